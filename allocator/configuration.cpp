@@ -1,0 +1,239 @@
+#include <uvmalloc/allocator/configuration.hpp>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <string>
+
+#include <fmt/format.h>
+
+namespace uvm {
+namespace {
+
+constexpr std::string_view kSize = "a size such as 512MiB, 8G, 1.5GiB or bytes";
+constexpr std::string_view kSizeOrAuto = "auto, or a size such as 512MiB, 8G, 1.5GiB or bytes";
+
+std::string lower(std::string_view text) {
+  std::string out(text);
+  std::transform(out.begin(), out.end(), out.begin(), [](unsigned char c) { return std::tolower(c); });
+  return out;
+}
+
+template <class Enum>
+using Choices = std::vector<std::pair<std::string_view, Enum>>;
+
+// Reads one setting after the other, in the order of the table, and keeps what was wrong with each.
+class Reader {
+ public:
+  Reader(const VariableLookup& lookup, ParsedConfiguration* out) : lookup_(lookup), out_(*out) {}
+
+  void flag(bool* value) {
+    const auto& setting = next();
+    const char* text = lookup_(std::string(setting.name).c_str());
+    if (text != nullptr) {
+      std::string word = lower(text);
+      static constexpr std::array<std::string_view, 5> kOff = {"", "0", "off", "false", "no"};
+      static constexpr std::array<std::string_view, 4> kOn = {"1", "on", "true", "yes"};
+      if (std::find(kOff.begin(), kOff.end(), word) != kOff.end()) {
+        *value = false;
+      } else if (std::find(kOn.begin(), kOn.end(), word) != kOn.end()) {
+        *value = true;
+      } else {
+        text = refuse(setting, text);
+      }
+    }
+    keep(setting, *value ? "1" : "0", text);
+  }
+
+  void word(std::string* value) {
+    const auto& setting = next();
+    const char* text = given(setting);
+    if (text != nullptr) *value = text;
+    keep(setting, *value, text);
+  }
+
+  template <class Enum>
+  void choice(Enum* value, const Choices<Enum>& choices) {
+    const auto& setting = next();
+    const char* text = given(setting);
+    if (text != nullptr) {
+      auto found = std::find_if(choices.begin(), choices.end(),
+                                [&](const auto& choice) { return choice.first == lower(text); });
+      if (found != choices.end()) {
+        *value = found->second;
+      } else {
+        text = refuse(setting, text);
+      }
+    }
+    std::string_view name = setting.default_text;
+    for (const auto& choice : choices) {
+      if (choice.second == *value) name = choice.first;
+    }
+    keep(setting, std::string(name), text);
+  }
+
+  void size(std::size_t* value, std::size_t least = 0) {
+    std::optional<std::size_t> read;
+    const auto& setting = next();
+    const char* text = read_size(setting, least, false, &read);
+    if (read) *value = *read;
+    keep(setting, format_size(*value), text);
+  }
+
+  void size_or_auto(std::optional<std::size_t>* value, std::size_t least = 0) {
+    const auto& setting = next();
+    const char* text = read_size(setting, least, true, value);
+    keep(setting, *value ? format_size(**value) : "auto", text);
+  }
+
+ private:
+  const SettingDescription& next() { return known_settings().at(index_++); }
+
+  // A variable that is set but empty means the default.
+  const char* given(const SettingDescription& setting) {
+    const char* text = lookup_(std::string(setting.name).c_str());
+    return text != nullptr && *text != '\0' ? text : nullptr;
+  }
+
+  const char* read_size(const SettingDescription& setting, std::size_t least, bool automatic,
+                        std::optional<std::size_t>* out) {
+    const char* text = given(setting);
+    if (text == nullptr) return nullptr;
+    if (automatic && lower(text) == "auto") return text;
+    auto read = parse_size(text);
+    if (!read || *read < least) return refuse(setting, text);
+    *out = read;
+    return text;
+  }
+
+  const char* refuse(const SettingDescription& setting, const char* text) {
+    out_.errors.push_back(fmt::format("{}='{}' is not understood; accepted: {}; the default, {}, is used",
+                                      setting.name, text, setting.accepted, setting.default_text));
+    return nullptr;
+  }
+
+  void keep(const SettingDescription& setting, std::string value, const char* text) {
+    out_.effective.push_back({setting, std::move(value), text != nullptr});
+  }
+
+  const VariableLookup& lookup_;
+  ParsedConfiguration& out_;
+  std::size_t index_ = 0;
+};
+
+}  // namespace
+
+const std::vector<SettingDescription>& known_settings() {
+  static const std::vector<SettingDescription> kSettings = {
+      {"PYTORCH_ENABLE_UNIFIED_MEMORY", "0", "1, on, true, yes; 0, off, false, no or empty",
+       "switches uvmalloc on (RFC-0023)"},
+      {"UVMALLOC_RUNTIME", "auto", "auto, or the name of a runtime: cuda, or one registered by a library",
+       "which kind of device to use"},
+      {"UVMALLOC_POLICY", "auto", "auto, driver, off",
+       "who decides on placement: uvmalloc, the driver's page faults alone, or nobody (moves copy)"},
+      {"UVMALLOC_MOVE", "cow", "cow, copy",
+       "a device move shares the bytes until one side is written, or copies at once"},
+      {"UVMALLOC_BUDGET", "auto", kSizeOrAuto,
+       "hard limit for all memory of this process; beyond it allocation raises out-of-memory"},
+      {"UVMALLOC_RESERVE", "auto", kSizeOrAuto, "kept free of the memory that the automatic budgets count"},
+      {"UVMALLOC_HOST_THRESHOLD", "1 MiB", kSize,
+       "CPU tensors from this size on are managed and move without a copy; smaller ones come from malloc"},
+      {"UVMALLOC_FORK_LIMIT", "2 GiB", kSize,
+       "host memory that is copied for a forked child, at most; 0: never"},
+      {"UVMALLOC_SPAN_SIZE", "auto", "auto, or a size of at least 2MiB",
+       "virtual memory asked from the driver at a time"},
+      {"UVMALLOC_LOG", "warning", "off, error, warning, info, debug", "what is written to stderr"},
+      {"UVMALLOC_REPORT_DIR", "", "a folder", "where report.<pid>.json is written at exit"},
+      {"UVMALLOC_REPORT", "", "stderr", "prints a short report at exit"},
+  };
+  return kSettings;
+}
+
+ParsedConfiguration parse_configuration(const VariableLookup& lookup,
+                                        const std::vector<std::string>& all_names) {
+  ParsedConfiguration out;
+  Configuration& configuration = out.configuration;
+  Reader read(lookup, &out);
+  read.flag(&configuration.enabled);
+  read.word(&configuration.runtime);
+  read.choice(&configuration.policy, Choices<Policy>{{"auto", Policy::kAuto},
+                                                     {"driver", Policy::kDriver},
+                                                     {"off", Policy::kOff}});
+  read.choice(&configuration.move, Choices<MoveMode>{{"cow", MoveMode::kCopyOnWrite},
+                                                     {"copy", MoveMode::kCopy}});
+  read.size_or_auto(&configuration.budget_bytes, kPageBytes);
+  read.size_or_auto(&configuration.reserve_bytes);
+  read.size(&configuration.host_threshold_bytes);
+  read.size(&configuration.fork_limit_bytes);
+  read.size_or_auto(&configuration.span_bytes, kPageBytes);
+  read.choice(&configuration.log, Choices<LogLevel>{{"off", LogLevel::kOff},
+                                                    {"error", LogLevel::kError},
+                                                    {"warning", LogLevel::kWarning},
+                                                    {"info", LogLevel::kInfo},
+                                                    {"debug", LogLevel::kDebug}});
+  read.word(&configuration.report_directory);
+  read.choice(&configuration.report, Choices<std::string>{{"stderr", "stderr"}});
+  for (const std::string& name : all_names) {
+    if (!name.starts_with("UVMALLOC_")) continue;
+    // Variables of the build and of the command line, not of the library.
+    if (name == "UVMALLOC_CACHE" || name == "UVMALLOC_LIB_DIR") continue;
+    bool known = std::any_of(known_settings().begin(), known_settings().end(),
+                             [&](const auto& setting) { return setting.name == name; });
+    if (!known) {
+      out.errors.push_back(fmt::format("{} is not a setting of uvmalloc; see docs/configuration.md", name));
+    }
+  }
+  return out;
+}
+
+ParsedConfiguration parse_environment() {
+  std::vector<std::string> names;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    std::string_view text(*entry);
+    names.emplace_back(text.substr(0, text.find('=')));
+  }
+  return parse_configuration([](const char* name) { return std::getenv(name); }, names);
+}
+
+std::optional<std::size_t> parse_size(std::string_view text) {
+  double number = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || !std::isfinite(number) || number < 0) return std::nullopt;
+  std::string suffix = lower(std::string_view(end, static_cast<std::size_t>(text.data() + text.size() - end)));
+  if (!suffix.empty() && suffix.front() == ' ') suffix.erase(0, 1);
+  if (suffix.ends_with("ib")) {
+    suffix.resize(suffix.size() - 2);
+    if (suffix.empty()) return std::nullopt;
+  } else if (suffix.ends_with("b")) {
+    suffix.resize(suffix.size() - 1);
+  }
+  static constexpr std::string_view kUnits = "kmgt";
+  int power = 0;
+  if (!suffix.empty()) {
+    std::size_t unit = kUnits.find(suffix);
+    if (suffix.size() != 1 || unit == std::string_view::npos) return std::nullopt;
+    power = static_cast<int>(unit) + 1;
+  }
+  double bytes = std::ldexp(number, 10 * power);
+  if (bytes >= std::ldexp(1.0, 63)) return std::nullopt;
+  return static_cast<std::size_t>(bytes);
+}
+
+std::string format_size(std::size_t bytes) {
+  static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  double value = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  while (value >= 1024 && unit < 4) {
+    value /= 1024;
+    ++unit;
+  }
+  if (value == std::floor(value)) return fmt::format("{:.0f} {}", value, kUnits[unit]);
+  return fmt::format("{:.2f} {}", value, kUnits[unit]);
+}
+
+}  // namespace uvm

@@ -1,0 +1,32 @@
+// What a caller of the allocator can act on.
+#pragma once
+
+#include <cstddef>
+#include <new>
+#include <string>
+
+namespace uvm {
+
+// No memory under the budget, or none that the driver would give, after everything cached was given back. Nothing
+// already allocated is affected. what() says who holds how much and which setting changes it.
+class OutOfMemoryError : public std::bad_alloc {
+ public:
+  OutOfMemoryError(std::size_t requested_bytes, std::string message)
+      : requested_bytes_(requested_bytes), message_(std::move(message)) {}
+  const char* what() const noexcept override { return message_.c_str(); }
+  std::size_t requested_bytes() const { return requested_bytes_; }
+
+ private:
+  std::size_t requested_bytes_;
+  std::string message_;
+};
+
+// What a free found.
+enum class FreeResult : unsigned char {
+  kFreed,
+  kNotOurs,   // no memory of this allocator: pass it on to whoever may own it
+  kDouble,    // already free; nothing was done
+  kInterior,  // inside a block, not its start; nothing was done
+};
+
+}  // namespace uvm

@@ -1,0 +1,90 @@
+#include <uvmalloc/allocator/process_allocator.hpp>
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <fstream>
+#include <mutex>
+
+#include <fmt/format.h>
+
+#include <uvmalloc/runtime/log.hpp>
+#include <uvmalloc/runtime/registry.hpp>
+
+namespace uvm {
+namespace {
+
+std::atomic<CachingManagedAllocator*> active_allocator{nullptr};
+
+void install_fork_handlers() {
+  pthread_atfork([] { process_allocator()->before_fork(); },
+                 [] { process_allocator()->after_fork_in_parent(); },
+                 [] { process_allocator()->after_fork_in_child(); });
+}
+
+void write_report_file(const std::string& directory) {
+  std::string path = fmt::format("{}/report.{}.json", directory, getpid());
+  std::ofstream file(path);
+  if (!(file << report_json() << '\n')) {
+    log(LogLevel::kWarning, "the report could not be written to {}", path);
+  }
+}
+
+void report_at_exit() {
+  CachingManagedAllocator* allocator = process_allocator();
+  if (allocator == nullptr || allocator->in_forked_child()) return;
+  const Configuration& configuration = allocator->configuration();
+  if (!configuration.report_directory.empty()) write_report_file(configuration.report_directory);
+  if (configuration.report == "stderr") {
+    std::string text = report_text();
+    [[maybe_unused]] ssize_t written = write(STDERR_FILENO, text.data(), text.size());
+  }
+}
+
+Activation activate() {
+  const Configuration& configuration = process_configuration().configuration;
+  RuntimeChoice choice = open_runtime(configuration.runtime);
+  std::string reason = choice.reason;
+  if (choice.runtime != nullptr) {
+    try {
+      auto* allocator = new CachingManagedAllocator(std::move(choice.runtime), configuration);
+      active_allocator.store(allocator, std::memory_order_release);
+      install_fork_handlers();
+      std::atexit(report_at_exit);
+      log(LogLevel::kInfo, "active: {} device(s), budget {}", allocator->runtime().device_count(),
+          format_size(allocator->budget_bytes()));
+      return {allocator, ""};
+    } catch (const std::runtime_error& error) {
+      reason = error.what();
+    }
+  }
+  log(LogLevel::kWarning, "not active, memory is served as without it: {}", reason);
+  return {nullptr, reason};
+}
+
+}  // namespace
+
+const ParsedConfiguration& process_configuration() {
+  static const ParsedConfiguration* const kParsed = [] {
+    auto* parsed = new ParsedConfiguration(parse_environment());
+    set_log_level(parsed->configuration.log);
+    for (const std::string& error : parsed->errors) log_line(LogLevel::kError, error);
+    return parsed;
+  }();
+  return *kParsed;
+}
+
+const Activation& activate_process_allocator() {
+  static const Activation* const kActivation = new Activation(activate());
+  return *kActivation;
+}
+
+CachingManagedAllocator* process_allocator() noexcept {
+  return active_allocator.load(std::memory_order_acquire);
+}
+
+const char* version() { return UVMALLOC_VERSION; }
+
+}  // namespace uvm

@@ -1,0 +1,84 @@
+#include <uvmalloc/allocator/span_store.hpp>
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+namespace uvm {
+namespace {
+
+std::size_t untouched_bytes(const Span& span, std::size_t offset, std::size_t size_bytes) {
+  std::size_t bytes = 0;
+  for (std::size_t page = offset >> kPageShift; page < (offset + size_bytes) >> kPageShift; ++page) {
+    if (!span.touched[page]) bytes += kPageBytes;
+  }
+  return bytes;
+}
+
+}  // namespace
+
+Span* SpanStore::add(std::unique_ptr<Span> span) {
+  span->free = {{0, span->size_bytes}};
+  span->touched.assign(span->size_bytes >> kPageShift, false);
+  spans_.push_back(std::move(span));
+  return spans_.back().get();
+}
+
+SpanStore::Run SpanStore::find(Facade facade, int device, std::size_t size_bytes,
+                               bool any_facade) const {
+  Run best;
+  for (const auto& span : spans_) {
+    bool same = span->facade == facade && span->device == device;
+    if (!same && !any_facade) continue;
+    for (const auto& [offset, size] : span->free) {
+      if (size < size_bytes) continue;
+      Run run{span.get(), offset, untouched_bytes(*span, offset, size_bytes)};
+      if (best.span == nullptr || run.untouched_bytes < best.untouched_bytes) best = run;
+      if (best.untouched_bytes == 0) return best;
+    }
+  }
+  return best;
+}
+
+void SpanStore::take(const Run& run, std::size_t size_bytes) {
+  Span& span = *run.span;
+  auto free = span.free.find(run.offset);
+  std::size_t rest = free->second - size_bytes;
+  span.free.erase(free);
+  if (rest != 0) span.free.emplace(run.offset + size_bytes, rest);
+  for (std::size_t page = run.offset >> kPageShift;
+       page < (run.offset + size_bytes) >> kPageShift; ++page) {
+    span.touched[page] = true;
+  }
+  span.touched_bytes += run.untouched_bytes;
+  touched_bytes_ += run.untouched_bytes;
+}
+
+void SpanStore::give_back(Span* span, char* base, std::size_t size_bytes) {
+  auto offset = static_cast<std::size_t>(base - span->base);
+  auto run = span->free.emplace(offset, size_bytes).first;
+  if (auto after = std::next(run);
+      after != span->free.end() && run->first + run->second == after->first) {
+    run->second += after->second;
+    span->free.erase(after);
+  }
+  if (run != span->free.begin()) {
+    auto before = std::prev(run);
+    if (before->first + before->second == run->first) {
+      before->second += run->second;
+      span->free.erase(run);
+    }
+  }
+}
+
+std::vector<std::unique_ptr<Span>> SpanStore::remove_empty() {
+  std::vector<std::unique_ptr<Span>> removed;
+  auto keep = std::stable_partition(spans_.begin(), spans_.end(),
+                                    [](const auto& span) { return !span->empty(); });
+  std::move(keep, spans_.end(), std::back_inserter(removed));
+  spans_.erase(keep, spans_.end());
+  for (const auto& span : removed) touched_bytes_ -= span->touched_bytes;
+  return removed;
+}
+
+}  // namespace uvm

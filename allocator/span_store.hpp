@@ -1,0 +1,65 @@
+// The spans: managed allocations of the driver, cut into runs of whole 2 MiB pages. A span is homogeneous in facade
+// and device and is advised once, when made. Managed memory is virtual, so a span costs nothing until its pages are
+// touched; what is counted is pages ever handed out. Runs given back are joined with their neighbours; pages of a
+// given-back run stay touched until the whole span is freed.
+//
+// Calls no driver. Guarded by the allocator's lock.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include <uvmalloc/hints/placement_planner.hpp>
+#include <uvmalloc/storage/facade.hpp>
+#include <uvmalloc/storage/pages.hpp>
+
+namespace uvm {
+
+struct Span {
+  void* raw = nullptr;  // what the driver gave; `base` is the first 2 MiB boundary in it
+  char* base = nullptr;
+  std::size_t size_bytes = 0;
+  Facade facade = Facade::kHost;
+  int device = 0;
+  SegmentPlacement placement;               // what the whole span was advised
+  std::map<std::size_t, std::size_t> free;  // offset -> size of each free run
+  std::vector<bool> touched;                // by page
+  std::size_t touched_bytes = 0;
+
+  bool empty() const { return free.size() == 1 && free.begin()->second == size_bytes; }
+};
+
+class SpanStore {
+ public:
+  struct Run {
+    Span* span = nullptr;  // nullptr: none fits
+    std::size_t offset = 0;
+    std::size_t untouched_bytes = 0;  // pages of it that no one has had yet
+    char* base() const { return span->base + offset; }
+  };
+
+  Span* add(std::unique_ptr<Span> span);
+
+  // The lowest free run of `size_bytes` in spans of this facade and device, with the fewest untouched pages where
+  // there is a choice of spans. With `any_facade`, spans made for others count too.
+  Run find(Facade facade, int device, std::size_t size_bytes, bool any_facade) const;
+
+  // Takes a run that find() returned since the last change; its pages are touched from now on.
+  void take(const Run& run, std::size_t size_bytes);
+
+  void give_back(Span* span, char* base, std::size_t size_bytes);
+
+  // Removes spans without runs in use.
+  std::vector<std::unique_ptr<Span>> remove_empty();
+
+  const std::vector<std::unique_ptr<Span>>& spans() const { return spans_; }
+  std::size_t touched_bytes() const { return touched_bytes_; }
+
+ private:
+  std::vector<std::unique_ptr<Span>> spans_;
+  std::size_t touched_bytes_ = 0;
+};
+
+}  // namespace uvm

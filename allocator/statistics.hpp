@@ -1,0 +1,112 @@
+// Figures of the allocator: plain values, taken under its lock.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <uvmalloc/storage/facade.hpp>
+
+namespace uvm {
+
+struct Gauge {
+  std::uint64_t current = 0;
+  std::uint64_t peak = 0;
+  std::uint64_t increased = 0;  // in total since the start
+  std::uint64_t decreased = 0;
+
+  void increase(std::uint64_t amount) {
+    current += amount;
+    increased += amount;
+    if (current > peak) peak = current;
+  }
+  void decrease(std::uint64_t amount) {
+    current -= amount;
+    decreased += amount;
+  }
+  void reset_peak() { peak = current; }
+  void reset_totals() { increased = decreased = 0; }
+};
+
+// Blocks of one facade, device and size class.
+struct ClassStatistics {
+  Gauge allocations;      // blocks with callers
+  Gauge allocated_bytes;  // as rounded
+  Gauge requested_bytes;  // as asked for
+  Gauge active_blocks;    // with callers, or freed and behind a fence
+  Gauge active_bytes;
+  Gauge segments;         // held by pools, with blocks in them or not
+  Gauge reserved_bytes;
+  std::uint64_t cache_hits = 0;  // served without a new segment
+
+  template <class Function>
+  void each_gauge(Function apply) {
+    for (Gauge* gauge : {&allocations, &allocated_bytes, &requested_bytes, &active_blocks,
+                         &active_bytes, &segments, &reserved_bytes}) {
+      apply(*gauge);
+    }
+  }
+};
+
+enum class SizeClass : std::uint8_t { kSmall, kLarge };
+inline constexpr std::size_t kSizeClasses = 2;
+
+// Why a device move copied bytes instead of sharing them.
+enum class CopyReason : std::uint8_t {
+  kSmallBlock,      // below the threshold: shares pages with neighbours or comes from malloc
+  kForeign,         // memory that is not ours (numpy, a file mapping, shared memory, another allocator)
+  kExported,        // a raw pointer to the block is in other hands
+  kPartialStorage,  // a view of a part: this torch shares whole storages only
+  kLayout,          // the result's strides differ, or conjugate, negative, quantised, sparse
+  kConversion,      // the element type, layout or pinning changes in the same call
+  kCapturing,       // a stream is capturing
+  kDeviceToDevice,  // between devices
+  kMode,            // UVMALLOC_MOVE=copy or UVMALLOC_POLICY=off
+};
+inline constexpr std::size_t kCopyReasons = 9;
+const char* to_string(CopyReason reason);
+
+struct MoveStatistics {
+  std::uint64_t host_to_device = 0;
+  std::uint64_t device_to_host = 0;
+  std::uint64_t device_to_device = 0;
+  std::uint64_t bytes = 0;  // moved without a copy
+  struct Copies {
+    std::uint64_t count = 0;
+    std::uint64_t bytes = 0;
+    std::uint64_t bytes_at_or_above_threshold = 0;
+  };
+  std::array<Copies, kCopyReasons> copies{};
+
+  std::uint64_t total() const { return host_to_device + device_to_host + device_to_device; }
+};
+
+// What the first write to one side of a shared block did.
+struct MaterializationStatistics {
+  std::uint64_t copies = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t steals = 0;  // the other side was gone: nothing to copy
+};
+
+struct Statistics {
+  // [facade][device][class]
+  std::array<std::vector<std::array<ClassStatistics, kSizeClasses>>, kFacades> classes;
+  std::array<Gauge, kFacades> facade_bytes;        // live, as rounded
+  std::array<std::uint64_t, kFacades> allocations{};
+  std::array<std::uint64_t, kFacades> cache_hits{};
+  Gauge live_bytes;                                // all facades
+  Gauge touched_bytes;                             // 2 MiB pages handed out since their span was made
+  Gauge span_bytes;                                // asked from the driver: virtual
+  MoveStatistics moves;
+  MaterializationStatistics materializations;
+  std::uint64_t fences = 0;
+  std::uint64_t recalls = 0;          // blocks taken back from the place they had moved to
+  std::uint64_t pressure_rounds = 0;  // times everything cached was given back for one request
+  std::uint64_t out_of_memory = 0;
+  std::size_t budget_bytes = 0;
+};
+
+}  // namespace uvm

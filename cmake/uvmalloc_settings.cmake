@@ -1,0 +1,50 @@
+# Language level, warnings, sanitizers, output folders and the forwarding include folder of every room.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_C_STANDARD 17)
+set(CMAKE_C_STANDARD_REQUIRED ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_C_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+# Everything that is loaded at run time lies in one folder and finds its neighbours there.
+set(CMAKE_LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib")
+set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib")
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
+set(CMAKE_BUILD_RPATH_USE_ORIGIN ON)
+
+find_program(UVMALLOC_CCACHE ccache)
+if(UVMALLOC_CCACHE)
+  set(CMAKE_C_COMPILER_LAUNCHER "${UVMALLOC_CCACHE}")
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${UVMALLOC_CCACHE}")
+endif()
+
+add_library(uvmalloc_flags INTERFACE)
+target_compile_options(uvmalloc_flags INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wcast-align
+                                                $<$<BOOL:${UVMALLOC_WERROR}>:-Werror>)
+if(UVMALLOC_SANITIZER STREQUAL "address")
+  target_compile_options(uvmalloc_flags INTERFACE -fsanitize=address,undefined -fno-sanitize-recover=undefined
+                                                  -fno-omit-frame-pointer)
+  target_link_options(uvmalloc_flags INTERFACE -fsanitize=address,undefined)
+elseif(UVMALLOC_SANITIZER)
+  message(FATAL_ERROR "UVMALLOC_SANITIZER is '${UVMALLOC_SANITIZER}'; accepted: empty, address")
+endif()
+
+# <uvmalloc/room/file.hpp> in the tree: a folder of links, one per room.
+set(UVMALLOC_FORWARDING_INCLUDE "${CMAKE_BINARY_DIR}/include")
+file(MAKE_DIRECTORY "${UVMALLOC_FORWARDING_INCLUDE}/uvmalloc")
+foreach(room allocator hints preload pytorch runtime sim storage)
+  file(CREATE_LINK "${CMAKE_CURRENT_SOURCE_DIR}/${room}" "${UVMALLOC_FORWARDING_INCLUDE}/uvmalloc/${room}" SYMBOLIC)
+endforeach()
+target_include_directories(uvmalloc_flags INTERFACE "$<BUILD_INTERFACE:${UVMALLOC_FORWARDING_INCLUDE}>")
+
+# Objects of one room, used by both the static and the shared library.
+function(uvmalloc_add_room name)
+  add_library(uvmalloc_${name} OBJECT ${ARGN})
+  target_link_libraries(uvmalloc_${name} PUBLIC uvmalloc_flags)
+  # What the shared library shows is decided by its version script alone.
+  set_target_properties(uvmalloc_${name} PROPERTIES CXX_VISIBILITY_PRESET default VISIBILITY_INLINES_HIDDEN OFF)
+endfunction()

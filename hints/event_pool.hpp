@@ -1,0 +1,32 @@
+// Events of one runtime, used again instead of made again. Thread-safe; its lock guards the free list only and is
+// never held across a driver call. Events left at the end are destroyed unless the runtime has become unusable.
+#pragma once
+
+#include <mutex>
+#include <vector>
+
+#include <uvmalloc/runtime/device_runtime.hpp>
+
+namespace uvm {
+
+class EventPool {
+ public:
+  EventPool(const DeviceRuntime& runtime, int devices)
+      : runtime_(runtime), free_(static_cast<std::size_t>(devices)) {}
+  ~EventPool();
+  EventPool(const EventPool&) = delete;
+  EventPool& operator=(const EventPool&) = delete;
+
+  // An event of `device`, recorded on `stream` now. nullptr where the runtime refuses: `*status` says why.
+  EventHandle record(int device, StreamHandle stream, RuntimeStatus* status);
+
+  // Gives back an event that nobody waits for any more.
+  void release(int device, EventHandle event);
+
+ private:
+  const DeviceRuntime& runtime_;
+  std::mutex mutex_;
+  std::vector<std::vector<EventHandle>> free_;  // by device
+};
+
+}  // namespace uvm

@@ -1,0 +1,89 @@
+#include <uvmalloc/hints/hint_sender.hpp>
+
+#include <uvmalloc/runtime/log.hpp>
+
+namespace uvm {
+
+HintSender::HintSender(const DeviceRuntime& runtime, EventPool& events, HintCounters& counters)
+    : runtime_(runtime),
+      events_(events),
+      counters_(counters),
+      lanes_(static_cast<std::size_t>(runtime.device_count())) {}
+
+HintSender::~HintSender() {
+  for (std::size_t device = 0; device < lanes_.size(); ++device) {
+    if (lanes_[device] != nullptr) {
+      runtime_.destroy_stream(static_cast<int>(device), lanes_[device]);
+    }
+  }
+}
+
+StreamHandle HintSender::lane(int device) {
+  auto index = static_cast<std::size_t>(device);
+  {
+    std::lock_guard lock(mutex_);
+    if (lanes_.at(index) != nullptr) return lanes_[index];
+  }
+  StreamHandle made = nullptr;
+  if (!runtime_.create_stream(device, &made).ok()) return nullptr;
+  std::lock_guard lock(mutex_);
+  if (lanes_[index] != nullptr) {
+    runtime_.destroy_stream(device, made);  // another thread was first
+  } else {
+    lanes_[index] = made;
+  }
+  return lanes_[index];
+}
+
+bool HintSender::note(const Hint& hint, const RuntimeStatus& status) {
+  HintCounters::Kind& kind = counters_.of(hint.kind);
+  if (status.ok()) {
+    kind.sent.fetch_add(1, std::memory_order_relaxed);
+    kind.bytes.fetch_add(hint.size_bytes, std::memory_order_relaxed);
+    return true;
+  }
+  kind.failed.fetch_add(1, std::memory_order_relaxed);
+  log_once(LogLevel::kWarning, status.text(),
+           fmt::format("a hint for {} MiB to {} failed and is left out: {} (said once; the program is "
+                       "correct without it)",
+                       hint.size_bytes >> 20, to_string(hint.place), status.text()));
+  return false;
+}
+
+// Later work of `waiting` starts after the work so far of `before`.
+void HintSender::order(DeviceStream waiting, DeviceStream before) {
+  RuntimeStatus status;
+  EventHandle event = events_.record(before.device, before.handle, &status);
+  if (event == nullptr) return;
+  runtime_.stream_wait_event(waiting.device, waiting.handle, event);
+  // The wait has taken the event's present state; recording it again elsewhere does not change that.
+  events_.release(before.device, event);
+}
+
+void HintSender::send(const HintPlan& plan, int device, DeviceStream producer,
+                      DeviceStream consumer) {
+  bool prefetched = false;
+  StreamHandle lane_stream = nullptr;
+  for (const Hint& hint : plan) {
+    if (hint.kind == HintKind::kAdvise) {
+      note(hint,
+           runtime_.advise(device, hint.address, hint.size_bytes, hint.advice, hint.place));
+      continue;
+    }
+    if (lane_stream == nullptr) {
+      lane_stream = lane(device);
+      if (lane_stream == nullptr) {
+        note(hint, {RuntimeError::kOther, 0, "no stream", "create_stream"});
+        continue;
+      }
+      if (producer.exists()) order({device, lane_stream}, producer);
+    }
+    prefetched |= note(hint, runtime_.prefetch(device, hint.address, hint.size_bytes, hint.place,
+                                               lane_stream));
+  }
+  if (prefetched && consumer.exists()) {
+    order(consumer, {device, lane_stream});
+  }
+}
+
+}  // namespace uvm

@@ -1,0 +1,45 @@
+// Sends plans of hints to the machine. Prefetches go through the I/O lane of their device: a non-blocking stream of
+// our own, because a prefetch on the caller's stream would wait for the caller's kernels, and because the default
+// stream refuses the batched calls. The stream that will use the bytes waits for the lane; the lane waits for the
+// stream that made them.
+//
+// A failing hint is never an error of the program: it is counted and said once. Thread-safe; holds a lock only to
+// make a lane.
+#pragma once
+
+#include <mutex>
+#include <vector>
+
+#include <uvmalloc/hints/event_pool.hpp>
+#include <uvmalloc/hints/hint.hpp>
+#include <uvmalloc/hints/hint_counters.hpp>
+#include <uvmalloc/runtime/device_runtime.hpp>
+
+namespace uvm {
+
+class HintSender {
+ public:
+  HintSender(const DeviceRuntime& runtime, EventPool& events, HintCounters& counters);
+  ~HintSender();
+  HintSender(const HintSender&) = delete;
+  HintSender& operator=(const HintSender&) = delete;
+
+  // Sends `plan` in order in the context of `device`. With a producer, prefetches start after its work so far; with
+  // a consumer, its later work starts after the prefetches. Neither waits on the calling thread.
+  void send(const HintPlan& plan, int device, DeviceStream producer = {},
+            DeviceStream consumer = {});
+
+ private:
+  // The I/O lane of a device; nullptr where none can be made.
+  StreamHandle lane(int device);
+  bool note(const Hint& hint, const RuntimeStatus& status);
+  void order(DeviceStream waiting, DeviceStream before);
+
+  const DeviceRuntime& runtime_;
+  EventPool& events_;
+  HintCounters& counters_;
+  std::mutex mutex_;  // guards lanes_
+  std::vector<StreamHandle> lanes_;
+};
+
+}  // namespace uvm

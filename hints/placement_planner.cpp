@@ -1,0 +1,135 @@
+#include <uvmalloc/hints/placement_planner.hpp>
+
+namespace uvm {
+
+const char* to_string(SkipReason reason) {
+  switch (reason) {
+    case SkipReason::kAlreadyThere:
+      return "already_there";
+    case SkipReason::kNoCredit:
+      return "no_credit";
+    case SkipReason::kPolicy:
+      return "policy";
+    case SkipReason::kCoherent:
+      return "coherent";
+    case SkipReason::kSharedPages:
+      return "shared_pages";
+    case SkipReason::kPingPong:
+      return "ping_pong";
+  }
+  return "unknown";
+}
+
+std::string_view to_string(Policy policy) {
+  switch (policy) {
+    case Policy::kAuto:
+      return "auto";
+    case Policy::kDriver:
+      return "driver";
+    case Policy::kOff:
+      return "off";
+  }
+  return "unknown";
+}
+
+PlacementPlanner::PlacementPlanner(Policy policy, std::vector<DevicePlacement> devices,
+                                   ResidencyLedger& ledger, HintCounters& counters)
+    : policy_(policy), devices_(std::move(devices)), ledger_(ledger), counters_(counters) {}
+
+std::size_t PlacementPlanner::credit_bytes(int device) const {
+  std::size_t budget = devices_.at(static_cast<std::size_t>(device)).soft_budget_bytes;
+  std::size_t resident = ledger_.bytes_at(Place::device(device));
+  return budget > resident ? budget - resident : 0;
+}
+
+// Whether the policy or the device's kind rules every such hint out; counted as skipped then.
+bool PlacementPlanner::silent(HintKind kind, Place place) {
+  if (policy_ != Policy::kAuto) {
+    counters_.skip(kind, SkipReason::kPolicy);
+    return true;
+  }
+  // A hint to the host concerns the devices that might use the memory; one coherent kind is all there is in a machine.
+  std::size_t device = place.is_device() ? static_cast<std::size_t>(place.index) : 0;
+  if (devices_.at(device).coherent) {
+    counters_.skip(kind, SkipReason::kCoherent);
+    return true;
+  }
+  return false;
+}
+
+void PlacementPlanner::advise(HintPlan* plan, void* address, std::size_t size_bytes, Advice advice,
+                              Place place) {
+  if (silent(HintKind::kAdvise, place)) return;
+  plan->push_back({HintKind::kAdvise, advice, place, address, size_bytes});
+}
+
+void PlacementPlanner::prefetch(HintPlan* plan, void* address, std::size_t size_bytes,
+                                Place destination) {
+  if (silent(HintKind::kPrefetch, destination)) return;
+  if (address_of(address) % kPageBytes != 0 || size_bytes < kPageBytes) {
+    counters_.skip(HintKind::kPrefetch, SkipReason::kSharedPages);
+    return;
+  }
+  std::size_t missing = round_up(size_bytes, kPageBytes) -
+                        ledger_.bytes_at(address, size_bytes, destination);
+  if (missing == 0) {
+    counters_.skip(HintKind::kPrefetch, SkipReason::kAlreadyThere);
+    return;
+  }
+  if (destination.is_device() && credit_bytes(destination.index) < missing) {
+    counters_.skip(HintKind::kPrefetch, SkipReason::kNoCredit);
+    return;
+  }
+  ledger_.set(address, round_up(size_bytes, kPageBytes), destination);
+  plan->push_back({HintKind::kPrefetch, {}, destination, address, size_bytes});
+}
+
+HintPlan PlacementPlanner::plan_span(void* address, std::size_t size_bytes, Facade facade,
+                                     int device, SegmentPlacement* placement) {
+  HintPlan plan;
+  *placement = {};
+  Place device_place = Place::device(device);
+  if (facade == Facade::kDevice) {
+    placement->preferred = device_place;
+    advise(&plan, address, size_bytes, Advice::kSetPreferredLocation, device_place);
+    return plan;
+  }
+  placement->preferred = Place::host();
+  placement->accessed_by = device_place;
+  advise(&plan, address, size_bytes, Advice::kSetPreferredLocation, Place::host());
+  advise(&plan, address, size_bytes, Advice::kSetAccessedBy, device_place);
+  return plan;
+}
+
+HintPlan PlacementPlanner::plan_use(void* address, std::size_t size_bytes, Place place) {
+  HintPlan plan;
+  prefetch(&plan, address, size_bytes, place);
+  return plan;
+}
+
+HintPlan PlacementPlanner::plan_move(void* address, std::size_t size_bytes,
+                                     SegmentPlacement* placement, Place destination) {
+  HintPlan plan;
+  if (placement == nullptr) {
+    counters_.skip(HintKind::kAdvise, SkipReason::kSharedPages);
+  } else if (placement->preferred == destination) {
+    counters_.skip(HintKind::kAdvise, SkipReason::kAlreadyThere);
+  } else if (placement->changes > kPingPongChanges) {
+    counters_.skip(HintKind::kAdvise, SkipReason::kPingPong);
+  } else if (++placement->changes > kPingPongChanges) {
+    Place device = destination.is_device() ? destination : placement->preferred;
+    placement->preferred = Place::host();
+    advise(&plan, address, size_bytes, Advice::kSetPreferredLocation, Place::host());
+    if (placement->accessed_by != device) {
+      placement->accessed_by = device;
+      advise(&plan, address, size_bytes, Advice::kSetAccessedBy, device);
+    }
+  } else {
+    placement->preferred = destination;
+    advise(&plan, address, size_bytes, Advice::kSetPreferredLocation, destination);
+  }
+  prefetch(&plan, address, size_bytes, destination);
+  return plan;
+}
+
+}  // namespace uvm

@@ -1,0 +1,114 @@
+// The functions that other libraries call through us when libuvmalloc.so is preloaded. Each forwards to the library
+// that it really belongs to; none does anything before torch's plugin is loaded. In a process that has neither CUDA
+// nor torch nobody calls them.
+#include <dlfcn.h>
+#include <link.h>
+
+#include <cstring>
+#include <string>
+
+#include <uvmalloc/preload/torch_hooks.hpp>
+#include <uvmalloc/preload/torch_loader.hpp>
+
+#define UVMALLOC_INTERPOSE extern "C" __attribute__((visibility("default")))
+
+namespace uvm::preload {
+
+std::atomic<const TorchHooks*> torch_hooks{nullptr};
+
+namespace {
+
+// The next definition of `symbol`: in the global scope after us, else in a mapped library whose file name starts with
+// `library`. Libraries opened privately (by a Python import) are in no global scope.
+void* next_definition(const char* symbol, const char* library) {
+  if (void* found = dlsym(RTLD_NEXT, symbol)) return found;
+  struct Search {
+    const char* library;
+    std::string path;
+  } search{library, {}};
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, size_t, void* context) {
+        auto* wanted = static_cast<Search*>(context);
+        const char* slash = std::strrchr(info->dlpi_name, '/');
+        const char* name = slash != nullptr ? slash + 1 : info->dlpi_name;
+        if (std::strncmp(name, wanted->library, std::strlen(wanted->library)) != 0) return 0;
+        wanted->path = info->dlpi_name;
+        return 1;
+      },
+      &search);
+  if (search.path.empty()) return nullptr;
+  void* handle = dlopen(search.path.c_str(), RTLD_NOLOAD | RTLD_LAZY);
+  return handle != nullptr ? dlsym(handle, symbol) : nullptr;
+}
+
+// Looked up on first use; the libraries that define these are never unloaded.
+template <class Function>
+Function real(const char* symbol, const char* library) {
+  return reinterpret_cast<Function>(next_definition(symbol, library));
+}
+
+}  // namespace
+}  // namespace uvm::preload
+
+using uvm::preload::torch_hooks;
+
+UVMALLOC_INTERPOSE void uvmalloc_set_torch_hooks(const uvm::preload::TorchHooks* hooks) {
+  torch_hooks.store(hooks, std::memory_order_release);
+}
+
+// Called by the static initialisers of every library with CUDA code, once its kernels are registered: inside
+// `import torch`, before any tensor exists.
+UVMALLOC_INTERPOSE void __cudaRegisterFatBinaryEnd(void** handle) {
+  static const auto next = uvm::preload::real<void (*)(void**)>("__cudaRegisterFatBinaryEnd", "libcudart.so");
+  if (next != nullptr) next(handle);
+  uvm::preload::load_torch_plugin_if_due();
+}
+
+// torch::utils::tensor_to_numpy(at::Tensor const&, bool), of libtorch_python.
+UVMALLOC_INTERPOSE void* _ZN5torch5utils15tensor_to_numpyERKN2at6TensorEb(const void* tensor, bool force) {
+  static const auto next = uvm::preload::real<void* (*)(const void*, bool)>(
+      "_ZN5torch5utils15tensor_to_numpyERKN2at6TensorEb", "libtorch_python.so");
+  if (const auto* hooks = torch_hooks.load(std::memory_order_acquire)) hooks->tensor_exported(tensor);
+  return next(tensor, force);
+}
+
+// at::toDLPack(at::Tensor const&), at::toDLPackVersioned(at::Tensor const&) and
+// at::toDLPackNonOwning(at::Tensor const&, DLTensor*), of libtorch_cpu.
+UVMALLOC_INTERPOSE void* _ZN2at8toDLPackERKNS_6TensorE(const void* tensor) {
+  static const auto next =
+      uvm::preload::real<void* (*)(const void*)>("_ZN2at8toDLPackERKNS_6TensorE", "libtorch_cpu.so");
+  if (const auto* hooks = torch_hooks.load(std::memory_order_acquire)) hooks->tensor_exported(tensor);
+  return next(tensor);
+}
+
+UVMALLOC_INTERPOSE void* _ZN2at17toDLPackVersionedERKNS_6TensorE(const void* tensor) {
+  static const auto next = uvm::preload::real<void* (*)(const void*)>(
+      "_ZN2at17toDLPackVersionedERKNS_6TensorE", "libtorch_cpu.so");
+  if (const auto* hooks = torch_hooks.load(std::memory_order_acquire)) hooks->tensor_exported(tensor);
+  return next(tensor);
+}
+
+UVMALLOC_INTERPOSE void _ZN2at17toDLPackNonOwningERKNS_6TensorEP8DLTensor(const void* tensor, void* out) {
+  static const auto next = uvm::preload::real<void (*)(const void*, void*)>(
+      "_ZN2at17toDLPackNonOwningERKNS_6TensorEP8DLTensor", "libtorch_cpu.so");
+  if (const auto* hooks = torch_hooks.load(std::memory_order_acquire)) hooks->tensor_exported(tensor);
+  next(tensor, out);
+}
+
+// Of Python: the one way by which a raw address becomes a Python number, so also Tensor.data_ptr().
+UVMALLOC_INTERPOSE void* PyLong_FromVoidPtr(void* pointer) {
+  static const auto next = uvm::preload::real<void* (*)(void*)>("PyLong_FromVoidPtr", "libpython");
+  if (const auto* hooks = torch_hooks.load(std::memory_order_acquire)) hooks->pointer_exported(pointer);
+  return next(pointer);
+}
+
+// c10::impl::cow::materialize_cow_storage(c10::StorageImpl&), of libc10: the first write to a shared storage.
+UVMALLOC_INTERPOSE void _ZN3c104impl3cow23materialize_cow_storageERNS_11StorageImplE(void* storage) {
+  static const auto next = uvm::preload::real<void (*)(void*)>(
+      "_ZN3c104impl3cow23materialize_cow_storageERNS_11StorageImplE", "libc10.so");
+  if (const auto* hooks = torch_hooks.load(std::memory_order_acquire)) {
+    hooks->materialize(storage, next);
+  } else {
+    next(storage);
+  }
+}

@@ -1,0 +1,26 @@
+// What the PyTorch plugin offers the preload library. The library is torch-free: tensors and storages are opaque here,
+// and the plugin, once loaded, sets these functions. Until then, and in programs without torch, every interposed call
+// goes straight through.
+#pragma once
+
+#include <atomic>
+
+namespace uvm::preload {
+
+struct TorchHooks {
+  // `tensor` is an at::Tensor whose memory gets a reader or writer outside torch (numpy, DLPack).
+  void (*tensor_exported)(const void* tensor) = nullptr;
+  // `pointer` becomes a Python number: data_ptr() and the like.
+  void (*pointer_exported)(const void* pointer) = nullptr;
+  // Runs `materialize(storage)`, the first write to a shared storage (a c10::StorageImpl), with what surrounds it.
+  void (*materialize)(void* storage, void (*materialize)(void* storage)) = nullptr;
+};
+
+// Set once, before the first tensor exists; never unset.
+extern std::atomic<const TorchHooks*> torch_hooks;
+
+}  // namespace uvm::preload
+
+// For the plugin: `hooks` must live for ever.
+extern "C" __attribute__((visibility("default"))) void uvmalloc_set_torch_hooks(
+    const uvm::preload::TorchHooks* hooks);

@@ -1,0 +1,45 @@
+#include <uvmalloc/pytorch/plugin/export_hooks.hpp>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/StorageImpl.h>
+
+#include <uvmalloc/allocator/process_allocator.hpp>
+#include <uvmalloc/preload/torch_hooks.hpp>
+
+namespace uvm::torch_plugin {
+namespace {
+
+void tensor_exported(const void* opaque) {
+  CachingManagedAllocator* ours = process_allocator();
+  const auto& tensor = *static_cast<const at::Tensor*>(opaque);
+  if (ours == nullptr || !tensor.defined() || !tensor.has_storage()) return;
+  c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
+  // The export itself asks for a writable pointer, so a shared storage gets its own bytes: mark those, not the
+  // ones that stay with the other side.
+  if (storage.nbytes() != 0) ours->mark_exported(storage.mutable_data());
+}
+
+void pointer_exported(const void* pointer) {
+  if (CachingManagedAllocator* ours = process_allocator()) ours->mark_exported(pointer);
+}
+
+// The first write to one side of a shared storage. Where the other side is gone, torch gives the bytes to the writer
+// without a copy; if they had been on a device, its kernels may still be reading, and the host must wait for them.
+void materialize(void* opaque, void (*next)(void*)) {
+  auto& storage = *static_cast<c10::StorageImpl*>(opaque);
+  const void* before = storage.data();
+  next(opaque);
+  CachingManagedAllocator* ours = process_allocator();
+  if (ours == nullptr || !ours->find(before)) return;
+  bool stolen = storage.data() == before;
+  ours->note_materialization(stolen ? 0 : storage.nbytes(), stolen);
+  if (stolen && storage.device().is_cpu()) ours->wait_for_uses(before);
+}
+
+const preload::TorchHooks kHooks{tensor_exported, pointer_exported, materialize};
+
+}  // namespace
+
+void install_export_hooks() { uvmalloc_set_torch_hooks(&kHooks); }
+
+}  // namespace uvm::torch_plugin

@@ -1,0 +1,125 @@
+// The three allocators that torch gets: CPU, pinned and CUDA, each a thin face of the process's allocator. A DataPtr
+// of theirs has its own address as context, as torch's raw_allocate needs; what is known of a block is found by its
+// address. Memory that is not ours (allocated before we were installed, or by torch's own allocators) is handed on.
+#pragma once
+
+#include <atomic>
+#include <vector>
+
+#include <ATen/core/CachingHostAllocator.h>
+#include <c10/core/Allocator.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+
+#include <uvmalloc/allocator/process_allocator.hpp>
+
+namespace uvm::torch_plugin {
+
+namespace native = c10::cuda::CUDACachingAllocator;
+
+// Frees a block of ours.
+void delete_block(void* address);
+
+// The CPU allocator: managed blocks from UVMALLOC_HOST_THRESHOLD on, malloc below and in forked children.
+class HostFacade final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t size_bytes) override;
+  c10::DeleterFnPtr raw_deleter() const override;
+  void copy_data(void* destination, const void* source, std::size_t size_bytes) const override;
+
+  std::atomic<std::uint64_t> unmanaged_allocations{0};
+  std::atomic<std::uint64_t> unmanaged_bytes{0};
+};
+
+class PinnedFacade final : public at::HostAllocator {
+ public:
+  c10::DataPtr allocate(size_t size_bytes) override;
+  c10::DeleterFnPtr raw_deleter() const override;
+  void copy_data(void* destination, const void* source, std::size_t size_bytes) const override;
+  // False for memory that is not ours.
+  bool record_event(void* address, void* context, c10::Stream stream) override;
+  void empty_cache() override;
+  at::HostStats get_stats() override;
+  void reset_accumulated_stats() override;
+  void reset_peak_stats() override;
+};
+
+class DeviceFacade final : public native::CUDAAllocator {
+ public:
+  // `previous` gets every pointer that is not ours.
+  explicit DeviceFacade(native::CUDAAllocator* previous) : previous_(previous) {}
+  native::CUDAAllocator* previous() const { return previous_; }
+
+  c10::DataPtr allocate(size_t size_bytes) override;
+  c10::DeleterFnPtr raw_deleter() const override;
+  // Ordered on the current stream of the destination's device: this is how a shared block gets its own bytes when a
+  // kernel is about to write to it.
+  void copy_data(void* destination, const void* source, std::size_t size_bytes) const override;
+  bool initialized() override { return initialized_.load(); }
+  void emptyCache(c10::MempoolId_t pool) override;
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override;
+  void resetAccumulatedStats(c10::DeviceIndex device) override;
+  void resetPeakStats(c10::DeviceIndex device) override;
+
+  void* raw_alloc(size_t size_bytes) override;
+  void* raw_alloc_with_stream(size_t size_bytes, cudaStream_t stream) override;
+  void raw_delete(void* address) override;
+  void init(int device_count) override;
+  double getMemoryFraction(c10::DeviceIndex device) override;
+  void setMemoryFraction(double fraction, c10::DeviceIndex device) override;
+  std::vector<native::StreamSegmentSize> getExpandableSegmentSizes(c10::DeviceIndex) override { return {}; }
+  void enable(bool value) override;
+  bool isEnabled() const override { return true; }
+  void cacheInfo(c10::DeviceIndex device, size_t* largest_block) override;
+  void* getBaseAllocation(void* address, size_t* size_bytes) override;
+  using native::CUDAAllocator::recordStream;
+  void recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream stream) override;
+  native::SnapshotInfo snapshot(c10::MempoolId_t pool, bool include_traces) override;
+  void beginAllocateToPool(c10::DeviceIndex, c10::MempoolId_t, std::function<bool(cudaStream_t)>) override;
+  void endAllocateToPool(c10::DeviceIndex, c10::MempoolId_t) override;
+  void releasePool(c10::DeviceIndex, c10::MempoolId_t) override;
+  native::ShareableHandle shareIpcHandle(void* address) override;
+  std::shared_ptr<void> getIpcDevPtr(std::string handle) override;
+  bool isHistoryEnabled() override { return false; }
+  void recordHistory(bool enabled, native::CreateContextFn, size_t, native::RecordContext, bool,
+                     const std::vector<std::string>&) override;
+  void attachOutOfMemoryObserver(native::OutOfMemoryObserver observer) override;
+  void attachAllocatorTraceTracker(native::AllocatorTraceTracker) override;
+  void enablePeerAccess(c10::DeviceIndex device, c10::DeviceIndex peer) override;
+  cudaError_t memcpyAsync(void* destination, int, const void* source, int, size_t size_bytes,
+                          cudaStream_t stream, bool) override;
+  std::shared_ptr<native::AllocatorState> getCheckpointState(c10::DeviceIndex, c10::MempoolId_t) override;
+  native::CheckpointDelta setCheckpointPoolState(c10::DeviceIndex,
+                                                 std::shared_ptr<native::AllocatorState>) override;
+  std::string name() override { return "uvmalloc"; }
+
+ private:
+  void* allocate_on(c10::DeviceIndex device, size_t size_bytes, cudaStream_t stream);
+
+  native::CUDAAllocator* previous_;
+  std::atomic<bool> initialized_{false};
+  std::vector<native::OutOfMemoryObserver> observers_;
+};
+
+struct Facades {
+  HostFacade* host = nullptr;
+  PinnedFacade* pinned = nullptr;
+  DeviceFacade* device = nullptr;
+
+  c10::Allocator* of(c10::Device place) const {
+    return place.is_cuda() ? static_cast<c10::Allocator*>(device) : static_cast<c10::Allocator*>(host);
+  }
+};
+
+// Set once by install(); the objects live for ever.
+const Facades& facades();
+
+// The process's allocator. Throws, as torch does without a device, where uvmalloc cannot be active.
+CachingManagedAllocator& allocator();
+
+// Puts the facades in torch's places; the second call changes nothing.
+void install();
+
+// Gives torch its own allocators back: where there turns out to be no usable device.
+void uninstall();
+
+}  // namespace uvm::torch_plugin

@@ -1,0 +1,50 @@
+#include <cstdlib>
+#include <cstring>
+
+#include <c10/core/impl/alloc_cpu.h>
+
+#include <uvmalloc/pytorch/plugin/facades.hpp>
+
+namespace uvm::torch_plugin {
+namespace {
+
+void delete_unmanaged(void* address) { c10::free_cpu(address); }
+
+void delete_any(void* address) {
+  CachingManagedAllocator* ours = process_allocator();
+  if (ours == nullptr || ours->free(address) == FreeResult::kNotOurs) delete_unmanaged(address);
+}
+
+// Managed host memory, where there is a device for it; nullptr: use malloc.
+CachingManagedAllocator* manager_for(size_t size_bytes) {
+  if (size_bytes < process_configuration().configuration.host_threshold_bytes) return nullptr;
+  CachingManagedAllocator* ours = activate_process_allocator().allocator;
+  return ours == nullptr || ours->in_forked_child() ? nullptr : ours;
+}
+
+}  // namespace
+
+void delete_block(void* address) { allocator().free(address); }
+
+c10::DataPtr HostFacade::allocate(size_t size_bytes) {
+  if (CachingManagedAllocator* ours = manager_for(size_bytes)) {
+    try {
+      void* address = ours->allocate(Facade::kHost, 0, size_bytes);
+      return {address, address, &delete_block, c10::Device(c10::kCPU)};
+    } catch (const OutOfMemoryError& error) {
+      TORCH_CHECK_WITH(OutOfMemoryError, false, error.what());
+    }
+  }
+  void* address = c10::alloc_cpu(size_bytes);
+  unmanaged_allocations.fetch_add(1, std::memory_order_relaxed);
+  unmanaged_bytes.fetch_add(size_bytes, std::memory_order_relaxed);
+  return {address, address, &delete_unmanaged, c10::Device(c10::kCPU)};
+}
+
+c10::DeleterFnPtr HostFacade::raw_deleter() const { return &delete_any; }
+
+void HostFacade::copy_data(void* destination, const void* source, std::size_t size_bytes) const {
+  std::memcpy(destination, source, size_bytes);
+}
+
+}  // namespace uvm::torch_plugin

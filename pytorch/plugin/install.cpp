@@ -1,0 +1,60 @@
+// What happens when the plugin is loaded, inside `import torch`: three allocators are put in torch's places. No
+// driver call is made yet, so that a program that only imports torch, or forks before it uses CUDA, is as before.
+#include <ATen/core/CachingHostAllocator.h>
+#include <c10/core/CPUAllocator.h>
+
+#include <uvmalloc/pytorch/plugin/export_hooks.hpp>
+#include <uvmalloc/pytorch/plugin/facades.hpp>
+
+namespace uvm::torch_plugin {
+namespace {
+
+// Above the priority of every allocator that registers itself by default.
+constexpr std::uint8_t kPriority = 2;
+
+Facades installed;
+c10::Allocator* previous_host = nullptr;
+
+FrameworkFigures framework_figures() {
+  FrameworkFigures figures;
+  figures.unmanaged_host_allocations = installed.host->unmanaged_allocations.load();
+  figures.unmanaged_host_bytes = installed.host->unmanaged_bytes.load();
+  native::CUDAAllocator* previous = installed.device->previous();
+  if (previous != nullptr && previous->initialized()) {
+    for (int device = 0; device < c10::cuda::device_count(); ++device) {
+      figures.native_device_allocations += static_cast<std::uint64_t>(
+          previous->getDeviceStats(static_cast<c10::DeviceIndex>(device)).allocation[0].allocated);
+    }
+  }
+  return figures;
+}
+
+}  // namespace
+
+const Facades& facades() { return installed; }
+
+void install() {
+  if (installed.host != nullptr) return;
+  installed.host = new HostFacade;
+  installed.pinned = new PinnedFacade;
+  installed.device = new DeviceFacade(native::allocator.load());
+  previous_host = c10::GetAllocator(c10::kCPU);
+  c10::SetAllocator(c10::kCPU, installed.host, kPriority);
+  at::setHostAllocator(c10::kCUDA, installed.pinned, kPriority);
+  c10::SetAllocator(c10::kCUDA, installed.device, kPriority);
+  native::allocator.store(installed.device);
+  set_framework_figures(framework_figures);
+  install_export_hooks();
+}
+
+void uninstall() {
+  c10::SetAllocator(c10::kCPU, previous_host, kPriority);
+  c10::SetAllocator(c10::kCUDA, installed.device->previous(), kPriority);
+  native::allocator.store(installed.device->previous());
+}
+
+}  // namespace uvm::torch_plugin
+
+extern "C" __attribute__((visibility("default"))) void uvmalloc_torch_install() {
+  uvm::torch_plugin::install();
+}

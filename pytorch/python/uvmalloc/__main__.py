@@ -1,0 +1,7 @@
+"""`python -m uvmalloc`."""
+
+import sys
+
+from uvmalloc.cli import main
+
+sys.exit(main())

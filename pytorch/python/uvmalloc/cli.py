@@ -1,0 +1,261 @@
+"""The command `uvmalloc`: it configures programs and shows what happened; it decides nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from uvmalloc import __version__
+from uvmalloc import doctor as doctor_module
+from uvmalloc.environment import (
+    AllocatorOptions,
+    Environment,
+    Machine,
+    on_simulated_device,
+    with_uvmalloc,
+    without_uvmalloc,
+)
+from uvmalloc.errors import CommandError, OptionError
+from uvmalloc.launch import launch
+from uvmalloc.libraries import find_libraries
+from uvmalloc.report import Report, main_report, read_report, show_report
+from uvmalloc.sizes import EXAMPLES, format_size, parse_size
+
+POLICIES = ("auto", "driver", "off")
+DRIVER_VERSIONS = ("12.2", "12.8", "13.0")
+LEAST_SIZE_BYTES = 2 << 20  # of a capacity or a budget: one page of unified memory
+MOST_SIZE_BYTES = 64 << 40  # the simulator has addresses for no more
+MOST_DEVICES = 16
+
+# Everything after the first word that is no option belongs to the program, also without `--`.
+_PROGRAM = {"allow_interspersed_args": False}
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+
+CommandArgument = Annotated[
+    list[str], typer.Argument(metavar="COMMAND", help="The program and its arguments.")
+]
+PolicyOption = Annotated[
+    str | None, typer.Option(metavar="NAME", help=f"One of {', '.join(POLICIES)}.")
+]
+BudgetOption = Annotated[
+    str | None, typer.Option(metavar="SIZE", help="Most memory uvmalloc may hold.")
+]
+ReportOption = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Also write the report there, as JSON.")
+]
+NoReportOption = Annotated[bool, typer.Option("--no-report", help="Show no report at the end.")]
+
+
+@dataclass(frozen=True)
+class Reporting:
+    """What becomes of the reports when the program has ended."""
+
+    file: Path | None
+    shown: bool
+
+    @property
+    def wanted(self) -> bool:
+        return self.shown or self.file is not None
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
+) -> None:
+    """Caching allocation over unified memory, for unmodified programs."""
+    if version:
+        typer.echo(f"uvmalloc {__version__}")
+        raise typer.Exit()
+
+
+@app.command(context_settings=_PROGRAM)
+def run(
+    command: CommandArgument,
+    policy: PolicyOption = None,
+    budget: BudgetOption = None,
+    report: ReportOption = None,
+    no_report: NoReportOption = False,
+) -> None:
+    """Run a program with its allocators replaced by uvmalloc."""
+    options = _allocator_options(policy, budget)
+    reporting = _reporting(report, no_report)
+    libraries = find_libraries()
+
+    def environment(folder: Path | None) -> Environment:
+        return with_uvmalloc(os.environ, libraries, options, folder)
+
+    raise typer.Exit(_run(command, environment, reporting))
+
+
+@app.command(context_settings=_PROGRAM)
+def sim(
+    command: CommandArgument,
+    devices: Annotated[
+        str, typer.Option(metavar="N", help=f"How many devices, 1 to {MOST_DEVICES}.")
+    ] = "1",
+    capacity: Annotated[
+        str | None, typer.Option(metavar="SIZE", help=f"Memory of each device: {EXAMPLES}.")
+    ] = None,
+    native: Annotated[
+        bool, typer.Option("--native", help="Without uvmalloc: the program's own allocators.")
+    ] = False,
+    driver_version: Annotated[
+        str | None, typer.Option(metavar="VERSION", help=f"One of {', '.join(DRIVER_VERSIONS)}.")
+    ] = None,
+    policy: PolicyOption = None,
+    budget: BudgetOption = None,
+    report: ReportOption = None,
+    no_report: NoReportOption = False,
+) -> None:
+    """Run a program on a simulated device, with uvmalloc unless --native."""
+    machine = _machine(devices, capacity, driver_version)
+    options = _allocator_options(policy, budget)
+    reporting = _reporting(report, no_report)
+    libraries = find_libraries()
+
+    def environment(folder: Path | None) -> Environment:
+        counters = folder / "sim.json" if folder else None
+        result = on_simulated_device(os.environ, libraries, machine, counters)
+        return (
+            without_uvmalloc(result)
+            if native
+            else with_uvmalloc(result, libraries, options, folder)
+        )
+
+    if native:
+        raise typer.Exit(_run(command, environment, reporting, "left out by --native"))
+    raise typer.Exit(_run(command, environment, reporting))
+
+
+@app.command()
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Show what this machine can do, the effective configuration, and what to do about problems."""
+    diagnosis = doctor_module.diagnose()
+    if as_json:
+        typer.echo(json.dumps(diagnosis, indent=2))
+    else:
+        doctor_module.show_diagnosis(diagnosis, _console())
+    raise typer.Exit(0 if diagnosis["usable"] else 1)
+
+
+@app.command()
+def report(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Written by --report.")],
+) -> None:
+    """Show a saved report."""
+    show_report(read_report(file), _console())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit code; what is wrong with the command is one line."""
+    usage_error = typer.BadParameter.__bases__[0]  # typer exports no base of its errors
+    try:
+        code = app(args=arguments, prog_name="uvmalloc", standalone_mode=False)
+    except CommandError as error:
+        return _fail(str(error), error.exit_code)
+    except usage_error as error:  # type: ignore[misc]
+        message = error.format_message()
+        return _fail(message, 2) if message else 2
+    except typer.Abort:
+        return 130
+    return code if isinstance(code, int) else 0
+
+
+def _fail(message: str, exit_code: int) -> int:
+    typer.echo(f"uvmalloc: error: {message}", err=True)
+    return exit_code
+
+
+# ---- options ------------------------------------------------------------------------------------
+
+
+def _allocator_options(policy: str | None, budget: str | None) -> AllocatorOptions:
+    if policy is not None and policy not in POLICIES:
+        raise OptionError("--policy", policy, ", ".join(POLICIES))
+    budget_bytes = None if budget is None else _size("--budget", budget)
+    return AllocatorOptions(policy, budget_bytes)
+
+
+def _machine(devices: str, capacity: str | None, driver_version: str | None) -> Machine:
+    if not (devices.isascii() and devices.isdigit() and 1 <= int(devices) <= MOST_DEVICES):
+        raise OptionError("--devices", devices, f"a whole number from 1 to {MOST_DEVICES}")
+    if driver_version is not None and driver_version not in DRIVER_VERSIONS:
+        raise OptionError("--driver-version", driver_version, ", ".join(DRIVER_VERSIONS))
+    capacity_bytes = None if capacity is None else _size("--capacity", capacity)
+    return Machine(int(devices), capacity_bytes, driver_version)
+
+
+def _size(option: str, text: str) -> int:
+    least, most = format_size(LEAST_SIZE_BYTES), format_size(MOST_SIZE_BYTES)
+    accepted = f"a size from {least} to {most}, such as {EXAMPLES}"
+    try:
+        size_bytes = parse_size(text)
+    except ValueError:
+        raise OptionError(option, text, accepted) from None
+    if not LEAST_SIZE_BYTES <= size_bytes <= MOST_SIZE_BYTES:
+        raise OptionError(option, text, accepted)
+    return size_bytes
+
+
+def _reporting(file: Path | None, hidden: bool) -> Reporting:
+    # Said before the program runs, not after hours of it.
+    if file is not None:
+        folder = file.absolute().parent
+        if file.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+            raise OptionError(
+                "--report", str(file), "a file in a folder that exists and can be written"
+            )
+    return Reporting(file, shown=not hidden)
+
+
+# ---- running ------------------------------------------------------------------------------------
+
+
+def _run(
+    command: Sequence[str],
+    environment: Callable[[Path | None], Environment],
+    reporting: Reporting,
+    inactive_reason: str = "this program did not use it",
+) -> int:
+    """Runs `command` in environment(folder of its reports, or None) and deals with the reports."""
+    if not reporting.wanted:
+        return launch(command, environment(None)).exit_code
+    folder = Path(tempfile.mkdtemp(prefix="uvmalloc-report-"))
+    try:
+        finished = launch(command, environment(folder))
+        try:
+            found = _collect(folder, finished.pid, inactive_reason)
+            if reporting.file is not None:
+                text = json.dumps(found, indent=2) + "\n"
+                reporting.file.write_text(text, encoding="utf-8")
+            if reporting.shown:
+                show_report(found, _console(stderr=True))
+        except (CommandError, OSError) as error:  # the program's exit code counts, not ours
+            typer.echo(f"uvmalloc: the report is lost: {error}", err=True)
+        return finished.exit_code
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _collect(folder: Path, pid: int, inactive_reason: str) -> Report:
+    found = main_report(folder, pid) or {"active": False, "reason": inactive_reason}
+    counters = folder / "sim.json"
+    if counters.is_file():
+        found["simulator"] = read_report(counters)
+    return found
+
+
+def _console(stderr: bool = False) -> Console:
+    return Console(stderr=stderr, markup=False, highlight=False)

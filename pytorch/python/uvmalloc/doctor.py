@@ -1,0 +1,133 @@
+"""What this machine can do, what is set, and what to do about it."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from uvmalloc import native
+from uvmalloc.errors import CommandError
+from uvmalloc.libraries import Libraries, find_libraries
+from uvmalloc.sizes import format_size
+
+Diagnosis = dict[str, Any]
+
+
+def diagnose() -> Diagnosis:
+    """What libuvmalloc.so says, completed by "library", "torch", "problems" and "usable".
+
+    Never raises for a missing library: that is a diagnosis.
+    """
+    libraries: Libraries | None = None
+    diagnosis: Diagnosis = {}
+    problems: list[str] = []
+    try:
+        libraries = find_libraries()
+        diagnosis = native.doctor(libraries.require_uvmalloc())
+    except CommandError as error:
+        problems.append(str(error))
+    else:
+        problems += _machine_problems(diagnosis)
+    torch = _describe_torch(libraries)
+    if torch["version"] and libraries and not torch["plugin"]:
+        built = ", ".join(torch["plugins"]) or "none"
+        problems.append(
+            f"no plugin for torch {torch['version']} in {libraries.folder} (built: {built}): "
+            "run scripts/build with this torch"
+        )
+    return {
+        **diagnosis,
+        "library": str(libraries.uvmalloc) if libraries else None,
+        "torch": torch,
+        "problems": problems,
+        "usable": not problems,
+    }
+
+
+def _machine_problems(diagnosis: Diagnosis) -> list[str]:
+    runtime = diagnosis.get("runtime", {})
+    if not runtime.get("available"):
+        reason = runtime.get("reason") or "no reason given"
+        return [f"no device runtime: {reason}. Without a GPU, try: uvmalloc sim -- COMMAND"]
+    if not diagnosis.get("devices"):
+        return ["the device runtime shows no device. Without a GPU, try: uvmalloc sim -- COMMAND"]
+    return []
+
+
+def _describe_torch(libraries: Libraries | None) -> Diagnosis:
+    try:
+        version = metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        version = None
+    plugin = libraries.plugin(version) if libraries and version else None
+    return {
+        "version": version,
+        "plugin": str(plugin) if plugin and plugin.is_file() else None,
+        "plugins": [file.name for file in libraries.plugins()] if libraries else [],
+    }
+
+
+def show_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
+    runtime = diagnosis.get("runtime", {})
+    torch = diagnosis["torch"]
+    facts = Table.grid(padding=(0, 2))
+    facts.add_row(
+        "library", f"{diagnosis['library'] or 'not found'} {diagnosis.get('version', '')}".strip()
+    )
+    if runtime:
+        state = (
+            "available"
+            if runtime.get("available")
+            else f"not available: {runtime.get('reason', '')}"
+        )
+        facts.add_row("runtime", f"{runtime.get('name', '')}, {state}")
+    facts.add_row("torch", torch["version"] or "not installed in this environment")
+    if torch["version"]:
+        facts.add_row("plugin", torch["plugin"] or "none for this torch")
+    console.print(facts)
+    if diagnosis.get("devices"):
+        console.print(_devices(diagnosis["devices"]))
+    if diagnosis.get("configuration"):
+        console.print(_configuration(diagnosis["configuration"]))
+    for error in diagnosis.get("configuration_errors", []):
+        console.print(f"configuration: {error}", style="yellow", soft_wrap=True)
+    for problem in diagnosis["problems"]:
+        console.print(f"problem: {problem}", style="red", soft_wrap=True)
+    verdict = diagnosis.get("verdict") or ("usable" if diagnosis["usable"] else "not usable")
+    console.print(f"verdict: {verdict}", style="bold", soft_wrap=True)
+
+
+def _devices(devices: list[Diagnosis]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("device", "name", "memory", "free", "capabilities"):
+        table.add_column(column)
+    for device in devices:
+        table.add_row(
+            str(device.get("index", "")),
+            device.get("name", ""),
+            format_size(device.get("total_bytes", 0)),
+            format_size(device.get("free_bytes", 0)),
+            "\n".join(
+                _capability(name, value) for name, value in device.get("capabilities", {}).items()
+            ),
+        )
+    return table
+
+
+def _capability(name: str, value: bool | int) -> str:
+    if isinstance(value, bool):
+        return f"{name}: {'yes' if value else 'no'}"
+    return f"{name}: {value}"
+
+
+def _configuration(entries: list[Diagnosis]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("variable", "value", "from"):
+        table.add_column(column, overflow="fold")
+    for entry in entries:
+        table.add_row(entry.get("name", ""), str(entry.get("value", "")), entry.get("source", ""))
+    return table

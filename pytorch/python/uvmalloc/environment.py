@@ -1,0 +1,111 @@
+"""The environment of the programs that run under uvmalloc or on a simulated device.
+
+Pure functions: they take an environment and give a new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from uvmalloc.errors import CommandError
+from uvmalloc.libraries import Libraries
+
+SWITCH = "PYTORCH_ENABLE_UNIFIED_MEMORY"
+REPORT_DIR = "UVMALLOC_REPORT_DIR"
+
+Environment = dict[str, str]
+
+
+@dataclass(frozen=True)
+class AllocatorOptions:
+    """What `run` and `sim` can set of uvmalloc; None leaves a variable as it is."""
+
+    policy: str | None = None
+    budget_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A simulated machine."""
+
+    devices: int = 1
+    capacity_bytes: int | None = None  # of each device; None: the simulator's default
+    driver_version: str | None = None
+
+
+def with_uvmalloc(
+    environment: Mapping[str, str],
+    libraries: Libraries,
+    options: AllocatorOptions,
+    report_dir: Path | None,
+) -> Environment:
+    """`environment` with libuvmalloc.so preloaded, on, and writing its reports to `report_dir`."""
+    result = dict(environment)
+    _prepend(result, "LD_PRELOAD", libraries.require_uvmalloc(), separators=" :")
+    result[SWITCH] = "1"
+    if report_dir is not None:
+        result[REPORT_DIR] = str(report_dir)
+    if options.policy is not None:
+        result["UVMALLOC_POLICY"] = options.policy
+    if options.budget_bytes is not None:
+        result["UVMALLOC_BUDGET"] = str(options.budget_bytes)
+    return result
+
+
+def without_uvmalloc(environment: Mapping[str, str]) -> Environment:
+    """`environment` in which the program's own allocators are left alone."""
+    result = dict(environment)
+    result.pop(SWITCH, None)
+    result.pop(REPORT_DIR, None)
+    kept = [
+        entry
+        for entry in result.get("LD_PRELOAD", "").replace(":", " ").split()
+        if Path(entry).name != "libuvmalloc.so"
+    ]
+    if kept:
+        result["LD_PRELOAD"] = ":".join(kept)
+    else:
+        result.pop("LD_PRELOAD", None)
+    return result
+
+
+def on_simulated_device(
+    environment: Mapping[str, str], libraries: Libraries, machine: Machine, report: Path | None
+) -> Environment:
+    """`environment` in which a program meets simulated devices, which write `report` at its end."""
+    libraries.require_stand_ins()
+    result = dict(environment)
+    _redirect_cuda(result, libraries)
+    result["UVMSIM_LIBRARY_DIR"] = str(libraries.stand_ins)
+    result["UVMSIM_DEVICES"] = str(machine.devices)
+    if machine.capacity_bytes is not None:
+        result["UVMSIM_CAPACITY"] = str(machine.capacity_bytes)
+    if machine.driver_version is not None:
+        result["UVMSIM_DRIVER_VERSION"] = machine.driver_version
+    if libraries.kernels.is_file():
+        result["UVMSIM_KERNELS"] = str(libraries.kernels)
+    if report is not None:
+        result["UVMSIM_REPORT"] = str(report)
+    return result
+
+
+def _redirect_cuda(environment: Environment, libraries: Libraries) -> None:
+    """Makes the loader take the stand-ins for libcuda and libcudart, whatever path asks."""
+    _prepend(environment, "LD_AUDIT", libraries.audit)
+    _prepend(environment, "LD_LIBRARY_PATH", libraries.stand_ins)
+
+
+def _prepend(environment: Environment, name: str, path: Path, separators: str = ":") -> None:
+    """Puts `path` first in a list of the loader, once; a separator in it cannot be quoted."""
+    bad = next((character for character in str(path) if character in separators), None)
+    if bad is not None:
+        raise CommandError(
+            f"{name} cannot hold '{path}': the loader splits it at '{bad}'; move it elsewhere"
+        )
+    present = environment.get(name, "")
+    for separator in separators[:-1]:
+        present = present.replace(separator, separators[-1])
+    entries = [entry for entry in present.split(separators[-1]) if entry and entry != str(path)]
+    environment[name] = separators[-1].join([str(path), *entries])

@@ -1,0 +1,80 @@
+"""Where the native libraries are, and what of them is there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from uvmalloc.errors import MissingLibraryError
+
+LIB_DIR_VARIABLE = "UVMALLOC_LIB_DIR"
+_BUILD_HINT = "build them with scripts/build, or set UVMALLOC_LIB_DIR to the folder that holds them"
+
+
+@dataclass(frozen=True)
+class Libraries:
+    """The folder of one build's libraries; only the `require_` methods promise that files exist."""
+
+    folder: Path
+
+    @property
+    def uvmalloc(self) -> Path:
+        return self.folder / "libuvmalloc.so"
+
+    @property
+    def stand_ins(self) -> Path:
+        """The folder of the libraries that a simulated device answers through."""
+        return self.folder / "sim"
+
+    @property
+    def audit(self) -> Path:
+        return self.stand_ins / "libuvmsim_audit.so"
+
+    @property
+    def kernels(self) -> Path:
+        """PyTorch's operators on the simulated device; absent from a build without torch."""
+        return self.folder / "libuvmsim_torch.so"
+
+    def plugin(self, torch_version: str) -> Path:
+        """The plugin for a torch version such as 2.11.0+cu130: there is one per minor version."""
+        major, minor = torch_version.split(".")[:2]
+        return self.folder / f"libuvmalloc_torch_{major}_{minor}.so"
+
+    def plugins(self) -> list[Path]:
+        return sorted(self.folder.glob("libuvmalloc_torch_*.so"))
+
+    def require_uvmalloc(self) -> Path:
+        self._require(self.uvmalloc)
+        return self.uvmalloc
+
+    def require_stand_ins(self) -> None:
+        self._require(
+            self.audit, self.stand_ins / "libcudart.so.13", self.stand_ins / "libcuda.so.1"
+        )
+
+    def _require(self, *files: Path) -> None:
+        missing = [file.name for file in files if not file.is_file()]
+        if missing:
+            where = files[0].parent
+            raise MissingLibraryError(f"{', '.join(missing)} not found in {where}: {_BUILD_HINT}")
+
+
+def find_libraries(environment: Mapping[str, str] | None = None) -> Libraries:
+    """UVMALLOC_LIB_DIR, else `lib` in this package, else the nearest build/release/lib above it."""
+    environment = os.environ if environment is None else environment
+    chosen = environment.get(LIB_DIR_VARIABLE)
+    if chosen:
+        folder = Path(chosen).absolute()
+        if not folder.is_dir():
+            raise MissingLibraryError(
+                f"{LIB_DIR_VARIABLE} is '{chosen}'; accepted: the folder of libuvmalloc.so"
+            )
+        return Libraries(folder)
+    package = Path(__file__).resolve().parent
+    candidates = [package / "lib", *(parent / "build/release/lib" for parent in package.parents)]
+    for folder in candidates:
+        if folder.is_dir():
+            return Libraries(folder)
+    raise MissingLibraryError(f"libuvmalloc.so not found: {_BUILD_HINT}")

@@ -1,0 +1,137 @@
+#include <uvmalloc/pytorch/sim_kernels/cpu_alias.hpp>
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/cuda/EmptyTensor.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/TensorImpl.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <cstring>
+
+namespace uvm::sim_kernels {
+namespace {
+
+std::size_t extent_bytes(const at::Tensor& tensor) {
+  return at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.itemsize());
+}
+
+void release_storage(void* original) {
+  c10::raw::intrusive_ptr::decref(static_cast<c10::StorageImpl*>(original));
+}
+
+at::Tensor tensor_over(const c10::Storage& storage, c10::DispatchKey key, const at::Tensor& like) {
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(storage), c10::DispatchKeySet(key), like.dtype());
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(like.sizes(), like.strides(),
+                                                      like.storage_offset());
+  return tensor;
+}
+
+void* writable_view(const Launch& launch, const void* address) {
+  void* view = device_view(address);
+  if (!view) launch.fail_illegal_address(address);
+  return view;
+}
+
+}  // namespace
+
+c10::Storage CpuAliases::alias_storage(const c10::Storage& original) {
+  for (const AliasedStorage& known : storages_) {
+    if (known.original.unsafeGetStorageImpl() == original.unsafeGetStorageImpl())
+      return known.alias;
+  }
+  c10::StorageImpl* impl = original.unsafeGetStorageImpl();
+  void* view = nullptr;
+  if (const void* address = impl->nbytes() ? impl->data() : nullptr)
+    view = writable_view(launch_, address);
+  // A kernel may keep the alias in a result: it then keeps the original alive.
+  c10::raw::intrusive_ptr::incref(impl);
+  c10::Storage alias(c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), impl->nbytes(),
+      c10::DataPtr(view, impl, &release_storage, c10::Device(c10::kCPU)), c10::GetCPUAllocator(),
+      impl->resizable()));
+  storages_.push_back({original, alias, view});
+  return alias;
+}
+
+at::Tensor CpuAliases::alias(const at::Tensor& tensor) {
+  for (const AliasedTensor& known : tensors_) {
+    if (known.original.is_same(tensor)) return known.alias;
+  }
+  at::Tensor alias = tensor_over(alias_storage(tensor.storage()), c10::DispatchKey::CPU, tensor);
+  if (tensor.is_conj()) alias._set_conj(true);
+  if (tensor.is_neg()) alias._set_neg(true);
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+    alias.unsafeGetTensorImpl()->set_wrapped_number(true);
+  }
+  tensors_.push_back({tensor, alias});
+  return alias;
+}
+
+// The CPU kernel moved the alias to memory of its own: the original gets device memory of that
+// size.
+void CpuAliases::adopt_resized_storage(AliasedStorage& storage) {
+  c10::StorageImpl* original = storage.original.unsafeGetStorageImpl();
+  const std::size_t size_bytes = storage.alias.nbytes();
+  c10::Allocator* allocator = original->allocator();
+  if (!allocator) allocator = c10::cuda::CUDACachingAllocator::get();
+  original->set_data_ptr_noswap(allocator->allocate(size_bytes));
+  original->set_nbytes(size_bytes);
+  if (size_bytes == 0) return;
+  // Bytes, not elements of the tensor: views of the storage share them.
+  const auto whole = [&](const c10::Storage& over, c10::DispatchKey key) {
+    at::Tensor bytes = at::detail::make_tensor<c10::TensorImpl>(
+        c10::Storage(over), c10::DispatchKeySet(key), caffe2::TypeMeta::Make<std::uint8_t>());
+    bytes.unsafeGetTensorImpl()->set_sizes_contiguous({static_cast<std::int64_t>(size_bytes)});
+    return bytes;
+  };
+  pending_.push_back({whole(storage.original, c10::DispatchKey::CUDA),
+                      whole(storage.alias, c10::DispatchKey::CPU)});
+}
+
+void CpuAliases::write_back_resized() {
+  for (AliasedStorage& storage : storages_) {
+    if (storage.alias.data() != storage.view) adopt_resized_storage(storage);
+  }
+  for (const AliasedTensor& tensor : tensors_) {
+    const at::Tensor& alias = tensor.alias;
+    if (alias.sizes() == tensor.original.sizes() && alias.strides() == tensor.original.strides())
+      continue;
+    tensor.original.unsafeGetTensorImpl()->set_sizes_and_strides(alias.sizes(), alias.strides(),
+                                                                 alias.storage_offset());
+  }
+}
+
+at::Tensor CpuAliases::to_device(const at::Tensor& result) {
+  if (!result.defined() || !result.is_cpu()) return result;
+  for (const AliasedTensor& known : tensors_) {
+    if (known.alias.is_same(result)) return known.original;
+  }
+  TORCH_CHECK_NOT_IMPLEMENTED(result.layout() == c10::kStrided && !result.is_quantized(),
+                              "the simulated device makes strided tensors only, not ",
+                              result.layout(), " ", result.scalar_type());
+  for (const AliasedStorage& known : storages_) {
+    if (known.alias.unsafeGetStorageImpl() == result.storage().unsafeGetStorageImpl()) {
+      return tensor_over(known.original, c10::DispatchKey::CUDA, result);
+    }
+  }
+  at::Tensor tensor(at::detail::empty_strided_cuda(result.sizes(), result.strides(),
+                                                   result.scalar_type(), launch_.device()));
+  pending_.push_back({tensor, result});
+  return tensor;
+}
+
+void CpuAliases::copy_results() {
+  for (const PendingCopy& copy : pending_) launch_.touch(copy.destination, UVMSIM_WRITE);
+  launch_.submit();
+  for (const PendingCopy& copy : pending_) {
+    const std::size_t size_bytes = extent_bytes(copy.source);
+    if (size_bytes == 0) continue;
+    void* view = writable_view(launch_, copy.destination.const_data_ptr());
+    std::memcpy(view, copy.source.const_data_ptr(), size_bytes);
+  }
+  pending_.clear();
+}
+
+}  // namespace uvm::sim_kernels

@@ -1,0 +1,60 @@
+// CUDA tensors retagged as CPU tensors over the same bytes, for the duration of one operator, and
+// the way back: results of the CPU kernel become CUDA tensors. Tensors that share a storage get
+// aliases that share one, so that the CPU kernels' overlap checks see what CUDA's would. Lives on
+// the stack of one call.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Storage.h>
+
+#include <vector>
+
+#include <uvmalloc/pytorch/sim_kernels/launch.hpp>
+
+namespace uvm::sim_kernels {
+
+class CpuAliases {
+ public:
+  explicit CpuAliases(Launch& launch) : launch_(launch) {}
+
+  // The CPU tensor over the bytes of `tensor`, a strided CUDA tensor; the same one for the same
+  // tensor. Copy-on-write storages of written tensors must have been materialised, since their
+  // bytes then move.
+  at::Tensor alias(const at::Tensor& tensor);
+
+  // After the operator: gives originals the sizes, strides and memory that their aliases were
+  // resized to.
+  void write_back_resized();
+
+  // The CUDA tensor for a result: the original of an alias, a view of an original's storage for a
+  // tensor over its bytes, and otherwise a new tensor whose bytes are copied by `copy_results`.
+  at::Tensor to_device(const at::Tensor& result);
+
+  // Reports the writes to the memory that write_back_resized and to_device took, and fills it.
+  void copy_results();
+
+ private:
+  struct AliasedStorage {
+    c10::Storage original;
+    c10::Storage alias;
+    const void* view;  // bytes of the original when the alias was made
+  };
+  struct AliasedTensor {
+    at::Tensor original;
+    at::Tensor alias;
+  };
+  struct PendingCopy {
+    at::Tensor destination;  // CUDA
+    at::Tensor source;       // CPU, same sizes and strides
+  };
+
+  c10::Storage alias_storage(const c10::Storage& original);
+  void adopt_resized_storage(AliasedStorage& storage);
+
+  Launch& launch_;
+  std::vector<AliasedStorage> storages_;
+  std::vector<AliasedTensor> tensors_;
+  std::vector<PendingCopy> pending_;
+};
+
+}  // namespace uvm::sim_kernels

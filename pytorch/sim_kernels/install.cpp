@@ -1,0 +1,93 @@
+// Puts the kernels on dispatch key CUDA, once per process and for its lifetime. Calls nothing of
+// torch's CUDA runtime: the caller may be in the middle of initialising it.
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/impl/PyInterpreterHooks.h>
+#include <c10/util/Exception.h>
+#include <torch/library.h>
+
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <uvmalloc/pytorch/sim_kernels/sim_kernels.h>
+#include <uvmalloc/pytorch/sim_kernels/operator_plan.hpp>
+#include <uvmalloc/pytorch/sim_kernels/redirect.hpp>
+#include <uvmalloc/pytorch/sim_kernels/special_cases.hpp>
+
+namespace uvm::sim_kernels {
+namespace {
+
+// Replacing a kernel is what we are here for: torch's warning about it would be noise in every
+// program.
+class SilentWarnings final : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning&) override {}
+};
+
+// Kernels and hooks are registered by static initialisers. libtorch_python's run last and register
+// the hooks, so from then on every library of torch is complete.
+bool torch_is_initialised() {
+  if (c10::impl::PyInterpreterHooksRegistry()->Keys().empty()) return false;
+  const auto add = c10::Dispatcher::singleton().findOp({"aten::add", "Tensor"});
+  return add && add->hasKernelForDispatchKey(c10::DispatchKey::CUDA);
+}
+
+// Registrations are kept for good: at exit torch's own statics may be gone before ours.
+struct Registrations {
+  torch::Library library{torch::Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__, __LINE__};
+  std::vector<c10::RegistrationHandleRAII> handles;
+};
+
+void install() {
+  SilentWarnings silence;
+  const c10::WarningUtils::WarningHandlerGuard guard(&silence);
+  static auto* registrations = new Registrations;
+
+  std::set<std::string> special;
+  for (SpecialCase& special_case : special_cases()) {
+    special.insert("aten::" + special_case.name);
+    registrations->library.impl(special_case.name.c_str(), std::move(special_case.function));
+  }
+  choose_math_attention();
+
+  auto& dispatcher = c10::Dispatcher::singleton();
+  const auto add = [&](const c10::OperatorName& name, c10::KernelFunction kernel) {
+    registrations->handles.push_back(dispatcher.registerImpl(name, c10::DispatchKey::CUDA,
+                                                             std::move(kernel), std::nullopt,
+                                                             nullptr, "simulated device"));
+  };
+  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+    const auto op = dispatcher.findOp(name);
+    if (!op || !op->hasSchema() || special.contains(c10::toString(name))) continue;
+    switch (route_of(*op)) {
+      case Route::kRedirect:
+        add(name, c10::KernelFunction::makeFromBoxedFunctor(
+                      std::make_unique<RedirectedOperator>(plan_of(*op))));
+        break;
+      case Route::kUnavailable:
+        add(name,
+            c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<UnavailableOperator>()));
+        break;
+      case Route::kNative:
+      case Route::kNone:
+        break;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace uvm::sim_kernels
+
+extern "C" __attribute__((visibility("default"))) int uvmsim_torch_install(void) {
+  try {
+    if (!uvm::sim_kernels::torch_is_initialised()) return 0;
+    uvm::sim_kernels::install();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "uvmsim: CUDA operators are not available on the simulated device: %s\n",
+                 error.what());
+  }
+  return 1;
+}

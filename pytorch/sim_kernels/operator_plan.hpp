@@ -1,0 +1,40 @@
+// What the redirect must know of an operator, read from its schema once, at installation: which way
+// the operator takes on the simulated device, what it writes, and what it demands of its arguments'
+// devices.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace uvm::sim_kernels {
+
+enum class Route {
+  kNative,       // PyTorch's own CUDA code: it launches no kernel
+  kRedirect,     // the CPU kernel on the same bytes
+  kUnavailable,  // a CUDA kernel without a CPU counterpart
+  kNone          // not ours: no CUDA kernel, or another library's operator
+};
+
+enum class DeviceCheck {
+  kNone,       // mixes devices by design
+  kPointwise,  // TensorIterator's check and message
+  kStrict      // the check and message of PyTorch's generated wrappers
+};
+
+struct OperatorPlan {
+  std::string name;                      // "aten::add.Tensor"
+  std::string method;                    // as the message of a device check names it
+  std::vector<int> accesses;             // per argument: UVMSIM_READ, UVMSIM_WRITE or both
+  std::optional<std::size_t> generator;  // position of the generator argument
+  DeviceCheck device_check = DeviceCheck::kStrict;
+  bool host_waits = false;  // the result's value or shape is known on the host when it returns
+};
+
+Route route_of(const c10::OperatorHandle& op);
+OperatorPlan plan_of(const c10::OperatorHandle& op);
+
+}  // namespace uvm::sim_kernels

@@ -1,0 +1,20 @@
+// The simulator's side door, bound at run time: the libraries here load in any process, and where
+// no simulator is in it device memory is taken for ordinary memory and nothing is reported. Owns
+// nothing; any thread may call.
+#pragma once
+
+#include <uvmalloc/sim/uvmsim.h>
+
+namespace uvm::sim_kernels {
+
+struct Simulator {
+  decltype(&uvmsim_kernel) kernel = nullptr;
+  decltype(&uvmsim_device_view) device_view = nullptr;
+};
+
+const Simulator& simulator();
+
+// Where a kernel finds the bytes of `address`; null where a device cannot reach them.
+void* device_view(const void* address);
+
+}  // namespace uvm::sim_kernels

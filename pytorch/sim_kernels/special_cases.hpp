@@ -1,0 +1,49 @@
+// Operators that need more than their CPU kernel on the same bytes. To add one, write a function
+// with the operator's C++ signature and put it into the table in special_cases.cpp; it is
+// registered on key CUDA in place of the redirect, and may call other operators on its CUDA tensors
+// or, through DirectCall, the redirect itself.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/library.h>
+
+#include <string>
+#include <tuple>
+#include <vector>
+
+namespace uvm::sim_kernels {
+
+struct SpecialCase {
+  std::string name;  // without the namespace: "copy_", "_use_cudnn_ctc_loss.Tensor"
+  torch::CppFunction function;
+};
+
+std::vector<SpecialCase> special_cases();
+
+// Makes scaled_dot_product_attention take its composition of plain operators whatever backends the
+// program enables.
+void choose_math_attention();
+
+// copy.cpp
+at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking);
+void foreach_copy_(at::TensorList self, at::TensorList source, bool non_blocking);
+
+// recurrent_cells.cpp: the fused cells that LSTM and GRU use on CUDA where cuDNN is not acceptable.
+using TensorPair = std::tuple<at::Tensor, at::Tensor>;
+using TensorTriple = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+using TensorQuintuple = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+
+TensorTriple fused_lstm_cell(const at::Tensor& input_gates, const at::Tensor& hidden_gates,
+                             const at::Tensor& cx, const std::optional<at::Tensor>& input_bias,
+                             const std::optional<at::Tensor>& hidden_bias);
+TensorTriple fused_lstm_cell_backward(const std::optional<at::Tensor>& grad_hy,
+                                      const std::optional<at::Tensor>& grad_cy,
+                                      const at::Tensor& cx, const at::Tensor& cy,
+                                      const at::Tensor& workspace, bool has_bias);
+TensorPair fused_gru_cell(const at::Tensor& input_gates, const at::Tensor& hidden_gates,
+                          const at::Tensor& hx, const std::optional<at::Tensor>& input_bias,
+                          const std::optional<at::Tensor>& hidden_bias);
+TensorQuintuple fused_gru_cell_backward(const at::Tensor& grad_hy, const at::Tensor& workspace,
+                                        bool has_bias);
+
+}  // namespace uvm::sim_kernels

@@ -1,0 +1,82 @@
+// A DeviceRuntime that counts the calls that pass through it and forwards them. It belongs to whoever wants to know
+// what was asked of the machine; counters are relaxed atomics, one per kind of call.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <map>
+#include <memory>
+#include <string>
+
+#include <uvmalloc/runtime/device_runtime.hpp>
+
+namespace uvm {
+
+class CountingRuntime final : public DeviceRuntime {
+ public:
+  explicit CountingRuntime(std::unique_ptr<DeviceRuntime> inner) : inner_(std::move(inner)) {}
+
+  // Calls so far, by the name of the DeviceRuntime method; those never made are left out.
+  std::map<std::string, std::uint64_t> calls() const;
+
+  std::string_view name() const override { return inner_->name(); }
+  int device_count() const override { return inner_->device_count(); }
+  RuntimeStatus describe(int device, DeviceDescription* out) const override;
+  RuntimeStatus memory_figures(int device, MemoryFigures* out) const override;
+  RuntimeStatus pointer_attributes(const void* address, PointerAttributes* out) const override;
+  RuntimeStatus allocate_managed(int device, std::size_t size_bytes, void** out) const override;
+  RuntimeStatus free_managed(int device, void* address) const override;
+  RuntimeStatus advise(int device, void* address, std::size_t size_bytes, Advice advice,
+                       Place place) const override;
+  RuntimeStatus prefetch(int device, void* address, std::size_t size_bytes, Place destination,
+                         StreamHandle stream) const override;
+  RuntimeStatus discard(int device, void* address, std::size_t size_bytes,
+                        StreamHandle stream) const override;
+  RuntimeStatus copy(int device, void* destination, const void* source, std::size_t size_bytes,
+                     StreamHandle stream) const override;
+  RuntimeStatus create_stream(int device, StreamHandle* out) const override;
+  RuntimeStatus destroy_stream(int device, StreamHandle stream) const override;
+  RuntimeStatus synchronize_stream(int device, StreamHandle stream) const override;
+  RuntimeStatus stream_wait_event(int device, StreamHandle stream, EventHandle event) const override;
+  RuntimeStatus is_capturing(int device, StreamHandle stream, bool* out) const override;
+  RuntimeStatus create_event(int device, EventHandle* out) const override;
+  RuntimeStatus destroy_event(int device, EventHandle event) const override;
+  RuntimeStatus record_event(int device, EventHandle event, StreamHandle stream) const override;
+  RuntimeStatus query_event(int device, EventHandle event) const override;
+  RuntimeStatus synchronize_event(int device, EventHandle event) const override;
+  RuntimeStatus synchronize_device(int device) const override;
+
+ private:
+  enum Call : std::size_t {
+    kDescribe,
+    kMemoryFigures,
+    kPointerAttributes,
+    kAllocateManaged,
+    kFreeManaged,
+    kAdvise,
+    kPrefetch,
+    kDiscard,
+    kCopy,
+    kCreateStream,
+    kDestroyStream,
+    kSynchronizeStream,
+    kStreamWaitEvent,
+    kIsCapturing,
+    kCreateEvent,
+    kDestroyEvent,
+    kRecordEvent,
+    kQueryEvent,
+    kSynchronizeEvent,
+    kSynchronizeDevice,
+    kCallKinds
+  };
+  const DeviceRuntime& counted(Call call) const {
+    calls_[call].fetch_add(1, std::memory_order_relaxed);
+    return *inner_;
+  }
+
+  std::unique_ptr<DeviceRuntime> inner_;
+  mutable std::array<std::atomic<std::uint64_t>, kCallKinds> calls_{};
+};
+
+}  // namespace uvm

@@ -1,0 +1,296 @@
+#include <uvmalloc/runtime/cuda/cuda_runtime.hpp>
+
+#include <atomic>
+#include <vector>
+
+#include <uvmalloc/runtime/cuda/driver_api.hpp>
+
+namespace uvm {
+namespace cuda {
+namespace {
+
+RuntimeError translate(CUresult result) {
+  switch (result) {
+    case CUDA_SUCCESS:
+      return RuntimeError::kNone;
+    case CUDA_ERROR_NOT_READY:
+      return RuntimeError::kNotReady;
+    case CUDA_ERROR_OUT_OF_MEMORY:
+      return RuntimeError::kOutOfMemory;
+    case CUDA_ERROR_NOT_SUPPORTED:
+      return RuntimeError::kNotSupported;
+    case CUDA_ERROR_INVALID_VALUE:
+      return RuntimeError::kInvalidValue;
+    case CUDA_ERROR_NO_DEVICE:
+    case CUDA_ERROR_INVALID_DEVICE:
+      return RuntimeError::kNoDevice;
+    case CUDA_ERROR_DEINITIALIZED:
+    case CUDA_ERROR_NOT_INITIALIZED:
+    case CUDA_ERROR_CONTEXT_IS_DESTROYED:
+      return RuntimeError::kNotUsable;
+    case CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED:
+    case CUDA_ERROR_STREAM_CAPTURE_INVALIDATED:
+    case CUDA_ERROR_STREAM_CAPTURE_IMPLICIT:
+    case CUDA_ERROR_CAPTURED_EVENT:
+      return RuntimeError::kCapture;
+    default:
+      return RuntimeError::kOther;
+  }
+}
+
+CUdeviceptr device_pointer(const void* address) { return reinterpret_cast<CUdeviceptr>(address); }
+CUstream stream_of(StreamHandle stream) { return static_cast<CUstream>(stream); }
+CUevent event_of(EventHandle event) { return static_cast<CUevent>(event); }
+
+CUmemLocation location_of(Place place) {
+  CUmemLocation location{};
+  location.type = place.is_device() ? CU_MEM_LOCATION_TYPE_DEVICE : CU_MEM_LOCATION_TYPE_HOST;
+  location.id = place.is_device() ? place.index : 0;
+  return location;
+}
+
+CUdevice device_number_of(Place place) { return place.is_device() ? place.index : CU_DEVICE_CPU; }
+
+class CudaRuntime final : public DeviceRuntime {
+ public:
+  CudaRuntime(std::unique_ptr<const DriverApi> api, int devices)
+      : api_(std::move(api)), contexts_(static_cast<size_t>(devices)) {}
+
+  std::string_view name() const override { return "cuda"; }
+  int device_count() const override { return static_cast<int>(contexts_.size()); }
+
+  RuntimeStatus describe(int device, DeviceDescription* out) const override {
+    if (!valid(device)) return bad_device("cuDeviceGet");
+    char text[256] = {};
+    if (CUresult result = api_->device_get_name(text, sizeof text, device); result != CUDA_SUCCESS) {
+      return status(result, "cuDeviceGetName");
+    }
+    out->name = text;
+    if (CUresult result = api_->device_total_mem(&out->total_bytes, device); result != CUDA_SUCCESS) {
+      return status(result, "cuDeviceTotalMem");
+    }
+    DeviceCapabilities& can = out->capabilities;
+    can.managed_memory = attribute(CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, device) != 0;
+    can.concurrent_managed_access =
+        attribute(CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, device) != 0;
+    can.pageable_memory_access = attribute(CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, device) != 0;
+    can.host_page_tables =
+        attribute(CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES, device) != 0;
+    can.direct_host_access =
+        attribute(CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST, device) != 0;
+    can.integrated = attribute(CU_DEVICE_ATTRIBUTE_INTEGRATED, device) != 0;
+    can.discard = api_->discard_batch != nullptr && can.concurrent_managed_access;
+    can.compute_major = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
+    can.compute_minor = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device);
+    return {};
+  }
+
+  RuntimeStatus memory_figures(int device, MemoryFigures* out) const override {
+    return in_context(device, "cuMemGetInfo", [&] {
+      return api_->mem_get_info(&out->free_bytes, &out->total_bytes);
+    });
+  }
+
+  RuntimeStatus pointer_attributes(const void* address, PointerAttributes* out) const override {
+    *out = {};
+    unsigned type = 0;
+    unsigned managed = 0;
+    int device = -1;
+    CUdeviceptr pointer = device_pointer(address);
+    // Memory the driver does not know is no error here: its kind is unknown.
+    CUresult result =
+        api_->pointer_get_attribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, pointer);
+    if (result == CUDA_ERROR_INVALID_VALUE) return {};
+    if (result != CUDA_SUCCESS) return status(result, "cuPointerGetAttribute");
+    api_->pointer_get_attribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, pointer);
+    api_->pointer_get_attribute(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, pointer);
+    out->device = device;
+    out->kind = managed                        ? PointerKind::kManaged
+                : type == CU_MEMORYTYPE_DEVICE ? PointerKind::kDevice
+                : type == CU_MEMORYTYPE_HOST   ? PointerKind::kHost
+                                               : PointerKind::kUnknown;
+    return {};
+  }
+
+  RuntimeStatus allocate_managed(int device, std::size_t size_bytes, void** out) const override {
+    return in_context(device, "cuMemAllocManaged", [&] {
+      CUdeviceptr pointer = 0;
+      CUresult result = api_->mem_alloc_managed(&pointer, size_bytes, CU_MEM_ATTACH_GLOBAL);
+      *out = reinterpret_cast<void*>(pointer);
+      return result;
+    });
+  }
+
+  RuntimeStatus free_managed(int device, void* address) const override {
+    return in_context(device, "cuMemFree", [&] { return api_->mem_free(device_pointer(address)); });
+  }
+
+  RuntimeStatus advise(int device, void* address, std::size_t size_bytes, Advice advice,
+                       Place place) const override {
+    auto value = static_cast<CUmem_advise>(advice);
+    return in_context(device, "cuMemAdvise", [&] {
+      if (api_->advise_by_location != nullptr) {
+        return api_->advise_by_location(device_pointer(address), size_bytes, value,
+                                        location_of(place));
+      }
+      return api_->advise_by_device(device_pointer(address), size_bytes, value,
+                                    device_number_of(place));
+    });
+  }
+
+  RuntimeStatus prefetch(int device, void* address, std::size_t size_bytes, Place destination,
+                         StreamHandle stream) const override {
+    return in_context(device, "cuMemPrefetchAsync", [&] {
+      if (api_->prefetch_by_location != nullptr) {
+        return api_->prefetch_by_location(device_pointer(address), size_bytes,
+                                          location_of(destination), 0, stream_of(stream));
+      }
+      return api_->prefetch_by_device(device_pointer(address), size_bytes,
+                                      device_number_of(destination), stream_of(stream));
+    });
+  }
+
+  RuntimeStatus discard(int device, void* address, std::size_t size_bytes,
+                        StreamHandle stream) const override {
+    if (api_->discard_batch == nullptr) {
+      return status(CUDA_ERROR_NOT_SUPPORTED, "cuMemDiscardBatchAsync");
+    }
+    return in_context(device, "cuMemDiscardBatchAsync", [&] {
+      CUdeviceptr pointer = device_pointer(address);
+      return api_->discard_batch(&pointer, &size_bytes, 1, 0, stream_of(stream));
+    });
+  }
+
+  RuntimeStatus copy(int device, void* destination, const void* source, std::size_t size_bytes,
+                     StreamHandle stream) const override {
+    return in_context(device, "cuMemcpyAsync", [&] {
+      return api_->memcpy_async(device_pointer(destination), device_pointer(source), size_bytes,
+                                stream_of(stream));
+    });
+  }
+
+  RuntimeStatus create_stream(int device, StreamHandle* out) const override {
+    return in_context(device, "cuStreamCreate", [&] {
+      return api_->stream_create(reinterpret_cast<CUstream*>(out), CU_STREAM_NON_BLOCKING);
+    });
+  }
+
+  RuntimeStatus destroy_stream(int device, StreamHandle stream) const override {
+    return in_context(device, "cuStreamDestroy",
+                      [&] { return api_->stream_destroy(stream_of(stream)); });
+  }
+
+  RuntimeStatus synchronize_stream(int device, StreamHandle stream) const override {
+    return in_context(device, "cuStreamSynchronize",
+                      [&] { return api_->stream_synchronize(stream_of(stream)); });
+  }
+
+  RuntimeStatus stream_wait_event(int device, StreamHandle stream, EventHandle event) const override {
+    return in_context(device, "cuStreamWaitEvent", [&] {
+      return api_->stream_wait_event(stream_of(stream), event_of(event), 0);
+    });
+  }
+
+  RuntimeStatus is_capturing(int device, StreamHandle stream, bool* out) const override {
+    return in_context(device, "cuStreamIsCapturing", [&] {
+      CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+      CUresult result = api_->stream_is_capturing(stream_of(stream), &capture);
+      *out = capture != CU_STREAM_CAPTURE_STATUS_NONE;
+      return result;
+    });
+  }
+
+  RuntimeStatus create_event(int device, EventHandle* out) const override {
+    return in_context(device, "cuEventCreate", [&] {
+      return api_->event_create(reinterpret_cast<CUevent*>(out), CU_EVENT_DISABLE_TIMING);
+    });
+  }
+
+  RuntimeStatus destroy_event(int device, EventHandle event) const override {
+    return in_context(device, "cuEventDestroy",
+                      [&] { return api_->event_destroy(event_of(event)); });
+  }
+
+  RuntimeStatus record_event(int device, EventHandle event, StreamHandle stream) const override {
+    return in_context(device, "cuEventRecord",
+                      [&] { return api_->event_record(event_of(event), stream_of(stream)); });
+  }
+
+  RuntimeStatus query_event(int device, EventHandle event) const override {
+    return in_context(device, "cuEventQuery", [&] { return api_->event_query(event_of(event)); });
+  }
+
+  RuntimeStatus synchronize_event(int device, EventHandle event) const override {
+    return in_context(device, "cuEventSynchronize",
+                      [&] { return api_->event_synchronize(event_of(event)); });
+  }
+
+  RuntimeStatus synchronize_device(int device) const override {
+    return in_context(device, "cuCtxSynchronize", [&] { return api_->ctx_synchronize(); });
+  }
+
+ private:
+  bool valid(int device) const { return device >= 0 && device < device_count(); }
+
+  static RuntimeStatus bad_device(std::string_view call) {
+    return {RuntimeError::kNoDevice, CUDA_ERROR_INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", call};
+  }
+
+  RuntimeStatus status(CUresult result, std::string_view call) const {
+    if (result == CUDA_SUCCESS) return {};
+    const char* name = nullptr;
+    api_->get_error_name(result, &name);
+    return {translate(result), static_cast<int>(result), name ? name : "unknown error", call};
+  }
+
+  int attribute(CUdevice_attribute which, int device) const {
+    int value = 0;
+    api_->device_get_attribute(&value, which, device);
+    return value;
+  }
+
+  CUresult context_of(int device, CUcontext* out) const {
+    std::atomic<CUcontext>& slot = contexts_[static_cast<size_t>(device)];
+    *out = slot.load(std::memory_order_acquire);
+    if (*out != nullptr) return CUDA_SUCCESS;
+    // Two threads may both retain: the count is only ever dropped by the end of the process.
+    CUresult result = api_->primary_ctx_retain(out, device);
+    if (result == CUDA_SUCCESS) slot.store(*out, std::memory_order_release);
+    return result;
+  }
+
+  // Runs `body` with the device's primary context current and leaves the thread as it was.
+  template <class Body>
+  RuntimeStatus in_context(int device, std::string_view call, Body body) const {
+    if (!valid(device)) return bad_device(call);
+    CUcontext wanted = nullptr;
+    if (CUresult result = context_of(device, &wanted); result != CUDA_SUCCESS) {
+      return status(result, "cuDevicePrimaryCtxRetain");
+    }
+    CUcontext current = nullptr;
+    api_->ctx_get_current(&current);
+    if (current == wanted) return status(body(), call);
+    if (CUresult result = api_->ctx_push_current(wanted); result != CUDA_SUCCESS) {
+      return status(result, "cuCtxPushCurrent");
+    }
+    RuntimeStatus outcome = status(body(), call);
+    api_->ctx_pop_current(nullptr);
+    return outcome;
+  }
+
+  std::unique_ptr<const DriverApi> api_;
+  mutable std::vector<std::atomic<CUcontext>> contexts_;  // a cache of what the driver would answer
+};
+
+}  // namespace
+}  // namespace cuda
+
+std::unique_ptr<DeviceRuntime> make_cuda_runtime(std::string* reason) {
+  auto api = cuda::bind_driver(reason);
+  if (api == nullptr) return nullptr;
+  int devices = 0;
+  api->device_get_count(&devices);
+  return std::make_unique<cuda::CudaRuntime>(std::move(api), devices);
+}
+
+}  // namespace uvm

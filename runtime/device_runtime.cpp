@@ -1,0 +1,42 @@
+#include <uvmalloc/runtime/device_runtime.hpp>
+
+#include <fmt/format.h>
+
+namespace uvm {
+
+std::string to_string(Place place) {
+  switch (place.kind) {
+    case PlaceKind::kHost:
+      return "host";
+    case PlaceKind::kDevice:
+      return fmt::format("device:{}", place.index);
+    case PlaceKind::kNowhere:
+      break;
+  }
+  return "nowhere";
+}
+
+std::string RuntimeStatus::text() const {
+  if (ok()) return "ok";
+  return fmt::format("{}: {} ({})", call, native_name, native_code);
+}
+
+std::string_view to_string(Advice advice) {
+  switch (advice) {
+    case Advice::kSetReadMostly:
+      return "set_read_mostly";
+    case Advice::kUnsetReadMostly:
+      return "unset_read_mostly";
+    case Advice::kSetPreferredLocation:
+      return "set_preferred_location";
+    case Advice::kUnsetPreferredLocation:
+      return "unset_preferred_location";
+    case Advice::kSetAccessedBy:
+      return "set_accessed_by";
+    case Advice::kUnsetAccessedBy:
+      return "unset_accessed_by";
+  }
+  return "unknown";
+}
+
+}  // namespace uvm

@@ -1,0 +1,141 @@
+// What uvmalloc asks of a machine. A DeviceRuntime answers for all devices of one vendor; it holds configuration and
+// bound entry points only, so every method is const, thread-safe and may be called from any thread, with or without
+// a current context: each call enters the context of the device it names and restores the caller's. State (what is
+// allocated, what is where) belongs to the callers. Calls never throw; they return a RuntimeStatus.
+//
+// Streams and events are the vendor's own handles, passed through. Stream nullptr is the device's default stream.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <uvmalloc/runtime/place.hpp>
+
+namespace uvm {
+
+using StreamHandle = void*;
+using EventHandle = void*;
+
+enum class RuntimeError : std::uint8_t {
+  kNone,
+  kNotReady,       // an event or stream has work pending; no failure
+  kOutOfMemory,    // the machine's memory is exhausted; nothing else is reported so
+  kNotSupported,   // this device or driver cannot do it
+  kInvalidValue,   // an argument is wrong
+  kNoDevice,       // no such device, or none at all
+  kNotUsable,      // in a forked child, after exit began, or not initialised
+  kCapture,        // refused because a stream is capturing
+  kOther,
+};
+
+// One stream of one device.
+struct DeviceStream {
+  int device = -1;
+  StreamHandle handle = nullptr;
+
+  bool exists() const { return device >= 0; }
+  friend bool operator==(const DeviceStream&, const DeviceStream&) = default;
+};
+
+struct RuntimeStatus {
+  RuntimeError error = RuntimeError::kNone;
+  int native_code = 0;           // the vendor's own value
+  std::string_view native_name;  // for example "CUDA_ERROR_OUT_OF_MEMORY"; static storage
+  std::string_view call;         // the vendor's entry point; static storage
+
+  bool ok() const { return error == RuntimeError::kNone; }
+  // "cuMemAllocManaged: CUDA_ERROR_OUT_OF_MEMORY (2)", or "ok".
+  std::string text() const;
+};
+
+struct DeviceCapabilities {
+  bool managed_memory = false;
+  bool concurrent_managed_access = false;  // the gate: without it uvmalloc does nothing
+  bool pageable_memory_access = false;     // ordinary host memory is reachable (HMM or ATS)
+  bool host_page_tables = false;           // hardware coherent
+  bool direct_host_access = false;         // the host reads device-resident managed memory in place
+  bool integrated = false;                 // shares the host's memory
+  bool discard = false;
+  int compute_major = 0;
+  int compute_minor = 0;
+};
+
+struct DeviceDescription {
+  std::string name;
+  std::size_t total_bytes = 0;
+  DeviceCapabilities capabilities;
+};
+
+struct MemoryFigures {
+  std::size_t free_bytes = 0;
+  std::size_t total_bytes = 0;
+};
+
+enum class PointerKind : std::uint8_t { kUnknown, kHost, kDevice, kManaged };
+
+struct PointerAttributes {
+  PointerKind kind = PointerKind::kUnknown;
+  int device = -1;  // where it was allocated, not where it is
+};
+
+enum class Advice : std::uint8_t {
+  kSetReadMostly = 1,
+  kUnsetReadMostly,
+  kSetPreferredLocation,
+  kUnsetPreferredLocation,
+  kSetAccessedBy,
+  kUnsetAccessedBy,
+};
+std::string_view to_string(Advice advice);
+
+class DeviceRuntime {
+ public:
+  virtual ~DeviceRuntime() = default;
+
+  virtual std::string_view name() const = 0;
+  virtual int device_count() const = 0;
+  // kNoDevice for an ordinal out of range.
+  virtual RuntimeStatus describe(int device, DeviceDescription* out) const = 0;
+  virtual RuntimeStatus memory_figures(int device, MemoryFigures* out) const = 0;
+  virtual RuntimeStatus pointer_attributes(const void* address, PointerAttributes* out) const = 0;
+
+  // Managed memory attached to all devices. `device` owns the allocation: it is made and freed in that device's
+  // context, so a free from a thread without one creates none elsewhere. Contents are undefined. Freeing may wait
+  // for the device.
+  virtual RuntimeStatus allocate_managed(int device, std::size_t size_bytes, void** out) const = 0;
+  virtual RuntimeStatus free_managed(int device, void* address) const = 0;
+
+  // Hints. Ranges are rounded outward to the host's pages by the driver. `device` names the context to call in.
+  virtual RuntimeStatus advise(int device, void* address, std::size_t size_bytes, Advice advice,
+                               Place place) const = 0;
+  // Stream-ordered. May wait on the calling thread for destination host.
+  virtual RuntimeStatus prefetch(int device, void* address, std::size_t size_bytes,
+                                 Place destination, StreamHandle stream) const = 0;
+  // Stream-ordered: contents become undefined. kNotSupported where capabilities.discard is false.
+  virtual RuntimeStatus discard(int device, void* address, std::size_t size_bytes,
+                                StreamHandle stream) const = 0;
+  // Stream-ordered copy between any two addresses that the device can reach.
+  virtual RuntimeStatus copy(int device, void* destination, const void* source,
+                             std::size_t size_bytes, StreamHandle stream) const = 0;
+
+  // Non-blocking streams: no implicit order with the default stream.
+  virtual RuntimeStatus create_stream(int device, StreamHandle* out) const = 0;
+  virtual RuntimeStatus destroy_stream(int device, StreamHandle stream) const = 0;
+  virtual RuntimeStatus synchronize_stream(int device, StreamHandle stream) const = 0;
+  virtual RuntimeStatus stream_wait_event(int device, StreamHandle stream,
+                                          EventHandle event) const = 0;
+  virtual RuntimeStatus is_capturing(int device, StreamHandle stream, bool* out) const = 0;
+
+  // Events without timing.
+  virtual RuntimeStatus create_event(int device, EventHandle* out) const = 0;
+  virtual RuntimeStatus destroy_event(int device, EventHandle event) const = 0;
+  virtual RuntimeStatus record_event(int device, EventHandle event, StreamHandle stream) const = 0;
+  // kNone when complete, kNotReady when not.
+  virtual RuntimeStatus query_event(int device, EventHandle event) const = 0;
+  virtual RuntimeStatus synchronize_event(int device, EventHandle event) const = 0;
+  virtual RuntimeStatus synchronize_device(int device) const = 0;
+};
+
+}  // namespace uvm

@@ -1,0 +1,31 @@
+// Where bytes can be. Host memory and devices are the places this version moves between; code outside hints/ and
+// runtime/ compares places and never assumes that there are only two kinds.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <string>
+
+namespace uvm {
+
+enum class PlaceKind : std::uint8_t { kNowhere, kHost, kDevice };
+
+struct Place {
+  PlaceKind kind = PlaceKind::kNowhere;
+  std::int16_t index = 0;  // device ordinal; 0 for every other kind
+
+  static constexpr Place nowhere() { return {}; }
+  static constexpr Place host() { return {PlaceKind::kHost, 0}; }
+  static constexpr Place device(int ordinal) {
+    return {PlaceKind::kDevice, static_cast<std::int16_t>(ordinal)};
+  }
+
+  constexpr bool is_host() const { return kind == PlaceKind::kHost; }
+  constexpr bool is_device() const { return kind == PlaceKind::kDevice; }
+  friend constexpr auto operator<=>(const Place&, const Place&) = default;
+};
+
+// "host", "device:0", "nowhere".
+std::string to_string(Place place);
+
+}  // namespace uvm

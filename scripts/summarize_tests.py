@@ -1,0 +1,133 @@
+"""Adds up the JUnit files of a test run; the last line it prints is "N passed, N failed".
+
+    summarize_tests.py FOLDER SUITE... --allowed-skips FILE
+        [--failed-stage NAME]... [--failed-suite SUITE]...
+
+SUITE names FOLDER/SUITE.xml; a missing or empty one is a failure. A skip, and an expected failure,
+is a failure unless the file of allowed skips has a line `test id pattern : reason` for it, where
+`*` stands for anything. A failed stage is a failure, a failed suite one if its results show none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import xml.etree.ElementTree as ElementTree
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Outcome:
+    test: str
+    state: str  # passed, failed or skipped
+    message: str = ""
+
+
+def read_suite(file: Path, suite: str) -> list[Outcome]:
+    """One suite's outcomes; ctest and pytest differ in what they call a test's name."""
+    if not file.is_file():
+        return [Outcome(suite, "failed", "the suite left no results")]
+    try:
+        cases = list(ElementTree.parse(file).getroot().iter("testcase"))
+    except ElementTree.ParseError as error:
+        return [Outcome(suite, "failed", f"its results cannot be read: {error}")]
+    if not cases:
+        return [Outcome(suite, "failed", "the suite ran no test")]
+    return [_outcome(case, suite) for case in cases]
+
+
+def _outcome(case: ElementTree.Element, suite: str) -> Outcome:
+    if suite.startswith("ctest-"):
+        test = f"{suite}::{case.get('name')}"
+    else:
+        test = f"{case.get('file') or case.get('classname')}::{case.get('name')}"
+    for tag in ("failure", "error"):
+        found = case.find(tag)
+        if found is not None:
+            return Outcome(test, "failed", _first_line(found.get("message")))
+    skipped = case.find("skipped")
+    if skipped is not None or case.get("status") in ("notrun", "disabled"):
+        return Outcome(
+            test, "skipped", _first_line(skipped.get("message") if skipped is not None else "")
+        )
+    if case.get("status") == "fail":
+        return Outcome(test, "failed")
+    return Outcome(test, "passed")
+
+
+def _first_line(text: str | None) -> str:
+    return (text or "").strip().partition("\n")[0]
+
+
+class AllowedSkips:
+    """The skips that are expected, each with its reason."""
+
+    def __init__(self, file: Path) -> None:
+        self._patterns: list[tuple[str, re.Pattern[str]]] = []
+        self._used: set[str] = set()
+        lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+        for number, line in enumerate(lines, start=1):
+            if not line.strip() or line.startswith("#"):
+                continue
+            pattern, separator, reason = line.partition(" : ")
+            if not separator or not reason.strip():
+                raise SystemExit(f"{file}:{number}: expected 'test id pattern : reason'")
+            text = pattern.strip()
+            self._patterns.append((text, re.compile(".*".join(map(re.escape, text.split("*"))))))
+
+    def allow(self, test: str) -> bool:
+        for text, pattern in self._patterns:
+            if pattern.fullmatch(test):
+                self._used.add(text)
+                return True
+        return False
+
+    def unused(self) -> list[str]:
+        return [text for text, _ in self._patterns if text not in self._used]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Adds up the JUnit files of a test run.")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("suites", nargs="*")
+    parser.add_argument("--allowed-skips", type=Path, required=True)
+    parser.add_argument("--failed-stage", action="append", default=[])
+    parser.add_argument("--failed-suite", action="append", default=[])
+    arguments = parser.parse_args()
+
+    allowed = AllowedSkips(arguments.allowed_skips)
+    passed = 0
+    skipped = 0
+    failures = [f"stage failed: {stage}" for stage in arguments.failed_stage]
+    for suite in arguments.suites:
+        outcomes = read_suite(arguments.folder / f"{suite}.xml", suite)
+        failures_before = len(failures)
+        for outcome in outcomes:
+            if outcome.state == "passed":
+                passed += 1
+            elif outcome.state == "failed":
+                failures.append(f"failed: {outcome.test} {outcome.message}".rstrip())
+            elif allowed.allow(outcome.test):
+                skipped += 1
+            else:
+                failures.append(
+                    f"skipped, not in {arguments.allowed_skips}: {outcome.test} {outcome.message}"
+                )
+        if suite in arguments.failed_suite and len(failures) == failures_before:
+            failures.append(f"failed: {suite} ended with an error, though no test in it failed")
+        suite_passed = sum(outcome.state == "passed" for outcome in outcomes)
+        print(f"{suite}: {suite_passed} of {len(outcomes)} passed")
+    for failure in failures:
+        print(failure)
+    for pattern in allowed.unused():
+        print(f"note: {arguments.allowed_skips} allows '{pattern}', which no skipped test matches")
+    if skipped:
+        print(f"{skipped} skipped as {arguments.allowed_skips} allows")
+    print(f"{passed} passed, {len(failures)} failed")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+/* An auditor for the dynamic linker (man 7 rtld-audit): with LD_AUDIT=.../libuvmsim_audit.so every search for
+ * CUDA's driver and runtime libraries ends at the stand-ins in this library's own folder, or in UVMSIM_LIBRARY_DIR
+ * where that is set. It works where LD_LIBRARY_PATH does not: against an RPATH, and against a full path given to
+ * dlopen. It prints nothing and changes nothing else. Called by the linker with its lock held; it lives in a link
+ * namespace of its own and therefore uses little of libc.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <limits.h>
+#include <link.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+static const char* const kRedirected[] = {"libcudart.so.13", "libcuda.so.1"};
+enum { kRedirectedCount = sizeof kRedirected / sizeof kRedirected[0] };
+
+/* Full paths of the stand-ins; empty where there is none. */
+static char targets[kRedirectedCount][PATH_MAX];
+
+static size_t own_folder(char* out, size_t size) {
+  const char* folder = getenv("UVMSIM_LIBRARY_DIR");
+  if (folder != NULL && *folder != '\0') {
+    const size_t length = strlen(folder);
+    if (length >= size) return 0;
+    memcpy(out, folder, length + 1);
+    return length;
+  }
+  Dl_info self;
+  if (dladdr((void*)&targets, &self) == 0 || self.dli_fname == NULL) return 0;
+  const char* slash = strrchr(self.dli_fname, '/');
+  if (slash == NULL || (size_t)(slash - self.dli_fname) >= size) return 0;
+  const size_t length = (size_t)(slash - self.dli_fname);
+  memcpy(out, self.dli_fname, length);
+  out[length] = '\0';
+  return length;
+}
+
+EXPORT unsigned int la_version(unsigned int version) {
+  char folder[PATH_MAX];
+  const size_t length = own_folder(folder, sizeof folder);
+  for (int i = 0; length != 0 && i < kRedirectedCount; ++i) {
+    char* target = targets[i];
+    const int written = snprintf(target, PATH_MAX, "%s/%s", folder, kRedirected[i]);
+    if (written >= PATH_MAX || access(target, R_OK) != 0) target[0] = '\0';
+  }
+  return version;
+}
+
+EXPORT char* la_objsearch(const char* name, uintptr_t* cookie, unsigned int flag) {
+  (void)cookie;
+  (void)flag;
+  const char* slash = strrchr(name, '/');
+  const char* base = slash == NULL ? name : slash + 1;
+  for (int i = 0; i < kRedirectedCount; ++i) {
+    if (targets[i][0] != '\0' && strcmp(base, kRedirected[i]) == 0) return targets[i];
+  }
+  return (char*)name;
+}

@@ -1,0 +1,16 @@
+// Attributes of the simulated device. CUdevice_attribute and cudaDeviceAttr have the same numbers.
+#pragma once
+
+#include <optional>
+
+namespace uvmsim::cuda {
+
+inline constexpr const char* kDeviceName = "UVM Simulated Device";
+
+// Nothing for a number that CUDA 13.0 does not know.
+std::optional<int> device_attribute(int attribute, int ordinal);
+
+// Fills 16 bytes that tell the devices apart, also across CUDA_VISIBLE_DEVICES.
+void device_uuid(int ordinal, char* out_bytes);
+
+}  // namespace uvmsim::cuda

@@ -1,0 +1,27 @@
+// What every entry point of the stand-ins does first: count the call by its exported name, fail if a failure has been
+// asked for, and refuse in a forked child, where there is no device any more.
+#pragma once
+
+#include <optional>
+
+#include <uvmalloc/sim/engine/call_table.hpp>
+#include <uvmalloc/sim/engine/export.hpp>
+#include <uvmalloc/sim/engine/machine.hpp>
+
+namespace uvmsim::cuda {
+
+// "Not initialized" in both interfaces.
+inline constexpr int kNotInitializedError = 3;
+
+// The error to return instead of doing anything, if any.
+inline std::optional<int> refuse(CallRecord& call) {
+  if (const auto failure = call.enter()) return failure;
+  if (Machine::lost_in_fork()) return kNotInitializedError;
+  return std::nullopt;
+}
+
+}  // namespace uvmsim::cuda
+
+// The calling entry point's record, looked up once.
+#define UVMSIM_CALL_RECORD \
+  static uvmsim::CallRecord& call_record = uvmsim::CallTable::instance().record(__func__)

@@ -1,0 +1,11 @@
+// Where the stand-ins lie.
+#pragma once
+
+#include <string>
+
+namespace uvmsim::cuda {
+
+// The folder of the library that contains this function, without a slash at its end; empty if unknown.
+std::string library_folder();
+
+}  // namespace uvmsim::cuda

@@ -1,0 +1,190 @@
+#include <uvmalloc/sim/cuda/common/placement.hpp>
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <cstring>
+#include <optional>
+
+#include <uvmalloc/sim/cuda/common/visible_devices.hpp>
+#include <uvmalloc/sim/engine/thread_context.hpp>
+
+namespace uvmsim::cuda {
+namespace {
+
+struct NativeLocation {
+  int type;
+  int id;
+};
+static_assert(sizeof(NativeLocation) == sizeof(CUmemLocation));
+
+constexpr int kHostId = -1;     // cudaCpuDeviceId
+constexpr int kInvalidId = -2;  // cudaInvalidDeviceId
+
+int current_device() { return ThreadContext::current().device(); }
+
+std::optional<int> engine_location(Location location) {
+  switch (location.type) {
+    case LocationType::kDevice:
+      return is_visible(location.id) ? std::optional(location.id) : std::nullopt;
+    case LocationType::kHost:
+    case LocationType::kHostNuma:
+    case LocationType::kHostNumaCurrent: return kHost;
+    default: return std::nullopt;
+  }
+}
+
+bool takes_location(Advice advice) {
+  return advice == Advice::kSetPreferredLocation || advice == Advice::kSetAccessedBy ||
+         advice == Advice::kUnsetAccessedBy;
+}
+
+int id_of(int location) {
+  return location == kHost ? kHostId : location == kNoLocation ? kInvalidId : location;
+}
+
+int type_of(int location) {
+  return location == kHost         ? CU_MEM_LOCATION_TYPE_HOST
+         : location == kNoLocation ? CU_MEM_LOCATION_TYPE_INVALID
+                                   : CU_MEM_LOCATION_TYPE_DEVICE;
+}
+
+// Every accessor in turn, then "invalid" up to the end.
+void write_accessed_by(std::uint64_t accessed_by, int* out, std::size_t count) {
+  std::size_t written = 0;
+  const auto write = [&](int location) {
+    if (written < count && (accessed_by & Policy::bit_of(location)) != 0) out[written++] = id_of(location);
+  };
+  write(kHost);
+  for (int device = 0; device < visible_device_count(); ++device) write(device);
+  while (written < count) out[written++] = kInvalidId;
+}
+
+// Batched calls are refused on the legacy default stream, under either of its names.
+Status check_batch(const Batch& batch) {
+  if (batch.count == 0 || batch.addresses == nullptr || batch.sizes == nullptr || batch.flags != 0) {
+    return Status::kInvalidValue;
+  }
+  if (batch.stream == nullptr || batch.stream == CU_STREAM_LEGACY) return Status::kInvalidValue;
+  for (std::size_t i = 0; i < batch.count; ++i) {
+    const auto allocation = Machine::instance().find(batch.addresses[i]);
+    if (!allocation || allocation->kind != MemoryKind::kManaged || batch.sizes[i] == 0) {
+      return Status::kInvalidValue;
+    }
+  }
+  return Status::kOk;
+}
+
+Location target(const Targets& targets, std::size_t index) {
+  NativeLocation native{};
+  std::memcpy(&native, static_cast<const NativeLocation*>(targets.locations) + index, sizeof native);
+  return {static_cast<LocationType>(native.type), native.id};
+}
+
+Status check_targets(const Batch& batch, const Targets& targets) {
+  if (targets.locations == nullptr || targets.indexes == nullptr || targets.count == 0 ||
+      targets.count > batch.count || targets.indexes[0] != 0) {
+    return Status::kInvalidValue;
+  }
+  for (std::size_t i = 0; i < targets.count; ++i) {
+    if (i > 0 && targets.indexes[i] <= targets.indexes[i - 1]) return Status::kInvalidValue;
+    if (targets.indexes[i] >= batch.count) return Status::kInvalidValue;
+    if (!engine_location(target(targets, i))) return Status::kInvalidDevice;
+  }
+  return Status::kOk;
+}
+
+Status discard_all(const Batch& batch) {
+  for (std::size_t i = 0; i < batch.count; ++i) {
+    const Status status = Machine::instance().discard(current_device(), batch.stream,
+                                                      {batch.addresses[i], batch.sizes[i]});
+    if (status != Status::kOk) return status;
+  }
+  return Status::kOk;
+}
+
+Status prefetch_all(const Batch& batch, const Targets& targets) {
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < batch.count; ++i) {
+    if (next < targets.count && targets.indexes[next] == i) ++next;
+    const Status status =
+        prefetch(batch.stream, {batch.addresses[i], batch.sizes[i]}, target(targets, next - 1));
+    if (status != Status::kOk) return status;
+  }
+  return Status::kOk;
+}
+
+}  // namespace
+
+Location location_of_device(int device) {
+  return device == kHostId ? Location{LocationType::kHost, 0} : Location{LocationType::kDevice, device};
+}
+
+Status advise(MemoryRange range, int advice, Location location) {
+  if (advice < static_cast<int>(Advice::kSetReadMostly) ||
+      advice > static_cast<int>(Advice::kUnsetAccessedBy)) {
+    return Status::kInvalidValue;
+  }
+  const auto request = static_cast<Advice>(advice);
+  if (!takes_location(request)) return Machine::instance().advise(range, request, kHost);
+  const auto place = engine_location(location);
+  if (!place) return Status::kInvalidDevice;
+  const bool names_a_node =
+      location.type == LocationType::kHostNuma || location.type == LocationType::kHostNumaCurrent;
+  if (names_a_node && request != Advice::kSetPreferredLocation) return Status::kInvalidValue;
+  return Machine::instance().advise(range, request, *place);
+}
+
+Status prefetch(StreamHandle stream, MemoryRange range, Location location) {
+  const auto place = engine_location(location);
+  if (!place) return Status::kInvalidDevice;
+  return Machine::instance().prefetch(current_device(), stream, range, *place);
+}
+
+Status range_attribute(void* out, std::size_t size_bytes, int attribute, MemoryRange range) {
+  if (out == nullptr || size_bytes < sizeof(int) || size_bytes % sizeof(int) != 0) {
+    return Status::kInvalidValue;
+  }
+  if (attribute != CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY && size_bytes != sizeof(int)) {
+    return Status::kInvalidValue;
+  }
+  RangePlacement placement{};
+  if (const Status status = Machine::instance().placement(range, &placement); status != Status::kOk) {
+    return status;
+  }
+  int* values = static_cast<int*>(out);
+  switch (attribute) {
+    case CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY: *values = placement.read_mostly ? 1 : 0; break;
+    case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION:
+    case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID: *values = id_of(placement.preferred); break;
+    case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE: *values = type_of(placement.preferred); break;
+    case CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY:
+      write_accessed_by(placement.accessed_by, values, size_bytes / sizeof(int));
+      break;
+    case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION:
+    case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_ID: *values = id_of(placement.last_prefetch); break;
+    case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_TYPE: *values = type_of(placement.last_prefetch); break;
+    default: return Status::kInvalidValue;
+  }
+  return Status::kOk;
+}
+
+Status prefetch_batch(const Batch& batch, const Targets& targets) {
+  Status status = check_batch(batch);
+  if (status == Status::kOk) status = check_targets(batch, targets);
+  return status == Status::kOk ? prefetch_all(batch, targets) : status;
+}
+
+Status discard_batch(const Batch& batch) {
+  const Status status = check_batch(batch);
+  return status == Status::kOk ? discard_all(batch) : status;
+}
+
+Status discard_and_prefetch_batch(const Batch& batch, const Targets& targets) {
+  Status status = check_batch(batch);
+  if (status == Status::kOk) status = check_targets(batch, targets);
+  if (status == Status::kOk) status = discard_all(batch);
+  return status == Status::kOk ? prefetch_all(batch, targets) : status;
+}
+
+}  // namespace uvmsim::cuda

@@ -1,0 +1,45 @@
+// Advice, prefetch, discard and range attributes in terms that CUDA's two interfaces share: their enumerations have
+// the same numbers and their location structures the same members.
+#pragma once
+
+#include <cstddef>
+
+#include <uvmalloc/sim/engine/machine.hpp>
+
+namespace uvmsim::cuda {
+
+enum class LocationType { kInvalid = 0, kDevice = 1, kHost = 2, kHostNuma = 3, kHostNumaCurrent = 4 };
+
+struct Location {
+  LocationType type;
+  int id;
+};
+
+// The interfaces' old way: a device ordinal, or -1 for the host.
+Location location_of_device(int device);
+
+Status advise(MemoryRange range, int advice, Location location);
+Status prefetch(StreamHandle stream, MemoryRange range, Location location);
+
+// One attribute of enum cudaMemRangeAttribute into `size_bytes` bytes at `out`.
+Status range_attribute(void* out, std::size_t size_bytes, int attribute, MemoryRange range);
+
+// The batched calls. `Native` is CUmemLocation or cudaMemLocation.
+struct Batch {
+  void* const* addresses;
+  const std::size_t* sizes;
+  std::size_t count;
+  unsigned long long flags;
+  StreamHandle stream;
+};
+struct Targets {
+  const void* locations;  // pairs of int: type and id
+  const std::size_t* indexes;
+  std::size_t count;
+};
+
+Status prefetch_batch(const Batch& batch, const Targets& targets);
+Status discard_batch(const Batch& batch);
+Status discard_and_prefetch_batch(const Batch& batch, const Targets& targets);
+
+}  // namespace uvmsim::cuda

@@ -1,0 +1,11 @@
+// The CUDA versions that the stand-ins answer with.
+#pragma once
+
+namespace uvmsim::cuda {
+
+inline constexpr int kRuntimeVersion = 13000;
+
+// 13000, or what UVMSIM_DRIVER_VERSION says: 12020, 12080 or 13000. Anything else costs one line on stderr.
+int driver_version();
+
+}  // namespace uvmsim::cuda

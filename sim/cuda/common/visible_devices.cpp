@@ -1,0 +1,45 @@
+#include <uvmalloc/sim/cuda/common/visible_devices.hpp>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <numeric>
+
+#include <uvmalloc/sim/engine/machine.hpp>
+
+namespace uvmsim::cuda {
+namespace {
+
+std::vector<int> read_environment() {
+  const int device_count = Machine::instance().device_count();
+  if (const char* list = std::getenv("CUDA_VISIBLE_DEVICES")) {
+    return parse_visible_devices(list, device_count);
+  }
+  std::vector<int> all(static_cast<std::size_t>(device_count));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+}  // namespace
+
+std::vector<int> parse_visible_devices(std::string_view list, int device_count) {
+  std::vector<int> devices;
+  while (!list.empty()) {
+    const std::string_view entry = list.substr(0, list.find(','));
+    list.remove_prefix(std::min(list.size(), entry.size() + 1));
+    int device = -1;
+    const auto [end, error] = std::from_chars(entry.data(), entry.data() + entry.size(), device);
+    const bool is_number = error == std::errc{} && end == entry.data() + entry.size();
+    if (!is_number || device < 0 || device >= device_count) break;
+    if (std::find(devices.begin(), devices.end(), device) != devices.end()) break;
+    devices.push_back(device);
+  }
+  return devices;
+}
+
+const std::vector<int>& visible_devices() {
+  static const std::vector<int>* const devices = new std::vector<int>(read_environment());
+  return *devices;
+}
+
+}  // namespace uvmsim::cuda

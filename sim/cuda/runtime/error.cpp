@@ -1,0 +1,82 @@
+// Errors: the calling thread's last one, names and texts.
+#include <utility>
+
+#include <uvmalloc/sim/cuda/common/errors.hpp>
+#include <uvmalloc/sim/cuda/common/visible_devices.hpp>
+#include <uvmalloc/sim/cuda/runtime/entry.hpp>
+#include <uvmalloc/sim/engine/initialization.hpp>
+#include <uvmalloc/sim/engine/thread_context.hpp>
+
+namespace uvmsim::cuda {
+namespace {
+
+thread_local cudaError_t last_error = cudaSuccess;
+
+constexpr const char* kUnknownError = "unrecognized error code";
+
+cudaError_t error_of(Status status) {
+  switch (status) {
+    case Status::kOk: return cudaSuccess;
+    case Status::kInvalidValue: return cudaErrorInvalidValue;
+    case Status::kOutOfMemory: return cudaErrorMemoryAllocation;
+    case Status::kNotInitialized: return cudaErrorInitializationError;
+    case Status::kInvalidDevice: return cudaErrorInvalidDevice;
+    case Status::kInvalidContext: return cudaErrorDeviceUninitialized;
+    case Status::kInvalidHandle: return cudaErrorInvalidResourceHandle;
+    case Status::kNotReady: return cudaErrorNotReady;
+    case Status::kNotFound: return cudaErrorSymbolNotFound;
+    case Status::kNotSupported: return cudaErrorNotSupported;
+    case Status::kIllegalAddress: return cudaErrorIllegalAddress;
+    case Status::kHostMemoryAlreadyRegistered: return cudaErrorHostMemoryAlreadyRegistered;
+    case Status::kHostMemoryNotRegistered: return cudaErrorHostMemoryNotRegistered;
+    case Status::kPeerAccessAlreadyEnabled: return cudaErrorPeerAccessAlreadyEnabled;
+    case Status::kPeerAccessNotEnabled: return cudaErrorPeerAccessNotEnabled;
+  }
+  return cudaErrorUnknown;
+}
+
+}  // namespace
+
+cudaError_t fail(cudaError_t error) {
+  if (error != cudaSuccess) last_error = error;
+  return error;
+}
+
+cudaError_t finish(Status status) { return fail(error_of(status)); }
+
+int use_device() {
+  if (visible_device_count() == 0) return -1;
+  set_initialized();
+  ThreadContext& thread = ThreadContext::current();
+  if (thread.context() == kNoContext) thread.choose_device(thread.device());
+  return thread.device();
+}
+
+}  // namespace uvmsim::cuda
+
+// The calls about errors work everywhere, also in a forked child.
+RT_API cudaGetLastError() {
+  UVMSIM_CALL_RECORD;
+  if (const auto failure = call_record.enter()) return static_cast<cudaError_t>(*failure);
+  return std::exchange(uvmsim::cuda::last_error, cudaSuccess);
+}
+
+RT_API cudaPeekAtLastError() {
+  UVMSIM_CALL_RECORD;
+  if (const auto failure = call_record.enter()) return static_cast<cudaError_t>(*failure);
+  return uvmsim::cuda::last_error;
+}
+
+RT_API_AS(const char*) cudaGetErrorName(cudaError_t error) {
+  UVMSIM_CALL_RECORD;
+  call_record.enter();
+  const char* name = uvmsim::cuda::runtime_error_name(error);
+  return name != nullptr ? name : uvmsim::cuda::kUnknownError;
+}
+
+RT_API_AS(const char*) cudaGetErrorString(cudaError_t error) {
+  UVMSIM_CALL_RECORD;
+  call_record.enter();
+  const char* text = uvmsim::cuda::runtime_error_text(error);
+  return text != nullptr ? text : uvmsim::cuda::kUnknownError;
+}

@@ -1,0 +1,65 @@
+// Events.
+#include <uvmalloc/sim/cuda/runtime/entry.hpp>
+
+using namespace uvmsim;
+using namespace uvmsim::cuda;
+
+namespace {
+
+constexpr unsigned kFlags = cudaEventBlockingSync | cudaEventDisableTiming | cudaEventInterprocess;
+constexpr double kNsPerMs = 1e6;
+
+cudaError_t create(int device, cudaEvent_t* out, unsigned flags) {
+  const bool timing = (flags & cudaEventDisableTiming) == 0;
+  if (out == nullptr || (flags & ~kFlags) != 0) return fail(cudaErrorInvalidValue);
+  if ((flags & cudaEventInterprocess) != 0 && timing) return fail(cudaErrorInvalidValue);
+  *out = static_cast<cudaEvent_t>(machine().create_event(device, flags, timing));
+  return cudaSuccess;
+}
+
+}  // namespace
+
+RT_API cudaEventCreate(cudaEvent_t* event) {
+  RT_ENTER_DEVICE;
+  return create(device, event, 0);
+}
+
+RT_API cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+  RT_ENTER_DEVICE;
+  return create(device, event, flags);
+}
+
+RT_API cudaEventDestroy(cudaEvent_t event) {
+  RT_ENTER_DEVICE;
+  return finish(machine().destroy_event(event));
+}
+
+RT_API cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  RT_ENTER_DEVICE;
+  return finish(machine().record_event(device, event, stream));
+}
+
+RT_API cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags) {
+  RT_ENTER_DEVICE;
+  if ((flags & ~unsigned{cudaEventRecordExternal}) != 0) return fail(cudaErrorInvalidValue);
+  return finish(machine().record_event(device, event, stream));
+}
+
+RT_API cudaEventQuery(cudaEvent_t event) {
+  RT_ENTER_DEVICE;
+  return finish(machine().query_event(event));
+}
+
+RT_API cudaEventSynchronize(cudaEvent_t event) {
+  RT_ENTER_DEVICE;
+  return finish(machine().wait_for_event(event));
+}
+
+RT_API cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
+  RT_ENTER_DEVICE;
+  if (milliseconds == nullptr) return fail(cudaErrorInvalidValue);
+  std::int64_t nanoseconds = 0;
+  const Status status = machine().elapsed(from, to, &nanoseconds);
+  if (status == Status::kOk) *milliseconds = static_cast<float>(static_cast<double>(nanoseconds) / kNsPerMs);
+  return finish(status);
+}

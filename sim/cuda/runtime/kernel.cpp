@@ -1,0 +1,228 @@
+// Kernels: what nvcc's start-up code registers, and launches. The simulated device runs no GPU code. A launch fails
+// with "no kernel image", and names the kernel on stderr once, but for PyTorch's spin kernel (torch.cuda._sleep),
+// which keeps its stream busy for as many virtual nanoseconds as it is asked for cycles.
+#include <cuda.h>
+#include <cxxabi.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+
+#include <uvmalloc/sim/cuda/common/device_attributes.hpp>
+#include <uvmalloc/sim/cuda/runtime/entry.hpp>
+
+using namespace uvmsim;
+using namespace uvmsim::cuda;
+
+namespace {
+
+// Names of kernels by the host function that stands for them. The names belong to the registering library. Has a
+// mutex of its own and calls nothing under it.
+class KernelRegistry {
+ public:
+  static KernelRegistry& instance() {
+    static auto* const registry = new KernelRegistry;
+    return *registry;
+  }
+
+  void add(const void* function, const char* name) {
+    const std::lock_guard lock(mutex_);
+    names_[function] = name;
+  }
+
+  // Null for a function that was not registered.
+  const char* name_of(const void* function) const {
+    const std::lock_guard lock(mutex_);
+    const auto it = names_.find(function);
+    return it == names_.end() ? nullptr : it->second;
+  }
+
+  bool is_first_failure(const std::string& name) {
+    const std::lock_guard lock(mutex_);
+    return failed_.insert(name).second;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::unordered_map<const void*, const char*> names_;
+  std::unordered_set<std::string> failed_;
+};
+
+std::string readable(const char* symbol) {
+  int status = 0;
+  const std::unique_ptr<char, decltype(&std::free)> text(abi::__cxa_demangle(symbol, nullptr, nullptr, &status),
+                                                         &std::free);
+  return status == 0 ? text.get() : symbol;
+}
+
+bool is_spin_kernel(const std::string& name) {
+  return name.find("spin_kernel") != std::string::npos && name.find("spin_kernel_ms") == std::string::npos;
+}
+
+cudaError_t launch(int device, const void* function, void** arguments, cudaStream_t stream) {
+  const char* symbol = KernelRegistry::instance().name_of(function);
+  if (symbol == nullptr) return fail(cudaErrorInvalidDeviceFunction);
+  const std::string name = readable(symbol);
+  if (is_spin_kernel(name)) {
+    const auto cycles = *static_cast<const std::int64_t*>(arguments[0]);
+    return finish(machine().kernel(device, stream, nullptr, 0,
+                                   cycles > 0 ? static_cast<std::uint64_t>(cycles) : 0));
+  }
+  if (KernelRegistry::instance().is_first_failure(name)) {
+    std::fprintf(stderr, "uvmsim: kernel %s cannot run on the simulated device\n", name.c_str());
+  }
+  return fail(cudaErrorNoKernelImageForDevice);
+}
+
+struct CallConfiguration {
+  dim3 grid;
+  dim3 block;
+  size_t shared_bytes = 0;
+  void* stream = nullptr;
+};
+
+thread_local CallConfiguration call_configuration;
+
+}  // namespace
+
+RT_API_AS(void**) __cudaRegisterFatBinary(void*) {
+  UVMSIM_CALL_RECORD;
+  call_record.enter();
+  static void* handle[1] = {nullptr};
+  return handle;
+}
+
+RT_API_AS(void) __cudaRegisterFatBinaryEnd(void**) {
+  UVMSIM_CALL_RECORD;
+  call_record.enter();
+}
+
+RT_API_AS(void) __cudaUnregisterFatBinary(void**) {
+  UVMSIM_CALL_RECORD;
+  call_record.enter();
+}
+
+RT_API_AS(void)
+__cudaRegisterFunction(void**, const char* function, char*, const char* name, int, uint3*, uint3*, dim3*, dim3*,
+                       int*) {
+  UVMSIM_CALL_RECORD;
+  call_record.enter();
+  KernelRegistry::instance().add(function, name);
+}
+
+RT_API_AS(void) __cudaRegisterVar(void**, char*, char*, const char*, int, size_t, int, int) {
+  UVMSIM_CALL_RECORD;
+  call_record.enter();
+}
+
+RT_API_AS(void) __cudaRegisterHostVar(void**, const char*, char*, size_t) {
+  UVMSIM_CALL_RECORD;
+  call_record.enter();
+}
+
+RT_API_AS(void) __cudaRegisterManagedVar(void**, void**, char*, const char*, int, size_t, int, int) {
+  UVMSIM_CALL_RECORD;
+  call_record.enter();
+}
+
+RT_API_AS(char) __cudaInitModule(void**) {
+  UVMSIM_CALL_RECORD;
+  call_record.enter();
+  return 1;
+}
+
+RT_API_AS(unsigned) __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared_bytes, void* stream) {
+  UVMSIM_CALL_RECORD;
+  call_record.enter();
+  call_configuration = {grid, block, shared_bytes, stream};
+  return 0;
+}
+
+RT_API __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* shared_bytes, void* stream) {
+  UVMSIM_CALL_RECORD;
+  call_record.enter();
+  *grid = call_configuration.grid;
+  *block = call_configuration.block;
+  *shared_bytes = call_configuration.shared_bytes;
+  *static_cast<void**>(stream) = call_configuration.stream;
+  return cudaSuccess;
+}
+
+// A kernel's handle is its host function.
+RT_API __cudaGetKernel(cudaKernel_t* kernel, const void* function) {
+  RT_ENTER;
+  *kernel = static_cast<cudaKernel_t>(const_cast<void*>(function));
+  return cudaSuccess;
+}
+
+RT_API cudaGetKernel(cudaKernel_t* kernel, const void* function) {
+  RT_ENTER;
+  *kernel = static_cast<cudaKernel_t>(const_cast<void*>(function));
+  return cudaSuccess;
+}
+
+RT_API __cudaLaunchKernel(cudaKernel_t kernel, dim3, dim3, void** arguments, size_t, cudaStream_t stream) {
+  RT_ENTER_DEVICE;
+  return launch(device, kernel, arguments, stream);
+}
+
+RT_API cudaLaunchKernel(const void* function, dim3, dim3, void** arguments, size_t, cudaStream_t stream) {
+  RT_ENTER_DEVICE;
+  return launch(device, function, arguments, stream);
+}
+
+RT_API cudaLaunchCooperativeKernel(const void* function, dim3, dim3, void** arguments, size_t,
+                                   cudaStream_t stream) {
+  RT_ENTER_DEVICE;
+  return launch(device, function, arguments, stream);
+}
+
+RT_API cudaLaunchKernelExC(const cudaLaunchConfig_t* configuration, const void* function, void** arguments) {
+  RT_ENTER_DEVICE;
+  if (configuration == nullptr) return fail(cudaErrorInvalidValue);
+  return launch(device, function, arguments, configuration->stream);
+}
+
+RT_API cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
+  RT_ENTER_DEVICE;
+  *attributes = {};
+  attributes->maxThreadsPerBlock = device_attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, device).value_or(0);
+  attributes->maxDynamicSharedSizeBytes =
+      device_attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK, device).value_or(0);
+  attributes->binaryVersion = 90;
+  attributes->ptxVersion = 90;
+  return cudaSuccess;
+}
+
+RT_API cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) {
+  RT_ENTER_DEVICE;
+  return cudaSuccess;
+}
+
+RT_API cudaFuncSetCacheConfig(const void*, cudaFuncCache) {
+  RT_ENTER_DEVICE;
+  return cudaSuccess;
+}
+
+RT_API cudaFuncGetName(const char** name, const void* function) {
+  RT_ENTER;
+  *name = KernelRegistry::instance().name_of(function);
+  return *name != nullptr ? cudaSuccess : fail(cudaErrorInvalidDeviceFunction);
+}
+
+RT_API cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void*, int, size_t, unsigned) {
+  RT_ENTER_DEVICE;
+  *blocks = 2;
+  return cudaSuccess;
+}
+
+RT_API cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*, int, size_t) {
+  RT_ENTER_DEVICE;
+  *blocks = 2;
+  return cudaSuccess;
+}

@@ -1,0 +1,131 @@
+// Allocation of every kind, and what can be asked about an address.
+#include <cstring>
+
+#include <uvmalloc/sim/cuda/runtime/entry.hpp>
+#include <uvmalloc/sim/cuda/runtime/kernel_plugin.hpp>
+
+using namespace uvmsim;
+using namespace uvmsim::cuda;
+
+namespace {
+
+// A request for nothing gives the null pointer.
+template <class Allocate>
+cudaError_t allocate_if_any(void** out, size_t bytes, Allocate allocate) {
+  if (out == nullptr) return fail(cudaErrorInvalidValue);
+  if (bytes == 0) {
+    *out = nullptr;
+    return cudaSuccess;
+  }
+  return finish(allocate());
+}
+
+constexpr unsigned kHostAllocFlags =
+    cudaHostAllocPortable | cudaHostAllocMapped | cudaHostAllocWriteCombined;
+constexpr unsigned kRegisterFlags = cudaHostRegisterPortable | cudaHostRegisterMapped |
+                                    cudaHostRegisterIoMemory | cudaHostRegisterReadOnly;
+
+}  // namespace
+
+RT_API cudaMalloc(void** out, size_t bytes) {
+  RT_ENTER_DEVICE;
+  poll_kernel_plugin();
+  return allocate_if_any(out, bytes, [&] { return machine().allocate_device(device, bytes, out); });
+}
+
+RT_API cudaMallocManaged(void** out, size_t bytes, unsigned flags) {
+  RT_ENTER_DEVICE;
+  if (out == nullptr || (flags != cudaMemAttachGlobal && flags != cudaMemAttachHost)) {
+    return fail(cudaErrorInvalidValue);
+  }
+  return finish(machine().allocate_managed(device, bytes, flags, out));
+}
+
+RT_API cudaMallocHost(void** out, size_t bytes) {
+  RT_ENTER_DEVICE;
+  return allocate_if_any(out, bytes, [&] { return machine().allocate_pinned(device, bytes, 0, out); });
+}
+
+RT_API cudaHostAlloc(void** out, size_t bytes, unsigned flags) {
+  RT_ENTER_DEVICE;
+  if ((flags & ~kHostAllocFlags) != 0) return fail(cudaErrorInvalidValue);
+  return allocate_if_any(out, bytes, [&] { return machine().allocate_pinned(device, bytes, flags, out); });
+}
+
+RT_API cudaFree(void* address) {
+  RT_ENTER_DEVICE;
+  if (address == nullptr) return cudaSuccess;
+  return finish(machine().free_memory(address, Wait::kYes));
+}
+
+RT_API cudaFreeHost(void* address) {
+  RT_ENTER_DEVICE;
+  if (address == nullptr) return cudaSuccess;
+  return finish(machine().free_pinned(address));
+}
+
+RT_API cudaHostRegister(void* address, size_t bytes, unsigned flags) {
+  RT_ENTER_DEVICE;
+  if ((flags & ~kRegisterFlags) != 0) return fail(cudaErrorInvalidValue);
+  return finish(machine().register_host(device, address, bytes, flags));
+}
+
+RT_API cudaHostUnregister(void* address) {
+  RT_ENTER_DEVICE;
+  return finish(machine().unregister_host(address));
+}
+
+RT_API cudaHostGetDevicePointer(void** out, void* address, unsigned flags) {
+  RT_ENTER_DEVICE;
+  const auto allocation = machine().find(address);
+  if (out == nullptr || flags != 0 || !allocation || !allocation->is_host()) {
+    return fail(cudaErrorInvalidValue);
+  }
+  *out = address;
+  return cudaSuccess;
+}
+
+RT_API cudaHostGetFlags(unsigned* flags, void* address) {
+  RT_ENTER_DEVICE;
+  const auto allocation = machine().find(address);
+  if (flags == nullptr || !allocation || allocation->kind != MemoryKind::kPinned) {
+    return fail(cudaErrorInvalidValue);
+  }
+  *flags = allocation->flags | cudaHostAllocMapped;
+  return cudaSuccess;
+}
+
+RT_API cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
+  RT_ENTER_DEVICE;
+  if (free_bytes == nullptr || total_bytes == nullptr) return fail(cudaErrorInvalidValue);
+  std::size_t unevictable = 0;
+  std::size_t managed = 0;
+  machine().memory_use(device, &unevictable, &managed);
+  *total_bytes = machine().capacity_bytes(device);
+  *free_bytes = *total_bytes - unevictable - managed;
+  return cudaSuccess;
+}
+
+RT_API cudaPointerGetAttributes(cudaPointerAttributes* out, const void* address) {
+  RT_ENTER_DEVICE;
+  if (out == nullptr) return fail(cudaErrorInvalidValue);
+  std::memset(out, 0, sizeof *out);
+  auto* pointer = const_cast<void*>(address);
+  const auto allocation = machine().find(address);
+  if (!allocation) {
+    out->type = cudaMemoryTypeUnregistered;
+    out->device = cudaInvalidDeviceId;
+    out->hostPointer = pointer;
+    return cudaSuccess;
+  }
+  out->device = allocation->device;
+  out->devicePointer = pointer;
+  switch (allocation->kind) {
+    case MemoryKind::kManaged: out->type = cudaMemoryTypeManaged; break;
+    case MemoryKind::kDevice: out->type = cudaMemoryTypeDevice; break;
+    case MemoryKind::kPinned:
+    case MemoryKind::kRegistered: out->type = cudaMemoryTypeHost; break;
+  }
+  out->hostPointer = allocation->kind == MemoryKind::kDevice ? nullptr : pointer;
+  return cudaSuccess;
+}

@@ -1,0 +1,64 @@
+// One piece of memory that the machine knows: managed, device, pinned, or the program's own memory registered as
+// pinned. Records are kept by address and found from any address inside. Guarded by the machine's mutex; copies that
+// leave it are snapshots.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+
+#include <uvmalloc/sim/engine/location.hpp>
+#include <uvmalloc/sim/engine/policy.hpp>
+#include <uvmalloc/sim/engine/span_map.hpp>
+
+namespace uvmsim {
+
+enum class MemoryKind { kManaged, kDevice, kPinned, kRegistered };
+
+struct Allocation {
+  MemoryKind kind;
+  std::uintptr_t address;
+  std::size_t size_bytes;
+  int device;          // current when it was made
+  unsigned flags;      // as given by the caller; the engine attaches no meaning
+  std::uint64_t id;    // never reused
+  std::size_t charge_bytes = 0;  // device memory only
+
+  bool is_host() const { return kind == MemoryKind::kPinned || kind == MemoryKind::kRegistered; }
+};
+
+// Advice in force and the last prefetch asked for, by page of a managed allocation.
+struct Placement {
+  explicit Placement(std::size_t pages) : policy(pages), last_prefetch(pages) {}
+
+  struct Target {
+    int location = kNoLocation;
+    friend bool operator==(const Target&, const Target&) = default;
+  };
+  SpanMap<Policy> policy;
+  SpanMap<Target> last_prefetch;
+};
+
+struct AllocationRecord {
+  Allocation allocation;
+  std::unique_ptr<Placement> placement;  // managed memory only
+};
+
+class AllocationTable {
+ public:
+  AllocationRecord& add(AllocationRecord record);
+  void remove(std::uintptr_t address) { records_.erase(address); }
+
+  // The record whose memory holds `address`, or null.
+  AllocationRecord* find(std::uintptr_t address);
+  const AllocationRecord* find(std::uintptr_t address) const;
+
+  // Whether any record's memory meets [address, address + size_bytes).
+  bool overlaps(std::uintptr_t address, std::size_t size_bytes) const;
+
+ private:
+  std::map<std::uintptr_t, AllocationRecord> records_;
+};
+
+}  // namespace uvmsim

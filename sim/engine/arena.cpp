@@ -1,0 +1,115 @@
+#include <uvmalloc/sim/engine/arena.hpp>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include <uvmalloc/sim/engine/units.hpp>
+
+namespace uvmsim {
+namespace {
+
+constexpr std::size_t kSmallShare = 16;
+constexpr std::size_t kMostHalvings = 4;
+
+[[noreturn]] void give_up(const char* name, const char* step) {
+  std::fprintf(stderr, "uvmsim: no address space for %s memory: %s: %s\n", name, step,
+               std::strerror(errno));
+  std::abort();
+}
+
+void* as_pointer(std::uintptr_t address) { return reinterpret_cast<void*>(address); }
+
+std::uintptr_t reserve_aligned(std::size_t bytes) {
+  void* raw = mmap(nullptr, bytes + kBlockBytes, PROT_NONE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (raw == MAP_FAILED) return 0;
+  const auto begin = reinterpret_cast<std::uintptr_t>(raw);
+  const std::uintptr_t base = round_up(begin, kBlockBytes);
+  if (base > begin) munmap(raw, base - begin);
+  const std::size_t tail = begin + kBlockBytes - base;
+  if (tail > 0) munmap(as_pointer(base + bytes), tail);
+  return base;
+}
+
+}  // namespace
+
+Arena::Arena(const char* name, std::size_t bytes, HostAccess host_access)
+    : host_access_(host_access),
+      size_(bytes),
+      small_size_(0),
+      small_(0),
+      large_(0) {
+  map_views(name);
+  small_size_ = round_down(size_ / kSmallShare, kBlockBytes);
+  small_ = IntervalAllocator(small_size_);
+  large_ = IntervalAllocator(size_ - small_size_);
+}
+
+void Arena::map_views(const char* name) {
+  for (std::size_t halvings = 0;; ++halvings, size_ /= 2) {
+    user_base_ = reserve_aligned(size_);
+    device_base_ = user_base_ != 0 ? reserve_aligned(size_) : 0;
+    if (device_base_ != 0) break;
+    if (user_base_ != 0) munmap(as_pointer(user_base_), size_);
+    if (halvings == kMostHalvings) give_up(name, "mmap");
+  }
+  fd_ = memfd_create(name, MFD_CLOEXEC);
+  if (fd_ < 0 || ftruncate(fd_, static_cast<off_t>(size_)) != 0) give_up(name, "memfd");
+  const int shared = MAP_SHARED | MAP_FIXED | MAP_NORESERVE;
+  void* device = mmap(as_pointer(device_base_), size_, PROT_READ | PROT_WRITE, shared, fd_, 0);
+  void* user = as_pointer(user_base_);
+  if (host_access_ == HostAccess::kReadWrite) user = mmap(user, size_, PROT_NONE, shared, fd_, 0);
+  if (device == MAP_FAILED || user == MAP_FAILED) give_up(name, "mmap of the memfd");
+  for (const std::uintptr_t view : {user_base_, device_base_}) {
+    if (madvise(as_pointer(view), size_, MADV_DONTFORK) != 0 ||
+        madvise(as_pointer(view), size_, MADV_DONTDUMP) != 0) {
+      give_up(name, "madvise");
+    }
+  }
+}
+
+bool Arena::is_small(std::size_t bytes) { return bytes < kBlockBytes; }
+
+std::uintptr_t Arena::allocate(std::size_t bytes) {
+  const bool small = is_small(bytes);
+  const std::size_t length = round_up(bytes, small ? kPageBytes : kBlockBytes);
+  const auto offset = (small ? small_ : large_).allocate(length);
+  if (!offset) return 0;
+  const std::uintptr_t address = user_base_ + (small ? 0 : small_size_) + *offset;
+  if (host_access_ == HostAccess::kReadWrite &&
+      mprotect(as_pointer(address), length, PROT_READ | PROT_WRITE) != 0) {
+    (small ? small_ : large_).free(*offset, length);
+    return 0;
+  }
+  return address;
+}
+
+void Arena::free(std::uintptr_t address, std::size_t bytes) {
+  const bool small = is_small(bytes);
+  const std::size_t length = round_up(bytes, small ? kPageBytes : kBlockBytes);
+  const std::size_t offset = offset_of(address);
+  if (host_access_ == HostAccess::kReadWrite) mprotect(as_pointer(address), length, PROT_NONE);
+  // The next owner of the address must find zeros; should the hole fail, write them.
+  if (fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+                static_cast<off_t>(length)) != 0) {
+    std::memset(device_view(address), 0, length);
+  }
+  (small ? small_ : large_).free(offset - (small ? 0 : small_size_), length);
+}
+
+std::byte* Arena::device_view(std::uintptr_t address) const {
+  return reinterpret_cast<std::byte*>(device_base_ + offset_of(address));
+}
+
+void Arena::abandon() {
+  close(fd_);
+  fd_ = -1;
+}
+
+}  // namespace uvmsim

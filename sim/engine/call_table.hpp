@@ -1,0 +1,75 @@
+// Calls of the stand-ins' entry points by exported name: how often each was made, which of them are not implemented,
+// and failures on demand. An entry point looks its record up once and then pays two relaxed atomic operations per
+// call. Thread-safe by a mutex of its own, which is never held while anything else is called.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <uvmalloc/sim/engine/export.hpp>
+
+namespace uvmsim {
+
+class UVMSIM_EXPORT CallRecord {
+ public:
+  explicit CallRecord(std::string name) : name_(std::move(name)) {}
+
+  const std::string& name() const { return name_; }
+  std::uint64_t calls() const { return calls_.load(std::memory_order_relaxed); }
+
+  // Counts a call. The error that a failure on demand wants returned instead of doing anything, if it is due.
+  std::optional<int> enter() {
+    calls_.fetch_add(1, std::memory_order_relaxed);
+    if (fail_in_.load(std::memory_order_relaxed) == 0) return std::nullopt;
+    return due_failure();
+  }
+
+  // Counts a call that the stand-in cannot serve, and says so on stderr the first time.
+  void not_implemented();
+  bool is_unimplemented() const { return unimplemented_.load(std::memory_order_relaxed); }
+
+  void fail_in(std::uint64_t nth, int error);
+  void reset_count() { calls_.store(0, std::memory_order_relaxed); }
+
+ private:
+  std::optional<int> due_failure();
+
+  const std::string name_;
+  std::atomic<std::uint64_t> calls_{0};
+  std::atomic<std::uint64_t> fail_in_{0};
+  std::atomic<int> error_{0};
+  std::atomic<bool> unimplemented_{false};
+};
+
+class UVMSIM_EXPORT CallTable {
+ public:
+  // Lives until the process ends.
+  static CallTable& instance();
+
+  // The record of that name, made if need be; it is never removed.
+  CallRecord& record(std::string_view name);
+
+  std::uint64_t calls(std::string_view name) const;
+  void visit(const std::function<void(const CallRecord&)>& visit) const;
+
+  // Calls of entry points that are not implemented, since the start or the last reset.
+  std::uint64_t unimplemented_calls() const;
+  void reset_counts();
+
+  // Around a fork: the child's copy must not be left locked.
+  void lock() { mutex_.lock(); }
+  void unlock() { mutex_.unlock(); }
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::string, std::unique_ptr<CallRecord>, std::less<>> records_;
+};
+
+}  // namespace uvmsim

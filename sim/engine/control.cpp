@@ -1,0 +1,111 @@
+// The C control interface of uvmsim.h over the engine.
+#include <uvmalloc/sim/engine/call_table.hpp>
+#include <uvmalloc/sim/engine/export.hpp>
+#include <uvmalloc/sim/engine/machine.hpp>
+#include <uvmalloc/sim/uvmsim.h>
+
+namespace {
+
+using uvmsim::CallRecord;
+using uvmsim::CallTable;
+using uvmsim::Machine;
+using uvmsim::Status;
+
+// In a forked child there is no machine to ask.
+bool is_absent() { return Machine::lost_in_fork(); }
+
+bool has_device(int device) { return !is_absent() && Machine::instance().has_device(device); }
+
+int result_of(Status status) {
+  switch (status) {
+    case Status::kOk: return UVMSIM_OK;
+    case Status::kOutOfMemory: return UVMSIM_ERROR_OUT_OF_MEMORY;
+    case Status::kIllegalAddress: return UVMSIM_ERROR_ADDRESS;
+    default: return UVMSIM_ERROR_INVALID;
+  }
+}
+
+}  // namespace
+
+#define UVMSIM_CONTROL extern "C" UVMSIM_EXPORT
+
+UVMSIM_CONTROL int uvmsim_device_count(void) { return is_absent() ? 0 : Machine::instance().device_count(); }
+
+UVMSIM_CONTROL int uvmsim_capacity(int device, size_t* out_bytes) {
+  if (!has_device(device) || out_bytes == nullptr) return UVMSIM_ERROR_INVALID;
+  *out_bytes = Machine::instance().capacity_bytes(device);
+  return UVMSIM_OK;
+}
+
+UVMSIM_CONTROL int uvmsim_set_capacity(int device, size_t bytes) {
+  if (!has_device(device)) return UVMSIM_ERROR_INVALID;
+  return result_of(Machine::instance().set_capacity(device, bytes));
+}
+
+UVMSIM_CONTROL int uvmsim_used(int device, size_t* out_unevictable_bytes, size_t* out_managed_bytes) {
+  if (!has_device(device)) return UVMSIM_ERROR_INVALID;
+  size_t unevictable = 0;
+  size_t managed = 0;
+  Machine::instance().memory_use(device, &unevictable, &managed);
+  if (out_unevictable_bytes != nullptr) *out_unevictable_bytes = unevictable;
+  if (out_managed_bytes != nullptr) *out_managed_bytes = managed;
+  return UVMSIM_OK;
+}
+
+UVMSIM_CONTROL int uvmsim_kernel(int device, void* stream, const uvmsim_access* accesses, size_t count,
+                                 uint64_t duration_ns) {
+  if (!has_device(device) || (accesses == nullptr && count != 0)) return UVMSIM_ERROR_INVALID;
+  return result_of(Machine::instance().kernel(device, stream, accesses, count, duration_ns));
+}
+
+UVMSIM_CONTROL void* uvmsim_device_view(const void* address) {
+  return is_absent() ? nullptr : Machine::instance().device_view(address);
+}
+
+UVMSIM_CONTROL int uvmsim_residency(const void* address, size_t size_bytes, int location, size_t* out_bytes) {
+  if (is_absent() || out_bytes == nullptr) return UVMSIM_ERROR_INVALID;
+  return result_of(Machine::instance().residency({address, size_bytes}, location, out_bytes));
+}
+
+UVMSIM_CONTROL int uvmsim_advice(const void* address, int* out_preferred, uint64_t* out_accessed_by,
+                                 int* out_read_mostly) {
+  if (is_absent()) return UVMSIM_ERROR_INVALID;
+  uvmsim::Policy policy;
+  const Status status = Machine::instance().policy_at(address, &policy);
+  if (status != Status::kOk) return result_of(status);
+  if (out_preferred != nullptr) *out_preferred = policy.preferred;
+  if (out_accessed_by != nullptr) *out_accessed_by = policy.accessed_by;
+  if (out_read_mostly != nullptr) *out_read_mostly = policy.read_mostly ? 1 : 0;
+  return UVMSIM_OK;
+}
+
+UVMSIM_CONTROL void uvmsim_get_counters(uvmsim_counters* out) {
+  *out = is_absent() ? uvmsim_counters{} : Machine::instance().counters();
+}
+
+UVMSIM_CONTROL void uvmsim_reset_counters(void) {
+  if (!is_absent()) Machine::instance().reset_counters();
+}
+
+UVMSIM_CONTROL uint64_t uvmsim_call_count(const char* name) {
+  return name == nullptr ? 0 : CallTable::instance().calls(name);
+}
+
+UVMSIM_CONTROL void uvmsim_each_unimplemented(void (*visit)(const char* name, uint64_t calls, void* context),
+                                              void* context) {
+  CallTable::instance().visit([&](const CallRecord& record) {
+    if (record.is_unimplemented() && record.calls() != 0) visit(record.name().c_str(), record.calls(), context);
+  });
+}
+
+UVMSIM_CONTROL uint64_t uvmsim_now_ns(void) { return is_absent() ? 0 : Machine::instance().now_ns(); }
+
+UVMSIM_CONTROL void uvmsim_advance_ns(uint64_t nanoseconds) {
+  if (!is_absent()) Machine::instance().advance(nanoseconds);
+}
+
+UVMSIM_CONTROL int uvmsim_fail_call(const char* name, uint64_t nth, int error) {
+  if (name == nullptr || *name == '\0') return UVMSIM_ERROR_INVALID;
+  CallTable::instance().record(name).fail_in(nth, error);
+  return UVMSIM_OK;
+}

@@ -1,0 +1,50 @@
+#include <uvmalloc/sim/engine/device_memory.hpp>
+
+#include <iterator>
+
+#include <uvmalloc/sim/engine/units.hpp>
+
+namespace uvmsim {
+namespace {
+
+constexpr std::size_t kSmallBelowBytes = std::size_t{1} << 20;
+constexpr std::size_t kSmallUnitBytes = std::size_t{64} << 10;
+
+}  // namespace
+
+std::size_t DeviceMemory::managed_bytes() const {
+  std::size_t chunks = 0;
+  for (const auto& list : lists_) chunks += list.size();
+  return chunks * kBlockBytes;
+}
+
+std::size_t DeviceMemory::free_bytes() const {
+  const std::size_t used = unevictable_bytes_ + managed_bytes();
+  return capacity_bytes_ > used ? capacity_bytes_ - used : 0;
+}
+
+bool DeviceMemory::could_hold(std::size_t bytes) const {
+  return bytes <= capacity_bytes_ && unevictable_bytes_ <= capacity_bytes_ - bytes;
+}
+
+void DeviceMemory::move_to(Block& block, ChunkList list) {
+  Block::DeviceSide& side = block.devices[device_];
+  if (side.list != ChunkList::kNone) lists_[static_cast<std::size_t>(side.list)].erase(side.position);
+  side.list = list;
+  if (list == ChunkList::kNone) return;
+  auto& target = lists_[static_cast<std::size_t>(list)];
+  side.position = target.insert(target.end(), &block);
+}
+
+Block* DeviceMemory::victim() const {
+  for (const auto& list : lists_) {
+    if (!list.empty()) return list.front();
+  }
+  return nullptr;
+}
+
+std::size_t DeviceMemory::charge_of(std::size_t bytes) {
+  return round_up(bytes, bytes < kSmallBelowBytes ? kSmallUnitBytes : kBlockBytes);
+}
+
+}  // namespace uvmsim

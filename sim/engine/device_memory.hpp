@@ -1,0 +1,51 @@
+// Memory of one device: capacity, unevictable charges, and the 2 MiB chunks that managed blocks hold, on lists in the
+// order of eviction: unused chunks (no page resident), discarded ones (every page of the block discarded), then used
+// ones, oldest make-resident first. Accounting only; it moves nothing. Guarded by the machine's mutex.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <list>
+
+#include <uvmalloc/sim/engine/block.hpp>
+
+namespace uvmsim {
+
+class DeviceMemory {
+ public:
+  DeviceMemory(int device, std::size_t capacity_bytes)
+      : device_(static_cast<std::size_t>(device)), capacity_bytes_(capacity_bytes) {}
+
+  std::size_t capacity_bytes() const { return capacity_bytes_; }
+  void set_capacity(std::size_t bytes) { capacity_bytes_ = bytes; }
+
+  std::size_t unevictable_bytes() const { return unevictable_bytes_; }
+  std::size_t managed_bytes() const;
+
+  // What is free now; 0 while the capacity has been shrunk below what is in use.
+  std::size_t free_bytes() const;
+
+  // Whether `bytes` more can be had by evicting everything that can be evicted.
+  bool could_hold(std::size_t bytes) const;
+
+  // Unevictable memory; the caller has made room.
+  void charge(std::size_t bytes) { unevictable_bytes_ += bytes; }
+  void release(std::size_t bytes) { unevictable_bytes_ -= bytes; }
+
+  // Puts the chunk that `block` holds here, or gets now, at the end of `list`; kNone gives the chunk up.
+  void move_to(Block& block, ChunkList list);
+
+  // The block whose chunk is evicted next, or null where no managed block holds any.
+  Block* victim() const;
+
+  // What an allocation of `bytes` is charged: whole 64 KiB below 1 MiB, whole 2 MiB chunks from there.
+  static std::size_t charge_of(std::size_t bytes);
+
+ private:
+  std::size_t device_;
+  std::size_t capacity_bytes_;
+  std::size_t unevictable_bytes_ = 0;
+  std::array<std::list<Block*>, 3> lists_;
+};
+
+}  // namespace uvmsim

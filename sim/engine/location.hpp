@@ -1,0 +1,9 @@
+// Where memory can be: a device by its index, the host, or nowhere in particular.
+#pragma once
+
+namespace uvmsim {
+
+inline constexpr int kHost = -1;
+inline constexpr int kNoLocation = -2;
+
+}  // namespace uvmsim

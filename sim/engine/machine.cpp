@@ -1,0 +1,264 @@
+// Life of the machine, and its memory.
+#include <uvmalloc/sim/engine/machine.hpp>
+
+#include <pthread.h>
+#include <sys/mman.h>
+
+#include <atomic>
+
+#include <uvmalloc/sim/engine/call_table.hpp>
+#include <uvmalloc/sim/engine/report.hpp>
+#include <uvmalloc/sim/engine/units.hpp>
+
+namespace uvmsim {
+namespace {
+
+// Address space only: pages exist once they are touched.
+constexpr std::size_t kManagedArenaBytes = std::size_t{256} << 30;
+constexpr std::size_t kDeviceArenaBytes = std::size_t{256} << 30;
+
+std::atomic<Machine*> made{nullptr};
+std::atomic<bool> lost{false};
+
+std::vector<DeviceMemory> make_memories(const Settings& settings) {
+  std::vector<DeviceMemory> memories;
+  for (int device = 0; device < settings.devices; ++device) {
+    memories.emplace_back(device, settings.capacity_bytes);
+  }
+  return memories;
+}
+
+}  // namespace
+
+Machine& Machine::instance() {
+  static Machine* const machine = [] {
+    auto* instance = new Machine(Settings::from_environment());  // outlives everything that may call it at exit
+    made.store(instance, std::memory_order_release);
+    pthread_atfork(&Machine::before_fork, &Machine::after_fork_in_parent, &Machine::after_fork_in_child);
+    return instance;
+  }();
+  return *machine;
+}
+
+bool Machine::lost_in_fork() { return lost.load(std::memory_order_relaxed); }
+
+Machine::Machine(const Settings& settings)
+    : settings_(settings),
+      memories_(make_memories(settings)),
+      managed_("uvmsim-managed", kManagedArenaBytes, Arena::HostAccess::kReadWrite),
+      device_only_("uvmsim-device", kDeviceArenaBytes, Arena::HostAccess::kNone),
+      residency_(managed_.size() / kBlockBytes, memories_, counters_,
+                 [this](int device, int peer) { return peers_.contains({device, peer}); }),
+      timeline_(settings.devices) {
+  write_report_at_exit();
+}
+
+// A fork must not happen while another thread holds a lock that the child would find taken for ever.
+void Machine::before_fork() {
+  made.load(std::memory_order_acquire)->mutex_.lock();
+  CallTable::instance().lock();
+}
+
+void Machine::after_fork_in_parent() {
+  CallTable::instance().unlock();
+  made.load(std::memory_order_acquire)->mutex_.unlock();
+}
+
+void Machine::after_fork_in_child() {
+  Machine* machine = made.load(std::memory_order_acquire);
+  lost.store(true, std::memory_order_relaxed);
+  CallTable::instance().unlock();
+  machine->managed_.abandon();
+  machine->device_only_.abandon();
+  machine->mutex_.unlock();
+}
+
+// ---- memory
+
+std::size_t Machine::capacity_bytes(int device) {
+  const std::lock_guard lock(mutex_);
+  return memory(device).capacity_bytes();
+}
+
+Status Machine::set_capacity(int device, std::size_t bytes) {
+  if (!has_device(device) || bytes < kBlockBytes) return Status::kInvalidValue;
+  const std::lock_guard lock(mutex_);
+  DeviceMemory& target = memory(device);
+  if (bytes < target.unevictable_bytes()) return Status::kOutOfMemory;
+  const std::size_t used = target.unevictable_bytes() + target.managed_bytes();
+  if (used > bytes) {
+    // Evict against the old capacity what the new one has no room for.
+    residency_.make_room(device, target.free_bytes() + used - bytes);
+  }
+  target.set_capacity(bytes);
+  return Status::kOk;
+}
+
+void Machine::memory_use(int device, std::size_t* out_unevictable_bytes, std::size_t* out_managed_bytes) {
+  const std::lock_guard lock(mutex_);
+  *out_unevictable_bytes = memory(device).unevictable_bytes();
+  *out_managed_bytes = memory(device).managed_bytes();
+}
+
+Allocation Machine::describe(MemoryKind kind, const void* address, std::size_t bytes, int device,
+                             unsigned flags) {
+  return Allocation{.kind = kind,
+                    .address = reinterpret_cast<std::uintptr_t>(address),
+                    .size_bytes = bytes,
+                    .device = device,
+                    .flags = flags,
+                    .id = next_allocation_id_++};
+}
+
+Status Machine::allocate_managed(int device, std::size_t bytes, unsigned flags, void** out) {
+  if (bytes == 0) return Status::kInvalidValue;
+  if (bytes > kLargestRequestBytes) return Status::kOutOfMemory;
+  const std::lock_guard lock(mutex_);
+  const std::uintptr_t address = managed_.allocate(bytes);
+  if (address == 0) return Status::kOutOfMemory;
+  *out = reinterpret_cast<void*>(address);
+  allocations_.add({.allocation = describe(MemoryKind::kManaged, *out, bytes, device, flags),
+                    .placement = std::make_unique<Placement>(round_up(bytes, kPageBytes) / kPageBytes)});
+  ++counters_.managed_allocations;
+  return Status::kOk;
+}
+
+Status Machine::allocate_device(int device, std::size_t bytes, void** out) {
+  if (bytes == 0) return Status::kInvalidValue;
+  if (bytes > kLargestRequestBytes) return Status::kOutOfMemory;
+  const std::lock_guard lock(mutex_);
+  const std::size_t charge = DeviceMemory::charge_of(bytes);
+  if (!memory(device).could_hold(charge)) return Status::kOutOfMemory;
+  const std::uintptr_t address = device_only_.allocate(bytes);
+  if (address == 0) return Status::kOutOfMemory;
+  residency_.make_room(device, charge);
+  memory(device).charge(charge);
+  *out = reinterpret_cast<void*>(address);
+  Allocation allocation = describe(MemoryKind::kDevice, *out, bytes, device, 0);
+  allocation.charge_bytes = charge;
+  allocations_.add({.allocation = allocation, .placement = nullptr});
+  ++counters_.device_allocations;
+  return Status::kOk;
+}
+
+Status Machine::allocate_pinned(int device, std::size_t bytes, unsigned flags, void** out) {
+  if (bytes == 0) return Status::kInvalidValue;
+  if (bytes > kLargestRequestBytes) return Status::kOutOfMemory;
+  void* address = mmap(nullptr, round_up(bytes, kPageBytes), PROT_READ | PROT_WRITE,
+                       MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (address == MAP_FAILED) return Status::kOutOfMemory;
+  const std::lock_guard lock(mutex_);
+  *out = address;
+  allocations_.add(
+      {.allocation = describe(MemoryKind::kPinned, address, bytes, device, flags), .placement = nullptr});
+  ++counters_.pinned_allocations;
+  return Status::kOk;
+}
+
+Status Machine::free_memory(void* address, Wait wait) {
+  const std::lock_guard lock(mutex_);
+  const auto user = reinterpret_cast<std::uintptr_t>(address);
+  const AllocationRecord* record = allocations_.find(user);
+  if (record == nullptr || record->allocation.address != user || record->allocation.is_host()) {
+    return Status::kInvalidValue;
+  }
+  const Allocation freed = record->allocation;
+  if (wait == Wait::kYes) timeline_.wait_until(timeline_.device_completion_ns(freed.device));
+  if (freed.kind == MemoryKind::kManaged) {
+    residency_.forget(pages_of({address, freed.size_bytes}));
+    managed_.free(user, freed.size_bytes);
+    ++counters_.managed_frees;
+  } else {
+    memory(freed.device).release(freed.charge_bytes);
+    device_only_.free(user, freed.size_bytes);
+    ++counters_.device_frees;
+  }
+  allocations_.remove(user);
+  return Status::kOk;
+}
+
+Status Machine::free_pinned(void* address) {
+  std::size_t bytes = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto user = reinterpret_cast<std::uintptr_t>(address);
+    const AllocationRecord* record = allocations_.find(user);
+    if (record == nullptr || record->allocation.address != user ||
+        record->allocation.kind != MemoryKind::kPinned) {
+      return Status::kInvalidValue;
+    }
+    timeline_.wait_until(timeline_.device_completion_ns(record->allocation.device));
+    bytes = record->allocation.size_bytes;
+    allocations_.remove(user);
+    ++counters_.pinned_frees;
+  }
+  munmap(address, round_up(bytes, kPageBytes));
+  return Status::kOk;
+}
+
+Status Machine::register_host(int device, void* address, std::size_t bytes, unsigned flags) {
+  if (address == nullptr || bytes == 0) return Status::kInvalidValue;
+  const std::lock_guard lock(mutex_);
+  if (allocations_.overlaps(reinterpret_cast<std::uintptr_t>(address), bytes)) {
+    return Status::kHostMemoryAlreadyRegistered;
+  }
+  allocations_.add(
+      {.allocation = describe(MemoryKind::kRegistered, address, bytes, device, flags), .placement = nullptr});
+  return Status::kOk;
+}
+
+Status Machine::unregister_host(void* address) {
+  const std::lock_guard lock(mutex_);
+  const auto user = reinterpret_cast<std::uintptr_t>(address);
+  const AllocationRecord* record = allocations_.find(user);
+  if (record == nullptr || record->allocation.address != user ||
+      record->allocation.kind != MemoryKind::kRegistered) {
+    return Status::kHostMemoryNotRegistered;
+  }
+  allocations_.remove(user);
+  return Status::kOk;
+}
+
+std::optional<Allocation> Machine::find(const void* address) {
+  const std::lock_guard lock(mutex_);
+  const AllocationRecord* record = allocations_.find(reinterpret_cast<std::uintptr_t>(address));
+  if (record == nullptr) return std::nullopt;
+  return record->allocation;
+}
+
+std::byte* Machine::view_of(const AllocationRecord* record, std::uintptr_t address) {
+  if (record != nullptr && record->allocation.kind == MemoryKind::kManaged) {
+    return managed_.device_view(address);
+  }
+  if (record != nullptr && record->allocation.kind == MemoryKind::kDevice) {
+    return device_only_.device_view(address);
+  }
+  return reinterpret_cast<std::byte*>(address);
+}
+
+void* Machine::device_view(const void* address) {
+  const std::lock_guard lock(mutex_);
+  const auto user = reinterpret_cast<std::uintptr_t>(address);
+  const AllocationRecord* record = allocations_.find(user);
+  return record == nullptr ? nullptr : view_of(record, user);
+}
+
+uvmsim_counters Machine::counters() {
+  uvmsim_counters counters;
+  {
+    const std::lock_guard lock(mutex_);
+    counters = counters_;
+  }
+  counters.unimplemented_calls = CallTable::instance().unimplemented_calls();
+  return counters;
+}
+
+void Machine::reset_counters() {
+  {
+    const std::lock_guard lock(mutex_);
+    counters_ = {};
+  }
+  CallTable::instance().reset_counts();
+}
+
+}  // namespace uvmsim

@@ -1,0 +1,174 @@
+// The simulated machine: devices, memory of every kind, residency, streams and events behind one interface that the
+// stand-ins translate into theirs. It is made at first use and lives until the process ends. One mutex guards all of
+// it; it is never held while the program's code, a copy of bytes or another library runs. In a child forked after
+// the machine was made there is none: lost_in_fork() is true, and no other function may be called.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include <uvmalloc/sim/engine/allocation.hpp>
+#include <uvmalloc/sim/engine/arena.hpp>
+#include <uvmalloc/sim/engine/device_memory.hpp>
+#include <uvmalloc/sim/engine/export.hpp>
+#include <uvmalloc/sim/engine/policy.hpp>
+#include <uvmalloc/sim/engine/residency.hpp>
+#include <uvmalloc/sim/engine/settings.hpp>
+#include <uvmalloc/sim/engine/status.hpp>
+#include <uvmalloc/sim/engine/timeline.hpp>
+#include <uvmalloc/sim/uvmsim.h>
+
+namespace uvmsim {
+
+// A stretch of addresses as the program knows them.
+struct MemoryRange {
+  const void* address;
+  std::size_t size_bytes;
+};
+
+// What the caller of a copy says about an end of it; kAny where that is for the machine to find out.
+enum class CopyEnd { kAny, kHost, kDevice };
+
+struct Copy {
+  void* to;
+  const void* from;
+  std::size_t width_bytes;
+  CopyEnd to_end = CopyEnd::kAny;
+  CopyEnd from_end = CopyEnd::kAny;
+  std::size_t rows = 1;  // of width_bytes each
+  std::size_t to_pitch_bytes = 0;
+  std::size_t from_pitch_bytes = 0;
+};
+
+struct Fill {
+  void* to;
+  std::size_t count;
+  std::uint32_t value;
+  std::size_t value_bytes;  // 1, 2 or 4
+};
+
+enum class Wait { kNo, kYes };
+
+struct RangePlacement {
+  bool read_mostly;              // everywhere
+  int preferred;                 // kNoLocation where unset or not the same everywhere
+  std::uint64_t accessed_by;     // Policy's bits, as far as they hold everywhere
+  int last_prefetch;             // kNoLocation where none or not the same everywhere
+};
+
+class UVMSIM_EXPORT Machine {
+ public:
+  static Machine& instance();
+  static bool lost_in_fork();
+
+  int device_count() const { return settings_.devices; }
+  bool has_device(int device) const { return device >= 0 && device < settings_.devices; }
+
+  // ---- memory
+  std::size_t capacity_bytes(int device);
+  Status set_capacity(int device, std::size_t bytes);
+  void memory_use(int device, std::size_t* out_unevictable_bytes, std::size_t* out_managed_bytes);
+
+  Status allocate_managed(int device, std::size_t bytes, unsigned flags, void** out);
+  Status allocate_device(int device, std::size_t bytes, void** out);
+  Status allocate_pinned(int device, std::size_t bytes, unsigned flags, void** out);
+  // Start addresses only. Waits for the work of the device first (in virtual time), as the modelled calls do.
+  Status free_memory(void* address, Wait wait);
+  Status free_pinned(void* address);
+  Status register_host(int device, void* address, std::size_t bytes, unsigned flags);
+  Status unregister_host(void* address);
+
+  // The allocation that holds the address, if any.
+  std::optional<Allocation> find(const void* address);
+  void* device_view(const void* address);
+
+  // ---- placement
+  // Rounded out to whole pages. kInvalidValue where the range is not wholly managed memory.
+  Status advise(MemoryRange range, Advice advice, int location);
+  Status prefetch(int device, StreamHandle stream, MemoryRange range, int location);
+  // Rounded in to whole pages; a range without a whole page is no error and does nothing.
+  Status discard(int device, StreamHandle stream, MemoryRange range);
+  Status placement(MemoryRange range, RangePlacement* out);
+  Status policy_at(const void* address, Policy* out);
+  Status residency(MemoryRange range, int location, std::size_t* out_bytes);
+
+  // ---- work
+  Status kernel(int device, StreamHandle stream, const uvmsim_access* accesses, std::size_t count,
+                std::uint64_t duration_ns);
+  Status copy(int device, StreamHandle stream, const Copy& copy, Wait wait);
+  Status fill(int device, StreamHandle stream, const Fill& fill, Wait wait);
+
+  bool peer_access(int device, int peer);
+  Status enable_peer_access(int device, int peer);
+  Status disable_peer_access(int device, int peer);
+
+  // ---- streams, events, time
+  StreamHandle create_stream(int device, unsigned flags, bool blocking, int priority);
+  Status destroy_stream(StreamHandle handle);
+  // A snapshot; nothing where the handle is none.
+  std::optional<Stream> find_stream(int device, StreamHandle handle);
+  Status query_stream(int device, StreamHandle handle);
+  Status wait_for_stream(int device, StreamHandle handle);
+  void wait_for_device(int device);
+
+  EventHandle create_event(int device, unsigned flags, bool timing);
+  Status destroy_event(EventHandle handle);
+  Status record_event(int device, EventHandle event, StreamHandle stream);
+  Status make_stream_wait(int device, StreamHandle stream, EventHandle event);
+  Status query_event(EventHandle event);
+  Status wait_for_event(EventHandle event);
+  // kInvalidHandle where one is none, was never recorded or keeps no time; kNotReady where one is in the future.
+  Status elapsed(EventHandle from, EventHandle to, std::int64_t* out_ns);
+
+  std::uint64_t now_ns();
+  void advance(std::uint64_t nanoseconds);
+
+  // ---- counters
+  uvmsim_counters counters();
+  void reset_counters();
+
+ private:
+  struct End {
+    std::byte* bytes;
+    const AllocationRecord* record;  // null for memory that the machine does not know
+  };
+
+  explicit Machine(const Settings& settings);
+  static void before_fork();
+  static void after_fork_in_parent();
+  static void after_fork_in_child();
+
+  DeviceMemory& memory(int device) { return memories_[static_cast<std::size_t>(device)]; }
+  Allocation describe(MemoryKind kind, const void* address, std::size_t bytes, int device, unsigned flags);
+  AllocationRecord* managed_record(MemoryRange range);
+  PageRange pages_of(MemoryRange range) const;
+  static std::size_t first_page_of(const AllocationRecord& record, const Arena& arena);
+  Arena* arena_of(MemoryKind kind);
+  std::byte* view_of(const AllocationRecord* record, std::uintptr_t address);
+
+  Status touch(int device, const uvmsim_access& access, std::uint64_t* out_traffic_bytes);
+  Status resolve_end(const void* address, std::size_t bytes, CopyEnd expected, End* out);
+  int landing_place(const AllocationRecord& record, std::uintptr_t address, CopyEnd end, int device) const;
+  Status place_copy_end(const End& end, const void* address, std::size_t bytes, CopyEnd expected, int device,
+                        bool write);
+  std::uint64_t transfer_cost_ns(std::uint64_t moved_bytes) const;
+
+  std::mutex mutex_;
+  const Settings settings_;
+  std::vector<DeviceMemory> memories_;
+  Arena managed_;
+  Arena device_only_;
+  uvmsim_counters counters_{};
+  Residency residency_;
+  AllocationTable allocations_;
+  Timeline timeline_;
+  std::set<std::pair<int, int>> peers_;  // (device, peer whose memory it may use)
+  std::uint64_t next_allocation_id_ = 1;
+};
+
+}  // namespace uvmsim

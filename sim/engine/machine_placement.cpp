@@ -1,0 +1,143 @@
+// Advice, prefetch, discard and what can be asked about placement.
+#include <uvmalloc/sim/engine/cost_model.hpp>
+#include <uvmalloc/sim/engine/machine.hpp>
+#include <uvmalloc/sim/engine/units.hpp>
+
+namespace uvmsim {
+namespace {
+
+std::uintptr_t address_of(MemoryRange range) {
+  return reinterpret_cast<std::uintptr_t>(range.address);
+}
+
+}  // namespace
+
+// Only a range within one allocation is managed memory as a whole.
+AllocationRecord* Machine::managed_record(MemoryRange range) {
+  AllocationRecord* record = allocations_.find(address_of(range));
+  if (record == nullptr || record->allocation.kind != MemoryKind::kManaged || range.size_bytes == 0) {
+    return nullptr;
+  }
+  const std::size_t offset = address_of(range) - record->allocation.address;
+  return range.size_bytes <= record->allocation.size_bytes - offset ? record : nullptr;
+}
+
+// Pages of the managed arena, rounded out.
+PageRange Machine::pages_of(MemoryRange range) const {
+  const std::size_t offset = managed_.offset_of(address_of(range));
+  return {offset / kPageBytes, round_up(offset + range.size_bytes, kPageBytes) / kPageBytes};
+}
+
+std::size_t Machine::first_page_of(const AllocationRecord& record, const Arena& arena) {
+  return arena.offset_of(record.allocation.address) / kPageBytes;
+}
+
+std::uint64_t Machine::transfer_cost_ns(std::uint64_t moved_bytes) const {
+  return transfer_ns(moved_bytes, kLinkBytesPerNs);
+}
+
+Status Machine::advise(MemoryRange range, Advice advice, int location) {
+  if (location != kHost && !has_device(location)) return Status::kInvalidDevice;
+  const std::lock_guard lock(mutex_);
+  AllocationRecord* record = managed_record(range);
+  if (record == nullptr) return Status::kInvalidValue;
+  ++counters_.advice_calls;
+  const PageRange pages = pages_of(range);
+  const std::size_t base = first_page_of(*record, managed_);
+  record->placement->policy.update(pages.first - base, pages.last - base, [&](const Policy& policy) {
+    return advised(policy, advice, location);
+  });
+  if (advice == Advice::kUnsetReadMostly) residency_.collapse(pages);
+  return Status::kOk;
+}
+
+Status Machine::prefetch(int device, StreamHandle stream, MemoryRange range, int location) {
+  if (location != kHost && !has_device(location)) return Status::kInvalidDevice;
+  const std::lock_guard lock(mutex_);
+  Stream* target = timeline_.find_stream(device, stream);
+  if (target == nullptr) return Status::kInvalidHandle;
+  AllocationRecord* record = managed_record(range);
+  if (record == nullptr) return Status::kInvalidValue;
+  ++counters_.prefetch_calls;
+  const PageRange pages = pages_of(range);
+  const std::size_t base = first_page_of(*record, managed_);
+  Status status = Status::kOk;
+  record->placement->policy.visit(
+      pages.first - base, pages.last - base, [&](std::size_t first, std::size_t last, const Policy& policy) {
+        if (status != Status::kOk) return;
+        status = residency_.prefetch(location, {base + first, base + last}, policy);
+      });
+  record->placement->last_prefetch.update(
+      pages.first - base, pages.last - base,
+      [&](Placement::Target) { return Placement::Target{location}; });
+  timeline_.submit(*target, transfer_cost_ns(residency_.take_traffic_bytes()));
+  return status;
+}
+
+Status Machine::discard(int device, StreamHandle stream, MemoryRange range) {
+  const std::lock_guard lock(mutex_);
+  Stream* target = timeline_.find_stream(device, stream);
+  if (target == nullptr) return Status::kInvalidHandle;
+  if (managed_record(range) == nullptr) return Status::kInvalidValue;
+  ++counters_.discard_calls;
+  const std::size_t offset = managed_.offset_of(address_of(range));
+  const PageRange whole{round_up(offset, kPageBytes) / kPageBytes, (offset + range.size_bytes) / kPageBytes};
+  if (whole.first < whole.last) residency_.discard(whole);
+  timeline_.submit(*target, 0);
+  return Status::kOk;
+}
+
+Status Machine::placement(MemoryRange range, RangePlacement* out) {
+  const std::lock_guard lock(mutex_);
+  const AllocationRecord* record = managed_record(range);
+  if (record == nullptr) return Status::kInvalidValue;
+  const PageRange pages = pages_of(range);
+  const std::size_t base = first_page_of(*record, managed_);
+  bool first_policy = true;
+  record->placement->policy.visit(
+      pages.first - base, pages.last - base, [&](std::size_t, std::size_t, const Policy& policy) {
+        if (first_policy) {
+          *out = {policy.read_mostly, policy.preferred, policy.accessed_by, kNoLocation};
+          first_policy = false;
+          return;
+        }
+        out->read_mostly = out->read_mostly && policy.read_mostly;
+        if (out->preferred != policy.preferred) out->preferred = kNoLocation;
+        out->accessed_by &= policy.accessed_by;
+      });
+  bool first_target = true;
+  record->placement->last_prefetch.visit(
+      pages.first - base, pages.last - base, [&](std::size_t, std::size_t, Placement::Target target) {
+        if (first_target) out->last_prefetch = target.location;
+        if (out->last_prefetch != target.location) out->last_prefetch = kNoLocation;
+        first_target = false;
+      });
+  return Status::kOk;
+}
+
+Status Machine::policy_at(const void* address, Policy* out) {
+  const std::lock_guard lock(mutex_);
+  const MemoryRange range{address, 1};
+  const AllocationRecord* record = managed_record(range);
+  if (record == nullptr) return Status::kInvalidValue;
+  *out = record->placement->policy.at(pages_of(range).first - first_page_of(*record, managed_));
+  return Status::kOk;
+}
+
+Status Machine::residency(MemoryRange range, int location, std::size_t* out_bytes) {
+  if (location != kHost && !has_device(location)) return Status::kInvalidValue;
+  const std::lock_guard lock(mutex_);
+  if (managed_record(range) == nullptr) return Status::kInvalidValue;
+  const std::size_t begin = managed_.offset_of(address_of(range));
+  const std::size_t end = begin + range.size_bytes;
+  const PageRange pages = pages_of(range);
+  std::size_t bytes =
+      residency_.resident_pages(location, pages.first, pages.last - pages.first) * kPageBytes;
+  // The ends count only as far as the range reaches into their pages.
+  if (residency_.is_resident(location, pages.first)) bytes -= begin - pages.first * kPageBytes;
+  if (residency_.is_resident(location, pages.last - 1)) bytes -= pages.last * kPageBytes - end;
+  *out_bytes = bytes;
+  return Status::kOk;
+}
+
+}  // namespace uvmsim

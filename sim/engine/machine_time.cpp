@@ -1,0 +1,113 @@
+// Streams, events and the virtual clock.
+#include <uvmalloc/sim/engine/machine.hpp>
+
+namespace uvmsim {
+
+StreamHandle Machine::create_stream(int device, unsigned flags, bool blocking, int priority) {
+  const std::lock_guard lock(mutex_);
+  return timeline_.create_stream(device, flags, blocking, priority);
+}
+
+Status Machine::destroy_stream(StreamHandle handle) {
+  const std::lock_guard lock(mutex_);
+  return timeline_.destroy_stream(handle) ? Status::kOk : Status::kInvalidHandle;
+}
+
+std::optional<Stream> Machine::find_stream(int device, StreamHandle handle) {
+  const std::lock_guard lock(mutex_);
+  const Stream* stream = timeline_.find_stream(device, handle);
+  if (stream == nullptr) return std::nullopt;
+  return *stream;
+}
+
+Status Machine::query_stream(int device, StreamHandle handle) {
+  const std::lock_guard lock(mutex_);
+  const Stream* stream = timeline_.find_stream(device, handle);
+  if (stream == nullptr) return Status::kInvalidHandle;
+  return timeline_.query(timeline_.completion_ns(*stream)) ? Status::kOk : Status::kNotReady;
+}
+
+Status Machine::wait_for_stream(int device, StreamHandle handle) {
+  const std::lock_guard lock(mutex_);
+  const Stream* stream = timeline_.find_stream(device, handle);
+  if (stream == nullptr) return Status::kInvalidHandle;
+  timeline_.wait_until(timeline_.completion_ns(*stream));
+  return Status::kOk;
+}
+
+void Machine::wait_for_device(int device) {
+  const std::lock_guard lock(mutex_);
+  timeline_.wait_until(timeline_.device_completion_ns(device));
+}
+
+EventHandle Machine::create_event(int device, unsigned flags, bool timing) {
+  const std::lock_guard lock(mutex_);
+  return timeline_.create_event(device, flags, timing);
+}
+
+Status Machine::destroy_event(EventHandle handle) {
+  const std::lock_guard lock(mutex_);
+  return timeline_.destroy_event(handle) ? Status::kOk : Status::kInvalidHandle;
+}
+
+Status Machine::record_event(int device, EventHandle event, StreamHandle stream) {
+  const std::lock_guard lock(mutex_);
+  Event* recorded = timeline_.find_event(event);
+  Stream* source = timeline_.find_stream(device, stream);
+  // An event belongs to the device it was made on.
+  if (recorded == nullptr || source == nullptr || recorded->device != source->device) {
+    return Status::kInvalidHandle;
+  }
+  timeline_.record(*recorded, *source);
+  return Status::kOk;
+}
+
+Status Machine::make_stream_wait(int device, StreamHandle stream, EventHandle event) {
+  const std::lock_guard lock(mutex_);
+  const Event* awaited = timeline_.find_event(event);
+  Stream* waiting = timeline_.find_stream(device, stream);
+  if (awaited == nullptr || waiting == nullptr) return Status::kInvalidHandle;
+  timeline_.wait(*waiting, *awaited);
+  return Status::kOk;
+}
+
+Status Machine::query_event(EventHandle event) {
+  const std::lock_guard lock(mutex_);
+  const Event* queried = timeline_.find_event(event);
+  if (queried == nullptr) return Status::kInvalidHandle;
+  return !queried->recorded || timeline_.query(queried->time_ns) ? Status::kOk : Status::kNotReady;
+}
+
+Status Machine::wait_for_event(EventHandle event) {
+  const std::lock_guard lock(mutex_);
+  const Event* awaited = timeline_.find_event(event);
+  if (awaited == nullptr) return Status::kInvalidHandle;
+  if (awaited->recorded) timeline_.wait_until(awaited->time_ns);
+  return Status::kOk;
+}
+
+Status Machine::elapsed(EventHandle from, EventHandle to, std::int64_t* out_ns) {
+  const std::lock_guard lock(mutex_);
+  const Event* begin = timeline_.find_event(from);
+  const Event* end = timeline_.find_event(to);
+  for (const Event* event : {begin, end}) {
+    if (event == nullptr || !event->recorded || !event->timing) return Status::kInvalidHandle;
+  }
+  for (const Event* event : {begin, end}) {
+    if (!timeline_.query(event->time_ns)) return Status::kNotReady;
+  }
+  *out_ns = static_cast<std::int64_t>(end->time_ns) - static_cast<std::int64_t>(begin->time_ns);
+  return Status::kOk;
+}
+
+std::uint64_t Machine::now_ns() {
+  const std::lock_guard lock(mutex_);
+  return timeline_.now_ns();
+}
+
+void Machine::advance(std::uint64_t nanoseconds) {
+  const std::lock_guard lock(mutex_);
+  timeline_.advance(nanoseconds);
+}
+
+}  // namespace uvmsim

@@ -1,0 +1,218 @@
+// Kernels, copies, fills and peer access.
+#include <algorithm>
+#include <cstring>
+
+#include <uvmalloc/sim/engine/cost_model.hpp>
+#include <uvmalloc/sim/engine/machine.hpp>
+#include <uvmalloc/sim/engine/units.hpp>
+
+namespace uvmsim {
+namespace {
+
+std::size_t extent(std::size_t width_bytes, std::size_t rows, std::size_t pitch_bytes) {
+  return (rows - 1) * pitch_bytes + width_bytes;
+}
+
+bool is_inside(const AllocationRecord& record, std::uintptr_t address, std::size_t bytes) {
+  return bytes <= record.allocation.size_bytes - (address - record.allocation.address);
+}
+
+void fill_bytes(std::byte* to, const Fill& fill) {
+  if (fill.value_bytes == 1) {
+    std::memset(to, static_cast<int>(fill.value & 0xff), fill.count);
+  } else if (fill.value_bytes == 2) {
+    std::fill_n(reinterpret_cast<std::uint16_t*>(to), fill.count, static_cast<std::uint16_t>(fill.value));
+  } else {
+    std::fill_n(reinterpret_cast<std::uint32_t*>(to), fill.count, fill.value);
+  }
+}
+
+void copy_rows(std::byte* to, const std::byte* from, const Copy& copy) {
+  for (std::size_t row = 0; row < copy.rows; ++row) {
+    std::memmove(to + row * copy.to_pitch_bytes, from + row * copy.from_pitch_bytes, copy.width_bytes);
+  }
+}
+
+}  // namespace
+
+// ---- kernels
+
+Status Machine::kernel(int device, StreamHandle stream, const uvmsim_access* accesses, std::size_t count,
+                       std::uint64_t duration_ns) {
+  if (!has_device(device)) return Status::kInvalidDevice;
+  const std::lock_guard lock(mutex_);
+  Stream* target = timeline_.find_stream(device, stream);
+  if (target == nullptr || target->device != device) return Status::kInvalidHandle;
+  for (std::size_t i = 0; i < count; ++i) {
+    const uvmsim_access& access = accesses[i];
+    if (access.size_bytes == 0) continue;
+    if ((access.access & (UVMSIM_READ | UVMSIM_WRITE)) == 0) return Status::kInvalidValue;
+    const auto address = reinterpret_cast<std::uintptr_t>(access.address);
+    const AllocationRecord* record = allocations_.find(address);
+    if (record == nullptr || !is_inside(*record, address, access.size_bytes)) return Status::kIllegalAddress;
+    const Allocation& allocation = record->allocation;
+    if (allocation.kind == MemoryKind::kDevice && allocation.device != device &&
+        !peers_.contains({device, allocation.device})) {
+      return Status::kIllegalAddress;
+    }
+  }
+  ++counters_.kernels;
+  Status status = Status::kOk;
+  std::uint64_t traffic_bytes = 0;
+  for (std::size_t i = 0; i < count && status == Status::kOk; ++i) {
+    if (accesses[i].size_bytes != 0) status = touch(device, accesses[i], &traffic_bytes);
+  }
+  timeline_.submit(*target, duration_ns + transfer_cost_ns(traffic_bytes));
+  return status;
+}
+
+Status Machine::touch(int device, const uvmsim_access& access, std::uint64_t* out_traffic_bytes) {
+  const AllocationRecord& record = *allocations_.find(reinterpret_cast<std::uintptr_t>(access.address));
+  if (record.allocation.kind != MemoryKind::kManaged) {
+    const bool local = record.allocation.kind == MemoryKind::kDevice && record.allocation.device == device;
+    if (!local) counters_.remote_access_bytes += access.size_bytes;
+    return Status::kOk;
+  }
+  const PageRange pages = pages_of({access.address, access.size_bytes});
+  const std::size_t base = first_page_of(record, managed_);
+  const Access mode{(access.access & UVMSIM_READ) != 0, (access.access & UVMSIM_WRITE) != 0};
+  Status status = Status::kOk;
+  record.placement->policy.visit(
+      pages.first - base, pages.last - base, [&](std::size_t first, std::size_t last, const Policy& policy) {
+        if (status != Status::kOk) return;
+        status = residency_.touch(device, {base + first, base + last}, policy, mode);
+      });
+  *out_traffic_bytes += residency_.take_traffic_bytes();
+  return status;
+}
+
+// ---- copies
+
+Status Machine::resolve_end(const void* address, std::size_t bytes, CopyEnd expected, End* out) {
+  const auto user = reinterpret_cast<std::uintptr_t>(address);
+  if (user == 0) return Status::kInvalidValue;
+  const AllocationRecord* record = allocations_.find(user);
+  const bool is_device_only = record != nullptr && record->allocation.kind == MemoryKind::kDevice;
+  if (expected == CopyEnd::kDevice && record == nullptr) return Status::kInvalidValue;
+  if (expected == CopyEnd::kHost && is_device_only) return Status::kInvalidValue;
+  // Registered memory may be part of a larger piece of host memory; the others have ends that must be respected.
+  if (record != nullptr && record->allocation.kind != MemoryKind::kRegistered &&
+      !is_inside(*record, user, bytes)) {
+    return Status::kInvalidValue;
+  }
+  *out = {view_of(record, user), record};
+  return Status::kOk;
+}
+
+// Where an explicit copy puts managed pages that were nowhere.
+int Machine::landing_place(const AllocationRecord& record, std::uintptr_t address, CopyEnd end,
+                           int device) const {
+  const std::size_t page = (address - record.allocation.address) / kPageBytes;
+  const int preferred = record.placement->policy.at(page).preferred;
+  if (preferred != kNoLocation) return preferred;
+  return end == CopyEnd::kHost ? kHost : device;
+}
+
+Status Machine::place_copy_end(const End& end, const void* address, std::size_t bytes, CopyEnd expected,
+                               int device, bool write) {
+  if (end.record == nullptr || end.record->allocation.kind != MemoryKind::kManaged) return Status::kOk;
+  const int place =
+      landing_place(*end.record, reinterpret_cast<std::uintptr_t>(address), expected, device);
+  const PageRange pages = pages_of({address, bytes});
+  const Status status = residency_.copy_access(place, pages, write);
+  // Like a copy engine that cannot get a chunk: the host has room.
+  return status == Status::kOutOfMemory ? residency_.copy_access(kHost, pages, write) : status;
+}
+
+Status Machine::copy(int device, StreamHandle stream, const Copy& copy, Wait wait) {
+  std::byte* to = nullptr;
+  std::byte* from = nullptr;
+  bool waits = wait == Wait::kYes;
+  std::uint64_t completion_ns = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    Stream* target = timeline_.find_stream(device, stream);
+    if (target == nullptr) return Status::kInvalidHandle;
+    const std::size_t bytes = copy.width_bytes * copy.rows;
+    if (bytes == 0) return Status::kOk;
+    const std::size_t to_extent = extent(copy.width_bytes, copy.rows, copy.to_pitch_bytes);
+    const std::size_t from_extent = extent(copy.width_bytes, copy.rows, copy.from_pitch_bytes);
+    End to_end{};
+    End from_end{};
+    Status status = resolve_end(copy.to, to_extent, copy.to_end, &to_end);
+    if (status == Status::kOk) status = resolve_end(copy.from, from_extent, copy.from_end, &from_end);
+    if (status == Status::kOk) {
+      status = place_copy_end(from_end, copy.from, from_extent, copy.from_end, target->device, false);
+    }
+    if (status == Status::kOk) {
+      status = place_copy_end(to_end, copy.to, to_extent, copy.to_end, target->device, true);
+    }
+    if (status != Status::kOk) return status;
+    ++counters_.copy_calls;
+    counters_.copy_bytes += bytes;
+    const auto is_on_device = [](const End& end) {
+      return end.record != nullptr && end.record->allocation.kind == MemoryKind::kDevice;
+    };
+    const bool stays = is_on_device(to_end) && is_on_device(from_end) &&
+                       to_end.record->allocation.device == from_end.record->allocation.device;
+    timeline_.submit(*target, transfer_ns(bytes, stays ? kDeviceBytesPerNs : kLinkBytesPerNs) +
+                                  transfer_cost_ns(residency_.take_traffic_bytes()));
+    completion_ns = timeline_.completion_ns(*target);
+    // A copy to memory that is not pinned is complete when the call returns.
+    if (to_end.record == nullptr) waits = true;
+    to = to_end.bytes;
+    from = from_end.bytes;
+  }
+  copy_rows(to, from, copy);
+  if (waits) {
+    const std::lock_guard lock(mutex_);
+    timeline_.wait_until(completion_ns);
+  }
+  return Status::kOk;
+}
+
+Status Machine::fill(int device, StreamHandle stream, const Fill& fill, Wait wait) {
+  std::byte* to = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    Stream* target = timeline_.find_stream(device, stream);
+    if (target == nullptr) return Status::kInvalidHandle;
+    const auto user = reinterpret_cast<std::uintptr_t>(fill.to);
+    if (user % fill.value_bytes != 0 || fill.count > kLargestRequestBytes) return Status::kInvalidValue;
+    const std::size_t bytes = fill.count * fill.value_bytes;
+    if (bytes == 0) return Status::kOk;
+    End end{};
+    Status status = resolve_end(fill.to, bytes, CopyEnd::kDevice, &end);
+    if (status == Status::kOk) {
+      status = place_copy_end(end, fill.to, bytes, CopyEnd::kDevice, target->device, true);
+    }
+    if (status != Status::kOk) return status;
+    timeline_.submit(*target, transfer_ns(bytes, kDeviceBytesPerNs) +
+                                  transfer_cost_ns(residency_.take_traffic_bytes()));
+    if (wait == Wait::kYes) timeline_.wait_until(timeline_.completion_ns(*target));
+    to = end.bytes;
+  }
+  fill_bytes(to, fill);
+  return Status::kOk;
+}
+
+// ---- peers
+
+bool Machine::peer_access(int device, int peer) {
+  const std::lock_guard lock(mutex_);
+  return peers_.contains({device, peer});
+}
+
+Status Machine::enable_peer_access(int device, int peer) {
+  if (!has_device(peer) || peer == device) return Status::kInvalidDevice;
+  const std::lock_guard lock(mutex_);
+  return peers_.emplace(device, peer).second ? Status::kOk : Status::kPeerAccessAlreadyEnabled;
+}
+
+Status Machine::disable_peer_access(int device, int peer) {
+  if (!has_device(peer)) return Status::kInvalidDevice;
+  const std::lock_guard lock(mutex_);
+  return peers_.erase({device, peer}) != 0 ? Status::kOk : Status::kPeerAccessNotEnabled;
+}
+
+}  // namespace uvmsim

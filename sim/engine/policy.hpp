@@ -1,0 +1,48 @@
+// What the program has advised for a run of pages. A value; kept per allocation in a SpanMap.
+#pragma once
+
+#include <cstdint>
+
+#include <uvmalloc/sim/engine/location.hpp>
+
+namespace uvmsim {
+
+struct Policy {
+  int preferred = kNoLocation;
+  std::uint64_t accessed_by = 0;  // a bit per device, kHostBit for the host
+  bool read_mostly = false;
+
+  static constexpr std::uint64_t kHostBit = std::uint64_t{1} << 63;
+
+  static constexpr std::uint64_t bit_of(int location) {
+    return location == kHost ? kHostBit : std::uint64_t{1} << location;
+  }
+
+  bool is_accessed_by(int location) const { return (accessed_by & bit_of(location)) != 0; }
+
+  friend bool operator==(const Policy&, const Policy&) = default;
+};
+
+enum class Advice {
+  kSetReadMostly = 1,
+  kUnsetReadMostly,
+  kSetPreferredLocation,
+  kUnsetPreferredLocation,
+  kSetAccessedBy,
+  kUnsetAccessedBy,
+};
+
+// `policy` with `advice` about `location` (a device or kHost; ignored where the advice has none) taken.
+inline Policy advised(Policy policy, Advice advice, int location) {
+  switch (advice) {
+    case Advice::kSetReadMostly: policy.read_mostly = true; break;
+    case Advice::kUnsetReadMostly: policy.read_mostly = false; break;
+    case Advice::kSetPreferredLocation: policy.preferred = location; break;
+    case Advice::kUnsetPreferredLocation: policy.preferred = kNoLocation; break;
+    case Advice::kSetAccessedBy: policy.accessed_by |= Policy::bit_of(location); break;
+    case Advice::kUnsetAccessedBy: policy.accessed_by &= ~Policy::bit_of(location); break;
+  }
+  return policy;
+}
+
+}  // namespace uvmsim

@@ -1,0 +1,308 @@
+#include <uvmalloc/sim/engine/residency.hpp>
+
+#include <algorithm>
+#include <utility>
+
+namespace uvmsim {
+
+Residency::Residency(std::size_t block_count, std::vector<DeviceMemory>& memories,
+                     uvmsim_counters& counters, Reaches reaches)
+    : blocks_(block_count), memories_(memories), counters_(counters), reaches_(std::move(reaches)) {}
+
+Block& Residency::block_at(std::size_t index) {
+  auto& block = blocks_[index];
+  if (!block) block = std::make_unique<Block>(memories_.size());
+  return *block;
+}
+
+const Block* Residency::find_block(std::size_t index) const { return blocks_[index].get(); }
+
+template <class Visit>
+void Residency::each_block(PageRange pages, Visit visit) {
+  for (std::size_t page = pages.first; page < pages.last;) {
+    const std::size_t first = page % kPagesPerBlock;
+    const std::size_t count = std::min(kPagesPerBlock - first, pages.last - page);
+    if (!visit(block_at(page / kPagesPerBlock), page_mask(first, count))) return;
+    page += count;
+  }
+}
+
+// ---- touches by kernels
+
+Status Residency::touch(int device, PageRange pages, const Policy& policy, Access access) {
+  Status status = Status::kOk;
+  each_block(pages, [&](Block& block, const PageMask& mask) {
+    status = touch_block(device, block, mask, policy, access);
+    return status == Status::kOk;
+  });
+  return status;
+}
+
+Status Residency::touch_block(int device, Block& block, const PageMask& pages,
+                              const Policy& policy, Access access) {
+  const Status status = policy.read_mostly ? touch_read_mostly(device, block, pages, access)
+                                           : touch_single(device, block, pages, policy);
+  if (status == Status::kOk && access.write && (block.discarded & pages).any()) {
+    block.discarded &= ~pages;
+    for (int other = 0; other < device_count(); ++other) settle_chunk(other, block);
+  }
+  return status;
+}
+
+// The order of the cases is the modelled driver's: preferred here, nowhere, accessed-by, preferred elsewhere, here.
+Status Residency::touch_single(int device, Block& block, const PageMask& pages,
+                               const Policy& policy) {
+  const PageMask missing = pages & ~block.resident_at(device);
+  if (missing.none()) return Status::kOk;
+  const bool stays_at_preferred = policy.preferred != kNoLocation && policy.preferred != device &&
+                                  can_use_in_place(device, policy.preferred);
+  const bool accessed_by = policy.is_accessed_by(device);
+
+  const PageMask present = block.anywhere();
+  PageMask arriving;  // to be made resident here
+  PageMask at_preferred;
+  if (stays_at_preferred) {
+    at_preferred = missing & ~present;
+  } else {
+    arriving = missing & ~present;
+  }
+  const PageMask elsewhere = missing & present;
+  PageMask remote;  // left where it is
+  if (policy.preferred == device) {
+    arriving |= elsewhere;
+  } else if (accessed_by) {
+    remote = elsewhere & usable_in_place(device, block);
+    arriving |= elsewhere & ~remote;
+  } else if (stays_at_preferred) {
+    at_preferred |= elsewhere;
+  } else {
+    arriving |= elsewhere;
+  }
+
+  if (arriving.any()) {
+    counters_.fault_pages_device += arriving.count();
+    if (const Status status = make_resident(device, block, arriving, Others::kDrop);
+        status != Status::kOk) {
+      return status;
+    }
+  }
+  if (at_preferred.any()) {
+    const PageMask moving = at_preferred & ~block.resident_at(policy.preferred);
+    if (moving.any()) {
+      if (const Status status = make_resident(policy.preferred, block, moving, Others::kDrop);
+          status != Status::kOk) {
+        return status;
+      }
+    }
+    access_remotely(device, block, at_preferred, !accessed_by);
+  }
+  if (remote.any()) access_remotely(device, block, remote, false);
+  return Status::kOk;
+}
+
+Status Residency::touch_read_mostly(int device, Block& block, const PageMask& pages, Access access) {
+  const PageMask missing = pages & ~block.resident_at(device);
+  if (missing.any()) {
+    counters_.fault_pages_device += missing.count();
+    if (const Status status = make_resident(device, block, missing, Others::kKeep);
+        status != Status::kOk) {
+      return status;
+    }
+  }
+  if (access.write) drop_elsewhere(device, block, pages);
+  return Status::kOk;
+}
+
+void Residency::access_remotely(int device, Block& block, const PageMask& pages, bool faults) {
+  Block::DeviceSide& side = block.devices[static_cast<std::size_t>(device)];
+  if (faults) counters_.fault_pages_device += (pages & ~side.mapped).count();
+  side.mapped |= pages;
+  counters_.remote_access_bytes += bytes_of(pages);
+}
+
+bool Residency::can_use_in_place(int device, int location) const {
+  return location == kHost || location == device || reaches_(device, location);
+}
+
+PageMask Residency::usable_in_place(int device, const Block& block) const {
+  PageMask pages = block.host;
+  for (int other = 0; other < device_count(); ++other) {
+    if (can_use_in_place(device, other)) {
+      pages |= block.devices[static_cast<std::size_t>(other)].resident;
+    }
+  }
+  return pages;
+}
+
+// ---- requests by the program
+
+Status Residency::prefetch(int location, PageRange pages, const Policy& policy) {
+  Status status = Status::kOk;
+  each_block(pages, [&](Block& block, const PageMask& mask) {
+    status = make_resident(location, block, mask, policy.read_mostly ? Others::kKeep : Others::kDrop);
+    if (status != Status::kOk) return false;
+    block.discarded &= ~mask;
+    for (int device = 0; device < device_count(); ++device) settle_chunk(device, block);
+    return true;
+  });
+  return status;
+}
+
+void Residency::discard(PageRange pages) {
+  collapse(pages);
+  each_block(pages, [&](Block& block, const PageMask& mask) {
+    block.discarded |= mask & block.anywhere();
+    for (int device = 0; device < device_count(); ++device) settle_chunk(device, block);
+    return true;
+  });
+}
+
+Status Residency::copy_access(int location, PageRange pages, bool write) {
+  Status status = Status::kOk;
+  each_block(pages, [&](Block& block, const PageMask& mask) {
+    const PageMask nowhere = mask & ~block.anywhere();
+    if (nowhere.any()) {
+      if (location == kHost) counters_.fault_pages_host += nowhere.count();
+      if (location != kHost) counters_.fault_pages_device += nowhere.count();
+      status = make_resident(location, block, nowhere, Others::kDrop);
+    }
+    if (status != Status::kOk) return false;
+    if (write && (block.discarded & mask).any()) {
+      block.discarded &= ~mask;
+      for (int device = 0; device < device_count(); ++device) settle_chunk(device, block);
+    }
+    return true;
+  });
+  if (status == Status::kOk && write) collapse(pages);
+  return status;
+}
+
+void Residency::collapse(PageRange pages) {
+  each_block(pages, [&](Block& block, const PageMask& mask) {
+    PageMask kept;
+    for (int location = kHost; location < device_count(); ++location) {
+      PageMask& resident = block.resident_at(location);
+      resident &= ~(mask & kept);
+      kept |= resident & mask;
+      if (location != kHost) settle_chunk(location, block);
+    }
+    return true;
+  });
+}
+
+void Residency::forget(PageRange pages) {
+  each_block(pages, [&](Block& block, const PageMask& mask) {
+    block.host &= ~mask;
+    block.discarded &= ~mask;
+    for (int device = 0; device < device_count(); ++device) {
+      Block::DeviceSide& side = block.devices[static_cast<std::size_t>(device)];
+      side.resident &= ~mask;
+      side.mapped &= ~mask;
+      if (side.resident.none() && side.list != ChunkList::kNone) {
+        memory(device).move_to(block, ChunkList::kNone);
+      }
+    }
+    return true;
+  });
+}
+
+// ---- moving
+
+Status Residency::make_resident(int location, Block& block, const PageMask& pages, Others others) {
+  if (location != kHost) {
+    if (!hold_chunk(location, block)) return Status::kOutOfMemory;
+    memory(location).move_to(block, ChunkList::kUsed);
+  }
+  // Making room may have evicted pages of this very block from another device, so look only now.
+  const PageMask missing = pages & ~block.resident_at(location);
+  count_arrival(location, block, missing);
+  block.resident_at(location) |= missing;
+  for (Block::DeviceSide& side : block.devices) side.mapped &= ~missing;
+  if (others == Others::kDrop) drop_elsewhere(location, block, pages);
+  return Status::kOk;
+}
+
+void Residency::count_arrival(int location, const Block& block, const PageMask& missing) {
+  const PageMask present = block.anywhere();
+  const std::size_t populated = bytes_of(missing & ~present);
+  const PageMask copied = missing & present & ~block.discarded;
+  const std::size_t from_host = bytes_of(copied & block.host);
+  const std::size_t from_devices = bytes_of(copied) - from_host;
+  traffic_bytes_ += from_host + from_devices;
+  if (location == kHost) {
+    counters_.populated_bytes_host += populated;
+    counters_.migrated_bytes_to_host += from_devices;
+  } else {
+    counters_.populated_bytes_device += populated;
+    counters_.migrated_bytes_to_device += from_host;
+    counters_.migrated_bytes_between_devices += from_devices;
+  }
+}
+
+void Residency::drop_elsewhere(int location, Block& block, const PageMask& pages) {
+  for (int other = kHost; other < device_count(); ++other) {
+    if (other == location) continue;
+    block.resident_at(other) &= ~pages;
+    if (other != kHost) settle_chunk(other, block);
+  }
+}
+
+// Puts a held chunk on the list that its block's masks call for; one that is there already keeps its place.
+void Residency::settle_chunk(int device, Block& block) {
+  Block::DeviceSide& side = block.devices[static_cast<std::size_t>(device)];
+  if (side.list == ChunkList::kNone) return;
+  const ChunkList wanted = side.resident.none()    ? ChunkList::kUnused
+                           : block.discarded.all() ? ChunkList::kDiscarded
+                                                   : ChunkList::kUsed;
+  if (side.list != wanted) memory(device).move_to(block, wanted);
+}
+
+bool Residency::hold_chunk(int device, Block& block) {
+  if (block.devices[static_cast<std::size_t>(device)].list != ChunkList::kNone) return true;
+  return make_room(device, kBlockBytes);
+}
+
+bool Residency::make_room(int device, std::size_t bytes) {
+  DeviceMemory& target = memory(device);
+  if (!target.could_hold(bytes)) return false;
+  while (target.free_bytes() < bytes) evict(device, *target.victim());
+  return true;
+}
+
+// Discarded pages and those with a copy elsewhere cost no transfer; all end up on the host.
+void Residency::evict(int device, Block& block) {
+  Block::DeviceSide& side = block.devices[static_cast<std::size_t>(device)];
+  const std::size_t copied = bytes_of(side.resident & ~block.host & ~block.discarded);
+  ++counters_.evicted_chunks;
+  counters_.evicted_bytes += copied;
+  traffic_bytes_ += copied;
+  block.host |= side.resident;
+  side.resident.reset();
+  memory(device).move_to(block, ChunkList::kNone);
+}
+
+// ---- questions
+
+std::size_t Residency::resident_pages(int location, std::size_t page, std::size_t count) const {
+  std::size_t found = 0;
+  for (const std::size_t last = page + count; page < last;) {
+    const std::size_t first = page % kPagesPerBlock;
+    const std::size_t here = std::min(kPagesPerBlock - first, last - page);
+    if (const Block* block = find_block(page / kPagesPerBlock)) {
+      const PageMask& resident =
+          location == kHost ? block->host
+                            : block->devices[static_cast<std::size_t>(location)].resident;
+      found += (resident & page_mask(first, here)).count();
+    }
+    page += here;
+  }
+  return found;
+}
+
+bool Residency::is_resident(int location, std::size_t page) const {
+  return resident_pages(location, page, 1) != 0;
+}
+
+std::uint64_t Residency::take_traffic_bytes() { return std::exchange(traffic_bytes_, 0); }
+
+}  // namespace uvmsim

@@ -1,0 +1,24 @@
+// Outcome of an engine operation. Every stand-in translates it into its own interface's error values.
+#pragma once
+
+namespace uvmsim {
+
+enum class Status {
+  kOk,
+  kInvalidValue,
+  kOutOfMemory,
+  kNotInitialized,
+  kInvalidDevice,
+  kInvalidContext,
+  kInvalidHandle,
+  kNotReady,
+  kNotFound,
+  kNotSupported,
+  kIllegalAddress,
+  kHostMemoryAlreadyRegistered,
+  kHostMemoryNotRegistered,
+  kPeerAccessAlreadyEnabled,
+  kPeerAccessNotEnabled,
+};
+
+}  // namespace uvmsim

@@ -1,0 +1,117 @@
+#include <uvmalloc/sim/engine/timeline.hpp>
+
+#include <algorithm>
+
+#include <uvmalloc/sim/engine/cost_model.hpp>
+
+namespace uvmsim {
+namespace {
+
+constexpr std::uintptr_t kPerThreadHandle = 2;
+
+}  // namespace
+
+Timeline::Timeline(int device_count) {
+  for (int device = 0; device < device_count; ++device) {
+    defaults_.push_back(Stream{.device = device, .id = next_id_++, .is_default = true});
+  }
+}
+
+StreamHandle Timeline::create_stream(int device, unsigned flags, bool blocking, int priority) {
+  auto stream = std::make_unique<Stream>(Stream{.device = device,
+                                                .id = next_id_++,
+                                                .flags = flags,
+                                                .priority = priority,
+                                                .blocking = blocking});
+  const StreamHandle handle = stream.get();
+  streams_.emplace(handle, std::move(stream));
+  return handle;
+}
+
+bool Timeline::destroy_stream(StreamHandle handle) { return streams_.erase(handle) != 0; }
+
+Stream* Timeline::find_stream(int device, StreamHandle handle) {
+  const auto number = reinterpret_cast<std::uintptr_t>(handle);
+  if (number > kPerThreadHandle) {
+    const auto it = streams_.find(handle);
+    return it == streams_.end() ? nullptr : it->second.get();
+  }
+  if (device < 0 || static_cast<std::size_t>(device) >= defaults_.size()) return nullptr;
+  if (number < kPerThreadHandle) return &defaults_[static_cast<std::size_t>(device)];
+  const auto [it, added] =
+      per_thread_.try_emplace({std::this_thread::get_id(), device}, Stream{.device = device, .id = 0});
+  if (added) it->second.id = next_id_++;
+  return &it->second;
+}
+
+EventHandle Timeline::create_event(int device, unsigned flags, bool timing) {
+  auto event = std::make_unique<Event>(Event{.device = device, .flags = flags, .timing = timing});
+  const EventHandle handle = event.get();
+  events_.emplace(handle, std::move(event));
+  return handle;
+}
+
+bool Timeline::destroy_event(EventHandle handle) { return events_.erase(handle) != 0; }
+
+Event* Timeline::find_event(EventHandle handle) {
+  const auto it = events_.find(handle);
+  return it == events_.end() ? nullptr : it->second.get();
+}
+
+template <class Visit>
+void Timeline::each_stream(int device, Visit visit) const {
+  visit(defaults_[static_cast<std::size_t>(device)]);
+  for (const auto& [key, stream] : per_thread_) {
+    if (key.second == device) visit(stream);
+  }
+  for (const auto& [handle, stream] : streams_) {
+    if (stream->device == device) visit(*stream);
+  }
+}
+
+// The default stream waits for the device's blocking streams, and they for it.
+std::uint64_t Timeline::earliest_start_ns(const Stream& stream) const {
+  std::uint64_t start = std::max(now_ns_, stream.busy_until_ns);
+  if (stream.is_default) {
+    each_stream(stream.device, [&](const Stream& other) {
+      if (other.blocking) start = std::max(start, other.busy_until_ns);
+    });
+  } else if (stream.blocking) {
+    start = std::max(start, defaults_[static_cast<std::size_t>(stream.device)].busy_until_ns);
+  }
+  return start;
+}
+
+void Timeline::submit(Stream& stream, std::uint64_t duration_ns) {
+  stream.busy_until_ns = earliest_start_ns(stream) + duration_ns;
+}
+
+void Timeline::record(Event& event, Stream& stream) {
+  event.recorded = true;
+  event.time_ns = earliest_start_ns(stream);
+}
+
+void Timeline::wait(Stream& stream, const Event& event) {
+  if (event.recorded) stream.busy_until_ns = std::max(stream.busy_until_ns, event.time_ns);
+}
+
+std::uint64_t Timeline::completion_ns(const Stream& stream) const {
+  return stream.is_default ? earliest_start_ns(stream) : stream.busy_until_ns;
+}
+
+std::uint64_t Timeline::device_completion_ns(int device) const {
+  std::uint64_t latest = 0;
+  each_stream(device,
+              [&](const Stream& stream) { latest = std::max(latest, stream.busy_until_ns); });
+  return latest;
+}
+
+void Timeline::wait_until(std::uint64_t time_ns) { now_ns_ = std::max(now_ns_, time_ns); }
+
+bool Timeline::query(std::uint64_t time_ns) {
+  if (now_ns_ >= time_ns) return true;
+  now_ns_ += kQueryNs;
+  return false;
+}
+
+}  // namespace uvmsim

@@ -1,0 +1,85 @@
+// Virtual time: a clock for the host, and for each stream the moment until which it is busy. Work takes effect on
+// memory at once, in the order it is issued; only its completion lies on the time line. The default streams are
+// known by the handles 0 and 1 (one per device, ordered with the device's blocking streams) and 2 (one per device
+// and thread). Owns streams and events; guarded by the machine's mutex.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace uvmsim {
+
+// The program's name of a stream or an event: an address, or a small number for default streams.
+using StreamHandle = void*;
+using EventHandle = void*;
+
+struct Stream {
+  int device;
+  std::uint64_t id;       // unique in the process
+  unsigned flags = 0;     // as given by the caller; the engine attaches no meaning
+  int priority = 0;
+  bool blocking = true;   // ordered with the device's default stream
+  bool is_default = false;
+  std::uint64_t busy_until_ns = 0;
+};
+
+struct Event {
+  int device;
+  unsigned flags = 0;
+  bool timing = true;
+  bool recorded = false;
+  std::uint64_t time_ns = 0;
+};
+
+class Timeline {
+ public:
+  explicit Timeline(int device_count);
+
+  std::uint64_t now_ns() const { return now_ns_; }
+  void advance(std::uint64_t nanoseconds) { now_ns_ += nanoseconds; }
+
+  StreamHandle create_stream(int device, unsigned flags, bool blocking, int priority);
+  bool destroy_stream(StreamHandle handle);
+
+  // `device` matters for default streams only. Null where the handle is none.
+  Stream* find_stream(int device, StreamHandle handle);
+
+  EventHandle create_event(int device, unsigned flags, bool timing);
+  bool destroy_event(EventHandle handle);
+  Event* find_event(EventHandle handle);
+
+  // Puts work of that length on the stream, after all that the stream must wait for.
+  void submit(Stream& stream, std::uint64_t duration_ns);
+
+  void record(Event& event, Stream& stream);
+  void wait(Stream& stream, const Event& event);
+
+  // When everything put on the stream so far, or on any stream of the device, is complete.
+  std::uint64_t completion_ns(const Stream& stream) const;
+  std::uint64_t device_completion_ns(int device) const;
+
+  // The host waits until then.
+  void wait_until(std::uint64_t time_ns);
+
+  // The host asks whether that moment has passed; where not, asking takes a little time.
+  bool query(std::uint64_t time_ns);
+
+ private:
+  std::uint64_t earliest_start_ns(const Stream& stream) const;
+  template <class Visit>
+  void each_stream(int device, Visit visit) const;
+
+  std::uint64_t now_ns_ = 0;
+  std::uint64_t next_id_ = 1;
+  std::vector<Stream> defaults_;  // by device
+  std::map<std::pair<std::thread::id, int>, Stream> per_thread_;
+  std::unordered_map<StreamHandle, std::unique_ptr<Stream>> streams_;
+  std::unordered_map<EventHandle, std::unique_ptr<Event>> events_;
+};
+
+}  // namespace uvmsim

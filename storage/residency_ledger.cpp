@@ -1,0 +1,73 @@
+#include <uvmalloc/storage/residency_ledger.hpp>
+
+namespace uvm {
+namespace {
+
+std::size_t page_index(std::uintptr_t span, std::uintptr_t address) {
+  return (address - span) >> kPageShift;
+}
+
+}  // namespace
+
+void ResidencyLedger::add_span(const void* address, std::size_t size_bytes) {
+  spans_[address_of(address)] = {size_bytes, std::vector<Place>(size_bytes >> kPageShift)};
+}
+
+void ResidencyLedger::remove_span(const void* address) {
+  auto span = spans_.find(address_of(address));
+  if (span == spans_.end()) return;
+  for (Place place : span->second.pages) {
+    if (place != Place::nowhere()) --pages_at_[place];
+  }
+  spans_.erase(span);
+}
+
+std::map<std::uintptr_t, ResidencyLedger::Span>::const_iterator ResidencyLedger::span_of(
+    std::uintptr_t page_address) const {
+  auto span = spans_.upper_bound(page_address);
+  if (span == spans_.begin()) return spans_.end();
+  --span;
+  return page_address < span->first + span->second.size_bytes ? span : spans_.end();
+}
+
+void ResidencyLedger::set(const void* address, std::size_t size_bytes, Place place) {
+  std::uintptr_t begin = round_up(address_of(address), kPageBytes);
+  std::uintptr_t end = (address_of(address) + size_bytes) & ~(kPageBytes - 1);
+  if (begin >= end) return;
+  auto found = span_of(begin);
+  if (found == spans_.end()) return;
+  Span& span = spans_.at(found->first);
+  for (std::uintptr_t page = begin; page < end; page += kPageBytes) {
+    Place& entry = span.pages.at(page_index(found->first, page));
+    if (entry == place) continue;
+    if (entry != Place::nowhere()) --pages_at_[entry];
+    if (place != Place::nowhere()) ++pages_at_[place];
+    entry = place;
+  }
+}
+
+bool ResidencyLedger::all_at(const void* address, std::size_t size_bytes, Place place) const {
+  std::uintptr_t begin = address_of(address) & ~(kPageBytes - 1);
+  std::uintptr_t end = round_up(address_of(address) + size_bytes, kPageBytes);
+  return bytes_at(address, size_bytes, place) == end - begin;
+}
+
+std::size_t ResidencyLedger::bytes_at(const void* address, std::size_t size_bytes,
+                                      Place place) const {
+  std::uintptr_t begin = address_of(address) & ~(kPageBytes - 1);
+  std::uintptr_t end = round_up(address_of(address) + size_bytes, kPageBytes);
+  auto span = span_of(begin);
+  if (span == spans_.end()) return 0;
+  std::size_t bytes = 0;
+  for (std::uintptr_t page = begin; page < end; page += kPageBytes) {
+    if (span->second.pages.at(page_index(span->first, page)) == place) bytes += kPageBytes;
+  }
+  return bytes;
+}
+
+std::size_t ResidencyLedger::bytes_at(Place place) const {
+  auto found = pages_at_.find(place);
+  return found == pages_at_.end() ? 0 : found->second << kPageShift;
+}
+
+}  // namespace uvm

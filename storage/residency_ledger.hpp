@@ -1,0 +1,45 @@
+// Where each 2 MiB page of our memory was last put, as far as we know: by a hint we sent or by the first use we were
+// told of. It is a belief, not a measurement; the driver may have moved pages since. Kept per page in a flat table
+// per span, because a place takes two bytes and spans are large.
+//
+// Guarded by the allocator's lock.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <vector>
+
+#include <uvmalloc/runtime/place.hpp>
+#include <uvmalloc/storage/pages.hpp>
+
+namespace uvm {
+
+class ResidencyLedger {
+ public:
+  // Adds a span of pages that are nowhere yet. Address and size are multiples of 2 MiB.
+  void add_span(const void* address, std::size_t size_bytes);
+  void remove_span(const void* address);
+
+  // Notes that every page of the range, rounded inward to whole pages, is at `place`.
+  void set(const void* address, std::size_t size_bytes, Place place);
+
+  // Whether every page of the range, rounded outward, is known to be at `place`.
+  bool all_at(const void* address, std::size_t size_bytes, Place place) const;
+
+  // Bytes at `place` within the range, in whole pages; and over all spans.
+  std::size_t bytes_at(const void* address, std::size_t size_bytes, Place place) const;
+  std::size_t bytes_at(Place place) const;
+
+ private:
+  struct Span {
+    std::size_t size_bytes = 0;
+    std::vector<Place> pages;
+  };
+  // The span that holds `page_address`, or end.
+  std::map<std::uintptr_t, Span>::const_iterator span_of(std::uintptr_t page_address) const;
+
+  std::map<std::uintptr_t, Span> spans_;
+  std::map<Place, std::size_t> pages_at_;  // derived; kept because asking for totals must be cheap
+};
+
+}  // namespace uvm

@@ -1,0 +1,132 @@
+// The order of things when memory runs out.
+#include "support/allocator_fixture.hpp"
+
+namespace uvm {
+namespace {
+
+using testing::kMiB;
+using testing::stream;
+
+class PressureTest : public testing::AllocatorTest {
+ protected:
+  void SetUp() override {
+    Configuration configuration = small_configuration();
+    configuration.budget_bytes = 64 * kMiB;
+    start(configuration);
+  }
+};
+
+TEST_F(PressureTest, BeyondTheBudgetAllocationThrowsAndNothingIsLost) {
+  char* held = device(60 * kMiB);
+  held[0] = 7;
+  try {
+    device(8 * kMiB);
+    FAIL();
+  } catch (const OutOfMemoryError& error) {
+    EXPECT_EQ(error.requested_bytes(), 8 * kMiB);
+    std::string text = error.what();
+    EXPECT_NE(text.find("UVMALLOC_BUDGET"), std::string::npos) << text;
+    EXPECT_NE(text.find("60 MiB"), std::string::npos) << "who holds what: " << text;
+  }
+  EXPECT_EQ(held[0], 7);
+  EXPECT_TRUE(allocator->find(held)->live);
+  EXPECT_EQ(allocator->statistics().out_of_memory, 1u);
+  EXPECT_NE(device(4 * kMiB), nullptr) << "what fits is still served";
+}
+
+TEST_F(PressureTest, CachedMemoryOfAnotherSizeIsGivenBackFirst) {
+  allocator->free(device(40 * kMiB));
+  allocator->free(host(20 * kMiB));
+  EXPECT_NE(device(60 * kMiB), nullptr);
+  EXPECT_EQ(allocator->statistics().pressure_rounds, 1u);
+  EXPECT_EQ(allocator->statistics().out_of_memory, 0u);
+}
+
+TEST_F(PressureTest, ScatteredFreePagesOfOtherFacadesAreUsedBeforeGivingUp) {
+  // A live page in each span keeps every span: only runs inside them are free.
+  char* keep = host(2 * kMiB);
+  char* scrap = host(30 * kMiB);
+  allocator->free(scrap);
+  char* block = device(30 * kMiB);
+  EXPECT_NE(device(30 * kMiB), nullptr);
+  EXPECT_EQ(allocator->statistics().out_of_memory, 0u);
+  EXPECT_TRUE(allocator->find(keep)->live);
+  EXPECT_TRUE(allocator->find(block)->live);
+}
+
+TEST_F(PressureTest, BlocksBehindFencesAreWaitedFor) {
+  machine->busy = {stream(2)};
+  char* block = device(40 * kMiB, stream(1));
+  allocator->record_use(block, 0, stream(2));
+  allocator->free(block);
+  EXPECT_EQ(device(40 * kMiB, stream(1)), block);
+}
+
+TEST_F(PressureTest, FreeBlocksOfOtherStreamsAreTakenAfterTheDeviceIsIdle) {
+  machine->busy = {stream(1)};
+  char* block = device(40 * kMiB, stream(1));
+  allocator->free(block);
+  EXPECT_EQ(device(40 * kMiB, stream(2)), block);
+  EXPECT_TRUE(machine->busy.empty());
+}
+
+TEST_F(PressureTest, ABlockTakenFromAnotherStreamWaitsForItsUserBeforeItGoesHome) {
+  char* block = device(40 * kMiB, stream(1));
+  allocator->free(block);
+  ASSERT_EQ(device(40 * kMiB, stream(2)), block);
+  machine->busy = {stream(2)};
+  allocator->free(block);
+  machine->failures["allocate_managed"] = 100;
+  char* again = device(8 * kMiB, stream(1));
+  EXPECT_EQ(again, block);
+  EXPECT_TRUE(machine->busy.empty()) << "taken only after stream 2 was through";
+}
+
+TEST_F(PressureTest, CallbacksRunBeforeTheErrorAndTheRequestIsTriedAgain) {
+  char* block = device(60 * kMiB);
+  int calls = 0;
+  allocator->add_pressure_callback([&] {
+    ++calls;
+    if (block == nullptr) return false;
+    allocator->free(std::exchange(block, nullptr));
+    return true;
+  });
+  EXPECT_NE(device(60 * kMiB), nullptr);
+  EXPECT_EQ(calls, 1);
+  EXPECT_THROW(device(60 * kMiB), OutOfMemoryError);
+  EXPECT_EQ(calls, 2);
+}
+
+TEST_F(PressureTest, ADriverThatRefusesIsAnOutOfMemoryErrorOnlyAfterARetry) {
+  machine->failures["allocate_managed"] = 1;
+  EXPECT_NE(device(4 * kMiB), nullptr) << "the second try succeeds";
+  machine->failures["allocate_managed"] = 100;
+  EXPECT_THROW(device(40 * kMiB), OutOfMemoryError);
+  EXPECT_NE(device(4 * kMiB), nullptr) << "from the span that is there";
+}
+
+TEST_F(PressureTest, ReleaseCachedGivesEmptySpansToTheDriverAndKeepsTheRest) {
+  char* keep = device(2 * kMiB);
+  allocator->free(device(40 * kMiB));
+  std::size_t before = machine->allocated_bytes;
+  allocator->release_cached();
+  EXPECT_EQ(machine->allocated_bytes, before - 40 * kMiB);
+  EXPECT_TRUE(allocator->find(keep)->live);
+  allocator->free(keep);
+  allocator->release_cached();
+  EXPECT_EQ(machine->allocated_bytes, 0u);
+  EXPECT_EQ(allocator->statistics().touched_bytes.current, 0u);
+  EXPECT_EQ(allocator->statistics().classes[2][0][1].reserved_bytes.current, 0u);
+}
+
+TEST_F(PressureTest, AGuestWithAFenceIsReleasedToo) {
+  machine->busy = {stream(1)};
+  char* block = host(4 * kMiB);
+  to_device(block, stream(1));
+  allocator->free(block);
+  allocator->release_cached();
+  EXPECT_EQ(machine->allocated_bytes, 0u);
+}
+
+}  // namespace
+}  // namespace uvm

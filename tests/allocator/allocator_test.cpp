@@ -1,0 +1,348 @@
+// What a caller gets: addresses, reuse, fences, moves, records.
+#include "support/allocator_fixture.hpp"
+
+namespace uvm {
+namespace {
+
+using testing::AllocatorTest;
+using testing::kMiB;
+using testing::stream;
+
+TEST_F(AllocatorTest, SmallBlocksAreCutFromOneSegmentInMultiplesOf512) {
+  char* a = device(1);
+  char* b = device(513);
+  char* c = device(512);
+  EXPECT_EQ(address_of(a) % kPageBytes, 0u);
+  EXPECT_EQ(b, a + 512);
+  EXPECT_EQ(c, a + 512 + 1024);
+}
+
+TEST_F(AllocatorTest, LargeBlocksStartOnA2MiBBoundaryAndTakeWholePages) {
+  char* a = device(kMiB);
+  char* b = device(2 * kMiB + 1);
+  char* c = device(2 * kMiB);
+  EXPECT_EQ(address_of(a) % kPageBytes, 0u);
+  EXPECT_EQ(b, a + 2 * kMiB);
+  EXPECT_EQ(c, a + 6 * kMiB);
+}
+
+TEST_F(AllocatorTest, AFreedBlockIsUsedAgainByTheSameStreamAtOnce) {
+  for (std::size_t size_bytes : {std::size_t{100}, 700 * std::size_t{1024}, 5 * kMiB}) {
+    char* first = device(size_bytes, stream(1));
+    allocator->free(first);
+    EXPECT_EQ(device(size_bytes, stream(1)), first) << size_bytes;
+  }
+}
+
+TEST_F(AllocatorTest, StreamsDoNotShareFreeBlocks) {
+  char* first = device(4096, stream(1));
+  allocator->free(first);
+  EXPECT_NE(device(4096, stream(2)), first);
+}
+
+TEST_F(AllocatorTest, FreeNeighboursAreJoined) {
+  char* a = device(512);
+  char* b = device(512);
+  char* c = device(512);
+  char* guard = device(512);
+  allocator->free(a);
+  allocator->free(c);
+  allocator->free(b);
+  EXPECT_EQ(device(1536), a) << "the three together";
+  allocator->free(guard);
+}
+
+TEST_F(AllocatorTest, FreeLargeNeighboursAreJoined) {
+  char* a = device(2 * kMiB);
+  char* b = device(4 * kMiB);
+  allocator->free(b);
+  allocator->free(a);
+  EXPECT_EQ(device(6 * kMiB), a);
+}
+
+TEST_F(AllocatorTest, TheBestFitIsTheSmallestSufficientBlockAtTheLowestAddress) {
+  char* big = device(8 * 512);
+  char* separator1 = device(512);
+  char* fit1 = device(2 * 512);
+  char* separator2 = device(512);
+  char* fit2 = device(2 * 512);
+  char* separator3 = device(512);
+  allocator->free(big);
+  allocator->free(fit2);
+  allocator->free(fit1);
+  EXPECT_EQ(device(2 * 512), fit1);
+  EXPECT_EQ(device(2 * 512), fit2);
+  EXPECT_EQ(device(2 * 512), big);
+  for (char* separator : {separator1, separator2, separator3}) allocator->free(separator);
+}
+
+TEST_F(AllocatorTest, ZeroBytesAreANullPointerAndFreeingItIsFine) {
+  EXPECT_EQ(device(0), nullptr);
+  EXPECT_EQ(allocator->free(nullptr), FreeResult::kFreed);
+  EXPECT_EQ(machine->allocated_bytes, 0u);
+}
+
+TEST_F(AllocatorTest, ImpossibleRequestsAreRefusedAndNothingIsLost) {
+  EXPECT_THROW(device(std::numeric_limits<std::size_t>::max()), OutOfMemoryError);
+  EXPECT_THROW(device(std::size_t{1} << 50), OutOfMemoryError);
+  EXPECT_THROW(allocator->allocate(Facade::kDevice, 1, 100), std::invalid_argument);
+  EXPECT_THROW(allocator->allocate(Facade::kHost, -1, 100), std::invalid_argument);
+  EXPECT_EQ(machine->allocated_bytes, 0u);
+}
+
+TEST_F(AllocatorTest, MisuseIsReportedAndChangesNothing) {
+  char* block = device(4 * kMiB);
+  char* small = device(4096);
+  int foreign = 0;
+  EXPECT_EQ(allocator->free(&foreign), FreeResult::kNotOurs);
+  EXPECT_EQ(allocator->free(block + 512), FreeResult::kInterior);
+  EXPECT_EQ(allocator->free(small + 512), FreeResult::kInterior);
+  EXPECT_EQ(allocator->free(block), FreeResult::kFreed);
+  EXPECT_EQ(allocator->free(block), FreeResult::kDouble);
+  EXPECT_EQ(allocator->free(small), FreeResult::kFreed);
+  EXPECT_EQ(allocator->free(small), FreeResult::kDouble);
+  EXPECT_EQ(allocator->statistics().live_bytes.current, 0u);
+}
+
+TEST_F(AllocatorTest, AnUnalignedSpanOfTheDriverStillGivesAlignedBlocks) {
+  machine->unaligned = true;
+  EXPECT_EQ(address_of(device(4 * kMiB)) % kPageBytes, 0u);
+}
+
+// ---- fences
+
+TEST_F(AllocatorTest, ABlockUsedByAnotherStreamWaitsForIt) {
+  machine->busy = {stream(2)};
+  char* block = device(4 * kMiB, stream(1));
+  EXPECT_TRUE(allocator->record_use(block, 0, stream(2)));
+  allocator->free(block);
+  EXPECT_NE(device(4 * kMiB, stream(1)), block);
+  machine->finish(stream(2));
+  EXPECT_EQ(device(4 * kMiB, stream(1)), block);
+}
+
+TEST_F(AllocatorTest, FreedHostBlockWaitsForTheDeviceThatReadIt) {
+  machine->busy = {stream(1)};
+  char* block = host(4 * kMiB);
+  allocator->record_use(block, 0, stream(1));
+  allocator->free(block);
+  EXPECT_NE(host(4 * kMiB), block) << "the host would write while the device reads";
+  machine->finish(stream(1));
+  EXPECT_EQ(host(4 * kMiB), block);
+}
+
+TEST_F(AllocatorTest, PinnedBlocksWaitLikeHostBlocks) {
+  machine->busy = {stream(1)};
+  void* block = allocator->allocate(Facade::kPinned, 0, 4 * kMiB);
+  allocator->record_use(block, 0, stream(1));
+  allocator->free(block);
+  EXPECT_NE(allocator->allocate(Facade::kPinned, 0, 4 * kMiB), block);
+  machine->finish(stream(1));
+  EXPECT_EQ(allocator->allocate(Facade::kPinned, 0, 4 * kMiB), block);
+}
+
+TEST_F(AllocatorTest, AStreamThatRefusesItsEventIsWaitedForWithItsDevice) {
+  machine->busy = {stream(2)};
+  char* block = device(4096, stream(1));
+  allocator->record_use(block, 0, stream(2));
+  machine->failures["record_event"] = 1;
+  allocator->free(block);
+  EXPECT_TRUE(machine->busy.empty()) << "the device was synchronised";
+  EXPECT_EQ(device(4096, stream(1)), block);
+}
+
+TEST_F(AllocatorTest, ABlockNobodyElseUsedNeedsNoDriverCallToBeUsedAgain) {
+  char* block = device(4 * kMiB, stream(1));
+  allocator->free(block);
+  auto calls = allocator->runtime().calls();
+  for (int round = 0; round < 100; ++round) allocator->free(device(4 * kMiB, stream(1)));
+  EXPECT_EQ(allocator->runtime().calls(), calls);
+}
+
+// ---- hints and moves
+
+TEST_F(AllocatorTest, SpansAreAdvisedOnceAndFreshDeviceBlocksArePrefetchedByTheirOwnPages) {
+  char* block = device(4 * kMiB, stream(1));
+  ASSERT_EQ(machine->hints.size(), 2u);
+  EXPECT_EQ(machine->hints[0].size_bytes, 32 * kMiB);
+  EXPECT_EQ(machine->hints[0].advice, Advice::kSetPreferredLocation);
+  EXPECT_EQ(machine->hints[1], (Hint{HintKind::kPrefetch, {}, Place::device(0), block, 4 * kMiB}));
+  EXPECT_EQ(machine->waits, (std::vector<std::string>{"stream 1 waits for stream lane"}));
+  device(4 * kMiB, stream(1));
+  EXPECT_EQ(count_hints(HintKind::kAdvise), 1u);
+}
+
+TEST_F(AllocatorTest, AMoveKeepsTheAddressAddsARecordAndPrefetchesOnTheLane) {
+  char* block = host(4 * kMiB);
+  block[0] = 42;
+  machine->hints.clear();
+  machine->waits.clear();
+  to_device(block, stream(1));
+  EXPECT_EQ(block[0], 42);
+  EXPECT_EQ(machine->hints,
+            (std::vector<Hint>{
+                {HintKind::kAdvise, Advice::kSetPreferredLocation, Place::device(0), block, 4 * kMiB},
+                {HintKind::kPrefetch, {}, Place::device(0), block, 4 * kMiB}}));
+  EXPECT_EQ(machine->waits, (std::vector<std::string>{"stream 1 waits for stream lane"}));
+  auto found = allocator->find(block + 12345);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->references, 2u);
+  EXPECT_EQ(found->location, Place::device(0));
+  EXPECT_EQ(found->base, block);
+  EXPECT_EQ(allocator->statistics().moves.host_to_device, 1u);
+}
+
+TEST_F(AllocatorTest, AMoveToTheHostWaitsForTheProducerAndAllRecordedStreams) {
+  char* block = device(4 * kMiB, stream(1));
+  allocator->record_use(block, 0, stream(2));
+  machine->waits.clear();
+  to_host(block, stream(3));
+  EXPECT_EQ(machine->waits, (std::vector<std::string>{"host waits for stream 3", "host waits for stream 2",
+                                                      "host waits for stream 1"}));
+}
+
+TEST_F(AllocatorTest, ANonBlockingMoveToTheHostWaitsOnTheLaneOnly) {
+  char* block = device(4 * kMiB, stream(1));
+  machine->waits.clear();
+  to_host(block, stream(1), false);
+  EXPECT_EQ(machine->waits, (std::vector<std::string>{"stream lane waits for stream 1"}));
+}
+
+TEST_F(AllocatorTest, AMovedBlockIsFreedOnceAndServesTheDeviceWhereItsPagesAre) {
+  char* block = host(4 * kMiB);
+  to_device(block, stream(1));
+  allocator->free(block);
+  machine->hints.clear();
+  EXPECT_EQ(device(4 * kMiB, stream(1)), block) << "its pages are there already";
+  EXPECT_TRUE(machine->hints.empty());
+}
+
+TEST_F(AllocatorTest, ABlockThatMovedAwayComesBackToItsFacadeWhenTheDeviceIsThrough) {
+  char* block = host(4 * kMiB);
+  to_device(block, stream(1));
+  machine->busy = {stream(1)};
+  allocator->free(block);
+  char* other = host(4 * kMiB);
+  EXPECT_NE(other, block) << "the device may still read it";
+  machine->finish(stream(1));
+  EXPECT_EQ(host(4 * kMiB), block);
+  EXPECT_EQ(allocator->statistics().recalls, 1u);
+}
+
+TEST_F(AllocatorTest, AFreshInputPerStepUsesTwoBlocksForEver) {
+  for (int step = 0; step < 50; ++step) {
+    char* input = host(4 * kMiB);
+    to_device(input, stream(1));
+    allocator->free(input);
+  }
+  EXPECT_LE(allocator->statistics().touched_bytes.current, 8 * kMiB);
+  EXPECT_LE(count_hints(HintKind::kAdvise), 2u + 3u * 2u) << "going back and forth is advised for both sides once";
+}
+
+TEST_F(AllocatorTest, SteadyStepsMakeNoDriverCallsButThePrefetchOfTheMove) {
+  auto step = [&] {
+    char* input = host(4 * kMiB);
+    to_device(input, stream(1));
+    char* output = device(8 * kMiB, stream(1));
+    allocator->free(output);
+    allocator->free(input);
+  };
+  for (int warm = 0; warm < 10; ++warm) step();
+  auto before = allocator->runtime().calls();
+  for (int steady = 0; steady < 10; ++steady) step();
+  auto after = allocator->runtime().calls();
+  EXPECT_EQ(after["allocate_managed"], before["allocate_managed"]);
+  EXPECT_EQ(after["free_managed"], before["free_managed"]);
+  EXPECT_EQ(after["advise"], before["advise"]);
+}
+
+TEST_F(AllocatorTest, ADeviceBlockMovedToTheHostServesHostRequestsAfterwards) {
+  char* block = device(4 * kMiB, stream(1));
+  to_host(block, stream(1));
+  allocator->free(block);
+  EXPECT_EQ(host(4 * kMiB), block);
+}
+
+TEST_F(AllocatorTest, RecordsAreReleasedOneByOneAndTheMemoryWithTheLast) {
+  char* block = host(4 * kMiB);
+  IndirectStorage* moved = allocator->move(block, {Place::device(0), 0, stream(1), true});
+  IndirectStorage* again = allocator->move(block, {Place::host(), 0, stream(1), true});
+  allocator->release(moved);
+  EXPECT_EQ(allocator->find(block)->references, 2u);
+  allocator->release(again);
+  EXPECT_EQ(allocator->find(block)->references, 1u);
+  EXPECT_TRUE(allocator->find(block)->live);
+  EXPECT_EQ(allocator->free(block), FreeResult::kFreed);
+  EXPECT_FALSE(allocator->find(block)->live);
+}
+
+TEST_F(AllocatorTest, SmallBlocksMoveByLabelOnly) {
+  char* block = host(4096);
+  machine->hints.clear();
+  to_device(block, stream(1));
+  EXPECT_TRUE(machine->hints.empty());
+  EXPECT_FALSE(allocator->find(block)->whole_pages);
+}
+
+TEST_F(AllocatorTest, MovesOfUnknownAddressesAreRefused) {
+  int foreign = 0;
+  EXPECT_EQ(allocator->move(&foreign, {Place::device(0), 0, nullptr, true}), nullptr);
+  EXPECT_FALSE(allocator->record_use(&foreign, 0, nullptr));
+  EXPECT_FALSE(allocator->mark_exported(&foreign));
+  EXPECT_FALSE(allocator->find(&foreign));
+}
+
+TEST_F(AllocatorTest, AnExportedMarkGoesWithItsBlock) {
+  char* block = host(4 * kMiB);
+  EXPECT_TRUE(allocator->mark_exported(block + 100));
+  EXPECT_TRUE(allocator->find(block)->exported);
+  allocator->free(block);
+  EXPECT_EQ(host(4 * kMiB), block);
+  EXPECT_FALSE(allocator->find(block)->exported);
+}
+
+TEST_F(AllocatorTest, AFailingHintIsNoErrorOfTheProgram) {
+  machine->failures["prefetch"] = 1;
+  machine->failures["advise"] = 1;
+  EXPECT_NE(device(4 * kMiB), nullptr);
+  EXPECT_EQ(allocator->hints().of(HintKind::kPrefetch).failed, 1u);
+}
+
+TEST_F(AllocatorTest, EachOfTwoDevicesHasItsOwnMemory) {
+  start(small_configuration(), 2);
+  void* zero = allocator->allocate(Facade::kDevice, 0, 4 * kMiB, stream(1));
+  allocator->free(zero);
+  void* one = allocator->allocate(Facade::kDevice, 1, 4 * kMiB, stream(1));
+  EXPECT_NE(zero, one);
+  EXPECT_EQ(allocator->find(one)->location, Place::device(1));
+}
+
+TEST_F(AllocatorTest, StatisticsCountBlocksBytesAndPeaks) {
+  char* a = device(1000);
+  char* b = host(3 * kMiB);
+  Statistics now = allocator->statistics();
+  const ClassStatistics& small = now.classes[2][0][0];
+  EXPECT_EQ(small.allocated_bytes.current, 1024u);
+  EXPECT_EQ(small.requested_bytes.current, 1000u);
+  EXPECT_EQ(small.reserved_bytes.current, 2 * kMiB);
+  EXPECT_EQ(now.facade_bytes[0].current, 4 * kMiB);
+  allocator->free(a);
+  allocator->free(b);
+  now = allocator->statistics();
+  EXPECT_EQ(now.live_bytes.current, 0u);
+  EXPECT_EQ(now.live_bytes.peak, 4 * kMiB + 1024);
+  EXPECT_EQ(now.classes[2][0][0].active_bytes.current, 0u);
+  EXPECT_EQ(now.classes[0][0][1].active_blocks.current, 0u);
+  allocator->reset_peaks(Facade::kDevice, 0);
+  EXPECT_EQ(allocator->statistics().classes[2][0][0].allocated_bytes.peak, 0u);
+}
+
+TEST(AllocatorStart, ADeviceWithoutConcurrentManagedAccessIsRefused) {
+  auto machine = std::make_shared<testing::FakeMachine>();
+  machine->capabilities.concurrent_managed_access = false;
+  EXPECT_THROW(CachingManagedAllocator(std::make_unique<testing::FakeRuntime>(machine), Configuration{}),
+               std::runtime_error);
+}
+
+}  // namespace
+}  // namespace uvm

@@ -1,0 +1,119 @@
+#include <uvmalloc/allocator/configuration.hpp>
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <map>
+#include <sstream>
+
+namespace uvm {
+namespace {
+
+ParsedConfiguration parse(const std::map<std::string, std::string>& variables) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : variables) names.push_back(name);
+  return parse_configuration(
+      [&](const char* name) {
+        auto found = variables.find(name);
+        return found == variables.end() ? nullptr : found->second.c_str();
+      },
+      names);
+}
+
+TEST(Configuration, NothingSetIsOffAndWithoutErrors) {
+  ParsedConfiguration parsed = parse({});
+  EXPECT_FALSE(parsed.configuration.enabled);
+  EXPECT_TRUE(parsed.errors.empty());
+  EXPECT_EQ(parsed.effective.size(), known_settings().size());
+}
+
+TEST(Configuration, TheSwitchUnderstandsTheUsualWords) {
+  for (const char* on : {"1", "on", "ON", "true", "yes"}) {
+    EXPECT_TRUE(parse({{"PYTORCH_ENABLE_UNIFIED_MEMORY", on}}).configuration.enabled) << on;
+  }
+  for (const char* off : {"", "0", "off", "Off", "false", "no"}) {
+    ParsedConfiguration parsed = parse({{"PYTORCH_ENABLE_UNIFIED_MEMORY", off}});
+    EXPECT_FALSE(parsed.configuration.enabled) << off;
+    EXPECT_TRUE(parsed.errors.empty()) << off;
+  }
+}
+
+TEST(Configuration, ValuesAreReadAndTheirSourceIsKept) {
+  ParsedConfiguration parsed = parse({{"UVMALLOC_POLICY", "driver"},
+                                      {"UVMALLOC_BUDGET", "1.5GiB"},
+                                      {"UVMALLOC_HOST_THRESHOLD", "64K"},
+                                      {"UVMALLOC_LOG", "debug"},
+                                      {"UVMALLOC_MOVE", "copy"}});
+  EXPECT_TRUE(parsed.errors.empty());
+  EXPECT_EQ(parsed.configuration.policy, Policy::kDriver);
+  EXPECT_EQ(parsed.configuration.budget_bytes, std::size_t{3} << 29);
+  EXPECT_EQ(parsed.configuration.host_threshold_bytes, 65536u);
+  EXPECT_EQ(parsed.configuration.log, LogLevel::kDebug);
+  EXPECT_EQ(parsed.configuration.move, MoveMode::kCopy);
+  for (const EffectiveSetting& setting : parsed.effective) {
+    if (setting.description.name == "UVMALLOC_BUDGET") {
+      EXPECT_TRUE(setting.from_environment);
+      EXPECT_EQ(setting.value, "1.50 GiB");
+    }
+    if (setting.description.name == "UVMALLOC_RESERVE") {
+      EXPECT_FALSE(setting.from_environment);
+      EXPECT_EQ(setting.value, "auto");
+    }
+  }
+}
+
+TEST(Configuration, AMalformedValueNamesVariableValueAndWhatIsAccepted) {
+  struct Case {
+    const char* name;
+    const char* value;
+  };
+  for (const Case& each : {Case{"PYTORCH_ENABLE_UNIFIED_MEMORY", "maybe"}, Case{"UVMALLOC_POLICY", "magic"},
+                           Case{"UVMALLOC_BUDGET", "lots"}, Case{"UVMALLOC_BUDGET", "-1"},
+                           Case{"UVMALLOC_BUDGET", "0"}, Case{"UVMALLOC_SPAN_SIZE", "4K"},
+                           Case{"UVMALLOC_LOG", "loud"}, Case{"UVMALLOC_MOVE", "steal"},
+                           Case{"UVMALLOC_HOST_THRESHOLD", "1 pound"}, Case{"UVMALLOC_REPORT", "printer"}}) {
+    ParsedConfiguration parsed = parse({{each.name, each.value}});
+    ASSERT_EQ(parsed.errors.size(), 1u) << each.name;
+    const std::string& error = parsed.errors[0];
+    EXPECT_NE(error.find(each.name), std::string::npos) << error;
+    EXPECT_NE(error.find(each.value), std::string::npos) << error;
+    EXPECT_NE(error.find("accepted"), std::string::npos) << error;
+    EXPECT_FALSE(parsed.configuration.enabled);
+    EXPECT_EQ(parsed.configuration.policy, Policy::kAuto) << "the default stays";
+    EXPECT_FALSE(parsed.configuration.budget_bytes);
+  }
+}
+
+TEST(Configuration, AMisspeltNameIsAnError) {
+  ParsedConfiguration parsed = parse({{"UVMALLOC_BUGDET", "1G"}, {"UVMALLOC_CACHE", "x"}});
+  ASSERT_EQ(parsed.errors.size(), 1u);
+  EXPECT_NE(parsed.errors[0].find("UVMALLOC_BUGDET"), std::string::npos);
+}
+
+TEST(Configuration, Sizes) {
+  EXPECT_EQ(parse_size("0"), 0u);
+  EXPECT_EQ(parse_size("4096"), 4096u);
+  EXPECT_EQ(parse_size("2MiB"), 2u << 20);
+  EXPECT_EQ(parse_size("2mb"), 2u << 20);
+  EXPECT_EQ(parse_size("1.5 GiB"), std::size_t{3} << 29);
+  EXPECT_EQ(parse_size("1T"), std::size_t{1} << 40);
+  for (const char* bad : {"", "G", "1X", "1GiBs", "-5", "1iB", "0x10", "nan", "inf", "9999999T", "1 2"}) {
+    EXPECT_EQ(parse_size(bad), std::nullopt) << bad;
+  }
+  EXPECT_EQ(format_size(512), "512 B");
+  EXPECT_EQ(format_size(std::size_t{3} << 29), "1.50 GiB");
+}
+
+TEST(Configuration, TheDocumentListsEverySettingWithItsDefault) {
+  std::ifstream file(std::string(UVMALLOC_SOURCE_DIR) + "/docs/configuration.md");
+  std::stringstream text;
+  text << file.rdbuf();
+  for (const SettingDescription& setting : known_settings()) {
+    std::string row = "| `" + std::string(setting.name) + "` | " +
+                      (setting.default_text.empty() ? "" : "`" + std::string(setting.default_text) + "`");
+    EXPECT_NE(text.str().find(row), std::string::npos) << row;
+  }
+}
+
+}  // namespace
+}  // namespace uvm

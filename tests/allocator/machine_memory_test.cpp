@@ -1,0 +1,55 @@
+#include <uvmalloc/allocator/machine_memory.hpp>
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+namespace uvm {
+namespace {
+
+class MachineMemoryTest : public ::testing::Test {
+ protected:
+  MachineMemoryTest() : root_(std::filesystem::temp_directory_path() / ("uvm_memory_" + std::to_string(getpid()))) {
+    write("proc/meminfo", "MemTotal: 1000000 kB\nMemAvailable: 500000 kB\n");
+  }
+  ~MachineMemoryTest() override { std::filesystem::remove_all(root_); }
+
+  void write(const std::string& path, const std::string& text) {
+    std::filesystem::create_directories((root_ / path).parent_path());
+    std::ofstream(root_ / path) << text;
+  }
+  std::size_t available() { return available_host_bytes(root_.string() + "/"); }
+
+  std::filesystem::path root_;
+};
+
+TEST_F(MachineMemoryTest, WithoutAControlGroupItIsMemAvailable) { EXPECT_EQ(available(), 500000u << 10); }
+
+TEST_F(MachineMemoryTest, TheTightestGroupAboveCaps) {
+  write("proc/self/cgroup", "0::/outer/inner\n");
+  write("sys/fs/cgroup/outer/inner/memory.max", "max\n");
+  write("sys/fs/cgroup/outer/inner/memory.current", "1000\n");
+  write("sys/fs/cgroup/outer/memory.max", "300000000\n");
+  write("sys/fs/cgroup/outer/memory.current", "100000000\n");
+  EXPECT_EQ(available(), 200000000u);
+}
+
+TEST_F(MachineMemoryTest, Version1GroupsCapToo) {
+  write("proc/self/cgroup", "5:cpu:/x\n4:memory:/job\n");
+  write("sys/fs/cgroup/memory/job/memory.limit_in_bytes", "5000\n");
+  write("sys/fs/cgroup/memory/job/memory.usage_in_bytes", "6000\n");
+  EXPECT_EQ(available(), 0u) << "beyond the limit already";
+}
+
+TEST_F(MachineMemoryTest, AnUnlimitedVersion1GroupCapsNothing) {
+  write("proc/self/cgroup", "4:memory:/job\n");
+  write("sys/fs/cgroup/memory/job/memory.limit_in_bytes", "9223372036854771712\n");
+  write("sys/fs/cgroup/memory/job/memory.usage_in_bytes", "6000\n");
+  EXPECT_EQ(available(), 500000u << 10);
+}
+
+TEST(MachineMemory, ThisMachineHasSome) { EXPECT_GT(available_host_bytes(), 0u); }
+
+}  // namespace
+}  // namespace uvm

@@ -1,0 +1,108 @@
+#include <uvmalloc/hints/placement_planner.hpp>
+
+#include <gtest/gtest.h>
+
+namespace uvm {
+namespace {
+
+constexpr std::size_t kSpanPages = 32;
+
+class PlacementPlannerTest : public ::testing::Test {
+ protected:
+  PlacementPlannerTest() { ledger_.add_span(base_, kSpanPages * kPageBytes); }
+
+  PlacementPlanner planner(Policy policy = Policy::kAuto, std::size_t soft_bytes = kSpanPages * kPageBytes,
+                           bool coherent = false) {
+    return {policy, {{soft_bytes, coherent}}, ledger_, counters_};
+  }
+  std::uint64_t skipped(HintKind kind, SkipReason reason) {
+    return counters_.of(kind).skipped[static_cast<std::size_t>(reason)];
+  }
+  Hint advise(Advice advice, Place place, std::size_t pages) {
+    return {HintKind::kAdvise, advice, place, base_, pages * kPageBytes};
+  }
+  Hint prefetch(Place place, std::size_t pages) {
+    return {HintKind::kPrefetch, {}, place, base_, pages * kPageBytes};
+  }
+
+  char* base_ = reinterpret_cast<char*>(1000 * kPageBytes);
+  ResidencyLedger ledger_;
+  HintCounters counters_;
+};
+
+TEST_F(PlacementPlannerTest, ADeviceSpanPrefersItsDevice) {
+  SegmentPlacement placement;
+  HintPlan plan = planner().plan_span(base_, kSpanPages * kPageBytes, Facade::kDevice, 0, &placement);
+  EXPECT_EQ(plan, (HintPlan{advise(Advice::kSetPreferredLocation, Place::device(0), kSpanPages)}));
+}
+
+TEST_F(PlacementPlannerTest, HostAndPinnedSpansPreferTheHostAndAreAccessedByTheDevice) {
+  for (Facade facade : {Facade::kHost, Facade::kPinned}) {
+    SegmentPlacement placement;
+    HintPlan plan = planner().plan_span(base_, kSpanPages * kPageBytes, facade, 0, &placement);
+    EXPECT_EQ(plan, (HintPlan{advise(Advice::kSetPreferredLocation, Place::host(), kSpanPages),
+                              advise(Advice::kSetAccessedBy, Place::device(0), kSpanPages)}));
+  }
+}
+
+TEST_F(PlacementPlannerTest, AMoveAdvisesOnceAndPrefetchesOnce) {
+  auto plan_for = planner();
+  SegmentPlacement placement{Place::host(), Place::device(0), 0};
+  EXPECT_EQ(plan_for.plan_move(base_, 4 * kPageBytes, &placement, Place::device(0)),
+            (HintPlan{advise(Advice::kSetPreferredLocation, Place::device(0), 4), prefetch(Place::device(0), 4)}));
+  EXPECT_EQ(plan_for.plan_move(base_, 4 * kPageBytes, &placement, Place::device(0)), HintPlan{})
+      << "a repeat sends nothing";
+  EXPECT_EQ(skipped(HintKind::kAdvise, SkipReason::kAlreadyThere), 1u);
+  EXPECT_EQ(skipped(HintKind::kPrefetch, SkipReason::kAlreadyThere), 1u);
+}
+
+TEST_F(PlacementPlannerTest, APartOfASegmentIsPrefetchedButNeverAdvised) {
+  auto plan_for = planner();
+  EXPECT_EQ(plan_for.plan_move(base_, 2 * kPageBytes, nullptr, Place::device(0)),
+            (HintPlan{prefetch(Place::device(0), 2)}));
+  EXPECT_EQ(skipped(HintKind::kAdvise, SkipReason::kSharedPages), 1u);
+}
+
+TEST_F(PlacementPlannerTest, LessThanAPageIsNeitherAdvisedNorPrefetched) {
+  auto plan_for = planner();
+  EXPECT_EQ(plan_for.plan_move(base_ + 512, 4096, nullptr, Place::device(0)), HintPlan{});
+  EXPECT_EQ(skipped(HintKind::kPrefetch, SkipReason::kSharedPages), 1u);
+}
+
+TEST_F(PlacementPlannerTest, PingPongIsAdvisedForBothSidesAndThenOnlyPrefetched) {
+  auto plan_for = planner();
+  SegmentPlacement placement{Place::host(), Place::nowhere(), 0};
+  auto to = [&](Place place) { return plan_for.plan_move(base_, kPageBytes, &placement, place); };
+  EXPECT_EQ(to(Place::device(0)).size(), 2u);
+  EXPECT_EQ(to(Place::host()).size(), 2u);
+  EXPECT_EQ(to(Place::device(0)), (HintPlan{advise(Advice::kSetPreferredLocation, Place::host(), 1),
+                                            advise(Advice::kSetAccessedBy, Place::device(0), 1),
+                                            prefetch(Place::device(0), 1)}));
+  EXPECT_EQ(to(Place::host()), (HintPlan{prefetch(Place::host(), 1)}));
+  EXPECT_EQ(to(Place::device(0)), (HintPlan{prefetch(Place::device(0), 1)}));
+  EXPECT_EQ(skipped(HintKind::kAdvise, SkipReason::kPingPong), 1u);
+}
+
+TEST_F(PlacementPlannerTest, PrefetchesStopWhenTheSoftBudgetIsBelievedFull) {
+  auto plan_for = planner(Policy::kAuto, 4 * kPageBytes);
+  EXPECT_EQ(plan_for.plan_use(base_, 3 * kPageBytes, Place::device(0)).size(), 1u);
+  EXPECT_EQ(plan_for.credit_bytes(0), kPageBytes);
+  EXPECT_EQ(plan_for.plan_use(base_ + 3 * kPageBytes, 2 * kPageBytes, Place::device(0)), HintPlan{});
+  EXPECT_EQ(skipped(HintKind::kPrefetch, SkipReason::kNoCredit), 1u);
+  ledger_.set(base_, kPageBytes, Place::host());  // something left the device: its credit is back
+  EXPECT_EQ(plan_for.plan_use(base_ + 3 * kPageBytes, 2 * kPageBytes, Place::device(0)).size(), 1u);
+}
+
+TEST_F(PlacementPlannerTest, CoherentMachinesAndOtherPoliciesGetNoHints) {
+  for (auto& plan_for : {planner(Policy::kAuto, 1u << 30, true), planner(Policy::kDriver), planner(Policy::kOff)}) {
+    PlacementPlanner copy = plan_for;
+    SegmentPlacement placement;
+    EXPECT_EQ(copy.plan_span(base_, kPageBytes, Facade::kHost, 0, &placement), HintPlan{});
+    EXPECT_EQ(copy.plan_move(base_, kPageBytes, &placement, Place::device(0)), HintPlan{});
+  }
+  EXPECT_GT(skipped(HintKind::kAdvise, SkipReason::kCoherent), 0u);
+  EXPECT_GT(skipped(HintKind::kAdvise, SkipReason::kPolicy), 0u);
+}
+
+}  // namespace
+}  // namespace uvm

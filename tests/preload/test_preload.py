@@ -1,0 +1,101 @@
+"""libuvmalloc.so preloaded into programs it has no business in: neither seen nor heard."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from uvmalloc.libraries import find_libraries
+
+_STRAY_PREFIXES = ("UVMALLOC_", "UVMSIM_", "PYTORCH_", "CUDA_", "LD_")
+SWITCHES = [None, "0", "1"]
+
+
+@pytest.fixture(scope="session")
+def static_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A program that no loader sees: the preload must not matter to it."""
+    folder = tmp_path_factory.mktemp("static")
+    source = folder / "program.c"
+    source.write_text('#include <stdio.h>\nint main(void) { puts("static"); return 5; }\n')
+    program = folder / "program"
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    assert compiler, "no C compiler on the path"
+    subprocess.run([compiler, "-static", "-o", program, source], check=True)
+    return program
+
+
+def run(
+    *command: str | Path, switch: str | None, preload: Path | None
+) -> subprocess.CompletedProcess[str]:
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(_STRAY_PREFIXES)
+    }
+    if preload is not None:
+        environment["LD_PRELOAD"] = str(preload)
+    if switch is not None:
+        environment["PYTORCH_ENABLE_UNIFIED_MEMORY"] = switch
+    return subprocess.run(
+        [str(word) for word in command], env=environment, capture_output=True, text=True, timeout=60
+    )
+
+
+def assert_unnoticed(*command: str | Path, switch: str | None) -> None:
+    """The program does under the preload what it does without: output, errors, exit code."""
+    expected = run(*command, switch=switch, preload=None)
+    library = find_libraries().require_uvmalloc()
+    seen = run(*command, switch=switch, preload=library)
+    assert (seen.returncode, seen.stdout, seen.stderr) == (
+        expected.returncode,
+        expected.stdout,
+        expected.stderr,
+    )
+
+
+@pytest.mark.parametrize("switch", SWITCHES)
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("true",),
+        ("sh", "-c", "echo out; echo err >&2; exit 3"),
+        ("sh", "-c", "(exit 4); echo $?; true | cat; exit 6"),
+        ("sh", "-c", "exec sh -c 'kill -TERM $$'"),
+        ("git", "--version"),
+        (sys.executable, "-c", "import sys; print(sys.version); sys.exit(9)"),
+        (
+            sys.executable,
+            "-c",
+            "import os; pid = os.fork(); os._exit(0) if pid == 0 else os.wait()",
+        ),
+        (sys.executable, "-c", "import subprocess; print(subprocess.check_output(['echo', 'x']))"),
+        (
+            sys.executable,
+            "-c",
+            "import threading; [threading.Thread(target=int).start() for _ in '1234']",
+        ),
+        (sys.executable, "-c", "import numpy; print(numpy.zeros(1 << 20).sum())"),
+    ],
+    ids=lambda command: " ".join(command)[-60:].replace("/", "_"),
+)
+def test_a_program_without_a_device_does_not_notice(command, switch):
+    assert_unnoticed(*command, switch=switch)
+
+
+@pytest.mark.parametrize("switch", SWITCHES)
+def test_a_static_program_does_not_notice(static_program, switch):
+    assert_unnoticed(static_program, switch=switch)
+
+
+@pytest.mark.parametrize("switch", SWITCHES)
+def test_no_report_is_left_by_a_program_without_a_device(tmp_path, switch):
+    library = find_libraries().require_uvmalloc()
+    environment = {"PATH": os.environ["PATH"], "LD_PRELOAD": str(library)}
+    environment["UVMALLOC_REPORT_DIR"] = str(tmp_path)
+    if switch is not None:
+        environment["PYTORCH_ENABLE_UNIFIED_MEMORY"] = switch
+    finished = subprocess.run(["true"], env=environment, capture_output=True, text=True)
+    assert (finished.returncode, finished.stdout, finished.stderr) == (0, "", "")
+    assert list(tmp_path.iterdir()) == []

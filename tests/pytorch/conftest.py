@@ -1,0 +1,145 @@
+"""Programs on a simulated device, for the tests of this folder.
+
+`simulate` runs a program text or file through the same environment that `uvmalloc sim` makes:
+
+    def test_sum(simulate):
+        run = simulate("import torch; print(torch.ones(3).cuda().sum().item())")
+        run.check()
+        assert run.stdout == "3.0\\n"
+        assert run.report["moves"]["total"] == 1
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+from uvmalloc.environment import (
+    AllocatorOptions,
+    Machine,
+    on_simulated_device,
+    with_uvmalloc,
+    without_uvmalloc,
+)
+from uvmalloc.libraries import Libraries, find_libraries
+from uvmalloc.report import main_report, read_report
+from uvmalloc.sizes import parse_size
+
+# What a developer has set must not reach the programs under test.
+_STRAY_PREFIXES = ("UVMALLOC_", "UVMSIM_", "PYTORCH_", "CUDA_", "LD_")
+
+
+@dataclass(frozen=True)
+class SimulatedRun:
+    """A program that has ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+    report: dict[str, Any]  # of libuvmalloc.so; empty where it wrote none
+    sim: dict[str, Any]  # of the simulator; empty where it wrote none
+
+    def check(self) -> SimulatedRun:
+        """Fails the test where the program failed."""
+        assert self.returncode == 0, f"exit code {self.returncode}\n{self.stdout}\n{self.stderr}"
+        return self
+
+
+class Simulate(Protocol):
+    def __call__(
+        self,
+        program: str | Path,
+        *arguments: str,
+        native: bool = False,
+        devices: int = 1,
+        capacity: str | None = None,
+        policy: str | None = None,
+        budget: str | None = None,
+        environment: Mapping[str, str] | None = None,
+        timeout_seconds: float = 300,
+    ) -> SimulatedRun: ...
+
+
+@pytest.fixture(scope="session")
+def libraries() -> Libraries:
+    return find_libraries()
+
+
+@pytest.fixture
+def clean_environment() -> dict[str, str]:
+    """This process's environment, less what sets uvmalloc, the simulator, torch or the loader."""
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(_STRAY_PREFIXES)
+    }
+    chosen = os.environ.get("UVMALLOC_LIB_DIR")
+    return {**kept, "UVMALLOC_LIB_DIR": chosen} if chosen else kept
+
+
+@pytest.fixture
+def simulate(
+    libraries: Libraries,
+    clean_environment: dict[str, str],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Simulate:
+    """Runs Python (a program text, or a file and its arguments) on a simulated device.
+
+    `native` leaves uvmalloc out; `environment` is added last, over everything else.
+    """
+
+    def run(
+        program: str | Path,
+        *arguments: str,
+        native: bool = False,
+        devices: int = 1,
+        capacity: str | None = None,
+        policy: str | None = None,
+        budget: str | None = None,
+        environment: Mapping[str, str] | None = None,
+        timeout_seconds: float = 300,
+    ) -> SimulatedRun:
+        folder = tmp_path_factory.mktemp("reports")
+        counters = folder / "sim.json"
+        machine = Machine(devices, parse_size(capacity) if capacity else None)
+        options = AllocatorOptions(policy, parse_size(budget) if budget else None)
+        variables = on_simulated_device(clean_environment, libraries, machine, counters)
+        if native:
+            variables = without_uvmalloc(variables)
+        else:
+            variables = with_uvmalloc(variables, libraries, options, folder)
+        start = [str(program)] if isinstance(program, Path) else ["-c", program]
+        return _run(
+            [sys.executable, *start, *arguments],
+            {**variables, **(environment or {})},
+            folder,
+            timeout_seconds,
+        )
+
+    return run
+
+
+def _run(
+    command: Sequence[str], environment: Mapping[str, str], folder: Path, timeout_seconds: float
+) -> SimulatedRun:
+    with subprocess.Popen(
+        command, env=dict(environment), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            stdout, stderr = process.communicate(timeout=timeout_seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            stdout, stderr = process.communicate()
+            pytest.fail(f"still running after {timeout_seconds} s\n{stdout}\n{stderr}")
+    counters = folder / "sim.json"
+    return SimulatedRun(
+        process.returncode,
+        stdout,
+        stderr,
+        main_report(folder, process.pid) or {},
+        read_report(counters) if counters.is_file() else {},
+    )

@@ -1,0 +1,424 @@
+"""The command `uvmalloc`: options, exit codes, signals, its libraries, what it shows."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from uvmalloc import report
+from uvmalloc.environment import AllocatorOptions, Machine, on_simulated_device, with_uvmalloc
+from uvmalloc.errors import CommandError
+from uvmalloc.libraries import Libraries, find_libraries
+from uvmalloc.sizes import format_size, parse_size
+
+UVMALLOC = (sys.executable, "-m", "uvmalloc")
+
+
+@pytest.fixture
+def uvmalloc(clean_environment, tmp_path):
+    """Runs the command with the given arguments and returns the completed process."""
+
+    def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*UVMALLOC, *arguments],
+            env={**clean_environment, **environment},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+    return run
+
+
+def error_line(finished: subprocess.CompletedProcess[str]) -> str:
+    """The one line that a refused command writes."""
+    assert finished.stdout == ""
+    lines = finished.stderr.splitlines()
+    assert len(lines) == 1, finished.stderr
+    assert lines[0].startswith("uvmalloc: error: ")
+    return lines[0].removeprefix("uvmalloc: error: ")
+
+
+# ---- sizes --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"),
+    [
+        ("4096", 4096),
+        ("512MiB", 512 << 20),
+        ("8G", 8 << 30),
+        ("8g", 8 << 30),
+        ("1.5GiB", 3 << 29),
+        ("1.5 GiB", 3 << 29),
+        ("2KB", 2048),
+        ("7B", 7),
+        ("0", 0),
+        ("3T", 3 << 40),
+    ],
+)
+def test_sizes_are_powers_of_1024(text, size_bytes):
+    assert parse_size(text) == size_bytes
+
+
+@pytest.mark.parametrize(
+    "text", ["", "G", "-1", "1.5", "1,5G", "1e9", "8GG", "8Gi", "0x10", "8 G iB", "9" * 30, "٣G"]
+)
+def test_malformed_sizes_are_refused(text):
+    with pytest.raises(ValueError):
+        parse_size(text)
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "text"),
+    [(0, "0 B"), (999, "999 B"), (1536, "1.5 KiB"), (512 << 20, "512 MiB"), (8 << 30, "8 GiB")],
+)
+def test_sizes_are_shown_short(size_bytes, text):
+    assert format_size(size_bytes) == text
+
+
+# ---- options ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "accepted"),
+    [
+        ("--capacity", "0", "from 2 MiB to 64 TiB"),
+        ("--capacity", "2097151", "from 2 MiB to 64 TiB"),
+        ("--capacity", "65T", "from 2 MiB to 64 TiB"),
+        ("--capacity", "lots", "512MiB"),
+        ("--devices", "0", "1 to 16"),
+        ("--devices", "17", "1 to 16"),
+        ("--devices", "two", "1 to 16"),
+        ("--driver-version", "11.0", "12.2"),
+        ("--policy", "magic", "auto"),
+        ("--budget", "12X", "512MiB"),
+        ("--report", "/nonexistent/report.json", "a file"),
+    ],
+)
+def test_a_bad_value_names_option_value_and_what_is_accepted(uvmalloc, option, value, accepted):
+    finished = uvmalloc("sim", option, value, "--", "true")
+    line = error_line(finished)
+    assert finished.returncode == 2
+    assert f"{option} is '{value}'; accepted: " in line
+    assert accepted in line
+
+
+@pytest.mark.parametrize(
+    "arguments", [("frobnicate",), ("run", "--frobnicate", "true"), ("run",), ("report",)]
+)
+def test_a_malformed_command_is_one_line_and_exit_code_2(uvmalloc, arguments):
+    finished = uvmalloc(*arguments)
+    assert finished.returncode == 2
+    error_line(finished)
+
+
+def test_version(uvmalloc):
+    finished = uvmalloc("--version")
+    assert (finished.returncode, finished.stdout) == (0, "uvmalloc 0.1.0\n")
+
+
+def test_importing_the_package_imports_no_torch():
+    code = "import sys, uvmalloc.cli; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+# ---- libraries ----------------------------------------------------------------------------------
+
+
+def test_lib_dir_must_be_a_folder(uvmalloc, tmp_path):
+    finished = uvmalloc("run", "true", UVMALLOC_LIB_DIR=str(tmp_path / "nowhere"))
+    assert finished.returncode == 3
+    assert "UVMALLOC_LIB_DIR is '" in error_line(finished)
+
+
+def test_a_missing_libuvmalloc_is_named(uvmalloc, tmp_path):
+    finished = uvmalloc("run", "true", UVMALLOC_LIB_DIR=str(tmp_path))
+    assert finished.returncode == 3
+    line = error_line(finished)
+    assert "libuvmalloc.so not found" in line
+    assert "scripts/build" in line
+
+
+@pytest.mark.parametrize("missing", ["libuvmsim_audit.so", "libcudart.so.13", "libcuda.so.1"])
+def test_a_missing_stand_in_is_named(uvmalloc, libraries, tmp_path, missing):
+    (tmp_path / "sim").mkdir()
+    for file in (libraries.uvmalloc, *libraries.stand_ins.glob("*.so*")):
+        if file.name != missing:
+            (tmp_path / file.relative_to(libraries.folder)).symlink_to(file)
+    finished = uvmalloc("sim", "--", "true", UVMALLOC_LIB_DIR=str(tmp_path))
+    assert finished.returncode == 3
+    line = error_line(finished)
+    assert f"{missing} not found" in line
+    assert "scripts/build" in line
+
+
+def test_the_nearest_build_is_found_without_a_variable():
+    found = find_libraries({})
+    assert found.folder.parts[-3:] == ("build", "release", "lib")
+
+
+def test_a_path_the_loader_would_split_is_refused(tmp_path):
+    folder = tmp_path / "with space"
+    folder.mkdir()
+    (folder / "libuvmalloc.so").touch()
+    with pytest.raises(CommandError, match="LD_PRELOAD cannot hold"):
+        with_uvmalloc({}, Libraries(folder), AllocatorOptions(), None)
+
+
+# ---- the environment of programs ----------------------------------------------------------------
+
+
+def test_a_preload_of_the_user_stays_behind_ours(libraries):
+    preloaded = str(libraries.uvmalloc)
+    made = with_uvmalloc({"LD_PRELOAD": "a.so b.so"}, libraries, AllocatorOptions(), None)
+    assert made["LD_PRELOAD"] == f"{preloaded}:a.so:b.so"
+    again = with_uvmalloc(made, libraries, AllocatorOptions(), None)
+    assert again["LD_PRELOAD"] == made["LD_PRELOAD"]
+
+
+def test_options_become_variables(libraries, tmp_path):
+    options = AllocatorOptions(policy="driver", budget_bytes=1 << 30)
+    made = with_uvmalloc({}, libraries, options, tmp_path)
+    assert made["PYTORCH_ENABLE_UNIFIED_MEMORY"] == "1"
+    assert made["UVMALLOC_POLICY"] == "driver"
+    assert made["UVMALLOC_BUDGET"] == "1073741824"
+    assert made["UVMALLOC_REPORT_DIR"] == str(tmp_path)
+
+
+def test_the_machine_becomes_variables(libraries, tmp_path):
+    machine = Machine(devices=3, capacity_bytes=2 << 20, driver_version="12.8")
+    made = on_simulated_device({}, libraries, machine, tmp_path / "sim.json")
+    assert made["UVMSIM_DEVICES"] == "3"
+    assert made["UVMSIM_CAPACITY"] == "2097152"
+    assert made["UVMSIM_DRIVER_VERSION"] == "12.8"
+    assert made["UVMSIM_REPORT"] == str(tmp_path / "sim.json")
+    assert made["UVMSIM_LIBRARY_DIR"] == str(libraries.stand_ins)
+
+
+def test_native_leaves_uvmalloc_out(uvmalloc):
+    show = ("sh", "-c", 'echo "$LD_PRELOAD|$PYTORCH_ENABLE_UNIFIED_MEMORY|$UVMSIM_DEVICES"')
+    finished = uvmalloc("sim", "--native", "--no-report", "--", *show)
+    assert (finished.returncode, finished.stdout) == (0, "||1\n"), finished.stderr
+
+
+# ---- running ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["run", "sim"])
+@pytest.mark.parametrize("code", [0, 1, 42, 255])
+def test_the_exit_code_of_the_program_is_ours(uvmalloc, command, code):
+    assert uvmalloc(command, "--", "sh", "-c", f"exit {code}").returncode == code
+
+
+def test_options_of_the_program_need_no_separator(uvmalloc):
+    finished = uvmalloc("run", "--no-report", "echo", "--policy", "--", "x")
+    assert (finished.returncode, finished.stdout) == (0, "--policy -- x\n"), finished.stderr
+
+
+def test_standard_input_and_output_are_the_programs(clean_environment):
+    finished = subprocess.run(
+        [*UVMALLOC, "run", "--no-report", "--", "cat"],
+        env=clean_environment,
+        input="through",
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (finished.returncode, finished.stdout, finished.stderr) == (0, "through", "")
+
+
+def test_an_unknown_program_is_127_and_one_line(uvmalloc):
+    finished = uvmalloc("run", "--", "no-such-program-here")
+    assert finished.returncode == 127
+    assert error_line(finished) == "command not found: no-such-program-here"
+
+
+def test_a_program_that_cannot_be_executed_is_126(uvmalloc, tmp_path):
+    file = tmp_path / "data"
+    file.write_text("no program")
+    finished = uvmalloc("run", "--", str(file))
+    assert finished.returncode == 126
+    assert str(file) in error_line(finished)
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGKILL", "SIGSEGV"])
+def test_death_by_signal_is_128_and_its_number(uvmalloc, name):
+    finished = uvmalloc("run", "--", "sh", "-c", f"kill -{name.removeprefix('SIG')} $$")
+    assert finished.returncode == 128 + signal.Signals[name]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_reach_the_program(clean_environment, number):
+    program = (
+        "import signal, sys, time\n"
+        f"signal.signal({int(number)}, lambda *_: sys.exit(7))\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    with subprocess.Popen(
+        [*UVMALLOC, "run", "--no-report", "--", sys.executable, "-c", program],
+        env=clean_environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        assert process.wait(timeout=30) == 7
+
+
+def test_a_program_starts_with_default_signals(uvmalloc):
+    show = "import signal; print(signal.pthread_sigmask(signal.SIG_BLOCK, []))"
+    finished = uvmalloc("run", "--no-report", "--", sys.executable, "-c", show)
+    assert finished.stdout == "set()\n"
+
+
+def test_nothing_stays_behind(uvmalloc, tmp_path):
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    uvmalloc("run", "--", "true", TMPDIR=str(folder))
+    assert list(folder.iterdir()) == []
+
+
+def test_a_program_that_never_used_uvmalloc_has_no_report(uvmalloc):
+    finished = uvmalloc("run", "--", "true")
+    assert finished.stderr == "uvmalloc, not active: this program did not use it\n"
+
+
+# ---- reports ------------------------------------------------------------------------------------
+
+SAMPLE = {
+    "version": "0.1.0",
+    "program": "train.py",
+    "pid": 7,
+    "active": True,
+    "threshold_bytes": 1 << 20,
+    "budget_bytes": 8 << 30,
+    "peak_bytes": 3 << 30,
+    "wall_seconds": 12.3,
+    "facades": {
+        "host": {"allocations": 10, "allocated_bytes": 5 << 30, "cache_hits": 5},
+        "pinned": {"allocations": 2},
+        "device": {"allocations": 1234, "peak_bytes": 2 << 30, "cache_hits": 1234},
+    },
+    "moves": {"total": 40, "host_to_device": 30, "device_to_host": 10, "bytes": 1 << 30},
+    "copies_by_moves": {
+        "count": 3,
+        "bytes": 4096,
+        "bytes_at_or_above_threshold": 0,
+        "by_reason": {"small": {"count": 3, "bytes": 4096}},
+    },
+    "prefetches": {"sent": 5, "bytes": 1 << 20, "skipped": {"resident": 2}, "failed": 0},
+    "advice": {"sent": 1, "skipped": {}, "failed": 1},
+    "driver_calls": {"cuMemPrefetchAsync": 5, "cuMemAllocManaged": 0},
+    "native_allocations": {"device": 0, "pinned": 0, "host": 2},
+    "out_of_memory": 1,
+    "simulator": {"kernels": 77, "fault_pages_device": 8, "evicted_bytes": 2 << 20},
+}
+
+
+def shown(content: dict) -> str:
+    out = io.StringIO()
+    report.show_report(content, Console(file=out, width=80, markup=False))
+    return out.getvalue()
+
+
+def test_a_report_shows_what_matters():
+    text = shown(SAMPLE)
+    assert "train.py, 12.3 s, peak 3 GiB of 8 GiB" in text
+    assert "device moves: 40 (30 to a device, 10 to the host), 1 GiB moved without a copy" in text
+    assert "copied by moves: 4 KiB in 3 copies, 0 B of it in tensors of 1 MiB or more" in text
+    assert "small 3 (4 KiB)" in text
+    assert "prefetches: 5 sent (1 MiB); skipped: resident 2" in text
+    assert "advice: 1 sent; failed: 1" in text
+    assert "driver calls: cuMemPrefetchAsync 5\n" in text
+    assert "past uvmalloc: host 2" in text
+    assert "out of memory: 1 times" in text
+    assert "simulator: 77 kernels; 8 faulted pages" in text
+    device = next(line for line in text.splitlines() if line.strip().startswith("device  "))
+    assert device.split() == ["device", "1,234", "100", "%", "0", "B", "2", "GiB", "0", "B"]
+
+
+@pytest.mark.parametrize("missing", list(SAMPLE))
+def test_a_report_may_lack_any_key(missing):
+    shown({key: value for key, value in SAMPLE.items() if key != missing})
+
+
+def test_an_inactive_report_says_why():
+    text = shown({"program": "train.py", "active": False, "reason": "no device"})
+    assert text == "uvmalloc: train.py, not active: no device\n"
+
+
+def test_the_main_report_is_the_childs_or_the_busiest(tmp_path):
+    for pid, allocations in ((1, 5), (2, 50), (3, 20)):
+        content = {"pid": pid, "facades": {"device": {"allocations": allocations}}}
+        (tmp_path / f"report.{pid}.json").write_text(json.dumps(content))
+    assert report.main_report(tmp_path, 1)["pid"] == 1
+    assert report.main_report(tmp_path, 99)["pid"] == 2
+    assert report.main_report(tmp_path / "empty", 1) is None
+
+
+def test_report_shows_a_file(uvmalloc, tmp_path):
+    file = tmp_path / "saved.json"
+    file.write_text(json.dumps(SAMPLE))
+    finished = uvmalloc("report", str(file))
+    assert finished.returncode == 0
+    assert "device moves: 40 (" in finished.stdout
+
+
+@pytest.mark.parametrize("content", [None, "no json", "[1, 2]"])
+def test_report_refuses_what_is_none(uvmalloc, tmp_path, content):
+    file = tmp_path / "saved.json"
+    if content is not None:
+        file.write_text(content)
+    finished = uvmalloc("report", str(file))
+    assert finished.returncode == 1
+    assert str(file) in error_line(finished)
+
+
+# ---- doctor -------------------------------------------------------------------------------------
+
+
+def test_doctor_without_a_library_says_what_to_do(uvmalloc, tmp_path):
+    finished = uvmalloc("doctor", UVMALLOC_LIB_DIR=str(tmp_path))
+    assert finished.returncode == 1
+    assert "libuvmalloc.so not found" in finished.stdout
+    assert finished.stderr == ""
+
+
+def test_doctor_on_a_simulated_device_is_content(uvmalloc):
+    finished = uvmalloc(
+        "sim", "--no-report", "--capacity", "64MiB", "--", *UVMALLOC, "doctor", "--json"
+    )
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    diagnosis = json.loads(finished.stdout)
+    assert diagnosis["usable"] is True
+    assert diagnosis["runtime"]["available"] is True
+    assert [device["total_bytes"] for device in diagnosis["devices"]] == [64 << 20]
+    assert Path(diagnosis["torch"]["plugin"]).is_file()
+
+
+def test_doctor_shows_values_and_where_they_come_from(uvmalloc):
+    finished = uvmalloc("doctor", "--json", UVMALLOC_BUDGET="1GiB")
+    diagnosis = json.loads(finished.stdout)
+    budget = next(
+        entry for entry in diagnosis["configuration"] if entry["name"] == "UVMALLOC_BUDGET"
+    )
+    assert budget["source"] == "environment"
+    others = [entry for entry in diagnosis["configuration"] if entry is not budget]
+    assert {entry["source"] for entry in others} == {"default"}
+    assert diagnosis["configuration_errors"] == []
+
+
+def test_doctor_shows_errors_in_the_configuration(uvmalloc):
+    finished = uvmalloc("doctor", UVMALLOC_POLICY="magic")
+    assert "UVMALLOC_POLICY" in finished.stdout
+    assert "magic" in finished.stdout
+    assert "verdict: " in finished.stdout

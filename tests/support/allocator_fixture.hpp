@@ -1,0 +1,62 @@
+// An allocator on a fake machine, small enough that every address can be stated.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <memory>
+
+#include <uvmalloc/allocator/caching_managed_allocator.hpp>
+
+#include "support/fake_runtime.hpp"
+
+namespace uvm::testing {
+
+inline constexpr std::size_t kMiB = 1u << 20;
+
+class AllocatorTest : public ::testing::Test {
+ protected:
+  static Configuration small_configuration() {
+    Configuration configuration;
+    configuration.budget_bytes = 256 * kMiB;
+    configuration.span_bytes = 32 * kMiB;
+    return configuration;
+  }
+
+  void start(const Configuration& configuration = small_configuration(), int devices = 1) {
+    allocator.reset();
+    machine = std::make_shared<FakeMachine>(devices);
+    allocator = std::make_unique<CachingManagedAllocator>(std::make_unique<FakeRuntime>(machine), configuration);
+  }
+  void SetUp() override { start(); }
+  void TearDown() override {
+    if (allocator) allocator->check_invariants();
+    allocator.reset();
+    if (machine) {
+      EXPECT_EQ(machine->allocated_bytes, 0u) << "a span was not given back";
+      EXPECT_EQ(machine->events, 0) << "an event was lost";
+    }
+  }
+
+  char* device(std::size_t size_bytes, StreamHandle on = nullptr) {
+    return static_cast<char*>(allocator->allocate(Facade::kDevice, 0, size_bytes, on));
+  }
+  char* host(std::size_t size_bytes) {
+    return static_cast<char*>(allocator->allocate(Facade::kHost, 0, size_bytes));
+  }
+  void to_device(void* address, StreamHandle on = nullptr) {
+    ASSERT_NE(allocator->move(address, {Place::device(0), 0, on, true}), nullptr);
+  }
+  void to_host(void* address, StreamHandle on = nullptr, bool wait = true) {
+    ASSERT_NE(allocator->move(address, {Place::host(), 0, on, wait}), nullptr);
+  }
+  std::size_t count_hints(HintKind kind) const {
+    return static_cast<std::size_t>(std::count_if(machine->hints.begin(), machine->hints.end(),
+                                                  [&](const Hint& hint) { return hint.kind == kind; }));
+  }
+
+  std::shared_ptr<FakeMachine> machine;
+  std::unique_ptr<CachingManagedAllocator> allocator;
+};
+
+}  // namespace uvm::testing

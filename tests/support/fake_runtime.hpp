@@ -1,0 +1,205 @@
+// A device that does what a test tells it: memory is ordinary memory, a stream's work is over when the test says so,
+// any call can be made to fail. It records the hints it gets. For tests of what uvmalloc asks of a machine; what
+// a machine makes of it is the simulator's matter.
+#pragma once
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <uvmalloc/hints/hint.hpp>
+#include <uvmalloc/runtime/device_runtime.hpp>
+#include <uvmalloc/storage/pages.hpp>
+
+namespace uvm::testing {
+
+class FakeMachine {
+ public:
+  explicit FakeMachine(int devices = 1) : device_count(devices) {}
+  ~FakeMachine() {
+    for (auto& [address, size] : allocations) munmap(address, size);
+  }
+
+  const int device_count;
+  DeviceCapabilities capabilities{.managed_memory = true,
+                                  .concurrent_managed_access = true,
+                                  .discard = true,
+                                  .compute_major = 9};
+  std::size_t total_bytes = std::size_t{8} << 30;
+  std::size_t allocatable_bytes = std::size_t{64} << 30;  // what managed allocations may take together
+  std::map<void*, std::size_t> allocations;
+  std::size_t allocated_bytes = 0;
+  std::vector<Hint> hints;
+  std::set<StreamHandle> busy;           // streams whose work never ends by itself
+  std::map<std::string, int> failures;   // call -> how often it still fails
+  std::vector<std::string> waits;        // streams that were made to wait, and who waited on the host
+  int events = 0;                        // alive
+  bool unaligned = false;                // allocations end up 4 KiB beyond a 2 MiB boundary
+
+  std::mutex mutex;
+
+  // Ends all work of a stream.
+  void finish(StreamHandle stream) {
+    std::lock_guard lock(mutex);
+    busy.erase(stream);
+  }
+};
+
+inline StreamHandle stream(std::uintptr_t number) { return reinterpret_cast<StreamHandle>(number << 8); }
+
+class FakeRuntime final : public DeviceRuntime {
+ public:
+  explicit FakeRuntime(std::shared_ptr<FakeMachine> machine) : machine_(std::move(machine)) {}
+
+  std::string_view name() const override { return "fake"; }
+  int device_count() const override { return machine_->device_count; }
+
+  RuntimeStatus describe(int, DeviceDescription* out) const override {
+    *out = {"Fake Device", machine_->total_bytes, machine_->capabilities};
+    return {};
+  }
+  RuntimeStatus memory_figures(int, MemoryFigures* out) const override {
+    *out = {machine_->total_bytes, machine_->total_bytes};
+    return {};
+  }
+  RuntimeStatus pointer_attributes(const void*, PointerAttributes* out) const override {
+    *out = {};
+    return {};
+  }
+
+  RuntimeStatus allocate_managed(int, std::size_t size_bytes, void** out) const override {
+    std::lock_guard lock(machine_->mutex);
+    if (fails("allocate_managed") ||
+        machine_->allocated_bytes + size_bytes > machine_->allocatable_bytes) {
+      return {RuntimeError::kOutOfMemory, 2, "FAKE_OUT_OF_MEMORY", "allocate_managed"};
+    }
+    std::size_t with_margin = size_bytes + 2 * kPageBytes;
+    char* raw = static_cast<char*>(mmap(nullptr, with_margin, PROT_READ | PROT_WRITE,
+                                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    auto base = round_up(address_of(raw), kPageBytes) + (machine_->unaligned ? 4096 : 0);
+    *out = reinterpret_cast<void*>(base);
+    real_[*out] = {raw, with_margin};
+    machine_->allocations[raw] = with_margin;
+    machine_->allocated_bytes += size_bytes;
+    sizes_[*out] = size_bytes;
+    return {};
+  }
+  RuntimeStatus free_managed(int, void* address) const override {
+    std::lock_guard lock(machine_->mutex);
+    auto found = real_.find(address);
+    if (found == real_.end()) {
+      return {RuntimeError::kInvalidValue, 1, "FAKE_INVALID", "free_managed"};
+    }
+    munmap(found->second.first, found->second.second);
+    machine_->allocations.erase(found->second.first);
+    machine_->allocated_bytes -= sizes_[address];
+    real_.erase(found);
+    return {};
+  }
+
+  RuntimeStatus advise(int, void* address, std::size_t size_bytes, Advice advice,
+                       Place place) const override {
+    std::lock_guard lock(machine_->mutex);
+    if (fails("advise")) return {RuntimeError::kOther, 99, "FAKE_FAILURE", "advise"};
+    machine_->hints.push_back({HintKind::kAdvise, advice, place, address, size_bytes});
+    return {};
+  }
+  RuntimeStatus prefetch(int, void* address, std::size_t size_bytes, Place destination,
+                         StreamHandle) const override {
+    std::lock_guard lock(machine_->mutex);
+    if (fails("prefetch")) return {RuntimeError::kOther, 99, "FAKE_FAILURE", "prefetch"};
+    machine_->hints.push_back({HintKind::kPrefetch, {}, destination, address, size_bytes});
+    return {};
+  }
+  RuntimeStatus discard(int, void*, std::size_t, StreamHandle) const override { return {}; }
+  RuntimeStatus copy(int, void* to, const void* from, std::size_t size_bytes, StreamHandle) const override {
+    std::copy_n(static_cast<const char*>(from), size_bytes, static_cast<char*>(to));
+    return {};
+  }
+
+  RuntimeStatus create_stream(int, StreamHandle* out) const override {
+    std::lock_guard lock(machine_->mutex);
+    *out = stream(0x1000 + next_stream_++);
+    return {};
+  }
+  RuntimeStatus destroy_stream(int, StreamHandle) const override { return {}; }
+  RuntimeStatus synchronize_stream(int, StreamHandle handle) const override {
+    std::lock_guard lock(machine_->mutex);
+    machine_->busy.erase(handle);
+    machine_->waits.push_back("host waits for stream " + text(handle));
+    return {};
+  }
+  RuntimeStatus stream_wait_event(int, StreamHandle handle, EventHandle event) const override {
+    std::lock_guard lock(machine_->mutex);
+    machine_->waits.push_back("stream " + text(handle) + " waits for stream " +
+                              text(static_cast<Event*>(event)->stream));
+    return {};
+  }
+  RuntimeStatus is_capturing(int, StreamHandle, bool* out) const override {
+    *out = false;
+    return {};
+  }
+
+  RuntimeStatus create_event(int, EventHandle* out) const override {
+    std::lock_guard lock(machine_->mutex);
+    ++machine_->events;
+    *out = new Event;
+    return {};
+  }
+  RuntimeStatus destroy_event(int, EventHandle event) const override {
+    std::lock_guard lock(machine_->mutex);
+    --machine_->events;
+    delete static_cast<Event*>(event);
+    return {};
+  }
+  RuntimeStatus record_event(int, EventHandle event, StreamHandle handle) const override {
+    std::lock_guard lock(machine_->mutex);
+    if (fails("record_event")) return {RuntimeError::kOther, 99, "FAKE_FAILURE", "record_event"};
+    static_cast<Event*>(event)->stream = handle;
+    return {};
+  }
+  RuntimeStatus query_event(int, EventHandle event) const override {
+    std::lock_guard lock(machine_->mutex);
+    bool pending = machine_->busy.contains(static_cast<Event*>(event)->stream);
+    if (!pending) return {};
+    return {RuntimeError::kNotReady, 600, "FAKE_NOT_READY", "query_event"};
+  }
+  RuntimeStatus synchronize_event(int, EventHandle event) const override {
+    std::lock_guard lock(machine_->mutex);
+    machine_->busy.erase(static_cast<Event*>(event)->stream);
+    return {};
+  }
+  RuntimeStatus synchronize_device(int) const override {
+    std::lock_guard lock(machine_->mutex);
+    machine_->busy.clear();
+    return {};
+  }
+
+ private:
+  struct Event {
+    StreamHandle stream = nullptr;
+  };
+  bool fails(const char* call) const {
+    auto found = machine_->failures.find(call);
+    if (found == machine_->failures.end() || found->second == 0) return false;
+    --found->second;
+    return true;
+  }
+  static std::string text(StreamHandle handle) {
+    auto number = reinterpret_cast<std::uintptr_t>(handle) >> 8;
+    return number >= 0x1000 ? "lane" : std::to_string(number);
+  }
+
+  std::shared_ptr<FakeMachine> machine_;
+  mutable std::map<void*, std::pair<void*, std::size_t>> real_;
+  mutable std::map<void*, std::size_t> sizes_;
+  mutable std::uintptr_t next_stream_ = 0;
+};
+
+}  // namespace uvm::testing
