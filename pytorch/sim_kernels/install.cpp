@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <uvmalloc/pytorch/sim_kernels/sim_kernels.h>
+#include <uvmalloc/pytorch/sim_kernels/compute_threads.hpp>
 #include <uvmalloc/pytorch/sim_kernels/operator_plan.hpp>
 #include <uvmalloc/pytorch/sim_kernels/redirect.hpp>
 #include <uvmalloc/pytorch/sim_kernels/special_cases.hpp>
@@ -52,6 +53,7 @@ void install() {
     registrations->library.impl(special_case.name.c_str(), std::move(special_case.function));
   }
   choose_math_attention();
+  remember_compute_threads();
 
   auto& dispatcher = c10::Dispatcher::singleton();
   const auto add = [&](const c10::OperatorName& name, c10::KernelFunction kernel) {

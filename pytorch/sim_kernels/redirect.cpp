@@ -5,6 +5,7 @@
 #include <c10/cuda/CUDAFunctions.h>
 
 #include <uvmalloc/pytorch/sim_kernels/sim_kernels.h>
+#include <uvmalloc/pytorch/sim_kernels/compute_threads.hpp>
 #include <uvmalloc/pytorch/sim_kernels/cpu_alias.hpp>
 #include <uvmalloc/pytorch/sim_kernels/launch.hpp>
 #include <uvmalloc/pytorch/sim_kernels/random.hpp>
@@ -157,6 +158,7 @@ class RedirectedCall {
     // on the originals.
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const KernelScope running;
+    const ComputeThreads threads;
     op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), cpu_stack);
   }
 

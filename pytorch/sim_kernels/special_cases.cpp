@@ -99,6 +99,20 @@ TensorTriple cudnn_batch_norm_backward(const at::Tensor& input, const at::Tensor
                                         /*train=*/true, epsilon, {true, true, true});
 }
 
+// cuDNN samples bilinearly, takes zeros for what lies outside, and aligns corners.
+constexpr std::int64_t kBilinear = 0;
+constexpr std::int64_t kZeros = 0;
+
+at::Tensor cudnn_grid_sampler(const at::Tensor& self, const at::Tensor& grid) {
+  return at::grid_sampler_2d(self, grid, kBilinear, kZeros, /*align_corners=*/true);
+}
+
+TensorPair cudnn_grid_sampler_backward(const at::Tensor& self, const at::Tensor& grid,
+                                       const at::Tensor& grad_output) {
+  return at::grid_sampler_2d_backward(grad_output, self, grid, kBilinear, kZeros,
+                                      /*align_corners=*/true, {true, true});
+}
+
 bool cudnn_is_acceptable(const at::Tensor&) {
   return false;
 }
@@ -197,6 +211,8 @@ std::vector<SpecialCase> special_cases() {
   add("cudnn_convolution_relu", TORCH_FN(cudnn_convolution_relu));
   add("cudnn_batch_norm", TORCH_FN(cudnn_batch_norm));
   add("cudnn_batch_norm_backward", TORCH_FN(cudnn_batch_norm_backward));
+  add("cudnn_grid_sampler", TORCH_FN(cudnn_grid_sampler));
+  add("cudnn_grid_sampler_backward", TORCH_FN(cudnn_grid_sampler_backward));
   add("cudnn_is_acceptable", TORCH_FN(cudnn_is_acceptable));
   add("_use_cudnn_ctc_loss", TORCH_FN(use_cudnn_ctc_loss));
   add("_use_cudnn_ctc_loss.Tensor", TORCH_FN(use_cudnn_ctc_loss_tensor));

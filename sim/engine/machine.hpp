@@ -31,15 +31,15 @@ struct MemoryRange {
   std::size_t size_bytes;
 };
 
-// What the caller of a copy says about an end of it; kAny where that is for the machine to find out.
-enum class CopyEnd { kAny, kHost, kDevice };
+// What the caller of a copy says about an end of it; kUnknown where that is for the machine to find out.
+enum class CopyEnd { kUnknown, kHostMemory, kDeviceMemory };
 
 struct Copy {
   void* to;
   const void* from;
   std::size_t width_bytes;
-  CopyEnd to_end = CopyEnd::kAny;
-  CopyEnd from_end = CopyEnd::kAny;
+  CopyEnd to_end = CopyEnd::kUnknown;
+  CopyEnd from_end = CopyEnd::kUnknown;
   std::size_t rows = 1;  // of width_bytes each
   std::size_t to_pitch_bytes = 0;
   std::size_t from_pitch_bytes = 0;

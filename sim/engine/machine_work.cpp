@@ -93,8 +93,8 @@ Status Machine::resolve_end(const void* address, std::size_t bytes, CopyEnd expe
   if (user == 0) return Status::kInvalidValue;
   const AllocationRecord* record = allocations_.find(user);
   const bool is_device_only = record != nullptr && record->allocation.kind == MemoryKind::kDevice;
-  if (expected == CopyEnd::kDevice && record == nullptr) return Status::kInvalidValue;
-  if (expected == CopyEnd::kHost && is_device_only) return Status::kInvalidValue;
+  if (expected == CopyEnd::kDeviceMemory && record == nullptr) return Status::kInvalidValue;
+  if (expected == CopyEnd::kHostMemory && is_device_only) return Status::kInvalidValue;
   // Registered memory may be part of a larger piece of host memory; the others have ends that must be respected.
   if (record != nullptr && record->allocation.kind != MemoryKind::kRegistered &&
       !is_inside(*record, user, bytes)) {
@@ -110,7 +110,7 @@ int Machine::landing_place(const AllocationRecord& record, std::uintptr_t addres
   const std::size_t page = (address - record.allocation.address) / kPageBytes;
   const int preferred = record.placement->policy.at(page).preferred;
   if (preferred != kNoLocation) return preferred;
-  return end == CopyEnd::kHost ? kHost : device;
+  return end == CopyEnd::kHostMemory ? kHost : device;
 }
 
 Status Machine::place_copy_end(const End& end, const void* address, std::size_t bytes, CopyEnd expected,
@@ -182,9 +182,9 @@ Status Machine::fill(int device, StreamHandle stream, const Fill& fill, Wait wai
     const std::size_t bytes = fill.count * fill.value_bytes;
     if (bytes == 0) return Status::kOk;
     End end{};
-    Status status = resolve_end(fill.to, bytes, CopyEnd::kDevice, &end);
+    Status status = resolve_end(fill.to, bytes, CopyEnd::kDeviceMemory, &end);
     if (status == Status::kOk) {
-      status = place_copy_end(end, fill.to, bytes, CopyEnd::kDevice, target->device, true);
+      status = place_copy_end(end, fill.to, bytes, CopyEnd::kDeviceMemory, target->device, true);
     }
     if (status != Status::kOk) return status;
     timeline_.submit(*target, transfer_ns(bytes, kDeviceBytesPerNs) +

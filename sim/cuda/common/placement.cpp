@@ -25,11 +25,11 @@ int current_device() { return ThreadContext::current().device(); }
 
 std::optional<int> engine_location(Location location) {
   switch (location.type) {
-    case LocationType::kDevice:
+    case LocationType::kGpu:
       return is_visible(location.id) ? std::optional(location.id) : std::nullopt;
-    case LocationType::kHost:
-    case LocationType::kHostNuma:
-    case LocationType::kHostNumaCurrent: return kHost;
+    case LocationType::kCpu:
+    case LocationType::kCpuNode:
+    case LocationType::kCurrentCpuNode: return kHost;
     default: return std::nullopt;
   }
 }
@@ -117,7 +117,7 @@ Status prefetch_all(const Batch& batch, const Targets& targets) {
 }  // namespace
 
 Location location_of_device(int device) {
-  return device == kHostId ? Location{LocationType::kHost, 0} : Location{LocationType::kDevice, device};
+  return device == kHostId ? Location{LocationType::kCpu, 0} : Location{LocationType::kGpu, device};
 }
 
 Status advise(MemoryRange range, int advice, Location location) {
@@ -130,7 +130,7 @@ Status advise(MemoryRange range, int advice, Location location) {
   const auto place = engine_location(location);
   if (!place) return Status::kInvalidDevice;
   const bool names_a_node =
-      location.type == LocationType::kHostNuma || location.type == LocationType::kHostNumaCurrent;
+      location.type == LocationType::kCpuNode || location.type == LocationType::kCurrentCpuNode;
   if (names_a_node && request != Advice::kSetPreferredLocation) return Status::kInvalidValue;
   return Machine::instance().advise(range, request, *place);
 }

@@ -8,7 +8,7 @@
 
 namespace uvmsim::cuda {
 
-enum class LocationType { kInvalid = 0, kDevice = 1, kHost = 2, kHostNuma = 3, kHostNumaCurrent = 4 };
+enum class LocationType { kNowhere = 0, kGpu = 1, kCpu = 2, kCpuNode = 3, kCurrentCpuNode = 4 };
 
 struct Location {
   LocationType type;

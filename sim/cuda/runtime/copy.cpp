@@ -14,11 +14,11 @@ struct Ends {
 
 bool read_kind(cudaMemcpyKind kind, Ends* out) {
   switch (kind) {
-    case cudaMemcpyHostToHost: *out = {CopyEnd::kHost, CopyEnd::kHost}; return true;
-    case cudaMemcpyHostToDevice: *out = {CopyEnd::kDevice, CopyEnd::kHost}; return true;
-    case cudaMemcpyDeviceToHost: *out = {CopyEnd::kHost, CopyEnd::kDevice}; return true;
-    case cudaMemcpyDeviceToDevice: *out = {CopyEnd::kDevice, CopyEnd::kDevice}; return true;
-    case cudaMemcpyDefault: *out = {CopyEnd::kAny, CopyEnd::kAny}; return true;
+    case cudaMemcpyHostToHost: *out = {CopyEnd::kHostMemory, CopyEnd::kHostMemory}; return true;
+    case cudaMemcpyHostToDevice: *out = {CopyEnd::kDeviceMemory, CopyEnd::kHostMemory}; return true;
+    case cudaMemcpyDeviceToHost: *out = {CopyEnd::kHostMemory, CopyEnd::kDeviceMemory}; return true;
+    case cudaMemcpyDeviceToDevice: *out = {CopyEnd::kDeviceMemory, CopyEnd::kDeviceMemory}; return true;
+    case cudaMemcpyDefault: *out = {CopyEnd::kUnknown, CopyEnd::kUnknown}; return true;
   }
   return false;
 }

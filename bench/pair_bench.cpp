@@ -1,0 +1,60 @@
+// Allocate and free of one size, served by the cache, through the public entry points: statistics, page map and
+// storage records are on, and the free gets the pointer alone. Runs on whatever CUDA device is visible; on the
+// simulated one, LD_LIBRARY_PATH names the stand-ins.
+#include <benchmark/benchmark.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+
+#include <uvmalloc/allocator/caching_managed_allocator.hpp>
+#include <uvmalloc/runtime/registry.hpp>
+
+namespace {
+
+uvm::CachingManagedAllocator& allocator() {
+  static const auto instance = [] {
+    uvm::RuntimeChoice choice = uvm::open_runtime("auto");
+    if (choice.runtime == nullptr) {
+      std::fprintf(stderr, "pair_bench: %s\n", choice.reason.c_str());
+      std::exit(1);
+    }
+    return std::make_unique<uvm::CachingManagedAllocator>(std::move(choice.runtime), uvm::Configuration{});
+  }();
+  return *instance;
+}
+
+void cache_hit_pair(benchmark::State& state, uvm::Facade facade) {
+  auto size_bytes = static_cast<std::size_t>(state.range(0));
+  uvm::CachingManagedAllocator& ours = allocator();
+  ours.free(ours.allocate(facade, 0, size_bytes));
+  for (auto _ : state) {
+    void* block = ours.allocate(facade, 0, size_bytes);
+    benchmark::DoNotOptimize(block);
+    ours.free(block);
+  }
+}
+
+void device_pair(benchmark::State& state) { cache_hit_pair(state, uvm::Facade::kDevice); }
+void host_pair(benchmark::State& state) { cache_hit_pair(state, uvm::Facade::kHost); }
+
+void malloc_pair(benchmark::State& state) {
+  for (auto _ : state) {
+    void* block = std::malloc(static_cast<std::size_t>(state.range(0)));
+    benchmark::DoNotOptimize(block);
+    std::free(block);
+  }
+}
+
+constexpr long kSizes[] = {512, 64 << 10, 2 << 20, 20 << 20, 256 << 20};
+
+void sizes(benchmark::internal::Benchmark* benchmark) {
+  for (long size : kSizes) benchmark->Arg(size);
+}
+
+}  // namespace
+
+BENCHMARK(device_pair)->Apply(sizes);
+BENCHMARK(host_pair)->Apply(sizes);
+BENCHMARK(malloc_pair)->Apply(sizes);
+BENCHMARK_MAIN();

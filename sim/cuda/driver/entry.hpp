@@ -1,0 +1,60 @@
+// How every entry point of the stand-in driver library begins and ends. CU_API declares one; it starts with
+// CU_ENTER_ANYTIME (count, failures on demand, forked child), CU_ENTER (also: cuInit has been called) or
+// CU_ENTER_CONTEXT (also: `device` is that of the current context).
+//
+// cuda.h gives several functions two names by a macro; the macros are taken away here, because both names are defined.
+#pragma once
+
+#include <cuda.h>
+
+#include <uvmalloc/sim/cuda/common/entry_point.hpp>
+#include <uvmalloc/sim/cuda/common/visible_devices.hpp>
+#include <uvmalloc/sim/engine/initialization.hpp>
+#include <uvmalloc/sim/engine/machine.hpp>
+#include <uvmalloc/sim/engine/status.hpp>
+#include <uvmalloc/sim/engine/thread_context.hpp>
+
+#undef cuCtxPopCurrent
+#undef cuCtxPushCurrent
+#undef cuDevicePrimaryCtxRelease
+#undef cuDevicePrimaryCtxReset
+#undef cuDevicePrimaryCtxSetFlags
+#undef cuDeviceGetUuid
+#undef cuEventDestroy
+#undef cuEventElapsedTime
+#undef cuGetProcAddress
+#undef cuMemAdvise
+#undef cuMemPrefetchAsync
+#undef cuStreamDestroy
+#undef cuStreamGetCaptureInfo
+#undef cuStreamGetCtx
+
+namespace uvmsim::cuda {
+
+CUresult finish(Status status);
+
+// The primary context of a device, and back (-1 for no context or a foreign one).
+CUcontext context_of(int device);
+int device_of(CUcontext context);
+
+inline Machine& machine() { return Machine::instance(); }
+
+inline void* as_pointer(CUdeviceptr address) { return reinterpret_cast<void*>(address); }
+
+}  // namespace uvmsim::cuda
+
+#define CU_API extern "C" UVMSIM_EXPORT CUresult
+
+#define CU_ENTER_ANYTIME                                      \
+  UVMSIM_CALL_RECORD;                                         \
+  if (const auto refused = uvmsim::cuda::refuse(call_record)) \
+  return static_cast<CUresult>(*refused)
+
+#define CU_ENTER    \
+  CU_ENTER_ANYTIME; \
+  if (!uvmsim::is_initialized()) return CUDA_ERROR_NOT_INITIALIZED
+
+#define CU_ENTER_CONTEXT                                             \
+  CU_ENTER;                                                          \
+  const int device = uvmsim::ThreadContext::current().context();     \
+  if (device == uvmsim::kNoContext) return CUDA_ERROR_INVALID_CONTEXT

@@ -1,0 +1,15 @@
+// The end of every generated entry point of the driver library.
+#include <uvmalloc/sim/cuda/driver/entry.hpp>
+
+extern "C" int uvmsim_driver_not_implemented(void** record, const char* name);
+
+int uvmsim_driver_not_implemented(void** record, const char* name) {
+  auto* call = static_cast<uvmsim::CallRecord*>(__atomic_load_n(record, __ATOMIC_ACQUIRE));
+  if (call == nullptr) {
+    call = &uvmsim::CallTable::instance().record(name);
+    __atomic_store_n(record, call, __ATOMIC_RELEASE);
+  }
+  if (const auto refused = uvmsim::cuda::refuse(*call)) return *refused;
+  call->not_implemented();
+  return CUDA_ERROR_NOT_SUPPORTED;
+}

@@ -1,0 +1,165 @@
+// Streams. There is no capture in this version: every stream answers that it is not capturing.
+#include <algorithm>
+#include <utility>
+
+#include <uvmalloc/sim/cuda/driver/entry.hpp>
+
+using namespace uvmsim;
+using namespace uvmsim::cuda;
+
+namespace {
+
+CUresult create(int device, CUstream* out, unsigned flags, int priority) {
+  if (out == nullptr || (flags & ~unsigned{CU_STREAM_NON_BLOCKING}) != 0) return CUDA_ERROR_INVALID_VALUE;
+  *out = static_cast<CUstream>(machine().create_stream(device, flags, (flags & CU_STREAM_NON_BLOCKING) == 0,
+                                                       std::clamp(priority, -5, 0)));
+  return CUDA_SUCCESS;
+}
+
+// Answers about a stream, or an invalid handle.
+template <class Answer>
+CUresult ask(int device, CUstream stream, Answer answer) {
+  const auto found = machine().find_stream(device, stream);
+  if (!found) return CUDA_ERROR_INVALID_HANDLE;
+  answer(*found);
+  return CUDA_SUCCESS;
+}
+
+template <class... Pointer>
+void write_nulls(Pointer*... out) {
+  ((out != nullptr ? void(*out = {}) : void()), ...);
+}
+
+}  // namespace
+
+CU_API cuStreamCreate(CUstream* stream, unsigned flags) {
+  CU_ENTER_CONTEXT;
+  return create(device, stream, flags, 0);
+}
+
+CU_API cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int priority) {
+  CU_ENTER_CONTEXT;
+  return create(device, stream, flags, priority);
+}
+
+CU_API cuStreamDestroy_v2(CUstream stream) {
+  CU_ENTER;
+  return finish(machine().destroy_stream(stream));
+}
+
+CU_API cuStreamQuery(CUstream stream) {
+  CU_ENTER_CONTEXT;
+  return finish(machine().query_stream(device, stream));
+}
+
+CU_API cuStreamSynchronize(CUstream stream) {
+  CU_ENTER_CONTEXT;
+  return finish(machine().wait_for_stream(device, stream));
+}
+
+CU_API cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
+  CU_ENTER_CONTEXT;
+  return finish(machine().make_stream_wait(device, stream, event));
+}
+
+CU_API cuStreamGetPriority(CUstream stream, int* priority) {
+  CU_ENTER_CONTEXT;
+  return ask(device, stream, [&](const Stream& found) { *priority = found.priority; });
+}
+
+CU_API cuStreamGetFlags(CUstream stream, unsigned* flags) {
+  CU_ENTER_CONTEXT;
+  return ask(device, stream, [&](const Stream& found) { *flags = found.flags; });
+}
+
+CU_API cuStreamGetId(CUstream stream, unsigned long long* id) {
+  CU_ENTER_CONTEXT;
+  return ask(device, stream, [&](const Stream& found) { *id = found.id; });
+}
+
+CU_API cuStreamGetDevice(CUstream stream, CUdevice* out_device) {
+  CU_ENTER_CONTEXT;
+  return ask(device, stream, [&](const Stream& found) { *out_device = found.device; });
+}
+
+CU_API cuStreamGetCtx(CUstream stream, CUcontext* context) {
+  CU_ENTER_CONTEXT;
+  return ask(device, stream, [&](const Stream& found) { *context = context_of(found.device); });
+}
+
+CU_API cuStreamGetCtx_v2(CUstream stream, CUcontext* context, CUgreenCtx* green) {
+  CU_ENTER_CONTEXT;
+  return ask(device, stream, [&](const Stream& found) {
+    *context = context_of(found.device);
+    write_nulls(green);
+  });
+}
+
+CU_API cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
+  CU_ENTER_CONTEXT;
+  return ask(device, stream, [&](const Stream&) { *status = CU_STREAM_CAPTURE_STATUS_NONE; });
+}
+
+CU_API cuStreamGetCaptureInfo(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id) {
+  CU_ENTER_CONTEXT;
+  return ask(device, stream, [&](const Stream&) {
+    *status = CU_STREAM_CAPTURE_STATUS_NONE;
+    write_nulls(id);
+  });
+}
+
+CU_API cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
+                                 const CUgraphNode** dependencies, size_t* count) {
+  CU_ENTER_CONTEXT;
+  return ask(device, stream, [&](const Stream&) {
+    *status = CU_STREAM_CAPTURE_STATUS_NONE;
+    write_nulls(id, graph, dependencies, count);
+  });
+}
+
+CU_API cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
+                                 const CUgraphNode** dependencies, const CUgraphEdgeData** edges, size_t* count) {
+  CU_ENTER_CONTEXT;
+  return ask(device, stream, [&](const Stream&) {
+    *status = CU_STREAM_CAPTURE_STATUS_NONE;
+    write_nulls(id, graph, dependencies, edges, count);
+  });
+}
+
+CU_API cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
+  CU_ENTER;
+  thread_local CUstreamCaptureMode current = CU_STREAM_CAPTURE_MODE_GLOBAL;
+  if (mode == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  std::swap(*mode, current);
+  return CUDA_SUCCESS;
+}
+
+CU_API cuStreamAttachMemAsync(CUstream stream, CUdeviceptr address, size_t, unsigned) {
+  CU_ENTER_CONTEXT;
+  const auto allocation = machine().find(as_pointer(address));
+  if (!allocation || allocation->kind != MemoryKind::kManaged) return CUDA_ERROR_INVALID_VALUE;
+  return ask(device, stream, [](const Stream&) {});  // no effect with concurrent managed access
+}
+
+// Like all work, host functions take effect at once, on the calling thread, before the call returns.
+CU_API cuLaunchHostFunc(CUstream stream, CUhostFn function, void* argument) {
+  CU_ENTER_CONTEXT;
+  if (function == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (!machine().find_stream(device, stream)) return CUDA_ERROR_INVALID_HANDLE;
+  function(argument);
+  return CUDA_SUCCESS;
+}
+
+CU_API cuStreamAddCallback(CUstream stream, CUstreamCallback callback, void* argument, unsigned flags) {
+  CU_ENTER_CONTEXT;
+  if (callback == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (!machine().find_stream(device, stream)) return CUDA_ERROR_INVALID_HANDLE;
+  callback(stream, CUDA_SUCCESS, argument);
+  return CUDA_SUCCESS;
+}
+
+// Written at once, like all data.
+CU_API cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned) {
+  CU_ENTER_CONTEXT;
+  return finish(machine().fill(device, stream, {as_pointer(address), 1, value, sizeof value}, Wait::kNo));
+}

@@ -1,0 +1,144 @@
+// What every DeviceRuntime must do.
+#include <cstring>
+#include <thread>
+
+#include "conformance/runtimes.hpp"
+
+namespace uvm {
+namespace {
+
+constexpr std::size_t kMiB = 1u << 20;
+
+class RuntimeConformance : public ::testing::TestWithParam<const char*> {
+ protected:
+  std::unique_ptr<DeviceRuntime> runtime = testing::open(GetParam());
+
+  char* managed(std::size_t size_bytes) {
+    void* address = nullptr;
+    RuntimeStatus status = runtime->allocate_managed(0, size_bytes, &address);
+    EXPECT_TRUE(status.ok()) << status.text();
+    return static_cast<char*>(address);
+  }
+};
+
+TEST_P(RuntimeConformance, ItHasItsNameAndADeviceThatUvmallocCanUse) {
+  EXPECT_EQ(runtime->name(), GetParam());
+  ASSERT_GE(runtime->device_count(), 1);
+  DeviceDescription description;
+  ASSERT_TRUE(runtime->describe(0, &description).ok());
+  EXPECT_FALSE(description.name.empty());
+  EXPECT_GT(description.total_bytes, 0u);
+  EXPECT_TRUE(description.capabilities.concurrent_managed_access);
+}
+
+TEST_P(RuntimeConformance, LargeManagedMemoryIsAlignedReadableAndWritableByTheHost) {
+  char* memory = managed(8 * kMiB);
+  EXPECT_EQ(address_of(memory) % kPageBytes, 0u);
+  std::memset(memory, 7, 8 * kMiB);
+  EXPECT_EQ(memory[8 * kMiB - 1], 7);
+  EXPECT_TRUE(runtime->free_managed(0, memory).ok());
+}
+
+TEST_P(RuntimeConformance, HintsKeepTheBytes) {
+  char* memory = managed(4 * kMiB);
+  std::memset(memory, 9, 4 * kMiB);
+  StreamHandle stream = nullptr;
+  ASSERT_TRUE(runtime->create_stream(0, &stream).ok());
+  EXPECT_TRUE(runtime->advise(0, memory, 4 * kMiB, Advice::kSetPreferredLocation, Place::device(0)).ok());
+  EXPECT_TRUE(runtime->prefetch(0, memory, 4 * kMiB, Place::device(0), stream).ok());
+  EXPECT_TRUE(runtime->prefetch(0, memory, 4 * kMiB, Place::host(), stream).ok());
+  EXPECT_TRUE(runtime->advise(0, memory, 4 * kMiB, Advice::kSetAccessedBy, Place::device(0)).ok());
+  EXPECT_TRUE(runtime->advise(0, memory, 4 * kMiB, Advice::kUnsetPreferredLocation, Place::host()).ok());
+  EXPECT_TRUE(runtime->synchronize_stream(0, stream).ok());
+  EXPECT_EQ(memory[0], 9);
+  EXPECT_EQ(memory[4 * kMiB - 1], 9);
+  EXPECT_TRUE(runtime->destroy_stream(0, stream).ok());
+  runtime->free_managed(0, memory);
+}
+
+TEST_P(RuntimeConformance, CopiesReachTheirDestination) {
+  char* from = managed(2 * kMiB);
+  char* to = managed(2 * kMiB);
+  std::memset(from, 3, 2 * kMiB);
+  EXPECT_TRUE(runtime->copy(0, to, from, 2 * kMiB, nullptr).ok());
+  EXPECT_TRUE(runtime->synchronize_stream(0, nullptr).ok());
+  EXPECT_EQ(to[2 * kMiB - 1], 3);
+  runtime->free_managed(0, from);
+  runtime->free_managed(0, to);
+}
+
+TEST_P(RuntimeConformance, AnEventOfAnIdleStreamIsComplete) {
+  StreamHandle stream = nullptr;
+  EventHandle event = nullptr;
+  ASSERT_TRUE(runtime->create_stream(0, &stream).ok());
+  ASSERT_TRUE(runtime->create_event(0, &event).ok());
+  EXPECT_TRUE(runtime->record_event(0, event, stream).ok());
+  EXPECT_TRUE(runtime->stream_wait_event(0, nullptr, event).ok());
+  EXPECT_TRUE(runtime->synchronize_event(0, event).ok());
+  EXPECT_TRUE(runtime->query_event(0, event).ok());
+  EXPECT_TRUE(runtime->destroy_event(0, event).ok());
+  EXPECT_TRUE(runtime->destroy_stream(0, stream).ok());
+}
+
+TEST_P(RuntimeConformance, NothingIsCapturing) {
+  bool capturing = true;
+  EXPECT_TRUE(runtime->is_capturing(0, nullptr, &capturing).ok());
+  EXPECT_FALSE(capturing);
+}
+
+TEST_P(RuntimeConformance, MoreThanThereIsIsOutOfMemoryAndNothingElse) {
+  void* address = nullptr;
+  RuntimeStatus status = runtime->allocate_managed(0, std::size_t{1} << 46, &address);
+  EXPECT_EQ(status.error, RuntimeError::kOutOfMemory) << status.text();
+}
+
+TEST_P(RuntimeConformance, MemoryThatIsNotItsOwnIsRefused) {
+  int local = 0;
+  EXPECT_FALSE(runtime->free_managed(0, &local).ok());
+}
+
+TEST_P(RuntimeConformance, AThreadThatNeverUsedTheDeviceMayFree) {
+  char* memory = managed(2 * kMiB);
+  std::thread([&] { EXPECT_TRUE(runtime->free_managed(0, memory).ok()); }).join();
+}
+
+INSTANTIATE_TEST_SUITE_P(Runtimes, RuntimeConformance, ::testing::ValuesIn(testing::kRuntimes),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST(RuntimeRegistry, AnUnknownNameSaysWhichThereAre) {
+  RuntimeChoice choice = open_runtime("abacus");
+  EXPECT_EQ(choice.runtime, nullptr);
+  EXPECT_NE(choice.reason.find("abacus"), std::string::npos);
+  EXPECT_NE(choice.reason.find("cuda"), std::string::npos);
+}
+
+TEST(RuntimeRegistry, ANameIsTakenOnceAndAutoNever) {
+  auto none = [](std::string*) -> std::unique_ptr<DeviceRuntime> { return nullptr; };
+  EXPECT_FALSE(add_runtime("cuda", none));
+  EXPECT_FALSE(add_runtime("auto", none));
+  EXPECT_FALSE(add_runtime("", none));
+  EXPECT_FALSE(add_runtime("empty", nullptr));
+}
+
+TEST(CudaRuntime, ADeviceThatDoesNotExistIsNamedSo) {
+  auto runtime = testing::open("cuda");
+  void* address = nullptr;
+  EXPECT_EQ(runtime->allocate_managed(99, 4096, &address).error, RuntimeError::kNoDevice);
+  EXPECT_EQ(runtime->allocate_managed(-1, 4096, &address).error, RuntimeError::kNoDevice);
+}
+
+TEST(CudaRuntime, PointersAreTold) {
+  auto runtime = testing::open("cuda");
+  void* address = nullptr;
+  ASSERT_TRUE(runtime->allocate_managed(0, 4096, &address).ok());
+  PointerAttributes attributes;
+  EXPECT_TRUE(runtime->pointer_attributes(address, &attributes).ok());
+  EXPECT_EQ(attributes.kind, PointerKind::kManaged);
+  EXPECT_EQ(attributes.device, 0);
+  EXPECT_TRUE(runtime->pointer_attributes(&attributes, &attributes).ok());
+  EXPECT_EQ(attributes.kind, PointerKind::kUnknown);
+  runtime->free_managed(0, address);
+}
+
+}  // namespace
+}  // namespace uvm

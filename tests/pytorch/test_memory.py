@@ -1,0 +1,133 @@
+"""What torch tells about memory, and what happens when there is none left."""
+
+from __future__ import annotations
+
+from tests.pytorch.conftest import Simulate
+
+TRAIN = """
+import torch, torch.nn as nn
+torch.manual_seed(0)
+model = nn.Sequential(*[nn.Linear(1024, 1024) for _ in range(12)]).to('cuda')
+optimizer = torch.optim.AdamW(model.parameters())
+batch = torch.randn(256, 1024, generator=torch.Generator().manual_seed(1)).to('cuda')
+for step in range(4):
+    optimizer.zero_grad()
+    loss = model(batch).square().mean()
+    loss.backward()
+    optimizer.step()
+    print(loss.item().hex())
+"""
+
+
+def test_a_model_half_again_as_large_as_the_device_trains_to_the_same_losses(
+    simulate: Simulate,
+) -> None:
+    ample = simulate(TRAIN).check()
+    footprint = ample.report["facades"]["device"]["peak_bytes"]
+    capacity = str(footprint * 2 // 3 >> 21 << 21)
+    native = simulate(TRAIN, native=True, capacity=capacity)
+    assert native.returncode != 0 and "OutOfMemoryError" in native.stderr
+    small = simulate(TRAIN, capacity=capacity).check()
+    assert small.stdout == ample.stdout == simulate(TRAIN, native=True).check().stdout
+    assert small.sim["evicted_chunks"] > 0
+
+
+def test_beyond_a_hard_budget_the_error_is_caught_and_the_program_goes_on(
+    simulate: Simulate,
+) -> None:
+    run = simulate(
+        """
+import torch
+weight = torch.ones(1024, 1024, device='cuda')
+size = 1 << 16
+while True:
+    try:
+        result = torch.ones(size, 1024, device='cuda') @ weight
+        break
+    except torch.OutOfMemoryError as error:
+        assert 'UVMALLOC_BUDGET' in str(error) and 'budget of 256 MiB' in str(error), error
+        size //= 2
+print(size, weight.sum().item(), result[0, 0].item())
+""",
+        budget="256MiB",
+    ).check()
+    assert run.stdout == "16384 1048576.0 1024.0\n"
+    assert run.report["out_of_memory"] == 2
+    assert run.report["peak_touched_bytes"] <= 256 << 20
+
+
+def test_torch_memory_figures_are_filled(simulate: Simulate) -> None:
+    simulate("""
+import torch
+x = torch.empty(3 << 20, dtype=torch.uint8, device='cuda')
+assert torch.cuda.memory_allocated() == 4 << 20
+assert torch.cuda.max_memory_allocated() == 4 << 20
+assert torch.cuda.memory_reserved() >= 4 << 20
+y = torch.empty(100, dtype=torch.uint8, device='cuda')
+stats = torch.cuda.memory_stats()
+assert stats['allocated_bytes.small_pool.current'] == 512
+assert stats['requested_bytes.all.current'] == (3 << 20) + 100
+assert stats['allocation.all.current'] == 2
+segments = torch.cuda.memory_snapshot()
+assert sum(s['allocated_size'] for s in segments) == (4 << 20) + 512
+del x, y
+torch.cuda.empty_cache()
+assert torch.cuda.memory_allocated() == 0 and torch.cuda.memory_reserved() == 0
+torch.cuda.reset_peak_memory_stats()
+assert torch.cuda.max_memory_allocated() == 0
+pinned = torch.empty(1 << 20, pin_memory=True)
+assert torch.cuda.host_memory_stats()['active_bytes.current'] == 4 << 20
+torch.cuda.memory_summary()
+""").check()
+
+
+def test_record_stream_holds_a_block_until_the_stream_is_through(simulate: Simulate) -> None:
+    simulate("""
+import torch
+side = torch.cuda.Stream()
+x = torch.empty(1 << 20, device='cuda')
+address = x.data_ptr()
+with torch.cuda.stream(side):
+    torch.cuda._sleep(100_000_000)
+x.record_stream(side)
+del x
+y = torch.empty(1 << 20, device='cuda')
+assert y.data_ptr() != address
+side.synchronize()
+z = torch.empty(1 << 20, device='cuda')
+assert z.data_ptr() == address
+""").check()
+
+
+def test_a_pinned_block_that_a_copy_still_reads_is_not_used_again(simulate: Simulate) -> None:
+    simulate("""
+import torch
+device = torch.empty(1 << 20, device='cuda')
+x = torch.empty(1 << 20, pin_memory=True)
+address = x.data_ptr()
+torch.cuda._sleep(100_000_000)
+device.copy_(x, non_blocking=True)
+del x
+y = torch.empty(1 << 20, pin_memory=True)
+assert y.data_ptr() != address
+torch.cuda.synchronize()
+z = torch.empty(1 << 20, pin_memory=True)
+assert z.data_ptr() == address
+""").check()
+
+
+def test_what_is_not_there_yet_says_so(simulate: Simulate) -> None:
+    simulate("""
+import torch
+x = torch.ones(1 << 20, device='cuda')
+for ask in (lambda: torch.cuda.set_per_process_memory_fraction(0.5),
+            lambda: torch.cuda.memory._record_memory_history(),
+            lambda: x.share_memory_().untyped_storage()._share_cuda_()):
+    try:
+        ask()
+    except (RuntimeError, NotImplementedError) as error:
+        assert 'uvmalloc' in str(error), error
+    else:
+        raise AssertionError('silently accepted')
+assert x.sum().item() == 1 << 20
+""").check()

@@ -1,0 +1,274 @@
+"""Device moves: what shares, what copies and why, and that nobody can tell the difference."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.pytorch.conftest import Simulate
+
+PRELUDE = """
+import json, torch
+def report():
+    return json.loads(torch.ops.uvmalloc.report())
+def copied():
+    return {k: v["count"] for k, v in report()["copies_by_moves"]["by_reason"].items()}
+torch.cuda.init()
+"""
+
+
+def program(body: str) -> str:
+    return PRELUDE + body
+
+
+def test_a_move_there_and_back_copies_nothing(simulate: Simulate) -> None:
+    run = simulate(
+        program("""
+x = torch.arange(1 << 20, dtype=torch.float32)
+y = x.to('cuda')
+z = y.cpu()
+assert torch.equal(x, z) and y.is_cuda and z.device.type == 'cpu'
+""")
+    ).check()
+    moves = run.report["moves"]
+    assert (moves["host_to_device"], moves["device_to_host"]) == (1, 1)
+    assert run.report["copies_by_moves"]["count"] == 0
+    assert run.sim["copy_bytes"] == 0
+    assert run.report["prefetches"]["sent"] >= 2
+
+
+def test_writes_on_either_side_are_seen_on_that_side_only(simulate: Simulate) -> None:
+    simulate(
+        program("""
+for side in ('host', 'device'):
+    x = torch.zeros(1 << 20)
+    y = x.to('cuda')
+    (x if side == 'host' else y).add_(1)
+    assert x.sum().item() == (1 << 20 if side == 'host' else 0), side
+    assert y.sum().item() == (0 if side == 'host' else 1 << 20), side
+made = report()['materializations']
+assert made['copies'] == 2 and made['bytes'] == 2 * (4 << 20), made
+""")
+    ).check()
+
+
+def test_when_the_source_is_gone_the_writer_copies_nothing(simulate: Simulate) -> None:
+    run = simulate(
+        program("""
+y = torch.zeros(1 << 20).to('cuda')
+y.add_(1)
+assert y.sum().item() == 1 << 20
+z = y.cpu()
+del y
+z.add_(1)
+assert z[0].item() == 2
+""")
+    ).check()
+    assert run.report["materializations"] == {"copies": 0, "bytes": 0, "steals": 2}
+
+
+def test_the_host_waits_for_the_device_before_it_writes_in_place(simulate: Simulate) -> None:
+    """The device side of a shared block is gone, but its stream may still be reading."""
+    run = simulate(
+        program("""
+x = torch.zeros(1 << 20)
+y = x.to('cuda')
+torch.cuda._sleep(50_000_000)
+done = torch.cuda.Event()
+done.record()
+assert not done.query()
+del y
+x.add_(1)
+assert done.query(), 'the host wrote while the stream was busy'
+""")
+    ).check()
+    assert run.report["materializations"]["steals"] == 1
+
+
+@pytest.mark.parametrize(
+    "export",
+    [
+        "a = x.numpy(); write = lambda: a.__setitem__(0, 42)",
+        "d = torch.from_dlpack(x); write = lambda: d.__setitem__(0, 42)",
+        "p = x.data_ptr(); import ctypes; "
+        "write = lambda: ctypes.memmove(p, ctypes.byref(ctypes.c_float(42)), 4)",
+        "p = x.untyped_storage().data_ptr(); import ctypes; "
+        "write = lambda: ctypes.memmove(p, ctypes.byref(ctypes.c_float(42)), 4)",
+        "import numpy; a = numpy.asarray(x); write = lambda: a.__setitem__(0, 42)",
+    ],
+    ids=["numpy", "dlpack", "data_ptr", "storage_data_ptr", "array"],
+)
+def test_a_tensor_whose_pointer_has_left_is_copied(simulate: Simulate, export: str) -> None:
+    run = simulate(
+        program(f"""
+x = torch.zeros(1 << 20)
+{export}
+y = x.to('cuda')
+write()
+assert x[0].item() == 42
+assert y[0].item() == 0, 'the exported pointer reached the moved tensor'
+""")
+    ).check()
+    reasons = run.report["copies_by_moves"]["by_reason"]
+    assert reasons == {
+        "exported_pointer": {"count": 1, "bytes": 4 << 20, "bytes_at_or_above_threshold": 4 << 20}
+    }
+
+
+def test_an_export_after_the_move_gets_bytes_of_its_own(simulate: Simulate) -> None:
+    simulate(
+        program("""
+x = torch.zeros(1 << 20)
+y = x.to('cuda')
+a = x.numpy()
+a[0] = 42
+assert x[0].item() == 42 and y[0].item() == 0
+""")
+    ).check()
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        ("torch.zeros(1000)", "small_block"),
+        ("torch.zeros(1 << 21)[: 1 << 20]", "partial_storage"),
+        ("torch.zeros(1 << 20, 2)[:, 0]", "layout"),
+        ("torch.from_numpy(__import__('numpy').zeros(1 << 20))", "foreign_memory"),
+        ("torch.frombuffer(bytearray(1 << 22), dtype=torch.float32)", "foreign_memory"),
+        ("torch.zeros(1 << 20).share_memory_()", "foreign_memory"),
+    ],
+)
+def test_what_cannot_be_shared_is_copied_and_counted(
+    simulate: Simulate, make: str, reason: str
+) -> None:
+    run = simulate(
+        program(f"""
+x = {make}
+x.fill_(3)
+y = x.to('cuda')
+x.fill_(4)
+assert y.is_cuda and y.float().mean().item() == 3 and y.shape == x.shape
+assert copied() == {{{reason!r}: 1}}, copied()
+""")
+    ).check()
+    assert run.report["moves"]["total"] == 0
+
+
+def test_a_conversion_in_the_same_call_copies(simulate: Simulate) -> None:
+    run = simulate(
+        program("""
+x = torch.full((1 << 20,), 1.5)
+y = x.to('cuda', torch.float64)
+assert y.dtype == torch.float64 and y.sum().item() == 1.5 * (1 << 20)
+z = x.to('cuda', copy=True)
+z.add_(1)
+assert x[0].item() == 1.5
+""")
+    ).check()
+    assert "conversion" in run.report["copies_by_moves"]["by_reason"]
+
+
+@pytest.mark.parametrize("setting", [{"UVMALLOC_MOVE": "copy"}, {"UVMALLOC_POLICY": "off"}])
+def test_moves_can_be_switched_to_copies(simulate: Simulate, setting: dict[str, str]) -> None:
+    run = simulate(
+        program("""
+x = torch.ones(1 << 20)
+assert x.to('cuda').sum().item() == 1 << 20
+"""),
+        environment=setting,
+    ).check()
+    assert run.report["moves"]["total"] == 0
+    assert list(run.report["copies_by_moves"]["by_reason"]) == ["mode"]
+
+
+def test_the_driver_policy_moves_without_hints(simulate: Simulate) -> None:
+    run = simulate(
+        program("""
+x = torch.ones(1 << 20)
+assert x.to('cuda').sum().item() == 1 << 20
+"""),
+        policy="driver",
+    ).check()
+    assert run.report["moves"]["total"] == 1
+    assert run.report["prefetches"]["sent"] == 0
+    assert run.report["advice"]["sent"] == 0
+    assert run.sim["prefetch_calls"] == 0
+
+
+def test_modules_move_and_train(simulate: Simulate) -> None:
+    """Parameters move without copies, gradients flow through `.to`."""
+    run = simulate(
+        program("""
+import torch.nn as nn
+model = nn.Sequential(nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 512)).to('cuda')
+x = torch.randn(512, 512, requires_grad=True)
+loss = model(x.to('cuda')).square().mean()
+loss.backward()
+assert x.grad is not None and x.grad.device.type == 'cpu' and x.grad.abs().sum() > 0
+state = {k: v.cpu() for k, v in model.state_dict().items()}
+torch.optim.SGD(model.parameters(), lr=0.1).step()
+assert not torch.equal(state['0.weight'], model[0].weight.cpu())
+torch.ops.uvmalloc.check_invariants()
+""")
+    ).check()
+    assert run.report["copies_by_moves"]["bytes_at_or_above_threshold"] == 0
+    assert run.report["moves"]["host_to_device"] >= 3
+
+
+def test_a_loaded_checkpoint_moves(simulate: Simulate, tmp_path: object) -> None:
+    run = simulate(
+        program("""
+import io
+buffer = io.BytesIO()
+torch.save({'w': torch.ones(1 << 20)}, buffer)
+buffer.seek(0)
+w = torch.load(buffer)['w'].to('cuda')
+w.add_(1)
+assert w.sum().item() == 2 << 20
+""")
+    ).check()
+    assert run.report["copies_by_moves"]["bytes_at_or_above_threshold"] == 0
+
+
+def test_the_wrong_device_is_the_stock_error(simulate: Simulate) -> None:
+    body = """
+import torch
+try:
+    torch.zeros(1 << 20).to('cuda:7')
+except Exception as error:
+    print(type(error).__name__)
+"""
+    native = simulate(body, native=True).check()
+    ours = simulate(body).check()
+    assert ours.stdout == native.stdout != ""
+
+
+def test_between_devices_the_bytes_are_copied(simulate: Simulate) -> None:
+    run = simulate(
+        program("""
+x = torch.ones(1 << 20).to('cuda:0')
+y = x.to('cuda:1')
+x.add_(1)
+assert y.device.index == 1 and y.sum().item() == 1 << 20
+assert copied() == {'device_to_device': 1}
+"""),
+        devices=2,
+    ).check()
+    assert run.report["moves"]["total"] == 1
+
+
+def test_a_non_blocking_copy_from_managed_host_memory_may_be_overwritten(
+    simulate: Simulate,
+) -> None:
+    """Stock stages pageable memory: when the call returns, the source is the caller's again."""
+    simulate(
+        program("""
+x = torch.zeros(1 << 20)
+x.numpy()
+torch.cuda._sleep(50_000_000)
+y = x.to('cuda', non_blocking=True)
+done = torch.cuda.Event(); done.record()
+assert done.query(), 'the copy may still be reading'
+x.fill_(9)
+assert y.sum().item() == 0
+""")
+    ).check()
