@@ -3,8 +3,8 @@
     python train_cnn.py                # on the GPU
     python train_cnn.py --device cpu   # the same losses, up to rounding
 
-The images are enlarged on the CPU, held as CPU tensors, read by forked DataLoader workers into pinned memory and
-moved to the device without blocking.
+The images are enlarged on the CPU, held as CPU tensors, read by forked DataLoader workers into
+pinned memory and moved to the device without blocking.
 """
 
 from __future__ import annotations

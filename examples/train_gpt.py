@@ -4,8 +4,9 @@
     python train_gpt.py --device cpu          # the same losses, up to rounding
     python train_gpt.py --batch-size 256 --catch-oom
 
-The corpus and the model are made on the CPU and moved with `.to(device)`; batches are slices of the corpus on the
-device. Indices come from a CPU generator and there is no dropout, so no device random numbers are involved.
+The corpus and the model are made on the CPU and moved with `.to(device)`; batches are slices of
+the corpus on the device. Indices come from a CPU generator and there is no dropout, so no device
+random numbers are involved.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ VALIDATION_BATCHES = 4
 
 def standard_library_files() -> Iterator[Path]:
     """Python files of the standard library, in an order that does not depend on the file system."""
-    for folder, subfolders, files in os.walk(os.path.dirname(os.__file__)):
+    for folder, subfolders, files in os.walk(Path(os.__file__).parent):
         subfolders[:] = sorted(
             name
             for name in subfolders

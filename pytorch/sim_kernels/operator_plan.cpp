@@ -30,6 +30,11 @@ constexpr std::array<std::string_view, 14> kNativeOperators = {
     "aten::_use_miopen_ctc_loss.Tensor",
 };
 
+// Composites that PyTorch has no CUDA kernel for: a kernel there is a plugin's own, and stays.
+constexpr std::array<std::string_view, 5> kPluginOperators = {
+    "aten::_to_copy", "aten::clone", "aten::_lazy_clone", "aten::is_pinned", "aten::_pin_memory",
+};
+
 // Composite operators that choose a vendor's library by the device of their arguments.
 constexpr std::array<std::string_view, 1> kForcedOperators = {"aten::convolution"};
 
@@ -112,7 +117,9 @@ Route route_of(const c10::OperatorHandle& op) {
   if (!name.starts_with("aten::")) return Route::kNone;
   const bool forced = contains(kForcedOperators, name);
   if (!forced && !op.hasKernelForDispatchKey(c10::DispatchKey::CUDA)) return Route::kNone;
-  if (contains(kNativeOperators, name) || returns_view(op.schema())) return Route::kNative;
+  if (contains(kNativeOperators, name) || contains(kPluginOperators, name) ||
+      returns_view(op.schema()))
+    return Route::kNative;
   return op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU) ? Route::kRedirect
                                                                    : Route::kUnavailable;
 }

@@ -1,8 +1,9 @@
-/* PyTorch's CUDA operators on the simulated device: the C functions between the stand-in libraries and the kernels.
+/* PyTorch's CUDA operators on the simulated device: the C functions between the stand-in libraries
+ * and the kernels.
  *
- * libuvmsim_torch.so knows nothing of torch and may be loaded into any process. libuvmsim_torch_2_11.so is built
- * against torch 2.11 and is loaded by the first one into processes that have that torch. All functions are
- * thread-safe.
+ * libuvmsim_torch.so knows nothing of torch and may be loaded into any process.
+ * libuvmsim_torch_2_11.so is built against torch 2.11 and is loaded by the first one into processes
+ * that have that torch. All functions are thread-safe.
  */
 #ifndef UVMSIM_SIM_KERNELS_H
 #define UVMSIM_SIM_KERNELS_H
@@ -11,18 +12,19 @@
 extern "C" {
 #endif
 
-/* In libuvmsim_torch.so. Installs the kernels once torch is in this process and initialised. Returns 0 as long as it
- * is not (call again later), 1 when there is nothing more to do: the kernels are installed, or a line on stderr has
- * said why they are not. Cheap enough for the entry of every call of a runtime; it may be called from anywhere,
- * static initialisers included. */
+/* In libuvmsim_torch.so. Installs the kernels once torch is in this process and initialised.
+ * Returns 0 as long as it is not (call again later), 1 when there is nothing more to do: the
+ * kernels are installed, or a line on stderr has said why they are not. Cheap enough for the entry
+ * of every call of a runtime; it may be called from anywhere, static initialisers included. */
 int uvmsim_kernels_poll(void);
 
 /* In libuvmsim_torch_2_11.so. The step of uvmsim_kernels_poll that needs torch; same results. */
 int uvmsim_torch_install(void);
 
-/* In libuvmsim_torch_2_11.so, loaded with RTLD_GLOBAL. Whether the calling thread is computing for the device right
- * now: memory that it takes from the CPU allocator meanwhile stands for registers and scratch memory of a kernel
- * and belongs to no program, so an allocator may want to serve it from elsewhere. */
+/* In libuvmsim_torch_2_11.so, loaded with RTLD_GLOBAL. Whether the calling thread is computing for
+ * the device right now: memory that it takes from the CPU allocator meanwhile stands for registers
+ * and scratch memory of a kernel and belongs to no program, so an allocator may want to serve it
+ * from elsewhere. */
 int uvmsim_torch_kernel_running(void);
 
 #ifdef __cplusplus

@@ -11,7 +11,6 @@ namespace uvm::sim_kernels {
 namespace {
 
 // ---- softmax: half input with float output exists on CUDA only
-// ---------------------------------------------------
 
 at::Tensor softmax(const at::Tensor& self, std::int64_t dim, bool half_to_float) {
   static const DirectCall on_cpu("aten::_softmax");
@@ -36,7 +35,6 @@ at::Tensor log_softmax_backward(const at::Tensor& grad, const at::Tensor& output
 }
 
 // ---- dropout: the one random operator without a generator argument
-// -------------------------------------------------
 
 TensorPair native_dropout(const at::Tensor& input, double probability, std::optional<bool> train) {
   const auto mask_options = input.options().dtype(at::kBool);
@@ -50,7 +48,6 @@ TensorPair native_dropout(const at::Tensor& input, double probability, std::opti
 }
 
 // ---- cuDNN: its operators by the plain ones, and its libraries never acceptable
-// ------------------------------------
 
 at::Tensor cudnn_convolution(const at::Tensor& self, const at::Tensor& weight,
                              at::IntArrayRef padding, at::IntArrayRef stride,
@@ -136,7 +133,6 @@ at::Tensor cudnn_rnn_flatten_weight(at::TensorList weights, std::int64_t, std::i
 }
 
 // ---- root mean square norm: the backward of the fused operator has a CUDA kernel only
-// ------------------------------
 
 TensorPair fused_rms_norm_backward(const at::Tensor& grad_output, const at::Tensor& input,
                                    at::IntArrayRef normalized_shape, const at::Tensor& rstd,
@@ -168,7 +164,6 @@ TensorPair fused_rms_norm_backward(const at::Tensor& grad_output, const at::Tens
 }
 
 // ---- matrix products with an output type of their own
-// --------------------------------------------------------------
 
 at::Tensor mm_dtype(const at::Tensor& self, const at::Tensor& other, at::ScalarType output_type) {
   return at::mm(self.to(output_type), other.to(output_type));
@@ -179,7 +174,6 @@ at::Tensor bmm_dtype(const at::Tensor& self, const at::Tensor& other, at::Scalar
 }
 
 // ---- attention
-// -----------------------------------------------------------------------------------------------------
 
 std::int64_t math_attention(const at::Tensor&, const at::Tensor&, const at::Tensor&,
                             const std::optional<at::Tensor>&, double, bool, std::optional<double>,

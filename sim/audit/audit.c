@@ -1,6 +1,6 @@
 /* An auditor for the dynamic linker (man 7 rtld-audit): with LD_AUDIT=.../libuvmsim_audit.so every search for
- * CUDA's driver and runtime libraries ends at the stand-ins in this library's own folder, or in UVMSIM_LIBRARY_DIR
- * where that is set. It works where LD_LIBRARY_PATH does not: against an RPATH, and against a full path given to
+ * CUDA's driver and runtime libraries, and for the simulator itself, ends in this library's own folder, or in
+ * UVMSIM_LIBRARY_DIR where that is set. It works where LD_LIBRARY_PATH does not: against an RPATH, and against a full path given to
  * dlopen. It prints nothing and changes nothing else. Called by the linker with its lock held; it lives in a link
  * namespace of its own and therefore uses little of libc.
  */
@@ -15,7 +15,7 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-static const char* const kRedirected[] = {"libcudart.so.13", "libcuda.so.1"};
+static const char* const kRedirected[] = {"libcudart.so.13", "libcuda.so.1", "libuvmsim.so"};
 enum { kRedirectedCount = sizeof kRedirected / sizeof kRedirected[0] };
 
 /* Full paths of the stand-ins; empty where there is none. */

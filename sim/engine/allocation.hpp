@@ -24,6 +24,7 @@ struct Allocation {
   unsigned flags;      // as given by the caller; the engine attaches no meaning
   std::uint64_t id;    // never reused
   std::size_t charge_bytes = 0;  // device memory only
+  void* pool = nullptr;          // the pool it was taken from, if any
 
   bool is_host() const { return kind == MemoryKind::kPinned || kind == MemoryKind::kRegistered; }
 };

@@ -50,6 +50,8 @@ Machine::Machine(const Settings& settings)
       residency_(managed_.size() / kBlockBytes, memories_, counters_,
                  [this](int device, int peer) { return peers_.contains({device, peer}); }),
       timeline_(settings.devices) {
+  for (int device = 0; device < settings_.devices; ++device) default_pools_.push_back(create_pool(device));
+  current_pools_ = default_pools_;
   write_report_at_exit();
 }
 
@@ -124,9 +126,13 @@ Status Machine::allocate_managed(int device, std::size_t bytes, unsigned flags, 
 }
 
 Status Machine::allocate_device(int device, std::size_t bytes, void** out) {
+  const std::lock_guard lock(mutex_);
+  return take_device_memory(device, bytes, nullptr, out);
+}
+
+Status Machine::take_device_memory(int device, std::size_t bytes, PoolHandle pool, void** out) {
   if (bytes == 0) return Status::kInvalidValue;
   if (bytes > kLargestRequestBytes) return Status::kOutOfMemory;
-  const std::lock_guard lock(mutex_);
   const std::size_t charge = DeviceMemory::charge_of(bytes);
   if (!memory(device).could_hold(charge)) return Status::kOutOfMemory;
   const std::uintptr_t address = device_only_.allocate(bytes);
@@ -136,6 +142,7 @@ Status Machine::allocate_device(int device, std::size_t bytes, void** out) {
   *out = reinterpret_cast<void*>(address);
   Allocation allocation = describe(MemoryKind::kDevice, *out, bytes, device, 0);
   allocation.charge_bytes = charge;
+  allocation.pool = pool;
   allocations_.add({.allocation = allocation, .placement = nullptr});
   ++counters_.device_allocations;
   return Status::kOk;
@@ -170,6 +177,7 @@ Status Machine::free_memory(void* address, Wait wait) {
     ++counters_.managed_frees;
   } else {
     memory(freed.device).release(freed.charge_bytes);
+    if (Pool* pool = pool_of(freed.pool)) pool->used_bytes -= freed.charge_bytes;
     device_only_.free(user, freed.size_bytes);
     ++counters_.device_frees;
   }

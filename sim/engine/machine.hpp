@@ -6,6 +6,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -61,6 +63,16 @@ struct RangePlacement {
   int last_prefetch;             // kNoLocation where none or not the same everywhere
 };
 
+using PoolHandle = void*;
+
+// A stream-ordered pool, in its simplest form: it keeps no memory, so what it reserves is what is used.
+struct Pool {
+  int device;
+  std::uint64_t release_threshold_bytes = 0;  // remembered, without effect
+  std::uint64_t used_bytes = 0;
+  std::uint64_t used_high_bytes = 0;
+};
+
 class UVMSIM_EXPORT Machine {
  public:
   static Machine& instance();
@@ -82,6 +94,18 @@ class UVMSIM_EXPORT Machine {
   Status free_pinned(void* address);
   Status register_host(int device, void* address, std::size_t bytes, unsigned flags);
   Status unregister_host(void* address);
+
+  // ---- pools
+  PoolHandle default_pool(int device);
+  PoolHandle current_pool(int device);
+  Status set_current_pool(int device, PoolHandle pool);
+  PoolHandle create_pool(int device);
+  // kInvalidValue for a default pool. What was taken from the pool lives on.
+  Status destroy_pool(PoolHandle pool);
+  std::optional<Pool> find_pool(PoolHandle pool);
+  Status set_release_threshold(PoolHandle pool, std::uint64_t bytes);
+  Status reset_pool_high(PoolHandle pool);
+  Status allocate_from_pool(PoolHandle pool, std::size_t bytes, void** out);
 
   // The allocation that holds the address, if any.
   std::optional<Allocation> find(const void* address);
@@ -144,6 +168,8 @@ class UVMSIM_EXPORT Machine {
   static void after_fork_in_child();
 
   DeviceMemory& memory(int device) { return memories_[static_cast<std::size_t>(device)]; }
+  Pool* pool_of(PoolHandle handle);
+  Status take_device_memory(int device, std::size_t bytes, PoolHandle pool, void** out);
   Allocation describe(MemoryKind kind, const void* address, std::size_t bytes, int device, unsigned flags);
   AllocationRecord* managed_record(MemoryRange range);
   PageRange pages_of(MemoryRange range) const;
@@ -168,6 +194,9 @@ class UVMSIM_EXPORT Machine {
   AllocationTable allocations_;
   Timeline timeline_;
   std::set<std::pair<int, int>> peers_;  // (device, peer whose memory it may use)
+  std::map<PoolHandle, std::unique_ptr<Pool>> pools_;
+  std::vector<PoolHandle> default_pools_;  // by device
+  std::vector<PoolHandle> current_pools_;  // by device
   std::uint64_t next_allocation_id_ = 1;
 };
 

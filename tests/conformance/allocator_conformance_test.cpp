@@ -96,8 +96,8 @@ INSTANTIATE_TEST_SUITE_P(
     All, AllocatorConformance,
     ::testing::Combine(::testing::ValuesIn(testing::kRuntimes),
                        ::testing::Values(Facade::kHost, Facade::kPinned, Facade::kDevice)),
-    [](const auto& info) {
-      return std::string(std::get<0>(info.param)) + "_" + to_string(std::get<1>(info.param));
+    [](const auto& test) {
+      return std::string(std::get<0>(test.param)) + "_" + to_string(std::get<1>(test.param));
     });
 
 }  // namespace

@@ -103,7 +103,7 @@ TEST_P(RuntimeConformance, AThreadThatNeverUsedTheDeviceMayFree) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Runtimes, RuntimeConformance, ::testing::ValuesIn(testing::kRuntimes),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& test) { return std::string(test.param); });
 
 TEST(RuntimeRegistry, AnUnknownNameSaysWhichThereAre) {
   RuntimeChoice choice = open_runtime("abacus");

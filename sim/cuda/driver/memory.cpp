@@ -47,7 +47,7 @@ CUresult pointer_attribute(void* out, CUpointer_attribute attribute, CUdeviceptr
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: return write<size_t>(out, allocation->size_bytes);
     case CU_POINTER_ATTRIBUTE_MAPPED: return write<int>(out, 1);
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: return write<int>(out, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
-    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: return write<CUmemoryPool>(out, nullptr);
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: return write(out, static_cast<CUmemoryPool>(allocation->pool));
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: return write<int>(out, 0);
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: return write<unsigned long long>(out, 0);
@@ -72,7 +72,8 @@ CU_API cuMemAlloc_v2(CUdeviceptr* out, size_t bytes) {
   CU_ENTER_CONTEXT;
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
   void* address = nullptr;
-  return deliver(machine().allocate_device(device, bytes, &address), address, out);
+  const Status status = machine().allocate_device(device, bytes, &address);
+  return deliver(status, address, out);
 }
 
 CU_API cuMemAllocManaged(CUdeviceptr* out, size_t bytes, unsigned flags) {
@@ -81,7 +82,8 @@ CU_API cuMemAllocManaged(CUdeviceptr* out, size_t bytes, unsigned flags) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   void* address = nullptr;
-  return deliver(machine().allocate_managed(device, bytes, flags, &address), address, out);
+  const Status status = machine().allocate_managed(device, bytes, flags, &address);
+  return deliver(status, address, out);
 }
 
 CU_API cuMemFree_v2(CUdeviceptr address) {

@@ -1,0 +1,74 @@
+// Stream-ordered allocation in its simplest form: memory is taken and given back when the call is made, which is
+// right because all work takes effect in the order of its calls.
+#include <uvmalloc/sim/cuda/common/pool.hpp>
+
+#include <uvmalloc/sim/cuda/driver/entry.hpp>
+
+using namespace uvmsim;
+using namespace uvmsim::cuda;
+
+namespace {
+
+CUresult allocate(int device, CUstream stream, CUmemoryPool pool, CUdeviceptr* out, size_t bytes) {
+  if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const auto target = machine().find_stream(device, stream);
+  if (!target) return CUDA_ERROR_INVALID_HANDLE;
+  void* address = nullptr;
+  const PoolHandle source = pool != nullptr ? pool : machine().current_pool(target->device);
+  const Status status = machine().allocate_from_pool(source, bytes, &address);
+  if (status == Status::kOk) *out = reinterpret_cast<CUdeviceptr>(address);
+  return finish(status);
+}
+
+}  // namespace
+
+CU_API cuMemAllocAsync(CUdeviceptr* out, size_t bytes, CUstream stream) {
+  CU_ENTER_CONTEXT;
+  return allocate(device, stream, nullptr, out, bytes);
+}
+
+CU_API cuMemAllocFromPoolAsync(CUdeviceptr* out, size_t bytes, CUmemoryPool pool, CUstream stream) {
+  CU_ENTER_CONTEXT;
+  return pool == nullptr ? CUDA_ERROR_INVALID_VALUE : allocate(device, stream, pool, out, bytes);
+}
+
+CU_API cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
+  CU_ENTER_CONTEXT;
+  if (!machine().find_stream(device, stream)) return CUDA_ERROR_INVALID_HANDLE;
+  return address == 0 ? CUDA_SUCCESS : finish(machine().free_memory(as_pointer(address), Wait::kNo));
+}
+
+CU_API cuDeviceGetDefaultMemPool(CUmemoryPool* pool, CUdevice device) {
+  CU_ENTER;
+  if (!is_visible(device)) return CUDA_ERROR_INVALID_DEVICE;
+  *pool = static_cast<CUmemoryPool>(machine().default_pool(device));
+  return CUDA_SUCCESS;
+}
+
+CU_API cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice device) {
+  CU_ENTER;
+  if (!is_visible(device)) return CUDA_ERROR_INVALID_DEVICE;
+  *pool = static_cast<CUmemoryPool>(machine().current_pool(device));
+  return CUDA_SUCCESS;
+}
+
+CU_API cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
+  CU_ENTER;
+  if (!is_visible(device)) return CUDA_ERROR_INVALID_DEVICE;
+  return finish(machine().set_current_pool(device, pool));
+}
+
+CU_API cuMemPoolTrimTo(CUmemoryPool pool, size_t) {
+  CU_ENTER;
+  return machine().find_pool(pool) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CU_API cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value) {
+  CU_ENTER;
+  return finish(get_pool_attribute(pool, attribute, value));
+}
+
+CU_API cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value) {
+  CU_ENTER;
+  return finish(set_pool_attribute(pool, attribute, value));
+}

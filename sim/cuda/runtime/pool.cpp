@@ -1,0 +1,117 @@
+// Stream-ordered allocation in its simplest form: memory is taken and given back when the call is made, which is
+// right because all work takes effect in the order of its calls.
+#include <uvmalloc/sim/cuda/common/pool.hpp>
+
+#include <uvmalloc/sim/cuda/common/visible_devices.hpp>
+#include <uvmalloc/sim/cuda/runtime/entry.hpp>
+
+using namespace uvmsim;
+using namespace uvmsim::cuda;
+
+namespace {
+
+cudaError_t allocate(int device, cudaStream_t stream, cudaMemPool_t pool, void** out, size_t bytes) {
+  if (out == nullptr) return fail(cudaErrorInvalidValue);
+  const auto target = machine().find_stream(device, stream);
+  if (!target) return fail(cudaErrorInvalidResourceHandle);
+  if (bytes == 0) {
+    *out = nullptr;
+    return cudaSuccess;
+  }
+  const PoolHandle source = pool != nullptr ? pool : machine().current_pool(target->device);
+  return finish(machine().allocate_from_pool(source, bytes, out));
+}
+
+cudaError_t deliver(PoolHandle pool, cudaMemPool_t* out) {
+  if (out == nullptr) return fail(cudaErrorInvalidValue);
+  *out = static_cast<cudaMemPool_t>(pool);
+  return cudaSuccess;
+}
+
+}  // namespace
+
+RT_API cudaMallocAsync(void** out, size_t bytes, cudaStream_t stream) {
+  RT_ENTER_DEVICE;
+  return allocate(device, stream, nullptr, out, bytes);
+}
+
+RT_API cudaMallocFromPoolAsync(void** out, size_t bytes, cudaMemPool_t pool, cudaStream_t stream) {
+  RT_ENTER_DEVICE;
+  if (pool == nullptr) return fail(cudaErrorInvalidValue);
+  return allocate(device, stream, pool, out, bytes);
+}
+
+RT_API cudaFreeAsync(void* address, cudaStream_t stream) {
+  RT_ENTER_DEVICE;
+  if (!machine().find_stream(device, stream)) return fail(cudaErrorInvalidResourceHandle);
+  return address == nullptr ? cudaSuccess : finish(machine().free_memory(address, Wait::kNo));
+}
+
+RT_API cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int device) {
+  RT_ENTER;
+  if (!is_visible(device)) return fail(cudaErrorInvalidDevice);
+  return deliver(machine().default_pool(device), pool);
+}
+
+RT_API cudaDeviceGetMemPool(cudaMemPool_t* pool, int device) {
+  RT_ENTER;
+  if (!is_visible(device)) return fail(cudaErrorInvalidDevice);
+  return deliver(machine().current_pool(device), pool);
+}
+
+RT_API cudaDeviceSetMemPool(int device, cudaMemPool_t pool) {
+  RT_ENTER;
+  if (!is_visible(device)) return fail(cudaErrorInvalidDevice);
+  return finish(machine().set_current_pool(device, pool));
+}
+
+RT_API cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* properties) {
+  RT_ENTER;
+  if (properties == nullptr) return fail(cudaErrorInvalidValue);
+  const bool is_plain = properties->allocType == cudaMemAllocationTypePinned &&
+                        properties->handleTypes == cudaMemHandleTypeNone &&
+                        properties->location.type == cudaMemLocationTypeDevice;
+  if (!is_plain) return fail(cudaErrorNotSupported);
+  if (!is_visible(properties->location.id)) return fail(cudaErrorInvalidDevice);
+  return deliver(machine().create_pool(properties->location.id), pool);
+}
+
+RT_API cudaMemPoolDestroy(cudaMemPool_t pool) {
+  RT_ENTER;
+  return finish(machine().destroy_pool(pool));
+}
+
+RT_API cudaMemPoolTrimTo(cudaMemPool_t pool, size_t) {
+  RT_ENTER;
+  return machine().find_pool(pool) ? cudaSuccess : fail(cudaErrorInvalidValue);
+}
+
+RT_API cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value) {
+  RT_ENTER;
+  return finish(get_pool_attribute(pool, attribute, value));
+}
+
+RT_API cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value) {
+  RT_ENTER;
+  return finish(set_pool_attribute(pool, attribute, value));
+}
+
+// Access between devices is a matter of peer access here.
+RT_API cudaMemPoolSetAccess(cudaMemPool_t pool, const cudaMemAccessDesc* access, size_t count) {
+  RT_ENTER;
+  const auto found = machine().find_pool(pool);
+  if (!found || (access == nullptr && count != 0)) return fail(cudaErrorInvalidValue);
+  for (size_t i = 0; i < count; ++i) {
+    if (access[i].location.type != cudaMemLocationTypeDevice || !is_visible(access[i].location.id)) {
+      return fail(cudaErrorInvalidDevice);
+    }
+    const int peer = access[i].location.id;
+    if (peer == found->device) continue;
+    if (access[i].flags == cudaMemAccessFlagsProtNone) {
+      machine().disable_peer_access(peer, found->device);
+    } else {
+      machine().enable_peer_access(peer, found->device);
+    }
+  }
+  return cudaSuccess;
+}

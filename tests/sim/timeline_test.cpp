@@ -1,0 +1,107 @@
+// Virtual time.
+#include "machine_test.hpp"
+
+namespace uvmsim::test {
+namespace {
+
+class TimelineTest : public MachineTest {
+ protected:
+  Status kernel(StreamHandle stream, std::uint64_t duration_ns) {
+    return machine().kernel(0, stream, nullptr, 0, duration_ns);
+  }
+};
+
+TEST_F(TimelineTest, WorkAdvancesTheStreamAndAWaitTheClock) {
+  const std::uint64_t start = uvmsim_now_ns();
+  ASSERT_EQ(kernel(stream_, 700), Status::kOk);
+  ASSERT_EQ(kernel(stream_, 300), Status::kOk);
+  EXPECT_EQ(uvmsim_now_ns(), start);
+  ASSERT_EQ(machine().wait_for_stream(0, stream_), Status::kOk);
+  EXPECT_EQ(uvmsim_now_ns(), start + 1000);
+  EXPECT_EQ(machine().query_stream(0, stream_), Status::kOk);
+}
+
+TEST_F(TimelineTest, AQueryOfUnfinishedWorkCosts1000Nanoseconds) {
+  const std::uint64_t start = uvmsim_now_ns();
+  ASSERT_EQ(kernel(stream_, 2500), Status::kOk);
+  EXPECT_EQ(machine().query_stream(0, stream_), Status::kNotReady);
+  EXPECT_EQ(machine().query_stream(0, stream_), Status::kNotReady);
+  EXPECT_EQ(machine().query_stream(0, stream_), Status::kNotReady);
+  EXPECT_EQ(machine().query_stream(0, stream_), Status::kOk);
+  EXPECT_EQ(uvmsim_now_ns(), start + 3000);
+}
+
+TEST_F(TimelineTest, AdvanceFinishesWork) {
+  ASSERT_EQ(kernel(stream_, 2500), Status::kOk);
+  uvmsim_advance_ns(2500);
+  EXPECT_EQ(machine().query_stream(0, stream_), Status::kOk);
+}
+
+TEST_F(TimelineTest, EventsOrderStreamsAndMeasureTime) {
+  StreamHandle other = machine().create_stream(0, 0, false, 0);
+  EventHandle before = machine().create_event(0, 0, true);
+  EventHandle after = machine().create_event(0, 0, true);
+  ASSERT_EQ(machine().record_event(0, before, stream_), Status::kOk);
+  ASSERT_EQ(kernel(stream_, 5000), Status::kOk);
+  EventHandle done = machine().create_event(0, 0, true);
+  ASSERT_EQ(machine().record_event(0, done, stream_), Status::kOk);
+  ASSERT_EQ(machine().make_stream_wait(0, other, done), Status::kOk);
+  ASSERT_EQ(kernel(other, 100), Status::kOk);
+  ASSERT_EQ(machine().record_event(0, after, other), Status::kOk);
+
+  std::int64_t elapsed_ns = 0;
+  EXPECT_EQ(machine().elapsed(before, after, &elapsed_ns), Status::kNotReady);
+  ASSERT_EQ(machine().wait_for_event(after), Status::kOk);
+  ASSERT_EQ(machine().elapsed(before, after, &elapsed_ns), Status::kOk);
+  EXPECT_EQ(elapsed_ns, 5100);
+  ASSERT_EQ(machine().elapsed(after, before, &elapsed_ns), Status::kOk);
+  EXPECT_EQ(elapsed_ns, -5100);
+  for (EventHandle event : {before, done, after}) EXPECT_EQ(machine().destroy_event(event), Status::kOk);
+  EXPECT_EQ(machine().destroy_stream(other), Status::kOk);
+}
+
+TEST_F(TimelineTest, AnEventThatWasNeverRecordedIsComplete) {
+  EventHandle event = machine().create_event(0, 0, false);
+  EXPECT_EQ(machine().query_event(event), Status::kOk);
+  EXPECT_EQ(machine().wait_for_event(event), Status::kOk);
+  std::int64_t elapsed_ns = 0;
+  EXPECT_EQ(machine().elapsed(event, event, &elapsed_ns), Status::kInvalidHandle);
+  machine().destroy_event(event);
+  EXPECT_EQ(machine().query_event(event), Status::kInvalidHandle);
+}
+
+TEST_F(TimelineTest, TheDefaultStreamAndBlockingStreamsWaitForEachOther) {
+  const std::uint64_t start = uvmsim_now_ns();
+  StreamHandle blocking = machine().create_stream(0, 0, true, 0);
+  ASSERT_EQ(kernel(blocking, 1000), Status::kOk);
+  ASSERT_EQ(kernel(stream_, 9000), Status::kOk);  // non-blocking: no part in it
+  ASSERT_EQ(kernel(nullptr, 500), Status::kOk);
+  ASSERT_EQ(kernel(blocking, 10), Status::kOk);
+  ASSERT_EQ(machine().wait_for_stream(0, blocking), Status::kOk);
+  EXPECT_EQ(uvmsim_now_ns(), start + 1510);
+  machine().wait_for_device(0);
+  EXPECT_EQ(uvmsim_now_ns(), start + 9000);
+  machine().destroy_stream(blocking);
+}
+
+TEST_F(TimelineTest, TransfersTakeTimeByTheirBytes) {
+  const std::uint64_t start = uvmsim_now_ns();
+  const std::byte* memory = managed(kBlock);
+  ASSERT_EQ(prefetch(memory, kBlock, 0), Status::kOk);
+  ASSERT_EQ(machine().wait_for_stream(0, stream_), Status::kOk);
+  EXPECT_EQ(uvmsim_now_ns(), start) << "populating copies nothing";
+  ASSERT_EQ(prefetch(memory, kBlock, UVMSIM_HOST), Status::kOk);
+  ASSERT_EQ(machine().wait_for_stream(0, stream_), Status::kOk);
+  EXPECT_EQ(uvmsim_now_ns(), start + (kBlock + 49) / 50);
+}
+
+TEST_F(TimelineTest, UnknownHandlesAreInvalid) {
+  int local = 0;
+  EXPECT_EQ(machine().query_stream(0, &local), Status::kInvalidHandle);
+  EXPECT_EQ(machine().destroy_stream(nullptr), Status::kInvalidHandle);
+  EXPECT_EQ(machine().record_event(0, &local, stream_), Status::kInvalidHandle);
+  EXPECT_EQ(uvmsim_kernel(1, stream_, nullptr, 0, 1), UVMSIM_ERROR_INVALID) << "another device's stream";
+}
+
+}  // namespace
+}  // namespace uvmsim::test
