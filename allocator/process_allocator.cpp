@@ -6,7 +6,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <fstream>
-#include <mutex>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -17,6 +17,7 @@ namespace uvm {
 namespace {
 
 std::atomic<CachingManagedAllocator*> active_allocator{nullptr};
+thread_local bool host_is_managed = true;
 
 void install_fork_handlers() {
   pthread_atfork([] { process_allocator()->before_fork(); },
@@ -84,6 +85,9 @@ const Activation& activate_process_allocator() {
 CachingManagedAllocator* process_allocator() noexcept {
   return active_allocator.load(std::memory_order_acquire);
 }
+
+bool set_host_managed(bool managed) noexcept { return std::exchange(host_is_managed, managed); }
+bool host_managed() noexcept { return host_is_managed; }
 
 const char* version() { return UVMALLOC_VERSION; }
 

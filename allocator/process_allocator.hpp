@@ -25,6 +25,11 @@ const Activation& activate_process_allocator();
 // The allocator if it is active already; makes nothing.
 CachingManagedAllocator* process_allocator() noexcept;
 
+// Whether host memory that a framework allocates on this thread is managed, true until set; returns what was. For code
+// whose host memory is scratch that never goes to a device.
+bool set_host_managed(bool managed) noexcept;
+bool host_managed() noexcept;
+
 // Figures that only a framework's plugin knows.
 struct FrameworkFigures {
   std::uint64_t native_device_allocations = 0;  // by the framework's own allocators since they were replaced

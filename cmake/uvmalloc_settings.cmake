@@ -23,7 +23,7 @@ if(UVMALLOC_CCACHE)
 endif()
 
 add_library(uvmalloc_flags INTERFACE)
-target_compile_options(uvmalloc_flags INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wcast-align
+target_compile_options(uvmalloc_flags INTERFACE -Wall -Wextra -Wshadow $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor> -Wcast-align
                                                 $<$<BOOL:${UVMALLOC_WERROR}>:-Werror>)
 if(UVMALLOC_SANITIZER STREQUAL "address")
   target_compile_options(uvmalloc_flags INTERFACE -fsanitize=address,undefined -fno-sanitize-recover=undefined

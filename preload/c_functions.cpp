@@ -33,3 +33,7 @@ UVMALLOC_API std::int64_t uvmalloc_doctor_json(char* buffer, std::size_t capacit
 UVMALLOC_API std::int64_t uvmalloc_report_json(char* buffer, std::size_t capacity) {
   return copy_out(uvm::report_json(), buffer, capacity);
 }
+
+// Whether host memory that a framework allocates on this thread is managed (1, as at the start) or comes from malloc
+// (0). Returns what was.
+UVMALLOC_API int uvmalloc_set_host_managed(int managed) { return uvm::set_host_managed(managed != 0); }

@@ -15,6 +15,7 @@
 namespace uvm::preload {
 
 std::atomic<const TorchHooks*> torch_hooks{nullptr};
+std::atomic<void*> native_pinned_allocator{nullptr};
 
 namespace {
 
@@ -62,6 +63,19 @@ UVMALLOC_INTERPOSE void __cudaRegisterFatBinaryEnd(void** handle) {
   static const auto next = uvm::preload::real<void (*)(void**)>("__cudaRegisterFatBinaryEnd", "libcudart.so");
   if (next != nullptr) next(handle);
   uvm::preload::load_torch_plugin_if_due();
+}
+
+// at::setHostAllocator(c10::DeviceType, at::HostAllocator*, unsigned char), of libtorch_cpu: called by the static
+// initialisers of torch's device libraries.
+UVMALLOC_INTERPOSE void _ZN2at16setHostAllocatorEN3c1010DeviceTypeEPNS_13HostAllocatorEh(
+    signed char device_type, void* allocator, unsigned char priority) {
+  static const auto next = uvm::preload::real<void (*)(signed char, void*, unsigned char)>(
+      "_ZN2at16setHostAllocatorEN3c1010DeviceTypeEPNS_13HostAllocatorEh", "libtorch_cpu.so");
+  constexpr signed char kCuda = 1;  // c10::DeviceType::CUDA
+  if (device_type == kCuda && priority == 0) {
+    uvm::preload::native_pinned_allocator.store(allocator, std::memory_order_release);
+  }
+  next(device_type, allocator, priority);
 }
 
 // torch::utils::tensor_to_numpy(at::Tensor const&, bool), of libtorch_python.

@@ -19,6 +19,10 @@ struct TorchHooks {
 // Set once, before the first tensor exists; never unset.
 extern std::atomic<const TorchHooks*> torch_hooks;
 
+// The at::HostAllocator that torch itself registered for CUDA, whichever was registered last at the default priority;
+// nullptr: none yet. Torch offers no way to ask for one that another has outranked.
+extern std::atomic<void*> native_pinned_allocator;
+
 }  // namespace uvm::preload
 
 // For the plugin: `hooks` must live for ever.

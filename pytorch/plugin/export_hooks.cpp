@@ -5,6 +5,7 @@
 
 #include <uvmalloc/allocator/process_allocator.hpp>
 #include <uvmalloc/preload/torch_hooks.hpp>
+#include <uvmalloc/pytorch/plugin/python_frames.hpp>
 
 namespace uvm::torch_plugin {
 namespace {
@@ -20,7 +21,11 @@ void tensor_exported(const void* opaque) {
 }
 
 void pointer_exported(const void* pointer) {
-  if (CachingManagedAllocator* ours = process_allocator()) ours->mark_exported(pointer);
+  CachingManagedAllocator* ours = process_allocator();
+  if (ours == nullptr) return;
+  auto block = ours->find(pointer);
+  // torch.load compares the address of each storage it has read with null; nobody keeps it.
+  if (block && !block->exported && !called_from_torch_file("serialization.py")) ours->mark_exported(pointer);
 }
 
 // The first write to one side of a shared storage. Where the other side is gone, torch gives the bytes to the writer

@@ -17,7 +17,7 @@ void delete_any(void* address) {
 
 // Managed host memory, where there is a device for it; nullptr: use malloc.
 CachingManagedAllocator* manager_for(size_t size_bytes) {
-  if (size_bytes < process_configuration().configuration.host_threshold_bytes) return nullptr;
+  if (!host_managed() || size_bytes < process_configuration().configuration.host_threshold_bytes) return nullptr;
   CachingManagedAllocator* ours = activate_process_allocator().allocator;
   return ours == nullptr || ours->in_forked_child() ? nullptr : ours;
 }

@@ -2,7 +2,9 @@
 // driver call is made yet, so that a program that only imports torch, or forks before it uses CUDA, is as before.
 #include <ATen/core/CachingHostAllocator.h>
 #include <c10/core/CPUAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
 
+#include <uvmalloc/preload/torch_hooks.hpp>
 #include <uvmalloc/pytorch/plugin/export_hooks.hpp>
 #include <uvmalloc/pytorch/plugin/facades.hpp>
 
@@ -15,10 +17,17 @@ constexpr std::uint8_t kPriority = 2;
 Facades installed;
 c10::Allocator* previous_host = nullptr;
 
+at::HostAllocator* native_pinned() {
+  return static_cast<at::HostAllocator*>(preload::native_pinned_allocator.load());
+}
+
 FrameworkFigures framework_figures() {
   FrameworkFigures figures;
   figures.unmanaged_host_allocations = installed.host->unmanaged_allocations.load();
   figures.unmanaged_host_bytes = installed.host->unmanaged_bytes.load();
+  if (auto* pinned = native_pinned()) {
+    figures.native_pinned_allocations = static_cast<std::uint64_t>(pinned->get_stats().num_host_alloc);
+  }
   native::CUDAAllocator* previous = installed.device->previous();
   if (previous != nullptr && previous->initialized()) {
     for (int device = 0; device < c10::cuda::device_count(); ++device) {
@@ -51,6 +60,7 @@ void uninstall() {
   c10::SetAllocator(c10::kCPU, previous_host, kPriority);
   c10::SetAllocator(c10::kCUDA, installed.device->previous(), kPriority);
   native::allocator.store(installed.device->previous());
+  if (native_pinned() != nullptr) at::setHostAllocator(c10::kCUDA, native_pinned(), kPriority);
 }
 
 }  // namespace uvm::torch_plugin

@@ -9,6 +9,10 @@
 namespace uvm::torch_plugin {
 
 c10::DataPtr PinnedFacade::allocate(size_t size_bytes) {
+  if (activate_process_allocator().allocator == nullptr) {
+    uninstall();
+    return at::getHostAllocator(c10::kCUDA)->allocate(size_bytes);
+  }
   try {
     void* address = allocator().allocate(Facade::kPinned, c10::cuda::current_device(), size_bytes);
     return {address, address, &delete_block, c10::Device(c10::kCPU)};

@@ -34,7 +34,7 @@ std::string kernel_library_path() {
 // Null where the library cannot be loaded, which a line on stderr has then said.
 InstallFunction load_install_function() {
   const std::string path = kernel_library_path();
-  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   void* function = library ? dlsym(library, "uvmsim_torch_install") : nullptr;
   if (!function) {
     const char* reason = dlerror();

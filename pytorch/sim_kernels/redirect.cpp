@@ -1,5 +1,7 @@
 #include <uvmalloc/pytorch/sim_kernels/redirect.hpp>
 
+#include <dlfcn.h>
+
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/op_registration/adaption.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -13,14 +15,24 @@
 namespace uvm::sim_kernels {
 namespace {
 
-thread_local int running_kernels = 0;
-
-class KernelScope {
+// What a CPU kernel takes from the CPU allocator while it stands for a device's kernel is that kernel's registers and
+// scratch memory: under uvmalloc it comes from malloc and is no host memory of the program.
+class ScratchScope {
  public:
-  KernelScope() { ++running_kernels; }
-  ~KernelScope() { --running_kernels; }
-  KernelScope(const KernelScope&) = delete;
-  KernelScope& operator=(const KernelScope&) = delete;
+  ScratchScope() : before_(set_host_managed()(0)) {}
+  ~ScratchScope() { set_host_managed()(before_); }
+  ScratchScope(const ScratchScope&) = delete;
+  ScratchScope& operator=(const ScratchScope&) = delete;
+
+ private:
+  using SetHostManaged = int (*)(int);
+  static SetHostManaged set_host_managed() {
+    static const auto found =
+        reinterpret_cast<SetHostManaged>(dlsym(RTLD_DEFAULT, "uvmalloc_set_host_managed"));
+    return found != nullptr ? found : [](int managed) { return managed; };
+  }
+
+  int before_;
 };
 
 // Calls `visit` for each defined tensor of an argument.
@@ -157,7 +169,7 @@ class RedirectedCall {
     // The aliases are no tensors of the program: autograd and version counters have been dealt with
     // on the originals.
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    const KernelScope running;
+    const ScratchScope scratch;
     const ComputeThreads threads;
     op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), cpu_stack);
   }
@@ -207,10 +219,6 @@ void UnavailableOperator::operator()(const c10::OperatorHandle& op, c10::Dispatc
                               " has no CPU kernel and is not available on the simulated device");
 }
 
-bool kernel_running() {
-  return running_kernels > 0;
-}
-
 DirectCall::DirectCall(const char* name, const char* overload)
     : op_(c10::Dispatcher::singleton().findSchemaOrThrow(name, overload)), plan_(plan_of(op_)) {}
 
@@ -219,7 +227,3 @@ void DirectCall::run(torch::jit::Stack& stack) const {
 }
 
 }  // namespace uvm::sim_kernels
-
-extern "C" __attribute__((visibility("default"))) int uvmsim_torch_kernel_running(void) {
-  return uvm::sim_kernels::kernel_running();
-}

@@ -31,9 +31,6 @@ class UnavailableOperator final : public c10::OperatorKernel {
                   torch::jit::Stack* stack);
 };
 
-// Whether this thread is inside a CPU kernel that stands for a device's.
-bool kernel_running();
-
 // For special cases: the redirect of an operator whose key CUDA they have taken. `Result` is a
 // tensor type.
 class DirectCall {

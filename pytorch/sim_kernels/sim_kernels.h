@@ -21,12 +21,6 @@ int uvmsim_kernels_poll(void);
 /* In libuvmsim_torch_2_11.so. The step of uvmsim_kernels_poll that needs torch; same results. */
 int uvmsim_torch_install(void);
 
-/* In libuvmsim_torch_2_11.so, loaded with RTLD_GLOBAL. Whether the calling thread is computing for
- * the device right now: memory that it takes from the CPU allocator meanwhile stands for registers
- * and scratch memory of a kernel and belongs to no program, so an allocator may want to serve it
- * from elsewhere. */
-int uvmsim_torch_kernel_running(void);
-
 #ifdef __cplusplus
 }
 #endif

@@ -89,14 +89,16 @@ std::unique_ptr<const DriverApi> bind_driver(std::string* reason) {
     *reason = fmt::format("{} has no {}: the driver is older than CUDA 12", kLibrary, missing);
     return nullptr;
   }
-  if (CUresult result = api->init(0); result != CUDA_SUCCESS) {
+  CUresult result = api->init(0);
+  if (result != CUDA_SUCCESS && result != CUDA_ERROR_NO_DEVICE) {
     const char* name = "unknown error";
     api->get_error_name(result, &name);
     *reason = fmt::format("cuInit failed: {} ({})", name, static_cast<int>(result));
     return nullptr;
   }
   int devices = 0;
-  if (api->device_get_count(&devices) != CUDA_SUCCESS || devices == 0) {
+  if (result == CUDA_ERROR_NO_DEVICE || api->device_get_count(&devices) != CUDA_SUCCESS ||
+      devices == 0) {
     *reason = "no CUDA device is visible";
     return nullptr;
   }

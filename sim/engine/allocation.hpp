@@ -1,6 +1,6 @@
-// One piece of memory that the machine knows: managed, device, pinned, or the program's own memory registered as
-// pinned. Records are kept by address and found from any address inside. Guarded by the machine's mutex; copies that
-// leave it are snapshots.
+// One piece of memory that the machine knows: managed, device, pinned, or the program's own memory
+// registered as pinned. Records are kept by address and found from any address inside. Guarded by
+// the machine's mutex; copies that leave it are snapshots.
 #pragma once
 
 #include <cstddef>
@@ -20,9 +20,9 @@ struct Allocation {
   MemoryKind kind;
   std::uintptr_t address;
   std::size_t size_bytes;
-  int device;          // current when it was made
-  unsigned flags;      // as given by the caller; the engine attaches no meaning
-  std::uint64_t id;    // never reused
+  int device;                    // current when it was made
+  unsigned flags;                // as given by the caller; the engine attaches no meaning
+  std::uint64_t id;              // never reused
   std::size_t charge_bytes = 0;  // device memory only
   void* pool = nullptr;          // the pool it was taken from, if any
 

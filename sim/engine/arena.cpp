@@ -23,7 +23,9 @@ constexpr std::size_t kMostHalvings = 4;
   std::abort();
 }
 
-void* as_pointer(std::uintptr_t address) { return reinterpret_cast<void*>(address); }
+void* as_pointer(std::uintptr_t address) {
+  return reinterpret_cast<void*>(address);
+}
 
 std::uintptr_t reserve_aligned(std::size_t bytes) {
   void* raw = mmap(nullptr, bytes + kBlockBytes, PROT_NONE,
@@ -40,11 +42,7 @@ std::uintptr_t reserve_aligned(std::size_t bytes) {
 }  // namespace
 
 Arena::Arena(const char* name, std::size_t bytes, HostAccess host_access)
-    : host_access_(host_access),
-      size_(bytes),
-      small_size_(0),
-      small_(0),
-      large_(0) {
+    : host_access_(host_access), size_(bytes), small_size_(0), small_(0), large_(0) {
   map_views(name);
   small_size_ = round_down(size_ / kSmallShare, kBlockBytes);
   small_ = IntervalAllocator(small_size_);
@@ -74,7 +72,9 @@ void Arena::map_views(const char* name) {
   }
 }
 
-bool Arena::is_small(std::size_t bytes) { return bytes < kBlockBytes; }
+bool Arena::is_small(std::size_t bytes) {
+  return bytes < kBlockBytes;
+}
 
 std::uintptr_t Arena::allocate(std::size_t bytes) {
   const bool small = is_small(bytes);

@@ -1,9 +1,10 @@
-// A stretch of address space whose memory has two addresses: the user view, which the program knows, and at a
-// constant distance the device view, which kernels and copies of the simulated machine use. Both show the pages of
-// one sparse memfd, so there is one copy of the bytes whatever the masks say about residency. An arena whose memory
-// the host cannot touch (device memory) has a user view without any access: a host touch crashes, as on the real
-// machine. User views of free addresses have no access either. Nothing of an arena is inherited by a forked child,
-// as with the modelled driver's mappings, and nothing of it is dumped into a core file.
+// A stretch of address space whose memory has two addresses: the user view, which the program
+// knows, and at a constant distance the device view, which kernels and copies of the simulated
+// machine use. Both show the pages of one sparse memfd, so there is one copy of the bytes whatever
+// the masks say about residency. An arena whose memory the host cannot touch (device memory) has a
+// user view without any access: a host touch crashes, as on the real machine. User views of free
+// addresses have no access either. Nothing of an arena is inherited by a forked child, as with the
+// modelled driver's mappings, and nothing of it is dumped into a core file.
 //
 // Owns the memfd, both views and the free address lists; guarded by the machine's mutex.
 #pragma once
@@ -19,17 +20,18 @@ class Arena {
  public:
   enum class HostAccess { kNone, kReadWrite };
 
-  // Reserves `bytes` of address space, or less (down to a sixteenth) where the process may not have that much;
-  // without any, prints a line and aborts: there is no machine without memory.
+  // Reserves `bytes` of address space, or less (down to a sixteenth) where the process may not have
+  // that much; without any, prints a line and aborts: there is no machine without memory.
   Arena(const char* name, std::size_t bytes, HostAccess host_access);
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  // User view address, or 0 where address space is exhausted. From 2 MiB on, blocks of 2 MiB of its own; less than
-  // that, whole pages next to other small allocations. The memory reads as zeros.
+  // User view address, or 0 where address space is exhausted. From 2 MiB on, blocks of 2 MiB of its
+  // own; less than that, whole pages next to other small allocations. The memory reads as zeros.
   std::uintptr_t allocate(std::size_t bytes);
 
-  // Gives back what allocate returned for the same size: its pages are dropped and its address has no access.
+  // Gives back what allocate returned for the same size: its pages are dropped and its address has
+  // no access.
   void free(std::uintptr_t address, std::size_t bytes);
 
   std::byte* device_view(std::uintptr_t address) const;
@@ -38,7 +40,8 @@ class Arena {
   std::size_t offset_of(std::uintptr_t address) const { return address - user_base_; }
   std::size_t size() const { return size_; }
 
-  // In a forked child, where the views are absent: closes the memfd, so that its pages live no longer than the parent.
+  // In a forked child, where the views are absent: closes the memfd, so that its pages live no
+  // longer than the parent.
   void abandon();
 
  private:
@@ -50,7 +53,7 @@ class Arena {
   std::uintptr_t user_base_ = 0;
   std::uintptr_t device_base_ = 0;
   int fd_ = -1;
-  std::size_t small_size_;   // [0, small_size_) for small allocations, the rest for large ones
+  std::size_t small_size_;  // [0, small_size_) for small allocations, the rest for large ones
   IntervalAllocator small_;
   IntervalAllocator large_;
 };

@@ -1,7 +1,8 @@
-// State of one 2 MiB stretch of managed address space: which 4 KiB pages are where, and which devices hold a 2 MiB
-// chunk of memory for it. A device holds a chunk from the first page made resident there until the chunk is evicted
-// or the memory freed, also while no page is resident ("unused"), as the modelled driver does. Plain state; the rules
-// are in Residency, the chunk lists in DeviceMemory. Guarded by the machine's mutex.
+// State of one 2 MiB stretch of managed address space: which 4 KiB pages are where, and which
+// devices hold a 2 MiB chunk of memory for it. A device holds a chunk from the first page made
+// resident there until the chunk is evicted or the memory freed, also while no page is resident
+// ("unused"), as the modelled driver does. Plain state; the rules are in Residency, the chunk lists
+// in DeviceMemory. Guarded by the machine's mutex.
 #pragma once
 
 #include <cstddef>

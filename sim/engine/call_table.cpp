@@ -7,9 +7,10 @@ namespace uvmsim {
 
 void CallRecord::not_implemented() {
   if (unimplemented_.exchange(true, std::memory_order_relaxed)) return;
-  std::fprintf(stderr,
-               "uvmsim: %s is not implemented by the simulated device (returned \"not supported\")\n",
-               name_.c_str());
+  std::fprintf(
+      stderr,
+      "uvmsim: %s is not implemented by the simulated device (returned \"not supported\")\n",
+      name_.c_str());
 }
 
 void CallRecord::fail_in(std::uint64_t nth, int error) {
@@ -29,7 +30,8 @@ std::optional<int> CallRecord::due_failure() {
 }
 
 CallTable& CallTable::instance() {
-  static CallTable* const table = new CallTable;  // entry points may be called while the process exits
+  static CallTable* const table =
+      new CallTable;  // entry points may be called while the process exits
   return *table;
 }
 

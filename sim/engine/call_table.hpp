@@ -1,6 +1,7 @@
-// Calls of the stand-ins' entry points by exported name: how often each was made, which of them are not implemented,
-// and failures on demand. An entry point looks its record up once and then pays two relaxed atomic operations per
-// call. Thread-safe by a mutex of its own, which is never held while anything else is called.
+// Calls of the stand-ins' entry points by exported name: how often each was made, which of them are
+// not implemented, and failures on demand. An entry point looks its record up once and then pays
+// two relaxed atomic operations per call. Thread-safe by a mutex of its own, which is never held
+// while anything else is called.
 #pragma once
 
 #include <atomic>
@@ -24,7 +25,8 @@ class UVMSIM_EXPORT CallRecord {
   const std::string& name() const { return name_; }
   std::uint64_t calls() const { return calls_.load(std::memory_order_relaxed); }
 
-  // Counts a call. The error that a failure on demand wants returned instead of doing anything, if it is due.
+  // Counts a call. The error that a failure on demand wants returned instead of doing anything, if
+  // it is due.
   std::optional<int> enter() {
     calls_.fetch_add(1, std::memory_order_relaxed);
     if (fail_in_.load(std::memory_order_relaxed) == 0) return std::nullopt;

@@ -1,8 +1,8 @@
 // The C control interface of uvmsim.h over the engine.
+#include <uvmalloc/sim/uvmsim.h>
 #include <uvmalloc/sim/engine/call_table.hpp>
 #include <uvmalloc/sim/engine/export.hpp>
 #include <uvmalloc/sim/engine/machine.hpp>
-#include <uvmalloc/sim/uvmsim.h>
 
 namespace {
 
@@ -12,16 +12,24 @@ using uvmsim::Machine;
 using uvmsim::Status;
 
 // In a forked child there is no machine to ask.
-bool is_absent() { return Machine::lost_in_fork(); }
+bool is_absent() {
+  return Machine::lost_in_fork();
+}
 
-bool has_device(int device) { return !is_absent() && Machine::instance().has_device(device); }
+bool has_device(int device) {
+  return !is_absent() && Machine::instance().has_device(device);
+}
 
 int result_of(Status status) {
   switch (status) {
-    case Status::kOk: return UVMSIM_OK;
-    case Status::kOutOfMemory: return UVMSIM_ERROR_OUT_OF_MEMORY;
-    case Status::kIllegalAddress: return UVMSIM_ERROR_ADDRESS;
-    default: return UVMSIM_ERROR_INVALID;
+    case Status::kOk:
+      return UVMSIM_OK;
+    case Status::kOutOfMemory:
+      return UVMSIM_ERROR_OUT_OF_MEMORY;
+    case Status::kIllegalAddress:
+      return UVMSIM_ERROR_ADDRESS;
+    default:
+      return UVMSIM_ERROR_INVALID;
   }
 }
 
@@ -29,11 +37,13 @@ int result_of(Status status) {
 
 #define UVMSIM_CONTROL extern "C" UVMSIM_EXPORT
 
-UVMSIM_CONTROL int uvmsim_device_count(void) { return is_absent() ? 0 : Machine::instance().device_count(); }
+UVMSIM_CONTROL int uvmsim_device_count(void) {
+  return is_absent() ? 0 : Machine::instance().device_count();
+}
 
 UVMSIM_CONTROL int uvmsim_capacity(int device, size_t* out_bytes) {
   if (!has_device(device) || out_bytes == nullptr) return UVMSIM_ERROR_INVALID;
-  *out_bytes = Machine::instance().capacity_bytes(device);
+  *out_bytes = Machine::instance().memory_use(device).capacity_bytes;
   return UVMSIM_OK;
 }
 
@@ -42,18 +52,17 @@ UVMSIM_CONTROL int uvmsim_set_capacity(int device, size_t bytes) {
   return result_of(Machine::instance().set_capacity(device, bytes));
 }
 
-UVMSIM_CONTROL int uvmsim_used(int device, size_t* out_unevictable_bytes, size_t* out_managed_bytes) {
+UVMSIM_CONTROL int uvmsim_used(int device, size_t* out_unevictable_bytes,
+                               size_t* out_managed_bytes) {
   if (!has_device(device)) return UVMSIM_ERROR_INVALID;
-  size_t unevictable = 0;
-  size_t managed = 0;
-  Machine::instance().memory_use(device, &unevictable, &managed);
-  if (out_unevictable_bytes != nullptr) *out_unevictable_bytes = unevictable;
-  if (out_managed_bytes != nullptr) *out_managed_bytes = managed;
+  const uvmsim::MemoryUse use = Machine::instance().memory_use(device);
+  if (out_unevictable_bytes != nullptr) *out_unevictable_bytes = use.unevictable_bytes;
+  if (out_managed_bytes != nullptr) *out_managed_bytes = use.managed_bytes;
   return UVMSIM_OK;
 }
 
-UVMSIM_CONTROL int uvmsim_kernel(int device, void* stream, const uvmsim_access* accesses, size_t count,
-                                 uint64_t duration_ns) {
+UVMSIM_CONTROL int uvmsim_kernel(int device, void* stream, const uvmsim_access* accesses,
+                                 size_t count, uint64_t duration_ns) {
   if (!has_device(device) || (accesses == nullptr && count != 0)) return UVMSIM_ERROR_INVALID;
   return result_of(Machine::instance().kernel(device, stream, accesses, count, duration_ns));
 }
@@ -62,7 +71,8 @@ UVMSIM_CONTROL void* uvmsim_device_view(const void* address) {
   return is_absent() ? nullptr : Machine::instance().device_view(address);
 }
 
-UVMSIM_CONTROL int uvmsim_residency(const void* address, size_t size_bytes, int location, size_t* out_bytes) {
+UVMSIM_CONTROL int uvmsim_residency(const void* address, size_t size_bytes, int location,
+                                    size_t* out_bytes) {
   if (is_absent() || out_bytes == nullptr) return UVMSIM_ERROR_INVALID;
   return result_of(Machine::instance().residency({address, size_bytes}, location, out_bytes));
 }
@@ -91,14 +101,18 @@ UVMSIM_CONTROL uint64_t uvmsim_call_count(const char* name) {
   return name == nullptr ? 0 : CallTable::instance().calls(name);
 }
 
-UVMSIM_CONTROL void uvmsim_each_unimplemented(void (*visit)(const char* name, uint64_t calls, void* context),
+UVMSIM_CONTROL void uvmsim_each_unimplemented(void (*visit)(const char* name, uint64_t calls,
+                                                            void* context),
                                               void* context) {
   CallTable::instance().visit([&](const CallRecord& record) {
-    if (record.is_unimplemented() && record.calls() != 0) visit(record.name().c_str(), record.calls(), context);
+    if (record.is_unimplemented() && record.calls() != 0)
+      visit(record.name().c_str(), record.calls(), context);
   });
 }
 
-UVMSIM_CONTROL uint64_t uvmsim_now_ns(void) { return is_absent() ? 0 : Machine::instance().now_ns(); }
+UVMSIM_CONTROL uint64_t uvmsim_now_ns(void) {
+  return is_absent() ? 0 : Machine::instance().now_ns();
+}
 
 UVMSIM_CONTROL void uvmsim_advance_ns(uint64_t nanoseconds) {
   if (!is_absent()) Machine::instance().advance(nanoseconds);

@@ -1,4 +1,5 @@
-// What things cost in virtual time. The only place with such numbers: a machine profile replaces them one day.
+// What things cost in virtual time. The only place with such numbers: a machine profile replaces
+// them one day.
 #pragma once
 
 #include <cstdint>

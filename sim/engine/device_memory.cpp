@@ -29,7 +29,8 @@ bool DeviceMemory::could_hold(std::size_t bytes) const {
 
 void DeviceMemory::move_to(Block& block, ChunkList list) {
   Block::DeviceSide& side = block.devices[device_];
-  if (side.list != ChunkList::kNone) lists_[static_cast<std::size_t>(side.list)].erase(side.position);
+  if (side.list != ChunkList::kNone)
+    lists_[static_cast<std::size_t>(side.list)].erase(side.position);
   side.list = list;
   if (list == ChunkList::kNone) return;
   auto& target = lists_[static_cast<std::size_t>(list)];

@@ -1,6 +1,7 @@
-// Memory of one device: capacity, unevictable charges, and the 2 MiB chunks that managed blocks hold, on lists in the
-// order of eviction: unused chunks (no page resident), discarded ones (every page of the block discarded), then used
-// ones, oldest make-resident first. Accounting only; it moves nothing. Guarded by the machine's mutex.
+// Memory of one device: capacity, unevictable charges, and the 2 MiB chunks that managed blocks
+// hold, on lists in the order of eviction: unused chunks (no page resident), discarded ones (every
+// page of the block discarded), then used ones, oldest make-resident first. Accounting only; it
+// moves nothing. Guarded by the machine's mutex.
 #pragma once
 
 #include <array>
@@ -32,13 +33,15 @@ class DeviceMemory {
   void charge(std::size_t bytes) { unevictable_bytes_ += bytes; }
   void release(std::size_t bytes) { unevictable_bytes_ -= bytes; }
 
-  // Puts the chunk that `block` holds here, or gets now, at the end of `list`; kNone gives the chunk up.
+  // Puts the chunk that `block` holds here, or gets now, at the end of `list`; kNone gives the
+  // chunk up.
   void move_to(Block& block, ChunkList list);
 
   // The block whose chunk is evicted next, or null where no managed block holds any.
   Block* victim() const;
 
-  // What an allocation of `bytes` is charged: whole 64 KiB below 1 MiB, whole 2 MiB chunks from there.
+  // What an allocation of `bytes` is charged: whole 64 KiB below 1 MiB, whole 2 MiB chunks from
+  // there.
   static std::size_t charge_of(std::size_t bytes);
 
  private:

@@ -9,8 +9,12 @@ std::atomic<bool> initialized{false};
 
 }  // namespace
 
-void set_initialized() { initialized.store(true, std::memory_order_relaxed); }
+void set_initialized() {
+  initialized.store(true, std::memory_order_relaxed);
+}
 
-bool is_initialized() { return initialized.load(std::memory_order_relaxed); }
+bool is_initialized() {
+  return initialized.load(std::memory_order_relaxed);
+}
 
 }  // namespace uvmsim

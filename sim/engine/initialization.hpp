@@ -1,5 +1,5 @@
-// Whether any interface has been initialised in this process: a driver interface wants an explicit call first, a
-// runtime on top of it initialises by itself, and both then count as initialised.
+// Whether any interface has been initialised in this process: a driver interface wants an explicit
+// call first, a runtime on top of it initialises by itself, and both then count as initialised.
 #pragma once
 
 #include <uvmalloc/sim/engine/export.hpp>

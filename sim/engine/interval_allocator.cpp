@@ -4,7 +4,9 @@
 
 namespace uvmsim {
 
-IntervalAllocator::IntervalAllocator(std::size_t size) { free_.emplace(0, size); }
+IntervalAllocator::IntervalAllocator(std::size_t size) {
+  free_.emplace(0, size);
+}
 
 std::optional<std::size_t> IntervalAllocator::allocate(std::size_t length) {
   for (auto it = free_.begin(); it != free_.end(); ++it) {

@@ -1,4 +1,5 @@
-// Hands out intervals of [0, size), lowest first, and takes them back. Knows nothing of memory. Not synchronised.
+// Hands out intervals of [0, size), lowest first, and takes them back. Knows nothing of memory. Not
+// synchronised.
 #pragma once
 
 #include <cstddef>

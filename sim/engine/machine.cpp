@@ -32,15 +32,19 @@ std::vector<DeviceMemory> make_memories(const Settings& settings) {
 
 Machine& Machine::instance() {
   static Machine* const machine = [] {
-    auto* instance = new Machine(Settings::from_environment());  // outlives everything that may call it at exit
+    auto* instance =
+        new Machine(Settings::from_environment());  // outlives everything that may call it at exit
     made.store(instance, std::memory_order_release);
-    pthread_atfork(&Machine::before_fork, &Machine::after_fork_in_parent, &Machine::after_fork_in_child);
+    pthread_atfork(&Machine::before_fork, &Machine::after_fork_in_parent,
+                   &Machine::after_fork_in_child);
     return instance;
   }();
   return *machine;
 }
 
-bool Machine::lost_in_fork() { return lost.load(std::memory_order_relaxed); }
+bool Machine::lost_in_fork() {
+  return lost.load(std::memory_order_relaxed);
+}
 
 Machine::Machine(const Settings& settings)
     : settings_(settings),
@@ -48,14 +52,18 @@ Machine::Machine(const Settings& settings)
       managed_("uvmsim-managed", kManagedArenaBytes, Arena::HostAccess::kReadWrite),
       device_only_("uvmsim-device", kDeviceArenaBytes, Arena::HostAccess::kNone),
       residency_(managed_.size() / kBlockBytes, memories_, counters_,
-                 [this](int device, int peer) { return peers_.contains({device, peer}); }),
+                 [this](int device, int peer) {
+                   return peers_.contains({device, peer});
+                 }),
       timeline_(settings.devices) {
-  for (int device = 0; device < settings_.devices; ++device) default_pools_.push_back(create_pool(device));
+  for (int device = 0; device < settings_.devices; ++device)
+    default_pools_.push_back(create_pool(device));
   current_pools_ = default_pools_;
   write_report_at_exit();
 }
 
-// A fork must not happen while another thread holds a lock that the child would find taken for ever.
+// A fork must not happen while another thread holds a lock that the child would find taken for
+// ever.
 void Machine::before_fork() {
   made.load(std::memory_order_acquire)->mutex_.lock();
   CallTable::instance().lock();
@@ -77,9 +85,10 @@ void Machine::after_fork_in_child() {
 
 // ---- memory
 
-std::size_t Machine::capacity_bytes(int device) {
+MemoryUse Machine::memory_use(int device) {
   const std::lock_guard lock(mutex_);
-  return memory(device).capacity_bytes();
+  const DeviceMemory& used = memory(device);
+  return {used.capacity_bytes(), used.unevictable_bytes(), used.managed_bytes()};
 }
 
 Status Machine::set_capacity(int device, std::size_t bytes) {
@@ -94,12 +103,6 @@ Status Machine::set_capacity(int device, std::size_t bytes) {
   }
   target.set_capacity(bytes);
   return Status::kOk;
-}
-
-void Machine::memory_use(int device, std::size_t* out_unevictable_bytes, std::size_t* out_managed_bytes) {
-  const std::lock_guard lock(mutex_);
-  *out_unevictable_bytes = memory(device).unevictable_bytes();
-  *out_managed_bytes = memory(device).managed_bytes();
 }
 
 Allocation Machine::describe(MemoryKind kind, const void* address, std::size_t bytes, int device,
@@ -119,8 +122,9 @@ Status Machine::allocate_managed(int device, std::size_t bytes, unsigned flags, 
   const std::uintptr_t address = managed_.allocate(bytes);
   if (address == 0) return Status::kOutOfMemory;
   *out = reinterpret_cast<void*>(address);
-  allocations_.add({.allocation = describe(MemoryKind::kManaged, *out, bytes, device, flags),
-                    .placement = std::make_unique<Placement>(round_up(bytes, kPageBytes) / kPageBytes)});
+  allocations_.add(
+      {.allocation = describe(MemoryKind::kManaged, *out, bytes, device, flags),
+       .placement = std::make_unique<Placement>(round_up(bytes, kPageBytes) / kPageBytes)});
   ++counters_.managed_allocations;
   return Status::kOk;
 }
@@ -156,8 +160,8 @@ Status Machine::allocate_pinned(int device, std::size_t bytes, unsigned flags, v
   if (address == MAP_FAILED) return Status::kOutOfMemory;
   const std::lock_guard lock(mutex_);
   *out = address;
-  allocations_.add(
-      {.allocation = describe(MemoryKind::kPinned, address, bytes, device, flags), .placement = nullptr});
+  allocations_.add({.allocation = describe(MemoryKind::kPinned, address, bytes, device, flags),
+                    .placement = nullptr});
   ++counters_.pinned_allocations;
   return Status::kOk;
 }
@@ -210,8 +214,8 @@ Status Machine::register_host(int device, void* address, std::size_t bytes, unsi
   if (allocations_.overlaps(reinterpret_cast<std::uintptr_t>(address), bytes)) {
     return Status::kHostMemoryAlreadyRegistered;
   }
-  allocations_.add(
-      {.allocation = describe(MemoryKind::kRegistered, address, bytes, device, flags), .placement = nullptr});
+  allocations_.add({.allocation = describe(MemoryKind::kRegistered, address, bytes, device, flags),
+                    .placement = nullptr});
   return Status::kOk;
 }
 
@@ -249,6 +253,17 @@ void* Machine::device_view(const void* address) {
   const auto user = reinterpret_cast<std::uintptr_t>(address);
   const AllocationRecord* record = allocations_.find(user);
   return record == nullptr ? nullptr : view_of(record, user);
+}
+
+std::string Machine::broken_invariant() {
+  const std::lock_guard lock(mutex_);
+  for (int device = 0; device < settings_.devices; ++device) {
+    const DeviceMemory& used = memory(device);
+    if (used.unevictable_bytes() + used.managed_bytes() > used.capacity_bytes()) {
+      return "device " + std::to_string(device) + " holds more than its capacity";
+    }
+  }
+  return residency_.broken_invariant();
 }
 
 uvmsim_counters Machine::counters() {

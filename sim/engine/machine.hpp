@@ -1,7 +1,8 @@
-// The simulated machine: devices, memory of every kind, residency, streams and events behind one interface that the
-// stand-ins translate into theirs. It is made at first use and lives until the process ends. One mutex guards all of
-// it; it is never held while the program's code, a copy of bytes or another library runs. In a child forked after
-// the machine was made there is none: lost_in_fork() is true, and no other function may be called.
+// The simulated machine: devices, memory of every kind, residency, streams and events behind one
+// interface that the stand-ins translate into theirs. It is made at first use and lives until the
+// process ends. One mutex guards all of it; it is never held while the program's code, a copy of
+// bytes or another library runs. In a child forked after the machine was made there is none:
+// lost_in_fork() is true, and no other function may be called.
 #pragma once
 
 #include <cstddef>
@@ -11,9 +12,11 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include <uvmalloc/sim/uvmsim.h>
 #include <uvmalloc/sim/engine/allocation.hpp>
 #include <uvmalloc/sim/engine/arena.hpp>
 #include <uvmalloc/sim/engine/device_memory.hpp>
@@ -23,7 +26,6 @@
 #include <uvmalloc/sim/engine/settings.hpp>
 #include <uvmalloc/sim/engine/status.hpp>
 #include <uvmalloc/sim/engine/timeline.hpp>
-#include <uvmalloc/sim/uvmsim.h>
 
 namespace uvmsim {
 
@@ -33,7 +35,8 @@ struct MemoryRange {
   std::size_t size_bytes;
 };
 
-// What the caller of a copy says about an end of it; kUnknown where that is for the machine to find out.
+// What the caller of a copy says about an end of it; kUnknown where that is for the machine to find
+// out.
 enum class CopyEnd { kUnknown, kHostMemory, kDeviceMemory };
 
 struct Copy {
@@ -56,16 +59,25 @@ struct Fill {
 
 enum class Wait { kNo, kYes };
 
+struct MemoryUse {
+  std::size_t capacity_bytes;
+  std::size_t unevictable_bytes;
+  std::size_t managed_bytes;
+
+  std::size_t free_bytes() const { return capacity_bytes - unevictable_bytes - managed_bytes; }
+};
+
 struct RangePlacement {
-  bool read_mostly;              // everywhere
-  int preferred;                 // kNoLocation where unset or not the same everywhere
-  std::uint64_t accessed_by;     // Policy's bits, as far as they hold everywhere
-  int last_prefetch;             // kNoLocation where none or not the same everywhere
+  bool read_mostly;           // everywhere
+  int preferred;              // kNoLocation where unset or not the same everywhere
+  std::uint64_t accessed_by;  // Policy's bits, as far as they hold everywhere
+  int last_prefetch;          // kNoLocation where none or not the same everywhere
 };
 
 using PoolHandle = void*;
 
-// A stream-ordered pool, in its simplest form: it keeps no memory, so what it reserves is what is used.
+// A stream-ordered pool, in its simplest form: it keeps no memory, so what it reserves is what is
+// used.
 struct Pool {
   int device;
   std::uint64_t release_threshold_bytes = 0;  // remembered, without effect
@@ -82,14 +94,14 @@ class UVMSIM_EXPORT Machine {
   bool has_device(int device) const { return device >= 0 && device < settings_.devices; }
 
   // ---- memory
-  std::size_t capacity_bytes(int device);
+  MemoryUse memory_use(int device);
   Status set_capacity(int device, std::size_t bytes);
-  void memory_use(int device, std::size_t* out_unevictable_bytes, std::size_t* out_managed_bytes);
 
   Status allocate_managed(int device, std::size_t bytes, unsigned flags, void** out);
   Status allocate_device(int device, std::size_t bytes, void** out);
   Status allocate_pinned(int device, std::size_t bytes, unsigned flags, void** out);
-  // Start addresses only. Waits for the work of the device first (in virtual time), as the modelled calls do.
+  // Start addresses only. Waits for the work of the device first (in virtual time), as the modelled
+  // calls do.
   Status free_memory(void* address, Wait wait);
   Status free_pinned(void* address);
   Status register_host(int device, void* address, std::size_t bytes, unsigned flags);
@@ -146,11 +158,15 @@ class UVMSIM_EXPORT Machine {
   Status make_stream_wait(int device, StreamHandle stream, EventHandle event);
   Status query_event(EventHandle event);
   Status wait_for_event(EventHandle event);
-  // kInvalidHandle where one is none, was never recorded or keeps no time; kNotReady where one is in the future.
+  // kInvalidHandle where one is none, was never recorded or keeps no time; kNotReady where one is
+  // in the future.
   Status elapsed(EventHandle from, EventHandle to, std::int64_t* out_ns);
 
   std::uint64_t now_ns();
   void advance(std::uint64_t nanoseconds);
+
+  // For tests: what is inconsistent about chunks, masks and charges; empty if nothing is.
+  std::string broken_invariant();
 
   // ---- counters
   uvmsim_counters counters();
@@ -170,18 +186,19 @@ class UVMSIM_EXPORT Machine {
   DeviceMemory& memory(int device) { return memories_[static_cast<std::size_t>(device)]; }
   Pool* pool_of(PoolHandle handle);
   Status take_device_memory(int device, std::size_t bytes, PoolHandle pool, void** out);
-  Allocation describe(MemoryKind kind, const void* address, std::size_t bytes, int device, unsigned flags);
+  Allocation describe(MemoryKind kind, const void* address, std::size_t bytes, int device,
+                      unsigned flags);
   AllocationRecord* managed_record(MemoryRange range);
   PageRange pages_of(MemoryRange range) const;
   static std::size_t first_page_of(const AllocationRecord& record, const Arena& arena);
-  Arena* arena_of(MemoryKind kind);
   std::byte* view_of(const AllocationRecord* record, std::uintptr_t address);
 
   Status touch(int device, const uvmsim_access& access, std::uint64_t* out_traffic_bytes);
   Status resolve_end(const void* address, std::size_t bytes, CopyEnd expected, End* out);
-  int landing_place(const AllocationRecord& record, std::uintptr_t address, CopyEnd end, int device) const;
-  Status place_copy_end(const End& end, const void* address, std::size_t bytes, CopyEnd expected, int device,
-                        bool write);
+  int landing_place(const AllocationRecord& record, std::uintptr_t address, CopyEnd end,
+                    int device) const;
+  Status place_copy_end(const End& end, const void* address, std::size_t bytes, CopyEnd expected,
+                        int device, bool write);
   std::uint64_t transfer_cost_ns(std::uint64_t moved_bytes) const;
 
   std::mutex mutex_;

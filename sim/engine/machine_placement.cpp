@@ -15,7 +15,8 @@ std::uintptr_t address_of(MemoryRange range) {
 // Only a range within one allocation is managed memory as a whole.
 AllocationRecord* Machine::managed_record(MemoryRange range) {
   AllocationRecord* record = allocations_.find(address_of(range));
-  if (record == nullptr || record->allocation.kind != MemoryKind::kManaged || range.size_bytes == 0) {
+  if (record == nullptr || record->allocation.kind != MemoryKind::kManaged ||
+      range.size_bytes == 0) {
     return nullptr;
   }
   const std::size_t offset = address_of(range) - record->allocation.address;
@@ -44,9 +45,9 @@ Status Machine::advise(MemoryRange range, Advice advice, int location) {
   ++counters_.advice_calls;
   const PageRange pages = pages_of(range);
   const std::size_t base = first_page_of(*record, managed_);
-  record->placement->policy.update(pages.first - base, pages.last - base, [&](const Policy& policy) {
-    return advised(policy, advice, location);
-  });
+  record->placement->policy.update(
+      pages.first - base, pages.last - base,
+      [&](const Policy& policy) { return advised(policy, advice, location); });
   if (advice == Advice::kUnsetReadMostly) residency_.collapse(pages);
   return Status::kOk;
 }
@@ -63,7 +64,8 @@ Status Machine::prefetch(int device, StreamHandle stream, MemoryRange range, int
   const std::size_t base = first_page_of(*record, managed_);
   Status status = Status::kOk;
   record->placement->policy.visit(
-      pages.first - base, pages.last - base, [&](std::size_t first, std::size_t last, const Policy& policy) {
+      pages.first - base, pages.last - base,
+      [&](std::size_t first, std::size_t last, const Policy& policy) {
         if (status != Status::kOk) return;
         status = residency_.prefetch(location, {base + first, base + last}, policy);
       });
@@ -81,7 +83,8 @@ Status Machine::discard(int device, StreamHandle stream, MemoryRange range) {
   if (managed_record(range) == nullptr) return Status::kInvalidValue;
   ++counters_.discard_calls;
   const std::size_t offset = managed_.offset_of(address_of(range));
-  const PageRange whole{round_up(offset, kPageBytes) / kPageBytes, (offset + range.size_bytes) / kPageBytes};
+  const PageRange whole{round_up(offset, kPageBytes) / kPageBytes,
+                        (offset + range.size_bytes) / kPageBytes};
   if (whole.first < whole.last) residency_.discard(whole);
   timeline_.submit(*target, 0);
   return Status::kOk;
@@ -106,12 +109,13 @@ Status Machine::placement(MemoryRange range, RangePlacement* out) {
         out->accessed_by &= policy.accessed_by;
       });
   bool first_target = true;
-  record->placement->last_prefetch.visit(
-      pages.first - base, pages.last - base, [&](std::size_t, std::size_t, Placement::Target target) {
-        if (first_target) out->last_prefetch = target.location;
-        if (out->last_prefetch != target.location) out->last_prefetch = kNoLocation;
-        first_target = false;
-      });
+  record->placement->last_prefetch.visit(pages.first - base, pages.last - base,
+                                         [&](std::size_t, std::size_t, Placement::Target target) {
+                                           if (first_target) out->last_prefetch = target.location;
+                                           if (out->last_prefetch != target.location)
+                                             out->last_prefetch = kNoLocation;
+                                           first_target = false;
+                                         });
   return Status::kOk;
 }
 

@@ -21,7 +21,8 @@ void fill_bytes(std::byte* to, const Fill& fill) {
   if (fill.value_bytes == 1) {
     std::memset(to, static_cast<int>(fill.value & 0xff), fill.count);
   } else if (fill.value_bytes == 2) {
-    std::fill_n(reinterpret_cast<std::uint16_t*>(to), fill.count, static_cast<std::uint16_t>(fill.value));
+    std::fill_n(reinterpret_cast<std::uint16_t*>(to), fill.count,
+                static_cast<std::uint16_t>(fill.value));
   } else {
     std::fill_n(reinterpret_cast<std::uint32_t*>(to), fill.count, fill.value);
   }
@@ -29,7 +30,8 @@ void fill_bytes(std::byte* to, const Fill& fill) {
 
 void copy_rows(std::byte* to, const std::byte* from, const Copy& copy) {
   for (std::size_t row = 0; row < copy.rows; ++row) {
-    std::memmove(to + row * copy.to_pitch_bytes, from + row * copy.from_pitch_bytes, copy.width_bytes);
+    std::memmove(to + row * copy.to_pitch_bytes, from + row * copy.from_pitch_bytes,
+                 copy.width_bytes);
   }
 }
 
@@ -37,8 +39,8 @@ void copy_rows(std::byte* to, const std::byte* from, const Copy& copy) {
 
 // ---- kernels
 
-Status Machine::kernel(int device, StreamHandle stream, const uvmsim_access* accesses, std::size_t count,
-                       std::uint64_t duration_ns) {
+Status Machine::kernel(int device, StreamHandle stream, const uvmsim_access* accesses,
+                       std::size_t count, std::uint64_t duration_ns) {
   if (!has_device(device)) return Status::kInvalidDevice;
   const std::lock_guard lock(mutex_);
   Stream* target = timeline_.find_stream(device, stream);
@@ -49,7 +51,8 @@ Status Machine::kernel(int device, StreamHandle stream, const uvmsim_access* acc
     if ((access.access & (UVMSIM_READ | UVMSIM_WRITE)) == 0) return Status::kInvalidValue;
     const auto address = reinterpret_cast<std::uintptr_t>(access.address);
     const AllocationRecord* record = allocations_.find(address);
-    if (record == nullptr || !is_inside(*record, address, access.size_bytes)) return Status::kIllegalAddress;
+    if (record == nullptr || !is_inside(*record, address, access.size_bytes))
+      return Status::kIllegalAddress;
     const Allocation& allocation = record->allocation;
     if (allocation.kind == MemoryKind::kDevice && allocation.device != device &&
         !peers_.contains({device, allocation.device})) {
@@ -67,9 +70,11 @@ Status Machine::kernel(int device, StreamHandle stream, const uvmsim_access* acc
 }
 
 Status Machine::touch(int device, const uvmsim_access& access, std::uint64_t* out_traffic_bytes) {
-  const AllocationRecord& record = *allocations_.find(reinterpret_cast<std::uintptr_t>(access.address));
+  const AllocationRecord& record =
+      *allocations_.find(reinterpret_cast<std::uintptr_t>(access.address));
   if (record.allocation.kind != MemoryKind::kManaged) {
-    const bool local = record.allocation.kind == MemoryKind::kDevice && record.allocation.device == device;
+    const bool local =
+        record.allocation.kind == MemoryKind::kDevice && record.allocation.device == device;
     if (!local) counters_.remote_access_bytes += access.size_bytes;
     return Status::kOk;
   }
@@ -78,7 +83,8 @@ Status Machine::touch(int device, const uvmsim_access& access, std::uint64_t* ou
   const Access mode{(access.access & UVMSIM_READ) != 0, (access.access & UVMSIM_WRITE) != 0};
   Status status = Status::kOk;
   record.placement->policy.visit(
-      pages.first - base, pages.last - base, [&](std::size_t first, std::size_t last, const Policy& policy) {
+      pages.first - base, pages.last - base,
+      [&](std::size_t first, std::size_t last, const Policy& policy) {
         if (status != Status::kOk) return;
         status = residency_.touch(device, {base + first, base + last}, policy, mode);
       });
@@ -95,7 +101,8 @@ Status Machine::resolve_end(const void* address, std::size_t bytes, CopyEnd expe
   const bool is_device_only = record != nullptr && record->allocation.kind == MemoryKind::kDevice;
   if (expected == CopyEnd::kDeviceMemory && record == nullptr) return Status::kInvalidValue;
   if (expected == CopyEnd::kHostMemory && is_device_only) return Status::kInvalidValue;
-  // Registered memory may be part of a larger piece of host memory; the others have ends that must be respected.
+  // Registered memory may be part of a larger piece of host memory; the others have ends that must
+  // be respected.
   if (record != nullptr && record->allocation.kind != MemoryKind::kRegistered &&
       !is_inside(*record, user, bytes)) {
     return Status::kInvalidValue;
@@ -113,9 +120,10 @@ int Machine::landing_place(const AllocationRecord& record, std::uintptr_t addres
   return end == CopyEnd::kHostMemory ? kHost : device;
 }
 
-Status Machine::place_copy_end(const End& end, const void* address, std::size_t bytes, CopyEnd expected,
-                               int device, bool write) {
-  if (end.record == nullptr || end.record->allocation.kind != MemoryKind::kManaged) return Status::kOk;
+Status Machine::place_copy_end(const End& end, const void* address, std::size_t bytes,
+                               CopyEnd expected, int device, bool write) {
+  if (end.record == nullptr || end.record->allocation.kind != MemoryKind::kManaged)
+    return Status::kOk;
   const int place =
       landing_place(*end.record, reinterpret_cast<std::uintptr_t>(address), expected, device);
   const PageRange pages = pages_of({address, bytes});
@@ -140,9 +148,11 @@ Status Machine::copy(int device, StreamHandle stream, const Copy& copy, Wait wai
     End to_end{};
     End from_end{};
     Status status = resolve_end(copy.to, to_extent, copy.to_end, &to_end);
-    if (status == Status::kOk) status = resolve_end(copy.from, from_extent, copy.from_end, &from_end);
+    if (status == Status::kOk)
+      status = resolve_end(copy.from, from_extent, copy.from_end, &from_end);
     if (status == Status::kOk) {
-      status = place_copy_end(from_end, copy.from, from_extent, copy.from_end, target->device, false);
+      status =
+          place_copy_end(from_end, copy.from, from_extent, copy.from_end, target->device, false);
     }
     if (status == Status::kOk) {
       status = place_copy_end(to_end, copy.to, to_extent, copy.to_end, target->device, true);
@@ -178,7 +188,8 @@ Status Machine::fill(int device, StreamHandle stream, const Fill& fill, Wait wai
     Stream* target = timeline_.find_stream(device, stream);
     if (target == nullptr) return Status::kInvalidHandle;
     const auto user = reinterpret_cast<std::uintptr_t>(fill.to);
-    if (user % fill.value_bytes != 0 || fill.count > kLargestRequestBytes) return Status::kInvalidValue;
+    if (user % fill.value_bytes != 0 || fill.count > kLargestRequestBytes)
+      return Status::kInvalidValue;
     const std::size_t bytes = fill.count * fill.value_bytes;
     if (bytes == 0) return Status::kOk;
     End end{};

@@ -16,6 +16,8 @@ inline PageMask page_mask(std::size_t first, std::size_t count) {
   return (~PageMask{} >> (kPagesPerBlock - count)) << first;
 }
 
-inline std::size_t bytes_of(const PageMask& pages) { return pages.count() * kPageBytes; }
+inline std::size_t bytes_of(const PageMask& pages) {
+  return pages.count() * kPageBytes;
+}
 
 }  // namespace uvmsim

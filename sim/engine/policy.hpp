@@ -32,15 +32,28 @@ enum class Advice {
   kUnsetAccessedBy,
 };
 
-// `policy` with `advice` about `location` (a device or kHost; ignored where the advice has none) taken.
+// `policy` with `advice` about `location` (a device or kHost; ignored where the advice has none)
+// taken.
 inline Policy advised(Policy policy, Advice advice, int location) {
   switch (advice) {
-    case Advice::kSetReadMostly: policy.read_mostly = true; break;
-    case Advice::kUnsetReadMostly: policy.read_mostly = false; break;
-    case Advice::kSetPreferredLocation: policy.preferred = location; break;
-    case Advice::kUnsetPreferredLocation: policy.preferred = kNoLocation; break;
-    case Advice::kSetAccessedBy: policy.accessed_by |= Policy::bit_of(location); break;
-    case Advice::kUnsetAccessedBy: policy.accessed_by &= ~Policy::bit_of(location); break;
+    case Advice::kSetReadMostly:
+      policy.read_mostly = true;
+      break;
+    case Advice::kUnsetReadMostly:
+      policy.read_mostly = false;
+      break;
+    case Advice::kSetPreferredLocation:
+      policy.preferred = location;
+      break;
+    case Advice::kUnsetPreferredLocation:
+      policy.preferred = kNoLocation;
+      break;
+    case Advice::kSetAccessedBy:
+      policy.accessed_by |= Policy::bit_of(location);
+      break;
+    case Advice::kUnsetAccessedBy:
+      policy.accessed_by &= ~Policy::bit_of(location);
+      break;
   }
   return policy;
 }

@@ -1,5 +1,5 @@
-// The report that UVMSIM_REPORT asks for: counters and unimplemented calls as JSON, written when the process that
-// made the machine exits, and by no other.
+// The report that UVMSIM_REPORT asks for: counters and unimplemented calls as JSON, written when
+// the process that made the machine exits, and by no other.
 #pragma once
 
 namespace uvmsim {

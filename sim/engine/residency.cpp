@@ -7,7 +7,10 @@ namespace uvmsim {
 
 Residency::Residency(std::size_t block_count, std::vector<DeviceMemory>& memories,
                      uvmsim_counters& counters, Reaches reaches)
-    : blocks_(block_count), memories_(memories), counters_(counters), reaches_(std::move(reaches)) {}
+    : blocks_(block_count),
+      memories_(memories),
+      counters_(counters),
+      reaches_(std::move(reaches)) {}
 
 Block& Residency::block_at(std::size_t index) {
   auto& block = blocks_[index];
@@ -15,7 +18,9 @@ Block& Residency::block_at(std::size_t index) {
   return *block;
 }
 
-const Block* Residency::find_block(std::size_t index) const { return blocks_[index].get(); }
+const Block* Residency::find_block(std::size_t index) const {
+  return blocks_[index].get();
+}
 
 template <class Visit>
 void Residency::each_block(PageRange pages, Visit visit) {
@@ -38,8 +43,8 @@ Status Residency::touch(int device, PageRange pages, const Policy& policy, Acces
   return status;
 }
 
-Status Residency::touch_block(int device, Block& block, const PageMask& pages,
-                              const Policy& policy, Access access) {
+Status Residency::touch_block(int device, Block& block, const PageMask& pages, const Policy& policy,
+                              Access access) {
   const Status status = policy.read_mostly ? touch_read_mostly(device, block, pages, access)
                                            : touch_single(device, block, pages, policy);
   if (status == Status::kOk && access.write && (block.discarded & pages).any()) {
@@ -49,7 +54,8 @@ Status Residency::touch_block(int device, Block& block, const PageMask& pages,
   return status;
 }
 
-// The order of the cases is the modelled driver's: preferred here, nowhere, accessed-by, preferred elsewhere, here.
+// The order of the cases is the modelled driver's: preferred here, nowhere, accessed-by, preferred
+// elsewhere, here.
 Status Residency::touch_single(int device, Block& block, const PageMask& pages,
                                const Policy& policy) {
   const PageMask missing = pages & ~block.resident_at(device);
@@ -100,7 +106,8 @@ Status Residency::touch_single(int device, Block& block, const PageMask& pages,
   return Status::kOk;
 }
 
-Status Residency::touch_read_mostly(int device, Block& block, const PageMask& pages, Access access) {
+Status Residency::touch_read_mostly(int device, Block& block, const PageMask& pages,
+                                    Access access) {
   const PageMask missing = pages & ~block.resident_at(device);
   if (missing.any()) {
     counters_.fault_pages_device += missing.count();
@@ -139,7 +146,8 @@ PageMask Residency::usable_in_place(int device, const Block& block) const {
 Status Residency::prefetch(int location, PageRange pages, const Policy& policy) {
   Status status = Status::kOk;
   each_block(pages, [&](Block& block, const PageMask& mask) {
-    status = make_resident(location, block, mask, policy.read_mostly ? Others::kKeep : Others::kDrop);
+    status =
+        make_resident(location, block, mask, policy.read_mostly ? Others::kKeep : Others::kDrop);
     if (status != Status::kOk) return false;
     block.discarded &= ~mask;
     for (int device = 0; device < device_count(); ++device) settle_chunk(device, block);
@@ -219,6 +227,8 @@ Status Residency::make_resident(int location, Block& block, const PageMask& page
   block.resident_at(location) |= missing;
   for (Block::DeviceSide& side : block.devices) side.mapped &= ~missing;
   if (others == Others::kDrop) drop_elsewhere(location, block, pages);
+  if (location != kHost)
+    settle_chunk(location, block);  // a read leaves a discarded block discarded
   return Status::kOk;
 }
 
@@ -247,13 +257,18 @@ void Residency::drop_elsewhere(int location, Block& block, const PageMask& pages
   }
 }
 
-// Puts a held chunk on the list that its block's masks call for; one that is there already keeps its place.
+// The list that a held chunk belongs on.
+ChunkList Residency::wanted_list(const Block& block, const Block::DeviceSide& side) {
+  if (side.resident.none()) return ChunkList::kUnused;
+  return block.discarded.all() ? ChunkList::kDiscarded : ChunkList::kUsed;
+}
+
+// Puts a held chunk on the list that its block's masks call for; one that is there already keeps
+// its place.
 void Residency::settle_chunk(int device, Block& block) {
-  Block::DeviceSide& side = block.devices[static_cast<std::size_t>(device)];
+  const Block::DeviceSide& side = block.devices[static_cast<std::size_t>(device)];
   if (side.list == ChunkList::kNone) return;
-  const ChunkList wanted = side.resident.none()    ? ChunkList::kUnused
-                           : block.discarded.all() ? ChunkList::kDiscarded
-                                                   : ChunkList::kUsed;
+  const ChunkList wanted = wanted_list(block, side);
   if (side.list != wanted) memory(device).move_to(block, wanted);
 }
 
@@ -289,9 +304,9 @@ std::size_t Residency::resident_pages(int location, std::size_t page, std::size_
     const std::size_t first = page % kPagesPerBlock;
     const std::size_t here = std::min(kPagesPerBlock - first, last - page);
     if (const Block* block = find_block(page / kPagesPerBlock)) {
-      const PageMask& resident =
-          location == kHost ? block->host
-                            : block->devices[static_cast<std::size_t>(location)].resident;
+      const PageMask& resident = location == kHost
+                                     ? block->host
+                                     : block->devices[static_cast<std::size_t>(location)].resident;
       found += (resident & page_mask(first, here)).count();
     }
     page += here;
@@ -303,6 +318,35 @@ bool Residency::is_resident(int location, std::size_t page) const {
   return resident_pages(location, page, 1) != 0;
 }
 
-std::uint64_t Residency::take_traffic_bytes() { return std::exchange(traffic_bytes_, 0); }
+std::string Residency::broken_invariant() const {
+  std::vector<std::size_t> held_bytes(memories_.size());
+  for (std::size_t index = 0; index < blocks_.size(); ++index) {
+    const Block* block = find_block(index);
+    if (block == nullptr) continue;
+    const std::string name = "block " + std::to_string(index);
+    if ((block->discarded & ~block->anywhere()).any())
+      return name + " has discarded pages that are nowhere";
+    for (std::size_t device = 0; device < memories_.size(); ++device) {
+      const Block::DeviceSide& side = block->devices[device];
+      if ((side.mapped & side.resident).any())
+        return name + " maps pages from afar that are resident";
+      if (side.list == ChunkList::kNone) {
+        if (side.resident.any()) return name + " has resident pages without a chunk";
+        continue;
+      }
+      held_bytes[device] += kBlockBytes;
+      if (side.list != wanted_list(*block, side)) return name + " has its chunk on the wrong list";
+    }
+  }
+  for (std::size_t device = 0; device < memories_.size(); ++device) {
+    if (held_bytes[device] != memories_[device].managed_bytes())
+      return "chunks held and chunks charged differ";
+  }
+  return {};
+}
+
+std::uint64_t Residency::take_traffic_bytes() {
+  return std::exchange(traffic_bytes_, 0);
+}
 
 }  // namespace uvmsim

@@ -1,24 +1,28 @@
-// Where the pages of managed memory are, and the rules by which they move: kernel touches, prefetch, discard,
-// eviction, and explicit copies. Pages are numbered through the whole managed arena; their bytes never move, only
-// the masks do (see Arena), and what a real machine would have copied is counted as traffic.
+// Where the pages of managed memory are, and the rules by which they move: kernel touches,
+// prefetch, discard, eviction, and explicit copies. Pages are numbered through the whole managed
+// arena; their bytes never move, only the masks do (see Arena), and what a real machine would have
+// copied is counted as traffic.
 //
-// Touches by the host's own code are not seen: a page that only the host has touched is "nowhere" to the rules, and
-// a page on a device stays there while the host reads it. Its bytes are right all the same.
+// Touches by the host's own code are not seen: a page that only the host has touched is "nowhere"
+// to the rules, and a page on a device stays there while the host reads it. Its bytes are right all
+// the same.
 //
-// Owns the blocks; refers to the devices' memory and to the counters of the machine, whose mutex guards it.
+// Owns the blocks; refers to the devices' memory and to the counters of the machine, whose mutex
+// guards it.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include <uvmalloc/sim/uvmsim.h>
 #include <uvmalloc/sim/engine/block.hpp>
 #include <uvmalloc/sim/engine/device_memory.hpp>
 #include <uvmalloc/sim/engine/policy.hpp>
 #include <uvmalloc/sim/engine/status.hpp>
-#include <uvmalloc/sim/uvmsim.h>
 
 namespace uvmsim {
 
@@ -41,18 +45,19 @@ class Residency {
   Residency(std::size_t block_count, std::vector<DeviceMemory>& memories, uvmsim_counters& counters,
             Reaches reaches);
 
-  // A kernel of `device` touches pages of one policy. kOutOfMemory where a chunk is needed and unevictable memory
-  // leaves none; pages before that point have moved.
+  // A kernel of `device` touches pages of one policy. kOutOfMemory where a chunk is needed and
+  // unevictable memory leaves none; pages before that point have moved.
   Status touch(int device, PageRange pages, const Policy& policy, Access access);
 
-  // Puts all pages at `location`, next to the other copies where the policy says read-mostly, and ends their being
-  // discarded. Errors as for touch.
+  // Puts all pages at `location`, next to the other copies where the policy says read-mostly, and
+  // ends their being discarded. Errors as for touch.
   Status prefetch(int location, PageRange pages, const Policy& policy);
 
   // The contents of the pages have become useless. Pages that are nowhere are left alone.
   void discard(PageRange pages);
 
-  // An explicit copy reads or writes the pages in place; those that are nowhere come to be at `location`.
+  // An explicit copy reads or writes the pages in place; those that are nowhere come to be at
+  // `location`.
   Status copy_access(int location, PageRange pages, bool write);
 
   // Keeps one copy of each page: read duplication has been switched off.
@@ -61,12 +66,16 @@ class Residency {
   // The pages are freed. Chunks left without a page are given back.
   void forget(PageRange pages);
 
-  // Evicts until `bytes` are free on the device; false, and nothing done, where eviction cannot achieve that.
+  // Evicts until `bytes` are free on the device; false, and nothing done, where eviction cannot
+  // achieve that.
   bool make_room(int device, std::size_t bytes);
 
   // Pages of the range at `location`.
   std::size_t resident_pages(int location, std::size_t page, std::size_t count) const;
   bool is_resident(int location, std::size_t page) const;
+
+  // What is inconsistent, for tests; empty if nothing is.
+  std::string broken_invariant() const;
 
   // Bytes copied between locations, evictions included, since the last call.
   std::uint64_t take_traffic_bytes();
@@ -79,7 +88,8 @@ class Residency {
   template <class Visit>
   void each_block(PageRange pages, Visit visit);
 
-  Status touch_block(int device, Block& block, const PageMask& pages, const Policy& policy, Access access);
+  Status touch_block(int device, Block& block, const PageMask& pages, const Policy& policy,
+                     Access access);
   Status touch_single(int device, Block& block, const PageMask& pages, const Policy& policy);
   Status touch_read_mostly(int device, Block& block, const PageMask& pages, Access access);
   void access_remotely(int device, Block& block, const PageMask& pages, bool faults);
@@ -89,6 +99,7 @@ class Residency {
   Status make_resident(int location, Block& block, const PageMask& pages, Others others);
   void count_arrival(int location, const Block& block, const PageMask& missing);
   void drop_elsewhere(int location, Block& block, const PageMask& pages);
+  static ChunkList wanted_list(const Block& block, const Block::DeviceSide& side);
   void settle_chunk(int device, Block& block);
   bool hold_chunk(int device, Block& block);
   void evict(int device, Block& block);

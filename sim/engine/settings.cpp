@@ -13,7 +13,8 @@ namespace {
 constexpr int kMostDevices = 32;
 
 void reject(const char* variable, const char* value, const char* accepted, const char* used) {
-  std::fprintf(stderr, "uvmsim: %s is '%s'; accepted: %s; using %s\n", variable, value, accepted, used);
+  std::fprintf(stderr, "uvmsim: %s is '%s'; accepted: %s; using %s\n", variable, value, accepted,
+               used);
 }
 
 std::optional<std::size_t> parse_number(std::string_view text) {
@@ -57,8 +58,8 @@ Settings Settings::from_environment() {
     if (capacity && *capacity >= kBlockBytes && *capacity <= kLargestRequestBytes) {
       settings.capacity_bytes = *capacity;
     } else {
-      reject("UVMSIM_CAPACITY", text, "bytes from 2M to 64T, with suffix K, M, G, T or KiB, MiB, GiB, TiB",
-             "8GiB");
+      reject("UVMSIM_CAPACITY", text,
+             "bytes from 2M to 64T, with suffix K, M, G, T or KiB, MiB, GiB, TiB", "8GiB");
     }
   }
   return settings;

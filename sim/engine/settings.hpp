@@ -1,5 +1,6 @@
-// The simulator's environment variables, read once when the machine is made. A malformed value costs one line on
-// stderr that names the variable, the value and what is accepted; the default is used then.
+// The simulator's environment variables, read once when the machine is made. A malformed value
+// costs one line on stderr that names the variable, the value and what is accepted; the default is
+// used then.
 #pragma once
 
 #include <cstddef>
@@ -11,14 +12,14 @@
 namespace uvmsim {
 
 struct Settings {
-  int devices = 1;                               // UVMSIM_DEVICES, 0 to 32
+  int devices = 1;                                    // UVMSIM_DEVICES, 0 to 32
   std::size_t capacity_bytes = std::size_t{8} << 30;  // UVMSIM_CAPACITY, from 2 MiB
 
   static Settings from_environment();
 };
 
-// "512M", "8GiB", "1T", "1048576": a whole number and an optional suffix K, M, G, T, each a power of 1024 with or
-// without "iB" or "B". Nothing for anything else, or what does not fit.
+// "512M", "8GiB", "1T", "1048576": a whole number and an optional suffix K, M, G, T, each a power
+// of 1024 with or without "iB" or "B". Nothing for anything else, or what does not fit.
 UVMSIM_EXPORT std::optional<std::size_t> parse_bytes(std::string_view text);
 
 }  // namespace uvmsim

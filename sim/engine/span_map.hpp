@@ -1,6 +1,7 @@
-// A value for every index of [0, size), stored as spans of equal treatment. A span is split where a part of it is
-// given another value and spans never merge again, as in the driver that is modelled: advice on a part of a range
-// leaves its mark. Not synchronised; owned by an allocation and guarded by the machine's mutex.
+// A value for every index of [0, size), stored as spans of equal treatment. A span is split where a
+// part of it is given another value and spans never merge again, as in the driver that is modelled:
+// advice on a part of a range leaves its mark. Not synchronised; owned by an allocation and guarded
+// by the machine's mutex.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +27,8 @@ class SpanMap {
     }
   }
 
-  // Replaces the value v of each piece of [first, last) by change(v). Where that changes nothing, nothing is split.
+  // Replaces the value v of each piece of [first, last) by change(v). Where that changes nothing,
+  // nothing is split.
   template <class Change>
   void update(std::size_t first, std::size_t last, Change change) {
     auto it = std::prev(starts_.upper_bound(first));

@@ -1,4 +1,5 @@
-// Outcome of an engine operation. Every stand-in translates it into its own interface's error values.
+// Outcome of an engine operation. Every stand-in translates it into its own interface's error
+// values.
 #pragma once
 
 namespace uvmsim {

@@ -24,7 +24,9 @@ ThreadContext& ThreadContext::current() {
   return context;
 }
 
-int ThreadContext::device() const { return stack_.empty() ? chosen_ : stack_.back(); }
+int ThreadContext::device() const {
+  return stack_.empty() ? chosen_ : stack_.back();
+}
 
 void ThreadContext::set_context(int device) {
   if (!stack_.empty()) stack_.pop_back();
@@ -46,13 +48,17 @@ void ThreadContext::choose_device(int device) {
   set_context(device);
 }
 
-void PrimaryContexts::activate(int device) { activity(device).implicit = true; }
+void PrimaryContexts::activate(int device) {
+  activity(device).implicit = true;
+}
 
 bool PrimaryContexts::is_active(int device) {
   return activity(device).implicit || activity(device).retained > 0;
 }
 
-void PrimaryContexts::retain(int device) { ++activity(device).retained; }
+void PrimaryContexts::retain(int device) {
+  ++activity(device).retained;
+}
 
 bool PrimaryContexts::release(int device) {
   std::atomic<int>& retained = activity(device).retained;

@@ -1,6 +1,7 @@
-// What is current for the calling thread, shared by all stand-ins: the device it has chosen, and the stack of
-// contexts of the interface that has one. Each device has one context, its primary one, so a context is named by its
-// device. Thread-local state; the primary contexts' activity is process-wide and atomic.
+// What is current for the calling thread, shared by all stand-ins: the device it has chosen, and
+// the stack of contexts of the interface that has one. Each device has one context, its primary
+// one, so a context is named by its device. Thread-local state; the primary contexts' activity is
+// process-wide and atomic.
 #pragma once
 
 #include <vector>
@@ -37,7 +38,8 @@ class UVMSIM_EXPORT ThreadContext {
   std::vector<int> stack_;
 };
 
-// Primary contexts count how often they are retained; the implicit use by choose_device counts once for good.
+// Primary contexts count how often they are retained; the implicit use by choose_device counts once
+// for good.
 class UVMSIM_EXPORT PrimaryContexts {
  public:
   static void activate(int device);

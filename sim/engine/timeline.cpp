@@ -28,7 +28,9 @@ StreamHandle Timeline::create_stream(int device, unsigned flags, bool blocking, 
   return handle;
 }
 
-bool Timeline::destroy_stream(StreamHandle handle) { return streams_.erase(handle) != 0; }
+bool Timeline::destroy_stream(StreamHandle handle) {
+  return streams_.erase(handle) != 0;
+}
 
 Stream* Timeline::find_stream(int device, StreamHandle handle) {
   const auto number = reinterpret_cast<std::uintptr_t>(handle);
@@ -38,8 +40,8 @@ Stream* Timeline::find_stream(int device, StreamHandle handle) {
   }
   if (device < 0 || static_cast<std::size_t>(device) >= defaults_.size()) return nullptr;
   if (number < kPerThreadHandle) return &defaults_[static_cast<std::size_t>(device)];
-  const auto [it, added] =
-      per_thread_.try_emplace({std::this_thread::get_id(), device}, Stream{.device = device, .id = 0});
+  const auto [it, added] = per_thread_.try_emplace({std::this_thread::get_id(), device},
+                                                   Stream{.device = device, .id = 0});
   if (added) it->second.id = next_id_++;
   return &it->second;
 }
@@ -51,7 +53,9 @@ EventHandle Timeline::create_event(int device, unsigned flags, bool timing) {
   return handle;
 }
 
-bool Timeline::destroy_event(EventHandle handle) { return events_.erase(handle) != 0; }
+bool Timeline::destroy_event(EventHandle handle) {
+  return events_.erase(handle) != 0;
+}
 
 Event* Timeline::find_event(EventHandle handle) {
   const auto it = events_.find(handle);
@@ -106,7 +110,9 @@ std::uint64_t Timeline::device_completion_ns(int device) const {
   return latest;
 }
 
-void Timeline::wait_until(std::uint64_t time_ns) { now_ns_ = std::max(now_ns_, time_ns); }
+void Timeline::wait_until(std::uint64_t time_ns) {
+  now_ns_ = std::max(now_ns_, time_ns);
+}
 
 bool Timeline::query(std::uint64_t time_ns) {
   if (now_ns_ >= time_ns) return true;

@@ -1,7 +1,8 @@
-// Virtual time: a clock for the host, and for each stream the moment until which it is busy. Work takes effect on
-// memory at once, in the order it is issued; only its completion lies on the time line. The default streams are
-// known by the handles 0 and 1 (one per device, ordered with the device's blocking streams) and 2 (one per device
-// and thread). Owns streams and events; guarded by the machine's mutex.
+// Virtual time: a clock for the host, and for each stream the moment until which it is busy. Work
+// takes effect on memory at once, in the order it is issued; only its completion lies on the time
+// line. The default streams are known by the handles 0 and 1 (one per device, ordered with the
+// device's blocking streams) and 2 (one per device and thread). Owns streams and events; guarded by
+// the machine's mutex.
 #pragma once
 
 #include <cstdint>
@@ -20,10 +21,10 @@ using EventHandle = void*;
 
 struct Stream {
   int device;
-  std::uint64_t id;       // unique in the process
-  unsigned flags = 0;     // as given by the caller; the engine attaches no meaning
+  std::uint64_t id;    // unique in the process
+  unsigned flags = 0;  // as given by the caller; the engine attaches no meaning
   int priority = 0;
-  bool blocking = true;   // ordered with the device's default stream
+  bool blocking = true;  // ordered with the device's default stream
   bool is_default = false;
   std::uint64_t busy_until_ns = 0;
 };

@@ -10,7 +10,8 @@ inline constexpr std::size_t kPageBytes = 4096;
 inline constexpr std::size_t kBlockBytes = std::size_t{2} << 20;
 inline constexpr std::size_t kPagesPerBlock = kBlockBytes / kPageBytes;
 
-// More than any machine has: requests beyond it are out of memory before any arithmetic can overflow.
+// More than any machine has: requests beyond it are out of memory before any arithmetic can
+// overflow.
 inline constexpr std::size_t kLargestRequestBytes = std::size_t{1} << 46;
 
 constexpr std::size_t round_up(std::size_t value, std::size_t unit) {

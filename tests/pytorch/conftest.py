@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -43,7 +44,7 @@ class SimulatedRun:
     stdout: str
     stderr: str
     report: dict[str, Any]  # of libuvmalloc.so; empty where it wrote none
-    sim: dict[str, Any]  # of the simulator; empty where it wrote none
+    sim: dict[str, Any]  # the simulator's counters; empty where it wrote none
 
     def check(self) -> SimulatedRun:
         """Fails the test where the program failed."""
@@ -62,7 +63,7 @@ class Simulate(Protocol):
         policy: str | None = None,
         budget: str | None = None,
         environment: Mapping[str, str] | None = None,
-        timeout_seconds: float = 300,
+        timeout_seconds: float = 60,
     ) -> SimulatedRun: ...
 
 
@@ -101,7 +102,7 @@ def simulate(
         policy: str | None = None,
         budget: str | None = None,
         environment: Mapping[str, str] | None = None,
-        timeout_seconds: float = 300,
+        timeout_seconds: float = 60,
     ) -> SimulatedRun:
         folder = tmp_path_factory.mktemp("reports")
         counters = folder / "sim.json"
@@ -127,12 +128,17 @@ def _run(
     command: Sequence[str], environment: Mapping[str, str], folder: Path, timeout_seconds: float
 ) -> SimulatedRun:
     with subprocess.Popen(
-        command, env=dict(environment), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        env=dict(environment),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     ) as process:
         try:
             stdout, stderr = process.communicate(timeout=timeout_seconds)
         except subprocess.TimeoutExpired:
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)  # its forked children too
             stdout, stderr = process.communicate()
             pytest.fail(f"still running after {timeout_seconds} s\n{stdout}\n{stderr}")
     counters = folder / "sim.json"
@@ -141,5 +147,5 @@ def _run(
         stdout,
         stderr,
         main_report(folder, process.pid) or {},
-        read_report(counters) if counters.is_file() else {},
+        read_report(counters)["counters"] if counters.is_file() else {},
     )

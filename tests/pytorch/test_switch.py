@@ -15,6 +15,7 @@ import torch
 x = torch.ones(1 << 20)
 y = x.to('cuda')
 z = x.pin_memory()
+w = torch.ones(4, device='cuda')
 print(torch.cuda.get_allocator_backend(), z.is_pinned(), x.is_pinned())
 """
 

@@ -1,4 +1,5 @@
-// What addresses are good for: views, alignment, reuse, crashes where the real machine crashes, fork.
+// What addresses are good for: views, alignment, reuse, crashes where the real machine crashes,
+// fork.
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,7 +23,7 @@ int run_in_child(const std::function<int()>& body) {
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-// In a new process image, so that the sanitizer does not answer for the signal.
+// Asked of the kernel, because a touch would be answered by a signal.
 bool is_mapped(const void* address) {
   unsigned char present = 0;
   void* page = reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(address) & ~(kPage - 1));
@@ -106,7 +107,11 @@ TEST_F(AddressSpaceTest, CopiesBeyondAnAllocationAreRefused) {
   EXPECT_EQ(machine().copy(0, nullptr, copy, Wait::kYes), Status::kInvalidValue);
 }
 
-using AddressSpaceDeathTest = MachineTest;
+class AddressSpaceDeathTest : public MachineTest {
+ protected:
+  // In a process image of its own: a forked child of this one would have no machine.
+  static void SetUpTestSuite() { testing::FLAGS_gtest_death_test_style = "threadsafe"; }
+};
 
 TEST_F(AddressSpaceDeathTest, AHostTouchOfDeviceMemoryCrashes) {
   volatile std::byte* memory = device_memory(0, kBlock);
@@ -147,7 +152,6 @@ namespace {
 const bool environment_is_set = [] {
   setenv("UVMSIM_DEVICES", "2", 1);
   unsetenv("UVMSIM_CAPACITY");
-  testing::FLAGS_gtest_death_test_style = "threadsafe";
   return true;
 }();
 

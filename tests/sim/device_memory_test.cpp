@@ -10,8 +10,8 @@ TEST_F(DeviceMemoryTest, ChargesFollowTheSize) {
   struct {
     std::size_t bytes;
     std::size_t charge;
-  } const cases[] = {{1, 64 * kKiB},       {64 * kKiB, 64 * kKiB}, {64 * kKiB + 1, 128 * kKiB},
-                     {kMiB - 1, kMiB},     {kMiB, kBlock},         {kBlock, kBlock},
+  } const cases[] = {{1, 64 * kKiB},          {64 * kKiB, 64 * kKiB}, {64 * kKiB + 1, 128 * kKiB},
+                     {kMiB - 1, kMiB},        {kMiB, kBlock},         {kBlock, kBlock},
                      {kBlock + 1, 2 * kBlock}};
   for (const auto& [bytes, charge] : cases) {
     std::byte* memory = device_memory(0, bytes);
@@ -45,8 +45,8 @@ TEST_F(DeviceMemoryTest, ADeviceAllocationEvictsManagedMemory) {
 TEST_F(DeviceMemoryTest, OldestMakeResidentIsEvictedFirstAndAHitDoesNotRefresh) {
   const std::byte* memory = managed(kCapacity + kBlock);
   ASSERT_EQ(prefetch(memory, kCapacity, 0), Status::kOk);
-  ASSERT_EQ(touch(0, memory, kPage, UVMSIM_READ), UVMSIM_OK);            // a hit
-  ASSERT_EQ(prefetch(memory + kBlock, kBlock, 0), Status::kOk);          // a refresh
+  ASSERT_EQ(touch(0, memory, kPage, UVMSIM_READ), UVMSIM_OK);          // a hit
+  ASSERT_EQ(prefetch(memory + kBlock, kBlock, 0), Status::kOk);        // a refresh
   ASSERT_EQ(touch(0, memory + kCapacity, 1, UVMSIM_READ), UVMSIM_OK);  // one chunk too many
   EXPECT_EQ(resident(memory, kBlock, 0), 0U);
   EXPECT_EQ(resident(memory + kBlock, kBlock, 0), kBlock);

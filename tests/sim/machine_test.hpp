@@ -1,5 +1,5 @@
-// A machine of two devices with 64 MiB each for tests, whichever order they run in: every test starts with nothing
-// allocated and all counters at zero.
+// A machine of two devices with 64 MiB each for tests, whichever order they run in: every test
+// starts with nothing allocated and all counters at zero.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <vector>
 
-#include <uvmalloc/sim/engine/machine.hpp>
 #include <uvmalloc/sim/uvmsim.h>
+#include <uvmalloc/sim/engine/machine.hpp>
 
 namespace uvmsim::test {
 
@@ -23,7 +23,8 @@ class MachineTest : public ::testing::Test {
  protected:
   void SetUp() override {
     ASSERT_EQ(machine().device_count(), 2);
-    for (int device = 0; device < 2; ++device) ASSERT_EQ(uvmsim_set_capacity(device, kCapacity), UVMSIM_OK);
+    for (int device = 0; device < 2; ++device)
+      ASSERT_EQ(uvmsim_set_capacity(device, kCapacity), UVMSIM_OK);
     for (int device = 0; device < 2; ++device) machine().wait_for_device(device);
     stream_ = machine().create_stream(0, 0, false, 0);
     uvmsim_reset_counters();

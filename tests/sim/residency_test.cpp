@@ -158,12 +158,14 @@ TEST_F(ResidencyTest, AdviceOnAPartAppliesToThatPartOnly) {
     std::size_t block;
     int preferred;
     std::uint64_t accessed_by;
-  } const expected[] = {{0, -2, 0}, {1, 1, Policy::kHostBit}, {2, -2, Policy::kHostBit}, {3, -2, 0}};
+  } const expected[] = {
+      {0, -2, 0}, {1, 1, Policy::kHostBit}, {2, -2, Policy::kHostBit}, {3, -2, 0}};
   for (const auto& want : expected) {
     int preferred = 0;
     std::uint64_t accessed_by = 1;
     int read_mostly = 1;
-    ASSERT_EQ(uvmsim_advice(memory + want.block * kBlock, &preferred, &accessed_by, &read_mostly), UVMSIM_OK);
+    ASSERT_EQ(uvmsim_advice(memory + want.block * kBlock, &preferred, &accessed_by, &read_mostly),
+              UVMSIM_OK);
     EXPECT_EQ(preferred, want.preferred) << want.block;
     EXPECT_EQ(accessed_by, want.accessed_by) << want.block;
     EXPECT_EQ(read_mostly, 0) << want.block;
@@ -175,7 +177,8 @@ TEST_F(ResidencyTest, DiscardedPagesMoveWithoutACopyUntilWritten) {
   const std::byte* memory = managed(2 * kBlock);
   ASSERT_EQ(prefetch(memory, 2 * kBlock, 0), Status::kOk);
   ASSERT_EQ(machine().discard(0, stream_, {memory, 2 * kBlock}), Status::kOk);
-  EXPECT_EQ(resident(memory, 2 * kBlock, 0), 2 * kBlock) << "contents are undefined, the memory stays";
+  EXPECT_EQ(resident(memory, 2 * kBlock, 0), 2 * kBlock)
+      << "contents are undefined, the memory stays";
   ASSERT_EQ(touch(0, memory + kBlock, kBlock, UVMSIM_WRITE), UVMSIM_OK);
   ASSERT_EQ(prefetch(memory, 2 * kBlock, UVMSIM_HOST), Status::kOk);
   EXPECT_EQ(counters().migrated_bytes_to_host, kBlock) << "only the block that was written again";

@@ -12,7 +12,9 @@ using Piece = std::tuple<std::size_t, std::size_t, int>;
 
 std::vector<Piece> pieces(const SpanMap<int>& map, std::size_t first, std::size_t last) {
   std::vector<Piece> found;
-  map.visit(first, last, [&](std::size_t from, std::size_t to, int value) { found.emplace_back(from, to, value); });
+  map.visit(first, last, [&](std::size_t from, std::size_t to, int value) {
+    found.emplace_back(from, to, value);
+  });
   return found;
 }
 
@@ -49,7 +51,8 @@ TEST(SpanMap, ChangesAcrossSpansKeepEachSpansOwnValue) {
   SpanMap<int> map(10);
   map.update(0, 5, [](int) { return 1; });
   map.update(4, 6, [](int value) { return value + 10; });
-  EXPECT_EQ(pieces(map, 0, 10), (std::vector<Piece>{{0, 4, 1}, {4, 5, 11}, {5, 6, 10}, {6, 10, 0}}));
+  EXPECT_EQ(pieces(map, 0, 10),
+            (std::vector<Piece>{{0, 4, 1}, {4, 5, 11}, {5, 6, 10}, {6, 10, 0}}));
   EXPECT_EQ(pieces(map, 4, 6), (std::vector<Piece>{{4, 5, 11}, {5, 6, 10}}));
 }
 

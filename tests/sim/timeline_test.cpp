@@ -56,7 +56,8 @@ TEST_F(TimelineTest, EventsOrderStreamsAndMeasureTime) {
   EXPECT_EQ(elapsed_ns, 5100);
   ASSERT_EQ(machine().elapsed(after, before, &elapsed_ns), Status::kOk);
   EXPECT_EQ(elapsed_ns, -5100);
-  for (EventHandle event : {before, done, after}) EXPECT_EQ(machine().destroy_event(event), Status::kOk);
+  for (EventHandle event : {before, done, after})
+    EXPECT_EQ(machine().destroy_event(event), Status::kOk);
   EXPECT_EQ(machine().destroy_stream(other), Status::kOk);
 }
 
@@ -100,7 +101,8 @@ TEST_F(TimelineTest, UnknownHandlesAreInvalid) {
   EXPECT_EQ(machine().query_stream(0, &local), Status::kInvalidHandle);
   EXPECT_EQ(machine().destroy_stream(nullptr), Status::kInvalidHandle);
   EXPECT_EQ(machine().record_event(0, &local, stream_), Status::kInvalidHandle);
-  EXPECT_EQ(uvmsim_kernel(1, stream_, nullptr, 0, 1), UVMSIM_ERROR_INVALID) << "another device's stream";
+  EXPECT_EQ(uvmsim_kernel(1, stream_, nullptr, 0, 1), UVMSIM_ERROR_INVALID)
+      << "another device's stream";
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What every entry point of the stand-ins does first: count the call by its exported name, fail if a failure has been
-// asked for, and refuse in a forked child, where there is no device any more.
+// What every entry point of the stand-ins does first: count the call by its exported name, fail if
+// a failure has been asked for, and refuse in a forked child, where there is no device any more.
 #pragma once
 
 #include <optional>

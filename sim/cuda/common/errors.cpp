@@ -16,8 +16,9 @@ struct ErrorEntry {
 
 template <class Table>
 const ErrorEntry* find(const Table& table, int number) {
-  const auto* it = std::lower_bound(std::begin(table), std::end(table), number,
-                                    [](const ErrorEntry& entry, int wanted) { return entry.number < wanted; });
+  const auto* it =
+      std::lower_bound(std::begin(table), std::end(table), number,
+                       [](const ErrorEntry& entry, int wanted) { return entry.number < wanted; });
   return it != std::end(table) && it->number == number ? it : nullptr;
 }
 

@@ -21,7 +21,9 @@ static_assert(sizeof(NativeLocation) == sizeof(CUmemLocation));
 constexpr int kHostId = -1;     // cudaCpuDeviceId
 constexpr int kInvalidId = -2;  // cudaInvalidDeviceId
 
-int current_device() { return ThreadContext::current().device(); }
+int current_device() {
+  return ThreadContext::current().device();
+}
 
 std::optional<int> engine_location(Location location) {
   switch (location.type) {
@@ -29,8 +31,10 @@ std::optional<int> engine_location(Location location) {
       return is_visible(location.id) ? std::optional(location.id) : std::nullopt;
     case LocationType::kCpu:
     case LocationType::kCpuNode:
-    case LocationType::kCurrentCpuNode: return kHost;
-    default: return std::nullopt;
+    case LocationType::kCurrentCpuNode:
+      return kHost;
+    default:
+      return std::nullopt;
   }
 }
 
@@ -53,7 +57,8 @@ int type_of(int location) {
 void write_accessed_by(std::uint64_t accessed_by, int* out, std::size_t count) {
   std::size_t written = 0;
   const auto write = [&](int location) {
-    if (written < count && (accessed_by & Policy::bit_of(location)) != 0) out[written++] = id_of(location);
+    if (written < count && (accessed_by & Policy::bit_of(location)) != 0)
+      out[written++] = id_of(location);
   };
   write(kHost);
   for (int device = 0; device < visible_device_count(); ++device) write(device);
@@ -62,7 +67,8 @@ void write_accessed_by(std::uint64_t accessed_by, int* out, std::size_t count) {
 
 // Batched calls are refused on the legacy default stream, under either of its names.
 Status check_batch(const Batch& batch) {
-  if (batch.count == 0 || batch.addresses == nullptr || batch.sizes == nullptr || batch.flags != 0) {
+  if (batch.count == 0 || batch.addresses == nullptr || batch.sizes == nullptr ||
+      batch.flags != 0) {
     return Status::kInvalidValue;
   }
   if (batch.stream == nullptr || batch.stream == CU_STREAM_LEGACY) return Status::kInvalidValue;
@@ -77,7 +83,8 @@ Status check_batch(const Batch& batch) {
 
 Location target(const Targets& targets, std::size_t index) {
   NativeLocation native{};
-  std::memcpy(&native, static_cast<const NativeLocation*>(targets.locations) + index, sizeof native);
+  std::memcpy(&native, static_cast<const NativeLocation*>(targets.locations) + index,
+              sizeof native);
   return {static_cast<LocationType>(native.type), native.id};
 }
 
@@ -149,22 +156,34 @@ Status range_attribute(void* out, std::size_t size_bytes, int attribute, MemoryR
     return Status::kInvalidValue;
   }
   RangePlacement placement{};
-  if (const Status status = Machine::instance().placement(range, &placement); status != Status::kOk) {
+  if (const Status status = Machine::instance().placement(range, &placement);
+      status != Status::kOk) {
     return status;
   }
   int* values = static_cast<int*>(out);
   switch (attribute) {
-    case CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY: *values = placement.read_mostly ? 1 : 0; break;
+    case CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY:
+      *values = placement.read_mostly ? 1 : 0;
+      break;
     case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION:
-    case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID: *values = id_of(placement.preferred); break;
-    case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE: *values = type_of(placement.preferred); break;
+    case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID:
+      *values = id_of(placement.preferred);
+      break;
+    case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE:
+      *values = type_of(placement.preferred);
+      break;
     case CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY:
       write_accessed_by(placement.accessed_by, values, size_bytes / sizeof(int));
       break;
     case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION:
-    case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_ID: *values = id_of(placement.last_prefetch); break;
-    case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_TYPE: *values = type_of(placement.last_prefetch); break;
-    default: return Status::kInvalidValue;
+    case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_ID:
+      *values = id_of(placement.last_prefetch);
+      break;
+    case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_TYPE:
+      *values = type_of(placement.last_prefetch);
+      break;
+    default:
+      return Status::kInvalidValue;
   }
   return Status::kOk;
 }

@@ -1,5 +1,5 @@
-// Advice, prefetch, discard and range attributes in terms that CUDA's two interfaces share: their enumerations have
-// the same numbers and their location structures the same members.
+// Advice, prefetch, discard and range attributes in terms that CUDA's two interfaces share: their
+// enumerations have the same numbers and their location structures the same members.
 #pragma once
 
 #include <cstddef>

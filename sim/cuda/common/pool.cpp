@@ -20,13 +20,19 @@ Status get_pool_attribute(PoolHandle handle, int attribute, void* out) {
   switch (attribute) {
     case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
     case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
-    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES: *static_cast<int*>(out) = 1; return Status::kOk;
-    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: return write_value(out, pool->release_threshold_bytes);
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+      *static_cast<int*>(out) = 1;
+      return Status::kOk;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+      return write_value(out, pool->release_threshold_bytes);
     case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
-    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: return write_value(out, pool->used_bytes);
+    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
+      return write_value(out, pool->used_bytes);
     case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
-    case CU_MEMPOOL_ATTR_USED_MEM_HIGH: return write_value(out, pool->used_high_bytes);
-    default: return Status::kInvalidValue;
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+      return write_value(out, pool->used_high_bytes);
+    default:
+      return Status::kInvalidValue;
   }
 }
 
@@ -38,13 +44,15 @@ Status set_pool_attribute(PoolHandle handle, int attribute, const void* value) {
     case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
       return Machine::instance().find_pool(handle) ? Status::kOk : Status::kInvalidValue;
     case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
-      return Machine::instance().set_release_threshold(handle, *static_cast<const std::uint64_t*>(value));
+      return Machine::instance().set_release_threshold(handle,
+                                                       *static_cast<const std::uint64_t*>(value));
     case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
     case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
       // A high-water mark can only be reset.
       if (*static_cast<const std::uint64_t*>(value) != 0) return Status::kInvalidValue;
       return Machine::instance().reset_pool_high(handle);
-    default: return Status::kInvalidValue;
+    default:
+      return Status::kInvalidValue;
   }
 }
 

@@ -1,4 +1,5 @@
-// Attributes of stream-ordered pools; CUmemPool_attribute and cudaMemPoolAttr have the same numbers.
+// Attributes of stream-ordered pools; CUmemPool_attribute and cudaMemPoolAttr have the same
+// numbers.
 #pragma once
 
 #include <uvmalloc/sim/engine/machine.hpp>

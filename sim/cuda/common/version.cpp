@@ -19,8 +19,9 @@ int read_environment() {
   for (const auto& [name, version] : kAccepted) {
     if (name == text) return version;
   }
-  std::fprintf(stderr, "uvmsim: UVMSIM_DRIVER_VERSION is '%s'; accepted: 12020, 12080, 13000; using %d\n", text,
-               kDefault);
+  std::fprintf(stderr,
+               "uvmsim: UVMSIM_DRIVER_VERSION is '%s'; accepted: 12020, 12080, 13000; using %d\n",
+               text, kDefault);
   return kDefault;
 }
 

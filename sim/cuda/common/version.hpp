@@ -5,7 +5,8 @@ namespace uvmsim::cuda {
 
 inline constexpr int kRuntimeVersion = 13000;
 
-// 13000, or what UVMSIM_DRIVER_VERSION says: 12020, 12080 or 13000. Anything else costs one line on stderr.
+// 13000, or what UVMSIM_DRIVER_VERSION says: 12020, 12080 or 13000. Anything else costs one line on
+// stderr.
 int driver_version();
 
 }  // namespace uvmsim::cuda

@@ -1,5 +1,6 @@
-// The devices that CUDA_VISIBLE_DEVICES leaves, read once per process. The engine's devices are alike, so the visible
-// ones are simply its first; only what tells devices apart by name (PCI and UUID) follows the list's numbers.
+// The devices that CUDA_VISIBLE_DEVICES leaves, read once per process. The engine's devices are
+// alike, so the visible ones are simply its first; only what tells devices apart by name (PCI and
+// UUID) follows the list's numbers.
 #pragma once
 
 #include <string_view>
@@ -10,10 +11,15 @@ namespace uvmsim::cuda {
 // Physical numbers of the visible devices, in the order of their ordinals.
 const std::vector<int>& visible_devices();
 
-inline int visible_device_count() { return static_cast<int>(visible_devices().size()); }
-inline bool is_visible(int ordinal) { return ordinal >= 0 && ordinal < visible_device_count(); }
+inline int visible_device_count() {
+  return static_cast<int>(visible_devices().size());
+}
+inline bool is_visible(int ordinal) {
+  return ordinal >= 0 && ordinal < visible_device_count();
+}
 
-// As CUDA reads the list: numbers separated by commas, up to the first entry that is no device or comes twice.
+// As CUDA reads the list: numbers separated by commas, up to the first entry that is no device or
+// comes twice.
 std::vector<int> parse_visible_devices(std::string_view list, int device_count);
 
 }  // namespace uvmsim::cuda

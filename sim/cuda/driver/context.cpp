@@ -23,7 +23,8 @@ CUcontext uvmsim::cuda::context_of(int device) {
 }
 
 int uvmsim::cuda::device_of(CUcontext context) {
-  const auto offset = reinterpret_cast<std::uintptr_t>(context) - reinterpret_cast<std::uintptr_t>(contexts.data());
+  const auto offset =
+      reinterpret_cast<std::uintptr_t>(context) - reinterpret_cast<std::uintptr_t>(contexts.data());
   return offset < static_cast<std::size_t>(visible_device_count()) ? static_cast<int>(offset) : -1;
 }
 
@@ -105,6 +106,23 @@ CU_API cuCtxGetDevice(CUdevice* out_device) {
   return CUDA_SUCCESS;
 }
 
+CU_API cuCtxGetDevice_v2(CUdevice* out_device, CUcontext context) {
+  CU_ENTER;
+  const int device = context == nullptr ? ThreadContext::current().context() : device_of(context);
+  if (device < 0) return CUDA_ERROR_INVALID_CONTEXT;
+  if (out_device == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *out_device = device;
+  return CUDA_SUCCESS;
+}
+
+CU_API cuCtxSynchronize_v2(CUcontext context) {
+  CU_ENTER;
+  const int device = context == nullptr ? ThreadContext::current().context() : device_of(context);
+  if (device < 0) return CUDA_ERROR_INVALID_CONTEXT;
+  machine().wait_for_device(device);
+  return CUDA_SUCCESS;
+}
+
 CU_API cuCtxGetFlags(unsigned* flags) {
   CU_ENTER_CONTEXT;
   *flags = 0;
@@ -148,7 +166,8 @@ CU_API cuCtxGetLimit(size_t* value, CUlimit) {
 
 CU_API cuCtxSetLimit(CUlimit, size_t) {
   CU_ENTER;
-  return ThreadContext::current().context() == kNoContext ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
+  return ThreadContext::current().context() == kNoContext ? CUDA_ERROR_INVALID_CONTEXT
+                                                          : CUDA_SUCCESS;
 }
 
 CU_API cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {

@@ -11,7 +11,9 @@ using namespace uvmsim::cuda;
 
 namespace {
 
-int attribute(int number, int device) { return device_attribute(number, device).value_or(0); }
+int attribute(int number, int device) {
+  return device_attribute(number, device).value_or(0);
+}
 
 }  // namespace
 
@@ -72,7 +74,7 @@ CU_API cuDeviceTotalMem_v2(size_t* bytes, CUdevice device) {
   CU_ENTER;
   if (bytes == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!is_visible(device)) return CUDA_ERROR_INVALID_DEVICE;
-  *bytes = machine().capacity_bytes(device);
+  *bytes = machine().memory_use(device).capacity_bytes;
   return CUDA_SUCCESS;
 }
 
@@ -111,7 +113,8 @@ CU_API cuDeviceCanAccessPeer(int* can, CUdevice device, CUdevice peer) {
   return CUDA_SUCCESS;
 }
 
-CU_API cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute number, CUdevice device, CUdevice peer) {
+CU_API cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute number, CUdevice device,
+                               CUdevice peer) {
   CU_ENTER;
   if (!is_visible(device) || !is_visible(peer) || device == peer) return CUDA_ERROR_INVALID_DEVICE;
   *value = number == CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED ? 1 : 0;

@@ -1,8 +1,9 @@
-// How every entry point of the stand-in driver library begins and ends. CU_API declares one; it starts with
-// CU_ENTER_ANYTIME (count, failures on demand, forked child), CU_ENTER (also: cuInit has been called) or
-// CU_ENTER_CONTEXT (also: `device` is that of the current context).
+// How every entry point of the stand-in driver library begins and ends. CU_API declares one; it
+// starts with CU_ENTER_ANYTIME (count, failures on demand, forked child), CU_ENTER (also: cuInit
+// has been called) or CU_ENTER_CONTEXT (also: `device` is that of the current context).
 //
-// cuda.h gives several functions two names by a macro; the macros are taken away here, because both names are defined.
+// cuda.h gives several functions two names by a macro; the macros are taken away here, because both
+// names are defined.
 #pragma once
 
 #include <cuda.h>
@@ -14,8 +15,10 @@
 #include <uvmalloc/sim/engine/status.hpp>
 #include <uvmalloc/sim/engine/thread_context.hpp>
 
+#undef cuCtxGetDevice
 #undef cuCtxPopCurrent
 #undef cuCtxPushCurrent
+#undef cuCtxSynchronize
 #undef cuDevicePrimaryCtxRelease
 #undef cuDevicePrimaryCtxReset
 #undef cuDevicePrimaryCtxSetFlags
@@ -37,24 +40,27 @@ CUresult finish(Status status);
 CUcontext context_of(int device);
 int device_of(CUcontext context);
 
-inline Machine& machine() { return Machine::instance(); }
+inline Machine& machine() {
+  return Machine::instance();
+}
 
-inline void* as_pointer(CUdeviceptr address) { return reinterpret_cast<void*>(address); }
+inline void* as_pointer(CUdeviceptr address) {
+  return reinterpret_cast<void*>(address);
+}
 
 }  // namespace uvmsim::cuda
 
 #define CU_API extern "C" UVMSIM_EXPORT CUresult
 
-#define CU_ENTER_ANYTIME                                      \
-  UVMSIM_CALL_RECORD;                                         \
-  if (const auto refused = uvmsim::cuda::refuse(call_record)) \
-  return static_cast<CUresult>(*refused)
+#define CU_ENTER_ANYTIME \
+  UVMSIM_CALL_RECORD;    \
+  if (const auto refused = uvmsim::cuda::refuse(call_record)) return static_cast<CUresult>(*refused)
 
 #define CU_ENTER    \
   CU_ENTER_ANYTIME; \
   if (!uvmsim::is_initialized()) return CUDA_ERROR_NOT_INITIALIZED
 
-#define CU_ENTER_CONTEXT                                             \
-  CU_ENTER;                                                          \
-  const int device = uvmsim::ThreadContext::current().context();     \
+#define CU_ENTER_CONTEXT                                         \
+  CU_ENTER;                                                      \
+  const int device = uvmsim::ThreadContext::current().context(); \
   if (device == uvmsim::kNoContext) return CUDA_ERROR_INVALID_CONTEXT

@@ -6,14 +6,16 @@ using namespace uvmsim::cuda;
 
 namespace {
 
-constexpr unsigned kFlags = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
+constexpr unsigned kFlags =
+    CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
 constexpr double kNsPerMs = 1e6;
 
 CUresult elapsed(float* milliseconds, CUevent from, CUevent to) {
   if (milliseconds == nullptr) return CUDA_ERROR_INVALID_VALUE;
   std::int64_t nanoseconds = 0;
   const Status status = machine().elapsed(from, to, &nanoseconds);
-  if (status == Status::kOk) *milliseconds = static_cast<float>(static_cast<double>(nanoseconds) / kNsPerMs);
+  if (status == Status::kOk)
+    *milliseconds = static_cast<float>(static_cast<double>(nanoseconds) / kNsPerMs);
   return finish(status);
 }
 

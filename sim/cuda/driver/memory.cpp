@@ -29,29 +29,43 @@ CUresult pointer_attribute(void* out, CUpointer_attribute attribute, CUdeviceptr
   const auto allocation = machine().find(as_pointer(address));
   if (!allocation) return CUDA_ERROR_INVALID_VALUE;
   switch (attribute) {
-    case CU_POINTER_ATTRIBUTE_CONTEXT: return write(out, context_of(allocation->device));
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+      return write(out, context_of(allocation->device));
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-      return write<unsigned>(out, allocation->is_host() ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE);
-    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: return write(out, address);
+      return write<unsigned>(out,
+                             allocation->is_host() ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE);
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+      return write(out, address);
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
       if (allocation->kind == MemoryKind::kDevice) return CUDA_ERROR_INVALID_VALUE;
       return write(out, as_pointer(address));
-    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return write<int>(out, 0);
-    case CU_POINTER_ATTRIBUTE_BUFFER_ID: return write<unsigned long long>(out, allocation->id);
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+      return write<int>(out, 0);
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+      return write<unsigned long long>(out, allocation->id);
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
       return write<unsigned>(out, allocation->kind == MemoryKind::kManaged ? 1 : 0);
-    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: return write<int>(out, allocation->device);
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+      return write<int>(out, allocation->device);
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: return write<CUdeviceptr>(out, allocation->address);
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+      return write<CUdeviceptr>(out, allocation->address);
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: return write<size_t>(out, allocation->size_bytes);
-    case CU_POINTER_ATTRIBUTE_MAPPED: return write<int>(out, 1);
-    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: return write<int>(out, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
-    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: return write(out, static_cast<CUmemoryPool>(allocation->pool));
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+      return write<size_t>(out, allocation->size_bytes);
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+      return write<int>(out, 1);
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+      return write<int>(out, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+      return write(out, static_cast<CUmemoryPool>(allocation->pool));
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: return write<int>(out, 0);
-    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: return write<unsigned long long>(out, 0);
-    default: return CUDA_ERROR_NOT_SUPPORTED;
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+      return write<int>(out, 0);
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+      return write<unsigned long long>(out, 0);
+    default:
+      return CUDA_ERROR_NOT_SUPPORTED;
   }
 }
 
@@ -60,11 +74,9 @@ CUresult pointer_attribute(void* out, CUpointer_attribute attribute, CUdeviceptr
 CU_API cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes) {
   CU_ENTER_CONTEXT;
   if (free_bytes == nullptr || total_bytes == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  std::size_t unevictable = 0;
-  std::size_t managed = 0;
-  machine().memory_use(device, &unevictable, &managed);
-  *total_bytes = machine().capacity_bytes(device);
-  *free_bytes = *total_bytes - unevictable - managed;
+  const MemoryUse use = machine().memory_use(device);
+  *total_bytes = use.capacity_bytes;
+  *free_bytes = use.free_bytes();
   return CUDA_SUCCESS;
 }
 
@@ -127,7 +139,8 @@ CU_API cuMemHostGetDevicePointer_v2(CUdeviceptr* out, void* address, unsigned fl
   CU_ENTER_CONTEXT;
   (void)device;
   const auto allocation = machine().find(address);
-  if (out == nullptr || flags != 0 || !allocation || !allocation->is_host()) return CUDA_ERROR_INVALID_VALUE;
+  if (out == nullptr || flags != 0 || !allocation || !allocation->is_host())
+    return CUDA_ERROR_INVALID_VALUE;
   *out = reinterpret_cast<CUdeviceptr>(address);
   return CUDA_SUCCESS;
 }
@@ -158,7 +171,8 @@ CU_API cuPointerGetAttribute(void* out, CUpointer_attribute attribute, CUdevicep
 }
 
 // An attribute that an address does not have is left as zeros, and is no error.
-CU_API cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes, void** outs, CUdeviceptr address) {
+CU_API cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes, void** outs,
+                              CUdeviceptr address) {
   CU_ENTER;
   if (count == 0 || attributes == nullptr || outs == nullptr) return CUDA_ERROR_INVALID_VALUE;
   for (unsigned i = 0; i < count; ++i) {
@@ -171,16 +185,24 @@ CU_API cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes, v
       case CU_POINTER_ATTRIBUTE_HOST_POINTER:
       case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
       case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-      case CU_POINTER_ATTRIBUTE_BUFFER_ID: write<std::uint64_t>(outs[i], 0); break;
-      case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: write<int>(outs[i], CU_DEVICE_INVALID); break;
-      default: write<unsigned>(outs[i], 0); break;
+      case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+        write<std::uint64_t>(outs[i], 0);
+        break;
+      case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+        write<int>(outs[i], CU_DEVICE_INVALID);
+        break;
+      default:
+        write<unsigned>(outs[i], 0);
+        break;
     }
   }
   return CUDA_SUCCESS;
 }
 
-CU_API cuPointerSetAttribute(const void* value, CUpointer_attribute attribute, CUdeviceptr address) {
+CU_API cuPointerSetAttribute(const void* value, CUpointer_attribute attribute,
+                             CUdeviceptr address) {
   CU_ENTER;
-  if (value == nullptr || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) return CUDA_ERROR_INVALID_VALUE;
+  if (value == nullptr || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS)
+    return CUDA_ERROR_INVALID_VALUE;
   return machine().find(as_pointer(address)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

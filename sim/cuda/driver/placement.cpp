@@ -1,4 +1,5 @@
-// Advice, prefetch, discard and range attributes, in CUDA 12's way (a device ordinal) and CUDA 13's (a location).
+// Advice, prefetch, discard and range attributes, in CUDA 12's way (a device ordinal) and CUDA 13's
+// (a location).
 #include <uvmalloc/sim/cuda/common/placement.hpp>
 
 #include <uvmalloc/sim/cuda/driver/entry.hpp>
@@ -13,7 +14,8 @@ Location location_of(CUmemLocation location) {
 }
 
 // CUdeviceptr is an integer as wide as a pointer.
-Batch batch_of(CUdeviceptr* addresses, size_t* sizes, size_t count, unsigned long long flags, CUstream stream) {
+Batch batch_of(CUdeviceptr* addresses, size_t* sizes, size_t count, unsigned long long flags,
+               CUstream stream) {
   return {reinterpret_cast<void* const*>(addresses), sizes, count, flags, stream};
 }
 
@@ -25,7 +27,8 @@ CU_API cuMemAdvise(CUdeviceptr address, size_t bytes, CUmem_advise advice, CUdev
   return finish(advise({as_pointer(address), bytes}, advice, location_of_device(location)));
 }
 
-CU_API cuMemAdvise_v2(CUdeviceptr address, size_t bytes, CUmem_advise advice, CUmemLocation location) {
+CU_API cuMemAdvise_v2(CUdeviceptr address, size_t bytes, CUmem_advise advice,
+                      CUmemLocation location) {
   CU_ENTER_CONTEXT;
   (void)device;
   return finish(advise({as_pointer(address), bytes}, advice, location_of(location)));
@@ -37,50 +40,52 @@ CU_API cuMemPrefetchAsync(CUdeviceptr address, size_t bytes, CUdevice location, 
   return finish(prefetch(stream, {as_pointer(address), bytes}, location_of_device(location)));
 }
 
-CU_API cuMemPrefetchAsync_v2(CUdeviceptr address, size_t bytes, CUmemLocation location, unsigned flags,
-                             CUstream stream) {
+CU_API cuMemPrefetchAsync_v2(CUdeviceptr address, size_t bytes, CUmemLocation location,
+                             unsigned flags, CUstream stream) {
   CU_ENTER_CONTEXT;
   (void)device;
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
   return finish(prefetch(stream, {as_pointer(address), bytes}, location_of(location)));
 }
 
-CU_API cuMemPrefetchBatchAsync(CUdeviceptr* addresses, size_t* sizes, size_t count, CUmemLocation* locations,
-                               size_t* indexes, size_t location_count, unsigned long long flags,
-                               CUstream stream) {
+CU_API cuMemPrefetchBatchAsync(CUdeviceptr* addresses, size_t* sizes, size_t count,
+                               CUmemLocation* locations, size_t* indexes, size_t location_count,
+                               unsigned long long flags, CUstream stream) {
   CU_ENTER_CONTEXT;
   (void)device;
   return finish(prefetch_batch(batch_of(addresses, sizes, count, flags, stream),
                                {locations, indexes, location_count}));
 }
 
-CU_API cuMemDiscardBatchAsync(CUdeviceptr* addresses, size_t* sizes, size_t count, unsigned long long flags,
-                              CUstream stream) {
+CU_API cuMemDiscardBatchAsync(CUdeviceptr* addresses, size_t* sizes, size_t count,
+                              unsigned long long flags, CUstream stream) {
   CU_ENTER_CONTEXT;
   (void)device;
   return finish(discard_batch(batch_of(addresses, sizes, count, flags, stream)));
 }
 
 CU_API cuMemDiscardAndPrefetchBatchAsync(CUdeviceptr* addresses, size_t* sizes, size_t count,
-                                         CUmemLocation* locations, size_t* indexes, size_t location_count,
-                                         unsigned long long flags, CUstream stream) {
+                                         CUmemLocation* locations, size_t* indexes,
+                                         size_t location_count, unsigned long long flags,
+                                         CUstream stream) {
   CU_ENTER_CONTEXT;
   (void)device;
   return finish(discard_and_prefetch_batch(batch_of(addresses, sizes, count, flags, stream),
                                            {locations, indexes, location_count}));
 }
 
-CU_API cuMemRangeGetAttribute(void* out, size_t out_bytes, CUmem_range_attribute attribute, CUdeviceptr address,
-                              size_t bytes) {
+CU_API cuMemRangeGetAttribute(void* out, size_t out_bytes, CUmem_range_attribute attribute,
+                              CUdeviceptr address, size_t bytes) {
   CU_ENTER;
   return finish(range_attribute(out, out_bytes, attribute, {as_pointer(address), bytes}));
 }
 
-CU_API cuMemRangeGetAttributes(void** outs, size_t* out_bytes, CUmem_range_attribute* attributes, size_t count,
-                               CUdeviceptr address, size_t bytes) {
+CU_API cuMemRangeGetAttributes(void** outs, size_t* out_bytes, CUmem_range_attribute* attributes,
+                               size_t count, CUdeviceptr address, size_t bytes) {
   CU_ENTER;
   for (size_t i = 0; i < count; ++i) {
-    const Status status = range_attribute(outs[i], out_bytes[i], attributes[i], {as_pointer(address), bytes});
+    const Status status =
+        range_attribute(outs[i], out_bytes[i], attributes[i], {as_pointer(address), bytes});
     if (status != Status::kOk) return finish(status);
   }
   return CUDA_SUCCESS;

@@ -1,5 +1,5 @@
-// Stream-ordered allocation in its simplest form: memory is taken and given back when the call is made, which is
-// right because all work takes effect in the order of its calls.
+// Stream-ordered allocation in its simplest form: memory is taken and given back when the call is
+// made, which is right because all work takes effect in the order of its calls.
 #include <uvmalloc/sim/cuda/common/pool.hpp>
 
 #include <uvmalloc/sim/cuda/driver/entry.hpp>
@@ -35,7 +35,8 @@ CU_API cuMemAllocFromPoolAsync(CUdeviceptr* out, size_t bytes, CUmemoryPool pool
 CU_API cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
   CU_ENTER_CONTEXT;
   if (!machine().find_stream(device, stream)) return CUDA_ERROR_INVALID_HANDLE;
-  return address == 0 ? CUDA_SUCCESS : finish(machine().free_memory(as_pointer(address), Wait::kNo));
+  return address == 0 ? CUDA_SUCCESS
+                      : finish(machine().free_memory(as_pointer(address), Wait::kNo));
 }
 
 CU_API cuDeviceGetDefaultMemPool(CUmemoryPool* pool, CUdevice device) {

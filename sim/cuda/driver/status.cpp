@@ -7,21 +7,36 @@ using namespace uvmsim::cuda;
 
 CUresult uvmsim::cuda::finish(Status status) {
   switch (status) {
-    case Status::kOk: return CUDA_SUCCESS;
-    case Status::kInvalidValue: return CUDA_ERROR_INVALID_VALUE;
-    case Status::kOutOfMemory: return CUDA_ERROR_OUT_OF_MEMORY;
-    case Status::kNotInitialized: return CUDA_ERROR_NOT_INITIALIZED;
-    case Status::kInvalidDevice: return CUDA_ERROR_INVALID_DEVICE;
-    case Status::kInvalidContext: return CUDA_ERROR_INVALID_CONTEXT;
-    case Status::kInvalidHandle: return CUDA_ERROR_INVALID_HANDLE;
-    case Status::kNotReady: return CUDA_ERROR_NOT_READY;
-    case Status::kNotFound: return CUDA_ERROR_NOT_FOUND;
-    case Status::kNotSupported: return CUDA_ERROR_NOT_SUPPORTED;
-    case Status::kIllegalAddress: return CUDA_ERROR_ILLEGAL_ADDRESS;
-    case Status::kHostMemoryAlreadyRegistered: return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
-    case Status::kHostMemoryNotRegistered: return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
-    case Status::kPeerAccessAlreadyEnabled: return CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
-    case Status::kPeerAccessNotEnabled: return CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
+    case Status::kOk:
+      return CUDA_SUCCESS;
+    case Status::kInvalidValue:
+      return CUDA_ERROR_INVALID_VALUE;
+    case Status::kOutOfMemory:
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    case Status::kNotInitialized:
+      return CUDA_ERROR_NOT_INITIALIZED;
+    case Status::kInvalidDevice:
+      return CUDA_ERROR_INVALID_DEVICE;
+    case Status::kInvalidContext:
+      return CUDA_ERROR_INVALID_CONTEXT;
+    case Status::kInvalidHandle:
+      return CUDA_ERROR_INVALID_HANDLE;
+    case Status::kNotReady:
+      return CUDA_ERROR_NOT_READY;
+    case Status::kNotFound:
+      return CUDA_ERROR_NOT_FOUND;
+    case Status::kNotSupported:
+      return CUDA_ERROR_NOT_SUPPORTED;
+    case Status::kIllegalAddress:
+      return CUDA_ERROR_ILLEGAL_ADDRESS;
+    case Status::kHostMemoryAlreadyRegistered:
+      return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    case Status::kHostMemoryNotRegistered:
+      return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    case Status::kPeerAccessAlreadyEnabled:
+      return CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+    case Status::kPeerAccessNotEnabled:
+      return CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
   }
   return CUDA_ERROR_UNKNOWN;
 }

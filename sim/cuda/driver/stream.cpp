@@ -10,9 +10,10 @@ using namespace uvmsim::cuda;
 namespace {
 
 CUresult create(int device, CUstream* out, unsigned flags, int priority) {
-  if (out == nullptr || (flags & ~unsigned{CU_STREAM_NON_BLOCKING}) != 0) return CUDA_ERROR_INVALID_VALUE;
-  *out = static_cast<CUstream>(machine().create_stream(device, flags, (flags & CU_STREAM_NON_BLOCKING) == 0,
-                                                       std::clamp(priority, -5, 0)));
+  if (out == nullptr || (flags & ~unsigned{CU_STREAM_NON_BLOCKING}) != 0)
+    return CUDA_ERROR_INVALID_VALUE;
+  *out = static_cast<CUstream>(machine().create_stream(
+      device, flags, (flags & CU_STREAM_NON_BLOCKING) == 0, std::clamp(priority, -5, 0)));
   return CUDA_SUCCESS;
 }
 
@@ -108,8 +109,8 @@ CU_API cuStreamGetCaptureInfo(CUstream stream, CUstreamCaptureStatus* status, cu
   });
 }
 
-CU_API cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
-                                 const CUgraphNode** dependencies, size_t* count) {
+CU_API cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id,
+                                 CUgraph* graph, const CUgraphNode** dependencies, size_t* count) {
   CU_ENTER_CONTEXT;
   return ask(device, stream, [&](const Stream&) {
     *status = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -117,8 +118,9 @@ CU_API cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus* status,
   });
 }
 
-CU_API cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
-                                 const CUgraphNode** dependencies, const CUgraphEdgeData** edges, size_t* count) {
+CU_API cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id,
+                                 CUgraph* graph, const CUgraphNode** dependencies,
+                                 const CUgraphEdgeData** edges, size_t* count) {
   CU_ENTER_CONTEXT;
   return ask(device, stream, [&](const Stream&) {
     *status = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -141,7 +143,8 @@ CU_API cuStreamAttachMemAsync(CUstream stream, CUdeviceptr address, size_t, unsi
   return ask(device, stream, [](const Stream&) {});  // no effect with concurrent managed access
 }
 
-// Like all work, host functions take effect at once, on the calling thread, before the call returns.
+// Like all work, host functions take effect at once, on the calling thread, before the call
+// returns.
 CU_API cuLaunchHostFunc(CUstream stream, CUhostFn function, void* argument) {
   CU_ENTER_CONTEXT;
   if (function == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -150,7 +153,8 @@ CU_API cuLaunchHostFunc(CUstream stream, CUhostFn function, void* argument) {
   return CUDA_SUCCESS;
 }
 
-CU_API cuStreamAddCallback(CUstream stream, CUstreamCallback callback, void* argument, unsigned flags) {
+CU_API cuStreamAddCallback(CUstream stream, CUstreamCallback callback, void* argument,
+                           unsigned flags) {
   CU_ENTER_CONTEXT;
   if (callback == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (!machine().find_stream(device, stream)) return CUDA_ERROR_INVALID_HANDLE;
@@ -161,5 +165,6 @@ CU_API cuStreamAddCallback(CUstream stream, CUstreamCallback callback, void* arg
 // Written at once, like all data.
 CU_API cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned) {
   CU_ENTER_CONTEXT;
-  return finish(machine().fill(device, stream, {as_pointer(address), 1, value, sizeof value}, Wait::kNo));
+  return finish(
+      machine().fill(device, stream, {as_pointer(address), 1, value, sizeof value}, Wait::kNo));
 }

@@ -24,11 +24,14 @@ constexpr int kLeastPriority = 0;
 constexpr int kGreatestPriority = -5;
 constexpr std::size_t kDefaultLimitBytes = 1024;
 
-int attribute(int number, int device) { return device_attribute(number, device).value_or(0); }
+int attribute(int number, int device) {
+  return device_attribute(number, device).value_or(0);
+}
 
 std::string pci_bus_id(int device) {
   char text[16];
-  std::snprintf(text, sizeof text, "%04x:%02x:%02x.0", attribute(CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID, device),
+  std::snprintf(text, sizeof text, "%04x:%02x:%02x.0",
+                attribute(CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID, device),
                 attribute(CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, device),
                 attribute(CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID, device));
   return text;
@@ -36,7 +39,8 @@ std::string pci_bus_id(int device) {
 
 void fill_limits(cudaDeviceProp* out, int device) {
   const auto at = [device](int number) { return attribute(number, device); };
-  out->sharedMemPerBlock = static_cast<std::size_t>(at(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK));
+  out->sharedMemPerBlock =
+      static_cast<std::size_t>(at(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK));
   out->sharedMemPerBlockOptin =
       static_cast<std::size_t>(at(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN));
   out->sharedMemPerMultiprocessor =
@@ -57,7 +61,8 @@ void fill_limits(cudaDeviceProp* out, int device) {
   out->maxBlocksPerMultiProcessor = at(CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR);
   out->multiProcessorCount = at(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
   out->textureAlignment = static_cast<std::size_t>(at(CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT));
-  out->texturePitchAlignment = static_cast<std::size_t>(at(CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT));
+  out->texturePitchAlignment =
+      static_cast<std::size_t>(at(CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT));
   out->surfaceAlignment = static_cast<std::size_t>(at(CU_DEVICE_ATTRIBUTE_SURFACE_ALIGNMENT));
   out->memoryBusWidth = at(CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH);
   out->l2CacheSize = at(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE);
@@ -201,7 +206,7 @@ RT_API cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   std::memset(properties, 0, sizeof *properties);
   std::snprintf(properties->name, sizeof properties->name, "%s", kDeviceName);
   device_uuid(device, properties->uuid.bytes);
-  properties->totalGlobalMem = machine().capacity_bytes(device);
+  properties->totalGlobalMem = machine().memory_use(device).capacity_bytes;
   fill_limits(properties, device);
   fill_features(properties, device);
   return cudaSuccess;
@@ -305,9 +310,11 @@ RT_API cudaDeviceDisablePeerAccess(int peer) {
   return finish(machine().disable_peer_access(device, peer));
 }
 
-RT_API cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr attribute_number, int device, int peer) {
+RT_API cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr attribute_number, int device,
+                                 int peer) {
   RT_ENTER;
-  if (!is_visible(device) || !is_visible(peer) || device == peer) return fail(cudaErrorInvalidDevice);
+  if (!is_visible(device) || !is_visible(peer) || device == peer)
+    return fail(cudaErrorInvalidDevice);
   *value = attribute_number == cudaDevP2PAttrAccessSupported ? 1 : 0;
   return cudaSuccess;
 }

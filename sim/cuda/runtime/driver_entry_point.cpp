@@ -1,5 +1,5 @@
-// Entry points of the driver interface by name: asked of the stand-in next to this one, never of whatever driver
-// library the process would find.
+// Entry points of the driver interface by name: asked of the stand-in next to this one, never of
+// whatever driver library the process would find.
 #include <cuda.h>
 #include <dlfcn.h>
 
@@ -14,17 +14,20 @@ using namespace uvmsim::cuda;
 
 namespace {
 
-// What the stand-in driver exports for this purpose: cuGetProcAddress_v2 without being counted as a call of it.
+// What the stand-in driver exports for this purpose: cuGetProcAddress_v2 without being counted as a
+// call of it.
 using Lookup = int (*)(const char* name, int version, unsigned long long flags, void** out);
 
 Lookup load_lookup() {
   const std::string path = library_folder() + "/libcuda.so.1";
   void* driver = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  return driver == nullptr ? nullptr : reinterpret_cast<Lookup>(dlsym(driver, "uvmsim_cuda_find_entry_point"));
+  return driver == nullptr
+             ? nullptr
+             : reinterpret_cast<Lookup>(dlsym(driver, "uvmsim_cuda_find_entry_point"));
 }
 
-cudaError_t find_entry_point(const char* name, void** function, int version, unsigned long long flags,
-                             cudaDriverEntryPointQueryResult* result) {
+cudaError_t find_entry_point(const char* name, void** function, int version,
+                             unsigned long long flags, cudaDriverEntryPointQueryResult* result) {
   static const Lookup lookup = load_lookup();
   if (name == nullptr || function == nullptr) return fail(cudaErrorInvalidValue);
   *function = nullptr;
@@ -44,7 +47,8 @@ RT_API cudaGetDriverEntryPoint(const char* name, void** function, unsigned long 
 }
 
 RT_API cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned version,
-                                        unsigned long long flags, cudaDriverEntryPointQueryResult* result) {
+                                        unsigned long long flags,
+                                        cudaDriverEntryPointQueryResult* result) {
   RT_ENTER;
   return find_entry_point(name, function, static_cast<int>(version), flags, result);
 }

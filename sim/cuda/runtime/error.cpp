@@ -16,21 +16,36 @@ constexpr const char* kUnknownError = "unrecognized error code";
 
 cudaError_t error_of(Status status) {
   switch (status) {
-    case Status::kOk: return cudaSuccess;
-    case Status::kInvalidValue: return cudaErrorInvalidValue;
-    case Status::kOutOfMemory: return cudaErrorMemoryAllocation;
-    case Status::kNotInitialized: return cudaErrorInitializationError;
-    case Status::kInvalidDevice: return cudaErrorInvalidDevice;
-    case Status::kInvalidContext: return cudaErrorDeviceUninitialized;
-    case Status::kInvalidHandle: return cudaErrorInvalidResourceHandle;
-    case Status::kNotReady: return cudaErrorNotReady;
-    case Status::kNotFound: return cudaErrorSymbolNotFound;
-    case Status::kNotSupported: return cudaErrorNotSupported;
-    case Status::kIllegalAddress: return cudaErrorIllegalAddress;
-    case Status::kHostMemoryAlreadyRegistered: return cudaErrorHostMemoryAlreadyRegistered;
-    case Status::kHostMemoryNotRegistered: return cudaErrorHostMemoryNotRegistered;
-    case Status::kPeerAccessAlreadyEnabled: return cudaErrorPeerAccessAlreadyEnabled;
-    case Status::kPeerAccessNotEnabled: return cudaErrorPeerAccessNotEnabled;
+    case Status::kOk:
+      return cudaSuccess;
+    case Status::kInvalidValue:
+      return cudaErrorInvalidValue;
+    case Status::kOutOfMemory:
+      return cudaErrorMemoryAllocation;
+    case Status::kNotInitialized:
+      return cudaErrorInitializationError;
+    case Status::kInvalidDevice:
+      return cudaErrorInvalidDevice;
+    case Status::kInvalidContext:
+      return cudaErrorDeviceUninitialized;
+    case Status::kInvalidHandle:
+      return cudaErrorInvalidResourceHandle;
+    case Status::kNotReady:
+      return cudaErrorNotReady;
+    case Status::kNotFound:
+      return cudaErrorSymbolNotFound;
+    case Status::kNotSupported:
+      return cudaErrorNotSupported;
+    case Status::kIllegalAddress:
+      return cudaErrorIllegalAddress;
+    case Status::kHostMemoryAlreadyRegistered:
+      return cudaErrorHostMemoryAlreadyRegistered;
+    case Status::kHostMemoryNotRegistered:
+      return cudaErrorHostMemoryNotRegistered;
+    case Status::kPeerAccessAlreadyEnabled:
+      return cudaErrorPeerAccessAlreadyEnabled;
+    case Status::kPeerAccessNotEnabled:
+      return cudaErrorPeerAccessNotEnabled;
   }
   return cudaErrorUnknown;
 }
@@ -42,7 +57,9 @@ cudaError_t fail(cudaError_t error) {
   return error;
 }
 
-cudaError_t finish(Status status) { return fail(error_of(status)); }
+cudaError_t finish(Status status) {
+  return fail(error_of(status));
+}
 
 int use_device() {
   if (visible_device_count() == 0) return -1;

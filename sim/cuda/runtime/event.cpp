@@ -60,6 +60,7 @@ RT_API cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t t
   if (milliseconds == nullptr) return fail(cudaErrorInvalidValue);
   std::int64_t nanoseconds = 0;
   const Status status = machine().elapsed(from, to, &nanoseconds);
-  if (status == Status::kOk) *milliseconds = static_cast<float>(static_cast<double>(nanoseconds) / kNsPerMs);
+  if (status == Status::kOk)
+    *milliseconds = static_cast<float>(static_cast<double>(nanoseconds) / kNsPerMs);
   return finish(status);
 }

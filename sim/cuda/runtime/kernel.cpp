@@ -1,6 +1,7 @@
-// Kernels: what nvcc's start-up code registers, and launches. The simulated device runs no GPU code. A launch fails
-// with "no kernel image", and names the kernel on stderr once, but for PyTorch's spin kernel (torch.cuda._sleep),
-// which keeps its stream busy for as many virtual nanoseconds as it is asked for cycles.
+// Kernels: what nvcc's start-up code registers, and launches. The simulated device runs no GPU
+// code. A launch fails with "no kernel image", and names the kernel on stderr once, but for
+// PyTorch's spin kernel (torch.cuda._sleep), which keeps its stream busy for as many virtual
+// nanoseconds as it is asked for cycles.
 #include <cuda.h>
 #include <cxxabi.h>
 
@@ -21,8 +22,8 @@ using namespace uvmsim::cuda;
 
 namespace {
 
-// Names of kernels by the host function that stands for them. The names belong to the registering library. Has a
-// mutex of its own and calls nothing under it.
+// Names of kernels by the host function that stands for them. The names belong to the registering
+// library. Has a mutex of its own and calls nothing under it.
 class KernelRegistry {
  public:
   static KernelRegistry& instance() {
@@ -55,13 +56,14 @@ class KernelRegistry {
 
 std::string readable(const char* symbol) {
   int status = 0;
-  const std::unique_ptr<char, decltype(&std::free)> text(abi::__cxa_demangle(symbol, nullptr, nullptr, &status),
-                                                         &std::free);
+  const std::unique_ptr<char, decltype(&std::free)> text(
+      abi::__cxa_demangle(symbol, nullptr, nullptr, &status), &std::free);
   return status == 0 ? text.get() : symbol;
 }
 
 bool is_spin_kernel(const std::string& name) {
-  return name.find("spin_kernel") != std::string::npos && name.find("spin_kernel_ms") == std::string::npos;
+  return name.find("spin_kernel") != std::string::npos &&
+         name.find("spin_kernel_ms") == std::string::npos;
 }
 
 cudaError_t launch(int device, const void* function, void** arguments, cudaStream_t stream) {
@@ -108,8 +110,8 @@ RT_API_AS(void) __cudaUnregisterFatBinary(void**) {
 }
 
 RT_API_AS(void)
-__cudaRegisterFunction(void**, const char* function, char*, const char* name, int, uint3*, uint3*, dim3*, dim3*,
-                       int*) {
+__cudaRegisterFunction(void**, const char* function, char*, const char* name, int, uint3*, uint3*,
+                       dim3*, dim3*, int*) {
   UVMSIM_CALL_RECORD;
   call_record.enter();
   KernelRegistry::instance().add(function, name);
@@ -125,7 +127,8 @@ RT_API_AS(void) __cudaRegisterHostVar(void**, const char*, char*, size_t) {
   call_record.enter();
 }
 
-RT_API_AS(void) __cudaRegisterManagedVar(void**, void**, char*, const char*, int, size_t, int, int) {
+RT_API_AS(void)
+__cudaRegisterManagedVar(void**, void**, char*, const char*, int, size_t, int, int) {
   UVMSIM_CALL_RECORD;
   call_record.enter();
 }
@@ -136,7 +139,8 @@ RT_API_AS(char) __cudaInitModule(void**) {
   return 1;
 }
 
-RT_API_AS(unsigned) __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared_bytes, void* stream) {
+RT_API_AS(unsigned)
+__cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared_bytes, void* stream) {
   UVMSIM_CALL_RECORD;
   call_record.enter();
   call_configuration = {grid, block, shared_bytes, stream};
@@ -166,12 +170,14 @@ RT_API cudaGetKernel(cudaKernel_t* kernel, const void* function) {
   return cudaSuccess;
 }
 
-RT_API __cudaLaunchKernel(cudaKernel_t kernel, dim3, dim3, void** arguments, size_t, cudaStream_t stream) {
+RT_API __cudaLaunchKernel(cudaKernel_t kernel, dim3, dim3, void** arguments, size_t,
+                          cudaStream_t stream) {
   RT_ENTER_DEVICE;
   return launch(device, kernel, arguments, stream);
 }
 
-RT_API cudaLaunchKernel(const void* function, dim3, dim3, void** arguments, size_t, cudaStream_t stream) {
+RT_API cudaLaunchKernel(const void* function, dim3, dim3, void** arguments, size_t,
+                        cudaStream_t stream) {
   RT_ENTER_DEVICE;
   return launch(device, function, arguments, stream);
 }
@@ -182,7 +188,8 @@ RT_API cudaLaunchCooperativeKernel(const void* function, dim3, dim3, void** argu
   return launch(device, function, arguments, stream);
 }
 
-RT_API cudaLaunchKernelExC(const cudaLaunchConfig_t* configuration, const void* function, void** arguments) {
+RT_API cudaLaunchKernelExC(const cudaLaunchConfig_t* configuration, const void* function,
+                           void** arguments) {
   RT_ENTER_DEVICE;
   if (configuration == nullptr) return fail(cudaErrorInvalidValue);
   return launch(device, function, arguments, configuration->stream);
@@ -191,7 +198,8 @@ RT_API cudaLaunchKernelExC(const cudaLaunchConfig_t* configuration, const void* 
 RT_API cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
   RT_ENTER_DEVICE;
   *attributes = {};
-  attributes->maxThreadsPerBlock = device_attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, device).value_or(0);
+  attributes->maxThreadsPerBlock =
+      device_attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, device).value_or(0);
   attributes->maxDynamicSharedSizeBytes =
       device_attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK, device).value_or(0);
   attributes->binaryVersion = 90;
@@ -215,7 +223,8 @@ RT_API cudaFuncGetName(const char** name, const void* function) {
   return *name != nullptr ? cudaSuccess : fail(cudaErrorInvalidDeviceFunction);
 }
 
-RT_API cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void*, int, size_t, unsigned) {
+RT_API cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void*, int, size_t,
+                                                              unsigned) {
   RT_ENTER_DEVICE;
   *blocks = 2;
   return cudaSuccess;

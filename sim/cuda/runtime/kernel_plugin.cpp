@@ -18,21 +18,24 @@ Poll load_poll() {
   if (path == nullptr || *path == '\0') return nullptr;
   void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
-    std::fprintf(stderr, "uvmsim: UVMSIM_KERNELS is '%s', which cannot be loaded: %s; going on without kernels\n",
-                 path, dlerror());
+    std::fprintf(
+        stderr,
+        "uvmsim: UVMSIM_KERNELS is '%s', which cannot be loaded: %s; going on without kernels\n",
+        path, dlerror());
     return nullptr;
   }
   auto poll = reinterpret_cast<Poll>(dlsym(library, "uvmsim_kernels_poll"));
   if (poll == nullptr) {
     std::fprintf(stderr,
-                 "uvmsim: UVMSIM_KERNELS is '%s', which has no uvmsim_kernels_poll; going on without kernels\n",
+                 "uvmsim: UVMSIM_KERNELS is '%s', which has no uvmsim_kernels_poll; going on "
+                 "without kernels\n",
                  path);
   }
   return poll;
 }
 
-// One thread polls at a time, the others go on; a recursive call from the poll, or from the constructors of a library
-// that is being loaded for it, goes on too.
+// One thread polls at a time, the others go on; a recursive call from the poll, or from the
+// constructors of a library that is being loaded for it, goes on too.
 void poll_once() {
   static std::atomic<bool> busy{false};
   static std::atomic<bool> loaded{false};

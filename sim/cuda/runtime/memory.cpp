@@ -43,13 +43,15 @@ RT_API cudaMallocManaged(void** out, size_t bytes, unsigned flags) {
 
 RT_API cudaMallocHost(void** out, size_t bytes) {
   RT_ENTER_DEVICE;
-  return allocate_if_any(out, bytes, [&] { return machine().allocate_pinned(device, bytes, 0, out); });
+  return allocate_if_any(out, bytes,
+                         [&] { return machine().allocate_pinned(device, bytes, 0, out); });
 }
 
 RT_API cudaHostAlloc(void** out, size_t bytes, unsigned flags) {
   RT_ENTER_DEVICE;
   if ((flags & ~kHostAllocFlags) != 0) return fail(cudaErrorInvalidValue);
-  return allocate_if_any(out, bytes, [&] { return machine().allocate_pinned(device, bytes, flags, out); });
+  return allocate_if_any(out, bytes,
+                         [&] { return machine().allocate_pinned(device, bytes, flags, out); });
 }
 
 RT_API cudaFree(void* address) {
@@ -98,11 +100,9 @@ RT_API cudaHostGetFlags(unsigned* flags, void* address) {
 RT_API cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
   RT_ENTER_DEVICE;
   if (free_bytes == nullptr || total_bytes == nullptr) return fail(cudaErrorInvalidValue);
-  std::size_t unevictable = 0;
-  std::size_t managed = 0;
-  machine().memory_use(device, &unevictable, &managed);
-  *total_bytes = machine().capacity_bytes(device);
-  *free_bytes = *total_bytes - unevictable - managed;
+  const MemoryUse use = machine().memory_use(device);
+  *total_bytes = use.capacity_bytes;
+  *free_bytes = use.free_bytes();
   return cudaSuccess;
 }
 
@@ -121,10 +121,16 @@ RT_API cudaPointerGetAttributes(cudaPointerAttributes* out, const void* address)
   out->device = allocation->device;
   out->devicePointer = pointer;
   switch (allocation->kind) {
-    case MemoryKind::kManaged: out->type = cudaMemoryTypeManaged; break;
-    case MemoryKind::kDevice: out->type = cudaMemoryTypeDevice; break;
+    case MemoryKind::kManaged:
+      out->type = cudaMemoryTypeManaged;
+      break;
+    case MemoryKind::kDevice:
+      out->type = cudaMemoryTypeDevice;
+      break;
     case MemoryKind::kPinned:
-    case MemoryKind::kRegistered: out->type = cudaMemoryTypeHost; break;
+    case MemoryKind::kRegistered:
+      out->type = cudaMemoryTypeHost;
+      break;
   }
   out->hostPointer = allocation->kind == MemoryKind::kDevice ? nullptr : pointer;
   return cudaSuccess;

@@ -13,35 +13,37 @@ Location location_of(cudaMemLocation location) {
 
 }  // namespace
 
-RT_API cudaMemAdvise(const void* address, size_t bytes, cudaMemoryAdvise advice, cudaMemLocation location) {
+RT_API cudaMemAdvise(const void* address, size_t bytes, cudaMemoryAdvise advice,
+                     cudaMemLocation location) {
   RT_ENTER_DEVICE;
   return finish(advise({address, bytes}, advice, location_of(location)));
 }
 
-RT_API cudaMemPrefetchAsync(const void* address, size_t bytes, cudaMemLocation location, unsigned flags,
-                            cudaStream_t stream) {
+RT_API cudaMemPrefetchAsync(const void* address, size_t bytes, cudaMemLocation location,
+                            unsigned flags, cudaStream_t stream) {
   RT_ENTER_DEVICE;
   if (flags != 0) return fail(cudaErrorInvalidValue);
   return finish(prefetch(stream, {address, bytes}, location_of(location)));
 }
 
-RT_API cudaMemPrefetchBatchAsync(void** addresses, size_t* sizes, size_t count, cudaMemLocation* locations,
-                                 size_t* indexes, size_t location_count, unsigned long long flags,
-                                 cudaStream_t stream) {
+RT_API cudaMemPrefetchBatchAsync(void** addresses, size_t* sizes, size_t count,
+                                 cudaMemLocation* locations, size_t* indexes, size_t location_count,
+                                 unsigned long long flags, cudaStream_t stream) {
   RT_ENTER_DEVICE;
-  return finish(
-      prefetch_batch({addresses, sizes, count, flags, stream}, {locations, indexes, location_count}));
+  return finish(prefetch_batch({addresses, sizes, count, flags, stream},
+                               {locations, indexes, location_count}));
 }
 
-RT_API cudaMemDiscardBatchAsync(void** addresses, size_t* sizes, size_t count, unsigned long long flags,
-                                cudaStream_t stream) {
+RT_API cudaMemDiscardBatchAsync(void** addresses, size_t* sizes, size_t count,
+                                unsigned long long flags, cudaStream_t stream) {
   RT_ENTER_DEVICE;
   return finish(discard_batch({addresses, sizes, count, flags, stream}));
 }
 
 RT_API cudaMemDiscardAndPrefetchBatchAsync(void** addresses, size_t* sizes, size_t count,
-                                           cudaMemLocation* locations, size_t* indexes, size_t location_count,
-                                           unsigned long long flags, cudaStream_t stream) {
+                                           cudaMemLocation* locations, size_t* indexes,
+                                           size_t location_count, unsigned long long flags,
+                                           cudaStream_t stream) {
   RT_ENTER_DEVICE;
   return finish(discard_and_prefetch_batch({addresses, sizes, count, flags, stream},
                                            {locations, indexes, location_count}));
@@ -53,8 +55,8 @@ RT_API cudaMemRangeGetAttribute(void* out, size_t out_bytes, cudaMemRangeAttribu
   return finish(range_attribute(out, out_bytes, attribute, {address, bytes}));
 }
 
-RT_API cudaMemRangeGetAttributes(void** outs, size_t* out_bytes, cudaMemRangeAttribute* attributes, size_t count,
-                                 const void* address, size_t bytes) {
+RT_API cudaMemRangeGetAttributes(void** outs, size_t* out_bytes, cudaMemRangeAttribute* attributes,
+                                 size_t count, const void* address, size_t bytes) {
   RT_ENTER_DEVICE;
   for (size_t i = 0; i < count; ++i) {
     const Status status = range_attribute(outs[i], out_bytes[i], attributes[i], {address, bytes});

@@ -1,5 +1,5 @@
-// Stream-ordered allocation in its simplest form: memory is taken and given back when the call is made, which is
-// right because all work takes effect in the order of its calls.
+// Stream-ordered allocation in its simplest form: memory is taken and given back when the call is
+// made, which is right because all work takes effect in the order of its calls.
 #include <uvmalloc/sim/cuda/common/pool.hpp>
 
 #include <uvmalloc/sim/cuda/common/visible_devices.hpp>
@@ -10,7 +10,8 @@ using namespace uvmsim::cuda;
 
 namespace {
 
-cudaError_t allocate(int device, cudaStream_t stream, cudaMemPool_t pool, void** out, size_t bytes) {
+cudaError_t allocate(int device, cudaStream_t stream, cudaMemPool_t pool, void** out,
+                     size_t bytes) {
   if (out == nullptr) return fail(cudaErrorInvalidValue);
   const auto target = machine().find_stream(device, stream);
   if (!target) return fail(cudaErrorInvalidResourceHandle);
@@ -102,7 +103,8 @@ RT_API cudaMemPoolSetAccess(cudaMemPool_t pool, const cudaMemAccessDesc* access,
   const auto found = machine().find_pool(pool);
   if (!found || (access == nullptr && count != 0)) return fail(cudaErrorInvalidValue);
   for (size_t i = 0; i < count; ++i) {
-    if (access[i].location.type != cudaMemLocationTypeDevice || !is_visible(access[i].location.id)) {
+    if (access[i].location.type != cudaMemLocationTypeDevice ||
+        !is_visible(access[i].location.id)) {
       return fail(cudaErrorInvalidDevice);
     }
     const int peer = access[i].location.id;

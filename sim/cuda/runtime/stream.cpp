@@ -10,9 +10,10 @@ using namespace uvmsim::cuda;
 namespace {
 
 cudaError_t create(int device, cudaStream_t* out, unsigned flags, int priority) {
-  if (out == nullptr || (flags & ~unsigned{cudaStreamNonBlocking}) != 0) return fail(cudaErrorInvalidValue);
-  *out = static_cast<cudaStream_t>(machine().create_stream(device, flags, (flags & cudaStreamNonBlocking) == 0,
-                                                           std::clamp(priority, -5, 0)));
+  if (out == nullptr || (flags & ~unsigned{cudaStreamNonBlocking}) != 0)
+    return fail(cudaErrorInvalidValue);
+  *out = static_cast<cudaStream_t>(machine().create_stream(
+      device, flags, (flags & cudaStreamNonBlocking) == 0, std::clamp(priority, -5, 0)));
   return cudaSuccess;
 }
 
@@ -88,8 +89,9 @@ RT_API cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* statu
   return ask(device, stream, [&](const Stream&) { *status = cudaStreamCaptureStatusNone; });
 }
 
-RT_API cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* id,
-                                cudaGraph_t* graph, const cudaGraphNode_t** dependencies,
+RT_API cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,
+                                unsigned long long* id, cudaGraph_t* graph,
+                                const cudaGraphNode_t** dependencies,
                                 const cudaGraphEdgeData** edges, size_t* dependency_count) {
   RT_ENTER_DEVICE;
   return ask(device, stream, [&](const Stream&) {
@@ -117,7 +119,8 @@ RT_API cudaStreamAttachMemAsync(cudaStream_t stream, void* address, size_t, unsi
   return ask(device, stream, [](const Stream&) {});  // no effect with concurrent managed access
 }
 
-// Like all work, host functions take effect at once, on the calling thread, before the call returns.
+// Like all work, host functions take effect at once, on the calling thread, before the call
+// returns.
 RT_API cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* argument) {
   RT_ENTER_DEVICE;
   if (function == nullptr) return fail(cudaErrorInvalidValue);
@@ -126,7 +129,8 @@ RT_API cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* argu
   return cudaSuccess;
 }
 
-RT_API cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t callback, void* argument, unsigned flags) {
+RT_API cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t callback, void* argument,
+                             unsigned flags) {
   RT_ENTER_DEVICE;
   if (callback == nullptr || flags != 0) return fail(cudaErrorInvalidValue);
   if (!machine().find_stream(device, stream)) return fail(cudaErrorInvalidResourceHandle);

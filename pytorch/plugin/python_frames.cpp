@@ -1,0 +1,75 @@
+#include <uvmalloc/pytorch/plugin/python_frames.hpp>
+
+#include <dlfcn.h>
+
+#include <string>
+
+namespace uvm::torch_plugin {
+namespace {
+
+// Opaque here: PyObject*.
+using Object = void*;
+
+struct Python {
+  Object (*current_frame)() = nullptr;          // PyEval_GetFrame: borrowed
+  Object (*code)(Object frame) = nullptr;       // PyFrame_GetCode: new reference
+  Object (*caller)(Object frame) = nullptr;     // PyFrame_GetBack: new reference or null
+  Object (*attribute)(Object, const char*) = nullptr;
+  const char* (*utf8)(Object) = nullptr;
+  void (*release)(Object) = nullptr;
+  void (*retain)(Object) = nullptr;
+
+  bool complete() const { return current_frame && code && caller && attribute && utf8 && release && retain; }
+};
+
+template <class Function>
+void bind(Function*& out, const char* name) {
+  out = reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, name));
+}
+
+const Python& python() {
+  static const Python bound = [] {
+    Python made;
+    bind(made.current_frame, "PyEval_GetFrame");
+    bind(made.code, "PyFrame_GetCode");
+    bind(made.caller, "PyFrame_GetBack");
+    bind(made.attribute, "PyObject_GetAttrString");
+    bind(made.utf8, "PyUnicode_AsUTF8");
+    bind(made.release, "Py_DecRef");
+    bind(made.retain, "Py_IncRef");
+    return made;
+  }();
+  return bound;
+}
+
+// The file of a frame's code; empty where it has none.
+std::string file_of(Object frame) {
+  std::string file;
+  Object code = python().code(frame);
+  Object name = code != nullptr ? python().attribute(code, "co_filename") : nullptr;
+  if (const char* text = name != nullptr ? python().utf8(name) : nullptr) file = text;
+  python().release(name);
+  python().release(code);
+  return file;
+}
+
+}  // namespace
+
+bool called_from_torch_file(std::string_view name) {
+  if (!python().complete()) return false;
+  const std::string wanted = "/torch/" + std::string(name);
+  Object frame = python().current_frame();
+  if (frame == nullptr) return false;
+  python().retain(frame);
+  bool found = false;
+  for (int depth = 0; depth < 3 && frame != nullptr && !found; ++depth) {
+    found = file_of(frame).ends_with(wanted);
+    Object caller = python().caller(frame);
+    python().release(frame);
+    frame = caller;
+  }
+  if (frame != nullptr) python().release(frame);
+  return found;
+}
+
+}  // namespace uvm::torch_plugin

@@ -1,0 +1,372 @@
+// The driver interface, as a program that has opened libcuda.so.1 meets it.
+#include <cuda.h>
+
+#include <array>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include <uvmalloc/sim/uvmsim.h>
+
+#include "stand_in_library.hpp"
+
+namespace uvmsim::test {
+namespace {
+
+constexpr std::size_t kBlock = std::size_t{2} << 20;
+
+// Names that cuda.h hides behind macros.
+using AdviseByDevice = CUresult(CUdeviceptr, size_t, CUmem_advise, CUdevice);
+using PrefetchByDevice = CUresult(CUdeviceptr, size_t, CUdevice, CUstream);
+
+class DriverTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_EQ(CU(cuInit)(0), CUDA_SUCCESS);
+    CUcontext context = nullptr;
+    ASSERT_EQ(CU(cuDevicePrimaryCtxRetain)(&context, 0), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuCtxSetCurrent)(context), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuStreamCreate)(&stream_, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuMemAllocManaged)(&managed_, 4 * kBlock, CU_MEM_ATTACH_GLOBAL), CUDA_SUCCESS);
+    uvmsim_reset_counters();
+  }
+
+  void TearDown() override {
+    EXPECT_EQ(CU(cuMemFree_v2)(managed_), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuStreamDestroy_v2)(stream_), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuDevicePrimaryCtxRelease_v2)(0), CUDA_SUCCESS);
+  }
+
+  std::size_t resident(std::size_t offset, std::size_t bytes, int location) {
+    std::size_t found = 0;
+    EXPECT_EQ(uvmsim_residency(reinterpret_cast<void*>(managed_ + offset), bytes, location, &found),
+              UVMSIM_OK);
+    return found;
+  }
+
+  CUstream stream_ = nullptr;
+  CUdeviceptr managed_ = 0;
+};
+
+constexpr CUmemLocation kDevice0{CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+constexpr CUmemLocation kHostLocation{CU_MEM_LOCATION_TYPE_HOST, {0}};
+
+TEST_F(DriverTest, DescribesTheDevice) {
+  int count = 0;
+  ASSERT_EQ(CU(cuDeviceGetCount)(&count), CUDA_SUCCESS);
+  EXPECT_EQ(count, 2);
+  CUdevice device = -1;
+  EXPECT_EQ(CU(cuDeviceGet)(&device, 2), CUDA_ERROR_INVALID_DEVICE);
+  ASSERT_EQ(CU(cuDeviceGet)(&device, 1), CUDA_SUCCESS);
+  char name[64];
+  ASSERT_EQ(CU(cuDeviceGetName)(name, sizeof name, device), CUDA_SUCCESS);
+  EXPECT_STREQ(name, "UVM Simulated Device");
+  struct {
+    CUdevice_attribute attribute;
+    int value;
+  } const expected[] = {{CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, 1},
+                        {CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, 1},
+                        {CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, 1},
+                        {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 9},
+                        {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 132},
+                        {CU_DEVICE_ATTRIBUTE_WARP_SIZE, 32},
+                        {CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, 0},
+                        {CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES, 0},
+                        {CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST, 0}};
+  for (const auto& [attribute, want] : expected) {
+    int value = -1;
+    EXPECT_EQ(CU(cuDeviceGetAttribute)(&value, attribute, device), CUDA_SUCCESS);
+    EXPECT_EQ(value, want) << attribute;
+  }
+  int version = 0;
+  ASSERT_EQ(CU(cuDriverGetVersion)(&version), CUDA_SUCCESS);
+  EXPECT_EQ(version, 13000);
+}
+
+TEST_F(DriverTest, AdvisePrefetchAndDiscardReachTheEngineInBothForms) {
+  ASSERT_EQ(CU(cuMemAdvise_v2)(managed_, kBlock, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, kDevice0),
+            CUDA_SUCCESS);
+  auto* advise = StandIn::driver().function<AdviseByDevice>("cuMemAdvise");
+  ASSERT_EQ(advise(managed_ + kBlock, kBlock, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, CU_DEVICE_CPU),
+            CUDA_SUCCESS);
+  int preferred = 0;
+  uvmsim_advice(reinterpret_cast<void*>(managed_), &preferred, nullptr, nullptr);
+  EXPECT_EQ(preferred, 0);
+  uvmsim_advice(reinterpret_cast<void*>(managed_ + kBlock), &preferred, nullptr, nullptr);
+  EXPECT_EQ(preferred, UVMSIM_HOST);
+
+  ASSERT_EQ(CU(cuMemPrefetchAsync_v2)(managed_, kBlock, kDevice0, 0, stream_), CUDA_SUCCESS);
+  EXPECT_EQ(resident(0, 4 * kBlock, 0), kBlock);
+  auto* prefetch = StandIn::driver().function<PrefetchByDevice>("cuMemPrefetchAsync");
+  ASSERT_EQ(prefetch(managed_, kBlock, CU_DEVICE_CPU, stream_), CUDA_SUCCESS);
+  EXPECT_EQ(resident(0, 4 * kBlock, UVMSIM_HOST), kBlock);
+
+  int value = -3;
+  ASSERT_EQ(
+      CU(cuMemRangeGetAttribute)(&value, sizeof value,
+                                 CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION, managed_, kBlock),
+      CUDA_SUCCESS);
+  EXPECT_EQ(value, CU_DEVICE_CPU);
+  ASSERT_EQ(
+      CU(cuMemRangeGetAttribute)(&value, sizeof value, CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION,
+                                 managed_, 2 * kBlock),
+      CUDA_SUCCESS);
+  EXPECT_EQ(value, CU_DEVICE_INVALID) << "not the same everywhere";
+
+  EXPECT_EQ(uvmsim_call_count("cuMemAdvise"), 1U);
+  EXPECT_EQ(uvmsim_call_count("cuMemAdvise_v2"), 1U);
+  EXPECT_EQ(uvmsim_call_count("cuMemPrefetchAsync"), 1U);
+  EXPECT_EQ(uvmsim_call_count("cuMemPrefetchAsync_v2"), 1U);
+}
+
+TEST_F(DriverTest, AdviceAboutNoDeviceOrNoManagedMemoryIsRefused) {
+  const CUmemLocation device7{CU_MEM_LOCATION_TYPE_DEVICE, {7}};
+  EXPECT_EQ(CU(cuMemAdvise_v2)(managed_, kBlock, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, device7),
+            CUDA_ERROR_INVALID_DEVICE);
+  EXPECT_EQ(
+      CU(cuMemAdvise_v2)(managed_, 5 * kBlock, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, kDevice0),
+      CUDA_ERROR_INVALID_VALUE);
+  CUdeviceptr device_memory = 0;
+  ASSERT_EQ(CU(cuMemAlloc_v2)(&device_memory, kBlock), CUDA_SUCCESS);
+  EXPECT_EQ(CU(cuMemPrefetchAsync_v2)(device_memory, kBlock, kDevice0, 0, stream_),
+            CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(CU(cuMemFree_v2)(device_memory), CUDA_SUCCESS);
+}
+
+TEST_F(DriverTest, BatchedCallsTakeRangesAndRefuseTheLegacyStream) {
+  std::array<CUdeviceptr, 3> addresses{managed_, managed_ + kBlock, managed_ + 3 * kBlock};
+  std::array<size_t, 3> sizes{kBlock, kBlock, kBlock};
+  std::array<CUmemLocation, 2> locations{kDevice0, kHostLocation};
+  std::array<size_t, 2> indexes{0, 2};
+  ASSERT_EQ(CU(cuMemPrefetchBatchAsync)(addresses.data(), sizes.data(), 3, locations.data(),
+                                        indexes.data(), 2, 0, stream_),
+            CUDA_SUCCESS);
+  EXPECT_EQ(resident(0, 4 * kBlock, 0), 2 * kBlock);
+  EXPECT_EQ(resident(3 * kBlock, kBlock, UVMSIM_HOST), kBlock);
+  ASSERT_EQ(CU(cuMemDiscardBatchAsync)(addresses.data(), sizes.data(), 2, 0, stream_),
+            CUDA_SUCCESS);
+  ASSERT_EQ(
+      CU(cuMemDiscardAndPrefetchBatchAsync)(addresses.data(), sizes.data(), 2, locations.data() + 1,
+                                            indexes.data(), 1, 0, stream_),
+      CUDA_SUCCESS);
+  EXPECT_EQ(resident(0, 2 * kBlock, UVMSIM_HOST), 2 * kBlock);
+  uvmsim_counters counters{};
+  uvmsim_get_counters(&counters);
+  EXPECT_EQ(counters.migrated_bytes_to_host, 0U) << "discarded";
+  EXPECT_EQ(counters.discard_calls, 4U);
+
+  for (CUstream legacy : {static_cast<CUstream>(nullptr), CU_STREAM_LEGACY}) {
+    EXPECT_EQ(CU(cuMemDiscardBatchAsync)(addresses.data(), sizes.data(), 1, 0, legacy),
+              CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(CU(cuMemPrefetchBatchAsync)(addresses.data(), sizes.data(), 1, locations.data(),
+                                          indexes.data(), 1, 0, legacy),
+              CUDA_ERROR_INVALID_VALUE);
+  }
+  indexes = {1, 2};
+  EXPECT_EQ(CU(cuMemPrefetchBatchAsync)(addresses.data(), sizes.data(), 3, locations.data(),
+                                        indexes.data(), 2, 0, stream_),
+            CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(DriverTest, AccessedByIsListedAndPadded) {
+  ASSERT_EQ(CU(cuMemAdvise_v2)(managed_, 4 * kBlock, CU_MEM_ADVISE_SET_ACCESSED_BY, kDevice0),
+            CUDA_SUCCESS);
+  ASSERT_EQ(CU(cuMemAdvise_v2)(managed_, kBlock, CU_MEM_ADVISE_SET_ACCESSED_BY, kHostLocation),
+            CUDA_SUCCESS);
+  std::array<int, 3> devices{};
+  ASSERT_EQ(CU(cuMemRangeGetAttribute)(devices.data(), sizeof devices,
+                                       CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY, managed_, 4 * kBlock),
+            CUDA_SUCCESS);
+  EXPECT_EQ(devices, (std::array<int, 3>{0, CU_DEVICE_INVALID, CU_DEVICE_INVALID}));
+  ASSERT_EQ(CU(cuMemRangeGetAttribute)(devices.data(), sizeof devices,
+                                       CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY, managed_, kBlock),
+            CUDA_SUCCESS);
+  EXPECT_EQ(devices, (std::array<int, 3>{CU_DEVICE_CPU, 0, CU_DEVICE_INVALID}));
+}
+
+TEST_F(DriverTest, PointerAttributesDescribeTheAllocation) {
+  unsigned is_managed = 0;
+  unsigned type = 0;
+  int ordinal = -1;
+  CUdeviceptr start = 0;
+  size_t size = 0;
+  unsigned long long id = 0;
+  const CUdeviceptr inside = managed_ + kBlock + 5;
+  std::array attributes{CU_POINTER_ATTRIBUTE_IS_MANAGED,     CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                        CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+                        CU_POINTER_ATTRIBUTE_RANGE_SIZE,     CU_POINTER_ATTRIBUTE_BUFFER_ID};
+  std::array<void*, 6> outs{&is_managed, &type, &ordinal, &start, &size, &id};
+  ASSERT_EQ(CU(cuPointerGetAttributes)(6, attributes.data(), outs.data(), inside), CUDA_SUCCESS);
+  EXPECT_EQ(is_managed, 1U);
+  EXPECT_EQ(type, static_cast<unsigned>(CU_MEMORYTYPE_DEVICE));
+  EXPECT_EQ(ordinal, 0);
+  EXPECT_EQ(start, managed_);
+  EXPECT_EQ(size, 4 * kBlock);
+  EXPECT_NE(id, 0U);
+
+  int local = 0;
+  const auto foreign = reinterpret_cast<CUdeviceptr>(&local);
+  EXPECT_EQ(CU(cuPointerGetAttribute)(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, foreign),
+            CUDA_ERROR_INVALID_VALUE);
+  ASSERT_EQ(CU(cuPointerGetAttributes)(6, attributes.data(), outs.data(), foreign), CUDA_SUCCESS);
+  EXPECT_EQ(type, 0U);
+  EXPECT_EQ(ordinal, CU_DEVICE_INVALID);
+}
+
+TEST_F(DriverTest, CopiesAndFillsReachDeviceMemory) {
+  CUdeviceptr device = 0;
+  ASSERT_EQ(CU(cuMemAlloc_v2)(&device, kBlock), CUDA_SUCCESS);
+  ASSERT_EQ(CU(cuMemsetD32_v2)(device, 0x01020304, 4), CUDA_SUCCESS);
+  ASSERT_EQ(CU(cuMemsetD8_v2)(device + 4, 9, 4), CUDA_SUCCESS);
+  ASSERT_EQ(CU(cuMemsetD16_v2)(device + 8, 0x0506, 2), CUDA_SUCCESS);
+  std::array<unsigned, 4> host{};
+  ASSERT_EQ(CU(cuMemcpyDtoH_v2)(host.data(), device, sizeof host), CUDA_SUCCESS);
+  EXPECT_EQ(host, (std::array<unsigned, 4>{0x01020304, 0x09090909, 0x05060506, 0x01020304}));
+  ASSERT_EQ(CU(cuMemcpyAsync)(managed_, device, sizeof host, stream_), CUDA_SUCCESS);
+  EXPECT_EQ(std::memcmp(reinterpret_cast<void*>(managed_), host.data(), sizeof host), 0);
+  EXPECT_EQ(CU(cuMemcpyDtoH_v2)(host.data(), reinterpret_cast<CUdeviceptr>(host.data()), 4),
+            CUDA_ERROR_INVALID_VALUE)
+      << "the source is no device memory";
+  ASSERT_EQ(CU(cuMemFree_v2)(device), CUDA_SUCCESS);
+  EXPECT_EQ(CU(cuMemFree_v2)(device), CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(DriverTest, MemInfoCountsBothKindsAndExhaustionIsAnError) {
+  size_t free_before = 0;
+  size_t free_now = 0;
+  size_t total = 0;
+  ASSERT_EQ(CU(cuMemGetInfo_v2)(&free_before, &total), CUDA_SUCCESS);
+  EXPECT_EQ(total, std::size_t{8} << 30);
+  CUdeviceptr device = 0;
+  ASSERT_EQ(CU(cuMemAlloc_v2)(&device, kBlock), CUDA_SUCCESS);
+  ASSERT_EQ(CU(cuMemPrefetchAsync_v2)(managed_, kBlock, kDevice0, 0, stream_), CUDA_SUCCESS);
+  ASSERT_EQ(CU(cuMemGetInfo_v2)(&free_now, &total), CUDA_SUCCESS);
+  EXPECT_EQ(free_before - free_now, 2 * kBlock);
+  CUdeviceptr none = 0;
+  EXPECT_EQ(CU(cuMemAlloc_v2)(&none, total), CUDA_ERROR_OUT_OF_MEMORY);
+  ASSERT_EQ(CU(cuMemFree_v2)(device), CUDA_SUCCESS);
+}
+
+TEST_F(DriverTest, ContextsAreAStackPerThread) {
+  CUcontext second = nullptr;
+  CUcontext current = nullptr;
+  ASSERT_EQ(CU(cuDevicePrimaryCtxRetain)(&second, 1), CUDA_SUCCESS);
+  ASSERT_EQ(CU(cuCtxPushCurrent_v2)(second), CUDA_SUCCESS);
+  CUdevice device = -1;
+  ASSERT_EQ(CU(cuCtxGetDevice)(&device), CUDA_SUCCESS);
+  EXPECT_EQ(device, 1);
+  ASSERT_EQ(CU(cuCtxPopCurrent_v2)(&current), CUDA_SUCCESS);
+  EXPECT_EQ(current, second);
+  ASSERT_EQ(CU(cuCtxGetDevice)(&device), CUDA_SUCCESS);
+  EXPECT_EQ(device, 0);
+  int active = 0;
+  unsigned flags = 0;
+  ASSERT_EQ(CU(cuDevicePrimaryCtxGetState)(1, &flags, &active), CUDA_SUCCESS);
+  EXPECT_EQ(active, 1);
+  ASSERT_EQ(CU(cuDevicePrimaryCtxRelease_v2)(1), CUDA_SUCCESS);
+  ASSERT_EQ(CU(cuDevicePrimaryCtxGetState)(1, &flags, &active), CUDA_SUCCESS);
+  EXPECT_EQ(active, 0);
+  EXPECT_EQ(CU(cuDevicePrimaryCtxRelease_v2)(1), CUDA_ERROR_INVALID_CONTEXT);
+
+  ASSERT_EQ(CU(cuCtxSetCurrent)(nullptr), CUDA_SUCCESS);
+  CUdeviceptr none = 0;
+  EXPECT_EQ(CU(cuMemAlloc_v2)(&none, kBlock), CUDA_ERROR_INVALID_CONTEXT);
+  CUcontext first = nullptr;
+  ASSERT_EQ(CU(cuDevicePrimaryCtxRetain)(&first, 0), CUDA_SUCCESS);
+  ASSERT_EQ(CU(cuDevicePrimaryCtxRelease_v2)(0), CUDA_SUCCESS);
+  ASSERT_EQ(CU(cuCtxSetCurrent)(first), CUDA_SUCCESS);
+}
+
+TEST_F(DriverTest, FailuresOnDemandHitImplementedAndUnimplementedNames) {
+  ASSERT_EQ(uvmsim_fail_call("cuMemAlloc_v2", 2, CUDA_ERROR_OUT_OF_MEMORY), UVMSIM_OK);
+  ASSERT_EQ(uvmsim_fail_call("cuModuleLoad", 1, CUDA_ERROR_FILE_NOT_FOUND), UVMSIM_OK);
+  CUdeviceptr device = 0;
+  ASSERT_EQ(CU(cuMemAlloc_v2)(&device, kBlock), CUDA_SUCCESS);
+  CUdeviceptr none = 0;
+  EXPECT_EQ(CU(cuMemAlloc_v2)(&none, kBlock), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(none, 0U);
+  EXPECT_EQ(CU(cuMemFree_v2)(device), CUDA_SUCCESS);
+  CUmodule module = nullptr;
+  EXPECT_EQ(CU(cuModuleLoad)(&module, "x"), CUDA_ERROR_FILE_NOT_FOUND);
+  EXPECT_EQ(uvmsim_call_count("cuMemAlloc_v2"), 2U);
+}
+
+TEST_F(DriverTest, PoolsAccountForWhatIsTaken) {
+  CUmemoryPool pool = nullptr;
+  ASSERT_EQ(CU(cuDeviceGetDefaultMemPool)(&pool, 0), CUDA_SUCCESS);
+  CUdeviceptr memory = 0;
+  ASSERT_EQ(CU(cuMemAllocAsync)(&memory, kBlock, stream_), CUDA_SUCCESS);
+  cuuint64_t used = 0;
+  ASSERT_EQ(CU(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used), CUDA_SUCCESS);
+  EXPECT_EQ(used, kBlock);
+  ASSERT_EQ(CU(cuMemFreeAsync)(memory, stream_), CUDA_SUCCESS);
+  ASSERT_EQ(CU(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used), CUDA_SUCCESS);
+  EXPECT_EQ(used, 0U);
+  ASSERT_EQ(CU(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &used), CUDA_SUCCESS);
+  EXPECT_EQ(used, kBlock);
+}
+
+TEST_F(DriverTest, ErrorsHaveNamesAndTexts) {
+  const char* text = nullptr;
+  ASSERT_EQ(CU(cuGetErrorName)(CUDA_ERROR_OUT_OF_MEMORY, &text), CUDA_SUCCESS);
+  EXPECT_STREQ(text, "CUDA_ERROR_OUT_OF_MEMORY");
+  ASSERT_EQ(CU(cuGetErrorString)(CUDA_ERROR_OUT_OF_MEMORY, &text), CUDA_SUCCESS);
+  EXPECT_STREQ(text, "out of memory");
+  EXPECT_EQ(CU(cuGetErrorName)(static_cast<CUresult>(12345), &text), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(text, nullptr);
+}
+
+// ---- cuGetProcAddress
+
+void* proc_address(const char* name, int version) {
+  void* found = nullptr;
+  CUdriverProcAddressQueryResult result{};
+  const CUresult status =
+      CU(cuGetProcAddress_v2)(name, &found, version, CU_GET_PROC_ADDRESS_DEFAULT, &result);
+  EXPECT_EQ(status == CUDA_SUCCESS, found != nullptr) << name;
+  EXPECT_EQ(result,
+            found != nullptr ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND)
+      << name;
+  return found;
+}
+
+TEST(GetProcAddress, GivesTheFormThatTheVersionHad) {
+  struct {
+    const char* name;
+    int version;
+    const char* symbol;
+  } const cases[] = {{"cuInit", 12000, "cuInit"},
+                     {"cuMemAlloc", 12000, "cuMemAlloc_v2"},
+                     {"cuMemGetAddressRange", 12000, "cuMemGetAddressRange_v2"},
+                     {"cuMemAdvise", 12010, "cuMemAdvise"},
+                     {"cuMemAdvise", 12020, "cuMemAdvise_v2"},
+                     {"cuMemAdvise", 13000, "cuMemAdvise_v2"},
+                     {"cuMemPrefetchAsync", 13000, "cuMemPrefetchAsync_v2"},
+                     {"cuMemAdvise_v2", 12020, "cuMemAdvise_v2"},
+                     {"cuStreamGetCaptureInfo", 12000, "cuStreamGetCaptureInfo_v2"},
+                     {"cuStreamGetCaptureInfo", 12030, "cuStreamGetCaptureInfo_v3"},
+                     {"cuEventElapsedTime", 12000, "cuEventElapsedTime"},
+                     {"cuCtxSynchronize", 12000, "cuCtxSynchronize"},
+                     {"cuCtxSynchronize", 13000, "cuCtxSynchronize_v2"},
+                     {"cuGetProcAddress", 13000, "cuGetProcAddress_v2"}};
+  for (const auto& [name, version, symbol] : cases) {
+    EXPECT_EQ(proc_address(name, version), StandIn::driver().find(symbol))
+        << name << " " << version;
+  }
+  EXPECT_EQ(proc_address("cuNoSuchThing", 13000), nullptr);
+}
+
+TEST(GetProcAddress, AnswersForEverythingThatPyTorchRequires) {
+  for (const char* name :
+       {"cuDeviceGet", "cuDeviceGetAttribute", "cuMemGetAddressRange", "cuMemAddressReserve",
+        "cuMemRelease", "cuMemMap", "cuMemAddressFree", "cuMemSetAccess", "cuMemUnmap",
+        "cuMemCreate", "cuMemGetAllocationGranularity", "cuMemExportToShareableHandle",
+        "cuMemImportFromShareableHandle", "cuMemRetainAllocationHandle",
+        "cuMemGetAllocationPropertiesFromHandle", "cuMemsetD32Async", "cuStreamWriteValue32",
+        "cuGetErrorString"}) {
+    EXPECT_NE(proc_address(name, 12000), nullptr) << name;
+  }
+}
+
+}  // namespace
+}  // namespace uvmsim::test

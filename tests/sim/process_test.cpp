@@ -1,0 +1,228 @@
+// What needs a process of its own: environment variables, forks, the audit library, the kernel
+// plug-in, the report.
+#include <cuda_runtime_api.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <fstream>
+#include <functional>
+#include <sstream>
+
+#include <uvmalloc/sim/uvmsim.h>
+
+#include "stand_in_library.hpp"
+
+namespace uvmsim::test {
+namespace {
+
+struct Outcome {
+  int code;  // exit code, or 128 + signal
+  std::string output;
+};
+
+// This program again, as the probe of that name, with NAME=value settings before it.
+Outcome run(const std::string& command) {
+  std::FILE* pipe = popen(("{ " + command + "; } 2>&1").c_str(), "r");
+  Outcome outcome{};
+  std::array<char, 4096> buffer;
+  for (std::size_t read; (read = fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) {
+    outcome.output.append(buffer.data(), read);
+  }
+  const int status = pclose(pipe);
+  outcome.code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  return outcome;
+}
+
+std::string own_path() {
+  std::array<char, 4096> path{};
+  const ssize_t length = readlink("/proc/self/exe", path.data(), path.size() - 1);
+  return {path.data(), static_cast<std::size_t>(length)};
+}
+
+Outcome run_probe(const std::string& settings, const std::string& probe) {
+  return run("env " + settings + " UVMSIM_TEST_PROBE=" + probe + " " + own_path() +
+             " --gtest_filter=Probe.Run");
+}
+
+// Lines of the probe's own, which start with "probe: ".
+std::string told(const Outcome& outcome) {
+  std::istringstream lines(outcome.output);
+  std::string told;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.rfind("probe: ", 0) == 0) told += line.substr(7) + "\n";
+  }
+  return told;
+}
+
+void probe_devices() {
+  int count = -1;
+  const int error = RT(cudaGetDeviceCount)(&count);
+  std::printf("probe: error %d count %d\n", error, count);
+  for (int device = 0; device < count; ++device) {
+    char id[32];
+    RT(cudaDeviceGetPCIBusId)(id, sizeof id, device);
+    std::printf("probe: %s\n", id);
+  }
+}
+
+void probe_memory() {
+  size_t free_bytes = 0;
+  size_t total_bytes = 0;
+  RT(cudaMemGetInfo)(&free_bytes, &total_bytes);
+  std::printf("probe: %zu\n", total_bytes);
+}
+
+void probe_driver_version() {
+  int version = 0;
+  RT(cudaDriverGetVersion)(&version);
+  std::printf("probe: %d\n", version);
+}
+
+// Before and after the machine exists.
+void probe_fork() {
+  const auto malloc_in_child = [] {
+    const pid_t child = fork();
+    if (child == 0) {
+      void* memory = nullptr;
+      const int error = RT(cudaMalloc)(&memory, 1);
+      const int last = RT(cudaGetLastError)();
+      _exit(error == last ? error : 99);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  };
+  const int before = malloc_in_child();
+  void* memory = nullptr;
+  const int parent = RT(cudaMalloc)(&memory, 1);
+  const int after = malloc_in_child();
+  std::printf("probe: before %d parent %d after %d still %d\n", before, parent, after,
+              RT(cudaFree)(memory));
+}
+
+void probe_plugin() {
+  int count = 0;
+  for (int i = 0; i < 5; ++i) RT(cudaGetDeviceCount)(&count);
+  std::printf("probe: count %d calls %d\n", count,
+              static_cast<int>(uvmsim_call_count("cudaGetDeviceCount")));
+}
+
+void probe_report() {
+  void* memory = nullptr;
+  RT(cudaMalloc)(&memory, 1);
+  RT(cudaFreeArray)(nullptr);
+  if (fork() == 0) exit(0);
+  wait(nullptr);
+}
+
+TEST(Probe, Run) {
+  const char* probe = std::getenv("UVMSIM_TEST_PROBE");
+  if (probe == nullptr) return;  // a part of other tests
+  const std::string name = probe;
+  if (name == "devices") probe_devices();
+  if (name == "memory") probe_memory();
+  if (name == "driver_version") probe_driver_version();
+  if (name == "fork") probe_fork();
+  if (name == "plugin") probe_plugin();
+  if (name == "report") probe_report();
+}
+
+TEST(ProcessTest, DevicesAndCapacityComeFromTheEnvironment) {
+  EXPECT_EQ(told(run_probe("UVMSIM_DEVICES=3", "devices")),
+            "error 0 count 3\n0000:01:00.0\n0000:02:00.0\n0000:03:00.0\n");
+  EXPECT_EQ(told(run_probe("UVMSIM_DEVICES=0", "devices")), "error 100 count 0\n");
+  EXPECT_EQ(told(run_probe("UVMSIM_CAPACITY=96GiB", "memory")), "103079215104\n");
+}
+
+TEST(ProcessTest, MalformedSettingsAreNamedAndTheDefaultIsUsed) {
+  const Outcome devices = run_probe("UVMSIM_DEVICES=many", "devices");
+  EXPECT_NE(
+      devices.output.find(
+          "uvmsim: UVMSIM_DEVICES is 'many'; accepted: a whole number from 0 to 32; using 1\n"),
+      std::string::npos)
+      << devices.output;
+  EXPECT_EQ(told(devices), "error 0 count 1\n0000:01:00.0\n");
+  const Outcome capacity = run_probe("UVMSIM_CAPACITY=1M", "memory");
+  EXPECT_NE(capacity.output.find("uvmsim: UVMSIM_CAPACITY is '1M'; accepted: "), std::string::npos);
+  EXPECT_EQ(told(capacity), "8589934592\n");
+  const Outcome version = run_probe("UVMSIM_DRIVER_VERSION=11000", "driver_version");
+  EXPECT_NE(version.output.find(
+                "uvmsim: UVMSIM_DRIVER_VERSION is '11000'; accepted: 12020, 12080, 13000"),
+            std::string::npos);
+  EXPECT_EQ(told(version), "13000\n");
+  EXPECT_EQ(told(run_probe("UVMSIM_DRIVER_VERSION=12020", "driver_version")), "12020\n");
+}
+
+TEST(ProcessTest, VisibleDevicesAreChosenAndOrdered) {
+  EXPECT_EQ(told(run_probe("UVMSIM_DEVICES=4 CUDA_VISIBLE_DEVICES=2,0", "devices")),
+            "error 0 count 2\n0000:03:00.0\n0000:01:00.0\n");
+  EXPECT_EQ(told(run_probe("UVMSIM_DEVICES=4 CUDA_VISIBLE_DEVICES=1,-1,2", "devices")),
+            "error 0 count 1\n0000:02:00.0\n");
+  EXPECT_EQ(told(run_probe("CUDA_VISIBLE_DEVICES=", "devices")), "error 100 count 0\n");
+}
+
+TEST(ProcessTest, AChildOfAFreshProcessHasDevicesAndOneForkedLaterHasNone) {
+  EXPECT_EQ(told(run_probe("", "fork")), "before 0 parent 0 after 3 still 0\n");
+}
+
+TEST(ProcessTest, TheKernelPluginIsPolledUntilDone) {
+  const Outcome outcome =
+      run_probe("UVMSIM_DEVICES=2 UVMSIM_KERNELS=" UVMSIM_TEST_PLUGIN, "plugin");
+  // Two polls, each of which asks for the count itself.
+  EXPECT_EQ(told(outcome), "poll 1 sees 2\npoll 2 sees 2\ncount 2 calls 7\n") << outcome.output;
+}
+
+TEST(ProcessTest, AKernelPluginThatCannotBeLoadedIsNamedOnce) {
+  const Outcome outcome =
+      run_probe("UVMSIM_DEVICES=2 UVMSIM_KERNELS=/nowhere/kernels.so", "plugin");
+  EXPECT_EQ(told(outcome), "count 2 calls 5\n");
+  const std::string line =
+      "uvmsim: UVMSIM_KERNELS is '/nowhere/kernels.so', which cannot be loaded: ";
+  const std::size_t first = outcome.output.find(line);
+  ASSERT_NE(first, std::string::npos);
+  EXPECT_EQ(outcome.output.find(line, first + 1), std::string::npos);
+}
+
+TEST(ProcessTest, TheReportIsWrittenByTheFirstProcessOnly) {
+  const std::string path =
+      testing::TempDir() + "uvmsim_report_" + std::to_string(getpid()) + ".json";
+  run_probe("UVMSIM_REPORT=" + path, "report");
+  std::ifstream file(path);
+  ASSERT_TRUE(file.good());
+  const std::string report{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  EXPECT_NE(report.find("\"device_allocations\": 1,"), std::string::npos) << report;
+  EXPECT_NE(report.find("\"unimplemented_calls\": 1\n"), std::string::npos) << report;
+  EXPECT_NE(report.find("\"unimplemented\": {\n    \"cudaFreeArray\": 1\n  }"), std::string::npos)
+      << report;
+  std::remove(path.c_str());
+}
+
+TEST(ProcessTest, TheAuditLibraryIsSilentAndFindsTheStandIns) {
+  if (UVMSIM_TEST_SANITIZED)
+    GTEST_SKIP() << "programs of the system cannot load sanitized libraries";
+  const std::string audit = "LD_AUDIT=" UVMSIM_TEST_LIBRARY_DIR "/libuvmsim_audit.so ";
+  const Outcome shell = run(audit + "sh -c 'echo hello'");
+  EXPECT_EQ(shell.code, 0);
+  EXPECT_EQ(shell.output, "hello\n");
+  const Outcome python =
+      run(audit +
+          "python3 -c 'import ctypes; n = ctypes.c_int(); "
+          "print(ctypes.CDLL(\"/nowhere/libcudart.so.13\").cudaGetDeviceCount(ctypes.byref(n)), "
+          "n.value, ctypes.CDLL(\"libcuda.so.1\").cuInit(0))'");
+  EXPECT_EQ(python.output, "0 2 0\n");
+}
+
+}  // namespace
+}  // namespace uvmsim::test
+
+namespace {
+
+// Tests of this program want two devices; probes say themselves what they want.
+const bool environment_is_set = [] {
+  if (std::getenv("UVMSIM_TEST_PROBE") == nullptr) setenv("UVMSIM_DEVICES", "2", 1);
+  return true;
+}();
+
+}  // namespace

@@ -1,0 +1,207 @@
+// The runtime interface where it differs from the driver's: implicit contexts, last errors,
+// launches, entry points.
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include <uvmalloc/sim/uvmsim.h>
+
+#include "stand_in_library.hpp"
+
+// Called by code that nvcc generates; no header declares them with these types.
+using RegisterFunction = void(void**, const char*, char*, const char*, int, uint3*, uint3*, dim3*,
+                              dim3*, int*);
+using PushConfiguration = unsigned(dim3, dim3, size_t, void*);
+using PopConfiguration = cudaError_t(dim3*, dim3*, size_t*, void*);
+
+namespace uvmsim::test {
+namespace {
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+
+TEST(RuntimeTest, TheFirstCallMakesThePrimaryContextCurrent) {
+  std::thread([] {
+    ASSERT_EQ(RT(cudaSetDevice)(1), cudaSuccess);
+    CUcontext context = nullptr;
+    ASSERT_EQ(CU(cuCtxGetCurrent)(&context), CUDA_SUCCESS);
+    EXPECT_NE(context, nullptr);
+    CUdevice device = -1;
+    ASSERT_EQ(CU(cuCtxGetDevice)(&device), CUDA_SUCCESS);
+    EXPECT_EQ(device, 1);
+    unsigned flags = 0;
+    int active = 0;
+    ASSERT_EQ(CU(cuDevicePrimaryCtxGetState)(1, &flags, &active), CUDA_SUCCESS);
+    EXPECT_EQ(active, 1);
+  }).join();
+}
+
+TEST(RuntimeTest, TheCurrentDeviceIsTheThreads) {
+  ASSERT_EQ(RT(cudaSetDevice)(1), cudaSuccess);
+  std::thread([] {
+    int device = -1;
+    EXPECT_EQ(RT(cudaGetDevice)(&device), cudaSuccess);
+    EXPECT_EQ(device, 0);
+  }).join();
+  ASSERT_EQ(RT(cudaSetDevice)(0), cudaSuccess);
+  EXPECT_EQ(RT(cudaSetDevice)(2), cudaErrorInvalidDevice);
+  EXPECT_EQ(RT(cudaGetLastError)(), cudaErrorInvalidDevice);
+}
+
+TEST(RuntimeTest, ErrorsHaveNamesAndTexts) {
+  EXPECT_STREQ(RT(cudaGetErrorName)(cudaErrorMemoryAllocation), "cudaErrorMemoryAllocation");
+  EXPECT_STREQ(RT(cudaGetErrorString)(cudaErrorMemoryAllocation), "out of memory");
+  EXPECT_STREQ(RT(cudaGetErrorName)(static_cast<cudaError_t>(12345)), "unrecognized error code");
+}
+
+TEST(RuntimeTest, PropertiesDescribeTheDevice) {
+  // The header's name is a macro for its own declaration on some versions; the stand-in exports the
+  // plain one.
+  auto* get =
+      StandIn::runtime().function<cudaError_t(cudaDeviceProp*, int)>("cudaGetDeviceProperties");
+  cudaDeviceProp properties;
+  ASSERT_EQ(get(&properties, 0), cudaSuccess);
+  EXPECT_STREQ(properties.name, "UVM Simulated Device");
+  EXPECT_EQ(properties.major, 9);
+  EXPECT_EQ(properties.minor, 0);
+  EXPECT_EQ(properties.multiProcessorCount, 132);
+  EXPECT_EQ(properties.totalGlobalMem, std::size_t{8} << 30);
+  EXPECT_EQ(properties.concurrentManagedAccess, 1);
+  EXPECT_EQ(properties.pageableMemoryAccess, 0);
+  cudaDeviceProp other;
+  ASSERT_EQ(get(&other, 1), cudaSuccess);
+  EXPECT_NE(std::memcmp(&properties.uuid, &other.uuid, sizeof other.uuid), 0);
+  EXPECT_NE(properties.pciBusID, other.pciBusID);
+}
+
+TEST(RuntimeTest, PointerAttributesTellTheKinds) {
+  cudaPointerAttributes attributes;
+  int local = 0;
+  ASSERT_EQ(RT(cudaPointerGetAttributes)(&attributes, &local), cudaSuccess);
+  EXPECT_EQ(attributes.type, cudaMemoryTypeUnregistered);
+  EXPECT_EQ(attributes.device, cudaInvalidDeviceId);
+
+  void* memory = nullptr;
+  ASSERT_EQ(RT(cudaMalloc)(&memory, kMiB), cudaSuccess);
+  ASSERT_EQ(RT(cudaPointerGetAttributes)(&attributes, memory), cudaSuccess);
+  EXPECT_EQ(attributes.type, cudaMemoryTypeDevice);
+  EXPECT_EQ(attributes.hostPointer, nullptr);
+  EXPECT_EQ(RT(cudaFreeHost)(memory), cudaErrorInvalidValue);
+  EXPECT_EQ(RT(cudaFree)(memory), cudaSuccess);
+
+  auto* host_alloc =
+      StandIn::runtime().function<cudaError_t(void**, size_t, unsigned)>("cudaHostAlloc");
+  ASSERT_EQ(host_alloc(&memory, kMiB, cudaHostAllocPortable), cudaSuccess);
+  ASSERT_EQ(RT(cudaPointerGetAttributes)(&attributes, memory), cudaSuccess);
+  EXPECT_EQ(attributes.type, cudaMemoryTypeHost);
+  EXPECT_EQ(attributes.hostPointer, memory);
+  EXPECT_EQ(RT(cudaFree)(memory), cudaErrorInvalidValue);
+  EXPECT_EQ(RT(cudaFreeHost)(memory), cudaSuccess);
+  EXPECT_EQ(RT(cudaFreeHost)(memory), cudaErrorInvalidValue);
+  RT(cudaGetLastError)();
+}
+
+TEST(RuntimeTest, DriverEntryPointsAreTheStandInDriversOwn) {
+  auto* by_version = RT(cudaGetDriverEntryPointByVersion);
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult result{};
+  ASSERT_EQ(by_version("cuMemGetAddressRange", &function, 12000, cudaEnableDefault, &result),
+            cudaSuccess);
+  EXPECT_EQ(result, cudaDriverEntryPointSuccess);
+  EXPECT_EQ(function, StandIn::driver().find("cuMemGetAddressRange_v2"));
+  ASSERT_EQ(by_version("cuNoSuchThing", &function, 12000, cudaEnableDefault, &result), cudaSuccess);
+  EXPECT_EQ(result, cudaDriverEntryPointSymbolNotFound);
+  EXPECT_EQ(function, nullptr);
+}
+
+TEST(RuntimeTest, AnUnknownKernelIsNamedOnceAndTheSpinKernelTakesTime) {
+  auto* register_function = StandIn::runtime().function<RegisterFunction>("__cudaRegisterFunction");
+  static const char unknown_stub = 0;
+  static const char spin_stub = 0;
+  register_function(nullptr, &unknown_stub, nullptr, "_Z10some_thingPfi", -1, nullptr, nullptr,
+                    nullptr, nullptr, nullptr);
+  register_function(nullptr, &spin_stub, nullptr, "_ZN2at4cuda11spin_kernelEl", -1, nullptr,
+                    nullptr, nullptr, nullptr, nullptr);
+  auto* launch = StandIn::runtime()
+                     .function<cudaError_t(const void*, dim3, dim3, void**, size_t, cudaStream_t)>(
+                         "cudaLaunchKernel");
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(launch(&unknown_stub, dim3(), dim3(), nullptr, 0, nullptr),
+            cudaErrorNoKernelImageForDevice);
+  EXPECT_EQ(launch(&unknown_stub, dim3(), dim3(), nullptr, 0, nullptr),
+            cudaErrorNoKernelImageForDevice);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "uvmsim: kernel some_thing(float*, int) cannot run on the simulated device\n");
+  EXPECT_EQ(RT(cudaGetLastError)(), cudaErrorNoKernelImageForDevice);
+
+  ASSERT_EQ(RT(cudaDeviceSynchronize)(), cudaSuccess);
+  const std::uint64_t start = uvmsim_now_ns();
+  std::int64_t cycles = 123456;
+  void* arguments[] = {&cycles};
+  ASSERT_EQ(launch(&spin_stub, dim3(), dim3(), arguments, 0, nullptr), cudaSuccess);
+  ASSERT_EQ(RT(cudaDeviceSynchronize)(), cudaSuccess);
+  EXPECT_EQ(uvmsim_now_ns(), start + 123456);
+}
+
+TEST(RuntimeTest, TheCallConfigurationCarriesTheStream) {
+  auto* push = StandIn::runtime().function<PushConfiguration>("__cudaPushCallConfiguration");
+  auto* pop = StandIn::runtime().function<PopConfiguration>("__cudaPopCallConfiguration");
+  int stream = 0;
+  ASSERT_EQ(push(dim3(1, 2, 3), dim3(4, 5, 6), 7, &stream), 0U);
+  dim3 grid;
+  dim3 block;
+  size_t shared = 0;
+  void* out = nullptr;
+  ASSERT_EQ(pop(&grid, &block, &shared, &out), cudaSuccess);
+  EXPECT_EQ(grid.y, 2U);
+  EXPECT_EQ(block.z, 6U);
+  EXPECT_EQ(shared, 7U);
+  EXPECT_EQ(out, &stream);
+}
+
+TEST(RuntimeTest, StreamsAnswerThatTheyDoNotCapture) {
+  cudaStream_t stream = nullptr;
+  ASSERT_EQ(RT(cudaStreamCreateWithPriority)(&stream, cudaStreamNonBlocking, -3), cudaSuccess);
+  int priority = 0;
+  unsigned flags = 0;
+  int device = -1;
+  EXPECT_EQ(RT(cudaStreamGetPriority)(stream, &priority), cudaSuccess);
+  EXPECT_EQ(priority, -3);
+  EXPECT_EQ(RT(cudaStreamGetFlags)(stream, &flags), cudaSuccess);
+  EXPECT_EQ(flags, unsigned{cudaStreamNonBlocking});
+  EXPECT_EQ(RT(cudaStreamGetDevice)(stream, &device), cudaSuccess);
+  EXPECT_EQ(device, 0);
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusActive;
+  EXPECT_EQ(RT(cudaStreamIsCapturing)(stream, &status), cudaSuccess);
+  EXPECT_EQ(status, cudaStreamCaptureStatusNone);
+  EXPECT_EQ(RT(cudaStreamDestroy)(stream), cudaSuccess);
+  EXPECT_EQ(RT(cudaStreamQuery)(stream), cudaErrorInvalidResourceHandle);
+  RT(cudaGetLastError)();
+}
+
+TEST(RuntimeTest, HostFunctionsRunBeforeTheCallReturns) {
+  int calls = 0;
+  ASSERT_EQ(RT(cudaLaunchHostFunc)(
+                nullptr, [](void* out) { ++*static_cast<int*>(out); }, &calls),
+            cudaSuccess);
+  EXPECT_EQ(calls, 1);
+}
+
+TEST(RuntimeTest, TwoDimensionalCopiesKeepTheirPitches) {
+  void* device = nullptr;
+  ASSERT_EQ(RT(cudaMalloc)(&device, 64), cudaSuccess);
+  ASSERT_EQ(RT(cudaMemset)(device, 0xee, 64), cudaSuccess);
+  const std::vector<char> from{1, 2, 9, 3, 4, 9};
+  ASSERT_EQ(RT(cudaMemcpy2D)(device, 4, from.data(), 3, 2, 2, cudaMemcpyHostToDevice), cudaSuccess);
+  std::vector<unsigned char> to(8);
+  ASSERT_EQ(RT(cudaMemcpy)(to.data(), device, 8, cudaMemcpyDeviceToHost), cudaSuccess);
+  EXPECT_EQ(to, (std::vector<unsigned char>{1, 2, 0xee, 0xee, 3, 4, 0xee, 0xee}));
+  EXPECT_EQ(RT(cudaMemcpy)(to.data(), device, 8, cudaMemcpyHostToDevice), cudaErrorInvalidValue);
+  RT(cudaGetLastError)();
+  EXPECT_EQ(RT(cudaFree)(device), cudaSuccess);
+}
+
+}  // namespace
+}  // namespace uvmsim::test
