@@ -1,6 +1,7 @@
-// The records behind an address: a block is what a caller gets, a segment the run of whole 2 MiB pages it lies in.
-// A large block has a segment of its own, so it can be moved, advised and returned whole; small blocks share one
-// 2 MiB segment. All of it is guarded by the allocator's lock and lies in ordinary memory, never in managed memory.
+// The records behind an address: a block is what a caller gets, a segment the run of whole 2 MiB
+// pages it lies in. A large block has a segment of its own, so it can be moved, advised and
+// returned whole; small blocks share one 2 MiB segment. All of it is guarded by the allocator's
+// lock and lies in ordinary memory, never in managed memory.
 #pragma once
 
 #include <cstddef>
@@ -40,7 +41,8 @@ enum class BlockState : std::uint8_t {
 
 struct Block {
   boost::intrusive::set_member_hook<> free_hook;  // in the pool where its pages are
-  boost::intrusive::set_member_hook<> away_hook;  // in the home pool's list of blocks that are elsewhere
+  boost::intrusive::set_member_hook<>
+      away_hook;  // in the home pool's list of blocks that are elsewhere
   char* address = nullptr;
   std::size_t size_bytes = 0;
   std::size_t requested_bytes = 0;
@@ -50,12 +52,12 @@ struct Block {
   bool exported = false;          // a raw pointer is in hands we cannot follow
   StreamHandle stream = nullptr;  // the caller's, for the device facade
   Segment* segment = nullptr;
-  Pool* pool = nullptr;           // where it is free
-  Block* previous = nullptr;      // neighbours in the segment, by address
+  Pool* pool = nullptr;       // where it is free
+  Block* previous = nullptr;  // neighbours in the segment, by address
   Block* next = nullptr;
   RealStorage real;
-  IndirectStorage use;            // the allocation's own indirect record
-  std::vector<DeviceStream> uses;    // streams that touched it, other than `stream`
+  IndirectStorage use;             // the allocation's own indirect record
+  std::vector<DeviceStream> uses;  // streams that touched it, other than `stream`
   std::vector<Fence> fences;
 };
 
@@ -84,9 +86,9 @@ struct PoolKey {
 // Free blocks of one facade, stream and class.
 struct Pool {
   PoolKey key;
-  FreeTree own;    // whose home this is
-  FreeTree guests; // whose pages are here, though they were made for another facade
-  AwayTree away;   // whose home this is, but whose pages are elsewhere: guests of other pools
+  FreeTree own;     // whose home this is
+  FreeTree guests;  // whose pages are here, though they were made for another facade
+  AwayTree away;    // whose home this is, but whose pages are elsewhere: guests of other pools
 };
 
 struct Segment {
@@ -96,7 +98,8 @@ struct Segment {
   std::size_t size_bytes = 0;
   SegmentPlacement placement;
   Block* first = nullptr;
-  // Small segments: the block that starts at each granule, nullptr where none does. Empty for large ones.
+  // Small segments: the block that starts at each granule, nullptr where none does. Empty for large
+  // ones.
   std::vector<Block*> starts;
 
   bool is_large() const { return starts.empty(); }

@@ -8,8 +8,11 @@
 namespace uvm {
 namespace {
 
-// A fence belongs to a place in time as much as a block to one in memory: blocks with fences are joined with none.
-bool joinable(const Block* block) { return block->state == BlockState::kFree && block->fences.empty(); }
+// A fence belongs to a place in time as much as a block to one in memory: blocks with fences are
+// joined with none.
+bool joinable(const Block* block) {
+  return block->state == BlockState::kFree && block->fences.empty();
+}
 
 template <class Tree>
 Block* best_fit(Tree& tree, std::size_t size_bytes) {
@@ -173,7 +176,8 @@ Block* BlockPools::join(Block* left, Block* right) {
     pages_.set(base, size_bytes, left->segment);
   } else {
     Segment& segment = *left->segment;
-    segment.starts[static_cast<std::size_t>(right->address - segment.base) / kSmallGranule] = nullptr;
+    segment.starts[static_cast<std::size_t>(right->address - segment.base) / kSmallGranule] =
+        nullptr;
     left->next = right->next;
     if (left->next != nullptr) left->next->previous = left;
   }
@@ -257,8 +261,10 @@ void BlockPools::check_invariants() const {
               "a free block is in no tree");
       require(block->state == BlockState::kFree || !block->free_hook.is_linked(),
               "a block with a caller is in a tree");
-      require(block->state != BlockState::kLive || block->real.alive(), "a live block has no record");
-      require(!(before != nullptr && can_join(before, block)), "two free neighbours are not joined");
+      require(block->state != BlockState::kLive || block->real.alive(),
+              "a live block has no record");
+      require(!(before != nullptr && can_join(before, block)),
+              "two free neighbours are not joined");
       if (block->state == BlockState::kFree) ++free_blocks;
       expected += block->size_bytes;
       before = block;
@@ -269,7 +275,8 @@ void BlockPools::check_invariants() const {
   for (const auto& [key, pool] : pools_) {
     in_trees += pool->own.size() + pool->guests.size();
     for (const Block& block : pool->own) {
-      require(block.pool == pool.get() && block.segment->home == pool.get(), "an own block is a guest");
+      require(block.pool == pool.get() && block.segment->home == pool.get(),
+              "an own block is a guest");
     }
     for (const Block& block : pool->guests) {
       require(block.pool == pool.get() && block.segment->home != pool.get(), "a guest is at home");

@@ -1,6 +1,7 @@
-// Free blocks and the segments they lie in: best fit, split, coalesce. Knows nothing of streams' order, of the driver
-// or of budgets; it never asks for memory, it is given segments. One tree per pool, ordered by size and address, so
-// the best fit is the smallest sufficient block at the lowest address.
+// Free blocks and the segments they lie in: best fit, split, coalesce. Knows nothing of streams'
+// order, of the driver or of budgets; it never asks for memory, it is given segments. One tree per
+// pool, ordered by size and address, so the best fit is the smallest sufficient block at the lowest
+// address.
 //
 // Guarded by the allocator's lock.
 #pragma once
@@ -40,8 +41,8 @@ class BlockPools {
   Block* take(FreeTree& tree, std::size_t size_bytes);
   Block* take(AwayTree& tree, std::size_t size_bytes);
 
-  // Cuts a taken block down to size and puts the rest among the free ones of `pool`. Fences stay with the rest: the
-  // caller has seen to it that its own part needs none.
+  // Cuts a taken block down to size and puts the rest among the free ones of `pool`. Fences stay
+  // with the rest: the caller has seen to it that its own part needs none.
   void trim(Block* block, std::size_t size_bytes, Pool* pool);
 
   // Makes a segment over a run just taken from a span, and returns its one block, in no tree.
@@ -50,7 +51,8 @@ class BlockPools {
   // Puts a block among the free ones of `pool`, joined with free neighbours of the same kind.
   void put(Block* block, Pool* pool);
 
-  // Removes every wholly free segment of the pool from it; `each` gets the run and is the last to see it.
+  // Removes every wholly free segment of the pool from it; `each` gets the run and is the last to
+  // see it.
   void release_free_segments(Pool* pool, const std::function<void(const Segment&)>& each);
 
   // The block that holds `address`, and whether the address is its start; nullptr: not ours.

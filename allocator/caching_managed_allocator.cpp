@@ -17,8 +17,9 @@ namespace {
 // Above this no driver has address space; refused before rounding can overflow.
 constexpr std::size_t kLargestRequest = std::size_t{1} << 47;
 
-constexpr std::size_t kLazySpanBytes = 256u << 20;   // virtual until touched, and dead pages can be discarded
-constexpr std::size_t kEagerSpanBytes = 32u << 20;   // freed to give pages back, so small
+constexpr std::size_t kLazySpanBytes =
+    256u << 20;  // virtual until touched, and dead pages can be discarded
+constexpr std::size_t kEagerSpanBytes = 32u << 20;  // freed to give pages back, so small
 
 Place wanted_place(Facade facade, int device) {
   return facade == Facade::kDevice ? Place::device(device) : Place::host();
@@ -65,8 +66,9 @@ std::vector<DeviceDescription> describe_devices(const DeviceRuntime& runtime) {
       throw std::runtime_error(fmt::format("device {} cannot be asked: {}", device, status.text()));
     }
     if (!description.capabilities.concurrent_managed_access) {
-      throw std::runtime_error(fmt::format(
-          "device {} ({}) cannot use managed memory concurrently with the host", device, description.name));
+      throw std::runtime_error(
+          fmt::format("device {} ({}) cannot use managed memory concurrently with the host", device,
+                      description.name));
     }
   }
   if (devices.empty()) throw std::runtime_error("there is no device");
@@ -125,7 +127,8 @@ CachingManagedAllocator::~CachingManagedAllocator() {
   for (const auto& span : spans_.spans()) runtime_.free_managed(span->device, span->raw);
 }
 
-// ---- allocation ----------------------------------------------------------------------------------------------
+// ---- allocation
+// ----------------------------------------------------------------------------------------------
 
 void* CachingManagedAllocator::allocate(Facade facade, int device, std::size_t size_bytes,
                                         StreamHandle stream) {
@@ -135,10 +138,16 @@ void* CachingManagedAllocator::allocate(Facade facade, int device, std::size_t s
         fmt::format("device {} does not exist; there are {}", device, runtime_.device_count()));
   }
   if (size_bytes == 0) return nullptr;
-  Request request{facade, device, 0, size_bytes, facade == Facade::kDevice ? stream : nullptr,
-                  BlockPools::class_of(size_bytes), nullptr};
+  Request request{facade,
+                  device,
+                  0,
+                  size_bytes,
+                  facade == Facade::kDevice ? stream : nullptr,
+                  BlockPools::class_of(size_bytes),
+                  nullptr};
   if (size_bytes > kLargestRequest) {
-    out_of_memory(request, {RuntimeError::kOutOfMemory, 0, "larger than any address space", "allocate"});
+    out_of_memory(request,
+                  {RuntimeError::kOutOfMemory, 0, "larger than any address space", "allocate"});
   }
   request.size_bytes = BlockPools::rounded(size_bytes);
   drain_fences(false);
@@ -207,7 +216,8 @@ RuntimeStatus CachingManagedAllocator::add_span(const Request& request) {
   RuntimeStatus status = runtime_.allocate_managed(request.device, span->size_bytes, &span->raw);
   if (!status.ok()) return status;
   if (address_of(span->raw) % kPageBytes != 0) {
-    // Drivers align large managed allocations to 2 MiB; where one does not, a page more holds an aligned span.
+    // Drivers align large managed allocations to 2 MiB; where one does not, a page more holds an
+    // aligned span.
     runtime_.free_managed(request.device, span->raw);
     status = runtime_.allocate_managed(request.device, span->size_bytes + kPageBytes, &span->raw);
     if (!status.ok()) return status;
@@ -228,11 +238,14 @@ RuntimeStatus CachingManagedAllocator::add_span(const Request& request) {
   return {};
 }
 
-// A new segment, from a span that has room or a new one; none where the budget or the driver refuses.
-CachingManagedAllocator::Found CachingManagedAllocator::grow(const Request& request, bool any_facade,
+// A new segment, from a span that has room or a new one; none where the budget or the driver
+// refuses.
+CachingManagedAllocator::Found CachingManagedAllocator::grow(const Request& request,
+                                                             bool any_facade,
                                                              RuntimeStatus* status) {
   const std::size_t size_bytes = round_up(request.size_bytes, kPageBytes);
-  constexpr RuntimeStatus kOverBudget{RuntimeError::kOutOfMemory, 0, "the budget is used up", "budget"};
+  constexpr RuntimeStatus kOverBudget{RuntimeError::kOutOfMemory, 0, "the budget is used up",
+                                      "budget"};
   for (;;) {
     HintPlan plan;
     Found found;
@@ -330,8 +343,8 @@ void* CachingManagedAllocator::hand_out(const Request& request, const Found& fou
     block->exported = false;
     block->uses.clear();
     Place place = wanted_place(request.facade, request.device);
-    block->real = {block->address, block->size_bytes, Place::device(block->segment->span->device), 0,
-                   nullptr};
+    block->real = {block->address, block->size_bytes, Place::device(block->segment->span->device),
+                   0, nullptr};
     block->use = {nullptr, 0, request.requested_bytes, place, request.stream, nullptr};
     block->real.attach(&block->use);
     count_allocation(*block, found.from_cache);
@@ -362,7 +375,8 @@ void CachingManagedAllocator::out_of_memory(const Request& request, const Runtim
 }
 
 std::string CachingManagedAllocator::holders_table() const {
-  std::string table = fmt::format("  {:<8} {:>12} {:>12} {:>10}\n", "facade", "in use", "peak", "blocks");
+  std::string table =
+      fmt::format("  {:<8} {:>12} {:>12} {:>10}\n", "facade", "in use", "peak", "blocks");
   for (std::size_t facade = 0; facade < kFacades; ++facade) {
     std::uint64_t blocks = 0;
     for (const auto& device : statistics_.classes[facade]) {
@@ -372,11 +386,12 @@ std::string CachingManagedAllocator::holders_table() const {
     table += fmt::format("  {:<8} {:>12} {:>12} {:>10}\n", to_string(static_cast<Facade>(facade)),
                          format_size(bytes.current), format_size(bytes.peak), blocks);
   }
-  return table + fmt::format("  touched {} of a budget of {}\n", format_size(spans_.touched_bytes()),
-                             format_size(budget_bytes_));
+  return table + fmt::format("  touched {} of a budget of {}\n",
+                             format_size(spans_.touched_bytes()), format_size(budget_bytes_));
 }
 
-// ---- free ----------------------------------------------------------------------------------------------------
+// ---- free
+// ----------------------------------------------------------------------------------------------------
 
 FreeResult CachingManagedAllocator::free(void* address) noexcept {
   if (address == nullptr) return FreeResult::kFreed;
@@ -395,10 +410,11 @@ FreeResult CachingManagedAllocator::free(void* address) noexcept {
     if (block == nullptr) return FreeResult::kNotOurs;
     if (!is_start || block->state != BlockState::kLive) {
       FreeResult result = is_start ? FreeResult::kDouble : FreeResult::kInterior;
-      log_line(LogLevel::kError,
-               fmt::format("free({}): {} of a block of {} at {}, {} facade; nothing was freed", address,
-                           is_start ? "a second free" : "not the start", format_size(block->size_bytes),
-                           static_cast<void*>(block->address), to_string(block->facade)));
+      log_line(
+          LogLevel::kError,
+          fmt::format("free({}): {} of a block of {} at {}, {} facade; nothing was freed", address,
+                      is_start ? "a second free" : "not the start", format_size(block->size_bytes),
+                      static_cast<void*>(block->address), to_string(block->facade)));
       return result;
     }
     while (IndirectStorage* record = block->real.indirect) {
@@ -412,7 +428,8 @@ FreeResult CachingManagedAllocator::free(void* address) noexcept {
   return FreeResult::kFreed;
 }
 
-// The pool of the place where the block's pages are. Its records are gone; the last one's place stays in `use`.
+// The pool of the place where the block's pages are. Its records are gone; the last one's place
+// stays in `use`.
 Pool* CachingManagedAllocator::pool_for(const Block& block) {
   Pool* home = block.segment->home;
   Place place = block.use.location;
@@ -426,7 +443,7 @@ Pool* CachingManagedAllocator::pool_for(const Block& block) {
 
 // The streams whose work must be over before the blocks of `pool` may include this one.
 std::vector<DeviceStream> CachingManagedAllocator::streams_to_wait_for(const Block& block,
-                                                                    const Pool& pool) const {
+                                                                       const Pool& pool) const {
   std::vector<DeviceStream> streams = block.uses;
   if (block.facade == Facade::kDevice) streams.push_back({block.device, block.stream});
   if (pool.key.facade == Facade::kDevice) {
@@ -451,7 +468,8 @@ void CachingManagedAllocator::give_back(Block* block) {
     }
   }
   bool wait = !streams.empty();
-  // A guest of a device pool may be used by its stream at once, by its home only when that stream is through.
+  // A guest of a device pool may be used by its stream at once, by its home only when that stream
+  // is through.
   if (guest) streams.push_back({pool->key.device, pool->key.stream});
   std::vector<Fence> fences;
   for (const DeviceStream& use : streams) {
@@ -527,7 +545,8 @@ void CachingManagedAllocator::release_cached() {
   release_segments();
 }
 
-// Free segments back to their spans, empty spans back to the driver. The devices that use them are idle.
+// Free segments back to their spans, empty spans back to the driver. The devices that use them are
+// idle.
 void CachingManagedAllocator::release_segments() {
   std::vector<std::unique_ptr<Span>> empty;
   {
@@ -537,9 +556,10 @@ void CachingManagedAllocator::release_segments() {
       for (Block& guest : pool->guests) release_events(&guest.fences);
       pools_.release_free_segments(pool, [&](const Segment& segment) {
         spans_.give_back(segment.span, segment.base, segment.size_bytes);
-        ClassStatistics& figures = statistics_.classes[static_cast<std::size_t>(segment.home->key.facade)]
-            [static_cast<std::size_t>(segment.home->key.device)]
-            [static_cast<std::size_t>(segment.home->key.size_class)];
+        ClassStatistics& figures =
+            statistics_.classes[static_cast<std::size_t>(segment.home->key.facade)]
+                               [static_cast<std::size_t>(segment.home->key.device)]
+                               [static_cast<std::size_t>(segment.home->key.size_class)];
         figures.segments.decrease(1);
         figures.reserved_bytes.decrease(segment.size_bytes);
       });
@@ -559,13 +579,14 @@ void CachingManagedAllocator::free_spans(std::vector<std::unique_ptr<Span>> span
     RuntimeStatus status = runtime_.free_managed(span->device, span->raw);
     if (!status.ok() && status.error != RuntimeError::kNotUsable) {
       log_once(LogLevel::kWarning, status.text(),
-               fmt::format("{} could not be given back to the driver: {}", format_size(span->size_bytes),
-                           status.text()));
+               fmt::format("{} could not be given back to the driver: {}",
+                           format_size(span->size_bytes), status.text()));
     }
   }
 }
 
-// ---- uses and moves ------------------------------------------------------------------------------------------
+// ---- uses and moves
+// ------------------------------------------------------------------------------------------
 
 bool CachingManagedAllocator::record_use(const void* address, int device, StreamHandle stream) {
   std::lock_guard lock(lock_);
@@ -676,7 +697,8 @@ void CachingManagedAllocator::release(IndirectStorage* record) noexcept {
   free(address);
 }
 
-// ---- knowledge -----------------------------------------------------------------------------------------------
+// ---- knowledge
+// -----------------------------------------------------------------------------------------------
 
 std::optional<BlockDescription> CachingManagedAllocator::find(const void* address) const {
   std::lock_guard lock(lock_);
@@ -734,14 +756,16 @@ Statistics CachingManagedAllocator::statistics() const {
 
 void CachingManagedAllocator::reset_peaks(Facade facade, int device) {
   std::lock_guard lock(lock_);
-  for (auto& figures : statistics_.classes[static_cast<std::size_t>(facade)].at(static_cast<std::size_t>(device))) {
+  for (auto& figures :
+       statistics_.classes[static_cast<std::size_t>(facade)].at(static_cast<std::size_t>(device))) {
     figures.each_gauge([](Gauge& gauge) { gauge.reset_peak(); });
   }
 }
 
 void CachingManagedAllocator::reset_totals(Facade facade, int device) {
   std::lock_guard lock(lock_);
-  for (auto& figures : statistics_.classes[static_cast<std::size_t>(facade)].at(static_cast<std::size_t>(device))) {
+  for (auto& figures :
+       statistics_.classes[static_cast<std::size_t>(facade)].at(static_cast<std::size_t>(device))) {
     figures.each_gauge([](Gauge& gauge) { gauge.reset_totals(); });
   }
 }
@@ -754,8 +778,13 @@ std::vector<SegmentDescription> CachingManagedAllocator::segments() const {
     if (block.segment != current) {
       current = block.segment;
       const PoolKey& key = current->home->key;
-      out.push_back({current->base, current->size_bytes, key.facade, key.device, key.stream,
-                     key.size_class, {}});
+      out.push_back({current->base,
+                     current->size_bytes,
+                     key.facade,
+                     key.device,
+                     key.stream,
+                     key.size_class,
+                     {}});
     }
     out.back().blocks.push_back({block.size_bytes, block.requested_bytes, block.state});
   });
@@ -767,7 +796,8 @@ void CachingManagedAllocator::check_invariants() const {
   pools_.check_invariants();
 }
 
-// ---- figures -------------------------------------------------------------------------------------------------
+// ---- figures
+// -------------------------------------------------------------------------------------------------
 
 ClassStatistics& CachingManagedAllocator::class_statistics(const Block& block) {
   const PoolKey& key = block.segment->home->key;
@@ -809,7 +839,8 @@ void CachingManagedAllocator::active_ended(Block& block) {
   block.requested_bytes = 0;
 }
 
-// ---- fork ----------------------------------------------------------------------------------------------------
+// ---- fork
+// ----------------------------------------------------------------------------------------------------
 
 void CachingManagedAllocator::before_fork() {
   if (forked_child_) return;
@@ -847,13 +878,15 @@ void CachingManagedAllocator::after_fork_in_child() {
 void* CachingManagedAllocator::allocate_in_child(Facade facade, std::size_t size_bytes) {
   if (facade == Facade::kDevice) {
     throw std::runtime_error(
-        "uvmalloc: device memory cannot be used in a forked child; start the process with spawn or forkserver");
+        "uvmalloc: device memory cannot be used in a forked child; start the process with spawn or "
+        "forkserver");
   }
   if (size_bytes == 0) return nullptr;
   void* address = nullptr;
   if (posix_memalign(&address, kSmallGranule, size_bytes) != 0) {
-    throw OutOfMemoryError(size_bytes, fmt::format("uvmalloc: out of memory: {} asked of malloc in a forked child",
-                                                   format_size(size_bytes)));
+    throw OutOfMemoryError(
+        size_bytes, fmt::format("uvmalloc: out of memory: {} asked of malloc in a forked child",
+                                format_size(size_bytes)));
   }
   std::lock_guard lock(lock_);
   child_blocks_.insert(address);

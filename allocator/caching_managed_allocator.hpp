@@ -1,20 +1,25 @@
-// The one allocator behind the host, pinned and device facades. It serves blocks of managed memory from pools per
-// facade, stream and size class, keeps a pair of storage records for each, tells the placement planner what happens
-// to them, and fences what streams still use. This class ties four parts together: BlockPools (free blocks), SpanStore
-// (memory of the driver), PlacementPlanner with HintSender (where pages should be), and the budget.
+// The one allocator behind the host, pinned and device facades. It serves blocks of managed memory
+// from pools per facade, stream and size class, keeps a pair of storage records for each, tells the
+// placement planner what happens to them, and fences what streams still use. This class ties four
+// parts together: BlockPools (free blocks), SpanStore (memory of the driver), PlacementPlanner with
+// HintSender (where pages should be), and the budget.
 //
-// Thread-safe. One lock, lock_, guards pools, spans, records, ledger and statistics; no driver call is made under it.
+// Thread-safe. One lock, lock_, guards pools, spans, records, ledger and statistics; no driver call
+// is made under it.
 //
 // When memory is used again:
-//  * device facade: at once by requests of the stream it was allocated for; after the events of every other stream
+//  * device facade: at once by requests of the stream it was allocated for; after the events of
+//  every other stream
 //    that used it (record_use) for anybody.
-//  * host and pinned facades: the host would write at once, so a block that a device stream has used waits for that
+//  * host and pinned facades: the host would write at once, so a block that a device stream has
+//  used waits for that
 //    stream's events even if the same caller asks again.
-//  * a block that has moved joins the free blocks of the place where its pages are, and is taken back from there
+//  * a block that has moved joins the free blocks of the place where its pages are, and is taken
+//  back from there
 //    before new pages are touched for the facade it was made for.
-// Under pressure, in this order: fences are waited for, other streams' blocks are taken after the device is idle,
-// pressure callbacks run, cached segments go back to their spans and empty spans to the driver, and the request is
-// tried again after each; then OutOfMemoryError.
+// Under pressure, in this order: fences are waited for, other streams' blocks are taken after the
+// device is idle, pressure callbacks run, cached segments go back to their spans and empty spans to
+// the driver, and the request is tried again after each; then OutOfMemoryError.
 #pragma once
 
 #include <array>
@@ -45,15 +50,15 @@ namespace uvm {
 // What find() knows of an address.
 struct BlockDescription {
   void* base = nullptr;
-  std::size_t size_bytes = 0;       // as rounded
+  std::size_t size_bytes = 0;  // as rounded
   std::size_t requested_bytes = 0;
   Facade facade = Facade::kHost;
   int device = 0;
-  Place location;                   // of its newest use
+  Place location;  // of its newest use
   bool live = false;
   bool exported = false;
-  bool whole_pages = false;         // it shares no 2 MiB page with other blocks
-  std::uint32_t references = 0;     // indirect records
+  bool whole_pages = false;      // it shares no 2 MiB page with other blocks
+  std::uint32_t references = 0;  // indirect records
 };
 
 // A range for a segment viewer.
@@ -74,48 +79,55 @@ struct SegmentDescription {
 
 class CachingManagedAllocator {
  public:
-  // Takes over the runtime. Throws std::runtime_error, in one line, where no device of it can use managed memory
-  // concurrently with the host.
-  CachingManagedAllocator(std::unique_ptr<DeviceRuntime> runtime, const Configuration& configuration);
+  // Takes over the runtime. Throws std::runtime_error, in one line, where no device of it can use
+  // managed memory concurrently with the host.
+  CachingManagedAllocator(std::unique_ptr<DeviceRuntime> runtime,
+                          const Configuration& configuration);
 
-  // Frees all spans, in use or not. Not for process-wide instances, which outlive every exit handler.
+  // Frees all spans, in use or not. Not for process-wide instances, which outlive every exit
+  // handler.
   ~CachingManagedAllocator();
 
   CachingManagedAllocator(const CachingManagedAllocator&) = delete;
   CachingManagedAllocator& operator=(const CachingManagedAllocator&) = delete;
 
-  // `size_bytes` bytes, aligned to 512 (2 MiB above 1 MiB), for use on `stream` of `device`; host and pinned blocks
-  // belong to no stream and `device` is the one that will access them. 0 bytes: nullptr. Contents are undefined.
-  // Throws OutOfMemoryError, or std::invalid_argument for a device that does not exist. In a forked child host and
-  // pinned requests are served by malloc and device requests throw std::runtime_error.
+  // `size_bytes` bytes, aligned to 512 (2 MiB above 1 MiB), for use on `stream` of `device`; host
+  // and pinned blocks belong to no stream and `device` is the one that will access them. 0 bytes:
+  // nullptr. Contents are undefined. Throws OutOfMemoryError, or std::invalid_argument for a device
+  // that does not exist. In a forked child host and pinned requests are served by malloc and device
+  // requests throw std::runtime_error.
   void* allocate(Facade facade, int device, std::size_t size_bytes, StreamHandle stream = nullptr);
 
-  // Gives back the start of a block, without its size. nullptr is fine. Every result but kFreed and kNotOurs is
-  // logged with what is known of the address. A block of several indirect records goes with all of them.
+  // Gives back the start of a block, without its size. nullptr is fine. Every result but kFreed and
+  // kNotOurs is logged with what is known of the address. A block of several indirect records goes
+  // with all of them.
   FreeResult free(void* address) noexcept;
 
-  // `stream` of `device` works on the block: it is not used again before that is over. False: not ours.
+  // `stream` of `device` works on the block: it is not used again before that is over. False: not
+  // ours.
   bool record_use(const void* address, int device, StreamHandle stream);
 
-  // A raw pointer to the block is in hands that cannot be followed (numpy, DLPack, data_ptr()): it must not be
-  // shared between tensors that may write. False: not ours.
+  // A raw pointer to the block is in hands that cannot be followed (numpy, DLPack, data_ptr()): it
+  // must not be shared between tensors that may write. False: not ours.
   bool mark_exported(const void* address);
 
   struct Move {
     Place destination;
     int stream_device = 0;          // the device of `stream`
-    StreamHandle stream = nullptr;  // to a device: the stream that will use the bytes; to the host: the one that made them
+    StreamHandle stream = nullptr;  // to a device: the stream that will use the bytes; to the host:
+                                    // the one that made them
     bool wait = true;               // to the host: wait for that stream and the recorded ones first
   };
-  // Moves a block without copying it: adds an indirect record for the destination, advises where whole segments allow
-  // and prefetches on the I/O lane. nullptr: `address` is in no live block. The record is valid until release() or
-  // the block's free.
+  // Moves a block without copying it: adds an indirect record for the destination, advises where
+  // whole segments allow and prefetches on the I/O lane. nullptr: `address` is in no live block.
+  // The record is valid until release() or the block's free.
   IndirectStorage* move(void* address, const Move& move);
 
   // Takes one indirect record away; the memory is freed with the last one.
   void release(IndirectStorage* record) noexcept;
 
-  // Waits until no recorded stream works on the block any more: before the host writes to it in place.
+  // Waits until no recorded stream works on the block any more: before the host writes to it in
+  // place.
   void wait_for_uses(const void* address);
 
   // nullopt: not ours. Interior addresses are fine.
@@ -124,12 +136,12 @@ class CachingManagedAllocator {
   // Bytes of the block's pages believed to be at `place`.
   std::size_t believed_bytes_at(const void* address, std::size_t size_bytes, Place place) const;
 
-  // Gives all cached memory back: free segments to their spans, empty spans to the driver. Blocks behind fences are
-  // waited for.
+  // Gives all cached memory back: free segments to their spans, empty spans to the driver. Blocks
+  // behind fences are waited for.
   void release_cached();
 
-  // Called without locks when a request cannot be met; returns whether it freed anything. Lives as long as the
-  // allocator.
+  // Called without locks when a request cannot be met; returns whether it freed anything. Lives as
+  // long as the allocator.
   using PressureCallback = std::function<bool()>;
   void add_pressure_callback(PressureCallback callback);
 
@@ -146,8 +158,9 @@ class CachingManagedAllocator {
   const Configuration& configuration() const { return configuration_; }
   std::size_t budget_bytes() const { return budget_bytes_; }
 
-  // fork: call all three around it, in the process that owns the allocator. Live host blocks are copied so that the
-  // child finds them at the same addresses, up to Configuration::fork_limit_bytes.
+  // fork: call all three around it, in the process that owns the allocator. Live host blocks are
+  // copied so that the child finds them at the same addresses, up to
+  // Configuration::fork_limit_bytes.
   void before_fork();
   void after_fork_in_parent();
   void after_fork_in_child();
@@ -160,7 +173,7 @@ class CachingManagedAllocator {
   struct Request {
     Facade facade;
     int device;
-    std::size_t size_bytes;     // rounded
+    std::size_t size_bytes;  // rounded
     std::size_t requested_bytes;
     StreamHandle stream;
     SizeClass size_class;
@@ -216,13 +229,13 @@ class CachingManagedAllocator {
     Block* block;
     Pool* pool;
   };
-  std::vector<Pending> fenced_;               // blocks behind fences, oldest first
-  std::deque<IndirectStorage> records_;       // storage of moves' records
+  std::vector<Pending> fenced_;          // blocks behind fences, oldest first
+  std::deque<IndirectStorage> records_;  // storage of moves' records
   std::vector<IndirectStorage*> free_records_;
   Statistics statistics_;
   ForkSnapshot fork_snapshot_;
   bool forked_child_ = false;
-  std::unordered_set<void*> child_blocks_;    // from malloc, in a forked child
+  std::unordered_set<void*> child_blocks_;  // from malloc, in a forked child
 };
 
 }  // namespace uvm

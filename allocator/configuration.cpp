@@ -20,7 +20,8 @@ constexpr std::string_view kSizeOrAuto = "auto, or a size such as 512MiB, 8G, 1.
 
 std::string lower(std::string_view text) {
   std::string out(text);
-  std::transform(out.begin(), out.end(), out.begin(), [](unsigned char c) { return std::tolower(c); });
+  std::transform(out.begin(), out.end(), out.begin(),
+                 [](unsigned char c) { return std::tolower(c); });
   return out;
 }
 
@@ -112,8 +113,9 @@ class Reader {
   }
 
   const char* refuse(const SettingDescription& setting, const char* text) {
-    out_.errors.push_back(fmt::format("{}='{}' is not understood; accepted: {}; the default, {}, is used",
-                                      setting.name, text, setting.accepted, setting.default_text));
+    out_.errors.push_back(
+        fmt::format("{}='{}' is not understood; accepted: {}; the default, {}, is used",
+                    setting.name, text, setting.accepted, setting.default_text));
     return nullptr;
   }
 
@@ -132,17 +134,21 @@ const std::vector<SettingDescription>& known_settings() {
   static const std::vector<SettingDescription> kSettings = {
       {"PYTORCH_ENABLE_UNIFIED_MEMORY", "0", "1, on, true, yes; 0, off, false, no or empty",
        "switches uvmalloc on (RFC-0023)"},
-      {"UVMALLOC_RUNTIME", "auto", "auto, or the name of a runtime: cuda, or one registered by a library",
+      {"UVMALLOC_RUNTIME", "auto",
+       "auto, or the name of a runtime: cuda, or one registered by a library",
        "which kind of device to use"},
       {"UVMALLOC_POLICY", "auto", "auto, driver, off",
-       "who decides on placement: uvmalloc, the driver's page faults alone, or nobody (moves copy)"},
+       "who decides on placement: uvmalloc, the driver's page faults alone, or nobody (moves "
+       "copy)"},
       {"UVMALLOC_MOVE", "cow", "cow, copy",
        "a device move shares the bytes until one side is written, or copies at once"},
       {"UVMALLOC_BUDGET", "auto", kSizeOrAuto,
        "hard limit for all memory of this process; beyond it allocation raises out-of-memory"},
-      {"UVMALLOC_RESERVE", "auto", kSizeOrAuto, "kept free of the memory that the automatic budgets count"},
+      {"UVMALLOC_RESERVE", "auto", kSizeOrAuto,
+       "kept free of the memory that the automatic budgets count"},
       {"UVMALLOC_HOST_THRESHOLD", "1 MiB", kSize,
-       "CPU tensors from this size on are managed and move without a copy; smaller ones come from malloc"},
+       "CPU tensors from this size on are managed and move without a copy; smaller ones come from "
+       "malloc"},
       {"UVMALLOC_FORK_LIMIT", "2 GiB", kSize,
        "host memory that is copied for a forked child, at most; 0: never"},
       {"UVMALLOC_SPAN_SIZE", "auto", "auto, or a size of at least 2MiB",
@@ -161,11 +167,11 @@ ParsedConfiguration parse_configuration(const VariableLookup& lookup,
   Reader read(lookup, &out);
   read.flag(&configuration.enabled);
   read.word(&configuration.runtime);
-  read.choice(&configuration.policy, Choices<Policy>{{"auto", Policy::kAuto},
-                                                     {"driver", Policy::kDriver},
-                                                     {"off", Policy::kOff}});
-  read.choice(&configuration.move, Choices<MoveMode>{{"cow", MoveMode::kCopyOnWrite},
-                                                     {"copy", MoveMode::kCopy}});
+  read.choice(
+      &configuration.policy,
+      Choices<Policy>{{"auto", Policy::kAuto}, {"driver", Policy::kDriver}, {"off", Policy::kOff}});
+  read.choice(&configuration.move,
+              Choices<MoveMode>{{"cow", MoveMode::kCopyOnWrite}, {"copy", MoveMode::kCopy}});
   read.size_or_auto(&configuration.budget_bytes, kPageBytes);
   read.size_or_auto(&configuration.reserve_bytes);
   read.size(&configuration.host_threshold_bytes);
@@ -185,7 +191,8 @@ ParsedConfiguration parse_configuration(const VariableLookup& lookup,
     bool known = std::any_of(known_settings().begin(), known_settings().end(),
                              [&](const auto& setting) { return setting.name == name; });
     if (!known) {
-      out.errors.push_back(fmt::format("{} is not a setting of uvmalloc; see docs/configuration.md", name));
+      out.errors.push_back(
+          fmt::format("{} is not a setting of uvmalloc; see docs/configuration.md", name));
     }
   }
   return out;
@@ -204,7 +211,8 @@ std::optional<std::size_t> parse_size(std::string_view text) {
   double number = 0;
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc() || !std::isfinite(number) || number < 0) return std::nullopt;
-  std::string suffix = lower(std::string_view(end, static_cast<std::size_t>(text.data() + text.size() - end)));
+  std::string suffix =
+      lower(std::string_view(end, static_cast<std::size_t>(text.data() + text.size() - end)));
   if (!suffix.empty() && suffix.front() == ' ') suffix.erase(0, 1);
   if (suffix.ends_with("ib")) {
     suffix.resize(suffix.size() - 2);

@@ -1,6 +1,7 @@
-// What a user can set, parsed once from variables and overridable by API. docs/configuration.md is the table;
-// known_settings() is the same table in code, and a test keeps them equal. An unknown or malformed value is reported
-// with the variable, the value and what is accepted, and the default stays in force.
+// What a user can set, parsed once from variables and overridable by API. docs/configuration.md is
+// the table; known_settings() is the same table in code, and a test keeps them equal. An unknown or
+// malformed value is reported with the variable, the value and what is accepted, and the default
+// stays in force.
 #pragma once
 
 #include <cstddef>
@@ -21,18 +22,18 @@ enum class MoveMode : unsigned char {
 };
 
 struct Configuration {
-  bool enabled = false;                          // PYTORCH_ENABLE_UNIFIED_MEMORY
-  std::string runtime = "auto";                  // UVMALLOC_RUNTIME
-  Policy policy = Policy::kAuto;                 // UVMALLOC_POLICY
-  MoveMode move = MoveMode::kCopyOnWrite;        // UVMALLOC_MOVE
-  std::optional<std::size_t> budget_bytes;       // UVMALLOC_BUDGET; none: from the machine
-  std::optional<std::size_t> reserve_bytes;      // UVMALLOC_RESERVE; none: from the machine
-  std::size_t host_threshold_bytes = 1u << 20;   // UVMALLOC_HOST_THRESHOLD
-  std::size_t fork_limit_bytes = 2ull << 30;     // UVMALLOC_FORK_LIMIT
-  std::optional<std::size_t> span_bytes;         // UVMALLOC_SPAN_SIZE; none: from the device's abilities
-  LogLevel log = LogLevel::kWarning;             // UVMALLOC_LOG
-  std::string report_directory;                  // UVMALLOC_REPORT_DIR; empty: no report file
-  std::string report;                            // UVMALLOC_REPORT: "stderr" prints it at exit
+  bool enabled = false;                         // PYTORCH_ENABLE_UNIFIED_MEMORY
+  std::string runtime = "auto";                 // UVMALLOC_RUNTIME
+  Policy policy = Policy::kAuto;                // UVMALLOC_POLICY
+  MoveMode move = MoveMode::kCopyOnWrite;       // UVMALLOC_MOVE
+  std::optional<std::size_t> budget_bytes;      // UVMALLOC_BUDGET; none: from the machine
+  std::optional<std::size_t> reserve_bytes;     // UVMALLOC_RESERVE; none: from the machine
+  std::size_t host_threshold_bytes = 1u << 20;  // UVMALLOC_HOST_THRESHOLD
+  std::size_t fork_limit_bytes = 2ull << 30;    // UVMALLOC_FORK_LIMIT
+  std::optional<std::size_t> span_bytes;  // UVMALLOC_SPAN_SIZE; none: from the device's abilities
+  LogLevel log = LogLevel::kWarning;      // UVMALLOC_LOG
+  std::string report_directory;           // UVMALLOC_REPORT_DIR; empty: no report file
+  std::string report;                     // UVMALLOC_REPORT: "stderr" prints it at exit
 };
 
 struct SettingDescription {
@@ -51,22 +52,23 @@ struct EffectiveSetting {
 
 struct ParsedConfiguration {
   Configuration configuration;
-  std::vector<std::string> errors;           // one line each
-  std::vector<EffectiveSetting> effective;   // in the order of known_settings()
+  std::vector<std::string> errors;          // one line each
+  std::vector<EffectiveSetting> effective;  // in the order of known_settings()
 };
 
 // Value of a variable, or nullptr.
 using VariableLookup = std::function<const char*(const char* name)>;
 
-// Reads the settings through `lookup`. `all_names` are the variables that exist: those that start with UVMALLOC_ and
-// are not known are errors too (a misspelt name would be silent otherwise).
+// Reads the settings through `lookup`. `all_names` are the variables that exist: those that start
+// with UVMALLOC_ and are not known are errors too (a misspelt name would be silent otherwise).
 ParsedConfiguration parse_configuration(const VariableLookup& lookup,
                                         const std::vector<std::string>& all_names);
 
 // The same from this process's environment.
 ParsedConfiguration parse_environment();
 
-// "512MiB", "8G", "1.5GiB", "4096": bytes. K, M, G, T mean powers of 1024, with or without "iB" or "B".
+// "512MiB", "8G", "1.5GiB", "4096": bytes. K, M, G, T mean powers of 1024, with or without "iB" or
+// "B".
 std::optional<std::size_t> parse_size(std::string_view text);
 
 // "1.5 GiB", "512 B": for people.

@@ -7,8 +7,9 @@
 
 namespace uvm {
 
-// No memory under the budget, or none that the driver would give, after everything cached was given back. Nothing
-// already allocated is affected. what() says who holds how much and which setting changes it.
+// No memory under the budget, or none that the driver would give, after everything cached was given
+// back. Nothing already allocated is affected. what() says who holds how much and which setting
+// changes it.
 class OutOfMemoryError : public std::bad_alloc {
  public:
   OutOfMemoryError(std::size_t requested_bytes, std::string message)

@@ -40,11 +40,13 @@ void ForkSnapshot::add(void* address, std::size_t size_bytes) {
 void ForkSnapshot::take(std::size_t limit_bytes) {
   if (ranges_.empty()) return;
   if (total_bytes_ > limit_bytes) {
-    log_once(LogLevel::kWarning, "fork limit",
-             fmt::format("fork: {} of live host tensors exceed UVMALLOC_FORK_LIMIT={}, so they are not copied "
-                         "and a forked child that touches them crashes; start workers with spawn or forkserver, "
-                         "or raise the limit",
-                         format_size(total_bytes_), format_size(limit_bytes)));
+    log_once(
+        LogLevel::kWarning, "fork limit",
+        fmt::format(
+            "fork: {} of live host tensors exceed UVMALLOC_FORK_LIMIT={}, so they are not copied "
+            "and a forked child that touches them crashes; start workers with spawn or forkserver, "
+            "or raise the limit",
+            format_size(total_bytes_), format_size(limit_bytes)));
     clear();
     return;
   }
@@ -54,8 +56,9 @@ void ForkSnapshot::take(std::size_t limit_bytes) {
     copied = copied && write_all(file_, range.address, range.size_bytes, range.offset);
   }
   if (copied) return;
-  log_line(LogLevel::kWarning, fmt::format("fork: {} of live host tensors could not be copied for the child: {}",
-                                           format_size(total_bytes_), std::strerror(errno)));
+  log_line(LogLevel::kWarning,
+           fmt::format("fork: {} of live host tensors could not be copied for the child: {}",
+                       format_size(total_bytes_), std::strerror(errno)));
   clear();
 }
 

@@ -1,7 +1,7 @@
-// Host blocks that a forked child is to find where its parent has them. The driver's mappings are not inherited, so
-// before the fork the bytes are written to an anonymous file, and the child maps it privately at the same
-// addresses. Used between before_fork() and after_fork_in_*(), under the allocator's lock; restore() allocates
-// nothing.
+// Host blocks that a forked child is to find where its parent has them. The driver's mappings are
+// not inherited, so before the fork the bytes are written to an anonymous file, and the child maps
+// it privately at the same addresses. Used between before_fork() and after_fork_in_*(), under the
+// allocator's lock; restore() allocates nothing.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,8 @@ class ForkSnapshot {
   // Notes a range; it is widened to the host's pages.
   void add(void* address, std::size_t size_bytes);
 
-  // Copies all noted ranges, or, where they exceed `limit_bytes` or cannot be copied, none, and says so in one line.
+  // Copies all noted ranges, or, where they exceed `limit_bytes` or cannot be copied, none, and
+  // says so in one line.
   void take(std::size_t limit_bytes);
 
   // In the child: maps the copies.

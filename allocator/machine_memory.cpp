@@ -18,8 +18,8 @@ std::optional<std::size_t> read_number(const std::string& path) {
   return std::nullopt;
 }
 
-// Lowers `*least` to what a group with this limit and use still allows. Page cache counts as use here; the kernel
-// would reclaim some of it, so the figure errs to the safe side.
+// Lowers `*least` to what a group with this limit and use still allows. Page cache counts as use
+// here; the kernel would reclaim some of it, so the figure errs to the safe side.
 void cap(std::size_t* least, const std::string& limit_path, const std::string& use_path) {
   auto limit = read_number(limit_path);
   auto use = read_number(use_path);

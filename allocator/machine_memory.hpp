@@ -1,4 +1,5 @@
-// How much host memory this process may still take: what the kernel would give and what its control group allows.
+// How much host memory this process may still take: what the kernel would give and what its control
+// group allows.
 #pragma once
 
 #include <cstddef>
@@ -6,8 +7,8 @@
 
 namespace uvm {
 
-// MemAvailable, capped by the headroom of every control group (version 1 or 2) above this process. Files are read
-// below `root`, "/" outside of tests. 0 where nothing can be read.
+// MemAvailable, capped by the headroom of every control group (version 1 or 2) above this process.
+// Files are read below `root`, "/" outside of tests. 0 where nothing can be read.
 std::size_t available_host_bytes(const std::string& root = "/");
 
 }  // namespace uvm

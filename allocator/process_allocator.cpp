@@ -86,9 +86,15 @@ CachingManagedAllocator* process_allocator() noexcept {
   return active_allocator.load(std::memory_order_acquire);
 }
 
-bool set_host_managed(bool managed) noexcept { return std::exchange(host_is_managed, managed); }
-bool host_managed() noexcept { return host_is_managed; }
+bool set_host_managed(bool managed) noexcept {
+  return std::exchange(host_is_managed, managed);
+}
+bool host_managed() noexcept {
+  return host_is_managed;
+}
 
-const char* version() { return UVMALLOC_VERSION; }
+const char* version() {
+  return UVMALLOC_VERSION;
+}
 
 }  // namespace uvm

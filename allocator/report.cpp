@@ -143,8 +143,8 @@ Json devices_json(const DeviceRuntime& runtime, std::string* trouble) {
     runtime.describe(device, &description);
     runtime.memory_figures(device, &figures);
     if (!description.capabilities.concurrent_managed_access && trouble->empty()) {
-      *trouble = fmt::format("device {} ({}) cannot use managed memory concurrently with the host", device,
-                             description.name);
+      *trouble = fmt::format("device {} ({}) cannot use managed memory concurrently with the host",
+                             device, description.name);
     }
     devices.push_back({{"index", device},
                        {"name", description.name},
@@ -174,7 +174,9 @@ void set_framework_figures(std::function<FrameworkFigures()> source) {
   framework_figures() = std::move(source);
 }
 
-std::string report_json() { return report().dump(1); }
+std::string report_json() {
+  return report().dump(1);
+}
 
 std::string report_text() {
   CachingManagedAllocator* allocator = process_allocator();
@@ -183,19 +185,22 @@ std::string report_text() {
   std::string text = "uvmalloc: report\n";
   for (std::size_t facade = 0; facade < kFacades; ++facade) {
     const Gauge& bytes = statistics.facade_bytes[facade];
-    text += fmt::format("  {:<7} {:>9} allocations, {:>11} in all, peak {:>11}, {} from the cache\n",
-                        to_string(static_cast<Facade>(facade)), statistics.allocations[facade],
-                        format_size(bytes.increased), format_size(bytes.peak), statistics.cache_hits[facade]);
+    text += fmt::format(
+        "  {:<7} {:>9} allocations, {:>11} in all, peak {:>11}, {} from the cache\n",
+        to_string(static_cast<Facade>(facade)), statistics.allocations[facade],
+        format_size(bytes.increased), format_size(bytes.peak), statistics.cache_hits[facade]);
   }
   Json copies = copies_json(statistics.moves);
-  text += fmt::format("  moves   {:>9} without a copy ({}), {} copied ({})\n", statistics.moves.total(),
-                      format_size(statistics.moves.bytes), copies["count"].get<std::uint64_t>(),
-                      format_size(copies["bytes"].get<std::uint64_t>()));
+  text +=
+      fmt::format("  moves   {:>9} without a copy ({}), {} copied ({})\n", statistics.moves.total(),
+                  format_size(statistics.moves.bytes), copies["count"].get<std::uint64_t>(),
+                  format_size(copies["bytes"].get<std::uint64_t>()));
   text += fmt::format("  hints   {:>9} prefetches, {} advice\n",
                       allocator->hints().of(HintKind::kPrefetch).sent.load(),
                       allocator->hints().of(HintKind::kAdvise).sent.load());
-  text += fmt::format("  peak    {:>9} of a budget of {}\n", format_size(statistics.live_bytes.peak),
-                      format_size(allocator->budget_bytes()));
+  text +=
+      fmt::format("  peak    {:>9} of a budget of {}\n", format_size(statistics.live_bytes.peak),
+                  format_size(allocator->budget_bytes()));
   return text;
 }
 
@@ -205,9 +210,10 @@ std::string doctor_json() {
   std::string trouble = choice.reason;
   Json devices = choice.runtime ? devices_json(*choice.runtime, &trouble) : Json::array();
   Json out = {{"version", version()}};
-  out["runtime"] = {{"name", choice.runtime ? choice.runtime->name() : parsed.configuration.runtime},
-                    {"available", choice.runtime != nullptr},
-                    {"reason", choice.reason}};
+  out["runtime"] = {
+      {"name", choice.runtime ? choice.runtime->name() : parsed.configuration.runtime},
+      {"available", choice.runtime != nullptr},
+      {"reason", choice.reason}};
   out["devices"] = devices;
   out["configuration"] = settings_json(parsed);
   out["configuration_errors"] = parsed.errors;
@@ -215,7 +221,8 @@ std::string doctor_json() {
   if (!trouble.empty()) {
     out["verdict"] = fmt::format("uvmalloc stays inactive here: {}", trouble);
   } else if (!parsed.configuration.enabled) {
-    out["verdict"] = "usable; set PYTORCH_ENABLE_UNIFIED_MEMORY=1 and preload libuvmalloc.so to switch it on";
+    out["verdict"] =
+        "usable; set PYTORCH_ENABLE_UNIFIED_MEMORY=1 and preload libuvmalloc.so to switch it on";
   } else {
     out["verdict"] = "usable and switched on";
   }

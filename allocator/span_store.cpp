@@ -9,7 +9,8 @@ namespace {
 
 std::size_t untouched_bytes(const Span& span, std::size_t offset, std::size_t size_bytes) {
   std::size_t bytes = 0;
-  for (std::size_t page = offset >> kPageShift; page < (offset + size_bytes) >> kPageShift; ++page) {
+  for (std::size_t page = offset >> kPageShift; page < (offset + size_bytes) >> kPageShift;
+       ++page) {
     if (!span.touched[page]) bytes += kPageBytes;
   }
   return bytes;
@@ -46,8 +47,8 @@ void SpanStore::take(const Run& run, std::size_t size_bytes) {
   std::size_t rest = free->second - size_bytes;
   span.free.erase(free);
   if (rest != 0) span.free.emplace(run.offset + size_bytes, rest);
-  for (std::size_t page = run.offset >> kPageShift;
-       page < (run.offset + size_bytes) >> kPageShift; ++page) {
+  for (std::size_t page = run.offset >> kPageShift; page < (run.offset + size_bytes) >> kPageShift;
+       ++page) {
     span.touched[page] = true;
   }
   span.touched_bytes += run.untouched_bytes;

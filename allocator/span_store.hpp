@@ -1,7 +1,8 @@
-// The spans: managed allocations of the driver, cut into runs of whole 2 MiB pages. A span is homogeneous in facade
-// and device and is advised once, when made. Managed memory is virtual, so a span costs nothing until its pages are
-// touched; what is counted is pages ever handed out. Runs given back are joined with their neighbours; pages of a
-// given-back run stay touched until the whole span is freed.
+// The spans: managed allocations of the driver, cut into runs of whole 2 MiB pages. A span is
+// homogeneous in facade and device and is advised once, when made. Managed memory is virtual, so a
+// span costs nothing until its pages are touched; what is counted is pages ever handed out. Runs
+// given back are joined with their neighbours; pages of a given-back run stay touched until the
+// whole span is freed.
 //
 // Calls no driver. Guarded by the allocator's lock.
 #pragma once
@@ -42,8 +43,9 @@ class SpanStore {
 
   Span* add(std::unique_ptr<Span> span);
 
-  // The lowest free run of `size_bytes` in spans of this facade and device, with the fewest untouched pages where
-  // there is a choice of spans. With `any_facade`, spans made for others count too.
+  // The lowest free run of `size_bytes` in spans of this facade and device, with the fewest
+  // untouched pages where there is a choice of spans. With `any_facade`, spans made for others
+  // count too.
   Run find(Facade facade, int device, std::size_t size_bytes, bool any_facade) const;
 
   // Takes a run that find() returned since the last change; its pages are touched from now on.

@@ -38,7 +38,7 @@ struct ClassStatistics {
   Gauge requested_bytes;  // as asked for
   Gauge active_blocks;    // with callers, or freed and behind a fence
   Gauge active_bytes;
-  Gauge segments;         // held by pools, with blocks in them or not
+  Gauge segments;  // held by pools, with blocks in them or not
   Gauge reserved_bytes;
   std::uint64_t cache_hits = 0;  // served without a new segment
 
@@ -56,9 +56,9 @@ inline constexpr std::size_t kSizeClasses = 2;
 
 // Why a device move copied bytes instead of sharing them.
 enum class CopyReason : std::uint8_t {
-  kSmallBlock,      // below the threshold: shares pages with neighbours or comes from malloc
-  kForeign,         // memory that is not ours (numpy, a file mapping, shared memory, another allocator)
-  kExported,        // a raw pointer to the block is in other hands
+  kSmallBlock,  // below the threshold: shares pages with neighbours or comes from malloc
+  kForeign,     // memory that is not ours (numpy, a file mapping, shared memory, another allocator)
+  kExported,    // a raw pointer to the block is in other hands
   kPartialStorage,  // a view of a part: this torch shares whole storages only
   kLayout,          // the result's strides differ, or conjugate, negative, quantised, sparse
   kConversion,      // the element type, layout or pinning changes in the same call
@@ -94,12 +94,12 @@ struct MaterializationStatistics {
 struct Statistics {
   // [facade][device][class]
   std::array<std::vector<std::array<ClassStatistics, kSizeClasses>>, kFacades> classes;
-  std::array<Gauge, kFacades> facade_bytes;        // live, as rounded
+  std::array<Gauge, kFacades> facade_bytes;  // live, as rounded
   std::array<std::uint64_t, kFacades> allocations{};
   std::array<std::uint64_t, kFacades> cache_hits{};
-  Gauge live_bytes;                                // all facades
-  Gauge touched_bytes;                             // 2 MiB pages handed out since their span was made
-  Gauge span_bytes;                                // asked from the driver: virtual
+  Gauge live_bytes;     // all facades
+  Gauge touched_bytes;  // 2 MiB pages handed out since their span was made
+  Gauge span_bytes;     // asked from the driver: virtual
   MoveStatistics moves;
   MaterializationStatistics materializations;
   std::uint64_t fences = 0;

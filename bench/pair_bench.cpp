@@ -1,6 +1,6 @@
-// Allocate and free of one size, served by the cache, through the public entry points: statistics, page map and
-// storage records are on, and the free gets the pointer alone. Runs on whatever CUDA device is visible; on the
-// simulated one, LD_LIBRARY_PATH names the stand-ins.
+// Allocate and free of one size, served by the cache, through the public entry points: statistics,
+// page map and storage records are on, and the free gets the pointer alone. Runs on whatever CUDA
+// device is visible; on the simulated one, LD_LIBRARY_PATH names the stand-ins.
 #include <benchmark/benchmark.h>
 
 #include <cstdio>
@@ -19,7 +19,8 @@ uvm::CachingManagedAllocator& allocator() {
       std::fprintf(stderr, "pair_bench: %s\n", choice.reason.c_str());
       std::exit(1);
     }
-    return std::make_unique<uvm::CachingManagedAllocator>(std::move(choice.runtime), uvm::Configuration{});
+    return std::make_unique<uvm::CachingManagedAllocator>(std::move(choice.runtime),
+                                                          uvm::Configuration{});
   }();
   return *instance;
 }
@@ -35,8 +36,12 @@ void cache_hit_pair(benchmark::State& state, uvm::Facade facade) {
   }
 }
 
-void device_pair(benchmark::State& state) { cache_hit_pair(state, uvm::Facade::kDevice); }
-void host_pair(benchmark::State& state) { cache_hit_pair(state, uvm::Facade::kHost); }
+void device_pair(benchmark::State& state) {
+  cache_hit_pair(state, uvm::Facade::kDevice);
+}
+void host_pair(benchmark::State& state) {
+  cache_hit_pair(state, uvm::Facade::kHost);
+}
 
 void malloc_pair(benchmark::State& state) {
   for (auto _ : state) {

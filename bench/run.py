@@ -1,6 +1,7 @@
-"""Cache-hit pairs of uvmalloc and of PyTorch's native allocator, interleaved in one run on the simulated device.
+"""Cache-hit pairs of uvmalloc and of PyTorch's native allocator on the simulated device.
 
-Prints a table and writes build/bench/pairs.json. Nanoseconds of one machine mean little; the ratio in one run does.
+The two are measured in processes of their own, interleaved in one run. Prints a table and writes
+build/bench/pairs.json. Nanoseconds of one machine mean little; the ratio in one run does.
 """
 
 import argparse
@@ -16,7 +17,13 @@ sys.path.insert(0, str(ROOT / "pytorch" / "python"))
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
-SIZES = {"512 B": 512, "64 KiB": 64 << 10, "2 MiB": 2 << 20, "20 MiB": 20 << 20, "256 MiB": 256 << 20}
+SIZES = {
+    "512 B": 512,
+    "64 KiB": 64 << 10,
+    "2 MiB": 2 << 20,
+    "20 MiB": 20 << 20,
+    "256 MiB": 256 << 20,
+}
 LIBRARY = ROOT / "build" / "release" / "lib" / "libuvmalloc_bench_torch.so"
 
 
@@ -28,7 +35,10 @@ def measure(native: bool) -> dict:
     command += [str(size) for size in SIZES.values()]
     environment_path = str(ROOT / "pytorch" / "python")
     done = subprocess.run(
-        ["env", f"PYTHONPATH={environment_path}", *command], capture_output=True, text=True, check=False
+        ["env", f"PYTHONPATH={environment_path}", *command],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode != 0:
         sys.exit(f"bench: {' '.join(command)} failed with {done.returncode}:\n{done.stderr}")
@@ -37,7 +47,9 @@ def measure(native: bool) -> dict:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds; the median counts")
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="interleaved rounds; the median counts"
+    )
     parser.add_argument("--json", type=Path, default=ROOT / "build" / "bench" / "pairs.json")
     arguments = parser.parse_args()
 
@@ -65,7 +77,9 @@ def main() -> None:
         table.add_row(name, f"{native:.0f}", f"{ours:.0f}", f"{ratios[name]:.2f}")
     Console().print(table)
     arguments.json.parent.mkdir(parents=True, exist_ok=True)
-    arguments.json.write_text(json.dumps({"pair_ns": medians, "native_over_uvmalloc": ratios}, indent=1))
+    arguments.json.write_text(
+        json.dumps({"pair_ns": medians, "native_over_uvmalloc": ratios}, indent=1)
+    )
 
 
 if __name__ == "__main__":

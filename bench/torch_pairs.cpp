@@ -1,17 +1,20 @@
-// Cache-hit pairs through c10's CUDA allocator interface: whichever allocator torch has in this process.
+// Cache-hit pairs through c10's CUDA allocator interface: whichever allocator torch has in this
+// process.
 #include <chrono>
 #include <cstddef>
 
 #include <c10/cuda/CUDACachingAllocator.h>
 
-// Mean nanoseconds of one raw_alloc and raw_delete of `size_bytes` on the current device and stream, over
-// `iterations` pairs after ten that fill the cache.
-extern "C" __attribute__((visibility("default"))) double uvmalloc_bench_torch_pair_ns(std::size_t size_bytes,
-                                                                                      int iterations) {
-  c10::cuda::CUDACachingAllocator::CUDAAllocator* allocator = c10::cuda::CUDACachingAllocator::get();
+// Mean nanoseconds of one raw_alloc and raw_delete of `size_bytes` on the current device and
+// stream, over `iterations` pairs after ten that fill the cache.
+extern "C" __attribute__((visibility("default"))) double uvmalloc_bench_torch_pair_ns(
+    std::size_t size_bytes, int iterations) {
+  c10::cuda::CUDACachingAllocator::CUDAAllocator* allocator =
+      c10::cuda::CUDACachingAllocator::get();
   for (int warm = 0; warm < 10; ++warm) allocator->raw_delete(allocator->raw_alloc(size_bytes));
   auto start = std::chrono::steady_clock::now();
-  for (int pair = 0; pair < iterations; ++pair) allocator->raw_delete(allocator->raw_alloc(size_bytes));
+  for (int pair = 0; pair < iterations; ++pair)
+    allocator->raw_delete(allocator->raw_alloc(size_bytes));
   std::chrono::duration<double, std::nano> taken = std::chrono::steady_clock::now() - start;
   return taken.count() / iterations;
 }

@@ -1,4 +1,4 @@
-"""Prints, as JSON, the name of torch's CUDA allocator and its nanoseconds per cache-hit pair by size."""
+"""Prints, as JSON, torch's CUDA allocator and its nanoseconds per cache-hit pair by size."""
 
 import ctypes
 import json

@@ -1,5 +1,6 @@
-// Events of one runtime, used again instead of made again. Thread-safe; its lock guards the free list only and is
-// never held across a driver call. Events left at the end are destroyed unless the runtime has become unusable.
+// Events of one runtime, used again instead of made again. Thread-safe; its lock guards the free
+// list only and is never held across a driver call. Events left at the end are destroyed unless the
+// runtime has become unusable.
 #pragma once
 
 #include <mutex>
@@ -17,7 +18,8 @@ class EventPool {
   EventPool(const EventPool&) = delete;
   EventPool& operator=(const EventPool&) = delete;
 
-  // An event of `device`, recorded on `stream` now. nullptr where the runtime refuses: `*status` says why.
+  // An event of `device`, recorded on `stream` now. nullptr where the runtime refuses: `*status`
+  // says why.
   EventHandle record(int device, StreamHandle stream, RuntimeStatus* status);
 
   // Gives back an event that nobody waits for any more.

@@ -1,5 +1,6 @@
-// A hint: advice or a prefetch for one range, decided by the placement planner and sent by the hint sender. Deciding
-// is pure and happens under the allocator's lock; sending calls the driver and never does.
+// A hint: advice or a prefetch for one range, decided by the placement planner and sent by the hint
+// sender. Deciding is pure and happens under the allocator's lock; sending calls the driver and
+// never does.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +16,7 @@ enum class HintKind : unsigned char { kAdvise, kPrefetch };
 struct Hint {
   HintKind kind = HintKind::kAdvise;
   Advice advice = Advice::kSetPreferredLocation;  // for kAdvise
-  Place place;                                    // the location advised or the prefetch's destination
+  Place place;  // the location advised or the prefetch's destination
   void* address = nullptr;
   std::size_t size_bytes = 0;
 

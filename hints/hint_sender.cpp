@@ -43,10 +43,11 @@ bool HintSender::note(const Hint& hint, const RuntimeStatus& status) {
     return true;
   }
   kind.failed.fetch_add(1, std::memory_order_relaxed);
-  log_once(LogLevel::kWarning, status.text(),
-           fmt::format("a hint for {} MiB to {} failed and is left out: {} (said once; the program is "
-                       "correct without it)",
-                       hint.size_bytes >> 20, to_string(hint.place), status.text()));
+  log_once(
+      LogLevel::kWarning, status.text(),
+      fmt::format("a hint for {} MiB to {} failed and is left out: {} (said once; the program is "
+                  "correct without it)",
+                  hint.size_bytes >> 20, to_string(hint.place), status.text()));
   return false;
 }
 
@@ -56,7 +57,8 @@ void HintSender::order(DeviceStream waiting, DeviceStream before) {
   EventHandle event = events_.record(before.device, before.handle, &status);
   if (event == nullptr) return;
   runtime_.stream_wait_event(waiting.device, waiting.handle, event);
-  // The wait has taken the event's present state; recording it again elsewhere does not change that.
+  // The wait has taken the event's present state; recording it again elsewhere does not change
+  // that.
   events_.release(before.device, event);
 }
 
@@ -66,8 +68,7 @@ void HintSender::send(const HintPlan& plan, int device, DeviceStream producer,
   StreamHandle lane_stream = nullptr;
   for (const Hint& hint : plan) {
     if (hint.kind == HintKind::kAdvise) {
-      note(hint,
-           runtime_.advise(device, hint.address, hint.size_bytes, hint.advice, hint.place));
+      note(hint, runtime_.advise(device, hint.address, hint.size_bytes, hint.advice, hint.place));
       continue;
     }
     if (lane_stream == nullptr) {
@@ -78,8 +79,8 @@ void HintSender::send(const HintPlan& plan, int device, DeviceStream producer,
       }
       if (producer.exists()) order({device, lane_stream}, producer);
     }
-    prefetched |= note(hint, runtime_.prefetch(device, hint.address, hint.size_bytes, hint.place,
-                                               lane_stream));
+    prefetched |= note(
+        hint, runtime_.prefetch(device, hint.address, hint.size_bytes, hint.place, lane_stream));
   }
   if (prefetched && consumer.exists()) {
     order(consumer, {device, lane_stream});

@@ -1,10 +1,10 @@
-// Sends plans of hints to the machine. Prefetches go through the I/O lane of their device: a non-blocking stream of
-// our own, because a prefetch on the caller's stream would wait for the caller's kernels, and because the default
-// stream refuses the batched calls. The stream that will use the bytes waits for the lane; the lane waits for the
-// stream that made them.
+// Sends plans of hints to the machine. Prefetches go through the I/O lane of their device: a
+// non-blocking stream of our own, because a prefetch on the caller's stream would wait for the
+// caller's kernels, and because the default stream refuses the batched calls. The stream that will
+// use the bytes waits for the lane; the lane waits for the stream that made them.
 //
-// A failing hint is never an error of the program: it is counted and said once. Thread-safe; holds a lock only to
-// make a lane.
+// A failing hint is never an error of the program: it is counted and said once. Thread-safe; holds
+// a lock only to make a lane.
 #pragma once
 
 #include <mutex>
@@ -24,8 +24,9 @@ class HintSender {
   HintSender(const HintSender&) = delete;
   HintSender& operator=(const HintSender&) = delete;
 
-  // Sends `plan` in order in the context of `device`. With a producer, prefetches start after its work so far; with
-  // a consumer, its later work starts after the prefetches. Neither waits on the calling thread.
+  // Sends `plan` in order in the context of `device`. With a producer, prefetches start after its
+  // work so far; with a consumer, its later work starts after the prefetches. Neither waits on the
+  // calling thread.
   void send(const HintPlan& plan, int device, DeviceStream producer = {},
             DeviceStream consumer = {});
 

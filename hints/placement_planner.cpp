@@ -48,7 +48,8 @@ bool PlacementPlanner::silent(HintKind kind, Place place) {
     counters_.skip(kind, SkipReason::kPolicy);
     return true;
   }
-  // A hint to the host concerns the devices that might use the memory; one coherent kind is all there is in a machine.
+  // A hint to the host concerns the devices that might use the memory; one coherent kind is all
+  // there is in a machine.
   std::size_t device = place.is_device() ? static_cast<std::size_t>(place.index) : 0;
   if (devices_.at(device).coherent) {
     counters_.skip(kind, SkipReason::kCoherent);
@@ -70,8 +71,8 @@ void PlacementPlanner::prefetch(HintPlan* plan, void* address, std::size_t size_
     counters_.skip(HintKind::kPrefetch, SkipReason::kSharedPages);
     return;
   }
-  std::size_t missing = round_up(size_bytes, kPageBytes) -
-                        ledger_.bytes_at(address, size_bytes, destination);
+  std::size_t missing =
+      round_up(size_bytes, kPageBytes) - ledger_.bytes_at(address, size_bytes, destination);
   if (missing == 0) {
     counters_.skip(HintKind::kPrefetch, SkipReason::kAlreadyThere);
     return;

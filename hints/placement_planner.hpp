@@ -1,17 +1,24 @@
-// Where memory should be, and which hints bring it there. The planner decides: from what a facade wants, what was
-// advised before and where the residency ledger believes the pages are, it emits a plan of hints, often an empty one.
-// It calls no driver. All placement decisions of uvmalloc pass through here.
+// Where memory should be, and which hints bring it there. The planner decides: from what a facade
+// wants, what was advised before and where the residency ledger believes the pages are, it emits a
+// plan of hints, often an empty one. It calls no driver. All placement decisions of uvmalloc pass
+// through here.
 //
 // Rules (numbers from the RFC and the drivers' behaviour):
-//  * A span is advised once when it is made. Device facade: preferred location is the device. Host and pinned
-//    facade: preferred location is the host, accessed by the current device (RFC-0023, "Tuning Managed Memory").
-//  * Advice is only ever given to whole segments, since advice on a part splits the driver's range for good, and
+//  * A span is advised once when it is made. Device facade: preferred location is the device. Host
+//  and pinned
+//    facade: preferred location is the host, accessed by the current device (RFC-0023, "Tuning
+//    Managed Memory").
+//  * Advice is only ever given to whole segments, since advice on a part splits the driver's range
+//  for good, and
 //    only where it changes something.
-//  * A segment whose preferred location would change for the third time goes back and forth: it is advised
+//  * A segment whose preferred location would change for the third time goes back and forth: it is
+//  advised
 //    preferred=host and accessed-by=device once, and only prefetched from then on.
-//  * A prefetch to a device needs credits: bytes of the soft budget not believed resident there. It covers whole
+//  * A prefetch to a device needs credits: bytes of the soft budget not believed resident there. It
+//  covers whole
 //    2 MiB pages only.
-//  * Nothing is sent for devices that share the host's memory or page tables, nor by policies other than automatic.
+//  * Nothing is sent for devices that share the host's memory or page tables, nor by policies other
+//  than automatic.
 //
 // Guarded by the allocator's lock.
 #pragma once
@@ -28,7 +35,8 @@ namespace uvm {
 
 enum class Policy : unsigned char {
   kAuto,    // advice and prefetch as above
-  kDriver,  // plain unified memory: moves are changes of label, the driver's page faults do the rest
+  kDriver,  // plain unified memory: moves are changes of label, the driver's page faults do the
+            // rest
   kOff,     // moves are refused: callers copy, as without uvmalloc
 };
 std::string_view to_string(Policy policy);
@@ -43,8 +51,9 @@ struct SegmentPlacement {
 };
 
 struct DevicePlacement {
-  std::size_t soft_budget_bytes = 0;  // device memory that managed pages may fill before prefetches stop
-  bool coherent = false;              // hints would change nothing
+  std::size_t soft_budget_bytes =
+      0;                  // device memory that managed pages may fill before prefetches stop
+  bool coherent = false;  // hints would change nothing
 };
 
 class PlacementPlanner {
@@ -60,11 +69,12 @@ class PlacementPlanner {
   HintPlan plan_span(void* address, std::size_t size_bytes, Facade facade, int device,
                      SegmentPlacement* placement);
 
-  // A run of whole pages that a block will use at `place` now: never used before, or last used elsewhere.
+  // A run of whole pages that a block will use at `place` now: never used before, or last used
+  // elsewhere.
   HintPlan plan_use(void* address, std::size_t size_bytes, Place place);
 
-  // A move of `size_bytes` at `address`. `placement` is the segment's where the range is one whole segment, nullptr
-  // where it is less.
+  // A move of `size_bytes` at `address`. `placement` is the segment's where the range is one whole
+  // segment, nullptr where it is less.
   HintPlan plan_move(void* address, std::size_t size_bytes, SegmentPlacement* placement,
                      Place destination);
 

@@ -10,7 +10,8 @@
 
 namespace {
 
-// Copies as much of `text` as fits, always ended by NUL, and returns the bytes that all of it needs.
+// Copies as much of `text` as fits, always ended by NUL, and returns the bytes that all of it
+// needs.
 std::int64_t copy_out(const std::string& text, char* buffer, std::size_t capacity) {
   if (buffer != nullptr && capacity != 0) {
     std::size_t count = text.size() < capacity ? text.size() : capacity - 1;
@@ -22,7 +23,9 @@ std::int64_t copy_out(const std::string& text, char* buffer, std::size_t capacit
 
 }  // namespace
 
-UVMALLOC_API const char* uvmalloc_version(void) { return uvm::version(); }
+UVMALLOC_API const char* uvmalloc_version(void) {
+  return uvm::version();
+}
 
 // What this machine can do and what is configured, as JSON. Returns the bytes needed, NUL included.
 UVMALLOC_API std::int64_t uvmalloc_doctor_json(char* buffer, std::size_t capacity) {
@@ -34,6 +37,8 @@ UVMALLOC_API std::int64_t uvmalloc_report_json(char* buffer, std::size_t capacit
   return copy_out(uvm::report_json(), buffer, capacity);
 }
 
-// Whether host memory that a framework allocates on this thread is managed (1, as at the start) or comes from malloc
-// (0). Returns what was.
-UVMALLOC_API int uvmalloc_set_host_managed(int managed) { return uvm::set_host_managed(managed != 0); }
+// Whether host memory that a framework allocates on this thread is managed (1, as at the start) or
+// comes from malloc (0). Returns what was.
+UVMALLOC_API int uvmalloc_set_host_managed(int managed) {
+  return uvm::set_host_managed(managed != 0);
+}

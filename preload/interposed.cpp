@@ -1,6 +1,6 @@
-// The functions that other libraries call through us when libuvmalloc.so is preloaded. Each forwards to the library
-// that it really belongs to; none does anything before torch's plugin is loaded. In a process that has neither CUDA
-// nor torch nobody calls them.
+// The functions that other libraries call through us when libuvmalloc.so is preloaded. Each
+// forwards to the library that it really belongs to; none does anything before torch's plugin is
+// loaded. In a process that has neither CUDA nor torch nobody calls them.
 #include <dlfcn.h>
 #include <link.h>
 
@@ -19,8 +19,9 @@ std::atomic<void*> native_pinned_allocator{nullptr};
 
 namespace {
 
-// The next definition of `symbol`: in the global scope after us, else in a mapped library whose file name starts with
-// `library`. Libraries opened privately (by a Python import) are in no global scope.
+// The next definition of `symbol`: in the global scope after us, else in a mapped library whose
+// file name starts with `library`. Libraries opened privately (by a Python import) are in no global
+// scope.
 void* next_definition(const char* symbol, const char* library) {
   if (void* found = dlsym(RTLD_NEXT, symbol)) return found;
   struct Search {
@@ -57,16 +58,17 @@ UVMALLOC_INTERPOSE void uvmalloc_set_torch_hooks(const uvm::preload::TorchHooks*
   torch_hooks.store(hooks, std::memory_order_release);
 }
 
-// Called by the static initialisers of every library with CUDA code, once its kernels are registered: inside
-// `import torch`, before any tensor exists.
+// Called by the static initialisers of every library with CUDA code, once its kernels are
+// registered: inside `import torch`, before any tensor exists.
 UVMALLOC_INTERPOSE void __cudaRegisterFatBinaryEnd(void** handle) {
-  static const auto next = uvm::preload::real<void (*)(void**)>("__cudaRegisterFatBinaryEnd", "libcudart.so");
+  static const auto next =
+      uvm::preload::real<void (*)(void**)>("__cudaRegisterFatBinaryEnd", "libcudart.so");
   if (next != nullptr) next(handle);
   uvm::preload::load_torch_plugin_if_due();
 }
 
-// at::setHostAllocator(c10::DeviceType, at::HostAllocator*, unsigned char), of libtorch_cpu: called by the static
-// initialisers of torch's device libraries.
+// at::setHostAllocator(c10::DeviceType, at::HostAllocator*, unsigned char), of libtorch_cpu: called
+// by the static initialisers of torch's device libraries.
 UVMALLOC_INTERPOSE void _ZN2at16setHostAllocatorEN3c1010DeviceTypeEPNS_13HostAllocatorEh(
     signed char device_type, void* allocator, unsigned char priority) {
   static const auto next = uvm::preload::real<void (*)(signed char, void*, unsigned char)>(
@@ -79,45 +81,54 @@ UVMALLOC_INTERPOSE void _ZN2at16setHostAllocatorEN3c1010DeviceTypeEPNS_13HostAll
 }
 
 // torch::utils::tensor_to_numpy(at::Tensor const&, bool), of libtorch_python.
-UVMALLOC_INTERPOSE void* _ZN5torch5utils15tensor_to_numpyERKN2at6TensorEb(const void* tensor, bool force) {
+UVMALLOC_INTERPOSE void* _ZN5torch5utils15tensor_to_numpyERKN2at6TensorEb(const void* tensor,
+                                                                          bool force) {
   static const auto next = uvm::preload::real<void* (*)(const void*, bool)>(
       "_ZN5torch5utils15tensor_to_numpyERKN2at6TensorEb", "libtorch_python.so");
-  if (const auto* hooks = torch_hooks.load(std::memory_order_acquire)) hooks->tensor_exported(tensor);
+  if (const auto* hooks = torch_hooks.load(std::memory_order_acquire))
+    hooks->tensor_exported(tensor);
   return next(tensor, force);
 }
 
 // at::toDLPack(at::Tensor const&), at::toDLPackVersioned(at::Tensor const&) and
 // at::toDLPackNonOwning(at::Tensor const&, DLTensor*), of libtorch_cpu.
 UVMALLOC_INTERPOSE void* _ZN2at8toDLPackERKNS_6TensorE(const void* tensor) {
-  static const auto next =
-      uvm::preload::real<void* (*)(const void*)>("_ZN2at8toDLPackERKNS_6TensorE", "libtorch_cpu.so");
-  if (const auto* hooks = torch_hooks.load(std::memory_order_acquire)) hooks->tensor_exported(tensor);
+  static const auto next = uvm::preload::real<void* (*)(const void*)>(
+      "_ZN2at8toDLPackERKNS_6TensorE", "libtorch_cpu.so");
+  if (const auto* hooks = torch_hooks.load(std::memory_order_acquire))
+    hooks->tensor_exported(tensor);
   return next(tensor);
 }
 
 UVMALLOC_INTERPOSE void* _ZN2at17toDLPackVersionedERKNS_6TensorE(const void* tensor) {
   static const auto next = uvm::preload::real<void* (*)(const void*)>(
       "_ZN2at17toDLPackVersionedERKNS_6TensorE", "libtorch_cpu.so");
-  if (const auto* hooks = torch_hooks.load(std::memory_order_acquire)) hooks->tensor_exported(tensor);
+  if (const auto* hooks = torch_hooks.load(std::memory_order_acquire))
+    hooks->tensor_exported(tensor);
   return next(tensor);
 }
 
-UVMALLOC_INTERPOSE void _ZN2at17toDLPackNonOwningERKNS_6TensorEP8DLTensor(const void* tensor, void* out) {
+UVMALLOC_INTERPOSE void _ZN2at17toDLPackNonOwningERKNS_6TensorEP8DLTensor(const void* tensor,
+                                                                          void* out) {
   static const auto next = uvm::preload::real<void (*)(const void*, void*)>(
       "_ZN2at17toDLPackNonOwningERKNS_6TensorEP8DLTensor", "libtorch_cpu.so");
-  if (const auto* hooks = torch_hooks.load(std::memory_order_acquire)) hooks->tensor_exported(tensor);
+  if (const auto* hooks = torch_hooks.load(std::memory_order_acquire))
+    hooks->tensor_exported(tensor);
   next(tensor, out);
 }
 
 // Of Python: the one way by which a raw address becomes a Python number, so also Tensor.data_ptr().
 UVMALLOC_INTERPOSE void* PyLong_FromVoidPtr(void* pointer) {
   static const auto next = uvm::preload::real<void* (*)(void*)>("PyLong_FromVoidPtr", "libpython");
-  if (const auto* hooks = torch_hooks.load(std::memory_order_acquire)) hooks->pointer_exported(pointer);
+  if (const auto* hooks = torch_hooks.load(std::memory_order_acquire))
+    hooks->pointer_exported(pointer);
   return next(pointer);
 }
 
-// c10::impl::cow::materialize_cow_storage(c10::StorageImpl&), of libc10: the first write to a shared storage.
-UVMALLOC_INTERPOSE void _ZN3c104impl3cow23materialize_cow_storageERNS_11StorageImplE(void* storage) {
+// c10::impl::cow::materialize_cow_storage(c10::StorageImpl&), of libc10: the first write to a
+// shared storage.
+UVMALLOC_INTERPOSE void _ZN3c104impl3cow23materialize_cow_storageERNS_11StorageImplE(
+    void* storage) {
   static const auto next = uvm::preload::real<void (*)(void*)>(
       "_ZN3c104impl3cow23materialize_cow_storageERNS_11StorageImplE", "libc10.so");
   if (const auto* hooks = torch_hooks.load(std::memory_order_acquire)) {

@@ -1,6 +1,6 @@
-// What the PyTorch plugin offers the preload library. The library is torch-free: tensors and storages are opaque here,
-// and the plugin, once loaded, sets these functions. Until then, and in programs without torch, every interposed call
-// goes straight through.
+// What the PyTorch plugin offers the preload library. The library is torch-free: tensors and
+// storages are opaque here, and the plugin, once loaded, sets these functions. Until then, and in
+// programs without torch, every interposed call goes straight through.
 #pragma once
 
 #include <atomic>
@@ -12,15 +12,17 @@ struct TorchHooks {
   void (*tensor_exported)(const void* tensor) = nullptr;
   // `pointer` becomes a Python number: data_ptr() and the like.
   void (*pointer_exported)(const void* pointer) = nullptr;
-  // Runs `materialize(storage)`, the first write to a shared storage (a c10::StorageImpl), with what surrounds it.
+  // Runs `materialize(storage)`, the first write to a shared storage (a c10::StorageImpl), with
+  // what surrounds it.
   void (*materialize)(void* storage, void (*materialize)(void* storage)) = nullptr;
 };
 
 // Set once, before the first tensor exists; never unset.
 extern std::atomic<const TorchHooks*> torch_hooks;
 
-// The at::HostAllocator that torch itself registered for CUDA, whichever was registered last at the default priority;
-// nullptr: none yet. Torch offers no way to ask for one that another has outranked.
+// The at::HostAllocator that torch itself registered for CUDA, whichever was registered last at the
+// default priority; nullptr: none yet. Torch offers no way to ask for one that another has
+// outranked.
 extern std::atomic<void*> native_pinned_allocator;
 
 }  // namespace uvm::preload

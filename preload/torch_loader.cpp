@@ -24,16 +24,21 @@ std::string own_folder() {
 }
 
 void load_plugin(const TorchInProcess& torch) {
-  std::string path = fmt::format("{}libuvmalloc_torch_{}_{}.so", own_folder(), torch.major, torch.minor);
+  std::string path =
+      fmt::format("{}libuvmalloc_torch_{}_{}.so", own_folder(), torch.major, torch.minor);
   if (access(path.c_str(), R_OK) != 0) {
-    log(LogLevel::kError, "there is no plugin for torch {} ({} is missing): torch keeps its own allocators",
+    log(LogLevel::kError,
+        "there is no plugin for torch {} ({} is missing): torch keeps its own allocators",
         torch.version.empty() ? "of unknown version" : torch.version, path);
     return;
   }
   void* plugin = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  auto install = plugin != nullptr ? reinterpret_cast<void (*)()>(dlsym(plugin, "uvmalloc_torch_install")) : nullptr;
+  auto install = plugin != nullptr
+                     ? reinterpret_cast<void (*)()>(dlsym(plugin, "uvmalloc_torch_install"))
+                     : nullptr;
   if (install == nullptr) {
-    log(LogLevel::kError, "the plugin for torch {} could not be loaded: {}: torch keeps its own allocators",
+    log(LogLevel::kError,
+        "the plugin for torch {} could not be loaded: {}: torch keeps its own allocators",
         torch.version, dlerror());
     return;
   }

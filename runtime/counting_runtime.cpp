@@ -4,11 +4,13 @@ namespace uvm {
 
 std::map<std::string, std::uint64_t> CountingRuntime::calls() const {
   static constexpr const char* kNames[kCallKinds] = {
-      "describe",           "memory_figures",    "pointer_attributes", "allocate_managed",
-      "free_managed",       "advise",            "prefetch",           "discard",
-      "copy",               "create_stream",     "destroy_stream",     "synchronize_stream",
-      "stream_wait_event",  "is_capturing",      "create_event",       "destroy_event",
-      "record_event",       "query_event",       "synchronize_event",  "synchronize_device"};
+      "describe",          "memory_figures",    "pointer_attributes",
+      "allocate_managed",  "free_managed",      "advise",
+      "prefetch",          "discard",           "copy",
+      "create_stream",     "destroy_stream",    "synchronize_stream",
+      "stream_wait_event", "is_capturing",      "create_event",
+      "destroy_event",     "record_event",      "query_event",
+      "synchronize_event", "synchronize_device"};
   std::map<std::string, std::uint64_t> out;
   for (std::size_t call = 0; call < kCallKinds; ++call) {
     if (auto count = calls_[call].load(std::memory_order_relaxed); count != 0) {

@@ -1,5 +1,6 @@
-// A DeviceRuntime that counts the calls that pass through it and forwards them. It belongs to whoever wants to know
-// what was asked of the machine; counters are relaxed atomics, one per kind of call.
+// A DeviceRuntime that counts the calls that pass through it and forwards them. It belongs to
+// whoever wants to know what was asked of the machine; counters are relaxed atomics, one per kind
+// of call.
 #pragma once
 
 #include <array>
@@ -37,7 +38,8 @@ class CountingRuntime final : public DeviceRuntime {
   RuntimeStatus create_stream(int device, StreamHandle* out) const override;
   RuntimeStatus destroy_stream(int device, StreamHandle stream) const override;
   RuntimeStatus synchronize_stream(int device, StreamHandle stream) const override;
-  RuntimeStatus stream_wait_event(int device, StreamHandle stream, EventHandle event) const override;
+  RuntimeStatus stream_wait_event(int device, StreamHandle stream,
+                                  EventHandle event) const override;
   RuntimeStatus is_capturing(int device, StreamHandle stream, bool* out) const override;
   RuntimeStatus create_event(int device, EventHandle* out) const override;
   RuntimeStatus destroy_event(int device, EventHandle event) const override;

@@ -1,9 +1,11 @@
-// What uvmalloc asks of a machine. A DeviceRuntime answers for all devices of one vendor; it holds configuration and
-// bound entry points only, so every method is const, thread-safe and may be called from any thread, with or without
-// a current context: each call enters the context of the device it names and restores the caller's. State (what is
-// allocated, what is where) belongs to the callers. Calls never throw; they return a RuntimeStatus.
+// What uvmalloc asks of a machine. A DeviceRuntime answers for all devices of one vendor; it holds
+// configuration and bound entry points only, so every method is const, thread-safe and may be
+// called from any thread, with or without a current context: each call enters the context of the
+// device it names and restores the caller's. State (what is allocated, what is where) belongs to
+// the callers. Calls never throw; they return a RuntimeStatus.
 //
-// Streams and events are the vendor's own handles, passed through. Stream nullptr is the device's default stream.
+// Streams and events are the vendor's own handles, passed through. Stream nullptr is the device's
+// default stream.
 #pragma once
 
 #include <cstddef>
@@ -20,13 +22,13 @@ using EventHandle = void*;
 
 enum class RuntimeError : std::uint8_t {
   kNone,
-  kNotReady,       // an event or stream has work pending; no failure
-  kOutOfMemory,    // the machine's memory is exhausted; nothing else is reported so
-  kNotSupported,   // this device or driver cannot do it
-  kInvalidValue,   // an argument is wrong
-  kNoDevice,       // no such device, or none at all
-  kNotUsable,      // in a forked child, after exit began, or not initialised
-  kCapture,        // refused because a stream is capturing
+  kNotReady,      // an event or stream has work pending; no failure
+  kOutOfMemory,   // the machine's memory is exhausted; nothing else is reported so
+  kNotSupported,  // this device or driver cannot do it
+  kInvalidValue,  // an argument is wrong
+  kNoDevice,      // no such device, or none at all
+  kNotUsable,     // in a forked child, after exit began, or not initialised
+  kCapture,       // refused because a stream is capturing
   kOther,
 };
 
@@ -101,13 +103,14 @@ class DeviceRuntime {
   virtual RuntimeStatus memory_figures(int device, MemoryFigures* out) const = 0;
   virtual RuntimeStatus pointer_attributes(const void* address, PointerAttributes* out) const = 0;
 
-  // Managed memory attached to all devices. `device` owns the allocation: it is made and freed in that device's
-  // context, so a free from a thread without one creates none elsewhere. Contents are undefined. Freeing may wait
-  // for the device.
+  // Managed memory attached to all devices. `device` owns the allocation: it is made and freed in
+  // that device's context, so a free from a thread without one creates none elsewhere. Contents are
+  // undefined. Freeing may wait for the device.
   virtual RuntimeStatus allocate_managed(int device, std::size_t size_bytes, void** out) const = 0;
   virtual RuntimeStatus free_managed(int device, void* address) const = 0;
 
-  // Hints. Ranges are rounded outward to the host's pages by the driver. `device` names the context to call in.
+  // Hints. Ranges are rounded outward to the host's pages by the driver. `device` names the context
+  // to call in.
   virtual RuntimeStatus advise(int device, void* address, std::size_t size_bytes, Advice advice,
                                Place place) const = 0;
   // Stream-ordered. May wait on the calling thread for destination host.

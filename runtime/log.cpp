@@ -14,8 +14,12 @@ std::atomic<LogLevel> current_level{LogLevel::kWarning};
 
 }  // namespace
 
-void set_log_level(LogLevel level) { current_level.store(level, std::memory_order_relaxed); }
-LogLevel log_level() { return current_level.load(std::memory_order_relaxed); }
+void set_log_level(LogLevel level) {
+  current_level.store(level, std::memory_order_relaxed);
+}
+LogLevel log_level() {
+  return current_level.load(std::memory_order_relaxed);
+}
 
 void log_line(LogLevel level, std::string_view text) {
   if (level > log_level() || level == LogLevel::kOff) return;

@@ -1,5 +1,6 @@
-// One line at a time on stderr, prefixed "uvmalloc: ", by one write(2) so that lines of several processes do not mix.
-// Safe in any process and thread, before main and while exiting; allocates only to format.
+// One line at a time on stderr, prefixed "uvmalloc: ", by one write(2) so that lines of several
+// processes do not mix. Safe in any process and thread, before main and while exiting; allocates
+// only to format.
 #pragma once
 
 #include <string_view>

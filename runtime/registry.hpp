@@ -1,5 +1,6 @@
-// Runtimes by name. The ones built in add themselves here; a shared object of a third party adds its own with a
-// RuntimeRegistration object or add_runtime(), without rebuilding uvmalloc. All functions are thread-safe.
+// Runtimes by name. The ones built in add themselves here; a shared object of a third party adds
+// its own with a RuntimeRegistration object or add_runtime(), without rebuilding uvmalloc. All
+// functions are thread-safe.
 #pragma once
 
 #include <functional>
@@ -12,7 +13,8 @@
 
 namespace uvm {
 
-// Makes a runtime, or returns nullptr and says in `*reason`, in one line, why this machine has none.
+// Makes a runtime, or returns nullptr and says in `*reason`, in one line, why this machine has
+// none.
 using RuntimeFactory = std::function<std::unique_ptr<DeviceRuntime>(std::string* reason)>;
 
 // False, and nothing changes, where the name is taken or empty.
@@ -25,7 +27,8 @@ struct RuntimeChoice {
   std::string reason;                      // why not, one line; empty on success
 };
 
-// `name` is a registered name, or "auto": the first, in the order they were added, that finds a device.
+// `name` is a registered name, or "auto": the first, in the order they were added, that finds a
+// device.
 RuntimeChoice open_runtime(std::string_view name);
 
 struct RuntimeRegistration {

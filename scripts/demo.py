@@ -55,6 +55,12 @@ class Run:
             value = value.get(key, {})
         return value or 0
 
+    def native_allocations(self) -> int:
+        """What torch's own allocators made, and what reached the device other than as managed."""
+        counted = sum(self.report.get("native_allocations", {}).values())
+        kinds = ("device_allocations", "pinned_allocations")
+        return counted + sum(self.figure("simulator", "counters", kind) for kind in kinds)
+
     def allocations(self) -> dict[str, int]:
         return {facade: self.figure("facades", facade, "allocations") for facade in FACADES}
 
@@ -165,10 +171,8 @@ def summarize(comparisons: Sequence[Comparison], wall_seconds: float) -> dict[st
     managed = [run for comparison in comparisons for run in (comparison.uvmalloc, comparison.small)]
     allocations: Counter[str] = Counter(dict.fromkeys(FACADES, 0))
     copied: dict[str, Counter[str]] = {}
-    native: Counter[str] = Counter()
     for run in managed:
         allocations.update(run.allocations())
-        native.update(run.report.get("native_allocations", {}))
         for reason, entry in (run.report.get("copies_by_moves", {}).get("by_reason", {})).items():
             copied.setdefault(reason, Counter(count=0, bytes=0)).update(entry)
     return {
@@ -178,7 +182,7 @@ def summarize(comparisons: Sequence[Comparison], wall_seconds: float) -> dict[st
         ),
         "copied_by_reason": {reason: dict(entry) for reason, entry in copied.items()},
         "allocations": dict(allocations),
-        "native_allocations": sum(native.values()),
+        "native_allocations": sum(run.native_allocations() for run in managed),
         "losses_equal": all(comparison.losses_equal for comparison in comparisons),
         "peak_bytes": max(run.figure("peak_bytes") for run in managed),
         "wall_seconds": wall_seconds,

@@ -1,12 +1,14 @@
 /* Control of the simulated machine.
  *
- * The simulator answers programs through stand-ins for libcuda.so.1 and libcudart.so.13; this header is the side
- * door for tests, for the kernels that run on it and for reports: capacity, residency, counters, virtual time,
- * failures on demand. It names no vendor. All calls are thread-safe and may be made at any time; none of them
- * counts as a driver call or moves the virtual clock unless it says so. Link with libuvmsim.so or look the names up
- * with dlsym: their presence in a process tells that its devices are simulated.
+ * The simulator answers programs through stand-ins for libcuda.so.1 and libcudart.so.13; this
+ * header is the side door for tests, for the kernels that run on it and for reports: capacity,
+ * residency, counters, virtual time, failures on demand. It names no vendor. All calls are
+ * thread-safe and may be made at any time; none of them counts as a driver call or moves the
+ * virtual clock unless it says so. Link with libuvmsim.so or look the names up with dlsym: their
+ * presence in a process tells that its devices are simulated.
  *
- * Functions that return int return 0 on success and a UVMSIM_ERROR_* value otherwise; nothing is changed then.
+ * Functions that return int return 0 on success and a UVMSIM_ERROR_* value otherwise; nothing is
+ * changed then.
  */
 #ifndef UVMSIM_H
 #define UVMSIM_H
@@ -27,22 +29,27 @@ enum {
   UVMSIM_ERROR_ADDRESS = 3        /* a kernel touched memory that its device cannot reach */
 };
 
-/* ---- the machine -------------------------------------------------------------------------------------------- */
+/* ---- the machine
+ * -------------------------------------------------------------------------------------------- */
 
 /* Devices, as set by UVMSIM_DEVICES (default 1), before CUDA_VISIBLE_DEVICES hides any. */
 int uvmsim_device_count(void);
 
-/* Memory of a device in bytes, as set by UVMSIM_CAPACITY (default 8 GiB; suffixes K, M, G, KiB, MiB, GiB, T). */
+/* Memory of a device in bytes, as set by UVMSIM_CAPACITY (default 8 GiB; suffixes K, M, G, KiB,
+ * MiB, GiB, T). */
 int uvmsim_capacity(int device, size_t* out_bytes);
 
-/* Changes it. Shrinking below what is in use evicts managed memory; UVMSIM_ERROR_OUT_OF_MEMORY, and no change, where
- * unevictable memory alone is larger. The least is 2 MiB. */
+/* Changes it. Shrinking below what is in use evicts managed memory; UVMSIM_ERROR_OUT_OF_MEMORY, and
+ * no change, where unevictable memory alone is larger. The least is 2 MiB. */
 int uvmsim_set_capacity(int device, size_t bytes);
 
-/* Bytes of a device's memory in use: unevictable allocations and 2 MiB chunks held by managed memory. */
+/* Bytes of a device's memory in use: unevictable allocations and 2 MiB chunks held by managed
+ * memory. */
 int uvmsim_used(int device, size_t* out_unevictable_bytes, size_t* out_managed_bytes);
 
-/* ---- kernels ------------------------------------------------------------------------------------------------ */
+/* ---- kernels
+ * ------------------------------------------------------------------------------------------------
+ */
 
 enum { UVMSIM_READ = 1, UVMSIM_WRITE = 2 };
 
@@ -52,29 +59,36 @@ typedef struct {
   int access;          /* UVMSIM_READ, UVMSIM_WRITE, or both */
 } uvmsim_access;
 
-/* Tells the machine that a kernel of `duration_ns` virtual nanoseconds is put on `stream` (0, 1, 2: the default
- * streams) of `device` and touches these ranges; they become resident or mapped as unified memory's rules say, and
- * the stream's time line advances. The caller then does the work itself, at once, on the device views.
- * UVMSIM_ERROR_ADDRESS where a range is memory this device cannot reach (plain host memory, another process's). */
-int uvmsim_kernel(int device, void* stream, const uvmsim_access* accesses, size_t count, uint64_t duration_ns);
+/* Tells the machine that a kernel of `duration_ns` virtual nanoseconds is put on `stream` (0, 1, 2:
+ * the default streams) of `device` and touches these ranges; they become resident or mapped as
+ * unified memory's rules say, and the stream's time line advances. The caller then does the work
+ * itself, at once, on the device views. UVMSIM_ERROR_ADDRESS where a range is memory this device
+ * cannot reach (plain host memory, another process's). */
+int uvmsim_kernel(int device, void* stream, const uvmsim_access* accesses, size_t count,
+                  uint64_t duration_ns);
 
-/* Where a kernel finds the bytes of `address`: the device view of managed and device memory, the address itself for
- * pinned and registered host memory, NULL for everything else. The view is valid while the allocation lives, and
- * linear within it. */
+/* Where a kernel finds the bytes of `address`: the device view of managed and device memory, the
+ * address itself for pinned and registered host memory, NULL for everything else. The view is valid
+ * while the allocation lives, and linear within it. */
 void* uvmsim_device_view(const void* address);
 
-/* ---- residency ---------------------------------------------------------------------------------------------- */
+/* ---- residency
+ * ---------------------------------------------------------------------------------------------- */
 
-/* Bytes of [address, address + size_bytes) resident at `location` (a device or UVMSIM_HOST), counted in whole 4 KiB
- * pages clipped to the range. A read-duplicated page is resident at several. UVMSIM_ERROR_INVALID where the range
- * is not wholly managed memory. */
+/* Bytes of [address, address + size_bytes) resident at `location` (a device or UVMSIM_HOST),
+ * counted in whole 4 KiB pages clipped to the range. A read-duplicated page is resident at several.
+ * UVMSIM_ERROR_INVALID where the range is not wholly managed memory. */
 int uvmsim_residency(const void* address, size_t size_bytes, int location, size_t* out_bytes);
 
-/* What the advice in force says of the page at `address`: preferred location (a device, UVMSIM_HOST, or -2 for none),
- * a bit per device of the accessed-by set (bit 63: the host), and whether it is read-mostly. */
-int uvmsim_advice(const void* address, int* out_preferred, uint64_t* out_accessed_by, int* out_read_mostly);
+/* What the advice in force says of the page at `address`: preferred location (a device,
+ * UVMSIM_HOST, or -2 for none), a bit per device of the accessed-by set (bit 63: the host), and
+ * whether it is read-mostly. */
+int uvmsim_advice(const void* address, int* out_preferred, uint64_t* out_accessed_by,
+                  int* out_read_mostly);
 
-/* ---- counters ----------------------------------------------------------------------------------------------- */
+/* ---- counters
+ * -----------------------------------------------------------------------------------------------
+ */
 
 typedef struct {
   uint64_t kernels;
@@ -82,36 +96,44 @@ typedef struct {
   uint64_t device_allocations, device_frees;
   uint64_t pinned_allocations, pinned_frees;
   uint64_t advice_calls, prefetch_calls, discard_calls;
-  uint64_t copy_calls, copy_bytes;                       /* explicit copies of any direction */
-  uint64_t fault_pages_device, fault_pages_host;         /* 4 KiB pages made resident or mapped by a touch */
+  uint64_t copy_calls, copy_bytes; /* explicit copies of any direction */
+  uint64_t fault_pages_device,
+      fault_pages_host; /* 4 KiB pages made resident or mapped by a touch */
   uint64_t migrated_bytes_to_device, migrated_bytes_to_host, migrated_bytes_between_devices;
-  uint64_t populated_bytes_device, populated_bytes_host; /* first touch or prefetch of memory that was nowhere */
-  uint64_t evicted_chunks, evicted_bytes;                /* 2 MiB chunks reclaimed; bytes copied to the host for it */
-  uint64_t remote_access_bytes;                          /* kernel accesses served over the link without migration */
+  uint64_t populated_bytes_device,
+      populated_bytes_host; /* first touch or prefetch of memory that was nowhere */
+  uint64_t evicted_chunks,
+      evicted_bytes;            /* 2 MiB chunks reclaimed; bytes copied to the host for it */
+  uint64_t remote_access_bytes; /* kernel accesses served over the link without migration */
   uint64_t unimplemented_calls;
 } uvmsim_counters;
 
 void uvmsim_get_counters(uvmsim_counters* out);
 void uvmsim_reset_counters(void);
 
-/* How often an entry point of a stand-in was called by its exported name, for example "cuMemAdvise_v2"; counted for
- * all implemented and unimplemented ones since the start or the last uvmsim_reset_counters. */
+/* How often an entry point of a stand-in was called by its exported name, for example
+ * "cuMemAdvise_v2"; counted for all implemented and unimplemented ones since the start or the last
+ * uvmsim_reset_counters. */
 uint64_t uvmsim_call_count(const char* name);
 
 /* Calls `visit` for each entry point that was called though the stand-in does not implement it. */
-void uvmsim_each_unimplemented(void (*visit)(const char* name, uint64_t calls, void* context), void* context);
+void uvmsim_each_unimplemented(void (*visit)(const char* name, uint64_t calls, void* context),
+                               void* context);
 
-/* ---- virtual time ------------------------------------------------------------------------------------------- */
+/* ---- virtual time
+ * ------------------------------------------------------------------------------------------- */
 
-/* Virtual nanoseconds since the start. Time advances when a host thread waits for a stream or an event, by 1,000 ns
- * at each query of one that has not finished (so that polling ends), and by uvmsim_advance. */
+/* Virtual nanoseconds since the start. Time advances when a host thread waits for a stream or an
+ * event, by 1,000 ns at each query of one that has not finished (so that polling ends), and by
+ * uvmsim_advance. */
 uint64_t uvmsim_now_ns(void);
 void uvmsim_advance_ns(uint64_t nanoseconds);
 
-/* ---- failures on demand ------------------------------------------------------------------------------------- */
+/* ---- failures on demand
+ * ------------------------------------------------------------------------------------- */
 
-/* The `nth` call from now (1: the next) of the entry point `name` returns `error` (a value of that interface's own
- * error type) and does nothing; one shot. nth 0 removes it. */
+/* The `nth` call from now (1: the next) of the entry point `name` returns `error` (a value of that
+ * interface's own error type) and does nothing; one shot. nth 0 removes it. */
 int uvmsim_fail_call(const char* name, uint64_t nth, int error);
 
 #ifdef __cplusplus

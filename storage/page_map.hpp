@@ -1,6 +1,7 @@
-// Which record owns an address: 2 MiB page -> T*. A two-level table over 48-bit addresses; reads take no lock and may
-// run beside writes. Writers exclude each other outside (the allocator's lock). Leaves are never freed before the
-// map, so a reader needs no protection but that of the record it finds.
+// Which record owns an address: 2 MiB page -> T*. A two-level table over 48-bit addresses; reads
+// take no lock and may run beside writes. Writers exclude each other outside (the allocator's
+// lock). Leaves are never freed before the map, so a reader needs no protection but that of the
+// record it finds.
 #pragma once
 
 #include <array>
@@ -31,7 +32,8 @@ class PageMap {
     return (*leaf)[page & (kLeafSize - 1)].load(std::memory_order_acquire);
   }
 
-  // Sets, or with nullptr clears, every page of [address, address + size_bytes); both are multiples of 2 MiB.
+  // Sets, or with nullptr clears, every page of [address, address + size_bytes); both are multiples
+  // of 2 MiB.
   void set(const void* address, std::size_t size_bytes, T* value) {
     std::uintptr_t first = address_of(address) >> kPageShift;
     for (std::uintptr_t page = first; page < first + (size_bytes >> kPageShift); ++page) {

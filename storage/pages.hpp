@@ -10,7 +10,8 @@ namespace uvm {
 inline constexpr std::size_t kPageShift = 21;
 inline constexpr std::size_t kPageBytes = std::size_t{1} << kPageShift;  // 2 MiB
 
-// `multiple` is a power of two. A value above SIZE_MAX - multiple saturates to the largest multiple.
+// `multiple` is a power of two. A value above SIZE_MAX - multiple saturates to the largest
+// multiple.
 constexpr std::size_t round_up(std::size_t bytes, std::size_t multiple) {
   std::size_t rounded = (bytes + multiple - 1) & ~(multiple - 1);
   return rounded < bytes ? ~(multiple - 1) : rounded;

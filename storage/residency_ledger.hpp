@@ -1,6 +1,7 @@
-// Where each 2 MiB page of our memory was last put, as far as we know: by a hint we sent or by the first use we were
-// told of. It is a belief, not a measurement; the driver may have moved pages since. Kept per page in a flat table
-// per span, because a place takes two bytes and spans are large.
+// Where each 2 MiB page of our memory was last put, as far as we know: by a hint we sent or by the
+// first use we were told of. It is a belief, not a measurement; the driver may have moved pages
+// since. Kept per page in a flat table per span, because a place takes two bytes and spans are
+// large.
 //
 // Guarded by the allocator's lock.
 #pragma once

@@ -1,8 +1,9 @@
-// What an allocation is: one RealStorage, and an IndirectStorage for each use of it (RFC-0023, "Empty Tensors").
-// The real record keeps what freeing needs, whatever has happened to the bytes since: the address and the place whose
-// context owns the memory. An indirect record says where and on which stream the memory is used now. Every
-// allocation starts with a pair, held inside the block's own metadata, so pairing costs no allocation; a move adds
-// another indirect record to the same real one. The memory is released when the last indirect record goes.
+// What an allocation is: one RealStorage, and an IndirectStorage for each use of it (RFC-0023,
+// "Empty Tensors"). The real record keeps what freeing needs, whatever has happened to the bytes
+// since: the address and the place whose context owns the memory. An indirect record says where and
+// on which stream the memory is used now. Every allocation starts with a pair, held inside the
+// block's own metadata, so pairing costs no allocation; a move adds another indirect record to the
+// same real one. The memory is released when the last indirect record goes.
 //
 // Records are guarded by the lock of the allocator that owns them.
 #pragma once
@@ -21,16 +22,16 @@ struct IndirectStorage {
   RealStorage* real = nullptr;
   std::size_t offset_bytes = 0;  // into the real storage
   std::size_t size_bytes = 0;
-  Place location;                // where this use wants the bytes
-  StreamHandle stream = nullptr; // the stream that uses them, for a device location
+  Place location;                 // where this use wants the bytes
+  StreamHandle stream = nullptr;  // the stream that uses them, for a device location
   IndirectStorage* next = nullptr;
 };
 
 struct RealStorage {
   void* address = nullptr;
   std::size_t size_bytes = 0;
-  Place origin;                       // whose context frees it
-  std::uint32_t references = 0;       // indirect records
+  Place origin;                         // whose context frees it
+  std::uint32_t references = 0;         // indirect records
   IndirectStorage* indirect = nullptr;  // newest first; the last one is the allocation's own
 
   bool alive() const { return references != 0; }

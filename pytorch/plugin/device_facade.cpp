@@ -26,7 +26,9 @@ bool run_free_memory_callbacks() {
   std::abort();  // not reached
 }
 
-void delete_device(void* address) { facades().device->raw_delete(address); }
+void delete_device(void* address) {
+  facades().device->raw_delete(address);
+}
 
 }  // namespace
 
@@ -48,8 +50,8 @@ void* DeviceFacade::allocate_on(c10::DeviceIndex device, size_t size_bytes, cuda
       observer(device, static_cast<int64_t>(size_bytes), static_cast<int64_t>(total_bytes),
                static_cast<int64_t>(free_bytes));
     }
-    TORCH_CHECK_WITH(OutOfMemoryError, false, error.what(), " Device ", static_cast<int>(device), " holds ",
-                     c10::CachingAllocator::format_size(live), " in tensors; it has ",
+    TORCH_CHECK_WITH(OutOfMemoryError, false, error.what(), " Device ", static_cast<int>(device),
+                     " holds ", c10::CachingAllocator::format_size(live), " in tensors; it has ",
                      c10::CachingAllocator::format_size(free_bytes), " of ",
                      c10::CachingAllocator::format_size(total_bytes), " free.");
   }
@@ -61,7 +63,9 @@ c10::DataPtr DeviceFacade::allocate(size_t size_bytes) {
   return {address, address, &delete_device, c10::Device(c10::kCUDA, device)};
 }
 
-c10::DeleterFnPtr DeviceFacade::raw_deleter() const { return &delete_device; }
+c10::DeleterFnPtr DeviceFacade::raw_deleter() const {
+  return &delete_device;
+}
 
 void DeviceFacade::copy_data(void* destination, const void* source, std::size_t size_bytes) const {
   auto block = allocator().find(destination);
@@ -72,7 +76,9 @@ void DeviceFacade::copy_data(void* destination, const void* source, std::size_t 
                                  c10::cuda::getCurrentCUDAStream(device).stream()));
 }
 
-void DeviceFacade::emptyCache(c10::MempoolId_t) { allocator().release_cached(); }
+void DeviceFacade::emptyCache(c10::MempoolId_t) {
+  allocator().release_cached();
+}
 
 c10::CachingDeviceAllocator::DeviceStats DeviceFacade::getDeviceStats(c10::DeviceIndex device) {
   return device_stats(allocator().statistics(), device);
@@ -114,7 +120,9 @@ void DeviceFacade::init(int device_count) {
   }
 }
 
-double DeviceFacade::getMemoryFraction(c10::DeviceIndex) { return 1.0; }
+double DeviceFacade::getMemoryFraction(c10::DeviceIndex) {
+  return 1.0;
+}
 
 void DeviceFacade::setMemoryFraction(double, c10::DeviceIndex) {
   not_available("set_per_process_memory_fraction", "set UVMALLOC_BUDGET before the program starts");
@@ -132,7 +140,8 @@ void DeviceFacade::cacheInfo(c10::DeviceIndex device, size_t* largest_block) {
 
 void* DeviceFacade::getBaseAllocation(void* address, size_t* size_bytes) {
   auto block = allocator().find(address);
-  if (!block) return previous_ != nullptr ? previous_->getBaseAllocation(address, size_bytes) : nullptr;
+  if (!block)
+    return previous_ != nullptr ? previous_->getBaseAllocation(address, size_bytes) : nullptr;
   if (size_bytes != nullptr) *size_bytes = block->size_bytes;
   return block->base;
 }
@@ -150,8 +159,10 @@ native::SnapshotInfo DeviceFacade::snapshot(c10::MempoolId_t, bool) {
   return info;
 }
 
-void DeviceFacade::beginAllocateToPool(c10::DeviceIndex, c10::MempoolId_t, std::function<bool(cudaStream_t)>) {
-  not_available("private memory pools (CUDA graphs, MemPool) yet", "run that part without uvmalloc");
+void DeviceFacade::beginAllocateToPool(c10::DeviceIndex, c10::MempoolId_t,
+                                       std::function<bool(cudaStream_t)>) {
+  not_available("private memory pools (CUDA graphs, MemPool) yet",
+                "run that part without uvmalloc");
 }
 void DeviceFacade::endAllocateToPool(c10::DeviceIndex, c10::MempoolId_t) {
   not_available("private memory pools yet", "run that part without uvmalloc");
@@ -161,15 +172,17 @@ void DeviceFacade::releasePool(c10::DeviceIndex, c10::MempoolId_t) {
 }
 
 native::ShareableHandle DeviceFacade::shareIpcHandle(void*) {
-  not_available("sharing CUDA tensors between processes", "CUDA has no IPC for managed memory: send a CPU copy");
+  not_available("sharing CUDA tensors between processes",
+                "CUDA has no IPC for managed memory: send a CPU copy");
 }
 std::shared_ptr<void> DeviceFacade::getIpcDevPtr(std::string) {
   not_available("CUDA tensors shared by another process", "send a CPU copy");
 }
 
-void DeviceFacade::recordHistory(bool enabled, native::CreateContextFn, size_t, native::RecordContext, bool,
-                                 const std::vector<std::string>&) {
-  if (enabled) not_available("_record_memory_history yet", "use the report: UVMALLOC_REPORT=stderr");
+void DeviceFacade::recordHistory(bool enabled, native::CreateContextFn, size_t,
+                                 native::RecordContext, bool, const std::vector<std::string>&) {
+  if (enabled)
+    not_available("_record_memory_history yet", "use the report: UVMALLOC_REPORT=stderr");
 }
 
 void DeviceFacade::attachOutOfMemoryObserver(native::OutOfMemoryObserver observer) {
@@ -190,16 +203,17 @@ void DeviceFacade::enablePeerAccess(c10::DeviceIndex device, c10::DeviceIndex pe
   }
 }
 
-cudaError_t DeviceFacade::memcpyAsync(void* destination, int, const void* source, int, size_t size_bytes,
-                                      cudaStream_t stream, bool) {
+cudaError_t DeviceFacade::memcpyAsync(void* destination, int, const void* source, int,
+                                      size_t size_bytes, cudaStream_t stream, bool) {
   return cudaMemcpyAsync(destination, source, size_bytes, cudaMemcpyDefault, stream);
 }
 
-std::shared_ptr<native::AllocatorState> DeviceFacade::getCheckpointState(c10::DeviceIndex, c10::MempoolId_t) {
+std::shared_ptr<native::AllocatorState> DeviceFacade::getCheckpointState(c10::DeviceIndex,
+                                                                         c10::MempoolId_t) {
   not_available("checkpoints of private pools yet", "run that part without uvmalloc");
 }
-native::CheckpointDelta DeviceFacade::setCheckpointPoolState(c10::DeviceIndex,
-                                                             std::shared_ptr<native::AllocatorState>) {
+native::CheckpointDelta DeviceFacade::setCheckpointPoolState(
+    c10::DeviceIndex, std::shared_ptr<native::AllocatorState>) {
   not_available("checkpoints of private pools yet", "run that part without uvmalloc");
 }
 

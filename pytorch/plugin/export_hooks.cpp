@@ -15,8 +15,8 @@ void tensor_exported(const void* opaque) {
   const auto& tensor = *static_cast<const at::Tensor*>(opaque);
   if (ours == nullptr || !tensor.defined() || !tensor.has_storage()) return;
   c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
-  // The export itself asks for a writable pointer, so a shared storage gets its own bytes: mark those, not the
-  // ones that stay with the other side.
+  // The export itself asks for a writable pointer, so a shared storage gets its own bytes: mark
+  // those, not the ones that stay with the other side.
   if (storage.nbytes() != 0) ours->mark_exported(storage.mutable_data());
 }
 
@@ -25,11 +25,13 @@ void pointer_exported(const void* pointer) {
   if (ours == nullptr) return;
   auto block = ours->find(pointer);
   // torch.load compares the address of each storage it has read with null; nobody keeps it.
-  if (block && !block->exported && !called_from_torch_file("serialization.py")) ours->mark_exported(pointer);
+  if (block && !block->exported && !called_from_torch_file("serialization.py"))
+    ours->mark_exported(pointer);
 }
 
-// The first write to one side of a shared storage. Where the other side is gone, torch gives the bytes to the writer
-// without a copy; if they had been on a device, its kernels may still be reading, and the host must wait for them.
+// The first write to one side of a shared storage. Where the other side is gone, torch gives the
+// bytes to the writer without a copy; if they had been on a device, its kernels may still be
+// reading, and the host must wait for them.
 void materialize(void* opaque, void (*next)(void*)) {
   auto& storage = *static_cast<c10::StorageImpl*>(opaque);
   const void* before = storage.data();
@@ -45,6 +47,8 @@ const preload::TorchHooks kHooks{tensor_exported, pointer_exported, materialize}
 
 }  // namespace
 
-void install_export_hooks() { uvmalloc_set_torch_hooks(&kHooks); }
+void install_export_hooks() {
+  uvmalloc_set_torch_hooks(&kHooks);
+}
 
 }  // namespace uvm::torch_plugin

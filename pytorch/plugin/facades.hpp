@@ -1,6 +1,7 @@
-// The three allocators that torch gets: CPU, pinned and CUDA, each a thin face of the process's allocator. A DataPtr
-// of theirs has its own address as context, as torch's raw_allocate needs; what is known of a block is found by its
-// address. Memory that is not ours (allocated before we were installed, or by torch's own allocators) is handed on.
+// The three allocators that torch gets: CPU, pinned and CUDA, each a thin face of the process's
+// allocator. A DataPtr of theirs has its own address as context, as torch's raw_allocate needs;
+// what is known of a block is found by its address. Memory that is not ours (allocated before we
+// were installed, or by torch's own allocators) is handed on.
 #pragma once
 
 #include <atomic>
@@ -19,7 +20,8 @@ namespace native = c10::cuda::CUDACachingAllocator;
 // Frees a block of ours.
 void delete_block(void* address);
 
-// The CPU allocator: managed blocks from UVMALLOC_HOST_THRESHOLD on, malloc below and in forked children.
+// The CPU allocator: managed blocks from UVMALLOC_HOST_THRESHOLD on, malloc below and in forked
+// children.
 class HostFacade final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t size_bytes) override;
@@ -51,8 +53,8 @@ class DeviceFacade final : public native::CUDAAllocator {
 
   c10::DataPtr allocate(size_t size_bytes) override;
   c10::DeleterFnPtr raw_deleter() const override;
-  // Ordered on the current stream of the destination's device: this is how a shared block gets its own bytes when a
-  // kernel is about to write to it.
+  // Ordered on the current stream of the destination's device: this is how a shared block gets its
+  // own bytes when a kernel is about to write to it.
   void copy_data(void* destination, const void* source, std::size_t size_bytes) const override;
   bool initialized() override { return initialized_.load(); }
   void emptyCache(c10::MempoolId_t pool) override;
@@ -66,7 +68,9 @@ class DeviceFacade final : public native::CUDAAllocator {
   void init(int device_count) override;
   double getMemoryFraction(c10::DeviceIndex device) override;
   void setMemoryFraction(double fraction, c10::DeviceIndex device) override;
-  std::vector<native::StreamSegmentSize> getExpandableSegmentSizes(c10::DeviceIndex) override { return {}; }
+  std::vector<native::StreamSegmentSize> getExpandableSegmentSizes(c10::DeviceIndex) override {
+    return {};
+  }
   void enable(bool value) override;
   bool isEnabled() const override { return true; }
   void cacheInfo(c10::DeviceIndex device, size_t* largest_block) override;
@@ -74,7 +78,8 @@ class DeviceFacade final : public native::CUDAAllocator {
   using native::CUDAAllocator::recordStream;
   void recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream stream) override;
   native::SnapshotInfo snapshot(c10::MempoolId_t pool, bool include_traces) override;
-  void beginAllocateToPool(c10::DeviceIndex, c10::MempoolId_t, std::function<bool(cudaStream_t)>) override;
+  void beginAllocateToPool(c10::DeviceIndex, c10::MempoolId_t,
+                           std::function<bool(cudaStream_t)>) override;
   void endAllocateToPool(c10::DeviceIndex, c10::MempoolId_t) override;
   void releasePool(c10::DeviceIndex, c10::MempoolId_t) override;
   native::ShareableHandle shareIpcHandle(void* address) override;
@@ -87,7 +92,8 @@ class DeviceFacade final : public native::CUDAAllocator {
   void enablePeerAccess(c10::DeviceIndex device, c10::DeviceIndex peer) override;
   cudaError_t memcpyAsync(void* destination, int, const void* source, int, size_t size_bytes,
                           cudaStream_t stream, bool) override;
-  std::shared_ptr<native::AllocatorState> getCheckpointState(c10::DeviceIndex, c10::MempoolId_t) override;
+  std::shared_ptr<native::AllocatorState> getCheckpointState(c10::DeviceIndex,
+                                                             c10::MempoolId_t) override;
   native::CheckpointDelta setCheckpointPoolState(c10::DeviceIndex,
                                                  std::shared_ptr<native::AllocatorState>) override;
   std::string name() override { return "uvmalloc"; }
@@ -106,7 +112,8 @@ struct Facades {
   DeviceFacade* device = nullptr;
 
   c10::Allocator* of(c10::Device place) const {
-    return place.is_cuda() ? static_cast<c10::Allocator*>(device) : static_cast<c10::Allocator*>(host);
+    return place.is_cuda() ? static_cast<c10::Allocator*>(device)
+                           : static_cast<c10::Allocator*>(host);
   }
 };
 

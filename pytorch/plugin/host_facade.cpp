@@ -8,7 +8,9 @@
 namespace uvm::torch_plugin {
 namespace {
 
-void delete_unmanaged(void* address) { c10::free_cpu(address); }
+void delete_unmanaged(void* address) {
+  c10::free_cpu(address);
+}
 
 void delete_any(void* address) {
   CachingManagedAllocator* ours = process_allocator();
@@ -17,14 +19,17 @@ void delete_any(void* address) {
 
 // Managed host memory, where there is a device for it; nullptr: use malloc.
 CachingManagedAllocator* manager_for(size_t size_bytes) {
-  if (!host_managed() || size_bytes < process_configuration().configuration.host_threshold_bytes) return nullptr;
+  if (!host_managed() || size_bytes < process_configuration().configuration.host_threshold_bytes)
+    return nullptr;
   CachingManagedAllocator* ours = activate_process_allocator().allocator;
   return ours == nullptr || ours->in_forked_child() ? nullptr : ours;
 }
 
 }  // namespace
 
-void delete_block(void* address) { allocator().free(address); }
+void delete_block(void* address) {
+  allocator().free(address);
+}
 
 c10::DataPtr HostFacade::allocate(size_t size_bytes) {
   if (CachingManagedAllocator* ours = manager_for(size_bytes)) {
@@ -41,7 +46,9 @@ c10::DataPtr HostFacade::allocate(size_t size_bytes) {
   return {address, address, &delete_unmanaged, c10::Device(c10::kCPU)};
 }
 
-c10::DeleterFnPtr HostFacade::raw_deleter() const { return &delete_any; }
+c10::DeleterFnPtr HostFacade::raw_deleter() const {
+  return &delete_any;
+}
 
 void HostFacade::copy_data(void* destination, const void* source, std::size_t size_bytes) const {
   std::memcpy(destination, source, size_bytes);

@@ -1,5 +1,6 @@
-// What happens when the plugin is loaded, inside `import torch`: three allocators are put in torch's places. No
-// driver call is made yet, so that a program that only imports torch, or forks before it uses CUDA, is as before.
+// What happens when the plugin is loaded, inside `import torch`: three allocators are put in
+// torch's places. No driver call is made yet, so that a program that only imports torch, or forks
+// before it uses CUDA, is as before.
 #include <ATen/core/CachingHostAllocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -26,7 +27,8 @@ FrameworkFigures framework_figures() {
   figures.unmanaged_host_allocations = installed.host->unmanaged_allocations.load();
   figures.unmanaged_host_bytes = installed.host->unmanaged_bytes.load();
   if (auto* pinned = native_pinned()) {
-    figures.native_pinned_allocations = static_cast<std::uint64_t>(pinned->get_stats().num_host_alloc);
+    figures.native_pinned_allocations =
+        static_cast<std::uint64_t>(pinned->get_stats().num_host_alloc);
   }
   native::CUDAAllocator* previous = installed.device->previous();
   if (previous != nullptr && previous->initialized()) {
@@ -40,7 +42,9 @@ FrameworkFigures framework_figures() {
 
 }  // namespace
 
-const Facades& facades() { return installed; }
+const Facades& facades() {
+  return installed;
+}
 
 void install() {
   if (installed.host != nullptr) return;

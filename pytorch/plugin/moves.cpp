@@ -27,7 +27,9 @@ c10::StorageImpl& storage_of(const at::Tensor& tensor) {
   return *tensor.storage().unsafeGetStorageImpl();
 }
 
-bool is_host_or_cuda(c10::Device device) { return device.is_cpu() || device.is_cuda(); }
+bool is_host_or_cuda(c10::Device device) {
+  return device.is_cpu() || device.is_cuda();
+}
 
 bool strides_survive(const at::Tensor& self, c10::MemoryFormat format) {
   if (format == c10::MemoryFormat::Preserve) return self.is_non_overlapping_and_dense();
@@ -44,7 +46,8 @@ void make_shareable(c10::StorageImpl& storage) {
   storage.set_data_ptr_noswap(c10::DataPtr(address, context, cow::cow_deleter, device));
 }
 
-// A second storage over the same block, on another device. Both copy when first written while the other lives.
+// A second storage over the same block, on another device. Both copy when first written while the
+// other lives.
 c10::Storage shared_storage(c10::StorageImpl& storage, c10::Device device) {
   std::lock_guard lock(share_mutex);
   // A storage without an allocator (torch.load makes such) could not copy itself.
@@ -69,8 +72,8 @@ at::Tensor moved(const at::Tensor& self, c10::Device device, bool non_blocking) 
   move.wait = !non_blocking;
   allocator().move(storage._mutable_data_ptr_no_checks().get(), move);
   c10::DispatchKey key = device.is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU;
-  at::Tensor result = at::detail::make_tensor<c10::TensorImpl>(shared_storage(storage, device),
-                                                               c10::DispatchKeySet(key), self.dtype());
+  at::Tensor result = at::detail::make_tensor<c10::TensorImpl>(
+      shared_storage(storage, device), c10::DispatchKeySet(key), self.dtype());
   result.unsafeGetTensorImpl()->set_sizes_and_strides(self.sizes(), self.strides());
   return result;
 }
@@ -81,25 +84,28 @@ bool is_device_move(const at::Tensor& self, const std::optional<c10::Device>& de
 }
 
 bool between_devices(const at::Tensor& self, const std::optional<c10::Device>& device) {
-  return device && device->is_cuda() && self.is_cuda() && device->has_index() && *device != self.device();
+  return device && device->is_cuda() && self.is_cuda() && device->has_index() &&
+         *device != self.device();
 }
 
-at::Tensor to_copy(const at::Tensor& self, std::optional<c10::ScalarType> dtype, std::optional<c10::Layout> layout,
-                   std::optional<c10::Device> device, std::optional<bool> pin_memory, bool non_blocking,
+at::Tensor to_copy(const at::Tensor& self, std::optional<c10::ScalarType> dtype,
+                   std::optional<c10::Layout> layout, std::optional<c10::Device> device,
+                   std::optional<bool> pin_memory, bool non_blocking,
                    std::optional<c10::MemoryFormat> memory_format) {
   bool device_move = is_device_move(self, device);
   if (device_move && device->is_cuda()) {
     at::globalContext().lazyInitDevice(c10::kCUDA);
     if (!device->has_index()) device = c10::Device(c10::kCUDA, c10::cuda::current_device());
   }
-  CachingManagedAllocator* ours = device_move || between_devices(self, device) ? process_allocator() : nullptr;
+  CachingManagedAllocator* ours =
+      device_move || between_devices(self, device) ? process_allocator() : nullptr;
   if (ours != nullptr) {
     MoveRequest request{dtype, layout, device, pin_memory, memory_format};
     std::optional<CopyReason> reason = reason_to_copy(self, request);
     if (!reason) return moved(self, *device, non_blocking);
     ours->note_copy(*reason, self.layout() == c10::kStrided ? self.numel() * self.itemsize() : 0);
-    // Stock stages pageable memory, so its caller may write to the source as soon as the call returns. A copy from
-    // managed memory would still be reading it.
+    // Stock stages pageable memory, so its caller may write to the source as soon as the call
+    // returns. A copy from managed memory would still be reading it.
     if (self.is_cpu() && self.layout() == c10::kStrided && self.has_storage()) {
       auto block = ours->find(self.storage().data());
       if (block && block->facade == Facade::kHost) non_blocking = false;
@@ -108,7 +114,8 @@ at::Tensor to_copy(const at::Tensor& self, std::optional<c10::ScalarType> dtype,
   return at::native::_to_copy(self, dtype, layout, device, pin_memory, non_blocking, memory_format);
 }
 
-// Only blocks of the pinned facade are pinned: torch would ask the driver, for which managed memory is not.
+// Only blocks of the pinned facade are pinned: torch would ask the driver, for which managed memory
+// is not.
 bool is_pinned(const at::Tensor& self, std::optional<c10::Device> device) {
   if (CachingManagedAllocator* ours = process_allocator(); ours != nullptr && self.has_storage()) {
     if (auto block = ours->find(self.storage().data())) return block->facade == Facade::kPinned;
@@ -121,7 +128,9 @@ bool is_managed(const at::Tensor& self) {
   return ours != nullptr && self.has_storage() && ours->find(self.storage().data()).has_value();
 }
 
-std::string report() { return report_json(); }
+std::string report() {
+  return report_json();
+}
 
 void check_invariants() {
   if (CachingManagedAllocator* ours = process_allocator()) ours->check_invariants();
@@ -136,25 +145,30 @@ std::optional<CopyReason> reason_to_copy(const at::Tensor& self, const MoveReque
                   request.pin_memory.value_or(false);
   if (converts) return CopyReason::kConversion;
   if (self.is_cuda() && request.device->is_cuda()) return CopyReason::kDeviceToDevice;
-  if (configuration.move == MoveMode::kCopy || configuration.policy == Policy::kOff) return CopyReason::kMode;
+  if (configuration.move == MoveMode::kCopy || configuration.policy == Policy::kOff)
+    return CopyReason::kMode;
   if (self.layout() != c10::kStrided || !self.has_storage() || self.is_conj() || self.is_neg() ||
-      self.is_quantized() || !strides_survive(self, request.memory_format.value_or(c10::MemoryFormat::Preserve))) {
+      self.is_quantized() ||
+      !strides_survive(self, request.memory_format.value_or(c10::MemoryFormat::Preserve))) {
     return CopyReason::kLayout;
   }
   c10::StorageImpl& storage = storage_of(self);
   const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
   auto block = allocator().find(data.get());
   if (!block || !block->whole_pages) {
-    bool small = storage.nbytes() < configuration.host_threshold_bytes || (block && !block->whole_pages);
+    bool small =
+        storage.nbytes() < configuration.host_threshold_bytes || (block && !block->whole_pages);
     return small ? CopyReason::kSmallBlock : CopyReason::kForeign;
   }
   bool ours = cow::is_cow_data_ptr(data) || data.get() == data.get_context();
   if (!ours || block->base != data.get()) return CopyReason::kForeign;
-  if (self.storage_offset() != 0 || storage.nbytes() != static_cast<size_t>(self.numel()) * self.itemsize()) {
+  if (self.storage_offset() != 0 ||
+      storage.nbytes() != static_cast<size_t>(self.numel()) * self.itemsize()) {
     return CopyReason::kPartialStorage;
   }
   if (block->exported) return CopyReason::kExported;
-  if (request.device->is_cuda() && request.device->index() >= allocator().runtime().device_count()) {
+  if (request.device->is_cuda() &&
+      request.device->index() >= allocator().runtime().device_count()) {
     return CopyReason::kForeign;  // torch's own error for a device that does not exist
   }
   if (c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None) {
@@ -171,11 +185,17 @@ TORCH_LIBRARY(uvmalloc, library) {
   library.def("check_invariants() -> ()", &uvm::torch_plugin::check_invariants);
 }
 
-TORCH_LIBRARY_IMPL(uvmalloc, CPU, library) { library.impl("is_managed", &uvm::torch_plugin::is_managed); }
-TORCH_LIBRARY_IMPL(uvmalloc, CUDA, library) { library.impl("is_managed", &uvm::torch_plugin::is_managed); }
+TORCH_LIBRARY_IMPL(uvmalloc, CPU, library) {
+  library.impl("is_managed", &uvm::torch_plugin::is_managed);
+}
+TORCH_LIBRARY_IMPL(uvmalloc, CUDA, library) {
+  library.impl("is_managed", &uvm::torch_plugin::is_managed);
+}
 
 TORCH_LIBRARY_IMPL(aten, CPU, library) {
   library.impl("_to_copy", &uvm::torch_plugin::to_copy);
   library.impl("is_pinned", &uvm::torch_plugin::is_pinned);
 }
-TORCH_LIBRARY_IMPL(aten, CUDA, library) { library.impl("_to_copy", &uvm::torch_plugin::to_copy); }
+TORCH_LIBRARY_IMPL(aten, CUDA, library) {
+  library.impl("_to_copy", &uvm::torch_plugin::to_copy);
+}

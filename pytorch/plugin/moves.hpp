@@ -1,5 +1,6 @@
-// Device moves. `aten::_to_copy` is what Tensor.to, .cuda() and .cpu() come down to; where only the device changes and
-// the tensor is a whole block of ours, the result shares the block copy-on-write instead of copying it.
+// Device moves. `aten::_to_copy` is what Tensor.to, .cuda() and .cpu() come down to; where only the
+// device changes and the tensor is a whole block of ours, the result shares the block copy-on-write
+// instead of copying it.
 #pragma once
 
 #include <optional>

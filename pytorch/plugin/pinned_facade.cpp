@@ -21,19 +21,26 @@ c10::DataPtr PinnedFacade::allocate(size_t size_bytes) {
   }
 }
 
-c10::DeleterFnPtr PinnedFacade::raw_deleter() const { return &delete_block; }
+c10::DeleterFnPtr PinnedFacade::raw_deleter() const {
+  return &delete_block;
+}
 
 void PinnedFacade::copy_data(void* destination, const void* source, std::size_t size_bytes) const {
   std::memcpy(destination, source, size_bytes);
 }
 
 bool PinnedFacade::record_event(void* address, void* /*context*/, c10::Stream stream) {
-  return allocator().record_use(address, stream.device_index(), c10::cuda::CUDAStream(stream).stream());
+  return allocator().record_use(address, stream.device_index(),
+                                c10::cuda::CUDAStream(stream).stream());
 }
 
-void PinnedFacade::empty_cache() { allocator().release_cached(); }
+void PinnedFacade::empty_cache() {
+  allocator().release_cached();
+}
 
-at::HostStats PinnedFacade::get_stats() { return host_stats(allocator().statistics()); }
+at::HostStats PinnedFacade::get_stats() {
+  return host_stats(allocator().statistics());
+}
 
 void PinnedFacade::reset_accumulated_stats() {
   for (int device = 0; device < allocator().runtime().device_count(); ++device) {

@@ -11,15 +11,17 @@ namespace {
 using Object = void*;
 
 struct Python {
-  Object (*current_frame)() = nullptr;          // PyEval_GetFrame: borrowed
-  Object (*code)(Object frame) = nullptr;       // PyFrame_GetCode: new reference
-  Object (*caller)(Object frame) = nullptr;     // PyFrame_GetBack: new reference or null
+  Object (*current_frame)() = nullptr;       // PyEval_GetFrame: borrowed
+  Object (*code)(Object frame) = nullptr;    // PyFrame_GetCode: new reference
+  Object (*caller)(Object frame) = nullptr;  // PyFrame_GetBack: new reference or null
   Object (*attribute)(Object, const char*) = nullptr;
   const char* (*utf8)(Object) = nullptr;
   void (*release)(Object) = nullptr;
   void (*retain)(Object) = nullptr;
 
-  bool complete() const { return current_frame && code && caller && attribute && utf8 && release && retain; }
+  bool complete() const {
+    return current_frame && code && caller && attribute && utf8 && release && retain;
+  }
 };
 
 template <class Function>

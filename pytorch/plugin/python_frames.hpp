@@ -1,13 +1,13 @@
-// Who in Python is calling: by the stable part of Python's C interface, looked up by name, so that one plugin serves
-// every Python and processes without any.
+// Who in Python is calling: by the stable part of Python's C interface, looked up by name, so that
+// one plugin serves every Python and processes without any.
 #pragma once
 
 #include <string_view>
 
 namespace uvm::torch_plugin {
 
-// Whether one of the three innermost Python frames of this thread runs code of torch's file `name`, "serialization.py".
-// Needs the global interpreter lock; false where there is no Python.
+// Whether one of the three innermost Python frames of this thread runs code of torch's file `name`,
+// "serialization.py". Needs the global interpreter lock; false where there is no Python.
 bool called_from_torch_file(std::string_view name);
 
 }  // namespace uvm::torch_plugin

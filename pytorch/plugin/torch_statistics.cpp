@@ -14,7 +14,8 @@ void add(Stat* stat, const Gauge& gauge) {
 
 }  // namespace
 
-c10::CachingDeviceAllocator::DeviceStats device_stats(const Statistics& statistics, c10::DeviceIndex device) {
+c10::CachingDeviceAllocator::DeviceStats device_stats(const Statistics& statistics,
+                                                      c10::DeviceIndex device) {
   using c10::CachingAllocator::StatType;
   c10::CachingDeviceAllocator::DeviceStats out;
   const auto& classes = statistics.classes[static_cast<std::size_t>(Facade::kDevice)].at(

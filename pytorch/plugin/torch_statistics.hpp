@@ -8,8 +8,10 @@
 
 namespace uvm::torch_plugin {
 
-// The device facade's figures of one device. "Segments" are the runs of 2 MiB pages that hold its blocks.
-c10::CachingDeviceAllocator::DeviceStats device_stats(const Statistics& statistics, c10::DeviceIndex device);
+// The device facade's figures of one device. "Segments" are the runs of 2 MiB pages that hold its
+// blocks.
+c10::CachingDeviceAllocator::DeviceStats device_stats(const Statistics& statistics,
+                                                      c10::DeviceIndex device);
 
 // The pinned facade's figures, over all devices.
 at::HostStats host_stats(const Statistics& statistics);

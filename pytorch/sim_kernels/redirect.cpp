@@ -15,8 +15,9 @@
 namespace uvm::sim_kernels {
 namespace {
 
-// What a CPU kernel takes from the CPU allocator while it stands for a device's kernel is that kernel's registers and
-// scratch memory: under uvmalloc it comes from malloc and is no host memory of the program.
+// What a CPU kernel takes from the CPU allocator while it stands for a device's kernel is that
+// kernel's registers and scratch memory: under uvmalloc it comes from malloc and is no host memory
+// of the program.
 class ScratchScope {
  public:
   ScratchScope() : before_(set_host_managed()(0)) {}

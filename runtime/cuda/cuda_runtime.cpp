@@ -38,9 +38,15 @@ RuntimeError translate(CUresult result) {
   }
 }
 
-CUdeviceptr device_pointer(const void* address) { return reinterpret_cast<CUdeviceptr>(address); }
-CUstream stream_of(StreamHandle stream) { return static_cast<CUstream>(stream); }
-CUevent event_of(EventHandle event) { return static_cast<CUevent>(event); }
+CUdeviceptr device_pointer(const void* address) {
+  return reinterpret_cast<CUdeviceptr>(address);
+}
+CUstream stream_of(StreamHandle stream) {
+  return static_cast<CUstream>(stream);
+}
+CUevent event_of(EventHandle event) {
+  return static_cast<CUevent>(event);
+}
 
 CUmemLocation location_of(Place place) {
   CUmemLocation location{};
@@ -49,7 +55,9 @@ CUmemLocation location_of(Place place) {
   return location;
 }
 
-CUdevice device_number_of(Place place) { return place.is_device() ? place.index : CU_DEVICE_CPU; }
+CUdevice device_number_of(Place place) {
+  return place.is_device() ? place.index : CU_DEVICE_CPU;
+}
 
 class CudaRuntime final : public DeviceRuntime {
  public:
@@ -62,11 +70,13 @@ class CudaRuntime final : public DeviceRuntime {
   RuntimeStatus describe(int device, DeviceDescription* out) const override {
     if (!valid(device)) return bad_device("cuDeviceGet");
     char text[256] = {};
-    if (CUresult result = api_->device_get_name(text, sizeof text, device); result != CUDA_SUCCESS) {
+    if (CUresult result = api_->device_get_name(text, sizeof text, device);
+        result != CUDA_SUCCESS) {
       return status(result, "cuDeviceGetName");
     }
     out->name = text;
-    if (CUresult result = api_->device_total_mem(&out->total_bytes, device); result != CUDA_SUCCESS) {
+    if (CUresult result = api_->device_total_mem(&out->total_bytes, device);
+        result != CUDA_SUCCESS) {
       return status(result, "cuDeviceTotalMem");
     }
     DeviceCapabilities& can = out->capabilities;
@@ -86,9 +96,8 @@ class CudaRuntime final : public DeviceRuntime {
   }
 
   RuntimeStatus memory_figures(int device, MemoryFigures* out) const override {
-    return in_context(device, "cuMemGetInfo", [&] {
-      return api_->mem_get_info(&out->free_bytes, &out->total_bytes);
-    });
+    return in_context(device, "cuMemGetInfo",
+                      [&] { return api_->mem_get_info(&out->free_bytes, &out->total_bytes); });
   }
 
   RuntimeStatus pointer_attributes(const void* address, PointerAttributes* out) const override {
@@ -98,8 +107,7 @@ class CudaRuntime final : public DeviceRuntime {
     int device = -1;
     CUdeviceptr pointer = device_pointer(address);
     // Memory the driver does not know is no error here: its kind is unknown.
-    CUresult result =
-        api_->pointer_get_attribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, pointer);
+    CUresult result = api_->pointer_get_attribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, pointer);
     if (result == CUDA_ERROR_INVALID_VALUE) return {};
     if (result != CUDA_SUCCESS) return status(result, "cuPointerGetAttribute");
     api_->pointer_get_attribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, pointer);
@@ -185,7 +193,8 @@ class CudaRuntime final : public DeviceRuntime {
                       [&] { return api_->stream_synchronize(stream_of(stream)); });
   }
 
-  RuntimeStatus stream_wait_event(int device, StreamHandle stream, EventHandle event) const override {
+  RuntimeStatus stream_wait_event(int device, StreamHandle stream,
+                                  EventHandle event) const override {
     return in_context(device, "cuStreamWaitEvent", [&] {
       return api_->stream_wait_event(stream_of(stream), event_of(event), 0);
     });

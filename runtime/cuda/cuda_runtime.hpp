@@ -1,5 +1,5 @@
-// DeviceRuntime over the CUDA driver API. Primary contexts only, retained on first use of a device and never
-// released: they are the ones that the CUDA runtime library and frameworks use.
+// DeviceRuntime over the CUDA driver API. Primary contexts only, retained on first use of a device
+// and never released: they are the ones that the CUDA runtime library and frameworks use.
 #pragma once
 
 #include <memory>

@@ -67,8 +67,7 @@ std::string bind_all(void* library, DriverApi* api) {
   bind.required(api->event_synchronize, "cuEventSynchronize");
   bind.optional(api->advise_by_location, "cuMemAdvise_v2");
   bind.optional(api->advise_by_device, "cuMemAdvise");
-  bind.optional(api->prefetch_by_location,
-                "cuMemPrefetchAsync_v2");
+  bind.optional(api->prefetch_by_location, "cuMemPrefetchAsync_v2");
   bind.optional(api->prefetch_by_device, "cuMemPrefetchAsync");
   bind.optional(api->discard_batch, "cuMemDiscardBatchAsync");
   bind.require_one_of(api->advise_by_location || api->advise_by_device, "cuMemAdvise");

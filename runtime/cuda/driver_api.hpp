@@ -1,6 +1,6 @@
-// The entry points of the CUDA driver that uvmalloc uses, bound by name at run time from libcuda.so.1: one binary
-// serves CUDA 12 and 13, programs with a static or shared runtime library, and machines without CUDA. Each one has a
-// twin of the same meaning in HIP.
+// The entry points of the CUDA driver that uvmalloc uses, bound by name at run time from
+// libcuda.so.1: one binary serves CUDA 12 and 13, programs with a static or shared runtime library,
+// and machines without CUDA. Each one has a twin of the same meaning in HIP.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,8 @@
 
 namespace uvm::cuda {
 
-// Two generations of the same call: with a location structure (driver 12.2 and later) or a device number.
+// Two generations of the same call: with a location structure (driver 12.2 and later) or a device
+// number.
 using AdviseByLocation = CUresult (*)(CUdeviceptr, size_t, CUmem_advise, CUmemLocation);
 using AdviseByDevice = CUresult (*)(CUdeviceptr, size_t, CUmem_advise, CUdevice);
 using PrefetchByLocation = CUresult (*)(CUdeviceptr, size_t, CUmemLocation, unsigned, CUstream);
@@ -57,8 +58,9 @@ struct DriverApi {
   DiscardBatch discard_batch = nullptr;
 };
 
-// Loads libcuda.so.1, binds and calls cuInit. nullptr, and one line in `*reason`, where the library, a required entry
-// point or a device is missing. The library stays loaded for the life of the process.
+// Loads libcuda.so.1, binds and calls cuInit. nullptr, and one line in `*reason`, where the
+// library, a required entry point or a device is missing. The library stays loaded for the life of
+// the process.
 std::unique_ptr<const DriverApi> bind_driver(std::string* reason);
 
 }  // namespace uvm::cuda

@@ -1,9 +1,10 @@
 """Writes the C++ source that completes a stand-in library.
 
-Every exported name of the library that is modelled is either implemented in C++ (declared by CU_API, RT_API or
-RT_API_AS(type) at the start of a line) or generated here: such an entry point counts itself by name and answers "not
-supported". The source also holds a table of all names, their addresses and which of them are generated, so that a
-lookup by name need not depend on what else the process has loaded.
+Every exported name of the library that is modelled is either implemented in C++ (declared by
+CU_API, RT_API or RT_API_AS(type) at the start of a line) or generated here: such an entry point
+counts itself by name and answers "not supported". The source also holds a table of all names, their
+addresses and which of them are generated, so that a lookup by name need not depend on what else the
+process has loaded.
 """
 
 from __future__ import annotations
@@ -28,8 +29,12 @@ def implemented_names(sources: list[Path]) -> list[str]:
 def check(implemented: list[str], exported: list[str]) -> list[str]:
     """Complaints, if any."""
     known = set(exported)
-    complaints = [f"{name} is implemented but not in the list" for name in implemented if name not in known]
-    complaints += [f"{name} is implemented twice" for name in set(implemented) if implemented.count(name) > 1]
+    complaints = [
+        f"{name} is implemented but not in the list" for name in implemented if name not in known
+    ]
+    complaints += [
+        f"{name} is implemented twice" for name in set(implemented) if implemented.count(name) > 1
+    ]
     return complaints
 
 
@@ -51,15 +56,22 @@ def render(prefix: str, implemented: list[str], exported: list[str]) -> str:
     lines += [f"STUB({name})" for name in generated]
     lines += [f"extern void {name}(void);" for name in exported if name in real]
     lines += [
-        "typedef struct { const char* name; void (*address)(void); int implemented; } uvmsim_entry_point;",
+        "typedef struct { const char* name; void (*address)(void); int implemented; } "
+        "uvmsim_entry_point;",
         f"extern const uvmsim_entry_point uvmsim_{prefix}_entry_points[];",
         f"extern const unsigned long uvmsim_{prefix}_entry_point_count;",
         f"const uvmsim_entry_point uvmsim_{prefix}_entry_points[] = {{",
     ]
     lines += [
-        f'  {{"{name}", (void (*)(void))&{name}, {int(name in real)}}},' for name in sorted(exported)
+        f'  {{"{name}", (void (*)(void))&{name}, {int(name in real)}}},'
+        for name in sorted(exported)
     ]
-    lines += ["};", f"const unsigned long uvmsim_{prefix}_entry_point_count = {len(exported)};", "}", ""]
+    lines += [
+        "};",
+        f"const unsigned long uvmsim_{prefix}_entry_point_count = {len(exported)};",
+        "}",
+        "",
+    ]
     return "\n".join(lines)
 
 

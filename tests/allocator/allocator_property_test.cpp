@@ -1,5 +1,5 @@
-// Random programs against a simple model: live blocks never overlap and keep their bytes, freed memory is not handed
-// out before its streams are through, figures equal the model's.
+// Random programs against a simple model: live blocks never overlap and keep their bytes, freed
+// memory is not handed out before its streams are through, figures equal the model's.
 #include <cmath>
 #include <map>
 #include <random>
@@ -13,7 +13,8 @@ namespace {
 using testing::kMiB;
 using testing::stream;
 
-class AllocatorPropertyTest : public testing::AllocatorTest, public ::testing::WithParamInterface<unsigned> {
+class AllocatorPropertyTest : public testing::AllocatorTest,
+                              public ::testing::WithParamInterface<unsigned> {
  protected:
   struct Live {
     std::size_t size_bytes;
@@ -42,7 +43,8 @@ class AllocatorPropertyTest : public testing::AllocatorTest, public ::testing::W
   }
 
   void allocate_one() {
-    Live live{random_size(), static_cast<unsigned char>(random()), static_cast<Facade>(random() % 3)};
+    Live live{random_size(), static_cast<unsigned char>(random()),
+              static_cast<Facade>(random() % 3)};
     char* block = nullptr;
     try {
       block = static_cast<char*>(
@@ -51,7 +53,8 @@ class AllocatorPropertyTest : public testing::AllocatorTest, public ::testing::W
       return;  // the budget is meant to be hit
     }
     auto next = model.lower_bound(block);
-    ASSERT_TRUE(next == model.end() || block + live.size_bytes <= next->first) << "overlaps the next block";
+    ASSERT_TRUE(next == model.end() || block + live.size_bytes <= next->first)
+        << "overlaps the next block";
     if (next != model.begin()) {
       --next;
       ASSERT_LE(next->first + next->second.size_bytes, block) << "overlaps the block before";
@@ -66,7 +69,9 @@ class AllocatorPropertyTest : public testing::AllocatorTest, public ::testing::W
 
 TEST_P(AllocatorPropertyTest, LiveBlocksAreDisjointAndKeepTheirBytes) {
   for (int step = 0; step < 1500; ++step) {
-    auto pick = [&] { return std::next(model.begin(), static_cast<std::ptrdiff_t>(random() % model.size())); };
+    auto pick = [&] {
+      return std::next(model.begin(), static_cast<std::ptrdiff_t>(random() % model.size()));
+    };
     switch (model.empty() ? 0 : random() % 8) {
       case 0:
       case 1:

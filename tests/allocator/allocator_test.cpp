@@ -180,9 +180,9 @@ TEST_F(AllocatorTest, AMoveKeepsTheAddressAddsARecordAndPrefetchesOnTheLane) {
   to_device(block, stream(1));
   EXPECT_EQ(block[0], 42);
   EXPECT_EQ(machine->hints,
-            (std::vector<Hint>{
-                {HintKind::kAdvise, Advice::kSetPreferredLocation, Place::device(0), block, 4 * kMiB},
-                {HintKind::kPrefetch, {}, Place::device(0), block, 4 * kMiB}}));
+            (std::vector<Hint>{{HintKind::kAdvise, Advice::kSetPreferredLocation, Place::device(0),
+                                block, 4 * kMiB},
+                               {HintKind::kPrefetch, {}, Place::device(0), block, 4 * kMiB}}));
   EXPECT_EQ(machine->waits, (std::vector<std::string>{"stream 1 waits for stream lane"}));
   auto found = allocator->find(block + 12345);
   ASSERT_TRUE(found);
@@ -197,8 +197,9 @@ TEST_F(AllocatorTest, AMoveToTheHostWaitsForTheProducerAndAllRecordedStreams) {
   allocator->record_use(block, 0, stream(2));
   machine->waits.clear();
   to_host(block, stream(3));
-  EXPECT_EQ(machine->waits, (std::vector<std::string>{"host waits for stream 3", "host waits for stream 2",
-                                                      "host waits for stream 1"}));
+  EXPECT_EQ(machine->waits,
+            (std::vector<std::string>{"host waits for stream 3", "host waits for stream 2",
+                                      "host waits for stream 1"}));
 }
 
 TEST_F(AllocatorTest, ANonBlockingMoveToTheHostWaitsOnTheLaneOnly) {
@@ -236,7 +237,8 @@ TEST_F(AllocatorTest, AFreshInputPerStepUsesTwoBlocksForEver) {
     allocator->free(input);
   }
   EXPECT_LE(allocator->statistics().touched_bytes.current, 8 * kMiB);
-  EXPECT_LE(count_hints(HintKind::kAdvise), 2u + 3u * 2u) << "going back and forth is advised for both sides once";
+  EXPECT_LE(count_hints(HintKind::kAdvise), 2u + 3u * 2u)
+      << "going back and forth is advised for both sides once";
 }
 
 TEST_F(AllocatorTest, SteadyStepsMakeNoDriverCallsButThePrefetchOfTheMove) {
@@ -340,8 +342,9 @@ TEST_F(AllocatorTest, StatisticsCountBlocksBytesAndPeaks) {
 TEST(AllocatorStart, ADeviceWithoutConcurrentManagedAccessIsRefused) {
   auto machine = std::make_shared<testing::FakeMachine>();
   machine->capabilities.concurrent_managed_access = false;
-  EXPECT_THROW(CachingManagedAllocator(std::make_unique<testing::FakeRuntime>(machine), Configuration{}),
-               std::runtime_error);
+  EXPECT_THROW(
+      CachingManagedAllocator(std::make_unique<testing::FakeRuntime>(machine), Configuration{}),
+      std::runtime_error);
 }
 
 }  // namespace

@@ -67,11 +67,12 @@ TEST(Configuration, AMalformedValueNamesVariableValueAndWhatIsAccepted) {
     const char* name;
     const char* value;
   };
-  for (const Case& each : {Case{"PYTORCH_ENABLE_UNIFIED_MEMORY", "maybe"}, Case{"UVMALLOC_POLICY", "magic"},
-                           Case{"UVMALLOC_BUDGET", "lots"}, Case{"UVMALLOC_BUDGET", "-1"},
-                           Case{"UVMALLOC_BUDGET", "0"}, Case{"UVMALLOC_SPAN_SIZE", "4K"},
-                           Case{"UVMALLOC_LOG", "loud"}, Case{"UVMALLOC_MOVE", "steal"},
-                           Case{"UVMALLOC_HOST_THRESHOLD", "1 pound"}, Case{"UVMALLOC_REPORT", "printer"}}) {
+  for (const Case& each :
+       {Case{"PYTORCH_ENABLE_UNIFIED_MEMORY", "maybe"}, Case{"UVMALLOC_POLICY", "magic"},
+        Case{"UVMALLOC_BUDGET", "lots"}, Case{"UVMALLOC_BUDGET", "-1"},
+        Case{"UVMALLOC_BUDGET", "0"}, Case{"UVMALLOC_SPAN_SIZE", "4K"},
+        Case{"UVMALLOC_LOG", "loud"}, Case{"UVMALLOC_MOVE", "steal"},
+        Case{"UVMALLOC_HOST_THRESHOLD", "1 pound"}, Case{"UVMALLOC_REPORT", "printer"}}) {
     ParsedConfiguration parsed = parse({{each.name, each.value}});
     ASSERT_EQ(parsed.errors.size(), 1u) << each.name;
     const std::string& error = parsed.errors[0];
@@ -97,7 +98,8 @@ TEST(Configuration, Sizes) {
   EXPECT_EQ(parse_size("2mb"), 2u << 20);
   EXPECT_EQ(parse_size("1.5 GiB"), std::size_t{3} << 29);
   EXPECT_EQ(parse_size("1T"), std::size_t{1} << 40);
-  for (const char* bad : {"", "G", "1X", "1GiBs", "-5", "1iB", "0x10", "nan", "inf", "9999999T", "1 2"}) {
+  for (const char* bad :
+       {"", "G", "1X", "1GiBs", "-5", "1iB", "0x10", "nan", "inf", "9999999T", "1 2"}) {
     EXPECT_EQ(parse_size(bad), std::nullopt) << bad;
   }
   EXPECT_EQ(format_size(512), "512 B");
@@ -109,8 +111,9 @@ TEST(Configuration, TheDocumentListsEverySettingWithItsDefault) {
   std::stringstream text;
   text << file.rdbuf();
   for (const SettingDescription& setting : known_settings()) {
-    std::string row = "| `" + std::string(setting.name) + "` | " +
-                      (setting.default_text.empty() ? "" : "`" + std::string(setting.default_text) + "`");
+    std::string row =
+        "| `" + std::string(setting.name) + "` | " +
+        (setting.default_text.empty() ? "" : "`" + std::string(setting.default_text) + "`");
     EXPECT_NE(text.str().find(row), std::string::npos) << row;
   }
 }

@@ -1,5 +1,5 @@
-// What a forked child finds. The fake machine's memory would be inherited; the real one's is not, so each test unmaps
-// it in the child before the allocator's handler runs.
+// What a forked child finds. The fake machine's memory would be inherited; the real one's is not,
+// so each test unmaps it in the child before the allocator's handler runs.
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -10,7 +10,8 @@ namespace {
 
 class MachineMemoryTest : public ::testing::Test {
  protected:
-  MachineMemoryTest() : root_(std::filesystem::temp_directory_path() / ("uvm_memory_" + std::to_string(getpid()))) {
+  MachineMemoryTest()
+      : root_(std::filesystem::temp_directory_path() / ("uvm_memory_" + std::to_string(getpid()))) {
     write("proc/meminfo", "MemTotal: 1000000 kB\nMemAvailable: 500000 kB\n");
   }
   ~MachineMemoryTest() override { std::filesystem::remove_all(root_); }
@@ -24,7 +25,9 @@ class MachineMemoryTest : public ::testing::Test {
   std::filesystem::path root_;
 };
 
-TEST_F(MachineMemoryTest, WithoutAControlGroupItIsMemAvailable) { EXPECT_EQ(available(), 500000u << 10); }
+TEST_F(MachineMemoryTest, WithoutAControlGroupItIsMemAvailable) {
+  EXPECT_EQ(available(), 500000u << 10);
+}
 
 TEST_F(MachineMemoryTest, TheTightestGroupAboveCaps) {
   write("proc/self/cgroup", "0::/outer/inner\n");
@@ -49,7 +52,9 @@ TEST_F(MachineMemoryTest, AnUnlimitedVersion1GroupCapsNothing) {
   EXPECT_EQ(available(), 500000u << 10);
 }
 
-TEST(MachineMemory, ThisMachineHasSome) { EXPECT_GT(available_host_bytes(), 0u); }
+TEST(MachineMemory, ThisMachineHasSome) {
+  EXPECT_GT(available_host_bytes(), 0u);
+}
 
 }  // namespace
 }  // namespace uvm

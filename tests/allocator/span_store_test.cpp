@@ -5,7 +5,8 @@
 namespace uvm {
 namespace {
 
-std::unique_ptr<Span> span(std::uintptr_t page, std::size_t pages, Facade facade = Facade::kDevice) {
+std::unique_ptr<Span> span(std::uintptr_t page, std::size_t pages,
+                           Facade facade = Facade::kDevice) {
   auto made = std::make_unique<Span>();
   made->base = reinterpret_cast<char*>(page * kPageBytes);
   made->raw = made->base;

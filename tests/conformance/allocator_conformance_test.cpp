@@ -84,7 +84,8 @@ TEST_P(AllocatorConformance, BeyondTheBudgetItThrowsAndRecovers) {
 
 TEST_P(AllocatorConformance, EverythingGoesBackToTheMachine) {
   std::vector<char*> blocks;
-  for (std::size_t size_bytes : {4 * kMiB, std::size_t{700}, 33 * kMiB}) blocks.push_back(allocate(size_bytes));
+  for (std::size_t size_bytes : {4 * kMiB, std::size_t{700}, 33 * kMiB})
+    blocks.push_back(allocate(size_bytes));
   for (char* block : blocks) allocator.free(block);
   allocator.release_cached();
   EXPECT_EQ(allocator.statistics().span_bytes.current, 0u);
@@ -92,13 +93,14 @@ TEST_P(AllocatorConformance, EverythingGoesBackToTheMachine) {
   EXPECT_EQ(calls["allocate_managed"], calls["free_managed"]);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, AllocatorConformance,
-    ::testing::Combine(::testing::ValuesIn(testing::kRuntimes),
-                       ::testing::Values(Facade::kHost, Facade::kPinned, Facade::kDevice)),
-    [](const auto& test) {
-      return std::string(std::get<0>(test.param)) + "_" + to_string(std::get<1>(test.param));
-    });
+INSTANTIATE_TEST_SUITE_P(All, AllocatorConformance,
+                         ::testing::Combine(::testing::ValuesIn(testing::kRuntimes),
+                                            ::testing::Values(Facade::kHost, Facade::kPinned,
+                                                              Facade::kDevice)),
+                         [](const auto& test) {
+                           return std::string(std::get<0>(test.param)) + "_" +
+                                  to_string(std::get<1>(test.param));
+                         });
 
 }  // namespace
 }  // namespace uvm

@@ -44,11 +44,13 @@ TEST_P(RuntimeConformance, HintsKeepTheBytes) {
   std::memset(memory, 9, 4 * kMiB);
   StreamHandle stream = nullptr;
   ASSERT_TRUE(runtime->create_stream(0, &stream).ok());
-  EXPECT_TRUE(runtime->advise(0, memory, 4 * kMiB, Advice::kSetPreferredLocation, Place::device(0)).ok());
+  EXPECT_TRUE(
+      runtime->advise(0, memory, 4 * kMiB, Advice::kSetPreferredLocation, Place::device(0)).ok());
   EXPECT_TRUE(runtime->prefetch(0, memory, 4 * kMiB, Place::device(0), stream).ok());
   EXPECT_TRUE(runtime->prefetch(0, memory, 4 * kMiB, Place::host(), stream).ok());
   EXPECT_TRUE(runtime->advise(0, memory, 4 * kMiB, Advice::kSetAccessedBy, Place::device(0)).ok());
-  EXPECT_TRUE(runtime->advise(0, memory, 4 * kMiB, Advice::kUnsetPreferredLocation, Place::host()).ok());
+  EXPECT_TRUE(
+      runtime->advise(0, memory, 4 * kMiB, Advice::kUnsetPreferredLocation, Place::host()).ok());
   EXPECT_TRUE(runtime->synchronize_stream(0, stream).ok());
   EXPECT_EQ(memory[0], 9);
   EXPECT_EQ(memory[4 * kMiB - 1], 9);

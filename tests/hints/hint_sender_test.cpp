@@ -24,7 +24,8 @@ struct HintSenderTest : ::testing::Test {
 TEST_F(HintSenderTest, TheLaneWaitsForTheProducerAndTheConsumerForTheLane) {
   sender.send({advise, prefetch}, 0, {0, stream(1)}, {0, stream(2)});
   EXPECT_EQ(machine->hints, (std::vector<Hint>{advise, prefetch}));
-  EXPECT_EQ(machine->waits, (std::vector<std::string>{"stream lane waits for stream 1", "stream 2 waits for stream lane"}));
+  EXPECT_EQ(machine->waits, (std::vector<std::string>{"stream lane waits for stream 1",
+                                                      "stream 2 waits for stream lane"}));
 }
 
 TEST_F(HintSenderTest, AdviceAloneMakesNobodyWait) {
@@ -43,7 +44,8 @@ TEST_F(HintSenderTest, AFailedHintIsCountedAndNobodyWaitsForIt) {
 }
 
 TEST_F(HintSenderTest, EventsAreUsedAgain) {
-  for (int round = 0; round < 10; ++round) sender.send({prefetch}, 0, {0, stream(1)}, {0, stream(2)});
+  for (int round = 0; round < 10; ++round)
+    sender.send({prefetch}, 0, {0, stream(1)}, {0, stream(2)});
   EXPECT_LE(machine->events, 2);
 }
 

@@ -11,7 +11,8 @@ class PlacementPlannerTest : public ::testing::Test {
  protected:
   PlacementPlannerTest() { ledger_.add_span(base_, kSpanPages * kPageBytes); }
 
-  PlacementPlanner planner(Policy policy = Policy::kAuto, std::size_t soft_bytes = kSpanPages * kPageBytes,
+  PlacementPlanner planner(Policy policy = Policy::kAuto,
+                           std::size_t soft_bytes = kSpanPages * kPageBytes,
                            bool coherent = false) {
     return {policy, {{soft_bytes, coherent}}, ledger_, counters_};
   }
@@ -32,7 +33,8 @@ class PlacementPlannerTest : public ::testing::Test {
 
 TEST_F(PlacementPlannerTest, ADeviceSpanPrefersItsDevice) {
   SegmentPlacement placement;
-  HintPlan plan = planner().plan_span(base_, kSpanPages * kPageBytes, Facade::kDevice, 0, &placement);
+  HintPlan plan =
+      planner().plan_span(base_, kSpanPages * kPageBytes, Facade::kDevice, 0, &placement);
   EXPECT_EQ(plan, (HintPlan{advise(Advice::kSetPreferredLocation, Place::device(0), kSpanPages)}));
 }
 
@@ -49,7 +51,8 @@ TEST_F(PlacementPlannerTest, AMoveAdvisesOnceAndPrefetchesOnce) {
   auto plan_for = planner();
   SegmentPlacement placement{Place::host(), Place::device(0), 0};
   EXPECT_EQ(plan_for.plan_move(base_, 4 * kPageBytes, &placement, Place::device(0)),
-            (HintPlan{advise(Advice::kSetPreferredLocation, Place::device(0), 4), prefetch(Place::device(0), 4)}));
+            (HintPlan{advise(Advice::kSetPreferredLocation, Place::device(0), 4),
+                      prefetch(Place::device(0), 4)}));
   EXPECT_EQ(plan_for.plan_move(base_, 4 * kPageBytes, &placement, Place::device(0)), HintPlan{})
       << "a repeat sends nothing";
   EXPECT_EQ(skipped(HintKind::kAdvise, SkipReason::kAlreadyThere), 1u);
@@ -87,14 +90,16 @@ TEST_F(PlacementPlannerTest, PrefetchesStopWhenTheSoftBudgetIsBelievedFull) {
   auto plan_for = planner(Policy::kAuto, 4 * kPageBytes);
   EXPECT_EQ(plan_for.plan_use(base_, 3 * kPageBytes, Place::device(0)).size(), 1u);
   EXPECT_EQ(plan_for.credit_bytes(0), kPageBytes);
-  EXPECT_EQ(plan_for.plan_use(base_ + 3 * kPageBytes, 2 * kPageBytes, Place::device(0)), HintPlan{});
+  EXPECT_EQ(plan_for.plan_use(base_ + 3 * kPageBytes, 2 * kPageBytes, Place::device(0)),
+            HintPlan{});
   EXPECT_EQ(skipped(HintKind::kPrefetch, SkipReason::kNoCredit), 1u);
   ledger_.set(base_, kPageBytes, Place::host());  // something left the device: its credit is back
   EXPECT_EQ(plan_for.plan_use(base_ + 3 * kPageBytes, 2 * kPageBytes, Place::device(0)).size(), 1u);
 }
 
 TEST_F(PlacementPlannerTest, CoherentMachinesAndOtherPoliciesGetNoHints) {
-  for (auto& plan_for : {planner(Policy::kAuto, 1u << 30, true), planner(Policy::kDriver), planner(Policy::kOff)}) {
+  for (auto& plan_for :
+       {planner(Policy::kAuto, 1u << 30, true), planner(Policy::kDriver), planner(Policy::kOff)}) {
     PlacementPlanner copy = plan_for;
     SegmentPlacement placement;
     EXPECT_EQ(copy.plan_span(base_, kPageBytes, Facade::kHost, 0, &placement), HintPlan{});

@@ -7,7 +7,9 @@
 namespace uvm {
 namespace {
 
-const void* at(std::uintptr_t address) { return reinterpret_cast<const void*>(address); }
+const void* at(std::uintptr_t address) {
+  return reinterpret_cast<const void*>(address);
+}
 
 TEST(PageMap, UnknownAddressesAreNotOurs) {
   PageMap<int> map;

@@ -7,7 +7,9 @@
 namespace uvm {
 namespace {
 
-const void* page(std::size_t number) { return reinterpret_cast<const void*>(number * kPageBytes); }
+const void* page(std::size_t number) {
+  return reinterpret_cast<const void*>(number * kPageBytes);
+}
 const void* inside(std::size_t number, std::size_t offset) {
   return reinterpret_cast<const void*>(number * kPageBytes + offset);
 }
@@ -55,7 +57,8 @@ TEST(ResidencyLedger, TotalsEqualTheSumOfPagesAfterRandomMoves) {
     ledger.set(page(1000 + first), count * kPageBytes, place);
     std::fill_n(model.begin() + static_cast<std::ptrdiff_t>(first), count, place);
     for (Place each : {Place::host(), Place::device(0), Place::device(1)}) {
-      auto expected = static_cast<std::size_t>(std::count(model.begin(), model.end(), each)) * kPageBytes;
+      auto expected =
+          static_cast<std::size_t>(std::count(model.begin(), model.end(), each)) * kPageBytes;
       ASSERT_EQ(ledger.bytes_at(each), expected);
       ASSERT_EQ(ledger.bytes_at(page(1000), kPages * kPageBytes, each), expected);
     }

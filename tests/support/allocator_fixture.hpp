@@ -26,7 +26,8 @@ class AllocatorTest : public ::testing::Test {
   void start(const Configuration& configuration = small_configuration(), int devices = 1) {
     allocator.reset();
     machine = std::make_shared<FakeMachine>(devices);
-    allocator = std::make_unique<CachingManagedAllocator>(std::make_unique<FakeRuntime>(machine), configuration);
+    allocator = std::make_unique<CachingManagedAllocator>(std::make_unique<FakeRuntime>(machine),
+                                                          configuration);
   }
   void SetUp() override { start(); }
   void TearDown() override {
@@ -51,8 +52,9 @@ class AllocatorTest : public ::testing::Test {
     ASSERT_NE(allocator->move(address, {Place::host(), 0, on, wait}), nullptr);
   }
   std::size_t count_hints(HintKind kind) const {
-    return static_cast<std::size_t>(std::count_if(machine->hints.begin(), machine->hints.end(),
-                                                  [&](const Hint& hint) { return hint.kind == kind; }));
+    return static_cast<std::size_t>(
+        std::count_if(machine->hints.begin(), machine->hints.end(),
+                      [&](const Hint& hint) { return hint.kind == kind; }));
   }
 
   std::shared_ptr<FakeMachine> machine;

@@ -1,6 +1,6 @@
-// A device that does what a test tells it: memory is ordinary memory, a stream's work is over when the test says so,
-// any call can be made to fail. It records the hints it gets. For tests of what uvmalloc asks of a machine; what
-// a machine makes of it is the simulator's matter.
+// A device that does what a test tells it: memory is ordinary memory, a stream's work is over when
+// the test says so, any call can be made to fail. It records the hints it gets. For tests of what
+// uvmalloc asks of a machine; what a machine makes of it is the simulator's matter.
 #pragma once
 
 #include <sys/mman.h>
@@ -32,15 +32,16 @@ class FakeMachine {
                                   .discard = true,
                                   .compute_major = 9};
   std::size_t total_bytes = std::size_t{8} << 30;
-  std::size_t allocatable_bytes = std::size_t{64} << 30;  // what managed allocations may take together
+  std::size_t allocatable_bytes = std::size_t{64}
+                                  << 30;  // what managed allocations may take together
   std::map<void*, std::size_t> allocations;
   std::size_t allocated_bytes = 0;
   std::vector<Hint> hints;
-  std::set<StreamHandle> busy;           // streams whose work never ends by itself
-  std::map<std::string, int> failures;   // call -> how often it still fails
-  std::vector<std::string> waits;        // streams that were made to wait, and who waited on the host
-  int events = 0;                        // alive
-  bool unaligned = false;                // allocations end up 4 KiB beyond a 2 MiB boundary
+  std::set<StreamHandle> busy;          // streams whose work never ends by itself
+  std::map<std::string, int> failures;  // call -> how often it still fails
+  std::vector<std::string> waits;  // streams that were made to wait, and who waited on the host
+  int events = 0;                  // alive
+  bool unaligned = false;          // allocations end up 4 KiB beyond a 2 MiB boundary
 
   std::mutex mutex;
 
@@ -51,7 +52,9 @@ class FakeMachine {
   }
 };
 
-inline StreamHandle stream(std::uintptr_t number) { return reinterpret_cast<StreamHandle>(number << 8); }
+inline StreamHandle stream(std::uintptr_t number) {
+  return reinterpret_cast<StreamHandle>(number << 8);
+}
 
 class FakeRuntime final : public DeviceRuntime {
  public:
@@ -118,7 +121,8 @@ class FakeRuntime final : public DeviceRuntime {
     return {};
   }
   RuntimeStatus discard(int, void*, std::size_t, StreamHandle) const override { return {}; }
-  RuntimeStatus copy(int, void* to, const void* from, std::size_t size_bytes, StreamHandle) const override {
+  RuntimeStatus copy(int, void* to, const void* from, std::size_t size_bytes,
+                     StreamHandle) const override {
     std::copy_n(static_cast<const char*>(from), size_bytes, static_cast<char*>(to));
     return {};
   }
