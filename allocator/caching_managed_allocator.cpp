@@ -441,11 +441,17 @@ Pool* CachingManagedAllocator::pool_for(const Block& block) {
   return &pools_.pool({Facade::kHost, home->key.device, nullptr, SizeClass::kLarge});
 }
 
+// Every stream that may have work on the block.
+std::vector<DeviceStream> CachingManagedAllocator::users_of(const Block& block) {
+  std::vector<DeviceStream> users = block.uses;
+  if (block.facade == Facade::kDevice) users.push_back({block.device, block.stream});
+  return users;
+}
+
 // The streams whose work must be over before the blocks of `pool` may include this one.
 std::vector<DeviceStream> CachingManagedAllocator::streams_to_wait_for(const Block& block,
-                                                                       const Pool& pool) const {
-  std::vector<DeviceStream> streams = block.uses;
-  if (block.facade == Facade::kDevice) streams.push_back({block.device, block.stream});
+                                                                       const Pool& pool) {
+  std::vector<DeviceStream> streams = users_of(block);
   if (pool.key.facade == Facade::kDevice) {
     std::erase(streams, DeviceStream{pool.key.device, pool.key.stream});
   }
@@ -611,16 +617,15 @@ bool CachingManagedAllocator::mark_exported(const void* address) {
 }
 
 void CachingManagedAllocator::wait_for_uses(const void* address) {
-  std::vector<DeviceStream> uses;
+  std::vector<DeviceStream> users;
   {
     std::lock_guard lock(lock_);
     bool is_start = false;
     const Block* block = pools_.find(address, &is_start);
     if (block == nullptr || block->state != BlockState::kLive) return;
-    uses = block->uses;
-    if (block->facade == Facade::kDevice) uses.push_back({block->device, block->stream});
+    users = users_of(*block);
   }
-  for (const DeviceStream& use : uses) runtime_.synchronize_stream(use.device, use.handle);
+  for (const DeviceStream& user : users) runtime_.synchronize_stream(user.device, user.handle);
 }
 
 IndirectStorage* CachingManagedAllocator::move(void* address, const Move& move) {
@@ -669,7 +674,8 @@ IndirectStorage* CachingManagedAllocator::move(void* address, const Move& move) 
   if (move.destination.is_device()) {
     consumer = {move.stream_device, move.stream};
   } else if (move.wait) {
-    runtime_.synchronize_stream(move.stream_device, move.stream);
+    // The producer counts as a user, so that it is waited for with the others, each once.
+    record_use(address, move.stream_device, move.stream);
     wait_for_uses(address);
   } else {
     // Nobody waits on the host, so the pages must not leave before the stream is done with them.

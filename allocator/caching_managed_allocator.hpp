@@ -197,7 +197,8 @@ class CachingManagedAllocator {
 
   void give_back(Block* block);
   Pool* pool_for(const Block& block);
-  std::vector<DeviceStream> streams_to_wait_for(const Block& block, const Pool& pool) const;
+  static std::vector<DeviceStream> users_of(const Block& block);
+  static std::vector<DeviceStream> streams_to_wait_for(const Block& block, const Pool& pool);
   bool fences_done(const std::vector<Fence>& fences);
   void release_events(std::vector<Fence>* fences);
   void drain_fences(bool wait);

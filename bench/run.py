@@ -14,6 +14,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "pytorch" / "python"))
 
+import matplotlib  # noqa: E402
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
@@ -43,6 +47,17 @@ def measure(native: bool) -> dict:
     if done.returncode != 0:
         sys.exit(f"bench: {' '.join(command)} failed with {done.returncode}:\n{done.stderr}")
     return json.loads(done.stdout)
+
+
+def draw(ratios: dict[str, float], file: Path) -> None:
+    """A bar per size: how many times uvmalloc's pair fits into the native one."""
+    figure, axes = plt.subplots(figsize=(6, 3.5), layout="constrained")
+    bars = axes.bar(list(ratios), list(ratios.values()), color="tab:green")
+    axes.bar_label(bars, fmt="%.1f")
+    axes.axhline(1, color="black", linewidth=0.8)
+    axes.set_ylabel("native / uvmalloc, time per pair")
+    axes.set_title("Allocate and free from the cache, one thread")
+    figure.savefig(file, dpi=120)
 
 
 def main() -> None:
@@ -80,6 +95,8 @@ def main() -> None:
     arguments.json.write_text(
         json.dumps({"pair_ns": medians, "native_over_uvmalloc": ratios}, indent=1)
     )
+
+    draw(ratios, arguments.json.with_suffix(".png"))
 
 
 if __name__ == "__main__":

@@ -72,8 +72,12 @@ void DeviceFacade::copy_data(void* destination, const void* source, std::size_t 
   c10::DeviceIndex device =
       block ? static_cast<c10::DeviceIndex>(block->device) : c10::cuda::current_device();
   c10::cuda::CUDAGuard guard(device);
-  C10_CUDA_CHECK(cudaMemcpyAsync(destination, source, size_bytes, cudaMemcpyDefault,
-                                 c10::cuda::getCurrentCUDAStream(device).stream()));
+  auto stream = c10::cuda::getCurrentCUDAStream(device);
+  // The copy reads the other side's bytes after this call returns: they must not be used again, nor
+  // taken over by a writer on the host, before it is through.
+  allocator().record_use(source, device, stream.stream());
+  C10_CUDA_CHECK(
+      cudaMemcpyAsync(destination, source, size_bytes, cudaMemcpyDefault, stream.stream()));
 }
 
 void DeviceFacade::emptyCache(c10::MempoolId_t) {

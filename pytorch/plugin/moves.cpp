@@ -148,7 +148,7 @@ std::optional<CopyReason> reason_to_copy(const at::Tensor& self, const MoveReque
   if (configuration.move == MoveMode::kCopy || configuration.policy == Policy::kOff)
     return CopyReason::kMode;
   if (self.layout() != c10::kStrided || !self.has_storage() || self.is_conj() || self.is_neg() ||
-      self.is_quantized() ||
+      self.is_quantized() || self.has_names() ||
       !strides_survive(self, request.memory_format.value_or(c10::MemoryFormat::Preserve))) {
     return CopyReason::kLayout;
   }

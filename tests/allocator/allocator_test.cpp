@@ -198,8 +198,15 @@ TEST_F(AllocatorTest, AMoveToTheHostWaitsForTheProducerAndAllRecordedStreams) {
   machine->waits.clear();
   to_host(block, stream(3));
   EXPECT_EQ(machine->waits,
-            (std::vector<std::string>{"host waits for stream 3", "host waits for stream 2",
+            (std::vector<std::string>{"host waits for stream 2", "host waits for stream 3",
                                       "host waits for stream 1"}));
+}
+
+TEST_F(AllocatorTest, AMoveToTheHostWaitsForEachStreamOnce) {
+  char* block = device(4 * kMiB, stream(1));
+  machine->waits.clear();
+  to_host(block, stream(1));
+  EXPECT_EQ(machine->waits, (std::vector<std::string>{"host waits for stream 1"}));
 }
 
 TEST_F(AllocatorTest, ANonBlockingMoveToTheHostWaitsOnTheLaneOnly) {

@@ -2,7 +2,7 @@
 
 Runs inside a process that is on the simulated device already:
 
-    uvmalloc sim -- python -m pytest tests/pytorch/test_sim_kernels.py
+    uvmalloc sim -- python -m pytest tests/sim_kernels
 """
 
 from __future__ import annotations
@@ -650,7 +650,7 @@ def test_operator_without_a_cpu_kernel_names_itself() -> None:
 def test_graph_capture_is_refused() -> None:
     x = torch.ones(4, device=DEVICE)
     torch.cuda.synchronize()
-    refusal = pytest.raises(RuntimeError, match=r"CUDA graphs cannot capture|not supported")
+    refusal = pytest.raises(RuntimeError, match=r"CUDA graphs|not supported")
     with refusal, torch.cuda.graph(torch.cuda.CUDAGraph()):
         x.add_(1)
 
