@@ -638,7 +638,6 @@ IndirectStorage* CachingManagedAllocator::move(void* address, const Move& move) 
     bool is_start = false;
     Block* block = pools_.find(address, &is_start);
     if (block == nullptr || block->state != BlockState::kLive) return nullptr;
-    Place source = block->real.indirect->location;
     if (free_records_.empty()) {
       record = &records_.emplace_back();
     } else {
@@ -658,12 +657,12 @@ IndirectStorage* CachingManagedAllocator::move(void* address, const Move& move) 
     }
     MoveStatistics& moves = statistics_.moves;
     std::uint64_t& direction = !move.destination.is_device() ? moves.device_to_host
-                               : source.is_device()          ? moves.device_to_device
+                               : move.source.is_device()     ? moves.device_to_device
                                                              : moves.host_to_device;
     ++direction;
     moves.bytes += block->requested_bytes;
-    if (move.destination.is_device() && source.is_device()) {
-      producer = {source.index, block->stream};
+    if (move.destination.is_device() && move.source.is_device()) {
+      producer = {move.source.index, block->stream};
     }
     Segment* segment = block->segment;
     bool whole = segment->is_large();

@@ -112,6 +112,7 @@ class CachingManagedAllocator {
   bool mark_exported(const void* address);
 
   struct Move {
+    Place source;  // of the use that moves: a block may be used in several places
     Place destination;
     int stream_device = 0;          // the device of `stream`
     StreamHandle stream = nullptr;  // to a device: the stream that will use the bytes; to the host:

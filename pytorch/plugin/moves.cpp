@@ -66,6 +66,7 @@ at::Tensor moved(const at::Tensor& self, c10::Device device, bool non_blocking) 
   c10::StorageImpl& storage = storage_of(self);
   c10::DeviceIndex index = device.is_cuda() ? device.index() : self.device().index();
   CachingManagedAllocator::Move move;
+  move.source = self.is_cuda() ? Place::device(index) : Place::host();
   move.destination = device.is_cuda() ? Place::device(index) : Place::host();
   move.stream_device = index;
   move.stream = c10::cuda::getCurrentCUDAStream(index).stream();

@@ -89,7 +89,9 @@ TEST_P(AllocatorPropertyTest, LiveBlocksAreDisjointAndKeepTheirBytes) {
       case 5: {
         auto chosen = pick();
         Place to = random() % 2 == 0 ? Place::host() : Place::device(0);
-        ASSERT_NE(allocator->move(chosen->first, {to, 0, stream(1 + random() % 3), true}), nullptr);
+        ASSERT_NE(allocator->move(chosen->first,
+                                  {Place::nowhere(), to, 0, stream(1 + random() % 3), true}),
+                  nullptr);
         check(chosen->first, chosen->second);
         break;
       }

@@ -202,6 +202,14 @@ TEST_F(AllocatorTest, AMoveToTheHostWaitsForTheProducerAndAllRecordedStreams) {
                                       "host waits for stream 1"}));
 }
 
+TEST_F(AllocatorTest, TwoMovesOfOneHostTensorAreBothFromTheHost) {
+  char* block = host(4 * kMiB);
+  to_device(block, stream(1));
+  to_device(block, stream(1));
+  EXPECT_EQ(allocator->statistics().moves.host_to_device, 2u);
+  EXPECT_EQ(allocator->statistics().moves.device_to_device, 0u);
+}
+
 TEST_F(AllocatorTest, AMoveToTheHostWaitsForEachStreamOnce) {
   char* block = device(4 * kMiB, stream(1));
   machine->waits.clear();
@@ -274,8 +282,10 @@ TEST_F(AllocatorTest, ADeviceBlockMovedToTheHostServesHostRequestsAfterwards) {
 
 TEST_F(AllocatorTest, RecordsAreReleasedOneByOneAndTheMemoryWithTheLast) {
   char* block = host(4 * kMiB);
-  IndirectStorage* moved = allocator->move(block, {Place::device(0), 0, stream(1), true});
-  IndirectStorage* again = allocator->move(block, {Place::host(), 0, stream(1), true});
+  IndirectStorage* moved =
+      allocator->move(block, {Place::host(), Place::device(0), 0, stream(1), true});
+  IndirectStorage* again =
+      allocator->move(block, {Place::device(0), Place::host(), 0, stream(1), true});
   allocator->release(moved);
   EXPECT_EQ(allocator->find(block)->references, 2u);
   allocator->release(again);
@@ -295,7 +305,8 @@ TEST_F(AllocatorTest, SmallBlocksMoveByLabelOnly) {
 
 TEST_F(AllocatorTest, MovesOfUnknownAddressesAreRefused) {
   int foreign = 0;
-  EXPECT_EQ(allocator->move(&foreign, {Place::device(0), 0, nullptr, true}), nullptr);
+  EXPECT_EQ(allocator->move(&foreign, {Place::host(), Place::device(0), 0, nullptr, true}),
+            nullptr);
   EXPECT_FALSE(allocator->record_use(&foreign, 0, nullptr));
   EXPECT_FALSE(allocator->mark_exported(&foreign));
   EXPECT_FALSE(allocator->find(&foreign));

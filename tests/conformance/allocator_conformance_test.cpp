@@ -63,9 +63,9 @@ TEST_P(AllocatorConformance, MovesThereAndBackKeepAddressAndBytes) {
   char* block = allocate(6 * kMiB);
   std::memset(block, 11, 6 * kMiB);
   for (int round = 0; round < 5; ++round) {
-    ASSERT_NE(allocator.move(block, {Place::device(0), 0, nullptr, true}), nullptr);
+    ASSERT_NE(allocator.move(block, {Place::host(), Place::device(0), 0, nullptr, true}), nullptr);
     EXPECT_EQ(allocator.find(block)->location, Place::device(0));
-    ASSERT_NE(allocator.move(block, {Place::host(), 0, nullptr, true}), nullptr);
+    ASSERT_NE(allocator.move(block, {Place::device(0), Place::host(), 0, nullptr, true}), nullptr);
     EXPECT_EQ(allocator.find(block)->location, Place::host());
   }
   EXPECT_EQ(block[0], 11);

@@ -99,3 +99,28 @@ def test_no_report_is_left_by_a_program_without_a_device(tmp_path, switch):
     finished = subprocess.run(["true"], env=environment, capture_output=True, text=True)
     assert (finished.returncode, finished.stdout, finished.stderr) == (0, "", "")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_torch_of_another_version_is_refused_with_one_line(tmp_path: Path) -> None:
+    """Libraries named as torch's, with the version file of a torch that has no plugin."""
+    package = tmp_path / "torch"
+    (package / "lib").mkdir(parents=True)
+    (package / "version.py").write_text("__version__ = '3.4.5+cu140'\n")
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    assert compiler, "no C compiler on the path"
+    names = ["libtorch_cuda.so", "libc10_cuda.so"]
+    source = tmp_path / "empty.c"
+    source.write_text("int uvmalloc_test_nothing;\n")
+    for name in names:
+        target = package / "lib" / name
+        subprocess.run([compiler, "-shared", "-o", target, source], check=True)
+    program = "import ctypes\n"
+    program += "".join(f"ctypes.CDLL({str(package / 'lib' / name)!r})\n" for name in names)
+    program += "ctypes.CDLL(None).__cudaRegisterFatBinaryEnd(None)\nprint('unharmed')\n"
+    library = find_libraries().require_uvmalloc()
+    seen = run(sys.executable, "-c", program, switch="1", preload=library)
+    assert (seen.returncode, seen.stdout) == (0, "unharmed\n")
+    assert seen.stderr.count("\n") == 1
+    assert "torch 3.4.5+cu140" in seen.stderr and "keeps its own allocators" in seen.stderr
+    off = run(sys.executable, "-c", program, switch="0", preload=library)
+    assert (off.returncode, off.stdout, off.stderr) == (0, "unharmed\n", "")

@@ -46,10 +46,10 @@ class AllocatorTest : public ::testing::Test {
     return static_cast<char*>(allocator->allocate(Facade::kHost, 0, size_bytes));
   }
   void to_device(void* address, StreamHandle on = nullptr) {
-    ASSERT_NE(allocator->move(address, {Place::device(0), 0, on, true}), nullptr);
+    ASSERT_NE(allocator->move(address, {Place::host(), Place::device(0), 0, on, true}), nullptr);
   }
   void to_host(void* address, StreamHandle on = nullptr, bool wait = true) {
-    ASSERT_NE(allocator->move(address, {Place::host(), 0, on, wait}), nullptr);
+    ASSERT_NE(allocator->move(address, {Place::device(0), Place::host(), 0, on, wait}), nullptr);
   }
   std::size_t count_hints(HintKind kind) const {
     return static_cast<std::size_t>(

@@ -1,0 +1,59 @@
+"""The examples, plain PyTorch programs, under uvmalloc and without it: the same bits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.pytorch.conftest import Simulate
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+GPT = ("--steps", "3", "--batch-size", "8", "--corpus-mib", "2")
+CNN = ("--epochs", "1")
+
+
+@pytest.mark.parametrize(("name", "options"), [("train_gpt", GPT), ("train_cnn", CNN)])
+def test_losses_are_equal_bit_for_bit(
+    simulate: Simulate, tmp_path: Path, name: str, options: tuple[str, ...]
+) -> None:
+    program = EXAMPLES / f"{name}.py"
+    files = {True: tmp_path / "native.json", False: tmp_path / "uvmalloc.json"}
+    runs = {
+        native: simulate(program, *options, "--losses", str(file), native=native).check()
+        for native, file in files.items()
+    }
+    assert json.loads(files[True].read_text()) == json.loads(files[False].read_text()) != []
+    report, counters = runs[False].report, runs[False].sim
+    assert all(facade["allocations"] > 0 for facade in report["facades"].values())
+    assert report["moves"]["total"] > 0
+    assert report["copies_by_moves"]["bytes_at_or_above_threshold"] == 0
+    assert counters["device_allocations"] == counters["pinned_allocations"] == 0
+    assert runs[True].sim["managed_allocations"] == 0
+
+
+def test_losses_are_those_of_the_cpu(simulate: Simulate, tmp_path: Path) -> None:
+    losses = {}
+    for device in ("cpu", "cuda"):
+        file = tmp_path / f"{device}.json"
+        simulate(EXAMPLES / "train_gpt.py", *GPT, "--device", device, "--losses", str(file)).check()
+        losses[device] = [float.fromhex(loss) for loss in json.loads(file.read_text())]
+    assert losses["cuda"] == pytest.approx(losses["cpu"], rel=1e-5)
+
+
+def test_out_of_memory_is_caught_and_training_goes_on_with_a_smaller_batch(
+    simulate: Simulate,
+) -> None:
+    run = simulate(
+        EXAMPLES / "train_gpt.py",
+        "--steps",
+        "2",
+        "--corpus-mib",
+        "2",
+        "--catch-oom",
+        budget="128MiB",
+    ).check()
+    assert "going on with a batch size of" in run.stdout
+    assert run.report["out_of_memory"] > 0
+    assert run.report["peak_touched_bytes"] <= 128 << 20
