@@ -41,8 +41,10 @@ c10::DataPtr HostFacade::allocate(size_t size_bytes) {
     }
   }
   void* address = c10::alloc_cpu(size_bytes);
-  unmanaged_allocations.fetch_add(1, std::memory_order_relaxed);
-  unmanaged_bytes.fetch_add(size_bytes, std::memory_order_relaxed);
+  if (host_managed()) {
+    unmanaged_allocations.fetch_add(1, std::memory_order_relaxed);
+    unmanaged_bytes.fetch_add(size_bytes, std::memory_order_relaxed);
+  }
   return {address, address, &delete_unmanaged, c10::Device(c10::kCPU)};
 }
 
