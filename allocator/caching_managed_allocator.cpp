@@ -25,39 +25,6 @@ Place wanted_place(Facade facade, int device) {
   return facade == Facade::kDevice ? Place::device(device) : Place::host();
 }
 
-std::size_t default_reserve(std::size_t total_bytes) {
-  return std::min<std::size_t>(512u << 20, total_bytes / 16);
-}
-
-struct MachineBudget {
-  std::vector<DevicePlacement> devices;  // with their soft budgets
-  std::size_t hard_bytes = 0;
-};
-
-// Section "Budgets" of docs/configuration.md.
-MachineBudget machine_budget(const std::vector<DeviceDescription>& devices,
-                             const Configuration& configuration) {
-  MachineBudget budget;
-  bool integrated = false;
-  for (const DeviceDescription& device : devices) {
-    std::size_t reserve = configuration.reserve_bytes.value_or(default_reserve(device.total_bytes));
-    std::size_t soft = device.total_bytes - std::min(reserve, device.total_bytes);
-    const DeviceCapabilities& can = device.capabilities;
-    budget.devices.push_back({soft, can.integrated || can.host_page_tables});
-    if (can.integrated) {
-      integrated = true;
-    } else {
-      budget.hard_bytes += soft;
-    }
-  }
-  std::size_t host = available_host_bytes();
-  std::size_t reserve = configuration.reserve_bytes.value_or(default_reserve(host));
-  host -= std::min(reserve, host);
-  budget.hard_bytes = integrated ? host : budget.hard_bytes + host;
-  if (configuration.budget_bytes) budget.hard_bytes = *configuration.budget_bytes;
-  return budget;
-}
-
 std::vector<DeviceDescription> describe_devices(const DeviceRuntime& runtime) {
   std::vector<DeviceDescription> devices(static_cast<std::size_t>(runtime.device_count()));
   for (int device = 0; device < runtime.device_count(); ++device) {
@@ -106,12 +73,11 @@ CachingManagedAllocator::CachingManagedAllocator(std::unique_ptr<DeviceRuntime> 
     : configuration_(configuration),
       runtime_(std::move(runtime)),
       devices_(describe_devices(runtime_)),
+      budget_(machine_budget(devices_, configuration, available_host_bytes())),
       events_(runtime_, runtime_.device_count()),
       sender_(runtime_, events_, hint_counters_),
-      planner_(configuration.policy, machine_budget(devices_, configuration).devices, ledger_,
-               hint_counters_) {
-  budget_bytes_ = machine_budget(devices_, configuration).hard_bytes;
-  statistics_.budget_bytes = budget_bytes_;
+      planner_(configuration.policy, budget_.devices, ledger_, hint_counters_) {
+  statistics_.budget_bytes = budget_.hard_bytes;
   for (auto& facade : statistics_.classes) facade.resize(devices_.size());
 }
 
@@ -253,7 +219,7 @@ CachingManagedAllocator::Found CachingManagedAllocator::grow(const Request& requ
       std::lock_guard lock(lock_);
       SpanStore::Run run = spans_.find(request.facade, request.device, size_bytes, any_facade);
       std::size_t more = run.span != nullptr ? run.untouched_bytes : size_bytes;
-      if (more != 0 && spans_.touched_bytes() + more > budget_bytes_) {
+      if (more != 0 && spans_.touched_bytes() + more > budget_.hard_bytes) {
         *status = kOverBudget;
         return {};
       }
@@ -387,7 +353,7 @@ std::string CachingManagedAllocator::holders_table() const {
                          format_size(bytes.current), format_size(bytes.peak), blocks);
   }
   return table + fmt::format("  touched {} of a budget of {}\n",
-                             format_size(spans_.touched_bytes()), format_size(budget_bytes_));
+                             format_size(spans_.touched_bytes()), format_size(budget_.hard_bytes));
 }
 
 // ---- free

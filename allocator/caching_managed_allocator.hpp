@@ -37,6 +37,7 @@
 #include <uvmalloc/allocator/configuration.hpp>
 #include <uvmalloc/allocator/errors.hpp>
 #include <uvmalloc/allocator/fork_snapshot.hpp>
+#include <uvmalloc/allocator/machine_budget.hpp>
 #include <uvmalloc/allocator/span_store.hpp>
 #include <uvmalloc/allocator/statistics.hpp>
 #include <uvmalloc/hints/hint_sender.hpp>
@@ -157,7 +158,7 @@ class CachingManagedAllocator {
   const HintCounters& hints() const { return hint_counters_; }
   const CountingRuntime& runtime() const { return runtime_; }
   const Configuration& configuration() const { return configuration_; }
-  std::size_t budget_bytes() const { return budget_bytes_; }
+  std::size_t budget_bytes() const { return budget_.hard_bytes; }
 
   // fork: call all three around it, in the process that owns the allocator. Live host blocks are
   // copied so that the child finds them at the same addresses, up to
@@ -216,7 +217,7 @@ class CachingManagedAllocator {
   const Configuration configuration_;
   CountingRuntime runtime_;
   std::vector<DeviceDescription> devices_;
-  std::size_t budget_bytes_ = 0;
+  const MachineBudget budget_;
   HintCounters hint_counters_;
   EventPool events_;
   HintSender sender_;

@@ -1,0 +1,34 @@
+#include <uvmalloc/allocator/machine_budget.hpp>
+
+#include <algorithm>
+
+namespace uvm {
+namespace {
+
+// What is left of `bytes` when the reserve is kept free.
+std::size_t less_reserve(std::size_t bytes, const Configuration& configuration) {
+  std::size_t automatic = std::min<std::size_t>(512u << 20, bytes / 16);
+  return bytes - std::min(configuration.reserve_bytes.value_or(automatic), bytes);
+}
+
+}  // namespace
+
+MachineBudget machine_budget(const std::vector<DeviceDescription>& devices,
+                             const Configuration& configuration, std::size_t available_host_bytes) {
+  MachineBudget budget;
+  bool integrated = false;
+  for (const DeviceDescription& device : devices) {
+    std::size_t soft_bytes = less_reserve(device.total_bytes, configuration);
+    const DeviceCapabilities& can = device.capabilities;
+    budget.devices.push_back({soft_bytes, can.integrated || can.host_page_tables});
+    integrated |= can.integrated;
+    if (!can.integrated) budget.hard_bytes += soft_bytes;
+  }
+  std::size_t host_bytes = less_reserve(available_host_bytes, configuration);
+  // An integrated device has no memory of its own: the host's is all there is.
+  budget.hard_bytes = integrated ? host_bytes : budget.hard_bytes + host_bytes;
+  if (configuration.budget_bytes) budget.hard_bytes = *configuration.budget_bytes;
+  return budget;
+}
+
+}  // namespace uvm

@@ -1,0 +1,25 @@
+// How much memory a process may use: a soft budget per device, beyond which nothing is prefetched
+// there, and a hard one for everything, beyond which allocation fails. Rules and defaults:
+// docs/configuration.md, "Budgets".
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include <uvmalloc/allocator/configuration.hpp>
+#include <uvmalloc/hints/placement_planner.hpp>
+#include <uvmalloc/runtime/device_runtime.hpp>
+
+namespace uvm {
+
+struct MachineBudget {
+  std::vector<DevicePlacement> devices;  // with their soft budgets
+  std::size_t hard_bytes = 0;
+};
+
+// `available_host_bytes` is what the host can still give; settings in `configuration` override what
+// the machine says.
+MachineBudget machine_budget(const std::vector<DeviceDescription>& devices,
+                             const Configuration& configuration, std::size_t available_host_bytes);
+
+}  // namespace uvm

@@ -1,0 +1,41 @@
+#include <uvmalloc/allocator/machine_budget.hpp>
+
+#include <gtest/gtest.h>
+
+namespace uvm {
+namespace {
+
+constexpr std::size_t kGiB = std::size_t{1} << 30;
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+
+DeviceDescription device(std::size_t total_bytes, bool integrated = false) {
+  DeviceDescription out{"", total_bytes, {}};
+  out.capabilities.integrated = integrated;
+  return out;
+}
+
+TEST(MachineBudget, DiscreteDevicesAddUpWithTheHostEachLessItsReserve) {
+  MachineBudget budget = machine_budget({device(16 * kGiB), device(1 * kGiB)}, {}, 4 * kGiB);
+  EXPECT_EQ(budget.devices[0].soft_budget_bytes, 16 * kGiB - 512 * kMiB);
+  EXPECT_EQ(budget.devices[1].soft_budget_bytes, 1 * kGiB - 64 * kMiB);
+  EXPECT_EQ(budget.hard_bytes, 17 * kGiB - 576 * kMiB + 4 * kGiB - 256 * kMiB);
+}
+
+TEST(MachineBudget, OnAnIntegratedMachineTheHostsMemoryIsAll) {
+  MachineBudget budget = machine_budget({device(128 * kGiB, true)}, {}, 32 * kGiB);
+  EXPECT_EQ(budget.hard_bytes, 32 * kGiB - 512 * kMiB);
+  EXPECT_TRUE(budget.devices[0].coherent);
+}
+
+TEST(MachineBudget, SettingsOverrideTheMachine) {
+  Configuration configuration;
+  configuration.reserve_bytes = 3 * kGiB;
+  MachineBudget budget = machine_budget({device(2 * kGiB)}, configuration, 10 * kGiB);
+  EXPECT_EQ(budget.devices[0].soft_budget_bytes, 0u) << "the reserve is larger than the device";
+  EXPECT_EQ(budget.hard_bytes, 7 * kGiB);
+  configuration.budget_bytes = 5 * kMiB;
+  EXPECT_EQ(machine_budget({device(2 * kGiB)}, configuration, 10 * kGiB).hard_bytes, 5 * kMiB);
+}
+
+}  // namespace
+}  // namespace uvm
