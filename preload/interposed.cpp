@@ -117,14 +117,6 @@ UVMALLOC_INTERPOSE void _ZN2at17toDLPackNonOwningERKNS_6TensorEP8DLTensor(const 
   next(tensor, out);
 }
 
-// Of Python: the one way by which a raw address becomes a Python number, so also Tensor.data_ptr().
-UVMALLOC_INTERPOSE void* PyLong_FromVoidPtr(void* pointer) {
-  static const auto next = uvm::preload::real<void* (*)(void*)>("PyLong_FromVoidPtr", "libpython");
-  if (const auto* hooks = torch_hooks.load(std::memory_order_acquire))
-    hooks->pointer_exported(pointer);
-  return next(pointer);
-}
-
 // c10::impl::cow::materialize_cow_storage(c10::StorageImpl&), of libc10: the first write to a
 // shared storage.
 UVMALLOC_INTERPOSE void _ZN3c104impl3cow23materialize_cow_storageERNS_11StorageImplE(

@@ -10,8 +10,6 @@ namespace uvm::preload {
 struct TorchHooks {
   // `tensor` is an at::Tensor whose memory gets a reader or writer outside torch (numpy, DLPack).
   void (*tensor_exported)(const void* tensor) = nullptr;
-  // `pointer` becomes a Python number: data_ptr() and the like.
-  void (*pointer_exported)(const void* pointer) = nullptr;
   // Runs `materialize(storage)`, the first write to a shared storage (a c10::StorageImpl), with
   // what surrounds it.
   void (*materialize)(void* storage, void (*materialize)(void* storage)) = nullptr;

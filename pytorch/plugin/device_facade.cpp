@@ -6,6 +6,7 @@
 #include <c10/cuda/CUDAStream.h>
 #include <c10/util/Registry.h>
 
+#include <uvmalloc/pytorch/plugin/export_hooks.hpp>
 #include <uvmalloc/pytorch/plugin/facades.hpp>
 #include <uvmalloc/pytorch/plugin/torch_statistics.hpp>
 
@@ -120,6 +121,7 @@ void DeviceFacade::init(int device_count) {
     return;
   }
   if (!initialized_.exchange(true)) {
+    watch_python_pointers();
     activation.allocator->add_pressure_callback(run_free_memory_callbacks);
   }
 }

@@ -1,10 +1,13 @@
 #include <uvmalloc/pytorch/plugin/export_hooks.hpp>
 
+#include <dlfcn.h>
+
 #include <ATen/core/Tensor.h>
 #include <c10/core/StorageImpl.h>
 
 #include <uvmalloc/allocator/process_allocator.hpp>
 #include <uvmalloc/preload/torch_hooks.hpp>
+#include <uvmalloc/pytorch/plugin/imported_function.hpp>
 #include <uvmalloc/pytorch/plugin/python_frames.hpp>
 
 namespace uvm::torch_plugin {
@@ -29,6 +32,15 @@ void pointer_exported(const void* pointer) {
     ours->mark_exported(pointer);
 }
 
+// Stands for PyLong_FromVoidPtr in torch's Python bindings: the one way by which an address becomes
+// a Python number, so also that of Tensor.data_ptr().
+void* python_number_of(void* pointer) {
+  static const auto python =
+      reinterpret_cast<void* (*)(void*)>(dlsym(RTLD_DEFAULT, "PyLong_FromVoidPtr"));
+  pointer_exported(pointer);
+  return python(pointer);
+}
+
 // The first write to one side of a shared storage. Where the other side is gone, torch gives the
 // bytes to the writer without a copy; if they had been on a device, its kernels may still be
 // reading, and the host must wait for them.
@@ -43,12 +55,18 @@ void materialize(void* opaque, void (*next)(void*)) {
   if (stolen && storage.device().is_cpu()) ours->wait_for_uses(before);
 }
 
-const preload::TorchHooks kHooks{tensor_exported, pointer_exported, materialize};
+const preload::TorchHooks kHooks{tensor_exported, materialize};
 
 }  // namespace
 
 void install_export_hooks() {
   uvmalloc_set_torch_hooks(&kHooks);
+}
+
+void watch_python_pointers() {
+  static const bool watched = replace_imported_function("libtorch_python.so", "PyLong_FromVoidPtr",
+                                                        reinterpret_cast<void*>(&python_number_of));
+  (void)watched;
 }
 
 }  // namespace uvm::torch_plugin

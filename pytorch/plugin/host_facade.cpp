@@ -3,6 +3,7 @@
 
 #include <c10/core/impl/alloc_cpu.h>
 
+#include <uvmalloc/pytorch/plugin/export_hooks.hpp>
 #include <uvmalloc/pytorch/plugin/facades.hpp>
 
 namespace uvm::torch_plugin {
@@ -34,6 +35,7 @@ void delete_block(void* address) {
 c10::DataPtr HostFacade::allocate(size_t size_bytes) {
   if (CachingManagedAllocator* ours = manager_for(size_bytes)) {
     try {
+      watch_python_pointers();
       void* address = ours->allocate(Facade::kHost, 0, size_bytes);
       return {address, address, &delete_block, c10::Device(c10::kCPU)};
     } catch (const OutOfMemoryError& error) {

@@ -1,0 +1,134 @@
+#include <uvmalloc/pytorch/plugin/imported_function.hpp>
+
+#include <elf.h>
+#include <link.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+
+namespace uvm::torch_plugin {
+namespace {
+
+#if defined(__x86_64__)
+constexpr std::uint32_t kSlotTypes[] = {R_X86_64_JUMP_SLOT, R_X86_64_GLOB_DAT};
+#elif defined(__aarch64__)
+constexpr std::uint32_t kSlotTypes[] = {R_AARCH64_JUMP_SLOT, R_AARCH64_GLOB_DAT};
+#else
+#error "the relocation types of this processor are not known here"
+#endif
+
+// The relocations of a loaded object, from its dynamic section.
+struct Relocations {
+  ElfW(Addr) base = 0;
+  const ElfW(Sym) * symbols = nullptr;
+  const char* names = nullptr;
+  struct Table {
+    const ElfW(Rela) * first = nullptr;
+    std::size_t size_bytes = 0;
+  };
+  Table calls;  // DT_JMPREL
+  Table data;   // DT_RELA
+};
+
+const ElfW(Dyn) * dynamic_section(const dl_phdr_info& info) {
+  for (int header = 0; header < info.dlpi_phnum; ++header) {
+    if (info.dlpi_phdr[header].p_type == PT_DYNAMIC) {
+      return reinterpret_cast<const ElfW(Dyn)*>(info.dlpi_addr + info.dlpi_phdr[header].p_vaddr);
+    }
+  }
+  return nullptr;
+}
+
+Relocations relocations_of(const dl_phdr_info& info) {
+  Relocations out;
+  out.base = info.dlpi_addr;
+  const ElfW(Dyn)* entry = dynamic_section(info);
+  for (; entry != nullptr && entry->d_tag != DT_NULL; ++entry) {
+    auto pointer = entry->d_un.d_ptr;  // the loader has made addresses of them
+    switch (entry->d_tag) {
+      case DT_SYMTAB:
+        out.symbols = reinterpret_cast<const ElfW(Sym)*>(pointer);
+        break;
+      case DT_STRTAB:
+        out.names = reinterpret_cast<const char*>(pointer);
+        break;
+      case DT_JMPREL:
+        out.calls.first = reinterpret_cast<const ElfW(Rela)*>(pointer);
+        break;
+      case DT_PLTRELSZ:
+        out.calls.size_bytes = entry->d_un.d_val;
+        break;
+      case DT_RELA:
+        out.data.first = reinterpret_cast<const ElfW(Rela)*>(pointer);
+        break;
+      case DT_RELASZ:
+        out.data.size_bytes = entry->d_un.d_val;
+        break;
+      default:
+        break;
+    }
+  }
+  return out;
+}
+
+bool is_slot(std::uint32_t type) {
+  for (std::uint32_t known : kSlotTypes) {
+    if (type == known) return true;
+  }
+  return false;
+}
+
+bool store(void** slot, void* value) {
+  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+  auto* start = reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(slot) & ~(page - 1));
+  // Slots may have been made read-only after the library was loaded.
+  if (mprotect(start, page, PROT_READ | PROT_WRITE) != 0) return false;
+  std::atomic_ref<void*>(*slot).store(value, std::memory_order_release);
+  return true;
+}
+
+bool replace(const Relocations& relocations, const Relocations::Table& table,
+             std::string_view symbol, void* replacement) {
+  bool replaced = false;
+  for (std::size_t index = 0; index < table.size_bytes / sizeof(ElfW(Rela)); ++index) {
+    const ElfW(Rela)& entry = table.first[index];
+    if (!is_slot(static_cast<std::uint32_t>(ELF64_R_TYPE(entry.r_info)))) continue;
+    if (relocations.names + relocations.symbols[ELF64_R_SYM(entry.r_info)].st_name != symbol)
+      continue;
+    replaced |= store(reinterpret_cast<void**>(relocations.base + entry.r_offset), replacement);
+  }
+  return replaced;
+}
+
+struct Search {
+  std::string_view library;
+  std::string_view symbol;
+  void* replacement;
+  bool replaced = false;
+};
+
+int visit(dl_phdr_info* info, std::size_t, void* context) {
+  auto& search = *static_cast<Search*>(context);
+  std::string_view path = info->dlpi_name != nullptr ? info->dlpi_name : "";
+  if (path.substr(path.rfind('/') + 1) != search.library) return 0;
+  Relocations relocations = relocations_of(*info);
+  if (relocations.symbols == nullptr || relocations.names == nullptr) return 1;
+  for (const Relocations::Table* table : {&relocations.calls, &relocations.data}) {
+    search.replaced |= replace(relocations, *table, search.symbol, search.replacement);
+  }
+  return 1;
+}
+
+}  // namespace
+
+bool replace_imported_function(const char* library, const char* symbol, void* replacement) {
+  Search search{library, symbol, replacement};
+  dl_iterate_phdr(visit, &search);
+  return search.replaced;
+}
+
+}  // namespace uvm::torch_plugin
