@@ -94,7 +94,6 @@ CachingManagedAllocator::~CachingManagedAllocator() {
 }
 
 // ---- allocation
-// ----------------------------------------------------------------------------------------------
 
 void* CachingManagedAllocator::allocate(Facade facade, int device, std::size_t size_bytes,
                                         StreamHandle stream) {
@@ -357,7 +356,6 @@ std::string CachingManagedAllocator::holders_table() const {
 }
 
 // ---- free
-// ----------------------------------------------------------------------------------------------------
 
 FreeResult CachingManagedAllocator::free(void* address) noexcept {
   if (address == nullptr) return FreeResult::kFreed;
@@ -558,7 +556,6 @@ void CachingManagedAllocator::free_spans(std::vector<std::unique_ptr<Span>> span
 }
 
 // ---- uses and moves
-// ------------------------------------------------------------------------------------------
 
 bool CachingManagedAllocator::record_use(const void* address, int device, StreamHandle stream) {
   std::lock_guard lock(lock_);
@@ -669,7 +666,6 @@ void CachingManagedAllocator::release(IndirectStorage* record) noexcept {
 }
 
 // ---- knowledge
-// -----------------------------------------------------------------------------------------------
 
 std::optional<BlockDescription> CachingManagedAllocator::find(const void* address) const {
   std::lock_guard lock(lock_);
@@ -768,7 +764,6 @@ void CachingManagedAllocator::check_invariants() const {
 }
 
 // ---- figures
-// -------------------------------------------------------------------------------------------------
 
 ClassStatistics& CachingManagedAllocator::class_statistics(const Block& block) {
   const PoolKey& key = block.segment->home->key;
@@ -811,7 +806,6 @@ void CachingManagedAllocator::active_ended(Block& block) {
 }
 
 // ---- fork
-// ----------------------------------------------------------------------------------------------------
 
 void CachingManagedAllocator::before_fork() {
   if (forked_child_) return;
