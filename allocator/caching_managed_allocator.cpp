@@ -115,12 +115,19 @@ void* CachingManagedAllocator::allocate(Facade facade, int device, std::size_t s
                   {RuntimeError::kOutOfMemory, 0, "larger than any address space", "allocate"});
   }
   request.size_bytes = BlockPools::rounded(size_bytes);
+  {
+    // The usual case: one lock, no driver call.
+    std::lock_guard lock(lock_);
+    request.pool = &pools_.pool({facade, device, request.stream, request.size_class});
+    if (fenced_.empty()) {
+      if (Found found = find_cached(request); found.block != nullptr) return occupy(request, found);
+    }
+  }
   drain_fences(false);
   Found found;
   RuntimeStatus status;
   {
     std::lock_guard lock(lock_);
-    request.pool = &pools_.pool({facade, device, request.stream, request.size_class});
     found = find_cached(request);
   }
   if (found.block == nullptr) found = recall(request);
@@ -295,33 +302,41 @@ CachingManagedAllocator::Found CachingManagedAllocator::under_pressure(const Req
   return grow(request, true, status);
 }
 
-void* CachingManagedAllocator::hand_out(const Request& request, const Found& found) {
+// With the lock: gives a taken block to the caller, with its pair of records.
+void* CachingManagedAllocator::occupy(const Request& request, const Found& found) {
   Block* block = found.block;
+  block->state = BlockState::kLive;
+  block->requested_bytes = request.requested_bytes;
+  block->facade = request.facade;
+  block->device = request.device;
+  block->stream = request.stream;
+  block->exported = false;
+  block->uses.clear();
+  Place place = wanted_place(request.facade, request.device);
+  block->real = {block->address, block->size_bytes, Place::device(block->segment->span->device), 0,
+                 nullptr};
+  block->use = {nullptr, 0, request.requested_bytes, place, request.stream, nullptr};
+  block->real.attach(&block->use);
+  count_allocation(*block, found.from_cache);
+  return block->address;
+}
+
+void* CachingManagedAllocator::hand_out(const Request& request, const Found& found) {
   HintPlan plan;
+  void* address = nullptr;
   {
     std::lock_guard lock(lock_);
-    block->state = BlockState::kLive;
-    block->requested_bytes = request.requested_bytes;
-    block->facade = request.facade;
-    block->device = request.device;
-    block->stream = request.stream;
-    block->exported = false;
-    block->uses.clear();
-    Place place = wanted_place(request.facade, request.device);
-    block->real = {block->address, block->size_bytes, Place::device(block->segment->span->device),
-                   0, nullptr};
-    block->use = {nullptr, 0, request.requested_bytes, place, request.stream, nullptr};
-    block->real.attach(&block->use);
-    count_allocation(*block, found.from_cache);
+    address = occupy(request, found);
     if (found.populate) {
-      const Segment& segment = *block->segment;
-      plan = planner_.plan_use(segment.base, segment.size_bytes, place);
+      const Segment& segment = *found.block->segment;
+      plan = planner_.plan_use(segment.base, segment.size_bytes,
+                               wanted_place(request.facade, request.device));
     }
   }
   DeviceStream consumer;
   if (request.facade == Facade::kDevice) consumer = {request.device, request.stream};
   if (!plan.empty()) sender_.send(plan, request.device, {}, consumer);
-  return block->address;
+  return address;
 }
 
 void CachingManagedAllocator::out_of_memory(const Request& request, const RuntimeStatus& status) {
@@ -385,10 +400,16 @@ FreeResult CachingManagedAllocator::free(void* address) noexcept {
       block->real.detach(record);
       if (record != &block->use) free_records_.push_back(record);
     }
-    block->state = BlockState::kReleasing;
     count_release(*block);
+    Pool* pool = pool_for(*block);
+    if (!needs_fence(*block, *pool)) {
+      active_ended(*block);
+      pools_.put(block, pool);
+      return FreeResult::kFreed;
+    }
+    block->state = BlockState::kReleasing;
   }
-  give_back(block);
+  fence_and_give_back(block);
   return FreeResult::kFreed;
 }
 
@@ -422,7 +443,17 @@ std::vector<DeviceStream> CachingManagedAllocator::streams_to_wait_for(const Blo
   return streams;
 }
 
-void CachingManagedAllocator::give_back(Block* block) {
+// Whether anybody but the pool's own stream may still use the block, or its home may want it back.
+bool CachingManagedAllocator::needs_fence(const Block& block, const Pool& pool) {
+  bool of_device = pool.key.facade == Facade::kDevice;
+  bool own_stream_only =
+      block.uses.empty() &&
+      (block.facade != Facade::kDevice ||
+       (of_device && block.device == pool.key.device && block.stream == pool.key.stream));
+  return !own_stream_only || (of_device && &pool != block.segment->home);
+}
+
+void CachingManagedAllocator::fence_and_give_back(Block* block) {
   Pool* pool = nullptr;
   std::vector<DeviceStream> streams;
   bool guest = false;
@@ -431,16 +462,26 @@ void CachingManagedAllocator::give_back(Block* block) {
     pool = pool_for(*block);
     streams = streams_to_wait_for(*block, *pool);
     guest = pool != block->segment->home && pool->key.facade == Facade::kDevice;
-    if (streams.empty() && !guest) {
-      active_ended(*block);
-      pools_.put(block, pool);
-      return;
-    }
   }
   bool wait = !streams.empty();
   // A guest of a device pool may be used by its stream at once, by its home only when that stream
   // is through.
   if (guest) streams.push_back({pool->key.device, pool->key.stream});
+  std::vector<Fence> fences = record_fences(streams);
+  std::lock_guard lock(lock_);
+  block->fences = std::move(fences);
+  statistics_.fences += block->fences.size();
+  if (wait && !block->fences.empty()) {
+    block->state = BlockState::kFenced;
+    fenced_.push_back({block, pool});
+  } else {
+    active_ended(*block);
+    pools_.put(block, pool);
+  }
+}
+
+std::vector<Fence> CachingManagedAllocator::record_fences(
+    const std::vector<DeviceStream>& streams) {
   std::vector<Fence> fences;
   for (const DeviceStream& use : streams) {
     RuntimeStatus status;
@@ -452,16 +493,7 @@ void CachingManagedAllocator::give_back(Block* block) {
       runtime_.synchronize_device(use.device);
     }
   }
-  std::lock_guard lock(lock_);
-  block->fences = std::move(fences);
-  statistics_.fences += block->fences.size();
-  if (wait && !block->fences.empty()) {
-    block->state = BlockState::kFenced;
-    fenced_.push_back({block, pool});
-  } else {
-    active_ended(*block);
-    pools_.put(block, pool);
-  }
+  return fences;
 }
 
 bool CachingManagedAllocator::fences_done(const std::vector<Fence>& fences) {

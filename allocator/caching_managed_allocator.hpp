@@ -192,12 +192,15 @@ class CachingManagedAllocator {
   Found grow(const Request& request, bool any_facade, RuntimeStatus* status);
   Found under_pressure(const Request& request, RuntimeStatus* status);
   Found steal_from_other_streams(const Request& request);
+  void* occupy(const Request& request, const Found& found);
   void* hand_out(const Request& request, const Found& found);
   RuntimeStatus add_span(const Request& request);
   [[noreturn]] void out_of_memory(const Request& request, const RuntimeStatus& status);
   std::string holders_table() const;
 
-  void give_back(Block* block);
+  static bool needs_fence(const Block& block, const Pool& pool);
+  void fence_and_give_back(Block* block);
+  std::vector<Fence> record_fences(const std::vector<DeviceStream>& streams);
   Pool* pool_for(const Block& block);
   static std::vector<DeviceStream> users_of(const Block& block);
   static std::vector<DeviceStream> streams_to_wait_for(const Block& block, const Pool& pool);
