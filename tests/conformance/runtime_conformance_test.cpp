@@ -58,6 +58,28 @@ TEST_P(RuntimeConformance, HintsKeepTheBytes) {
   runtime->free_managed(0, memory);
 }
 
+TEST_P(RuntimeConformance, DiscardedMemoryCanBeWrittenAgainWhereDiscardIsOffered) {
+  DeviceDescription description;
+  ASSERT_TRUE(runtime->describe(0, &description).ok());
+  char* memory = managed(4 * kMiB);
+  std::memset(memory, 5, 4 * kMiB);
+  StreamHandle stream = nullptr;
+  ASSERT_TRUE(runtime->create_stream(0, &stream).ok());
+  RuntimeStatus status = runtime->discard(0, memory, 2 * kMiB, stream);
+  if (description.capabilities.discard) {
+    EXPECT_TRUE(status.ok()) << status.text();
+  } else {
+    EXPECT_EQ(status.error, RuntimeError::kNotSupported);
+  }
+  EXPECT_TRUE(runtime->prefetch(0, memory, 4 * kMiB, Place::device(0), stream).ok());
+  EXPECT_TRUE(runtime->synchronize_stream(0, stream).ok());
+  std::memset(memory, 6, 2 * kMiB);
+  EXPECT_EQ(memory[0], 6);
+  EXPECT_EQ(memory[2 * kMiB], 5) << "beyond the discarded part";
+  EXPECT_TRUE(runtime->destroy_stream(0, stream).ok());
+  runtime->free_managed(0, memory);
+}
+
 TEST_P(RuntimeConformance, CopiesReachTheirDestination) {
   char* from = managed(2 * kMiB);
   char* to = managed(2 * kMiB);
