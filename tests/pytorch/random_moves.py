@@ -14,10 +14,25 @@ import torch
 LARGE = 1 << 18  # 1 MiB of float32: such blocks move without a copy
 SIZES = (16, LARGE, LARGE, LARGE + 7, 2 * LARGE)
 TENSORS = 6
-ACTIONS = (
-    "move move move_away add write_part view clone copy_from numpy fresh drop share pointer resize "
-    "save round_trip requires_grad"
-).split()
+ACTIONS = [
+    "move",
+    "move",
+    "move_away",
+    "add",
+    "write_part",
+    "view",
+    "clone",
+    "copy_from",
+    "numpy",
+    "fresh",
+    "drop",
+    "share",
+    "pointer",
+    "resize",
+    "save",
+    "round_trip",
+    "requires_grad",
+]
 
 
 def fresh(choose: random.Random) -> torch.Tensor:
