@@ -315,7 +315,7 @@ void* CachingManagedAllocator::occupy(const Request& request, const Found& found
   Place place = wanted_place(request.facade, request.device);
   block->real = {block->address, block->size_bytes, Place::device(block->segment->span->device), 0,
                  nullptr};
-  block->use = {nullptr, 0, request.requested_bytes, place, request.stream, nullptr};
+  block->use = {nullptr, 0, request.requested_bytes, place, request.stream, nullptr, true};
   block->real.attach(&block->use);
   count_allocation(*block, found.from_cache);
   return block->address;
@@ -623,6 +623,30 @@ void CachingManagedAllocator::wait_for_uses(const void* address) {
   for (const DeviceStream& user : users) runtime_.synchronize_stream(user.device, user.handle);
 }
 
+// With the lock: the record of a move, attached to the block.
+IndirectStorage* CachingManagedAllocator::record_for(Block* block, const Move& move) {
+  IndirectStorage* record = nullptr;
+  if (!move.held) {
+    record = block->real.indirect;
+    while (record != nullptr && (record->held || record->location != move.destination)) {
+      record = record->next;
+    }
+    if (record != nullptr) {
+      record->stream = move.stream;
+      return record;
+    }
+  }
+  if (free_records_.empty()) {
+    record = &records_.emplace_back();
+  } else {
+    record = free_records_.back();
+    free_records_.pop_back();
+  }
+  *record = {nullptr, 0, block->requested_bytes, move.destination, move.stream, nullptr, move.held};
+  block->real.attach(record);
+  return record;
+}
+
 IndirectStorage* CachingManagedAllocator::move(void* address, const Move& move) {
   IndirectStorage* record = nullptr;
   HintPlan plan;
@@ -633,14 +657,7 @@ IndirectStorage* CachingManagedAllocator::move(void* address, const Move& move) 
     bool is_start = false;
     Block* block = pools_.find(address, &is_start);
     if (block == nullptr || block->state != BlockState::kLive) return nullptr;
-    if (free_records_.empty()) {
-      record = &records_.emplace_back();
-    } else {
-      record = free_records_.back();
-      free_records_.pop_back();
-    }
-    *record = {nullptr, 0, block->requested_bytes, move.destination, move.stream, nullptr};
-    block->real.attach(record);
+    record = record_for(block, move);
     // The block's own record outlives the others and tells, after the free, where the pages are.
     block->use.location = move.destination;
     if (move.destination.is_device()) {
@@ -716,12 +733,6 @@ std::optional<BlockDescription> CachingManagedAllocator::find(const void* addres
   out.whole_pages = block->segment->is_large();
   out.references = block->real.references;
   return out;
-}
-
-std::size_t CachingManagedAllocator::believed_bytes_at(const void* address, std::size_t size_bytes,
-                                                       Place place) const {
-  std::lock_guard lock(lock_);
-  return ledger_.bytes_at(address, size_bytes, place);
 }
 
 void CachingManagedAllocator::add_pressure_callback(PressureCallback callback) {

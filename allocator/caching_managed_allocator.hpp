@@ -119,6 +119,9 @@ class CachingManagedAllocator {
     StreamHandle stream = nullptr;  // to a device: the stream that will use the bytes; to the host:
                                     // the one that made them
     bool wait = true;               // to the host: wait for that stream and the recorded ones first
+    // The caller releases the record; else one record per place serves all moves there, and goes
+    // with the block.
+    bool held = true;
   };
   // Moves a block without copying it: adds an indirect record for the destination, advises where
   // whole segments allow and prefetches on the I/O lane. nullptr: `address` is in no live block.
@@ -134,9 +137,6 @@ class CachingManagedAllocator {
 
   // nullopt: not ours. Interior addresses are fine.
   std::optional<BlockDescription> find(const void* address) const;
-
-  // Bytes of the block's pages believed to be at `place`.
-  std::size_t believed_bytes_at(const void* address, std::size_t size_bytes, Place place) const;
 
   // Gives all cached memory back: free segments to their spans, empty spans to the driver. Blocks
   // behind fences are waited for.
@@ -198,6 +198,7 @@ class CachingManagedAllocator {
   [[noreturn]] void out_of_memory(const Request& request, const RuntimeStatus& status);
   std::string holders_table() const;
 
+  IndirectStorage* record_for(Block* block, const Move& move);
   static bool needs_fence(const Block& block, const Pool& pool);
   void fence_and_give_back(Block* block);
   std::vector<Fence> record_fences(const std::vector<DeviceStream>& streams);

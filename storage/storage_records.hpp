@@ -25,6 +25,7 @@ struct IndirectStorage {
   Place location;                 // where this use wants the bytes
   StreamHandle stream = nullptr;  // the stream that uses them, for a device location
   IndirectStorage* next = nullptr;
+  bool held = true;  // somebody will release it; else it goes with the real record
 };
 
 struct RealStorage {

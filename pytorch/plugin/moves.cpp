@@ -71,6 +71,8 @@ at::Tensor moved(const at::Tensor& self, c10::Device device, bool non_blocking) 
   move.stream_device = index;
   move.stream = c10::cuda::getCurrentCUDAStream(index).stream();
   move.wait = !non_blocking;
+  // Torch counts the references itself, and tells us of the last one only.
+  move.held = false;
   allocator().move(storage._mutable_data_ptr_no_checks().get(), move);
   c10::DispatchKey key = device.is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU;
   at::Tensor result = at::detail::make_tensor<c10::TensorImpl>(

@@ -295,6 +295,22 @@ TEST_F(AllocatorTest, RecordsAreReleasedOneByOneAndTheMemoryWithTheLast) {
   EXPECT_FALSE(allocator->find(block)->live);
 }
 
+TEST_F(AllocatorTest, MovesThatNobodyReleasesShareOneRecordPerPlace) {
+  char* block = host(4 * kMiB);
+  auto move = [&](Place to) {
+    CachingManagedAllocator::Move request{Place::host(), to, 0, stream(1), true};
+    request.held = false;
+    return allocator->move(block, request);
+  };
+  IndirectStorage* first = move(Place::device(0));
+  for (int round = 0; round < 100; ++round) {
+    EXPECT_EQ(move(Place::device(0)), first);
+    move(Place::host());
+  }
+  EXPECT_EQ(allocator->find(block)->references, 3u) << "its own, one there, one back";
+  EXPECT_EQ(allocator->free(block), FreeResult::kFreed);
+}
+
 TEST_F(AllocatorTest, SmallBlocksMoveByLabelOnly) {
   char* block = host(4096);
   machine->hints.clear();
