@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <limits>
+#include <set>
 #include <stdexcept>
 #include <utility>
 
@@ -254,25 +255,30 @@ CachingManagedAllocator::Found CachingManagedAllocator::grow(const Request& requ
   }
 }
 
+// The block is taken before the device is waited for: one that is freed meanwhile may have work
+// pending.
 CachingManagedAllocator::Found CachingManagedAllocator::steal_from_other_streams(
     const Request& request) {
   if (request.facade != Facade::kDevice) return {};
-  runtime_.synchronize_device(request.device);
-  std::lock_guard lock(lock_);
-  for (Pool* pool : pools_.pools()) {
-    if (pool->key.facade != request.facade || pool->key.device != request.device ||
-        pool->key.size_class != request.size_class) {
-      continue;
-    }
-    for (FreeTree* tree : {&pool->own, &pool->guests}) {
-      Block* block = pools_.take(*tree, request.size_bytes);
-      if (block == nullptr) continue;
-      release_events(&block->fences);
-      pools_.trim(block, request.size_bytes, pool);
-      return {block, true, false};
+  Block* block = nullptr;
+  {
+    std::lock_guard lock(lock_);
+    for (Pool* pool : pools_.pools()) {
+      if (pool->key.facade != request.facade || pool->key.device != request.device ||
+          pool->key.size_class != request.size_class) {
+        continue;
+      }
+      block = pools_.take(pool->own, request.size_bytes);
+      if (block == nullptr) block = pools_.take(pool->guests, request.size_bytes);
+      if (block != nullptr) break;
     }
   }
-  return {};
+  if (block == nullptr) return {};
+  runtime_.synchronize_device(request.device);
+  std::lock_guard lock(lock_);
+  release_events(&block->fences);
+  pools_.trim(block, request.size_bytes, block->pool);
+  return {block, true, false};
 }
 
 CachingManagedAllocator::Found CachingManagedAllocator::under_pressure(const Request& request,
@@ -293,9 +299,6 @@ CachingManagedAllocator::Found CachingManagedAllocator::under_pressure(const Req
   {
     std::lock_guard lock(lock_);
     ++statistics_.pressure_rounds;
-  }
-  for (int device = 0; device < runtime_.device_count(); ++device) {
-    runtime_.synchronize_device(device);
   }
   release_segments();
   if (Found found = grow(request, false, status); found.block != nullptr) return found;
@@ -536,28 +539,33 @@ void CachingManagedAllocator::drain_fences(bool wait) {
 void CachingManagedAllocator::release_cached() {
   if (forked_child_) return;
   drain_fences(true);
-  for (int device = 0; device < runtime_.device_count(); ++device) {
-    bool used = false;
-    {
-      std::lock_guard lock(lock_);
-      for (const auto& span : spans_.spans()) used |= span->device == device;
-    }
-    if (used) runtime_.synchronize_device(device);
-  }
   release_segments();
 }
 
-// Free segments back to their spans, empty spans back to the driver. The devices that use them are
-// idle.
+// Free segments back to their spans, empty spans back to the driver. Segments leave the pools
+// before the devices are waited for, so that nothing freed meanwhile goes back with work pending.
+// One thread at a time: another that needs memory must find what is on its way back.
 void CachingManagedAllocator::release_segments() {
-  std::vector<std::unique_ptr<Span>> empty;
+  std::lock_guard one_at_a_time(release_mutex_);
+  struct Run {
+    Span* span;
+    char* base;
+    std::size_t size_bytes;
+  };
+  std::vector<Run> runs;
+  std::vector<Fence> fences;
+  std::set<int> devices;
   {
     std::lock_guard lock(lock_);
     for (Pool* pool : pools_.pools()) {
-      // The devices are idle: no fence holds.
-      for (Block& guest : pool->guests) release_events(&guest.fences);
+      for (Block& guest : pool->guests) {
+        fences.insert(fences.end(), guest.fences.begin(), guest.fences.end());
+        guest.fences.clear();
+      }
       pools_.release_free_segments(pool, [&](const Segment& segment) {
-        spans_.give_back(segment.span, segment.base, segment.size_bytes);
+        runs.push_back({segment.span, segment.base, segment.size_bytes});
+        devices.insert(segment.span->device);
+        if (pool->key.facade == Facade::kDevice) devices.insert(pool->key.device);
         ClassStatistics& figures =
             statistics_.classes[static_cast<std::size_t>(segment.home->key.facade)]
                                [static_cast<std::size_t>(segment.home->key.device)]
@@ -566,6 +574,13 @@ void CachingManagedAllocator::release_segments() {
         figures.reserved_bytes.decrease(segment.size_bytes);
       });
     }
+  }
+  for (int device : devices) runtime_.synchronize_device(device);
+  release_events(&fences);
+  std::vector<std::unique_ptr<Span>> empty;
+  {
+    std::lock_guard lock(lock_);
+    for (const Run& run : runs) spans_.give_back(run.span, run.base, run.size_bytes);
     empty = spans_.remove_empty();
     for (const auto& span : empty) {
       ledger_.remove_span(span->base);
@@ -589,16 +604,19 @@ void CachingManagedAllocator::free_spans(std::vector<std::unique_ptr<Span>> span
 
 // ---- uses and moves
 
+void CachingManagedAllocator::add_use(Block* block, DeviceStream use) {
+  bool own = block->facade == Facade::kDevice && use == DeviceStream{block->device, block->stream};
+  if (!own && std::find(block->uses.begin(), block->uses.end(), use) == block->uses.end()) {
+    block->uses.push_back(use);
+  }
+}
+
 bool CachingManagedAllocator::record_use(const void* address, int device, StreamHandle stream) {
   std::lock_guard lock(lock_);
   bool is_start = false;
   Block* block = pools_.find(address, &is_start);
   if (block == nullptr || block->state != BlockState::kLive) return false;
-  DeviceStream use{device, stream};
-  bool own = block->facade == Facade::kDevice && use == DeviceStream{block->device, block->stream};
-  if (!own && std::find(block->uses.begin(), block->uses.end(), use) == block->uses.end()) {
-    block->uses.push_back(use);
-  }
+  add_use(block, {device, stream});
   return true;
 }
 
@@ -662,10 +680,7 @@ IndirectStorage* CachingManagedAllocator::move(void* address, const Move& move) 
     block->use.location = move.destination;
     if (move.destination.is_device()) {
       block->use.stream = move.stream;
-      DeviceStream use{move.destination.index, move.stream};
-      if (std::find(block->uses.begin(), block->uses.end(), use) == block->uses.end()) {
-        block->uses.push_back(use);
-      }
+      add_use(block, {move.destination.index, move.stream});
     }
     MoveStatistics& moves = statistics_.moves;
     std::uint64_t& direction = !move.destination.is_device() ? moves.device_to_host

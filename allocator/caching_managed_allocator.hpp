@@ -203,6 +203,7 @@ class CachingManagedAllocator {
   void fence_and_give_back(Block* block);
   std::vector<Fence> record_fences(const std::vector<DeviceStream>& streams);
   Pool* pool_for(const Block& block);
+  static void add_use(Block* block, DeviceStream use);
   static std::vector<DeviceStream> users_of(const Block& block);
   static std::vector<DeviceStream> streams_to_wait_for(const Block& block, const Pool& pool);
   bool fences_done(const std::vector<Fence>& fences);
@@ -227,7 +228,8 @@ class CachingManagedAllocator {
   HintSender sender_;
   std::vector<PressureCallback> pressure_callbacks_;
 
-  mutable std::mutex lock_;  // guards everything below
+  std::mutex release_mutex_;  // taken before lock_: one thread at a time gives cached memory back
+  mutable std::mutex lock_;   // guards everything below
   ResidencyLedger ledger_;
   PlacementPlanner planner_;
   SpanStore spans_;

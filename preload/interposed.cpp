@@ -49,6 +49,13 @@ Function real(const char* symbol, const char* library) {
   return reinterpret_cast<Function>(next_definition(symbol, library));
 }
 
+// Tells the plugin, if there is one, that the tensor's memory gets a user outside torch.
+void note_export(const void* tensor) {
+  if (const auto* hooks = torch_hooks.load(std::memory_order_acquire)) {
+    hooks->tensor_exported(tensor);
+  }
+}
+
 }  // namespace
 }  // namespace uvm::preload
 
@@ -85,8 +92,7 @@ UVMALLOC_INTERPOSE void* _ZN5torch5utils15tensor_to_numpyERKN2at6TensorEb(const 
                                                                           bool force) {
   static const auto next = uvm::preload::real<void* (*)(const void*, bool)>(
       "_ZN5torch5utils15tensor_to_numpyERKN2at6TensorEb", "libtorch_python.so");
-  if (const auto* hooks = torch_hooks.load(std::memory_order_acquire))
-    hooks->tensor_exported(tensor);
+  uvm::preload::note_export(tensor);
   return next(tensor, force);
 }
 
@@ -95,16 +101,14 @@ UVMALLOC_INTERPOSE void* _ZN5torch5utils15tensor_to_numpyERKN2at6TensorEb(const 
 UVMALLOC_INTERPOSE void* _ZN2at8toDLPackERKNS_6TensorE(const void* tensor) {
   static const auto next = uvm::preload::real<void* (*)(const void*)>(
       "_ZN2at8toDLPackERKNS_6TensorE", "libtorch_cpu.so");
-  if (const auto* hooks = torch_hooks.load(std::memory_order_acquire))
-    hooks->tensor_exported(tensor);
+  uvm::preload::note_export(tensor);
   return next(tensor);
 }
 
 UVMALLOC_INTERPOSE void* _ZN2at17toDLPackVersionedERKNS_6TensorE(const void* tensor) {
   static const auto next = uvm::preload::real<void* (*)(const void*)>(
       "_ZN2at17toDLPackVersionedERKNS_6TensorE", "libtorch_cpu.so");
-  if (const auto* hooks = torch_hooks.load(std::memory_order_acquire))
-    hooks->tensor_exported(tensor);
+  uvm::preload::note_export(tensor);
   return next(tensor);
 }
 
@@ -112,8 +116,7 @@ UVMALLOC_INTERPOSE void _ZN2at17toDLPackNonOwningERKNS_6TensorEP8DLTensor(const 
                                                                           void* out) {
   static const auto next = uvm::preload::real<void (*)(const void*, void*)>(
       "_ZN2at17toDLPackNonOwningERKNS_6TensorEP8DLTensor", "libtorch_cpu.so");
-  if (const auto* hooks = torch_hooks.load(std::memory_order_acquire))
-    hooks->tensor_exported(tensor);
+  uvm::preload::note_export(tensor);
   next(tensor, out);
 }
 

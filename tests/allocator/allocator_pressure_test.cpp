@@ -82,6 +82,35 @@ TEST_F(PressureTest, ABlockTakenFromAnotherStreamWaitsForItsUserBeforeItGoesHome
   EXPECT_TRUE(machine->busy.empty()) << "taken only after stream 2 was through";
 }
 
+// Another thread frees a block, and its stream still works on it, just after the device was waited
+// for.
+TEST_F(PressureTest, ABlockFreedAfterTheWaitIsNotStolenWithItsWorkPending) {
+  char* early = device(8 * kMiB, stream(3));
+  char* late = device(20 * kMiB, stream(1));
+  device(32 * kMiB, stream(2));
+  allocator->free(early);
+  machine->after_device_wait = [&] {
+    allocator->free(late);
+    machine->busy.insert(stream(1));
+  };
+  EXPECT_EQ(device(8 * kMiB, stream(2)), early) << "what was free before the wait";
+  EXPECT_TRUE(machine->busy.contains(stream(1)));
+}
+
+TEST_F(PressureTest, ASegmentFreedAfterTheWaitIsNotGivenBackWithItsWorkPending) {
+  char* early = device(8 * kMiB, stream(3));
+  char* late = device(20 * kMiB, stream(1));
+  allocator->free(early);
+  machine->after_device_wait = [&] {
+    allocator->free(late);
+    machine->busy.insert(stream(1));
+  };
+  allocator->release_cached();
+  EXPECT_EQ(allocator->statistics().classes[2][0][1].reserved_bytes.current, 20 * kMiB)
+      << "it stays with its stream";
+  EXPECT_EQ(device(20 * kMiB, stream(1)), late);
+}
+
 TEST_F(PressureTest, CallbacksRunBeforeTheErrorAndTheRequestIsTriedAgain) {
   char* block = device(60 * kMiB);
   int calls = 0;

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -42,6 +43,8 @@ class FakeMachine {
   std::vector<std::string> waits;  // streams that were made to wait, and who waited on the host
   int events = 0;                  // alive
   bool unaligned = false;          // allocations end up 4 KiB beyond a 2 MiB boundary
+
+  std::function<void()> after_device_wait;  // runs once, when a wait for the device has ended
 
   std::mutex mutex;
 
@@ -180,8 +183,13 @@ class FakeRuntime final : public DeviceRuntime {
     return {};
   }
   RuntimeStatus synchronize_device(int) const override {
-    std::lock_guard lock(machine_->mutex);
-    machine_->busy.clear();
+    std::function<void()> after;
+    {
+      std::lock_guard lock(machine_->mutex);
+      machine_->busy.clear();
+      after.swap(machine_->after_device_wait);
+    }
+    if (after) after();
     return {};
   }
 
