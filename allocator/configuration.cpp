@@ -153,6 +153,8 @@ const std::vector<SettingDescription>& known_settings() {
        "host memory that is copied for a forked child, at most; 0: never"},
       {"UVMALLOC_SPAN_SIZE", "auto", "auto, or a size of at least 2MiB",
        "virtual memory asked from the driver at a time"},
+      {"UVMALLOC_THREAD_CACHE", "auto", kSizeOrAuto,
+       "what a thread may keep of a stream's freed memory for itself; 0: nothing"},
       {"UVMALLOC_LOG", "warning", "off, error, warning, info, debug", "what is written to stderr"},
       {"UVMALLOC_REPORT_DIR", "", "a folder", "where report.<pid>.json is written at exit"},
       {"UVMALLOC_REPORT", "", "stderr", "prints a short report at exit"},
@@ -177,6 +179,7 @@ ParsedConfiguration parse_configuration(const VariableLookup& lookup,
   read.size(&configuration.host_threshold_bytes);
   read.size(&configuration.fork_limit_bytes);
   read.size_or_auto(&configuration.span_bytes, kPageBytes);
+  read.size_or_auto(&configuration.thread_cache_bytes);
   read.choice(&configuration.log, Choices<LogLevel>{{"off", LogLevel::kOff},
                                                     {"error", LogLevel::kError},
                                                     {"warning", LogLevel::kWarning},
