@@ -1,0 +1,33 @@
+#include <uvmalloc/allocator/aligned_allocation.hpp>
+
+#include <algorithm>
+#include <bit>
+#include <stdexcept>
+
+#include <fmt/format.h>
+
+#include <uvmalloc/storage/pages.hpp>
+
+namespace uvm {
+
+void* allocate_aligned(CachingManagedAllocator& allocator, Facade facade, int device,
+                       std::size_t size_bytes, std::size_t alignment_bytes, StreamHandle stream) {
+  if (alignment_bytes == 0) return allocator.allocate(facade, device, size_bytes, stream);
+  if (!std::has_single_bit(alignment_bytes) || alignment_bytes > kPageBytes) {
+    throw std::invalid_argument(
+        fmt::format("an alignment of {} bytes cannot be had; accepted: powers of two up to 2 MiB",
+                    alignment_bytes));
+  }
+  if (size_bytes != 0 && alignment_bytes > kSmallGranule) {
+    size_bytes = std::max(size_bytes, kPageBytes);
+  }
+  void* block = allocator.allocate(facade, device, size_bytes, stream);
+  if (address_of(block) % alignment_bytes != 0) {
+    allocator.free(block);
+    throw std::runtime_error(
+        fmt::format("an alignment of {} bytes cannot be had in a forked child", alignment_bytes));
+  }
+  return block;
+}
+
+}  // namespace uvm
