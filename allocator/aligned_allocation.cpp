@@ -9,6 +9,11 @@
 #include <uvmalloc/storage/pages.hpp>
 
 namespace uvm {
+namespace {
+
+constexpr std::size_t kBlockAlignment = 512;  // of every block, as allocate() promises
+
+}  // namespace
 
 void* allocate_aligned(CachingManagedAllocator& allocator, Facade facade, int device,
                        std::size_t size_bytes, std::size_t alignment_bytes, StreamHandle stream) {
@@ -18,16 +23,15 @@ void* allocate_aligned(CachingManagedAllocator& allocator, Facade facade, int de
         fmt::format("an alignment of {} bytes cannot be had; accepted: powers of two up to 2 MiB",
                     alignment_bytes));
   }
-  if (size_bytes != 0 && alignment_bytes > kSmallGranule) {
-    size_bytes = std::max(size_bytes, kPageBytes);
+  if (alignment_bytes > kBlockAlignment) {
+    if (allocator.in_forked_child()) {
+      throw std::runtime_error(
+          fmt::format("an alignment of {} bytes cannot be had in a forked child", alignment_bytes));
+    }
+    // Blocks of whole pages start on a page.
+    if (size_bytes != 0) size_bytes = std::max(size_bytes, kPageBytes);
   }
-  void* block = allocator.allocate(facade, device, size_bytes, stream);
-  if (address_of(block) % alignment_bytes != 0) {
-    allocator.free(block);
-    throw std::runtime_error(
-        fmt::format("an alignment of {} bytes cannot be had in a forked child", alignment_bytes));
-  }
-  return block;
+  return allocator.allocate(facade, device, size_bytes, stream);
 }
 
 }  // namespace uvm

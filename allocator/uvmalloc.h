@@ -137,7 +137,7 @@ UVMALLOC_API uvmalloc_status uvmalloc_device_count(const uvmalloc_allocator* all
  * 0 bytes: UVMALLOC_OK and *out is NULL. SIZE_MAX bytes: UVMALLOC_ERROR_OUT_OF_MEMORY.
  * UVMALLOC_ERROR_INVALID_ARGUMENT: `allocator` or `out` is NULL, no such facade, an alignment that
  * is not as above. UVMALLOC_ERROR_NO_DEVICE: no such device. UVMALLOC_ERROR_NOT_USABLE: a forked
- * child asks for device memory, or for an alignment beyond malloc's. */
+ * child asks for device memory, or for an alignment above 512. */
 UVMALLOC_API uvmalloc_status uvmalloc_allocate(uvmalloc_allocator* allocator, int facade,
                                                int device, size_t size_bytes,
                                                size_t alignment_bytes, uvmalloc_stream stream,

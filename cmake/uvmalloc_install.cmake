@@ -18,7 +18,6 @@ set_target_properties(uvmalloc_shared PROPERTIES EXPORT_NAME uvmalloc)
 
 # What the objects of the static library call.
 set(static_libraries ${CMAKE_DL_LIBS} pthread)
-target_link_libraries(uvmalloc_static INTERFACE "$<INSTALL_INTERFACE:${static_libraries}>")
 list(TRANSFORM static_libraries PREPEND "-l" OUTPUT_VARIABLE pc_static_libraries)
 if(TARGET uvmalloc_jemalloc) # no library of the system: it is built for us and travels with ours
   set(archive libuvmalloc_jemalloc.a)
@@ -26,6 +25,7 @@ if(TARGET uvmalloc_jemalloc) # no library of the system: it is built for us and 
   target_link_libraries(uvmalloc_static INTERFACE "$<INSTALL_INTERFACE:$<INSTALL_PREFIX>/${private_dir}/${archive}>")
   list(PREPEND pc_static_libraries "\${libdir}/uvmalloc/${archive}")
 endif()
+target_link_libraries(uvmalloc_static INTERFACE "$<INSTALL_INTERFACE:${static_libraries}>")
 
 install(TARGETS uvmalloc_static uvmalloc_shared EXPORT uvmallocTargets
         ARCHIVE COMPONENT Development

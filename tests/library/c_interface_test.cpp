@@ -289,6 +289,19 @@ TEST_P(CInterface, TheDriverPolicySendsNoHints) {
   EXPECT_EQ(uvmalloc_destroy(quiet), UVMALLOC_OK);
 }
 
+TEST_P(CInterface, AForkedChildHasHostMemoryOnly) {
+  auto* forked = reinterpret_cast<CachingManagedAllocator*>(allocator);
+  forked->before_fork();
+  forked->after_fork_in_child();  // as if this were the child
+  void* block = nullptr;
+  EXPECT_EQ(allocate(64, 512, &block), UVMALLOC_OK);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(block) % 512, 0u);
+  EXPECT_EQ(uvmalloc_free(allocator, block), UVMALLOC_OK);
+  EXPECT_EQ(allocate(64, 1024, &block), UVMALLOC_ERROR_NOT_USABLE);
+  EXPECT_EQ(allocate(64, 0, &block, UVMALLOC_DEVICE), UVMALLOC_ERROR_NOT_USABLE);
+  EXPECT_EQ(block, nullptr);
+}
+
 TEST_P(CInterface, ErrorTextsBelongToTheThread) {
   ASSERT_EQ(uvmalloc_free(allocator, this), UVMALLOC_ERROR_NOT_OURS);
   const std::string here = uvmalloc_last_error();
@@ -310,6 +323,20 @@ TEST_P(CInterface, AHandleIsTheAllocatorOfTheCppInterface) {
 
 INSTANTIATE_TEST_SUITE_P(Runtimes, CInterface, ::testing::ValuesIn(testing::kRuntimes),
                          [](const auto& tested) { return std::string(tested.param); });
+
+TEST(CCreate, ADeviceWithoutConcurrentManagedAccessIsNotUsable) {
+  static RuntimeRegistration weak("weak", [](std::string*) -> std::unique_ptr<DeviceRuntime> {
+    auto machine = std::make_shared<testing::FakeMachine>();
+    machine->capabilities.concurrent_managed_access = false;
+    return std::make_unique<testing::FakeRuntime>(machine);
+  });
+  const uvmalloc_options options = options_for("weak");
+  uvmalloc_allocator* allocator = nullptr;
+  EXPECT_EQ(uvmalloc_create(&options, &allocator), UVMALLOC_ERROR_NOT_USABLE);
+  EXPECT_EQ(allocator, nullptr);
+  EXPECT_STREQ(uvmalloc_last_error(),
+               "device 0 (Fake Device) cannot use managed memory concurrently with the host");
+}
 
 TEST(CVersion, LibraryHeaderAndTextAgree) {
   EXPECT_STREQ(uvmalloc_version(), UVMALLOC_VERSION);

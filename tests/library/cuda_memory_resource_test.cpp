@@ -37,7 +37,7 @@ class CudaResource : public ::testing::TestWithParam<const char*> {
 
   CachingManagedAllocator allocator{testing::open(GetParam()), configuration()};
   CudaMemoryResource resource{allocator};
-  const cuda::stream_ref stream;
+  const cuda::stream_ref stream{cudaStream_t{nullptr}};
 };
 
 TEST_P(CudaResource, BlocksOfAStreamAreUsedAgainByItsNextRequest) {
@@ -57,6 +57,21 @@ TEST_P(CudaResource, AFreeOnAnotherStreamIsFenced) {
   EXPECT_EQ(allocator.statistics().fences, 1u);
   allocator.release_cached();
   EXPECT_TRUE(allocator.runtime().destroy_stream(0, created).ok());
+}
+
+TEST_P(CudaResource, TypeErasedReferencesReachIt) {
+#if CCCL_VERSION < 3001000
+  cuda::mr::async_resource_ref<device_accessible> any = resource;
+  void* block = any.allocate_async(100, 256, stream);
+  EXPECT_TRUE(allocator.find(block)->live);
+  any.deallocate_async(block, 100, 256, stream);
+#else
+  cuda::mr::resource_ref<device_accessible> any = resource;
+  void* block = any.allocate(stream, 100, 256);
+  EXPECT_TRUE(allocator.find(block)->live);
+  any.deallocate(stream, block, 100, 256);
+#endif
+  EXPECT_FALSE(allocator.find(block)->live);
 }
 
 TEST_P(CudaResource, SynchronousDeviceMemoryWaitsForTheDefaultStream) {

@@ -37,7 +37,7 @@ def consumer(installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> 
 
 def test_every_header_compiles_by_itself(consumer: Path, installed: Installed) -> None:
     objects = list(consumer.rglob("headers/*.o"))
-    headers = [path for path in installed.headers.rglob("*.h*")]
+    headers = list(installed.headers.rglob("*.h*"))
     assert len(objects) == len(headers) - 1
 
 
@@ -66,7 +66,8 @@ def test_a_project_in_c_alone_needs_no_boost(installed: Installed, tmp_path: Pat
         "target_link_libraries(program PRIVATE uvmalloc::uvmalloc)\n"
     )
     build = tmp_path / "build"
-    run("cmake", "-G", "Ninja", "-S", tmp_path, "-B", build, f"-DCMAKE_PREFIX_PATH={installed.prefix}")
+    found = f"-DCMAKE_PREFIX_PATH={installed.prefix}"
+    run("cmake", "-G", "Ninja", "-S", tmp_path, "-B", build, found)
     run("cmake", "--build", build)
     assert installed.run_simulated(build / "program", shared=True) == C_OUTPUT
 
@@ -97,7 +98,8 @@ def test_another_minor_version_is_refused(installed: Installed, tmp_path: Path) 
         "find_package(uvmalloc 0.2 QUIET)\n"
         'message(STATUS "found=${uvmalloc_FOUND}")\n'
     )
-    said = run("cmake", "-S", tmp_path, "-B", tmp_path / "b", f"-DCMAKE_PREFIX_PATH={installed.prefix}")
+    found = f"-DCMAKE_PREFIX_PATH={installed.prefix}"
+    said = run("cmake", "-S", tmp_path, "-B", tmp_path / "build", found)
     assert "found=0" in said
 
 
