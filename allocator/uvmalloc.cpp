@@ -8,6 +8,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -35,10 +36,13 @@ constexpr std::size_t kFirstStatisticsBytes =
 
 thread_local std::string last_error;
 
-uvmalloc_status failure(uvmalloc_status status, std::string_view text) noexcept {
+// Keeps what there is to say; where even that finds no memory, nothing.
+template <class... Arguments>
+uvmalloc_status failure(uvmalloc_status status, fmt::format_string<Arguments...> format,
+                        Arguments&&... arguments) noexcept {
   try {
-    last_error = text;
-  } catch (const std::bad_alloc&) {
+    last_error = fmt::format(format, std::forward<Arguments>(arguments)...);
+  } catch (...) {
     last_error.clear();
   }
   return status;
@@ -50,37 +54,36 @@ uvmalloc_status guarded(Body body) noexcept {
   try {
     return body();
   } catch (const std::bad_alloc& error) {
-    return failure(UVMALLOC_ERROR_OUT_OF_MEMORY, error.what());
+    return failure(UVMALLOC_ERROR_OUT_OF_MEMORY, "{}", error.what());
   } catch (const std::invalid_argument& error) {
-    return failure(UVMALLOC_ERROR_INVALID_ARGUMENT, error.what());
+    return failure(UVMALLOC_ERROR_INVALID_ARGUMENT, "{}", error.what());
   } catch (const std::runtime_error& error) {
-    return failure(UVMALLOC_ERROR_NOT_USABLE, error.what());
+    return failure(UVMALLOC_ERROR_NOT_USABLE, "{}", error.what());
   } catch (const std::exception& error) {
-    return failure(UVMALLOC_ERROR_INTERNAL, error.what());
+    return failure(UVMALLOC_ERROR_INTERNAL, "{}", error.what());
   } catch (...) {
     return failure(UVMALLOC_ERROR_INTERNAL, "an unknown exception");
   }
 }
 
 uvmalloc_status null_argument(const char* function, const char* argument) {
-  return failure(UVMALLOC_ERROR_INVALID_ARGUMENT,
-                 fmt::format("{}: {} is NULL", function, argument));
+  return failure(UVMALLOC_ERROR_INVALID_ARGUMENT, "{}: {} is NULL", function, argument);
 }
 
 uvmalloc_status not_ours(const char* function, const void* address) {
-  return failure(UVMALLOC_ERROR_NOT_OURS,
-                 fmt::format("{}: {} is in no block of this allocator", function, address));
+  return failure(UVMALLOC_ERROR_NOT_OURS, "{}: {} is in no block of this allocator", function,
+                 address);
 }
 
 uvmalloc_status no_device(const char* function, int device, int count) {
-  return failure(UVMALLOC_ERROR_NO_DEVICE, fmt::format("{}: device {} does not exist; there are {}",
-                                                       function, device, count));
+  return failure(UVMALLOC_ERROR_NO_DEVICE, "{}: device {} does not exist; there are {}", function,
+                 device, count);
 }
 
 uvmalloc_status too_small(const char* function, std::size_t struct_bytes, std::size_t least) {
   return failure(UVMALLOC_ERROR_INVALID_ARGUMENT,
-                 fmt::format("{}: struct_bytes is {}; it is the size of the structure, {} at least",
-                             function, struct_bytes, least));
+                 "{}: struct_bytes is {}; it is the size of the structure, {} at least", function,
+                 struct_bytes, least);
 }
 
 CachingManagedAllocator* own(uvmalloc_allocator* handle) {
@@ -215,7 +218,7 @@ uvmalloc_status uvmalloc_create(const uvmalloc_options* options, uvmalloc_alloca
       if (known->span_bytes != 0) configuration.span_bytes = known->span_bytes;
     }
     uvm::RuntimeChoice choice = uvm::open_runtime(configuration.runtime);
-    if (choice.runtime == nullptr) return failure(UVMALLOC_ERROR_NO_DEVICE, choice.reason);
+    if (choice.runtime == nullptr) return failure(UVMALLOC_ERROR_NO_DEVICE, "{}", choice.reason);
     *out = handle_of(new CachingManagedAllocator(std::move(choice.runtime), configuration));
     return UVMALLOC_OK;
   });
@@ -237,7 +240,7 @@ uvmalloc_status uvmalloc_process_allocator(uvmalloc_allocator** out) {
   return guarded([&] {
     const uvm::Activation& activation = uvm::activate_process_allocator();
     if (activation.allocator == nullptr) {
-      return failure(UVMALLOC_ERROR_NOT_USABLE, activation.reason);
+      return failure(UVMALLOC_ERROR_NOT_USABLE, "{}", activation.reason);
     }
     *out = handle_of(activation.allocator);
     return UVMALLOC_OK;
@@ -281,11 +284,10 @@ uvmalloc_status uvmalloc_free(uvmalloc_allocator* allocator, void* address) {
     case uvm::FreeResult::kNotOurs:
       return not_ours(__func__, address);
     case uvm::FreeResult::kDouble:
-      return failure(UVMALLOC_ERROR_DOUBLE_FREE,
-                     fmt::format("uvmalloc_free: {} is free already", address));
+      return failure(UVMALLOC_ERROR_DOUBLE_FREE, "uvmalloc_free: {} is free already", address);
     case uvm::FreeResult::kInterior:
-      return failure(UVMALLOC_ERROR_INTERIOR,
-                     fmt::format("uvmalloc_free: {} is not the start of its block", address));
+      return failure(UVMALLOC_ERROR_INTERIOR, "uvmalloc_free: {} is not the start of its block",
+                     address);
   }
   return failure(UVMALLOC_ERROR_INTERNAL, "uvmalloc_free: an unknown result");
 }

@@ -20,8 +20,8 @@
  * are added at the end only, so that a program built against an older header keeps working, and
  * one built against a newer header finds in struct_bytes how much the library has filled in.
  *
- * Names and values in this header keep their meaning while the version that the library is named
- * after (libuvmalloc.so.MAJOR.MINOR below 1.0, MAJOR from then on) stays the same. */
+ * Names and values in this header keep their meaning within a minor version: that of the library's
+ * file name, libuvmalloc.so.MAJOR.MINOR. */
 #ifndef UVMALLOC_UVMALLOC_H
 #define UVMALLOC_UVMALLOC_H
 

@@ -85,6 +85,19 @@ def test_a_c_program_by_pkg_config(
     assert installed.run_simulated(program, shared=shared) == C_OUTPUT
 
 
+def test_a_program_that_links_it_and_preloads_it_has_one(
+    consumer: Path, installed: Installed
+) -> None:
+    preload = str(installed.libraries / "libuvmalloc.so")
+    loaded = run(
+        consumer / "c_program_shared",
+        LD_PRELOAD=preload,
+        LD_LIBRARY_PATH=str(installed.libraries),
+        LD_TRACE_LOADED_OBJECTS="1",
+    )
+    assert [line.split()[0] for line in loaded.splitlines() if "uvmalloc" in line] == [preload]
+
+
 def test_pkg_config_knows_the_version_and_what_the_archive_needs(installed: Installed) -> None:
     assert installed.pkg_config("--modversion", "uvmalloc") == ["0.1.0"]
     assert "-lstdc++" in installed.pkg_config("--libs", "--static", "uvmalloc")
