@@ -187,7 +187,9 @@ ParsedConfiguration parse_configuration(const VariableLookup& lookup,
   for (const std::string& name : all_names) {
     if (!name.starts_with("UVMALLOC_")) continue;
     // Variables of the build and of the command line, not of the library.
-    if (name == "UVMALLOC_CACHE" || name == "UVMALLOC_LIB_DIR") continue;
+    if (name == "UVMALLOC_CACHE" || name == "UVMALLOC_LIB_DIR" || name == "UVMALLOC_JEMALLOC_DIR") {
+      continue;
+    }
     bool known = std::any_of(known_settings().begin(), known_settings().end(),
                              [&](const auto& setting) { return setting.name == name; });
     if (!known) {

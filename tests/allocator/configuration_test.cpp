@@ -86,7 +86,8 @@ TEST(Configuration, AMalformedValueNamesVariableValueAndWhatIsAccepted) {
 }
 
 TEST(Configuration, AMisspeltNameIsAnError) {
-  ParsedConfiguration parsed = parse({{"UVMALLOC_BUGDET", "1G"}, {"UVMALLOC_CACHE", "x"}});
+  ParsedConfiguration parsed =
+      parse({{"UVMALLOC_BUGDET", "1G"}, {"UVMALLOC_CACHE", "x"}, {"UVMALLOC_JEMALLOC_DIR", "x"}});
   ASSERT_EQ(parsed.errors.size(), 1u);
   EXPECT_NE(parsed.errors[0].find("UVMALLOC_BUGDET"), std::string::npos);
 }
