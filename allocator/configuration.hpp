@@ -12,7 +12,7 @@
 #include <vector>
 
 #include <uvmalloc/hints/placement_planner.hpp>
-#include <uvmalloc/runtime/log.hpp>
+#include <uvmalloc/runtime/log_level.hpp>
 
 namespace uvm {
 

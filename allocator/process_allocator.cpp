@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include <uvmalloc/uvmalloc.h>
 #include <uvmalloc/runtime/log.hpp>
 #include <uvmalloc/runtime/registry.hpp>
 
