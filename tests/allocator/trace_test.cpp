@@ -11,12 +11,14 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <latch>
 #include <map>
 #include <mutex>
 #include <random>
 #include <set>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <uvmalloc/allocator/trace_reader.hpp>
@@ -227,12 +229,14 @@ TEST_P(TraceClocks, AddressesThatThreadsPassOnComeInAnOrderThatReplays) {
   ASSERT_EQ(own.start(file, kDevices), "");
   SharedAddresses addresses(&own, 40);
   std::atomic<std::size_t> recorded{0};
+  std::latch together(kThreads);
   std::vector<std::thread> threads;
   for (unsigned number = 0; number < kThreads; ++number) {
     threads.emplace_back([&, number] {
       std::mt19937_64 random(number);
       std::vector<TraceBlock> mine;
       std::size_t events = 0;
+      together.arrive_and_wait();
       for (int step = 0; step < kSteps; ++step) {
         const std::size_t before = mine.size();
         if (random() % 2 == 0) {
@@ -242,6 +246,8 @@ TEST_P(TraceClocks, AddressesThatThreadsPassOnComeInAnOrderThatReplays) {
         }
         events += mine.size() != before;
       }
+      // What a thread keeps, the others could never get.
+      for (; !mine.empty(); ++events) addresses.free(&random, &mine);
       recorded += events;
     });
   }
@@ -435,13 +441,26 @@ TEST_F(TraceTest, AForkedChildLeavesTheParentsFileAlone) {
   }
 }
 
+// Ends the process in the second round of a thread's destructors, after the recorder's, without the
+// handlers of exit.
+pthread_key_t last_key;
+void end_in_second_round(void* value) {
+  static bool again = false;
+  if (std::exchange(again, true)) _exit(0);
+  pthread_setspecific(last_key, value);
+}
+
 TEST_F(TraceTest, AThreadOfAForkedChildEndsWithoutWriting) {
   start();
   recorder.mark("before");
   std::thread([&] {
     recorder.mark("in a thread");
     const pid_t child = fork();
-    if (child == 0) pthread_exit(nullptr);  // the child's only thread
+    if (child == 0) {
+      pthread_key_create(&last_key, end_in_second_round);
+      pthread_setspecific(last_key, &last_key);
+      pthread_exit(nullptr);
+    }
     int status = 0;
     waitpid(child, &status, 0);
     EXPECT_EQ(status, 0);
