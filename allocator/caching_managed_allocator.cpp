@@ -162,6 +162,10 @@ CachingManagedAllocator::CachingManagedAllocator(std::unique_ptr<DeviceRuntime> 
       planner_(configuration.policy, budget_.devices, ledger_, hint_counters_) {
   statistics_.budget_bytes = budget_.hard_bytes;
   for (auto& facade : statistics_.classes) facade.resize(devices_.size());
+  if (configuration_.trace_file.empty()) return;
+  if (std::string why = start_trace(configuration_.trace_file); !why.empty()) {
+    log_line(LogLevel::kWarning, why);
+  }
 }
 
 CachingManagedAllocator::~CachingManagedAllocator() {
@@ -218,10 +222,14 @@ void* CachingManagedAllocator::allocate_slowly(Facade facade, int device, std::s
   }
   request.size_bytes = BlockPools::rounded(facade, size_bytes);
   const StreamKey key{facade, device, request.stream};
+  bool is_new = false;
   {
     std::lock_guard lock(lock_);
+    std::size_t before = pools_.pools().size();
     request.pools = pools_.pools_of(key);
+    is_new = pools_.pools().size() != before;
   }
+  if (is_new && facade == Facade::kDevice) trace_.stream_seen(trace_.now(), device, stream);
   if (ThreadCache* cache = caches_.mine()) {
     // The stream's blocks may be here, only not among the streams used of late.
     ThreadCache::Outcome outcome{};
@@ -230,8 +238,11 @@ void* CachingManagedAllocator::allocate_slowly(Facade facade, int device, std::s
     Block* block = cache->allocate(facade, device, request.stream, size_bytes, &outcome);
     cache->lock.leave();
     if (block != nullptr) {
+      void* address = block->address();
+      trace_.allocated(trace_.now(),
+                       {facade, device, address, size_bytes, block->size_bytes(), request.stream});
       if (outcome == ThreadCache::Outcome::kDoneAtLimit) note_peaks();
-      return block->address();
+      return address;
     }
   }
   return request.pool_class == PoolClass::kSmall ? allocate_small(request) : allocate_run(request);
@@ -306,14 +317,18 @@ void* CachingManagedAllocator::allocate_small(const Request& request) {
     if (!make_room_for_small(request, &status)) out_of_memory(request, status);
   }
   void* address = nullptr;
+  TraceTime at = 0;
   {
     std::lock_guard lock(lock_);
     address = occupy(request, block);
+    at = trace_.now();
   }
+  trace_.allocated(at, {request.facade, request.device, address, request.requested_bytes,
+                        request.size_bytes, request.stream});
   if (!plan.empty()) {
     DeviceStream consumer;
     if (request.facade == Facade::kDevice) consumer = {request.device, request.stream};
-    sender_.send(plan, request.device, {}, consumer);
+    send(plan, request.device, {}, consumer);
   }
   count_allocation(*block, true);
   return address;
@@ -470,13 +485,30 @@ std::size_t CachingManagedAllocator::span_size(const Request& request) const {
   return std::max(usual, round_up(request.size_bytes, kPageBytes));
 }
 
+// Sends hints, without locks, and traces them.
+void CachingManagedAllocator::send(const HintPlan& plan, int device, DeviceStream producer,
+                                   DeviceStream consumer) {
+  sender_.send(plan, device, producer, consumer);
+  if (!trace_.enabled()) return;
+  for (const Hint& hint : plan) {
+    if (hint.kind == HintKind::kAdvise) {
+      trace_.advised(trace_.now(), device, hint.address, hint.size_bytes, hint.advice, hint.place);
+    } else {
+      trace_.prefetched(trace_.now(), device, hint.address, hint.size_bytes, hint.place, nullptr);
+    }
+  }
+}
+
 RuntimeStatus CachingManagedAllocator::add_span(const Request& request) {
   auto span = std::make_unique<Span>();
   span->facade = request.facade;
   span->device = request.device;
   span->size_bytes = span_size(request);
   RuntimeStatus status = runtime_.allocate_managed(request.device, span->size_bytes, &span->raw);
-  if (!status.ok()) return status;
+  if (!status.ok()) {
+    trace_.call_failed(trace_.now(), request.device, nullptr, span->size_bytes, status);
+    return status;
+  }
   if (address_of(span->raw) % kPageBytes != 0) {
     // Drivers align large managed allocations to 2 MiB; where one does not, a page more holds an
     // aligned span.
@@ -492,7 +524,7 @@ RuntimeStatus CachingManagedAllocator::add_span(const Request& request) {
                               &span->placement);
   }
   // Before anyone can see the span: its pages are to be populated under this advice.
-  sender_.send(plan, request.device);
+  send(plan, request.device);
   std::lock_guard lock(lock_);
   ledger_.add_span(span->base, span->size_bytes);
   statistics_.span_bytes.increase(span->size_bytes);
@@ -563,7 +595,7 @@ CachingManagedAllocator::Found CachingManagedAllocator::grow(const Request& requ
       }
     }
     if (found.block != nullptr) {
-      sender_.send(plan, request.device);
+      send(plan, request.device);
       return found;
     }
     *status = add_span(request);
@@ -649,22 +681,30 @@ void* CachingManagedAllocator::occupy(const Request& request, Block* block) {
 void* CachingManagedAllocator::hand_out(const Request& request, const Found& found) {
   HintPlan plan;
   void* address = nullptr;
+  TraceTime at = 0;
   {
     std::lock_guard lock(lock_);
     address = occupy(request, found.block);
+    at = trace_.now();
     if (found.populate != nullptr) {
       plan = planner_.plan_use(found.populate, found.populate_bytes,
                                wanted_place(request.facade, request.device));
     }
   }
+  trace_.allocated(at, {request.facade, request.device, address, request.requested_bytes,
+                        found.block->size_bytes(), request.stream});
   DeviceStream consumer;
   if (request.facade == Facade::kDevice) consumer = {request.device, request.stream};
-  if (!plan.empty()) sender_.send(plan, request.device, {}, consumer);
+  if (!plan.empty()) send(plan, request.device, {}, consumer);
   count_allocation(*found.block, found.from_cache);
   return address;
 }
 
 void CachingManagedAllocator::out_of_memory(const Request& request, const RuntimeStatus& status) {
+  trace_.out_of_memory(trace_.now(),
+                       {request.facade, request.device, nullptr, request.requested_bytes,
+                        request.size_bytes, request.stream},
+                       status);
   std::string table = holders_table();
   {
     std::lock_guard lock(lock_);
@@ -719,6 +759,7 @@ FreeResult CachingManagedAllocator::free_slowly(void* address) noexcept {
   Block* block = nullptr;
   bool is_plain = false;
   bool fence = false;
+  TraceTime at = 0;
   StreamKey key;
   {
     std::lock_guard lock(lock_);
@@ -757,8 +798,11 @@ FreeResult CachingManagedAllocator::free_slowly(void* address) noexcept {
       }
       fence = needs_fence(*block, pools_.at(pool_for(*block)));
     }
+    at = trace_.now();
     block->set(BlockState::kReleasing);
   }
+  trace_.freed(at, {key.facade, key.device, address, block->requested_bytes(), block->size_bytes(),
+                    key.stream});
   count_free(*block, key);
   if (fence) {
     fence_and_give_back(block);
@@ -1053,6 +1097,7 @@ void CachingManagedAllocator::discard_free_pages() {
   }
   for (const SpanStore::Run& run : runs) {
     bool gone = sender_.discard(run.span->device, run.base(), run.size_bytes);
+    trace_.discarded(trace_.now(), run.span->device, run.base(), run.size_bytes, nullptr);
     std::lock_guard lock(lock_);
     if (gone) {
       ledger_.set(run.base(), run.size_bytes, Place::nowhere());
@@ -1087,10 +1132,14 @@ void CachingManagedAllocator::add_use(Block* block, DeviceStream use) {
 }
 
 bool CachingManagedAllocator::record_use(const void* address, int device, StreamHandle stream) {
-  std::lock_guard lock(lock_);
+  std::unique_lock lock(lock_);
   Block* block = pools_.find(address);
   if (!is_block_live(block)) return false;
   add_use(block, {device, stream});
+  const TraceTime at = trace_.now();
+  const void* base = block->address();
+  lock.unlock();
+  trace_.used(at, base, device, stream);
   return true;
 }
 
@@ -1144,6 +1193,8 @@ IndirectStorage* CachingManagedAllocator::record_for(Block* block, const Move& m
 
 IndirectStorage* CachingManagedAllocator::move(void* address, const Move& move) {
   IndirectStorage* record = nullptr;
+  TraceTime at = 0;
+  TraceBlock moved;
   HintPlan plan;
   int device = move.stream_device;
   DeviceStream producer;
@@ -1152,6 +1203,9 @@ IndirectStorage* CachingManagedAllocator::move(void* address, const Move& move) 
     Block* block = pools_.find(address);
     if (!is_block_live(block)) return nullptr;
     block->plain = false;
+    at = trace_.now();
+    moved.address = block->address();
+    moved.requested_bytes = block->requested_bytes();
     record = record_for(block, move);
     // The block's own record outlives the others and tells, after the free, where the pages are.
     block->use.location = move.destination;
@@ -1172,6 +1226,8 @@ IndirectStorage* CachingManagedAllocator::move(void* address, const Move& move) 
     plan = planner_.plan_move(block->address(), block->size_bytes(),
                               whole ? pools_.placement_of(*block) : nullptr, move.destination);
   }
+  trace_.moved(at, moved.address, moved.requested_bytes, move.source, move.destination,
+               move.stream);
   DeviceStream consumer;
   if (move.destination.is_device()) {
     consumer = {move.stream_device, move.stream};
@@ -1183,7 +1239,7 @@ IndirectStorage* CachingManagedAllocator::move(void* address, const Move& move) 
     // Nobody waits on the host, so the pages must not leave before the stream is done with them.
     producer = {move.stream_device, move.stream};
   }
-  sender_.send(plan, device, producer, consumer);
+  send(plan, device, producer, consumer);
   return record;
 }
 
@@ -1394,6 +1450,24 @@ std::vector<SegmentDescription> CachingManagedAllocator::segments() const {
   return out;
 }
 
+std::string CachingManagedAllocator::start_trace(const std::string& file) {
+  std::vector<TraceRecorder::Device> devices;
+  for (const auto& device : devices_) devices.push_back({device.name, device.total_bytes});
+  // Nobody gets or gives up a block while the live ones are listed.
+  ThreadCaches::Frozen frozen(caches_);
+  std::lock_guard lock(lock_);
+  return trace_.start(file, devices, [&](const TraceRecorder::BlockSink& sink) {
+    for (const auto& span : spans_.spans()) {
+      pools_.each_block(*span, [&](const Block& block) {
+        if (block.now() != BlockState::kLive) return;
+        const StreamKey& key = pools_.at(block.pool).key;
+        sink({key.facade, key.device, block.address(), block.requested_bytes(), block.size_bytes(),
+              key.stream});
+      });
+    }
+  });
+}
+
 void CachingManagedAllocator::check_invariants() const {
   auto& caches = const_cast<ThreadCaches&>(caches_);
   ThreadCaches::Frozen frozen(caches);
@@ -1522,6 +1596,7 @@ void CachingManagedAllocator::after_fork_in_child() {
   if (in_forked_child()) return;
   forked_child_ = true;
   caches_.abandon();
+  trace_.after_fork_in_child();
   fork_snapshot_.restore();
   fork_snapshot_.clear();
   lock_.unlock();

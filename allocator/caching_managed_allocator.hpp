@@ -36,6 +36,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_set>
 #include <vector>
 
@@ -49,6 +50,7 @@
 #include <uvmalloc/allocator/span_store.hpp>
 #include <uvmalloc/allocator/statistics.hpp>
 #include <uvmalloc/allocator/thread_caches.hpp>
+#include <uvmalloc/allocator/trace_recorder.hpp>
 #include <uvmalloc/hints/hint_sender.hpp>
 #include <uvmalloc/hints/placement_planner.hpp>
 #include <uvmalloc/runtime/counting_runtime.hpp>
@@ -169,6 +171,12 @@ class CachingManagedAllocator {
   const Configuration& configuration() const { return configuration_; }
   std::size_t budget_bytes() const { return budget_.hard_bytes; }
 
+  // Begins or ends a trace of everything the allocator does (trace_recorder.hpp). Returns an empty
+  // string, or in one line why not.
+  std::string start_trace(const std::string& file);
+  void stop_trace() noexcept { trace_.stop(); }
+  void mark_trace(std::string_view text) noexcept { trace_.mark(text); }
+
   // fork: call all three around it, in the process that owns the allocator. Live host blocks are
   // copied so that the child finds them at the same addresses, up to
   // Configuration::fork_limit_bytes.
@@ -224,6 +232,8 @@ class CachingManagedAllocator {
   void* occupy(const Request& request, Block* block);
   void* hand_out(const Request& request, const Found& found);
   RuntimeStatus add_span(const Request& request);
+  void send(const HintPlan& plan, int device, DeviceStream producer = {},
+            DeviceStream consumer = {});
   [[noreturn]] void out_of_memory(const Request& request, const RuntimeStatus& status);
   std::string holders_table() const;
 
@@ -267,6 +277,7 @@ class CachingManagedAllocator {
   EventPool events_;
   HintSender sender_;
   std::vector<PressureCallback> pressure_callbacks_;
+  TraceRecorder trace_;
 
   std::mutex release_mutex_;
   std::mutex arena_mutex_;

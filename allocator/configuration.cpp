@@ -158,6 +158,8 @@ const std::vector<SettingDescription>& known_settings() {
       {"UVMALLOC_LOG", "warning", "off, error, warning, info, debug", "what is written to stderr"},
       {"UVMALLOC_REPORT_DIR", "", "a folder", "where report.<pid>.json is written at exit"},
       {"UVMALLOC_REPORT", "", "stderr", "prints a short report at exit"},
+      {"UVMALLOC_TRACE", "", "a file name; %p in it is the process number",
+       "every event of the allocator is written there (docs/trace.md)"},
   };
   return kSettings;
 }
@@ -187,6 +189,7 @@ ParsedConfiguration parse_configuration(const VariableLookup& lookup,
                                                     {"debug", LogLevel::kDebug}});
   read.word(&configuration.report_directory);
   read.choice(&configuration.report, Choices<std::string>{{"stderr", "stderr"}});
+  read.word(&configuration.trace_file);
   for (const std::string& name : all_names) {
     if (!name.starts_with("UVMALLOC_")) continue;
     // Variables of the build and of the command line, not of the library.

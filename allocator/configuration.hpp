@@ -35,6 +35,7 @@ struct Configuration {
   LogLevel log = LogLevel::kWarning;              // UVMALLOC_LOG
   std::string report_directory;                   // UVMALLOC_REPORT_DIR; empty: no report file
   std::string report;                             // UVMALLOC_REPORT: "stderr" prints it at exit
+  std::string trace_file;                         // UVMALLOC_TRACE; empty: no trace
 };
 
 struct SettingDescription {

@@ -49,8 +49,9 @@ class ThreadCache {
   // A block of that size for a request, or a miss.
   Block* allocate(Facade facade, int device, StreamHandle stream, std::size_t size_bytes,
                   Outcome* outcome);
-  // A block that its caller gives back: live and plain. False: there is no room.
-  bool put(Block* block);
+  // A block that its caller gives back: live and plain. Returns whose it is; nullptr: there is no
+  // room.
+  const StreamKey* put(Block* block);
 
   // From now on blocks of these pools may be put in. `first` is the index of the stream's first
   // pool, `place` that of its facade and device among the tallies.
@@ -197,21 +198,21 @@ inline Block* ThreadCache::allocate(Facade facade, int device, StreamHandle stre
   return block;
 }
 
-inline bool ThreadCache::put(Block* block) {
+inline const StreamKey* ThreadCache::put(Block* block) {
   std::size_t index = block->pool / kPoolsPerStream;
-  if (index >= streams_.size()) return false;
+  if (index >= streams_.size()) return nullptr;
   Stream* of = streams_[index].get();
   std::size_t size_bytes = block->size_bytes();
-  if (of == nullptr || of->cached_bytes + size_bytes > most_bytes_) return false;
+  if (of == nullptr || of->cached_bytes + size_bytes > most_bytes_) return nullptr;
   Bin* bin = block->kind == BlockKind::kSmall ? &of->small[size_bytes / kGranule - 1]
                                               : of->find_or_claim(size_bytes);
-  if (bin == nullptr || bin->count == kBinBlocks) return false;
+  if (bin == nullptr || bin->count == kBinBlocks) return nullptr;
   freed(of, *block);
   of->cached_bytes += size_bytes;
   block->real.references = 0;
   block->set(BlockState::kCached);
   push(bin, block);
-  return true;
+  return &of->key;
 }
 
 }  // namespace uvm

@@ -30,7 +30,7 @@ static_assert(static_cast<int>(Facade::kDevice) == UVMALLOC_DEVICE);
 constexpr std::size_t kFirstOptionsBytes =
     offsetof(uvmalloc_options, span_bytes) + sizeof(uvmalloc_options::span_bytes);
 constexpr std::size_t kFirstBlockBytes =
-    offsetof(uvmalloc_block, whole_pages) + sizeof(uvmalloc_block::whole_pages);
+    offsetof(uvmalloc_block, movable) + sizeof(uvmalloc_block::movable);
 constexpr std::size_t kFirstStatisticsBytes =
     offsetof(uvmalloc_statistics, out_of_memory) + sizeof(uvmalloc_statistics::out_of_memory);
 
@@ -368,7 +368,7 @@ uvmalloc_status uvmalloc_describe(const uvmalloc_allocator* allocator, const voi
                .device = block->device,
                .place = number_of(block->location),
                .live = block->live,
-               .whole_pages = block->whole_pages});
+               .movable = block->movable});
     return UVMALLOC_OK;
   });
 }

@@ -185,7 +185,7 @@ typedef struct uvmalloc_block {
   int32_t device;
   int32_t place;       /* where it is in use: a device, UVMALLOC_PLACE_HOST or _NOWHERE */
   int32_t live;        /* 1: allocated; 0: cached, or behind the work of a stream */
-  int32_t whole_pages; /* 1: it shares no 2 MiB page with other blocks */
+  int32_t movable; /* 1: it shares its first and last 2 MiB page at most */
 } uvmalloc_block;
 
 /* The block that holds `address`, which may be interior. UVMALLOC_ERROR_NOT_OURS: none does.

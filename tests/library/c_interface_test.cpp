@@ -67,13 +67,13 @@ TEST_P(CInterface, EveryFacadeGivesBlocksThatAreDescribedAndFreed) {
     const uvmalloc_block described = describe(static_cast<char*>(block) + 5);
     EXPECT_EQ(described.struct_bytes, sizeof(uvmalloc_block));
     EXPECT_EQ(described.base, block);
-    EXPECT_EQ(described.size_bytes, 4 * kMiB);
+    EXPECT_EQ(described.size_bytes, facade == UVMALLOC_DEVICE ? 3 * kMiB : 4 * kMiB);
     EXPECT_EQ(described.requested_bytes, 3 * kMiB);
     EXPECT_EQ(described.facade, facade);
     EXPECT_EQ(described.device, 0);
     EXPECT_EQ(described.place, facade == UVMALLOC_DEVICE ? 0 : UVMALLOC_PLACE_HOST);
     EXPECT_EQ(described.live, 1);
-    EXPECT_EQ(described.whole_pages, 1);
+    EXPECT_EQ(described.movable, 1);
     EXPECT_EQ(uvmalloc_free(allocator, block), UVMALLOC_OK);
     EXPECT_EQ(describe(block).live, 0);
   }
