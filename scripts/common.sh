@@ -15,14 +15,15 @@ die() {
 # The site-packages folder of this checkout's environment that holds torch; scripts/setup wrote it down.
 torch_site_packages() { cat "$venv/site-packages"; }
 
-# configure_and_build PRESET. Only release holds the PyTorch plugin: torch is not built with sanitizers.
+# configure_and_build PRESET [CMAKE_ARGUMENT...]. Only release holds the PyTorch plugin: torch is not built with sanitizers.
 configure_and_build() {
   local preset="$1" site torch=""
+  shift
   site="$(torch_site_packages)"
   [[ "$preset" == release ]] && torch="$site/torch"
   local log="$root/build/$preset.configure.log"
   if ! (cd "$root" && cmake --preset "$preset" -DUVMALLOC_TORCH_DIR="$torch" \
-          -DUVMALLOC_CUDA_INCLUDE_DIR="$site/nvidia/cu13/include" >"$log" 2>&1); then
+          -DUVMALLOC_CUDA_INCLUDE_DIR="$site/nvidia/cu13/include" "$@" >"$log" 2>&1); then
     cat "$log" >&2
     die "configuring the preset '$preset' failed"
   fi

@@ -1,6 +1,7 @@
 # RMM, from a source tree: the few of its sources that a pool needs, compiled here. Its logger, which would need
 # another library, is replaced by one that logs nothing; NVTX ranges are off, as is usual.
 if(NOT UVMALLOC_BENCH_RMM_DIR)
+  file(REMOVE "${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/bench_engine_rmm") # of an earlier configuration
   return()
 endif()
 file(REAL_PATH "${UVMALLOC_BENCH_RMM_DIR}/cpp" rmm_dir EXPAND_TILDE)

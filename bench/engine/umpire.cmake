@@ -1,6 +1,7 @@
 # Umpire, from a source tree with its submodules, built by its own CMake for the host alone: QuickPool is host code,
 # and the device memory under it comes from our adapter.
 if(NOT UVMALLOC_BENCH_UMPIRE_DIR)
+  file(REMOVE "${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/bench_engine_umpire") # of an earlier configuration
   return()
 endif()
 file(REAL_PATH "${UVMALLOC_BENCH_UMPIRE_DIR}" umpire_dir EXPAND_TILDE)
