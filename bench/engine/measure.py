@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from bench.engine.allocators import OURS, Program
+from bench.engine.allocators import NAMES, OURS, Program
 from bench.engine.plan import Question
 from bench.engine.server import Figures, RequestError, Server
 
@@ -38,7 +38,7 @@ class Measured:
         values: Results = {
             key: {
                 allocator: {case: statistics.median(taken) for case, taken in cases.items()}
-                for allocator, cases in allocators.items()
+                for allocator, cases in sorted(allocators.items(), key=_place)
             }
             for key, allocators in self.samples.items()
         }
@@ -88,6 +88,10 @@ def measure(
                     server = servers[name]
                     measured.add(question, name, _answer(question, server, programs[name]))
     return measured
+
+
+def _place(entry: tuple[str, object]) -> int:
+    return NAMES.index(entry[0])
 
 
 def _in_turn(question: Question, present: list[str], turn: int) -> list[str]:

@@ -125,15 +125,16 @@ class Workloads {
 
   struct Throughput {
     double pairs_per_second = 0;
-    double delayed = 0;  // fraction of the time in which a thread had no processor
+    double delayed = 0;  // part of the time in which not all threads had a processor, at most
   };
-  // size, milliseconds, samples: throughput of two threads with a stream each over that of one.
-  // Threads that do not run at once cannot get into each other's way, so of many short windows
-  // those count in which every thread had a processor most; "delayed_percent" says how well that
-  // went.
+
+  // size, samples: throughput of two threads with a stream each over that of one. Threads that do
+  // not run at once cannot get into each other's way, so of many windows, short enough to fit
+  // between other programs' turns, those count in which every thread had a processor most;
+  // "delayed_percent" says how well that went.
   static Json threads(const Request& request) {
+    constexpr std::size_t kCandidates = 64;
     Adapter allocator(request);
-    constexpr std::size_t kCandidates = 16;
     const std::size_t samples = request.number("samples", 5);
     std::vector<Throughput> one, two;
     for (std::size_t i = 0; i < samples * kCandidates; ++i) {
@@ -157,45 +158,62 @@ class Workloads {
     return {median(rates), windows.back().delayed};
   }
 
+  struct ThreadWindow {
+    std::chrono::steady_clock::time_point begin;
+    Stopwatch::Lap lap;
+    std::uint64_t pairs = 0;
+  };
+
   static Throughput throughput(Adapter& allocator, const Request& request, std::size_t threads) {
+    constexpr std::chrono::milliseconds kWindow{1};
     const std::size_t size_bytes = request.number("size");
     const std::vector<cudaStream_t> streams = Streams::first(threads + 1);
     std::atomic<bool> over{false};
     std::barrier start(static_cast<std::ptrdiff_t>(threads) + 1);
-    std::vector<Throughput> each(threads);
+    std::vector<ThreadWindow> windows(threads);
     std::vector<std::thread> workers;
     for (std::size_t i = 0; i < threads; ++i) {
       workers.emplace_back([&, i] {
         one_pair(allocator, size_bytes, streams[i + 1]);
         start.arrive_and_wait();
-        each[i] = pairs_until(over, allocator, size_bytes, streams[i + 1]);
+        windows[i] = pairs_until(over, allocator, size_bytes, streams[i + 1]);
       });
     }
     start.arrive_and_wait();
-    constexpr std::uint64_t kWindows = 4;  // of a sample: a window fits between two other threads
-    std::this_thread::sleep_for(
-        std::chrono::microseconds(1000 * request.number("milliseconds", 20) / kWindows));
+    std::this_thread::sleep_for(kWindow);
     over = true;
     for (std::thread& worker : workers) worker.join();
-    Throughput all;
-    for (const Throughput& one : each) {
-      all.pairs_per_second += one.pairs_per_second;
-      all.delayed = std::max(all.delayed, one.delayed);
-    }
-    return all;
+    return together(windows);
   }
 
-  static Throughput pairs_until(const std::atomic<bool>& over, Adapter& allocator,
-                                std::size_t size_bytes, cudaStream_t stream) {
-    constexpr int kBatch = 64;
+  static ThreadWindow pairs_until(const std::atomic<bool>& over, Adapter& allocator,
+                                  std::size_t size_bytes, cudaStream_t stream) {
+    constexpr int kBatch = 16;
+    ThreadWindow window;
+    window.begin = std::chrono::steady_clock::now();
     const Stopwatch watch;
-    std::uint64_t pairs = 0;
     while (!over.load(std::memory_order_relaxed)) {
       for (int pair = 0; pair < kBatch; ++pair) one_pair(allocator, size_bytes, stream);
-      pairs += kBatch;
+      window.pairs += kBatch;
     }
-    const Stopwatch::Lap lap = watch.lap();
-    return {static_cast<double>(pairs) * 1e9 / lap.wall_ns, lap.delay_ns / lap.wall_ns};
+    window.lap = watch.lap();
+    return window;
+  }
+
+  static Throughput together(const std::vector<ThreadWindow>& windows) {
+    const auto first = std::min_element(windows.begin(), windows.end(),
+                                        [](const ThreadWindow& left, const ThreadWindow& right) {
+                                          return left.begin < right.begin;
+                                        });
+    Throughput all;
+    for (const ThreadWindow& window : windows) {
+      if (window.pairs == 0) return {0, 1};
+      const std::chrono::duration<double, std::nano> late = window.begin - first->begin;
+      all.pairs_per_second += static_cast<double>(window.pairs) * 1e9 / window.lap.wall_ns;
+      all.delayed = std::max(
+          all.delayed, (late.count() + window.lap.delay_ns) / (late.count() + window.lap.wall_ns));
+    }
+    return all;
   }
 
   // size, live: nanoseconds per pair with that many other blocks of the size alive.
