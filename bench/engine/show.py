@@ -43,6 +43,8 @@ def show(results: Results, verdict: list[Target], gaps: list[Absent], console: C
 def _number(value: float | None) -> str:
     if value is None:
         return "-"
+    if value < 10:
+        return f"{value:.4g}"  # 1.0346 is more than 1.03
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
