@@ -18,15 +18,16 @@ torch_site_packages() { cat "$venv/site-packages"; }
 # Where the jemalloc of this checkout lies; scripts/setup wrote it down.
 jemalloc_folder() { cat "$root/build/jemalloc"; }
 
-# configure_and_build PRESET. Only release holds the PyTorch plugin: torch is not built with sanitizers.
+# configure_and_build PRESET [CMAKE_ARGUMENT...]. Only release holds the PyTorch plugin: torch is not built with sanitizers.
 configure_and_build() {
   local preset="$1" site torch=""
+  shift
   site="$(torch_site_packages)"
   [[ "$preset" == release ]] && torch="$site/torch"
   local log="$root/build/$preset.configure.log"
   if ! (cd "$root" && cmake --preset "$preset" -DUVMALLOC_TORCH_DIR="$torch" \
           -DUVMALLOC_CUDA_INCLUDE_DIR="$site/nvidia/cu13/include" \
-          -DUVMALLOC_JEMALLOC_DIR="$(jemalloc_folder)" >"$log" 2>&1); then
+          -DUVMALLOC_JEMALLOC_DIR="$(jemalloc_folder)" "$@" >"$log" 2>&1); then
     cat "$log" >&2
     die "configuring the preset '$preset' failed"
   fi
