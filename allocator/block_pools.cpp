@@ -509,6 +509,8 @@ std::size_t BlockPools::free_tail_bytes(const Pool& pool) const {
   if (pool.run_end == nullptr) return 0;
   const SharedPage* page = shared_page(pool.run_end - 1);
   if (page == nullptr || page->home != pool.index || page->span != pool.run_span) return 0;
+  // New pages come with their span's advice and join only pages that have the same.
+  if (page->placement != page->span->placement) return 0;
   const Block* last = find(pool.run_end - 1);
   return last != nullptr && last->now() == BlockState::kFree ? last->size_bytes() : 0;
 }

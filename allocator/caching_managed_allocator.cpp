@@ -547,6 +547,10 @@ CachingManagedAllocator::Growth CachingManagedAllocator::plan_growth(const Reque
   longer.size_bytes = round_up(request.size_bytes - tail, kPageBytes);
   longer.run = spans_.find_at(pool.run_span, pool.run_end, longer.size_bytes);
   if (longer.run.span == nullptr) return plain;
+  // Pages of a span made for others are advised anew and do not join the tail.
+  bool of_others =
+      pool.run_span->facade != request.facade || pool.run_span->device != request.device;
+  if (tail != 0 && of_others) return plain;
   bool better = plain.run.span == nullptr ||
                 longer.run.untouched_bytes < plain.run.untouched_bytes ||
                 (longer.run.untouched_bytes == plain.run.untouched_bytes &&
