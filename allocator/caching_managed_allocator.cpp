@@ -300,6 +300,7 @@ std::size_t CachingManagedAllocator::refill(const Request& request,
 }
 
 void* CachingManagedAllocator::allocate_small(const Request& request) {
+  drain_finished_fences();
   Block* block = nullptr;
   RuntimeStatus status;
   HintPlan plan;
@@ -379,12 +380,7 @@ void* CachingManagedAllocator::allocate_run(const Request& request) {
     std::lock_guard lock(lock_);
     return find_cached(request);
   };
-  bool fences = false;
-  {
-    std::lock_guard lock(lock_);
-    fences = !fenced_.empty();
-  }
-  if (fences) drain_fences(false);
+  drain_finished_fences();
   RuntimeStatus status;
   Found found = cached();
   if (found.block == nullptr) found = recall(request);
@@ -976,6 +972,14 @@ bool CachingManagedAllocator::fences_done(const std::vector<Fence>& fences) {
 void CachingManagedAllocator::release_events(std::vector<Fence>* fences) {
   for (const Fence& fence : *fences) events_.release(fence.device, fence.event);
   fences->clear();
+}
+
+void CachingManagedAllocator::drain_finished_fences() {
+  {
+    std::lock_guard lock(lock_);
+    if (fenced_.empty()) return;
+  }
+  drain_fences(false);
 }
 
 void CachingManagedAllocator::drain_fences(bool wait) {

@@ -250,6 +250,7 @@ class CachingManagedAllocator {
   std::vector<DeviceStream> streams_to_wait_for(const Block& block, const Pool& pool) const;
   bool fences_done(const std::vector<Fence>& fences);
   void release_events(std::vector<Fence>* fences);
+  void drain_finished_fences();
   void drain_fences(bool wait);
   void free_spans(std::vector<std::unique_ptr<Span>> spans);
   void release_pages(const std::function<bool(const Pool&)>& of, bool discard);
