@@ -304,6 +304,7 @@ void* CachingManagedAllocator::allocate_small(const Request& request) {
   Block* block = nullptr;
   RuntimeStatus status;
   HintPlan plan;
+  bool last = false;
   for (int round = 0; block == nullptr; ++round) {
     {
       std::lock_guard arenas(arena_mutex_);
@@ -315,7 +316,10 @@ void* CachingManagedAllocator::allocate_small(const Request& request) {
     if (block != nullptr) break;
     // Other threads' spare objects first, then pages.
     if (round == 0 && reclaim(request.pools)) continue;
-    if (!make_room_for_small(request, &status)) out_of_memory(request, status);
+    if (last) out_of_memory(request, status);
+    // Without a page there may be objects: of blocks that were behind fences, of other sizes, or
+    // freed by a callback.
+    last = !make_room_for_small(request, &status);
   }
   void* address = nullptr;
   TraceTime at = 0;
