@@ -70,7 +70,7 @@ Gauge gauge(std::int64_t current, std::int64_t peak, std::int64_t increased,
 // most the sum of both peaks.
 Gauge with_fenced(const Gauge& live, const Gauge& fenced) {
   return {live.current + fenced.current, live.peak + fenced.peak, live.increased,
-          live.decreased - fenced.current};
+          live.decreased + fenced.decreased - fenced.increased};
 }
 
 }  // namespace
