@@ -1508,11 +1508,12 @@ void CachingManagedAllocator::count_allocation(const Block& block, bool from_cac
     key = pools_.at(block.pool).key;
   }
   caches_.count_elsewhere(
-      [&](Tally& tally) {
+      [&](Tally& tally, StreamTally& stream) {
         tally.allocated(size_class_of(block.size_bytes()), block.size_bytes(),
                         block.requested_bytes(), from_cache);
+        stream.allocated(block.size_bytes());
       },
-      place_of(key.facade, key.device));
+      place_of(key.facade, key.device), block.pool - block.pool % kPoolsPerStream);
 }
 
 void CachingManagedAllocator::count_free(const Block& block, const StreamKey& key) {
@@ -1525,10 +1526,11 @@ void CachingManagedAllocator::count_free(const Block& block, const StreamKey& ke
     return;
   }
   caches_.count_elsewhere(
-      [&](Tally& tally) {
+      [&](Tally& tally, StreamTally& stream) {
         tally.freed(size_class_of(block.size_bytes()), block.size_bytes(), block.requested_bytes());
+        stream.freed(block.size_bytes());
       },
-      place_of(key.facade, key.device));
+      place_of(key.facade, key.device), block.pool - block.pool % kPoolsPerStream);
 }
 
 // With the lock: pages that a pool gets, or gives back.

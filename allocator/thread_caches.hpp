@@ -58,8 +58,10 @@ class ThreadCaches {
   // Of the caches' own tables.
   std::size_t bytes() const;
 
-  // Counts for a thread without a cache. Takes the locks itself.
-  void count_elsewhere(const std::function<void(Tally&)>& count, std::size_t place);
+  // Counts for a thread without a cache, for a place and for the stream with that first pool. Takes
+  // the locks itself.
+  void count_elsewhere(const std::function<void(Tally&, StreamTally&)>& count, std::size_t place,
+                       PoolIndex first);
 
   // For the child of a fork: this thread's cache is out of use, and nobody gets one any more.
   void abandon();
@@ -73,6 +75,7 @@ class ThreadCaches {
 
   ThreadCache* mine_slowly();
   void retire(ThreadCache* cache);
+  StreamTally& ended_stream(PoolIndex first);
   std::vector<Tally*> tallies(std::size_t place);
 
   static constinit thread_local Slot slot_;
@@ -85,7 +88,9 @@ class ThreadCaches {
 
   mutable std::mutex mutex_;  // guards what follows; taken before the caches' locks
   std::vector<std::unique_ptr<ThreadCache>> caches_;
-  std::vector<Tally> ended_;  // what threads without a cache have counted, by place
+  // What threads without a cache have counted: by place, and by first pool / kPoolsPerStream.
+  std::vector<Tally> ended_;
+  std::vector<StreamTally> ended_streams_;
   PeakBook book_;
   std::int64_t peak_live_bytes_ = 0;  // of all places together
 };
