@@ -169,6 +169,7 @@ CachingManagedAllocator::CachingManagedAllocator(std::unique_ptr<DeviceRuntime> 
 }
 
 CachingManagedAllocator::~CachingManagedAllocator() {
+  caches_.close();
   if (in_forked_child()) return;
   for (int device = 0; device < runtime_.device_count(); ++device) {
     if (statistics_.span_bytes.increased != 0) runtime_.synchronize_device(device);

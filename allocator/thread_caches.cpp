@@ -69,7 +69,11 @@ ThreadCaches::ThreadCaches(std::size_t places, std::size_t most_bytes, Retired r
   living().by_serial[serial_] = this;
 }
 
-ThreadCaches::~ThreadCaches() {
+ThreadCaches::~ThreadCaches() = default;
+
+void ThreadCaches::close() {
+  // In a forked child another thread may have had the mutex, and none is left that could end.
+  if (abandoned_) return;
   std::lock_guard lock(living().mutex);
   living().by_serial.erase(serial_);
 }

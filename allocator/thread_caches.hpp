@@ -22,10 +22,14 @@ class ThreadCaches {
   // `retired` gets what a cache held when its thread has ended, without locks.
   using Retired = std::function<void(std::vector<Block*> blocks)>;
   ThreadCaches(std::size_t places, std::size_t most_bytes, Retired retired);
-  // No thread may use the allocator any more.
+  // After close().
   ~ThreadCaches();
   ThreadCaches(const ThreadCaches&) = delete;
   ThreadCaches& operator=(const ThreadCaches&) = delete;
+
+  // From now on threads that end bring nothing back; waits for one that does. No thread may use the
+  // allocator any more, but some may still end.
+  void close();
 
   // This thread's; nullptr in a thread that is past its thread-local storage, and after fork in the
   // child.
