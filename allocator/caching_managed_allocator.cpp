@@ -170,15 +170,15 @@ CachingManagedAllocator::CachingManagedAllocator(std::unique_ptr<DeviceRuntime> 
 
 CachingManagedAllocator::~CachingManagedAllocator() {
   caches_.close();
+  for (Arena& arena : arenas_) {
+    if (arena.pages != nullptr) arena.pages->close();
+  }
   if (in_forked_child()) return;
   for (int device = 0; device < runtime_.device_count(); ++device) {
     if (statistics_.span_bytes.increased != 0) runtime_.synchronize_device(device);
   }
   pools_.each_extras([&](BlockExtras& extras) { release_events(&extras.fences); });
-  for (Arena& arena : arenas_) {
-    if (arena.pages != nullptr) arena.pages->close();
-    arena.arena.reset();
-  }
+  arenas_.clear();
   for (const auto& span : spans_.spans()) runtime_.free_managed(span->device, span->raw);
 }
 

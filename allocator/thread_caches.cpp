@@ -120,6 +120,9 @@ void ThreadCaches::retire(ThreadCache* cache) {
 }
 
 ThreadCaches::Frozen::Frozen(ThreadCaches& caches) : caches_(caches), lock_(caches.mutex_) {
+  // In a forked child nobody is inside, though the owner's mark may say so: another thread may have
+  // been about to notice that the lock was taken.
+  if (caches.abandoned_) return;
   const ThreadCache* own = slot_.serial == caches.serial_ ? slot_.cache : nullptr;
   for (const auto& cache : caches_.caches_) {
     if (cache.get() != own) taken_.push_back(&cache->lock);
