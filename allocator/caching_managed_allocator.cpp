@@ -1244,13 +1244,16 @@ IndirectStorage* CachingManagedAllocator::move(void* address, const Move& move) 
   DeviceStream consumer;
   if (move.destination.is_device()) {
     consumer = {move.stream_device, move.stream};
-  } else if (move.wait) {
-    // The producer counts as a user, so that it is waited for with the others, each once.
-    record_use(address, move.stream_device, move.stream);
-    wait_for_uses(address);
   } else {
-    // Nobody waits on the host, so the pages must not leave before the stream is done with them.
-    producer = {move.stream_device, move.stream};
+    // The producer counts as a user: it is waited for with the others, each once, now or when the
+    // block is freed.
+    record_use(address, move.stream_device, move.stream);
+    if (move.wait) {
+      wait_for_uses(address);
+    } else {
+      // The pages must not leave before the stream is done with them.
+      producer = {move.stream_device, move.stream};
+    }
   }
   send(plan, device, producer, consumer);
   return record;
