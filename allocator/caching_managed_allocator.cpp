@@ -784,12 +784,13 @@ FreeResult CachingManagedAllocator::free_slowly(void* address) noexcept {
                            address));
       return FreeResult::kDouble;
     }
-    bool is_start = block->address() == address;
-    if (!is_start || block->now() != BlockState::kLive) {
-      FreeResult result = is_start ? FreeResult::kDouble : FreeResult::kInterior;
+    const bool is_live = block->now() == BlockState::kLive;
+    if (!is_live || block->address() != address) {
+      // A free block may have been joined with the one before it.
+      FreeResult result = is_live ? FreeResult::kInterior : FreeResult::kDouble;
       log_line(LogLevel::kError,
                fmt::format("free({}): {} of a block of {} at {}, {} facade; nothing was freed",
-                           address, is_start ? "a second free" : "not the start",
+                           address, is_live ? "not the start" : "a second free",
                            format_size(block->size_bytes()), static_cast<void*>(block->address()),
                            to_string(pools_.at(block->pool).key.facade)));
       return result;
