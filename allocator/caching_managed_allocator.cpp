@@ -988,7 +988,14 @@ void CachingManagedAllocator::drain_finished_fences() {
   drain_fences(false);
 }
 
+// One thread at a time: another that needs memory must find what this one looks at.
 void CachingManagedAllocator::drain_fences(bool wait) {
+  std::unique_lock one_at_a_time(fence_mutex_, std::defer_lock);
+  if (wait) {
+    one_at_a_time.lock();
+  } else if (!one_at_a_time.try_lock()) {
+    return;
+  }
   struct Pending {
     Block* block;
     std::vector<Fence> fences;

@@ -8,6 +8,7 @@
 // Thread-safe. A hit in the thread's cache takes no lock and calls nothing. Locks, in the order in
 // which they may be taken, none held across a driver call:
 //   release_mutex_   one thread at a time gives cached memory back
+//   fence_mutex_     one thread at a time takes blocks whose fences are over
 //   arena_mutex_     calls of the arenas
 //   ThreadCaches     the list of caches, then the caches' own locks (with them, a stopped world)
 //   lock_            pools, spans, records of blocks with nobody, ledger, statistics
@@ -281,6 +282,7 @@ class CachingManagedAllocator {
   TraceRecorder trace_;
 
   std::mutex release_mutex_;
+  std::mutex fence_mutex_;
   std::mutex arena_mutex_;
   ThreadCaches caches_;
   mutable std::mutex lock_;  // guards everything below
