@@ -1405,23 +1405,23 @@ Statistics CachingManagedAllocator::statistics() const {
 }
 
 void CachingManagedAllocator::reset_peaks(Facade facade, int device) {
+  auto& classes = figures_of(facade, device);
   ThreadCaches::Frozen frozen(caches_);
   caches_.book().reset_peaks(place_of(facade, device));
   caches_.add_up();
   std::lock_guard lock(lock_);
-  for (auto& figures :
-       statistics_.classes[static_cast<std::size_t>(facade)].at(static_cast<std::size_t>(device))) {
+  for (auto& figures : classes) {
     figures.each_gauge([](Gauge& gauge) { gauge.reset_peak(); });
   }
 }
 
 void CachingManagedAllocator::reset_totals(Facade facade, int device) {
+  auto& classes = figures_of(facade, device);
   ThreadCaches::Frozen frozen(caches_);
   std::size_t place = place_of(facade, device);
   caches_.book().reset_totals(place, caches_.sum(place));
   std::lock_guard lock(lock_);
-  for (auto& figures :
-       statistics_.classes[static_cast<std::size_t>(facade)].at(static_cast<std::size_t>(device))) {
+  for (auto& figures : classes) {
     figures.each_gauge([](Gauge& gauge) { gauge.reset_totals(); });
   }
 }

@@ -163,6 +163,7 @@ class CachingManagedAllocator {
   void note_materialization(std::size_t copied_bytes, bool steal);
 
   Statistics statistics() const;
+  // std::out_of_range for a device that does not exist.
   void reset_peaks(Facade facade, int device);
   void reset_totals(Facade facade, int device);
   std::vector<SegmentDescription> segments() const;
@@ -257,6 +258,10 @@ class CachingManagedAllocator {
   void release_pages(const std::function<bool(const Pool&)>& of, bool discard);
   void discard_free_pages();
 
+  auto& figures_of(Facade facade, int device) {
+    return statistics_.classes[static_cast<std::size_t>(facade)].at(
+        static_cast<std::size_t>(device));
+  }
   std::size_t place_of(Facade facade, int device) const {
     return static_cast<std::size_t>(facade) * devices_.size() + static_cast<std::size_t>(device);
   }
