@@ -546,8 +546,9 @@ void BlockPools::remove_small(Block* block) {
 
 // ---- looking at all of it
 
-void BlockPools::each_block(const Span& span,
-                            const std::function<void(const Block&)>& visit) const {
+void BlockPools::each_block(
+    const Span& span, const std::function<void(const Block&)>& visit,
+    const std::function<void(char* base, const Pool& home)>& visit_small) const {
   for (char* at_page = span.base; at_page < span.base + span.size_bytes; at_page += kPageBytes) {
     Page* page = pages_.find(at_page);
     if (page == nullptr) continue;
@@ -562,6 +563,7 @@ void BlockPools::each_block(const Span& span,
       }
     } else {
       const auto* segment = record_of<SmallSegment>(page);
+      if (visit_small) visit_small(segment->base, at(segment->pool));
       for (const auto& start : segment->starts) {
         if (std::uint16_t number = start.load(std::memory_order_relaxed); number != 0) {
           visit(*segment->record(number));

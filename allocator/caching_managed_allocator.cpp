@@ -1432,25 +1432,18 @@ std::vector<SegmentDescription> CachingManagedAllocator::segments() const {
   std::lock_guard lock(lock_);
   std::vector<SegmentDescription> out;
   const char* end = nullptr;
+  auto begin = [&](char* base, std::size_t size_bytes, const Pool& home) {
+    out.push_back(
+        {base, size_bytes, home.key.facade, home.key.device, home.key.stream, home.pool_class, {}});
+    end = base;
+  };
+  auto begin_small = [&](char* base, const Pool& home) { begin(base, kPageBytes, home); };
   for (const auto& span : spans_.spans()) {
-    pools_.each_block(*span, [&](const Block& block) {
-      const Pool& home = pools_.at(pools_.home_of(block));
+    auto add = [&](const Block& block) {
       bool small = block.kind == BlockKind::kSmall;
-      char* start = block.address();
-      if (small) start = reinterpret_cast<char*>(address_of(start) & ~(kPageBytes - 1));
-      bool goes_on = small ? !out.empty() && out.back().base == start
-                           : block.kind == BlockKind::kShared && start == end &&
-                                 static_cast<const RunBlock&>(block).shared.previous != nullptr;
-      if (!goes_on) {
-        out.push_back({start,
-                       small ? kPageBytes : 0,
-                       home.key.facade,
-                       home.key.device,
-                       home.key.stream,
-                       home.pool_class,
-                       {}});
-        end = start;
-      }
+      bool goes_on = small || (block.kind == BlockKind::kShared && block.address() == end &&
+                               static_cast<const RunBlock&>(block).shared.previous != nullptr);
+      if (!goes_on) begin(block.address(), 0, pools_.at(pools_.home_of(block)));
       SegmentDescription& segment = out.back();
       // Free small objects are with the arena.
       if (block.address() > end) {
@@ -1462,7 +1455,8 @@ std::vector<SegmentDescription> CachingManagedAllocator::segments() const {
           {block.size_bytes(), in_use ? block.requested_bytes() : 0, block.now()});
       end = block.end();
       if (!small) segment.size_bytes += block.size_bytes();
-    });
+    };
+    pools_.each_block(*span, add, begin_small);
   }
   for (SegmentDescription& segment : out) {
     std::size_t bytes = 0;
