@@ -171,6 +171,19 @@ TEST_F(EdgeTest, AForkedChildCanReadTheFiguresWhateverOtherThreadsDid) {
   busy.join();
 }
 
+TEST_F(EdgeTest, APageOfSmallObjectsOnAnotherDevicesSpanWaitsForTheDeviceThatUsedIt) {
+  start(small_configuration(), 2);
+  machine->device_of = {{stream(5), 1}};
+  char* kept = host(4 * kMiB);
+  machine->failures["allocate_managed"] = 100;
+  void* block = allocator->allocate(Facade::kDevice, 1, 512, stream(5));
+  ASSERT_EQ(block, kept + 4 * kMiB) << "on the host's span, which is device 0's";
+  machine->busy = {stream(5)};
+  allocator->free(block);
+  allocator->release_cached();
+  EXPECT_TRUE(machine->busy.empty());
+}
+
 TEST_F(EdgeTest, FiguresOfADeviceThatDoesNotExistCannotBeReset) {
   EXPECT_THROW(allocator->reset_peaks(Facade::kDevice, 1), std::out_of_range);
   EXPECT_THROW(allocator->reset_totals(Facade::kHost, -1), std::out_of_range);

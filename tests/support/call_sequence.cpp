@@ -158,8 +158,9 @@ class Sequence {
     return block->first + (bytes_.below(2) == 0 ? 0 : last / kParts[bytes_.below(4)]);
   }
   int any_device() { return static_cast<int>(bytes_.below(static_cast<unsigned>(devices_))); }
-  StreamHandle any_stream(int device) {
-    return stream(1 + static_cast<unsigned>(device) * kStreams + bytes_.below(kStreams));
+  StreamHandle any_stream(int device) { return nth_stream(device, bytes_.below(kStreams)); }
+  static StreamHandle nth_stream(int device, unsigned number) {
+    return stream(1 + static_cast<unsigned>(device) * kStreams + number);
   }
   std::size_t any_size();
   std::set<StreamHandle> busy() {
@@ -213,6 +214,11 @@ Sequence::Sequence(std::span<const std::uint8_t> bytes)
       machine_(std::make_shared<FakeMachine>(devices_)),
       model_(devices_) {
   machine_->capabilities.discard = bytes_.below(2) == 0;
+  for (int device = 0; device < devices_; ++device) {
+    for (unsigned number = 0; number < kStreams; ++number) {
+      machine_->device_of[nth_stream(device, number)] = device;
+    }
+  }
   machine_->unaligned = bytes_.below(4) == 0;
   allocator_ = std::make_unique<CachingManagedAllocator>(std::make_unique<FakeRuntime>(machine_),
                                                          configuration(&bytes_));

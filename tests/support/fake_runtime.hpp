@@ -38,8 +38,9 @@ class FakeMachine {
   std::map<void*, std::size_t> allocations;
   std::size_t allocated_bytes = 0;
   std::vector<Hint> hints;
-  std::set<StreamHandle> busy;          // streams whose work never ends by itself
-  std::map<std::string, int> failures;  // call -> how often it still fails
+  std::set<StreamHandle> busy;            // streams whose work never ends by itself
+  std::map<StreamHandle, int> device_of;  // streams not in it end with any device's work
+  std::map<std::string, int> failures;    // call -> how often it still fails
   std::vector<std::string> waits;  // streams that were made to wait, and who waited on the host
   int events = 0;                  // alive
   bool unaligned = false;          // allocations end up 4 KiB beyond a 2 MiB boundary
@@ -187,10 +188,13 @@ class FakeRuntime final : public DeviceRuntime {
     machine_->busy.erase(static_cast<Event*>(event)->stream);
     return {};
   }
-  RuntimeStatus synchronize_device(int) const override {
+  RuntimeStatus synchronize_device(int device) const override {
     {
       std::lock_guard lock(machine_->mutex);
-      machine_->busy.clear();
+      std::erase_if(machine_->busy, [&](StreamHandle handle) {
+        auto found = machine_->device_of.find(handle);
+        return found == machine_->device_of.end() || found->second == device;
+      });
     }
     run_once(&machine_->after_device_wait);
     return {};
