@@ -135,7 +135,9 @@ class CachingManagedAllocator::SmallPages final : public ExtentSource {
       owner_.small_pages_.push_back(
           owner_.pools_.remove_small_page(static_cast<char*>(run) + offset));
     }
-    owner_.count_pages(owner_.pools_.at(pool_), -static_cast<std::int64_t>(size_bytes));
+    const Pool& pool = owner_.pools_.at(pool_);
+    if (pool.key.facade == Facade::kDevice) owner_.small_page_users_.insert(pool.key.device);
+    owner_.count_pages(pool, -static_cast<std::int64_t>(size_bytes));
   }
 
   // The records go with the allocator.
@@ -1068,6 +1070,7 @@ void CachingManagedAllocator::release_pages(const std::function<bool(const Pool&
   {
     std::lock_guard lock(lock_);
     runs.swap(small_pages_);
+    devices.swap(small_page_users_);
     for (const auto& pages : runs) devices.insert(pages.span->device);
     for (const auto& pool : pools_.pools()) {
       if (!of(*pool)) continue;

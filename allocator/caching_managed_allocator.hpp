@@ -36,6 +36,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -301,6 +302,7 @@ class CachingManagedAllocator {
   };
   std::vector<Arena> arenas_;                   // by first pool / kPoolsPerStream
   std::vector<BlockPools::Pages> small_pages_;  // that arenas have given back
+  std::set<int> small_page_users_;              // devices that may still work on them
   HintPlan small_plan_;                         // for pages that arenas have just taken
   std::vector<Block*> fenced_;                  // behind fences, oldest first
   std::deque<IndirectStorage> records_;         // storage of moves' records
