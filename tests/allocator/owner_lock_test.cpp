@@ -45,8 +45,18 @@ TEST_P(OwnerLockTest, TheOwnerAndATakerAreNeverInsideTogether) {
   Guarded guarded;
   std::atomic<bool> over = false;
   std::uint64_t entered = 0;
+  // Stores to lines that the other side has just written stay in the processor's buffer for long,
+  // and with them the lock's own, unless something orders them.
+  struct alignas(64) Line {
+    std::atomic<std::uint64_t> value = 0;
+  };
+  std::array<Line, 16> lines;
+  auto write_lines = [&] {
+    for (Line& line : lines) line.value.store(1, std::memory_order_relaxed);
+  };
   std::thread owner([&] {
     for (; !over.load(std::memory_order_relaxed); ++entered) {
+      write_lines();
       guarded.lock.enter();
       guarded.count();
       guarded.lock.leave();
@@ -55,6 +65,7 @@ TEST_P(OwnerLockTest, TheOwnerAndATakerAreNeverInsideTogether) {
   OwnerLock* const lock = &guarded.lock;
   std::uint64_t takes = 0;
   for (; std::chrono::steady_clock::now() < end; ++takes) {
+    write_lines();
     OwnerLock::take({&lock, 1});
     for (int i = 0; i < 50; ++i) guarded.count();
     OwnerLock::give_back({&lock, 1});
