@@ -54,6 +54,14 @@ PoolIndex BlockPools::pools_of(const StreamKey& key) {
   return found->second;
 }
 
+std::optional<PoolIndex> BlockPools::forget(const StreamKey& key) {
+  auto found = streams_.find(key);
+  if (found == streams_.end()) return std::nullopt;
+  PoolIndex first = found->second;
+  streams_.erase(found);
+  return first;
+}
+
 // ---- records
 
 BlockExtras* BlockPools::extras(const Block* block) {
@@ -492,7 +500,8 @@ BlockPools::Pages BlockPools::take_pages(Pool& pool, std::size_t size_bytes) {
 }
 
 void BlockPools::release_free_pages(
-    Pool& pool, const std::function<void(const Pages&, const Pool& home)>& each) {
+    Pool& pool, std::size_t* most_bytes,
+    const std::function<void(const Pages&, const Pool& home)>& each) {
   std::vector<RunBlock*> candidates;
   for (FreeIndex* index : {&pool.own, &pool.guests}) {
     for (RunBlock* block = index->best_fit(kPageBytes); block != nullptr;
@@ -501,10 +510,13 @@ void BlockPools::release_free_pages(
     }
   }
   for (RunBlock* block : candidates) {
+    if (*most_bytes < kPageBytes) return;
     unlink(block);
     const Pool& home = at(block->home);
-    Pages pages = cut_pages(block, kPageBytes, SIZE_MAX);
-    if (pages.base != nullptr) each(pages, home);
+    Pages pages = cut_pages(block, kPageBytes, *most_bytes & ~(kPageBytes - 1));
+    if (pages.base == nullptr) continue;
+    *most_bytes -= pages.size_bytes;
+    each(pages, home);
   }
 }
 

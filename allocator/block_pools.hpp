@@ -17,6 +17,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <unordered_map>
 #include <utility>
@@ -34,7 +35,8 @@ namespace uvm {
 struct StreamKey {
   Facade facade = Facade::kHost;
   int device = 0;
-  StreamHandle stream = nullptr;  // device facade only
+  StreamHandle stream = nullptr;   // device facade only
+  std::uint64_t private_pool = 0;  // of a graph or of the user's, device facade only; 0: none
   friend auto operator<=>(const StreamKey&, const StreamKey&) = default;
 };
 
@@ -101,6 +103,9 @@ class BlockPools {
 
   // The first of the four pools of that facade, device and stream; made where there are none yet.
   PoolIndex pools_of(const StreamKey& key);
+  // The next pools_of() makes others; these keep what they hold. Their first; nullopt: there are
+  // none.
+  std::optional<PoolIndex> forget(const StreamKey& key);
   Pool& at(PoolIndex index) { return *pools_[index]; }
   const Pool& at(PoolIndex index) const { return *pools_[index]; }
   const std::vector<std::unique_ptr<Pool>>& pools() const { return pools_; }
@@ -133,8 +138,9 @@ class BlockPools {
   // Takes `size_bytes`, whole pages, out of a free block of the pool; base is nullptr where none
   // has them in one piece.
   Pages take_pages(Pool& pool, std::size_t size_bytes);
-  // Takes all wholly free pages without fences out of the pool; `each` gets them with their home.
-  void release_free_pages(Pool& pool,
+  // Takes wholly free pages without fences out of the pool, at most about `*most_bytes`, which is
+  // lessened; `each` gets them with their home.
+  void release_free_pages(Pool& pool, std::size_t* most_bytes,
                           const std::function<void(const Pages&, const Pool& home)>& each);
   std::vector<RunBlock*> fenced_guests(Pool& pool);
   // Free bytes at the end of the pool's newest run of shared pages.

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include <uvmalloc/allocator/machine_memory.hpp>
+#include <uvmalloc/allocator/poison.hpp>
 #include <uvmalloc/runtime/log.hpp>
 
 namespace uvm {
@@ -159,7 +160,8 @@ CachingManagedAllocator::CachingManagedAllocator(std::unique_ptr<DeviceRuntime> 
       sender_(runtime_, events_, hint_counters_),
       caches_(kFacades * devices_.size(), thread_cache_bytes(configuration, budget_.hard_bytes),
               [this](std::vector<Block*> blocks) { give_back(std::move(blocks)); }),
-      planner_(configuration.policy, budget_.devices, ledger_, hint_counters_) {
+      planner_(configuration.policy, budget_.devices, ledger_, hint_counters_),
+      decay_(Decay::Duration(configuration.decay_seconds)) {
   statistics_.budget_bytes = budget_.hard_bytes;
   for (auto& facade : statistics_.classes) facade.resize(devices_.size());
   if (configuration_.trace_file.empty()) return;
@@ -178,14 +180,18 @@ CachingManagedAllocator::~CachingManagedAllocator() {
     if (arena.pages != nullptr) arena.pages->close();
     arena.arena.reset();
   }
-  for (const auto& span : spans_.spans()) runtime_.free_managed(span->device, span->raw);
+  for (const auto& span : spans_.spans()) {
+    unpoison(span->base, span->size_bytes);
+    runtime_.free_managed(span->device, span->raw);
+  }
 }
 
 // ---- allocation
 
 void* CachingManagedAllocator::allocate(Facade facade, int device, std::size_t size_bytes,
                                         StreamHandle stream) {
-  if (ThreadCache* cache = caches_.mine()) [[likely]] {
+  if (ThreadCache* cache = caches_.mine();
+      cache != nullptr && routed_.load(std::memory_order_relaxed) == 0) [[likely]] {
     ThreadCache::Outcome outcome{};
     cache->lock.enter();
     Block* block = cache->allocate(facade, device, facade == Facade::kDevice ? stream : nullptr,
@@ -193,6 +199,11 @@ void* CachingManagedAllocator::allocate(Facade facade, int device, std::size_t s
     cache->lock.leave();
     if (block != nullptr) [[likely]] {
       void* address = block->address();
+      unpoison(address, block->size_bytes());
+      if (const TraceTime at = trace_.now(); at != 0) [[unlikely]] {
+        trace_.allocated(at, {facade, device, address, size_bytes, block->size_bytes(),
+                              facade == Facade::kDevice ? stream : nullptr});
+      }
       if (outcome == ThreadCache::Outcome::kDoneAtLimit) [[unlikely]]
         note_peaks();
       return address;
@@ -226,7 +237,8 @@ void* CachingManagedAllocator::allocate_from_pool(ThreadCache* cache, const Requ
 
 void* CachingManagedAllocator::allocate_slowly(Facade facade, int device, std::size_t size_bytes,
                                                StreamHandle stream) {
-  if (ThreadCache* cache = caches_.mine(); cache != nullptr && size_bytes > kSmallBytes) {
+  if (ThreadCache* cache = caches_.mine();
+      cache != nullptr && size_bytes > kSmallBytes && routed_ == 0) {
     const StreamHandle of = facade == Facade::kDevice ? stream : nullptr;
     PoolIndex pools = 0;
     if (size_bytes <= kLargestRequest && cache->find_pools(facade, device, of, &pools)) {
@@ -254,7 +266,10 @@ void* CachingManagedAllocator::allocate_slowly(Facade facade, int device, std::s
                   {RuntimeError::kOutOfMemory, 0, "larger than any address space", "allocate"});
   }
   request.size_bytes = BlockPools::rounded(facade, size_bytes);
-  const StreamKey key{facade, device, request.stream};
+  StreamKey key{facade, device, request.stream};
+  if (facade == Facade::kDevice && routed_ != 0) {
+    key.private_pool = private_pool_for(device, request.stream);
+  }
   bool is_new = false;
   {
     std::lock_guard lock(lock_);
@@ -268,10 +283,13 @@ void* CachingManagedAllocator::allocate_slowly(Facade facade, int device, std::s
     ThreadCache::Outcome outcome{};
     cache->lock.enter();
     cache->open(key, request.pools, place_of(facade, device));
-    Block* block = cache->allocate(facade, device, request.stream, size_bytes, &outcome);
+    Block* block = key.private_pool != 0
+                       ? nullptr
+                       : cache->allocate(facade, device, request.stream, size_bytes, &outcome);
     cache->lock.leave();
     if (block != nullptr) {
       void* address = block->address();
+      unpoison(address, block->size_bytes());
       trace_.allocated(trace_.now(),
                        {facade, device, address, size_bytes, block->size_bytes(), request.stream});
       if (outcome == ThreadCache::Outcome::kDoneAtLimit) note_peaks();
@@ -305,9 +323,15 @@ std::size_t CachingManagedAllocator::refill(const Request& request,
   std::array<void*, kRefillBlocks> addresses;
   std::array<Block*, kRefillBlocks> blocks;
   ThreadCache* cache = caches_.mine();
-  std::size_t wanted = cache == nullptr ? 1
-                                        : std::clamp(kRefillBytes / request.size_bytes,
-                                                     std::size_t{1}, kRefillBlocks);
+  bool is_private = false;
+  {
+    std::lock_guard lock(lock_);
+    is_private = pools_.at(request.pools).key.private_pool != 0;
+  }
+  std::size_t wanted =
+      cache == nullptr || is_private
+          ? 1
+          : std::clamp(kRefillBytes / request.size_bytes, std::size_t{1}, kRefillBlocks);
   std::size_t count = arena->allocate(request.size_bytes, addresses.data(), wanted);
   if (count == 0) return 0;
   {
@@ -347,7 +371,7 @@ void* CachingManagedAllocator::allocate_small(const Request& request) {
     if (block != nullptr) break;
     // Other threads' spare objects first, then pages.
     bool any_large = false;
-    if (round == 0 && reclaim(request.pools, &any_large)) continue;
+    if (round == 0 && reclaim(request.pools, ThreadCache::Kept::kSmall, &any_large)) continue;
     if (!make_room_for_small(request, &status)) out_of_memory(request, status);
   }
   void* address = nullptr;
@@ -387,13 +411,14 @@ bool CachingManagedAllocator::make_room_for_small(const Request& request, Runtim
   } else {
     *status = kOverBudget;
   }
-  drain_fences(true);
+  if (!is_capturing()) drain_fences(true);
   for (const PressureCallback& callback : pressure_callbacks_) callback();
+  if (is_capturing()) return has_room(false) || has_room(true);
   {
     std::lock_guard lock(lock_);
     ++statistics_.pressure_rounds;
   }
-  release_pages([](const Pool&) { return true; }, true);
+  release_pages(SIZE_MAX, true);
   if (has_room(false)) return true;
   if (within_budget()) {
     *status = add_span(request);
@@ -418,12 +443,14 @@ void* CachingManagedAllocator::allocate_run(const Request& request) {
     std::lock_guard lock(lock_);
     fences = !fenced_.empty();
   }
-  if (fences) drain_fences(false);
+  if (fences && !is_capturing()) drain_fences(false);
+  decay_now_and_then();
   RuntimeStatus status;
   Found found = cached();
-  if (found.block == nullptr) found = recall(request);
+  if (found.block == nullptr && !is_capturing()) found = recall(request);
   bool kept_large = false;
-  if (found.block == nullptr && reclaim(request.pools, &kept_large)) found = cached();
+  if (found.block == nullptr && reclaim(request.pools, ThreadCache::Kept::kRuns, &kept_large))
+    found = cached();
   if (found.block == nullptr) found = borrow(request);
   if (found.block == nullptr) {
     found = grow(request, false, &status);
@@ -476,12 +503,13 @@ CachingManagedAllocator::Found CachingManagedAllocator::recall(const Request& re
   return {block, true, block->address(), block->size_bytes()};
 }
 
-// Brings what thread caches hold for the stream back to its pools. False: there was nothing.
-bool CachingManagedAllocator::reclaim(PoolIndex pools, bool* any_large) {
+// Brings small objects, or all others, that thread caches hold for the stream back to its pools.
+// False: there were none.
+bool CachingManagedAllocator::reclaim(PoolIndex pools, ThreadCache::Kept kept, bool* any_large) {
   std::vector<Block*> blocks;
   {
     ThreadCaches::Frozen frozen(caches_);
-    caches_.flush(pools, &blocks);
+    caches_.flush(pools, kept, &blocks);
   }
   *any_large = std::any_of(blocks.begin(), blocks.end(),
                            [](const Block* block) { return block->size_bytes() >= kWholeBytes; });
@@ -654,8 +682,8 @@ CachingManagedAllocator::Found CachingManagedAllocator::steal_from_other_streams
   {
     std::lock_guard lock(lock_);
     for (const auto& pool : pools_.pools()) {
-      if (pool->key.facade != request.facade || pool->key.device != request.device ||
-          pool->pool_class != request.pool_class) {
+      if (pool->key.private_pool != 0 || pool->key.facade != request.facade ||
+          pool->key.device != request.device || pool->pool_class != request.pool_class) {
         continue;
       }
       block = pools_.take(*pool, request.size_bytes);
@@ -681,15 +709,17 @@ CachingManagedAllocator::Found CachingManagedAllocator::under_pressure(const Req
     std::unique_lock lock(lock_);
     Found found = find_cached(request);
     lock.unlock();
-    return found.block != nullptr ? found : recall(request);
+    return found.block != nullptr || is_capturing() ? found : recall(request);
   };
   bool reclaimed = reclaim_all();
-  drain_fences(true);
+  if (!is_capturing()) drain_fences(true);
   if (Found found = cached(); found.block != nullptr) return found;
   if (reclaimed) {
     if (Found found = borrow(request); found.block != nullptr) return found;
   }
-  if (Found found = steal_from_other_streams(request); found.block != nullptr) return found;
+  if (!is_capturing()) {
+    if (Found found = steal_from_other_streams(request); found.block != nullptr) return found;
+  }
   for (const PressureCallback& callback : pressure_callbacks_) {
     if (!callback()) continue;
     reclaim_all();
@@ -699,7 +729,7 @@ CachingManagedAllocator::Found CachingManagedAllocator::under_pressure(const Req
     std::lock_guard lock(lock_);
     ++statistics_.pressure_rounds;
   }
-  release_pages([](const Pool&) { return true; }, true);
+  if (!is_capturing()) release_pages(SIZE_MAX, true);
   if (Found found = grow(request, false, status); found.block != nullptr) return found;
   return grow(request, true, status);
 }
@@ -718,6 +748,7 @@ void* CachingManagedAllocator::occupy(const Request& request, Block* block) {
   block->use.location = wanted_place(request.facade, request.device);
   block->real.attach(&block->use);
   block->set(BlockState::kLive);
+  unpoison(block->address(), block->size_bytes());
   return block->address();
 }
 
@@ -729,7 +760,8 @@ void* CachingManagedAllocator::hand_out(const Request& request, const Found& fou
     std::lock_guard lock(lock_);
     address = occupy(request, found.block);
     at = trace_.now();
-    if (found.populate != nullptr) {
+    // A captured stream cannot wait for the lane: its pages are then populated by first use.
+    if (found.populate != nullptr && !is_capturing()) {
       plan = planner_.plan_use(found.populate, found.populate_bytes,
                                wanted_place(request.facade, request.device));
     }
@@ -791,6 +823,7 @@ FreeResult CachingManagedAllocator::free(void* address) noexcept {
       const TraceTime at = trace_.now();
       const std::size_t requested_bytes = block->requested_bytes();
       const std::size_t size_bytes = block->size_bytes();
+      poison(address, size_bytes);
       cache->lock.enter();
       const StreamKey* key = cache->put(block);
       cache->lock.leave();
@@ -824,6 +857,7 @@ void CachingManagedAllocator::give_back_to_pool(ThreadCache* cache, RunBlock* bl
   pools_.put(block, pools_.at(block->pool));
   lock.unlock();
   trace_.freed(at, freed);
+  decay_now_and_then();
 }
 
 FreeResult CachingManagedAllocator::free_slowly(void* address) noexcept {
@@ -872,6 +906,7 @@ FreeResult CachingManagedAllocator::free_slowly(void* address) noexcept {
     }
     at = trace_.now();
     block->set(BlockState::kReleasing);
+    poison(block->address(), block->size_bytes());
   }
   trace_.freed(at, {key.facade, key.device, address, block->requested_bytes(), block->size_bytes(),
                     key.stream});
@@ -987,6 +1022,12 @@ bool CachingManagedAllocator::needs_fence(const Block& block, const Pool& pool) 
 }
 
 void CachingManagedAllocator::fence_and_give_back(Block* block) {
+  if (is_capturing()) {
+    // An event on a captured stream would become part of the graph.
+    std::lock_guard lock(lock_);
+    unfenced_.push_back(block);
+    return;
+  }
   PoolIndex target = 0;
   std::vector<DeviceStream> streams;
   bool wait = false;
@@ -1087,19 +1128,18 @@ void CachingManagedAllocator::drain_fences(bool wait) {
 }
 
 void CachingManagedAllocator::release_cached() {
-  if (in_forked_child()) return;
+  if (in_forked_child() || is_capturing()) return;
   reclaim_all();
   drain_fences(true);
-  release_pages([](const Pool&) { return true; }, false);
+  release_pages(SIZE_MAX, false);
 }
 
-// Wholly free pages back to their spans, empty spans back to the driver. Pages leave the pools
-// before the devices are waited for, so that nothing freed meanwhile goes back with work pending.
-// With `discard`, device pages of spans that stay in use are discarded, where the device can, so
-// that they count as untouched. One thread at a time: another that needs memory must find what is
-// on its way back.
-void CachingManagedAllocator::release_pages(const std::function<bool(const Pool&)>& of,
-                                            bool discard) {
+// Wholly free pages, at most about `most_bytes`, back to their spans, empty spans back to the
+// driver. Pages leave the pools before the devices are waited for, so that nothing freed meanwhile
+// goes back with work pending. With `discard`, device pages of spans that stay in use are
+// discarded, where the device can, so that they count as untouched. One thread at a time: another
+// that needs memory must find what is on its way back.
+void CachingManagedAllocator::release_pages(std::size_t most_bytes, bool discard) {
   std::lock_guard one_at_a_time(release_mutex_);
   reclaim_all();
   {
@@ -1121,19 +1161,21 @@ void CachingManagedAllocator::release_pages(const std::function<bool(const Pool&
     runs.swap(small_pages_);
     for (const auto& pages : runs) devices.insert(pages.span->device);
     for (const auto& pool : pools_.pools()) {
-      if (!of(*pool)) continue;
+      if (!may_release(*pool)) continue;
       for (RunBlock* guest : pools_.fenced_guests(*pool)) {
         BlockExtras* extras = pools_.extras(guest);
         fences.insert(fences.end(), extras->fences.begin(), extras->fences.end());
         pools_.drop_extras(guest);
         guest->plain = true;
       }
-      pools_.release_free_pages(*pool, [&](const BlockPools::Pages& pages, const Pool& home) {
-        runs.push_back(pages);
-        devices.insert(pages.span->device);
-        if (pool->key.facade == Facade::kDevice) devices.insert(pool->key.device);
-        count_pages(home, -static_cast<std::int64_t>(pages.size_bytes));
-      });
+      pools_.release_free_pages(*pool, &most_bytes,
+                                [&](const BlockPools::Pages& pages, const Pool& home) {
+                                  runs.push_back(pages);
+                                  devices.insert(pages.span->device);
+                                  if (pool->key.facade == Facade::kDevice)
+                                    devices.insert(pool->key.device);
+                                  count_pages(home, -static_cast<std::int64_t>(pages.size_bytes));
+                                });
     }
   }
   for (int device : devices) runtime_.synchronize_device(device);
@@ -1182,8 +1224,123 @@ void CachingManagedAllocator::discard_free_pages() {
   }
 }
 
+// With the lock: whether the pool's pages may serve others.
+bool CachingManagedAllocator::may_release(const Pool& pool) const {
+  if (pool.key.private_pool == 0) return true;
+  return std::none_of(private_pools_.begin(), private_pools_.end(), [&](const PrivatePool& other) {
+    return other.device == pool.key.device && other.id == pool.key.private_pool;
+  });
+}
+
+void CachingManagedAllocator::decay(Decay::Time now) {
+  if (in_forked_child() || is_capturing()) return;
+  std::size_t due = 0;
+  {
+    std::lock_guard lock(lock_);
+    std::size_t free_bytes = 0;
+    for (const auto& pool : pools_.pools()) {
+      if (may_release(*pool)) free_bytes += pool->own.free_bytes() + pool->guests.free_bytes();
+    }
+    due = decay_.due(now, free_bytes);
+  }
+  if (due >= kPageBytes) release_pages(due, true);
+}
+
+// On the longer ways through the allocator, which steady programs seldom take.
+void CachingManagedAllocator::decay_now_and_then() {
+  constexpr unsigned kEvery = 64;
+  if (!decay_.enabled() || long_ways_.fetch_add(1, std::memory_order_relaxed) % kEvery != 0) return;
+  decay(std::chrono::steady_clock::now());
+}
+
+// ---- streams that go, private pools
+
+void CachingManagedAllocator::forget_stream(int device, StreamHandle stream) {
+  std::vector<Block*> blocks;
+  {
+    ThreadCaches::Frozen frozen(caches_);
+    std::lock_guard lock(lock_);
+    std::optional<PoolIndex> pools = pools_.forget({Facade::kDevice, device, stream});
+    if (!pools) return;
+    caches_.close(*pools, &blocks);
+  }
+  give_back(std::move(blocks));
+  trace_.stream_gone(trace_.now(), device, stream);
+}
+
+std::uint64_t CachingManagedAllocator::private_pool_for(int device, StreamHandle stream) {
+  struct Candidate {
+    std::uint64_t id;
+    std::shared_ptr<StreamFilter> routed;
+  };
+  std::vector<Candidate> candidates;
+  {
+    std::lock_guard lock(lock_);
+    for (const PrivatePool& pool : private_pools_) {
+      if (pool.device != device) continue;
+      for (const auto& filter : pool.open) candidates.push_back({pool.id, filter});
+    }
+  }
+  // A filter may ask the driver.
+  for (auto candidate = candidates.rbegin(); candidate != candidates.rend(); ++candidate) {
+    if ((*candidate->routed)(stream)) return candidate->id;
+  }
+  return 0;
+}
+
+void CachingManagedAllocator::begin_private_pool(int device, std::uint64_t id, StreamFilter routed,
+                                                 bool capturing) {
+  if (id == 0) throw std::invalid_argument("a private pool's id is 0; accepted: any other number");
+  if (device < 0 || device >= runtime_.device_count()) {
+    throw std::invalid_argument(
+        fmt::format("device {} does not exist; there are {}", device, runtime_.device_count()));
+  }
+  std::lock_guard lock(lock_);
+  auto found =
+      std::find_if(private_pools_.begin(), private_pools_.end(),
+                   [&](const PrivatePool& pool) { return pool.device == device && pool.id == id; });
+  if (found == private_pools_.end()) {
+    private_pools_.push_back({device, id, 0, {}, {}});
+    found = private_pools_.end() - 1;
+  }
+  ++found->users;
+  found->open.push_back(std::make_shared<StreamFilter>(std::move(routed)));
+  found->capturing.push_back(capturing);
+  ++routed_;
+  capturing_ += capturing;
+}
+
+bool CachingManagedAllocator::end_private_pool(int device, std::uint64_t id) {
+  std::vector<Block*> unfenced;
+  {
+    std::lock_guard lock(lock_);
+    auto found = std::find_if(
+        private_pools_.begin(), private_pools_.end(),
+        [&](const PrivatePool& pool) { return pool.device == device && pool.id == id; });
+    if (found == private_pools_.end() || found->open.empty()) return false;
+    capturing_ -= found->capturing.back();
+    found->open.pop_back();
+    found->capturing.pop_back();
+    --routed_;
+    if (!is_capturing()) unfenced.swap(unfenced_);
+  }
+  for (Block* block : unfenced) fence_and_give_back(block);
+  return true;
+}
+
+bool CachingManagedAllocator::release_private_pool(int device, std::uint64_t id) {
+  std::lock_guard lock(lock_);
+  auto found =
+      std::find_if(private_pools_.begin(), private_pools_.end(),
+                   [&](const PrivatePool& pool) { return pool.device == device && pool.id == id; });
+  if (found == private_pools_.end()) return false;
+  if (--found->users == 0) private_pools_.erase(found);
+  return true;
+}
+
 void CachingManagedAllocator::free_spans(std::vector<std::unique_ptr<Span>> spans) {
   for (const auto& span : spans) {
+    unpoison(span->base, span->size_bytes);
     RuntimeStatus status = runtime_.free_managed(span->device, span->raw);
     if (!status.ok() && status.error != RuntimeError::kNotUsable) {
       log_once(LogLevel::kWarning, status.text(),

@@ -69,6 +69,8 @@ class ThreadCache {
   }
   // The stream's pools have touched new pages for this thread, although large blocks were kept.
   void keep_no_large(PoolIndex first);
+  // Nothing of these pools is kept or found here any more; `*out` gets what was.
+  void close(PoolIndex first, std::vector<Block*>* out);
   // A block just taken from the arena, as spare.
   void put_spare(Block* block);
 
@@ -81,8 +83,9 @@ class ThreadCache {
 
   // ---- by whoever holds the lock
 
-  // Takes out the blocks of one stream's pools (by its first), or of one size class of it, or all.
-  void flush(PoolIndex first, std::vector<Block*>* out);
+  // Takes out the blocks of one stream's pools (by its first), small objects or all others; or all.
+  enum class Kept : std::uint8_t { kSmall, kRuns };
+  void flush(PoolIndex first, Kept kept, std::vector<Block*>* out);
   void flush_all(std::vector<Block*>* out);
   // Half of the small objects of a block's size, when its bin is full.
   void flush_half(const Block& like, std::vector<Block*>* out);
@@ -128,13 +131,6 @@ class ThreadCache {
     // The bin for that size, of an empty one made its own where there is none; nullptr: all are
     // taken.
     Bin* find_or_claim(std::size_t size_bytes);
-    template <class Each>
-    void each_bin(Each each) {
-      for (Bin& bin : small) each(bin);
-      for (auto& set : runs) {
-        for (Bin& bin : set) each(bin);
-      }
-    }
   };
 
   static std::size_t set_of(std::size_t size_bytes) {

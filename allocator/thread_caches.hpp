@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <uvmalloc/allocator/peak_book.hpp>
+#include <uvmalloc/allocator/ranked.hpp>
 #include <uvmalloc/allocator/thread_cache.hpp>
 
 namespace uvm {
@@ -40,13 +41,14 @@ class ThreadCaches {
 
    private:
     ThreadCaches& caches_;
-    std::lock_guard<std::mutex> lock_;
+    std::lock_guard<Ranked<std::mutex, LockRank::kCaches>> lock_;
     std::vector<OwnerLock*> taken_;  // all but this thread's own, which is not inside
   };
 
   // With a Frozen alive. Blocks of the stream with that first pool, or all.
-  void flush(PoolIndex first, std::vector<Block*>* out);
+  void flush(PoolIndex first, ThreadCache::Kept kept, std::vector<Block*>* out);
   void flush_all(std::vector<Block*>* out);
+  void close(PoolIndex first, std::vector<Block*>* out);
   // Tells every thread's cache; takes the locks itself.
   void keep_no_large(PoolIndex first);
   PeakBook& book() { return book_; }
@@ -85,7 +87,8 @@ class ThreadCaches {
   const Retired retired_;
   std::atomic<bool> abandoned_{false};
 
-  mutable std::mutex mutex_;  // guards what follows; taken before the caches' locks
+  // Guards what follows; taken before the caches' locks.
+  mutable Ranked<std::mutex, LockRank::kCaches> mutex_;
   std::vector<std::unique_ptr<ThreadCache>> caches_;
   std::vector<Tally> ended_;  // what threads without a cache have counted, by place
   PeakBook book_;
