@@ -17,7 +17,8 @@ OURS = "uvmalloc"
 TORCH = "pytorch"
 JEMALLOC = "jemalloc"
 DRIVEN = (OURS, TORCH, "cub", "rmm", "umpire")
-NAMES = (*DRIVEN, JEMALLOC)  # the last is a reference for small blocks, no allocator of device memory
+# jemalloc is a reference for pairs of small blocks: it is no allocator of device memory.
+NAMES = (*DRIVEN, JEMALLOC)
 
 # Virtual: the stand-in's memory costs nothing until it is touched, and no workload touches it. Has
 # room for 10,000 blocks of up to 64 MiB in any allocator's rounding.

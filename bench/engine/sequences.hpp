@@ -31,10 +31,10 @@ OperationSequence random_grid(std::size_t allocations, std::uint64_t most_bytes,
                               std::uint64_t live_limit_bytes, std::size_t steps,
                               std::uint64_t seed);
 
-// What the device facade of a traced program was asked for (docs/trace.md), on one device. Its marks
-// bound the steps: what precedes the first one belongs to no step, what follows the last one is
-// left out. Throws TraceFormatError, or std::runtime_error where the trace has fewer than two marks
-// or nothing of the device facade.
+// What the device facade of a traced program was asked for (docs/trace.md), on one device. Its
+// marks bound the steps: what precedes the first one belongs to no step, what follows the last one
+// is left out. Throws TraceFormatError, or std::runtime_error where the trace has fewer than two
+// marks or nothing of the device facade.
 OperationSequence traced_steps(const std::string& trace);
 
 // `count` different multiples of 512 B, as evenly spaced in octaves from 512 B to 32 MiB as that

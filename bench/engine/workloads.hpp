@@ -273,7 +273,8 @@ class Workloads {
     }
     const std::uint64_t live_bytes = sequence.peak_live_bytes();
     const std::uint64_t percent = request.number("budget_percent", 0);
-    const Request sized = percent == 0 ? request : request.with("budget", live_bytes / 100 * percent);
+    const Request sized =
+        percent == 0 ? request : request.with("budget", live_bytes / 100 * percent);
     std::vector<double> samples;
     SequenceRun run;
     for (std::uint64_t number = 0; number < request.number("runs", 1); ++number) {

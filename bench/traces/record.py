@@ -22,7 +22,7 @@ _DEVICE_FACADE = traces.FACADES.index("device")
 
 
 def record(name: str) -> None:
-    """Runs a workload under uvmalloc on a simulated device and writes its trace beside this file."""
+    """Traces a workload under uvmalloc on a simulated device; the file lies beside this one."""
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "trace"
         # Otherwise parameters stay blocks of the host facade when they move to the device.

@@ -78,9 +78,7 @@ def resnet18() -> nn.Sequential:
         for block in (Residual(inputs, outputs, stride), Residual(outputs, outputs, 1))
     ]
     first = [nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True)]
-    return nn.Sequential(
-        *first, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10)
-    )
+    return nn.Sequential(*first, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
 
 
 def cnn() -> None:

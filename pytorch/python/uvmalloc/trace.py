@@ -225,7 +225,11 @@ class _Parser:
             return self._cut_short(start)
         number, count, thread, system_thread, value, time, monotonic_ns = self._take(CHUNK)
         kind = number.to_bytes(4, "little")
-        size_bytes = {EVENT_CHUNK: count * _EVENT_BYTES, TEXT_CHUNK: _padded(count), END_CHUNK: 0}.get(kind)
+        size_bytes = {
+            EVENT_CHUNK: count * _EVENT_BYTES,
+            TEXT_CHUNK: _padded(count),
+            END_CHUNK: 0,
+        }.get(kind)
         if size_bytes is None:
             raise self._error(start, "no chunk starts here")
         if kind == EVENT_CHUNK and count > _MOST_EVENTS_PER_CHUNK:
