@@ -533,6 +533,8 @@ std::size_t BlockPools::free_tail_bytes(const Pool& pool) const {
   if (pool.run_end == nullptr) return 0;
   const SharedPage* page = shared_page(pool.run_end - 1);
   if (page == nullptr || page->home != pool.index || page->span != pool.run_span) return 0;
+  // New pages come with their span's advice and join only pages that have the same.
+  if (page->placement != page->span->placement) return 0;
   const Block* last = find(pool.run_end - 1);
   return last != nullptr && last->now() == BlockState::kFree ? last->size_bytes() : 0;
 }
@@ -568,8 +570,9 @@ void BlockPools::remove_small(Block* block) {
 
 // ---- looking at all of it
 
-void BlockPools::each_block(const Span& span,
-                            const std::function<void(const Block&)>& visit) const {
+void BlockPools::each_block(
+    const Span& span, const std::function<void(const Block&)>& visit,
+    const std::function<void(char* base, const Pool& home)>& visit_small) const {
   for (char* at_page = span.base; at_page < span.base + span.size_bytes; at_page += kPageBytes) {
     Page* page = pages_.find(at_page);
     if (page == nullptr) continue;
@@ -584,6 +587,7 @@ void BlockPools::each_block(const Span& span,
       }
     } else {
       const auto* segment = record_of<SmallSegment>(page);
+      if (visit_small) visit_small(segment->base, at(segment->pool));
       for (const auto& start : segment->starts) {
         if (std::uint16_t number = start.load(std::memory_order_relaxed); number != 0) {
           visit(*segment->record(number));

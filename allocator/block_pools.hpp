@@ -173,8 +173,10 @@ class BlockPools {
   void drop_extras(const Block* block) { extras_.erase(block); }
   void each_extras(const std::function<void(BlockExtras&)>& visit);
 
-  // Visits every block of a span by address; free bytes of small segments are in no block.
-  void each_block(const Span& span, const std::function<void(const Block&)>& visit) const;
+  // Visits every block of a span by address; free bytes of small segments are in no block. Each
+  // small segment is announced before its blocks, of which there may be none, to the other visitor.
+  void each_block(const Span& span, const std::function<void(const Block&)>& visit,
+                  const std::function<void(char* base, const Pool& home)>& visit_small = {}) const;
 
   // Bytes of records and tables of pages, blocks and the map, as asked from the system.
   std::size_t metadata_bytes() const;

@@ -71,7 +71,7 @@ Gauge gauge(std::int64_t current, std::int64_t peak, std::int64_t increased,
 // most the sum of both peaks.
 Gauge with_fenced(const Gauge& live, const Gauge& fenced) {
   return {live.current + fenced.current, live.peak + fenced.peak, live.increased,
-          live.decreased - fenced.current};
+          live.decreased + fenced.decreased - fenced.increased};
 }
 
 }  // namespace
@@ -136,7 +136,9 @@ class CachingManagedAllocator::SmallPages final : public ExtentSource {
       owner_.small_pages_.push_back(
           owner_.pools_.remove_small_page(static_cast<char*>(run) + offset));
     }
-    owner_.count_pages(owner_.pools_.at(pool_), -static_cast<std::int64_t>(size_bytes));
+    const Pool& pool = owner_.pools_.at(pool_);
+    if (pool.key.facade == Facade::kDevice) owner_.small_page_users_.insert(pool.key.device);
+    owner_.count_pages(pool, -static_cast<std::int64_t>(size_bytes));
   }
 
   // The records go with the allocator.
@@ -171,15 +173,16 @@ CachingManagedAllocator::CachingManagedAllocator(std::unique_ptr<DeviceRuntime> 
 }
 
 CachingManagedAllocator::~CachingManagedAllocator() {
+  caches_.close();
+  for (Arena& arena : arenas_) {
+    if (arena.pages != nullptr) arena.pages->close();
+  }
   if (in_forked_child()) return;
   for (int device = 0; device < runtime_.device_count(); ++device) {
     if (statistics_.span_bytes.increased != 0) runtime_.synchronize_device(device);
   }
   pools_.each_extras([&](BlockExtras& extras) { release_events(&extras.fences); });
-  for (Arena& arena : arenas_) {
-    if (arena.pages != nullptr) arena.pages->close();
-    arena.arena.reset();
-  }
+  arenas_.clear();
   for (const auto& span : spans_.spans()) {
     unpoison(span->base, span->size_bytes);
     runtime_.free_managed(span->device, span->raw);
@@ -357,9 +360,11 @@ std::size_t CachingManagedAllocator::refill(const Request& request,
 }
 
 void* CachingManagedAllocator::allocate_small(const Request& request) {
+  drain_finished_fences();
   Block* block = nullptr;
   RuntimeStatus status;
   HintPlan plan;
+  bool last = false;
   for (int round = 0; block == nullptr; ++round) {
     {
       std::lock_guard arenas(arena_mutex_);
@@ -372,7 +377,10 @@ void* CachingManagedAllocator::allocate_small(const Request& request) {
     // Other threads' spare objects first, then pages.
     bool any_large = false;
     if (round == 0 && reclaim(request.pools, ThreadCache::Kept::kSmall, &any_large)) continue;
-    if (!make_room_for_small(request, &status)) out_of_memory(request, status);
+    if (last) out_of_memory(request, status);
+    // Without a page there may be objects: of blocks that were behind fences, of other sizes, or
+    // freed by a callback.
+    last = !make_room_for_small(request, &status);
   }
   void* address = nullptr;
   TraceTime at = 0;
@@ -383,7 +391,7 @@ void* CachingManagedAllocator::allocate_small(const Request& request) {
   }
   trace_.allocated(at, {request.facade, request.device, address, request.requested_bytes,
                         request.size_bytes, request.stream});
-  if (!plan.empty()) {
+  if (!plan.empty() && !is_capturing()) {
     DeviceStream consumer;
     if (request.facade == Facade::kDevice) consumer = {request.device, request.stream};
     send(plan, request.device, {}, consumer);
@@ -438,12 +446,7 @@ void* CachingManagedAllocator::allocate_run(const Request& request) {
     std::lock_guard lock(lock_);
     return find_cached(request);
   };
-  bool fences = false;
-  {
-    std::lock_guard lock(lock_);
-    fences = !fenced_.empty();
-  }
-  if (fences && !is_capturing()) drain_fences(false);
+  drain_finished_fences();
   decay_now_and_then();
   RuntimeStatus status;
   Found found = cached();
@@ -465,7 +468,7 @@ void* CachingManagedAllocator::allocate_run(const Request& request) {
 CachingManagedAllocator::Found CachingManagedAllocator::find_cached(const Request& request) {
   Pool& pool = pools_.at(request.pool());
   RunBlock* block = pools_.take(pool, request.size_bytes);
-  if (block == nullptr && request.size_bytes >= kWholeBytes) {
+  if (block == nullptr && request.pool_class >= PoolClass::kPacked) {
     block = pools_.take_guest(whole_pool(request.pools), request.size_bytes);
   }
   if (block == nullptr) return {};
@@ -617,6 +620,10 @@ CachingManagedAllocator::Growth CachingManagedAllocator::plan_growth(const Reque
   longer.size_bytes = round_up(request.size_bytes - tail, kPageBytes);
   longer.run = spans_.find_at(pool.run_span, pool.run_end, longer.size_bytes);
   if (longer.run.span == nullptr) return plain;
+  // Pages of a span made for others are advised anew and do not join the tail.
+  bool of_others =
+      pool.run_span->facade != request.facade || pool.run_span->device != request.device;
+  if (tail != 0 && of_others) return plain;
   bool better = plain.run.span == nullptr ||
                 longer.run.untouched_bytes < plain.run.untouched_bytes ||
                 (longer.run.untouched_bytes == plain.run.untouched_bytes &&
@@ -687,7 +694,7 @@ CachingManagedAllocator::Found CachingManagedAllocator::steal_from_other_streams
         continue;
       }
       block = pools_.take(*pool, request.size_bytes);
-      if (block == nullptr) {
+      if (block == nullptr && request.pool_class >= PoolClass::kPacked) {
         block = pools_.take_guest(whole_pool(first_of(pool->index)), request.size_bytes);
       }
       if (block != nullptr) break;
@@ -885,12 +892,13 @@ FreeResult CachingManagedAllocator::free_slowly(void* address) noexcept {
                            address));
       return FreeResult::kDouble;
     }
-    bool is_start = block->address() == address;
-    if (!is_start || block->now() != BlockState::kLive) {
-      FreeResult result = is_start ? FreeResult::kDouble : FreeResult::kInterior;
+    const bool is_live = block->now() == BlockState::kLive;
+    if (!is_live || block->address() != address) {
+      // A free block may have been joined with the one before it.
+      FreeResult result = is_live ? FreeResult::kInterior : FreeResult::kDouble;
       log_line(LogLevel::kError,
                fmt::format("free({}): {} of a block of {} at {}, {} facade; nothing was freed",
-                           address, is_start ? "a second free" : "not the start",
+                           address, is_live ? "not the start" : "a second free",
                            format_size(block->size_bytes()), static_cast<void*>(block->address()),
                            to_string(pools_.at(block->pool).key.facade)));
       return result;
@@ -1087,7 +1095,23 @@ void CachingManagedAllocator::release_events(std::vector<Fence>* fences) {
   fences->clear();
 }
 
+void CachingManagedAllocator::drain_finished_fences() {
+  if (is_capturing()) return;
+  {
+    std::lock_guard lock(lock_);
+    if (fenced_.empty()) return;
+  }
+  drain_fences(false);
+}
+
+// One thread at a time: another that needs memory must find what this one looks at.
 void CachingManagedAllocator::drain_fences(bool wait) {
+  std::unique_lock one_at_a_time(fence_mutex_, std::defer_lock);
+  if (wait) {
+    one_at_a_time.lock();
+  } else if (!one_at_a_time.try_lock()) {
+    return;
+  }
   struct Pending {
     Block* block;
     std::vector<Fence> fences;
@@ -1147,8 +1171,11 @@ void CachingManagedAllocator::release_pages(std::size_t most_bytes, bool discard
     std::vector<std::shared_ptr<SmallArena>> all;
     {
       std::lock_guard lock(lock_);
-      for (const Arena& arena : arenas_) {
-        if (arena.arena != nullptr) all.push_back(arena.arena);
+      for (std::size_t stream = 0; stream < arenas_.size(); ++stream) {
+        const Pool& pool = pools_.at(static_cast<PoolIndex>(stream * kPoolsPerStream));
+        if (arenas_[stream].arena != nullptr && may_release(pool)) {
+          all.push_back(arenas_[stream].arena);
+        }
       }
     }
     for (const auto& arena : all) arena->purge();
@@ -1159,6 +1186,7 @@ void CachingManagedAllocator::release_pages(std::size_t most_bytes, bool discard
   {
     std::lock_guard lock(lock_);
     runs.swap(small_pages_);
+    devices.swap(small_page_users_);
     for (const auto& pages : runs) devices.insert(pages.span->device);
     for (const auto& pool : pools_.pools()) {
       if (!may_release(*pool)) continue;
@@ -1460,13 +1488,16 @@ IndirectStorage* CachingManagedAllocator::move(void* address, const Move& move) 
   DeviceStream consumer;
   if (move.destination.is_device()) {
     consumer = {move.stream_device, move.stream};
-  } else if (move.wait) {
-    // The producer counts as a user, so that it is waited for with the others, each once.
-    record_use(address, move.stream_device, move.stream);
-    wait_for_uses(address);
   } else {
-    // Nobody waits on the host, so the pages must not leave before the stream is done with them.
-    producer = {move.stream_device, move.stream};
+    // The producer counts as a user: it is waited for with the others, each once, now or when the
+    // block is freed.
+    record_use(address, move.stream_device, move.stream);
+    if (move.wait) {
+      wait_for_uses(address);
+    } else {
+      // The pages must not leave before the stream is done with them.
+      producer = {move.stream_device, move.stream};
+    }
   }
   send(plan, device, producer, consumer);
   return record;
@@ -1610,23 +1641,23 @@ Statistics CachingManagedAllocator::statistics() const {
 }
 
 void CachingManagedAllocator::reset_peaks(Facade facade, int device) {
+  auto& classes = figures_of(facade, device);
   ThreadCaches::Frozen frozen(caches_);
   caches_.book().reset_peaks(place_of(facade, device));
   caches_.add_up();
   std::lock_guard lock(lock_);
-  for (auto& figures :
-       statistics_.classes[static_cast<std::size_t>(facade)].at(static_cast<std::size_t>(device))) {
+  for (auto& figures : classes) {
     figures.each_gauge([](Gauge& gauge) { gauge.reset_peak(); });
   }
 }
 
 void CachingManagedAllocator::reset_totals(Facade facade, int device) {
+  auto& classes = figures_of(facade, device);
   ThreadCaches::Frozen frozen(caches_);
   std::size_t place = place_of(facade, device);
   caches_.book().reset_totals(place, caches_.sum(place));
   std::lock_guard lock(lock_);
-  for (auto& figures :
-       statistics_.classes[static_cast<std::size_t>(facade)].at(static_cast<std::size_t>(device))) {
+  for (auto& figures : classes) {
     figures.each_gauge([](Gauge& gauge) { gauge.reset_totals(); });
   }
 }
@@ -1637,25 +1668,18 @@ std::vector<SegmentDescription> CachingManagedAllocator::segments() const {
   std::lock_guard lock(lock_);
   std::vector<SegmentDescription> out;
   const char* end = nullptr;
+  auto begin = [&](char* base, std::size_t size_bytes, const Pool& home) {
+    out.push_back(
+        {base, size_bytes, home.key.facade, home.key.device, home.key.stream, home.pool_class, {}});
+    end = base;
+  };
+  auto begin_small = [&](char* base, const Pool& home) { begin(base, kPageBytes, home); };
   for (const auto& span : spans_.spans()) {
-    pools_.each_block(*span, [&](const Block& block) {
-      const Pool& home = pools_.at(pools_.home_of(block));
+    auto add = [&](const Block& block) {
       bool small = block.kind == BlockKind::kSmall;
-      char* start = block.address();
-      if (small) start = reinterpret_cast<char*>(address_of(start) & ~(kPageBytes - 1));
-      bool goes_on = small ? !out.empty() && out.back().base == start
-                           : block.kind == BlockKind::kShared && start == end &&
-                                 static_cast<const RunBlock&>(block).shared.previous != nullptr;
-      if (!goes_on) {
-        out.push_back({start,
-                       small ? kPageBytes : 0,
-                       home.key.facade,
-                       home.key.device,
-                       home.key.stream,
-                       home.pool_class,
-                       {}});
-        end = start;
-      }
+      bool goes_on = small || (block.kind == BlockKind::kShared && block.address() == end &&
+                               static_cast<const RunBlock&>(block).shared.previous != nullptr);
+      if (!goes_on) begin(block.address(), 0, pools_.at(pools_.home_of(block)));
       SegmentDescription& segment = out.back();
       // Free small objects are with the arena.
       if (block.address() > end) {
@@ -1667,7 +1691,8 @@ std::vector<SegmentDescription> CachingManagedAllocator::segments() const {
           {block.size_bytes(), in_use ? block.requested_bytes() : 0, block.now()});
       end = block.end();
       if (!small) segment.size_bytes += block.size_bytes();
-    });
+    };
+    pools_.each_block(*span, add, begin_small);
   }
   for (SegmentDescription& segment : out) {
     std::size_t bytes = 0;
@@ -1725,11 +1750,12 @@ void CachingManagedAllocator::count_allocation(const Block& block, bool from_cac
     key = pools_.at(block.pool).key;
   }
   caches_.count_elsewhere(
-      [&](Tally& tally) {
+      [&](Tally& tally, StreamTally& stream) {
         tally.allocated(size_class_of(block.size_bytes()), block.size_bytes(),
                         block.requested_bytes(), from_cache);
+        stream.allocated(block.size_bytes());
       },
-      place_of(key.facade, key.device));
+      place_of(key.facade, key.device), block.pool - block.pool % kPoolsPerStream);
 }
 
 void CachingManagedAllocator::count_free(const Block& block, const StreamKey& key) {
@@ -1742,10 +1768,11 @@ void CachingManagedAllocator::count_free(const Block& block, const StreamKey& ke
     return;
   }
   caches_.count_elsewhere(
-      [&](Tally& tally) {
+      [&](Tally& tally, StreamTally& stream) {
         tally.freed(size_class_of(block.size_bytes()), block.size_bytes(), block.requested_bytes());
+        stream.freed(block.size_bytes());
       },
-      place_of(key.facade, key.device));
+      place_of(key.facade, key.device), block.pool - block.pool % kPoolsPerStream);
 }
 
 // With the lock: pages that a pool gets, or gives back.

@@ -8,6 +8,7 @@
 // Thread-safe. A hit in the thread's cache takes no lock and calls nothing. Locks, in the order in
 // which they may be taken, none held across a driver call:
 //   release_mutex_   one thread at a time gives cached memory back
+//   fence_mutex_     one thread at a time takes blocks whose fences are over
 //   arena_mutex_     calls of the arenas
 //   ThreadCaches     the list of caches, then the caches' own locks (with them, a stopped world)
 //   lock_            pools, spans, records of blocks with nobody, ledger, statistics
@@ -35,6 +36,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -186,6 +188,7 @@ class CachingManagedAllocator {
   void note_materialization(std::size_t copied_bytes, bool steal);
 
   Statistics statistics() const;
+  // std::out_of_range for a device that does not exist.
   void reset_peaks(Facade facade, int device);
   void reset_totals(Facade facade, int device);
   std::vector<SegmentDescription> segments() const;
@@ -276,6 +279,7 @@ class CachingManagedAllocator {
   std::vector<DeviceStream> streams_to_wait_for(const Block& block, const Pool& pool) const;
   bool fences_done(const std::vector<Fence>& fences);
   void release_events(std::vector<Fence>* fences);
+  void drain_finished_fences();
   void drain_fences(bool wait);
   void free_spans(std::vector<std::unique_ptr<Span>> spans);
   void release_pages(std::size_t most_bytes, bool discard);
@@ -288,6 +292,10 @@ class CachingManagedAllocator {
   // Of a stream, by its first: where blocks of whole pages are free, guests among them.
   Pool& whole_pool(PoolIndex pools) {
     return pools_.at(pools + static_cast<PoolIndex>(PoolClass::kWhole));
+  }
+  auto& figures_of(Facade facade, int device) {
+    return statistics_.classes[static_cast<std::size_t>(facade)].at(
+        static_cast<std::size_t>(device));
   }
   std::size_t place_of(Facade facade, int device) const {
     return static_cast<std::size_t>(facade) * devices_.size() + static_cast<std::size_t>(device);
@@ -314,6 +322,7 @@ class CachingManagedAllocator {
   TraceRecorder trace_;
 
   Ranked<std::mutex, LockRank::kRelease> release_mutex_;
+  Ranked<std::mutex, LockRank::kFences> fence_mutex_;
   Ranked<std::mutex, LockRank::kArena> arena_mutex_;
   ThreadCaches caches_;
   mutable Ranked<BiasedMutex, LockRank::kState> lock_;  // guards everything below
@@ -327,6 +336,7 @@ class CachingManagedAllocator {
   };
   std::vector<Arena> arenas_;                   // by first pool / kPoolsPerStream
   std::vector<BlockPools::Pages> small_pages_;  // that arenas have given back
+  std::set<int> small_page_users_;              // devices that may still work on them
   HintPlan small_plan_;                         // for pages that arenas have just taken
   std::vector<Block*> fenced_;                  // behind fences, oldest first
   std::deque<IndirectStorage> records_;         // storage of moves' records

@@ -8,7 +8,12 @@
 namespace uvm {
 namespace {
 
-#if defined(__SANITIZE_THREAD__)
+#if defined(__has_feature)
+#define UVMALLOC_HAS_FEATURE(name) __has_feature(name)
+#else
+#define UVMALLOC_HAS_FEATURE(name) 0
+#endif
+#if defined(__SANITIZE_THREAD__) || UVMALLOC_HAS_FEATURE(thread_sanitizer)
 constexpr bool kMayBeAsymmetric = false;
 #else
 constexpr bool kMayBeAsymmetric = true;
@@ -23,11 +28,17 @@ bool barrier(int command) {
 bool OwnerLock::asymmetric_ = false;
 
 void OwnerLock::prepare() {
-  static const bool kAsymmetric = kMayBeAsymmetric &&
-                                  barrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) &&
-                                  barrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
-  static const bool kSet = asymmetric_ = kAsymmetric;
-  static_cast<void>(kSet);
+  static const bool kPrepared = use(Kind::kAsymmetric) || use(Kind::kSymmetric);
+  static_cast<void>(kPrepared);
+}
+
+bool OwnerLock::use(Kind kind) {
+  static const bool kPossible = kMayBeAsymmetric &&
+                                barrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) &&
+                                barrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+  if (kind == Kind::kAsymmetric && !kPossible) return false;
+  asymmetric_ = kind == Kind::kAsymmetric;
+  return true;
 }
 
 void OwnerLock::spin() {

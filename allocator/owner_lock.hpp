@@ -36,6 +36,10 @@ class OwnerLock {
   // Chooses the kind, once per process, before the first lock is used.
   static void prepare();
 
+  enum class Kind : unsigned char { kSymmetric, kAsymmetric };
+  // The same for one kind, while no lock is in use. False: this system or build does not have it.
+  static bool use(Kind kind);
+
  private:
   void enter_slowly();
   void spin();

@@ -15,6 +15,8 @@ const char* name(LockRank rank) {
       return "none";
     case LockRank::kRelease:
       return "release";
+    case LockRank::kFences:
+      return "fences";
     case LockRank::kArena:
       return "arena";
     case LockRank::kCaches:

@@ -8,7 +8,7 @@
 namespace uvm {
 
 // In the order in which one thread may take them.
-enum class LockRank : std::uint8_t { kNone, kRelease, kArena, kCaches, kState };
+enum class LockRank : std::uint8_t { kNone, kRelease, kFences, kArena, kCaches, kState };
 
 namespace detail {
 #ifndef NDEBUG
@@ -27,6 +27,11 @@ class Ranked {
   void lock() {
     detail::enter_rank(kRank);
     mutex_.lock();
+  }
+  bool try_lock() {
+    if (!mutex_.try_lock()) return false;
+    detail::enter_rank(kRank);
+    return true;
   }
   void unlock() {
     mutex_.unlock();

@@ -45,7 +45,7 @@ SpanStore::Run SpanStore::find_at(Span* span, const char* base, std::size_t size
   // The span may be gone: its address is only compared.
   bool exists = std::any_of(spans_.begin(), spans_.end(),
                             [&](const auto& other) { return other.get() == span; });
-  if (!exists || base + size_bytes > span->base + span->size_bytes) return {};
+  if (!exists || base < span->base || base + size_bytes > span->base + span->size_bytes) return {};
   auto offset = static_cast<std::size_t>(base - span->base);
   auto free = span->free.upper_bound(offset);
   if (free == span->free.begin()) return {};

@@ -25,6 +25,21 @@ struct StreamTally {
   std::int64_t peak_bytes = 0;
   std::uint64_t blocks = 0;  // allocated since the start
   std::uint64_t bytes = 0;
+
+  void allocated(std::size_t size_bytes) {
+    live_bytes += static_cast<std::int64_t>(size_bytes);
+    peak_bytes = std::max(peak_bytes, live_bytes);
+    bytes += size_bytes;
+    ++blocks;
+  }
+  void freed(std::size_t size_bytes) { live_bytes -= static_cast<std::int64_t>(size_bytes); }
+  // Takes over what another thread has counted; its peak is taken to be at the same time.
+  void absorb(const StreamTally& other) {
+    live_bytes += other.live_bytes;
+    peak_bytes += other.peak_bytes;
+    blocks += other.blocks;
+    bytes += other.bytes;
+  }
 };
 
 class ThreadCache {
@@ -96,6 +111,12 @@ class ThreadCache {
   const StreamTally* stream_tally(PoolIndex first) const {
     return is_open(first) ? &streams_[first / kPoolsPerStream]->counts : nullptr;
   }
+  template <class Visit>
+  void each_stream_tally(Visit visit) const {
+    for (const auto& of : streams_) {
+      if (of != nullptr) visit(of->first_pool, of->counts);
+    }
+  }
   std::size_t cached_bytes() const;
   std::size_t bytes() const;
   static constexpr std::uint32_t kBinBlocks = 64;
@@ -166,12 +187,8 @@ class ThreadCache {
 
   bool allocated(Stream* of, const Block& block, bool from_cache) {
     const std::size_t size_bytes = block.size_bytes();
-    const auto bytes = static_cast<std::int64_t>(size_bytes);
-    live_bytes_ += bytes;
-    of->counts.live_bytes += bytes;
-    of->counts.peak_bytes = std::max(of->counts.peak_bytes, of->counts.live_bytes);
-    of->counts.bytes += size_bytes;
-    ++of->counts.blocks;
+    live_bytes_ += static_cast<std::int64_t>(size_bytes);
+    of->counts.allocated(size_bytes);
     bool within = of->tally->allocated(size_class_of(size_bytes), size_bytes,
                                        block.requested_bytes(), from_cache);
     return within && live_bytes_ <= most_live_bytes_;
@@ -179,7 +196,7 @@ class ThreadCache {
   void freed(Stream* of, const Block& block) {
     const std::size_t size_bytes = block.size_bytes();
     live_bytes_ -= static_cast<std::int64_t>(size_bytes);
-    of->counts.live_bytes -= static_cast<std::int64_t>(size_bytes);
+    of->counts.freed(size_bytes);
     of->tally->freed(size_class_of(size_bytes), size_bytes, block.requested_bytes());
   }
 

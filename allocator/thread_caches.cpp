@@ -69,7 +69,11 @@ ThreadCaches::ThreadCaches(std::size_t places, std::size_t most_bytes, Retired r
   living().by_serial[serial_] = this;
 }
 
-ThreadCaches::~ThreadCaches() {
+ThreadCaches::~ThreadCaches() = default;
+
+void ThreadCaches::close() {
+  // In a forked child another thread may have had the mutex, and none is left that could end.
+  if (abandoned_) return;
   std::lock_guard lock(living().mutex);
   living().by_serial.erase(serial_);
 }
@@ -104,6 +108,8 @@ void ThreadCaches::retire(ThreadCache* cache) {
     for (std::size_t place = 0; place < places_; ++place) {
       ended_[place].absorb(gone->tally(place));
     }
+    gone->each_stream_tally(
+        [&](PoolIndex first, const StreamTally& counts) { ended_stream(first).absorb(counts); });
   }
   {
     // What the thread has counted may be above what those left had as their limit.
@@ -114,6 +120,9 @@ void ThreadCaches::retire(ThreadCache* cache) {
 }
 
 ThreadCaches::Frozen::Frozen(ThreadCaches& caches) : caches_(caches), lock_(caches.mutex_) {
+  // In a forked child nobody is inside, though the owner's mark may say so: another thread may have
+  // been about to notice that the lock was taken.
+  if (caches.abandoned_) return;
   const ThreadCache* own = slot_.serial == caches.serial_ ? slot_.cache : nullptr;
   for (const auto& cache : caches_.caches_) {
     if (cache.get() != own) taken_.push_back(&cache->lock);
@@ -177,15 +186,18 @@ std::size_t ThreadCaches::cached_bytes() const {
   return bytes;
 }
 
+StreamTally& ThreadCaches::ended_stream(PoolIndex first) {
+  std::size_t index = first / kPoolsPerStream;
+  if (index >= ended_streams_.size()) ended_streams_.resize(index + 1);
+  return ended_streams_[index];
+}
+
 StreamTally ThreadCaches::sum_of_stream(PoolIndex first) const {
+  std::size_t index = first / kPoolsPerStream;
   StreamTally sum;
+  if (index < ended_streams_.size()) sum = ended_streams_[index];
   for (const auto& cache : caches_) {
-    if (const StreamTally* one = cache->stream_tally(first)) {
-      sum.live_bytes += one->live_bytes;
-      sum.peak_bytes += one->peak_bytes;
-      sum.blocks += one->blocks;
-      sum.bytes += one->bytes;
-    }
+    if (const StreamTally* one = cache->stream_tally(first)) sum.absorb(*one);
   }
   return sum;
 }
@@ -196,9 +208,10 @@ std::size_t ThreadCaches::bytes() const {
   return bytes;
 }
 
-void ThreadCaches::count_elsewhere(const std::function<void(Tally&)>& count, std::size_t place) {
+void ThreadCaches::count_elsewhere(const std::function<void(Tally&, StreamTally&)>& count,
+                                   std::size_t place, PoolIndex first) {
   Frozen frozen(*this);
-  count(ended_[place]);
+  count(ended_[place], ended_stream(first));
   add_up();
 }
 

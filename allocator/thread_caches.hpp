@@ -23,10 +23,14 @@ class ThreadCaches {
   // `retired` gets what a cache held when its thread has ended, without locks.
   using Retired = std::function<void(std::vector<Block*> blocks)>;
   ThreadCaches(std::size_t places, std::size_t most_bytes, Retired retired);
-  // No thread may use the allocator any more.
+  // After close().
   ~ThreadCaches();
   ThreadCaches(const ThreadCaches&) = delete;
   ThreadCaches& operator=(const ThreadCaches&) = delete;
+
+  // From now on threads that end bring nothing back; waits for one that does. No thread may use the
+  // allocator any more, but some may still end.
+  void close();
 
   // This thread's; nullptr in a thread that is past its thread-local storage, and after fork in the
   // child.
@@ -62,8 +66,10 @@ class ThreadCaches {
   // Of the caches' own tables.
   std::size_t bytes() const;
 
-  // Counts for a thread without a cache. Takes the locks itself.
-  void count_elsewhere(const std::function<void(Tally&)>& count, std::size_t place);
+  // Counts for a thread without a cache, for a place and for the stream with that first pool. Takes
+  // the locks itself.
+  void count_elsewhere(const std::function<void(Tally&, StreamTally&)>& count, std::size_t place,
+                       PoolIndex first);
 
   // For the child of a fork: this thread's cache is out of use, and nobody gets one any more.
   void abandon();
@@ -77,6 +83,7 @@ class ThreadCaches {
 
   ThreadCache* mine_slowly();
   void retire(ThreadCache* cache);
+  StreamTally& ended_stream(PoolIndex first);
   std::vector<Tally*> tallies(std::size_t place);
 
   static constinit thread_local Slot slot_;
@@ -90,7 +97,9 @@ class ThreadCaches {
   // Guards what follows; taken before the caches' locks.
   mutable Ranked<std::mutex, LockRank::kCaches> mutex_;
   std::vector<std::unique_ptr<ThreadCache>> caches_;
-  std::vector<Tally> ended_;  // what threads without a cache have counted, by place
+  // What threads without a cache have counted: by place, and by first pool / kPoolsPerStream.
+  std::vector<Tally> ended_;
+  std::vector<StreamTally> ended_streams_;
   PeakBook book_;
   std::int64_t peak_live_bytes_ = 0;  // of all places together
 };

@@ -62,5 +62,53 @@ TEST(SpanStore, SpansOfOtherFacadesAndDevicesCountOnlyWhenAsked) {
   EXPECT_NE(store.find(Facade::kDevice, 0, kPageBytes, true).span, nullptr);
 }
 
+TEST(SpanStore, ARunIsFoundAtItsPlaceOnlyWhereItIsFreeAndWhole) {
+  SpanStore store;
+  Span* only = store.add(span(100, 8));
+  store.take(store.find(Facade::kDevice, 0, 2 * kPageBytes, false), 2 * kPageBytes);
+  char* base = only->base;
+  EXPECT_EQ(store.find_at(only, base + 2 * kPageBytes, 6 * kPageBytes).offset, 2 * kPageBytes);
+  EXPECT_EQ(store.find_at(only, base + 5 * kPageBytes, kPageBytes).untouched_bytes, kPageBytes);
+  EXPECT_EQ(store.find_at(only, base + kPageBytes, kPageBytes).span, nullptr) << "in use";
+  EXPECT_EQ(store.find_at(only, base + kPageBytes, 2 * kPageBytes).span, nullptr) << "partly";
+  EXPECT_EQ(store.find_at(only, base + 7 * kPageBytes, 2 * kPageBytes).span, nullptr) << "its end";
+  EXPECT_EQ(store.find_at(only, base + 8 * kPageBytes, kPageBytes).span, nullptr) << "behind it";
+  Span unknown;
+  EXPECT_EQ(store.find_at(&unknown, base + 2 * kPageBytes, kPageBytes).span, nullptr);
+}
+
+// A span may lie where the record of one that is gone has been, with other pages.
+TEST(SpanStore, ARunThatStartsBeforeItsSpanIsNotFound) {
+  SpanStore store;
+  Span* only = store.add(span(100, 8));
+  EXPECT_EQ(store.find_at(only, only->base - kPageBytes, 2 * kPageBytes).span, nullptr);
+}
+
+TEST(SpanStore, FreeTouchedPagesAreTakenOutInRunsAndComeBackUntouched) {
+  SpanStore store;
+  Span* only = store.add(span(100, 8));
+  char* base = only->base;
+  store.take(store.find(Facade::kDevice, 0, 6 * kPageBytes, false), 6 * kPageBytes);
+  store.give_back(only, base, 2 * kPageBytes);
+  store.give_back(only, base + 4 * kPageBytes, 2 * kPageBytes);
+  auto runs = store.take_touched(only);
+  ASSERT_EQ(runs.size(), 2u);
+  EXPECT_EQ(runs[0].base(), base);
+  EXPECT_EQ(runs[0].size_bytes, 2 * kPageBytes);
+  EXPECT_EQ(runs[1].base(), base + 4 * kPageBytes);
+  EXPECT_EQ(runs[1].size_bytes, 2 * kPageBytes) << "what was never touched stays";
+  EXPECT_EQ(only->free, (std::map<std::size_t, std::size_t>{{6 * kPageBytes, 2 * kPageBytes}}));
+  EXPECT_EQ(store.touched_bytes(), 6 * kPageBytes);
+  store.give_back_untouched(only, base, 2 * kPageBytes);
+  store.give_back(only, base + 4 * kPageBytes, 2 * kPageBytes);
+  EXPECT_EQ(store.touched_bytes(), 4 * kPageBytes);
+  EXPECT_EQ(only->touched_bytes, 4 * kPageBytes);
+  EXPECT_EQ(only->free, (std::map<std::size_t, std::size_t>{{0, 2 * kPageBytes},
+                                                            {4 * kPageBytes, 4 * kPageBytes}}));
+  EXPECT_EQ(store.find_at(only, base, 2 * kPageBytes).untouched_bytes, 2 * kPageBytes);
+  EXPECT_EQ(store.find_at(only, base + 4 * kPageBytes, 4 * kPageBytes).untouched_bytes,
+            2 * kPageBytes);
+}
+
 }  // namespace
 }  // namespace uvm

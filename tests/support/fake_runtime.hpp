@@ -38,13 +38,17 @@ class FakeMachine {
   std::map<void*, std::size_t> allocations;
   std::size_t allocated_bytes = 0;
   std::vector<Hint> hints;
-  std::set<StreamHandle> busy;          // streams whose work never ends by itself
-  std::map<std::string, int> failures;  // call -> how often it still fails
+  std::set<StreamHandle> busy;            // streams whose work never ends by itself
+  std::map<StreamHandle, int> device_of;  // streams not in it end with any device's work
+  std::map<std::string, int> failures;    // call -> how often it still fails
   std::vector<std::string> waits;  // streams that were made to wait, and who waited on the host
   int events = 0;                  // alive
   bool unaligned = false;          // allocations end up 4 KiB beyond a 2 MiB boundary
 
-  std::function<void()> after_device_wait;  // runs once, when a wait for the device has ended
+  // Each runs once, without the mutex.
+  std::function<void()> after_device_wait;  // when a wait for the device has ended
+  std::function<void()> before_query;       // when an event is asked for
+  std::function<void()> before_free;        // when managed memory is about to be freed
 
   std::mutex mutex;
 
@@ -97,6 +101,7 @@ class FakeRuntime final : public DeviceRuntime {
     return {};
   }
   RuntimeStatus free_managed(int, void* address) const override {
+    run_once(&machine_->before_free);
     std::lock_guard lock(machine_->mutex);
     auto found = real_.find(address);
     if (found == real_.end()) {
@@ -172,6 +177,7 @@ class FakeRuntime final : public DeviceRuntime {
     return {};
   }
   RuntimeStatus query_event(int, EventHandle event) const override {
+    run_once(&machine_->before_query);
     std::lock_guard lock(machine_->mutex);
     bool pending = machine_->busy.contains(static_cast<Event*>(event)->stream);
     if (!pending) return {};
@@ -182,14 +188,15 @@ class FakeRuntime final : public DeviceRuntime {
     machine_->busy.erase(static_cast<Event*>(event)->stream);
     return {};
   }
-  RuntimeStatus synchronize_device(int) const override {
-    std::function<void()> after;
+  RuntimeStatus synchronize_device(int device) const override {
     {
       std::lock_guard lock(machine_->mutex);
-      machine_->busy.clear();
-      after.swap(machine_->after_device_wait);
+      std::erase_if(machine_->busy, [&](StreamHandle handle) {
+        auto found = machine_->device_of.find(handle);
+        return found == machine_->device_of.end() || found->second == device;
+      });
     }
-    if (after) after();
+    run_once(&machine_->after_device_wait);
     return {};
   }
 
@@ -197,6 +204,14 @@ class FakeRuntime final : public DeviceRuntime {
   struct Event {
     StreamHandle stream = nullptr;
   };
+  void run_once(std::function<void()>* hook) const {
+    std::function<void()> run;
+    {
+      std::lock_guard lock(machine_->mutex);
+      run.swap(*hook);
+    }
+    if (run) run();
+  }
   bool fails(const char* call) const {
     auto found = machine_->failures.find(call);
     if (found == machine_->failures.end() || found->second == 0) return false;

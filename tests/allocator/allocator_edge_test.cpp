@@ -1,0 +1,181 @@
+// States that are rare in programs: small blocks behind fences, pages whose advice has changed,
+// figures that outlive their thread, an allocator that goes while its threads end.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <thread>
+
+#include "support/allocator_fixture.hpp"
+
+namespace uvm {
+namespace {
+
+using testing::kMiB;
+using testing::stream;
+
+using EdgeTest = testing::AllocatorTest;
+
+TEST_F(EdgeTest, SmallBlocksAreUsedAgainOnceTheirStreamsAreThrough) {
+  for (int round = 0; round < 2000; ++round) {
+    void* block = allocator->allocate(Facade::kPinned, 0, 4096);
+    allocator->record_use(block, 0, stream(1));
+    allocator->free(block);
+  }
+  EXPECT_EQ(allocator->statistics().touched_bytes.current, 2 * kMiB);
+}
+
+TEST_F(EdgeTest, SmallBlocksBehindFencesAreWaitedForBeforeTheErrorAlsoWhereTheirPageStays) {
+  Configuration configuration = without_thread_caches();
+  configuration.budget_bytes = 2 * kMiB;
+  start(configuration);
+  std::vector<char*> blocks;
+  for (int i = 0; i < 512; ++i) blocks.push_back(device(4096, stream(1)));
+  machine->busy = {stream(2)};
+  allocator->record_use(blocks[7], 0, stream(2));
+  allocator->free(blocks[7]);
+  EXPECT_EQ(device(4096, stream(1)), blocks[7]);
+  EXPECT_TRUE(machine->busy.empty());
+}
+
+TEST_F(EdgeTest, TotalsOfActiveBlocksStartFromZeroAlsoWhileSomeWaitBehindFences) {
+  machine->busy = {stream(2)};
+  char* block = device(4 * kMiB, stream(1));
+  allocator->record_use(block, 0, stream(2));
+  allocator->free(block);
+  allocator->reset_totals(Facade::kDevice, 0);
+  Gauge active = allocator->statistics().classes[2][0][1].active_blocks;
+  EXPECT_EQ(active.current, 1u);
+  EXPECT_EQ(active.decreased, 0u);
+  machine->finish(stream(2));
+  device(4 * kMiB, stream(1));
+  active = allocator->statistics().classes[2][0][1].active_blocks;
+  EXPECT_EQ(active.increased, 1u);
+  EXPECT_EQ(active.decreased, 1u);
+}
+
+TEST_F(EdgeTest, AStreamsFiguresOutliveTheThreadsThatMadeThem) {
+  char* block = nullptr;
+  std::thread([&] { block = device(8192, stream(1)); }).join();
+  auto figures = [&] { return allocator->statistics().streams.at(0); };
+  EXPECT_EQ(figures().live_bytes, 8192);
+  EXPECT_EQ(figures().allocations, 1u);
+  EXPECT_EQ(figures().allocated_bytes, 8192u);
+  std::thread([&] { allocator->free(block); }).join();
+  EXPECT_EQ(figures().live_bytes, 0);
+  EXPECT_EQ(figures().peak_bytes, 8192);
+}
+
+TEST_F(EdgeTest, AThreadMayEndWhileTheAllocatorGoes) {
+  std::atomic<bool> over = false;
+  std::atomic<bool> cached = false;
+  std::thread late([&] {
+    allocator->free(device(100, stream(1)));
+    cached = true;
+    while (!over) std::this_thread::yield();
+  });
+  while (!cached) std::this_thread::yield();
+  // The last thing an allocator does.
+  machine->before_free = [&] {
+    over = true;
+    late.join();
+  };
+  allocator.reset();
+  EXPECT_TRUE(over);
+}
+
+TEST_F(EdgeTest, ABlockMovedToTheHostWithoutAWaitIsNotUsedThereBeforeItsProducerIsThrough) {
+  char* block = host(4 * kMiB);
+  machine->busy = {stream(3)};
+  to_host(block, stream(3), false);
+  allocator->free(block);
+  EXPECT_NE(host(4 * kMiB), block) << "stream 3 may still write to it";
+  machine->finish(stream(3));
+  EXPECT_EQ(host(4 * kMiB), block);
+}
+
+TEST_F(EdgeTest, PagesOfSmallObjectsAreSegmentsAlsoWhenNoObjectIsOut) {
+  std::thread([&] { allocator->free(device(4096, stream(1))); }).join();
+  std::vector<SegmentDescription> segments = allocator->segments();
+  ASSERT_EQ(segments.size(), 1u);
+  EXPECT_EQ(segments[0].size_bytes, 2 * kMiB);
+  EXPECT_EQ(segments[0].pool_class, PoolClass::kSmall);
+  EXPECT_EQ(segments[0].stream, stream(1));
+  ASSERT_EQ(segments[0].blocks.size(), 1u);
+  EXPECT_EQ(segments[0].blocks[0].size_bytes, 2 * kMiB);
+  EXPECT_EQ(segments[0].blocks[0].state, BlockState::kFree);
+}
+
+TEST_F(EdgeTest, ASecondFreeIsOneAlsoAfterTheBlockWasJoinedWithTheOneBefore) {
+  start(without_thread_caches());
+  char* first = device(8192);
+  char* second = device(8192);
+  allocator->free(first);
+  allocator->free(second);
+  EXPECT_EQ(allocator->free(second), FreeResult::kDouble);
+}
+
+// One thread looks whether fences are over while another is out of memory.
+TEST_F(EdgeTest, BlocksWhoseFencesAnotherThreadLooksAtAreNotMissedUnderPressure) {
+  Configuration configuration = without_thread_caches();
+  configuration.budget_bytes = 8 * kMiB;
+  start(configuration);
+  char* block = device(6 * kMiB, stream(1));
+  machine->busy = {stream(2)};
+  allocator->record_use(block, 0, stream(2));
+  allocator->free(block);
+  std::future<char*> other;
+  machine->before_query = [&] {
+    other = std::async(std::launch::async, [&] { return device(6 * kMiB, stream(1)); });
+    other.wait_for(std::chrono::milliseconds(200));
+  };
+  device(2 * kMiB, stream(3));
+  EXPECT_EQ(other.get(), block);
+}
+
+TEST_F(EdgeTest, AForkedChildCanReadTheFiguresWhateverOtherThreadsDid) {
+  std::atomic<bool> over = false;
+  std::thread busy([&] {
+    while (!over) allocator->free(device(512, stream(1)));
+  });
+  for (int round = 0; round < 20; ++round) {
+    allocator->before_fork();
+    pid_t child = fork();
+    if (child == 0) {
+      alarm(20);
+      allocator->after_fork_in_child();
+      allocator->statistics();
+      allocator.reset();
+      _exit(0);
+    }
+    allocator->after_fork_in_parent();
+    int status = -1;
+    waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0);
+  }
+  over = true;
+  busy.join();
+}
+
+TEST_F(EdgeTest, APageOfSmallObjectsOnAnotherDevicesSpanWaitsForTheDeviceThatUsedIt) {
+  start(small_configuration(), 2);
+  machine->device_of = {{stream(5), 1}};
+  char* kept = host(4 * kMiB);
+  machine->failures["allocate_managed"] = 100;
+  void* block = allocator->allocate(Facade::kDevice, 1, 512, stream(5));
+  ASSERT_EQ(block, kept + 4 * kMiB) << "on the host's span, which is device 0's";
+  machine->busy = {stream(5)};
+  allocator->free(block);
+  allocator->release_cached();
+  EXPECT_TRUE(machine->busy.empty());
+}
+
+TEST_F(EdgeTest, FiguresOfADeviceThatDoesNotExistCannotBeReset) {
+  EXPECT_THROW(allocator->reset_peaks(Facade::kDevice, 1), std::out_of_range);
+  EXPECT_THROW(allocator->reset_totals(Facade::kHost, -1), std::out_of_range);
+}
+
+}  // namespace
+}  // namespace uvm

@@ -1,0 +1,235 @@
+// What a caching allocator has to do, said again in the simplest way: a map of live blocks, a list
+// of freed ranges that streams still work on, and sums. It knows nothing of pools, pages or caches;
+// where the allocator has a choice, the model states the limits of it.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <stdexcept>
+#include <tuple>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include <uvmalloc/allocator/caching_managed_allocator.hpp>
+
+namespace uvm::testing {
+
+class ModelError : public std::logic_error {
+ public:
+  using std::logic_error::logic_error;
+};
+
+template <class... Arguments>
+void expect(bool holds, fmt::format_string<Arguments...> format, Arguments&&... arguments) {
+  if (!holds) throw ModelError(fmt::format(format, std::forward<Arguments>(arguments)...));
+}
+
+class AllocatorModel {
+ public:
+  explicit AllocatorModel(int devices) : places_(kFacades * static_cast<std::size_t>(devices)) {}
+
+  struct Live {
+    Facade facade;
+    int device;
+    StreamHandle stream;  // device facade only
+    std::size_t size_bytes;
+    std::size_t requested_bytes;
+    std::uint8_t mark;                   // in its first, middle and last byte
+    std::set<StreamHandle> users;        // may have work on it
+    std::vector<IndirectStorage*> held;  // records of moves
+    std::set<Place> unheld;              // places that have a record nobody releases
+    Place location;
+    bool exported = false;
+  };
+  using Blocks = std::map<char*, Live>;
+  Blocks live;
+
+  static bool is_whole(Facade facade, std::size_t bytes) {
+    return facade != Facade::kDevice && bytes >= 1u << 20;
+  }
+  static std::size_t rounded(Facade facade, std::size_t bytes) {
+    std::size_t unit = is_whole(facade, bytes) ? kPage : 512;
+    return (bytes + unit - 1) / unit * unit;
+  }
+
+  // The live block that holds the address.
+  Blocks::iterator find(char* address) {
+    auto after = live.upper_bound(address);
+    if (after == live.begin()) return live.end();
+    auto at = std::prev(after);
+    return address < at->first + at->second.size_bytes ? at : live.end();
+  }
+
+  // A block that the allocator gave out while `busy` streams had work.
+  void allocated(char* base, Live block, const std::set<StreamHandle>& busy) {
+    const std::size_t least = rounded(block.facade, block.requested_bytes);
+    const bool whole = is_whole(block.facade, block.requested_bytes);
+    const bool exact = whole || block.requested_bytes <= 4096;
+    const auto address = reinterpret_cast<std::uintptr_t>(base);
+    expect(address % (whole ? kPage : 512) == 0, "a block of {} is not aligned",
+           block.requested_bytes);
+    // A large device request may get the whole pages of a block that has moved there.
+    const bool may_be_guest = block.facade == Facade::kDevice && block.requested_bytes >= 1u << 20;
+    const std::size_t most = std::max(least + (exact ? 0 : 4096),
+                                      may_be_guest ? (least + kPage - 1) / kPage * kPage : 0);
+    expect(block.size_bytes >= least && block.size_bytes <= most, "{} bytes were rounded to {}",
+           block.requested_bytes, block.size_bytes);
+    auto next = live.lower_bound(base);
+    expect(next == live.end() || base + block.size_bytes <= next->first,
+           "a block overlaps the next");
+    expect(
+        next == live.begin() || std::prev(next)->first + std::prev(next)->second.size_bytes <= base,
+        "a block overlaps the one before");
+    settle(busy);
+    for (const Pending& range : pending_) {
+      if (base + block.size_bytes <= range.begin || range.end <= base) continue;
+      for (StreamHandle user : range.users) {
+        expect(block.facade == Facade::kDevice && user == block.stream,
+               "a block is used again while stream {} works on it", user);
+      }
+    }
+    if (block.facade == Facade::kDevice) block.users.insert(block.stream);
+    count(block, 1);
+    live.emplace(base, std::move(block));
+  }
+
+  void freed(Blocks::iterator at, const std::set<StreamHandle>& busy) {
+    Pending range{at->first, at->first + at->second.size_bytes, at->second.users};
+    pending_.push_back(std::move(range));
+    settle(busy);
+    count(at->second, -1);
+    live.erase(at);
+  }
+
+  // Work that is over is forgotten: `busy` streams alone have some. After every call, since a
+  // stream that is busy later has other work.
+  void settle(const std::set<StreamHandle>& busy) {
+    for (Pending& range : pending_) {
+      std::erase_if(range.users, [&](StreamHandle user) { return !busy.contains(user); });
+    }
+    std::erase_if(pending_, [](const Pending& range) { return range.users.empty(); });
+  }
+
+  void reset_peaks(Facade facade, int device) {
+    for (Sums& sums : places_[place_of(facade, device)]) sums.peak = sums.now;
+  }
+  void reset_totals(Facade facade, int device) {
+    for (Sums& sums : places_[place_of(facade, device)]) sums.up = sums.down = {};
+  }
+
+  // `one_thread`: no stream was used by two.
+  void check(const Statistics& now, bool one_thread) const {
+    std::int64_t live_bytes = 0;
+    for (std::size_t facade = 0; facade < kFacades; ++facade) {
+      for (std::size_t device = 0; device < now.classes[facade].size(); ++device) {
+        const auto& place = places_[facade * now.classes[facade].size() + device];
+        for (std::size_t of = 0; of <= kSizeClasses; ++of) {
+          const ClassStatistics& figures = now.classes[facade][device][of];
+          const char* const name = to_string(static_cast<Facade>(facade));
+          check_gauge(figures.allocations, place[of], 0, name);
+          check_gauge(figures.allocated_bytes, place[of], 1, name);
+          check_gauge(figures.requested_bytes, place[of], 2, name);
+          check_active(figures.active_blocks, place[of], 0);
+          check_active(figures.active_bytes, place[of], 1);
+        }
+        live_bytes += place[kSizeClasses].now[1];
+      }
+    }
+    expect(now.live_bytes.current == static_cast<std::uint64_t>(live_bytes),
+           "{} bytes are live, not {}", live_bytes, now.live_bytes.current);
+    expect(now.live_bytes.peak == static_cast<std::uint64_t>(peak_live_bytes_),
+           "the peak of live bytes is {}, not {}", peak_live_bytes_, now.live_bytes.peak);
+    for (const StreamStatistics& stream : now.streams) {
+      auto found = streams_.find({stream.facade, stream.device, stream.stream});
+      const StreamSums sums = found == streams_.end() ? StreamSums{} : found->second;
+      expect(stream.live_bytes == sums.live_bytes && stream.allocations == sums.blocks &&
+                 stream.allocated_bytes == sums.bytes,
+             "stream {:x}: {} live of {} in {} blocks, not {} of {} in {}", stream.stream,
+             sums.live_bytes, sums.bytes, sums.blocks, stream.live_bytes, stream.allocated_bytes,
+             stream.allocations);
+      expect(
+          one_thread ? stream.peak_bytes == sums.peak_bytes : stream.peak_bytes >= sums.peak_bytes,
+          "stream {:x}: peak {}, not {}", stream.stream, sums.peak_bytes, stream.peak_bytes);
+    }
+  }
+
+ private:
+  static constexpr std::size_t kMiB = std::size_t{1} << 20;
+  static constexpr std::size_t kPage = 2 * kMiB;
+  using Figures = std::array<std::int64_t, 3>;  // blocks, bytes, requested bytes
+  struct Sums {
+    Figures now{}, peak{}, up{}, down{};
+  };
+  struct StreamSums {
+    std::int64_t live_bytes = 0;
+    std::int64_t peak_bytes = 0;
+    std::uint64_t blocks = 0;
+    std::uint64_t bytes = 0;
+  };
+  struct Pending {
+    char* begin;
+    char* end;
+    std::set<StreamHandle> users;  // were busy when it was freed, and are still
+  };
+
+  std::size_t place_of(Facade facade, int device) const {
+    return static_cast<std::size_t>(facade) * (places_.size() / kFacades) +
+           static_cast<std::size_t>(device);
+  }
+
+  void count(const Live& block, std::int64_t sign) {
+    const Figures amounts{1, static_cast<std::int64_t>(block.size_bytes),
+                          static_cast<std::int64_t>(block.requested_bytes)};
+    std::size_t size_class = block.size_bytes < kMiB ? 0 : 1;
+    for (std::size_t of : {size_class, kSizeClasses}) {
+      Sums& sums = places_[place_of(block.facade, block.device)][of];
+      for (std::size_t figure = 0; figure < amounts.size(); ++figure) {
+        sums.now[figure] += sign * amounts[figure];
+        sums.peak[figure] = std::max(sums.peak[figure], sums.now[figure]);
+        (sign > 0 ? sums.up : sums.down)[figure] += amounts[figure];
+      }
+    }
+    live_bytes_ += sign * amounts[1];
+    peak_live_bytes_ = std::max(peak_live_bytes_, live_bytes_);
+    StreamSums& stream =
+        streams_[{block.facade, block.device, reinterpret_cast<std::uintptr_t>(block.stream)}];
+    stream.live_bytes += sign * amounts[1];
+    stream.peak_bytes = std::max(stream.peak_bytes, stream.live_bytes);
+    if (sign < 0) return;
+    ++stream.blocks;
+    stream.bytes += block.size_bytes;
+  }
+
+  static void check_gauge(const Gauge& gauge, const Sums& sums, std::size_t figure,
+                          const char* facade) {
+    const Gauge wanted{
+        static_cast<std::uint64_t>(sums.now[figure]), static_cast<std::uint64_t>(sums.peak[figure]),
+        static_cast<std::uint64_t>(sums.up[figure]), static_cast<std::uint64_t>(sums.down[figure])};
+    expect(gauge.current == wanted.current && gauge.peak == wanted.peak &&
+               gauge.increased == wanted.increased && gauge.decreased == wanted.decreased,
+           "{} facade, figure {}: {} peak {} +{} -{}, not {} peak {} +{} -{}", facade, figure,
+           wanted.current, wanted.peak, wanted.increased, wanted.decreased, gauge.current,
+           gauge.peak, gauge.increased, gauge.decreased);
+  }
+
+  // Blocks behind fences may be among them, which the model does not follow.
+  static void check_active(const Gauge& gauge, const Sums& sums, std::size_t figure) {
+    const auto current = static_cast<std::uint64_t>(sums.now[figure]);
+    expect(gauge.current >= current && gauge.current < current + (std::uint64_t{1} << 48),
+           "{} active where {} are live", gauge.current, current);
+    expect(gauge.peak >= static_cast<std::uint64_t>(sums.peak[figure]),
+           "a peak of {} active where {} were live", gauge.peak, sums.peak[figure]);
+  }
+
+  std::vector<std::array<Sums, kSizeClasses + 1>> places_;
+  std::map<std::tuple<Facade, int, std::uintptr_t>, StreamSums> streams_;
+  std::vector<Pending> pending_;
+  std::int64_t live_bytes_ = 0;
+  std::int64_t peak_live_bytes_ = 0;
+};
+
+}  // namespace uvm::testing

@@ -1,0 +1,578 @@
+#include "support/call_sequence.hpp"
+
+#include <condition_variable>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include <uvmalloc/runtime/log.hpp>
+
+#include "support/allocator_model.hpp"
+#include "support/fake_runtime.hpp"
+
+namespace uvm::testing {
+namespace {
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+constexpr std::size_t kLargest = std::numeric_limits<std::size_t>::max();
+// Where rounding or the kind of block changes, and what cannot be had.
+constexpr std::array<std::size_t, 32> kSizes = {0,
+                                                1,
+                                                511,
+                                                512,
+                                                513,
+                                                4095,
+                                                4096,
+                                                4097,
+                                                4608,
+                                                4609,
+                                                65536,
+                                                300 * 1024,
+                                                kMiB - 513,
+                                                kMiB - 1,
+                                                kMiB,
+                                                kMiB + 1,
+                                                2 * kMiB - 1,
+                                                2 * kMiB,
+                                                2 * kMiB + 1,
+                                                3 * kMiB,
+                                                4 * kMiB - 65536,
+                                                4 * kMiB,
+                                                5 * kMiB,
+                                                6 * kMiB + 5,
+                                                8 * kMiB,
+                                                16 * kMiB,
+                                                20 * kMiB,
+                                                std::size_t{1} << 47,
+                                                (std::size_t{1} << 47) + 1,
+                                                kLargest - 2 * kMiB,
+                                                kLargest - 511,
+                                                kLargest};
+constexpr int kStreams = 3;  // per device
+constexpr std::size_t kMostLive = 200;
+constexpr int kMostCalls = 3000;
+
+class Bytes {
+ public:
+  explicit Bytes(std::span<const std::uint8_t> bytes) : left_(bytes) {}
+  bool done() const { return left_.empty(); }
+  // 0 to `end` - 1; 0 when there are no more bytes.
+  unsigned below(unsigned end) {
+    if (left_.empty()) return 0;
+    unsigned value = left_.front() % end;
+    left_ = left_.subspan(1);
+    return value;
+  }
+
+ private:
+  std::span<const std::uint8_t> left_;
+};
+
+// A thread that does what it is told while its caller waits.
+class OtherThread {
+ public:
+  OtherThread() : thread_([this] { work(); }) {}
+  ~OtherThread() {
+    run({});
+    thread_.join();
+  }
+  void run(std::function<void()> task) {
+    std::unique_lock lock(mutex_);
+    task_ = std::move(task);
+    pending_ = true;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return !pending_; });
+  }
+
+ private:
+  void work() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [&] { return pending_; });
+      if (!task_) break;
+      task_();
+      pending_ = false;
+      changed_.notify_all();
+    }
+    pending_ = false;
+    changed_.notify_all();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::function<void()> task_;
+  bool pending_ = false;
+  std::thread thread_;
+};
+
+// Runs in a thread that has given its cache back, as a destructor of a thread-local object may.
+void run_past_the_end_of_a_thread(CachingManagedAllocator& allocator,
+                                  const std::function<void()>& task) {
+  struct Late {
+    const std::function<void()>* task = nullptr;
+    ~Late() { (*task)(); }
+  };
+  std::thread([&] {
+    static thread_local Late late;
+    late.task = &task;
+    allocator.free(nullptr);  // makes the cache, which therefore goes first
+  }).join();
+}
+
+class Sequence {
+ public:
+  explicit Sequence(std::span<const std::uint8_t> bytes);
+  void run();
+
+ private:
+  using Live = AllocatorModel::Live;
+  using Block = AllocatorModel::Blocks::iterator;
+
+  static Configuration configuration(Bytes* bytes);
+  void call();
+  void allocate();
+  void misuse();
+  void move();
+  void release();
+  void look();
+  void reset();
+  void fail();
+  void free(Block block);
+  bool shed();
+  void check();
+  void check_segments(const Statistics& now);
+  void finish();
+
+  // Runs the call in one of the threads.
+  void in_some_thread(const std::function<void()>& task);
+  Block any_block() {
+    return std::next(model_.live.begin(),
+                     static_cast<std::ptrdiff_t>(bytes_.below(256) % model_.live.size()));
+  }
+  char* inside(Block block) {
+    constexpr std::array<std::size_t, 4> kParts = {1, 2, 3, 256};
+    std::size_t last = block->second.size_bytes - 1;
+    return block->first + (bytes_.below(2) == 0 ? 0 : last / kParts[bytes_.below(4)]);
+  }
+  int any_device() { return static_cast<int>(bytes_.below(static_cast<unsigned>(devices_))); }
+  StreamHandle any_stream(int device) { return nth_stream(device, bytes_.below(kStreams)); }
+  static StreamHandle nth_stream(int device, unsigned number) {
+    return stream(1 + static_cast<unsigned>(device) * kStreams + number);
+  }
+  std::size_t any_size();
+  std::set<StreamHandle> busy() {
+    std::lock_guard lock(machine_->mutex);
+    return machine_->busy;
+  }
+  bool may_fail() {
+    std::lock_guard lock(machine_->mutex);
+    return machine_->failures["allocate_managed"] != 0;
+  }
+  static void write(char* base, const Live& live) {
+    for (std::size_t at : {std::size_t{0}, live.requested_bytes / 2, live.requested_bytes - 1}) {
+      base[at] = static_cast<char>(live.mark);
+    }
+  }
+  static void check_contents(Block block) {
+    const Live& live = block->second;
+    for (std::size_t at : {std::size_t{0}, live.requested_bytes / 2, live.requested_bytes - 1}) {
+      expect(block->first[at] == static_cast<char>(live.mark), "a block has lost its contents");
+    }
+  }
+
+  Bytes bytes_;
+  const int devices_;
+  std::shared_ptr<FakeMachine> machine_;
+  std::unique_ptr<CachingManagedAllocator> allocator_;
+  AllocatorModel model_;
+  std::unique_ptr<OtherThread> other_;
+  bool one_thread_ = true;
+  std::uint8_t next_mark_ = 1;
+  std::vector<char*> gone_;  // freed addresses
+  MoveStatistics moves_;
+  std::uint64_t refused_ = 0;  // requests
+};
+
+Configuration Sequence::configuration(Bytes* bytes) {
+  constexpr std::array<std::size_t, 4> kBudgets = {8, 24, 48, 96};
+  constexpr std::array<std::size_t, 4> kSpans = {2, 6, 16, 32};
+  constexpr std::array<std::size_t, 3> kCaches = {0, 1, 64};
+  Configuration out;
+  out.budget_bytes = kBudgets[bytes->below(4)] * kMiB;
+  out.span_bytes = kSpans[bytes->below(4)] * kMiB;
+  out.thread_cache_bytes = kCaches[bytes->below(3)] * kMiB;
+  out.policy = bytes->below(4) == 0 ? Policy::kDriver : Policy::kAuto;
+  return out;
+}
+
+Sequence::Sequence(std::span<const std::uint8_t> bytes)
+    : bytes_(bytes),
+      devices_(1 + static_cast<int>(bytes_.below(2))),
+      machine_(std::make_shared<FakeMachine>(devices_)),
+      model_(devices_) {
+  machine_->capabilities.discard = bytes_.below(2) == 0;
+  for (int device = 0; device < devices_; ++device) {
+    for (unsigned number = 0; number < kStreams; ++number) {
+      machine_->device_of[nth_stream(device, number)] = device;
+    }
+  }
+  machine_->unaligned = bytes_.below(4) == 0;
+  allocator_ = std::make_unique<CachingManagedAllocator>(std::make_unique<FakeRuntime>(machine_),
+                                                         configuration(&bytes_));
+  if (bytes_.below(4) == 0) allocator_->add_pressure_callback([this] { return shed(); });
+}
+
+void Sequence::run() {
+  for (int calls = 0; !bytes_.done() && calls < kMostCalls; ++calls) {
+    try {
+      call();
+      check();
+    } catch (const ModelError& error) {
+      throw ModelError(fmt::format("call {}: {}", calls, error.what()));
+    }
+  }
+  finish();
+}
+
+void Sequence::in_some_thread(const std::function<void()>& task) {
+  unsigned which = bytes_.below(16);
+  if (which < 8) return task();
+  one_thread_ = false;
+  // What is thrown is thrown here.
+  std::exception_ptr error;
+  auto caught = [&] {
+    try {
+      task();
+    } catch (...) {
+      error = std::current_exception();
+    }
+  };
+  if (which == 15) {
+    run_past_the_end_of_a_thread(*allocator_, caught);
+  } else {
+    if (which == 14) other_.reset();
+    if (other_ == nullptr) other_ = std::make_unique<OtherThread>();
+    other_->run(caught);
+  }
+  if (error) std::rethrow_exception(error);
+}
+
+void Sequence::call() {
+  unsigned what = bytes_.below(32);
+  if (what < 10 || (model_.live.empty() && what < 26)) return allocate();
+  if (what < 17) {
+    Block block = any_block();
+    return in_some_thread([&] { free(block); });
+  }
+  if (what < 20) return move();
+  if (what < 22) {
+    Block block = any_block();
+    int device = any_device();
+    StreamHandle user = any_stream(device);
+    expect(allocator_->record_use(inside(block), device, user), "a use of a live block is refused");
+    block->second.users.insert(user);
+    return;
+  }
+  if (what < 24) return release();
+  if (what < 25) {
+    Block block = any_block();
+    expect(allocator_->mark_exported(inside(block)), "a live block is not known");
+    block->second.exported = true;
+    return;
+  }
+  if (what < 26) return look();
+  StreamHandle chosen = any_stream(any_device());
+  if (what < 28) {
+    std::lock_guard lock(machine_->mutex);
+    machine_->busy.insert(chosen);
+  } else if (what < 29) {
+    machine_->finish(chosen);
+  } else if (what < 30) {
+    misuse();
+  } else if (what < 31) {
+    reset();
+  } else {
+    fail();
+  }
+}
+
+std::size_t Sequence::any_size() {
+  unsigned choice = bytes_.below(64);
+  if (choice < kSizes.size()) return kSizes[choice];
+  std::size_t fine = 1 + bytes_.below(256);
+  return choice < 48 ? fine * 37 : fine * 9001;
+}
+
+void Sequence::allocate() {
+  if (model_.live.size() == kMostLive) return;
+  auto facade = static_cast<Facade>(bytes_.below(3));
+  int device = any_device();
+  Live live{facade,
+            device,
+            facade == Facade::kDevice ? any_stream(device) : nullptr,
+            0,
+            any_size(),
+            next_mark_++,
+            {},
+            {},
+            {},
+            facade == Facade::kDevice ? Place::device(device) : Place::host()};
+  const bool alone = model_.live.empty() && !may_fail();
+  const std::size_t budget = allocator_->budget_bytes();
+  in_some_thread([&] {
+    char* base = nullptr;
+    try {
+      base = static_cast<char*>(
+          allocator_->allocate(facade, device, live.requested_bytes, live.stream));
+    } catch (const OutOfMemoryError& error) {
+      expect(error.requested_bytes() == live.requested_bytes, "another request is refused");
+      expect(live.requested_bytes != 0, "no bytes are refused");
+      expect(!alone || live.requested_bytes > budget ||
+                 round_up(live.requested_bytes, kPageBytes) > budget,
+             "{} bytes cannot be had where nothing is in use", live.requested_bytes);
+      ++refused_;
+      return;
+    }
+    expect((base == nullptr) == (live.requested_bytes == 0), "nullptr is for no bytes");
+    if (base == nullptr) return;
+    auto found = allocator_->find(base);
+    expect(found && found->base == base, "a new block is not known");
+    live.size_bytes = found->size_bytes;
+    write(base, live);
+    model_.allocated(base, live, busy());
+  });
+}
+
+void Sequence::free(Block block) {
+  check_contents(block);
+  char* base = block->first;
+  FreeResult result = allocator_->free(base);
+  expect(result == FreeResult::kFreed, "a block's free ends with {}", static_cast<int>(result));
+  gone_.push_back(base);
+  model_.freed(block, busy());
+}
+
+// Gives a block up when the allocator asks for memory.
+bool Sequence::shed() {
+  if (model_.live.size() < 2) return false;
+  free(model_.live.begin());
+  return true;
+}
+
+void Sequence::misuse() {
+  char* address = nullptr;
+  FreeResult wanted = FreeResult::kNotOurs;
+  int foreign = 0;
+  switch (model_.live.empty() ? 0 : bytes_.below(4)) {
+    case 0:
+      address = reinterpret_cast<char*>(&foreign);
+      break;
+    case 1: {
+      Block block = any_block();
+      address = block->first + 1 + bytes_.below(256) % (block->second.size_bytes - 1);
+      wanted = FreeResult::kInterior;
+      break;
+    }
+    default: {
+      if (gone_.empty()) return;
+      address = gone_[bytes_.below(256) % gone_.size()];
+      if (model_.find(address) != model_.live.end()) return;  // it is another's now
+      wanted = FreeResult::kDouble;
+    }
+  }
+  FreeResult result = FreeResult::kFreed;
+  in_some_thread([&] { result = allocator_->free(address); });
+  // Pages of a freed block may be with the driver again.
+  expect(result == wanted || (wanted == FreeResult::kDouble && result == FreeResult::kNotOurs),
+         "a wrong free ends with {}, not {}", static_cast<int>(result), static_cast<int>(wanted));
+  if (wanted != FreeResult::kNotOurs) return;
+  expect(!allocator_->find(&foreign) && !allocator_->record_use(&foreign, 0, nullptr) &&
+             !allocator_->mark_exported(&foreign) &&
+             allocator_->move(&foreign, {Place::host(), Place::device(0)}) == nullptr,
+         "a foreign address is known");
+  bool refused = false;
+  try {
+    allocator_->allocate(Facade::kDevice, devices_, 1);
+  } catch (const std::invalid_argument&) {
+    refused = true;
+  }
+  expect(refused, "a device that does not exist has memory");
+}
+
+void Sequence::move() {
+  Block block = any_block();
+  Live& live = block->second;
+  CachingManagedAllocator::Move move;
+  move.source = live.location;
+  const int device = any_device();
+  move.destination = bytes_.below(2) == 0 ? Place::host() : Place::device(device);
+  move.stream_device = device;
+  move.stream = any_stream(device);
+  move.wait = bytes_.below(2) == 0;
+  move.held = bytes_.below(2) == 0;
+  IndirectStorage* record = nullptr;
+  char* address = inside(block);
+  in_some_thread([&] { record = allocator_->move(address, move); });
+  expect(record != nullptr && record->location == move.destination &&
+             record->size_bytes == live.requested_bytes,
+         "a move's record is not of the move");
+  if (move.held) {
+    live.held.push_back(record);
+  } else {
+    live.unheld.insert(move.destination);
+  }
+  live.users.insert(move.stream);
+  live.location = move.destination;
+  if (move.destination.is_host() && move.wait) {
+    for (StreamHandle user : live.users) {
+      expect(!busy().contains(user), "a move to the host did not wait for stream {}", user);
+    }
+  }
+  ++(move.destination.is_host() ? moves_.device_to_host
+     : move.source.is_host()    ? moves_.host_to_device
+                                : moves_.device_to_device);
+  moves_.bytes += live.requested_bytes;
+  check_contents(block);
+}
+
+void Sequence::release() {
+  Block block = any_block();
+  Live& live = block->second;
+  if (live.held.empty()) return;
+  IndirectStorage* record = live.held[bytes_.below(8) % live.held.size()];
+  std::erase(live.held, record);
+  in_some_thread([&] { allocator_->release(record); });
+}
+
+void Sequence::look() {
+  Block block = any_block();
+  if (bytes_.below(4) == 0) {
+    allocator_->wait_for_uses(inside(block));
+    for (StreamHandle user : block->second.users) {
+      expect(!busy().contains(user), "stream {} was not waited for", user);
+    }
+    return;
+  }
+  const Live& live = block->second;
+  auto found = allocator_->find(inside(block));
+  expect(found && found->live && found->base == block->first &&
+             found->size_bytes == live.size_bytes && found->facade == live.facade &&
+             found->device == live.device && found->location == live.location &&
+             found->exported == live.exported && found->requested_bytes == live.requested_bytes,
+         "a block is not known for what it is");
+  expect(found->references == 1 + live.held.size() + live.unheld.size(), "{} records, not {}",
+         found->references, 1 + live.held.size() + live.unheld.size());
+  check_contents(block);
+}
+
+void Sequence::reset() {
+  auto facade = static_cast<Facade>(bytes_.below(3));
+  int device = any_device();
+  switch (bytes_.below(3)) {
+    case 0:
+      allocator_->reset_peaks(facade, device);
+      return model_.reset_peaks(facade, device);
+    case 1:
+      allocator_->reset_totals(facade, device);
+      return model_.reset_totals(facade, device);
+    default:
+      return in_some_thread([&] { allocator_->release_cached(); });
+  }
+}
+
+void Sequence::fail() {
+  constexpr std::array<const char*, 4> kCalls = {"allocate_managed", "record_event", "advise",
+                                                 "prefetch"};
+  std::lock_guard lock(machine_->mutex);
+  machine_->failures[kCalls[bytes_.below(4)]] = 1 + static_cast<int>(bytes_.below(4));
+}
+
+void Sequence::check() {
+  model_.settle(busy());
+  allocator_->check_invariants();
+  const Statistics now = allocator_->statistics();
+  model_.check(now, one_thread_);
+  expect(now.touched_bytes.current <= allocator_->budget_bytes(), "the budget is exceeded");
+  expect(now.touched_bytes.current <= now.span_bytes.current, "more is touched than there is");
+  expect(now.out_of_memory == refused_, "{} refusals, not {}", refused_, now.out_of_memory);
+  expect(now.moves.host_to_device == moves_.host_to_device &&
+             now.moves.device_to_host == moves_.device_to_host &&
+             now.moves.device_to_device == moves_.device_to_device &&
+             now.moves.bytes == moves_.bytes,
+         "moves are counted wrongly");
+  check_segments(now);
+}
+
+void Sequence::check_segments(const Statistics& now) {
+  std::vector<std::array<std::uint64_t, kFacades>> reserved(static_cast<std::size_t>(devices_));
+  std::size_t live_blocks = 0;
+  std::size_t requested_bytes = 0;
+  for (const SegmentDescription& segment : allocator_->segments()) {
+    std::size_t bytes = 0;
+    for (const auto& piece : segment.blocks) {
+      bytes += piece.size_bytes;
+      live_blocks += piece.state == BlockState::kLive;
+      requested_bytes += piece.requested_bytes;
+    }
+    expect(bytes == segment.size_bytes, "pieces of {} in a segment of {}", bytes,
+           segment.size_bytes);
+    reserved[static_cast<std::size_t>(segment.device)][static_cast<std::size_t>(segment.facade)] +=
+        bytes;
+  }
+  std::uint64_t sum = 0;
+  for (std::size_t facade = 0; facade < kFacades; ++facade) {
+    for (std::size_t device = 0; device < reserved.size(); ++device) {
+      const auto& figures = now.classes[facade][device];
+      expect(reserved[device][facade] == figures[kSizeClasses].reserved_bytes.current,
+             "segments of {} bytes where {} are reserved", reserved[device][facade],
+             figures[kSizeClasses].reserved_bytes.current);
+      sum += reserved[device][facade];
+    }
+  }
+  expect(sum <= now.touched_bytes.current, "more is reserved than touched");
+  std::size_t wanted_bytes = 0;
+  for (const auto& [base, live] : model_.live) wanted_bytes += live.requested_bytes;
+  expect(live_blocks == model_.live.size() && requested_bytes == wanted_bytes,
+         "segments show {} live blocks of {} bytes, not {} of {}", live_blocks, requested_bytes,
+         model_.live.size(), wanted_bytes);
+}
+
+// Everything comes back.
+void Sequence::finish() {
+  if (bytes_.below(2) == 0) other_.reset();
+  while (!model_.live.empty()) free(model_.live.begin());
+  allocator_->release_cached();
+  check();
+  const Statistics now = allocator_->statistics();
+  expect(now.touched_bytes.current == 0 && now.span_bytes.current == 0 && now.free_bytes == 0 &&
+             now.thread_cached_bytes == 0,
+         "memory is kept where everything was given back");
+  for (const auto& facade : now.classes) {
+    for (const auto& device : facade) {
+      expect(device[kSizeClasses].active_blocks.current == 0, "a block waits for ever");
+    }
+  }
+  expect(machine_->allocated_bytes == 0, "a span was not given back");
+  allocator_.reset();
+  expect(machine_->events == 0, "an event was lost");
+}
+
+}  // namespace
+
+std::string run_call_sequence(std::span<const std::uint8_t> bytes) {
+  // Wrong calls are part of it.
+  set_log_level(LogLevel::kOff);
+  std::string broken;
+  try {
+    Sequence(bytes).run();
+  } catch (const ModelError& error) {
+    broken = error.what();
+  }
+  set_log_level(LogLevel::kWarning);
+  return broken;
+}
+
+}  // namespace uvm::testing

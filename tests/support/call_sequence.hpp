@@ -1,0 +1,19 @@
+// Sequences of calls to an allocator on a fake machine, read from bytes, with a model beside it
+// that predicts what every call returns and every figure says. For the property test, which makes
+// the bytes up, and for the fuzzer, which looks for worse ones. Calls come from two threads in
+// turn, so that a sequence is the same each time.
+//
+// Any bytes are a sequence; it ends with them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+namespace uvm::testing {
+
+// Empty, or in one line where allocator and model differ. A broken invariant of the allocator
+// aborts.
+std::string run_call_sequence(std::span<const std::uint8_t> bytes);
+
+}  // namespace uvm::testing
