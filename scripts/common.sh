@@ -15,8 +15,8 @@ die() {
 # The site-packages folder of this checkout's environment that holds torch; scripts/setup wrote it down.
 torch_site_packages() { cat "$venv/site-packages"; }
 
-# configure_and_build PRESET. Only release holds the PyTorch plugin: torch is not built with sanitizers.
-configure_and_build() {
+# configure PRESET. Only release holds the PyTorch plugin: torch is not built with sanitizers.
+configure() {
   local preset="$1" site torch=""
   site="$(torch_site_packages)"
   [[ "$preset" == release ]] && torch="$site/torch"
@@ -26,5 +26,12 @@ configure_and_build() {
     cat "$log" >&2
     die "configuring the preset '$preset' failed"
   fi
-  cmake --build "$root/build/$preset" || die "building the preset '$preset' failed"
+}
+
+# configure_and_build PRESET [TARGET...]
+configure_and_build() {
+  local preset="$1"
+  shift
+  configure "$preset"
+  cmake --build "$root/build/$preset" ${1+--target "$@"} || die "building the preset '$preset' failed"
 }
