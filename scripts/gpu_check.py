@@ -323,12 +323,10 @@ class Training:
     corpus_mib: int = 8
     least_budget_bytes: int = 0  # of a machine that it is for
 
-    def words(self) -> list[str]:
-        options = {
-            name: value for name, value in vars(self).items() if name != "least_budget_bytes"
-        }
-        words = [(f"--{name.replace('_', '-')}", str(value)) for name, value in options.items()]
-        return [word for pair in words for word in pair]
+    def options(self) -> list[str]:
+        values = {name: value for name, value in vars(self).items() if not name.startswith("least")}
+        pairs = [(f"--{name.replace('_', '-')}", str(value)) for name, value in values.items()]
+        return [word for pair in pairs for word in pair]
 
 
 TRAININGS = {
@@ -367,7 +365,7 @@ def train(place: Place, clock: Clock, folder: Path, training: Training) -> Json:
         files = {name: folder / f"{name}.json" for name in ("losses", "times", "report")}
         for file in files.values():
             file.unlink(missing_ok=True)
-        script = [str(ROOT / "examples" / "train_gpt.py"), *training.words()]
+        script = [str(ROOT / "examples" / "train_gpt.py"), *training.options()]
         script += ["--losses", str(files["losses"]), "--times", str(files["times"])]
         command = place.python(*script, native=native, report=None if native else files["report"])
         run(command, place.environment(), clock.left(120), "train_gpt.py")
@@ -399,6 +397,10 @@ def slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "device"
 
 
+def words(name: str) -> str:
+    return name.replace("_", " ")
+
+
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     lines += ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
@@ -412,7 +414,7 @@ def failure(section: Json) -> list[str] | None:
 def hint_lines(hints: Json) -> list[str]:
     rows = [
         (
-            *(call.replace("_", " "), size.replace("_", " "), populated.replace("_", " ")),
+            *(words(call), words(size), words(populated)),
             one["result"],
             *(one.get(name, "") for name in HINT_TIMES),
         )
@@ -438,23 +440,32 @@ def capture_lines(capture: Json) -> list[str]:
             one = capture[mode][thread][call]
             ended = "" if one["capture"] == "CUDA_SUCCESS" else f", capture: {one['capture']}"
             cells.append((one["result"] + ended).replace("CUDA_ERROR_", "").replace("CUDA_", ""))
-        rows.append((call.replace("_", " "), *cells))
+        rows.append((words(call), *cells))
     header = [f"{mode}, {thread}".replace("_", " ") for mode, thread in columns]
     return table(("call", *header), rows)
 
 
 def nested_lines(section: Json) -> list[str]:
-    """Tables of a section of plain figures, or of such tables by name."""
-    if not any(isinstance(value, dict) for value in section.values()):
-        return table(("what", "value"), [(n.replace("_", " "), v) for n, v in section.items()])
-    first = next(iter(section.values()))
-    if isinstance(first, dict) and not any(isinstance(value, dict) for value in first.values()):
-        rows = [(name.replace("_", " "), *one.values()) for name, one in section.items()]
-        return table(("", *(name.replace("_", " ") for name in first)), rows)
-    lines = []
-    for name, one in section.items():
-        lines += [f"{name.replace('_', ' ')}:", "", *nested_lines(one)]
+    """Plain figures as one table, sections of like figures as another, others one by one."""
+    plain = [(words(name), value) for name, value in section.items() if not isinstance(value, dict)]
+    lines = table(("what", "value"), plain) if plain else []
+    nested = {name: one for name, one in section.items() if isinstance(one, dict) and one}
+    if not nested:
+        return lines
+    columns = list(next(iter(nested.values())))
+    flat = all(not isinstance(value, dict) for one in nested.values() for value in one.values())
+    if flat and all(list(one) == columns for one in nested.values()):
+        rows = [(words(name), *one.values()) for name, one in nested.items()]
+        return lines + table(("", *map(words, columns)), rows)
+    for name, one in nested.items():
+        lines += [f"{words(name)}:", "", *nested_lines(one)]
     return lines
+
+
+def conformance_lines(section: Json) -> list[str]:
+    counts = {name: value for name, value in section.items() if name != "failures"}
+    failures = [f"* {name}: {text.splitlines()[-1]}" for name, text in section["failures"].items()]
+    return nested_lines(counts) + ([*failures, ""] if failures else [])
 
 
 def training_lines(trainings: Json) -> list[str]:
@@ -462,15 +473,15 @@ def training_lines(trainings: Json) -> list[str]:
     for name, one in trainings.items():
         if "failed" in one:
             why = one["failed"].splitlines()[0]
-            rows.append((name.replace("_", " "), f"failed: {why}", "", "", ""))
+            rows.append((words(name), f"failed: {why}", "", "", ""))
             continue
         times = (one["native_step_ms"], one["uvmalloc_step_ms"], one["uvmalloc_over_native"])
-        rows.append((name.replace("_", " "), one["losses"].replace("_", " "), *times))
+        rows.append((words(name), words(one["losses"]), *times))
     return table(("model", "losses", "native step, ms", "uvmalloc step, ms", "ratio"), rows)
 
 
 SECTIONS: dict[str, tuple[str, Callable[[Json], list[str]]]] = {
-    "conformance": ("Conformance tests on this driver", nested_lines),
+    "conformance": ("Conformance tests on this driver", conformance_lines),
     "training": ("Training with and without uvmalloc, all of it fitting", training_lines),
     "pairs": ("Allocation and free from the cache, through torch", nested_lines),
     "alignment": ("Alignment of managed allocations", nested_lines),
