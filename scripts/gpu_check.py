@@ -401,6 +401,10 @@ def words(name: str) -> str:
     return name.replace("_", " ")
 
 
+def one_line(text: str) -> str:
+    return " ".join(text.split())[:200]
+
+
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     lines += ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
@@ -464,7 +468,7 @@ def nested_lines(section: Json) -> list[str]:
 
 def conformance_lines(section: Json) -> list[str]:
     counts = {name: value for name, value in section.items() if name != "failures"}
-    failures = [f"* {name}: {text.splitlines()[-1]}" for name, text in section["failures"].items()]
+    failures = [f"* {name}: {one_line(text)}" for name, text in section["failures"].items()]
     return nested_lines(counts) + ([*failures, ""] if failures else [])
 
 
@@ -472,8 +476,7 @@ def training_lines(trainings: Json) -> list[str]:
     rows = []
     for name, one in trainings.items():
         if "failed" in one:
-            why = one["failed"].splitlines()[0]
-            rows.append((words(name), f"failed: {why}", "", "", ""))
+            rows.append((words(name), f"failed: {one_line(one['failed'])}", "", "", ""))
             continue
         times = (one["native_step_ms"], one["uvmalloc_step_ms"], one["uvmalloc_over_native"])
         rows.append((words(name), words(one["losses"]), *times))
@@ -550,7 +553,7 @@ class Check:
             "conformance", lambda: conformance(place, clock, folder)
         )
         for name, test_failure in results["conformance"].get("failures", {}).items():
-            self.failures.append(f"{name}: {test_failure.splitlines()[0]}")
+            self.failures.append(f"{name}: {one_line(test_failure)}")
         sizes = ["--sizes-mib", "2,16", "--rounds", "1"] if place.simulated else []
         probed = self.stage("driver probe", lambda: probe(place, clock, *sizes))
         results.update({name: probed.get(name, probed) for name in SECTIONS if name in probed})
