@@ -1,15 +1,21 @@
-// The records behind an address: a block is what a caller gets, a segment the run of whole 2 MiB
-// pages it lies in. A large block has a segment of its own, so it can be moved, advised and
-// returned whole; small blocks share one 2 MiB segment. All of it is guarded by the allocator's
-// lock and lies in ordinary memory, never in managed memory.
+// The records behind an address. A block is what a caller gets; its record lies in ordinary memory,
+// never in managed memory, and holds the allocation's pair of storage records. There are three
+// kinds by size:
+//  * small (up to kSmallBytes): an object of a jemalloc arena whose extents are our segments;
+//  * shared: cut from whole pages that it shares with others, best fit, at 512 byte steps;
+//  * whole: it has its 2 MiB pages for itself, so it can be moved, advised and given back whole.
+//
+// A live block's record belongs to its caller, a cached one's to the thread cache that holds it,
+// all others' to the allocator's lock. `state` alone may be read by anybody.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <vector>
 
-#include <boost/intrusive/set.hpp>
+#include <boost/intrusive/detail/rbtree_node.hpp>
+#include <boost/intrusive/rbtree_algorithms.hpp>
 
 #include <uvmalloc/allocator/statistics.hpp>
 #include <uvmalloc/hints/placement_planner.hpp>
@@ -18,13 +24,19 @@
 
 namespace uvm {
 
-// Blocks up to kSmallBytes come from shared segments, in multiples of kSmallGranule.
-inline constexpr std::size_t kSmallGranule = 512;
-inline constexpr std::size_t kSmallBytes = (1u << 20) - 1;
+inline constexpr std::size_t kGranule = 512;  // all addresses and sizes are multiples of it
+inline constexpr std::size_t kSmallBytes = 4096;
+// Blocks of host memory from here on have whole pages for themselves: they are the ones that move.
+inline constexpr std::size_t kWholeBytes = std::size_t{1} << 20;
+// Device blocks get whole pages where that costs at most one part in so many; what lies between
+// shares pages, since an unused tail of a page costs as much as a used one.
+inline constexpr std::size_t kWholeWasteParts = 32;
 
-struct Pool;
-struct Segment;
 struct Span;
+
+// A pool's place in BlockPools: kPoolsPerStream neighbours belong to one facade, device and stream.
+using PoolIndex = std::uint32_t;
+inline constexpr PoolIndex kPoolsPerStream = 4;
 
 // Work that must be over before the block is used again.
 struct Fence {
@@ -32,77 +44,73 @@ struct Fence {
   EventHandle event = nullptr;
 };
 
+// What few blocks have, kept beside them.
+struct BlockExtras {
+  std::vector<DeviceStream> uses;  // streams that touched a live block, other than its own
+  std::vector<Fence> fences;       // of a block that was given back
+};
+
 enum class BlockState : std::uint8_t {
-  kFree,       // in the tree of a pool
+  kFree,       // in a pool's index, or with the arena
+  kCached,     // in a thread's cache
   kLive,       // with a caller
   kReleasing,  // given back; its fences are being recorded
   kFenced,     // waits for its fences
 };
 
-struct Block {
-  boost::intrusive::set_member_hook<> free_hook;  // in the pool where its pages are
-  boost::intrusive::set_member_hook<>
-      away_hook;  // in the home pool's list of blocks that are elsewhere
-  char* address = nullptr;
-  std::size_t size_bytes = 0;
-  std::size_t requested_bytes = 0;
-  BlockState state = BlockState::kFree;
-  Facade facade = Facade::kHost;  // as asked for by the present caller
-  int device = 0;
-  bool exported = false;          // a raw pointer is in hands we cannot follow
-  StreamHandle stream = nullptr;  // the caller's, for the device facade
-  Segment* segment = nullptr;
-  Pool* pool = nullptr;       // where it is free
-  Block* previous = nullptr;  // neighbours in the segment, by address
-  Block* next = nullptr;
-  RealStorage real;
-  IndirectStorage use;             // the allocation's own indirect record
-  std::vector<DeviceStream> uses;  // streams that touched it, other than `stream`
-  std::vector<Fence> fences;
-};
+enum class BlockKind : std::uint8_t { kSmall, kShared, kWhole };
 
-struct BySizeThenAddress {
-  bool operator()(const Block& left, const Block& right) const {
-    return left.size_bytes != right.size_bytes ? left.size_bytes < right.size_bytes
-                                               : left.address < right.address;
+struct Block {
+  RealStorage real;
+  std::atomic<BlockState> state{BlockState::kFree};
+  BlockKind kind = BlockKind::kSmall;
+  // Anything that a free must look at: uses by other streams, moves, a raw pointer that has left.
+  bool plain = true;
+  bool exported = false;  // a raw pointer is in hands we cannot follow
+  // Live: the pool that served it; its facade, device and stream are the caller's. Free: where it
+  // is free.
+  PoolIndex pool = 0;
+  // A free run's node in the index lies where a live block has its own indirect record.
+  using IndexNode = boost::intrusive::compact_rbtree_node<void*>;
+  union {
+    IndirectStorage use;
+    IndexNode node;
+  };
+
+  Block() : use() {}
+
+  char* address() const { return real.address; }
+  char* end() const { return real.address + real.size_bytes; }
+  std::size_t size_bytes() const { return real.size_bytes; }
+  std::size_t requested_bytes() const { return use.size_bytes; }
+  BlockState now() const { return state.load(std::memory_order_relaxed); }
+  void set(BlockState next) { state.store(next, std::memory_order_relaxed); }
+
+  static Block* of_use(IndirectStorage* record) {
+    return reinterpret_cast<Block*>(reinterpret_cast<char*>(record) - offsetof(Block, use));
   }
 };
 
-template <auto Hook>
-using BlockTree = boost::intrusive::set<
-    Block, boost::intrusive::member_hook<Block, boost::intrusive::set_member_hook<>, Hook>,
-    boost::intrusive::compare<BySizeThenAddress>>;
-using FreeTree = BlockTree<&Block::free_hook>;
-using AwayTree = BlockTree<&Block::away_hook>;
+// A block of whole pages, alone or among others. `home` is the pool whose memory it is; a block
+// that moved may be free, and used, elsewhere in between.
+struct RunBlock : Block {
+  PoolIndex home = 0;
+  std::uint32_t id = 0;  // in the store of run blocks; never 0 in use
+  // Which member is in force is said by `kind`.
+  struct Neighbours {
+    RunBlock* previous;  // by address, in the same run of pages
+    RunBlock* next;
+  };
+  struct Own {
+    Span* span;
+    SegmentPlacement placement;
+  };
+  union {
+    Neighbours shared;
+    Own whole;
+  };
 
-struct PoolKey {
-  Facade facade = Facade::kHost;
-  int device = 0;
-  StreamHandle stream = nullptr;  // device facade only
-  SizeClass size_class = SizeClass::kSmall;
-  friend auto operator<=>(const PoolKey&, const PoolKey&) = default;
-};
-
-// Free blocks of one facade, stream and class.
-struct Pool {
-  PoolKey key;
-  FreeTree own;     // whose home this is
-  FreeTree guests;  // whose pages are here, though they were made for another facade
-  AwayTree away;    // whose home this is, but whose pages are elsewhere: guests of other pools
-};
-
-struct Segment {
-  Span* span = nullptr;
-  Pool* home = nullptr;
-  char* base = nullptr;
-  std::size_t size_bytes = 0;
-  SegmentPlacement placement;
-  Block* first = nullptr;
-  // Small segments: the block that starts at each granule, nullptr where none does. Empty for large
-  // ones.
-  std::vector<Block*> starts;
-
-  bool is_large() const { return starts.empty(); }
+  RunBlock() : shared{nullptr, nullptr} {}
 };
 
 }  // namespace uvm

@@ -2,25 +2,13 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <tuple>
+#include <utility>
 
 #include <uvmalloc/runtime/log.hpp>
 
 namespace uvm {
 namespace {
-
-// A fence belongs to a place in time as much as a block to one in memory: blocks with fences are
-// joined with none.
-bool joinable(const Block* block) {
-  return block->state == BlockState::kFree && block->fences.empty();
-}
-
-template <class Tree>
-Block* best_fit(Tree& tree, std::size_t size_bytes) {
-  Block probe;
-  probe.size_bytes = size_bytes;
-  auto found = tree.lower_bound(probe);
-  return found == tree.end() ? nullptr : &*found;
-}
 
 void require(bool holds, const char* what) {
   if (holds) return;
@@ -28,262 +16,601 @@ void require(bool holds, const char* what) {
   std::abort();
 }
 
+// How many best fits are looked at for pages in one piece before a surely large enough one is
+// taken.
+constexpr int kTriesForPages = 16;
+
+std::size_t step_of(const void* address) {
+  return (address_of(address) & (kPageBytes - 1)) / SharedPage::kStep;
+}
+
+char* page_of(const char* address) {
+  return reinterpret_cast<char*>(address_of(address) & ~(kPageBytes - 1));
+}
+
+char* page_after(const char* address) {
+  return reinterpret_cast<char*>(round_up(address_of(address), kPageBytes));
+}
+
+std::size_t bytes_between(const char* begin, const char* end) {
+  return begin < end ? static_cast<std::size_t>(end - begin) : 0;
+}
+
 }  // namespace
 
-BlockPools::~BlockPools() {
-  for (auto& [key, pool] : pools_) {
-    pool->own.clear();
-    pool->guests.clear();
-    pool->away.clear();
+BlockPools::~BlockPools() = default;
+
+PoolClass BlockPools::class_of(Facade facade, std::size_t size_bytes) {
+  if (size_bytes <= kSmallBytes) return PoolClass::kSmall;
+  if (size_bytes < kWholeBytes) return PoolClass::kMedium;
+  if (facade != Facade::kDevice) return PoolClass::kWhole;
+  std::size_t waste = round_up(size_bytes, kPageBytes) - size_bytes;
+  return waste * kWholeWasteParts <= size_bytes ? PoolClass::kWhole : PoolClass::kPacked;
+}
+
+std::size_t BlockPools::rounded(Facade facade, std::size_t size_bytes) {
+  return round_up(size_bytes,
+                  class_of(facade, size_bytes) == PoolClass::kWhole ? kPageBytes : kGranule);
+}
+
+PoolIndex BlockPools::pools_of(const StreamKey& key) {
+  auto [found, is_new] = streams_.try_emplace(key, static_cast<PoolIndex>(pools_.size()));
+  if (is_new) {
+    for (PoolIndex place = 0; place < kPoolsPerStream; ++place) {
+      auto pool = std::make_unique<Pool>();
+      pool->index = found->second + place;
+      pool->key = key;
+      pool->pool_class = static_cast<PoolClass>(place);
+      pools_.push_back(std::move(pool));
+    }
   }
-  for (auto& [base, segment] : segments_) {
-    for (Block* block = segment->first; block != nullptr;) {
-      Block* next = block->next;
-      delete block;
-      block = next;
+  return found->second;
+}
+
+// ---- records
+
+BlockExtras* BlockPools::extras(const Block* block) {
+  auto found = extras_.find(block);
+  return found == extras_.end() ? nullptr : &found->second;
+}
+const BlockExtras* BlockPools::extras(const Block* block) const {
+  auto found = extras_.find(block);
+  return found == extras_.end() ? nullptr : &found->second;
+}
+
+BlockExtras& BlockPools::make_extras(Block* block) {
+  block->plain = false;
+  return extras_[block];
+}
+
+RunBlock* BlockPools::new_block(BlockKind kind, char* address, std::size_t size_bytes,
+                                PoolIndex home) {
+  RunBlock* block = blocks_.make();
+  block->kind = kind;
+  block->real.address = address;
+  block->real.size_bytes = size_bytes;
+  block->home = home;
+  block->pool = home;
+  block->set(BlockState::kReleasing);
+  return block;
+}
+
+SharedPage* BlockPools::shared_page(const void* address) const {
+  Page* page = pages_.find(address);
+  return page != nullptr && kind_of(page) == PageKind::kShared ? record_of<SharedPage>(page)
+                                                               : nullptr;
+}
+
+SharedPage* BlockPools::new_shared_page() {
+  if (free_shared_pages_.empty()) {
+    shared_pages_.push_back(std::make_unique<SharedPage>());
+    return shared_pages_.back().get();
+  }
+  SharedPage* page = free_shared_pages_.back();
+  free_shared_pages_.pop_back();
+  page->covering = 0;
+  for (auto& start : page->starts) start.store(0, std::memory_order_relaxed);
+  return page;
+}
+
+void BlockPools::set_start(const RunBlock& block, std::uint32_t id) {
+  shared_page(block.address())
+      ->starts[step_of(block.address())]
+      .store(id, std::memory_order_release);
+}
+
+// Lets an address inside the block be traced to it from every page it reaches into.
+void BlockPools::cover(const RunBlock& block) {
+  for (char* page = page_of(block.address()) + kPageBytes; page < block.end(); page += kPageBytes) {
+    shared_page(page)->covering = block.id;
+  }
+}
+
+Span* BlockPools::span_of(const Block& block) const {
+  switch (block.kind) {
+    case BlockKind::kWhole:
+      return static_cast<const RunBlock&>(block).whole.span;
+    case BlockKind::kShared:
+      return shared_page(block.address())->span;
+    case BlockKind::kSmall:
+      break;
+  }
+  return record_of<SmallSegment>(pages_.find(block.address()))->span;
+}
+
+SegmentPlacement* BlockPools::placement_of(const Block& block) const {
+  switch (block.kind) {
+    case BlockKind::kWhole:
+      return &const_cast<RunBlock&>(static_cast<const RunBlock&>(block)).whole.placement;
+    case BlockKind::kShared:
+      return &shared_page(block.address())->placement;
+    case BlockKind::kSmall:
+      break;
+  }
+  return &record_of<SmallSegment>(pages_.find(block.address()))->placement;
+}
+
+PoolIndex BlockPools::home_of(const Block& block) const {
+  return block.kind == BlockKind::kSmall
+             ? record_of<SmallSegment>(pages_.find(block.address()))->pool
+             : static_cast<const RunBlock&>(block).home;
+}
+
+Block* BlockPools::block_at(const void* address) const {
+  Page* page = pages_.find(address);
+  if (page == nullptr) return nullptr;
+  Block* block = nullptr;
+  switch (kind_of(page)) {
+    case PageKind::kWhole:
+      block = record_of<RunBlock>(page);
+      break;
+    case PageKind::kShared: {
+      std::uint32_t id =
+          record_of<SharedPage>(page)->starts[step_of(address)].load(std::memory_order_acquire);
+      if (id == 0) return nullptr;
+      block = blocks_.at(id);
+      break;
+    }
+    case PageKind::kSmall: {
+      auto* segment = record_of<SmallSegment>(page);
+      std::uint16_t number =
+          segment->starts[segment->granule_of(address)].load(std::memory_order_acquire);
+      if (number == 0) return nullptr;
+      block = segment->record(number);
+      break;
+    }
+  }
+  return block->address() == address ? block : nullptr;
+}
+
+Block* BlockPools::find(const void* address) const {
+  Page* page = pages_.find(address);
+  if (page == nullptr) return nullptr;
+  auto holds = [&](Block* block) {
+    return block->address() <= address && address < block->end() ? block : nullptr;
+  };
+  switch (kind_of(page)) {
+    case PageKind::kWhole:
+      return record_of<RunBlock>(page);
+    case PageKind::kShared: {
+      auto* shared = record_of<SharedPage>(page);
+      for (std::size_t step = step_of(address) + 1; step-- > 0;) {
+        std::uint32_t id = shared->starts[step].load(std::memory_order_relaxed);
+        if (id == 0) continue;
+        // A block may start later in the address's own step.
+        if (RunBlock* block = blocks_.at(id); block->address() <= address) return holds(block);
+      }
+      return shared->covering == 0 ? nullptr : holds(blocks_.at(shared->covering));
+    }
+    case PageKind::kSmall: {
+      auto* segment = record_of<SmallSegment>(page);
+      std::size_t last = segment->granule_of(address);
+      std::size_t first = last >= kSmallBytes / kGranule ? last - kSmallBytes / kGranule + 1 : 0;
+      for (std::size_t granule = last + 1; granule-- > first;) {
+        std::uint16_t number = segment->starts[granule].load(std::memory_order_relaxed);
+        if (number != 0) return holds(segment->record(number));
+      }
+      return nullptr;
+    }
+  }
+  return nullptr;
+}
+
+// ---- free blocks
+
+void BlockPools::unlink(RunBlock* block) {
+  Pool& pool = at(block->pool);
+  if (block->pool == block->home) {
+    pool.own.erase(block);
+  } else {
+    pool.guests.erase(block);
+    at(block->home).away.erase(block);
+  }
+  // Its pool stays known: what the caller does not need goes back there.
+  block->set(BlockState::kReleasing);
+}
+
+RunBlock* BlockPools::take(Pool& pool, std::size_t size_bytes) {
+  RunBlock* block = pool.own.best_fit(size_bytes);
+  if (block != nullptr) unlink(block);
+  return block;
+}
+
+RunBlock* BlockPools::take_guest(Pool& pool, std::size_t size_bytes) {
+  RunBlock* block = pool.guests.best_fit(size_bytes);
+  if (block != nullptr) unlink(block);
+  return block;
+}
+
+RunBlock* BlockPools::take_away(Pool& home, std::size_t size_bytes) {
+  auto found = home.away.lower_bound(size_bytes);
+  if (found == home.away.end()) return nullptr;
+  RunBlock* block = *found;
+  unlink(block);
+  return block;
+}
+
+// Cuts a taken block in two, in no index both. Of a whole block the larger part keeps the record,
+// so that fewer pages must learn of a new one.
+std::pair<RunBlock*, RunBlock*> BlockPools::split(RunBlock* block, std::size_t size_bytes) {
+  std::size_t rest = block->size_bytes() - size_bytes;
+  char* at_cut = block->address() + size_bytes;
+  RunBlock* left = block;
+  RunBlock* right = block;
+  if (block->kind == BlockKind::kShared) {
+    right = new_block(BlockKind::kShared, at_cut, rest, block->home);
+    block->real.size_bytes = size_bytes;
+    right->shared = {block, block->shared.next};
+    if (right->shared.next != nullptr) right->shared.next->shared.previous = right;
+    block->shared.next = right;
+    set_start(*right, right->id);
+  } else if (size_bytes <= rest) {
+    left = new_block(BlockKind::kWhole, block->address(), size_bytes, block->home);
+    left->whole = block->whole;
+    block->real.address = at_cut;
+    block->real.size_bytes = rest;
+    pages_.set(left->address(), size_bytes, tagged(left, PageKind::kWhole));
+  } else {
+    right = new_block(BlockKind::kWhole, at_cut, rest, block->home);
+    right->whole = block->whole;
+    block->real.size_bytes = size_bytes;
+    pages_.set(at_cut, rest, tagged(right, PageKind::kWhole));
+  }
+  left->pool = right->pool = block->pool;
+  return {left, right};
+}
+
+RunBlock* BlockPools::trim(RunBlock* block, std::size_t size_bytes) {
+  std::size_t rest = block->size_bytes() - size_bytes;
+  if (rest >= (block->kind == BlockKind::kShared ? kSmallestShared : kPageBytes)) {
+    auto [left, right] = split(block, size_bytes);
+    if (right != block) {
+      // What is kept by record goes with the rest.
+      if (auto kept = extras_.extract(block); !kept.empty()) {
+        kept.key() = right;
+        extras_.insert(std::move(kept));
+      }
+    }
+    put(right, at(right->pool));
+    block = left;
+  }
+  if (block->kind == BlockKind::kShared) cover(*block);
+  return block;
+}
+
+RunBlock* BlockPools::add_pages(Span* span, char* base, std::size_t size_bytes, Pool& home,
+                                const SegmentPlacement& placement) {
+  if (home.pool_class == PoolClass::kWhole) {
+    RunBlock* block = new_block(BlockKind::kWhole, base, size_bytes, home.index);
+    block->whole = {span, placement};
+    pages_.set(base, size_bytes, tagged(block, PageKind::kWhole));
+    return block;
+  }
+  RunBlock* block = new_block(BlockKind::kShared, base, size_bytes, home.index);
+  for (char* at_page = base; at_page < base + size_bytes; at_page += kPageBytes) {
+    SharedPage* page = new_shared_page();
+    page->home = home.index;
+    page->span = span;
+    page->placement = placement;
+    pages_.set(at_page, kPageBytes, tagged(page, PageKind::kShared));
+  }
+  home.run_span = span;
+  home.run_end = base + size_bytes;
+  set_start(*block, block->id);
+  // The chains of the runs beside it become one with it.
+  auto joins = [&](const SharedPage* page) {
+    return page != nullptr && page->home == home.index && page->span == span &&
+           page->placement == placement;
+  };
+  if (const SharedPage* before = shared_page(base - 1); joins(before)) {
+    auto* last = static_cast<RunBlock*>(find(base - 1));
+    if (last != nullptr && last->end() == base) {
+      block->shared.previous = last;
+      last->shared.next = block;
+    }
+  }
+  if (const SharedPage* after = shared_page(base + size_bytes); joins(after)) {
+    auto* first = static_cast<RunBlock*>(block_at(base + size_bytes));
+    if (first != nullptr) {
+      block->shared.next = first;
+      first->shared.previous = block;
+    }
+  }
+  return block;
+}
+
+RunBlock* BlockPools::neighbour_before(const RunBlock* block) const {
+  if (block->kind == BlockKind::kShared) return block->shared.previous;
+  Page* page = pages_.find(block->address() - 1);
+  return page != nullptr && kind_of(page) == PageKind::kWhole ? record_of<RunBlock>(page) : nullptr;
+}
+
+RunBlock* BlockPools::neighbour_after(const RunBlock* block) const {
+  if (block->kind == BlockKind::kShared) return block->shared.next;
+  Page* page = pages_.find(block->end());
+  return page != nullptr && kind_of(page) == PageKind::kWhole ? record_of<RunBlock>(page) : nullptr;
+}
+
+// A fence belongs to a place in time as much as a block to one in memory: blocks with fences are
+// joined with none.
+bool BlockPools::can_join(const RunBlock* left, const RunBlock* right) const {
+  if (left == nullptr || right == nullptr || left->now() != BlockState::kFree ||
+      right->now() != BlockState::kFree || !left->plain || !right->plain) {
+    return false;
+  }
+  if (left->pool != right->pool || left->home != right->home) return false;
+  return left->kind == BlockKind::kShared ||
+         (left->whole.span == right->whole.span && left->whole.placement == right->whole.placement);
+}
+
+// One of them is in an index, the other is about to be; the result is in none.
+RunBlock* BlockPools::join(RunBlock* left, RunBlock* right) {
+  std::size_t size_bytes = left->size_bytes() + right->size_bytes();
+  char* address = left->address();
+  RunBlock* kept = left->size_bytes() >= right->size_bytes() ? left : right;
+  RunBlock* gone = kept == left ? right : left;
+  if (left->kind == BlockKind::kWhole) {
+    pages_.set(gone->address(), gone->size_bytes(), tagged(kept, PageKind::kWhole));
+  } else {
+    set_start(*right, 0);
+    set_start(*left, kept->id);
+    RunBlock* previous = left->shared.previous;
+    RunBlock* next = right->shared.next;
+    kept->shared = {previous, next};
+    if (previous != nullptr) previous->shared.next = kept;
+    if (next != nullptr) next->shared.previous = kept;
+  }
+  kept->real.address = address;
+  kept->real.size_bytes = size_bytes;
+  blocks_.drop(gone);
+  return kept;
+}
+
+void BlockPools::put(RunBlock* block, Pool& pool) {
+  block->set(BlockState::kFree);
+  block->pool = pool.index;
+  const BlockExtras* kept = extras(block);
+  block->plain = kept == nullptr || kept->fences.empty();
+  if (block->plain && kept != nullptr) drop_extras(block);
+  if (RunBlock* before = neighbour_before(block); can_join(before, block)) {
+    unlink(before);
+    block = join(before, block);
+    block->set(BlockState::kFree);
+  }
+  if (RunBlock* after = neighbour_after(block); can_join(block, after)) {
+    unlink(after);
+    block = join(block, after);
+    block->set(BlockState::kFree);
+  }
+  if (block->pool == block->home) {
+    pool.own.insert(block);
+  } else {
+    pool.guests.insert(block);
+    at(block->home).away.insert(block);
+  }
+  // The end of a run is found from its last page, by pages that come to extend it.
+  if (block->kind == BlockKind::kShared && block->shared.next == nullptr) {
+    if (char* last_page = block->end() - kPageBytes; block->address() < last_page) {
+      shared_page(last_page)->covering = block->id;
     }
   }
 }
 
-Pool& BlockPools::pool(const PoolKey& key) {
-  auto& slot = pools_[key];
-  if (slot == nullptr) {
-    slot = std::make_unique<Pool>();
-    slot->key = key;
+// ---- whole pages out of pools
+
+// Forgets a block of whole pages, in no index.
+BlockPools::Pages BlockPools::drop_pages(RunBlock* block) {
+  Pages pages{span_of(*block), block->address(), block->size_bytes(), *placement_of(*block)};
+  if (block->kind == BlockKind::kShared) {
+    if (block->shared.previous != nullptr) block->shared.previous->shared.next = nullptr;
+    if (block->shared.next != nullptr) block->shared.next->shared.previous = nullptr;
+    for (char* page = pages.base; page < pages.base + pages.size_bytes; page += kPageBytes) {
+      free_shared_pages_.push_back(shared_page(page));
+    }
   }
-  return *slot;
+  pages_.set(pages.base, pages.size_bytes, nullptr);
+  blocks_.drop(block);
+  return pages;
 }
 
-std::vector<Pool*> BlockPools::pools() {
-  std::vector<Pool*> out;
-  for (auto& [key, pool] : pools_) out.push_back(pool.get());
+// Takes whole pages out of a block that is in no index: at least `least_bytes`, at most
+// `most_bytes` of them; base is nullptr where it holds too few. The rest, or all of it then, goes
+// back.
+BlockPools::Pages BlockPools::cut_pages(RunBlock* block, std::size_t least_bytes,
+                                        std::size_t most_bytes) {
+  Pool& pool = at(block->pool);
+  char* begin = page_after(block->address());
+  char* end = page_of(block->end());
+  // A tail too small to be a block keeps its page.
+  if (std::size_t tail = bytes_between(end, block->end()); tail != 0 && tail < kSmallestShared) {
+    end -= kPageBytes;
+  }
+  if (begin >= end || bytes_between(begin, end) < least_bytes) {
+    put(block, pool);
+    return {};
+  }
+  end = begin + std::min(bytes_between(begin, end), most_bytes);
+  RunBlock* head = nullptr;
+  RunBlock* tail = nullptr;
+  if (block->address() < begin) {
+    std::tie(head, block) = split(block, bytes_between(block->address(), begin));
+  }
+  if (end < block->end()) std::tie(block, tail) = split(block, bytes_between(begin, end));
+  Pages pages = drop_pages(block);
+  for (RunBlock* rest : {head, tail}) {
+    if (rest != nullptr) put(rest, pool);
+  }
+  return pages;
+}
+
+BlockPools::Pages BlockPools::take_pages(Pool& pool, std::size_t size_bytes) {
+  // A block of so many bytes holds that many whole pages wherever it starts, in all classes.
+  const std::size_t sure = size_bytes + 2 * kPageBytes;
+  RunBlock* block = pool.own.best_fit(size_bytes);
+  for (int tries = 0; block != nullptr && block->size_bytes() < sure; ++tries) {
+    char* begin = page_after(block->address());
+    std::size_t spare = bytes_between(begin + size_bytes, block->end());
+    bool fits = begin + size_bytes <= block->end() && (spare == 0 || spare >= kSmallestShared);
+    if (fits) break;
+    block = tries < kTriesForPages ? pool.own.after(block) : pool.own.best_fit(sure);
+  }
+  if (block == nullptr) return {};
+  unlink(block);
+  return cut_pages(block, size_bytes, size_bytes);
+}
+
+void BlockPools::release_free_pages(
+    Pool& pool, const std::function<void(const Pages&, const Pool& home)>& each) {
+  std::vector<RunBlock*> candidates;
+  for (FreeIndex* index : {&pool.own, &pool.guests}) {
+    for (RunBlock* block = index->best_fit(kPageBytes); block != nullptr;
+         block = index->after(block)) {
+      if (block->plain) candidates.push_back(block);
+    }
+  }
+  for (RunBlock* block : candidates) {
+    unlink(block);
+    const Pool& home = at(block->home);
+    Pages pages = cut_pages(block, kPageBytes, SIZE_MAX);
+    if (pages.base != nullptr) each(pages, home);
+  }
+}
+
+std::vector<RunBlock*> BlockPools::fenced_guests(Pool& pool) {
+  std::vector<RunBlock*> out;
+  for (RunBlock* block = pool.guests.smallest(); block != nullptr;
+       block = pool.guests.after(block)) {
+    if (!block->plain) out.push_back(block);
+  }
   return out;
 }
 
-void BlockPools::unlink(Block* block) {
-  bool guest = block->pool != block->segment->home;
-  FreeTree& tree = guest ? block->pool->guests : block->pool->own;
-  tree.erase(tree.iterator_to(*block));
-  if (guest) {
-    AwayTree& away = block->segment->home->away;
-    away.erase(away.iterator_to(*block));
-  }
-  // Its pool stays known: what the caller does not need goes back there.
-  block->state = BlockState::kReleasing;
+std::size_t BlockPools::free_tail_bytes(const Pool& pool) const {
+  if (pool.run_end == nullptr) return 0;
+  const SharedPage* page = shared_page(pool.run_end - 1);
+  if (page == nullptr || page->home != pool.index || page->span != pool.run_span) return 0;
+  const Block* last = find(pool.run_end - 1);
+  return last != nullptr && last->now() == BlockState::kFree ? last->size_bytes() : 0;
 }
 
-Block* BlockPools::take(FreeTree& tree, std::size_t size_bytes) {
-  Block* block = best_fit(tree, size_bytes);
-  if (block != nullptr) unlink(block);
-  return block;
+void BlockPools::each_extras(const std::function<void(BlockExtras&)>& visit) {
+  for (auto& [block, extras] : extras_) visit(extras);
 }
 
-Block* BlockPools::take(AwayTree& tree, std::size_t size_bytes) {
-  Block* block = best_fit(tree, size_bytes);
-  if (block != nullptr) unlink(block);
-  return block;
+// ---- small objects
+
+void BlockPools::add_small_page(Span* span, char* base, Pool& pool,
+                                const SegmentPlacement& placement) {
+  SmallSegment* segment = small_segments_.make(base, span, pool.index, placement);
+  pages_.set(base, kPageBytes, tagged(segment, PageKind::kSmall));
 }
 
-void BlockPools::trim(Block* block, std::size_t size_bytes, Pool* pool) {
-  std::size_t rest = block->size_bytes - size_bytes;
-  if (rest == 0) return;
-  Segment* segment = block->segment;
-  char* cut = block->address + size_bytes;
-  auto* right = new Block;
-  right->address = cut;
-  right->size_bytes = rest;
-  right->fences.swap(block->fences);
-  block->size_bytes = size_bytes;
-  if (segment->is_large()) {
-    segment->size_bytes = size_bytes;
-    right->segment = new_segment(segment->span, segment->home, cut, rest);
-    right->segment->placement = segment->placement;
-    right->segment->first = right;
-  } else {
-    right->segment = segment;
-    right->previous = block;
-    right->next = block->next;
-    if (right->next != nullptr) right->next->previous = right;
-    block->next = right;
-    segment->starts[static_cast<std::size_t>(cut - segment->base) / kSmallGranule] = right;
-  }
-  put(right, pool);
+BlockPools::Pages BlockPools::remove_small_page(char* base) {
+  auto* segment = record_of<SmallSegment>(pages_.find(base));
+  require(segment->live == 0, "a segment of live small objects is given back");
+  pages_.set(base, kPageBytes, nullptr);
+  Pages pages{segment->span, base, kPageBytes, segment->placement};
+  small_segments_.drop(segment);
+  return pages;
 }
 
-Segment* BlockPools::new_segment(Span* span, Pool* home, char* base, std::size_t size_bytes) {
-  auto segment = std::make_unique<Segment>();
-  segment->span = span;
-  segment->home = home;
-  segment->base = base;
-  segment->size_bytes = size_bytes;
-  pages_.set(base, size_bytes, segment.get());
-  return (segments_[base] = std::move(segment)).get();
+Block* BlockPools::add_small(char* address, std::size_t size_bytes) {
+  return record_of<SmallSegment>(pages_.find(address))->add(address, size_bytes);
 }
 
-void BlockPools::drop_segment(Segment* segment) {
-  pages_.set(segment->base, segment->size_bytes, nullptr);
-  segments_.erase(segment->base);
+void BlockPools::remove_small(Block* block) {
+  record_of<SmallSegment>(pages_.find(block->address()))->remove(block);
 }
 
-Block* BlockPools::add_segment(Span* span, char* base, std::size_t size_bytes, Pool* home) {
-  Segment* segment = new_segment(span, home, base, size_bytes);
-  segment->placement = span->placement;
-  auto* block = new Block;
-  block->address = base;
-  block->size_bytes = size_bytes;
-  block->segment = segment;
-  block->state = BlockState::kReleasing;
-  segment->first = block;
-  if (home->key.size_class == SizeClass::kSmall) {
-    segment->starts.assign(size_bytes / kSmallGranule, nullptr);
-    segment->starts[0] = block;
-  }
-  return block;
-}
+// ---- looking at all of it
 
-Block* BlockPools::neighbour_before(const Block* block) const {
-  if (!block->segment->is_large()) return block->previous;
-  Segment* before = pages_.find(block->address - 1);
-  return before != nullptr && before->is_large() ? before->first : nullptr;
-}
-
-Block* BlockPools::neighbour_after(const Block* block) const {
-  if (!block->segment->is_large()) return block->next;
-  Segment* after = pages_.find(block->address + block->size_bytes);
-  return after != nullptr && after->is_large() ? after->first : nullptr;
-}
-
-bool BlockPools::can_join(const Block* left, const Block* right) const {
-  if (left == nullptr || right == nullptr || !joinable(left) || !joinable(right)) return false;
-  const Segment& a = *left->segment;
-  const Segment& b = *right->segment;
-  return left->pool == right->pool && a.span == b.span && a.home == b.home &&
-         a.placement == b.placement;
-}
-
-// One of them is in the trees, the other is about to be; the result is in none.
-Block* BlockPools::join(Block* left, Block* right) {
-  for (Block* block : {left, right}) {
-    if (block->free_hook.is_linked()) unlink(block);
-  }
-  left->size_bytes += right->size_bytes;
-  if (left->segment->is_large()) {
-    Segment* gone = right->segment;
-    std::size_t size_bytes = gone->size_bytes;
-    char* base = gone->base;
-    drop_segment(gone);
-    left->segment->size_bytes += size_bytes;
-    pages_.set(base, size_bytes, left->segment);
-  } else {
-    Segment& segment = *left->segment;
-    segment.starts[static_cast<std::size_t>(right->address - segment.base) / kSmallGranule] =
-        nullptr;
-    left->next = right->next;
-    if (left->next != nullptr) left->next->previous = left;
-  }
-  delete right;
-  return left;
-}
-
-void BlockPools::put(Block* block, Pool* pool) {
-  auto settle = [&](Block* settled) {
-    settled->state = BlockState::kFree;
-    settled->pool = pool;
-    return settled;
-  };
-  settle(block);
-  if (Block* before = neighbour_before(block); can_join(before, block)) {
-    block = settle(join(before, block));
-  }
-  if (Block* after = neighbour_after(block); can_join(block, after)) {
-    block = settle(join(block, after));
-  }
-  if (pool == block->segment->home) {
-    pool->own.insert(*block);
-  } else {
-    pool->guests.insert(*block);
-    block->segment->home->away.insert(*block);
-  }
-}
-
-void BlockPools::release_free_segments(Pool* pool,
-                                       const std::function<void(const Segment&)>& each) {
-  for (FreeTree* tree : {&pool->own, &pool->guests}) {
-    for (auto it = tree->begin(); it != tree->end();) {
-      Block* block = &*it++;
-      Segment* segment = block->segment;
-      if (block->size_bytes != segment->size_bytes || !block->fences.empty()) continue;
-      unlink(block);
-      delete block;
-      each(*segment);
-      drop_segment(segment);
+void BlockPools::each_block(const Span& span,
+                            const std::function<void(const Block&)>& visit) const {
+  for (char* at_page = span.base; at_page < span.base + span.size_bytes; at_page += kPageBytes) {
+    Page* page = pages_.find(at_page);
+    if (page == nullptr) continue;
+    if (kind_of(page) == PageKind::kWhole) {
+      const auto* block = record_of<RunBlock>(page);
+      if (block->address() == at_page) visit(*block);
+    } else if (kind_of(page) == PageKind::kShared) {
+      for (const auto& start : record_of<SharedPage>(page)->starts) {
+        if (std::uint32_t id = start.load(std::memory_order_relaxed); id != 0) {
+          visit(*blocks_.at(id));
+        }
+      }
+    } else {
+      const auto* segment = record_of<SmallSegment>(page);
+      for (const auto& start : segment->starts) {
+        if (std::uint16_t number = start.load(std::memory_order_relaxed); number != 0) {
+          visit(*segment->record(number));
+        }
+      }
     }
   }
 }
 
-Block* BlockPools::find(const void* address, bool* is_start) const {
-  Segment* segment = pages_.find(address);
-  if (segment == nullptr) return nullptr;
-  Block* block = segment->first;
-  if (!segment->is_large()) {
-    auto granule = (address_of(address) - address_of(segment->base)) / kSmallGranule;
-    while (segment->starts[granule] == nullptr) --granule;
-    block = segment->starts[granule];
-  }
-  *is_start = block->address == address;
-  return block;
+std::size_t BlockPools::metadata_bytes() const {
+  return blocks_.bytes() + shared_pages_.size() * sizeof(SharedPage) + small_segments_.bytes() +
+         pools_.size() * sizeof(Pool);
 }
 
-void BlockPools::each_block(const std::function<void(const Block&)>& visit) const {
-  for (const auto& [base, segment] : segments_) {
-    for (const Block* block = segment->first; block != nullptr; block = block->next) visit(*block);
+void BlockPools::check_invariants(const std::vector<std::unique_ptr<Span>>& spans) const {
+  std::size_t free_bytes = 0;
+  for (const auto& span : spans) {
+    each_block(*span, [&](const Block& block) {
+      require(address_of(block.address()) % kGranule == 0 && block.size_bytes() % kGranule == 0,
+              "a block is not made of granules");
+      require(block.address() >= span->base && block.end() <= span->base + span->size_bytes,
+              "a block leaves its span");
+      require(find(block.address()) == &block && block_at(block.address()) == &block,
+              "a block cannot be found by its start");
+      require(span_of(block) == span.get(), "a block does not know its span");
+      if (block.now() == BlockState::kLive) {
+        require(find(block.end() - 1) == &block, "a live block cannot be found by its last byte");
+        require(block.real.references != 0, "a live block has no indirect record");
+      }
+      if (block.kind == BlockKind::kSmall) return;
+      const auto& run = static_cast<const RunBlock&>(block);
+      const RunBlock* after = neighbour_after(&run);
+      if (block.kind == BlockKind::kShared && after != nullptr) {
+        require(after->address() == run.end() && after->shared.previous == &run,
+                "neighbours in a run do not meet");
+      }
+      if (block.now() != BlockState::kFree) return;
+      free_bytes += block.size_bytes();
+      require(!can_join(&run, after), "free neighbours are not joined");
+    });
   }
-}
-
-void BlockPools::check_invariants() const {
-  std::size_t free_blocks = 0;
-  for (const auto& [base, segment] : segments_) {
-    require(address_of(base) % kPageBytes == 0 && segment->size_bytes % kPageBytes == 0,
-            "a segment is not made of whole pages");
-    require(base >= segment->span->base &&
-                base + segment->size_bytes <= segment->span->base + segment->span->size_bytes,
-            "a segment leaves its span");
-    require(pages_.find(base) == segment.get() &&
-                pages_.find(base + segment->size_bytes - 1) == segment.get(),
-            "the page map does not know a segment");
-    char* expected = base;
-    const Block* before = nullptr;
-    for (const Block* block = segment->first; block != nullptr; block = block->next) {
-      require(block->address == expected, "blocks of a segment leave a gap or overlap");
-      require(block->segment == segment.get() && block->previous == before,
-              "a block is not linked to its segment");
-      require(block->state != BlockState::kFree || block->free_hook.is_linked(),
-              "a free block is in no tree");
-      require(block->state == BlockState::kFree || !block->free_hook.is_linked(),
-              "a block with a caller is in a tree");
-      require(block->state != BlockState::kLive || block->real.alive(),
-              "a live block has no record");
-      require(!(before != nullptr && can_join(before, block)),
-              "two free neighbours are not joined");
-      if (block->state == BlockState::kFree) ++free_blocks;
-      expected += block->size_bytes;
-      before = block;
-    }
-    require(expected == base + segment->size_bytes, "blocks do not fill their segment");
-  }
-  std::size_t in_trees = 0;
-  for (const auto& [key, pool] : pools_) {
-    in_trees += pool->own.size() + pool->guests.size();
-    for (const Block& block : pool->own) {
-      require(block.pool == pool.get() && block.segment->home == pool.get(),
-              "an own block is a guest");
-    }
-    for (const Block& block : pool->guests) {
-      require(block.pool == pool.get() && block.segment->home != pool.get(), "a guest is at home");
-      require(block.away_hook.is_linked(), "a guest is not missed at home");
+  std::size_t indexed_bytes = 0;
+  for (const auto& pool : pools_) {
+    indexed_bytes += pool->own.free_bytes() + pool->guests.free_bytes();
+    for (const RunBlock* block : pool->away) {
+      require(block->now() == BlockState::kFree && block->home == pool->index &&
+                  block->pool != pool->index,
+              "a block that is away is at home");
     }
   }
-  require(in_trees == free_blocks, "the trees hold other blocks than the segments' free ones");
+  require(free_bytes == indexed_bytes, "free blocks and the index differ");
 }
 
 }  // namespace uvm

@@ -1,22 +1,81 @@
-// Free blocks and the segments they lie in: best fit, split, coalesce. Knows nothing of streams'
-// order, of the driver or of budgets; it never asks for memory, it is given segments. One tree per
-// pool, ordered by size and address, so the best fit is the smallest sufficient block at the lowest
-// address.
+// Free blocks and the pages they lie in: best fit, split, coalesce. Knows nothing of streams'
+// order, of the driver or of budgets; it never asks for memory, it is given pages. Each facade,
+// device and stream has four pools, by how memory is cut there: small, medium, packed, whole.
 //
-// Guarded by the allocator's lock.
+// Shared pools (medium and packed) hold runs of whole pages, in which blocks lie one after another.
+// Pages given to such a pool beside a run of its own extend that run: a free block at its end grows
+// by what is missing. Whole blocks have their pages for themselves.
+//
+// Guarded by the allocator's lock, but for block_at(): it may run beside everything else, on the
+// start of a live block. Page records are used again and never freed before the pools, so a reader
+// of a stale address reads a record, if the wrong one.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <cstddef>
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include <uvmalloc/allocator/block.hpp>
+#include <uvmalloc/allocator/free_index.hpp>
+#include <uvmalloc/allocator/run_block_store.hpp>
+#include <uvmalloc/allocator/small_segment.hpp>
 #include <uvmalloc/allocator/span_store.hpp>
 #include <uvmalloc/storage/page_map.hpp>
 
 namespace uvm {
+
+struct StreamKey {
+  Facade facade = Facade::kHost;
+  int device = 0;
+  StreamHandle stream = nullptr;  // device facade only
+  friend auto operator<=>(const StreamKey&, const StreamKey&) = default;
+};
+
+// How memory is cut; also a pool's place among its stream's.
+enum class PoolClass : std::uint8_t { kSmall, kMedium, kPacked, kWhole };
+
+// Whole blocks by size and address where the index inside the blocks is taken.
+struct SmallestThenLowest {
+  using is_transparent = void;
+  bool operator()(const RunBlock* left, const RunBlock* right) const {
+    return left->size_bytes() != right->size_bytes() ? left->size_bytes() < right->size_bytes()
+                                                     : left->address() < right->address();
+  }
+  bool operator()(const RunBlock* block, std::size_t size_bytes) const {
+    return block->size_bytes() < size_bytes;
+  }
+};
+
+struct Pool {
+  PoolIndex index = 0;
+  StreamKey key;
+  PoolClass pool_class = PoolClass::kSmall;
+  FreeIndex own;  // whose home this is
+  // Whole blocks only.
+  FreeIndex guests;  // whose pages are here, though they were made for another facade
+  std::set<RunBlock*, SmallestThenLowest> away;  // whose home this is, guests of other pools
+  // Shared pools only: where the newest run of pages ends, to be extended there.
+  Span* run_span = nullptr;
+  char* run_end = nullptr;
+};
+
+// Two MiB of a shared pool: which blocks start in it.
+struct SharedPage {
+  static constexpr std::size_t kStep = 4096;  // no two blocks start within one step
+
+  PoolIndex home = 0;
+  Span* span = nullptr;
+  SegmentPlacement placement;
+  std::uint32_t covering = 0;  // the last live block that reached into it from the page before
+  std::array<std::atomic<std::uint32_t>, kPageBytes / kStep> starts{};
+};
 
 class BlockPools {
  public:
@@ -25,57 +84,129 @@ class BlockPools {
   BlockPools(const BlockPools&) = delete;
   BlockPools& operator=(const BlockPools&) = delete;
 
-  // How a request is rounded: to 512 bytes in shared segments, to whole pages above kSmallBytes.
-  static SizeClass class_of(std::size_t size_bytes) {
-    return size_bytes <= kSmallBytes ? SizeClass::kSmall : SizeClass::kLarge;
-  }
-  static std::size_t rounded(std::size_t size_bytes) {
-    return round_up(size_bytes,
-                    class_of(size_bytes) == SizeClass::kSmall ? kSmallGranule : kPageBytes);
-  }
+  // The smallest block of a shared pool: less would let two start within one step.
+  static constexpr std::size_t kSmallestShared = SharedPage::kStep + kGranule;
 
-  Pool& pool(const PoolKey& key);
-  std::vector<Pool*> pools();
+  static PoolClass class_of(Facade facade, std::size_t size_bytes);
+  // How a request is rounded: to whole pages in whole blocks, else to 512 bytes.
+  static std::size_t rounded(Facade facade, std::size_t size_bytes);
 
-  // Takes the best fitting free block whole; nullptr where none fits. The block is in no tree then.
-  Block* take(FreeTree& tree, std::size_t size_bytes);
-  Block* take(AwayTree& tree, std::size_t size_bytes);
+  // The first of the four pools of that facade, device and stream; made where there are none yet.
+  PoolIndex pools_of(const StreamKey& key);
+  Pool& at(PoolIndex index) { return *pools_[index]; }
+  const Pool& at(PoolIndex index) const { return *pools_[index]; }
+  const std::vector<std::unique_ptr<Pool>>& pools() const { return pools_; }
 
-  // Cuts a taken block down to size and puts the rest among the free ones of `pool`. Fences stay
-  // with the rest: the caller has seen to it that its own part needs none.
-  void trim(Block* block, std::size_t size_bytes, Pool* pool);
+  // Takes the best fitting free block whole; nullptr where none fits. It is in no index then.
+  RunBlock* take(Pool& pool, std::size_t size_bytes);
+  RunBlock* take_guest(Pool& pool, std::size_t size_bytes);
+  RunBlock* take_away(Pool& home, std::size_t size_bytes);
 
-  // Makes a segment over a run just taken from a span, and returns its one block, in no tree.
-  Block* add_segment(Span* span, char* base, std::size_t size_bytes, Pool* home);
+  // Cuts a taken block down to size and puts the rest among the free ones of block->pool. Returns
+  // the block of that size, which may have another record. Fences stay with the rest: the caller
+  // has seen to it that its own part needs none.
+  RunBlock* trim(RunBlock* block, std::size_t size_bytes);
+
+  // Makes whole pages, just taken from a span, one block of `home`, in no index.
+  RunBlock* add_pages(Span* span, char* base, std::size_t size_bytes, Pool& home,
+                      const SegmentPlacement& placement);
 
   // Puts a block among the free ones of `pool`, joined with free neighbours of the same kind.
-  void put(Block* block, Pool* pool);
+  void put(RunBlock* block, Pool& pool);
 
-  // Removes every wholly free segment of the pool from it; `each` gets the run and is the last to
-  // see it.
-  void release_free_segments(Pool* pool, const std::function<void(const Segment&)>& each);
+  // A run of whole pages that no block uses any more.
+  struct Pages {
+    Span* span = nullptr;
+    char* base = nullptr;
+    std::size_t size_bytes = 0;
+    SegmentPlacement placement;
+  };
 
-  // The block that holds `address`, and whether the address is its start; nullptr: not ours.
-  Block* find(const void* address, bool* is_start) const;
+  // Takes `size_bytes`, whole pages, out of a free block of the pool; base is nullptr where none
+  // has them in one piece.
+  Pages take_pages(Pool& pool, std::size_t size_bytes);
+  // Takes all wholly free pages without fences out of the pool; `each` gets them with their home.
+  void release_free_pages(Pool& pool,
+                          const std::function<void(const Pages&, const Pool& home)>& each);
+  std::vector<RunBlock*> fenced_guests(Pool& pool);
+  // Free bytes at the end of the pool's newest run of shared pages.
+  std::size_t free_tail_bytes(const Pool& pool) const;
 
-  // Visits every block of every segment.
-  void each_block(const std::function<void(const Block&)>& visit) const;
+  // Two MiB for small objects of `pool`, and back.
+  void add_small_page(Span* span, char* base, Pool& pool, const SegmentPlacement& placement);
+  Pages remove_small_page(char* base);
+  // The record of a small object that the arena just gave, and its end.
+  Block* add_small(char* address, std::size_t size_bytes);
+  void remove_small(Block* block);
+
+  // The block that starts at `address`; nullptr: none does. The only call without the lock.
+  Block* block_at(const void* address) const;
+  // The block that holds `address`; nullptr: not ours, or in no block.
+  Block* find(const void* address) const;
+
+  // Whether the address lies in pages of a pool.
+  bool is_ours(const void* address) const { return pages_.find(address) != nullptr; }
+
+  Span* span_of(const Block& block) const;
+  SegmentPlacement* placement_of(const Block& block) const;
+  // Where it is at home: the pool whose pages it lies in.
+  PoolIndex home_of(const Block& block) const;
+
+  // What few blocks have; nullptr: this one has none. Blocks that have some are not plain.
+  BlockExtras* extras(const Block* block);
+  const BlockExtras* extras(const Block* block) const;
+  BlockExtras& make_extras(Block* block);
+  void drop_extras(const Block* block) { extras_.erase(block); }
+  void each_extras(const std::function<void(BlockExtras&)>& visit);
+
+  // Visits every block of a span by address; free bytes of small segments are in no block.
+  void each_block(const Span& span, const std::function<void(const Block&)>& visit) const;
+
+  // Bytes of records and tables of pages, blocks and the map, as asked from the system.
+  std::size_t metadata_bytes() const;
 
   // Aborts with a line that names what is broken. For tests and debug builds.
-  void check_invariants() const;
+  void check_invariants(const std::vector<std::unique_ptr<Span>>& spans) const;
 
  private:
-  Block* join(Block* left, Block* right);
-  bool can_join(const Block* left, const Block* right) const;
-  void unlink(Block* block);
-  Block* neighbour_before(const Block* block) const;
-  Block* neighbour_after(const Block* block) const;
-  Segment* new_segment(Span* span, Pool* home, char* base, std::size_t size_bytes);
-  void drop_segment(Segment* segment);
+  // What a page belongs to, as the page map holds it: a pointer whose low bits tell its kind.
+  struct Page;
+  enum class PageKind : std::uintptr_t { kWhole = 0, kShared = 1, kSmall = 2 };
+  static constexpr std::uintptr_t kKindMask = 3;
 
-  PageMap<Segment> pages_;
-  std::map<PoolKey, std::unique_ptr<Pool>> pools_;
-  std::map<char*, std::unique_ptr<Segment>> segments_;
+  static Page* tagged(void* record, PageKind kind) {
+    return reinterpret_cast<Page*>(address_of(record) | static_cast<std::uintptr_t>(kind));
+  }
+  static PageKind kind_of(const Page* page) {
+    return static_cast<PageKind>(address_of(page) & kKindMask);
+  }
+  template <class T>
+  static T* record_of(const Page* page) {
+    return reinterpret_cast<T*>(address_of(page) & ~kKindMask);
+  }
+
+  SharedPage* shared_page(const void* address) const;
+  SharedPage* new_shared_page();
+  void set_start(const RunBlock& block, std::uint32_t id);
+  void cover(const RunBlock& block);
+  bool can_join(const RunBlock* left, const RunBlock* right) const;
+  RunBlock* join(RunBlock* left, RunBlock* right);
+  void unlink(RunBlock* block);
+  std::pair<RunBlock*, RunBlock*> split(RunBlock* block, std::size_t size_bytes);
+  Pages cut_pages(RunBlock* block, std::size_t least_bytes, std::size_t most_bytes);
+  RunBlock* neighbour_before(const RunBlock* block) const;
+  RunBlock* neighbour_after(const RunBlock* block) const;
+  RunBlock* new_block(BlockKind kind, char* address, std::size_t size_bytes, PoolIndex home);
+  Pages drop_pages(RunBlock* block);
+
+  PageMap<Page> pages_;
+  RunBlockStore blocks_;
+  SmallSegmentStore small_segments_;
+  std::vector<std::unique_ptr<Pool>> pools_;
+  std::map<StreamKey, PoolIndex> streams_;
+  std::vector<std::unique_ptr<SharedPage>> shared_pages_;
+  std::vector<SharedPage*> free_shared_pages_;
+  std::unordered_map<const Block*, BlockExtras> extras_;
 };
 
 }  // namespace uvm

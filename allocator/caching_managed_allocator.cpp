@@ -1,8 +1,8 @@
 #include <uvmalloc/allocator/caching_managed_allocator.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
-#include <limits>
 #include <set>
 #include <stdexcept>
 #include <utility>
@@ -26,6 +26,20 @@ Place wanted_place(Facade facade, int device) {
   return facade == Facade::kDevice ? Place::device(device) : Place::host();
 }
 
+// Small objects are fetched from an arena in batches of about so many bytes, at most so many.
+constexpr std::size_t kRefillBytes = 16u << 10;
+constexpr std::size_t kRefillBlocks = 16;
+
+// What a thread may keep for a stream: so much of the budget, since others get it back before new
+// pages are touched.
+constexpr std::size_t kThreadCacheParts = 8;
+constexpr std::size_t kLeastThreadCacheBytes = 64u << 20;
+
+std::size_t thread_cache_bytes(const Configuration& configuration, std::size_t budget_bytes) {
+  return configuration.thread_cache_bytes.value_or(
+      std::max(kLeastThreadCacheBytes, budget_bytes / kThreadCacheParts));
+}
+
 std::vector<DeviceDescription> describe_devices(const DeviceRuntime& runtime) {
   std::vector<DeviceDescription> devices(static_cast<std::size_t>(runtime.device_count()));
   for (int device = 0; device < runtime.device_count(); ++device) {
@@ -41,6 +55,22 @@ std::vector<DeviceDescription> describe_devices(const DeviceRuntime& runtime) {
   }
   if (devices.empty()) throw std::runtime_error("there is no device");
   return devices;
+}
+
+constexpr RuntimeStatus kOverBudget{RuntimeError::kOutOfMemory, 0, "the budget is used up",
+                                    "budget"};
+
+Gauge gauge(std::int64_t current, std::int64_t peak, std::int64_t increased,
+            std::int64_t decreased) {
+  return {static_cast<std::uint64_t>(current), static_cast<std::uint64_t>(peak),
+          static_cast<std::uint64_t>(increased), static_cast<std::uint64_t>(decreased)};
+}
+
+// What callers have and what waits behind fences. The peak is exact where nothing waited; it is at
+// most the sum of both peaks.
+Gauge with_fenced(const Gauge& live, const Gauge& fenced) {
+  return {live.current + fenced.current, live.peak + fenced.peak, live.increased,
+          live.decreased - fenced.current};
 }
 
 }  // namespace
@@ -69,6 +99,56 @@ const char* to_string(CopyReason reason) {
   return "unknown";
 }
 
+// The arena calls it with arena_mutex_ and its own locks held.
+class CachingManagedAllocator::SmallPages final : public ExtentSource {
+ public:
+  SmallPages(CachingManagedAllocator& owner, PoolIndex pool) : owner_(owner), pool_(pool) {}
+
+  void* take(std::size_t size_bytes) noexcept override {
+    std::lock_guard lock(owner_.lock_);
+    Pool& pool = owner_.pools_.at(pool_);
+    SpanStore::Run run =
+        owner_.spans_.find(pool.key.facade, pool.key.device, size_bytes, may_use_any_facade);
+    if (run.span == nullptr ||
+        owner_.spans_.touched_bytes() + run.untouched_bytes > owner_.budget_.hard_bytes) {
+      return nullptr;
+    }
+    owner_.spans_.take(run, size_bytes);
+    owner_.statistics_.touched_bytes.increase(run.untouched_bytes);
+    for (std::size_t offset = 0; offset < size_bytes; offset += kPageBytes) {
+      owner_.pools_.add_small_page(run.span, run.base() + offset, pool, run.span->placement);
+    }
+    owner_.count_pages(pool, static_cast<std::int64_t>(size_bytes));
+    if (pool.key.facade == Facade::kDevice) {
+      HintPlan plan = owner_.planner_.plan_use(run.base(), size_bytes,
+                                               wanted_place(pool.key.facade, pool.key.device));
+      owner_.small_plan_.insert(owner_.small_plan_.end(), plan.begin(), plan.end());
+    }
+    return run.base();
+  }
+
+  // Another stream may get the pages: they wait for release_pages(), which waits for the device.
+  void give_back(void* run, std::size_t size_bytes) noexcept override {
+    if (closed_) return;
+    std::lock_guard lock(owner_.lock_);
+    for (std::size_t offset = 0; offset < size_bytes; offset += kPageBytes) {
+      owner_.small_pages_.push_back(
+          owner_.pools_.remove_small_page(static_cast<char*>(run) + offset));
+    }
+    owner_.count_pages(owner_.pools_.at(pool_), -static_cast<std::int64_t>(size_bytes));
+  }
+
+  // The records go with the allocator.
+  void close() { closed_ = true; }
+
+  bool may_use_any_facade = false;  // guarded by arena_mutex_
+
+ private:
+  CachingManagedAllocator& owner_;
+  const PoolIndex pool_;
+  bool closed_ = false;
+};
+
 CachingManagedAllocator::CachingManagedAllocator(std::unique_ptr<DeviceRuntime> runtime,
                                                  const Configuration& configuration)
     : configuration_(configuration),
@@ -77,19 +157,26 @@ CachingManagedAllocator::CachingManagedAllocator(std::unique_ptr<DeviceRuntime> 
       budget_(machine_budget(devices_, configuration, available_host_bytes())),
       events_(runtime_, runtime_.device_count()),
       sender_(runtime_, events_, hint_counters_),
+      caches_(kFacades * devices_.size(), thread_cache_bytes(configuration, budget_.hard_bytes),
+              [this](std::vector<Block*> blocks) { give_back(std::move(blocks)); }),
       planner_(configuration.policy, budget_.devices, ledger_, hint_counters_) {
   statistics_.budget_bytes = budget_.hard_bytes;
   for (auto& facade : statistics_.classes) facade.resize(devices_.size());
+  if (configuration_.trace_file.empty()) return;
+  if (std::string why = start_trace(configuration_.trace_file); !why.empty()) {
+    log_line(LogLevel::kWarning, why);
+  }
 }
 
 CachingManagedAllocator::~CachingManagedAllocator() {
-  if (forked_child_) return;
+  if (in_forked_child()) return;
   for (int device = 0; device < runtime_.device_count(); ++device) {
     if (statistics_.span_bytes.increased != 0) runtime_.synchronize_device(device);
   }
-  for (Pending& pending : fenced_) release_events(&pending.block->fences);
-  for (Pool* pool : pools_.pools()) {
-    for (Block& block : pool->guests) release_events(&block.fences);
+  pools_.each_extras([&](BlockExtras& extras) { release_events(&extras.fences); });
+  for (Arena& arena : arenas_) {
+    if (arena.pages != nullptr) arena.pages->close();
+    arena.arena.reset();
   }
   for (const auto& span : spans_.spans()) runtime_.free_managed(span->device, span->raw);
 }
@@ -98,7 +185,25 @@ CachingManagedAllocator::~CachingManagedAllocator() {
 
 void* CachingManagedAllocator::allocate(Facade facade, int device, std::size_t size_bytes,
                                         StreamHandle stream) {
-  if (forked_child_) return allocate_in_child(facade, size_bytes);
+  if (ThreadCache* cache = caches_.mine()) [[likely]] {
+    ThreadCache::Outcome outcome{};
+    cache->lock.enter();
+    Block* block = cache->allocate(facade, device, facade == Facade::kDevice ? stream : nullptr,
+                                   size_bytes, &outcome);
+    cache->lock.leave();
+    if (block != nullptr) [[likely]] {
+      void* address = block->address();
+      if (outcome == ThreadCache::Outcome::kDoneAtLimit) [[unlikely]]
+        note_peaks();
+      return address;
+    }
+  }
+  return allocate_slowly(facade, device, size_bytes, stream);
+}
+
+void* CachingManagedAllocator::allocate_slowly(Facade facade, int device, std::size_t size_bytes,
+                                               StreamHandle stream) {
+  if (in_forked_child()) return allocate_in_child(facade, size_bytes);
   if (device < 0 || device >= runtime_.device_count()) {
     throw std::invalid_argument(
         fmt::format("device {} does not exist; there are {}", device, runtime_.device_count()));
@@ -109,29 +214,182 @@ void* CachingManagedAllocator::allocate(Facade facade, int device, std::size_t s
                   0,
                   size_bytes,
                   facade == Facade::kDevice ? stream : nullptr,
-                  BlockPools::class_of(size_bytes),
-                  nullptr};
+                  BlockPools::class_of(facade, size_bytes),
+                  0};
   if (size_bytes > kLargestRequest) {
     out_of_memory(request,
                   {RuntimeError::kOutOfMemory, 0, "larger than any address space", "allocate"});
   }
-  request.size_bytes = BlockPools::rounded(size_bytes);
+  request.size_bytes = BlockPools::rounded(facade, size_bytes);
+  const StreamKey key{facade, device, request.stream};
+  bool is_new = false;
   {
-    // The usual case: one lock, no driver call.
     std::lock_guard lock(lock_);
-    request.pool = &pools_.pool({facade, device, request.stream, request.size_class});
-    if (fenced_.empty()) {
-      if (Found found = find_cached(request); found.block != nullptr) return occupy(request, found);
+    std::size_t before = pools_.pools().size();
+    request.pools = pools_.pools_of(key);
+    is_new = pools_.pools().size() != before;
+  }
+  if (is_new && facade == Facade::kDevice) trace_.stream_seen(trace_.now(), device, stream);
+  if (ThreadCache* cache = caches_.mine()) {
+    // The stream's blocks may be here, only not among the streams used of late.
+    ThreadCache::Outcome outcome{};
+    cache->lock.enter();
+    cache->open(key, request.pools, place_of(facade, device));
+    Block* block = cache->allocate(facade, device, request.stream, size_bytes, &outcome);
+    cache->lock.leave();
+    if (block != nullptr) {
+      void* address = block->address();
+      trace_.allocated(trace_.now(),
+                       {facade, device, address, size_bytes, block->size_bytes(), request.stream});
+      if (outcome == ThreadCache::Outcome::kDoneAtLimit) note_peaks();
+      return address;
     }
   }
-  drain_fences(false);
-  Found found;
-  RuntimeStatus status;
+  return request.pool_class == PoolClass::kSmall ? allocate_small(request) : allocate_run(request);
+}
+
+// ---- small objects
+
+std::shared_ptr<SmallArena> CachingManagedAllocator::arena_of(PoolIndex pool) {
+  std::size_t index = pool / kPoolsPerStream;
   {
     std::lock_guard lock(lock_);
-    found = find_cached(request);
+    if (index < arenas_.size() && arenas_[index].arena != nullptr) return arenas_[index].arena;
   }
+  // With arena_mutex_, so nobody else makes one meanwhile.
+  auto pages = std::make_unique<SmallPages>(*this, pool);
+  auto arena = std::make_shared<SmallArena>(*pages);
+  std::lock_guard lock(lock_);
+  if (index >= arenas_.size()) arenas_.resize(index + 1);
+  arenas_[index] = {std::move(pages), arena};
+  return arena;
+}
+
+// A batch from the arena: one for the caller, the rest for its thread's cache. Returns how many
+// there were.
+std::size_t CachingManagedAllocator::refill(const Request& request,
+                                            std::shared_ptr<SmallArena> arena, Block** first) {
+  std::array<void*, kRefillBlocks> addresses;
+  std::array<Block*, kRefillBlocks> blocks;
+  ThreadCache* cache = caches_.mine();
+  std::size_t wanted = cache == nullptr ? 1
+                                        : std::clamp(kRefillBytes / request.size_bytes,
+                                                     std::size_t{1}, kRefillBlocks);
+  std::size_t count = arena->allocate(request.size_bytes, addresses.data(), wanted);
+  if (count == 0) return 0;
+  {
+    std::lock_guard lock(lock_);
+    for (std::size_t i = 0; i < count; ++i) {
+      Block* block = pools_.add_small(static_cast<char*>(addresses[i]), request.size_bytes);
+      block->real.origin = Place::device(pools_.span_of(*block)->device);
+      block->real.indirect = &block->use;
+      block->use.real = &block->real;
+      block->use.location = wanted_place(request.facade, request.device);
+      block->use.stream = request.stream;
+      blocks[i] = block;
+    }
+  }
+  if (count > 1) {
+    cache->lock.enter();
+    // Backwards: the cache gives the lowest first.
+    for (std::size_t i = count; i-- > 1;) cache->put_spare(blocks[i]);
+    cache->lock.leave();
+  }
+  *first = blocks[0];
+  return count;
+}
+
+void* CachingManagedAllocator::allocate_small(const Request& request) {
+  Block* block = nullptr;
+  RuntimeStatus status;
+  HintPlan plan;
+  for (int round = 0; block == nullptr; ++round) {
+    {
+      std::lock_guard arenas(arena_mutex_);
+      refill(request, arena_of(request.pool()), &block);
+      std::lock_guard lock(lock_);
+      plan.insert(plan.end(), small_plan_.begin(), small_plan_.end());
+      small_plan_.clear();
+    }
+    if (block != nullptr) break;
+    // Other threads' spare objects first, then pages.
+    if (round == 0 && reclaim(request.pools)) continue;
+    if (!make_room_for_small(request, &status)) out_of_memory(request, status);
+  }
+  void* address = nullptr;
+  TraceTime at = 0;
+  {
+    std::lock_guard lock(lock_);
+    address = occupy(request, block);
+    at = trace_.now();
+  }
+  trace_.allocated(at, {request.facade, request.device, address, request.requested_bytes,
+                        request.size_bytes, request.stream});
+  if (!plan.empty()) {
+    DeviceStream consumer;
+    if (request.facade == Facade::kDevice) consumer = {request.device, request.stream};
+    send(plan, request.device, {}, consumer);
+  }
+  count_allocation(*block, true);
+  return address;
+}
+
+// Sees to it that the arena's next call for a page succeeds, or says why it cannot.
+bool CachingManagedAllocator::make_room_for_small(const Request& request, RuntimeStatus* status) {
+  auto has_room = [&](bool any_facade) {
+    std::lock_guard lock(lock_);
+    SpanStore::Run run = spans_.find(request.facade, request.device, kPageBytes, any_facade);
+    return run.span != nullptr &&
+           spans_.touched_bytes() + run.untouched_bytes <= budget_.hard_bytes;
+  };
+  auto within_budget = [&] {
+    std::lock_guard lock(lock_);
+    return spans_.touched_bytes() + kPageBytes <= budget_.hard_bytes;
+  };
+  if (has_room(false)) return true;
+  if (within_budget()) {
+    *status = add_span(request);
+    if (status->ok()) return true;
+  } else {
+    *status = kOverBudget;
+  }
+  drain_fences(true);
+  for (const PressureCallback& callback : pressure_callbacks_) callback();
+  {
+    std::lock_guard lock(lock_);
+    ++statistics_.pressure_rounds;
+  }
+  release_pages([](const Pool&) { return true; }, true);
+  if (has_room(false)) return true;
+  if (within_budget()) {
+    *status = add_span(request);
+    if (status->ok()) return true;
+  }
+  if (!has_room(true)) return false;
+  std::lock_guard arenas(arena_mutex_);
+  std::lock_guard lock(lock_);
+  arenas_[request.pool() / kPoolsPerStream].pages->may_use_any_facade = true;
+  return true;
+}
+
+// ---- blocks of pages
+
+void* CachingManagedAllocator::allocate_run(const Request& request) {
+  auto cached = [&] {
+    std::lock_guard lock(lock_);
+    return find_cached(request);
+  };
+  bool fences = false;
+  {
+    std::lock_guard lock(lock_);
+    fences = !fenced_.empty();
+  }
+  if (fences) drain_fences(false);
+  RuntimeStatus status;
+  Found found = cached();
   if (found.block == nullptr) found = recall(request);
+  if (found.block == nullptr && reclaim(request.pools)) found = cached();
+  if (found.block == nullptr) found = borrow(request);
   if (found.block == nullptr) found = grow(request, false, &status);
   if (found.block == nullptr) found = under_pressure(request, &status);
   if (found.block == nullptr) out_of_memory(request, status);
@@ -140,37 +398,83 @@ void* CachingManagedAllocator::allocate(Facade facade, int device, std::size_t s
 
 // With the lock: the best fit among the pool's own blocks, then among its guests.
 CachingManagedAllocator::Found CachingManagedAllocator::find_cached(const Request& request) {
-  Pool& pool = *request.pool;
-  Block* block = pools_.take(pool.own, request.size_bytes);
-  if (block == nullptr && request.size_class == SizeClass::kLarge) {
-    block = pools_.take(pool.guests, request.size_bytes);
-  }
+  Pool& pool = pools_.at(request.pool());
+  RunBlock* block = pools_.take(pool, request.size_bytes);
+  if (block == nullptr) block = pools_.take_guest(pool, request.size_bytes);
   if (block == nullptr) return {};
-  pools_.trim(block, request.size_bytes, block->pool);
+  block = pools_.trim(block, request.size_bytes);
   // What is left here guarded a whole guest against its home; this caller is ordered by its stream.
-  release_events(&block->fences);
-  return {block, true, false};
+  if (BlockExtras* extras = pools_.extras(block)) {
+    release_events(&extras->fences);
+    pools_.drop_extras(block);
+  }
+  return {block, true};
 }
 
 // A block made for this pool whose pages have moved elsewhere, once nobody works on it there.
 CachingManagedAllocator::Found CachingManagedAllocator::recall(const Request& request) {
-  if (request.size_class == SizeClass::kSmall) return {};
-  Block* block = nullptr;
+  RunBlock* block = nullptr;
+  std::vector<Fence> fences;
   {
     std::lock_guard lock(lock_);
-    block = pools_.take(request.pool->away, request.size_bytes);
+    block = pools_.take_away(pools_.at(request.pool()), request.size_bytes);
+    if (block == nullptr) return {};
+    if (BlockExtras* extras = pools_.extras(block)) fences = extras->fences;
   }
-  if (block == nullptr) return {};
-  bool done = fences_done(block->fences);
+  bool done = fences_done(fences);
   std::lock_guard lock(lock_);
   if (!done) {
-    pools_.put(block, block->pool);
+    pools_.put(block, pools_.at(block->pool));
     return {};
   }
-  release_events(&block->fences);
-  pools_.trim(block, request.size_bytes, block->pool);
+  if (BlockExtras* extras = pools_.extras(block)) {
+    release_events(&extras->fences);
+    pools_.drop_extras(block);
+  }
+  block = pools_.trim(block, request.size_bytes);
   ++statistics_.recalls;
-  return {block, true, true};
+  return {block, true, block->address(), block->size_bytes()};
+}
+
+// Brings what thread caches hold for the stream back to its pools. False: there was nothing.
+bool CachingManagedAllocator::reclaim(PoolIndex pools) {
+  std::vector<Block*> blocks;
+  {
+    ThreadCaches::Frozen frozen(caches_);
+    caches_.flush(pools, &blocks);
+  }
+  bool any = !blocks.empty();
+  give_back(std::move(blocks));
+  return any;
+}
+
+bool CachingManagedAllocator::reclaim_all() {
+  std::vector<Block*> blocks;
+  {
+    ThreadCaches::Frozen frozen(caches_);
+    caches_.flush_all(&blocks);
+  }
+  bool any = !blocks.empty();
+  give_back(std::move(blocks));
+  return any;
+}
+
+// Whole pages that lie free in another pool of the same stream.
+CachingManagedAllocator::Found CachingManagedAllocator::borrow(const Request& request) {
+  const std::size_t size_bytes = round_up(request.size_bytes, kPageBytes);
+  std::lock_guard lock(lock_);
+  Pool& pool = pools_.at(request.pool());
+  for (PoolClass other : {PoolClass::kWhole, PoolClass::kPacked, PoolClass::kMedium}) {
+    if (other == request.pool_class) continue;
+    Pool& lender = pools_.at(request.pools + static_cast<PoolIndex>(other));
+    BlockPools::Pages pages = pools_.take_pages(lender, size_bytes);
+    if (pages.base == nullptr) continue;
+    count_pages(lender, -static_cast<std::int64_t>(size_bytes));
+    count_pages(pool, static_cast<std::int64_t>(size_bytes));
+    RunBlock* block = pools_.add_pages(pages.span, pages.base, size_bytes, pool, pages.placement);
+    return {pools_.trim(block, request.size_bytes), true};
+  }
+  return {};
 }
 
 std::size_t CachingManagedAllocator::span_size(const Request& request) const {
@@ -181,13 +485,30 @@ std::size_t CachingManagedAllocator::span_size(const Request& request) const {
   return std::max(usual, round_up(request.size_bytes, kPageBytes));
 }
 
+// Sends hints, without locks, and traces them.
+void CachingManagedAllocator::send(const HintPlan& plan, int device, DeviceStream producer,
+                                   DeviceStream consumer) {
+  sender_.send(plan, device, producer, consumer);
+  if (!trace_.enabled()) return;
+  for (const Hint& hint : plan) {
+    if (hint.kind == HintKind::kAdvise) {
+      trace_.advised(trace_.now(), device, hint.address, hint.size_bytes, hint.advice, hint.place);
+    } else {
+      trace_.prefetched(trace_.now(), device, hint.address, hint.size_bytes, hint.place, nullptr);
+    }
+  }
+}
+
 RuntimeStatus CachingManagedAllocator::add_span(const Request& request) {
   auto span = std::make_unique<Span>();
   span->facade = request.facade;
   span->device = request.device;
   span->size_bytes = span_size(request);
   RuntimeStatus status = runtime_.allocate_managed(request.device, span->size_bytes, &span->raw);
-  if (!status.ok()) return status;
+  if (!status.ok()) {
+    trace_.call_failed(trace_.now(), request.device, nullptr, span->size_bytes, status);
+    return status;
+  }
   if (address_of(span->raw) % kPageBytes != 0) {
     // Drivers align large managed allocations to 2 MiB; where one does not, a page more holds an
     // aligned span.
@@ -203,7 +524,7 @@ RuntimeStatus CachingManagedAllocator::add_span(const Request& request) {
                               &span->placement);
   }
   // Before anyone can see the span: its pages are to be populated under this advice.
-  sender_.send(plan, request.device);
+  send(plan, request.device);
   std::lock_guard lock(lock_);
   ledger_.add_span(span->base, span->size_bytes);
   statistics_.span_bytes.increase(span->size_bytes);
@@ -211,43 +532,70 @@ RuntimeStatus CachingManagedAllocator::add_span(const Request& request) {
   return {};
 }
 
-// A new segment, from a span that has room or a new one; none where the budget or the driver
-// refuses.
+// With the lock: where the fewest new pages would be touched. For a pool of shared pages that is
+// often the end of its newest run, where a free tail lacks only a part.
+CachingManagedAllocator::Growth CachingManagedAllocator::plan_growth(const Request& request,
+                                                                     bool any_facade) const {
+  Growth plain;
+  plain.size_bytes = round_up(request.size_bytes, kPageBytes);
+  plain.run = spans_.find(request.facade, request.device, plain.size_bytes, any_facade);
+  const Pool& pool = pools_.at(request.pool());
+  if (pool.pool_class == PoolClass::kWhole || pool.run_end == nullptr) return plain;
+  std::size_t tail = pools_.free_tail_bytes(pool);
+  if (tail >= request.size_bytes) return plain;
+  Growth longer;
+  longer.size_bytes = round_up(request.size_bytes - tail, kPageBytes);
+  longer.run = spans_.find_at(pool.run_span, pool.run_end, longer.size_bytes);
+  if (longer.run.span == nullptr) return plain;
+  bool better = plain.run.span == nullptr ||
+                longer.run.untouched_bytes < plain.run.untouched_bytes ||
+                (longer.run.untouched_bytes == plain.run.untouched_bytes &&
+                 longer.size_bytes <= plain.size_bytes);
+  return better ? longer : plain;
+}
+
+// New pages, from a span that has room or a new one; none where the budget or the driver refuses.
 CachingManagedAllocator::Found CachingManagedAllocator::grow(const Request& request,
                                                              bool any_facade,
                                                              RuntimeStatus* status) {
-  const std::size_t size_bytes = round_up(request.size_bytes, kPageBytes);
-  constexpr RuntimeStatus kOverBudget{RuntimeError::kOutOfMemory, 0, "the budget is used up",
-                                      "budget"};
   for (;;) {
     HintPlan plan;
     Found found;
     {
       std::lock_guard lock(lock_);
-      SpanStore::Run run = spans_.find(request.facade, request.device, size_bytes, any_facade);
-      std::size_t more = run.span != nullptr ? run.untouched_bytes : size_bytes;
+      Growth growth = plan_growth(request, any_facade);
+      const SpanStore::Run& run = growth.run;
+      std::size_t more = run.span != nullptr ? run.untouched_bytes : growth.size_bytes;
       if (more != 0 && spans_.touched_bytes() + more > budget_.hard_bytes) {
         *status = kOverBudget;
         return {};
       }
       if (run.span != nullptr) {
-        spans_.take(run, size_bytes);
+        spans_.take(run, growth.size_bytes);
         statistics_.touched_bytes.increase(run.untouched_bytes);
-        Block* block = pools_.add_segment(run.span, run.base(), size_bytes, request.pool);
-        ClassStatistics& figures = class_statistics(*block);
-        figures.segments.increase(1);
-        figures.reserved_bytes.increase(size_bytes);
+        Pool& pool = pools_.at(request.pool());
+        SegmentPlacement placement = run.span->placement;
         if (run.span->facade != request.facade || run.span->device != request.device) {
-          plan = planner_.plan_move(block->address, size_bytes, &block->segment->placement,
+          plan = planner_.plan_move(run.base(), growth.size_bytes, &placement,
                                     wanted_place(request.facade, request.device));
         }
-        block->pool = request.pool;
-        pools_.trim(block, request.size_bytes, request.pool);
-        found = {block, false, request.facade == Facade::kDevice};
+        RunBlock* block =
+            pools_.add_pages(run.span, run.base(), growth.size_bytes, pool, placement);
+        count_pages(pool, static_cast<std::int64_t>(growth.size_bytes));
+        if (growth.size_bytes < request.size_bytes) {
+          // It joins the tail that it makes long enough.
+          pools_.put(block, pool);
+          block = pools_.take(pool, request.size_bytes);
+        }
+        found = {pools_.trim(block, request.size_bytes), false, nullptr, 0};
+        if (request.facade == Facade::kDevice) {
+          found.populate = run.base();
+          found.populate_bytes = growth.size_bytes;
+        }
       }
     }
     if (found.block != nullptr) {
-      sender_.send(plan, request.device);
+      send(plan, request.device);
       return found;
     }
     *status = add_span(request);
@@ -260,25 +608,27 @@ CachingManagedAllocator::Found CachingManagedAllocator::grow(const Request& requ
 CachingManagedAllocator::Found CachingManagedAllocator::steal_from_other_streams(
     const Request& request) {
   if (request.facade != Facade::kDevice) return {};
-  Block* block = nullptr;
+  RunBlock* block = nullptr;
   {
     std::lock_guard lock(lock_);
-    for (Pool* pool : pools_.pools()) {
+    for (const auto& pool : pools_.pools()) {
       if (pool->key.facade != request.facade || pool->key.device != request.device ||
-          pool->key.size_class != request.size_class) {
+          pool->pool_class != request.pool_class) {
         continue;
       }
-      block = pools_.take(pool->own, request.size_bytes);
-      if (block == nullptr) block = pools_.take(pool->guests, request.size_bytes);
+      block = pools_.take(*pool, request.size_bytes);
+      if (block == nullptr) block = pools_.take_guest(*pool, request.size_bytes);
       if (block != nullptr) break;
     }
   }
   if (block == nullptr) return {};
   runtime_.synchronize_device(request.device);
   std::lock_guard lock(lock_);
-  release_events(&block->fences);
-  pools_.trim(block, request.size_bytes, block->pool);
-  return {block, true, false};
+  if (BlockExtras* extras = pools_.extras(block)) {
+    release_events(&extras->fences);
+    pools_.drop_extras(block);
+  }
+  return {pools_.trim(block, request.size_bytes), true};
 }
 
 CachingManagedAllocator::Found CachingManagedAllocator::under_pressure(const Request& request,
@@ -289,156 +639,268 @@ CachingManagedAllocator::Found CachingManagedAllocator::under_pressure(const Req
     lock.unlock();
     return found.block != nullptr ? found : recall(request);
   };
+  bool reclaimed = reclaim_all();
   drain_fences(true);
   if (Found found = cached(); found.block != nullptr) return found;
+  if (reclaimed) {
+    if (Found found = borrow(request); found.block != nullptr) return found;
+  }
   if (Found found = steal_from_other_streams(request); found.block != nullptr) return found;
   for (const PressureCallback& callback : pressure_callbacks_) {
     if (!callback()) continue;
+    reclaim_all();
     if (Found found = cached(); found.block != nullptr) return found;
   }
   {
     std::lock_guard lock(lock_);
     ++statistics_.pressure_rounds;
   }
-  release_segments();
+  release_pages([](const Pool&) { return true; }, true);
   if (Found found = grow(request, false, status); found.block != nullptr) return found;
   return grow(request, true, status);
 }
 
 // With the lock: gives a taken block to the caller, with its pair of records.
-void* CachingManagedAllocator::occupy(const Request& request, const Found& found) {
-  Block* block = found.block;
-  block->state = BlockState::kLive;
-  block->requested_bytes = request.requested_bytes;
-  block->facade = request.facade;
-  block->device = request.device;
-  block->stream = request.stream;
+void* CachingManagedAllocator::occupy(const Request& request, Block* block) {
+  block->pool = request.pool();
+  // A guest must find its way home when it is freed.
+  block->plain = pools_.home_of(*block) == block->pool;
   block->exported = false;
-  block->uses.clear();
-  Place place = wanted_place(request.facade, request.device);
-  block->real = {block->address, block->size_bytes, Place::device(block->segment->span->device), 0,
-                 nullptr};
-  block->use = {nullptr, 0, request.requested_bytes, place, request.stream, nullptr, true};
+  block->real.origin = Place::device(pools_.span_of(*block)->device);
+  block->real.references = 0;
+  block->real.indirect = nullptr;
+  std::construct_at(&block->use);
+  block->use.size_bytes = request.requested_bytes;
+  block->use.stream = request.stream;
+  block->use.location = wanted_place(request.facade, request.device);
   block->real.attach(&block->use);
-  count_allocation(*block, found.from_cache);
-  return block->address;
+  block->set(BlockState::kLive);
+  return block->address();
 }
 
 void* CachingManagedAllocator::hand_out(const Request& request, const Found& found) {
   HintPlan plan;
   void* address = nullptr;
+  TraceTime at = 0;
   {
     std::lock_guard lock(lock_);
-    address = occupy(request, found);
-    if (found.populate) {
-      const Segment& segment = *found.block->segment;
-      plan = planner_.plan_use(segment.base, segment.size_bytes,
+    address = occupy(request, found.block);
+    at = trace_.now();
+    if (found.populate != nullptr) {
+      plan = planner_.plan_use(found.populate, found.populate_bytes,
                                wanted_place(request.facade, request.device));
     }
   }
+  trace_.allocated(at, {request.facade, request.device, address, request.requested_bytes,
+                        found.block->size_bytes(), request.stream});
   DeviceStream consumer;
   if (request.facade == Facade::kDevice) consumer = {request.device, request.stream};
-  if (!plan.empty()) sender_.send(plan, request.device, {}, consumer);
+  if (!plan.empty()) send(plan, request.device, {}, consumer);
+  count_allocation(*found.block, found.from_cache);
   return address;
 }
 
 void CachingManagedAllocator::out_of_memory(const Request& request, const RuntimeStatus& status) {
-  std::string message;
+  trace_.out_of_memory(trace_.now(),
+                       {request.facade, request.device, nullptr, request.requested_bytes,
+                        request.size_bytes, request.stream},
+                       status);
+  std::string table = holders_table();
   {
     std::lock_guard lock(lock_);
     ++statistics_.out_of_memory;
-    message = fmt::format(
-        "uvmalloc: out of memory: {} asked of the {} facade on device {} cannot be had ({}).\n{}"
-        "Everything cached was given back and the request tried again. To allow more, raise "
-        "UVMALLOC_BUDGET; to need less, use smaller batches or free tensors first.",
-        format_size(request.requested_bytes), to_string(request.facade), request.device,
-        status.ok() ? "no memory" : std::string(status.native_name), holders_table());
   }
-  throw OutOfMemoryError(request.requested_bytes, std::move(message));
+  throw OutOfMemoryError(
+      request.requested_bytes,
+      fmt::format(
+          "uvmalloc: out of memory: {} asked of the {} facade on device {} cannot be had ({}).\n{}"
+          "Everything cached was given back and the request tried again. To allow more, raise "
+          "UVMALLOC_BUDGET; to need less, use smaller batches or free tensors first.",
+          format_size(request.requested_bytes), to_string(request.facade), request.device,
+          status.ok() ? "no memory" : std::string(status.native_name), table));
 }
 
 std::string CachingManagedAllocator::holders_table() const {
+  const Statistics now = statistics();
   std::string table =
       fmt::format("  {:<8} {:>12} {:>12} {:>10}\n", "facade", "in use", "peak", "blocks");
   for (std::size_t facade = 0; facade < kFacades; ++facade) {
     std::uint64_t blocks = 0;
-    for (const auto& device : statistics_.classes[facade]) {
-      for (const auto& figures : device) blocks += figures.allocations.current;
+    for (const auto& device : now.classes[facade]) {
+      blocks += device[kSizeClasses].allocations.current;
     }
-    const Gauge& bytes = statistics_.facade_bytes[facade];
+    const Gauge& bytes = now.facade_bytes[facade];
     table += fmt::format("  {:<8} {:>12} {:>12} {:>10}\n", to_string(static_cast<Facade>(facade)),
                          format_size(bytes.current), format_size(bytes.peak), blocks);
   }
-  return table + fmt::format("  touched {} of a budget of {}\n",
-                             format_size(spans_.touched_bytes()), format_size(budget_.hard_bytes));
+  return table + fmt::format("  touched {} of a budget of {}, {} of it free in pieces up to {}\n",
+                             format_size(now.touched_bytes.current), format_size(now.budget_bytes),
+                             format_size(now.free_bytes), format_size(now.largest_free_bytes));
 }
 
 // ---- free
 
 FreeResult CachingManagedAllocator::free(void* address) noexcept {
+  if (ThreadCache* cache = caches_.mine()) [[likely]] {
+    Block* block = pools_.block_at(address);
+    if (block != nullptr && block->now() == BlockState::kLive && block->plain) [[likely]] {
+      cache->lock.enter();
+      bool done = cache->put(block);
+      cache->lock.leave();
+      if (done) [[likely]]
+        return FreeResult::kFreed;
+    }
+  }
+  return free_slowly(address);
+}
+
+FreeResult CachingManagedAllocator::free_slowly(void* address) noexcept {
   if (address == nullptr) return FreeResult::kFreed;
   Block* block = nullptr;
+  bool is_plain = false;
+  bool fence = false;
+  TraceTime at = 0;
+  StreamKey key;
   {
     std::lock_guard lock(lock_);
-    bool is_start = false;
-    block = pools_.find(address, &is_start);
-    if (forked_child_) {
+    block = pools_.find(address);
+    if (in_forked_child()) {
       // The parent's blocks are not the child's to free: the copy goes with the process.
       if (block != nullptr) return FreeResult::kFreed;
       if (child_blocks_.erase(address) == 0) return FreeResult::kNotOurs;
       std::free(address);
       return FreeResult::kFreed;
     }
-    if (block == nullptr) return FreeResult::kNotOurs;
-    if (!is_start || block->state != BlockState::kLive) {
+    if (block == nullptr) {
+      if (!pools_.is_ours(address)) return FreeResult::kNotOurs;
+      log_line(LogLevel::kError,
+               fmt::format("free({}): a second free, of memory that is in no block any more; "
+                           "nothing was freed",
+                           address));
+      return FreeResult::kDouble;
+    }
+    bool is_start = block->address() == address;
+    if (!is_start || block->now() != BlockState::kLive) {
       FreeResult result = is_start ? FreeResult::kDouble : FreeResult::kInterior;
-      log_line(
-          LogLevel::kError,
-          fmt::format("free({}): {} of a block of {} at {}, {} facade; nothing was freed", address,
-                      is_start ? "a second free" : "not the start", format_size(block->size_bytes),
-                      static_cast<void*>(block->address), to_string(block->facade)));
+      log_line(LogLevel::kError,
+               fmt::format("free({}): {} of a block of {} at {}, {} facade; nothing was freed",
+                           address, is_start ? "a second free" : "not the start",
+                           format_size(block->size_bytes()), static_cast<void*>(block->address()),
+                           to_string(pools_.at(block->pool).key.facade)));
       return result;
     }
-    while (IndirectStorage* record = block->real.indirect) {
-      block->real.detach(record);
-      if (record != &block->use) free_records_.push_back(record);
+    key = pools_.at(block->pool).key;
+    is_plain = block->plain;
+    if (!is_plain) {
+      while (IndirectStorage* record = block->real.indirect) {
+        block->real.detach(record);
+        if (record != &block->use) free_records_.push_back(record);
+      }
+      fence = needs_fence(*block, pools_.at(pool_for(*block)));
     }
-    count_release(*block);
-    Pool* pool = pool_for(*block);
-    if (!needs_fence(*block, *pool)) {
-      active_ended(*block);
-      pools_.put(block, pool);
-      return FreeResult::kFreed;
-    }
-    block->state = BlockState::kReleasing;
+    at = trace_.now();
+    block->set(BlockState::kReleasing);
   }
-  fence_and_give_back(block);
+  trace_.freed(at, {key.facade, key.device, address, block->requested_bytes(), block->size_bytes(),
+                    key.stream});
+  count_free(*block, key);
+  if (fence) {
+    fence_and_give_back(block);
+  } else {
+    if (!is_plain) {
+      std::lock_guard lock(lock_);
+      block->pool = pool_for(*block);
+      pools_.drop_extras(block);
+    }
+    give_back_plain(block);
+  }
   return FreeResult::kFreed;
 }
 
-// The pool of the place where the block's pages are. Its records are gone; the last one's place
-// stays in `use`.
-Pool* CachingManagedAllocator::pool_for(const Block& block) {
-  Pool* home = block.segment->home;
-  Place place = block.use.location;
-  if (home->key.size_class == SizeClass::kSmall) return home;
-  if (place == wanted_place(home->key.facade, home->key.device)) return home;
-  if (place.is_device()) {
-    return &pools_.pool({Facade::kDevice, place.index, block.use.stream, SizeClass::kLarge});
+// A block that nobody waits for, to the pool it belongs to now; with a full bin of small objects
+// goes half of the bin.
+void CachingManagedAllocator::give_back_plain(Block* block) {
+  std::vector<Block*> blocks = {block};
+  if (block->kind == BlockKind::kSmall) {
+    ThreadCache* cache = caches_.mine();
+    if (cache != nullptr && cache->is_open(block->pool - block->pool % kPoolsPerStream)) {
+      cache->lock.enter();
+      cache->flush_half(*block, &blocks);
+      cache->lock.leave();
+    }
   }
-  return &pools_.pool({Facade::kHost, home->key.device, nullptr, SizeClass::kLarge});
+  give_back(std::move(blocks));
 }
 
-// Every stream that may have work on the block.
-std::vector<DeviceStream> CachingManagedAllocator::users_of(const Block& block) {
-  std::vector<DeviceStream> users = block.uses;
-  if (block.facade == Facade::kDevice) users.push_back({block.device, block.stream});
+// Blocks in no cache and no index, each to its pool; small ones to their arenas, by size.
+void CachingManagedAllocator::give_back(std::vector<Block*> blocks) {
+  if (blocks.empty()) return;
+  auto small_end = std::partition(blocks.begin(), blocks.end(), [](const Block* block) {
+    return block->kind == BlockKind::kSmall;
+  });
+  if (small_end == blocks.begin()) {
+    std::lock_guard lock(lock_);
+    for (Block* block : blocks) {
+      pools_.put(static_cast<RunBlock*>(block), pools_.at(block->pool));
+    }
+    return;
+  }
+  auto alike = [](const Block* left, const Block* right) {
+    return std::pair(left->pool, left->size_bytes()) < std::pair(right->pool, right->size_bytes());
+  };
+  std::sort(blocks.begin(), small_end, alike);
+  struct Batch {
+    std::shared_ptr<SmallArena> arena;
+    std::size_t size_bytes;
+    std::vector<void*> addresses;
+  };
+  std::vector<Batch> batches;
+  std::lock_guard arenas(arena_mutex_);
+  {
+    std::lock_guard lock(lock_);
+    for (auto at = small_end; at != blocks.end(); ++at) {
+      pools_.put(static_cast<RunBlock*>(*at), pools_.at((*at)->pool));
+    }
+    const Block* last = nullptr;
+    for (auto at = blocks.begin(); at != small_end; ++at) {
+      Block* block = *at;
+      if (last == nullptr || alike(last, block)) {
+        batches.push_back({arenas_[block->pool / kPoolsPerStream].arena, block->size_bytes(), {}});
+      }
+      last = block;
+      batches.back().addresses.push_back(block->address());
+    }
+    for (auto at = blocks.begin(); at != small_end; ++at) pools_.remove_small(*at);
+  }
+  for (const Batch& batch : batches) {
+    batch.arena->free(batch.addresses.data(), batch.addresses.size(), batch.size_bytes);
+  }
+}
+
+// With the lock: the pool of the place where the block's pages are. Its records are gone; the last
+// one's place stays in `use`.
+PoolIndex CachingManagedAllocator::pool_for(const Block& block) {
+  PoolIndex home = pools_.home_of(block);
+  const StreamKey& key = pools_.at(home).key;
+  Place place = block.use.location;
+  if (block.kind != BlockKind::kWhole || place == wanted_place(key.facade, key.device)) return home;
+  StreamKey there = place.is_device() ? StreamKey{Facade::kDevice, place.index, block.use.stream}
+                                      : StreamKey{Facade::kHost, key.device, nullptr};
+  return pools_.pools_of(there) + static_cast<PoolIndex>(PoolClass::kWhole);
+}
+
+// With the lock: every stream that may have work on the block.
+std::vector<DeviceStream> CachingManagedAllocator::users_of(const Block& block) const {
+  std::vector<DeviceStream> users;
+  if (const BlockExtras* extras = pools_.extras(&block)) users = extras->uses;
+  const StreamKey& key = pools_.at(block.pool).key;
+  if (key.facade == Facade::kDevice) users.push_back({key.device, key.stream});
   return users;
 }
 
 // The streams whose work must be over before the blocks of `pool` may include this one.
 std::vector<DeviceStream> CachingManagedAllocator::streams_to_wait_for(const Block& block,
-                                                                       const Pool& pool) {
+                                                                       const Pool& pool) const {
   std::vector<DeviceStream> streams = users_of(block);
   if (pool.key.facade == Facade::kDevice) {
     std::erase(streams, DeviceStream{pool.key.device, pool.key.stream});
@@ -447,40 +909,42 @@ std::vector<DeviceStream> CachingManagedAllocator::streams_to_wait_for(const Blo
 }
 
 // Whether anybody but the pool's own stream may still use the block, or its home may want it back.
-bool CachingManagedAllocator::needs_fence(const Block& block, const Pool& pool) {
-  bool of_device = pool.key.facade == Facade::kDevice;
-  bool own_stream_only =
-      block.uses.empty() &&
-      (block.facade != Facade::kDevice ||
-       (of_device && block.device == pool.key.device && block.stream == pool.key.stream));
-  return !own_stream_only || (of_device && &pool != block.segment->home);
+bool CachingManagedAllocator::needs_fence(const Block& block, const Pool& pool) const {
+  if (!streams_to_wait_for(block, pool).empty()) return true;
+  return pool.key.facade == Facade::kDevice && pool.index != pools_.home_of(block);
 }
 
 void CachingManagedAllocator::fence_and_give_back(Block* block) {
-  Pool* pool = nullptr;
+  PoolIndex target = 0;
   std::vector<DeviceStream> streams;
-  bool guest = false;
+  bool wait = false;
   {
     std::lock_guard lock(lock_);
-    pool = pool_for(*block);
-    streams = streams_to_wait_for(*block, *pool);
-    guest = pool != block->segment->home && pool->key.facade == Facade::kDevice;
+    target = pool_for(*block);
+    const Pool& pool = pools_.at(target);
+    streams = streams_to_wait_for(*block, pool);
+    wait = !streams.empty();
+    // A guest of a device pool may be used by its stream at once, by its home only when that stream
+    // is through.
+    if (target != pools_.home_of(*block) && pool.key.facade == Facade::kDevice) {
+      streams.push_back({pool.key.device, pool.key.stream});
+    }
   }
-  bool wait = !streams.empty();
-  // A guest of a device pool may be used by its stream at once, by its home only when that stream
-  // is through.
-  if (guest) streams.push_back({pool->key.device, pool->key.stream});
   std::vector<Fence> fences = record_fences(streams);
-  std::lock_guard lock(lock_);
-  block->fences = std::move(fences);
-  statistics_.fences += block->fences.size();
-  if (wait && !block->fences.empty()) {
-    block->state = BlockState::kFenced;
-    fenced_.push_back({block, pool});
-  } else {
-    active_ended(*block);
-    pools_.put(block, pool);
+  {
+    std::lock_guard lock(lock_);
+    block->pool = target;
+    pools_.drop_extras(block);
+    statistics_.fences += fences.size();
+    wait = wait && !fences.empty();
+    if (!fences.empty()) pools_.make_extras(block).fences = std::move(fences);
+    if (wait) {
+      block->set(BlockState::kFenced);
+      count_fenced(*block, 1);
+      fenced_.push_back(block);
+    }
   }
+  if (!wait) give_back_plain(block);
 }
 
 std::vector<Fence> CachingManagedAllocator::record_fences(
@@ -511,67 +975,92 @@ void CachingManagedAllocator::release_events(std::vector<Fence>* fences) {
 }
 
 void CachingManagedAllocator::drain_fences(bool wait) {
+  struct Pending {
+    Block* block;
+    std::vector<Fence> fences;
+  };
   std::vector<Pending> batch;
   {
     std::lock_guard lock(lock_);
-    batch.swap(fenced_);
+    for (Block* block : fenced_) batch.push_back({block, pools_.extras(block)->fences});
+    fenced_.clear();
   }
   if (batch.empty()) return;
   // Oldest first, up to the first that is not over: the younger ones are rarely done before it.
   auto ready_end = batch.begin();
   for (; ready_end != batch.end(); ++ready_end) {
-    const std::vector<Fence>& fences = ready_end->block->fences;
     if (wait) {
-      for (const Fence& fence : fences) runtime_.synchronize_event(fence.device, fence.event);
-    } else if (!fences_done(fences)) {
+      for (const Fence& fence : ready_end->fences) {
+        runtime_.synchronize_event(fence.device, fence.event);
+      }
+    } else if (!fences_done(ready_end->fences)) {
       break;
     }
   }
-  std::lock_guard lock(lock_);
-  for (auto ready = batch.begin(); ready != ready_end; ++ready) {
-    release_events(&ready->block->fences);
-    active_ended(*ready->block);
-    pools_.put(ready->block, ready->pool);
+  std::vector<Block*> ready;
+  {
+    std::lock_guard lock(lock_);
+    for (auto at = batch.begin(); at != ready_end; ++at) {
+      release_events(&at->fences);
+      pools_.drop_extras(at->block);
+      count_fenced(*at->block, -1);
+      at->block->set(BlockState::kReleasing);
+      ready.push_back(at->block);
+    }
+    std::vector<Block*> left;
+    for (auto at = ready_end; at != batch.end(); ++at) left.push_back(at->block);
+    fenced_.insert(fenced_.begin(), left.begin(), left.end());
   }
-  fenced_.insert(fenced_.begin(), ready_end, batch.end());
+  give_back(std::move(ready));
 }
 
 void CachingManagedAllocator::release_cached() {
-  if (forked_child_) return;
+  if (in_forked_child()) return;
+  reclaim_all();
   drain_fences(true);
-  release_segments();
+  release_pages([](const Pool&) { return true; }, false);
 }
 
-// Free segments back to their spans, empty spans back to the driver. Segments leave the pools
+// Wholly free pages back to their spans, empty spans back to the driver. Pages leave the pools
 // before the devices are waited for, so that nothing freed meanwhile goes back with work pending.
-// One thread at a time: another that needs memory must find what is on its way back.
-void CachingManagedAllocator::release_segments() {
+// With `discard`, device pages of spans that stay in use are discarded, where the device can, so
+// that they count as untouched. One thread at a time: another that needs memory must find what is
+// on its way back.
+void CachingManagedAllocator::release_pages(const std::function<bool(const Pool&)>& of,
+                                            bool discard) {
   std::lock_guard one_at_a_time(release_mutex_);
-  struct Run {
-    Span* span;
-    char* base;
-    std::size_t size_bytes;
-  };
-  std::vector<Run> runs;
+  reclaim_all();
+  {
+    std::lock_guard arenas(arena_mutex_);
+    std::vector<std::shared_ptr<SmallArena>> all;
+    {
+      std::lock_guard lock(lock_);
+      for (const Arena& arena : arenas_) {
+        if (arena.arena != nullptr) all.push_back(arena.arena);
+      }
+    }
+    for (const auto& arena : all) arena->purge();
+  }
+  std::vector<BlockPools::Pages> runs;
   std::vector<Fence> fences;
   std::set<int> devices;
   {
     std::lock_guard lock(lock_);
-    for (Pool* pool : pools_.pools()) {
-      for (Block& guest : pool->guests) {
-        fences.insert(fences.end(), guest.fences.begin(), guest.fences.end());
-        guest.fences.clear();
+    runs.swap(small_pages_);
+    for (const auto& pages : runs) devices.insert(pages.span->device);
+    for (const auto& pool : pools_.pools()) {
+      if (!of(*pool)) continue;
+      for (RunBlock* guest : pools_.fenced_guests(*pool)) {
+        BlockExtras* extras = pools_.extras(guest);
+        fences.insert(fences.end(), extras->fences.begin(), extras->fences.end());
+        pools_.drop_extras(guest);
+        guest->plain = true;
       }
-      pools_.release_free_segments(pool, [&](const Segment& segment) {
-        runs.push_back({segment.span, segment.base, segment.size_bytes});
-        devices.insert(segment.span->device);
+      pools_.release_free_pages(*pool, [&](const BlockPools::Pages& pages, const Pool& home) {
+        runs.push_back(pages);
+        devices.insert(pages.span->device);
         if (pool->key.facade == Facade::kDevice) devices.insert(pool->key.device);
-        ClassStatistics& figures =
-            statistics_.classes[static_cast<std::size_t>(segment.home->key.facade)]
-                               [static_cast<std::size_t>(segment.home->key.device)]
-                               [static_cast<std::size_t>(segment.home->key.size_class)];
-        figures.segments.decrease(1);
-        figures.reserved_bytes.decrease(segment.size_bytes);
+        count_pages(home, -static_cast<std::int64_t>(pages.size_bytes));
       });
     }
   }
@@ -580,7 +1069,7 @@ void CachingManagedAllocator::release_segments() {
   std::vector<std::unique_ptr<Span>> empty;
   {
     std::lock_guard lock(lock_);
-    for (const Run& run : runs) spans_.give_back(run.span, run.base, run.size_bytes);
+    for (const auto& run : runs) spans_.give_back(run.span, run.base, run.size_bytes);
     empty = spans_.remove_empty();
     for (const auto& span : empty) {
       ledger_.remove_span(span->base);
@@ -589,6 +1078,36 @@ void CachingManagedAllocator::release_segments() {
     }
   }
   free_spans(std::move(empty));
+  if (discard) discard_free_pages();
+}
+
+// Free device pages whose span stays: their contents are dropped, and the budget has them again.
+// With release_mutex_, after the devices were waited for.
+void CachingManagedAllocator::discard_free_pages() {
+  std::vector<SpanStore::Run> runs;
+  {
+    std::lock_guard lock(lock_);
+    for (const auto& span : spans_.spans()) {
+      const auto& can = devices_[static_cast<std::size_t>(span->device)].capabilities;
+      // Host pages stay charged while their span lives, whatever is in them.
+      if (span->facade != Facade::kDevice || !can.discard) continue;
+      std::vector<SpanStore::Run> of_span = spans_.take_touched(span.get());
+      runs.insert(runs.end(), of_span.begin(), of_span.end());
+    }
+  }
+  for (const SpanStore::Run& run : runs) {
+    bool gone = sender_.discard(run.span->device, run.base(), run.size_bytes);
+    trace_.discarded(trace_.now(), run.span->device, run.base(), run.size_bytes, nullptr);
+    std::lock_guard lock(lock_);
+    if (gone) {
+      ledger_.set(run.base(), run.size_bytes, Place::nowhere());
+      spans_.give_back_untouched(run.span, run.base(), run.size_bytes);
+      statistics_.touched_bytes.decrease(run.size_bytes);
+      statistics_.discarded_bytes += run.size_bytes;
+    } else {
+      spans_.give_back(run.span, run.base(), run.size_bytes);
+    }
+  }
 }
 
 void CachingManagedAllocator::free_spans(std::vector<std::unique_ptr<Span>> spans) {
@@ -604,28 +1123,32 @@ void CachingManagedAllocator::free_spans(std::vector<std::unique_ptr<Span>> span
 
 // ---- uses and moves
 
+// With the lock.
 void CachingManagedAllocator::add_use(Block* block, DeviceStream use) {
-  bool own = block->facade == Facade::kDevice && use == DeviceStream{block->device, block->stream};
-  if (!own && std::find(block->uses.begin(), block->uses.end(), use) == block->uses.end()) {
-    block->uses.push_back(use);
-  }
+  const StreamKey& key = pools_.at(block->pool).key;
+  if (key.facade == Facade::kDevice && use == DeviceStream{key.device, key.stream}) return;
+  std::vector<DeviceStream>& uses = pools_.make_extras(block).uses;
+  if (std::find(uses.begin(), uses.end(), use) == uses.end()) uses.push_back(use);
 }
 
 bool CachingManagedAllocator::record_use(const void* address, int device, StreamHandle stream) {
-  std::lock_guard lock(lock_);
-  bool is_start = false;
-  Block* block = pools_.find(address, &is_start);
-  if (block == nullptr || block->state != BlockState::kLive) return false;
+  std::unique_lock lock(lock_);
+  Block* block = pools_.find(address);
+  if (!is_block_live(block)) return false;
   add_use(block, {device, stream});
+  const TraceTime at = trace_.now();
+  const void* base = block->address();
+  lock.unlock();
+  trace_.used(at, base, device, stream);
   return true;
 }
 
 bool CachingManagedAllocator::mark_exported(const void* address) {
   std::lock_guard lock(lock_);
-  bool is_start = false;
-  Block* block = pools_.find(address, &is_start);
-  if (block == nullptr || block->state != BlockState::kLive) return false;
+  Block* block = pools_.find(address);
+  if (!is_block_live(block)) return false;
   block->exported = true;
+  block->plain = false;
   return true;
 }
 
@@ -633,9 +1156,8 @@ void CachingManagedAllocator::wait_for_uses(const void* address) {
   std::vector<DeviceStream> users;
   {
     std::lock_guard lock(lock_);
-    bool is_start = false;
-    const Block* block = pools_.find(address, &is_start);
-    if (block == nullptr || block->state != BlockState::kLive) return;
+    const Block* block = pools_.find(address);
+    if (!is_block_live(block)) return;
     users = users_of(*block);
   }
   for (const DeviceStream& user : users) runtime_.synchronize_stream(user.device, user.handle);
@@ -660,21 +1182,30 @@ IndirectStorage* CachingManagedAllocator::record_for(Block* block, const Move& m
     record = free_records_.back();
     free_records_.pop_back();
   }
-  *record = {nullptr, 0, block->requested_bytes, move.destination, move.stream, nullptr, move.held};
+  *record = {};
+  record->size_bytes = block->requested_bytes();
+  record->location = move.destination;
+  record->stream = move.stream;
+  record->held = move.held;
   block->real.attach(record);
   return record;
 }
 
 IndirectStorage* CachingManagedAllocator::move(void* address, const Move& move) {
   IndirectStorage* record = nullptr;
+  TraceTime at = 0;
+  TraceBlock moved;
   HintPlan plan;
   int device = move.stream_device;
   DeviceStream producer;
   {
     std::lock_guard lock(lock_);
-    bool is_start = false;
-    Block* block = pools_.find(address, &is_start);
-    if (block == nullptr || block->state != BlockState::kLive) return nullptr;
+    Block* block = pools_.find(address);
+    if (!is_block_live(block)) return nullptr;
+    block->plain = false;
+    at = trace_.now();
+    moved.address = block->address();
+    moved.requested_bytes = block->requested_bytes();
     record = record_for(block, move);
     // The block's own record outlives the others and tells, after the free, where the pages are.
     block->use.location = move.destination;
@@ -687,15 +1218,16 @@ IndirectStorage* CachingManagedAllocator::move(void* address, const Move& move) 
                                : move.source.is_device()     ? moves.device_to_device
                                                              : moves.host_to_device;
     ++direction;
-    moves.bytes += block->requested_bytes;
+    moves.bytes += block->requested_bytes();
     if (move.destination.is_device() && move.source.is_device()) {
-      producer = {move.source.index, block->stream};
+      producer = {move.source.index, pools_.at(block->pool).key.stream};
     }
-    Segment* segment = block->segment;
-    bool whole = segment->is_large();
-    plan = planner_.plan_move(block->address, block->size_bytes,
-                              whole ? &segment->placement : nullptr, move.destination);
+    bool whole = block->kind == BlockKind::kWhole;
+    plan = planner_.plan_move(block->address(), block->size_bytes(),
+                              whole ? pools_.placement_of(*block) : nullptr, move.destination);
   }
+  trace_.moved(at, moved.address, moved.requested_bytes, move.source, move.destination,
+               move.stream);
   DeviceStream consumer;
   if (move.destination.is_device()) {
     consumer = {move.stream_device, move.stream};
@@ -707,7 +1239,7 @@ IndirectStorage* CachingManagedAllocator::move(void* address, const Move& move) 
     // Nobody waits on the host, so the pages must not leave before the stream is done with them.
     producer = {move.stream_device, move.stream};
   }
-  sender_.send(plan, device, producer, consumer);
+  send(plan, device, producer, consumer);
   return record;
 }
 
@@ -718,8 +1250,7 @@ void CachingManagedAllocator::release(IndirectStorage* record) noexcept {
     RealStorage* real = record->real;
     if (real == nullptr) return;
     if (real->references > 1) {
-      bool is_start = false;
-      bool own = record == &pools_.find(real->address, &is_start)->use;
+      bool own = record == &pools_.find(real->address)->use;
       real->detach(record);
       if (!own) free_records_.push_back(record);
       return;
@@ -733,20 +1264,22 @@ void CachingManagedAllocator::release(IndirectStorage* record) noexcept {
 
 std::optional<BlockDescription> CachingManagedAllocator::find(const void* address) const {
   std::lock_guard lock(lock_);
-  bool is_start = false;
-  const Block* block = pools_.find(address, &is_start);
+  const Block* block = pools_.find(address);
   if (block == nullptr) return std::nullopt;
+  const StreamKey& key = pools_.at(block->pool).key;
   BlockDescription out;
-  out.base = block->address;
-  out.size_bytes = block->size_bytes;
-  out.requested_bytes = block->requested_bytes;
-  out.facade = block->facade;
-  out.device = block->device;
-  out.live = block->state == BlockState::kLive;
-  out.location = block->use.location;
-  out.exported = block->exported;
-  out.whole_pages = block->segment->is_large();
-  out.references = block->real.references;
+  out.base = block->address();
+  out.size_bytes = block->size_bytes();
+  out.facade = key.facade;
+  out.device = key.device;
+  out.live = block->now() == BlockState::kLive;
+  out.movable = block->kind != BlockKind::kSmall && block->size_bytes() >= kWholeBytes;
+  if (out.live) {
+    out.requested_bytes = block->requested_bytes();
+    out.location = block->use.location;
+    out.exported = block->exported;
+    out.references = block->real.references;
+  }
   return out;
 }
 
@@ -775,11 +1308,82 @@ void CachingManagedAllocator::note_materialization(std::size_t copied_bytes, boo
 }
 
 Statistics CachingManagedAllocator::statistics() const {
+  auto& caches = const_cast<ThreadCaches&>(caches_);
+  ThreadCaches::Frozen frozen(caches);
+  caches.add_up();
+  const PeakBook& book = caches.book();
   std::lock_guard lock(lock_);
-  return statistics_;
+  Statistics out = statistics_;
+  for (Facade facade : {Facade::kHost, Facade::kPinned, Facade::kDevice}) {
+    auto at = static_cast<std::size_t>(facade);
+    for (std::size_t device = 0; device < devices_.size(); ++device) {
+      std::size_t place = place_of(facade, static_cast<int>(device));
+      const Tally sum = caches.sum(place);
+      for (std::size_t of = 0; of <= Tally::kAll; ++of) {
+        ClassStatistics& figures = out.classes[at][device][of];
+        const Amounts now = sum.live(of);
+        const Amounts& peak = book.peak(place, of);
+        const Amounts up = book.increased(place, of, sum);
+        const Amounts down = book.decreased(place, of, sum);
+        figures.allocations = gauge(now.blocks, peak.blocks, up.blocks, down.blocks);
+        figures.allocated_bytes = gauge(now.bytes, peak.bytes, up.bytes, down.bytes);
+        figures.requested_bytes = gauge(now.requested_bytes, peak.requested_bytes,
+                                        up.requested_bytes, down.requested_bytes);
+        figures.active_blocks = with_fenced(figures.allocations, figures.active_blocks);
+        figures.active_bytes = with_fenced(figures.allocated_bytes, figures.active_bytes);
+        if (of != Tally::kAll) {
+          figures.cache_hits = sum.hits(of);
+          out.cache_hits[at] += sum.hits(of);
+        }
+      }
+      const Amounts total = sum.total(Tally::kAll);
+      const Gauge& bytes = out.classes[at][device][Tally::kAll].allocated_bytes;
+      out.allocations[at] += static_cast<std::uint64_t>(total.blocks);
+      out.facade_bytes[at].current += bytes.current;
+      out.facade_bytes[at].peak += bytes.peak;
+      out.facade_bytes[at].increased += static_cast<std::uint64_t>(total.bytes);
+      out.facade_bytes[at].decreased +=
+          static_cast<std::uint64_t>((total - sum.live(Tally::kAll)).bytes);
+    }
+    out.live_bytes.current += out.facade_bytes[at].current;
+    out.live_bytes.increased += out.facade_bytes[at].increased;
+    out.live_bytes.decreased += out.facade_bytes[at].decreased;
+  }
+  out.live_bytes.peak = static_cast<std::uint64_t>(caches.peak_live_bytes());
+  out.thread_cached_bytes = caches.cached_bytes();
+  for (PoolIndex first = 0; first < pools_.pools().size(); first += kPoolsPerStream) {
+    const StreamKey& key = pools_.at(first).key;
+    const StreamTally tally = caches.sum_of_stream(first);
+    StreamStatistics stream{key.facade,
+                            key.device,
+                            address_of(key.stream),
+                            tally.live_bytes,
+                            tally.peak_bytes,
+                            tally.blocks,
+                            tally.bytes,
+                            0,
+                            0};
+    for (PoolIndex pool = first; pool < first + kPoolsPerStream; ++pool) {
+      for (const FreeIndex* index : {&pools_.at(pool).own, &pools_.at(pool).guests}) {
+        stream.free_bytes += index->free_bytes();
+        if (const RunBlock* largest = index->largest()) {
+          stream.largest_free_bytes =
+              std::max<std::uint64_t>(stream.largest_free_bytes, largest->size_bytes());
+        }
+      }
+    }
+    out.free_bytes += stream.free_bytes;
+    out.largest_free_bytes = std::max(out.largest_free_bytes, stream.largest_free_bytes);
+    out.streams.push_back(stream);
+  }
+  out.metadata_bytes = pools_.metadata_bytes() + caches.bytes();
+  return out;
 }
 
 void CachingManagedAllocator::reset_peaks(Facade facade, int device) {
+  ThreadCaches::Frozen frozen(caches_);
+  caches_.book().reset_peaks(place_of(facade, device));
+  caches_.add_up();
   std::lock_guard lock(lock_);
   for (auto& figures :
        statistics_.classes[static_cast<std::size_t>(facade)].at(static_cast<std::size_t>(device))) {
@@ -788,6 +1392,9 @@ void CachingManagedAllocator::reset_peaks(Facade facade, int device) {
 }
 
 void CachingManagedAllocator::reset_totals(Facade facade, int device) {
+  ThreadCaches::Frozen frozen(caches_);
+  std::size_t place = place_of(facade, device);
+  caches_.book().reset_totals(place, caches_.sum(place));
   std::lock_guard lock(lock_);
   for (auto& figures :
        statistics_.classes[static_cast<std::size_t>(facade)].at(static_cast<std::size_t>(device))) {
@@ -796,106 +1403,205 @@ void CachingManagedAllocator::reset_totals(Facade facade, int device) {
 }
 
 std::vector<SegmentDescription> CachingManagedAllocator::segments() const {
+  auto& caches = const_cast<ThreadCaches&>(caches_);
+  ThreadCaches::Frozen frozen(caches);
   std::lock_guard lock(lock_);
   std::vector<SegmentDescription> out;
-  const Segment* current = nullptr;
-  pools_.each_block([&](const Block& block) {
-    if (block.segment != current) {
-      current = block.segment;
-      const PoolKey& key = current->home->key;
-      out.push_back({current->base,
-                     current->size_bytes,
-                     key.facade,
-                     key.device,
-                     key.stream,
-                     key.size_class,
-                     {}});
+  const char* end = nullptr;
+  for (const auto& span : spans_.spans()) {
+    pools_.each_block(*span, [&](const Block& block) {
+      const Pool& home = pools_.at(pools_.home_of(block));
+      bool small = block.kind == BlockKind::kSmall;
+      char* start = block.address();
+      if (small) start = reinterpret_cast<char*>(address_of(start) & ~(kPageBytes - 1));
+      bool goes_on = small ? !out.empty() && out.back().base == start
+                           : block.kind == BlockKind::kShared && start == end &&
+                                 static_cast<const RunBlock&>(block).shared.previous != nullptr;
+      if (!goes_on) {
+        out.push_back({start,
+                       small ? kPageBytes : 0,
+                       home.key.facade,
+                       home.key.device,
+                       home.key.stream,
+                       home.pool_class,
+                       {}});
+        end = start;
+      }
+      SegmentDescription& segment = out.back();
+      // Free small objects are with the arena.
+      if (block.address() > end) {
+        segment.blocks.push_back(
+            {static_cast<std::size_t>(block.address() - end), 0, BlockState::kFree});
+      }
+      bool in_use = block.now() == BlockState::kLive;
+      segment.blocks.push_back(
+          {block.size_bytes(), in_use ? block.requested_bytes() : 0, block.now()});
+      end = block.end();
+      if (!small) segment.size_bytes += block.size_bytes();
+    });
+  }
+  for (SegmentDescription& segment : out) {
+    std::size_t bytes = 0;
+    for (const auto& piece : segment.blocks) bytes += piece.size_bytes;
+    if (bytes < segment.size_bytes) {
+      segment.blocks.push_back({segment.size_bytes - bytes, 0, BlockState::kFree});
     }
-    out.back().blocks.push_back({block.size_bytes, block.requested_bytes, block.state});
-  });
+  }
   return out;
 }
 
-void CachingManagedAllocator::check_invariants() const {
+std::string CachingManagedAllocator::start_trace(const std::string& file) {
+  std::vector<TraceRecorder::Device> devices;
+  for (const auto& device : devices_) devices.push_back({device.name, device.total_bytes});
+  // Nobody gets or gives up a block while the live ones are listed.
+  ThreadCaches::Frozen frozen(caches_);
   std::lock_guard lock(lock_);
-  pools_.check_invariants();
+  return trace_.start(file, devices, [&](const TraceRecorder::BlockSink& sink) {
+    for (const auto& span : spans_.spans()) {
+      pools_.each_block(*span, [&](const Block& block) {
+        if (block.now() != BlockState::kLive) return;
+        const StreamKey& key = pools_.at(block.pool).key;
+        sink({key.facade, key.device, block.address(), block.requested_bytes(), block.size_bytes(),
+              key.stream});
+      });
+    }
+  });
+}
+
+void CachingManagedAllocator::check_invariants() const {
+  auto& caches = const_cast<ThreadCaches&>(caches_);
+  ThreadCaches::Frozen frozen(caches);
+  std::lock_guard lock(lock_);
+  pools_.check_invariants(spans_.spans());
 }
 
 // ---- figures
 
-ClassStatistics& CachingManagedAllocator::class_statistics(const Block& block) {
-  const PoolKey& key = block.segment->home->key;
-  bool in_use = block.state != BlockState::kFree && block.requested_bytes != 0;
-  Facade facade = in_use ? block.facade : key.facade;
-  int device = in_use ? block.device : key.device;
-  return statistics_.classes[static_cast<std::size_t>(facade)][static_cast<std::size_t>(device)]
-                            [static_cast<std::size_t>(key.size_class)];
+void CachingManagedAllocator::note_peaks() {
+  ThreadCaches::Frozen frozen(caches_);
+  caches_.add_up();
 }
 
 void CachingManagedAllocator::count_allocation(const Block& block, bool from_cache) {
-  auto facade = static_cast<std::size_t>(block.facade);
-  ClassStatistics& figures = class_statistics(block);
-  figures.allocations.increase(1);
-  figures.allocated_bytes.increase(block.size_bytes);
-  figures.requested_bytes.increase(block.requested_bytes);
-  figures.active_blocks.increase(1);
-  figures.active_bytes.increase(block.size_bytes);
-  figures.cache_hits += from_cache;
-  statistics_.facade_bytes[facade].increase(block.size_bytes);
-  statistics_.live_bytes.increase(block.size_bytes);
-  ++statistics_.allocations[facade];
-  statistics_.cache_hits[facade] += from_cache;
+  if (ThreadCache* cache = caches_.mine()) {
+    cache->lock.enter();
+    bool within = cache->count_allocated(block, from_cache);
+    cache->lock.leave();
+    if (!within) note_peaks();
+    return;
+  }
+  StreamKey key;
+  {
+    std::lock_guard lock(lock_);
+    key = pools_.at(block.pool).key;
+  }
+  caches_.count_elsewhere(
+      [&](Tally& tally) {
+        tally.allocated(size_class_of(block.size_bytes()), block.size_bytes(),
+                        block.requested_bytes(), from_cache);
+      },
+      place_of(key.facade, key.device));
 }
 
-void CachingManagedAllocator::count_release(const Block& block) {
-  ClassStatistics& figures = class_statistics(block);
-  figures.allocations.decrease(1);
-  figures.allocated_bytes.decrease(block.size_bytes);
-  figures.requested_bytes.decrease(block.requested_bytes);
-  statistics_.facade_bytes[static_cast<std::size_t>(block.facade)].decrease(block.size_bytes);
-  statistics_.live_bytes.decrease(block.size_bytes);
+void CachingManagedAllocator::count_free(const Block& block, const StreamKey& key) {
+  if (ThreadCache* cache = caches_.mine()) {
+    PoolIndex first = block.pool - block.pool % kPoolsPerStream;
+    cache->lock.enter();
+    if (!cache->is_open(first)) cache->open(key, first, place_of(key.facade, key.device));
+    cache->count_freed(block);
+    cache->lock.leave();
+    return;
+  }
+  caches_.count_elsewhere(
+      [&](Tally& tally) {
+        tally.freed(size_class_of(block.size_bytes()), block.size_bytes(), block.requested_bytes());
+      },
+      place_of(key.facade, key.device));
 }
 
-void CachingManagedAllocator::active_ended(Block& block) {
-  ClassStatistics& figures = class_statistics(block);
-  figures.active_blocks.decrease(1);
-  figures.active_bytes.decrease(block.size_bytes);
-  block.requested_bytes = 0;
+// With the lock: pages that a pool gets, or gives back.
+void CachingManagedAllocator::count_pages(const Pool& pool, std::int64_t bytes) {
+  auto& classes = statistics_.classes[static_cast<std::size_t>(pool.key.facade)]
+                                     [static_cast<std::size_t>(pool.key.device)];
+  bool small = pool.pool_class == PoolClass::kSmall || pool.pool_class == PoolClass::kMedium;
+  auto size_class = static_cast<std::size_t>(small ? SizeClass::kSmall : SizeClass::kLarge);
+  for (std::size_t of : {size_class, kSizeClasses}) {
+    auto amount = static_cast<std::uint64_t>(std::abs(bytes));
+    if (bytes > 0) {
+      classes[of].segments.increase(amount >> kPageShift);
+      classes[of].reserved_bytes.increase(amount);
+    } else {
+      classes[of].segments.decrease(amount >> kPageShift);
+      classes[of].reserved_bytes.decrease(amount);
+    }
+  }
+}
+
+// With the lock: blocks behind fences, in the gauges of active blocks, to which statistics() adds
+// the live ones.
+void CachingManagedAllocator::count_fenced(const Block& block, std::int64_t sign) {
+  const StreamKey& key = pools_.at(block.pool).key;
+  auto& classes =
+      statistics_
+          .classes[static_cast<std::size_t>(key.facade)][static_cast<std::size_t>(key.device)];
+  for (std::size_t of :
+       {static_cast<std::size_t>(size_class_of(block.size_bytes())), kSizeClasses}) {
+    if (sign > 0) {
+      classes[of].active_blocks.increase(1);
+      classes[of].active_bytes.increase(block.size_bytes());
+    } else {
+      classes[of].active_blocks.decrease(1);
+      classes[of].active_bytes.decrease(block.size_bytes());
+    }
+  }
 }
 
 // ---- fork
 
 void CachingManagedAllocator::before_fork() {
-  if (forked_child_) return;
+  if (in_forked_child()) return;
+  // Nobody is inside an arena or a cache while the process is copied.
+  arena_mutex_.lock();
+  frozen_.emplace(caches_);
   lock_.lock();
-  const Segment* current = nullptr;
-  pools_.each_block([&](const Block& block) {
-    bool wanted = block.state == BlockState::kLive &&
-                  (block.facade != Facade::kDevice || block.use.location.is_host());
-    if (!wanted) return;
-    if (block.segment->is_large()) {
-      fork_snapshot_.add(block.address, block.requested_bytes);
-    } else if (block.segment != current) {
-      // Small blocks share pages: the segment goes as a whole, once.
-      current = block.segment;
-      fork_snapshot_.add(current->base, current->size_bytes);
-    }
-  });
+  for (const auto& span : spans_.spans()) {
+    const char* page = nullptr;
+    pools_.each_block(*span, [&](const Block& block) {
+      bool wanted =
+          block.now() == BlockState::kLive &&
+          (pools_.at(block.pool).key.facade != Facade::kDevice || block.use.location.is_host());
+      if (!wanted) return;
+      if (block.kind != BlockKind::kSmall) {
+        fork_snapshot_.add(block.address(), block.requested_bytes());
+        return;
+      }
+      // Small objects: their page as a whole, once.
+      char* own = reinterpret_cast<char*>(address_of(block.address()) & ~(kPageBytes - 1));
+      if (own != page) fork_snapshot_.add(own, kPageBytes);
+      page = own;
+    });
+  }
   fork_snapshot_.take(configuration_.fork_limit_bytes);
 }
 
 void CachingManagedAllocator::after_fork_in_parent() {
-  if (forked_child_) return;
+  if (in_forked_child()) return;
   fork_snapshot_.clear();
   lock_.unlock();
+  frozen_.reset();
+  arena_mutex_.unlock();
 }
 
 void CachingManagedAllocator::after_fork_in_child() {
-  if (forked_child_) return;
+  if (in_forked_child()) return;
   forked_child_ = true;
+  caches_.abandon();
+  trace_.after_fork_in_child();
   fork_snapshot_.restore();
   fork_snapshot_.clear();
   lock_.unlock();
+  frozen_.reset();
+  arena_mutex_.unlock();
 }
 
 void* CachingManagedAllocator::allocate_in_child(Facade facade, std::size_t size_bytes) {
@@ -906,7 +1612,7 @@ void* CachingManagedAllocator::allocate_in_child(Facade facade, std::size_t size
   }
   if (size_bytes == 0) return nullptr;
   void* address = nullptr;
-  if (posix_memalign(&address, kSmallGranule, size_bytes) != 0) {
+  if (posix_memalign(&address, kGranule, size_bytes) != 0) {
     throw OutOfMemoryError(
         size_bytes, fmt::format("uvmalloc: out of memory: {} asked of malloc in a forked child",
                                 format_size(size_bytes)));

@@ -1,28 +1,34 @@
 // The one allocator behind the host, pinned and device facades. It serves blocks of managed memory
-// from pools per facade, stream and size class, keeps a pair of storage records for each, tells the
-// placement planner what happens to them, and fences what streams still use. This class ties four
-// parts together: BlockPools (free blocks), SpanStore (memory of the driver), PlacementPlanner with
-// HintSender (where pages should be), and the budget.
+// from pools per facade, stream and class, keeps a pair of storage records for each, tells the
+// placement planner what happens to them, and fences what streams still use. This class ties its
+// parts together: ThreadCaches (blocks ready for their thread), BlockPools and SmallArena (free
+// blocks), SpanStore (memory of the driver), PlacementPlanner with HintSender (where pages should
+// be), and the budget.
 //
-// Thread-safe. One lock, lock_, guards pools, spans, records, ledger and statistics; no driver call
-// is made under it.
+// Thread-safe. A hit in the thread's cache takes no lock and calls nothing. Locks, in the order in
+// which they may be taken, none held across a driver call:
+//   release_mutex_   one thread at a time gives cached memory back
+//   arena_mutex_     calls of the arenas
+//   ThreadCaches     the list of caches, then the caches' own locks (with them, a stopped world)
+//   lock_            pools, spans, records of blocks with nobody, ledger, statistics
 //
 // When memory is used again:
 //  * device facade: at once by requests of the stream it was allocated for; after the events of
-//  every other stream
-//    that used it (record_use) for anybody.
+//    every other stream that used it (record_use) for anybody.
 //  * host and pinned facades: the host would write at once, so a block that a device stream has
-//  used waits for that
-//    stream's events even if the same caller asks again.
+//    used waits for that stream's events even if the same caller asks again.
 //  * a block that has moved joins the free blocks of the place where its pages are, and is taken
-//  back from there
-//    before new pages are touched for the facade it was made for.
-// Under pressure, in this order: fences are waited for, other streams' blocks are taken after the
-// device is idle, pressure callbacks run, cached segments go back to their spans and empty spans to
-// the driver, and the request is tried again after each; then OutOfMemoryError.
+//    back from there before new pages are touched for the facade it was made for.
+// Before new pages are touched, in this order: the pool's best fit, guests, what is away, thread
+// caches of all threads for this stream, whole pages of the stream's other pools. Under pressure:
+// fences are waited for, other streams' blocks are taken after the device is idle, pressure
+// callbacks run, cached pages go back to their spans (discarded where the device can) and empty
+// spans to the driver, and the request is tried again after each; then OutOfMemoryError.
 #pragma once
 
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <deque>
 #include <functional>
@@ -30,16 +36,21 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_set>
 #include <vector>
 
 #include <uvmalloc/allocator/block_pools.hpp>
 #include <uvmalloc/allocator/configuration.hpp>
 #include <uvmalloc/allocator/errors.hpp>
+#include <uvmalloc/allocator/extent_source.hpp>
 #include <uvmalloc/allocator/fork_snapshot.hpp>
 #include <uvmalloc/allocator/machine_budget.hpp>
+#include <uvmalloc/allocator/small_arena.hpp>
 #include <uvmalloc/allocator/span_store.hpp>
 #include <uvmalloc/allocator/statistics.hpp>
+#include <uvmalloc/allocator/thread_caches.hpp>
+#include <uvmalloc/allocator/trace_recorder.hpp>
 #include <uvmalloc/hints/hint_sender.hpp>
 #include <uvmalloc/hints/placement_planner.hpp>
 #include <uvmalloc/runtime/counting_runtime.hpp>
@@ -58,7 +69,7 @@ struct BlockDescription {
   Place location;  // of its newest use
   bool live = false;
   bool exported = false;
-  bool whole_pages = false;      // it shares no 2 MiB page with other blocks
+  bool movable = false;          // it shares its first and last 2 MiB page at most
   std::uint32_t references = 0;  // indirect records
 };
 
@@ -69,7 +80,7 @@ struct SegmentDescription {
   Facade facade = Facade::kHost;
   int device = 0;
   StreamHandle stream = nullptr;
-  SizeClass size_class = SizeClass::kSmall;
+  PoolClass pool_class = PoolClass::kSmall;
   struct Piece {
     std::size_t size_bytes = 0;
     std::size_t requested_bytes = 0;
@@ -92,11 +103,11 @@ class CachingManagedAllocator {
   CachingManagedAllocator(const CachingManagedAllocator&) = delete;
   CachingManagedAllocator& operator=(const CachingManagedAllocator&) = delete;
 
-  // `size_bytes` bytes, aligned to 512 (2 MiB above 1 MiB), for use on `stream` of `device`; host
-  // and pinned blocks belong to no stream and `device` is the one that will access them. 0 bytes:
-  // nullptr. Contents are undefined. Throws OutOfMemoryError, or std::invalid_argument for a device
-  // that does not exist. In a forked child host and pinned requests are served by malloc and device
-  // requests throw std::runtime_error.
+  // `size_bytes` bytes, aligned to 512 (to 2 MiB in blocks of whole pages: see block.hpp), for use
+  // on `stream` of `device`; host and pinned blocks belong to no stream and `device` is the one
+  // that will access them. 0 bytes: nullptr. Contents are undefined. Throws OutOfMemoryError, or
+  // std::invalid_argument for a device that does not exist. In a forked child host and pinned
+  // requests are served by malloc and device requests throw std::runtime_error.
   void* allocate(Facade facade, int device, std::size_t size_bytes, StreamHandle stream = nullptr);
 
   // Gives back the start of a block, without its size. nullptr is fine. Every result but kFreed and
@@ -160,13 +171,19 @@ class CachingManagedAllocator {
   const Configuration& configuration() const { return configuration_; }
   std::size_t budget_bytes() const { return budget_.hard_bytes; }
 
+  // Begins or ends a trace of everything the allocator does (trace_recorder.hpp). Returns an empty
+  // string, or in one line why not.
+  std::string start_trace(const std::string& file);
+  void stop_trace() noexcept { trace_.stop(); }
+  void mark_trace(std::string_view text) noexcept { trace_.mark(text); }
+
   // fork: call all three around it, in the process that owns the allocator. Live host blocks are
   // copied so that the child finds them at the same addresses, up to
   // Configuration::fork_limit_bytes.
   void before_fork();
   void after_fork_in_parent();
   void after_fork_in_child();
-  bool in_forked_child() const { return forked_child_; }
+  bool in_forked_child() const { return forked_child_.load(std::memory_order_relaxed); }
 
   // Aborts with a line that names what is broken.
   void check_invariants() const;
@@ -178,44 +195,77 @@ class CachingManagedAllocator {
     std::size_t size_bytes;  // rounded
     std::size_t requested_bytes;
     StreamHandle stream;
-    SizeClass size_class;
-    Pool* pool;
+    PoolClass pool_class;
+    PoolIndex pools;  // the stream's first
+    PoolIndex pool() const { return pools + static_cast<PoolIndex>(pool_class); }
   };
   struct Found {
-    Block* block = nullptr;
+    RunBlock* block = nullptr;
     bool from_cache = true;
-    bool populate = false;  // its pages are not where they will be used
+    // Pages of it that are not where they will be used.
+    char* populate = nullptr;
+    std::size_t populate_bytes = 0;
   };
+  // The source of one pool's arena: pages that spans have ready, under the budget.
+  class SmallPages;
+
+  void* allocate_slowly(Facade facade, int device, std::size_t size_bytes, StreamHandle stream);
+  void* allocate_small(const Request& request);
+  void* allocate_run(const Request& request);
+  std::size_t refill(const Request& request, std::shared_ptr<SmallArena> arena, Block** first);
+  std::shared_ptr<SmallArena> arena_of(PoolIndex pool);
+  bool make_room_for_small(const Request& request, RuntimeStatus* status);
 
   Found find_cached(const Request& request);
   Found recall(const Request& request);
+  bool reclaim(PoolIndex pools);
+  bool reclaim_all();
+  Found borrow(const Request& request);
   Found grow(const Request& request, bool any_facade, RuntimeStatus* status);
+  struct Growth {
+    SpanStore::Run run;
+    std::size_t size_bytes = 0;
+  };
+  Growth plan_growth(const Request& request, bool any_facade) const;
   Found under_pressure(const Request& request, RuntimeStatus* status);
   Found steal_from_other_streams(const Request& request);
-  void* occupy(const Request& request, const Found& found);
+  void* occupy(const Request& request, Block* block);
   void* hand_out(const Request& request, const Found& found);
   RuntimeStatus add_span(const Request& request);
+  void send(const HintPlan& plan, int device, DeviceStream producer = {},
+            DeviceStream consumer = {});
   [[noreturn]] void out_of_memory(const Request& request, const RuntimeStatus& status);
   std::string holders_table() const;
 
+  FreeResult free_slowly(void* address) noexcept;
+  void give_back_plain(Block* block);
+  void give_back(std::vector<Block*> blocks);
   IndirectStorage* record_for(Block* block, const Move& move);
-  static bool needs_fence(const Block& block, const Pool& pool);
+  bool needs_fence(const Block& block, const Pool& pool) const;
   void fence_and_give_back(Block* block);
   std::vector<Fence> record_fences(const std::vector<DeviceStream>& streams);
-  Pool* pool_for(const Block& block);
-  static void add_use(Block* block, DeviceStream use);
-  static std::vector<DeviceStream> users_of(const Block& block);
-  static std::vector<DeviceStream> streams_to_wait_for(const Block& block, const Pool& pool);
+  PoolIndex pool_for(const Block& block);
+  void add_use(Block* block, DeviceStream use);
+  std::vector<DeviceStream> users_of(const Block& block) const;
+  std::vector<DeviceStream> streams_to_wait_for(const Block& block, const Pool& pool) const;
   bool fences_done(const std::vector<Fence>& fences);
   void release_events(std::vector<Fence>* fences);
   void drain_fences(bool wait);
   void free_spans(std::vector<std::unique_ptr<Span>> spans);
-  void release_segments();
+  void release_pages(const std::function<bool(const Pool&)>& of, bool discard);
+  void discard_free_pages();
 
-  ClassStatistics& class_statistics(const Block& block);
+  std::size_t place_of(Facade facade, int device) const {
+    return static_cast<std::size_t>(facade) * devices_.size() + static_cast<std::size_t>(device);
+  }
+  bool is_block_live(const Block* block) const {
+    return block != nullptr && block->now() == BlockState::kLive;
+  }
   void count_allocation(const Block& block, bool from_cache);
-  void count_release(const Block& block);
-  void active_ended(Block& block);
+  void count_free(const Block& block, const StreamKey& key);
+  void note_peaks();
+  void count_pages(const Pool& pool, std::int64_t bytes);
+  void count_fenced(const Block& block, std::int64_t sign);
   void* allocate_in_child(Facade facade, std::size_t size_bytes);
   std::size_t span_size(const Request& request) const;
 
@@ -227,23 +277,30 @@ class CachingManagedAllocator {
   EventPool events_;
   HintSender sender_;
   std::vector<PressureCallback> pressure_callbacks_;
+  TraceRecorder trace_;
 
-  std::mutex release_mutex_;  // taken before lock_: one thread at a time gives cached memory back
-  mutable std::mutex lock_;   // guards everything below
+  std::mutex release_mutex_;
+  std::mutex arena_mutex_;
+  ThreadCaches caches_;
+  mutable std::mutex lock_;  // guards everything below
   ResidencyLedger ledger_;
   PlacementPlanner planner_;
   SpanStore spans_;
   BlockPools pools_;
-  struct Pending {
-    Block* block;
-    Pool* pool;
+  struct Arena {
+    std::unique_ptr<SmallPages> pages;
+    std::shared_ptr<SmallArena> arena;
   };
-  std::vector<Pending> fenced_;          // blocks behind fences, oldest first
-  std::deque<IndirectStorage> records_;  // storage of moves' records
+  std::vector<Arena> arenas_;                   // by first pool / kPoolsPerStream
+  std::vector<BlockPools::Pages> small_pages_;  // that arenas have given back
+  HintPlan small_plan_;                         // for pages that arenas have just taken
+  std::vector<Block*> fenced_;                  // behind fences, oldest first
+  std::deque<IndirectStorage> records_;         // storage of moves' records
   std::vector<IndirectStorage*> free_records_;
   Statistics statistics_;
   ForkSnapshot fork_snapshot_;
-  bool forked_child_ = false;
+  std::optional<ThreadCaches::Frozen> frozen_;  // while a fork is under way
+  std::atomic<bool> forked_child_ = false;
   std::unordered_set<void*> child_blocks_;  // from malloc, in a forked child
 };
 

@@ -153,9 +153,13 @@ const std::vector<SettingDescription>& known_settings() {
        "host memory that is copied for a forked child, at most; 0: never"},
       {"UVMALLOC_SPAN_SIZE", "auto", "auto, or a size of at least 2MiB",
        "virtual memory asked from the driver at a time"},
+      {"UVMALLOC_THREAD_CACHE", "auto", kSizeOrAuto,
+       "what a thread may keep of a stream's freed memory for itself; 0: nothing"},
       {"UVMALLOC_LOG", "warning", "off, error, warning, info, debug", "what is written to stderr"},
       {"UVMALLOC_REPORT_DIR", "", "a folder", "where report.<pid>.json is written at exit"},
       {"UVMALLOC_REPORT", "", "stderr", "prints a short report at exit"},
+      {"UVMALLOC_TRACE", "", "a file name; %p in it is the process number",
+       "every event of the allocator is written there (docs/trace.md)"},
   };
   return kSettings;
 }
@@ -177,6 +181,7 @@ ParsedConfiguration parse_configuration(const VariableLookup& lookup,
   read.size(&configuration.host_threshold_bytes);
   read.size(&configuration.fork_limit_bytes);
   read.size_or_auto(&configuration.span_bytes, kPageBytes);
+  read.size_or_auto(&configuration.thread_cache_bytes);
   read.choice(&configuration.log, Choices<LogLevel>{{"off", LogLevel::kOff},
                                                     {"error", LogLevel::kError},
                                                     {"warning", LogLevel::kWarning},
@@ -184,10 +189,13 @@ ParsedConfiguration parse_configuration(const VariableLookup& lookup,
                                                     {"debug", LogLevel::kDebug}});
   read.word(&configuration.report_directory);
   read.choice(&configuration.report, Choices<std::string>{{"stderr", "stderr"}});
+  read.word(&configuration.trace_file);
   for (const std::string& name : all_names) {
     if (!name.starts_with("UVMALLOC_")) continue;
     // Variables of the build and of the command line, not of the library.
-    if (name == "UVMALLOC_CACHE" || name == "UVMALLOC_LIB_DIR") continue;
+    if (name == "UVMALLOC_CACHE" || name == "UVMALLOC_LIB_DIR" || name == "UVMALLOC_JEMALLOC_DIR") {
+      continue;
+    }
     bool known = std::any_of(known_settings().begin(), known_settings().end(),
                              [&](const auto& setting) { return setting.name == name; });
     if (!known) {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include <uvmalloc/hints/placement_planner.hpp>
-#include <uvmalloc/runtime/log.hpp>
+#include <uvmalloc/runtime/log_level.hpp>
 
 namespace uvm {
 
@@ -31,9 +31,11 @@ struct Configuration {
   std::size_t host_threshold_bytes = 1u << 20;  // UVMALLOC_HOST_THRESHOLD
   std::size_t fork_limit_bytes = 2ull << 30;    // UVMALLOC_FORK_LIMIT
   std::optional<std::size_t> span_bytes;  // UVMALLOC_SPAN_SIZE; none: from the device's abilities
-  LogLevel log = LogLevel::kWarning;      // UVMALLOC_LOG
-  std::string report_directory;           // UVMALLOC_REPORT_DIR; empty: no report file
-  std::string report;                     // UVMALLOC_REPORT: "stderr" prints it at exit
+  std::optional<std::size_t> thread_cache_bytes;  // UVMALLOC_THREAD_CACHE; none: from the budget
+  LogLevel log = LogLevel::kWarning;              // UVMALLOC_LOG
+  std::string report_directory;                   // UVMALLOC_REPORT_DIR; empty: no report file
+  std::string report;                             // UVMALLOC_REPORT: "stderr" prints it at exit
+  std::string trace_file;                         // UVMALLOC_TRACE; empty: no trace
 };
 
 struct SettingDescription {

@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include <uvmalloc/uvmalloc.h>
 #include <uvmalloc/runtime/log.hpp>
 #include <uvmalloc/runtime/registry.hpp>
 
@@ -36,6 +37,7 @@ void write_report_file(const std::string& directory) {
 void report_at_exit() {
   CachingManagedAllocator* allocator = process_allocator();
   if (allocator == nullptr || allocator->in_forked_child()) return;
+  allocator->stop_trace();
   const Configuration& configuration = allocator->configuration();
   if (!configuration.report_directory.empty()) write_report_file(configuration.report_directory);
   if (configuration.report == "stderr") {

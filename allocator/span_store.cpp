@@ -33,7 +33,7 @@ SpanStore::Run SpanStore::find(Facade facade, int device, std::size_t size_bytes
     if (!same && !any_facade) continue;
     for (const auto& [offset, size] : span->free) {
       if (size < size_bytes) continue;
-      Run run{span.get(), offset, untouched_bytes(*span, offset, size_bytes)};
+      Run run{span.get(), offset, untouched_bytes(*span, offset, size_bytes), size_bytes};
       if (best.span == nullptr || run.untouched_bytes < best.untouched_bytes) best = run;
       if (best.untouched_bytes == 0) return best;
     }
@@ -41,12 +41,46 @@ SpanStore::Run SpanStore::find(Facade facade, int device, std::size_t size_bytes
   return best;
 }
 
+SpanStore::Run SpanStore::find_at(Span* span, const char* base, std::size_t size_bytes) const {
+  // The span may be gone: its address is only compared.
+  bool exists = std::any_of(spans_.begin(), spans_.end(),
+                            [&](const auto& other) { return other.get() == span; });
+  if (!exists || base + size_bytes > span->base + span->size_bytes) return {};
+  auto offset = static_cast<std::size_t>(base - span->base);
+  auto free = span->free.upper_bound(offset);
+  if (free == span->free.begin()) return {};
+  --free;
+  if (free->first + free->second < offset + size_bytes) return {};
+  return {span, offset, untouched_bytes(*span, offset, size_bytes), size_bytes};
+}
+
+std::vector<SpanStore::Run> SpanStore::take_touched(Span* span) {
+  std::vector<Run> runs;
+  for (const auto& [offset, size_bytes] : span->free) {
+    std::size_t first = offset >> kPageShift;
+    std::size_t end = (offset + size_bytes) >> kPageShift;
+    for (std::size_t page = first; page < end; ++page) {
+      if (!span->touched[page]) continue;
+      std::size_t begin = page;
+      while (page < end && span->touched[page]) ++page;
+      runs.push_back({span, begin << kPageShift, 0, (page - begin) << kPageShift});
+    }
+  }
+  for (const Run& run : runs) take(run, run.size_bytes);
+  return runs;
+}
+
 void SpanStore::take(const Run& run, std::size_t size_bytes) {
   Span& span = *run.span;
-  auto free = span.free.find(run.offset);
-  std::size_t rest = free->second - size_bytes;
-  span.free.erase(free);
-  if (rest != 0) span.free.emplace(run.offset + size_bytes, rest);
+  auto free = std::prev(span.free.upper_bound(run.offset));
+  std::size_t before = run.offset - free->first;
+  std::size_t after = free->first + free->second - (run.offset + size_bytes);
+  if (before == 0) {
+    span.free.erase(free);
+  } else {
+    free->second = before;
+  }
+  if (after != 0) span.free.emplace(run.offset + size_bytes, after);
   for (std::size_t page = run.offset >> kPageShift; page < (run.offset + size_bytes) >> kPageShift;
        ++page) {
     span.touched[page] = true;
@@ -70,6 +104,16 @@ void SpanStore::give_back(Span* span, char* base, std::size_t size_bytes) {
       span->free.erase(run);
     }
   }
+}
+
+void SpanStore::give_back_untouched(Span* span, char* base, std::size_t size_bytes) {
+  auto first = static_cast<std::size_t>(base - span->base) >> kPageShift;
+  for (std::size_t page = first; page < first + (size_bytes >> kPageShift); ++page) {
+    span->touched[page] = false;
+  }
+  span->touched_bytes -= size_bytes;
+  touched_bytes_ -= size_bytes;
+  give_back(span, base, size_bytes);
 }
 
 std::vector<std::unique_ptr<Span>> SpanStore::remove_empty() {

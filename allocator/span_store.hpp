@@ -38,6 +38,7 @@ class SpanStore {
     Span* span = nullptr;  // nullptr: none fits
     std::size_t offset = 0;
     std::size_t untouched_bytes = 0;  // pages of it that no one has had yet
+    std::size_t size_bytes = 0;       // of take_touched()
     char* base() const { return span->base + offset; }
   };
 
@@ -48,10 +49,18 @@ class SpanStore {
   // count too.
   Run find(Facade facade, int device, std::size_t size_bytes, bool any_facade) const;
 
+  // The run at exactly that place, if it is free.
+  Run find_at(Span* span, const char* base, std::size_t size_bytes) const;
+
+  // Takes every free run of touched pages of the span, for give_back_untouched().
+  std::vector<Run> take_touched(Span* span);
+
   // Takes a run that find() returned since the last change; its pages are touched from now on.
   void take(const Run& run, std::size_t size_bytes);
 
   void give_back(Span* span, char* base, std::size_t size_bytes);
+  // The same for pages that were discarded: nothing is in them any more.
+  void give_back_untouched(Span* span, char* base, std::size_t size_bytes);
 
   // Removes spans without runs in use.
   std::vector<std::unique_ptr<Span>> remove_empty();

@@ -38,7 +38,7 @@ struct ClassStatistics {
   Gauge requested_bytes;  // as asked for
   Gauge active_blocks;    // with callers, or freed and behind a fence
   Gauge active_bytes;
-  Gauge segments;  // held by pools, with blocks in them or not
+  Gauge segments;  // of 2 MiB, held by pools, with blocks in them or not
   Gauge reserved_bytes;
   std::uint64_t cache_hits = 0;  // served without a new segment
 
@@ -53,6 +53,10 @@ struct ClassStatistics {
 
 enum class SizeClass : std::uint8_t { kSmall, kLarge };
 inline constexpr std::size_t kSizeClasses = 2;
+// Blocks of 1 MiB and more are large.
+constexpr SizeClass size_class_of(std::size_t size_bytes) {
+  return size_bytes < (std::size_t{1} << 20) ? SizeClass::kSmall : SizeClass::kLarge;
+}
 
 // Why a device move copied bytes instead of sharing them.
 enum class CopyReason : std::uint8_t {
@@ -91,10 +95,25 @@ struct MaterializationStatistics {
   std::uint64_t steals = 0;  // the other side was gone: nothing to copy
 };
 
+// Pools of one facade, device and stream.
+struct StreamStatistics {
+  Facade facade = Facade::kHost;
+  int device = 0;
+  std::uintptr_t stream = 0;      // the handle; 0 for host and pinned
+  std::int64_t live_bytes = 0;    // allocated from these pools, less freed into them
+  std::int64_t peak_bytes = 0;    // exact where one thread uses the stream, else at most that
+  std::uint64_t allocations = 0;  // since the start
+  std::uint64_t allocated_bytes = 0;
+  std::uint64_t free_bytes = 0;  // in the pools' indexes
+  std::uint64_t largest_free_bytes = 0;
+};
+
 struct Statistics {
-  // [facade][device][class]
-  std::array<std::vector<std::array<ClassStatistics, kSizeClasses>>, kFacades> classes;
-  std::array<Gauge, kFacades> facade_bytes;  // live, as rounded
+  // [facade][device][class]; the last class is all of them together, whose peaks are its own.
+  std::array<std::vector<std::array<ClassStatistics, kSizeClasses + 1>>, kFacades> classes;
+  std::vector<StreamStatistics> streams;
+  // Live, as rounded. With more than one device the peak is the sum of theirs.
+  std::array<Gauge, kFacades> facade_bytes;
   std::array<std::uint64_t, kFacades> allocations{};
   std::array<std::uint64_t, kFacades> cache_hits{};
   Gauge live_bytes;     // all facades
@@ -102,6 +121,11 @@ struct Statistics {
   Gauge span_bytes;     // asked from the driver: virtual
   MoveStatistics moves;
   MaterializationStatistics materializations;
+  std::uint64_t thread_cached_bytes = 0;
+  std::uint64_t free_bytes = 0;          // in pools, ready for their streams
+  std::uint64_t largest_free_bytes = 0;  // in one piece
+  std::uint64_t metadata_bytes = 0;      // records and tables, in ordinary memory
+  std::uint64_t discarded_bytes = 0;
   std::uint64_t fences = 0;
   std::uint64_t recalls = 0;          // blocks taken back from the place they had moved to
   std::uint64_t pressure_rounds = 0;  // times everything cached was given back for one request

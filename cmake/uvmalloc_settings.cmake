@@ -42,6 +42,8 @@ file(MAKE_DIRECTORY "${UVMALLOC_FORWARDING_INCLUDE}/uvmalloc")
 foreach(room allocator hints preload pytorch runtime sim storage)
   file(CREATE_LINK "${CMAKE_CURRENT_SOURCE_DIR}/${room}" "${UVMALLOC_FORWARDING_INCLUDE}/uvmalloc/${room}" SYMBOLIC)
 endforeach()
+file(CREATE_LINK "${CMAKE_CURRENT_SOURCE_DIR}/allocator/uvmalloc.h" "${UVMALLOC_FORWARDING_INCLUDE}/uvmalloc/uvmalloc.h"
+     SYMBOLIC)
 target_include_directories(uvmalloc_flags INTERFACE "$<BUILD_INTERFACE:${UVMALLOC_FORWARDING_INCLUDE}>")
 
 # Objects of one room, used by both the static and the shared library.
@@ -55,4 +57,11 @@ function(uvmalloc_add_room name)
   endif()
   # What the shared library shows is decided by its version script alone.
   set_target_properties(uvmalloc_${name} PROPERTIES CXX_VISIBILITY_PRESET default VISIBILITY_INLINES_HIDDEN OFF)
+endfunction()
+
+# All rooms into one library. Rooms are no part of what is installed: the library brings their objects.
+function(uvmalloc_add_rooms library)
+  foreach(room runtime storage hints allocator)
+    target_link_libraries(${library} PUBLIC "$<BUILD_INTERFACE:uvmalloc_${room}>")
+  endforeach()
 endfunction()

@@ -1,6 +1,6 @@
-// A hint: advice or a prefetch for one range, decided by the placement planner and sent by the hint
-// sender. Deciding is pure and happens under the allocator's lock; sending calls the driver and
-// never does.
+// A hint: advice, a prefetch or a discard for one range, decided by the placement planner and sent
+// by the hint sender. Deciding is pure and happens under the allocator's lock; sending calls the
+// driver and never does.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,8 @@
 
 namespace uvm {
 
-enum class HintKind : unsigned char { kAdvise, kPrefetch };
+enum class HintKind : unsigned char { kAdvise, kPrefetch, kDiscard };
+inline constexpr std::size_t kHintKinds = 3;
 
 struct Hint {
   HintKind kind = HintKind::kAdvise;

@@ -31,15 +31,14 @@ class HintCounters {
     std::array<Counter, kSkipReasons> skipped{};
   };
 
-  Kind& of(HintKind kind) { return kind == HintKind::kAdvise ? advice_ : prefetch_; }
-  const Kind& of(HintKind kind) const { return kind == HintKind::kAdvise ? advice_ : prefetch_; }
+  Kind& of(HintKind kind) { return kinds_[static_cast<std::size_t>(kind)]; }
+  const Kind& of(HintKind kind) const { return kinds_[static_cast<std::size_t>(kind)]; }
   void skip(HintKind kind, SkipReason reason) {
     of(kind).skipped[static_cast<std::size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
   }
 
  private:
-  Kind advice_;
-  Kind prefetch_;
+  std::array<Kind, kHintKinds> kinds_;
 };
 
 }  // namespace uvm

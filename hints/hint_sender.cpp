@@ -87,4 +87,14 @@ void HintSender::send(const HintPlan& plan, int device, DeviceStream producer,
   }
 }
 
+bool HintSender::discard(int device, void* address, std::size_t size_bytes) {
+  const Hint hint{HintKind::kDiscard, {}, Place::nowhere(), address, size_bytes};
+  StreamHandle lane_stream = lane(device);
+  if (lane_stream == nullptr) {
+    return note(hint, {RuntimeError::kOther, 0, "no stream", "create_stream"});
+  }
+  return note(hint, runtime_.discard(device, address, size_bytes, lane_stream)) &&
+         runtime_.synchronize_stream(device, lane_stream).ok();
+}
+
 }  // namespace uvm

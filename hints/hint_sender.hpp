@@ -30,6 +30,10 @@ class HintSender {
   void send(const HintPlan& plan, int device, DeviceStream producer = {},
             DeviceStream consumer = {});
 
+  // Drops the contents of a range that nobody uses, and waits until they are gone. False: they may
+  // still be there.
+  bool discard(int device, void* address, std::size_t size_bytes);
+
  private:
   // The I/O lane of a device; nullptr where none can be made.
   StreamHandle lane(int device);

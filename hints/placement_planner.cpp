@@ -67,12 +67,16 @@ void PlacementPlanner::advise(HintPlan* plan, void* address, std::size_t size_by
 void PlacementPlanner::prefetch(HintPlan* plan, void* address, std::size_t size_bytes,
                                 Place destination) {
   if (silent(HintKind::kPrefetch, destination)) return;
-  if (address_of(address) % kPageBytes != 0 || size_bytes < kPageBytes) {
+  // Whole pages only: those at the ends that are shared stay where their other users have them.
+  std::uintptr_t begin = round_up(address_of(address), kPageBytes);
+  std::uintptr_t end = (address_of(address) + size_bytes) & ~(kPageBytes - 1);
+  if (begin >= end) {
     counters_.skip(HintKind::kPrefetch, SkipReason::kSharedPages);
     return;
   }
-  std::size_t missing =
-      round_up(size_bytes, kPageBytes) - ledger_.bytes_at(address, size_bytes, destination);
+  address = reinterpret_cast<void*>(begin);
+  size_bytes = end - begin;
+  std::size_t missing = size_bytes - ledger_.bytes_at(address, size_bytes, destination);
   if (missing == 0) {
     counters_.skip(HintKind::kPrefetch, SkipReason::kAlreadyThere);
     return;
@@ -81,7 +85,7 @@ void PlacementPlanner::prefetch(HintPlan* plan, void* address, std::size_t size_
     counters_.skip(HintKind::kPrefetch, SkipReason::kNoCredit);
     return;
   }
-  ledger_.set(address, round_up(size_bytes, kPageBytes), destination);
+  ledger_.set(address, size_bytes, destination);
   plan->push_back({HintKind::kPrefetch, {}, destination, address, size_bytes});
 }
 

@@ -7,9 +7,9 @@
 
 #include <fmt/format.h>
 
-namespace uvm {
+#include <uvmalloc/runtime/log_level.hpp>
 
-enum class LogLevel : unsigned char { kOff, kError, kWarning, kInfo, kDebug };
+namespace uvm {
 
 // Lines above this level are dropped. kWarning until set.
 void set_log_level(LogLevel level);

@@ -12,12 +12,12 @@ enum class PlaceKind : std::uint8_t { kNowhere, kHost, kDevice };
 
 struct Place {
   PlaceKind kind = PlaceKind::kNowhere;
-  std::int16_t index = 0;  // device ordinal; 0 for every other kind
+  std::int8_t index = 0;  // device ordinal; 0 for every other kind
 
   static constexpr Place nowhere() { return {}; }
   static constexpr Place host() { return {PlaceKind::kHost, 0}; }
   static constexpr Place device(int ordinal) {
-    return {PlaceKind::kDevice, static_cast<std::int16_t>(ordinal)};
+    return {PlaceKind::kDevice, static_cast<std::int8_t>(ordinal)};
   }
 
   constexpr bool is_host() const { return kind == PlaceKind::kHost; }

@@ -15,23 +15,27 @@ die() {
 # The site-packages folder of this checkout's environment that holds torch; scripts/setup wrote it down.
 torch_site_packages() { cat "$venv/site-packages"; }
 
-# configure PRESET. Only release holds the PyTorch plugin: torch is not built with sanitizers.
+# Where the jemalloc of this checkout lies; scripts/setup wrote it down.
+jemalloc_folder() { cat "$root/build/jemalloc"; }
+
+# configure PRESET [CMAKE_ARGUMENT...]. Only release holds the PyTorch plugin: torch is not built with sanitizers.
 configure() {
   local preset="$1" site torch=""
+  shift
   site="$(torch_site_packages)"
   [[ "$preset" == release ]] && torch="$site/torch"
   local log="$root/build/$preset.configure.log"
   if ! (cd "$root" && cmake --preset "$preset" -DUVMALLOC_TORCH_DIR="$torch" \
-          -DUVMALLOC_CUDA_INCLUDE_DIR="$site/nvidia/cu13/include" >"$log" 2>&1); then
+          -DUVMALLOC_CUDA_INCLUDE_DIR="$site/nvidia/cu13/include" \
+          -DUVMALLOC_JEMALLOC_DIR="$(jemalloc_folder)" "$@" >"$log" 2>&1); then
     cat "$log" >&2
     die "configuring the preset '$preset' failed"
   fi
 }
 
-# configure_and_build PRESET [TARGET...]
+# configure_and_build PRESET [CMAKE_ARGUMENT...]
 configure_and_build() {
   local preset="$1"
-  shift
-  configure "$preset"
-  cmake --build "$root/build/$preset" ${1+--target "$@"} || die "building the preset '$preset' failed"
+  configure "$@"
+  cmake --build "$root/build/$preset" || die "building the preset '$preset' failed"
 }

@@ -23,6 +23,7 @@ class Outcome:
     test: str
     state: str  # passed, failed or skipped
     message: str = ""
+    output: str = ""  # the end of what a failed test printed
 
 
 def read_suite(file: Path, suite: str) -> list[Outcome]:
@@ -43,22 +44,28 @@ def _outcome(case: ElementTree.Element, suite: str) -> Outcome:
         test = f"{suite}::{case.get('name')}"
     else:
         test = f"{case.get('file') or case.get('classname')}::{case.get('name')}"
+    printed = case.findtext("system-out") or ""
     for tag in ("failure", "error"):
         found = case.find(tag)
         if found is not None:
-            return Outcome(test, "failed", _first_line(found.get("message")))
+            output = _last_lines(printed + (found.text or ""))
+            return Outcome(test, "failed", _first_line(found.get("message")), output)
     skipped = case.find("skipped")
     if skipped is not None or case.get("status") in ("notrun", "disabled"):
         return Outcome(
             test, "skipped", _first_line(skipped.get("message") if skipped is not None else "")
         )
     if case.get("status") == "fail":
-        return Outcome(test, "failed")
+        return Outcome(test, "failed", output=_last_lines(printed))
     return Outcome(test, "passed")
 
 
 def _first_line(text: str | None) -> str:
     return (text or "").strip().partition("\n")[0]
+
+
+def _last_lines(text: str, count: int = 60) -> str:
+    return "\n".join(f"    {line}" for line in text.strip().splitlines()[-count:])
 
 
 class AllowedSkips:
@@ -100,6 +107,7 @@ def main() -> int:
     allowed = AllowedSkips(arguments.allowed_skips)
     passed = 0
     skipped = 0
+    failure_outputs: list[str] = []
     failures = [f"stage failed: {stage}" for stage in arguments.failed_stage]
     for suite in arguments.suites:
         outcomes = read_suite(arguments.folder / f"{suite}.xml", suite)
@@ -109,6 +117,8 @@ def main() -> int:
                 passed += 1
             elif outcome.state == "failed":
                 failures.append(f"failed: {outcome.test} {outcome.message}".rstrip())
+                if outcome.output:
+                    failure_outputs.append(f"{outcome.test} printed:\n{outcome.output}")
             elif allowed.allow(outcome.test):
                 skipped += 1
             else:
@@ -119,8 +129,8 @@ def main() -> int:
             failures.append(f"failed: {suite} ended with an error, though no test in it failed")
         suite_passed = sum(outcome.state == "passed" for outcome in outcomes)
         print(f"{suite}: {suite_passed} of {len(outcomes)} passed")
-    for failure in failures:
-        print(failure)
+    for text in failure_outputs + failures:
+        print(text)
     for pattern in allowed.unused():
         print(f"note: {arguments.allowed_skips} allows '{pattern}', which no skipped test matches")
     if skipped:

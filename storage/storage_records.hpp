@@ -5,7 +5,9 @@
 // block's own metadata, so pairing costs no allocation; a move adds another indirect record to the
 // same real one. The memory is released when the last indirect record goes.
 //
-// Records are guarded by the lock of the allocator that owns them.
+// The pair of a block that only one thread has is that thread's; what other records are attached to
+// it is guarded by the lock of the allocator that owns them. Both records are laid out for size:
+// there is a pair for every live block.
 #pragma once
 
 #include <cstddef>
@@ -19,21 +21,21 @@ namespace uvm {
 struct RealStorage;
 
 struct IndirectStorage {
-  RealStorage* real = nullptr;
-  std::size_t offset_bytes = 0;  // into the real storage
-  std::size_t size_bytes = 0;
-  Place location;                 // where this use wants the bytes
-  StreamHandle stream = nullptr;  // the stream that uses them, for a device location
+  std::size_t size_bytes = 0;  // as asked for
   IndirectStorage* next = nullptr;
-  bool held = true;  // somebody will release it; else it goes with the real record
+  RealStorage* real = nullptr;
+  std::size_t offset_bytes = 0;   // into the real storage
+  StreamHandle stream = nullptr;  // the stream that uses them, for a device location
+  Place location;                 // where this use wants the bytes
+  bool held = true;               // somebody will release it; else it goes with the real record
 };
 
 struct RealStorage {
-  void* address = nullptr;
-  std::size_t size_bytes = 0;
-  Place origin;                         // whose context frees it
-  std::uint32_t references = 0;         // indirect records
+  char* address = nullptr;
+  std::size_t size_bytes = 0;           // as rounded
   IndirectStorage* indirect = nullptr;  // newest first; the last one is the allocation's own
+  std::uint32_t references = 0;         // indirect records
+  Place origin;                         // whose context frees it
 
   bool alive() const { return references != 0; }
 

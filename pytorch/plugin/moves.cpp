@@ -158,9 +158,9 @@ std::optional<CopyReason> reason_to_copy(const at::Tensor& self, const MoveReque
   c10::StorageImpl& storage = storage_of(self);
   const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
   auto block = allocator().find(data.get());
-  if (!block || !block->whole_pages) {
+  if (!block || !block->movable) {
     bool small =
-        storage.nbytes() < configuration.host_threshold_bytes || (block && !block->whole_pages);
+        storage.nbytes() < configuration.host_threshold_bytes || (block && !block->movable);
     return small ? CopyReason::kSmallBlock : CopyReason::kForeign;
   }
   bool ours = cow::is_cow_data_ptr(data) || data.get() == data.get_context();

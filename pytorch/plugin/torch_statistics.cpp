@@ -1,5 +1,7 @@
 #include <uvmalloc/pytorch/plugin/torch_statistics.hpp>
 
+#include <array>
+
 namespace uvm::torch_plugin {
 namespace {
 
@@ -20,19 +22,17 @@ c10::CachingDeviceAllocator::DeviceStats device_stats(const Statistics& statisti
   c10::CachingDeviceAllocator::DeviceStats out;
   const auto& classes = statistics.classes[static_cast<std::size_t>(Facade::kDevice)].at(
       static_cast<std::size_t>(device));
-  for (std::size_t size_class = 0; size_class < kSizeClasses; ++size_class) {
-    const ClassStatistics& figures = classes[size_class];
-    const StatType own = size_class == 0 ? StatType::SMALL_POOL : StatType::LARGE_POOL;
-    for (StatType type : {StatType::AGGREGATE, own}) {
-      auto at = static_cast<std::size_t>(type);
-      add(&out.allocation[at], figures.allocations);
-      add(&out.segment[at], figures.segments);
-      add(&out.active[at], figures.active_blocks);
-      add(&out.allocated_bytes[at], figures.allocated_bytes);
-      add(&out.reserved_bytes[at], figures.reserved_bytes);
-      add(&out.active_bytes[at], figures.active_bytes);
-      add(&out.requested_bytes[at], figures.requested_bytes);
-    }
+  constexpr std::array kTypes = {StatType::SMALL_POOL, StatType::LARGE_POOL, StatType::AGGREGATE};
+  for (std::size_t of = 0; of < kTypes.size(); ++of) {
+    const ClassStatistics& figures = classes[of];
+    auto at = static_cast<std::size_t>(kTypes[of]);
+    add(&out.allocation[at], figures.allocations);
+    add(&out.segment[at], figures.segments);
+    add(&out.active[at], figures.active_blocks);
+    add(&out.allocated_bytes[at], figures.allocated_bytes);
+    add(&out.reserved_bytes[at], figures.reserved_bytes);
+    add(&out.active_bytes[at], figures.active_bytes);
+    add(&out.requested_bytes[at], figures.requested_bytes);
   }
   out.num_alloc_retries = static_cast<int64_t>(statistics.pressure_rounds);
   out.num_ooms = static_cast<int64_t>(statistics.out_of_memory);
@@ -42,12 +42,11 @@ c10::CachingDeviceAllocator::DeviceStats device_stats(const Statistics& statisti
 at::HostStats host_stats(const Statistics& statistics) {
   at::HostStats out;
   for (const auto& device : statistics.classes[static_cast<std::size_t>(Facade::kPinned)]) {
-    for (const ClassStatistics& figures : device) {
-      add(&out.active_requests, figures.active_blocks);
-      add(&out.active_bytes, figures.active_bytes);
-      add(&out.allocations, figures.segments);
-      add(&out.allocated_bytes, figures.reserved_bytes);
-    }
+    const ClassStatistics& figures = device[kSizeClasses];
+    add(&out.active_requests, figures.active_blocks);
+    add(&out.active_bytes, figures.active_bytes);
+    add(&out.allocations, figures.segments);
+    add(&out.allocated_bytes, figures.reserved_bytes);
   }
   out.num_host_alloc = out.allocations.allocated;
   out.num_host_free = out.allocations.freed;
@@ -64,7 +63,7 @@ std::vector<c10::CachingDeviceAllocator::SegmentInfo> segment_infos(
     info.address = reinterpret_cast<std::size_t>(segment.base);
     info.total_size = segment.size_bytes;
     info.stream = reinterpret_cast<decltype(info.stream)>(segment.stream);
-    info.is_large = segment.size_class == SizeClass::kLarge;
+    info.is_large = segment.pool_class >= PoolClass::kPacked;
     for (const SegmentDescription::Piece& piece : segment.blocks) {
       c10::CachingDeviceAllocator::BlockInfo block;
       block.size = piece.size_bytes;

@@ -1,4 +1,9 @@
 // What a caller gets: addresses, reuse, fences, moves, records.
+#include <atomic>
+#include <set>
+#include <thread>
+#include <vector>
+
 #include "support/allocator_fixture.hpp"
 
 namespace uvm {
@@ -8,22 +13,46 @@ using testing::AllocatorTest;
 using testing::kMiB;
 using testing::stream;
 
-TEST_F(AllocatorTest, SmallBlocksAreCutFromOneSegmentInMultiplesOf512) {
-  char* a = device(1);
-  char* b = device(513);
-  char* c = device(512);
-  EXPECT_EQ(address_of(a) % kPageBytes, 0u);
-  EXPECT_EQ(b, a + 512);
-  EXPECT_EQ(c, a + 512 + 1024);
+TEST_F(AllocatorTest, SmallBlocksShareAPageAndStartOnMultiplesOf512) {
+  std::set<char*> blocks;
+  for (std::size_t size_bytes : {1, 512, 513, 1024, 4096, 100}) {
+    char* block = device(size_bytes);
+    EXPECT_EQ(address_of(block) % 512, 0u);
+    EXPECT_EQ(allocator->find(block)->size_bytes, round_up(size_bytes, 512));
+    blocks.insert(block);
+  }
+  EXPECT_EQ(blocks.size(), 6u);
+  EXPECT_EQ(address_of(*blocks.begin()) / kPageBytes, address_of(*blocks.rbegin()) / kPageBytes);
 }
 
-TEST_F(AllocatorTest, LargeBlocksStartOnA2MiBBoundaryAndTakeWholePages) {
-  char* a = device(kMiB);
-  char* b = device(2 * kMiB + 1);
-  char* c = device(2 * kMiB);
+TEST_F(AllocatorTest, LargeHostBlocksStartOnA2MiBBoundaryAndTakeWholePages) {
+  char* a = host(kMiB);
+  char* b = host(2 * kMiB + 1);
+  char* c = host(2 * kMiB);
   EXPECT_EQ(address_of(a) % kPageBytes, 0u);
   EXPECT_EQ(b, a + 2 * kMiB);
   EXPECT_EQ(c, a + 6 * kMiB);
+  EXPECT_TRUE(allocator->find(b)->movable);
+}
+
+TEST_F(AllocatorTest, DeviceBlocksTakeWholePagesWhereThatCostsLittleAndShareThemElsewhere) {
+  char* whole = device(4 * kMiB);
+  char* nearly = device(4 * kMiB - 100 * 1024);
+  char* packed = device(3 * kMiB);
+  char* beside = device(3 * kMiB);
+  EXPECT_EQ(nearly, whole + 4 * kMiB);
+  EXPECT_TRUE(allocator->find(packed)->movable);
+  EXPECT_EQ(packed, whole + 8 * kMiB);
+  EXPECT_EQ(beside, packed + 3 * kMiB) << "the free end of the run grew by what was missing";
+  EXPECT_EQ(allocator->statistics().touched_bytes.current, 14 * kMiB);
+}
+
+TEST_F(AllocatorTest, WholePagesFreeInOnePoolServeTheStreamsOthers) {
+  char* whole = device(4 * kMiB);
+  allocator->free(whole);
+  EXPECT_EQ(device(3 * kMiB), whole);
+  EXPECT_EQ(allocator->statistics().touched_bytes.current, 4 * kMiB);
+  EXPECT_EQ(device(512 * 1024), whole + 4 * kMiB) << "less than a page is left";
 }
 
 TEST_F(AllocatorTest, AFreedBlockIsUsedAgainByTheSameStreamAtOnce) {
@@ -41,15 +70,57 @@ TEST_F(AllocatorTest, StreamsDoNotShareFreeBlocks) {
 }
 
 TEST_F(AllocatorTest, FreeNeighboursAreJoined) {
-  char* a = device(512);
-  char* b = device(512);
-  char* c = device(512);
-  char* guard = device(512);
+  start(without_thread_caches());
+  constexpr std::size_t kUnit = 8192;
+  char* a = device(kUnit);
+  char* b = device(kUnit);
+  char* c = device(kUnit);
+  char* guard = device(kUnit);
   allocator->free(a);
   allocator->free(c);
   allocator->free(b);
-  EXPECT_EQ(device(1536), a) << "the three together";
+  EXPECT_EQ(device(3 * kUnit), a) << "the three together";
   allocator->free(guard);
+}
+
+TEST_F(AllocatorTest, WhatThreadsKeepIsJoinedBeforeNewPagesAreTouched) {
+  std::vector<char*> blocks;
+  for (int i = 0; i < 8; ++i) blocks.push_back(device(256 * 1024));
+  for (int i : {2, 4, 3}) allocator->free(blocks[static_cast<std::size_t>(i)]);
+  EXPECT_EQ(device(768 * 1024), blocks[2]);
+  EXPECT_EQ(allocator->statistics().touched_bytes.current, kPageBytes);
+}
+
+TEST_F(AllocatorTest, WhatAnotherThreadKeepsIsFoundBeforeNewPagesAreTouched) {
+  char* block = device(4 * kMiB);
+  std::atomic<bool> freed = false;
+  std::atomic<bool> over = false;
+  std::thread other([&] {
+    char* mine = device(4 * kMiB);
+    allocator->free(mine);
+    allocator->free(block);
+    freed = true;
+    while (!over) std::this_thread::yield();
+  });
+  while (!freed) std::this_thread::yield();
+  EXPECT_EQ(device(8 * kMiB), block) << "both, joined";
+  over = true;
+  other.join();
+  EXPECT_EQ(allocator->statistics().touched_bytes.current, 8 * kMiB);
+}
+
+TEST_F(AllocatorTest, AThreadThatEndsLeavesItsBlocksAndItsFigures) {
+  char* kept = nullptr;
+  char* freed = nullptr;
+  std::thread([&] {
+    kept = device(8192);
+    freed = device(4 * kMiB);
+    allocator->free(freed);
+  }).join();
+  EXPECT_EQ(allocator->statistics().live_bytes.current, 8192u);
+  EXPECT_EQ(allocator->statistics().live_bytes.peak, 4 * kMiB + 8192u);
+  EXPECT_EQ(device(4 * kMiB), freed);
+  allocator->free(kept);
 }
 
 TEST_F(AllocatorTest, FreeLargeNeighboursAreJoined) {
@@ -61,18 +132,19 @@ TEST_F(AllocatorTest, FreeLargeNeighboursAreJoined) {
 }
 
 TEST_F(AllocatorTest, TheBestFitIsTheSmallestSufficientBlockAtTheLowestAddress) {
-  char* big = device(8 * 512);
-  char* separator1 = device(512);
-  char* fit1 = device(2 * 512);
-  char* separator2 = device(512);
-  char* fit2 = device(2 * 512);
-  char* separator3 = device(512);
+  start(without_thread_caches());
+  char* big = device(8 * 8192);
+  char* separator1 = device(8192);
+  char* fit1 = device(2 * 8192);
+  char* separator2 = device(8192);
+  char* fit2 = device(2 * 8192);
+  char* separator3 = device(8192);
   allocator->free(big);
   allocator->free(fit2);
   allocator->free(fit1);
-  EXPECT_EQ(device(2 * 512), fit1);
-  EXPECT_EQ(device(2 * 512), fit2);
-  EXPECT_EQ(device(2 * 512), big);
+  EXPECT_EQ(device(2 * 8192), fit1);
+  EXPECT_EQ(device(2 * 8192), fit2);
+  EXPECT_EQ(device(2 * 8192), big);
   for (char* separator : {separator1, separator2, separator3}) allocator->free(separator);
 }
 
@@ -143,12 +215,12 @@ TEST_F(AllocatorTest, PinnedBlocksWaitLikeHostBlocks) {
 
 TEST_F(AllocatorTest, AStreamThatRefusesItsEventIsWaitedForWithItsDevice) {
   machine->busy = {stream(2)};
-  char* block = device(4096, stream(1));
+  char* block = device(65536, stream(1));
   allocator->record_use(block, 0, stream(2));
   machine->failures["record_event"] = 1;
   allocator->free(block);
   EXPECT_TRUE(machine->busy.empty()) << "the device was synchronised";
-  EXPECT_EQ(device(4096, stream(1)), block);
+  EXPECT_EQ(device(65536, stream(1)), block);
 }
 
 TEST_F(AllocatorTest, ABlockNobodyElseUsedNeedsNoDriverCallToBeUsedAgain) {
@@ -316,7 +388,7 @@ TEST_F(AllocatorTest, SmallBlocksMoveByLabelOnly) {
   machine->hints.clear();
   to_device(block, stream(1));
   EXPECT_TRUE(machine->hints.empty());
-  EXPECT_FALSE(allocator->find(block)->whole_pages);
+  EXPECT_FALSE(allocator->find(block)->movable);
 }
 
 TEST_F(AllocatorTest, MovesOfUnknownAddressesAreRefused) {

@@ -43,13 +43,15 @@ TEST(Configuration, ValuesAreReadAndTheirSourceIsKept) {
                                       {"UVMALLOC_BUDGET", "1.5GiB"},
                                       {"UVMALLOC_HOST_THRESHOLD", "64K"},
                                       {"UVMALLOC_LOG", "debug"},
-                                      {"UVMALLOC_MOVE", "copy"}});
+                                      {"UVMALLOC_MOVE", "copy"},
+                                      {"UVMALLOC_TRACE", "run.%p.trace"}});
   EXPECT_TRUE(parsed.errors.empty());
   EXPECT_EQ(parsed.configuration.policy, Policy::kDriver);
   EXPECT_EQ(parsed.configuration.budget_bytes, std::size_t{3} << 29);
   EXPECT_EQ(parsed.configuration.host_threshold_bytes, 65536u);
   EXPECT_EQ(parsed.configuration.log, LogLevel::kDebug);
   EXPECT_EQ(parsed.configuration.move, MoveMode::kCopy);
+  EXPECT_EQ(parsed.configuration.trace_file, "run.%p.trace");
   for (const EffectiveSetting& setting : parsed.effective) {
     if (setting.description.name == "UVMALLOC_BUDGET") {
       EXPECT_TRUE(setting.from_environment);
@@ -86,7 +88,8 @@ TEST(Configuration, AMalformedValueNamesVariableValueAndWhatIsAccepted) {
 }
 
 TEST(Configuration, AMisspeltNameIsAnError) {
-  ParsedConfiguration parsed = parse({{"UVMALLOC_BUGDET", "1G"}, {"UVMALLOC_CACHE", "x"}});
+  ParsedConfiguration parsed =
+      parse({{"UVMALLOC_BUGDET", "1G"}, {"UVMALLOC_CACHE", "x"}, {"UVMALLOC_JEMALLOC_DIR", "x"}});
   ASSERT_EQ(parsed.errors.size(), 1u);
   EXPECT_NE(parsed.errors[0].find("UVMALLOC_BUGDET"), std::string::npos);
 }

@@ -33,7 +33,8 @@ TEST_P(AllocatorConformance, BlocksOfAllSizesAreAlignedAndHoldTheirBytes) {
   for (std::size_t size_bytes = 1; size_bytes <= 16 * kMiB; size_bytes = size_bytes * 3 + 1) {
     char* block = allocate(size_bytes);
     ASSERT_NE(block, nullptr);
-    EXPECT_EQ(address_of(block) % (size_bytes <= kSmallBytes ? kSmallGranule : kPageBytes), 0u);
+    bool whole = BlockPools::class_of(facade(), size_bytes) == PoolClass::kWhole;
+    EXPECT_EQ(address_of(block) % (whole ? kPageBytes : kGranule), 0u);
     std::memset(block, static_cast<int>(blocks.size()), size_bytes);
     blocks.emplace_back(block, size_bytes);
   }

@@ -124,3 +124,44 @@ def test_a_torch_of_another_version_is_refused_with_one_line(tmp_path: Path) -> 
     assert "torch 3.4.5+cu140" in seen.stderr and "keeps its own allocators" in seen.stderr
     off = run(sys.executable, "-c", program, switch="0", preload=library)
     assert (off.returncode, off.stdout, off.stderr) == (0, "unharmed\n", "")
+
+
+def test_a_program_loads_the_library_when_no_static_thread_local_storage_is_left(
+    tmp_path: Path,
+) -> None:
+    """And keeps the C library's malloc: the jemalloc inside serves nobody but the allocator."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    assert compiler, "no C compiler on the path"
+    source = tmp_path / "hog.c"
+    source.write_text(
+        '__thread char uvmalloc_test_hog[256] __attribute__((tls_model("initial-exec")));\n'
+        "char *uvmalloc_test_bytes(void) { return uvmalloc_test_hog; }\n"
+    )
+    hogs = [tmp_path / f"hog{i}.so" for i in range(64)]
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", hogs[0], source], check=True)
+    for hog in hogs[1:]:
+        shutil.copyfile(hogs[0], hog)
+    program = tmp_path / "late_load"
+    subprocess.run([compiler, "-o", program, Path(__file__).parent / "late_load.c"], check=True)
+    library = find_libraries().require_uvmalloc()
+    seen = run(program, library, *hogs, switch=None, preload=None)
+    assert seen.stdout.splitlines() == [
+        "hogs: no room left",
+        "malloc before: libc.so.6",
+        "library: loaded",
+        "malloc after: libc.so.6",
+        "malloc of the library: libc.so.6",
+        "free of the library: libc.so.6",
+    ]
+    assert (seen.returncode, seen.stderr) == (0, "")
+
+
+def test_no_name_of_jemalloc_or_of_the_c_allocator_is_exported() -> None:
+    library = find_libraries().require_uvmalloc()
+    listing = subprocess.run(
+        ["nm", "-D", "--defined-only", library], check=True, capture_output=True, text=True
+    )
+    names = [line.split()[-1] for line in listing.stdout.splitlines()]
+    assert "uvmalloc_version" in names
+    c_allocator = {"malloc", "free", "calloc", "realloc", "aligned_alloc", "posix_memalign"}
+    assert [name for name in names if "je_" in name or name in c_allocator] == []

@@ -23,6 +23,13 @@ class AllocatorTest : public ::testing::Test {
     return configuration;
   }
 
+  // Every free goes to the pools at once.
+  static Configuration without_thread_caches() {
+    Configuration configuration = small_configuration();
+    configuration.thread_cache_bytes = 0;
+    return configuration;
+  }
+
   void start(const Configuration& configuration = small_configuration(), int devices = 1) {
     allocator.reset();
     machine = std::make_shared<FakeMachine>(devices);

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 from rich.console import Console
@@ -30,6 +33,9 @@ from uvmalloc.libraries import find_libraries
 from uvmalloc.report import Report, main_report, read_report, show_report
 from uvmalloc.sizes import EXAMPLES, format_size, parse_size
 
+if TYPE_CHECKING:
+    from uvmalloc.trace import Trace
+
 POLICIES = ("auto", "driver", "off")
 DRIVER_VERSIONS = ("12.2", "12.8", "13.0")
 LEAST_SIZE_BYTES = 2 << 20  # of a capacity or a budget: one page of unified memory
@@ -40,6 +46,8 @@ MOST_DEVICES = 16
 _PROGRAM = {"allow_interspersed_args": False}
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+trace_app = typer.Typer(no_args_is_help=True, help="Show and convert traces of the allocator.")
+app.add_typer(trace_app, name="trace")
 
 CommandArgument = Annotated[
     list[str], typer.Argument(metavar="COMMAND", help="The program and its arguments.")
@@ -52,6 +60,15 @@ BudgetOption = Annotated[
 ]
 ReportOption = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Also write the report there, as JSON.")
+]
+TraceArgument = Annotated[
+    Path, typer.Argument(metavar="FILE", help="Written where UVMALLOC_TRACE is set.")
+]
+OutOption = Annotated[
+    Path | None, typer.Option("-o", "--out", metavar="OUT", help="Written there, not to stdout.")
+]
+UnfinishedOption = Annotated[
+    bool, typer.Option("--unfinished", help="Accept the trace of a killed process.")
 ]
 NoReportOption = Annotated[bool, typer.Option("--no-report", help="Show no report at the end.")]
 
@@ -150,6 +167,38 @@ def doctor(
     raise typer.Exit(0 if diagnosis["usable"] else 1)
 
 
+@trace_app.command()
+def info(file: TraceArgument, unfinished: UnfinishedOption = False) -> None:
+    """Show what a trace holds: events, devices, peaks."""
+    trace, export = _read_trace(file, unfinished)
+    export.show_trace(trace, _console())
+
+
+@trace_app.command("csv")
+def trace_csv(
+    file: TraceArgument, out: OutOption = None, unfinished: UnfinishedOption = False
+) -> None:
+    """Write a trace as CSV, one line for each event."""
+    trace, export = _read_trace(file, unfinished)
+    with _output(out) as stream:
+        export.write_csv(trace, stream)
+
+
+@trace_app.command()
+def perfetto(
+    file: TraceArgument,
+    out: OutOption = None,
+    blocks: Annotated[
+        bool, typer.Option("--blocks", help="Also a slice for the life of each block.")
+    ] = False,
+    unfinished: UnfinishedOption = False,
+) -> None:
+    """Write a trace as JSON for the Perfetto UI: live bytes, failures, marks, hints."""
+    trace, export = _read_trace(file, unfinished)
+    with _output(out) as stream:
+        export.write_perfetto(trace, stream, blocks)
+
+
 @app.command()
 def report(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Written by --report.")],
@@ -218,6 +267,34 @@ def _reporting(file: Path | None, hidden: bool) -> Reporting:
                 "--report", str(file), "a file in a folder that exists and can be written"
             )
     return Reporting(file, shown=not hidden)
+
+
+# ---- traces -------------------------------------------------------------------------------------
+
+
+def _read_trace(file: Path, unfinished: bool) -> tuple[Trace, ModuleType]:
+    """The trace, and what shows it: both need numpy, which no other command imports."""
+    try:
+        from uvmalloc import trace, trace_export
+    except ImportError as error:
+        raise CommandError(f"traces need {error.name}: pip install {error.name}") from None
+    return trace.read_trace(file, unfinished), trace_export
+
+
+@contextmanager
+def _output(file: Path | None) -> Iterator[TextIO]:
+    if file is None:
+        try:
+            yield sys.stdout
+            sys.stdout.flush()
+        except BrokenPipeError:  # the reader has seen enough; the interpreter flushes at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return
+    try:
+        with file.open("w", encoding="utf-8", newline="") as stream:
+            yield stream
+    except OSError as error:
+        raise CommandError(f"cannot write {file}: {error.strerror}") from None
 
 
 # ---- running ------------------------------------------------------------------------------------

@@ -1,0 +1,37 @@
+#include <uvmalloc/allocator/aligned_allocation.hpp>
+
+#include <algorithm>
+#include <bit>
+#include <stdexcept>
+
+#include <fmt/format.h>
+
+#include <uvmalloc/storage/pages.hpp>
+
+namespace uvm {
+namespace {
+
+constexpr std::size_t kBlockAlignment = 512;  // of every block, as allocate() promises
+
+}  // namespace
+
+void* allocate_aligned(CachingManagedAllocator& allocator, Facade facade, int device,
+                       std::size_t size_bytes, std::size_t alignment_bytes, StreamHandle stream) {
+  if (alignment_bytes == 0) return allocator.allocate(facade, device, size_bytes, stream);
+  if (!std::has_single_bit(alignment_bytes) || alignment_bytes > kPageBytes) {
+    throw std::invalid_argument(
+        fmt::format("an alignment of {} bytes cannot be had; accepted: powers of two up to 2 MiB",
+                    alignment_bytes));
+  }
+  if (alignment_bytes > kBlockAlignment) {
+    if (allocator.in_forked_child()) {
+      throw std::runtime_error(
+          fmt::format("an alignment of {} bytes cannot be had in a forked child", alignment_bytes));
+    }
+    // Blocks of whole pages start on a page.
+    if (size_bytes != 0) size_bytes = std::max(size_bytes, kPageBytes);
+  }
+  return allocator.allocate(facade, device, size_bytes, stream);
+}
+
+}  // namespace uvm

@@ -1,0 +1,17 @@
+// Requests that name an alignment, as those of std::pmr, cuda::mr and C do, on an allocator whose
+// blocks have a fixed one per size. Owns nothing; thread-safe as the allocator is.
+#pragma once
+
+#include <cstddef>
+
+#include <uvmalloc/allocator/caching_managed_allocator.hpp>
+
+namespace uvm {
+
+// CachingManagedAllocator::allocate() with `alignment_bytes`: 0 for the allocator's own, else a
+// power of two up to 2 MiB; std::invalid_argument for anything else. Above 512 a small block takes
+// a 2 MiB page of its own, and std::runtime_error in a forked child, where malloc serves.
+void* allocate_aligned(CachingManagedAllocator& allocator, Facade facade, int device,
+                       std::size_t size_bytes, std::size_t alignment_bytes, StreamHandle stream);
+
+}  // namespace uvm

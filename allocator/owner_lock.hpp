@@ -1,0 +1,48 @@
+// A lock for what one thread uses all the time and others hardly ever: its owner takes it without
+// an atomic read-modify-write or a fence, others pay for both sides with the membarrier system call
+// (asymmetric Dekker, membarrier(2)). Where the system has no membarrier, and under
+// ThreadSanitizer, which cannot see through it, the owner's side is a plain spin lock.
+//
+// The owner must not block while it holds the lock. Others exclude each other outside.
+#pragma once
+
+#include <atomic>
+#include <span>
+
+namespace uvm {
+
+class OwnerLock {
+ public:
+  // By the owner only. Waits while another has it, which is short.
+  void enter() {
+    if (asymmetric_) [[likely]] {
+      busy_.store(true, std::memory_order_relaxed);
+      // Orders the store before the load in the instruction stream; the other side's membarrier
+      // does it in the processor.
+      std::atomic_signal_fence(std::memory_order_seq_cst);
+      if (!taken_.load(std::memory_order_acquire)) [[likely]]
+        return;
+      enter_slowly();
+    } else {
+      spin();
+    }
+  }
+  void leave() { busy_.store(false, std::memory_order_release); }
+
+  // By anybody but the owner: all of them, with one barrier.
+  static void take(std::span<OwnerLock* const> locks);
+  static void give_back(std::span<OwnerLock* const> locks);
+
+  // Chooses the kind, once per process, before the first lock is used.
+  static void prepare();
+
+ private:
+  void enter_slowly();
+  void spin();
+
+  static bool asymmetric_;
+  std::atomic<bool> busy_{false};   // the owner is inside, or, where symmetric, anybody
+  std::atomic<bool> taken_{false};  // another has it or is about to
+};
+
+}  // namespace uvm

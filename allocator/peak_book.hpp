@@ -1,0 +1,44 @@
+// Peaks of sums over threads, and of the process: the other half of Tally. Guarded by the lock of
+// the thread caches, held with all caches frozen.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include <uvmalloc/allocator/tally.hpp>
+
+namespace uvm {
+
+class PeakBook {
+ public:
+  explicit PeakBook(std::size_t places) : places_(places) {}
+
+  // Notes the present sum of `tallies`, those of one place, and of `ended`, as peaks where it is
+  // one. What lies below a peak is shared out as room to grow: half to `asking`, if it is among
+  // them, the rest evenly.
+  void add_up(std::size_t place, std::span<Tally* const> tallies, const Tally& ended,
+              const Tally* asking);
+
+  // Starts peaks again from the present sum, and totals from zero. Room shared out before is too
+  // much then: add_up() follows.
+  void reset_peaks(std::size_t place) { places_[place].peaks = {}; }
+  void reset_totals(std::size_t place, const Tally& sum);
+
+  const Amounts& peak(std::size_t place, std::size_t of) const { return places_[place].peaks[of]; }
+  // Allocated and freed since the start or the last reset.
+  Amounts increased(std::size_t place, std::size_t of, const Tally& sum) const;
+  Amounts decreased(std::size_t place, std::size_t of, const Tally& sum) const;
+
+ private:
+  static constexpr std::size_t kSums = Tally::kAll + 1;
+  struct Place {
+    std::array<Amounts, kSums> peaks;
+    std::array<Amounts, kSums> increased_before;
+    std::array<Amounts, kSums> decreased_before;
+  };
+  std::vector<Place> places_;
+};
+
+}  // namespace uvm

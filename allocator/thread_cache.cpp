@@ -1,0 +1,86 @@
+#include <uvmalloc/allocator/thread_cache.hpp>
+
+namespace uvm {
+
+ThreadCache::Bin* ThreadCache::Stream::find_or_claim(std::size_t size_bytes) {
+  Bin* vacant = nullptr;
+  for (Bin& bin : runs[set_of(size_bytes)]) {
+    if (bin.size_bytes == size_bytes) return &bin;
+    if (bin.count == 0) vacant = &bin;
+  }
+  if (vacant != nullptr) vacant->size_bytes = size_bytes;
+  return vacant;
+}
+
+void ThreadCache::open(const StreamKey& key, PoolIndex first, std::size_t place) {
+  std::size_t index = first / kPoolsPerStream;
+  if (index >= streams_.size()) streams_.resize(index + 1);
+  if (streams_[index] == nullptr) {
+    streams_[index] = std::make_unique<Stream>();
+    streams_[index]->key = key;
+    streams_[index]->first_pool = first;
+    streams_[index]->tally = &tallies_[place];
+  }
+  recent_[slot_of(key.facade, key.device, key.stream)] = streams_[index].get();
+}
+
+void ThreadCache::put_spare(Block* block) {
+  Stream* of = streams_[block->pool / kPoolsPerStream].get();
+  of->cached_bytes += block->size_bytes();
+  block->set(BlockState::kCached);
+  push(&of->small[block->size_bytes() / kGranule - 1], block);
+}
+
+void ThreadCache::empty(Bin* bin, std::uint32_t keep, Stream* stream, std::vector<Block*>* out) {
+  while (bin->count > keep) {
+    Block* block = pop(bin);
+    block->use.next = nullptr;
+    block->set(BlockState::kReleasing);
+    stream->cached_bytes -= block->size_bytes();
+    out->push_back(block);
+  }
+}
+
+void ThreadCache::flush(PoolIndex first, std::vector<Block*>* out) {
+  if (!is_open(first)) return;
+  Stream* of = streams_[first / kPoolsPerStream].get();
+  if (of->cached_bytes == 0) return;
+  of->each_bin([&](Bin& bin) { empty(&bin, 0, of, out); });
+}
+
+void ThreadCache::flush_all(std::vector<Block*>* out) {
+  for (const auto& of : streams_) {
+    if (of != nullptr) flush(of->first_pool, out);
+  }
+}
+
+void ThreadCache::flush_half(const Block& like, std::vector<Block*>* out) {
+  Stream* of = streams_[like.pool / kPoolsPerStream].get();
+  empty(&of->small[like.size_bytes() / kGranule - 1], kBinBlocks / 2, of, out);
+}
+
+bool ThreadCache::count_allocated(const Block& block, bool from_cache) {
+  return allocated(streams_[block.pool / kPoolsPerStream].get(), block, from_cache);
+}
+
+void ThreadCache::count_freed(const Block& block) {
+  freed(streams_[block.pool / kPoolsPerStream].get(), block);
+}
+
+std::size_t ThreadCache::bytes() const {
+  std::size_t bytes = sizeof(*this);
+  for (const auto& of : streams_) {
+    if (of != nullptr) bytes += sizeof(*of);
+  }
+  return bytes;
+}
+
+std::size_t ThreadCache::cached_bytes() const {
+  std::size_t bytes = 0;
+  for (const auto& of : streams_) {
+    if (of != nullptr) bytes += of->cached_bytes;
+  }
+  return bytes;
+}
+
+}  // namespace uvm

@@ -1,0 +1,218 @@
+// Blocks that one thread has freed and will likely ask for again: by stream and exact rounded size,
+// last in, first out. A hit takes no lock that another thread takes in normal operation
+// (OwnerLock), calls nothing and touches two lines of the block's record. What a free must look at
+// closely never gets in (Block::plain); what leaves goes to the pools.
+//
+// A cache belongs to its thread; others may flush it and read its tallies while they hold its lock.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include <uvmalloc/allocator/block_pools.hpp>
+#include <uvmalloc/allocator/owner_lock.hpp>
+#include <uvmalloc/allocator/tally.hpp>
+
+namespace uvm {
+
+// What one thread has allocated from one stream's pools and freed into them.
+struct StreamTally {
+  std::int64_t live_bytes = 0;  // below zero where others' blocks are freed here
+  std::int64_t peak_bytes = 0;
+  std::uint64_t blocks = 0;  // allocated since the start
+  std::uint64_t bytes = 0;
+};
+
+class ThreadCache {
+ public:
+  // `most_bytes`: what it may hold for one stream.
+  ThreadCache(std::size_t places, std::size_t most_bytes)
+      : most_bytes_(most_bytes), tallies_(places) {}
+  ThreadCache(const ThreadCache&) = delete;
+  ThreadCache& operator=(const ThreadCache&) = delete;
+
+  OwnerLock lock;
+
+  // What the hot paths tell their caller, beside the block.
+  enum class Outcome : std::uint8_t {
+    kMiss,  // nothing was done
+    kDone,
+    kDoneAtLimit,  // and a peak may have been passed: PeakBook::add_up
+  };
+
+  // ---- by the owner, inside the lock
+
+  // A block of that size for a request, or a miss.
+  Block* allocate(Facade facade, int device, StreamHandle stream, std::size_t size_bytes,
+                  Outcome* outcome);
+  // A block that its caller gives back: live and plain. Returns whose it is; nullptr: there is no
+  // room.
+  const StreamKey* put(Block* block);
+
+  // From now on blocks of these pools may be put in. `first` is the index of the stream's first
+  // pool, `place` that of its facade and device among the tallies.
+  void open(const StreamKey& key, PoolIndex first, std::size_t place);
+  bool is_open(PoolIndex first) const {
+    std::size_t stream = first / kPoolsPerStream;
+    return stream < streams_.size() && streams_[stream] != nullptr;
+  }
+  // A block just taken from the arena, as spare.
+  void put_spare(Block* block);
+
+  Tally& tally(std::size_t place) { return tallies_[place]; }
+
+  // Counts what did not come from, or go into, the cache. The stream must be open; false: a peak
+  // may have been passed.
+  bool count_allocated(const Block& block, bool from_cache);
+  void count_freed(const Block& block);
+
+  // ---- by whoever holds the lock
+
+  // Takes out the blocks of one stream's pools (by its first), or of one size class of it, or all.
+  void flush(PoolIndex first, std::vector<Block*>* out);
+  void flush_all(std::vector<Block*>* out);
+  // Half of the small objects of a block's size, when its bin is full.
+  void flush_half(const Block& like, std::vector<Block*>* out);
+
+  // Sets how much more the thread may allocate before the peak of all live bytes may be passed.
+  void allow(std::int64_t room_bytes) { most_live_bytes_ = live_bytes_ + room_bytes; }
+
+  const StreamTally* stream_tally(PoolIndex first) const {
+    return is_open(first) ? &streams_[first / kPoolsPerStream]->counts : nullptr;
+  }
+  std::size_t cached_bytes() const;
+  std::size_t bytes() const;
+  static constexpr std::uint32_t kBinBlocks = 64;
+
+ private:
+  struct Bin {
+    std::size_t size_bytes = 0;
+    IndirectStorage* first = nullptr;  // linked through the blocks' own records
+    std::uint32_t count = 0;
+  };
+  static constexpr std::size_t kSmallBins = kSmallBytes / kGranule;
+  static constexpr std::size_t kSets = 64;
+  static constexpr std::size_t kWays = 4;
+
+  struct Stream {
+    StreamKey key;
+    PoolIndex first_pool = 0;
+    Tally* tally = nullptr;
+    std::size_t cached_bytes = 0;
+    StreamTally counts;
+    std::array<Bin, kSmallBins> small;
+    std::array<std::array<Bin, kWays>, kSets> runs;
+
+    Bin* find(std::size_t size_bytes) {
+      for (Bin& bin : runs[set_of(size_bytes)]) {
+        if (bin.size_bytes == size_bytes) return &bin;
+      }
+      return nullptr;
+    }
+    // The bin for that size, of an empty one made its own where there is none; nullptr: all are
+    // taken.
+    Bin* find_or_claim(std::size_t size_bytes);
+    template <class Each>
+    void each_bin(Each each) {
+      for (Bin& bin : small) each(bin);
+      for (auto& set : runs) {
+        for (Bin& bin : set) each(bin);
+      }
+    }
+  };
+
+  static std::size_t set_of(std::size_t size_bytes) {
+    // Fibonacci hashing of the size in granules.
+    return ((size_bytes / kGranule) * 0x9E3779B97F4A7C15ull) >> (64 - 6);
+  }
+  static std::size_t slot_of(Facade facade, int device, StreamHandle stream) {
+    std::uintptr_t bits = address_of(stream);
+    return (bits ^ (bits >> 4) ^ (bits >> 9) ^ (static_cast<std::size_t>(device) << 2) ^
+            static_cast<std::size_t>(facade)) %
+           kSlots;
+  }
+  static void empty(Bin* bin, std::uint32_t keep, Stream* stream, std::vector<Block*>* out);
+  static Block* pop(Bin* bin) {
+    Block* block = Block::of_use(bin->first);
+    bin->first = block->use.next;
+    --bin->count;
+    return block;
+  }
+  static void push(Bin* bin, Block* block) {
+    block->use.next = bin->first;
+    bin->first = &block->use;
+    ++bin->count;
+  }
+
+  static constexpr std::size_t kSlots = 16;
+
+  bool allocated(Stream* of, const Block& block, bool from_cache) {
+    const std::size_t size_bytes = block.size_bytes();
+    const auto bytes = static_cast<std::int64_t>(size_bytes);
+    live_bytes_ += bytes;
+    of->counts.live_bytes += bytes;
+    of->counts.peak_bytes = std::max(of->counts.peak_bytes, of->counts.live_bytes);
+    of->counts.bytes += size_bytes;
+    ++of->counts.blocks;
+    bool within = of->tally->allocated(size_class_of(size_bytes), size_bytes,
+                                       block.requested_bytes(), from_cache);
+    return within && live_bytes_ <= most_live_bytes_;
+  }
+  void freed(Stream* of, const Block& block) {
+    const std::size_t size_bytes = block.size_bytes();
+    live_bytes_ -= static_cast<std::int64_t>(size_bytes);
+    of->counts.live_bytes -= static_cast<std::int64_t>(size_bytes);
+    of->tally->freed(size_class_of(size_bytes), size_bytes, block.requested_bytes());
+  }
+
+  const std::size_t most_bytes_;
+  std::array<Stream*, kSlots> recent_{};          // by slot_of(key)
+  std::vector<std::unique_ptr<Stream>> streams_;  // by first pool / kPoolsPerStream
+  std::vector<Tally> tallies_;                    // by facade and device
+  std::int64_t live_bytes_ = 0;                   // of all places
+  std::int64_t most_live_bytes_ = 0;
+};
+
+inline Block* ThreadCache::allocate(Facade facade, int device, StreamHandle stream,
+                                    std::size_t size_bytes, Outcome* outcome) {
+  Stream* of = recent_[slot_of(facade, device, stream)];
+  if (of == nullptr || of->key.stream != stream || of->key.facade != facade ||
+      of->key.device != device) [[unlikely]] {
+    return nullptr;
+  }
+  std::size_t small = (size_bytes - 1) / kGranule;  // of no bytes: the largest number there is
+  Bin* bin =
+      small < kSmallBins ? &of->small[small] : of->find(BlockPools::rounded(facade, size_bytes));
+  if (bin == nullptr || bin->count == 0) return nullptr;
+  Block* block = pop(bin);
+  of->cached_bytes -= block->size_bytes();
+  block->use.size_bytes = size_bytes;
+  block->use.next = nullptr;
+  block->real.references = 1;
+  block->set(BlockState::kLive);
+  *outcome = allocated(of, *block, true) ? Outcome::kDone : Outcome::kDoneAtLimit;
+  return block;
+}
+
+inline const StreamKey* ThreadCache::put(Block* block) {
+  std::size_t index = block->pool / kPoolsPerStream;
+  if (index >= streams_.size()) return nullptr;
+  Stream* of = streams_[index].get();
+  std::size_t size_bytes = block->size_bytes();
+  if (of == nullptr || of->cached_bytes + size_bytes > most_bytes_) return nullptr;
+  Bin* bin = block->kind == BlockKind::kSmall ? &of->small[size_bytes / kGranule - 1]
+                                              : of->find_or_claim(size_bytes);
+  if (bin == nullptr || bin->count == kBinBlocks) return nullptr;
+  freed(of, *block);
+  of->cached_bytes += size_bytes;
+  block->real.references = 0;
+  block->set(BlockState::kCached);
+  push(bin, block);
+  return &of->key;
+}
+
+}  // namespace uvm

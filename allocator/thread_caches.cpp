@@ -1,0 +1,203 @@
+#include <uvmalloc/allocator/thread_caches.hpp>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+namespace uvm {
+namespace {
+
+std::uint64_t next_serial() {
+  static std::atomic<std::uint64_t> last{0};
+  return ++last;
+}
+
+// The allocators there are, by serial: a thread that ends may outlive some of those it used. Never
+// destroyed, since threads may end after static objects do.
+struct Living {
+  std::mutex mutex;
+  std::map<std::uint64_t, ThreadCaches*> by_serial;
+};
+Living& living() {
+  static auto* const kLiving = new Living;
+  return *kLiving;
+}
+
+}  // namespace
+
+// What a thread leaves behind: its caches, by allocator.
+struct ThreadEnd {
+  std::vector<std::pair<std::uint64_t, ThreadCache*>> caches;
+  bool is_past = false;
+
+  ~ThreadEnd() {
+    is_past = true;
+    ThreadCaches::slot_ = {};
+    for (auto [serial, cache] : caches) {
+      std::lock_guard lock(living().mutex);
+      if (auto found = living().by_serial.find(serial); found != living().by_serial.end()) {
+        found->second->retire(cache);
+      }
+    }
+  }
+};
+
+namespace {
+// Whether the object below is gone, readable for ever.
+constinit thread_local bool thread_is_past = false;
+
+ThreadEnd& thread_end() {
+  struct Marked : ThreadEnd {
+    ~Marked() { thread_is_past = true; }
+  };
+  static thread_local Marked end;
+  return end;
+}
+}  // namespace
+
+constinit thread_local ThreadCaches::Slot ThreadCaches::slot_;
+
+ThreadCaches::ThreadCaches(std::size_t places, std::size_t most_bytes, Retired retired)
+    : serial_(next_serial()),
+      places_(places),
+      most_bytes_(most_bytes),
+      retired_(std::move(retired)),
+      ended_(places),
+      book_(places) {
+  OwnerLock::prepare();
+  std::lock_guard lock(living().mutex);
+  living().by_serial[serial_] = this;
+}
+
+ThreadCaches::~ThreadCaches() {
+  std::lock_guard lock(living().mutex);
+  living().by_serial.erase(serial_);
+}
+
+ThreadCache* ThreadCaches::mine_slowly() {
+  if (thread_is_past || abandoned_.load(std::memory_order_relaxed)) return nullptr;
+  auto& ended = thread_end();
+  auto known = std::find_if(ended.caches.begin(), ended.caches.end(),
+                            [&](const auto& entry) { return entry.first == serial_; });
+  if (known == ended.caches.end()) {
+    auto cache = std::make_unique<ThreadCache>(places_, most_bytes_);
+    ended.caches.emplace_back(serial_, cache.get());
+    known = ended.caches.end() - 1;
+    std::lock_guard lock(mutex_);
+    caches_.push_back(std::move(cache));
+  }
+  slot_ = {serial_, known->second};
+  return known->second;
+}
+
+void ThreadCaches::retire(ThreadCache* cache) {
+  std::vector<Block*> blocks;
+  std::unique_ptr<ThreadCache> gone;
+  {
+    std::lock_guard lock(mutex_);
+    if (abandoned_) return;
+    auto found = std::find_if(caches_.begin(), caches_.end(),
+                              [&](const auto& other) { return other.get() == cache; });
+    gone = std::move(*found);
+    caches_.erase(found);
+    gone->flush_all(&blocks);
+    for (std::size_t place = 0; place < places_; ++place) {
+      ended_[place].absorb(gone->tally(place));
+    }
+  }
+  {
+    // What the thread has counted may be above what those left had as their limit.
+    Frozen frozen(*this);
+    add_up();
+  }
+  retired_(std::move(blocks));
+}
+
+ThreadCaches::Frozen::Frozen(ThreadCaches& caches) : caches_(caches), lock_(caches.mutex_) {
+  const ThreadCache* own = slot_.serial == caches.serial_ ? slot_.cache : nullptr;
+  for (const auto& cache : caches_.caches_) {
+    if (cache.get() != own) taken_.push_back(&cache->lock);
+  }
+  OwnerLock::take(taken_);
+}
+
+ThreadCaches::Frozen::~Frozen() {
+  OwnerLock::give_back(taken_);
+}
+
+void ThreadCaches::flush(PoolIndex first, std::vector<Block*>* out) {
+  for (const auto& cache : caches_) cache->flush(first, out);
+}
+
+void ThreadCaches::flush_all(std::vector<Block*>* out) {
+  for (const auto& cache : caches_) cache->flush_all(out);
+}
+
+std::vector<Tally*> ThreadCaches::tallies(std::size_t place) {
+  std::vector<Tally*> out;
+  for (const auto& cache : caches_) out.push_back(&cache->tally(place));
+  return out;
+}
+
+void ThreadCaches::add_up() {
+  ThreadCache* own = slot_.serial == serial_ ? slot_.cache : nullptr;
+  std::int64_t live_bytes = 0;
+  for (std::size_t place = 0; place < places_; ++place) {
+    book_.add_up(place, tallies(place), ended_[place],
+                 own == nullptr ? nullptr : &own->tally(place));
+    live_bytes += sum(place).live(Tally::kAll).bytes;
+  }
+  peak_live_bytes_ = std::max(peak_live_bytes_, live_bytes);
+  const std::int64_t room = peak_live_bytes_ - live_bytes;
+  const auto count = static_cast<std::int64_t>(caches_.size());
+  for (const auto& cache : caches_) {
+    bool asks = cache.get() == own;
+    cache->allow(count == 1 ? room : room / (2 * count) + (asks ? room / 2 : 0));
+  }
+}
+
+Tally ThreadCaches::sum(std::size_t place) const {
+  Tally sum = ended_[place];
+  for (const auto& cache : caches_) sum.absorb(cache->tally(place));
+  return sum;
+}
+
+std::size_t ThreadCaches::cached_bytes() const {
+  std::size_t bytes = 0;
+  for (const auto& cache : caches_) bytes += cache->cached_bytes();
+  return bytes;
+}
+
+StreamTally ThreadCaches::sum_of_stream(PoolIndex first) const {
+  StreamTally sum;
+  for (const auto& cache : caches_) {
+    if (const StreamTally* one = cache->stream_tally(first)) {
+      sum.live_bytes += one->live_bytes;
+      sum.peak_bytes += one->peak_bytes;
+      sum.blocks += one->blocks;
+      sum.bytes += one->bytes;
+    }
+  }
+  return sum;
+}
+
+std::size_t ThreadCaches::bytes() const {
+  std::size_t bytes = 0;
+  for (const auto& cache : caches_) bytes += cache->bytes();
+  return bytes;
+}
+
+void ThreadCaches::count_elsewhere(const std::function<void(Tally&)>& count, std::size_t place) {
+  Frozen frozen(*this);
+  count(ended_[place]);
+  add_up();
+}
+
+void ThreadCaches::abandon() {
+  abandoned_ = true;
+  slot_ = {};
+  // Other threads may have held locks at the fork: this thread's end must take none.
+  if (!thread_is_past) thread_end().caches.clear();
+}
+
+}  // namespace uvm

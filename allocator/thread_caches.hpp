@@ -1,0 +1,93 @@
+// The caches of an allocator's threads: made when a thread first needs one, retired when it ends. A
+// thread finds its own by thread-local storage, without a lock. Who wants all of them holds them
+// frozen: no thread is inside its cache meanwhile, each waits on its next allocation or free.
+//
+// Rank of locks: the list's mutex, then the caches' own locks, then the allocator's lock.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include <uvmalloc/allocator/peak_book.hpp>
+#include <uvmalloc/allocator/thread_cache.hpp>
+
+namespace uvm {
+
+class ThreadCaches {
+ public:
+  // `retired` gets what a cache held when its thread has ended, without locks.
+  using Retired = std::function<void(std::vector<Block*> blocks)>;
+  ThreadCaches(std::size_t places, std::size_t most_bytes, Retired retired);
+  // No thread may use the allocator any more.
+  ~ThreadCaches();
+  ThreadCaches(const ThreadCaches&) = delete;
+  ThreadCaches& operator=(const ThreadCaches&) = delete;
+
+  // This thread's; nullptr in a thread that is past its thread-local storage, and after fork in the
+  // child.
+  ThreadCache* mine() { return slot_.serial == serial_ ? slot_.cache : mine_slowly(); }
+
+  class Frozen {
+   public:
+    explicit Frozen(ThreadCaches& caches);
+    ~Frozen();
+    Frozen(const Frozen&) = delete;
+    Frozen& operator=(const Frozen&) = delete;
+
+   private:
+    ThreadCaches& caches_;
+    std::lock_guard<std::mutex> lock_;
+    std::vector<OwnerLock*> taken_;  // all but this thread's own, which is not inside
+  };
+
+  // With a Frozen alive. Blocks of the stream with that first pool, or all.
+  void flush(PoolIndex first, std::vector<Block*>* out);
+  void flush_all(std::vector<Block*>* out);
+  PeakBook& book() { return book_; }
+  // Adds up the present sums, notes new peaks and shares out the room below them.
+  void add_up();
+  Tally sum(std::size_t place) const;
+  std::int64_t peak_live_bytes() const { return peak_live_bytes_; }
+  // What the stream with that first pool has had; peaks are sums of the threads' own.
+  StreamTally sum_of_stream(PoolIndex first) const;
+  std::size_t cached_bytes() const;
+  // Of the caches' own tables.
+  std::size_t bytes() const;
+
+  // Counts for a thread without a cache. Takes the locks itself.
+  void count_elsewhere(const std::function<void(Tally&)>& count, std::size_t place);
+
+  // For the child of a fork: this thread's cache is out of use, and nobody gets one any more.
+  void abandon();
+
+ private:
+  friend struct ThreadEnd;
+  struct Slot {
+    std::uint64_t serial = 0;  // of the allocator whose cache it is
+    ThreadCache* cache = nullptr;
+  };
+
+  ThreadCache* mine_slowly();
+  void retire(ThreadCache* cache);
+  std::vector<Tally*> tallies(std::size_t place);
+
+  static constinit thread_local Slot slot_;
+
+  const std::uint64_t serial_;
+  const std::size_t places_;
+  const std::size_t most_bytes_;
+  const Retired retired_;
+  std::atomic<bool> abandoned_{false};
+
+  mutable std::mutex mutex_;  // guards what follows; taken before the caches' locks
+  std::vector<std::unique_ptr<ThreadCache>> caches_;
+  std::vector<Tally> ended_;  // what threads without a cache have counted, by place
+  PeakBook book_;
+  std::int64_t peak_live_bytes_ = 0;  // of all places together
+};
+
+}  // namespace uvm

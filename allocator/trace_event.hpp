@@ -1,0 +1,105 @@
+// One event of the allocator, as it lies in memory and in a trace file: 48 bytes, little or big
+// endian as the machine that wrote it. docs/trace.md states what each field means for each kind;
+// the makers below fill them accordingly. Plain values, no lock.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include <uvmalloc/runtime/device_runtime.hpp>
+#include <uvmalloc/runtime/place.hpp>
+#include <uvmalloc/storage/facade.hpp>
+
+namespace uvm {
+
+enum class TraceKind : std::uint8_t {
+  kAllocate = 1,
+  kFree,
+  kMove,
+  kAdvise,
+  kPrefetch,
+  kDiscard,
+  kUse,      // a stream works on a block
+  kStream,   // a stream is seen for the first time, or is gone
+  kFailure,  // a request that could not be met, or a failing driver call
+  kMark,     // text of the user
+};
+inline constexpr std::uint8_t kLastTraceKind = static_cast<std::uint8_t>(TraceKind::kMark);
+// "allocate", "free", ...
+std::string_view to_string(TraceKind kind);
+
+// Of the recorder's clock; 0: the recorder is off.
+using TraceTime = std::uint64_t;
+
+inline constexpr std::uint8_t kNoFacade = 0xff;
+inline constexpr std::int16_t kHostPlace = -1;
+inline constexpr std::int16_t kNoPlace = -2;
+
+// In TraceEvent::flags.
+inline constexpr std::uint8_t kTraceAlreadyLive = 1;  // allocate: it was live when tracing began
+inline constexpr std::uint8_t kTraceGone = 2;         // stream: seen for the last time
+
+struct TraceEvent {
+  TraceTime time = 0;
+  std::uint64_t address = 0;
+  std::uint64_t size_bytes = 0;  // as asked for
+  std::uint64_t extra = 0;       // the block's size as rounded, or the number of a text
+  std::uint64_t stream = 0;      // the vendor's handle
+  TraceKind kind = TraceKind::kMark;
+  std::uint8_t facade = kNoFacade;
+  std::uint8_t flags = 0;
+  std::uint8_t detail = 0;         // the Advice or the RuntimeError
+  std::int16_t device = kNoPlace;  // a device's ordinal; for moves the source
+  std::int16_t place = kNoPlace;   // where to
+
+  friend bool operator==(const TraceEvent&, const TraceEvent&) = default;
+};
+static_assert(sizeof(TraceEvent) == 48);
+
+inline std::int16_t trace_place(Place place) {
+  if (place.is_device()) return place.index;
+  return place.is_host() ? kHostPlace : kNoPlace;
+}
+
+inline std::uint64_t trace_word(const void* pointer) {
+  return reinterpret_cast<std::uintptr_t>(pointer);
+}
+
+// What a block is: for its allocation, its free and the list of blocks live at the start.
+struct TraceBlock {
+  Facade facade = Facade::kHost;
+  int device = 0;
+  const void* address = nullptr;
+  std::size_t requested_bytes = 0;
+  std::size_t block_bytes = 0;  // as rounded
+  StreamHandle stream = nullptr;
+};
+
+inline TraceEvent trace_event(TraceKind kind, TraceTime at, const TraceBlock& block) {
+  TraceEvent event;
+  event.time = at;
+  event.address = trace_word(block.address);
+  event.size_bytes = block.requested_bytes;
+  event.extra = block.block_bytes;
+  event.stream = trace_word(block.stream);
+  event.kind = kind;
+  event.facade = static_cast<std::uint8_t>(block.facade);
+  event.device = static_cast<std::int16_t>(block.device);
+  return event;
+}
+
+// What happens to a range of addresses on a device's stream.
+inline TraceEvent trace_event(TraceKind kind, TraceTime at, int device, const void* address,
+                              std::size_t size_bytes, StreamHandle stream) {
+  TraceEvent event;
+  event.time = at;
+  event.address = trace_word(address);
+  event.size_bytes = size_bytes;
+  event.stream = trace_word(stream);
+  event.kind = kind;
+  event.device = static_cast<std::int16_t>(device);
+  return event;
+}
+
+}  // namespace uvm

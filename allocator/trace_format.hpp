@@ -1,0 +1,71 @@
+// The frame of a trace file, version 1: a header, then chunks, the last of which says that the
+// trace is whole. docs/trace.md is the description for readers in other languages. Plain values,
+// written as they lie in memory.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include <uvmalloc/allocator/trace_event.hpp>
+
+namespace uvm {
+
+inline constexpr std::array<char, 8> kTraceMagic = {'U', 'V', 'M', 'T', 'R', 'A', 'C', 'E'};
+inline constexpr std::uint32_t kTraceVersion = 1;
+inline constexpr std::uint32_t kTraceByteOrder = 0x01020304;
+
+enum class TraceClockKind : std::uint32_t {
+  kNanoseconds = 0,  // CLOCK_MONOTONIC
+  kTicks = 1,        // the processor's time stamp counter
+};
+
+// Followed by the devices, then by the program's name.
+struct TraceFileHeader {
+  std::array<char, 8> magic = kTraceMagic;
+  std::uint32_t version = kTraceVersion;
+  std::uint32_t byte_order = kTraceByteOrder;
+  std::uint32_t header_bytes = 0;  // with the devices and the name: where the first chunk starts
+  std::uint32_t event_bytes = sizeof(TraceEvent);
+  std::uint64_t process = 0;
+  std::int64_t start_time_of_day_ns = 0;  // since 1970-01-01 UTC
+  std::uint64_t start_time = 0;           // by the clock of the events
+  std::uint64_t start_monotonic_ns = 0;   // the same moment by CLOCK_MONOTONIC
+  TraceClockKind clock = TraceClockKind::kNanoseconds;
+  std::uint32_t device_count = 0;
+  std::uint32_t program_bytes = 0;
+  std::uint32_t reserved = 0;
+};
+static_assert(sizeof(TraceFileHeader) == 72);
+
+struct TraceFileDevice {
+  std::uint64_t capacity_bytes = 0;
+  std::array<char, 56> name{};  // cut where longer, 0 after it
+};
+static_assert(sizeof(TraceFileDevice) == 64);
+
+inline constexpr std::size_t kMostTraceDevices = 1024;
+
+enum class TraceChunkKind : std::uint32_t {
+  kEvents = 0x544e5645,  // "EVNT": `count` events of one thread, in its order
+  kText = 0x54584554,    // "TEXT": text number `value`, `count` bytes, padded with 0 to 8
+  kEnd = 0x53444e45,     // "ENDS": nothing follows; `value` events could not be written
+};
+
+struct TraceChunkHeader {
+  TraceChunkKind kind = TraceChunkKind::kEvents;
+  std::uint32_t count = 0;
+  std::uint32_t thread = 0;         // small numbers from 1 in the order of their first event
+  std::uint32_t system_thread = 0;  // the system's number for it
+  std::uint64_t value = 0;
+  std::uint64_t time = 0;          // when the chunk was written, by the clock of the events
+  std::uint64_t monotonic_ns = 0;  // the same moment by CLOCK_MONOTONIC
+};
+static_assert(sizeof(TraceChunkHeader) == 40);
+
+// A chunk with its header is just below 64 KiB.
+inline constexpr std::size_t kTraceEventsPerChunk = 1364;
+static_assert(sizeof(TraceChunkHeader) + kTraceEventsPerChunk * sizeof(TraceEvent) <= 64u << 10);
+inline constexpr std::size_t kMostTraceTextBytes = 4096;
+
+}  // namespace uvm

@@ -1,0 +1,401 @@
+#include <uvmalloc/allocator/trace_recorder.hpp>
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <uvmalloc/runtime/log.hpp>
+
+namespace uvm {
+namespace {
+
+// The program's memory calls must not change what it reads from errno.
+class ErrnoGuard {
+ public:
+  ErrnoGuard() = default;
+  ~ErrnoGuard() { errno = saved_; }
+  ErrnoGuard(const ErrnoGuard&) = delete;
+  ErrnoGuard& operator=(const ErrnoGuard&) = delete;
+
+ private:
+  const int saved_ = errno;
+};
+
+std::string with_process_number(std::string file) {
+  const std::string number = std::to_string(getpid());
+  for (std::size_t at = file.find("%p"); at != std::string::npos; at = file.find("%p", at)) {
+    file.replace(at, 2, number);
+    at += number.size();
+  }
+  return file;
+}
+
+// Opens and locks `*file`, or a name with the process number where another process traces there.
+// -1 and errno where that fails.
+int open_trace(std::string* file) {
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    int descriptor = open(file->c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    if (descriptor < 0) return -1;
+    if (flock(descriptor, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) {
+      // Fails for what is no file, where nothing is to be removed either.
+      [[maybe_unused]] int ignored = ftruncate(descriptor, 0);
+      return descriptor;
+    }
+    close(descriptor);
+    *file += "." + std::to_string(getpid());
+  }
+  errno = EWOULDBLOCK;
+  return -1;
+}
+
+std::size_t round_up_to_8(std::size_t size_bytes) {
+  return (size_bytes + 7) / 8 * 8;
+}
+
+}  // namespace
+
+TraceRecorder::~TraceRecorder() {
+  stop();
+  if (key_made_) pthread_key_delete(thread_key_);
+}
+
+// ---- starting and stopping
+
+std::string TraceRecorder::start(const std::string& file, const std::vector<Device>& devices,
+                                 const LiveBlocks& live_blocks) {
+  if (in_child()) return fmt::format("trace {}: a forked child cannot be traced", file);
+  // Without the mutex: whoever lists the blocks may take locks under which others record.
+  std::vector<TraceEvent> live;
+  if (live_blocks) {
+    live_blocks([&](const TraceBlock& block) {
+      TraceEvent& event = live.emplace_back(trace_event(TraceKind::kAllocate, 0, block));
+      event.flags = kTraceAlreadyLive;
+    });
+  }
+  std::lock_guard lock(mutex_);
+  if (descriptor_ >= 0) return fmt::format("trace {}: already tracing to {}", file, file_);
+  if (!key_made_ && pthread_key_create(&thread_key_, thread_ended) != 0) {
+    return fmt::format("trace {}: the process has no thread-specific key left", file);
+  }
+  key_made_ = true;
+  file_ = with_process_number(file);
+  descriptor_ = open_trace(&file_);
+  if (descriptor_ < 0) {
+    return fmt::format("trace {}: cannot be opened: {}", file_, std::strerror(errno));
+  }
+  written_bytes_ = 0;
+  texts_ = dropped_ = 0;
+  last_text_.clear();
+  last_text_.reserve(kMostTraceTextBytes);
+  process_ = getpid();
+  if (!write_header(devices)) {
+    std::string reason =
+        fmt::format("trace {}: cannot be written: {}", file_, std::strerror(errno));
+    close(std::exchange(descriptor_, -1));
+    return reason;
+  }
+  write_live_blocks(&live);
+  generation_.store(++last_generation_, std::memory_order_release);
+  return "";
+}
+
+void TraceRecorder::stop() noexcept {
+  ErrnoGuard errno_guard;
+  if (in_child()) {
+    after_fork_in_child();
+    return;
+  }
+  std::lock_guard lock(mutex_);
+  if (descriptor_ < 0) return;
+  const std::uint32_t generation = generation_.exchange(0, std::memory_order_relaxed);
+  for (const auto& buffer : buffers_) {
+    if (buffer->generation.load(std::memory_order_relaxed) == generation) write_events(*buffer);
+  }
+  TraceChunkHeader end;
+  end.kind = TraceChunkKind::kEnd;
+  end.value = dropped_;
+  write_chunk(end, nullptr, 0);
+  close(std::exchange(descriptor_, -1));
+}
+
+void TraceRecorder::after_fork_in_child() noexcept {
+  // No lock: a thread of the parent may have held the mutex. The descriptor shares the parent's
+  // lock on the file, so it is closed.
+  generation_.store(0, std::memory_order_relaxed);
+  if (descriptor_ >= 0) close(std::exchange(descriptor_, -1));
+}
+
+bool TraceRecorder::in_child() const noexcept {
+  const pid_t started = process_.load(std::memory_order_relaxed);
+  return started != 0 && started != getpid();
+}
+
+std::string TraceRecorder::file() const {
+  std::lock_guard lock(mutex_);
+  return file_;
+}
+
+std::uint64_t TraceRecorder::dropped() const {
+  std::lock_guard lock(mutex_);
+  return dropped_;
+}
+
+// ---- events
+
+void TraceRecorder::moved(TraceTime at, const void* address, std::size_t size_bytes, Place source,
+                          Place destination, StreamHandle stream) noexcept {
+  if (at == 0) return;
+  TraceEvent event = trace_event(TraceKind::kMove, at, 0, address, size_bytes, stream);
+  event.device = trace_place(source);
+  event.place = trace_place(destination);
+  append(event);
+}
+
+void TraceRecorder::advised(TraceTime at, int device, const void* address, std::size_t size_bytes,
+                            Advice advice, Place place) noexcept {
+  if (at == 0) return;
+  TraceEvent event = trace_event(TraceKind::kAdvise, at, device, address, size_bytes, nullptr);
+  event.detail = static_cast<std::uint8_t>(advice);
+  event.place = trace_place(place);
+  append(event);
+}
+
+void TraceRecorder::prefetched(TraceTime at, int device, const void* address,
+                               std::size_t size_bytes, Place destination,
+                               StreamHandle stream) noexcept {
+  if (at == 0) return;
+  TraceEvent event = trace_event(TraceKind::kPrefetch, at, device, address, size_bytes, stream);
+  event.place = trace_place(destination);
+  append(event);
+}
+
+void TraceRecorder::discarded(TraceTime at, int device, const void* address, std::size_t size_bytes,
+                              StreamHandle stream) noexcept {
+  if (at == 0) return;
+  append(trace_event(TraceKind::kDiscard, at, device, address, size_bytes, stream));
+}
+
+void TraceRecorder::stream_seen(TraceTime at, int device, StreamHandle stream) noexcept {
+  if (at == 0) return;
+  append(trace_event(TraceKind::kStream, at, device, nullptr, 0, stream));
+}
+
+void TraceRecorder::stream_gone(TraceTime at, int device, StreamHandle stream) noexcept {
+  if (at == 0) return;
+  TraceEvent event = trace_event(TraceKind::kStream, at, device, nullptr, 0, stream);
+  event.flags = kTraceGone;
+  append(event);
+}
+
+void TraceRecorder::out_of_memory(TraceTime at, const TraceBlock& request,
+                                  const RuntimeStatus& status) noexcept {
+  if (at == 0) return;
+  TraceEvent event = trace_event(TraceKind::kFailure, at, request);
+  event.address = 0;
+  event.detail = static_cast<std::uint8_t>(RuntimeError::kOutOfMemory);
+  event.extra = failure_text(status);
+  append(event);
+}
+
+void TraceRecorder::call_failed(TraceTime at, int device, const void* address,
+                                std::size_t size_bytes, const RuntimeStatus& status) noexcept {
+  if (at == 0) return;
+  TraceEvent event = trace_event(TraceKind::kFailure, at, device, address, size_bytes, nullptr);
+  event.detail = static_cast<std::uint8_t>(status.error);
+  event.extra = failure_text(status);
+  append(event);
+}
+
+void TraceRecorder::mark(std::string_view text) noexcept {
+  TraceEvent event;
+  event.time = now();
+  if (event.time == 0 || in_child()) return;
+  ErrnoGuard errno_guard;
+  {
+    std::lock_guard lock(mutex_);
+    event.extra = write_text(text.substr(0, kMostTraceTextBytes));
+  }
+  append(event);
+}
+
+std::uint64_t TraceRecorder::failure_text(const RuntimeStatus& status) noexcept {
+  if (in_child()) return 0;
+  ErrnoGuard errno_guard;
+  char text[256];
+  // As RuntimeStatus::text(), which allocates.
+  auto end = fmt::format_to_n(text, sizeof(text), "{}: {} ({})", status.call, status.native_name,
+                              status.native_code);
+  std::lock_guard lock(mutex_);
+  return write_text({text, std::min(end.size, sizeof(text))});
+}
+
+// ---- buffers
+
+// The slow path of append(): this thread has no buffer yet, or one of a former trace, or a full
+// one. nullptr: the event is dropped.
+TraceRecorder::ThreadBuffer* TraceRecorder::make_room(std::uint32_t generation) noexcept {
+  ErrnoGuard errno_guard;
+  if (in_child()) {
+    after_fork_in_child();
+    return nullptr;
+  }
+  auto* buffer = static_cast<ThreadBuffer*>(pthread_getspecific(thread_key_));
+  std::lock_guard lock(mutex_);
+  if (generation_.load(std::memory_order_relaxed) != generation) return nullptr;
+  if (buffer == nullptr) buffer = add_buffer();
+  if (buffer == nullptr) {
+    ++dropped_;
+    return nullptr;
+  }
+  if (buffer->generation.load(std::memory_order_relaxed) == generation) write_events(*buffer);
+  buffer->used.store(0, std::memory_order_relaxed);
+  buffer->generation.store(generation, std::memory_order_relaxed);
+  return buffer;
+}
+
+// With the mutex.
+TraceRecorder::ThreadBuffer* TraceRecorder::add_buffer() noexcept {
+  try {
+    auto buffer = std::make_unique<ThreadBuffer>();
+    buffer->recorder = this;
+    buffer->thread = ++threads_;
+    buffer->system_thread = static_cast<std::uint32_t>(syscall(SYS_gettid));
+    if (pthread_setspecific(thread_key_, buffer.get()) != 0) return nullptr;
+    buffers_.push_back(std::move(buffer));
+    return buffers_.back().get();
+  } catch (const std::bad_alloc&) {
+    pthread_setspecific(thread_key_, nullptr);
+    return nullptr;
+  }
+}
+
+// A thread that records after this, while it ends, gets another buffer.
+void TraceRecorder::thread_ended(void* argument) noexcept {
+  auto* buffer = static_cast<ThreadBuffer*>(argument);
+  TraceRecorder* recorder = buffer->recorder;
+  if (recorder->in_child()) return;
+  std::lock_guard lock(recorder->mutex_);
+  const std::uint32_t generation = recorder->generation_.load(std::memory_order_relaxed);
+  if (generation != 0 && buffer->generation.load(std::memory_order_relaxed) == generation) {
+    recorder->write_events(*buffer);
+  }
+  std::erase_if(recorder->buffers_, [&](const auto& each) { return each.get() == buffer; });
+}
+
+// ---- the file, with the mutex
+
+void TraceRecorder::write_events(const ThreadBuffer& buffer) noexcept {
+  TraceChunkHeader header;
+  header.count = buffer.used.load(std::memory_order_acquire);
+  if (header.count == 0) return;
+  header.thread = buffer.thread;
+  header.system_thread = buffer.system_thread;
+  if (!write_chunk(header, buffer.events, header.count * sizeof(TraceEvent))) {
+    dropped_ += header.count;
+  }
+}
+
+void TraceRecorder::write_live_blocks(std::vector<TraceEvent>* events) noexcept {
+  for (std::size_t first = 0; first < events->size(); first += kTraceEventsPerChunk) {
+    TraceChunkHeader header;
+    header.count =
+        static_cast<std::uint32_t>(std::min(kTraceEventsPerChunk, events->size() - first));
+    for (std::size_t i = 0; i < header.count; ++i) (*events)[first + i].time = start_time_;
+    if (!write_chunk(header, events->data() + first, header.count * sizeof(TraceEvent))) {
+      dropped_ += header.count;
+    }
+  }
+}
+
+bool TraceRecorder::write_header(const std::vector<Device>& devices) {
+  const std::string_view program = program_invocation_short_name;
+  const std::size_t count = std::min(devices.size(), kMostTraceDevices);
+  TraceFileHeader header;
+  header.process = static_cast<std::uint64_t>(getpid());
+  header.clock = clock_.kind();
+  header.device_count = static_cast<std::uint32_t>(count);
+  header.program_bytes = static_cast<std::uint32_t>(program.size());
+  std::size_t total =
+      sizeof(header) + count * sizeof(TraceFileDevice) + round_up_to_8(program.size());
+  header.header_bytes = static_cast<std::uint32_t>(total);
+  header.start_time_of_day_ns = static_cast<std::int64_t>(TraceClock::nanoseconds(CLOCK_REALTIME));
+  header.start_time = start_time_ = clock_.read();
+  header.start_monotonic_ns = TraceClock::monotonic_ns();
+  std::string bytes(total, '\0');
+  char* to = bytes.data();
+  std::memcpy(to, &header, sizeof(header));
+  to += sizeof(header);
+  for (std::size_t i = 0; i < count; ++i, to += sizeof(TraceFileDevice)) {
+    TraceFileDevice device;
+    device.capacity_bytes = devices[i].capacity_bytes;
+    devices[i].name.copy(device.name.data(), device.name.size() - 1);
+    std::memcpy(to, &device, sizeof(device));
+  }
+  program.copy(to, program.size());
+  if (!write_all(bytes.data(), bytes.size())) return false;
+  written_bytes_ += static_cast<off_t>(bytes.size());
+  return true;
+}
+
+// Returns the number of the text, 0 where it could not be written.
+std::uint64_t TraceRecorder::write_text(std::string_view text) noexcept {
+  if (descriptor_ < 0) return 0;
+  // A failure that repeats has one text.
+  if (texts_ != 0 && text == last_text_) return texts_;
+  TraceChunkHeader header;
+  header.kind = TraceChunkKind::kText;
+  header.count = static_cast<std::uint32_t>(text.size());
+  header.value = texts_ + 1;
+  char padded[kMostTraceTextBytes] = {};
+  text.copy(padded, sizeof(padded));
+  if (!write_chunk(header, padded, round_up_to_8(text.size()))) return 0;
+  last_text_.assign(text);  // has room: no allocation
+  return ++texts_;
+}
+
+// False: the file is as it was before.
+bool TraceRecorder::write_chunk(const TraceChunkHeader& header, const void* content,
+                                std::size_t size_bytes) noexcept {
+  TraceChunkHeader stamped = header;
+  stamped.time = clock_.read();
+  stamped.monotonic_ns = TraceClock::monotonic_ns();
+  if (write_all(&stamped, sizeof(stamped)) && write_all(content, size_bytes)) {
+    written_bytes_ += static_cast<off_t>(sizeof(stamped) + size_bytes);
+    return true;
+  }
+  const int error = errno;
+  if (ftruncate(descriptor_, written_bytes_) == 0) lseek(descriptor_, written_bytes_, SEEK_SET);
+  try {
+    log_once(LogLevel::kWarning, "trace " + file_,
+             fmt::format("the trace {} cannot be written ({}): events are left out and counted",
+                         file_, std::strerror(error)));
+  } catch (const std::exception&) {  // no memory for the line
+  }
+  return false;
+}
+
+bool TraceRecorder::write_all(const void* content, std::size_t size_bytes) noexcept {
+  const char* from = static_cast<const char*>(content);
+  while (size_bytes != 0) {
+    ssize_t written = write(descriptor_, from, size_bytes);
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) {
+      if (written == 0) errno = ENOSPC;
+      return false;
+    }
+    from += written;
+    size_bytes -= static_cast<std::size_t>(written);
+  }
+  return true;
+}
+
+}  // namespace uvm

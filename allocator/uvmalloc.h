@@ -1,0 +1,244 @@
+/* uvmalloc for C, and for everything that calls C: one caching allocator for host, pinned and
+ * device memory over unified memory. In libuvmalloc.so and libuvmalloc.a alike. C11 or C++.
+ *
+ * Allocators. A handle stands for one allocator with its own cache, budget and statistics.
+ * uvmalloc_create() makes one; uvmalloc_process_allocator() gives the one that serves this process
+ * when libuvmalloc.so is preloaded. In C++ a handle is a uvm::CachingManagedAllocator by address.
+ *
+ * Status. Functions that return uvmalloc_status do nothing unless they return UVMALLOC_OK, save
+ * that results given by address are set to nothing (NULL). uvmalloc_last_error() says more.
+ * Running out of memory is a status, never an abort. No function throws.
+ *
+ * Threads. Every function may be called from any thread at any time, with or without a current
+ * device context, save that uvmalloc_destroy() must be the last call on its handle.
+ *
+ * Streams. A stream is the vendor's own handle (cudaStream_t, CUstream, hipStream_t); NULL is the
+ * device's default stream. A stream named in a call must live until the memory that it is named
+ * for is freed.
+ *
+ * Structures start with struct_bytes, which the caller sets to sizeof the structure. New members
+ * are added at the end only, so that a program built against an older header keeps working, and
+ * one built against a newer header finds in struct_bytes how much the library has filled in.
+ *
+ * Names and values in this header keep their meaning within a minor version: that of the library's
+ * file name, libuvmalloc.so.MAJOR.MINOR. */
+#ifndef UVMALLOC_UVMALLOC_H
+#define UVMALLOC_UVMALLOC_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* The version of this header. The build takes its version from here. */
+#define UVMALLOC_VERSION_MAJOR 0
+#define UVMALLOC_VERSION_MINOR 1
+#define UVMALLOC_VERSION_PATCH 0
+#define UVMALLOC_VERSION_TEXT_(major, minor, patch) #major "." #minor "." #patch
+#define UVMALLOC_VERSION_TEXT(major, minor, patch) UVMALLOC_VERSION_TEXT_(major, minor, patch)
+#define UVMALLOC_VERSION                                                \
+  UVMALLOC_VERSION_TEXT(UVMALLOC_VERSION_MAJOR, UVMALLOC_VERSION_MINOR, \
+                        UVMALLOC_VERSION_PATCH) /* "0.1.0" */
+/* 1.2.3 is 10203. */
+#define UVMALLOC_VERSION_NUMBER \
+  (UVMALLOC_VERSION_MAJOR * 10000 + UVMALLOC_VERSION_MINOR * 100 + UVMALLOC_VERSION_PATCH)
+
+#define UVMALLOC_API __attribute__((visibility("default")))
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct uvmalloc_allocator uvmalloc_allocator;
+typedef void* uvmalloc_stream;
+
+typedef enum uvmalloc_status {
+  UVMALLOC_OK = 0,
+  UVMALLOC_ERROR_INVALID_ARGUMENT = 1, /* a null pointer, an alignment, a structure's size */
+  UVMALLOC_ERROR_OUT_OF_MEMORY = 2,    /* by the budget or by the driver, after giving back what was
+                                          cached; nothing already allocated is affected */
+  UVMALLOC_ERROR_NO_DEVICE = 3,        /* no device of that number, or none at all */
+  UVMALLOC_ERROR_NOT_USABLE = 4,       /* unified memory cannot be used here (a device without it, a
+                                          forked child) */
+  UVMALLOC_ERROR_NOT_OURS = 5,         /* the address is in no block of this allocator */
+  UVMALLOC_ERROR_DOUBLE_FREE = 6,      /* the block is free already */
+  UVMALLOC_ERROR_INTERIOR = 7,         /* inside a block, where its start is needed */
+  UVMALLOC_ERROR_INTERNAL = 8
+} uvmalloc_status;
+
+/* What an allocation replaces. All of it is unified memory, which the host and devices reach at one
+ * address; the facade decides where its pages are wanted at first and who is waited for. */
+typedef enum uvmalloc_facade {
+  UVMALLOC_HOST = 0,   /* pageable host memory */
+  UVMALLOC_PINNED = 1, /* page-locked host memory */
+  UVMALLOC_DEVICE = 2  /* memory of a device; ordered by its stream */
+} uvmalloc_facade;
+
+/* Places are device numbers, and these. */
+#define UVMALLOC_PLACE_HOST (-1)
+#define UVMALLOC_PLACE_NOWHERE (-2) /* in results only: nothing is known */
+
+/* Who decides where pages are. */
+typedef enum uvmalloc_policy {
+  UVMALLOC_POLICY_AUTO = 0,  /* uvmalloc, by advice and prefetches */
+  UVMALLOC_POLICY_DRIVER = 1 /* the driver alone: none are sent */
+} uvmalloc_policy;
+
+/* ---- version and errors */
+
+/* UVMALLOC_VERSION and UVMALLOC_VERSION_NUMBER of the library that is loaded. Static storage. */
+UVMALLOC_API const char* uvmalloc_version(void);
+UVMALLOC_API int uvmalloc_version_number(void);
+
+/* "UVMALLOC_ERROR_OUT_OF_MEMORY"; "unknown status" for a value that is none. Static storage. */
+UVMALLOC_API const char* uvmalloc_status_name(int status);
+
+/* What the last call that failed on this thread had to say, for people; "" where none has. Valid
+ * until the next call fails on this thread. */
+UVMALLOC_API const char* uvmalloc_last_error(void);
+
+/* ---- allocators */
+
+/* All zero but struct_bytes: the defaults. Variables (UVMALLOC_BUDGET and others) are not read. */
+typedef struct uvmalloc_options {
+  size_t struct_bytes;
+  const char* runtime;    /* the kind of device by name, "cuda"; NULL: the first that has one */
+  int32_t policy;         /* a uvmalloc_policy */
+  uint64_t budget_bytes;  /* the most memory that may be in use at a time; 0: by the machine */
+  uint64_t reserve_bytes; /* of each device's memory, left to others; 0: by the machine */
+  uint64_t span_bytes; /* asked from the driver at a time, rounded up to 2 MiB; 0: by the device */
+} uvmalloc_options;
+
+/* Makes an allocator on every device of a runtime. `options` NULL: the defaults.
+ * UVMALLOC_ERROR_INVALID_ARGUMENT: `out` is NULL, struct_bytes is too small for the first version
+ * of the structure, a member that this library does not know is not zero, no such policy.
+ * UVMALLOC_ERROR_NO_DEVICE: no such runtime, or no driver, or no device.
+ * UVMALLOC_ERROR_NOT_USABLE: a device cannot use managed memory concurrently with the host.
+ * The allocator must not be used in a forked child; the process's own may. */
+UVMALLOC_API uvmalloc_status uvmalloc_create(const uvmalloc_options* options,
+                                             uvmalloc_allocator** out);
+
+/* Waits for the devices and gives all memory back, in use or not. NULL is fine.
+ * UVMALLOC_ERROR_INVALID_ARGUMENT: the process's allocator, which is never destroyed. */
+UVMALLOC_API uvmalloc_status uvmalloc_destroy(uvmalloc_allocator* allocator);
+
+/* The allocator of this process, made on the first call by what its variables say
+ * (docs/configuration.md). UVMALLOC_ERROR_NOT_USABLE: there can be none, now or later. */
+UVMALLOC_API uvmalloc_status uvmalloc_process_allocator(uvmalloc_allocator** out);
+
+/* How many devices there are: they are numbered from 0. */
+UVMALLOC_API uvmalloc_status uvmalloc_device_count(const uvmalloc_allocator* allocator, int* out);
+
+/* ---- memory */
+
+/* `size_bytes` bytes for `device` (host and pinned: the device that will access them). Contents are
+ * undefined. UVMALLOC_DEVICE: to be used on `stream` at once, on others after they were made to
+ * wait for it; host and pinned blocks belong to no stream, and no device works on them any more.
+ * `alignment_bytes` is 0 for the default, 512 bytes (2 MiB from 1 MiB on), or a power of two up to
+ * 2 MiB; more than 512 makes a small block take 2 MiB.
+ * 0 bytes: UVMALLOC_OK and *out is NULL. SIZE_MAX bytes: UVMALLOC_ERROR_OUT_OF_MEMORY.
+ * UVMALLOC_ERROR_INVALID_ARGUMENT: `allocator` or `out` is NULL, no such facade, an alignment that
+ * is not as above. UVMALLOC_ERROR_NO_DEVICE: no such device. UVMALLOC_ERROR_NOT_USABLE: a forked
+ * child asks for device memory, or for an alignment above 512. */
+UVMALLOC_API uvmalloc_status uvmalloc_allocate(uvmalloc_allocator* allocator, int facade,
+                                               int device, size_t size_bytes,
+                                               size_t alignment_bytes, uvmalloc_stream stream,
+                                               void** out);
+
+/* Gives a block back by its start. Work on it may be pending on the stream that it was allocated
+ * for and on those recorded: it is not used again too early. NULL is fine.
+ * UVMALLOC_ERROR_NOT_OURS, _DOUBLE_FREE, _INTERIOR: nothing is freed; the last two are logged. */
+UVMALLOC_API uvmalloc_status uvmalloc_free(uvmalloc_allocator* allocator, void* address);
+
+/* `stream` of `device` works on the block that holds `address`: once freed, the block is not used
+ * again before the work that is on the stream at the time of the free is over.
+ * UVMALLOC_ERROR_NOT_OURS, UVMALLOC_ERROR_NO_DEVICE. */
+UVMALLOC_API uvmalloc_status uvmalloc_record_use(uvmalloc_allocator* allocator, const void* address,
+                                                 int device, uvmalloc_stream stream);
+
+/* Waits until no stream that is known for the block works on it: before the host writes to it in
+ * place. UVMALLOC_ERROR_NOT_OURS. */
+UVMALLOC_API uvmalloc_status uvmalloc_wait_for_uses(uvmalloc_allocator* allocator,
+                                                    const void* address);
+
+/* Moves the block that holds `address` to `destination`, a device or UVMALLOC_PLACE_HOST, without
+ * copying it to another address: its pages are advised and prefetched as the policy says. A hint
+ * that fails is no error, and the block can be used everywhere before, meanwhile and after.
+ * To a device: `stream` is the stream of it that will use the bytes; it is made to wait for the
+ * prefetch, and counts as recorded. To the host: `stream` is the one, of the device where the block
+ * is, that made the bytes; with `wait` the call returns when it and the recorded streams are done
+ * with the block, so that the host may read; without, the pages follow once it is.
+ * UVMALLOC_ERROR_NOT_OURS: in no live block. UVMALLOC_ERROR_NO_DEVICE: no such destination. */
+UVMALLOC_API uvmalloc_status uvmalloc_move(uvmalloc_allocator* allocator, void* address,
+                                           int destination, uvmalloc_stream stream, int wait);
+
+/* Gives all cached memory back to the driver. Waits for blocks that were freed with work pending.
+ */
+UVMALLOC_API uvmalloc_status uvmalloc_release_cached(uvmalloc_allocator* allocator);
+
+/* ---- what is known */
+
+typedef struct uvmalloc_block {
+  size_t struct_bytes;
+  void* base;
+  uint64_t size_bytes; /* as rounded */
+  uint64_t requested_bytes;
+  int32_t facade; /* a uvmalloc_facade */
+  int32_t device;
+  int32_t place;       /* where it is in use: a device, UVMALLOC_PLACE_HOST or _NOWHERE */
+  int32_t live;        /* 1: allocated; 0: cached, or behind the work of a stream */
+  int32_t movable; /* 1: it shares its first and last 2 MiB page at most */
+} uvmalloc_block;
+
+/* The block that holds `address`, which may be interior. UVMALLOC_ERROR_NOT_OURS: none does.
+ * UVMALLOC_ERROR_INVALID_ARGUMENT: a null pointer, or struct_bytes is too small. */
+UVMALLOC_API uvmalloc_status uvmalloc_describe(const uvmalloc_allocator* allocator,
+                                               const void* address, uvmalloc_block* out);
+
+/* Of one facade on all devices. This structure never grows. */
+typedef struct uvmalloc_facade_statistics {
+  uint64_t allocations; /* since the start */
+  uint64_t cache_hits;  /* of these, without new memory */
+  uint64_t live_bytes;  /* as rounded */
+  uint64_t peak_bytes;
+  uint64_t allocated_bytes; /* since the start */
+} uvmalloc_facade_statistics;
+
+typedef struct uvmalloc_statistics {
+  size_t struct_bytes;
+  uvmalloc_facade_statistics host;
+  uvmalloc_facade_statistics pinned;
+  uvmalloc_facade_statistics device;
+  uint64_t live_bytes; /* of all facades, as rounded */
+  uint64_t peak_bytes;
+  uint64_t touched_bytes; /* 2 MiB pages handed out since they were asked from the driver */
+  uint64_t span_bytes;    /* asked from the driver: address space, not memory */
+  uint64_t budget_bytes;
+  uint64_t moves_to_devices;
+  uint64_t moves_to_host;
+  uint64_t moved_bytes;
+  uint64_t prefetches;
+  uint64_t advice;
+  uint64_t out_of_memory; /* requests that were refused */
+} uvmalloc_statistics;
+
+/* All figures at one moment. UVMALLOC_ERROR_INVALID_ARGUMENT: a null pointer, or struct_bytes is
+ * too small for the first version of the structure. */
+UVMALLOC_API uvmalloc_status uvmalloc_get_statistics(const uvmalloc_allocator* allocator,
+                                                     uvmalloc_statistics* out);
+
+/* ---- this process */
+
+/* The report on the process's allocator so far (docs/report.md), and what this machine can do and
+ * what is configured, as JSON. Copies as much as fits into `buffer` (which may be NULL), always
+ * ended by NUL, and returns the bytes that all of it needs, NUL included; -1 on failure. */
+UVMALLOC_API int64_t uvmalloc_report_json(char* buffer, size_t capacity_bytes);
+UVMALLOC_API int64_t uvmalloc_doctor_json(char* buffer, size_t capacity_bytes);
+
+/* Whether host memory that a framework allocates on this thread is managed (1, as at the start) or
+ * comes from malloc (0). Returns what was. */
+UVMALLOC_API int uvmalloc_set_host_managed(int managed);
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+#endif /* UVMALLOC_UVMALLOC_H */

@@ -1,0 +1,1 @@
+"""The benchmarks: `scripts/bench` builds and runs them, docs/benchmarks.md tells how."""

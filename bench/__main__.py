@@ -1,0 +1,78 @@
+"""Measures uvmalloc beside other allocators on the simulated device.
+
+Through PyTorch (build/bench/pairs.json) and below it (build/bench/engine.json); docs/benchmarks.md
+says what, how and how fair. A missed target is printed as missed and is no failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+from uvmalloc.libraries import find_libraries
+
+from bench.engine import compare as engine
+from bench.engine.allocators import NAMES
+from bench.engine.plan import FULL, QUICK, SMOKE
+from bench.torch_pairs import compare as torch_pairs
+
+_LEVELS = {level.name: level for level in (FULL, QUICK, SMOKE)}
+
+
+def _replay(text: str) -> tuple[str, Path]:
+    name, equals, path = text.partition("=")
+    if not equals or not name or " " in text or not Path(path).is_file():
+        raise argparse.ArgumentTypeError(f"'{text}'; accepted: NAME=FILE, without blanks")
+    return name, Path(path).resolve()
+
+
+def _allocators(text: str) -> list[str]:
+    names = text.split(",")
+    if not set(names) <= set(NAMES):
+        raise argparse.ArgumentTypeError(f"'{text}'; accepted: some of {','.join(NAMES)}")
+    return names
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
+    level = parser.add_mutually_exclusive_group()
+    level.add_argument("--level", choices=list(_LEVELS), default=FULL.name, help="how much")
+    level.add_argument(
+        "--quick", dest="level", action="store_const", const=QUICK.name, help="--level quick"
+    )
+    parser.add_argument("--part", choices=("all", "torch", "engine"), default="all")
+    parser.add_argument("--allocators", type=_allocators, default=list(NAMES), metavar="A,B,...")
+    parser.add_argument(
+        "--replay", type=_replay, action="append", default=[], metavar="NAME=FILE",
+        help="a file of operations to replay too; may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
+        "--instructions", action="store_true", help="count instructions per pair with valgrind"
+    )
+    parser.add_argument("--output", type=Path, default=Path("build/bench"), metavar="FOLDER")
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = _arguments()
+    level = _LEVELS[arguments.level]
+    libraries = find_libraries()
+    console = Console()
+    if arguments.part != "engine" and torch_pairs.library(libraries).is_file():
+        pairs_file = arguments.output / "pairs.json"
+        torch_pairs.compare(libraries, level.rounds, pairs_file, console)
+    if arguments.part != "torch":
+        engine.compare(
+            libraries,
+            level,
+            arguments.allocators,
+            dict(arguments.replay),
+            arguments.instructions,
+            arguments.output / "engine.json",
+            console,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The allocator beside others, below any framework: the same workloads for each."""

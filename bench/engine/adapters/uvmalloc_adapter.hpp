@@ -1,0 +1,62 @@
+// CachingManagedAllocator as the workloads see it: its public calls, the device facade, frees by
+// pointer alone. Owns the allocator. An adapter is a plain type, no interface: the workloads are
+// templates on it, so that what is measured is the allocator's own call and nothing around it.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include <uvmalloc/allocator/caching_managed_allocator.hpp>
+#include <uvmalloc/runtime/registry.hpp>
+
+#include "../request.hpp"
+#include "../reserving_runtime.hpp"
+
+namespace uvm::bench {
+
+class UvmallocAdapter {
+ public:
+  static constexpr const char* kName = "uvmalloc";
+  static constexpr bool kMeasuresMetadata = true;
+  static std::string version() { return "this tree"; }
+
+  // "runtime=reserving": a runtime that hands out address space and does nothing else, so that
+  // memory and instructions counted are the allocator's alone.
+  explicit UvmallocAdapter(const Request& request) : allocator_(runtime(request), settings()) {}
+
+  void* allocate(std::size_t size_bytes, cudaStream_t stream) {
+    return allocator_.allocate(Facade::kDevice, 0, size_bytes, stream);
+  }
+  void free(void* block, std::size_t, cudaStream_t) { allocator_.free(block); }
+
+  // The other allocators reserve memory of the device; managed memory is virtual until its 2 MiB
+  // pages are handed out.
+  std::size_t peak_reserved_bytes() const { return allocator_.statistics().touched_bytes.peak; }
+
+ private:
+  // Enough for the largest workload, whatever machine runs it: nothing is written to these bytes.
+  static constexpr std::size_t kBudgetBytes = std::size_t{240} << 30;
+
+  static std::unique_ptr<DeviceRuntime> runtime(const Request& request) {
+    if (request.text("runtime", "auto") == "reserving") return std::make_unique<ReservingRuntime>();
+    RuntimeChoice choice = open_runtime("auto");
+    if (choice.runtime == nullptr) throw std::runtime_error(choice.reason);
+    return std::move(choice.runtime);
+  }
+  static Configuration settings() {
+    ParsedConfiguration parsed = parse_environment();
+    if (!parsed.errors.empty()) throw std::runtime_error(parsed.errors.front());
+    Configuration configuration = std::move(parsed.configuration);
+    if (!configuration.budget_bytes) configuration.budget_bytes = kBudgetBytes;
+    return configuration;
+  }
+
+  CachingManagedAllocator allocator_;
+};
+
+}  // namespace uvm::bench

@@ -1,0 +1,70 @@
+"""Which allocators can be measured in this build, and how their programs are started.
+
+To add one: an adapter and an `engine_NAME.cpp` beside this file, and its name in PROGRAMS.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from uvmalloc.environment import Machine, on_simulated_device, without_uvmalloc
+from uvmalloc.libraries import Libraries
+
+OURS = "uvmalloc"
+TORCH = "pytorch"
+PROGRAMS = (OURS, "cub", "rmm", "umpire")
+NAMES = (OURS, TORCH, *PROGRAMS[1:])
+
+# Virtual: the stand-in's memory costs nothing until it is touched, and no workload touches it. Has
+# room for 10,000 blocks of up to 64 MiB in any allocator's rounding.
+CAPACITY_BYTES = 256 << 30
+
+_WHY_ABSENT = {
+    OURS: "not built: scripts/build",
+    TORCH: "this build has no torch",
+    "cub": "no CCCL headers were found when this build was configured",
+    "rmm": "no source tree given: scripts/bench --rmm PATH",
+    "umpire": "no source tree given: scripts/bench --umpire PATH",
+}
+_TORCH_SERVER = Path(__file__).resolve().parent / "torch_server.py"
+# What a developer has set must not reach one allocator and not the other.
+_STRAY_PREFIXES = ("UVMALLOC_", "UVMSIM_", "PYTORCH_", "CUDA_", "LD_")
+
+
+@dataclass(frozen=True)
+class Program:
+    """What answers for an allocator."""
+
+    allocator: str
+    command: tuple[str, ...]
+    environment: dict[str, str]
+
+
+def find_programs(libraries: Libraries) -> tuple[dict[str, Program], dict[str, str]]:
+    """The programs that are there by allocator, and why the others are not."""
+    environment = engine_environment(libraries)
+    found: dict[str, Program] = {}
+    for allocator in NAMES:
+        if allocator == TORCH:
+            file = libraries.folder / "libuvmalloc_bench_engine_torch.so"
+            command = (sys.executable, str(_TORCH_SERVER), str(file))
+        else:
+            file = libraries.folder.parent / "bin" / f"bench_engine_{allocator}"
+            command = (str(file),)
+        if file.is_file():
+            found[allocator] = Program(allocator, command, environment)
+    return found, {name: _WHY_ABSENT[name] for name in NAMES if name not in found}
+
+
+def engine_environment(libraries: Libraries) -> dict[str, str]:
+    """That of `uvmalloc sim --native`, less what the developer has set, the same for all."""
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(_STRAY_PREFIXES)
+    }
+    machine = Machine(devices=1, capacity_bytes=CAPACITY_BYTES)
+    environment = without_uvmalloc(on_simulated_device(kept, libraries, machine, None))
+    environment.pop("UVMSIM_KERNELS", None)  # no kernel runs
+    return environment

@@ -1,0 +1,6 @@
+#include "adapters/cub_adapter.hpp"
+#include "serve.hpp"
+
+int main() {
+  uvm::bench::serve<uvm::bench::CubAdapter>();
+}

@@ -1,0 +1,6 @@
+#include "adapters/rmm_adapter.hpp"
+#include "serve.hpp"
+
+int main() {
+  uvm::bench::serve<uvm::bench::RmmAdapter>();
+}

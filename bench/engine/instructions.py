@@ -1,0 +1,40 @@
+"""Instructions per cache-hit pair of uvmalloc, counted by valgrind's callgrind."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+
+from bench.engine.allocators import Program
+from bench.engine.plan import SIZES
+from bench.engine.server import RequestError
+
+_PAIRS = (1000, 3000)
+_COLLECTED = re.compile(r"Collected : (\d+)")
+
+
+def instructions_per_pair(program: Program, size: str) -> float:
+    """The difference of two runs, so that what a process does besides cancels out."""
+    few, many = (_instructions(program, SIZES[size], pairs) for pairs in _PAIRS)
+    return (many - few) / (_PAIRS[1] - _PAIRS[0])
+
+
+def _instructions(program: Program, size_bytes: int, pairs: int) -> int:
+    valgrind = shutil.which("valgrind")
+    if valgrind is None:
+        raise RequestError("valgrind is not installed")
+    environment = {k: v for k, v in program.environment.items() if k != "LD_AUDIT"}
+    done = subprocess.run(
+        [valgrind, "--tool=callgrind", "--callgrind-out-file=/dev/null", *program.command],
+        input=f"count size={size_bytes} pairs={pairs} runtime=reserving\n",
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    found = _COLLECTED.search(done.stderr)
+    if found is None or '"values"' not in done.stdout:
+        raise RequestError(f"valgrind ended with {done.returncode}: {done.stdout.strip()}")
+    return int(found.group(1))

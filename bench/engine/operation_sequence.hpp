@@ -1,0 +1,42 @@
+// What every workload of many blocks and every replay runs: a flat list of allocations and frees of
+// numbered slots, made before the clock starts, so that each allocator gets the same calls and none
+// pays for making them up. Plain values, no locks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace uvm::bench {
+
+enum class OperationKind : std::uint8_t { kAllocate, kFree };
+
+struct Operation {
+  std::uint64_t size_bytes = 0;  // of the block; also of the one that is freed
+  std::uint32_t slot = 0;
+  std::uint16_t stream = 0;  // 0: the default stream; n: the n-th other one
+  OperationKind kind = OperationKind::kAllocate;
+};
+
+struct OperationSequence {
+  std::vector<Operation> operations;
+  std::vector<std::size_t> step_begins;  // index of each step's first operation, ascending
+  std::uint32_t slots = 0;
+  std::uint16_t streams = 1;
+
+  void allocate(std::uint32_t slot, std::uint64_t size_bytes, std::uint16_t stream = 0);
+  // The free of what `slot` holds, on the stream of its allocation. Throws std::invalid_argument
+  // where it holds nothing.
+  void free(std::uint32_t slot);
+  void begin_step() { step_begins.push_back(operations.size()); }
+  // Frees whatever is still live.
+  void free_all();
+
+  // Most bytes live at once, as requested.
+  std::uint64_t peak_live_bytes() const;
+
+ private:
+  std::vector<Operation> live_;  // by slot; size 0: empty
+};
+
+}  // namespace uvm::bench

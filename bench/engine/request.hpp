@@ -1,0 +1,26 @@
+// One line that a measuring program is asked: the workload's name and its parameters, for example
+// "pair size=512 milliseconds=20". Values are numbers or paths; none holds a blank. Throws
+// std::invalid_argument that names what is wrong.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+namespace uvm::bench {
+
+class Request {
+ public:
+  explicit Request(const std::string& line);
+
+  const std::string& workload() const { return workload_; }
+  std::uint64_t number(const std::string& key) const;
+  std::uint64_t number(const std::string& key, std::uint64_t otherwise) const;
+  std::string text(const std::string& key, const std::string& otherwise) const;
+
+ private:
+  std::string workload_;
+  std::map<std::string, std::string> parameters_;
+};
+
+}  // namespace uvm::bench

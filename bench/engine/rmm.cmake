@@ -1,0 +1,37 @@
+# RMM, from a source tree: the few of its sources that a pool needs, compiled here. Its logger, which would need
+# another library, is replaced by one that logs nothing; NVTX ranges are off, as is usual.
+if(NOT UVMALLOC_BENCH_RMM_DIR)
+  file(REMOVE "${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/bench_engine_rmm") # of an earlier configuration
+  return()
+endif()
+file(REAL_PATH "${UVMALLOC_BENCH_RMM_DIR}/cpp" rmm_dir EXPAND_TILDE)
+if(NOT EXISTS "${rmm_dir}/include/rmm/mr/device/pool_memory_resource.hpp")
+  message(FATAL_ERROR "bench: UVMALLOC_BENCH_RMM_DIR is '${UVMALLOC_BENCH_RMM_DIR}', which holds no "
+                      "cpp/include/rmm/mr/device/pool_memory_resource.hpp; give a source tree of RMM 25.10")
+endif()
+if(NOT UVMALLOC_BENCH_CCCL)
+  message(FATAL_ERROR "bench: RMM needs CCCL: set UVMALLOC_BENCH_CCCL_DIR to a folder that holds cub/ and cuda/")
+endif()
+
+set(rmm_stubs "${CMAKE_CURRENT_BINARY_DIR}/rmm_stubs")
+set(macros "#pragma once\n")
+foreach(level TRACE DEBUG INFO WARN ERROR CRITICAL)
+  string(APPEND macros "#define RMM_LOG_${level}(...) static_cast<void>(0)\n")
+endforeach()
+file(CONFIGURE OUTPUT "${rmm_stubs}/rmm/logger_macros.hpp" CONTENT "${macros}" @ONLY)
+file(CONFIGURE OUTPUT "${rmm_stubs}/rapids_logger/logger.hpp" @ONLY CONTENT
+     "#pragma once\n#include <string>\nnamespace rapids_logger {\nclass logger;\nclass sink;\nusing sink_ptr = sink*;\n}\n")
+
+set(rmm_sources aligned.cpp cuda_device.cpp cuda_stream_view.cpp error.cpp)
+list(TRANSFORM rmm_sources PREPEND "${rmm_dir}/src/")
+add_library(uvmalloc_bench_rmm OBJECT ${rmm_sources})
+target_include_directories(uvmalloc_bench_rmm SYSTEM PUBLIC "${rmm_dir}/include" "${rmm_stubs}")
+target_compile_definitions(uvmalloc_bench_rmm PUBLIC RMM_DISABLE_NVTX LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE)
+target_link_libraries(uvmalloc_bench_rmm PUBLIC uvmalloc_bench_cccl)
+uvmalloc_bench_add_engine(rmm)
+set(rmm_version "unknown")
+if(EXISTS "${rmm_dir}/../VERSION")
+  file(STRINGS "${rmm_dir}/../VERSION" rmm_version LIMIT_COUNT 1)
+endif()
+target_compile_definitions(bench_engine_rmm PRIVATE UVMALLOC_BENCH_RMM_VERSION="${rmm_version}")
+target_link_libraries(bench_engine_rmm PRIVATE uvmalloc_bench_rmm)

@@ -1,0 +1,48 @@
+// Makers of operation sequences: seeded, so that each call with the same arguments gives the same
+// list. Pure functions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <vector>
+
+#include "operation_sequence.hpp"
+
+namespace uvm::bench {
+
+struct ChurnShape {
+  std::uint32_t live = 1000;
+  std::uint64_t least_bytes = 512;
+  std::uint64_t most_bytes = std::uint64_t{64} << 20;
+  std::size_t warm_replacements = 2000;  // the first step, with the fill
+  std::size_t replacements = 20000;      // split evenly over `timed_steps` further steps
+  std::size_t timed_steps = 5;
+  std::uint64_t seed = 1;
+};
+// `live` blocks of log-uniform sizes; then a random one is freed and another allocated, over and
+// over.
+OperationSequence churn(const ChurnShape& shape);
+
+// After RMM's random_allocations benchmark: an even chance to allocate (1 byte to `most_bytes`,
+// uniform) or to free a random live block, `allocations` times; an allocation that would exceed
+// `live_limit_bytes` becomes a free. Each of the `steps` is this list and ends with nothing live.
+OperationSequence random_grid(std::size_t allocations, std::uint64_t most_bytes,
+                              std::uint64_t live_limit_bytes, std::size_t steps,
+                              std::uint64_t seed);
+
+// A training loop's allocations: weights that stay, and in every step a forward pass that keeps
+// activations and drops temporaries, a backward pass that frees them in reverse while gradients
+// come, and an optimizer. `varying`: each step has another sequence length, so other sizes.
+OperationSequence training_steps(std::size_t steps, bool varying, std::uint64_t seed);
+
+// One operation per line: "a SLOT BYTES STREAM", "f SLOT", "step"; "#" begins a comment. Blocks
+// that are live at the end are freed there. Without a "step" the whole file is one. `passes` > 1
+// repeats the file. Throws std::runtime_error that names the line.
+OperationSequence read_sequence(const std::filesystem::path& file, std::size_t passes);
+
+// `count` different multiples of 512 B, as evenly spaced in octaves from 512 B to 32 MiB as that
+// allows, in random order.
+std::vector<std::uint64_t> spread_sizes(std::size_t count, std::uint64_t seed);
+
+}  // namespace uvm::bench

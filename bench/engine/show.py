@@ -1,0 +1,70 @@
+"""Tables of a run."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.engine.allocators import NAMES
+from bench.engine.measure import Absent, Results
+from bench.engine.targets import Target
+
+_TITLES = {
+    "pair_ns": "Allocation and free from the cache, ns per pair",
+    "two_thread_scaling": "Throughput of two threads over that of one",
+    "two_thread_delayed_percent": "... and the time in which a thread had no processor, %",
+    "live_scaling": "Pair with many live blocks over pair with few",
+    "churn_ns": "Random churn, ns per operation",
+    "random_grid_ns": "Random grid, ns per operation",
+    "replay_ns": "Replay, ns per operation",
+    "touched_over_live": "Touched (others: reserved) over live bytes, at their peaks",
+    "steady_driver_calls": "Driver allocations, frees and advice per step, after the second",
+    "metadata_bytes": "Private memory per live block, bytes",
+    "metadata_percent": "Private memory, % of live bytes",
+    "trace_cost": "Pair with a trace over pair without",
+    "stand_in_call_ns": "Calls of the stand-in, ns, in every allocator that makes them",
+    "instructions": "Instructions per pair",
+}
+
+
+def show(results: Results, verdict: list[Target], gaps: list[Absent], console: Console) -> None:
+    """Everything that has a title, then the targets, then why values are missing."""
+    for key, title in _TITLES.items():
+        if key in results:
+            console.print(_table(title, results[key]))
+    console.print(_verdict(verdict))
+    for allocator, reason in dict.fromkeys((gap.allocator, gap.reason) for gap in gaps):
+        keys = dict.fromkeys(
+            gap.key for gap in gaps if (gap.allocator, gap.reason) == (allocator, reason)
+        )
+        console.print(f"no {', '.join(keys)} of {allocator}: {reason}", markup=False)
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    if value < 10:
+        return f"{value:.4g}"  # 1.0346 is more than 1.03
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _table(title: str, of_key: dict[str, dict[str, float | None]]) -> Table:
+    table = Table(title=title)
+    table.add_column("case")
+    names = [name for name in NAMES if name in of_key]
+    for name in names:
+        table.add_column(name, justify="right")
+    for case in dict.fromkeys(case for cases in of_key.values() for case in cases):
+        table.add_row(case, *(_number(of_key[name].get(case)) for name in names))
+    return table
+
+
+def _verdict(verdict: list[Target]) -> Table:
+    table = Table(title="Targets")
+    for column in ("target", "case", "value", "bound", ""):
+        table.add_column(column)
+    for target in verdict:
+        bound = f"{'<=' if target.at_most else '>='} {target.bound:g}"
+        word = {True: "met", False: "[red]missed[/red]", None: "not measured"}[target.met]
+        table.add_row(target.name, target.case, _number(target.value), bound, word)
+    return table

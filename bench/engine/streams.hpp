@@ -1,0 +1,30 @@
+// Streams of device 0 for the workloads: number 0 is the default stream, the others are
+// non-blocking ones, made on demand and never destroyed (they outlive every allocator of the
+// process). Not thread-safe: ask before threads start.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <stdexcept>
+#include <vector>
+
+namespace uvm::bench {
+
+class Streams {
+ public:
+  // The first `count` streams, valid until the next call.
+  static const std::vector<cudaStream_t>& first(std::size_t count) {
+    static std::vector<cudaStream_t> streams{nullptr};
+    while (streams.size() < count) {
+      cudaStream_t made = nullptr;
+      if (cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking) != cudaSuccess) {
+        throw std::runtime_error("no stream");
+      }
+      streams.push_back(made);
+    }
+    return streams;
+  }
+};
+
+}  // namespace uvm::bench

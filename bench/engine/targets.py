@@ -1,0 +1,115 @@
+"""What uvmalloc is meant to reach, and whether it did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from bench.engine.allocators import OURS, TORCH
+from bench.engine.measure import Results
+from bench.engine.plan import METADATA_BLOCKS
+
+_LEAST_PERCENT_BYTES = 16 << 10
+_VARYING = "varying"
+
+
+@dataclass(frozen=True)
+class Target:
+    """One line of the verdict. `met` is None where nothing was measured."""
+
+    name: str
+    case: str
+    value: float | None
+    bound: float
+    at_most: bool
+
+    @property
+    def met(self) -> bool | None:
+        if self.value is None:
+            return None
+        return self.value <= self.bound if self.at_most else self.value >= self.bound
+
+
+def targets(results: Results) -> list[Target]:
+    """All of them, in a fixed order."""
+    return [
+        *_at_most(results, "pair_ns", "pair, ns", 25),
+        *_times(results, "pair_ns", "pair, native PyTorch over uvmalloc", 10, [TORCH]),
+        *_times(results, "pair_ns", "pair, best of cub, rmm, umpire over uvmalloc", 3),
+        *_at_least(results, "two_thread_scaling", "throughput of two threads over one", 1.8),
+        *_at_most(results, "live_scaling", "pair, many live blocks over few", 2),
+        *_at_most(results, "churn_ns", "churn, ns per operation", 100),
+        *_times(results, "churn_ns", "churn, best other over uvmalloc", 3, with_torch=True),
+        *_at_most(results, "replay_ns", "replay, ns per operation", 40),
+        *_times(results, "replay_ns", "replay, native PyTorch over uvmalloc", 5, [TORCH]),
+        *_times(results, "replay_ns", "replay, rmm over uvmalloc", 1, ["rmm"]),
+        *_memory(results),
+        *_at_most(results, "steady_driver_calls", "driver calls per steady step", 0, _not_varying),
+        *_at_most(results, "metadata_bytes", "metadata, bytes per block", 128),
+        *_at_most(results, "metadata_percent", "metadata, % of live bytes", 1, _from_16_kib),
+        *_at_most(results, "trace_cost", "pair, traced over not", 2),
+    ]
+
+
+def best_other(results: Results, key: str, case: str, with_torch: bool = False) -> float | None:
+    """The least value of the other allocators that have one."""
+    values = [
+        cases.get(case)
+        for allocator, cases in results.get(key, {}).items()
+        if allocator != OURS and (with_torch or allocator != TORCH)
+    ]
+    return min((value for value in values if value is not None), default=None)
+
+
+def _ours(results: Results, key: str) -> dict[str, float | None]:
+    return results.get(key, {}).get(OURS, {})
+
+
+def _not_varying(case: str) -> bool:
+    return case != _VARYING
+
+
+def _from_16_kib(case: str) -> bool:
+    return any(case == name and size >= _LEAST_PERCENT_BYTES for name, size in METADATA_BLOCKS)
+
+
+def _at_most(
+    results: Results,
+    key: str,
+    name: str,
+    bound: float,
+    wanted: Callable[[str], bool] = lambda case: True,
+) -> Iterator[Target]:
+    for case, value in _ours(results, key).items():
+        if wanted(case):
+            yield Target(name, case, value, bound, at_most=True)
+
+
+def _at_least(results: Results, key: str, name: str, bound: float) -> Iterator[Target]:
+    for case, value in _ours(results, key).items():
+        yield Target(name, case, value, bound, at_most=False)
+
+
+def _times(
+    results: Results,
+    key: str,
+    name: str,
+    bound: float,
+    others: list[str] | None = None,
+    with_torch: bool = False,
+) -> Iterator[Target]:
+    """How many times ours fits into `others`, by default the best of all."""
+    for case, ours in _ours(results, key).items():
+        if others is None:
+            other = best_other(results, key, case, with_torch)
+        else:
+            other = results[key].get(others[0], {}).get(case)
+        value = other / ours if other is not None and ours is not None else None
+        yield Target(name, case, value, bound, at_most=False)
+
+
+def _memory(results: Results) -> Iterator[Target]:
+    for case, value in _ours(results, "touched_over_live").items():
+        if not case.startswith("churn"):
+            bound = 1.10 if case == _VARYING else 1.03
+            yield Target("touched over live", case, value, bound, at_most=True)

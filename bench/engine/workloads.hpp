@@ -1,0 +1,392 @@
+// The measurements, the same code for every allocator: a template on the adapter, so that between
+// the clock and the allocator's own call there is nothing but a loop. Each makes its own adapter,
+// with an empty cache, and returns plain figures; what they are compared with is Python's business
+// (measure.py). A workload that an allocator cannot run throws.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <barrier>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "driver_calls.hpp"
+#include "private_memory.hpp"
+#include "random_source.hpp"
+#include "request.hpp"
+#include "sequences.hpp"
+#include "stopwatch.hpp"
+#include "streams.hpp"
+
+namespace uvm::bench {
+
+using Json = nlohmann::json;
+
+template <class Adapter>
+class Workloads {
+ public:
+  // Throws std::invalid_argument for a workload that does not exist, and whatever the allocator
+  // throws.
+  static Json run(const Request& request) {
+    const std::string& name = request.workload();
+    if (name == "about") return {{"name", Adapter::kName}, {"version", Adapter::version()}};
+    if (name == "pair") return pair(request);
+    if (name == "order") return order(request);
+    if (name == "threads") return threads(request);
+    if (name == "live") return live(request);
+    if (name == "churn") return churn_blocks(request);
+    if (name == "grid") return grid(request);
+    if (name == "replay") return replay(request);
+    if (name == "count") return count(request);
+    if (name == "metadata") return metadata(request);
+    if (name == "calls") return calls(request);
+    throw std::invalid_argument("no workload is called '" + name + "'");
+  }
+
+ private:
+  static double median(std::vector<double> samples) {
+    std::sort(samples.begin(), samples.end());
+    const std::size_t middle = samples.size() / 2;
+    return samples.size() % 2 != 0 ? samples[middle] : (samples[middle - 1] + samples[middle]) / 2;
+  }
+
+  // Median nanoseconds of one `round`, over samples of at least `milliseconds` each.
+  template <class Round>
+  static double time_rounds(const Request& request, Round round) {
+    const double sample_ns = static_cast<double>(request.number("milliseconds", 20)) * 1e6;
+    for (int warm = 0; warm < 10; ++warm) round();
+    std::size_t rounds = 1;
+    double taken_ns = 0;
+    for (;; rounds *= 2) {
+      const Stopwatch watch;
+      for (std::size_t i = 0; i < rounds; ++i) round();
+      taken_ns = watch.running_ns();
+      if (taken_ns > sample_ns / 4) break;
+    }
+    rounds = std::max<std::size_t>(
+        1, static_cast<std::size_t>(static_cast<double>(rounds) * sample_ns / taken_ns));
+    std::vector<double> samples(request.number("samples", 5));
+    for (double& sample : samples) {
+      const Stopwatch watch;
+      for (std::size_t i = 0; i < rounds; ++i) round();
+      sample = watch.running_ns() / static_cast<double>(rounds);
+    }
+    return median(samples);
+  }
+
+  static void one_pair(Adapter& allocator, std::size_t size_bytes, cudaStream_t stream) {
+    allocator.free(allocator.allocate(size_bytes, stream), size_bytes, stream);
+  }
+
+  // size, milliseconds, samples: nanoseconds of an allocation that the cache serves and its free.
+  static Json pair(const Request& request) {
+    Adapter allocator(request);
+    const std::size_t size_bytes = request.number("size");
+    return {{"ns", time_rounds(request, [&] { one_pair(allocator, size_bytes, nullptr); })}};
+  }
+
+  // free=lifo|fifo|random, blocks: all of them are allocated, then all freed in that order.
+  // Nanoseconds per pair.
+  static Json order(const Request& request) {
+    Adapter allocator(request);
+    const std::size_t blocks = request.number("blocks", 64);
+    const std::vector<std::uint64_t> sizes = spread_sizes(blocks, request.number("seed", 1));
+    const std::vector<std::size_t> frees = free_order(request, blocks);
+    std::vector<void*> held(blocks);
+    const double round_ns = time_rounds(request, [&] {
+      for (std::size_t i = 0; i < blocks; ++i) held[i] = allocator.allocate(sizes[i], nullptr);
+      for (std::size_t i : frees) allocator.free(held[i], sizes[i], nullptr);
+    });
+    return {{"ns", round_ns / static_cast<double>(blocks)}};
+  }
+
+  static std::vector<std::size_t> free_order(const Request& request, std::size_t blocks) {
+    std::vector<std::size_t> result(blocks);
+    for (std::size_t i = 0; i < blocks; ++i) result[i] = i;
+    const std::string kind = request.text("free", "lifo");
+    if (kind == "lifo") {
+      std::reverse(result.begin(), result.end());
+    } else if (kind == "random") {
+      RandomSource random(request.number("seed", 1) + 1);
+      for (std::size_t i = blocks - 1; i > 0; --i) {
+        std::swap(result[i], result[random.below(i + 1)]);
+      }
+    } else if (kind != "fifo") {
+      throw std::invalid_argument("free is '" + kind + "'; accepted: lifo, fifo, random");
+    }
+    return result;
+  }
+
+  struct Throughput {
+    double pairs_per_second = 0;
+    double delayed = 0;  // part of the time in which not all threads had a processor, at most
+  };
+
+  // size, samples: throughput of two threads with a stream each over that of one. Threads that do
+  // not run at once cannot get into each other's way, so of many windows, short enough to fit
+  // between other programs' turns, those count in which every thread had a processor most;
+  // "delayed_percent" says how well that went.
+  static Json threads(const Request& request) {
+    constexpr std::size_t kCandidates = 64;
+    Adapter allocator(request);
+    const std::size_t samples = request.number("samples", 5);
+    std::vector<Throughput> one, two;
+    for (std::size_t i = 0; i < samples * kCandidates; ++i) {
+      one.push_back(throughput(allocator, request, 1));
+      two.push_back(throughput(allocator, request, 2));
+    }
+    const Throughput single = median_of_least_delayed(one, samples);
+    const Throughput both = median_of_least_delayed(two, samples);
+    return {{"ratio", both.pairs_per_second / single.pairs_per_second},
+            {"one_thread_ns", 1e9 / single.pairs_per_second},
+            {"delayed_percent", 100 * std::max(single.delayed, both.delayed)}};
+  }
+
+  static Throughput median_of_least_delayed(std::vector<Throughput> windows, std::size_t count) {
+    std::sort(windows.begin(), windows.end(), [](const Throughput& left, const Throughput& right) {
+      return left.delayed < right.delayed;
+    });
+    windows.resize(count);
+    std::vector<double> rates;
+    for (const Throughput& window : windows) rates.push_back(window.pairs_per_second);
+    return {median(rates), windows.back().delayed};
+  }
+
+  struct ThreadWindow {
+    std::chrono::steady_clock::time_point begin;
+    Stopwatch::Lap lap;
+    std::uint64_t pairs = 0;
+  };
+
+  static Throughput throughput(Adapter& allocator, const Request& request, std::size_t threads) {
+    constexpr std::chrono::milliseconds kWindow{1};
+    const std::size_t size_bytes = request.number("size");
+    const std::vector<cudaStream_t> streams = Streams::first(threads + 1);
+    std::atomic<bool> over{false};
+    std::barrier start(static_cast<std::ptrdiff_t>(threads) + 1);
+    std::vector<ThreadWindow> windows(threads);
+    std::vector<std::thread> workers;
+    for (std::size_t i = 0; i < threads; ++i) {
+      workers.emplace_back([&, i] {
+        one_pair(allocator, size_bytes, streams[i + 1]);
+        start.arrive_and_wait();
+        windows[i] = pairs_until(over, allocator, size_bytes, streams[i + 1]);
+      });
+    }
+    start.arrive_and_wait();
+    std::this_thread::sleep_for(kWindow);
+    over = true;
+    for (std::thread& worker : workers) worker.join();
+    return together(windows);
+  }
+
+  static ThreadWindow pairs_until(const std::atomic<bool>& over, Adapter& allocator,
+                                  std::size_t size_bytes, cudaStream_t stream) {
+    constexpr int kBatch = 16;
+    ThreadWindow window;
+    window.begin = std::chrono::steady_clock::now();
+    const Stopwatch watch;
+    while (!over.load(std::memory_order_relaxed)) {
+      for (int pair = 0; pair < kBatch; ++pair) one_pair(allocator, size_bytes, stream);
+      window.pairs += kBatch;
+    }
+    window.lap = watch.lap();
+    return window;
+  }
+
+  static Throughput together(const std::vector<ThreadWindow>& windows) {
+    const auto first = std::min_element(windows.begin(), windows.end(),
+                                        [](const ThreadWindow& left, const ThreadWindow& right) {
+                                          return left.begin < right.begin;
+                                        });
+    Throughput all;
+    for (const ThreadWindow& window : windows) {
+      if (window.pairs == 0) return {0, 1};
+      const std::chrono::duration<double, std::nano> late = window.begin - first->begin;
+      all.pairs_per_second += static_cast<double>(window.pairs) * 1e9 / window.lap.wall_ns;
+      all.delayed = std::max(
+          all.delayed, (late.count() + window.lap.delay_ns) / (late.count() + window.lap.wall_ns));
+    }
+    return all;
+  }
+
+  // size, live: nanoseconds per pair with that many other blocks of the size alive.
+  static Json live(const Request& request) {
+    Adapter allocator(request);
+    const std::size_t size_bytes = request.number("size");
+    std::vector<void*> held(request.number("live"));
+    for (void*& block : held) block = allocator.allocate(size_bytes, nullptr);
+    const double ns = time_rounds(request, [&] { one_pair(allocator, size_bytes, nullptr); });
+    for (void* block : held) allocator.free(block, size_bytes, nullptr);
+    return {{"ns", ns}};
+  }
+
+  // live, replacements, most: nanoseconds per operation of a random churn.
+  static Json churn_blocks(const Request& request) {
+    ChurnShape shape;
+    shape.live = static_cast<std::uint32_t>(request.number("live"));
+    shape.least_bytes = request.number("least", shape.least_bytes);
+    shape.most_bytes = request.number("most", shape.most_bytes);
+    shape.warm_replacements = request.number("warm", 2 * std::size_t{shape.live});
+    shape.replacements = request.number("replacements", shape.replacements);
+    shape.seed = request.number("seed", 1);
+    return run_sequence(request, bench::churn(shape), 1);
+  }
+
+  // allocations, most: nanoseconds per operation of a random mix of allocations and frees.
+  static Json grid(const Request& request) {
+    constexpr std::uint64_t kLiveLimitBytes = std::uint64_t{64} << 30;
+    return run_sequence(
+        request,
+        random_grid(request.number("allocations"), request.number("most"), kLiveLimitBytes,
+                    1 + request.number("samples", 5), request.number("seed", 1)),
+        1);
+  }
+
+  // sequence=repeating|varying with steps, or file=PATH with passes.
+  static Json replay(const Request& request) {
+    constexpr std::size_t kWarmSteps = 2;
+    const std::string file = request.text("file", "");
+    if (!file.empty()) {
+      return run_sequence(request, read_sequence(file, request.number("passes", 5)), kWarmSteps);
+    }
+    const std::string kind = request.text("sequence", "repeating");
+    if (kind != "repeating" && kind != "varying") {
+      throw std::invalid_argument("sequence is '" + kind + "'; accepted: repeating, varying");
+    }
+    return run_sequence(
+        request,
+        training_steps(request.number("steps", 20), kind == "varying", request.number("seed", 1)),
+        kWarmSteps);
+  }
+
+  // Runs a sequence once. Time and driver calls are those of the steps after the first
+  // `warm_steps`; memory is the whole run's.
+  static Json run_sequence(const Request& request, const OperationSequence& sequence,
+                           std::size_t warm_steps) {
+    if (sequence.step_begins.size() <= warm_steps) {
+      throw std::invalid_argument("a sequence of " + std::to_string(sequence.step_begins.size()) +
+                                  " steps has none to time");
+    }
+    Adapter allocator(request);
+    const std::vector<cudaStream_t> streams = Streams::first(sequence.streams);
+    std::vector<void*> held(sequence.slots);
+    std::vector<std::size_t> bounds = sequence.step_begins;
+    bounds.push_back(sequence.operations.size());
+    run_operations(allocator, sequence, {0, bounds[warm_steps]}, streams, held);
+    std::vector<double> samples;
+    const DriverCalls before = DriverCalls::so_far();
+    for (std::size_t step = warm_steps; step + 1 < bounds.size(); ++step) {
+      const Stopwatch watch;
+      run_operations(allocator, sequence, {bounds[step], bounds[step + 1]}, streams, held);
+      samples.push_back(watch.running_ns() / static_cast<double>(bounds[step + 1] - bounds[step]));
+    }
+    const DriverCalls calls = DriverCalls::so_far().since(before);
+    const auto steps = static_cast<double>(samples.size());
+    const auto reserved = static_cast<double>(allocator.peak_reserved_bytes());
+    const auto live = static_cast<double>(sequence.peak_live_bytes());
+    free_remaining(allocator, sequence, streams, held);
+    return {{"ns", median(samples)},
+            {"peak_reserved_bytes", reserved},
+            {"peak_live_bytes", live},
+            {"reserved_over_live", reserved / live},
+            {"driver_allocations_per_step", static_cast<double>(calls.allocations) / steps},
+            {"driver_frees_per_step", static_cast<double>(calls.frees) / steps},
+            {"advice_calls_per_step", static_cast<double>(calls.advice) / steps},
+            {"prefetch_calls_per_step", static_cast<double>(calls.prefetches) / steps},
+            {"driver_calls_per_step",
+             static_cast<double>(calls.allocations + calls.frees + calls.advice) / steps}};
+  }
+
+  struct Range {
+    std::size_t begin;
+    std::size_t end;
+  };
+
+  static void run_operations(Adapter& allocator, const OperationSequence& sequence, Range range,
+                             const std::vector<cudaStream_t>& streams, std::vector<void*>& held) {
+    for (std::size_t i = range.begin; i < range.end; ++i) {
+      const Operation& operation = sequence.operations[i];
+      const cudaStream_t stream = streams[operation.stream];
+      void*& block = held[operation.slot];
+      if (operation.kind == OperationKind::kAllocate) {
+        block = allocator.allocate(operation.size_bytes, stream);
+      } else {
+        allocator.free(block, operation.size_bytes, stream);
+        block = nullptr;
+      }
+    }
+  }
+
+  static void free_remaining(Adapter& allocator, const OperationSequence& sequence,
+                             const std::vector<cudaStream_t>& streams, std::vector<void*>& held) {
+    std::vector<const Operation*> last(sequence.slots);
+    for (const Operation& operation : sequence.operations) last[operation.slot] = &operation;
+    for (const Operation* operation : last) {
+      if (operation == nullptr || operation->kind == OperationKind::kFree) continue;
+      allocator.free(held[operation->slot], operation->size_bytes, streams[operation->stream]);
+    }
+  }
+
+  // size, pairs: runs exactly so many pairs, for whoever counts instructions from outside.
+  static Json count(const Request& request) {
+    Adapter allocator(request);
+    const std::size_t size_bytes = request.number("size");
+    const std::uint64_t pairs = request.number("pairs");
+    for (std::uint64_t i = 0; i < pairs; ++i) one_pair(allocator, size_bytes, nullptr);
+    return {{"pairs", pairs}};
+  }
+
+  // What calls of the stand-in cost that some allocators make in every pair and others never.
+  static Json calls(const Request& request) {
+    int device = 0;
+    cudaEvent_t event = nullptr;
+    if (cudaEventCreateWithFlags(&event, cudaEventDisableTiming) != cudaSuccess) {
+      throw std::runtime_error("no event");
+    }
+    const double get_device = time_rounds(request, [&] { cudaGetDevice(&device); });
+    const double record = time_rounds(request, [&] { cudaEventRecord(event, nullptr); });
+    const double query = time_rounds(request, [&] { cudaEventQuery(event); });
+    const double allocate = time_rounds(request, [&] {
+      void* block = nullptr;
+      cudaMalloc(&block, std::size_t{2} << 20);
+      cudaFree(block);
+    });
+    cudaEventDestroy(event);
+    return {{"cudaGetDevice", get_device},
+            {"cudaEventRecord", record},
+            {"cudaEventQuery", query},
+            {"cudaMalloc and cudaFree", allocate}};
+  }
+
+  // size, live: growth of this process's private memory per live block. One per process: memory
+  // that an earlier workload freed would be used again and not be seen.
+  static Json metadata(const Request& request) {
+    if constexpr (!Adapter::kMeasuresMetadata) {
+      throw std::invalid_argument("not separable from the machine's own memory");
+    } else {
+      Adapter allocator(request);
+      const std::size_t size_bytes = request.number("size");
+      std::vector<void*> held(request.number("live"));
+      for (void*& block : held) block = &block;  // its pages are here before the baseline
+      one_pair(allocator, size_bytes, nullptr);
+      const PrivateMemory before = PrivateMemory::now();
+      for (void*& block : held) block = allocator.allocate(size_bytes, nullptr);
+      const PrivateMemory grown = PrivateMemory::now().since(before);
+      for (void* block : held) allocator.free(block, size_bytes, nullptr);
+      const auto blocks = static_cast<double>(held.size());
+      const double bytes = static_cast<double>(grown.anonymous_bytes) / blocks;
+      return {{"bytes_per_block", bytes},
+              {"heap_bytes_per_block", static_cast<double>(grown.heap_bytes) / blocks},
+              {"percent_of_live", 100 * bytes / static_cast<double>(size_bytes)}};
+    }
+  }
+};
+
+}  // namespace uvm::bench

@@ -1,0 +1,52 @@
+// A trace as a flat list of operations, so that the loop which replays it looks nothing up: blocks
+// are slots of an array, streams are numbers. Made once from a trace; a plain value.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <uvmalloc/allocator/trace_reader.hpp>
+
+namespace uvm::replay {
+
+enum class ReplayKind : std::uint8_t {
+  kAllocate,
+  kAllocateFailed,  // the trace's allocator had no memory for it
+  kFree,
+  kUse,
+  kMove,
+};
+
+struct ReplayOperation {
+  std::uint64_t size_bytes = 0;
+  std::uint32_t slot = 0;
+  std::int32_t stream = 0;
+  ReplayKind kind = ReplayKind::kAllocate;
+  std::uint8_t facade = 0;
+  std::int16_t device = 0;  // for moves the source, as in TraceEvent
+  std::int16_t place = 0;   // for moves the destination
+};
+static_assert(sizeof(ReplayOperation) == 24);
+
+struct ReplayStream {
+  int device = 0;
+  std::uint64_t handle = 0;  // in the traced process; 0: the default stream
+};
+
+struct ReplayPlan {
+  std::vector<ReplayOperation> operations;
+  std::vector<std::size_t> events;  // of each operation: the event's number in the trace
+  std::vector<ReplayStream> streams;
+  std::size_t slots = 0;  // most blocks live at the same time
+  int devices = 0;        // of the traced machine
+  // Frees, uses and moves of blocks that the trace does not know: they were made before it began.
+  std::size_t unknown_blocks = 0;
+};
+
+// A block whose address is allocated again without a free in between (its free is missing from the
+// trace) is freed first. Throws std::invalid_argument for an allocation without facade, or without
+// a device.
+ReplayPlan make_plan(const Trace& trace);
+
+}  // namespace uvm::replay

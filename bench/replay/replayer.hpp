@@ -1,0 +1,64 @@
+// Drives an allocator with the operations of a plan, either as fast as it goes, to measure it, or
+// with every block compared with a model of what is live. One thread replays what several threads
+// did, in the trace's order. Owns the blocks it holds and frees those that the trace leaves.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "replay/live_ranges.hpp"
+#include "replay/replay_plan.hpp"
+#include "replay/replay_target.hpp"
+
+namespace uvm::replay {
+
+struct Mismatch {
+  std::size_t event = 0;  // in the trace
+  std::string text;       // one line
+};
+
+struct ReplayOptions {
+  bool check = false;  // compares each block with all live ones
+  // The target has the memory of the traced machine: a request must fail where it failed in the
+  // trace, and only there.
+  bool compare_failures = false;
+};
+
+struct ReplayOutcome {
+  std::size_t operations = 0;
+  std::size_t failed_allocations = 0;  // by the target
+  std::chrono::nanoseconds duration{0};
+  std::size_t mismatch_count = 0;
+  std::vector<Mismatch> mismatches;  // the first kMostMismatches
+};
+inline constexpr std::size_t kMostMismatches = 100;
+
+class Replayer {
+ public:
+  // Both outlive the replayer. prepare() of the target is called at once.
+  Replayer(const ReplayPlan& plan, ReplayTarget& target);
+
+  // From the first operation to the last; then frees what is left, outside of the duration.
+  // Repeatable. A block whose allocation failed is left out of what follows.
+  ReplayOutcome run(const ReplayOptions& options);
+
+ private:
+  template <bool Check>
+  void replay();
+  void* allocate(const ReplayOperation& operation);
+  void check_block(std::size_t index, void* block);
+  void check_outcome(std::size_t index, bool succeeded);
+  void mismatch(std::size_t index, std::string text);
+
+  const ReplayPlan& plan_;
+  ReplayTarget& target_;
+  std::vector<void*> blocks_;  // by slot; nullptr: none
+  LiveRanges live_;
+  ReplayOptions options_;
+  ReplayOutcome outcome_;
+};
+
+}  // namespace uvm::replay

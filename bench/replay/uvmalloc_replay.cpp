@@ -1,0 +1,108 @@
+// uvmalloc_replay TRACE [--check] [--repeat N] [--budget SIZE]: replays a trace on uvmalloc and
+// prints how long it took. --check compares each block with all live ones; with --budget, requests
+// must fail exactly where they failed in the trace. The machine is what UVMALLOC_RUNTIME names; for
+// the simulated one, LD_LIBRARY_PATH names the stand-ins. Exit code 0, 1 where something differs, 2
+// where the command, the trace or the machine is of no use.
+#include <charconv>
+#include <cstdio>
+#include <exception>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "replay/replayer.hpp"
+#include "replay/uvmalloc_target.hpp"
+
+namespace uvm::replay {
+namespace {
+
+constexpr std::string_view kUsage =
+    "usage: uvmalloc_replay TRACE [--check] [--repeat N] [--budget SIZE]";
+
+struct Command {
+  std::string file;
+  ReplayOptions options;
+  unsigned repeat = 1;
+  std::optional<std::size_t> budget_bytes;
+};
+
+Command parse_command(int count, char** arguments) {
+  Command command;
+  for (int i = 1; i < count; ++i) {
+    const std::string_view word = arguments[i];
+    const auto value = [&]() -> std::string_view {
+      if (++i == count) throw std::invalid_argument(fmt::format("{} lacks its value", word));
+      return arguments[i];
+    };
+    if (word == "--check") {
+      command.options.check = true;
+    } else if (word == "--repeat") {
+      const std::string_view text = value();
+      const auto read = std::from_chars(text.data(), text.data() + text.size(), command.repeat);
+      if (read.ec != std::errc() || read.ptr != text.data() + text.size() || command.repeat == 0) {
+        throw std::invalid_argument(
+            fmt::format("--repeat is '{}'; accepted: a whole number from 1", text));
+      }
+    } else if (word == "--budget") {
+      const std::string_view text = value();
+      command.budget_bytes = parse_size(text);
+      command.options.compare_failures = true;
+      if (!command.budget_bytes) {
+        throw std::invalid_argument(
+            fmt::format("--budget is '{}'; accepted: a size such as 512MiB", text));
+      }
+    } else if (word.starts_with("-") || !command.file.empty()) {
+      throw std::invalid_argument(fmt::format("'{}' is not understood; {}", word, kUsage));
+    } else {
+      command.file = word;
+    }
+  }
+  if (command.file.empty()) throw std::invalid_argument(std::string(kUsage));
+  return command;
+}
+
+void print_run(const ReplayOutcome& outcome) {
+  const auto nanoseconds = static_cast<double>(outcome.duration.count());
+  fmt::print("{} operations in {:.3f} ms, {:.1f} ns each; {} allocations failed; {} mismatches\n",
+             outcome.operations, nanoseconds / 1e6,
+             outcome.operations == 0 ? 0 : nanoseconds / static_cast<double>(outcome.operations),
+             outcome.failed_allocations, outcome.mismatch_count);
+  for (const Mismatch& mismatch : outcome.mismatches) {
+    fmt::print("event {}: {}\n", mismatch.event, mismatch.text);
+  }
+}
+
+int replay(const Command& command) {
+  const ReplayPlan plan = make_plan(read_trace(command.file));
+  Configuration configuration = parse_environment().configuration;
+  if (command.budget_bytes) configuration.budget_bytes = command.budget_bytes;
+  UvmallocTarget target(configuration, plan.devices);
+  Replayer replayer(plan, target);
+  if (plan.unknown_blocks != 0) {
+    fmt::print("{} events of blocks that the trace does not know are left out\n",
+               plan.unknown_blocks);
+  }
+  std::size_t mismatches = 0;
+  for (unsigned run = 0; run < command.repeat; ++run) {
+    const ReplayOutcome outcome = replayer.run(command.options);
+    if (command.options.check) target.allocator().check_invariants();
+    print_run(outcome);
+    mismatches += outcome.mismatch_count;
+  }
+  return mismatches == 0 ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace uvm::replay
+
+int main(int count, char** arguments) {
+  try {
+    return uvm::replay::replay(uvm::replay::parse_command(count, arguments));
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "uvmalloc_replay: {}\n", error.what());
+    return 2;
+  }
+}

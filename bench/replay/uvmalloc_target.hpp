@@ -1,0 +1,36 @@
+// uvmalloc through its public interface, on the runtime that UVMALLOC_RUNTIME names. Owns the
+// allocator and one stream of the machine for each that the trace used.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include <uvmalloc/allocator/caching_managed_allocator.hpp>
+
+#include "replay/replay_target.hpp"
+
+namespace uvm::replay {
+
+class UvmallocTarget final : public ReplayTarget {
+ public:
+  // Throws std::runtime_error, in one line, where the machine cannot be used or has fewer than
+  // `devices` devices.
+  UvmallocTarget(const Configuration& configuration, int devices);
+  ~UvmallocTarget() override;
+
+  void prepare(std::span<const ReplayStream> streams) override;
+  void* allocate(Facade facade, int device, std::size_t size_bytes, int stream) override;
+  void free(void* address) override;
+  void use(void* address, int stream) override;
+  void move(void* address, Place source, Place destination, int stream) override;
+
+  const CachingManagedAllocator& allocator() const { return *allocator_; }
+
+ private:
+  DeviceStream stream_at(int number) const { return streams_[static_cast<std::size_t>(number)]; }
+
+  std::unique_ptr<CachingManagedAllocator> allocator_;
+  std::vector<DeviceStream> streams_;
+};
+
+}  // namespace uvm::replay

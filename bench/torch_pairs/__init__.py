@@ -1,0 +1,1 @@
+"""Cache-hit pairs through PyTorch, with uvmalloc and with the native allocator."""

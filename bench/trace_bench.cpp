@@ -1,0 +1,60 @@
+// What recording costs: an event while tracing is off, one while it is on with its time, and the
+// two readings of the clock. The file lies in the folder of temporary files.
+#include <benchmark/benchmark.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+#include <uvmalloc/allocator/trace_recorder.hpp>
+
+namespace {
+
+const std::string& file() {
+  static const std::string name =
+      std::filesystem::temp_directory_path() / ("uvmalloc-trace-bench." + std::to_string(getpid()));
+  return name;
+}
+
+void record(benchmark::State& state, uvm::TraceRecorder* recorder) {
+  char place = 0;
+  for (auto _ : state) {
+    recorder->allocated(recorder->now(), {uvm::Facade::kDevice, 0, &place, 100, 512, nullptr});
+    benchmark::ClobberMemory();
+  }
+}
+
+uvm::TraceRecorder shared_recorder;
+
+void event_off(benchmark::State& state) {
+  uvm::TraceRecorder recorder;
+  record(state, &recorder);
+}
+
+void event_on(benchmark::State& state) {
+  if (state.thread_index() == 0) {
+    if (std::string reason = shared_recorder.start(file(), {{"device", 0}}); !reason.empty()) {
+      state.SkipWithError(reason.c_str());
+    }
+  }
+  record(state, &shared_recorder);
+  if (state.thread_index() == 0) {
+    shared_recorder.stop();
+    std::filesystem::remove(file());
+  }
+}
+
+void read_clock(benchmark::State& state, uvm::TraceClock clock) {
+  for (auto _ : state) benchmark::DoNotOptimize(clock.read());
+}
+
+}  // namespace
+
+BENCHMARK(event_off);
+BENCHMARK(event_on)->Iterations(4'000'000);
+BENCHMARK(event_on)->Iterations(2'000'000)->Threads(2);
+BENCHMARK_CAPTURE(read_clock, best, uvm::TraceClock());
+BENCHMARK_CAPTURE(read_clock, monotonic, uvm::TraceClock(uvm::TraceClockKind::kNanoseconds));
+BENCHMARK_MAIN();

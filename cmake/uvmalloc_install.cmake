@@ -1,0 +1,69 @@
+# What `cmake --install` lays down, by component. The tree can be moved: all paths in it are relative.
+#   Runtime      libuvmalloc.so, to be linked with or preloaded
+#   Development  headers, the static library, the CMake package and the pkg-config files
+#   Simulator    the stand-in libraries, in a folder of their own for LD_LIBRARY_PATH, and the header that controls them
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+set(private_dir "${CMAKE_INSTALL_LIBDIR}/uvmalloc")
+set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/uvmalloc")
+
+foreach(library uvmalloc_static uvmalloc_shared)
+  target_include_directories(${library} INTERFACE "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
+  target_compile_features(${library} INTERFACE "$<INSTALL_INTERFACE:cxx_std_20>")
+  # C++ headers need Boost's; a project in C alone has none of it.
+  target_link_libraries(${library} INTERFACE "$<INSTALL_INTERFACE:$<TARGET_NAME_IF_EXISTS:Boost::boost>>")
+endforeach()
+set_target_properties(uvmalloc_shared PROPERTIES EXPORT_NAME uvmalloc)
+
+# What the objects of the static library call.
+set(static_libraries ${CMAKE_DL_LIBS} pthread)
+list(TRANSFORM static_libraries PREPEND "-l" OUTPUT_VARIABLE pc_static_libraries)
+if(TARGET uvmalloc_jemalloc) # no library of the system: it is built for us and travels with ours
+  set(archive libuvmalloc_jemalloc.a)
+  install(FILES "$<TARGET_FILE:uvmalloc_jemalloc>" DESTINATION "${private_dir}" RENAME ${archive} COMPONENT Development)
+  target_link_libraries(uvmalloc_static INTERFACE "$<INSTALL_INTERFACE:$<INSTALL_PREFIX>/${private_dir}/${archive}>")
+  list(PREPEND pc_static_libraries "\${libdir}/uvmalloc/${archive}")
+endif()
+target_link_libraries(uvmalloc_static INTERFACE "$<INSTALL_INTERFACE:${static_libraries}>")
+
+install(TARGETS uvmalloc_static uvmalloc_shared EXPORT uvmallocTargets
+        ARCHIVE COMPONENT Development
+        LIBRARY COMPONENT Runtime NAMELINK_COMPONENT Runtime)
+install(EXPORT uvmallocTargets NAMESPACE uvmalloc:: DESTINATION "${package_dir}" COMPONENT Development)
+
+foreach(room allocator hints runtime storage)
+  install(DIRECTORY "${PROJECT_SOURCE_DIR}/${room}" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/uvmalloc"
+          COMPONENT Development FILES_MATCHING PATTERN "*.hpp"
+          PATTERN "runtime/cuda" EXCLUDE PATTERN "machine_memory.hpp" EXCLUDE)
+endforeach()
+install(FILES "${PROJECT_SOURCE_DIR}/allocator/uvmalloc.h" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/uvmalloc"
+        COMPONENT Development)
+
+configure_package_config_file("${CMAKE_CURRENT_LIST_DIR}/uvmallocConfig.cmake.in"
+  "${CMAKE_CURRENT_BINARY_DIR}/uvmallocConfig.cmake" INSTALL_DESTINATION "${package_dir}"
+  NO_SET_AND_CHECK_MACRO)
+write_basic_package_version_file("${CMAKE_CURRENT_BINARY_DIR}/uvmallocConfigVersion.cmake"
+  COMPATIBILITY SameMinorVersion)
+install(FILES "${CMAKE_CURRENT_BINARY_DIR}/uvmallocConfig.cmake"
+              "${CMAKE_CURRENT_BINARY_DIR}/uvmallocConfigVersion.cmake"
+        DESTINATION "${package_dir}" COMPONENT Development)
+
+cmake_path(RELATIVE_PATH CMAKE_INSTALL_FULL_LIBDIR BASE_DIRECTORY "${CMAKE_INSTALL_PREFIX}" OUTPUT_VARIABLE pc_libdir)
+cmake_path(RELATIVE_PATH CMAKE_INSTALL_FULL_INCLUDEDIR BASE_DIRECTORY "${CMAKE_INSTALL_PREFIX}"
+           OUTPUT_VARIABLE pc_includedir)
+string(REGEX REPLACE "[^/]+" ".." pc_up "${pc_libdir}/pkgconfig")
+list(JOIN pc_static_libraries " " pc_static_libraries)
+foreach(name uvmalloc uvmalloc-static)
+  configure_file("${CMAKE_CURRENT_LIST_DIR}/${name}.pc.in" "${CMAKE_CURRENT_BINARY_DIR}/${name}.pc" @ONLY)
+  install(FILES "${CMAKE_CURRENT_BINARY_DIR}/${name}.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig"
+          COMPONENT Development)
+endforeach()
+
+if(UVMALLOC_BUILD_SIM)
+  # Never beside libuvmalloc.so: a libcuda.so.1 there would stand in for the real one.
+  install(TARGETS uvmsim uvmsim_cuda uvmsim_cudart uvmsim_audit
+          LIBRARY DESTINATION "${private_dir}/sim" COMPONENT Simulator NAMELINK_COMPONENT Simulator)
+  install(FILES "${PROJECT_SOURCE_DIR}/sim/uvmsim.h" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/uvmalloc/sim"
+          COMPONENT Simulator)
+endif()

@@ -1,0 +1,9 @@
+// How much is said on stderr. Apart from log.hpp, so that public headers need no formatting
+// library.
+#pragma once
+
+namespace uvm {
+
+enum class LogLevel : unsigned char { kOff, kError, kWarning, kInfo, kDebug };
+
+}  // namespace uvm

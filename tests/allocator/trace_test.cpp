@@ -1,0 +1,550 @@
+// What a recorder writes is what a reader reads, in an order that replays; whatever happens to the
+// file, the program and the reader survive.
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <latch>
+#include <map>
+#include <mutex>
+#include <random>
+#include <set>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <uvmalloc/allocator/trace_reader.hpp>
+#include <uvmalloc/allocator/trace_recorder.hpp>
+
+namespace uvm {
+namespace {
+
+constexpr std::size_t kMiB = 1u << 20;
+
+const std::vector<TraceRecorder::Device> kDevices = {{"first card", 8192 * kMiB},
+                                                     {"second card", 4096 * kMiB}};
+
+const void* at(std::uint64_t address) {
+  return reinterpret_cast<const void*>(address);
+}
+StreamHandle stream(std::uint64_t number) {
+  return reinterpret_cast<StreamHandle>(number);
+}
+
+TraceBlock block(std::uint64_t address, std::size_t requested_bytes = 100) {
+  return {Facade::kDevice, 1, at(address), requested_bytes, 512, stream(7)};
+}
+
+class TraceTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder =
+        std::filesystem::temp_directory_path() / ("uvmalloc-trace-" + std::to_string(getpid()));
+    std::filesystem::create_directories(folder);
+    file = folder / "run.trace";
+  }
+  void TearDown() override { std::filesystem::remove_all(folder); }
+
+  void start() { ASSERT_EQ(recorder.start(file, kDevices), ""); }
+  Trace stop_and_read() {
+    recorder.stop();
+    return read_trace(file);
+  }
+  std::string bytes() const {
+    std::ifstream stream(file, std::ios::binary);
+    return {std::istreambuf_iterator<char>(stream), {}};
+  }
+  std::string write(const std::string& content) const {
+    std::string name = folder / "changed.trace";
+    std::ofstream(name, std::ios::binary) << content;
+    return name;
+  }
+  static std::string refusal(const std::string& name) {
+    try {
+      read_trace(name);
+    } catch (const TraceFormatError& error) {
+      return error.what();
+    }
+    return "accepted";
+  }
+
+  std::filesystem::path folder;
+  std::string file;
+  TraceRecorder recorder;
+};
+
+TEST_F(TraceTest, EveryKindIsReadAsItWasRecorded) {
+  start();
+  EXPECT_TRUE(recorder.enabled());
+  recorder.stream_seen(recorder.now(), 1, stream(7));
+  recorder.allocated(recorder.now(), block(0x1000));
+  recorder.used(recorder.now(), at(0x1000), 0, stream(9));
+  recorder.moved(recorder.now(), at(0x1000), 100, Place::device(1), Place::host(), stream(7));
+  recorder.advised(recorder.now(), 1, at(0x200000), 2 * kMiB, Advice::kSetAccessedBy,
+                   Place::device(0));
+  recorder.prefetched(recorder.now(), 1, at(0x200000), 2 * kMiB, Place::host(), stream(3));
+  recorder.discarded(recorder.now(), 0, at(0x200000), 2 * kMiB, stream(3));
+  recorder.out_of_memory(recorder.now(), block(0, 64 * kMiB),
+                         {RuntimeError::kOutOfMemory, 2, "CUDA_ERROR_OUT_OF_MEMORY", "cuMemAlloc"});
+  recorder.call_failed(
+      recorder.now(), 0, at(0x200000), kMiB,
+      {RuntimeError::kNotSupported, 801, "CUDA_ERROR_NOT_SUPPORTED", "cuMemAdvise"});
+  recorder.mark("step 1");
+  recorder.freed(recorder.now(), block(0x1000));
+  recorder.stream_gone(recorder.now(), 1, stream(7));
+  Trace trace = stop_and_read();
+
+  EXPECT_FALSE(recorder.enabled());
+  EXPECT_TRUE(trace.finished);
+  EXPECT_EQ(trace.dropped, 0u);
+  EXPECT_EQ(trace.process, static_cast<std::uint64_t>(getpid()));
+  EXPECT_EQ(trace.program, "allocator_test");
+  ASSERT_EQ(trace.devices.size(), 2u);
+  EXPECT_EQ(trace.devices[1].name, "second card");
+  EXPECT_EQ(trace.devices[1].capacity_bytes, 4096 * kMiB);
+
+  auto expected = [](TraceKind kind, std::uint64_t address, std::uint64_t size, std::uint64_t extra,
+                     std::uint64_t on, std::uint8_t facade, std::uint8_t flags, int detail,
+                     std::int16_t device, std::int16_t place) {
+    return TraceEvent{
+        0,      address, size, extra, on, kind, facade, flags, static_cast<std::uint8_t>(detail),
+        device, place};
+  };
+  constexpr std::uint8_t kDevice = 2;
+  const TraceEvent kExpected[] = {
+      expected(TraceKind::kStream, 0, 0, 0, 7, kNoFacade, 0, 0, 1, kNoPlace),
+      expected(TraceKind::kAllocate, 0x1000, 100, 512, 7, kDevice, 0, 0, 1, kNoPlace),
+      expected(TraceKind::kUse, 0x1000, 0, 0, 9, kNoFacade, 0, 0, 0, kNoPlace),
+      expected(TraceKind::kMove, 0x1000, 100, 0, 7, kNoFacade, 0, 0, 1, kHostPlace),
+      expected(TraceKind::kAdvise, 0x200000, 2 * kMiB, 0, 0, kNoFacade, 0, 5, 1, 0),
+      expected(TraceKind::kPrefetch, 0x200000, 2 * kMiB, 0, 3, kNoFacade, 0, 0, 1, kHostPlace),
+      expected(TraceKind::kDiscard, 0x200000, 2 * kMiB, 0, 3, kNoFacade, 0, 0, 0, kNoPlace),
+      expected(TraceKind::kFailure, 0, 64 * kMiB, 1, 7, kDevice, 0, 2, 1, kNoPlace),
+      expected(TraceKind::kFailure, 0x200000, kMiB, 2, 0, kNoFacade, 0, 3, 0, kNoPlace),
+      expected(TraceKind::kMark, 0, 0, 3, 0, kNoFacade, 0, 0, kNoPlace, kNoPlace),
+      expected(TraceKind::kFree, 0x1000, 100, 512, 7, kDevice, 0, 0, 1, kNoPlace),
+      expected(TraceKind::kStream, 0, 0, 0, 7, kNoFacade, kTraceGone, 0, 1, kNoPlace),
+  };
+  ASSERT_EQ(trace.events.size(), std::size(kExpected));
+  for (std::size_t i = 0; i < trace.events.size(); ++i) {
+    TraceEvent event = trace.events[i];
+    EXPECT_EQ(trace.events[i].thread, 1u);
+    event.time = 0;
+    EXPECT_EQ(event, kExpected[i]) << "event " << i << ", " << to_string(event.kind);
+  }
+  EXPECT_EQ(trace.text(trace.events[7]), "cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY (2)");
+  EXPECT_EQ(trace.text(trace.events[8]), "cuMemAdvise: CUDA_ERROR_NOT_SUPPORTED (801)");
+  EXPECT_EQ(trace.text(trace.events[9]), "step 1");
+  EXPECT_EQ(trace.text(trace.events[10]), "");
+}
+
+TEST_F(TraceTest, TimesAreNanosecondsSinceTheStart) {
+  start();
+  const auto begin = TraceClock::monotonic_ns();
+  recorder.mark("before");
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  recorder.mark("after");
+  const auto end = TraceClock::monotonic_ns();
+  Trace trace = stop_and_read();
+  const auto between = trace.events[1].time - trace.events[0].time;
+  EXPECT_GE(between, 49'900'000u);
+  EXPECT_LE(between, (end - begin) + 100'000u);
+}
+
+TEST_F(TraceTest, OffItRecordsNothing) {
+  EXPECT_EQ(recorder.now(), 0u);
+  recorder.allocated(recorder.now(), block(0x1000));
+  recorder.mark("nobody hears it");
+  recorder.stop();
+  EXPECT_FALSE(std::filesystem::exists(file));
+  start();
+  EXPECT_TRUE(stop_and_read().events.empty());
+}
+
+// Threads pass addresses on through a locked pool, as those of an allocator do.
+class SharedAddresses {
+ public:
+  SharedAddresses(TraceRecorder* recorder, std::uint64_t count) : recorder_(*recorder) {
+    for (std::uint64_t i = 1; i <= count; ++i) free_.push_back(i * 4096);
+  }
+  void allocate(std::mt19937_64* random, std::vector<TraceBlock>* mine) {
+    std::unique_lock lock(mutex_);
+    if (free_.empty()) return;
+    TraceBlock got = block(free_.back(), 1 + (*random)() % 4096);
+    free_.pop_back();
+    const TraceTime when = recorder_.now();
+    lock.unlock();
+    recorder_.allocated(when, got);
+    mine->push_back(got);
+  }
+  void free(std::mt19937_64* random, std::vector<TraceBlock>* mine) {
+    if (mine->empty()) return;
+    std::swap((*mine)[(*random)() % mine->size()], mine->back());
+    std::unique_lock lock(mutex_);
+    free_.push_back(reinterpret_cast<std::uint64_t>(mine->back().address));
+    const TraceTime when = recorder_.now();
+    lock.unlock();
+    recorder_.freed(when, mine->back());
+    mine->pop_back();
+  }
+
+ private:
+  TraceRecorder& recorder_;
+  std::mutex mutex_;
+  std::vector<std::uint64_t> free_;
+};
+
+// Fails where an address is allocated twice or freed when it is not live.
+void expect_replayable(const Trace& trace) {
+  std::map<std::uint64_t, std::uint64_t> live;
+  for (std::size_t i = 0; i < trace.events.size(); ++i) {
+    const ThreadEvent& event = trace.events[i];
+    if (event.kind == TraceKind::kAllocate) {
+      ASSERT_TRUE(live.emplace(event.address, event.size_bytes).second) << "event " << i;
+    } else if (event.kind == TraceKind::kFree) {
+      auto found = live.find(event.address);
+      ASSERT_NE(found, live.end()) << "event " << i;
+      ASSERT_EQ(found->second, event.size_bytes) << "event " << i;
+      live.erase(found);
+    }
+  }
+}
+
+class TraceClocks : public TraceTest, public ::testing::WithParamInterface<TraceClockKind> {};
+
+TEST_P(TraceClocks, AddressesThatThreadsPassOnComeInAnOrderThatReplays) {
+  constexpr int kThreads = 4;
+  constexpr int kSteps = 10'000;
+  const TraceClock clock =
+      GetParam() == TraceClockKind::kTicks ? TraceClock() : TraceClock(GetParam());
+  TraceRecorder own(clock);
+  ASSERT_EQ(own.start(file, kDevices), "");
+  SharedAddresses addresses(&own, 40);
+  std::atomic<std::size_t> recorded{0};
+  std::latch together(kThreads);
+  std::vector<std::thread> threads;
+  for (unsigned number = 0; number < kThreads; ++number) {
+    threads.emplace_back([&, number] {
+      std::mt19937_64 random(number);
+      std::vector<TraceBlock> mine;
+      std::size_t events = 0;
+      together.arrive_and_wait();
+      for (int step = 0; step < kSteps; ++step) {
+        const std::size_t before = mine.size();
+        if (random() % 2 == 0) {
+          addresses.allocate(&random, &mine);
+        } else {
+          addresses.free(&random, &mine);
+        }
+        events += mine.size() != before;
+      }
+      // What a thread keeps, the others could never get.
+      for (; !mine.empty(); ++events) addresses.free(&random, &mine);
+      recorded += events;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  own.stop();
+  Trace trace = read_trace(file);
+  EXPECT_EQ(trace.clock, clock.kind());
+  EXPECT_EQ(trace.events.size(), recorded.load());
+  EXPECT_EQ(trace.dropped, 0u);
+  std::set<std::uint32_t> seen;
+  for (const ThreadEvent& event : trace.events) seen.insert(event.thread);
+  EXPECT_EQ(seen, (std::set<std::uint32_t>{1, 2, 3, 4}));
+  expect_replayable(trace);
+}
+INSTANTIATE_TEST_SUITE_P(Both, TraceClocks,
+                         ::testing::Values(TraceClockKind::kTicks, TraceClockKind::kNanoseconds));
+
+TEST_F(TraceTest, AThreadsEventsKeepTheirOrderAcrossFullChunks) {
+  start();
+  constexpr std::size_t kEvents = 3 * kTraceEventsPerChunk + 1;
+  for (std::size_t i = 0; i < kEvents; ++i)
+    recorder.allocated(recorder.now(), block(4096 * (i + 1)));
+  Trace trace = stop_and_read();
+  ASSERT_EQ(trace.events.size(), kEvents);
+  for (std::size_t i = 0; i < kEvents; ++i) ASSERT_EQ(trace.events[i].address, 4096 * (i + 1));
+}
+
+TEST_F(TraceTest, WhatAThreadThatEndedHadRecordedIsInTheFileAtOnce) {
+  start();
+  for (int i = 0; i < 3; ++i) {
+    std::thread([&] { recorder.allocated(recorder.now(), block(0x1000)); }).join();
+  }
+  Trace trace = read_trace(file, UnfinishedTrace::kAccept);
+  ASSERT_EQ(trace.events.size(), 3u);
+  EXPECT_EQ(trace.events[0].thread, 1u);
+  EXPECT_EQ(trace.events[2].thread, 3u);
+  EXPECT_FALSE(trace.finished);
+  EXPECT_EQ(refusal(file), file + ": at byte " + std::to_string(bytes().size()) +
+                               ": the trace is not finished: the process still runs or was killed "
+                               "(truncated)");
+}
+
+TEST_F(TraceTest, LiveBlocksAtTheStartComeFirstAndMarked) {
+  constexpr std::size_t kBlocks = kTraceEventsPerChunk + 5;
+  ASSERT_EQ(recorder.start(file, kDevices,
+                           [](const TraceRecorder::BlockSink& sink) {
+                             for (std::size_t i = 1; i <= kBlocks; ++i) sink(block(4096 * i));
+                           }),
+            "");
+  recorder.freed(recorder.now(), block(4096));
+  Trace trace = stop_and_read();
+  ASSERT_EQ(trace.events.size(), kBlocks + 1);
+  for (std::size_t i = 0; i < kBlocks; ++i) {
+    const ThreadEvent& event = trace.events[i];
+    ASSERT_EQ(event.kind, TraceKind::kAllocate);
+    ASSERT_EQ(event.address, 4096 * (i + 1));
+    ASSERT_EQ(event.flags, kTraceAlreadyLive);
+    ASSERT_EQ(event.time, 0u);
+    ASSERT_EQ(event.thread, 0u);
+  }
+  EXPECT_EQ(trace.events.back().kind, TraceKind::kFree);
+}
+
+TEST_F(TraceTest, ItCanBeStartedAgainAndEachTraceHasItsOwnEvents) {
+  start();
+  recorder.mark("first");
+  const TraceTime early = recorder.now();
+  recorder.stop();
+  const std::string second = folder / "second.trace";
+  ASSERT_EQ(recorder.start(second, kDevices), "");
+  recorder.allocated(early, block(0x1000));  // decided upon while the first trace ran
+  recorder.mark("second");
+  recorder.stop();
+  Trace trace = read_trace(second);
+  ASSERT_EQ(trace.events.size(), 1u);
+  EXPECT_EQ(trace.text(trace.events[0]), "second");
+  EXPECT_EQ(read_trace(file).events.size(), 1u);
+}
+
+TEST_F(TraceTest, StartingTwiceIsRefusedInOneLine) {
+  start();
+  EXPECT_EQ(recorder.start(folder / "other", kDevices),
+            "trace " + (folder / "other").string() + ": already tracing to " + file);
+  EXPECT_EQ(recorder.file(), file);
+}
+
+TEST_F(TraceTest, AnImpossibleFileIsRefusedInOneLine) {
+  const std::string nowhere = folder / "missing" / "run.trace";
+  EXPECT_EQ(recorder.start(nowhere, kDevices),
+            "trace " + nowhere + ": cannot be opened: No such file or directory");
+  EXPECT_EQ(recorder.start("/dev/full", kDevices),
+            "trace /dev/full: cannot be written: No space left on device");
+  EXPECT_FALSE(recorder.enabled());
+}
+
+TEST_F(TraceTest, TheNameCanHoldTheProcessNumber) {
+  ASSERT_EQ(recorder.start(folder / "a.%p.b.%p", kDevices), "");
+  const std::string number = std::to_string(getpid());
+  EXPECT_EQ(recorder.file(), folder / ("a." + number + ".b." + number));
+}
+
+TEST_F(TraceTest, TwoRecordersDoNotWriteOneFile) {
+  start();
+  TraceRecorder other;
+  ASSERT_EQ(other.start(file, kDevices), "");
+  EXPECT_EQ(other.file(), file + "." + std::to_string(getpid()));
+}
+
+TEST_F(TraceTest, StoppingWhileThreadsRecordLosesNothingThatWasBefore) {
+  start();
+  std::atomic<bool> over{false};
+  std::atomic<std::uint64_t> recorded{0};
+  std::thread other([&] {
+    for (std::uint64_t i = 1; !over; ++i) {
+      recorder.allocated(recorder.now(), block(4096 * i));
+      recorded = i;
+    }
+  });
+  while (recorded < 10 * kTraceEventsPerChunk) std::this_thread::yield();
+  const std::uint64_t before = recorded;
+  recorder.stop();
+  over = true;
+  other.join();
+  Trace trace = read_trace(file);
+  EXPECT_GE(trace.events.size(), before);
+  for (std::size_t i = 0; i < trace.events.size(); ++i) {
+    ASSERT_EQ(trace.events[i].address, 4096 * (i + 1));
+  }
+}
+
+// ---- a full disk
+
+TEST_F(TraceTest, WhereTheFileCannotGrowEventsAreCountedAndOneLineSaysSo) {
+  constexpr std::size_t kChunkBytes =
+      sizeof(TraceChunkHeader) + kTraceEventsPerChunk * sizeof(TraceEvent);
+  // In a process of its own, which may write two chunks and a half.
+  ::testing::internal::CaptureStderr();
+  const pid_t child = fork();
+  if (child == 0) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    TraceRecorder own;
+    if (!own.start(file, kDevices).empty()) _exit(1);
+    const rlimit limit{kChunkBytes * 5 / 2, kChunkBytes * 5 / 2};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    for (std::size_t i = 0; i < 4 * kTraceEventsPerChunk + 7; ++i) {
+      errno = 17;
+      own.allocated(own.now(), block(4096));
+      if (errno != 17) _exit(2);
+    }
+    own.stop();
+    _exit(own.dropped() == 2 * kTraceEventsPerChunk ? 0 : 3);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  ASSERT_EQ(status, 0);
+  EXPECT_EQ(said, "uvmalloc: the trace " + file +
+                      " cannot be written (File too large): events are left out and counted\n");
+  Trace trace = read_trace(file);
+  EXPECT_EQ(trace.dropped, 2 * kTraceEventsPerChunk);
+  EXPECT_EQ(trace.events.size(), 2 * kTraceEventsPerChunk + 7);
+}
+
+// ---- fork
+
+TEST_F(TraceTest, AForkedChildLeavesTheParentsFileAlone) {
+  for (bool told : {true, false}) {
+    start();
+    recorder.mark("before");
+    const pid_t child = fork();
+    if (child == 0) {
+      if (told) recorder.after_fork_in_child();
+      for (std::size_t i = 0; i < 3 * kTraceEventsPerChunk; ++i) {
+        recorder.allocated(recorder.now(), block(4096));
+      }
+      recorder.mark("of the child");
+      recorder.stop();
+      _exit(recorder.start(file + ".child", kDevices).find("a forked child") != std::string::npos
+                ? 0
+                : 1);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0);
+    recorder.mark("after");
+    Trace trace = stop_and_read();
+    ASSERT_EQ(trace.events.size(), 2u);
+    EXPECT_EQ(trace.text(trace.events[0]), "before");
+    EXPECT_EQ(trace.text(trace.events[1]), "after");
+    EXPECT_FALSE(std::filesystem::exists(file + ".child"));
+  }
+}
+
+// Ends the process in the second round of a thread's destructors, after the recorder's, without the
+// handlers of exit.
+pthread_key_t last_key;
+void end_in_second_round(void* value) {
+  static bool again = false;
+  if (std::exchange(again, true)) _exit(0);
+  pthread_setspecific(last_key, value);
+}
+
+TEST_F(TraceTest, AThreadOfAForkedChildEndsWithoutWriting) {
+  start();
+  recorder.mark("before");
+  std::thread([&] {
+    recorder.mark("in a thread");
+    const pid_t child = fork();
+    if (child == 0) {
+      pthread_key_create(&last_key, end_in_second_round);
+      pthread_setspecific(last_key, &last_key);
+      pthread_exit(nullptr);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0);
+  }).join();
+  EXPECT_EQ(stop_and_read().events.size(), 2u);
+}
+
+// ---- damaged files
+
+TEST_F(TraceTest, AFileCutAnywhereIsRefusedAndItsWholeChunksCanBeRead) {
+  start();
+  recorder.mark("a text");
+  recorder.allocated(recorder.now(), block(4096));
+  recorder.stop();
+  const std::string whole = bytes();
+  EXPECT_EQ(read_trace(file).events.size(), 2u);
+  const std::size_t header_bytes = sizeof(TraceFileHeader) + 2 * sizeof(TraceFileDevice) + 16;
+  for (std::size_t size = 0; size < whole.size(); ++size) {
+    const std::string cut = write(whole.substr(0, size));
+    const std::string said = refusal(cut);
+    ASSERT_EQ(said.find(cut + ": at byte " + std::to_string(size) + ": "), 0u) << said;
+    ASSERT_NE(said.find("truncated"), std::string::npos) << said;
+    if (size >= header_bytes) {
+      ASSERT_FALSE(read_trace(cut, UnfinishedTrace::kAccept).finished) << size;
+    }
+  }
+}
+
+TEST_F(TraceTest, AnyDamagedByteGivesATraceOrARefusal) {
+  start();
+  recorder.mark("a text");
+  recorder.allocated(recorder.now(), block(4096));
+  recorder.stop();
+  const std::string whole = bytes();
+  for (std::size_t offset = 0; offset < whole.size(); ++offset) {
+    for (int change : {0x01, 0x80, 0xff}) {
+      std::string damaged = whole;
+      damaged[offset] = static_cast<char>(damaged[offset] ^ change);
+      const std::string name = write(damaged);
+      const std::string said = refusal(name);
+      ASSERT_TRUE(said == "accepted" || said.find(name + ": at byte ") == 0) << said;
+    }
+  }
+}
+
+TEST_F(TraceTest, ARefusalNamesWhatIsWrong) {
+  start();
+  recorder.stop();
+  auto changed = [&](std::size_t offset, const char* to, std::size_t count) {
+    std::string content = bytes();
+    content.replace(offset, count, to, count);
+    const std::string said = refusal(write(content));
+    return said.substr(said.find(": at byte ") + 2);
+  };
+  EXPECT_EQ(changed(0, "PK\3\4", 4), "at byte 0: this is not a trace of uvmalloc");
+  EXPECT_EQ(changed(8, "\2\0\0\0", 4),
+            "at byte 8: the trace has version 2; this program reads versions up to 1");
+  EXPECT_EQ(changed(12, "\1\2\3\4", 4),
+            "at byte 12: the trace is from a machine with the other byte order");
+  EXPECT_EQ(refusal(write(bytes() + "x")).find("there is more behind the end") != std::string::npos,
+            true);
+  EXPECT_THROW(read_trace(folder / "missing"), std::system_error);
+  EXPECT_THROW(read_trace(folder), std::system_error);
+}
+
+// ---- equal times
+
+TEST_F(TraceTest, SimultaneousEventsOfThreadsComeInAnOrderThatReplays) {
+  start();
+  std::vector<TraceTime> now{recorder.now()};
+  // Thread 1 allocates what thread 2 frees in the same tick; thread 2 had it from thread 3.
+  std::thread([&] { recorder.allocated(now[0], block(4096)); }).join();
+  std::thread([&] {
+    recorder.freed(now[0], block(4096));
+    recorder.allocated(now[0], block(8192));
+  }).join();
+  std::thread([&] {
+    recorder.allocated(now[0], block(4096));
+    recorder.freed(now[0], block(8192));
+  }).join();
+  Trace trace = stop_and_read();
+  ASSERT_EQ(trace.events.size(), 5u);
+  expect_replayable(trace);
+}
+
+}  // namespace
+}  // namespace uvm

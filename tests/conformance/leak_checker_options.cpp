@@ -1,6 +1,0 @@
-// LeakSanitizer's tracer crashes on the thread-local storage of libraries that were opened at run
-// time, as the runtimes under test are. Leaks in ordinary memory are still found.
-extern "C" const char* __lsan_default_options();
-extern "C" __attribute__((visibility("default"))) const char* __lsan_default_options() {
-  return "use_tls=0";
-}

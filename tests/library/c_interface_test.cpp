@@ -1,0 +1,375 @@
+// The C interface, on every runtime.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <thread>
+
+#include <uvmalloc/uvmalloc.h>
+#include <uvmalloc/allocator/caching_managed_allocator.hpp>
+#include <uvmalloc/allocator/process_allocator.hpp>
+
+#include "conformance/runtimes.hpp"
+
+namespace uvm {
+namespace {
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+constexpr std::size_t kPage = 2 * kMiB;
+
+uvmalloc_options options_for(const char* runtime) {
+  uvmalloc_options options{};
+  options.struct_bytes = sizeof options;
+  options.runtime = runtime;
+  options.budget_bytes = 256 * kMiB;
+  return options;
+}
+
+class CInterface : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    testing::open("fake");  // registers it
+    const uvmalloc_options options = options_for(GetParam());
+    ASSERT_EQ(uvmalloc_create(&options, &allocator), UVMALLOC_OK) << uvmalloc_last_error();
+  }
+  void TearDown() override { EXPECT_EQ(uvmalloc_destroy(allocator), UVMALLOC_OK); }
+
+  uvmalloc_status allocate(std::size_t size_bytes, std::size_t alignment_bytes, void** out,
+                           int facade = UVMALLOC_HOST) {
+    return uvmalloc_allocate(allocator, facade, 0, size_bytes, alignment_bytes, nullptr, out);
+  }
+  char* host(std::size_t size_bytes) {
+    void* block = nullptr;
+    EXPECT_EQ(allocate(size_bytes, 0, &block), UVMALLOC_OK) << uvmalloc_last_error();
+    return static_cast<char*>(block);
+  }
+  uvmalloc_block describe(const void* address) {
+    uvmalloc_block block{};
+    block.struct_bytes = sizeof block;
+    EXPECT_EQ(uvmalloc_describe(allocator, address, &block), UVMALLOC_OK) << uvmalloc_last_error();
+    return block;
+  }
+  uvmalloc_statistics statistics() {
+    uvmalloc_statistics all{};
+    all.struct_bytes = sizeof all;
+    EXPECT_EQ(uvmalloc_get_statistics(allocator, &all), UVMALLOC_OK);
+    return all;
+  }
+
+  uvmalloc_allocator* allocator = nullptr;
+};
+
+TEST_P(CInterface, EveryFacadeGivesBlocksThatAreDescribedAndFreed) {
+  for (int facade : {UVMALLOC_HOST, UVMALLOC_PINNED, UVMALLOC_DEVICE}) {
+    void* block = nullptr;
+    ASSERT_EQ(allocate(3 * kMiB, 0, &block, facade), UVMALLOC_OK);
+    const uvmalloc_block described = describe(static_cast<char*>(block) + 5);
+    EXPECT_EQ(described.struct_bytes, sizeof(uvmalloc_block));
+    EXPECT_EQ(described.base, block);
+    EXPECT_EQ(described.size_bytes, facade == UVMALLOC_DEVICE ? 3 * kMiB : 4 * kMiB);
+    EXPECT_EQ(described.requested_bytes, 3 * kMiB);
+    EXPECT_EQ(described.facade, facade);
+    EXPECT_EQ(described.device, 0);
+    EXPECT_EQ(described.place, facade == UVMALLOC_DEVICE ? 0 : UVMALLOC_PLACE_HOST);
+    EXPECT_EQ(described.live, 1);
+    EXPECT_EQ(described.movable, 1);
+    EXPECT_EQ(uvmalloc_free(allocator, block), UVMALLOC_OK);
+    EXPECT_EQ(describe(block).live, 0);
+  }
+}
+
+TEST_P(CInterface, SizesFromNothingToEverything) {
+  void* block = this;
+  EXPECT_EQ(allocate(0, 0, &block), UVMALLOC_OK);
+  EXPECT_EQ(block, nullptr);
+  EXPECT_EQ(allocate(0, 4096, &block), UVMALLOC_OK);
+  EXPECT_EQ(block, nullptr);
+  EXPECT_EQ(allocate(1, 1, &block), UVMALLOC_OK);
+  ASSERT_NE(block, nullptr);
+  EXPECT_EQ(uvmalloc_free(allocator, block), UVMALLOC_OK);
+  for (std::size_t size_bytes : {SIZE_MAX, SIZE_MAX - 1, SIZE_MAX / 2, 257 * kMiB}) {
+    block = this;
+    EXPECT_EQ(allocate(size_bytes, 0, &block), UVMALLOC_ERROR_OUT_OF_MEMORY);
+    EXPECT_EQ(block, nullptr);
+    EXPECT_EQ(allocate(size_bytes, kPage, &block), UVMALLOC_ERROR_OUT_OF_MEMORY);
+  }
+  EXPECT_EQ(std::string(uvmalloc_last_error()).rfind("uvmalloc: out of memory", 0), 0u);
+  EXPECT_EQ(statistics().out_of_memory, 8u);
+  EXPECT_EQ(statistics().live_bytes, 0u);
+}
+
+TEST_P(CInterface, AlignmentsUpToAPageAreHonoured) {
+  for (std::size_t alignment_bytes = 1; alignment_bytes <= kPage; alignment_bytes *= 2) {
+    for (std::size_t size_bytes : {std::size_t{1}, std::size_t{513}, 3 * kMiB}) {
+      void* padding = host(1);
+      void* block = nullptr;
+      ASSERT_EQ(allocate(size_bytes, alignment_bytes, &block), UVMALLOC_OK);
+      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(block) % alignment_bytes, 0u);
+      std::memset(block, 1, size_bytes);
+      EXPECT_EQ(uvmalloc_free(allocator, block), UVMALLOC_OK);
+      EXPECT_EQ(uvmalloc_free(allocator, padding), UVMALLOC_OK);
+    }
+  }
+}
+
+TEST_P(CInterface, OtherAlignmentsAreRefused) {
+  for (std::size_t alignment_bytes :
+       {std::size_t{3}, std::size_t{513}, 2 * kPage, SIZE_MAX, SIZE_MAX / 2 + 1}) {
+    void* block = this;
+    EXPECT_EQ(allocate(64, alignment_bytes, &block), UVMALLOC_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(block, nullptr);
+  }
+}
+
+TEST_P(CInterface, UnknownDevicesAndFacadesAreRefused) {
+  int count = 0;
+  ASSERT_EQ(uvmalloc_device_count(allocator, &count), UVMALLOC_OK);
+  ASSERT_EQ(count, 1);
+  void* block = host(64);
+  void* out = this;
+  for (int device : {-1, 1, INT32_MAX, INT32_MIN}) {
+    EXPECT_EQ(uvmalloc_allocate(allocator, UVMALLOC_DEVICE, device, 64, 0, nullptr, &out),
+              UVMALLOC_ERROR_NO_DEVICE);
+    EXPECT_EQ(out, nullptr);
+    EXPECT_EQ(uvmalloc_record_use(allocator, block, device, nullptr), UVMALLOC_ERROR_NO_DEVICE);
+  }
+  for (int destination : {1, -2, INT32_MAX, INT32_MIN}) {
+    EXPECT_EQ(uvmalloc_move(allocator, block, destination, nullptr, 1), UVMALLOC_ERROR_NO_DEVICE);
+  }
+  for (int facade : {-1, 3, INT32_MAX}) {
+    EXPECT_EQ(allocate(64, 0, &out, facade), UVMALLOC_ERROR_INVALID_ARGUMENT);
+  }
+}
+
+TEST_P(CInterface, NullPointersAreRefusedOrFine) {
+  void* out = this;
+  int count = 7;
+  uvmalloc_block block{};
+  uvmalloc_statistics all{};
+  constexpr uvmalloc_status kInvalid = UVMALLOC_ERROR_INVALID_ARGUMENT;
+  EXPECT_EQ(uvmalloc_create(nullptr, nullptr), kInvalid);
+  EXPECT_EQ(uvmalloc_process_allocator(nullptr), kInvalid);
+  EXPECT_EQ(uvmalloc_allocate(nullptr, UVMALLOC_HOST, 0, 1, 0, nullptr, &out), kInvalid);
+  EXPECT_EQ(out, nullptr);
+  EXPECT_EQ(uvmalloc_allocate(allocator, UVMALLOC_HOST, 0, 1, 0, nullptr, nullptr), kInvalid);
+  EXPECT_EQ(uvmalloc_free(nullptr, nullptr), kInvalid);
+  EXPECT_EQ(uvmalloc_record_use(nullptr, this, 0, nullptr), kInvalid);
+  EXPECT_EQ(uvmalloc_wait_for_uses(nullptr, this), kInvalid);
+  EXPECT_EQ(uvmalloc_move(nullptr, this, 0, nullptr, 0), kInvalid);
+  EXPECT_EQ(uvmalloc_release_cached(nullptr), kInvalid);
+  EXPECT_EQ(uvmalloc_describe(nullptr, this, &block), kInvalid);
+  EXPECT_EQ(uvmalloc_describe(allocator, this, nullptr), kInvalid);
+  EXPECT_EQ(uvmalloc_get_statistics(nullptr, &all), kInvalid);
+  EXPECT_EQ(uvmalloc_get_statistics(allocator, nullptr), kInvalid);
+  EXPECT_EQ(uvmalloc_device_count(nullptr, &count), kInvalid);
+  EXPECT_EQ(count, 0);
+  EXPECT_STREQ(uvmalloc_last_error(), "uvmalloc_device_count: allocator is NULL");
+  EXPECT_EQ(uvmalloc_device_count(allocator, nullptr), kInvalid);
+  EXPECT_EQ(uvmalloc_free(allocator, nullptr), UVMALLOC_OK);
+  EXPECT_EQ(uvmalloc_destroy(nullptr), UVMALLOC_OK);
+}
+
+TEST_P(CInterface, AddressesThatAreNotBlocksAreToldApart) {
+  char* block = host(3 * kMiB);
+  EXPECT_EQ(uvmalloc_free(allocator, block + 1), UVMALLOC_ERROR_INTERIOR);
+  EXPECT_EQ(uvmalloc_free(allocator, block), UVMALLOC_OK);
+  EXPECT_EQ(uvmalloc_free(allocator, block), UVMALLOC_ERROR_DOUBLE_FREE);
+  EXPECT_EQ(uvmalloc_free(allocator, this), UVMALLOC_ERROR_NOT_OURS);
+  for (const void* address : {static_cast<const void*>(this), static_cast<const void*>(block)}) {
+    EXPECT_EQ(uvmalloc_record_use(allocator, address, 0, nullptr), UVMALLOC_ERROR_NOT_OURS);
+    EXPECT_EQ(uvmalloc_wait_for_uses(allocator, address), UVMALLOC_ERROR_NOT_OURS);
+    EXPECT_EQ(uvmalloc_move(allocator, const_cast<void*>(address), 0, nullptr, 1),
+              UVMALLOC_ERROR_NOT_OURS);
+  }
+  uvmalloc_block described{};
+  described.struct_bytes = sizeof described;
+  EXPECT_EQ(uvmalloc_describe(allocator, this, &described), UVMALLOC_ERROR_NOT_OURS);
+}
+
+TEST_P(CInterface, MovesThereAndBackKeepTheBytesAndAreCounted) {
+  char* block = host(4 * kMiB);
+  std::memset(block, 11, 4 * kMiB);
+  ASSERT_EQ(uvmalloc_move(allocator, block + 100, 0, nullptr, 0), UVMALLOC_OK);
+  EXPECT_EQ(describe(block).place, 0);
+  ASSERT_EQ(uvmalloc_move(allocator, block, UVMALLOC_PLACE_HOST, nullptr, 1), UVMALLOC_OK);
+  EXPECT_EQ(describe(block).place, UVMALLOC_PLACE_HOST);
+  ASSERT_EQ(uvmalloc_move(allocator, block, UVMALLOC_PLACE_HOST, nullptr, 1), UVMALLOC_OK);
+  EXPECT_EQ(block[0] + block[4 * kMiB - 1], 22);
+  const uvmalloc_statistics all = statistics();
+  EXPECT_EQ(all.moves_to_devices, 1u);
+  EXPECT_EQ(all.moves_to_host, 1u);
+  EXPECT_EQ(all.moved_bytes, 8 * kMiB);
+  EXPECT_EQ(uvmalloc_free(allocator, block), UVMALLOC_OK);
+}
+
+TEST_P(CInterface, StatisticsFollowAllocationsAndReleases) {
+  void* device = nullptr;
+  ASSERT_EQ(allocate(10 * kMiB, 0, &device, UVMALLOC_DEVICE), UVMALLOC_OK);
+  char* small = host(100);
+  ASSERT_EQ(uvmalloc_record_use(allocator, device, 0, nullptr), UVMALLOC_OK);
+  ASSERT_EQ(uvmalloc_wait_for_uses(allocator, device), UVMALLOC_OK);
+  uvmalloc_statistics all = statistics();
+  EXPECT_EQ(all.device.allocations, 1u);
+  EXPECT_EQ(all.device.live_bytes, 10 * kMiB);
+  EXPECT_EQ(all.host.live_bytes, 512u);
+  EXPECT_EQ(all.pinned.allocations, 0u);
+  EXPECT_EQ(all.live_bytes, 10 * kMiB + 512);
+  EXPECT_EQ(all.budget_bytes, 256 * kMiB);
+  EXPECT_GE(all.span_bytes, all.touched_bytes);
+  EXPECT_EQ(uvmalloc_free(allocator, device), UVMALLOC_OK);
+  EXPECT_EQ(uvmalloc_free(allocator, small), UVMALLOC_OK);
+  EXPECT_EQ(uvmalloc_release_cached(allocator), UVMALLOC_OK);
+  all = statistics();
+  EXPECT_EQ(all.live_bytes, 0u);
+  EXPECT_EQ(all.peak_bytes, 10 * kMiB + 512);
+  EXPECT_EQ(all.device.allocated_bytes, 10 * kMiB);
+  EXPECT_EQ(all.span_bytes, 0u);
+}
+
+TEST_P(CInterface, AStructureOfAnOlderHeaderIsFilledNoFurther) {
+  char* block = host(100);
+  // A newer library's structure would be larger than what this caller has: the byte behind stays.
+  struct {
+    uvmalloc_block known;
+    unsigned char beyond[8];
+  } larger{};
+  larger.known.struct_bytes = sizeof larger;
+  std::memset(larger.beyond, 0xAB, sizeof larger.beyond);
+  ASSERT_EQ(uvmalloc_describe(allocator, block, &larger.known), UVMALLOC_OK);
+  EXPECT_EQ(larger.known.struct_bytes, sizeof(uvmalloc_block));
+  for (unsigned char byte : larger.beyond) EXPECT_EQ(byte, 0xAB);
+
+  uvmalloc_statistics all{};
+  for (std::size_t too_small : {std::size_t{0}, sizeof all - 1}) {
+    all.struct_bytes = too_small;
+    EXPECT_EQ(uvmalloc_get_statistics(allocator, &all), UVMALLOC_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(all.struct_bytes, too_small);
+  }
+  EXPECT_EQ(uvmalloc_free(allocator, block), UVMALLOC_OK);
+}
+
+TEST_P(CInterface, AnOptionThatThisVersionLacksIsRefusedUnlessItIsZero) {
+  struct {
+    uvmalloc_options known;
+    std::uint64_t later;
+  } larger{options_for(GetParam()), 0};
+  larger.known.struct_bytes = sizeof larger;
+  uvmalloc_allocator* other = nullptr;
+  EXPECT_EQ(uvmalloc_create(&larger.known, &other), UVMALLOC_OK);
+  EXPECT_EQ(uvmalloc_destroy(other), UVMALLOC_OK);
+  larger.later = 1;
+  EXPECT_EQ(uvmalloc_create(&larger.known, &other), UVMALLOC_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(other, nullptr);
+  larger.known.struct_bytes = sizeof(uvmalloc_options) - 1;
+  EXPECT_EQ(uvmalloc_create(&larger.known, &other), UVMALLOC_ERROR_INVALID_ARGUMENT);
+  larger.known.struct_bytes = sizeof(uvmalloc_options);
+  larger.known.policy = 2;
+  EXPECT_EQ(uvmalloc_create(&larger.known, &other), UVMALLOC_ERROR_INVALID_ARGUMENT);
+  larger.known.policy = UVMALLOC_POLICY_DRIVER;
+  larger.known.runtime = "abacus";
+  EXPECT_EQ(uvmalloc_create(&larger.known, &other), UVMALLOC_ERROR_NO_DEVICE);
+  EXPECT_STRNE(uvmalloc_last_error(), "");
+}
+
+TEST_P(CInterface, TheDriverPolicySendsNoHints) {
+  uvmalloc_options options = options_for(GetParam());
+  options.policy = UVMALLOC_POLICY_DRIVER;
+  uvmalloc_allocator* quiet = nullptr;
+  ASSERT_EQ(uvmalloc_create(&options, &quiet), UVMALLOC_OK);
+  void* block = nullptr;
+  ASSERT_EQ(uvmalloc_allocate(quiet, UVMALLOC_HOST, 0, 4 * kMiB, 0, nullptr, &block), UVMALLOC_OK);
+  ASSERT_EQ(uvmalloc_move(quiet, block, 0, nullptr, 0), UVMALLOC_OK);
+  uvmalloc_statistics all{};
+  all.struct_bytes = sizeof all;
+  ASSERT_EQ(uvmalloc_get_statistics(quiet, &all), UVMALLOC_OK);
+  EXPECT_EQ(all.prefetches, 0u);
+  EXPECT_EQ(all.advice, 0u);
+  EXPECT_EQ(all.moves_to_devices, 1u);
+  EXPECT_EQ(uvmalloc_destroy(quiet), UVMALLOC_OK);
+}
+
+TEST_P(CInterface, AForkedChildHasHostMemoryOnly) {
+  auto* forked = reinterpret_cast<CachingManagedAllocator*>(allocator);
+  forked->before_fork();
+  forked->after_fork_in_child();  // as if this were the child
+  void* block = nullptr;
+  EXPECT_EQ(allocate(64, 512, &block), UVMALLOC_OK);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(block) % 512, 0u);
+  EXPECT_EQ(uvmalloc_free(allocator, block), UVMALLOC_OK);
+  EXPECT_EQ(allocate(64, 1024, &block), UVMALLOC_ERROR_NOT_USABLE);
+  EXPECT_EQ(allocate(64, 0, &block, UVMALLOC_DEVICE), UVMALLOC_ERROR_NOT_USABLE);
+  EXPECT_EQ(block, nullptr);
+}
+
+TEST_P(CInterface, ErrorTextsBelongToTheThread) {
+  ASSERT_EQ(uvmalloc_free(allocator, this), UVMALLOC_ERROR_NOT_OURS);
+  const std::string here = uvmalloc_last_error();
+  std::thread([] {
+    EXPECT_STREQ(uvmalloc_last_error(), "");
+    EXPECT_EQ(uvmalloc_free(nullptr, nullptr), UVMALLOC_ERROR_INVALID_ARGUMENT);
+    EXPECT_STREQ(uvmalloc_last_error(), "uvmalloc_free: allocator is NULL");
+  }).join();
+  EXPECT_EQ(uvmalloc_last_error(), here);
+}
+
+TEST_P(CInterface, AHandleIsTheAllocatorOfTheCppInterface) {
+  char* block = host(100);
+  auto* same = reinterpret_cast<CachingManagedAllocator*>(allocator);
+  ASSERT_TRUE(same->find(block).has_value());
+  EXPECT_EQ(same->free(block), FreeResult::kFreed);
+  same->check_invariants();
+}
+
+INSTANTIATE_TEST_SUITE_P(Runtimes, CInterface, ::testing::ValuesIn(testing::kRuntimes),
+                         [](const auto& tested) { return std::string(tested.param); });
+
+TEST(CCreate, ADeviceWithoutConcurrentManagedAccessIsNotUsable) {
+  static RuntimeRegistration weak("weak", [](std::string*) -> std::unique_ptr<DeviceRuntime> {
+    auto machine = std::make_shared<testing::FakeMachine>();
+    machine->capabilities.concurrent_managed_access = false;
+    return std::make_unique<testing::FakeRuntime>(machine);
+  });
+  const uvmalloc_options options = options_for("weak");
+  uvmalloc_allocator* allocator = nullptr;
+  EXPECT_EQ(uvmalloc_create(&options, &allocator), UVMALLOC_ERROR_NOT_USABLE);
+  EXPECT_EQ(allocator, nullptr);
+  EXPECT_STREQ(uvmalloc_last_error(),
+               "device 0 (Fake Device) cannot use managed memory concurrently with the host");
+}
+
+TEST(CVersion, LibraryHeaderAndTextAgree) {
+  EXPECT_STREQ(uvmalloc_version(), UVMALLOC_VERSION);
+  EXPECT_EQ(uvmalloc_version_number(), UVMALLOC_VERSION_NUMBER);
+  EXPECT_STREQ(uvmalloc_version(), version());
+}
+
+TEST(CStatus, EveryValueHasItsName) {
+  EXPECT_STREQ(uvmalloc_status_name(UVMALLOC_OK), "UVMALLOC_OK");
+  EXPECT_STREQ(uvmalloc_status_name(UVMALLOC_ERROR_OUT_OF_MEMORY), "UVMALLOC_ERROR_OUT_OF_MEMORY");
+  EXPECT_STREQ(uvmalloc_status_name(UVMALLOC_ERROR_INTERNAL), "UVMALLOC_ERROR_INTERNAL");
+  EXPECT_STREQ(uvmalloc_status_name(9), "unknown status");
+  EXPECT_STREQ(uvmalloc_status_name(-1), "unknown status");
+}
+
+TEST(CProcessAllocator, IsOneAndIsNeverDestroyed) {
+  uvmalloc_allocator* first = nullptr;
+  uvmalloc_allocator* second = nullptr;
+  ASSERT_EQ(uvmalloc_process_allocator(&first), UVMALLOC_OK) << uvmalloc_last_error();
+  ASSERT_EQ(uvmalloc_process_allocator(&second), UVMALLOC_OK);
+  EXPECT_EQ(first, second);
+  EXPECT_EQ(reinterpret_cast<CachingManagedAllocator*>(first), process_allocator());
+  EXPECT_EQ(uvmalloc_destroy(first), UVMALLOC_ERROR_INVALID_ARGUMENT);
+}
+
+TEST(CReport, IsCutToTheBufferAndEndedByNul) {
+  const std::int64_t needed = uvmalloc_report_json(nullptr, 0);
+  ASSERT_GT(needed, 4);
+  char buffer[4] = {'x', 'x', 'x', 'x'};
+  EXPECT_EQ(uvmalloc_report_json(buffer, sizeof buffer), needed);
+  EXPECT_EQ(buffer[0], '{');
+  EXPECT_EQ(buffer[3], '\0');
+}
+
+}  // namespace
+}  // namespace uvm

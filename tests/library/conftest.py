@@ -1,0 +1,69 @@
+"""The release build, installed into a folder and moved from there, as packages are."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from uvmalloc.libraries import find_libraries
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(*command: str | Path, **environment: str) -> str:
+    """The command's output; its errors are shown where it fails."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("UVMALLOC_", "UVMSIM_", "LD_", "PKG_CONFIG_", "CMAKE_"))
+    }
+    done = subprocess.run(
+        [str(word) for word in command],
+        env=kept | environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
+
+
+@dataclass(frozen=True)
+class Installed:
+    """An installed tree and what is needed to use it."""
+
+    prefix: Path
+
+    @property
+    def libraries(self) -> Path:
+        return next(self.prefix.rglob("libuvmalloc.so")).parent
+
+    @property
+    def stand_ins(self) -> Path:
+        return self.libraries / "uvmalloc" / "sim"
+
+    @property
+    def headers(self) -> Path:
+        return self.prefix / "include"
+
+    def pkg_config(self, *words: str) -> list[str]:
+        folder = self.libraries / "pkgconfig"
+        return run("pkg-config", *words, PKG_CONFIG_LIBDIR=str(folder)).split()
+
+    def run_simulated(self, program: Path, *, shared: bool) -> str:
+        """The program's output on a simulated device."""
+        folders = [str(self.stand_ins)] + [str(self.libraries)] * shared
+        return run(program, LD_LIBRARY_PATH=":".join(folders))
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    folder = tmp_path_factory.mktemp("installed")
+    build = find_libraries().folder.parent
+    run("cmake", "--install", build, "--prefix", folder / "first")
+    shutil.move(folder / "first", folder / "moved")
+    return Installed(folder / "moved")

@@ -1,0 +1,146 @@
+"""Programs of others, built from the installed tree alone and run on the simulated device."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from .conftest import ROOT, Installed, run
+
+CONSUMER = Path(__file__).parent / "consumer"
+C_OUTPUT = "0.1.0 moved=16777216 prefetched=1\n"
+CPP_OUTPUT = "0.1.0 caught=out of memory moved=4194304 place=device:0 allocations=1\n"
+# Needs libcu++ on the include path; tests/library/cuda_memory_resource_test.cpp compiles it.
+WITH_OTHERS = "uvmalloc/allocator/cuda_memory_resource.hpp"
+
+
+@pytest.fixture(scope="session")
+def consumer(installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The build folder of the CMake project, copied out of the source tree."""
+    folder = tmp_path_factory.mktemp("consumer")
+    shutil.copytree(CONSUMER, folder / "source")
+    headers = sorted(
+        str(header.relative_to(installed.headers))
+        for header in installed.headers.rglob("*.h*")
+        if str(header.relative_to(installed.headers)) != WITH_OTHERS
+    )
+    assert len(headers) > 20
+    run(
+        *("cmake", "-G", "Ninja", "-S", folder / "source", "-B", folder / "build"),
+        *(f"-DCMAKE_PREFIX_PATH={installed.prefix}", f"-DUVMALLOC_HEADERS={';'.join(headers)}"),
+    )
+    run("cmake", "--build", folder / "build", "-j2")
+    return folder / "build"
+
+
+def test_every_header_compiles_by_itself(consumer: Path, installed: Installed) -> None:
+    objects = list(consumer.rglob("headers/*.o"))
+    headers = list(installed.headers.rglob("*.h*"))
+    assert len(objects) == len(headers) - 1
+
+
+@pytest.mark.parametrize("linked", ["static", "shared"])
+def test_a_cpp_program_by_find_package(linked: str, consumer: Path, installed: Installed) -> None:
+    program = consumer / f"program_{linked}"
+    assert installed.run_simulated(program, shared=linked == "shared") == CPP_OUTPUT
+
+
+def test_a_c_program_by_find_package(consumer: Path, installed: Installed) -> None:
+    assert installed.run_simulated(consumer / "c_program_shared", shared=True) == C_OUTPUT
+
+
+def test_the_consumer_names_neither_source_nor_build_folder(consumer: Path) -> None:
+    assert str(ROOT) not in (consumer / "build.ninja").read_text()
+
+
+def test_a_project_in_c_alone_needs_no_boost(installed: Installed, tmp_path: Path) -> None:
+    shutil.copy(CONSUMER / "program.c", tmp_path)
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.25)\n"
+        "project(c_alone LANGUAGES C)\n"
+        "set(CMAKE_DISABLE_FIND_PACKAGE_Boost ON)\n"
+        "find_package(uvmalloc REQUIRED)\n"
+        "add_executable(program program.c)\n"
+        "target_link_libraries(program PRIVATE uvmalloc::uvmalloc)\n"
+    )
+    build = tmp_path / "build"
+    found = f"-DCMAKE_PREFIX_PATH={installed.prefix}"
+    run("cmake", "-G", "Ninja", "-S", tmp_path, "-B", build, found)
+    run("cmake", "--build", build)
+    assert installed.run_simulated(build / "program", shared=True) == C_OUTPUT
+
+
+@pytest.mark.parametrize(("package", "shared"), [("uvmalloc", True), ("uvmalloc-static", False)])
+def test_a_c_program_by_pkg_config(
+    package: str, shared: bool, installed: Installed, tmp_path: Path
+) -> None:
+    flags = installed.pkg_config("--cflags", "--libs", package)
+    program = tmp_path / "program"
+    run(
+        *("cc", "-std=c11", "-pedantic", "-Wall", "-Wextra", "-Werror"),
+        *(CONSUMER / "program.c", "-o", program, *flags),
+    )
+    assert installed.run_simulated(program, shared=shared) == C_OUTPUT
+
+
+def test_a_program_that_links_it_and_preloads_it_has_one(
+    consumer: Path, installed: Installed
+) -> None:
+    preload = str(installed.libraries / "libuvmalloc.so")
+    loaded = run(
+        consumer / "c_program_shared",
+        LD_PRELOAD=preload,
+        LD_LIBRARY_PATH=str(installed.libraries),
+        LD_TRACE_LOADED_OBJECTS="1",
+    )
+    assert [line.split()[0] for line in loaded.splitlines() if "uvmalloc" in line] == [preload]
+
+
+def test_pkg_config_knows_the_version_and_what_the_archive_needs(installed: Installed) -> None:
+    assert installed.pkg_config("--modversion", "uvmalloc") == ["0.1.0"]
+    assert "-lstdc++" in installed.pkg_config("--libs", "--static", "uvmalloc")
+    assert "-lstdc++" not in installed.pkg_config("--libs", "uvmalloc")
+
+
+def test_another_minor_version_is_refused(installed: Installed, tmp_path: Path) -> None:
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.25)\n"
+        "project(other LANGUAGES C)\n"
+        "find_package(uvmalloc 0.2 QUIET)\n"
+        'message(STATUS "found=${uvmalloc_FOUND}")\n'
+    )
+    found = f"-DCMAKE_PREFIX_PATH={installed.prefix}"
+    said = run("cmake", "-S", tmp_path, "-B", tmp_path / "build", found)
+    assert "found=0" in said
+
+
+def test_the_tree_names_no_folder_of_its_making(installed: Installed) -> None:
+    texts = [
+        path
+        for path in installed.prefix.rglob("*")
+        if path.suffix in {".cmake", ".pc", ".h", ".hpp"}
+    ]
+    assert len(texts) > 25
+    for text in texts:
+        for folder in (str(ROOT), str(installed.prefix.parent)):
+            assert folder not in text.read_text(), text
+    for library in installed.prefix.rglob("*.so*"):
+        paths = [line for line in run("readelf", "-d", library).splitlines() if "PATH)" in line]
+        assert [line for line in paths if "[$ORIGIN]" not in line] == [], library
+
+
+def test_stand_ins_lie_where_no_program_finds_them_by_chance(installed: Installed) -> None:
+    assert (installed.stand_ins / "libcuda.so.1").is_file()
+    assert list(installed.libraries.glob("libcuda*")) == []
+
+
+def test_tests_and_private_headers_stay_behind(installed: Installed) -> None:
+    there = {str(path.relative_to(installed.headers)) for path in installed.headers.rglob("*.h*")}
+    assert "uvmalloc/uvmalloc.h" in there
+    assert "uvmalloc/allocator/caching_managed_allocator.hpp" in there
+    assert "uvmalloc/runtime/cuda/driver_api.hpp" not in there
+    assert "uvmalloc/allocator/machine_memory.hpp" not in there
+    rooms = {path.split("/")[1] for path in there if path.count("/") > 1}
+    assert rooms == {"allocator", "hints", "runtime", "sim", "storage"}

@@ -1,0 +1,83 @@
+"""The benchmark's program: a run of the smallest level gives every figure that uvmalloc can have.
+
+What the figures are is not looked at: that depends on the machine.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+KEYS = {
+    "pair_ns",
+    "two_thread_scaling",
+    "live_scaling",
+    "churn_ns",
+    "random_grid_ns",
+    "replay_ns",
+    "touched_over_live",
+    "steady_driver_calls",
+    "metadata_bytes",
+    "metadata_percent",
+    "trace_cost",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a run that also replays a file of operations, in two steps on two streams."""
+    folder = tmp_path_factory.mktemp("bench")
+    operations = folder / "operations.txt"
+    operations.write_text(
+        "# slot, bytes, stream\nstep\na 0 512 0\na 1 4194304 1\nf 0\nstep\na 0 9 1\n"
+    )
+    command = [sys.executable, "-m", "bench", "--level", "smoke", "--part", "engine"]
+    command += ["--allocators", "uvmalloc", "--replay", f"file={operations}"]
+    done = subprocess.run(
+        [*command, "--output", str(folder)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return folder
+
+
+@pytest.fixture(scope="module")
+def document(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "engine.json").read_text())
+
+
+def test_every_key_has_values_of_uvmalloc(document: dict[str, Any]) -> None:
+    assert document.keys() >= KEYS
+    assert list(document["allocators"]) == ["uvmalloc"]
+    # A library that knows no trace cannot say what one costs.
+    excused = {gap["key"] for gap in document["absent"] if "UVMALLOC_TRACE" in gap["reason"]}
+    assert excused <= {"trace_cost", "trace_pair_ns"}
+    missing = [
+        (key, case)
+        for key in KEYS - excused
+        for case, value in document[key]["uvmalloc"].items()
+        if value is None
+    ]
+    assert missing == []
+
+
+def test_a_file_of_operations_is_replayed(document: dict[str, Any]) -> None:
+    assert document["replay_ns"]["uvmalloc"]["file"] > 0
+    assert document["steady_driver_calls"]["uvmalloc"]["file"] == 0
+    assert document["touched_over_live"]["uvmalloc"]["file"] >= 1
+
+
+def test_a_verdict_names_every_target_of_pairs(document: dict[str, Any]) -> None:
+    cases = {target["case"] for target in document["targets"] if target["name"] == "pair, ns"}
+    assert cases == set(document["pair_ns"]["uvmalloc"])
+    assert all(target["met"] in (True, False, None) for target in document["targets"])
