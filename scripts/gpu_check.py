@@ -168,16 +168,11 @@ def cuda_include_folder() -> Path | None:
 
 
 def jemalloc_folder() -> Path | None:
-    """A jemalloc for the build, where this tree builds with one."""
+    """The jemalloc to build with: the one named, else the one carried along."""
     if chosen := os.environ.get("UVMALLOC_JEMALLOC_DIR"):
         return Path(chosen)
     carried = DEPS / "jemalloc"
     return carried if carried.is_dir() else None
-
-
-def wants_jemalloc() -> bool:
-    files = [ROOT / "CMakeLists.txt", ROOT / "allocator" / "CMakeLists.txt"]
-    return any("UVMALLOC_JEMALLOC_DIR" in file.read_text(encoding="utf-8") for file in files)
 
 
 def missing() -> list[str]:
@@ -205,7 +200,7 @@ def missing() -> list[str]:
     ]
     if cuda_include_folder() is None:
         lines.append("cuda.h is in no CUDA toolkit and not beside torch; set CUDA_HOME")
-    if wants_jemalloc() and jemalloc_folder() is None:
+    if jemalloc_folder() is None:
         lines.append(
             f"jemalloc: neither build/gpu_deps/jemalloc nor UVMALLOC_JEMALLOC_DIR; {carry}"
         )
@@ -294,12 +289,12 @@ PAIR_SIZES = {
 
 def pairs(place: Place, clock: Clock) -> Json:
     """Nanoseconds of an allocation and a free that the cache serves, all of it fitting."""
-    script = str(ROOT / "bench" / "torch_pairs.py")
+    script = str(ROOT / "bench" / "torch_pairs" / "measure_here.py")
     library = str(place.libraries / "libuvmalloc_bench_torch.so")
     out: Json = {}
     for native in (True, False):
         command = place.python(script, library, *map(str, PAIR_SIZES.values()), native=native)
-        done = run(command, place.environment(), clock.left(60), "torch_pairs.py")
+        done = run(command, place.environment(), clock.left(60), "measure_here.py")
         found = json.loads(done.stdout.strip().splitlines()[-1])
         expected = "native" if native else "uvmalloc"
         if found["allocator"] != expected:

@@ -2,7 +2,7 @@
 
 Header-only libraries and GoogleTest's sources, each with a CMake package description of ours, so
 that find_package finds them with CMAKE_PREFIX_PATH; the Python packages of the command line; and
-the jemalloc of this checkout, where it has one. Licences travel along.
+the jemalloc of this checkout, built. Licences travel along.
 """
 
 from __future__ import annotations
@@ -145,5 +145,6 @@ def _install_python_packages(root: Path, folder: Path) -> None:
 def _copy_jemalloc(root: Path, building: Path) -> None:
     """The build's one, as scripts/setup made it: build/jemalloc names its folder."""
     pointer = root / "build" / "jemalloc"
-    if pointer.is_file():
-        _copy(Path(pointer.read_text(encoding="utf-8").strip()), building / "jemalloc")
+    if not pointer.is_file():
+        raise MissingSourceError("build/jemalloc is not there: run scripts/setup first")
+    _copy(Path(pointer.read_text(encoding="utf-8").strip()), building / "jemalloc")
