@@ -73,7 +73,8 @@ struct SharedPage {
   PoolIndex home = 0;
   Span* span = nullptr;
   SegmentPlacement placement;
-  std::uint32_t covering = 0;  // the last live block that reached into it from the page before
+  std::uint32_t covering = 0;  // a block that was found to reach into it from an earlier page
+  std::uint32_t blocks = 0;    // that start in it
   std::array<std::atomic<std::uint32_t>, kPageBytes / kStep> starts{};
 };
 
@@ -87,9 +88,16 @@ class BlockPools {
   // The smallest block of a shared pool: less would let two start within one step.
   static constexpr std::size_t kSmallestShared = SharedPage::kStep + kGranule;
 
-  static PoolClass class_of(Facade facade, std::size_t size_bytes);
+  static PoolClass class_of(Facade facade, std::size_t size_bytes) {
+    if (size_bytes <= kSmallBytes) return PoolClass::kSmall;
+    if (size_bytes < kWholeBytes) return PoolClass::kMedium;
+    return facade == Facade::kDevice ? PoolClass::kPacked : PoolClass::kWhole;
+  }
   // How a request is rounded: to whole pages in whole blocks, else to 512 bytes.
-  static std::size_t rounded(Facade facade, std::size_t size_bytes);
+  static std::size_t rounded(Facade facade, std::size_t size_bytes) {
+    bool whole = facade != Facade::kDevice && size_bytes >= kWholeBytes;
+    return round_up(size_bytes, whole ? kPageBytes : kGranule);
+  }
 
   // The first of the four pools of that facade, device and stream; made where there are none yet.
   PoolIndex pools_of(const StreamKey& key);
@@ -188,7 +196,7 @@ class BlockPools {
   SharedPage* shared_page(const void* address) const;
   SharedPage* new_shared_page();
   void set_start(const RunBlock& block, std::uint32_t id);
-  void cover(const RunBlock& block);
+  RunBlock* reaching_into(SharedPage* shared, const char* page, const void* address) const;
   bool can_join(const RunBlock* left, const RunBlock* right) const;
   RunBlock* join(RunBlock* left, RunBlock* right);
   void unlink(RunBlock* block);

@@ -201,8 +201,41 @@ void* CachingManagedAllocator::allocate(Facade facade, int device, std::size_t s
   return allocate_slowly(facade, device, size_bytes, stream);
 }
 
+// The pool's best fit, under one lock and without a call; nullptr where that does not do.
+void* CachingManagedAllocator::allocate_from_pool(ThreadCache* cache, const Request& request) {
+  Block* block = nullptr;
+  TraceTime at = 0;
+  {
+    std::lock_guard lock(lock_);
+    if (!fenced_.empty()) return nullptr;
+    RunBlock* found = pools_.take(pools_.at(request.pool()), request.size_bytes);
+    if (found == nullptr) return nullptr;
+    block = pools_.trim(found, request.size_bytes);
+    occupy(request, block);
+    at = trace_.now();
+  }
+  void* address = block->address();
+  trace_.allocated(at, {request.facade, request.device, address, request.requested_bytes,
+                        block->size_bytes(), request.stream});
+  cache->lock.enter();
+  bool within = cache->count_allocated(*block, true);
+  cache->lock.leave();
+  if (!within) note_peaks();
+  return address;
+}
+
 void* CachingManagedAllocator::allocate_slowly(Facade facade, int device, std::size_t size_bytes,
                                                StreamHandle stream) {
+  if (ThreadCache* cache = caches_.mine(); cache != nullptr && size_bytes > kSmallBytes) {
+    const StreamHandle of = facade == Facade::kDevice ? stream : nullptr;
+    PoolIndex pools = 0;
+    if (size_bytes <= kLargestRequest && cache->find_pools(facade, device, of, &pools)) {
+      const Request request{facade,     device, BlockPools::rounded(facade, size_bytes),
+                            size_bytes, of,     BlockPools::class_of(facade, size_bytes),
+                            pools};
+      if (void* address = allocate_from_pool(cache, request)) return address;
+    }
+  }
   if (in_forked_child()) return allocate_in_child(facade, size_bytes);
   if (device < 0 || device >= runtime_.device_count()) {
     throw std::invalid_argument(
@@ -313,7 +346,8 @@ void* CachingManagedAllocator::allocate_small(const Request& request) {
     }
     if (block != nullptr) break;
     // Other threads' spare objects first, then pages.
-    if (round == 0 && reclaim(request.pools)) continue;
+    bool any_large = false;
+    if (round == 0 && reclaim(request.pools, &any_large)) continue;
     if (!make_room_for_small(request, &status)) out_of_memory(request, status);
   }
   void* address = nullptr;
@@ -388,11 +422,15 @@ void* CachingManagedAllocator::allocate_run(const Request& request) {
   RuntimeStatus status;
   Found found = cached();
   if (found.block == nullptr) found = recall(request);
-  if (found.block == nullptr && reclaim(request.pools)) found = cached();
+  bool kept_large = false;
+  if (found.block == nullptr && reclaim(request.pools, &kept_large)) found = cached();
   if (found.block == nullptr) found = borrow(request);
-  if (found.block == nullptr) found = grow(request, false, &status);
-  if (found.block == nullptr) found = under_pressure(request, &status);
-  if (found.block == nullptr) out_of_memory(request, status);
+  if (found.block == nullptr) {
+    found = grow(request, false, &status);
+    if (found.block == nullptr) found = under_pressure(request, &status);
+    if (found.block == nullptr) out_of_memory(request, status);
+    if (kept_large) caches_.keep_no_large(request.pools);
+  }
   return hand_out(request, found);
 }
 
@@ -400,7 +438,9 @@ void* CachingManagedAllocator::allocate_run(const Request& request) {
 CachingManagedAllocator::Found CachingManagedAllocator::find_cached(const Request& request) {
   Pool& pool = pools_.at(request.pool());
   RunBlock* block = pools_.take(pool, request.size_bytes);
-  if (block == nullptr) block = pools_.take_guest(pool, request.size_bytes);
+  if (block == nullptr && request.size_bytes >= kWholeBytes) {
+    block = pools_.take_guest(whole_pool(request.pools), request.size_bytes);
+  }
   if (block == nullptr) return {};
   block = pools_.trim(block, request.size_bytes);
   // What is left here guarded a whole guest against its home; this caller is ordered by its stream.
@@ -437,12 +477,14 @@ CachingManagedAllocator::Found CachingManagedAllocator::recall(const Request& re
 }
 
 // Brings what thread caches hold for the stream back to its pools. False: there was nothing.
-bool CachingManagedAllocator::reclaim(PoolIndex pools) {
+bool CachingManagedAllocator::reclaim(PoolIndex pools, bool* any_large) {
   std::vector<Block*> blocks;
   {
     ThreadCaches::Frozen frozen(caches_);
     caches_.flush(pools, &blocks);
   }
+  *any_large = std::any_of(blocks.begin(), blocks.end(),
+                           [](const Block* block) { return block->size_bytes() >= kWholeBytes; });
   bool any = !blocks.empty();
   give_back(std::move(blocks));
   return any;
@@ -617,7 +659,9 @@ CachingManagedAllocator::Found CachingManagedAllocator::steal_from_other_streams
         continue;
       }
       block = pools_.take(*pool, request.size_bytes);
-      if (block == nullptr) block = pools_.take_guest(*pool, request.size_bytes);
+      if (block == nullptr) {
+        block = pools_.take_guest(whole_pool(first_of(pool->index)), request.size_bytes);
+      }
       if (block != nullptr) break;
     }
   }
@@ -666,7 +710,6 @@ void* CachingManagedAllocator::occupy(const Request& request, Block* block) {
   // A guest must find its way home when it is freed.
   block->plain = pools_.home_of(*block) == block->pool;
   block->exported = false;
-  block->real.origin = Place::device(pools_.span_of(*block)->device);
   block->real.references = 0;
   block->real.indirect = nullptr;
   std::construct_at(&block->use);
@@ -744,14 +787,43 @@ FreeResult CachingManagedAllocator::free(void* address) noexcept {
   if (ThreadCache* cache = caches_.mine()) [[likely]] {
     Block* block = pools_.block_at(address);
     if (block != nullptr && block->now() == BlockState::kLive && block->plain) [[likely]] {
+      // Before the block can be anybody else's.
+      const TraceTime at = trace_.now();
+      const std::size_t requested_bytes = block->requested_bytes();
+      const std::size_t size_bytes = block->size_bytes();
       cache->lock.enter();
-      bool done = cache->put(block);
+      const StreamKey* key = cache->put(block);
       cache->lock.leave();
-      if (done) [[likely]]
+      if (key != nullptr) [[likely]] {
+        if (at != 0) [[unlikely]] {
+          trace_.freed(
+              at, {key->facade, key->device, address, requested_bytes, size_bytes, key->stream});
+        }
         return FreeResult::kFreed;
+      }
+      if (block->kind != BlockKind::kSmall && cache->is_open(first_of(block->pool))) {
+        give_back_to_pool(cache, static_cast<RunBlock*>(block));
+        return FreeResult::kFreed;
+      }
     }
   }
   return free_slowly(address);
+}
+
+// A plain block for which there is no room in the thread's cache.
+void CachingManagedAllocator::give_back_to_pool(ThreadCache* cache, RunBlock* block) noexcept {
+  cache->lock.enter();
+  cache->count_freed(*block);
+  cache->lock.leave();
+  std::unique_lock lock(lock_);
+  const Pool& pool = pools_.at(block->pool);
+  const TraceBlock freed{pool.key.facade,          pool.key.device,     block->address(),
+                         block->requested_bytes(), block->size_bytes(), pool.key.stream};
+  const TraceTime at = trace_.now();
+  block->set(BlockState::kReleasing);
+  pools_.put(block, pools_.at(block->pool));
+  lock.unlock();
+  trace_.freed(at, freed);
 }
 
 FreeResult CachingManagedAllocator::free_slowly(void* address) noexcept {
@@ -823,7 +895,7 @@ void CachingManagedAllocator::give_back_plain(Block* block) {
   std::vector<Block*> blocks = {block};
   if (block->kind == BlockKind::kSmall) {
     ThreadCache* cache = caches_.mine();
-    if (cache != nullptr && cache->is_open(block->pool - block->pool % kPoolsPerStream)) {
+    if (cache != nullptr && cache->is_open(first_of(block->pool))) {
       cache->lock.enter();
       cache->flush_half(*block, &blocks);
       cache->lock.leave();
@@ -1505,7 +1577,7 @@ void CachingManagedAllocator::count_allocation(const Block& block, bool from_cac
 
 void CachingManagedAllocator::count_free(const Block& block, const StreamKey& key) {
   if (ThreadCache* cache = caches_.mine()) {
-    PoolIndex first = block.pool - block.pool % kPoolsPerStream;
+    PoolIndex first = first_of(block.pool);
     cache->lock.enter();
     if (!cache->is_open(first)) cache->open(key, first, place_of(key.facade, key.device));
     cache->count_freed(block);

@@ -40,6 +40,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include <uvmalloc/allocator/biased_mutex.hpp>
 #include <uvmalloc/allocator/block_pools.hpp>
 #include <uvmalloc/allocator/configuration.hpp>
 #include <uvmalloc/allocator/errors.hpp>
@@ -210,6 +211,7 @@ class CachingManagedAllocator {
   class SmallPages;
 
   void* allocate_slowly(Facade facade, int device, std::size_t size_bytes, StreamHandle stream);
+  void* allocate_from_pool(ThreadCache* cache, const Request& request);
   void* allocate_small(const Request& request);
   void* allocate_run(const Request& request);
   std::size_t refill(const Request& request, std::shared_ptr<SmallArena> arena, Block** first);
@@ -218,7 +220,7 @@ class CachingManagedAllocator {
 
   Found find_cached(const Request& request);
   Found recall(const Request& request);
-  bool reclaim(PoolIndex pools);
+  bool reclaim(PoolIndex pools, bool* any_large);
   bool reclaim_all();
   Found borrow(const Request& request);
   Found grow(const Request& request, bool any_facade, RuntimeStatus* status);
@@ -238,6 +240,7 @@ class CachingManagedAllocator {
   std::string holders_table() const;
 
   FreeResult free_slowly(void* address) noexcept;
+  void give_back_to_pool(ThreadCache* cache, RunBlock* block) noexcept;
   void give_back_plain(Block* block);
   void give_back(std::vector<Block*> blocks);
   IndirectStorage* record_for(Block* block, const Move& move);
@@ -255,6 +258,10 @@ class CachingManagedAllocator {
   void release_pages(const std::function<bool(const Pool&)>& of, bool discard);
   void discard_free_pages();
 
+  // Of a stream, by its first: where blocks of whole pages are free, guests among them.
+  Pool& whole_pool(PoolIndex pools) {
+    return pools_.at(pools + static_cast<PoolIndex>(PoolClass::kWhole));
+  }
   std::size_t place_of(Facade facade, int device) const {
     return static_cast<std::size_t>(facade) * devices_.size() + static_cast<std::size_t>(device);
   }
@@ -282,7 +289,7 @@ class CachingManagedAllocator {
   std::mutex release_mutex_;
   std::mutex arena_mutex_;
   ThreadCaches caches_;
-  mutable std::mutex lock_;  // guards everything below
+  mutable BiasedMutex lock_;  // guards everything below
   ResidencyLedger ledger_;
   PlacementPlanner planner_;
   SpanStore spans_;

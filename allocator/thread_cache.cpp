@@ -24,6 +24,10 @@ void ThreadCache::open(const StreamKey& key, PoolIndex first, std::size_t place)
   recent_[slot_of(key.facade, key.device, key.stream)] = streams_[index].get();
 }
 
+void ThreadCache::keep_no_large(PoolIndex first) {
+  if (is_open(first)) streams_[first / kPoolsPerStream]->largest_kept = kWholeBytes - 1;
+}
+
 void ThreadCache::put_spare(Block* block) {
   Stream* of = streams_[block->pool / kPoolsPerStream].get();
   of->cached_bytes += block->size_bytes();

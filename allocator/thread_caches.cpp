@@ -129,6 +129,11 @@ void ThreadCaches::flush(PoolIndex first, std::vector<Block*>* out) {
   for (const auto& cache : caches_) cache->flush(first, out);
 }
 
+void ThreadCaches::keep_no_large(PoolIndex first) {
+  Frozen frozen(*this);
+  for (const auto& cache : caches_) cache->keep_no_large(first);
+}
+
 void ThreadCaches::flush_all(std::vector<Block*>* out) {
   for (const auto& cache : caches_) cache->flush_all(out);
 }

@@ -47,6 +47,8 @@ class ThreadCaches {
   // With a Frozen alive. Blocks of the stream with that first pool, or all.
   void flush(PoolIndex first, std::vector<Block*>* out);
   void flush_all(std::vector<Block*>* out);
+  // Tells every thread's cache; takes the locks itself.
+  void keep_no_large(PoolIndex first);
   PeakBook& book() { return book_; }
   // Adds up the present sums, notes new peaks and shares out the room below them.
   void add_up();
