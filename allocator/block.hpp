@@ -2,8 +2,14 @@
 // never in managed memory, and holds the allocation's pair of storage records. There are three
 // kinds by size:
 //  * small (up to kSmallBytes): an object of a jemalloc arena whose extents are our segments;
-//  * shared: cut from whole pages that it shares with others, best fit, at 512 byte steps;
-//  * whole: it has its 2 MiB pages for itself, so it can be moved, advised and given back whole.
+//  * shared: cut from whole pages that it shares with others, best fit, at 512 byte steps: all
+//  other
+//    device blocks, and host blocks below kWholeBytes. A large one shares its first and last page
+//    at most; to give each its own pages would cost up to two pages per block, in memory that is
+//    scarce;
+//  * whole: it has its 2 MiB pages for itself, so it can be moved, advised and given back whole:
+//  host
+//    blocks from kWholeBytes on, which are the ones that programs move to devices.
 //
 // A live block's record belongs to its caller, a cached one's to the thread cache that holds it,
 // all others' to the allocator's lock. `state` alone may be read by anybody.
@@ -26,17 +32,16 @@ namespace uvm {
 
 inline constexpr std::size_t kGranule = 512;  // all addresses and sizes are multiples of it
 inline constexpr std::size_t kSmallBytes = 4096;
-// Blocks of host memory from here on have whole pages for themselves: they are the ones that move.
 inline constexpr std::size_t kWholeBytes = std::size_t{1} << 20;
-// Device blocks get whole pages where that costs at most one part in so many; what lies between
-// shares pages, since an unused tail of a page costs as much as a used one.
-inline constexpr std::size_t kWholeWasteParts = 32;
 
 struct Span;
 
 // A pool's place in BlockPools: kPoolsPerStream neighbours belong to one facade, device and stream.
 using PoolIndex = std::uint32_t;
 inline constexpr PoolIndex kPoolsPerStream = 4;
+constexpr PoolIndex first_of(PoolIndex pool) {
+  return pool - pool % kPoolsPerStream;
+}
 
 // Work that must be over before the block is used again.
 struct Fence {

@@ -40,19 +40,6 @@ std::size_t bytes_between(const char* begin, const char* end) {
 
 BlockPools::~BlockPools() = default;
 
-PoolClass BlockPools::class_of(Facade facade, std::size_t size_bytes) {
-  if (size_bytes <= kSmallBytes) return PoolClass::kSmall;
-  if (size_bytes < kWholeBytes) return PoolClass::kMedium;
-  if (facade != Facade::kDevice) return PoolClass::kWhole;
-  std::size_t waste = round_up(size_bytes, kPageBytes) - size_bytes;
-  return waste * kWholeWasteParts <= size_bytes ? PoolClass::kWhole : PoolClass::kPacked;
-}
-
-std::size_t BlockPools::rounded(Facade facade, std::size_t size_bytes) {
-  return round_up(size_bytes,
-                  class_of(facade, size_bytes) == PoolClass::kWhole ? kPageBytes : kGranule);
-}
-
 PoolIndex BlockPools::pools_of(const StreamKey& key) {
   auto [found, is_new] = streams_.try_emplace(key, static_cast<PoolIndex>(pools_.size()));
   if (is_new) {
@@ -65,6 +52,14 @@ PoolIndex BlockPools::pools_of(const StreamKey& key) {
     }
   }
   return found->second;
+}
+
+std::optional<PoolIndex> BlockPools::forget(const StreamKey& key) {
+  auto found = streams_.find(key);
+  if (found == streams_.end()) return std::nullopt;
+  PoolIndex first = found->second;
+  streams_.erase(found);
+  return first;
 }
 
 // ---- records
@@ -109,21 +104,18 @@ SharedPage* BlockPools::new_shared_page() {
   SharedPage* page = free_shared_pages_.back();
   free_shared_pages_.pop_back();
   page->covering = 0;
+  page->blocks = 0;
   for (auto& start : page->starts) start.store(0, std::memory_order_relaxed);
   return page;
 }
 
+// `id` 0: the block does not start there any more.
 void BlockPools::set_start(const RunBlock& block, std::uint32_t id) {
-  shared_page(block.address())
-      ->starts[step_of(block.address())]
-      .store(id, std::memory_order_release);
-}
-
-// Lets an address inside the block be traced to it from every page it reaches into.
-void BlockPools::cover(const RunBlock& block) {
-  for (char* page = page_of(block.address()) + kPageBytes; page < block.end(); page += kPageBytes) {
-    shared_page(page)->covering = block.id;
-  }
+  SharedPage* page = shared_page(block.address());
+  std::atomic<std::uint32_t>& start = page->starts[step_of(block.address())];
+  std::uint32_t before = start.load(std::memory_order_relaxed);
+  page->blocks += (id != 0) - (before != 0);
+  start.store(id, std::memory_order_release);
 }
 
 Span* BlockPools::span_of(const Block& block) const {
@@ -183,6 +175,32 @@ Block* BlockPools::block_at(const void* address) const {
   return block->address() == address ? block : nullptr;
 }
 
+// The block that starts in an earlier page and holds `address` in `page`. What was found last is
+// remembered there, and checked before it is believed.
+RunBlock* BlockPools::reaching_into(SharedPage* shared, const char* page,
+                                    const void* address) const {
+  if (shared->covering != 0) {
+    RunBlock* last = blocks_.at(shared->covering);
+    if (last->kind == BlockKind::kShared && last->address() != nullptr &&
+        last->address() <= address && address < last->end()) {
+      return last;
+    }
+  }
+  for (const char* before = page - kPageBytes;; before -= kPageBytes) {
+    const SharedPage* earlier = shared_page(before);
+    if (earlier == nullptr) return nullptr;
+    if (earlier->blocks == 0) continue;
+    for (std::size_t step = earlier->starts.size(); step-- > 0;) {
+      std::uint32_t id = earlier->starts[step].load(std::memory_order_relaxed);
+      if (id == 0) continue;
+      RunBlock* block = blocks_.at(id);
+      if (address >= block->end()) return nullptr;
+      shared->covering = id;
+      return block;
+    }
+  }
+}
+
 Block* BlockPools::find(const void* address) const {
   Page* page = pages_.find(address);
   if (page == nullptr) return nullptr;
@@ -200,7 +218,7 @@ Block* BlockPools::find(const void* address) const {
         // A block may start later in the address's own step.
         if (RunBlock* block = blocks_.at(id); block->address() <= address) return holds(block);
       }
-      return shared->covering == 0 ? nullptr : holds(blocks_.at(shared->covering));
+      return reaching_into(shared, page_of(static_cast<const char*>(address)), address);
     }
     case PageKind::kSmall: {
       auto* segment = record_of<SmallSegment>(page);
@@ -277,24 +295,28 @@ std::pair<RunBlock*, RunBlock*> BlockPools::split(RunBlock* block, std::size_t s
     pages_.set(at_cut, rest, tagged(right, PageKind::kWhole));
   }
   left->pool = right->pool = block->pool;
+  left->real.origin = right->real.origin = block->real.origin;
   return {left, right};
 }
 
 RunBlock* BlockPools::trim(RunBlock* block, std::size_t size_bytes) {
+  if (block->kind == BlockKind::kWhole) size_bytes = round_up(size_bytes, kPageBytes);
   std::size_t rest = block->size_bytes() - size_bytes;
   if (rest >= (block->kind == BlockKind::kShared ? kSmallestShared : kPageBytes)) {
     auto [left, right] = split(block, size_bytes);
     if (right != block) {
       // What is kept by record goes with the rest.
-      if (auto kept = extras_.extract(block); !kept.empty()) {
+      if (auto kept = block->plain ? decltype(extras_)::node_type{} : extras_.extract(block);
+          !kept.empty()) {
         kept.key() = right;
         extras_.insert(std::move(kept));
+        right->plain = false;
+        block->plain = true;
       }
     }
     put(right, at(right->pool));
     block = left;
   }
-  if (block->kind == BlockKind::kShared) cover(*block);
   return block;
 }
 
@@ -303,10 +325,12 @@ RunBlock* BlockPools::add_pages(Span* span, char* base, std::size_t size_bytes, 
   if (home.pool_class == PoolClass::kWhole) {
     RunBlock* block = new_block(BlockKind::kWhole, base, size_bytes, home.index);
     block->whole = {span, placement};
+    block->real.origin = Place::device(span->device);
     pages_.set(base, size_bytes, tagged(block, PageKind::kWhole));
     return block;
   }
   RunBlock* block = new_block(BlockKind::kShared, base, size_bytes, home.index);
+  block->real.origin = Place::device(span->device);
   for (char* at_page = base; at_page < base + size_bytes; at_page += kPageBytes) {
     SharedPage* page = new_shared_page();
     page->home = home.index;
@@ -389,9 +413,11 @@ RunBlock* BlockPools::join(RunBlock* left, RunBlock* right) {
 void BlockPools::put(RunBlock* block, Pool& pool) {
   block->set(BlockState::kFree);
   block->pool = pool.index;
-  const BlockExtras* kept = extras(block);
-  block->plain = kept == nullptr || kept->fences.empty();
-  if (block->plain && kept != nullptr) drop_extras(block);
+  if (!block->plain) {
+    const BlockExtras* kept = extras(block);
+    block->plain = kept == nullptr || kept->fences.empty();
+    if (block->plain && kept != nullptr) drop_extras(block);
+  }
   if (RunBlock* before = neighbour_before(block); can_join(before, block)) {
     unlink(before);
     block = join(before, block);
@@ -407,12 +433,6 @@ void BlockPools::put(RunBlock* block, Pool& pool) {
   } else {
     pool.guests.insert(block);
     at(block->home).away.insert(block);
-  }
-  // The end of a run is found from its last page, by pages that come to extend it.
-  if (block->kind == BlockKind::kShared && block->shared.next == nullptr) {
-    if (char* last_page = block->end() - kPageBytes; block->address() < last_page) {
-      shared_page(last_page)->covering = block->id;
-    }
   }
 }
 
@@ -480,7 +500,8 @@ BlockPools::Pages BlockPools::take_pages(Pool& pool, std::size_t size_bytes) {
 }
 
 void BlockPools::release_free_pages(
-    Pool& pool, const std::function<void(const Pages&, const Pool& home)>& each) {
+    Pool& pool, std::size_t* most_bytes,
+    const std::function<void(const Pages&, const Pool& home)>& each) {
   std::vector<RunBlock*> candidates;
   for (FreeIndex* index : {&pool.own, &pool.guests}) {
     for (RunBlock* block = index->best_fit(kPageBytes); block != nullptr;
@@ -489,10 +510,13 @@ void BlockPools::release_free_pages(
     }
   }
   for (RunBlock* block : candidates) {
+    if (*most_bytes < kPageBytes) return;
     unlink(block);
     const Pool& home = at(block->home);
-    Pages pages = cut_pages(block, kPageBytes, SIZE_MAX);
-    if (pages.base != nullptr) each(pages, home);
+    Pages pages = cut_pages(block, kPageBytes, *most_bytes & ~(kPageBytes - 1));
+    if (pages.base == nullptr) continue;
+    *most_bytes -= pages.size_bytes;
+    each(pages, home);
   }
 }
 

@@ -17,6 +17,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <unordered_map>
 #include <utility>
@@ -34,7 +35,8 @@ namespace uvm {
 struct StreamKey {
   Facade facade = Facade::kHost;
   int device = 0;
-  StreamHandle stream = nullptr;  // device facade only
+  StreamHandle stream = nullptr;   // device facade only
+  std::uint64_t private_pool = 0;  // of a graph or of the user's, device facade only; 0: none
   friend auto operator<=>(const StreamKey&, const StreamKey&) = default;
 };
 
@@ -73,7 +75,8 @@ struct SharedPage {
   PoolIndex home = 0;
   Span* span = nullptr;
   SegmentPlacement placement;
-  std::uint32_t covering = 0;  // the last live block that reached into it from the page before
+  std::uint32_t covering = 0;  // a block that was found to reach into it from an earlier page
+  std::uint32_t blocks = 0;    // that start in it
   std::array<std::atomic<std::uint32_t>, kPageBytes / kStep> starts{};
 };
 
@@ -87,12 +90,22 @@ class BlockPools {
   // The smallest block of a shared pool: less would let two start within one step.
   static constexpr std::size_t kSmallestShared = SharedPage::kStep + kGranule;
 
-  static PoolClass class_of(Facade facade, std::size_t size_bytes);
+  static PoolClass class_of(Facade facade, std::size_t size_bytes) {
+    if (size_bytes <= kSmallBytes) return PoolClass::kSmall;
+    if (size_bytes < kWholeBytes) return PoolClass::kMedium;
+    return facade == Facade::kDevice ? PoolClass::kPacked : PoolClass::kWhole;
+  }
   // How a request is rounded: to whole pages in whole blocks, else to 512 bytes.
-  static std::size_t rounded(Facade facade, std::size_t size_bytes);
+  static std::size_t rounded(Facade facade, std::size_t size_bytes) {
+    bool whole = facade != Facade::kDevice && size_bytes >= kWholeBytes;
+    return round_up(size_bytes, whole ? kPageBytes : kGranule);
+  }
 
   // The first of the four pools of that facade, device and stream; made where there are none yet.
   PoolIndex pools_of(const StreamKey& key);
+  // The next pools_of() makes others; these keep what they hold. Their first; nullopt: there are
+  // none.
+  std::optional<PoolIndex> forget(const StreamKey& key);
   Pool& at(PoolIndex index) { return *pools_[index]; }
   const Pool& at(PoolIndex index) const { return *pools_[index]; }
   const std::vector<std::unique_ptr<Pool>>& pools() const { return pools_; }
@@ -125,8 +138,9 @@ class BlockPools {
   // Takes `size_bytes`, whole pages, out of a free block of the pool; base is nullptr where none
   // has them in one piece.
   Pages take_pages(Pool& pool, std::size_t size_bytes);
-  // Takes all wholly free pages without fences out of the pool; `each` gets them with their home.
-  void release_free_pages(Pool& pool,
+  // Takes wholly free pages without fences out of the pool, at most about `*most_bytes`, which is
+  // lessened; `each` gets them with their home.
+  void release_free_pages(Pool& pool, std::size_t* most_bytes,
                           const std::function<void(const Pages&, const Pool& home)>& each);
   std::vector<RunBlock*> fenced_guests(Pool& pool);
   // Free bytes at the end of the pool's newest run of shared pages.
@@ -190,7 +204,7 @@ class BlockPools {
   SharedPage* shared_page(const void* address) const;
   SharedPage* new_shared_page();
   void set_start(const RunBlock& block, std::uint32_t id);
-  void cover(const RunBlock& block);
+  RunBlock* reaching_into(SharedPage* shared, const char* page, const void* address) const;
   bool can_join(const RunBlock* left, const RunBlock* right) const;
   RunBlock* join(RunBlock* left, RunBlock* right);
   void unlink(RunBlock* block);

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include <uvmalloc/allocator/machine_memory.hpp>
+#include <uvmalloc/allocator/poison.hpp>
 #include <uvmalloc/runtime/log.hpp>
 
 namespace uvm {
@@ -161,7 +162,8 @@ CachingManagedAllocator::CachingManagedAllocator(std::unique_ptr<DeviceRuntime> 
       sender_(runtime_, events_, hint_counters_),
       caches_(kFacades * devices_.size(), thread_cache_bytes(configuration, budget_.hard_bytes),
               [this](std::vector<Block*> blocks) { give_back(std::move(blocks)); }),
-      planner_(configuration.policy, budget_.devices, ledger_, hint_counters_) {
+      planner_(configuration.policy, budget_.devices, ledger_, hint_counters_),
+      decay_(Decay::Duration(configuration.decay_seconds)) {
   statistics_.budget_bytes = budget_.hard_bytes;
   for (auto& facade : statistics_.classes) facade.resize(devices_.size());
   if (configuration_.trace_file.empty()) return;
@@ -181,14 +183,18 @@ CachingManagedAllocator::~CachingManagedAllocator() {
   }
   pools_.each_extras([&](BlockExtras& extras) { release_events(&extras.fences); });
   arenas_.clear();
-  for (const auto& span : spans_.spans()) runtime_.free_managed(span->device, span->raw);
+  for (const auto& span : spans_.spans()) {
+    unpoison(span->base, span->size_bytes);
+    runtime_.free_managed(span->device, span->raw);
+  }
 }
 
 // ---- allocation
 
 void* CachingManagedAllocator::allocate(Facade facade, int device, std::size_t size_bytes,
                                         StreamHandle stream) {
-  if (ThreadCache* cache = caches_.mine()) [[likely]] {
+  if (ThreadCache* cache = caches_.mine();
+      cache != nullptr && routed_.load(std::memory_order_relaxed) == 0) [[likely]] {
     ThreadCache::Outcome outcome{};
     cache->lock.enter();
     Block* block = cache->allocate(facade, device, facade == Facade::kDevice ? stream : nullptr,
@@ -196,6 +202,11 @@ void* CachingManagedAllocator::allocate(Facade facade, int device, std::size_t s
     cache->lock.leave();
     if (block != nullptr) [[likely]] {
       void* address = block->address();
+      unpoison(address, block->size_bytes());
+      if (const TraceTime at = trace_.now(); at != 0) [[unlikely]] {
+        trace_.allocated(at, {facade, device, address, size_bytes, block->size_bytes(),
+                              facade == Facade::kDevice ? stream : nullptr});
+      }
       if (outcome == ThreadCache::Outcome::kDoneAtLimit) [[unlikely]]
         note_peaks();
       return address;
@@ -204,8 +215,42 @@ void* CachingManagedAllocator::allocate(Facade facade, int device, std::size_t s
   return allocate_slowly(facade, device, size_bytes, stream);
 }
 
+// The pool's best fit, under one lock and without a call; nullptr where that does not do.
+void* CachingManagedAllocator::allocate_from_pool(ThreadCache* cache, const Request& request) {
+  Block* block = nullptr;
+  TraceTime at = 0;
+  {
+    std::lock_guard lock(lock_);
+    if (!fenced_.empty()) return nullptr;
+    RunBlock* found = pools_.take(pools_.at(request.pool()), request.size_bytes);
+    if (found == nullptr) return nullptr;
+    block = pools_.trim(found, request.size_bytes);
+    occupy(request, block);
+    at = trace_.now();
+  }
+  void* address = block->address();
+  trace_.allocated(at, {request.facade, request.device, address, request.requested_bytes,
+                        block->size_bytes(), request.stream});
+  cache->lock.enter();
+  bool within = cache->count_allocated(*block, true);
+  cache->lock.leave();
+  if (!within) note_peaks();
+  return address;
+}
+
 void* CachingManagedAllocator::allocate_slowly(Facade facade, int device, std::size_t size_bytes,
                                                StreamHandle stream) {
+  if (ThreadCache* cache = caches_.mine();
+      cache != nullptr && size_bytes > kSmallBytes && routed_ == 0) {
+    const StreamHandle of = facade == Facade::kDevice ? stream : nullptr;
+    PoolIndex pools = 0;
+    if (size_bytes <= kLargestRequest && cache->find_pools(facade, device, of, &pools)) {
+      const Request request{facade,     device, BlockPools::rounded(facade, size_bytes),
+                            size_bytes, of,     BlockPools::class_of(facade, size_bytes),
+                            pools};
+      if (void* address = allocate_from_pool(cache, request)) return address;
+    }
+  }
   if (in_forked_child()) return allocate_in_child(facade, size_bytes);
   if (device < 0 || device >= runtime_.device_count()) {
     throw std::invalid_argument(
@@ -224,7 +269,10 @@ void* CachingManagedAllocator::allocate_slowly(Facade facade, int device, std::s
                   {RuntimeError::kOutOfMemory, 0, "larger than any address space", "allocate"});
   }
   request.size_bytes = BlockPools::rounded(facade, size_bytes);
-  const StreamKey key{facade, device, request.stream};
+  StreamKey key{facade, device, request.stream};
+  if (facade == Facade::kDevice && routed_ != 0) {
+    key.private_pool = private_pool_for(device, request.stream);
+  }
   bool is_new = false;
   {
     std::lock_guard lock(lock_);
@@ -238,10 +286,13 @@ void* CachingManagedAllocator::allocate_slowly(Facade facade, int device, std::s
     ThreadCache::Outcome outcome{};
     cache->lock.enter();
     cache->open(key, request.pools, place_of(facade, device));
-    Block* block = cache->allocate(facade, device, request.stream, size_bytes, &outcome);
+    Block* block = key.private_pool != 0
+                       ? nullptr
+                       : cache->allocate(facade, device, request.stream, size_bytes, &outcome);
     cache->lock.leave();
     if (block != nullptr) {
       void* address = block->address();
+      unpoison(address, block->size_bytes());
       trace_.allocated(trace_.now(),
                        {facade, device, address, size_bytes, block->size_bytes(), request.stream});
       if (outcome == ThreadCache::Outcome::kDoneAtLimit) note_peaks();
@@ -275,9 +326,15 @@ std::size_t CachingManagedAllocator::refill(const Request& request,
   std::array<void*, kRefillBlocks> addresses;
   std::array<Block*, kRefillBlocks> blocks;
   ThreadCache* cache = caches_.mine();
-  std::size_t wanted = cache == nullptr ? 1
-                                        : std::clamp(kRefillBytes / request.size_bytes,
-                                                     std::size_t{1}, kRefillBlocks);
+  bool is_private = false;
+  {
+    std::lock_guard lock(lock_);
+    is_private = pools_.at(request.pools).key.private_pool != 0;
+  }
+  std::size_t wanted =
+      cache == nullptr || is_private
+          ? 1
+          : std::clamp(kRefillBytes / request.size_bytes, std::size_t{1}, kRefillBlocks);
   std::size_t count = arena->allocate(request.size_bytes, addresses.data(), wanted);
   if (count == 0) return 0;
   {
@@ -318,7 +375,8 @@ void* CachingManagedAllocator::allocate_small(const Request& request) {
     }
     if (block != nullptr) break;
     // Other threads' spare objects first, then pages.
-    if (round == 0 && reclaim(request.pools)) continue;
+    bool any_large = false;
+    if (round == 0 && reclaim(request.pools, ThreadCache::Kept::kSmall, &any_large)) continue;
     if (last) out_of_memory(request, status);
     // Without a page there may be objects: of blocks that were behind fences, of other sizes, or
     // freed by a callback.
@@ -333,7 +391,7 @@ void* CachingManagedAllocator::allocate_small(const Request& request) {
   }
   trace_.allocated(at, {request.facade, request.device, address, request.requested_bytes,
                         request.size_bytes, request.stream});
-  if (!plan.empty()) {
+  if (!plan.empty() && !is_capturing()) {
     DeviceStream consumer;
     if (request.facade == Facade::kDevice) consumer = {request.device, request.stream};
     send(plan, request.device, {}, consumer);
@@ -361,13 +419,14 @@ bool CachingManagedAllocator::make_room_for_small(const Request& request, Runtim
   } else {
     *status = kOverBudget;
   }
-  drain_fences(true);
+  if (!is_capturing()) drain_fences(true);
   for (const PressureCallback& callback : pressure_callbacks_) callback();
+  if (is_capturing()) return has_room(false) || has_room(true);
   {
     std::lock_guard lock(lock_);
     ++statistics_.pressure_rounds;
   }
-  release_pages([](const Pool&) { return true; }, true);
+  release_pages(SIZE_MAX, true);
   if (has_room(false)) return true;
   if (within_budget()) {
     *status = add_span(request);
@@ -388,14 +447,20 @@ void* CachingManagedAllocator::allocate_run(const Request& request) {
     return find_cached(request);
   };
   drain_finished_fences();
+  decay_now_and_then();
   RuntimeStatus status;
   Found found = cached();
-  if (found.block == nullptr) found = recall(request);
-  if (found.block == nullptr && reclaim(request.pools)) found = cached();
+  if (found.block == nullptr && !is_capturing()) found = recall(request);
+  bool kept_large = false;
+  if (found.block == nullptr && reclaim(request.pools, ThreadCache::Kept::kRuns, &kept_large))
+    found = cached();
   if (found.block == nullptr) found = borrow(request);
-  if (found.block == nullptr) found = grow(request, false, &status);
-  if (found.block == nullptr) found = under_pressure(request, &status);
-  if (found.block == nullptr) out_of_memory(request, status);
+  if (found.block == nullptr) {
+    found = grow(request, false, &status);
+    if (found.block == nullptr) found = under_pressure(request, &status);
+    if (found.block == nullptr) out_of_memory(request, status);
+    if (kept_large) caches_.keep_no_large(request.pools);
+  }
   return hand_out(request, found);
 }
 
@@ -403,7 +468,9 @@ void* CachingManagedAllocator::allocate_run(const Request& request) {
 CachingManagedAllocator::Found CachingManagedAllocator::find_cached(const Request& request) {
   Pool& pool = pools_.at(request.pool());
   RunBlock* block = pools_.take(pool, request.size_bytes);
-  if (block == nullptr) block = pools_.take_guest(pool, request.size_bytes);
+  if (block == nullptr && request.pool_class >= PoolClass::kPacked) {
+    block = pools_.take_guest(whole_pool(request.pools), request.size_bytes);
+  }
   if (block == nullptr) return {};
   block = pools_.trim(block, request.size_bytes);
   // What is left here guarded a whole guest against its home; this caller is ordered by its stream.
@@ -439,13 +506,16 @@ CachingManagedAllocator::Found CachingManagedAllocator::recall(const Request& re
   return {block, true, block->address(), block->size_bytes()};
 }
 
-// Brings what thread caches hold for the stream back to its pools. False: there was nothing.
-bool CachingManagedAllocator::reclaim(PoolIndex pools) {
+// Brings small objects, or all others, that thread caches hold for the stream back to its pools.
+// False: there were none.
+bool CachingManagedAllocator::reclaim(PoolIndex pools, ThreadCache::Kept kept, bool* any_large) {
   std::vector<Block*> blocks;
   {
     ThreadCaches::Frozen frozen(caches_);
-    caches_.flush(pools, &blocks);
+    caches_.flush(pools, kept, &blocks);
   }
+  *any_large = std::any_of(blocks.begin(), blocks.end(),
+                           [](const Block* block) { return block->size_bytes() >= kWholeBytes; });
   bool any = !blocks.empty();
   give_back(std::move(blocks));
   return any;
@@ -619,12 +689,14 @@ CachingManagedAllocator::Found CachingManagedAllocator::steal_from_other_streams
   {
     std::lock_guard lock(lock_);
     for (const auto& pool : pools_.pools()) {
-      if (pool->key.facade != request.facade || pool->key.device != request.device ||
-          pool->pool_class != request.pool_class) {
+      if (pool->key.private_pool != 0 || pool->key.facade != request.facade ||
+          pool->key.device != request.device || pool->pool_class != request.pool_class) {
         continue;
       }
       block = pools_.take(*pool, request.size_bytes);
-      if (block == nullptr) block = pools_.take_guest(*pool, request.size_bytes);
+      if (block == nullptr && request.pool_class >= PoolClass::kPacked) {
+        block = pools_.take_guest(whole_pool(first_of(pool->index)), request.size_bytes);
+      }
       if (block != nullptr) break;
     }
   }
@@ -644,15 +716,17 @@ CachingManagedAllocator::Found CachingManagedAllocator::under_pressure(const Req
     std::unique_lock lock(lock_);
     Found found = find_cached(request);
     lock.unlock();
-    return found.block != nullptr ? found : recall(request);
+    return found.block != nullptr || is_capturing() ? found : recall(request);
   };
   bool reclaimed = reclaim_all();
-  drain_fences(true);
+  if (!is_capturing()) drain_fences(true);
   if (Found found = cached(); found.block != nullptr) return found;
   if (reclaimed) {
     if (Found found = borrow(request); found.block != nullptr) return found;
   }
-  if (Found found = steal_from_other_streams(request); found.block != nullptr) return found;
+  if (!is_capturing()) {
+    if (Found found = steal_from_other_streams(request); found.block != nullptr) return found;
+  }
   for (const PressureCallback& callback : pressure_callbacks_) {
     if (!callback()) continue;
     reclaim_all();
@@ -662,7 +736,7 @@ CachingManagedAllocator::Found CachingManagedAllocator::under_pressure(const Req
     std::lock_guard lock(lock_);
     ++statistics_.pressure_rounds;
   }
-  release_pages([](const Pool&) { return true; }, true);
+  if (!is_capturing()) release_pages(SIZE_MAX, true);
   if (Found found = grow(request, false, status); found.block != nullptr) return found;
   return grow(request, true, status);
 }
@@ -673,7 +747,6 @@ void* CachingManagedAllocator::occupy(const Request& request, Block* block) {
   // A guest must find its way home when it is freed.
   block->plain = pools_.home_of(*block) == block->pool;
   block->exported = false;
-  block->real.origin = Place::device(pools_.span_of(*block)->device);
   block->real.references = 0;
   block->real.indirect = nullptr;
   std::construct_at(&block->use);
@@ -682,6 +755,7 @@ void* CachingManagedAllocator::occupy(const Request& request, Block* block) {
   block->use.location = wanted_place(request.facade, request.device);
   block->real.attach(&block->use);
   block->set(BlockState::kLive);
+  unpoison(block->address(), block->size_bytes());
   return block->address();
 }
 
@@ -693,7 +767,8 @@ void* CachingManagedAllocator::hand_out(const Request& request, const Found& fou
     std::lock_guard lock(lock_);
     address = occupy(request, found.block);
     at = trace_.now();
-    if (found.populate != nullptr) {
+    // A captured stream cannot wait for the lane: its pages are then populated by first use.
+    if (found.populate != nullptr && !is_capturing()) {
       plan = planner_.plan_use(found.populate, found.populate_bytes,
                                wanted_place(request.facade, request.device));
     }
@@ -751,14 +826,45 @@ FreeResult CachingManagedAllocator::free(void* address) noexcept {
   if (ThreadCache* cache = caches_.mine()) [[likely]] {
     Block* block = pools_.block_at(address);
     if (block != nullptr && block->now() == BlockState::kLive && block->plain) [[likely]] {
+      // Before the block can be anybody else's.
+      const TraceTime at = trace_.now();
+      const std::size_t requested_bytes = block->requested_bytes();
+      const std::size_t size_bytes = block->size_bytes();
+      poison(address, size_bytes);
       cache->lock.enter();
-      bool done = cache->put(block);
+      const StreamKey* key = cache->put(block);
       cache->lock.leave();
-      if (done) [[likely]]
+      if (key != nullptr) [[likely]] {
+        if (at != 0) [[unlikely]] {
+          trace_.freed(
+              at, {key->facade, key->device, address, requested_bytes, size_bytes, key->stream});
+        }
         return FreeResult::kFreed;
+      }
+      if (block->kind != BlockKind::kSmall && cache->is_open(first_of(block->pool))) {
+        give_back_to_pool(cache, static_cast<RunBlock*>(block));
+        return FreeResult::kFreed;
+      }
     }
   }
   return free_slowly(address);
+}
+
+// A plain block for which there is no room in the thread's cache.
+void CachingManagedAllocator::give_back_to_pool(ThreadCache* cache, RunBlock* block) noexcept {
+  cache->lock.enter();
+  cache->count_freed(*block);
+  cache->lock.leave();
+  std::unique_lock lock(lock_);
+  const Pool& pool = pools_.at(block->pool);
+  const TraceBlock freed{pool.key.facade,          pool.key.device,     block->address(),
+                         block->requested_bytes(), block->size_bytes(), pool.key.stream};
+  const TraceTime at = trace_.now();
+  block->set(BlockState::kReleasing);
+  pools_.put(block, pools_.at(block->pool));
+  lock.unlock();
+  trace_.freed(at, freed);
+  decay_now_and_then();
 }
 
 FreeResult CachingManagedAllocator::free_slowly(void* address) noexcept {
@@ -808,6 +914,7 @@ FreeResult CachingManagedAllocator::free_slowly(void* address) noexcept {
     }
     at = trace_.now();
     block->set(BlockState::kReleasing);
+    poison(block->address(), block->size_bytes());
   }
   trace_.freed(at, {key.facade, key.device, address, block->requested_bytes(), block->size_bytes(),
                     key.stream});
@@ -831,7 +938,7 @@ void CachingManagedAllocator::give_back_plain(Block* block) {
   std::vector<Block*> blocks = {block};
   if (block->kind == BlockKind::kSmall) {
     ThreadCache* cache = caches_.mine();
-    if (cache != nullptr && cache->is_open(block->pool - block->pool % kPoolsPerStream)) {
+    if (cache != nullptr && cache->is_open(first_of(block->pool))) {
       cache->lock.enter();
       cache->flush_half(*block, &blocks);
       cache->lock.leave();
@@ -923,6 +1030,12 @@ bool CachingManagedAllocator::needs_fence(const Block& block, const Pool& pool) 
 }
 
 void CachingManagedAllocator::fence_and_give_back(Block* block) {
+  if (is_capturing()) {
+    // An event on a captured stream would become part of the graph.
+    std::lock_guard lock(lock_);
+    unfenced_.push_back(block);
+    return;
+  }
   PoolIndex target = 0;
   std::vector<DeviceStream> streams;
   bool wait = false;
@@ -983,6 +1096,7 @@ void CachingManagedAllocator::release_events(std::vector<Fence>* fences) {
 }
 
 void CachingManagedAllocator::drain_finished_fences() {
+  if (is_capturing()) return;
   {
     std::lock_guard lock(lock_);
     if (fenced_.empty()) return;
@@ -1038,19 +1152,18 @@ void CachingManagedAllocator::drain_fences(bool wait) {
 }
 
 void CachingManagedAllocator::release_cached() {
-  if (in_forked_child()) return;
+  if (in_forked_child() || is_capturing()) return;
   reclaim_all();
   drain_fences(true);
-  release_pages([](const Pool&) { return true; }, false);
+  release_pages(SIZE_MAX, false);
 }
 
-// Wholly free pages back to their spans, empty spans back to the driver. Pages leave the pools
-// before the devices are waited for, so that nothing freed meanwhile goes back with work pending.
-// With `discard`, device pages of spans that stay in use are discarded, where the device can, so
-// that they count as untouched. One thread at a time: another that needs memory must find what is
-// on its way back.
-void CachingManagedAllocator::release_pages(const std::function<bool(const Pool&)>& of,
-                                            bool discard) {
+// Wholly free pages, at most about `most_bytes`, back to their spans, empty spans back to the
+// driver. Pages leave the pools before the devices are waited for, so that nothing freed meanwhile
+// goes back with work pending. With `discard`, device pages of spans that stay in use are
+// discarded, where the device can, so that they count as untouched. One thread at a time: another
+// that needs memory must find what is on its way back.
+void CachingManagedAllocator::release_pages(std::size_t most_bytes, bool discard) {
   std::lock_guard one_at_a_time(release_mutex_);
   reclaim_all();
   {
@@ -1058,8 +1171,11 @@ void CachingManagedAllocator::release_pages(const std::function<bool(const Pool&
     std::vector<std::shared_ptr<SmallArena>> all;
     {
       std::lock_guard lock(lock_);
-      for (const Arena& arena : arenas_) {
-        if (arena.arena != nullptr) all.push_back(arena.arena);
+      for (std::size_t stream = 0; stream < arenas_.size(); ++stream) {
+        const Pool& pool = pools_.at(static_cast<PoolIndex>(stream * kPoolsPerStream));
+        if (arenas_[stream].arena != nullptr && may_release(pool)) {
+          all.push_back(arenas_[stream].arena);
+        }
       }
     }
     for (const auto& arena : all) arena->purge();
@@ -1073,19 +1189,21 @@ void CachingManagedAllocator::release_pages(const std::function<bool(const Pool&
     devices.swap(small_page_users_);
     for (const auto& pages : runs) devices.insert(pages.span->device);
     for (const auto& pool : pools_.pools()) {
-      if (!of(*pool)) continue;
+      if (!may_release(*pool)) continue;
       for (RunBlock* guest : pools_.fenced_guests(*pool)) {
         BlockExtras* extras = pools_.extras(guest);
         fences.insert(fences.end(), extras->fences.begin(), extras->fences.end());
         pools_.drop_extras(guest);
         guest->plain = true;
       }
-      pools_.release_free_pages(*pool, [&](const BlockPools::Pages& pages, const Pool& home) {
-        runs.push_back(pages);
-        devices.insert(pages.span->device);
-        if (pool->key.facade == Facade::kDevice) devices.insert(pool->key.device);
-        count_pages(home, -static_cast<std::int64_t>(pages.size_bytes));
-      });
+      pools_.release_free_pages(*pool, &most_bytes,
+                                [&](const BlockPools::Pages& pages, const Pool& home) {
+                                  runs.push_back(pages);
+                                  devices.insert(pages.span->device);
+                                  if (pool->key.facade == Facade::kDevice)
+                                    devices.insert(pool->key.device);
+                                  count_pages(home, -static_cast<std::int64_t>(pages.size_bytes));
+                                });
     }
   }
   for (int device : devices) runtime_.synchronize_device(device);
@@ -1134,8 +1252,123 @@ void CachingManagedAllocator::discard_free_pages() {
   }
 }
 
+// With the lock: whether the pool's pages may serve others.
+bool CachingManagedAllocator::may_release(const Pool& pool) const {
+  if (pool.key.private_pool == 0) return true;
+  return std::none_of(private_pools_.begin(), private_pools_.end(), [&](const PrivatePool& other) {
+    return other.device == pool.key.device && other.id == pool.key.private_pool;
+  });
+}
+
+void CachingManagedAllocator::decay(Decay::Time now) {
+  if (in_forked_child() || is_capturing()) return;
+  std::size_t due = 0;
+  {
+    std::lock_guard lock(lock_);
+    std::size_t free_bytes = 0;
+    for (const auto& pool : pools_.pools()) {
+      if (may_release(*pool)) free_bytes += pool->own.free_bytes() + pool->guests.free_bytes();
+    }
+    due = decay_.due(now, free_bytes);
+  }
+  if (due >= kPageBytes) release_pages(due, true);
+}
+
+// On the longer ways through the allocator, which steady programs seldom take.
+void CachingManagedAllocator::decay_now_and_then() {
+  constexpr unsigned kEvery = 64;
+  if (!decay_.enabled() || long_ways_.fetch_add(1, std::memory_order_relaxed) % kEvery != 0) return;
+  decay(std::chrono::steady_clock::now());
+}
+
+// ---- streams that go, private pools
+
+void CachingManagedAllocator::forget_stream(int device, StreamHandle stream) {
+  std::vector<Block*> blocks;
+  {
+    ThreadCaches::Frozen frozen(caches_);
+    std::lock_guard lock(lock_);
+    std::optional<PoolIndex> pools = pools_.forget({Facade::kDevice, device, stream});
+    if (!pools) return;
+    caches_.close(*pools, &blocks);
+  }
+  give_back(std::move(blocks));
+  trace_.stream_gone(trace_.now(), device, stream);
+}
+
+std::uint64_t CachingManagedAllocator::private_pool_for(int device, StreamHandle stream) {
+  struct Candidate {
+    std::uint64_t id;
+    std::shared_ptr<StreamFilter> routed;
+  };
+  std::vector<Candidate> candidates;
+  {
+    std::lock_guard lock(lock_);
+    for (const PrivatePool& pool : private_pools_) {
+      if (pool.device != device) continue;
+      for (const auto& filter : pool.open) candidates.push_back({pool.id, filter});
+    }
+  }
+  // A filter may ask the driver.
+  for (auto candidate = candidates.rbegin(); candidate != candidates.rend(); ++candidate) {
+    if ((*candidate->routed)(stream)) return candidate->id;
+  }
+  return 0;
+}
+
+void CachingManagedAllocator::begin_private_pool(int device, std::uint64_t id, StreamFilter routed,
+                                                 bool capturing) {
+  if (id == 0) throw std::invalid_argument("a private pool's id is 0; accepted: any other number");
+  if (device < 0 || device >= runtime_.device_count()) {
+    throw std::invalid_argument(
+        fmt::format("device {} does not exist; there are {}", device, runtime_.device_count()));
+  }
+  std::lock_guard lock(lock_);
+  auto found =
+      std::find_if(private_pools_.begin(), private_pools_.end(),
+                   [&](const PrivatePool& pool) { return pool.device == device && pool.id == id; });
+  if (found == private_pools_.end()) {
+    private_pools_.push_back({device, id, 0, {}, {}});
+    found = private_pools_.end() - 1;
+  }
+  ++found->users;
+  found->open.push_back(std::make_shared<StreamFilter>(std::move(routed)));
+  found->capturing.push_back(capturing);
+  ++routed_;
+  capturing_ += capturing;
+}
+
+bool CachingManagedAllocator::end_private_pool(int device, std::uint64_t id) {
+  std::vector<Block*> unfenced;
+  {
+    std::lock_guard lock(lock_);
+    auto found = std::find_if(
+        private_pools_.begin(), private_pools_.end(),
+        [&](const PrivatePool& pool) { return pool.device == device && pool.id == id; });
+    if (found == private_pools_.end() || found->open.empty()) return false;
+    capturing_ -= found->capturing.back();
+    found->open.pop_back();
+    found->capturing.pop_back();
+    --routed_;
+    if (!is_capturing()) unfenced.swap(unfenced_);
+  }
+  for (Block* block : unfenced) fence_and_give_back(block);
+  return true;
+}
+
+bool CachingManagedAllocator::release_private_pool(int device, std::uint64_t id) {
+  std::lock_guard lock(lock_);
+  auto found =
+      std::find_if(private_pools_.begin(), private_pools_.end(),
+                   [&](const PrivatePool& pool) { return pool.device == device && pool.id == id; });
+  if (found == private_pools_.end()) return false;
+  if (--found->users == 0) private_pools_.erase(found);
+  return true;
+}
+
 void CachingManagedAllocator::free_spans(std::vector<std::unique_ptr<Span>> spans) {
   for (const auto& span : spans) {
+    unpoison(span->base, span->size_bytes);
     RuntimeStatus status = runtime_.free_managed(span->device, span->raw);
     if (!status.ok() && status.error != RuntimeError::kNotUsable) {
       log_once(LogLevel::kWarning, status.text(),
@@ -1527,7 +1760,7 @@ void CachingManagedAllocator::count_allocation(const Block& block, bool from_cac
 
 void CachingManagedAllocator::count_free(const Block& block, const StreamKey& key) {
   if (ThreadCache* cache = caches_.mine()) {
-    PoolIndex first = block.pool - block.pool % kPoolsPerStream;
+    PoolIndex first = first_of(block.pool);
     cache->lock.enter();
     if (!cache->is_open(first)) cache->open(key, first, place_of(key.facade, key.device));
     cache->count_freed(block);

@@ -42,12 +42,15 @@
 #include <unordered_set>
 #include <vector>
 
+#include <uvmalloc/allocator/biased_mutex.hpp>
 #include <uvmalloc/allocator/block_pools.hpp>
 #include <uvmalloc/allocator/configuration.hpp>
+#include <uvmalloc/allocator/decay.hpp>
 #include <uvmalloc/allocator/errors.hpp>
 #include <uvmalloc/allocator/extent_source.hpp>
 #include <uvmalloc/allocator/fork_snapshot.hpp>
 #include <uvmalloc/allocator/machine_budget.hpp>
+#include <uvmalloc/allocator/ranked.hpp>
 #include <uvmalloc/allocator/small_arena.hpp>
 #include <uvmalloc/allocator/span_store.hpp>
 #include <uvmalloc/allocator/statistics.hpp>
@@ -155,6 +158,27 @@ class CachingManagedAllocator {
   // behind fences are waited for.
   void release_cached();
 
+  // The stream is destroyed. Its handle may come again for another one, which is not ordered after
+  // its work: what was cached for it is used again only after the device was waited for.
+  void forget_stream(int device, StreamHandle stream);
+
+  // Gives back the part of idle cached memory that is due at `now` (decay.hpp). Called now and then
+  // with the present time where UVMALLOC_DECAY is set; a program may call it as well.
+  void decay(Decay::Time now);
+
+  // Until end_private_pool, requests of the device facade on streams of which `routed` says so come
+  // from the private pool `id` (not 0), and nothing else ever does: for graphs, whose replays use
+  // the memory without asking, and for pools of the user's. While a capturing one is open nothing
+  // is waited for, queried or given to the driver, and fences are recorded when the last one has
+  // ended. The first call with an `id` makes the pool, each counts as a user of it. Memory of a
+  // private pool stays its own until release_private_pool was called as often as
+  // begin_private_pool.
+  using StreamFilter = std::function<bool(StreamHandle)>;
+  void begin_private_pool(int device, std::uint64_t id, StreamFilter routed, bool capturing);
+  // False: that is not open.
+  bool end_private_pool(int device, std::uint64_t id);
+  bool release_private_pool(int device, std::uint64_t id);
+
   // Called without locks when a request cannot be met; returns whether it freed anything. Lives as
   // long as the allocator.
   using PressureCallback = std::function<bool()>;
@@ -213,6 +237,7 @@ class CachingManagedAllocator {
   class SmallPages;
 
   void* allocate_slowly(Facade facade, int device, std::size_t size_bytes, StreamHandle stream);
+  void* allocate_from_pool(ThreadCache* cache, const Request& request);
   void* allocate_small(const Request& request);
   void* allocate_run(const Request& request);
   std::size_t refill(const Request& request, std::shared_ptr<SmallArena> arena, Block** first);
@@ -221,7 +246,7 @@ class CachingManagedAllocator {
 
   Found find_cached(const Request& request);
   Found recall(const Request& request);
-  bool reclaim(PoolIndex pools);
+  bool reclaim(PoolIndex pools, ThreadCache::Kept kept, bool* any_large);
   bool reclaim_all();
   Found borrow(const Request& request);
   Found grow(const Request& request, bool any_facade, RuntimeStatus* status);
@@ -241,6 +266,7 @@ class CachingManagedAllocator {
   std::string holders_table() const;
 
   FreeResult free_slowly(void* address) noexcept;
+  void give_back_to_pool(ThreadCache* cache, RunBlock* block) noexcept;
   void give_back_plain(Block* block);
   void give_back(std::vector<Block*> blocks);
   IndirectStorage* record_for(Block* block, const Move& move);
@@ -256,9 +282,17 @@ class CachingManagedAllocator {
   void drain_finished_fences();
   void drain_fences(bool wait);
   void free_spans(std::vector<std::unique_ptr<Span>> spans);
-  void release_pages(const std::function<bool(const Pool&)>& of, bool discard);
+  void release_pages(std::size_t most_bytes, bool discard);
+  std::uint64_t private_pool_for(int device, StreamHandle stream);
+  bool is_capturing() const { return capturing_.load(std::memory_order_relaxed) != 0; }
+  bool may_release(const Pool& pool) const;
+  void decay_now_and_then();
   void discard_free_pages();
 
+  // Of a stream, by its first: where blocks of whole pages are free, guests among them.
+  Pool& whole_pool(PoolIndex pools) {
+    return pools_.at(pools + static_cast<PoolIndex>(PoolClass::kWhole));
+  }
   auto& figures_of(Facade facade, int device) {
     return statistics_.classes[static_cast<std::size_t>(facade)].at(
         static_cast<std::size_t>(device));
@@ -287,11 +321,11 @@ class CachingManagedAllocator {
   std::vector<PressureCallback> pressure_callbacks_;
   TraceRecorder trace_;
 
-  std::mutex release_mutex_;
-  std::mutex fence_mutex_;
-  std::mutex arena_mutex_;
+  Ranked<std::mutex, LockRank::kRelease> release_mutex_;
+  Ranked<std::mutex, LockRank::kFences> fence_mutex_;
+  Ranked<std::mutex, LockRank::kArena> arena_mutex_;
   ThreadCaches caches_;
-  mutable std::mutex lock_;  // guards everything below
+  mutable Ranked<BiasedMutex, LockRank::kState> lock_;  // guards everything below
   ResidencyLedger ledger_;
   PlacementPlanner planner_;
   SpanStore spans_;
@@ -309,6 +343,19 @@ class CachingManagedAllocator {
   std::vector<IndirectStorage*> free_records_;
   Statistics statistics_;
   ForkSnapshot fork_snapshot_;
+  Decay decay_;
+  struct PrivatePool {
+    int device = 0;
+    std::uint64_t id = 0;
+    std::size_t users = 0;
+    std::vector<std::shared_ptr<StreamFilter>> open;  // innermost last
+    std::vector<bool> capturing;                      // of each open one
+  };
+  std::vector<PrivatePool> private_pools_;
+  std::atomic<int> routed_ = 0;     // private pools that are open
+  std::atomic<int> capturing_ = 0;  // of these, how many capture
+  std::vector<Block*> unfenced_;    // given back during a capture
+  std::atomic<unsigned> long_ways_ = 0;
   std::optional<ThreadCaches::Frozen> frozen_;  // while a fork is under way
   std::atomic<bool> forked_child_ = false;
   std::unordered_set<void*> child_blocks_;  // from malloc, in a forked child

@@ -8,6 +8,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 
 #include <fmt/format.h>
@@ -86,6 +87,21 @@ class Reader {
     keep(setting, format_size(*value), text);
   }
 
+  void seconds(double* value) {
+    const auto& setting = next();
+    const char* text = given(setting);
+    if (text != nullptr) {
+      char* end = nullptr;
+      double read = std::strtod(text, &end);
+      if (end == text || *end != '\0' || !std::isfinite(read) || read < 0) {
+        text = refuse(setting, text);
+      } else {
+        *value = read;
+      }
+    }
+    keep(setting, fmt::format("{}", *value), text);
+  }
+
   void size_or_auto(std::optional<std::size_t>* value, std::size_t least = 0) {
     const auto& setting = next();
     const char* text = read_size(setting, least, true, value);
@@ -155,6 +171,8 @@ const std::vector<SettingDescription>& known_settings() {
        "virtual memory asked from the driver at a time"},
       {"UVMALLOC_THREAD_CACHE", "auto", kSizeOrAuto,
        "what a thread may keep of a stream's freed memory for itself; 0: nothing"},
+      {"UVMALLOC_DECAY", "0", "seconds, such as 30 or 2.5; 0: never",
+       "half-life of idle cached memory, before it goes back by itself"},
       {"UVMALLOC_LOG", "warning", "off, error, warning, info, debug", "what is written to stderr"},
       {"UVMALLOC_REPORT_DIR", "", "a folder", "where report.<pid>.json is written at exit"},
       {"UVMALLOC_REPORT", "", "stderr", "prints a short report at exit"},
@@ -182,6 +200,7 @@ ParsedConfiguration parse_configuration(const VariableLookup& lookup,
   read.size(&configuration.fork_limit_bytes);
   read.size_or_auto(&configuration.span_bytes, kPageBytes);
   read.size_or_auto(&configuration.thread_cache_bytes);
+  read.seconds(&configuration.decay_seconds);
   read.choice(&configuration.log, Choices<LogLevel>{{"off", LogLevel::kOff},
                                                     {"error", LogLevel::kError},
                                                     {"warning", LogLevel::kWarning},
@@ -190,6 +209,20 @@ ParsedConfiguration parse_configuration(const VariableLookup& lookup,
   read.word(&configuration.report_directory);
   read.choice(&configuration.report, Choices<std::string>{{"stderr", "stderr"}});
   read.word(&configuration.trace_file);
+  // Not a setting of ours: launchers such as torchrun set it.
+  if (const char* ranks = lookup("LOCAL_WORLD_SIZE"); ranks != nullptr && *ranks != '\0') {
+    unsigned read_ranks = 0;
+    const char* end = ranks + std::strlen(ranks);
+    if (auto result = std::from_chars(ranks, end, read_ranks);
+        result.ec == std::errc() && result.ptr == end && read_ranks > 0) {
+      configuration.local_ranks = read_ranks;
+    } else {
+      out.errors.push_back(fmt::format(
+          "LOCAL_WORLD_SIZE='{}' is not understood; accepted: a number of processes from 1 on; "
+          "the default, 1, is used",
+          ranks));
+    }
+  }
   for (const std::string& name : all_names) {
     if (!name.starts_with("UVMALLOC_")) continue;
     // Variables of the build and of the command line, not of the library.

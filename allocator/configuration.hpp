@@ -33,9 +33,11 @@ struct Configuration {
   std::optional<std::size_t> span_bytes;  // UVMALLOC_SPAN_SIZE; none: from the device's abilities
   std::optional<std::size_t> thread_cache_bytes;  // UVMALLOC_THREAD_CACHE; none: from the budget
   LogLevel log = LogLevel::kWarning;              // UVMALLOC_LOG
-  std::string report_directory;                   // UVMALLOC_REPORT_DIR; empty: no report file
-  std::string report;                             // UVMALLOC_REPORT: "stderr" prints it at exit
-  std::string trace_file;                         // UVMALLOC_TRACE; empty: no trace
+  double decay_seconds = 0;                       // UVMALLOC_DECAY: half-life; 0: never
+  unsigned local_ranks = 1;      // LOCAL_WORLD_SIZE: processes that share this machine's memory
+  std::string report_directory;  // UVMALLOC_REPORT_DIR; empty: no report file
+  std::string report;            // UVMALLOC_REPORT: "stderr" prints it at exit
+  std::string trace_file;        // UVMALLOC_TRACE; empty: no trace
 };
 
 struct SettingDescription {

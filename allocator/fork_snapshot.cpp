@@ -64,8 +64,12 @@ void ForkSnapshot::take(std::size_t limit_bytes) {
 
 void ForkSnapshot::restore() {
   for (const Range& range : ranges_) {
-    mmap(range.address, range.size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, file_,
-         static_cast<off_t>(range.offset));
+    void* mapped = mmap(range.address, range.size_bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_FIXED, file_, static_cast<off_t>(range.offset));
+    if (mapped == MAP_FAILED) {
+      log_line(LogLevel::kError, "fork: live host tensors are missing in the child: mmap failed");
+      return;
+    }
   }
 }
 

@@ -24,9 +24,15 @@ MachineBudget machine_budget(const std::vector<DeviceDescription>& devices,
     integrated |= can.integrated;
     if (!can.integrated) budget.hard_bytes += soft_bytes;
   }
+  const std::size_t ranks = std::max<std::size_t>(configuration.local_ranks, 1);
+  // More ranks than devices share them evenly; fewer have one each or more.
+  const std::size_t per_device =
+      (ranks + devices.size() - 1) / std::max<std::size_t>(devices.size(), 1);
+  for (DevicePlacement& device : budget.devices) device.soft_budget_bytes /= per_device;
   std::size_t host_bytes = less_reserve(available_host_bytes, configuration);
   // An integrated device has no memory of its own: the host's is all there is.
   budget.hard_bytes = integrated ? host_bytes : budget.hard_bytes + host_bytes;
+  budget.hard_bytes /= ranks;
   if (configuration.budget_bytes) budget.hard_bytes = *configuration.budget_bytes;
   return budget;
 }

@@ -20,8 +20,24 @@ void ThreadCache::open(const StreamKey& key, PoolIndex first, std::size_t place)
     streams_[index]->key = key;
     streams_[index]->first_pool = first;
     streams_[index]->tally = &tallies_[place];
+    // Blocks of private pools are counted here and never kept.
+    if (key.private_pool != 0) streams_[index]->largest_kept = 0;
   }
+  if (key.private_pool != 0) return;
   recent_[slot_of(key.facade, key.device, key.stream)] = streams_[index].get();
+}
+
+void ThreadCache::keep_no_large(PoolIndex first) {
+  if (is_open(first)) streams_[first / kPoolsPerStream]->largest_kept = kWholeBytes - 1;
+}
+
+void ThreadCache::close(PoolIndex first, std::vector<Block*>* out) {
+  if (!is_open(first)) return;
+  flush(first, Kept::kSmall, out);
+  flush(first, Kept::kRuns, out);
+  Stream* of = streams_[first / kPoolsPerStream].get();
+  of->largest_kept = 0;
+  std::replace(recent_.begin(), recent_.end(), of, static_cast<Stream*>(nullptr));
 }
 
 void ThreadCache::put_spare(Block* block) {
@@ -41,16 +57,24 @@ void ThreadCache::empty(Bin* bin, std::uint32_t keep, Stream* stream, std::vecto
   }
 }
 
-void ThreadCache::flush(PoolIndex first, std::vector<Block*>* out) {
+void ThreadCache::flush(PoolIndex first, Kept kept, std::vector<Block*>* out) {
   if (!is_open(first)) return;
   Stream* of = streams_[first / kPoolsPerStream].get();
   if (of->cached_bytes == 0) return;
-  of->each_bin([&](Bin& bin) { empty(&bin, 0, of, out); });
+  if (kept == Kept::kSmall) {
+    for (Bin& bin : of->small) empty(&bin, 0, of, out);
+    return;
+  }
+  for (auto& set : of->runs) {
+    for (Bin& bin : set) empty(&bin, 0, of, out);
+  }
 }
 
 void ThreadCache::flush_all(std::vector<Block*>* out) {
   for (const auto& of : streams_) {
-    if (of != nullptr) flush(of->first_pool, out);
+    if (of == nullptr) continue;
+    flush(of->first_pool, Kept::kSmall, out);
+    flush(of->first_pool, Kept::kRuns, out);
   }
 }
 

@@ -68,6 +68,13 @@ class ThreadCache {
   // room.
   const StreamKey* put(Block* block);
 
+  // The first pool of a stream used of late. False: not known here.
+  bool find_pools(Facade facade, int device, StreamHandle stream, PoolIndex* first) const {
+    const Stream* of = recent(facade, device, stream);
+    if (of == nullptr) return false;
+    *first = of->first_pool;
+    return true;
+  }
   // From now on blocks of these pools may be put in. `first` is the index of the stream's first
   // pool, `place` that of its facade and device among the tallies.
   void open(const StreamKey& key, PoolIndex first, std::size_t place);
@@ -75,6 +82,10 @@ class ThreadCache {
     std::size_t stream = first / kPoolsPerStream;
     return stream < streams_.size() && streams_[stream] != nullptr;
   }
+  // The stream's pools have touched new pages for this thread, although large blocks were kept.
+  void keep_no_large(PoolIndex first);
+  // Nothing of these pools is kept or found here any more; `*out` gets what was.
+  void close(PoolIndex first, std::vector<Block*>* out);
   // A block just taken from the arena, as spare.
   void put_spare(Block* block);
 
@@ -87,8 +98,9 @@ class ThreadCache {
 
   // ---- by whoever holds the lock
 
-  // Takes out the blocks of one stream's pools (by its first), or of one size class of it, or all.
-  void flush(PoolIndex first, std::vector<Block*>* out);
+  // Takes out the blocks of one stream's pools (by its first), small objects or all others; or all.
+  enum class Kept : std::uint8_t { kSmall, kRuns };
+  void flush(PoolIndex first, Kept kept, std::vector<Block*>* out);
   void flush_all(std::vector<Block*>* out);
   // Half of the small objects of a block's size, when its bin is full.
   void flush_half(const Block& like, std::vector<Block*>* out);
@@ -124,6 +136,9 @@ class ThreadCache {
     PoolIndex first_pool = 0;
     Tally* tally = nullptr;
     std::size_t cached_bytes = 0;
+    // Large blocks that are kept cannot be joined with their neighbours. Where that has cost new
+    // pages once, none is kept from then on, and best fit finds the tightest place for each.
+    std::size_t largest_kept = SIZE_MAX;
     StreamTally counts;
     std::array<Bin, kSmallBins> small;
     std::array<std::array<Bin, kWays>, kSets> runs;
@@ -137,13 +152,6 @@ class ThreadCache {
     // The bin for that size, of an empty one made its own where there is none; nullptr: all are
     // taken.
     Bin* find_or_claim(std::size_t size_bytes);
-    template <class Each>
-    void each_bin(Each each) {
-      for (Bin& bin : small) each(bin);
-      for (auto& set : runs) {
-        for (Bin& bin : set) each(bin);
-      }
-    }
   };
 
   static std::size_t set_of(std::size_t size_bytes) {
@@ -155,6 +163,12 @@ class ThreadCache {
     return (bits ^ (bits >> 4) ^ (bits >> 9) ^ (static_cast<std::size_t>(device) << 2) ^
             static_cast<std::size_t>(facade)) %
            kSlots;
+  }
+  Stream* recent(Facade facade, int device, StreamHandle stream) const {
+    Stream* of = recent_[slot_of(facade, device, stream)];
+    bool same = of != nullptr && of->key.stream == stream && of->key.facade == facade &&
+                of->key.device == device;
+    return same ? of : nullptr;
   }
   static void empty(Bin* bin, std::uint32_t keep, Stream* stream, std::vector<Block*>* out);
   static Block* pop(Bin* bin) {
@@ -196,11 +210,9 @@ class ThreadCache {
 
 inline Block* ThreadCache::allocate(Facade facade, int device, StreamHandle stream,
                                     std::size_t size_bytes, Outcome* outcome) {
-  Stream* of = recent_[slot_of(facade, device, stream)];
-  if (of == nullptr || of->key.stream != stream || of->key.facade != facade ||
-      of->key.device != device) [[unlikely]] {
+  Stream* of = recent(facade, device, stream);
+  if (of == nullptr) [[unlikely]]
     return nullptr;
-  }
   std::size_t small = (size_bytes - 1) / kGranule;  // of no bytes: the largest number there is
   Bin* bin =
       small < kSmallBins ? &of->small[small] : of->find(BlockPools::rounded(facade, size_bytes));
@@ -221,6 +233,7 @@ inline const StreamKey* ThreadCache::put(Block* block) {
   Stream* of = streams_[index].get();
   std::size_t size_bytes = block->size_bytes();
   if (of == nullptr || of->cached_bytes + size_bytes > most_bytes_) return nullptr;
+  if (size_bytes > of->largest_kept) return nullptr;
   Bin* bin = block->kind == BlockKind::kSmall ? &of->small[size_bytes / kGranule - 1]
                                               : of->find_or_claim(size_bytes);
   if (bin == nullptr || bin->count == kBinBlocks) return nullptr;

@@ -134,8 +134,17 @@ ThreadCaches::Frozen::~Frozen() {
   OwnerLock::give_back(taken_);
 }
 
-void ThreadCaches::flush(PoolIndex first, std::vector<Block*>* out) {
-  for (const auto& cache : caches_) cache->flush(first, out);
+void ThreadCaches::flush(PoolIndex first, ThreadCache::Kept kept, std::vector<Block*>* out) {
+  for (const auto& cache : caches_) cache->flush(first, kept, out);
+}
+
+void ThreadCaches::close(PoolIndex first, std::vector<Block*>* out) {
+  for (const auto& cache : caches_) cache->close(first, out);
+}
+
+void ThreadCaches::keep_no_large(PoolIndex first) {
+  Frozen frozen(*this);
+  for (const auto& cache : caches_) cache->keep_no_large(first);
 }
 
 void ThreadCaches::flush_all(std::vector<Block*>* out) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <uvmalloc/allocator/peak_book.hpp>
+#include <uvmalloc/allocator/ranked.hpp>
 #include <uvmalloc/allocator/thread_cache.hpp>
 
 namespace uvm {
@@ -44,13 +45,16 @@ class ThreadCaches {
 
    private:
     ThreadCaches& caches_;
-    std::lock_guard<std::mutex> lock_;
+    std::lock_guard<Ranked<std::mutex, LockRank::kCaches>> lock_;
     std::vector<OwnerLock*> taken_;  // all but this thread's own, which is not inside
   };
 
   // With a Frozen alive. Blocks of the stream with that first pool, or all.
-  void flush(PoolIndex first, std::vector<Block*>* out);
+  void flush(PoolIndex first, ThreadCache::Kept kept, std::vector<Block*>* out);
   void flush_all(std::vector<Block*>* out);
+  void close(PoolIndex first, std::vector<Block*>* out);
+  // Tells every thread's cache; takes the locks itself.
+  void keep_no_large(PoolIndex first);
   PeakBook& book() { return book_; }
   // Adds up the present sums, notes new peaks and shares out the room below them.
   void add_up();
@@ -90,7 +94,8 @@ class ThreadCaches {
   const Retired retired_;
   std::atomic<bool> abandoned_{false};
 
-  mutable std::mutex mutex_;  // guards what follows; taken before the caches' locks
+  // Guards what follows; taken before the caches' locks.
+  mutable Ranked<std::mutex, LockRank::kCaches> mutex_;
   std::vector<std::unique_ptr<ThreadCache>> caches_;
   // What threads without a cache have counted: by place, and by first pool / kPoolsPerStream.
   std::vector<Tally> ended_;

@@ -421,6 +421,11 @@ std::int64_t uvmalloc_doctor_json(char* buffer, std::size_t capacity_bytes) {
   return text_out(uvm::doctor_json, buffer, capacity_bytes);
 }
 
+void uvmalloc_trace_mark(const char* text) {
+  uvm::CachingManagedAllocator* allocator = uvm::process_allocator();
+  if (allocator != nullptr && text != nullptr) allocator->mark_trace(text);
+}
+
 int uvmalloc_set_host_managed(int managed) {
   return uvm::set_host_managed(managed != 0);
 }

@@ -233,6 +233,10 @@ UVMALLOC_API uvmalloc_status uvmalloc_get_statistics(const uvmalloc_allocator* a
 UVMALLOC_API int64_t uvmalloc_report_json(char* buffer, size_t capacity_bytes);
 UVMALLOC_API int64_t uvmalloc_doctor_json(char* buffer, size_t capacity_bytes);
 
+/* Writes `text`, UTF-8, into the trace of the process's allocator (docs/trace.md), cut to 4096 bytes.
+ * Nothing where no trace is written, where there is no such allocator, or where `text` is NULL. */
+UVMALLOC_API void uvmalloc_trace_mark(const char* text);
+
 /* Whether host memory that a framework allocates on this thread is managed (1, as at the start) or
  * comes from malloc (0). Returns what was. */
 UVMALLOC_API int uvmalloc_set_host_managed(int managed);

@@ -16,6 +16,7 @@ from bench.engine import compare as engine
 from bench.engine.allocators import NAMES
 from bench.engine.plan import FULL, QUICK, SMOKE
 from bench.torch_pairs import compare as torch_pairs
+from bench.traces import committed_traces
 
 _LEVELS = {level.name: level for level in (FULL, QUICK, SMOKE)}
 
@@ -45,7 +46,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--allocators", type=_allocators, default=list(NAMES), metavar="A,B,...")
     parser.add_argument(
         "--replay", type=_replay, action="append", default=[], metavar="NAME=FILE",
-        help="a file of operations to replay too; may be repeated",
+        help="a trace with marks to replay too, plain or .xz; may be repeated",
     )  # fmt: skip
     parser.add_argument(
         "--instructions", action="store_true", help="count instructions per pair with valgrind"
@@ -67,7 +68,7 @@ def main() -> None:
             libraries,
             level,
             arguments.allocators,
-            dict(arguments.replay),
+            committed_traces() | dict(arguments.replay),
             arguments.instructions,
             arguments.output / "engine.json",
             console,

@@ -17,7 +17,7 @@ endforeach()
 set_target_properties(uvmalloc_shared PROPERTIES EXPORT_NAME uvmalloc)
 
 # What the objects of the static library call.
-set(static_libraries ${CMAKE_DL_LIBS} pthread)
+set(static_libraries ${CMAKE_DL_LIBS} pthread m)
 list(TRANSFORM static_libraries PREPEND "-l" OUTPUT_VARIABLE pc_static_libraries)
 if(TARGET uvmalloc_jemalloc) # no library of the system: it is built for us and travels with ours
   set(archive libuvmalloc_jemalloc.a)

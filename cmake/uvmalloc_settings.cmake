@@ -29,8 +29,11 @@ if(UVMALLOC_SANITIZER STREQUAL "address")
   target_compile_options(uvmalloc_flags INTERFACE -fsanitize=address,undefined -fno-sanitize-recover=undefined
                                                   -fno-omit-frame-pointer)
   target_link_options(uvmalloc_flags INTERFACE -fsanitize=address,undefined)
+elseif(UVMALLOC_SANITIZER STREQUAL "thread")
+  target_compile_options(uvmalloc_flags INTERFACE -fsanitize=thread -O1 -fno-omit-frame-pointer)
+  target_link_options(uvmalloc_flags INTERFACE -fsanitize=thread)
 elseif(UVMALLOC_SANITIZER)
-  message(FATAL_ERROR "UVMALLOC_SANITIZER is '${UVMALLOC_SANITIZER}'; accepted: empty, address")
+  message(FATAL_ERROR "UVMALLOC_SANITIZER is '${UVMALLOC_SANITIZER}'; accepted: empty, address, thread")
 endif()
 
 # <uvmalloc/room/file.hpp> in the tree: a folder of links, one per room.
@@ -47,6 +50,11 @@ target_include_directories(uvmalloc_flags INTERFACE "$<BUILD_INTERFACE:${UVMALLO
 function(uvmalloc_add_room name)
   add_library(uvmalloc_${name} OBJECT ${ARGN})
   target_link_libraries(uvmalloc_${name} PUBLIC uvmalloc_flags)
+  if(UVMALLOC_COVERAGE)
+    # Counters of several threads, and of parent and child, must not be lost.
+    target_compile_options(uvmalloc_${name} PRIVATE --coverage -fprofile-abs-path -fprofile-update=atomic)
+    target_link_options(uvmalloc_${name} PUBLIC --coverage)
+  endif()
   # What the shared library shows is decided by its version script alone.
   set_target_properties(uvmalloc_${name} PROPERTIES CXX_VISIBILITY_PRESET default VISIBILITY_INLINES_HIDDEN OFF)
 endfunction()

@@ -156,6 +156,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--losses", type=Path, help="write the exact losses to this JSON file")
+    parser.add_argument("--times", type=Path, help="write each step's seconds to this JSON file")
     parser.add_argument(
         "--catch-oom", action="store_true", help="halve the batch when the device is out of memory"
     )
@@ -177,8 +178,10 @@ def main() -> None:
     validation = Batches(corpus[-held_out:], arguments.context, arguments.seed)
 
     losses: list[float] = []
+    seconds: list[float] = []
     batch_size = arguments.batch_size
     while len(losses) < arguments.steps:
+        step_started = time.perf_counter()
         if arguments.catch_oom:
             loss = try_train_step(model, optimizer, training, batch_size)
         else:
@@ -192,11 +195,14 @@ def main() -> None:
             print(f"out of memory: going on with a batch size of {batch_size}", flush=True)
             continue
         losses.append(loss)
+        seconds.append(time.perf_counter() - step_started)
         print(f"step {len(losses):4d}  loss {loss:.6f}", flush=True)
 
     final = validation_loss(model, validation, batch_size)
     if arguments.losses:
         arguments.losses.write_text(json.dumps([loss.hex() for loss in [*losses, final]]))
+    if arguments.times:
+        arguments.times.write_text(json.dumps(seconds))
     parameters = sum(parameter.numel() for parameter in model.parameters())
     print(
         f"train_gpt: {parameters / 1e6:.1f} M parameters on {device}, {len(losses)} steps, "

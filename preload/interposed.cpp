@@ -65,6 +65,9 @@ UVMALLOC_INTERPOSE void uvmalloc_set_torch_hooks(const uvm::preload::TorchHooks*
   torch_hooks.store(hooks, std::memory_order_release);
 }
 
+// The names are the interposed functions' own.
+// NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming)
+
 // Called by the static initialisers of every library with CUDA code, once its kernels are
 // registered: inside `import torch`, before any tensor exists.
 UVMALLOC_INTERPOSE void __cudaRegisterFatBinaryEnd(void** handle) {
@@ -132,3 +135,5 @@ UVMALLOC_INTERPOSE void _ZN3c104impl3cow23materialize_cow_storageERNS_11StorageI
     next(storage);
   }
 }
+
+// NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)

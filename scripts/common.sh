@@ -18,8 +18,8 @@ torch_site_packages() { cat "$venv/site-packages"; }
 # Where the jemalloc of this checkout lies; scripts/setup wrote it down.
 jemalloc_folder() { cat "$root/build/jemalloc"; }
 
-# configure_and_build PRESET [CMAKE_ARGUMENT...]. Only release holds the PyTorch plugin: torch is not built with sanitizers.
-configure_and_build() {
+# configure PRESET [CMAKE_ARGUMENT...]. Only release holds the PyTorch plugin: torch is not built with sanitizers.
+configure() {
   local preset="$1" site torch=""
   shift
   site="$(torch_site_packages)"
@@ -31,5 +31,11 @@ configure_and_build() {
     cat "$log" >&2
     die "configuring the preset '$preset' failed"
   fi
+}
+
+# configure_and_build PRESET [CMAKE_ARGUMENT...]
+configure_and_build() {
+  local preset="$1"
+  configure "$@"
   cmake --build "$root/build/$preset" || die "building the preset '$preset' failed"
 }

@@ -1,6 +1,6 @@
 """Which allocators can be measured in this build, and how their programs are started.
 
-To add one: an adapter and an `engine_NAME.cpp` beside this file, and its name in PROGRAMS.
+To add one: an adapter and an `engine_NAME.cpp` beside this file, and its name in DRIVEN.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from uvmalloc.libraries import Libraries
 
 OURS = "uvmalloc"
 TORCH = "pytorch"
-PROGRAMS = (OURS, "cub", "rmm", "umpire")
-NAMES = (OURS, TORCH, *PROGRAMS[1:])
+JEMALLOC = "jemalloc"
+DRIVEN = (OURS, TORCH, "cub", "rmm", "umpire")
+# jemalloc is a reference for pairs of small blocks: it is no allocator of device memory.
+NAMES = (*DRIVEN, JEMALLOC)
 
 # Virtual: the stand-in's memory costs nothing until it is touched, and no workload touches it. Has
 # room for 10,000 blocks of up to 64 MiB in any allocator's rounding.
@@ -24,6 +26,7 @@ CAPACITY_BYTES = 256 << 30
 
 _WHY_ABSENT = {
     OURS: "not built: scripts/build",
+    JEMALLOC: "not built: scripts/build",
     TORCH: "this build has no torch",
     "cub": "no CCCL headers were found when this build was configured",
     "rmm": "no source tree given: scripts/bench --rmm PATH",

@@ -21,13 +21,14 @@ from bench.engine.plan import SEED, Level, questions
 from bench.engine.server import RequestError
 from bench.engine.show import show
 from bench.engine.targets import targets
+from bench.traces import unpack
 
 
 def compare(
     libraries: Libraries,
     level: Level,
     wanted: Sequence[str],
-    replays: Mapping[str, Path],
+    traces: Mapping[str, Path],
     count_instructions: bool,
     file: Path,
     console: Console,
@@ -44,7 +45,7 @@ def compare(
     ):
         measured = measure(
             programs,
-            questions(level, replays, Path(scratch)),
+            questions(level, unpack(traces, Path(scratch)), Path(scratch)),
             level.rounds,
             lambda done, of: status.update(f"measuring: {done} of {of} questions"),
         )

@@ -13,6 +13,7 @@ struct DriverCalls {
   std::uint64_t allocations = 0;
   std::uint64_t frees = 0;
   std::uint64_t advice = 0;
+  std::uint64_t discards = 0;
   std::uint64_t prefetches = 0;
 
   static DriverCalls so_far() {
@@ -21,11 +22,11 @@ struct DriverCalls {
     return {
         counters.managed_allocations + counters.device_allocations + counters.pinned_allocations,
         counters.managed_frees + counters.device_frees + counters.pinned_frees,
-        counters.advice_calls + counters.discard_calls, counters.prefetch_calls};
+        counters.advice_calls, counters.discard_calls, counters.prefetch_calls};
   }
   DriverCalls since(const DriverCalls& before) const {
     return {allocations - before.allocations, frees - before.frees, advice - before.advice,
-            prefetches - before.prefetches};
+            discards - before.discards, prefetches - before.prefetches};
   }
 };
 

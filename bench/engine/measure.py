@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from bench.engine.allocators import NAMES, OURS, Program
+from bench.engine.allocators import NAMES, Program
 from bench.engine.plan import Question
 from bench.engine.server import Figures, RequestError, Server
 
@@ -95,7 +95,7 @@ def _place(entry: tuple[str, object]) -> int:
 
 
 def _in_turn(question: Question, present: list[str], turn: int) -> list[str]:
-    names = [name for name in present if name == OURS or not question.ours_only]
+    names = [name for name in present if name in question.allocators]
     first = turn % len(names) if names else 0
     return names[first:] + names[:first]
 

@@ -29,12 +29,6 @@ void OperationSequence::free(std::uint32_t slot) {
   live_[slot] = {};
 }
 
-void OperationSequence::free_all() {
-  for (std::uint32_t slot = 0; slot < live_.size(); ++slot) {
-    if (live_[slot].size_bytes != 0) free(slot);
-  }
-}
-
 std::uint64_t OperationSequence::peak_live_bytes() const {
   std::uint64_t current = 0, peak = 0;
   for (const Operation& operation : operations) {

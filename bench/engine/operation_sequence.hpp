@@ -28,9 +28,12 @@ struct OperationSequence {
   // The free of what `slot` holds, on the stream of its allocation. Throws std::invalid_argument
   // where it holds nothing.
   void free(std::uint32_t slot);
-  void begin_step() { step_begins.push_back(operations.size()); }
-  // Frees whatever is still live.
-  void free_all();
+  // A step without operations is none.
+  void begin_step() {
+    if (step_begins.empty() || step_begins.back() != operations.size()) {
+      step_begins.push_back(operations.size());
+    }
+  }
 
   // Most bytes live at once, as requested.
   std::uint64_t peak_live_bytes() const;

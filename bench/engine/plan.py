@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from bench.engine.allocators import DRIVEN, JEMALLOC, OURS
 
 KIB, MIB = 1 << 10, 1 << 20
 SEED = 1
@@ -19,6 +21,7 @@ SIZES = {
     "256 MiB": 256 * MIB,
 }
 THREAD_SIZES = ("512 B", "64 KiB", "2 MiB", "20 MiB")
+MOST_JEMALLOC_BYTES = 4 * KIB  # what is larger, it was not made for
 LIVE_SIZES = ("512 B", "4 KiB")
 METADATA_BLOCKS = {
     ("512 B", 512): 1_000_000,
@@ -29,6 +32,7 @@ METADATA_BLOCKS = {
     ("2 MiB", 2 * MIB): 10_000,
 }
 STAND_IN_CALLS = ("cudaGetDevice", "cudaEventRecord", "cudaEventQuery", "cudaMalloc and cudaFree")
+TIGHT_PERCENT = 102  # of the peak of live bytes: what a program has to run through with
 ORDERS = ("lifo", "fifo", "random")
 
 
@@ -47,21 +51,21 @@ class Level:
     replacements: int  # of a churn
     grid_allocations: tuple[int, ...]
     grid_most: tuple[str, ...]
-    replay_steps: int
+    replay_runs: int
     metadata_divisor: int = 1
 
 
 FULL = Level(
     "full", 5, 20, 5, tuple(SIZES), 1000, 1_000_000, (1000, 10_000), 50_000,
-    (1000, 10_000), ("1 MiB", "20 MiB", "256 MiB"), 30,
+    (1000, 10_000), ("1 MiB", "20 MiB", "256 MiB"), 5,
 )  # fmt: skip
 QUICK = Level(
     "quick", 2, 5, 3, tuple(SIZES), 1000, 1_000_000, (1000, 10_000), 20_000,
-    (1000,), ("1 MiB", "256 MiB"), 12,
+    (1000,), ("1 MiB", "256 MiB"), 3,
 )  # fmt: skip
 SMOKE = Level(
     "smoke", 1, 1, 1, ("512 B", "2 MiB"), 100, 10_000, (100,), 1000,
-    (100,), ("1 MiB",), 4, metadata_divisor=100,
+    (100,), ("1 MiB",), 1, metadata_divisor=100,
 )  # fmt: skip
 
 
@@ -78,18 +82,22 @@ class Figure:
 class Question:
     request: str
     figures: tuple[Figure, ...]
-    ours_only: bool = False
+    allocators: tuple[str, ...] = DRIVEN  # who is asked
     alone: bool = False  # of a process of its own: the answer depends on what it did before
     once: bool = False  # in the first round only: it is a count, which does not vary
     environment: Mapping[str, str] | None = None  # of a process of its own
     timeout_seconds: float = 60
 
 
-def questions(level: Level, replays: Mapping[str, Path], scratch: Path) -> list[Question]:
-    """All of a run, in order. `replays` are files of operations by name."""
+def questions(level: Level, traces: Mapping[str, Path], scratch: Path) -> list[Question]:
+    """All of a run, in order. `traces` are files by name, not compressed."""
     timing = f"milliseconds={level.milliseconds} samples={level.samples}"
     asked = [
-        Question(f"pair size={SIZES[size]} {timing}", (Figure("pair_ns", size, "ns"),))
+        Question(
+            f"pair size={SIZES[size]} {timing}",
+            (Figure("pair_ns", size, "ns"),),
+            (*DRIVEN, JEMALLOC) if SIZES[size] <= MOST_JEMALLOC_BYTES else DRIVEN,
+        )
         for size in level.sizes
     ]
     asked += [
@@ -138,28 +146,30 @@ def questions(level: Level, replays: Mapping[str, Path], scratch: Path) -> list[
         for count in level.grid_allocations
         for most in level.grid_most
     ]
-    asked += _replays(level, replays)
+    for name, trace in traces.items():
+        asked += _replays(level, name, trace)
     return asked + _ours(level, timing, scratch)
 
 
-def _replays(level: Level, replays: Mapping[str, Path]) -> list[Question]:
-    sources = {
-        kind: f"sequence={kind} steps={level.replay_steps} seed={SEED}"
-        for kind in ("repeating", "varying")
-    }
-    sources |= {name: f"file={file} passes=5" for name, file in replays.items()}
-    return [
-        Question(
-            f"replay {source}",
-            (
-                Figure("replay_ns", name, "ns"),
-                Figure("touched_over_live", name, "reserved_over_live"),
-                Figure("steady_driver_calls", name, "driver_calls_per_step"),
-                Figure("steady_prefetch_calls", name, "prefetch_calls_per_step"),
-            ),
-        )
-        for name, source in sources.items()
-    ]
+def _replays(level: Level, name: str, trace: Path) -> Iterator[Question]:
+    yield Question(
+        f"replay trace={trace} runs={level.replay_runs}",
+        (
+            Figure("replay_ns", name, "ns"),
+            Figure("touched_over_live", name, "reserved_over_live"),
+            Figure("steady_driver_calls", name, "driver_calls_per_step"),
+            Figure("steady_prefetch_calls", name, "prefetch_calls_per_step"),
+        ),
+    )
+    yield Question(
+        f"replay trace={trace} budget_percent={TIGHT_PERCENT}",
+        (
+            Figure("touched_over_live_discard", name, "reserved_over_live"),
+            Figure("discard_calls", name, "discard_calls"),
+        ),
+        allocators=(OURS,),
+        once=True,
+    )
 
 
 def _ours(level: Level, timing: str, scratch: Path) -> list[Question]:
@@ -167,7 +177,7 @@ def _ours(level: Level, timing: str, scratch: Path) -> list[Question]:
         Question(
             f"calls {timing}",
             tuple(Figure("stand_in_call_ns", call, call) for call in STAND_IN_CALLS),
-            ours_only=True,
+            allocators=(OURS,),
         )
     ]
     asked += [
@@ -177,7 +187,7 @@ def _ours(level: Level, timing: str, scratch: Path) -> list[Question]:
                 Figure("metadata_bytes", case, "bytes_per_block"),
                 Figure("metadata_percent", case, "percent_of_live"),
             ),
-            ours_only=True,
+            allocators=(OURS,),
             alone=True,
             once=True,
         )
@@ -188,7 +198,7 @@ def _ours(level: Level, timing: str, scratch: Path) -> list[Question]:
             Question(
                 f"pair size={64 * KIB} {timing}",
                 (Figure("trace_pair_ns", case, "ns"),),
-                ours_only=True,
+                allocators=(OURS,),
                 alone=True,
                 environment={"UVMALLOC_TRACE": str(trace)} if trace else None,
             )

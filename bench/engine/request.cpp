@@ -37,4 +37,10 @@ std::string Request::text(const std::string& key, const std::string& otherwise) 
   return found == parameters_.end() ? otherwise : found->second;
 }
 
+Request Request::with(const std::string& key, std::uint64_t value) const {
+  Request result = *this;
+  result.parameters_[key] = std::to_string(value);
+  return result;
+}
+
 }  // namespace uvm::bench

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
-#include <sstream>
 #include <stdexcept>
 #include <string>
 
+#include <uvmalloc/allocator/trace_reader.hpp>
+#include <uvmalloc/storage/facade.hpp>
+
 #include "random_source.hpp"
+#include "replay/replay_plan.hpp"
 
 namespace uvm::bench {
 namespace {
@@ -30,138 +32,18 @@ class Slots {
   std::uint32_t next_ = 0;
 };
 
-// A small transformer: what one step of it asks for.
-class TrainingStep {
- public:
-  TrainingStep(OperationSequence* sequence, Slots* slots) : sequence_(*sequence), slots_(*slots) {}
-
-  // `tokens` is batch times sequence length.
-  void run(std::uint64_t tokens) {
-    const std::uint64_t batch = allocate(tokens * 8);
-    std::vector<std::uint32_t> kept;
-    for (int layer = 0; layer < kLayers; ++layer) forward(tokens, &kept);
-    const std::uint32_t logits = allocate(tokens * kVocabulary * kElement);
-    const std::uint32_t loss = allocate(4);
-    std::uint32_t gradient = allocate(tokens * kWidth * kElement);
-    give_back(logits);
-    std::vector<std::uint32_t> weight_gradients;
-    for (int layer = 0; layer < kLayers; ++layer) {
-      gradient = backward(tokens, gradient, &kept, &weight_gradients);
-    }
-    give_back(gradient);
-    give_back(static_cast<std::uint32_t>(batch));
-    for (std::uint32_t slot : weight_gradients) optimize(slot);
-    give_back(loss);
-  }
-
-  // Weights and two optimizer moments of every layer: never freed by a step.
-  void persistent() {
-    for (int layer = 0; layer < kLayers * 3; ++layer) {
-      allocate(kWidth * kWidth * 4 * kElement);
-      allocate(kWidth * kWidth * 8 * kElement);
-      allocate(kWidth * kElement);
-      allocate(kWidth * kElement);
-    }
-  }
-
- private:
-  static constexpr int kLayers = 12;
-  static constexpr std::uint64_t kWidth = 768;
-  static constexpr std::uint64_t kVocabulary = 8192;
-  static constexpr std::uint64_t kElement = 4;
-  static constexpr std::size_t kKeptPerLayer = 5;
-
-  std::uint32_t allocate(std::uint64_t size_bytes) {
-    const std::uint32_t slot = slots_.take();
-    sequence_.allocate(slot, size_bytes);
-    return slot;
-  }
-  void give_back(std::uint32_t slot) {
-    sequence_.free(slot);
-    slots_.give_back(slot);
-  }
-
-  void forward(std::uint64_t tokens, std::vector<std::uint32_t>* kept) {
-    const std::uint64_t hidden = tokens * kWidth * kElement;
-    kept->push_back(allocate(tokens * 2 * kElement));  // mean and deviation of the norm
-    kept->push_back(allocate(hidden));
-    const std::uint32_t projected = allocate(hidden * 3);
-    kept->push_back(allocate(hidden));
-    give_back(projected);
-    kept->push_back(allocate(hidden * 4));
-    const std::uint32_t activated = allocate(hidden * 4);
-    kept->push_back(allocate(hidden));
-    give_back(activated);
-  }
-
-  std::uint32_t backward(std::uint64_t tokens, std::uint32_t gradient,
-                         std::vector<std::uint32_t>* kept,
-                         std::vector<std::uint32_t>* weight_gradients) {
-    const std::uint64_t hidden = tokens * kWidth * kElement;
-    const std::uint32_t wide = allocate(hidden * 4);
-    weight_gradients->push_back(allocate(kWidth * kWidth * 8 * kElement));
-    weight_gradients->push_back(allocate(kWidth * kWidth * 4 * kElement));
-    weight_gradients->push_back(allocate(kWidth * kElement));
-    const std::uint32_t below = allocate(hidden);
-    for (std::size_t i = 0; i < kKeptPerLayer; ++i) {
-      give_back(kept->back());
-      kept->pop_back();
-    }
-    give_back(wide);
-    give_back(gradient);
-    return below;
-  }
-
-  void optimize(std::uint32_t weight_gradient) {
-    const std::uint32_t temporary = allocate(kWidth * kWidth * 4 * kElement);
-    give_back(temporary);
-    give_back(weight_gradient);
-  }
-
-  OperationSequence& sequence_;
-  Slots& slots_;
-};
-
-[[noreturn]] void bad_line(const std::filesystem::path& file, std::size_t number,
-                           const std::string& why) {
-  throw std::runtime_error(file.string() + ":" + std::to_string(number) + ": " + why);
+bool is_device_facade(const replay::ReplayOperation& operation) {
+  return operation.facade == static_cast<std::uint8_t>(Facade::kDevice);
 }
 
-void read_line(const std::string& line, OperationSequence* sequence) {
-  std::istringstream words(line.substr(0, line.find('#')));
-  std::string kind;
-  if (!(words >> kind)) return;
-  if (kind == "step") {
-    sequence->begin_step();
-    return;
+// Of each stream of a plan, our number: 0 for the default stream of any device.
+std::vector<std::uint16_t> stream_numbers(const replay::ReplayPlan& plan) {
+  std::vector<std::uint16_t> numbers;
+  std::uint16_t others = 0;
+  for (const replay::ReplayStream& stream : plan.streams) {
+    numbers.push_back(stream.handle == 0 ? 0 : ++others);
   }
-  std::uint32_t slot = 0;
-  std::uint64_t size_bytes = 0;
-  std::uint16_t stream = 0;
-  if (kind == "a" && words >> slot >> size_bytes >> stream) {
-    sequence->allocate(slot, size_bytes, stream);
-  } else if (kind == "f" && words >> slot) {
-    sequence->free(slot);
-  } else {
-    throw std::invalid_argument("expected 'a SLOT BYTES STREAM', 'f SLOT' or 'step'");
-  }
-}
-
-void read_pass(const std::filesystem::path& file, OperationSequence* sequence) {
-  std::ifstream in(file);
-  if (!in) throw std::runtime_error(file.string() + ": cannot be read");
-  const std::size_t first_operation = sequence->operations.size();
-  const std::size_t first_step = sequence->step_begins.size();
-  std::string line;
-  for (std::size_t number = 1; std::getline(in, line); ++number) {
-    try {
-      read_line(line, sequence);
-    } catch (const std::invalid_argument& wrong) {
-      bad_line(file, number, wrong.what());
-    }
-  }
-  sequence->free_all();
-  if (sequence->step_begins.size() == first_step) sequence->step_begins.push_back(first_operation);
+  return numbers;
 }
 
 }  // namespace
@@ -222,24 +104,27 @@ OperationSequence random_grid(std::size_t allocations, std::uint64_t most_bytes,
   return sequence;
 }
 
-OperationSequence training_steps(std::size_t steps, bool varying, std::uint64_t seed) {
-  constexpr std::uint64_t kBatch = 8;
-  constexpr std::uint64_t kMostTokens = kBatch * 512;
-  RandomSource random(seed);
+OperationSequence traced_steps(const std::string& trace) {
+  const replay::ReplayPlan plan = replay::make_plan(read_trace(trace));
+  if (plan.marks.size() < 2) throw std::runtime_error(trace + ": fewer than two marks: no step");
+  const std::vector<std::uint16_t> streams = stream_numbers(plan);
   OperationSequence sequence;
-  Slots slots;
-  TrainingStep step(&sequence, &slots);
-  step.persistent();
-  for (std::size_t i = 0; i < steps; ++i) {
-    sequence.begin_step();
-    step.run(varying ? kBatch * (256 + random.below(257)) : kMostTokens);
+  std::vector<bool> held(plan.slots);  // by a block of the device facade
+  auto mark = plan.marks.begin();
+  for (std::size_t i = 0; i < plan.marks.back(); ++i) {
+    for (; *mark == i; ++mark) sequence.begin_step();
+    const replay::ReplayOperation& operation = plan.operations[i];
+    if (operation.kind == replay::ReplayKind::kAllocate) {
+      if (!is_device_facade(operation) || operation.size_bytes == 0) continue;
+      held[operation.slot] = true;
+      sequence.allocate(operation.slot, operation.size_bytes,
+                        streams[static_cast<std::size_t>(operation.stream)]);
+    } else if (operation.kind == replay::ReplayKind::kFree && held[operation.slot]) {
+      held[operation.slot] = false;
+      sequence.free(operation.slot);
+    }
   }
-  return sequence;
-}
-
-OperationSequence read_sequence(const std::filesystem::path& file, std::size_t passes) {
-  OperationSequence sequence;
-  for (std::size_t pass = 0; pass < passes; ++pass) read_pass(file, &sequence);
+  if (sequence.operations.empty()) throw std::runtime_error(trace + ": nothing of the device");
   return sequence;
 }
 

@@ -4,7 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
+#include <string>
 #include <vector>
 
 #include "operation_sequence.hpp"
@@ -31,15 +31,11 @@ OperationSequence random_grid(std::size_t allocations, std::uint64_t most_bytes,
                               std::uint64_t live_limit_bytes, std::size_t steps,
                               std::uint64_t seed);
 
-// A training loop's allocations: weights that stay, and in every step a forward pass that keeps
-// activations and drops temporaries, a backward pass that frees them in reverse while gradients
-// come, and an optimizer. `varying`: each step has another sequence length, so other sizes.
-OperationSequence training_steps(std::size_t steps, bool varying, std::uint64_t seed);
-
-// One operation per line: "a SLOT BYTES STREAM", "f SLOT", "step"; "#" begins a comment. Blocks
-// that are live at the end are freed there. Without a "step" the whole file is one. `passes` > 1
-// repeats the file. Throws std::runtime_error that names the line.
-OperationSequence read_sequence(const std::filesystem::path& file, std::size_t passes);
+// What the device facade of a traced program was asked for (docs/trace.md), on one device. Its
+// marks bound the steps: what precedes the first one belongs to no step, what follows the last one
+// is left out. Throws TraceFormatError, or std::runtime_error where the trace has fewer than two
+// marks or nothing of the device facade.
+OperationSequence traced_steps(const std::string& trace);
 
 // `count` different multiples of 512 B, as evenly spaced in octaves from 512 B to 32 MiB as that
 // allows, in random order.

@@ -18,6 +18,8 @@ _TITLES = {
     "random_grid_ns": "Random grid, ns per operation",
     "replay_ns": "Replay, ns per operation",
     "touched_over_live": "Touched (others: reserved) over live bytes, at their peaks",
+    "touched_over_live_discard": "... with a budget of 1.02 times the peak of live bytes",
+    "discard_calls": "... and the discards that this took, of the whole run",
     "steady_driver_calls": "Driver allocations, frees and advice per step, after the second",
     "metadata_bytes": "Private memory per live block, bytes",
     "metadata_percent": "Private memory, % of live bytes",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from bench.engine.allocators import OURS, TORCH
+from bench.engine.allocators import JEMALLOC, OURS, TORCH
 from bench.engine.measure import Results
-from bench.engine.plan import METADATA_BLOCKS
+from bench.engine.plan import METADATA_BLOCKS, TIGHT_PERCENT
 
 _LEAST_PERCENT_BYTES = 16 << 10
 _VARYING = "varying"
@@ -44,6 +44,9 @@ def targets(results: Results) -> list[Target]:
         *_times(results, "replay_ns", "replay, native PyTorch over uvmalloc", 5, [TORCH]),
         *_times(results, "replay_ns", "replay, rmm over uvmalloc", 1, ["rmm"]),
         *_memory(results),
+        *_at_most(
+            results, "touched_over_live_discard", "touched over live, tight", TIGHT_PERCENT / 100
+        ),
         *_at_most(results, "steady_driver_calls", "driver calls per steady step", 0, _not_varying),
         *_at_most(results, "metadata_bytes", "metadata, bytes per block", 128),
         *_at_most(results, "metadata_percent", "metadata, % of live bytes", 1, _from_16_kib),
@@ -56,7 +59,7 @@ def best_other(results: Results, key: str, case: str, with_torch: bool = False) 
     values = [
         cases.get(case)
         for allocator, cases in results.get(key, {}).items()
-        if allocator != OURS and (with_torch or allocator != TORCH)
+        if allocator not in (OURS, JEMALLOC) and (with_torch or allocator != TORCH)
     ]
     return min((value for value in values if value is not None), default=None)
 

@@ -249,59 +249,74 @@ class Workloads {
         1);
   }
 
-  // sequence=repeating|varying with steps, or file=PATH with passes.
+  // trace=FILE, runs, budget_percent: nanoseconds per operation of a traced program's steps.
   static Json replay(const Request& request) {
     constexpr std::size_t kWarmSteps = 2;
-    const std::string file = request.text("file", "");
-    if (!file.empty()) {
-      return run_sequence(request, read_sequence(file, request.number("passes", 5)), kWarmSteps);
-    }
-    const std::string kind = request.text("sequence", "repeating");
-    if (kind != "repeating" && kind != "varying") {
-      throw std::invalid_argument("sequence is '" + kind + "'; accepted: repeating, varying");
-    }
-    return run_sequence(
-        request,
-        training_steps(request.number("steps", 20), kind == "varying", request.number("seed", 1)),
-        kWarmSteps);
+    return run_sequence(request, traced_steps(request.text("trace", "")), kWarmSteps);
   }
 
-  // Runs a sequence once. Time and driver calls are those of the steps after the first
-  // `warm_steps`; memory is the whole run's.
+  struct SequenceRun {
+    std::vector<double> step_ns;  // per operation, of each step after the warm ones
+    DriverCalls calls;            // of all
+    DriverCalls steady_calls;     // of those steps
+    std::size_t reserved_bytes = 0;
+  };
+
+  // Runs a sequence `runs` times, each with a fresh allocator. Time is that of the steps after the
+  // first `warm_steps`; memory and driver calls are the last run's. "budget_percent": the allocator
+  // may have so much of the peak of live bytes.
   static Json run_sequence(const Request& request, const OperationSequence& sequence,
                            std::size_t warm_steps) {
     if (sequence.step_begins.size() <= warm_steps) {
       throw std::invalid_argument("a sequence of " + std::to_string(sequence.step_begins.size()) +
                                   " steps has none to time");
     }
+    const std::uint64_t live_bytes = sequence.peak_live_bytes();
+    const std::uint64_t percent = request.number("budget_percent", 0);
+    const Request sized =
+        percent == 0 ? request : request.with("budget", live_bytes / 100 * percent);
+    std::vector<double> samples;
+    SequenceRun run;
+    for (std::uint64_t number = 0; number < request.number("runs", 1); ++number) {
+      run = run_once(sized, sequence, warm_steps);
+      samples.insert(samples.end(), run.step_ns.begin(), run.step_ns.end());
+    }
+    const auto steps = static_cast<double>(run.step_ns.size());
+    const auto per_step = [&](std::uint64_t calls) { return static_cast<double>(calls) / steps; };
+    const DriverCalls& steady = run.steady_calls;
+    return {{"ns", median(samples)},
+            {"peak_reserved_bytes", run.reserved_bytes},
+            {"peak_live_bytes", live_bytes},
+            {"reserved_over_live",
+             static_cast<double>(run.reserved_bytes) / static_cast<double>(live_bytes)},
+            {"discard_calls", run.calls.discards},
+            {"prefetch_calls_per_step", per_step(steady.prefetches)},
+            {"driver_calls_per_step",
+             per_step(steady.allocations + steady.frees + steady.advice + steady.discards)}};
+  }
+
+  static SequenceRun run_once(const Request& request, const OperationSequence& sequence,
+                              std::size_t warm_steps) {
     Adapter allocator(request);
     const std::vector<cudaStream_t> streams = Streams::first(sequence.streams);
     std::vector<void*> held(sequence.slots);
     std::vector<std::size_t> bounds = sequence.step_begins;
     bounds.push_back(sequence.operations.size());
+    SequenceRun run;
+    const DriverCalls start = DriverCalls::so_far();
     run_operations(allocator, sequence, {0, bounds[warm_steps]}, streams, held);
-    std::vector<double> samples;
-    const DriverCalls before = DriverCalls::so_far();
+    const DriverCalls warm = DriverCalls::so_far();
     for (std::size_t step = warm_steps; step + 1 < bounds.size(); ++step) {
       const Stopwatch watch;
       run_operations(allocator, sequence, {bounds[step], bounds[step + 1]}, streams, held);
-      samples.push_back(watch.running_ns() / static_cast<double>(bounds[step + 1] - bounds[step]));
+      run.step_ns.push_back(watch.running_ns() /
+                            static_cast<double>(bounds[step + 1] - bounds[step]));
     }
-    const DriverCalls calls = DriverCalls::so_far().since(before);
-    const auto steps = static_cast<double>(samples.size());
-    const auto reserved = static_cast<double>(allocator.peak_reserved_bytes());
-    const auto live = static_cast<double>(sequence.peak_live_bytes());
+    run.calls = DriverCalls::so_far().since(start);
+    run.steady_calls = DriverCalls::so_far().since(warm);
+    run.reserved_bytes = allocator.peak_reserved_bytes();
     free_remaining(allocator, sequence, streams, held);
-    return {{"ns", median(samples)},
-            {"peak_reserved_bytes", reserved},
-            {"peak_live_bytes", live},
-            {"reserved_over_live", reserved / live},
-            {"driver_allocations_per_step", static_cast<double>(calls.allocations) / steps},
-            {"driver_frees_per_step", static_cast<double>(calls.frees) / steps},
-            {"advice_calls_per_step", static_cast<double>(calls.advice) / steps},
-            {"prefetch_calls_per_step", static_cast<double>(calls.prefetches) / steps},
-            {"driver_calls_per_step",
-             static_cast<double>(calls.allocations + calls.frees + calls.advice) / steps}};
+    return run;
   }
 
   struct Range {

@@ -41,6 +41,9 @@ class Planner {
       case TraceKind::kMove:
         add_known(ReplayKind::kMove, event);
         break;
+      case TraceKind::kMark:
+        plan_.marks.push_back(plan_.operations.size());
+        break;
       default:
         break;
     }

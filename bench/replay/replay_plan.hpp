@@ -38,8 +38,9 @@ struct ReplayPlan {
   std::vector<ReplayOperation> operations;
   std::vector<std::size_t> events;  // of each operation: the event's number in the trace
   std::vector<ReplayStream> streams;
-  std::size_t slots = 0;  // most blocks live at the same time
-  int devices = 0;        // of the traced machine
+  std::vector<std::size_t> marks;  // of each mark, in order: the number of operations before it
+  std::size_t slots = 0;           // most blocks live at the same time
+  int devices = 0;                 // of the traced machine
   // Frees, uses and moves of blocks that the trace does not know: they were made before it began.
   std::size_t unknown_blocks = 0;
 };

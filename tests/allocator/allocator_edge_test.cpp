@@ -18,18 +18,6 @@ using testing::stream;
 
 using EdgeTest = testing::AllocatorTest;
 
-TEST_F(EdgeTest, PagesWhoseAdviceHasChangedAreNotMistakenForTheStartOfALongerRun) {
-  start(without_thread_caches());
-  char* whole = device(4 * kMiB, stream(1));
-  to_host(whole, stream(1));
-  to_device(whole, stream(1));
-  allocator->free(whole);
-  char* borrowed = device(3 * kMiB, stream(1));
-  ASSERT_EQ(borrowed, whole);
-  char* next = device(3 * kMiB, stream(1));
-  EXPECT_EQ(next, whole + 4 * kMiB) << "the free MiB before it was advised otherwise";
-}
-
 TEST_F(EdgeTest, SmallBlocksAreUsedAgainOnceTheirStreamsAreThrough) {
   for (int round = 0; round < 2000; ++round) {
     void* block = allocator->allocate(Facade::kPinned, 0, 4096);

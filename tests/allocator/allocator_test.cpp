@@ -35,24 +35,24 @@ TEST_F(AllocatorTest, LargeHostBlocksStartOnA2MiBBoundaryAndTakeWholePages) {
   EXPECT_TRUE(allocator->find(b)->movable);
 }
 
-TEST_F(AllocatorTest, DeviceBlocksTakeWholePagesWhereThatCostsLittleAndShareThemElsewhere) {
-  char* whole = device(4 * kMiB);
-  char* nearly = device(4 * kMiB - 100 * 1024);
-  char* packed = device(3 * kMiB);
+TEST_F(AllocatorTest, LargeDeviceBlocksLieSideBySide) {
+  char* first = device(3 * kMiB);
   char* beside = device(3 * kMiB);
-  EXPECT_EQ(nearly, whole + 4 * kMiB);
-  EXPECT_TRUE(allocator->find(packed)->movable);
-  EXPECT_EQ(packed, whole + 8 * kMiB);
-  EXPECT_EQ(beside, packed + 3 * kMiB) << "the free end of the run grew by what was missing";
-  EXPECT_EQ(allocator->statistics().touched_bytes.current, 14 * kMiB);
+  char* small = device(kMiB - 512);
+  EXPECT_EQ(address_of(first) % kPageBytes, 0u);
+  EXPECT_EQ(beside, first + 3 * kMiB) << "the free end of the run grew by what was missing";
+  EXPECT_TRUE(allocator->find(beside)->movable);
+  EXPECT_EQ(allocator->find(beside + 2 * kMiB)->base, beside) << "found from its second page";
+  EXPECT_FALSE(allocator->find(small)->movable);
+  EXPECT_EQ(allocator->statistics().touched_bytes.current, 8 * kMiB);
 }
 
 TEST_F(AllocatorTest, WholePagesFreeInOnePoolServeTheStreamsOthers) {
-  char* whole = device(4 * kMiB);
-  allocator->free(whole);
-  EXPECT_EQ(device(3 * kMiB), whole);
+  char* large = device(3 * kMiB);
+  allocator->free(large);
+  EXPECT_EQ(device(512 * 1024), large);
+  EXPECT_EQ(device(1024 * 1024), large + 2 * kMiB) << "a page is left where it was";
   EXPECT_EQ(allocator->statistics().touched_bytes.current, 4 * kMiB);
-  EXPECT_EQ(device(512 * 1024), whole + 4 * kMiB) << "less than a page is left";
 }
 
 TEST_F(AllocatorTest, AFreedBlockIsUsedAgainByTheSameStreamAtOnce) {
@@ -345,11 +345,26 @@ TEST_F(AllocatorTest, SteadyStepsMakeNoDriverCallsButThePrefetchOfTheMove) {
   EXPECT_EQ(after["advise"], before["advise"]);
 }
 
-TEST_F(AllocatorTest, ADeviceBlockMovedToTheHostServesHostRequestsAfterwards) {
+TEST_F(AllocatorTest, ADeviceBlockMovedToTheHostIsTheDevicesAgainWhenItIsFreed) {
   char* block = device(4 * kMiB, stream(1));
   to_host(block, stream(1));
+  EXPECT_EQ(allocator->find(block)->location, Place::host());
   allocator->free(block);
-  EXPECT_EQ(host(4 * kMiB), block);
+  EXPECT_EQ(device(4 * kMiB, stream(1)), block) << "it shares pages with blocks of the device";
+}
+
+TEST_F(AllocatorTest, LargeBlocksAreKeptByTheirThreadUntilThatCostsNewPages) {
+  char* block = device(4 * kMiB);
+  allocator->free(block);
+  EXPECT_EQ(allocator->statistics().thread_cached_bytes, 4 * kMiB);
+  EXPECT_EQ(device(4 * kMiB), block);
+  allocator->free(block);
+  char* larger = device(6 * kMiB);
+  EXPECT_EQ(larger, block) << "joined with the pages that were missing";
+  allocator->free(larger);
+  EXPECT_EQ(allocator->statistics().thread_cached_bytes, 0u);
+  EXPECT_EQ(allocator->statistics().free_bytes, 6 * kMiB);
+  EXPECT_EQ(device(6 * kMiB), block);
 }
 
 TEST_F(AllocatorTest, RecordsAreReleasedOneByOneAndTheMemoryWithTheLast) {

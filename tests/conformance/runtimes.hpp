@@ -1,8 +1,14 @@
 // The runtimes that must conform, by registered name. A new one is a line in kRuntimes.
+//
+// "cuda" is the simulated device, unless UVM_TEST_DEVICE is "real": then it is a real one, which no
+// test may ask for more than a few hundred MiB. The program is not to be run on a card by mistake,
+// so whichever kind of device is found must be the one that was named.
 #pragma once
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -15,6 +21,16 @@ namespace uvm::testing {
 
 inline constexpr const char* kRuntimes[] = {"cuda", "fake"};
 
+inline bool on_real_device() {
+  const char* device = std::getenv("UVM_TEST_DEVICE");
+  return device != nullptr && std::string_view(device) == "real";
+}
+
+// The simulator's control interface, where the device is simulated.
+inline void* simulator() {
+  return dlopen("libuvmsim.so", RTLD_NOW | RTLD_NOLOAD);
+}
+
 inline std::unique_ptr<DeviceRuntime> open(const std::string& name) {
   // As a third party would add one.
   static RuntimeRegistration fake("fake", [](std::string*) -> std::unique_ptr<DeviceRuntime> {
@@ -22,6 +38,11 @@ inline std::unique_ptr<DeviceRuntime> open(const std::string& name) {
   });
   RuntimeChoice choice = open_runtime(name);
   if (choice.runtime == nullptr) throw std::runtime_error(choice.reason);
+  if (name == "cuda" && on_real_device() == (simulator() != nullptr)) {
+    throw std::runtime_error(on_real_device()
+                                 ? "UVM_TEST_DEVICE is 'real', but the device is simulated"
+                                 : "the device is real: set UVM_TEST_DEVICE=real to test on it");
+  }
   return std::move(choice.runtime);
 }
 

@@ -43,6 +43,24 @@ TEST_F(HintSenderTest, AFailedHintIsCountedAndNobodyWaitsForIt) {
   EXPECT_EQ(counters.of(HintKind::kPrefetch).sent, 1u);
 }
 
+TEST_F(HintSenderTest, WithoutALaneAdviceIsSentAndPrefetchesFail) {
+  machine->failures["create_stream"] = 2;
+  sender.send({prefetch, advise, prefetch}, 0, {0, stream(1)}, {0, stream(2)});
+  EXPECT_EQ(machine->hints, (std::vector<Hint>{advise}));
+  EXPECT_EQ(counters.of(HintKind::kPrefetch).failed, 2u);
+  EXPECT_EQ(counters.of(HintKind::kAdvise).sent, 1u);
+  EXPECT_TRUE(machine->waits.empty());
+  sender.send({prefetch}, 0);
+  EXPECT_EQ(counters.of(HintKind::kPrefetch).sent, 1u) << "the lane is tried again";
+}
+
+TEST_F(HintSenderTest, AnEventThatCannotBeRecordedMakesNobodyWait) {
+  machine->failures["record_event"] = 2;
+  sender.send({prefetch}, 0, {0, stream(1)}, {0, stream(2)});
+  EXPECT_EQ(machine->hints, (std::vector<Hint>{prefetch}));
+  EXPECT_TRUE(machine->waits.empty());
+}
+
 TEST_F(HintSenderTest, EventsAreUsedAgain) {
   for (int round = 0; round < 10; ++round)
     sender.send({prefetch}, 0, {0, stream(1)}, {0, stream(2)});

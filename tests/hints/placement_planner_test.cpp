@@ -109,5 +109,20 @@ TEST_F(PlacementPlannerTest, CoherentMachinesAndOtherPoliciesGetNoHints) {
   EXPECT_GT(skipped(HintKind::kAdvise, SkipReason::kPolicy), 0u);
 }
 
+TEST(SkipReason, HasANameForEachValue) {
+  EXPECT_STREQ(to_string(SkipReason::kAlreadyThere), "already_there");
+  EXPECT_STREQ(to_string(SkipReason::kNoCredit), "no_credit");
+  EXPECT_STREQ(to_string(SkipReason::kPolicy), "policy");
+  EXPECT_STREQ(to_string(SkipReason::kCoherent), "coherent");
+  EXPECT_STREQ(to_string(SkipReason::kSharedPages), "shared_pages");
+  EXPECT_STREQ(to_string(SkipReason::kPingPong), "ping_pong");
+}
+
+TEST(Policy, HasANameForEachValue) {
+  EXPECT_EQ(to_string(Policy::kAuto), "auto");
+  EXPECT_EQ(to_string(Policy::kDriver), "driver");
+  EXPECT_EQ(to_string(Policy::kOff), "off");
+}
+
 }  // namespace
 }  // namespace uvm

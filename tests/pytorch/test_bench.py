@@ -12,6 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from uvmalloc.trace import FACADES, MARK, read_trace
+
+from bench.traces import committed_file, committed_traces, unpack
+from bench.traces.record import NAMES, device_facade_only
 
 ROOT = Path(__file__).resolve().parents[2]
 KEYS = {
@@ -31,14 +35,10 @@ KEYS = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of a run that also replays a file of operations, in two steps on two streams."""
+    """Of a run that also replays a trace given to it, once more the smallest of the committed."""
     folder = tmp_path_factory.mktemp("bench")
-    operations = folder / "operations.txt"
-    operations.write_text(
-        "# slot, bytes, stream\nstep\na 0 512 0\na 1 4194304 1\nf 0\nstep\na 0 9 1\n"
-    )
     command = [sys.executable, "-m", "bench", "--level", "smoke", "--part", "engine"]
-    command += ["--allocators", "uvmalloc", "--replay", f"file={operations}"]
+    command += ["--allocators", "uvmalloc", "--replay", f"given={committed_file('cnn')}"]
     done = subprocess.run(
         [*command, "--output", str(folder)],
         cwd=ROOT,
@@ -71,10 +71,25 @@ def test_every_key_has_values_of_uvmalloc(document: dict[str, Any]) -> None:
     assert missing == []
 
 
-def test_a_file_of_operations_is_replayed(document: dict[str, Any]) -> None:
-    assert document["replay_ns"]["uvmalloc"]["file"] > 0
-    assert document["steady_driver_calls"]["uvmalloc"]["file"] == 0
-    assert document["touched_over_live"]["uvmalloc"]["file"] >= 1
+def test_committed_traces_and_one_given_are_replayed(document: dict[str, Any]) -> None:
+    for key in ("replay_ns", "touched_over_live", "steady_driver_calls"):
+        assert document[key]["uvmalloc"].keys() >= {*NAMES, "given"}
+    live = document["touched_over_live"]["uvmalloc"]
+    assert live["given"] == live["cnn"] >= 1
+
+
+def test_traces_hold_the_device_facade_in_marked_steps(tmp_path: Path) -> None:
+    plain = unpack(committed_traces(), tmp_path)
+    assert plain.keys() == set(NAMES)
+    for file in plain.values():
+        trace = read_trace(file)
+        marks = trace.events["kind"] == MARK
+        texts = [trace.text(MARK, int(number)) for number in trace.events["extra"][marks]]
+        assert texts == [*(f"step {step}" for step in range(len(texts) - 1)), "end"]
+        assert len(texts) > 3
+        assert set(trace.events["facade"][~marks]) == {FACADES.index("device")}
+        content = file.read_bytes()
+        assert device_facade_only(content) == content
 
 
 def test_a_verdict_names_every_target_of_pairs(document: dict[str, Any]) -> None:

@@ -127,6 +127,18 @@ TEST(Replayer, AMissingFreeIsPutBeforeTheNextAllocationOfTheAddress) {
   EXPECT_EQ(plan.operations[1].kind, ReplayKind::kFree);
 }
 
+TEST(Replayer, MarksLieBetweenTheOperationsAroundThem) {
+  const ReplayPlan plan = make_plan(trace_of({
+      event(TraceKind::kMark, 0),
+      event(TraceKind::kAllocate, 0xa000, 100),
+      event(TraceKind::kAdvise, 0xa000, 100),
+      event(TraceKind::kMark, 0),
+      event(TraceKind::kFree, 0xa000),
+      event(TraceKind::kMark, 0),
+  }));
+  EXPECT_EQ(plan.marks, (std::vector<std::size_t>{0, 1, 2}));
+}
+
 TEST(Replayer, AnAllocationWithoutDeviceIsRefused) {
   EXPECT_THROW(make_plan(trace_of({event(TraceKind::kAllocate, 0xa000, 1, 0, kNoPlace)})),
                std::invalid_argument);

@@ -137,6 +137,7 @@ class FakeRuntime final : public DeviceRuntime {
 
   RuntimeStatus create_stream(int, StreamHandle* out) const override {
     std::lock_guard lock(machine_->mutex);
+    if (fails("create_stream")) return {RuntimeError::kOther, 99, "FAKE_FAILURE", "create_stream"};
     *out = stream(0x1000 + next_stream_++);
     return {};
   }

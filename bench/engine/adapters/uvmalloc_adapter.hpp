@@ -26,8 +26,9 @@ class UvmallocAdapter {
   static std::string version() { return "this tree"; }
 
   // "runtime=reserving": a runtime that hands out address space and does nothing else, so that
-  // memory and instructions counted are the allocator's alone.
-  explicit UvmallocAdapter(const Request& request) : allocator_(runtime(request), settings()) {}
+  // memory and instructions counted are the allocator's alone. "budget": the most bytes in use.
+  explicit UvmallocAdapter(const Request& request)
+      : allocator_(runtime(request), settings(request)) {}
 
   void* allocate(std::size_t size_bytes, cudaStream_t stream) {
     return allocator_.allocate(Facade::kDevice, 0, size_bytes, stream);
@@ -48,11 +49,11 @@ class UvmallocAdapter {
     if (choice.runtime == nullptr) throw std::runtime_error(choice.reason);
     return std::move(choice.runtime);
   }
-  static Configuration settings() {
+  static Configuration settings(const Request& request) {
     ParsedConfiguration parsed = parse_environment();
     if (!parsed.errors.empty()) throw std::runtime_error(parsed.errors.front());
     Configuration configuration = std::move(parsed.configuration);
-    if (!configuration.budget_bytes) configuration.budget_bytes = kBudgetBytes;
+    configuration.budget_bytes = request.number("budget", kBudgetBytes);
     return configuration;
   }
 

@@ -4,10 +4,33 @@ from __future__ import annotations
 
 import ctypes
 import json
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from uvmalloc.errors import MissingLibraryError
+
+
+def mark(text: str) -> None:
+    """Writes `text` into the trace that UVMALLOC_TRACE asks for: where a step begins, for example.
+
+    Does nothing in a program that does not run under uvmalloc, or without a trace.
+    """
+    preloaded = _preloaded_mark()
+    if preloaded is not None:
+        preloaded(text.encode())
+
+
+@cache
+def _preloaded_mark() -> Callable[[bytes], None] | None:
+    try:
+        function = ctypes.CDLL(None).uvmalloc_trace_mark
+    except AttributeError:
+        return None
+    function.argtypes = [ctypes.c_char_p]
+    function.restype = None
+    return function
 
 
 def doctor(library: Path) -> dict[str, Any]:

@@ -57,10 +57,10 @@ ERRORS = (
 _MAGIC = b"UVMTRACE"
 _HEADER = "8s4IQq2Q4I"
 _DEVICE = "Q56s"
-_CHUNK = "4I3Q"
-_EVENTS, _TEXT, _END = b"EVNT", b"TEXT", b"ENDS"
+CHUNK = "4I3Q"
+EVENT_CHUNK, TEXT_CHUNK, END_CHUNK = b"EVNT", b"TEXT", b"ENDS"
 _BYTE_ORDERS = {b"\4\3\2\1": "<", b"\1\2\3\4": ">"}
-_EVENT_FIELDS = [
+EVENT_FIELDS = [
     ("time", "u8"),
     ("address", "u8"),
     ("size_bytes", "u8"),
@@ -221,24 +221,28 @@ class _Parser:
     def _chunk(self) -> tuple[bool, tuple[int, int]] | None:
         """Whether it was the last one, and when it was written; None: the file ends inside it."""
         start = self._at
-        if len(self._content) - start < struct.calcsize("<" + _CHUNK):
+        if len(self._content) - start < struct.calcsize("<" + CHUNK):
             return self._cut_short(start)
-        number, count, thread, system_thread, value, time, monotonic_ns = self._take(_CHUNK)
+        number, count, thread, system_thread, value, time, monotonic_ns = self._take(CHUNK)
         kind = number.to_bytes(4, "little")
-        size_bytes = {_EVENTS: count * _EVENT_BYTES, _TEXT: _padded(count), _END: 0}.get(kind)
+        size_bytes = {
+            EVENT_CHUNK: count * _EVENT_BYTES,
+            TEXT_CHUNK: _padded(count),
+            END_CHUNK: 0,
+        }.get(kind)
         if size_bytes is None:
             raise self._error(start, "no chunk starts here")
-        if kind == _EVENTS and count > _MOST_EVENTS_PER_CHUNK:
+        if kind == EVENT_CHUNK and count > _MOST_EVENTS_PER_CHUNK:
             raise self._error(start + 4, "the number of events is damaged")
-        if kind == _TEXT and count > _MOST_TEXT_BYTES:
+        if kind == TEXT_CHUNK and count > _MOST_TEXT_BYTES:
             raise self._error(start + 4, "the size of a text is damaged")
         if len(self._content) - self._at < size_bytes:
             return self._cut_short(start)
-        if kind == _EVENTS:
+        if kind == EVENT_CHUNK:
             self._chunks.append((self._at, count, thread))
             if thread:
                 self._system_threads[thread] = system_thread
-        elif kind == _TEXT:
+        elif kind == TEXT_CHUNK:
             if value != len(self._texts) + 1:
                 raise self._error(start + 16, "the number of a text is damaged")
             text = self._content[self._at : self._at + count]
@@ -246,7 +250,7 @@ class _Parser:
         else:
             self._dropped = value
         self._at += size_bytes
-        return kind == _END, (time, monotonic_ns)
+        return kind == END_CHUNK, (time, monotonic_ns)
 
     def _cut_short(self, start: int) -> None:
         if not self._unfinished:
@@ -254,7 +258,7 @@ class _Parser:
             raise self._error(len(self._content), what)
 
     def _events(self, devices: int, start: int) -> tuple[np.ndarray, np.ndarray]:
-        layout = np.dtype([(name, self._order + code) for name, code in _EVENT_FIELDS])
+        layout = np.dtype([(name, self._order + code) for name, code in EVENT_FIELDS])
         pieces = [
             np.frombuffer(self._content, layout, count, offset)
             for offset, count, _ in self._chunks

@@ -1,0 +1,58 @@
+// A mutex for what is mostly used by one thread at a time: after some turns in a row it belongs to
+// that thread, which then takes it without an atomic read-modify-write (OwnerLock), until another
+// one asks, pays for both, and it is a plain mutex again. Meets BasicLockable. Not recursive.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <mutex>
+
+#include <uvmalloc/allocator/owner_lock.hpp>
+
+namespace uvm {
+
+class BiasedMutex {
+ public:
+  void lock() {
+    const void* self = this_thread();
+    if (owner_.load(std::memory_order_relaxed) == self) [[likely]] {
+      own_.enter();
+      // It may have been taken away while this thread came in.
+      if (owner_.load(std::memory_order_relaxed) == self) [[likely]] {
+        by_owner_ = true;
+        return;
+      }
+      own_.leave();
+    }
+    lock_slowly(self);
+  }
+
+  void unlock() {
+    if (by_owner_) [[likely]] {
+      by_owner_ = false;
+      own_.leave();
+    } else {
+      shared_.unlock();
+    }
+  }
+
+ private:
+  // After so many turns of one thread in a row it is that thread's.
+  static constexpr unsigned kTurns = 64;
+
+  static const void* this_thread() {
+    static thread_local char self;
+    return &self;
+  }
+  void lock_slowly(const void* self);
+
+  std::atomic<const void*> owner_{nullptr};  // changed under shared_ with nobody inside own_
+  OwnerLock own_;
+  std::mutex shared_;
+  // Guarded by the lock itself.
+  bool by_owner_ = false;
+  const void* last_ = nullptr;
+  unsigned turns_ = 0;
+};
+
+}  // namespace uvm

@@ -1,0 +1,56 @@
+#include <uvmalloc/allocator/ranked.hpp>
+
+#ifndef NDEBUG
+#include <cstdlib>
+#include <vector>
+
+#include <uvmalloc/runtime/log.hpp>
+
+namespace uvm::detail {
+namespace {
+
+const char* name(LockRank rank) {
+  switch (rank) {
+    case LockRank::kNone:
+      return "none";
+    case LockRank::kRelease:
+      return "release";
+    case LockRank::kFences:
+      return "fences";
+    case LockRank::kArena:
+      return "arena";
+    case LockRank::kCaches:
+      return "thread caches";
+    case LockRank::kState:
+      return "state";
+  }
+  return "unknown";
+}
+
+// Of the locks that this thread holds, in the order taken. Ranks are few, so bits do.
+thread_local unsigned held_ranks = 0;
+
+unsigned bit(LockRank rank) {
+  return 1u << static_cast<unsigned>(rank);
+}
+
+}  // namespace
+
+void enter_rank(LockRank rank) {
+  if (unsigned not_below = held_ranks & ~(bit(rank) - 1); not_below != 0) {
+    unsigned held = 31u - static_cast<unsigned>(__builtin_clz(not_below));
+    log_line(
+        LogLevel::kError,
+        fmt::format("the lock '{}' is taken while '{}' is held: they are ordered the other way",
+                    name(rank), name(static_cast<LockRank>(held))));
+    std::abort();
+  }
+  held_ranks |= bit(rank);
+}
+
+void leave_rank(LockRank rank) {
+  held_ranks &= ~bit(rank);
+}
+
+}  // namespace uvm::detail
+#endif

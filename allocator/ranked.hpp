@@ -1,0 +1,45 @@
+// A mutex with a rank. In debug builds a thread that takes one of a lower or equal rank than it
+// holds is stopped with both names: that order could deadlock. In release builds it is the mutex
+// alone.
+#pragma once
+
+#include <cstdint>
+
+namespace uvm {
+
+// In the order in which one thread may take them.
+enum class LockRank : std::uint8_t { kNone, kRelease, kFences, kArena, kCaches, kState };
+
+namespace detail {
+#ifndef NDEBUG
+// Aborts with a line that names both, where `rank` may not be taken now.
+void enter_rank(LockRank rank);
+void leave_rank(LockRank rank);
+#else
+inline void enter_rank(LockRank) {}
+inline void leave_rank(LockRank) {}
+#endif
+}  // namespace detail
+
+template <class Mutex, LockRank kRank>
+class Ranked {
+ public:
+  void lock() {
+    detail::enter_rank(kRank);
+    mutex_.lock();
+  }
+  bool try_lock() {
+    if (!mutex_.try_lock()) return false;
+    detail::enter_rank(kRank);
+    return true;
+  }
+  void unlock() {
+    mutex_.unlock();
+    detail::leave_rank(kRank);
+  }
+
+ private:
+  Mutex mutex_;
+};
+
+}  // namespace uvm

@@ -1,0 +1,6 @@
+#include "adapters/jemalloc_adapter.hpp"
+#include "serve.hpp"
+
+int main() {
+  uvm::bench::serve<uvm::bench::JemallocAdapter>();
+}

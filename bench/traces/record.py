@@ -1,0 +1,86 @@
+"""Records the traces of this folder: `python -m bench.traces.record [NAME...]`, see README.md."""
+
+from __future__ import annotations
+
+import lzma
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from uvmalloc import trace as traces
+
+from bench.traces import committed_file
+
+NAMES = ("transformer", "cnn", "varying")
+_WORKLOADS = Path(__file__).resolve().parent / "workloads.py"
+_HEADER_BYTES_AT = 16
+_DEVICE_FACADE = traces.FACADES.index("device")
+
+
+def record(name: str) -> None:
+    """Traces a workload under uvmalloc on a simulated device; the file lies beside this one."""
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch) / "trace"
+        # Otherwise parameters stay blocks of the host facade when they move to the device.
+        variables = {"UVMALLOC_TRACE": str(file), "UVMALLOC_MOVE": "copy"}
+        command = [sys.executable, "-m", "uvmalloc", "sim", "--no-report", "--capacity", "16GiB"]
+        command += ["--", sys.executable, str(_WORKLOADS), name]
+        subprocess.run(command, env={**os.environ, **variables}, check=True)
+        trace = traces.read_trace(file)
+        if trace.dropped:
+            sys.exit(f"record: {trace.dropped} events of {name} could not be written")
+        kept = device_facade_only(file.read_bytes())
+    committed_file(name).write_bytes(compress(kept))
+
+
+def device_facade_only(content: bytes) -> bytes:
+    """The trace less all events but allocations and frees of the device facade, and marks."""
+    (at,) = struct.unpack_from("=I", content, _HEADER_BYTES_AT)
+    layout = np.dtype([(name, "=" + code) for name, code in traces.EVENT_FIELDS])
+    chunk_bytes = struct.calcsize("=" + traces.CHUNK)
+    pieces = [content[:at]]
+    while at < len(content):
+        kind, count, *rest = struct.unpack_from("=" + traces.CHUNK, content, at)
+        at += chunk_bytes
+        size_bytes = 0
+        if kind == int.from_bytes(traces.EVENT_CHUNK, "little"):
+            size_bytes = count * layout.itemsize
+            events = np.frombuffer(content, layout, count, at)
+            wanted = np.isin(events["kind"], (traces.ALLOCATE, traces.FREE))
+            wanted &= events["facade"] == _DEVICE_FACADE
+            kept = events[wanted | (events["kind"] == traces.MARK)]
+            body, count = kept.tobytes(), len(kept)
+        else:
+            if kind == int.from_bytes(traces.TEXT_CHUNK, "little"):
+                size_bytes = (count + 7) // 8 * 8
+            body = content[at : at + size_bytes]
+        at += size_bytes
+        pieces += [struct.pack("=" + traces.CHUNK, kind, count, *rest), body]
+    return b"".join(pieces)
+
+
+def compress(trace: bytes) -> bytes:
+    """Most bytes of an event are those of the one before."""
+    event_bytes = 48
+    filters = [
+        {"id": lzma.FILTER_DELTA, "dist": event_bytes},
+        {"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME},
+    ]
+    return lzma.compress(trace, filters=filters)
+
+
+def main() -> None:
+    names = sys.argv[1:] or NAMES
+    if not set(names) <= set(NAMES):
+        sys.exit(f"record: {' '.join(names)}; accepted: some of {' '.join(NAMES)}")
+    for name in names:
+        record(name)
+        print(f"{name}: {committed_file(name).stat().st_size} bytes")
+
+
+if __name__ == "__main__":
+    main()

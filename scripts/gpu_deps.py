@@ -1,0 +1,150 @@
+"""What a GPU machine without network may lack to build and run uvmalloc, gathered into one folder.
+
+Header-only libraries and GoogleTest's sources, each with a CMake package description of ours, so
+that find_package finds them with CMAKE_PREFIX_PATH; the Python packages of the command line; and
+the jemalloc of this checkout, built. Licences travel along.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+MOST_BYTES = 40 << 20
+
+INTERFACE_PACKAGE = """\
+# Written by scripts/gpu_check --prepare.
+if(NOT TARGET {target})
+  add_library({target} INTERFACE IMPORTED)
+  set_target_properties({target} PROPERTIES
+    INTERFACE_INCLUDE_DIRECTORIES "${{CMAKE_CURRENT_LIST_DIR}}/../../../include"
+    INTERFACE_COMPILE_DEFINITIONS "{definitions}")
+endif()
+"""
+
+GTEST_PACKAGE = """\
+# Written by scripts/gpu_check --prepare: GoogleTest from source.
+if(NOT TARGET GTest::gtest_main)
+  set(folder "${CMAKE_CURRENT_LIST_DIR}/../../../googletest")
+  find_package(Threads REQUIRED)
+  add_library(carried_gtest STATIC "${folder}/src/gtest-all.cc" "${folder}/src/gtest_main.cc")
+  target_include_directories(carried_gtest SYSTEM PUBLIC "${folder}/include" PRIVATE "${folder}")
+  target_link_libraries(carried_gtest PUBLIC Threads::Threads)
+  add_library(GTest::gtest ALIAS carried_gtest)
+  add_library(GTest::gtest_main ALIAS carried_gtest)
+endif()
+"""
+
+
+class MissingSourceError(Exception):
+    """Something to be gathered is not on this machine; one line."""
+
+
+def prepare(root: Path, deps: Path) -> None:
+    """Fills `deps` anew; prints what is in it."""
+    building = deps.with_name(deps.name + ".tmp")
+    shutil.rmtree(building, ignore_errors=True)
+    include = building / "include"
+    include.mkdir(parents=True)
+    for package, folder in (("libfmt-dev", "fmt"), ("nlohmann-json3-dev", "nlohmann")):
+        _copy(_system_include(f"{folder}", package), include / folder)
+        _copy_licence(package, building)
+    _copy_boost(root, include)
+    _copy_licence("libboost1.74-dev", building)
+    _write_package(building, "fmt", "fmt::fmt-header-only", "FMT_HEADER_ONLY=1")
+    _write_package(building, "nlohmann_json", "nlohmann_json::nlohmann_json")
+    _write_package(building, "Boost", "Boost::boost")
+    _copy_googletest(building)
+    _copy_licence("googletest", building)
+    _install_python_packages(root, building / "python")
+    _copy_jemalloc(root, building)
+    size_bytes = sum(file.stat().st_size for file in building.rglob("*") if file.is_file())
+    if size_bytes > MOST_BYTES:
+        raise MissingSourceError(
+            f"{building} holds {size_bytes >> 20} MiB, which is more than {MOST_BYTES >> 20}"
+        )
+    shutil.rmtree(deps, ignore_errors=True)
+    building.rename(deps)
+    print(f"gpu_check: {deps.relative_to(root)}: {size_bytes / (1 << 20):.1f} MiB; carry it along")
+
+
+def _copy(source: Path, destination: Path) -> None:
+    shutil.copytree(source, destination, ignore=shutil.ignore_patterns("__pycache__"))
+
+
+def _system_include(folder: str, package: str) -> Path:
+    found = Path("/usr/include") / folder
+    if not found.is_dir():
+        raise MissingSourceError(f"{found} is not there: install {package} (scripts/setup does)")
+    return found
+
+
+def _copy_licence(package: str, building: Path) -> None:
+    file = Path("/usr/share/doc") / package / "copyright"
+    if file.is_file():
+        (building / "licences").mkdir(exist_ok=True)
+        shutil.copyfile(file, building / "licences" / package)
+
+
+def _copy_boost(root: Path, include: Path) -> None:
+    """The libraries that our includes reach, whole: another compiler may take other branches."""
+    boost = _system_include("boost", "libboost-dev")
+    rooms = ("allocator", "storage", "hints", "runtime", "preload", "pytorch")
+    sources = [file for room in rooms for file in (root / room).rglob("*.[ch]pp")]
+    wanted = {
+        line.strip()
+        for file in sources
+        for line in file.read_text(encoding="utf-8").splitlines()
+        if re.match(r"#include <boost/", line)
+    }
+    done = subprocess.run(
+        ["c++", "-std=c++20", "-M", "-x", "c++", "-"],
+        input="\n".join(sorted(wanted)) + "\n",
+        text=True,
+        capture_output=True,
+        check=True,
+    )
+    reached = {Path(word) for word in done.stdout.split() if word.startswith(f"{boost}/")}
+    for name in sorted({file.relative_to(boost).parts[0] for file in reached}):
+        if (boost / name).is_dir():
+            _copy(boost / name, include / "boost" / name)
+    for file in boost.glob("*.hpp"):
+        shutil.copyfile(file, include / "boost" / file.name)
+
+
+def _write_package(building: Path, name: str, target: str, definitions: str = "") -> None:
+    folder = building / "lib" / "cmake" / name
+    folder.mkdir(parents=True)
+    text = INTERFACE_PACKAGE.format(target=target, definitions=definitions)
+    (folder / f"{name}Config.cmake").write_text(text, encoding="utf-8")
+
+
+def _copy_googletest(building: Path) -> None:
+    source = Path("/usr/src/googletest/googletest")
+    if not source.is_dir():
+        raise MissingSourceError(f"{source} is not there: install libgtest-dev and googletest")
+    for part in ("include", "src"):
+        _copy(source / part, building / "googletest" / part)
+    folder = building / "lib" / "cmake" / "GTest"
+    folder.mkdir(parents=True)
+    (folder / "GTestConfig.cmake").write_text(GTEST_PACKAGE, encoding="utf-8")
+
+
+def _install_python_packages(root: Path, folder: Path) -> None:
+    lines = (root / "scripts" / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    wanted = [line for line in lines if re.match(r"(typer|rich)==", line)]
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    command += ["--no-compile", "--only-binary=:all:", "--target", str(folder), *wanted]
+    if subprocess.run(command).returncode != 0:
+        raise MissingSourceError("pip could not install typer and rich")
+
+
+def _copy_jemalloc(root: Path, building: Path) -> None:
+    """The build's one, as scripts/setup made it: build/jemalloc names its folder."""
+    pointer = root / "build" / "jemalloc"
+    if not pointer.is_file():
+        raise MissingSourceError("build/jemalloc is not there: run scripts/setup first")
+    _copy(Path(pointer.read_text(encoding="utf-8").strip()), building / "jemalloc")

@@ -1,0 +1,104 @@
+// What the CUDA runtime makes of a driver's errors. The simulated driver fails on demand; a real
+// one does not, so these are skipped there.
+#include <cuda.h>
+
+#include <thread>
+
+#include "conformance/runtimes.hpp"
+
+namespace uvm {
+namespace {
+
+using FailCall = int(const char* name, std::uint64_t nth, int error);
+
+class CudaFailures : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (testing::on_real_device()) GTEST_SKIP() << "a real driver does not fail on demand";
+    runtime = testing::open("cuda");
+    fail_call = reinterpret_cast<FailCall*>(dlsym(testing::simulator(), "uvmsim_fail_call"));
+    ASSERT_NE(fail_call, nullptr);
+  }
+
+  // The next call of `name` fails.
+  void fail(const char* name, CUresult result) { ASSERT_EQ(fail_call(name, 1, result), 0); }
+
+  std::unique_ptr<DeviceRuntime> runtime;
+  FailCall* fail_call = nullptr;
+};
+
+TEST_F(CudaFailures, EachErrorHasItsKindAndKeepsItsNameAndNumber) {
+  const std::pair<CUresult, RuntimeError> kKinds[] = {
+      {CUDA_ERROR_NOT_READY, RuntimeError::kNotReady},
+      {CUDA_ERROR_OUT_OF_MEMORY, RuntimeError::kOutOfMemory},
+      {CUDA_ERROR_NOT_SUPPORTED, RuntimeError::kNotSupported},
+      {CUDA_ERROR_INVALID_VALUE, RuntimeError::kInvalidValue},
+      {CUDA_ERROR_NO_DEVICE, RuntimeError::kNoDevice},
+      {CUDA_ERROR_INVALID_DEVICE, RuntimeError::kNoDevice},
+      {CUDA_ERROR_DEINITIALIZED, RuntimeError::kNotUsable},
+      {CUDA_ERROR_NOT_INITIALIZED, RuntimeError::kNotUsable},
+      {CUDA_ERROR_CONTEXT_IS_DESTROYED, RuntimeError::kNotUsable},
+      {CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, RuntimeError::kCapture},
+      {CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, RuntimeError::kCapture},
+      {CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, RuntimeError::kCapture},
+      {CUDA_ERROR_CAPTURED_EVENT, RuntimeError::kCapture},
+      {CUDA_ERROR_ILLEGAL_ADDRESS, RuntimeError::kOther},
+  };
+  for (auto [result, kind] : kKinds) {
+    fail("cuMemAllocManaged", result);
+    void* address = nullptr;
+    RuntimeStatus status = runtime->allocate_managed(0, 4096, &address);
+    EXPECT_EQ(status.error, kind) << status.text();
+    EXPECT_EQ(status.native_code, static_cast<int>(result));
+    EXPECT_EQ(status.call, "cuMemAllocManaged");
+  }
+}
+
+TEST_F(CudaFailures, TheNameIsTheDrivers) {
+  fail("cuMemAllocManaged", CUDA_ERROR_ILLEGAL_ADDRESS);
+  void* address = nullptr;
+  EXPECT_EQ(runtime->allocate_managed(0, 4096, &address).text(),
+            "cuMemAllocManaged: CUDA_ERROR_ILLEGAL_ADDRESS (700)");
+}
+
+TEST_F(CudaFailures, ADeviceThatCannotBeDescribedSaysWhichQuestionFailed) {
+  DeviceDescription description;
+  fail("cuDeviceGetName", CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(runtime->describe(0, &description).call, "cuDeviceGetName");
+  fail("cuDeviceTotalMem_v2", CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(runtime->describe(0, &description).call, "cuDeviceTotalMem");
+  EXPECT_EQ(runtime->describe(99, &description).error, RuntimeError::kNoDevice);
+}
+
+TEST_F(CudaFailures, APointerQuestionThatFailsIsAnErrorAndNotAForeignPointer) {
+  PointerAttributes attributes;
+  fail("cuPointerGetAttribute", CUDA_ERROR_NOT_INITIALIZED);
+  EXPECT_EQ(runtime->pointer_attributes(&attributes, &attributes).error, RuntimeError::kNotUsable);
+}
+
+TEST_F(CudaFailures, WithoutAContextNothingIsCalled) {
+  fail("cuDevicePrimaryCtxRetain", CUDA_ERROR_OUT_OF_MEMORY);
+  void* address = nullptr;
+  EXPECT_EQ(runtime->allocate_managed(0, 4096, &address).call, "cuDevicePrimaryCtxRetain");
+  ASSERT_TRUE(runtime->allocate_managed(0, 4096, &address).ok()) << "it is tried again";
+  std::thread([&] {
+    fail("cuCtxPushCurrent_v2", CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(runtime->free_managed(0, address).call, "cuCtxPushCurrent");
+    EXPECT_TRUE(runtime->free_managed(0, address).ok());
+  }).join();
+}
+
+TEST_F(CudaFailures, ADriverThatCannotStartSaysWhy) {
+  fail("cuInit", CUDA_ERROR_SYSTEM_DRIVER_MISMATCH);
+  RuntimeChoice choice = open_runtime("cuda");
+  EXPECT_EQ(choice.runtime, nullptr);
+  EXPECT_EQ(choice.reason, "cuda: cuInit failed: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803)");
+}
+
+TEST_F(CudaFailures, ADriverWithoutDevicesSaysSo) {
+  fail("cuInit", CUDA_ERROR_NO_DEVICE);
+  EXPECT_EQ(open_runtime("cuda").reason, "cuda: no CUDA device is visible");
+}
+
+}  // namespace
+}  // namespace uvm

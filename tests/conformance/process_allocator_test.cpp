@@ -1,0 +1,152 @@
+// The allocator of a process, its report and the doctor's findings. Each test needs a process of
+// its own: ctest gives it one.
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include <nlohmann/json.hpp>
+
+#include <uvmalloc/allocator/process_allocator.hpp>
+
+#include "conformance/runtimes.hpp"
+
+namespace uvm {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::size_t kMiB = 1u << 20;
+
+class ProcessAllocator : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (process_allocator() != nullptr) GTEST_SKIP() << "not in a process of its own";
+    setenv("PYTORCH_ENABLE_UNIFIED_MEMORY", "1", 1);
+    setenv("UVMALLOC_BUDGET", "256MiB", 1);
+  }
+};
+
+TEST_F(ProcessAllocator, ThereIsNoneBeforeItIsNeeded) {
+  EXPECT_EQ(process_allocator(), nullptr);
+  Json report = Json::parse(report_json());
+  EXPECT_EQ(report["active"], false);
+  EXPECT_EQ(report["version"], version());
+  EXPECT_EQ(report_text(), "uvmalloc: not active\n");
+  EXPECT_EQ(process_allocator(), nullptr) << "reports make none";
+}
+
+TEST_F(ProcessAllocator, ThereIsOneForTheLifeOfTheProcess) {
+  const Activation& activation = activate_process_allocator();
+  ASSERT_NE(activation.allocator, nullptr) << activation.reason;
+  EXPECT_EQ(process_allocator(), activation.allocator);
+  EXPECT_EQ(activate_process_allocator().allocator, activation.allocator);
+  EXPECT_EQ(activation.allocator->budget_bytes(), 256 * kMiB);
+}
+
+TEST_F(ProcessAllocator, WithoutARuntimeTheReasonIsSaid) {
+  setenv("UVMALLOC_RUNTIME", "abacus", 1);
+  ::testing::internal::CaptureStderr();
+  const Activation& activation = activate_process_allocator();
+  std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(activation.allocator, nullptr);
+  EXPECT_NE(activation.reason.find("abacus"), std::string::npos);
+  EXPECT_EQ(said,
+            "uvmalloc: not active, memory is served as without it: " + activation.reason + "\n");
+}
+
+TEST_F(ProcessAllocator, TheReportTellsWhatWasAskedOfIt) {
+  CachingManagedAllocator* allocator = activate_process_allocator().allocator;
+  ASSERT_NE(allocator, nullptr);
+  void* moved = allocator->allocate(Facade::kHost, 0, 4 * kMiB);
+  allocator->free(allocator->allocate(Facade::kDevice, 0, 8 * kMiB));
+  allocator->free(allocator->allocate(Facade::kDevice, 0, 8 * kMiB));
+  ASSERT_NE(allocator->move(moved, {Place::host(), Place::device(0), 0, nullptr, true}), nullptr);
+  set_framework_figures([] {
+    FrameworkFigures figures;
+    figures.native_pinned_allocations = 2;
+    figures.unmanaged_host_allocations = 7;
+    return figures;
+  });
+
+  Json report = Json::parse(report_json());
+  EXPECT_EQ(report["active"], true);
+  EXPECT_EQ(report["budget_bytes"], 256 * kMiB);
+  EXPECT_EQ(report["facades"]["host"]["allocations"], 1);
+  EXPECT_EQ(report["facades"]["host"]["live_bytes"], 4 * kMiB);
+  EXPECT_EQ(report["facades"]["device"]["allocations"], 2);
+  EXPECT_EQ(report["facades"]["device"]["cache_hits"], 1);
+  EXPECT_EQ(report["moves"]["host_to_device"], 1);
+  EXPECT_EQ(report["copies_by_moves"]["count"], 0);
+  EXPECT_EQ(report["host_unmanaged"]["allocations"], 7);
+  EXPECT_EQ(report["native_allocations"]["pinned"], 2);
+  EXPECT_GE(report["driver_calls"]["allocate_managed"], 2);
+
+  std::string text = report_text();
+  EXPECT_NE(text.find("1 without a copy"), std::string::npos) << text;
+  EXPECT_NE(text.find("256 MiB"), std::string::npos) << text;
+  allocator->free(moved);
+}
+
+TEST_F(ProcessAllocator, HostMemoryIsManagedUntilAThreadSaysOtherwise) {
+  EXPECT_TRUE(host_managed());
+  EXPECT_TRUE(set_host_managed(false));
+  EXPECT_FALSE(host_managed());
+  EXPECT_FALSE(set_host_managed(true));
+}
+
+TEST_F(ProcessAllocator, ReportsAreWrittenWhenTheProcessEnds) {
+  auto folder = std::filesystem::temp_directory_path() / ("uvm-report-" + std::to_string(getpid()));
+  std::filesystem::create_directory(folder);
+  setenv("UVMALLOC_REPORT_DIR", folder.c_str(), 1);
+  setenv("UVMALLOC_REPORT", "stderr", 1);
+  auto body = [] {
+    activate_process_allocator();
+    std::exit(0);
+  };
+  EXPECT_EXIT(body(), ::testing::ExitedWithCode(0), "uvmalloc: report");
+  auto files = std::filesystem::directory_iterator(folder);
+  ASSERT_NE(files, std::filesystem::directory_iterator()) << "no report in " << folder;
+  std::ifstream file(files->path());
+  EXPECT_EQ(Json::parse(file)["active"], true);
+  std::filesystem::remove_all(folder);
+}
+
+TEST_F(ProcessAllocator, AReportThatCannotBeWrittenIsSaid) {
+  setenv("UVMALLOC_REPORT_DIR", "/nowhere", 1);
+  auto body = [] {
+    activate_process_allocator();
+    std::exit(0);
+  };
+  EXPECT_EXIT(body(), ::testing::ExitedWithCode(0), "could not be written to /nowhere");
+}
+
+TEST_F(ProcessAllocator, TheDoctorMakesNoAllocatorAndFindsTheDevices) {
+  Json found = Json::parse(doctor_json());
+  EXPECT_EQ(process_allocator(), nullptr);
+  EXPECT_EQ(found["runtime"]["name"], "cuda");
+  EXPECT_EQ(found["usable"], true);
+  EXPECT_EQ(found["verdict"], "usable and switched on");
+  ASSERT_GE(found["devices"].size(), 1u);
+  EXPECT_EQ(found["devices"][0]["capabilities"]["concurrent_managed_access"], true);
+  EXPECT_TRUE(found["configuration_errors"].empty());
+}
+
+TEST_F(ProcessAllocator, TheDoctorSaysHowToSwitchItOn) {
+  setenv("PYTORCH_ENABLE_UNIFIED_MEMORY", "0", 1);
+  Json found = Json::parse(doctor_json());
+  EXPECT_EQ(found["usable"], true);
+  EXPECT_NE(found["verdict"].get<std::string>().find("PYTORCH_ENABLE_UNIFIED_MEMORY=1"),
+            std::string::npos);
+}
+
+TEST_F(ProcessAllocator, TheDoctorSaysWhyItStaysInactive) {
+  setenv("UVMALLOC_RUNTIME", "abacus", 1);
+  Json found = Json::parse(doctor_json());
+  EXPECT_EQ(found["usable"], false);
+  EXPECT_EQ(found["runtime"]["available"], false);
+  EXPECT_NE(found["verdict"].get<std::string>().find("abacus"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace uvm

@@ -1,0 +1,29 @@
+"""Marks that a program puts into its trace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from uvmalloc.trace import MARK, read_trace
+
+from tests.pytorch.conftest import Simulate
+
+PROGRAM = """
+import torch, uvmalloc
+torch.ones(1, device='cuda')
+uvmalloc.mark('a step')
+uvmalloc.mark('é' * 3000)
+"""
+
+
+def test_marks_of_a_program_are_in_its_trace(simulate: Simulate, tmp_path: Path) -> None:
+    file = tmp_path / "marks.trace"
+    simulate(PROGRAM, environment={"UVMALLOC_TRACE": str(file)}).check()
+    trace = read_trace(file)
+    marks = trace.events["extra"][trace.events["kind"] == MARK]
+    assert [trace.text(MARK, int(number)) for number in marks] == ["a step", "é" * 2048]
+
+
+def test_a_mark_without_uvmalloc_does_nothing(simulate: Simulate) -> None:
+    simulate(PROGRAM, native=True).check()
+    simulate(PROGRAM).check()

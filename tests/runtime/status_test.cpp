@@ -1,0 +1,51 @@
+// What the words of the runtime interface look like to people.
+#include <gtest/gtest.h>
+
+#include <uvmalloc/runtime/device_runtime.hpp>
+#include <uvmalloc/runtime/registry.hpp>
+
+namespace uvm {
+namespace {
+
+TEST(Place, HasAName) {
+  EXPECT_EQ(to_string(Place::host()), "host");
+  EXPECT_EQ(to_string(Place::device(3)), "device:3");
+  EXPECT_EQ(to_string(Place::nowhere()), "nowhere");
+}
+
+TEST(RuntimeStatus, SaysWhichCallFailedAndHow) {
+  EXPECT_EQ(RuntimeStatus{}.text(), "ok");
+  RuntimeStatus status{RuntimeError::kOutOfMemory, 2, "CUDA_ERROR_OUT_OF_MEMORY",
+                       "cuMemAllocManaged"};
+  EXPECT_FALSE(status.ok());
+  EXPECT_EQ(status.text(), "cuMemAllocManaged: CUDA_ERROR_OUT_OF_MEMORY (2)");
+}
+
+TEST(Advice, HasANameForEachValue) {
+  EXPECT_EQ(to_string(Advice::kSetReadMostly), "set_read_mostly");
+  EXPECT_EQ(to_string(Advice::kUnsetReadMostly), "unset_read_mostly");
+  EXPECT_EQ(to_string(Advice::kSetPreferredLocation), "set_preferred_location");
+  EXPECT_EQ(to_string(Advice::kUnsetPreferredLocation), "unset_preferred_location");
+  EXPECT_EQ(to_string(Advice::kSetAccessedBy), "set_accessed_by");
+  EXPECT_EQ(to_string(Advice::kUnsetAccessedBy), "unset_accessed_by");
+  EXPECT_EQ(to_string(static_cast<Advice>(0)), "unknown");
+}
+
+// Adds a runtime that no machine has, as the static object of a third party's library would.
+const RuntimeRegistration kAbsent("absent", [](std::string* reason) {
+  *reason = "not on this machine";
+  return std::unique_ptr<DeviceRuntime>();
+});
+
+TEST(RuntimeRegistry, TheReasonsOfAllThatWereTriedAreGiven) {
+  RuntimeChoice choice = open_runtime("absent");
+  EXPECT_EQ(choice.runtime, nullptr);
+  EXPECT_EQ(choice.reason, "absent: not on this machine");
+}
+
+TEST(RuntimeRegistry, NamesAreInTheOrderOfRegistration) {
+  EXPECT_EQ(runtime_names(), (std::vector<std::string>{"cuda", "absent"}));
+}
+
+}  // namespace
+}  // namespace uvm
