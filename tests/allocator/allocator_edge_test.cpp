@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <future>
@@ -170,6 +171,51 @@ TEST_F(EdgeTest, APageOfSmallObjectsOnAnotherDevicesSpanWaitsForTheDeviceThatUse
   allocator->free(block);
   allocator->release_cached();
   EXPECT_TRUE(machine->busy.empty());
+}
+
+TEST_F(EdgeTest, ABlockOfAForgottenStreamIsNotKeptForAnotherStreamOfTheSameHandle) {
+  char* block = nullptr;
+  std::thread([&] { block = device(8192, stream(1)); }).join();
+  allocator->forget_stream(0, stream(1));
+  allocator->free(block);
+  EXPECT_NE(device(8192, stream(1)), block);
+  EXPECT_NE(device(8192, stream(1)), block) << "nor by the short way to the pool";
+}
+
+TEST_F(EdgeTest, WhatDecayLeavesBehindFencesStaysBehindThem) {
+  Configuration configuration = without_thread_caches();
+  configuration.decay_seconds = 8;
+  start(configuration);
+  std::vector<char*> blocks;
+  for (int i = 0; i < 4; ++i) {
+    blocks.push_back(host(4 * kMiB));
+    to_device(blocks.back(), stream(1));
+  }
+  allocator->free(device(512 * 1024, stream(2)));
+  machine->busy = {stream(1)};
+  for (char* block : blocks) allocator->free(block);
+  // Later than the calls that allocations make.
+  const Decay::Time begin = std::chrono::steady_clock::now() + std::chrono::hours(1);
+  allocator->decay(begin);
+  allocator->decay(begin + std::chrono::seconds(4));
+  allocator->check_invariants();
+  for (int i = 0; i < 4; ++i) {
+    char* next = host(4 * kMiB);
+    if (!machine->busy.contains(stream(1))) break;
+    EXPECT_EQ(std::count(blocks.begin(), blocks.end(), next), 0) << "stream 1 may still read it";
+  }
+}
+
+TEST_F(EdgeTest, APrivatePoolThatIsReleasedWhileItIsOpenEndsItsCapture) {
+  allocator->begin_private_pool(
+      0, 7, [](StreamHandle) { return true; }, true);
+  char* block = device(4 * kMiB, stream(1));
+  allocator->record_use(block, 0, stream(2));
+  allocator->free(block);
+  EXPECT_TRUE(allocator->release_private_pool(0, 7));
+  EXPECT_FALSE(allocator->end_private_pool(0, 7));
+  allocator->release_cached();
+  EXPECT_EQ(machine->allocated_bytes, 0u);
 }
 
 TEST_F(EdgeTest, FiguresOfADeviceThatDoesNotExistCannotBeReset) {

@@ -78,8 +78,7 @@ TEST_F(BlockPoolsTest, ClassesAndRoundingChangeAtTheirBoundaries) {
   EXPECT_EQ(P::class_of(Facade::kHost, kWholeBytes - 1), PoolClass::kMedium);
   EXPECT_EQ(P::class_of(Facade::kHost, kWholeBytes), PoolClass::kWhole);
   EXPECT_EQ(P::class_of(Facade::kDevice, kWholeBytes), PoolClass::kPacked);
-  EXPECT_EQ(P::class_of(Facade::kDevice, 2 * kPageBytes), PoolClass::kWhole);
-  EXPECT_EQ(P::class_of(Facade::kDevice, 2 * kPageBytes + 1), PoolClass::kPacked);
+  EXPECT_EQ(P::class_of(Facade::kDevice, 2 * kPageBytes), PoolClass::kPacked);
   EXPECT_EQ(P::rounded(Facade::kHost, 4097), 4608u);
   EXPECT_EQ(P::rounded(Facade::kHost, kWholeBytes), kPageBytes);
   EXPECT_EQ(P::rounded(Facade::kDevice, 3 * kWholeBytes), 3 * kWholeBytes);
