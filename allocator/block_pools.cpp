@@ -59,6 +59,10 @@ std::optional<PoolIndex> BlockPools::forget(const StreamKey& key) {
   if (found == streams_.end()) return std::nullopt;
   PoolIndex first = found->second;
   streams_.erase(found);
+  // Nobody else's: blocks that are still out must not be kept for a stream of the same handle.
+  for (PoolIndex pool = first; pool < first + kPoolsPerStream; ++pool) {
+    at(pool).key.private_pool = StreamKey::kForgotten;
+  }
   return first;
 }
 

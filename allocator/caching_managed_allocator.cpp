@@ -689,7 +689,7 @@ CachingManagedAllocator::Found CachingManagedAllocator::steal_from_other_streams
   {
     std::lock_guard lock(lock_);
     for (const auto& pool : pools_.pools()) {
-      if (pool->key.private_pool != 0 || pool->key.facade != request.facade ||
+      if (!may_release(*pool) || pool->key.facade != request.facade ||
           pool->key.device != request.device || pool->pool_class != request.pool_class) {
         continue;
       }
