@@ -1183,6 +1183,8 @@ void CachingManagedAllocator::release_pages(std::size_t most_bytes, bool discard
   std::vector<BlockPools::Pages> runs;
   std::vector<Fence> fences;
   std::set<int> devices;
+  // Blocks behind fences go all or not at all: one that stays must keep its fence.
+  const bool all = most_bytes == SIZE_MAX;
   {
     std::lock_guard lock(lock_);
     runs.swap(small_pages_);
@@ -1190,7 +1192,7 @@ void CachingManagedAllocator::release_pages(std::size_t most_bytes, bool discard
     for (const auto& pages : runs) devices.insert(pages.span->device);
     for (const auto& pool : pools_.pools()) {
       if (!may_release(*pool)) continue;
-      for (RunBlock* guest : pools_.fenced_guests(*pool)) {
+      for (RunBlock* guest : all ? pools_.fenced_guests(*pool) : std::vector<RunBlock*>{}) {
         BlockExtras* extras = pools_.extras(guest);
         fences.insert(fences.end(), extras->fences.begin(), extras->fences.end());
         pools_.drop_extras(guest);
