@@ -1030,17 +1030,17 @@ bool CachingManagedAllocator::needs_fence(const Block& block, const Pool& pool) 
 }
 
 void CachingManagedAllocator::fence_and_give_back(Block* block) {
-  if (is_capturing()) {
-    // An event on a captured stream would become part of the graph.
-    std::lock_guard lock(lock_);
-    unfenced_.push_back(block);
-    return;
-  }
   PoolIndex target = 0;
   std::vector<DeviceStream> streams;
   bool wait = false;
   {
     std::lock_guard lock(lock_);
+    if (is_capturing()) {
+      // An event on a captured stream would become part of the graph. With the lock, so that the
+      // capture's end does not miss it.
+      unfenced_.push_back(block);
+      return;
+    }
     target = pool_for(*block);
     const Pool& pool = pools_.at(target);
     streams = streams_to_wait_for(*block, pool);
@@ -1359,12 +1359,23 @@ bool CachingManagedAllocator::end_private_pool(int device, std::uint64_t id) {
 }
 
 bool CachingManagedAllocator::release_private_pool(int device, std::uint64_t id) {
-  std::lock_guard lock(lock_);
+  std::unique_lock lock(lock_);
   auto found =
       std::find_if(private_pools_.begin(), private_pools_.end(),
                    [&](const PrivatePool& pool) { return pool.device == device && pool.id == id; });
   if (found == private_pools_.end()) return false;
-  if (--found->users == 0) private_pools_.erase(found);
+  if (--found->users != 0) return true;
+  // With the last user ends what is still open, as after a capture that has failed.
+  const auto open = static_cast<int>(found->open.size());
+  const auto capturing =
+      static_cast<int>(std::count(found->capturing.begin(), found->capturing.end(), true));
+  private_pools_.erase(found);
+  routed_ -= open;
+  capturing_ -= capturing;
+  std::vector<Block*> unfenced;
+  if (!is_capturing()) unfenced.swap(unfenced_);
+  lock.unlock();
+  for (Block* block : unfenced) fence_and_give_back(block);
   return true;
 }
 
