@@ -1,48 +1,96 @@
-// Several threads at once.
-#include <map>
-#include <mutex>
-#include <random>
+// Several threads at once: blocks go from hand to hand, threads die and are replaced, figures are
+// asked for in between. What can be stated exactly is; of a peak, the limits within which it lies
+// whatever the order of calls in progress.
+#include <chrono>
+#include <cstdlib>
 #include <thread>
-#include <vector>
 
 #include "support/allocator_fixture.hpp"
+#include "support/allocator_stress.hpp"
 
 namespace uvm {
 namespace {
 
+using std::chrono::milliseconds;
+using testing::AllocatorStress;
 using testing::kMiB;
 using testing::stream;
 
 using AllocatorThreads = testing::AllocatorTest;
 
-TEST_F(AllocatorThreads, BlocksHandedFromThreadToThreadKeepTheirBytes) {
-  std::mutex mutex;
-  std::vector<std::pair<char*, std::size_t>> shelf;
-  auto work = [&](unsigned seed) {
-    std::mt19937 random(seed);
-    for (int step = 0; step < 3000; ++step) {
-      std::size_t size_bytes = 1 + random() % (random() % 8 == 0 ? 3 * kMiB : 8192);
-      auto facade = static_cast<Facade>(random() % 3);
-      auto* block = static_cast<char*>(allocator->allocate(facade, 0, size_bytes, stream(seed)));
-      block[0] = block[size_bytes - 1] = static_cast<char>(size_bytes);
-      std::lock_guard lock(mutex);
-      shelf.emplace_back(block, size_bytes);
-      if (shelf.size() < 20) continue;
-      auto [other, size] = shelf[random() % shelf.size()];
-      std::erase(shelf, std::pair{other, size});
-      ASSERT_EQ(other[0], static_cast<char>(size));
-      ASSERT_EQ(other[size - 1], static_cast<char>(size));
-      ASSERT_EQ(allocator->free(other), FreeResult::kFreed);
-    }
-  };
-  std::thread one(work, 1);
-  std::thread two(work, 2);
-  std::thread three(work, 3);
-  one.join();
-  two.join();
-  three.join();
-  for (auto [block, size] : shelf) allocator->free(block);
-  EXPECT_EQ(allocator->statistics().live_bytes.current, 0u);
+TEST_F(AllocatorThreads, BlocksFromHandToHandKeepTheirBytesAndEveryFigureIsExact) {
+  AllocatorStress stress(*allocator, *machine);
+  stress.run(4, milliseconds(1500));
+  stress.finish();
+  EXPECT_EQ(stress.refused(), 0u) << "a fourth of the budget is in use at most";
+}
+
+TEST_F(AllocatorThreads, WithoutThreadCachesToo) {
+  start(without_thread_caches());
+  AllocatorStress stress(*allocator, *machine);
+  stress.run(4, milliseconds(800));
+  stress.finish();
+}
+
+TEST_F(AllocatorThreads, UnderPressureToo) {
+  Configuration configuration = small_configuration();
+  configuration.budget_bytes = 24 * kMiB;
+  configuration.span_bytes = 6 * kMiB;
+  start(configuration);
+  AllocatorStress stress(*allocator, *machine);
+  stress.run(4, milliseconds(1500));
+  stress.finish();
+}
+
+TEST_F(AllocatorThreads, AllocatorsMayGoBeforeTheirThreadsInAnyOrder) {
+  std::atomic<int> ready = 0;
+  std::atomic<bool> over = false;
+  std::vector<std::thread> threads;
+  std::vector<std::unique_ptr<CachingManagedAllocator>> allocators;
+  for (int i = 0; i < 3; ++i) {
+    allocators.push_back(std::make_unique<CachingManagedAllocator>(
+        std::make_unique<testing::FakeRuntime>(machine), small_configuration()));
+  }
+  for (int i = 0; i < 3; ++i) {
+    threads.emplace_back([&] {
+      for (auto& one : allocators) one->free(one->allocate(Facade::kDevice, 0, 100, stream(1)));
+      ++ready;
+      while (!over) std::this_thread::yield();
+    });
+  }
+  while (ready != 3) std::this_thread::yield();
+  allocators[1].reset();
+  allocators[0].reset();
+  over = true;
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(allocators[2]->statistics().live_bytes.current, 0u);
+  allocators[2].reset();
+  EXPECT_EQ(machine->allocated_bytes, 0u);
+}
+
+// A process-wide allocator is never destroyed, and static objects free into it after main() and
+// after the first thread's cache is gone.
+TEST(AllocatorExit, StaticObjectsFreeIntoAnAllocatorThatIsNeverDestroyed) {
+  EXPECT_EXIT(
+      {
+        auto machine = std::make_shared<testing::FakeMachine>();
+        static auto* allocator = new CachingManagedAllocator(
+            std::make_unique<testing::FakeRuntime>(machine), Configuration{});
+        struct Holder {
+          void* block = nullptr;
+          int code = 0;
+          ~Holder() {
+            bool freed = allocator->free(block) == FreeResult::kFreed;
+            bool counted = allocator->statistics().live_bytes.current == 0;
+            _exit(freed && counted ? 0 : 1);
+          }
+        };
+        static Holder holder;
+        holder.block = allocator->allocate(Facade::kHost, 0, 5 * kMiB);
+        allocator->free(allocator->allocate(Facade::kDevice, 0, 100, stream(1)));
+        std::exit(2);
+      },
+      ::testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "support/allocator_fixture.hpp"
+#include "support/allocator_stress.hpp"
 
 namespace uvm {
 namespace {
@@ -115,6 +116,36 @@ TEST_F(ForkTest, ADeviceBlockMovedToTheHostGoesAlong) {
   block[7] = 3;
   to_host(block, stream(1));
   EXPECT_EQ(fork_and_run([&] { return block[7] == 3 ? 0 : 1; }), 0);
+}
+
+TEST_F(ForkTest, AChildIsWholeWhateverTheOtherThreadsWereDoing) {
+  testing::AllocatorStress stress(*allocator, *machine);
+  std::atomic<int> forks = 0;
+  stress.run(3, std::chrono::milliseconds(1500), [&] {
+    char* kept = host(5000);
+    kept[4999] = 3;
+    allocator->before_fork();
+    pid_t child = fork();
+    if (child == 0) {
+      alarm(60);
+      allocator->after_fork_in_child();
+      allocator->statistics();
+      allocator->segments();
+      char* mine = host(5000);
+      bool fine = kept[4999] == 3 && allocator->find(kept)->live &&
+                  allocator->free(mine) == FreeResult::kFreed &&
+                  allocator->free(kept) == FreeResult::kFreed;
+      _exit(fine ? 0 : 1);
+    }
+    allocator->after_fork_in_parent();
+    ++forks;
+    int status = -1;
+    waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0);
+    allocator->free(kept);
+  });
+  EXPECT_GT(forks, 0);
+  allocator->check_invariants();
 }
 
 }  // namespace

@@ -1,0 +1,141 @@
+// Mutual exclusion of both kinds, by counters that only the lock protects.
+#include <uvmalloc/allocator/owner_lock.hpp>
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace uvm {
+namespace {
+
+class OwnerLockTest : public ::testing::TestWithParam<OwnerLock::Kind> {
+ protected:
+  void SetUp() override {
+    OwnerLock::prepare();
+    if (!OwnerLock::use(GetParam())) GTEST_SKIP() << "not in this build or on this system";
+  }
+  void TearDown() override {
+    if (!OwnerLock::use(OwnerLock::Kind::kAsymmetric)) OwnerLock::use(OwnerLock::Kind::kSymmetric);
+  }
+
+  struct Guarded {
+    OwnerLock lock;
+    // Written one after the other: whoever sees them differ is not alone.
+    std::uint64_t first = 0;
+    std::uint64_t second = 0;
+    std::uint64_t strangers = 0;
+
+    void count() {
+      if (first != second) ++strangers;
+      ++first;
+      std::atomic_signal_fence(std::memory_order_seq_cst);
+      ++second;
+    }
+  };
+};
+
+TEST_P(OwnerLockTest, TheOwnerAndATakerAreNeverInsideTogether) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(300);
+  Guarded guarded;
+  std::atomic<bool> over = false;
+  std::uint64_t entered = 0;
+  // Stores to lines that the other side has just written stay in the processor's buffer for long,
+  // and with them the lock's own, unless something orders them.
+  struct alignas(64) Line {
+    std::atomic<std::uint64_t> value = 0;
+  };
+  std::array<Line, 16> lines;
+  auto write_lines = [&] {
+    for (Line& line : lines) line.value.store(1, std::memory_order_relaxed);
+  };
+  std::thread owner([&] {
+    for (; !over.load(std::memory_order_relaxed); ++entered) {
+      write_lines();
+      guarded.lock.enter();
+      guarded.count();
+      guarded.lock.leave();
+    }
+  });
+  OwnerLock* const lock = &guarded.lock;
+  std::uint64_t takes = 0;
+  for (; std::chrono::steady_clock::now() < end; ++takes) {
+    write_lines();
+    OwnerLock::take({&lock, 1});
+    for (int i = 0; i < 50; ++i) guarded.count();
+    OwnerLock::give_back({&lock, 1});
+  }
+  over = true;
+  owner.join();
+  EXPECT_EQ(guarded.strangers, 0u);
+  EXPECT_EQ(guarded.first, entered + takes * 50);
+}
+
+TEST_P(OwnerLockTest, ATakerOfAllHasThemAllAtOnce) {
+  constexpr std::size_t kThreads = 4;
+  constexpr std::uint64_t kRounds = 50'000;
+  std::array<Guarded, kThreads> guarded;
+  std::mutex takers;  // others exclude each other outside
+  auto own = [&](std::size_t mine) {
+    for (std::uint64_t round = 0; round < kRounds; ++round) {
+      guarded[mine].lock.enter();
+      guarded[mine].count();
+      guarded[mine].lock.leave();
+      if (round % 64 != 0) continue;
+      std::lock_guard lock(takers);
+      std::vector<OwnerLock*> others;
+      for (std::size_t other = 0; other < kThreads; ++other) {
+        if (other != mine) others.push_back(&guarded[other].lock);
+      }
+      OwnerLock::take(others);
+      for (Guarded& one : guarded) one.count();  // its own too: it is not inside
+      OwnerLock::give_back(others);
+    }
+  };
+  std::vector<std::thread> threads;
+  for (std::size_t thread = 0; thread < kThreads; ++thread) threads.emplace_back(own, thread);
+  for (std::thread& thread : threads) thread.join();
+  constexpr std::uint64_t kTakes = kThreads * ((kRounds + 63) / 64);
+  for (const Guarded& one : guarded) {
+    EXPECT_EQ(one.strangers, 0u);
+    EXPECT_EQ(one.first, kRounds + kTakes);
+  }
+}
+
+TEST_P(OwnerLockTest, AnOwnerWaitsWhileItsLockIsTaken) {
+  Guarded guarded;
+  OwnerLock* const lock = &guarded.lock;
+  OwnerLock::take({&lock, 1});
+  std::atomic<bool> inside = false;
+  std::thread owner([&] {
+    guarded.lock.enter();
+    inside = true;
+    guarded.lock.leave();
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_FALSE(inside);
+  OwnerLock::give_back({&lock, 1});
+  owner.join();
+  EXPECT_TRUE(inside);
+}
+
+TEST_P(OwnerLockTest, NoLocksAreTakenAtOnce) {
+  OwnerLock::take({});
+  OwnerLock::give_back({});
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, OwnerLockTest,
+                         ::testing::Values(OwnerLock::Kind::kSymmetric,
+                                           OwnerLock::Kind::kAsymmetric),
+                         [](const auto& kind) {
+                           return kind.param == OwnerLock::Kind::kSymmetric ? "Symmetric"
+                                                                            : "Asymmetric";
+                         });
+
+}  // namespace
+}  // namespace uvm

@@ -1,0 +1,155 @@
+// Peaks of sums, each part of which somebody else counts: exact, whoever allocates and frees.
+#include <uvmalloc/allocator/peak_book.hpp>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <vector>
+
+#include <uvmalloc/storage/pages.hpp>
+
+namespace uvm {
+namespace {
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+
+// Threads that count by themselves and say so when they have used up their room.
+struct Threads {
+  explicit Threads(std::size_t count) : tallies(count) {}
+
+  void allocate(std::size_t thread, std::size_t bytes, std::size_t requested_bytes) {
+    if (tallies[thread].allocated(size_class_of(bytes), bytes, requested_bytes, false)) return;
+    add_up(&tallies[thread]);
+  }
+  void free(std::size_t thread, std::size_t bytes, std::size_t requested_bytes) {
+    tallies[thread].freed(size_class_of(bytes), bytes, requested_bytes);
+  }
+  void add_up(const Tally* asking = nullptr) {
+    ++times;
+    std::vector<Tally*> all;
+    for (Tally& tally : tallies) all.push_back(&tally);
+    book.add_up(0, all, ended, asking);
+  }
+  Tally sum() const {
+    Tally sum = ended;
+    for (const Tally& tally : tallies) sum.absorb(tally);
+    return sum;
+  }
+
+  std::vector<Tally> tallies;
+  Tally ended;
+  PeakBook book{1};
+  int times = 0;
+};
+
+TEST(PeakBook, APeakOfTwoThreadsIsTheirSumAtOneMoment) {
+  Threads threads(2);
+  threads.allocate(0, 4096, 4000);
+  threads.allocate(1, 8192, 8000);
+  threads.free(0, 4096, 4000);
+  threads.allocate(1, 4096, 4096);
+  const Amounts& peak = threads.book.peak(0, Tally::kAll);
+  EXPECT_EQ(peak.blocks, 2);
+  EXPECT_EQ(peak.bytes, 4096 + 8192);
+  EXPECT_EQ(peak.requested_bytes, 4096 + 8000) << "at another moment than that of the bytes";
+}
+
+TEST(PeakBook, BelowThePeakASingleThreadNeverAddsUp) {
+  Threads threads(1);
+  threads.allocate(0, 64 * kMiB, 64 * kMiB);
+  threads.free(0, 64 * kMiB, 64 * kMiB);
+  threads.allocate(0, 64 * kMiB, 64 * kMiB);
+  threads.free(0, 64 * kMiB, 64 * kMiB);
+  threads.add_up();
+  int before = threads.times;
+  for (int round = 0; round < 100; ++round) {
+    threads.allocate(0, 64 * kMiB, 64 * kMiB);
+    threads.free(0, 64 * kMiB, 64 * kMiB);
+  }
+  EXPECT_EQ(threads.times, before);
+}
+
+TEST(PeakBook, BlocksThatAnotherThreadFreesLeaveARoomThatIsNotUsedTwice) {
+  Threads threads(2);
+  threads.allocate(0, 4096, 4096);
+  threads.free(1, 4096, 4096);
+  EXPECT_EQ(threads.sum().live(Tally::kAll).bytes, 0);
+  threads.add_up();
+  threads.allocate(0, 4096, 4096);
+  threads.allocate(1, 4096, 4096);
+  EXPECT_EQ(threads.book.peak(0, Tally::kAll).bytes, 8192);
+}
+
+TEST(PeakBook, AResetStartsFromWhatIsLive) {
+  Threads threads(2);
+  threads.allocate(0, 8192, 8192);
+  threads.allocate(1, 4096, 4096);
+  threads.free(0, 8192, 8192);
+  threads.book.reset_peaks(0);
+  threads.book.reset_totals(0, threads.sum());
+  threads.add_up();
+  EXPECT_EQ(threads.book.peak(0, 0).bytes, 4096);
+  EXPECT_EQ(threads.book.increased(0, 0, threads.sum()).bytes, 0);
+  threads.allocate(0, 512, 100);
+  threads.free(1, 4096, 4096);
+  EXPECT_EQ(threads.book.peak(0, 0).bytes, 4608);
+  EXPECT_EQ(threads.book.increased(0, 0, threads.sum()).requested_bytes, 100);
+  EXPECT_EQ(threads.book.decreased(0, 0, threads.sum()).bytes, 4096);
+}
+
+class PeakBookProperty : public ::testing::TestWithParam<unsigned> {};
+
+TEST_P(PeakBookProperty, PeaksAreExactWhicheverThreadsCount) {
+  std::mt19937 random(GetParam());
+  Threads threads(1 + GetParam() % 5);
+  struct Block {
+    std::size_t bytes;
+    std::size_t requested_bytes;
+  };
+  std::vector<Block> live;
+  std::array<Amounts, kSizeClasses + 1> now{};
+  std::array<Amounts, kSizeClasses + 1> peak{};
+  auto count = [&](const Block& block, std::int64_t sign) {
+    const Amounts one{sign, sign * static_cast<std::int64_t>(block.bytes),
+                      sign * static_cast<std::int64_t>(block.requested_bytes)};
+    for (std::size_t of : {static_cast<std::size_t>(size_class_of(block.bytes)), Tally::kAll}) {
+      now[of] += one;
+      peak[of] = {std::max(peak[of].blocks, now[of].blocks),
+                  std::max(peak[of].bytes, now[of].bytes),
+                  std::max(peak[of].requested_bytes, now[of].requested_bytes)};
+    }
+  };
+  for (int step = 0; step < 20000; ++step) {
+    std::size_t thread = random() % threads.tallies.size();
+    if (live.empty() || random() % 100 < (step / 2000 % 2 == 0 ? 60u : 40u)) {
+      std::size_t requested = 1 + random() % (random() % 4 == 0 ? 4 * kMiB : 8192);
+      Block block{round_up(requested, 512), requested};
+      live.push_back(block);
+      count(block, 1);
+      threads.allocate(thread, block.bytes, block.requested_bytes);
+    } else {
+      std::swap(live[random() % live.size()], live.back());
+      count(live.back(), -1);
+      threads.free(thread, live.back().bytes, live.back().requested_bytes);
+      live.pop_back();
+    }
+    // A thread ends, and another begins in its place.
+    if (random() % 500 == 0) {
+      threads.ended.absorb(threads.tallies[thread]);
+      threads.tallies[thread] = {};
+      threads.add_up();
+    }
+    for (std::size_t of = 0; of <= Tally::kAll; ++of) {
+      const Amounts& noted = threads.book.peak(0, of);
+      ASSERT_EQ(noted.blocks, peak[of].blocks) << "step " << step;
+      ASSERT_EQ(noted.bytes, peak[of].bytes) << "step " << step;
+      ASSERT_EQ(noted.requested_bytes, peak[of].requested_bytes) << "step " << step;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, PeakBookProperty, ::testing::Range(0u, 10u));
+
+}  // namespace
+}  // namespace uvm
