@@ -78,8 +78,7 @@ TEST_F(BlockPoolsTest, ClassesAndRoundingChangeAtTheirBoundaries) {
   EXPECT_EQ(P::class_of(Facade::kHost, kWholeBytes - 1), PoolClass::kMedium);
   EXPECT_EQ(P::class_of(Facade::kHost, kWholeBytes), PoolClass::kWhole);
   EXPECT_EQ(P::class_of(Facade::kDevice, kWholeBytes), PoolClass::kPacked);
-  EXPECT_EQ(P::class_of(Facade::kDevice, 2 * kPageBytes), PoolClass::kWhole);
-  EXPECT_EQ(P::class_of(Facade::kDevice, 2 * kPageBytes + 1), PoolClass::kPacked);
+  EXPECT_EQ(P::class_of(Facade::kDevice, 2 * kPageBytes), PoolClass::kPacked);
   EXPECT_EQ(P::rounded(Facade::kHost, 4097), 4608u);
   EXPECT_EQ(P::rounded(Facade::kHost, kWholeBytes), kPageBytes);
   EXPECT_EQ(P::rounded(Facade::kDevice, 3 * kWholeBytes), 3 * kWholeBytes);
@@ -173,11 +172,17 @@ TEST_F(BlockPoolsTest, WhollyFreePagesAreReleasedAndWhatIsAroundThemStays) {
     EXPECT_EQ(home.index, pool(PoolClass::kPacked).index);
     released.emplace_back(pages.base, pages.size_bytes);
   };
-  pools.release_free_pages(pool(PoolClass::kPacked), each);
+  std::size_t most_bytes = SIZE_MAX;
+  pools.release_free_pages(pool(PoolClass::kPacked), &most_bytes, each);
   EXPECT_TRUE(released.empty()) << "no page is wholly free";
   give_back(middle);
-  pools.release_free_pages(pool(PoolClass::kPacked), each);
-  EXPECT_EQ(released, (Free{{page(0), 4 * kPageBytes}}));
+  most_bytes = kPageBytes + 5;
+  pools.release_free_pages(pool(PoolClass::kPacked), &most_bytes, each);
+  EXPECT_EQ(released, (Free{{page(0), kPageBytes}}));
+  EXPECT_EQ(most_bytes, 5u);
+  most_bytes = SIZE_MAX;
+  pools.release_free_pages(pool(PoolClass::kPacked), &most_bytes, each);
+  EXPECT_EQ(released, (Free{{page(0), kPageBytes}, {page(1), 3 * kPageBytes}}));
   EXPECT_TRUE(free_blocks(PoolClass::kPacked).empty());
 }
 

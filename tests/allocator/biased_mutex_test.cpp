@@ -1,0 +1,84 @@
+// A mutex that becomes one thread's after some turns, and is taken from it again.
+#include <uvmalloc/allocator/biased_mutex.hpp>
+
+#include <gtest/gtest.h>
+#include <pthread.h>
+
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <ctime>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace uvm {
+namespace {
+
+struct Guarded {
+  BiasedMutex mutex;
+  // Written one after the other: whoever sees them differ is not alone.
+  std::uint64_t first = 0;
+  std::uint64_t second = 0;
+  std::uint64_t strangers = 0;
+
+  void count() {
+    std::lock_guard lock(mutex);
+    if (first != second) ++strangers;
+    ++first;
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    ++second;
+  }
+};
+
+TEST(BiasedMutex, ThreadsThatTakeTurnsAreNeverInsideTogether) {
+  OwnerLock::prepare();
+  constexpr std::uint64_t kRounds = 200'000;
+  Guarded guarded;
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < 4; ++thread) {
+    threads.emplace_back([&] {
+      for (std::uint64_t round = 0; round < kRounds; ++round) guarded.count();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(guarded.strangers, 0u);
+  EXPECT_EQ(guarded.first, 4 * kRounds);
+}
+
+// Signals stop the threads anywhere for longer than another needs to make the mutex its own.
+TEST(BiasedMutex, AThreadThatIsStoppedAnywhereDisturbsNobody) {
+  OwnerLock::prepare();
+  struct sigaction stop {};
+  stop.sa_handler = [](int) {
+    const timespec while_others_work{0, 200'000};
+    nanosleep(&while_others_work, nullptr);
+  };
+  stop.sa_flags = SA_RESTART;
+  struct sigaction before {};
+  ASSERT_EQ(sigaction(SIGUSR1, &stop, &before), 0);
+  Guarded guarded;
+  std::atomic<bool> over = false;
+  std::atomic<std::uint64_t> rounds = 0;
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < 3; ++thread) {
+    threads.emplace_back([&] {
+      std::uint64_t mine = 0;
+      for (; !over.load(std::memory_order_relaxed); ++mine) guarded.count();
+      rounds += mine;
+    });
+  }
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(1500);
+  for (std::size_t next = 0; std::chrono::steady_clock::now() < end; ++next) {
+    pthread_kill(threads[next % threads.size()].native_handle(), SIGUSR1);
+    std::this_thread::sleep_for(std::chrono::microseconds(150));
+  }
+  over = true;
+  for (std::thread& thread : threads) thread.join();
+  sigaction(SIGUSR1, &before, nullptr);
+  EXPECT_EQ(guarded.strangers, 0u);
+  EXPECT_EQ(guarded.first, rounds.load());
+}
+
+}  // namespace
+}  // namespace uvm
