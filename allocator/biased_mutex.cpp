@@ -14,8 +14,10 @@ void BiasedMutex::lock_slowly(const void* self) {
   turns_ = last_ == self ? turns_ + 1 : 0;
   last_ = self;
   if (turns_ < kTurns) return;
-  // From here on the thread's own: it is inside already.
   turns_ = 0;
+  if (only_ == nullptr) only_ = self;
+  if (only_ != self) return;
+  // From here on the thread's own: it is inside already.
   owner_.store(self, std::memory_order_relaxed);
   own_.enter();
   by_owner_ = true;

@@ -1,6 +1,8 @@
 // A mutex for what is mostly used by one thread at a time: after some turns in a row it belongs to
 // that thread, which then takes it without an atomic read-modify-write (OwnerLock), until another
-// one asks, pays for both, and it is a plain mutex again. Meets BasicLockable. Not recursive.
+// one asks, pays for both, and it is a plain mutex again. The first thread that gets so far is the
+// only one that ever does: one that is stopped on its way in comes in, and leaves, whenever it goes
+// on, so nobody else may be using its OwnerLock then. Meets BasicLockable. Not recursive.
 #pragma once
 
 #include <array>
@@ -51,6 +53,7 @@ class BiasedMutex {
   std::mutex shared_;
   // Guarded by the lock itself.
   bool by_owner_ = false;
+  const void* only_ = nullptr;  // the thread that may be the owner
   const void* last_ = nullptr;
   unsigned turns_ = 0;
 };
