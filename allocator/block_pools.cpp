@@ -21,7 +21,7 @@ void require(bool holds, const char* what) {
 constexpr int kTriesForPages = 16;
 
 std::size_t step_of(const void* address) {
-  return (address_of(address) & (kPageBytes - 1)) / SharedPage::kStep;
+  return (address_of(address) & (kPageBytes - 1)) / StartTable::kStep;
 }
 
 char* page_of(const char* address) {
@@ -108,18 +108,13 @@ SharedPage* BlockPools::new_shared_page() {
   SharedPage* page = free_shared_pages_.back();
   free_shared_pages_.pop_back();
   page->covering = 0;
-  page->blocks = 0;
-  for (auto& start : page->starts) start.store(0, std::memory_order_relaxed);
+  page->starts.clear();
   return page;
 }
 
 // `id` 0: the block does not start there any more.
 void BlockPools::set_start(const RunBlock& block, std::uint32_t id) {
-  SharedPage* page = shared_page(block.address());
-  std::atomic<std::uint32_t>& start = page->starts[step_of(block.address())];
-  std::uint32_t before = start.load(std::memory_order_relaxed);
-  page->blocks += (id != 0) - (before != 0);
-  start.store(id, std::memory_order_release);
+  shared_page(block.address())->starts.set(step_of(block.address()), id);
 }
 
 Span* BlockPools::span_of(const Block& block) const {
@@ -161,8 +156,7 @@ Block* BlockPools::block_at(const void* address) const {
       block = record_of<RunBlock>(page);
       break;
     case PageKind::kShared: {
-      std::uint32_t id =
-          record_of<SharedPage>(page)->starts[step_of(address)].load(std::memory_order_acquire);
+      std::uint32_t id = record_of<SharedPage>(page)->starts.at(step_of(address));
       if (id == 0) return nullptr;
       block = blocks_.at(id);
       break;
@@ -193,15 +187,12 @@ RunBlock* BlockPools::reaching_into(SharedPage* shared, const char* page,
   for (const char* before = page - kPageBytes;; before -= kPageBytes) {
     const SharedPage* earlier = shared_page(before);
     if (earlier == nullptr) return nullptr;
-    if (earlier->blocks == 0) continue;
-    for (std::size_t step = earlier->starts.size(); step-- > 0;) {
-      std::uint32_t id = earlier->starts[step].load(std::memory_order_relaxed);
-      if (id == 0) continue;
-      RunBlock* block = blocks_.at(id);
-      if (address >= block->end()) return nullptr;
-      shared->covering = id;
-      return block;
-    }
+    const std::uint32_t id = earlier->starts.last_until(StartTable::kSteps - 1);
+    if (id == 0) continue;
+    RunBlock* block = blocks_.at(id);
+    if (address >= block->end()) return nullptr;
+    shared->covering = id;
+    return block;
   }
 }
 
@@ -216,11 +207,13 @@ Block* BlockPools::find(const void* address) const {
       return record_of<RunBlock>(page);
     case PageKind::kShared: {
       auto* shared = record_of<SharedPage>(page);
-      for (std::size_t step = step_of(address) + 1; step-- > 0;) {
-        std::uint32_t id = shared->starts[step].load(std::memory_order_relaxed);
-        if (id == 0) continue;
-        // A block may start later in the address's own step.
+      std::size_t step = step_of(address);
+      // A block may start later in the address's own step.
+      if (std::uint32_t id = shared->starts.at(step); id != 0) {
         if (RunBlock* block = blocks_.at(id); block->address() <= address) return holds(block);
+      }
+      if (std::uint32_t id = step == 0 ? 0 : shared->starts.last_until(step - 1); id != 0) {
+        return holds(blocks_.at(id));
       }
       return reaching_into(shared, page_of(static_cast<const char*>(address)), address);
     }
@@ -584,11 +577,7 @@ void BlockPools::each_block(
       const auto* block = record_of<RunBlock>(page);
       if (block->address() == at_page) visit(*block);
     } else if (kind_of(page) == PageKind::kShared) {
-      for (const auto& start : record_of<SharedPage>(page)->starts) {
-        if (std::uint32_t id = start.load(std::memory_order_relaxed); id != 0) {
-          visit(*blocks_.at(id));
-        }
-      }
+      record_of<SharedPage>(page)->starts.each([&](std::uint32_t id) { visit(*blocks_.at(id)); });
     } else {
       const auto* segment = record_of<SmallSegment>(page);
       if (visit_small) visit_small(segment->base, at(segment->pool));
@@ -602,8 +591,10 @@ void BlockPools::each_block(
 }
 
 std::size_t BlockPools::metadata_bytes() const {
-  return blocks_.bytes() + shared_pages_.size() * sizeof(SharedPage) + small_segments_.bytes() +
-         pools_.size() * sizeof(Pool);
+  std::size_t tables = 0;
+  for (const auto& page : shared_pages_) tables += page->starts.bytes();
+  return blocks_.bytes() + shared_pages_.size() * sizeof(SharedPage) + tables +
+         small_segments_.bytes() + pools_.size() * sizeof(Pool);
 }
 
 void BlockPools::check_invariants(const std::vector<std::unique_ptr<Span>>& spans) const {

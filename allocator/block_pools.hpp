@@ -28,6 +28,7 @@
 #include <uvmalloc/allocator/run_block_store.hpp>
 #include <uvmalloc/allocator/small_segment.hpp>
 #include <uvmalloc/allocator/span_store.hpp>
+#include <uvmalloc/allocator/start_table.hpp>
 #include <uvmalloc/storage/page_map.hpp>
 
 namespace uvm {
@@ -71,14 +72,11 @@ struct Pool {
 
 // Two MiB of a shared pool: which blocks start in it.
 struct SharedPage {
-  static constexpr std::size_t kStep = 4096;  // no two blocks start within one step
-
   PoolIndex home = 0;
+  std::uint32_t covering = 0;  // a block that was found to reach into it from an earlier page
   Span* span = nullptr;
   SegmentPlacement placement;
-  std::uint32_t covering = 0;  // a block that was found to reach into it from an earlier page
-  std::uint32_t blocks = 0;    // that start in it
-  std::array<std::atomic<std::uint32_t>, kPageBytes / kStep> starts{};
+  StartTable starts;
 };
 
 class BlockPools {
@@ -89,7 +87,7 @@ class BlockPools {
   BlockPools& operator=(const BlockPools&) = delete;
 
   // The smallest block of a shared pool: less would let two start within one step.
-  static constexpr std::size_t kSmallestShared = SharedPage::kStep + kGranule;
+  static constexpr std::size_t kSmallestShared = StartTable::kStep + kGranule;
 
   static PoolClass class_of(Facade facade, std::size_t size_bytes) {
     if (size_bytes <= kSmallBytes) return PoolClass::kSmall;

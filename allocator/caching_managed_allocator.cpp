@@ -1273,13 +1273,17 @@ void CachingManagedAllocator::decay(Decay::Time now) {
     }
     due = decay_.due(now, free_bytes);
   }
-  if (due >= kPageBytes) release_pages(due, true);
+  // To the nearest page, or the last one would stay for ever.
+  due = (due + kPageBytes / 2) & ~(kPageBytes - 1);
+  if (due != 0) release_pages(due, true);
 }
 
 // On the longer ways through the allocator, which steady programs seldom take.
 void CachingManagedAllocator::decay_now_and_then() {
   constexpr unsigned kEvery = 64;
-  if (!decay_.enabled() || long_ways_.fetch_add(1, std::memory_order_relaxed) % kEvery != 0) return;
+  if (!decay_.enabled() ||
+      long_ways_.fetch_add(1, std::memory_order_relaxed) % kEvery != kEvery - 1)
+    return;
   decay(std::chrono::steady_clock::now());
 }
 

@@ -183,8 +183,8 @@ typedef struct uvmalloc_block {
   uint64_t requested_bytes;
   int32_t facade; /* a uvmalloc_facade */
   int32_t device;
-  int32_t place;       /* where it is in use: a device, UVMALLOC_PLACE_HOST or _NOWHERE */
-  int32_t live;        /* 1: allocated; 0: cached, or behind the work of a stream */
+  int32_t place;   /* where it is in use: a device, UVMALLOC_PLACE_HOST or _NOWHERE */
+  int32_t live;    /* 1: allocated; 0: cached, or behind the work of a stream */
   int32_t movable; /* 1: it shares its first and last 2 MiB page at most */
 } uvmalloc_block;
 
@@ -233,8 +233,9 @@ UVMALLOC_API uvmalloc_status uvmalloc_get_statistics(const uvmalloc_allocator* a
 UVMALLOC_API int64_t uvmalloc_report_json(char* buffer, size_t capacity_bytes);
 UVMALLOC_API int64_t uvmalloc_doctor_json(char* buffer, size_t capacity_bytes);
 
-/* Writes `text`, UTF-8, into the trace of the process's allocator (docs/trace.md), cut to 4096 bytes.
- * Nothing where no trace is written, where there is no such allocator, or where `text` is NULL. */
+/* Writes `text`, UTF-8, into the trace of the process's allocator (docs/trace.md), cut to 4096
+ * bytes. Nothing where no trace is written, where there is no such allocator, or where `text` is
+ * NULL. */
 UVMALLOC_API void uvmalloc_trace_mark(const char* text);
 
 /* Whether host memory that a framework allocates on this thread is managed (1, as at the start) or

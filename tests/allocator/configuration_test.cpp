@@ -74,7 +74,9 @@ TEST(Configuration, AMalformedValueNamesVariableValueAndWhatIsAccepted) {
         Case{"UVMALLOC_BUDGET", "lots"}, Case{"UVMALLOC_BUDGET", "-1"},
         Case{"UVMALLOC_BUDGET", "0"}, Case{"UVMALLOC_SPAN_SIZE", "4K"},
         Case{"UVMALLOC_LOG", "loud"}, Case{"UVMALLOC_MOVE", "steal"},
-        Case{"UVMALLOC_HOST_THRESHOLD", "1 pound"}, Case{"UVMALLOC_REPORT", "printer"}}) {
+        Case{"UVMALLOC_HOST_THRESHOLD", "1 pound"}, Case{"UVMALLOC_REPORT", "printer"},
+        Case{"UVMALLOC_DECAY", "soon"}, Case{"UVMALLOC_DECAY", "-1"},
+        Case{"LOCAL_WORLD_SIZE", "many"}, Case{"LOCAL_WORLD_SIZE", "0"}}) {
     ParsedConfiguration parsed = parse({{each.name, each.value}});
     ASSERT_EQ(parsed.errors.size(), 1u) << each.name;
     const std::string& error = parsed.errors[0];

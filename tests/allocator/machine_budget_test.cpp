@@ -37,5 +37,19 @@ TEST(MachineBudget, SettingsOverrideTheMachine) {
   EXPECT_EQ(machine_budget({device(2 * kGiB)}, configuration, 10 * kGiB).hard_bytes, 5 * kMiB);
 }
 
+TEST(MachineBudget, RanksOfOneLaunchShareTheMachineEvenly) {
+  Configuration configuration;
+  configuration.reserve_bytes = 0;
+  configuration.local_ranks = 4;
+  DeviceDescription device;
+  device.total_bytes = std::size_t{8} << 30;
+  MachineBudget budget = machine_budget({device, device}, configuration, std::size_t{16} << 30);
+  EXPECT_EQ(budget.hard_bytes, std::size_t{8} << 30) << "a quarter of two devices and the host";
+  EXPECT_EQ(budget.devices[0].soft_budget_bytes, std::size_t{4} << 30) << "two ranks on each";
+  configuration.local_ranks = 2;
+  budget = machine_budget({device, device}, configuration, std::size_t{16} << 30);
+  EXPECT_EQ(budget.devices[0].soft_budget_bytes, std::size_t{8} << 30) << "one rank on each";
+}
+
 }  // namespace
 }  // namespace uvm

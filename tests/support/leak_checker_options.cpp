@@ -5,3 +5,9 @@ extern "C" const char* __lsan_default_options();
 extern "C" __attribute__((visibility("default"))) const char* __lsan_default_options() {
   return "use_tls=0";
 }
+
+// What dlerror() keeps for a thread lies in thread-local storage only.
+extern "C" const char* __lsan_default_suppressions();
+extern "C" __attribute__((visibility("default"))) const char* __lsan_default_suppressions() {
+  return "leak:_dlerror_run\n";
+}

@@ -1,0 +1,68 @@
+// Idle memory goes back by half in every half-life; time is told.
+#include <uvmalloc/allocator/decay.hpp>
+
+#include "support/allocator_fixture.hpp"
+
+namespace uvm {
+namespace {
+
+using std::chrono::seconds;
+using testing::kMiB;
+
+constexpr Decay::Time kStart{};
+
+TEST(Decay, HalfOfWhatStayedFreeIsDueAfterAHalfLife) {
+  Decay decay(seconds(8));
+  EXPECT_EQ(decay.due(kStart, 1000), 0u);
+  EXPECT_EQ(decay.due(kStart + seconds(8), 1000), 500u);
+  EXPECT_EQ(decay.due(kStart + seconds(16), 500), 250u);
+}
+
+TEST(Decay, OnlyWhatWasFreeAllThroughThePeriodIsIdle) {
+  Decay decay(seconds(8));
+  decay.due(kStart, 1000);
+  EXPECT_EQ(decay.due(kStart + std::chrono::milliseconds(500), 200), 0u) << "within a period";
+  EXPECT_EQ(decay.due(kStart + seconds(8), 1000), 100u);
+}
+
+TEST(Decay, AHalfLifeOfZeroIsNever) {
+  Decay decay(seconds(0));
+  decay.due(kStart, 1000);
+  EXPECT_EQ(decay.due(kStart + seconds(1000000), 1000), 0u);
+}
+
+class DecayTest : public testing::AllocatorTest {};
+
+TEST_F(DecayTest, IdlePagesAreDiscardedAndTheSpanGoesWhenAllOfItIsFree) {
+  Configuration configuration = without_thread_caches();
+  configuration.decay_seconds = 8;
+  start(configuration);
+  char* kept = device(2 * kMiB);
+  char* idle = device(16 * kMiB);
+  allocator->free(idle);
+  allocator->decay(kStart);
+  EXPECT_EQ(allocator->statistics().touched_bytes.current, 18 * kMiB);
+  allocator->decay(kStart + seconds(8));
+  EXPECT_EQ(allocator->statistics().touched_bytes.current, 10 * kMiB);
+  EXPECT_EQ(allocator->statistics().discarded_bytes, 8 * kMiB);
+  for (int step = 2; step < 8; ++step) allocator->decay(kStart + seconds(8 * step));
+  EXPECT_EQ(allocator->statistics().touched_bytes.current, 2 * kMiB);
+  allocator->free(kept);
+}
+
+TEST_F(DecayTest, MemoryThatStepsUseIsLeftAlone) {
+  Configuration configuration = without_thread_caches();
+  configuration.decay_seconds = 8;
+  start(configuration);
+  for (int step = 0; step < 20; ++step) {
+    char* used = device(16 * kMiB);
+    allocator->decay(kStart + std::chrono::milliseconds(500 * step));
+    allocator->free(used);
+    allocator->decay(kStart + std::chrono::milliseconds(500 * step + 250));
+  }
+  EXPECT_EQ(allocator->statistics().touched_bytes.current, 16 * kMiB);
+  EXPECT_EQ(allocator->statistics().discarded_bytes, 0u);
+}
+
+}  // namespace
+}  // namespace uvm
