@@ -421,12 +421,13 @@ bool CachingManagedAllocator::make_room_for_small(const Request& request, Runtim
   }
   if (!is_capturing()) drain_fences(true);
   for (const PressureCallback& callback : pressure_callbacks_) callback();
-  if (is_capturing()) return has_room(false) || has_room(true);
-  {
-    std::lock_guard lock(lock_);
-    ++statistics_.pressure_rounds;
+  if (!is_capturing()) {
+    {
+      std::lock_guard lock(lock_);
+      ++statistics_.pressure_rounds;
+    }
+    release_pages(SIZE_MAX, true);
   }
-  release_pages(SIZE_MAX, true);
   if (has_room(false)) return true;
   if (within_budget()) {
     *status = add_span(request);

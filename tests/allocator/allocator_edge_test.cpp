@@ -218,6 +218,14 @@ TEST_F(EdgeTest, APrivatePoolThatIsReleasedWhileItIsOpenEndsItsCapture) {
   EXPECT_EQ(machine->allocated_bytes, 0u);
 }
 
+TEST_F(EdgeTest, ASmallRequestOfACaptureTakesAPageOfAnotherFacadesSpan) {
+  char* kept = host(4 * kMiB);
+  machine->failures["allocate_managed"] = 100;
+  allocator->begin_private_pool(0, 7, [](StreamHandle) { return true; }, true);
+  EXPECT_EQ(device(512, stream(1)), kept + 4 * kMiB);
+  allocator->end_private_pool(0, 7);
+}
+
 TEST_F(EdgeTest, FiguresOfADeviceThatDoesNotExistCannotBeReset) {
   EXPECT_THROW(allocator->reset_peaks(Facade::kDevice, 1), std::out_of_range);
   EXPECT_THROW(allocator->reset_totals(Facade::kHost, -1), std::out_of_range);
