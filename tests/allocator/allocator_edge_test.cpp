@@ -221,7 +221,8 @@ TEST_F(EdgeTest, APrivatePoolThatIsReleasedWhileItIsOpenEndsItsCapture) {
 TEST_F(EdgeTest, ASmallRequestOfACaptureTakesAPageOfAnotherFacadesSpan) {
   char* kept = host(4 * kMiB);
   machine->failures["allocate_managed"] = 100;
-  allocator->begin_private_pool(0, 7, [](StreamHandle) { return true; }, true);
+  allocator->begin_private_pool(
+      0, 7, [](StreamHandle) { return true; }, true);
   EXPECT_EQ(device(512, stream(1)), kept + 4 * kMiB);
   allocator->end_private_pool(0, 7);
 }
