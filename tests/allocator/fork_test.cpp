@@ -118,6 +118,16 @@ TEST_F(ForkTest, ADeviceBlockMovedToTheHostGoesAlong) {
   EXPECT_EQ(fork_and_run([&] { return block[7] == 3 ? 0 : 1; }), 0);
 }
 
+TEST_F(ForkTest, PagesThatHoldFreeBlocksTooAreCopied) {
+  char* freed = host(100000);
+  char* kept = host(100000);
+  char* freed_too = host(100000);
+  kept[99999] = 4;
+  ASSERT_EQ(allocator->free(freed), FreeResult::kFreed);
+  ASSERT_EQ(allocator->free(freed_too), FreeResult::kFreed);
+  EXPECT_EQ(fork_and_run([&] { return kept[99999] == 4 ? 0 : 1; }), 0);
+}
+
 TEST_F(ForkTest, AChildIsWholeWhateverTheOtherThreadsWereDoing) {
   testing::AllocatorStress stress(*allocator, *machine);
   std::atomic<int> forks = 0;
