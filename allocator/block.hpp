@@ -30,7 +30,6 @@
 
 namespace uvm {
 
-inline constexpr std::size_t kGranule = 512;  // all addresses and sizes are multiples of it
 inline constexpr std::size_t kSmallBytes = 4096;
 inline constexpr std::size_t kWholeBytes = std::size_t{1} << 20;
 
@@ -85,8 +84,8 @@ struct Block {
   Block() : use() {}
 
   char* address() const { return real.address; }
-  char* end() const { return real.address + real.size_bytes; }
-  std::size_t size_bytes() const { return real.size_bytes; }
+  char* end() const { return real.address + size_bytes(); }
+  std::size_t size_bytes() const { return real.size_bytes(); }
   std::size_t requested_bytes() const { return use.size_bytes; }
   BlockState now() const { return state.load(std::memory_order_relaxed); }
   void set(BlockState next) { state.store(next, std::memory_order_relaxed); }
@@ -95,6 +94,8 @@ struct Block {
     return reinterpret_cast<Block*>(reinterpret_cast<char*>(record) - offsetof(Block, use));
   }
 };
+
+static_assert(sizeof(Block) == 64);  // a line of the cache
 
 // A block of whole pages, alone or among others. `home` is the pool whose memory it is; a block
 // that moved may be free, and used, elsewhere in between.

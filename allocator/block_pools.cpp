@@ -87,7 +87,7 @@ RunBlock* BlockPools::new_block(BlockKind kind, char* address, std::size_t size_
   RunBlock* block = blocks_.make();
   block->kind = kind;
   block->real.address = address;
-  block->real.size_bytes = size_bytes;
+  block->real.resize(size_bytes);
   block->home = home;
   block->pool = home;
   block->set(BlockState::kReleasing);
@@ -102,8 +102,7 @@ SharedPage* BlockPools::shared_page(const void* address) const {
 
 SharedPage* BlockPools::new_shared_page() {
   if (free_shared_pages_.empty()) {
-    shared_pages_.push_back(std::make_unique<SharedPage>());
-    return shared_pages_.back().get();
+    return &shared_pages_.emplace_back();
   }
   SharedPage* page = free_shared_pages_.back();
   free_shared_pages_.pop_back();
@@ -274,7 +273,7 @@ std::pair<RunBlock*, RunBlock*> BlockPools::split(RunBlock* block, std::size_t s
   RunBlock* right = block;
   if (block->kind == BlockKind::kShared) {
     right = new_block(BlockKind::kShared, at_cut, rest, block->home);
-    block->real.size_bytes = size_bytes;
+    block->real.resize(size_bytes);
     right->shared = {block, block->shared.next};
     if (right->shared.next != nullptr) right->shared.next->shared.previous = right;
     block->shared.next = right;
@@ -283,12 +282,12 @@ std::pair<RunBlock*, RunBlock*> BlockPools::split(RunBlock* block, std::size_t s
     left = new_block(BlockKind::kWhole, block->address(), size_bytes, block->home);
     left->whole = block->whole;
     block->real.address = at_cut;
-    block->real.size_bytes = rest;
+    block->real.resize(rest);
     pages_.set(left->address(), size_bytes, tagged(left, PageKind::kWhole));
   } else {
     right = new_block(BlockKind::kWhole, at_cut, rest, block->home);
     right->whole = block->whole;
-    block->real.size_bytes = size_bytes;
+    block->real.resize(size_bytes);
     pages_.set(at_cut, rest, tagged(right, PageKind::kWhole));
   }
   left->pool = right->pool = block->pool;
@@ -402,7 +401,7 @@ RunBlock* BlockPools::join(RunBlock* left, RunBlock* right) {
     if (next != nullptr) next->shared.previous = kept;
   }
   kept->real.address = address;
-  kept->real.size_bytes = size_bytes;
+  kept->real.resize(size_bytes);
   blocks_.drop(gone);
   return kept;
 }
@@ -592,7 +591,7 @@ void BlockPools::each_block(
 
 std::size_t BlockPools::metadata_bytes() const {
   std::size_t tables = 0;
-  for (const auto& page : shared_pages_) tables += page->starts.bytes();
+  for (const SharedPage& page : shared_pages_) tables += page.starts.bytes();
   return blocks_.bytes() + shared_pages_.size() * sizeof(SharedPage) + tables +
          small_segments_.bytes() + pools_.size() * sizeof(Pool);
 }

@@ -14,6 +14,7 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -219,7 +220,7 @@ class BlockPools {
   SmallSegmentStore small_segments_;
   std::vector<std::unique_ptr<Pool>> pools_;
   std::map<StreamKey, PoolIndex> streams_;
-  std::vector<std::unique_ptr<SharedPage>> shared_pages_;
+  std::deque<SharedPage> shared_pages_;
   std::vector<SharedPage*> free_shared_pages_;
   std::unordered_map<const Block*, BlockExtras> extras_;
 };

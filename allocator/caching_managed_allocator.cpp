@@ -17,7 +17,7 @@ namespace uvm {
 namespace {
 
 // Above this no driver has address space; refused before rounding can overflow.
-constexpr std::size_t kLargestRequest = std::size_t{1} << 47;
+constexpr std::size_t kLargestRequest = RealStorage::kMostSizeBytes / kPageBytes * kPageBytes;
 
 constexpr std::size_t kLazySpanBytes =
     256u << 20;  // virtual until touched, and dead pages can be discarded
@@ -343,7 +343,6 @@ std::size_t CachingManagedAllocator::refill(const Request& request,
       Block* block = pools_.add_small(static_cast<char*>(addresses[i]), request.size_bytes);
       block->real.origin = Place::device(pools_.span_of(*block)->device);
       block->real.indirect = &block->use;
-      block->use.real = &block->real;
       block->use.location = wanted_place(request.facade, request.device);
       block->use.stream = request.stream;
       blocks[i] = block;
@@ -556,7 +555,7 @@ std::size_t CachingManagedAllocator::span_size(const Request& request) const {
   bool lazy = can.discard && !can.integrated;
   std::size_t usual = round_up(
       configuration_.span_bytes.value_or(lazy ? kLazySpanBytes : kEagerSpanBytes), kPageBytes);
-  return std::max(usual, round_up(request.size_bytes, kPageBytes));
+  return std::max(std::min(usual, kLargestRequest), round_up(request.size_bytes, kPageBytes));
 }
 
 // Sends hints, without locks, and traces them.
@@ -909,7 +908,7 @@ FreeResult CachingManagedAllocator::free_slowly(void* address) noexcept {
     if (!is_plain) {
       while (IndirectStorage* record = block->real.indirect) {
         block->real.detach(record);
-        if (record != &block->use) free_records_.push_back(record);
+        if (record != &block->use) drop_record(static_cast<MovedStorage*>(record));
       }
       fence = needs_fence(*block, pools_.at(pool_for(*block)));
     }
@@ -1438,19 +1437,21 @@ void CachingManagedAllocator::wait_for_uses(const void* address) {
   for (const DeviceStream& user : users) runtime_.synchronize_stream(user.device, user.handle);
 }
 
-// With the lock: the record of a move, attached to the block.
-IndirectStorage* CachingManagedAllocator::record_for(Block* block, const Move& move) {
-  IndirectStorage* record = nullptr;
+// With the lock: the record of a move, attached to the block; nullptr: the block has as many as it
+// can have.
+MovedStorage* CachingManagedAllocator::record_for(Block* block, const Move& move) {
   if (!move.held) {
-    record = block->real.indirect;
-    while (record != nullptr && (record->held || record->location != move.destination)) {
-      record = record->next;
+    IndirectStorage* same = block->real.indirect;
+    while (same != nullptr && (same->held || same->location != move.destination)) {
+      same = same->next;
     }
-    if (record != nullptr) {
-      record->stream = move.stream;
-      return record;
+    if (same != nullptr) {
+      same->stream = move.stream;
+      return static_cast<MovedStorage*>(same);  // the block's own one is held
     }
   }
+  if (block->real.references == RealStorage::kMostReferences) return nullptr;
+  MovedStorage* record = nullptr;
   if (free_records_.empty()) {
     record = &records_.emplace_back();
   } else {
@@ -1462,12 +1463,19 @@ IndirectStorage* CachingManagedAllocator::record_for(Block* block, const Move& m
   record->location = move.destination;
   record->stream = move.stream;
   record->held = move.held;
+  record->real = &block->real;
   block->real.attach(record);
   return record;
 }
 
-IndirectStorage* CachingManagedAllocator::move(void* address, const Move& move) {
-  IndirectStorage* record = nullptr;
+// With the lock: a detached record waits for the next move.
+void CachingManagedAllocator::drop_record(MovedStorage* record) {
+  record->real = nullptr;
+  free_records_.push_back(record);
+}
+
+MovedStorage* CachingManagedAllocator::move(void* address, const Move& move) {
+  MovedStorage* record = nullptr;
   TraceTime at = 0;
   TraceBlock moved;
   HintPlan plan;
@@ -1477,11 +1485,12 @@ IndirectStorage* CachingManagedAllocator::move(void* address, const Move& move) 
     std::lock_guard lock(lock_);
     Block* block = pools_.find(address);
     if (!is_block_live(block)) return nullptr;
+    record = record_for(block, move);
+    if (record == nullptr) return nullptr;
     block->plain = false;
     at = trace_.now();
     moved.address = block->address();
     moved.requested_bytes = block->requested_bytes();
-    record = record_for(block, move);
     // The block's own record outlives the others and tells, after the free, where the pages are.
     block->use.location = move.destination;
     if (move.destination.is_device()) {
@@ -1521,16 +1530,15 @@ IndirectStorage* CachingManagedAllocator::move(void* address, const Move& move) 
   return record;
 }
 
-void CachingManagedAllocator::release(IndirectStorage* record) noexcept {
+void CachingManagedAllocator::release(MovedStorage* record) noexcept {
   void* address = nullptr;
   {
     std::lock_guard lock(lock_);
     RealStorage* real = record->real;
     if (real == nullptr) return;
     if (real->references > 1) {
-      bool own = record == &pools_.find(real->address)->use;
       real->detach(record);
-      if (!own) free_records_.push_back(record);
+      drop_record(record);
       return;
     }
     address = real->address;

@@ -140,12 +140,13 @@ class CachingManagedAllocator {
     bool held = true;
   };
   // Moves a block without copying it: adds an indirect record for the destination, advises where
-  // whole segments allow and prefetches on the I/O lane. nullptr: `address` is in no live block.
+  // whole segments allow and prefetches on the I/O lane. nullptr: `address` is in no live
+  // block, or that block has as many records as it can have (RealStorage::kMostReferences).
   // The record is valid until release() or the block's free.
-  IndirectStorage* move(void* address, const Move& move);
+  MovedStorage* move(void* address, const Move& move);
 
   // Takes one indirect record away; the memory is freed with the last one.
-  void release(IndirectStorage* record) noexcept;
+  void release(MovedStorage* record) noexcept;
 
   // Waits until no recorded stream works on the block any more: before the host writes to it in
   // place.
@@ -269,7 +270,8 @@ class CachingManagedAllocator {
   void give_back_to_pool(ThreadCache* cache, RunBlock* block) noexcept;
   void give_back_plain(Block* block);
   void give_back(std::vector<Block*> blocks);
-  IndirectStorage* record_for(Block* block, const Move& move);
+  MovedStorage* record_for(Block* block, const Move& move);
+  void drop_record(MovedStorage* record);
   bool needs_fence(const Block& block, const Pool& pool) const;
   void fence_and_give_back(Block* block);
   std::vector<Fence> record_fences(const std::vector<DeviceStream>& streams);
@@ -339,8 +341,8 @@ class CachingManagedAllocator {
   std::set<int> small_page_users_;              // devices that may still work on them
   HintPlan small_plan_;                         // for pages that arenas have just taken
   std::vector<Block*> fenced_;                  // behind fences, oldest first
-  std::deque<IndirectStorage> records_;         // storage of moves' records
-  std::vector<IndirectStorage*> free_records_;
+  std::deque<MovedStorage> records_;            // storage of moves' records
+  std::vector<MovedStorage*> free_records_;
   Statistics statistics_;
   ForkSnapshot fork_snapshot_;
   Decay decay_;

@@ -19,7 +19,7 @@ constexpr std::size_t kMappedBytes =
 Block* SmallSegment::add(char* address, std::size_t size_bytes) {
   std::uint16_t number = free;
   if (number != 0) {
-    free = static_cast<std::uint16_t>(record(number)->use.offset_bytes);
+    free = static_cast<std::uint16_t>(record(number)->use.size_bytes);
     std::destroy_at(record(number));
   } else {
     number = ++made;
@@ -28,7 +28,7 @@ Block* SmallSegment::add(char* address, std::size_t size_bytes) {
   block->kind = BlockKind::kSmall;
   block->pool = pool;
   block->real.address = address;
-  block->real.size_bytes = size_bytes;
+  block->real.resize(size_bytes);
   starts[granule_of(address)].store(number, std::memory_order_release);
   ++live;
   return block;
@@ -39,7 +39,7 @@ void SmallSegment::remove(Block* block) {
   starts[granule_of(block->address())].store(0, std::memory_order_release);
   block->set(BlockState::kFree);
   block->real.address = nullptr;
-  block->use.offset_bytes = free;
+  block->use.size_bytes = free;
   free = number;
   --live;
 }

@@ -12,7 +12,7 @@
 
 namespace uvm {
 
-struct SmallSegment {
+struct alignas(64) SmallSegment {  // so that each record is a line of the cache
   static constexpr std::size_t kGranules = kPageBytes / kGranule;
 
   char* base = nullptr;

@@ -9,6 +9,8 @@ namespace uvm {
 
 inline constexpr std::size_t kPageShift = 21;
 inline constexpr std::size_t kPageBytes = std::size_t{1} << kPageShift;  // 2 MiB
+// All addresses and sizes of blocks are multiples of it.
+inline constexpr std::size_t kGranule = 512;
 
 // `multiple` is a power of two. A value above SIZE_MAX - multiple saturates to the largest
 // multiple.

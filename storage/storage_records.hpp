@@ -2,46 +2,53 @@
 // "Empty Tensors"). The real record keeps what freeing needs, whatever has happened to the bytes
 // since: the address and the place whose context owns the memory. An indirect record says where and
 // on which stream the memory is used now. Every allocation starts with a pair, held inside the
-// block's own metadata, so pairing costs no allocation; a move adds another indirect record to the
-// same real one. The memory is released when the last indirect record goes.
+// block's own metadata, so pairing costs no allocation; a move adds another indirect record, which
+// names the real one. The memory is released when the last indirect record goes.
 //
 // The pair of a block that only one thread has is that thread's; what other records are attached to
-// it is guarded by the lock of the allocator that owns them. Both records are laid out for size:
-// there is a pair for every live block.
+// it is guarded by the lock of the allocator that owns them. The pair is laid out for size: there
+// is one for every live block, and with what the allocator adds it fills a line of the cache.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include <uvmalloc/runtime/device_runtime.hpp>
 #include <uvmalloc/runtime/place.hpp>
+#include <uvmalloc/storage/pages.hpp>
 
 namespace uvm {
-
-struct RealStorage;
 
 struct IndirectStorage {
   std::size_t size_bytes = 0;  // as asked for
   IndirectStorage* next = nullptr;
-  RealStorage* real = nullptr;
-  std::size_t offset_bytes = 0;   // into the real storage
   StreamHandle stream = nullptr;  // the stream that uses them, for a device location
   Place location;                 // where this use wants the bytes
   bool held = true;               // somebody will release it; else it goes with the real record
 };
 
 struct RealStorage {
+  static constexpr std::size_t kMostSizeBytes = (std::size_t{1} << 32) * kGranule - kGranule;
+  static constexpr std::uint16_t kMostReferences = std::numeric_limits<std::uint16_t>::max();
+
   char* address = nullptr;
-  std::size_t size_bytes = 0;           // as rounded
   IndirectStorage* indirect = nullptr;  // newest first; the last one is the allocation's own
-  std::uint32_t references = 0;         // indirect records
+  std::uint32_t granules = 0;           // its size as rounded
+  std::uint16_t references = 0;         // indirect records
   Place origin;                         // whose context frees it
+
+  std::size_t size_bytes() const { return std::size_t{granules} * kGranule; }
+  // A multiple of kGranule, up to kMostSizeBytes.
+  void resize(std::size_t size_bytes) {
+    granules = static_cast<std::uint32_t>(size_bytes / kGranule);
+  }
 
   bool alive() const { return references != 0; }
 
-  // Puts `record` in front. The caller has set its location, stream and range.
+  // Puts `record` in front. The caller has set what it says, and has seen to it that there are less
+  // than kMostReferences.
   void attach(IndirectStorage* record) {
-    record->real = this;
     record->next = indirect;
     indirect = record;
     ++references;
@@ -52,10 +59,15 @@ struct RealStorage {
     IndirectStorage** link = &indirect;
     while (*link != record) link = &(*link)->next;
     *link = record->next;
-    record->real = nullptr;
     record->next = nullptr;
     return --references == 0;
   }
+};
+static_assert(sizeof(RealStorage) == 24 && sizeof(IndirectStorage) == 32);
+
+// The record of a move.
+struct MovedStorage : IndirectStorage {
+  RealStorage* real = nullptr;  // nullptr: the bytes are gone
 };
 
 }  // namespace uvm

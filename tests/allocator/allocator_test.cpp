@@ -369,9 +369,9 @@ TEST_F(AllocatorTest, LargeBlocksAreKeptByTheirThreadUntilThatCostsNewPages) {
 
 TEST_F(AllocatorTest, RecordsAreReleasedOneByOneAndTheMemoryWithTheLast) {
   char* block = host(4 * kMiB);
-  IndirectStorage* moved =
+  MovedStorage* moved =
       allocator->move(block, {Place::host(), Place::device(0), 0, stream(1), true});
-  IndirectStorage* again =
+  MovedStorage* again =
       allocator->move(block, {Place::device(0), Place::host(), 0, stream(1), true});
   allocator->release(moved);
   EXPECT_EQ(allocator->find(block)->references, 2u);
@@ -382,6 +382,18 @@ TEST_F(AllocatorTest, RecordsAreReleasedOneByOneAndTheMemoryWithTheLast) {
   EXPECT_FALSE(allocator->find(block)->live);
 }
 
+TEST_F(AllocatorTest, ABlockRefusesMoreRecordsThanItCanCount) {
+  char* block = host(4 * kMiB);
+  const CachingManagedAllocator::Move there{Place::host(), Place::device(0), 0, stream(1), true};
+  std::vector<MovedStorage*> records;
+  while (MovedStorage* record = allocator->move(block, there)) records.push_back(record);
+  EXPECT_EQ(records.size(), RealStorage::kMostReferences - 1u) << "the block's own is one";
+  EXPECT_EQ(allocator->find(block)->references, RealStorage::kMostReferences);
+  allocator->release(records.back());
+  EXPECT_NE(allocator->move(block, there), nullptr) << "there is room for one again";
+  EXPECT_EQ(allocator->free(block), FreeResult::kFreed);
+}
+
 TEST_F(AllocatorTest, MovesThatNobodyReleasesShareOneRecordPerPlace) {
   char* block = host(4 * kMiB);
   auto move = [&](Place to) {
@@ -389,7 +401,7 @@ TEST_F(AllocatorTest, MovesThatNobodyReleasesShareOneRecordPerPlace) {
     request.held = false;
     return allocator->move(block, request);
   };
-  IndirectStorage* first = move(Place::device(0));
+  MovedStorage* first = move(Place::device(0));
   for (int round = 0; round < 100; ++round) {
     EXPECT_EQ(move(Place::device(0)), first);
     move(Place::host());

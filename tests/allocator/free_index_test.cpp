@@ -15,7 +15,7 @@ namespace {
 
 std::unique_ptr<RunBlock> block(std::size_t granules, std::uintptr_t place) {
   auto made = std::make_unique<RunBlock>();
-  made->real.size_bytes = granules * kGranule;
+  made->real.resize(granules * kGranule);
   made->real.address = reinterpret_cast<char*>(place * kGranule);
   return made;
 }

@@ -21,7 +21,7 @@ TEST(StorageRecords, TheRealRecordLivesUntilTheLastUseGoes) {
   EXPECT_EQ(real.indirect, &first);
   EXPECT_TRUE(real.detach(&first));
   EXPECT_FALSE(real.alive());
-  EXPECT_EQ(first.real, nullptr);
+  EXPECT_EQ(real.indirect, nullptr);
 }
 
 }  // namespace

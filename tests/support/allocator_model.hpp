@@ -38,10 +38,10 @@ class AllocatorModel {
     StreamHandle stream;  // device facade only
     std::size_t size_bytes;
     std::size_t requested_bytes;
-    std::uint8_t mark;                   // in its first, middle and last byte
-    std::set<StreamHandle> users;        // may have work on it
-    std::vector<IndirectStorage*> held;  // records of moves
-    std::set<Place> unheld;              // places that have a record nobody releases
+    std::uint8_t mark;                // in its first, middle and last byte
+    std::set<StreamHandle> users;     // may have work on it
+    std::vector<MovedStorage*> held;  // records of moves
+    std::set<Place> unheld;           // places that have a record nobody releases
     Place location;
     bool exported = false;
   };

@@ -158,7 +158,7 @@ class AllocatorStress {
                                          random() % 2 == 0 ? Place::host() : Place::device(0), 0,
                                          any_stream(random), random() % 2 == 0};
       move.held = random() % 2 == 0;
-      IndirectStorage* record = allocator_.move(block.base, move);
+      MovedStorage* record = allocator_.move(block.base, move);
       if (move.held && random() % 2 == 0) allocator_.release(record);
     }
     if (random() % 2 == 0) return give_back(block);

@@ -413,7 +413,7 @@ void Sequence::move() {
   move.stream = any_stream(device);
   move.wait = bytes_.below(2) == 0;
   move.held = bytes_.below(2) == 0;
-  IndirectStorage* record = nullptr;
+  MovedStorage* record = nullptr;
   char* address = inside(block);
   in_some_thread([&] { record = allocator_->move(address, move); });
   expect(record != nullptr && record->location == move.destination &&
@@ -442,7 +442,7 @@ void Sequence::release() {
   Block block = any_block();
   Live& live = block->second;
   if (live.held.empty()) return;
-  IndirectStorage* record = live.held[bytes_.below(8) % live.held.size()];
+  MovedStorage* record = live.held[bytes_.below(8) % live.held.size()];
   std::erase(live.held, record);
   in_some_thread([&] { allocator_->release(record); });
 }
