@@ -1,7 +1,8 @@
 # CUDA's headers, for declarations only: nothing of ours links to CUDA at build time. They come with the torch
 # wheels (nvidia/cu13/include) or with a toolkit on this machine.
+list(TRANSFORM UVMALLOC_TORCH_DIRS APPEND "/../nvidia/cu13/include" OUTPUT_VARIABLE torch_cuda_headers)
 find_path(UVMALLOC_CUDA_INCLUDE_DIR cuda.h
-          HINTS "${UVMALLOC_TORCH_DIR}/../nvidia/cu13/include" ENV CUDA_HOME
+          HINTS ${torch_cuda_headers} ENV CUDA_HOME
           PATHS /usr/local/cuda/include PATH_SUFFIXES include)
 if(NOT UVMALLOC_CUDA_INCLUDE_DIR)
   message(FATAL_ERROR "cuda.h not found: run scripts/setup, or set UVMALLOC_CUDA_INCLUDE_DIR to a folder that holds it")

@@ -12,20 +12,41 @@ die() {
   exit 1
 }
 
+requirements="$root/scripts/requirements.txt"
+
+# The minor version of torch that is built against and tested when nobody says otherwise.
+default_minor="$(sed -n 's/^torch==\([0-9]*\.[0-9]*\)\..*/\1/p' "$requirements")"
+
+# release_of 2.15: the release of that minor version that we build against.
+release_of() {
+  local known
+  known="$(sed -n "s/^\(${1//./\\.}\.[0-9]*\)$/\1/p" "$root/scripts/torch_versions.txt")"
+  [[ -n "$known" ]] || die "the version of torch is '$1'; accepted: $(sed -n 's/^\([0-9]*\.[0-9]*\)\..*/\1/p' \
+    "$root/scripts/torch_versions.txt" | paste -sd' ')"
+  printf '%s\n' "$known"
+}
+
+# This checkout's environment with that minor version of torch.
+venv_of() { if [[ "$1" == "$default_minor" ]]; then echo "$venv"; else echo "$venv-$1"; fi; }
+
 # The site-packages folder of this checkout's environment that holds torch; scripts/setup wrote it down.
 torch_site_packages() { cat "$venv/site-packages"; }
+
+# The torch packages of all environments that are set up, the default one first, as CMake has lists.
+torch_folders() { cat "$venv/site-packages" "$venv"-*/site-packages 2>/dev/null | sed 's|$|/torch|' | paste -sd';'; }
 
 # Where the jemalloc of this checkout lies; scripts/setup wrote it down.
 jemalloc_folder() { cat "$root/build/jemalloc"; }
 
-# configure PRESET [CMAKE_ARGUMENT...]. Only release holds the PyTorch plugin: torch is not built with sanitizers.
+# configure PRESET [CMAKE_ARGUMENT...]. Only release holds the PyTorch plugins, one for each torch that is set up: torch is
+# not built with sanitizers.
 configure() {
   local preset="$1" site torch=""
   shift
   site="$(torch_site_packages)"
-  [[ "$preset" == release ]] && torch="$site/torch"
+  [[ "$preset" == release ]] && torch="$(torch_folders)"
   local log="$root/build/$preset.configure.log"
-  if ! (cd "$root" && cmake --preset "$preset" -DUVMALLOC_TORCH_DIR="$torch" \
+  if ! (cd "$root" && cmake --preset "$preset" -DUVMALLOC_TORCH_DIRS="$torch" \
           -DUVMALLOC_CUDA_INCLUDE_DIR="$site/nvidia/cu13/include" \
           -DUVMALLOC_JEMALLOC_DIR="$(jemalloc_folder)" "$@" >"$log" 2>&1); then
     cat "$log" >&2
@@ -38,4 +59,15 @@ configure_and_build() {
   local preset="$1"
   configure "$@"
   cmake --build "$root/build/$preset" || die "building the preset '$preset' failed"
+}
+
+# test_torch_version MINOR FOLDER: the tests of what depends on torch's version, with that one; their results go to
+# FOLDER/pytest-torch-MINOR.xml. Its environment is set up and its plugin is built.
+test_torch_version() {
+  local minor="$1" folder="$2" python
+  python="$(venv_of "$minor")/bin/python"
+  (cd "$root" && "$(venv_of "$minor")/bin/uvmalloc" sim --no-report -- "$python" -m pytest --rootdir "$root" \
+    -o cache_dir=build/.pytest_cache -q -rs tests/sim_kernels) || return 1
+  (cd "$root" && "$python" -m pytest --rootdir "$root" -o cache_dir=build/.pytest_cache -o junit_family=xunit1 \
+    --junitxml "$folder/pytest-torch-$minor.xml" -q -rs tests/pytorch/test_{differential,memory,moves,switch}.py)
 }

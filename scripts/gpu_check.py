@@ -229,7 +229,7 @@ def build(place: Place, clock: Clock) -> None:
         "CMAKE_PREFIX_PATH": str(DEPS),
         "UVMALLOC_BUILD_SIM": "OFF",
         "UVMALLOC_WERROR": "OFF",  # another compiler has other warnings
-        "UVMALLOC_TORCH_DIR": str(torch_folder()),
+        "UVMALLOC_TORCH_DIRS": str(torch_folder()),
         "UVMALLOC_CUDA_INCLUDE_DIR": str(cuda_include_folder()),
     }
     if jemalloc := jemalloc_folder():

@@ -51,6 +51,9 @@ void* DeviceFacade::allocate_on(c10::DeviceIndex device, size_t size_bytes, cuda
       observer(device, static_cast<int64_t>(size_bytes), static_cast<int64_t>(total_bytes),
                static_cast<int64_t>(free_bytes));
     }
+    for (const auto& observer : rejection_observers_) {
+      observer(device, size_bytes, live, total_bytes);
+    }
     TORCH_CHECK_WITH(OutOfMemoryError, false, error.what(), " Device ", static_cast<int>(device),
                      " holds ", c10::CachingAllocator::format_size(live), " in tensors; it has ",
                      c10::CachingAllocator::format_size(free_bytes), " of ",
@@ -193,6 +196,10 @@ void DeviceFacade::recordHistory(bool enabled, native::CreateContextFn, size_t,
 
 void DeviceFacade::attachOutOfMemoryObserver(native::OutOfMemoryObserver observer) {
   observers_.push_back(std::move(observer));
+}
+
+void DeviceFacade::attachOomRejectionObserver(RejectionObserver observer) {
+  rejection_observers_.push_back(std::move(observer));
 }
 
 void DeviceFacade::attachAllocatorTraceTracker(native::AllocatorTraceTracker) {

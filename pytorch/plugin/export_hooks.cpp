@@ -41,23 +41,21 @@ void* python_number_of(void* pointer) {
   return python(pointer);
 }
 
-// The first write to one side of a shared storage. Where the other side is gone, torch gives the
-// bytes to the writer without a copy; if they had been on a device, its kernels may still be
-// reading, and the host must wait for them.
-void materialize(void* opaque, void (*next)(void*)) {
-  auto& storage = *static_cast<c10::StorageImpl*>(opaque);
+const preload::TorchHooks kHooks{tensor_exported, [](void* storage, void (*next)(void*)) {
+                                   materialize(*static_cast<c10::StorageImpl*>(storage), next);
+                                 }};
+
+}  // namespace
+
+void materialize(c10::StorageImpl& storage, void (*next)(void*)) {
   const void* before = storage.data();
-  next(opaque);
+  next(&storage);
   CachingManagedAllocator* ours = process_allocator();
   if (ours == nullptr || !ours->find(before)) return;
   bool stolen = storage.data() == before;
   ours->note_materialization(stolen ? 0 : storage.nbytes(), stolen);
   if (stolen && storage.device().is_cpu()) ours->wait_for_uses(before);
 }
-
-const preload::TorchHooks kHooks{tensor_exported, materialize};
-
-}  // namespace
 
 void install_export_hooks() {
   uvmalloc_set_torch_hooks(&kHooks);

@@ -88,6 +88,11 @@ class DeviceFacade final : public native::CUDAAllocator {
   void recordHistory(bool enabled, native::CreateContextFn, size_t, native::RecordContext, bool,
                      const std::vector<std::string>&) override;
   void attachOutOfMemoryObserver(native::OutOfMemoryObserver observer) override;
+  // A virtual function of later versions of torch, hence without `override`: told of what was
+  // refused before the driver was asked, as all that we refuse is.
+  using RejectionObserver =
+      std::function<void(int64_t device, size_t size_bytes, size_t live_bytes, size_t total_bytes)>;
+  void attachOomRejectionObserver(RejectionObserver observer);
   void attachAllocatorTraceTracker(native::AllocatorTraceTracker) override;
   void enablePeerAccess(c10::DeviceIndex device, c10::DeviceIndex peer) override;
   cudaError_t memcpyAsync(void* destination, int, const void* source, int, size_t size_bytes,
@@ -104,6 +109,7 @@ class DeviceFacade final : public native::CUDAAllocator {
   native::CUDAAllocator* previous_;
   std::atomic<bool> initialized_{false};
   std::vector<native::OutOfMemoryObserver> observers_;
+  std::vector<RejectionObserver> rejection_observers_;
 };
 
 struct Facades {

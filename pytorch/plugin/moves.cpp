@@ -12,7 +12,9 @@
 #include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAStream.h>
 #include <torch/library.h>
+#include <torch/version.h>
 
+#include <uvmalloc/pytorch/plugin/export_hooks.hpp>
 #include <uvmalloc/pytorch/plugin/facades.hpp>
 
 namespace uvm::torch_plugin {
@@ -31,9 +33,32 @@ bool is_host_or_cuda(c10::Device device) {
   return device.is_cpu() || device.is_cuda();
 }
 
+// Torch has had no named tensors since 2.15.
+template <class Tensor>
+bool is_named(const Tensor& tensor) {
+  if constexpr (requires { tensor.has_names(); }) return tensor.has_names();
+  return false;
+}
+
 bool strides_survive(const at::Tensor& self, c10::MemoryFormat format) {
   if (format == c10::MemoryFormat::Preserve) return self.is_non_overlapping_and_dense();
   return self.is_contiguous(format);
+}
+
+// From 2.13 on a storage is copied on its first write by a function of its own; before, by its kind
+// of data pointer.
+void copy_on_write(c10::StorageImpl& storage) {
+#if TORCH_VERSION_MINOR >= 13
+  if (!storage.has_materializer()) {
+    storage.set_materializer([](c10::StorageImpl* written) {
+      materialize(*written, [](void* opaque) {
+        cow::materialize_cow(static_cast<c10::StorageImpl*>(opaque));
+      });
+    });
+  }
+#else
+  (void)storage;
+#endif
 }
 
 // Makes the storage's data pointer a counted one, if it is not yet.
@@ -44,6 +69,7 @@ void make_shareable(c10::StorageImpl& storage) {
   c10::Device device = data.device();
   auto* context = new cow::COWDeleterContext(data.move_context());
   storage.set_data_ptr_noswap(c10::DataPtr(address, context, cow::cow_deleter, device));
+  copy_on_write(storage);
 }
 
 // A second storage over the same block, on another device. Both copy when first written while the
@@ -56,10 +82,12 @@ c10::Storage shared_storage(c10::StorageImpl& storage, c10::Device device) {
   const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
   auto* context = data.cast_context<cow::COWDeleterContext>(cow::cow_deleter);
   context->increment_refcount();
-  return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
+  auto other = c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), storage.nbytes(),
       c10::DataPtr(data.get(), context, cow::cow_deleter, device), facades().of(device),
-      /*resizable=*/true));
+      /*resizable=*/true);
+  copy_on_write(*other);
+  return c10::Storage(std::move(other));
 }
 
 at::Tensor moved(const at::Tensor& self, c10::Device device, bool non_blocking) {
@@ -151,7 +179,7 @@ std::optional<CopyReason> reason_to_copy(const at::Tensor& self, const MoveReque
   if (configuration.move == MoveMode::kCopy || configuration.policy == Policy::kOff)
     return CopyReason::kMode;
   if (self.layout() != c10::kStrided || !self.has_storage() || self.is_conj() || self.is_neg() ||
-      self.is_quantized() || self.has_names() ||
+      self.is_quantized() || is_named(self) ||
       !strides_survive(self, request.memory_format.value_or(c10::MemoryFormat::Preserve))) {
     return CopyReason::kLayout;
   }

@@ -2,6 +2,7 @@
 // not linked to torch. One flag says that all is done, one mutex guards the attempt; nothing is
 // called under it that waits for another thread of ours.
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdio>
@@ -15,31 +16,38 @@
 
 namespace {
 
-constexpr int kTorchMajor = 2;
-constexpr int kTorchMinor = 11;
-constexpr const char* kKernelLibrary = "libuvmsim_torch_2_11.so";
-
 using InstallFunction = int (*)();
 
-// The library of the kernels lies next to this one.
-std::string kernel_library_path() {
+// The library of the kernels for that version of torch; it lies next to this one.
+std::string kernel_library_path(const uvm::TorchInProcess& torch) {
+  const std::string name =
+      "libuvmsim_torch_" + std::to_string(torch.major) + "_" + std::to_string(torch.minor) + ".so";
   Dl_info self{};
-  if (!dladdr(reinterpret_cast<void*>(&uvmsim_kernels_poll), &self) || !self.dli_fname)
-    return kKernelLibrary;
+  if (!dladdr(reinterpret_cast<void*>(&uvmsim_kernels_poll), &self) || !self.dli_fname) return name;
   const std::string path = self.dli_fname;
   const std::size_t slash = path.rfind('/');
-  return slash == std::string::npos ? kKernelLibrary : path.substr(0, slash + 1) + kKernelLibrary;
+  return slash == std::string::npos ? name : path.substr(0, slash + 1) + name;
+}
+
+void say_unavailable(const char* reason) {
+  std::fprintf(stderr, "uvmsim: CUDA operators are not available on the simulated device: %s\n",
+               reason);
 }
 
 // Null where the library cannot be loaded, which a line on stderr has then said.
-InstallFunction load_install_function() {
-  const std::string path = kernel_library_path();
+InstallFunction load_install_function(const uvm::TorchInProcess& torch) {
+  const std::string path = kernel_library_path(torch);
+  if (access(path.c_str(), R_OK) != 0) {
+    const std::string version = torch.version.empty() ? "of unknown version" : torch.version;
+    say_unavailable(
+        ("there are no kernels for torch " + version + " (" + path + " is missing)").c_str());
+    return nullptr;
+  }
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   void* function = library ? dlsym(library, "uvmsim_torch_install") : nullptr;
   if (!function) {
     const char* reason = dlerror();
-    std::fprintf(stderr, "uvmsim: CUDA operators are not available on the simulated device: %s\n",
-                 reason ? reason : "unknown error of the loader");
+    say_unavailable(reason ? reason : "unknown error of the loader");
   }
   return reinterpret_cast<InstallFunction>(function);
 }
@@ -49,16 +57,7 @@ int attempt() {
   // libtorch_python is the last of torch's libraries to be initialised; a C++ program without it is
   // not served.
   if (!torch.cuda_libraries_mapped || !torch.python_mapped) return 0;
-  if (torch.major != kTorchMajor || torch.minor != kTorchMinor) {
-    std::fprintf(stderr,
-                 "uvmsim: kernels for torch %d.%d found torch %s in this process; CUDA operators "
-                 "are not available "
-                 "on the simulated device\n",
-                 kTorchMajor, kTorchMinor,
-                 torch.version.empty() ? "of unknown version" : torch.version.c_str());
-    return 1;
-  }
-  static const InstallFunction install = load_install_function();
+  static const InstallFunction install = load_install_function(torch);
   return install ? install() : 1;
 }
 

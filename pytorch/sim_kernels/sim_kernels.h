@@ -1,9 +1,9 @@
 /* PyTorch's CUDA operators on the simulated device: the C functions between the stand-in libraries
  * and the kernels.
  *
- * libuvmsim_torch.so knows nothing of torch and may be loaded into any process.
- * libuvmsim_torch_2_11.so is built against torch 2.11 and is loaded by the first one into processes
- * that have that torch. All functions are thread-safe.
+ * libuvmsim_torch.so knows nothing of torch and may be loaded into any process. Into one that has
+ * torch 2.15 it loads libuvmsim_torch_2_15.so, which is built against that minor version. All
+ * functions are thread-safe.
  */
 #ifndef UVMSIM_SIM_KERNELS_H
 #define UVMSIM_SIM_KERNELS_H
@@ -18,7 +18,8 @@ extern "C" {
  * of every call of a runtime; it may be called from anywhere, static initialisers included. */
 int uvmsim_kernels_poll(void);
 
-/* In libuvmsim_torch_2_11.so. The step of uvmsim_kernels_poll that needs torch; same results. */
+/* In libuvmsim_torch_2_15.so and its like. The step of uvmsim_kernels_poll that needs torch; same
+ * results. */
 int uvmsim_torch_install(void);
 
 #ifdef __cplusplus

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import shutil
 from pathlib import Path
 
@@ -118,7 +119,8 @@ def test_a_torch_without_a_plugin_is_left_alone(
     ).check()
     assert run.stdout.startswith("native")
     assert run.stderr.count("\n") == 1
-    assert "torch 2.11" in run.stderr and "keeps its own allocators" in run.stderr
+    installed = importlib.metadata.version("torch").split("+")[0]
+    assert f"torch {installed}" in run.stderr and "keeps its own allocators" in run.stderr
 
 
 def test_importing_torch_alone_makes_no_driver_call(simulate: Simulate) -> None:

@@ -306,6 +306,19 @@ TEST_F(DriverTest, PoolsAccountForWhatIsTaken) {
   EXPECT_EQ(used, kBlock);
 }
 
+TEST_F(DriverTest, ListenersToTheLogComeAndGo) {
+  const CUlogsCallback listener = [](void*, CUlogLevel, char*, size_t) {};
+  CUlogsCallbackHandle first = nullptr;
+  CUlogsCallbackHandle second = nullptr;
+  EXPECT_EQ(CU(cuLogsRegisterCallback)(nullptr, nullptr, &first), CUDA_ERROR_INVALID_VALUE);
+  ASSERT_EQ(CU(cuLogsRegisterCallback)(listener, nullptr, &first), CUDA_SUCCESS);
+  ASSERT_EQ(CU(cuLogsRegisterCallback)(listener, nullptr, &second), CUDA_SUCCESS);
+  EXPECT_NE(first, second);
+  EXPECT_EQ(CU(cuLogsUnregisterCallback)(first), CUDA_SUCCESS);
+  EXPECT_EQ(CU(cuLogsUnregisterCallback)(first), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(CU(cuLogsUnregisterCallback)(second), CUDA_SUCCESS);
+}
+
 TEST_F(DriverTest, ErrorsHaveNamesAndTexts) {
   const char* text = nullptr;
   ASSERT_EQ(CU(cuGetErrorName)(CUDA_ERROR_OUT_OF_MEMORY, &text), CUDA_SUCCESS);

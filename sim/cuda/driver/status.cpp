@@ -1,4 +1,8 @@
-// Errors of the driver interface.
+// Errors of the driver interface, and who wants to be told of them.
+#include <cstdint>
+#include <mutex>
+#include <set>
+
 #include <uvmalloc/sim/cuda/common/errors.hpp>
 #include <uvmalloc/sim/cuda/driver/entry.hpp>
 
@@ -54,4 +58,29 @@ CU_API cuGetErrorString(CUresult error, const char** text) {
   if (const auto failure = call_record.enter()) return static_cast<CUresult>(*failure);
   *text = driver_error_text(error);
   return *text != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+namespace {
+
+std::mutex log_callbacks_mutex;
+std::set<CUlogsCallbackHandle> log_callbacks;
+
+}  // namespace
+
+// The simulated driver keeps no log of errors: callbacks are accepted and not called.
+CU_API cuLogsRegisterCallback(CUlogsCallback function, void*, CUlogsCallbackHandle* out) {
+  CU_ENTER_ANYTIME;
+  if (function == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const std::lock_guard lock(log_callbacks_mutex);
+  static std::uintptr_t last = 0;
+  auto* const handle = reinterpret_cast<CUlogsCallbackHandle>(++last);
+  log_callbacks.insert(handle);
+  if (out != nullptr) *out = handle;
+  return CUDA_SUCCESS;
+}
+
+CU_API cuLogsUnregisterCallback(CUlogsCallbackHandle handle) {
+  CU_ENTER_ANYTIME;
+  const std::lock_guard lock(log_callbacks_mutex);
+  return log_callbacks.erase(handle) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
