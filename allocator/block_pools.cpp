@@ -20,10 +20,6 @@ void require(bool holds, const char* what) {
 // taken.
 constexpr int kTriesForPages = 16;
 
-std::size_t step_of(const void* address) {
-  return (address_of(address) & (kPageBytes - 1)) / StartTable::kStep;
-}
-
 char* page_of(const char* address) {
   return reinterpret_cast<char*>(address_of(address) & ~(kPageBytes - 1));
 }
@@ -113,7 +109,7 @@ SharedPage* BlockPools::new_shared_page() {
 
 // `id` 0: the block does not start there any more.
 void BlockPools::set_start(const RunBlock& block, std::uint32_t id) {
-  shared_page(block.address())->starts.set(step_of(block.address()), id);
+  shared_page(block.address())->starts.set(StartTable::step_of(block.address()), id);
 }
 
 Span* BlockPools::span_of(const Block& block) const {
@@ -144,32 +140,6 @@ PoolIndex BlockPools::home_of(const Block& block) const {
   return block.kind == BlockKind::kSmall
              ? record_of<SmallSegment>(pages_.find(block.address()))->pool
              : static_cast<const RunBlock&>(block).home;
-}
-
-Block* BlockPools::block_at(const void* address) const {
-  Page* page = pages_.find(address);
-  if (page == nullptr) return nullptr;
-  Block* block = nullptr;
-  switch (kind_of(page)) {
-    case PageKind::kWhole:
-      block = record_of<RunBlock>(page);
-      break;
-    case PageKind::kShared: {
-      std::uint32_t id = record_of<SharedPage>(page)->starts.at(step_of(address));
-      if (id == 0) return nullptr;
-      block = blocks_.at(id);
-      break;
-    }
-    case PageKind::kSmall: {
-      auto* segment = record_of<SmallSegment>(page);
-      std::uint16_t number =
-          segment->starts[segment->granule_of(address)].load(std::memory_order_acquire);
-      if (number == 0) return nullptr;
-      block = segment->record(number);
-      break;
-    }
-  }
-  return block->address() == address ? block : nullptr;
 }
 
 // The block that starts in an earlier page and holds `address` in `page`. What was found last is
@@ -206,7 +176,7 @@ Block* BlockPools::find(const void* address) const {
       return record_of<RunBlock>(page);
     case PageKind::kShared: {
       auto* shared = record_of<SharedPage>(page);
-      std::size_t step = step_of(address);
+      std::size_t step = StartTable::step_of(address);
       // A block may start later in the address's own step.
       if (std::uint32_t id = shared->starts.at(step); id != 0) {
         if (RunBlock* block = blocks_.at(id); block->address() <= address) return holds(block);

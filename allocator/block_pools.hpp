@@ -225,4 +225,30 @@ class BlockPools {
   std::unordered_map<const Block*, BlockExtras> extras_;
 };
 
+inline Block* BlockPools::block_at(const void* address) const {
+  Page* page = pages_.find(address);
+  if (page == nullptr) return nullptr;
+  Block* block = nullptr;
+  switch (kind_of(page)) {
+    case PageKind::kWhole:
+      block = record_of<RunBlock>(page);
+      break;
+    case PageKind::kShared: {
+      std::uint32_t id = record_of<SharedPage>(page)->starts.at(StartTable::step_of(address));
+      if (id == 0) return nullptr;
+      block = blocks_.at(id);
+      break;
+    }
+    case PageKind::kSmall: {
+      auto* segment = record_of<SmallSegment>(page);
+      std::uint16_t number =
+          segment->starts[segment->granule_of(address)].load(std::memory_order_acquire);
+      if (number == 0) return nullptr;
+      block = segment->record(number);
+      break;
+    }
+  }
+  return block->address() == address ? block : nullptr;
+}
+
 }  // namespace uvm

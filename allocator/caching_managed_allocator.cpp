@@ -196,20 +196,27 @@ void* CachingManagedAllocator::allocate(Facade facade, int device, std::size_t s
   if (ThreadCache* cache = caches_.mine();
       cache != nullptr && routed_.load(std::memory_order_relaxed) == 0) [[likely]] {
     ThreadCache::Outcome outcome{};
+    PoolIndex pools = ThreadCache::kUnknownPools;
+    const StreamHandle of = facade == Facade::kDevice ? stream : nullptr;
     cache->lock.enter();
-    Block* block = cache->allocate(facade, device, facade == Facade::kDevice ? stream : nullptr,
-                                   size_bytes, &outcome);
+    Block* block = cache->allocate(facade, device, of, size_bytes, &outcome, &pools);
     cache->lock.leave();
     if (block != nullptr) [[likely]] {
       void* address = block->address();
       unpoison(address, block->size_bytes());
       if (const TraceTime at = trace_.now(); at != 0) [[unlikely]] {
-        trace_.allocated(at, {facade, device, address, size_bytes, block->size_bytes(),
-                              facade == Facade::kDevice ? stream : nullptr});
+        trace_.allocated(at, {facade, device, address, size_bytes, block->size_bytes(), of});
       }
       if (outcome == ThreadCache::Outcome::kDoneAtLimit) [[unlikely]]
         note_peaks();
       return address;
+    }
+    if (pools != ThreadCache::kUnknownPools && size_bytes > kSmallBytes &&
+        size_bytes <= kLargestRequest) {
+      const Request request{facade,     device, BlockPools::rounded(facade, size_bytes),
+                            size_bytes, of,     BlockPools::class_of(facade, size_bytes),
+                            pools};
+      if (void* address = allocate_from_pool(cache, request)) return address;
     }
   }
   return allocate_slowly(facade, device, size_bytes, stream);
@@ -240,17 +247,6 @@ void* CachingManagedAllocator::allocate_from_pool(ThreadCache* cache, const Requ
 
 void* CachingManagedAllocator::allocate_slowly(Facade facade, int device, std::size_t size_bytes,
                                                StreamHandle stream) {
-  if (ThreadCache* cache = caches_.mine();
-      cache != nullptr && size_bytes > kSmallBytes && routed_ == 0) {
-    const StreamHandle of = facade == Facade::kDevice ? stream : nullptr;
-    PoolIndex pools = 0;
-    if (size_bytes <= kLargestRequest && cache->find_pools(facade, device, of, &pools)) {
-      const Request request{facade,     device, BlockPools::rounded(facade, size_bytes),
-                            size_bytes, of,     BlockPools::class_of(facade, size_bytes),
-                            pools};
-      if (void* address = allocate_from_pool(cache, request)) return address;
-    }
-  }
   if (in_forked_child()) return allocate_in_child(facade, size_bytes);
   if (device < 0 || device >= runtime_.device_count()) {
     throw std::invalid_argument(
@@ -284,11 +280,12 @@ void* CachingManagedAllocator::allocate_slowly(Facade facade, int device, std::s
   if (ThreadCache* cache = caches_.mine()) {
     // The stream's blocks may be here, only not among the streams used of late.
     ThreadCache::Outcome outcome{};
+    PoolIndex pools = 0;
     cache->lock.enter();
     cache->open(key, request.pools, place_of(facade, device));
-    Block* block = key.private_pool != 0
-                       ? nullptr
-                       : cache->allocate(facade, device, request.stream, size_bytes, &outcome);
+    Block* block = key.private_pool != 0 ? nullptr
+                                         : cache->allocate(facade, device, request.stream,
+                                                           size_bytes, &outcome, &pools);
     cache->lock.leave();
     if (block != nullptr) {
       void* address = block->address();

@@ -14,7 +14,7 @@ namespace uvm {
 class OwnerLock {
  public:
   // By the owner only. Waits while another has it, which is short.
-  void enter() {
+  [[gnu::always_inline]] void enter() {
     if (asymmetric_) [[likely]] {
       busy_.store(true, std::memory_order_relaxed);
       // Orders the store before the load in the instruction stream; the other side's membarrier

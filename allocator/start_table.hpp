@@ -24,6 +24,10 @@ class StartTable {
   static constexpr std::size_t kStep = 4096;
   static constexpr std::size_t kSteps = kPageBytes / kStep;
 
+  static std::size_t step_of(const void* address) {
+    return (address_of(address) & (kPageBytes - 1)) / kStep;
+  }
+
   StartTable() = default;
   ~StartTable() {
     for (Table* table = table_of(word_.load(std::memory_order_relaxed)); table != nullptr;) {

@@ -2,14 +2,13 @@
 
 namespace uvm {
 
-ThreadCache::Bin* ThreadCache::Stream::find_or_claim(std::size_t size_bytes) {
-  Bin* vacant = nullptr;
+ThreadCache::Bin* ThreadCache::Stream::claim(std::size_t size_bytes) {
   for (Bin& bin : runs[set_of(size_bytes)]) {
-    if (bin.size_bytes == size_bytes) return &bin;
-    if (bin.count == 0) vacant = &bin;
+    if (bin.count != 0) continue;
+    bin.size_bytes = size_bytes;
+    return &bin;
   }
-  if (vacant != nullptr) vacant->size_bytes = size_bytes;
-  return vacant;
+  return nullptr;
 }
 
 void ThreadCache::open(const StreamKey& key, PoolIndex first, std::size_t place) {

@@ -61,20 +61,17 @@ class ThreadCache {
 
   // ---- by the owner, inside the lock
 
-  // A block of that size for a request, or a miss.
+  // What a request that was not served here is to try next: the first pool of its stream.
+  static constexpr PoolIndex kUnknownPools = ~PoolIndex{0};
+
+  // A block of that size for a request; nullptr: there is none, and `*pools` is the first pool of
+  // its stream, or kUnknownPools where that was not used of late.
   Block* allocate(Facade facade, int device, StreamHandle stream, std::size_t size_bytes,
-                  Outcome* outcome);
+                  Outcome* outcome, PoolIndex* pools);
   // A block that its caller gives back: live and plain. Returns whose it is; nullptr: there is no
   // room.
   const StreamKey* put(Block* block);
 
-  // The first pool of a stream used of late. False: not known here.
-  bool find_pools(Facade facade, int device, StreamHandle stream, PoolIndex* first) const {
-    const Stream* of = recent(facade, device, stream);
-    if (of == nullptr) return false;
-    *first = of->first_pool;
-    return true;
-  }
   // From now on blocks of these pools may be put in. `first` is the index of the stream's first
   // pool, `place` that of its facade and device among the tallies.
   void open(const StreamKey& key, PoolIndex first, std::size_t place);
@@ -149,9 +146,8 @@ class ThreadCache {
       }
       return nullptr;
     }
-    // The bin for that size, of an empty one made its own where there is none; nullptr: all are
-    // taken.
-    Bin* find_or_claim(std::size_t size_bytes);
+    // An empty bin, from now on for that size, which has none; nullptr: all are taken.
+    Bin* claim(std::size_t size_bytes);
   };
 
   static std::size_t set_of(std::size_t size_bytes) {
@@ -208,15 +204,22 @@ class ThreadCache {
   std::int64_t most_live_bytes_ = 0;
 };
 
-inline Block* ThreadCache::allocate(Facade facade, int device, StreamHandle stream,
-                                    std::size_t size_bytes, Outcome* outcome) {
+[[gnu::always_inline]] inline Block* ThreadCache::allocate(Facade facade, int device,
+                                                           StreamHandle stream,
+                                                           std::size_t size_bytes, Outcome* outcome,
+                                                           PoolIndex* pools) {
   Stream* of = recent(facade, device, stream);
-  if (of == nullptr) [[unlikely]]
+  if (of == nullptr) [[unlikely]] {
+    *pools = kUnknownPools;
     return nullptr;
+  }
   std::size_t small = (size_bytes - 1) / kGranule;  // of no bytes: the largest number there is
   Bin* bin =
       small < kSmallBins ? &of->small[small] : of->find(BlockPools::rounded(facade, size_bytes));
-  if (bin == nullptr || bin->count == 0) return nullptr;
+  if (bin == nullptr || bin->count == 0) {
+    *pools = of->first_pool;
+    return nullptr;
+  }
   Block* block = pop(bin);
   of->cached_bytes -= block->size_bytes();
   block->use.size_bytes = size_bytes;
@@ -227,7 +230,7 @@ inline Block* ThreadCache::allocate(Facade facade, int device, StreamHandle stre
   return block;
 }
 
-inline const StreamKey* ThreadCache::put(Block* block) {
+[[gnu::always_inline]] inline const StreamKey* ThreadCache::put(Block* block) {
   std::size_t index = block->pool / kPoolsPerStream;
   if (index >= streams_.size()) return nullptr;
   Stream* of = streams_[index].get();
@@ -235,7 +238,9 @@ inline const StreamKey* ThreadCache::put(Block* block) {
   if (of == nullptr || of->cached_bytes + size_bytes > most_bytes_) return nullptr;
   if (size_bytes > of->largest_kept) return nullptr;
   Bin* bin = block->kind == BlockKind::kSmall ? &of->small[size_bytes / kGranule - 1]
-                                              : of->find_or_claim(size_bytes);
+                                              : of->find(size_bytes);
+  if (bin == nullptr) [[unlikely]]
+    bin = of->claim(size_bytes);
   if (bin == nullptr || bin->count == kBinBlocks) return nullptr;
   freed(of, *block);
   of->cached_bytes += size_bytes;
