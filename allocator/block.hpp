@@ -44,14 +44,14 @@ constexpr PoolIndex first_of(PoolIndex pool) {
 
 // Work that must be over before the block is used again.
 struct Fence {
-  int device = -1;
+  DeviceStream stream;  // on which the event was recorded
   EventHandle event = nullptr;
 };
 
 // What few blocks have, kept beside them.
 struct BlockExtras {
   std::vector<DeviceStream> uses;  // streams that touched a live block, other than its own
-  std::vector<Fence> fences;       // of a block that was given back
+  std::vector<Fence> fences;       // of a guest, free here, whose home must wait for them
 };
 
 enum class BlockState : std::uint8_t {

@@ -182,6 +182,7 @@ CachingManagedAllocator::~CachingManagedAllocator() {
     if (statistics_.span_bytes.increased != 0) runtime_.synchronize_device(device);
   }
   pools_.each_extras([&](BlockExtras& extras) { release_events(&extras.fences); });
+  waiting_.each([&](const Fence& fence) { events_.release(fence.stream.device, fence.event); });
   arenas_.clear();
   for (const auto& span : spans_.spans()) {
     unpoison(span->base, span->size_bytes);
@@ -226,9 +227,9 @@ void* CachingManagedAllocator::allocate(Facade facade, int device, std::size_t s
 void* CachingManagedAllocator::allocate_from_pool(ThreadCache* cache, const Request& request) {
   Block* block = nullptr;
   TraceTime at = 0;
+  drain_finished_fences();
   {
     std::lock_guard lock(lock_);
-    if (!fenced_.empty()) return nullptr;
     RunBlock* found = pools_.take(pools_.at(request.pool()), request.size_bytes);
     if (found == nullptr) return nullptr;
     block = pools_.trim(found, request.size_bytes);
@@ -1055,11 +1056,12 @@ void CachingManagedAllocator::fence_and_give_back(Block* block) {
     pools_.drop_extras(block);
     statistics_.fences += fences.size();
     wait = wait && !fences.empty();
-    if (!fences.empty()) pools_.make_extras(block).fences = std::move(fences);
     if (wait) {
       block->set(BlockState::kFenced);
       count_fenced(*block, 1);
-      fenced_.push_back(block);
+      waiting_.add(block, fences);
+    } else if (!fences.empty()) {
+      pools_.make_extras(block).fences = std::move(fences);
     }
   }
   if (!wait) give_back_plain(block);
@@ -1072,7 +1074,7 @@ std::vector<Fence> CachingManagedAllocator::record_fences(
     RuntimeStatus status;
     EventHandle event = events_.record(use.device, use.handle, &status);
     if (event != nullptr) {
-      fences.push_back({use.device, event});
+      fences.push_back({use, event});
     } else if (status.error != RuntimeError::kNotUsable) {
       // A stream that is gone or refuses an event: the whole device stands for it.
       runtime_.synchronize_device(use.device);
@@ -1081,23 +1083,22 @@ std::vector<Fence> CachingManagedAllocator::record_fences(
   return fences;
 }
 
+bool CachingManagedAllocator::is_over(const Fence& fence) const {
+  return runtime_.query_event(fence.stream.device, fence.event).error != RuntimeError::kNotReady;
+}
+
 bool CachingManagedAllocator::fences_done(const std::vector<Fence>& fences) {
-  return std::all_of(fences.begin(), fences.end(), [&](const Fence& fence) {
-    return runtime_.query_event(fence.device, fence.event).error != RuntimeError::kNotReady;
-  });
+  return std::all_of(fences.begin(), fences.end(),
+                     [&](const Fence& fence) { return is_over(fence); });
 }
 
 void CachingManagedAllocator::release_events(std::vector<Fence>* fences) {
-  for (const Fence& fence : *fences) events_.release(fence.device, fence.event);
+  for (const Fence& fence : *fences) events_.release(fence.stream.device, fence.event);
   fences->clear();
 }
 
 void CachingManagedAllocator::drain_finished_fences() {
-  if (is_capturing()) return;
-  {
-    std::lock_guard lock(lock_);
-    if (fenced_.empty()) return;
-  }
+  if (waiting_.empty() || is_capturing()) return;
   drain_fences(false);
 }
 
@@ -1106,44 +1107,53 @@ void CachingManagedAllocator::drain_fences(bool wait) {
   std::unique_lock one_at_a_time(fence_mutex_, std::defer_lock);
   if (wait) {
     one_at_a_time.lock();
+    std::vector<Fence> newest;
+    {
+      std::lock_guard lock(lock_);
+      newest = waiting_.newest();
+    }
+    for (const Fence& fence : newest) {
+      runtime_.synchronize_event(fence.stream.device, fence.event);
+    }
   } else if (!one_at_a_time.try_lock()) {
     return;
   }
-  struct Pending {
-    Block* block;
-    std::vector<Fence> fences;
-  };
-  std::vector<Pending> batch;
-  {
-    std::lock_guard lock(lock_);
-    for (Block* block : fenced_) batch.push_back({block, pools_.extras(block)->fences});
-    fenced_.clear();
-  }
-  if (batch.empty()) return;
-  // Oldest first, up to the first that is not over: the younger ones are rarely done before it.
-  auto ready_end = batch.begin();
-  for (; ready_end != batch.end(); ++ready_end) {
-    if (wait) {
-      for (const Fence& fence : ready_end->fences) {
-        runtime_.synchronize_event(fence.device, fence.event);
-      }
-    } else if (!fences_done(ready_end->fences)) {
-      break;
-    }
-  }
+  // Nobody else takes fences out; new ones are added behind those that are looked at here.
+  constexpr std::size_t kLookedAt = 16;
   std::vector<Block*> ready;
-  {
-    std::lock_guard lock(lock_);
-    for (auto at = batch.begin(); at != ready_end; ++at) {
-      release_events(&at->fences);
-      pools_.drop_extras(at->block);
-      count_fenced(*at->block, -1);
-      at->block->set(BlockState::kReleasing);
-      ready.push_back(at->block);
+  for (bool more = true; more;) {
+    std::vector<Fence> oldest;
+    {
+      std::lock_guard lock(lock_);
+      oldest = waiting_.oldest(kLookedAt);
     }
-    std::vector<Block*> left;
-    for (auto at = ready_end; at != batch.end(); ++at) left.push_back(at->block);
-    fenced_.insert(fenced_.begin(), left.begin(), left.end());
+    std::vector<Fence> over;
+    more = false;
+    for (std::size_t i = 0; i < oldest.size();) {
+      const DeviceStream stream = oldest[i].stream;
+      std::size_t end = i;
+      while (end < oldest.size() && oldest[end].stream == stream) ++end;
+      const bool may_have_more = end - i == kLookedAt;
+      for (; i < end; ++i) {
+        if (!is_over(oldest[i])) {
+          if (!wait) break;
+          // Of another stream that had this handle before.
+          runtime_.synchronize_event(stream.device, oldest[i].event);
+        }
+        over.push_back(oldest[i]);
+      }
+      more |= i == end && may_have_more;
+      i = end;
+    }
+    std::lock_guard lock(lock_);
+    for (const Fence& fence : over) {
+      events_.release(fence.stream.device, fence.event);
+      Block* block = waiting_.take_oldest(fence.stream);
+      if (block == nullptr) continue;
+      count_fenced(*block, -1);
+      block->set(BlockState::kReleasing);
+      ready.push_back(block);
+    }
   }
   give_back(std::move(ready));
 }

@@ -48,6 +48,7 @@
 #include <uvmalloc/allocator/decay.hpp>
 #include <uvmalloc/allocator/errors.hpp>
 #include <uvmalloc/allocator/extent_source.hpp>
+#include <uvmalloc/allocator/fence_queues.hpp>
 #include <uvmalloc/allocator/fork_snapshot.hpp>
 #include <uvmalloc/allocator/machine_budget.hpp>
 #include <uvmalloc/allocator/ranked.hpp>
@@ -279,6 +280,7 @@ class CachingManagedAllocator {
   void add_use(Block* block, DeviceStream use);
   std::vector<DeviceStream> users_of(const Block& block) const;
   std::vector<DeviceStream> streams_to_wait_for(const Block& block, const Pool& pool) const;
+  bool is_over(const Fence& fence) const;
   bool fences_done(const std::vector<Fence>& fences);
   void release_events(std::vector<Fence>* fences);
   void drain_finished_fences();
@@ -340,7 +342,7 @@ class CachingManagedAllocator {
   std::vector<BlockPools::Pages> small_pages_;  // that arenas have given back
   std::set<int> small_page_users_;              // devices that may still work on them
   HintPlan small_plan_;                         // for pages that arenas have just taken
-  std::vector<Block*> fenced_;                  // behind fences, oldest first
+  FenceQueues waiting_;                         // blocks that were given back
   std::deque<MovedStorage> records_;            // storage of moves' records
   std::vector<MovedStorage*> free_records_;
   Statistics statistics_;

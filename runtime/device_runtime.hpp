@@ -38,7 +38,7 @@ struct DeviceStream {
   StreamHandle handle = nullptr;
 
   bool exists() const { return device >= 0; }
-  friend bool operator==(const DeviceStream&, const DeviceStream&) = default;
+  friend auto operator<=>(const DeviceStream&, const DeviceStream&) = default;
 };
 
 struct RuntimeStatus {

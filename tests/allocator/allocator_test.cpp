@@ -213,6 +213,28 @@ TEST_F(AllocatorTest, PinnedBlocksWaitLikeHostBlocks) {
   EXPECT_EQ(allocator->allocate(Facade::kPinned, 0, 4 * kMiB), block);
 }
 
+TEST_F(AllocatorTest, OnlyTheOldestFenceOfEachStreamIsAskedFor) {
+  machine->busy = {stream(2), stream(3)};
+  std::vector<char*> blocks;
+  for (int i = 0; i < 40; ++i) {
+    blocks.push_back(device(65536, stream(1)));
+    allocator->record_use(blocks.back(), 0, stream(2 + i % 2));
+  }
+  for (char* block : blocks) allocator->free(block);
+  auto queries = [&] { return allocator->runtime().calls()["query_event"]; };
+  auto before = queries();
+  char* other = device(65536, stream(1));
+  EXPECT_EQ(queries() - before, 2u) << "one of each stream";
+  machine->finish(stream(2));
+  std::vector<char*> reused;
+  for (int i = 0; i < 20; ++i) reused.push_back(device(65536, stream(1)));
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    bool again = std::find(reused.begin(), reused.end(), blocks[i]) != reused.end();
+    EXPECT_EQ(again, i % 2 == 0) << i << ": of the stream that is done, all; of the other, none";
+  }
+  allocator->free(other);
+}
+
 TEST_F(AllocatorTest, AStreamThatRefusesItsEventIsWaitedForWithItsDevice) {
   machine->busy = {stream(2)};
   char* block = device(65536, stream(1));

@@ -1,0 +1,77 @@
+// Blocks that were given back while streams still worked on them, by stream in the order of their
+// fences, which is the order in which a stream finishes them. Only the oldest fence of each stream
+// is asked for; a block is over with its last fence. Knows no driver.
+//
+// Guarded by the allocator's lock, but for empty(), which may be asked at any time.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <deque>
+#include <map>
+#include <unordered_map>
+#include <vector>
+
+#include <uvmalloc/allocator/block.hpp>
+
+namespace uvm {
+
+class FenceQueues {
+ public:
+  // The block waits for all of these, at least one, from now on.
+  void add(Block* block, const std::vector<Fence>& fences) {
+    for (const Fence& fence : fences) streams_[fence.stream].push_back({block, fence.event});
+    left_[block] = fences.size();
+    blocks_.store(left_.size(), std::memory_order_relaxed);
+  }
+
+  bool empty() const { return blocks_.load(std::memory_order_relaxed) == 0; }
+
+  // The oldest fences of each stream, at most `most` of each, of one stream after the other.
+  std::vector<Fence> oldest(std::size_t most) const {
+    std::vector<Fence> fences;
+    for (const auto& [stream, queue] : streams_) {
+      for (std::size_t i = 0; i < queue.size() && i < most; ++i) {
+        fences.push_back({stream, queue[i].event});
+      }
+    }
+    return fences;
+  }
+  // The newest of each stream.
+  std::vector<Fence> newest() const {
+    std::vector<Fence> fences;
+    for (const auto& [stream, queue] : streams_) fences.push_back({stream, queue.back().event});
+    return fences;
+  }
+
+  template <class Visit>
+  void each(Visit visit) const {
+    for (const auto& [stream, queue] : streams_) {
+      for (const Waiting& waiting : queue) visit(Fence{stream, waiting.event});
+    }
+  }
+
+  // Takes the oldest fence of that stream out. Returns its block if that was the block's last one.
+  Block* take_oldest(DeviceStream stream) {
+    auto found = streams_.find(stream);
+    Block* block = found->second.front().block;
+    found->second.pop_front();
+    if (found->second.empty()) streams_.erase(found);
+    auto left = left_.find(block);
+    if (--left->second != 0) return nullptr;
+    left_.erase(left);
+    blocks_.store(left_.size(), std::memory_order_relaxed);
+    return block;
+  }
+
+ private:
+  struct Waiting {
+    Block* block = nullptr;
+    EventHandle event = nullptr;
+  };
+  std::map<DeviceStream, std::deque<Waiting>> streams_;  // none is empty
+  std::unordered_map<const Block*, std::size_t> left_;   // fences of each block
+  std::atomic<std::size_t> blocks_{0};                   // in left_
+};
+
+}  // namespace uvm
