@@ -33,7 +33,11 @@ venv_of() { if [[ "$1" == "$default_minor" ]]; then echo "$venv"; else echo "$ve
 torch_site_packages() { cat "$venv/site-packages"; }
 
 # The torch packages of all environments that are set up, the default one first, as CMake has lists.
-torch_folders() { cat "$venv/site-packages" "$venv"-*/site-packages 2>/dev/null | sed 's|$|/torch|' | paste -sd';'; }
+torch_folders() {
+  local noted notes=("$venv/site-packages")
+  for noted in "$venv"-*/site-packages; do [[ ! -f "$noted" ]] || notes+=("$noted"); done
+  cat "${notes[@]}" | sed 's|$|/torch|' | paste -sd';'
+}
 
 # Where the jemalloc of this checkout lies; scripts/setup wrote it down.
 jemalloc_folder() { cat "$root/build/jemalloc"; }
