@@ -234,6 +234,31 @@ RunBlock* BlockPools::take_away(Pool& home, std::size_t size_bytes) {
   return block;
 }
 
+RunBlock* BlockPools::take_at(char* address, std::size_t size_bytes) {
+  Block* found = find(address);
+  if (found == nullptr || found->kind != BlockKind::kShared || found->now() != BlockState::kFree ||
+      !found->plain) {
+    return nullptr;
+  }
+  auto* block = static_cast<RunBlock*>(found);
+  const std::size_t head = bytes_between(block->address(), address);
+  if (block->pool != block->home || head + size_bytes > block->size_bytes()) return nullptr;
+  const std::size_t tail = block->size_bytes() - head - size_bytes;
+  auto is_block = [](std::size_t bytes) { return bytes == 0 || bytes >= kSmallestShared; };
+  if (!is_block(head) || !is_block(tail)) return nullptr;
+  unlink(block);
+  Pool& pool = at(block->pool);
+  RunBlock* before = nullptr;
+  if (head != 0) std::tie(before, block) = split(block, head);
+  if (tail != 0) {
+    RunBlock* after = nullptr;
+    std::tie(block, after) = split(block, size_bytes);
+    put(after, pool);
+  }
+  if (before != nullptr) put(before, pool);
+  return block;
+}
+
 // Cuts a taken block in two, in no index both. Of a whole block the larger part keeps the record,
 // so that fewer pages must learn of a new one.
 std::pair<RunBlock*, RunBlock*> BlockPools::split(RunBlock* block, std::size_t size_bytes) {

@@ -114,6 +114,9 @@ class BlockPools {
   RunBlock* take(Pool& pool, std::size_t size_bytes);
   RunBlock* take_guest(Pool& pool, std::size_t size_bytes);
   RunBlock* take_away(Pool& home, std::size_t size_bytes);
+  // Takes these bytes out of the free block at home that holds them all; nullptr where none does or
+  // what is left beside them would be no block.
+  RunBlock* take_at(char* address, std::size_t size_bytes);
 
   // Cuts a taken block down to size and puts the rest among the free ones of block->pool. Returns
   // the block of that size, which may have another record. Fences stay with the rest: the caller

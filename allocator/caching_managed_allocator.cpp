@@ -111,7 +111,7 @@ class CachingManagedAllocator::SmallPages final : public ExtentSource {
     SpanStore::Run run =
         owner_.spans_.find(pool.key.facade, pool.key.device, size_bytes, may_use_any_facade);
     if (run.span == nullptr ||
-        owner_.spans_.touched_bytes() + run.untouched_bytes > owner_.budget_.hard_bytes) {
+        !owner_.is_within_limits(pool.key, run.untouched_bytes, size_bytes)) {
       return nullptr;
     }
     owner_.spans_.take(run, size_bytes);
@@ -119,7 +119,7 @@ class CachingManagedAllocator::SmallPages final : public ExtentSource {
     for (std::size_t offset = 0; offset < size_bytes; offset += kPageBytes) {
       owner_.pools_.add_small_page(run.span, run.base() + offset, pool, run.span->placement);
     }
-    owner_.count_pages(pool, static_cast<std::int64_t>(size_bytes));
+    owner_.add_to_pool(pool, run.base(), size_bytes);
     if (pool.key.facade == Facade::kDevice) {
       HintPlan plan = owner_.planner_.plan_use(run.base(), size_bytes,
                                                wanted_place(pool.key.facade, pool.key.device));
@@ -138,7 +138,7 @@ class CachingManagedAllocator::SmallPages final : public ExtentSource {
     }
     const Pool& pool = owner_.pools_.at(pool_);
     if (pool.key.facade == Facade::kDevice) owner_.small_page_users_.insert(pool.key.device);
-    owner_.count_pages(pool, -static_cast<std::int64_t>(size_bytes));
+    owner_.remove_from_pool(pool, run, size_bytes);
   }
 
   // The records go with the allocator.
@@ -166,6 +166,8 @@ CachingManagedAllocator::CachingManagedAllocator(std::unique_ptr<DeviceRuntime> 
       decay_(Decay::Duration(configuration.decay_seconds)) {
   statistics_.budget_bytes = budget_.hard_bytes;
   for (auto& facade : statistics_.classes) facade.resize(devices_.size());
+  for (auto& facade : statistics_.service) facade.resize(devices_.size());
+  device_limits_.assign(devices_.size(), SIZE_MAX);
   if (configuration_.trace_file.empty()) return;
   if (std::string why = start_trace(configuration_.trace_file); !why.empty()) {
     log_line(LogLevel::kWarning, why);
@@ -268,7 +270,14 @@ void* CachingManagedAllocator::allocate_slowly(Facade facade, int device, std::s
   request.size_bytes = BlockPools::rounded(facade, size_bytes);
   StreamKey key{facade, device, request.stream};
   if (facade == Facade::kDevice && routed_ != 0) {
-    key.private_pool = private_pool_for(device, request.stream);
+    const Routed routed = private_pool_for(device, request.stream);
+    key.private_pool = routed.id;
+    if (routed.whole_pages) request.size_bytes = round_up(request.size_bytes, kPageBytes);
+    if (routed.id != 0) {
+      // No small objects there: they cannot be had again at a given address.
+      request.size_bytes = std::max(request.size_bytes, BlockPools::kSmallestShared);
+      request.pool_class = BlockPools::class_of(facade, request.size_bytes);
+    }
   }
   bool is_new = false;
   {
@@ -324,15 +333,9 @@ std::size_t CachingManagedAllocator::refill(const Request& request,
   std::array<void*, kRefillBlocks> addresses;
   std::array<Block*, kRefillBlocks> blocks;
   ThreadCache* cache = caches_.mine();
-  bool is_private = false;
-  {
-    std::lock_guard lock(lock_);
-    is_private = pools_.at(request.pools).key.private_pool != 0;
-  }
-  std::size_t wanted =
-      cache == nullptr || is_private
-          ? 1
-          : std::clamp(kRefillBytes / request.size_bytes, std::size_t{1}, kRefillBlocks);
+  std::size_t wanted = cache == nullptr ? 1
+                                        : std::clamp(kRefillBytes / request.size_bytes,
+                                                     std::size_t{1}, kRefillBlocks);
   std::size_t count = arena->allocate(request.size_bytes, addresses.data(), wanted);
   if (count == 0) return 0;
   {
@@ -403,30 +406,31 @@ bool CachingManagedAllocator::make_room_for_small(const Request& request, Runtim
     std::lock_guard lock(lock_);
     SpanStore::Run run = spans_.find(request.facade, request.device, kPageBytes, any_facade);
     return run.span != nullptr &&
-           spans_.touched_bytes() + run.untouched_bytes <= budget_.hard_bytes;
+           is_within_limits(pools_.at(request.pools).key, run.untouched_bytes, kPageBytes);
   };
-  auto within_budget = [&] {
+  auto within_limits = [&] {
     std::lock_guard lock(lock_);
-    return spans_.touched_bytes() + kPageBytes <= budget_.hard_bytes;
+    return is_within_limits(pools_.at(request.pools).key, kPageBytes, kPageBytes);
   };
   if (has_room(false)) return true;
-  if (within_budget()) {
+  if (within_limits()) {
     *status = add_span(request);
     if (status->ok()) return true;
   } else {
     *status = kOverBudget;
   }
-  if (!is_capturing()) drain_fences(true);
+  if (!is_capturing()) wait_for_fences(&service_of(request));
   for (const PressureCallback& callback : pressure_callbacks_) callback();
   if (!is_capturing()) {
     {
       std::lock_guard lock(lock_);
       ++statistics_.pressure_rounds;
+      ++service_of(request).pressure_rounds;
     }
     release_pages(SIZE_MAX, true);
   }
   if (has_room(false)) return true;
-  if (within_budget()) {
+  if (within_limits()) {
     *status = add_span(request);
     if (status->ok()) return true;
   }
@@ -535,13 +539,15 @@ CachingManagedAllocator::Found CachingManagedAllocator::borrow(const Request& re
   const std::size_t size_bytes = round_up(request.size_bytes, kPageBytes);
   std::lock_guard lock(lock_);
   Pool& pool = pools_.at(request.pool());
+  // A private pool's pages keep their class, so that a block can be had again where it was.
+  if (pool.key.private_pool != 0) return {};
   for (PoolClass other : {PoolClass::kWhole, PoolClass::kPacked, PoolClass::kMedium}) {
     if (other == request.pool_class) continue;
     Pool& lender = pools_.at(request.pools + static_cast<PoolIndex>(other));
     BlockPools::Pages pages = pools_.take_pages(lender, size_bytes);
     if (pages.base == nullptr) continue;
-    count_pages(lender, -static_cast<std::int64_t>(size_bytes));
-    count_pages(pool, static_cast<std::int64_t>(size_bytes));
+    remove_from_pool(lender, pages.base, size_bytes);
+    add_to_pool(pool, pages.base, size_bytes);
     RunBlock* block = pools_.add_pages(pages.span, pages.base, size_bytes, pool, pages.placement);
     return {pools_.trim(block, request.size_bytes), true};
   }
@@ -575,7 +581,9 @@ RuntimeStatus CachingManagedAllocator::add_span(const Request& request) {
   span->facade = request.facade;
   span->device = request.device;
   span->size_bytes = span_size(request);
+  const auto begin = std::chrono::steady_clock::now();
   RuntimeStatus status = runtime_.allocate_managed(request.device, span->size_bytes, &span->raw);
+  const auto taken = std::chrono::steady_clock::now() - begin;
   if (!status.ok()) {
     trace_.call_failed(trace_.now(), request.device, nullptr, span->size_bytes, status);
     return status;
@@ -599,6 +607,7 @@ RuntimeStatus CachingManagedAllocator::add_span(const Request& request) {
   std::lock_guard lock(lock_);
   ledger_.add_span(span->base, span->size_bytes);
   statistics_.span_bytes.increase(span->size_bytes);
+  service_of(request).span_allocations.add(taken);
   spans_.add(std::move(span));
   return {};
 }
@@ -641,7 +650,7 @@ CachingManagedAllocator::Found CachingManagedAllocator::grow(const Request& requ
       Growth growth = plan_growth(request, any_facade);
       const SpanStore::Run& run = growth.run;
       std::size_t more = run.span != nullptr ? run.untouched_bytes : growth.size_bytes;
-      if (more != 0 && spans_.touched_bytes() + more > budget_.hard_bytes) {
+      if (!is_within_limits(pools_.at(request.pool()).key, more, growth.size_bytes)) {
         *status = kOverBudget;
         return {};
       }
@@ -656,7 +665,7 @@ CachingManagedAllocator::Found CachingManagedAllocator::grow(const Request& requ
         }
         RunBlock* block =
             pools_.add_pages(run.span, run.base(), growth.size_bytes, pool, placement);
-        count_pages(pool, static_cast<std::int64_t>(growth.size_bytes));
+        add_to_pool(pool, run.base(), growth.size_bytes);
         if (growth.size_bytes < request.size_bytes) {
           // It joins the tail that it makes long enough.
           pools_.put(block, pool);
@@ -717,7 +726,7 @@ CachingManagedAllocator::Found CachingManagedAllocator::under_pressure(const Req
     return found.block != nullptr || is_capturing() ? found : recall(request);
   };
   bool reclaimed = reclaim_all();
-  if (!is_capturing()) drain_fences(true);
+  if (!is_capturing()) wait_for_fences(&service_of(request));
   if (Found found = cached(); found.block != nullptr) return found;
   if (reclaimed) {
     if (Found found = borrow(request); found.block != nullptr) return found;
@@ -733,6 +742,7 @@ CachingManagedAllocator::Found CachingManagedAllocator::under_pressure(const Req
   {
     std::lock_guard lock(lock_);
     ++statistics_.pressure_rounds;
+    ++service_of(request).pressure_rounds;
   }
   if (!is_capturing()) release_pages(SIZE_MAX, true);
   if (Found found = grow(request, false, status); found.block != nullptr) return found;
@@ -789,6 +799,7 @@ void CachingManagedAllocator::out_of_memory(const Request& request, const Runtim
   {
     std::lock_guard lock(lock_);
     ++statistics_.out_of_memory;
+    ++service_of(request).out_of_memory;
   }
   throw OutOfMemoryError(
       request.requested_bytes,
@@ -1036,6 +1047,8 @@ void CachingManagedAllocator::fence_and_give_back(Block* block) {
     if (is_capturing()) {
       // An event on a captured stream would become part of the graph. With the lock, so that the
       // capture's end does not miss it.
+      block->set(BlockState::kFenced);
+      count_fenced(*block, 1);
       unfenced_.push_back(block);
       return;
     }
@@ -1060,8 +1073,9 @@ void CachingManagedAllocator::fence_and_give_back(Block* block) {
       block->set(BlockState::kFenced);
       count_fenced(*block, 1);
       waiting_.add(block, fences);
-    } else if (!fences.empty()) {
-      pools_.make_extras(block).fences = std::move(fences);
+    } else {
+      note_free_completed(*block);
+      if (!fences.empty()) pools_.make_extras(block).fences = std::move(fences);
     }
   }
   if (!wait) give_back_plain(block);
@@ -1100,6 +1114,35 @@ void CachingManagedAllocator::release_events(std::vector<Fence>* fences) {
 void CachingManagedAllocator::drain_finished_fences() {
   if (waiting_.empty() || is_capturing()) return;
   drain_fences(false);
+}
+
+// Of blocks given back while a stream was captured.
+void CachingManagedAllocator::fence_after_capture(const std::vector<Block*>& blocks) {
+  for (Block* block : blocks) {
+    {
+      std::lock_guard lock(lock_);
+      count_fenced(*block, -1);
+      block->set(BlockState::kReleasing);
+    }
+    fence_and_give_back(block);
+  }
+}
+
+// With the lock: for the observer, a block whose free did not come at once.
+void CachingManagedAllocator::note_free_completed(const Block& block) {
+  const StreamKey& key = pools_.at(block.pool).key;
+  if (observer_ != nullptr && key.facade == Facade::kDevice) {
+    observer_->free_completed(key, block.address(), block.requested_bytes());
+  }
+}
+
+// For a request that would fail otherwise.
+void CachingManagedAllocator::wait_for_fences(ServiceStatistics* service) {
+  {
+    std::lock_guard lock(lock_);
+    ++service->fence_waits;
+  }
+  drain_fences(true);
 }
 
 // One thread at a time: another that needs memory must find what this one looks at.
@@ -1151,6 +1194,7 @@ void CachingManagedAllocator::drain_fences(bool wait) {
       Block* block = waiting_.take_oldest(fence.stream);
       if (block == nullptr) continue;
       count_fenced(*block, -1);
+      note_free_completed(*block);
       block->set(BlockState::kReleasing);
       ready.push_back(block);
     }
@@ -1161,8 +1205,26 @@ void CachingManagedAllocator::drain_fences(bool wait) {
 void CachingManagedAllocator::release_cached() {
   if (in_forked_child() || is_capturing()) return;
   reclaim_all();
+  {
+    std::lock_guard lock(lock_);
+    for (auto& facade : statistics_.service) {
+      for (ServiceStatistics& device : facade) ++device.fence_waits;
+    }
+  }
   drain_fences(true);
   release_pages(SIZE_MAX, false);
+}
+
+void CachingManagedAllocator::release_cached_of(int device, std::uint64_t private_pool) {
+  if (in_forked_child() || is_capturing()) return;
+  reclaim_all();
+  drain_fences(true);
+  release_pages_of(
+      [&](const Pool& pool) {
+        return pool.key.device == device && pool.key.private_pool == private_pool &&
+               may_release(pool);
+      },
+      SIZE_MAX, false);
 }
 
 // Wholly free pages, at most about `most_bytes`, back to their spans, empty spans back to the
@@ -1171,6 +1233,12 @@ void CachingManagedAllocator::release_cached() {
 // discarded, where the device can, so that they count as untouched. One thread at a time: another
 // that needs memory must find what is on its way back.
 void CachingManagedAllocator::release_pages(std::size_t most_bytes, bool discard) {
+  release_pages_of([this](const Pool& pool) { return may_release(pool); }, most_bytes, discard);
+}
+
+// `wanted` is called with the lock.
+void CachingManagedAllocator::release_pages_of(const std::function<bool(const Pool&)>& wanted,
+                                               std::size_t most_bytes, bool discard) {
   std::lock_guard one_at_a_time(release_mutex_);
   reclaim_all();
   {
@@ -1180,7 +1248,7 @@ void CachingManagedAllocator::release_pages(std::size_t most_bytes, bool discard
       std::lock_guard lock(lock_);
       for (std::size_t stream = 0; stream < arenas_.size(); ++stream) {
         const Pool& pool = pools_.at(static_cast<PoolIndex>(stream * kPoolsPerStream));
-        if (arenas_[stream].arena != nullptr && may_release(pool)) {
+        if (arenas_[stream].arena != nullptr && wanted(pool)) {
           all.push_back(arenas_[stream].arena);
         }
       }
@@ -1198,7 +1266,7 @@ void CachingManagedAllocator::release_pages(std::size_t most_bytes, bool discard
     devices.swap(small_page_users_);
     for (const auto& pages : runs) devices.insert(pages.span->device);
     for (const auto& pool : pools_.pools()) {
-      if (!may_release(*pool)) continue;
+      if (!wanted(*pool)) continue;
       for (RunBlock* guest : all ? pools_.fenced_guests(*pool) : std::vector<RunBlock*>{}) {
         BlockExtras* extras = pools_.extras(guest);
         fences.insert(fences.end(), extras->fences.begin(), extras->fences.end());
@@ -1211,7 +1279,7 @@ void CachingManagedAllocator::release_pages(std::size_t most_bytes, bool discard
                                   devices.insert(pages.span->device);
                                   if (pool->key.facade == Facade::kDevice)
                                     devices.insert(pool->key.device);
-                                  count_pages(home, -static_cast<std::int64_t>(pages.size_bytes));
+                                  remove_from_pool(home, pages.base, pages.size_bytes);
                                 });
     }
   }
@@ -1309,9 +1377,10 @@ void CachingManagedAllocator::forget_stream(int device, StreamHandle stream) {
   trace_.stream_gone(trace_.now(), device, stream);
 }
 
-std::uint64_t CachingManagedAllocator::private_pool_for(int device, StreamHandle stream) {
+CachingManagedAllocator::Routed CachingManagedAllocator::private_pool_for(int device,
+                                                                          StreamHandle stream) {
   struct Candidate {
-    std::uint64_t id;
+    Routed to;
     std::shared_ptr<StreamFilter> routed;
   };
   std::vector<Candidate> candidates;
@@ -1319,81 +1388,185 @@ std::uint64_t CachingManagedAllocator::private_pool_for(int device, StreamHandle
     std::lock_guard lock(lock_);
     for (const PrivatePool& pool : private_pools_) {
       if (pool.device != device) continue;
-      for (const auto& filter : pool.open) candidates.push_back({pool.id, filter});
+      for (const auto& filter : pool.open) {
+        candidates.push_back({{pool.id, pool.whole_pages}, filter});
+      }
     }
   }
   // A filter may ask the driver.
   for (auto candidate = candidates.rbegin(); candidate != candidates.rend(); ++candidate) {
-    if ((*candidate->routed)(stream)) return candidate->id;
+    if ((*candidate->routed)(stream)) return candidate->to;
   }
-  return 0;
+  return {};
 }
 
-void CachingManagedAllocator::begin_private_pool(int device, std::uint64_t id, StreamFilter routed,
-                                                 bool capturing) {
+// With the lock. nullptr: there is no such pool.
+CachingManagedAllocator::PrivatePool* CachingManagedAllocator::find_private_pool(int device,
+                                                                                 std::uint64_t id) {
+  for (PrivatePool& pool : private_pools_) {
+    if (pool.device == device && pool.id == id) return &pool;
+  }
+  return nullptr;
+}
+
+// With the lock: finds it or makes it.
+CachingManagedAllocator::PrivatePool& CachingManagedAllocator::make_private_pool(int device,
+                                                                                 std::uint64_t id) {
   if (id == 0) throw std::invalid_argument("a private pool's id is 0; accepted: any other number");
   if (device < 0 || device >= runtime_.device_count()) {
     throw std::invalid_argument(
         fmt::format("device {} does not exist; there are {}", device, runtime_.device_count()));
   }
+  if (PrivatePool* found = find_private_pool(device, id)) return *found;
+  return private_pools_.emplace_back(PrivatePool{device, id, false, 0, {}, {}});
+}
+
+void CachingManagedAllocator::begin_private_pool(int device, std::uint64_t id, StreamFilter routed,
+                                                 bool capturing) {
   std::lock_guard lock(lock_);
-  auto found =
-      std::find_if(private_pools_.begin(), private_pools_.end(),
-                   [&](const PrivatePool& pool) { return pool.device == device && pool.id == id; });
-  if (found == private_pools_.end()) {
-    private_pools_.push_back({device, id, 0, {}, {}});
-    found = private_pools_.end() - 1;
-  }
-  ++found->users;
-  found->open.push_back(std::make_shared<StreamFilter>(std::move(routed)));
-  found->capturing.push_back(capturing);
+  PrivatePool& pool = make_private_pool(device, id);
+  ++pool.users;
+  pool.open.push_back(std::make_shared<StreamFilter>(std::move(routed)));
+  pool.capturing.push_back(capturing);
   ++routed_;
   capturing_ += capturing;
+}
+
+void CachingManagedAllocator::retain_private_pool(int device, std::uint64_t id) {
+  std::lock_guard lock(lock_);
+  ++make_private_pool(device, id).users;
+}
+
+std::size_t CachingManagedAllocator::private_pool_users(int device, std::uint64_t id) const {
+  std::lock_guard lock(lock_);
+  const PrivatePool* pool =
+      const_cast<CachingManagedAllocator*>(this)->find_private_pool(device, id);
+  return pool != nullptr ? pool->users : 0;
+}
+
+bool CachingManagedAllocator::give_whole_pages(int device, std::uint64_t id) {
+  std::lock_guard lock(lock_);
+  PrivatePool* pool = find_private_pool(device, id);
+  if (pool == nullptr) return false;
+  pool->whole_pages = true;
+  return true;
+}
+
+std::vector<CachingManagedAllocator::PrivateBlock> CachingManagedAllocator::private_blocks(
+    int device, std::uint64_t id) const {
+  auto& caches = const_cast<ThreadCaches&>(caches_);
+  ThreadCaches::Frozen frozen(caches);
+  std::vector<PrivateBlock> out;
+  std::lock_guard lock(lock_);
+  for (const auto& span : spans_.spans()) {
+    pools_.each_block(*span, [&](const Block& block) {
+      const StreamKey& key = pools_.at(block.pool).key;
+      if (block.now() != BlockState::kLive || key.private_pool != id || key.device != device) {
+        return;
+      }
+      out.push_back({block.address(), block.size_bytes(), block.requested_bytes()});
+    });
+  }
+  std::sort(out.begin(), out.end(), [](const PrivateBlock& left, const PrivateBlock& right) {
+    return left.address < right.address;
+  });
+  return out;
+}
+
+void CachingManagedAllocator::restore_private_pool(int device, std::uint64_t id,
+                                                   const std::vector<PrivateBlock>& blocks) {
+  if (is_capturing()) throw std::logic_error("a private pool cannot be restored during a capture");
+  using Extent = std::pair<void*, std::size_t>;
+  std::set<Extent> wanted;
+  for (const PrivateBlock& block : blocks) wanted.emplace(block.address, block.size_bytes);
+  std::set<Extent> kept;
+  for (const PrivateBlock& block : private_blocks(device, id)) {
+    if (wanted.contains({block.address, block.size_bytes})) {
+      kept.emplace(block.address, block.size_bytes);
+    } else {
+      free(block.address);
+    }
+  }
+  // What was just freed must be with the pools.
+  reclaim_all();
+  drain_fences(true);
+  for (const PrivateBlock& block : blocks) {
+    if (!kept.contains({block.address, block.size_bytes})) restore_block(device, id, block);
+  }
+}
+
+void CachingManagedAllocator::restore_block(int device, std::uint64_t id,
+                                            const PrivateBlock& wanted) {
+  RunBlock* block = nullptr;
+  {
+    std::lock_guard lock(lock_);
+    const Block* there = pools_.find(wanted.address);
+    const Pool* pool = there != nullptr ? &pools_.at(there->pool) : nullptr;
+    if (pool != nullptr && pool->key.private_pool == id && pool->key.device == device) {
+      block = pools_.take_at(static_cast<char*>(wanted.address), wanted.size_bytes);
+    }
+    if (block != nullptr) {
+      occupy({Facade::kDevice, device, wanted.size_bytes, wanted.requested_bytes, pool->key.stream,
+              pool->pool_class, first_of(pool->index)},
+             block);
+    }
+  }
+  if (block == nullptr) {
+    throw std::invalid_argument(
+        fmt::format("{} at {} cannot be had again: the memory is not private pool {}'s, or it is "
+                    "in use",
+                    format_size(wanted.size_bytes), wanted.address, id));
+  }
+  count_allocation(*block, true);
 }
 
 bool CachingManagedAllocator::end_private_pool(int device, std::uint64_t id) {
   std::vector<Block*> unfenced;
   {
     std::lock_guard lock(lock_);
-    auto found = std::find_if(
-        private_pools_.begin(), private_pools_.end(),
-        [&](const PrivatePool& pool) { return pool.device == device && pool.id == id; });
-    if (found == private_pools_.end() || found->open.empty()) return false;
+    PrivatePool* found = find_private_pool(device, id);
+    if (found == nullptr || found->open.empty()) return false;
     capturing_ -= found->capturing.back();
     found->open.pop_back();
     found->capturing.pop_back();
     --routed_;
     if (!is_capturing()) unfenced.swap(unfenced_);
   }
-  for (Block* block : unfenced) fence_and_give_back(block);
+  fence_after_capture(unfenced);
   return true;
 }
 
 bool CachingManagedAllocator::release_private_pool(int device, std::uint64_t id) {
   std::unique_lock lock(lock_);
-  auto found =
-      std::find_if(private_pools_.begin(), private_pools_.end(),
-                   [&](const PrivatePool& pool) { return pool.device == device && pool.id == id; });
-  if (found == private_pools_.end()) return false;
+  PrivatePool* found = find_private_pool(device, id);
+  if (found == nullptr) return false;
   if (--found->users != 0) return true;
   // With the last user ends what is still open, as after a capture that has failed.
   const auto open = static_cast<int>(found->open.size());
   const auto capturing =
       static_cast<int>(std::count(found->capturing.begin(), found->capturing.end(), true));
-  private_pools_.erase(found);
+  private_pools_.erase(private_pools_.begin() + (found - private_pools_.data()));
   routed_ -= open;
   capturing_ -= capturing;
   std::vector<Block*> unfenced;
   if (!is_capturing()) unfenced.swap(unfenced_);
   lock.unlock();
-  for (Block* block : unfenced) fence_and_give_back(block);
+  fence_after_capture(unfenced);
   return true;
 }
 
 void CachingManagedAllocator::free_spans(std::vector<std::unique_ptr<Span>> spans) {
   for (const auto& span : spans) {
     unpoison(span->base, span->size_bytes);
+    const auto begin = std::chrono::steady_clock::now();
     RuntimeStatus status = runtime_.free_managed(span->device, span->raw);
+    const auto taken = std::chrono::steady_clock::now() - begin;
+    {
+      std::lock_guard lock(lock_);
+      statistics_
+          .service[static_cast<std::size_t>(span->facade)][static_cast<std::size_t>(span->device)]
+          .span_frees.add(taken);
+    }
     if (!status.ok() && status.error != RuntimeError::kNotUsable) {
       log_once(LogLevel::kWarning, status.text(),
                fmt::format("{} could not be given back to the driver: {}",
@@ -1565,6 +1738,8 @@ std::optional<BlockDescription> CachingManagedAllocator::find(const void* addres
   out.size_bytes = block->size_bytes();
   out.facade = key.facade;
   out.device = key.device;
+  out.stream = key.stream;
+  out.private_pool = key.private_pool;
   out.live = block->now() == BlockState::kLive;
   out.movable = block->kind != BlockKind::kSmall && block->size_bytes() >= kWholeBytes;
   if (out.live) {
@@ -1572,8 +1747,36 @@ std::optional<BlockDescription> CachingManagedAllocator::find(const void* addres
     out.location = block->use.location;
     out.exported = block->exported;
     out.references = block->real.references;
+    out.waits_when_freed = key.facade == Facade::kDevice && !block->plain &&
+                           (pools_.home_of(*block) != block->pool ||
+                            !streams_to_wait_for(*block, pools_.at(block->pool)).empty());
   }
   return out;
+}
+
+void CachingManagedAllocator::set_memory_observer(MemoryObserver* observer) {
+  std::lock_guard lock(lock_);
+  observer_ = observer;
+}
+
+void CachingManagedAllocator::set_device_limit(int device, std::size_t most_bytes) {
+  std::lock_guard lock(lock_);
+  device_limits_.at(static_cast<std::size_t>(device)) = most_bytes;
+}
+
+// With the lock: whether pools of `key` may get so many bytes of pages, of which so many are
+// touched for the first time.
+bool CachingManagedAllocator::is_within_limits(const StreamKey& key, std::size_t touched_bytes,
+                                               std::size_t pool_bytes) const {
+  if (touched_bytes != 0 && spans_.touched_bytes() + touched_bytes > budget_.hard_bytes) {
+    return false;
+  }
+  if (key.facade != Facade::kDevice) return true;
+  auto device = static_cast<std::size_t>(key.device);
+  const auto& figures = statistics_.classes[static_cast<std::size_t>(key.facade)][device];
+  const std::size_t held = figures[kSizeClasses].reserved_bytes.current;
+  const std::size_t limit = device_limits_[device];
+  return held <= limit && pool_bytes <= limit - held;
 }
 
 void CachingManagedAllocator::add_pressure_callback(PressureCallback callback) {
@@ -1624,6 +1827,8 @@ Statistics CachingManagedAllocator::statistics() const {
                                         up.requested_bytes, down.requested_bytes);
         figures.active_blocks = with_fenced(figures.allocations, figures.active_blocks);
         figures.active_bytes = with_fenced(figures.allocated_bytes, figures.active_bytes);
+        figures.active_requested_bytes =
+            with_fenced(figures.requested_bytes, figures.active_requested_bytes);
         if (of != Tally::kAll) {
           figures.cache_hits = sum.hits(of);
           out.cache_hits[at] += sum.hits(of);
@@ -1693,6 +1898,7 @@ void CachingManagedAllocator::reset_totals(Facade facade, int device) {
   for (auto& figures : classes) {
     figures.each_gauge([](Gauge& gauge) { gauge.reset_totals(); });
   }
+  statistics_.service[static_cast<std::size_t>(facade)][static_cast<std::size_t>(device)] = {};
 }
 
 std::vector<SegmentDescription> CachingManagedAllocator::segments() const {
@@ -1702,8 +1908,14 @@ std::vector<SegmentDescription> CachingManagedAllocator::segments() const {
   std::vector<SegmentDescription> out;
   const char* end = nullptr;
   auto begin = [&](char* base, std::size_t size_bytes, const Pool& home) {
-    out.push_back(
-        {base, size_bytes, home.key.facade, home.key.device, home.key.stream, home.pool_class, {}});
+    out.push_back({base,
+                   size_bytes,
+                   home.key.facade,
+                   home.key.device,
+                   home.key.stream,
+                   home.pool_class,
+                   home.key.private_pool,
+                   {}});
     end = base;
   };
   auto begin_small = [&](char* base, const Pool& home) { begin(base, kPageBytes, home); };
@@ -1719,7 +1931,7 @@ std::vector<SegmentDescription> CachingManagedAllocator::segments() const {
         segment.blocks.push_back(
             {static_cast<std::size_t>(block.address() - end), 0, BlockState::kFree});
       }
-      bool in_use = block.now() == BlockState::kLive;
+      bool in_use = block.now() != BlockState::kFree && block.now() != BlockState::kCached;
       segment.blocks.push_back(
           {block.size_bytes(), in_use ? block.requested_bytes() : 0, block.now()});
       end = block.end();
@@ -1808,21 +2020,34 @@ void CachingManagedAllocator::count_free(const Block& block, const StreamKey& ke
       place_of(key.facade, key.device), block.pool - block.pool % kPoolsPerStream);
 }
 
-// With the lock: pages that a pool gets, or gives back.
-void CachingManagedAllocator::count_pages(const Pool& pool, std::int64_t bytes) {
-  auto& classes = statistics_.classes[static_cast<std::size_t>(pool.key.facade)]
-                                     [static_cast<std::size_t>(pool.key.device)];
+// With the lock: the figures that pages of a pool are counted in.
+std::array<ClassStatistics*, 2> CachingManagedAllocator::classes_of(const Pool& pool) {
+  auto& classes = figures_of(pool.key.facade, pool.key.device);
   bool small = pool.pool_class == PoolClass::kSmall || pool.pool_class == PoolClass::kMedium;
-  auto size_class = static_cast<std::size_t>(small ? SizeClass::kSmall : SizeClass::kLarge);
-  for (std::size_t of : {size_class, kSizeClasses}) {
-    auto amount = static_cast<std::uint64_t>(std::abs(bytes));
-    if (bytes > 0) {
-      classes[of].segments.increase(amount >> kPageShift);
-      classes[of].reserved_bytes.increase(amount);
-    } else {
-      classes[of].segments.decrease(amount >> kPageShift);
-      classes[of].reserved_bytes.decrease(amount);
-    }
+  return {&classes[static_cast<std::size_t>(small ? SizeClass::kSmall : SizeClass::kLarge)],
+          &classes[kSizeClasses]};
+}
+
+// With the lock: whole pages that a pool has got.
+void CachingManagedAllocator::add_to_pool(const Pool& pool, void* base, std::size_t size_bytes) {
+  for (ClassStatistics* figures : classes_of(pool)) {
+    figures->segments.increase(size_bytes >> kPageShift);
+    figures->reserved_bytes.increase(size_bytes);
+  }
+  if (observer_ != nullptr && pool.key.facade == Facade::kDevice) {
+    observer_->pages_added(pool.key, base, size_bytes);
+  }
+}
+
+// With the lock: whole pages that a pool has lost.
+void CachingManagedAllocator::remove_from_pool(const Pool& pool, void* base,
+                                               std::size_t size_bytes) {
+  for (ClassStatistics* figures : classes_of(pool)) {
+    figures->segments.decrease(size_bytes >> kPageShift);
+    figures->reserved_bytes.decrease(size_bytes);
+  }
+  if (observer_ != nullptr && pool.key.facade == Facade::kDevice) {
+    observer_->pages_removed(pool.key, base, size_bytes);
   }
 }
 
@@ -1838,9 +2063,11 @@ void CachingManagedAllocator::count_fenced(const Block& block, std::int64_t sign
     if (sign > 0) {
       classes[of].active_blocks.increase(1);
       classes[of].active_bytes.increase(block.size_bytes());
+      classes[of].active_requested_bytes.increase(block.requested_bytes());
     } else {
       classes[of].active_blocks.decrease(1);
       classes[of].active_bytes.decrease(block.size_bytes());
+      classes[of].active_requested_bytes.decrease(block.requested_bytes());
     }
   }
 }

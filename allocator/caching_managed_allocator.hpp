@@ -51,6 +51,7 @@
 #include <uvmalloc/allocator/fence_queues.hpp>
 #include <uvmalloc/allocator/fork_snapshot.hpp>
 #include <uvmalloc/allocator/machine_budget.hpp>
+#include <uvmalloc/allocator/memory_observer.hpp>
 #include <uvmalloc/allocator/ranked.hpp>
 #include <uvmalloc/allocator/small_arena.hpp>
 #include <uvmalloc/allocator/span_store.hpp>
@@ -72,11 +73,14 @@ struct BlockDescription {
   std::size_t requested_bytes = 0;
   Facade facade = Facade::kHost;
   int device = 0;
-  Place location;  // of its newest use
+  StreamHandle stream = nullptr;   // device facade only
+  std::uint64_t private_pool = 0;  // 0: none
+  Place location;                  // of its newest use
   bool live = false;
   bool exported = false;
-  bool movable = false;          // it shares its first and last 2 MiB page at most
-  std::uint32_t references = 0;  // indirect records
+  bool movable = false;           // it shares its first and last 2 MiB page at most
+  bool waits_when_freed = false;  // device facade only: other streams may still use it
+  std::uint32_t references = 0;   // indirect records
 };
 
 // A range for a segment viewer.
@@ -87,9 +91,10 @@ struct SegmentDescription {
   int device = 0;
   StreamHandle stream = nullptr;
   PoolClass pool_class = PoolClass::kSmall;
+  std::uint64_t private_pool = 0;  // 0: none
   struct Piece {
     std::size_t size_bytes = 0;
-    std::size_t requested_bytes = 0;
+    std::size_t requested_bytes = 0;  // of a block that is live or waits for its fences
     BlockState state = BlockState::kFree;
   };
   std::vector<Piece> blocks;  // by address
@@ -159,6 +164,8 @@ class CachingManagedAllocator {
   // Gives all cached memory back: free segments to their spans, empty spans to the driver. Blocks
   // behind fences are waited for.
   void release_cached();
+  // That of one private pool alone, which nobody may use any more.
+  void release_cached_of(int device, std::uint64_t private_pool);
 
   // The stream is destroyed. Its handle may come again for another one, which is not ordered after
   // its work: what was cached for it is used again only after the device was waited for.
@@ -180,11 +187,38 @@ class CachingManagedAllocator {
   // False: that is not open.
   bool end_private_pool(int device, std::uint64_t id);
   bool release_private_pool(int device, std::uint64_t id);
+  // One user more, without opening it; makes the pool where there is none.
+  void retain_private_pool(int device, std::uint64_t id);
+  std::size_t private_pool_users(int device, std::uint64_t id) const;  // 0: there is no such pool
+  // From now on its blocks have their 2 MiB pages for themselves. False: there is no such pool.
+  bool give_whole_pages(int device, std::uint64_t id);
+
+  // A live block of a private pool, as restore_private_pool() brings it back.
+  struct PrivateBlock {
+    void* address = nullptr;
+    std::size_t size_bytes = 0;
+    std::size_t requested_bytes = 0;
+  };
+  // By address.
+  std::vector<PrivateBlock> private_blocks(int device, std::uint64_t id) const;
+  // Makes exactly these blocks the live ones of the pool, at their addresses: frees the others, and
+  // allocates those that are not. Waits for streams that use what it frees. Contents stay as they
+  // are. Nobody else may use the pool meanwhile. Throws std::invalid_argument, with some of it
+  // done, where one cannot be had at its address, and std::logic_error during a capture.
+  void restore_private_pool(int device, std::uint64_t id, const std::vector<PrivateBlock>& blocks);
 
   // Called without locks when a request cannot be met; returns whether it freed anything. Lives as
   // long as the allocator.
   using PressureCallback = std::function<bool()>;
   void add_pressure_callback(PressureCallback callback);
+
+  // nullptr: nobody listens any more.
+  void set_memory_observer(MemoryObserver* observer);
+
+  // The device facade of that device holds at most so many bytes in pools; SIZE_MAX, as it is at
+  // first: the budget alone decides. What is held already stays. std::out_of_range for a device
+  // that does not exist.
+  void set_device_limit(int device, std::size_t most_bytes);
 
   void note_copy(CopyReason reason, std::size_t size_bytes);
   void note_materialization(std::size_t copied_bytes, bool steal);
@@ -285,9 +319,21 @@ class CachingManagedAllocator {
   void release_events(std::vector<Fence>* fences);
   void drain_finished_fences();
   void drain_fences(bool wait);
+  void fence_after_capture(const std::vector<Block*>& blocks);
+  void wait_for_fences(ServiceStatistics* service);
   void free_spans(std::vector<std::unique_ptr<Span>> spans);
   void release_pages(std::size_t most_bytes, bool discard);
-  std::uint64_t private_pool_for(int device, StreamHandle stream);
+  struct PrivatePool;
+  struct Routed {
+    std::uint64_t id = 0;  // 0: to no private pool
+    bool whole_pages = false;
+  };
+  Routed private_pool_for(int device, StreamHandle stream);
+  PrivatePool* find_private_pool(int device, std::uint64_t id);
+  void restore_block(int device, std::uint64_t id, const PrivateBlock& wanted);
+  PrivatePool& make_private_pool(int device, std::uint64_t id);
+  void release_pages_of(const std::function<bool(const Pool&)>& wanted, std::size_t most_bytes,
+                        bool discard);
   bool is_capturing() const { return capturing_.load(std::memory_order_relaxed) != 0; }
   bool may_release(const Pool& pool) const;
   void decay_now_and_then();
@@ -310,7 +356,16 @@ class CachingManagedAllocator {
   void count_allocation(const Block& block, bool from_cache);
   void count_free(const Block& block, const StreamKey& key);
   void note_peaks();
-  void count_pages(const Pool& pool, std::int64_t bytes);
+  void add_to_pool(const Pool& pool, void* base, std::size_t size_bytes);
+  void remove_from_pool(const Pool& pool, void* base, std::size_t size_bytes);
+  std::array<ClassStatistics*, 2> classes_of(const Pool& pool);
+  bool is_within_limits(const StreamKey& key, std::size_t touched_bytes,
+                        std::size_t pool_bytes) const;
+  void note_free_completed(const Block& block);
+  ServiceStatistics& service_of(const Request& request) {
+    return statistics_.service[static_cast<std::size_t>(request.facade)]
+                              [static_cast<std::size_t>(request.device)];
+  }
   void count_fenced(const Block& block, std::int64_t sign);
   void* allocate_in_child(Facade facade, std::size_t size_bytes);
   std::size_t span_size(const Request& request) const;
@@ -346,11 +401,14 @@ class CachingManagedAllocator {
   std::deque<MovedStorage> records_;            // storage of moves' records
   std::vector<MovedStorage*> free_records_;
   Statistics statistics_;
+  MemoryObserver* observer_ = nullptr;
+  std::vector<std::size_t> device_limits_;  // of the device facade, by device
   ForkSnapshot fork_snapshot_;
   Decay decay_;
   struct PrivatePool {
     int device = 0;
     std::uint64_t id = 0;
+    bool whole_pages = false;
     std::size_t users = 0;
     std::vector<std::shared_ptr<StreamFilter>> open;  // innermost last
     std::vector<bool> capturing;                      // of each open one

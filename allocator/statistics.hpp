@@ -1,7 +1,9 @@
 // Figures of the allocator: plain values, taken under its lock.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -38,7 +40,8 @@ struct ClassStatistics {
   Gauge requested_bytes;  // as asked for
   Gauge active_blocks;    // with callers, or freed and behind a fence
   Gauge active_bytes;
-  Gauge segments;  // of 2 MiB, held by pools, with blocks in them or not
+  Gauge active_requested_bytes;  // as asked for
+  Gauge segments;                // of 2 MiB, held by pools, with blocks in them or not
   Gauge reserved_bytes;
   std::uint64_t cache_hits = 0;  // served without a new segment
 
@@ -108,7 +111,32 @@ struct StreamStatistics {
   std::uint64_t largest_free_bytes = 0;
 };
 
+// Driver calls of one kind and how long they took.
+struct CallTimes {
+  std::uint64_t calls = 0;
+  std::chrono::nanoseconds total{0};
+  std::chrono::nanoseconds longest{0};
+  std::chrono::nanoseconds shortest{0};
+
+  void add(std::chrono::nanoseconds taken) {
+    shortest = calls == 0 ? taken : std::min(shortest, taken);
+    longest = std::max(longest, taken);
+    total += taken;
+    ++calls;
+  }
+};
+
+// What serving one facade on one device took beyond its pools, since the start or reset_totals().
+struct ServiceStatistics {
+  std::uint64_t pressure_rounds = 0;  // times everything cached was given back for one request
+  std::uint64_t out_of_memory = 0;
+  std::uint64_t fence_waits = 0;  // times the host waited for the fences of all freed blocks
+  CallTimes span_allocations;     // in the driver
+  CallTimes span_frees;
+};
+
 struct Statistics {
+  std::array<std::vector<ServiceStatistics>, kFacades> service;  // [facade][device]
   // [facade][device][class]; the last class is all of them together, whose peaks are its own.
   std::array<std::vector<std::array<ClassStatistics, kSizeClasses + 1>>, kFacades> classes;
   std::vector<StreamStatistics> streams;

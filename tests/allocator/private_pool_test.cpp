@@ -98,5 +98,112 @@ TEST_F(PrivatePoolTest, AStreamWithAHandleThatWasUsedBeforeGetsMemoryOfItsOwn) {
   EXPECT_EQ(allocator->statistics().live_bytes.current, 4 * kMiB + 8192 + 512);
 }
 
+TEST_F(PrivatePoolTest, AUserMoreKeepsAPoolThatIsNotOpen) {
+  allocator->retain_private_pool(0, 7);
+  EXPECT_EQ(allocator->private_pool_users(0, 7), 1u);
+  begin(7, stream(1));
+  EXPECT_EQ(allocator->private_pool_users(0, 7), 2u);
+  EXPECT_TRUE(allocator->end_private_pool(0, 7));
+  EXPECT_TRUE(allocator->release_private_pool(0, 7));
+  EXPECT_EQ(allocator->private_pool_users(0, 7), 1u);
+  EXPECT_TRUE(allocator->release_private_pool(0, 7));
+  EXPECT_EQ(allocator->private_pool_users(0, 7), 0u);
+  EXPECT_THROW(allocator->retain_private_pool(0, 0), std::invalid_argument);
+}
+
+TEST_F(PrivatePoolTest, ACallGivesBackTheMemoryOfOneReleasedPoolAlone) {
+  begin(7, stream(1));
+  allocator->free(device(8 * kMiB, stream(1)));
+  EXPECT_TRUE(allocator->end_private_pool(0, 7));
+  char* cached = device(4 * kMiB, stream(1));
+  allocator->free(cached);
+  allocator->release_cached_of(0, 7);
+  EXPECT_EQ(allocator->statistics().classes[2][0][kSizeClasses].reserved_bytes.current, 12 * kMiB)
+      << "it has a user";
+  EXPECT_TRUE(allocator->release_private_pool(0, 7));
+  allocator->release_cached_of(0, 7);
+  EXPECT_EQ(allocator->statistics().classes[2][0][kSizeClasses].reserved_bytes.current, 4 * kMiB);
+  EXPECT_EQ(device(4 * kMiB, stream(1)), cached);
+}
+
+TEST_F(PrivatePoolTest, BlocksWithWholePagesShareNone) {
+  EXPECT_FALSE(allocator->give_whole_pages(0, 7)) << "there is no such pool";
+  begin(7, stream(1));
+  EXPECT_TRUE(allocator->give_whole_pages(0, 7));
+  char* first = device(512, stream(1));
+  char* second = device(3 * kMiB, stream(1));
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(first) % (2 * kMiB), 0u);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(second) % (2 * kMiB), 0u);
+  EXPECT_EQ(allocator->find(first)->size_bytes, 2 * kMiB);
+  EXPECT_EQ(allocator->find(first)->requested_bytes, 512u);
+  EXPECT_EQ(allocator->find(second)->size_bytes, 4 * kMiB);
+  EXPECT_TRUE(allocator->end_private_pool(0, 7));
+}
+
+TEST_F(PrivatePoolTest, ARestoredPoolHasItsBlocksAtTheirAddressesAndNoOthers) {
+  begin(7, stream(1));
+  char* small = device(700, stream(1));
+  char* kept = device(3 * kMiB, stream(1));
+  char* middle = device(100 * 1024, stream(1));
+  const auto checkpoint = allocator->private_blocks(0, 7);
+  ASSERT_EQ(checkpoint.size(), 3u);
+  allocator->free(small);
+  allocator->free(middle);
+  char* later = device(160 * 1024, stream(1));
+  char* more = device(9 * kMiB, stream(1));
+  kept[0] = 'k';
+  allocator->restore_private_pool(0, 7, checkpoint);
+  EXPECT_EQ(kept[0], 'k');
+  const auto now = allocator->private_blocks(0, 7);
+  ASSERT_EQ(now.size(), 3u);
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(now[i].address, checkpoint[i].address);
+    EXPECT_EQ(now[i].size_bytes, checkpoint[i].size_bytes);
+    EXPECT_EQ(now[i].requested_bytes, checkpoint[i].requested_bytes);
+  }
+  EXPECT_FALSE(allocator->find(more)->live);
+  EXPECT_TRUE(allocator->find(middle)->live);
+  EXPECT_EQ(allocator->statistics().live_bytes.current,
+            checkpoint[0].size_bytes + checkpoint[1].size_bytes + checkpoint[2].size_bytes);
+  (void)later;
+  allocator->check_invariants();
+  allocator->restore_private_pool(0, 7, {});
+  EXPECT_EQ(allocator->statistics().live_bytes.current, 0u);
+  EXPECT_TRUE(allocator->end_private_pool(0, 7));
+}
+
+TEST_F(PrivatePoolTest, WhatIsNotThePoolsCannotBeRestored) {
+  char* elsewhere = device(3 * kMiB, stream(1));
+  const auto size_bytes = allocator->find(elsewhere)->size_bytes;
+  allocator->free(elsewhere);
+  begin(7, stream(1), true);
+  EXPECT_THROW(allocator->restore_private_pool(0, 7, {}), std::logic_error) << "captures";
+  EXPECT_TRUE(allocator->end_private_pool(0, 7));
+  EXPECT_THROW(allocator->restore_private_pool(0, 7, {{elsewhere, size_bytes, 3 * kMiB}}),
+               std::invalid_argument);
+  EXPECT_TRUE(allocator->release_private_pool(0, 7));
+}
+
+TEST_F(PrivatePoolTest, WhatACaptureGivesBackCountsAsActiveUntilItsFencesAreOver) {
+  char* before = device(4 * kMiB, stream(1));
+  auto figures = [&] { return allocator->statistics().classes[2][0][kSizeClasses]; };
+  machine->busy = {stream(2)};
+  begin(7, stream(1), true);
+  allocator->record_use(before, 0, stream(2));
+  EXPECT_TRUE(allocator->find(before)->waits_when_freed);
+  allocator->free(before);
+  EXPECT_EQ(figures().allocated_bytes.current, 0u);
+  EXPECT_EQ(figures().active_bytes.current, 4 * kMiB);
+  EXPECT_EQ(figures().active_requested_bytes.current, 4 * kMiB);
+  EXPECT_TRUE(allocator->end_private_pool(0, 7));
+  EXPECT_EQ(figures().active_bytes.current, 4 * kMiB);
+  machine->finish(stream(2));
+  allocator->release_cached();
+  EXPECT_EQ(figures().active_bytes.current, 0u);
+  EXPECT_EQ(figures().active_requested_bytes.current, 0u);
+  EXPECT_EQ(figures().active_bytes.increased, figures().active_bytes.decreased);
+  EXPECT_TRUE(allocator->release_private_pool(0, 7));
+}
+
 }  // namespace
 }  // namespace uvm

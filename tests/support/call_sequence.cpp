@@ -514,7 +514,8 @@ void Sequence::check_segments(const Statistics& now) {
     std::size_t bytes = 0;
     for (const auto& piece : segment.blocks) {
       bytes += piece.size_bytes;
-      live_blocks += piece.state == BlockState::kLive;
+      if (piece.state != BlockState::kLive) continue;
+      ++live_blocks;
       requested_bytes += piece.requested_bytes;
     }
     expect(bytes == segment.size_bytes, "pieces of {} in a segment of {}", bytes,

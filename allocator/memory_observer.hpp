@@ -1,0 +1,27 @@
+// Hears what happens to memory of the device facade without a call of whoever owns it: for a
+// framework's own history of its memory. Made by the listener, which outlives the allocator
+// (CachingManagedAllocator::set_memory_observer); called with the allocator's lock, so it must call
+// neither the allocator nor anything that may wait for one who does.
+#pragma once
+
+#include <cstddef>
+
+#include <uvmalloc/allocator/block_pools.hpp>
+
+namespace uvm {
+
+class MemoryObserver {
+ public:
+  virtual ~MemoryObserver() = default;
+
+  // Whole pages of 2 MiB join the pools of a stream, or leave them.
+  virtual void pages_added(const StreamKey& pool, void* base, std::size_t size_bytes) noexcept = 0;
+  virtual void pages_removed(const StreamKey& pool, void* base,
+                             std::size_t size_bytes) noexcept = 0;
+
+  // A block whose free had to wait (BlockDescription::waits_when_freed) is free now.
+  virtual void free_completed(const StreamKey& pool, void* address,
+                              std::size_t requested_bytes) noexcept = 0;
+};
+
+}  // namespace uvm
