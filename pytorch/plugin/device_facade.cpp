@@ -1,5 +1,6 @@
 #include <cuda_runtime_api.h>
 
+#include <c10/core/impl/GPUTrace.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -11,6 +12,13 @@
 #include <uvmalloc/pytorch/plugin/torch_statistics.hpp>
 
 namespace uvm::torch_plugin {
+
+CachingManagedAllocator& allocator() {
+  const Activation& activation = activate_process_allocator();
+  TORCH_CHECK(activation.allocator != nullptr, "uvmalloc is not active: ", activation.reason);
+  return *activation.allocator;
+}
+
 namespace {
 
 // Every registered way to free CUDA memory that torch holds elsewhere.
@@ -20,6 +28,36 @@ bool run_free_memory_callbacks() {
     freed |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute();
   }
   return freed;
+}
+
+StreamKey key_of(const BlockDescription& block) {
+  return {block.facade, block.device, block.stream, block.private_pool};
+}
+
+c10::DeviceIndex device_of(const BlockDescription& block) {
+  return static_cast<c10::DeviceIndex>(block.device);
+}
+
+// What the device facade has in use there and holds.
+std::pair<std::size_t, std::size_t> held_bytes(c10::DeviceIndex device) {
+  const Statistics now = allocator().statistics();
+  const auto& figures = now.classes[static_cast<std::size_t>(Facade::kDevice)].at(
+      static_cast<std::size_t>(device))[kSizeClasses];
+  return {figures.allocated_bytes.current, figures.reserved_bytes.current};
+}
+
+void check_device(c10::DeviceIndex device) {
+  const int count = allocator().runtime().device_count();
+  TORCH_CHECK(0 <= device && device < count, "Invalid device argument ", static_cast<int>(device),
+              ": there are ", count, " devices");
+}
+
+// `change_bytes` is below zero for a block that was given back.
+void report_to_profiler(void* address, int64_t change_bytes, c10::DeviceIndex device) {
+  if (!c10::memoryProfilingEnabled()) return;
+  const auto [live, reserved] = held_bytes(device);
+  c10::reportMemoryUsageToProfiler(address, change_bytes, live, reserved,
+                                   c10::Device(c10::kCUDA, device));
 }
 
 [[noreturn]] void not_available(const char* what, const char* instead) {
@@ -33,35 +71,121 @@ void delete_device(void* address) {
 
 }  // namespace
 
-CachingManagedAllocator& allocator() {
-  const Activation& activation = activate_process_allocator();
-  TORCH_CHECK(activation.allocator != nullptr, "uvmalloc is not active: ", activation.reason);
-  return *activation.allocator;
+bool DeviceFacade::has_native() const {
+  return previous_ != nullptr && previous_->initialized();
+}
+
+bool DeviceFacade::native_holds_memory() const {
+  for (int device = 0; has_native() && device < allocator().runtime().device_count(); ++device) {
+    const auto stats = previous_->getDeviceStats(static_cast<c10::DeviceIndex>(device));
+    if (stats.reserved_bytes[0].current != 0) return true;
+  }
+  return false;
+}
+
+// One load each for the history and libraries' own traces, and a look at the thread's profiler.
+bool DeviceFacade::is_watched() const {
+  return history_.is_watched() || c10::impl::GPUTrace::get_trace() != nullptr ||
+         c10::memoryProfilingEnabled();
 }
 
 void* DeviceFacade::allocate_on(c10::DeviceIndex device, size_t size_bytes, cudaStream_t stream) {
+  if (is_watched()) [[unlikely]]
+    return allocate_watched(device, size_bytes, stream);
+  return allocate_or_throw(device, size_bytes, stream, nullptr);
+}
+
+void* DeviceFacade::allocate_or_throw(c10::DeviceIndex device, size_t size_bytes,
+                                      cudaStream_t stream, const MemoryHistory::Context& context) {
+  if (pools_.is_foreign(device, stream)) [[unlikely]]
+    return previous_->raw_alloc_with_stream(size_bytes, stream);
   try {
     return allocator().allocate(Facade::kDevice, device, size_bytes, stream);
   } catch (const OutOfMemoryError& error) {
-    size_t free_bytes = 0;
-    size_t total_bytes = 0;
-    (void)cudaMemGetInfo(&free_bytes, &total_bytes);
-    auto live = static_cast<size_t>(getDeviceStats(device).allocated_bytes[0].current);
-    for (const auto& observer : observers_) {
-      observer(device, static_cast<int64_t>(size_bytes), static_cast<int64_t>(total_bytes),
-               static_cast<int64_t>(free_bytes));
+    if (void* address = pools_.allocate_from_pools_for_oom(device, size_bytes, stream)) {
+      return address;
     }
-    for (const auto& observer : rejection_observers_) {
-      observer(device, size_bytes, live, total_bytes);
-    }
-    TORCH_CHECK_WITH(OutOfMemoryError, false, error.what(), " Device ", static_cast<int>(device),
-                     " holds ", c10::CachingAllocator::format_size(live), " in tensors; it has ",
-                     c10::CachingAllocator::format_size(free_bytes), " of ",
-                     c10::CachingAllocator::format_size(total_bytes), " free.");
+    out_of_memory(error, device, size_bytes, stream, context);
   }
 }
 
+// As torch's own allocator reports a block to those who listen.
+void* DeviceFacade::allocate_watched(c10::DeviceIndex device, size_t size_bytes,
+                                     cudaStream_t stream) {
+  const MemoryHistory::Context context = history_.gather(native::RecordContext::STATE);
+  void* address = nullptr;
+  {
+    MemoryHistory::PagesScope pages(context);
+    address = allocate_or_throw(device, size_bytes, stream, context);
+  }
+  const auto block = allocator().find(address);
+  if (!block) return address;
+  if (history_.is_watched()) history_.allocated(key_of(*block), address, size_bytes, context);
+  report_to_profiler(address, static_cast<int64_t>(block->size_bytes), device);
+  if (const c10::impl::PyInterpreter* trace = c10::impl::GPUTrace::get_trace()) {
+    (*trace)->trace_gpu_memory_allocation(c10::kCUDA, address_of(address));
+  }
+  return address;
+}
+
+void DeviceFacade::delete_watched(void* address) {
+  const auto block = allocator().find(address);
+  if (!block || !block->live || block->base != address) return;
+  if (const c10::impl::PyInterpreter* trace = c10::impl::GPUTrace::get_trace()) {
+    (*trace)->trace_gpu_memory_deallocation(c10::kCUDA, address_of(address));
+  }
+  if (block->facade != Facade::kDevice) return;
+  report_to_profiler(address, -static_cast<int64_t>(block->size_bytes), device_of(*block));
+  if (history_.is_watched()) {
+    history_.free_requested(key_of(*block), address, block->requested_bytes,
+                            history_.gather(native::RecordContext::ALL), block->waits_when_freed);
+  }
+}
+
+void DeviceFacade::out_of_memory(const OutOfMemoryError& error, c10::DeviceIndex device,
+                                 size_t size_bytes, cudaStream_t stream,
+                                 const MemoryHistory::Context& context) {
+  const auto [free_bytes, total_bytes] = getMemoryInfo(device);
+  const auto stats = getDeviceStats(device);
+  const auto live = static_cast<size_t>(stats.allocated_bytes[0].current);
+  const auto reserved = static_cast<size_t>(stats.reserved_bytes[0].current);
+  if (history_.is_watched()) {
+    history_.out_of_memory({Facade::kDevice, device, stream}, free_bytes, size_bytes, context);
+  }
+  c10::reportOutOfMemoryToProfiler(static_cast<int64_t>(size_bytes), live, reserved,
+                                   c10::Device(c10::kCUDA, device));
+  std::vector<native::OutOfMemoryObserver> observers;
+  std::vector<RejectionObserver> rejection_observers;
+  Limit limit;
+  {
+    std::lock_guard lock(mutex_);
+    observers = observers_;
+    rejection_observers = rejection_observers_;
+    limit = limits_.at(static_cast<size_t>(device));
+  }
+  const bool limited = limit.bytes != SIZE_MAX;
+  const size_t pages_bytes = round_up(size_bytes, kPageBytes);
+  for (const auto& observer : observers) {
+    observer(device, pages_bytes, limited ? limit.bytes : total_bytes, free_bytes);
+  }
+  for (const auto& observer : rejection_observers) {
+    observer(device, size_bytes, live, total_bytes);
+  }
+  using c10::CachingAllocator::format_size;
+  // The beginning is torch's own, which programs look for.
+  TORCH_CHECK_WITH(
+      OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ", format_size(pages_bytes),
+      ". GPU ", static_cast<int>(device), " has a total capacity of ", format_size(total_bytes),
+      " of which ", format_size(free_bytes), " is free. ",
+      limited ? format_size(limit.bytes) + " allowed; " : std::string(), "Of the allocated memory ",
+      format_size(live), " is allocated by PyTorch, and ", format_size(reserved - live),
+      " is reserved by PyTorch but unallocated. ", error.what());
+}
+
 c10::DataPtr DeviceFacade::allocate(size_t size_bytes) {
+  constexpr size_t kExabyte = size_t{1} << 60;
+  TORCH_CHECK_WITH(OutOfMemoryError, size_bytes < kExabyte,
+                   "CUDA out of memory. Tried to allocate more than 1EB memory.");
   c10::DeviceIndex device = c10::cuda::current_device();
   void* address = allocate_on(device, size_bytes, c10::cuda::getCurrentCUDAStream(device).stream());
   return {address, address, &delete_device, c10::Device(c10::kCUDA, device)};
@@ -84,20 +208,34 @@ void DeviceFacade::copy_data(void* destination, const void* source, std::size_t 
       cudaMemcpyAsync(destination, source, size_bytes, cudaMemcpyDefault, stream.stream()));
 }
 
-void DeviceFacade::emptyCache(c10::MempoolId_t) {
-  allocator().release_cached();
+void DeviceFacade::emptyCache(c10::MempoolId_t pool) {
+  if (native_holds_memory()) previous_->emptyCache(pool);
+  if (pool == c10::MempoolId_t{0, 0}) {
+    allocator().release_cached();
+    return;
+  }
+  for (int device = 0; device < allocator().runtime().device_count(); ++device) {
+    pools_.empty(static_cast<c10::DeviceIndex>(device), pool);
+  }
 }
 
 c10::CachingDeviceAllocator::DeviceStats DeviceFacade::getDeviceStats(c10::DeviceIndex device) {
-  return device_stats(allocator().statistics(), device);
+  check_device(device);
+  auto stats = device_stats(allocator().statistics(), device);
+  if (has_native()) add_device_stats(&stats, previous_->getDeviceStats(device));
+  return stats;
 }
 
 void DeviceFacade::resetAccumulatedStats(c10::DeviceIndex device) {
+  check_device(device);
   allocator().reset_totals(Facade::kDevice, device);
+  if (has_native()) previous_->resetAccumulatedStats(device);
 }
 
 void DeviceFacade::resetPeakStats(c10::DeviceIndex device) {
+  check_device(device);
   allocator().reset_peaks(Facade::kDevice, device);
+  if (has_native()) previous_->resetPeakStats(device);
 }
 
 void* DeviceFacade::raw_alloc(size_t size_bytes) {
@@ -110,6 +248,9 @@ void* DeviceFacade::raw_alloc_with_stream(size_t size_bytes, cudaStream_t stream
 }
 
 void DeviceFacade::raw_delete(void* address) {
+  if (is_watched()) [[unlikely]] {
+    delete_watched(address);
+  }
   if (allocator().free(address) == FreeResult::kNotOurs && previous_ != nullptr) {
     previous_->raw_delete(address);
   }
@@ -126,15 +267,33 @@ void DeviceFacade::init(int device_count) {
   if (!initialized_.exchange(true)) {
     watch_python_pointers();
     activation.allocator->add_pressure_callback(run_free_memory_callbacks);
+    activation.allocator->set_memory_observer(&history_);
+    const double fraction =
+        c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig::per_process_memory_fraction();
+    for (int device = 0; fraction < 1.0 && device < device_count; ++device) {
+      setMemoryFraction(fraction, static_cast<c10::DeviceIndex>(device));
+    }
   }
 }
 
-double DeviceFacade::getMemoryFraction(c10::DeviceIndex) {
-  return 1.0;
+double DeviceFacade::getMemoryFraction(c10::DeviceIndex device) {
+  check_device(device);
+  std::lock_guard lock(mutex_);
+  return limits_.at(static_cast<size_t>(device)).fraction;
 }
 
-void DeviceFacade::setMemoryFraction(double, c10::DeviceIndex) {
-  not_available("set_per_process_memory_fraction", "set UVMALLOC_BUDGET before the program starts");
+void DeviceFacade::setMemoryFraction(double fraction, c10::DeviceIndex device) {
+  check_device(device);
+  TORCH_CHECK(0 <= fraction && fraction <= 1, "invalid fraction:", fraction,
+              ". Please set within [0, 1].");
+  // All of the device is no limit: beyond it the host's memory serves.
+  Limit limit{fraction, SIZE_MAX};
+  if (fraction < 1.0) {
+    limit.bytes = static_cast<size_t>(fraction * static_cast<double>(getMemoryInfo(device).second));
+  }
+  allocator().set_device_limit(device, limit.bytes);
+  std::lock_guard lock(mutex_);
+  limits_.at(static_cast<size_t>(device)) = limit;
 }
 
 void DeviceFacade::enable(bool value) {
@@ -142,9 +301,12 @@ void DeviceFacade::enable(bool value) {
 }
 
 void DeviceFacade::cacheInfo(c10::DeviceIndex device, size_t* largest_block) {
-  MemoryFigures figures;
-  allocator().runtime().memory_figures(device, &figures);
-  *largest_block = std::max(*largest_block, figures.free_bytes);
+  check_device(device);
+  if (*largest_block == 0) *largest_block = getMemoryInfo(device).first;
+  for (const StreamStatistics& stream : allocator().statistics().streams) {
+    if (stream.facade != Facade::kDevice || stream.device != device) continue;
+    *largest_block = std::max<size_t>(*largest_block, stream.largest_free_bytes);
+  }
 }
 
 void* DeviceFacade::getBaseAllocation(void* address, size_t* size_bytes) {
@@ -161,49 +323,118 @@ void DeviceFacade::recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream 
   if (!ours && previous_ != nullptr) previous_->recordStream(data, stream);
 }
 
-native::SnapshotInfo DeviceFacade::snapshot(c10::MempoolId_t, bool) {
+native::SnapshotInfo DeviceFacade::snapshot(c10::MempoolId_t pool, bool include_traces) {
   native::SnapshotInfo info;
-  info.segments = segment_infos(allocator().segments());
-  info.device_traces.resize(static_cast<std::size_t>(allocator().runtime().device_count()));
+  // Native's own segments, and what PYTORCH_ALLOC_CONF has set.
+  if (has_native()) info = previous_->snapshot(pool, false);
+  const std::vector<SegmentDescription> segments = allocator().segments();
+  add_segments(segments, pool, history_, &info.segments);
+  std::sort(info.segments.begin(), info.segments.end(),
+            [](const auto& left, const auto& right) { return left.address < right.address; });
+  const int devices = allocator().runtime().device_count();
+  info.device_traces.assign(static_cast<std::size_t>(devices), {});
+  for (int device = 0; device < devices; ++device) {
+    const auto of = static_cast<c10::DeviceIndex>(device);
+    if (include_traces)
+      info.device_traces[static_cast<std::size_t>(device)] = history_.trace_of(of);
+    std::size_t active_bytes = 0;
+    for (const auto& segment : info.segments) {
+      if (segment.device == of) active_bytes += segment.active_size;
+    }
+    if (history_.is_watched()) history_.snapshot_taken(of, active_bytes, pool);
+  }
+  info.external_annotations = history_.annotations();
   return info;
 }
 
-void DeviceFacade::beginAllocateToPool(c10::DeviceIndex, c10::MempoolId_t,
-                                       std::function<bool(cudaStream_t)>) {
-  not_available("private memory pools (CUDA graphs, MemPool) yet",
-                "run that part without uvmalloc");
+void DeviceFacade::beginAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t id,
+                                       std::function<bool(cudaStream_t)> filter) {
+  check_device(device);
+  pools_.begin(device, id, std::move(filter));
 }
-void DeviceFacade::endAllocateToPool(c10::DeviceIndex, c10::MempoolId_t) {
-  not_available("private memory pools yet", "run that part without uvmalloc");
+void DeviceFacade::endAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t id) {
+  check_device(device);
+  pools_.end(device, id);
 }
-void DeviceFacade::releasePool(c10::DeviceIndex, c10::MempoolId_t) {
-  not_available("private memory pools yet", "run that part without uvmalloc");
+void DeviceFacade::releasePool(c10::DeviceIndex device, c10::MempoolId_t id) {
+  check_device(device);
+  pools_.release(device, id);
+}
+int DeviceFacade::getPoolUseCount(c10::DeviceIndex device, c10::MempoolId_t id) {
+  check_device(device);
+  return pools_.use_count(device, id);
+}
+void DeviceFacade::createOrIncrefPool(c10::DeviceIndex device, c10::MempoolId_t id,
+                                      std::shared_ptr<native::CUDAAllocator> own) {
+  check_device(device);
+  pools_.create_or_retain(device, id, std::move(own));
+}
+void DeviceFacade::setUseOnOOM(c10::DeviceIndex device, c10::MempoolId_t id, bool use) {
+  check_device(device);
+  pools_.set_use_on_oom(device, id, use);
+}
+void DeviceFacade::setNoSplit(c10::DeviceIndex device, c10::MempoolId_t id) {
+  check_device(device);
+  pools_.set_no_split(device, id);
+}
+bool DeviceFacade::checkPoolLiveAllocations(c10::DeviceIndex device, c10::MempoolId_t id,
+                                            const std::unordered_set<void*>& expected) {
+  check_device(device);
+  return pools_.has_exactly(device, id, expected);
 }
 
-native::ShareableHandle DeviceFacade::shareIpcHandle(void*) {
-  not_available("sharing CUDA tensors between processes",
-                "CUDA has no IPC for managed memory: send a CPU copy");
+native::ShareableHandle DeviceFacade::shareIpcHandle(void* address) {
+  if (!allocator().find(address) && previous_ != nullptr) return previous_->shareIpcHandle(address);
+  not_available(
+      "CUDA tensors that are shared with another process: CUDA has no handles for managed "
+      "memory",
+      "send tensor.cpu(), which is shared without a copy, or start the processes that "
+      "share with PYTORCH_ENABLE_UNIFIED_MEMORY=0");
 }
-std::shared_ptr<void> DeviceFacade::getIpcDevPtr(std::string) {
-  not_available("CUDA tensors shared by another process", "send a CPU copy");
+std::shared_ptr<void> DeviceFacade::getIpcDevPtr(std::string handle) {
+  // The memory is another process's, and of torch's own kind.
+  TORCH_CHECK(previous_ != nullptr, "there is no allocator that opens handles of CUDA memory");
+  return previous_->getIpcDevPtr(std::move(handle));
 }
 
-void DeviceFacade::recordHistory(bool enabled, native::CreateContextFn, size_t,
-                                 native::RecordContext, bool, const std::vector<std::string>&) {
-  if (enabled)
-    not_available("_record_memory_history yet", "use the report: UVMALLOC_REPORT=stderr");
+void DeviceFacade::recordHistory(bool enabled, native::CreateContextFn gather, size_t most_entries,
+                                 native::RecordContext when, bool clear,
+                                 const std::vector<std::string>& skip_actions) {
+  history_.record(enabled, gather, most_entries, when, clear, skip_actions);
+}
+
+void DeviceFacade::recordAnnotation(const std::vector<std::pair<std::string, std::string>>& by) {
+  history_.annotate(c10::cuda::current_device(), by);
+}
+
+void DeviceFacade::pushCompileContext(std::string& context) {
+  history_.push_compile_context(context);
+}
+
+void DeviceFacade::popCompileContext() {
+  history_.pop_compile_context();
+}
+
+void DeviceFacade::setUserMetadata(const std::string& metadata) {
+  history_.set_user_metadata(metadata);
+}
+
+std::string DeviceFacade::getUserMetadata() {
+  return history_.user_metadata();
 }
 
 void DeviceFacade::attachOutOfMemoryObserver(native::OutOfMemoryObserver observer) {
+  std::lock_guard lock(mutex_);
   observers_.push_back(std::move(observer));
 }
 
 void DeviceFacade::attachOomRejectionObserver(RejectionObserver observer) {
+  std::lock_guard lock(mutex_);
   rejection_observers_.push_back(std::move(observer));
 }
 
-void DeviceFacade::attachAllocatorTraceTracker(native::AllocatorTraceTracker) {
-  not_available("allocator trace trackers yet", "run that part without uvmalloc");
+void DeviceFacade::attachAllocatorTraceTracker(native::AllocatorTraceTracker tracker) {
+  history_.attach(std::move(tracker));
 }
 
 void DeviceFacade::enablePeerAccess(c10::DeviceIndex device, c10::DeviceIndex peer) {
@@ -221,13 +452,15 @@ cudaError_t DeviceFacade::memcpyAsync(void* destination, int, const void* source
   return cudaMemcpyAsync(destination, source, size_bytes, cudaMemcpyDefault, stream);
 }
 
-std::shared_ptr<native::AllocatorState> DeviceFacade::getCheckpointState(c10::DeviceIndex,
-                                                                         c10::MempoolId_t) {
-  not_available("checkpoints of private pools yet", "run that part without uvmalloc");
+std::shared_ptr<native::AllocatorState> DeviceFacade::getCheckpointState(c10::DeviceIndex device,
+                                                                         c10::MempoolId_t id) {
+  check_device(device);
+  return pools_.checkpoint(device, id);
 }
 native::CheckpointDelta DeviceFacade::setCheckpointPoolState(
-    c10::DeviceIndex, std::shared_ptr<native::AllocatorState>) {
-  not_available("checkpoints of private pools yet", "run that part without uvmalloc");
+    c10::DeviceIndex device, std::shared_ptr<native::AllocatorState> state) {
+  check_device(device);
+  return pools_.restore(device, state, raw_deleter());
 }
 
 }  // namespace uvm::torch_plugin

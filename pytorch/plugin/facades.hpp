@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <mutex>
 #include <vector>
 
 #include <ATen/core/CachingHostAllocator.h>
@@ -12,10 +13,10 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 
 #include <uvmalloc/allocator/process_allocator.hpp>
+#include <uvmalloc/pytorch/plugin/device_pools.hpp>
+#include <uvmalloc/pytorch/plugin/memory_history.hpp>
 
 namespace uvm::torch_plugin {
-
-namespace native = c10::cuda::CUDACachingAllocator;
 
 // Frees a block of ours.
 void delete_block(void* address);
@@ -48,7 +49,8 @@ class PinnedFacade final : public at::HostAllocator {
 class DeviceFacade final : public native::CUDAAllocator {
  public:
   // `previous` gets every pointer that is not ours.
-  explicit DeviceFacade(native::CUDAAllocator* previous) : previous_(previous) {}
+  explicit DeviceFacade(native::CUDAAllocator* previous)
+      : previous_(previous), pools_(previous), limits_(C10_COMPILE_TIME_MAX_GPUS) {}
   native::CUDAAllocator* previous() const { return previous_; }
 
   c10::DataPtr allocate(size_t size_bytes) override;
@@ -58,6 +60,8 @@ class DeviceFacade final : public native::CUDAAllocator {
   void copy_data(void* destination, const void* source, std::size_t size_bytes) const override;
   bool initialized() override { return initialized_.load(); }
   void emptyCache(c10::MempoolId_t pool) override;
+  // Native's figures of its own blocks are added: those made before us, and those of pools with an
+  // allocator of their own.
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override;
   void resetAccumulatedStats(c10::DeviceIndex device) override;
   void resetPeakStats(c10::DeviceIndex device) override;
@@ -82,11 +86,24 @@ class DeviceFacade final : public native::CUDAAllocator {
                            std::function<bool(cudaStream_t)>) override;
   void endAllocateToPool(c10::DeviceIndex, c10::MempoolId_t) override;
   void releasePool(c10::DeviceIndex, c10::MempoolId_t) override;
+  int getPoolUseCount(c10::DeviceIndex device, c10::MempoolId_t id) override;
+  void createOrIncrefPool(c10::DeviceIndex device, c10::MempoolId_t id,
+                          std::shared_ptr<native::CUDAAllocator> own) override;
+  void setUseOnOOM(c10::DeviceIndex device, c10::MempoolId_t id, bool use) override;
+  void setNoSplit(c10::DeviceIndex device, c10::MempoolId_t id) override;
+  bool checkPoolLiveAllocations(c10::DeviceIndex device, c10::MempoolId_t id,
+                                const std::unordered_set<void*>& expected) override;
   native::ShareableHandle shareIpcHandle(void* address) override;
   std::shared_ptr<void> getIpcDevPtr(std::string handle) override;
-  bool isHistoryEnabled() override { return false; }
-  void recordHistory(bool enabled, native::CreateContextFn, size_t, native::RecordContext, bool,
-                     const std::vector<std::string>&) override;
+  bool isHistoryEnabled() override { return history_.is_recording(); }
+  void recordHistory(bool enabled, native::CreateContextFn gather, size_t most_entries,
+                     native::RecordContext when, bool clear,
+                     const std::vector<std::string>& skip_actions) override;
+  void recordAnnotation(const std::vector<std::pair<std::string, std::string>>& by) override;
+  void pushCompileContext(std::string& context) override;
+  void popCompileContext() override;
+  void setUserMetadata(const std::string& metadata) override;
+  std::string getUserMetadata() override;
   void attachOutOfMemoryObserver(native::OutOfMemoryObserver observer) override;
   // A virtual function of later versions of torch, hence without `override`: told of what was
   // refused before the driver was asked, as all that we refuse is.
@@ -105,11 +122,29 @@ class DeviceFacade final : public native::CUDAAllocator {
 
  private:
   void* allocate_on(c10::DeviceIndex device, size_t size_bytes, cudaStream_t stream);
+  void* allocate_watched(c10::DeviceIndex device, size_t size_bytes, cudaStream_t stream);
+  void* allocate_or_throw(c10::DeviceIndex device, size_t size_bytes, cudaStream_t stream,
+                          const MemoryHistory::Context& context);
+  [[noreturn]] void out_of_memory(const OutOfMemoryError& error, c10::DeviceIndex device,
+                                  size_t size_bytes, cudaStream_t stream,
+                                  const MemoryHistory::Context& context);
+  void delete_watched(void* address);
+  bool has_native() const;  // whether torch's own allocator is in use beside us
+  bool native_holds_memory() const;
+  bool is_watched() const;
 
   native::CUDAAllocator* previous_;
   std::atomic<bool> initialized_{false};
+  MemoryHistory history_;
+  DevicePools pools_;
+  std::mutex mutex_;  // guards the rest
   std::vector<native::OutOfMemoryObserver> observers_;
   std::vector<RejectionObserver> rejection_observers_;
+  struct Limit {
+    double fraction = 1.0;
+    std::size_t bytes = SIZE_MAX;
+  };
+  std::vector<Limit> limits_;  // by device
 };
 
 struct Facades {

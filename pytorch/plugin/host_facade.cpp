@@ -1,6 +1,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/alloc_cpu.h>
 
 #include <uvmalloc/pytorch/plugin/export_hooks.hpp>
@@ -9,13 +10,29 @@
 namespace uvm::torch_plugin {
 namespace {
 
+void report_freed(void* address) {
+  if (address != nullptr) c10::profiledCPUMemoryReporter().Delete(address);
+}
+
 void delete_unmanaged(void* address) {
+  report_freed(address);
   c10::free_cpu(address);
 }
 
+void delete_managed(void* address) {
+  report_freed(address);
+  delete_block(address);
+}
+
 void delete_any(void* address) {
+  report_freed(address);
   CachingManagedAllocator* ours = process_allocator();
-  if (ours == nullptr || ours->free(address) == FreeResult::kNotOurs) delete_unmanaged(address);
+  if (ours == nullptr || ours->free(address) == FreeResult::kNotOurs) c10::free_cpu(address);
+}
+
+c10::DataPtr reported(void* address, std::size_t size_bytes, c10::DeleterFnPtr deleter) {
+  c10::profiledCPUMemoryReporter().New(address, size_bytes);
+  return {address, address, deleter, c10::Device(c10::kCPU)};
 }
 
 // Managed host memory, where there is a device for it; nullptr: use malloc.
@@ -37,8 +54,9 @@ c10::DataPtr HostFacade::allocate(size_t size_bytes) {
     try {
       watch_python_pointers();
       void* address = ours->allocate(Facade::kHost, 0, size_bytes);
-      return {address, address, &delete_block, c10::Device(c10::kCPU)};
+      return reported(address, size_bytes, &delete_managed);
     } catch (const OutOfMemoryError& error) {
+      c10::profiledCPUMemoryReporter().OutOfMemory(size_bytes);
       TORCH_CHECK_WITH(OutOfMemoryError, false, error.what());
     }
   }
@@ -47,7 +65,7 @@ c10::DataPtr HostFacade::allocate(size_t size_bytes) {
     unmanaged_allocations.fetch_add(1, std::memory_order_relaxed);
     unmanaged_bytes.fetch_add(size_bytes, std::memory_order_relaxed);
   }
-  return {address, address, &delete_unmanaged, c10::Device(c10::kCPU)};
+  return reported(address, size_bytes, &delete_unmanaged);
 }
 
 c10::DeleterFnPtr HostFacade::raw_deleter() const {

@@ -1,6 +1,9 @@
 #include <uvmalloc/pytorch/plugin/torch_statistics.hpp>
 
+#include <algorithm>
 #include <array>
+#include <chrono>
+#include <limits>
 
 namespace uvm::torch_plugin {
 namespace {
@@ -12,6 +15,25 @@ void add(Stat* stat, const Gauge& gauge) {
   stat->peak += static_cast<int64_t>(gauge.peak);
   stat->allocated += static_cast<int64_t>(gauge.increased);
   stat->freed += static_cast<int64_t>(gauge.decreased);
+}
+
+void add(Stat* stat, const Stat& more) {
+  stat->current += more.current;
+  stat->peak += more.peak;
+  stat->allocated += more.allocated;
+  stat->freed += more.freed;
+}
+
+void add(c10::CachingAllocator::DurationStat* stat, const CallTimes& times) {
+  const auto microseconds = [](std::chrono::nanoseconds time) {
+    return std::chrono::duration_cast<std::chrono::microseconds>(time).count();
+  };
+  if (times.calls == 0) return;
+  stat->min = stat->count == 0 ? microseconds(times.shortest)
+                               : std::min(stat->min, microseconds(times.shortest));
+  stat->max = std::max(stat->max, microseconds(times.longest));
+  stat->total += microseconds(times.total);
+  stat->count += static_cast<int64_t>(times.calls);
 }
 
 }  // namespace
@@ -32,54 +54,100 @@ c10::CachingDeviceAllocator::DeviceStats device_stats(const Statistics& statisti
     add(&out.allocated_bytes[at], figures.allocated_bytes);
     add(&out.reserved_bytes[at], figures.reserved_bytes);
     add(&out.active_bytes[at], figures.active_bytes);
-    add(&out.requested_bytes[at], figures.requested_bytes);
+    // A block counts here until it is free again, as in torch.
+    add(&out.requested_bytes[at], figures.active_requested_bytes);
   }
-  out.num_alloc_retries = static_cast<int64_t>(statistics.pressure_rounds);
-  out.num_ooms = static_cast<int64_t>(statistics.out_of_memory);
+  const ServiceStatistics& service =
+      statistics.service[static_cast<std::size_t>(Facade::kDevice)].at(
+          static_cast<std::size_t>(device));
+  out.num_alloc_retries = static_cast<int64_t>(service.pressure_rounds);
+  out.num_ooms = static_cast<int64_t>(service.out_of_memory);
+  out.num_sync_all_streams = static_cast<int64_t>(service.fence_waits);
+  out.num_device_alloc = static_cast<int64_t>(service.span_allocations.calls);
+  out.num_device_free = static_cast<int64_t>(service.span_frees.calls);
+  out.max_split_size = std::numeric_limits<int64_t>::max();  // blocks of all sizes are split
   return out;
+}
+
+void add_device_stats(c10::CachingDeviceAllocator::DeviceStats* stats,
+                      const c10::CachingDeviceAllocator::DeviceStats& more) {
+  using c10::CachingDeviceAllocator::DeviceStats;
+  for (auto member : {&DeviceStats::allocation, &DeviceStats::segment, &DeviceStats::active,
+                      &DeviceStats::inactive_split, &DeviceStats::allocated_bytes,
+                      &DeviceStats::reserved_bytes, &DeviceStats::active_bytes,
+                      &DeviceStats::inactive_split_bytes, &DeviceStats::requested_bytes}) {
+    for (std::size_t of = 0; of < (stats->*member).size(); ++of) {
+      add(&(stats->*member)[of], (more.*member)[of]);
+    }
+  }
+  for (auto member : {&DeviceStats::oversize_allocations, &DeviceStats::oversize_segments}) {
+    add(&(stats->*member), more.*member);
+  }
+  for (auto member :
+       {&DeviceStats::num_alloc_retries, &DeviceStats::num_ooms, &DeviceStats::num_sync_all_streams,
+        &DeviceStats::num_device_alloc, &DeviceStats::num_device_free}) {
+    stats->*member += more.*member;
+  }
+  stats->max_split_size = std::min(stats->max_split_size, more.max_split_size);
 }
 
 at::HostStats host_stats(const Statistics& statistics) {
   at::HostStats out;
-  for (const auto& device : statistics.classes[static_cast<std::size_t>(Facade::kPinned)]) {
+  const auto pinned = static_cast<std::size_t>(Facade::kPinned);
+  for (const auto& device : statistics.classes[pinned]) {
     const ClassStatistics& figures = device[kSizeClasses];
     add(&out.active_requests, figures.active_blocks);
     add(&out.active_bytes, figures.active_bytes);
     add(&out.allocations, figures.segments);
     add(&out.allocated_bytes, figures.reserved_bytes);
   }
+  for (const ServiceStatistics& device : statistics.service[pinned]) {
+    add(&out.host_alloc_time, device.span_allocations);
+    add(&out.host_free_time, device.span_frees);
+  }
   out.num_host_alloc = out.allocations.allocated;
   out.num_host_free = out.allocations.freed;
   return out;
 }
 
-std::vector<c10::CachingDeviceAllocator::SegmentInfo> segment_infos(
-    const std::vector<SegmentDescription>& segments) {
-  std::vector<c10::CachingDeviceAllocator::SegmentInfo> out;
+void add_segments(const std::vector<SegmentDescription>& segments, c10::MempoolId_t pool,
+                  const MemoryHistory& history,
+                  std::vector<c10::CachingDeviceAllocator::SegmentInfo>* out) {
+  const std::uint64_t wanted = pool_number(pool);
   for (const SegmentDescription& segment : segments) {
     if (segment.facade != Facade::kDevice) continue;
+    if (wanted != 0 && segment.private_pool != wanted) continue;
     c10::CachingDeviceAllocator::SegmentInfo info;
     info.device = static_cast<c10::DeviceIndex>(segment.device);
-    info.address = reinterpret_cast<std::size_t>(segment.base);
+    info.address = address_of(segment.base);
     info.total_size = segment.size_bytes;
     info.stream = reinterpret_cast<decltype(info.stream)>(segment.stream);
     info.is_large = segment.pool_class >= PoolClass::kPacked;
+    info.is_expandable = true;  // its pages come and go one by one
+    info.owner_private_pool_id = pool_id(segment.private_pool);
+    const char* address = static_cast<const char*>(segment.base);
     for (const SegmentDescription::Piece& piece : segment.blocks) {
       c10::CachingDeviceAllocator::BlockInfo block;
       block.size = piece.size_bytes;
       block.requested_size = piece.requested_bytes;
       block.allocated = piece.state == BlockState::kLive;
-      block.active = piece.state != BlockState::kFree;
-      if (block.allocated) {
-        info.allocated_size += piece.size_bytes;
+      block.active = piece.state != BlockState::kFree && piece.state != BlockState::kCached;
+      if (block.allocated) info.allocated_size += piece.size_bytes;
+      if (block.active) {
+        info.active_size += piece.size_bytes;
         info.requested_size += piece.requested_bytes;
+        block.context_when_allocated = history.context_of(address);
       }
-      if (block.active) info.active_size += piece.size_bytes;
-      info.blocks.push_back(block);
+      address += piece.size_bytes;
+      // What is free is one piece, whoever keeps its parts.
+      if (!block.active && !info.blocks.empty() && !info.blocks.back().active) {
+        info.blocks.back().size += piece.size_bytes;
+      } else {
+        info.blocks.push_back(std::move(block));
+      }
     }
-    out.push_back(std::move(info));
+    out->push_back(std::move(info));
   }
-  return out;
 }
 
 }  // namespace uvm::torch_plugin

@@ -116,18 +116,17 @@ assert z.data_ptr() == address
 """).check()
 
 
-def test_what_is_not_there_yet_says_so(simulate: Simulate) -> None:
+def test_sharing_device_memory_between_processes_says_what_to_do_instead(
+    simulate: Simulate,
+) -> None:
     simulate("""
 import torch
 x = torch.ones(1 << 20, device='cuda')
-for ask in (lambda: torch.cuda.set_per_process_memory_fraction(0.5),
-            lambda: torch.cuda.memory._record_memory_history(),
-            lambda: x.share_memory_().untyped_storage()._share_cuda_()):
-    try:
-        ask()
-    except (RuntimeError, NotImplementedError) as error:
-        assert 'uvmalloc' in str(error), error
-    else:
-        raise AssertionError('silently accepted')
+try:
+    x.share_memory_().untyped_storage()._share_cuda_()
+except NotImplementedError as error:
+    assert 'PYTORCH_ENABLE_UNIFIED_MEMORY=0' in str(error), error
+else:
+    raise AssertionError('silently accepted')
 assert x.sum().item() == 1 << 20
 """).check()

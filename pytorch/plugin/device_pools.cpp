@@ -1,0 +1,217 @@
+#include <uvmalloc/pytorch/plugin/device_pools.hpp>
+
+#include <thread>
+
+#include <c10/cuda/CUDAStream.h>
+
+#include <uvmalloc/pytorch/plugin/facades.hpp>
+#include <uvmalloc/pytorch/plugin/memory_history.hpp>
+
+namespace uvm::torch_plugin {
+namespace {
+
+struct Checkpoint final : native::AllocatorState {
+  std::uint64_t pool = 0;
+  std::vector<CachingManagedAllocator::PrivateBlock> blocks;
+};
+
+StreamHandle handle(cudaStream_t stream) {
+  return stream;
+}
+
+}  // namespace
+
+bool DevicePools::is_own(const Key& key) const {
+  std::lock_guard lock(mutex_);
+  return !foreign_.contains(key);
+}
+
+void DevicePools::create_or_retain(c10::DeviceIndex device, c10::MempoolId_t id,
+                                   std::shared_ptr<native::CUDAAllocator> own) {
+  const std::uint64_t number = pool_number(id);
+  if (own != nullptr && fallback_ != nullptr) {
+    std::lock_guard lock(mutex_);
+    foreign_.insert({device, id});
+  }
+  if (is_own({device, id})) {
+    allocator().retain_private_pool(device, number);
+  } else {
+    fallback_->createOrIncrefPool(device, id, std::move(own));
+  }
+}
+
+void DevicePools::begin(c10::DeviceIndex device, c10::MempoolId_t id, Filter filter) {
+  const Key key{device, id};
+  const std::uint64_t number = pool_number(id);
+  {
+    std::lock_guard lock(mutex_);
+    TORCH_CHECK(open_.insert(key).second, "beginAllocateToPool: already recording to mempool_id");
+  }
+  if (is_own(key)) {
+    // A pool of the user's takes this stream's requests at once, a graph's only when its capture
+    // has begun.
+    const bool is_for_capture = !filter(c10::cuda::getCurrentCUDAStream(device).stream());
+    allocator().begin_private_pool(
+        device, number,
+        [filter = std::move(filter)](StreamHandle stream) {
+          return filter(static_cast<cudaStream_t>(stream));
+        },
+        is_for_capture);
+    return;
+  }
+  fallback_->beginAllocateToPool(device, id, filter);
+  std::lock_guard lock(mutex_);
+  open_foreign_.push_back({key, std::move(filter)});
+  ++open_foreign_count_;
+}
+
+void DevicePools::end(c10::DeviceIndex device, c10::MempoolId_t id) {
+  const Key key{device, id};
+  {
+    std::lock_guard lock(mutex_);
+    TORCH_CHECK(open_.erase(key) != 0, "endAllocatePool: not currently recording to mempool_id");
+    open_foreign_count_ -= static_cast<int>(
+        std::erase_if(open_foreign_, [&](const OpenForeign& open) { return open.key == key; }));
+  }
+  if (is_own(key)) {
+    allocator().end_private_pool(device, pool_number(id));
+  } else {
+    fallback_->endAllocateToPool(device, id);
+  }
+}
+
+void DevicePools::release(c10::DeviceIndex device, c10::MempoolId_t id) {
+  const Key key{device, id};
+  if (!is_own(key)) {
+    fallback_->releasePool(device, id);
+    return;
+  }
+  CachingManagedAllocator& ours = allocator();
+  TORCH_CHECK(ours.release_private_pool(device, pool_number(id)), "memory pool (", id.first, ", ",
+              id.second, ") has no user on device ", static_cast<int>(device));
+  if (ours.private_pool_users(device, pool_number(id)) != 0) return;
+  std::lock_guard lock(mutex_);
+  open_.erase(key);  // of a capture that failed
+  for_oom_.erase(key);
+}
+
+int DevicePools::use_count(c10::DeviceIndex device, c10::MempoolId_t id) {
+  if (!is_own({device, id})) return fallback_->getPoolUseCount(device, id);
+  return static_cast<int>(allocator().private_pool_users(device, pool_number(id)));
+}
+
+void DevicePools::set_use_on_oom(c10::DeviceIndex device, c10::MempoolId_t id, bool use) {
+  const Key key{device, id};
+  if (!is_own(key)) {
+    fallback_->setUseOnOOM(device, id, use);
+    return;
+  }
+  std::lock_guard lock(mutex_);
+  if (use) {
+    for_oom_.insert(key);
+  } else {
+    for_oom_.erase(key);
+  }
+}
+
+void DevicePools::set_no_split(c10::DeviceIndex device, c10::MempoolId_t id) {
+  if (!is_own({device, id})) {
+    fallback_->setNoSplit(device, id);
+    return;
+  }
+  TORCH_CHECK(allocator().give_whole_pages(device, pool_number(id)), "memory pool (", id.first,
+              ", ", id.second, ") has no user on device ", static_cast<int>(device));
+}
+
+void DevicePools::empty(c10::DeviceIndex device, c10::MempoolId_t id) {
+  if (is_own({device, id})) allocator().release_cached_of(device, pool_number(id));
+}
+
+std::shared_ptr<native::AllocatorState> DevicePools::checkpoint(c10::DeviceIndex device,
+                                                                c10::MempoolId_t id) {
+  if (!is_own({device, id})) return fallback_->getCheckpointState(device, id);
+  const std::uint64_t number = pool_number(id);
+  TORCH_CHECK(allocator().private_pool_users(device, number) != 0, "memory pool (", id.first, ", ",
+              id.second, ") has no user on device ", static_cast<int>(device));
+  auto state = std::make_shared<Checkpoint>();
+  state->pool = number;
+  state->blocks = allocator().private_blocks(device, number);
+  return state;
+}
+
+native::CheckpointDelta DevicePools::restore(c10::DeviceIndex device,
+                                             const std::shared_ptr<native::AllocatorState>& state,
+                                             c10::DeleterFnPtr deleter) {
+  auto* ours = dynamic_cast<Checkpoint*>(state.get());
+  if (ours == nullptr) {
+    TORCH_CHECK(fallback_ != nullptr && state != nullptr, "this is no checkpoint of a memory pool");
+    return fallback_->setCheckpointPoolState(device, state);
+  }
+  native::CheckpointDelta delta;
+  for (const auto& block : allocator().private_blocks(device, ours->pool)) {
+    delta.ptrs_freed.push_back(block.address);
+  }
+  try {
+    allocator().restore_private_pool(device, ours->pool, ours->blocks);
+  } catch (const std::logic_error& error) {
+    TORCH_CHECK(false, "uvmalloc: ", error.what());
+  }
+  for (const auto& block : ours->blocks) {
+    delta.dataptrs_allocd.emplace_back(block.address, block.address, deleter,
+                                       c10::Device(c10::kCUDA, device));
+  }
+  return delta;
+}
+
+bool DevicePools::has_exactly(c10::DeviceIndex device, c10::MempoolId_t id,
+                              const std::unordered_set<void*>& blocks) {
+  if (!is_own({device, id})) return fallback_->checkPoolLiveAllocations(device, id, blocks);
+  const auto live = allocator().private_blocks(device, pool_number(id));
+  return live.size() == blocks.size() &&
+         std::all_of(live.begin(), live.end(),
+                     [&](const auto& block) { return blocks.contains(block.address); });
+}
+
+bool DevicePools::is_routed(c10::DeviceIndex device, cudaStream_t stream) const {
+  std::vector<Filter> filters;
+  {
+    std::lock_guard lock(mutex_);
+    for (const OpenForeign& open : open_foreign_) {
+      if (open.key.first == device) filters.push_back(open.filter);
+    }
+  }
+  return std::any_of(filters.begin(), filters.end(),
+                     [&](const Filter& filter) { return filter(stream); });
+}
+
+void* DevicePools::allocate_from_pools_for_oom(c10::DeviceIndex device, std::size_t size_bytes,
+                                               cudaStream_t stream) {
+  std::vector<std::uint64_t> pools;
+  {
+    std::lock_guard lock(mutex_);
+    for (const Key& key : for_oom_) {
+      if (key.first == device) pools.push_back(pool_number(key.second));
+    }
+  }
+  CachingManagedAllocator& ours = allocator();
+  for (std::uint64_t pool : pools) {
+    ours.begin_private_pool(
+        device, pool,
+        [thread = std::this_thread::get_id()](StreamHandle) {
+          return std::this_thread::get_id() == thread;
+        },
+        false);
+    void* address = nullptr;
+    try {
+      address = ours.allocate(Facade::kDevice, device, size_bytes, handle(stream));
+    } catch (const OutOfMemoryError&) {
+      address = nullptr;  // the next pool may have it
+    }
+    ours.end_private_pool(device, pool);
+    ours.release_private_pool(device, pool);
+    if (address != nullptr) return address;
+  }
+  return nullptr;
+}
+
+}  // namespace uvm::torch_plugin

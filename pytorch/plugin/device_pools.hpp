@@ -1,0 +1,79 @@
+// Private pools of the device facade under torch's numbers for them: those of graphs and those of
+// MemPool. Pools with an allocator of their own belong to torch's native allocator altogether: what
+// is routed to them never becomes managed memory.
+//
+// Thread-safe; a mutex of its own guards what is open. Filters are called without it.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include <c10/cuda/CUDACachingAllocator.h>
+
+#include <uvmalloc/allocator/caching_managed_allocator.hpp>
+
+namespace uvm::torch_plugin {
+
+namespace native = c10::cuda::CUDACachingAllocator;
+
+class DevicePools {
+ public:
+  using Filter = std::function<bool(cudaStream_t)>;
+
+  // `fallback` is torch's native allocator; nullptr: there is none.
+  explicit DevicePools(native::CUDAAllocator* fallback) : fallback_(fallback) {}
+
+  // As torch's functions of these names; c10::Error where a pool is not in the state they need.
+  void create_or_retain(c10::DeviceIndex device, c10::MempoolId_t id,
+                        std::shared_ptr<native::CUDAAllocator> own);
+  void begin(c10::DeviceIndex device, c10::MempoolId_t id, Filter filter);
+  void end(c10::DeviceIndex device, c10::MempoolId_t id);
+  void release(c10::DeviceIndex device, c10::MempoolId_t id);
+  int use_count(c10::DeviceIndex device, c10::MempoolId_t id);
+  void set_use_on_oom(c10::DeviceIndex device, c10::MempoolId_t id, bool use);
+  void set_no_split(c10::DeviceIndex device, c10::MempoolId_t id);
+  void empty(c10::DeviceIndex device, c10::MempoolId_t id);
+  std::shared_ptr<native::AllocatorState> checkpoint(c10::DeviceIndex device, c10::MempoolId_t id);
+  // Blocks get `deleter`.
+  native::CheckpointDelta restore(c10::DeviceIndex device,
+                                  const std::shared_ptr<native::AllocatorState>& state,
+                                  c10::DeleterFnPtr deleter);
+  bool has_exactly(c10::DeviceIndex device, c10::MempoolId_t id,
+                   const std::unordered_set<void*>& blocks);
+
+  // Whether a request on the stream goes to a pool with an allocator of its own.
+  bool is_foreign(c10::DeviceIndex device, cudaStream_t stream) const {
+    return open_foreign_count_.load(std::memory_order_relaxed) != 0 && is_routed(device, stream);
+  }
+
+  // A request that has failed, tried again in the pools that may be used then; nullptr: in vain.
+  void* allocate_from_pools_for_oom(c10::DeviceIndex device, std::size_t size_bytes,
+                                    cudaStream_t stream);
+
+ private:
+  using Key = std::pair<c10::DeviceIndex, c10::MempoolId_t>;
+  struct OpenForeign {
+    Key key;
+    Filter filter;
+  };
+
+  bool is_routed(c10::DeviceIndex device, cudaStream_t stream) const;
+  bool is_own(const Key& key) const;  // not the native allocator's
+
+  native::CUDAAllocator* const fallback_;
+  std::atomic<int> open_foreign_count_ = 0;
+  mutable std::mutex mutex_;  // guards the rest
+  std::set<Key> open_;
+  std::set<Key> foreign_;
+  std::vector<OpenForeign> open_foreign_;
+  std::set<Key> for_oom_;
+};
+
+}  // namespace uvm::torch_plugin

@@ -1,0 +1,137 @@
+// What torch's memory tools read beside the figures: the trace of allocations and frees, the stacks
+// of what is allocated, annotations, and the trackers that libraries attach. Nothing is kept until
+// somebody asks for it.
+//
+// Thread-safe, by a mutex of its own, under which trackers are called, as torch calls them under
+// its allocator's. Calls of MemoryObserver come with the engine's lock, so nothing here may call
+// the engine. Stacks are gathered without any lock: that may need Python's.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include <c10/cuda/CUDACachingAllocator.h>
+
+#include <uvmalloc/allocator/memory_observer.hpp>
+
+namespace uvm::torch_plugin {
+
+namespace native = c10::cuda::CUDACachingAllocator;
+
+class MemoryHistory final : public MemoryObserver {
+ public:
+  using Context = std::shared_ptr<c10::GatheredContext>;
+  using Entry = native::TraceEntry;
+
+  // For the way of every block: one load.
+  bool is_watched() const noexcept { return watched_.load(std::memory_order_relaxed); }
+  bool is_recording() const noexcept { return recording_.load(std::memory_order_relaxed); }
+
+  // torch's recordHistory: c10::Error for stacks without a function that gathers them, and for
+  // actions that do not exist.
+  void record(bool enabled, native::CreateContextFn gatherer, std::size_t most_entries,
+              native::RecordContext when, bool clear, const std::vector<std::string>& skip_actions);
+  void attach(native::AllocatorTraceTracker tracker);
+  void annotate(c10::DeviceIndex device,
+                const std::vector<std::pair<std::string, std::string>>& by);
+  void push_compile_context(std::string context);
+  void pop_compile_context();
+  void set_user_metadata(const std::string& metadata);
+  std::string user_metadata() const;
+
+  // The caller's stack, where stacks are kept at that level.
+  Context gather(native::RecordContext level) const;
+
+  // Pages that the thread's requests bring into pools are put down to this stack.
+  class PagesScope {
+   public:
+    explicit PagesScope(const Context& context) { current() = &context; }
+    ~PagesScope() { current() = nullptr; }
+    PagesScope(const PagesScope&) = delete;
+    PagesScope& operator=(const PagesScope&) = delete;
+
+    static const Context*& current() {
+      thread_local const Context* context = nullptr;
+      return context;
+    }
+  };
+
+  void allocated(const StreamKey& pool, const void* address, std::size_t requested_bytes,
+                 const Context& context);
+  // `waits`: free_completed() will tell when the block is free.
+  void free_requested(const StreamKey& pool, const void* address, std::size_t requested_bytes,
+                      const Context& context, bool waits);
+  void out_of_memory(const StreamKey& pool, std::size_t free_bytes, std::size_t requested_bytes,
+                     const Context& context);
+  void snapshot_taken(c10::DeviceIndex device, std::size_t active_bytes, c10::MempoolId_t pool);
+
+  void pages_added(const StreamKey& pool, void* base, std::size_t size_bytes) noexcept override;
+  void pages_removed(const StreamKey& pool, void* base, std::size_t size_bytes) noexcept override;
+  void free_completed(const StreamKey& pool, void* address,
+                      std::size_t requested_bytes) noexcept override;
+
+  // The stack of the request that allocated the block; nullptr: none was kept.
+  Context context_of(const void* address) const;
+  // Oldest first, with times in microseconds since the epoch.
+  std::vector<Entry> trace_of(c10::DeviceIndex device) const;
+  std::vector<c10::CachingDeviceAllocator::AnnotationEntry> annotations() const;
+
+ private:
+  // The newest entries, up to a number.
+  template <class T>
+  class Ring {
+   public:
+    void set_most(std::size_t most) {
+      most_ = most;
+      while (entries_.size() > most_) entries_.pop_front();
+    }
+    void add(T entry) {
+      entries_.push_back(std::move(entry));
+      if (entries_.size() > most_) entries_.pop_front();
+    }
+    void clear() { entries_.clear(); }
+    const std::deque<T>& entries() const { return entries_; }
+
+   private:
+    std::size_t most_ = 1;
+    std::deque<T> entries_;
+  };
+
+  void add(Entry::Action action, const StreamKey& pool, std::size_t address, std::size_t size_bytes,
+           const Context& context);
+  void update_watched();
+
+  mutable std::mutex
+      mutex_;  // guards everything below but the atomics, which it guards for writers
+  std::atomic<bool> watched_ = false;
+  std::atomic<bool> recording_ = false;
+  std::atomic<native::RecordContext> when_ = native::RecordContext::NEVER;
+  std::atomic<native::CreateContextFn> gather_ = nullptr;
+  std::array<bool, Entry::OOM + 1> skipped_{};
+  std::size_t most_entries_ = 1;
+  std::vector<Ring<Entry>> traces_;  // by device
+  Ring<c10::CachingDeviceAllocator::AnnotationEntry> annotations_;
+  std::vector<native::AllocatorTraceTracker> trackers_;
+  std::unordered_map<const void*, Context> contexts_;  // of blocks in use
+  // Their free was told of and is not over. Other blocks may come to the device's pools without
+  // ever having been the device facade's: those that were moved there.
+  std::unordered_set<const void*> waiting_;
+  std::vector<std::string> compile_contexts_;
+  std::string user_metadata_;
+  mutable c10::ApproximateClockToUnixTimeConverter clock_;
+};
+
+// Our number of a pool of torch's, whose two numbers are never both in use, and back. c10::Error
+// for a pair that is none.
+std::uint64_t pool_number(c10::MempoolId_t id);
+c10::MempoolId_t pool_id(std::uint64_t number);
+
+}  // namespace uvm::torch_plugin

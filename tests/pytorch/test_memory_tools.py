@@ -1,0 +1,304 @@
+"""torch's memory figures and tools give the answers that they give without uvmalloc."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.pytorch.conftest import Simulate
+
+
+def same_output(simulate: Simulate, program: str, **options: Any) -> str:
+    """What the program prints with torch's own allocators and, the same, under uvmalloc."""
+    native = simulate(program, native=True, **options).check()
+    ours = simulate(program, **options).check()
+    assert ours.stdout == native.stdout
+    assert ours.stdout.strip(), "a test that prints nothing compares nothing"
+    return ours.stdout
+
+
+def test_figures_have_the_same_names_and_where_defined_the_same_values(simulate: Simulate) -> None:
+    same_output(
+        simulate,
+        """
+import torch
+keep = [torch.empty(n, dtype=torch.uint8, device='cuda') for n in (1, 700, 300_000, 12 << 20)]
+gone = torch.empty(20 << 20, dtype=torch.uint8, device='cuda')
+del gone, keep[1]
+stats = torch.cuda.memory_stats()
+print(sorted(stats))
+defined = ('allocation.', 'allocated_bytes.', 'active.', 'active_bytes.', 'requested_bytes.',
+           'num_alloc_retries', 'num_ooms', 'num_sync_all_streams', 'oversize', 'max_split_size')
+show = lambda: print({k: v for k, v in torch.cuda.memory_stats().items() if k.startswith(defined)})
+show()
+torch.cuda.reset_peak_memory_stats()
+show()
+torch.cuda.reset_accumulated_memory_stats()
+show()
+del keep
+torch.cuda.empty_cache()
+show()
+print(torch.cuda.memory_reserved(), torch.cuda.max_memory_reserved() > 0)
+print({k.split('.')[0] for k in torch.accelerator.memory.memory_stats()} ==
+      {k.split('.')[0] for k in torch.cuda.memory_stats()},
+      torch.accelerator.max_memory_allocated() == torch.cuda.max_memory_allocated(),
+      torch.accelerator.memory_reserved())
+for ask in (torch.cuda.memory_stats, torch.cuda.reset_peak_memory_stats):
+    try:
+        ask(7)
+    except Exception as error:
+        print(type(error))
+""",
+    )
+
+
+def test_the_snapshot_adds_up_to_the_figures(simulate: Simulate) -> None:
+    simulate("""
+import random, torch
+random.seed(3)
+live = []
+side = torch.cuda.Stream()
+torch.cuda._sleep(1)
+def check():
+    stats = torch.cuda.memory_stats()
+    sums = dict.fromkeys(('allocation', 'active', 'allocated_bytes', 'active_bytes',
+                          'requested_bytes', 'reserved_bytes'), 0)
+    for segment in torch.cuda.memory_snapshot():
+        assert segment['total_size'] == sum(block['size'] for block in segment['blocks'])
+        address = segment['address']
+        for block in segment['blocks']:
+            assert block['address'] == address
+            address += block['size']
+            sums['allocation'] += block['state'] == 'active_allocated'
+            sums['active'] += block['state'].startswith('active')
+        sums['allocated_bytes'] += segment['allocated_size']
+        sums['active_bytes'] += segment['active_size']
+        sums['requested_bytes'] += segment['requested_size']
+        sums['reserved_bytes'] += segment['total_size']
+    for name, total in sums.items():
+        assert stats[name + '.all.current'] == total, (name, stats[name + '.all.current'], total)
+        assert stats[name + '.all.current'] == (stats[name + '.small_pool.current'] +
+                                                stats[name + '.large_pool.current'])
+for step in range(300):
+    if random.random() < 0.55 or not live:
+        live.append(torch.empty(int(2 ** random.uniform(0, 24)), dtype=torch.uint8, device='cuda'))
+    else:
+        tensor = live.pop(random.randrange(len(live)))
+        if random.random() < 0.3:
+            with torch.cuda.stream(side):
+                torch.cuda._sleep(10_000_000)
+            tensor.record_stream(side)
+        del tensor
+    if step % 20 == 0:
+        check()
+active = torch.cuda.memory_stats()['active_bytes.all.current']
+assert active > torch.cuda.memory_allocated(), 'no block waited for the side stream'
+torch.cuda.synchronize()
+live.clear()
+torch.cuda.empty_cache()
+check()
+assert torch.cuda.memory_stats()['active_bytes.all.current'] == 0
+""").check()
+
+
+HISTORY = """
+import json, torch
+from torch.cuda import memory
+def make(n):
+    return torch.empty(n, dtype=torch.uint8, device='cuda')
+before = make(6 << 20)
+memory._record_memory_history(**OPTIONS)
+first = make(5 << 20)
+second = make(100)
+del first
+del before
+side = torch.cuda.Stream()
+with torch.cuda.stream(side):
+    torch.cuda._sleep(100_000_000)
+second.record_stream(side)
+del second
+torch.cuda.synchronize()
+memory._set_memory_metadata('step 1')
+assert memory._get_memory_metadata() == 'step 1'
+third = make(7 << 20)
+del third
+snapshot = memory._snapshot()
+entries = []
+for entry in snapshot['device_traces'][0]:
+    names = [frame['name'] for frame in entry.get('frames', ()) if frame['filename'] == '<string>']
+    if not entry['action'].startswith('segment'):
+        entries.append((entry['action'], entry['size'], names, entry['user_metadata'],
+                        entry['stream'] == 0, entry['time_us'] > 1_600_000_000_000_000))
+print(json.dumps(entries))
+"""
+
+
+def test_the_history_tells_what_torch_tells(simulate: Simulate) -> None:
+    def entries(options: str) -> list[Any]:
+        return json.loads(same_output(simulate, HISTORY.replace("OPTIONS", options)))
+
+    everything = entries("{}")
+    assert [entry[0] for entry in everything].count("alloc") == 3
+    assert ["make", "<module>"] in [entry[2] for entry in everything]
+    assert "step 1" in [entry[3] for entry in everything]
+    assert len(entries("dict(stacks='python', max_entries=3)")) == 3
+    without_stacks = entries("dict(context=None)")
+    assert len(without_stacks) == len(everything)
+    assert not any(entry[2] for entry in without_stacks)
+    skipped = entries("dict(skip_actions=['free_requested'])")
+    assert "free_requested" not in {entry[0] for entry in skipped}
+
+
+def test_a_recording_is_read_and_drawn_by_torch_itself(simulate: Simulate) -> None:
+    simulate("""
+import pickle, tempfile, torch
+from torch.cuda import _memory_viz, memory
+memory._record_memory_history()
+with torch.cuda.use_mem_pool(torch.cuda.MemPool()):
+    inside = torch.empty(3 << 20, device='cuda')
+live = torch.empty(1000, device='cuda')
+gone = torch.empty(30 << 20, dtype=torch.uint8, device='cuda')
+del gone
+torch.cuda.empty_cache()
+with tempfile.NamedTemporaryFile(suffix='.pickle') as file:
+    memory._dump_snapshot(file.name)
+    snapshot = pickle.load(open(file.name, 'rb'))
+actions = [entry['action'] for entry in snapshot['device_traces'][0]]
+assert {'alloc', 'free_requested', 'free_completed', 'segment_map', 'segment_unmap'} <= set(actions)
+mapped = sum(e['size'] * {'segment_map': 1, 'segment_unmap': -1}.get(e['action'], 0)
+             for e in snapshot['device_traces'][0])
+assert mapped == torch.cuda.memory_reserved(), (mapped, torch.cuda.memory_reserved())
+for draw in (_memory_viz.trace_plot, _memory_viz.segment_plot):
+    assert 'html' in draw(snapshot)
+assert 'alloc' in _memory_viz.trace(snapshot)
+reserved = 'total_reserved: %.1fMiB' % (torch.cuda.memory_reserved() / 2**20)
+assert reserved in _memory_viz.segsum(snapshot)
+blocks = [b for s in snapshot['segments'] for b in s['blocks'] if b['state'] == 'active_allocated']
+assert len(blocks) == 2 and all('<module>' in [f['name'] for f in b['frames']] for b in blocks)
+assert {s['segment_pool_id'] for s in snapshot['segments']} == {(0, 0), (0, 1)}
+memory._record_memory_history(enabled=None)
+assert memory._snapshot()['device_traces'] == [[]]
+del live
+""").check()
+
+
+def test_in_state_mode_stacks_are_kept_of_what_lives_and_no_events(simulate: Simulate) -> None:
+    same_output(
+        simulate,
+        """
+import torch
+from torch.cuda import memory
+memory._record_memory_history('state', context='state', stacks='python')
+def make():
+    return torch.empty(3 << 20, device='cuda')
+live, gone = make(), make()
+del gone
+snapshot = memory._snapshot()
+blocks = [b for s in snapshot['segments'] for b in s['blocks'] if b['state'] == 'active_allocated']
+print([[f['name'] for f in b['frames'] if f['filename'] == '<string>'] for b in blocks])
+print(len(snapshot['device_traces'][0]) <= 1)
+try:
+    memory._record_memory_history('everything')
+except Exception as error:
+    print(type(error), error)
+""",
+    )
+
+
+def test_the_profiler_sees_memory_of_both_sides(simulate: Simulate) -> None:
+    out = same_output(
+        simulate,
+        """
+import torch
+from torch.profiler import ProfilerActivity, profile
+torch.empty(1, device='cuda')
+with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], profile_memory=True) as run:
+    host = torch.empty(5 << 20, dtype=torch.uint8)
+    device = torch.empty(3 << 20, dtype=torch.uint8, device='cuda')
+    del host, device
+for event in sorted(run.key_averages(), key=lambda event: event.key):
+    if event.self_cpu_memory_usage or event.self_device_memory_usage:
+        print(event.key, event.self_cpu_memory_usage, event.self_device_memory_usage)
+""",
+    )
+    assert str(5 << 20) in out and str(3 << 20) in out
+
+
+def test_a_program_beyond_its_fraction_gets_an_error_that_programs_recognise(
+    simulate: Simulate,
+) -> None:
+    same_output(
+        simulate,
+        """
+import re, torch
+seen = []
+torch._C._cuda_attach_out_of_memory_observer(lambda *what: seen.append(what))
+print(torch.cuda.get_per_process_memory_fraction())
+torch.cuda.set_per_process_memory_fraction(0.25)
+print(torch.cuda.get_per_process_memory_fraction())
+total = torch.cuda.get_device_properties(0).total_memory
+fits = torch.empty(total // 8, dtype=torch.uint8, device='cuda')
+del fits  # cached: given back before anything fails
+big = torch.empty(total // 5, dtype=torch.uint8, device='cuda')
+try:
+    torch.empty(total // 10, dtype=torch.uint8, device='cuda')
+except torch.OutOfMemoryError as error:
+    print(isinstance(error, torch.cuda.OutOfMemoryError), isinstance(error, RuntimeError))
+    print(re.match(r'CUDA out of memory. Tried to allocate .* MiB. GPU 0 has a total capacity of '
+                   r'.* GiB of which .* GiB is free.', str(error)) is not None)
+    print(re.search(r'[\\d.]+ MiB allowed; ', str(error)).group())
+    del error
+pages = -(-(total // 10) // 2**21)
+print(len(seen), seen[0][0], seen[0][1] == pages * 2**21, seen[0][2] == total // 4)
+print(torch.cuda.memory_stats()['num_ooms'])
+torch.cuda.set_per_process_memory_fraction(1.0)
+torch.empty(total // 10, dtype=torch.uint8, device='cuda')
+for bad in (-0.5, 1.5, 'much'):
+    try:
+        torch.cuda.set_per_process_memory_fraction(bad)
+    except Exception as error:
+        print(type(error), error)
+try:
+    torch.empty(1 << 61, dtype=torch.uint8, device='cuda')
+except Exception as error:
+    print(type(error), error)
+""",
+        capacity="4GiB",
+    )
+
+
+def test_raw_blocks_come_and_go(simulate: Simulate) -> None:
+    same_output(
+        simulate,
+        """
+import torch
+address = torch.cuda.caching_allocator_alloc(5 << 20)
+print(torch.cuda.memory_allocated())
+side = torch.cuda.Stream()
+other = torch.cuda.caching_allocator_alloc(3 << 20, stream=side)
+print(torch.cuda.memory_allocated(), torch.cuda.caching_allocator_alloc(0))
+torch.cuda.caching_allocator_delete(address)
+torch.cuda.caching_allocator_delete(other)
+print(torch.cuda.memory_allocated())
+largest = torch._C._cuda_getAllocator is not None
+print(largest, torch.cuda.get_allocator_backend() in ('native', 'uvmalloc'))
+""",
+    )
+
+
+def test_blocks_given_to_a_users_trace_are_told_of(simulate: Simulate) -> None:
+    same_output(
+        simulate,
+        """
+import torch
+import torch.cuda._gpu_trace as trace
+told = []
+trace.register_callback_for_memory_allocation(lambda address: told.append(('+', address)))
+trace.register_callback_for_memory_deallocation(lambda address: told.append(('-', address)))
+torch._C._activate_gpu_trace()
+tensor = torch.empty(3 << 20, device='cuda')
+address = tensor.data_ptr()
+del tensor
+print([(sign, at == address) for sign, at in told])
+""",
+    )
