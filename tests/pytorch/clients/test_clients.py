@@ -1,0 +1,80 @@
+"""Programs that use PyTorch through libraries of others, unmodified: what they print is the same
+with uvmalloc and with torch's own allocators, and no large tensor is copied where a move suffices.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.pytorch.conftest import Simulate, SimulatedRun
+
+PROGRAMS = Path(__file__).parent
+# Nothing is looked up in the network.
+OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+
+def last_line(run: SimulatedRun) -> Any:
+    return json.loads(run.stdout.splitlines()[-1])
+
+
+def run_both(simulate: Simulate, name: str, *options: str) -> tuple[Any, SimulatedRun]:
+    """What the program printed last, the same both times, and its run under uvmalloc."""
+    stock, ours = (
+        simulate(
+            PROGRAMS / f"{name}.py",
+            *options,
+            native=native,
+            environment=OFFLINE,
+            timeout_seconds=300,
+        ).check()
+        for native in (True, False)
+    )
+    assert last_line(ours) == last_line(stock)
+    assert ours.sim["device_allocations"] == ours.sim["pinned_allocations"] == 0
+    return last_line(ours), ours
+
+
+def large_copies(run: SimulatedRun, *allowed: str) -> int:
+    """Bytes that moves of tensors above the threshold have copied for other reasons than these."""
+    reasons = run.report["copies_by_moves"]["by_reason"]
+    return sum(
+        reason["bytes_at_or_above_threshold"]
+        for name, reason in reasons.items()
+        if name not in allowed
+    )
+
+
+@pytest.mark.parametrize(("model", "workers"), [("gpt2", "0"), ("llama", "2")])
+def test_transformers_trains_and_generates(simulate: Simulate, model: str, workers: str) -> None:
+    found, run = run_both(simulate, "train_language_model", model, "--workers", workers)
+    assert len(found["losses"]) == 6
+    assert found["sampling_repeats"]
+    assert run.report["moves"]["total"] > 0
+    # A checkpoint's writer looks at the addresses of all tensors before it takes them to the host.
+    assert large_copies(run, "exported_pointer") == 0
+
+
+def test_torchvision_trains_from_forked_workers(simulate: Simulate) -> None:
+    found, run = run_both(simulate, "train_resnet")
+    assert len(found["losses"]) == 6
+    assert run.report["moves"]["total"] > 0
+    # A batch changes its layout on the way: that is no move.
+    assert large_copies(run, "layout") == 0
+
+
+def test_accelerate_places_and_offloads(simulate: Simulate) -> None:
+    found, run = run_both(simulate, "offload_model")
+    assert set(found["part"]["map"].values()) == {"0", "cpu"}
+    # Checkpoints are mapped files, which no device can have.
+    assert large_copies(run, "foreign_memory") == 0
+
+
+def test_safetensors_round_trips(simulate: Simulate) -> None:
+    found, run = run_both(simulate, "exchange_safetensors")
+    assert all(found.values())
+    # Loaded tensors lie in a mapped file; saving has taken pointers of those that it wrote.
+    assert large_copies(run, "foreign_memory", "exported_pointer") == 0
