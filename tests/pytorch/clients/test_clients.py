@@ -21,13 +21,16 @@ def last_line(run: SimulatedRun) -> Any:
     return json.loads(run.stdout.splitlines()[-1])
 
 
-def run_both(simulate: Simulate, name: str, *options: str) -> tuple[Any, SimulatedRun]:
+def run_both(
+    simulate: Simulate, program: str | Path, *options: str, devices: int = 1
+) -> tuple[Any, SimulatedRun]:
     """What the program printed last, the same both times, and its run under uvmalloc."""
     stock, ours = (
         simulate(
-            PROGRAMS / f"{name}.py",
+            program,
             *options,
             native=native,
+            devices=devices,
             environment=OFFLINE,
             timeout_seconds=300,
         ).check()
@@ -50,7 +53,9 @@ def large_copies(run: SimulatedRun, *allowed: str) -> int:
 
 @pytest.mark.parametrize(("model", "workers"), [("gpt2", "0"), ("llama", "2")])
 def test_transformers_trains_and_generates(simulate: Simulate, model: str, workers: str) -> None:
-    found, run = run_both(simulate, "train_language_model", model, "--workers", workers)
+    found, run = run_both(
+        simulate, PROGRAMS / "train_language_model.py", model, "--workers", workers
+    )
     assert len(found["losses"]) == 6
     assert found["sampling_repeats"]
     assert run.report["moves"]["total"] > 0
@@ -59,7 +64,7 @@ def test_transformers_trains_and_generates(simulate: Simulate, model: str, worke
 
 
 def test_torchvision_trains_from_forked_workers(simulate: Simulate) -> None:
-    found, run = run_both(simulate, "train_resnet")
+    found, run = run_both(simulate, PROGRAMS / "train_resnet.py")
     assert len(found["losses"]) == 6
     assert run.report["moves"]["total"] > 0
     # A batch changes its layout on the way: that is no move.
@@ -67,14 +72,33 @@ def test_torchvision_trains_from_forked_workers(simulate: Simulate) -> None:
 
 
 def test_accelerate_places_and_offloads(simulate: Simulate) -> None:
-    found, run = run_both(simulate, "offload_model")
+    found, run = run_both(simulate, PROGRAMS / "offload_model.py")
     assert set(found["part"]["map"].values()) == {"0", "cpu"}
     # Checkpoints are mapped files, which no device can have.
     assert large_copies(run, "foreign_memory") == 0
 
 
 def test_safetensors_round_trips(simulate: Simulate) -> None:
-    found, run = run_both(simulate, "exchange_safetensors")
+    found, run = run_both(simulate, PROGRAMS / "exchange_safetensors.py")
     assert all(found.values())
     # Loaded tensors lie in a mapped file; saving has taken pointers of those that it wrote.
     assert large_copies(run, "foreign_memory", "exported_pointer") == 0
+
+
+# What `torchrun` is.
+TORCHRUN = "from torch.distributed.run import main; main()"
+
+
+@pytest.mark.parametrize(("kind", "weight"), [("ddp", "Parameter"), ("fsdp", "DTensor")])
+def test_two_ranks_train_over_gloo(simulate: Simulate, kind: str, weight: str) -> None:
+    found, _ = run_both(
+        simulate,
+        TORCHRUN,
+        "--standalone",
+        "--nproc-per-node=2",
+        str(PROGRAMS / "train_distributed.py"),
+        kind,
+        devices=2,
+    )
+    assert len(found["losses"]) == 4
+    assert found["weight"] == weight
