@@ -26,7 +26,9 @@ enum {
   UVMSIM_OK = 0,
   UVMSIM_ERROR_INVALID = 1,       /* an argument is out of range */
   UVMSIM_ERROR_OUT_OF_MEMORY = 2, /* device memory is exhausted by memory that cannot be evicted */
-  UVMSIM_ERROR_ADDRESS = 3        /* a kernel touched memory that its device cannot reach */
+  UVMSIM_ERROR_ADDRESS = 3,       /* a kernel touched memory that its device cannot reach */
+  UVMSIM_ERROR_CAPTURE = 4,       /* the rules of stream capture forbid it */
+  UVMSIM_ERROR_LAUNCH = 5         /* the kernel itself failed */
 };
 
 /* ---- the machine
@@ -67,6 +69,23 @@ typedef struct {
 int uvmsim_kernel(int device, void* stream, const uvmsim_access* accesses, size_t count,
                   uint64_t duration_ns);
 
+/* The same for a kernel that may become part of a graph: `run(context)` does its work on the device
+ * views and returns 0, or anything else where it has failed. It is called once, before this
+ * returns, or where the stream is being captured at each launch of a graph that holds it, by the
+ * launching thread and after the ranges have been touched. `release(context)` is called once when
+ * nothing can run it any more, also where this fails. Neither is called with a lock held.
+ * uvmsim_kernel on a stream that is being captured answers UVMSIM_ERROR_CAPTURE, because the work
+ * that its caller does would not be recorded. */
+int uvmsim_launch(int device, void* stream, const uvmsim_access* accesses, size_t count,
+                  uint64_t duration_ns, int (*run)(void* context), void (*release)(void* context),
+                  void* context);
+
+/* Where a kernel that is recorded during a capture can be tried out, for the shapes of its results:
+ * like uvmsim_device_view, but what is written there stays apart from the memory itself and is
+ * forgotten when the last capture ends. Copies and fills that are recorded take effect there too.
+ */
+void* uvmsim_capture_view(const void* address);
+
 /* Where a kernel finds the bytes of `address`: the device view of managed and device memory, the
  * address itself for pinned and registered host memory, NULL for everything else. The view is valid
  * while the allocation lives, and linear within it. */
@@ -106,6 +125,7 @@ typedef struct {
       evicted_bytes;            /* 2 MiB chunks reclaimed; bytes copied to the host for it */
   uint64_t remote_access_bytes; /* kernel accesses served over the link without migration */
   uint64_t unimplemented_calls;
+  uint64_t graph_launches;
 } uvmsim_counters;
 
 void uvmsim_get_counters(uvmsim_counters* out);

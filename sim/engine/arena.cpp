@@ -107,6 +107,21 @@ std::byte* Arena::device_view(std::uintptr_t address) const {
   return reinterpret_cast<std::byte*>(device_base_ + offset_of(address));
 }
 
+std::byte* Arena::capture_view(std::uintptr_t address) {
+  if (capture_base_ == 0) {
+    void* view = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd_, 0);
+    if (view == MAP_FAILED) return nullptr;
+    madvise(view, size_, MADV_DONTFORK);
+    madvise(view, size_, MADV_DONTDUMP);
+    capture_base_ = reinterpret_cast<std::uintptr_t>(view);
+  }
+  return reinterpret_cast<std::byte*>(capture_base_ + offset_of(address));
+}
+
+void Arena::forget_capture_view() {
+  if (capture_base_ != 0) madvise(as_pointer(capture_base_), size_, MADV_DONTNEED);
+}
+
 void Arena::abandon() {
   close(fd_);
   fd_ = -1;

@@ -6,7 +6,7 @@
 // addresses have no access either. Nothing of an arena is inherited by a forked child, as with the
 // modelled driver's mappings, and nothing of it is dumped into a core file.
 //
-// Owns the memfd, both views and the free address lists; guarded by the machine's mutex.
+// Owns the memfd, the views and the free address lists; guarded by the machine's mutex.
 #pragma once
 
 #include <cstddef>
@@ -36,6 +36,12 @@ class Arena {
 
   std::byte* device_view(std::uintptr_t address) const;
 
+  // A third view, on which work that is only recorded can be tried out: it shows what the others
+  // show until it is written, and then pages of its own, until forget_capture_view. Null where the
+  // process has no address space for it.
+  std::byte* capture_view(std::uintptr_t address);
+  void forget_capture_view();
+
   // Position of an address in the arena.
   std::size_t offset_of(std::uintptr_t address) const { return address - user_base_; }
   std::size_t size() const { return size_; }
@@ -52,6 +58,7 @@ class Arena {
   std::size_t size_;
   std::uintptr_t user_base_ = 0;
   std::uintptr_t device_base_ = 0;
+  std::uintptr_t capture_base_ = 0;  // 0 until it is needed
   int fd_ = -1;
   std::size_t small_size_;  // [0, small_size_) for small allocations, the rest for large ones
   IntervalAllocator small_;

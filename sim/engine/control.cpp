@@ -1,4 +1,7 @@
 // The C control interface of uvmsim.h over the engine.
+#include <memory>
+#include <utility>
+
 #include <uvmalloc/sim/uvmsim.h>
 #include <uvmalloc/sim/engine/call_table.hpp>
 #include <uvmalloc/sim/engine/export.hpp>
@@ -28,6 +31,12 @@ int result_of(Status status) {
       return UVMSIM_ERROR_OUT_OF_MEMORY;
     case Status::kIllegalAddress:
       return UVMSIM_ERROR_ADDRESS;
+    case Status::kLaunchFailure:
+      return UVMSIM_ERROR_LAUNCH;
+    case Status::kCaptureUnsupported:
+    case Status::kCaptureInvalidated:
+    case Status::kCaptureImplicit:
+      return UVMSIM_ERROR_CAPTURE;
     default:
       return UVMSIM_ERROR_INVALID;
   }
@@ -65,6 +74,23 @@ UVMSIM_CONTROL int uvmsim_kernel(int device, void* stream, const uvmsim_access* 
                                  size_t count, uint64_t duration_ns) {
   if (!has_device(device) || (accesses == nullptr && count != 0)) return UVMSIM_ERROR_INVALID;
   return result_of(Machine::instance().kernel(device, stream, accesses, count, duration_ns));
+}
+
+UVMSIM_CONTROL int uvmsim_launch(int device, void* stream, const uvmsim_access* accesses,
+                                 size_t count, uint64_t duration_ns, int (*run)(void* context),
+                                 void (*release)(void* context), void* context) {
+  const std::shared_ptr<void> owned(
+      context, release != nullptr ? release : [](void*) {});
+  if (!has_device(device) || (accesses == nullptr && count != 0) || run == nullptr)
+    return UVMSIM_ERROR_INVALID;
+  uvmsim::Kernel kernel{.accesses = {accesses, accesses + count},
+                        .duration_ns = duration_ns,
+                        .body = [owned, run] { return run(owned.get()) == 0; }};
+  return result_of(Machine::instance().launch_kernel(device, stream, std::move(kernel)));
+}
+
+UVMSIM_CONTROL void* uvmsim_capture_view(const void* address) {
+  return is_absent() ? nullptr : Machine::instance().capture_view(address);
 }
 
 UVMSIM_CONTROL void* uvmsim_device_view(const void* address) {

@@ -119,6 +119,7 @@ Status Machine::allocate_managed(int device, std::size_t bytes, unsigned flags, 
   if (bytes == 0) return Status::kInvalidValue;
   if (bytes > kLargestRequestBytes) return Status::kOutOfMemory;
   const std::lock_guard lock(mutex_);
+  if (const Status status = captures_.admit_unsafe_call(); status != Status::kOk) return status;
   const std::uintptr_t address = managed_.allocate(bytes);
   if (address == 0) return Status::kOutOfMemory;
   *out = reinterpret_cast<void*>(address);
@@ -131,6 +132,7 @@ Status Machine::allocate_managed(int device, std::size_t bytes, unsigned flags, 
 
 Status Machine::allocate_device(int device, std::size_t bytes, void** out) {
   const std::lock_guard lock(mutex_);
+  if (const Status status = captures_.admit_unsafe_call(); status != Status::kOk) return status;
   return take_device_memory(device, bytes, nullptr, out);
 }
 
@@ -155,10 +157,11 @@ Status Machine::take_device_memory(int device, std::size_t bytes, PoolHandle poo
 Status Machine::allocate_pinned(int device, std::size_t bytes, unsigned flags, void** out) {
   if (bytes == 0) return Status::kInvalidValue;
   if (bytes > kLargestRequestBytes) return Status::kOutOfMemory;
+  const std::lock_guard lock(mutex_);
+  if (const Status status = captures_.admit_unsafe_call(); status != Status::kOk) return status;
   void* address = mmap(nullptr, round_up(bytes, kPageBytes), PROT_READ | PROT_WRITE,
                        MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (address == MAP_FAILED) return Status::kOutOfMemory;
-  const std::lock_guard lock(mutex_);
   *out = address;
   allocations_.add({.allocation = describe(MemoryKind::kPinned, address, bytes, device, flags),
                     .placement = nullptr});
@@ -174,7 +177,10 @@ Status Machine::free_memory(void* address, Wait wait) {
     return Status::kInvalidValue;
   }
   const Allocation freed = record->allocation;
-  if (wait == Wait::kYes) timeline_.wait_until(timeline_.device_completion_ns(freed.device));
+  if (wait == Wait::kYes) {
+    if (const Status status = captures_.admit_unsafe_call(); status != Status::kOk) return status;
+    timeline_.wait_until(timeline_.device_completion_ns(freed.device));
+  }
   if (freed.kind == MemoryKind::kManaged) {
     residency_.forget(pages_of({address, freed.size_bytes}));
     managed_.free(user, freed.size_bytes);
@@ -193,6 +199,7 @@ Status Machine::free_pinned(void* address) {
   std::size_t bytes = 0;
   {
     const std::lock_guard lock(mutex_);
+    if (const Status status = captures_.admit_unsafe_call(); status != Status::kOk) return status;
     const auto user = reinterpret_cast<std::uintptr_t>(address);
     const AllocationRecord* record = allocations_.find(user);
     if (record == nullptr || record->allocation.address != user ||
@@ -211,6 +218,7 @@ Status Machine::free_pinned(void* address) {
 Status Machine::register_host(int device, void* address, std::size_t bytes, unsigned flags) {
   if (address == nullptr || bytes == 0) return Status::kInvalidValue;
   const std::lock_guard lock(mutex_);
+  if (const Status status = captures_.admit_unsafe_call(); status != Status::kOk) return status;
   if (allocations_.overlaps(reinterpret_cast<std::uintptr_t>(address), bytes)) {
     return Status::kHostMemoryAlreadyRegistered;
   }
@@ -221,6 +229,7 @@ Status Machine::register_host(int device, void* address, std::size_t bytes, unsi
 
 Status Machine::unregister_host(void* address) {
   const std::lock_guard lock(mutex_);
+  if (const Status status = captures_.admit_unsafe_call(); status != Status::kOk) return status;
   const auto user = reinterpret_cast<std::uintptr_t>(address);
   const AllocationRecord* record = allocations_.find(user);
   if (record == nullptr || record->allocation.address != user ||

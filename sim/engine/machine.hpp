@@ -7,20 +7,24 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include <uvmalloc/sim/uvmsim.h>
 #include <uvmalloc/sim/engine/allocation.hpp>
 #include <uvmalloc/sim/engine/arena.hpp>
+#include <uvmalloc/sim/engine/capture.hpp>
 #include <uvmalloc/sim/engine/device_memory.hpp>
 #include <uvmalloc/sim/engine/export.hpp>
+#include <uvmalloc/sim/engine/graph.hpp>
 #include <uvmalloc/sim/engine/policy.hpp>
 #include <uvmalloc/sim/engine/residency.hpp>
 #include <uvmalloc/sim/engine/settings.hpp>
@@ -54,8 +58,30 @@ struct Fill {
   void* to;
   std::size_t count;
   std::uint32_t value;
-  std::size_t value_bytes;  // 1, 2 or 4
+  std::size_t value_bytes;               // 1, 2 or 4
+  NodeKind node_kind = NodeKind::kFill;  // what a graph calls it
 };
+
+// A kernel together with the work that it does on the device views.
+struct Kernel {
+  std::vector<uvmsim_access> accesses;
+  std::uint64_t duration_ns;
+  std::function<bool()> body;  // false: the launch has failed; none: nothing to do
+};
+
+using HostFunction = std::function<void()>;
+
+struct CaptureInfo {
+  CaptureState state = CaptureState::kNone;
+  // While it is active.
+  std::uint64_t id = 0;
+  GraphHandle graph = nullptr;
+  GraphNode* const* dependencies = nullptr;  // until the next call with that stream
+  std::size_t dependency_count = 0;
+};
+
+// Whether an event that a capture meets is part of the graph (a node that the outside sees).
+enum class EventScope { kInternal, kExternal };
 
 enum class Wait { kNo, kYes };
 
@@ -133,9 +159,13 @@ class UVMSIM_EXPORT Machine {
   Status policy_at(const void* address, Policy* out);
   Status residency(MemoryRange range, int location, std::size_t* out_bytes);
 
-  // ---- work
+  // ---- work: run at once, or recorded where the stream is being captured. Where a capture does
+  // not allow a call, here and everywhere else, the status says which rule it breaks. A kernel
+  // whose work the caller does itself cannot be recorded: kCaptureUnsupported.
   Status kernel(int device, StreamHandle stream, const uvmsim_access* accesses, std::size_t count,
                 std::uint64_t duration_ns);
+  Status launch_kernel(int device, StreamHandle stream, Kernel kernel);
+  Status run_host_function(int device, StreamHandle stream, const HostFunction& function);
   Status copy(int device, StreamHandle stream, const Copy& copy, Wait wait);
   Status fill(int device, StreamHandle stream, const Fill& fill, Wait wait);
 
@@ -150,17 +180,52 @@ class UVMSIM_EXPORT Machine {
   std::optional<Stream> find_stream(int device, StreamHandle handle);
   Status query_stream(int device, StreamHandle handle);
   Status wait_for_stream(int device, StreamHandle handle);
-  void wait_for_device(int device);
+  Status wait_for_device(int device);
 
   EventHandle create_event(int device, unsigned flags, bool timing);
   Status destroy_event(EventHandle handle);
-  Status record_event(int device, EventHandle event, StreamHandle stream);
-  Status make_stream_wait(int device, StreamHandle stream, EventHandle event);
+  // kInvalidValue for kExternal where the stream is not being captured.
+  Status record_event(int device, EventHandle event, StreamHandle stream,
+                      EventScope scope = EventScope::kInternal);
+  Status make_stream_wait(int device, StreamHandle stream, EventHandle event,
+                          EventScope scope = EventScope::kInternal);
   Status query_event(EventHandle event);
   Status wait_for_event(EventHandle event);
   // kInvalidHandle where one is none, was never recorded or keeps no time; kNotReady where one is
   // in the future.
   Status elapsed(EventHandle from, EventHandle to, std::int64_t* out_ns);
+
+  // ---- capture and graphs
+  Status begin_capture(int device, StreamHandle stream, CaptureMode mode);
+  // The graph, null where the capture has failed; see Captures::end.
+  Status end_capture(int device, StreamHandle stream, GraphHandle* out);
+  Status capture_info(int device, StreamHandle stream, CaptureInfo* out);
+  Status update_capture_dependencies(int device, StreamHandle stream,
+                                     const std::vector<GraphNodeHandle>& nodes,
+                                     DependencyUpdate update);
+  // For work that no graph can hold: kOk where the stream is not being captured.
+  Status refuse_capture(int device, StreamHandle stream);
+  // Where work that is recorded finds bytes to be tried out on; see Arena::capture_view. Host
+  // memory is its own. Null for memory that the machine does not know.
+  void* capture_view(const void* address);
+
+  // Handles that are none, and graphs that are being captured where they must not be:
+  // kInvalidValue.
+  GraphHandle create_graph();
+  Status clone_graph(GraphHandle graph, GraphHandle* out);
+  Status destroy_graph(GraphHandle graph);
+  // `dependencies` are nodes of the graph, each once.
+  Status add_graph_node(GraphHandle graph, NodeKind kind, int device, NodeWork work,
+                        const std::vector<GraphNodeHandle>& dependencies, GraphNodeHandle* out);
+  // With the lock held: `visit` calls nothing of the machine.
+  Status visit_graph(GraphHandle graph, const std::function<void(const Graph&)>& visit);
+  Status visit_graph_node(GraphNodeHandle node,
+                          const std::function<void(const Graph&, const GraphNode&)>& visit);
+  Status instantiate_graph(GraphHandle graph, std::uint64_t flags, GraphExecHandle* out);
+  Status destroy_graph_exec(GraphExecHandle exec);
+  Status graph_exec_flags(GraphExecHandle exec, std::uint64_t* out);
+  // Its nodes' work takes effect before the call returns; the first failure ends it.
+  Status launch_graph(int device, StreamHandle stream, GraphExecHandle exec);
 
   std::uint64_t now_ns();
   void advance(std::uint64_t nanoseconds);
@@ -176,6 +241,14 @@ class UVMSIM_EXPORT Machine {
   struct End {
     std::byte* bytes;
     const AllocationRecord* record;  // null for memory that the machine does not know
+
+    bool is_host() const { return record == nullptr || record->allocation.is_host(); }
+  };
+  struct CopyEnds {
+    End to;
+    End from;
+    std::size_t to_extent;  // bytes from the first to the last
+    std::size_t from_extent;
   };
 
   explicit Machine(const Settings& settings);
@@ -193,8 +266,24 @@ class UVMSIM_EXPORT Machine {
   static std::size_t first_page_of(const AllocationRecord& record, const Arena& arena);
   std::byte* view_of(const AllocationRecord* record, std::uintptr_t address);
 
+  // Before work on a stream: nothing where it is to be run; otherwise the call's outcome, which is
+  // that the work was recorded, or a rule of captures. A null `work` cannot be recorded.
+  std::optional<Status> record_or_refuse(Stream& stream, NodeKind kind, const NodeWork& work);
+  // The same before work that the caller waits for.
+  std::optional<Status> refuse_blocking(Stream& stream);
+  void forget_capture_views();
+  std::byte* capture_view_of(const AllocationRecord* record, const void* address);
+  GraphHandle add_graph(const std::shared_ptr<Graph>& graph);
+  std::shared_ptr<Graph> graph_of(GraphHandle handle) const;
+  std::shared_ptr<GraphExec> graph_exec_of(GraphExecHandle handle) const;
+  Status run_graph(int device, StreamHandle stream, GraphExec& exec);
+  Status run_step(const GraphExec::Step& step, StreamHandle lane, std::uint64_t* time_ns);
+
   Status touch(int device, const uvmsim_access& access, std::uint64_t* out_traffic_bytes);
   Status resolve_end(const void* address, std::size_t bytes, CopyEnd expected, End* out);
+  Status resolve_copy(const Copy& copy, CopyEnds* out);
+  Status submit_copy(Stream& stream, const Copy& copy, const CopyEnds& ends);
+  Status refuse_unknown_stream(int device, StreamHandle stream);
   int landing_place(const AllocationRecord& record, std::uintptr_t address, CopyEnd end,
                     int device) const;
   Status place_copy_end(const End& end, const void* address, std::size_t bytes, CopyEnd expected,
@@ -210,6 +299,9 @@ class UVMSIM_EXPORT Machine {
   Residency residency_;
   AllocationTable allocations_;
   Timeline timeline_;
+  Captures captures_;
+  std::unordered_map<GraphHandle, std::shared_ptr<Graph>> graphs_;
+  std::unordered_map<GraphExecHandle, std::shared_ptr<GraphExec>> graph_execs_;
   std::set<std::pair<int, int>> peers_;  // (device, peer whose memory it may use)
   std::map<PoolHandle, std::unique_ptr<Pool>> pools_;
   std::vector<PoolHandle> default_pools_;  // by device

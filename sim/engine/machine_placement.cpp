@@ -59,6 +59,8 @@ Status Machine::prefetch(int device, StreamHandle stream, MemoryRange range, int
   if (target == nullptr) return Status::kInvalidHandle;
   AllocationRecord* record = managed_record(range);
   if (record == nullptr) return Status::kInvalidValue;
+  // Graphs have no node for it.
+  if (const auto outcome = record_or_refuse(*target, NodeKind::kEmpty, nullptr)) return *outcome;
   ++counters_.prefetch_calls;
   const PageRange pages = pages_of(range);
   const std::size_t base = first_page_of(*record, managed_);
@@ -81,6 +83,7 @@ Status Machine::discard(int device, StreamHandle stream, MemoryRange range) {
   Stream* target = timeline_.find_stream(device, stream);
   if (target == nullptr) return Status::kInvalidHandle;
   if (managed_record(range) == nullptr) return Status::kInvalidValue;
+  if (const auto outcome = record_or_refuse(*target, NodeKind::kEmpty, nullptr)) return *outcome;
   ++counters_.discard_calls;
   const std::size_t offset = managed_.offset_of(address_of(range));
   const PageRange whole{round_up(offset, kPageBytes) / kPageBytes,

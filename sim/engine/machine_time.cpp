@@ -9,7 +9,15 @@ StreamHandle Machine::create_stream(int device, unsigned flags, bool blocking, i
 }
 
 Status Machine::destroy_stream(StreamHandle handle) {
+  std::shared_ptr<Graph>
+      graph;  // of a capture that ends with its stream; destroyed without the lock
   const std::lock_guard lock(mutex_);
+  Stream* stream = timeline_.find_stream(kHost, handle);
+  if (stream != nullptr && stream->capture != nullptr) {
+    captures_.forget(*stream, &graph);
+    if (graph != nullptr) graphs_.erase(graph.get());
+    forget_capture_views();
+  }
   return timeline_.destroy_stream(handle) ? Status::kOk : Status::kInvalidHandle;
 }
 
@@ -24,6 +32,7 @@ Status Machine::query_stream(int device, StreamHandle handle) {
   const std::lock_guard lock(mutex_);
   const Stream* stream = timeline_.find_stream(device, handle);
   if (stream == nullptr) return Status::kInvalidHandle;
+  if (const Status status = captures_.admit_wait(*stream); status != Status::kOk) return status;
   return timeline_.query(timeline_.completion_ns(*stream)) ? Status::kOk : Status::kNotReady;
 }
 
@@ -31,13 +40,17 @@ Status Machine::wait_for_stream(int device, StreamHandle handle) {
   const std::lock_guard lock(mutex_);
   const Stream* stream = timeline_.find_stream(device, handle);
   if (stream == nullptr) return Status::kInvalidHandle;
+  if (const Status status = captures_.admit_wait(*stream); status != Status::kOk) return status;
   timeline_.wait_until(timeline_.completion_ns(*stream));
   return Status::kOk;
 }
 
-void Machine::wait_for_device(int device) {
+Status Machine::wait_for_device(int device) {
   const std::lock_guard lock(mutex_);
+  if (const Status status = captures_.admit_device_wait(device); status != Status::kOk)
+    return status;
   timeline_.wait_until(timeline_.device_completion_ns(device));
+  return Status::kOk;
 }
 
 EventHandle Machine::create_event(int device, unsigned flags, bool timing) {
@@ -50,7 +63,7 @@ Status Machine::destroy_event(EventHandle handle) {
   return timeline_.destroy_event(handle) ? Status::kOk : Status::kInvalidHandle;
 }
 
-Status Machine::record_event(int device, EventHandle event, StreamHandle stream) {
+Status Machine::record_event(int device, EventHandle event, StreamHandle stream, EventScope scope) {
   const std::lock_guard lock(mutex_);
   Event* recorded = timeline_.find_event(event);
   Stream* source = timeline_.find_stream(device, stream);
@@ -58,15 +71,39 @@ Status Machine::record_event(int device, EventHandle event, StreamHandle stream)
   if (recorded == nullptr || source == nullptr || recorded->device != source->device) {
     return Status::kInvalidHandle;
   }
+  if (scope == EventScope::kExternal) {
+    if (source->capture == nullptr) return Status::kInvalidValue;
+    return *record_or_refuse(*source, NodeKind::kEventRecord,
+                             [event](Machine& machine, int on, StreamHandle lane) {
+                               return machine.record_event(on, event, lane);
+                             });
+  }
+  const Status status = captures_.admit_work(*source);
+  if (status != Status::kOk) return status;
+  if (source->capture != nullptr) {
+    captures_.record_event(*recorded, *source);
+    return Status::kOk;
+  }
   timeline_.record(*recorded, *source);
   return Status::kOk;
 }
 
-Status Machine::make_stream_wait(int device, StreamHandle stream, EventHandle event) {
+Status Machine::make_stream_wait(int device, StreamHandle stream, EventHandle event,
+                                 EventScope scope) {
   const std::lock_guard lock(mutex_);
   const Event* awaited = timeline_.find_event(event);
   Stream* waiting = timeline_.find_stream(device, stream);
   if (awaited == nullptr || waiting == nullptr) return Status::kInvalidHandle;
+  if (scope == EventScope::kExternal) {
+    if (waiting->capture == nullptr) return Status::kInvalidValue;
+    return *record_or_refuse(*waiting, NodeKind::kEventWait,
+                             [event](Machine& machine, int on, StreamHandle lane) {
+                               return machine.make_stream_wait(on, lane, event);
+                             });
+  }
+  if (const Status status = captures_.admit_work(*waiting); status != Status::kOk) return status;
+  if (waiting->capture != nullptr || awaited->capture != nullptr)
+    return captures_.wait_event(*waiting, *awaited);
   timeline_.wait(*waiting, *awaited);
   return Status::kOk;
 }
@@ -75,6 +112,7 @@ Status Machine::query_event(EventHandle event) {
   const std::lock_guard lock(mutex_);
   const Event* queried = timeline_.find_event(event);
   if (queried == nullptr) return Status::kInvalidHandle;
+  if (const Status status = captures_.admit_wait(*queried); status != Status::kOk) return status;
   return !queried->recorded || timeline_.query(queried->time_ns) ? Status::kOk : Status::kNotReady;
 }
 
@@ -82,6 +120,7 @@ Status Machine::wait_for_event(EventHandle event) {
   const std::lock_guard lock(mutex_);
   const Event* awaited = timeline_.find_event(event);
   if (awaited == nullptr) return Status::kInvalidHandle;
+  if (const Status status = captures_.admit_wait(*awaited); status != Status::kOk) return status;
   if (awaited->recorded) timeline_.wait_until(awaited->time_ns);
   return Status::kOk;
 }
@@ -92,6 +131,7 @@ Status Machine::elapsed(EventHandle from, EventHandle to, std::int64_t* out_ns) 
   const Event* end = timeline_.find_event(to);
   for (const Event* event : {begin, end}) {
     if (event == nullptr || !event->recorded || !event->timing) return Status::kInvalidHandle;
+    if (event->capture != nullptr) return Status::kCapturedEvent;
   }
   for (const Event* event : {begin, end}) {
     if (!timeline_.query(event->time_ns)) return Status::kNotReady;

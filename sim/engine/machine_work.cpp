@@ -45,6 +45,7 @@ Status Machine::kernel(int device, StreamHandle stream, const uvmsim_access* acc
   const std::lock_guard lock(mutex_);
   Stream* target = timeline_.find_stream(device, stream);
   if (target == nullptr || target->device != device) return Status::kInvalidHandle;
+  if (const auto outcome = record_or_refuse(*target, NodeKind::kKernel, nullptr)) return *outcome;
   for (std::size_t i = 0; i < count; ++i) {
     const uvmsim_access& access = accesses[i];
     if (access.size_bytes == 0) continue;
@@ -132,53 +133,77 @@ Status Machine::place_copy_end(const End& end, const void* address, std::size_t 
   return status == Status::kOutOfMemory ? residency_.copy_access(kHost, pages, write) : status;
 }
 
+Status Machine::resolve_copy(const Copy& copy, CopyEnds* out) {
+  out->to_extent = extent(copy.width_bytes, copy.rows, copy.to_pitch_bytes);
+  out->from_extent = extent(copy.width_bytes, copy.rows, copy.from_pitch_bytes);
+  const Status status = resolve_end(copy.to, out->to_extent, copy.to_end, &out->to);
+  return status == Status::kOk ? resolve_end(copy.from, out->from_extent, copy.from_end, &out->from)
+                               : status;
+}
+
+Status Machine::submit_copy(Stream& stream, const Copy& copy, const CopyEnds& ends) {
+  Status status = place_copy_end(ends.from, copy.from, ends.from_extent, copy.from_end,
+                                 stream.device, /*write=*/false);
+  if (status == Status::kOk) {
+    status = place_copy_end(ends.to, copy.to, ends.to_extent, copy.to_end, stream.device,
+                            /*write=*/true);
+  }
+  if (status != Status::kOk) return status;
+  const std::size_t bytes = copy.width_bytes * copy.rows;
+  ++counters_.copy_calls;
+  counters_.copy_bytes += bytes;
+  const auto is_on_device = [](const End& end) {
+    return end.record != nullptr && end.record->allocation.kind == MemoryKind::kDevice;
+  };
+  const bool stays = is_on_device(ends.to) && is_on_device(ends.from) &&
+                     ends.to.record->allocation.device == ends.from.record->allocation.device;
+  timeline_.submit(stream, transfer_ns(bytes, stays ? kDeviceBytesPerNs : kLinkBytesPerNs) +
+                               transfer_cost_ns(residency_.take_traffic_bytes()));
+  return Status::kOk;
+}
+
 Status Machine::copy(int device, StreamHandle stream, const Copy& copy, Wait wait) {
-  std::byte* to = nullptr;
-  std::byte* from = nullptr;
+  if (copy.width_bytes * copy.rows == 0) return refuse_unknown_stream(device, stream);
+  CopyEnds ends{};
   bool waits = wait == Wait::kYes;
   std::uint64_t completion_ns = 0;
   {
     const std::lock_guard lock(mutex_);
     Stream* target = timeline_.find_stream(device, stream);
     if (target == nullptr) return Status::kInvalidHandle;
-    const std::size_t bytes = copy.width_bytes * copy.rows;
-    if (bytes == 0) return Status::kOk;
-    const std::size_t to_extent = extent(copy.width_bytes, copy.rows, copy.to_pitch_bytes);
-    const std::size_t from_extent = extent(copy.width_bytes, copy.rows, copy.from_pitch_bytes);
-    End to_end{};
-    End from_end{};
-    Status status = resolve_end(copy.to, to_extent, copy.to_end, &to_end);
-    if (status == Status::kOk)
-      status = resolve_end(copy.from, from_extent, copy.from_end, &from_end);
-    if (status == Status::kOk) {
-      status =
-          place_copy_end(from_end, copy.from, from_extent, copy.from_end, target->device, false);
-    }
-    if (status == Status::kOk) {
-      status = place_copy_end(to_end, copy.to, to_extent, copy.to_end, target->device, true);
-    }
+    Status status = resolve_copy(copy, &ends);
     if (status != Status::kOk) return status;
-    ++counters_.copy_calls;
-    counters_.copy_bytes += bytes;
-    const auto is_on_device = [](const End& end) {
-      return end.record != nullptr && end.record->allocation.kind == MemoryKind::kDevice;
+    if (waits) {
+      if (const auto outcome = refuse_blocking(*target)) return *outcome;
+    }
+    const NodeWork work = [copy](Machine& machine, int on, StreamHandle lane) {
+      return machine.copy(on, lane, copy, Wait::kNo);
     };
-    const bool stays = is_on_device(to_end) && is_on_device(from_end) &&
-                       to_end.record->allocation.device == from_end.record->allocation.device;
-    timeline_.submit(*target, transfer_ns(bytes, stays ? kDeviceBytesPerNs : kLinkBytesPerNs) +
-                                  transfer_cost_ns(residency_.take_traffic_bytes()));
-    completion_ns = timeline_.completion_ns(*target);
-    // A copy to memory that is not pinned is complete when the call returns.
-    if (to_end.record == nullptr) waits = true;
-    to = to_end.bytes;
-    from = from_end.bytes;
+    if (const auto outcome = record_or_refuse(*target, NodeKind::kCopy, work)) {
+      if (*outcome != Status::kOk || ends.to.is_host()) return *outcome;
+      ends.to.bytes = capture_view_of(ends.to.record, copy.to);
+      ends.from.bytes = capture_view_of(ends.from.record, copy.from);
+      waits = false;
+    } else {
+      status = submit_copy(*target, copy, ends);
+      if (status != Status::kOk) return status;
+      completion_ns = timeline_.completion_ns(*target);
+      // A copy to memory that is not pinned is complete when the call returns.
+      waits = waits || ends.to.record == nullptr;
+    }
   }
-  copy_rows(to, from, copy);
+  if (ends.to.bytes != nullptr && ends.from.bytes != nullptr)
+    copy_rows(ends.to.bytes, ends.from.bytes, copy);
   if (waits) {
     const std::lock_guard lock(mutex_);
     timeline_.wait_until(completion_ns);
   }
   return Status::kOk;
+}
+
+Status Machine::refuse_unknown_stream(int device, StreamHandle stream) {
+  const std::lock_guard lock(mutex_);
+  return timeline_.find_stream(device, stream) == nullptr ? Status::kInvalidHandle : Status::kOk;
 }
 
 Status Machine::fill(int device, StreamHandle stream, const Fill& fill, Wait wait) {
@@ -194,16 +219,26 @@ Status Machine::fill(int device, StreamHandle stream, const Fill& fill, Wait wai
     if (bytes == 0) return Status::kOk;
     End end{};
     Status status = resolve_end(fill.to, bytes, CopyEnd::kDeviceMemory, &end);
-    if (status == Status::kOk) {
-      status = place_copy_end(end, fill.to, bytes, CopyEnd::kDeviceMemory, target->device, true);
-    }
     if (status != Status::kOk) return status;
-    timeline_.submit(*target, transfer_ns(bytes, kDeviceBytesPerNs) +
-                                  transfer_cost_ns(residency_.take_traffic_bytes()));
-    if (wait == Wait::kYes) timeline_.wait_until(timeline_.completion_ns(*target));
-    to = end.bytes;
+    if (wait == Wait::kYes) {
+      if (const auto outcome = refuse_blocking(*target)) return *outcome;
+    }
+    const NodeWork work = [fill](Machine& machine, int on, StreamHandle lane) {
+      return machine.fill(on, lane, fill, Wait::kNo);
+    };
+    if (const auto outcome = record_or_refuse(*target, fill.node_kind, work)) {
+      if (*outcome != Status::kOk || end.is_host()) return *outcome;
+      to = capture_view_of(end.record, fill.to);
+    } else {
+      status = place_copy_end(end, fill.to, bytes, CopyEnd::kDeviceMemory, target->device, true);
+      if (status != Status::kOk) return status;
+      timeline_.submit(*target, transfer_ns(bytes, kDeviceBytesPerNs) +
+                                    transfer_cost_ns(residency_.take_traffic_bytes()));
+      if (wait == Wait::kYes) timeline_.wait_until(timeline_.completion_ns(*target));
+      to = end.bytes;
+    }
   }
-  fill_bytes(to, fill);
+  if (to != nullptr) fill_bytes(to, fill);
   return Status::kOk;
 }
 

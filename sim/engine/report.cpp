@@ -53,6 +53,7 @@ constexpr auto kFields = std::to_array<CounterField>({
     {"evicted_chunks", &uvmsim_counters::evicted_chunks},
     {"evicted_bytes", &uvmsim_counters::evicted_bytes},
     {"remote_access_bytes", &uvmsim_counters::remote_access_bytes},
+    {"graph_launches", &uvmsim_counters::graph_launches},
     {"unimplemented_calls", &uvmsim_counters::unimplemented_calls},
 });
 

@@ -20,6 +20,19 @@ enum class Status {
   kHostMemoryNotRegistered,
   kPeerAccessAlreadyEnabled,
   kPeerAccessNotEnabled,
+  kIllegalState,
+  kLaunchFailure,
+  kOperatingSystem,
+  // Rules of stream capture.
+  kCaptureUnsupported,
+  kCaptureInvalidated,
+  kCaptureMerge,
+  kCaptureUnmatched,
+  kCaptureUnjoined,
+  kCaptureIsolation,
+  kCaptureImplicit,
+  kCapturedEvent,
+  kCaptureWrongThread,
 };
 
 }  // namespace uvmsim

@@ -6,6 +6,7 @@
 
 #include <vector>
 
+#include <uvmalloc/sim/engine/capture.hpp>
 #include <uvmalloc/sim/engine/export.hpp>
 
 namespace uvmsim {
@@ -32,6 +33,9 @@ class UVMSIM_EXPORT ThreadContext {
 
   // Makes the device's primary context active and current, as the first call that needs one does.
   void choose_device(int device);
+
+  // Which calls it may make while streams are captured.
+  CaptureMode capture_mode = CaptureMode::kGlobal;
 
  private:
   int chosen_ = 0;

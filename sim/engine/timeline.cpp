@@ -91,6 +91,8 @@ void Timeline::submit(Stream& stream, std::uint64_t duration_ns) {
 }
 
 void Timeline::record(Event& event, Stream& stream) {
+  event.capture = nullptr;
+  event.capture_tips.clear();
   event.recorded = true;
   event.time_ns = earliest_start_ns(stream);
 }

@@ -13,10 +13,12 @@
 #include <utility>
 #include <vector>
 
+#include <uvmalloc/sim/engine/capture.hpp>
+
 namespace uvmsim {
 
-// The program's name of a stream or an event: an address, or a small number for default streams.
-using StreamHandle = void*;
+// The program's name of an event; a stream's is an address too, or a small number for default
+// streams.
 using EventHandle = void*;
 
 struct Stream {
@@ -27,6 +29,8 @@ struct Stream {
   bool blocking = true;  // ordered with the device's default stream
   bool is_default = false;
   std::uint64_t busy_until_ns = 0;
+  std::shared_ptr<Capture> capture = nullptr;  // that it takes part in, if any
+  std::vector<GraphNode*> capture_tips = {};   // nodes that the next one recorded depends on
 };
 
 struct Event {
@@ -35,6 +39,9 @@ struct Event {
   bool timing = true;
   bool recorded = false;
   std::uint64_t time_ns = 0;
+  std::shared_ptr<Capture> capture = nullptr;  // in which it was last recorded, if in any
+  std::vector<GraphNode*> capture_tips =
+      {};  // nodes it then stood for; gone once that capture ends
 };
 
 class Timeline {
@@ -64,6 +71,9 @@ class Timeline {
   std::uint64_t completion_ns(const Stream& stream) const;
   std::uint64_t device_completion_ns(int device) const;
 
+  // When work put on the stream now would begin.
+  std::uint64_t earliest_start_ns(const Stream& stream) const;
+
   // The host waits until then.
   void wait_until(std::uint64_t time_ns);
 
@@ -71,7 +81,6 @@ class Timeline {
   bool query(std::uint64_t time_ns);
 
  private:
-  std::uint64_t earliest_start_ns(const Stream& stream) const;
   template <class Visit>
   void each_stream(int device, Visit visit) const;
 

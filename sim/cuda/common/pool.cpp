@@ -5,6 +5,7 @@
 #include <cstdint>
 
 namespace uvmsim::cuda {
+
 namespace {
 
 Status write_value(void* out, std::uint64_t value) {
@@ -13,6 +14,13 @@ Status write_value(void* out, std::uint64_t value) {
 }
 
 }  // namespace
+
+Status admit_pool_call(CallRecord& call, const std::optional<Stream>& stream) {
+  if (!stream) return Status::kInvalidHandle;
+  if (stream->capture == nullptr) return Status::kOk;
+  call.not_implemented();
+  return Status::kNotSupported;
+}
 
 Status get_pool_attribute(PoolHandle handle, int attribute, void* out) {
   const auto pool = Machine::instance().find_pool(handle);

@@ -1,10 +1,16 @@
-// Attributes of stream-ordered pools; CUmemPool_attribute and cudaMemPoolAttr have the same
-// numbers.
+// Stream-ordered pools. CUmemPool_attribute and cudaMemPoolAttr have the same numbers.
 #pragma once
 
+#include <optional>
+
+#include <uvmalloc/sim/engine/call_table.hpp>
 #include <uvmalloc/sim/engine/machine.hpp>
 
 namespace uvmsim::cuda {
+
+// Before memory is taken or given back in the order of a stream. Graphs do not hold such nodes
+// here: on a capturing stream the call is kNotSupported, and counted as unimplemented.
+Status admit_pool_call(CallRecord& call, const std::optional<Stream>& stream);
 
 Status get_pool_attribute(PoolHandle pool, int attribute, void* out);
 Status set_pool_attribute(PoolHandle pool, int attribute, const void* value);

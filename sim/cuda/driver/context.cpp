@@ -119,8 +119,7 @@ CU_API cuCtxSynchronize_v2(CUcontext context) {
   CU_ENTER;
   const int device = context == nullptr ? ThreadContext::current().context() : device_of(context);
   if (device < 0) return CUDA_ERROR_INVALID_CONTEXT;
-  machine().wait_for_device(device);
-  return CUDA_SUCCESS;
+  return finish(machine().wait_for_device(device));
 }
 
 CU_API cuCtxGetFlags(unsigned* flags) {
@@ -146,8 +145,7 @@ CU_API cuCtxGetApiVersion(CUcontext context, unsigned* version) {
 
 CU_API cuCtxSynchronize() {
   CU_ENTER_CONTEXT;
-  machine().wait_for_device(device);
-  return CUDA_SUCCESS;
+  return finish(machine().wait_for_device(device));
 }
 
 CU_API cuCtxGetStreamPriorityRange(int* least, int* greatest) {

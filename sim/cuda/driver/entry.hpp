@@ -26,11 +26,17 @@
 #undef cuEventDestroy
 #undef cuEventElapsedTime
 #undef cuGetProcAddress
+#undef cuGraphGetEdges
+#undef cuGraphInstantiate
+#undef cuGraphNodeGetDependencies
+#undef cuGraphNodeGetDependentNodes
 #undef cuMemAdvise
 #undef cuMemPrefetchAsync
+#undef cuStreamBeginCapture
 #undef cuStreamDestroy
 #undef cuStreamGetCaptureInfo
 #undef cuStreamGetCtx
+#undef cuStreamUpdateCaptureDependencies
 
 namespace uvmsim::cuda {
 

@@ -89,8 +89,13 @@ bool existed(std::string_view name, int version) {
   return it == kIntroductions.end() || it->version <= version;
 }
 
+// Since then this name means another function.
+constexpr int kNewGraphInstantiate = 12000;
+
 // The newest form that existed in `version` and is implemented, else the newest that existed.
 const EntryPoint* resolve(const std::string& name, int version) {
+  if (name == "cuGraphInstantiate" && version >= kNewGraphInstantiate)
+    return find("cuGraphInstantiateWithFlags");
   const EntryPoint* unimplemented = nullptr;
   for (const char* suffix : {"_v4", "_v3", "_v2", ""}) {
     const std::string candidate = name + suffix;

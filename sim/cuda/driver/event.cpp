@@ -1,4 +1,5 @@
 // Events.
+#include <uvmalloc/sim/cuda/common/graphs.hpp>
 #include <uvmalloc/sim/cuda/driver/entry.hpp>
 
 using namespace uvmsim;
@@ -42,8 +43,10 @@ CU_API cuEventRecord(CUevent event, CUstream stream) {
 
 CU_API cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags) {
   CU_ENTER_CONTEXT;
-  if ((flags & ~unsigned{CU_EVENT_RECORD_EXTERNAL}) != 0) return CUDA_ERROR_INVALID_VALUE;
-  return finish(machine().record_event(device, event, stream));
+  EventScope scope{};
+  const Status status = check_event_flags(flags, &scope);
+  if (status != Status::kOk) return finish(status);
+  return finish(machine().record_event(device, event, stream, scope));
 }
 
 CU_API cuEventQuery(CUevent event) {

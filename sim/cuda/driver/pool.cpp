@@ -9,13 +9,15 @@ using namespace uvmsim::cuda;
 
 namespace {
 
-CUresult allocate(int device, CUstream stream, CUmemoryPool pool, CUdeviceptr* out, size_t bytes) {
+CUresult allocate(CallRecord& call, int device, CUstream stream, CUmemoryPool pool,
+                  CUdeviceptr* out, size_t bytes) {
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const auto target = machine().find_stream(device, stream);
-  if (!target) return CUDA_ERROR_INVALID_HANDLE;
+  Status status = admit_pool_call(call, target);
+  if (status != Status::kOk) return finish(status);
   void* address = nullptr;
   const PoolHandle source = pool != nullptr ? pool : machine().current_pool(target->device);
-  const Status status = machine().allocate_from_pool(source, bytes, &address);
+  status = machine().allocate_from_pool(source, bytes, &address);
   if (status == Status::kOk) *out = reinterpret_cast<CUdeviceptr>(address);
   return finish(status);
 }
@@ -24,17 +26,19 @@ CUresult allocate(int device, CUstream stream, CUmemoryPool pool, CUdeviceptr* o
 
 CU_API cuMemAllocAsync(CUdeviceptr* out, size_t bytes, CUstream stream) {
   CU_ENTER_CONTEXT;
-  return allocate(device, stream, nullptr, out, bytes);
+  return allocate(call_record, device, stream, nullptr, out, bytes);
 }
 
 CU_API cuMemAllocFromPoolAsync(CUdeviceptr* out, size_t bytes, CUmemoryPool pool, CUstream stream) {
   CU_ENTER_CONTEXT;
-  return pool == nullptr ? CUDA_ERROR_INVALID_VALUE : allocate(device, stream, pool, out, bytes);
+  return pool == nullptr ? CUDA_ERROR_INVALID_VALUE
+                         : allocate(call_record, device, stream, pool, out, bytes);
 }
 
 CU_API cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
   CU_ENTER_CONTEXT;
-  if (!machine().find_stream(device, stream)) return CUDA_ERROR_INVALID_HANDLE;
+  const Status status = admit_pool_call(call_record, machine().find_stream(device, stream));
+  if (status != Status::kOk) return finish(status);
   return address == 0 ? CUDA_SUCCESS
                       : finish(machine().free_memory(as_pointer(address), Wait::kNo));
 }

@@ -41,6 +41,30 @@ CUresult uvmsim::cuda::finish(Status status) {
       return CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
     case Status::kPeerAccessNotEnabled:
       return CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
+    case Status::kIllegalState:
+      return CUDA_ERROR_ILLEGAL_STATE;
+    case Status::kOperatingSystem:
+      return CUDA_ERROR_OPERATING_SYSTEM;
+    case Status::kLaunchFailure:
+      return CUDA_ERROR_LAUNCH_FAILED;
+    case Status::kCaptureUnsupported:
+      return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    case Status::kCaptureInvalidated:
+      return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    case Status::kCaptureMerge:
+      return CUDA_ERROR_STREAM_CAPTURE_MERGE;
+    case Status::kCaptureUnmatched:
+      return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
+    case Status::kCaptureUnjoined:
+      return CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
+    case Status::kCaptureIsolation:
+      return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+    case Status::kCaptureImplicit:
+      return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+    case Status::kCapturedEvent:
+      return CUDA_ERROR_CAPTURED_EVENT;
+    case Status::kCaptureWrongThread:
+      return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
   }
   return CUDA_ERROR_UNKNOWN;
 }

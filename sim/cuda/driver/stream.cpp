@@ -1,7 +1,7 @@
-// Streams. There is no capture in this version: every stream answers that it is not capturing.
+// Streams, and their capture.
 #include <algorithm>
-#include <utility>
 
+#include <uvmalloc/sim/cuda/common/graphs.hpp>
 #include <uvmalloc/sim/cuda/driver/entry.hpp>
 
 using namespace uvmsim;
@@ -31,6 +31,20 @@ void write_nulls(Pointer*... out) {
   ((out != nullptr ? void(*out = {}) : void()), ...);
 }
 
+CUresult give_capture_info(int device, CUstream stream, CUstreamCaptureStatus* status,
+                           cuuint64_t* id, CUgraph* graph, const CUgraphNode** dependencies,
+                           size_t* count) {
+  unsigned long long found_id = 0;
+  const Status found = capture_info(device, stream,
+                                    {.status = reinterpret_cast<int*>(status),
+                                     .id = &found_id,
+                                     .graph = reinterpret_cast<void**>(graph),
+                                     .dependencies = reinterpret_cast<void* const**>(dependencies),
+                                     .count = count});
+  if (id != nullptr && found == Status::kOk) *id = found_id;
+  return finish(found);
+}
+
 }  // namespace
 
 CU_API cuStreamCreate(CUstream* stream, unsigned flags) {
@@ -58,9 +72,12 @@ CU_API cuStreamSynchronize(CUstream stream) {
   return finish(machine().wait_for_stream(device, stream));
 }
 
-CU_API cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
+CU_API cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
   CU_ENTER_CONTEXT;
-  return finish(machine().make_stream_wait(device, stream, event));
+  EventScope scope{};
+  const Status status = check_event_flags(flags, &scope);
+  if (status != Status::kOk) return finish(status);
+  return finish(machine().make_stream_wait(device, stream, event, scope));
 }
 
 CU_API cuStreamGetPriority(CUstream stream, int* priority) {
@@ -96,68 +113,87 @@ CU_API cuStreamGetCtx_v2(CUstream stream, CUcontext* context, CUgreenCtx* green)
   });
 }
 
+CU_API cuStreamBeginCapture(CUstream stream) {
+  CU_ENTER_CONTEXT;
+  return finish(begin_capture(device, stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+}
+
+CU_API cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
+  CU_ENTER_CONTEXT;
+  return finish(begin_capture(device, stream, mode));
+}
+
+CU_API cuStreamEndCapture(CUstream stream, CUgraph* graph) {
+  CU_ENTER_CONTEXT;
+  if (graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return finish(machine().end_capture(device, stream, reinterpret_cast<void**>(graph)));
+}
+
 CU_API cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
   CU_ENTER_CONTEXT;
-  return ask(device, stream, [&](const Stream&) { *status = CU_STREAM_CAPTURE_STATUS_NONE; });
+  return finish(capture_status(device, stream, reinterpret_cast<int*>(status)));
 }
 
 CU_API cuStreamGetCaptureInfo(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id) {
   CU_ENTER_CONTEXT;
-  return ask(device, stream, [&](const Stream&) {
-    *status = CU_STREAM_CAPTURE_STATUS_NONE;
-    write_nulls(id);
-  });
+  return give_capture_info(device, stream, status, id, nullptr, nullptr, nullptr);
 }
 
 CU_API cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id,
                                  CUgraph* graph, const CUgraphNode** dependencies, size_t* count) {
   CU_ENTER_CONTEXT;
-  return ask(device, stream, [&](const Stream&) {
-    *status = CU_STREAM_CAPTURE_STATUS_NONE;
-    write_nulls(id, graph, dependencies, count);
-  });
+  return give_capture_info(device, stream, status, id, graph, dependencies, count);
 }
 
 CU_API cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id,
                                  CUgraph* graph, const CUgraphNode** dependencies,
                                  const CUgraphEdgeData** edges, size_t* count) {
   CU_ENTER_CONTEXT;
-  return ask(device, stream, [&](const Stream&) {
-    *status = CU_STREAM_CAPTURE_STATUS_NONE;
-    write_nulls(id, graph, dependencies, edges, count);
-  });
+  write_nulls(edges);
+  return give_capture_info(device, stream, status, id, graph, dependencies, count);
+}
+
+CU_API cuStreamUpdateCaptureDependencies(CUstream stream, CUgraphNode* dependencies, size_t count,
+                                         unsigned flags) {
+  CU_ENTER_CONTEXT;
+  return finish(update_capture_dependencies(
+      device, stream, reinterpret_cast<void* const*>(dependencies), count, flags));
+}
+
+CU_API cuStreamUpdateCaptureDependencies_v2(CUstream stream, CUgraphNode* dependencies,
+                                            const CUgraphEdgeData*, size_t count, unsigned flags) {
+  CU_ENTER_CONTEXT;
+  return finish(update_capture_dependencies(
+      device, stream, reinterpret_cast<void* const*>(dependencies), count, flags));
 }
 
 CU_API cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
   CU_ENTER;
-  thread_local CUstreamCaptureMode current = CU_STREAM_CAPTURE_MODE_GLOBAL;
-  if (mode == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  std::swap(*mode, current);
-  return CUDA_SUCCESS;
+  return finish(exchange_capture_mode(reinterpret_cast<int*>(mode)));
 }
 
 CU_API cuStreamAttachMemAsync(CUstream stream, CUdeviceptr address, size_t, unsigned) {
   CU_ENTER_CONTEXT;
   const auto allocation = machine().find(as_pointer(address));
   if (!allocation || allocation->kind != MemoryKind::kManaged) return CUDA_ERROR_INVALID_VALUE;
-  return ask(device, stream, [](const Stream&) {});  // no effect with concurrent managed access
+  return finish(machine().refuse_capture(device, stream));  // no effect with concurrent access
 }
 
-// Like all work, host functions take effect at once, on the calling thread, before the call
-// returns.
+// Like all work that is not captured, host functions take effect at once, on the calling thread,
+// before the call returns.
 CU_API cuLaunchHostFunc(CUstream stream, CUhostFn function, void* argument) {
   CU_ENTER_CONTEXT;
   if (function == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (!machine().find_stream(device, stream)) return CUDA_ERROR_INVALID_HANDLE;
-  function(argument);
-  return CUDA_SUCCESS;
+  return finish(
+      machine().run_host_function(device, stream, [function, argument] { function(argument); }));
 }
 
 CU_API cuStreamAddCallback(CUstream stream, CUstreamCallback callback, void* argument,
                            unsigned flags) {
   CU_ENTER_CONTEXT;
   if (callback == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  if (!machine().find_stream(device, stream)) return CUDA_ERROR_INVALID_HANDLE;
+  const Status status = machine().refuse_capture(device, stream);
+  if (status != Status::kOk) return finish(status);
   callback(stream, CUDA_SUCCESS, argument);
   return CUDA_SUCCESS;
 }
@@ -165,6 +201,6 @@ CU_API cuStreamAddCallback(CUstream stream, CUstreamCallback callback, void* arg
 // Written at once, like all data.
 CU_API cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned) {
   CU_ENTER_CONTEXT;
-  return finish(
-      machine().fill(device, stream, {as_pointer(address), 1, value, sizeof value}, Wait::kNo));
+  const Fill write{as_pointer(address), 1, value, sizeof value, NodeKind::kStreamWrite};
+  return finish(machine().fill(device, stream, write, Wait::kNo));
 }

@@ -171,14 +171,12 @@ RT_API cudaGetDeviceFlags(unsigned* flags) {
 
 RT_API cudaDeviceReset() {
   RT_ENTER_DEVICE;
-  machine().wait_for_device(device);
-  return cudaSuccess;
+  return finish(machine().wait_for_device(device));
 }
 
 RT_API cudaDeviceSynchronize() {
   RT_ENTER_DEVICE;
-  machine().wait_for_device(device);
-  return cudaSuccess;
+  return finish(machine().wait_for_device(device));
 }
 
 // ---- versions: answered everywhere, also in a forked child

@@ -46,6 +46,30 @@ cudaError_t error_of(Status status) {
       return cudaErrorPeerAccessAlreadyEnabled;
     case Status::kPeerAccessNotEnabled:
       return cudaErrorPeerAccessNotEnabled;
+    case Status::kIllegalState:
+      return cudaErrorIllegalState;
+    case Status::kOperatingSystem:
+      return cudaErrorOperatingSystem;
+    case Status::kLaunchFailure:
+      return cudaErrorLaunchFailure;
+    case Status::kCaptureUnsupported:
+      return cudaErrorStreamCaptureUnsupported;
+    case Status::kCaptureInvalidated:
+      return cudaErrorStreamCaptureInvalidated;
+    case Status::kCaptureMerge:
+      return cudaErrorStreamCaptureMerge;
+    case Status::kCaptureUnmatched:
+      return cudaErrorStreamCaptureUnmatched;
+    case Status::kCaptureUnjoined:
+      return cudaErrorStreamCaptureUnjoined;
+    case Status::kCaptureIsolation:
+      return cudaErrorStreamCaptureIsolation;
+    case Status::kCaptureImplicit:
+      return cudaErrorStreamCaptureImplicit;
+    case Status::kCapturedEvent:
+      return cudaErrorCapturedEvent;
+    case Status::kCaptureWrongThread:
+      return cudaErrorStreamCaptureWrongThread;
   }
   return cudaErrorUnknown;
 }

@@ -1,4 +1,5 @@
 // Events.
+#include <uvmalloc/sim/cuda/common/graphs.hpp>
 #include <uvmalloc/sim/cuda/runtime/entry.hpp>
 
 using namespace uvmsim;
@@ -41,8 +42,10 @@ RT_API cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 
 RT_API cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags) {
   RT_ENTER_DEVICE;
-  if ((flags & ~unsigned{cudaEventRecordExternal}) != 0) return fail(cudaErrorInvalidValue);
-  return finish(machine().record_event(device, event, stream));
+  EventScope scope{};
+  const Status status = check_event_flags(flags, &scope);
+  if (status != Status::kOk) return finish(status);
+  return finish(machine().record_event(device, event, stream, scope));
 }
 
 RT_API cudaEventQuery(cudaEvent_t event) {

@@ -72,8 +72,8 @@ cudaError_t launch(int device, const void* function, void** arguments, cudaStrea
   const std::string name = readable(symbol);
   if (is_spin_kernel(name)) {
     const auto cycles = *static_cast<const std::int64_t*>(arguments[0]);
-    return finish(machine().kernel(device, stream, nullptr, 0,
-                                   cycles > 0 ? static_cast<std::uint64_t>(cycles) : 0));
+    const std::uint64_t duration_ns = cycles > 0 ? static_cast<std::uint64_t>(cycles) : 0;
+    return finish(machine().launch_kernel(device, stream, {{}, duration_ns, nullptr}));
   }
   if (KernelRegistry::instance().is_first_failure(name)) {
     std::fprintf(stderr, "uvmsim: kernel %s cannot run on the simulated device\n", name.c_str());

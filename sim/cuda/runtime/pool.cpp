@@ -10,11 +10,12 @@ using namespace uvmsim::cuda;
 
 namespace {
 
-cudaError_t allocate(int device, cudaStream_t stream, cudaMemPool_t pool, void** out,
-                     size_t bytes) {
+cudaError_t allocate(CallRecord& call, int device, cudaStream_t stream, cudaMemPool_t pool,
+                     void** out, size_t bytes) {
   if (out == nullptr) return fail(cudaErrorInvalidValue);
   const auto target = machine().find_stream(device, stream);
-  if (!target) return fail(cudaErrorInvalidResourceHandle);
+  const Status status = admit_pool_call(call, target);
+  if (status != Status::kOk) return finish(status);
   if (bytes == 0) {
     *out = nullptr;
     return cudaSuccess;
@@ -33,18 +34,19 @@ cudaError_t deliver(PoolHandle pool, cudaMemPool_t* out) {
 
 RT_API cudaMallocAsync(void** out, size_t bytes, cudaStream_t stream) {
   RT_ENTER_DEVICE;
-  return allocate(device, stream, nullptr, out, bytes);
+  return allocate(call_record, device, stream, nullptr, out, bytes);
 }
 
 RT_API cudaMallocFromPoolAsync(void** out, size_t bytes, cudaMemPool_t pool, cudaStream_t stream) {
   RT_ENTER_DEVICE;
   if (pool == nullptr) return fail(cudaErrorInvalidValue);
-  return allocate(device, stream, pool, out, bytes);
+  return allocate(call_record, device, stream, pool, out, bytes);
 }
 
 RT_API cudaFreeAsync(void* address, cudaStream_t stream) {
   RT_ENTER_DEVICE;
-  if (!machine().find_stream(device, stream)) return fail(cudaErrorInvalidResourceHandle);
+  const Status status = admit_pool_call(call_record, machine().find_stream(device, stream));
+  if (status != Status::kOk) return finish(status);
   return address == nullptr ? cudaSuccess : finish(machine().free_memory(address, Wait::kNo));
 }
 

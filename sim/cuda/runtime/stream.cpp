@@ -1,6 +1,7 @@
-// Streams. There is no capture in this version: every stream answers that it is not capturing.
+// Streams, and their capture.
 #include <algorithm>
 
+#include <uvmalloc/sim/cuda/common/graphs.hpp>
 #include <uvmalloc/sim/cuda/runtime/entry.hpp>
 #include <uvmalloc/sim/cuda/runtime/kernel_plugin.hpp>
 
@@ -58,9 +59,12 @@ RT_API cudaStreamSynchronize(cudaStream_t stream) {
   return finish(machine().wait_for_stream(device, stream));
 }
 
-RT_API cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+RT_API cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
   RT_ENTER_DEVICE;
-  return finish(machine().make_stream_wait(device, stream, event));
+  EventScope scope{};
+  const Status status = check_event_flags(flags, &scope);
+  if (status != Status::kOk) return finish(status);
+  return finish(machine().make_stream_wait(device, stream, event, scope));
 }
 
 RT_API cudaStreamGetPriority(cudaStream_t stream, int* priority) {
@@ -83,10 +87,21 @@ RT_API cudaStreamGetDevice(cudaStream_t stream, int* out_device) {
   return ask(device, stream, [&](const Stream& found) { *out_device = found.device; });
 }
 
+RT_API cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
+  RT_ENTER_DEVICE;
+  return finish(begin_capture(device, stream, mode));
+}
+
+RT_API cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  RT_ENTER_DEVICE;
+  if (graph == nullptr) return fail(cudaErrorInvalidValue);
+  return finish(machine().end_capture(device, stream, reinterpret_cast<void**>(graph)));
+}
+
 RT_API cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
   RT_ENTER_DEVICE;
   poll_kernel_plugin();
-  return ask(device, stream, [&](const Stream&) { *status = cudaStreamCaptureStatusNone; });
+  return finish(capture_status(device, stream, reinterpret_cast<int*>(status)));
 }
 
 RT_API cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,
@@ -94,46 +109,49 @@ RT_API cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* st
                                 const cudaGraphNode_t** dependencies,
                                 const cudaGraphEdgeData** edges, size_t* dependency_count) {
   RT_ENTER_DEVICE;
-  return ask(device, stream, [&](const Stream&) {
-    *status = cudaStreamCaptureStatusNone;
-    if (id != nullptr) *id = 0;
-    if (graph != nullptr) *graph = nullptr;
-    if (dependencies != nullptr) *dependencies = nullptr;
-    if (edges != nullptr) *edges = nullptr;
-    if (dependency_count != nullptr) *dependency_count = 0;
-  });
+  if (edges != nullptr) *edges = nullptr;
+  return finish(capture_info(device, stream,
+                             {.status = reinterpret_cast<int*>(status),
+                              .id = id,
+                              .graph = reinterpret_cast<void**>(graph),
+                              .dependencies = reinterpret_cast<void* const**>(dependencies),
+                              .count = dependency_count}));
+}
+
+RT_API cudaStreamUpdateCaptureDependencies(cudaStream_t stream, cudaGraphNode_t* dependencies,
+                                           const cudaGraphEdgeData*, size_t count, unsigned flags) {
+  RT_ENTER_DEVICE;
+  return finish(update_capture_dependencies(
+      device, stream, reinterpret_cast<void* const*>(dependencies), count, flags));
 }
 
 RT_API cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
   RT_ENTER;
-  thread_local cudaStreamCaptureMode current = cudaStreamCaptureModeGlobal;
-  if (mode == nullptr) return fail(cudaErrorInvalidValue);
-  std::swap(*mode, current);
-  return cudaSuccess;
+  return finish(exchange_capture_mode(reinterpret_cast<int*>(mode)));
 }
 
 RT_API cudaStreamAttachMemAsync(cudaStream_t stream, void* address, size_t, unsigned) {
   RT_ENTER_DEVICE;
   const auto allocation = machine().find(address);
   if (!allocation || allocation->kind != MemoryKind::kManaged) return fail(cudaErrorInvalidValue);
-  return ask(device, stream, [](const Stream&) {});  // no effect with concurrent managed access
+  return finish(machine().refuse_capture(device, stream));  // no effect with concurrent access
 }
 
-// Like all work, host functions take effect at once, on the calling thread, before the call
-// returns.
+// Like all work that is not captured, host functions take effect at once, on the calling thread,
+// before the call returns.
 RT_API cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* argument) {
   RT_ENTER_DEVICE;
   if (function == nullptr) return fail(cudaErrorInvalidValue);
-  if (!machine().find_stream(device, stream)) return fail(cudaErrorInvalidResourceHandle);
-  function(argument);
-  return cudaSuccess;
+  return finish(
+      machine().run_host_function(device, stream, [function, argument] { function(argument); }));
 }
 
 RT_API cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t callback, void* argument,
                              unsigned flags) {
   RT_ENTER_DEVICE;
   if (callback == nullptr || flags != 0) return fail(cudaErrorInvalidValue);
-  if (!machine().find_stream(device, stream)) return fail(cudaErrorInvalidResourceHandle);
+  const Status status = machine().refuse_capture(device, stream);
+  if (status != Status::kOk) return finish(status);
   callback(stream, cudaSuccess, argument);
   return cudaSuccess;
 }

@@ -1,0 +1,63 @@
+// Stream capture and graphs in terms that CUDA's two interfaces share: their handles are the same
+// pointers and their enumerations have the same numbers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include <uvmalloc/sim/engine/machine.hpp>
+
+namespace uvmsim::cuda {
+
+// Modes as numbers; kInvalidValue where `mode` is none.
+Status begin_capture(int device, StreamHandle stream, int mode);
+// Gives the calling thread that mode and `*mode` the one it had.
+Status exchange_capture_mode(int* mode);
+// 0 none, 1 active, 2 invalidated.
+Status capture_status(int device, StreamHandle stream, int* out);
+
+// All but the stream and the status may be null. Edges are all of the default kind, for which the
+// interfaces give no data.
+struct CaptureInfoOut {
+  int* status;
+  unsigned long long* id = nullptr;
+  GraphHandle* graph = nullptr;
+  const GraphNodeHandle** dependencies = nullptr;
+  std::size_t* count = nullptr;
+};
+Status capture_info(int device, StreamHandle stream, const CaptureInfoOut& out);
+
+// `flags`: 0 adds to the stream's dependencies, 1 replaces them.
+Status update_capture_dependencies(int device, StreamHandle stream, const GraphNodeHandle* nodes,
+                                   std::size_t count, unsigned flags);
+
+Status check_event_flags(unsigned flags, EventScope* out);
+
+// The interfaces' way of giving lists: without an array their length, else as many as there are and
+// `*count` allow, the rest of the array cleared.
+Status graph_nodes(GraphHandle graph, GraphNodeHandle* out, std::size_t* count);
+Status graph_root_nodes(GraphHandle graph, GraphNodeHandle* out, std::size_t* count);
+Status graph_edges(GraphHandle graph, GraphNodeHandle* from, GraphNodeHandle* to, void* edge_data,
+                   std::size_t* count);
+Status node_dependencies(GraphNodeHandle node, GraphNodeHandle* out, void* edge_data,
+                         std::size_t* count);
+Status node_dependents(GraphNodeHandle node, GraphNodeHandle* out, void* edge_data,
+                       std::size_t* count);
+Status node_type(GraphNodeHandle node, int* out);
+
+// Into a file of Graphviz's language, overwritten.
+Status print_graph(GraphHandle graph, const char* path);
+
+Status create_graph(GraphHandle* out, unsigned flags);
+Status clone_graph(GraphHandle graph, GraphHandle* out);
+// A node that calls `function(argument)`, or nothing.
+using HostCallback = void (*)(void* argument);
+Status add_node(GraphHandle graph, int device, const GraphNodeHandle* dependencies,
+                std::size_t count, HostCallback function, void* argument, GraphNodeHandle* out);
+// kNotSupported for graphs that a device is to launch.
+Status instantiate_graph(GraphHandle graph, unsigned long long flags, GraphExecHandle* out);
+Status upload_graph(int device, StreamHandle stream, GraphExecHandle exec);
+
+}  // namespace uvmsim::cuda
