@@ -2,10 +2,10 @@
 // memory, events and blocking are what they are on a real device; copies that a real device would
 // do with a kernel run on CPU aliases.
 #include <ATen/Functions.h>
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/copy_native.h>
 
 #include <uvmalloc/pytorch/sim_kernels/cpu_alias.hpp>
+#include <uvmalloc/pytorch/sim_kernels/cpu_kernel_scope.hpp>
 #include <uvmalloc/pytorch/sim_kernels/launch.hpp>
 #include <uvmalloc/pytorch/sim_kernels/special_cases.hpp>
 
@@ -26,8 +26,14 @@ void copy_on_device(at::Tensor& self, const at::Tensor& source) {
   launch.touch(self, UVMSIM_WRITE);
   launch.touch(source, UVMSIM_READ);
   launch.submit();
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const CpuKernelScope scope;
   at::native::copy_(self_alias, source_alias, false);
+  if (!launch.is_capturing()) return;
+  CpuAliases captured(launch, CpuAliases::Use::kGraph);
+  launch.record([to = captured.alias(self), from = captured.alias(source)]() mutable {
+    const CpuKernelScope at_launch;
+    at::native::copy_(to, from, false);
+  });
 }
 
 // Dense bytes travel between devices; everything else happens on either end.

@@ -7,6 +7,7 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/util/intrusive_ptr.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace uvm::sim_kernels {
@@ -28,12 +29,6 @@ at::Tensor tensor_over(const c10::Storage& storage, c10::DispatchKey key, const 
   return tensor;
 }
 
-void* writable_view(const Launch& launch, const void* address) {
-  void* view = device_view(address);
-  if (!view) launch.fail_illegal_address(address);
-  return view;
-}
-
 }  // namespace
 
 c10::Storage CpuAliases::alias_storage(const c10::Storage& original) {
@@ -42,17 +37,21 @@ c10::Storage CpuAliases::alias_storage(const c10::Storage& original) {
       return known.alias;
   }
   c10::StorageImpl* impl = original.unsafeGetStorageImpl();
-  void* view = nullptr;
-  if (const void* address = impl->nbytes() ? impl->data() : nullptr)
-    view = writable_view(launch_, address);
-  // A kernel may keep the alias in a result: it then keeps the original alive.
-  c10::raw::intrusive_ptr::incref(impl);
   c10::Storage alias(c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), impl->nbytes(),
-      c10::DataPtr(view, impl, &release_storage, c10::Device(c10::kCPU)), c10::GetCPUAllocator(),
-      impl->resizable()));
-  storages_.push_back({original, alias, view});
+      c10::StorageImpl::use_byte_size_t(), impl->nbytes(), alias_pointer(impl),
+      c10::GetCPUAllocator(), impl->resizable()));
+  storages_.push_back({original, alias, alias.data()});
   return alias;
+}
+
+c10::DataPtr CpuAliases::alias_pointer(c10::StorageImpl* original) const {
+  const void* address = original->nbytes() ? original->data() : nullptr;
+  if (use_ == Use::kGraph)
+    return {address ? device_view(address) : nullptr, c10::Device(c10::kCPU)};
+  void* view = address ? launch_.view(address) : nullptr;
+  // A kernel may keep the alias in a result: it then keeps the original alive.
+  c10::raw::intrusive_ptr::incref(original);
+  return {view, original, &release_storage, c10::Device(c10::kCPU)};
 }
 
 at::Tensor CpuAliases::alias(const at::Tensor& tensor) {
@@ -122,13 +121,18 @@ at::Tensor CpuAliases::to_device(const at::Tensor& result) {
   return tensor;
 }
 
+bool CpuAliases::is_new(const at::Tensor& tensor) const {
+  return std::any_of(pending_.begin(), pending_.end(),
+                     [&](const PendingCopy& copy) { return copy.destination.is_same(tensor); });
+}
+
 void CpuAliases::copy_results() {
   for (const PendingCopy& copy : pending_) launch_.touch(copy.destination, UVMSIM_WRITE);
   launch_.submit();
   for (const PendingCopy& copy : pending_) {
     const std::size_t size_bytes = extent_bytes(copy.source);
     if (size_bytes == 0) continue;
-    void* view = writable_view(launch_, copy.destination.const_data_ptr());
+    void* view = launch_.view(copy.destination.const_data_ptr());
     std::memcpy(view, copy.source.const_data_ptr(), size_bytes);
   }
   pending_.clear();

@@ -15,7 +15,11 @@ namespace uvm::sim_kernels {
 
 class CpuAliases {
  public:
-  explicit CpuAliases(Launch& launch) : launch_(launch) {}
+  // What the aliases are made for: this call, during which they keep the originals alive, or the
+  // launches of a graph, whose memory they only borrow and whose views are the device's own.
+  enum class Use { kThisCall, kGraph };
+
+  explicit CpuAliases(Launch& launch, Use use = Use::kThisCall) : launch_(launch), use_(use) {}
 
   // The CPU tensor over the bytes of `tensor`, a strided CUDA tensor; the same one for the same
   // tensor. Copy-on-write storages of written tensors must have been materialised, since their
@@ -29,6 +33,9 @@ class CpuAliases {
   // The CUDA tensor for a result: the original of an alias, a view of an original's storage for a
   // tensor over its bytes, and otherwise a new tensor whose bytes are copied by `copy_results`.
   at::Tensor to_device(const at::Tensor& result);
+
+  // Whether to_device has made it, until copy_results.
+  bool is_new(const at::Tensor& tensor) const;
 
   // Reports the writes to the memory that write_back_resized and to_device took, and fills it.
   void copy_results();
@@ -49,9 +56,11 @@ class CpuAliases {
   };
 
   c10::Storage alias_storage(const c10::Storage& original);
+  c10::DataPtr alias_pointer(c10::StorageImpl* original) const;
   void adopt_resized_storage(AliasedStorage& storage);
 
   Launch& launch_;
+  Use use_;
   std::vector<AliasedStorage> storages_;
   std::vector<AliasedTensor> tensors_;
   std::vector<PendingCopy> pending_;

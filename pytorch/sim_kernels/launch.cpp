@@ -5,6 +5,10 @@
 #include <c10/util/Exception.h>
 #include <cuda_runtime_api.h>
 
+#include <cstdio>
+#include <exception>
+#include <utility>
+
 namespace uvm::sim_kernels {
 namespace {
 
@@ -12,6 +16,31 @@ namespace {
 // current devices, and bytes move at one terabyte per second; arithmetic is free.
 constexpr std::uint64_t kLaunchNs = 2000;
 constexpr std::uint64_t kBytesPerNs = 1000;
+
+struct RecordedWork {
+  std::string operator_name;
+  std::function<void()> work;
+};
+
+int run_recorded(void* context) {
+  const auto* recorded = static_cast<const RecordedWork*>(context);
+  std::string reason;
+  try {
+    recorded->work();
+    return 0;
+  } catch (const c10::Error& error) {
+    reason = error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    reason = error.what();
+  }
+  std::fprintf(stderr, "uvmsim: %s failed in the launch of a CUDA graph: %s\n",
+               recorded->operator_name.c_str(), reason.c_str());
+  return 1;
+}
+
+void release_recorded(void* context) {
+  delete static_cast<RecordedWork*>(context);
+}
 
 }  // namespace
 
@@ -21,8 +50,9 @@ Launch::Launch(c10::Device device, std::string operator_name)
       operator_name_(std::move(operator_name)) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   C10_CUDA_CHECK(cudaStreamIsCapturing(stream_.stream(), &status));
-  TORCH_CHECK(status == cudaStreamCaptureStatusNone, operator_name_,
-              ": CUDA graphs cannot capture PyTorch's operators on the simulated device");
+  if (status == cudaStreamCaptureStatusInvalidated)
+    C10_CUDA_CHECK(cudaErrorStreamCaptureInvalidated);
+  is_capturing_ = status == cudaStreamCaptureStatusActive;
 }
 
 void Launch::touch(const at::Tensor& tensor, int access) {
@@ -34,19 +64,37 @@ void Launch::touch(const at::Tensor& tensor, int access) {
 }
 
 void Launch::submit() {
-  if (accesses_.empty()) return;
+  if (accesses_.empty() || is_capturing_) return;
   if (const auto kernel = simulator().kernel) {
-    const int error = kernel(device().index(), stream_.stream(), accesses_.data(), accesses_.size(),
-                             duration_ns());
-    if (error == UVMSIM_ERROR_ADDRESS) fail_illegal_address(nullptr);
-    TORCH_CHECK_WITH(OutOfMemoryError, error != UVMSIM_ERROR_OUT_OF_MEMORY,
-                     "CUDA out of memory. The device has no room left for the managed memory that ",
-                     operator_name_, " touches");
-    TORCH_CHECK(error == UVMSIM_OK, "the simulated device refused ", operator_name_, " with error ",
-                error);
+    check(kernel(device().index(), stream_.stream(), accesses_.data(), accesses_.size(),
+                 duration_ns()));
   }
   accesses_.clear();
   submitted_ = true;
+}
+
+void Launch::record(std::function<void()> work) {
+  const auto launch = simulator().launch;
+  TORCH_CHECK(launch, operator_name_, ": there is no simulator that could capture it");
+  auto* recorded = new RecordedWork{operator_name_, std::move(work)};
+  check(launch(device().index(), stream_.stream(), accesses_.data(), accesses_.size(),
+               duration_ns(), &run_recorded, &release_recorded, recorded));
+}
+
+void Launch::check(int error) const {
+  if (error == UVMSIM_ERROR_ADDRESS) fail_illegal_address(nullptr);
+  if (error == UVMSIM_ERROR_CAPTURE) C10_CUDA_CHECK(cudaErrorStreamCaptureInvalidated);
+  TORCH_CHECK_WITH(OutOfMemoryError, error != UVMSIM_ERROR_OUT_OF_MEMORY,
+                   "CUDA out of memory. The device has no room left for the managed memory that ",
+                   operator_name_, " touches");
+  TORCH_CHECK(error == UVMSIM_OK, "the simulated device refused ", operator_name_, " with error ",
+              error);
+}
+
+void* Launch::view(const void* address) const {
+  void* found = is_capturing_ ? capture_view(address) : device_view(address);
+  if (!found) fail_illegal_address(address);
+  return found;
 }
 
 void Launch::synchronize() const {

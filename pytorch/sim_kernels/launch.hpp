@@ -9,6 +9,7 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -18,8 +19,8 @@ namespace uvm::sim_kernels {
 
 class Launch {
  public:
-  // Makes `device` current for the launch's lifetime and takes its current stream. A stream that is
-  // being captured is an error: graphs are not supported here.
+  // Makes `device` current for the launch's lifetime and takes its current stream. Throws where a
+  // capture does not allow work on it.
   Launch(c10::Device device, std::string operator_name);
 
   // The strided extent of the tensor, at the program's address. `access` is a mask of UVMSIM_READ
@@ -30,6 +31,19 @@ class Launch {
   // be called before the bytes are written. Throws what a real device would answer:
   // AcceleratorError for memory out of reach, OutOfMemoryError where the pages find no room.
   void submit();
+
+  // Whether the stream is being captured. The operator then runs on views for trying out, for the
+  // shapes of its results; nothing of it is seen in memory, and `submit` only keeps what was
+  // touched for `record`.
+  bool is_capturing() const { return is_capturing_; }
+
+  // Makes `work` a kernel of the graph, with all that was touched. It is called at each launch, by
+  // the launching thread; what it throws is told on stderr and fails the launch.
+  void record(std::function<void()> work);
+
+  // Where this launch finds the bytes of `address`. Throws AcceleratorError where it cannot reach
+  // them.
+  void* view(const void* address) const;
 
   // Blocks the caller until the stream has finished, as operators do whose results the host waits
   // for.
@@ -42,12 +56,14 @@ class Launch {
 
  private:
   std::uint64_t duration_ns() const;
+  void check(int error) const;
 
   c10::cuda::CUDAGuard device_guard_;
   c10::cuda::CUDAStream stream_;
   std::string operator_name_;
   std::vector<uvmsim_access> accesses_;
   bool submitted_ = false;
+  bool is_capturing_ = false;
 };
 
 }  // namespace uvm::sim_kernels

@@ -97,6 +97,11 @@ DeviceCheck device_check_of(const c10::OperatorHandle& op, std::string_view loca
   return op.hasTag(at::Tag::pointwise) ? DeviceCheck::kPointwise : DeviceCheck::kStrict;
 }
 
+bool indexes_by_tensors(std::string_view local_name) {
+  return local_name.starts_with("index.") || local_name.starts_with("_unsafe_index.") ||
+         local_name.starts_with("_index_put_impl_");
+}
+
 // Of the operators with a shape that depends on data, indexing waits only for masks: it is left
 // out.
 bool host_waits_for(const c10::OperatorHandle& op, std::string_view local_name) {
@@ -137,6 +142,7 @@ OperatorPlan plan_of(const c10::OperatorHandle& op) {
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     plan.accesses.push_back(access_of(plan.name, base_name, arguments[i]));
     if (arguments[i].name() == "generator") plan.generator = i;
+    if (arguments[i].name() == "indices" && indexes_by_tensors(local_name)) plan.masks = i;
   }
   plan.device_check = device_check_of(op, local_name);
   plan.host_waits = host_waits_for(op, local_name);

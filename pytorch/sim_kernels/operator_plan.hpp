@@ -31,6 +31,8 @@ struct OperatorPlan {
   std::vector<int> accesses;             // per argument: UVMSIM_READ, UVMSIM_WRITE or both
   std::optional<std::size_t> generator;  // position of the generator argument
   DeviceCheck device_check = DeviceCheck::kStrict;
+  std::optional<std::size_t>
+      masks;                // position of indices, which the host waits for where they are masks
   bool host_waits = false;  // the result's value or shape is known on the host when it returns
 };
 

@@ -5,6 +5,8 @@
 
 #include <mutex>
 
+#include <uvmalloc/pytorch/sim_kernels/simulator.hpp>
+
 namespace uvm::sim_kernels {
 namespace {
 
@@ -18,19 +20,30 @@ std::uint64_t mix(std::uint64_t value) {
   return value ^ (value >> 31);
 }
 
+std::uint64_t value_on_device(const std::int64_t* address) {
+  const void* view = device_view(address);
+  TORCH_CHECK(view != nullptr, "the generator's state that a CUDA graph was captured with is gone");
+  return static_cast<std::uint64_t>(*static_cast<const std::int64_t*>(view));
+}
+
 }  // namespace
 
-at::Generator next_cpu_generator(const std::optional<at::Generator>& requested,
-                                 c10::Device device) {
+at::PhiloxCudaState next_random_state(const std::optional<at::Generator>& requested,
+                                      c10::Device device) {
   auto* generator = at::get_generator_or_default<at::CUDAGeneratorImpl>(
       requested, at::cuda::detail::getDefaultCUDAGenerator(device.index()));
-  at::PhiloxCudaState state;
-  {
-    const std::lock_guard lock(generator->mutex_);
-    state = generator->philox_cuda_state(kOffsetStep);
+  const std::lock_guard lock(generator->mutex_);
+  return generator->philox_cuda_state(kOffsetStep);
+}
+
+at::Generator cpu_generator(const at::PhiloxCudaState& state) {
+  std::uint64_t seed = state.seed_.val;
+  std::uint64_t offset = state.offset_.val;
+  if (state.captured_) {
+    seed = value_on_device(state.seed_.ptr);
+    offset = value_on_device(state.offset_.ptr) + state.offset_intragraph_;
   }
-  const std::uint64_t seed = mix(state.seed_.val + 0x9e3779b97f4a7c15u) ^ mix(state.offset_.val);
-  return at::make_generator<at::CPUGeneratorImpl>(seed);
+  return at::make_generator<at::CPUGeneratorImpl>(mix(seed + 0x9e3779b97f4a7c15u) ^ mix(offset));
 }
 
 }  // namespace uvm::sim_kernels

@@ -1,74 +1,24 @@
 #include <uvmalloc/pytorch/sim_kernels/redirect.hpp>
 
-#include <dlfcn.h>
-
-#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/Functions.h>
 #include <ATen/core/op_registration/adaption.h>
 #include <c10/cuda/CUDAFunctions.h>
 
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
 #include <uvmalloc/pytorch/sim_kernels/sim_kernels.h>
-#include <uvmalloc/pytorch/sim_kernels/compute_threads.hpp>
+#include <uvmalloc/pytorch/sim_kernels/captured_operator.hpp>
 #include <uvmalloc/pytorch/sim_kernels/cpu_alias.hpp>
+#include <uvmalloc/pytorch/sim_kernels/cpu_kernel_scope.hpp>
 #include <uvmalloc/pytorch/sim_kernels/launch.hpp>
+#include <uvmalloc/pytorch/sim_kernels/operator_values.hpp>
 #include <uvmalloc/pytorch/sim_kernels/random.hpp>
 
 namespace uvm::sim_kernels {
 namespace {
-
-// What a CPU kernel takes from the CPU allocator while it stands for a device's kernel is that
-// kernel's registers and scratch memory: under uvmalloc it comes from malloc and is no host memory
-// of the program.
-class ScratchScope {
- public:
-  ScratchScope() : before_(set_host_managed()(0)) {}
-  ~ScratchScope() { set_host_managed()(before_); }
-  ScratchScope(const ScratchScope&) = delete;
-  ScratchScope& operator=(const ScratchScope&) = delete;
-
- private:
-  using SetHostManaged = int (*)(int);
-  static SetHostManaged set_host_managed() {
-    static const auto found =
-        reinterpret_cast<SetHostManaged>(dlsym(RTLD_DEFAULT, "uvmalloc_set_host_managed"));
-    return found != nullptr ? found : [](int managed) { return managed; };
-  }
-
-  int before_;
-};
-
-// Calls `visit` for each defined tensor of an argument.
-template <typename Visitor>
-void for_each_tensor(const c10::IValue& value, const Visitor& visit) {
-  if (value.isTensor()) {
-    if (value.toTensor().defined()) visit(value.toTensor());
-  } else if (value.isTensorList() || value.isOptionalTensorList()) {
-    for (const c10::IValue& element : value.toListRef()) {
-      if (element.isTensor() && element.toTensor().defined()) visit(element.toTensor());
-    }
-  }
-}
-
-// The same argument with each tensor replaced by what `convert` makes of it.
-template <typename Converter>
-c10::IValue map_tensors(const c10::IValue& value, const Converter& convert) {
-  if (value.isTensor())
-    return value.toTensor().defined() ? c10::IValue(convert(value.toTensor())) : value;
-  if (value.isTensorList()) {
-    c10::List<at::Tensor> list;
-    for (const c10::IValue& element : value.toListRef())
-      list.push_back(convert(element.toTensor()));
-    return list;
-  }
-  if (value.isOptionalTensorList()) {
-    c10::List<std::optional<at::Tensor>> list;
-    for (const c10::IValue& element : value.toListRef()) {
-      list.push_back(element.isTensor() ? std::optional(convert(element.toTensor()))
-                                        : std::nullopt);
-    }
-    return list;
-  }
-  return value;
-}
 
 bool on_cuda(const at::Tensor& tensor) {
   return tensor.defined() && tensor.is_cuda();
@@ -88,6 +38,11 @@ c10::Device device_of(c10::ArrayRef<c10::IValue> arguments) {
   return {c10::kCUDA, c10::cuda::current_device()};
 }
 
+struct CapturedResult {
+  std::size_t index;  // among the tensors that the operator returns
+  at::Tensor tensor;
+};
+
 // One call of one operator.
 class RedirectedCall {
  public:
@@ -101,6 +56,9 @@ class RedirectedCall {
 
   void run() {
     for (std::size_t i = 0; i < arguments_.size(); ++i) check_devices(i);
+    // No capture allows it; say so before anything is done.
+    const bool host_waits = plan_.host_waits || is_indexed_by_mask();
+    if (host_waits && launch_.is_capturing()) launch_.synchronize();
     for (std::size_t i = 0; i < arguments_.size(); ++i) materialize_written(i);
     torch::jit::Stack cpu_stack = cpu_arguments();
     for (std::size_t i = 0; i < arguments_.size(); ++i) touch(i);
@@ -109,11 +67,26 @@ class RedirectedCall {
     if (writes_arguments_) launch_.submit();
     compute(&cpu_stack);
     return_results(cpu_stack);
-    if (plan_.host_waits) launch_.synchronize();
+    if (host_waits) launch_.synchronize();
   }
 
  private:
   bool is_written(std::size_t i) const { return plan_.accesses[i] & UVMSIM_WRITE; }
+
+  // The positions that a mask selects are counted on the host, unless all that they are given is
+  // one number of the host's.
+  bool is_indexed_by_mask() const {
+    if (!plan_.masks) return false;
+    bool masked = false;
+    for_each_tensor(arguments_[*plan_.masks], [&](const at::Tensor& index) {
+      masked |= index.scalar_type() == at::kBool || index.scalar_type() == at::kByte;
+    });
+    if (masked && is_written(0)) {
+      const at::Tensor& values = arguments_[*plan_.masks + 1].toTensor();
+      masked = values.is_cuda() || values.numel() != 1;
+    }
+    return masked;
+  }
 
   void check_devices(std::size_t i) const {
     for_each_tensor(arguments_[i], [&](const at::Tensor& tensor) {
@@ -158,7 +131,8 @@ class RedirectedCall {
     if (plan_.generator == i) {
       const auto requested =
           argument.isNone() ? std::nullopt : std::optional(argument.toGenerator());
-      return next_cpu_generator(requested, launch_.device());
+      random_ = next_random_state(requested, launch_.device());
+      return cpu_generator(*random_);
     }
     if (argument.isDevice() && argument.toDevice().is_cuda()) return c10::Device(c10::kCPU);
     return map_tensors(argument, [&](const at::Tensor& tensor) {
@@ -167,11 +141,7 @@ class RedirectedCall {
   }
 
   void compute(torch::jit::Stack* cpu_stack) const {
-    // The aliases are no tensors of the program: autograd and version counters have been dealt with
-    // on the originals.
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    const ScratchScope scratch;
-    const ComputeThreads threads;
+    const CpuKernelScope scope;
     op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), cpu_stack);
   }
 
@@ -179,13 +149,53 @@ class RedirectedCall {
     aliases_.write_back_resized();
     torch::jit::Stack results;
     results.reserve(cpu_results.size());
+    std::vector<CapturedResult> new_tensors;
+    std::size_t index = 0;
     for (const c10::IValue& result : cpu_results) {
-      results.push_back(
-          map_tensors(result, [&](const at::Tensor& tensor) { return device_result(tensor); }));
+      results.push_back(map_tensors(result, [&](const at::Tensor& tensor) {
+        const at::Tensor on_device = device_result(tensor);
+        if (!tensor.defined()) return on_device;
+        if (aliases_.is_new(on_device)) new_tensors.push_back({index, on_device});
+        ++index;
+        return on_device;
+      }));
     }
     aliases_.copy_results();
+    if (launch_.is_capturing()) capture(new_tensors);
     torch::jit::drop(*stack_, arguments_.size());
     for (c10::IValue& result : results) stack_->push_back(std::move(result));
+  }
+
+  // After the call: written tensors have the sizes and the memory that they are left with.
+  void capture(const std::vector<CapturedResult>& results) {
+    CpuAliases aliases(launch_, CpuAliases::Use::kGraph);
+    torch::jit::Stack arguments;
+    for (std::size_t i = 0; i < arguments_.size(); ++i)
+      arguments.push_back(captured_argument(i, aliases));
+    auto captured = std::make_shared<CapturedOperator>(op_, std::move(arguments));
+    if (random_) captured->set_random(*plan_.generator, *random_);
+    for (const CapturedResult& result : results)
+      captured->add_result(result.index, aliases.alias(result.tensor));
+    launch_.record([captured] { captured->run(); });
+  }
+
+  c10::IValue captured_argument(std::size_t i, CpuAliases& aliases) const {
+    const c10::IValue& argument = arguments_[i];
+    if (argument.isDevice() && argument.toDevice().is_cuda()) return c10::Device(c10::kCPU);
+    if (plan_.generator == i) return {};
+    return map_tensors(argument, [&](const at::Tensor& tensor) {
+      if (on_cuda(tensor)) return aliases.alias(tensor);
+      return tensor.defined() && !is_written(i) ? present_value(tensor) : tensor;
+    });
+  }
+
+  // A launch takes the values of host tensors with it.
+  static at::Tensor present_value(const at::Tensor& tensor) {
+    const CpuKernelScope scope;
+    at::Tensor copy = at::clone(tensor);
+    if (tensor.unsafeGetTensorImpl()->is_wrapped_number())
+      copy.unsafeGetTensorImpl()->set_wrapped_number(true);
+    return copy;
   }
 
   // A host tensor that was passed in and comes back is itself, not a result.
@@ -204,6 +214,7 @@ class RedirectedCall {
   c10::ArrayRef<c10::IValue> arguments_;
   Launch launch_;
   CpuAliases aliases_;
+  std::optional<at::PhiloxCudaState> random_;
   bool writes_arguments_ = false;
 };
 

@@ -9,12 +9,17 @@ namespace uvm::sim_kernels {
 
 struct Simulator {
   decltype(&uvmsim_kernel) kernel = nullptr;
+  decltype(&uvmsim_launch) launch = nullptr;
   decltype(&uvmsim_device_view) device_view = nullptr;
+  decltype(&uvmsim_capture_view) capture_view = nullptr;
 };
 
 const Simulator& simulator();
 
 // Where a kernel finds the bytes of `address`; null where a device cannot reach them.
 void* device_view(const void* address);
+
+// Where one that is being captured is tried out; null as above.
+void* capture_view(const void* address);
 
 }  // namespace uvm::sim_kernels

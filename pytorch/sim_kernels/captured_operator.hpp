@@ -1,0 +1,54 @@
+// An operator as a CUDA graph holds it: everything that its CPU kernel needs to run again at each
+// launch. Tensors are CPU tensors over the captured addresses that own nothing: the graph's memory
+// pool decides how long the memory lives, as with a real kernel's pointers. Immutable once it is in
+// a graph; launches of one graph follow each other.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+#include <ATen/cuda/PhiloxCudaState.h>
+
+#include <cstddef>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace uvm::sim_kernels {
+
+class CapturedOperator {
+ public:
+  CapturedOperator(const c10::OperatorHandle& op, torch::jit::Stack arguments)
+      : op_(op), arguments_(std::move(arguments)) {}
+
+  // The random numbers of each launch, for the argument at that position.
+  void set_random(std::size_t generator, const at::PhiloxCudaState& state) {
+    random_ = {generator, state};
+  }
+
+  // The `index`-th tensor that the operator returns is copied to `destination`.
+  void add_result(std::size_t index, at::Tensor destination) {
+    results_.push_back({index, std::move(destination)});
+  }
+
+  // Throws what the CPU kernel throws.
+  void run() const;
+
+ private:
+  struct Random {
+    std::size_t generator;
+    at::PhiloxCudaState state;
+  };
+  struct Result {
+    std::size_t index;
+    at::Tensor destination;
+  };
+
+  void keep(std::size_t index, const at::Tensor& tensor) const;
+
+  c10::OperatorHandle op_;
+  torch::jit::Stack arguments_;
+  std::optional<Random> random_;
+  std::vector<Result> results_;
+};
+
+}  // namespace uvm::sim_kernels

@@ -1,0 +1,46 @@
+// Tensors within an operator's arguments and results.
+#pragma once
+
+#include <ATen/core/List.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+
+#include <optional>
+
+namespace uvm::sim_kernels {
+
+// Calls `visit` for each defined tensor of an argument or a result.
+template <typename Visitor>
+void for_each_tensor(const c10::IValue& value, const Visitor& visit) {
+  if (value.isTensor()) {
+    if (value.toTensor().defined()) visit(value.toTensor());
+  } else if (value.isTensorList() || value.isOptionalTensorList()) {
+    for (const c10::IValue& element : value.toListRef()) {
+      if (element.isTensor() && element.toTensor().defined()) visit(element.toTensor());
+    }
+  }
+}
+
+// The same value with each tensor replaced by what `convert` makes of it.
+template <typename Converter>
+c10::IValue map_tensors(const c10::IValue& value, const Converter& convert) {
+  if (value.isTensor())
+    return value.toTensor().defined() ? c10::IValue(convert(value.toTensor())) : value;
+  if (value.isTensorList()) {
+    c10::List<at::Tensor> list;
+    for (const c10::IValue& element : value.toListRef())
+      list.push_back(convert(element.toTensor()));
+    return list;
+  }
+  if (value.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> list;
+    for (const c10::IValue& element : value.toListRef()) {
+      list.push_back(element.isTensor() ? std::optional(convert(element.toTensor()))
+                                        : std::nullopt);
+    }
+    return list;
+  }
+  return value;
+}
+
+}  // namespace uvm::sim_kernels
