@@ -1,7 +1,8 @@
 """Measures uvmalloc beside other allocators on the simulated device.
 
-Through PyTorch (build/bench/pairs.json) and below it (build/bench/engine.json); docs/benchmarks.md
-says what, how and how fair. A missed target is printed as missed and is no failure.
+Programs of PyTorch (build/bench/pytorch.json), its allocator alone (build/bench/pairs.json) and
+below it (build/bench/engine.json); docs/benchmarks.md says what, how and how fair. A missed target
+is printed as missed and is no failure.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ from uvmalloc.libraries import find_libraries
 from bench.engine import compare as engine
 from bench.engine.allocators import NAMES
 from bench.engine.plan import FULL, QUICK, SMOKE
+from bench.programs import compare as programs
 from bench.torch_pairs import compare as torch_pairs
 from bench.traces import committed_traces
 
 _LEVELS = {level.name: level for level in (FULL, QUICK, SMOKE)}
+_PROGRAMS = {FULL.name: programs.FULL, QUICK.name: programs.QUICK, SMOKE.name: programs.SMOKE}
+_PARTS = ("torch", "programs", "engine")
 
 
 def _replay(text: str) -> tuple[str, Path]:
@@ -42,7 +46,11 @@ def _arguments() -> argparse.Namespace:
     level.add_argument(
         "--quick", dest="level", action="store_const", const=QUICK.name, help="--level quick"
     )
-    parser.add_argument("--part", choices=("all", "torch", "engine"), default="all")
+    part = parser.add_mutually_exclusive_group()
+    part.add_argument("--part", choices=("all", *_PARTS), default="all")
+    part.add_argument(
+        "--pytorch", dest="part", action="store_const", const="programs", help="--part programs"
+    )
     parser.add_argument("--allocators", type=_allocators, default=list(NAMES), metavar="A,B,...")
     parser.add_argument(
         "--replay", type=_replay, action="append", default=[], metavar="NAME=FILE",
@@ -60,10 +68,14 @@ def main() -> None:
     level = _LEVELS[arguments.level]
     libraries = find_libraries()
     console = Console()
-    if arguments.part != "engine" and torch_pairs.library(libraries).is_file():
+    parts = _PARTS if arguments.part == "all" else (arguments.part,)
+    if "torch" in parts and torch_pairs.library(libraries).is_file():
         pairs_file = arguments.output / "pairs.json"
         torch_pairs.compare(libraries, level.rounds, pairs_file, console)
-    if arguments.part != "torch":
+    if "programs" in parts and torch_pairs.library(libraries).is_file():
+        programs_file = arguments.output / "pytorch.json"
+        programs.compare(libraries, _PROGRAMS[level.name], programs_file, console)
+    if "engine" in parts:
         engine.compare(
             libraries,
             level,

@@ -96,3 +96,21 @@ def test_a_verdict_names_every_target_of_pairs(document: dict[str, Any]) -> None
     cases = {target["case"] for target in document["targets"] if target["name"] == "pair, ns"}
     assert cases == set(document["pair_ns"]["uvmalloc"])
     assert all(target["met"] in (True, False, None) for target in document["targets"])
+
+
+def test_programs_give_every_figure(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "bench", "--pytorch", "--level", "smoke"]
+    done = subprocess.run(
+        [*command, "--output", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    document = json.loads((tmp_path / "pytorch.json").read_text())
+    for key in ("to_1gib_ratio", "module_to_ratio", "eager_step_ratio", "empty_ratio"):
+        assert document[key] > 0
+    assert document["to_1gib_bytes"] == 0
+    assert {target["key"] for target in document["targets"]} <= document.keys()

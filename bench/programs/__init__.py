@@ -1,0 +1,1 @@
+"""What PyTorch programs feel of uvmalloc: moves, allocations and training steps, beside stock."""

@@ -1,0 +1,177 @@
+"""PyTorch programs with uvmalloc and with torch's native allocators, on the simulated device.
+
+Each round is a process of both, one after the other, the first one by turns; a ratio is taken
+within a round, and the median over rounds is what counts. There is an upper bound of that median
+where a target asks for one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from uvmalloc.environment import (
+    AllocatorOptions,
+    Machine,
+    on_simulated_device,
+    with_uvmalloc,
+    without_uvmalloc,
+)
+from uvmalloc.libraries import Libraries
+from uvmalloc.report import main_report
+
+MEASURE_HERE = Path(__file__).resolve().parent / "measure_here.py"
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is measured."""
+
+    rounds: int
+    move_bytes: int
+    layers: int  # of five parameters
+    repeats: int
+    steps: int
+
+
+FULL = Size(rounds=15, move_bytes=1 << 30, layers=1000, repeats=5, steps=60)
+QUICK = Size(rounds=5, move_bytes=1 << 30, layers=200, repeats=3, steps=30)
+SMOKE = Size(rounds=2, move_bytes=16 << 20, layers=4, repeats=1, steps=2)
+
+
+@dataclass(frozen=True)
+class Target:
+    """One line of the verdict."""
+
+    key: str
+    what: str
+    value: float
+    bound: float
+    at_most: bool
+
+    @property
+    def met(self) -> bool:
+        return self.value <= self.bound if self.at_most else self.value >= self.bound
+
+
+def measure(libraries: Libraries, size: Size, native: bool) -> dict[str, Any]:
+    """One process: what measure_here.py prints, and the bytes that large moves have copied."""
+    with tempfile.TemporaryDirectory() as folder:
+        environment = on_simulated_device(os.environ, libraries, Machine(), None)
+        if native:
+            environment = without_uvmalloc(environment)
+        else:
+            environment = with_uvmalloc(environment, libraries, AllocatorOptions(), Path(folder))
+        command = [sys.executable, str(MEASURE_HERE)]
+        for name in ("move_bytes", "layers", "repeats", "steps"):
+            command += [f"--{name.replace('_', '-')}", str(getattr(size, name))]
+        process = subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        stdout, stderr = process.communicate()
+        if process.returncode != 0:
+            sys.exit(f"bench: {' '.join(command)} failed with {process.returncode}:\n{stderr}")
+        report = main_report(Path(folder), process.pid) or {}
+    result = json.loads(stdout)
+    if (result["allocator"] == "native") != native:
+        sys.exit(f"bench: torch's allocator is {result['allocator']}, native={native} was asked")
+    copies = report.get("copies_by_moves", {})
+    return {**result, "large_bytes_copied": copies.get("bytes_at_or_above_threshold")}
+
+
+def upper_bound(ratios: list[float], percent: int = 95) -> float:
+    """Of the median of what the ratios are a sample of: by bootstrap, always the same for the same
+    ratios."""
+    source = random.Random(0)
+    medians = sorted(statistics.median(source.choices(ratios, k=len(ratios))) for _ in range(2000))
+    return medians[len(medians) * percent // 100]
+
+
+def compare(libraries: Libraries, size: Size, file: Path, console: Console) -> None:
+    """Measures, prints a table and a verdict, and writes `file`."""
+    rounds = []
+    for number in range(size.rounds):
+        order = (True, False) if number % 2 == 0 else (False, True)
+        rounds.append({native: measure(libraries, size, native) for native in order})
+
+    def ratios(key: str) -> list[float]:
+        return [of[False][key] / of[True][key] for of in rounds]
+
+    def median(key: str, native: bool) -> float:
+        return statistics.median(of[native][key] for of in rounds)
+
+    copied = max(of[False]["large_bytes_copied"] for of in rounds)
+    steps = ratios("step")
+    targets = [
+        Target(
+            "to_1gib_ratio",
+            'x.to("cuda"), stock over uvmalloc',
+            1 / statistics.median(ratios("move")),
+            1000,
+            at_most=False,
+        ),
+        Target("to_1gib_bytes", "bytes that large moves copied", copied, 0, at_most=True),
+        Target(
+            "module_to_ratio",
+            'model.to("cuda"), stock over uvmalloc',
+            1 / statistics.median(ratios("module")),
+            3,
+            at_most=False,
+        ),
+        Target(
+            "eager_step_ratio",
+            "eager step, uvmalloc over native, 95 % upper bound",
+            upper_bound(steps),
+            1.00,
+            at_most=True,
+        ),
+        Target(
+            "empty_ratio",
+            "torch.empty and free, uvmalloc over native",
+            statistics.median(ratios("empty")),
+            0.85,
+            at_most=True,
+        ),
+    ]
+    table = Table(title=f"PyTorch programs, medians of {size.rounds} rounds")
+    for column in ("", "native", "uvmalloc"):
+        table.add_column(column, justify="right" if column else "left")
+    for key, what, unit in (
+        ("move", f"move of {size.move_bytes >> 20} MiB", 1e6),
+        ("module", f"move of {5 * size.layers} parameters", 1e6),
+        ("empty", "torch.empty and free", 1e6),
+        ("step", "eager step", 1e6),
+    ):
+        table.add_row(
+            f"{what}, µs",
+            f"{median(key, True) * unit:,.2f}",
+            f"{median(key, False) * unit:,.2f}",
+        )
+    console.print(table)
+    for target in targets:
+        verdict = "met" if target.met else "MISSED"
+        sign = "<=" if target.at_most else ">="
+        console.print(f"{verdict:>7}  {target.what}: {target.value:,.3f} ({sign} {target.bound:g})")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(
+        json.dumps(
+            {
+                **{target.key: target.value for target in targets},
+                "eager_step_median": statistics.median(steps),
+                "targets": [{**asdict(target), "met": target.met} for target in targets],
+                "size": asdict(size),
+                "rounds": [{"native": of[True], "uvmalloc": of[False]} for of in rounds],
+            },
+            indent=1,
+        )
+    )

@@ -1,0 +1,106 @@
+"""Prints, as JSON, seconds of moves, allocations and training steps in this process.
+
+The same program with torch's own allocators and under uvmalloc; its tensors hold zeros, whose pages
+have all been written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+
+import torch
+
+
+def median_seconds(repeats: int, prepare, run) -> float:
+    """Of `run` on what `prepare` gives, prepared anew each time."""
+    samples = []
+    for _ in range(repeats):
+        prepared = prepare()
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        kept = run(prepared)
+        samples.append(time.perf_counter() - start)
+        del kept, prepared
+    return statistics.median(samples)
+
+
+def move_of(size_bytes: int, repeats: int) -> float:
+    """The caller's time in `x.to("cuda")`."""
+    return median_seconds(
+        repeats, lambda: torch.zeros(size_bytes, dtype=torch.uint8), lambda x: x.to("cuda")
+    )
+
+
+def many_parameters(layers: int) -> torch.nn.Module:
+    """Five per layer: a matrix of 1 MiB, a bias and what two norms have."""
+
+    def layer() -> torch.nn.Module:
+        return torch.nn.ModuleList(
+            [torch.nn.Linear(512, 512), torch.nn.LayerNorm(512), torch.nn.RMSNorm(512)]
+        )
+
+    return torch.nn.ModuleList(layer() for _ in range(layers))
+
+
+def empty_and_free(size: int, repeats: int) -> float:
+    """Seconds per `torch.empty` on the device and its free."""
+    for _ in range(repeats // 10):
+        torch.empty(size, device="cuda")
+    start = time.perf_counter()
+    for _ in range(repeats):
+        torch.empty(size, device="cuda")
+    return (time.perf_counter() - start) / repeats
+
+
+def step_seconds(steps: int) -> list[float]:
+    """Of each eager training step of a small transformer, after warming up."""
+    torch.manual_seed(0)
+    model = torch.nn.TransformerEncoder(
+        torch.nn.TransformerEncoderLayer(128, 4, 256, dropout=0.0, batch_first=True), 2
+    ).to("cuda")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    batch = torch.randn(4, 32, 128).to("cuda")
+    seconds = []
+    for step in range(steps + 5):
+        start = time.perf_counter()
+        loss = model(batch).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        torch.cuda.synchronize()
+        if step >= 5:
+            seconds.append(time.perf_counter() - start)
+    return seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--move-bytes", type=int, required=True)
+    parser.add_argument("--layers", type=int, required=True)
+    parser.add_argument("--repeats", type=int, required=True)
+    parser.add_argument("--steps", type=int, required=True)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.empty(1, device="cuda")
+    print(
+        json.dumps(
+            {
+                "allocator": torch.cuda.get_allocator_backend(),
+                "move": move_of(options.move_bytes, options.repeats),
+                "module": median_seconds(
+                    options.repeats,
+                    lambda: many_parameters(options.layers),
+                    lambda model: model.to("cuda"),
+                ),
+                "empty": empty_and_free(1024, 2000 * options.repeats),
+                "step": statistics.median(step_seconds(options.steps)),
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
