@@ -6,6 +6,7 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <uvmalloc/sim/uvmsim.h>
@@ -416,6 +417,98 @@ TEST_F(KernelGraphTest, BranchesTakeTimeSideBySide) {
   destroy(exec);
 }
 
+TEST_F(KernelGraphTest, ManagedMemoryMovesAtTheLaunch) {
+  constexpr std::size_t kBlock = std::size_t{2} << 20;
+  void* managed = nullptr;
+  ASSERT_EQ(RT(cudaMallocManaged)(&managed, kBlock, cudaMemAttachGlobal), cudaSuccess);
+  const auto resident = [&] {
+    std::size_t bytes = 0;
+    EXPECT_EQ(uvmsim_residency(managed, kBlock, 0, &bytes), UVMSIM_OK);
+    return bytes;
+  };
+  Recorded recorded;
+  cudaGraphExec_t exec = record([&] {
+    static_cast<unsigned char*>(uvmsim_capture_view(managed))[0] = 1;
+    const uvmsim_access access{managed, kBlock, UVMSIM_WRITE};
+    ASSERT_EQ(
+        uvmsim_launch(0, stream_, &access, 1, 0, &Recorded::run, &Recorded::release, &recorded),
+        UVMSIM_OK);
+  });
+  EXPECT_EQ(resident(), 0U);
+  EXPECT_EQ(*static_cast<unsigned char*>(managed), 0);
+  launch(exec);
+  EXPECT_EQ(resident(), kBlock);
+  destroy(exec);
+  EXPECT_EQ(RT(cudaFree)(managed), cudaSuccess);
+}
+
+TEST_F(KernelGraphTest, AGraphSpansDevices) {
+  ASSERT_EQ(RT(cudaSetDevice)(1), cudaSuccess);
+  cudaStream_t far = nullptr;
+  cudaEvent_t far_event = nullptr;
+  void* far_memory = nullptr;
+  ASSERT_EQ(RT(cudaStreamCreateWithFlags)(&far, cudaStreamNonBlocking), cudaSuccess);
+  ASSERT_EQ(RT(cudaEventCreateWithFlags)(&far_event, cudaEventDisableTiming), cudaSuccess);
+  ASSERT_EQ(RT(cudaMalloc)(&far_memory, 16), cudaSuccess);
+  ASSERT_EQ(RT(cudaSetDevice)(0), cudaSuccess);
+  Recorded near_kernel;
+  Recorded far_kernel;
+  cudaGraphExec_t exec = record([&] {
+    ASSERT_EQ(launch_recorded(&near_kernel, stream_, 100), UVMSIM_OK);
+    ASSERT_EQ(RT(cudaEventRecord)(event_, stream_), cudaSuccess);
+    ASSERT_EQ(RT(cudaStreamWaitEvent)(far, event_, 0), cudaSuccess);
+    const uvmsim_access access{far_memory, 16, UVMSIM_WRITE};
+    EXPECT_EQ(uvmsim_launch(0, far, &access, 1, 7, &Recorded::run, &Recorded::release, &far_kernel),
+              UVMSIM_ERROR_INVALID)
+        << "another device's stream";
+    ASSERT_EQ(uvmsim_launch(1, far, &access, 1, 7, &Recorded::run, &Recorded::release, &far_kernel),
+              UVMSIM_OK);
+    ASSERT_EQ(RT(cudaEventRecord)(far_event, far), cudaSuccess);
+    ASSERT_EQ(RT(cudaStreamWaitEvent)(stream_, far_event, 0), cudaSuccess);
+  });
+  const std::uint64_t start = uvmsim_now_ns();
+  launch(exec);
+  EXPECT_EQ(near_kernel.runs, 1);
+  EXPECT_EQ(far_kernel.runs, 1);
+  ASSERT_EQ(RT(cudaStreamSynchronize)(stream_), cudaSuccess);
+  EXPECT_EQ(uvmsim_now_ns(), start + 107);
+  destroy(exec);
+  EXPECT_EQ(RT(cudaStreamDestroy)(far), cudaSuccess);
+  EXPECT_EQ(RT(cudaEventDestroy)(far_event), cudaSuccess);
+  EXPECT_EQ(RT(cudaFree)(far_memory), cudaSuccess);
+}
+
+TEST_F(KernelGraphTest, ThreadsCaptureAndLaunchSideBySide) {
+  constexpr int kThreads = 4;
+  constexpr int kRounds = 50;
+  std::vector<int> runs(kThreads, 0);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([this, i, &runs] {
+      cudaStream_t stream = nullptr;
+      ASSERT_EQ(RT(cudaStreamCreateWithFlags)(&stream, cudaStreamNonBlocking), cudaSuccess);
+      for (int round = 0; round < kRounds; ++round) {
+        ASSERT_EQ(RT(cudaStreamBeginCapture)(stream, cudaStreamCaptureModeThreadLocal),
+                  cudaSuccess);
+        Recorded recorded;
+        ASSERT_EQ(launch_recorded(&recorded, stream), UVMSIM_OK);
+        cudaGraph_t graph = nullptr;
+        ASSERT_EQ(RT(cudaStreamEndCapture)(stream, &graph), cudaSuccess);
+        cudaGraphExec_t exec = nullptr;
+        ASSERT_EQ(RT(cudaGraphInstantiate)(&exec, graph, 0), cudaSuccess);
+        ASSERT_EQ(RT(cudaGraphLaunch)(exec, stream), cudaSuccess);
+        ASSERT_EQ(RT(cudaGraphExecDestroy)(exec), cudaSuccess);
+        ASSERT_EQ(RT(cudaGraphDestroy)(graph), cudaSuccess);
+        ASSERT_EQ(recorded.releases, 1);
+        runs[static_cast<std::size_t>(i)] += recorded.runs;
+      }
+      ASSERT_EQ(RT(cudaStreamDestroy)(stream), cudaSuccess);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(runs, std::vector<int>(kThreads, kRounds));
+}
+
 // ---- the view for trying out
 
 TEST_F(GraphTest, TheCaptureViewKeepsWritesToItselfUntilTheCaptureEnds) {
@@ -465,6 +558,45 @@ TEST_F(GraphTest, TheDriverHandlesTheSameGraphs) {
   EXPECT_EQ(count, 1U);
   EXPECT_EQ(CU(cuGraphDestroy)(graph), CUDA_SUCCESS);
   EXPECT_EQ(CU(cuGraphDestroy)(graph), CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(GraphTest, TheDriversOldFormsDoWithoutEdgeData) {
+  const StandIn& driver = StandIn::driver();
+  ASSERT_EQ(driver.function<CUresult(CUstream)>("cuStreamBeginCapture")(stream_), CUDA_SUCCESS);
+  ASSERT_EQ(RT(cudaMemsetAsync)(memory_, 1, 1, stream_), cudaSuccess);
+  ASSERT_EQ(RT(cudaMemsetAsync)(memory_, 2, 1, stream_), cudaSuccess);
+  CUgraph graph = nullptr;
+  ASSERT_EQ(CU(cuStreamEndCapture)(stream_, &graph), CUDA_SUCCESS);
+  std::vector<CUgraphNode> nodes(2);
+  std::size_t count = 2;
+  ASSERT_EQ(CU(cuGraphGetNodes)(graph, nodes.data(), &count), CUDA_SUCCESS);
+  CUgraphNode from = nullptr;
+  CUgraphNode to = nullptr;
+  count = 1;
+  ASSERT_EQ((driver.function<CUresult(CUgraph, CUgraphNode*, CUgraphNode*, size_t*)>(
+                "cuGraphGetEdges")(graph, &from, &to, &count)),
+            CUDA_SUCCESS);
+  EXPECT_EQ(from, nodes[0]);
+  EXPECT_EQ(to, nodes[1]);
+  using OfNode = CUresult(CUgraphNode, CUgraphNode*, size_t*);
+  ASSERT_EQ(driver.function<OfNode>("cuGraphNodeGetDependencies")(nodes[1], &from, &count),
+            CUDA_SUCCESS);
+  EXPECT_EQ(from, nodes[0]);
+  ASSERT_EQ(driver.function<OfNode>("cuGraphNodeGetDependentNodes")(nodes[0], &to, &count),
+            CUDA_SUCCESS);
+  EXPECT_EQ(to, nodes[1]);
+  CUgraphNode error_node = nodes[0];
+  char log[8] = "old";
+  CUgraphExec exec = nullptr;
+  ASSERT_EQ((driver.function<CUresult(CUgraphExec*, CUgraph, CUgraphNode*, char*, size_t)>(
+                "cuGraphInstantiate_v2")(&exec, graph, &error_node, log, sizeof log)),
+            CUDA_SUCCESS);
+  EXPECT_EQ(error_node, nullptr);
+  EXPECT_STREQ(log, "");
+  ASSERT_EQ(CU(cuGraphLaunch)(exec, stream_), CUDA_SUCCESS);
+  EXPECT_EQ(byte(), 2);
+  EXPECT_EQ(CU(cuGraphExecDestroy)(exec), CUDA_SUCCESS);
+  EXPECT_EQ(CU(cuGraphDestroy)(graph), CUDA_SUCCESS);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@ Runs inside a process that is on the simulated device already:
 from __future__ import annotations
 
 import copy
+import ctypes
 import gc
 import threading
 from collections.abc import Callable, Iterator
@@ -426,6 +427,26 @@ def test_graphed_callables_train_as_plain_ones() -> None:
             results.append([parameter.detach().clone() for parameter in model.parameters()])
         for one, other in zip(*results, strict=True):
             assert_identical(one, other)
+
+
+def test_a_compiled_model_runs_in_a_tree_of_graphs() -> None:
+    launches = ctypes.CDLL("libuvmsim.so").uvmsim_call_count
+    launches.restype = ctypes.c_uint64
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)).to(DEVICE)
+    compiled = torch.compile(model, backend="cudagraphs")
+    before = launches(b"cudaGraphLaunch")
+    for _ in range(5):
+        torch.compiler.cudagraph_mark_step_begin()
+        x = torch.randn(3, 8, device=DEVICE)
+        results = []
+        for run in (compiled, model):
+            model.zero_grad(set_to_none=True)
+            y = run(x)
+            y.square().sum().backward()
+            results.append([y.detach().clone()] + [p.grad.clone() for p in model.parameters()])
+        for one, other in zip(*results, strict=True):
+            assert_identical(one, other)
+    assert launches(b"cudaGraphLaunch") > before
 
 
 # ---- errors -------------------------------------------------------------------------------------
