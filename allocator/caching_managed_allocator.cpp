@@ -1215,16 +1215,23 @@ void CachingManagedAllocator::release_cached() {
   release_pages(SIZE_MAX, false);
 }
 
+void CachingManagedAllocator::release_cached_of(Facade facade) {
+  release_cached_where([&](const Pool& pool) { return pool.key.facade == facade; });
+}
+
 void CachingManagedAllocator::release_cached_of(int device, std::uint64_t private_pool) {
+  release_cached_where([&](const Pool& pool) {
+    return pool.key.device == device && pool.key.private_pool == private_pool;
+  });
+}
+
+// `wanted` is called with the lock.
+void CachingManagedAllocator::release_cached_where(const std::function<bool(const Pool&)>& wanted) {
   if (in_forked_child() || is_capturing()) return;
   reclaim_all();
   drain_fences(true);
-  release_pages_of(
-      [&](const Pool& pool) {
-        return pool.key.device == device && pool.key.private_pool == private_pool &&
-               may_release(pool);
-      },
-      SIZE_MAX, false);
+  release_pages_of([&](const Pool& pool) { return wanted(pool) && may_release(pool); }, SIZE_MAX,
+                   false);
 }
 
 // Wholly free pages, at most about `most_bytes`, back to their spans, empty spans back to the

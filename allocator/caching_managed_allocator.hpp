@@ -164,7 +164,8 @@ class CachingManagedAllocator {
   // Gives all cached memory back: free segments to their spans, empty spans to the driver. Blocks
   // behind fences are waited for.
   void release_cached();
-  // That of one private pool alone, which nobody may use any more.
+  // That of one facade alone, or of one private pool, which nobody may use any more.
+  void release_cached_of(Facade facade);
   void release_cached_of(int device, std::uint64_t private_pool);
 
   // The stream is destroyed. Its handle may come again for another one, which is not ordered after
@@ -332,6 +333,7 @@ class CachingManagedAllocator {
   PrivatePool* find_private_pool(int device, std::uint64_t id);
   void restore_block(int device, std::uint64_t id, const PrivateBlock& wanted);
   PrivatePool& make_private_pool(int device, std::uint64_t id);
+  void release_cached_where(const std::function<bool(const Pool&)>& wanted);
   void release_pages_of(const std::function<bool(const Pool&)>& wanted, std::size_t most_bytes,
                         bool discard);
   bool is_capturing() const { return capturing_.load(std::memory_order_relaxed) != 0; }

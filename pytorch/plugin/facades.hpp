@@ -5,7 +5,9 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <mutex>
+#include <unordered_map>
 #include <vector>
 
 #include <ATen/core/CachingHostAllocator.h>
@@ -33,17 +35,40 @@ class HostFacade final : public c10::Allocator {
   std::atomic<std::uint64_t> unmanaged_bytes{0};
 };
 
+// The pinned allocator. Blocks that a capture asks for belong to its graph's pool: a replay uses
+// them again, so that they are given back when the last user of the pool has gone, whenever their
+// tensors go. Thread-safe.
 class PinnedFacade final : public at::HostAllocator {
  public:
   c10::DataPtr allocate(size_t size_bytes) override;
   c10::DeleterFnPtr raw_deleter() const override;
   void copy_data(void* destination, const void* source, std::size_t size_bytes) const override;
-  // False for memory that is not ours.
+  // False for memory that no allocator of pinned memory knows.
   bool record_event(void* address, void* context, c10::Stream stream) override;
   void empty_cache() override;
   at::HostStats get_stats() override;
   void reset_accumulated_stats() override;
   void reset_peak_stats() override;
+  void begin_allocate_to_pool(c10::MempoolId_t id,
+                              std::function<bool(c10::Stream)> filter) override;
+  void end_allocate_to_pool(c10::MempoolId_t id) override;
+  void release_pool(c10::MempoolId_t id) override;
+
+ private:
+  struct Pool {
+    int users = 0;
+    std::function<bool(c10::Stream)> filter;  // empty: not open
+    std::vector<void*> freed;                 // by their tensors
+  };
+  static void delete_pinned(void* address);
+  void note_owner(void* address);
+  bool is_kept(void* address);
+
+  std::atomic<int> open_pools_ = 0;
+  std::atomic<std::size_t> owned_blocks_ = 0;
+  std::mutex mutex_;  // guards the rest
+  std::map<c10::MempoolId_t, Pool> pools_;
+  std::unordered_map<void*, c10::MempoolId_t> owners_;
 };
 
 class DeviceFacade final : public native::CUDAAllocator {
@@ -157,6 +182,9 @@ struct Facades {
                            : static_cast<c10::Allocator*>(host);
   }
 };
+
+// torch's own allocator of pinned memory; nullptr: not known.
+at::HostAllocator* native_pinned();
 
 // Set once by install(); the objects live for ever.
 const Facades& facades();

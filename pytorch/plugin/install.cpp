@@ -10,6 +10,11 @@
 #include <uvmalloc/pytorch/plugin/facades.hpp>
 
 namespace uvm::torch_plugin {
+
+at::HostAllocator* native_pinned() {
+  return static_cast<at::HostAllocator*>(preload::native_pinned_allocator.load());
+}
+
 namespace {
 
 // Above the priority of every allocator that registers itself by default.
@@ -17,10 +22,6 @@ constexpr std::uint8_t kPriority = 2;
 
 Facades installed;
 c10::Allocator* previous_host = nullptr;
-
-at::HostAllocator* native_pinned() {
-  return static_cast<at::HostAllocator*>(preload::native_pinned_allocator.load());
-}
 
 FrameworkFigures framework_figures() {
   FrameworkFigures figures;

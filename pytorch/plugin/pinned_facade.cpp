@@ -15,27 +15,103 @@ c10::DataPtr PinnedFacade::allocate(size_t size_bytes) {
   }
   try {
     void* address = allocator().allocate(Facade::kPinned, c10::cuda::current_device(), size_bytes);
-    return {address, address, &delete_block, c10::Device(c10::kCPU)};
+    if (open_pools_.load(std::memory_order_relaxed) != 0) [[unlikely]]
+      note_owner(address);
+    return {address, address, &delete_pinned, c10::Device(c10::kCPU)};
   } catch (const OutOfMemoryError& error) {
     TORCH_CHECK_WITH(OutOfMemoryError, false, error.what());
   }
 }
 
 c10::DeleterFnPtr PinnedFacade::raw_deleter() const {
-  return &delete_block;
+  return &delete_pinned;
+}
+
+void PinnedFacade::delete_pinned(void* address) {
+  PinnedFacade& pinned = *facades().pinned;
+  if (pinned.owned_blocks_.load(std::memory_order_relaxed) != 0) [[unlikely]] {
+    if (pinned.is_kept(address)) return;
+  }
+  delete_block(address);
+}
+
+// A block just allocated: of the pool that the stream's capture is for, if there is one.
+void PinnedFacade::note_owner(void* address) {
+  std::vector<std::pair<c10::MempoolId_t, std::function<bool(c10::Stream)>>> open;
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& [id, pool] : pools_) {
+      if (pool.filter) open.emplace_back(id, pool.filter);
+    }
+  }
+  const c10::Stream stream = c10::cuda::getCurrentCUDAStream();
+  for (const auto& [id, filter] : open) {
+    if (!filter(stream)) continue;
+    std::lock_guard lock(mutex_);
+    owners_[address] = id;
+    ++owned_blocks_;
+    return;
+  }
+}
+
+// Whether the pool that a block belongs to keeps it.
+bool PinnedFacade::is_kept(void* address) {
+  std::lock_guard lock(mutex_);
+  auto owner = owners_.find(address);
+  if (owner == owners_.end()) return false;
+  pools_.at(owner->second).freed.push_back(address);
+  return true;
+}
+
+void PinnedFacade::begin_allocate_to_pool(c10::MempoolId_t id,
+                                          std::function<bool(c10::Stream)> filter) {
+  std::lock_guard lock(mutex_);
+  Pool& pool = pools_[id];
+  TORCH_CHECK(!pool.filter, "beginAllocateToPool: already recording to mempool_id");
+  ++pool.users;
+  pool.filter = std::move(filter);
+  ++open_pools_;
+}
+
+void PinnedFacade::end_allocate_to_pool(c10::MempoolId_t id) {
+  std::lock_guard lock(mutex_);
+  auto found = pools_.find(id);
+  TORCH_CHECK(found != pools_.end() && found->second.filter,
+              "endAllocatePool: not currently recording to mempool_id");
+  found->second.filter = nullptr;
+  --open_pools_;
+}
+
+void PinnedFacade::release_pool(c10::MempoolId_t id) {
+  std::vector<void*> freed;
+  {
+    std::lock_guard lock(mutex_);
+    auto found = pools_.find(id);
+    TORCH_CHECK(found != pools_.end(), "memory pool (", id.first, ", ", id.second,
+                ") has no user among pinned pools");
+    if (--found->second.users != 0) return;
+    if (found->second.filter) --open_pools_;  // of a capture that failed
+    freed = std::move(found->second.freed);
+    pools_.erase(found);
+    owned_blocks_ -= std::erase_if(owners_, [&](const auto& block) { return block.second == id; });
+  }
+  for (void* address : freed) delete_block(address);
 }
 
 void PinnedFacade::copy_data(void* destination, const void* source, std::size_t size_bytes) const {
   std::memcpy(destination, source, size_bytes);
 }
 
-bool PinnedFacade::record_event(void* address, void* /*context*/, c10::Stream stream) {
-  return allocator().record_use(address, stream.device_index(),
-                                c10::cuda::CUDAStream(stream).stream());
+bool PinnedFacade::record_event(void* address, void* context, c10::Stream stream) {
+  const c10::cuda::CUDAStream on(stream);
+  if (allocator().record_use(address, stream.device_index(), on.stream())) return true;
+  at::HostAllocator* before = native_pinned();
+  return before != nullptr && before->record_event(address, context, stream);
 }
 
 void PinnedFacade::empty_cache() {
-  allocator().release_cached();
+  allocator().release_cached_of(Facade::kPinned);
+  if (at::HostAllocator* before = native_pinned()) before->empty_cache();
 }
 
 at::HostStats PinnedFacade::get_stats() {

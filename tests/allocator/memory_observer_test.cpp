@@ -82,6 +82,15 @@ TEST_F(MemoryObserverTest, ADeviceHoldsNoMoreThanItsLimit) {
   EXPECT_THROW(allocator->set_device_limit(1, 0), std::out_of_range);
 }
 
+TEST_F(MemoryObserverTest, OneFacadesCacheIsGivenBackAlone) {
+  allocator->free(device(4 * kMiB));
+  allocator->free(allocator->allocate(Facade::kPinned, 0, 6 * kMiB));
+  allocator->release_cached_of(Facade::kPinned);
+  const Statistics now = allocator->statistics();
+  EXPECT_EQ(now.classes[1][0][kSizeClasses].reserved_bytes.current, 0u);
+  EXPECT_EQ(now.classes[2][0][kSizeClasses].reserved_bytes.current, 4 * kMiB);
+}
+
 TEST_F(MemoryObserverTest, SmallObjectsKeepToTheLimitToo) {
   allocator->set_device_limit(0, 2 * kMiB);
   std::size_t served = 0;

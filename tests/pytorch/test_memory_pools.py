@@ -1,0 +1,202 @@
+"""Pools of their own: MemPool, and the private pools and checkpoints that graphs' trees use."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from tests.pytorch.conftest import Simulate
+from tests.pytorch.test_memory_tools import same_output
+
+
+def test_a_pool_serves_what_is_allocated_inside_it_alone(simulate: Simulate) -> None:
+    same_output(
+        simulate,
+        """
+import threading, torch
+pool = torch.cuda.MemPool()
+print(pool.id, pool.use_count(), torch.cuda.MemPool().id != pool.id)
+with torch.cuda.use_mem_pool(pool):
+    print(pool.use_count())
+    inside = torch.empty(3 << 20, dtype=torch.uint8, device='cuda')
+    small = torch.ones(10, device='cuda')
+    elsewhere = []
+    thread = threading.Thread(target=lambda: elsewhere.append(torch.empty(3 << 20, device='cuda')))
+    thread.start(); thread.join()
+print(pool.use_count())
+address = inside.data_ptr()
+print(small.sum().item())
+blocks = lambda s: [b for g in s for b in g['blocks'] if b['state'] == 'active_allocated']
+print(sorted(b['requested_size'] for b in blocks(pool.snapshot())),
+      {s['segment_pool_id'] for s in pool.snapshot()} == {pool.id},
+      len(blocks(torch.cuda.memory_snapshot())))
+before = torch.cuda.memory_allocated() > 3 << 20
+del inside
+outside = torch.empty(3 << 20, dtype=torch.uint8, device='cuda')
+print(before, outside.data_ptr() != address)
+with torch.cuda.use_mem_pool(pool):
+    again = torch.empty(3 << 20, dtype=torch.uint8, device='cuda')
+print(again.data_ptr() == address)
+del again, small, outside, elsewhere
+torch.cuda.empty_cache()
+print(torch.cuda.memory_reserved() > 0, torch.cuda.memory_allocated())
+del pool
+torch.cuda.empty_cache()
+print(torch.cuda.memory_reserved())
+try:
+    torch._C._cuda_endAllocateToPool(0, (0, 99))
+except RuntimeError as error:
+    print(str(error).splitlines()[0])
+nested = torch.cuda.MemPool()
+with torch.cuda.use_mem_pool(nested):
+    try:
+        with torch.cuda.use_mem_pool(nested):
+            pass
+    except RuntimeError as error:
+        print('already recording' in str(error))
+""",
+    )
+
+
+def test_a_pool_may_help_out_or_leave_its_segments_whole(simulate: Simulate) -> None:
+    same_output(
+        simulate,
+        """
+import torch
+helper = torch.cuda.MemPool(use_on_oom=True)
+total = torch.cuda.get_device_properties(0).total_memory
+torch.cuda.set_per_process_memory_fraction(0.5)
+with torch.cuda.use_mem_pool(helper):
+    spare = torch.empty(total // 4, dtype=torch.uint8, device='cuda')
+address = spare.data_ptr()
+del spare
+big = torch.empty(total // 5, dtype=torch.uint8, device='cuda')
+helped = torch.empty(total // 4, dtype=torch.uint8, device='cuda')
+print(helped.data_ptr() == address)
+try:
+    torch.empty(total // 4, dtype=torch.uint8, device='cuda')
+except torch.OutOfMemoryError:
+    print('no more')
+del helped, big
+whole = torch.cuda.MemPool(no_split=True)
+with torch.cuda.use_mem_pool(whole):
+    tensors = [torch.empty(n, dtype=torch.uint8, device='cuda') for n in (100, 100, 5 << 20)]
+pages = {t.data_ptr() >> 21 for t in tensors}
+print(len(pages), all(t.data_ptr() % (1 << 21) == 0 for t in tensors))
+""",
+        capacity="4GiB",
+    )
+
+
+def test_a_pool_with_an_allocator_of_its_own_is_served_by_that(
+    simulate: Simulate, tmp_path: Path
+) -> None:
+    source = tmp_path / "own.cpp"
+    library = tmp_path / "own.so"
+    source.write_text("""
+#include <cstddef>
+extern "C" int cudaMalloc(void**, size_t);
+extern "C" int cudaFree(void*);
+static int called = 0;
+extern "C" int calls() { return called; }
+extern "C" void* own_alloc(size_t size, int, void*) {
+  void* out = nullptr;
+  cudaMalloc(&out, size);
+  ++called;
+  return out;
+}
+extern "C" void own_free(void* address, size_t, int, void*) { cudaFree(address); ++called; }
+""")
+    subprocess.run(["c++", "-shared", "-fPIC", "-o", library, source], check=True)
+    same_output(
+        simulate,
+        f"""
+import ctypes, torch
+from torch.cuda.memory import CUDAPluggableAllocator
+torch.empty(1, device='cuda')
+own = CUDAPluggableAllocator('{library}', 'own_alloc', 'own_free')
+pool = torch.cuda.MemPool(own.allocator())
+before = torch.cuda.memory_allocated()
+with torch.cuda.use_mem_pool(pool):
+    inside = torch.ones(3 << 20, dtype=torch.uint8, device='cuda')
+outside = torch.ones(3 << 20, dtype=torch.uint8, device='cuda')
+calls = ctypes.CDLL('{library}').calls
+print(calls(), inside.sum().item(), torch.cuda.memory_allocated() - before)
+print(pool.use_count(), {{s['segment_pool_id'] == pool.id for s in pool.snapshot()}})
+del inside, pool
+torch.cuda.empty_cache()
+print(calls())
+""",
+    )
+
+
+CHECKPOINT = """
+import os, torch
+torch.cuda.init()
+C = torch._C
+pool = torch.cuda.graph_pool_handle()
+device = 0
+make = lambda n: torch.empty(n, dtype=torch.uint8, device='cuda')
+addresses = lambda tensors: {t.untyped_storage().data_ptr() for t in tensors}
+C._cuda_beginAllocateCurrentThreadToPool(device, pool)
+a, b, c = make(100), make(3 << 20), make(30_000)
+b.fill_(7)
+state = C._cuda_getCheckpointState(device, pool)
+print(C._cuda_checkPoolLiveAllocations(device, pool, addresses([a, b, c])),
+      C._cuda_checkPoolLiveAllocations(device, pool, addresses([a, b])))
+where = [t.data_ptr() for t in (a, b, c)]
+metadata = dict(nbytes=c.untyped_storage().nbytes(), data_ptr=c.data_ptr(), size=c.shape,
+                stride=c.stride(), dtype=c.dtype, device=c.device, storage_offset=0)
+del c
+d = make(50_000)
+e = make(9 << 20)
+C._cuda_endAllocateToPool(device, pool)
+print(C._has_Standard_Deleter(d.untyped_storage()._cdata))
+stale = [t.untyped_storage()._cdata for t in (d, e)]
+revived = C._construct_CUDA_Tensor_From_Storage_And_Metadata(
+    metadata, C._construct_storage_from_data_pointer(where[2], torch.device('cuda', 0),
+                                                     metadata['nbytes']))
+C._cuda_setCheckpointPoolState(device, state, stale, [revived.untyped_storage()._cdata])
+print(C._cuda_checkPoolLiveAllocations(device, pool, set(where)))
+print([t.data_ptr() for t in (a, b, revived)] == where, b.sum().item() == 7 * (3 << 20))
+live = torch.cuda.memory_stats()['allocation.all.current']
+del d, e
+print(live, torch.cuda.memory_stats()['allocation.all.current'])
+try:
+    C._cuda_setCheckpointPoolState(device, state, [], [])
+    print('again')
+except RuntimeError as error:
+    print(str(error).splitlines()[0])
+C._cuda_beginAllocateCurrentThreadToPool(device, pool)
+more = make(40_000)
+C._cuda_endAllocateToPool(device, pool)
+try:
+    C._cuda_setCheckpointPoolState(device, state, [], [])
+except RuntimeError as error:
+    print(str(error).splitlines()[0], flush=True)
+os._exit(0)  # the memory of `more` is gone: torch's own allocator ends the program when it is freed
+"""
+
+
+def test_a_checkpoint_brings_blocks_back_to_their_addresses(simulate: Simulate) -> None:
+    same_output(simulate, CHECKPOINT)
+
+
+def test_what_does_not_exist_is_refused(simulate: Simulate) -> None:
+    simulate("""
+import torch
+C = torch._C
+torch.empty(1, device='cuda')
+for ask in (lambda: C._cuda_releasePool(0, (0, 9)),
+            lambda: C._cuda_getCheckpointState(0, (0, 9)),
+            lambda: C._cuda_beginAllocateCurrentThreadToPool(0, (3, 4)),
+            lambda: C._cuda_beginAllocateCurrentThreadToPool(5, (0, 4)),
+            lambda: torch.cuda.memory_snapshot((3, 4))):
+    try:
+        ask()
+    except RuntimeError as error:
+        assert 'pool (' in str(error) or 'device' in str(error), error
+    else:
+        raise AssertionError('silently accepted')
+torch.empty(1 << 20, device='cuda')
+""").check()

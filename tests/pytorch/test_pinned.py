@@ -1,0 +1,130 @@
+"""Pinned memory: its figures, who may use a block again and when, and the loader's thread."""
+
+from __future__ import annotations
+
+from tests.pytorch.conftest import Simulate
+from tests.pytorch.test_memory_tools import same_output
+
+
+def test_pinned_figures_have_the_same_names_and_where_defined_the_same_values(
+    simulate: Simulate,
+) -> None:
+    same_output(
+        simulate,
+        """
+import torch
+torch.cuda.init()
+stats = torch.cuda.host_memory_stats
+print(sorted(stats()), sorted(torch.cuda.host_memory_stats_as_nested_dict()))
+tensors = [torch.empty(n, dtype=torch.uint8, pin_memory=True) for n in (512, 2 << 20, 4 << 20)]
+print({k: v for k, v in stats().items() if k.startswith(('active_bytes.', 'active_requests.'))})
+print(stats()['num_host_free'], stats()['num_host_alloc'] > 0,
+      stats()['num_host_alloc'] == stats()['allocations.allocated'],
+      stats()['allocated_bytes.current'] >= stats()['active_bytes.current'])
+torch.cuda.reset_accumulated_host_memory_stats()
+print(stats()['active_bytes.allocated'], stats()['active_bytes.current'])
+""",
+    )
+
+
+def test_pinned_figures_follow_what_is_freed_reset_and_given_back(simulate: Simulate) -> None:
+    simulate("""
+import torch
+torch.cuda.init()
+stats = torch.cuda.host_memory_stats
+first, second = (torch.empty(40 << 20, dtype=torch.uint8, pin_memory=True) for _ in range(2))
+assert stats()['host_alloc_time.count'] >= 1, stats()
+assert stats()['host_alloc_time.max'] >= stats()['host_alloc_time.min']
+assert stats()['host_alloc_time.total'] >= stats()['host_alloc_time.max']
+del second
+assert stats()['active_bytes.current'] == 40 << 20
+assert stats()['active_bytes.peak'] == 80 << 20
+assert stats()['active_requests.freed'] == 1
+torch.cuda.reset_peak_host_memory_stats()
+assert stats()['active_bytes.peak'] == 40 << 20
+del first
+assert stats()['allocated_bytes.current'] == 80 << 20
+torch._C._host_emptyCache()
+assert stats()['allocated_bytes.current'] == 0
+assert stats()['host_free_time.count'] == stats()['host_alloc_time.count']
+""").check()
+
+
+def test_emptying_the_pinned_cache_leaves_the_devices_alone(simulate: Simulate) -> None:
+    simulate("""
+import torch
+gone = torch.empty(8 << 20, dtype=torch.uint8, device='cuda')
+del gone
+torch._C._host_emptyCache()
+assert torch.cuda.memory_reserved() == 8 << 20
+torch.cuda.empty_cache()
+assert torch.cuda.memory_reserved() == 0
+""").check()
+
+
+def test_who_is_pinned(simulate: Simulate) -> None:
+    same_output(
+        simulate,
+        """
+import torch
+torch.cuda.init()
+plain = torch.arange(10_000)
+pinned = plain.pin_memory()
+print(plain.is_pinned(), pinned.is_pinned(), pinned[5:].is_pinned(), torch.equal(plain, pinned))
+print(pinned.pin_memory() is pinned or pinned.pin_memory().data_ptr() == pinned.data_ptr())
+print(pinned.untyped_storage().is_pinned(), plain.untyped_storage().is_pinned(),
+      plain.untyped_storage().pin_memory().is_pinned())
+print(torch.empty(0).pin_memory().is_pinned(), torch.zeros(3, pin_memory=True).is_pinned())
+print(plain.cuda().cpu().is_pinned(), pinned.clone().is_pinned())
+try:
+    plain.cuda().pin_memory()
+except RuntimeError as error:
+    print(str(error).splitlines()[0])
+""",
+    )
+
+
+def test_a_loader_pins_in_its_thread_and_batches_arrive_whole(simulate: Simulate) -> None:
+    same_output(
+        simulate,
+        """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+data = TensorDataset(torch.arange(4096.).view(64, 64), torch.arange(64))
+torch.cuda.init()
+for workers in (0, 2):
+    loader = DataLoader(data, batch_size=8, pin_memory=True, num_workers=workers)
+    rows = []
+    for batch, labels in loader:
+        assert batch.is_pinned() and labels.is_pinned()
+        on_device = batch.to('cuda', non_blocking=True)
+        rows.append((on_device.sum().item(), labels.to('cuda', non_blocking=True).sum().item()))
+    print(workers, rows)
+""",
+    )
+
+
+def test_a_block_used_on_two_streams_waits_for_both(simulate: Simulate) -> None:
+    same_output(
+        simulate,
+        """
+import torch
+device = torch.empty(1 << 20, device='cuda')
+other = torch.empty(1 << 20, device='cuda')
+side = torch.cuda.Stream()
+side.wait_stream(torch.cuda.current_stream())
+pinned = torch.empty(1 << 20, pin_memory=True)
+address = pinned.data_ptr()
+device.copy_(pinned, non_blocking=True)
+with torch.cuda.stream(side):
+    torch.cuda._sleep(200_000_000)
+    other.copy_(pinned, non_blocking=True)
+del pinned
+torch.cuda.current_stream().synchronize()
+second = torch.empty(1 << 20, pin_memory=True)
+print(second.data_ptr() != address)
+side.synchronize()
+third = torch.empty(1 << 20, pin_memory=True)
+print(third.data_ptr() == address)
+""",
+    )
