@@ -4,6 +4,7 @@
 
 #include <c10/cuda/CUDAStream.h>
 
+#include <uvmalloc/pytorch/plugin/capture_relaxation.hpp>
 #include <uvmalloc/pytorch/plugin/facades.hpp>
 #include <uvmalloc/pytorch/plugin/memory_history.hpp>
 
@@ -26,6 +27,15 @@ bool DevicePools::is_own(const Key& key) const {
   return !foreign_.contains(key);
 }
 
+// With the mutex. False: it is not open.
+bool DevicePools::close(const Key& key) {
+  auto found = open_.find(key);
+  if (found == open_.end()) return false;
+  open_captures -= found->second;
+  open_.erase(found);
+  return true;
+}
+
 void DevicePools::create_or_retain(c10::DeviceIndex device, c10::MempoolId_t id,
                                    std::shared_ptr<native::CUDAAllocator> own) {
   const std::uint64_t number = pool_number(id);
@@ -43,14 +53,16 @@ void DevicePools::create_or_retain(c10::DeviceIndex device, c10::MempoolId_t id,
 void DevicePools::begin(c10::DeviceIndex device, c10::MempoolId_t id, Filter filter) {
   const Key key{device, id};
   const std::uint64_t number = pool_number(id);
+  // A pool of the user's takes this stream's requests at once, a graph's only when its capture has
+  // begun.
+  const bool is_for_capture = !filter(c10::cuda::getCurrentCUDAStream(device).stream());
   {
     std::lock_guard lock(mutex_);
-    TORCH_CHECK(open_.insert(key).second, "beginAllocateToPool: already recording to mempool_id");
+    TORCH_CHECK(open_.emplace(key, is_for_capture).second,
+                "beginAllocateToPool: already recording to mempool_id");
+    open_captures += is_for_capture;
   }
   if (is_own(key)) {
-    // A pool of the user's takes this stream's requests at once, a graph's only when its capture
-    // has begun.
-    const bool is_for_capture = !filter(c10::cuda::getCurrentCUDAStream(device).stream());
     allocator().begin_private_pool(
         device, number,
         [filter = std::move(filter)](StreamHandle stream) {
@@ -69,7 +81,7 @@ void DevicePools::end(c10::DeviceIndex device, c10::MempoolId_t id) {
   const Key key{device, id};
   {
     std::lock_guard lock(mutex_);
-    TORCH_CHECK(open_.erase(key) != 0, "endAllocatePool: not currently recording to mempool_id");
+    TORCH_CHECK(close(key), "endAllocatePool: not currently recording to mempool_id");
     open_foreign_count_ -= static_cast<int>(
         std::erase_if(open_foreign_, [&](const OpenForeign& open) { return open.key == key; }));
   }
@@ -91,7 +103,7 @@ void DevicePools::release(c10::DeviceIndex device, c10::MempoolId_t id) {
               id.second, ") has no user on device ", static_cast<int>(device));
   if (ours.private_pool_users(device, pool_number(id)) != 0) return;
   std::lock_guard lock(mutex_);
-  open_.erase(key);  // of a capture that failed
+  close(key);  // of a capture that failed
   for_oom_.erase(key);
 }
 

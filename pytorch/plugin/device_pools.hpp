@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -65,12 +66,13 @@ class DevicePools {
   };
 
   bool is_routed(c10::DeviceIndex device, cudaStream_t stream) const;
+  bool close(const Key& key);
   bool is_own(const Key& key) const;  // not the native allocator's
 
   native::CUDAAllocator* const fallback_;
   std::atomic<int> open_foreign_count_ = 0;
   mutable std::mutex mutex_;  // guards the rest
-  std::set<Key> open_;
+  std::map<Key, bool> open_;  // whether for a capture
   std::set<Key> foreign_;
   std::vector<OpenForeign> open_foreign_;
   std::set<Key> for_oom_;
