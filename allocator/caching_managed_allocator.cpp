@@ -1717,6 +1717,44 @@ MovedStorage* CachingManagedAllocator::move(void* address, const Move& move) {
   return record;
 }
 
+bool CachingManagedAllocator::prefetch(const void* address, std::size_t size_bytes,
+                                       Place destination, int stream_device, StreamHandle stream) {
+  HintPlan plan;
+  {
+    std::lock_guard lock(lock_);
+    const Block* block = pools_.find(address);
+    if (!is_block_live(block) || size_bytes == 0 ||
+        static_cast<const char*>(address) + size_bytes > block->end()) {
+      return false;
+    }
+    const std::uintptr_t begin = address_of(address) & ~(kPageBytes - 1);
+    const std::uintptr_t end = round_up(address_of(address) + size_bytes, kPageBytes);
+    plan = planner_.plan_move(reinterpret_cast<void*>(begin), end - begin, nullptr, destination);
+  }
+  const DeviceStream given{stream_device, stream};
+  const bool to_device = destination.is_device();
+  send(plan, stream_device, to_device ? DeviceStream{} : given, to_device ? given : DeviceStream{});
+  return true;
+}
+
+std::map<Place, std::size_t> CachingManagedAllocator::residency(const void* address,
+                                                                std::size_t size_bytes) const {
+  std::map<Place, std::size_t> bytes;
+  std::lock_guard lock(lock_);
+  const Block* block = pools_.find(address);
+  if (size_bytes == 0 || block == nullptr) return bytes;
+  size_bytes = std::min(size_bytes,
+                        static_cast<std::size_t>(block->end() - static_cast<const char*>(address)));
+  std::vector<Place> places{Place::nowhere(), Place::host()};
+  for (int device = 0; device < runtime_.device_count(); ++device) {
+    places.push_back(Place::device(device));
+  }
+  for (Place place : places) {
+    if (std::size_t at = ledger_.bytes_at(address, size_bytes, place); at != 0) bytes[place] = at;
+  }
+  return bytes;
+}
+
 void CachingManagedAllocator::release(MovedStorage* record) noexcept {
   void* address = nullptr;
   {

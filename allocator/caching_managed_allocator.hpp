@@ -151,6 +151,19 @@ class CachingManagedAllocator {
   // The record is valid until release() or the block's free.
   MovedStorage* move(void* address, const Move& move);
 
+  // Asks for the whole 2 MiB pages of a range to be at `destination`, without moving the block:
+  // who uses it stays as it is. To a device: `stream`, of that device, waits for the prefetch; to
+  // the host: the prefetch waits for `stream`, of the device where the bytes are in use. False:
+  // the range does not lie in one live block. What is already there, or has no room, is left out,
+  // and under a policy without prefetches all is.
+  bool prefetch(const void* address, std::size_t size_bytes, Place destination, int stream_device,
+                StreamHandle stream);
+
+  // Where the range's 2 MiB pages are, as far as hints and moves tell (faults are not seen): bytes
+  // of whole pages by place, places without any left out. What is beyond the block that holds
+  // `address` is not looked at. Empty: not our memory.
+  std::map<Place, std::size_t> residency(const void* address, std::size_t size_bytes) const;
+
   // Takes one indirect record away; the memory is freed with the last one.
   void release(MovedStorage* record) noexcept;
 

@@ -232,5 +232,39 @@ TEST_F(EdgeTest, FiguresOfADeviceThatDoesNotExistCannotBeReset) {
   EXPECT_THROW(allocator->reset_totals(Facade::kHost, -1), std::out_of_range);
 }
 
+// ---- pages without a move
+
+TEST_F(EdgeTest, APrefetchLeavesTheBlockWhereItIsInUse) {
+  char* block = device(8 * kMiB, stream(1));
+  machine->hints.clear();
+  machine->waits.clear();
+  EXPECT_TRUE(allocator->prefetch(block, 8 * kMiB, Place::host(), 0, stream(1)));
+  EXPECT_EQ(machine->hints,
+            (std::vector<Hint>{{HintKind::kPrefetch, {}, Place::host(), block, 8 * kMiB}}));
+  EXPECT_EQ(machine->waits, (std::vector<std::string>{"stream lane waits for stream 1"}));
+  EXPECT_EQ(allocator->find(block)->location, Place::device(0));
+  EXPECT_EQ(allocator->residency(block, 8 * kMiB),
+            (std::map<Place, std::size_t>{{Place::host(), 8 * kMiB}}));
+  machine->waits.clear();
+  EXPECT_TRUE(allocator->prefetch(block, 3 * kMiB, Place::device(0), 0, stream(1)));
+  EXPECT_EQ(machine->waits, (std::vector<std::string>{"stream 1 waits for stream lane"}));
+  EXPECT_EQ(allocator->residency(block, 100 * kMiB),
+            (std::map<Place, std::size_t>{{Place::host(), 4 * kMiB}, {Place::device(0), 4 * kMiB}}))
+      << "whole pages, and nothing beyond the block";
+}
+
+TEST_F(EdgeTest, APrefetchOfWhatIsNotOneLiveBlockIsRefused) {
+  char* block = device(8 * kMiB, stream(1));
+  machine->hints.clear();
+  EXPECT_FALSE(allocator->prefetch(block + kMiB, 8 * kMiB, Place::host(), 0, stream(1)));
+  EXPECT_FALSE(allocator->prefetch(block, 0, Place::host(), 0, stream(1)));
+  int foreign = 0;
+  EXPECT_FALSE(allocator->prefetch(&foreign, 4, Place::host(), 0, stream(1)));
+  EXPECT_TRUE(allocator->residency(&foreign, 4).empty());
+  allocator->free(block);
+  EXPECT_FALSE(allocator->prefetch(block, 8 * kMiB, Place::host(), 0, stream(1)));
+  EXPECT_TRUE(machine->hints.empty());
+}
+
 }  // namespace
 }  // namespace uvm
