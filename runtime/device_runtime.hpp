@@ -105,7 +105,8 @@ class DeviceRuntime {
 
   // Managed memory attached to all devices. `device` owns the allocation: it is made and freed in
   // that device's context, so a free from a thread without one creates none elsewhere. Contents are
-  // undefined. Freeing may wait for the device.
+  // undefined. Freeing may wait for the device. Neither disturbs a capture that goes on, of this
+  // thread or another.
   virtual RuntimeStatus allocate_managed(int device, std::size_t size_bytes, void** out) const = 0;
   virtual RuntimeStatus free_managed(int device, void* address) const = 0;
 
@@ -135,7 +136,8 @@ class DeviceRuntime {
   virtual RuntimeStatus create_event(int device, EventHandle* out) const = 0;
   virtual RuntimeStatus destroy_event(int device, EventHandle event) const = 0;
   virtual RuntimeStatus record_event(int device, EventHandle event, StreamHandle stream) const = 0;
-  // kNone when complete, kNotReady when not.
+  // kNone when complete, kNotReady when not. Neither these two nor waiting for a stream that is not
+  // being captured disturbs a capture that goes on.
   virtual RuntimeStatus query_event(int device, EventHandle event) const = 0;
   virtual RuntimeStatus synchronize_event(int device, EventHandle event) const = 0;
   virtual RuntimeStatus synchronize_device(int device) const = 0;

@@ -121,7 +121,7 @@ class CudaRuntime final : public DeviceRuntime {
   }
 
   RuntimeStatus allocate_managed(int device, std::size_t size_bytes, void** out) const override {
-    return in_context(device, "cuMemAllocManaged", [&] {
+    return beside_captures(device, "cuMemAllocManaged", [&] {
       CUdeviceptr pointer = 0;
       CUresult result = api_->mem_alloc_managed(&pointer, size_bytes, CU_MEM_ATTACH_GLOBAL);
       *out = reinterpret_cast<void*>(pointer);
@@ -130,7 +130,8 @@ class CudaRuntime final : public DeviceRuntime {
   }
 
   RuntimeStatus free_managed(int device, void* address) const override {
-    return in_context(device, "cuMemFree", [&] { return api_->mem_free(device_pointer(address)); });
+    return beside_captures(device, "cuMemFree",
+                           [&] { return api_->mem_free(device_pointer(address)); });
   }
 
   RuntimeStatus advise(int device, void* address, std::size_t size_bytes, Advice advice,
@@ -189,8 +190,8 @@ class CudaRuntime final : public DeviceRuntime {
   }
 
   RuntimeStatus synchronize_stream(int device, StreamHandle stream) const override {
-    return in_context(device, "cuStreamSynchronize",
-                      [&] { return api_->stream_synchronize(stream_of(stream)); });
+    return beside_captures(device, "cuStreamSynchronize",
+                           [&] { return api_->stream_synchronize(stream_of(stream)); });
   }
 
   RuntimeStatus stream_wait_event(int device, StreamHandle stream,
@@ -226,12 +227,13 @@ class CudaRuntime final : public DeviceRuntime {
   }
 
   RuntimeStatus query_event(int device, EventHandle event) const override {
-    return in_context(device, "cuEventQuery", [&] { return api_->event_query(event_of(event)); });
+    return beside_captures(device, "cuEventQuery",
+                           [&] { return api_->event_query(event_of(event)); });
   }
 
   RuntimeStatus synchronize_event(int device, EventHandle event) const override {
-    return in_context(device, "cuEventSynchronize",
-                      [&] { return api_->event_synchronize(event_of(event)); });
+    return beside_captures(device, "cuEventSynchronize",
+                           [&] { return api_->event_synchronize(event_of(event)); });
   }
 
   RuntimeStatus synchronize_device(int device) const override {
@@ -285,6 +287,20 @@ class CudaRuntime final : public DeviceRuntime {
     RuntimeStatus outcome = status(body(), call);
     api_->ctx_pop_current(nullptr);
     return outcome;
+  }
+
+  // The same for calls that the driver takes for unsafe while a stream is captured, by this thread
+  // or another one, and would invalidate the capture for. What they concern here, memory and events
+  // of our own, is never part of a graph.
+  template <class Body>
+  RuntimeStatus beside_captures(int device, std::string_view call, Body body) const {
+    return in_context(device, call, [&] {
+      CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+      api_->exchange_capture_mode(&mode);
+      const CUresult result = body();
+      api_->exchange_capture_mode(&mode);
+      return result;
+    });
   }
 
   std::unique_ptr<const DriverApi> api_;

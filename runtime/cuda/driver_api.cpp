@@ -60,6 +60,7 @@ std::string bind_all(void* library, DriverApi* api) {
   bind.required(api->stream_synchronize, "cuStreamSynchronize");
   bind.required(api->stream_wait_event, "cuStreamWaitEvent");
   bind.required(api->stream_is_capturing, "cuStreamIsCapturing");
+  bind.required(api->exchange_capture_mode, "cuThreadExchangeStreamCaptureMode");
   bind.required(api->event_create, "cuEventCreate");
   bind.required(api->event_destroy, "cuEventDestroy_v2");
   bind.required(api->event_record, "cuEventRecord");
