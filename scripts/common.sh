@@ -65,16 +65,13 @@ configure_and_build() {
   cmake --build "$root/build/$preset" || die "building the preset '$preset' failed"
 }
 
-# uvmalloc refuses graphs so far: their tests run with torch's own allocators only.
-kernel_tests_under_uvmalloc=(tests/sim_kernels --ignore tests/sim_kernels/test_cuda_graphs.py)
-
 # test_torch_version MINOR FOLDER: the tests of what depends on torch's version, with that one; their results go to
 # FOLDER/pytest-torch-MINOR.xml. Its environment is set up and its plugin is built.
 test_torch_version() {
   local minor="$1" folder="$2" python
   python="$(venv_of "$minor")/bin/python"
   (cd "$root" && "$(venv_of "$minor")/bin/uvmalloc" sim --no-report -- "$python" -m pytest --rootdir "$root" \
-    -o cache_dir=build/.pytest_cache -q -rs "${kernel_tests_under_uvmalloc[@]}") || return 1
+    -o cache_dir=build/.pytest_cache -q -rs tests/sim_kernels) || return 1
   (cd "$root" && "$python" -m pytest --rootdir "$root" -o cache_dir=build/.pytest_cache -o junit_family=xunit1 \
     --junitxml "$folder/pytest-torch-$minor.xml" -q -rs tests/pytorch/test_{differential,memory,moves,switch}.py)
 }
