@@ -753,7 +753,9 @@ CachingManagedAllocator::Found CachingManagedAllocator::under_pressure(const Req
 void* CachingManagedAllocator::occupy(const Request& request, Block* block) {
   block->pool = request.pool();
   // A guest must find its way home when it is freed.
-  block->plain = pools_.home_of(*block) == block->pool;
+  const PoolIndex home = pools_.home_of(*block);
+  block->plain = home == block->pool;
+  if (home != block->pool) lend_pages(*block, home, block->pool);
   block->exported = false;
   block->real.references = 0;
   block->real.indirect = nullptr;
@@ -920,6 +922,9 @@ FreeResult CachingManagedAllocator::free_slowly(void* address) noexcept {
         if (record != &block->use) drop_record(static_cast<MovedStorage*>(record));
       }
       fence = needs_fence(*block, pools_.at(pool_for(*block)));
+    }
+    if (const PoolIndex home = pools_.home_of(*block); home != block->pool) {
+      lend_pages(*block, block->pool, home);
     }
     at = trace_.now();
     block->set(BlockState::kReleasing);
@@ -1969,7 +1974,11 @@ std::vector<SegmentDescription> CachingManagedAllocator::segments() const {
       bool small = block.kind == BlockKind::kSmall;
       bool goes_on = small || (block.kind == BlockKind::kShared && block.address() == end &&
                                static_cast<const RunBlock&>(block).shared.previous != nullptr);
-      if (!goes_on) begin(block.address(), 0, pools_.at(pools_.home_of(block)));
+      if (!goes_on) {
+        // The pages of a guest count where they are used.
+        const bool lent = block.now() == BlockState::kLive;
+        begin(block.address(), 0, pools_.at(lent ? block.pool : pools_.home_of(block)));
+      }
       SegmentDescription& segment = out.back();
       // Free small objects are with the arena.
       if (block.address() > end) {
@@ -2094,6 +2103,12 @@ void CachingManagedAllocator::remove_from_pool(const Pool& pool, void* base,
   if (observer_ != nullptr && pool.key.facade == Facade::kDevice) {
     observer_->pages_removed(pool.key, base, size_bytes);
   }
+}
+
+// With the lock: a guest's pages count where they are used while it is live.
+void CachingManagedAllocator::lend_pages(const Block& block, PoolIndex from, PoolIndex to) {
+  remove_from_pool(pools_.at(from), block.address(), block.size_bytes());
+  add_to_pool(pools_.at(to), block.address(), block.size_bytes());
 }
 
 // With the lock: blocks behind fences, in the gauges of active blocks, to which statistics() adds

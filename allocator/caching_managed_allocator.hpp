@@ -373,6 +373,7 @@ class CachingManagedAllocator {
   void note_peaks();
   void add_to_pool(const Pool& pool, void* base, std::size_t size_bytes);
   void remove_from_pool(const Pool& pool, void* base, std::size_t size_bytes);
+  void lend_pages(const Block& block, PoolIndex from, PoolIndex to);
   std::array<ClassStatistics*, 2> classes_of(const Pool& pool);
   bool is_within_limits(const StreamKey& key, std::size_t touched_bytes,
                         std::size_t pool_bytes) const;

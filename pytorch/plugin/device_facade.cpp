@@ -175,13 +175,14 @@ void DeviceFacade::out_of_memory(const OutOfMemoryError& error, c10::DeviceIndex
   }
   using c10::CachingAllocator::format_size;
   // The beginning is torch's own, which programs look for.
-  TORCH_CHECK_WITH(
-      OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ", format_size(pages_bytes),
-      ". GPU ", static_cast<int>(device), " has a total capacity of ", format_size(total_bytes),
-      " of which ", format_size(free_bytes), " is free. ",
-      limited ? format_size(limit.bytes) + " allowed; " : std::string(), "Of the allocated memory ",
-      format_size(live), " is allocated by PyTorch, and ", format_size(reserved - live),
-      " is reserved by PyTorch but unallocated. ", error.what());
+  TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ",
+                   format_size(pages_bytes), ". GPU ", static_cast<int>(device),
+                   " has a total capacity of ", format_size(total_bytes), " of which ",
+                   format_size(free_bytes), " is free. ",
+                   limited ? format_size(limit.bytes) + " allowed; " : std::string(),
+                   "Of the allocated memory ", format_size(live), " is allocated by PyTorch, and ",
+                   format_size(reserved - std::min(live, reserved)),
+                   " is reserved by PyTorch but unallocated. ", error.what());
 }
 
 c10::DataPtr DeviceFacade::allocate(size_t size_bytes) {

@@ -82,6 +82,26 @@ TEST_F(MemoryObserverTest, ADeviceHoldsNoMoreThanItsLimit) {
   EXPECT_THROW(allocator->set_device_limit(1, 0), std::out_of_range);
 }
 
+TEST_F(MemoryObserverTest, AGuestsPagesCountWhereTheyAreUsed) {
+  char* block = host(8 * kMiB);
+  to_device(block);
+  allocator->free(block);
+  auto reserved = [&](std::size_t facade) {
+    return allocator->statistics().classes[facade][0][kSizeClasses].reserved_bytes.current;
+  };
+  EXPECT_EQ(reserved(0), 8 * kMiB);
+  char* guest = device(6 * kMiB);
+  ASSERT_EQ(guest, block) << "the pages are on the device already";
+  EXPECT_EQ(reserved(0), 2 * kMiB);
+  EXPECT_EQ(reserved(2), 6 * kMiB);
+  for (const SegmentDescription& segment : allocator->segments()) {
+    EXPECT_EQ(segment.facade == Facade::kDevice, segment.base == guest);
+  }
+  allocator->free(guest);
+  EXPECT_EQ(reserved(0), 8 * kMiB);
+  EXPECT_EQ(reserved(2), 0u);
+}
+
 TEST_F(MemoryObserverTest, OneFacadesCacheIsGivenBackAlone) {
   allocator->free(device(4 * kMiB));
   allocator->free(allocator->allocate(Facade::kPinned, 0, 6 * kMiB));

@@ -302,3 +302,20 @@ del tensor
 print([(sign, at == address) for sign, at in told])
 """,
     )
+
+
+def test_pages_of_a_tensor_that_was_moved_count_for_who_uses_them_next(simulate: Simulate) -> None:
+    simulate("""
+import torch
+x = torch.ones(4 << 20)
+y = x.to('cuda')
+assert torch.cuda.memory_allocated() == 0, 'a move allocates nothing'
+del x, y
+z = torch.empty(4 << 20, device='cuda')
+assert torch.cuda.memory_allocated() == 16 << 20
+assert torch.cuda.memory_reserved() == 16 << 20, torch.cuda.memory_reserved()
+assert sum(s['allocated_size'] for s in torch.cuda.memory_snapshot()) == 16 << 20
+free, total = torch.cuda.mem_get_info()
+assert torch.accelerator.memory.get_memory_info() == (free, total)
+assert 0 < free < total == torch.cuda.get_device_properties(0).total_memory
+""").check()
