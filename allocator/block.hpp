@@ -2,7 +2,7 @@
 // never in managed memory, and holds the allocation's pair of storage records. There are three
 // kinds by size:
 //  * small (up to kSmallBytes): an object of a jemalloc arena whose extents are our segments;
-//  * shared: cut from whole pages that it shares with others, best fit, at 512 byte steps: all
+//  * shared: cut from whole pages that it shares with others, at 512 byte steps: all
 //  other
 //    device blocks, and host blocks below kWholeBytes. A large one shares its first and last page
 //    at most; to give each its own pages would cost up to two pages per block, in memory that is
@@ -20,9 +20,6 @@
 #include <cstdint>
 #include <vector>
 
-#include <boost/intrusive/detail/rbtree_node.hpp>
-#include <boost/intrusive/rbtree_algorithms.hpp>
-
 #include <uvmalloc/allocator/statistics.hpp>
 #include <uvmalloc/hints/placement_planner.hpp>
 #include <uvmalloc/storage/pages.hpp>
@@ -31,9 +28,11 @@
 namespace uvm {
 
 inline constexpr std::size_t kSmallBytes = 4096;
+inline constexpr std::size_t kPackedBytes = std::size_t{128} << 10;  // of the device facade
 inline constexpr std::size_t kWholeBytes = std::size_t{1} << 20;
 
 struct Span;
+struct RunBlock;
 
 // A pool's place in BlockPools: kPoolsPerStream neighbours belong to one facade, device and stream.
 using PoolIndex = std::uint32_t;
@@ -74,8 +73,12 @@ struct Block {
   // Live: the pool that served it; its facade, device and stream are the caller's. Free: where it
   // is free.
   PoolIndex pool = 0;
-  // A free run's node in the index lies where a live block has its own indirect record.
-  using IndexNode = boost::intrusive::compact_rbtree_node<void*>;
+  // A free run's node in the index (FreeTree) lies where a live block has its own indirect record.
+  struct IndexNode {
+    RunBlock* left;
+    RunBlock* right;
+    std::uintptr_t lowest;  // address, of the block itself and all below it
+  };
   union {
     IndirectStorage use;
     IndexNode node;

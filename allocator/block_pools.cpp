@@ -16,8 +16,7 @@ void require(bool holds, const char* what) {
   std::abort();
 }
 
-// How many best fits are looked at for pages in one piece before a surely large enough one is
-// taken.
+// How many blocks are looked at for pages in one piece before a surely large enough one is taken.
 constexpr int kTriesForPages = 16;
 
 char* page_of(const char* address) {
@@ -215,13 +214,13 @@ void BlockPools::unlink(RunBlock* block) {
 }
 
 RunBlock* BlockPools::take(Pool& pool, std::size_t size_bytes) {
-  RunBlock* block = pool.own.best_fit(size_bytes);
+  RunBlock* block = pool.own.fit(size_bytes);
   if (block != nullptr) unlink(block);
   return block;
 }
 
 RunBlock* BlockPools::take_guest(Pool& pool, std::size_t size_bytes) {
-  RunBlock* block = pool.guests.best_fit(size_bytes);
+  RunBlock* block = pool.guests.fit(size_bytes);
   if (block != nullptr) unlink(block);
   return block;
 }
@@ -292,23 +291,25 @@ std::pair<RunBlock*, RunBlock*> BlockPools::split(RunBlock* block, std::size_t s
 
 RunBlock* BlockPools::trim(RunBlock* block, std::size_t size_bytes) {
   if (block->kind == BlockKind::kWhole) size_bytes = round_up(size_bytes, kPageBytes);
-  std::size_t rest = block->size_bytes() - size_bytes;
-  if (rest >= (block->kind == BlockKind::kShared ? kSmallestShared : kPageBytes)) {
-    auto [left, right] = split(block, size_bytes);
-    if (right != block) {
-      // What is kept by record goes with the rest.
-      if (auto kept = block->plain ? decltype(extras_)::node_type{} : extras_.extract(block);
-          !kept.empty()) {
-        kept.key() = right;
-        extras_.insert(std::move(kept));
-        right->plain = false;
-        block->plain = true;
-      }
+  std::size_t rest_bytes = block->size_bytes() - size_bytes;
+  if (rest_bytes < (block->kind == BlockKind::kShared ? kSmallestShared : kPageBytes)) return block;
+  const bool from_end =
+      at(block->home).pool_class == PoolClass::kPacked && size_bytes < kWholeBytes;
+  auto [left, right] = split(block, from_end ? rest_bytes : size_bytes);
+  RunBlock* taken = from_end ? right : left;
+  RunBlock* rest = from_end ? left : right;
+  if (rest != block) {
+    // What is kept by record goes with the rest.
+    if (auto kept = block->plain ? decltype(extras_)::node_type{} : extras_.extract(block);
+        !kept.empty()) {
+      kept.key() = rest;
+      extras_.insert(std::move(kept));
+      rest->plain = false;
+      block->plain = true;
     }
-    put(right, at(right->pool));
-    block = left;
   }
-  return block;
+  put(rest, at(rest->pool));
+  return taken;
 }
 
 RunBlock* BlockPools::add_pages(Span* span, char* base, std::size_t size_bytes, Pool& home,
@@ -477,13 +478,13 @@ BlockPools::Pages BlockPools::cut_pages(RunBlock* block, std::size_t least_bytes
 BlockPools::Pages BlockPools::take_pages(Pool& pool, std::size_t size_bytes) {
   // A block of so many bytes holds that many whole pages wherever it starts, in all classes.
   const std::size_t sure = size_bytes + 2 * kPageBytes;
-  RunBlock* block = pool.own.best_fit(size_bytes);
+  RunBlock* block = pool.own.fit(size_bytes);
   for (int tries = 0; block != nullptr && block->size_bytes() < sure; ++tries) {
     char* begin = page_after(block->address());
     std::size_t spare = bytes_between(begin + size_bytes, block->end());
     bool fits = begin + size_bytes <= block->end() && (spare == 0 || spare >= kSmallestShared);
     if (fits) break;
-    block = tries < kTriesForPages ? pool.own.after(block) : pool.own.best_fit(sure);
+    block = tries < kTriesForPages ? pool.own.after(block) : pool.own.fit(sure);
   }
   if (block == nullptr) return {};
   unlink(block);
@@ -495,7 +496,7 @@ void BlockPools::release_free_pages(
     const std::function<void(const Pages&, const Pool& home)>& each) {
   std::vector<RunBlock*> candidates;
   for (FreeIndex* index : {&pool.own, &pool.guests}) {
-    for (RunBlock* block = index->best_fit(kPageBytes); block != nullptr;
+    for (RunBlock* block = index->smallest_of(kPageBytes); block != nullptr;
          block = index->after(block)) {
       if (block->plain) candidates.push_back(block);
     }

@@ -1,10 +1,12 @@
-// Free blocks and the pages they lie in: best fit, split, coalesce. Knows nothing of streams'
+// Free blocks and the pages they lie in: fit, split, coalesce. Knows nothing of streams'
 // order, of the driver or of budgets; it never asks for memory, it is given pages. Each facade,
 // device and stream has four pools, by how memory is cut there: small, medium, packed, whole.
 //
 // Shared pools (medium and packed) hold runs of whole pages, in which blocks lie one after another.
-// Pages given to such a pool beside a run of its own extend that run: a free block at its end grows
-// by what is missing. Whole blocks have their pages for themselves.
+// Packed ones below kWholeBytes, which often live long, are cut from the high end of a free block,
+// larger ones from its low end, so that the two meet as seldom as can be. Pages given to such a
+// pool beside a run of its own extend that run: a free block at its end grows by what is missing.
+// Whole blocks have their pages for themselves.
 //
 // Guarded by the allocator's lock, but for block_at(): it may run beside everything else, on the
 // start of a live block. Page records are used again and never freed before the pools, so a reader
@@ -63,6 +65,8 @@ struct Pool {
   StreamKey key;
   PoolClass pool_class = PoolClass::kSmall;
   FreeIndex own;  // whose home this is
+  // Requests of large blocks met from here since such blocks, kept by threads, stood in the way.
+  std::uint64_t met = 0;
   // Whole blocks only.
   FreeIndex guests;  // whose pages are here, though they were made for another facade
   std::set<RunBlock*, SmallestThenLowest> away;  // whose home this is, guests of other pools
@@ -92,8 +96,10 @@ class BlockPools {
 
   static PoolClass class_of(Facade facade, std::size_t size_bytes) {
     if (size_bytes <= kSmallBytes) return PoolClass::kSmall;
-    if (size_bytes < kWholeBytes) return PoolClass::kMedium;
-    return facade == Facade::kDevice ? PoolClass::kPacked : PoolClass::kWhole;
+    if (facade == Facade::kDevice) {
+      return size_bytes < kPackedBytes ? PoolClass::kMedium : PoolClass::kPacked;
+    }
+    return size_bytes < kWholeBytes ? PoolClass::kMedium : PoolClass::kWhole;
   }
   // How a request is rounded: to whole pages in whole blocks, else to 512 bytes.
   static std::size_t rounded(Facade facade, std::size_t size_bytes) {
@@ -110,7 +116,8 @@ class BlockPools {
   const Pool& at(PoolIndex index) const { return *pools_[index]; }
   const std::vector<std::unique_ptr<Pool>>& pools() const { return pools_; }
 
-  // Takes the best fitting free block whole; nullptr where none fits. It is in no index then.
+  // Takes the free block that fits (FreeIndex::fit) whole; nullptr where none is as large. It is in
+  // no index then.
   RunBlock* take(Pool& pool, std::size_t size_bytes);
   RunBlock* take_guest(Pool& pool, std::size_t size_bytes);
   RunBlock* take_away(Pool& home, std::size_t size_bytes);

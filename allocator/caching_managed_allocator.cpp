@@ -20,7 +20,7 @@ namespace {
 constexpr std::size_t kLargestRequest = RealStorage::kMostSizeBytes / kPageBytes * kPageBytes;
 
 constexpr std::size_t kLazySpanBytes =
-    256u << 20;  // virtual until touched, and dead pages can be discarded
+    1u << 30;  // virtual until touched, and dead pages can be discarded
 constexpr std::size_t kEagerSpanBytes = 32u << 20;  // freed to give pages back, so small
 
 Place wanted_place(Facade facade, int device) {
@@ -30,6 +30,10 @@ Place wanted_place(Facade facade, int device) {
 // Small objects are fetched from an arena in batches of about so many bytes, at most so many.
 constexpr std::size_t kRefillBytes = 16u << 10;
 constexpr std::size_t kRefillBlocks = 16;
+
+// Threads keep large blocks once their pool has met so many requests for such in a row: several
+// steps of a training loop.
+constexpr std::uint64_t kSteadyRequests = 8192;
 
 // What a thread may keep for a stream: so much of the budget, since others get it back before new
 // pages are touched.
@@ -225,27 +229,41 @@ void* CachingManagedAllocator::allocate(Facade facade, int device, std::size_t s
   return allocate_slowly(facade, device, size_bytes, stream);
 }
 
-// The pool's best fit, under one lock and without a call; nullptr where that does not do.
+// What fits in the pool, under one lock and without a call; nullptr where that does not do.
 void* CachingManagedAllocator::allocate_from_pool(ThreadCache* cache, const Request& request) {
   Block* block = nullptr;
   TraceTime at = 0;
+  bool keep_large = false;
   drain_finished_fences();
   {
     std::lock_guard lock(lock_);
-    RunBlock* found = pools_.take(pools_.at(request.pool()), request.size_bytes);
+    Pool& pool = pools_.at(request.pool());
+    RunBlock* found = pools_.take(pool, request.size_bytes);
     if (found == nullptr) return nullptr;
     block = pools_.trim(found, request.size_bytes);
     occupy(request, block);
+    if (request.size_bytes >= kPackedBytes) keep_large = ++pool.met == kSteadyRequests;
     at = trace_.now();
   }
   void* address = block->address();
   trace_.allocated(at, {request.facade, request.device, address, request.requested_bytes,
                         block->size_bytes(), request.stream});
+  if (keep_large) [[unlikely]]
+    caches_.keep_large(request.pools, true);
   cache->lock.enter();
   bool within = cache->count_allocated(*block, true);
   cache->lock.leave();
   if (!within) note_peaks();
   return address;
+}
+
+// Large blocks that were kept have stood in the way.
+void CachingManagedAllocator::keep_no_large(const Request& request) {
+  {
+    std::lock_guard lock(lock_);
+    pools_.at(request.pool()).met = 0;
+  }
+  caches_.keep_large(request.pools, false);
 }
 
 void* CachingManagedAllocator::allocate_slowly(Facade facade, int device, std::size_t size_bytes,
@@ -280,11 +298,13 @@ void* CachingManagedAllocator::allocate_slowly(Facade facade, int device, std::s
     }
   }
   bool is_new = false;
+  bool keep_large = false;
   {
     std::lock_guard lock(lock_);
     std::size_t before = pools_.pools().size();
     request.pools = pools_.pools_of(key);
     is_new = pools_.pools().size() != before;
+    keep_large = pools_.at(request.pool()).met >= kSteadyRequests;
   }
   if (is_new && facade == Facade::kDevice) trace_.stream_seen(trace_.now(), device, stream);
   if (ThreadCache* cache = caches_.mine()) {
@@ -293,6 +313,7 @@ void* CachingManagedAllocator::allocate_slowly(Facade facade, int device, std::s
     PoolIndex pools = 0;
     cache->lock.enter();
     cache->open(key, request.pools, place_of(facade, device));
+    if (keep_large) cache->keep_large(request.pools, true);
     Block* block = key.private_pool != 0 ? nullptr
                                          : cache->allocate(facade, device, request.stream,
                                                            size_bytes, &outcome, &pools);
@@ -456,21 +477,21 @@ void* CachingManagedAllocator::allocate_run(const Request& request) {
   bool kept_large = false;
   if (found.block == nullptr && reclaim(request.pools, ThreadCache::Kept::kRuns, &kept_large))
     found = cached();
+  if (kept_large) keep_no_large(request);
   if (found.block == nullptr) found = borrow(request);
   if (found.block == nullptr) {
     found = grow(request, false, &status);
     if (found.block == nullptr) found = under_pressure(request, &status);
     if (found.block == nullptr) out_of_memory(request, status);
-    if (kept_large) caches_.keep_no_large(request.pools);
   }
   return hand_out(request, found);
 }
 
-// With the lock: the best fit among the pool's own blocks, then among its guests.
+// With the lock: what fits among the pool's own blocks, then among its guests.
 CachingManagedAllocator::Found CachingManagedAllocator::find_cached(const Request& request) {
   Pool& pool = pools_.at(request.pool());
   RunBlock* block = pools_.take(pool, request.size_bytes);
-  if (block == nullptr && request.pool_class >= PoolClass::kPacked) {
+  if (block == nullptr && request.requested_bytes >= kWholeBytes) {
     block = pools_.take_guest(whole_pool(request.pools), request.size_bytes);
   }
   if (block == nullptr) return {};
@@ -517,7 +538,7 @@ bool CachingManagedAllocator::reclaim(PoolIndex pools, ThreadCache::Kept kept, b
     caches_.flush(pools, kept, &blocks);
   }
   *any_large = std::any_of(blocks.begin(), blocks.end(),
-                           [](const Block* block) { return block->size_bytes() >= kWholeBytes; });
+                           [](const Block* block) { return block->size_bytes() >= kPackedBytes; });
   bool any = !blocks.empty();
   give_back(std::move(blocks));
   return any;
@@ -557,8 +578,9 @@ CachingManagedAllocator::Found CachingManagedAllocator::borrow(const Request& re
 std::size_t CachingManagedAllocator::span_size(const Request& request) const {
   const DeviceCapabilities& can = devices_[static_cast<std::size_t>(request.device)].capabilities;
   bool lazy = can.discard && !can.integrated;
-  std::size_t usual = round_up(
-      configuration_.span_bytes.value_or(lazy ? kLazySpanBytes : kEagerSpanBytes), kPageBytes);
+  const std::size_t automatic =
+      lazy ? std::min(kLazySpanBytes, budget_.hard_bytes) : kEagerSpanBytes;
+  std::size_t usual = round_up(configuration_.span_bytes.value_or(automatic), kPageBytes);
   return std::max(std::min(usual, kLargestRequest), round_up(request.size_bytes, kPageBytes));
 }
 
@@ -701,7 +723,7 @@ CachingManagedAllocator::Found CachingManagedAllocator::steal_from_other_streams
         continue;
       }
       block = pools_.take(*pool, request.size_bytes);
-      if (block == nullptr && request.pool_class >= PoolClass::kPacked) {
+      if (block == nullptr && request.requested_bytes >= kWholeBytes) {
         block = pools_.take_guest(whole_pool(first_of(pool->index)), request.size_bytes);
       }
       if (block != nullptr) break;

@@ -20,7 +20,7 @@
 //    used waits for that stream's events even if the same caller asks again.
 //  * a block that has moved joins the free blocks of the place where its pages are, and is taken
 //    back from there before new pages are touched for the facade it was made for.
-// Before new pages are touched, in this order: the pool's best fit, guests, what is away, thread
+// Before new pages are touched, in this order: what fits in the pool, guests, what is away, thread
 // caches of all threads for this stream, whole pages of the stream's other pools. Under pressure:
 // fences are waited for, other streams' blocks are taken after the device is idle, pressure
 // callbacks run, cached pages go back to their spans (discarded where the device can) and empty
@@ -288,6 +288,7 @@ class CachingManagedAllocator {
 
   void* allocate_slowly(Facade facade, int device, std::size_t size_bytes, StreamHandle stream);
   void* allocate_from_pool(ThreadCache* cache, const Request& request);
+  void keep_no_large(const Request& request);
   void* allocate_small(const Request& request);
   void* allocate_run(const Request& request);
   std::size_t refill(const Request& request, std::shared_ptr<SmallArena> arena, Block** first);

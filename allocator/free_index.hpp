@@ -1,66 +1,92 @@
-// Free blocks by size, then by address: best fit at the lowest address. A bin per eighth of a power
-// of two holds a small tree, and a bitmap says which bins hold any, so that the usual search looks
-// at one word of the map and at one or two nodes. Exact: the result is the same as that of one tree
-// over all blocks.
+// Free blocks by size and address. A request gets the best fit of its own bin, which is at most an
+// eighth too large. Where there is none, a request
+//  * from kWholeBytes on gets the lowest of the blocks up to about half too large, else the lowest
+//    of all larger ones: a place that is nearly right is not passed by, and beyond that what is
+//    used stays together at the low end and large pieces stay whole. (Best fit throughout leaves
+//    rests that nothing fits into; plain first fit cuts up what the largest requests will need.)
+//  * below it gets the lowest of the blocks that are too small for the others, and a larger one
+//  only
+//    where none of those fits.
 //
-// The tree's nodes lie in the blocks (Block::node), so nothing is allocated. Guarded by the
-// allocator's lock.
+// A bin per eighth of a power of two holds a FreeTree; the lowest address of each bin, and of each
+// octave of bins, is at hand. Nothing is allocated. Guarded by the allocator's lock.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
 
-#include <boost/intrusive/set.hpp>
-
 #include <uvmalloc/allocator/block.hpp>
+#include <uvmalloc/allocator/free_tree.hpp>
 
 namespace uvm {
 
 class FreeIndex {
  public:
+  FreeIndex() {
+    lowest_.fill(FreeTree::kNone);
+    lowest_of_octave_.fill(FreeTree::kNone);
+  }
+
   void insert(RunBlock* block) {
     std::size_t bin = bin_of(block->size_bytes());
-    bins_[bin].insert(*block);
-    words_[bin / 64] |= std::uint64_t{1} << (bin % 64);
+    std::size_t octave = bin / kSteps;
+    bins_[bin].insert(block);
+    lowest_[bin] = bins_[bin].lowest_address();
+    lowest_of_octave_[octave] = std::min(lowest_of_octave_[octave], lowest_[bin]);
+    filled_[octave] = static_cast<std::uint8_t>(filled_[octave] | 1u << (bin % kSteps));
+    octaves_ |= std::uint64_t{1} << octave;
     bytes_ += block->size_bytes();
   }
 
-  // The block must be in it, with the size it was inserted with.
+  // The block must be in it, at the address and with the size it was inserted with.
   void erase(RunBlock* block) {
     std::size_t bin = bin_of(block->size_bytes());
-    bins_[bin].erase(Tree::s_iterator_to(*block));
-    if (bins_[bin].empty()) words_[bin / 64] &= ~(std::uint64_t{1} << (bin % 64));
+    bins_[bin].erase(block);
     bytes_ -= block->size_bytes();
-  }
-
-  // The smallest block of at least `size_bytes`, of those the lowest; nullptr where there is none.
-  RunBlock* best_fit(std::size_t size_bytes) {
-    std::size_t bin = bin_of(size_bytes);
-    if (Tree& tree = bins_[bin]; !tree.empty()) {
-      auto found = tree.lower_bound(size_bytes, SizeLess{});
-      if (found != tree.end()) return &*found;
+    const std::uintptr_t address = address_of(block->address());
+    if (lowest_[bin] != address) return;
+    std::size_t octave = bin / kSteps;
+    lowest_[bin] = bins_[bin].lowest_address();
+    if (bins_[bin].empty()) {
+      filled_[octave] = static_cast<std::uint8_t>(filled_[octave] & ~(1u << (bin % kSteps)));
+      if (filled_[octave] == 0) octaves_ &= ~(std::uint64_t{1} << octave);
     }
-    std::size_t next = next_filled(bin + 1);
-    return next == kBins ? nullptr : &*bins_[next].begin();
+    if (lowest_of_octave_[octave] != address) return;
+    std::uintptr_t lowest = FreeTree::kNone;
+    for (unsigned left = filled_[octave]; left != 0; left &= left - 1) {
+      lowest = std::min(lowest, lowest_[octave * kSteps + first_bit(left)]);
+    }
+    lowest_of_octave_[octave] = lowest;
   }
 
-  // The block after it in the order of the index.
-  RunBlock* after(RunBlock* block) {
+  // The block for a request of `size_bytes`; nullptr: none is as large.
+  RunBlock* fit(std::size_t size_bytes) const {
+    const std::size_t bin = bin_of(size_bytes);
+    if (RunBlock* close = bins_[bin].best_fit(size_bytes)) return close;
+    const std::size_t end = size_bytes < kWholeBytes ? bin_of(kWholeBytes) : bin + 1 + kCloseBins;
+    std::size_t found = lowest_bin(bin + 1, end);
+    if (found == kBins) found = lowest_bin(end, kBins);
+    return found == kBins ? nullptr : bins_[found].lowest();
+  }
+
+  // All of them by size, then by address. nullptr: there is none, or no further one.
+  RunBlock* smallest() const { return smallest_of(0); }
+  RunBlock* smallest_of(std::size_t size_bytes) const {
+    std::size_t bin = bin_of(size_bytes);
+    RunBlock* found = bins_[bin].best_fit(size_bytes);
+    return found != nullptr ? found : first_from(bin + 1);
+  }
+  RunBlock* after(const RunBlock* block) const {
     std::size_t bin = bin_of(block->size_bytes());
-    auto next = ++Tree::s_iterator_to(*block);
-    if (next != bins_[bin].end()) return &*next;
-    std::size_t filled = next_filled(bin + 1);
-    return filled == kBins ? nullptr : &*bins_[filled].begin();
+    RunBlock* next = bins_[bin].after(block);
+    return next != nullptr ? next : first_from(bin + 1);
   }
-
-  RunBlock* smallest() { return best_fit(0); }
   const RunBlock* largest() const {
-    for (std::size_t word = kWords; word-- > 0;) {
-      if (words_[word] == 0) continue;
-      std::size_t bin = word * 64 + 63 - static_cast<std::size_t>(std::countl_zero(words_[word]));
-      return &*bins_[bin].rbegin();
+    for (std::size_t bin = kBins; bin-- > 0;) {
+      if (!bins_[bin].empty()) return bins_[bin].largest();
     }
     return nullptr;
   }
@@ -69,48 +95,11 @@ class FreeIndex {
   bool empty() const { return bytes_ == 0; }
 
  private:
-  struct Nodes {  // how the tree finds a block's node
-    using node_traits = boost::intrusive::rbtree_node_traits<void*, true>;
-    using node_ptr = node_traits::node_ptr;
-    using const_node_ptr = node_traits::const_node_ptr;
-    using value_type = RunBlock;
-    using pointer = RunBlock*;
-    using const_pointer = const RunBlock*;
-    static constexpr boost::intrusive::link_mode_type link_mode = boost::intrusive::normal_link;
-    static node_ptr to_node_ptr(RunBlock& block) { return &block.node; }
-    static const_node_ptr to_node_ptr(const RunBlock& block) { return &block.node; }
-    static pointer to_value_ptr(node_ptr node) { return of_node(node); }
-    static const_pointer to_value_ptr(const_node_ptr node) {
-      return of_node(const_cast<node_ptr>(node));
-    }
-    static RunBlock* of_node(node_ptr node) {
-      auto* block = reinterpret_cast<Block*>(reinterpret_cast<char*>(node) - offsetof(Block, node));
-      return static_cast<RunBlock*>(block);
-    }
-  };
-  struct SizeLess {
-    bool operator()(const RunBlock& block, std::size_t size_bytes) const {
-      return block.size_bytes() < size_bytes;
-    }
-    bool operator()(std::size_t size_bytes, const RunBlock& block) const {
-      return size_bytes < block.size_bytes();
-    }
-  };
-  struct SizeThenAddress {
-    bool operator()(const RunBlock& left, const RunBlock& right) const {
-      return left.size_bytes() != right.size_bytes() ? left.size_bytes() < right.size_bytes()
-                                                     : left.address() < right.address();
-    }
-  };
-  using Tree = boost::intrusive::set<RunBlock, boost::intrusive::value_traits<Nodes>,
-                                     boost::intrusive::compare<SizeThenAddress>,
-                                     boost::intrusive::constant_time_size<false>>;
-
-  // Eighths of powers of two, from one granule up; sizes from kLargest on share the last bin.
+  // Eighths of powers of two, from one granule up; sizes from the last bin's on share it.
   static constexpr std::size_t kSteps = 8;
-  static constexpr std::size_t kOctaves = 34;
-  static constexpr std::size_t kBins = (kOctaves + 1) * kSteps;
-  static constexpr std::size_t kWords = (kBins + 63) / 64;
+  static constexpr std::size_t kOctaves = 35;
+  static constexpr std::size_t kBins = kOctaves * kSteps;
+  static constexpr std::size_t kCloseBins = 4;
 
   static std::size_t bin_of(std::size_t size_bytes) {
     std::size_t granules = size_bytes / kGranule;
@@ -118,21 +107,41 @@ class FreeIndex {
     auto octave =
         static_cast<std::size_t>(std::bit_width(granules)) - 4;  // granules >> octave is 8..15
     std::size_t bin = (octave + 1) * kSteps + ((granules >> octave) - kSteps);
-    return bin < kBins ? bin : kBins - 1;
+    return std::min(bin, kBins - 1);
   }
-  std::size_t next_filled(std::size_t bin) const {
-    std::size_t word = bin / 64;
-    if (bin >= kBins) return kBins;
-    std::uint64_t bits = words_[word] & (~std::uint64_t{0} << (bin % 64));
-    while (bits == 0) {
-      if (++word == kWords) return kBins;
-      bits = words_[word];
+  static std::size_t first_bit(std::uint64_t bits) {
+    return static_cast<std::size_t>(std::countr_zero(bits));
+  }
+  // Of the bins from `first` up to `end`, the one with the lowest block; kBins: all are empty.
+  std::size_t lowest_bin(std::size_t first, std::size_t end) const {
+    std::size_t found = kBins;
+    std::uintptr_t lowest = FreeTree::kNone;
+    std::uint64_t octaves = octaves_ & (~std::uint64_t{0} << (first / kSteps));
+    for (; octaves != 0; octaves &= octaves - 1) {
+      const std::size_t octave = first_bit(octaves);
+      const std::size_t base = octave * kSteps;
+      if (base >= end) break;
+      if (lowest_of_octave_[octave] >= lowest) continue;
+      unsigned bins = filled_[octave];
+      if (base < first) bins &= ~0u << (first - base);
+      if (base + kSteps > end) bins &= (1u << (end - base)) - 1;
+      for (; bins != 0; bins &= bins - 1) {
+        const std::size_t bin = base + first_bit(bins);
+        if (lowest_[bin] < lowest) lowest = lowest_[found = bin];
+      }
     }
-    return word * 64 + static_cast<std::size_t>(std::countr_zero(bits));
+    return found;
+  }
+  RunBlock* first_from(std::size_t bin) const {
+    while (bin < kBins && bins_[bin].empty()) ++bin;
+    return bin == kBins ? nullptr : bins_[bin].best_fit(0);
   }
 
-  std::array<Tree, kBins> bins_;
-  std::array<std::uint64_t, kWords> words_{};
+  std::array<FreeTree, kBins> bins_;
+  std::array<std::uintptr_t, kBins> lowest_;  // address
+  std::array<std::uintptr_t, kOctaves> lowest_of_octave_;
+  std::array<std::uint8_t, kOctaves> filled_{};  // a bit for each bin of the octave
+  std::uint64_t octaves_ = 0;                    // a bit for each that has filled bins
   std::size_t bytes_ = 0;
 };
 

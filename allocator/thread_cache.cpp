@@ -26,8 +26,10 @@ void ThreadCache::open(const StreamKey& key, PoolIndex first, std::size_t place)
   recent_[slot_of(key.facade, key.device, key.stream)] = streams_[index].get();
 }
 
-void ThreadCache::keep_no_large(PoolIndex first) {
-  if (is_open(first)) streams_[first / kPoolsPerStream]->largest_kept = kWholeBytes - 1;
+void ThreadCache::keep_large(PoolIndex first, bool keep) {
+  if (!is_open(first)) return;
+  Stream* of = streams_[first / kPoolsPerStream].get();
+  if (of->largest_kept != 0) of->largest_kept = keep ? SIZE_MAX : kPackedBytes - 1;
 }
 
 void ThreadCache::close(PoolIndex first, std::vector<Block*>* out) {

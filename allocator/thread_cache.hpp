@@ -79,8 +79,8 @@ class ThreadCache {
     std::size_t stream = first / kPoolsPerStream;
     return stream < streams_.size() && streams_[stream] != nullptr;
   }
-  // The stream's pools have touched new pages for this thread, although large blocks were kept.
-  void keep_no_large(PoolIndex first);
+  // Whether large blocks of these pools are kept from now on.
+  void keep_large(PoolIndex first, bool keep);
   // Nothing of these pools is kept or found here any more; `*out` gets what was.
   void close(PoolIndex first, std::vector<Block*>* out);
   // A block just taken from the arena, as spare.
@@ -133,9 +133,9 @@ class ThreadCache {
     PoolIndex first_pool = 0;
     Tally* tally = nullptr;
     std::size_t cached_bytes = 0;
-    // Large blocks that are kept cannot be joined with their neighbours. Where that has cost new
-    // pages once, none is kept from then on, and best fit finds the tightest place for each.
-    std::size_t largest_kept = SIZE_MAX;
+    // Large blocks that are kept cannot be joined with their neighbours, which costs new pages
+    // where sizes still change: they are kept only while the stream's requests have long been met.
+    std::size_t largest_kept = kPackedBytes - 1;
     StreamTally counts;
     std::array<Bin, kSmallBins> small;
     std::array<std::array<Bin, kWays>, kSets> runs;

@@ -142,9 +142,9 @@ void ThreadCaches::close(PoolIndex first, std::vector<Block*>* out) {
   for (const auto& cache : caches_) cache->close(first, out);
 }
 
-void ThreadCaches::keep_no_large(PoolIndex first) {
+void ThreadCaches::keep_large(PoolIndex first, bool keep) {
   Frozen frozen(*this);
-  for (const auto& cache : caches_) cache->keep_no_large(first);
+  for (const auto& cache : caches_) cache->keep_large(first, keep);
 }
 
 void ThreadCaches::flush_all(std::vector<Block*>* out) {

@@ -54,7 +54,7 @@ class ThreadCaches {
   void flush_all(std::vector<Block*>* out);
   void close(PoolIndex first, std::vector<Block*>* out);
   // Tells every thread's cache; takes the locks itself.
-  void keep_no_large(PoolIndex first);
+  void keep_large(PoolIndex first, bool keep);
   PeakBook& book() { return book_; }
   // Adds up the present sums, notes new peaks and shares out the room below them.
   void add_up();

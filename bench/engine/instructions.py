@@ -10,7 +10,7 @@ from bench.engine.allocators import Program
 from bench.engine.plan import SIZES
 from bench.engine.server import RequestError
 
-_PAIRS = (1000, 3000)
+_PAIRS = (10_000, 12_000)  # by then threads keep blocks of all sizes
 _COLLECTED = re.compile(r"Collected : (\d+)")
 
 

@@ -50,8 +50,8 @@ TEST_F(AllocatorTest, LargeDeviceBlocksLieSideBySide) {
 TEST_F(AllocatorTest, WholePagesFreeInOnePoolServeTheStreamsOthers) {
   char* large = device(3 * kMiB);
   allocator->free(large);
-  EXPECT_EQ(device(512 * 1024), large);
-  EXPECT_EQ(device(1024 * 1024), large + 2 * kMiB) << "a page is left where it was";
+  EXPECT_EQ(device(64 * 1024), large);
+  EXPECT_EQ(device(kMiB), large + 2 * kMiB) << "a page is left where it was";
   EXPECT_EQ(allocator->statistics().touched_bytes.current, 4 * kMiB);
 }
 
@@ -85,9 +85,9 @@ TEST_F(AllocatorTest, FreeNeighboursAreJoined) {
 
 TEST_F(AllocatorTest, WhatThreadsKeepIsJoinedBeforeNewPagesAreTouched) {
   std::vector<char*> blocks;
-  for (int i = 0; i < 8; ++i) blocks.push_back(device(256 * 1024));
+  for (int i = 0; i < 64; ++i) blocks.push_back(device(32 * 1024));
   for (int i : {2, 4, 3}) allocator->free(blocks[static_cast<std::size_t>(i)]);
-  EXPECT_EQ(device(768 * 1024), blocks[2]);
+  EXPECT_EQ(device(96 * 1024), blocks[2]);
   EXPECT_EQ(allocator->statistics().touched_bytes.current, kPageBytes);
 }
 
@@ -327,6 +327,15 @@ TEST_F(AllocatorTest, AMovedBlockIsFreedOnceAndServesTheDeviceWhereItsPagesAre) 
   EXPECT_TRUE(machine->hints.empty());
 }
 
+TEST_F(AllocatorTest, ADeviceRequestBelowOneMebibyteTakesNoWholePagesOfABlockThatMoved) {
+  char* block = host(4 * kMiB);
+  to_device(block, stream(1));
+  allocator->free(block);
+  char* below = device(kMiB - 1, stream(1));
+  EXPECT_EQ(allocator->find(below)->size_bytes, kMiB);
+  EXPECT_EQ(device(4 * kMiB, stream(1)), block);
+}
+
 TEST_F(AllocatorTest, ABlockThatMovedAwayComesBackToItsFacadeWhenTheDeviceIsThrough) {
   char* block = host(4 * kMiB);
   to_device(block, stream(1));
@@ -375,12 +384,28 @@ TEST_F(AllocatorTest, ADeviceBlockMovedToTheHostIsTheDevicesAgainWhenItIsFreed) 
   EXPECT_EQ(device(4 * kMiB, stream(1)), block) << "it shares pages with blocks of the device";
 }
 
-TEST_F(AllocatorTest, LargeBlocksAreKeptByTheirThreadUntilThatCostsNewPages) {
+TEST_F(AllocatorTest, LargeBlocksAreKeptByTheirThreadsOnceTheirPoolHasLongMetAllRequests) {
   char* block = device(4 * kMiB);
+  char* second = device(4 * kMiB);
   allocator->free(block);
-  EXPECT_EQ(allocator->statistics().thread_cached_bytes, 4 * kMiB);
+  allocator->free(second);
+  for (int i = 1; i < 8192; ++i) allocator->free(device(4 * kMiB));
+  EXPECT_EQ(allocator->statistics().thread_cached_bytes, 0u);
   EXPECT_EQ(device(4 * kMiB), block);
   allocator->free(block);
+  EXPECT_EQ(allocator->statistics().thread_cached_bytes, 4 * kMiB);
+  std::thread([&] {
+    EXPECT_EQ(device(4 * kMiB), second);
+    allocator->free(second);
+    EXPECT_EQ(allocator->statistics().thread_cached_bytes, 8 * kMiB) << "a thread that came later";
+  }).join();
+}
+
+TEST_F(AllocatorTest, LargeBlocksThatStandInTheWayAreKeptNoMore) {
+  char* block = device(4 * kMiB);
+  allocator->free(block);
+  for (int i = 0; i < 8192; ++i) allocator->free(device(4 * kMiB));
+  ASSERT_EQ(allocator->statistics().thread_cached_bytes, 4 * kMiB);
   char* larger = device(6 * kMiB);
   EXPECT_EQ(larger, block) << "joined with the pages that were missing";
   allocator->free(larger);

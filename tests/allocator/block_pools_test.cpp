@@ -77,7 +77,8 @@ TEST_F(BlockPoolsTest, ClassesAndRoundingChangeAtTheirBoundaries) {
   EXPECT_EQ(P::class_of(Facade::kHost, 4097), PoolClass::kMedium);
   EXPECT_EQ(P::class_of(Facade::kHost, kWholeBytes - 1), PoolClass::kMedium);
   EXPECT_EQ(P::class_of(Facade::kHost, kWholeBytes), PoolClass::kWhole);
-  EXPECT_EQ(P::class_of(Facade::kDevice, kWholeBytes), PoolClass::kPacked);
+  EXPECT_EQ(P::class_of(Facade::kDevice, kPackedBytes - 1), PoolClass::kMedium);
+  EXPECT_EQ(P::class_of(Facade::kDevice, kPackedBytes), PoolClass::kPacked);
   EXPECT_EQ(P::class_of(Facade::kDevice, 2 * kPageBytes), PoolClass::kPacked);
   EXPECT_EQ(P::rounded(Facade::kHost, 4097), 4608u);
   EXPECT_EQ(P::rounded(Facade::kHost, kWholeBytes), kPageBytes);
@@ -114,82 +115,124 @@ TEST_F(BlockPoolsTest, ARestTooSmallToBeABlockStaysWithItsNeighbour) {
   EXPECT_EQ(free_blocks(PoolClass::kMedium), (Free{{less->end(), BlockPools::kSmallestShared}}));
 }
 
+TEST_F(BlockPoolsTest, APackedPoolCutsLargeBlocksFromTheLowEndAndSmallOnesFromTheHighEnd) {
+  add(PoolClass::kPacked, 0, 4);
+  RunBlock* small = take(PoolClass::kPacked, kWholeBytes - kGranule);
+  EXPECT_EQ(small->end(), page(4));
+  RunBlock* large = take(PoolClass::kPacked, kWholeBytes);
+  EXPECT_EQ(large->address(), page(0));
+  RunBlock* smaller = take(PoolClass::kPacked, kPackedBytes);
+  EXPECT_EQ(smaller->end(), small->address());
+  RunBlock* larger = take(PoolClass::kPacked, 3 * kWholeBytes);
+  EXPECT_EQ(larger->address(), large->end());
+  EXPECT_EQ(free_blocks(PoolClass::kPacked),
+            (Free{{larger->end(), static_cast<std::size_t>(smaller->address() - larger->end())}}));
+  for (RunBlock* block : {small, larger, large, smaller}) give_back(block);
+  EXPECT_EQ(free_blocks(PoolClass::kPacked), (Free{{page(0), 4 * kPageBytes}}));
+}
+
+TEST_F(BlockPoolsTest, ASmallPackedBlockFillsAHoleBetweenSmallOnesBeforeALargePieceIsCut) {
+  add(PoolClass::kPacked, 0, 4);
+  RunBlock* high = take(PoolClass::kPacked, 256 * kKiB);
+  RunBlock* middle = take(PoolClass::kPacked, 512 * kKiB);
+  RunBlock* low = take(PoolClass::kPacked, 256 * kKiB);
+  char* hole = middle->address();
+  give_back(middle);
+  RunBlock* again = take(PoolClass::kPacked, 128 * kKiB);
+  EXPECT_EQ(again->end(), high->address());
+  EXPECT_EQ(take(PoolClass::kPacked, 384 * kKiB)->address(), hole);
+  EXPECT_EQ(take(PoolClass::kPacked, 384 * kKiB)->end(), low->address());
+}
+
+TEST_F(BlockPoolsTest, ABlockCutFromTheHighEndLeavesTheRecordToTheRest) {
+  add(PoolClass::kPacked, 0, 2);
+  RunBlock* record = pool(PoolClass::kPacked).own.smallest();
+  RunBlock* taken = pools.take(pool(PoolClass::kPacked), 256 * kKiB);
+  pools.make_extras(taken).uses = {{0, nullptr}};
+  taken = pools.trim(taken, 256 * kKiB);
+  EXPECT_NE(taken, record);
+  EXPECT_EQ(pools.extras(taken), nullptr);
+  ASSERT_EQ(free_blocks(PoolClass::kPacked), (Free{{page(0), 2 * kPageBytes - 256 * kKiB}}));
+  EXPECT_EQ(pool(PoolClass::kPacked).own.smallest(), record);
+  EXPECT_EQ(pools.block_at(page(2) - 256 * kKiB), taken);
+}
+
 TEST_F(BlockPoolsTest, PagesBesideARunExtendItOnBothSides) {
-  add(PoolClass::kPacked, 4, 1);
-  RunBlock* block = take(PoolClass::kPacked, kPageBytes - 64 * kKiB);
-  EXPECT_EQ(pools.free_tail_bytes(pool(PoolClass::kPacked)), 64 * kKiB);
-  add(PoolClass::kPacked, 5, 1);
-  EXPECT_EQ(free_blocks(PoolClass::kPacked), (Free{{block->end(), kPageBytes + 64 * kKiB}}));
-  EXPECT_EQ(pools.free_tail_bytes(pool(PoolClass::kPacked)), kPageBytes + 64 * kKiB);
-  add(PoolClass::kPacked, 3, 1);
+  add(PoolClass::kMedium, 4, 1);
+  RunBlock* block = take(PoolClass::kMedium, kPageBytes - 64 * kKiB);
+  EXPECT_EQ(pools.free_tail_bytes(pool(PoolClass::kMedium)), 64 * kKiB);
+  add(PoolClass::kMedium, 5, 1);
+  EXPECT_EQ(free_blocks(PoolClass::kMedium), (Free{{block->end(), kPageBytes + 64 * kKiB}}));
+  EXPECT_EQ(pools.free_tail_bytes(pool(PoolClass::kMedium)), kPageBytes + 64 * kKiB);
+  add(PoolClass::kMedium, 3, 1);
   give_back(block);
-  EXPECT_EQ(free_blocks(PoolClass::kPacked), (Free{{page(3), 3 * kPageBytes}}));
+  EXPECT_EQ(free_blocks(PoolClass::kMedium), (Free{{page(3), 3 * kPageBytes}}));
 }
 
 TEST_F(BlockPoolsTest, PagesAdvisedOtherwiseDoNotExtendARun) {
-  add(PoolClass::kPacked, 0, 1, {Place::host(), {}, 1});
-  EXPECT_EQ(pools.free_tail_bytes(pool(PoolClass::kPacked)), 0u);
-  add(PoolClass::kPacked, 1, 1);
-  EXPECT_EQ(free_blocks(PoolClass::kPacked), (Free{{page(0), kPageBytes}, {page(1), kPageBytes}}));
+  add(PoolClass::kMedium, 0, 1, {Place::host(), {}, 1});
+  EXPECT_EQ(pools.free_tail_bytes(pool(PoolClass::kMedium)), 0u);
+  add(PoolClass::kMedium, 1, 1);
+  EXPECT_EQ(free_blocks(PoolClass::kMedium), (Free{{page(0), kPageBytes}, {page(1), kPageBytes}}));
 }
 
 TEST_F(BlockPoolsTest, APageOutOfTheMiddleOfARunLeavesBothSides) {
-  add(PoolClass::kPacked, 0, 4);
-  RunBlock* front = take(PoolClass::kPacked, 64 * kKiB);
-  BlockPools::Pages taken = pools.take_pages(pool(PoolClass::kPacked), kPageBytes);
+  add(PoolClass::kMedium, 0, 4);
+  RunBlock* front = take(PoolClass::kMedium, 64 * kKiB);
+  BlockPools::Pages taken = pools.take_pages(pool(PoolClass::kMedium), kPageBytes);
   EXPECT_EQ(taken.base, page(1));
   EXPECT_EQ(taken.size_bytes, kPageBytes);
-  EXPECT_EQ(free_blocks(PoolClass::kPacked),
+  EXPECT_EQ(free_blocks(PoolClass::kMedium),
             (Free{{front->end(), kPageBytes - 64 * kKiB}, {page(2), 2 * kPageBytes}}));
   EXPECT_EQ(pools.find(page(1)), nullptr);
   EXPECT_FALSE(pools.is_ours(page(1)));
   give_back(front);
-  EXPECT_EQ(free_blocks(PoolClass::kPacked),
+  EXPECT_EQ(free_blocks(PoolClass::kMedium),
             (Free{{page(0), kPageBytes}, {page(2), 2 * kPageBytes}}));
-  add(PoolClass::kPacked, 1, 1);
-  EXPECT_EQ(free_blocks(PoolClass::kPacked), (Free{{page(0), 4 * kPageBytes}})) << "closed again";
+  add(PoolClass::kMedium, 1, 1);
+  EXPECT_EQ(free_blocks(PoolClass::kMedium), (Free{{page(0), 4 * kPageBytes}})) << "closed again";
 }
 
 TEST_F(BlockPoolsTest, ATailTooSmallToBeABlockKeepsItsPage) {
-  add(PoolClass::kPacked, 0, 3);
-  RunBlock* front = take(PoolClass::kPacked, 2 * kPageBytes + kGranule);
-  RunBlock* behind = take(PoolClass::kPacked, 64 * kKiB);
+  add(PoolClass::kMedium, 0, 3);
+  RunBlock* front = take(PoolClass::kMedium, 2 * kPageBytes + kGranule);
+  RunBlock* behind = take(PoolClass::kMedium, 64 * kKiB);
   ASSERT_EQ(behind->address(), page(2) + kGranule);
   give_back(front);
-  EXPECT_EQ(pools.take_pages(pool(PoolClass::kPacked), 2 * kPageBytes).base, nullptr);
-  EXPECT_EQ(pools.take_pages(pool(PoolClass::kPacked), kPageBytes).base, page(0));
-  EXPECT_EQ(free_blocks(PoolClass::kPacked).back(), (std::pair{page(1), kPageBytes + kGranule}));
-  EXPECT_EQ(pools.take_pages(pool(PoolClass::kPacked), kPageBytes).base, nullptr);
+  EXPECT_EQ(pools.take_pages(pool(PoolClass::kMedium), 2 * kPageBytes).base, nullptr);
+  EXPECT_EQ(pools.take_pages(pool(PoolClass::kMedium), kPageBytes).base, page(0));
+  EXPECT_EQ(free_blocks(PoolClass::kMedium).back(), (std::pair{page(1), kPageBytes + kGranule}));
+  EXPECT_EQ(pools.take_pages(pool(PoolClass::kMedium), kPageBytes).base, nullptr);
 }
 
 TEST_F(BlockPoolsTest, WhollyFreePagesAreReleasedAndWhatIsAroundThemStays) {
-  add(PoolClass::kPacked, 0, 4);
-  RunBlock* front = take(PoolClass::kPacked, 64 * kKiB);
-  RunBlock* middle = take(PoolClass::kPacked, 3 * kPageBytes);
+  add(PoolClass::kMedium, 0, 4);
+  RunBlock* front = take(PoolClass::kMedium, 64 * kKiB);
+  RunBlock* middle = take(PoolClass::kMedium, 3 * kPageBytes);
   give_back(front);
   std::vector<std::pair<char*, std::size_t>> released;
   auto each = [&](const BlockPools::Pages& pages, const Pool& home) {
-    EXPECT_EQ(home.index, pool(PoolClass::kPacked).index);
+    EXPECT_EQ(home.index, pool(PoolClass::kMedium).index);
     released.emplace_back(pages.base, pages.size_bytes);
   };
   std::size_t most_bytes = SIZE_MAX;
-  pools.release_free_pages(pool(PoolClass::kPacked), &most_bytes, each);
+  pools.release_free_pages(pool(PoolClass::kMedium), &most_bytes, each);
   EXPECT_TRUE(released.empty()) << "no page is wholly free";
   give_back(middle);
   most_bytes = kPageBytes + 5;
-  pools.release_free_pages(pool(PoolClass::kPacked), &most_bytes, each);
+  pools.release_free_pages(pool(PoolClass::kMedium), &most_bytes, each);
   EXPECT_EQ(released, (Free{{page(0), kPageBytes}}));
   EXPECT_EQ(most_bytes, 5u);
   most_bytes = SIZE_MAX;
-  pools.release_free_pages(pool(PoolClass::kPacked), &most_bytes, each);
+  pools.release_free_pages(pool(PoolClass::kMedium), &most_bytes, each);
   EXPECT_EQ(released, (Free{{page(0), kPageBytes}, {page(1), 3 * kPageBytes}}));
-  EXPECT_TRUE(free_blocks(PoolClass::kPacked).empty());
+  EXPECT_TRUE(free_blocks(PoolClass::kMedium).empty());
 }
 
 TEST_F(BlockPoolsTest, AnAddressInALiveBlockFindsItFromEveryPageItReachesInto) {
-  add(PoolClass::kPacked, 0, 4);
-  take(PoolClass::kPacked, 64 * kKiB);
-  RunBlock* block = take(PoolClass::kPacked, 3 * kPageBytes);
+  add(PoolClass::kMedium, 0, 4);
+  take(PoolClass::kMedium, 64 * kKiB);
+  RunBlock* block = take(PoolClass::kMedium, 3 * kPageBytes);
   for (char* address :
        {block->address(), page(1) - 1, page(1), page(2) + 12345, page(3), block->end() - 1}) {
     EXPECT_EQ(pools.find(address), block) << (address - base);

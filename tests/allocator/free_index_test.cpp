@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <memory>
 #include <random>
 #include <set>
@@ -26,24 +27,57 @@ struct BySizeThenAddress {
            std::pair(right->size_bytes(), right->address());
   }
 };
+using Model = std::set<RunBlock*, BySizeThenAddress>;
+
+// The first size of the bin that is `more` bins above that of `size_bytes`: eighths of powers of
+// two, single granules up to 16.
+std::size_t bin_begin(std::size_t size_bytes, unsigned more) {
+  std::uint64_t granules = size_bytes / kGranule;
+  for (;; --more) {
+    std::uint64_t step = granules < 16 ? 1 : std::bit_floor(granules) / 8;
+    granules -= granules % step;
+    if (more == 0) return granules * kGranule;
+    granules += step;
+  }
+}
+
+// The rule, said once more: best fit in the bin of the size; else the lowest of the four bins
+// above, or, for small requests, of all below kWholeBytes; else the lowest of all that are larger.
+RunBlock* expected_fit(const Model& model, std::size_t size_bytes) {
+  const std::size_t next = bin_begin(size_bytes, 1);
+  auto lowest = [&](std::size_t end) {
+    RunBlock* found = nullptr;
+    for (RunBlock* one : model) {
+      if (one->size_bytes() < next || one->size_bytes() >= end) continue;
+      if (found == nullptr || one->address() < found->address()) found = one;
+    }
+    return found;
+  };
+  for (RunBlock* one : model) {
+    if (one->size_bytes() >= size_bytes && one->size_bytes() < next) return one;
+  }
+  RunBlock* near = lowest(size_bytes < kWholeBytes ? kWholeBytes : bin_begin(size_bytes, 5));
+  return near != nullptr ? near : lowest(SIZE_MAX);
+}
 
 class FreeIndexProperty : public ::testing::TestWithParam<unsigned> {};
 
 TEST_P(FreeIndexProperty, AnswersAsOneOrderedSetWould) {
   std::mt19937_64 random(GetParam());
-  // Neighbouring sizes around every step of the bins, and sizes beyond the last.
+  // Neighbouring sizes around every step of the bins.
   auto any_size = [&] {
-    std::uint64_t base = std::uint64_t{1} << random() % 44;
+    std::uint64_t base = std::uint64_t{1} << random() % 32;
     std::uint64_t eighths = base / 8 * (random() % 8);
     return std::max<std::uint64_t>(1, base + eighths + random() % 3 - 1);
   };
   FreeIndex index;
   std::vector<std::unique_ptr<RunBlock>> blocks;
-  std::set<RunBlock*, BySizeThenAddress> model;
+  Model model;
   std::size_t bytes = 0;
-  for (std::uintptr_t step = 1; step < 4000; ++step) {
+  for (std::uintptr_t step = 1; step < 3000; ++step) {
     if (model.empty() || random() % 5 < 3) {
-      blocks.push_back(block(any_size(), step));
+      // Each place once, in no order.
+      blocks.push_back(block(any_size(), step * 2654435761u % 4294967296u + 1));
       index.insert(blocks.back().get());
       model.insert(blocks.back().get());
       bytes += blocks.back()->size_bytes();
@@ -54,8 +88,10 @@ TEST_P(FreeIndexProperty, AnswersAsOneOrderedSetWould) {
       model.erase(chosen);
     }
     auto wanted = block(any_size(), 0);
-    auto fit = model.lower_bound(wanted.get());
-    ASSERT_EQ(index.best_fit(wanted->size_bytes()), fit == model.end() ? nullptr : *fit);
+    ASSERT_EQ(index.fit(wanted->size_bytes()), expected_fit(model, wanted->size_bytes()));
+    auto smallest = model.lower_bound(wanted.get());
+    ASSERT_EQ(index.smallest_of(wanted->size_bytes()),
+              smallest == model.end() ? nullptr : *smallest);
     ASSERT_EQ(index.smallest(), model.empty() ? nullptr : *model.begin());
     ASSERT_EQ(index.free_bytes(), bytes);
     ASSERT_EQ(index.empty(), model.empty());
@@ -80,9 +116,44 @@ TEST(FreeIndex, OfEquallyLargeBlocksTheLowestIsTaken) {
   auto low = block(16, 100);
   auto middle = block(16, 200);
   for (RunBlock* one : {high.get(), low.get(), middle.get()}) index.insert(one);
-  EXPECT_EQ(index.best_fit(15 * kGranule), low.get());
+  EXPECT_EQ(index.fit(15 * kGranule), low.get());
   EXPECT_EQ(index.after(low.get()), middle.get());
-  EXPECT_EQ(index.best_fit(17 * kGranule), nullptr);
+  EXPECT_EQ(index.fit(17 * kGranule), nullptr);
+}
+
+constexpr std::size_t kMiBGranules = (std::size_t{1} << 20) / kGranule;
+
+TEST(FreeIndex, ALargeRequestTakesWhatIsCloseBeforeWhatIsLow) {
+  FreeIndex index;
+  auto far_too_large = block(64 * kMiBGranules, 100);
+  auto half_too_large = block(11 * kMiBGranules, 300000);
+  auto close = block(8 * kMiBGranules + 1, 600000);
+  for (RunBlock* one : {far_too_large.get(), half_too_large.get(), close.get()}) index.insert(one);
+  EXPECT_EQ(index.fit(8 * kMiBGranules * kGranule), close.get());
+  index.erase(close.get());
+  EXPECT_EQ(index.fit(8 * kMiBGranules * kGranule), half_too_large.get());
+  index.erase(half_too_large.get());
+  EXPECT_EQ(index.fit(8 * kMiBGranules * kGranule), far_too_large.get());
+}
+
+TEST(FreeIndex, OfBlocksThatAreFarTooLargeTheLowestIsTaken) {
+  FreeIndex index;
+  auto smaller = block(20 * kMiBGranules, 900000);
+  auto lower = block(64 * kMiBGranules, 100);
+  for (RunBlock* one : {smaller.get(), lower.get()}) index.insert(one);
+  EXPECT_EQ(index.fit(8 * kMiBGranules * kGranule), lower.get());
+}
+
+TEST(FreeIndex, ASmallRequestLeavesLargeBlocksAloneWhereASmallOneFits) {
+  FreeIndex index;
+  auto large = block(4 * kMiBGranules, 100);
+  auto small = block(kMiBGranules - 1, 900000);
+  auto smaller_but_higher = block(kMiBGranules / 2, 999000);
+  for (RunBlock* one : {large.get(), small.get(), smaller_but_higher.get()}) index.insert(one);
+  EXPECT_EQ(index.fit(kMiBGranules / 4 * kGranule), small.get()) << "the lowest of the small ones";
+  index.erase(small.get());
+  index.erase(smaller_but_higher.get());
+  EXPECT_EQ(index.fit(kMiBGranules / 4 * kGranule), large.get());
 }
 
 TEST(RunBlockStore, NumbersStartAtOneAndNameTheirRecords) {
