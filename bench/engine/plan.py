@@ -33,6 +33,7 @@ METADATA_BLOCKS = {
 }
 STAND_IN_CALLS = ("cudaGetDevice", "cudaEventRecord", "cudaEventQuery", "cudaMalloc and cudaFree")
 TIGHT_PERCENT = 102  # of the peak of live bytes: what a program has to run through with
+MOST_TIGHT_PERCENT = 110  # or else the least up to here
 ORDERS = ("lifo", "fifo", "random")
 
 
@@ -162,9 +163,10 @@ def _replays(level: Level, name: str, trace: Path) -> Iterator[Question]:
         ),
     )
     yield Question(
-        f"replay trace={trace} budget_percent={TIGHT_PERCENT}",
+        f"replay trace={trace} budget_percent={TIGHT_PERCENT} most_percent={MOST_TIGHT_PERCENT}",
         (
             Figure("touched_over_live_discard", name, "reserved_over_live"),
+            Figure("budget_percent", name, "budget_percent"),
             Figure("discard_calls", name, "discard_calls"),
         ),
         allocators=(OURS,),

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
@@ -249,7 +250,8 @@ class Workloads {
         1);
   }
 
-  // trace=FILE, runs, budget_percent: nanoseconds per operation of a traced program's steps.
+  // trace=FILE, runs, budget_percent, most_percent: nanoseconds per operation of a traced program's
+  // steps.
   static Json replay(const Request& request) {
     constexpr std::size_t kWarmSteps = 2;
     return run_sequence(request, traced_steps(request.text("trace", "")), kWarmSteps);
@@ -264,7 +266,8 @@ class Workloads {
 
   // Runs a sequence `runs` times, each with a fresh allocator. Time is that of the steps after the
   // first `warm_steps`; memory and driver calls are the last run's. "budget_percent": the allocator
-  // may have so much of the peak of live bytes.
+  // may have so much of the peak of live bytes, or the first percentage above it, up to
+  // "most_percent", with which the whole sequence runs through.
   static Json run_sequence(const Request& request, const OperationSequence& sequence,
                            std::size_t warm_steps) {
     if (sequence.step_begins.size() <= warm_steps) {
@@ -272,14 +275,22 @@ class Workloads {
                                   " steps has none to time");
     }
     const std::uint64_t live_bytes = sequence.peak_live_bytes();
-    const std::uint64_t percent = request.number("budget_percent", 0);
-    const Request sized =
-        percent == 0 ? request : request.with("budget", live_bytes / 100 * percent);
+    std::uint64_t percent = request.number("budget_percent", 0);
+    const std::uint64_t most_percent = request.number("most_percent", percent);
     std::vector<double> samples;
     SequenceRun run;
-    for (std::uint64_t number = 0; number < request.number("runs", 1); ++number) {
-      run = run_once(sized, sequence, warm_steps);
+    for (std::uint64_t number = 0; number < request.number("runs", 1);) {
+      const Request sized =
+          percent == 0 ? request : request.with("budget", live_bytes / 100 * percent);
+      try {
+        run = run_once(sized, sequence, warm_steps);
+      } catch (const std::bad_alloc&) {
+        if (percent >= most_percent) throw;
+        ++percent;
+        continue;
+      }
       samples.insert(samples.end(), run.step_ns.begin(), run.step_ns.end());
+      ++number;
     }
     const auto steps = static_cast<double>(run.step_ns.size());
     const auto per_step = [&](std::uint64_t calls) { return static_cast<double>(calls) / steps; };
@@ -289,6 +300,7 @@ class Workloads {
             {"peak_live_bytes", live_bytes},
             {"reserved_over_live",
              static_cast<double>(run.reserved_bytes) / static_cast<double>(live_bytes)},
+            {"budget_percent", percent},
             {"discard_calls", run.calls.discards},
             {"prefetch_calls_per_step", per_step(steady.prefetches)},
             {"driver_calls_per_step",

@@ -26,6 +26,9 @@ KEYS = {
     "random_grid_ns",
     "replay_ns",
     "touched_over_live",
+    "touched_over_live_discard",
+    "budget_percent",
+    "discard_calls",
     "steady_driver_calls",
     "metadata_bytes",
     "metadata_percent",
@@ -76,6 +79,12 @@ def test_committed_traces_and_one_given_are_replayed(document: dict[str, Any]) -
         assert document[key]["uvmalloc"].keys() >= {*NAMES, "given"}
     live = document["touched_over_live"]["uvmalloc"]
     assert live["given"] == live["cnn"] >= 1
+
+
+def test_a_tight_budget_is_kept(document: dict[str, Any]) -> None:
+    for case, percent in document["budget_percent"]["uvmalloc"].items():
+        assert 102 <= percent <= 110
+        assert document["touched_over_live_discard"]["uvmalloc"][case] <= percent / 100
 
 
 def test_traces_hold_the_device_facade_in_marked_steps(tmp_path: Path) -> None:
