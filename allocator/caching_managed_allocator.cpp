@@ -96,8 +96,8 @@ const char* to_string(CopyReason reason) {
       return "conversion";
     case CopyReason::kCapturing:
       return "capturing";
-    case CopyReason::kDeviceToDevice:
-      return "device_to_device";
+    case CopyReason::kAliased:
+      return "aliased";
     case CopyReason::kMode:
       return "mode";
   }
@@ -1703,10 +1703,12 @@ MovedStorage* CachingManagedAllocator::move(void* address, const Move& move) {
     if (record == nullptr) return nullptr;
     block->plain = false;
     at = trace_.now();
-    moved.address = block->address();
-    moved.requested_bytes = block->requested_bytes();
+    const std::size_t requested_bytes = block->requested_bytes();
+    const bool whole = move.size_bytes == 0 || move.size_bytes >= requested_bytes;
     // The block's own record outlives the others and tells, after the free, where the pages are.
-    block->use.location = move.destination;
+    if (whole) block->use.location = move.destination;
+    moved.address = block->address();
+    moved.requested_bytes = whole ? requested_bytes : move.size_bytes;
     if (move.destination.is_device()) {
       block->use.stream = move.stream;
       add_use(block, {move.destination.index, move.stream});
@@ -1716,13 +1718,14 @@ MovedStorage* CachingManagedAllocator::move(void* address, const Move& move) {
                                : move.source.is_device()     ? moves.device_to_device
                                                              : moves.host_to_device;
     ++direction;
-    moves.bytes += block->requested_bytes();
+    moves.bytes += moved.requested_bytes;
     if (move.destination.is_device() && move.source.is_device()) {
       producer = {move.source.index, pools_.at(block->pool).key.stream};
     }
-    bool whole = block->kind == BlockKind::kWhole;
-    plan = planner_.plan_move(block->address(), block->size_bytes(),
-                              whole ? pools_.placement_of(*block) : nullptr, move.destination);
+    bool whole_segments = whole && block->kind == BlockKind::kWhole;
+    plan = planner_.plan_move(
+        whole ? block->address() : address, whole ? block->size_bytes() : move.size_bytes,
+        whole_segments ? pools_.placement_of(*block) : nullptr, move.destination);
   }
   trace_.moved(at, moved.address, moved.requested_bytes, move.source, move.destination,
                move.stream);

@@ -141,13 +141,15 @@ class CachingManagedAllocator {
     StreamHandle stream = nullptr;  // to a device: the stream that will use the bytes; to the host:
                                     // the one that made them
     bool wait = true;               // to the host: wait for that stream and the recorded ones first
+    // Bytes from the given address on, where only a part of the block moves; 0: all of it.
+    std::size_t size_bytes = 0;
     // The caller releases the record; else one record per place serves all moves there, and goes
     // with the block.
     bool held = true;
   };
-  // Moves a block without copying it: adds an indirect record for the destination, advises where
-  // whole segments allow and prefetches on the I/O lane. nullptr: `address` is in no live
-  // block, or that block has as many records as it can have (RealStorage::kMostReferences).
+  // Moves a block, or a part of it, without copying: adds an indirect record for the destination,
+  // advises where whole segments allow and prefetches on the I/O lane. nullptr: `address` is in no
+  // live block, or that block has as many records as it can have (RealStorage::kMostReferences).
   // The record is valid until release() or the block's free.
   MovedStorage* move(void* address, const Move& move);
 

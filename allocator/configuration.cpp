@@ -156,7 +156,7 @@ const std::vector<SettingDescription>& known_settings() {
       {"UVMALLOC_POLICY", "auto", "auto, driver, off",
        "who decides on placement: uvmalloc, the driver's page faults alone, or nobody (moves "
        "copy)"},
-      {"UVMALLOC_MOVE", "cow", "cow, copy",
+      {"UVMALLOC_MOVE", "cow", "cow, alias, copy",
        "a device move shares the bytes until one side is written, or copies at once"},
       {"UVMALLOC_BUDGET", "auto", kSizeOrAuto,
        "hard limit for all memory of this process; beyond it allocation raises out-of-memory"},
@@ -192,8 +192,9 @@ ParsedConfiguration parse_configuration(const VariableLookup& lookup,
   read.choice(
       &configuration.policy,
       Choices<Policy>{{"auto", Policy::kAuto}, {"driver", Policy::kDriver}, {"off", Policy::kOff}});
-  read.choice(&configuration.move,
-              Choices<MoveMode>{{"cow", MoveMode::kCopyOnWrite}, {"copy", MoveMode::kCopy}});
+  read.choice(&configuration.move, Choices<MoveMode>{{"cow", MoveMode::kCopyOnWrite},
+                                                     {"alias", MoveMode::kAlias},
+                                                     {"copy", MoveMode::kCopy}});
   read.size_or_auto(&configuration.budget_bytes, kPageBytes);
   read.size_or_auto(&configuration.reserve_bytes);
   read.size(&configuration.host_threshold_bytes);

@@ -18,6 +18,7 @@ namespace uvm {
 
 enum class MoveMode : unsigned char {
   kCopyOnWrite,  // a device move shares the bytes until one side is written
+  kAlias,        // a device move shares the bytes for good: writes are seen on both sides
   kCopy,         // a device move copies, as without uvmalloc
 };
 

@@ -66,11 +66,12 @@ enum class CopyReason : std::uint8_t {
   kSmallBlock,  // below the threshold: shares pages with neighbours or comes from malloc
   kForeign,     // memory that is not ours (numpy, a file mapping, shared memory, another allocator)
   kExported,    // a raw pointer to the block is in other hands
-  kPartialStorage,  // a view of a part: this torch shares whole storages only
+  kPartialStorage,  // a view of a part that cannot be shared: torch's version, alignment, or an
+                    // earlier write to the whole had to copy because a part had moved
   kLayout,          // the result's strides differ, or conjugate, negative, quantised, sparse
   kConversion,      // the element type, layout or pinning changes in the same call
   kCapturing,       // a stream is capturing
-  kDeviceToDevice,  // between devices
+  kAliased,         // others see what is written to these bytes, so they cannot be copy-on-write
   kMode,            // UVMALLOC_MOVE=copy or UVMALLOC_POLICY=off
 };
 inline constexpr std::size_t kCopyReasons = 9;

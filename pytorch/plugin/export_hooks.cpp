@@ -9,6 +9,7 @@
 #include <uvmalloc/preload/torch_hooks.hpp>
 #include <uvmalloc/pytorch/plugin/imported_function.hpp>
 #include <uvmalloc/pytorch/plugin/python_frames.hpp>
+#include <uvmalloc/pytorch/plugin/shared_storage.hpp>
 
 namespace uvm::torch_plugin {
 namespace {
@@ -41,21 +42,9 @@ void* python_number_of(void* pointer) {
   return python(pointer);
 }
 
-const preload::TorchHooks kHooks{tensor_exported, [](void* storage, void (*next)(void*)) {
-                                   materialize(*static_cast<c10::StorageImpl*>(storage), next);
-                                 }};
+const preload::TorchHooks kHooks{tensor_exported, materialize_core};
 
 }  // namespace
-
-void materialize(c10::StorageImpl& storage, void (*next)(void*)) {
-  const void* before = storage.data();
-  next(&storage);
-  CachingManagedAllocator* ours = process_allocator();
-  if (ours == nullptr || !ours->find(before)) return;
-  bool stolen = storage.data() == before;
-  ours->note_materialization(stolen ? 0 : storage.nbytes(), stolen);
-  if (stolen && storage.device().is_cpu()) ours->wait_for_uses(before);
-}
 
 void install_export_hooks() {
   uvmalloc_set_torch_hooks(&kHooks);

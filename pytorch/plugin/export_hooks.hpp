@@ -4,8 +4,6 @@
 // is marked and moves copy it.
 #pragma once
 
-#include <c10/core/StorageImpl.h>
-
 namespace uvm::torch_plugin {
 
 // Listens to what the preload library sees: numpy and DLPack.
@@ -15,10 +13,5 @@ void install_export_hooks();
 // block of ours is made: the bindings are loaded by then, where there are any. The second call does
 // nothing.
 void watch_python_pointers();
-
-// Runs torch's own `next(&storage)`, the first write to one side of a shared storage, and counts
-// it. Where the other side is gone, torch gives the bytes to the writer without a copy; if they had
-// been on a device, its kernels may still be reading, and the host waits for them.
-void materialize(c10::StorageImpl& storage, void (*next)(void*));
 
 }  // namespace uvm::torch_plugin

@@ -8,6 +8,7 @@
 #include <uvmalloc/preload/torch_hooks.hpp>
 #include <uvmalloc/pytorch/plugin/export_hooks.hpp>
 #include <uvmalloc/pytorch/plugin/facades.hpp>
+#include <uvmalloc/pytorch/plugin/forced_copy.hpp>
 
 namespace uvm::torch_plugin {
 
@@ -59,6 +60,7 @@ void install() {
   native::allocator.store(installed.device);
   set_framework_figures(framework_figures);
   install_export_hooks();
+  watch_forced_copies();
 }
 
 void uninstall() {

@@ -1,29 +1,25 @@
 #include <uvmalloc/pytorch/plugin/moves.hpp>
 
-#include <mutex>
+#include <atomic>
+#include <cstdint>
 
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/_to_copy_native.h>
 #include <ATen/ops/is_pinned_native.h>
-#include <c10/core/impl/COW.h>
-#include <c10/core/impl/COWDeleter.h>
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAStream.h>
 #include <torch/library.h>
-#include <torch/version.h>
 
-#include <uvmalloc/pytorch/plugin/export_hooks.hpp>
 #include <uvmalloc/pytorch/plugin/facades.hpp>
+#include <uvmalloc/pytorch/plugin/forced_copy.hpp>
+#include <uvmalloc/pytorch/plugin/shared_storage.hpp>
 
 namespace uvm::torch_plugin {
 namespace {
-
-namespace cow = c10::impl::cow;
-
-// Guards the change of a storage from sole owner to shared: two threads may move the same tensor.
-std::mutex share_mutex;
 
 c10::StorageImpl& storage_of(const at::Tensor& tensor) {
   return *tensor.storage().unsafeGetStorageImpl();
@@ -45,67 +41,59 @@ bool strides_survive(const at::Tensor& self, c10::MemoryFormat format) {
   return self.is_contiguous(format);
 }
 
-// From 2.13 on a storage is copied on its first write by a function of its own; before, by its kind
-// of data pointer.
-void copy_on_write(c10::StorageImpl& storage) {
-#if TORCH_VERSION_MINOR >= 13
-  if (!storage.has_materializer()) {
-    storage.set_materializer([](c10::StorageImpl* written) {
-      materialize(*written, [](void* opaque) {
-        cow::materialize_cow(static_cast<c10::StorageImpl*>(opaque));
-      });
-    });
-  }
-#else
-  (void)storage;
-#endif
+std::atomic<MoveMode>& mode() {
+  static std::atomic<MoveMode> current{process_configuration().configuration.move};
+  return current;
 }
 
-// Makes the storage's data pointer a counted one, if it is not yet.
-void make_shareable(c10::StorageImpl& storage) {
-  c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
-  if (cow::is_cow_data_ptr(data)) return;
-  void* address = data.get();
-  c10::Device device = data.device();
-  auto* context = new cow::COWDeleterContext(data.move_context());
-  storage.set_data_ptr_noswap(c10::DataPtr(address, context, cow::cow_deleter, device));
-  copy_on_write(storage);
+// What the tensor's elements cover of its storage; they are dense.
+StorageRange range_of(const at::Tensor& self) {
+  return {static_cast<size_t>(self.storage_offset()) * self.itemsize(),
+          static_cast<size_t>(self.numel()) * self.itemsize()};
 }
 
-// A second storage over the same block, on another device. Both copy when first written while the
-// other lives.
-c10::Storage shared_storage(c10::StorageImpl& storage, c10::Device device) {
-  std::lock_guard lock(share_mutex);
-  // A storage without an allocator (torch.load makes such) could not copy itself.
-  if (storage.allocator() == nullptr) storage.set_allocator(facades().of(storage.device()));
-  make_shareable(storage);
-  const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
-  auto* context = data.cast_context<cow::COWDeleterContext>(cow::cow_deleter);
-  context->increment_refcount();
-  auto other = c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), storage.nbytes(),
-      c10::DataPtr(data.get(), context, cow::cow_deleter, device), facades().of(device),
-      /*resizable=*/true);
-  copy_on_write(*other);
-  return c10::Storage(std::move(other));
+bool covers_storage(const at::Tensor& self) {
+  return self.storage_offset() == 0 && self.storage().nbytes() == range_of(self).size_bytes;
 }
 
-at::Tensor moved(const at::Tensor& self, c10::Device device, bool non_blocking) {
+// Work that the current stream of one device has been given comes before that of the other's.
+void order_streams(c10::Device before, c10::Device after) {
+  c10::impl::VirtualGuardImpl guard(c10::kCUDA);
+  c10::Event event(c10::kCUDA);
+  event.record(guard.getStream(before));
+  event.block(guard.getStream(after));
+}
+
+Place place_of(c10::Device device) {
+  return device.is_cuda() ? Place::device(device.index()) : Place::host();
+}
+
+at::Tensor moved(const at::Tensor& self, c10::Device device, bool non_blocking, Sharing sharing) {
   c10::StorageImpl& storage = storage_of(self);
-  c10::DeviceIndex index = device.is_cuda() ? device.index() : self.device().index();
+  StorageRange range = range_of(self);
+  if (self.is_cuda() && device.is_cuda()) order_streams(self.device(), device);
   CachingManagedAllocator::Move move;
-  move.source = self.is_cuda() ? Place::device(index) : Place::host();
-  move.destination = device.is_cuda() ? Place::device(index) : Place::host();
-  move.stream_device = index;
-  move.stream = c10::cuda::getCurrentCUDAStream(index).stream();
+  move.source = place_of(self.device());
+  move.destination = place_of(device);
+  move.stream_device = device.is_cuda() ? device.index() : self.device().index();
+  move.stream =
+      c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(move.stream_device)).stream();
   move.wait = !non_blocking;
   // Torch counts the references itself, and tells us of the last one only.
   move.held = false;
-  allocator().move(storage._mutable_data_ptr_no_checks().get(), move);
+  move.size_bytes = range.size_bytes;
+  // An alias must be made before: it may give the storage bytes of its own.
+  c10::Storage other = share(storage, range, device, sharing);
+  allocator().move(const_cast<void*>(other.data()), move);
   c10::DispatchKey key = device.is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU;
   at::Tensor result = at::detail::make_tensor<c10::TensorImpl>(
-      shared_storage(storage, device), c10::DispatchKeySet(key), self.dtype());
+      std::move(other), c10::DispatchKeySet(key), self.dtype());
   result.unsafeGetTensorImpl()->set_sizes_and_strides(self.sizes(), self.strides());
+  // Autograd then knows of writes through either.
+  if (sharing == Sharing::kAlias && !self.is_inference() && !result.is_inference()) {
+    result.unsafeGetTensorImpl()->set_version_counter(
+        self.unsafeGetTensorImpl()->version_counter());
+  }
   return result;
 }
 
@@ -131,9 +119,12 @@ at::Tensor to_copy(const at::Tensor& self, std::optional<c10::ScalarType> dtype,
   CachingManagedAllocator* ours =
       device_move || between_devices(self, device) ? process_allocator() : nullptr;
   if (ours != nullptr) {
-    MoveRequest request{dtype, layout, device, pin_memory, memory_format};
-    std::optional<CopyReason> reason = reason_to_copy(self, request);
-    if (!reason) return moved(self, *device, non_blocking);
+    Sharing sharing =
+        mode() == MoveMode::kAlias && !copy_is_forced() ? Sharing::kAlias : Sharing::kCopyOnWrite;
+    MoveRequest request{dtype, layout, device, pin_memory, memory_format, sharing};
+    std::optional<CopyReason> reason =
+        mode() == MoveMode::kCopy ? CopyReason::kMode : reason_to_copy(self, request);
+    if (!reason) return moved(self, *device, non_blocking, sharing);
     ours->note_copy(*reason, self.layout() == c10::kStrided ? self.numel() * self.itemsize() : 0);
     // Stock stages pageable memory, so its caller may write to the source as soon as the call
     // returns. A copy from managed memory would still be reading it.
@@ -159,6 +150,23 @@ bool is_managed(const at::Tensor& self) {
   return ours != nullptr && self.has_storage() && ours->find(self.storage().data()).has_value();
 }
 
+// Why a view of a part must be copied. Stock aligns its copies, and kernels choose how they compute
+// by alignment.
+std::optional<CopyReason> reason_to_copy_part(const at::Tensor& self, const MoveRequest& request) {
+  constexpr size_t kHostAlignment = 64;
+  constexpr size_t kDeviceAlignment = 512;
+  if (!kPartsCanBeShared && request.sharing == Sharing::kCopyOnWrite)
+    return CopyReason::kPartialStorage;
+  StorageRange range = range_of(self);
+  if (range.size_bytes < allocator().configuration().host_threshold_bytes)
+    return CopyReason::kSmallBlock;
+  size_t alignment = request.device->is_cuda() ? kDeviceAlignment : kHostAlignment;
+  auto address = reinterpret_cast<std::uintptr_t>(self.const_data_ptr());
+  bool stays = request.sharing == Sharing::kCopyOnWrite &&
+               (address % alignment != 0 || parts_stay(storage_of(self)));
+  return stays ? std::optional(CopyReason::kPartialStorage) : std::nullopt;
+}
+
 std::string report() {
   return report_json();
 }
@@ -175,9 +183,7 @@ std::optional<CopyReason> reason_to_copy(const at::Tensor& self, const MoveReque
                   (request.layout && *request.layout != c10::kStrided) ||
                   request.pin_memory.value_or(false);
   if (converts) return CopyReason::kConversion;
-  if (self.is_cuda() && request.device->is_cuda()) return CopyReason::kDeviceToDevice;
-  if (configuration.move == MoveMode::kCopy || configuration.policy == Policy::kOff)
-    return CopyReason::kMode;
+  if (configuration.policy == Policy::kOff) return CopyReason::kMode;
   if (self.layout() != c10::kStrided || !self.has_storage() || self.is_conj() || self.is_neg() ||
       self.is_quantized() || is_named(self) ||
       !strides_survive(self, request.memory_format.value_or(c10::MemoryFormat::Preserve))) {
@@ -191,13 +197,14 @@ std::optional<CopyReason> reason_to_copy(const at::Tensor& self, const MoveReque
         storage.nbytes() < configuration.host_threshold_bytes || (block && !block->movable);
     return small ? CopyReason::kSmallBlock : CopyReason::kForeign;
   }
-  bool ours = cow::is_cow_data_ptr(data) || data.get() == data.get_context();
-  if (!ours || block->base != data.get()) return CopyReason::kForeign;
-  if (self.storage_offset() != 0 ||
-      storage.nbytes() != static_cast<size_t>(self.numel()) * self.itemsize()) {
-    return CopyReason::kPartialStorage;
+  if (!can_share(storage)) return CopyReason::kForeign;
+  if (!covers_storage(self)) {
+    if (std::optional<CopyReason> reason = reason_to_copy_part(self, request)) return reason;
   }
-  if (block->exported) return CopyReason::kExported;
+  bool alias = request.sharing == Sharing::kAlias;
+  if (!alias && is_aliased(storage)) return CopyReason::kAliased;
+  // An alias is meant to be seen through by whoever holds a pointer.
+  if (block->exported && !alias) return CopyReason::kExported;
   if (request.device->is_cuda() &&
       request.device->index() >= allocator().runtime().device_count()) {
     return CopyReason::kForeign;  // torch's own error for a device that does not exist

@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <uvmalloc/allocator/statistics.hpp>
+#include <uvmalloc/pytorch/plugin/shared_storage.hpp>
 
 namespace uvm::torch_plugin {
 
@@ -18,6 +19,7 @@ struct MoveRequest {
   std::optional<c10::Device> device;
   std::optional<bool> pin_memory;
   std::optional<c10::MemoryFormat> memory_format;
+  Sharing sharing = Sharing::kCopyOnWrite;
 };
 std::optional<CopyReason> reason_to_copy(const at::Tensor& self, const MoveRequest& request);
 

@@ -286,6 +286,23 @@ TEST_F(AllocatorTest, AMoveKeepsTheAddressAddsARecordAndPrefetchesOnTheLane) {
   EXPECT_EQ(allocator->statistics().moves.host_to_device, 1u);
 }
 
+TEST_F(AllocatorTest, AMoveOfAPartPrefetchesThatPartAndLeavesTheRestWhereItIs) {
+  char* block = host(8 * kMiB);
+  machine->hints.clear();
+  CachingManagedAllocator::Move move;
+  move.source = Place::host();
+  move.destination = Place::device(0);
+  move.stream = stream(1);
+  move.size_bytes = 3 * kMiB;
+  ASSERT_NE(allocator->move(block + 2 * kMiB, move), nullptr);
+  // One whole page of 2 MiB; the fourth and fifth MiB are neighbours'.
+  EXPECT_EQ(
+      machine->hints,
+      (std::vector<Hint>{{HintKind::kPrefetch, {}, Place::device(0), block + 2 * kMiB, 2 * kMiB}}));
+  EXPECT_EQ(allocator->find(block)->location, Place::host());
+  EXPECT_EQ(allocator->statistics().moves.bytes, 3 * kMiB);
+}
+
 TEST_F(AllocatorTest, AMoveToTheHostWaitsForTheProducerAndAllRecordedStreams) {
   char* block = device(4 * kMiB, stream(1));
   allocator->record_use(block, 0, stream(2));

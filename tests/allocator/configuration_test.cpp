@@ -43,14 +43,14 @@ TEST(Configuration, ValuesAreReadAndTheirSourceIsKept) {
                                       {"UVMALLOC_BUDGET", "1.5GiB"},
                                       {"UVMALLOC_HOST_THRESHOLD", "64K"},
                                       {"UVMALLOC_LOG", "debug"},
-                                      {"UVMALLOC_MOVE", "copy"},
+                                      {"UVMALLOC_MOVE", "alias"},
                                       {"UVMALLOC_TRACE", "run.%p.trace"}});
   EXPECT_TRUE(parsed.errors.empty());
   EXPECT_EQ(parsed.configuration.policy, Policy::kDriver);
   EXPECT_EQ(parsed.configuration.budget_bytes, std::size_t{3} << 29);
   EXPECT_EQ(parsed.configuration.host_threshold_bytes, 65536u);
   EXPECT_EQ(parsed.configuration.log, LogLevel::kDebug);
-  EXPECT_EQ(parsed.configuration.move, MoveMode::kCopy);
+  EXPECT_EQ(parsed.configuration.move, MoveMode::kAlias);
   EXPECT_EQ(parsed.configuration.trace_file, "run.%p.trace");
   for (const EffectiveSetting& setting : parsed.effective) {
     if (setting.description.name == "UVMALLOC_BUDGET") {

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import signal
 import subprocess
@@ -31,6 +32,9 @@ from uvmalloc.environment import (
 from uvmalloc.libraries import Libraries, find_libraries
 from uvmalloc.report import main_report, read_report
 from uvmalloc.sizes import parse_size
+
+# The minor version of the torch that the programs import: 11 of 2.11.
+TORCH_MINOR = int(importlib.metadata.version("torch").split(".")[1])
 
 # What a developer has set must not reach the programs under test.
 _STRAY_PREFIXES = ("UVMALLOC_", "UVMSIM_", "PYTORCH_", "CUDA_", "LD_")

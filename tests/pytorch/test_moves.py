@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.pytorch.conftest import Simulate
+from tests.pytorch.conftest import TORCH_MINOR, Simulate
+
+PARTS = TORCH_MINOR >= 13  # earlier versions can share whole storages only
 
 PRELUDE = """
 import json, torch
@@ -130,7 +132,8 @@ assert x[0].item() == 42 and y[0].item() == 0
     ("make", "reason"),
     [
         ("torch.zeros(1000)", "small_block"),
-        ("torch.zeros(1 << 21)[: 1 << 20]", "partial_storage"),
+        ("torch.zeros(1 << 21)[1 : (1 << 20) + 1]", "partial_storage"),  # not aligned as copies are
+        ("torch.zeros(1 << 21)[: 1 << 17]", "small_block" if PARTS else "partial_storage"),
         ("torch.zeros(1 << 20, 2)[:, 0]", "layout"),
         ("torch.from_numpy(__import__('numpy').zeros(1 << 20))", "foreign_memory"),
         ("torch.frombuffer(bytearray(1 << 22), dtype=torch.float32)", "foreign_memory"),
@@ -151,6 +154,129 @@ assert copied() == {{{reason!r}: 1}}, copied()
 """)
     ).check()
     assert run.report["moves"]["total"] == 0
+
+
+PARTS_PROGRAM = """
+x = torch.arange(4 << 20, dtype=torch.float32)
+parts = [x[i << 20 : (i + 1) << 20].reshape(1024, 1024).to('cuda') for i in range(4)]
+for i, part in enumerate(parts):
+    assert part[0, 0].item() == i << 20 and part.shape == (1024, 1024)
+    assert part.untyped_storage().nbytes() == 4 << 20 and part.storage_offset() == 0
+"""
+
+
+@pytest.mark.skipif(not PARTS, reason="torch shares whole storages only")
+def test_parts_of_a_storage_move_without_a_copy(simulate: Simulate) -> None:
+    run = simulate(program(PARTS_PROGRAM)).check()
+    assert run.report["copies_by_moves"]["count"] == 0
+    assert run.report["moves"]["host_to_device"] == 4
+    assert run.report["moves"]["bytes"] == 16 << 20
+    assert run.sim["copy_bytes"] == 4 * 4  # the elements that were looked at
+
+
+@pytest.mark.skipif(PARTS, reason="torch shares parts of storages")
+def test_parts_of_a_storage_are_copied_by_a_torch_that_shares_whole_ones(
+    simulate: Simulate,
+) -> None:
+    run = simulate(program(PARTS_PROGRAM)).check()
+    assert run.report["copies_by_moves"]["by_reason"]["partial_storage"]["count"] == 4
+
+
+@pytest.mark.skipif(not PARTS, reason="torch shares whole storages only")
+def test_writes_to_a_part_and_to_the_whole_do_not_meet(simulate: Simulate) -> None:
+    run = simulate(
+        program("""
+x = torch.zeros(4 << 20)
+a, b = x[: 1 << 20].to('cuda'), x[1 << 20 : 2 << 20].to('cuda')
+b.add_(1)
+assert x.sum().item() == 0 and a.sum().item() == 0 and b.sum().item() == 1 << 20
+x.add_(2)
+assert a.sum().item() == 0 and b.sum().item() == 1 << 20 and x.sum().item() == 8 << 20
+""")
+    ).check()
+    assert run.report["materializations"] == {"copies": 2, "bytes": 20 << 20, "steals": 0}
+
+
+@pytest.mark.skipif(not PARTS, reason="torch shares whole storages only")
+def test_a_whole_that_had_to_be_copied_for_a_part_keeps_its_parts(simulate: Simulate) -> None:
+    """A buffer that is written between moves of its parts must not be copied each time."""
+    run = simulate(
+        program("""
+buffer = torch.zeros(16 << 20)
+for step in range(5):
+    batch = buffer[: 1 << 20].to('cuda')
+    buffer[step] = 1
+    assert batch.sum().item() == step
+assert copied() == {'partial_storage': 4}, copied()
+""")
+    ).check()
+    assert run.report["materializations"] == {"copies": 1, "bytes": 64 << 20, "steals": 0}
+
+
+@pytest.mark.skipif(not PARTS, reason="torch shares whole storages only")
+def test_a_part_that_is_left_alone_does_not_keep_the_whole(simulate: Simulate) -> None:
+    simulate(
+        program("""
+def live():
+    return sum(f['live_bytes'] for f in report()['facades'].values())
+x = torch.zeros(64 << 20)
+small, large = x[: 1 << 20].to('cuda'), x[: 40 << 20].to('cuda')
+del x, large
+small.add_(1)
+assert live() < 16 << 20, live()
+y = torch.zeros(64 << 20)
+large = y[: 40 << 20].to('cuda')
+del y
+before = report()['materializations']
+large.add_(1)
+after = report()['materializations']
+assert after['copies'] == before['copies'] and after['steals'] == before['steals'] + 1
+assert large.sum().item() == 40 << 20
+large[:1 << 20].cpu()
+torch.ops.uvmalloc.check_invariants()
+""")
+    ).check()
+
+
+def test_chains_of_moves_share_one_block(simulate: Simulate) -> None:
+    run = simulate(
+        program("""
+x = torch.zeros(1 << 20)
+chain = [x]
+for _ in range(6):
+    chain.append(chain[-1].to('cpu' if chain[-1].is_cuda else 'cuda'))
+chain[3].add_(3)
+assert [t[0].item() for t in chain] == [0, 0, 0, 3, 0, 0, 0]
+del x
+while len(chain) > 1:
+    chain.pop(0)
+chain[0].add_(1)
+assert chain[0][0].item() == 1
+""")
+    ).check()
+    assert run.report["copies_by_moves"]["count"] == 0
+    assert run.report["materializations"] == {"copies": 1, "bytes": 4 << 20, "steals": 1}
+
+
+def test_threads_that_write_to_halves_of_a_shared_tensor_lose_nothing(simulate: Simulate) -> None:
+    simulate(
+        program("""
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+torch.set_num_threads(1)
+parts = 4
+barrier = Barrier(parts)
+def write(half):
+    barrier.wait()
+    half.add_(1)
+with ThreadPoolExecutor(parts) as pool:
+    for _ in range(200):
+        x = torch.zeros(1 << 18)
+        y = x.to('cuda')
+        list(pool.map(write, x.chunk(parts)))
+        assert x.sum().item() == 1 << 18 and y.sum().item() == 0
+""")
+    ).check()
 
 
 def test_a_conversion_in_the_same_call_copies(simulate: Simulate) -> None:
@@ -242,18 +368,40 @@ except Exception as error:
     assert ours.stdout == native.stdout != ""
 
 
-def test_between_devices_the_bytes_are_copied(simulate: Simulate) -> None:
+def test_between_devices_nothing_is_copied_until_one_side_is_written(simulate: Simulate) -> None:
     run = simulate(
         program("""
-x = torch.ones(1 << 20).to('cuda:0')
+x = torch.ones(1 << 20, device='cuda:0')
 y = x.to('cuda:1')
-x.add_(1)
 assert y.device.index == 1 and y.sum().item() == 1 << 20
-assert copied() == {'device_to_device': 1}
+assert report()['moves']['device_to_device'] == 1 and copied() == {}
+x.add_(1)
+assert y.sum().item() == 1 << 20 and x.sum().item() == 2 << 20
 """),
         devices=2,
     ).check()
-    assert run.report["moves"]["total"] == 1
+    assert run.report["materializations"] == {"copies": 1, "bytes": 4 << 20, "steals": 0}
+
+
+def test_a_device_waits_for_the_other_before_it_reads_or_takes_over(simulate: Simulate) -> None:
+    simulate(
+        program("""
+x = torch.ones(1 << 20, device='cuda:0')
+torch.cuda._sleep(50_000_000)
+written = torch.cuda.Event(); written.record()
+y = x.to('cuda:1')
+with torch.cuda.device(1):
+    torch.cuda.current_stream().synchronize()
+assert written.query(), 'the second device did not wait for the first'
+torch.cuda._sleep(50_000_000)
+read = torch.cuda.Event(); read.record()
+del x
+y.add_(1)
+torch.cuda.synchronize(1)
+assert read.query(), 'the second device wrote while the first could read'
+"""),
+        devices=2,
+    ).check()
 
 
 def test_a_non_blocking_copy_from_managed_host_memory_may_be_overwritten(

@@ -1,0 +1,275 @@
+#include <uvmalloc/pytorch/plugin/shared_storage.hpp>
+
+#include <array>
+#include <atomic>
+#include <functional>
+#include <mutex>
+
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/COW.h>
+#include <c10/core/impl/COWDeleter.h>
+
+#include <uvmalloc/pytorch/plugin/facades.hpp>
+
+namespace uvm::torch_plugin {
+namespace {
+
+namespace cow = c10::impl::cow;
+
+// One block and how many storages lie over it. Guarded by sharing_mutex.
+struct SharedBlock {
+  c10::DataPtr block;  // frees it
+  std::size_t size_bytes = 0;
+  std::size_t storages = 0;
+  std::size_t parts = 0;          // those of them that cover less than the block
+  bool aliased = false;           // all see every write
+  bool on_several_cards = false;  // by now or before
+  bool parts_stay = false;
+};
+
+// Guards who shares what. Held for a few instructions.
+std::mutex sharing_mutex;
+
+// A first write copies under one of these, chosen by the storage: two threads that write to parts
+// of a tensor must not both make it a copy.
+std::mutex& writing_mutex(const c10::StorageImpl* storage) {
+  static std::array<std::mutex, 64> mutexes;
+  return mutexes[std::hash<const void*>{}(storage) / alignof(c10::StorageImpl) % mutexes.size()];
+}
+
+void release(SharedBlock* shared, bool part) {
+  {
+    std::lock_guard lock(sharing_mutex);
+    if (part) --shared->parts;
+    if (--shared->storages != 0) return;
+  }
+  delete shared;
+}
+void release_whole(void* shared) {
+  release(static_cast<SharedBlock*>(shared), false);
+}
+void release_part(void* shared) {
+  release(static_cast<SharedBlock*>(shared), true);
+}
+
+const c10::DataPtr& data_of(const c10::StorageImpl& storage) {
+  return const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks();
+}
+
+SharedBlock* shared_block(const c10::StorageImpl& storage) {
+  const c10::DataPtr& data = data_of(storage);
+  c10::DeleterFnPtr deleter = data.get_deleter();
+  return deleter == &release_whole || deleter == &release_part
+             ? static_cast<SharedBlock*>(data.get_context())
+             : nullptr;
+}
+
+// Puts `next` in place. The address is the same throughout: other threads may be reading it. What
+// the storage had is for the caller to let go of, without the lock.
+void* exchange_context(c10::StorageImpl& storage, c10::DataPtr next) {
+  void* before = storage._mutable_data_ptr_no_checks().release_context();
+  storage.set_data_ptr_noswap(std::move(next));
+  return before;
+}
+
+// Makes a block that the storage has for itself one that can be shared.
+SharedBlock* make_shared_block(c10::StorageImpl& storage) {
+  const c10::DataPtr& data = data_of(storage);
+  void* address = data.get();
+  c10::Device device = data.device();
+  c10::DeleterFnPtr deleter = data.get_deleter();
+  auto* shared = new SharedBlock;
+  shared->size_bytes = storage.nbytes();
+  shared->storages = 1;
+  void* context = exchange_context(storage, c10::DataPtr(address, shared, &release_whole, device));
+  shared->block = c10::DataPtr(address, context, deleter, device);
+  return shared;
+}
+
+c10::Storage storage_over(SharedBlock* shared, const c10::StorageImpl& storage,
+                          const StorageRange& range, c10::Device device) {
+  auto* base = static_cast<char*>(data_of(storage).get());
+  bool whole = base == shared->block.get() && range.offset_bytes == 0 &&
+               range.size_bytes == shared->size_bytes;
+  ++shared->storages;
+  if (!whole) ++shared->parts;
+  return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), range.size_bytes,
+      c10::DataPtr(base + range.offset_bytes, shared, whole ? &release_whole : &release_part,
+                   device),
+      facades().of(device), /*resizable=*/true));
+}
+
+// What every first write is followed by. A writer that took the block over may meet kernels that
+// still read it, launched through storages that are gone.
+void note_first_write(const c10::StorageImpl& storage, const void* before, bool wait) {
+  CachingManagedAllocator* ours = process_allocator();
+  if (ours == nullptr || !ours->find(before)) return;
+  bool stolen = storage.data() == before;
+  ours->note_materialization(stolen ? 0 : storage.nbytes(), stolen);
+  if (stolen && wait) ours->wait_for_uses(before);
+}
+
+#if TORCH_VERSION_MINOR >= 13
+
+bool is_whole(const c10::StorageImpl& storage) {
+  return data_of(storage).get_deleter() == &release_whole;
+}
+
+// The last storage over a block keeps it: as its own where it covers it; else as it is, unless it
+// would keep much more alive than it uses.
+bool take_over(c10::StorageImpl& storage, SharedBlock* shared) {
+  void* released = nullptr;
+  {
+    std::lock_guard lock(sharing_mutex);
+    if (shared->storages != 1) return false;
+    if (shared->parts_stay) return true;
+    if (!is_whole(storage)) return storage.nbytes() >= shared->size_bytes / 2;
+    c10::DataPtr block = std::move(shared->block);
+    block.unsafe_set_device(storage.device());
+    released = exchange_context(storage, std::move(block));
+  }
+  release_whole(released);
+  return true;
+}
+
+c10::DataPtr own_copy(const c10::StorageImpl& storage) {
+  c10::DeviceGuard guard(storage.device());
+  return const_cast<c10::Allocator*>(storage.allocator())->clone(storage.data(), storage.nbytes());
+}
+
+// Runs before the first write to a storage that is shared copy-on-write. Throws as an allocation
+// does; then nothing has changed.
+void before_first_write(c10::StorageImpl* storage) {
+  std::lock_guard writing(writing_mutex(storage));
+  SharedBlock* shared = shared_block(*storage);
+  if (shared == nullptr) return;  // another thread was faster, or it has got other memory since
+  const void* before = storage->data();
+  bool several_cards = shared->on_several_cards;
+  if (!take_over(*storage, shared)) {
+    bool because_of_parts = false;
+    {
+      std::lock_guard lock(sharing_mutex);
+      because_of_parts = is_whole(*storage) && shared->parts + 1 == shared->storages;
+    }
+    storage->set_data_ptr_noswap(own_copy(*storage));
+    if (because_of_parts) make_shared_block(*storage)->parts_stay = true;
+  }
+  note_first_write(*storage, before, storage->device().is_cpu() || several_cards);
+}
+
+void copy_on_write(c10::StorageImpl& storage) {
+  if (!storage.has_materializer()) storage.set_materializer(&before_first_write);
+}
+
+c10::Storage share_copy_on_write(c10::StorageImpl& storage, const StorageRange& range,
+                                 c10::Device device) {
+  SharedBlock* shared = shared_block(storage);
+  if (shared == nullptr) shared = make_shared_block(storage);
+  shared->aliased = false;
+  shared->on_several_cards |= storage.device().is_cuda() && device.is_cuda();
+  c10::Storage other = storage_over(shared, storage, range, device);
+  copy_on_write(storage);
+  copy_on_write(*other.unsafeGetStorageImpl());
+  return other;
+}
+
+// A storage that somebody else has made wait for its first write cannot wait for ours.
+bool is_copy_on_write(const c10::StorageImpl& storage) {
+  return storage.has_materializer();
+}
+bool can_be_written_first(const c10::StorageImpl& storage) {
+  return !storage.has_materializer() || shared_block(storage) != nullptr;
+}
+
+#else
+
+// Torch's own data pointers do not tell which devices they have been on.
+std::atomic<bool> several_cards_share{false};
+
+// Torch's own counted data pointer, if it is none yet.
+void make_core_shared(c10::StorageImpl& storage) {
+  c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
+  if (cow::is_cow_data_ptr(data)) return;
+  void* address = data.get();
+  c10::Device device = data.device();
+  auto* context = new cow::COWDeleterContext(data.move_context());
+  storage.set_data_ptr_noswap(c10::DataPtr(address, context, cow::cow_deleter, device));
+}
+
+c10::Storage share_copy_on_write(c10::StorageImpl& storage, const StorageRange& range,
+                                 c10::Device device) {
+  if (storage.device().is_cuda() && device.is_cuda()) several_cards_share = true;
+  make_core_shared(storage);
+  const c10::DataPtr& data = data_of(storage);
+  auto* context = data.cast_context<cow::COWDeleterContext>(cow::cow_deleter);
+  context->increment_refcount();
+  return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), range.size_bytes,
+      c10::DataPtr(data.get(), context, cow::cow_deleter, device), facades().of(device),
+      /*resizable=*/true));
+}
+
+bool is_copy_on_write(const c10::StorageImpl& storage) {
+  return cow::is_cow_data_ptr(data_of(storage));
+}
+bool can_be_written_first(const c10::StorageImpl&) {
+  return true;
+}
+
+#endif
+
+c10::Storage share_alias(c10::StorageImpl& storage, const StorageRange& range, c10::Device device) {
+  SharedBlock* shared = shared_block(storage);
+  if (shared == nullptr) shared = make_shared_block(storage);
+  shared->aliased = true;
+  return storage_over(shared, storage, range, device);
+}
+
+}  // namespace
+
+bool can_share(const c10::StorageImpl& storage) {
+  const c10::DataPtr& data = data_of(storage);
+  bool known = data.get() == data.get_context() || shared_block(storage) != nullptr ||
+               (!kPartsCanBeShared && is_copy_on_write(storage));
+  return known && can_be_written_first(storage);
+}
+
+bool is_aliased(const c10::StorageImpl& storage) {
+  std::lock_guard lock(sharing_mutex);
+  const SharedBlock* shared = shared_block(storage);
+  return shared != nullptr && shared->aliased && shared->storages > 1;
+}
+
+bool parts_stay(const c10::StorageImpl& storage) {
+  std::lock_guard lock(sharing_mutex);
+  const SharedBlock* shared = shared_block(storage);
+  return shared != nullptr && shared->parts_stay;
+}
+
+c10::Storage share(c10::StorageImpl& storage, const StorageRange& range, c10::Device device,
+                   Sharing sharing) {
+  // What is copied when it is written to cannot be what others see the writes of.
+  if (sharing == Sharing::kAlias && is_copy_on_write(storage)) storage.mutable_data();
+  std::lock_guard lock(sharing_mutex);
+  // A storage without an allocator (torch.load makes such) could not copy itself.
+  if (storage.allocator() == nullptr) storage.set_allocator(facades().of(storage.device()));
+  return sharing == Sharing::kAlias ? share_alias(storage, range, device)
+                                    : share_copy_on_write(storage, range, device);
+}
+
+void materialize_core(void* opaque, void (*materialize)(void* storage)) {
+  auto& storage = *static_cast<c10::StorageImpl*>(opaque);
+#if TORCH_VERSION_MINOR >= 13
+  (void)storage;
+  materialize(opaque);
+#else
+  std::lock_guard writing(writing_mutex(&storage));
+  if (!is_copy_on_write(storage)) return;  // another thread was faster
+  const void* before = storage.data();
+  materialize(opaque);
+  note_first_write(storage, before, storage.device().is_cpu() || several_cards_share);
+#endif
+}
+
+}  // namespace uvm::torch_plugin
