@@ -7,7 +7,6 @@
 #include <c10/cuda/CUDAStream.h>
 #include <c10/util/Registry.h>
 
-#include <uvmalloc/pytorch/plugin/capture_relaxation.hpp>
 #include <uvmalloc/pytorch/plugin/export_hooks.hpp>
 #include <uvmalloc/pytorch/plugin/facades.hpp>
 #include <uvmalloc/pytorch/plugin/torch_statistics.hpp>
@@ -98,7 +97,6 @@ void* DeviceFacade::allocate_on(c10::DeviceIndex device, size_t size_bytes, cuda
 
 void* DeviceFacade::allocate_or_throw(c10::DeviceIndex device, size_t size_bytes,
                                       cudaStream_t stream, const MemoryHistory::Context& context) {
-  CaptureRelaxation relaxed;
   if (pools_.is_foreign(device, stream)) [[unlikely]]
     return previous_->raw_alloc_with_stream(size_bytes, stream);
   try {

@@ -4,7 +4,6 @@
 
 #include <c10/cuda/CUDAStream.h>
 
-#include <uvmalloc/pytorch/plugin/capture_relaxation.hpp>
 #include <uvmalloc/pytorch/plugin/facades.hpp>
 #include <uvmalloc/pytorch/plugin/memory_history.hpp>
 
@@ -29,11 +28,7 @@ bool DevicePools::is_own(const Key& key) const {
 
 // With the mutex. False: it is not open.
 bool DevicePools::close(const Key& key) {
-  auto found = open_.find(key);
-  if (found == open_.end()) return false;
-  open_captures -= found->second;
-  open_.erase(found);
-  return true;
+  return open_.erase(key) != 0;
 }
 
 void DevicePools::create_or_retain(c10::DeviceIndex device, c10::MempoolId_t id,
@@ -58,9 +53,7 @@ void DevicePools::begin(c10::DeviceIndex device, c10::MempoolId_t id, Filter fil
   const bool is_for_capture = !filter(c10::cuda::getCurrentCUDAStream(device).stream());
   {
     std::lock_guard lock(mutex_);
-    TORCH_CHECK(open_.emplace(key, is_for_capture).second,
-                "beginAllocateToPool: already recording to mempool_id");
-    open_captures += is_for_capture;
+    TORCH_CHECK(open_.insert(key).second, "beginAllocateToPool: already recording to mempool_id");
   }
   if (is_own(key)) {
     allocator().begin_private_pool(

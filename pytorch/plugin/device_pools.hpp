@@ -7,7 +7,6 @@
 
 #include <atomic>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -72,7 +71,7 @@ class DevicePools {
   native::CUDAAllocator* const fallback_;
   std::atomic<int> open_foreign_count_ = 0;
   mutable std::mutex mutex_;  // guards the rest
-  std::map<Key, bool> open_;  // whether for a capture
+  std::set<Key> open_;
   std::set<Key> foreign_;
   std::vector<OpenForeign> open_foreign_;
   std::set<Key> for_oom_;

@@ -4,7 +4,6 @@
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/alloc_cpu.h>
 
-#include <uvmalloc/pytorch/plugin/capture_relaxation.hpp>
 #include <uvmalloc/pytorch/plugin/export_hooks.hpp>
 #include <uvmalloc/pytorch/plugin/facades.hpp>
 
@@ -52,7 +51,6 @@ void delete_block(void* address) {
 
 c10::DataPtr HostFacade::allocate(size_t size_bytes) {
   if (CachingManagedAllocator* ours = manager_for(size_bytes)) {
-    CaptureRelaxation relaxed;
     try {
       watch_python_pointers();
       void* address = ours->allocate(Facade::kHost, 0, size_bytes);

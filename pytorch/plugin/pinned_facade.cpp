@@ -3,7 +3,6 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
 
-#include <uvmalloc/pytorch/plugin/capture_relaxation.hpp>
 #include <uvmalloc/pytorch/plugin/facades.hpp>
 #include <uvmalloc/pytorch/plugin/torch_statistics.hpp>
 
@@ -14,7 +13,6 @@ c10::DataPtr PinnedFacade::allocate(size_t size_bytes) {
     uninstall();
     return at::getHostAllocator(c10::kCUDA)->allocate(size_bytes);
   }
-  CaptureRelaxation relaxed;
   try {
     void* address = allocator().allocate(Facade::kPinned, c10::cuda::current_device(), size_bytes);
     if (open_pools_.load(std::memory_order_relaxed) != 0) [[unlikely]]

@@ -137,7 +137,7 @@ class CudaRuntime final : public DeviceRuntime {
   RuntimeStatus advise(int device, void* address, std::size_t size_bytes, Advice advice,
                        Place place) const override {
     auto value = static_cast<CUmem_advise>(advice);
-    return in_context(device, "cuMemAdvise", [&] {
+    return beside_captures(device, "cuMemAdvise", [&] {
       if (api_->advise_by_location != nullptr) {
         return api_->advise_by_location(device_pointer(address), size_bytes, value,
                                         location_of(place));

@@ -73,8 +73,8 @@ for side in ('host', 'device'):
         assert 'modified by an inplace operation' in str(error), error
     else:
         raise AssertionError('a damaged backward pass went unnoticed: ' + side)
-# Torch's thread for the device lets go of a failed pass after the call has returned; while Python
-# ends that is sometimes too late for it, with torch's own allocators too.
+# Torch's thread for the device lets go of a failed pass after the call has returned. While Python
+# ends that can be too late: seen in torch 2.15, with nothing but torch and Python in the backtrace.
 __import__('os')._exit(0)
 """,
     )
