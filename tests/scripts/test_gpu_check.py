@@ -97,8 +97,12 @@ def test_the_driver_was_asked_everything(trial: tuple[dict[str, Any], str]) -> N
     assert list(results["capture"]) == ["global", "thread_local", "relaxed"]
     for by_thread in results["capture"].values():
         assert list(by_thread) == ["same_thread", "other_thread"]
-        # The simulated device does not capture.
-        assert by_thread["same_thread"]["advise"]["result"] == "CUDA_ERROR_NOT_SUPPORTED"
+        # What the simulated device refuses, and what that does to the capture.
+        assert by_thread["same_thread"]["nothing"]["capture"] == "CUDA_SUCCESS"
+        assert by_thread["same_thread"]["prefetch_on_capturing"] == {
+            "result": "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
+            "capture": "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
+        }
 
 
 def test_programs_ran_with_and_without_uvmalloc(trial: tuple[dict[str, Any], str]) -> None:
