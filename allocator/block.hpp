@@ -2,14 +2,11 @@
 // never in managed memory, and holds the allocation's pair of storage records. There are three
 // kinds by size:
 //  * small (up to kSmallBytes): an object of a jemalloc arena whose extents are our segments;
-//  * shared: cut from whole pages that it shares with others, at 512 byte steps: all
-//  other
-//    device blocks, and host blocks below kWholeBytes. A large one shares its first and last page
-//    at most; to give each its own pages would cost up to two pages per block, in memory that is
-//    scarce;
+//  * shared: cut from whole pages that it shares with others, at 512 byte steps: all other device
+//    blocks, and host blocks below kWholeBytes. A large one shares its first and last page at most;
+//    to give each its own pages would cost up to two pages per block, in memory that is scarce;
 //  * whole: it has its 2 MiB pages for itself, so it can be moved, advised and given back whole:
-//  host
-//    blocks from kWholeBytes on, which are the ones that programs move to devices.
+//    host blocks from kWholeBytes on, which are the ones that programs move to devices.
 //
 // A live block's record belongs to its caller, a cached one's to the thread cache that holds it,
 // all others' to the allocator's lock. `state` alone may be read by anybody.

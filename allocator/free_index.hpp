@@ -5,8 +5,7 @@
 //    used stays together at the low end and large pieces stay whole. (Best fit throughout leaves
 //    rests that nothing fits into; plain first fit cuts up what the largest requests will need.)
 //  * below it gets the lowest of the blocks that are too small for the others, and a larger one
-//  only
-//    where none of those fits.
+//    only where none of those fits.
 //
 // A bin per eighth of a power of two holds a FreeTree; the lowest address of each bin, and of each
 // octave of bins, is at hand. Nothing is allocated. Guarded by the allocator's lock.

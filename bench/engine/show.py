@@ -7,7 +7,7 @@ from rich.table import Table
 
 from bench.engine.allocators import NAMES
 from bench.engine.measure import Absent, Results
-from bench.engine.targets import Target
+from bench.verdict import Target, number, verdict_table
 
 _TITLES = {
     "pair_ns": "Allocation and free from the cache, ns per pair",
@@ -35,20 +35,12 @@ def show(results: Results, verdict: list[Target], gaps: list[Absent], console: C
     for key, title in _TITLES.items():
         if key in results:
             console.print(_table(title, results[key]))
-    console.print(_verdict(verdict))
+    console.print(verdict_table(verdict))
     for allocator, reason in dict.fromkeys((gap.allocator, gap.reason) for gap in gaps):
         keys = dict.fromkeys(
             gap.key for gap in gaps if (gap.allocator, gap.reason) == (allocator, reason)
         )
         console.print(f"no {', '.join(keys)} of {allocator}: {reason}", markup=False)
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return "-"
-    if value < 10:
-        return f"{value:.4g}"  # 1.0346 is more than 1.03
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _table(title: str, of_key: dict[str, dict[str, float | None]]) -> Table:
@@ -58,16 +50,5 @@ def _table(title: str, of_key: dict[str, dict[str, float | None]]) -> Table:
     for name in names:
         table.add_column(name, justify="right")
     for case in dict.fromkeys(case for cases in of_key.values() for case in cases):
-        table.add_row(case, *(_number(of_key[name].get(case)) for name in names))
-    return table
-
-
-def _verdict(verdict: list[Target]) -> Table:
-    table = Table(title="Targets")
-    for column in ("target", "case", "value", "bound", ""):
-        table.add_column(column)
-    for target in verdict:
-        bound = f"{'<=' if target.at_most else '>='} {target.bound:g}"
-        word = {True: "met", False: "[red]missed[/red]", None: "not measured"}[target.met]
-        table.add_row(target.name, target.case, _number(target.value), bound, word)
+        table.add_row(case, *(number(of_key[name].get(case)) for name in names))
     return table

@@ -3,31 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from bench.engine.allocators import JEMALLOC, OURS, TORCH
 from bench.engine.measure import Results
 from bench.engine.plan import METADATA_BLOCKS, TIGHT_PERCENT
+from bench.verdict import Target
 
 _LEAST_PERCENT_BYTES = 16 << 10
 _VARYING = "varying"
-
-
-@dataclass(frozen=True)
-class Target:
-    """One line of the verdict. `met` is None where nothing was measured."""
-
-    name: str
-    case: str
-    value: float | None
-    bound: float
-    at_most: bool
-
-    @property
-    def met(self) -> bool | None:
-        if self.value is None:
-            return None
-        return self.value <= self.bound if self.at_most else self.value >= self.bound
 
 
 def targets(results: Results) -> list[Target]:

@@ -30,6 +30,8 @@ from uvmalloc.environment import (
 from uvmalloc.libraries import Libraries
 from uvmalloc.report import main_report
 
+from bench.verdict import Target, verdict_table
+
 MEASURE_HERE = Path(__file__).resolve().parent / "measure_here.py"
 
 
@@ -47,21 +49,6 @@ class Size:
 FULL = Size(rounds=15, move_bytes=1 << 30, layers=1000, repeats=5, steps=60)
 QUICK = Size(rounds=5, move_bytes=1 << 30, layers=200, repeats=3, steps=30)
 SMOKE = Size(rounds=2, move_bytes=16 << 20, layers=4, repeats=1, steps=2)
-
-
-@dataclass(frozen=True)
-class Target:
-    """One line of the verdict."""
-
-    key: str
-    what: str
-    value: float
-    bound: float
-    at_most: bool
-
-    @property
-    def met(self) -> bool:
-        return self.value <= self.bound if self.at_most else self.value >= self.bound
 
 
 def measure(libraries: Libraries, size: Size, native: bool) -> dict[str, Any]:
@@ -112,63 +99,62 @@ def compare(libraries: Libraries, size: Size, file: Path, console: Console) -> N
 
     copied = max(of[False]["large_bytes_copied"] for of in rounds)
     steps = ratios("step")
-    targets = [
-        Target(
-            "to_1gib_ratio",
+    move = f"{size.move_bytes >> 20} MiB"
+    parameters = f"{5 * size.layers} parameters"
+    targets = {
+        "to_1gib_ratio": Target(
             'x.to("cuda"), stock over uvmalloc',
+            move,
             1 / statistics.median(ratios("move")),
             1000,
             at_most=False,
         ),
-        Target("to_1gib_bytes", "bytes that large moves copied", copied, 0, at_most=True),
-        Target(
-            "module_to_ratio",
+        "to_1gib_bytes": Target("bytes that large moves copied", "all", copied, 0, at_most=True),
+        "module_to_ratio": Target(
             'model.to("cuda"), stock over uvmalloc',
+            parameters,
             1 / statistics.median(ratios("module")),
             3,
             at_most=False,
         ),
-        Target(
-            "eager_step_ratio",
-            "eager step, uvmalloc over native, 95 % upper bound",
+        "eager_step_ratio": Target(
+            "eager step, uvmalloc over native",
+            "95 % upper bound",
             upper_bound(steps),
             1.00,
             at_most=True,
         ),
-        Target(
-            "empty_ratio",
+        "empty_ratio": Target(
             "torch.empty and free, uvmalloc over native",
+            "1024 floats",
             statistics.median(ratios("empty")),
             0.85,
             at_most=True,
         ),
-    ]
+    }
     table = Table(title=f"PyTorch programs, medians of {size.rounds} rounds")
     for column in ("", "native", "uvmalloc"):
         table.add_column(column, justify="right" if column else "left")
-    for key, what, unit in (
-        ("move", f"move of {size.move_bytes >> 20} MiB", 1e6),
-        ("module", f"move of {5 * size.layers} parameters", 1e6),
-        ("empty", "torch.empty and free", 1e6),
-        ("step", "eager step", 1e6),
+    for key, what in (
+        ("move", f"move of {move}"),
+        ("module", f"move of {parameters}"),
+        ("empty", "torch.empty and free"),
+        ("step", "eager step"),
     ):
-        table.add_row(
-            f"{what}, µs",
-            f"{median(key, True) * unit:,.2f}",
-            f"{median(key, False) * unit:,.2f}",
-        )
+        microseconds = (f"{median(key, native) * 1e6:,.2f}" for native in (True, False))
+        table.add_row(f"{what}, µs", *microseconds)
     console.print(table)
-    for target in targets:
-        verdict = "met" if target.met else "MISSED"
-        sign = "<=" if target.at_most else ">="
-        console.print(f"{verdict:>7}  {target.what}: {target.value:,.3f} ({sign} {target.bound:g})")
+    console.print(verdict_table(list(targets.values())))
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(
         json.dumps(
             {
-                **{target.key: target.value for target in targets},
+                **{key: target.value for key, target in targets.items()},
                 "eager_step_median": statistics.median(steps),
-                "targets": [{**asdict(target), "met": target.met} for target in targets],
+                "targets": [
+                    {"key": key, **asdict(target), "met": target.met}
+                    for key, target in targets.items()
+                ],
                 "size": asdict(size),
                 "rounds": [{"native": of[True], "uvmalloc": of[False]} for of in rounds],
             },

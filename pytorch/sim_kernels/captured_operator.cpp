@@ -1,11 +1,11 @@
 #include <uvmalloc/pytorch/sim_kernels/captured_operator.hpp>
 
-#include <ATen/EmptyTensor.h>
 #include <c10/util/Exception.h>
 
 #include <cstring>
 
 #include <uvmalloc/pytorch/sim_kernels/cpu_kernel_scope.hpp>
+#include <uvmalloc/pytorch/sim_kernels/extent.hpp>
 #include <uvmalloc/pytorch/sim_kernels/operator_values.hpp>
 #include <uvmalloc/pytorch/sim_kernels/random.hpp>
 
@@ -29,8 +29,7 @@ void CapturedOperator::keep(std::size_t index, const at::Tensor& tensor) const {
                 "result ", index, " had sizes ", destination.sizes(), " and strides ",
                 destination.strides(), " when it was captured, and has ", tensor.sizes(), " and ",
                 tensor.strides());
-    const std::size_t size_bytes =
-        at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.itemsize());
+    const std::size_t size_bytes = extent_bytes(tensor);
     if (size_bytes != 0)
       std::memcpy(destination.mutable_data_ptr(), tensor.const_data_ptr(), size_bytes);
   }

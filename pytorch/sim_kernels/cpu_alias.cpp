@@ -10,12 +10,10 @@
 #include <algorithm>
 #include <cstring>
 
+#include <uvmalloc/pytorch/sim_kernels/extent.hpp>
+
 namespace uvm::sim_kernels {
 namespace {
-
-std::size_t extent_bytes(const at::Tensor& tensor) {
-  return at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.itemsize());
-}
 
 void release_storage(void* original) {
   c10::raw::intrusive_ptr::decref(static_cast<c10::StorageImpl*>(original));

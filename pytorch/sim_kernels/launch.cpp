@@ -1,6 +1,5 @@
 #include <uvmalloc/pytorch/sim_kernels/launch.hpp>
 
-#include <ATen/EmptyTensor.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/util/Exception.h>
 #include <cuda_runtime_api.h>
@@ -8,6 +7,8 @@
 #include <cstdio>
 #include <exception>
 #include <utility>
+
+#include <uvmalloc/pytorch/sim_kernels/extent.hpp>
 
 namespace uvm::sim_kernels {
 namespace {
@@ -56,8 +57,7 @@ Launch::Launch(c10::Device device, std::string operator_name)
 }
 
 void Launch::touch(const at::Tensor& tensor, int access) {
-  const std::size_t size_bytes =
-      at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.itemsize());
+  const std::size_t size_bytes = extent_bytes(tensor);
   if (size_bytes == 0) return;
   const auto* base = static_cast<const std::byte*>(tensor.storage().data());
   accesses_.push_back({base + tensor.storage_offset() * tensor.itemsize(), size_bytes, access});

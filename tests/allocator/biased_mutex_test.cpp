@@ -12,22 +12,17 @@
 #include <thread>
 #include <vector>
 
+#include "support/exclusive_counters.hpp"
+
 namespace uvm {
 namespace {
 
-struct Guarded {
+struct Guarded : testing::ExclusiveCounters {
   BiasedMutex mutex;
-  // Written one after the other: whoever sees them differ is not alone.
-  std::uint64_t first = 0;
-  std::uint64_t second = 0;
-  std::uint64_t strangers = 0;
 
   void count() {
     std::lock_guard lock(mutex);
-    if (first != second) ++strangers;
-    ++first;
-    std::atomic_signal_fence(std::memory_order_seq_cst);
-    ++second;
+    ExclusiveCounters::count();
   }
 };
 

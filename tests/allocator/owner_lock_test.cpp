@@ -11,6 +11,8 @@
 #include <thread>
 #include <vector>
 
+#include "support/exclusive_counters.hpp"
+
 namespace uvm {
 namespace {
 
@@ -24,19 +26,8 @@ class OwnerLockTest : public ::testing::TestWithParam<OwnerLock::Kind> {
     if (!OwnerLock::use(OwnerLock::Kind::kAsymmetric)) OwnerLock::use(OwnerLock::Kind::kSymmetric);
   }
 
-  struct Guarded {
+  struct Guarded : testing::ExclusiveCounters {
     OwnerLock lock;
-    // Written one after the other: whoever sees them differ is not alone.
-    std::uint64_t first = 0;
-    std::uint64_t second = 0;
-    std::uint64_t strangers = 0;
-
-    void count() {
-      if (first != second) ++strangers;
-      ++first;
-      std::atomic_signal_fence(std::memory_order_seq_cst);
-      ++second;
-    }
   };
 };
 

@@ -40,6 +40,17 @@ TORCH_MINOR = int(importlib.metadata.version("torch").split(".")[1])
 _STRAY_PREFIXES = ("UVMALLOC_", "UVMSIM_", "PYTORCH_", "CUDA_", "LD_")
 
 
+# Begins programs that look at what moves have shared and copied.
+MOVES_PRELUDE = """
+import json, torch
+def report():
+    return json.loads(torch.ops.uvmalloc.report())
+def copied():
+    return {k: v["count"] for k, v in report()["copies_by_moves"]["by_reason"].items()}
+torch.cuda.init()
+"""
+
+
 @dataclass(frozen=True)
 class SimulatedRun:
     """A program that has ended."""

@@ -4,20 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.pytorch.conftest import Simulate, SimulatedRun
-
-PRELUDE = """
-import json, torch
-def report():
-    return json.loads(torch.ops.uvmalloc.report())
-def copied():
-    return {k: v["count"] for k, v in report()["copies_by_moves"]["by_reason"].items()}
-torch.cuda.init()
-"""
+from tests.pytorch.conftest import MOVES_PRELUDE, Simulate, SimulatedRun
 
 
 def run(simulate: Simulate, body: str, **options: Any) -> SimulatedRun:
-    return simulate(PRELUDE + body, environment={"UVMALLOC_MOVE": "alias"}, **options).check()
+    return simulate(MOVES_PRELUDE + body, environment={"UVMALLOC_MOVE": "alias"}, **options).check()
 
 
 def test_writes_on_either_side_are_seen_on_both(simulate: Simulate) -> None:

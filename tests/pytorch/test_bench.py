@@ -36,21 +36,25 @@ KEYS = {
 }
 
 
+def run_bench(output: Path, timeout_seconds: float, *options: str) -> None:
+    """The smallest level, into that folder."""
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", "--level", "smoke", "--output", str(output), *options],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=timeout_seconds,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of a run that also replays a trace given to it, once more the smallest of the committed."""
     folder = tmp_path_factory.mktemp("bench")
-    command = [sys.executable, "-m", "bench", "--level", "smoke", "--part", "engine"]
-    command += ["--allocators", "uvmalloc", "--replay", f"given={committed_file('cnn')}"]
-    done = subprocess.run(
-        [*command, "--output", str(folder)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    given = f"given={committed_file('cnn')}"
+    run_bench(folder, 120, "--part", "engine", "--allocators", "uvmalloc", "--replay", given)
     return folder
 
 
@@ -108,16 +112,7 @@ def test_a_verdict_names_every_target_of_pairs(document: dict[str, Any]) -> None
 
 
 def test_programs_give_every_figure(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "bench", "--pytorch", "--level", "smoke"]
-    done = subprocess.run(
-        [*command, "--output", str(tmp_path)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    run_bench(tmp_path, 300, "--pytorch")
     document = json.loads((tmp_path / "pytorch.json").read_text())
     for key in ("to_1gib_ratio", "module_to_ratio", "eager_step_ratio", "empty_ratio"):
         assert document[key] > 0

@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.pytorch.conftest import TORCH_MINOR, Simulate
+from tests.pytorch.conftest import MOVES_PRELUDE, TORCH_MINOR, Simulate
 
 PARTS = TORCH_MINOR >= 13  # earlier versions can share whole storages only
 
-PRELUDE = """
-import json, torch
-def report():
-    return json.loads(torch.ops.uvmalloc.report())
-def copied():
-    return {k: v["count"] for k, v in report()["copies_by_moves"]["by_reason"].items()}
-torch.cuda.init()
-"""
-
 
 def program(body: str) -> str:
-    return PRELUDE + body
+    return MOVES_PRELUDE + body
 
 
 def test_a_move_there_and_back_copies_nothing(simulate: Simulate) -> None:

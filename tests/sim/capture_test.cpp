@@ -9,45 +9,13 @@
 
 #include <uvmalloc/sim/uvmsim.h>
 
-#include "stand_in_library.hpp"
+#include "stream_work_test.hpp"
 
 namespace uvmsim::test {
 namespace {
 
-constexpr std::size_t kBytes = 4096;
-
-class CaptureTest : public ::testing::Test {
+class CaptureTest : public StreamWorkTest {
  protected:
-  void SetUp() override {
-    ASSERT_EQ(RT(cudaSetDevice)(0), cudaSuccess);
-    stream_ = make_stream(cudaStreamNonBlocking);
-    other_ = make_stream(cudaStreamNonBlocking);
-    ASSERT_EQ(RT(cudaEventCreateWithFlags)(&event_, cudaEventDisableTiming), cudaSuccess);
-    ASSERT_EQ(RT(cudaMalloc)(&memory_, kBytes), cudaSuccess);
-    ASSERT_EQ(RT(cudaMemset)(memory_, 0, kBytes), cudaSuccess);
-    ASSERT_EQ(RT(cudaDeviceSynchronize)(), cudaSuccess);
-    uvmsim_reset_counters();
-  }
-
-  void TearDown() override {
-    RT(cudaGetLastError)();
-    for (cudaStream_t stream : streams_) EXPECT_EQ(RT(cudaStreamDestroy)(stream), cudaSuccess);
-    EXPECT_EQ(RT(cudaEventDestroy)(event_), cudaSuccess);
-    EXPECT_EQ(RT(cudaFree)(memory_), cudaSuccess) << "a capture was left open";
-  }
-
-  cudaStream_t make_stream(unsigned flags) {
-    cudaStream_t stream = nullptr;
-    EXPECT_EQ(RT(cudaStreamCreateWithFlags)(&stream, flags), cudaSuccess);
-    streams_.push_back(stream);
-    return stream;
-  }
-
-  void destroy_stream(cudaStream_t stream) {
-    EXPECT_EQ(RT(cudaStreamDestroy)(stream), cudaSuccess);
-    std::erase(streams_, stream);
-  }
-
   void begin(cudaStream_t stream, cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal) {
     ASSERT_EQ(RT(cudaStreamBeginCapture)(stream, mode), cudaSuccess);
   }
@@ -87,20 +55,6 @@ class CaptureTest : public ::testing::Test {
     EXPECT_EQ(status(stream_), cudaStreamCaptureStatusNone);
     EXPECT_EQ(fill(1, stream_), cudaSuccess) << "the stream is usable afterwards";
   }
-
-  unsigned char first_byte() {
-    unsigned char value = 0;
-    EXPECT_EQ(RT(cudaMemcpy)(&value, memory_, 1, cudaMemcpyDeviceToHost), cudaSuccess);
-    return value;
-  }
-
-  cudaStream_t stream_ = nullptr;
-  cudaStream_t other_ = nullptr;
-  cudaEvent_t event_ = nullptr;
-  void* memory_ = nullptr;
-
- private:
-  std::vector<cudaStream_t> streams_;
 };
 
 // ---- what a capture is
@@ -109,7 +63,7 @@ TEST_F(CaptureTest, CapturedWorkDoesNotTakeEffect) {
   begin(stream_);
   ASSERT_EQ(fill(7, stream_), cudaSuccess);
   ASSERT_EQ(end(stream_), cudaSuccess);
-  EXPECT_EQ(first_byte(), 0);
+  EXPECT_EQ(byte(), 0);
 }
 
 TEST_F(CaptureTest, TheStateAndItsIdAreToldWhileItLasts) {
@@ -165,7 +119,7 @@ TEST_F(CaptureTest, ThePerThreadDefaultStreamCanBeCaptured) {
   begin(cudaStreamPerThread);
   ASSERT_EQ(fill(3, cudaStreamPerThread), cudaSuccess);
   EXPECT_EQ(end(cudaStreamPerThread), cudaSuccess);
-  EXPECT_EQ(first_byte(), 0);
+  EXPECT_EQ(byte(), 0);
 }
 
 // ---- forks and joins

@@ -11,33 +11,17 @@
 
 #include <uvmalloc/sim/uvmsim.h>
 
-#include "stand_in_library.hpp"
+#include "stream_work_test.hpp"
 
 namespace uvmsim::test {
 namespace {
 
-constexpr std::size_t kBytes = 4096;
-
-class GraphTest : public ::testing::Test {
+class GraphTest : public StreamWorkTest {
  protected:
-  void SetUp() override {
-    ASSERT_EQ(RT(cudaSetDevice)(0), cudaSuccess);
-    for (cudaStream_t* stream : {&stream_, &other_})
-      ASSERT_EQ(RT(cudaStreamCreateWithFlags)(stream, cudaStreamNonBlocking), cudaSuccess);
-    ASSERT_EQ(RT(cudaEventCreateWithFlags)(&event_, cudaEventDisableTiming), cudaSuccess);
-    ASSERT_EQ(RT(cudaMalloc)(&memory_, kBytes), cudaSuccess);
-    ASSERT_EQ(RT(cudaMemset)(memory_, 0, kBytes), cudaSuccess);
-    ASSERT_EQ(RT(cudaDeviceSynchronize)(), cudaSuccess);
-    uvmsim_reset_counters();
-  }
-
   void TearDown() override {
     RT(cudaGetLastError)();
     for (cudaGraphExec_t exec : execs_) EXPECT_EQ(RT(cudaGraphExecDestroy)(exec), cudaSuccess);
-    for (cudaStream_t stream : {stream_, other_})
-      EXPECT_EQ(RT(cudaStreamDestroy)(stream), cudaSuccess);
-    EXPECT_EQ(RT(cudaEventDestroy)(event_), cudaSuccess);
-    EXPECT_EQ(RT(cudaFree)(memory_), cudaSuccess);
+    StreamWorkTest::TearDown();
   }
 
   template <class Work>
@@ -71,19 +55,6 @@ class GraphTest : public ::testing::Test {
   }
 
   void launch(cudaGraphExec_t exec) { ASSERT_EQ(RT(cudaGraphLaunch)(exec, stream_), cudaSuccess); }
-
-  unsigned char byte(std::size_t offset = 0) {
-    unsigned char value = 0;
-    EXPECT_EQ(
-        RT(cudaMemcpy)(&value, static_cast<char*>(memory_) + offset, 1, cudaMemcpyDeviceToHost),
-        cudaSuccess);
-    return value;
-  }
-
-  cudaStream_t stream_ = nullptr;
-  cudaStream_t other_ = nullptr;
-  cudaEvent_t event_ = nullptr;
-  void* memory_ = nullptr;
 
  private:
   std::vector<cudaGraphExec_t> execs_;

@@ -10,9 +10,10 @@ import contextlib
 import ctypes
 import json
 import sys
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+
+from uvmalloc.native import preloaded
 
 if TYPE_CHECKING:
     import torch
@@ -63,7 +64,7 @@ def region(*, managed: bool) -> Iterator[None]:
     malloc as without uvmalloc: for data that forked workers read, which then costs no copy at a
     fork, and that is never moved to a device. Tensors that exist stay what they are. Regions nest.
     """
-    switch = _host_switch()
+    switch = preloaded("uvmalloc_set_host_managed", ctypes.c_int, ctypes.c_int)
     if switch is None:
         yield
         return
@@ -82,14 +83,3 @@ def _operators() -> Any:
         return None
     operators = namespace.uvmalloc
     return operators if hasattr(operators, "residency") else None
-
-
-@cache
-def _host_switch() -> Callable[[int], int] | None:
-    try:
-        function = ctypes.CDLL(None).uvmalloc_set_host_managed
-    except AttributeError:
-        return None
-    function.argtypes = [ctypes.c_int]
-    function.restype = ctypes.c_int
-    return function

@@ -17,19 +17,20 @@ def mark(text: str) -> None:
 
     Does nothing in a program that does not run under uvmalloc, or without a trace.
     """
-    preloaded = _preloaded_mark()
-    if preloaded is not None:
-        preloaded(text.encode())
+    trace_mark = preloaded("uvmalloc_trace_mark", None, ctypes.c_char_p)
+    if trace_mark is not None:
+        trace_mark(text.encode())
 
 
 @cache
-def _preloaded_mark() -> Callable[[bytes], None] | None:
+def preloaded(name: str, result: Any, *arguments: Any) -> Callable[..., Any] | None:
+    """That function of this process's libuvmalloc.so, by its types; None where there is none."""
     try:
-        function = ctypes.CDLL(None).uvmalloc_trace_mark
+        function = getattr(ctypes.CDLL(None), name)
     except AttributeError:
         return None
-    function.argtypes = [ctypes.c_char_p]
-    function.restype = None
+    function.argtypes = list(arguments)
+    function.restype = result
     return function
 
 

@@ -226,10 +226,18 @@ Status instantiate_graph(GraphHandle graph, unsigned long long flags, GraphExecH
   return machine().instantiate_graph(graph, flags, out);
 }
 
-// Nothing has to be uploaded; only the handles are looked at.
-Status upload_graph(int device, StreamHandle stream, GraphExecHandle exec) {
+Status graph_exec_flags(GraphExecHandle exec, unsigned long long* out) {
+  if (out == nullptr) return Status::kInvalidValue;
   std::uint64_t flags = 0;
   const Status status = machine().graph_exec_flags(exec, &flags);
+  if (status == Status::kOk) *out = flags;
+  return status;
+}
+
+// Nothing has to be uploaded; only the handles are looked at.
+Status upload_graph(int device, StreamHandle stream, GraphExecHandle exec) {
+  unsigned long long flags = 0;
+  const Status status = graph_exec_flags(exec, &flags);
   if (status != Status::kOk) return status;
   return machine().refuse_capture(device, stream);
 }

@@ -58,6 +58,8 @@ Status add_node(GraphHandle graph, int device, const GraphNodeHandle* dependenci
                 std::size_t count, HostCallback function, void* argument, GraphNodeHandle* out);
 // kNotSupported for graphs that a device is to launch.
 Status instantiate_graph(GraphHandle graph, unsigned long long flags, GraphExecHandle* out);
+// `*out` stays as it is where that fails; kInvalidValue where it is null.
+Status graph_exec_flags(GraphExecHandle exec, unsigned long long* out);
 Status upload_graph(int device, StreamHandle stream, GraphExecHandle exec);
 
 }  // namespace uvmsim::cuda

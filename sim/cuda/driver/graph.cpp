@@ -140,11 +140,8 @@ CU_API cuGraphInstantiateWithParams(CUgraphExec* exec, CUgraph graph,
 
 CU_API cuGraphExecGetFlags(CUgraphExec exec, cuuint64_t* flags) {
   CU_ENTER;
-  if (flags == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  std::uint64_t found = 0;
-  const Status status = machine().graph_exec_flags(exec, &found);
-  if (status == Status::kOk) *flags = found;
-  return finish(status);
+  static_assert(sizeof(cuuint64_t) == sizeof(unsigned long long));
+  return finish(graph_exec_flags(exec, reinterpret_cast<unsigned long long*>(flags)));
 }
 
 CU_API cuGraphExecDestroy(CUgraphExec exec) {

@@ -115,11 +115,7 @@ RT_API cudaGraphInstantiateWithParams(cudaGraphExec_t* exec, cudaGraph_t graph,
 
 RT_API cudaGraphExecGetFlags(cudaGraphExec_t exec, unsigned long long* flags) {
   RT_ENTER;
-  if (flags == nullptr) return fail(cudaErrorInvalidValue);
-  std::uint64_t found = 0;
-  const Status status = machine().graph_exec_flags(exec, &found);
-  if (status == Status::kOk) *flags = found;
-  return finish(status);
+  return finish(graph_exec_flags(exec, flags));
 }
 
 RT_API cudaGraphExecDestroy(cudaGraphExec_t exec) {

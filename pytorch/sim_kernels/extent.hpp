@@ -1,0 +1,15 @@
+// How many bytes of its storage a tensor spans, from its first element to its last.
+#pragma once
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+
+namespace uvm::sim_kernels {
+
+inline std::size_t extent_bytes(const at::Tensor& tensor) {
+  return at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.itemsize());
+}
+
+}  // namespace uvm::sim_kernels
