@@ -1,4 +1,4 @@
-"""For all Python tests: keeps torch's own CPU kernels from dying where AMX is announced and refused.
+"""For all Python tests: keep torch's own CPU kernels from dying where AMX is announced and refused.
 
 Some virtual machines do that. There every product of bfloat16 matrices ends in SIGILL, with or
 without uvmalloc, and the simulated device runs the same kernels.
