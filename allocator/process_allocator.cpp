@@ -18,7 +18,14 @@ namespace uvm {
 namespace {
 
 std::atomic<CachingManagedAllocator*> active_allocator{nullptr};
-thread_local bool host_is_managed = true;
+thread_local HostMemory thread_host_memory = HostMemory::kManaged;
+thread_local bool thread_aliases = false;
+std::atomic<bool> framework_installed{false};
+
+std::atomic<MoveMode>& process_move_mode() {
+  static std::atomic<MoveMode> mode{process_configuration().configuration.move};
+  return mode;
+}
 
 void install_fork_handlers() {
   pthread_atfork([] { process_allocator()->before_fork(); },
@@ -88,11 +95,33 @@ CachingManagedAllocator* process_allocator() noexcept {
   return active_allocator.load(std::memory_order_acquire);
 }
 
-bool set_host_managed(bool managed) noexcept {
-  return std::exchange(host_is_managed, managed);
+HostMemory set_host_memory(HostMemory memory) noexcept {
+  return std::exchange(thread_host_memory, memory);
 }
-bool host_managed() noexcept {
-  return host_is_managed;
+HostMemory host_memory() noexcept {
+  return thread_host_memory;
+}
+
+void set_move_mode(MoveMode mode) noexcept {
+  process_move_mode() = mode;
+}
+MoveMode move_mode() noexcept {
+  return thread_aliases ? MoveMode::kAlias : process_move_mode().load(std::memory_order_relaxed);
+}
+bool set_thread_aliases(bool aliases) noexcept {
+  return std::exchange(thread_aliases, aliases);
+}
+
+bool is_framework_enabled() {
+  if (!framework_installed) return false;
+  const CachingManagedAllocator* allocator = activate_process_allocator().allocator;
+  return allocator != nullptr && !allocator->in_forked_child();
+}
+bool is_framework_installed() noexcept {
+  return framework_installed;
+}
+void set_framework_installed(bool installed) noexcept {
+  framework_installed = installed;
 }
 
 const char* version() {

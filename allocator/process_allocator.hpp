@@ -27,10 +27,28 @@ const Activation& activate_process_allocator();
 // The allocator if it is active already; makes nothing.
 CachingManagedAllocator* process_allocator() noexcept;
 
-// Whether host memory that a framework allocates on this thread is managed, true until set; returns
-// what was. For code whose host memory is scratch that never goes to a device.
-bool set_host_managed(bool managed) noexcept;
-bool host_managed() noexcept;
+// Which host memory a framework gets on this thread, kManaged until set; returns what was.
+enum class HostMemory : unsigned char {
+  kMalloc,         // for what never goes to a device
+  kManaged,        // from UVMALLOC_HOST_THRESHOLD on
+  kAlwaysManaged,  // whatever its size
+};
+HostMemory set_host_memory(HostMemory memory) noexcept;
+HostMemory host_memory() noexcept;
+
+// How a framework's tensors move, UVMALLOC_MOVE until set.
+void set_move_mode(MoveMode mode) noexcept;
+// That of this process, or kAlias where this thread has asked for it.
+MoveMode move_mode() noexcept;
+// Returns what was.
+bool set_thread_aliases(bool aliases) noexcept;
+
+// Whether a framework's new memory is managed: its plugin has taken its allocators' places, and
+// there is a device for it. The first call may initialise the driver to find out.
+bool is_framework_enabled();
+// Whether the plugin is in place, which the plugin says.
+bool is_framework_installed() noexcept;
+void set_framework_installed(bool installed) noexcept;
 
 // Figures that only a framework's plugin knows.
 struct FrameworkFigures {

@@ -427,5 +427,32 @@ void uvmalloc_trace_mark(const char* text) {
 }
 
 int uvmalloc_set_host_managed(int managed) {
-  return uvm::set_host_managed(managed != 0);
+  const auto memory = managed == 0   ? uvm::HostMemory::kMalloc
+                      : managed == 2 ? uvm::HostMemory::kAlwaysManaged
+                                     : uvm::HostMemory::kManaged;
+  return static_cast<int>(uvm::set_host_memory(memory));
+}
+
+int uvmalloc_is_enabled() {
+  try {
+    return uvm::is_framework_enabled();
+  } catch (...) {
+    return 0;  // out of memory while looking
+  }
+}
+
+int uvmalloc_set_move_on_copy(int on) {
+  const int before = uvmalloc_move_on_copy();
+  const uvm::MoveMode configured = uvm::process_configuration().configuration.move;
+  const auto off = configured == uvm::MoveMode::kAlias ? uvm::MoveMode::kCopyOnWrite : configured;
+  uvm::set_move_mode(on != 0 ? uvm::MoveMode::kAlias : off);
+  return before;
+}
+
+int uvmalloc_move_on_copy() {
+  return uvm::move_mode() == uvm::MoveMode::kAlias;
+}
+
+int uvmalloc_set_thread_move_on_copy(int on) {
+  return uvm::set_thread_aliases(on != 0);
 }

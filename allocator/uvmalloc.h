@@ -238,9 +238,24 @@ UVMALLOC_API int64_t uvmalloc_doctor_json(char* buffer, size_t capacity_bytes);
  * NULL. */
 UVMALLOC_API void uvmalloc_trace_mark(const char* text);
 
-/* Whether host memory that a framework allocates on this thread is managed (1, as at the start) or
- * comes from malloc (0). Returns what was. */
+/* Whether host memory that a framework allocates on this thread is managed from
+ * UVMALLOC_HOST_THRESHOLD on (1, as at the start), comes from malloc (0), or is managed whatever
+ * its size (2). Returns what was. */
 UVMALLOC_API int uvmalloc_set_host_managed(int managed);
+
+/* RFC-0023's switch: 1 where unified memory is enabled for the framework in this process (PyTorch
+ * with its plugin in place, and a device that can use managed memory), 0 otherwise: switched off,
+ * not usable here, a forked child. torch.cuda.get_enabled_uvm() gives the same. The first call may
+ * initialise the driver to find out. */
+UVMALLOC_API int uvmalloc_is_enabled(void);
+
+/* RFC-0023's enabled_uvm_move_on_copy: whether a move of a managed tensor to another device gives
+ * the same memory (1) or behaves like a copy (0). At the start by UVMALLOC_MOVE. The first and the
+ * last function return what was; the last one is for this thread alone, where 1 comes before what
+ * the process has. */
+UVMALLOC_API int uvmalloc_set_move_on_copy(int on);
+UVMALLOC_API int uvmalloc_move_on_copy(void);
+UVMALLOC_API int uvmalloc_set_thread_move_on_copy(int on);
 
 #ifdef __cplusplus
 } /* extern "C" */

@@ -9,6 +9,7 @@
 
 #include <uvmalloc/preload/torch_hooks.hpp>
 #include <uvmalloc/preload/torch_loader.hpp>
+#include <uvmalloc/pytorch/loader/python_names.hpp>
 
 #define UVMALLOC_INTERPOSE extern "C" __attribute__((visibility("default")))
 
@@ -88,6 +89,15 @@ UVMALLOC_INTERPOSE void _ZN2at16setHostAllocatorEN3c1010DeviceTypeEPNS_13HostAll
     uvm::preload::native_pinned_allocator.store(allocator, std::memory_order_release);
   }
   next(device_type, allocator, priority);
+}
+
+// libshm_init(const char*), of libshm: called inside `import torch` by the thread that imports,
+// once, with Python's lock and none of the loader's.
+UVMALLOC_INTERPOSE void _Z11libshm_initPKc(const char* manager) {
+  static const auto next =
+      uvm::preload::real<void (*)(const char*)>("_Z11libshm_initPKc", "libshm.so");
+  if (next != nullptr) next(manager);
+  uvm::add_python_names();
 }
 
 // torch::utils::tensor_to_numpy(at::Tensor const&, bool), of libtorch_python.

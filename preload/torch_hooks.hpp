@@ -28,3 +28,10 @@ extern std::atomic<void*> native_pinned_allocator;
 // For the plugin: `hooks` must live for ever.
 extern "C" __attribute__((visibility("default"))) void uvmalloc_set_torch_hooks(
     const uvm::preload::TorchHooks* hooks);
+
+// For pytorch/python/uvmalloc/torch_names.py, which says what of RFC-0023 comes down to these.
+// Switches unified memory on: makes this process's allocator and loads the plugin. Returns nullptr,
+// or in one line why it cannot be, which lives for ever.
+extern "C" __attribute__((visibility("default"))) const char* uvmalloc_enable_in_torch();
+// 1: the plugin is loaded and in place. Initialises nothing, as opposed to uvmalloc_is_enabled().
+extern "C" __attribute__((visibility("default"))) int uvmalloc_is_in_torch();

@@ -33,6 +33,7 @@ from uvmalloc.report import main_report
 from bench.verdict import Target, verdict_table
 
 MEASURE_HERE = Path(__file__).resolve().parent / "measure_here.py"
+RFC_EXAMPLES = Path(__file__).resolve().parent / "rfc_examples.py"
 
 
 @dataclass(frozen=True)
@@ -51,25 +52,33 @@ QUICK = Size(rounds=5, move_bytes=1 << 30, layers=200, repeats=3, steps=30)
 SMOKE = Size(rounds=2, move_bytes=16 << 20, layers=4, repeats=1, steps=2)
 
 
-def measure(libraries: Libraries, size: Size, native: bool) -> dict[str, Any]:
-    """One process: what measure_here.py prints, and the bytes that large moves have copied."""
+def run_program(
+    libraries: Libraries, native: bool, program: Path, *options: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """One process: the JSON that the program prints, and uvmalloc's report, empty without it."""
     with tempfile.TemporaryDirectory() as folder:
         environment = on_simulated_device(os.environ, libraries, Machine(), None)
         if native:
             environment = without_uvmalloc(environment)
         else:
             environment = with_uvmalloc(environment, libraries, AllocatorOptions(), Path(folder))
-        command = [sys.executable, str(MEASURE_HERE)]
-        for name in ("move_bytes", "layers", "repeats", "steps"):
-            command += [f"--{name.replace('_', '-')}", str(getattr(size, name))]
+        command = [sys.executable, str(program), *options]
         process = subprocess.Popen(
             command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         stdout, stderr = process.communicate()
         if process.returncode != 0:
             sys.exit(f"bench: {' '.join(command)} failed with {process.returncode}:\n{stderr}")
-        report = main_report(Path(folder), process.pid) or {}
-    result = json.loads(stdout)
+        return json.loads(stdout), main_report(Path(folder), process.pid) or {}
+
+
+def measure(libraries: Libraries, size: Size, native: bool) -> dict[str, Any]:
+    """What measure_here.py gives, and the bytes that large moves have copied."""
+    options = [
+        f"--{name.replace('_', '-')}={getattr(size, name)}"
+        for name in ("move_bytes", "layers", "repeats", "steps")
+    ]
+    result, report = run_program(libraries, native, MEASURE_HERE, *options)
     if (result["allocator"] == "native") != native:
         sys.exit(f"bench: torch's allocator is {result['allocator']}, native={native} was asked")
     copies = report.get("copies_by_moves", {})
@@ -97,6 +106,7 @@ def compare(libraries: Libraries, size: Size, file: Path, console: Console) -> N
     def median(key: str, native: bool) -> float:
         return statistics.median(of[native][key] for of in rounds)
 
+    examples, _ = run_program(libraries, False, RFC_EXAMPLES)
     copied = max(of[False]["large_bytes_copied"] for of in rounds)
     steps = ratios("step")
     move = f"{size.move_bytes >> 20} MiB"
@@ -129,6 +139,13 @@ def compare(libraries: Libraries, size: Size, file: Path, console: Console) -> N
             "1024 floats",
             statistics.median(ratios("empty")),
             0.85,
+            at_most=True,
+        ),
+        "rfc_examples_failed": Target(
+            "examples of RFC-0023 that failed",
+            f"of {examples['examples']}",
+            len(examples["failed"]),
+            0,
             at_most=True,
         ),
     }

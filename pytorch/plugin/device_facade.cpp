@@ -69,7 +69,18 @@ void delete_device(void* address) {
   facades().device->raw_delete(address);
 }
 
+// This thread's device memory is torch's own.
+thread_local bool device_is_ordinary = false;
+
 }  // namespace
+
+MemoryScope::MemoryScope(bool managed)
+    : host_before_(set_host_memory(managed ? HostMemory::kAlwaysManaged : HostMemory::kMalloc)),
+      device_before_(std::exchange(device_is_ordinary, !managed)) {}
+MemoryScope::~MemoryScope() {
+  set_host_memory(host_before_);
+  device_is_ordinary = device_before_;
+}
 
 bool DeviceFacade::has_native() const {
   return previous_ != nullptr && previous_->initialized();
@@ -187,6 +198,8 @@ c10::DataPtr DeviceFacade::allocate(size_t size_bytes) {
   constexpr size_t kExabyte = size_t{1} << 60;
   TORCH_CHECK_WITH(OutOfMemoryError, size_bytes < kExabyte,
                    "CUDA out of memory. Tried to allocate more than 1EB memory.");
+  if (device_is_ordinary && has_native()) [[unlikely]]
+    return previous_->allocate(size_bytes);
   c10::DeviceIndex device = c10::cuda::current_device();
   void* address = allocate_on(device, size_bytes, c10::cuda::getCurrentCUDAStream(device).stream());
   return {address, address, &delete_device, c10::Device(c10::kCUDA, device)};
@@ -275,6 +288,12 @@ void DeviceFacade::init(int device_count) {
       setMemoryFraction(fraction, static_cast<c10::DeviceIndex>(device));
     }
   }
+}
+
+void DeviceFacade::init_late() {
+  if (!has_native()) return;
+  pools_.expect_earlier();
+  init(c10::cuda::device_count());
 }
 
 double DeviceFacade::getMemoryFraction(c10::DeviceIndex device) {

@@ -22,8 +22,21 @@ StreamHandle handle(cudaStream_t stream) {
 }  // namespace
 
 bool DevicePools::is_own(const Key& key) const {
-  std::lock_guard lock(mutex_);
-  return !foreign_.contains(key);
+  {
+    std::lock_guard lock(mutex_);
+    if (foreign_.contains(key)) return false;
+  }
+  return !has_earlier_ || allocator().private_pool_users(key.first, pool_number(key.second)) != 0 ||
+         !is_earlier(key);
+}
+
+// Whether torch's own allocator has it, which has no other way to say no.
+bool DevicePools::is_earlier(const Key& key) const {
+  try {
+    return fallback_->getPoolUseCount(key.first, key.second) != 0;
+  } catch (const c10::Error&) {
+    return false;
+  }
 }
 
 // With the mutex. False: it is not open.

@@ -30,6 +30,9 @@ class DevicePools {
   // `fallback` is torch's native allocator; nullptr: there is none.
   explicit DevicePools(native::CUDAAllocator* fallback) : fallback_(fallback) {}
 
+  // Torch has made pools before us, perhaps: they stay the native allocator's.
+  void expect_earlier() { has_earlier_ = fallback_ != nullptr; }
+
   // As torch's functions of these names; c10::Error where a pool is not in the state they need.
   void create_or_retain(c10::DeviceIndex device, c10::MempoolId_t id,
                         std::shared_ptr<native::CUDAAllocator> own);
@@ -67,8 +70,10 @@ class DevicePools {
   bool is_routed(c10::DeviceIndex device, cudaStream_t stream) const;
   bool close(const Key& key);
   bool is_own(const Key& key) const;  // not the native allocator's
+  bool is_earlier(const Key& key) const;
 
   native::CUDAAllocator* const fallback_;
+  std::atomic<bool> has_earlier_ = false;
   std::atomic<int> open_foreign_count_ = 0;
   mutable std::mutex mutex_;  // guards the rest
   std::set<Key> open_;

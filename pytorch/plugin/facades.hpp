@@ -71,12 +71,29 @@ class PinnedFacade final : public at::HostAllocator {
   std::unordered_map<void*, c10::MempoolId_t> owners_;
 };
 
+// While one lives, what this thread allocates is managed whatever its size, or is ordinary memory:
+// of the C library on the host, of torch's own allocator on a device.
+class MemoryScope {
+ public:
+  explicit MemoryScope(bool managed);
+  ~MemoryScope();
+  MemoryScope(const MemoryScope&) = delete;
+  MemoryScope& operator=(const MemoryScope&) = delete;
+
+ private:
+  HostMemory host_before_;
+  bool device_before_;
+};
+
 class DeviceFacade final : public native::CUDAAllocator {
  public:
   // `previous` gets every pointer that is not ours.
   explicit DeviceFacade(native::CUDAAllocator* previous)
       : previous_(previous), pools_(previous), limits_(C10_COMPILE_TIME_MAX_GPUS) {}
   native::CUDAAllocator* previous() const { return previous_; }
+
+  // Where torch's own allocator has been in use, which torch will not initialise a second time.
+  void init_late();
 
   c10::DataPtr allocate(size_t size_bytes) override;
   c10::DeleterFnPtr raw_deleter() const override;
@@ -194,6 +211,9 @@ CachingManagedAllocator& allocator();
 
 // Puts the facades in torch's places; the second call changes nothing.
 void install();
+
+// The same when torch has been in use: what it has allocated stays its own.
+void install_late();
 
 // Gives torch its own allocators back: where there turns out to be no usable device.
 void uninstall();

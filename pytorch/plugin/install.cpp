@@ -61,9 +61,16 @@ void install() {
   set_framework_figures(framework_figures);
   install_export_hooks();
   watch_forced_copies();
+  set_framework_installed(true);
+}
+
+void install_late() {
+  install();
+  installed.device->init_late();
 }
 
 void uninstall() {
+  set_framework_installed(false);
   c10::SetAllocator(c10::kCPU, previous_host, kPriority);
   c10::SetAllocator(c10::kCUDA, installed.device->previous(), kPriority);
   native::allocator.store(installed.device->previous());
@@ -74,4 +81,8 @@ void uninstall() {
 
 extern "C" __attribute__((visibility("default"))) void uvmalloc_torch_install() {
   uvm::torch_plugin::install();
+}
+
+extern "C" __attribute__((visibility("default"))) void uvmalloc_torch_install_late() {
+  uvm::torch_plugin::install_late();
 }

@@ -1,6 +1,5 @@
 #include <uvmalloc/pytorch/plugin/moves.hpp>
 
-#include <atomic>
 #include <cstdint>
 
 #include <ATen/Context.h>
@@ -36,20 +35,17 @@ bool is_named(const Tensor& tensor) {
   return false;
 }
 
-bool strides_survive(const at::Tensor& self, c10::MemoryFormat format) {
-  if (format == c10::MemoryFormat::Preserve) return self.is_non_overlapping_and_dense();
-  return self.is_contiguous(format);
+// A copy of a view with gaps has none; the same memory keeps them.
+bool strides_survive(const at::Tensor& self, const MoveRequest& request) {
+  const auto format = request.memory_format.value_or(c10::MemoryFormat::Preserve);
+  if (format != c10::MemoryFormat::Preserve) return self.is_contiguous(format);
+  return request.sharing == Sharing::kAlias || self.is_non_overlapping_and_dense();
 }
 
-std::atomic<MoveMode>& mode() {
-  static std::atomic<MoveMode> current{process_configuration().configuration.move};
-  return current;
-}
-
-// What the tensor's elements cover of its storage; they are dense.
+// What the tensor's elements cover of its storage, from the first to the last.
 StorageRange range_of(const at::Tensor& self) {
   return {static_cast<size_t>(self.storage_offset()) * self.itemsize(),
-          static_cast<size_t>(self.numel()) * self.itemsize()};
+          at::detail::computeStorageNbytes(self.sizes(), self.strides(), self.itemsize())};
 }
 
 bool covers_storage(const at::Tensor& self) {
@@ -119,11 +115,12 @@ at::Tensor to_copy(const at::Tensor& self, std::optional<c10::ScalarType> dtype,
   CachingManagedAllocator* ours =
       device_move || between_devices(self, device) ? process_allocator() : nullptr;
   if (ours != nullptr) {
+    const MoveMode mode = move_mode();
     Sharing sharing =
-        mode() == MoveMode::kAlias && !copy_is_forced() ? Sharing::kAlias : Sharing::kCopyOnWrite;
+        mode == MoveMode::kAlias && !copy_is_forced() ? Sharing::kAlias : Sharing::kCopyOnWrite;
     MoveRequest request{dtype, layout, device, pin_memory, memory_format, sharing};
     std::optional<CopyReason> reason =
-        mode() == MoveMode::kCopy ? CopyReason::kMode : reason_to_copy(self, request);
+        mode == MoveMode::kCopy ? CopyReason::kMode : reason_to_copy(self, request);
     if (!reason) return moved(self, *device, non_blocking, sharing);
     ours->note_copy(*reason, self.layout() == c10::kStrided ? self.numel() * self.itemsize() : 0);
     // Stock stages pageable memory, so its caller may write to the source as soon as the call
@@ -147,7 +144,8 @@ bool is_pinned(const at::Tensor& self, std::optional<c10::Device> device) {
 
 bool is_managed(const at::Tensor& self) {
   CachingManagedAllocator* ours = process_allocator();
-  return ours != nullptr && self.has_storage() && ours->find(self.storage().data()).has_value();
+  return ours != nullptr && self.has_storage() &&
+         ours->find(storage_of(self)._mutable_data_ptr_no_checks().get()).has_value();
 }
 
 // Why a view of a part must be copied. Stock aligns its copies, and kernels choose how they compute
@@ -155,16 +153,36 @@ bool is_managed(const at::Tensor& self) {
 std::optional<CopyReason> reason_to_copy_part(const at::Tensor& self, const MoveRequest& request) {
   constexpr size_t kHostAlignment = 64;
   constexpr size_t kDeviceAlignment = 512;
-  if (!kPartsCanBeShared && request.sharing == Sharing::kCopyOnWrite)
-    return CopyReason::kPartialStorage;
+  if (self.numel() == 0) return CopyReason::kSmallBlock;
+  if (request.sharing == Sharing::kAlias) return std::nullopt;
+  if (!kPartsCanBeShared) return CopyReason::kPartialStorage;
   StorageRange range = range_of(self);
   if (range.size_bytes < allocator().configuration().host_threshold_bytes)
     return CopyReason::kSmallBlock;
   size_t alignment = request.device->is_cuda() ? kDeviceAlignment : kHostAlignment;
   auto address = reinterpret_cast<std::uintptr_t>(self.const_data_ptr());
-  bool stays = request.sharing == Sharing::kCopyOnWrite &&
-               (address % alignment != 0 || parts_stay(storage_of(self)));
+  bool stays = address % alignment != 0 || parts_stay(storage_of(self));
   return stays ? std::optional(CopyReason::kPartialStorage) : std::nullopt;
+}
+
+// Copies of a tensor, differentiable as such.
+at::Tensor manage_memory(const at::Tensor& self) {
+  if (is_managed(self)) return self;
+  TORCH_CHECK(self.layout() == c10::kStrided, "manage_memory: the tensor is ", self.layout(),
+              "; accepted: strided tensors");
+  TORCH_CHECK(is_host_or_cuda(self.device()), "manage_memory: the tensor is on ", self.device(),
+              "; accepted: cpu, cuda");
+  TORCH_CHECK(is_framework_enabled(), "manage_memory: unified memory is not enabled: ",
+              process_allocator() != nullptr ? "this is a forked child"
+                                             : activate_process_allocator().reason);
+  const MemoryScope scope(/*managed=*/true);
+  return self.clone();
+}
+
+at::Tensor unmanage_memory(const at::Tensor& self) {
+  if (!is_managed(self)) return self;
+  const MemoryScope scope(/*managed=*/false);
+  return self.clone();
 }
 
 std::string report() {
@@ -185,23 +203,23 @@ std::optional<CopyReason> reason_to_copy(const at::Tensor& self, const MoveReque
   if (converts) return CopyReason::kConversion;
   if (configuration.policy == Policy::kOff) return CopyReason::kMode;
   if (self.layout() != c10::kStrided || !self.has_storage() || self.is_conj() || self.is_neg() ||
-      self.is_quantized() || is_named(self) ||
-      !strides_survive(self, request.memory_format.value_or(c10::MemoryFormat::Preserve))) {
+      self.is_quantized() || is_named(self) || !strides_survive(self, request)) {
     return CopyReason::kLayout;
   }
   c10::StorageImpl& storage = storage_of(self);
   const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
   auto block = allocator().find(data.get());
-  if (!block || !block->movable) {
-    bool small =
-        storage.nbytes() < configuration.host_threshold_bytes || (block && !block->movable);
+  // A small block shares its pages with others, which do not move with it. Copying it costs less
+  // than its pages going to and fro; but whoever asks for the same memory gets it.
+  bool alias = request.sharing == Sharing::kAlias;
+  if (!block || (!block->movable && !alias)) {
+    bool small = storage.nbytes() < configuration.host_threshold_bytes || block;
     return small ? CopyReason::kSmallBlock : CopyReason::kForeign;
   }
   if (!can_share(storage)) return CopyReason::kForeign;
   if (!covers_storage(self)) {
     if (std::optional<CopyReason> reason = reason_to_copy_part(self, request)) return reason;
   }
-  bool alias = request.sharing == Sharing::kAlias;
   if (!alias && is_aliased(storage)) return CopyReason::kAliased;
   // An alias is meant to be seen through by whoever holds a pointer.
   if (block->exported && !alias) return CopyReason::kExported;
@@ -218,16 +236,11 @@ std::optional<CopyReason> reason_to_copy(const at::Tensor& self, const MoveReque
 }  // namespace uvm::torch_plugin
 
 TORCH_LIBRARY(uvmalloc, library) {
-  library.def("is_managed(Tensor self) -> bool");
+  library.def("is_managed(Tensor self) -> bool", &uvm::torch_plugin::is_managed);
+  library.def("manage_memory(Tensor(a) self) -> Tensor(a)", &uvm::torch_plugin::manage_memory);
+  library.def("unmanage_memory(Tensor(a) self) -> Tensor(a)", &uvm::torch_plugin::unmanage_memory);
   library.def("report() -> str", &uvm::torch_plugin::report);
   library.def("check_invariants() -> ()", &uvm::torch_plugin::check_invariants);
-}
-
-TORCH_LIBRARY_IMPL(uvmalloc, CPU, library) {
-  library.impl("is_managed", &uvm::torch_plugin::is_managed);
-}
-TORCH_LIBRARY_IMPL(uvmalloc, CUDA, library) {
-  library.impl("is_managed", &uvm::torch_plugin::is_managed);
 }
 
 TORCH_LIBRARY_IMPL(aten, CPU, library) {

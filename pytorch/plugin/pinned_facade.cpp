@@ -83,18 +83,22 @@ void PinnedFacade::end_allocate_to_pool(c10::MempoolId_t id) {
 }
 
 void PinnedFacade::release_pool(c10::MempoolId_t id) {
-  std::vector<void*> freed;
-  {
-    std::lock_guard lock(mutex_);
-    auto found = pools_.find(id);
-    TORCH_CHECK(found != pools_.end(), "memory pool (", id.first, ", ", id.second,
-                ") has no user among pinned pools");
-    if (--found->second.users != 0) return;
-    if (found->second.filter) --open_pools_;  // of a capture that failed
-    freed = std::move(found->second.freed);
-    pools_.erase(found);
-    owned_blocks_ -= std::erase_if(owners_, [&](const auto& block) { return block.second == id; });
+  std::unique_lock lock(mutex_);
+  auto found = pools_.find(id);
+  if (found == pools_.end() && native_pinned() != nullptr) {
+    // Made before torch's own allocator was replaced, or by nobody, which that says.
+    lock.unlock();
+    native_pinned()->release_pool(id);
+    return;
   }
+  TORCH_CHECK(found != pools_.end(), "memory pool (", id.first, ", ", id.second,
+              ") has no user among pinned pools");
+  if (--found->second.users != 0) return;
+  if (found->second.filter) --open_pools_;  // of a capture that failed
+  const std::vector<void*> freed = std::move(found->second.freed);
+  pools_.erase(found);
+  owned_blocks_ -= std::erase_if(owners_, [&](const auto& block) { return block.second == id; });
+  lock.unlock();
   for (void* address : freed) delete_block(address);
 }
 

@@ -4,9 +4,11 @@
 
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include <nlohmann/json.hpp>
 
+#include <uvmalloc/uvmalloc.h>
 #include <uvmalloc/allocator/process_allocator.hpp>
 
 #include "conformance/runtimes.hpp"
@@ -89,10 +91,34 @@ TEST_F(ProcessAllocator, TheReportTellsWhatWasAskedOfIt) {
 }
 
 TEST_F(ProcessAllocator, HostMemoryIsManagedUntilAThreadSaysOtherwise) {
-  EXPECT_TRUE(host_managed());
-  EXPECT_TRUE(set_host_managed(false));
-  EXPECT_FALSE(host_managed());
-  EXPECT_FALSE(set_host_managed(true));
+  EXPECT_EQ(host_memory(), HostMemory::kManaged);
+  EXPECT_EQ(uvmalloc_set_host_managed(0), 1);
+  EXPECT_EQ(host_memory(), HostMemory::kMalloc);
+  EXPECT_EQ(uvmalloc_set_host_managed(2), 0);
+  EXPECT_EQ(host_memory(), HostMemory::kAlwaysManaged);
+  EXPECT_EQ(uvmalloc_set_host_managed(1), 2);
+  EXPECT_EQ(host_memory(), HostMemory::kManaged);
+}
+
+TEST_F(ProcessAllocator, UnifiedMemoryIsEnabledWhenAFrameworkHasItAndADeviceIsThere) {
+  EXPECT_EQ(uvmalloc_is_enabled(), 0);
+  set_framework_installed(true);
+  EXPECT_EQ(uvmalloc_is_enabled(), 1);
+  set_framework_installed(false);
+  EXPECT_EQ(uvmalloc_is_enabled(), 0);
+}
+
+TEST_F(ProcessAllocator, MoveOnCopyIsAFlagOfTheProcessAndOfAThread) {
+  EXPECT_EQ(uvmalloc_move_on_copy(), 0);
+  EXPECT_EQ(uvmalloc_set_move_on_copy(1), 0);
+  EXPECT_EQ(move_mode(), MoveMode::kAlias);
+  EXPECT_EQ(uvmalloc_set_move_on_copy(0), 1);
+  EXPECT_EQ(move_mode(), MoveMode::kCopyOnWrite);
+  EXPECT_EQ(uvmalloc_set_thread_move_on_copy(1), 0);
+  EXPECT_EQ(move_mode(), MoveMode::kAlias);
+  std::thread([] { EXPECT_EQ(move_mode(), MoveMode::kCopyOnWrite); }).join();
+  EXPECT_EQ(uvmalloc_set_thread_move_on_copy(0), 1);
+  EXPECT_EQ(move_mode(), MoveMode::kCopyOnWrite);
 }
 
 TEST_F(ProcessAllocator, ReportsAreWrittenWhenTheProcessEnds) {

@@ -1,0 +1,267 @@
+"""RFC-0023's names in torch: the functions of torch.cuda and the methods of torch.Tensor.
+
+libuvmalloc.so carries this file and runs it inside `import torch`, so that a program under it has
+the names without importing anything of ours; `import uvmalloc` gives them to any other program. So
+it imports nothing but the standard library. It adds names, changes none, and what a call of them
+does without libuvmalloc.so says how to get it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+_FUNCTIONS = (
+    "get_enabled_uvm",
+    "set_enabled_uvm",
+    "get_enabled_uvm_move_on_copy",
+    "set_enabled_uvm_move_on_copy",
+)
+_METHODS = ("is_managed", "manage_memory", "unmanage_memory", "uvm_to")
+
+
+def set_enabled_uvm(enabled: bool) -> None:
+    """Switches unified memory on: from then on tensors are made in managed memory.
+
+    Tensors that exist stay what they are. CPU tensors below UVMALLOC_HOST_THRESHOLD (1 MiB) go on
+    being made in ordinary memory; `Tensor.manage_memory` manages one of any size. There is no way
+    back.
+
+    Raises:
+        TypeError: `enabled` is no bool.
+        RuntimeError: there is no device, no libuvmalloc.so in this process, or no plugin for this
+            torch; or `enabled` is False and unified memory is on.
+    """
+    _require_bool("set_enabled_uvm", enabled)
+    if not enabled:
+        if get_enabled_uvm():
+            raise RuntimeError(
+                "unified memory cannot be switched off once it is on: tensors live in it. Run the "
+                "program without PYTORCH_ENABLE_UNIFIED_MEMORY and set_enabled_uvm(True)"
+            )
+        return
+    reason = _native("set_enabled_uvm", "uvmalloc_enable_in_torch", ctypes.c_char_p)()
+    if reason is not None:
+        raise RuntimeError(f"unified memory cannot be enabled: {reason.decode()}")
+    _take_manage_argument()
+
+
+def get_enabled_uvm() -> bool:
+    """Whether tensors are made in managed memory: it was switched on, and there is a device."""
+    return bool(_flag("uvmalloc_is_enabled"))
+
+
+def set_enabled_uvm_move_on_copy(enabled: bool) -> None:
+    """Sets whether `Tensor.to` gives the same memory where only a managed tensor's device changes.
+
+    With True a tensor and what `to` made of it see each other's writes; with False, as at first
+    (UVMALLOC_MOVE), `to` moves without copying too, but what it gives behaves like a copy. Takes
+    effect while unified memory is enabled.
+
+    Raises:
+        TypeError: `enabled` is no bool.
+        RuntimeError: `enabled` is True, and there is no libuvmalloc.so in this process.
+    """
+    name = "set_enabled_uvm_move_on_copy"
+    _require_bool(name, enabled)
+    if enabled or _library() is not None:
+        _native(name, "uvmalloc_set_move_on_copy", ctypes.c_int, ctypes.c_int)(enabled)
+
+
+def get_enabled_uvm_move_on_copy() -> bool:
+    """Whether `Tensor.to` gives the same memory where only a managed tensor's device changes."""
+    return bool(_flag("uvmalloc_move_on_copy"))
+
+
+def is_managed(self: torch.Tensor) -> bool:
+    """is_managed() -> bool
+
+    Whether the tensor is in managed memory. False for one without bytes.
+    """
+    operators = _operators()
+    return operators is not None and operators.is_managed(self)
+
+
+def manage_memory(self: torch.Tensor) -> torch.Tensor:
+    """manage_memory() -> Tensor
+
+    A copy in managed memory, on the same device; the tensor itself where it is managed already.
+
+    Raises RuntimeError where unified memory is not enabled, or the tensor is not strided.
+    """
+    operators = _operators()
+    if operators is None:
+        raise RuntimeError(
+            "manage_memory: unified memory is not enabled; call torch.cuda.set_enabled_uvm(True)"
+        )
+    return operators.manage_memory(self)
+
+
+def unmanage_memory(self: torch.Tensor) -> torch.Tensor:
+    """unmanage_memory() -> Tensor
+
+    A copy in ordinary memory, on the same device: of the C library for a CPU tensor, of torch's own
+    allocator for a CUDA tensor. The tensor itself where it is not managed.
+    """
+    operators = _operators()
+    return self if operators is None else operators.unmanage_memory(self)
+
+
+def uvm_to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """uvm_to(...) -> Tensor
+
+    `Tensor.to`, with its arguments, as if `enabled_uvm_move_on_copy` were set: where only a managed
+    tensor's device changes, what it gives is the same memory.
+    """
+    alias = _function("uvmalloc_set_thread_move_on_copy", ctypes.c_int, ctypes.c_int)
+    if alias is None:
+        return self.to(*args, **kwargs)
+    before = alias(1)
+    try:
+        return self.to(*args, **kwargs)
+    finally:
+        alias(before)
+
+
+def to_managed(self: torch.Tensor, manage: bool | None, *args: Any, **kwargs: Any) -> Any:
+    """`Tensor.to(..., manage=)`: into managed memory with True, out of it with False."""
+    if manage is None:
+        return self.to(*args, **kwargs)
+    if not isinstance(manage, bool):
+        raise TypeError(f"to(): argument 'manage' must be bool, not {type(manage).__name__}")
+    if not manage:
+        return self.to(*args, **kwargs).unmanage_memory()
+    # What `to` makes is managed then, and is not copied a second time.
+    host = _native("to", "uvmalloc_set_host_managed", ctypes.c_int, ctypes.c_int)
+    before = host(2)
+    try:
+        return self.to(*args, **kwargs).manage_memory()
+    finally:
+        host(before)
+
+
+def install() -> None:
+    """Adds the names, once: now where torch's modules are there, else when they have been read."""
+    finder = _AfterImport({"torch._tensor": _add_methods, "torch.cuda": _add_functions})
+    finder.watch()
+
+
+class _AfterImport(MetaPathFinder):
+    """Calls a function for each of some modules as soon as it has been read."""
+
+    def __init__(self, actions: dict[str, Callable[[ModuleType], None]]) -> None:
+        self.actions = actions
+
+    def watch(self) -> None:
+        for name in list(self.actions):
+            module = sys.modules.get(name)
+            if module is not None and not getattr(module.__spec__, "_initializing", False):
+                self.actions.pop(name)(module)
+        if self.actions:
+            sys.meta_path.insert(0, self)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name not in self.actions:
+            return None
+        action = self.actions.pop(name)
+        if not self.actions:
+            sys.meta_path.remove(self)
+        spec = next(filter(None, (f.find_spec(name, path, target) for f in _others(self))), None)
+        if spec is not None and spec.loader is not None:
+            spec.loader.exec_module = _followed_by(spec.loader.exec_module, action)  # type: ignore[method-assign]
+        return spec
+
+
+def _others(finder: MetaPathFinder) -> list[Any]:
+    return [other for other in sys.meta_path if other is not finder]
+
+
+def _followed_by(
+    run: Callable[[ModuleType], None], action: Callable[[ModuleType], None]
+) -> Callable[[ModuleType], None]:
+    def both(module: ModuleType) -> None:
+        run(module)
+        action(module)
+
+    return both
+
+
+def _add_functions(cuda: ModuleType) -> None:
+    for module in (cuda, sys.modules["torch.cuda.memory"]):
+        for name in _FUNCTIONS:
+            if not hasattr(module, name):
+                setattr(module, name, globals()[name])
+                module.__all__.append(name)
+
+
+def _add_methods(module: ModuleType) -> None:
+    for name in _METHODS:
+        if not hasattr(module.Tensor, name):
+            setattr(module.Tensor, name, globals()[name])
+    if _flag("uvmalloc_is_in_torch"):
+        _take_manage_argument()
+
+
+def _take_manage_argument() -> None:
+    """Makes Tensor.to know `manage`. A call without it costs a look into its keywords."""
+    take = getattr(ctypes.PyDLL(None), "uvmalloc_take_keyword", None)
+    if take is not None:
+        take.argtypes = [ctypes.py_object] * 3
+        take.restype = ctypes.c_bool
+        take(sys.modules["torch._tensor"].Tensor.to, "manage", to_managed)
+
+
+def _require_bool(function: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(f"{function} expects a bool, but got {type(value).__name__}")
+
+
+def _operators() -> Any:
+    """The plugin's operators; None without the plugin."""
+    namespace = sys.modules["torch"].ops.uvmalloc
+    return namespace if hasattr(namespace, "manage_memory") else None
+
+
+def _flag(name: str) -> int:
+    function = _function(name, ctypes.c_int)
+    return 0 if function is None else function()
+
+
+@cache
+def _library() -> Any:
+    library = ctypes.CDLL(None)
+    return library if hasattr(library, "uvmalloc_is_enabled") else None
+
+
+@cache
+def _function(name: str, result: Any, *arguments: Any) -> Callable[..., Any] | None:
+    """That function of this process's libuvmalloc.so; None where there is none."""
+    function = getattr(_library(), name, None)
+    if function is not None:
+        function.restype = result
+        function.argtypes = list(arguments)
+    return function
+
+
+def _native(wanted_by: str, name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
+    function = _function(name, result, *arguments)
+    if function is None:
+        raise RuntimeError(
+            f"{wanted_by}: libuvmalloc.so is not loaded in this process; start it with `uvmalloc "
+            "run -- python ...`, or with LD_PRELOAD=libuvmalloc.so"
+        )
+    return function
+
+
+install()
