@@ -27,6 +27,14 @@ char* page_after(const char* address) {
   return reinterpret_cast<char*>(round_up(address_of(address), kPageBytes));
 }
 
+// Of a block's number, in which step of its page it starts.
+struct StepOfBlock {
+  const RunBlockStore& blocks;
+  std::size_t operator()(std::uint32_t id) const {
+    return StartTable::step_of(blocks.at(id)->address());
+  }
+};
+
 std::size_t bytes_between(const char* begin, const char* end) {
   return begin < end ? static_cast<std::size_t>(end - begin) : 0;
 }
@@ -85,6 +93,9 @@ RunBlock* BlockPools::new_block(BlockKind kind, char* address, std::size_t size_
   block->real.resize(size_bytes);
   block->home = home;
   block->pool = home;
+  block->real.indirect = nullptr;
+  block->real.references = 0;
+  if (kind == BlockKind::kShared) block->shared = {nullptr, nullptr};
   block->set(BlockState::kReleasing);
   return block;
 }
@@ -106,9 +117,19 @@ SharedPage* BlockPools::new_shared_page() {
   return page;
 }
 
-// `id` 0: the block does not start there any more.
-void BlockPools::set_start(const RunBlock& block, std::uint32_t id) {
-  shared_page(block.address())->starts.set(StartTable::step_of(block.address()), id);
+void BlockPools::add_start(const RunBlock& block) {
+  shared_page(block.address())
+      ->starts.add(StartTable::step_of(block.address()), block.id, StepOfBlock{blocks_});
+}
+
+void BlockPools::remove_start(const RunBlock& block) {
+  shared_page(block.address())->starts.remove(StartTable::step_of(block.address()));
+}
+
+// The last block that starts in a page at or before a step of it; nullptr: none does.
+RunBlock* BlockPools::last_start(const SharedPage& page, std::size_t step) const {
+  const std::uint32_t id = page.starts.last_until(step, StepOfBlock{blocks_});
+  return id == 0 ? nullptr : blocks_.at(id);
 }
 
 Span* BlockPools::span_of(const Block& block) const {
@@ -155,11 +176,10 @@ RunBlock* BlockPools::reaching_into(SharedPage* shared, const char* page,
   for (const char* before = page - kPageBytes;; before -= kPageBytes) {
     const SharedPage* earlier = shared_page(before);
     if (earlier == nullptr) return nullptr;
-    const std::uint32_t id = earlier->starts.last_until(StartTable::kSteps - 1);
-    if (id == 0) continue;
-    RunBlock* block = blocks_.at(id);
+    RunBlock* block = last_start(*earlier, StartTable::kSteps - 1);
+    if (block == nullptr) continue;
     if (address >= block->end()) return nullptr;
-    shared->covering = id;
+    shared->covering = block->id;
     return block;
   }
 }
@@ -175,14 +195,13 @@ Block* BlockPools::find(const void* address) const {
       return record_of<RunBlock>(page);
     case PageKind::kShared: {
       auto* shared = record_of<SharedPage>(page);
-      std::size_t step = StartTable::step_of(address);
-      // A block may start later in the address's own step.
-      if (std::uint32_t id = shared->starts.at(step); id != 0) {
-        if (RunBlock* block = blocks_.at(id); block->address() <= address) return holds(block);
+      const std::size_t step = StartTable::step_of(address);
+      RunBlock* block = last_start(*shared, step);
+      // It may start later in the address's own step.
+      if (block != nullptr && block->address() > address) {
+        block = step == 0 ? nullptr : last_start(*shared, step - 1);
       }
-      if (std::uint32_t id = step == 0 ? 0 : shared->starts.last_until(step - 1); id != 0) {
-        return holds(blocks_.at(id));
-      }
+      if (block != nullptr) return holds(block);
       return reaching_into(shared, page_of(static_cast<const char*>(address)), address);
     }
     case PageKind::kSmall: {
@@ -271,7 +290,7 @@ std::pair<RunBlock*, RunBlock*> BlockPools::split(RunBlock* block, std::size_t s
     right->shared = {block, block->shared.next};
     if (right->shared.next != nullptr) right->shared.next->shared.previous = right;
     block->shared.next = right;
-    set_start(*right, right->id);
+    add_start(*right);
   } else if (size_bytes <= rest) {
     left = new_block(BlockKind::kWhole, block->address(), size_bytes, block->home);
     left->whole = block->whole;
@@ -289,26 +308,47 @@ std::pair<RunBlock*, RunBlock*> BlockPools::split(RunBlock* block, std::size_t s
   return {left, right};
 }
 
-RunBlock* BlockPools::trim(RunBlock* block, std::size_t size_bytes) {
+// Cuts what a request needs off a block in no index. `rest` is nullptr where nothing is left.
+BlockPools::Cut BlockPools::cut(RunBlock* block, std::size_t size_bytes) {
   if (block->kind == BlockKind::kWhole) size_bytes = round_up(size_bytes, kPageBytes);
-  std::size_t rest_bytes = block->size_bytes() - size_bytes;
-  if (rest_bytes < (block->kind == BlockKind::kShared ? kSmallestShared : kPageBytes)) return block;
+  const std::size_t rest_bytes = block->size_bytes() - size_bytes;
+  if (rest_bytes < (block->kind == BlockKind::kShared ? kSmallestShared : kPageBytes)) {
+    return {block, nullptr};
+  }
   const bool from_end =
       at(block->home).pool_class == PoolClass::kPacked && size_bytes < kWholeBytes;
   auto [left, right] = split(block, from_end ? rest_bytes : size_bytes);
   RunBlock* taken = from_end ? right : left;
   RunBlock* rest = from_end ? left : right;
-  if (rest != block) {
+  if (rest != block && !block->plain) {
     // What is kept by record goes with the rest.
-    if (auto kept = block->plain ? decltype(extras_)::node_type{} : extras_.extract(block);
-        !kept.empty()) {
+    if (auto kept = extras_.extract(block); !kept.empty()) {
       kept.key() = rest;
       extras_.insert(std::move(kept));
       rest->plain = false;
       block->plain = true;
     }
   }
-  put(rest, at(rest->pool));
+  return {taken, rest};
+}
+
+RunBlock* BlockPools::trim(RunBlock* block, std::size_t size_bytes) {
+  auto [taken, rest] = cut(block, size_bytes);
+  if (rest != nullptr) put(rest, at(rest->pool));
+  return taken;
+}
+
+RunBlock* BlockPools::take_trimmed(Pool& pool, std::size_t size_bytes) {
+  RunBlock* block = pool.own.fit(size_bytes);
+  if (block == nullptr) return nullptr;
+  pool.own.erase(block);
+  block->set(BlockState::kReleasing);
+  auto [taken, rest] = cut(block, size_bytes);
+  if (rest != nullptr) {
+    // What was free as one could be joined with none, so neither can a part.
+    rest->set(BlockState::kFree);
+    pool.own.insert(rest);
+  }
   return taken;
 }
 
@@ -332,7 +372,7 @@ RunBlock* BlockPools::add_pages(Span* span, char* base, std::size_t size_bytes, 
   }
   home.run_span = span;
   home.run_end = base + size_bytes;
-  set_start(*block, block->id);
+  add_start(*block);
   // The chains of the runs beside it become one with it.
   auto joins = [&](const SharedPage* page) {
     return page != nullptr && page->home == home.index && page->span == span &&
@@ -379,47 +419,62 @@ bool BlockPools::can_join(const RunBlock* left, const RunBlock* right) const {
          (left->whole.span == right->whole.span && left->whole.placement == right->whole.placement);
 }
 
-// One of them is in an index, the other is about to be; the result is in none.
-RunBlock* BlockPools::join(RunBlock* left, RunBlock* right) {
-  std::size_t size_bytes = left->size_bytes() + right->size_bytes();
+// Two neighbours of shared pages, in no index both: the left one's record is kept.
+void BlockPools::absorb(RunBlock* left, RunBlock* right) {
+  remove_start(*right);
+  left->real.granules += right->real.granules;
+  left->shared.next = right->shared.next;
+  if (right->shared.next != nullptr) right->shared.next->shared.previous = left;
+  blocks_.drop(right);
+}
+
+// Two neighbours of whole pages, in no index both: the larger one's record is kept.
+RunBlock* BlockPools::join_whole(RunBlock* left, RunBlock* right) {
   char* address = left->address();
   RunBlock* kept = left->size_bytes() >= right->size_bytes() ? left : right;
   RunBlock* gone = kept == left ? right : left;
-  if (left->kind == BlockKind::kWhole) {
-    pages_.set(gone->address(), gone->size_bytes(), tagged(kept, PageKind::kWhole));
-  } else {
-    set_start(*right, 0);
-    set_start(*left, kept->id);
-    RunBlock* previous = left->shared.previous;
-    RunBlock* next = right->shared.next;
-    kept->shared = {previous, next};
-    if (previous != nullptr) previous->shared.next = kept;
-    if (next != nullptr) next->shared.previous = kept;
-  }
+  pages_.set(gone->address(), gone->size_bytes(), tagged(kept, PageKind::kWhole));
   kept->real.address = address;
-  kept->real.resize(size_bytes);
+  kept->real.granules += gone->real.granules;
   blocks_.drop(gone);
   return kept;
 }
 
 void BlockPools::put(RunBlock* block, Pool& pool) {
-  block->set(BlockState::kFree);
   block->pool = pool.index;
   if (!block->plain) {
     const BlockExtras* kept = extras(block);
     block->plain = kept == nullptr || kept->fences.empty();
     if (block->plain && kept != nullptr) drop_extras(block);
   }
-  if (RunBlock* before = neighbour_before(block); can_join(before, block)) {
-    unlink(before);
-    block = join(before, block);
-    block->set(BlockState::kFree);
+  block->set(BlockState::kFree);
+  if (block->kind == BlockKind::kShared) {
+    if (RunBlock* before = block->shared.previous; can_join(before, block)) {
+      pool.own.erase(before);
+      absorb(before, block);
+      block = before;
+    }
+    if (RunBlock* after = block->shared.next; can_join(block, after)) {
+      pool.own.erase(after);
+      absorb(block, after);
+    }
+  } else {
+    if (RunBlock* before = neighbour_before(block); can_join(before, block)) {
+      unlink(before);
+      block = join_whole(before, block);
+      block->set(BlockState::kFree);
+    }
+    if (RunBlock* after = neighbour_after(block); can_join(block, after)) {
+      unlink(after);
+      block = join_whole(block, after);
+      block->set(BlockState::kFree);
+    }
   }
-  if (RunBlock* after = neighbour_after(block); can_join(block, after)) {
-    unlink(after);
-    block = join(block, after);
-    block->set(BlockState::kFree);
-  }
+  link(block, pool);
+}
+
+// Into an index: a free block that can be joined with none.
+void BlockPools::link(RunBlock* block, Pool& pool) {
   if (block->pool == block->home) {
     pool.own.insert(block);
   } else {
@@ -572,7 +627,8 @@ void BlockPools::each_block(
       const auto* block = record_of<RunBlock>(page);
       if (block->address() == at_page) visit(*block);
     } else if (kind_of(page) == PageKind::kShared) {
-      record_of<SharedPage>(page)->starts.each([&](std::uint32_t id) { visit(*blocks_.at(id)); });
+      record_of<SharedPage>(page)->starts.each([&](std::uint32_t id) { visit(*blocks_.at(id)); },
+                                               StepOfBlock{blocks_});
     } else {
       const auto* segment = record_of<SmallSegment>(page);
       if (visit_small) visit_small(segment->base, at(segment->pool));

@@ -130,6 +130,9 @@ class BlockPools {
   // has seen to it that its own part needs none.
   RunBlock* trim(RunBlock* block, std::size_t size_bytes);
 
+  // Both at once, of the pool's own blocks.
+  RunBlock* take_trimmed(Pool& pool, std::size_t size_bytes);
+
   // Makes whole pages, just taken from a span, one block of `home`, in no index.
   RunBlock* add_pages(Span* span, char* base, std::size_t size_bytes, Pool& home,
                       const SegmentPlacement& placement);
@@ -213,11 +216,20 @@ class BlockPools {
 
   SharedPage* shared_page(const void* address) const;
   SharedPage* new_shared_page();
-  void set_start(const RunBlock& block, std::uint32_t id);
+  void add_start(const RunBlock& block);
+  void remove_start(const RunBlock& block);
+  RunBlock* last_start(const SharedPage& page, std::size_t step) const;
   RunBlock* reaching_into(SharedPage* shared, const char* page, const void* address) const;
   bool can_join(const RunBlock* left, const RunBlock* right) const;
-  RunBlock* join(RunBlock* left, RunBlock* right);
+  void absorb(RunBlock* left, RunBlock* right);
+  RunBlock* join_whole(RunBlock* left, RunBlock* right);
+  void link(RunBlock* block, Pool& pool);
   void unlink(RunBlock* block);
+  struct Cut {
+    RunBlock* taken;
+    RunBlock* rest;
+  };
+  Cut cut(RunBlock* block, std::size_t size_bytes);
   std::pair<RunBlock*, RunBlock*> split(RunBlock* block, std::size_t size_bytes);
   Pages cut_pages(RunBlock* block, std::size_t least_bytes, std::size_t most_bytes);
   RunBlock* neighbour_before(const RunBlock* block) const;

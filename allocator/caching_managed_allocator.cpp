@@ -215,7 +215,7 @@ void* CachingManagedAllocator::allocate(Facade facade, int device, std::size_t s
         trace_.allocated(at, {facade, device, address, size_bytes, block->size_bytes(), of});
       }
       if (outcome == ThreadCache::Outcome::kDoneAtLimit) [[unlikely]]
-        note_peaks();
+        note_peaks(place_of(facade, device));
       return address;
     }
     if (pools != ThreadCache::kUnknownPools && size_bytes > kSmallBytes &&
@@ -238,9 +238,8 @@ void* CachingManagedAllocator::allocate_from_pool(ThreadCache* cache, const Requ
   {
     std::lock_guard lock(lock_);
     Pool& pool = pools_.at(request.pool());
-    RunBlock* found = pools_.take(pool, request.size_bytes);
-    if (found == nullptr) return nullptr;
-    block = pools_.trim(found, request.size_bytes);
+    block = pools_.take_trimmed(pool, request.size_bytes);
+    if (block == nullptr) return nullptr;
     occupy(request, block);
     if (request.size_bytes >= kPackedBytes) keep_large = ++pool.met == kSteadyRequests;
     at = trace_.now();
@@ -253,7 +252,7 @@ void* CachingManagedAllocator::allocate_from_pool(ThreadCache* cache, const Requ
   cache->lock.enter();
   bool within = cache->count_allocated(*block, true);
   cache->lock.leave();
-  if (!within) note_peaks();
+  if (!within) note_peaks(place_of(request.facade, request.device));
   return address;
 }
 
@@ -323,7 +322,7 @@ void* CachingManagedAllocator::allocate_slowly(Facade facade, int device, std::s
       unpoison(address, block->size_bytes());
       trace_.allocated(trace_.now(),
                        {facade, device, address, size_bytes, block->size_bytes(), request.stream});
-      if (outcome == ThreadCache::Outcome::kDoneAtLimit) note_peaks();
+      if (outcome == ThreadCache::Outcome::kDoneAtLimit) note_peaks(place_of(facade, device));
       return address;
     }
   }
@@ -417,7 +416,7 @@ void* CachingManagedAllocator::allocate_small(const Request& request) {
     if (request.facade == Facade::kDevice) consumer = {request.device, request.stream};
     send(plan, request.device, {}, consumer);
   }
-  count_allocation(*block, true);
+  count_allocation(request, *block, true);
   return address;
 }
 
@@ -810,7 +809,7 @@ void* CachingManagedAllocator::hand_out(const Request& request, const Found& fou
   DeviceStream consumer;
   if (request.facade == Facade::kDevice) consumer = {request.device, request.stream};
   if (!plan.empty()) send(plan, request.device, {}, consumer);
-  count_allocation(*found.block, found.from_cache);
+  count_allocation(request, *found.block, found.from_cache);
   return address;
 }
 
@@ -1532,6 +1531,8 @@ void CachingManagedAllocator::restore_private_pool(int device, std::uint64_t id,
 void CachingManagedAllocator::restore_block(int device, std::uint64_t id,
                                             const PrivateBlock& wanted) {
   RunBlock* block = nullptr;
+  Request request{Facade::kDevice,   device, wanted.size_bytes, wanted.requested_bytes, nullptr,
+                  PoolClass::kSmall, 0};
   {
     std::lock_guard lock(lock_);
     const Block* there = pools_.find(wanted.address);
@@ -1540,9 +1541,10 @@ void CachingManagedAllocator::restore_block(int device, std::uint64_t id,
       block = pools_.take_at(static_cast<char*>(wanted.address), wanted.size_bytes);
     }
     if (block != nullptr) {
-      occupy({Facade::kDevice, device, wanted.size_bytes, wanted.requested_bytes, pool->key.stream,
-              pool->pool_class, first_of(pool->index)},
-             block);
+      request.stream = pool->key.stream;
+      request.pool_class = pool->pool_class;
+      request.pools = first_of(pool->index);
+      occupy(request, block);
     }
   }
   if (block == nullptr) {
@@ -1551,7 +1553,7 @@ void CachingManagedAllocator::restore_block(int device, std::uint64_t id,
                     "in use",
                     format_size(wanted.size_bytes), wanted.address, id));
   }
-  count_allocation(*block, true);
+  count_allocation(request, *block, true);
 }
 
 bool CachingManagedAllocator::end_private_pool(int device, std::uint64_t id) {
@@ -2055,23 +2057,20 @@ void CachingManagedAllocator::check_invariants() const {
 
 // ---- figures
 
-void CachingManagedAllocator::note_peaks() {
+void CachingManagedAllocator::note_peaks(std::size_t place) {
   ThreadCaches::Frozen frozen(caches_);
-  caches_.add_up();
+  caches_.add_up(place);
 }
 
-void CachingManagedAllocator::count_allocation(const Block& block, bool from_cache) {
+void CachingManagedAllocator::count_allocation(const Request& request, const Block& block,
+                                               bool from_cache) {
+  const std::size_t place = place_of(request.facade, request.device);
   if (ThreadCache* cache = caches_.mine()) {
     cache->lock.enter();
     bool within = cache->count_allocated(block, from_cache);
     cache->lock.leave();
-    if (!within) note_peaks();
+    if (!within) note_peaks(place);
     return;
-  }
-  StreamKey key;
-  {
-    std::lock_guard lock(lock_);
-    key = pools_.at(block.pool).key;
   }
   caches_.count_elsewhere(
       [&](Tally& tally, StreamTally& stream) {
@@ -2079,7 +2078,7 @@ void CachingManagedAllocator::count_allocation(const Block& block, bool from_cac
                         block.requested_bytes(), from_cache);
         stream.allocated(block.size_bytes());
       },
-      place_of(key.facade, key.device), block.pool - block.pool % kPoolsPerStream);
+      place, request.pools);
 }
 
 void CachingManagedAllocator::count_free(const Block& block, const StreamKey& key) {

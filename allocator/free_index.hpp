@@ -65,8 +65,9 @@ class FreeIndex {
   RunBlock* fit(std::size_t size_bytes) const {
     const std::size_t bin = bin_of(size_bytes);
     if (RunBlock* close = bins_[bin].best_fit(size_bytes)) return close;
-    const std::size_t end = size_bytes < kWholeBytes ? bin_of(kWholeBytes) : bin + 1 + kCloseBins;
-    std::size_t found = lowest_bin(bin + 1, end);
+    const bool is_large = size_bytes >= kWholeBytes;
+    const std::size_t end = is_large ? bin + 1 + kCloseBins : bin_of(kWholeBytes);
+    std::size_t found = is_large ? lowest_of_close(bin + 1) : lowest_bin(bin + 1, end);
     if (found == kBins) found = lowest_bin(end, kBins);
     return found == kBins ? nullptr : bins_[found].lowest();
   }
@@ -111,6 +112,18 @@ class FreeIndex {
   static std::size_t first_bit(std::uint64_t bits) {
     return static_cast<std::size_t>(std::countr_zero(bits));
   }
+  // Of kCloseBins bins from `first` on, the one with the lowest block; kBins: all are empty. Which
+  // it is cannot be foreseen, so it is found without a branch.
+  std::size_t lowest_of_close(std::size_t first) const {
+    std::size_t found = kBins;
+    std::uintptr_t lowest = FreeTree::kNone;
+    for (std::size_t bin = first; bin < first + kCloseBins; ++bin) {
+      const bool is_lower = lowest_[bin] < lowest;
+      found = is_lower ? bin : found;
+      lowest = is_lower ? lowest_[bin] : lowest;
+    }
+    return found;
+  }
   // Of the bins from `first` up to `end`, the one with the lowest block; kBins: all are empty.
   std::size_t lowest_bin(std::size_t first, std::size_t end) const {
     std::size_t found = kBins;
@@ -137,7 +150,7 @@ class FreeIndex {
   }
 
   std::array<FreeTree, kBins> bins_;
-  std::array<std::uintptr_t, kBins> lowest_;  // address
+  std::array<std::uintptr_t, kBins + kCloseBins> lowest_;  // address
   std::array<std::uintptr_t, kOctaves> lowest_of_octave_;
   std::array<std::uint8_t, kOctaves> filled_{};  // a bit for each bin of the octave
   std::uint64_t octaves_ = 0;                    // a bit for each that has filled bins

@@ -24,15 +24,14 @@ class RunBlockStore {
   RunBlockStore(const RunBlockStore&) = delete;
   RunBlockStore& operator=(const RunBlockStore&) = delete;
 
-  // A record as new; its number is its `id`, never 0.
+  // A record that says of its storage and neighbours what it happens to; its number is its `id`,
+  // never 0.
   RunBlock* make() {
     if (free_ != nullptr) {
       RunBlock* block = free_;
       free_ = block->shared.next;
-      std::uint32_t id = block->id;
-      std::destroy_at(block);
-      std::construct_at(block);
-      block->id = id;
+      block->plain = true;
+      block->exported = false;
       return block;
     }
     std::uint32_t id = made_ + 1;

@@ -1,8 +1,10 @@
 // Which block starts where in a page of 2 MiB, by steps of 4 KiB, of which each holds one start at
-// most. Two starts lie in the record itself; more lie in a hashed table, which is doubled while it
-// is small and at last has a place for every step. Numbers of blocks are never 0.
+// most. Two starts lie in the record itself and up to four in a short list, which is looked
+// through as a whole, since it cannot be foreseen where the wanted one stands. For more the page is
+// cut into equal slots, as few as give each start one of its own: blocks of one size cost one place
+// each. Numbers of blocks are never 0.
 //
-// at() may run beside a change of other steps; everything else is guarded by the owner's lock. A
+// at() may run beside a change of other starts; everything else is guarded by the owner's lock. A
 // reader may still look at a table that has been outgrown, so tables are kept until the end: all of
 // them together are smaller than the last one twice.
 #pragma once
@@ -11,6 +13,7 @@
 #include <array>
 #include <atomic>
 #include <bit>
+#include <bitset>
 #include <cstddef>
 #include <cstdint>
 #include <new>
@@ -30,7 +33,7 @@ class StartTable {
 
   StartTable() = default;
   ~StartTable() {
-    for (Table* table = table_of(word_.load(std::memory_order_relaxed)); table != nullptr;) {
+    for (Table* table = table_of(now()); table != nullptr;) {
       Table* outgrown = table->outgrown;
       ::operator delete(table);
       table = outgrown;
@@ -39,36 +42,56 @@ class StartTable {
   StartTable(const StartTable&) = delete;
   StartTable& operator=(const StartTable&) = delete;
 
-  // 0: none starts there.
+  // The block that starts at a step or, in a table of slots, elsewhere in the step's slot; 0: none.
   std::uint32_t at(std::size_t step) const {
     const std::uint64_t word = word_.load(std::memory_order_acquire);
-    if ((word & kInline) != 0) {
-      const auto key = static_cast<std::uint32_t>(step);
-      const Few few(word);
-      const std::uint32_t first = few.first & kFewIds;
-      if (key == few.first >> kFewIdBits && first != 0) return first;
-      return key == few.second >> kFewIdBits ? few.second & kFewIds : 0;
+    if (is_two(word)) {
+      const Two two(word);
+      return Two::id_at(two.first, step) | Two::id_at(two.second, step);
     }
     const Table* table = table_of(word);
     return table == nullptr ? 0 : table->at(step);
   }
 
-  // 0 takes the start away.
-  void set(std::size_t step, std::uint32_t block) {
-    const std::uint64_t word = word_.load(std::memory_order_relaxed);
+  // `step_of_block` tells of a block's number the step of its start. The step must have no start.
+  template <class StepOfBlock>
+  void add(std::size_t step, std::uint32_t block, StepOfBlock step_of_block) {
+    const std::uint64_t word = now();
     Table* table = table_of(word);
     if (table == nullptr) {
-      if (set_among_few(word, step, block)) return;
-      table = grow(nullptr);
+      const Two two(word);
+      const bool first_is_vacant = !Two::is_start(two.first);
+      if ((first_is_vacant || !Two::is_start(two.second)) && block <= Two::kIds) [[likely]] {
+        const std::uint32_t start = Two::start(step, block);
+        word_.store(
+            Two::word(first_is_vacant ? start : two.first, first_is_vacant ? two.second : start),
+            std::memory_order_release);
+        return;
+      }
+      table = grow_to_list(step, block, step_of_block);
     }
-    while (!table->set(step, block)) table = grow(table);
+    while (!table->add(step, block)) table = grow_to_slots(step, step_of_block);
+  }
+  // The step must have a start.
+  void remove(std::size_t step) {
+    const std::uint64_t word = now();
+    if (Table* table = table_of(word)) {
+      table->remove(step);
+      return;
+    }
+    const Two two(word);
+    word_.store(Two::word(two.first & mask(Two::step_of(two.first) != step),
+                          two.second & mask(Two::step_of(two.second) != step)),
+                std::memory_order_release);
   }
 
   // The last start at or before a step; 0: there is none in this page.
-  std::uint32_t last_until(std::size_t step) const {
+  template <class StepOfBlock>
+  std::uint32_t last_until(std::size_t step, StepOfBlock step_of_block) const {
     std::size_t last = 0;
     std::uint32_t found = 0;
-    each_unordered([&](std::size_t at_step, std::uint32_t block) {
+    each_unordered([&](std::uint32_t block) {
+      const std::size_t at_step = step_of_block(block);
       if (at_step > step || (found != 0 && at_step < last)) return;
       last = at_step;
       found = block;
@@ -77,12 +100,12 @@ class StartTable {
   }
 
   // By step.
-  template <class Visit>
-  void each(Visit visit) const {
+  template <class Visit, class StepOfBlock>
+  void each(Visit visit, StepOfBlock step_of_block) const {
     std::array<std::uint32_t, kSteps> blocks{};
     bool any = false;
-    each_unordered([&](std::size_t step, std::uint32_t block) {
-      blocks[step] = block;
+    each_unordered([&](std::uint32_t block) {
+      blocks[step_of_block(block)] = block;
       any = true;
     });
     if (!any) return;
@@ -93,9 +116,8 @@ class StartTable {
 
   // Nothing is looked up at this time.
   void clear() {
-    const std::uint64_t word = word_.load(std::memory_order_relaxed);
-    if (Table* table = table_of(word)) {
-      table->clear();
+    if (Table* table = table_of(now())) {
+      for (std::size_t place = 0; place < table->count; ++place) table->places()[place] = 0;
     } else {
       word_.store(0, std::memory_order_relaxed);
     }
@@ -103,8 +125,7 @@ class StartTable {
 
   std::size_t bytes() const {
     std::size_t bytes = 0;
-    for (const Table* table = table_of(word_.load(std::memory_order_relaxed)); table != nullptr;
-         table = table->outgrown) {
+    for (const Table* table = table_of(now()); table != nullptr; table = table->outgrown) {
       bytes += table->bytes();
     }
     return bytes;
@@ -112,162 +133,156 @@ class StartTable {
 
  private:
   // The word is 0, or the address of a table, or, with the lowest bit set, two starts of 31 bits
-  // each: 9 of the step, 22 of the block's number. Where a start is missing its number is 0.
-  static constexpr std::uint64_t kInline = 1;
-  static constexpr unsigned kFewIdBits = 22;
-  static constexpr std::uint32_t kFewIds = (1u << kFewIdBits) - 1;
-  struct Few {
-    explicit Few(std::uint64_t word)
+  // each: 9 of the step, 22 of the block's number. Where a start is missing both are 0.
+  struct Two {
+    static constexpr unsigned kIdBits = 22;
+    static constexpr std::uint32_t kIds = (1u << kIdBits) - 1;
+
+    explicit Two(std::uint64_t word)
         : first(static_cast<std::uint32_t>(word) >> 1),
           second(static_cast<std::uint32_t>(word >> 33)) {}
-    std::uint64_t word() const {
-      return kInline | std::uint64_t{first} << 1 | std::uint64_t{second} << 33;
+    static std::uint64_t word(std::uint32_t first, std::uint32_t second) {
+      return kTwo | std::uint64_t{first} << 1 | std::uint64_t{second} << 33;
+    }
+    static std::uint32_t start(std::size_t step, std::uint32_t block) {
+      return static_cast<std::uint32_t>(step) << kIdBits | block;
+    }
+    static bool is_start(std::uint32_t start) { return (start & kIds) != 0; }
+    static std::size_t step_of(std::uint32_t start) { return start >> kIdBits; }
+    // Without a branch, which could not be foreseen.
+    static std::uint32_t id_at(std::uint32_t start, std::size_t step) {
+      return start & kIds & mask(step_of(start) == step);
     }
     std::uint32_t first;
     std::uint32_t second;
   };
+  static constexpr std::uint64_t kTwo = 1;
 
-  // Entries are hashed by step, in a row from there on, and are a step and a number; or, in the
-  // largest table, a number at its step's place. An entry that was taken away leaves a mark, so
-  // that what comes after it is found; its place may be used again.
+  static std::uint32_t mask(bool holds) { return 0u - static_cast<std::uint32_t>(holds); }
+
+  // A list of starts in no order, of a step and a number each; or slots, with a number each.
   struct Table {
+    static constexpr std::uint32_t kListed = 4;
     static constexpr unsigned kIdBits = 23;
     static constexpr std::uint32_t kIds = (1u << kIdBits) - 1;
-    static constexpr std::uint32_t kGone = 1u << kIdBits;  // an entry that was taken away
-    static constexpr std::uint32_t kLeast = 8;
-    static constexpr std::uint32_t kMostHashed = 128;
+    using Place = std::atomic<std::uint32_t>;
 
-    Table* outgrown;
-    std::uint32_t places;
-    std::uint32_t used;  // of a hashed table: places that are not as new
-    using Entry = std::atomic<std::uint32_t>;
-
-    static Table* make(std::uint32_t places, Table* outgrown) {
-      void* memory = ::operator new(sizeof(Table) + places * sizeof(Entry));
-      auto* table = new (memory) Table{outgrown, places, 0};
-      for (std::uint32_t i = 0; i < places; ++i) new (table->entries() + i) Entry(0);
+    static Table* make(std::size_t count, bool is_list, unsigned shift, Table* outgrown) {
+      void* memory = ::operator new(sizeof(Table) + count * sizeof(Place));
+      auto* table = new (memory) Table{outgrown, static_cast<std::uint16_t>(count), is_list, shift};
+      for (std::size_t i = 0; i < count; ++i) new (table->places() + i) Place(0);
       return table;
     }
 
-    Entry* entries() { return reinterpret_cast<Entry*>(this + 1); }
-    const Entry* entries() const { return reinterpret_cast<const Entry*>(this + 1); }
-    bool is_hashed() const { return places <= kMostHashed; }
-    std::size_t bytes() const { return sizeof(Table) + places * sizeof(Entry); }
-    std::uint32_t first_place(std::size_t step) const {
-      // Fibonacci hashing: blocks of one size start at steps that share their low bits.
-      return (static_cast<std::uint32_t>(step) * 0x9E3779B1u) >>
-             (32 - static_cast<unsigned>(std::countr_zero(places)));
-    }
+    Table* outgrown;
+    std::uint16_t count;
+    bool is_list;
+    unsigned shift;  // from a step to its slot
+
+    Place* places() { return reinterpret_cast<Place*>(this + 1); }
+    const Place* places() const { return reinterpret_cast<const Place*>(this + 1); }
+    std::size_t bytes() const { return sizeof(Table) + count * sizeof(Place); }
+    std::uint32_t id_of(std::uint32_t place) const { return is_list ? place & kIds : place; }
 
     std::uint32_t at(std::size_t step) const {
-      if (!is_hashed()) return entries()[step].load(std::memory_order_acquire);
-      // There is always a place that is as new.
-      for (std::uint32_t place = first_place(step);; place = (place + 1) & (places - 1)) {
-        const std::uint32_t entry = entries()[place].load(std::memory_order_acquire);
-        if (entry == 0) return 0;
-        if (entry >> kIdBits == step && (entry & kIds) != 0) return entry & kIds;
+      if (!is_list) return places()[step >> shift].load(std::memory_order_acquire);
+      std::uint32_t found = 0;
+      for (std::size_t i = 0; i < kListed; ++i) {
+        const std::uint32_t start = places()[i].load(std::memory_order_acquire);
+        found |= start & kIds & mask(start >> kIdBits == step);
       }
+      return found;
     }
-
     // False: there is no room.
-    bool set(std::size_t step, std::uint32_t block) {
-      if (!is_hashed()) {
-        entries()[step].store(block, std::memory_order_release);
-        return true;
-      }
-      if (block > kIds) return false;
-      Entry* vacant = nullptr;
-      const auto value = static_cast<std::uint32_t>(step) << kIdBits | block;
-      for (std::uint32_t place = first_place(step);; place = (place + 1) & (places - 1)) {
-        Entry& entry = entries()[place];
-        const std::uint32_t now = entry.load(std::memory_order_relaxed);
-        if (now == 0) {
-          if (block == 0) return true;
-          if (vacant != nullptr) break;
-          if ((used + 1) * 4 > places * 3) return false;
-          ++used;
-          vacant = &entry;
-          break;
+    bool add(std::size_t step, std::uint32_t block) {
+      std::size_t place = step >> shift;
+      std::uint32_t start = block;
+      if (is_list) {
+        unsigned vacant = 0;  // a bit each
+        for (unsigned i = 0; i < kListed; ++i) {
+          vacant |= unsigned{places()[i].load(std::memory_order_relaxed) == 0} << i;
         }
-        if ((now & kIds) == 0) {
-          if (vacant == nullptr) vacant = &entry;
-        } else if (now >> kIdBits == step) {
-          entry.store(block == 0 ? kGone : value, std::memory_order_release);
-          return true;
-        }
+        if (vacant == 0 || block > kIds) return false;
+        place = static_cast<std::size_t>(std::countr_zero(vacant));
+        start |= static_cast<std::uint32_t>(step) << kIdBits;
+      } else if (places()[place].load(std::memory_order_relaxed) != 0) {
+        return false;
       }
-      vacant->store(value, std::memory_order_release);
+      places()[place].store(start, std::memory_order_release);
       return true;
     }
-
-    void clear() {
-      for (std::uint32_t i = 0; i < places; ++i) entries()[i].store(0, std::memory_order_relaxed);
-      used = 0;
+    void remove(std::size_t step) {
+      std::size_t place = step >> shift;
+      if (is_list) {
+        unsigned there = 0;  // a bit each
+        for (unsigned i = 0; i < kListed; ++i) {
+          const std::uint32_t start = places()[i].load(std::memory_order_relaxed);
+          there |= (unsigned{start >> kIdBits == step} & unsigned{start != 0}) << i;
+        }
+        place = static_cast<std::size_t>(std::countr_zero(there));
+      }
+      places()[place].store(0, std::memory_order_release);
     }
   };
 
+  std::uint64_t now() const { return word_.load(std::memory_order_relaxed); }
+  static bool is_two(std::uint64_t word) { return (word & kTwo) != 0; }
   static Table* table_of(std::uint64_t word) {
-    return (word & kInline) != 0 ? nullptr : reinterpret_cast<Table*>(word);
+    return is_two(word) ? nullptr : reinterpret_cast<Table*>(word);
   }
 
   template <class Visit>
   void each_unordered(Visit visit) const {
-    const std::uint64_t word = word_.load(std::memory_order_relaxed);
-    if ((word & kInline) != 0) {
-      const Few few(word);
-      for (std::uint32_t start : {few.first, few.second}) {
-        if ((start & kFewIds) != 0) visit(start >> kFewIdBits, start & kFewIds);
+    const std::uint64_t word = now();
+    if (is_two(word)) {
+      const Two two(word);
+      for (std::uint32_t start : {two.first, two.second}) {
+        if (Two::is_start(start)) visit(start & Two::kIds);
       }
       return;
     }
     const Table* table = table_of(word);
     if (table == nullptr) return;
-    for (std::uint32_t place = 0; place < table->places; ++place) {
-      const std::uint32_t entry = table->entries()[place].load(std::memory_order_relaxed);
-      if (!table->is_hashed()) {
-        if (entry != 0) visit(place, entry);
-      } else if ((entry & Table::kIds) != 0) {
-        visit(entry >> Table::kIdBits, entry & Table::kIds);
-      }
+    for (std::size_t i = 0; i < table->count; ++i) {
+      const std::uint32_t place = table->places()[i].load(std::memory_order_relaxed);
+      if (place != 0) visit(table->id_of(place));
     }
   }
 
-  // False: there is no room.
-  bool set_among_few(std::uint64_t word, std::size_t step, std::uint32_t block) {
-    if (block > kFewIds) return false;
-    Few few(word);
-    const auto start = static_cast<std::uint32_t>(step) << kFewIdBits | block;
-    auto has = [&](std::uint32_t each) {
-      return (each & kFewIds) != 0 && each >> kFewIdBits == step;
-    };
-    if (has(few.first)) {
-      few.first = block == 0 ? 0 : start;
-    } else if (has(few.second)) {
-      few.second = block == 0 ? 0 : start;
-    } else if (block == 0) {
-      return true;
-    } else if ((few.first & kFewIds) == 0) {
-      few.first = start;
-    } else if ((few.second & kFewIds) == 0) {
-      few.second = start;
-    } else {
-      return false;
+  // A list of what the word holds; of slots where a number is too large for a list.
+  template <class StepOfBlock>
+  Table* grow_to_list(std::size_t new_step, std::uint32_t new_block, StepOfBlock step_of_block) {
+    if (new_block > Table::kIds) return grow_to_slots(new_step, step_of_block);
+    return fill(Table::make(Table::kListed, true, 0, nullptr), step_of_block);
+  }
+  // The fewest slots of which none has two starts, nor any beside the new one's.
+  template <class StepOfBlock>
+  Table* grow_to_slots(std::size_t new_step, StepOfBlock step_of_block) {
+    Table* table = table_of(now());
+    unsigned shift = table != nullptr && !table->is_list ? table->shift : kLongestShift;
+    for (bool fits = false; !fits;) {
+      --shift;
+      std::bitset<kSteps> taken;
+      taken.set(new_step >> shift);
+      fits = true;
+      each_unordered([&](std::uint32_t block) {
+        const std::size_t slot = step_of_block(block) >> shift;
+        fits = fits && !taken.test(slot);
+        taken.set(slot);
+      });
     }
-    word_.store(few.word(), std::memory_order_release);
-    return true;
+    return fill(Table::make(kSteps >> shift, false, shift, table), step_of_block);
+  }
+  template <class StepOfBlock>
+  Table* fill(Table* table, StepOfBlock step_of_block) {
+    each_unordered([&](std::uint32_t block) { table->add(step_of_block(block), block); });
+    word_.store(reinterpret_cast<std::uint64_t>(table), std::memory_order_release);
+    return table;
   }
 
-  // A larger table than that one, with all that is known; after nullptr comes the first.
-  Table* grow(Table* table) {
-    const std::uint64_t word = word_.load(std::memory_order_relaxed);
-    std::uint32_t places = Table::kLeast;
-    if (table != nullptr)
-      places = table->places < Table::kMostHashed ? table->places * 2 : std::uint32_t{kSteps};
-    Table* grown = Table::make(places, table_of(word));
-    each_unordered([&](std::size_t step, std::uint32_t block) { grown->set(step, block); });
-    word_.store(reinterpret_cast<std::uint64_t>(grown), std::memory_order_release);
-    return grown;
-  }
+  // More starts than a list holds need twice as many slots at least.
+  static constexpr unsigned kLongestShift =
+      std::countr_zero(kSteps) - std::countr_zero(std::size_t{Table::kListed});
 
   std::atomic<std::uint64_t> word_{0};
 };

@@ -151,19 +151,33 @@ void ThreadCaches::flush_all(std::vector<Block*>* out) {
   for (const auto& cache : caches_) cache->flush_all(out);
 }
 
-std::vector<Tally*> ThreadCaches::tallies(std::size_t place) {
-  std::vector<Tally*> out;
-  for (const auto& cache : caches_) out.push_back(&cache->tally(place));
-  return out;
+void ThreadCaches::add_up() {
+  for (std::size_t place = 0; place < places_; ++place) add_up_place(place);
+  add_up_live();
 }
 
-void ThreadCaches::add_up() {
-  ThreadCache* own = slot_.serial == serial_ ? slot_.cache : nullptr;
+void ThreadCaches::add_up(std::size_t place) {
+  add_up_place(place);
+  add_up_live();
+}
+
+void ThreadCaches::add_up_place(std::size_t place) {
+  const ThreadCache* own = slot_.serial == serial_ ? slot_.cache : nullptr;
+  const Tally* asking = nullptr;
+  tallies_.clear();
+  for (const auto& cache : caches_) {
+    tallies_.push_back(&cache->tally(place));
+    if (cache.get() == own) asking = tallies_.back();
+  }
+  book_.add_up(place, tallies_, ended_[place], asking);
+}
+
+void ThreadCaches::add_up_live() {
+  const ThreadCache* own = slot_.serial == serial_ ? slot_.cache : nullptr;
   std::int64_t live_bytes = 0;
   for (std::size_t place = 0; place < places_; ++place) {
-    book_.add_up(place, tallies(place), ended_[place],
-                 own == nullptr ? nullptr : &own->tally(place));
-    live_bytes += sum(place).live(Tally::kAll).bytes;
+    live_bytes += ended_[place].live(Tally::kAll).bytes;
+    for (const auto& cache : caches_) live_bytes += cache->tally(place).live(Tally::kAll).bytes;
   }
   peak_live_bytes_ = std::max(peak_live_bytes_, live_bytes);
   const std::int64_t room = peak_live_bytes_ - live_bytes;

@@ -56,7 +56,9 @@ class ThreadCaches {
   // Tells every thread's cache; takes the locks itself.
   void keep_large(PoolIndex first, bool keep);
   PeakBook& book() { return book_; }
-  // Adds up the present sums, notes new peaks and shares out the room below them.
+  // Adds up the present sums, of one place or of all, notes new peaks and shares out the room below
+  // them.
+  void add_up(std::size_t place);
   void add_up();
   Tally sum(std::size_t place) const;
   std::int64_t peak_live_bytes() const { return peak_live_bytes_; }
@@ -84,7 +86,8 @@ class ThreadCaches {
   ThreadCache* mine_slowly();
   void retire(ThreadCache* cache);
   StreamTally& ended_stream(PoolIndex first);
-  std::vector<Tally*> tallies(std::size_t place);
+  void add_up_place(std::size_t place);
+  void add_up_live();
 
   static constinit thread_local Slot slot_;
 
@@ -102,6 +105,7 @@ class ThreadCaches {
   std::vector<StreamTally> ended_streams_;
   PeakBook book_;
   std::int64_t peak_live_bytes_ = 0;  // of all places together
+  std::vector<Tally*> tallies_;       // of add_up_place()
 };
 
 }  // namespace uvm

@@ -166,13 +166,13 @@ TEST(RunBlockStore, NumbersStartAtOneAndNameTheirRecords) {
   EXPECT_EQ(store.at(2), second);
 }
 
-TEST(RunBlockStore, ADroppedRecordIsUsedAgainAsNewUnderItsNumber) {
+TEST(RunBlockStore, ADroppedRecordIsUsedAgainUnderItsNumberAsOneThatNothingHappenedTo) {
   RunBlockStore store;
   store.make();
   RunBlock* dropped = store.make();
   dropped->kind = BlockKind::kWhole;
   dropped->plain = false;
-  dropped->home = 7;
+  dropped->exported = true;
   dropped->real.address = reinterpret_cast<char*>(4096);
   store.drop(dropped);
   EXPECT_EQ(store.at(2)->address(), nullptr) << "a stale number finds no address";
@@ -180,7 +180,7 @@ TEST(RunBlockStore, ADroppedRecordIsUsedAgainAsNewUnderItsNumber) {
   EXPECT_EQ(again, dropped);
   EXPECT_EQ(again->id, 2u);
   EXPECT_TRUE(again->plain);
-  EXPECT_EQ(again->home, 0u);
+  EXPECT_FALSE(again->exported);
   EXPECT_EQ(store.make()->id, 3u);
 }
 
