@@ -211,8 +211,8 @@ void* CachingManagedAllocator::allocate(Facade facade, int device, std::size_t s
     if (block != nullptr) [[likely]] {
       void* address = block->address();
       unpoison(address, block->size_bytes());
-      if (const TraceTime at = trace_.now(); at != 0) [[unlikely]] {
-        trace_.allocated(at, {facade, device, address, size_bytes, block->size_bytes(), of});
+      if (trace_.enabled()) [[unlikely]] {
+        trace_.allocated_from_cache({facade, device, address, size_bytes, block->size_bytes(), of});
       }
       if (outcome == ThreadCache::Outcome::kDoneAtLimit) [[unlikely]]
         note_peaks(place_of(facade, device));
@@ -859,7 +859,7 @@ FreeResult CachingManagedAllocator::free(void* address) noexcept {
     Block* block = pools_.block_at(address);
     if (block != nullptr && block->now() == BlockState::kLive && block->plain) [[likely]] {
       // Before the block can be anybody else's.
-      const TraceTime at = trace_.now();
+      const TraceTime at = trace_.now_of_free(address);
       const std::size_t requested_bytes = block->requested_bytes();
       const std::size_t size_bytes = block->size_bytes();
       poison(address, size_bytes);
@@ -891,7 +891,7 @@ void CachingManagedAllocator::give_back_to_pool(ThreadCache* cache, RunBlock* bl
   const Pool& pool = pools_.at(block->pool);
   const TraceBlock freed{pool.key.facade,          pool.key.device,     block->address(),
                          block->requested_bytes(), block->size_bytes(), pool.key.stream};
-  const TraceTime at = trace_.now();
+  const TraceTime at = trace_.now_of_free(freed.address);
   block->set(BlockState::kReleasing);
   pools_.put(block, pools_.at(block->pool));
   lock.unlock();
@@ -947,7 +947,7 @@ FreeResult CachingManagedAllocator::free_slowly(void* address) noexcept {
     if (const PoolIndex home = pools_.home_of(*block); home != block->pool) {
       lend_pages(*block, block->pool, home);
     }
-    at = trace_.now();
+    at = trace_.now_of_free(address);
     block->set(BlockState::kReleasing);
     poison(block->address(), block->size_bytes());
   }

@@ -118,8 +118,20 @@ class Parser {
         if (header.count > kTraceEventsPerChunk)
           refuse(start + 4, "the number of events is damaged");
         if (!has(header.count * sizeof(TraceEvent))) return cut_short(start);
-        for (std::uint32_t i = 0; i < header.count; ++i) parse_event(header.thread);
+        for (std::uint32_t i = 0; i < header.count; ++i) add(parse_event(), header.thread);
         break;
+      case TraceChunkKind::kPacked: {
+        if (header.count > kPackedWordsPerChunk)
+          refuse(start + 4, "the number of events is damaged");
+        if (header.value > kPackedModelsPerChunk || (header.value == 0 && header.count != 0))
+          refuse(start + 16, "the number of models is damaged");
+        const std::size_t words = header.count * sizeof(PackedTraceEvent);
+        const std::size_t padded = (words + 7) / 8 * 8;
+        if (!has(header.value * sizeof(TraceEvent) + padded)) return cut_short(start);
+        parse_packed(header);
+        at_ += padded - words;
+        break;
+      }
       case TraceChunkKind::kText: {
         const std::size_t padded = (std::size_t{header.count} + 7) / 8 * 8;
         if (header.count > kMostTraceTextBytes) refuse(start + 4, "the size of a text is damaged");
@@ -151,9 +163,28 @@ class Parser {
            fmt::format("the file ends in the chunk that starts at byte {} (truncated)", start));
   }
 
-  void parse_event(std::uint32_t thread) {
+  void parse_packed(const TraceChunkHeader& header) {
+    std::vector<TraceEvent> models;
+    for (std::uint64_t i = 0; i < header.value; ++i) models.push_back(parse_event());
+    std::uint64_t time = models.empty() ? 0 : models[0].time;
+    for (std::uint32_t i = 0; i < header.count; ++i) {
+      const std::size_t start = at_;
+      const auto word = take<PackedTraceEvent>();
+      time += static_cast<std::uint64_t>(word.since_last());
+      if (word.is_pause()) continue;
+      if (word.model() >= models.size()) {
+        refuse(start, fmt::format("an event like number {}, which the chunk lacks", word.model()));
+      }
+      TraceEvent event = models[word.model()];
+      event.time = time;
+      if (word.is_free()) event.kind = TraceKind::kFree;
+      add(event, header.thread);
+    }
+  }
+
+  TraceEvent parse_event() {
     const std::size_t start = at_;
-    ThreadEvent event{take<TraceEvent>(), thread};
+    const auto event = take<TraceEvent>();
     const auto kind = static_cast<std::uint8_t>(event.kind);
     if (kind == 0 || kind > kLastTraceKind) {
       refuse(start + 40, fmt::format("an event of the unknown kind {}", kind));
@@ -169,8 +200,12 @@ class Parser {
     if (event.place < kNoPlace || event.place >= devices) {
       refuse(start + 46, fmt::format("an event at place {}, which the header lacks", event.place));
     }
+    return event;
+  }
+
+  void add(const TraceEvent& event, std::uint32_t thread) {
     // Taken before the recorder was started again: it belongs to a former trace.
-    if (event.time >= header_.start_time) trace_.events.push_back(event);
+    if (event.time >= header_.start_time) trace_.events.push_back({event, thread});
   }
 
   void convert_times() {

@@ -61,7 +61,16 @@ std::size_t round_up_to_8(std::size_t size_bytes) {
   return (size_bytes + 7) / 8 * 8;
 }
 
+// Of all recorders: a thread's slot may be left from one that is gone.
+std::uint32_t next_generation() {
+  static std::atomic<std::uint32_t> last{0};
+  const std::uint32_t next = last.fetch_add(1, std::memory_order_relaxed) + 1;
+  return next != 0 && next != ~0u ? next : next_generation();
+}
+
 }  // namespace
+
+constinit thread_local TraceRecorder::Slot TraceRecorder::slot_;
 
 TraceRecorder::~TraceRecorder() {
   stop();
@@ -104,7 +113,7 @@ std::string TraceRecorder::start(const std::string& file, const std::vector<Devi
     return reason;
   }
   write_live_blocks(&live);
-  generation_.store(++last_generation_, std::memory_order_release);
+  generation_.store(next_generation(), std::memory_order_release);
   return "";
 }
 
@@ -123,7 +132,7 @@ void TraceRecorder::stop() noexcept {
   TraceChunkHeader end;
   end.kind = TraceChunkKind::kEnd;
   end.value = dropped_;
-  write_chunk(end, nullptr, 0);
+  write_chunk(end, {});
   close(std::exchange(descriptor_, -1));
 }
 
@@ -240,8 +249,91 @@ std::uint64_t TraceRecorder::failure_text(const RuntimeStatus& status) noexcept 
 
 // ---- buffers
 
-// The slow path of append(): this thread has no buffer yet, or one of a former trace, or a full
-// one. nullptr: the event is dropped.
+void TraceRecorder::allocated_from_cache(const TraceBlock& block) noexcept {
+  if (slot_.generation != generation_.load(std::memory_order_acquire)) [[unlikely]] {
+    allocated(now(), block);
+    return;
+  }
+  ThreadBuffer& buffer = *slot_.buffer;
+  buffer.freed_before = last_free_.load(std::memory_order_relaxed);
+  const std::uint32_t used = buffer.used.load(std::memory_order_relaxed);
+  const std::uint32_t count = used & kCountMask;
+  const std::size_t model = buffer.slots[ThreadBuffer::slot_of(trace_word(block.address))];
+  if (alike(buffer.models[model], block) && count != kPackedWordsPerChunk && buffer.pace.skips())
+      [[likely]] {
+    buffer.words[count] = {0, false, model};
+    buffer.used.store(used + 1, std::memory_order_release);
+    return;
+  }
+  append(false, read_paced(&buffer), block);
+}
+
+TraceTime TraceRecorder::time_of_free(const void* address) noexcept {
+  if (slot_.generation == generation_.load(std::memory_order_relaxed)) [[likely]] {
+    ThreadBuffer& buffer = *slot_.buffer;
+    if (buffer.freed_before == last_free_.load(std::memory_order_relaxed) &&
+        buffer.has_just_allocated(trace_word(address))) [[likely]] {
+      return buffer.pace.skips() ? buffer.last_time : read_paced(&buffer);
+    }
+  }
+  const TraceTime at = clock_.read();
+  last_free_.store(at, std::memory_order_relaxed);
+  return at;
+}
+
+TraceTime TraceRecorder::read_paced(ThreadBuffer* buffer) noexcept {
+  const TraceTime at = clock_.read();
+  buffer->pace.read(at, TraceClock::coarse_tick());
+  return at;
+}
+
+// A block's first event in its chunk, or one after a pause.
+void TraceRecorder::append_block(bool is_free, TraceTime at, const TraceBlock& block) noexcept {
+  const std::size_t slot = ThreadBuffer::slot_of(trace_word(block.address));
+  std::size_t model = kNoModel;
+  if (slot_.generation == generation_.load(std::memory_order_acquire) &&
+      alike(slot_.buffer->models[slot_.buffer->slots[slot]], block)) {
+    model = slot_.buffer->slots[slot];
+  }
+  model = append_slowly(trace_event(TraceKind::kAllocate, at, block), is_free, model);
+  if (model != kNoModel) slot_.buffer->slots[slot] = static_cast<std::uint16_t>(model);
+}
+
+// `model`: what the event is like, kNoModel: it becomes a model itself. Returns its model, kNoModel
+// where the event is dropped.
+std::size_t TraceRecorder::append_slowly(const TraceEvent& event, bool is_free,
+                                         std::size_t model) noexcept {
+  const std::uint32_t generation = generation_.load(std::memory_order_acquire);
+  if (generation == 0) return kNoModel;
+  ThreadBuffer* buffer = slot_.generation == generation ? slot_.buffer : nullptr;
+  std::uint32_t used = buffer == nullptr ? 0 : buffer->used.load(std::memory_order_relaxed);
+  if (buffer == nullptr || (used & kCountMask) + 2 > kPackedWordsPerChunk ||
+      (model == kNoModel && used >> kModelsShift == kPackedModelsPerChunk) ||
+      !PackedTraceEvent::holds_with_pause(buffer->since_last(event.time))) {
+    buffer = make_room(generation);
+    if (buffer == nullptr) return kNoModel;
+    used = 0;
+    model = kNoModel;
+  }
+  if (used == 0) buffer->last_time = event.time;
+  const std::int64_t since_last = buffer->since_last(event.time);
+  std::uint32_t count = used & kCountMask;
+  if (!PackedTraceEvent::holds(since_last)) {
+    buffer->words[count++] = PackedTraceEvent::pause(since_last);
+  }
+  std::uint32_t models = used >> kModelsShift;
+  if (model == kNoModel) {
+    model = models++;
+    buffer->models[model] = event;
+  }
+  buffer->words[count++] = {PackedTraceEvent::less_pause(since_last), is_free, model};
+  buffer->last_time = event.time;
+  buffer->used.store(count | models << kModelsShift, std::memory_order_release);
+  return model;
+}
+
+// This thread has no buffer yet, or one of a former trace, or a full one: makes it empty. nullptr:
+// the event is dropped.
 TraceRecorder::ThreadBuffer* TraceRecorder::make_room(std::uint32_t generation) noexcept {
   ErrnoGuard errno_guard;
   if (in_child()) {
@@ -258,7 +350,9 @@ TraceRecorder::ThreadBuffer* TraceRecorder::make_room(std::uint32_t generation) 
   }
   if (buffer->generation.load(std::memory_order_relaxed) == generation) write_events(*buffer);
   buffer->used.store(0, std::memory_order_relaxed);
+  buffer->slots.fill(kNoModel);
   buffer->generation.store(generation, std::memory_order_relaxed);
+  slot_ = {generation, buffer};
   return buffer;
 }
 
@@ -282,6 +376,7 @@ TraceRecorder::ThreadBuffer* TraceRecorder::add_buffer() noexcept {
 void TraceRecorder::thread_ended(void* argument) noexcept {
   auto* buffer = static_cast<ThreadBuffer*>(argument);
   TraceRecorder* recorder = buffer->recorder;
+  if (slot_.buffer == buffer) slot_ = {};
   if (recorder->in_child()) return;
   std::lock_guard lock(recorder->mutex_);
   const std::uint32_t generation = recorder->generation_.load(std::memory_order_relaxed);
@@ -294,13 +389,19 @@ void TraceRecorder::thread_ended(void* argument) noexcept {
 // ---- the file, with the mutex
 
 void TraceRecorder::write_events(const ThreadBuffer& buffer) noexcept {
+  const std::uint32_t used = buffer.used.load(std::memory_order_acquire);
+  if (used == 0) return;
   TraceChunkHeader header;
-  header.count = buffer.used.load(std::memory_order_acquire);
-  if (header.count == 0) return;
+  header.kind = TraceChunkKind::kPacked;
+  header.count = used & kCountMask;
+  header.value = used >> kModelsShift;
   header.thread = buffer.thread;
   header.system_thread = buffer.system_thread;
-  if (!write_chunk(header, buffer.events, header.count * sizeof(TraceEvent))) {
-    dropped_ += header.count;
+  const std::span<const PackedTraceEvent> words(buffer.words, header.count);
+  if (!write_chunk(header, std::as_bytes(std::span(buffer.models, header.value)),
+                   std::as_bytes(words))) {
+    dropped_ += static_cast<std::uint64_t>(
+        std::ranges::count_if(words, [](PackedTraceEvent word) { return !word.is_pause(); }));
   }
 }
 
@@ -310,7 +411,7 @@ void TraceRecorder::write_live_blocks(std::vector<TraceEvent>* events) noexcept 
     header.count =
         static_cast<std::uint32_t>(std::min(kTraceEventsPerChunk, events->size() - first));
     for (std::size_t i = 0; i < header.count; ++i) (*events)[first + i].time = start_time_;
-    if (!write_chunk(header, events->data() + first, header.count * sizeof(TraceEvent))) {
+    if (!write_chunk(header, std::as_bytes(std::span(*events).subspan(first, header.count)))) {
       dropped_ += header.count;
     }
   }
@@ -355,21 +456,23 @@ std::uint64_t TraceRecorder::write_text(std::string_view text) noexcept {
   header.kind = TraceChunkKind::kText;
   header.count = static_cast<std::uint32_t>(text.size());
   header.value = texts_ + 1;
-  char padded[kMostTraceTextBytes] = {};
-  text.copy(padded, sizeof(padded));
-  if (!write_chunk(header, padded, round_up_to_8(text.size()))) return 0;
+  if (!write_chunk(header, std::as_bytes(std::span(text)))) return 0;
   last_text_.assign(text);  // has room: no allocation
   return ++texts_;
 }
 
 // False: the file is as it was before.
-bool TraceRecorder::write_chunk(const TraceChunkHeader& header, const void* content,
-                                std::size_t size_bytes) noexcept {
+bool TraceRecorder::write_chunk(const TraceChunkHeader& header, std::span<const std::byte> content,
+                                std::span<const std::byte> more) noexcept {
   TraceChunkHeader stamped = header;
   stamped.time = clock_.read();
   stamped.monotonic_ns = TraceClock::monotonic_ns();
-  if (write_all(&stamped, sizeof(stamped)) && write_all(content, size_bytes)) {
-    written_bytes_ += static_cast<off_t>(sizeof(stamped) + size_bytes);
+  const std::size_t size_bytes = content.size() + more.size();
+  constexpr char kPadding[8] = {};
+  if (write_all(&stamped, sizeof(stamped)) && write_all(content.data(), content.size()) &&
+      write_all(more.data(), more.size()) &&
+      write_all(kPadding, round_up_to_8(size_bytes) - size_bytes)) {
+    written_bytes_ += static_cast<off_t>(sizeof(stamped) + round_up_to_8(size_bytes));
     return true;
   }
   const int error = errno;

@@ -2,7 +2,7 @@
 // a buffer of its own, without a lock; a full one is written by the thread that filled it. Owned by
 // the allocator; every member function may be called from any thread, with any lock of the
 // allocator held, and none but start() and mark() allocates beyond a thread's first buffer. The
-// mutex guards the file and the list of buffers and is taken once in kTraceEventsPerChunk events.
+// mutex guards the file and the list of buffers and is taken once in thousands of events.
 //
 // A trace replays if times are taken while the block is held: by a free before anybody else can get
 // the block, by an allocation after it has the block. The simplest is under the pool's lock:
@@ -10,6 +10,9 @@
 //   TraceTime at = trace_.now();    // under the lock; 0 while the recorder is off
 //   ...                             // the lock is released
 //   trace_.allocated(at, block);    // does nothing where `at` is 0
+//
+// In a loop that does little else the times of some events are early (TracePace); the order of what
+// happens to a block is kept.
 //
 // Memory: 64 KiB for each thread that has recorded anything and still lives. Where the file cannot
 // be written, events are dropped and counted, one line says so, and the program goes on. A forked
@@ -20,11 +23,14 @@
 #include <pthread.h>
 #include <sys/types.h>
 
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,6 +38,7 @@
 #include <uvmalloc/allocator/trace_clock.hpp>
 #include <uvmalloc/allocator/trace_event.hpp>
 #include <uvmalloc/allocator/trace_format.hpp>
+#include <uvmalloc/allocator/trace_pace.hpp>
 
 namespace uvm {
 
@@ -69,12 +76,24 @@ class TraceRecorder {
   bool enabled() const noexcept { return generation_.load(std::memory_order_relaxed) != 0; }
   TraceTime now() const noexcept { return enabled() ? clock_.read() : 0; }
 
-  // Each does nothing where `at` is 0.
-  void allocated(TraceTime at, const TraceBlock& block) noexcept {
-    if (at != 0) append(trace_event(TraceKind::kAllocate, at, block));
+  // For a free, before the block can be anybody else's. Early in a quick loop (TracePace) where it
+  // was the thread's last event to allocate the block and nobody has recorded a free of another
+  // kind since: then no other thread can have freed the block and got it again.
+  TraceTime now_of_free(const void* address) noexcept {
+    return enabled() ? time_of_free(address) : 0;
   }
+
+  // Each does nothing where `at` is 0.
+
+  void allocated(TraceTime at, const TraceBlock& block) noexcept {
+    if (at != 0) append(false, at, block);
+  }
+  // By the thread's cache, where a block is that the thread has freed itself or got together with
+  // one whose allocation it has recorded; at this moment, or early in a quick loop (TracePace). Not
+  // while the recorder is off.
+  void allocated_from_cache(const TraceBlock& block) noexcept;
   void freed(TraceTime at, const TraceBlock& block) noexcept {
-    if (at != 0) append(trace_event(TraceKind::kFree, at, block));
+    if (at != 0) append(true, at, block);
   }
   void used(TraceTime at, const void* address, int device, StreamHandle stream) noexcept {
     if (at != 0) append(trace_event(TraceKind::kUse, at, device, address, 0, stream));
@@ -102,29 +121,82 @@ class TraceRecorder {
 
  private:
   struct ThreadBuffer {
+    static constexpr int kSlotBits = 10;
+
     TraceRecorder* recorder = nullptr;
     std::uint32_t thread = 0;
     std::uint32_t system_thread = 0;
     // The trace that the events belong to.
     std::atomic<std::uint32_t> generation{0};
+    // How many words, and above them how many models: stop() reads what is below them from another
+    // thread.
     std::atomic<std::uint32_t> used{0};
-    TraceEvent events[kTraceEventsPerChunk];
-  };
+    TraceTime last_time = 0;         // of the last event
+    std::uint64_t freed_before = 0;  // last_free_ at the last allocation
+    TracePace pace;
+    // By a block's address the model that was last made for one like it.
+    std::array<std::uint16_t, 1u << kSlotBits> slots{};
+    TraceEvent models[kPackedModelsPerChunk + 1];  // the last is like no block
+    PackedTraceEvent words[kPackedWordsPerChunk];
 
-  void append(const TraceEvent& event) noexcept {
-    const std::uint32_t generation = generation_.load(std::memory_order_acquire);
-    if (generation == 0) return;
-    auto* buffer = static_cast<ThreadBuffer*>(pthread_getspecific(thread_key_));
-    if (buffer == nullptr || buffer->generation.load(std::memory_order_relaxed) != generation ||
-        buffer->used.load(std::memory_order_relaxed) == kTraceEventsPerChunk) [[unlikely]] {
-      buffer = make_room(generation);
-      if (buffer == nullptr) return;
+    static std::size_t slot_of(std::uint64_t address) {
+      // Fibonacci hashing.
+      return (address * 0x9E3779B97F4A7C15ull) >> (64 - kSlotBits);
     }
-    const std::uint32_t used = buffer->used.load(std::memory_order_relaxed);
-    buffer->events[used] = event;
-    // stop() reads the events below it from another thread.
-    buffer->used.store(used + 1, std::memory_order_release);
+    std::int64_t since_last(TraceTime at) const {
+      return static_cast<std::int64_t>(at - last_time);
+    }
+    bool has_just_allocated(std::uint64_t address) const {
+      const std::uint32_t count = used.load(std::memory_order_relaxed) & kCountMask;
+      if (count == 0) return false;
+      const TraceEvent& model = models[words[count - 1].model()];
+      return model.address == address && model.kind == TraceKind::kAllocate &&
+             !words[count - 1].is_free();
+    }
+  };
+  static constexpr int kModelsShift = 16;
+  static constexpr std::uint32_t kCountMask = (1u << kModelsShift) - 1;
+  static_assert(kPackedWordsPerChunk <= kCountMask);
+  static_assert(sizeof(ThreadBuffer) <= 64u << 10);
+
+  // A thread's buffer of the trace with that generation, which no other trace of the process has.
+  struct Slot {
+    std::uint32_t generation = kNoGeneration;
+    ThreadBuffer* buffer = nullptr;
+  };
+  static constexpr std::uint32_t kNoGeneration = ~0u;
+
+  static bool alike(const TraceEvent& model, const TraceBlock& block) {
+    return model.address == trace_word(block.address) &&
+           model.size_bytes == block.requested_bytes && model.extra == block.block_bytes &&
+           model.stream == trace_word(block.stream) &&
+           model.facade == static_cast<std::uint8_t>(block.facade) && model.device == block.device;
   }
+
+  TraceTime time_of_free(const void* address) noexcept;
+  TraceTime read_paced(ThreadBuffer* buffer) noexcept;
+
+  void append(bool is_free, TraceTime at, const TraceBlock& block) noexcept {
+    if (slot_.generation == generation_.load(std::memory_order_acquire)) [[likely]] {
+      ThreadBuffer& buffer = *slot_.buffer;
+      const std::uint32_t used = buffer.used.load(std::memory_order_relaxed);
+      const std::uint32_t count = used & kCountMask;
+      const std::size_t model = buffer.slots[ThreadBuffer::slot_of(trace_word(block.address))];
+      const std::int64_t since_last = buffer.since_last(at);
+      if (alike(buffer.models[model], block) && count != kPackedWordsPerChunk &&
+          PackedTraceEvent::holds(since_last)) [[likely]] {
+        buffer.words[count] = {since_last, is_free, model};
+        buffer.last_time = at;
+        buffer.used.store(used + 1, std::memory_order_release);
+        return;
+      }
+    }
+    append_block(is_free, at, block);
+  }
+  void append_block(bool is_free, TraceTime at, const TraceBlock& block) noexcept;
+  void append(const TraceEvent& event) noexcept { append_slowly(event, false, kNoModel); }
+  static constexpr std::size_t kNoModel = kPackedModelsPerChunk;
+  std::size_t append_slowly(const TraceEvent& event, bool is_free, std::size_t model) noexcept;
 
   bool in_child() const noexcept;
   ThreadBuffer* make_room(std::uint32_t generation) noexcept;
@@ -134,19 +206,23 @@ class TraceRecorder {
   bool write_header(const std::vector<Device>& devices);
   void write_live_blocks(std::vector<TraceEvent>* events) noexcept;
   std::uint64_t write_text(std::string_view text) noexcept;
-  bool write_chunk(const TraceChunkHeader& header, const void* content,
-                   std::size_t size_bytes) noexcept;
+  bool write_chunk(const TraceChunkHeader& header, std::span<const std::byte> content,
+                   std::span<const std::byte> more = {}) noexcept;
   bool write_all(const void* content, std::size_t size_bytes) noexcept;
   std::uint64_t failure_text(const RuntimeStatus& status) noexcept;
 
+  static constinit thread_local Slot slot_;
+
   const TraceClock clock_;
   std::atomic<std::uint32_t> generation_{0};  // of the trace that runs; 0: off
-  std::atomic<pid_t> process_{0};             // the one that started the first trace
-  pthread_key_t thread_key_ = 0;              // a thread's buffer; made by the first start()
+  // When a block was last freed that was not just allocated by the same thread. On a line of its
+  // own, as what is above it is read all the time.
+  alignas(64) std::atomic<std::uint64_t> last_free_{0};
+  std::atomic<pid_t> process_{0};  // the one that started the first trace
+  pthread_key_t thread_key_ = 0;   // a thread's buffer; made by the first start()
 
   mutable std::mutex mutex_;  // guards everything below
   bool key_made_ = false;
-  std::uint32_t last_generation_ = 0;
   std::vector<std::unique_ptr<ThreadBuffer>> buffers_;
   std::uint32_t threads_ = 0;
   std::string last_text_;

@@ -1,5 +1,6 @@
-// What recording costs: an event while tracing is off, one while it is on with its time, and the
-// two readings of the clock. The file lies in the folder of temporary files.
+// What recording costs: an event while tracing is off, one while it is on with its time, a quick
+// loop's allocation and free, and the readings of the clocks. The file lies in the folder of
+// temporary files.
 #include <benchmark/benchmark.h>
 #include <unistd.h>
 
@@ -33,17 +34,38 @@ void event_off(benchmark::State& state) {
   record(state, &recorder);
 }
 
+void start(benchmark::State& state) {
+  if (state.thread_index() != 0) return;
+  if (std::string reason = shared_recorder.start(file(), {{"device", 0}}); !reason.empty()) {
+    state.SkipWithError(reason.c_str());
+  }
+}
+
+void stop(const benchmark::State& state) {
+  if (state.thread_index() != 0) return;
+  shared_recorder.stop();
+  std::filesystem::remove(file());
+}
+
 void event_on(benchmark::State& state) {
-  if (state.thread_index() == 0) {
-    if (std::string reason = shared_recorder.start(file(), {{"device", 0}}); !reason.empty()) {
-      state.SkipWithError(reason.c_str());
-    }
-  }
+  start(state);
   record(state, &shared_recorder);
-  if (state.thread_index() == 0) {
-    shared_recorder.stop();
-    std::filesystem::remove(file());
+  stop(state);
+}
+
+void pair_on(benchmark::State& state) {
+  start(state);
+  char place = 0;
+  const uvm::TraceBlock block{uvm::Facade::kDevice, 0, &place, 100, 512, nullptr};
+  for (auto _ : state) {
+    shared_recorder.allocated_from_cache(block);
+    shared_recorder.freed(shared_recorder.now_of_free(&place), block);
   }
+  stop(state);
+}
+
+void read_coarse(benchmark::State& state) {
+  for (auto _ : state) benchmark::DoNotOptimize(uvm::TraceClock::coarse_tick());
 }
 
 void read_clock(benchmark::State& state, uvm::TraceClock clock) {
@@ -55,6 +77,9 @@ void read_clock(benchmark::State& state, uvm::TraceClock clock) {
 BENCHMARK(event_off);
 BENCHMARK(event_on)->Iterations(4'000'000);
 BENCHMARK(event_on)->Iterations(2'000'000)->Threads(2);
+BENCHMARK(pair_on)->Iterations(4'000'000);
+BENCHMARK(pair_on)->Iterations(2'000'000)->Threads(2);
+BENCHMARK(read_coarse);
 BENCHMARK_CAPTURE(read_clock, best, uvm::TraceClock());
 BENCHMARK_CAPTURE(read_clock, monotonic, uvm::TraceClock(uvm::TraceClockKind::kNanoseconds));
 BENCHMARK_MAIN();

@@ -38,28 +38,41 @@ def record(name: str) -> None:
 
 
 def device_facade_only(content: bytes) -> bytes:
-    """The trace less all events but allocations and frees of the device facade, and marks."""
+    """The trace less all events but allocations and frees of the device facade, and marks.
+
+    In chunks that are not packed: those compress better.
+    """
     (at,) = struct.unpack_from("=I", content, _HEADER_BYTES_AT)
-    layout = np.dtype([(name, "=" + code) for name, code in traces.EVENT_FIELDS])
+    layout = traces.event_layout("=")
     chunk_bytes = struct.calcsize("=" + traces.CHUNK)
     pieces = [content[:at]]
     while at < len(content):
-        kind, count, *rest = struct.unpack_from("=" + traces.CHUNK, content, at)
+        number, count, thread, system_thread, value, *moment = struct.unpack_from(
+            "=" + traces.CHUNK, content, at
+        )
         at += chunk_bytes
-        size_bytes = 0
-        if kind == int.from_bytes(traces.EVENT_CHUNK, "little"):
-            size_bytes = count * layout.itemsize
-            events = np.frombuffer(content, layout, count, at)
+        kind = number.to_bytes(4, "little")
+        if kind in (traces.EVENT_CHUNK, traces.PACKED_CHUNK):
+            packed = kind == traces.PACKED_CHUNK
+            events = np.frombuffer(content, layout, value if packed else count, at)
+            at += events.nbytes
+            if packed:
+                events = traces.unpacked(events, np.frombuffer(content, "=i4", count, at))
+                at += (count * 4 + 7) // 8 * 8
             wanted = np.isin(events["kind"], (traces.ALLOCATE, traces.FREE))
             wanted &= events["facade"] == _DEVICE_FACADE
             kept = events[wanted | (events["kind"] == traces.MARK)]
-            body, count = kept.tobytes(), len(kept)
+            number = int.from_bytes(traces.EVENT_CHUNK, "little")
+            most = traces.MOST_EVENTS_PER_CHUNK
+            bodies = [kept[i : i + most] for i in range(0, max(len(kept), 1), most)]
+            chunks = [(len(body), 0, body.tobytes()) for body in bodies]
         else:
-            if kind == int.from_bytes(traces.TEXT_CHUNK, "little"):
-                size_bytes = (count + 7) // 8 * 8
-            body = content[at : at + size_bytes]
-        at += size_bytes
-        pieces += [struct.pack("=" + traces.CHUNK, kind, count, *rest), body]
+            size_bytes = (count + 7) // 8 * 8 if kind == traces.TEXT_CHUNK else 0
+            chunks = [(count, value, content[at : at + size_bytes])]
+            at += size_bytes
+        for count, value, body in chunks:
+            head = (number, count, thread, system_thread, value, *moment)
+            pieces += [struct.pack("=" + traces.CHUNK, *head), body]
     return b"".join(pieces)
 
 

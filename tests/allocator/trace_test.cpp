@@ -43,6 +43,22 @@ TraceBlock block(std::uint64_t address, std::size_t requested_bytes = 100) {
   return {Facade::kDevice, 1, at(address), requested_bytes, 512, stream(7)};
 }
 
+// Fails where an address is allocated twice or freed when it is not live.
+void expect_replayable(const Trace& trace) {
+  std::map<std::uint64_t, std::uint64_t> live;
+  for (std::size_t i = 0; i < trace.events.size(); ++i) {
+    const ThreadEvent& event = trace.events[i];
+    if (event.kind == TraceKind::kAllocate) {
+      ASSERT_TRUE(live.emplace(event.address, event.size_bytes).second) << "event " << i;
+    } else if (event.kind == TraceKind::kFree) {
+      auto found = live.find(event.address);
+      ASSERT_NE(found, live.end()) << "event " << i;
+      ASSERT_EQ(found->second, event.size_bytes) << "event " << i;
+      live.erase(found);
+    }
+  }
+}
+
 class TraceTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -169,6 +185,166 @@ TEST_F(TraceTest, OffItRecordsNothing) {
   EXPECT_TRUE(stop_and_read().events.empty());
 }
 
+// Blocks that come again and others, at equal times, after pauses of any length and out of order.
+TEST_F(TraceTest, WhatIsReadIsWhatWasRecorded) {
+  TraceRecorder own{TraceClock(TraceClockKind::kNanoseconds)};
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    ASSERT_EQ(own.start(file, kDevices), "");
+    const TraceTime begin = own.now();
+    std::mt19937_64 random(seed);
+    const std::uint64_t addresses = seed % 2 == 0 ? 10 : 5000;
+    TraceTime time = begin + 1000;
+    std::vector<TraceEvent> expected;
+    for (int i = 0; i < 20'000; ++i) {
+      const std::uint64_t pick = random();
+      if (pick % 3 == 0) time += random() % 1000;
+      if (pick % 97 == 0) time += random() % (std::uint64_t{1} << (pick % 50));
+      const TraceTime when = pick % 41 == 0 ? time - random() % 900 : time;
+      const TraceBlock one{static_cast<Facade>(random() % kFacades),
+                           static_cast<int>(random() % 2),
+                           at(4096 * (1 + random() % addresses)),
+                           random() % 3,
+                           512 * (random() % 2),
+                           stream(random() % 2)};
+      if (pick % 89 == 0) {
+        own.used(when, one.address, one.device, one.stream);
+        expected.push_back(
+            trace_event(TraceKind::kUse, when, one.device, one.address, 0, one.stream));
+      } else if (pick % 2 == 0) {
+        own.allocated(when, one);
+        expected.push_back(trace_event(TraceKind::kAllocate, when, one));
+      } else {
+        own.freed(when, one);
+        expected.push_back(trace_event(TraceKind::kFree, when, one));
+      }
+    }
+    own.stop();
+    std::ranges::stable_sort(expected, {}, &TraceEvent::time);
+    const Trace trace = read_trace(file);
+    ASSERT_EQ(trace.events.size(), expected.size());
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      TraceEvent event = expected[i];
+      event.time -= expected[0].time - trace.events[0].time;
+      ASSERT_EQ(static_cast<const TraceEvent&>(trace.events[i]), event) << "event " << i;
+    }
+  }
+}
+
+TEST_F(TraceTest, TheFirstVersionIsReadToo) {
+  ASSERT_EQ(recorder.start(file, kDevices,
+                           [](const TraceRecorder::BlockSink& sink) { sink(block(4096)); }),
+            "");
+  recorder.stop();
+  std::string content = bytes();
+  content[8] = 1;  // the version; without events of threads the rest is the same
+  EXPECT_EQ(read_trace(write(content)).events.size(), 1u);
+}
+
+// The clock counts 3 ticks a nanosecond; where the machine says otherwise is not asked.
+TEST_F(TraceTest, TicksAreConvertedByTheMomentsThatTheFileHasInBothClocks) {
+  TraceFileHeader header;
+  header.header_bytes = sizeof(header);
+  header.clock = TraceClockKind::kTicks;
+  header.start_time = 3000;
+  header.start_monotonic_ns = 50;
+  TraceChunkHeader chunk;
+  chunk.kind = TraceChunkKind::kPacked;
+  chunk.count = 2;
+  chunk.value = 1;
+  chunk.time = 6000;
+  chunk.monotonic_ns = 1050;
+  TraceEvent model;
+  model.time = 3300;
+  model.kind = TraceKind::kAllocate;
+  const PackedTraceEvent words[] = {{0, false, 0}, {30, true, 0}};
+  TraceChunkHeader end;
+  end.kind = TraceChunkKind::kEnd;
+  std::string content;
+  auto add = [&](const auto& value) {
+    content.append(reinterpret_cast<const char*>(&value), sizeof(value));
+  };
+  add(header), add(chunk), add(model), add(words), add(end);
+  const Trace trace = read_trace(write(content));
+  ASSERT_EQ(trace.events.size(), 2u);
+  EXPECT_EQ(trace.events[0].time, 100u);
+  EXPECT_EQ(trace.events[1].time, 110u);
+  EXPECT_EQ(trace.events[1].kind, TraceKind::kFree);
+}
+
+// ---- the clock left unread
+
+TEST(TracePaceTest, OnlyALoopOfQuickEventsSkipsReadingsAndOneReadingInManyIsMade) {
+  TracePace pace;
+  TraceTime time = 1'000'000;
+  for (std::uint32_t i = 0; i < TracePace::kQuickEvents; ++i) {
+    ASSERT_FALSE(pace.skips(1)) << i;
+    pace.read(time += TracePace::kQuick, 1);
+  }
+  EXPECT_FALSE(pace.skips(1));  // the first of them came after nothing
+  pace.read(time += TracePace::kQuick, 1);
+  for (int round = 0; round < 3; ++round) {
+    for (std::uint32_t i = 0; i < TracePace::kMostSkipped; ++i) ASSERT_TRUE(pace.skips(1)) << i;
+    EXPECT_FALSE(pace.skips(1));
+    pace.read(time += TracePace::kQuick * (TracePace::kMostSkipped + 1), 1);
+  }
+}
+
+TEST(TracePaceTest, ATickOfTheCoarseClockOrASlowLoopEndsIt) {
+  TracePace pace;
+  TraceTime time = 1'000'000;
+  for (std::uint32_t i = 0; i <= TracePace::kQuickEvents; ++i) pace.read(++time, 1);
+  EXPECT_TRUE(pace.skips(1));
+  EXPECT_FALSE(pace.skips(2));
+  pace.read(time += 2, 2);
+  EXPECT_TRUE(pace.skips(2));
+  EXPECT_FALSE(pace.skips(3));
+  pace.read(time += 2 * TracePace::kQuick + 1, 3);
+  EXPECT_FALSE(pace.skips(3));
+}
+
+TEST_F(TraceTest, TimesInAQuickLoopRiseAndAreBetweenThoseBeforeAndAfter) {
+  TraceRecorder own{TraceClock(TraceClockKind::kNanoseconds)};
+  ASSERT_EQ(own.start(file, kDevices), "");
+  constexpr int kPairs = 20'000;
+  std::vector<TraceTime> before;
+  for (int i = 0; i < kPairs; ++i) {
+    if (i % 100 == 0) before.push_back(own.now());
+    own.allocated_from_cache(block(4096));
+    own.freed(own.now_of_free(at(4096)), block(4096));
+  }
+  const TraceTime after = own.now();
+  own.stop();
+  const Trace trace = read_trace(file);
+  ASSERT_EQ(trace.events.size(), 2u * kPairs);
+  expect_replayable(trace);
+  const std::uint64_t start = trace.events[0].time;
+  EXPECT_LE(trace.events.back().time - start, after - before[0]);
+  for (std::size_t i = 1; i < trace.events.size(); ++i) {
+    ASSERT_GE(trace.events[i].time, trace.events[i - 1].time);
+  }
+}
+
+// A block comes back to its first thread, which was quick: its free there is the second.
+TEST_F(TraceTest, AFreeIsNotBeforeWhatAnotherThreadDidWithTheBlock) {
+  for (int round = 0; round < 50; ++round) {
+    start();
+    for (int i = 0; i < 200; ++i) {
+      recorder.allocated_from_cache(block(8192));
+      recorder.freed(recorder.now_of_free(at(8192)), block(8192));
+    }
+    recorder.allocated_from_cache(block(4096));
+    std::thread([&] {
+      recorder.freed(recorder.now_of_free(at(4096)), block(4096));
+      recorder.allocated_from_cache(block(4096));
+    }).join();
+    recorder.freed(recorder.now_of_free(at(4096)), block(4096));
+    const Trace trace = stop_and_read();
+    ASSERT_EQ(trace.events.size(), 404u);
+    expect_replayable(trace);
+    ASSERT_EQ(trace.events.back().thread, 1u);
+  }
+}
+
 // Threads pass addresses on through a locked pool, as those of an allocator do.
 class SharedAddresses {
  public:
@@ -201,22 +377,6 @@ class SharedAddresses {
   std::mutex mutex_;
   std::vector<std::uint64_t> free_;
 };
-
-// Fails where an address is allocated twice or freed when it is not live.
-void expect_replayable(const Trace& trace) {
-  std::map<std::uint64_t, std::uint64_t> live;
-  for (std::size_t i = 0; i < trace.events.size(); ++i) {
-    const ThreadEvent& event = trace.events[i];
-    if (event.kind == TraceKind::kAllocate) {
-      ASSERT_TRUE(live.emplace(event.address, event.size_bytes).second) << "event " << i;
-    } else if (event.kind == TraceKind::kFree) {
-      auto found = live.find(event.address);
-      ASSERT_NE(found, live.end()) << "event " << i;
-      ASSERT_EQ(found->second, event.size_bytes) << "event " << i;
-      live.erase(found);
-    }
-  }
-}
 
 class TraceClocks : public TraceTest, public ::testing::WithParamInterface<TraceClockKind> {};
 
@@ -383,8 +543,8 @@ TEST_F(TraceTest, StoppingWhileThreadsRecordLosesNothingThatWasBefore) {
 // ---- a full disk
 
 TEST_F(TraceTest, WhereTheFileCannotGrowEventsAreCountedAndOneLineSaysSo) {
-  constexpr std::size_t kChunkBytes =
-      sizeof(TraceChunkHeader) + kTraceEventsPerChunk * sizeof(TraceEvent);
+  constexpr std::size_t kChunkBytes = sizeof(TraceChunkHeader) + sizeof(TraceEvent) +
+                                      kPackedWordsPerChunk * sizeof(PackedTraceEvent);
   // In a process of its own, which may write two chunks and a half.
   ::testing::internal::CaptureStderr();
   const pid_t child = fork();
@@ -394,13 +554,14 @@ TEST_F(TraceTest, WhereTheFileCannotGrowEventsAreCountedAndOneLineSaysSo) {
     if (!own.start(file, kDevices).empty()) _exit(1);
     const rlimit limit{kChunkBytes * 5 / 2, kChunkBytes * 5 / 2};
     setrlimit(RLIMIT_FSIZE, &limit);
-    for (std::size_t i = 0; i < 4 * kTraceEventsPerChunk + 7; ++i) {
+    const TraceTime now = own.now();
+    for (std::size_t i = 0; i < 4 * kPackedWordsPerChunk + 7; ++i) {
       errno = 17;
-      own.allocated(own.now(), block(4096));
+      own.allocated(now, block(4096));
       if (errno != 17) _exit(2);
     }
     own.stop();
-    _exit(own.dropped() == 2 * kTraceEventsPerChunk ? 0 : 3);
+    _exit(own.dropped() == 2 * kPackedWordsPerChunk ? 0 : 3);
   }
   int status = 0;
   waitpid(child, &status, 0);
@@ -409,8 +570,8 @@ TEST_F(TraceTest, WhereTheFileCannotGrowEventsAreCountedAndOneLineSaysSo) {
   EXPECT_EQ(said, "uvmalloc: the trace " + file +
                       " cannot be written (File too large): events are left out and counted\n");
   Trace trace = read_trace(file);
-  EXPECT_EQ(trace.dropped, 2 * kTraceEventsPerChunk);
-  EXPECT_EQ(trace.events.size(), 2 * kTraceEventsPerChunk + 7);
+  EXPECT_EQ(trace.dropped, 2 * kPackedWordsPerChunk);
+  EXPECT_EQ(trace.events.size(), 2 * kPackedWordsPerChunk + 7);
 }
 
 // ---- fork
@@ -422,7 +583,7 @@ TEST_F(TraceTest, AForkedChildLeavesTheParentsFileAlone) {
     const pid_t child = fork();
     if (child == 0) {
       if (told) recorder.after_fork_in_child();
-      for (std::size_t i = 0; i < 3 * kTraceEventsPerChunk; ++i) {
+      for (std::size_t i = 0; i < 3 * kPackedWordsPerChunk; ++i) {
         recorder.allocated(recorder.now(), block(4096));
       }
       recorder.mark("of the child");
@@ -518,8 +679,8 @@ TEST_F(TraceTest, ARefusalNamesWhatIsWrong) {
     return said.substr(said.find(": at byte ") + 2);
   };
   EXPECT_EQ(changed(0, "PK\3\4", 4), "at byte 0: this is not a trace of uvmalloc");
-  EXPECT_EQ(changed(8, "\2\0\0\0", 4),
-            "at byte 8: the trace has version 2; this program reads versions up to 1");
+  EXPECT_EQ(changed(8, "\3\0\0\0", 4),
+            "at byte 8: the trace has version 3; this program reads versions up to 2");
   EXPECT_EQ(changed(12, "\1\2\3\4", 4),
             "at byte 12: the trace is from a machine with the other byte order");
   EXPECT_EQ(refusal(write(bytes() + "x")).find("there is more behind the end") != std::string::npos,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from uvmalloc.libraries import find_libraries
 from uvmalloc.trace import FACADES, MARK, read_trace
 
 from bench.traces import committed_file, committed_traces, unpack
@@ -103,6 +104,18 @@ def test_traces_hold_the_device_facade_in_marked_steps(tmp_path: Path) -> None:
         assert set(trace.events["facade"][~marks]) == {FACADES.index("device")}
         content = file.read_bytes()
         assert device_facade_only(content) == content
+
+
+def test_a_new_trace_is_cut_to_the_device_facade(tmp_path: Path) -> None:
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    writer = find_libraries().folder.parent / "bin" / "write_trace"
+    subprocess.run([writer, whole, "20000"], check=True)
+    cut.write_bytes(device_facade_only(whole.read_bytes()))
+    before, after = read_trace(whole), read_trace(cut)
+    is_device = before.events["facade"] == FACADES.index("device")
+    assert after.events.tolist() == before.events[is_device].tolist()
+    assert after.times_ns.tolist() == before.times_ns[is_device].tolist()
+    assert len(after.events) == 20_000
 
 
 def test_a_verdict_names_every_target_of_pairs(document: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from uvmalloc.libraries import find_libraries
-from uvmalloc.trace import KINDS, TraceError, read_trace
+from uvmalloc.trace import ALLOCATE, FREE, KINDS, USE, TraceError, read_trace
 
 MIB = 1 << 20
 HEADER_BYTES = 72 + 2 * 64 + 16  # with two devices and the program's name
@@ -196,7 +196,7 @@ def changed(file: Path, folder: Path, offset: int, to: bytes) -> Path:
     ("offset", "to", "said"),
     [
         (0, b"PK\3\4", "at byte 0: this is not a trace of uvmalloc"),
-        (8, b"\2", "at byte 8: the trace has version 2; this program reads versions up to 1"),
+        (8, b"\3", "at byte 8: the trace has version 3; this program reads versions up to 2"),
         (8, b"\0", "at byte 8: the version is 0"),
         (12, b"\0", "at byte 12: the mark of the byte order is damaged"),
         (16, b"\0", "at byte 16: the size of the header is damaged"),
@@ -225,9 +225,9 @@ def test_a_damaged_file_is_named_with_offset_and_fault(trace_file, tmp_path, off
 def test_every_command_refuses_a_damaged_file_in_one_line(
     trace_command, trace_file, tmp_path, command
 ):
-    file = changed(trace_file, tmp_path, 8, b"\2")
+    file = changed(trace_file, tmp_path, 8, b"\3")
     assert refusal(trace_command(command, file)) == (
-        f"{file}: at byte 8: the trace has version 2; this program reads versions up to 1"
+        f"{file}: at byte 8: the trace has version 3; this program reads versions up to 2"
     )
 
 
@@ -293,6 +293,31 @@ def test_a_trace_made_from_the_description_is_read(tmp_path):
         assert trace.events["address"].tolist() == [0x10]
         assert trace.system_threads == {4: 99}
         assert trace.dropped == 11
+
+
+def test_a_packed_chunk_made_from_the_description_is_read(tmp_path):
+    """Both byte orders: a block that comes twice, a use of it, a pause, a time before the last."""
+    for order in "<>":
+        header = struct.pack(
+            order + "8s4IQq2Q4I", b"UVMTRACE", 2, 0x01020304, 72 + 64 + 8, 48, 42, 7, 3000, 50,
+            0, 1, 3, 0,
+        )  # fmt: skip
+        device = struct.pack(order + "Q56s", 5, b"card")
+        models = struct.pack(order + "5Q4B2h", 3300, 0x10, 8, 512, 9, 1, 2, 0, 0, 0, -2)
+        models += struct.pack(order + "5Q4B2h", 0, 0x10, 0, 0, 9, 7, 255, 0, 0, 0, -2)
+        free, pause = 1 << 13, (1 << 13) - 1
+        words = [0, 20 << 14 | 1, 2 << 14 | pause, (5 << 14) | free, (-3 << 14) | 0]
+        packed = struct.pack(order + "5i4x", *words)
+        chunk = struct.pack(order + "4I3Q", 0x4B434150, 5, 4, 99, 2, 0, 0)
+        end = struct.pack(order + "4I3Q", 0x53444E45, 0, 0, 0, 0, 0, 0)
+        file = tmp_path / "made.trace"
+        file.write_bytes(header + device + b"run\0\0\0\0\0" + chunk + models + packed + end)
+        trace = read_trace(file)
+        late = 320 + 2 * (1 << 18) + 5
+        assert trace.times_ns.tolist() == [300, 320, late - 3, late]
+        assert trace.events["kind"].tolist() == [ALLOCATE, USE, ALLOCATE, FREE]
+        assert trace.events["size_bytes"].tolist() == [8, 0, 8, 8]
+        assert trace.threads.tolist() == [4] * 4
 
 
 def test_the_document_names_every_kind(trace_file):

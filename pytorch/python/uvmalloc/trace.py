@@ -14,7 +14,7 @@ import numpy as np
 
 from uvmalloc.errors import CommandError
 
-VERSION = 1
+VERSION = 2
 KINDS = (
     "",
     "allocate",
@@ -58,9 +58,9 @@ _MAGIC = b"UVMTRACE"
 _HEADER = "8s4IQq2Q4I"
 _DEVICE = "Q56s"
 CHUNK = "4I3Q"
-EVENT_CHUNK, TEXT_CHUNK, END_CHUNK = b"EVNT", b"TEXT", b"ENDS"
+EVENT_CHUNK, PACKED_CHUNK, TEXT_CHUNK, END_CHUNK = b"EVNT", b"PACK", b"TEXT", b"ENDS"
 _BYTE_ORDERS = {b"\4\3\2\1": "<", b"\1\2\3\4": ">"}
-EVENT_FIELDS = [
+_EVENT_FIELDS = [
     ("time", "u8"),
     ("address", "u8"),
     ("size_bytes", "u8"),
@@ -74,7 +74,14 @@ EVENT_FIELDS = [
     ("place", "i2"),
 ]
 _EVENT_BYTES = 48
-_MOST_EVENTS_PER_CHUNK = 1364
+MOST_EVENTS_PER_CHUNK = 1364
+_MOST_COUNT = {EVENT_CHUNK: MOST_EVENTS_PER_CHUNK, PACKED_CHUNK: 6144}
+_MOST_MODELS_PER_CHUNK = 800
+# A word of a packed chunk: the number of its model, whether it is a free, the time since the last.
+_WORD_BYTES = 4
+_FREE_SHIFT, _TIME_SHIFT = 13, 14
+_PAUSE = (1 << _FREE_SHIFT) - 1  # in place of a model: no event, and a longer time
+_PAUSE_SHIFT = 32 - _TIME_SHIFT
 _MOST_DEVICES = 1024
 _MOST_TEXT_BYTES = 4096
 
@@ -125,6 +132,14 @@ def read_trace(file: Path, unfinished: bool = False) -> Trace:
     return _Parser(file, content, unfinished).parse()
 
 
+@dataclass(frozen=True)
+class _EventChunk:
+    offset: int
+    count: int  # of events; of models where it is packed
+    thread: int
+    words: int | None  # how many follow the models; None: it is not packed
+
+
 class _Parser:
     def __init__(self, file: Path, content: bytes, unfinished: bool) -> None:
         self._file = file
@@ -132,7 +147,7 @@ class _Parser:
         self._unfinished = unfinished
         self._at = 0
         self._order = "<"
-        self._chunks: list[tuple[int, int, int]] = []  # offset of the events, count, thread
+        self._chunks: list[_EventChunk] = []
         self._system_threads: dict[int, int] = {}
         self._texts: list[str] = []
         self._dropped = 0
@@ -227,19 +242,24 @@ class _Parser:
         kind = number.to_bytes(4, "little")
         size_bytes = {
             EVENT_CHUNK: count * _EVENT_BYTES,
+            PACKED_CHUNK: value * _EVENT_BYTES + _padded(count * _WORD_BYTES),
             TEXT_CHUNK: _padded(count),
             END_CHUNK: 0,
         }.get(kind)
         if size_bytes is None:
             raise self._error(start, "no chunk starts here")
-        if kind == EVENT_CHUNK and count > _MOST_EVENTS_PER_CHUNK:
+        if count > _MOST_COUNT.get(kind, count):
             raise self._error(start + 4, "the number of events is damaged")
+        if kind == PACKED_CHUNK and (value > _MOST_MODELS_PER_CHUNK or (count and not value)):
+            raise self._error(start + 16, "the number of models is damaged")
         if kind == TEXT_CHUNK and count > _MOST_TEXT_BYTES:
             raise self._error(start + 4, "the size of a text is damaged")
         if len(self._content) - self._at < size_bytes:
             return self._cut_short(start)
-        if kind == EVENT_CHUNK:
-            self._chunks.append((self._at, count, thread))
+        if kind in (EVENT_CHUNK, PACKED_CHUNK):
+            packed = kind == PACKED_CHUNK
+            events, words = (value, count) if packed else (count, None)
+            self._chunks.append(_EventChunk(self._at, events, thread, words))
             if thread:
                 self._system_threads[thread] = system_thread
         elif kind == TEXT_CHUNK:
@@ -258,36 +278,70 @@ class _Parser:
             raise self._error(len(self._content), what)
 
     def _events(self, devices: int, start: int) -> tuple[np.ndarray, np.ndarray]:
-        layout = np.dtype([(name, self._order + code) for name, code in EVENT_FIELDS])
-        pieces = [
-            np.frombuffer(self._content, layout, count, offset)
-            for offset, count, _ in self._chunks
-            if count
+        layout = event_layout(self._order)
+        stored = [
+            np.frombuffer(self._content, layout, chunk.count, chunk.offset)
+            for chunk in self._chunks
         ]
-        events = np.concatenate(pieces) if pieces else np.empty(0, layout)
-        counts = [count for _, count, _ in self._chunks]
-        threads = np.repeat(np.array([chunk[2] for chunk in self._chunks], np.uint32), counts)
-        kinds, facades = events["kind"], events["facade"]
+        every = np.concatenate(stored) if stored else np.empty(0, layout)
+        kinds, facades = every["kind"], every["facade"]
         self._refuse((kinds == 0) | (kinds >= len(KINDS)), 40, "kind", kinds)
         self._refuse((facades != NO_FACADE) & (facades >= len(FACADES)), 41, "facade", facades)
         for name, position in (("device", 44), ("place", 46)):
-            values = events[name]
+            values = every[name]
             self._refuse((values < NOWHERE) | (values >= devices), position, name, values)
+        pieces = [
+            self._unpacked(chunk, models)
+            for chunk, models in zip(self._chunks, stored, strict=True)
+        ]
+        events = np.concatenate(pieces) if pieces else every
+        chunk_threads = np.array([chunk.thread for chunk in self._chunks], np.uint32)
+        threads = np.repeat(chunk_threads, [len(piece) for piece in pieces])
         ours = events["time"] >= start  # others belong to a former trace of the process
         if not ours.all():
             events, threads = events[ours], threads[ours]
         order = np.argsort(events["time"], kind="stable")
         return events[order], threads[order]
 
+    def _unpacked(self, chunk: _EventChunk, models: np.ndarray) -> np.ndarray:
+        if not chunk.words:
+            return models if chunk.words is None else models[:0]
+        offset = chunk.offset + chunk.count * _EVENT_BYTES
+        words = np.frombuffer(self._content, self._order + "i4", chunk.words, offset)
+        numbers = words & _PAUSE
+        wrong = (numbers != _PAUSE) & (numbers >= len(models))
+        if wrong.any():
+            first = int(np.argmax(wrong))
+            what = f"an event like number {numbers[first]}, which the chunk lacks"
+            raise self._error(offset + first * _WORD_BYTES, what)
+        return unpacked(models, words)
+
     def _refuse(self, wrong: np.ndarray, position: int, name: str, values: np.ndarray) -> None:
         if not wrong.any():
             return
         index = first = int(np.argmax(wrong))
-        for offset, count, _ in self._chunks:
-            if index < count:
+        for chunk in self._chunks:
+            if index < chunk.count:
                 what = f"an event of the unknown {name} {values[first]}"
-                raise self._error(offset + index * _EVENT_BYTES + position, what)
-            index -= count
+                raise self._error(chunk.offset + index * _EVENT_BYTES + position, what)
+            index -= chunk.count
+
+
+def unpacked(models: np.ndarray, words: np.ndarray) -> np.ndarray:
+    """The events of a packed chunk, with at least one model."""
+    numbers = words & _PAUSE
+    since_last = (words >> _TIME_SHIFT).astype(np.int64)
+    since_last[numbers == _PAUSE] <<= _PAUSE_SHIFT
+    times = models["time"][0] + np.cumsum(since_last).astype(np.uint64)
+    is_event = numbers != _PAUSE
+    events = models[numbers[is_event]]
+    events["time"] = times[is_event]
+    events["kind"][(words[is_event] >> _FREE_SHIFT & 1) != 0] = FREE
+    return events
+
+
+def event_layout(order: str) -> np.dtype:
+    return np.dtype([(name, order + code) for name, code in _EVENT_FIELDS])
 
 
 def _padded(size_bytes: int) -> int:
