@@ -370,8 +370,6 @@ RunBlock* BlockPools::add_pages(Span* span, char* base, std::size_t size_bytes, 
     page->placement = placement;
     pages_.set(at_page, kPageBytes, tagged(page, PageKind::kShared));
   }
-  home.run_span = span;
-  home.run_end = base + size_bytes;
   add_start(*block);
   // The chains of the runs beside it become one with it.
   auto joins = [&](const SharedPage* page) {
@@ -576,14 +574,28 @@ std::vector<RunBlock*> BlockPools::fenced_guests(Pool& pool) {
   return out;
 }
 
-std::size_t BlockPools::free_tail_bytes(const Pool& pool) const {
-  if (pool.run_end == nullptr) return 0;
-  const SharedPage* page = shared_page(pool.run_end - 1);
-  if (page == nullptr || page->home != pool.index || page->span != pool.run_span) return 0;
-  // New pages come with their span's advice and join only pages that have the same.
-  if (page->placement != page->span->placement) return 0;
-  const Block* last = find(pool.run_end - 1);
-  return last != nullptr && last->now() == BlockState::kFree ? last->size_bytes() : 0;
+// Whether new pages beside the page of `address` would become part of its run: they come with their
+// span's advice and join only pages that have the same.
+bool BlockPools::takes_new_pages(const Pool& pool, const Span& span, const char* address) const {
+  const SharedPage* page = shared_page(address);
+  return page != nullptr && page->home == pool.index && page->span == &span &&
+         page->placement == span.placement;
+}
+
+std::size_t BlockPools::free_bytes_before(const Pool& pool, const Span& span,
+                                          const char* boundary) const {
+  if (!takes_new_pages(pool, span, boundary - 1)) return 0;
+  const Block* last = find(boundary - 1);
+  const bool joins = last != nullptr && last->now() == BlockState::kFree && last->plain;
+  return joins ? last->size_bytes() : 0;
+}
+
+std::size_t BlockPools::free_bytes_after(const Pool& pool, const Span& span,
+                                         const char* boundary) const {
+  if (!takes_new_pages(pool, span, boundary)) return 0;
+  const Block* first = block_at(boundary);
+  const bool joins = first != nullptr && first->now() == BlockState::kFree && first->plain;
+  return joins ? first->size_bytes() : 0;
 }
 
 void BlockPools::each_extras(const std::function<void(BlockExtras&)>& visit) {

@@ -5,7 +5,7 @@
 // Shared pools (medium and packed) hold runs of whole pages, in which blocks lie one after another.
 // Packed ones below kWholeBytes, which often live long, are cut from the high end of a free block,
 // larger ones from its low end, so that the two meet as seldom as can be. Pages given to such a
-// pool beside a run of its own extend that run: a free block at its end grows by what is missing.
+// pool beside a run of its own extend that run: free blocks at its ends grow by what is missing.
 // Whole blocks have their pages for themselves.
 //
 // Guarded by the allocator's lock, but for block_at(): it may run beside everything else, on the
@@ -70,9 +70,6 @@ struct Pool {
   // Whole blocks only.
   FreeIndex guests;  // whose pages are here, though they were made for another facade
   std::set<RunBlock*, SmallestThenLowest> away;  // whose home this is, guests of other pools
-  // Shared pools only: where the newest run of pages ends, to be extended there.
-  Span* run_span = nullptr;
-  char* run_end = nullptr;
 };
 
 // Two MiB of a shared pool: which blocks start in it.
@@ -156,8 +153,10 @@ class BlockPools {
   void release_free_pages(Pool& pool, std::size_t* most_bytes,
                           const std::function<void(const Pages&, const Pool& home)>& each);
   std::vector<RunBlock*> fenced_guests(Pool& pool);
-  // Free bytes at the end of the pool's newest run of shared pages.
-  std::size_t free_tail_bytes(const Pool& pool) const;
+  // Of the free block that ends, or begins, at a page boundary of a span and would be joined with
+  // pages given to the pool there: its bytes. 0: there is none.
+  std::size_t free_bytes_before(const Pool& pool, const Span& span, const char* boundary) const;
+  std::size_t free_bytes_after(const Pool& pool, const Span& span, const char* boundary) const;
 
   // Two MiB for small objects of `pool`, and back.
   void add_small_page(Span* span, char* base, Pool& pool, const SegmentPlacement& placement);
@@ -220,6 +219,7 @@ class BlockPools {
   void remove_start(const RunBlock& block);
   RunBlock* last_start(const SharedPage& page, std::size_t step) const;
   RunBlock* reaching_into(SharedPage* shared, const char* page, const void* address) const;
+  bool takes_new_pages(const Pool& pool, const Span& span, const char* address) const;
   bool can_join(const RunBlock* left, const RunBlock* right) const;
   void absorb(RunBlock* left, RunBlock* right);
   RunBlock* join_whole(RunBlock* left, RunBlock* right);

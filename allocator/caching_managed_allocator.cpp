@@ -574,6 +574,22 @@ CachingManagedAllocator::Found CachingManagedAllocator::borrow(const Request& re
   return {};
 }
 
+// A block of the stream's other pool of shared pages, whose classes differ in habits alone. It
+// stays that pool's.
+CachingManagedAllocator::Found CachingManagedAllocator::find_in_other_class(
+    const Request& request) {
+  std::lock_guard lock(lock_);
+  // Of the host facade there is but one such pool; private pools keep their classes apart.
+  if (request.facade != Facade::kDevice || pools_.at(request.pools).key.private_pool != 0)
+    return {};
+  const PoolClass other =
+      request.pool_class == PoolClass::kMedium ? PoolClass::kPacked : PoolClass::kMedium;
+  Pool& lender = pools_.at(request.pools + static_cast<PoolIndex>(other));
+  RunBlock* block = pools_.take(lender, request.size_bytes);
+  if (block == nullptr) return {};
+  return {pools_.trim(block, request.size_bytes), true};
+}
+
 std::size_t CachingManagedAllocator::span_size(const Request& request) const {
   const DeviceCapabilities& can = devices_[static_cast<std::size_t>(request.device)].capabilities;
   bool lazy = can.discard && !can.integrated;
@@ -634,29 +650,42 @@ RuntimeStatus CachingManagedAllocator::add_span(const Request& request) {
 }
 
 // With the lock: where the fewest new pages would be touched. For a pool of shared pages that is
-// often the end of its newest run, where a free tail lacks only a part.
+// often between two of its runs, or behind one, where free blocks that end or begin there lack only
+// a part.
 CachingManagedAllocator::Growth CachingManagedAllocator::plan_growth(const Request& request,
                                                                      bool any_facade) const {
-  Growth plain;
-  plain.size_bytes = round_up(request.size_bytes, kPageBytes);
-  plain.run = spans_.find(request.facade, request.device, plain.size_bytes, any_facade);
+  Growth best;
+  best.size_bytes = round_up(request.size_bytes, kPageBytes);
+  best.run = spans_.find(request.facade, request.device, best.size_bytes, any_facade);
   const Pool& pool = pools_.at(request.pool());
-  if (pool.pool_class == PoolClass::kWhole || pool.run_end == nullptr) return plain;
-  std::size_t tail = pools_.free_tail_bytes(pool);
-  if (tail >= request.size_bytes) return plain;
-  Growth longer;
-  longer.size_bytes = round_up(request.size_bytes - tail, kPageBytes);
-  longer.run = spans_.find_at(pool.run_span, pool.run_end, longer.size_bytes);
-  if (longer.run.span == nullptr) return plain;
-  // Pages of a span made for others are advised anew and do not join the tail.
-  bool of_others =
-      pool.run_span->facade != request.facade || pool.run_span->device != request.device;
-  if (tail != 0 && of_others) return plain;
-  bool better = plain.run.span == nullptr ||
-                longer.run.untouched_bytes < plain.run.untouched_bytes ||
-                (longer.run.untouched_bytes == plain.run.untouched_bytes &&
-                 longer.size_bytes <= plain.size_bytes);
-  return better ? longer : plain;
+  if (pool.pool_class == PoolClass::kWhole) return best;
+  auto consider = [&](Span* span, const char* base, std::size_t size_bytes) {
+    const SpanStore::Run run = spans_.find_at(span, base, size_bytes);
+    if (run.span == nullptr) return;
+    const bool better =
+        best.run.span == nullptr || std::pair(run.untouched_bytes, size_bytes) <
+                                        std::pair(best.run.untouched_bytes, best.size_bytes);
+    if (better) best = {run, size_bytes};
+  };
+  auto missing_bytes = [&](std::size_t there) {
+    return round_up(request.size_bytes - there, kPageBytes);
+  };
+  spans_.each_free(
+      request.facade, request.device, [&](Span* span, char* base, std::size_t size_bytes) {
+        char* end = base + size_bytes;
+        const std::size_t before = pools_.free_bytes_before(pool, *span, base);
+        const std::size_t after = pools_.free_bytes_after(pool, *span, end);
+        // Freed since it was looked for.
+        if (std::max(before, after) >= request.size_bytes) return;
+        if (before != 0) consider(span, base, missing_bytes(before));
+        if (after != 0) {
+          consider(span, end - missing_bytes(after), missing_bytes(after));
+        }
+        if (before != 0 && after != 0 && before + size_bytes + after >= request.size_bytes) {
+          consider(span, base, size_bytes);
+        }
+      });
+  return best;
 }
 
 // New pages, from a span that has room or a new one; none where the budget or the driver refuses.
@@ -752,6 +781,7 @@ CachingManagedAllocator::Found CachingManagedAllocator::under_pressure(const Req
   if (reclaimed) {
     if (Found found = borrow(request); found.block != nullptr) return found;
   }
+  if (Found found = find_in_other_class(request); found.block != nullptr) return found;
   if (!is_capturing()) {
     if (Found found = steal_from_other_streams(request); found.block != nullptr) return found;
   }
@@ -772,9 +802,10 @@ CachingManagedAllocator::Found CachingManagedAllocator::under_pressure(const Req
 
 // With the lock: gives a taken block to the caller, with its pair of records.
 void* CachingManagedAllocator::occupy(const Request& request, Block* block) {
-  block->pool = request.pool();
-  // A guest must find its way home when it is freed.
   const PoolIndex home = pools_.home_of(*block);
+  // Of whatever class, a block of the same stream is where it belongs.
+  block->pool = first_of(home) == request.pools ? home : request.pool();
+  // A guest must find its way home when it is freed.
   block->plain = home == block->pool;
   if (home != block->pool) lend_pages(*block, home, block->pool);
   block->exported = false;

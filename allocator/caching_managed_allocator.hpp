@@ -22,9 +22,9 @@
 //    back from there before new pages are touched for the facade it was made for.
 // Before new pages are touched, in this order: what fits in the pool, guests, what is away, thread
 // caches of all threads for this stream, whole pages of the stream's other pools. Under pressure:
-// fences are waited for, other streams' blocks are taken after the device is idle, pressure
-// callbacks run, cached pages go back to their spans (discarded where the device can) and empty
-// spans to the driver, and the request is tried again after each; then OutOfMemoryError.
+// fences are waited for, blocks of the stream's other class are taken, other streams' after the
+// device is idle, callbacks run, cached pages go back to their spans (discarded where the device
+// can), empty spans to the driver, and the request is tried again after each; OutOfMemoryError.
 #pragma once
 
 #include <array>
@@ -302,6 +302,7 @@ class CachingManagedAllocator {
   bool reclaim(PoolIndex pools, ThreadCache::Kept kept, bool* any_large);
   bool reclaim_all();
   Found borrow(const Request& request);
+  Found find_in_other_class(const Request& request);
   Found grow(const Request& request, bool any_facade, RuntimeStatus* status);
   struct Growth {
     SpanStore::Run run;

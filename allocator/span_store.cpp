@@ -54,6 +54,15 @@ SpanStore::Run SpanStore::find_at(Span* span, const char* base, std::size_t size
   return {span, offset, untouched_bytes(*span, offset, size_bytes), size_bytes};
 }
 
+void SpanStore::each_free(Facade facade, int device, const RunVisitor& visit) const {
+  for (const auto& span : spans_) {
+    if (span->facade != facade || span->device != device) continue;
+    for (const auto& [offset, size_bytes] : span->free) {
+      visit(span.get(), span->base + offset, size_bytes);
+    }
+  }
+}
+
 std::vector<SpanStore::Run> SpanStore::take_touched(Span* span) {
   std::vector<Run> runs;
   for (const auto& [offset, size_bytes] : span->free) {

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <memory>
 #include <vector>
@@ -51,6 +52,10 @@ class SpanStore {
 
   // The run at exactly that place, if it is free.
   Run find_at(Span* span, const char* base, std::size_t size_bytes) const;
+
+  // Visits the free runs of spans of this facade and device, each as long as it can be.
+  using RunVisitor = std::function<void(Span* span, char* base, std::size_t size_bytes)>;
+  void each_free(Facade facade, int device, const RunVisitor& visit) const;
 
   // Takes every free run of touched pages of the span, for give_back_untouched().
   std::vector<Run> take_touched(Span* span);

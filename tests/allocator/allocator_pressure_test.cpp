@@ -134,6 +134,65 @@ TEST_F(PressureTest, ADriverThatRefusesIsAnOutOfMemoryErrorOnlyAfterARetry) {
   EXPECT_NE(device(4 * kMiB), nullptr) << "from the span that is there";
 }
 
+// A hole of pages that went back to their span, with a free MiB of the pool on either side of it.
+class HoleTest : public PressureTest {
+ protected:
+  void SetUp() override {
+    PressureTest::SetUp();
+    low = device(3 * kMiB);
+    char* page_end = device(kMiB);
+    char* hole = device(8 * kMiB);
+    char* page_begin = device(kMiB);
+    ASSERT_EQ(page_end, low + 3 * kMiB);
+    ASSERT_EQ(hole, low + 4 * kMiB);
+    ASSERT_EQ(page_begin, low + 12 * kMiB);
+    high = device(kMiB);
+    ASSERT_EQ(high, low + 13 * kMiB);
+    for (char* block : {page_end, hole, page_begin}) allocator->free(block);
+    allocator->release_cached();
+    ASSERT_EQ(allocator->statistics().free_bytes, 2 * kMiB);
+    ASSERT_EQ(allocator->statistics().touched_bytes.current, 14 * kMiB);
+  }
+
+  char* low = nullptr;
+  char* high = nullptr;
+};
+
+TEST_F(HoleTest, ABlockIsPutAcrossItFromOneFreePieceToTheOther) {
+  EXPECT_EQ(device(10 * kMiB), low + 3 * kMiB);
+  EXPECT_EQ(allocator->statistics().touched_bytes.current, 14 * kMiB);
+  EXPECT_EQ(allocator->statistics().free_bytes, 0u);
+}
+
+TEST_F(HoleTest, ABlockBeginsInThePieceBeforeItOrEndsInTheOneBehind) {
+  EXPECT_EQ(device(5 * kMiB), low + 3 * kMiB) << "two pages, not three";
+  EXPECT_EQ(device(5 * kMiB), low + 8 * kMiB);
+  EXPECT_EQ(allocator->statistics().touched_bytes.current, 14 * kMiB);
+}
+
+TEST_F(HoleTest, PagesOfAnotherPoolAreNotJoined) {
+  char* host_block = host(2 * kMiB);
+  char* other = device(8 * kMiB, stream(1));
+  EXPECT_EQ(other, low + 4 * kMiB) << "the hole alone";
+  EXPECT_EQ(allocator->statistics().free_bytes, 2 * kMiB);
+  allocator->free(host_block);
+}
+
+TEST_F(PressureTest, ABlockGoesAmongThoseOfAnotherClassBeforeTheRequestFails) {
+  char* medium = device(64 << 10);
+  char* packed = device(61 * kMiB);
+  char* page_end = device(kMiB);
+  EXPECT_EQ(page_end, packed + 61 * kMiB);
+  EXPECT_EQ(allocator->statistics().touched_bytes.current, 64 * kMiB);
+  char* beside_medium = device(kMiB);
+  EXPECT_EQ(beside_medium, medium + (64 << 10)) << "no page is left that is not in use";
+  allocator->free(page_end);
+  for (int filled = 0; filled < 14; ++filled) device(64 << 10);
+  EXPECT_EQ(device(100 << 10), packed + 62 * kMiB - (100 << 10));
+  allocator->free(beside_medium);
+  EXPECT_EQ(device(kMiB - kGranule), beside_medium);
+}
+
 TEST_F(PressureTest, ReleaseCachedGivesEmptySpansToTheDriverAndKeepsTheRest) {
   char* keep = device(2 * kMiB);
   allocator->free(device(40 * kMiB));

@@ -56,6 +56,12 @@ class BlockPoolsTest : public ::testing::Test {
     return out;
   }
   using Free = std::vector<std::pair<char*, std::size_t>>;
+  std::size_t free_before(PoolClass of, const char* boundary) {
+    return pools.free_bytes_before(pool(of), *spans[0], boundary);
+  }
+  std::size_t free_after(PoolClass of, const char* boundary) {
+    return pools.free_bytes_after(pool(of), *spans[0], boundary);
+  }
 
   std::vector<std::unique_ptr<Span>> spans;
   char* base = nullptr;
@@ -160,18 +166,23 @@ TEST_F(BlockPoolsTest, ABlockCutFromTheHighEndLeavesTheRecordToTheRest) {
 TEST_F(BlockPoolsTest, PagesBesideARunExtendItOnBothSides) {
   add(PoolClass::kMedium, 4, 1);
   RunBlock* block = take(PoolClass::kMedium, kPageBytes - 64 * kKiB);
-  EXPECT_EQ(pools.free_tail_bytes(pool(PoolClass::kMedium)), 64 * kKiB);
+  EXPECT_EQ(free_before(PoolClass::kMedium, page(5)), 64 * kKiB);
+  EXPECT_EQ(free_after(PoolClass::kMedium, page(4)), 0u) << "in use";
+  EXPECT_EQ(free_before(PoolClass::kPacked, page(5)), 0u) << "not that pool's";
   add(PoolClass::kMedium, 5, 1);
   EXPECT_EQ(free_blocks(PoolClass::kMedium), (Free{{block->end(), kPageBytes + 64 * kKiB}}));
-  EXPECT_EQ(pools.free_tail_bytes(pool(PoolClass::kMedium)), kPageBytes + 64 * kKiB);
+  EXPECT_EQ(free_before(PoolClass::kMedium, page(6)), kPageBytes + 64 * kKiB);
+  EXPECT_EQ(free_before(PoolClass::kMedium, page(7)), 0u) << "nobody's";
   add(PoolClass::kMedium, 3, 1);
+  EXPECT_EQ(free_after(PoolClass::kMedium, page(3)), kPageBytes);
   give_back(block);
   EXPECT_EQ(free_blocks(PoolClass::kMedium), (Free{{page(3), 3 * kPageBytes}}));
 }
 
 TEST_F(BlockPoolsTest, PagesAdvisedOtherwiseDoNotExtendARun) {
   add(PoolClass::kMedium, 0, 1, {Place::host(), {}, 1});
-  EXPECT_EQ(pools.free_tail_bytes(pool(PoolClass::kMedium)), 0u);
+  EXPECT_EQ(free_before(PoolClass::kMedium, page(1)), 0u);
+  EXPECT_EQ(free_after(PoolClass::kMedium, page(0)), 0u);
   add(PoolClass::kMedium, 1, 1);
   EXPECT_EQ(free_blocks(PoolClass::kMedium), (Free{{page(0), kPageBytes}, {page(1), kPageBytes}}));
 }

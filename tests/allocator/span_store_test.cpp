@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
+#include <vector>
+
 namespace uvm {
 namespace {
 
@@ -52,6 +55,24 @@ TEST(SpanStore, RunsGivenBackJoinTheirNeighbours) {
   EXPECT_TRUE(only->empty());
   EXPECT_EQ(store.remove_empty().size(), 1u);
   EXPECT_EQ(store.touched_bytes(), 0u);
+}
+
+TEST(SpanStore, EveryFreeRunOfAFacadeAndDeviceIsVisitedAsLongAsItCanBe) {
+  SpanStore store;
+  Span* first = store.add(span(100, 6));
+  store.add(span(200, 4, Facade::kHost));
+  Span* last = store.add(span(300, 2));
+  store.take(store.find_at(first, first->base + 2 * kPageBytes, kPageBytes), kPageBytes);
+  std::vector<std::pair<char*, std::size_t>> visited;
+  store.each_free(Facade::kDevice, 0, [&](Span* of, char* base, std::size_t size_bytes) {
+    EXPECT_EQ(of, base < last->base ? first : last);
+    visited.emplace_back(base, size_bytes);
+  });
+  const std::vector<std::pair<char*, std::size_t>> expected = {
+      {first->base, 2 * kPageBytes},
+      {first->base + 3 * kPageBytes, 3 * kPageBytes},
+      {last->base, 2 * kPageBytes}};
+  EXPECT_EQ(visited, expected);
 }
 
 TEST(SpanStore, SpansOfOtherFacadesAndDevicesCountOnlyWhenAsked) {
