@@ -308,8 +308,23 @@ std::pair<RunBlock*, RunBlock*> BlockPools::split(RunBlock* block, std::size_t s
   return {left, right};
 }
 
+// Puts what a taken block has in front of its first whole page back, if it holds `size_bytes`
+// behind that; returns what is left of it. Cut where it begins, a block that ends in one of the
+// whole pages would take as many of them.
+RunBlock* BlockPools::without_part_of_page(RunBlock* block, std::size_t size_bytes) {
+  const std::size_t part = bytes_between(block->address(), page_after(block->address()));
+  if (!block->plain || part < kSmallestShared) return block;
+  if (page_after(block->address()) + size_bytes > page_of(block->end())) return block;
+  auto [head, rest] = split(block, part);
+  put(head, at(head->pool));
+  return rest;
+}
+
 // Cuts what a request needs off a block in no index. `rest` is nullptr where nothing is left.
 BlockPools::Cut BlockPools::cut(RunBlock* block, std::size_t size_bytes) {
+  if (spares_pages_ && block->kind == BlockKind::kShared && size_bytes % kPageBytes == 0) {
+    block = without_part_of_page(block, size_bytes);
+  }
   if (block->kind == BlockKind::kWhole) size_bytes = round_up(size_bytes, kPageBytes);
   const std::size_t rest_bytes = block->size_bytes() - size_bytes;
   if (rest_bytes < (block->kind == BlockKind::kShared ? kSmallestShared : kPageBytes)) {

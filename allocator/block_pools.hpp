@@ -122,6 +122,11 @@ class BlockPools {
   // what is left beside them would be no block.
   RunBlock* take_at(char* address, std::size_t size_bytes);
 
+  // Pages have run short once: from now on shared blocks of whole pages' size are cut at the
+  // boundaries of pages where that takes no more of them, so that they leave whole pages when they
+  // are freed. Not before: with pages to spare, the gaps in front of them cost more.
+  void spare_pages() { spares_pages_ = true; }
+
   // Cuts a taken block down to size and puts the rest among the free ones of block->pool. Returns
   // the block of that size, which may have another record. Fences stay with the rest: the caller
   // has seen to it that its own part needs none.
@@ -219,6 +224,7 @@ class BlockPools {
   void remove_start(const RunBlock& block);
   RunBlock* last_start(const SharedPage& page, std::size_t step) const;
   RunBlock* reaching_into(SharedPage* shared, const char* page, const void* address) const;
+  RunBlock* without_part_of_page(RunBlock* block, std::size_t size_bytes);
   bool takes_new_pages(const Pool& pool, const Span& span, const char* address) const;
   bool can_join(const RunBlock* left, const RunBlock* right) const;
   void absorb(RunBlock* left, RunBlock* right);
@@ -237,6 +243,7 @@ class BlockPools {
   RunBlock* new_block(BlockKind kind, char* address, std::size_t size_bytes, PoolIndex home);
   Pages drop_pages(RunBlock* block);
 
+  bool spares_pages_ = false;
   PageMap<Page> pages_;
   RunBlockStore blocks_;
   SmallSegmentStore small_segments_;

@@ -794,6 +794,7 @@ CachingManagedAllocator::Found CachingManagedAllocator::under_pressure(const Req
     std::lock_guard lock(lock_);
     ++statistics_.pressure_rounds;
     ++service_of(request).pressure_rounds;
+    pools_.spare_pages();
   }
   if (!is_capturing()) release_pages(SIZE_MAX, true);
   if (Found found = grow(request, false, status); found.block != nullptr) return found;

@@ -178,6 +178,22 @@ TEST_F(HoleTest, PagesOfAnotherPoolAreNotJoined) {
   allocator->free(host_block);
 }
 
+TEST_F(PressureTest, AfterPressureBlocksOfWholePagesLeaveWholePages) {
+  auto place_in_page = [&] {
+    char* odd = device(kMiB);
+    const std::size_t place = address_of(device(2 * kMiB)) % kPageBytes;
+    EXPECT_EQ(address_of(odd) % kPageBytes, 0u);
+    return place;
+  };
+  allocator->free(device(8 * kMiB));
+  EXPECT_EQ(place_in_page(), kMiB);
+  allocator->free(device(20 * kMiB));
+  allocator->free(device(60 * kMiB - 8 * kMiB));
+  ASSERT_EQ(allocator->statistics().pressure_rounds, 1u);
+  device(kMiB);  // what was left of a page
+  EXPECT_EQ(place_in_page(), 0u);
+}
+
 TEST_F(PressureTest, ABlockGoesAmongThoseOfAnotherClassBeforeTheRequestFails) {
   char* medium = device(64 << 10);
   char* packed = device(61 * kMiB);

@@ -137,6 +137,32 @@ TEST_F(BlockPoolsTest, APackedPoolCutsLargeBlocksFromTheLowEndAndSmallOnesFromTh
   EXPECT_EQ(free_blocks(PoolClass::kPacked), (Free{{page(0), 4 * kPageBytes}}));
 }
 
+TEST_F(BlockPoolsTest, WhenPagesAreSparedBlocksOfWholePagesAreCutAtTheirBoundaries) {
+  add(PoolClass::kPacked, 0, 8);
+  RunBlock* odd = take(PoolClass::kPacked, kWholeBytes);
+  RunBlock* before = take(PoolClass::kPacked, kPageBytes);
+  EXPECT_EQ(before->address(), odd->end()) << "with pages to spare";
+  pools.spare_pages();
+  RunBlock* block = take(PoolClass::kPacked, 2 * kPageBytes);
+  EXPECT_EQ(block->address(), page(2));
+  EXPECT_EQ(free_blocks(PoolClass::kPacked),
+            (Free{{before->end(), kWholeBytes}, {page(4), 4 * kPageBytes}}));
+  RunBlock* no_multiple = take(PoolClass::kPacked, kPageBytes + kGranule);
+  EXPECT_EQ(no_multiple->address(), page(4));
+  RunBlock* all = take(PoolClass::kPacked, 3 * kPageBytes - kGranule);
+  EXPECT_EQ(all->address(), no_multiple->end());
+}
+
+TEST_F(BlockPoolsTest, ABlockThatEndsBehindTheLastWholePageStaysWhereItTakesOneLess) {
+  add(PoolClass::kPacked, 0, 4);
+  RunBlock* low = take(PoolClass::kPacked, kWholeBytes);
+  RunBlock* high = take(PoolClass::kPacked, kWholeBytes - kGranule);
+  EXPECT_EQ(high->end(), page(4));
+  pools.spare_pages();
+  RunBlock* block = take(PoolClass::kPacked, 3 * kPageBytes);
+  EXPECT_EQ(block->address(), low->end()) << "two whole pages and parts of two others";
+}
+
 TEST_F(BlockPoolsTest, ASmallPackedBlockFillsAHoleBetweenSmallOnesBeforeALargePieceIsCut) {
   add(PoolClass::kPacked, 0, 4);
   RunBlock* high = take(PoolClass::kPacked, 256 * kKiB);
