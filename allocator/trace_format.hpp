@@ -73,7 +73,7 @@ inline constexpr std::size_t kMostTraceTextBytes = 4096;
 
 // A packed chunk too, with what a thread keeps to write it.
 inline constexpr std::size_t kPackedWordsPerChunk = 6144;
-inline constexpr std::size_t kPackedModelsPerChunk = 800;
+inline constexpr std::size_t kPackedModelsPerChunk = 740;
 
 // One word of a packed chunk: an event like the chunk's model with that number, but so much later
 // than the last one and, where `is_free` is set, of the kind kFree, as a block's allocation and its

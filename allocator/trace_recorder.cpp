@@ -255,13 +255,18 @@ void TraceRecorder::allocated_from_cache(const TraceBlock& block) noexcept {
     return;
   }
   ThreadBuffer& buffer = *slot_.buffer;
-  buffer.freed_before = last_free_.load(std::memory_order_relaxed);
+  if (const std::uint64_t last = last_free_.load(std::memory_order_relaxed);
+      last != buffer.freed_before) {
+    buffer.freed_before = last;
+    ++buffer.frees_seen;
+  }
   const std::uint32_t used = buffer.used.load(std::memory_order_relaxed);
   const std::uint32_t count = used & kCountMask;
   const std::size_t model = buffer.slots[ThreadBuffer::slot_of(trace_word(block.address))];
   if (alike(buffer.models[model], block) && count != kPackedWordsPerChunk && buffer.pace.skips())
       [[likely]] {
     buffer.words[count] = {0, false, model};
+    buffer.owned[model] = buffer.frees_seen;
     buffer.used.store(used + 1, std::memory_order_release);
     return;
   }
@@ -272,7 +277,7 @@ TraceTime TraceRecorder::time_of_free(const void* address) noexcept {
   if (slot_.generation == generation_.load(std::memory_order_relaxed)) [[likely]] {
     ThreadBuffer& buffer = *slot_.buffer;
     if (buffer.freed_before == last_free_.load(std::memory_order_relaxed) &&
-        buffer.has_just_allocated(trace_word(address))) [[likely]] {
+        buffer.is_own(trace_word(address))) [[likely]] {
       return buffer.pace.skips() ? buffer.last_time : read_paced(&buffer);
     }
   }
@@ -296,7 +301,9 @@ void TraceRecorder::append_block(bool is_free, TraceTime at, const TraceBlock& b
     model = slot_.buffer->slots[slot];
   }
   model = append_slowly(trace_event(TraceKind::kAllocate, at, block), is_free, model);
-  if (model != kNoModel) slot_.buffer->slots[slot] = static_cast<std::uint16_t>(model);
+  if (model == kNoModel) return;
+  slot_.buffer->slots[slot] = static_cast<std::uint16_t>(model);
+  slot_.buffer->owned[model] = is_free ? 0 : slot_.buffer->frees_seen;
 }
 
 // `model`: what the event is like, kNoModel: it becomes a model itself. Returns its model, kNoModel

@@ -76,9 +76,9 @@ class TraceRecorder {
   bool enabled() const noexcept { return generation_.load(std::memory_order_relaxed) != 0; }
   TraceTime now() const noexcept { return enabled() ? clock_.read() : 0; }
 
-  // For a free, before the block can be anybody else's. Early in a quick loop (TracePace) where it
-  // was the thread's last event to allocate the block and nobody has recorded a free of another
-  // kind since: then no other thread can have freed the block and got it again.
+  // For a free, before the block can be anybody else's. Early in a quick loop (TracePace) where the
+  // thread has allocated the block and nobody has recorded a free of a block that is not such
+  // since: then no other thread can have freed it and got it again.
   TraceTime now_of_free(const void* address) noexcept {
     return enabled() ? time_of_free(address) : 0;
   }
@@ -132,11 +132,14 @@ class TraceRecorder {
     // thread.
     std::atomic<std::uint32_t> used{0};
     TraceTime last_time = 0;         // of the last event
-    std::uint64_t freed_before = 0;  // last_free_ at the last allocation
+    std::uint64_t freed_before = 0;  // last_free_ when it was last looked at
+    std::uint32_t frees_seen = 1;    // and how many different it has been
     TracePace pace;
     // By a block's address the model that was last made for one like it.
     std::array<std::uint16_t, 1u << kSlotBits> slots{};
     TraceEvent models[kPackedModelsPerChunk + 1];  // the last is like no block
+    // frees_seen when the model's block was allocated; 0 once it is freed.
+    std::array<std::uint32_t, kPackedModelsPerChunk + 1> owned{};
     PackedTraceEvent words[kPackedWordsPerChunk];
 
     static std::size_t slot_of(std::uint64_t address) {
@@ -146,12 +149,9 @@ class TraceRecorder {
     std::int64_t since_last(TraceTime at) const {
       return static_cast<std::int64_t>(at - last_time);
     }
-    bool has_just_allocated(std::uint64_t address) const {
-      const std::uint32_t count = used.load(std::memory_order_relaxed) & kCountMask;
-      if (count == 0) return false;
-      const TraceEvent& model = models[words[count - 1].model()];
-      return model.address == address && model.kind == TraceKind::kAllocate &&
-             !words[count - 1].is_free();
+    bool is_own(std::uint64_t address) const {
+      const std::size_t model = slots[slot_of(address)];
+      return models[model].address == address && owned[model] == frees_seen;
     }
   };
   static constexpr int kModelsShift = 16;
@@ -186,6 +186,7 @@ class TraceRecorder {
       if (alike(buffer.models[model], block) && count != kPackedWordsPerChunk &&
           PackedTraceEvent::holds(since_last)) [[likely]] {
         buffer.words[count] = {since_last, is_free, model};
+        buffer.owned[model] = is_free ? 0 : buffer.frees_seen;
         buffer.last_time = at;
         buffer.used.store(used + 1, std::memory_order_release);
         return;
@@ -215,8 +216,8 @@ class TraceRecorder {
 
   const TraceClock clock_;
   std::atomic<std::uint32_t> generation_{0};  // of the trace that runs; 0: off
-  // When a block was last freed that was not just allocated by the same thread. On a line of its
-  // own, as what is above it is read all the time.
+  // When a block was last freed that the same thread had not allocated as far as it knows. On a
+  // line of its own, as what is above it is read all the time.
   alignas(64) std::atomic<std::uint64_t> last_free_{0};
   std::atomic<pid_t> process_{0};  // the one that started the first trace
   pthread_key_t thread_key_ = 0;   // a thread's buffer; made by the first start()

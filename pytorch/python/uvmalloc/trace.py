@@ -76,7 +76,7 @@ _EVENT_FIELDS = [
 _EVENT_BYTES = 48
 MOST_EVENTS_PER_CHUNK = 1364
 _MOST_COUNT = {EVENT_CHUNK: MOST_EVENTS_PER_CHUNK, PACKED_CHUNK: 6144}
-_MOST_MODELS_PER_CHUNK = 800
+_MOST_MODELS_PER_CHUNK = 740
 # A word of a packed chunk: the number of its model, whether it is a free, the time since the last.
 _WORD_BYTES = 4
 _FREE_SHIFT, _TIME_SHIFT = 13, 14
