@@ -1801,6 +1801,28 @@ bool CachingManagedAllocator::prefetch(const void* address, std::size_t size_byt
   return true;
 }
 
+bool CachingManagedAllocator::advise(const void* address, Place preferred, Place accessed_by) {
+  HintPlan plan;
+  int device = 0;
+  {
+    std::lock_guard lock(lock_);
+    const Block* block = pools_.find(address);
+    if (!is_block_live(block) || block->kind == BlockKind::kSmall) return false;
+    device = pools_.at(block->pool).key.device;
+    const std::uintptr_t begin = round_up(address_of(block->address()), kPageBytes);
+    const std::uintptr_t end = address_of(block->end()) & ~(kPageBytes - 1);
+    if (begin >= end) return false;
+    // Pages that blocks share are advised with their span alone, and nothing is kept of this.
+    SegmentPlacement unknown;
+    SegmentPlacement* placement =
+        block->kind == BlockKind::kWhole ? pools_.placement_of(*block) : &unknown;
+    plan = planner_.plan_advice(reinterpret_cast<void*>(begin), end - begin, placement, preferred,
+                                accessed_by);
+  }
+  send(plan, device);
+  return true;
+}
+
 std::map<Place, std::size_t> CachingManagedAllocator::residency(const void* address,
                                                                 std::size_t size_bytes) const {
   std::map<Place, std::size_t> bytes;

@@ -1,6 +1,22 @@
 #include <uvmalloc/hints/placement_planner.hpp>
 
+#include <utility>
+
 namespace uvm {
+namespace {
+
+thread_local std::optional<Policy> thread_policy;
+
+// What is not sent for this thread's sake must not be noted as sent.
+bool is_silent_here() {
+  return thread_policy.value_or(Policy::kAuto) != Policy::kAuto;
+}
+
+}  // namespace
+
+std::optional<Policy> set_thread_policy(std::optional<Policy> policy) {
+  return std::exchange(thread_policy, policy);
+}
 
 const char* to_string(SkipReason reason) {
   switch (reason) {
@@ -44,7 +60,7 @@ std::size_t PlacementPlanner::credit_bytes(int device) const {
 
 // Whether the policy or the device's kind rules every such hint out; counted as skipped then.
 bool PlacementPlanner::silent(HintKind kind, Place place) {
-  if (policy_ != Policy::kAuto) {
+  if (thread_policy.value_or(policy_) != Policy::kAuto) {
     counters_.skip(kind, SkipReason::kPolicy);
     return true;
   }
@@ -94,15 +110,18 @@ HintPlan PlacementPlanner::plan_span(void* address, std::size_t size_bytes, Faca
   HintPlan plan;
   *placement = {};
   Place device_place = Place::device(device);
+  // A span outlives what its first user's thread wants.
+  const std::optional<Policy> wanted_here = set_thread_policy(std::nullopt);
   if (facade == Facade::kDevice) {
     placement->preferred = device_place;
     advise(&plan, address, size_bytes, Advice::kSetPreferredLocation, device_place);
-    return plan;
+  } else {
+    placement->preferred = Place::host();
+    placement->accessed_by = device_place;
+    advise(&plan, address, size_bytes, Advice::kSetPreferredLocation, Place::host());
+    advise(&plan, address, size_bytes, Advice::kSetAccessedBy, device_place);
   }
-  placement->preferred = Place::host();
-  placement->accessed_by = device_place;
-  advise(&plan, address, size_bytes, Advice::kSetPreferredLocation, Place::host());
-  advise(&plan, address, size_bytes, Advice::kSetAccessedBy, device_place);
+  set_thread_policy(wanted_here);
   return plan;
 }
 
@@ -117,6 +136,8 @@ HintPlan PlacementPlanner::plan_move(void* address, std::size_t size_bytes,
   HintPlan plan;
   if (placement == nullptr) {
     counters_.skip(HintKind::kAdvise, SkipReason::kSharedPages);
+  } else if (is_silent_here()) {
+    counters_.skip(HintKind::kAdvise, SkipReason::kPolicy);
   } else if (placement->preferred == destination) {
     counters_.skip(HintKind::kAdvise, SkipReason::kAlreadyThere);
   } else if (placement->changes > kPingPongChanges) {
@@ -134,6 +155,33 @@ HintPlan PlacementPlanner::plan_move(void* address, std::size_t size_bytes,
     advise(&plan, address, size_bytes, Advice::kSetPreferredLocation, destination);
   }
   prefetch(&plan, address, size_bytes, destination);
+  return plan;
+}
+
+HintPlan PlacementPlanner::plan_advice(void* address, std::size_t size_bytes,
+                                       SegmentPlacement* placement, Place preferred,
+                                       Place accessed_by) {
+  HintPlan plan;
+  if (is_silent_here()) {
+    counters_.skip(HintKind::kAdvise, SkipReason::kPolicy);
+    return plan;
+  }
+  if (preferred != Place::nowhere()) {
+    if (placement->preferred == preferred) {
+      counters_.skip(HintKind::kAdvise, SkipReason::kAlreadyThere);
+    } else {
+      placement->preferred = preferred;
+      advise(&plan, address, size_bytes, Advice::kSetPreferredLocation, preferred);
+    }
+  }
+  if (accessed_by != Place::nowhere()) {
+    if (placement->accessed_by == accessed_by) {
+      counters_.skip(HintKind::kAdvise, SkipReason::kAlreadyThere);
+    } else {
+      placement->accessed_by = accessed_by;
+      advise(&plan, address, size_bytes, Advice::kSetAccessedBy, accessed_by);
+    }
+  }
   return plan;
 }
 

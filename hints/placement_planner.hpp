@@ -23,6 +23,7 @@
 // Guarded by the allocator's lock.
 #pragma once
 
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -40,6 +41,10 @@ enum class Policy : unsigned char {
   kOff,     // moves are refused: callers copy, as without uvmalloc
 };
 std::string_view to_string(Policy policy);
+
+// The policy that planners follow for what this thread does, instead of their own; nullopt: their
+// own. Returns what was.
+std::optional<Policy> set_thread_policy(std::optional<Policy> policy);
 
 // What has been advised for a segment, kept beside it.
 struct SegmentPlacement {
@@ -77,6 +82,10 @@ class PlacementPlanner {
   // segment, nullptr where it is less.
   HintPlan plan_move(void* address, std::size_t size_bytes, SegmentPlacement* placement,
                      Place destination);
+
+  // What a program wants of a whole segment: nowhere leaves that part as it is.
+  HintPlan plan_advice(void* address, std::size_t size_bytes, SegmentPlacement* placement,
+                       Place preferred, Place accessed_by);
 
   // Bytes that may still be prefetched to the device.
   std::size_t credit_bytes(int device) const;

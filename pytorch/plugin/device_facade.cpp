@@ -9,6 +9,7 @@
 
 #include <uvmalloc/pytorch/plugin/export_hooks.hpp>
 #include <uvmalloc/pytorch/plugin/facades.hpp>
+#include <uvmalloc/pytorch/plugin/region.hpp>
 #include <uvmalloc/pytorch/plugin/torch_statistics.hpp>
 
 namespace uvm::torch_plugin {
@@ -101,9 +102,11 @@ bool DeviceFacade::is_watched() const {
 }
 
 void* DeviceFacade::allocate_on(c10::DeviceIndex device, size_t size_bytes, cudaStream_t stream) {
-  if (is_watched()) [[unlikely]]
-    return allocate_watched(device, size_bytes, stream);
-  return allocate_or_throw(device, size_bytes, stream, nullptr);
+  return allocate_in_region(size_bytes, [&] {
+    if (is_watched()) [[unlikely]]
+      return allocate_watched(device, size_bytes, stream);
+    return allocate_or_throw(device, size_bytes, stream, nullptr);
+  });
 }
 
 void* DeviceFacade::allocate_or_throw(c10::DeviceIndex device, size_t size_bytes,
@@ -262,6 +265,7 @@ void* DeviceFacade::raw_alloc_with_stream(size_t size_bytes, cudaStream_t stream
 }
 
 void DeviceFacade::raw_delete(void* address) {
+  forget_block(address);
   if (is_watched()) [[unlikely]] {
     delete_watched(address);
   }

@@ -6,6 +6,7 @@
 
 #include <uvmalloc/pytorch/plugin/export_hooks.hpp>
 #include <uvmalloc/pytorch/plugin/facades.hpp>
+#include <uvmalloc/pytorch/plugin/region.hpp>
 
 namespace uvm::torch_plugin {
 namespace {
@@ -27,6 +28,7 @@ void delete_managed(void* address) {
 void delete_any(void* address) {
   report_freed(address);
   CachingManagedAllocator* ours = process_allocator();
+  if (ours != nullptr) forget_block(address);
   if (ours == nullptr || ours->free(address) == FreeResult::kNotOurs) c10::free_cpu(address);
 }
 
@@ -50,6 +52,7 @@ CachingManagedAllocator* manager_for(size_t size_bytes) {
 }  // namespace
 
 void delete_block(void* address) {
+  forget_block(address);
   allocator().free(address);
 }
 
@@ -57,7 +60,8 @@ c10::DataPtr HostFacade::allocate(size_t size_bytes) {
   if (CachingManagedAllocator* ours = manager_for(size_bytes)) {
     try {
       watch_python_pointers();
-      void* address = ours->allocate(Facade::kHost, 0, size_bytes);
+      void* address = allocate_in_region(
+          size_bytes, [&] { return ours->allocate(Facade::kHost, 0, size_bytes); });
       return reported(address, size_bytes, &delete_managed);
     } catch (const OutOfMemoryError& error) {
       c10::profiledCPUMemoryReporter().OutOfMemory(size_bytes);

@@ -6,10 +6,13 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Dict.h>
 #include <ATen/core/Tensor.h>
+#include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
 #include <torch/library.h>
 
 #include <uvmalloc/allocator/process_allocator.hpp>
+#include <uvmalloc/pytorch/plugin/facades.hpp>
+#include <uvmalloc/pytorch/plugin/region.hpp>
 
 namespace uvm::torch_plugin {
 namespace {
@@ -27,24 +30,48 @@ Range range_of(const at::Tensor& self) {
   return {static_cast<const char*>(self.const_data_ptr()), size_bytes};
 }
 
+// `device` as a place for `function`: c10::Error where there is none such.
+Place place_for(const char* function, at::Device device) {
+  TORCH_CHECK(device.is_cpu() || device.is_cuda(), function, ": the device is ", device,
+              "; accepted: cpu, cuda");
+  if (device.is_cpu()) return Place::host();
+  const int index = device.has_index() ? device.index() : c10::cuda::current_device();
+  const int count = allocator().runtime().device_count();
+  TORCH_CHECK(index < count, function, ": there is no cuda:", index, "; there are ", count,
+              " devices");
+  return Place::device(index);
+}
+
 bool prefetch(const at::Tensor& self, at::Device device) {
   CachingManagedAllocator* ours = process_allocator();
   const Range range = range_of(self);
   if (ours == nullptr || range.size_bytes == 0) return false;
-  TORCH_CHECK(device.is_cpu() || device.is_cuda(), "uvmalloc.prefetch: the device is ", device,
-              "; accepted: cpu, cuda");
+  const Place place = place_for("uvmalloc.prefetch", device);
+  const PolicyScope policy;
   if (device.is_cpu()) {
     const int from = self.is_cuda() ? self.get_device() : 0;
     c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(static_cast<int8_t>(from));
-    return ours->prefetch(range.begin, range.size_bytes, Place::host(), from,
+    return ours->prefetch(range.begin, range.size_bytes, place, from,
                           reinterpret_cast<StreamHandle>(stream.stream()));
   }
-  const int to = device.has_index() ? device.index() : c10::cuda::current_device();
-  TORCH_CHECK(to < ours->runtime().device_count(), "uvmalloc.prefetch: there is no cuda:", to,
-              "; there are ", ours->runtime().device_count(), " devices");
-  c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(static_cast<int8_t>(to));
-  return ours->prefetch(range.begin, range.size_bytes, Place::device(to), to,
+  c10::cuda::CUDAStream stream =
+      c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(place.index));
+  return ours->prefetch(range.begin, range.size_bytes, place, place.index,
                         reinterpret_cast<StreamHandle>(stream.stream()));
+}
+
+bool advise(const at::Tensor& self, std::optional<at::Device> preferred,
+            std::optional<at::Device> accessed_by) {
+  CachingManagedAllocator* ours = process_allocator();
+  const Range range = range_of(self);
+  if (ours == nullptr || range.size_bytes == 0) return false;
+  const char* name = "uvmalloc.advise";
+  const Place at = preferred ? place_for(name, *preferred) : Place::nowhere();
+  const Place by = accessed_by ? place_for(name, *accessed_by) : Place::nowhere();
+  const PolicyScope policy;
+  if (!ours->advise(range.begin, at, by)) return false;
+  note_advised(ours->find(range.begin)->base);
+  return true;
 }
 
 c10::Dict<std::string, int64_t> residency(const at::Tensor& self) {
@@ -62,15 +89,18 @@ c10::Dict<std::string, int64_t> residency(const at::Tensor& self) {
 }  // namespace uvm::torch_plugin
 
 TORCH_LIBRARY_FRAGMENT(uvmalloc, library) {
+  library.def("advise(Tensor self, Device? preferred, Device? accessed_by) -> bool");
   library.def("prefetch(Tensor self, Device device) -> bool");
   library.def("residency(Tensor self) -> Dict(str, int)");
 }
 
 TORCH_LIBRARY_IMPL(uvmalloc, CPU, library) {
+  library.impl("advise", &uvm::torch_plugin::advise);
   library.impl("prefetch", &uvm::torch_plugin::prefetch);
   library.impl("residency", &uvm::torch_plugin::residency);
 }
 TORCH_LIBRARY_IMPL(uvmalloc, CUDA, library) {
+  library.impl("advise", &uvm::torch_plugin::advise);
   library.impl("prefetch", &uvm::torch_plugin::prefetch);
   library.impl("residency", &uvm::torch_plugin::residency);
 }

@@ -15,6 +15,7 @@
 
 #include <uvmalloc/pytorch/plugin/facades.hpp>
 #include <uvmalloc/pytorch/plugin/forced_copy.hpp>
+#include <uvmalloc/pytorch/plugin/region.hpp>
 #include <uvmalloc/pytorch/plugin/shared_storage.hpp>
 
 namespace uvm::torch_plugin {
@@ -80,7 +81,10 @@ at::Tensor moved(const at::Tensor& self, c10::Device device, bool non_blocking, 
   move.size_bytes = range.size_bytes;
   // An alias must be made before: it may give the storage bytes of its own.
   c10::Storage other = share(storage, range, device, sharing);
-  allocator().move(const_cast<void*>(other.data()), move);
+  {
+    const PolicyScope policy;
+    allocator().move(const_cast<void*>(other.data()), move);
+  }
   c10::DispatchKey key = device.is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU;
   at::Tensor result = at::detail::make_tensor<c10::TensorImpl>(
       std::move(other), c10::DispatchKeySet(key), self.dtype());
@@ -201,7 +205,7 @@ std::optional<CopyReason> reason_to_copy(const at::Tensor& self, const MoveReque
                   (request.layout && *request.layout != c10::kStrided) ||
                   request.pin_memory.value_or(false);
   if (converts) return CopyReason::kConversion;
-  if (configuration.policy == Policy::kOff) return CopyReason::kMode;
+  if (effective_policy() == Policy::kOff) return CopyReason::kMode;
   if (self.layout() != c10::kStrided || !self.has_storage() || self.is_conj() || self.is_neg() ||
       self.is_quantized() || is_named(self) || !strides_survive(self, request)) {
     return CopyReason::kLayout;

@@ -303,6 +303,26 @@ TEST_F(AllocatorTest, AMoveOfAPartPrefetchesThatPartAndLeavesTheRestWhereItIs) {
   EXPECT_EQ(allocator->statistics().moves.bytes, 3 * kMiB);
 }
 
+TEST_F(AllocatorTest, AdviceGoesToTheWholePagesOfABlock) {
+  char* block = host(4 * kMiB);
+  char* shared = device(5 * kMiB, stream(1));
+  char* small = device(512, stream(1));
+  machine->hints.clear();
+  EXPECT_TRUE(allocator->advise(block + 5, Place::device(0), Place::nowhere()));
+  EXPECT_TRUE(allocator->advise(block, Place::device(0), Place::nowhere()));
+  EXPECT_TRUE(allocator->advise(shared, Place::host(), Place::device(0)));
+  char* page = reinterpret_cast<char*>(round_up(address_of(shared), kPageBytes));
+  EXPECT_EQ(
+      machine->hints,
+      (std::vector<Hint>{
+          {HintKind::kAdvise, Advice::kSetPreferredLocation, Place::device(0), block, 4 * kMiB},
+          {HintKind::kAdvise, Advice::kSetPreferredLocation, Place::host(), page, 4 * kMiB},
+          {HintKind::kAdvise, Advice::kSetAccessedBy, Place::device(0), page, 4 * kMiB}}));
+  EXPECT_FALSE(allocator->advise(small, Place::host(), Place::nowhere()));
+  int foreign = 0;
+  EXPECT_FALSE(allocator->advise(&foreign, Place::host(), Place::nowhere()));
+}
+
 TEST_F(AllocatorTest, AMoveToTheHostWaitsForTheProducerAndAllRecordedStreams) {
   char* block = device(4 * kMiB, stream(1));
   allocator->record_use(block, 0, stream(2));

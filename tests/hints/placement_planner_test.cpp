@@ -59,6 +59,48 @@ TEST_F(PlacementPlannerTest, AMoveAdvisesOnceAndPrefetchesOnce) {
   EXPECT_EQ(skipped(HintKind::kPrefetch, SkipReason::kAlreadyThere), 1u);
 }
 
+TEST_F(PlacementPlannerTest, AdviceOfAProgramIsSentWhereItChangesSomething) {
+  auto plan_for = planner();
+  SegmentPlacement placement{Place::host(), Place::device(0), 0};
+  auto plan = [&](Place preferred, Place accessed_by) {
+    return plan_for.plan_advice(base_, 4 * kPageBytes, &placement, preferred, accessed_by);
+  };
+  EXPECT_EQ(plan(Place::host(), Place::device(0)), HintPlan{});
+  EXPECT_EQ(plan(Place::device(0), Place::host()),
+            (HintPlan{advise(Advice::kSetPreferredLocation, Place::device(0), 4),
+                      advise(Advice::kSetAccessedBy, Place::host(), 4)}));
+  EXPECT_EQ(plan(Place::nowhere(), Place::nowhere()), HintPlan{});
+  EXPECT_EQ(placement.preferred, Place::device(0));
+  EXPECT_EQ(placement.accessed_by, Place::host());
+}
+
+TEST_F(PlacementPlannerTest, WhatAThreadsPolicyRulesOutIsNotNotedAsSent) {
+  auto plan_for = planner();
+  SegmentPlacement placement{Place::host(), Place::device(0), 0};
+  EXPECT_EQ(set_thread_policy(Policy::kDriver), std::nullopt);
+  EXPECT_EQ(plan_for.plan_move(base_, kPageBytes, &placement, Place::device(0)), HintPlan{});
+  EXPECT_EQ(plan_for.plan_advice(base_, kPageBytes, &placement, Place::device(0), Place::nowhere()),
+            HintPlan{});
+  EXPECT_EQ(placement.preferred, Place::host());
+  SegmentPlacement span;
+  EXPECT_EQ(plan_for.plan_span(base_, kPageBytes, Facade::kDevice, 0, &span),
+            (HintPlan{advise(Advice::kSetPreferredLocation, Place::device(0), 1)}))
+      << "others will use the span";
+  EXPECT_EQ(set_thread_policy(std::nullopt), Policy::kDriver);
+  EXPECT_EQ(plan_for.plan_move(base_, kPageBytes, &placement, Place::device(0)),
+            (HintPlan{advise(Advice::kSetPreferredLocation, Place::device(0), 1),
+                      prefetch(Place::device(0), 1)}));
+}
+
+TEST_F(PlacementPlannerTest, AThreadMayHavePrefetchesWherePlannersHaveNone) {
+  auto plan_for = planner(Policy::kDriver);
+  set_thread_policy(Policy::kAuto);
+  EXPECT_EQ(plan_for.plan_use(base_, kPageBytes, Place::device(0)),
+            (HintPlan{prefetch(Place::device(0), 1)}));
+  set_thread_policy(std::nullopt);
+  EXPECT_EQ(plan_for.plan_use(base_ + kPageBytes, kPageBytes, Place::device(0)), HintPlan{});
+}
+
 TEST_F(PlacementPlannerTest, APartOfASegmentIsPrefetchedButNeverAdvised) {
   auto plan_for = planner();
   EXPECT_EQ(plan_for.plan_move(base_, 2 * kPageBytes, nullptr, Place::device(0)),

@@ -91,3 +91,165 @@ with uvmalloc.region(managed=False):
         "import uvmalloc\nassert not uvmalloc.enabled() and uvmalloc.stats() == {}\n"
         "import sys; assert 'torch' not in sys.modules"
     ).check()
+
+
+REFUSED = """
+def refused(call, kind, *words):
+    try:
+        call()
+    except kind as error:
+        assert type(error) is kind and all(word in str(error) for word in words), error
+    else:
+        raise AssertionError('not refused')
+"""
+
+
+def test_advice_reaches_the_driver_once_and_ends_with_the_tensor(simulate: Simulate) -> None:
+    simulate(
+        HEAD
+        + REFUSED
+        + """
+def sent(): return uvmalloc.stats()['advice']['sent']
+torch.empty(1, device='cuda')
+x = torch.zeros(8 << 20, dtype=torch.uint8, device='cuda')
+before = sent()
+assert uvmalloc.advise(x, preferred='cpu') and sent() == before + 1
+assert uvmalloc.advise(x[5:], accessed_by='cuda:1') and sent() == before + 2
+assert x.is_cuda and x.sum().item() == 0
+before = sent()
+del x
+assert sent() == before + 1, 'the next user of the pages has the advice of its kind'
+x = torch.zeros(8 << 20, dtype=torch.uint8, device='cuda')
+del x
+assert sent() == before + 1
+y = torch.zeros(1 << 22)
+before = sent()
+assert uvmalloc.advise(y, preferred='cpu') and sent() == before, 'so it is at first'
+assert uvmalloc.advise(y, preferred='cuda:1', accessed_by='cuda:1') and sent() == before + 2
+assert uvmalloc.advise(y, preferred='cuda:1') and sent() == before + 2, 'in force already'
+with uvmalloc.region(policy='driver'):
+    assert uvmalloc.advise(y, preferred='cuda:0') and sent() == before + 2
+assert not uvmalloc.advise(torch.zeros(10), preferred='cpu'), 'not ours'
+assert not uvmalloc.advise(torch.zeros(10, device='cuda'), preferred='cpu'), 'shares its page'
+refused(lambda: uvmalloc.advise(y), ValueError, 'neither')
+refused(lambda: uvmalloc.advise(y, preferred='cuda:7'), RuntimeError, 'no cuda:7', 'there are 2')
+refused(lambda: uvmalloc.advise(y, accessed_by='meta'), RuntimeError, 'accepted: cpu, cuda')
+torch.ops.uvmalloc.check_invariants()
+""",
+        devices=2,
+    ).check()
+
+
+def test_a_region_keeps_its_budget_and_nothing_more(simulate: Simulate) -> None:
+    simulate(
+        HEAD
+        + REFUSED
+        + """
+MiB = 1 << 20
+def make(mib, device='cuda'): return torch.empty(mib * MiB, dtype=torch.uint8, device=device)
+outside = make(64)
+for device in ('cuda', 'cpu'):
+    with uvmalloc.region(budget='16MiB'):
+        kept = make(10, device)
+        refused(lambda: make(7, device), torch.OutOfMemoryError, 'budget is 16.00 MiB', '10.00 MiB')
+        fits = make(6, device)
+        del outside, fits
+        again = make(6, device)
+        outside = None
+    more = make(64, device)
+    outside = make(64)
+    del kept, again, more
+with uvmalloc.region(budget=16 * MiB):
+    with uvmalloc.region(budget='1GiB'):
+        inner = make(10)
+        refused(lambda: make(7), torch.OutOfMemoryError, 'budget is 16.00 MiB')
+    refused(lambda: make(7), torch.OutOfMemoryError, 'budget is 16.00 MiB')
+    with uvmalloc.region(budget='2MiB'):
+        refused(lambda: make(3), torch.OutOfMemoryError, 'budget is 2.00 MiB')
+    del inner
+    pinned = torch.empty(15 * MiB, dtype=torch.uint8, pin_memory=True)
+    refused(lambda: make(2), torch.OutOfMemoryError, 'budget is 16.00 MiB')
+    assert make(0).numel() == 0
+try:
+    with uvmalloc.region(budget='1MiB'):
+        raise KeyError
+except KeyError:
+    make(64)
+torch.ops.uvmalloc.check_invariants()
+"""
+    ).check()
+
+
+def test_a_region_holds_in_its_backward_passes_and_in_no_other_thread(simulate: Simulate) -> None:
+    simulate(
+        HEAD
+        + REFUSED
+        + """
+import threading
+x = torch.ones(1 << 22, device='cuda', requires_grad=True)
+loss = (x * 2).sum()
+with uvmalloc.region(budget='1MiB'):
+    refused(loss.backward, torch.OutOfMemoryError, "region's budget is 1024.00 KiB")
+    done = []
+    thread = threading.Thread(target=lambda: done.append(torch.ones(1 << 22, device='cuda')))
+    thread.start()
+    thread.join()
+    assert len(done) == 1
+    with torch.autograd.profiler.profile():
+        refused(lambda: torch.ones(1 << 22, device='cuda'), torch.OutOfMemoryError, 'region')
+(x * 2).sum().backward()
+profiler = torch.autograd.profiler.profile()
+with uvmalloc.region(budget='1MiB'):
+    profiler.__enter__()
+profiler.__exit__(None, None, None)
+assert torch.ones(1 << 22, device='cuda').sum().item() == 1 << 22
+__import__('os')._exit(0)
+"""
+    ).check()
+
+
+def test_a_region_has_a_policy_of_its_own(simulate: Simulate) -> None:
+    simulate(
+        HEAD
+        + """
+import json
+def figures():
+    now = uvmalloc.stats()
+    reasons = now['copies_by_moves']['by_reason']
+    return now['prefetches']['sent'], reasons.get('mode', {'count': 0})['count']
+torch.empty(1, device='cuda')
+def move(policy):
+    before = figures()
+    with uvmalloc.region(policy=policy):
+        torch.zeros(1 << 21).to('cuda')
+    return tuple(b - a for a, b in zip(before, figures()))
+assert move(None) == (1, 0), move(None)
+assert move('driver') == (0, 0)
+assert move('off')[1] == 1
+with uvmalloc.region(policy='off'):
+    assert move('auto')[1] == 0 and move(None)[1] == 1
+assert move(None)[1] == 0
+"""
+    ).check()
+
+
+def test_what_a_region_cannot_be_is_refused_with_and_without_uvmalloc(simulate: Simulate) -> None:
+    program = (
+        HEAD
+        + REFUSED
+        + """
+def enter(**options):
+    with uvmalloc.region(**options):
+        pass
+refused(lambda: enter(policy='magic'), ValueError, "'magic'", 'accepted: auto, driver, off')
+for budget in ('plenty', 0, -1, ''):
+    refused(lambda: enter(budget=budget), ValueError, repr(budget), 'accepted')
+for budget in (True, 1.5):
+    refused(lambda: enter(budget=budget), TypeError, type(budget).__name__, 'accepted')
+with uvmalloc.region(policy='driver', budget='1GiB', managed=False):
+    assert torch.ones(3).cuda().sum().item() == 3
+assert not uvmalloc.advise(torch.ones(3), preferred='cpu')
+"""
+    )
+    for native in (False, True):
+        simulate(program, native=native).check()

@@ -14,9 +14,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from uvmalloc.native import preloaded
+from uvmalloc.sizes import EXAMPLES, parse_size
 
 if TYPE_CHECKING:
     import torch
+
+_POLICIES = ("auto", "driver", "off")
 
 
 def enabled() -> bool:
@@ -58,21 +61,87 @@ def prefetch(tensor: torch.Tensor, device: torch.device | str | int) -> bool:
     return operators.prefetch(tensor, torch.device(device))
 
 
-@contextlib.contextmanager
-def region(*, managed: bool) -> Iterator[None]:
-    """Inside, CPU tensors that this thread makes are managed, or with `managed=False` come from
-    malloc as without uvmalloc: for data that forked workers read, which then costs no copy at a
-    fork, and that is never moved to a device. Tensors that exist stay what they are. Regions nest.
+def advise(
+    tensor: torch.Tensor,
+    *,
+    preferred: torch.device | str | int | None = None,
+    accessed_by: torch.device | str | int | None = None,
+) -> bool:
+    """Tells the driver where the tensor's pages are `preferred` and who keeps them mapped.
+
+    Pages stay where they are until somebody touches them; then they go to the preferred place, or
+    are used from afar where `accessed_by` has them mapped. It holds until the tensor moves, is
+    advised again or is freed; all tensors that share its memory have it in common. None leaves that
+    part as it is. For the few large tensors of which a program knows better than uvmalloc: the
+    driver keeps ranges with advice of their own apart.
+
+    Returns False where the tensor's memory is not uvmalloc's, or no 2 MiB page of it is its own:
+    advice on shared pages would be advice on its neighbours too.
+
+    Raises ValueError without either place, RuntimeError for a device that does not exist.
     """
-    switch = preloaded("uvmalloc_set_host_managed", ctypes.c_int, ctypes.c_int)
-    if switch is None:
+    if preferred is None and accessed_by is None:
+        raise ValueError("advise: neither preferred nor accessed_by is given")
+    operators = _operators()
+    if operators is None:
+        return False
+    import torch
+
+    places = (None if place is None else torch.device(place) for place in (preferred, accessed_by))
+    return operators.advise(tensor, *places)
+
+
+@contextlib.contextmanager
+def region(
+    *,
+    managed: bool | None = None,
+    policy: str | None = None,
+    budget: int | str | None = None,
+) -> Iterator[None]:
+    """What this thread does inside, other than what the process is set to. Regions nest.
+
+    Args:
+        managed: CPU tensors that this thread makes are managed, or with False come from malloc as
+            without uvmalloc: for data that forked workers read, which then costs no copy at a fork,
+            and that is never moved to a device.
+        policy: "auto", "driver" or "off", as UVMALLOC_POLICY has it, for what is allocated, moved,
+            prefetched and advised inside.
+        budget: bytes, or a size such as "512MiB", that managed tensors made inside may hold
+            together, in the sizes that they ask for; beyond it torch.OutOfMemoryError names the
+            budget. What is freed counts no more. In a nested region both budgets hold. Graphs' and
+            MemPools' memory does not count.
+
+    Policy and budget hold in the backward passes that this thread starts, too. Tensors that exist
+    stay what they are; with the region its effect ends.
+
+    Raises:
+        ValueError: no such policy, or no such size.
+        TypeError: a budget that is neither a number nor a text.
+    """
+    if policy is not None and policy not in _POLICIES:
+        raise ValueError(f"region: the policy is {policy!r}; accepted: {', '.join(_POLICIES)}")
+    budget_bytes = 0 if budget is None else _budget_bytes(budget)
+    with contextlib.ExitStack() as effects:
+        switch = preloaded("uvmalloc_set_host_managed", ctypes.c_int, ctypes.c_int)
+        if managed is not None and switch is not None:
+            effects.callback(switch, switch(int(managed)))
+        if (policy is not None or budget is not None) and enabled():
+            classes = sys.modules["torch"].classes.uvmalloc
+            effects.callback(classes.Region(policy or "", budget_bytes).close)
         yield
-        return
-    before = switch(int(managed))
+
+
+def _budget_bytes(budget: int | str) -> int:
+    accepted = f"accepted: a size of at least one byte, {EXAMPLES}"
+    if isinstance(budget, bool) or not isinstance(budget, int | str):
+        raise TypeError(f"region: the budget is a {type(budget).__name__}; {accepted}")
     try:
-        yield
-    finally:
-        switch(before)
+        size_bytes = parse_size(str(budget))
+    except ValueError:
+        size_bytes = 0
+    if size_bytes < 1:
+        raise ValueError(f"region: the budget is {budget!r}; {accepted}")
+    return size_bytes
 
 
 def _operators() -> Any:

@@ -1,0 +1,191 @@
+#include <uvmalloc/pytorch/plugin/region.hpp>
+
+#include <atomic>
+#include <iterator>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+
+#include <c10/core/CachingDeviceAllocator.h>
+#include <torch/custom_class.h>
+#include <torch/library.h>
+
+#include <uvmalloc/allocator/process_allocator.hpp>
+#include <uvmalloc/pytorch/plugin/facades.hpp>
+
+namespace uvm::torch_plugin {
+namespace {
+
+// What torch carries from a thread to autograd's threads for it.
+constexpr auto kKind = c10::DebugInfoKind::PRODUCER_INFO;
+
+std::atomic<int> open_regions = 0;
+
+struct Noted {
+  std::shared_ptr<RegionState> region;  // the innermost; nullptr: none
+  std::size_t size_bytes = 0;
+  bool advised = false;
+};
+
+class NotedBlocks {
+ public:
+  bool any() const { return count_.load(std::memory_order_relaxed) != 0; }
+
+  template <class Change>
+  void change(void* address, Change change) {
+    std::lock_guard lock(mutex_);
+    change(blocks_[address]);
+    count_ = blocks_.size();
+  }
+
+  std::optional<Noted> take(void* address) {
+    std::lock_guard lock(mutex_);
+    auto found = blocks_.extract(address);
+    count_ = blocks_.size();
+    return found.empty() ? std::nullopt : std::optional(std::move(found.mapped()));
+  }
+
+  // Blocks of regions that are closed count in those around them.
+  void close_regions() {
+    std::lock_guard lock(mutex_);
+    for (auto at = blocks_.begin(); at != blocks_.end();) {
+      Noted& noted = at->second;
+      while (noted.region != nullptr && !noted.region->open) noted.region = noted.region->outer;
+      at = noted.region == nullptr && !noted.advised ? blocks_.erase(at) : std::next(at);
+    }
+    count_ = blocks_.size();
+  }
+
+ private:
+  std::atomic<std::size_t> count_ = 0;
+  std::mutex mutex_;  // guards the rest
+  std::unordered_map<void*, Noted> blocks_;
+};
+
+NotedBlocks& noted_blocks() {
+  static auto* blocks = new NotedBlocks;  // for good: blocks are freed until the very end
+  return *blocks;
+}
+
+std::shared_ptr<RegionState> innermost() {
+  if (!any_region()) return nullptr;
+  // Anybody may have put something else there.
+  if (dynamic_cast<RegionState*>(c10::ThreadLocalDebugInfo::get(kKind)) == nullptr) return nullptr;
+  auto* top = static_cast<RegionState*>(c10::ThreadLocalDebugInfo::get(kKind));
+  std::shared_ptr<RegionState> state = top->shared_from_this();
+  while (state != nullptr && !state->open) state = state->outer;
+  return state;
+}
+
+Policy policy_of(const std::string& text) {
+  for (Policy policy : {Policy::kAuto, Policy::kDriver, Policy::kOff}) {
+    if (text == to_string(policy)) return policy;
+  }
+  TORCH_CHECK_VALUE(false, "the policy is '", text, "'; accepted: auto, driver, off");
+}
+
+}  // namespace
+
+bool any_region() {
+  return open_regions.load(std::memory_order_relaxed) != 0;
+}
+
+Region::Region(const std::string& policy, std::int64_t budget_bytes)
+    : state_(std::make_shared<RegionState>()) {
+  if (!policy.empty()) state_->policy = policy_of(policy);
+  if (budget_bytes != 0) state_->budget_bytes = static_cast<std::size_t>(budget_bytes);
+  state_->outer = innermost();
+  c10::ThreadLocalDebugInfo::_push(kKind, state_);
+  ++open_regions;
+}
+
+Region::~Region() {
+  close();
+}
+
+void Region::close() {
+  if (!state_->open.exchange(false)) return;
+  --open_regions;
+  noted_blocks().close_regions();
+  // Where something else that is open was begun meanwhile, the closed one stays below it.
+  if (c10::ThreadLocalDebugInfo::get(kKind) != state_.get()) return;
+  try {
+    c10::ThreadLocalDebugInfo::_pop(kKind);
+  } catch (const c10::Error&) {
+    return;
+  }
+}
+
+Policy effective_policy() {
+  for (auto region = innermost(); region != nullptr; region = region->outer) {
+    if (region->policy) return *region->policy;
+  }
+  return process_configuration().configuration.policy;
+}
+
+PolicyScope::PolicyScope()
+    : before_(set_thread_policy(any_region() ? std::optional(effective_policy()) : std::nullopt)) {}
+PolicyScope::~PolicyScope() {
+  set_thread_policy(before_);
+}
+
+std::shared_ptr<RegionState> charge(std::size_t size_bytes) {
+  std::shared_ptr<RegionState> first = innermost();
+  for (auto region = first; region != nullptr; region = region->outer) {
+    const std::size_t before = region->used_bytes.fetch_add(size_bytes);
+    if (size_bytes <= region->budget_bytes && before <= region->budget_bytes - size_bytes) continue;
+    for (auto charged = first; charged != region->outer; charged = charged->outer) {
+      charged->used_bytes -= size_bytes;
+    }
+    using c10::CachingAllocator::format_size;
+    TORCH_CHECK_WITH(OutOfMemoryError, false, "out of memory in a region. Tried to allocate ",
+                     format_size(size_bytes), ". The region's budget is ",
+                     format_size(region->budget_bytes), ", of which ", format_size(before),
+                     " is in use (uvmalloc.region(budget=...)).");
+  }
+  return first;
+}
+
+void refund(const std::shared_ptr<RegionState>& region, std::size_t size_bytes) {
+  for (auto charged = region; charged != nullptr; charged = charged->outer) {
+    charged->used_bytes -= size_bytes;
+  }
+}
+
+void keep_charge(std::shared_ptr<RegionState> region, void* address, std::size_t size_bytes) {
+  if (region == nullptr) return;
+  const auto block = allocator().find(address);
+  if (address == nullptr || (block && block->private_pool != 0)) {
+    refund(region, size_bytes);
+    return;
+  }
+  noted_blocks().change(address, [&](Noted& noted) {
+    noted = {std::move(region), size_bytes, false};
+  });
+}
+
+void note_advised(void* address) {
+  noted_blocks().change(address, [](Noted& noted) { noted.advised = true; });
+}
+
+void forget_block(void* address) {
+  if (!noted_blocks().any()) [[likely]]
+    return;
+  const std::optional<Noted> noted = noted_blocks().take(address);
+  if (!noted) return;
+  refund(noted->region, noted->size_bytes);
+  if (!noted->advised) return;
+  // Whoever gets the pages next has not asked for that.
+  if (const auto block = allocator().find(address)) {
+    allocator().advise(address, block->location, Place::nowhere());
+  }
+}
+
+}  // namespace uvm::torch_plugin
+
+TORCH_LIBRARY_FRAGMENT(uvmalloc, library) {
+  using uvm::torch_plugin::Region;
+  library.class_<Region>("Region")
+      .def(torch::init<const std::string&, std::int64_t>())
+      .def("close", [](const c10::intrusive_ptr<Region>& region) { region->close(); });
+}

@@ -1,0 +1,93 @@
+// Regions of a program: while one is open, what its thread and autograd's threads for it allocate
+// counts against the region's budget, and hints follow its policy. They nest: a request counts in
+// each, and the innermost policy holds. Also remembers blocks that a free must do more for than
+// give back. Any thread may allocate and free; a region is opened and closed by one thread.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <c10/util/ThreadLocalDebugInfo.h>
+#include <torch/custom_class.h>
+
+#include <uvmalloc/hints/placement_planner.hpp>
+
+namespace uvm::torch_plugin {
+
+class RegionState final : public c10::DebugInfoBase,
+                          public std::enable_shared_from_this<RegionState> {
+ public:
+  std::optional<Policy> policy;
+  std::size_t budget_bytes = SIZE_MAX;
+  std::shared_ptr<RegionState> outer;
+  std::atomic<std::size_t> used_bytes = 0;
+  std::atomic<bool> open = true;
+};
+
+// What Python holds. Closed when it goes, at the latest.
+class Region final : public torch::CustomClassHolder {
+ public:
+  // `policy` as UVMALLOC_POLICY has it, or empty: that of around. 0 bytes: no budget.
+  Region(const std::string& policy, std::int64_t budget_bytes);
+  ~Region() override;
+  void close();
+
+ private:
+  std::shared_ptr<RegionState> state_;
+};
+
+// The policy that holds on this thread.
+Policy effective_policy();
+
+// While one lives, the planner follows effective_policy() on this thread.
+class PolicyScope {
+ public:
+  PolicyScope();
+  ~PolicyScope();
+  PolicyScope(const PolicyScope&) = delete;
+  PolicyScope& operator=(const PolicyScope&) = delete;
+
+ private:
+  std::optional<Policy> before_;
+};
+
+// Counts in the regions that are open on this thread; c10::OutOfMemoryError where that is more than
+// one's budget. Give the result to keep_charge() or refund().
+std::shared_ptr<RegionState> charge(std::size_t size_bytes);
+void refund(const std::shared_ptr<RegionState>& region, std::size_t size_bytes);
+// Until the block is freed. Blocks of private pools come and go with their pool and do not count.
+void keep_charge(std::shared_ptr<RegionState> region, void* address, std::size_t size_bytes);
+
+// The block was given advice of its own, to be taken back when it is freed.
+void note_advised(void* address);
+
+// Before a block is freed. One load while there is nothing to be done.
+void forget_block(void* address);
+
+// Any region is open in this process. One load.
+bool any_region();
+
+// `allocate` under the regions that are open.
+template <class Allocate>
+void* allocate_in_region(std::size_t size_bytes, Allocate allocate) {
+  if (!any_region()) [[likely]]
+    return allocate();
+  std::shared_ptr<RegionState> region = charge(size_bytes);
+  void* address = nullptr;
+  try {
+    const PolicyScope policy;
+    address = allocate();
+  } catch (...) {
+    refund(region, size_bytes);
+    throw;
+  }
+  keep_charge(std::move(region), address, size_bytes);
+  return address;
+}
+
+}  // namespace uvm::torch_plugin
