@@ -267,6 +267,8 @@ void materialize_core(void* opaque, void (*materialize)(void* storage)) {
   std::lock_guard writing(writing_mutex(&storage));
   if (!is_copy_on_write(storage)) return;  // another thread was faster
   const void* before = storage.data();
+  // Torch asks for the copy's memory on the current device, whichever that is.
+  c10::DeviceGuard guard(storage.device());
   materialize(opaque);
   note_first_write(storage, before, storage.device().is_cpu() || several_cards_share);
 #endif

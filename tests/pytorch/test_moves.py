@@ -411,3 +411,22 @@ x.fill_(9)
 assert y.sum().item() == 0
 """)
     ).check()
+
+
+def test_a_copy_for_the_first_write_is_on_the_storages_own_device(simulate: Simulate) -> None:
+    run = simulate(
+        program(
+            """
+x = torch.ones(1 << 20, device='cuda:0')
+for current in (0, 1):
+    with torch.cuda.device(current):
+        y = x.to('cuda:1')
+        y.data_ptr()
+        assert y[:5].device == y.untyped_storage().device == y.device == torch.device('cuda:1')
+        assert y.sum().item() == 1 << 20
+assert report()['materializations']['copies'] == 2
+"""
+        ),
+        devices=2,
+    )
+    run.check()
