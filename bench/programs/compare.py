@@ -30,6 +30,7 @@ from uvmalloc.environment import (
 from uvmalloc.libraries import Libraries
 from uvmalloc.report import main_report
 
+from bench.programs.differential import differences
 from bench.verdict import Target, verdict_table
 
 MEASURE_HERE = Path(__file__).resolve().parent / "measure_here.py"
@@ -45,11 +46,12 @@ class Size:
     layers: int  # of five parameters
     repeats: int
     steps: int
+    random_programs: int
 
 
-FULL = Size(rounds=15, move_bytes=1 << 30, layers=1000, repeats=5, steps=60)
-QUICK = Size(rounds=5, move_bytes=1 << 30, layers=200, repeats=3, steps=30)
-SMOKE = Size(rounds=2, move_bytes=16 << 20, layers=4, repeats=1, steps=2)
+FULL = Size(rounds=15, move_bytes=1 << 30, layers=1000, repeats=5, steps=60, random_programs=200)
+QUICK = Size(rounds=5, move_bytes=1 << 30, layers=200, repeats=3, steps=30, random_programs=50)
+SMOKE = Size(rounds=2, move_bytes=16 << 20, layers=4, repeats=1, steps=2, random_programs=2)
 
 
 def run_program(
@@ -107,6 +109,7 @@ def compare(libraries: Libraries, size: Size, file: Path, console: Console) -> N
         return statistics.median(of[native][key] for of in rounds)
 
     examples, _ = run_program(libraries, False, RFC_EXAMPLES)
+    different = differences(libraries, 0, size.random_programs)
     copied = max(of[False]["large_bytes_copied"] for of in rounds)
     steps = ratios("step")
     move = f"{size.move_bytes >> 20} MiB"
@@ -145,6 +148,13 @@ def compare(libraries: Libraries, size: Size, file: Path, console: Console) -> N
             "examples of RFC-0023 that failed",
             f"of {examples['examples']}",
             len(examples["failed"]),
+            0,
+            at_most=True,
+        ),
+        "differential_failures": Target(
+            "random programs that give something else",
+            f"of {size.random_programs}",
+            len(different),
             0,
             at_most=True,
         ),

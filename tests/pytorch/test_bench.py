@@ -129,5 +129,6 @@ def test_programs_give_every_figure(tmp_path: Path) -> None:
     document = json.loads((tmp_path / "pytorch.json").read_text())
     for key in ("to_1gib_ratio", "module_to_ratio", "eager_step_ratio", "empty_ratio"):
         assert document[key] > 0
-    assert document["to_1gib_bytes"] == document["rfc_examples_failed"] == 0
+    for key in ("to_1gib_bytes", "rfc_examples_failed", "differential_failures"):
+        assert document[key] == 0
     assert {target["key"] for target in document["targets"]} <= document.keys()

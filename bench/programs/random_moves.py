@@ -1,13 +1,16 @@
 """Random programs of moves, views, writes and copies; prints what every tensor holds, step by step.
 
-Run by test_differential.py with torch's own allocators and under uvmalloc: the output must not
-differ. All numbers are small integers in float32, so that every sum is exact.
+differential.py runs it with torch's own allocators and under uvmalloc: the output must not differ.
+All numbers are small integers in float32, so that every sum is exact. Uses all devices there are.
 """
 
 from __future__ import annotations
 
+import copy
 import random
 import sys
+import threading
+from collections.abc import Callable
 
 import torch
 
@@ -32,11 +35,36 @@ ACTIONS = [
     "save",
     "round_trip",
     "requires_grad",
+    "two_paths",
+    "deepcopy",
+    "state_dict",
+    "move_part",
+    "write_parts_in_threads",
+    "move_in_threads",
 ]
 
 
+def devices() -> list[str]:
+    return ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
+
+
+def elsewhere(choose: random.Random, device: torch.device) -> str:
+    """Mostly the other side, now and then another device."""
+    others = [name for name in devices() if torch.device(name) != device]
+    host = [name for name in others if name == "cpu"]
+    return choose.choice(others if choose.random() < 0.5 or not host else host)
+
+
+def in_threads(*work: Callable[[], None]) -> None:
+    threads = [threading.Thread(target=one) for one in work]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
 def fresh(choose: random.Random) -> torch.Tensor:
-    device = choose.choice(("cpu", "cuda"))
+    device = choose.choice(("cpu", *devices()[1:]))
     tensor = torch.full((choose.choice(SIZES),), float(choose.randrange(9)), device=device)
     return tensor.reshape(-1, 1) if choose.random() < 0.2 else tensor
 
@@ -44,7 +72,7 @@ def fresh(choose: random.Random) -> torch.Tensor:
 def step(choose: random.Random, tensors: list[torch.Tensor]) -> str:
     index, other = choose.randrange(TENSORS), choose.randrange(TENSORS)
     x = tensors[index]
-    there = "cpu" if x.is_cuda else "cuda"
+    there = elsewhere(choose, x.device)
     action = choose.choice(ACTIONS)
     match action:
         case "move":
@@ -90,6 +118,41 @@ def step(choose: random.Random, tensors: list[torch.Tensor]) -> str:
             (leaf.to(there) * 2).sum().backward()
             assert leaf.grad is not None
             tensors[other] = leaf.grad
+        case "two_paths":
+            leaf = x.detach().clone().requires_grad_()
+            moved = leaf.to(there)
+            moved.backward(torch.ones_like(moved), retain_graph=True)
+            back = (moved * 2).to(x.device) + leaf
+            back.backward(x.detach())
+            assert leaf.grad is not None
+            tensors[other] = leaf.grad.clamp(-99, 99)
+        case "deepcopy":
+            tensors[other], tensors[index] = copy.deepcopy((x.to(there), x))
+        case "state_dict":
+            module = torch.nn.Module()
+            module.register_buffer("held", x.clone())
+            state = module.state_dict()
+            module.to(there)
+            x += 1
+            module.load_state_dict(state)
+            tensors[other] = module.held
+        case "move_part":
+            first = choose.randrange(x.shape[0])
+            last = choose.randrange(first, x.shape[0]) + 1
+            tensors[other] = x[first:last].to(there)
+        case "write_parts_in_threads":
+            tensors[other] = x.to(there)
+            half = x.shape[0] // 2
+            in_threads(lambda: x[:half].add_(1), lambda: x[half:].add_(2))
+        case "move_in_threads":
+            moved = [x, x]
+
+            def move(slot: int) -> None:
+                moved[slot] = x.to(there)
+                moved[slot] += slot
+
+            in_threads(lambda: move(0), lambda: move(1))
+            tensors[index], tensors[other] = moved
     return action
 
 
@@ -101,9 +164,7 @@ def main() -> None:
         tensors = [fresh(choose) for _ in range(TENSORS)]
         for number in range(30):
             action = step(choose, tensors)
-            held = [
-                f"{t.device.type}:{tuple(t.shape)}:{t.double().sum().item():.0f}" for t in tensors
-            ]
+            held = [f"{t.device}:{tuple(t.shape)}:{t.double().sum().item():.0f}" for t in tensors]
             print(seed, number, action, *held)
     if hasattr(torch.ops.uvmalloc, "check_invariants"):
         torch.ops.uvmalloc.check_invariants()
