@@ -16,8 +16,11 @@
 namespace uvm::torch_plugin {
 namespace {
 
-// What torch carries from a thread to autograd's threads for it.
-constexpr auto kKind = c10::DebugInfoKind::PRODUCER_INFO;
+// What torch carries from a thread to autograd's threads for it. Up to torch 2.14 an enumerator,
+// then an object of torch's.
+c10::DebugInfoKind kind() {
+  return c10::DebugInfoKind::PRODUCER_INFO;
+}
 
 std::atomic<int> open_regions = 0;
 
@@ -70,8 +73,8 @@ NotedBlocks& noted_blocks() {
 std::shared_ptr<RegionState> innermost() {
   if (!any_region()) return nullptr;
   // Anybody may have put something else there.
-  if (dynamic_cast<RegionState*>(c10::ThreadLocalDebugInfo::get(kKind)) == nullptr) return nullptr;
-  auto* top = static_cast<RegionState*>(c10::ThreadLocalDebugInfo::get(kKind));
+  if (dynamic_cast<RegionState*>(c10::ThreadLocalDebugInfo::get(kind())) == nullptr) return nullptr;
+  auto* top = static_cast<RegionState*>(c10::ThreadLocalDebugInfo::get(kind()));
   std::shared_ptr<RegionState> state = top->shared_from_this();
   while (state != nullptr && !state->open) state = state->outer;
   return state;
@@ -95,7 +98,7 @@ Region::Region(const std::string& policy, std::int64_t budget_bytes)
   if (!policy.empty()) state_->policy = policy_of(policy);
   if (budget_bytes != 0) state_->budget_bytes = static_cast<std::size_t>(budget_bytes);
   state_->outer = innermost();
-  c10::ThreadLocalDebugInfo::_push(kKind, state_);
+  c10::ThreadLocalDebugInfo::_push(kind(), state_);
   ++open_regions;
 }
 
@@ -108,9 +111,9 @@ void Region::close() {
   --open_regions;
   noted_blocks().close_regions();
   // Where something else that is open was begun meanwhile, the closed one stays below it.
-  if (c10::ThreadLocalDebugInfo::get(kKind) != state_.get()) return;
+  if (c10::ThreadLocalDebugInfo::get(kind()) != state_.get()) return;
   try {
-    c10::ThreadLocalDebugInfo::_pop(kKind);
+    c10::ThreadLocalDebugInfo::_pop(kind());
   } catch (const c10::Error&) {
     return;
   }
