@@ -16,8 +16,8 @@
 namespace uvm::torch_plugin {
 namespace {
 
-// What torch carries from a thread to autograd's threads for it. Up to torch 2.14 an enumerator,
-// then an object of torch's.
+// What torch carries from a thread to autograd's threads for it: an enumerator in torch 2.11, an
+// object of torch's in 2.15.
 c10::DebugInfoKind kind() {
   return c10::DebugInfoKind::PRODUCER_INFO;
 }

@@ -1,45 +1,53 @@
-// Runs every file of the folders and files it is given, in the order of their names, and says which
-// sequences of calls end otherwise than the model says.
-#include <algorithm>
+// Runs every sequence of calls of the files it is given, each a line of hexadecimal digits, and
+// says which end otherwise than the model says.
+#include <cctype>
 #include <cstdio>
-#include <filesystem>
 #include <fstream>
-#include <iterator>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "support/call_sequence.hpp"
 
 namespace {
 
-std::vector<std::filesystem::path> files_of(const std::filesystem::path& argument) {
-  if (!std::filesystem::is_directory(argument)) return {argument};
-  std::vector<std::filesystem::path> files;
-  for (const auto& entry : std::filesystem::directory_iterator(argument)) {
-    files.push_back(entry.path());
+// nullopt: other characters than pairs of hexadecimal digits.
+std::optional<std::vector<std::uint8_t>> bytes_of(const std::string& line) {
+  std::vector<std::uint8_t> bytes;
+  if (line.size() % 2 != 0) return std::nullopt;
+  for (std::size_t at = 0; at < line.size(); at += 2) {
+    const std::string digits = line.substr(at, 2);
+    for (const char digit : digits) {
+      if (std::isxdigit(static_cast<unsigned char>(digit)) == 0) return std::nullopt;
+    }
+    bytes.push_back(static_cast<std::uint8_t>(std::stoi(digits, nullptr, 16)));
   }
-  std::sort(files.begin(), files.end());
-  return files;
+  return bytes;
 }
 
-bool replay(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::vector<std::uint8_t> bytes{std::istreambuf_iterator<char>(file), {}};
-  std::string broken = uvm::testing::run_call_sequence(bytes);
-  if (!broken.empty()) std::printf("%s: %s\n", path.filename().c_str(), broken.c_str());
-  return broken.empty();
+// What is wrong with one line; empty: nothing.
+std::string replay(const std::string& line) {
+  const auto bytes = bytes_of(line);
+  return bytes ? uvm::testing::run_call_sequence(*bytes) : "not pairs of hexadecimal digits";
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::size_t files = 0;
+  std::size_t sequences = 0;
   std::size_t failures = 0;
   for (int argument = 1; argument < argc; ++argument) {
-    for (const std::filesystem::path& path : files_of(argv[argument])) {
-      ++files;
-      failures += !replay(path);
+    std::ifstream file(argv[argument]);
+    std::size_t number = 0;
+    for (std::string line; std::getline(file, line);) {
+      ++number;
+      ++sequences;
+      const std::string broken = replay(line);
+      if (broken.empty()) continue;
+      ++failures;
+      std::printf("%s:%zu: %s\n", argv[argument], number, broken.c_str());
     }
   }
-  std::printf("%zu sequences, %zu wrong\n", files, failures);
-  return files == 0 || failures != 0 ? 1 : 0;
+  std::printf("%zu sequences, %zu wrong\n", sequences, failures);
+  return sequences == 0 || failures != 0 ? 1 : 0;
 }
