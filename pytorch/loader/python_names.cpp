@@ -1,17 +1,16 @@
 #include <uvmalloc/pytorch/loader/python_names.hpp>
 
-#include <dlfcn.h>
-
 #include <atomic>
 #include <cstddef>
+
+#include <uvmalloc/pytorch/loader/python_symbol.hpp>
 
 #include "torch_names.inc"
 
 namespace uvm {
 namespace {
 
-// Opaque here: PyObject*.
-using Object = void*;
+using Object = PythonObject;
 using Method = Object (*)(Object self, Object arguments, Object keywords);
 
 // Part of Python's stable interface, all of them.
@@ -36,27 +35,22 @@ struct Python {
   }
 };
 
-template <class Function>
-void bind(Function*& out, const char* name) {
-  out = reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, name));
-}
-
 const Python& python() {
   static const Python bound = [] {
     Python made;
-    bind(made.compile, "Py_CompileString");
-    bind(made.run_module, "PyImport_ExecCodeModule");
-    bind(made.print_error, "PyErr_Print");
-    bind(made.attribute, "PyObject_GetAttrString");
-    bind(made.to_size, "PyLong_AsSsize_t");
-    bind(made.item, "PyDict_GetItemWithError");
-    bind(made.copy, "PyDict_Copy");
-    bind(made.remove, "PyDict_DelItem");
-    bind(made.build, "Py_BuildValue");
-    bind(made.concatenate, "PySequence_Concat");
-    bind(made.call, "PyObject_Call");
-    bind(made.retain, "Py_IncRef");
-    bind(made.release, "Py_DecRef");
+    bind_python(made.compile, "Py_CompileString");
+    bind_python(made.run_module, "PyImport_ExecCodeModule");
+    bind_python(made.print_error, "PyErr_Print");
+    bind_python(made.attribute, "PyObject_GetAttrString");
+    bind_python(made.to_size, "PyLong_AsSsize_t");
+    bind_python(made.item, "PyDict_GetItemWithError");
+    bind_python(made.copy, "PyDict_Copy");
+    bind_python(made.remove, "PyDict_DelItem");
+    bind_python(made.build, "Py_BuildValue");
+    bind_python(made.concatenate, "PySequence_Concat");
+    bind_python(made.call, "PyObject_Call");
+    bind_python(made.retain, "Py_IncRef");
+    bind_python(made.release, "Py_DecRef");
     return made;
   }();
   return bound;

@@ -1,14 +1,13 @@
 #include <uvmalloc/pytorch/plugin/python_frames.hpp>
 
-#include <dlfcn.h>
-
 #include <string>
+
+#include <uvmalloc/pytorch/loader/python_symbol.hpp>
 
 namespace uvm::torch_plugin {
 namespace {
 
-// Opaque here: PyObject*.
-using Object = void*;
+using Object = PythonObject;
 
 struct Python {
   Object (*current_frame)() = nullptr;       // PyEval_GetFrame: borrowed
@@ -24,21 +23,16 @@ struct Python {
   }
 };
 
-template <class Function>
-void bind(Function*& out, const char* name) {
-  out = reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, name));
-}
-
 const Python& python() {
   static const Python bound = [] {
     Python made;
-    bind(made.current_frame, "PyEval_GetFrame");
-    bind(made.code, "PyFrame_GetCode");
-    bind(made.caller, "PyFrame_GetBack");
-    bind(made.attribute, "PyObject_GetAttrString");
-    bind(made.utf8, "PyUnicode_AsUTF8");
-    bind(made.release, "Py_DecRef");
-    bind(made.retain, "Py_IncRef");
+    bind_python(made.current_frame, "PyEval_GetFrame");
+    bind_python(made.code, "PyFrame_GetCode");
+    bind_python(made.caller, "PyFrame_GetBack");
+    bind_python(made.attribute, "PyObject_GetAttrString");
+    bind_python(made.utf8, "PyUnicode_AsUTF8");
+    bind_python(made.release, "Py_DecRef");
+    bind_python(made.retain, "Py_IncRef");
     return made;
   }();
   return bound;
