@@ -166,22 +166,17 @@ HintPlan PlacementPlanner::plan_advice(void* address, std::size_t size_bytes,
     counters_.skip(HintKind::kAdvise, SkipReason::kPolicy);
     return plan;
   }
-  if (preferred != Place::nowhere()) {
-    if (placement->preferred == preferred) {
+  auto want = [&](Place wanted, Place* now, Advice advice) {
+    if (wanted == Place::nowhere()) return;
+    if (*now == wanted) {
       counters_.skip(HintKind::kAdvise, SkipReason::kAlreadyThere);
-    } else {
-      placement->preferred = preferred;
-      advise(&plan, address, size_bytes, Advice::kSetPreferredLocation, preferred);
+      return;
     }
-  }
-  if (accessed_by != Place::nowhere()) {
-    if (placement->accessed_by == accessed_by) {
-      counters_.skip(HintKind::kAdvise, SkipReason::kAlreadyThere);
-    } else {
-      placement->accessed_by = accessed_by;
-      advise(&plan, address, size_bytes, Advice::kSetAccessedBy, accessed_by);
-    }
-  }
+    *now = wanted;
+    advise(&plan, address, size_bytes, advice, wanted);
+  };
+  want(preferred, &placement->preferred, Advice::kSetPreferredLocation);
+  want(accessed_by, &placement->accessed_by, Advice::kSetAccessedBy);
   return plan;
 }
 

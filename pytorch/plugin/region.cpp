@@ -73,8 +73,8 @@ NotedBlocks& noted_blocks() {
 std::shared_ptr<RegionState> innermost() {
   if (!any_region()) return nullptr;
   // Anybody may have put something else there.
-  if (dynamic_cast<RegionState*>(c10::ThreadLocalDebugInfo::get(kind())) == nullptr) return nullptr;
-  auto* top = static_cast<RegionState*>(c10::ThreadLocalDebugInfo::get(kind()));
+  auto* top = dynamic_cast<RegionState*>(c10::ThreadLocalDebugInfo::get(kind()));
+  if (top == nullptr) return nullptr;
   std::shared_ptr<RegionState> state = top->shared_from_this();
   while (state != nullptr && !state->open) state = state->outer;
   return state;

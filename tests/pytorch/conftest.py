@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -85,6 +86,14 @@ class Simulate(Protocol):
 @pytest.fixture(scope="session")
 def libraries() -> Libraries:
     return find_libraries()
+
+
+@pytest.fixture
+def lonely_library(libraries: Libraries, tmp_path: Path) -> Path:
+    """The library in a folder that holds no plugin for the torch at hand."""
+    lonely = tmp_path / "libuvmalloc.so"
+    shutil.copy(libraries.require_uvmalloc(), lonely)
+    return lonely
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -112,10 +111,8 @@ torch.cuda.set_enabled_uvm(False)
 
 
 def test_it_does_not_enable_without_a_plugin_for_this_torch(
-    simulate: Simulate, libraries: Libraries, tmp_path: Path
+    simulate: Simulate, lonely_library: Path
 ) -> None:
-    lonely = tmp_path / "libuvmalloc.so"
-    shutil.copy(libraries.require_uvmalloc(), lonely)
     run = simulate(
         MEMORY
         + """
@@ -123,7 +120,7 @@ refused(lambda: torch.cuda.set_enabled_uvm(True), RuntimeError, 'no plugin for t
 assert torch.cuda.get_enabled_uvm() is False and torch.cuda.get_allocator_backend() == 'native'
 """,
         native=True,
-        environment={"LD_PRELOAD": str(lonely)},
+        environment={"LD_PRELOAD": str(lonely_library)},
     ).check()
     assert run.stderr == ""
 

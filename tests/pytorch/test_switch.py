@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import shutil
 from pathlib import Path
 
 import pytest
@@ -107,15 +106,12 @@ def test_an_unknown_runtime_is_one_line_and_stock_memory(simulate: Simulate) -> 
 
 
 def test_a_torch_without_a_plugin_is_left_alone(
-    simulate: Simulate, libraries: Libraries, tmp_path: Path
+    simulate: Simulate, lonely_library: Path
 ) -> None:
-    """The same library in a folder that holds no plugin for the torch at hand."""
-    lonely = tmp_path / "libuvmalloc.so"
-    shutil.copy(libraries.require_uvmalloc(), lonely)
     run = simulate(
         WHICH,
         native=True,
-        environment={"LD_PRELOAD": str(lonely), "PYTORCH_ENABLE_UNIFIED_MEMORY": "1"},
+        environment={"LD_PRELOAD": str(lonely_library), "PYTORCH_ENABLE_UNIFIED_MEMORY": "1"},
     ).check()
     assert run.stdout.startswith("native")
     assert run.stderr.count("\n") == 1
