@@ -60,6 +60,13 @@ enum class BlockState : std::uint8_t {
 
 enum class BlockKind : std::uint8_t { kSmall, kShared, kWhole };
 
+// A run's address in granules and its number in one word: keys are in the order of addresses, and
+// name the block.
+using BlockKey = std::uint64_t;
+inline constexpr std::uint32_t kBlockKeys =
+    1u << 25;                                     // numbers; addresses have 48 bits, as in PageMap
+inline constexpr BlockKey kNoBlock = UINT64_MAX;  // behind all others
+
 struct Block {
   RealStorage real;
   std::atomic<BlockState> state{BlockState::kFree};
@@ -74,7 +81,7 @@ struct Block {
   struct IndexNode {
     RunBlock* left;
     RunBlock* right;
-    std::uintptr_t lowest;  // address, of the block itself and all below it
+    BlockKey lowest;  // of the block itself and all below it
   };
   union {
     IndirectStorage use;
@@ -118,5 +125,9 @@ struct RunBlock : Block {
 
   RunBlock() : shared{nullptr, nullptr} {}
 };
+
+inline BlockKey key_of(const RunBlock* block) {
+  return address_of(block->address()) * (kBlockKeys / kGranule) | block->id;
+}
 
 }  // namespace uvm

@@ -47,7 +47,7 @@ PoolIndex BlockPools::pools_of(const StreamKey& key) {
   auto [found, is_new] = streams_.try_emplace(key, static_cast<PoolIndex>(pools_.size()));
   if (is_new) {
     for (PoolIndex place = 0; place < kPoolsPerStream; ++place) {
-      auto pool = std::make_unique<Pool>();
+      auto pool = std::make_unique<Pool>(blocks_);
       pool->index = found->second + place;
       pool->key = key;
       pool->pool_class = static_cast<PoolClass>(place);
@@ -671,8 +671,11 @@ void BlockPools::each_block(
 std::size_t BlockPools::metadata_bytes() const {
   std::size_t tables = 0;
   for (const SharedPage& page : shared_pages_) tables += page.starts.bytes();
+  for (const auto& pool : pools_) {
+    tables += sizeof(Pool) + pool->own.table_bytes() + pool->guests.table_bytes();
+  }
   return blocks_.bytes() + shared_pages_.size() * sizeof(SharedPage) + tables +
-         small_segments_.bytes() + pools_.size() * sizeof(Pool);
+         small_segments_.bytes();
 }
 
 void BlockPools::check_invariants(const std::vector<std::unique_ptr<Span>>& spans) const {

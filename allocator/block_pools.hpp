@@ -61,6 +61,8 @@ struct SmallestThenLowest {
 };
 
 struct Pool {
+  explicit Pool(const RunBlockStore& blocks) : own(blocks), guests(blocks) {}
+
   PoolIndex index = 0;
   StreamKey key;
   PoolClass pool_class = PoolClass::kSmall;

@@ -7,8 +7,10 @@
 //  * below it gets the lowest of the blocks that are too small for the others, and a larger one
 //    only where none of those fits.
 //
-// A bin per eighth of a power of two holds a FreeTree; the lowest address of each bin, and of each
-// octave of bins, is at hand. Nothing is allocated. Guarded by the allocator's lock.
+// A bin per eighth of a power of two, in parts by size, each of which holds a FreeTree, mostly of a
+// few blocks. The lowest block of each part, bin and octave of bins is at hand; which of several is
+// the lowest cannot be foreseen, so it is found without branches. The tables, of about 32 KiB, are
+// made with the first block; nothing else is allocated. Guarded by the allocator's lock.
 #pragma once
 
 #include <algorithm>
@@ -16,144 +18,177 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include <uvmalloc/allocator/block.hpp>
 #include <uvmalloc/allocator/free_tree.hpp>
+#include <uvmalloc/allocator/run_block_store.hpp>
 
 namespace uvm {
 
 class FreeIndex {
  public:
-  FreeIndex() {
-    lowest_.fill(FreeTree::kNone);
-    lowest_of_octave_.fill(FreeTree::kNone);
-  }
+  // Of blocks that have their records in that store.
+  explicit FreeIndex(const RunBlockStore& blocks) : blocks_(&blocks) {}
 
   void insert(RunBlock* block) {
-    std::size_t bin = bin_of(block->size_bytes());
-    std::size_t octave = bin / kSteps;
-    bins_[bin].insert(block);
-    lowest_[bin] = bins_[bin].lowest_address();
-    lowest_of_octave_[octave] = std::min(lowest_of_octave_[octave], lowest_[bin]);
-    filled_[octave] = static_cast<std::uint8_t>(filled_[octave] | 1u << (bin % kSteps));
-    octaves_ |= std::uint64_t{1} << octave;
+    if (tables_ == nullptr) [[unlikely]]
+      tables_ = std::make_unique<Tables>();
+    Tables& in = *tables_;
+    const std::size_t part = part_of(block->size_bytes());
+    const std::size_t bin = part / kParts;
+    const std::size_t octave = bin / kSteps;
+    const BlockKey key = key_of(block);
+    in.parts[part].insert(block);
+    in.lowest_of_part[part] = std::min(in.lowest_of_part[part], key);
+    in.lowest_of_bin[bin] = std::min(in.lowest_of_bin[bin], key);
+    in.lowest_of_octave[octave] = std::min(in.lowest_of_octave[octave], key);
+    in.filled[octave] |= bit(part % kPartsOfOctave);
+    octaves_ |= bit(octave);
     bytes_ += block->size_bytes();
   }
 
   // The block must be in it, at the address and with the size it was inserted with.
   void erase(RunBlock* block) {
-    std::size_t bin = bin_of(block->size_bytes());
-    bins_[bin].erase(block);
+    Tables& in = *tables_;
+    const std::size_t part = part_of(block->size_bytes());
+    const std::size_t bin = part / kParts;
+    const std::size_t octave = bin / kSteps;
+    in.parts[part].erase(block);
     bytes_ -= block->size_bytes();
-    const std::uintptr_t address = address_of(block->address());
-    if (lowest_[bin] != address) return;
-    std::size_t octave = bin / kSteps;
-    lowest_[bin] = bins_[bin].lowest_address();
-    if (bins_[bin].empty()) {
-      filled_[octave] = static_cast<std::uint8_t>(filled_[octave] & ~(1u << (bin % kSteps)));
-      if (filled_[octave] == 0) octaves_ &= ~(std::uint64_t{1} << octave);
+    if (in.parts[part].empty()) {
+      in.lowest_of_part[part] = kNoBlock;
+      in.filled[octave] &= ~bit(part % kPartsOfOctave);
+      octaves_ &= ~(std::uint64_t{in.filled[octave] == 0} << octave);
+    } else {
+      in.lowest_of_part[part] = in.parts[part].lowest();
     }
-    if (lowest_of_octave_[octave] != address) return;
-    std::uintptr_t lowest = FreeTree::kNone;
-    for (unsigned left = filled_[octave]; left != 0; left &= left - 1) {
-      lowest = std::min(lowest, lowest_[octave * kSteps + first_bit(left)]);
-    }
-    lowest_of_octave_[octave] = lowest;
+    in.lowest_of_bin[bin] = lowest_of<kParts>(&in.lowest_of_part[bin * kParts]);
+    in.lowest_of_octave[octave] = lowest_of<kSteps>(&in.lowest_of_bin[octave * kSteps]);
   }
 
   // The block for a request of `size_bytes`; nullptr: none is as large.
   RunBlock* fit(std::size_t size_bytes) const {
-    const std::size_t bin = bin_of(size_bytes);
-    if (RunBlock* close = bins_[bin].best_fit(size_bytes)) return close;
-    const bool is_large = size_bytes >= kWholeBytes;
-    const std::size_t end = is_large ? bin + 1 + kCloseBins : bin_of(kWholeBytes);
-    std::size_t found = is_large ? lowest_of_close(bin + 1) : lowest_bin(bin + 1, end);
-    if (found == kBins) found = lowest_bin(end, kBins);
-    return found == kBins ? nullptr : bins_[found].lowest();
+    if (size_bytes > bytes_ || size_bytes > RealStorage::kMostSizeBytes) return nullptr;
+    const Tables& in = *tables_;
+    const std::size_t part = part_of(size_bytes);
+    const std::size_t bin = part / kParts;
+    // What is left of its bin, of which the first part may hold smaller blocks too.
+    const std::uint64_t rest_of_bin = bit(kParts - part % kParts) - 1;
+    std::uint64_t filled =
+        in.filled[part / kPartsOfOctave] >> (part % kPartsOfOctave) & rest_of_bin;
+    for (; filled != 0; filled &= filled - 1) {
+      if (RunBlock* close = in.parts[part + first_bit(filled)].best_fit(size_bytes)) return close;
+    }
+    if (size_bytes >= kWholeBytes) {
+      const BlockKey near = lowest_of<kCloseBins>(&in.lowest_of_bin[bin + 1]);
+      return block_of(near != kNoBlock ? near : lowest_from(bin + 1 + kCloseBins, kOctaves));
+    }
+    const std::size_t end = part_of(kWholeBytes) / kPartsOfOctave;
+    const BlockKey near = lowest_from(bin + 1, end);
+    return block_of(near != kNoBlock ? near : lowest_from(end * kSteps, kOctaves));
   }
 
   // All of them by size, then by address. nullptr: there is none, or no further one.
   RunBlock* smallest() const { return smallest_of(0); }
   RunBlock* smallest_of(std::size_t size_bytes) const {
-    std::size_t bin = bin_of(size_bytes);
-    RunBlock* found = bins_[bin].best_fit(size_bytes);
-    return found != nullptr ? found : first_from(bin + 1);
+    if (empty() || size_bytes > RealStorage::kMostSizeBytes) return nullptr;
+    const std::size_t part = part_of(size_bytes);
+    RunBlock* found = tables_->parts[part].best_fit(size_bytes);
+    return found != nullptr ? found : first_from(part + 1);
   }
   RunBlock* after(const RunBlock* block) const {
-    std::size_t bin = bin_of(block->size_bytes());
-    RunBlock* next = bins_[bin].after(block);
-    return next != nullptr ? next : first_from(bin + 1);
+    const std::size_t part = part_of(block->size_bytes());
+    RunBlock* next = tables_->parts[part].after(block);
+    return next != nullptr ? next : first_from(part + 1);
   }
   const RunBlock* largest() const {
-    for (std::size_t bin = kBins; bin-- > 0;) {
-      if (!bins_[bin].empty()) return bins_[bin].largest();
-    }
-    return nullptr;
+    if (empty()) return nullptr;
+    const std::size_t octave = last_bit(octaves_);
+    return tables_->parts[octave * kPartsOfOctave + last_bit(tables_->filled[octave])].largest();
   }
 
   std::size_t free_bytes() const { return bytes_; }
   bool empty() const { return bytes_ == 0; }
+  std::size_t table_bytes() const { return tables_ == nullptr ? 0 : sizeof(Tables); }
 
  private:
-  // Eighths of powers of two, from one granule up; sizes from the last bin's on share it.
+  // Eighths of powers of two, from one granule up, each in eight; sizes have 32 bits in granules.
   static constexpr std::size_t kSteps = 8;
-  static constexpr std::size_t kOctaves = 35;
+  static constexpr std::size_t kParts = 8;
+  static constexpr std::size_t kPartsOfOctave = kSteps * kParts;
+  static constexpr std::size_t kOctaves = 30;
   static constexpr std::size_t kBins = kOctaves * kSteps;
   static constexpr std::size_t kCloseBins = 4;
 
-  static std::size_t bin_of(std::size_t size_bytes) {
-    std::size_t granules = size_bytes / kGranule;
-    if (granules < kSteps) return granules;
-    auto octave =
-        static_cast<std::size_t>(std::bit_width(granules)) - 4;  // granules >> octave is 8..15
-    std::size_t bin = (octave + 1) * kSteps + ((granules >> octave) - kSteps);
-    return std::min(bin, kBins - 1);
+  static std::size_t part_of(std::size_t size_bytes) {
+    const std::size_t granules = size_bytes / kGranule;
+    if (granules < kSteps) return granules * kParts;
+    // granules >> octave is 8..15
+    const auto octave = static_cast<std::size_t>(std::bit_width(granules)) - 4;
+    return octave * kPartsOfOctave + (granules * kParts >> octave);
   }
+  static std::uint64_t bit(std::size_t number) { return std::uint64_t{1} << number; }
   static std::size_t first_bit(std::uint64_t bits) {
     return static_cast<std::size_t>(std::countr_zero(bits));
   }
-  // Of kCloseBins bins from `first` on, the one with the lowest block; kBins: all are empty. Which
-  // it is cannot be foreseen, so it is found without a branch.
-  std::size_t lowest_of_close(std::size_t first) const {
-    std::size_t found = kBins;
-    std::uintptr_t lowest = FreeTree::kNone;
-    for (std::size_t bin = first; bin < first + kCloseBins; ++bin) {
-      const bool is_lower = lowest_[bin] < lowest;
-      found = is_lower ? bin : found;
-      lowest = is_lower ? lowest_[bin] : lowest;
-    }
-    return found;
-  }
-  // Of the bins from `first` up to `end`, the one with the lowest block; kBins: all are empty.
-  std::size_t lowest_bin(std::size_t first, std::size_t end) const {
-    std::size_t found = kBins;
-    std::uintptr_t lowest = FreeTree::kNone;
-    std::uint64_t octaves = octaves_ & (~std::uint64_t{0} << (first / kSteps));
-    for (; octaves != 0; octaves &= octaves - 1) {
-      const std::size_t octave = first_bit(octaves);
-      const std::size_t base = octave * kSteps;
-      if (base >= end) break;
-      if (lowest_of_octave_[octave] >= lowest) continue;
-      unsigned bins = filled_[octave];
-      if (base < first) bins &= ~0u << (first - base);
-      if (base + kSteps > end) bins &= (1u << (end - base)) - 1;
-      for (; bins != 0; bins &= bins - 1) {
-        const std::size_t bin = base + first_bit(bins);
-        if (lowest_[bin] < lowest) lowest = lowest_[found = bin];
-      }
-    }
-    return found;
-  }
-  RunBlock* first_from(std::size_t bin) const {
-    while (bin < kBins && bins_[bin].empty()) ++bin;
-    return bin == kBins ? nullptr : bins_[bin].best_fit(0);
+  static std::size_t last_bit(std::uint64_t bits) {
+    return static_cast<std::size_t>(std::bit_width(bits)) - 1;
   }
 
-  std::array<FreeTree, kBins> bins_;
-  std::array<std::uintptr_t, kBins + kCloseBins> lowest_;  // address
-  std::array<std::uintptr_t, kOctaves> lowest_of_octave_;
-  std::array<std::uint8_t, kOctaves> filled_{};  // a bit for each bin of the octave
-  std::uint64_t octaves_ = 0;                    // a bit for each that has filled bins
+  template <std::size_t kCount>
+  static BlockKey lowest_of(const BlockKey* keys) {
+    BlockKey lowest = keys[0];
+#pragma GCC unroll 8
+    for (std::size_t i = 1; i < kCount; ++i) lowest = std::min(lowest, keys[i]);
+    return lowest;
+  }
+  // Of the bins from `first` up to the octave `end`.
+  BlockKey lowest_from(std::size_t first, std::size_t end) const {
+    std::size_t octave = first / kSteps;
+    if (octave >= end) return kNoBlock;
+    BlockKey lowest = kNoBlock;
+#pragma GCC unroll 8
+    for (std::size_t bin = 0; bin < kSteps; ++bin) {
+      const BlockKey others = bin < first % kSteps ? kNoBlock : 0;
+      lowest = std::min(lowest, tables_->lowest_of_bin[octave * kSteps + bin] | others);
+    }
+    end = std::min(end, last_bit(octaves_ | 1) + 1);
+    while (++octave < end) lowest = std::min(lowest, tables_->lowest_of_octave[octave]);
+    return lowest;
+  }
+  RunBlock* first_from(std::size_t part) const {
+    std::size_t octave = part / kPartsOfOctave;
+    if (octave >= kOctaves) return nullptr;
+    std::uint64_t filled = tables_->filled[octave] & (~std::uint64_t{0} << (part % kPartsOfOctave));
+    if (filled == 0) {
+      const std::uint64_t octaves = octaves_ & (~std::uint64_t{1} << octave);
+      if (octaves == 0) return nullptr;
+      octave = first_bit(octaves);
+      filled = tables_->filled[octave];
+    }
+    return tables_->parts[octave * kPartsOfOctave + first_bit(filled)].best_fit(0);
+  }
+  RunBlock* block_of(BlockKey key) const {
+    return key == kNoBlock ? nullptr : blocks_->at(static_cast<std::uint32_t>(key % kBlockKeys));
+  }
+
+  struct Tables {
+    Tables() {
+      lowest_of_part.fill(kNoBlock);
+      lowest_of_bin.fill(kNoBlock);
+      lowest_of_octave.fill(kNoBlock);
+    }
+    std::array<FreeTree, kBins * kParts> parts;
+    std::array<BlockKey, kBins * kParts> lowest_of_part;
+    std::array<BlockKey, kBins + kCloseBins> lowest_of_bin;
+    std::array<BlockKey, kOctaves> lowest_of_octave;
+    std::array<std::uint64_t, kOctaves> filled{};  // a bit for each part
+  };
+
+  const RunBlockStore* blocks_;
+  std::unique_ptr<Tables> tables_;
+  std::uint64_t octaves_ = 0;  // a bit for each that has filled parts
   std::size_t bytes_ = 0;
 };
 

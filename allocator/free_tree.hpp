@@ -1,6 +1,6 @@
-// Free blocks by size, then by address, each node with the lowest address below it: the best fit
-// and the lowest block of all are found on one way down. A treap: what would be random in it is a
-// hash of the block's address, so the same blocks always make the same tree, of logarithmic depth.
+// Free blocks by size, then by address, each node with the lowest block below it: the best fit is
+// found on one way down, the lowest block at once. A treap: what would be random in it is a hash of
+// the block's address, so the same blocks always make the same tree, of logarithmic depth.
 //
 // The nodes lie in the blocks (Block::node), so nothing is allocated. Guarded by the allocator's
 // lock.
@@ -16,11 +16,10 @@ namespace uvm {
 
 class FreeTree {
  public:
-  static constexpr std::uintptr_t kNone = UINTPTR_MAX;  // no address
-
   void insert(RunBlock* block) {
+    const BlockKey self = key_of(block);
     if (empty()) {
-      block->node = {nullptr, nullptr, address_of(block->address())};
+      block->node = {nullptr, nullptr, self};
       root_ = block;
       return;
     }
@@ -28,7 +27,7 @@ class FreeTree {
     RunBlock** link = &root_;
     while (*link != nullptr && rank_of(*link) >= rank) {
       RunBlock* at = *link;
-      at->node.lowest = std::min(at->node.lowest, address_of(block->address()));
+      at->node.lowest = std::min(at->node.lowest, self);
       link = way_to(block, at);
     }
     split(*link, block, &block->node.left, &block->node.right);
@@ -40,16 +39,7 @@ class FreeTree {
   void erase(RunBlock* block) { erase(block, &root_); }
 
   bool empty() const { return root_ == nullptr; }
-  std::uintptr_t lowest_address() const { return lowest_below(root_); }
-
-  // The block at lowest_address(); the tree is not empty.
-  RunBlock* lowest() const {
-    RunBlock* at = root_;
-    for (std::uintptr_t lowest = at->node.lowest; address_of(at->address()) != lowest;) {
-      at = lowest_below(at->node.left) == lowest ? at->node.left : at->node.right;
-    }
-    return at;
-  }
+  BlockKey lowest() const { return lowest_below(root_); }
 
   // The smallest block of at least `size_bytes`, of those the lowest; nullptr where there is none.
   RunBlock* best_fit(std::size_t size_bytes) const {
@@ -89,19 +79,19 @@ class FreeTree {
     return left->size_bytes() != right->size_bytes() ? left->size_bytes() < right->size_bytes()
                                                      : left->address() < right->address();
   }
-  static std::uintptr_t lowest_below(const RunBlock* tree) {
-    return tree == nullptr ? kNone : tree->node.lowest;
+  static BlockKey lowest_below(const RunBlock* tree) {
+    return tree == nullptr ? kNoBlock : tree->node.lowest;
   }
   static RunBlock** way_to(const RunBlock* block, RunBlock* from) {
     return is_before(block, from) ? &from->node.left : &from->node.right;
   }
   static void update(RunBlock* block) {
-    block->node.lowest = std::min({address_of(block->address()), lowest_below(block->node.left),
-                                   lowest_below(block->node.right)});
+    block->node.lowest =
+        std::min({key_of(block), lowest_below(block->node.left), lowest_below(block->node.right)});
   }
-  // After a part with this lowest address has left the tree below `block`. Who was not the lowest
+  // After a part with this lowest block has left the tree below `block`. Who was not the lowest
   // changes nothing, and the other subtree, which lies elsewhere in memory, is not looked at.
-  static void update_without(RunBlock* block, std::uintptr_t lowest) {
+  static void update_without(RunBlock* block, BlockKey lowest) {
     if (block->node.lowest == lowest) update(block);
   }
   // What is before `at` and what is not.
@@ -121,7 +111,7 @@ class FreeTree {
   static RunBlock* merge(RunBlock* before, RunBlock* rest) {
     if (before == nullptr) return rest;
     if (rest == nullptr) return before;
-    const std::uintptr_t lowest = std::min(before->node.lowest, rest->node.lowest);
+    const BlockKey lowest = std::min(before->node.lowest, rest->node.lowest);
     RunBlock* top = before;
     if (rank_of(before) >= rank_of(rest)) {
       before->node.right = merge(before->node.right, rest);
@@ -139,7 +129,7 @@ class FreeTree {
       return;
     }
     erase(block, way_to(block, at));
-    update_without(at, address_of(block->address()));
+    update_without(at, key_of(block));
   }
 
   RunBlock* root_ = nullptr;

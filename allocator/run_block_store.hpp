@@ -61,7 +61,7 @@ class RunBlockStore {
 
  private:
   static constexpr std::size_t kChunk = 1024;
-  static constexpr std::size_t kChunks = std::size_t{1} << 17;
+  static constexpr std::size_t kChunks = kBlockKeys / kChunk;
   using Chunks = std::array<std::atomic<RunBlock*>, kChunks>;
 
   std::unique_ptr<Chunks> chunks_;

@@ -4,18 +4,16 @@
 #include <gtest/gtest.h>
 
 #include <bit>
-#include <memory>
 #include <random>
 #include <set>
-#include <vector>
 
 #include <uvmalloc/allocator/run_block_store.hpp>
 
 namespace uvm {
 namespace {
 
-std::unique_ptr<RunBlock> block(std::size_t granules, std::uintptr_t place) {
-  auto made = std::make_unique<RunBlock>();
+RunBlock* block(RunBlockStore& blocks, std::size_t granules, std::uintptr_t place) {
+  RunBlock* made = blocks.make();
   made->real.resize(granules * kGranule);
   made->real.address = reinterpret_cast<char*>(place * kGranule);
   return made;
@@ -70,26 +68,26 @@ TEST_P(FreeIndexProperty, AnswersAsOneOrderedSetWould) {
     std::uint64_t eighths = base / 8 * (random() % 8);
     return std::max<std::uint64_t>(1, base + eighths + random() % 3 - 1);
   };
-  FreeIndex index;
-  std::vector<std::unique_ptr<RunBlock>> blocks;
+  RunBlockStore blocks;
+  FreeIndex index(blocks);
   Model model;
   std::size_t bytes = 0;
   for (std::uintptr_t step = 1; step < 3000; ++step) {
     if (model.empty() || random() % 5 < 3) {
       // Each place once, in no order.
-      blocks.push_back(block(any_size(), step * 2654435761u % 4294967296u + 1));
-      index.insert(blocks.back().get());
-      model.insert(blocks.back().get());
-      bytes += blocks.back()->size_bytes();
+      RunBlock* made = block(blocks, any_size(), step * 2654435761u % 4294967296u + 1);
+      index.insert(made);
+      model.insert(made);
+      bytes += made->size_bytes();
     } else {
       auto chosen = std::next(model.begin(), static_cast<std::ptrdiff_t>(random() % model.size()));
       bytes -= (*chosen)->size_bytes();
       index.erase(*chosen);
       model.erase(chosen);
     }
-    auto wanted = block(any_size(), 0);
+    RunBlock* wanted = block(blocks, any_size(), 0);
     ASSERT_EQ(index.fit(wanted->size_bytes()), expected_fit(model, wanted->size_bytes()));
-    auto smallest = model.lower_bound(wanted.get());
+    auto smallest = model.lower_bound(wanted);
     ASSERT_EQ(index.smallest_of(wanted->size_bytes()),
               smallest == model.end() ? nullptr : *smallest);
     ASSERT_EQ(index.smallest(), model.empty() ? nullptr : *model.begin());
@@ -108,52 +106,70 @@ TEST_P(FreeIndexProperty, AnswersAsOneOrderedSetWould) {
   }
 }
 
+TEST(FreeIndex, ARequestThatNoBlockCanBeAsLargeAsFindsNone) {
+  RunBlockStore blocks;
+  FreeIndex index(blocks);
+  EXPECT_EQ(index.fit(kGranule), nullptr);
+  EXPECT_EQ(index.smallest(), nullptr);
+  EXPECT_EQ(index.largest(), nullptr);
+  RunBlock* largest = block(blocks, RealStorage::kMostSizeBytes / kGranule, 0);
+  index.insert(largest);
+  EXPECT_EQ(index.fit(RealStorage::kMostSizeBytes), largest);
+  EXPECT_EQ(index.fit(RealStorage::kMostSizeBytes + kGranule), nullptr);
+  EXPECT_EQ(index.fit(SIZE_MAX), nullptr);
+  EXPECT_EQ(index.after(largest), nullptr);
+}
+
 INSTANTIATE_TEST_SUITE_P(Seeds, FreeIndexProperty, ::testing::Range(0u, 4u));
 
 TEST(FreeIndex, OfEquallyLargeBlocksTheLowestIsTaken) {
-  FreeIndex index;
-  auto high = block(16, 300);
-  auto low = block(16, 100);
-  auto middle = block(16, 200);
-  for (RunBlock* one : {high.get(), low.get(), middle.get()}) index.insert(one);
-  EXPECT_EQ(index.fit(15 * kGranule), low.get());
-  EXPECT_EQ(index.after(low.get()), middle.get());
+  RunBlockStore blocks;
+  FreeIndex index(blocks);
+  RunBlock* high = block(blocks, 16, 300);
+  RunBlock* low = block(blocks, 16, 100);
+  RunBlock* middle = block(blocks, 16, 200);
+  for (RunBlock* one : {high, low, middle}) index.insert(one);
+  EXPECT_EQ(index.fit(15 * kGranule), low);
+  EXPECT_EQ(index.after(low), middle);
   EXPECT_EQ(index.fit(17 * kGranule), nullptr);
 }
 
 constexpr std::size_t kMiBGranules = (std::size_t{1} << 20) / kGranule;
 
 TEST(FreeIndex, ALargeRequestTakesWhatIsCloseBeforeWhatIsLow) {
-  FreeIndex index;
-  auto far_too_large = block(64 * kMiBGranules, 100);
-  auto half_too_large = block(11 * kMiBGranules, 300000);
-  auto close = block(8 * kMiBGranules + 1, 600000);
-  for (RunBlock* one : {far_too_large.get(), half_too_large.get(), close.get()}) index.insert(one);
-  EXPECT_EQ(index.fit(8 * kMiBGranules * kGranule), close.get());
-  index.erase(close.get());
-  EXPECT_EQ(index.fit(8 * kMiBGranules * kGranule), half_too_large.get());
-  index.erase(half_too_large.get());
-  EXPECT_EQ(index.fit(8 * kMiBGranules * kGranule), far_too_large.get());
+  RunBlockStore blocks;
+  FreeIndex index(blocks);
+  RunBlock* far_too_large = block(blocks, 64 * kMiBGranules, 100);
+  RunBlock* half_too_large = block(blocks, 11 * kMiBGranules, 300000);
+  RunBlock* close = block(blocks, 8 * kMiBGranules + 1, 600000);
+  for (RunBlock* one : {far_too_large, half_too_large, close}) index.insert(one);
+  EXPECT_EQ(index.fit(8 * kMiBGranules * kGranule), close);
+  index.erase(close);
+  EXPECT_EQ(index.fit(8 * kMiBGranules * kGranule), half_too_large);
+  index.erase(half_too_large);
+  EXPECT_EQ(index.fit(8 * kMiBGranules * kGranule), far_too_large);
 }
 
 TEST(FreeIndex, OfBlocksThatAreFarTooLargeTheLowestIsTaken) {
-  FreeIndex index;
-  auto smaller = block(20 * kMiBGranules, 900000);
-  auto lower = block(64 * kMiBGranules, 100);
-  for (RunBlock* one : {smaller.get(), lower.get()}) index.insert(one);
-  EXPECT_EQ(index.fit(8 * kMiBGranules * kGranule), lower.get());
+  RunBlockStore blocks;
+  FreeIndex index(blocks);
+  RunBlock* smaller = block(blocks, 20 * kMiBGranules, 900000);
+  RunBlock* lower = block(blocks, 64 * kMiBGranules, 100);
+  for (RunBlock* one : {smaller, lower}) index.insert(one);
+  EXPECT_EQ(index.fit(8 * kMiBGranules * kGranule), lower);
 }
 
 TEST(FreeIndex, ASmallRequestLeavesLargeBlocksAloneWhereASmallOneFits) {
-  FreeIndex index;
-  auto large = block(4 * kMiBGranules, 100);
-  auto small = block(kMiBGranules - 1, 900000);
-  auto smaller_but_higher = block(kMiBGranules / 2, 999000);
-  for (RunBlock* one : {large.get(), small.get(), smaller_but_higher.get()}) index.insert(one);
-  EXPECT_EQ(index.fit(kMiBGranules / 4 * kGranule), small.get()) << "the lowest of the small ones";
-  index.erase(small.get());
-  index.erase(smaller_but_higher.get());
-  EXPECT_EQ(index.fit(kMiBGranules / 4 * kGranule), large.get());
+  RunBlockStore blocks;
+  FreeIndex index(blocks);
+  RunBlock* large = block(blocks, 4 * kMiBGranules, 100);
+  RunBlock* small = block(blocks, kMiBGranules - 1, 900000);
+  RunBlock* smaller_but_higher = block(blocks, kMiBGranules / 2, 999000);
+  for (RunBlock* one : {large, small, smaller_but_higher}) index.insert(one);
+  EXPECT_EQ(index.fit(kMiBGranules / 4 * kGranule), small) << "the lowest of the small ones";
+  index.erase(small);
+  index.erase(smaller_but_higher);
+  EXPECT_EQ(index.fit(kMiBGranules / 4 * kGranule), large);
 }
 
 TEST(RunBlockStore, NumbersStartAtOneAndNameTheirRecords) {
