@@ -61,22 +61,12 @@ enum class BlockState : std::uint8_t {
 enum class BlockKind : std::uint8_t { kSmall, kShared, kWhole };
 
 // A run's address in granules and its number in one word: keys are in the order of addresses, and
-// name the block.
+// name the block. Addresses have 48 bits (PageMap), which leaves 25 for numbers.
 using BlockKey = std::uint64_t;
-inline constexpr std::uint32_t kBlockKeys =
-    1u << 25;                                     // numbers; addresses have 48 bits, as in PageMap
+inline constexpr std::uint32_t kBlockKeys = 1u << 25;
 inline constexpr BlockKey kNoBlock = UINT64_MAX;  // behind all others
 
 struct Block {
-  RealStorage real;
-  std::atomic<BlockState> state{BlockState::kFree};
-  BlockKind kind = BlockKind::kSmall;
-  // Anything that a free must look at: uses by other streams, moves, a raw pointer that has left.
-  bool plain = true;
-  bool exported = false;  // a raw pointer is in hands we cannot follow
-  // Live: the pool that served it; its facade, device and stream are the caller's. Free: where it
-  // is free.
-  PoolIndex pool = 0;
   // A free run's node in the index (FreeTree) lies where a live block has its own indirect record.
   struct IndexNode {
     RunBlock* left;
@@ -87,6 +77,16 @@ struct Block {
     IndirectStorage use;
     IndexNode node;
   };
+  // From here on what neighbours in memory look at, in one or two lines of the cache.
+  RealStorage real;
+  std::atomic<BlockState> state{BlockState::kFree};
+  BlockKind kind = BlockKind::kSmall;
+  // Anything that a free must look at: uses by other streams, moves, a raw pointer that has left.
+  bool plain = true;
+  bool exported = false;  // a raw pointer is in hands we cannot follow
+  // Live: the pool that served it; its facade, device and stream are the caller's. Free: where it
+  // is free.
+  PoolIndex pool = 0;
 
   Block() : use() {}
 
