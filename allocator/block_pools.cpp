@@ -87,11 +87,10 @@ BlockExtras& BlockPools::make_extras(Block* block) {
 
 RunBlock* BlockPools::new_block(BlockKind kind, char* address, std::size_t size_bytes,
                                 PoolIndex home) {
-  RunBlock* block = blocks_.make();
+  RunBlock* block = blocks_.make(home);
   block->kind = kind;
   block->real.address = address;
   block->real.resize(size_bytes);
-  block->home = home;
   block->pool = home;
   block->real.indirect = nullptr;
   block->real.references = 0;
@@ -335,7 +334,7 @@ BlockPools::Cut BlockPools::cut(RunBlock* block, std::size_t size_bytes) {
   auto [left, right] = split(block, from_end ? rest_bytes : size_bytes);
   RunBlock* taken = from_end ? right : left;
   RunBlock* rest = from_end ? left : right;
-  if (rest != block && !block->plain) {
+  if (!block->plain && rest != block) {
     // What is kept by record goes with the rest.
     if (auto kept = extras_.extract(block); !kept.empty()) {
       kept.key() = rest;

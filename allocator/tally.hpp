@@ -40,7 +40,7 @@ struct Amounts {
   }
 };
 
-class Tally {
+class alignas(128) Tally {
  public:
   // False: a peak may have been passed.
   bool allocated(SizeClass size_class, std::size_t bytes, std::size_t requested_bytes,

@@ -4,6 +4,7 @@
 // closely never gets in (Block::plain); what leaves goes to the pools.
 //
 // A cache belongs to its thread; others may flush it and read its tallies while they hold its lock.
+// What it writes to shares no pair of cache lines with anything of other threads.
 #pragma once
 
 #include <algorithm>
@@ -42,7 +43,7 @@ struct StreamTally {
   }
 };
 
-class ThreadCache {
+class alignas(128) ThreadCache {
  public:
   // `most_bytes`: what it may hold for one stream.
   ThreadCache(std::size_t places, std::size_t most_bytes)
@@ -128,7 +129,7 @@ class ThreadCache {
   static constexpr std::size_t kSets = 64;
   static constexpr std::size_t kWays = 4;
 
-  struct Stream {
+  struct alignas(128) Stream {
     StreamKey key;
     PoolIndex first_pool = 0;
     Tally* tally = nullptr;

@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <map>
 #include <random>
 #include <set>
+#include <vector>
 
 #include <uvmalloc/allocator/run_block_store.hpp>
 
@@ -13,7 +15,7 @@ namespace uvm {
 namespace {
 
 RunBlock* block(RunBlockStore& blocks, std::size_t granules, std::uintptr_t place) {
-  RunBlock* made = blocks.make();
+  RunBlock* made = blocks.make(0);
   made->real.resize(granules * kGranule);
   made->real.address = reinterpret_cast<char*>(place * kGranule);
   return made;
@@ -174,8 +176,8 @@ TEST(FreeIndex, ASmallRequestLeavesLargeBlocksAloneWhereASmallOneFits) {
 
 TEST(RunBlockStore, NumbersStartAtOneAndNameTheirRecords) {
   RunBlockStore store;
-  RunBlock* first = store.make();
-  RunBlock* second = store.make();
+  RunBlock* first = store.make(0);
+  RunBlock* second = store.make(0);
   EXPECT_EQ(first->id, 1u);
   EXPECT_EQ(second->id, 2u);
   EXPECT_EQ(store.at(1), first);
@@ -184,26 +186,48 @@ TEST(RunBlockStore, NumbersStartAtOneAndNameTheirRecords) {
 
 TEST(RunBlockStore, ADroppedRecordIsUsedAgainUnderItsNumberAsOneThatNothingHappenedTo) {
   RunBlockStore store;
-  store.make();
-  RunBlock* dropped = store.make();
+  store.make(0);
+  RunBlock* dropped = store.make(0);
   dropped->kind = BlockKind::kWhole;
   dropped->plain = false;
   dropped->exported = true;
   dropped->real.address = reinterpret_cast<char*>(4096);
   store.drop(dropped);
   EXPECT_EQ(store.at(2)->address(), nullptr) << "a stale number finds no address";
-  RunBlock* again = store.make();
+  RunBlock* again = store.make(0);
   EXPECT_EQ(again, dropped);
   EXPECT_EQ(again->id, 2u);
   EXPECT_TRUE(again->plain);
   EXPECT_FALSE(again->exported);
-  EXPECT_EQ(store.make()->id, 3u);
+  EXPECT_EQ(store.make(0)->id, 3u);
+}
+
+// Two blocks of one stream may share a line of the cache, of two streams they may not.
+TEST(RunBlockStore, RecordsOfDifferentStreamsShareNoPairOfLines) {
+  RunBlockStore store;
+  std::map<std::uintptr_t, PoolIndex> owner;  // of each pair of lines, the stream's first pool
+  std::mt19937 random(1);
+  std::vector<RunBlock*> made;
+  for (int step = 0; step < 5000; ++step) {
+    if (!made.empty() && random() % 3 == 0) {
+      std::swap(made[random() % made.size()], made.back());
+      store.drop(made.back());
+      made.pop_back();
+    }
+    const PoolIndex home = random() % 40;
+    made.push_back(store.make(home));
+    ASSERT_EQ(made.back()->home, home);
+    const std::uintptr_t begin = address_of(made.back());
+    for (std::uintptr_t pair = begin / 128; pair <= (begin + sizeof(RunBlock) - 1) / 128; ++pair) {
+      ASSERT_EQ(owner.try_emplace(pair, first_of(home)).first->second, first_of(home));
+    }
+  }
 }
 
 TEST(RunBlockStore, RecordsStayWhereTheyAreWhenMoreAreMade) {
   RunBlockStore store;
   std::vector<RunBlock*> made;
-  for (std::uint32_t id = 1; id <= 5000; ++id) made.push_back(store.make());
+  for (std::uint32_t id = 1; id <= 5000; ++id) made.push_back(store.make(0));
   for (std::uint32_t id = 1; id <= 5000; ++id) {
     ASSERT_EQ(store.at(id), made[id - 1]);
     ASSERT_EQ(store.at(id)->id, id);
