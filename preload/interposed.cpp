@@ -7,6 +7,7 @@
 #include <cstring>
 #include <string>
 
+#include <uvmalloc/preload/library_copies.hpp>
 #include <uvmalloc/preload/torch_hooks.hpp>
 #include <uvmalloc/preload/torch_loader.hpp>
 #include <uvmalloc/pytorch/loader/python_names.hpp>
@@ -97,7 +98,7 @@ UVMALLOC_INTERPOSE void _Z11libshm_initPKc(const char* manager) {
   static const auto next =
       uvm::preload::real<void (*)(const char*)>("_Z11libshm_initPKc", "libshm.so");
   if (next != nullptr) next(manager);
-  uvm::add_python_names();
+  if (uvm::preload::earlier_copy().empty()) uvm::add_python_names();
 }
 
 // torch::utils::tensor_to_numpy(at::Tensor const&, bool), of libtorch_python.
@@ -109,8 +110,9 @@ UVMALLOC_INTERPOSE void* _ZN5torch5utils15tensor_to_numpyERKN2at6TensorEb(const 
   return next(tensor, force);
 }
 
-// at::toDLPack(at::Tensor const&), at::toDLPackVersioned(at::Tensor const&) and
-// at::toDLPackNonOwning(at::Tensor const&, DLTensor*), of libtorch_cpu.
+// at::toDLPack(at::Tensor const&), at::toDLPackVersioned(at::Tensor const&),
+// at::toDLPackVersionedReadOnly(at::Tensor const&) and at::toDLPackNonOwning(at::Tensor const&,
+// DLTensor*), in newer versions with a third argument (bool), of libtorch_cpu.
 UVMALLOC_INTERPOSE void* _ZN2at8toDLPackERKNS_6TensorE(const void* tensor) {
   static const auto next = uvm::preload::real<void* (*)(const void*)>(
       "_ZN2at8toDLPackERKNS_6TensorE", "libtorch_cpu.so");
@@ -125,12 +127,28 @@ UVMALLOC_INTERPOSE void* _ZN2at17toDLPackVersionedERKNS_6TensorE(const void* ten
   return next(tensor);
 }
 
+UVMALLOC_INTERPOSE void* _ZN2at25toDLPackVersionedReadOnlyERKNS_6TensorE(const void* tensor) {
+  static const auto next = uvm::preload::real<void* (*)(const void*)>(
+      "_ZN2at25toDLPackVersionedReadOnlyERKNS_6TensorE", "libtorch_cpu.so");
+  uvm::preload::note_export(tensor);
+  return next(tensor);
+}
+
 UVMALLOC_INTERPOSE void _ZN2at17toDLPackNonOwningERKNS_6TensorEP8DLTensor(const void* tensor,
                                                                           void* out) {
   static const auto next = uvm::preload::real<void (*)(const void*, void*)>(
       "_ZN2at17toDLPackNonOwningERKNS_6TensorEP8DLTensor", "libtorch_cpu.so");
   uvm::preload::note_export(tensor);
   next(tensor, out);
+}
+
+UVMALLOC_INTERPOSE void _ZN2at17toDLPackNonOwningERKNS_6TensorEP8DLTensorb(const void* tensor,
+                                                                           void* out,
+                                                                           bool read_only) {
+  static const auto next = uvm::preload::real<void (*)(const void*, void*, bool)>(
+      "_ZN2at17toDLPackNonOwningERKNS_6TensorEP8DLTensorb", "libtorch_cpu.so");
+  uvm::preload::note_export(tensor);
+  next(tensor, out, read_only);
 }
 
 // c10::impl::cow::materialize_cow_storage(c10::StorageImpl&), of libc10: the first write to a

@@ -29,7 +29,12 @@ extern std::atomic<void*> native_pinned_allocator;
 extern "C" __attribute__((visibility("default"))) void uvmalloc_set_torch_hooks(
     const uvm::preload::TorchHooks* hooks);
 
-// For pytorch/python/uvmalloc/torch_names.py, which says what of RFC-0023 comes down to these.
+// For Python (pytorch/python/uvmalloc). A copy of this library that is not the process's first
+// leaves the first two to that one.
+// What a preloaded library does inside `import torch`, for one that is loaded when torch has been
+// imported: does nothing unless PYTORCH_ENABLE_UNIFIED_MEMORY switches uvmalloc on. Whether the
+// plugin is in place now; where it should be and is not, one line says why.
+extern "C" __attribute__((visibility("default"))) int uvmalloc_load_in_torch();
 // Switches unified memory on: makes this process's allocator and loads the plugin. Returns nullptr,
 // or in one line why it cannot be, which lives for ever.
 extern "C" __attribute__((visibility("default"))) const char* uvmalloc_enable_in_torch();

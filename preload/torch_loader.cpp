@@ -5,12 +5,15 @@
 
 #include <atomic>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 
 #include <fmt/format.h>
 
 #include <uvmalloc/allocator/process_allocator.hpp>
+#include <uvmalloc/preload/library_copies.hpp>
+#include <uvmalloc/preload/torch_calls.hpp>
 #include <uvmalloc/preload/torch_hooks.hpp>
 #include <uvmalloc/pytorch/loader/torch_probe.hpp>
 #include <uvmalloc/runtime/log.hpp>
@@ -18,24 +21,21 @@
 namespace uvm::preload {
 namespace {
 
-// The folder of this library, with a slash at its end.
-std::string own_folder() {
-  Dl_info info{};
-  dladdr(reinterpret_cast<const void*>(&load_torch_plugin_if_due), &info);
-  std::string path = info.dli_fname != nullptr ? info.dli_fname : "";
-  return path.substr(0, path.rfind('/') + 1);
-}
-
-// Empty, or in one line why torch keeps its own allocators. `install` is the plugin's function.
-std::string load_plugin(const TorchInProcess& torch, const char* install) {
-  std::string path =
-      fmt::format("{}libuvmalloc_torch_{}_{}.so", own_folder(), torch.major, torch.minor);
+// Empty, or in one line why torch keeps its own allocators.
+std::string load_plugin(const TorchInProcess& torch) {
+  const std::string library = own_path();
+  const std::string path =
+      fmt::format("{}libuvmalloc_torch_{}_{}.so", library.substr(0, library.rfind('/') + 1),
+                  torch.major, torch.minor);
   if (access(path.c_str(), R_OK) != 0) {
     return fmt::format("there is no plugin for torch {} ({} is missing)",
                        torch.version.empty() ? "of unknown version" : torch.version, path);
   }
+  if (std::string why_not = take_torch_calls(); !why_not.empty()) return why_not;
   void* plugin = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  auto run = plugin != nullptr ? reinterpret_cast<void (*)()>(dlsym(plugin, install)) : nullptr;
+  auto run = plugin != nullptr
+                 ? reinterpret_cast<void (*)()>(dlsym(plugin, "uvmalloc_torch_install"))
+                 : nullptr;
   if (run == nullptr) {
     return fmt::format("the plugin for torch {} could not be loaded: {}", torch.version, dlerror());
   }
@@ -50,6 +50,16 @@ std::string enable_in_torch() {
   return load_torch_plugin_late();
 }
 
+// What `function` of the copy that came first answers; nullopt: this is that copy.
+template <class Result>
+std::optional<Result> ask_earlier_copy(const char* function, Result without_it) {
+  const std::string path = earlier_copy();
+  if (path.empty()) return std::nullopt;
+  void* copy = dlopen(path.c_str(), RTLD_NOLOAD | RTLD_LAZY);
+  auto call = copy != nullptr ? reinterpret_cast<Result (*)()>(dlsym(copy, function)) : nullptr;
+  return call != nullptr ? call() : without_it;
+}
+
 }  // namespace
 
 void load_torch_plugin_if_due() {
@@ -57,22 +67,32 @@ void load_torch_plugin_if_due() {
   if (done.load(std::memory_order_acquire)) return;
   TorchInProcess torch = find_torch();
   if (!torch.cuda_libraries_mapped) return;
-  if (done.exchange(true)) return;
+  if (done.exchange(true) || !earlier_copy().empty()) return;
   if (!process_configuration().configuration.enabled) return;
-  const std::string why_not = load_plugin(torch, "uvmalloc_torch_install");
+  const std::string why_not = load_plugin(torch);
   if (!why_not.empty()) log(LogLevel::kError, "{}: torch keeps its own allocators", why_not);
 }
 
 std::string load_torch_plugin_late() {
   const TorchInProcess torch = find_torch();
   if (!torch.cuda_libraries_mapped) return "there is no torch with CUDA in this process";
-  static const std::string why_not = load_plugin(torch, "uvmalloc_torch_install_late");
+  static const std::string why_not = load_plugin(torch);
   return why_not;
 }
 
 }  // namespace uvm::preload
 
+int uvmalloc_load_in_torch() {
+  if (auto answer = uvm::preload::ask_earlier_copy("uvmalloc_load_in_torch", 0)) return *answer;
+  uvm::preload::load_torch_plugin_if_due();
+  return uvm::is_framework_installed();
+}
+
 const char* uvmalloc_enable_in_torch() {
+  if (auto answer = uvm::preload::ask_earlier_copy<const char*>(
+          "uvmalloc_enable_in_torch", "another version of libuvmalloc.so is in this process")) {
+    return *answer;
+  }
   if (uvm::is_framework_enabled()) return nullptr;
   static std::mutex mutex;
   std::lock_guard lock(mutex);

@@ -65,6 +65,14 @@ configure_and_build() {
   cmake --build "$root/build/$preset" || die "building the preset '$preset' failed"
 }
 
+# build_torch_version MINOR: what the tests of what depends on torch's version run, for that one.
+build_torch_version() {
+  local suffix="${1/./_}"
+  configure release
+  cmake --build "$root/build/release" --target uvmalloc_shared uvmsim_audit uvmsim_cuda uvmsim_cudart uvmsim_torch \
+    "uvmsim_torch_$suffix" "uvmalloc_torch_$suffix" || die "building the plugin for torch $1 failed"
+}
+
 # test_torch_version MINOR FOLDER: the tests of what depends on torch's version, with that one; their results go to
 # FOLDER/pytest-torch-MINOR.xml. Its environment is set up and its plugin is built.
 test_torch_version() {
@@ -73,5 +81,5 @@ test_torch_version() {
   (cd "$root" && "$(venv_of "$minor")/bin/uvmalloc" sim --no-report -- "$python" -m pytest --rootdir "$root" \
     -o cache_dir=build/.pytest_cache -q -rs tests/sim_kernels) || return 1
   (cd "$root" && "$python" -m pytest --rootdir "$root" -o cache_dir=build/.pytest_cache -o junit_family=xunit1 \
-    --junitxml "$folder/pytest-torch-$minor.xml" -q -rs tests/pytorch/test_{differential,memory,moves,switch}.py)
+    --junitxml "$folder/pytest-torch-$minor.xml" -q -rs tests/pytorch/test_{differential,memory,moves,switch,ways_in}.py)
 }

@@ -7,7 +7,7 @@
 
 #include <uvmalloc/allocator/process_allocator.hpp>
 #include <uvmalloc/preload/torch_hooks.hpp>
-#include <uvmalloc/pytorch/plugin/imported_function.hpp>
+#include <uvmalloc/pytorch/loader/imported_function.hpp>
 #include <uvmalloc/pytorch/plugin/python_frames.hpp>
 #include <uvmalloc/pytorch/plugin/shared_storage.hpp>
 

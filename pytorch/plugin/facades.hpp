@@ -209,11 +209,9 @@ const Facades& facades();
 // The process's allocator. Throws, as torch does without a device, where uvmalloc cannot be active.
 CachingManagedAllocator& allocator();
 
-// Puts the facades in torch's places; the second call changes nothing.
+// Puts the facades in torch's places; the second call changes nothing. Where torch has been in use,
+// what it has allocated stays its own.
 void install();
-
-// The same when torch has been in use: what it has allocated stays its own.
-void install_late();
 
 // Gives torch its own allocators back: where there turns out to be no usable device.
 void uninstall();

@@ -1,6 +1,6 @@
-// What happens when the plugin is loaded, inside `import torch`: three allocators are put in
-// torch's places. No driver call is made yet, so that a program that only imports torch, or forks
-// before it uses CUDA, is as before.
+// What happens when the plugin is loaded, inside `import torch` or later: three allocators are put
+// in torch's places. No driver call is made yet unless torch has made some, so that a program that
+// only imports torch, or forks before it uses CUDA, is as before.
 #include <ATen/core/CachingHostAllocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -23,6 +23,15 @@ constexpr std::uint8_t kPriority = 2;
 
 Facades installed;
 c10::Allocator* previous_host = nullptr;
+
+// Torch's own, where it is there before us; the preloaded library sees it come otherwise.
+at::HostAllocator* registered_pinned() {
+  try {
+    return at::getHostAllocator(c10::kCUDA);
+  } catch (const c10::Error&) {
+    return nullptr;
+  }
+}
 
 FrameworkFigures framework_figures() {
   FrameworkFigures figures;
@@ -50,6 +59,9 @@ const Facades& facades() {
 
 void install() {
   if (installed.host != nullptr) return;
+  // Before there is a block that could be exported.
+  install_export_hooks();
+  if (native_pinned() == nullptr) preload::native_pinned_allocator = registered_pinned();
   installed.host = new HostFacade;
   installed.pinned = new PinnedFacade;
   installed.device = new DeviceFacade(native::allocator.load());
@@ -59,13 +71,8 @@ void install() {
   c10::SetAllocator(c10::kCUDA, installed.device, kPriority);
   native::allocator.store(installed.device);
   set_framework_figures(framework_figures);
-  install_export_hooks();
   watch_forced_copies();
   set_framework_installed(true);
-}
-
-void install_late() {
-  install();
   installed.device->init_late();
 }
 
@@ -81,8 +88,4 @@ void uninstall() {
 
 extern "C" __attribute__((visibility("default"))) void uvmalloc_torch_install() {
   uvm::torch_plugin::install();
-}
-
-extern "C" __attribute__((visibility("default"))) void uvmalloc_torch_install_late() {
-  uvm::torch_plugin::install_late();
 }

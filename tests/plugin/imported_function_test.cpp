@@ -1,4 +1,4 @@
-#include <uvmalloc/pytorch/plugin/imported_function.hpp>
+#include <uvmalloc/pytorch/loader/imported_function.hpp>
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@ extern "C" int uvmalloc_test_answer() {
 }
 extern "C" int uvmalloc_test_ask();
 
-namespace uvm::torch_plugin {
+namespace uvm {
 namespace {
 
 int other_answer() {
@@ -30,4 +30,4 @@ TEST(ImportedFunction, WhatIsNotThereIsNotReplaced) {
 }
 
 }  // namespace
-}  // namespace uvm::torch_plugin
+}  // namespace uvm

@@ -43,6 +43,7 @@ def with_uvmalloc(
 ) -> Environment:
     """`environment` with libuvmalloc.so preloaded, on, and writing its reports to `report_dir`."""
     result = dict(environment)
+    _drop_preloads(result)
     _prepend(result, "LD_PRELOAD", libraries.require_uvmalloc(), separators=" :")
     result[SWITCH] = "1"
     if report_dir is not None:
@@ -59,15 +60,7 @@ def without_uvmalloc(environment: Mapping[str, str]) -> Environment:
     result = dict(environment)
     result.pop(SWITCH, None)
     result.pop(REPORT_DIR, None)
-    kept = [
-        entry
-        for entry in result.get("LD_PRELOAD", "").replace(":", " ").split()
-        if Path(entry).name != "libuvmalloc.so"
-    ]
-    if kept:
-        result["LD_PRELOAD"] = ":".join(kept)
-    else:
-        result.pop("LD_PRELOAD", None)
+    _drop_preloads(result)
     return result
 
 
@@ -95,6 +88,14 @@ def _redirect_cuda(environment: Environment, libraries: Libraries) -> None:
     """Makes the loader take the stand-ins for libcuda and libcudart, whatever path asks."""
     _prepend(environment, "LD_AUDIT", libraries.audit)
     _prepend(environment, "LD_LIBRARY_PATH", libraries.stand_ins)
+
+
+def _drop_preloads(environment: Environment) -> None:
+    """Leaves out every libuvmalloc.so, of whatever folder: a process has one."""
+    entries = environment.pop("LD_PRELOAD", "").replace(":", " ").split()
+    kept = [entry for entry in entries if Path(entry).name != "libuvmalloc.so"]
+    if kept:
+        environment["LD_PRELOAD"] = ":".join(kept)
 
 
 def _prepend(environment: Environment, name: str, path: Path, separators: str = ":") -> None:

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from uvmalloc.native import preloaded
+from uvmalloc.native import loaded
 from uvmalloc.sizes import EXAMPLES, parse_size
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def region(
         raise ValueError(f"region: the policy is {policy!r}; accepted: {', '.join(_POLICIES)}")
     budget_bytes = 0 if budget is None else _budget_bytes(budget)
     with contextlib.ExitStack() as effects:
-        switch = preloaded("uvmalloc_set_host_managed", ctypes.c_int, ctypes.c_int)
+        switch = loaded("uvmalloc_set_host_managed", ctypes.c_int, ctypes.c_int)
         if managed is not None and switch is not None:
             effects.callback(switch, switch(int(managed)))
         if (policy is not None or budget is not None) and enabled():

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ctypes
 import json
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from uvmalloc.errors import MissingLibraryError
+from uvmalloc.libraries import find_libraries
 
 
 def mark(text: str) -> None:
@@ -17,21 +17,43 @@ def mark(text: str) -> None:
 
     Does nothing in a program that does not run under uvmalloc, or without a trace.
     """
-    trace_mark = preloaded("uvmalloc_trace_mark", None, ctypes.c_char_p)
+    trace_mark = loaded("uvmalloc_trace_mark", None, ctypes.c_char_p)
     if trace_mark is not None:
         trace_mark(text.encode())
 
 
-@cache
-def preloaded(name: str, result: Any, *arguments: Any) -> Callable[..., Any] | None:
+_functions: dict[str, Callable[..., Any]] = {}
+
+
+def loaded(name: str, result: Any, *arguments: Any) -> Callable[..., Any] | None:
     """That function of this process's libuvmalloc.so, by its types; None where there is none."""
-    try:
-        function = getattr(ctypes.CDLL(None), name)
-    except AttributeError:
-        return None
-    function.argtypes = list(arguments)
-    function.restype = result
+    function = _functions.get(name)
+    if function is None:
+        try:
+            function = getattr(ctypes.CDLL(None), name)
+        except AttributeError:
+            return None
+        function.argtypes = list(arguments)
+        function.restype = result
+        _functions[name] = function
     return function
+
+
+def library() -> ctypes.CDLL:
+    """This process's libuvmalloc.so; where it has none yet, the one beside this package.
+
+    Raises MissingLibraryError where there is none, or it cannot be loaded.
+    """
+    everything = ctypes.CDLL(None)
+    if hasattr(everything, "uvmalloc_load_in_torch"):
+        return everything
+    file = find_libraries().require_uvmalloc()
+    try:
+        opened = ctypes.CDLL(str(file))
+        opened.uvmalloc_load_in_torch  # noqa: B018
+    except (OSError, AttributeError) as error:
+        raise MissingLibraryError(f"{file} cannot be used: {error}") from None
+    return opened
 
 
 def doctor(library: Path) -> dict[str, Any]:

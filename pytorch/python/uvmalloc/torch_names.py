@@ -1,9 +1,10 @@
 """RFC-0023's names in torch: the functions of torch.cuda and the methods of torch.Tensor.
 
 libuvmalloc.so carries this file and runs it inside `import torch`, so that a program under it has
-the names without importing anything of ours; `import uvmalloc` gives them to any other program. So
-it imports nothing but the standard library. It adds names, changes none, and what a call of them
-does without libuvmalloc.so says how to get it.
+the names without importing anything of ours; `import uvmalloc` gives them to any other program,
+which `set_enabled_uvm` then brings the library to. So it imports nothing but the standard library
+by itself. It adds names, changes none, and what a call of them does without libuvmalloc.so says how
+to get it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable, Sequence
-from functools import cache
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -38,8 +38,8 @@ def set_enabled_uvm(enabled: bool) -> None:
 
     Raises:
         TypeError: `enabled` is no bool.
-        RuntimeError: there is no device, no libuvmalloc.so in this process, or no plugin for this
-            torch; or `enabled` is False and unified memory is on.
+        RuntimeError: there is no device, no libuvmalloc.so, or no plugin for this torch; or
+            `enabled` is False and unified memory is on.
     """
     _require_bool("set_enabled_uvm", enabled)
     if not enabled:
@@ -49,10 +49,10 @@ def set_enabled_uvm(enabled: bool) -> None:
                 "program without PYTORCH_ENABLE_UNIFIED_MEMORY and set_enabled_uvm(True)"
             )
         return
-    reason = _native("set_enabled_uvm", "uvmalloc_enable_in_torch", ctypes.c_char_p)()
+    reason = _enable_in_torch()
     if reason is not None:
-        raise RuntimeError(f"unified memory cannot be enabled: {reason.decode()}")
-    _take_manage_argument()
+        raise RuntimeError(f"unified memory cannot be enabled: {reason}")
+    take_manage_argument()
 
 
 def get_enabled_uvm() -> bool:
@@ -73,7 +73,7 @@ def set_enabled_uvm_move_on_copy(enabled: bool) -> None:
     """
     name = "set_enabled_uvm_move_on_copy"
     _require_bool(name, enabled)
-    if enabled or _library() is not None:
+    if enabled or get_enabled_uvm_move_on_copy():
         _native(name, "uvmalloc_set_move_on_copy", ctypes.c_int, ctypes.c_int)(enabled)
 
 
@@ -210,10 +210,26 @@ def _add_methods(module: ModuleType) -> None:
         if not hasattr(module.Tensor, name):
             setattr(module.Tensor, name, globals()[name])
     if _flag("uvmalloc_is_in_torch"):
-        _take_manage_argument()
+        take_manage_argument()
 
 
-def _take_manage_argument() -> None:
+def _enable_in_torch() -> str | None:
+    """Loads the library where it has to, and switches on; else why not."""
+    enable = _function("uvmalloc_enable_in_torch", ctypes.c_char_p)
+    if enable is None:
+        # Not run by the library, so the package is there.
+        from uvmalloc import errors, native
+
+        try:
+            enable = native.library().uvmalloc_enable_in_torch
+        except errors.CommandError as error:
+            return str(error)
+        enable.restype = ctypes.c_char_p
+    reason = enable()
+    return None if reason is None else reason.decode()
+
+
+def take_manage_argument() -> None:
     """Makes Tensor.to know `manage`. A call without it costs a look into its keywords."""
     take = getattr(ctypes.PyDLL(None), "uvmalloc_take_keyword", None)
     if take is not None:
@@ -238,19 +254,19 @@ def _flag(name: str) -> int:
     return 0 if function is None else function()
 
 
-@cache
-def _library() -> Any:
-    library = ctypes.CDLL(None)
-    return library if hasattr(library, "uvmalloc_is_enabled") else None
+_found: dict[str, Callable[..., Any]] = {}
 
 
-@cache
 def _function(name: str, result: Any, *arguments: Any) -> Callable[..., Any] | None:
     """That function of this process's libuvmalloc.so; None where there is none."""
-    function = getattr(_library(), name, None)
-    if function is not None:
+    function = _found.get(name)
+    if function is None:
+        function = getattr(ctypes.CDLL(None), name, None)
+        if function is None:
+            return None
         function.restype = result
         function.argtypes = list(arguments)
+        _found[name] = function
     return function
 
 
@@ -259,7 +275,7 @@ def _native(wanted_by: str, name: str, result: Any, *arguments: Any) -> Callable
     if function is None:
         raise RuntimeError(
             f"{wanted_by}: libuvmalloc.so is not loaded in this process; start it with `uvmalloc "
-            "run -- python ...`, or with LD_PRELOAD=libuvmalloc.so"
+            "run -- python ...`, or call torch.cuda.set_enabled_uvm(True) first"
         )
     return function
 

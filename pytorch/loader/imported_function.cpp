@@ -1,4 +1,4 @@
-#include <uvmalloc/pytorch/plugin/imported_function.hpp>
+#include <uvmalloc/pytorch/loader/imported_function.hpp>
 
 #include <elf.h>
 #include <link.h>
@@ -10,13 +10,13 @@
 #include <cstring>
 #include <string_view>
 
-namespace uvm::torch_plugin {
+namespace uvm {
 namespace {
 
 #if defined(__x86_64__)
-constexpr std::uint32_t kSlotTypes[] = {R_X86_64_JUMP_SLOT, R_X86_64_GLOB_DAT};
+constexpr std::uint32_t kSlotTypes[] = {R_X86_64_JUMP_SLOT, R_X86_64_GLOB_DAT, R_X86_64_64};
 #elif defined(__aarch64__)
-constexpr std::uint32_t kSlotTypes[] = {R_AARCH64_JUMP_SLOT, R_AARCH64_GLOB_DAT};
+constexpr std::uint32_t kSlotTypes[] = {R_AARCH64_JUMP_SLOT, R_AARCH64_GLOB_DAT, R_AARCH64_ABS64};
 #else
 #error "the relocation types of this processor are not known here"
 #endif
@@ -83,52 +83,67 @@ bool is_slot(std::uint32_t type) {
 }
 
 bool store(void** slot, void* value) {
+  std::atomic_ref<void*> held(*slot);
+  if (held.load(std::memory_order_acquire) == value) return true;
   const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
   auto* start = reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(slot) & ~(page - 1));
   // Slots may have been made read-only after the library was loaded.
   if (mprotect(start, page, PROT_READ | PROT_WRITE) != 0) return false;
-  std::atomic_ref<void*>(*slot).store(value, std::memory_order_release);
+  held.store(value, std::memory_order_release);
   return true;
 }
 
-bool replace(const Relocations& relocations, const Relocations::Table& table,
-             std::string_view symbol, void* replacement) {
-  bool replaced = false;
+void replace(const Relocations& relocations, const Relocations::Table& table,
+             std::span<ImportedFunction> functions) {
   for (std::size_t index = 0; index < table.size_bytes / sizeof(ElfW(Rela)); ++index) {
     const ElfW(Rela)& entry = table.first[index];
-    if (!is_slot(static_cast<std::uint32_t>(ELF64_R_TYPE(entry.r_info)))) continue;
-    if (relocations.names + relocations.symbols[ELF64_R_SYM(entry.r_info)].st_name != symbol)
+    if (!is_slot(static_cast<std::uint32_t>(ELF64_R_TYPE(entry.r_info))) || entry.r_addend != 0)
       continue;
-    replaced |= store(reinterpret_cast<void**>(relocations.base + entry.r_offset), replacement);
+    const std::string_view symbol =
+        relocations.names + relocations.symbols[ELF64_R_SYM(entry.r_info)].st_name;
+    for (ImportedFunction& function : functions) {
+      if (symbol != function.symbol) continue;
+      auto* slot = reinterpret_cast<void**>(relocations.base + entry.r_offset);
+      function.replaced |= store(slot, function.replacement);
+    }
   }
-  return replaced;
 }
 
 struct Search {
-  std::string_view library;
-  std::string_view symbol;
-  void* replacement;
-  bool replaced = false;
+  const char* library;
+  std::span<ImportedFunction> functions;
 };
 
 int visit(dl_phdr_info* info, std::size_t, void* context) {
   auto& search = *static_cast<Search*>(context);
-  std::string_view path = info->dlpi_name != nullptr ? info->dlpi_name : "";
-  if (path.substr(path.rfind('/') + 1) != search.library) return 0;
-  Relocations relocations = relocations_of(*info);
-  if (relocations.symbols == nullptr || relocations.names == nullptr) return 1;
-  for (const Relocations::Table* table : {&relocations.calls, &relocations.data}) {
-    search.replaced |= replace(relocations, *table, search.symbol, search.replacement);
+  const std::string_view path = info->dlpi_name != nullptr ? info->dlpi_name : "";
+  const std::size_t slash = path.rfind('/');
+  if (search.library != nullptr) {
+    if (path.substr(slash + 1) != search.library) return 0;
+  } else if (slash == std::string_view::npos && !path.empty()) {
+    return 0;  // the kernel's own, whose dynamic section is not made of addresses
   }
-  return 1;
+  const Relocations relocations = relocations_of(*info);
+  if (relocations.symbols != nullptr && relocations.names != nullptr) {
+    for (const Relocations::Table* table : {&relocations.calls, &relocations.data}) {
+      replace(relocations, *table, search.functions);
+    }
+  }
+  return search.library != nullptr;
 }
 
 }  // namespace
 
-bool replace_imported_function(const char* library, const char* symbol, void* replacement) {
-  Search search{library, symbol, replacement};
+void replace_imported_functions(const char* library, std::span<ImportedFunction> functions) {
+  for (ImportedFunction& function : functions) function.replaced = false;
+  Search search{library, functions};
   dl_iterate_phdr(visit, &search);
-  return search.replaced;
 }
 
-}  // namespace uvm::torch_plugin
+bool replace_imported_function(const char* library, const char* symbol, void* replacement) {
+  ImportedFunction function{symbol, replacement};
+  replace_imported_functions(library, {&function, 1});
+  return function.replaced;
+}
+
+}  // namespace uvm

@@ -1,0 +1,48 @@
+#include <uvmalloc/preload/library_copies.hpp>
+
+#include <dlfcn.h>
+#include <link.h>
+
+#include <string_view>
+
+namespace uvm::preload {
+namespace {
+
+// An address in this library.
+const void* own_address() {
+  return reinterpret_cast<const void*>(&own_path);
+}
+
+bool contains(const dl_phdr_info& library, const void* address) {
+  const auto wanted = reinterpret_cast<ElfW(Addr)>(address);
+  for (int index = 0; index < library.dlpi_phnum; ++index) {
+    const ElfW(Phdr)& header = library.dlpi_phdr[index];
+    const ElfW(Addr) start = library.dlpi_addr + header.p_vaddr;
+    if (header.p_type == PT_LOAD && start <= wanted && wanted < start + header.p_memsz) return true;
+  }
+  return false;
+}
+
+// The loader lists libraries in the order in which they came.
+int visit(dl_phdr_info* library, std::size_t, void* context) {
+  const std::string_view path = library->dlpi_name != nullptr ? library->dlpi_name : "";
+  if (!path.substr(path.rfind('/') + 1).starts_with("libuvmalloc.so")) return 0;
+  if (!contains(*library, own_address())) *static_cast<std::string*>(context) = path;
+  return 1;
+}
+
+}  // namespace
+
+std::string own_path() {
+  Dl_info found{};
+  dladdr(own_address(), &found);
+  return found.dli_fname != nullptr ? found.dli_fname : "";
+}
+
+std::string earlier_copy() {
+  std::string path;
+  dl_iterate_phdr(visit, &path);
+  return path;
+}
+
+}  // namespace uvm::preload

@@ -1,0 +1,15 @@
+// Two copies of this library in one process, of a wheel and of a checkout for example: the first
+// one loaded is the process's, all others stay out.
+#pragma once
+
+#include <string>
+
+namespace uvm::preload {
+
+// The file that this library was loaded from.
+std::string own_path();
+
+// The file of the copy that came first; empty: this is it.
+std::string earlier_copy();
+
+}  // namespace uvm::preload

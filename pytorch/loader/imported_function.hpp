@@ -1,0 +1,26 @@
+// Replaces functions as loaded libraries see them: the slots through which they call them. For
+// functions that a preloaded definition reaches too late: because the main program defines them, as
+// a Python linked statically does with all of Python's, or because the libraries were loaded first.
+#pragma once
+
+#include <span>
+
+namespace uvm {
+
+struct ImportedFunction {
+  const char* symbol = nullptr;
+  void* replacement = nullptr;
+  bool replaced =
+      false;  // by the last call: a library has a slot for it, which holds `replacement`
+};
+
+// Makes calls from the mapped library whose file is called `library` go to the replacements; from
+// all libraries and the program where it is nullptr. A library that is not mapped, or that does not
+// call a function through a slot, leaves `replaced` false. Safe while other threads make such
+// calls.
+void replace_imported_functions(const char* library, std::span<ImportedFunction> functions);
+
+// The same for one function: whether it was replaced.
+bool replace_imported_function(const char* library, const char* symbol, void* replacement);
+
+}  // namespace uvm

@@ -1,0 +1,22 @@
+"""What pyproject.toml cannot say: native libraries make the wheel one for this platform, and their
+being no extension modules makes it one for every Python 3."""
+
+from pathlib import Path
+
+from setuptools import Distribution, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+
+LIBRARIES = Path(__file__).parent / "uvmalloc" / "lib"
+
+
+class NativeDistribution(Distribution):
+    def has_ext_modules(self) -> bool:
+        return LIBRARIES.is_dir()
+
+
+class AnyPythonWheel(bdist_wheel):
+    def get_tag(self) -> tuple[str, str, str]:
+        return "py3", "none", super().get_tag()[2]
+
+
+setup(distclass=NativeDistribution, cmdclass={"bdist_wheel": AnyPythonWheel})

@@ -1,0 +1,145 @@
+"""The wheel that scripts/wheel makes, in an environment that knows nothing of this checkout."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from uvmalloc.libraries import Libraries
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+PROGRAM = """
+import os, torch
+x = torch.ones(1 << 20)
+y = x.to('cuda')
+mapped = {line.split()[-1] for line in open('/proc/self/maps') if '/libuvmalloc' in line}
+print(torch.cuda.get_allocator_backend(), y.sum().item(), *sorted(map(os.path.basename, mapped)))
+"""
+
+
+@dataclass(frozen=True)
+class Installed:
+    """An environment with the wheel and the packages of ours, but without this checkout."""
+
+    wheel: Path
+    folder: Path
+    package: Path
+
+    def run(
+        self, *command: str | Path, cwd: Path | None = None, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        stray = ("UVMALLOC_", "UVMSIM_", "PYTORCH_", "CUDA_", "LD_", "PYTHON", "TORCH_")
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(stray)}
+        environment["PATH"] = f"{self.folder / 'bin'}:{environment['PATH']}"
+        return subprocess.run(
+            [str(word) for word in command],
+            env={**environment, **variables},
+            cwd=cwd or self.folder,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    folder = tmp_path_factory.mktemp("wheel")
+    made = subprocess.run(
+        [CHECKOUT / "scripts" / "wheel", folder], check=True, stdout=subprocess.PIPE, text=True
+    )
+    wheel = Path(made.stdout.strip())
+    venv = folder / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    purelib = sysconfig.get_path("purelib", vars={"base": str(venv), "platbase": str(venv)})
+    packages = Path(importlib.util.find_spec("torch").origin).parents[1]
+    (Path(purelib) / "packages.pth").write_text(f"import site; site.addsitedir({str(packages)!r})")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    target = ["--python", str(venv / "bin" / "python")]
+    subprocess.run(
+        [*pip, *target, "install", "--quiet", "--no-index", "--no-deps", wheel], check=True
+    )
+    return Installed(wheel, venv, Path(purelib) / "uvmalloc")
+
+
+def test_the_wheel_is_for_this_platform_and_holds_each_library_once(
+    installed: Installed, libraries: Libraries
+) -> None:
+    platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+    assert installed.wheel.name.endswith(f"-py3-none-{platform}.whl")
+    with zipfile.ZipFile(installed.wheel) as archive:
+        names = archive.namelist()
+        description = archive.read(next(n for n in names if n.endswith("/WHEEL"))).decode()
+        entries = archive.read(next(n for n in names if n.endswith("/entry_points.txt"))).decode()
+    assert "Root-Is-Purelib: false" in description
+    assert "[torch.backends]\nuvmalloc = uvmalloc_autoload:load" in entries
+    carried = sorted(n.removeprefix("uvmalloc/lib/") for n in names if ".so" in n)
+    versions = [p.stem.removeprefix("libuvmalloc_torch_") for p in libraries.plugins()]
+    expected = ["libuvmalloc.so", "libuvmsim_torch.so"]
+    expected += [f"lib{room}_torch_{v}.so" for v in versions for room in ("uvmalloc", "uvmsim")]
+    stand_ins = ("libcuda.so.1", "libcudart.so.13", "libuvmsim.so", "libuvmsim_audit.so")
+    assert carried == sorted([*expected, *(f"sim/{name}" for name in stand_ins)])
+    assert installed.wheel.stat().st_size < 20 << 20, "its libraries are stripped"
+
+
+def test_its_command_finds_its_libraries(installed: Installed) -> None:
+    doctor = ["uvmalloc", "doctor", "--json"]
+    run = installed.run("uvmalloc", "sim", "--no-report", "--native", "--", *doctor)
+    assert run.returncode == 0, run.stdout + run.stderr
+    seen = json.loads(run.stdout)
+    lib = installed.package / "lib"
+    assert seen["usable"] and seen["library"] == str(lib / "libuvmalloc.so")
+    assert Path(seen["torch"]["plugin"]).parent == lib
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        ("sim", "--", "python"),
+        ("sim", "--native", "--", "uvmalloc", "run", "--", "python"),
+        ("sim", "--native", "--", "env", "PYTORCH_ENABLE_UNIFIED_MEMORY=1", "python"),
+    ],
+    ids=["sim", "run", "entry point"],
+)
+def test_each_way_in_takes_its_libraries(installed: Installed, way: tuple[str, ...]) -> None:
+    run = installed.run("uvmalloc", *way, "-c", PROGRAM)
+    assert run.returncode == 0, run.stdout + run.stderr
+    major, minor = importlib.metadata.version("torch").split(".")[:2]
+    plugin = f"libuvmalloc_torch_{major}_{minor}.so"
+    assert run.stdout == f"uvmalloc 1048576.0 libuvmalloc.so {plugin}\n"
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [{}, {"PYTORCH_ENABLE_UNIFIED_MEMORY": "1", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}],
+    ids=["not switched on", "torch calls no entry point"],
+)
+def test_otherwise_the_wheel_is_not_noticed(
+    installed: Installed, variables: dict[str, str]
+) -> None:
+    program = PROGRAM + "import sys; print('uvmalloc' in sys.modules, hasattr(x, 'is_managed'))"
+    words = [f"{name}={value}" for name, value in variables.items()]
+    run = installed.run(
+        "uvmalloc", "sim", "--no-report", "--native", "--", "env", *words, "python", "-c", program
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert run.stdout == "native 1048576.0\nFalse False\n" and run.stderr == ""
+
+
+def test_no_failure_of_ours_reaches_import_torch(installed: Installed, tmp_path: Path) -> None:
+    """As where the package is broken, or hidden by one that is called the same."""
+    (tmp_path / "uvmalloc").mkdir()
+    (tmp_path / "uvmalloc" / "__init__.py").write_text("raise LookupError('two\\nlines')\n")
+    run = installed.run(
+        "python", "-c", "import torch", cwd=tmp_path, PYTORCH_ENABLE_UNIFIED_MEMORY="1"
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stderr == "uvmalloc: two lines: torch keeps its own allocators\n"
