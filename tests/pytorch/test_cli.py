@@ -180,6 +180,8 @@ def test_a_preload_of_the_user_stays_behind_ours(libraries):
     preloaded = str(libraries.uvmalloc)
     made = with_uvmalloc({"LD_PRELOAD": "a.so b.so"}, libraries, AllocatorOptions(), None)
     assert made["LD_PRELOAD"] == f"{preloaded}:a.so:b.so"
+    other_copy = {"LD_PRELOAD": "a.so /elsewhere/libuvmalloc.so:b.so"}
+    assert with_uvmalloc(other_copy, libraries, AllocatorOptions(), None) == made
     again = with_uvmalloc(made, libraries, AllocatorOptions(), None)
     assert again["LD_PRELOAD"] == made["LD_PRELOAD"]
 

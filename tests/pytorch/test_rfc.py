@@ -73,8 +73,8 @@ def test_torch_is_untouched_without_uvmalloc(simulate: Simulate) -> None:
 
 
 @pytest.mark.parametrize("imports", ["import torch, uvmalloc", "import uvmalloc, torch"])
-def test_where_the_library_is_not_loaded_the_refusal_names_the_ways_in(
-    simulate: Simulate, imports: str
+def test_where_there_is_no_library_the_refusal_names_the_ways_in(
+    simulate: Simulate, tmp_path: Path, imports: str
 ) -> None:
     simulate(
         imports
@@ -82,15 +82,17 @@ def test_where_the_library_is_not_loaded_the_refusal_names_the_ways_in(
         + MEMORY
         + """
 assert names() == {True}
-for call in (torch.cuda.set_enabled_uvm, torch.cuda.set_enabled_uvm_move_on_copy):
-    refused(lambda: call(True), RuntimeError, call.__name__, 'uvmalloc run', 'LD_PRELOAD')
-    call(False)
+enable, share = torch.cuda.set_enabled_uvm, torch.cuda.set_enabled_uvm_move_on_copy
+refused(lambda: enable(True), RuntimeError, 'libuvmalloc.so not found', 'UVMALLOC_LIB_DIR')
+refused(lambda: share(True), RuntimeError, share.__name__, 'uvmalloc run', 'set_enabled_uvm(True)')
+enable(False); share(False)
 assert not torch.cuda.get_enabled_uvm() and not torch.cuda.get_enabled_uvm_move_on_copy()
 x = torch.ones(3)
 assert not x.is_managed() and x.unmanage_memory() is x and x.uvm_to('cuda').sum().item() == 3
 refused(x.manage_memory, RuntimeError, 'not enabled', 'set_enabled_uvm(True)')
 """,
         native=True,
+        environment={"UVMALLOC_LIB_DIR": str(tmp_path)},
     ).check()
 
 
