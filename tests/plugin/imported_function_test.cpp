@@ -6,7 +6,12 @@ extern "C" __attribute__((visibility("default"))) int uvmalloc_test_answer();
 extern "C" int uvmalloc_test_answer() {
   return 1;
 }
+extern "C" __attribute__((visibility("default"))) int uvmalloc_test_listed();
+extern "C" int uvmalloc_test_listed() {
+  return 2;
+}
 extern "C" int uvmalloc_test_ask();
+extern "C" int uvmalloc_test_ask_table();
 
 namespace uvm {
 namespace {
@@ -21,6 +26,21 @@ TEST(ImportedFunction, ALibraryCallsTheReplacementAndEverybodyElseTheOriginal) {
                                         reinterpret_cast<void*>(&other_answer)));
   EXPECT_EQ(uvmalloc_test_ask(), 42);
   EXPECT_EQ(uvmalloc_test_answer(), 1);
+}
+
+TEST(ImportedFunction, WithoutALibraryAllOfThemCallTheReplacementsAlsoThroughTables) {
+  auto* other = reinterpret_cast<void*>(&other_answer);
+  ImportedFunction functions[] = {{"uvmalloc_test_answer", other},
+                                  {"uvmalloc_test_listed", other},
+                                  {"nobody_calls_this", other}};
+  for (int round = 0; round < 2; ++round) {
+    replace_imported_functions(nullptr, functions);
+    EXPECT_TRUE(functions[0].replaced);
+    EXPECT_TRUE(functions[1].replaced);
+    EXPECT_FALSE(functions[2].replaced);
+    EXPECT_EQ(uvmalloc_test_ask(), 42);
+    EXPECT_EQ(uvmalloc_test_ask_table(), 42);
+  }
 }
 
 TEST(ImportedFunction, WhatIsNotThereIsNotReplaced) {
