@@ -49,6 +49,10 @@ int uvmsim_set_capacity(int device, size_t bytes);
  * memory. */
 int uvmsim_used(int device, size_t* out_unevictable_bytes, size_t* out_managed_bytes);
 
+/* The most bytes in use at once since the start or the last reset. */
+int uvmsim_peak_used(int device, size_t* out_bytes);
+int uvmsim_reset_peak_used(int device);
+
 /* ---- kernels
  * ------------------------------------------------------------------------------------------------
  */

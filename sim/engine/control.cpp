@@ -61,6 +61,18 @@ UVMSIM_CONTROL int uvmsim_set_capacity(int device, size_t bytes) {
   return result_of(Machine::instance().set_capacity(device, bytes));
 }
 
+UVMSIM_CONTROL int uvmsim_peak_used(int device, size_t* out_bytes) {
+  if (!has_device(device) || out_bytes == nullptr) return UVMSIM_ERROR_INVALID;
+  *out_bytes = Machine::instance().memory_use(device).peak_bytes;
+  return UVMSIM_OK;
+}
+
+UVMSIM_CONTROL int uvmsim_reset_peak_used(int device) {
+  if (!has_device(device)) return UVMSIM_ERROR_INVALID;
+  Machine::instance().reset_peak_use(device);
+  return UVMSIM_OK;
+}
+
 UVMSIM_CONTROL int uvmsim_used(int device, size_t* out_unevictable_bytes,
                                size_t* out_managed_bytes) {
   if (!has_device(device)) return UVMSIM_ERROR_INVALID;

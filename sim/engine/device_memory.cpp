@@ -1,5 +1,6 @@
 #include <uvmalloc/sim/engine/device_memory.hpp>
 
+#include <algorithm>
 #include <iterator>
 
 #include <uvmalloc/sim/engine/units.hpp>
@@ -19,8 +20,17 @@ std::size_t DeviceMemory::managed_bytes() const {
 }
 
 std::size_t DeviceMemory::free_bytes() const {
-  const std::size_t used = unevictable_bytes_ + managed_bytes();
+  const std::size_t used = used_bytes();
   return capacity_bytes_ > used ? capacity_bytes_ - used : 0;
+}
+
+void DeviceMemory::note_peak() {
+  peak_bytes_ = std::max(peak_bytes_, used_bytes());
+}
+
+void DeviceMemory::charge(std::size_t bytes) {
+  unevictable_bytes_ += bytes;
+  note_peak();
 }
 
 bool DeviceMemory::could_hold(std::size_t bytes) const {
@@ -35,6 +45,7 @@ void DeviceMemory::move_to(Block& block, ChunkList list) {
   if (list == ChunkList::kNone) return;
   auto& target = lists_[static_cast<std::size_t>(list)];
   side.position = target.insert(target.end(), &block);
+  note_peak();
 }
 
 Block* DeviceMemory::victim() const {

@@ -26,11 +26,15 @@ class DeviceMemory {
   // What is free now; 0 while the capacity has been shrunk below what is in use.
   std::size_t free_bytes() const;
 
+  // The most that was in use at once since the last reset.
+  std::size_t peak_bytes() const { return peak_bytes_; }
+  void reset_peak() { peak_bytes_ = used_bytes(); }
+
   // Whether `bytes` more can be had by evicting everything that can be evicted.
   bool could_hold(std::size_t bytes) const;
 
   // Unevictable memory; the caller has made room.
-  void charge(std::size_t bytes) { unevictable_bytes_ += bytes; }
+  void charge(std::size_t bytes);
   void release(std::size_t bytes) { unevictable_bytes_ -= bytes; }
 
   // Puts the chunk that `block` holds here, or gets now, at the end of `list`; kNone gives the
@@ -45,9 +49,13 @@ class DeviceMemory {
   static std::size_t charge_of(std::size_t bytes);
 
  private:
+  std::size_t used_bytes() const { return unevictable_bytes_ + managed_bytes(); }
+  void note_peak();
+
   std::size_t device_;
   std::size_t capacity_bytes_;
   std::size_t unevictable_bytes_ = 0;
+  std::size_t peak_bytes_ = 0;
   std::array<std::list<Block*>, 3> lists_;
 };
 

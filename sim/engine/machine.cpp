@@ -5,6 +5,9 @@
 #include <sys/mman.h>
 
 #include <atomic>
+#include <fstream>
+#include <limits>
+#include <string>
 
 #include <uvmalloc/sim/engine/call_table.hpp>
 #include <uvmalloc/sim/engine/report.hpp>
@@ -19,6 +22,16 @@ constexpr std::size_t kDeviceArenaBytes = std::size_t{256} << 30;
 
 std::atomic<Machine*> made{nullptr};
 std::atomic<bool> lost{false};
+
+// MemFree.
+std::size_t free_host_bytes() {
+  std::ifstream file("/proc/meminfo");
+  std::size_t kib = 0;
+  for (std::string name; file >> name;) {
+    if (name == "MemFree:" && file >> kib) break;
+  }
+  return kib << 10;
+}
 
 std::vector<DeviceMemory> make_memories(const Settings& settings) {
   std::vector<DeviceMemory> memories;
@@ -86,9 +99,18 @@ void Machine::after_fork_in_child() {
 // ---- memory
 
 MemoryUse Machine::memory_use(int device) {
+  // As the modelled driver tells it: what the kernel could reclaim is not free.
+  const std::size_t host_free_bytes =
+      shares_host_memory() ? free_host_bytes() : std::numeric_limits<std::size_t>::max();
   const std::lock_guard lock(mutex_);
   const DeviceMemory& used = memory(device);
-  return {used.capacity_bytes(), used.unevictable_bytes(), used.managed_bytes()};
+  return {used.capacity_bytes(), used.unevictable_bytes(), used.managed_bytes(), used.peak_bytes(),
+          host_free_bytes};
+}
+
+void Machine::reset_peak_use(int device) {
+  const std::lock_guard lock(mutex_);
+  memory(device).reset_peak();
 }
 
 Status Machine::set_capacity(int device, std::size_t bytes) {

@@ -5,6 +5,7 @@
 // lost_in_fork() is true, and no other function may be called.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -89,8 +90,12 @@ struct MemoryUse {
   std::size_t capacity_bytes;
   std::size_t unevictable_bytes;
   std::size_t managed_bytes;
+  std::size_t peak_bytes;       // since the last reset_peak_use
+  std::size_t host_free_bytes;  // of a memory that the host shares, else more than any
 
-  std::size_t free_bytes() const { return capacity_bytes - unevictable_bytes - managed_bytes; }
+  std::size_t free_bytes() const {
+    return std::min(capacity_bytes - unevictable_bytes - managed_bytes, host_free_bytes);
+  }
 };
 
 struct RangePlacement {
@@ -120,7 +125,9 @@ class UVMSIM_EXPORT Machine {
   bool has_device(int device) const { return device >= 0 && device < settings_.devices; }
 
   // ---- memory
+  bool shares_host_memory() const { return settings_.profile == Profile::kIntegrated; }
   MemoryUse memory_use(int device);
+  void reset_peak_use(int device);
   Status set_capacity(int device, std::size_t bytes);
 
   Status allocate_managed(int device, std::size_t bytes, unsigned flags, void** out);

@@ -24,6 +24,12 @@ std::optional<std::size_t> parse_number(std::string_view text) {
   return number;
 }
 
+std::optional<Profile> parse_profile(std::string_view text) {
+  if (text == "discrete") return Profile::kDiscrete;
+  if (text == "integrated") return Profile::kIntegrated;
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::optional<std::size_t> parse_bytes(std::string_view text) {
@@ -60,6 +66,13 @@ Settings Settings::from_environment() {
     } else {
       reject("UVMSIM_CAPACITY", text,
              "bytes from 2M to 64T, with suffix K, M, G, T or KiB, MiB, GiB, TiB", "8GiB");
+    }
+  }
+  if (const char* text = std::getenv("UVMSIM_PROFILE")) {
+    if (const auto profile = parse_profile(text)) {
+      settings.profile = *profile;
+    } else {
+      reject("UVMSIM_PROFILE", text, "discrete, integrated", "discrete");
     }
   }
   return settings;

@@ -11,9 +11,13 @@
 
 namespace uvmsim {
 
+// Whether devices have memory of their own or share the host's.
+enum class Profile { kDiscrete, kIntegrated };
+
 struct Settings {
   int devices = 1;                                    // UVMSIM_DEVICES, 0 to 32
   std::size_t capacity_bytes = std::size_t{8} << 30;  // UVMSIM_CAPACITY, from 2 MiB
+  Profile profile = Profile::kDiscrete;               // UVMSIM_PROFILE
 
   static Settings from_environment();
 };

@@ -98,6 +98,7 @@ def test_sizes_are_shown_short(size_bytes, text):
         ("--devices", "17", "1 to 16"),
         ("--devices", "two", "1 to 16"),
         ("--driver-version", "11.0", "12.2"),
+        ("--profile", "gb10", "discrete, integrated"),
         ("--policy", "magic", "auto"),
         ("--budget", "12X", "512MiB"),
         ("--report", "/nonexistent/report.json", "a file"),
@@ -196,11 +197,12 @@ def test_options_become_variables(libraries, tmp_path):
 
 
 def test_the_machine_becomes_variables(libraries, tmp_path):
-    machine = Machine(devices=3, capacity_bytes=2 << 20, driver_version="12.8")
+    machine = Machine(3, capacity_bytes=2 << 20, driver_version="12.8", profile="integrated")
     made = on_simulated_device({}, libraries, machine, tmp_path / "sim.json")
     assert made["UVMSIM_DEVICES"] == "3"
     assert made["UVMSIM_CAPACITY"] == "2097152"
     assert made["UVMSIM_DRIVER_VERSION"] == "12.8"
+    assert made["UVMSIM_PROFILE"] == "integrated"
     assert made["UVMSIM_REPORT"] == str(tmp_path / "sim.json")
     assert made["UVMSIM_LIBRARY_DIR"] == str(libraries.stand_ins)
 

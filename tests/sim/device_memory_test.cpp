@@ -30,6 +30,24 @@ TEST_F(DeviceMemoryTest, DeviceMemoryIsExhaustedExactlyAtCapacity) {
   free(address);
 }
 
+TEST_F(DeviceMemoryTest, ThePeakIsOfBothKindsAtOnceSinceTheLastReset) {
+  const auto peak = [] {
+    std::size_t bytes = 0;
+    EXPECT_EQ(uvmsim_peak_used(0, &bytes), UVMSIM_OK);
+    return bytes;
+  };
+  ASSERT_EQ(uvmsim_reset_peak_used(0), UVMSIM_OK);
+  std::byte* memory = device_memory(0, 2 * kBlock);
+  const std::byte* other = managed(kBlock);
+  ASSERT_EQ(prefetch(other, kBlock, 0), Status::kOk);
+  free(memory);
+  EXPECT_EQ(peak(), 3 * kBlock);
+  ASSERT_EQ(uvmsim_reset_peak_used(0), UVMSIM_OK);
+  EXPECT_EQ(peak(), kBlock);
+  EXPECT_EQ(uvmsim_peak_used(-1, nullptr), UVMSIM_ERROR_INVALID);
+  EXPECT_EQ(uvmsim_reset_peak_used(64), UVMSIM_ERROR_INVALID);
+}
+
 TEST_F(DeviceMemoryTest, ADeviceAllocationEvictsManagedMemory) {
   const std::byte* memory = managed(kCapacity);
   ASSERT_EQ(prefetch(memory, kCapacity, 0), Status::kOk);

@@ -74,6 +74,21 @@ void probe_memory() {
   std::printf("probe: %zu\n", total_bytes);
 }
 
+// A capacity beyond any host's memory: what is free is the host's.
+void probe_profile() {
+  int integrated = -1;
+  RT(cudaDeviceGetAttribute)(&integrated, cudaDevAttrIntegrated, 0);
+  int direct = -1;
+  RT(cudaDeviceGetAttribute)(&direct, cudaDevAttrDirectManagedMemAccessFromHost, 0);
+  cudaDeviceProp properties;
+  RT(cudaGetDeviceProperties)(&properties, 0);
+  size_t free_bytes = 0;
+  size_t total_bytes = 0;
+  RT(cudaMemGetInfo)(&free_bytes, &total_bytes);
+  std::printf("probe: integrated %d direct %d properties %d all free %d\n", integrated, direct,
+              properties.integrated, free_bytes == total_bytes);
+}
+
 void probe_driver_version() {
   int version = 0;
   RT(cudaDriverGetVersion)(&version);
@@ -123,6 +138,7 @@ TEST(Probe, Run) {
   const std::string name = probe;
   if (name == "devices") probe_devices();
   if (name == "memory") probe_memory();
+  if (name == "profile") probe_profile();
   if (name == "driver_version") probe_driver_version();
   if (name == "fork") probe_fork();
   if (name == "plugin") probe_plugin();
@@ -134,6 +150,19 @@ TEST(ProcessTest, DevicesAndCapacityComeFromTheEnvironment) {
             "error 0 count 3\n0000:01:00.0\n0000:02:00.0\n0000:03:00.0\n");
   EXPECT_EQ(told(run_probe("UVMSIM_DEVICES=0", "devices")), "error 100 count 0\n");
   EXPECT_EQ(told(run_probe("UVMSIM_CAPACITY=96GiB", "memory")), "103079215104\n");
+}
+
+TEST(ProcessTest, AnIntegratedDeviceSharesTheHostsMemory) {
+  const std::string large = "UVMSIM_CAPACITY=64T UVMSIM_PROFILE=";
+  EXPECT_EQ(told(run_probe(large + "integrated", "profile")),
+            "integrated 1 direct 1 properties 1 all free 0\n");
+  const std::string discrete = "integrated 0 direct 0 properties 0 all free 1\n";
+  EXPECT_EQ(told(run_probe(large + "discrete", "profile")), discrete);
+  const Outcome unknown = run_probe(large + "gb10", "profile");
+  EXPECT_NE(unknown.output.find("uvmsim: UVMSIM_PROFILE is 'gb10'; accepted: discrete, integrated; "
+                                "using discrete\n"),
+            std::string::npos);
+  EXPECT_EQ(told(unknown), discrete);
 }
 
 TEST(ProcessTest, MalformedSettingsAreNamedAndTheDefaultIsUsed) {

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 POLICIES = ("auto", "driver", "off")
 DRIVER_VERSIONS = ("12.2", "12.8", "13.0")
+PROFILES = ("discrete", "integrated")
 LEAST_SIZE_BYTES = 2 << 20  # of a capacity or a budget: one page of unified memory
 MOST_SIZE_BYTES = 64 << 40  # the simulator has addresses for no more
 MOST_DEVICES = 16
@@ -129,13 +130,19 @@ def sim(
     driver_version: Annotated[
         str | None, typer.Option(metavar="VERSION", help=f"One of {', '.join(DRIVER_VERSIONS)}.")
     ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help=f"Memory of its own or the host's: {', '.join(PROFILES)}."
+        ),
+    ] = None,
     policy: PolicyOption = None,
     budget: BudgetOption = None,
     report: ReportOption = None,
     no_report: NoReportOption = False,
 ) -> None:
     """Run a program on a simulated device, with uvmalloc unless --native."""
-    machine = _machine(devices, capacity, driver_version)
+    machine = _machine(devices, capacity, driver_version, profile)
     options = _allocator_options(policy, budget)
     reporting = _reporting(report, no_report)
     libraries = find_libraries()
@@ -237,13 +244,17 @@ def _allocator_options(policy: str | None, budget: str | None) -> AllocatorOptio
     return AllocatorOptions(policy, budget_bytes)
 
 
-def _machine(devices: str, capacity: str | None, driver_version: str | None) -> Machine:
+def _machine(
+    devices: str, capacity: str | None, driver_version: str | None, profile: str | None
+) -> Machine:
     if not (devices.isascii() and devices.isdigit() and 1 <= int(devices) <= MOST_DEVICES):
         raise OptionError("--devices", devices, f"a whole number from 1 to {MOST_DEVICES}")
     if driver_version is not None and driver_version not in DRIVER_VERSIONS:
         raise OptionError("--driver-version", driver_version, ", ".join(DRIVER_VERSIONS))
+    if profile is not None and profile not in PROFILES:
+        raise OptionError("--profile", profile, ", ".join(PROFILES))
     capacity_bytes = None if capacity is None else _size("--capacity", capacity)
-    return Machine(int(devices), capacity_bytes, driver_version)
+    return Machine(int(devices), capacity_bytes, driver_version, profile)
 
 
 def _size(option: str, text: str) -> int:

@@ -33,6 +33,7 @@ class Machine:
     devices: int = 1
     capacity_bytes: int | None = None  # of each device; None: the simulator's default
     driver_version: str | None = None
+    profile: str | None = None  # "discrete" or "integrated"; None: the simulator's default
 
 
 def with_uvmalloc(
@@ -77,6 +78,8 @@ def on_simulated_device(
         result["UVMSIM_CAPACITY"] = str(machine.capacity_bytes)
     if machine.driver_version is not None:
         result["UVMSIM_DRIVER_VERSION"] = machine.driver_version
+    if machine.profile is not None:
+        result["UVMSIM_PROFILE"] = machine.profile
     if libraries.kernels.is_file():
         result["UVMSIM_KERNELS"] = str(libraries.kernels)
     if report is not None:

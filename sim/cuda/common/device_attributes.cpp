@@ -6,6 +6,7 @@
 #include <limits>
 
 #include <uvmalloc/sim/cuda/common/visible_devices.hpp>
+#include <uvmalloc/sim/engine/machine.hpp>
 
 namespace uvmsim::cuda {
 namespace {
@@ -89,12 +90,15 @@ std::optional<int> device_attribute(int attribute, int ordinal) {
     case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH:
       return 1;
+    case CU_DEVICE_ATTRIBUTE_INTEGRATED:
+    case CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST:
+      return Machine::instance().shares_host_memory() ? 1 : 0;
     case CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT:
       return 4;
     case CU_DEVICE_ATTRIBUTE_NUMA_ID:
       return -1;
     // Absent on the modelled card and host, or not served by the stand-ins: page tables shared with
-    // the host, direct access from the host, virtual memory management, textures, IPC, NUMA-bound
+    // the host, virtual memory management, textures, IPC, NUMA-bound
     // memory.
     default:
       return 0;
