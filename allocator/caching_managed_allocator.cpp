@@ -1474,6 +1474,13 @@ CachingManagedAllocator::PrivatePool* CachingManagedAllocator::find_private_pool
   return nullptr;
 }
 
+// With the lock: whether replays of a graph use memory of these pools.
+bool CachingManagedAllocator::is_captured(const StreamKey& key) const {
+  return std::any_of(private_pools_.begin(), private_pools_.end(), [&](const PrivatePool& pool) {
+    return pool.captured && pool.device == key.device && pool.id == key.private_pool;
+  });
+}
+
 // With the lock: finds it or makes it.
 CachingManagedAllocator::PrivatePool& CachingManagedAllocator::make_private_pool(int device,
                                                                                  std::uint64_t id) {
@@ -1483,7 +1490,7 @@ CachingManagedAllocator::PrivatePool& CachingManagedAllocator::make_private_pool
         fmt::format("device {} does not exist; there are {}", device, runtime_.device_count()));
   }
   if (PrivatePool* found = find_private_pool(device, id)) return *found;
-  return private_pools_.emplace_back(PrivatePool{device, id, false, 0, {}, {}});
+  return private_pools_.emplace_back(PrivatePool{device, id, false, 0, {}, {}, false});
 }
 
 void CachingManagedAllocator::begin_private_pool(int device, std::uint64_t id, StreamFilter routed,
@@ -1493,6 +1500,7 @@ void CachingManagedAllocator::begin_private_pool(int device, std::uint64_t id, S
   ++pool.users;
   pool.open.push_back(std::make_shared<StreamFilter>(std::move(routed)));
   pool.capturing.push_back(capturing);
+  pool.captured |= capturing;
   ++routed_;
   capturing_ += capturing;
 }
@@ -1665,6 +1673,12 @@ bool CachingManagedAllocator::record_use(const void* address, int device, Stream
   return true;
 }
 
+std::vector<DeviceStream> CachingManagedAllocator::uses_of(const void* address) const {
+  std::lock_guard lock(lock_);
+  const Block* block = pools_.find(address);
+  return is_block_live(block) ? users_of(*block) : std::vector<DeviceStream>();
+}
+
 bool CachingManagedAllocator::mark_exported(const void* address) {
   std::lock_guard lock(lock_);
   Block* block = pools_.find(address);
@@ -1674,15 +1688,24 @@ bool CachingManagedAllocator::mark_exported(const void* address) {
   return true;
 }
 
-void CachingManagedAllocator::wait_for_uses(const void* address) {
-  std::vector<DeviceStream> users;
-  {
-    std::lock_guard lock(lock_);
-    const Block* block = pools_.find(address);
-    if (!is_block_live(block)) return;
-    users = users_of(*block);
+void CachingManagedAllocator::mark_live_exported() {
+  ThreadCaches::Frozen frozen(caches_);
+  std::lock_guard lock(lock_);
+  for (const auto& span : spans_.spans()) {
+    pools_.each_block(*span, [&](const Block& block) {
+      // Small ones are never shared.
+      if (block.kind == BlockKind::kSmall || block.now() != BlockState::kLive) return;
+      Block* live = pools_.find(block.address());
+      live->exported = true;
+      live->plain = false;
+    });
   }
-  for (const DeviceStream& user : users) runtime_.synchronize_stream(user.device, user.handle);
+}
+
+void CachingManagedAllocator::wait_for_uses(const void* address) {
+  for (const DeviceStream& user : uses_of(address)) {
+    runtime_.synchronize_stream(user.device, user.handle);
+  }
 }
 
 // With the lock: the record of a move, attached to the block; nullptr: the block has as many as it
@@ -1876,7 +1899,7 @@ std::optional<BlockDescription> CachingManagedAllocator::find(const void* addres
   if (out.live) {
     out.requested_bytes = block->requested_bytes();
     out.location = block->use.location;
-    out.exported = block->exported;
+    out.exported = block->exported || is_captured(key);
     out.references = block->real.references;
     out.waits_when_freed = key.facade == Facade::kDevice && !block->plain &&
                            (pools_.home_of(*block) != block->pool ||

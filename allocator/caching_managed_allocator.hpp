@@ -130,9 +130,15 @@ class CachingManagedAllocator {
   // ours.
   bool record_use(const void* address, int device, StreamHandle stream);
 
+  // The streams that work on the block, its own included; none where it is not ours.
+  std::vector<DeviceStream> uses_of(const void* address) const;
+
   // A raw pointer to the block is in hands that cannot be followed (numpy, DLPack, data_ptr()): it
   // must not be shared between tensors that may write. False: not ours.
   bool mark_exported(const void* address);
+  // The same for all blocks that live now and could be shared: a graph is captured, whose replays
+  // use their addresses.
+  void mark_live_exported();
 
   struct Move {
     Place source;  // of the use that moves: a block may be used in several places
@@ -338,6 +344,7 @@ class CachingManagedAllocator {
   PoolIndex pool_for(const Block& block);
   void add_use(Block* block, DeviceStream use);
   std::vector<DeviceStream> users_of(const Block& block) const;
+  bool is_captured(const StreamKey& key) const;
   std::vector<DeviceStream> streams_to_wait_for(const Block& block, const Pool& pool) const;
   bool is_over(const Fence& fence) const;
   bool fences_done(const std::vector<Fence>& fences);
@@ -439,6 +446,7 @@ class CachingManagedAllocator {
     std::size_t users = 0;
     std::vector<std::shared_ptr<StreamFilter>> open;  // innermost last
     std::vector<bool> capturing;                      // of each open one
+    bool captured = false;                            // some graph's replays use its memory
   };
   std::vector<PrivatePool> private_pools_;
   std::atomic<int> routed_ = 0;     // private pools that are open

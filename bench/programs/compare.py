@@ -49,8 +49,8 @@ class Size:
     random_programs: int
 
 
-FULL = Size(rounds=15, move_bytes=1 << 30, layers=1000, repeats=5, steps=60, random_programs=200)
-QUICK = Size(rounds=5, move_bytes=1 << 30, layers=200, repeats=3, steps=30, random_programs=50)
+FULL = Size(rounds=15, move_bytes=1 << 30, layers=1000, repeats=5, steps=60, random_programs=500)
+QUICK = Size(rounds=5, move_bytes=1 << 30, layers=200, repeats=3, steps=30, random_programs=100)
 SMOKE = Size(rounds=2, move_bytes=16 << 20, layers=4, repeats=1, steps=2, random_programs=2)
 
 

@@ -17,6 +17,7 @@ import torch
 LARGE = 1 << 18  # 1 MiB of float32: such blocks move without a copy
 SIZES = (16, LARGE, LARGE, LARGE + 7, 2 * LARGE)
 TENSORS = 6
+ROW = 4096
 ACTIONS = [
     "move",
     "move",
@@ -61,6 +62,14 @@ def in_threads(*work: Callable[[], None]) -> None:
         thread.start()
     for thread in threads:
         thread.join()
+
+
+def total(tensor: torch.Tensor) -> int:
+    """The sum of all elements, exactly: rows are short enough for float32."""
+    flat = tensor.detach().reshape(-1)
+    whole = flat.numel() // ROW * ROW
+    rows = flat[:whole].view(-1, ROW).sum(1)
+    return int(sum(rows.tolist()) + sum(flat[whole:].tolist()))
 
 
 def fresh(choose: random.Random) -> torch.Tensor:
@@ -164,7 +173,7 @@ def main() -> None:
         tensors = [fresh(choose) for _ in range(TENSORS)]
         for number in range(30):
             action = step(choose, tensors)
-            held = [f"{t.device}:{tuple(t.shape)}:{t.double().sum().item():.0f}" for t in tensors]
+            held = [f"{t.device}:{tuple(t.shape)}:{total(t)}" for t in tensors]
             print(seed, number, action, *held)
     if hasattr(torch.ops.uvmalloc, "check_invariants"):
         torch.ops.uvmalloc.check_invariants()

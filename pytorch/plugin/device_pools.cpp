@@ -6,6 +6,7 @@
 
 #include <uvmalloc/pytorch/plugin/facades.hpp>
 #include <uvmalloc/pytorch/plugin/memory_history.hpp>
+#include <uvmalloc/pytorch/plugin/shared_storage.hpp>
 
 namespace uvm::torch_plugin {
 namespace {
@@ -39,9 +40,11 @@ bool DevicePools::is_earlier(const Key& key) const {
   }
 }
 
-// With the mutex. False: it is not open.
-bool DevicePools::close(const Key& key) {
-  return open_.erase(key) != 0;
+// With the mutex.
+std::optional<bool> DevicePools::close(const Key& key) {
+  const auto found = open_.find(key);
+  if (found == open_.end()) return std::nullopt;
+  return open_.extract(found).mapped();
 }
 
 void DevicePools::create_or_retain(c10::DeviceIndex device, c10::MempoolId_t id,
@@ -64,9 +67,15 @@ void DevicePools::begin(c10::DeviceIndex device, c10::MempoolId_t id, Filter fil
   // A pool of the user's takes this stream's requests at once, a graph's only when its capture has
   // begun.
   const bool is_for_capture = !filter(c10::cuda::getCurrentCUDAStream(device).stream());
+  if (is_for_capture) {
+    // Replays know of no first write: what lives now keeps its address and is not shared any more.
+    allocator().mark_live_exported();
+    end_copy_on_write();
+  }
   {
     std::lock_guard lock(mutex_);
-    TORCH_CHECK(open_.insert(key).second, "beginAllocateToPool: already recording to mempool_id");
+    TORCH_CHECK(open_.emplace(key, is_for_capture).second,
+                "beginAllocateToPool: already recording to mempool_id");
   }
   if (is_own(key)) {
     allocator().begin_private_pool(
@@ -85,9 +94,12 @@ void DevicePools::begin(c10::DeviceIndex device, c10::MempoolId_t id, Filter fil
 
 void DevicePools::end(c10::DeviceIndex device, c10::MempoolId_t id) {
   const Key key{device, id};
+  bool was_for_capture = false;
   {
     std::lock_guard lock(mutex_);
-    TORCH_CHECK(close(key), "endAllocatePool: not currently recording to mempool_id");
+    const std::optional<bool> closed = close(key);
+    TORCH_CHECK(closed.has_value(), "endAllocatePool: not currently recording to mempool_id");
+    was_for_capture = *closed;
     open_foreign_count_ -= static_cast<int>(
         std::erase_if(open_foreign_, [&](const OpenForeign& open) { return open.key == key; }));
   }
@@ -96,6 +108,7 @@ void DevicePools::end(c10::DeviceIndex device, c10::MempoolId_t id) {
   } else {
     fallback_->endAllocateToPool(device, id);
   }
+  if (was_for_capture) allocator().mark_live_exported();
 }
 
 void DevicePools::release(c10::DeviceIndex device, c10::MempoolId_t id) {

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -68,7 +69,8 @@ class DevicePools {
   };
 
   bool is_routed(c10::DeviceIndex device, cudaStream_t stream) const;
-  bool close(const Key& key);
+  // Whether the pool was open for a capture; nullopt: it is not open.
+  std::optional<bool> close(const Key& key);
   bool is_own(const Key& key) const;  // not the native allocator's
   bool is_earlier(const Key& key) const;
 
@@ -76,7 +78,7 @@ class DevicePools {
   std::atomic<bool> has_earlier_ = false;
   std::atomic<int> open_foreign_count_ = 0;
   mutable std::mutex mutex_;  // guards the rest
-  std::set<Key> open_;
+  std::map<Key, bool> open_;  // for a capture?
   std::set<Key> foreign_;
   std::vector<OpenForeign> open_foreign_;
   std::set<Key> for_oom_;

@@ -66,7 +66,6 @@ Place place_of(c10::Device device) {
 }
 
 at::Tensor moved(const at::Tensor& self, c10::Device device, bool non_blocking, Sharing sharing) {
-  c10::StorageImpl& storage = storage_of(self);
   StorageRange range = range_of(self);
   if (self.is_cuda() && device.is_cuda()) order_streams(self.device(), device);
   CachingManagedAllocator::Move move;
@@ -80,7 +79,7 @@ at::Tensor moved(const at::Tensor& self, c10::Device device, bool non_blocking, 
   move.held = false;
   move.size_bytes = range.size_bytes;
   // An alias must be made before: it may give the storage bytes of its own.
-  c10::Storage other = share(storage, range, device, sharing);
+  c10::Storage other = share(self.storage(), range, device, sharing);
   {
     const PolicyScope policy;
     allocator().move(const_cast<void*>(other.data()), move);

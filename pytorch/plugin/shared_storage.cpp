@@ -1,9 +1,12 @@
 #include <uvmalloc/pytorch/plugin/shared_storage.hpp>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <functional>
 #include <mutex>
+#include <unordered_map>
+#include <vector>
 
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/COW.h>
@@ -36,6 +39,33 @@ std::mutex& writing_mutex(const c10::StorageImpl* storage) {
   static std::array<std::mutex, 64> mutexes;
   return mutexes[std::hash<const void*>{}(storage) / alignof(c10::StorageImpl) % mutexes.size()];
 }
+
+// Storages that are, or have been, shared copy-on-write; guarded by sharing_mutex.
+class CopyOnWriteStorages {
+ public:
+  using Weak = c10::weak_intrusive_ptr<c10::StorageImpl>;
+
+  void add(const c10::Storage& storage) {
+    if (storages_.size() >= most_) forget_gone();
+    storages_.try_emplace(storage.unsafeGetStorageImpl(), storage.getWeakStorageImpl());
+  }
+
+  std::vector<Weak> all() const {
+    std::vector<Weak> out;
+    for (const auto& [address, storage] : storages_) out.push_back(storage);
+    return out;
+  }
+
+ private:
+  void forget_gone() {
+    std::erase_if(storages_, [](const auto& entry) { return entry.second.expired(); });
+    most_ = std::max<std::size_t>(1024, 2 * storages_.size());
+  }
+
+  std::size_t most_ = 1024;
+  std::unordered_map<const c10::StorageImpl*, Weak> storages_;
+};
+CopyOnWriteStorages& copy_on_write_storages = *new CopyOnWriteStorages;  // for good
 
 void release(SharedBlock* shared, bool part) {
   {
@@ -100,15 +130,38 @@ c10::Storage storage_over(SharedBlock* shared, const c10::StorageImpl& storage,
       facades().of(device), /*resizable=*/true));
 }
 
-// What every first write is followed by. A writer that took the block over may meet kernels that
-// still read it, launched through storages that are gone.
-void note_first_write(const c10::StorageImpl& storage, const void* before, bool wait) {
-  CachingManagedAllocator* ours = process_allocator();
-  if (ours == nullptr || !ours->find(before)) return;
-  bool stolen = storage.data() == before;
-  ours->note_materialization(stolen ? 0 : storage.nbytes(), stolen);
-  if (stolen && wait) ours->wait_for_uses(before);
-}
+// Of a storage that is shared: made before it, told when it is done.
+class FirstWrite {
+ public:
+  explicit FirstWrite(const c10::StorageImpl& storage)
+      : storage_(storage), before_(storage.data()), ours_(process_allocator()) {
+    if (ours_ != nullptr && !ours_->find(before_)) ours_ = nullptr;
+    if (ours_ != nullptr) uses_ = ours_->uses_of(before_);
+  }
+
+  // A writer that took the block over may meet kernels that still read it, launched through
+  // storages that are gone. A copy on a device is used by whoever used the tensor so far, not by
+  // the stream alone that happened to write first.
+  void done(bool wait) const {
+    if (ours_ == nullptr) return;
+    const bool stolen = storage_.data() == before_;
+    ours_->note_materialization(stolen ? 0 : storage_.nbytes(), stolen);
+    if (stolen) {
+      if (wait) ours_->wait_for_uses(before_);
+    } else if (storage_.device().is_cuda()) {
+      for (const DeviceStream& use : uses_) {
+        if (use.device == storage_.device().index())
+          ours_->record_use(storage_.data(), use.device, use.handle);
+      }
+    }
+  }
+
+ private:
+  const c10::StorageImpl& storage_;
+  const void* before_;
+  CachingManagedAllocator* ours_;
+  std::vector<DeviceStream> uses_;
+};
 
 #if TORCH_VERSION_MINOR >= 13
 
@@ -144,8 +197,8 @@ void before_first_write(c10::StorageImpl* storage) {
   std::lock_guard writing(writing_mutex(storage));
   SharedBlock* shared = shared_block(*storage);
   if (shared == nullptr) return;  // another thread was faster, or it has got other memory since
-  const void* before = storage->data();
-  bool several_cards = shared->on_several_cards;
+  const FirstWrite write(*storage);
+  const bool several_cards = shared->on_several_cards;
   if (!take_over(*storage, shared)) {
     bool because_of_parts = false;
     {
@@ -155,7 +208,7 @@ void before_first_write(c10::StorageImpl* storage) {
     storage->set_data_ptr_noswap(own_copy(*storage));
     if (because_of_parts) make_shared_block(*storage)->parts_stay = true;
   }
-  note_first_write(*storage, before, storage->device().is_cpu() || several_cards);
+  write.done(storage->device().is_cpu() || several_cards);
 }
 
 void copy_on_write(c10::StorageImpl& storage) {
@@ -247,15 +300,42 @@ bool parts_stay(const c10::StorageImpl& storage) {
   return shared != nullptr && shared->parts_stay;
 }
 
-c10::Storage share(c10::StorageImpl& storage, const StorageRange& range, c10::Device device,
+c10::Storage share(const c10::Storage& owner, const StorageRange& range, c10::Device device,
                    Sharing sharing) {
+  c10::StorageImpl& storage = *owner.unsafeGetStorageImpl();
   // What is copied when it is written to cannot be what others see the writes of.
   if (sharing == Sharing::kAlias && is_copy_on_write(storage)) storage.mutable_data();
   std::lock_guard lock(sharing_mutex);
   // A storage without an allocator (torch.load makes such) could not copy itself.
   if (storage.allocator() == nullptr) storage.set_allocator(facades().of(storage.device()));
-  return sharing == Sharing::kAlias ? share_alias(storage, range, device)
-                                    : share_copy_on_write(storage, range, device);
+  if (sharing == Sharing::kAlias) return share_alias(storage, range, device);
+  c10::Storage other = share_copy_on_write(storage, range, device);
+  copy_on_write_storages.add(owner);
+  copy_on_write_storages.add(other);
+  return other;
+}
+
+void end_copy_on_write() {
+  CachingManagedAllocator& ours = allocator();
+  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> known;
+  {
+    std::lock_guard lock(sharing_mutex);
+    known = copy_on_write_storages.all();
+  }
+  std::vector<c10::Storage> storages;
+  for (const auto& weak : known) {
+    if (auto storage = weak.lock()) storages.emplace_back(std::move(storage));
+  }
+  // A device copies pages that are there already; then the host need not.
+  std::stable_partition(storages.begin(), storages.end(),
+                        [](const c10::Storage& storage) { return storage.device().is_cuda(); });
+  for (const c10::Storage& storage : storages) {
+    const void* before = storage.data();
+    const void* now = storage.unsafeGetStorageImpl()->mutable_data();
+    ours.mark_exported(now);
+    // Other streams than the one that copies may use it next.
+    if (now != before && storage.device().is_cuda()) ours.wait_for_uses(now);
+  }
 }
 
 void materialize_core(void* opaque, void (*materialize)(void* storage)) {
@@ -266,11 +346,11 @@ void materialize_core(void* opaque, void (*materialize)(void* storage)) {
 #else
   std::lock_guard writing(writing_mutex(&storage));
   if (!is_copy_on_write(storage)) return;  // another thread was faster
-  const void* before = storage.data();
+  const FirstWrite write(storage);
   // Torch asks for the copy's memory on the current device, whichever that is.
   c10::DeviceGuard guard(storage.device());
   materialize(opaque);
-  note_first_write(storage, before, storage.device().is_cpu() || several_cards_share);
+  write.done(storage.device().is_cpu() || several_cards_share);
 #endif
 }
 

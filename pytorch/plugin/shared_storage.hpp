@@ -39,8 +39,13 @@ bool parts_stay(const c10::StorageImpl& storage);
 
 // A second storage over that range, on `device`. The storage can be shared; for a copy-on-write one
 // it is not aliased, and up to torch 2.12 the range is all of it.
-c10::Storage share(c10::StorageImpl& storage, const StorageRange& range, c10::Device device,
+c10::Storage share(const c10::Storage& storage, const StorageRange& range, c10::Device device,
                    Sharing sharing);
+
+// Every storage that is shared copy-on-write gets bytes of its own, at an address that stays: those
+// on devices by copies, which are over on return, where others share with them. Throws as an
+// allocation does, with some of it done.
+void end_copy_on_write();
 
 // The first write to one side of storages that torch itself shares; `materialize` is torch's, and
 // gets `storage`, a c10::StorageImpl.

@@ -511,6 +511,34 @@ TEST_F(AllocatorTest, MovesOfUnknownAddressesAreRefused) {
   EXPECT_FALSE(allocator->find(&foreign));
 }
 
+TEST_F(AllocatorTest, AllThatLivesIsMarkedExportedAndNothingThatComesLater) {
+  char* on_host = host(2 * kMiB);
+  char* on_device = device(4 * kMiB);
+  char* moved = host(8 * kMiB);
+  to_device(moved);
+  char* freed = device(6 * kMiB);
+  allocator->free(freed);
+  allocator->mark_live_exported();
+  for (char* live : {on_host, on_device, moved}) EXPECT_TRUE(allocator->find(live)->exported);
+  char* later = device(6 * kMiB);
+  EXPECT_EQ(later, freed);
+  EXPECT_FALSE(allocator->find(later)->exported);
+  allocator->free(on_device);
+  EXPECT_EQ(device(4 * kMiB), on_device);
+  EXPECT_FALSE(allocator->find(on_device)->exported);
+  allocator->check_invariants();
+}
+
+TEST_F(AllocatorTest, UsesAreTheBlocksOwnStreamAndTheRecordedOnes) {
+  char* block = device(2 * kMiB, stream(1));
+  allocator->record_use(block, 0, stream(2));
+  const std::vector<DeviceStream> both = {{0, stream(2)}, {0, stream(1)}};
+  EXPECT_EQ(allocator->uses_of(block + 5), both);
+  allocator->free(block);
+  char foreign = 0;
+  EXPECT_TRUE(allocator->uses_of(&foreign).empty());
+}
+
 TEST_F(AllocatorTest, AnExportedMarkGoesWithItsBlock) {
   char* block = host(4 * kMiB);
   EXPECT_TRUE(allocator->mark_exported(block + 100));

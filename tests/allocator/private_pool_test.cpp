@@ -67,6 +67,24 @@ TEST_F(PrivatePoolTest, NothingIsAskedOfTheMachineDuringACaptureAndFencesFollowI
   EXPECT_TRUE(allocator->release_private_pool(0, 7));
 }
 
+TEST_F(PrivatePoolTest, MemoryOfACaptureCountsAsExportedAsLongAsItsPoolHasUsers) {
+  begin(7, stream(1), true);
+  char* captured = device(4 * kMiB, stream(1));
+  EXPECT_TRUE(allocator->end_private_pool(0, 7));
+  allocator->free(captured);
+  begin(7, stream(1));
+  EXPECT_EQ(device(4 * kMiB, stream(1)), captured);
+  EXPECT_TRUE(allocator->end_private_pool(0, 7));
+  EXPECT_TRUE(allocator->find(captured)->exported) << "a replay writes to it";
+  begin(8, stream(1));
+  char* users = device(4 * kMiB, stream(1));
+  EXPECT_TRUE(allocator->end_private_pool(0, 8));
+  EXPECT_FALSE(allocator->find(users)->exported);
+  EXPECT_TRUE(allocator->release_private_pool(0, 7));
+  EXPECT_TRUE(allocator->release_private_pool(0, 7));
+  EXPECT_FALSE(allocator->find(captured)->exported);
+}
+
 TEST_F(PrivatePoolTest, OutOfMemoryDuringACaptureWaitsForNothing) {
   begin(7, stream(1), true);
   machine->busy = {stream(1), stream(2)};

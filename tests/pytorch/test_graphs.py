@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.pytorch.conftest import Simulate
+from tests.pytorch.conftest import MOVES_PRELUDE, Simulate
 from tests.pytorch.test_memory_tools import same_output
 
 
@@ -110,3 +110,101 @@ torch.cuda.empty_cache()
 print((a + 1).sum().item())
 """,
     )
+
+
+def test_what_a_graph_uses_keeps_its_address_and_its_contents_to_itself(simulate: Simulate) -> None:
+    """A replay reads and writes at captured addresses, and tells nobody."""
+    program = """
+import torch
+SIZE = 1 << 20
+host = torch.ones(SIZE)
+moved = host.to('cuda')                    # shares with `host` when it is captured
+alone = torch.zeros(SIZE, device='cuda')
+kept = torch.full((SIZE,), 5.0)
+counter = kept.to('cuda')                  # written to inside the graph
+part = torch.ones(2 * SIZE)
+half = part[:SIZE].to('cuda')
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    doubled = moved * 2
+    more = alone + 1 + half
+    counter.add_(1)
+def heads(*tensors):
+    torch.cuda.synchronize()
+    return [t[7].item() for t in tensors]
+graph.replay()
+print('at first', heads(doubled, more, counter, kept, host))
+moved.fill_(3); half.fill_(4)              # the graph's static inputs
+graph.replay()
+print('inputs', heads(doubled, more, counter, host, part))
+outputs = [doubled.cpu(), more.cpu(), counter.cpu(), moved.cpu(), alone.cpu()]
+alone.fill_(7)                             # after it has moved
+moved.copy_(torch.full((SIZE,), 9.0))
+host.fill_(8)
+graph.replay(); graph.replay()
+print('outputs', heads(*outputs))
+print('again', heads(doubled, more, counter, alone, moved, host, kept))
+moved.data_ptr(); alone.data_ptr()
+host = host.to('cuda').cpu()
+host.add_(1)
+second = torch.cuda.CUDAGraph()
+with torch.cuda.graph(second, pool=graph.pool()):
+    tripled = doubled * 3
+copies = [t.cpu() for t in (tripled, doubled)]
+moved.fill_(1)
+graph.replay(); second.replay()
+print('second', heads(tripled, doubled, *copies[1:]), heads(host))
+del graph, second
+free = alone.cpu()
+alone.fill_(2)
+print('afterwards', heads(free, alone))
+if hasattr(torch.ops.uvmalloc, 'check_invariants'):
+    torch.ops.uvmalloc.check_invariants()
+"""
+    same_output(simulate, program)
+
+
+def test_a_capture_ends_sharing_by_one_copy_and_none_where_nobody_shares(
+    simulate: Simulate,
+) -> None:
+    run = simulate(
+        MOVES_PRELUDE
+        + """
+shared, left = torch.ones(1 << 20), torch.ones(1 << 20)
+y, z = shared.to('cuda'), left.to('cuda')
+del left
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    out = y + z
+assert report()['materializations'] == {'copies': 1, 'bytes': 4 << 20, 'steals': 2}
+before = y.data_ptr(), z.data_ptr(), shared.data_ptr()
+for t in (y, z, shared):
+    t.add_(1)
+assert before == (y.data_ptr(), z.data_ptr(), shared.data_ptr())
+fresh = torch.ones(1 << 20)
+assert fresh.to('cuda').sum().item() == 1 << 20 and copied() == {}
+for t in (out, y, shared.to('cuda')):
+    t.cpu()
+assert copied() == {'exported_pointer': 3}, copied()
+"""
+    ).check()
+    assert run.report["moves"]["total"] == 4
+
+
+def test_the_copies_that_a_capture_makes_are_there_for_every_stream(simulate: Simulate) -> None:
+    simulate(
+        MOVES_PRELUDE
+        + """
+x = torch.ones(1 << 20)
+y = x.to('cuda')
+graph = torch.cuda.CUDAGraph()
+side = torch.cuda.Stream()
+with torch.cuda.stream(side):
+    torch.cuda._sleep(50_000_000)
+    busy = torch.cuda.Event(); busy.record()
+    graph.capture_begin()
+    out = y * 2
+    graph.capture_end()
+assert busy.query(), 'the copy was not waited for'
+"""
+    ).check()

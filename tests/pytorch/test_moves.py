@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.pytorch.conftest import MOVES_PRELUDE, TORCH_MINOR, Simulate
+from tests.pytorch.test_memory_tools import same_output
 
 PARTS = TORCH_MINOR >= 13  # earlier versions can share whole storages only
 
@@ -430,3 +431,31 @@ assert report()['materializations']['copies'] == 2
         devices=2,
     )
     run.check()
+
+
+def test_a_copy_for_the_first_write_belongs_to_all_who_used_the_tensor(simulate: Simulate) -> None:
+    """The stream that happens to write first is not the only one that works on the copy."""
+    same_output(
+        simulate,
+        """
+import torch
+side, third = torch.cuda.Stream(), torch.cuda.Stream()
+for recorded in (False, True):
+    x = torch.zeros(1 << 20)
+    y = x.to('cuda')
+    if recorded:
+        y.record_stream(third)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(side):
+        y.add_(1)
+    with torch.cuda.stream(third if recorded else torch.cuda.current_stream()):
+        torch.cuda._sleep(500_000_000)
+        y.sum()
+    address = y.data_ptr()
+    del y
+    with torch.cuda.stream(side):
+        others = [torch.empty(1 << 20, device='cuda') for _ in range(3)]
+    print(all(t.data_ptr() != address for t in others))
+    torch.cuda.synchronize()
+""",
+    )
