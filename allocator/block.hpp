@@ -48,6 +48,7 @@ struct Fence {
 struct BlockExtras {
   std::vector<DeviceStream> uses;  // streams that touched a live block, other than its own
   std::vector<Fence> fences;       // of a guest, free here, whose home must wait for them
+  bool left_host = false;          // only devices use the live block
 };
 
 enum class BlockState : std::uint8_t {

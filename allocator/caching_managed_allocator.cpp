@@ -1770,6 +1770,9 @@ MovedStorage* CachingManagedAllocator::move(void* address, const Move& move) {
       block->use.stream = move.stream;
       add_use(block, {move.destination.index, move.stream});
     }
+    if (move.destination.is_host()) {
+      if (BlockExtras* extras = pools_.extras(block)) extras->left_host = false;
+    }
     MoveStatistics& moves = statistics_.moves;
     std::uint64_t& direction = !move.destination.is_device() ? moves.device_to_host
                                : move.source.is_device()     ? moves.device_to_device
@@ -1945,6 +1948,13 @@ void CachingManagedAllocator::note_copy(CopyReason reason, std::size_t size_byte
   if (size_bytes >= configuration_.host_threshold_bytes) {
     copies.bytes_at_or_above_threshold += size_bytes;
   }
+}
+
+void CachingManagedAllocator::note_left_host(const void* address) {
+  std::lock_guard lock(lock_);
+  Block* block = pools_.find(address);
+  if (!is_block_live(block) || block->plain) return;
+  pools_.make_extras(block).left_host = true;
 }
 
 void CachingManagedAllocator::note_materialization(std::size_t copied_bytes, bool steal) {
@@ -2235,8 +2245,21 @@ void CachingManagedAllocator::count_fenced(const Block& block, std::int64_t sign
 
 // ---- fork
 
+bool CachingManagedAllocator::is_used_by_host(const Block& block) const {
+  if (block.now() != BlockState::kLive) return false;
+  const BlockExtras* extras = block.plain ? nullptr : pools_.extras(&block);
+  if (extras != nullptr && extras->left_host) return false;
+  if (pools_.at(block.pool).key.facade != Facade::kDevice) return true;
+  const IndirectStorage* record = block.real.indirect;
+  while (record != nullptr && !record->location.is_host()) record = record->next;
+  return record != nullptr;
+}
+
 void CachingManagedAllocator::before_fork() {
-  if (in_forked_child()) return;
+  if (in_forked_child()) {
+    lock_.lock();
+    return;
+  }
   // Nobody is inside an arena or a cache while the process is copied.
   arena_mutex_.lock();
   frozen_.emplace(caches_);
@@ -2244,10 +2267,7 @@ void CachingManagedAllocator::before_fork() {
   for (const auto& span : spans_.spans()) {
     const char* page = nullptr;
     pools_.each_block(*span, [&](const Block& block) {
-      bool wanted =
-          block.now() == BlockState::kLive &&
-          (pools_.at(block.pool).key.facade != Facade::kDevice || block.use.location.is_host());
-      if (!wanted) return;
+      if (!is_used_by_host(block)) return;
       if (block.kind != BlockKind::kSmall) {
         fork_snapshot_.add(block.address(), block.requested_bytes());
         return;
@@ -2258,24 +2278,26 @@ void CachingManagedAllocator::before_fork() {
       page = own;
     });
   }
-  fork_snapshot_.take(configuration_.fork_limit_bytes);
+  const std::size_t ranks = std::max(configuration_.local_ranks, 1u);
+  fork_snapshot_.take({configuration_.fork_limit_bytes,
+                       less_reserve(available_host_bytes(), configuration_) / ranks},
+                      &statistics_.forks);
 }
 
 void CachingManagedAllocator::after_fork_in_parent() {
-  if (in_forked_child()) return;
-  fork_snapshot_.clear();
+  if (in_forked_child()) return lock_.unlock();
+  fork_snapshot_.release();
   lock_.unlock();
   frozen_.reset();
   arena_mutex_.unlock();
 }
 
 void CachingManagedAllocator::after_fork_in_child() {
-  if (in_forked_child()) return;
+  if (in_forked_child()) return lock_.unlock();
   forked_child_ = true;
   caches_.abandon();
   trace_.after_fork_in_child();
   fork_snapshot_.restore();
-  fork_snapshot_.clear();
   lock_.unlock();
   frozen_.reset();
   arena_mutex_.unlock();

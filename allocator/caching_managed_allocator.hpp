@@ -249,6 +249,10 @@ class CachingManagedAllocator {
   // that does not exist.
   void set_device_limit(int device, std::size_t most_bytes);
 
+  // Until it moves to the host, only devices use the block that holds `address`: what is forked
+  // finds nothing there. Nothing happens where it is not ours or not live.
+  void note_left_host(const void* address);
+
   void note_copy(CopyReason reason, std::size_t size_bytes);
   void note_materialization(std::size_t copied_bytes, bool steal);
 
@@ -343,6 +347,7 @@ class CachingManagedAllocator {
   std::vector<Fence> record_fences(const std::vector<DeviceStream>& streams);
   PoolIndex pool_for(const Block& block);
   void add_use(Block* block, DeviceStream use);
+  bool is_used_by_host(const Block& block) const;
   std::vector<DeviceStream> users_of(const Block& block) const;
   bool is_captured(const StreamKey& key) const;
   std::vector<DeviceStream> streams_to_wait_for(const Block& block, const Pool& pool) const;

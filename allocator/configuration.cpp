@@ -165,7 +165,7 @@ const std::vector<SettingDescription>& known_settings() {
       {"UVMALLOC_HOST_THRESHOLD", "1 MiB", kSize,
        "CPU tensors from this size on are managed and move without a copy; smaller ones come from "
        "malloc"},
-      {"UVMALLOC_FORK_LIMIT", "2 GiB", kSize,
+      {"UVMALLOC_FORK_LIMIT", "auto", kSizeOrAuto,
        "host memory that is copied for a forked child, at most; 0: never"},
       {"UVMALLOC_SPAN_SIZE", "auto", "auto, or a size of at least 2MiB",
        "virtual memory asked from the driver at a time"},
@@ -198,7 +198,7 @@ ParsedConfiguration parse_configuration(const VariableLookup& lookup,
   read.size_or_auto(&configuration.budget_bytes, kPageBytes);
   read.size_or_auto(&configuration.reserve_bytes);
   read.size(&configuration.host_threshold_bytes);
-  read.size(&configuration.fork_limit_bytes);
+  read.size_or_auto(&configuration.fork_limit_bytes);
   read.size_or_auto(&configuration.span_bytes, kPageBytes);
   read.size_or_auto(&configuration.thread_cache_bytes);
   read.seconds(&configuration.decay_seconds);

@@ -30,7 +30,7 @@ struct Configuration {
   std::optional<std::size_t> budget_bytes;      // UVMALLOC_BUDGET; none: from the machine
   std::optional<std::size_t> reserve_bytes;     // UVMALLOC_RESERVE; none: from the machine
   std::size_t host_threshold_bytes = 1u << 20;  // UVMALLOC_HOST_THRESHOLD
-  std::size_t fork_limit_bytes = 2ull << 30;    // UVMALLOC_FORK_LIMIT
+  std::optional<std::size_t> fork_limit_bytes;  // UVMALLOC_FORK_LIMIT; none: what the host has
   std::optional<std::size_t> span_bytes;  // UVMALLOC_SPAN_SIZE; none: from the device's abilities
   std::optional<std::size_t> thread_cache_bytes;  // UVMALLOC_THREAD_CACHE; none: from the budget
   LogLevel log = LogLevel::kWarning;              // UVMALLOC_LOG

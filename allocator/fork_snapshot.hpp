@@ -1,38 +1,80 @@
 // Host blocks that a forked child is to find where its parent has them. The driver's mappings are
-// not inherited, so before the fork the bytes are written to an anonymous file, and the child maps
-// it privately at the same addresses. Used between before_fork() and after_fork_in_*(), under the
-// allocator's lock; restore() allocates nothing.
+// not inherited, so before a fork the bytes are put into an anonymous file, and the child maps it
+// privately at the same addresses.
+//
+// A file is sealed once it is written, so what a child maps stays as it was. Only children hold the
+// files: the kernel drops one when the last child that maps it has ended. At the next fork the
+// parent looks for the files of the one before among its children's descriptors, compares them with
+// what is live, and writes anew only what differs. So children that are forked one after another
+// share one copy, and of a file of which less than half is still right nothing is used.
+//
+// Used between before_fork() and after_fork_in_*(), under the allocator's lock; restore() allocates
+// nothing.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
+#include <optional>
 #include <vector>
+
+#include <uvmalloc/allocator/statistics.hpp>
 
 namespace uvm {
 
 class ForkSnapshot {
  public:
+  struct Limits {
+    std::optional<std::size_t> live_bytes;  // of the noted ranges: UVMALLOC_FORK_LIMIT
+    std::size_t available_bytes = 0;        // where that is none: of what has to be written
+  };
+
   // Notes a range; it is widened to the host's pages.
   void add(void* address, std::size_t size_bytes);
 
-  // Copies all noted ranges, or, where they exceed `limit_bytes` or cannot be copied, none, and
-  // says so in one line.
-  void take(std::size_t limit_bytes);
+  // Makes the child's copy of all noted ranges, or, where they exceed a limit or cannot be copied,
+  // of none, and says so in one line. The first large copy is reported in one line as well.
+  void take(const Limits& limits, ForkStatistics* statistics);
 
-  // In the child: maps the copies.
+  // In the child: maps the copy.
   void restore();
 
-  // Forgets everything and closes the file.
-  void clear();
+  // In the parent: leaves the copy to the child.
+  void release();
 
  private:
   struct Range {
     char* address = nullptr;
     std::size_t size_bytes = 0;
-    std::size_t offset = 0;  // in the file
   };
-  std::vector<Range> ranges_;
-  std::size_t total_bytes_ = 0;
-  int file_ = -1;
+  struct File {
+    dev_t device = 0;
+    ino_t number = 0;
+    std::size_t size_bytes = 0;
+    int descriptor = -1;          // open from take() to release()
+    const char* bytes = nullptr;  // mapped while take() compares
+  };
+  // A range and where its copy is.
+  struct Piece {
+    Range range;
+    std::size_t file = 0;  // in files_
+    std::size_t offset = 0;
+  };
+
+  void forget();
+  std::vector<Range> merge_noted();
+  void find_files();
+  void map_files();
+  void unmap_files();
+  std::optional<Piece> find_copy(const Range& range) const;
+  std::vector<Piece> reuse(const std::vector<Range>& live, std::vector<Range>* changed);
+  bool write(const std::vector<Range>& changed, std::vector<Piece>* pieces);
+  void keep(std::vector<Piece> pieces);
+
+  std::vector<Range> noted_;
+  // Of the last fork: by address, and what they lie in.
+  std::vector<Piece> pieces_;
+  std::vector<File> files_;
 };
 
 }  // namespace uvm

@@ -3,15 +3,11 @@
 #include <algorithm>
 
 namespace uvm {
-namespace {
 
-// What is left of `bytes` when the reserve is kept free.
 std::size_t less_reserve(std::size_t bytes, const Configuration& configuration) {
   std::size_t automatic = std::min<std::size_t>(512u << 20, bytes / 16);
   return bytes - std::min(configuration.reserve_bytes.value_or(automatic), bytes);
 }
-
-}  // namespace
 
 MachineBudget machine_budget(const std::vector<DeviceDescription>& devices,
                              const Configuration& configuration, std::size_t available_host_bytes) {

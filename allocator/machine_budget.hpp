@@ -17,6 +17,9 @@ struct MachineBudget {
   std::size_t hard_bytes = 0;
 };
 
+// What is left of `bytes` of memory when the reserve is kept free.
+std::size_t less_reserve(std::size_t bytes, const Configuration& configuration);
+
 // `available_host_bytes` is what the host can still give; settings in `configuration` override what
 // the machine says.
 MachineBudget machine_budget(const std::vector<DeviceDescription>& devices,

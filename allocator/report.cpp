@@ -110,6 +110,11 @@ Json report() {
   out["materializations"] = {{"copies", statistics.materializations.copies},
                              {"bytes", statistics.materializations.bytes},
                              {"steals", statistics.materializations.steals}};
+  out["forks"] = {{"count", statistics.forks.forks},
+                  {"copied_bytes", statistics.forks.copied_bytes},
+                  {"shared_bytes", statistics.forks.shared_bytes},
+                  {"without_copy", statistics.forks.without_copy},
+                  {"seconds", std::chrono::duration<double>(statistics.forks.time).count()}};
   out["prefetches"] = hints_json(allocator->hints().of(HintKind::kPrefetch));
   out["advice"] = hints_json(allocator->hints().of(HintKind::kAdvise));
   out["fences"] = statistics.fences;

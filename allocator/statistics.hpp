@@ -136,6 +136,15 @@ struct ServiceStatistics {
   CallTimes span_frees;
 };
 
+// Copies of live host blocks for forked children.
+struct ForkStatistics {
+  std::uint64_t forks = 0;         // with live host blocks
+  std::uint64_t copied_bytes = 0;  // written anew
+  std::uint64_t shared_bytes = 0;  // found unchanged in the copy of an earlier child
+  std::uint64_t without_copy = 0;  // forks whose children have no copy: beyond the limit, or failed
+  std::chrono::nanoseconds time{0};
+};
+
 struct Statistics {
   std::array<std::vector<ServiceStatistics>, kFacades> service;  // [facade][device]
   // [facade][device][class]; the last class is all of them together, whose peaks are its own.
@@ -150,6 +159,7 @@ struct Statistics {
   Gauge span_bytes;     // asked from the driver: virtual
   MoveStatistics moves;
   MaterializationStatistics materializations;
+  ForkStatistics forks;
   std::uint64_t thread_cached_bytes = 0;
   std::uint64_t free_bytes = 0;          // in pools, ready for their streams
   std::uint64_t largest_free_bytes = 0;  // in one piece

@@ -24,6 +24,7 @@ struct SharedBlock {
   c10::DataPtr block;  // frees it
   std::size_t size_bytes = 0;
   std::size_t storages = 0;
+  std::size_t on_host = 0;        // those of them that are the host's
   std::size_t parts = 0;          // those of them that cover less than the block
   bool aliased = false;           // all see every write
   bool on_several_cards = false;  // by now or before
@@ -67,19 +68,32 @@ class CopyOnWriteStorages {
 };
 CopyOnWriteStorages& copy_on_write_storages = *new CopyOnWriteStorages;  // for good
 
-void release(SharedBlock* shared, bool part) {
+// With the lock, so that a move to the host comes before or after.
+void note_left_host(const void* address) {
+  if (CachingManagedAllocator* ours = process_allocator()) ours->note_left_host(address);
+}
+
+template <bool kPart, bool kOnHost>
+void release(void* context) {
+  auto* shared = static_cast<SharedBlock*>(context);
   {
     std::lock_guard lock(sharing_mutex);
-    if (part) --shared->parts;
-    if (--shared->storages != 0) return;
+    if (kPart) --shared->parts;
+    if (kOnHost) --shared->on_host;
+    if (--shared->storages != 0) {
+      if (kOnHost && shared->on_host == 0) note_left_host(shared->block.get());
+      return;
+    }
   }
   delete shared;
 }
-void release_whole(void* shared) {
-  release(static_cast<SharedBlock*>(shared), false);
+
+c10::DeleterFnPtr releaser(bool part, bool on_host) {
+  if (part) return on_host ? &release<true, true> : &release<true, false>;
+  return on_host ? &release<false, true> : &release<false, false>;
 }
-void release_part(void* shared) {
-  release(static_cast<SharedBlock*>(shared), true);
+bool is_releaser(c10::DeleterFnPtr deleter, bool part) {
+  return deleter == releaser(part, true) || deleter == releaser(part, false);
 }
 
 const c10::DataPtr& data_of(const c10::StorageImpl& storage) {
@@ -89,7 +103,7 @@ const c10::DataPtr& data_of(const c10::StorageImpl& storage) {
 SharedBlock* shared_block(const c10::StorageImpl& storage) {
   const c10::DataPtr& data = data_of(storage);
   c10::DeleterFnPtr deleter = data.get_deleter();
-  return deleter == &release_whole || deleter == &release_part
+  return is_releaser(deleter, true) || is_releaser(deleter, false)
              ? static_cast<SharedBlock*>(data.get_context())
              : nullptr;
 }
@@ -111,7 +125,9 @@ SharedBlock* make_shared_block(c10::StorageImpl& storage) {
   auto* shared = new SharedBlock;
   shared->size_bytes = storage.nbytes();
   shared->storages = 1;
-  void* context = exchange_context(storage, c10::DataPtr(address, shared, &release_whole, device));
+  shared->on_host = device.is_cpu() ? 1 : 0;
+  c10::DataPtr whole(address, shared, releaser(false, device.is_cpu()), device);
+  void* context = exchange_context(storage, std::move(whole));
   shared->block = c10::DataPtr(address, context, deleter, device);
   return shared;
 }
@@ -123,10 +139,10 @@ c10::Storage storage_over(SharedBlock* shared, const c10::StorageImpl& storage,
                range.size_bytes == shared->size_bytes;
   ++shared->storages;
   if (!whole) ++shared->parts;
+  if (device.is_cpu()) ++shared->on_host;
   return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), range.size_bytes,
-      c10::DataPtr(base + range.offset_bytes, shared, whole ? &release_whole : &release_part,
-                   device),
+      c10::DataPtr(base + range.offset_bytes, shared, releaser(!whole, device.is_cpu()), device),
       facades().of(device), /*resizable=*/true));
 }
 
@@ -166,13 +182,14 @@ class FirstWrite {
 #if TORCH_VERSION_MINOR >= 13
 
 bool is_whole(const c10::StorageImpl& storage) {
-  return data_of(storage).get_deleter() == &release_whole;
+  return is_releaser(data_of(storage).get_deleter(), false);
 }
 
 // The last storage over a block keeps it: as its own where it covers it; else as it is, unless it
 // would keep much more alive than it uses.
 bool take_over(c10::StorageImpl& storage, SharedBlock* shared) {
   void* released = nullptr;
+  const c10::DeleterFnPtr deleter = data_of(storage).get_deleter();
   {
     std::lock_guard lock(sharing_mutex);
     if (shared->storages != 1) return false;
@@ -182,7 +199,7 @@ bool take_over(c10::StorageImpl& storage, SharedBlock* shared) {
     block.unsafe_set_device(storage.device());
     released = exchange_context(storage, std::move(block));
   }
-  release_whole(released);
+  deleter(released);
   return true;
 }
 
@@ -346,11 +363,18 @@ void materialize_core(void* opaque, void (*materialize)(void* storage)) {
 #else
   std::lock_guard writing(writing_mutex(&storage));
   if (!is_copy_on_write(storage)) return;  // another thread was faster
+  const void* before = storage.data();
   const FirstWrite write(storage);
   // Torch asks for the copy's memory on the current device, whichever that is.
   c10::DeviceGuard guard(storage.device());
   materialize(opaque);
   write.done(storage.device().is_cpu() || several_cards_share);
+  // Torch does not tell when the host's side goes; a device's that has the bytes for itself has
+  // outlived it.
+  std::lock_guard lock(sharing_mutex);
+  if (storage.device().is_cuda() && !is_copy_on_write(storage) && storage.data() == before) {
+    note_left_host(before);
+  }
 #endif
 }
 

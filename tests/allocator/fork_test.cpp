@@ -4,7 +4,19 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include <uvmalloc/allocator/fork_snapshot.hpp>
 
 #include "support/allocator_fixture.hpp"
 #include "support/allocator_stress.hpp"
@@ -28,6 +40,41 @@ class ForkTest : public testing::AllocatorTest {
       _exit(child());
     }
     allocator->after_fork_in_parent();
+    return exit_code(pid);
+  }
+
+  struct Waiting {
+    pid_t pid = -1;
+    int start = -1;  // the write end of what it waits for
+  };
+  // The same, but the child runs `child` when join() is called.
+  template <class Body>
+  Waiting fork_and_wait(Body child) {
+    int ends[2];
+    if (pipe(ends) != 0) return {};
+    allocator->before_fork();
+    pid_t pid = fork();
+    if (pid == 0) {
+      for (auto& [address, size] : machine->allocations) munmap(address, size);
+      allocator->after_fork_in_child();
+      close(ends[1]);
+      char go = 0;
+      _exit(read(ends[0], &go, 1) == 1 ? child() : 99);
+    }
+    allocator->after_fork_in_parent();
+    close(ends[0]);
+    return {pid, ends[1]};
+  }
+  static int join(const Waiting& child) {
+    EXPECT_EQ(write(child.start, "x", 1), 1);
+    close(child.start);
+    return exit_code(child.pid);
+  }
+
+  ForkStatistics forks() const { return allocator->statistics().forks; }
+
+ private:
+  static int exit_code(pid_t pid) {
     int status = 0;
     waitpid(pid, &status, 0);
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
@@ -51,25 +98,159 @@ TEST_F(ForkTest, TheChildFindsLiveHostBlocksAndItsWritesStayItsOwn) {
 TEST_F(ForkTest, TheChildSeesTheMomentOfTheForkNotLaterWrites) {
   char* block = host(2 * kMiB);
   block[0] = 1;
-  int pipe_ends[2];
-  ASSERT_EQ(pipe(pipe_ends), 0);
-  allocator->before_fork();
-  pid_t pid = fork();
-  if (pid == 0) {
-    for (auto& [address, size] : machine->allocations) munmap(address, size);
-    allocator->after_fork_in_child();
-    char go = 0;
-    if (read(pipe_ends[0], &go, 1) != 1) _exit(2);
-    _exit(block[0] == 1 ? 0 : 1);
-  }
-  allocator->after_fork_in_parent();
+  const Waiting child = fork_and_wait([&] { return block[0]; });
   block[0] = 9;
-  ASSERT_EQ(write(pipe_ends[1], "x", 1), 1);
-  int status = 0;
-  waitpid(pid, &status, 0);
-  EXPECT_EQ(WEXITSTATUS(status), 0);
-  close(pipe_ends[0]);
-  close(pipe_ends[1]);
+  EXPECT_EQ(join(child), 1);
+}
+
+TEST_F(ForkTest, ChildrenForkedOneAfterAnotherShareOneCopy) {
+  char* block = host(8 * kMiB);
+  std::memset(block, 5, 8 * kMiB);
+  auto body = [&] {
+    bool whole = block[0] == 5 && block[8 * kMiB - 1] == 5;
+    block[0] = 77;
+    return whole ? 0 : 1;
+  };
+  const Waiting first = fork_and_wait(body);
+  const Waiting second = fork_and_wait(body);
+  EXPECT_EQ(forks().copied_bytes, 8 * kMiB);
+  EXPECT_EQ(forks().shared_bytes, 8 * kMiB);
+  EXPECT_EQ(join(first), 0);
+  // Its copy, which is the first one's too, outlives that.
+  const Waiting third = fork_and_wait(body);
+  EXPECT_EQ(forks().copied_bytes, 8 * kMiB);
+  EXPECT_EQ(join(second), 0);
+  EXPECT_EQ(join(third), 0);
+}
+
+TEST_F(ForkTest, WhatChangedSinceTheLastForkIsCopiedForTheNewChildAlone) {
+  char* block = host(8 * kMiB);
+  std::memset(block, 5, 8 * kMiB);
+  const Waiting first =
+      fork_and_wait([&] { return block[5 * kMiB] == 5 && block[0] == 5 ? 0 : 1; });
+  block[5 * kMiB] = 6;
+  const Waiting second =
+      fork_and_wait([&] { return block[5 * kMiB] == 6 && block[7 * kMiB] == 5 ? 0 : 1; });
+  EXPECT_EQ(forks().copied_bytes, 10 * kMiB) << "one page of 2 MiB more";
+  // What the third sees is in two files.
+  const Waiting third =
+      fork_and_wait([&] { return block[5 * kMiB] == 6 && block[7 * kMiB] == 5 ? 0 : 1; });
+  EXPECT_EQ(forks().copied_bytes, 10 * kMiB);
+  EXPECT_EQ(join(first), 0);
+  EXPECT_EQ(join(second), 0);
+  EXPECT_EQ(join(third), 0);
+}
+
+TEST_F(ForkTest, ACopyOfWhichMostHasChangedIsNotKeptForTheRest) {
+  char* block = host(8 * kMiB);
+  std::memset(block, 5, 8 * kMiB);
+  const Waiting first = fork_and_wait([] { return 0; });
+  std::memset(block, 6, 6 * kMiB);
+  const Waiting second =
+      fork_and_wait([&] { return block[0] == 6 && block[7 * kMiB] == 5 ? 0 : 1; });
+  EXPECT_EQ(forks().copied_bytes, 16 * kMiB);
+  EXPECT_EQ(join(first), 0);
+  EXPECT_EQ(join(second), 0);
+}
+
+TEST_F(ForkTest, TheCopyGoesWithTheLastChild) {
+  host(4 * kMiB);
+  const Waiting child = fork_and_wait([] { return 0; });
+  auto is_snapshot = [](const auto& entry) {
+    std::error_code error;
+    return std::filesystem::read_symlink(entry, error).string().find("uvmalloc-fork") !=
+           std::string::npos;
+  };
+  const std::filesystem::directory_iterator ours("/proc/self/fd");
+  EXPECT_EQ(std::count_if(begin(ours), end(ours), is_snapshot), 0);
+  std::ifstream maps("/proc/self/maps");
+  const std::string mapped{std::istreambuf_iterator<char>(maps), {}};
+  EXPECT_EQ(mapped.find("uvmalloc-fork"), std::string::npos);
+  const std::filesystem::directory_iterator its(fmt::format("/proc/{}/fd", child.pid));
+  EXPECT_EQ(std::count_if(begin(its), end(its), is_snapshot), 1);
+  EXPECT_EQ(join(child), 0);
+  EXPECT_EQ(fork_and_run([] { return 0; }), 0);
+  EXPECT_EQ(forks().copied_bytes, 8 * kMiB) << "nobody has the first copy any more";
+}
+
+TEST_F(ForkTest, AForkWithoutLiveBlocksForgetsTheCopiesOfEarlierOnes) {
+  char* block = host(2 * kMiB);
+  const Waiting first = fork_and_wait([] { return 0; });
+  ASSERT_EQ(allocator->free(block), FreeResult::kFreed);
+  EXPECT_EQ(fork_and_run([] { return 0; }), 0);
+  block = host(2 * kMiB);
+  block[0] = 3;
+  EXPECT_EQ(fork_and_run([&] { return block[0]; }), 3);
+  EXPECT_EQ(join(first), 0);
+  EXPECT_EQ(forks().forks, 2u);
+}
+
+TEST_F(ForkTest, AChildThatForksHandsItsMemoryOn) {
+  char* block = host(2 * kMiB);
+  block[0] = 1;
+  EXPECT_EQ(fork_and_run([&] {
+              char* mine = host(2 * kMiB);
+              block[0] = mine[0] = 2;
+              allocator->before_fork();
+              pid_t pid = fork();
+              if (pid == 0) {
+                allocator->after_fork_in_child();
+                bool fine = block[0] == 2 && mine[0] == 2 &&
+                            allocator->free(mine) == FreeResult::kFreed &&
+                            allocator->free(block) == FreeResult::kFreed;
+                _exit(fine ? 7 : 1);
+              }
+              allocator->after_fork_in_parent();
+              int status = 0;
+              waitpid(pid, &status, 0);
+              return allocator->free(mine) == FreeResult::kFreed ? WEXITSTATUS(status) : 2;
+            }),
+            7);
+}
+
+TEST_F(ForkTest, AGrandchildIsWholeWhateverTheChildsThreadsWereDoing) {
+  EXPECT_EQ(fork_and_run([&] {
+              alarm(60);
+              std::atomic<bool> stop = false;
+              std::thread other([&] {
+                while (!stop) allocator->free(host(2 * kMiB));
+              });
+              int failed = 0;
+              for (int i = 0; i < 50; ++i) {
+                allocator->before_fork();
+                pid_t pid = fork();
+                if (pid == 0) {
+                  alarm(10);
+                  allocator->after_fork_in_child();
+                  _exit(allocator->free(host(2 * kMiB)) == FreeResult::kFreed ? 0 : 1);
+                }
+                allocator->after_fork_in_parent();
+                int status = 0;
+                waitpid(pid, &status, 0);
+                failed += status != 0;
+              }
+              stop = true;
+              other.join();
+              return failed;
+            }),
+            0);
+}
+
+TEST(ForkSnapshotTest, WhatTheHostHasNoMemoryForIsNotCopiedAndOneLineSaysSo) {
+  std::vector<char> memory(64 << 10);
+  ForkSnapshot snapshot;
+  ForkStatistics statistics;
+  ::testing::internal::CaptureStderr();
+  for (int i = 0; i < 2; ++i) {
+    snapshot.add(memory.data(), memory.size());
+    snapshot.take({std::nullopt, 4096}, &statistics);
+    snapshot.release();
+  }
+  std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("4 KiB that the host has available"), std::string::npos) << said;
+  EXPECT_NE(said.find("managed=False"), std::string::npos) << said;
+  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
+  EXPECT_EQ(statistics.without_copy, 2u);
 }
 
 TEST_F(ForkTest, TheChildAllocatesHostMemoryFromMallocAndMayFreeAll) {
