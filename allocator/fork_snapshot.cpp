@@ -152,7 +152,9 @@ void ForkSnapshot::take(const Limits& limits, ForkStatistics* statistics) {
 void ForkSnapshot::find_files() {
   if (files_.empty()) return;
   std::error_code error;
+  auto is_open = [](const File& file) { return file.descriptor >= 0; };
   for (const std::string& child : children()) {
+    if (std::all_of(files_.begin(), files_.end(), is_open)) return;
     const std::filesystem::path folder = "/proc/" + child + "/fd";
     for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
       struct stat found {};

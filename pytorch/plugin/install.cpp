@@ -1,6 +1,8 @@
 // What happens when the plugin is loaded, inside `import torch` or later: three allocators are put
 // in torch's places. No driver call is made yet unless torch has made some, so that a program that
 // only imports torch, or forks before it uses CUDA, is as before.
+#include <pthread.h>
+
 #include <ATen/core/CachingHostAllocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -9,6 +11,7 @@
 #include <uvmalloc/pytorch/plugin/export_hooks.hpp>
 #include <uvmalloc/pytorch/plugin/facades.hpp>
 #include <uvmalloc/pytorch/plugin/forced_copy.hpp>
+#include <uvmalloc/pytorch/plugin/shared_storage.hpp>
 
 namespace uvm::torch_plugin {
 
@@ -71,6 +74,7 @@ void install() {
   c10::SetAllocator(c10::kCUDA, installed.device, kPriority);
   native::allocator.store(installed.device);
   set_framework_figures(framework_figures);
+  pthread_atfork(nullptr, nullptr, &release_locks_in_child);
   watch_forced_copies();
   set_framework_installed(true);
   installed.device->init_late();

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <functional>
 #include <mutex>
+#include <new>
 #include <unordered_map>
 #include <vector>
 
@@ -36,9 +37,11 @@ std::mutex sharing_mutex;
 
 // A first write copies under one of these, chosen by the storage: two threads that write to parts
 // of a tensor must not both make it a copy.
+std::array<std::mutex, 64> writing_mutexes;
+
 std::mutex& writing_mutex(const c10::StorageImpl* storage) {
-  static std::array<std::mutex, 64> mutexes;
-  return mutexes[std::hash<const void*>{}(storage) / alignof(c10::StorageImpl) % mutexes.size()];
+  const std::size_t hash = std::hash<const void*>{}(storage) / alignof(c10::StorageImpl);
+  return writing_mutexes[hash % writing_mutexes.size()];
 }
 
 // Storages that are, or have been, shared copy-on-write; guarded by sharing_mutex.
@@ -353,6 +356,11 @@ void end_copy_on_write() {
     // Other streams than the one that copies may use it next.
     if (now != before && storage.device().is_cuda()) ours.wait_for_uses(now);
   }
+}
+
+void release_locks_in_child() {
+  new (&sharing_mutex) std::mutex;
+  for (std::mutex& mutex : writing_mutexes) new (&mutex) std::mutex;
 }
 
 void materialize_core(void* opaque, void (*materialize)(void* storage)) {

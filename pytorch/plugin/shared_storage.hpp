@@ -47,6 +47,10 @@ c10::Storage share(const c10::Storage& storage, const StorageRange& range, c10::
 // allocation does, with some of it done.
 void end_copy_on_write();
 
+// In a forked child: other threads of the parent may have held the locks, waiting for the allocator
+// while it copied for the child.
+void release_locks_in_child();
+
 // The first write to one side of storages that torch itself shares; `materialize` is torch's, and
 // gets `storage`, a c10::StorageImpl.
 void materialize_core(void* storage, void (*materialize)(void* storage));

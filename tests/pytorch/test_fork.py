@@ -62,6 +62,125 @@ os.waitpid(pid, 0)
     assert run.stderr.count("UVMALLOC_FORK_LIMIT") == 1 and "spawn" in run.stderr
 
 
+def test_the_workers_of_an_epoch_share_one_copy_and_give_it_back(simulate: Simulate) -> None:
+    size = 128 << 20
+    run = simulate("""
+import os, torch
+from torch.utils.data import DataLoader, Dataset
+data = torch.ones(8, 4 << 20)
+class Rows(Dataset):
+    def __len__(self): return len(data)
+    def __getitem__(self, row): return data[row].sum().item()
+assert torch.ones(1, device='cuda').item() == 1
+for epoch in range(3):
+    loader = DataLoader(Rows(), batch_size=1, num_workers=2, multiprocessing_context='fork')
+    assert sum(batch.item() for batch in loader) == data.numel()
+    names = [os.readlink(entry) for entry in os.scandir('/proc/self/fd') if os.path.lexists(entry)]
+    assert not any('uvmalloc-fork' in name for name in names), names
+""").check()
+    forks = run.report["forks"]
+    assert (forks["count"], forks["without_copy"]) == (6, 0)
+    # Of each epoch's first worker: nobody has the last epoch's copy any more.
+    assert (forks["copied_bytes"], forks["shared_bytes"]) == (3 * size, 3 * size)
+
+
+def test_a_large_copy_is_reported_once_with_what_avoids_it(simulate: Simulate) -> None:
+    run = simulate("""
+import os, torch, uvmalloc
+def fork():
+    if os.fork() == 0:
+        os._exit(0)
+    os.wait()
+torch.cuda.init()
+with uvmalloc.region(managed=False):
+    ordinary = torch.zeros(80 << 20)
+fork()
+assert uvmalloc.stats()['forks']['count'] == 0
+managed = torch.zeros(72 << 20)
+fork()
+fork()
+assert uvmalloc.stats()['forks']['copied_bytes'] == 2 * managed.nbytes
+""").check()
+    assert run.stderr.count("uvmalloc: fork: 288 MiB of live host tensors were copied") == 1
+    for way_out in ("spawn", "forkserver", "uvmalloc.region(managed=False)"):
+        assert way_out in run.stderr
+
+
+def test_what_only_a_device_uses_is_not_copied(simulate: Simulate) -> None:
+    """A model that was made on the host and moved: its weights stay where they are."""
+    simulate("""
+import os, torch, uvmalloc
+def copied_at_fork(check=lambda: True):
+    before = uvmalloc.stats()['forks']
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if check() else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    after = uvmalloc.stats()['forks']
+    return sum(after[key] - before[key] for key in ('copied_bytes', 'shared_bytes'))
+weights = torch.ones(4 << 20).to('cuda')
+weights.add_(1)  # up to torch 2.12 it is known from the first write on
+assert copied_at_fork() == 0
+host = weights.cpu()
+assert copied_at_fork(lambda: host[-1].item() == 2) == host.nbytes
+del host
+weights.add_(1)
+assert copied_at_fork() == 0
+# The other way round: what was made on the device, and is in use on both sides.
+made = torch.full((4 << 20,), 5.0, device='cuda')
+host = made.cpu()
+again = host.to('cuda')
+assert copied_at_fork(lambda: host[-1].item() == 5) == host.nbytes
+part = torch.full((4 << 20,), 6.0, device='cuda')[: 2 << 20].cpu()
+assert copied_at_fork(lambda: part[0].item() == 6) >= host.nbytes + part.nbytes
+torch.ops.uvmalloc.check_invariants()
+""").check()
+
+
+def test_forks_in_threads_of_children_and_beside_kernels(simulate: Simulate) -> None:
+    simulate("""
+import os, threading, torch
+torch.set_num_threads(1)
+data = torch.arange(4 << 20, dtype=torch.float32)
+card = data.to('cuda')
+expected = data.double().sum().item()
+def wait(pid):
+    assert os.waitpid(pid, 0)[1] == 0
+def child(depth):
+    data[0] += 1
+    mine = torch.full((1 << 20,), float(depth))
+    fine = data.double().sum().item() == expected + depth
+    if fine and depth < 3:
+        pid = os.fork()
+        if pid == 0:
+            child(depth + 1)
+        fine = os.waitpid(pid, 0)[1] == 0
+    os._exit(0 if fine and mine[-1].item() == depth else 1)
+def fork():
+    pid = os.fork()
+    if pid == 0:
+        child(1)
+    wait(pid)
+stop = False
+def launch():
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        while not stop:
+            torch.cuda._sleep(1_000_000)
+            (card * 2).cpu()
+busy = threading.Thread(target=launch)
+busy.start()
+forks = [threading.Thread(target=fork) for _ in range(3)]
+for thread in forks: thread.start()
+for _ in range(3): fork()
+for thread in forks: thread.join()
+stop = True
+busy.join()
+assert card.double().sum().item() == expected == data.double().sum().item()
+torch.ops.uvmalloc.check_invariants()
+""").check()
+
+
 def test_subprocesses_and_spawned_workers_work(simulate: Simulate) -> None:
     simulate("""
 import subprocess, torch
