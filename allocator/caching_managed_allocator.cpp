@@ -1921,6 +1921,17 @@ void CachingManagedAllocator::set_device_limit(int device, std::size_t most_byte
   device_limits_.at(static_cast<std::size_t>(device)) = most_bytes;
 }
 
+std::size_t CachingManagedAllocator::free_bytes(int device, const MemoryFigures& driver) const {
+  const bool integrated = devices_.at(static_cast<std::size_t>(device)).capabilities.integrated;
+  std::size_t held_bytes = 0;
+  {
+    std::lock_guard lock(lock_);
+    held_bytes = spans_.touched_bytes();
+  }
+  return obtainable_bytes(driver, integrated, integrated ? available_host_bytes() : 0,
+                          budget_.hard_bytes - std::min(held_bytes, budget_.hard_bytes));
+}
+
 // With the lock: whether pools of `key` may get so many bytes of pages, of which so many are
 // touched for the first time.
 bool CachingManagedAllocator::is_within_limits(const StreamKey& key, std::size_t touched_bytes,

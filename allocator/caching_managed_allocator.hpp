@@ -266,6 +266,9 @@ class CachingManagedAllocator {
   const CountingRuntime& runtime() const { return runtime_; }
   const Configuration& configuration() const { return configuration_; }
   std::size_t budget_bytes() const { return budget_.hard_bytes; }
+  // How much of the device's memory this process can still have, given the driver's answer.
+  // std::out_of_range for a device that does not exist.
+  std::size_t free_bytes(int device, const MemoryFigures& driver) const;
 
   // Begins or ends a trace of everything the allocator does (trace_recorder.hpp). Returns an empty
   // string, or in one line why not.

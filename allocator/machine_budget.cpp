@@ -33,4 +33,11 @@ MachineBudget machine_budget(const std::vector<DeviceDescription>& devices,
   return budget;
 }
 
+std::size_t obtainable_bytes(const MemoryFigures& driver, bool integrated,
+                             std::size_t available_host_bytes, std::size_t budget_left_bytes) {
+  const std::size_t machine_bytes =
+      integrated && available_host_bytes != 0 ? available_host_bytes : driver.free_bytes;
+  return std::min({machine_bytes, budget_left_bytes, driver.total_bytes});
+}
+
 }  // namespace uvm

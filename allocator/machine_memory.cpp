@@ -18,27 +18,45 @@ std::optional<std::size_t> read_number(const std::string& path) {
   return std::nullopt;
 }
 
-// Lowers `*least` to what a group with this limit and use still allows. Page cache counts as use
-// here; the kernel would reclaim some of it, so the figure errs to the safe side.
-void cap(std::size_t* least, const std::string& limit_path, const std::string& use_path) {
-  auto limit = read_number(limit_path);
-  auto use = read_number(use_path);
+// The number after `name` in a file of lines "name number", "name: number unit"; 0 where there is
+// none.
+std::size_t named_number(const std::string& path, const std::string& name) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::string word;
+    std::size_t number = 0;
+    if (words >> word >> number && word == name) return number;
+  }
+  return 0;
+}
+
+// What a version of control groups calls its files.
+struct GroupFiles {
+  const char* folder;
+  const char* limit;
+  const char* use;
+  const char* idle_cache;  // in memory.stat
+};
+constexpr GroupFiles kVersion1{"/memory", "/memory.limit_in_bytes", "/memory.usage_in_bytes",
+                               "total_inactive_file"};
+constexpr GroupFiles kVersion2{"", "/memory.max", "/memory.current", "inactive_file"};
+
+// Lowers `*least` to what the group in `folder` still allows. Page cache counts as its use; the
+// part that nobody has used for a while is the first thing that the kernel takes back.
+void cap(std::size_t* least, const std::string& folder, const GroupFiles& files) {
+  auto limit = read_number(folder + files.limit);
+  auto use = read_number(folder + files.use);
   // Version 1 writes "no limit" as a number near the largest one.
   if (!limit || !use || *limit > (std::numeric_limits<std::size_t>::max() >> 2)) return;
+  *use -= std::min(*use, named_number(folder + "/memory.stat", files.idle_cache));
   *least = std::min(*least, *limit > *use ? *limit - *use : 0);
 }
 
 }  // namespace
 
 std::size_t available_host_bytes(const std::string& root) {
-  std::size_t available = 0;
-  std::ifstream meminfo(root + "proc/meminfo");
-  for (std::string line; std::getline(meminfo, line);) {
-    std::istringstream words(line);
-    std::string name;
-    std::size_t kib = 0;
-    if (words >> name >> kib && name == "MemAvailable:") available = kib << 10;
-  }
+  std::size_t available = named_number(root + "proc/meminfo", "MemAvailable:") << 10;
   std::ifstream groups(root + "proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
     // "0::/path" in version 2, "N:memory:/path" in version 1.
@@ -49,13 +67,9 @@ std::size_t available_host_bytes(const std::string& root) {
     std::string path = line.substr(second + 1);
     bool version2 = controllers.empty();
     if (!version2 && controllers != "memory") continue;
+    const GroupFiles& files = version2 ? kVersion2 : kVersion1;
     for (;;) {
-      std::string folder = root + "sys/fs/cgroup" + (version2 ? "" : "/memory") + path;
-      if (version2) {
-        cap(&available, folder + "/memory.max", folder + "/memory.current");
-      } else {
-        cap(&available, folder + "/memory.limit_in_bytes", folder + "/memory.usage_in_bytes");
-      }
+      cap(&available, root + "sys/fs/cgroup" + files.folder + path, files);
       std::size_t slash = path.rfind('/');
       if (path.empty() || slash == std::string::npos) break;
       path.resize(slash);

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <string>
 
+#include <uvmalloc/allocator/process_allocator.hpp>
 #include <uvmalloc/preload/library_copies.hpp>
 #include <uvmalloc/preload/torch_hooks.hpp>
 #include <uvmalloc/preload/torch_loader.hpp>
@@ -51,6 +52,22 @@ Function real(const char* symbol, const char* library) {
   return reinterpret_cast<Function>(next_definition(symbol, library));
 }
 
+// Corrects what the driver says is free of the current device's memory, once unified memory is on.
+// `current_device` is the library's own question for it.
+void tell_free_memory(std::size_t* free_bytes, const std::size_t* total_bytes,
+                      int (*current_device)(int*)) {
+  CachingManagedAllocator* ours = process_allocator();
+  if (ours == nullptr && process_configuration().configuration.enabled) {
+    ours = activate_process_allocator().allocator;
+  }
+  int device = -1;
+  if (ours == nullptr || ours->in_forked_child() || current_device == nullptr ||
+      current_device(&device) != 0 || device >= ours->runtime().device_count()) {
+    return;
+  }
+  *free_bytes = ours->free_bytes(device, {*free_bytes, *total_bytes});
+}
+
 // Tells the plugin, if there is one, that the tensor's memory gets a user outside torch.
 void note_export(const void* tensor) {
   if (const auto* hooks = torch_hooks.load(std::memory_order_acquire)) {
@@ -77,6 +94,26 @@ UVMALLOC_INTERPOSE void __cudaRegisterFatBinaryEnd(void** handle) {
       uvm::preload::real<void (*)(void**)>("__cudaRegisterFatBinaryEnd", "libcudart.so");
   if (next != nullptr) next(handle);
   uvm::preload::load_torch_plugin_if_due();
+}
+
+// Results are cudaError_t and CUresult, which agree on 0 for success and 3 for a library that is
+// not there.
+UVMALLOC_INTERPOSE int cudaMemGetInfo(std::size_t* free_bytes, std::size_t* total_bytes) {
+  static const auto next =
+      uvm::preload::real<int (*)(std::size_t*, std::size_t*)>("cudaMemGetInfo", "libcudart.so");
+  static const auto device = uvm::preload::real<int (*)(int*)>("cudaGetDevice", "libcudart.so");
+  const int result = next != nullptr ? next(free_bytes, total_bytes) : 3;
+  if (result == 0) uvm::preload::tell_free_memory(free_bytes, total_bytes, device);
+  return result;
+}
+
+UVMALLOC_INTERPOSE int cuMemGetInfo_v2(std::size_t* free_bytes, std::size_t* total_bytes) {
+  static const auto next =
+      uvm::preload::real<int (*)(std::size_t*, std::size_t*)>("cuMemGetInfo_v2", "libcuda.so");
+  static const auto device = uvm::preload::real<int (*)(int*)>("cuCtxGetDevice", "libcuda.so");
+  const int result = next != nullptr ? next(free_bytes, total_bytes) : 3;
+  if (result == 0) uvm::preload::tell_free_memory(free_bytes, total_bytes, device);
+  return result;
 }
 
 // at::setHostAllocator(c10::DeviceType, at::HostAllocator*, unsigned char), of libtorch_cpu: called

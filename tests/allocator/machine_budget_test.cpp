@@ -51,5 +51,19 @@ TEST(MachineBudget, RanksOfOneLaunchShareTheMachineEvenly) {
   EXPECT_EQ(budget.devices[0].soft_budget_bytes, std::size_t{8} << 30) << "one rank on each";
 }
 
+TEST(ObtainableBytes, ADiscreteDeviceHasWhatItsDriverSaysWithinTheBudget) {
+  const MemoryFigures driver{6 * kGiB, 16 * kGiB};
+  EXPECT_EQ(obtainable_bytes(driver, false, 1 * kGiB, 40 * kGiB), 6 * kGiB);
+  EXPECT_EQ(obtainable_bytes(driver, false, 1 * kGiB, 2 * kGiB), 2 * kGiB);
+}
+
+TEST(ObtainableBytes, AnIntegratedDeviceHasWhatTheHostCanGiveWithinTheBudget) {
+  const MemoryFigures driver{2 * kGiB, 119 * kGiB};
+  EXPECT_EQ(obtainable_bytes(driver, true, 110 * kGiB, 117 * kGiB), 110 * kGiB);
+  EXPECT_EQ(obtainable_bytes(driver, true, 110 * kGiB, 7 * kGiB), 7 * kGiB);
+  EXPECT_EQ(obtainable_bytes(driver, true, 130 * kGiB, 130 * kGiB), 119 * kGiB);
+  EXPECT_EQ(obtainable_bytes(driver, true, 0, 117 * kGiB), 2 * kGiB) << "nothing could be read";
+}
+
 }  // namespace
 }  // namespace uvm

@@ -52,6 +52,25 @@ TEST_F(MachineMemoryTest, AnUnlimitedVersion1GroupCapsNothing) {
   EXPECT_EQ(available(), 500000u << 10);
 }
 
+TEST_F(MachineMemoryTest, IdlePageCacheOfAGroupDoesNotCountAsItsUse) {
+  write("proc/self/cgroup", "0::/job\n");
+  write("sys/fs/cgroup/job/memory.max", "300000000\n");
+  write("sys/fs/cgroup/job/memory.current", "250000000\n");
+  write("sys/fs/cgroup/job/memory.stat",
+        "anon 90000000\nfile 160000000\ninactive_file 120000000\n");
+  EXPECT_EQ(available(), 170000000u);
+  write("sys/fs/cgroup/job/memory.stat", "inactive_file 990000000\n");
+  EXPECT_EQ(available(), 300000000u) << "figures that do not fit together";
+}
+
+TEST_F(MachineMemoryTest, IdlePageCacheOfAVersion1GroupDoesNotCountEither) {
+  write("proc/self/cgroup", "4:memory:/job\n");
+  write("sys/fs/cgroup/memory/job/memory.limit_in_bytes", "5000\n");
+  write("sys/fs/cgroup/memory/job/memory.usage_in_bytes", "4000\n");
+  write("sys/fs/cgroup/memory/job/memory.stat", "inactive_file 1\ntotal_inactive_file 3000\n");
+  EXPECT_EQ(available(), 4000u);
+}
+
 TEST(MachineMemory, ThisMachineHasSome) {
   EXPECT_GT(available_host_bytes(), 0u);
 }

@@ -319,3 +319,67 @@ free, total = torch.cuda.mem_get_info()
 assert torch.accelerator.memory.get_memory_info() == (free, total)
 assert 0 < free < total == torch.cuda.get_device_properties(0).total_memory
 """).check()
+
+
+FREE = """
+import ctypes, json, torch
+cuda = ctypes.CDLL('libcudart.so.13', ctypes.RTLD_GLOBAL)
+driver = ctypes.CDLL('libcuda.so.1', ctypes.RTLD_GLOBAL)
+preloaded = ctypes.CDLL(None)
+
+def ask(library, name):
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    assert getattr(library, name)(ctypes.byref(free), ctypes.byref(total)) == 0
+    return [free.value, total.value]
+
+torch.cuda.init()
+torch.cuda.set_device(0)
+meminfo = open('/proc/meminfo').read().split()
+kib = {name: int(meminfo[meminfo.index(name + ':') + 1]) for name in ('MemFree', 'MemAvailable')}
+held = torch.ones(25 << 20, device='cuda')
+print(json.dumps({
+    'torch': torch.cuda.mem_get_info(),
+    'accelerator': torch.accelerator.memory.get_memory_info(),
+    'runtime': ask(preloaded, 'cudaMemGetInfo'),
+    'driver': ask(preloaded, 'cuMemGetInfo_v2'),
+    'untold': [ask(cuda, 'cudaMemGetInfo'), ask(driver, 'cuMemGetInfo_v2')],
+    'properties': torch.cuda.get_device_properties(0).total_memory,
+    'available': kib['MemAvailable'] << 10,
+}))
+"""
+
+
+def free_memory(simulate: Simulate, **options: Any) -> dict[str, Any]:
+    """What each interface says after 100 MiB were taken; all must say the same."""
+    found = json.loads(simulate(FREE, **options).check().stdout)
+    free, total = found["torch"]
+    assert total == found["properties"]
+    for name in ("accelerator", "runtime", "driver"):
+        # Of an integrated device it is the host's, on which others live too.
+        assert abs(found[name][0] - free) < 1 << 30, (name, found)
+        assert found[name][1] == total
+    return {"free": free, "total": total, **found}
+
+
+def test_free_memory_of_a_discrete_device_is_the_drivers_within_the_budget(
+    simulate: Simulate,
+) -> None:
+    found = free_memory(simulate, capacity="1GiB")
+    assert found["free"] == found["untold"][0][0] == found["untold"][1][0] == 924 << 20
+    found = free_memory(simulate, capacity="1GiB", budget="300MiB")
+    assert found["free"] == 200 << 20
+    assert found["untold"][0][0] == 924 << 20
+    assert free_memory(simulate, capacity="1GiB", native=True)["free"] == 924 << 20
+
+
+def test_free_memory_of_an_integrated_device_is_the_hosts_within_the_budget(
+    simulate: Simulate,
+) -> None:
+    integrated = {"UVMSIM_PROFILE": "integrated"}
+    found = free_memory(simulate, capacity="64TiB", environment=integrated)
+    # The automatic budget leaves 512 MiB; others take and give memory meanwhile.
+    assert abs(found["free"] - found["available"]) < 2 << 30
+    found = free_memory(simulate, capacity="64TiB", budget="300MiB", environment=integrated)
+    assert found["free"] == 200 << 20
+    # A device that claims less than the host has is believed.
+    assert free_memory(simulate, capacity="1GiB", environment=integrated)["free"] == 1 << 30
