@@ -28,9 +28,13 @@ void pointer_exported(const void* pointer) {
   CachingManagedAllocator* ours = process_allocator();
   if (ours == nullptr) return;
   auto block = ours->find(pointer);
-  // torch.load compares the address of each storage it has read with null; nobody keeps it.
-  if (block && !block->exported && !called_from_torch_file("serialization.py"))
+  // torch.load compares the address of each storage it has read with null, load_safetensors reads
+  // into tensors that nobody else has yet, and so does safetensors, which also looks at what it
+  // saves. None keeps it.
+  if (block && !block->exported &&
+      !called_from({"/torch/serialization.py", "/uvmalloc/loading.py", "/safetensors/torch.py"})) {
     ours->mark_exported(pointer);
+  }
 }
 
 // Stands for PyLong_FromVoidPtr in torch's Python bindings: the one way by which an address becomes

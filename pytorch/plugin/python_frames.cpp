@@ -1,5 +1,6 @@
 #include <uvmalloc/pytorch/plugin/python_frames.hpp>
 
+#include <algorithm>
 #include <string>
 
 #include <uvmalloc/pytorch/loader/python_symbol.hpp>
@@ -51,15 +52,16 @@ std::string file_of(Object frame) {
 
 }  // namespace
 
-bool called_from_torch_file(std::string_view name) {
+bool called_from(std::initializer_list<std::string_view> files) {
   if (!python().complete()) return false;
-  const std::string wanted = "/torch/" + std::string(name);
   Object frame = python().current_frame();
   if (frame == nullptr) return false;
   python().retain(frame);
   bool found = false;
   for (int depth = 0; depth < 3 && frame != nullptr && !found; ++depth) {
-    found = file_of(frame).ends_with(wanted);
+    const std::string file = file_of(frame);
+    found = std::any_of(files.begin(), files.end(),
+                        [&](std::string_view wanted) { return file.ends_with(wanted); });
     Object caller = python().caller(frame);
     python().release(frame);
     frame = caller;

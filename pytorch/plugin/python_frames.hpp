@@ -2,12 +2,14 @@
 // one plugin serves every Python and processes without any.
 #pragma once
 
+#include <initializer_list>
 #include <string_view>
 
 namespace uvm::torch_plugin {
 
-// Whether one of the three innermost Python frames of this thread runs code of torch's file `name`,
-// "serialization.py". Needs the global interpreter lock; false where there is no Python.
-bool called_from_torch_file(std::string_view name);
+// Whether one of the three innermost Python frames of this thread runs code of a file whose path
+// ends like one of these, "/torch/serialization.py". Needs the global interpreter lock; false where
+// there is no Python.
+bool called_from(std::initializer_list<std::string_view> files);
 
 }  // namespace uvm::torch_plugin

@@ -5,8 +5,18 @@ RFC-0023's names (uvmalloc.torch_names).
 """
 
 import uvmalloc.torch_names  # noqa: F401
+from uvmalloc.loading import load_safetensors
 from uvmalloc.memory import advise, enabled, prefetch, region, residency, stats
 from uvmalloc.native import mark
 
-__all__ = ["advise", "enabled", "mark", "prefetch", "region", "residency", "stats"]
+__all__ = [
+    "advise",
+    "enabled",
+    "load_safetensors",
+    "mark",
+    "prefetch",
+    "region",
+    "residency",
+    "stats",
+]
 __version__ = "0.1.0"

@@ -4,12 +4,13 @@ libuvmalloc.so carries this file and runs it inside `import torch`, so that a pr
 the names without importing anything of ours; `import uvmalloc` gives them to any other program,
 which `set_enabled_uvm` then brings the library to. So it imports nothing but the standard library
 by itself. It adds names, changes none, and what a call of them does without libuvmalloc.so says how
-to get it.
+to get it. It also tells torch.load how a storage that it has read gets to a device without a copy.
 """
 
 from __future__ import annotations
 
 import ctypes
+import re
 import sys
 from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
@@ -26,6 +27,8 @@ _FUNCTIONS = (
     "get_enabled_uvm_move_on_copy",
     "set_enabled_uvm_move_on_copy",
 )
+# Smaller ones share their pages with others, and are copied faster than a page moves.
+_LEAST_SHARED_BYTES = 1 << 20
 _METHODS = ("is_managed", "manage_memory", "unmanage_memory", "uvm_to")
 
 
@@ -149,9 +152,39 @@ def to_managed(self: torch.Tensor, manage: bool | None, *args: Any, **kwargs: An
         host(before)
 
 
+def restore_on_device(storage: torch.UntypedStorage, location: str) -> Any:
+    """What torch.load has read for a CUDA device, there without a copy; None: torch's own way.
+
+    For good, not copy-on-write: torch.load asks for the address of what it gets while it still has
+    what it has read, and to have that for itself torch would copy. So only for a storage over which
+    there is no tensor yet.
+    """
+    operators = _operators()
+    torch = sys.modules["torch"]
+    if (
+        operators is None
+        or not re.match("cuda($|:|[0-9])", location)
+        or storage.device.type != "cpu"
+        or storage.nbytes() < _LEAST_SHARED_BYTES
+        or torch._C._storage_Use_Count(storage._cdata) != 1
+    ):
+        return None
+    whole = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
+    if not operators.is_managed(whole):
+        return None
+    device = torch.device("cuda", torch.serialization.validate_cuda_device(location))
+    return uvm_to(whole, device).untyped_storage()
+
+
 def install() -> None:
     """Adds the names, once: now where torch's modules are there, else when they have been read."""
-    finder = _AfterImport({"torch._tensor": _add_methods, "torch.cuda": _add_functions})
+    finder = _AfterImport(
+        {
+            "torch._tensor": _add_methods,
+            "torch.cuda": _add_functions,
+            "torch.serialization": _add_deserializer,
+        }
+    )
     finder.watch()
 
 
@@ -227,6 +260,14 @@ def _enable_in_torch() -> str | None:
         enable.restype = ctypes.c_char_p
     reason = enable()
     return None if reason is None else reason.decode()
+
+
+def _add_deserializer(serialization: ModuleType) -> None:
+    # Before torch's own for CUDA (20). Torch cannot order two with the same priority; nobody else
+    # has a fraction.
+    name = restore_on_device.__name__
+    if all(getattr(entry[-1], "__name__", "") != name for entry in serialization._package_registry):
+        serialization.register_package(19.5, lambda storage: None, restore_on_device)
 
 
 def take_manage_argument() -> None:

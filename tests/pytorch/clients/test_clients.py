@@ -81,8 +81,8 @@ def test_accelerate_places_and_offloads(simulate: Simulate) -> None:
 def test_safetensors_round_trips(simulate: Simulate) -> None:
     found, run = run_both(simulate, PROGRAMS / "exchange_safetensors.py")
     assert all(found.values())
-    # Loaded tensors lie in a mapped file; saving has taken pointers of those that it wrote.
-    assert large_copies(run, "foreign_memory", "exported_pointer") == 0
+    # Tensors loaded to the host lie in a mapped file.
+    assert large_copies(run, "foreign_memory") == 0
 
 
 # What `torchrun` is.

@@ -1,0 +1,370 @@
+"""Loads safetensors files without holding their bytes twice.
+
+The file is read with pread, never mapped: mapped pages cannot be on a device, so they would have to
+be copied, and would count as this process's memory until the kernel takes them back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import math
+import os
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from uvmalloc.memory import enabled, prefetch
+
+if TYPE_CHECKING:
+    import torch
+
+INDEX_NAME = "model.safetensors.index.json"
+_METADATA = "__metadata__"
+_LENGTH_BYTES = 8
+_MOST_HEADER_BYTES = 100_000_000  # as the format's own library has it
+# What is read at a time, and with it the page cache and the buffer that loading needs: whole 2 MiB
+# pages, so that each can follow to the device.
+_STEP_BYTES = 16 << 20
+
+# By their names in torch, which not every version has all of.
+_DTYPES = {
+    "BOOL": "bool",
+    "U8": "uint8",
+    "I8": "int8",
+    "U16": "uint16",
+    "I16": "int16",
+    "U32": "uint32",
+    "I32": "int32",
+    "U64": "uint64",
+    "I64": "int64",
+    "F4": "float4_e2m1fn_x2",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "F8_E8M0": "float8_e8m0fnu",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "F32": "float32",
+    "F64": "float64",
+    "C64": "complex64",
+}
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A tensor as the header has it; `offset` is from the start of the file."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    offset: int
+    size_bytes: int
+
+
+def load_safetensors(
+    path: str | os.PathLike[str],
+    device: torch.device | str | int = "cpu",
+    *,
+    keep_cached: bool = False,
+) -> dict[str, torch.Tensor]:
+    """The tensors of a safetensors file by name, on `device`, each with memory of its own.
+
+    Under uvmalloc they are read into managed memory and move to a CUDA device without a copy, 16
+    MiB at a time behind the reading. Without it they are ordinary tensors, read into CPU memory or
+    through a buffer of at most 16 MiB to the device. Either way host and device together hold the
+    tensors' bytes once, and at most 16 MiB and 32 MiB of page cache beside them.
+
+    Args:
+        path: a file; or a folder with a `model.safetensors.index.json`, or such a file
+            (`*.index.json`), which names the files of a model that is in several.
+        device: where the tensors are to be: "cpu", "cuda", "cuda:1", 1 (of "cuda"), ...
+        keep_cached: whether the kernel may keep the file's pages in its page cache, for a program
+            that reads the file again soon. As it is, they are given up behind the reading.
+
+    A CUDA tensor may be used on the current stream of its device; another stream has to wait for
+    that one first, as after `Tensor.to(device, non_blocking=True)`.
+
+    Raises:
+        ValueError: the file is damaged or no safetensors file, or the index does not fit to its
+            files; the message names the file and what is wrong. All headers are checked before
+            bytes are read.
+        OSError: a file that is not there or cannot be read.
+        torch.OutOfMemoryError: there is not enough memory; nothing is kept then.
+    """
+    import torch
+
+    if isinstance(device, int) and not isinstance(device, bool):
+        device = torch.device("cuda", device)
+    target = torch.device(device)
+    tensors: dict[str, torch.Tensor] = {}
+    buffer = _Buffer()
+    with contextlib.ExitStack() as files:
+        opened = []
+        for file_path, wanted in _files_of(Path(path)):
+            file = files.enter_context(_open(file_path, keep_cached))
+            opened.append((file, file.select(wanted)))
+        for file, entries in opened:
+            for entry in entries:
+                tensors[entry.name] = _load(file, entry, target, buffer)
+            file.give_up_cache(file.size_bytes)
+    return tensors
+
+
+# ---- files --------------------------------------------------------------------------------------
+
+
+def _files_of(path: Path) -> list[tuple[Path, set[str] | None]]:
+    """The files to read, each with the names wanted of it; None: all."""
+    if path.is_dir():
+        index = path / INDEX_NAME
+        if not index.is_file():
+            raise ValueError(f"{path} is a folder without {INDEX_NAME}")
+        path = index
+    if not path.name.endswith(".index.json"):
+        return [(path, None)]
+    index_map = _parse(path.read_bytes(), path, "the index")
+    weight_map = index_map.get("weight_map") if isinstance(index_map, dict) else None
+    if not isinstance(weight_map, dict):
+        raise ValueError(f"{path}: the index has no 'weight_map' of names to files")
+    wanted: dict[str, set[str]] = {}
+    for name, file in weight_map.items():
+        parts = PurePosixPath(file).parts if isinstance(file, str) else ()
+        if not parts or parts[0] == "/" or ".." in parts:
+            raise ValueError(
+                f"{path}: '{name}' is said to be in {file!r}; accepted: a file below the index's "
+                "folder"
+            )
+        wanted.setdefault(file, set()).add(name)
+    return [(path.parent / file, names) for file, names in wanted.items()]
+
+
+@contextlib.contextmanager
+def _open(path: Path, keep_cached: bool) -> Iterator[_File]:
+    # A pipe that nobody writes to would keep the open waiting.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        yield _File(path, descriptor, keep_cached)
+    finally:
+        os.close(descriptor)
+
+
+class _File:
+    """An open safetensors file whose header has been checked; read from front to back."""
+
+    def __init__(self, path: Path, descriptor: int, keep_cached: bool) -> None:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError(f"{path} is no regular file")
+        self.path = path
+        self.descriptor = descriptor
+        self.size_bytes = status.st_size
+        self.keep_cached = keep_cached
+        self.entries = self._entries()
+        self._asked_bytes = 0  # up to where the kernel has been asked to read ahead
+        self._given_up_bytes = 0
+
+    def _entries(self) -> list[_Entry]:
+        """What the header says, in the order of the file; every byte of it belongs to one."""
+        text = self._header()
+        header = _parse(text, self.path, "the header")
+        if not isinstance(header, dict):
+            raise ValueError(f"{self.path}: the header is no JSON object")
+        metadata = header.pop(_METADATA, {})
+        if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
+            raise ValueError(f"{self.path}: the header's {_METADATA} is not a map of texts")
+        end = _LENGTH_BYTES + len(text)
+        entries = [_entry(self.path, name, value, end) for name, value in header.items()]
+        entries.sort(key=lambda entry: (entry.offset, entry.size_bytes))
+        for entry in entries:
+            if entry.offset != end:
+                wrong = "overlaps the one before" if entry.offset < end else "leaves a gap"
+                raise ValueError(
+                    f"{self.path}: tensor '{entry.name}' {wrong}: it begins at byte "
+                    f"{entry.offset}, not {end}"
+                )
+            end += entry.size_bytes
+        if end != self.size_bytes:
+            raise ValueError(
+                f"{self.path}: the file has {self.size_bytes} bytes, its tensors end at {end}"
+            )
+        return entries
+
+    def select(self, names: set[str] | None) -> list[_Entry]:
+        missing = set(names or ()) - {entry.name for entry in self.entries}
+        if missing:
+            raise ValueError(f"{self.path} does not hold '{min(missing)}', which the index says")
+        return [entry for entry in self.entries if names is None or entry.name in names]
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        """Fills `buffer`. The kernel reads ahead meanwhile; what lies behind is given up."""
+        ahead = offset + len(buffer) + _STEP_BYTES
+        if ahead - self._asked_bytes >= _STEP_BYTES:
+            begin = max(self._asked_bytes, offset)
+            os.posix_fadvise(self.descriptor, begin, ahead - begin, os.POSIX_FADV_WILLNEED)
+            self._asked_bytes = ahead
+        done = 0
+        while done < len(buffer):
+            count = os.preadv(self.descriptor, [buffer[done:]], offset + done)
+            if count == 0:
+                raise ValueError(f"{self.path} ends at byte {offset + done}: it is being changed")
+            done += count
+        if offset + done - self._given_up_bytes >= _STEP_BYTES:
+            self.give_up_cache(offset + done)
+
+    def give_up_cache(self, end: int) -> None:
+        """Takes the whole pages before `end` from the page cache, unless they are to be kept."""
+        if end < self.size_bytes:
+            end -= end % os.sysconf("SC_PAGESIZE")
+        if not self.keep_cached:
+            # From the start: the kernel keeps a folio of which it was told a part.
+            os.posix_fadvise(self.descriptor, 0, end, os.POSIX_FADV_DONTNEED)
+        self._given_up_bytes = end
+
+    def _header(self) -> bytes:
+        length_bytes = os.pread(self.descriptor, _LENGTH_BYTES, 0)
+        if len(length_bytes) < _LENGTH_BYTES:
+            raise ValueError(
+                f"{self.path}: no safetensors file, it has {len(length_bytes)} bytes; the "
+                f"header's length alone has {_LENGTH_BYTES}"
+            )
+        length = int.from_bytes(length_bytes, "little")
+        if length > _MOST_HEADER_BYTES:
+            raise ValueError(
+                f"{self.path}: no safetensors file, its header would have {length} bytes; "
+                f"accepted: up to {_MOST_HEADER_BYTES}"
+            )
+        if _LENGTH_BYTES + length > self.size_bytes:
+            raise ValueError(
+                f"{self.path}: the file ends within its header: {self.size_bytes} bytes, "
+                f"the header alone has {length}"
+            )
+        return os.pread(self.descriptor, length, _LENGTH_BYTES)
+
+
+# ---- the header ---------------------------------------------------------------------------------
+
+
+def _parse(text: bytes, path: Path, what: str) -> Any:
+    """JSON in which no name is there twice."""
+
+    def unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, value in pairs:
+            if name in found:
+                raise ValueError(f"'{name}' is there twice")
+            found[name] = value
+        return found
+
+    try:
+        return json.loads(text.decode("utf-8"), object_pairs_hook=unique)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: {what} cannot be understood: {error}") from None
+
+
+def _entry(path: Path, name: str, value: Any, data_begin: int) -> _Entry:
+    def wrong(what: str) -> ValueError:
+        return ValueError(f"{path}: tensor '{name}' {what}")
+
+    if not isinstance(value, Mapping) or value.keys() != {"dtype", "shape", "data_offsets"}:
+        raise wrong("has not exactly dtype, shape and data_offsets")
+    import torch
+
+    dtype = getattr(torch, _DTYPES.get(str(value["dtype"]), ""), None)
+    if dtype is None:
+        raise wrong(f"has the dtype {value['dtype']!r}; accepted: {', '.join(_DTYPES)}")
+    shape, offsets = value["shape"], value["data_offsets"]
+    if not _are_sizes(shape):
+        raise wrong(f"has the shape {shape!r}; accepted: a list of whole numbers from 0")
+    if not _are_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
+        raise wrong(f"has the data_offsets {offsets!r}; accepted: where it begins and ends")
+    if value["dtype"] == "F4":  # two elements in a byte, which torch counts as one
+        if not shape or shape[-1] % 2 != 0:
+            raise wrong(f"has the shape {shape!r}; accepted for F4: an even last dimension")
+        shape = [*shape[:-1], shape[-1] // 2]
+    size_bytes = math.prod(shape) * dtype.itemsize
+    if offsets[1] - offsets[0] != size_bytes:
+        raise wrong(f"has {offsets[1] - offsets[0]} bytes; its dtype and shape need {size_bytes}")
+    return _Entry(name, dtype, tuple(shape), data_begin + offsets[0], size_bytes)
+
+
+def _are_sizes(value: Any) -> bool:
+    return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
+
+
+# ---- tensors ------------------------------------------------------------------------------------
+
+
+class _Buffer:
+    """CPU memory for what has to be copied to its device."""
+
+    def __init__(self) -> None:
+        self.memory: torch.Tensor | None = None
+
+    def of(self, size_bytes: int) -> torch.Tensor:
+        import torch
+
+        if self.memory is None or self.memory.numel() < size_bytes:
+            self.memory = None
+            self.memory = torch.empty(size_bytes, dtype=torch.uint8, device="cpu")
+        return self.memory[:size_bytes]
+
+
+def _load(file: _File, entry: _Entry, device: torch.device, buffer: _Buffer) -> torch.Tensor:
+    import torch
+
+    if device.type == "cpu" or (device.type == "cuda" and enabled()):
+        host = torch.empty(entry.shape, dtype=entry.dtype, device="cpu")
+        if device.type == "cpu":
+            _fill(file, entry, host, None)
+            return host
+        if torch.ops.uvmalloc.is_managed(host):
+            _fill(file, entry, host, device)
+            return host.to(device, non_blocking=True)
+        del host
+    result = torch.empty(entry.shape, dtype=entry.dtype, device=device)
+    whole = _bytes_of(result)
+    for begin, end in _steps(entry.size_bytes):
+        part = buffer.of(end - begin)
+        with _memory(part) as memory:
+            file.read_into(memory, entry.offset + begin)
+        whole[begin:end].copy_(part)
+    return result
+
+
+def _fill(file: _File, entry: _Entry, host: torch.Tensor, device: torch.device | None) -> None:
+    """Reads the tensor's bytes; what has been read is sent on to the device."""
+    whole = _bytes_of(host)
+    follows = device is not None and entry.size_bytes > _STEP_BYTES
+    with _memory(host) as memory:
+        for begin, end in _steps(entry.size_bytes):
+            file.read_into(memory[begin:end], entry.offset + begin)
+            if follows and device is not None:
+                prefetch(whole[begin:end], device)
+
+
+def _steps(size_bytes: int) -> Iterator[tuple[int, int]]:
+    for begin in range(0, size_bytes, _STEP_BYTES):
+        yield begin, min(begin + _STEP_BYTES, size_bytes)
+
+
+def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Its storage as uint8, whatever its type can be seen as."""
+    import torch
+
+    whole = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+    return whole.set_(tensor.untyped_storage())  # type: ignore[call-overload]
+
+
+@contextlib.contextmanager
+def _memory(tensor: torch.Tensor) -> Iterator[memoryview]:
+    """The bytes of a CPU tensor that begins its storage. The plugin knows that addresses asked for
+    here are not kept (pytorch/plugin/export_hooks.cpp)."""
+    size_bytes = tensor.numel() * tensor.element_size()
+    array = (ctypes.c_char * size_bytes).from_address(tensor.data_ptr() if size_bytes else 0)
+    with memoryview(array) as memory, memory.cast("B") as unsigned:
+        yield unsigned
