@@ -20,6 +20,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from uvmalloc.cli import PROFILES
 from uvmalloc.environment import (
     AllocatorOptions,
     Machine,
@@ -29,11 +30,13 @@ from uvmalloc.environment import (
 )
 from uvmalloc.libraries import Libraries
 from uvmalloc.report import main_report
+from uvmalloc.sizes import format_size
 
 from bench.programs.differential import differences
 from bench.verdict import Target, verdict_table
 
 MEASURE_HERE = Path(__file__).resolve().parent / "measure_here.py"
+LOAD_HERE = Path(__file__).resolve().parent / "load_here.py"
 RFC_EXAMPLES = Path(__file__).resolve().parent / "rfc_examples.py"
 
 
@@ -47,19 +50,52 @@ class Size:
     repeats: int
     steps: int
     random_programs: int
+    load_bytes: int  # of the checkpoint
 
 
-FULL = Size(rounds=15, move_bytes=1 << 30, layers=1000, repeats=5, steps=60, random_programs=500)
-QUICK = Size(rounds=5, move_bytes=1 << 30, layers=200, repeats=3, steps=30, random_programs=100)
-SMOKE = Size(rounds=2, move_bytes=16 << 20, layers=4, repeats=1, steps=2, random_programs=2)
+FULL = Size(
+    rounds=15,
+    move_bytes=1 << 30,
+    layers=1000,
+    repeats=5,
+    steps=60,
+    random_programs=500,
+    load_bytes=4 << 30,
+)
+QUICK = Size(
+    rounds=5,
+    move_bytes=1 << 30,
+    layers=200,
+    repeats=3,
+    steps=30,
+    random_programs=100,
+    load_bytes=512 << 20,
+)
+SMOKE = Size(
+    rounds=2,
+    move_bytes=16 << 20,
+    layers=4,
+    repeats=1,
+    steps=2,
+    random_programs=2,
+    load_bytes=64 << 20,
+)
+
+# The program itself holds the model a second time there: on the device before it loads, or as
+# somebody else's copy on its way.
+LOADS_THAT_DOUBLE = ("load_state_dict", "safe_open on device")
 
 
 def run_program(
-    libraries: Libraries, native: bool, program: Path, *options: str
+    libraries: Libraries,
+    native: bool,
+    program: Path,
+    *options: str,
+    machine: Machine = Machine(),  # noqa: B008
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """One process: the JSON that the program prints, and uvmalloc's report, empty without it."""
     with tempfile.TemporaryDirectory() as folder:
-        environment = on_simulated_device(os.environ, libraries, Machine(), None)
+        environment = on_simulated_device(os.environ, libraries, machine, None)
         if native:
             environment = without_uvmalloc(environment)
         else:
@@ -87,6 +123,45 @@ def measure(libraries: Libraries, size: Size, native: bool) -> dict[str, Any]:
     return {**result, "large_bytes_copied": copies.get("bytes_at_or_above_threshold")}
 
 
+def load_peaks(libraries: Libraries, load_bytes: int) -> dict[str, dict[str, dict[str, Any]]]:
+    """Of each way of loading by profile and allocator: what load_here.py gives, and `ratio`: peak
+    memory over the model's bytes. Integrated devices and the host have one memory, so it is all of
+    it; elsewhere it is that of the device or the host, whichever is more."""
+    peaks: dict[str, dict[str, dict[str, Any]]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        options = (folder, f"--model-bytes={load_bytes}")
+        run_program(libraries, True, LOAD_HERE, *options, "--write")
+        for profile in PROFILES:
+            machine = Machine(capacity_bytes=4 * load_bytes, profile=profile)
+            for native in (True, False):
+                found, _ = run_program(libraries, native, LOAD_HERE, *options, machine=machine)
+                name = "native" if native else "uvmalloc"
+                for way, of in found["peaks"].items():
+                    ratio = of["all"] if profile == "integrated" else max(of["host"], of["device"])
+                    peaks.setdefault(way, {}).setdefault(profile, {})[name] = {"ratio": ratio, **of}
+    return peaks
+
+
+def load_bytes_here(wanted_bytes: int) -> int:
+    """As much of it as this machine can hold twice, and its page cache, and leave a half free."""
+    meminfo = Path("/proc/meminfo").read_text(encoding="ascii").split()
+    available_bytes = int(meminfo[meminfo.index("MemAvailable:") + 1]) << 10
+    while wanted_bytes > available_bytes // 6:
+        wanted_bytes //= 2
+    return wanted_bytes
+
+
+def load_table(peaks: dict[str, dict[str, dict[str, Any]]], load_bytes: int) -> Table:
+    table = Table(title=f"Peak memory of loading {format_size(load_bytes)}, over that")
+    table.add_column("")
+    columns = [(profile, name) for profile in PROFILES for name in ("native", "uvmalloc")]
+    for profile, name in columns:
+        table.add_column(f"{profile}, {name}", justify="right")
+    for way, of in peaks.items():
+        table.add_row(way, *(f"{of[profile][name]['ratio']:.3f}" for profile, name in columns))
+    return table
+
+
 def upper_bound(ratios: list[float], percent: int = 95) -> float:
     """Of the median of what the ratios are a sample of: by bootstrap, always the same for the same
     ratios."""
@@ -110,6 +185,12 @@ def compare(libraries: Libraries, size: Size, file: Path, console: Console) -> N
 
     examples, _ = run_program(libraries, False, RFC_EXAMPLES)
     different = differences(libraries, 0, size.random_programs)
+    load_bytes = load_bytes_here(size.load_bytes)
+    peaks = load_peaks(libraries, load_bytes)
+    worst_load, worst_profile = max(
+        ((way, profile) for way in peaks if way not in LOADS_THAT_DOUBLE for profile in PROFILES),
+        key=lambda of: peaks[of[0]][of[1]]["uvmalloc"]["ratio"],
+    )
     copied = max(of[False]["large_bytes_copied"] for of in rounds)
     steps = ratios("step")
     move = f"{size.move_bytes >> 20} MiB"
@@ -144,6 +225,13 @@ def compare(libraries: Libraries, size: Size, file: Path, console: Console) -> N
             0.85,
             at_most=True,
         ),
+        "load_peak_ratio": Target(
+            "peak memory of loading a checkpoint, over it",
+            f"{worst_load}, {worst_profile}",
+            peaks[worst_load][worst_profile]["uvmalloc"]["ratio"],
+            1.05,
+            at_most=True,
+        ),
         "rfc_examples_failed": Target(
             "examples of RFC-0023 that failed",
             f"of {examples['examples']}",
@@ -171,6 +259,7 @@ def compare(libraries: Libraries, size: Size, file: Path, console: Console) -> N
         microseconds = (f"{median(key, native) * 1e6:,.2f}" for native in (True, False))
         table.add_row(f"{what}, µs", *microseconds)
     console.print(table)
+    console.print(load_table(peaks, load_bytes))
     console.print(verdict_table(list(targets.values())))
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(
@@ -178,6 +267,8 @@ def compare(libraries: Libraries, size: Size, file: Path, console: Console) -> N
             {
                 **{key: target.value for key, target in targets.items()},
                 "eager_step_median": statistics.median(steps),
+                "load_peaks": peaks,
+                "load_bytes": load_bytes,
                 "targets": [
                     {"key": key, **asdict(target), "met": target.met}
                     for key, target in targets.items()

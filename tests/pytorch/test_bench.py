@@ -129,6 +129,11 @@ def test_programs_give_every_figure(tmp_path: Path) -> None:
     document = json.loads((tmp_path / "pytorch.json").read_text())
     for key in ("to_1gib_ratio", "module_to_ratio", "eager_step_ratio", "empty_ratio"):
         assert document[key] > 0
+    assert 1 <= document["load_peak_ratio"] < 3
+    for way, by_profile in document["load_peaks"].items():
+        for profile, by_allocator in by_profile.items():
+            for allocator, peak in by_allocator.items():
+                assert 0.9 < peak["ratio"] < 4, (way, profile, allocator, peak)
     for key in ("to_1gib_bytes", "rfc_examples_failed", "differential_failures"):
         assert document[key] == 0
     assert {target["key"] for target in document["targets"]} <= document.keys()
