@@ -81,5 +81,5 @@ test_torch_version() {
   (cd "$root" && "$(venv_of "$minor")/bin/uvmalloc" sim --no-report -- "$python" -m pytest --rootdir "$root" \
     -o cache_dir=build/.pytest_cache -q -rs tests/sim_kernels) || return 1
   (cd "$root" && "$python" -m pytest --rootdir "$root" -o cache_dir=build/.pytest_cache -o junit_family=xunit1 \
-    --junitxml "$folder/pytest-torch-$minor.xml" -q -rs tests/pytorch/test_{differential,fork,memory,moves,switch,ways_in}.py)
+    --junitxml "$folder/pytest-torch-$minor.xml" -q -rs tests/pytorch/test_{differential,every_move,fork,memory,moves,switch,ways_in}.py)
 }

@@ -311,6 +311,8 @@ bool can_share(const c10::StorageImpl& storage) {
 bool is_aliased(const c10::StorageImpl& storage) {
   std::lock_guard lock(sharing_mutex);
   const SharedBlock* shared = shared_block(storage);
+  // Torch's own copy-on-write can take over plain blocks only: what was aliased once stays so.
+  if (!kPartsCanBeShared) return shared != nullptr;
   return shared != nullptr && shared->aliased && shared->storages > 1;
 }
 

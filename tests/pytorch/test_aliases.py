@@ -131,3 +131,22 @@ z_out = x.to('cuda')
 assert z_out.sum().item() == 2 << 20 and z.sum().item() == 1 << 20
 """,
     )
+
+
+def test_what_was_an_alias_once_can_be_copied_and_written(simulate: Simulate) -> None:
+    run(
+        simulate,
+        """
+x = torch.ones(1 << 20)
+y = x.to('cuda')
+del x
+for expected in (2, 3):
+    copy = y.to('cpu', copy=True)
+    del copy
+    y.add_(1)                              # nobody shares any more: no copy of torch's to take over
+    assert y.sum().item() == expected << 20
+copy = y.to('cpu', copy=True)
+y.zero_()
+assert copy.sum().item() == 3 << 20
+""",
+    )
