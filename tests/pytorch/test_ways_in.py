@@ -110,7 +110,7 @@ for name, export in exports.items():
         native=True,
         environment=environment,
     ).check()
-    expected = 7 + (2 if TORCH_MINOR < 15 else 5)
+    expected = 7 + (2 if TORCH_MINOR < 14 else 5)
     assert len(run.stdout.splitlines()) == expected, run.stdout
 
 
