@@ -1695,7 +1695,7 @@ void CachingManagedAllocator::mark_live_exported() {
     pools_.each_block(*span, [&](const Block& block) {
       // Small ones are never shared.
       if (block.kind == BlockKind::kSmall || block.now() != BlockState::kLive) return;
-      Block* live = pools_.find(block.address());
+      Block* live = pools_.block_at(block.address());
       live->exported = true;
       live->plain = false;
     });

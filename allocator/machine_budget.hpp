@@ -25,7 +25,7 @@ std::size_t less_reserve(std::size_t bytes, const Configuration& configuration);
 MachineBudget machine_budget(const std::vector<DeviceDescription>& devices,
                              const Configuration& configuration, std::size_t available_host_bytes);
 
-// What of `driver_free_bytes`, a driver's answer, can really be had: no more than the budget has
+// What of the free bytes of `driver`, its answer, can really be had: no more than the budget has
 // left, and on an integrated device what the host can give, whose page cache the driver takes for
 // used. Never more than the device's whole memory.
 std::size_t obtainable_bytes(const MemoryFigures& driver, bool integrated,

@@ -20,6 +20,7 @@
 #include <type_traits>
 
 #include <uvmalloc/allocator/block.hpp>
+#include <uvmalloc/allocator/cache_lines.hpp>
 
 namespace uvm {
 
@@ -65,10 +66,10 @@ class RunBlockStore {
   static constexpr std::size_t kChunk = 1024;
   static constexpr std::size_t kChunks = kBlockKeys / kChunk;
   using Chunks = std::array<std::atomic<RunBlock*>, kChunks>;
-  static constexpr std::align_val_t kAlignment{128};  // a pair of lines of the cache
+  static constexpr std::align_val_t kAlignment{kCacheLinePair};
   static constexpr std::uint32_t kGroup = 16;
-  static_assert(kGroup * sizeof(RunBlock) % static_cast<std::size_t>(kAlignment) == 0 &&
-                kChunk % kGroup == 0 && std::is_trivially_destructible_v<RunBlock>);
+  static_assert(kGroup * sizeof(RunBlock) % kCacheLinePair == 0 && kChunk % kGroup == 0 &&
+                std::is_trivially_destructible_v<RunBlock>);
   // More streams than that share groups again.
   static constexpr std::size_t kLists = 64;
 

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include <uvmalloc/allocator/cache_lines.hpp>
 #include <uvmalloc/allocator/statistics.hpp>
 
 namespace uvm {
@@ -40,7 +41,7 @@ struct Amounts {
   }
 };
 
-class alignas(128) Tally {
+class alignas(kCacheLinePair) Tally {
  public:
   // False: a peak may have been passed.
   bool allocated(SizeClass size_class, std::size_t bytes, std::size_t requested_bytes,

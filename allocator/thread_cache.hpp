@@ -15,6 +15,7 @@
 #include <vector>
 
 #include <uvmalloc/allocator/block_pools.hpp>
+#include <uvmalloc/allocator/cache_lines.hpp>
 #include <uvmalloc/allocator/owner_lock.hpp>
 #include <uvmalloc/allocator/tally.hpp>
 
@@ -43,7 +44,7 @@ struct StreamTally {
   }
 };
 
-class alignas(128) ThreadCache {
+class alignas(kCacheLinePair) ThreadCache {
  public:
   // `most_bytes`: what it may hold for one stream.
   ThreadCache(std::size_t places, std::size_t most_bytes)
@@ -129,7 +130,7 @@ class alignas(128) ThreadCache {
   static constexpr std::size_t kSets = 64;
   static constexpr std::size_t kWays = 4;
 
-  struct alignas(128) Stream {
+  struct alignas(kCacheLinePair) Stream {
     StreamKey key;
     PoolIndex first_pool = 0;
     Tally* tally = nullptr;

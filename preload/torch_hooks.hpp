@@ -31,6 +31,7 @@ extern "C" __attribute__((visibility("default"))) void uvmalloc_set_torch_hooks(
 
 // For Python (pytorch/python/uvmalloc). A copy of this library that is not the process's first
 // leaves the first two to that one.
+//
 // What a preloaded library does inside `import torch`, for one that is loaded when torch has been
 // imported: does nothing unless PYTORCH_ENABLE_UNIFIED_MEMORY switches uvmalloc on. Whether the
 // plugin is in place now; where it should be and is not, one line says why.

@@ -10,8 +10,8 @@ namespace uvm {
 struct ImportedFunction {
   const char* symbol = nullptr;
   void* replacement = nullptr;
-  bool replaced =
-      false;  // by the last call: a library has a slot for it, which holds `replacement`
+  // By the last call: a library has a slot for it, which holds `replacement`.
+  bool replaced = false;
 };
 
 // Makes calls from the mapped library whose file is called `library` go to the replacements; from

@@ -13,8 +13,8 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from uvmalloc.native import loaded
 from uvmalloc.sizes import EXAMPLES, parse_size
+from uvmalloc.torch_names import library_function
 
 if TYPE_CHECKING:
     import torch
@@ -122,7 +122,7 @@ def region(
         raise ValueError(f"region: the policy is {policy!r}; accepted: {', '.join(_POLICIES)}")
     budget_bytes = 0 if budget is None else _budget_bytes(budget)
     with contextlib.ExitStack() as effects:
-        switch = loaded("uvmalloc_set_host_managed", ctypes.c_int, ctypes.c_int)
+        switch = library_function("uvmalloc_set_host_managed", ctypes.c_int, ctypes.c_int)
         if managed is not None and switch is not None:
             effects.callback(switch, switch(int(managed)))
         if (policy is not None or budget is not None) and enabled():

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from uvmalloc.errors import MissingLibraryError
 from uvmalloc.libraries import find_libraries
+from uvmalloc.torch_names import library_function
 
 
 def mark(text: str) -> None:
@@ -17,26 +17,9 @@ def mark(text: str) -> None:
 
     Does nothing in a program that does not run under uvmalloc, or without a trace.
     """
-    trace_mark = loaded("uvmalloc_trace_mark", None, ctypes.c_char_p)
+    trace_mark = library_function("uvmalloc_trace_mark", None, ctypes.c_char_p)
     if trace_mark is not None:
         trace_mark(text.encode())
-
-
-_functions: dict[str, Callable[..., Any]] = {}
-
-
-def loaded(name: str, result: Any, *arguments: Any) -> Callable[..., Any] | None:
-    """That function of this process's libuvmalloc.so, by its types; None where there is none."""
-    function = _functions.get(name)
-    if function is None:
-        try:
-            function = getattr(ctypes.CDLL(None), name)
-        except AttributeError:
-            return None
-        function.argtypes = list(arguments)
-        function.restype = result
-        _functions[name] = function
-    return function
 
 
 def library() -> ctypes.CDLL:

@@ -125,7 +125,7 @@ def uvm_to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     `Tensor.to`, with its arguments, as if `enabled_uvm_move_on_copy` were set: where only a managed
     tensor's device changes, what it gives is the same memory.
     """
-    alias = _function("uvmalloc_set_thread_move_on_copy", ctypes.c_int, ctypes.c_int)
+    alias = library_function("uvmalloc_set_thread_move_on_copy", ctypes.c_int, ctypes.c_int)
     if alias is None:
         return self.to(*args, **kwargs)
     before = alias(1)
@@ -248,7 +248,7 @@ def _add_methods(module: ModuleType) -> None:
 
 def _enable_in_torch() -> str | None:
     """Loads the library where it has to, and switches on; else why not."""
-    enable = _function("uvmalloc_enable_in_torch", ctypes.c_char_p)
+    enable = library_function("uvmalloc_enable_in_torch", ctypes.c_char_p)
     if enable is None:
         # Not run by the library, so the package is there.
         from uvmalloc import errors, native
@@ -291,14 +291,14 @@ def _operators() -> Any:
 
 
 def _flag(name: str) -> int:
-    function = _function(name, ctypes.c_int)
+    function = library_function(name, ctypes.c_int)
     return 0 if function is None else function()
 
 
 _found: dict[str, Callable[..., Any]] = {}
 
 
-def _function(name: str, result: Any, *arguments: Any) -> Callable[..., Any] | None:
+def library_function(name: str, result: Any, *arguments: Any) -> Callable[..., Any] | None:
     """That function of this process's libuvmalloc.so; None where there is none."""
     function = _found.get(name)
     if function is None:
@@ -312,7 +312,7 @@ def _function(name: str, result: Any, *arguments: Any) -> Callable[..., Any] | N
 
 
 def _native(wanted_by: str, name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
-    function = _function(name, result, *arguments)
+    function = library_function(name, result, *arguments)
     if function is None:
         raise RuntimeError(
             f"{wanted_by}: libuvmalloc.so is not loaded in this process; start it with `uvmalloc "
