@@ -92,6 +92,14 @@ struct Block {
   Block() : use() {}
 
   char* address() const { return real.address; }
+  // Moves the record. Relaxed: a thread that remembers the block by what it was may look beside it.
+  void place_at(char* address) {
+    std::atomic_ref(real.address).store(address, std::memory_order_relaxed);
+  }
+  bool starts_at(const void* address) const {
+    auto& place = const_cast<char*&>(real.address);  // atomic_ref takes no const object
+    return std::atomic_ref(place).load(std::memory_order_relaxed) == address;
+  }
   char* end() const { return real.address + size_bytes(); }
   std::size_t size_bytes() const { return real.size_bytes(); }
   std::size_t requested_bytes() const { return use.size_bytes; }

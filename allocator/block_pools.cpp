@@ -89,7 +89,7 @@ RunBlock* BlockPools::new_block(BlockKind kind, char* address, std::size_t size_
                                 PoolIndex home) {
   RunBlock* block = blocks_.make(home);
   block->kind = kind;
-  block->real.address = address;
+  block->place_at(address);
   block->real.resize(size_bytes);
   block->pool = home;
   block->real.indirect = nullptr;
@@ -293,7 +293,7 @@ std::pair<RunBlock*, RunBlock*> BlockPools::split(RunBlock* block, std::size_t s
   } else if (size_bytes <= rest) {
     left = new_block(BlockKind::kWhole, block->address(), size_bytes, block->home);
     left->whole = block->whole;
-    block->real.address = at_cut;
+    block->place_at(at_cut);
     block->real.resize(rest);
     pages_.set(left->address(), size_bytes, tagged(left, PageKind::kWhole));
   } else {
@@ -446,7 +446,7 @@ RunBlock* BlockPools::join_whole(RunBlock* left, RunBlock* right) {
   RunBlock* kept = left->size_bytes() >= right->size_bytes() ? left : right;
   RunBlock* gone = kept == left ? right : left;
   pages_.set(gone->address(), gone->size_bytes(), tagged(kept, PageKind::kWhole));
-  kept->real.address = address;
+  kept->place_at(address);
   kept->real.granules += gone->real.granules;
   blocks_.drop(gone);
   return kept;

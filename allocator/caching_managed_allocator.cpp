@@ -888,7 +888,8 @@ std::string CachingManagedAllocator::holders_table() const {
 
 FreeResult CachingManagedAllocator::free(void* address) noexcept {
   if (ThreadCache* cache = caches_.mine()) [[likely]] {
-    Block* block = pools_.block_at(address);
+    Block* block = cache->known_at(address);
+    if (block == nullptr) block = pools_.block_at(address);
     if (block != nullptr && block->now() == BlockState::kLive && block->plain) [[likely]] {
       // Before the block can be anybody else's.
       const TraceTime at = trace_.now_of_free(address);
@@ -2160,7 +2161,7 @@ void CachingManagedAllocator::note_peaks(std::size_t place) {
   caches_.add_up(place);
 }
 
-void CachingManagedAllocator::count_allocation(const Request& request, const Block& block,
+void CachingManagedAllocator::count_allocation(const Request& request, Block& block,
                                                bool from_cache) {
   const std::size_t place = place_of(request.facade, request.device);
   if (ThreadCache* cache = caches_.mine()) {

@@ -394,7 +394,7 @@ class CachingManagedAllocator {
   bool is_block_live(const Block* block) const {
     return block != nullptr && block->now() == BlockState::kLive;
   }
-  void count_allocation(const Request& request, const Block& block, bool from_cache);
+  void count_allocation(const Request& request, Block& block, bool from_cache);
   void count_free(const Block& block, const StreamKey& key);
   void note_peaks(std::size_t place);
   void add_to_pool(const Pool& pool, void* base, std::size_t size_bytes);

@@ -50,7 +50,7 @@ class RunBlockStore {
 
   void drop(RunBlock* block) {
     block->set(BlockState::kFree);
-    block->real.address = nullptr;
+    block->place_at(nullptr);
     RunBlock*& free = free_of(block->home);
     block->shared.next = free;
     free = block;

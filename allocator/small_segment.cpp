@@ -20,14 +20,17 @@ Block* SmallSegment::add(char* address, std::size_t size_bytes) {
   std::uint16_t number = free;
   if (number != 0) {
     free = static_cast<std::uint16_t>(record(number)->use.size_bytes);
-    std::destroy_at(record(number));
   } else {
     number = ++made;
+    std::construct_at(record(number));
   }
-  Block* block = std::construct_at(record(number));
+  Block* block = record(number);
+  block->use = {};
   block->kind = BlockKind::kSmall;
+  block->plain = true;
+  block->exported = false;
   block->pool = pool;
-  block->real.address = address;
+  block->place_at(address);
   block->real.resize(size_bytes);
   starts[granule_of(address)].store(number, std::memory_order_release);
   ++live;
@@ -38,7 +41,7 @@ void SmallSegment::remove(Block* block) {
   auto number = static_cast<std::uint16_t>(block - record(1) + 1);
   starts[granule_of(block->address())].store(0, std::memory_order_release);
   block->set(BlockState::kFree);
-  block->real.address = nullptr;
+  block->place_at(nullptr);
   block->use.size_bytes = free;
   free = number;
   --live;

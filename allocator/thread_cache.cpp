@@ -84,7 +84,7 @@ void ThreadCache::flush_half(const Block& like, std::vector<Block*>* out) {
   empty(&of->small[like.size_bytes() / kGranule - 1], kBinBlocks / 2, of, out);
 }
 
-bool ThreadCache::count_allocated(const Block& block, bool from_cache) {
+bool ThreadCache::count_allocated(Block& block, bool from_cache) {
   return allocated(streams_[block.pool / kPoolsPerStream].get(), block, from_cache);
 }
 

@@ -66,6 +66,13 @@ class alignas(kCacheLinePair) ThreadCache {
   // What a request that was not served here is to try next: the first pool of its stream.
   static constexpr PoolIndex kUnknownPools = ~PoolIndex{0};
 
+  // The record of a block that this thread was given at `address`; nullptr: it does not remember.
+  // May be called outside the lock.
+  Block* known_at(const void* address) const {
+    Block* block = known_[known_slot(address)];
+    return block != nullptr && block->starts_at(address) ? block : nullptr;
+  }
+
   // A block of that size for a request; nullptr: there is none, and `*pools` is the first pool of
   // its stream, or kUnknownPools where that was not used of late.
   Block* allocate(Facade facade, int device, StreamHandle stream, std::size_t size_bytes,
@@ -92,7 +99,7 @@ class alignas(kCacheLinePair) ThreadCache {
 
   // Counts what did not come from, or go into, the cache. The stream must be open; false: a peak
   // may have been passed.
-  bool count_allocated(const Block& block, bool from_cache);
+  bool count_allocated(Block& block, bool from_cache);
   void count_freed(const Block& block);
 
   // ---- by whoever holds the lock
@@ -183,7 +190,12 @@ class alignas(kCacheLinePair) ThreadCache {
 
   static constexpr std::size_t kSlots = 16;
 
-  bool allocated(Stream* of, const Block& block, bool from_cache) {
+  static std::size_t known_slot(const void* address) {
+    // Fibonacci hashing.
+    return (address_of(address) * 0x9E3779B97F4A7C15ull) >> (64 - kKnownBits);
+  }
+  bool allocated(Stream* of, Block& block, bool from_cache) {
+    known_[known_slot(block.address())] = &block;
     const std::size_t size_bytes = block.size_bytes();
     live_bytes_ += static_cast<std::int64_t>(size_bytes);
     of->counts.allocated(size_bytes);
@@ -199,7 +211,11 @@ class alignas(kCacheLinePair) ThreadCache {
   }
 
   const std::size_t most_bytes_;
-  std::array<Stream*, kSlots> recent_{};          // by slot_of(key)
+  std::array<Stream*, kSlots> recent_{};  // by slot_of(key)
+  // The records of blocks it was given last, so that a free need not look them up. What is there
+  // may be out of date: it is right if the record still says that the block starts there.
+  static constexpr unsigned kKnownBits = 10;
+  std::array<Block*, std::size_t{1} << kKnownBits> known_{};
   std::vector<std::unique_ptr<Stream>> streams_;  // by first pool / kPoolsPerStream
   std::vector<Tally> tallies_;                    // by facade and device
   std::int64_t live_bytes_ = 0;                   // of all places

@@ -42,6 +42,32 @@ TEST_F(AllocatorThreads, UnderPressureToo) {
   stress.finish();
 }
 
+// A thread remembers the records of blocks it was given; others free such blocks, and their records
+// and pages become other blocks'.
+TEST_F(AllocatorThreads, AnAddressThatHasHadAnotherBlockSinceIsFreedAsTheBlockItIsNow) {
+  auto elsewhere = [](auto work) { std::thread(work).join(); };
+  for (std::size_t size_bytes : {std::size_t{512}, std::size_t{100000}, 3 * kMiB}) {
+    char* first = device(size_bytes);
+    char* second = nullptr;
+    char* third = nullptr;
+    elsewhere([&] {
+      allocator->free(first);
+      allocator->release_cached();
+      second = device(5 * kMiB);
+    });
+    ASSERT_EQ(second, first);
+    // By the first one's record, if that is to be had.
+    elsewhere([&] { third = device(size_bytes); });
+    EXPECT_EQ(allocator->free(second), FreeResult::kFreed);
+    EXPECT_EQ(allocator->statistics().live_bytes.current, round_up(size_bytes, kGranule));
+    EXPECT_EQ(allocator->free(third), FreeResult::kFreed);
+    EXPECT_EQ(allocator->free(third), FreeResult::kDouble);
+    EXPECT_EQ(allocator->statistics().live_bytes.current, 0u);
+    allocator->check_invariants();
+    allocator->release_cached();
+  }
+}
+
 TEST_F(AllocatorThreads, AllocatorsMayGoBeforeTheirThreadsInAnyOrder) {
   std::atomic<int> ready = 0;
   std::atomic<bool> over = false;
