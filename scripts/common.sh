@@ -70,7 +70,8 @@ build_torch_version() {
   local suffix="${1/./_}"
   configure release
   cmake --build "$root/build/release" --target uvmalloc_shared uvmsim_audit uvmsim_cuda uvmsim_cudart uvmsim_torch \
-    "uvmsim_torch_$suffix" "uvmalloc_torch_$suffix" || die "building the plugin for torch $1 failed"
+    "uvmsim_torch_$suffix" "uvmalloc_torch_$suffix" "allocator_calls_$suffix" ||
+    die "building the plugin for torch $1 failed"
 }
 
 # test_torch_version MINOR FOLDER: the tests of what depends on torch's version, with that one; their results go to
@@ -81,5 +82,6 @@ test_torch_version() {
   (cd "$root" && "$(venv_of "$minor")/bin/uvmalloc" sim --no-report -- "$python" -m pytest --rootdir "$root" \
     -o cache_dir=build/.pytest_cache -q -rs tests/sim_kernels) || return 1
   (cd "$root" && "$python" -m pytest --rootdir "$root" -o cache_dir=build/.pytest_cache -o junit_family=xunit1 \
-    --junitxml "$folder/pytest-torch-$minor.xml" -q -rs tests/pytorch/test_{differential,every_move,fork,memory,moves,switch,ways_in}.py)
+    --junitxml "$folder/pytest-torch-$minor.xml" -q -rs \
+    tests/pytorch/test_{allocator_calls,differential,every_move,fork,memory,memory_tools,moves,switch,ways_in}.py)
 }

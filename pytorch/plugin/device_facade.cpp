@@ -61,6 +61,17 @@ void report_to_profiler(void* address, int64_t change_bytes, c10::DeviceIndex de
                                    c10::Device(c10::kCUDA, device));
 }
 
+// Whether requests that cannot be served are rejections, in torch's sense: where its setting
+// throw_on_cudamalloc_oom is on, which 2.11 does not have yet. What the fraction of the device does
+// not allow is out of memory all the same, to torch's own allocator too.
+template <class Config>
+bool rejects() {
+  if constexpr (requires { Config::throw_on_cudamalloc_oom(); }) {
+    return Config::throw_on_cudamalloc_oom();
+  }
+  return false;
+}
+
 [[noreturn]] void not_available(const char* what, const char* instead) {
   TORCH_CHECK_NOT_IMPLEMENTED(false, "uvmalloc does not support ", what, "; ", instead);
   std::abort();  // not reached
@@ -163,27 +174,18 @@ void DeviceFacade::out_of_memory(const OutOfMemoryError& error, c10::DeviceIndex
   const auto stats = getDeviceStats(device);
   const auto live = static_cast<size_t>(stats.allocated_bytes[0].current);
   const auto reserved = static_cast<size_t>(stats.reserved_bytes[0].current);
-  if (history_.is_watched()) {
-    history_.out_of_memory({Facade::kDevice, device, stream}, free_bytes, size_bytes, context);
-  }
-  c10::reportOutOfMemoryToProfiler(static_cast<int64_t>(size_bytes), live, reserved,
-                                   c10::Device(c10::kCUDA, device));
-  std::vector<native::OutOfMemoryObserver> observers;
-  std::vector<RejectionObserver> rejection_observers;
-  Limit limit;
-  {
-    std::lock_guard lock(mutex_);
-    observers = observers_;
-    rejection_observers = rejection_observers_;
-    limit = limits_.at(static_cast<size_t>(device));
-  }
-  const bool limited = limit.bytes != SIZE_MAX;
   const size_t pages_bytes = round_up(size_bytes, kPageBytes);
-  for (const auto& observer : observers) {
-    observer(device, pages_bytes, limited ? limit.bytes : total_bytes, free_bytes);
-  }
-  for (const auto& observer : rejection_observers) {
-    observer(device, size_bytes, live, total_bytes);
+  const Limit limit = limit_of(device);
+  const bool limited = limit.bytes != SIZE_MAX;
+  if (!limited && rejects<native::CUDAAllocatorConfig>()) {
+    tell_of_rejection(device, pages_bytes, reserved, total_bytes);
+  } else {
+    if (history_.is_watched()) {
+      history_.out_of_memory({Facade::kDevice, device, stream}, free_bytes, size_bytes, context);
+    }
+    c10::reportOutOfMemoryToProfiler(static_cast<int64_t>(size_bytes), live, reserved,
+                                     c10::Device(c10::kCUDA, device));
+    tell_out_of_memory(device, pages_bytes, limited ? limit.bytes : total_bytes, free_bytes);
   }
   using c10::CachingAllocator::format_size;
   // The beginning is torch's own, which programs look for.
@@ -195,6 +197,27 @@ void DeviceFacade::out_of_memory(const OutOfMemoryError& error, c10::DeviceIndex
                    "Of the allocated memory ", format_size(live), " is allocated by PyTorch, and ",
                    format_size(reserved - std::min(live, reserved)),
                    " is reserved by PyTorch but unallocated. ", error.what());
+}
+
+void DeviceFacade::tell_out_of_memory(c10::DeviceIndex device, size_t size_bytes,
+                                      size_t allowed_bytes, size_t free_bytes) {
+  std::vector<native::OutOfMemoryObserver> observers;
+  {
+    std::lock_guard lock(mutex_);
+    observers = observers_;
+  }
+  for (const auto& observer : observers) observer(device, size_bytes, allowed_bytes, free_bytes);
+}
+
+void DeviceFacade::tell_of_rejection(c10::DeviceIndex device, size_t size_bytes,
+                                     size_t reserved_bytes, size_t total_bytes) {
+  std::vector<RejectionObserver> observers;
+  {
+    std::lock_guard lock(mutex_);
+    ++rejections_.at(static_cast<size_t>(device));
+    observers = rejection_observers_;
+  }
+  for (const auto& observer : observers) observer(device, size_bytes, reserved_bytes, total_bytes);
 }
 
 c10::DataPtr DeviceFacade::allocate(size_t size_bytes) {
@@ -238,13 +261,17 @@ void DeviceFacade::emptyCache(c10::MempoolId_t pool) {
 
 c10::CachingDeviceAllocator::DeviceStats DeviceFacade::getDeviceStats(c10::DeviceIndex device) {
   check_device(device);
-  auto stats = device_stats(allocator().statistics(), device);
+  auto stats = device_stats(allocator().statistics(), device, rejections_of(device));
   if (has_native()) add_device_stats(&stats, previous_->getDeviceStats(device));
   return stats;
 }
 
 void DeviceFacade::resetAccumulatedStats(c10::DeviceIndex device) {
   check_device(device);
+  {
+    std::lock_guard lock(mutex_);
+    rejections_.at(static_cast<size_t>(device)) = 0;
+  }
   allocator().reset_totals(Facade::kDevice, device);
   if (has_native()) previous_->resetAccumulatedStats(device);
 }
@@ -286,8 +313,7 @@ void DeviceFacade::init(int device_count) {
     watch_python_pointers();
     activation.allocator->add_pressure_callback(run_free_memory_callbacks);
     activation.allocator->set_memory_observer(&history_);
-    const double fraction =
-        c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig::per_process_memory_fraction();
+    const double fraction = native::CUDAAllocatorConfig::per_process_memory_fraction();
     for (int device = 0; fraction < 1.0 && device < device_count; ++device) {
       setMemoryFraction(fraction, static_cast<c10::DeviceIndex>(device));
     }
@@ -300,10 +326,19 @@ void DeviceFacade::init_late() {
   init(c10::cuda::device_count());
 }
 
+DeviceFacade::Limit DeviceFacade::limit_of(c10::DeviceIndex device) {
+  std::lock_guard lock(mutex_);
+  return limits_.at(static_cast<size_t>(device));
+}
+
+std::uint64_t DeviceFacade::rejections_of(c10::DeviceIndex device) {
+  std::lock_guard lock(mutex_);
+  return rejections_.at(static_cast<size_t>(device));
+}
+
 double DeviceFacade::getMemoryFraction(c10::DeviceIndex device) {
   check_device(device);
-  std::lock_guard lock(mutex_);
-  return limits_.at(static_cast<size_t>(device)).fraction;
+  return limit_of(device).fraction;
 }
 
 void DeviceFacade::setMemoryFraction(double fraction, c10::DeviceIndex device) {
@@ -462,6 +497,10 @@ void DeviceFacade::attachAllocatorTraceTracker(native::AllocatorTraceTracker tra
 }
 
 void DeviceFacade::enablePeerAccess(c10::DeviceIndex device, c10::DeviceIndex peer) {
+  if (has_native()) {  // which maps its expandable segments for the device
+    previous_->enablePeerAccess(device, peer);
+    return;
+  }
   c10::cuda::CUDAGuard guard(device);
   cudaError_t error = cudaDeviceEnablePeerAccess(peer, 0);
   if (error == cudaErrorPeerAccessAlreadyEnabled) {
@@ -471,8 +510,16 @@ void DeviceFacade::enablePeerAccess(c10::DeviceIndex device, c10::DeviceIndex pe
   }
 }
 
-cudaError_t DeviceFacade::memcpyAsync(void* destination, int, const void* source, int,
-                                      size_t size_bytes, cudaStream_t stream, bool) {
+cudaError_t DeviceFacade::memcpyAsync(void* destination, int to_device, const void* source,
+                                      int from_device, size_t size_bytes, cudaStream_t stream,
+                                      bool have_peer_access) {
+  // Without peer access, how native's memory is copied depends on how it was allocated.
+  const bool plain = have_peer_access || to_device == from_device || !has_native() ||
+                     (allocator().find(destination) && allocator().find(source));
+  if (!plain) {
+    return previous_->memcpyAsync(destination, to_device, source, from_device, size_bytes, stream,
+                                  have_peer_access);
+  }
   return cudaMemcpyAsync(destination, source, size_bytes, cudaMemcpyDefault, stream);
 }
 

@@ -89,7 +89,10 @@ class DeviceFacade final : public native::CUDAAllocator {
  public:
   // `previous` gets every pointer that is not ours.
   explicit DeviceFacade(native::CUDAAllocator* previous)
-      : previous_(previous), pools_(previous), limits_(C10_COMPILE_TIME_MAX_GPUS) {}
+      : previous_(previous),
+        pools_(previous),
+        limits_(C10_COMPILE_TIME_MAX_GPUS),
+        rejections_(C10_COMPILE_TIME_MAX_GPUS) {}
   native::CUDAAllocator* previous() const { return previous_; }
 
   // Where torch's own allocator has been in use, which torch will not initialise a second time.
@@ -147,15 +150,15 @@ class DeviceFacade final : public native::CUDAAllocator {
   void setUserMetadata(const std::string& metadata) override;
   std::string getUserMetadata() override;
   void attachOutOfMemoryObserver(native::OutOfMemoryObserver observer) override;
-  // A virtual function of later versions of torch, hence without `override`: told of what was
-  // refused before the driver was asked, as all that we refuse is.
-  using RejectionObserver =
-      std::function<void(int64_t device, size_t size_bytes, size_t live_bytes, size_t total_bytes)>;
+  // A virtual function of later versions of torch, hence without `override`: told instead of the
+  // others where the program has set throw_on_cudamalloc_oom.
+  using RejectionObserver = std::function<void(int64_t device, size_t size_bytes,
+                                               size_t reserved_bytes, size_t total_bytes)>;
   void attachOomRejectionObserver(RejectionObserver observer);
   void attachAllocatorTraceTracker(native::AllocatorTraceTracker) override;
   void enablePeerAccess(c10::DeviceIndex device, c10::DeviceIndex peer) override;
-  cudaError_t memcpyAsync(void* destination, int, const void* source, int, size_t size_bytes,
-                          cudaStream_t stream, bool) override;
+  cudaError_t memcpyAsync(void* destination, int to_device, const void* source, int from_device,
+                          size_t size_bytes, cudaStream_t stream, bool have_peer_access) override;
   std::shared_ptr<native::AllocatorState> getCheckpointState(c10::DeviceIndex,
                                                              c10::MempoolId_t) override;
   native::CheckpointDelta setCheckpointPoolState(c10::DeviceIndex,
@@ -163,6 +166,12 @@ class DeviceFacade final : public native::CUDAAllocator {
   std::string name() override { return "uvmalloc"; }
 
  private:
+  struct Limit {
+    double fraction = 1.0;
+    std::size_t bytes = SIZE_MAX;
+  };
+  Limit limit_of(c10::DeviceIndex device);
+  std::uint64_t rejections_of(c10::DeviceIndex device);
   void* allocate_on(c10::DeviceIndex device, size_t size_bytes, cudaStream_t stream);
   void* allocate_watched(c10::DeviceIndex device, size_t size_bytes, cudaStream_t stream);
   void* allocate_or_throw(c10::DeviceIndex device, size_t size_bytes, cudaStream_t stream,
@@ -170,6 +179,11 @@ class DeviceFacade final : public native::CUDAAllocator {
   [[noreturn]] void out_of_memory(const OutOfMemoryError& error, c10::DeviceIndex device,
                                   size_t size_bytes, cudaStream_t stream,
                                   const MemoryHistory::Context& context);
+  // To those who have asked for it.
+  void tell_out_of_memory(c10::DeviceIndex device, size_t size_bytes, size_t allowed_bytes,
+                          size_t free_bytes);
+  void tell_of_rejection(c10::DeviceIndex device, size_t size_bytes, size_t reserved_bytes,
+                         size_t total_bytes);
   void delete_watched(void* address);
   bool has_native() const;  // whether torch's own allocator is in use beside us
   bool native_holds_memory() const;
@@ -182,11 +196,8 @@ class DeviceFacade final : public native::CUDAAllocator {
   std::mutex mutex_;  // guards the rest
   std::vector<native::OutOfMemoryObserver> observers_;
   std::vector<RejectionObserver> rejection_observers_;
-  struct Limit {
-    double fraction = 1.0;
-    std::size_t bytes = SIZE_MAX;
-  };
-  std::vector<Limit> limits_;  // by device
+  std::vector<Limit> limits_;              // by device
+  std::vector<std::uint64_t> rejections_;  // by device
 };
 
 struct Facades {

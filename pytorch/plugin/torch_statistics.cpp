@@ -36,10 +36,27 @@ void add(c10::CachingAllocator::DurationStat* stat, const CallTimes& times) {
   stat->count += static_cast<int64_t>(times.calls);
 }
 
+// 2.11 does not count them.
+template <class Stats>
+void add_rejections(Stats* stats, std::uint64_t rejections) {
+  if constexpr (requires { stats->num_oom_rejections; }) {
+    stats->num_oom_rejections += static_cast<int64_t>(rejections);
+  }
+}
+
+template <class Stats>
+std::uint64_t rejections_in(const Stats& stats) {
+  if constexpr (requires { stats.num_oom_rejections; }) {
+    return static_cast<std::uint64_t>(stats.num_oom_rejections);
+  }
+  return 0;
+}
+
 }  // namespace
 
 c10::CachingDeviceAllocator::DeviceStats device_stats(const Statistics& statistics,
-                                                      c10::DeviceIndex device) {
+                                                      c10::DeviceIndex device,
+                                                      std::uint64_t rejections) {
   using c10::CachingAllocator::StatType;
   c10::CachingDeviceAllocator::DeviceStats out;
   const auto& classes = statistics.classes[static_cast<std::size_t>(Facade::kDevice)].at(
@@ -61,7 +78,8 @@ c10::CachingDeviceAllocator::DeviceStats device_stats(const Statistics& statisti
       statistics.service[static_cast<std::size_t>(Facade::kDevice)].at(
           static_cast<std::size_t>(device));
   out.num_alloc_retries = static_cast<int64_t>(service.pressure_rounds);
-  out.num_ooms = static_cast<int64_t>(service.out_of_memory);
+  out.num_ooms = static_cast<int64_t>(service.out_of_memory - rejections);
+  add_rejections(&out, rejections);
   out.num_sync_all_streams = static_cast<int64_t>(service.fence_waits);
   out.num_device_alloc = static_cast<int64_t>(service.span_allocations.calls);
   out.num_device_free = static_cast<int64_t>(service.span_frees.calls);
@@ -88,6 +106,7 @@ void add_device_stats(c10::CachingDeviceAllocator::DeviceStats* stats,
         &DeviceStats::num_device_alloc, &DeviceStats::num_device_free}) {
     stats->*member += more.*member;
   }
+  add_rejections(stats, rejections_in(more));
   stats->max_split_size = std::min(stats->max_split_size, more.max_split_size);
 }
 

@@ -11,9 +11,10 @@ namespace uvm::torch_plugin {
 
 // The device facade's figures of one device. As with torch's expandable segments, memory is held in
 // pages of 2 MiB that are given back one by one, so nothing is split that could not be given back;
-// `segment` counts those pages.
+// `segment` counts those pages. Rejections are no cases of out of memory to torch, to us they are.
 c10::CachingDeviceAllocator::DeviceStats device_stats(const Statistics& statistics,
-                                                      c10::DeviceIndex device);
+                                                      c10::DeviceIndex device,
+                                                      std::uint64_t rejections);
 
 // Adds another allocator's figures of the same device; peaks are then at most the sum.
 void add_device_stats(c10::CachingDeviceAllocator::DeviceStats* stats,

@@ -1,0 +1,52 @@
+// What libraries ask of torch's device allocator in C++ alone, for Python tests by way of ctypes.
+// Linked to torch alone.
+#include <c10/cuda/CUDACachingAllocator.h>
+
+#define CALLABLE_FROM_PYTHON extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+namespace native = c10::cuda::CUDACachingAllocator;
+
+bool (*give_memory_back)() = nullptr;
+
+class GiveMemoryBack final : public c10::FreeMemoryCallback {
+ public:
+  bool Execute() override { return give_memory_back != nullptr && give_memory_back(); }
+};
+
+// torch 2.11 has no such observers: false.
+template <class Allocator, class Observer>
+bool attach_rejection_observer(Allocator* allocator, Observer observer) {
+  if constexpr (requires { allocator->attachOomRejectionObserver(observer); }) {
+    allocator->attachOomRejectionObserver(observer);
+    return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+namespace c10 {
+REGISTER_FREE_MEMORY_CALLBACK("give_memory_back", GiveMemoryBack)
+}  // namespace c10
+
+// From then on called before memory runs out; answers whether it gave any back.
+CALLABLE_FROM_PYTHON void on_memory_pressure(bool (*callback)()) {
+  give_memory_back = callback;
+}
+
+CALLABLE_FROM_PYTHON bool on_oom_rejection(void (*observer)(int64_t, size_t, size_t, size_t)) {
+  return attach_rejection_observer(native::get(), observer);
+}
+
+CALLABLE_FROM_PYTHON void enable_peer_access(int device, int peer) {
+  native::enablePeerAccess(static_cast<c10::DeviceIndex>(device),
+                           static_cast<c10::DeviceIndex>(peer));
+}
+
+CALLABLE_FROM_PYTHON int copy_between(void* to, int to_device, const void* from, int from_device,
+                                      size_t size_bytes, void* stream, bool have_peer_access) {
+  return native::memcpyAsync(to, to_device, from, from_device, size_bytes,
+                             static_cast<cudaStream_t>(stream), have_peer_access);
+}
