@@ -482,6 +482,17 @@ std::string DeviceFacade::getUserMetadata() {
   return history_.user_metadata();
 }
 
+void DeviceFacade::annotateMemory(const void* address, const std::string& note) {
+  if (!history_.is_recording()) return;
+  const auto block = allocator().find(address);
+  // Native's own memory is in no history, nor is what was moved to the device.
+  if (block ? block->facade != Facade::kDevice : native_holds_memory()) return;
+  TORCH_CHECK(block && block->live && block->base == address,
+              "annotateMemory: no live allocation found at pointer ", address);
+  history_.annotated(key_of(*block), address, block->requested_bytes,
+                     history_.gather(native::RecordContext::ALLOC), note);
+}
+
 void DeviceFacade::attachOutOfMemoryObserver(native::OutOfMemoryObserver observer) {
   std::lock_guard lock(mutex_);
   observers_.push_back(std::move(observer));

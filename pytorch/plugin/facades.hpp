@@ -149,9 +149,12 @@ class DeviceFacade final : public native::CUDAAllocator {
   void popCompileContext() override;
   void setUserMetadata(const std::string& metadata) override;
   std::string getUserMetadata() override;
+  // Virtual functions of later versions of torch, hence without `override`.
+  bool supportsUserMetadata() { return true; }
+  void annotateMemory(const void* address, const std::string& note);
   void attachOutOfMemoryObserver(native::OutOfMemoryObserver observer) override;
-  // A virtual function of later versions of torch, hence without `override`: told instead of the
-  // others where the program has set throw_on_cudamalloc_oom.
+  // Another. These are told instead of the others where the program has set
+  // throw_on_cudamalloc_oom.
   using RejectionObserver = std::function<void(int64_t device, size_t size_bytes,
                                                size_t reserved_bytes, size_t total_bytes)>;
   void attachOomRejectionObserver(RejectionObserver observer);

@@ -1,9 +1,21 @@
 #include <uvmalloc/pytorch/plugin/memory_history.hpp>
 
 #include <limits>
+#include <optional>
 
 namespace uvm::torch_plugin {
 namespace {
+
+// Of the calling thread.
+thread_local std::vector<std::string> compile_contexts;
+thread_local std::string thread_metadata;
+
+// The kind of an entry that annotates; nullopt: this version of torch has none.
+template <class Entry>
+constexpr std::optional<typename Entry::Action> annotation() {
+  if constexpr (requires { Entry::ANNOTATE; }) return Entry::ANNOTATE;
+  return std::nullopt;
+}
 
 void* stream_of(const StreamKey& pool) {
   return reinterpret_cast<void*>(pool.stream);
@@ -31,9 +43,9 @@ void MemoryHistory::record(bool enabled, native::CreateContextFn gatherer, std::
                            const std::vector<std::string>& skip_actions) {
   TORCH_CHECK(when == native::RecordContext::NEVER || gatherer != nullptr,
               "stacks are asked for, but there is no function that gathers them");
-  std::array<bool, Entry::OOM + 1> skipped{};
+  std::array<bool, kActions> skipped{};
   for (const std::string& action : skip_actions) {
-    skipped[c10::CachingDeviceAllocator::parseTraceEntryAction(action)] = true;
+    skipped.at(c10::CachingDeviceAllocator::parseTraceEntryAction(action)) = true;
   }
   std::lock_guard lock(mutex_);
   recording_ = enabled;
@@ -72,23 +84,19 @@ void MemoryHistory::annotate(c10::DeviceIndex device,
 }
 
 void MemoryHistory::push_compile_context(std::string context) {
-  std::lock_guard lock(mutex_);
-  compile_contexts_.push_back(std::move(context));
+  compile_contexts.push_back(std::move(context));
 }
 
 void MemoryHistory::pop_compile_context() {
-  std::lock_guard lock(mutex_);
-  if (!compile_contexts_.empty()) compile_contexts_.pop_back();
+  if (!compile_contexts.empty()) compile_contexts.pop_back();
 }
 
 void MemoryHistory::set_user_metadata(const std::string& metadata) {
-  std::lock_guard lock(mutex_);
-  user_metadata_ = metadata;
+  thread_metadata = metadata;
 }
 
 std::string MemoryHistory::user_metadata() const {
-  std::lock_guard lock(mutex_);
-  return user_metadata_;
+  return thread_metadata;
 }
 
 MemoryHistory::Context MemoryHistory::gather(native::RecordContext level) const {
@@ -100,13 +108,20 @@ MemoryHistory::Context MemoryHistory::gather(native::RecordContext level) const 
 // With the mutex.
 void MemoryHistory::add(Entry::Action action, const StreamKey& pool, std::size_t address,
                         std::size_t size_bytes, const Context& context) {
+  add(action, pool, address, size_bytes, context, thread_metadata);
+}
+
+// With the mutex.
+void MemoryHistory::add(Entry::Action action, const StreamKey& pool, std::size_t address,
+                        std::size_t size_bytes, const Context& context,
+                        const std::string& metadata) {
   const bool kept = recording_ && !skipped_[action];
   if (!kept && trackers_.empty()) return;
   const bool with_stack = when_.load() >= native::RecordContext::ALLOC;
   Entry entry(action, static_cast<c10::DeviceIndex>(pool.device), address, size_bytes,
               stream_of(pool), pool_id(pool.private_pool), c10::getApproximateTime(),
               with_stack ? context : nullptr,
-              compile_contexts_.empty() ? "N/A" : compile_contexts_.back(), user_metadata_);
+              compile_contexts.empty() ? "N/A" : compile_contexts.back(), metadata);
   for (const auto& tracker : trackers_) tracker(entry);
   if (!kept) return;
   const auto device = static_cast<std::size_t>(pool.device);
@@ -178,6 +193,15 @@ void MemoryHistory::out_of_memory(const StreamKey& pool, std::size_t free_bytes,
                                   std::size_t requested_bytes, const Context& context) {
   std::lock_guard lock(mutex_);
   add(Entry::OOM, pool, free_bytes, requested_bytes, context);
+}
+
+void MemoryHistory::annotated(const StreamKey& pool, const void* address,
+                              std::size_t requested_bytes, const Context& context,
+                              const std::string& note) {
+  constexpr std::optional<Entry::Action> kAction = annotation<Entry>();
+  if (!kAction) return;
+  std::lock_guard lock(mutex_);
+  add(*kAction, pool, address_of(address), requested_bytes, context, note);
 }
 
 void MemoryHistory::snapshot_taken(c10::DeviceIndex device, std::size_t active_bytes,

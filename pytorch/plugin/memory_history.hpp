@@ -26,6 +26,13 @@ namespace uvm::torch_plugin {
 
 namespace native = c10::cuda::CUDACachingAllocator;
 
+// How many kinds of entries this version of torch has.
+template <class Entry>
+constexpr std::size_t actions() {
+  if constexpr (requires { Entry::ANNOTATE; }) return std::size_t{Entry::ANNOTATE} + 1;
+  return std::size_t{Entry::OOM} + 1;
+}
+
 class MemoryHistory final : public MemoryObserver {
  public:
   using Context = std::shared_ptr<c10::GatheredContext>;
@@ -42,6 +49,7 @@ class MemoryHistory final : public MemoryObserver {
   void attach(native::AllocatorTraceTracker tracker);
   void annotate(c10::DeviceIndex device,
                 const std::vector<std::pair<std::string, std::string>>& by);
+  // What the calling thread's entries carry from then on, as in torch.
   void push_compile_context(std::string context);
   void pop_compile_context();
   void set_user_metadata(const std::string& metadata);
@@ -71,6 +79,9 @@ class MemoryHistory final : public MemoryObserver {
                       const Context& context, bool waits);
   void out_of_memory(const StreamKey& pool, std::size_t free_bytes, std::size_t requested_bytes,
                      const Context& context);
+  // Later versions of torch: `note` is put beside the metadata that the block was allocated with.
+  void annotated(const StreamKey& pool, const void* address, std::size_t requested_bytes,
+                 const Context& context, const std::string& note);
   void snapshot_taken(c10::DeviceIndex device, std::size_t active_bytes, c10::MempoolId_t pool);
 
   void pages_added(const StreamKey& pool, void* base, std::size_t size_bytes) noexcept override;
@@ -85,6 +96,8 @@ class MemoryHistory final : public MemoryObserver {
   std::vector<c10::CachingDeviceAllocator::AnnotationEntry> annotations() const;
 
  private:
+  static constexpr std::size_t kActions = actions<Entry>();
+
   // The newest entries, up to a number.
   template <class T>
   class Ring {
@@ -107,6 +120,8 @@ class MemoryHistory final : public MemoryObserver {
 
   void add(Entry::Action action, const StreamKey& pool, std::size_t address, std::size_t size_bytes,
            const Context& context);
+  void add(Entry::Action action, const StreamKey& pool, std::size_t address, std::size_t size_bytes,
+           const Context& context, const std::string& metadata);
   void update_watched();
 
   mutable std::mutex
@@ -115,7 +130,7 @@ class MemoryHistory final : public MemoryObserver {
   std::atomic<bool> recording_ = false;
   std::atomic<native::RecordContext> when_ = native::RecordContext::NEVER;
   std::atomic<native::CreateContextFn> gather_ = nullptr;
-  std::array<bool, Entry::OOM + 1> skipped_{};
+  std::array<bool, kActions> skipped_{};
   std::size_t most_entries_ = 1;
   std::vector<Ring<Entry>> traces_;  // by device
   Ring<c10::CachingDeviceAllocator::AnnotationEntry> annotations_;
@@ -124,8 +139,6 @@ class MemoryHistory final : public MemoryObserver {
   // Their free was told of and is not over. Other blocks may come to the device's pools without
   // ever having been the device facade's: those that were moved there.
   std::unordered_set<const void*> waiting_;
-  std::vector<std::string> compile_contexts_;
-  std::string user_metadata_;
   mutable c10::ApproximateClockToUnixTimeConverter clock_;
 };
 

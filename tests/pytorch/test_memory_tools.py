@@ -149,6 +149,71 @@ def test_the_history_tells_what_torch_tells(simulate: Simulate) -> None:
     assert "free_requested" not in {entry[0] for entry in skipped}
 
 
+def test_metadata_is_of_the_thread_that_sets_it(simulate: Simulate) -> None:
+    same_output(
+        simulate,
+        """
+import threading, torch
+from torch.cuda import memory
+torch.cuda.init()
+memory._record_memory_history(stacks='python')
+memory._set_memory_metadata('mine')
+seen = []
+def other():
+    seen.append(memory._get_memory_metadata())
+    memory._set_memory_metadata('another thread')
+    seen.append(torch.empty(3 << 20, device='cuda'))
+thread = threading.Thread(target=other)
+thread.start()
+thread.join()
+x = torch.empty(5 << 20, device='cuda')
+print(repr(seen[0]), memory._get_memory_metadata())
+print([entry['user_metadata'] for entry in memory._snapshot()['device_traces'][0]
+       if entry['action'] == 'alloc'])
+""",
+    )
+
+
+def test_a_note_on_a_block_is_in_the_history(simulate: Simulate) -> None:
+    out = same_output(
+        simulate,
+        """
+import torch
+from torch.cuda import memory
+torch.cuda.init()
+def entries(**options):
+    memory._record_memory_history(stacks='python', **options)
+    memory._set_memory_metadata('of the block')
+    x = torch.empty(5_000_001, dtype=torch.uint8, device='cuda')
+    base = x.data_ptr()
+    memory._set_memory_metadata('later')
+    memory._annotate_tensor(x[100:], 'a note')
+    memory._annotate_tensor(x, 'another')
+    for address in (torch.ones(3).data_ptr(), base + 512):
+        try:
+            torch._C._cuda_annotateMemory(address, 'of nothing')
+        except RuntimeError as error:
+            print(str(error) == f'annotateMemory: no live allocation found at pointer {address:#x}')
+    print(memory._get_memory_metadata())
+    for entry in memory._snapshot()['device_traces'][0]:
+        names = [frame['name'] for frame in entry.get('frames', ())]
+        if not entry['action'].startswith('segment'):
+            print(entry['action'], entry['size'], entry['addr'] == base, entry['user_metadata'],
+                  entry['stream'], entry['pool_id'], names)
+    memory._record_memory_history(enabled=None)
+if hasattr(memory, '_annotate_tensor'):
+    print(memory._memory_metadata_supported())
+    memory._annotate_tensor(torch.empty(3, device='cuda'), 'nobody records')
+    for context in ('all', 'alloc', 'state', None):
+        entries(context=context)
+    entries(skip_actions=['annotate'])
+else:
+    print('no notes')
+""",
+    )
+    assert "annotate 5000001 True a note" in out or out == "no notes\n"
+
+
 def test_a_recording_is_read_and_drawn_by_torch_itself(simulate: Simulate) -> None:
     simulate("""
 import pickle, tempfile, torch
