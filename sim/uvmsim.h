@@ -69,7 +69,7 @@ typedef struct {
  * the default streams) of `device` and touches these ranges; they become resident or mapped as
  * unified memory's rules say, and the stream's time line advances. The caller then does the work
  * itself, at once, on the device views. UVMSIM_ERROR_ADDRESS where a range is memory this device
- * cannot reach (plain host memory, another process's). */
+ * cannot reach (plain host memory, unless the profile says otherwise; another process's). */
 int uvmsim_kernel(int device, void* stream, const uvmsim_access* accesses, size_t count,
                   uint64_t duration_ns);
 
@@ -87,11 +87,13 @@ int uvmsim_launch(int device, void* stream, const uvmsim_access* accesses, size_
 /* Where a kernel that is recorded during a capture can be tried out, for the shapes of its results:
  * like uvmsim_device_view, but what is written there stays apart from the memory itself and is
  * forgotten when the last capture ends. Copies and fills that are recorded take effect there too.
- */
-void* uvmsim_capture_view(const void* address);
+ * The view is good for `size_bytes` from the address on, NULL where those are not in one piece of
+ * memory. */
+void* uvmsim_capture_view(const void* address, size_t size_bytes);
 
 /* Where a kernel finds the bytes of `address`: the device view of managed and device memory, the
- * address itself for pinned and registered host memory, NULL for everything else. The view is valid
+ * address itself for pinned and registered host memory and, where devices reach it, for mapped
+ * ordinary memory; NULL for everything else. The view is valid
  * while the allocation lives, and linear within it. */
 void* uvmsim_device_view(const void* address);
 
@@ -100,7 +102,8 @@ void* uvmsim_device_view(const void* address);
 
 /* Bytes of [address, address + size_bytes) resident at `location` (a device or UVMSIM_HOST),
  * counted in whole 4 KiB pages clipped to the range. A read-duplicated page is resident at several.
- * UVMSIM_ERROR_INVALID where the range is not wholly managed memory. */
+ * UVMSIM_ERROR_INVALID where the range is not wholly managed memory, or ordinary memory that
+ * devices reach. */
 int uvmsim_residency(const void* address, size_t size_bytes, int location, size_t* out_bytes);
 
 /* What the advice in force says of the page at `address`: preferred location (a device,

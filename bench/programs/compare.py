@@ -20,7 +20,6 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
-from uvmalloc.cli import PROFILES
 from uvmalloc.environment import (
     AllocatorOptions,
     Machine,
@@ -38,6 +37,8 @@ from bench.verdict import Target, verdict_table
 MEASURE_HERE = Path(__file__).resolve().parent / "measure_here.py"
 LOAD_HERE = Path(__file__).resolve().parent / "load_here.py"
 RFC_EXAMPLES = Path(__file__).resolve().parent / "rfc_examples.py"
+# The simulator's profiles that loading is measured on: two memories, and one.
+LOAD_PROFILES = ("discrete", "integrated")
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ def load_peaks(libraries: Libraries, load_bytes: int) -> dict[str, dict[str, dic
     with tempfile.TemporaryDirectory() as folder:
         options = (folder, f"--model-bytes={load_bytes}")
         run_program(libraries, True, LOAD_HERE, *options, "--write")
-        for profile in PROFILES:
+        for profile in LOAD_PROFILES:
             machine = Machine(capacity_bytes=4 * load_bytes, profile=profile)
             for native in (True, False):
                 found, _ = run_program(libraries, native, LOAD_HERE, *options, machine=machine)
@@ -154,7 +155,7 @@ def load_bytes_here(wanted_bytes: int) -> int:
 def load_table(peaks: dict[str, dict[str, dict[str, Any]]], load_bytes: int) -> Table:
     table = Table(title=f"Peak memory of loading {format_size(load_bytes)}, over that")
     table.add_column("")
-    columns = [(profile, name) for profile in PROFILES for name in ("native", "uvmalloc")]
+    columns = [(profile, name) for profile in LOAD_PROFILES for name in ("native", "uvmalloc")]
     for profile, name in columns:
         table.add_column(f"{profile}, {name}", justify="right")
     for way, of in peaks.items():
@@ -188,7 +189,12 @@ def compare(libraries: Libraries, size: Size, file: Path, console: Console) -> N
     load_bytes = load_bytes_here(size.load_bytes)
     peaks = load_peaks(libraries, load_bytes)
     worst_load, worst_profile = max(
-        ((way, profile) for way in peaks if way not in LOADS_THAT_DOUBLE for profile in PROFILES),
+        (
+            (way, profile)
+            for way in peaks
+            if way not in LOADS_THAT_DOUBLE
+            for profile in LOAD_PROFILES
+        ),
         key=lambda of: peaks[of[0]][of[1]]["uvmalloc"]["ratio"],
     )
     copied = max(of[False]["large_bytes_copied"] for of in rounds)

@@ -46,7 +46,7 @@ c10::DataPtr CpuAliases::alias_pointer(c10::StorageImpl* original) const {
   const void* address = original->nbytes() ? original->data() : nullptr;
   if (use_ == Use::kGraph)
     return {address ? device_view(address) : nullptr, c10::Device(c10::kCPU)};
-  void* view = address ? launch_.view(address) : nullptr;
+  void* view = address ? launch_.view(address, original->nbytes()) : nullptr;
   // A kernel may keep the alias in a result: it then keeps the original alive.
   c10::raw::intrusive_ptr::incref(original);
   return {view, original, &release_storage, c10::Device(c10::kCPU)};
@@ -130,7 +130,7 @@ void CpuAliases::copy_results() {
   for (const PendingCopy& copy : pending_) {
     const std::size_t size_bytes = extent_bytes(copy.source);
     if (size_bytes == 0) continue;
-    void* view = launch_.view(copy.destination.const_data_ptr());
+    void* view = launch_.view(copy.destination.const_data_ptr(), size_bytes);
     std::memcpy(view, copy.source.const_data_ptr(), size_bytes);
   }
   pending_.clear();

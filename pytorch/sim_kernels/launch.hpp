@@ -41,9 +41,9 @@ class Launch {
   // the launching thread; what it throws is told on stderr and fails the launch.
   void record(std::function<void()> work);
 
-  // Where this launch finds the bytes of `address`. Throws AcceleratorError where it cannot reach
-  // them.
-  void* view(const void* address) const;
+  // Where this launch finds the `size_bytes` from `address` on. Throws AcceleratorError where it
+  // cannot reach them.
+  void* view(const void* address, std::size_t size_bytes) const;
 
   // Blocks the caller until the stream has finished, as operators do whose results the host waits
   // for.

@@ -27,9 +27,9 @@ void* device_view(const void* address) {
   return bound.device_view ? bound.device_view(address) : const_cast<void*>(address);
 }
 
-void* capture_view(const void* address) {
+void* capture_view(const void* address, std::size_t size_bytes) {
   const Simulator& bound = simulator();
-  return bound.capture_view ? bound.capture_view(address) : nullptr;
+  return bound.capture_view ? bound.capture_view(address, size_bytes) : nullptr;
 }
 
 }  // namespace uvm::sim_kernels

@@ -20,6 +20,6 @@ const Simulator& simulator();
 void* device_view(const void* address);
 
 // Where one that is being captured is tried out; null as above.
-void* capture_view(const void* address);
+void* capture_view(const void* address, std::size_t size_bytes);
 
 }  // namespace uvm::sim_kernels

@@ -1,6 +1,7 @@
-// One piece of memory that the machine knows: managed, device, pinned, or the program's own memory
-// registered as pinned. Records are kept by address and found from any address inside. Guarded by
-// the machine's mutex; copies that leave it are snapshots.
+// One piece of memory that the machine knows: managed, device, pinned, or the program's own memory,
+// registered as pinned or, where devices reach all of it, as it is. Records are kept by address and
+// found from any address inside. Guarded by the machine's mutex; copies that leave it are
+// snapshots.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +15,7 @@
 
 namespace uvmsim {
 
-enum class MemoryKind { kManaged, kDevice, kPinned, kRegistered };
+enum class MemoryKind { kManaged, kDevice, kPinned, kRegistered, kOrdinary };
 
 struct Allocation {
   MemoryKind kind;
@@ -29,7 +30,7 @@ struct Allocation {
   bool is_host() const { return kind == MemoryKind::kPinned || kind == MemoryKind::kRegistered; }
 };
 
-// Advice in force and the last prefetch asked for, by page of a managed allocation.
+// Advice in force and the last prefetch asked for, by page of memory that moves.
 struct Placement {
   explicit Placement(std::size_t pages) : policy(pages), last_prefetch(pages) {}
 
@@ -43,7 +44,7 @@ struct Placement {
 
 struct AllocationRecord {
   Allocation allocation;
-  std::unique_ptr<Placement> placement;  // managed memory only
+  std::unique_ptr<Placement> placement;  // managed and ordinary memory only
 };
 
 class AllocationTable {

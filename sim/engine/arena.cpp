@@ -118,6 +118,13 @@ std::byte* Arena::capture_view(std::uintptr_t address) {
   return reinterpret_cast<std::byte*>(capture_base_ + offset_of(address));
 }
 
+bool Arena::meets(std::uintptr_t address, std::size_t bytes) const {
+  for (const std::uintptr_t base : {user_base_, device_base_, capture_base_}) {
+    if (base != 0 && address < base + size_ && base < address + bytes) return true;
+  }
+  return false;
+}
+
 void Arena::forget_capture_view() {
   if (capture_base_ != 0) madvise(as_pointer(capture_base_), size_, MADV_DONTNEED);
 }

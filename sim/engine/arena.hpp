@@ -46,6 +46,9 @@ class Arena {
   std::size_t offset_of(std::uintptr_t address) const { return address - user_base_; }
   std::size_t size() const { return size_; }
 
+  // Whether any of the arena's addresses, free ones too, is in the range.
+  bool meets(std::uintptr_t address, std::size_t bytes) const;
+
   // In a forked child, where the views are absent: closes the memfd, so that its pages live no
   // longer than the parent.
   void abandon();

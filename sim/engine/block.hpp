@@ -24,7 +24,8 @@ struct Block {
     std::list<Block*>::iterator position;  // on that list
   };
 
-  explicit Block(std::size_t device_count) : devices(device_count) {}
+  Block(std::size_t block_index, std::size_t device_count)
+      : index(block_index), devices(device_count) {}
 
   PageMask& resident_at(int location) {
     return location < 0 ? host : devices[static_cast<std::size_t>(location)].resident;
@@ -36,6 +37,7 @@ struct Block {
     return pages;
   }
 
+  std::size_t index;  // its number among all blocks
   PageMask host;
   PageMask discarded;  // contents declared useless: moved without a copy
   std::vector<DeviceSide> devices;

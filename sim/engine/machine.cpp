@@ -33,6 +33,11 @@ std::size_t free_host_bytes() {
   return kib << 10;
 }
 
+std::unique_ptr<OrdinaryMemory> make_ordinary_memory(Profile profile) {
+  const bool reached = profile == Profile::kHmm || profile == Profile::kCoherent;
+  return reached ? std::make_unique<OrdinaryMemory>() : nullptr;
+}
+
 std::vector<DeviceMemory> make_memories(const Settings& settings) {
   std::vector<DeviceMemory> memories;
   for (int device = 0; device < settings.devices; ++device) {
@@ -64,10 +69,13 @@ Machine::Machine(const Settings& settings)
       memories_(make_memories(settings)),
       managed_("uvmsim-managed", kManagedArenaBytes, Arena::HostAccess::kReadWrite),
       device_only_("uvmsim-device", kDeviceArenaBytes, Arena::HostAccess::kNone),
-      residency_(managed_.size() / kBlockBytes, memories_, counters_,
-                 [this](int device, int peer) {
-                   return peers_.contains({device, peer});
-                 }),
+      ordinary_(make_ordinary_memory(settings.profile)),
+      residency_(
+          managed_.size() / kBlockBytes, memories_, counters_,
+          [this](int device, int peer) {
+            return peers_.contains({device, peer});
+          },
+          [](std::size_t block) { return OrdinaryMemory::mapped_pages(block * kBlockBytes); }),
       timeline_(settings.devices) {
   for (int device = 0; device < settings_.devices; ++device)
     default_pools_.push_back(create_pool(device));
@@ -103,6 +111,7 @@ MemoryUse Machine::memory_use(int device) {
   const std::size_t host_free_bytes =
       shares_host_memory() ? free_host_bytes() : std::numeric_limits<std::size_t>::max();
   const std::lock_guard lock(mutex_);
+  forget_unmapped();
   const DeviceMemory& used = memory(device);
   return {used.capacity_bytes(), used.unevictable_bytes(), used.managed_bytes(), used.peak_bytes(),
           host_free_bytes};
@@ -204,7 +213,7 @@ Status Machine::free_memory(void* address, Wait wait) {
     timeline_.wait_until(timeline_.device_completion_ns(freed.device));
   }
   if (freed.kind == MemoryKind::kManaged) {
-    residency_.forget(pages_of({address, freed.size_bytes}));
+    residency_.forget(pages_of(*record, {address, freed.size_bytes}));
     managed_.free(user, freed.size_bytes);
     ++counters_.managed_frees;
   } else {
@@ -282,7 +291,7 @@ std::byte* Machine::view_of(const AllocationRecord* record, std::uintptr_t addre
 void* Machine::device_view(const void* address) {
   const std::lock_guard lock(mutex_);
   const auto user = reinterpret_cast<std::uintptr_t>(address);
-  const AllocationRecord* record = allocations_.find(user);
+  const AllocationRecord* record = record_of({address, 1});
   return record == nullptr ? nullptr : view_of(record, user);
 }
 

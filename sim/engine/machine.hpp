@@ -26,6 +26,7 @@
 #include <uvmalloc/sim/engine/device_memory.hpp>
 #include <uvmalloc/sim/engine/export.hpp>
 #include <uvmalloc/sim/engine/graph.hpp>
+#include <uvmalloc/sim/engine/ordinary_memory.hpp>
 #include <uvmalloc/sim/engine/policy.hpp>
 #include <uvmalloc/sim/engine/residency.hpp>
 #include <uvmalloc/sim/engine/settings.hpp>
@@ -126,6 +127,9 @@ class UVMSIM_EXPORT Machine {
 
   // ---- memory
   bool shares_host_memory() const { return settings_.profile == Profile::kIntegrated; }
+  // Whether devices reach the program's ordinary memory, and whether over a coherent link.
+  bool reaches_ordinary_memory() const { return ordinary_ != nullptr; }
+  bool is_coherent() const { return settings_.profile == Profile::kCoherent; }
   MemoryUse memory_use(int device);
   void reset_peak_use(int device);
   Status set_capacity(int device, std::size_t bytes);
@@ -157,12 +161,16 @@ class UVMSIM_EXPORT Machine {
   void* device_view(const void* address);
 
   // ---- placement
-  // Rounded out to whole pages. kInvalidValue where the range is not wholly managed memory.
+  // Rounded out to whole pages. kInvalidValue where the range is not wholly managed memory, nor
+  // ordinary memory that is mapped and that devices reach.
   Status advise(MemoryRange range, Advice advice, int location);
   Status prefetch(int device, StreamHandle stream, MemoryRange range, int location);
-  // Rounded in to whole pages; a range without a whole page is no error and does nothing.
+  // Rounded in to whole pages; a range without a whole page is no error and does nothing, nor does
+  // one of ordinary memory, as with the modelled driver.
   Status discard(int device, StreamHandle stream, MemoryRange range);
   Status placement(MemoryRange range, RangePlacement* out);
+  // Whether these calls accept the range.
+  bool has_placement(MemoryRange range);
   Status policy_at(const void* address, Policy* out);
   Status residency(MemoryRange range, int location, std::size_t* out_bytes);
 
@@ -214,7 +222,7 @@ class UVMSIM_EXPORT Machine {
   Status refuse_capture(int device, StreamHandle stream);
   // Where work that is recorded finds bytes to be tried out on; see Arena::capture_view. Host
   // memory is its own. Null for memory that the machine does not know.
-  void* capture_view(const void* address);
+  void* capture_view(MemoryRange range);
 
   // Handles that are none, and graphs that are being captured where they must not be:
   // kInvalidValue.
@@ -250,6 +258,9 @@ class UVMSIM_EXPORT Machine {
     const AllocationRecord* record;  // null for memory that the machine does not know
 
     bool is_host() const { return record == nullptr || record->allocation.is_host(); }
+    bool is_pageable() const {
+      return record == nullptr || record->allocation.kind == MemoryKind::kOrdinary;
+    }
   };
   struct CopyEnds {
     End to;
@@ -268,9 +279,12 @@ class UVMSIM_EXPORT Machine {
   Status take_device_memory(int device, std::size_t bytes, PoolHandle pool, void** out);
   Allocation describe(MemoryKind kind, const void* address, std::size_t bytes, int device,
                       unsigned flags);
-  AllocationRecord* managed_record(MemoryRange range);
-  PageRange pages_of(MemoryRange range) const;
-  static std::size_t first_page_of(const AllocationRecord& record, const Arena& arena);
+  AllocationRecord* record_of(MemoryRange range);
+  AllocationRecord* ordinary_record(MemoryRange range);
+  AllocationRecord* placed_record(MemoryRange range);
+  void forget_unmapped();
+  PageRange pages_of(const AllocationRecord& record, MemoryRange range) const;
+  std::size_t first_page_of(const AllocationRecord& record) const;
   std::byte* view_of(const AllocationRecord* record, std::uintptr_t address);
 
   // Before work on a stream: nothing where it is to be run; otherwise the call's outcome, which is
@@ -279,7 +293,7 @@ class UVMSIM_EXPORT Machine {
   // The same before work that the caller waits for.
   std::optional<Status> refuse_blocking(Stream& stream);
   void forget_capture_views();
-  std::byte* capture_view_of(const AllocationRecord* record, const void* address);
+  std::byte* capture_view_of(const AllocationRecord* record, MemoryRange range);
   GraphHandle add_graph(const std::shared_ptr<Graph>& graph);
   std::shared_ptr<Graph> graph_of(GraphHandle handle) const;
   std::shared_ptr<GraphExec> graph_exec_of(GraphExecHandle handle) const;
@@ -302,6 +316,7 @@ class UVMSIM_EXPORT Machine {
   std::vector<DeviceMemory> memories_;
   Arena managed_;
   Arena device_only_;
+  const std::unique_ptr<OrdinaryMemory> ordinary_;  // null where no device reaches it
   uvmsim_counters counters_{};
   Residency residency_;
   AllocationTable allocations_;

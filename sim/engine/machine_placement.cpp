@@ -12,25 +12,54 @@ std::uintptr_t address_of(MemoryRange range) {
 
 }  // namespace
 
-// Only a range within one allocation is managed memory as a whole.
-AllocationRecord* Machine::managed_record(MemoryRange range) {
+// What holds the range as a whole: one allocation, or the program's own memory where devices reach
+// that. Null: nothing that the machine knows.
+AllocationRecord* Machine::record_of(MemoryRange range) {
   AllocationRecord* record = allocations_.find(address_of(range));
-  if (record == nullptr || record->allocation.kind != MemoryKind::kManaged ||
-      range.size_bytes == 0) {
-    return nullptr;
-  }
+  if (record == nullptr) return ordinary_record(range);
   const std::size_t offset = address_of(range) - record->allocation.address;
   return range.size_bytes <= record->allocation.size_bytes - offset ? record : nullptr;
 }
 
-// Pages of the managed arena, rounded out.
-PageRange Machine::pages_of(MemoryRange range) const {
-  const std::size_t offset = managed_.offset_of(address_of(range));
-  return {offset / kPageBytes, round_up(offset + range.size_bytes, kPageBytes) / kPageBytes};
+// Null where no device reaches such memory, or not all of the range is mapped and the program's.
+AllocationRecord* Machine::ordinary_record(MemoryRange range) {
+  const std::uintptr_t address = address_of(range);
+  if (ordinary_ == nullptr || range.size_bytes == 0) return nullptr;
+  if (!OrdinaryMemory::is_mapped(address, range.size_bytes)) {
+    forget_unmapped();
+    return nullptr;
+  }
+  if (allocations_.overlaps(address, range.size_bytes) ||
+      managed_.meets(address, range.size_bytes) || device_only_.meets(address, range.size_bytes)) {
+    return nullptr;
+  }
+  return &ordinary_->record();
 }
 
-std::size_t Machine::first_page_of(const AllocationRecord& record, const Arena& arena) {
-  return arena.offset_of(record.allocation.address) / kPageBytes;
+// What the program has unmapped, which it tells nobody.
+void Machine::forget_unmapped() {
+  if (ordinary_ == nullptr) return;
+  residency_.forget_unmapped();
+  ordinary_->forget_unmapped();
+}
+
+// Of memory whose pages move.
+AllocationRecord* Machine::placed_record(MemoryRange range) {
+  AllocationRecord* record = range.size_bytes == 0 ? nullptr : record_of(range);
+  return record != nullptr && record->placement != nullptr ? record : nullptr;
+}
+
+// Pages by their number, rounded out.
+PageRange Machine::pages_of(const AllocationRecord& record, MemoryRange range) const {
+  const std::size_t base = first_page_of(record);
+  const std::size_t offset = address_of(range) - record.allocation.address;
+  return {base + offset / kPageBytes,
+          base + round_up(offset + range.size_bytes, kPageBytes) / kPageBytes};
+}
+
+std::size_t Machine::first_page_of(const AllocationRecord& record) const {
+  if (record.allocation.kind == MemoryKind::kOrdinary) return managed_.size() / kPageBytes;
+  return managed_.offset_of(record.allocation.address) / kPageBytes;
 }
 
 std::uint64_t Machine::transfer_cost_ns(std::uint64_t moved_bytes) const {
@@ -40,11 +69,11 @@ std::uint64_t Machine::transfer_cost_ns(std::uint64_t moved_bytes) const {
 Status Machine::advise(MemoryRange range, Advice advice, int location) {
   if (location != kHost && !has_device(location)) return Status::kInvalidDevice;
   const std::lock_guard lock(mutex_);
-  AllocationRecord* record = managed_record(range);
+  AllocationRecord* record = placed_record(range);
   if (record == nullptr) return Status::kInvalidValue;
   ++counters_.advice_calls;
-  const PageRange pages = pages_of(range);
-  const std::size_t base = first_page_of(*record, managed_);
+  const PageRange pages = pages_of(*record, range);
+  const std::size_t base = first_page_of(*record);
   record->placement->policy.update(
       pages.first - base, pages.last - base,
       [&](const Policy& policy) { return advised(policy, advice, location); });
@@ -57,13 +86,13 @@ Status Machine::prefetch(int device, StreamHandle stream, MemoryRange range, int
   const std::lock_guard lock(mutex_);
   Stream* target = timeline_.find_stream(device, stream);
   if (target == nullptr) return Status::kInvalidHandle;
-  AllocationRecord* record = managed_record(range);
+  AllocationRecord* record = placed_record(range);
   if (record == nullptr) return Status::kInvalidValue;
   // Graphs have no node for it.
   if (const auto outcome = record_or_refuse(*target, NodeKind::kEmpty, nullptr)) return *outcome;
   ++counters_.prefetch_calls;
-  const PageRange pages = pages_of(range);
-  const std::size_t base = first_page_of(*record, managed_);
+  const PageRange pages = pages_of(*record, range);
+  const std::size_t base = first_page_of(*record);
   Status status = Status::kOk;
   record->placement->policy.visit(
       pages.first - base, pages.last - base,
@@ -82,23 +111,31 @@ Status Machine::discard(int device, StreamHandle stream, MemoryRange range) {
   const std::lock_guard lock(mutex_);
   Stream* target = timeline_.find_stream(device, stream);
   if (target == nullptr) return Status::kInvalidHandle;
-  if (managed_record(range) == nullptr) return Status::kInvalidValue;
+  const AllocationRecord* record = placed_record(range);
+  if (record == nullptr) return Status::kInvalidValue;
   if (const auto outcome = record_or_refuse(*target, NodeKind::kEmpty, nullptr)) return *outcome;
   ++counters_.discard_calls;
-  const std::size_t offset = managed_.offset_of(address_of(range));
-  const PageRange whole{round_up(offset, kPageBytes) / kPageBytes,
-                        (offset + range.size_bytes) / kPageBytes};
-  if (whole.first < whole.last) residency_.discard(whole);
+  const std::size_t base = first_page_of(*record);
+  const std::size_t offset = address_of(range) - record->allocation.address;
+  const PageRange whole{base + round_up(offset, kPageBytes) / kPageBytes,
+                        base + (offset + range.size_bytes) / kPageBytes};
+  if (whole.first < whole.last && record->allocation.kind == MemoryKind::kManaged)
+    residency_.discard(whole);
   timeline_.submit(*target, 0);
   return Status::kOk;
 }
 
+bool Machine::has_placement(MemoryRange range) {
+  const std::lock_guard lock(mutex_);
+  return placed_record(range) != nullptr;
+}
+
 Status Machine::placement(MemoryRange range, RangePlacement* out) {
   const std::lock_guard lock(mutex_);
-  const AllocationRecord* record = managed_record(range);
+  const AllocationRecord* record = placed_record(range);
   if (record == nullptr) return Status::kInvalidValue;
-  const PageRange pages = pages_of(range);
-  const std::size_t base = first_page_of(*record, managed_);
+  const PageRange pages = pages_of(*record, range);
+  const std::size_t base = first_page_of(*record);
   bool first_policy = true;
   record->placement->policy.visit(
       pages.first - base, pages.last - base, [&](std::size_t, std::size_t, const Policy& policy) {
@@ -125,24 +162,26 @@ Status Machine::placement(MemoryRange range, RangePlacement* out) {
 Status Machine::policy_at(const void* address, Policy* out) {
   const std::lock_guard lock(mutex_);
   const MemoryRange range{address, 1};
-  const AllocationRecord* record = managed_record(range);
+  const AllocationRecord* record = placed_record(range);
   if (record == nullptr) return Status::kInvalidValue;
-  *out = record->placement->policy.at(pages_of(range).first - first_page_of(*record, managed_));
+  *out = record->placement->policy.at(pages_of(*record, range).first - first_page_of(*record));
   return Status::kOk;
 }
 
 Status Machine::residency(MemoryRange range, int location, std::size_t* out_bytes) {
   if (location != kHost && !has_device(location)) return Status::kInvalidValue;
   const std::lock_guard lock(mutex_);
-  if (managed_record(range) == nullptr) return Status::kInvalidValue;
-  const std::size_t begin = managed_.offset_of(address_of(range));
-  const std::size_t end = begin + range.size_bytes;
-  const PageRange pages = pages_of(range);
+  const AllocationRecord* record = placed_record(range);
+  if (record == nullptr) return Status::kInvalidValue;
+  const PageRange pages = pages_of(*record, range);
   std::size_t bytes =
       residency_.resident_pages(location, pages.first, pages.last - pages.first) * kPageBytes;
   // The ends count only as far as the range reaches into their pages.
-  if (residency_.is_resident(location, pages.first)) bytes -= begin - pages.first * kPageBytes;
-  if (residency_.is_resident(location, pages.last - 1)) bytes -= pages.last * kPageBytes - end;
+  const std::size_t before = address_of(range) % kPageBytes;
+  const std::size_t whole_bytes = (pages.last - pages.first) * kPageBytes;
+  if (residency_.is_resident(location, pages.first)) bytes -= before;
+  if (residency_.is_resident(location, pages.last - 1))
+    bytes -= whole_bytes - before - range.size_bytes;
   *out_bytes = bytes;
   return Status::kOk;
 }

@@ -50,10 +50,8 @@ Status Machine::kernel(int device, StreamHandle stream, const uvmsim_access* acc
     const uvmsim_access& access = accesses[i];
     if (access.size_bytes == 0) continue;
     if ((access.access & (UVMSIM_READ | UVMSIM_WRITE)) == 0) return Status::kInvalidValue;
-    const auto address = reinterpret_cast<std::uintptr_t>(access.address);
-    const AllocationRecord* record = allocations_.find(address);
-    if (record == nullptr || !is_inside(*record, address, access.size_bytes))
-      return Status::kIllegalAddress;
+    const AllocationRecord* record = record_of({access.address, access.size_bytes});
+    if (record == nullptr) return Status::kIllegalAddress;
     const Allocation& allocation = record->allocation;
     if (allocation.kind == MemoryKind::kDevice && allocation.device != device &&
         !peers_.contains({device, allocation.device})) {
@@ -71,16 +69,18 @@ Status Machine::kernel(int device, StreamHandle stream, const uvmsim_access* acc
 }
 
 Status Machine::touch(int device, const uvmsim_access& access, std::uint64_t* out_traffic_bytes) {
-  const AllocationRecord& record =
-      *allocations_.find(reinterpret_cast<std::uintptr_t>(access.address));
-  if (record.allocation.kind != MemoryKind::kManaged) {
+  const AllocationRecord* found = record_of({access.address, access.size_bytes});
+  // Ordinary memory may go at any time.
+  if (found == nullptr) return Status::kIllegalAddress;
+  const AllocationRecord& record = *found;
+  if (record.placement == nullptr) {
     const bool local =
         record.allocation.kind == MemoryKind::kDevice && record.allocation.device == device;
     if (!local) counters_.remote_access_bytes += access.size_bytes;
     return Status::kOk;
   }
-  const PageRange pages = pages_of({access.address, access.size_bytes});
-  const std::size_t base = first_page_of(record, managed_);
+  const PageRange pages = pages_of(record, {access.address, access.size_bytes});
+  const std::size_t base = first_page_of(record);
   const Access mode{(access.access & UVMSIM_READ) != 0, (access.access & UVMSIM_WRITE) != 0};
   Status status = Status::kOk;
   record.placement->policy.visit(
@@ -99,6 +99,10 @@ Status Machine::resolve_end(const void* address, std::size_t bytes, CopyEnd expe
   const auto user = reinterpret_cast<std::uintptr_t>(address);
   if (user == 0) return Status::kInvalidValue;
   const AllocationRecord* record = allocations_.find(user);
+  if (record == nullptr && ordinary_ != nullptr) {
+    if (!OrdinaryMemory::is_mapped(user, bytes)) return Status::kInvalidValue;
+    record = ordinary_record({address, bytes});
+  }
   const bool is_device_only = record != nullptr && record->allocation.kind == MemoryKind::kDevice;
   if (expected == CopyEnd::kDeviceMemory && record == nullptr) return Status::kInvalidValue;
   if (expected == CopyEnd::kHostMemory && is_device_only) return Status::kInvalidValue;
@@ -123,11 +127,10 @@ int Machine::landing_place(const AllocationRecord& record, std::uintptr_t addres
 
 Status Machine::place_copy_end(const End& end, const void* address, std::size_t bytes,
                                CopyEnd expected, int device, bool write) {
-  if (end.record == nullptr || end.record->allocation.kind != MemoryKind::kManaged)
-    return Status::kOk;
+  if (end.record == nullptr || end.record->placement == nullptr) return Status::kOk;
   const int place =
       landing_place(*end.record, reinterpret_cast<std::uintptr_t>(address), expected, device);
-  const PageRange pages = pages_of({address, bytes});
+  const PageRange pages = pages_of(*end.record, {address, bytes});
   const Status status = residency_.copy_access(place, pages, write);
   // Like a copy engine that cannot get a chunk: the host has room.
   return status == Status::kOutOfMemory ? residency_.copy_access(kHost, pages, write) : status;
@@ -181,15 +184,15 @@ Status Machine::copy(int device, StreamHandle stream, const Copy& copy, Wait wai
     };
     if (const auto outcome = record_or_refuse(*target, NodeKind::kCopy, work)) {
       if (*outcome != Status::kOk || ends.to.is_host()) return *outcome;
-      ends.to.bytes = capture_view_of(ends.to.record, copy.to);
-      ends.from.bytes = capture_view_of(ends.from.record, copy.from);
+      ends.to.bytes = capture_view_of(ends.to.record, {copy.to, ends.to_extent});
+      ends.from.bytes = capture_view_of(ends.from.record, {copy.from, ends.from_extent});
       waits = false;
     } else {
       status = submit_copy(*target, copy, ends);
       if (status != Status::kOk) return status;
       completion_ns = timeline_.completion_ns(*target);
       // A copy to memory that is not pinned is complete when the call returns.
-      waits = waits || ends.to.record == nullptr;
+      waits = waits || ends.to.is_pageable();
     }
   }
   if (ends.to.bytes != nullptr && ends.from.bytes != nullptr)
@@ -228,7 +231,7 @@ Status Machine::fill(int device, StreamHandle stream, const Fill& fill, Wait wai
     };
     if (const auto outcome = record_or_refuse(*target, fill.node_kind, work)) {
       if (*outcome != Status::kOk || end.is_host()) return *outcome;
-      to = capture_view_of(end.record, fill.to);
+      to = capture_view_of(end.record, {fill.to, bytes});
     } else {
       status = place_copy_end(end, fill.to, bytes, CopyEnd::kDeviceMemory, target->device, true);
       if (status != Status::kOk) return status;

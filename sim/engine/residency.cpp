@@ -1,25 +1,29 @@
 #include <uvmalloc/sim/engine/residency.hpp>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace uvmsim {
 
-Residency::Residency(std::size_t block_count, std::vector<DeviceMemory>& memories,
-                     uvmsim_counters& counters, Reaches reaches)
-    : blocks_(block_count),
+Residency::Residency(std::size_t arena_blocks, std::vector<DeviceMemory>& memories,
+                     uvmsim_counters& counters, Reaches reaches, Mapped mapped)
+    : blocks_(arena_blocks),
       memories_(memories),
       counters_(counters),
-      reaches_(std::move(reaches)) {}
+      reaches_(std::move(reaches)),
+      mapped_(std::move(mapped)) {}
 
 Block& Residency::block_at(std::size_t index) {
-  auto& block = blocks_[index];
-  if (!block) block = std::make_unique<Block>(memories_.size());
+  auto& block = index < blocks_.size() ? blocks_[index] : ordinary_blocks_[index];
+  if (!block) block = std::make_unique<Block>(index, memories_.size());
   return *block;
 }
 
 const Block* Residency::find_block(std::size_t index) const {
-  return blocks_[index].get();
+  if (index < blocks_.size()) return blocks_[index].get();
+  const auto found = ordinary_blocks_.find(index);
+  return found == ordinary_blocks_.end() ? nullptr : found->second.get();
 }
 
 template <class Visit>
@@ -200,18 +204,44 @@ void Residency::collapse(PageRange pages) {
 
 void Residency::forget(PageRange pages) {
   each_block(pages, [&](Block& block, const PageMask& mask) {
-    block.host &= ~mask;
-    block.discarded &= ~mask;
-    for (int device = 0; device < device_count(); ++device) {
-      Block::DeviceSide& side = block.devices[static_cast<std::size_t>(device)];
-      side.resident &= ~mask;
-      side.mapped &= ~mask;
-      if (side.resident.none() && side.list != ChunkList::kNone) {
-        memory(device).move_to(block, ChunkList::kNone);
-      }
-    }
+    forget_pages(block, mask);
     return true;
   });
+}
+
+void Residency::forget_pages(Block& block, const PageMask& pages) {
+  block.host &= ~pages;
+  block.discarded &= ~pages;
+  for (int device = 0; device < device_count(); ++device) {
+    Block::DeviceSide& side = block.devices[static_cast<std::size_t>(device)];
+    side.resident &= ~pages;
+    side.mapped &= ~pages;
+    if (side.list == ChunkList::kNone) continue;
+    if (side.resident.none()) {
+      memory(device).move_to(block, ChunkList::kNone);
+    } else {
+      settle_chunk(device, block);
+    }
+  }
+}
+
+void Residency::forget_unmapped(Block& block) {
+  if (block.index < blocks_.size()) return;
+  const PageMask unmapped = ~mapped_(block.index - blocks_.size());
+  if (unmapped.any()) forget_pages(block, unmapped);
+}
+
+void Residency::forget_unmapped() {
+  for (auto it = ordinary_blocks_.begin(); it != ordinary_blocks_.end();) {
+    Block& block = *it->second;
+    forget_unmapped(block);
+    const bool holds_nothing =
+        block.anywhere().none() &&
+        std::all_of(block.devices.begin(), block.devices.end(), [](const Block::DeviceSide& side) {
+          return side.list == ChunkList::kNone && side.mapped.none();
+        });
+    it = holds_nothing ? ordinary_blocks_.erase(it) : std::next(it);
+  }
 }
 
 // ---- moving
@@ -287,6 +317,8 @@ bool Residency::make_room(int device, std::size_t bytes) {
 // Discarded pages and those with a copy elsewhere cost no transfer; all end up on the host.
 void Residency::evict(int device, Block& block) {
   Block::DeviceSide& side = block.devices[static_cast<std::size_t>(device)];
+  forget_unmapped(block);
+  if (side.list == ChunkList::kNone) return;
   const std::size_t copied = bytes_of(side.resident & ~block.host & ~block.discarded);
   ++counters_.evicted_chunks;
   counters_.evicted_bytes += copied;
@@ -320,10 +352,13 @@ bool Residency::is_resident(int location, std::size_t page) const {
 
 std::string Residency::broken_invariant() const {
   std::vector<std::size_t> held_bytes(memories_.size());
-  for (std::size_t index = 0; index < blocks_.size(); ++index) {
-    const Block* block = find_block(index);
-    if (block == nullptr) continue;
-    const std::string name = "block " + std::to_string(index);
+  std::vector<const Block*> blocks;
+  for (const auto& block : blocks_) {
+    if (block != nullptr) blocks.push_back(block.get());
+  }
+  for (const auto& [index, block] : ordinary_blocks_) blocks.push_back(block.get());
+  for (const Block* block : blocks) {
+    const std::string name = "block " + std::to_string(block->index);
     if ((block->discarded & ~block->anywhere()).any())
       return name + " has discarded pages that are nowhere";
     for (std::size_t device = 0; device < memories_.size(); ++device) {

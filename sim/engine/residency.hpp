@@ -1,7 +1,8 @@
 // Where the pages of managed memory are, and the rules by which they move: kernel touches,
 // prefetch, discard, eviction, and explicit copies. Pages are numbered through the whole managed
-// arena; their bytes never move, only the masks do (see Arena), and what a real machine would have
-// copied is counted as traffic.
+// arena, then through the address space of ordinary memory, where devices reach that; their bytes
+// never move, only the masks do (see Arena), and what a real machine would have copied is counted
+// as traffic.
 //
 // Touches by the host's own code are not seen: a page that only the host has touched is "nowhere"
 // to the rules, and a page on a device stays there while the host reads it. Its bytes are right all
@@ -14,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,7 +28,7 @@
 
 namespace uvmsim {
 
-// Pages [first, last) of the managed arena.
+// Pages [first, last), by number.
 struct PageRange {
   std::size_t first;
   std::size_t last;
@@ -41,9 +43,11 @@ class Residency {
  public:
   // Whether a device may use another one's memory in place.
   using Reaches = std::function<bool(int device, int other)>;
+  // The pages that exist of a block of ordinary memory, counted from the first of these.
+  using Mapped = std::function<PageMask(std::size_t ordinary_block)>;
 
-  Residency(std::size_t block_count, std::vector<DeviceMemory>& memories, uvmsim_counters& counters,
-            Reaches reaches);
+  Residency(std::size_t arena_blocks, std::vector<DeviceMemory>& memories,
+            uvmsim_counters& counters, Reaches reaches, Mapped mapped);
 
   // A kernel of `device` touches pages of one policy. kOutOfMemory where a chunk is needed and
   // unevictable memory leaves none; pages before that point have moved.
@@ -65,6 +69,9 @@ class Residency {
 
   // The pages are freed. Chunks left without a page are given back.
   void forget(PageRange pages);
+
+  // The same for pages of ordinary memory that the program has unmapped, which nobody tells.
+  void forget_unmapped();
 
   // Evicts until `bytes` are free on the device; false, and nothing done, where eviction cannot
   // achieve that.
@@ -103,14 +110,19 @@ class Residency {
   void settle_chunk(int device, Block& block);
   bool hold_chunk(int device, Block& block);
   void evict(int device, Block& block);
+  void forget_pages(Block& block, const PageMask& pages);
+  void forget_unmapped(Block& block);
 
   int device_count() const { return static_cast<int>(memories_.size()); }
   DeviceMemory& memory(int device) { return memories_[static_cast<std::size_t>(device)]; }
 
-  std::vector<std::unique_ptr<Block>> blocks_;  // made when first needed
+  // Made when first needed: the arena's, and behind them, by number, ordinary memory's.
+  std::vector<std::unique_ptr<Block>> blocks_;
+  std::map<std::size_t, std::unique_ptr<Block>> ordinary_blocks_;
   std::vector<DeviceMemory>& memories_;
   uvmsim_counters& counters_;
   Reaches reaches_;
+  Mapped mapped_;
   std::uint64_t traffic_bytes_ = 0;
 };
 

@@ -27,6 +27,8 @@ std::optional<std::size_t> parse_number(std::string_view text) {
 std::optional<Profile> parse_profile(std::string_view text) {
   if (text == "discrete") return Profile::kDiscrete;
   if (text == "integrated") return Profile::kIntegrated;
+  if (text == "hmm") return Profile::kHmm;
+  if (text == "coherent") return Profile::kCoherent;
   return std::nullopt;
 }
 
@@ -72,7 +74,7 @@ Settings Settings::from_environment() {
     if (const auto profile = parse_profile(text)) {
       settings.profile = *profile;
     } else {
-      reject("UVMSIM_PROFILE", text, "discrete, integrated", "discrete");
+      reject("UVMSIM_PROFILE", text, "discrete, integrated, hmm, coherent", "discrete");
     }
   }
   return settings;

@@ -11,8 +11,12 @@
 
 namespace uvmsim {
 
-// Whether devices have memory of their own or share the host's.
-enum class Profile { kDiscrete, kIntegrated };
+enum class Profile {
+  kDiscrete,    // devices have memory of their own
+  kIntegrated,  // they share the host's
+  kHmm,         // as discrete, and they reach the program's ordinary memory, by page faults
+  kCoherent,    // the same through the host's page tables, over a coherent link
+};
 
 struct Settings {
   int devices = 1;                                    // UVMSIM_DEVICES, 0 to 32

@@ -98,7 +98,7 @@ def test_sizes_are_shown_short(size_bytes, text):
         ("--devices", "17", "1 to 16"),
         ("--devices", "two", "1 to 16"),
         ("--driver-version", "11.0", "12.2"),
-        ("--profile", "gb10", "discrete, integrated"),
+        ("--profile", "gb10", "discrete, integrated, hmm, coherent"),
         ("--policy", "magic", "auto"),
         ("--budget", "12X", "512MiB"),
         ("--report", "/nonexistent/report.json", "a file"),

@@ -399,7 +399,7 @@ TEST_F(KernelGraphTest, ManagedMemoryMovesAtTheLaunch) {
   };
   Recorded recorded;
   cudaGraphExec_t exec = record([&] {
-    static_cast<unsigned char*>(uvmsim_capture_view(managed))[0] = 1;
+    static_cast<unsigned char*>(uvmsim_capture_view(managed, kBlock))[0] = 1;
     const uvmsim_access access{managed, kBlock, UVMSIM_WRITE};
     ASSERT_EQ(
         uvmsim_launch(0, stream_, &access, 1, 0, &Recorded::run, &Recorded::release, &recorded),
@@ -485,7 +485,7 @@ TEST_F(KernelGraphTest, ThreadsCaptureAndLaunchSideBySide) {
 TEST_F(GraphTest, TheCaptureViewKeepsWritesToItselfUntilTheCaptureEnds) {
   ASSERT_EQ(RT(cudaMemset)(memory_, 1, kBytes), cudaSuccess);
   cudaGraph_t graph = capture([&] {
-    auto* view = static_cast<unsigned char*>(uvmsim_capture_view(memory_));
+    auto* view = static_cast<unsigned char*>(uvmsim_capture_view(memory_, kBytes));
     ASSERT_NE(view, nullptr);
     EXPECT_EQ(view[0], 1);
     view[0] = 2;
@@ -499,9 +499,9 @@ TEST_F(GraphTest, TheCaptureViewKeepsWritesToItselfUntilTheCaptureEnds) {
   });
   EXPECT_EQ(byte(0), 1);
   EXPECT_EQ(byte(8), 1);
-  EXPECT_EQ(static_cast<unsigned char*>(uvmsim_capture_view(memory_))[0], 1) << "forgotten";
+  EXPECT_EQ(static_cast<unsigned char*>(uvmsim_capture_view(memory_, kBytes))[0], 1) << "forgotten";
   int local = 0;
-  EXPECT_EQ(uvmsim_capture_view(&local), nullptr);
+  EXPECT_EQ(uvmsim_capture_view(&local, sizeof local), nullptr);
   EXPECT_EQ(RT(cudaGraphDestroy)(graph), cudaSuccess);
 }
 

@@ -1,6 +1,7 @@
 // What needs a process of its own: environment variables, forks, the audit library, the kernel
 // plug-in, the report.
 #include <cuda_runtime_api.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -89,6 +90,44 @@ void probe_profile() {
               properties.integrated, free_bytes == total_bytes);
 }
 
+// What the program's own memory is to the calls that place memory.
+void probe_ordinary_memory() {
+  const auto attribute = [](cudaDeviceAttr which) {
+    int value = -1;
+    RT(cudaDeviceGetAttribute)(&value, which, 0);
+    return value;
+  };
+  std::printf("probe: reaches %d by page tables %d atomics %d direct %d\n",
+              attribute(cudaDevAttrPageableMemoryAccess),
+              attribute(cudaDevAttrPageableMemoryAccessUsesHostPageTables),
+              attribute(cudaDevAttrHostNativeAtomicSupported),
+              attribute(cudaDevAttrDirectManagedMemAccessFromHost));
+  constexpr std::size_t kBytes = std::size_t{2} << 20;
+  void* memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  cudaStream_t stream = nullptr;
+  RT(cudaStreamCreate)(&stream);
+  const auto place = [&] {
+    const cudaMemLocation device{cudaMemLocationTypeDevice, 0};
+    const int advised =
+        RT(cudaMemAdvise)(memory, kBytes, cudaMemAdviseSetPreferredLocation, device);
+    const int prefetched = RT(cudaMemPrefetchAsync)(memory, kBytes, device, 0, stream);
+    void* address = memory;
+    std::size_t bytes = kBytes;
+    const int discarded = RT(cudaMemDiscardBatchAsync)(&address, &bytes, 1, 0, stream);
+    int last = -3;
+    const int asked = RT(cudaMemRangeGetAttribute)(
+        &last, sizeof last, cudaMemRangeAttributeLastPrefetchLocation, memory, kBytes);
+    std::printf("probe: advise %d prefetch %d discard %d attribute %d last %d\n", advised,
+                prefetched, discarded, asked, last);
+  };
+  place();
+  cudaPointerAttributes told{};
+  const int error = RT(cudaPointerGetAttributes)(&told, memory);
+  std::printf("probe: error %d type %d device %d\n", error, told.type, told.device);
+  munmap(memory, kBytes);
+  place();
+}
+
 void probe_driver_version() {
   int version = 0;
   RT(cudaDriverGetVersion)(&version);
@@ -139,6 +178,7 @@ TEST(Probe, Run) {
   if (name == "devices") probe_devices();
   if (name == "memory") probe_memory();
   if (name == "profile") probe_profile();
+  if (name == "ordinary_memory") probe_ordinary_memory();
   if (name == "driver_version") probe_driver_version();
   if (name == "fork") probe_fork();
   if (name == "plugin") probe_plugin();
@@ -159,10 +199,22 @@ TEST(ProcessTest, AnIntegratedDeviceSharesTheHostsMemory) {
   const std::string discrete = "integrated 0 direct 0 properties 0 all free 1\n";
   EXPECT_EQ(told(run_probe(large + "discrete", "profile")), discrete);
   const Outcome unknown = run_probe(large + "gb10", "profile");
-  EXPECT_NE(unknown.output.find("uvmsim: UVMSIM_PROFILE is 'gb10'; accepted: discrete, integrated; "
-                                "using discrete\n"),
+  EXPECT_NE(unknown.output.find("uvmsim: UVMSIM_PROFILE is 'gb10'; accepted: discrete, integrated, "
+                                "hmm, coherent; using discrete\n"),
             std::string::npos);
   EXPECT_EQ(told(unknown), discrete);
+}
+
+TEST(ProcessTest, OrdinaryMemoryIsPlacedWhereDevicesReachIt) {
+  const std::string unregistered = "error 0 type 0 device -2\n";
+  const std::string refused = "advise 1 prefetch 1 discard 1 attribute 1 last -3\n";
+  const std::string placed = "advise 0 prefetch 0 discard 0 attribute 0 last 0\n";
+  EXPECT_EQ(told(run_probe("UVMSIM_PROFILE=discrete", "ordinary_memory")),
+            "reaches 0 by page tables 0 atomics 0 direct 0\n" + refused + unregistered + refused);
+  EXPECT_EQ(told(run_probe("UVMSIM_PROFILE=hmm", "ordinary_memory")),
+            "reaches 1 by page tables 0 atomics 0 direct 0\n" + placed + unregistered + refused);
+  EXPECT_EQ(told(run_probe("UVMSIM_PROFILE=coherent", "ordinary_memory")),
+            "reaches 1 by page tables 1 atomics 1 direct 1\n" + placed + unregistered + refused);
 }
 
 TEST(ProcessTest, MalformedSettingsAreNamedAndTheDefaultIsUsed) {

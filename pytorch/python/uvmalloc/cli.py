@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 POLICIES = ("auto", "driver", "off")
 DRIVER_VERSIONS = ("12.2", "12.8", "13.0")
-PROFILES = ("discrete", "integrated")
+PROFILES = ("discrete", "integrated", "hmm", "coherent")
 LEAST_SIZE_BYTES = 2 << 20  # of a capacity or a budget: one page of unified memory
 MOST_SIZE_BYTES = 64 << 40  # the simulator has addresses for no more
 MOST_DEVICES = 16
@@ -133,7 +133,7 @@ def sim(
     profile: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help=f"Memory of its own or the host's: {', '.join(PROFILES)}."
+            metavar="NAME", help=f"How devices and host share memory: {', '.join(PROFILES)}."
         ),
     ] = None,
     policy: PolicyOption = None,

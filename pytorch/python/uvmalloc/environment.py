@@ -33,7 +33,7 @@ class Machine:
     devices: int = 1
     capacity_bytes: int | None = None  # of each device; None: the simulator's default
     driver_version: str | None = None
-    profile: str | None = None  # "discrete" or "integrated"; None: the simulator's default
+    profile: str | None = None  # see sim/README.md; None: the simulator's default
 
 
 def with_uvmalloc(

@@ -91,15 +91,20 @@ std::optional<int> device_attribute(int attribute, int ordinal) {
     case CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH:
       return 1;
     case CU_DEVICE_ATTRIBUTE_INTEGRATED:
-    case CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST:
       return Machine::instance().shares_host_memory() ? 1 : 0;
+    case CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST:
+      return Machine::instance().shares_host_memory() || Machine::instance().is_coherent() ? 1 : 0;
+    case CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS:
+      return Machine::instance().reaches_ordinary_memory() ? 1 : 0;
+    case CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES:
+    case CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED:
+      return Machine::instance().is_coherent() ? 1 : 0;
     case CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT:
       return 4;
     case CU_DEVICE_ATTRIBUTE_NUMA_ID:
       return -1;
-    // Absent on the modelled card and host, or not served by the stand-ins: page tables shared with
-    // the host, virtual memory management, textures, IPC, NUMA-bound
-    // memory.
+    // Absent on the modelled card and host, or not served by the stand-ins: virtual memory
+    // management, textures, IPC, NUMA-bound memory.
     default:
       return 0;
   }

@@ -73,10 +73,8 @@ Status check_batch(const Batch& batch) {
   }
   if (batch.stream == nullptr || batch.stream == CU_STREAM_LEGACY) return Status::kInvalidValue;
   for (std::size_t i = 0; i < batch.count; ++i) {
-    const auto allocation = Machine::instance().find(batch.addresses[i]);
-    if (!allocation || allocation->kind != MemoryKind::kManaged || batch.sizes[i] == 0) {
+    if (!Machine::instance().has_placement({batch.addresses[i], batch.sizes[i]}))
       return Status::kInvalidValue;
-    }
   }
   return Status::kOk;
 }

@@ -131,6 +131,8 @@ RT_API cudaPointerGetAttributes(cudaPointerAttributes* out, const void* address)
     case MemoryKind::kRegistered:
       out->type = cudaMemoryTypeHost;
       break;
+    case MemoryKind::kOrdinary:  // no allocation of the machine's
+      break;
   }
   out->hostPointer = allocation->kind == MemoryKind::kDevice ? nullptr : pointer;
   return cudaSuccess;

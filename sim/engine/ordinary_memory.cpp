@@ -1,0 +1,113 @@
+#include <uvmalloc/sim/engine/ordinary_memory.hpp>
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <uvmalloc/sim/engine/units.hpp>
+
+namespace uvmsim {
+namespace {
+
+// Beyond what kernels give programs that do not ask for more.
+constexpr std::size_t kAddressSpaceBytes = std::size_t{1} << 48;
+
+// Address space that a view of a capture takes: more than any block of memory is large.
+constexpr std::size_t kWindowBytes = std::size_t{64} << 30;
+
+void* as_pointer(std::uintptr_t address) {
+  return reinterpret_cast<void*>(address);
+}
+
+// Back to the default for each run of unmapped pages.
+template <class Value>
+void forget_where_unmapped(SpanMap<Value>* values) {
+  std::vector<std::pair<std::size_t, std::size_t>> unmapped;
+  const auto look_at = [&](std::size_t page, std::size_t count) {
+    if (OrdinaryMemory::is_mapped(page * kPageBytes, count * kPageBytes)) return;
+    for (const std::size_t last = page + count; page < last; ++page) {
+      if (OrdinaryMemory::is_mapped(page * kPageBytes, kPageBytes)) continue;
+      if (unmapped.empty() || unmapped.back().second != page) unmapped.emplace_back(page, page);
+      unmapped.back().second = page + 1;
+    }
+  };
+  values->visit(0, kAddressSpaceBytes / kPageBytes,
+                [&](std::size_t first, std::size_t last, const Value& value) {
+                  if (value == Value{}) return;
+                  for (; first < last; first += kPagesPerBlock)
+                    look_at(first, std::min(kPagesPerBlock, last - first));
+                });
+  for (const auto& [first, last] : unmapped) {
+    values->update(first, last, [](const Value&) { return Value{}; });
+  }
+}
+
+}  // namespace
+
+OrdinaryMemory::OrdinaryMemory()
+    : record_{.allocation = {.kind = MemoryKind::kOrdinary,
+                             .address = 0,
+                             .size_bytes = kAddressSpaceBytes,
+                             .device = 0,
+                             .flags = 0,
+                             .id = 0},
+              .placement = std::make_unique<Placement>(kAddressSpaceBytes / kPageBytes)} {}
+
+OrdinaryMemory::~OrdinaryMemory() {
+  forget_capture_views();
+}
+
+bool OrdinaryMemory::is_mapped(std::uintptr_t address, std::size_t size_bytes) {
+  if (size_bytes > kAddressSpaceBytes || address > kAddressSpaceBytes - size_bytes) return false;
+  const std::uintptr_t first = round_down(address, kPageBytes);
+  const std::uintptr_t last = round_up(address + size_bytes, kPageBytes);
+  // For MS_ASYNC the kernel looks at the mappings and writes nothing.
+  return msync(as_pointer(first), last - first, MS_ASYNC) == 0;
+}
+
+PageMask OrdinaryMemory::mapped_pages(std::uintptr_t address) {
+  if (is_mapped(address, kBlockBytes)) return ~PageMask{};
+  PageMask pages;
+  for (std::size_t page = 0; page < kPagesPerBlock; ++page) {
+    pages[page] = is_mapped(address + page * kPageBytes, kPageBytes);
+  }
+  return pages;
+}
+
+void OrdinaryMemory::forget_unmapped() {
+  forget_where_unmapped(&record_.placement->policy);
+  forget_where_unmapped(&record_.placement->last_prefetch);
+}
+
+std::byte* OrdinaryMemory::capture_view(std::uintptr_t address, std::size_t size_bytes) {
+  const std::uintptr_t base = round_down(address, kWindowBytes);
+  if (address - base + size_bytes > kWindowBytes) return nullptr;
+  auto found = windows_.find(base);
+  if (found == windows_.end()) {
+    void* view = mmap(nullptr, kWindowBytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (view == MAP_FAILED) return nullptr;
+    madvise(view, kWindowBytes, MADV_DONTFORK);
+    madvise(view, kWindowBytes, MADV_DONTDUMP);
+    found = windows_.emplace(base, Window{static_cast<std::byte*>(view), {}}).first;
+  }
+  Window& window = found->second;
+  for (std::uintptr_t page = round_down(address, kPageBytes); page < address + size_bytes;
+       page += kPageBytes) {
+    if (window.copied_pages.insert(page).second) {
+      std::memcpy(window.view + (page - base), as_pointer(page), kPageBytes);
+    }
+  }
+  return window.view + (address - base);
+}
+
+void OrdinaryMemory::forget_capture_views() {
+  for (const auto& [base, window] : windows_) munmap(window.view, kWindowBytes);
+  windows_.clear();
+}
+
+}  // namespace uvmsim

@@ -1,0 +1,52 @@
+// The program's own memory on a machine whose devices reach it: one record for the whole address
+// space, with the advice that pages of it were given. Nobody tells the machine when such memory is
+// mapped or unmapped, so whether it is there is asked of the kernel each time. Its bytes have one
+// address, for the host and for devices.
+//
+// Owns the record and what captures try out; guarded by the machine's mutex.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <unordered_set>
+
+#include <uvmalloc/sim/engine/allocation.hpp>
+#include <uvmalloc/sim/engine/page_mask.hpp>
+
+namespace uvmsim {
+
+class OrdinaryMemory {
+ public:
+  OrdinaryMemory();
+  ~OrdinaryMemory();
+  OrdinaryMemory(const OrdinaryMemory&) = delete;
+  OrdinaryMemory& operator=(const OrdinaryMemory&) = delete;
+
+  AllocationRecord& record() { return record_; }
+
+  // Whether each page of the range is mapped, however it is.
+  static bool is_mapped(std::uintptr_t address, std::size_t size_bytes);
+
+  // The mapped pages of the 2 MiB at `address`.
+  static PageMask mapped_pages(std::uintptr_t address);
+
+  // Advice and prefetches of pages that are not mapped any more.
+  void forget_unmapped();
+
+  // A place that shows the range as it was when a capture first asked for its pages, and what was
+  // written there since; see Arena::capture_view. Ranges next to each other stay so.
+  std::byte* capture_view(std::uintptr_t address, std::size_t size_bytes);
+  void forget_capture_views();
+
+ private:
+  struct Window {
+    std::byte* view;
+    std::unordered_set<std::uintptr_t> copied_pages;
+  };
+
+  AllocationRecord record_;
+  std::map<std::uintptr_t, Window> windows_;  // by the first address they show
+};
+
+}  // namespace uvmsim
