@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdlib>
 #include <set>
 #include <stdexcept>
@@ -20,7 +21,7 @@ namespace {
 constexpr std::size_t kLargestRequest = RealStorage::kMostSizeBytes / kPageBytes * kPageBytes;
 
 constexpr std::size_t kLazySpanBytes =
-    1u << 30;  // virtual until touched, and dead pages can be discarded
+    1u << 30;  // virtual until touched, and dead pages can be given back
 constexpr std::size_t kEagerSpanBytes = 32u << 20;  // freed to give pages back, so small
 
 Place wanted_place(Facade facade, int device) {
@@ -162,12 +163,19 @@ CachingManagedAllocator::CachingManagedAllocator(std::unique_ptr<DeviceRuntime> 
       runtime_(std::move(runtime)),
       devices_(describe_devices(runtime_)),
       budget_(machine_budget(devices_, configuration, available_host_bytes())),
+      host_backing_(host_backing_of(devices_, configuration.host_backing)),
       events_(runtime_, runtime_.device_count()),
       sender_(runtime_, events_, hint_counters_),
       caches_(kFacades * devices_.size(), thread_cache_bytes(configuration, budget_.hard_bytes),
               [this](std::vector<Block*> blocks) { give_back(std::move(blocks)); }),
       planner_(configuration.policy, budget_.devices, ledger_, hint_counters_),
       decay_(Decay::Duration(configuration.decay_seconds)) {
+  if (configuration.host_backing == HostBacking::kOrdinary &&
+      host_backing_ != HostBacking::kOrdinary) {
+    log_line(LogLevel::kWarning,
+             "UVMALLOC_HOST_MEMORY=ordinary needs devices that reach ordinary memory (pageable "
+             "memory access), and not all do; managed memory is used");
+  }
   statistics_.budget_bytes = budget_.hard_bytes;
   for (auto& facade : statistics_.classes) facade.resize(devices_.size());
   for (auto& facade : statistics_.service) facade.resize(devices_.size());
@@ -192,7 +200,7 @@ CachingManagedAllocator::~CachingManagedAllocator() {
   arenas_.clear();
   for (const auto& span : spans_.spans()) {
     unpoison(span->base, span->size_bytes);
-    runtime_.free_managed(span->device, span->raw);
+    give_back_memory(*span);
   }
 }
 
@@ -592,7 +600,7 @@ CachingManagedAllocator::Found CachingManagedAllocator::find_in_other_class(
 
 std::size_t CachingManagedAllocator::span_size(const Request& request) const {
   const DeviceCapabilities& can = devices_[static_cast<std::size_t>(request.device)].capabilities;
-  bool lazy = can.discard && !can.integrated;
+  const bool lazy = is_ordinary(request.facade) || (can.discard && !can.integrated);
   const std::size_t automatic =
       lazy ? std::min(kLazySpanBytes, budget_.hard_bytes) : kEagerSpanBytes;
   std::size_t usual = round_up(configuration_.span_bytes.value_or(automatic), kPageBytes);
@@ -613,24 +621,38 @@ void CachingManagedAllocator::send(const HintPlan& plan, int device, DeviceStrea
   }
 }
 
+RuntimeStatus CachingManagedAllocator::take_memory(Span* span) const {
+  if (span->ordinary) {
+    span->raw = map_ordinary(span->size_bytes);
+    if (span->raw != nullptr) return {};
+    return {RuntimeError::kOutOfMemory, ENOMEM, "ENOMEM", "mmap"};
+  }
+  RuntimeStatus status = runtime_.allocate_managed(span->device, span->size_bytes, &span->raw);
+  if (!status.ok() || address_of(span->raw) % kPageBytes == 0) return status;
+  // Drivers align large managed allocations to 2 MiB; where one does not, a page more holds an
+  // aligned span.
+  runtime_.free_managed(span->device, span->raw);
+  return runtime_.allocate_managed(span->device, span->size_bytes + kPageBytes, &span->raw);
+}
+
+RuntimeStatus CachingManagedAllocator::give_back_memory(const Span& span) const noexcept {
+  if (!span.ordinary) return runtime_.free_managed(span.device, span.raw);
+  unmap_ordinary(span.raw, span.size_bytes);
+  return {};
+}
+
 RuntimeStatus CachingManagedAllocator::add_span(const Request& request) {
   auto span = std::make_unique<Span>();
   span->facade = request.facade;
   span->device = request.device;
+  span->ordinary = is_ordinary(request.facade);
   span->size_bytes = span_size(request);
   const auto begin = std::chrono::steady_clock::now();
-  RuntimeStatus status = runtime_.allocate_managed(request.device, span->size_bytes, &span->raw);
+  const RuntimeStatus status = take_memory(span.get());
   const auto taken = std::chrono::steady_clock::now() - begin;
   if (!status.ok()) {
     trace_.call_failed(trace_.now(), request.device, nullptr, span->size_bytes, status);
     return status;
-  }
-  if (address_of(span->raw) % kPageBytes != 0) {
-    // Drivers align large managed allocations to 2 MiB; where one does not, a page more holds an
-    // aligned span.
-    runtime_.free_managed(request.device, span->raw);
-    status = runtime_.allocate_managed(request.device, span->size_bytes + kPageBytes, &span->raw);
-    if (!status.ok()) return status;
   }
   span->base = reinterpret_cast<char*>(round_up(address_of(span->raw), kPageBytes));
   HintPlan plan;
@@ -1296,8 +1318,8 @@ void CachingManagedAllocator::release_cached_where(const std::function<bool(cons
 // Wholly free pages, at most about `most_bytes`, back to their spans, empty spans back to the
 // driver. Pages leave the pools before the devices are waited for, so that nothing freed meanwhile
 // goes back with work pending. With `discard`, device pages of spans that stay in use are
-// discarded, where the device can, so that they count as untouched. One thread at a time: another
-// that needs memory must find what is on its way back.
+// discarded, where the device can, and pages of ordinary memory dropped, so that they count as
+// untouched. One thread at a time: another that needs memory must find what is on its way back.
 void CachingManagedAllocator::release_pages(std::size_t most_bytes, bool discard) {
   release_pages_of([this](const Pool& pool) { return may_release(pool); }, most_bytes, discard);
 }
@@ -1366,7 +1388,7 @@ void CachingManagedAllocator::release_pages_of(const std::function<bool(const Po
   if (discard) discard_free_pages();
 }
 
-// Free device pages whose span stays: their contents are dropped, and the budget has them again.
+// Free pages whose span stays: their contents are dropped, and the budget has them again.
 // With release_mutex_, after the devices were waited for.
 void CachingManagedAllocator::discard_free_pages() {
   std::vector<SpanStore::Run> runs;
@@ -1374,14 +1396,17 @@ void CachingManagedAllocator::discard_free_pages() {
     std::lock_guard lock(lock_);
     for (const auto& span : spans_.spans()) {
       const auto& can = devices_[static_cast<std::size_t>(span->device)].capabilities;
-      // Host pages stay charged while their span lives, whatever is in them.
-      if (span->facade != Facade::kDevice || !can.discard) continue;
+      // Managed pages of the host stay charged while their span lives, whatever is in them.
+      if (!span->ordinary && (span->facade != Facade::kDevice || !can.discard)) continue;
       std::vector<SpanStore::Run> of_span = spans_.take_touched(span.get());
       runs.insert(runs.end(), of_span.begin(), of_span.end());
     }
   }
   for (const SpanStore::Run& run : runs) {
-    bool gone = sender_.discard(run.span->device, run.base(), run.size_bytes);
+    // A driver discards nothing of ordinary memory.
+    const bool gone = run.span->ordinary
+                          ? drop_ordinary(run.base(), run.size_bytes)
+                          : sender_.discard(run.span->device, run.base(), run.size_bytes);
     trace_.discarded(trace_.now(), run.span->device, run.base(), run.size_bytes, nullptr);
     std::lock_guard lock(lock_);
     if (gone) {
@@ -1636,7 +1661,7 @@ void CachingManagedAllocator::free_spans(std::vector<std::unique_ptr<Span>> span
   for (const auto& span : spans) {
     unpoison(span->base, span->size_bytes);
     const auto begin = std::chrono::steady_clock::now();
-    RuntimeStatus status = runtime_.free_managed(span->device, span->raw);
+    const RuntimeStatus status = give_back_memory(*span);
     const auto taken = std::chrono::steady_clock::now() - begin;
     {
       std::lock_guard lock(lock_);
@@ -2277,6 +2302,7 @@ void CachingManagedAllocator::before_fork() {
   frozen_.emplace(caches_);
   lock_.lock();
   for (const auto& span : spans_.spans()) {
+    if (span->ordinary) continue;
     const char* page = nullptr;
     pools_.each_block(*span, [&](const Block& block) {
       if (!is_used_by_host(block)) return;

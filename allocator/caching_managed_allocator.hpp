@@ -1,4 +1,5 @@
-// The one allocator behind the host, pinned and device facades. It serves blocks of managed memory
+// The one allocator behind the host, pinned and device facades. It serves blocks of managed memory,
+// or of ordinary memory for the host facade where every device reaches that (host_backing.hpp),
 // from pools per facade, stream and class, keeps a pair of storage records for each, tells the
 // placement planner what happens to them, and fences what streams still use. This class ties its
 // parts together: ThreadCaches (blocks ready for their thread), BlockPools and SmallArena (free
@@ -50,6 +51,7 @@
 #include <uvmalloc/allocator/extent_source.hpp>
 #include <uvmalloc/allocator/fence_queues.hpp>
 #include <uvmalloc/allocator/fork_snapshot.hpp>
+#include <uvmalloc/allocator/host_backing.hpp>
 #include <uvmalloc/allocator/machine_budget.hpp>
 #include <uvmalloc/allocator/memory_observer.hpp>
 #include <uvmalloc/allocator/ranked.hpp>
@@ -266,6 +268,8 @@ class CachingManagedAllocator {
   const CountingRuntime& runtime() const { return runtime_; }
   const Configuration& configuration() const { return configuration_; }
   std::size_t budget_bytes() const { return budget_.hard_bytes; }
+  // kManaged or kOrdinary.
+  HostBacking host_backing() const { return host_backing_; }
   // How much of the device's memory this process can still have, given the driver's answer.
   // std::out_of_range for a device that does not exist.
   std::size_t free_bytes(int device, const MemoryFigures& driver) const;
@@ -276,9 +280,9 @@ class CachingManagedAllocator {
   void stop_trace() noexcept { trace_.stop(); }
   void mark_trace(std::string_view text) noexcept { trace_.mark(text); }
 
-  // fork: call all three around it, in the process that owns the allocator. Live host blocks are
-  // copied so that the child finds them at the same addresses, up to
-  // Configuration::fork_limit_bytes.
+  // fork: call all three around it, in the process that owns the allocator. Live host blocks in
+  // managed memory are copied so that the child finds them at the same addresses, up to
+  // Configuration::fork_limit_bytes; those in ordinary memory the kernel gives it, copy on write.
   void before_fork();
   void after_fork_in_parent();
   void after_fork_in_child();
@@ -334,6 +338,11 @@ class CachingManagedAllocator {
   void* occupy(const Request& request, Block* block);
   void* hand_out(const Request& request, const Found& found);
   RuntimeStatus add_span(const Request& request);
+  RuntimeStatus take_memory(Span* span) const;
+  RuntimeStatus give_back_memory(const Span& span) const noexcept;
+  bool is_ordinary(Facade facade) const {
+    return facade == Facade::kHost && host_backing_ == HostBacking::kOrdinary;
+  }
   void send(const HintPlan& plan, int device, DeviceStream producer = {},
             DeviceStream consumer = {});
   [[noreturn]] void out_of_memory(const Request& request, const RuntimeStatus& status);
@@ -416,6 +425,7 @@ class CachingManagedAllocator {
   CountingRuntime runtime_;
   std::vector<DeviceDescription> devices_;
   const MachineBudget budget_;
+  const HostBacking host_backing_;
   HintCounters hint_counters_;
   EventPool events_;
   HintSender sender_;

@@ -165,6 +165,9 @@ const std::vector<SettingDescription>& known_settings() {
       {"UVMALLOC_HOST_THRESHOLD", "1 MiB", kSize,
        "CPU tensors from this size on are managed and move without a copy; smaller ones come from "
        "malloc"},
+      {"UVMALLOC_HOST_MEMORY", "auto", "auto, managed, ordinary",
+       "what CPU tensors are in: managed memory, or ordinary memory where every device reaches it, "
+       "which forked children share"},
       {"UVMALLOC_FORK_LIMIT", "auto", kSizeOrAuto,
        "host memory that is copied for a forked child, at most; 0: never"},
       {"UVMALLOC_SPAN_SIZE", "auto", "auto, or a size of at least 2MiB",
@@ -198,6 +201,10 @@ ParsedConfiguration parse_configuration(const VariableLookup& lookup,
   read.size_or_auto(&configuration.budget_bytes, kPageBytes);
   read.size_or_auto(&configuration.reserve_bytes);
   read.size(&configuration.host_threshold_bytes);
+  read.choice(&configuration.host_backing,
+              Choices<HostBacking>{{"auto", HostBacking::kAuto},
+                                   {"managed", HostBacking::kManaged},
+                                   {"ordinary", HostBacking::kOrdinary}});
   read.size_or_auto(&configuration.fork_limit_bytes);
   read.size_or_auto(&configuration.span_bytes, kPageBytes);
   read.size_or_auto(&configuration.thread_cache_bytes);

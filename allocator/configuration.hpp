@@ -22,15 +22,23 @@ enum class MoveMode : unsigned char {
   kCopy,         // a device move copies, as without uvmalloc
 };
 
+// What the spans of the host facade are made of.
+enum class HostBacking : unsigned char {
+  kAuto,      // ordinary memory where every device reaches it, else managed memory
+  kManaged,   // of the driver
+  kOrdinary,  // of the kernel, which a forked child shares copy on write
+};
+
 struct Configuration {
-  bool enabled = false;                         // PYTORCH_ENABLE_UNIFIED_MEMORY
-  std::string runtime = "auto";                 // UVMALLOC_RUNTIME
-  Policy policy = Policy::kAuto;                // UVMALLOC_POLICY
-  MoveMode move = MoveMode::kCopyOnWrite;       // UVMALLOC_MOVE
-  std::optional<std::size_t> budget_bytes;      // UVMALLOC_BUDGET; none: from the machine
-  std::optional<std::size_t> reserve_bytes;     // UVMALLOC_RESERVE; none: from the machine
-  std::size_t host_threshold_bytes = 1u << 20;  // UVMALLOC_HOST_THRESHOLD
-  std::optional<std::size_t> fork_limit_bytes;  // UVMALLOC_FORK_LIMIT; none: what the host has
+  bool enabled = false;                           // PYTORCH_ENABLE_UNIFIED_MEMORY
+  std::string runtime = "auto";                   // UVMALLOC_RUNTIME
+  Policy policy = Policy::kAuto;                  // UVMALLOC_POLICY
+  MoveMode move = MoveMode::kCopyOnWrite;         // UVMALLOC_MOVE
+  std::optional<std::size_t> budget_bytes;        // UVMALLOC_BUDGET; none: from the machine
+  std::optional<std::size_t> reserve_bytes;       // UVMALLOC_RESERVE; none: from the machine
+  std::size_t host_threshold_bytes = 1u << 20;    // UVMALLOC_HOST_THRESHOLD
+  HostBacking host_backing = HostBacking::kAuto;  // UVMALLOC_HOST_MEMORY
+  std::optional<std::size_t> fork_limit_bytes;    // UVMALLOC_FORK_LIMIT; none: what the host has
   std::optional<std::size_t> span_bytes;  // UVMALLOC_SPAN_SIZE; none: from the device's abilities
   std::optional<std::size_t> thread_cache_bytes;  // UVMALLOC_THREAD_CACHE; none: from the budget
   LogLevel log = LogLevel::kWarning;              // UVMALLOC_LOG

@@ -93,6 +93,7 @@ Json report() {
   std::chrono::duration<double> wall = std::chrono::steady_clock::now() - kProcessStart;
   out["policy"] = to_string(allocator->configuration().policy);
   out["threshold_bytes"] = allocator->configuration().host_threshold_bytes;
+  out["host_memory"] = to_string(allocator->host_backing());
   out["budget_bytes"] = allocator->budget_bytes();
   out["peak_bytes"] = statistics.live_bytes.peak;
   out["peak_touched_bytes"] = statistics.touched_bytes.peak;
@@ -140,7 +141,8 @@ Json capabilities_json(const DeviceCapabilities& can) {
           {"compute_minor", can.compute_minor}};
 }
 
-Json devices_json(const DeviceRuntime& runtime, std::string* trouble) {
+Json devices_json(const DeviceRuntime& runtime, std::string* trouble,
+                  std::vector<DeviceDescription>* descriptions) {
   Json devices = Json::array();
   for (int device = 0; device < runtime.device_count(); ++device) {
     DeviceDescription description;
@@ -156,6 +158,7 @@ Json devices_json(const DeviceRuntime& runtime, std::string* trouble) {
                        {"total_bytes", description.total_bytes},
                        {"free_bytes", figures.free_bytes},
                        {"capabilities", capabilities_json(description.capabilities)}});
+    descriptions->push_back(description);
   }
   return devices;
 }
@@ -213,13 +216,19 @@ std::string doctor_json() {
   const ParsedConfiguration parsed = parse_environment();
   RuntimeChoice choice = open_runtime(parsed.configuration.runtime);
   std::string trouble = choice.reason;
-  Json devices = choice.runtime ? devices_json(*choice.runtime, &trouble) : Json::array();
+  std::vector<DeviceDescription> descriptions;
+  Json devices =
+      choice.runtime ? devices_json(*choice.runtime, &trouble, &descriptions) : Json::array();
   Json out = {{"version", version()}};
   out["runtime"] = {
       {"name", choice.runtime ? choice.runtime->name() : parsed.configuration.runtime},
       {"available", choice.runtime != nullptr},
       {"reason", choice.reason}};
   out["devices"] = devices;
+  if (!descriptions.empty()) {
+    out["host_memory"] =
+        to_string(host_backing_of(descriptions, parsed.configuration.host_backing));
+  }
   out["configuration"] = settings_json(parsed);
   out["configuration_errors"] = parsed.errors;
   out["usable"] = trouble.empty();

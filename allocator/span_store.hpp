@@ -1,8 +1,9 @@
-// The spans: managed allocations of the driver, cut into runs of whole 2 MiB pages. A span is
-// homogeneous in facade and device and is advised once, when made. Managed memory is virtual, so a
-// span costs nothing until its pages are touched; what is counted is pages ever handed out. Runs
-// given back are joined with their neighbours; pages of a given-back run stay touched until the
-// whole span is freed.
+// The spans: managed allocations of the driver, or for the host facade ordinary memory where
+// devices reach that (host_backing.hpp), cut into runs of whole 2 MiB pages. A span is homogeneous
+// in facade and device and is advised once, when made. Its memory is virtual, so a span costs
+// nothing until its pages are touched; what is counted is pages ever handed out. Runs given back
+// are joined with their neighbours; pages of a given-back run stay touched until the whole span is
+// freed.
 //
 // Calls no driver. Guarded by the allocator's lock.
 #pragma once
@@ -20,11 +21,12 @@
 namespace uvm {
 
 struct Span {
-  void* raw = nullptr;  // what the driver gave; `base` is the first 2 MiB boundary in it
+  void* raw = nullptr;  // what the driver or kernel gave; `base` is the first 2 MiB boundary in it
   char* base = nullptr;
   std::size_t size_bytes = 0;
   Facade facade = Facade::kHost;
   int device = 0;
+  bool ordinary = false;                    // of the kernel's memory, not the driver's
   SegmentPlacement placement;               // what the whole span was advised
   std::map<std::size_t, std::size_t> free;  // offset -> size of each free run
   std::vector<bool> touched;                // by page

@@ -155,7 +155,16 @@ TEST_F(ProcessAllocator, TheDoctorMakesNoAllocatorAndFindsTheDevices) {
   EXPECT_EQ(found["verdict"], "usable and switched on");
   ASSERT_GE(found["devices"].size(), 1u);
   EXPECT_EQ(found["devices"][0]["capabilities"]["concurrent_managed_access"], true);
+  EXPECT_EQ(found["host_memory"], "managed");
   EXPECT_TRUE(found["configuration_errors"].empty());
+}
+
+TEST_F(ProcessAllocator, DoctorAndReportSayWhatHostMemoryIs) {
+  if (testing::on_real_device()) GTEST_SKIP() << "a real machine is of one kind";
+  setenv("UVMSIM_PROFILE", "coherent", 1);
+  EXPECT_EQ(Json::parse(doctor_json())["host_memory"], "ordinary");
+  ASSERT_NE(activate_process_allocator().allocator, nullptr);
+  EXPECT_EQ(Json::parse(report_json())["host_memory"], "ordinary");
 }
 
 TEST_F(ProcessAllocator, TheDoctorSaysHowToSwitchItOn) {

@@ -2,6 +2,8 @@
 #include <cstring>
 #include <thread>
 
+#include <uvmalloc/allocator/host_backing.hpp>
+
 #include "conformance/runtimes.hpp"
 
 namespace uvm {
@@ -78,6 +80,33 @@ TEST_P(RuntimeConformance, DiscardedMemoryCanBeWrittenAgainWhereDiscardIsOffered
   EXPECT_EQ(memory[2 * kMiB], 5) << "beyond the discarded part";
   EXPECT_TRUE(runtime->destroy_stream(0, stream).ok());
   runtime->free_managed(0, memory);
+}
+
+TEST_P(RuntimeConformance, OrdinaryMemoryTakesHintsAndCopiesWhereDevicesReachIt) {
+  DeviceDescription description;
+  ASSERT_TRUE(runtime->describe(0, &description).ok());
+  if (!description.capabilities.pageable_memory_access) return;
+  char* memory = static_cast<char*>(map_ordinary(4 * kMiB));
+  ASSERT_NE(memory, nullptr);
+  std::memset(memory, 9, 4 * kMiB);
+  StreamHandle stream = nullptr;
+  ASSERT_TRUE(runtime->create_stream(0, &stream).ok());
+  EXPECT_TRUE(
+      runtime->advise(0, memory, 4 * kMiB, Advice::kSetPreferredLocation, Place::host()).ok());
+  EXPECT_TRUE(runtime->advise(0, memory, 4 * kMiB, Advice::kSetAccessedBy, Place::device(0)).ok());
+  EXPECT_TRUE(runtime->prefetch(0, memory, 4 * kMiB, Place::device(0), stream).ok());
+  char* copy = managed(4 * kMiB);
+  EXPECT_TRUE(runtime->copy(0, copy, memory, 4 * kMiB, stream).ok());
+  EXPECT_TRUE(runtime->prefetch(0, memory, 4 * kMiB, Place::host(), stream).ok());
+  EXPECT_TRUE(runtime->synchronize_stream(0, stream).ok());
+  EXPECT_EQ(copy[4 * kMiB - 1], 9);
+  EXPECT_EQ(memory[4 * kMiB - 1], 9);
+  PointerAttributes attributes;
+  EXPECT_TRUE(runtime->pointer_attributes(memory, &attributes).ok());
+  EXPECT_EQ(attributes.kind, PointerKind::kUnknown);
+  EXPECT_TRUE(runtime->destroy_stream(0, stream).ok());
+  runtime->free_managed(0, copy);
+  unmap_ordinary(memory, 4 * kMiB);
 }
 
 TEST_P(RuntimeConformance, CopiesReachTheirDestination) {

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.pytorch.conftest import Simulate
+
+# Profiles of the simulator whose devices reach ordinary memory.
+on_ordinary_memory = pytest.mark.parametrize("profile", ["coherent", "hmm"])
 
 
 def test_a_forked_loader_reads_managed_tensors(simulate: Simulate) -> None:
@@ -188,3 +193,126 @@ x = torch.ones(1 << 20).to('cuda')
 assert subprocess.run(['git', '--version'], capture_output=True, check=True).stderr == b''
 assert x.sum().item() == 1 << 20
 """).check()
+
+
+@on_ordinary_memory
+def test_workers_share_ordinary_memory_and_nothing_is_copied(
+    simulate: Simulate, profile: str
+) -> None:
+    run = simulate(
+        """
+import os, torch, uvmalloc
+from torch.utils.data import DataLoader, Dataset
+data = torch.arange(24, dtype=torch.float32).repeat_interleave(1 << 20).reshape(24, -1)
+moved = torch.full((4 << 20,), 2.0).to('cuda')
+class Rows(Dataset):
+    def __len__(self): return len(data)
+    def __getitem__(self, row):
+        seen = data[row].double().mean().item()
+        data[row] += 100  # its own
+        return seen
+assert torch.ones(1, device='cuda').item() == 1
+for epoch in range(3):
+    loader = DataLoader(Rows(), batch_size=2, num_workers=2, multiprocessing_context='fork')
+    assert torch.cat(list(loader)).tolist() == list(range(24))
+    assert data[:, -1].tolist() == list(range(24))
+    assert moved.sum().item() == 2.0 * (4 << 20)
+stats = uvmalloc.stats()
+assert stats['host_memory'] == 'ordinary', stats['host_memory']
+assert stats['forks'] == {'count': 0, 'copied_bytes': 0, 'shared_bytes': 0, 'without_copy': 0,
+                          'seconds': 0.0}, stats['forks']
+torch.ops.uvmalloc.check_invariants()
+""",
+        environment={"UVMSIM_PROFILE": profile},
+    ).check()
+    assert run.report["forks"]["count"] == 0
+
+
+@on_ordinary_memory
+def test_a_move_of_ordinary_memory_copies_nothing_and_stays_fork_safe(
+    simulate: Simulate, profile: str
+) -> None:
+    run = simulate(
+        """
+import os, torch
+torch.set_num_threads(1)
+x = torch.arange(16 << 20, dtype=torch.float32)  # 64 MiB
+y = x.to('cuda')
+weights = torch.full((4 << 20,), 3.0).to('cuda')
+weights.add_(1)
+pid = os.fork()
+if pid == 0:
+    fine = x[-1].item() == (16 << 20) - 1
+    x.zero_()
+    os._exit(0 if fine and x[-1].item() == 0 else 1)
+assert os.waitpid(pid, 0)[1] == 0
+assert y[-1].item() == x[-1].item() == (16 << 20) - 1
+assert weights.sum().item() == 4.0 * (4 << 20)
+""",
+        environment={"UVMSIM_PROFILE": profile},
+    ).check()
+    assert run.report["moves"]["host_to_device"] == 2
+    assert run.report["copies_by_moves"]["bytes_at_or_above_threshold"] == 0
+    assert run.report["materializations"]["copies"] == 0
+    assert run.sim["copy_bytes"] < 1 << 20
+    assert run.report["forks"]["count"] == 0
+    failed = [run.report[kind]["failed"] for kind in ("prefetches", "advice")]
+    assert failed == [0, 0]
+
+
+@on_ordinary_memory
+def test_training_on_ordinary_memory_is_the_same_as_stock(simulate: Simulate, profile: str) -> None:
+    program = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+torch.set_num_threads(1)  # sums depend on how many share them
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(512, 4096), torch.randint(10, (512,)))
+model = torch.nn.Sequential(torch.nn.Linear(4096, 512), torch.nn.ReLU(),
+                            torch.nn.Linear(512, 10)).to('cuda')
+optimizer = torch.optim.AdamW(model.parameters())
+for batch, labels in DataLoader(data, batch_size=128, num_workers=2,
+                                multiprocessing_context='fork'):
+    loss = torch.nn.functional.cross_entropy(model(batch.to('cuda')), labels.to('cuda'))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print(loss.item().hex())
+print(sum(p.double().sum().item() for p in model.cpu().parameters()).hex())
+"""
+    environment = {"UVMSIM_PROFILE": profile}
+    stock = simulate(program, native=True, environment=environment).check()
+    assert simulate(program, environment=environment).check().stdout == stock.stdout
+
+
+def test_what_was_made_on_the_device_or_pinned_is_copied_on_every_machine(
+    simulate: Simulate,
+) -> None:
+    simulate(
+        """
+import os, torch, uvmalloc
+made = torch.full((4 << 20,), 5.0, device='cuda').cpu()
+pinned = torch.full((2 << 20,), 6.0).pin_memory()
+pid = os.fork()
+if pid == 0:
+    os._exit(0 if made[-1].item() == 5 and pinned[-1].item() == 6 else 1)
+assert os.waitpid(pid, 0)[1] == 0
+assert uvmalloc.stats()['forks']['copied_bytes'] == made.nbytes + pinned.nbytes
+""",
+        environment={"UVMSIM_PROFILE": "coherent"},
+    ).check()
+
+
+def test_a_user_may_keep_managed_memory(simulate: Simulate) -> None:
+    run = simulate(
+        """
+import os, torch
+x = torch.ones(4 << 20)
+if os.fork() == 0:
+    os._exit(0)
+os.wait()
+""",
+        environment={"UVMSIM_PROFILE": "coherent", "UVMALLOC_HOST_MEMORY": "managed"},
+    ).check()
+    assert run.report["host_memory"] == "managed"
+    assert run.report["forks"]["copied_bytes"] == 16 << 20

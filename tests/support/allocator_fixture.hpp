@@ -30,9 +30,11 @@ class AllocatorTest : public ::testing::Test {
     return configuration;
   }
 
-  void start(const Configuration& configuration = small_configuration(), int devices = 1) {
+  void start(const Configuration& configuration = small_configuration(), int devices = 1,
+             const DeviceCapabilities& capabilities = FakeMachine{}.capabilities) {
     allocator.reset();
     machine = std::make_shared<FakeMachine>(devices);
+    machine->capabilities = capabilities;
     allocator = std::make_unique<CachingManagedAllocator>(std::make_unique<FakeRuntime>(machine),
                                                           configuration);
   }

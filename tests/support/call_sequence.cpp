@@ -213,7 +213,9 @@ Sequence::Sequence(std::span<const std::uint8_t> bytes)
       devices_(1 + static_cast<int>(bytes_.below(2))),
       machine_(std::make_shared<FakeMachine>(devices_)),
       model_(devices_) {
-  machine_->capabilities.discard = bytes_.below(2) == 0;
+  const unsigned capabilities = bytes_.below(4);
+  machine_->capabilities.discard = capabilities % 2 == 0;
+  machine_->capabilities.pageable_memory_access = capabilities / 2 == 1;
   for (int device = 0; device < devices_; ++device) {
     for (unsigned number = 0; number < kStreams; ++number) {
       machine_->device_of[nth_stream(device, number)] = device;

@@ -85,6 +85,8 @@ def show_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
             else f"not available: {runtime.get('reason', '')}"
         )
         facts.add_row("runtime", f"{runtime.get('name', '')}, {state}")
+    if "host_memory" in diagnosis:
+        facts.add_row("host memory", diagnosis["host_memory"])
     facts.add_row("torch", torch["version"] or "not installed in this environment")
     if torch["version"]:
         facts.add_row("plugin", torch["plugin"] or "none for this torch")
