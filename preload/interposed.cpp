@@ -68,6 +68,28 @@ void tell_free_memory(std::size_t* free_bytes, const std::size_t* total_bytes,
   *free_bytes = ours->free_bytes(device, {*free_bytes, *total_bytes});
 }
 
+// The beginning of cudaPointerAttributes, as all its versions have it.
+struct PointerAnswer {
+  int type;
+  int device;
+  const void* device_pointer;
+  const void* host_pointer;
+};
+
+// The driver does not know ordinary memory that a device uses, and torch takes no address for a
+// device's that the driver does not know. To programs it is what managed memory is.
+void tell_place(const void* address, PointerAnswer* answer) {
+  constexpr int kUnregistered = 0;  // cudaMemoryTypeUnregistered
+  constexpr int kManaged = 3;       // cudaMemoryTypeManaged
+  if (answer->type != kUnregistered) return;
+  const CachingManagedAllocator* ours = process_allocator();
+  if (ours == nullptr || ours->in_forked_child()) return;
+  const auto block = ours->find(address);
+  if (block && block->live && block->location.is_device()) {
+    *answer = {kManaged, block->location.index, address, address};
+  }
+}
+
 // Tells the plugin, if there is one, that the tensor's memory gets a user outside torch.
 void note_export(const void* tensor) {
   if (const auto* hooks = torch_hooks.load(std::memory_order_acquire)) {
@@ -113,6 +135,15 @@ UVMALLOC_INTERPOSE int cuMemGetInfo_v2(std::size_t* free_bytes, std::size_t* tot
   static const auto device = uvm::preload::real<int (*)(int*)>("cuCtxGetDevice", "libcuda.so");
   const int result = next != nullptr ? next(free_bytes, total_bytes) : 3;
   if (result == 0) uvm::preload::tell_free_memory(free_bytes, total_bytes, device);
+  return result;
+}
+
+UVMALLOC_INTERPOSE int cudaPointerGetAttributes(uvm::preload::PointerAnswer* answer,
+                                                const void* address) {
+  static const auto next = uvm::preload::real<int (*)(uvm::preload::PointerAnswer*, const void*)>(
+      "cudaPointerGetAttributes", "libcudart.so");
+  const int result = next != nullptr ? next(answer, address) : 3;
+  if (result == 0) uvm::preload::tell_place(address, answer);
   return result;
 }
 

@@ -459,3 +459,29 @@ for recorded in (False, True):
     torch.cuda.synchronize()
 """,
     )
+
+
+@pytest.mark.parametrize("profile", ["discrete", "coherent"])
+def test_a_moved_tensor_comes_back_by_its_address(simulate: Simulate, profile: str) -> None:
+    """Torch asks the driver whose address it is, which knows nothing of ordinary memory."""
+    simulate(
+        """
+import torch
+class Foreign:
+    def __init__(self, tensor):
+        self.__cuda_array_interface__ = tensor.__cuda_array_interface__
+moved = torch.ones(1 << 20).to('cuda')
+back = torch.as_tensor(Foreign(moved), device='cuda')
+back.add_(1)
+assert back.device == moved.device and moved[-1].item() == 2
+on_host = torch.ones(1 << 20)
+try:
+    torch.as_tensor(type('Wrong', (), {'__cuda_array_interface__': {
+        'shape': (4,), 'typestr': '<f4', 'version': 2, 'data': (on_host.data_ptr(), False)}})())
+except RuntimeError as error:
+    assert 'host memory' in str(error), error
+else:
+    assert PROFILE == 'discrete'
+""".replace("PROFILE", repr(profile)),
+        environment={"UVMSIM_PROFILE": profile},
+    ).check()

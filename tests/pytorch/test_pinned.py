@@ -128,3 +128,20 @@ third = torch.empty(1 << 20, pin_memory=True)
 print(third.data_ptr() == address)
 """,
     )
+
+
+def test_ordinary_memory_that_the_program_registers_is_pinned(simulate: Simulate) -> None:
+    simulate(
+        """
+import torch
+x = torch.ones(4 << 20)
+runtime = torch.cuda.cudart()
+address = x.data_ptr()
+assert not x.is_pinned()
+torch.cuda.check_error(runtime.cudaHostRegister(address, x.nbytes, 0))
+assert x.is_pinned() and not torch.ones(4 << 20).is_pinned()
+torch.cuda.check_error(runtime.cudaHostUnregister(address))
+assert not x.is_pinned()
+""",
+        environment={"UVMSIM_PROFILE": "coherent"},
+    ).check()
