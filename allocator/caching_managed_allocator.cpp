@@ -914,7 +914,7 @@ FreeResult CachingManagedAllocator::free(void* address) noexcept {
     if (block == nullptr) block = pools_.block_at(address);
     if (block != nullptr && block->now() == BlockState::kLive && block->plain) [[likely]] {
       // Before the block can be anybody else's.
-      const TraceTime at = trace_.now_of_free(address);
+      const TraceRecorder::FreeMoment moment = trace_.now_of_free(address);
       const std::size_t requested_bytes = block->requested_bytes();
       const std::size_t size_bytes = block->size_bytes();
       poison(address, size_bytes);
@@ -922,9 +922,9 @@ FreeResult CachingManagedAllocator::free(void* address) noexcept {
       const StreamKey* key = cache->put(block);
       cache->lock.leave();
       if (key != nullptr) [[likely]] {
-        if (at != 0) [[unlikely]] {
-          trace_.freed(
-              at, {key->facade, key->device, address, requested_bytes, size_bytes, key->stream});
+        if (moment.at != 0 && !trace_.freed_own(moment)) [[unlikely]] {
+          trace_.freed(moment.at, {key->facade, key->device, address, requested_bytes, size_bytes,
+                                   key->stream});
         }
         return FreeResult::kFreed;
       }
@@ -946,11 +946,11 @@ void CachingManagedAllocator::give_back_to_pool(ThreadCache* cache, RunBlock* bl
   const Pool& pool = pools_.at(block->pool);
   const TraceBlock freed{pool.key.facade,          pool.key.device,     block->address(),
                          block->requested_bytes(), block->size_bytes(), pool.key.stream};
-  const TraceTime at = trace_.now_of_free(freed.address);
+  const TraceRecorder::FreeMoment moment = trace_.now_of_free(freed.address);
   block->set(BlockState::kReleasing);
   pools_.put(block, pools_.at(block->pool));
   lock.unlock();
-  trace_.freed(at, freed);
+  trace_.freed(moment.at, freed);
   decay_now_and_then();
 }
 
@@ -959,7 +959,7 @@ FreeResult CachingManagedAllocator::free_slowly(void* address) noexcept {
   Block* block = nullptr;
   bool is_plain = false;
   bool fence = false;
-  TraceTime at = 0;
+  TraceRecorder::FreeMoment moment;
   StreamKey key;
   {
     std::lock_guard lock(lock_);
@@ -1002,12 +1002,12 @@ FreeResult CachingManagedAllocator::free_slowly(void* address) noexcept {
     if (const PoolIndex home = pools_.home_of(*block); home != block->pool) {
       lend_pages(*block, block->pool, home);
     }
-    at = trace_.now_of_free(address);
+    moment = trace_.now_of_free(address);
     block->set(BlockState::kReleasing);
     poison(block->address(), block->size_bytes());
   }
-  trace_.freed(at, {key.facade, key.device, address, block->requested_bytes(), block->size_bytes(),
-                    key.stream});
+  trace_.freed(moment.at, {key.facade, key.device, address, block->requested_bytes(),
+                           block->size_bytes(), key.stream});
   count_free(*block, key);
   if (fence) {
     fence_and_give_back(block);

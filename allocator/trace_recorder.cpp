@@ -273,17 +273,18 @@ void TraceRecorder::allocated_from_cache(const TraceBlock& block) noexcept {
   append(false, read_paced(&buffer), block);
 }
 
-TraceTime TraceRecorder::time_of_free(const void* address) noexcept {
+TraceRecorder::FreeMoment TraceRecorder::moment_of_free(const void* address) noexcept {
   if (slot_.generation == generation_.load(std::memory_order_relaxed)) [[likely]] {
     ThreadBuffer& buffer = *slot_.buffer;
-    if (buffer.freed_before == last_free_.load(std::memory_order_relaxed) &&
-        buffer.is_own(trace_word(address))) [[likely]] {
-      return buffer.pace.skips() ? buffer.last_time : read_paced(&buffer);
+    const std::size_t model = buffer.own_model(trace_word(address));
+    if (model != kNoModel && buffer.freed_before == last_free_.load(std::memory_order_relaxed))
+        [[likely]] {
+      return {buffer.pace.skips() ? buffer.last_time : read_paced(&buffer), model};
     }
   }
   const TraceTime at = clock_.read();
   last_free_.store(at, std::memory_order_relaxed);
-  return at;
+  return {at, kNoModel};
 }
 
 TraceTime TraceRecorder::read_paced(ThreadBuffer* buffer) noexcept {

@@ -76,11 +76,17 @@ class TraceRecorder {
   bool enabled() const noexcept { return generation_.load(std::memory_order_relaxed) != 0; }
   TraceTime now() const noexcept { return enabled() ? clock_.read() : 0; }
 
+  static constexpr std::size_t kNoModel = kPackedModelsPerChunk;
+  // When a block is freed and, where this thread has recorded its allocation, what that was.
+  struct FreeMoment {
+    TraceTime at = 0;
+    std::size_t model = kNoModel;
+  };
   // For a free, before the block can be anybody else's. Early in a quick loop (TracePace) where the
   // thread has allocated the block and nobody has recorded a free of a block that is not such
   // since: then no other thread can have freed it and got it again.
-  TraceTime now_of_free(const void* address) noexcept {
-    return enabled() ? time_of_free(address) : 0;
+  FreeMoment now_of_free(const void* address) noexcept {
+    return enabled() ? moment_of_free(address) : FreeMoment{};
   }
 
   // Each does nothing where `at` is 0.
@@ -94,6 +100,15 @@ class TraceRecorder {
   void allocated_from_cache(const TraceBlock& block) noexcept;
   void freed(TraceTime at, const TraceBlock& block) noexcept {
     if (at != 0) append(true, at, block);
+  }
+  // The same where the moment says which block it was; false: nothing was done. By the thread
+  // of the moment, without another event of its own in between.
+  bool freed_own(const FreeMoment& moment) noexcept {
+    if (moment.model == kNoModel ||
+        slot_.generation != generation_.load(std::memory_order_acquire)) {
+      return false;
+    }
+    return append_packed(slot_.buffer, true, moment.at, moment.model);
   }
   void used(TraceTime at, const void* address, int device, StreamHandle stream) noexcept {
     if (at != 0) append(trace_event(TraceKind::kUse, at, device, address, 0, stream));
@@ -149,9 +164,10 @@ class TraceRecorder {
     std::int64_t since_last(TraceTime at) const {
       return static_cast<std::int64_t>(at - last_time);
     }
-    bool is_own(std::uint64_t address) const {
+    // kNoModel: the thread has not allocated the block, or another may have freed it since.
+    std::size_t own_model(std::uint64_t address) const {
       const std::size_t model = slots[slot_of(address)];
-      return models[model].address == address && owned[model] == frees_seen;
+      return models[model].address == address && owned[model] == frees_seen ? model : kNoModel;
     }
   };
   static constexpr int kModelsShift = 16;
@@ -173,30 +189,36 @@ class TraceRecorder {
            model.facade == static_cast<std::uint8_t>(block.facade) && model.device == block.device;
   }
 
-  TraceTime time_of_free(const void* address) noexcept;
+  FreeMoment moment_of_free(const void* address) noexcept;
   TraceTime read_paced(ThreadBuffer* buffer) noexcept;
 
   void append(bool is_free, TraceTime at, const TraceBlock& block) noexcept {
     if (slot_.generation == generation_.load(std::memory_order_acquire)) [[likely]] {
       ThreadBuffer& buffer = *slot_.buffer;
-      const std::uint32_t used = buffer.used.load(std::memory_order_relaxed);
-      const std::uint32_t count = used & kCountMask;
       const std::size_t model = buffer.slots[ThreadBuffer::slot_of(trace_word(block.address))];
-      const std::int64_t since_last = buffer.since_last(at);
-      if (alike(buffer.models[model], block) && count != kPackedWordsPerChunk &&
-          PackedTraceEvent::holds(since_last)) [[likely]] {
-        buffer.words[count] = {since_last, is_free, model};
-        buffer.owned[model] = is_free ? 0 : buffer.frees_seen;
-        buffer.last_time = at;
-        buffer.used.store(used + 1, std::memory_order_release);
+      if (alike(buffer.models[model], block) && append_packed(&buffer, is_free, at, model))
+          [[likely]] {
         return;
       }
     }
     append_block(is_free, at, block);
   }
+  // An event of a model's block; false: that takes more than one word, or there is no room.
+  static bool append_packed(ThreadBuffer* buffer, bool is_free, TraceTime at,
+                            std::size_t model) noexcept {
+    const std::uint32_t used = buffer->used.load(std::memory_order_relaxed);
+    const std::uint32_t count = used & kCountMask;
+    const std::int64_t since_last = buffer->since_last(at);
+    if (count == kPackedWordsPerChunk || !PackedTraceEvent::holds(since_last)) [[unlikely]]
+      return false;
+    buffer->words[count] = {since_last, is_free, model};
+    buffer->owned[model] = is_free ? 0 : buffer->frees_seen;
+    buffer->last_time = at;
+    buffer->used.store(used + 1, std::memory_order_release);
+    return true;
+  }
   void append_block(bool is_free, TraceTime at, const TraceBlock& block) noexcept;
   void append(const TraceEvent& event) noexcept { append_slowly(event, false, kNoModel); }
-  static constexpr std::size_t kNoModel = kPackedModelsPerChunk;
   std::size_t append_slowly(const TraceEvent& event, bool is_free, std::size_t model) noexcept;
 
   bool in_child() const noexcept;

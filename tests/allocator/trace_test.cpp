@@ -310,7 +310,7 @@ TEST_F(TraceTest, TimesInAQuickLoopRiseAndAreBetweenThoseBeforeAndAfter) {
   for (int i = 0; i < kPairs; ++i) {
     if (i % 100 == 0) before.push_back(own.now());
     own.allocated_from_cache(block(4096));
-    own.freed(own.now_of_free(at(4096)), block(4096));
+    own.freed(own.now_of_free(at(4096)).at, block(4096));
   }
   const TraceTime after = own.now();
   own.stop();
@@ -330,17 +330,17 @@ TEST_F(TraceTest, AFreeIsNotBeforeWhatAnotherThreadDidWithTheBlock) {
     start();
     for (int i = 0; i < 200; ++i) {
       recorder.allocated_from_cache(block(8192));
-      recorder.freed(recorder.now_of_free(at(8192)), block(8192));
+      recorder.freed(recorder.now_of_free(at(8192)).at, block(8192));
     }
     recorder.allocated_from_cache(block(4096));
     recorder.allocated_from_cache(block(8192));
     std::thread([&] {
-      recorder.freed(recorder.now_of_free(at(4096)), block(4096));
+      recorder.freed(recorder.now_of_free(at(4096)).at, block(4096));
       recorder.allocated_from_cache(block(4096));
     }).join();
     // Whether an allocation comes first or not.
     if (round % 2 == 0) recorder.allocated_from_cache(block(12288));
-    recorder.freed(recorder.now_of_free(at(4096)), block(4096));
+    recorder.freed(recorder.now_of_free(at(4096)).at, block(4096));
     const Trace trace = stop_and_read();
     ASSERT_EQ(trace.events.size(), round % 2 == 0 ? 406u : 405u);
     expect_replayable(trace);
