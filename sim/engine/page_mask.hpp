@@ -16,8 +16,10 @@ inline PageMask page_mask(std::size_t first, std::size_t count) {
   return (~PageMask{} >> (kPagesPerBlock - count)) << first;
 }
 
+// Most masks are of no page or of all, which is seen sooner than counted.
 inline std::size_t bytes_of(const PageMask& pages) {
-  return pages.count() * kPageBytes;
+  if (pages.none()) return 0;
+  return (pages.all() ? kPagesPerBlock : pages.count()) * kPageBytes;
 }
 
 }  // namespace uvmsim

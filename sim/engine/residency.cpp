@@ -263,6 +263,7 @@ Status Residency::make_resident(int location, Block& block, const PageMask& page
 }
 
 void Residency::count_arrival(int location, const Block& block, const PageMask& missing) {
+  if (missing.none()) return;
   const PageMask present = block.anywhere();
   const std::size_t populated = bytes_of(missing & ~present);
   const PageMask copied = missing & present & ~block.discarded;
