@@ -54,3 +54,14 @@ def test_the_plugins_use_what_is_listed() -> None:
             if name.startswith(("uvm::", "uvmalloc_")) or " for uvm::" in name
         }
         assert sorted(used - set(LISTED)) == []
+
+
+def test_libraries_find_each_other_by_their_own_place_alone() -> None:
+    """The wheel takes them as they were built; an empty element would be the current folder."""
+    libraries = [path for path in find_libraries().folder.rglob("*.so*") if not path.is_symlink()]
+    assert len(libraries) > 3
+    for library in libraries:
+        command = ["readelf", "-d", library]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        for path in re.findall(r"PATH\).*\[(.*)\]", said):
+            assert all(element.startswith("$ORIGIN") for element in path.split(":")), library
