@@ -461,12 +461,17 @@ for recorded in (False, True):
     )
 
 
+@pytest.mark.parametrize("loaded_late", [False, True])
 @pytest.mark.parametrize("profile", ["discrete", "coherent"])
-def test_a_moved_tensor_comes_back_by_its_address(simulate: Simulate, profile: str) -> None:
+def test_a_moved_tensor_comes_back_by_its_address(
+    simulate: Simulate, profile: str, loaded_late: bool
+) -> None:
     """Torch asks the driver whose address it is, which knows nothing of ordinary memory."""
     simulate(
         """
-import torch
+import torch, uvmalloc
+if not uvmalloc.enabled():
+    torch.cuda.set_enabled_uvm(True)
 class Foreign:
     def __init__(self, tensor):
         self.__cuda_array_interface__ = tensor.__cuda_array_interface__
@@ -483,5 +488,6 @@ except RuntimeError as error:
 else:
     assert PROFILE == 'discrete'
 """.replace("PROFILE", repr(profile)),
+        native=loaded_late,
         environment={"UVMSIM_PROFILE": profile},
     ).check()
