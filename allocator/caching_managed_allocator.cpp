@@ -1853,7 +1853,7 @@ bool CachingManagedAllocator::prefetch(const void* address, std::size_t size_byt
   return true;
 }
 
-bool CachingManagedAllocator::advise(const void* address, Place preferred, Place accessed_by) {
+bool CachingManagedAllocator::advise(const void* address, const WantedPlacement& wanted) {
   HintPlan plan;
   int device = 0;
   {
@@ -1865,11 +1865,9 @@ bool CachingManagedAllocator::advise(const void* address, Place preferred, Place
     const std::uintptr_t end = address_of(block->end()) & ~(kPageBytes - 1);
     if (begin >= end) return false;
     // Pages that blocks share are advised with their span alone, and nothing is kept of this.
-    SegmentPlacement unknown;
     SegmentPlacement* placement =
-        block->kind == BlockKind::kWhole ? pools_.placement_of(*block) : &unknown;
-    plan = planner_.plan_advice(reinterpret_cast<void*>(begin), end - begin, placement, preferred,
-                                accessed_by);
+        block->kind == BlockKind::kWhole ? pools_.placement_of(*block) : nullptr;
+    plan = planner_.plan_advice(reinterpret_cast<void*>(begin), end - begin, placement, wanted);
   }
   send(plan, device);
   return true;

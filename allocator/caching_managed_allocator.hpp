@@ -171,10 +171,11 @@ class CachingManagedAllocator {
 
   // Advises the driver on the whole pages of the block that holds `address`, until it is advised
   // again or, with pages for itself, moves: where they are preferred, and a place that has them
-  // mapped wherever they are; nowhere leaves that as it is. The driver's range is split for good,
-  // so this is for the few blocks that a program knows better. The next user of the pages inherits
-  // what is not taken back before the free. False: not ours, or no page is wholly the block's.
-  bool advise(const void* address, Place preferred, Place accessed_by);
+  // mapped wherever they are; and, over moves too, whether places that read them keep copies. The
+  // driver's range is split for good, so this is for the few blocks that a program knows better.
+  // The next user of the pages inherits what is not taken back before the free. False: not ours, or
+  // no page is wholly the block's.
+  bool advise(const void* address, const WantedPlacement& wanted);
 
   // Where the range's 2 MiB pages are, as far as hints and moves tell (faults are not seen): bytes
   // of whole pages by place, places without any left out. What is beyond the block that holds

@@ -159,24 +159,37 @@ HintPlan PlacementPlanner::plan_move(void* address, std::size_t size_bytes,
 }
 
 HintPlan PlacementPlanner::plan_advice(void* address, std::size_t size_bytes,
-                                       SegmentPlacement* placement, Place preferred,
-                                       Place accessed_by) {
+                                       SegmentPlacement* placement, const WantedPlacement& wanted) {
   HintPlan plan;
   if (is_silent_here()) {
     counters_.skip(HintKind::kAdvise, SkipReason::kPolicy);
     return plan;
   }
-  auto want = [&](Place wanted, Place* now, Advice advice) {
-    if (wanted == Place::nowhere()) return;
-    if (*now == wanted) {
+  SegmentPlacement unknown;
+  if (placement == nullptr) {
+    unknown.read_mostly = !wanted.read_mostly.value_or(false);
+    placement = &unknown;
+  }
+  auto want = [&](auto value, auto* now, Advice advice, Place place) {
+    if (*now == value) {
       counters_.skip(HintKind::kAdvise, SkipReason::kAlreadyThere);
       return;
     }
-    *now = wanted;
-    advise(&plan, address, size_bytes, advice, wanted);
+    *now = value;
+    advise(&plan, address, size_bytes, advice, place);
   };
-  want(preferred, &placement->preferred, Advice::kSetPreferredLocation);
-  want(accessed_by, &placement->accessed_by, Advice::kSetAccessedBy);
+  if (wanted.preferred != Place::nowhere()) {
+    want(wanted.preferred, &placement->preferred, Advice::kSetPreferredLocation, wanted.preferred);
+  }
+  if (wanted.accessed_by != Place::nowhere()) {
+    want(wanted.accessed_by, &placement->accessed_by, Advice::kSetAccessedBy, wanted.accessed_by);
+  }
+  if (wanted.read_mostly) {
+    // Drivers look at no place here, but want one.
+    const bool set = *wanted.read_mostly;
+    want(set, &placement->read_mostly, set ? Advice::kSetReadMostly : Advice::kUnsetReadMostly,
+         Place::host());
+  }
   return plan;
 }
 

@@ -23,6 +23,7 @@
 // Guarded by the allocator's lock.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -50,9 +51,17 @@ std::optional<Policy> set_thread_policy(std::optional<Policy> policy);
 struct SegmentPlacement {
   Place preferred;
   Place accessed_by;
-  unsigned changes = 0;  // of the preferred location since the segment's span was made
+  std::uint8_t changes = 0;  // of the preferred location since the segment's span was made
+  bool read_mostly = false;  // each place that reads has a copy, until somebody writes
 
   friend bool operator==(const SegmentPlacement&, const SegmentPlacement&) = default;
+};
+
+// What a program wants of a segment; what is not set stays as it is.
+struct WantedPlacement {
+  Place preferred = Place::nowhere();
+  Place accessed_by = Place::nowhere();
+  std::optional<bool> read_mostly = std::nullopt;
 };
 
 struct DevicePlacement {
@@ -83,9 +92,10 @@ class PlacementPlanner {
   HintPlan plan_move(void* address, std::size_t size_bytes, SegmentPlacement* placement,
                      Place destination);
 
-  // What a program wants of a whole segment: nowhere leaves that part as it is.
+  // What a program wants of a range. `placement` is the segment's where that is one whole segment,
+  // nullptr where it is less: nothing is known of it then, and nothing kept.
   HintPlan plan_advice(void* address, std::size_t size_bytes, SegmentPlacement* placement,
-                       Place preferred, Place accessed_by);
+                       const WantedPlacement& wanted);
 
   // Bytes that may still be prefetched to the device.
   std::size_t credit_bytes(int device) const;

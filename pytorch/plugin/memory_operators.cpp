@@ -61,15 +61,16 @@ bool prefetch(const at::Tensor& self, at::Device device) {
 }
 
 bool advise(const at::Tensor& self, std::optional<at::Device> preferred,
-            std::optional<at::Device> accessed_by) {
+            std::optional<at::Device> accessed_by, std::optional<bool> read_mostly) {
   CachingManagedAllocator* ours = process_allocator();
   const Range range = range_of(self);
   if (ours == nullptr || range.size_bytes == 0) return false;
   const char* name = "uvmalloc.advise";
-  const Place at = preferred ? place_for(name, *preferred) : Place::nowhere();
-  const Place by = accessed_by ? place_for(name, *accessed_by) : Place::nowhere();
+  WantedPlacement wanted{.read_mostly = read_mostly};
+  if (preferred) wanted.preferred = place_for(name, *preferred);
+  if (accessed_by) wanted.accessed_by = place_for(name, *accessed_by);
   const PolicyScope policy;
-  if (!ours->advise(range.begin, at, by)) return false;
+  if (!ours->advise(range.begin, wanted)) return false;
   note_advised(ours->find(range.begin)->base);
   return true;
 }
@@ -89,7 +90,8 @@ c10::Dict<std::string, int64_t> residency(const at::Tensor& self) {
 }  // namespace uvm::torch_plugin
 
 TORCH_LIBRARY_FRAGMENT(uvmalloc, library) {
-  library.def("advise(Tensor self, Device? preferred, Device? accessed_by) -> bool");
+  library.def(
+      "advise(Tensor self, Device? preferred, Device? accessed_by, bool? read_mostly) -> bool");
   library.def("prefetch(Tensor self, Device device) -> bool");
   library.def("residency(Tensor self) -> Dict(str, int)");
 }

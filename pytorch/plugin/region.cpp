@@ -180,7 +180,7 @@ void forget_block(void* address) {
   if (!noted->advised) return;
   // Whoever gets the pages next has not asked for that.
   if (const auto block = allocator().find(address)) {
-    allocator().advise(address, block->location, Place::nowhere());
+    allocator().advise(address, {.preferred = block->location, .read_mostly = false});
   }
 }
 

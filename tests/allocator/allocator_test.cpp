@@ -308,19 +308,20 @@ TEST_F(AllocatorTest, AdviceGoesToTheWholePagesOfABlock) {
   char* shared = device(5 * kMiB, stream(1));
   char* small = device(512, stream(1));
   machine->hints.clear();
-  EXPECT_TRUE(allocator->advise(block + 5, Place::device(0), Place::nowhere()));
-  EXPECT_TRUE(allocator->advise(block, Place::device(0), Place::nowhere()));
-  EXPECT_TRUE(allocator->advise(shared, Place::host(), Place::device(0)));
+  EXPECT_TRUE(allocator->advise(block + 5, {.preferred = Place::device(0)}));
+  EXPECT_TRUE(allocator->advise(block, {.preferred = Place::device(0)}));
+  EXPECT_TRUE(allocator->advise(shared, {Place::host(), Place::device(0), true}));
   char* page = reinterpret_cast<char*>(round_up(address_of(shared), kPageBytes));
   EXPECT_EQ(
       machine->hints,
       (std::vector<Hint>{
           {HintKind::kAdvise, Advice::kSetPreferredLocation, Place::device(0), block, 4 * kMiB},
           {HintKind::kAdvise, Advice::kSetPreferredLocation, Place::host(), page, 4 * kMiB},
-          {HintKind::kAdvise, Advice::kSetAccessedBy, Place::device(0), page, 4 * kMiB}}));
-  EXPECT_FALSE(allocator->advise(small, Place::host(), Place::nowhere()));
+          {HintKind::kAdvise, Advice::kSetAccessedBy, Place::device(0), page, 4 * kMiB},
+          {HintKind::kAdvise, Advice::kSetReadMostly, Place::host(), page, 4 * kMiB}}));
+  EXPECT_FALSE(allocator->advise(small, {.preferred = Place::host()}));
   int foreign = 0;
-  EXPECT_FALSE(allocator->advise(&foreign, Place::host(), Place::nowhere()));
+  EXPECT_FALSE(allocator->advise(&foreign, {.preferred = Place::host()}));
 }
 
 TEST_F(AllocatorTest, AMoveToTheHostWaitsForTheProducerAndAllRecordedStreams) {

@@ -62,16 +62,42 @@ TEST_F(PlacementPlannerTest, AMoveAdvisesOnceAndPrefetchesOnce) {
 TEST_F(PlacementPlannerTest, AdviceOfAProgramIsSentWhereItChangesSomething) {
   auto plan_for = planner();
   SegmentPlacement placement{Place::host(), Place::device(0), 0};
-  auto plan = [&](Place preferred, Place accessed_by) {
-    return plan_for.plan_advice(base_, 4 * kPageBytes, &placement, preferred, accessed_by);
+  auto plan = [&](const WantedPlacement& wanted) {
+    return plan_for.plan_advice(base_, 4 * kPageBytes, &placement, wanted);
   };
-  EXPECT_EQ(plan(Place::host(), Place::device(0)), HintPlan{});
-  EXPECT_EQ(plan(Place::device(0), Place::host()),
+  EXPECT_EQ(plan({Place::host(), Place::device(0), false}), HintPlan{});
+  EXPECT_EQ(plan({Place::device(0), Place::host(), {}}),
             (HintPlan{advise(Advice::kSetPreferredLocation, Place::device(0), 4),
                       advise(Advice::kSetAccessedBy, Place::host(), 4)}));
-  EXPECT_EQ(plan(Place::nowhere(), Place::nowhere()), HintPlan{});
+  EXPECT_EQ(plan({}), HintPlan{});
   EXPECT_EQ(placement.preferred, Place::device(0));
   EXPECT_EQ(placement.accessed_by, Place::host());
+}
+
+TEST_F(PlacementPlannerTest, ReadMostlyIsSetOnceHoldsOverMovesAndIsTakenBack) {
+  auto plan_for = planner();
+  SegmentPlacement placement{Place::host(), Place::device(0), 0};
+  auto plan = [&](bool read_mostly) {
+    return plan_for.plan_advice(base_, 4 * kPageBytes, &placement, {.read_mostly = read_mostly});
+  };
+  EXPECT_EQ(plan(true), (HintPlan{advise(Advice::kSetReadMostly, Place::host(), 4)}));
+  EXPECT_EQ(plan(true), HintPlan{});
+  EXPECT_FALSE(plan_for.plan_move(base_, 4 * kPageBytes, &placement, Place::device(0)).empty());
+  EXPECT_EQ(plan(true), HintPlan{});
+  EXPECT_EQ(plan(false), (HintPlan{advise(Advice::kUnsetReadMostly, Place::host(), 4)}));
+  EXPECT_EQ(plan(false), HintPlan{});
+  EXPECT_EQ(skipped(HintKind::kAdvise, SkipReason::kAlreadyThere), 3u);
+}
+
+TEST_F(PlacementPlannerTest, WhatIsKnownOfNothingIsAlwaysAdvised) {
+  auto plan_for = planner();
+  for (const bool read_mostly : {true, true, false, false}) {
+    EXPECT_EQ(plan_for.plan_advice(base_, kPageBytes, nullptr,
+                                   {Place::host(), Place::nowhere(), read_mostly}),
+              (HintPlan{advise(Advice::kSetPreferredLocation, Place::host(), 1),
+                        advise(read_mostly ? Advice::kSetReadMostly : Advice::kUnsetReadMostly,
+                               Place::host(), 1)}));
+  }
 }
 
 TEST_F(PlacementPlannerTest, WhatAThreadsPolicyRulesOutIsNotNotedAsSent) {
@@ -79,8 +105,10 @@ TEST_F(PlacementPlannerTest, WhatAThreadsPolicyRulesOutIsNotNotedAsSent) {
   SegmentPlacement placement{Place::host(), Place::device(0), 0};
   EXPECT_EQ(set_thread_policy(Policy::kDriver), std::nullopt);
   EXPECT_EQ(plan_for.plan_move(base_, kPageBytes, &placement, Place::device(0)), HintPlan{});
-  EXPECT_EQ(plan_for.plan_advice(base_, kPageBytes, &placement, Place::device(0), Place::nowhere()),
+  EXPECT_EQ(plan_for.plan_advice(base_, kPageBytes, &placement,
+                                 {.preferred = Place::device(0), .read_mostly = true}),
             HintPlan{});
+  EXPECT_FALSE(placement.read_mostly);
   EXPECT_EQ(placement.preferred, Place::host());
   SegmentPlacement span;
   EXPECT_EQ(plan_for.plan_span(base_, kPageBytes, Facade::kDevice, 0, &span),

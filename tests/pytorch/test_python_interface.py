@@ -104,6 +104,31 @@ def refused(call, kind, *words):
 """
 
 
+def test_devices_that_only_read_keep_copies_of_what_is_read_mostly(simulate: Simulate) -> None:
+    def migrated(body: str) -> int:
+        program = """
+x = torch.arange(8 << 20, dtype=torch.float32)
+there = [x.to(f'cuda:{i}') for i in (0, 1)]
+expected = x.double().sum().item()
+def read():
+    for y in there * 3:
+        assert y.double().sum().item() == expected
+"""
+        run = simulate(HEAD + program + body, devices=2).check()
+        return run.sim["migrated_bytes_between_devices"]
+
+    size_bytes = 32 << 20
+    assert migrated("read()") >= 5 * size_bytes, "it goes to and fro"
+    assert migrated("assert uvmalloc.advise(there[0], read_mostly=True); read()") == 2 * size_bytes
+    assert (
+        migrated(
+            "assert uvmalloc.advise(x, read_mostly=True); read();"
+            "assert uvmalloc.advise(x, read_mostly=False); read()"
+        )
+        >= 5 * size_bytes
+    )
+
+
 def test_advice_reaches_the_driver_once_and_ends_with_the_tensor(simulate: Simulate) -> None:
     simulate(
         HEAD
@@ -115,23 +140,28 @@ x = torch.zeros(8 << 20, dtype=torch.uint8, device='cuda')
 before = sent()
 assert uvmalloc.advise(x, preferred='cpu') and sent() == before + 1
 assert uvmalloc.advise(x[5:], accessed_by='cuda:1') and sent() == before + 2
+assert uvmalloc.advise(x, read_mostly=True) and sent() == before + 3
 assert x.is_cuda and x.sum().item() == 0
 before = sent()
 del x
-assert sent() == before + 1, 'the next user of the pages has the advice of its kind'
+assert sent() == before + 2, 'the next user of the pages has the advice of its kind'
 x = torch.zeros(8 << 20, dtype=torch.uint8, device='cuda')
 del x
-assert sent() == before + 1
+assert sent() == before + 2
 y = torch.zeros(1 << 22)
 before = sent()
 assert uvmalloc.advise(y, preferred='cpu') and sent() == before, 'so it is at first'
 assert uvmalloc.advise(y, preferred='cuda:1', accessed_by='cuda:1') and sent() == before + 2
 assert uvmalloc.advise(y, preferred='cuda:1') and sent() == before + 2, 'in force already'
+for value, more in ((False, 0), (True, 1), (True, 1), (False, 2), (False, 2)):
+    assert uvmalloc.advise(y, read_mostly=value) and sent() == before + 2 + more, value
+before += 2
 with uvmalloc.region(policy='driver'):
     assert uvmalloc.advise(y, preferred='cuda:0') and sent() == before + 2
 assert not uvmalloc.advise(torch.zeros(10), preferred='cpu'), 'not ours'
 assert not uvmalloc.advise(torch.zeros(10, device='cuda'), preferred='cpu'), 'shares its page'
 refused(lambda: uvmalloc.advise(y), ValueError, 'neither')
+refused(lambda: uvmalloc.advise(y, read_mostly=1), TypeError, 'read_mostly', 'bool', 'int')
 refused(lambda: uvmalloc.advise(y, preferred='cuda:7'), RuntimeError, 'no cuda:7', 'there are 2')
 refused(lambda: uvmalloc.advise(y, accessed_by='meta'), RuntimeError, 'accepted: cpu, cuda')
 torch.ops.uvmalloc.check_invariants()

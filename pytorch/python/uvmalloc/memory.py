@@ -66,6 +66,7 @@ def advise(
     *,
     preferred: torch.device | str | int | None = None,
     accessed_by: torch.device | str | int | None = None,
+    read_mostly: bool | None = None,
 ) -> bool:
     """Tells the driver where the tensor's pages are `preferred` and who keeps them mapped.
 
@@ -75,20 +76,28 @@ def advise(
     part as it is. For the few large tensors of which a program knows better than uvmalloc: the
     driver keeps ranges with advice of their own apart.
 
+    With `read_mostly` every device that reads pages, and the host, gets a copy of them and keeps
+    it: for what several devices read and nobody writes, such as embeddings or data. A write drops
+    all copies but the writer's, page by page, so each costs more than without. It holds over moves,
+    until False takes it back or the tensor is freed.
+
     Returns False where the tensor's memory is not uvmalloc's, or no 2 MiB page of it is its own:
     advice on shared pages would be advice on its neighbours too.
 
-    Raises ValueError without either place, RuntimeError for a device that does not exist.
+    Raises ValueError without anything to advise, RuntimeError for a device that does not exist,
+    TypeError for a `read_mostly` that is no bool.
     """
-    if preferred is None and accessed_by is None:
-        raise ValueError("advise: neither preferred nor accessed_by is given")
+    if preferred is None and accessed_by is None and read_mostly is None:
+        raise ValueError("advise: neither preferred nor accessed_by nor read_mostly is given")
+    if not isinstance(read_mostly, bool | None):
+        raise TypeError(f"advise: read_mostly must be bool, not {type(read_mostly).__name__}")
     operators = _operators()
     if operators is None:
         return False
     import torch
 
     places = (None if place is None else torch.device(place) for place in (preferred, accessed_by))
-    return operators.advise(tensor, *places)
+    return operators.advise(tensor, *places, read_mostly)
 
 
 @contextlib.contextmanager
