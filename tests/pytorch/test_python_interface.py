@@ -129,6 +129,21 @@ def read():
     )
 
 
+def test_without_a_device_nothing_is_enabled(simulate: Simulate) -> None:
+    simulate(
+        HEAD
+        + """
+x = torch.ones(1 << 20)
+with uvmalloc.region(policy='driver', budget='64MiB'):
+    y = torch.ones(1 << 20)
+assert not torch.ops.uvmalloc.is_managed(x) and not uvmalloc.enabled()
+assert not uvmalloc.advise(x, preferred='cpu') and not uvmalloc.prefetch(x, 'cpu')
+assert uvmalloc.residency(x) == {} and not uvmalloc.stats()['active']
+""",
+        devices=0,
+    ).check()
+
+
 def test_advice_reaches_the_driver_once_and_ends_with_the_tensor(simulate: Simulate) -> None:
     simulate(
         HEAD

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from uvmalloc.sizes import EXAMPLES, parse_size
-from uvmalloc.torch_names import library_function
+from uvmalloc.torch_names import get_enabled_uvm, library_function
 
 if TYPE_CHECKING:
     import torch
@@ -23,8 +23,8 @@ _POLICIES = ("auto", "driver", "off")
 
 
 def enabled() -> bool:
-    """Whether torch's tensors are in uvmalloc's memory in this process."""
-    return _operators() is not None
+    """Whether torch's tensors are in uvmalloc's memory: it was switched on, there is a device."""
+    return get_enabled_uvm()
 
 
 def stats() -> dict[str, Any]:
@@ -134,7 +134,7 @@ def region(
         switch = library_function("uvmalloc_set_host_managed", ctypes.c_int, ctypes.c_int)
         if managed is not None and switch is not None:
             effects.callback(switch, switch(int(managed)))
-        if (policy is not None or budget is not None) and enabled():
+        if (policy is not None or budget is not None) and _operators() is not None:
             classes = sys.modules["torch"].classes.uvmalloc
             effects.callback(classes.Region(policy or "", budget_bytes).close)
         yield
