@@ -2316,7 +2316,8 @@ void CachingManagedAllocator::before_fork() {
   }
   const std::size_t ranks = std::max(configuration_.local_ranks, 1u);
   fork_snapshot_.take({configuration_.fork_limit_bytes,
-                       less_reserve(available_host_bytes(), configuration_) / ranks},
+                       less_reserve(available_host_bytes(), configuration_) / ranks,
+                       host_backing_ == HostBacking::kManaged && reach_ordinary_memory(devices_)},
                       &statistics_.forks);
 }
 

@@ -24,7 +24,7 @@ enum class MoveMode : unsigned char {
 
 // What the spans of the host facade are made of.
 enum class HostBacking : unsigned char {
-  kAuto,      // ordinary memory where every device reaches it, else managed memory
+  kAuto,      // ordinary memory where every device uses the host's page tables, else managed memory
   kManaged,   // of the driver
   kOrdinary,  // of the kernel, which a forked child shares copy on write
 };

@@ -26,9 +26,13 @@ namespace {
 
 // A copy of less is not worth a line.
 constexpr std::size_t kReportedBytes = 256u << 20;
-constexpr const char* kWayOut =
-    "start workers with spawn or forkserver, or make what they read under "
-    "uvmalloc.region(managed=False)";
+const char* way_out(const ForkSnapshot::Limits& limits) {
+  return limits.can_be_ordinary
+             ? "start workers with spawn or forkserver, make what they read under "
+               "uvmalloc.region(managed=False), or set UVMALLOC_HOST_MEMORY=ordinary"
+             : "start workers with spawn or forkserver, or make what they read under "
+               "uvmalloc.region(managed=False)";
+}
 
 bool write_all(int file, const char* from, std::size_t size_bytes, std::size_t offset) {
   while (size_bytes != 0) {
@@ -107,11 +111,12 @@ void ForkSnapshot::take(const Limits& limits, ForkStatistics* statistics) {
   std::size_t live_bytes = 0;
   for (const Range& range : live) live_bytes += range.size_bytes;
   if (limits.live_bytes && live_bytes > *limits.live_bytes) {
-    log_once(LogLevel::kWarning, "fork limit",
-             fmt::format("fork: {} of live host tensors exceed UVMALLOC_FORK_LIMIT={}, so they are "
-                         "not copied and a forked child that touches them crashes; {}, or raise "
-                         "the limit",
-                         format_size(live_bytes), format_size(*limits.live_bytes), kWayOut));
+    log_once(
+        LogLevel::kWarning, "fork limit",
+        fmt::format("fork: {} of live host tensors exceed UVMALLOC_FORK_LIMIT={}, so they are "
+                    "not copied and a forked child that touches them crashes; {}, or raise "
+                    "the limit",
+                    format_size(live_bytes), format_size(*limits.live_bytes), way_out(limits)));
     ++statistics->without_copy;
     return forget();
   }
@@ -123,7 +128,8 @@ void ForkSnapshot::take(const Limits& limits, ForkStatistics* statistics) {
     log_once(LogLevel::kWarning, "fork memory",
              fmt::format("fork: a copy of {} of live host tensors does not fit into the {} that "
                          "the host has available, so a forked child that touches them crashes; {}",
-                         format_size(changed_bytes), format_size(limits.available_bytes), kWayOut));
+                         format_size(changed_bytes), format_size(limits.available_bytes),
+                         way_out(limits)));
     ++statistics->without_copy;
     return forget();
   }
@@ -145,7 +151,7 @@ void ForkSnapshot::take(const Limits& limits, ForkStatistics* statistics) {
                        "children share the copy until the last of them ends, and each further fork "
                        "compares it with the tensors; to avoid that, {}",
                        format_size(changed_bytes), std::chrono::duration<double>(taken).count(),
-                       kWayOut));
+                       way_out(limits)));
 }
 
 // The files of the last fork that a child still has open. Nobody can have changed what they hold.

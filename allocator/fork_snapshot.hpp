@@ -27,6 +27,7 @@ class ForkSnapshot {
   struct Limits {
     std::optional<std::size_t> live_bytes;  // of the noted ranges: UVMALLOC_FORK_LIMIT
     std::size_t available_bytes = 0;        // where that is none: of what has to be written
+    bool can_be_ordinary = false;           // the host's memory could be (UVMALLOC_HOST_MEMORY)
   };
 
   // Notes a range; it is widened to the host's pages.

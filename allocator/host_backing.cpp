@@ -33,12 +33,19 @@ const char* to_string(HostBacking backing) {
   return "unknown";
 }
 
+bool reach_ordinary_memory(const std::vector<DeviceDescription>& devices) {
+  return std::all_of(devices.begin(), devices.end(),
+                     [](const auto& device) { return device.capabilities.pageable_memory_access; });
+}
+
 HostBacking host_backing_of(const std::vector<DeviceDescription>& devices, HostBacking wanted) {
-  const bool reached = std::all_of(devices.begin(), devices.end(), [](const auto& device) {
-    return device.capabilities.pageable_memory_access;
+  const bool may_be_ordinary = reach_ordinary_memory(devices);
+  const bool is_best = std::all_of(devices.begin(), devices.end(), [](const auto& device) {
+    return device.capabilities.host_page_tables;
   });
-  return reached && wanted != HostBacking::kManaged ? HostBacking::kOrdinary
-                                                    : HostBacking::kManaged;
+  const bool is_wanted =
+      wanted == HostBacking::kOrdinary || (wanted == HostBacking::kAuto && is_best);
+  return may_be_ordinary && is_wanted ? HostBacking::kOrdinary : HostBacking::kManaged;
 }
 
 void* map_ordinary(std::size_t size_bytes) {

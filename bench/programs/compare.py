@@ -258,6 +258,7 @@ def compare(libraries: Libraries, size: Size, file: Path, console: Console) -> N
         table.add_column(column, justify="right" if column else "left")
     for key, what in (
         ("move", f"move of {move}"),
+        ("cold_move", f"move of {move}, its code in no cache"),
         ("module", f"move of {parameters}"),
         ("empty", "torch.empty and free"),
         ("step", "eager step"),
@@ -272,6 +273,7 @@ def compare(libraries: Libraries, size: Size, file: Path, console: Console) -> N
         json.dumps(
             {
                 **{key: target.value for key, target in targets.items()},
+                "to_1gib_cold_ratio": 1 / statistics.median(ratios("cold_move")),
                 "eager_step_median": statistics.median(steps),
                 "load_peaks": peaks,
                 "load_bytes": load_bytes,

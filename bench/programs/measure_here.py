@@ -27,11 +27,20 @@ def median_seconds(repeats: int, prepare, run) -> float:
     return statistics.median(samples)
 
 
-def move_of(size_bytes: int, repeats: int) -> float:
-    """The caller's time in `x.to("cuda")`."""
-    return median_seconds(
-        repeats, lambda: torch.zeros(size_bytes, dtype=torch.uint8), lambda x: x.to("cuda")
-    )
+def move_of(size_bytes: int, repeats: int, warm: bool) -> float:
+    """The caller's time in `x.to("cuda")`.
+
+    Filling `x` leaves nothing else in the processor's caches; `warm`: but for the code of a move,
+    as another one of 2 MiB comes in between.
+    """
+
+    def prepare() -> torch.Tensor:
+        x = torch.zeros(size_bytes, dtype=torch.uint8)
+        if warm:
+            torch.zeros(2 << 20, dtype=torch.uint8).to("cuda")
+        return x
+
+    return median_seconds(repeats, prepare, lambda x: x.to("cuda"))
 
 
 def many_parameters(layers: int) -> torch.nn.Module:
@@ -89,7 +98,8 @@ def main() -> None:
         json.dumps(
             {
                 "allocator": torch.cuda.get_allocator_backend(),
-                "move": move_of(options.move_bytes, options.repeats),
+                "move": move_of(options.move_bytes, options.repeats, warm=True),
+                "cold_move": move_of(options.move_bytes, options.repeats, warm=False),
                 "module": median_seconds(
                     options.repeats,
                     lambda: many_parameters(options.layers),

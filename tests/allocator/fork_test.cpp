@@ -243,12 +243,13 @@ TEST(ForkSnapshotTest, WhatTheHostHasNoMemoryForIsNotCopiedAndOneLineSaysSo) {
   ::testing::internal::CaptureStderr();
   for (int i = 0; i < 2; ++i) {
     snapshot.add(memory.data(), memory.size());
-    snapshot.take({std::nullopt, 4096}, &statistics);
+    snapshot.take({std::nullopt, 4096, true}, &statistics);
     snapshot.release();
   }
   std::string said = ::testing::internal::GetCapturedStderr();
   EXPECT_NE(said.find("4 KiB that the host has available"), std::string::npos) << said;
   EXPECT_NE(said.find("managed=False"), std::string::npos) << said;
+  EXPECT_NE(said.find("UVMALLOC_HOST_MEMORY=ordinary"), std::string::npos) << said;
   EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
   EXPECT_EQ(statistics.without_copy, 2u);
 }

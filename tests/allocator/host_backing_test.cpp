@@ -30,18 +30,22 @@ std::size_t present_bytes(void* address, std::size_t size_bytes) {
   return present * page;
 }
 
-DeviceDescription device_that(bool reaches_ordinary_memory) {
+DeviceDescription device_that(bool reaches_ordinary_memory, bool by_host_page_tables = false) {
   DeviceDescription out;
   out.capabilities.pageable_memory_access = reaches_ordinary_memory;
+  out.capabilities.host_page_tables = by_host_page_tables;
   return out;
 }
 
-TEST(HostBacking, IsOrdinaryWhereEveryDeviceReachesThatAndNobodyWantsAnother) {
+TEST(HostBacking, IsOrdinaryWhereThatIsBestOrWantedAndEveryDeviceReachesIt) {
+  const DeviceDescription coherent = device_that(true, true);
   const DeviceDescription reaches = device_that(true);
   const DeviceDescription does_not = device_that(false);
-  EXPECT_EQ(host_backing_of({reaches, reaches}, HostBacking::kAuto), HostBacking::kOrdinary);
-  EXPECT_EQ(host_backing_of({reaches, does_not}, HostBacking::kAuto), HostBacking::kManaged);
-  EXPECT_EQ(host_backing_of({reaches}, HostBacking::kManaged), HostBacking::kManaged);
+  EXPECT_EQ(host_backing_of({coherent, coherent}, HostBacking::kAuto), HostBacking::kOrdinary);
+  EXPECT_EQ(host_backing_of({coherent, reaches}, HostBacking::kAuto), HostBacking::kManaged);
+  EXPECT_EQ(host_backing_of({coherent, does_not}, HostBacking::kOrdinary), HostBacking::kManaged);
+  EXPECT_EQ(host_backing_of({coherent}, HostBacking::kManaged), HostBacking::kManaged);
+  EXPECT_EQ(host_backing_of({reaches}, HostBacking::kAuto), HostBacking::kManaged);
   EXPECT_EQ(host_backing_of({reaches}, HostBacking::kOrdinary), HostBacking::kOrdinary);
   EXPECT_EQ(host_backing_of({does_not}, HostBacking::kOrdinary), HostBacking::kManaged);
 }
@@ -64,12 +68,16 @@ TEST(HostBacking, OrdinaryMemoryIsAlignedAndGivesItsPagesBackWhenDropped) {
 
 class HostBackingTest : public testing::AllocatorTest {
  protected:
+  static Configuration in_ordinary_memory(Configuration configuration) {
+    configuration.host_backing = HostBacking::kOrdinary;
+    return configuration;
+  }
   static DeviceCapabilities reaching() {
     DeviceCapabilities out = testing::FakeMachine{}.capabilities;
     out.pageable_memory_access = true;
     return out;
   }
-  void SetUp() override { start(small_configuration(), 1, reaching()); }
+  void SetUp() override { start(in_ordinary_memory(small_configuration()), 1, reaching()); }
 
   bool is_managed(const void* address) const {
     for (const auto& [base, size_bytes] : machine->allocations) {
@@ -178,7 +186,7 @@ TEST_F(HostBackingForkTest, OnlyBlocksInManagedMemoryAreCopiedForAChild) {
 }
 
 TEST_F(HostBackingForkTest, WhatTheParentDropsAfterAForkTheChildKeeps) {
-  start(without_thread_caches(), 1, reaching());
+  start(in_ordinary_memory(without_thread_caches()), 1, reaching());
   char* kept = host(2 * kMiB);
   char* block = host(4 * kMiB);
   block[0] = 9;
@@ -210,7 +218,7 @@ TEST_F(HostBackingTest, IdlePagesGoBackToTheKernelWhileTheirSpanStays) {
   configuration.decay_seconds = 8;
   DeviceCapabilities without_discard = reaching();
   without_discard.discard = false;
-  start(configuration, 1, without_discard);
+  start(in_ordinary_memory(configuration), 1, without_discard);
   char* kept = host(2 * kMiB);
   char* idle = host(16 * kMiB);
   std::memset(idle, 1, 16 * kMiB);
@@ -227,7 +235,7 @@ TEST_F(HostBackingTest, IdlePagesGoBackToTheKernelWhileTheirSpanStays) {
 }
 
 TEST_F(HostBackingTest, IdlePagesMakeRoomForTheDeviceUnderPressure) {
-  start(without_thread_caches(), 1, reaching());
+  start(in_ordinary_memory(without_thread_caches()), 1, reaching());
   char* kept = host(2 * kMiB);
   char* idle = host(200 * kMiB);
   allocator->free(idle);
@@ -239,7 +247,7 @@ TEST_F(HostBackingTest, IdlePagesMakeRoomForTheDeviceUnderPressure) {
 }
 
 TEST_F(HostBackingTest, ADeviceRequestThatTheDriverRefusesIsServedFromOrdinaryMemory) {
-  start(without_thread_caches(), 1, reaching());
+  start(in_ordinary_memory(without_thread_caches()), 1, reaching());
   char* kept = host(2 * kMiB);
   machine->allocatable_bytes = 0;
   char* block = device(4 * kMiB, stream(1));
@@ -250,7 +258,7 @@ TEST_F(HostBackingTest, ADeviceRequestThatTheDriverRefusesIsServedFromOrdinaryMe
 }
 
 TEST_F(HostBackingTest, SpansAreUnmappedWhenAllOfThemIsFreeAndWithTheAllocator) {
-  start(without_thread_caches(), 1, reaching());
+  start(in_ordinary_memory(without_thread_caches()), 1, reaching());
   char* block = host(32 * kMiB);
   allocator->free(block);
   allocator->release_cached();
@@ -266,7 +274,7 @@ TEST_F(HostBackingTest, SpansAreLargeWhateverTheDeviceCanDiscard) {
   configuration.span_bytes.reset();
   DeviceCapabilities without_discard = reaching();
   without_discard.discard = false;
-  start(configuration, 1, without_discard);
+  start(in_ordinary_memory(configuration), 1, without_discard);
   host(2 * kMiB);
   EXPECT_EQ(allocator->statistics().span_bytes.current, 256 * kMiB) << "the budget";
   device(2 * kMiB);

@@ -6,8 +6,15 @@ import pytest
 
 from tests.pytorch.conftest import Simulate
 
-# Profiles of the simulator whose devices reach ordinary memory.
-on_ordinary_memory = pytest.mark.parametrize("profile", ["coherent", "hmm"])
+# Machines whose devices reach ordinary memory; it is the best there or the user wants it.
+on_ordinary_memory = pytest.mark.parametrize(
+    "machine",
+    [
+        {"UVMSIM_PROFILE": "coherent"},
+        {"UVMSIM_PROFILE": "hmm", "UVMALLOC_HOST_MEMORY": "ordinary"},
+    ],
+    ids=["coherent", "hmm"],
+)
 
 
 def test_a_forked_loader_reads_managed_tensors(simulate: Simulate) -> None:
@@ -197,7 +204,7 @@ assert x.sum().item() == 1 << 20
 
 @on_ordinary_memory
 def test_workers_share_ordinary_memory_and_nothing_is_copied(
-    simulate: Simulate, profile: str
+    simulate: Simulate, machine: dict[str, str]
 ) -> None:
     run = simulate(
         """
@@ -223,14 +230,14 @@ assert stats['forks'] == {'count': 0, 'copied_bytes': 0, 'shared_bytes': 0, 'wit
                           'seconds': 0.0}, stats['forks']
 torch.ops.uvmalloc.check_invariants()
 """,
-        environment={"UVMSIM_PROFILE": profile},
+        environment=machine,
     ).check()
     assert run.report["forks"]["count"] == 0
 
 
 @on_ordinary_memory
 def test_a_move_of_ordinary_memory_copies_nothing_and_stays_fork_safe(
-    simulate: Simulate, profile: str
+    simulate: Simulate, machine: dict[str, str]
 ) -> None:
     run = simulate(
         """
@@ -249,7 +256,7 @@ assert os.waitpid(pid, 0)[1] == 0
 assert y[-1].item() == x[-1].item() == (16 << 20) - 1
 assert weights.sum().item() == 4.0 * (4 << 20)
 """,
-        environment={"UVMSIM_PROFILE": profile},
+        environment=machine,
     ).check()
     assert run.report["moves"]["host_to_device"] == 2
     assert run.report["copies_by_moves"]["bytes_at_or_above_threshold"] == 0
@@ -261,7 +268,9 @@ assert weights.sum().item() == 4.0 * (4 << 20)
 
 
 @on_ordinary_memory
-def test_training_on_ordinary_memory_is_the_same_as_stock(simulate: Simulate, profile: str) -> None:
+def test_training_on_ordinary_memory_is_the_same_as_stock(
+    simulate: Simulate, machine: dict[str, str]
+) -> None:
     program = """
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -280,9 +289,8 @@ for batch, labels in DataLoader(data, batch_size=128, num_workers=2,
     print(loss.item().hex())
 print(sum(p.double().sum().item() for p in model.cpu().parameters()).hex())
 """
-    environment = {"UVMSIM_PROFILE": profile}
-    stock = simulate(program, native=True, environment=environment).check()
-    assert simulate(program, environment=environment).check().stdout == stock.stdout
+    stock = simulate(program, native=True, environment=machine).check()
+    assert simulate(program, environment=machine).check().stdout == stock.stdout
 
 
 def test_what_was_made_on_the_device_or_pinned_is_copied_on_every_machine(
@@ -303,7 +311,14 @@ assert uvmalloc.stats()['forks']['copied_bytes'] == made.nbytes + pinned.nbytes
     ).check()
 
 
-def test_a_user_may_keep_managed_memory(simulate: Simulate) -> None:
+@pytest.mark.parametrize(
+    "machine",
+    [{"UVMSIM_PROFILE": "coherent", "UVMALLOC_HOST_MEMORY": "managed"}, {"UVMSIM_PROFILE": "hmm"}],
+    ids=["coherent", "hmm"],
+)
+def test_elsewhere_and_where_a_user_wants_it_memory_is_managed(
+    simulate: Simulate, machine: dict[str, str]
+) -> None:
     run = simulate(
         """
 import os, torch
@@ -312,7 +327,7 @@ if os.fork() == 0:
     os._exit(0)
 os.wait()
 """,
-        environment={"UVMSIM_PROFILE": "coherent", "UVMALLOC_HOST_MEMORY": "managed"},
+        environment=machine,
     ).check()
     assert run.report["host_memory"] == "managed"
     assert run.report["forks"]["copied_bytes"] == 16 << 20
