@@ -66,6 +66,11 @@ std::vector<DeviceDescription> describe_devices(const DeviceRuntime& runtime) {
 constexpr RuntimeStatus kOverBudget{RuntimeError::kOutOfMemory, 0, "the budget is used up",
                                     "budget"};
 
+std::size_t class_index_of(const Pool& pool) {
+  const bool small = pool.pool_class == PoolClass::kSmall || pool.pool_class == PoolClass::kMedium;
+  return static_cast<std::size_t>(small ? SizeClass::kSmall : SizeClass::kLarge);
+}
+
 Gauge gauge(std::int64_t current, std::int64_t peak, std::int64_t increased,
             std::int64_t decreased) {
   return {static_cast<std::uint64_t>(current), static_cast<std::uint64_t>(peak),
@@ -2086,6 +2091,7 @@ void CachingManagedAllocator::reset_peaks(Facade facade, int device) {
   for (auto& figures : classes) {
     figures.each_gauge([](Gauge& gauge) { gauge.reset_peak(); });
   }
+  if (facade == Facade::kDevice) reset_private_pools(device, &Gauge::reset_peak);
 }
 
 void CachingManagedAllocator::reset_totals(Facade facade, int device) {
@@ -2098,6 +2104,16 @@ void CachingManagedAllocator::reset_totals(Facade facade, int device) {
     figures.each_gauge([](Gauge& gauge) { gauge.reset_totals(); });
   }
   statistics_.service[static_cast<std::size_t>(facade)][static_cast<std::size_t>(device)] = {};
+  if (facade == Facade::kDevice) reset_private_pools(device, &Gauge::reset_totals);
+}
+
+// With the lock.
+void CachingManagedAllocator::reset_private_pools(int device, void (Gauge::*reset)()) {
+  for (PrivatePoolStatistics& pool : statistics_.private_pools) {
+    if (pool.device != device) continue;
+    for (Gauge& gauge : pool.reserved_bytes) (gauge.*reset)();
+  }
+  std::erase_if(statistics_.private_pools, [](const auto& pool) { return pool.is_empty(); });
 }
 
 std::vector<SegmentDescription> CachingManagedAllocator::segments() const {
@@ -2223,9 +2239,19 @@ void CachingManagedAllocator::count_free(const Block& block, const StreamKey& ke
 // With the lock: the figures that pages of a pool are counted in.
 std::array<ClassStatistics*, 2> CachingManagedAllocator::classes_of(const Pool& pool) {
   auto& classes = figures_of(pool.key.facade, pool.key.device);
-  bool small = pool.pool_class == PoolClass::kSmall || pool.pool_class == PoolClass::kMedium;
-  return {&classes[static_cast<std::size_t>(small ? SizeClass::kSmall : SizeClass::kLarge)],
-          &classes[kSizeClasses]};
+  return {&classes[class_index_of(pool)], &classes[kSizeClasses]};
+}
+
+// With the lock; nullptr: the pool is nobody's own.
+PrivatePoolStatistics* CachingManagedAllocator::figures_of_private(const Pool& pool) {
+  const StreamKey& key = pool.key;
+  if (key.private_pool == 0 || key.private_pool == StreamKey::kForgotten) return nullptr;
+  auto& all = statistics_.private_pools;
+  auto found = std::find_if(all.begin(), all.end(), [&](const PrivatePoolStatistics& other) {
+    return other.device == key.device && other.id == key.private_pool;
+  });
+  if (found == all.end()) found = all.insert(all.end(), {key.device, key.private_pool, {}});
+  return &*found;
 }
 
 // With the lock: whole pages that a pool has got.
@@ -2233,6 +2259,11 @@ void CachingManagedAllocator::add_to_pool(const Pool& pool, void* base, std::siz
   for (ClassStatistics* figures : classes_of(pool)) {
     figures->segments.increase(size_bytes >> kPageShift);
     figures->reserved_bytes.increase(size_bytes);
+  }
+  if (PrivatePoolStatistics* own = figures_of_private(pool)) {
+    for (std::size_t of : {class_index_of(pool), kSizeClasses}) {
+      own->reserved_bytes[of].increase(size_bytes);
+    }
   }
   if (observer_ != nullptr && pool.key.facade == Facade::kDevice) {
     observer_->pages_added(pool.key, base, size_bytes);
@@ -2245,6 +2276,11 @@ void CachingManagedAllocator::remove_from_pool(const Pool& pool, void* base,
   for (ClassStatistics* figures : classes_of(pool)) {
     figures->segments.decrease(size_bytes >> kPageShift);
     figures->reserved_bytes.decrease(size_bytes);
+  }
+  if (PrivatePoolStatistics* own = figures_of_private(pool)) {
+    for (std::size_t of : {class_index_of(pool), kSizeClasses}) {
+      own->reserved_bytes[of].decrease(size_bytes);
+    }
   }
   if (observer_ != nullptr && pool.key.facade == Facade::kDevice) {
     observer_->pages_removed(pool.key, base, size_bytes);

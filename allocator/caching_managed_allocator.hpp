@@ -411,6 +411,8 @@ class CachingManagedAllocator {
   void remove_from_pool(const Pool& pool, void* base, std::size_t size_bytes);
   void lend_pages(const Block& block, PoolIndex from, PoolIndex to);
   std::array<ClassStatistics*, 2> classes_of(const Pool& pool);
+  PrivatePoolStatistics* figures_of_private(const Pool& pool);
+  void reset_private_pools(int device, void (Gauge::*reset)());
   bool is_within_limits(const StreamKey& key, std::size_t touched_bytes,
                         std::size_t pool_bytes) const;
   void note_free_completed(const Block& block);

@@ -48,7 +48,7 @@ struct ClassStatistics {
   template <class Function>
   void each_gauge(Function apply) {
     for (Gauge* gauge : {&allocations, &allocated_bytes, &requested_bytes, &active_blocks,
-                         &active_bytes, &segments, &reserved_bytes}) {
+                         &active_bytes, &active_requested_bytes, &segments, &reserved_bytes}) {
       apply(*gauge);
     }
   }
@@ -112,6 +112,19 @@ struct StreamStatistics {
   std::uint64_t largest_free_bytes = 0;
 };
 
+// What a private pool of the device facade has held. Kept when the pool is gone, until its figures
+// are reset.
+struct PrivatePoolStatistics {
+  int device = 0;
+  std::uint64_t id = 0;
+  std::array<Gauge, kSizeClasses + 1> reserved_bytes;  // the last: all classes together
+
+  bool is_empty() const {
+    const Gauge& all = reserved_bytes[kSizeClasses];
+    return all.peak == 0 && all.increased == 0 && all.decreased == 0;
+  }
+};
+
 // Driver calls of one kind and how long they took.
 struct CallTimes {
   std::uint64_t calls = 0;
@@ -150,6 +163,7 @@ struct Statistics {
   // [facade][device][class]; the last class is all of them together, whose peaks are its own.
   std::array<std::vector<std::array<ClassStatistics, kSizeClasses + 1>>, kFacades> classes;
   std::vector<StreamStatistics> streams;
+  std::vector<PrivatePoolStatistics> private_pools;
   // Live, as rounded. With more than one device the peak is the sum of theirs.
   std::array<Gauge, kFacades> facade_bytes;
   std::array<std::uint64_t, kFacades> allocations{};

@@ -152,6 +152,9 @@ class DeviceFacade final : public native::CUDAAllocator {
   // Virtual functions of later versions of torch, hence without `override`.
   bool supportsUserMetadata() { return true; }
   void annotateMemory(const void* address, const std::string& note);
+  MemoryHistory::Context getContextForPointer(const void* address) {
+    return history_.context_of(address);
+  }
   void attachOutOfMemoryObserver(native::OutOfMemoryObserver observer) override;
   // Another. These are told instead of the others where the program has set
   // throw_on_cudamalloc_oom.

@@ -52,16 +52,42 @@ std::uint64_t rejections_in(const Stats& stats) {
   return 0;
 }
 
+constexpr std::array kTypes = {c10::CachingAllocator::StatType::SMALL_POOL,
+                               c10::CachingAllocator::StatType::LARGE_POOL,
+                               c10::CachingAllocator::StatType::AGGREGATE};
+
+// 2.15 is the first that has them.
+template <class Stats>
+void add_private_pools(Stats* stats, const std::vector<PrivatePoolStatistics>& pools,
+                       c10::DeviceIndex device) {
+  if constexpr (requires { stats->reserved_bytes_by_private_pools; }) {
+    for (const PrivatePoolStatistics& pool : pools) {
+      if (pool.device != device) continue;
+      auto& figures = stats->reserved_bytes_by_private_pools[pool_id(pool.id)];
+      for (std::size_t of = 0; of < kTypes.size(); ++of) {
+        add(&figures[static_cast<std::size_t>(kTypes[of])], pool.reserved_bytes[of]);
+      }
+    }
+  }
+}
+template <class Stats>
+void add_private_pools(Stats* stats, const Stats& more) {
+  if constexpr (requires { stats->reserved_bytes_by_private_pools; }) {
+    for (const auto& [id, figures] : more.reserved_bytes_by_private_pools) {
+      auto& sum = stats->reserved_bytes_by_private_pools[id];
+      for (std::size_t of = 0; of < figures.size(); ++of) add(&sum[of], figures[of]);
+    }
+  }
+}
+
 }  // namespace
 
 c10::CachingDeviceAllocator::DeviceStats device_stats(const Statistics& statistics,
                                                       c10::DeviceIndex device,
                                                       std::uint64_t rejections) {
-  using c10::CachingAllocator::StatType;
   c10::CachingDeviceAllocator::DeviceStats out;
   const auto& classes = statistics.classes[static_cast<std::size_t>(Facade::kDevice)].at(
       static_cast<std::size_t>(device));
-  constexpr std::array kTypes = {StatType::SMALL_POOL, StatType::LARGE_POOL, StatType::AGGREGATE};
   for (std::size_t of = 0; of < kTypes.size(); ++of) {
     const ClassStatistics& figures = classes[of];
     auto at = static_cast<std::size_t>(kTypes[of]);
@@ -80,6 +106,7 @@ c10::CachingDeviceAllocator::DeviceStats device_stats(const Statistics& statisti
   out.num_alloc_retries = static_cast<int64_t>(service.pressure_rounds);
   out.num_ooms = static_cast<int64_t>(service.out_of_memory - rejections);
   add_rejections(&out, rejections);
+  add_private_pools(&out, statistics.private_pools, device);
   out.num_sync_all_streams = static_cast<int64_t>(service.fence_waits);
   out.num_device_alloc = static_cast<int64_t>(service.span_allocations.calls);
   out.num_device_free = static_cast<int64_t>(service.span_frees.calls);
@@ -107,6 +134,7 @@ void add_device_stats(c10::CachingDeviceAllocator::DeviceStats* stats,
     stats->*member += more.*member;
   }
   add_rejections(stats, rejections_in(more));
+  add_private_pools(stats, more);
   stats->max_split_size = std::min(stats->max_split_size, more.max_split_size);
 }
 

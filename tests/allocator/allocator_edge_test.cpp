@@ -57,6 +57,20 @@ TEST_F(EdgeTest, TotalsOfActiveBlocksStartFromZeroAlsoWhileSomeWaitBehindFences)
   EXPECT_EQ(active.decreased, 1u);
 }
 
+TEST_F(EdgeTest, PeaksOfActiveBlocksStartAgainFromWhatIsActive) {
+  machine->busy = {stream(2)};
+  char* block = device(4 * kMiB, stream(1));
+  allocator->record_use(block, 0, stream(2));
+  allocator->free(block);
+  machine->finish(stream(2));
+  device(4 * kMiB, stream(1));
+  allocator->reset_peaks(Facade::kDevice, 0);
+  const ClassStatistics now = allocator->statistics().classes[2][0][1];
+  EXPECT_EQ(now.active_blocks.peak, 1u);
+  EXPECT_EQ(now.active_bytes.peak, 4 * kMiB);
+  EXPECT_EQ(now.active_requested_bytes.peak, 4 * kMiB);
+}
+
 TEST_F(EdgeTest, AStreamsFiguresOutliveTheThreadsThatMadeThem) {
   char* block = nullptr;
   std::thread([&] { block = device(8192, stream(1)); }).join();

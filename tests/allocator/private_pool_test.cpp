@@ -51,6 +51,39 @@ TEST_F(PrivatePoolTest, ItsMemoryStaysUntilItsLastUserReleasesIt) {
   EXPECT_FALSE(allocator->release_private_pool(0, 7));
 }
 
+TEST_F(PrivatePoolTest, WhatAPoolHasHeldIsToldByClassUntilItIsReset) {
+  begin(7, stream(1));
+  char* large = device(8 * kMiB, stream(1));
+  device(20000, stream(1));
+  EXPECT_TRUE(allocator->end_private_pool(0, 7));
+  auto of_pool = [&] { return allocator->statistics().private_pools.at(0); };
+  EXPECT_EQ(of_pool().id, 7u);
+  EXPECT_EQ(of_pool().device, 0);
+  EXPECT_EQ(of_pool().reserved_bytes[0].current, 2 * kMiB);
+  EXPECT_EQ(of_pool().reserved_bytes[1].current, 8 * kMiB);
+  EXPECT_EQ(of_pool().reserved_bytes[2].current, 10 * kMiB);
+  allocator->free(large);
+  EXPECT_TRUE(allocator->release_private_pool(0, 7));
+  allocator->release_cached();
+  EXPECT_EQ(of_pool().reserved_bytes[2].current, 2 * kMiB);
+  EXPECT_EQ(of_pool().reserved_bytes[2].peak, 10 * kMiB);
+  EXPECT_EQ(of_pool().reserved_bytes[2].decreased, 8 * kMiB);
+  allocator->reset_peaks(Facade::kDevice, 0);
+  EXPECT_EQ(of_pool().reserved_bytes[2].peak, 2 * kMiB);
+}
+
+TEST_F(PrivatePoolTest, APoolThatIsGoneIsForgottenWhenItsFiguresAreReset) {
+  begin(7, stream(1));
+  allocator->free(device(8 * kMiB, stream(1)));
+  EXPECT_TRUE(allocator->end_private_pool(0, 7));
+  EXPECT_TRUE(allocator->release_private_pool(0, 7));
+  allocator->release_cached();
+  allocator->reset_totals(Facade::kDevice, 0);
+  EXPECT_EQ(allocator->statistics().private_pools.size(), 1u) << "its peak is still told";
+  allocator->reset_peaks(Facade::kDevice, 0);
+  EXPECT_TRUE(allocator->statistics().private_pools.empty());
+}
+
 TEST_F(PrivatePoolTest, NothingIsAskedOfTheMachineDuringACaptureAndFencesFollowIt) {
   char* before = device(4 * kMiB, stream(1));
   machine->busy = {stream(2)};

@@ -52,6 +52,58 @@ for ask in (torch.cuda.memory_stats, torch.cuda.reset_peak_memory_stats):
     )
 
 
+def test_private_pools_have_figures_of_their_own(simulate: Simulate) -> None:
+    """From torch 2.15 on. Torch reserves 20 MiB at a time, uvmalloc 2 MiB."""
+    same_output(
+        simulate,
+        """
+import torch
+pool = torch.cuda.MemPool()
+with torch.cuda.use_mem_pool(pool):
+    kept = torch.empty(40 << 20, dtype=torch.uint8, device='cuda')
+    gone = torch.empty(60 << 20, dtype=torch.uint8, device='cuda')
+other = torch.empty(8 << 20, dtype=torch.uint8, device='cuda')
+def show(when):
+    found = {key: value for key, value in torch.cuda.memory_stats().items()
+             if key.startswith('reserved_bytes_by_private_pools')}
+    print(when, sorted(found.items()))
+show('two')
+del gone, kept
+show('freed')
+del pool
+torch.cuda.empty_cache()
+show('gone')
+torch.cuda.reset_peak_memory_stats()
+torch.cuda.reset_accumulated_memory_stats()
+print('reset', any('private_pools' in key and value
+                   for key, value in torch.cuda.memory_stats().items()))
+""",
+    )
+
+
+def test_the_stack_of_an_allocation_is_found_by_its_address(simulate: Simulate) -> None:
+    """From torch 2.15 on."""
+    same_output(
+        simulate,
+        """
+import torch
+if not hasattr(torch.cuda.memory, '_allocation_traceback'):
+    print('this torch has no such function')
+else:
+    torch.cuda.memory._record_memory_history(context='all', stacks='python')
+    def allocate():
+        return torch.empty(3 << 20, dtype=torch.uint8, device='cuda')
+    x = allocate()
+    frames = torch.cuda.memory._allocation_traceback(x.data_ptr())
+    print([frame['name'] for frame in frames][:2])
+    print(torch.cuda.memory._allocation_traceback(x.data_ptr() + 512))
+    address = x.data_ptr()
+    del x
+    print(torch.cuda.memory._allocation_traceback(address))
+""",
+    )
+
+
 def test_the_snapshot_adds_up_to_the_figures(simulate: Simulate) -> None:
     simulate("""
 import random, torch
