@@ -951,11 +951,11 @@ void CachingManagedAllocator::give_back_to_pool(ThreadCache* cache, RunBlock* bl
   const Pool& pool = pools_.at(block->pool);
   const TraceBlock freed{pool.key.facade,          pool.key.device,     block->address(),
                          block->requested_bytes(), block->size_bytes(), pool.key.stream};
-  const TraceRecorder::FreeMoment moment = trace_.now_of_free(freed.address);
+  const TraceTime at = trace_.now_of_free(freed.address).at;
   block->set(BlockState::kReleasing);
   pools_.put(block, pools_.at(block->pool));
   lock.unlock();
-  trace_.freed(moment.at, freed);
+  trace_.freed(at, freed);
   decay_now_and_then();
 }
 
@@ -964,7 +964,7 @@ FreeResult CachingManagedAllocator::free_slowly(void* address) noexcept {
   Block* block = nullptr;
   bool is_plain = false;
   bool fence = false;
-  TraceRecorder::FreeMoment moment;
+  TraceTime at = 0;
   StreamKey key;
   {
     std::lock_guard lock(lock_);
@@ -1007,12 +1007,12 @@ FreeResult CachingManagedAllocator::free_slowly(void* address) noexcept {
     if (const PoolIndex home = pools_.home_of(*block); home != block->pool) {
       lend_pages(*block, block->pool, home);
     }
-    moment = trace_.now_of_free(address);
+    at = trace_.now_of_free(address).at;
     block->set(BlockState::kReleasing);
     poison(block->address(), block->size_bytes());
   }
-  trace_.freed(moment.at, {key.facade, key.device, address, block->requested_bytes(),
-                           block->size_bytes(), key.stream});
+  trace_.freed(at, {key.facade, key.device, address, block->requested_bytes(), block->size_bytes(),
+                    key.stream});
   count_free(*block, key);
   if (fence) {
     fence_and_give_back(block);
@@ -2236,12 +2236,6 @@ void CachingManagedAllocator::count_free(const Block& block, const StreamKey& ke
       place_of(key.facade, key.device), block.pool - block.pool % kPoolsPerStream);
 }
 
-// With the lock: the figures that pages of a pool are counted in.
-std::array<ClassStatistics*, 2> CachingManagedAllocator::classes_of(const Pool& pool) {
-  auto& classes = figures_of(pool.key.facade, pool.key.device);
-  return {&classes[class_index_of(pool)], &classes[kSizeClasses]};
-}
-
 // With the lock; nullptr: the pool is nobody's own.
 PrivatePoolStatistics* CachingManagedAllocator::figures_of_private(const Pool& pool) {
   const StreamKey& key = pool.key;
@@ -2254,17 +2248,21 @@ PrivatePoolStatistics* CachingManagedAllocator::figures_of_private(const Pool& p
   return &*found;
 }
 
+// With the lock: in the figures of a pool's class, of all classes and of a private pool.
+void CachingManagedAllocator::count_pages(const Pool& pool, std::size_t size_bytes,
+                                          void (Gauge::*count)(std::uint64_t)) {
+  auto& classes = figures_of(pool.key.facade, pool.key.device);
+  PrivatePoolStatistics* own = figures_of_private(pool);
+  for (std::size_t of : {class_index_of(pool), kSizeClasses}) {
+    (classes[of].segments.*count)(size_bytes >> kPageShift);
+    (classes[of].reserved_bytes.*count)(size_bytes);
+    if (own != nullptr) (own->reserved_bytes[of].*count)(size_bytes);
+  }
+}
+
 // With the lock: whole pages that a pool has got.
 void CachingManagedAllocator::add_to_pool(const Pool& pool, void* base, std::size_t size_bytes) {
-  for (ClassStatistics* figures : classes_of(pool)) {
-    figures->segments.increase(size_bytes >> kPageShift);
-    figures->reserved_bytes.increase(size_bytes);
-  }
-  if (PrivatePoolStatistics* own = figures_of_private(pool)) {
-    for (std::size_t of : {class_index_of(pool), kSizeClasses}) {
-      own->reserved_bytes[of].increase(size_bytes);
-    }
-  }
+  count_pages(pool, size_bytes, &Gauge::increase);
   if (observer_ != nullptr && pool.key.facade == Facade::kDevice) {
     observer_->pages_added(pool.key, base, size_bytes);
   }
@@ -2273,15 +2271,7 @@ void CachingManagedAllocator::add_to_pool(const Pool& pool, void* base, std::siz
 // With the lock: whole pages that a pool has lost.
 void CachingManagedAllocator::remove_from_pool(const Pool& pool, void* base,
                                                std::size_t size_bytes) {
-  for (ClassStatistics* figures : classes_of(pool)) {
-    figures->segments.decrease(size_bytes >> kPageShift);
-    figures->reserved_bytes.decrease(size_bytes);
-  }
-  if (PrivatePoolStatistics* own = figures_of_private(pool)) {
-    for (std::size_t of : {class_index_of(pool), kSizeClasses}) {
-      own->reserved_bytes[of].decrease(size_bytes);
-    }
-  }
+  count_pages(pool, size_bytes, &Gauge::decrease);
   if (observer_ != nullptr && pool.key.facade == Facade::kDevice) {
     observer_->pages_removed(pool.key, base, size_bytes);
   }

@@ -1,5 +1,5 @@
 // The one allocator behind the host, pinned and device facades. It serves blocks of managed memory,
-// or of ordinary memory for the host facade where every device reaches that (host_backing.hpp),
+// or of ordinary memory for the host facade where that serves better (host_backing.hpp),
 // from pools per facade, stream and class, keeps a pair of storage records for each, tells the
 // placement planner what happens to them, and fences what streams still use. This class ties its
 // parts together: ThreadCaches (blocks ready for their thread), BlockPools and SmallArena (free
@@ -410,7 +410,7 @@ class CachingManagedAllocator {
   void add_to_pool(const Pool& pool, void* base, std::size_t size_bytes);
   void remove_from_pool(const Pool& pool, void* base, std::size_t size_bytes);
   void lend_pages(const Block& block, PoolIndex from, PoolIndex to);
-  std::array<ClassStatistics*, 2> classes_of(const Pool& pool);
+  void count_pages(const Pool& pool, std::size_t size_bytes, void (Gauge::*count)(std::uint64_t));
   PrivatePoolStatistics* figures_of_private(const Pool& pool);
   void reset_private_pools(int device, void (Gauge::*reset)());
   bool is_within_limits(const StreamKey& key, std::size_t touched_bytes,

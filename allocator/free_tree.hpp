@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include <uvmalloc/allocator/block.hpp>
+#include <uvmalloc/allocator/fibonacci_hash.hpp>
 
 namespace uvm {
 
@@ -72,7 +73,7 @@ class FreeTree {
  private:
   // Mixed twice, so that blocks at regular distances get irregular ranks.
   static std::uint64_t rank_of(const RunBlock* block) {
-    std::uint64_t bits = address_of(block->address()) * 0x9E3779B97F4A7C15ull;
+    std::uint64_t bits = address_of(block->address()) * kFibonacci;
     return (bits ^ (bits >> 32)) * 0xD6E8FEB86659FD93ull;
   }
   static bool is_before(const RunBlock* left, const RunBlock* right) {

@@ -1,5 +1,5 @@
-// The spans: managed allocations of the driver, or for the host facade ordinary memory where
-// devices reach that (host_backing.hpp), cut into runs of whole 2 MiB pages. A span is homogeneous
+// The spans: managed allocations of the driver, or for the host facade ordinary memory where that
+// serves better (host_backing.hpp), cut into runs of whole 2 MiB pages. A span is homogeneous
 // in facade and device and is advised once, when made. Its memory is virtual, so a span costs
 // nothing until its pages are touched; what is counted is pages ever handed out. Runs given back
 // are joined with their neighbours; pages of a given-back run stay touched until the whole span is

@@ -16,6 +16,7 @@
 
 #include <uvmalloc/allocator/block_pools.hpp>
 #include <uvmalloc/allocator/cache_lines.hpp>
+#include <uvmalloc/allocator/fibonacci_hash.hpp>
 #include <uvmalloc/allocator/owner_lock.hpp>
 #include <uvmalloc/allocator/tally.hpp>
 
@@ -97,8 +98,8 @@ class alignas(kCacheLinePair) ThreadCache {
 
   Tally& tally(std::size_t place) { return tallies_[place]; }
 
-  // Counts what did not come from, or go into, the cache. The stream must be open; false: a peak
-  // may have been passed.
+  // Counts what did not come from, or go into, the cache, and remembers what was allocated. The
+  // stream must be open; false: a peak may have been passed.
   bool count_allocated(Block& block, bool from_cache);
   void count_freed(const Block& block);
 
@@ -134,7 +135,8 @@ class alignas(kCacheLinePair) ThreadCache {
     std::uint32_t count = 0;
   };
   static constexpr std::size_t kSmallBins = kSmallBytes / kGranule;
-  static constexpr std::size_t kSets = 64;
+  static constexpr unsigned kSetBits = 6;
+  static constexpr std::size_t kSets = std::size_t{1} << kSetBits;
   static constexpr std::size_t kWays = 4;
 
   struct alignas(kCacheLinePair) Stream {
@@ -160,8 +162,7 @@ class alignas(kCacheLinePair) ThreadCache {
   };
 
   static std::size_t set_of(std::size_t size_bytes) {
-    // Fibonacci hashing of the size in granules.
-    return ((size_bytes / kGranule) * 0x9E3779B97F4A7C15ull) >> (64 - 6);
+    return fibonacci_slot<kSetBits>(size_bytes / kGranule);
   }
   static std::size_t slot_of(Facade facade, int device, StreamHandle stream) {
     std::uintptr_t bits = address_of(stream);
@@ -191,8 +192,7 @@ class alignas(kCacheLinePair) ThreadCache {
   static constexpr std::size_t kSlots = 16;
 
   static std::size_t known_slot(const void* address) {
-    // Fibonacci hashing.
-    return (address_of(address) * 0x9E3779B97F4A7C15ull) >> (64 - kKnownBits);
+    return fibonacci_slot<kKnownBits>(address_of(address));
   }
   bool allocated(Stream* of, Block& block, bool from_cache) {
     known_[known_slot(block.address())] = &block;

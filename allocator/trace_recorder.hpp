@@ -35,6 +35,7 @@
 #include <string_view>
 #include <vector>
 
+#include <uvmalloc/allocator/fibonacci_hash.hpp>
 #include <uvmalloc/allocator/trace_clock.hpp>
 #include <uvmalloc/allocator/trace_event.hpp>
 #include <uvmalloc/allocator/trace_format.hpp>
@@ -157,10 +158,7 @@ class TraceRecorder {
     std::array<std::uint32_t, kPackedModelsPerChunk + 1> owned{};
     PackedTraceEvent words[kPackedWordsPerChunk];
 
-    static std::size_t slot_of(std::uint64_t address) {
-      // Fibonacci hashing.
-      return (address * 0x9E3779B97F4A7C15ull) >> (64 - kSlotBits);
-    }
+    static std::size_t slot_of(std::uint64_t address) { return fibonacci_slot<kSlotBits>(address); }
     std::int64_t since_last(TraceTime at) const {
       return static_cast<std::int64_t>(at - last_time);
     }

@@ -83,7 +83,8 @@ void tell_place(const void* address, PointerAnswer* answer) {
   constexpr int kManaged = 3;       // cudaMemoryTypeManaged
   if (answer->type != kUnregistered) return;
   const CachingManagedAllocator* ours = process_allocator();
-  if (ours == nullptr || ours->in_forked_child()) return;
+  if (ours == nullptr || ours->host_backing() == HostBacking::kManaged) return;
+  if (ours->in_forked_child()) return;
   const auto block = ours->find(address);
   if (block && block->live && block->location.is_device()) {
     *answer = {kManaged, block->location.index, address, address};

@@ -100,8 +100,8 @@ Status Machine::resolve_end(const void* address, std::size_t bytes, CopyEnd expe
   if (user == 0) return Status::kInvalidValue;
   const AllocationRecord* record = allocations_.find(user);
   if (record == nullptr && ordinary_ != nullptr) {
-    if (!OrdinaryMemory::is_mapped(user, bytes)) return Status::kInvalidValue;
     record = ordinary_record({address, bytes});
+    if (record == nullptr && !OrdinaryMemory::is_mapped(user, bytes)) return Status::kInvalidValue;
   }
   const bool is_device_only = record != nullptr && record->allocation.kind == MemoryKind::kDevice;
   if (expected == CopyEnd::kDeviceMemory && record == nullptr) return Status::kInvalidValue;

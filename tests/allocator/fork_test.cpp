@@ -18,8 +18,8 @@
 
 #include <uvmalloc/allocator/fork_snapshot.hpp>
 
-#include "support/allocator_fixture.hpp"
 #include "support/allocator_stress.hpp"
+#include "support/fork_fixture.hpp"
 
 namespace uvm {
 namespace {
@@ -27,59 +27,7 @@ namespace {
 using testing::kMiB;
 using testing::stream;
 
-class ForkTest : public testing::AllocatorTest {
- protected:
-  // Runs `child` in a forked process and returns its exit code, or 128 + the signal that ended it.
-  template <class Body>
-  int fork_and_run(Body child) {
-    allocator->before_fork();
-    pid_t pid = fork();
-    if (pid == 0) {
-      for (auto& [address, size] : machine->allocations) munmap(address, size);
-      allocator->after_fork_in_child();
-      _exit(child());
-    }
-    allocator->after_fork_in_parent();
-    return exit_code(pid);
-  }
-
-  struct Waiting {
-    pid_t pid = -1;
-    int start = -1;  // the write end of what it waits for
-  };
-  // The same, but the child runs `child` when join() is called.
-  template <class Body>
-  Waiting fork_and_wait(Body child) {
-    int ends[2];
-    if (pipe(ends) != 0) return {};
-    allocator->before_fork();
-    pid_t pid = fork();
-    if (pid == 0) {
-      for (auto& [address, size] : machine->allocations) munmap(address, size);
-      allocator->after_fork_in_child();
-      close(ends[1]);
-      char go = 0;
-      _exit(read(ends[0], &go, 1) == 1 ? child() : 99);
-    }
-    allocator->after_fork_in_parent();
-    close(ends[0]);
-    return {pid, ends[1]};
-  }
-  static int join(const Waiting& child) {
-    EXPECT_EQ(write(child.start, "x", 1), 1);
-    close(child.start);
-    return exit_code(child.pid);
-  }
-
-  ForkStatistics forks() const { return allocator->statistics().forks; }
-
- private:
-  static int exit_code(pid_t pid) {
-    int status = 0;
-    waitpid(pid, &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  }
-};
+using ForkTest = testing::ForkTest;
 
 TEST_F(ForkTest, TheChildFindsLiveHostBlocksAndItsWritesStayItsOwn) {
   char* large = host(3 * kMiB);

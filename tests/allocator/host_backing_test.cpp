@@ -3,13 +3,12 @@
 #include <uvmalloc/allocator/host_backing.hpp>
 
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
 #include <vector>
 
-#include "support/allocator_fixture.hpp"
+#include "support/fork_fixture.hpp"
 
 namespace uvm {
 namespace {
@@ -66,7 +65,7 @@ TEST(HostBacking, OrdinaryMemoryIsAlignedAndGivesItsPagesBackWhenDropped) {
   EXPECT_EQ(map_ordinary(std::size_t{1} << 60), nullptr);
 }
 
-class HostBackingTest : public testing::AllocatorTest {
+class HostBackingTest : public testing::ForkTest {
  protected:
   static Configuration in_ordinary_memory(Configuration configuration) {
     configuration.host_backing = HostBacking::kOrdinary;
@@ -88,24 +87,8 @@ class HostBackingTest : public testing::AllocatorTest {
   std::size_t touched_bytes() const { return allocator->statistics().touched_bytes.current; }
 };
 
-class HostBackingForkTest : public HostBackingTest {
- protected:
-  // The exit code of a forked child, in which managed memory is absent.
-  template <class Body>
-  int fork_and_run(Body child) {
-    allocator->before_fork();
-    const pid_t pid = fork();
-    if (pid == 0) {
-      for (auto& [address, size] : machine->allocations) munmap(address, size);
-      allocator->after_fork_in_child();
-      _exit(child());
-    }
-    allocator->after_fork_in_parent();
-    int status = 0;
-    waitpid(pid, &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  }
-};
+// Apart, for runs that do without forks.
+class HostBackingForkTest : public HostBackingTest {};
 
 TEST_F(HostBackingTest, OnlyTheHostFacadeIsInOrdinaryMemory) {
   EXPECT_EQ(allocator->host_backing(), HostBacking::kOrdinary);
@@ -190,26 +173,12 @@ TEST_F(HostBackingForkTest, WhatTheParentDropsAfterAForkTheChildKeeps) {
   char* kept = host(2 * kMiB);
   char* block = host(4 * kMiB);
   block[0] = 9;
-  int ends[2];
-  ASSERT_EQ(pipe(ends), 0);
-  allocator->before_fork();
-  const pid_t pid = fork();
-  if (pid == 0) {
-    allocator->after_fork_in_child();
-    char go = 0;
-    _exit(read(ends[0], &go, 1) == 1 ? block[0] : 99);
-  }
-  allocator->after_fork_in_parent();
+  const Waiting child = fork_and_wait([&] { return block[0]; });
   allocator->free(block);
   allocator->decay({});
   EXPECT_THROW(host(300 * kMiB), OutOfMemoryError);
   EXPECT_EQ(touched_bytes(), 2 * kMiB) << "dropped";
-  EXPECT_EQ(write(ends[1], "x", 1), 1);
-  int status = 0;
-  waitpid(pid, &status, 0);
-  EXPECT_EQ(WEXITSTATUS(status), 9);
-  close(ends[0]);
-  close(ends[1]);
+  EXPECT_EQ(join(child), 9);
   allocator->free(kept);
 }
 

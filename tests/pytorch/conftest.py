@@ -83,6 +83,15 @@ class Simulate(Protocol):
     ) -> SimulatedRun: ...
 
 
+def same_output(simulate: Simulate, program: str, *arguments: str, **options: Any) -> SimulatedRun:
+    """The run under uvmalloc, which has printed what the program prints with torch's allocators."""
+    native = simulate(program, *arguments, native=True, **options).check()
+    ours = simulate(program, *arguments, **options).check()
+    assert ours.stdout == native.stdout
+    assert ours.stdout.strip(), "a test that prints nothing compares nothing"
+    return ours
+
+
 @pytest.fixture(scope="session")
 def libraries() -> Libraries:
     return find_libraries()

@@ -5,16 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.pytorch.conftest import Simulate
-
-
-def same_output(simulate: Simulate, program: str, **options: Any) -> str:
-    """What the program prints with torch's own allocators and, the same, under uvmalloc."""
-    native = simulate(program, native=True, **options).check()
-    ours = simulate(program, **options).check()
-    assert ours.stdout == native.stdout
-    assert ours.stdout.strip(), "a test that prints nothing compares nothing"
-    return ours.stdout
+from tests.pytorch.conftest import Simulate, same_output
 
 
 def test_figures_have_the_same_names_and_where_defined_the_same_values(simulate: Simulate) -> None:
@@ -187,7 +178,7 @@ print(json.dumps(entries))
 
 def test_the_history_tells_what_torch_tells(simulate: Simulate) -> None:
     def entries(options: str) -> list[Any]:
-        return json.loads(same_output(simulate, HISTORY.replace("OPTIONS", options)))
+        return json.loads(same_output(simulate, HISTORY.replace("OPTIONS", options)).stdout)
 
     everything = entries("{}")
     assert [entry[0] for entry in everything].count("alloc") == 3
@@ -227,7 +218,7 @@ print([entry['user_metadata'] for entry in memory._snapshot()['device_traces'][0
 
 
 def test_a_note_on_a_block_is_in_the_history(simulate: Simulate) -> None:
-    out = same_output(
+    run = same_output(
         simulate,
         """
 import torch
@@ -263,7 +254,7 @@ else:
     print('no notes')
 """,
     )
-    assert "annotate 5000001 True a note" in out or out == "no notes\n"
+    assert "annotate 5000001 True a note" in run.stdout or run.stdout == "no notes\n"
 
 
 def test_a_recording_is_read_and_drawn_by_torch_itself(simulate: Simulate) -> None:
@@ -323,7 +314,7 @@ except Exception as error:
 
 
 def test_the_profiler_sees_memory_of_both_sides(simulate: Simulate) -> None:
-    out = same_output(
+    run = same_output(
         simulate,
         """
 import torch
@@ -338,7 +329,7 @@ for event in sorted(run.key_averages(), key=lambda event: event.key):
         print(event.key, event.self_cpu_memory_usage, event.self_device_memory_usage)
 """,
     )
-    assert str(5 << 20) in out and str(3 << 20) in out
+    assert str(5 << 20) in run.stdout and str(3 << 20) in run.stdout
 
 
 def test_a_program_beyond_its_fraction_gets_an_error_that_programs_recognise(

@@ -1,0 +1,17 @@
+// Fibonacci hashing: multiplied by 2^64 over the golden ratio, whose upper bits are the slot.
+// Values at regular distances, as sizes and addresses are, come to lie apart.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace uvm {
+
+inline constexpr std::uint64_t kFibonacci = 0x9E3779B97F4A7C15ull;
+
+template <unsigned kBits>
+constexpr std::size_t fibonacci_slot(std::uint64_t value) {
+  return (value * kFibonacci) >> (64 - kBits);
+}
+
+}  // namespace uvm
