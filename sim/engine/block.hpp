@@ -7,8 +7,10 @@
 
 #include <cstddef>
 #include <list>
+#include <memory>
 #include <vector>
 
+#include <uvmalloc/sim/engine/location.hpp>
 #include <uvmalloc/sim/engine/page_mask.hpp>
 
 namespace uvmsim {
@@ -16,20 +18,27 @@ namespace uvmsim {
 // The lists a held chunk can be on, in the order they are evicted from.
 enum class ChunkList { kUnused, kDiscarded, kUsed, kNone };
 
-struct Block {
+// What the pages of a block are, one by one.
+struct BlockPages {
   struct DeviceSide {
     PageMask resident;
     PageMask mapped;  // pages that are elsewhere and that this device reaches over the link
-    ChunkList list = ChunkList::kNone;
-    std::list<Block*>::iterator position;  // on that list
   };
 
-  Block(std::size_t block_index, std::size_t device_count)
-      : index(block_index), devices(device_count) {}
+  explicit BlockPages(std::size_t device_count) : devices(device_count) {}
 
-  PageMask& resident_at(int location) {
-    return location < 0 ? host : devices[static_cast<std::size_t>(location)].resident;
+  // All at one location, or at none.
+  void put_all(int location) {
+    for (int each = kHost; each < static_cast<int>(devices.size()); ++each) {
+      resident_at(each) = each == location ? ~PageMask{} : PageMask{};
+    }
+    for (DeviceSide& side : devices) side.mapped.reset();
+    discarded.reset();
   }
+
+  PageMask& resident_at(int location) { return location < 0 ? host : at(location).resident; }
+  const DeviceSide& at(int device) const { return devices[static_cast<std::size_t>(device)]; }
+  DeviceSide& at(int device) { return devices[static_cast<std::size_t>(device)]; }
 
   PageMask anywhere() const {
     PageMask pages = host;
@@ -37,10 +46,29 @@ struct Block {
     return pages;
   }
 
-  std::size_t index;  // its number among all blocks
   PageMask host;
   PageMask discarded;  // contents declared useless: moved without a copy
   std::vector<DeviceSide> devices;
+};
+
+struct Block {
+  struct Chunk {
+    ChunkList list = ChunkList::kNone;
+    std::list<Block*>::iterator position;  // on that list
+  };
+
+  static constexpr int kNowhere = -3;
+  static constexpr int kUnknown = -4;  // not looked up since a page changed
+
+  Block(std::size_t block_index, std::size_t device_count)
+      : index(block_index), chunks(std::make_unique<Chunk[]>(device_count)) {}
+
+  std::size_t index;                // its number among all blocks
+  std::unique_ptr<Chunk[]> chunks;  // of each device
+  // The location that has all pages, alone, none of them discarded or mapped by a device; kNowhere
+  // where no page is anywhere, kNoLocation where pages differ.
+  int whole_at = kNowhere;
+  std::unique_ptr<BlockPages> by_page;  // valid while that is kUnknown or kNoLocation
 };
 
 }  // namespace uvmsim

@@ -1,7 +1,7 @@
 #include <uvmalloc/sim/engine/device_memory.hpp>
 
 #include <algorithm>
-#include <iterator>
+#include <utility>
 
 #include <uvmalloc/sim/engine/units.hpp>
 
@@ -38,13 +38,18 @@ bool DeviceMemory::could_hold(std::size_t bytes) const {
 }
 
 void DeviceMemory::move_to(Block& block, ChunkList list) {
-  Block::DeviceSide& side = block.devices[device_];
-  if (side.list != ChunkList::kNone)
-    lists_[static_cast<std::size_t>(side.list)].erase(side.position);
-  side.list = list;
-  if (list == ChunkList::kNone) return;
-  auto& target = lists_[static_cast<std::size_t>(list)];
-  side.position = target.insert(target.end(), &block);
+  Block::Chunk& chunk = block.chunks[device_];
+  const ChunkList before = std::exchange(chunk.list, list);
+  if (list == ChunkList::kNone) {
+    if (before != ChunkList::kNone) list_of(before).erase(chunk.position);
+    return;
+  }
+  auto& target = list_of(list);
+  if (before != ChunkList::kNone) {
+    target.splice(target.end(), list_of(before), chunk.position);
+    return;
+  }
+  chunk.position = target.insert(target.end(), &block);
   note_peak();
 }
 

@@ -51,6 +51,7 @@ class DeviceMemory {
  private:
   std::size_t used_bytes() const { return unevictable_bytes_ + managed_bytes(); }
   void note_peak();
+  std::list<Block*>& list_of(ChunkList list) { return lists_[static_cast<std::size_t>(list)]; }
 
   std::size_t device_;
   std::size_t capacity_bytes_;

@@ -80,6 +80,7 @@ Status Machine::touch(int device, const uvmsim_access& access, std::uint64_t* ou
     return Status::kOk;
   }
   const PageRange pages = pages_of(record, {access.address, access.size_bytes});
+  if (residency_.is_whole_at(device, pages)) return Status::kOk;
   const std::size_t base = first_page_of(record);
   const Access mode{(access.access & UVMSIM_READ) != 0, (access.access & UVMSIM_WRITE) != 0};
   Status status = Status::kOk;

@@ -49,6 +49,10 @@ class Residency {
   Residency(std::size_t arena_blocks, std::vector<DeviceMemory>& memories,
             uvmsim_counters& counters, Reaches reaches, Mapped mapped);
 
+  // Whether all pages of the blocks that these are in are there and nowhere else, none of them
+  // discarded or mapped: then no touch by a kernel there changes anything, whatever the policy.
+  bool is_whole_at(int location, PageRange pages);
+
   // A kernel of `device` touches pages of one policy. kOutOfMemory where a chunk is needed and
   // unevictable memory leaves none; pages before that point have moved.
   Status touch(int device, PageRange pages, const Policy& policy, Access access);
@@ -89,11 +93,27 @@ class Residency {
 
  private:
   enum class Others { kKeep, kDrop };
+  // Pages that come to be at a location: first written there, or copied from elsewhere.
+  struct Arrival {
+    std::size_t populated_bytes = 0;
+    std::size_t from_host_bytes = 0;
+    std::size_t from_devices_bytes = 0;
+  };
 
   Block& block_at(std::size_t index);
   const Block* find_block(std::size_t index) const;
+  void open(Block& block);
+  int place_of(Block& block);
+  static int place_of(BlockPages& pages);
+  BlockPages pages_of(const Block& block) const;
+  // All its pages are at one place.
+  bool has_one_copy(Block& block) { return place_of(block) >= kHost; }
+  // visit(block, first, count), pages counted within the block, until one gives false; and
+  // visit(block, mask) of opened blocks.
   template <class Visit>
-  void each_block(PageRange pages, Visit visit);
+  void each_piece(PageRange pages, Visit visit);
+  template <class Visit>
+  void each_open_block(PageRange pages, Visit visit);
 
   Status touch_block(int device, Block& block, const PageMask& pages, const Policy& policy,
                      Access access);
@@ -104,9 +124,17 @@ class Residency {
   PageMask usable_in_place(int device, const Block& block) const;
 
   Status make_resident(int location, Block& block, const PageMask& pages, Others others);
-  void count_arrival(int location, const Block& block, const PageMask& missing);
+  bool move_whole(int location, Block& block);
+  static Arrival arrival_of(const BlockPages& pages, const PageMask& missing);
+  void count_arrival(int location, const Arrival& arrival);
   void drop_elsewhere(int location, Block& block, const PageMask& pages);
-  static ChunkList wanted_list(const Block& block, const Block::DeviceSide& side);
+  static ChunkList list_of(int device, const Block& block) {
+    return block.chunks[static_cast<std::size_t>(device)].list;
+  }
+  static bool holds_chunk(int device, const Block& block) {
+    return list_of(device, block) != ChunkList::kNone;
+  }
+  static ChunkList wanted_list(const BlockPages& pages, int device);
   void settle_chunk(int device, Block& block);
   bool hold_chunk(int device, Block& block);
   void evict(int device, Block& block);

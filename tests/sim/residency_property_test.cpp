@@ -1,0 +1,142 @@
+// Blocks whose pages are all at one place take shorter ways. What comes out is what the same steps
+// give when every block is cut in two, and so none is ever handled as a whole.
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <uvmalloc/sim/engine/residency.hpp>
+
+namespace uvmsim::test {
+namespace {
+
+constexpr std::size_t kBlocks = 8;
+constexpr int kDevices = 2;
+constexpr std::size_t kChunks = 3;  // that a device has room for
+
+struct Step {
+  enum class Kind { kTouch, kPrefetch, kCopy, kDiscard, kCollapse, kForget } kind;
+  PageRange pages;
+  int location;
+  Policy policy;
+  Access access;
+};
+
+class Arena {
+ public:
+  void run(const Step& step) {
+    switch (step.kind) {
+      case Step::Kind::kTouch: {
+        const int device = step.location < 0 ? 0 : step.location;
+        // As the machine does.
+        if (residency_.is_whole_at(device, step.pages)) return;
+        ASSERT_EQ(residency_.touch(device, step.pages, step.policy, step.access), Status::kOk);
+        break;
+      }
+      case Step::Kind::kPrefetch:
+        ASSERT_EQ(residency_.prefetch(step.location, step.pages, step.policy), Status::kOk);
+        break;
+      case Step::Kind::kCopy:
+        ASSERT_EQ(residency_.copy_access(step.location, step.pages, step.access.write),
+                  Status::kOk);
+        break;
+      case Step::Kind::kDiscard:
+        residency_.discard(step.pages);
+        break;
+      case Step::Kind::kCollapse:
+        residency_.collapse(step.pages);
+        break;
+      case Step::Kind::kForget:
+        residency_.forget(step.pages);
+        break;
+    }
+  }
+
+  void run_by_halves(const Step& step) {
+    constexpr std::size_t kHalf = kPagesPerBlock / 2;
+    for (std::size_t page = step.pages.first; page < step.pages.last; page += kHalf) {
+      Step half = step;
+      half.pages = {page, page + kHalf};
+      run(half);
+    }
+  }
+
+  std::string state() {
+    std::string text;
+    for (std::size_t block = 0; block < kBlocks; ++block) {
+      for (int location = kHost; location < kDevices; ++location) {
+        text += std::to_string(
+                    residency_.resident_pages(location, block * kPagesPerBlock, kPagesPerBlock)) +
+                ' ';
+      }
+    }
+    for (const DeviceMemory& memory : memories_)
+      text += std::to_string(memory.managed_bytes()) + ' ';
+    return text + std::to_string(traffic_bytes_ += residency_.take_traffic_bytes());
+  }
+
+  const uvmsim_counters& counters() const { return counters_; }
+  std::string broken_invariant() const { return residency_.broken_invariant(); }
+
+ private:
+  std::vector<DeviceMemory> memories_{{0, kChunks* kBlockBytes}, {1, kChunks* kBlockBytes}};
+  uvmsim_counters counters_{};
+  std::uint64_t traffic_bytes_ = 0;
+  Residency residency_{kBlocks, memories_, counters_, [](int, int) { return true; },
+                       [](std::size_t) { return PageMask{}; }};
+};
+
+class Steps {
+ public:
+  explicit Steps(std::uint32_t seed) : random_(seed) {}
+
+  Step next() {
+    const auto kind = static_cast<Step::Kind>(pick(5));
+    const std::size_t first = pick(kBlocks - 1);
+    // A write keeps one copy of each page when all have been found, so in pieces it may evict
+    // others.
+    const std::size_t most = kind == Step::Kind::kCopy ? 0 : kBlocks - 1 - first;
+    const std::size_t last = first + 1 + pick(most);
+    Policy policy;
+    policy.read_mostly = pick(5) == 0;
+    policy.preferred = pick(1) == 0 ? kNoLocation : location();
+    policy.accessed_by = pick(3);
+    return {kind,
+            {first * kPagesPerBlock, last * kPagesPerBlock},
+            location(),
+            policy,
+            {.read = true, .write = pick(1) == 0}};
+  }
+
+ private:
+  std::size_t pick(std::size_t most) {
+    return std::uniform_int_distribution<std::size_t>(0, most)(random_);
+  }
+  int location() { return static_cast<int>(pick(kDevices)) - 1; }
+
+  std::mt19937 random_;
+};
+
+TEST(ResidencyProperty, AWholeBlockIsNoOtherThanItsHalves) {
+  for (std::uint32_t seed = 0; seed < 40; ++seed) {
+    Arena by_blocks;
+    Arena by_halves;
+    Steps steps(seed);
+    for (int number = 0; number < 200; ++number) {
+      const Step step = steps.next();
+      by_blocks.run(step);
+      by_halves.run_by_halves(step);
+      ASSERT_EQ(by_blocks.state(), by_halves.state()) << "seed " << seed << ", step " << number;
+      ASSERT_EQ(std::memcmp(&by_blocks.counters(), &by_halves.counters(), sizeof(uvmsim_counters)),
+                0)
+          << "seed " << seed << ", step " << number;
+      ASSERT_EQ(by_blocks.broken_invariant(), "") << "seed " << seed << ", step " << number;
+      ASSERT_EQ(by_halves.broken_invariant(), "") << "seed " << seed << ", step " << number;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace uvmsim::test
