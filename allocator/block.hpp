@@ -25,7 +25,7 @@
 namespace uvm {
 
 inline constexpr std::size_t kSmallBytes = 4096;
-inline constexpr std::size_t kPackedBytes = std::size_t{128} << 10;  // of the device facade
+inline constexpr std::size_t kPackedBytes = std::size_t{64} << 10;  // of the device facade
 inline constexpr std::size_t kWholeBytes = std::size_t{1} << 20;
 
 struct Span;

@@ -10,25 +10,38 @@ Amounts larger(const Amounts& left, const Amounts& right) {
           std::max(left.requested_bytes, right.requested_bytes)};
 }
 
-Amounts part(const Amounts& of, std::int64_t parts) {
-  return {of.blocks / parts, of.bytes / parts, of.requested_bytes / parts};
-}
-
 }  // namespace
 
+void RoomShares::clear() {
+  takes_part_.clear();
+  parties_ = 0;
+  asking_ = kNobody;
+}
+
+void RoomShares::add(bool has_allocated, bool asks) {
+  if (asks) asking_ = takes_part_.size();
+  takes_part_.push_back(has_allocated || asks);
+  parties_ += has_allocated || asks ? 1 : 0;
+}
+
+std::int64_t RoomShares::part(std::size_t thread, std::int64_t room) const {
+  if (parties_ == 0) return room / static_cast<std::int64_t>(takes_part_.size());
+  if (!takes_part_[thread]) return 0;
+  if (asking_ == kNobody) return room / parties_;
+  const std::int64_t each = room / (2 * parties_);
+  return thread == asking_ ? room - (parties_ - 1) * each : each;
+}
+
 void PeakBook::add_up(std::size_t place, std::span<Tally* const> tallies, const Tally& ended,
-                      const Tally* asking) {
-  const auto count = static_cast<std::int64_t>(tallies.size());
+                      const RoomShares& shares) {
   for (std::size_t of = 0; of < kSums; ++of) {
     Amounts sum = ended.live(of);
     for (const Tally* tally : tallies) sum += tally->live(of);
     Amounts& peak = places_[place].peaks[of];
     peak = larger(peak, sum);
     const Amounts room = peak - sum;
-    for (Tally* tally : tallies) {
-      Amounts share = count == 1 ? room : part(room, 2 * count);
-      if (tally == asking && count > 1) share += part(room, 2);
-      tally->set_limit(of, tally->live(of) + share);
+    for (std::size_t thread = 0; thread < tallies.size(); ++thread) {
+      tallies[thread]->set_limit(of, tallies[thread]->live(of) + shares.part(thread, room));
     }
   }
 }

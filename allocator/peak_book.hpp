@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -11,15 +12,35 @@
 
 namespace uvm {
 
+// How what lies below a peak is shared out among threads as room to grow: half to the one that
+// asks, the rest evenly among those that have allocated since the last time. Room of a thread that
+// stands still would be of no use to anybody.
+class RoomShares {
+ public:
+  // The next thread.
+  void add(bool has_allocated, bool asks);
+  std::int64_t part(std::size_t thread, std::int64_t room) const;
+  Amounts part(std::size_t thread, const Amounts& room) const {
+    return {part(thread, room.blocks), part(thread, room.bytes),
+            part(thread, room.requested_bytes)};
+  }
+  void clear();
+
+ private:
+  static constexpr std::size_t kNobody = ~std::size_t{0};
+  std::vector<bool> takes_part_;
+  std::int64_t parties_ = 0;
+  std::size_t asking_ = kNobody;
+};
+
 class PeakBook {
  public:
   explicit PeakBook(std::size_t places) : places_(places) {}
 
   // Notes the present sum of `tallies`, those of one place, and of `ended`, as peaks where it is
-  // one. What lies below a peak is shared out as room to grow: half to `asking`, if it is among
-  // them, the rest evenly.
+  // one, and shares out what lies below the peaks.
   void add_up(std::size_t place, std::span<Tally* const> tallies, const Tally& ended,
-              const Tally* asking);
+              const RoomShares& shares);
 
   // Starts peaks again from the present sum, and totals from zero. Room shared out before is too
   // much then: add_up() follows.

@@ -100,6 +100,12 @@ std::size_t ThreadCache::bytes() const {
   return bytes;
 }
 
+bool ThreadCache::take_has_allocated() {
+  std::int64_t blocks = 0;
+  for (const Tally& tally : tallies_) blocks += tally.total(Tally::kAll).blocks;
+  return std::exchange(allocated_before_, blocks) != blocks;
+}
+
 std::size_t ThreadCache::cached_bytes() const {
   std::size_t bytes = 0;
   for (const auto& of : streams_) {

@@ -112,6 +112,9 @@ class alignas(kCacheLinePair) ThreadCache {
   // Half of the small objects of a block's size, when its bin is full.
   void flush_half(const Block& like, std::vector<Block*>* out);
 
+  // Whether the thread has allocated since it was last asked.
+  bool take_has_allocated();
+
   // Sets how much more the thread may allocate before the peak of all live bytes may be passed.
   void allow(std::int64_t room_bytes) { most_live_bytes_ = live_bytes_ + room_bytes; }
 
@@ -220,6 +223,7 @@ class alignas(kCacheLinePair) ThreadCache {
   std::vector<Tally> tallies_;                    // by facade and device
   std::int64_t live_bytes_ = 0;                   // of all places
   std::int64_t most_live_bytes_ = 0;
+  std::int64_t allocated_before_ = 0;  // blocks, by take_has_allocated()
 };
 
 [[gnu::always_inline]] inline Block* ThreadCache::allocate(Facade facade, int device,

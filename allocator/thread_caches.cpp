@@ -152,28 +152,30 @@ void ThreadCaches::flush_all(std::vector<Block*>* out) {
 }
 
 void ThreadCaches::add_up() {
+  find_shares();
   for (std::size_t place = 0; place < places_; ++place) add_up_place(place);
   add_up_live();
 }
 
 void ThreadCaches::add_up(std::size_t place) {
+  find_shares();
   add_up_place(place);
   add_up_live();
 }
 
-void ThreadCaches::add_up_place(std::size_t place) {
+void ThreadCaches::find_shares() {
   const ThreadCache* own = slot_.serial == serial_ ? slot_.cache : nullptr;
-  const Tally* asking = nullptr;
+  shares_.clear();
+  for (const auto& cache : caches_) shares_.add(cache->take_has_allocated(), cache.get() == own);
+}
+
+void ThreadCaches::add_up_place(std::size_t place) {
   tallies_.clear();
-  for (const auto& cache : caches_) {
-    tallies_.push_back(&cache->tally(place));
-    if (cache.get() == own) asking = tallies_.back();
-  }
-  book_.add_up(place, tallies_, ended_[place], asking);
+  for (const auto& cache : caches_) tallies_.push_back(&cache->tally(place));
+  book_.add_up(place, tallies_, ended_[place], shares_);
 }
 
 void ThreadCaches::add_up_live() {
-  const ThreadCache* own = slot_.serial == serial_ ? slot_.cache : nullptr;
   std::int64_t live_bytes = 0;
   for (std::size_t place = 0; place < places_; ++place) {
     live_bytes += ended_[place].live(Tally::kAll).bytes;
@@ -181,10 +183,8 @@ void ThreadCaches::add_up_live() {
   }
   peak_live_bytes_ = std::max(peak_live_bytes_, live_bytes);
   const std::int64_t room = peak_live_bytes_ - live_bytes;
-  const auto count = static_cast<std::int64_t>(caches_.size());
-  for (const auto& cache : caches_) {
-    bool asks = cache.get() == own;
-    cache->allow(count == 1 ? room : room / (2 * count) + (asks ? room / 2 : 0));
+  for (std::size_t thread = 0; thread < caches_.size(); ++thread) {
+    caches_[thread]->allow(shares_.part(thread, room));
   }
 }
 

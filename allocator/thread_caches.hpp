@@ -86,6 +86,7 @@ class ThreadCaches {
   ThreadCache* mine_slowly();
   void retire(ThreadCache* cache);
   StreamTally& ended_stream(PoolIndex first);
+  void find_shares();
   void add_up_place(std::size_t place);
   void add_up_live();
 
@@ -105,6 +106,7 @@ class ThreadCaches {
   std::vector<StreamTally> ended_streams_;
   PeakBook book_;
   std::int64_t peak_live_bytes_ = 0;  // of all places together
+  RoomShares shares_;                 // of add_up(): of caches_
   std::vector<Tally*> tallies_;       // of add_up_place()
 };
 

@@ -1,8 +1,8 @@
 """PyTorch programs with uvmalloc and with torch's native allocators, on the simulated device.
 
 Each round is a process of both, one after the other, the first one by turns; a ratio is taken
-within a round, and the median over rounds is what counts. There is an upper bound of that median
-where a target asks for one.
+within a round, and the median over rounds is what counts. Training steps differ by so little that
+two processes make them in turn: see `step_ratios`.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ from uvmalloc.sizes import format_size
 from bench.programs.differential import differences
 from bench.verdict import Target, verdict_table
 
+STEPS_HERE = Path(__file__).resolve().parent / "steps_here.py"
 MEASURE_HERE = Path(__file__).resolve().parent / "measure_here.py"
 LOAD_HERE = Path(__file__).resolve().parent / "load_here.py"
+STEPS_PER_TURN = 4
 RFC_EXAMPLES = Path(__file__).resolve().parent / "rfc_examples.py"
 # The simulator's profiles that loading is measured on: two memories, and one.
 LOAD_PROFILES = ("discrete", "integrated")
@@ -49,7 +51,9 @@ class Size:
     move_bytes: int
     layers: int  # of five parameters
     repeats: int
-    steps: int
+    step_programs: int  # pairs of them
+    step_pairs: int  # of processes by each, an even number
+    step_turns: int  # of both processes of a pair
     random_programs: int
     load_bytes: int  # of the checkpoint
 
@@ -59,7 +63,9 @@ FULL = Size(
     move_bytes=1 << 30,
     layers=1000,
     repeats=5,
-    steps=60,
+    step_programs=8,
+    step_pairs=12,
+    step_turns=12,
     random_programs=500,
     load_bytes=4 << 30,
 )
@@ -68,7 +74,9 @@ QUICK = Size(
     move_bytes=1 << 30,
     layers=200,
     repeats=3,
-    steps=30,
+    step_programs=3,
+    step_pairs=8,
+    step_turns=10,
     random_programs=100,
     load_bytes=512 << 20,
 )
@@ -77,7 +85,9 @@ SMOKE = Size(
     move_bytes=16 << 20,
     layers=4,
     repeats=1,
-    steps=2,
+    step_programs=1,
+    step_pairs=2,
+    step_turns=2,
     random_programs=2,
     load_bytes=64 << 20,
 )
@@ -85,6 +95,15 @@ SMOKE = Size(
 # The program itself holds the model a second time there: on the device before it loads, or as
 # somebody else's copy on its way.
 LOADS_THAT_DOUBLE = ("load_state_dict", "safe_open on device")
+
+
+def environment_of(
+    libraries: Libraries, native: bool, machine: Machine, report_dir: Path
+) -> dict[str, str]:
+    environment = on_simulated_device(os.environ, libraries, machine, None)
+    if native:
+        return without_uvmalloc(environment)
+    return with_uvmalloc(environment, libraries, AllocatorOptions(), report_dir)
 
 
 def run_program(
@@ -96,14 +115,13 @@ def run_program(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """One process: the JSON that the program prints, and uvmalloc's report, empty without it."""
     with tempfile.TemporaryDirectory() as folder:
-        environment = on_simulated_device(os.environ, libraries, machine, None)
-        if native:
-            environment = without_uvmalloc(environment)
-        else:
-            environment = with_uvmalloc(environment, libraries, AllocatorOptions(), Path(folder))
         command = [sys.executable, str(program), *options]
         process = subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            command,
+            env=environment_of(libraries, native, machine, Path(folder)),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         stdout, stderr = process.communicate()
         if process.returncode != 0:
@@ -115,13 +133,94 @@ def measure(libraries: Libraries, size: Size, native: bool) -> dict[str, Any]:
     """What measure_here.py gives, and the bytes that large moves have copied."""
     options = [
         f"--{name.replace('_', '-')}={getattr(size, name)}"
-        for name in ("move_bytes", "layers", "repeats", "steps")
+        for name in ("move_bytes", "layers", "repeats")
     ]
     result, report = run_program(libraries, native, MEASURE_HERE, *options)
     if (result["allocator"] == "native") != native:
         sys.exit(f"bench: torch's allocator is {result['allocator']}, native={native} was asked")
     copies = report.get("copies_by_moves", {})
     return {**result, "large_bytes_copied": copies.get("bytes_at_or_above_threshold")}
+
+
+class Trainer:
+    """steps_here.py with one of both allocators. Errors end this program."""
+
+    def __init__(self, libraries: Libraries, native: bool, folder: Path):
+        self.native = native
+        self._errors = folder / f"stderr.{native}"
+        with self._errors.open("w", encoding="utf-8") as errors:
+            self._program = subprocess.Popen(
+                [sys.executable, str(STEPS_HERE)],
+                env=environment_of(libraries, native, Machine(), folder),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+
+    def start_process(self) -> None:
+        allocator = self._ask("start")["allocator"]
+        if (allocator == "native") != self.native:
+            sys.exit(f"bench: torch's allocator is {allocator}, native={self.native} was asked")
+
+    def step_seconds(self) -> float:
+        """Of a step: the median of a few. One before them brings back into the processor's caches
+        what the other process has driven out."""
+        return statistics.median(self._ask(str(1 + STEPS_PER_TURN))[1:])
+
+    def end_process(self) -> None:
+        self._ask("end")
+
+    def end(self) -> None:
+        self._program.communicate()
+
+    def _ask(self, line: str) -> Any:
+        assert self._program.stdin is not None
+        assert self._program.stdout is not None
+        self._program.stdin.write(f"{line}\n")
+        self._program.stdin.flush()
+        answer = self._program.stdout.readline()
+        if not answer:
+            stderr = self._errors.read_text(encoding="utf-8")
+            sys.exit(f"bench: {STEPS_HERE.name} ended with {self._program.wait()}:\n{stderr}")
+        return json.loads(answer)
+
+
+def step_ratio(trainers: tuple[Trainer, Trainer], turns: int) -> tuple[float, dict[bool, float]]:
+    """Seconds of a training step, uvmalloc over native, and those seconds by `native`: of two new
+    processes that make a few steps in turn, the medians over turns."""
+    for trainer in trainers:
+        trainer.start_process()
+    seconds = [{of.native: of.step_seconds() for of in trainers} for _ in range(turns)]
+    for trainer in trainers:
+        trainer.end_process()
+    ratio = statistics.median(of[False] / of[True] for of in seconds)
+    return ratio, {native: statistics.median(of[native] for of in seconds) for native in seconds[0]}
+
+
+def step_ratios(libraries: Libraries, size: Size) -> tuple[list[float], dict[bool, list[float]]]:
+    """Those of many pairs of processes.
+
+    Two processes of one kind differ by more than what there is to be seen, and the one that was
+    started first is the slower one: each ratio is the geometric mean of two pairs, one started in
+    each order.
+    """
+    ratios: list[float] = []
+    seconds: dict[bool, list[float]] = {True: [], False: []}
+    for _ in range(size.step_programs):
+        with tempfile.TemporaryDirectory() as folder:
+            native, ours = (Trainer(libraries, of, Path(folder)) for of in (True, False))
+            for _ in range(size.step_pairs // 2):
+                both = []
+                for trainers in ((native, ours), (ours, native)):
+                    ratio, medians = step_ratio(trainers, size.step_turns)
+                    both.append(ratio)
+                    for of, value in medians.items():
+                        seconds[of].append(value)
+                ratios.append(statistics.geometric_mean(both))
+            native.end()
+            ours.end()
+    return ratios, seconds
 
 
 def load_peaks(libraries: Libraries, load_bytes: int) -> dict[str, dict[str, dict[str, Any]]]:
@@ -198,7 +297,7 @@ def compare(libraries: Libraries, size: Size, file: Path, console: Console) -> N
         key=lambda of: peaks[of[0]][of[1]]["uvmalloc"]["ratio"],
     )
     copied = max(of[False]["large_bytes_copied"] for of in rounds)
-    steps = ratios("step")
+    steps, step_seconds = step_ratios(libraries, size)
     move = f"{size.move_bytes >> 20} MiB"
     parameters = f"{5 * size.layers} parameters"
     targets = {
@@ -261,10 +360,13 @@ def compare(libraries: Libraries, size: Size, file: Path, console: Console) -> N
         ("cold_move", f"move of {move}, its code in no cache"),
         ("module", f"move of {parameters}"),
         ("empty", "torch.empty and free"),
-        ("step", "eager step"),
     ):
         microseconds = (f"{median(key, native) * 1e6:,.2f}" for native in (True, False))
         table.add_row(f"{what}, µs", *microseconds)
+    table.add_row(
+        "eager step, µs",
+        *(f"{statistics.median(step_seconds[native]) * 1e6:,.2f}" for native in (True, False)),
+    )
     console.print(table)
     console.print(load_table(peaks, load_bytes))
     console.print(verdict_table(list(targets.values())))
@@ -275,6 +377,7 @@ def compare(libraries: Libraries, size: Size, file: Path, console: Console) -> N
                 **{key: target.value for key, target in targets.items()},
                 "to_1gib_cold_ratio": 1 / statistics.median(ratios("cold_move")),
                 "eager_step_median": statistics.median(steps),
+                "eager_step_ratios": steps,
                 "load_peaks": peaks,
                 "load_bytes": load_bytes,
                 "targets": [

@@ -1,4 +1,4 @@
-"""Prints, as JSON, seconds of moves, allocations and training steps in this process.
+"""Prints, as JSON, seconds of moves and allocations in this process.
 
 The same program with torch's own allocators and under uvmalloc; its tensors hold zeros, whose pages
 have all been written.
@@ -64,33 +64,11 @@ def empty_and_free(size: int, repeats: int) -> float:
     return (time.perf_counter() - start) / repeats
 
 
-def step_seconds(steps: int) -> list[float]:
-    """Of each eager training step of a small transformer, after warming up."""
-    torch.manual_seed(0)
-    model = torch.nn.TransformerEncoder(
-        torch.nn.TransformerEncoderLayer(128, 4, 256, dropout=0.0, batch_first=True), 2
-    ).to("cuda")
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    batch = torch.randn(4, 32, 128).to("cuda")
-    seconds = []
-    for step in range(steps + 5):
-        start = time.perf_counter()
-        loss = model(batch).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        torch.cuda.synchronize()
-        if step >= 5:
-            seconds.append(time.perf_counter() - start)
-    return seconds
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--move-bytes", type=int, required=True)
     parser.add_argument("--layers", type=int, required=True)
     parser.add_argument("--repeats", type=int, required=True)
-    parser.add_argument("--steps", type=int, required=True)
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.empty(1, device="cuda")
@@ -106,7 +84,6 @@ def main() -> None:
                     lambda model: model.to("cuda"),
                 ),
                 "empty": empty_and_free(1024, 2000 * options.repeats),
-                "step": statistics.median(step_seconds(options.steps)),
             }
         )
     )

@@ -38,13 +38,10 @@ c10::DataPtr reported(void* address, std::size_t size_bytes, c10::DeleterFnPtr d
 }
 
 // Managed host memory, where there is a device for it; nullptr: use malloc.
-CachingManagedAllocator* manager_for(size_t size_bytes) {
-  const HostMemory wanted = host_memory();
+CachingManagedAllocator* manager_for(HostMemory wanted, size_t size_bytes) {
+  if (wanted == HostMemory::kMalloc) return nullptr;
   const std::size_t threshold_bytes = process_configuration().configuration.host_threshold_bytes;
-  if (wanted == HostMemory::kMalloc ||
-      (wanted == HostMemory::kManaged && size_bytes < threshold_bytes)) {
-    return nullptr;
-  }
+  if (wanted == HostMemory::kManaged && size_bytes < threshold_bytes) return nullptr;
   CachingManagedAllocator* ours = activate_process_allocator().allocator;
   return ours == nullptr || ours->in_forked_child() ? nullptr : ours;
 }
@@ -57,7 +54,8 @@ void delete_block(void* address) {
 }
 
 c10::DataPtr HostFacade::allocate(size_t size_bytes) {
-  if (CachingManagedAllocator* ours = manager_for(size_bytes)) {
+  const HostMemory wanted = host_memory();
+  if (CachingManagedAllocator* ours = manager_for(wanted, size_bytes)) {
     try {
       watch_python_pointers();
       void* address = allocate_in_region(
@@ -69,7 +67,7 @@ c10::DataPtr HostFacade::allocate(size_t size_bytes) {
     }
   }
   void* address = c10::alloc_cpu(size_bytes);
-  if (host_memory() != HostMemory::kMalloc) {
+  if (wanted != HostMemory::kMalloc) {
     unmanaged_allocations.fetch_add(1, std::memory_order_relaxed);
     unmanaged_bytes.fetch_add(size_bytes, std::memory_order_relaxed);
   }

@@ -195,16 +195,16 @@ TEST_F(PressureTest, AfterPressureBlocksOfWholePagesLeaveWholePages) {
 }
 
 TEST_F(PressureTest, ABlockGoesAmongThoseOfAnotherClassBeforeTheRequestFails) {
-  char* medium = device(64 << 10);
+  char* medium = device(32 << 10);
   char* packed = device(61 * kMiB);
   char* page_end = device(kMiB);
   EXPECT_EQ(page_end, packed + 61 * kMiB);
   EXPECT_EQ(allocator->statistics().touched_bytes.current, 64 * kMiB);
   char* beside_medium = device(kMiB);
-  EXPECT_EQ(beside_medium, medium + (64 << 10)) << "no page is left that is not in use";
+  EXPECT_EQ(beside_medium, medium + (32 << 10)) << "no page is left that is not in use";
   allocator->free(page_end);
-  for (int filled = 0; filled < 14; ++filled) device(64 << 10);
-  EXPECT_EQ(device(100 << 10), packed + 62 * kMiB - (100 << 10));
+  for (int filled = 0; filled < 30; ++filled) device(32 << 10);
+  EXPECT_EQ(device(50 << 10), packed + 62 * kMiB - (50 << 10));
   allocator->free(beside_medium);
   EXPECT_EQ(device(kMiB - kGranule), beside_medium);
 }

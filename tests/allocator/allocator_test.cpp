@@ -50,7 +50,7 @@ TEST_F(AllocatorTest, LargeDeviceBlocksLieSideBySide) {
 TEST_F(AllocatorTest, WholePagesFreeInOnePoolServeTheStreamsOthers) {
   char* large = device(3 * kMiB);
   allocator->free(large);
-  EXPECT_EQ(device(64 * 1024), large);
+  EXPECT_EQ(device(32 * 1024), large);
   EXPECT_EQ(device(kMiB), large + 2 * kMiB) << "a page is left where it was";
   EXPECT_EQ(allocator->statistics().touched_bytes.current, 4 * kMiB);
 }
@@ -85,9 +85,9 @@ TEST_F(AllocatorTest, FreeNeighboursAreJoined) {
 
 TEST_F(AllocatorTest, WhatThreadsKeepIsJoinedBeforeNewPagesAreTouched) {
   std::vector<char*> blocks;
-  for (int i = 0; i < 64; ++i) blocks.push_back(device(32 * 1024));
+  for (int i = 0; i < 128; ++i) blocks.push_back(device(16 * 1024));
   for (int i : {2, 4, 3}) allocator->free(blocks[static_cast<std::size_t>(i)]);
-  EXPECT_EQ(device(96 * 1024), blocks[2]);
+  EXPECT_EQ(device(48 * 1024), blocks[2]);
   EXPECT_EQ(allocator->statistics().touched_bytes.current, kPageBytes);
 }
 
@@ -133,7 +133,7 @@ TEST_F(AllocatorTest, FreeLargeNeighboursAreJoined) {
 
 TEST_F(AllocatorTest, TheBestFitIsTheSmallestSufficientBlockAtTheLowestAddress) {
   start(without_thread_caches());
-  char* big = device(8 * 8192);
+  char* big = device(7 * 8192);
   char* separator1 = device(8192);
   char* fit1 = device(2 * 8192);
   char* separator2 = device(8192);
@@ -217,17 +217,17 @@ TEST_F(AllocatorTest, OnlyTheOldestFenceOfEachStreamIsAskedFor) {
   machine->busy = {stream(2), stream(3)};
   std::vector<char*> blocks;
   for (int i = 0; i < 40; ++i) {
-    blocks.push_back(device(65536, stream(1)));
+    blocks.push_back(device(32768, stream(1)));
     allocator->record_use(blocks.back(), 0, stream(2 + i % 2));
   }
   for (char* block : blocks) allocator->free(block);
   auto queries = [&] { return allocator->runtime().calls()["query_event"]; };
   auto before = queries();
-  char* other = device(65536, stream(1));
+  char* other = device(32768, stream(1));
   EXPECT_EQ(queries() - before, 2u) << "one of each stream";
   machine->finish(stream(2));
   std::vector<char*> reused;
-  for (int i = 0; i < 20; ++i) reused.push_back(device(65536, stream(1)));
+  for (int i = 0; i < 20; ++i) reused.push_back(device(32768, stream(1)));
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     bool again = std::find(reused.begin(), reused.end(), blocks[i]) != reused.end();
     EXPECT_EQ(again, i % 2 == 0) << i << ": of the stream that is done, all; of the other, none";

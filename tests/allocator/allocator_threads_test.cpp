@@ -47,7 +47,7 @@ TEST_F(AllocatorThreads, UnderPressureToo) {
 TEST_F(AllocatorThreads, AnAddressThatHasHadAnotherBlockSinceIsFreedAsTheBlockItIsNow) {
   auto elsewhere = [](auto work) { std::thread(work).join(); };
   char* keeps_the_span = device(2 * kMiB, stream(1));
-  for (std::size_t size_bytes : {std::size_t{512}, std::size_t{100000}, 3 * kMiB}) {
+  for (std::size_t size_bytes : {std::size_t{512}, std::size_t{50000}, 3 * kMiB}) {
     char* first = device(size_bytes);
     char* second = nullptr;
     char* third = nullptr;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include <uvmalloc/storage/pages.hpp>
@@ -28,8 +29,15 @@ struct Threads {
   void add_up(const Tally* asking = nullptr) {
     ++times;
     std::vector<Tally*> all;
-    for (Tally& tally : tallies) all.push_back(&tally);
-    book.add_up(0, all, ended, asking);
+    RoomShares shares;
+    allocated_before.resize(tallies.size());
+    for (std::size_t thread = 0; thread < tallies.size(); ++thread) {
+      Tally& tally = tallies[thread];
+      const std::int64_t blocks = tally.total(Tally::kAll).blocks;
+      shares.add(std::exchange(allocated_before[thread], blocks) != blocks, &tally == asking);
+      all.push_back(&tally);
+    }
+    book.add_up(0, all, ended, shares);
   }
   Tally sum() const {
     Tally sum = ended;
@@ -38,6 +46,7 @@ struct Threads {
   }
 
   std::vector<Tally> tallies;
+  std::vector<std::int64_t> allocated_before;
   Tally ended;
   PeakBook book{1};
   int times = 0;
@@ -79,6 +88,24 @@ TEST(PeakBook, BlocksThatAnotherThreadFreesLeaveARoomThatIsNotUsedTwice) {
   threads.allocate(0, 4096, 4096);
   threads.allocate(1, 4096, 4096);
   EXPECT_EQ(threads.book.peak(0, Tally::kAll).bytes, 8192);
+}
+
+// As a step does: one thread allocates what another one frees, and then it stands still while the
+// other allocates.
+TEST(PeakBook, AThreadThatStandsStillLeavesAllRoomToTheOther) {
+  Threads threads(2);
+  constexpr int kBlocks = 1000;
+  for (int i = 0; i < kBlocks; ++i) threads.allocate(0, 4096, 4096);
+  for (int i = 0; i < kBlocks; ++i) threads.free(1, 4096, 4096);
+  threads.allocate(1, 4096, 4096);
+  threads.free(1, 4096, 4096);
+  for (int phase = 0; phase < 4; ++phase) {
+    threads.times = 0;
+    const std::size_t thread = phase % 2 == 0 ? 0 : 1;
+    for (int i = 0; i < kBlocks; ++i) threads.allocate(thread, 4096, 4096);
+    EXPECT_LE(threads.times, 2) << "phase " << phase;
+    for (int i = 0; i < kBlocks; ++i) threads.free(1 - thread, 4096, 4096);
+  }
 }
 
 TEST(PeakBook, AResetStartsFromWhatIsLive) {

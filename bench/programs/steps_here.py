@@ -1,0 +1,68 @@
+"""Trains a small transformer eagerly, a few steps for each line on standard input.
+
+"start" makes a process by a fork, which names torch's allocator; a number is how many steps it is
+to make, and the answer their seconds as JSON; "end" ends it, which is answered too, and another may
+be started. So many processes can be had for one import of torch, and two programs, one with torch's
+own allocators and one under uvmalloc, can be made to work in turn.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+
+WARM_UP_STEPS = 5
+
+
+def trainer() -> Callable[[], float]:
+    """A function that makes a step and gives its seconds."""
+    torch.manual_seed(0)
+    model = torch.nn.TransformerEncoder(
+        torch.nn.TransformerEncoderLayer(128, 4, 256, dropout=0.0, batch_first=True), 2
+    ).to("cuda")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    batch = torch.randn(4, 32, 128).to("cuda")
+
+    def step() -> float:
+        start = time.perf_counter()
+        loss = model(batch).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+    return step
+
+
+def train() -> None:
+    """In a process of its own, until "end"."""
+    step = trainer()
+    for _ in range(WARM_UP_STEPS):
+        step()
+    print(json.dumps({"allocator": torch.cuda.get_allocator_backend()}), flush=True)
+    for line in iter(sys.stdin.readline, "end\n"):
+        print(json.dumps([step() for _ in range(int(line))]), flush=True)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    for _ in iter(sys.stdin.readline, ""):  # "start"
+        child = os.fork()
+        if child == 0:
+            train()
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        if status != 0:
+            sys.exit(f"the training process ended with {os.waitstatus_to_exitcode(status)}")
+        # Before the next line is written, which that process would else have read in advance.
+        print("null", flush=True)
+
+
+if __name__ == "__main__":
+    main()
