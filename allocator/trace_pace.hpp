@@ -1,15 +1,15 @@
 // Whether a thread's next event may have the time of its last one, so that the clock need not be
 // read. It may where the thread has long recorded an event every few hundred processor cycles, at
-// most kMostSkipped in a row, and not once the system's coarse clock has ticked: times are early by
-// a microsecond or so in a loop of nothing but allocations and frees, by less than a tick in the
-// last events of such a loop, and exact elsewhere. One for each thread, without a lock.
+// most kMostSkipped in a row, and not once the trace's ticker has ticked: times are early by a
+// microsecond or so in a loop of nothing but allocations and frees, by less than a tick in the last
+// events of such a loop, and exact elsewhere. One for each thread, without a lock.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 
-#include <uvmalloc/allocator/trace_clock.hpp>
 #include <uvmalloc/allocator/trace_event.hpp>
+#include <uvmalloc/allocator/trace_ticker.hpp>
 
 namespace uvm {
 
@@ -19,8 +19,8 @@ class TracePace {
   static constexpr std::uint32_t kQuickEvents = 64;
   static constexpr std::uint32_t kMostSkipped = 31;
 
-  // Asked before an event; true counts it as skipped. The tick is that of the coarse clock.
-  bool skips() { return left_ != 0 && skips(TraceClock::coarse_tick()); }
+  // Asked before an event; true counts it as skipped.
+  bool skips(const TraceTicker& ticker) { return left_ != 0 && skips(ticker.tick()); }
   bool skips(std::uint64_t tick) {
     if (left_ == 0 || tick != tick_) return false;
     --left_;

@@ -113,6 +113,7 @@ std::string TraceRecorder::start(const std::string& file, const std::vector<Devi
     return reason;
   }
   write_live_blocks(&live);
+  ticker_.start();
   generation_.store(next_generation(), std::memory_order_release);
   return "";
 }
@@ -134,12 +135,14 @@ void TraceRecorder::stop() noexcept {
   end.value = dropped_;
   write_chunk(end, {});
   close(std::exchange(descriptor_, -1));
+  ticker_.stop();
 }
 
 void TraceRecorder::after_fork_in_child() noexcept {
   // No lock: a thread of the parent may have held the mutex. The descriptor shares the parent's
   // lock on the file, so it is closed.
   generation_.store(0, std::memory_order_relaxed);
+  ticker_.forget();
   if (descriptor_ >= 0) close(std::exchange(descriptor_, -1));
 }
 
@@ -263,8 +266,8 @@ void TraceRecorder::allocated_from_cache(const TraceBlock& block) noexcept {
   const std::uint32_t used = buffer.used.load(std::memory_order_relaxed);
   const std::uint32_t count = used & kCountMask;
   const std::size_t model = buffer.slots[ThreadBuffer::slot_of(trace_word(block.address))];
-  if (alike(buffer.models[model], block) && count != kPackedWordsPerChunk && buffer.pace.skips())
-      [[likely]] {
+  if (alike(buffer.models[model], block) && count != kPackedWordsPerChunk &&
+      buffer.pace.skips(ticker_)) [[likely]] {
     buffer.words[count] = {0, false, model};
     buffer.owned[model] = buffer.frees_seen;
     buffer.used.store(used + 1, std::memory_order_release);
@@ -279,7 +282,7 @@ TraceRecorder::FreeMoment TraceRecorder::moment_of_free(const void* address) noe
     const std::size_t model = buffer.own_model(trace_word(address));
     if (model != kNoModel && buffer.freed_before == last_free_.load(std::memory_order_relaxed))
         [[likely]] {
-      return {buffer.pace.skips() ? buffer.last_time : read_paced(&buffer), model};
+      return {buffer.pace.skips(ticker_) ? buffer.last_time : read_paced(&buffer), model};
     }
   }
   const TraceTime at = clock_.read();
@@ -289,7 +292,7 @@ TraceRecorder::FreeMoment TraceRecorder::moment_of_free(const void* address) noe
 
 TraceTime TraceRecorder::read_paced(ThreadBuffer* buffer) noexcept {
   const TraceTime at = clock_.read();
-  buffer->pace.read(at, TraceClock::coarse_tick());
+  buffer->pace.read(at, ticker_.tick());
   return at;
 }
 

@@ -40,6 +40,7 @@
 #include <uvmalloc/allocator/trace_event.hpp>
 #include <uvmalloc/allocator/trace_format.hpp>
 #include <uvmalloc/allocator/trace_pace.hpp>
+#include <uvmalloc/allocator/trace_ticker.hpp>
 
 namespace uvm {
 
@@ -236,6 +237,7 @@ class TraceRecorder {
 
   const TraceClock clock_;
   std::atomic<std::uint32_t> generation_{0};  // of the trace that runs; 0: off
+  TraceTicker ticker_;                        // runs while a trace does
   // When a block was last freed that the same thread had not allocated as far as it knows. On a
   // line of its own, as what is above it is read all the time.
   alignas(64) std::atomic<std::uint64_t> last_free_{0};

@@ -15,6 +15,8 @@
 namespace uvm::torch_plugin {
 
 CachingManagedAllocator& allocator() {
+  if (CachingManagedAllocator* active = process_allocator()) [[likely]]
+    return *active;
   const Activation& activation = activate_process_allocator();
   TORCH_CHECK(activation.allocator != nullptr, "uvmalloc is not active: ", activation.reason);
   return *activation.allocator;

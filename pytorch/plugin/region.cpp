@@ -22,8 +22,6 @@ c10::DebugInfoKind kind() {
   return c10::DebugInfoKind::PRODUCER_INFO;
 }
 
-std::atomic<int> open_regions = 0;
-
 struct Noted {
   std::shared_ptr<RegionState> region;  // the innermost; nullptr: none
   std::size_t size_bytes = 0;
@@ -32,19 +30,17 @@ struct Noted {
 
 class NotedBlocks {
  public:
-  bool any() const { return count_.load(std::memory_order_relaxed) != 0; }
-
   template <class Change>
   void change(void* address, Change change) {
     std::lock_guard lock(mutex_);
     change(blocks_[address]);
-    count_ = blocks_.size();
+    noted_blocks_count = blocks_.size();
   }
 
   std::optional<Noted> take(void* address) {
     std::lock_guard lock(mutex_);
     auto found = blocks_.extract(address);
-    count_ = blocks_.size();
+    noted_blocks_count = blocks_.size();
     return found.empty() ? std::nullopt : std::optional(std::move(found.mapped()));
   }
 
@@ -56,12 +52,11 @@ class NotedBlocks {
       while (noted.region != nullptr && !noted.region->open) noted.region = noted.region->outer;
       at = noted.region == nullptr && !noted.advised ? blocks_.erase(at) : std::next(at);
     }
-    count_ = blocks_.size();
+    noted_blocks_count = blocks_.size();
   }
 
  private:
-  std::atomic<std::size_t> count_ = 0;
-  std::mutex mutex_;  // guards the rest
+  std::mutex mutex_;  // guards the rest, and changes of noted_blocks_count
   std::unordered_map<void*, Noted> blocks_;
 };
 
@@ -88,10 +83,6 @@ Policy policy_of(const std::string& text) {
 }
 
 }  // namespace
-
-bool any_region() {
-  return open_regions.load(std::memory_order_relaxed) != 0;
-}
 
 Region::Region(const std::string& policy, std::int64_t budget_bytes)
     : state_(std::make_shared<RegionState>()) {
@@ -171,9 +162,7 @@ void note_advised(void* address) {
   noted_blocks().change(address, [](Noted& noted) { noted.advised = true; });
 }
 
-void forget_block(void* address) {
-  if (!noted_blocks().any()) [[likely]]
-    return;
+void forget_noted_block(void* address) {
   const std::optional<Noted> noted = noted_blocks().take(address);
   if (!noted) return;
   refund(noted->region, noted->size_bytes);

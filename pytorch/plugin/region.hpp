@@ -66,11 +66,21 @@ void keep_charge(std::shared_ptr<RegionState> region, void* address, std::size_t
 // The block was given advice of its own, to be taken back when it is freed.
 void note_advised(void* address);
 
-// Before a block is freed. One load while there is nothing to be done.
-void forget_block(void* address);
+// What every allocation and every free looks at, one load each.
+inline std::atomic<int> open_regions = 0;
+inline std::atomic<std::size_t> noted_blocks_count = 0;  // in a region, or advised
 
-// Any region is open in this process. One load.
-bool any_region();
+// Any region is open in this process.
+inline bool any_region() {
+  return open_regions.load(std::memory_order_relaxed) != 0;
+}
+
+// Before a block is freed.
+void forget_noted_block(void* address);
+inline void forget_block(void* address) {
+  if (noted_blocks_count.load(std::memory_order_relaxed) != 0) [[unlikely]]
+    forget_noted_block(address);
+}
 
 // `allocate` under the regions that are open.
 template <class Allocate>

@@ -289,7 +289,7 @@ TEST(TracePaceTest, OnlyALoopOfQuickEventsSkipsReadingsAndOneReadingInManyIsMade
   }
 }
 
-TEST(TracePaceTest, ATickOfTheCoarseClockOrASlowLoopEndsIt) {
+TEST(TracePaceTest, ATickOrASlowLoopEndsIt) {
   TracePace pace;
   TraceTime time = 1'000'000;
   for (std::uint32_t i = 0; i <= TracePace::kQuickEvents; ++i) pace.read(++time, 1);
@@ -300,6 +300,42 @@ TEST(TracePaceTest, ATickOfTheCoarseClockOrASlowLoopEndsIt) {
   EXPECT_FALSE(pace.skips(3));
   pace.read(time += 2 * TracePace::kQuick + 1, 3);
   EXPECT_FALSE(pace.skips(3));
+}
+
+TEST(TraceTickerTest, CountsWhileItRunsAndTheCoarseClockServesElsewhere) {
+  TraceTicker ticker;
+  const std::uint64_t coarse = ticker.tick();
+  EXPECT_NEAR(static_cast<double>(coarse >> 32),
+              static_cast<double>(TraceClock::coarse_tick() >> 32), 1e3);
+  for (int round = 0; round < 2; ++round) {
+    ticker.start();
+    ticker.start();  // nothing more
+    const std::uint64_t first = ticker.tick();
+    EXPECT_LT(first, 1000u);
+    while (ticker.tick() < first + 3) std::this_thread::yield();
+    ticker.stop();
+    ticker.stop();
+    EXPECT_NE(ticker.tick(), 0u);
+    EXPECT_GE(ticker.tick() >> 32, coarse >> 32);
+  }
+}
+
+TEST_F(TraceTest, AnEventAfterAPauseHasItsOwnTime) {
+  TraceRecorder own{TraceClock(TraceClockKind::kNanoseconds)};
+  ASSERT_EQ(own.start(file, kDevices), "");
+  constexpr int kPairs = 10'000;
+  auto pair = [&] {
+    own.allocated_from_cache(block(4096));
+    own.freed(own.now_of_free(at(4096)).at, block(4096));
+  };
+  for (int i = 0; i < kPairs; ++i) pair();
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  pair();
+  own.stop();
+  const Trace trace = read_trace(file);
+  ASSERT_EQ(trace.events.size(), 2u * (kPairs + 1));
+  const std::size_t after = 2u * kPairs;
+  EXPECT_GT(trace.events[after].time - trace.events[after - 1].time, 200'000'000u);
 }
 
 TEST_F(TraceTest, TimesInAQuickLoopRiseAndAreBetweenThoseBeforeAndAfter) {
