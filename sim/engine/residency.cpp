@@ -14,7 +14,7 @@ Residency::Residency(std::size_t arena_blocks, std::vector<DeviceMemory>& memori
       reaches_(std::move(reaches)),
       mapped_(std::move(mapped)) {}
 
-Block& Residency::block_at(std::size_t index) {
+Block& Residency::block_found_or_made(std::size_t index) {
   auto& block = index < blocks_.size() ? blocks_[index] : ordinary_blocks_[index];
   if (!block) block = std::make_unique<Block>(index, memories_.size());
   return *block;
@@ -82,12 +82,11 @@ void Residency::each_open_block(PageRange pages, Visit visit) {
 // ---- touches by kernels
 
 bool Residency::is_whole_at(int location, PageRange pages) {
-  bool is_whole = true;
-  each_piece(pages, [&](Block& block, std::size_t, std::size_t) {
-    is_whole = place_of(block) == location;
-    return is_whole;
-  });
-  return is_whole;
+  for (std::size_t index = pages.first / kPagesPerBlock; index * kPagesPerBlock < pages.last;
+       ++index) {
+    if (place_of(block_at(index)) != location) return false;
+  }
+  return true;
 }
 
 Status Residency::touch(int device, PageRange pages, const Policy& policy, Access access) {

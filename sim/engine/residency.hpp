@@ -100,7 +100,11 @@ class Residency {
     std::size_t from_devices_bytes = 0;
   };
 
-  Block& block_at(std::size_t index);
+  Block& block_at(std::size_t index) {
+    if (index < blocks_.size() && blocks_[index] != nullptr) return *blocks_[index];
+    return block_found_or_made(index);
+  }
+  Block& block_found_or_made(std::size_t index);
   const Block* find_block(std::size_t index) const;
   void open(Block& block);
   int place_of(Block& block);

@@ -334,7 +334,7 @@ TEST_F(TraceTest, AnEventAfterAPauseHasItsOwnTime) {
   own.stop();
   const Trace trace = read_trace(file);
   ASSERT_EQ(trace.events.size(), 2u * (kPairs + 1));
-  const std::size_t after = 2u * kPairs;
+  const std::size_t after = 2 * std::size_t{kPairs};
   EXPECT_GT(trace.events[after].time - trace.events[after - 1].time, 200'000'000u);
 }
 
