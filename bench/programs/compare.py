@@ -31,16 +31,19 @@ from uvmalloc.libraries import Libraries
 from uvmalloc.report import main_report
 from uvmalloc.sizes import format_size
 
+from bench.engine.allocators import Program
+from bench.engine.server import Figures, RequestError, Server
 from bench.programs.differential import differences
 from bench.verdict import Target, verdict_table
 
 STEPS_HERE = Path(__file__).resolve().parent / "steps_here.py"
 MEASURE_HERE = Path(__file__).resolve().parent / "measure_here.py"
 LOAD_HERE = Path(__file__).resolve().parent / "load_here.py"
-STEPS_PER_TURN = 4
 RFC_EXAMPLES = Path(__file__).resolve().parent / "rfc_examples.py"
 # The simulator's profiles that loading is measured on: two memories, and one.
 LOAD_PROFILES = ("discrete", "integrated")
+STEPS_PER_TURN = 4
+MOST_SECONDS_OF_A_TURN = 300.0  # with the start of a process
 
 
 @dataclass(frozen=True)
@@ -145,18 +148,11 @@ def measure(libraries: Libraries, size: Size, native: bool) -> dict[str, Any]:
 class Trainer:
     """steps_here.py with one of both allocators. Errors end this program."""
 
-    def __init__(self, libraries: Libraries, native: bool, folder: Path):
+    def __init__(self, libraries: Libraries, native: bool, report_dir: Path) -> None:
         self.native = native
-        self._errors = folder / f"stderr.{native}"
-        with self._errors.open("w", encoding="utf-8") as errors:
-            self._program = subprocess.Popen(
-                [sys.executable, str(STEPS_HERE)],
-                env=environment_of(libraries, native, Machine(), folder),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-            )
+        environment = environment_of(libraries, native, Machine(), report_dir)
+        name = "native" if native else "uvmalloc"
+        self._program = Server(Program(name, (sys.executable, str(STEPS_HERE)), environment))
 
     def start_process(self) -> None:
         allocator = self._ask("start")["allocator"]
@@ -164,26 +160,20 @@ class Trainer:
             sys.exit(f"bench: torch's allocator is {allocator}, native={self.native} was asked")
 
     def step_seconds(self) -> float:
-        """Of a step: the median of a few. One before them brings back into the processor's caches
-        what the other process has driven out."""
-        return statistics.median(self._ask(str(1 + STEPS_PER_TURN))[1:])
+        """Of a step: the median of a few."""
+        return float(self._ask(str(STEPS_PER_TURN))["seconds"])
 
     def end_process(self) -> None:
         self._ask("end")
 
     def end(self) -> None:
-        self._program.communicate()
+        self._program.close()
 
-    def _ask(self, line: str) -> Any:
-        assert self._program.stdin is not None
-        assert self._program.stdout is not None
-        self._program.stdin.write(f"{line}\n")
-        self._program.stdin.flush()
-        answer = self._program.stdout.readline()
-        if not answer:
-            stderr = self._errors.read_text(encoding="utf-8")
-            sys.exit(f"bench: {STEPS_HERE.name} ended with {self._program.wait()}:\n{stderr}")
-        return json.loads(answer)
+    def _ask(self, line: str) -> Figures:
+        try:
+            return self._program.ask(line, MOST_SECONDS_OF_A_TURN)
+        except RequestError as error:
+            sys.exit(f"bench: {STEPS_HERE.name}: {error}")
 
 
 def step_ratio(trainers: tuple[Trainer, Trainer], turns: int) -> tuple[float, dict[bool, float]]:

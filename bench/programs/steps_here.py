@@ -1,15 +1,17 @@
 """Trains a small transformer eagerly, a few steps for each line on standard input.
 
 "start" makes a process by a fork, which names torch's allocator; a number is how many steps it is
-to make, and the answer their seconds as JSON; "end" ends it, which is answered too, and another may
-be started. So many processes can be had for one import of torch, and two programs, one with torch's
-own allocators and one under uvmalloc, can be made to work in turn.
+to make, and the answer the median of their seconds; "end" ends it, which is answered too, and
+another may be started. So many processes can be had for one import of torch, and two programs, one
+with torch's own allocators and one under uvmalloc, can be made to work in turn. Answers are JSON,
+as bench.engine.server reads them.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -40,14 +42,19 @@ def trainer() -> Callable[[], float]:
     return step
 
 
+def answer(**values: float | str) -> None:
+    print(json.dumps({"values": values}), flush=True)
+
+
 def train() -> None:
     """In a process of its own, until "end"."""
     step = trainer()
     for _ in range(WARM_UP_STEPS):
         step()
-    print(json.dumps({"allocator": torch.cuda.get_allocator_backend()}), flush=True)
+    answer(allocator=torch.cuda.get_allocator_backend())
     for line in iter(sys.stdin.readline, "end\n"):
-        print(json.dumps([step() for _ in range(int(line))]), flush=True)
+        step()  # brings back into the processor's caches what another process has driven out
+        answer(seconds=statistics.median(step() for _ in range(int(line))))
 
 
 def main() -> None:
@@ -61,7 +68,7 @@ def main() -> None:
         if status != 0:
             sys.exit(f"the training process ended with {os.waitstatus_to_exitcode(status)}")
         # Before the next line is written, which that process would else have read in advance.
-        print("null", flush=True)
+        answer()
 
 
 if __name__ == "__main__":

@@ -63,12 +63,15 @@ struct Block {
   Block(std::size_t block_index, std::size_t device_count)
       : index(block_index), chunks(std::make_unique<Chunk[]>(device_count)) {}
 
+  // Whether `by_page` says where its pages are.
+  bool is_by_page() const { return whole_at == kUnknown || whole_at == kNoLocation; }
+
   std::size_t index;                // its number among all blocks
   std::unique_ptr<Chunk[]> chunks;  // of each device
   // The location that has all pages, alone, none of them discarded or mapped by a device; kNowhere
   // where no page is anywhere, kNoLocation where pages differ.
   int whole_at = kNowhere;
-  std::unique_ptr<BlockPages> by_page;  // valid while that is kUnknown or kNoLocation
+  std::unique_ptr<BlockPages> by_page;  // valid while is_by_page()
 };
 
 }  // namespace uvmsim

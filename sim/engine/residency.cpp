@@ -22,7 +22,7 @@ Block& Residency::block_found_or_made(std::size_t index) {
 
 // The block's pages are looked at, or changed, one by one from here on.
 void Residency::open(Block& block) {
-  if (block.whole_at != Block::kUnknown && block.whole_at != kNoLocation) {
+  if (!block.is_by_page()) {
     if (!block.by_page) block.by_page = std::make_unique<BlockPages>(memories_.size());
     block.by_page->put_all(block.whole_at);
   }
@@ -48,8 +48,13 @@ int Residency::place_of(BlockPages& pages) {
   return place;
 }
 
+PageMask Residency::resident_of(const Block& block, int location) {
+  if (block.is_by_page()) return block.by_page->resident_at(location);
+  return block.whole_at == location ? ~PageMask{} : PageMask{};
+}
+
 BlockPages Residency::pages_of(const Block& block) const {
-  if (block.whole_at == Block::kUnknown || block.whole_at == kNoLocation) return *block.by_page;
+  if (block.is_by_page()) return *block.by_page;
   BlockPages pages(memories_.size());
   pages.put_all(block.whole_at);
   return pages;
@@ -74,6 +79,15 @@ void Residency::each_piece(PageRange pages, Visit visit) {
 template <class Visit>
 void Residency::each_open_block(PageRange pages, Visit visit) {
   each_piece(pages, [&](Block& block, std::size_t first, std::size_t count) {
+    open(block);
+    return visit(block, page_mask(first, count));
+  });
+}
+
+template <class Visit>
+void Residency::each_mixed_block(PageRange pages, Visit visit) {
+  each_piece(pages, [&](Block& block, std::size_t first, std::size_t count) {
+    if (place_of(block) >= kHost) return true;
     open(block);
     return visit(block, page_mask(first, count));
   });
@@ -226,10 +240,7 @@ void Residency::discard(PageRange pages) {
 
 Status Residency::copy_access(int location, PageRange pages, bool write) {
   Status status = Status::kOk;
-  each_piece(pages, [&](Block& block, std::size_t first, std::size_t count) {
-    if (has_one_copy(block)) return true;
-    open(block);
-    const PageMask mask = page_mask(first, count);
+  each_mixed_block(pages, [&](Block& block, const PageMask& mask) {
     const PageMask nowhere = mask & ~block.by_page->anywhere();
     if (nowhere.any()) {
       if (location == kHost) counters_.fault_pages_host += nowhere.count();
@@ -248,10 +259,7 @@ Status Residency::copy_access(int location, PageRange pages, bool write) {
 }
 
 void Residency::collapse(PageRange pages) {
-  each_piece(pages, [&](Block& block, std::size_t first, std::size_t count) {
-    if (has_one_copy(block)) return true;
-    open(block);
-    const PageMask mask = page_mask(first, count);
+  each_mixed_block(pages, [&](Block& block, const PageMask& mask) {
     PageMask kept;
     for (int location = kHost; location < device_count(); ++location) {
       PageMask& resident = block.by_page->resident_at(location);
@@ -425,7 +433,7 @@ std::size_t Residency::resident_pages(int location, std::size_t page, std::size_
     const std::size_t first = page % kPagesPerBlock;
     const std::size_t here = std::min(kPagesPerBlock - first, last - page);
     if (const Block* block = find_block(page / kPagesPerBlock)) {
-      found += (pages_of(*block).resident_at(location) & page_mask(first, here)).count();
+      found += (resident_of(*block, location) & page_mask(first, here)).count();
     }
     page += here;
   }

@@ -109,15 +109,17 @@ class Residency {
   void open(Block& block);
   int place_of(Block& block);
   static int place_of(BlockPages& pages);
+  static PageMask resident_of(const Block& block, int location);
   BlockPages pages_of(const Block& block) const;
-  // All its pages are at one place.
-  bool has_one_copy(Block& block) { return place_of(block) >= kHost; }
   // visit(block, first, count), pages counted within the block, until one gives false; and
-  // visit(block, mask) of opened blocks.
+  // visit(block, mask) of opened blocks, or of those alone that have not each page at one and the
+  // same place: only there is something to populate, to keep one copy of, or discarded.
   template <class Visit>
   void each_piece(PageRange pages, Visit visit);
   template <class Visit>
   void each_open_block(PageRange pages, Visit visit);
+  template <class Visit>
+  void each_mixed_block(PageRange pages, Visit visit);
 
   Status touch_block(int device, Block& block, const PageMask& pages, const Policy& policy,
                      Access access);
