@@ -100,7 +100,7 @@ RunBlock* BlockPools::new_block(BlockKind kind, char* address, std::size_t size_
 }
 
 SharedPage* BlockPools::shared_page(const void* address) const {
-  Page* page = pages_.find(address);
+  Page* page = page_at(address);
   return page != nullptr && kind_of(page) == PageKind::kShared ? record_of<SharedPage>(page)
                                                                : nullptr;
 }
@@ -112,22 +112,22 @@ SharedPage* BlockPools::new_shared_page() {
   SharedPage* page = free_shared_pages_.back();
   free_shared_pages_.pop_back();
   page->covering = 0;
-  page->starts.clear();
   return page;
 }
 
 void BlockPools::add_start(const RunBlock& block) {
-  shared_page(block.address())
-      ->starts.add(StartTable::step_of(block.address()), block.id, StepOfBlock{blocks_});
+  start_table_bytes_ +=
+      pages_.find(block.address())
+          ->starts.add(StartTable::step_of(block.address()), block.id, StepOfBlock{blocks_});
 }
 
 void BlockPools::remove_start(const RunBlock& block) {
-  shared_page(block.address())->starts.remove(StartTable::step_of(block.address()));
+  pages_.find(block.address())->starts.remove(StartTable::step_of(block.address()));
 }
 
 // The last block that starts in a page at or before a step of it; nullptr: none does.
-RunBlock* BlockPools::last_start(const SharedPage& page, std::size_t step) const {
-  const std::uint32_t id = page.starts.last_until(step, StepOfBlock{blocks_});
+RunBlock* BlockPools::last_start(const StartTable& starts, std::size_t step) const {
+  const std::uint32_t id = starts.last_until(step, StepOfBlock{blocks_});
   return id == 0 ? nullptr : blocks_.at(id);
 }
 
@@ -140,7 +140,7 @@ Span* BlockPools::span_of(const Block& block) const {
     case BlockKind::kSmall:
       break;
   }
-  return record_of<SmallSegment>(pages_.find(block.address()))->span;
+  return record_of<SmallSegment>(page_at(block.address()))->span;
 }
 
 SegmentPlacement* BlockPools::placement_of(const Block& block) const {
@@ -152,13 +152,12 @@ SegmentPlacement* BlockPools::placement_of(const Block& block) const {
     case BlockKind::kSmall:
       break;
   }
-  return &record_of<SmallSegment>(pages_.find(block.address()))->placement;
+  return &record_of<SmallSegment>(page_at(block.address()))->placement;
 }
 
 PoolIndex BlockPools::home_of(const Block& block) const {
-  return block.kind == BlockKind::kSmall
-             ? record_of<SmallSegment>(pages_.find(block.address()))->pool
-             : static_cast<const RunBlock&>(block).home;
+  return block.kind == BlockKind::kSmall ? record_of<SmallSegment>(page_at(block.address()))->pool
+                                         : static_cast<const RunBlock&>(block).home;
 }
 
 // The block that starts in an earlier page and holds `address` in `page`. What was found last is
@@ -173,9 +172,11 @@ RunBlock* BlockPools::reaching_into(SharedPage* shared, const char* page,
     }
   }
   for (const char* before = page - kPageBytes;; before -= kPageBytes) {
-    const SharedPage* earlier = shared_page(before);
+    const PageEntry* earlier = pages_.find(before);
     if (earlier == nullptr) return nullptr;
-    RunBlock* block = last_start(*earlier, StartTable::kSteps - 1);
+    const Page* owner = earlier->page.load(std::memory_order_relaxed);
+    if (owner == nullptr || kind_of(owner) != PageKind::kShared) return nullptr;
+    RunBlock* block = last_start(earlier->starts, StartTable::kSteps - 1);
     if (block == nullptr) continue;
     if (address >= block->end()) return nullptr;
     shared->covering = block->id;
@@ -184,7 +185,9 @@ RunBlock* BlockPools::reaching_into(SharedPage* shared, const char* page,
 }
 
 Block* BlockPools::find(const void* address) const {
-  Page* page = pages_.find(address);
+  const PageEntry* entry = pages_.find(address);
+  if (entry == nullptr) return nullptr;
+  Page* page = entry->page.load(std::memory_order_acquire);
   if (page == nullptr) return nullptr;
   auto holds = [&](Block* block) {
     return block->address() <= address && address < block->end() ? block : nullptr;
@@ -193,15 +196,15 @@ Block* BlockPools::find(const void* address) const {
     case PageKind::kWhole:
       return record_of<RunBlock>(page);
     case PageKind::kShared: {
-      auto* shared = record_of<SharedPage>(page);
       const std::size_t step = StartTable::step_of(address);
-      RunBlock* block = last_start(*shared, step);
+      RunBlock* block = last_start(entry->starts, step);
       // It may start later in the address's own step.
       if (block != nullptr && block->address() > address) {
-        block = step == 0 ? nullptr : last_start(*shared, step - 1);
+        block = step == 0 ? nullptr : last_start(entry->starts, step - 1);
       }
       if (block != nullptr) return holds(block);
-      return reaching_into(shared, page_of(static_cast<const char*>(address)), address);
+      return reaching_into(record_of<SharedPage>(page), page_of(static_cast<const char*>(address)),
+                           address);
     }
     case PageKind::kSmall: {
       auto* segment = record_of<SmallSegment>(page);
@@ -295,12 +298,12 @@ std::pair<RunBlock*, RunBlock*> BlockPools::split(RunBlock* block, std::size_t s
     left->whole = block->whole;
     block->place_at(at_cut);
     block->real.resize(rest);
-    pages_.set(left->address(), size_bytes, tagged(left, PageKind::kWhole));
+    set_pages(left->address(), size_bytes, tagged(left, PageKind::kWhole));
   } else {
     right = new_block(BlockKind::kWhole, at_cut, rest, block->home);
     right->whole = block->whole;
     block->real.resize(size_bytes);
-    pages_.set(at_cut, rest, tagged(right, PageKind::kWhole));
+    set_pages(at_cut, rest, tagged(right, PageKind::kWhole));
   }
   left->pool = right->pool = block->pool;
   left->real.origin = right->real.origin = block->real.origin;
@@ -372,18 +375,19 @@ RunBlock* BlockPools::add_pages(Span* span, char* base, std::size_t size_bytes, 
     RunBlock* block = new_block(BlockKind::kWhole, base, size_bytes, home.index);
     block->whole = {span, placement};
     block->real.origin = Place::device(span->device);
-    pages_.set(base, size_bytes, tagged(block, PageKind::kWhole));
+    set_pages(base, size_bytes, tagged(block, PageKind::kWhole));
     return block;
   }
   RunBlock* block = new_block(BlockKind::kShared, base, size_bytes, home.index);
   block->real.origin = Place::device(span->device);
-  for (char* at_page = base; at_page < base + size_bytes; at_page += kPageBytes) {
+  pages_.each(base, size_bytes, [&](PageEntry& entry) {
     SharedPage* page = new_shared_page();
     page->home = home.index;
     page->span = span;
     page->placement = placement;
-    pages_.set(at_page, kPageBytes, tagged(page, PageKind::kShared));
-  }
+    entry.starts.clear();
+    entry.page.store(tagged(page, PageKind::kShared), std::memory_order_release);
+  });
   add_start(*block);
   // The chains of the runs beside it become one with it.
   auto joins = [&](const SharedPage* page) {
@@ -409,13 +413,13 @@ RunBlock* BlockPools::add_pages(Span* span, char* base, std::size_t size_bytes, 
 
 RunBlock* BlockPools::neighbour_before(const RunBlock* block) const {
   if (block->kind == BlockKind::kShared) return block->shared.previous;
-  Page* page = pages_.find(block->address() - 1);
+  Page* page = page_at(block->address() - 1);
   return page != nullptr && kind_of(page) == PageKind::kWhole ? record_of<RunBlock>(page) : nullptr;
 }
 
 RunBlock* BlockPools::neighbour_after(const RunBlock* block) const {
   if (block->kind == BlockKind::kShared) return block->shared.next;
-  Page* page = pages_.find(block->end());
+  Page* page = page_at(block->end());
   return page != nullptr && kind_of(page) == PageKind::kWhole ? record_of<RunBlock>(page) : nullptr;
 }
 
@@ -445,7 +449,7 @@ RunBlock* BlockPools::join_whole(RunBlock* left, RunBlock* right) {
   char* address = left->address();
   RunBlock* kept = left->size_bytes() >= right->size_bytes() ? left : right;
   RunBlock* gone = kept == left ? right : left;
-  pages_.set(gone->address(), gone->size_bytes(), tagged(kept, PageKind::kWhole));
+  set_pages(gone->address(), gone->size_bytes(), tagged(kept, PageKind::kWhole));
   kept->place_at(address);
   kept->real.granules += gone->real.granules;
   blocks_.drop(gone);
@@ -507,7 +511,7 @@ BlockPools::Pages BlockPools::drop_pages(RunBlock* block) {
       free_shared_pages_.push_back(shared_page(page));
     }
   }
-  pages_.set(pages.base, pages.size_bytes, nullptr);
+  set_pages(pages.base, pages.size_bytes, nullptr);
   blocks_.drop(block);
   return pages;
 }
@@ -621,24 +625,24 @@ void BlockPools::each_extras(const std::function<void(BlockExtras&)>& visit) {
 void BlockPools::add_small_page(Span* span, char* base, Pool& pool,
                                 const SegmentPlacement& placement) {
   SmallSegment* segment = small_segments_.make(base, span, pool.index, placement);
-  pages_.set(base, kPageBytes, tagged(segment, PageKind::kSmall));
+  set_pages(base, kPageBytes, tagged(segment, PageKind::kSmall));
 }
 
 BlockPools::Pages BlockPools::remove_small_page(char* base) {
-  auto* segment = record_of<SmallSegment>(pages_.find(base));
+  auto* segment = record_of<SmallSegment>(page_at(base));
   require(segment->live == 0, "a segment of live small objects is given back");
-  pages_.set(base, kPageBytes, nullptr);
+  set_pages(base, kPageBytes, nullptr);
   Pages pages{segment->span, base, kPageBytes, segment->placement};
   small_segments_.drop(segment);
   return pages;
 }
 
 Block* BlockPools::add_small(char* address, std::size_t size_bytes) {
-  return record_of<SmallSegment>(pages_.find(address))->add(address, size_bytes);
+  return record_of<SmallSegment>(page_at(address))->add(address, size_bytes);
 }
 
 void BlockPools::remove_small(Block* block) {
-  record_of<SmallSegment>(pages_.find(block->address()))->remove(block);
+  record_of<SmallSegment>(page_at(block->address()))->remove(block);
 }
 
 // ---- looking at all of it
@@ -647,14 +651,14 @@ void BlockPools::each_block(
     const Span& span, const std::function<void(const Block&)>& visit,
     const std::function<void(char* base, const Pool& home)>& visit_small) const {
   for (char* at_page = span.base; at_page < span.base + span.size_bytes; at_page += kPageBytes) {
-    Page* page = pages_.find(at_page);
+    const PageEntry* entry = pages_.find(at_page);
+    const Page* page = entry == nullptr ? nullptr : entry->page.load(std::memory_order_relaxed);
     if (page == nullptr) continue;
     if (kind_of(page) == PageKind::kWhole) {
       const auto* block = record_of<RunBlock>(page);
       if (block->address() == at_page) visit(*block);
     } else if (kind_of(page) == PageKind::kShared) {
-      record_of<SharedPage>(page)->starts.each([&](std::uint32_t id) { visit(*blocks_.at(id)); },
-                                               StepOfBlock{blocks_});
+      entry->starts.each([&](std::uint32_t id) { visit(*blocks_.at(id)); }, StepOfBlock{blocks_});
     } else {
       const auto* segment = record_of<SmallSegment>(page);
       if (visit_small) visit_small(segment->base, at(segment->pool));
@@ -668,8 +672,7 @@ void BlockPools::each_block(
 }
 
 std::size_t BlockPools::metadata_bytes() const {
-  std::size_t tables = 0;
-  for (const SharedPage& page : shared_pages_) tables += page.starts.bytes();
+  std::size_t tables = start_table_bytes_;
   for (const auto& pool : pools_) {
     tables += sizeof(Pool) + pool->own.table_bytes() + pool->guests.table_bytes();
   }

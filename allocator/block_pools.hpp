@@ -74,13 +74,12 @@ struct Pool {
   std::set<RunBlock*, SmallestThenLowest> away;  // whose home this is, guests of other pools
 };
 
-// Two MiB of a shared pool: which blocks start in it.
+// Two MiB of a shared pool.
 struct SharedPage {
   PoolIndex home = 0;
   std::uint32_t covering = 0;  // a block that was found to reach into it from an earlier page
   Span* span = nullptr;
   SegmentPlacement placement;
-  StartTable starts;
 };
 
 class BlockPools {
@@ -178,7 +177,7 @@ class BlockPools {
   Block* find(const void* address) const;
 
   // Whether the address lies in pages of a pool.
-  bool is_ours(const void* address) const { return pages_.find(address) != nullptr; }
+  bool is_ours(const void* address) const { return page_at(address) != nullptr; }
 
   Span* span_of(const Block& block) const;
   SegmentPlacement* placement_of(const Block& block) const;
@@ -204,8 +203,13 @@ class BlockPools {
   void check_invariants(const std::vector<std::unique_ptr<Span>>& spans) const;
 
  private:
-  // What a page belongs to, as the page map holds it: a pointer whose low bits tell its kind.
+  // What a page belongs to: a pointer whose low bits tell its kind.
   struct Page;
+  // What the page map holds of a page; both may be read beside changes.
+  struct alignas(16) PageEntry {
+    std::atomic<Page*> page = nullptr;  // nullptr: not ours
+    StartTable starts;                  // in a shared page, of blocks
+  };
   enum class PageKind : std::uintptr_t { kWhole = 0, kShared = 1, kSmall = 2 };
   static constexpr std::uintptr_t kKindMask = 3;
 
@@ -220,11 +224,19 @@ class BlockPools {
     return reinterpret_cast<T*>(address_of(page) & ~kKindMask);
   }
 
+  Page* page_at(const void* address) const {
+    const PageEntry* entry = pages_.find(address);
+    return entry == nullptr ? nullptr : entry->page.load(std::memory_order_acquire);
+  }
+  void set_pages(const void* address, std::size_t size_bytes, Page* page) {
+    pages_.each(address, size_bytes,
+                [&](PageEntry& entry) { entry.page.store(page, std::memory_order_release); });
+  }
   SharedPage* shared_page(const void* address) const;
   SharedPage* new_shared_page();
   void add_start(const RunBlock& block);
   void remove_start(const RunBlock& block);
-  RunBlock* last_start(const SharedPage& page, std::size_t step) const;
+  RunBlock* last_start(const StartTable& starts, std::size_t step) const;
   RunBlock* reaching_into(SharedPage* shared, const char* page, const void* address) const;
   RunBlock* without_part_of_page(RunBlock* block, std::size_t size_bytes);
   bool takes_new_pages(const Pool& pool, const Span& span, const char* address) const;
@@ -246,18 +258,21 @@ class BlockPools {
   Pages drop_pages(RunBlock* block);
 
   bool spares_pages_ = false;
-  PageMap<Page> pages_;
+  PageMap<PageEntry> pages_;
   RunBlockStore blocks_;
   SmallSegmentStore small_segments_;
   std::vector<std::unique_ptr<Pool>> pools_;
   std::map<StreamKey, PoolIndex> streams_;
   std::deque<SharedPage> shared_pages_;
   std::vector<SharedPage*> free_shared_pages_;
+  std::size_t start_table_bytes_ = 0;
   std::unordered_map<const Block*, BlockExtras> extras_;
 };
 
 inline Block* BlockPools::block_at(const void* address) const {
-  Page* page = pages_.find(address);
+  const PageEntry* entry = pages_.find(address);
+  if (entry == nullptr) return nullptr;
+  Page* page = entry->page.load(std::memory_order_acquire);
   if (page == nullptr) return nullptr;
   Block* block = nullptr;
   switch (kind_of(page)) {
@@ -265,7 +280,7 @@ inline Block* BlockPools::block_at(const void* address) const {
       block = record_of<RunBlock>(page);
       break;
     case PageKind::kShared: {
-      std::uint32_t id = record_of<SharedPage>(page)->starts.at(StartTable::step_of(address));
+      std::uint32_t id = entry->starts.at(StartTable::step_of(address));
       if (id == 0) return nullptr;
       block = blocks_.at(id);
       break;

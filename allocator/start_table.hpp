@@ -54,10 +54,12 @@ class StartTable {
   }
 
   // `step_of_block` tells of a block's number the step of its start. The step must have no start.
+  // Returns how many bytes of tables it has made.
   template <class StepOfBlock>
-  void add(std::size_t step, std::uint32_t block, StepOfBlock step_of_block) {
+  std::size_t add(std::size_t step, std::uint32_t block, StepOfBlock step_of_block) {
     const std::uint64_t word = now();
     Table* table = table_of(word);
+    std::size_t made_bytes = 0;
     if (table == nullptr) {
       const Two two(word);
       const bool first_is_vacant = !Two::is_start(two.first);
@@ -66,11 +68,16 @@ class StartTable {
         word_.store(
             Two::word(first_is_vacant ? start : two.first, first_is_vacant ? two.second : start),
             std::memory_order_release);
-        return;
+        return 0;
       }
       table = grow_to_list(step, block, step_of_block);
+      made_bytes = table->bytes();
     }
-    while (!table->add(step, block)) table = grow_to_slots(step, step_of_block);
+    while (!table->add(step, block)) {
+      table = grow_to_slots(step, step_of_block);
+      made_bytes += table->bytes();
+    }
+    return made_bytes;
   }
   // The step must have a start.
   void remove(std::size_t step) {
@@ -121,14 +128,6 @@ class StartTable {
     } else {
       word_.store(0, std::memory_order_relaxed);
     }
-  }
-
-  std::size_t bytes() const {
-    std::size_t bytes = 0;
-    for (const Table* table = table_of(now()); table != nullptr; table = table->outgrown) {
-      bytes += table->bytes();
-    }
-    return bytes;
   }
 
  private:

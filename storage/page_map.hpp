@@ -1,7 +1,7 @@
-// Which record owns an address: 2 MiB page -> T*. A two-level table over 48-bit addresses; reads
-// take no lock and may run beside writes. Writers exclude each other outside (the allocator's
-// lock). Leaves are never freed before the map, so a reader needs no protection but that of the
-// record it finds.
+// What is known of an address: 2 MiB page -> Entry. A two-level table over 48-bit addresses; to
+// find an entry takes no lock and may run beside everything else. Who makes entries excludes others
+// outside (the allocator's lock). Entries are never freed before the map, so a reader needs no
+// protection but that of what it finds there.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@
 
 namespace uvm {
 
-template <class T>
+template <class Entry>
 class PageMap {
  public:
   PageMap() : root_(std::make_unique<Root>()) {}
@@ -23,18 +23,19 @@ class PageMap {
   PageMap(const PageMap&) = delete;
   PageMap& operator=(const PageMap&) = delete;
 
-  // nullptr: not ours.
-  T* find(const void* address) const {
+  // The entry of the page that holds `address`; nullptr: there never was one near it.
+  Entry* find(const void* address) const {
     std::uintptr_t page = address_of(address) >> kPageShift;
     if (page >> (kRootBits + kLeafBits)) return nullptr;
     Leaf* leaf = (*root_)[page >> kLeafBits].load(std::memory_order_acquire);
     if (leaf == nullptr) return nullptr;
-    return (*leaf)[page & (kLeafSize - 1)].load(std::memory_order_acquire);
+    return &(*leaf)[page & (kLeafSize - 1)];
   }
 
-  // Sets, or with nullptr clears, every page of [address, address + size_bytes); both are multiples
-  // of 2 MiB.
-  void set(const void* address, std::size_t size_bytes, T* value) {
+  // The entry of every page of [address, address + size_bytes), both of which are multiples of 2
+  // MiB; a new one is Entry{}.
+  template <class Visit>
+  void each(const void* address, std::size_t size_bytes, Visit visit) {
     std::uintptr_t first = address_of(address) >> kPageShift;
     for (std::uintptr_t page = first; page < first + (size_bytes >> kPageShift); ++page) {
       std::atomic<Leaf*>& slot = (*root_)[page >> kLeafBits];
@@ -43,7 +44,7 @@ class PageMap {
         leaf = new Leaf{};
         slot.store(leaf, std::memory_order_release);
       }
-      (*leaf)[page & (kLeafSize - 1)].store(value, std::memory_order_release);
+      visit((*leaf)[page & (kLeafSize - 1)]);
     }
   }
 
@@ -51,7 +52,7 @@ class PageMap {
   static constexpr std::size_t kLeafBits = 13;
   static constexpr std::size_t kRootBits = 48 - kPageShift - kLeafBits;
   static constexpr std::size_t kLeafSize = std::size_t{1} << kLeafBits;
-  using Leaf = std::array<std::atomic<T*>, kLeafSize>;
+  using Leaf = std::array<Entry, kLeafSize>;
   using Root = std::array<std::atomic<Leaf*>, std::size_t{1} << kRootBits>;
 
   std::unique_ptr<Root> root_;

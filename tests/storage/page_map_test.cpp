@@ -2,58 +2,69 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <thread>
 
 namespace uvm {
 namespace {
 
+using Entry = std::atomic<int>;
+using Map = PageMap<Entry>;
+
 const void* at(std::uintptr_t address) {
   return reinterpret_cast<const void*>(address);
 }
 
-TEST(PageMap, UnknownAddressesAreNotOurs) {
-  PageMap<int> map;
+void set(Map* map, std::uintptr_t base, std::size_t size_bytes, int value) {
+  map->each(at(base), size_bytes, [&](Entry& entry) { entry = value; });
+}
+
+// 0: no entry, or one that nobody has set.
+int value_at(const Map& map, std::uintptr_t address) {
+  const Entry* entry = map.find(at(address));
+  return entry == nullptr ? 0 : entry->load();
+}
+
+TEST(PageMap, UnknownAddressesHaveNoEntry) {
+  Map map;
   EXPECT_EQ(map.find(nullptr), nullptr);
   EXPECT_EQ(map.find(at(0x7f0000000000)), nullptr);
   EXPECT_EQ(map.find(at(~std::uintptr_t{0})), nullptr) << "beyond 48 bits";
 }
 
 TEST(PageMap, EveryAddressOfASetRangeIsFoundAndNoneBeside) {
-  PageMap<int> map;
-  int value = 0;
+  Map map;
   std::uintptr_t base = 0x7f0000000000 - kPageBytes;  // crosses from one leaf into the next
-  map.set(at(base), 3 * kPageBytes, &value);
-  EXPECT_EQ(map.find(at(base - 1)), nullptr);
-  EXPECT_EQ(map.find(at(base)), &value);
-  EXPECT_EQ(map.find(at(base + kPageBytes + 17)), &value);
-  EXPECT_EQ(map.find(at(base + 3 * kPageBytes - 1)), &value);
-  EXPECT_EQ(map.find(at(base + 3 * kPageBytes)), nullptr);
+  set(&map, base, 3 * kPageBytes, 7);
+  EXPECT_EQ(value_at(map, base - 1), 0);
+  EXPECT_EQ(value_at(map, base), 7);
+  EXPECT_EQ(value_at(map, base + kPageBytes + 17), 7);
+  EXPECT_EQ(value_at(map, base + 3 * kPageBytes - 1), 7);
+  EXPECT_EQ(value_at(map, base + 3 * kPageBytes), 0);
 }
 
-TEST(PageMap, ClearingAPartLeavesTheRest) {
-  PageMap<int> map;
-  int value = 0;
+TEST(PageMap, PagesHaveEntriesOfTheirOwn) {
+  Map map;
   std::uintptr_t base = 64 * kPageBytes;
-  map.set(at(base), 4 * kPageBytes, &value);
-  map.set(at(base + kPageBytes), 2 * kPageBytes, nullptr);
-  EXPECT_EQ(map.find(at(base)), &value);
-  EXPECT_EQ(map.find(at(base + kPageBytes)), nullptr);
-  EXPECT_EQ(map.find(at(base + 3 * kPageBytes)), &value);
+  set(&map, base, 4 * kPageBytes, 7);
+  set(&map, base + kPageBytes, 2 * kPageBytes, 0);
+  EXPECT_EQ(value_at(map, base), 7);
+  EXPECT_EQ(value_at(map, base + kPageBytes), 0);
+  EXPECT_EQ(value_at(map, base + 3 * kPageBytes), 7);
 }
 
 TEST(PageMap, ReadersRunBesideAWriter) {
-  PageMap<int> map;
-  int value = 0;
+  Map map;
   std::uintptr_t base = 0x10000 * kPageBytes;
   std::atomic<bool> stop{false};
   std::thread reader([&] {
     while (!stop) {
-      int* found = map.find(at(base + 5 * kPageBytes));
-      ASSERT_TRUE(found == nullptr || found == &value);
+      const int found = value_at(map, base + 5 * kPageBytes);
+      ASSERT_TRUE(found == 0 || found == 7);
     }
   });
   for (int round = 0; round < 2000; ++round) {
-    map.set(at(base), 16 * kPageBytes, round % 2 == 0 ? &value : nullptr);
+    set(&map, base, 16 * kPageBytes, round % 2 == 0 ? 7 : 0);
   }
   stop = true;
   reader.join();
