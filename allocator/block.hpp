@@ -15,6 +15,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include <uvmalloc/allocator/statistics.hpp>
@@ -46,9 +47,10 @@ struct Fence {
 
 // What few blocks have, kept beside them.
 struct BlockExtras {
-  std::vector<DeviceStream> uses;  // streams that touched a live block, other than its own
-  std::vector<Fence> fences;       // of a guest, free here, whose home must wait for them
-  bool left_host = false;          // only devices use the live block
+  std::optional<StreamHandle> mover;  // the stream of its last move to a device
+  std::vector<DeviceStream> uses;     // streams that touched a live block, other than its own
+  std::vector<Fence> fences;          // of a guest, free here, whose home must wait for them
+  bool left_host = false;             // only devices use the live block
 };
 
 enum class BlockState : std::uint8_t {
@@ -67,18 +69,17 @@ using BlockKey = std::uint64_t;
 inline constexpr std::uint32_t kBlockKeys = 1u << 25;
 inline constexpr BlockKey kNoBlock = UINT64_MAX;  // behind all others
 
-struct Block {
+struct alignas(64) Block {  // a line of the cache, of which the last quarter is RunBlock's
   // A free run's node in the index (FreeTree) lies where a live block has its own indirect record.
   struct IndexNode {
-    RunBlock* left;
-    RunBlock* right;
+    std::uint32_t left;  // a run block's number, as all below
+    std::uint32_t right;
     BlockKey lowest;  // of the block itself and all below it
   };
   union {
     IndirectStorage use;
     IndexNode node;
   };
-  // From here on what neighbours in memory look at, in one or two lines of the cache.
   RealStorage real;
   std::atomic<BlockState> state{BlockState::kFree};
   BlockKind kind = BlockKind::kSmall;
@@ -111,29 +112,31 @@ struct Block {
   }
 };
 
-static_assert(sizeof(Block) == 64);  // a line of the cache
+// What only blocks of whole pages have, beside their record.
+struct OwnPages {
+  Span* span = nullptr;
+  SegmentPlacement placement;
+};
 
 // A block of whole pages, alone or among others. `home` is the pool whose memory it is; a block
 // that moved may be free, and used, elsewhere in between.
 struct RunBlock : Block {
   PoolIndex home = 0;
-  std::uint32_t id = 0;  // in the store of run blocks; never 0 in use
+  std::uint32_t id = 0;  // its number in the store of run blocks; never 0 in use
   // Which member is in force is said by `kind`.
   struct Neighbours {
-    RunBlock* previous;  // by address, in the same run of pages
-    RunBlock* next;
-  };
-  struct Own {
-    Span* span;
-    SegmentPlacement placement;
+    std::uint32_t previous;  // by address, in the same run of pages; 0: none
+    std::uint32_t next;
   };
   union {
     Neighbours shared;
-    Own whole;
+    OwnPages* whole;
   };
 
-  RunBlock() : shared{nullptr, nullptr} {}
+  RunBlock() : shared{0, 0} {}
 };
+
+static_assert(sizeof(Block) == 64 && sizeof(RunBlock) == 64);
 
 inline BlockKey key_of(const RunBlock* block) {
   return address_of(block->address()) * (kBlockKeys / kGranule) | block->id;

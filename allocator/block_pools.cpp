@@ -94,9 +94,17 @@ RunBlock* BlockPools::new_block(BlockKind kind, char* address, std::size_t size_
   block->pool = home;
   block->real.indirect = nullptr;
   block->real.references = 0;
-  if (kind == BlockKind::kShared) block->shared = {nullptr, nullptr};
+  if (kind == BlockKind::kShared) block->shared = {0, 0};
   block->set(BlockState::kReleasing);
   return block;
+}
+
+OwnPages* BlockPools::new_own_pages(const OwnPages& like) {
+  if (free_own_pages_.empty()) return &own_pages_.emplace_back(like);
+  OwnPages* pages = free_own_pages_.back();
+  free_own_pages_.pop_back();
+  *pages = like;
+  return pages;
 }
 
 SharedPage* BlockPools::shared_page(const void* address) const {
@@ -134,7 +142,7 @@ RunBlock* BlockPools::last_start(const StartTable& starts, std::size_t step) con
 Span* BlockPools::span_of(const Block& block) const {
   switch (block.kind) {
     case BlockKind::kWhole:
-      return static_cast<const RunBlock&>(block).whole.span;
+      return static_cast<const RunBlock&>(block).whole->span;
     case BlockKind::kShared:
       return shared_page(block.address())->span;
     case BlockKind::kSmall:
@@ -146,7 +154,7 @@ Span* BlockPools::span_of(const Block& block) const {
 SegmentPlacement* BlockPools::placement_of(const Block& block) const {
   switch (block.kind) {
     case BlockKind::kWhole:
-      return &const_cast<RunBlock&>(static_cast<const RunBlock&>(block)).whole.placement;
+      return &static_cast<const RunBlock&>(block).whole->placement;
     case BlockKind::kShared:
       return &shared_page(block.address())->placement;
     case BlockKind::kSmall:
@@ -289,19 +297,19 @@ std::pair<RunBlock*, RunBlock*> BlockPools::split(RunBlock* block, std::size_t s
   if (block->kind == BlockKind::kShared) {
     right = new_block(BlockKind::kShared, at_cut, rest, block->home);
     block->real.resize(size_bytes);
-    right->shared = {block, block->shared.next};
-    if (right->shared.next != nullptr) right->shared.next->shared.previous = right;
-    block->shared.next = right;
+    right->shared = {block->id, block->shared.next};
+    if (RunBlock* after = next_of(right)) after->shared.previous = right->id;
+    block->shared.next = right->id;
     add_start(*right);
   } else if (size_bytes <= rest) {
     left = new_block(BlockKind::kWhole, block->address(), size_bytes, block->home);
-    left->whole = block->whole;
+    left->whole = new_own_pages(*block->whole);
     block->place_at(at_cut);
     block->real.resize(rest);
     set_pages(left->address(), size_bytes, tagged(left, PageKind::kWhole));
   } else {
     right = new_block(BlockKind::kWhole, at_cut, rest, block->home);
-    right->whole = block->whole;
+    right->whole = new_own_pages(*block->whole);
     block->real.resize(size_bytes);
     set_pages(at_cut, rest, tagged(right, PageKind::kWhole));
   }
@@ -373,7 +381,7 @@ RunBlock* BlockPools::add_pages(Span* span, char* base, std::size_t size_bytes, 
                                 const SegmentPlacement& placement) {
   if (home.pool_class == PoolClass::kWhole) {
     RunBlock* block = new_block(BlockKind::kWhole, base, size_bytes, home.index);
-    block->whole = {span, placement};
+    block->whole = new_own_pages({span, placement});
     block->real.origin = Place::device(span->device);
     set_pages(base, size_bytes, tagged(block, PageKind::kWhole));
     return block;
@@ -397,28 +405,28 @@ RunBlock* BlockPools::add_pages(Span* span, char* base, std::size_t size_bytes, 
   if (const SharedPage* before = shared_page(base - 1); joins(before)) {
     auto* last = static_cast<RunBlock*>(find(base - 1));
     if (last != nullptr && last->end() == base) {
-      block->shared.previous = last;
-      last->shared.next = block;
+      block->shared.previous = last->id;
+      last->shared.next = block->id;
     }
   }
   if (const SharedPage* after = shared_page(base + size_bytes); joins(after)) {
     auto* first = static_cast<RunBlock*>(block_at(base + size_bytes));
     if (first != nullptr) {
-      block->shared.next = first;
-      first->shared.previous = block;
+      block->shared.next = first->id;
+      first->shared.previous = block->id;
     }
   }
   return block;
 }
 
 RunBlock* BlockPools::neighbour_before(const RunBlock* block) const {
-  if (block->kind == BlockKind::kShared) return block->shared.previous;
+  if (block->kind == BlockKind::kShared) return previous_of(block);
   Page* page = page_at(block->address() - 1);
   return page != nullptr && kind_of(page) == PageKind::kWhole ? record_of<RunBlock>(page) : nullptr;
 }
 
 RunBlock* BlockPools::neighbour_after(const RunBlock* block) const {
-  if (block->kind == BlockKind::kShared) return block->shared.next;
+  if (block->kind == BlockKind::kShared) return next_of(block);
   Page* page = page_at(block->end());
   return page != nullptr && kind_of(page) == PageKind::kWhole ? record_of<RunBlock>(page) : nullptr;
 }
@@ -431,8 +439,8 @@ bool BlockPools::can_join(const RunBlock* left, const RunBlock* right) const {
     return false;
   }
   if (left->pool != right->pool || left->home != right->home) return false;
-  return left->kind == BlockKind::kShared ||
-         (left->whole.span == right->whole.span && left->whole.placement == right->whole.placement);
+  return left->kind == BlockKind::kShared || (left->whole->span == right->whole->span &&
+                                              left->whole->placement == right->whole->placement);
 }
 
 // Two neighbours of shared pages, in no index both: the left one's record is kept.
@@ -440,7 +448,7 @@ void BlockPools::absorb(RunBlock* left, RunBlock* right) {
   remove_start(*right);
   left->real.granules += right->real.granules;
   left->shared.next = right->shared.next;
-  if (right->shared.next != nullptr) right->shared.next->shared.previous = left;
+  if (RunBlock* after = next_of(left)) after->shared.previous = left->id;
   blocks_.drop(right);
 }
 
@@ -452,6 +460,7 @@ RunBlock* BlockPools::join_whole(RunBlock* left, RunBlock* right) {
   set_pages(gone->address(), gone->size_bytes(), tagged(kept, PageKind::kWhole));
   kept->place_at(address);
   kept->real.granules += gone->real.granules;
+  free_own_pages_.push_back(gone->whole);
   blocks_.drop(gone);
   return kept;
 }
@@ -465,12 +474,12 @@ void BlockPools::put(RunBlock* block, Pool& pool) {
   }
   block->set(BlockState::kFree);
   if (block->kind == BlockKind::kShared) {
-    if (RunBlock* before = block->shared.previous; can_join(before, block)) {
+    if (RunBlock* before = previous_of(block); can_join(before, block)) {
       pool.own.erase(before);
       absorb(before, block);
       block = before;
     }
-    if (RunBlock* after = block->shared.next; can_join(block, after)) {
+    if (RunBlock* after = next_of(block); can_join(block, after)) {
       pool.own.erase(after);
       absorb(block, after);
     }
@@ -505,11 +514,13 @@ void BlockPools::link(RunBlock* block, Pool& pool) {
 BlockPools::Pages BlockPools::drop_pages(RunBlock* block) {
   Pages pages{span_of(*block), block->address(), block->size_bytes(), *placement_of(*block)};
   if (block->kind == BlockKind::kShared) {
-    if (block->shared.previous != nullptr) block->shared.previous->shared.next = nullptr;
-    if (block->shared.next != nullptr) block->shared.next->shared.previous = nullptr;
+    if (RunBlock* before = previous_of(block)) before->shared.next = 0;
+    if (RunBlock* after = next_of(block)) after->shared.previous = 0;
     for (char* page = pages.base; page < pages.base + pages.size_bytes; page += kPageBytes) {
       free_shared_pages_.push_back(shared_page(page));
     }
+  } else {
+    free_own_pages_.push_back(block->whole);
   }
   set_pages(pages.base, pages.size_bytes, nullptr);
   blocks_.drop(block);
@@ -676,8 +687,8 @@ std::size_t BlockPools::metadata_bytes() const {
   for (const auto& pool : pools_) {
     tables += sizeof(Pool) + pool->own.table_bytes() + pool->guests.table_bytes();
   }
-  return blocks_.bytes() + shared_pages_.size() * sizeof(SharedPage) + tables +
-         small_segments_.bytes();
+  return blocks_.bytes() + own_pages_.size() * sizeof(OwnPages) +
+         shared_pages_.size() * sizeof(SharedPage) + tables + small_segments_.bytes();
 }
 
 void BlockPools::check_invariants(const std::vector<std::unique_ptr<Span>>& spans) const {
@@ -699,7 +710,7 @@ void BlockPools::check_invariants(const std::vector<std::unique_ptr<Span>>& span
       const auto& run = static_cast<const RunBlock&>(block);
       const RunBlock* after = neighbour_after(&run);
       if (block.kind == BlockKind::kShared && after != nullptr) {
-        require(after->address() == run.end() && after->shared.previous == &run,
+        require(after->address() == run.end() && after->shared.previous == run.id,
                 "neighbours in a run do not meet");
       }
       if (block.now() != BlockState::kFree) return;

@@ -257,12 +257,20 @@ class BlockPools {
   RunBlock* new_block(BlockKind kind, char* address, std::size_t size_bytes, PoolIndex home);
   Pages drop_pages(RunBlock* block);
 
+  OwnPages* new_own_pages(const OwnPages& like);
+  RunBlock* previous_of(const RunBlock* block) const {
+    return blocks_.find(block->shared.previous);
+  }
+  RunBlock* next_of(const RunBlock* block) const { return blocks_.find(block->shared.next); }
+
   bool spares_pages_ = false;
   PageMap<PageEntry> pages_;
   RunBlockStore blocks_;
   SmallSegmentStore small_segments_;
   std::vector<std::unique_ptr<Pool>> pools_;
   std::map<StreamKey, PoolIndex> streams_;
+  std::deque<OwnPages> own_pages_;
+  std::vector<OwnPages*> free_own_pages_;
   std::deque<SharedPage> shared_pages_;
   std::vector<SharedPage*> free_shared_pages_;
   std::size_t start_table_bytes_ = 0;

@@ -378,7 +378,6 @@ std::size_t CachingManagedAllocator::refill(const Request& request,
       block->real.origin = Place::device(pools_.span_of(*block)->device);
       block->real.indirect = &block->use;
       block->use.location = wanted_place(request.facade, request.device);
-      block->use.stream = request.stream;
       blocks[i] = block;
     }
   }
@@ -841,7 +840,6 @@ void* CachingManagedAllocator::occupy(const Request& request, Block* block) {
   block->real.indirect = nullptr;
   std::construct_at(&block->use);
   block->use.size_bytes = request.requested_bytes;
-  block->use.stream = request.stream;
   block->use.location = wanted_place(request.facade, request.device);
   block->real.attach(&block->use);
   block->set(BlockState::kLive);
@@ -1094,8 +1092,14 @@ PoolIndex CachingManagedAllocator::pool_for(const Block& block) {
   const StreamKey& key = pools_.at(home).key;
   Place place = block.use.location;
   if (block.kind != BlockKind::kWhole || place == wanted_place(key.facade, key.device)) return home;
-  StreamKey there = place.is_device() ? StreamKey{Facade::kDevice, place.index, block.use.stream}
-                                      : StreamKey{Facade::kHost, key.device, nullptr};
+  StreamKey there{Facade::kHost, key.device, nullptr};
+  if (place.is_device()) {
+    // Who has not moved it was served there.
+    const BlockExtras* extras = pools_.extras(&block);
+    const bool moved = extras != nullptr && extras->mover.has_value();
+    there = {Facade::kDevice, place.index,
+             moved ? *extras->mover : pools_.at(block.pool).key.stream};
+  }
   return pools_.pools_of(there) + static_cast<PoolIndex>(PoolClass::kWhole);
 }
 
@@ -1748,8 +1752,9 @@ MovedStorage* CachingManagedAllocator::record_for(Block* block, const Move& move
       same = same->next;
     }
     if (same != nullptr) {
-      same->stream = move.stream;
-      return static_cast<MovedStorage*>(same);  // the block's own one is held
+      auto* moved = static_cast<MovedStorage*>(same);  // the block's own one is held
+      moved->stream = move.stream;
+      return moved;
     }
   }
   if (block->real.references == RealStorage::kMostReferences) return nullptr;
@@ -1798,7 +1803,7 @@ MovedStorage* CachingManagedAllocator::move(void* address, const Move& move) {
     moved.address = block->address();
     moved.requested_bytes = whole ? requested_bytes : move.size_bytes;
     if (move.destination.is_device()) {
-      block->use.stream = move.stream;
+      pools_.make_extras(block).mover = move.stream;
       add_use(block, {move.destination.index, move.stream});
     }
     if (move.destination.is_host()) {
@@ -2138,7 +2143,7 @@ std::vector<SegmentDescription> CachingManagedAllocator::segments() const {
     auto add = [&](const Block& block) {
       bool small = block.kind == BlockKind::kSmall;
       bool goes_on = small || (block.kind == BlockKind::kShared && block.address() == end &&
-                               static_cast<const RunBlock&>(block).shared.previous != nullptr);
+                               static_cast<const RunBlock&>(block).shared.previous != 0);
       if (!goes_on) {
         // The pages of a guest count where they are used.
         const bool lent = block.now() == BlockState::kLive;

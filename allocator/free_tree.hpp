@@ -2,8 +2,9 @@
 // found on one way down, the lowest block at once. A treap: what would be random in it is a hash of
 // the block's address, so the same blocks always make the same tree, of logarithmic depth.
 //
-// The nodes lie in the blocks (Block::node), so nothing is allocated. Guarded by the allocator's
-// lock.
+// The nodes lie in the blocks (Block::node) and name each other by number, so nothing is allocated;
+// every call is told where the records are, which are those of one store. Guarded by the
+// allocator's lock.
 #pragma once
 
 #include <algorithm>
@@ -12,61 +13,68 @@
 
 #include <uvmalloc/allocator/block.hpp>
 #include <uvmalloc/allocator/fibonacci_hash.hpp>
+#include <uvmalloc/allocator/run_block_store.hpp>
 
 namespace uvm {
 
 class FreeTree {
  public:
-  void insert(RunBlock* block) {
+  using Records = const RunBlockStore&;
+
+  void insert(Records records, RunBlock* block) {
     const BlockKey self = key_of(block);
     if (empty()) {
-      block->node = {nullptr, nullptr, self};
-      root_ = block;
+      block->node = {0, 0, self};
+      root_ = block->id;
       return;
     }
     const std::uint64_t rank = rank_of(block);
-    RunBlock** link = &root_;
-    while (*link != nullptr && rank_of(*link) >= rank) {
-      RunBlock* at = *link;
+    std::uint32_t* link = &root_;
+    while (*link != 0) {
+      RunBlock* at = records.at(*link);
+      if (rank_of(at) < rank) break;
       at->node.lowest = std::min(at->node.lowest, self);
       link = way_to(block, at);
     }
-    split(*link, block, &block->node.left, &block->node.right);
-    *link = block;
-    update(block);
+    split(records, *link, block, &block->node.left, &block->node.right);
+    *link = block->id;
+    update(records, block);
   }
 
   // The block must be in it, at the address and with the size it was inserted with.
-  void erase(RunBlock* block) { erase(block, &root_); }
+  void erase(Records records, RunBlock* block) { erase(records, block, &root_); }
 
-  bool empty() const { return root_ == nullptr; }
-  BlockKey lowest() const { return lowest_below(root_); }
+  bool empty() const { return root_ == 0; }
+  BlockKey lowest(Records records) const { return lowest_below(records, root_); }
 
   // The smallest block of at least `size_bytes`, of those the lowest; nullptr where there is none.
-  RunBlock* best_fit(std::size_t size_bytes) const {
+  RunBlock* best_fit(Records records, std::size_t size_bytes) const {
     RunBlock* best = nullptr;
-    for (RunBlock* at = root_; at != nullptr;) {
+    for (std::uint32_t id = root_; id != 0;) {
+      RunBlock* at = records.at(id);
       bool fits = at->size_bytes() >= size_bytes;
       if (fits) best = at;
-      at = fits ? at->node.left : at->node.right;
+      id = fits ? at->node.left : at->node.right;
     }
     return best;
   }
 
   // The next block in the order of the tree; nullptr behind the last.
-  RunBlock* after(const RunBlock* block) const {
+  RunBlock* after(Records records, const RunBlock* block) const {
     RunBlock* next = nullptr;
-    for (RunBlock* at = root_; at != nullptr;) {
+    for (std::uint32_t id = root_; id != 0;) {
+      RunBlock* at = records.at(id);
       bool later = is_before(block, at);
       if (later) next = at;
-      at = later ? at->node.left : at->node.right;
+      id = later ? at->node.left : at->node.right;
     }
     return next;
   }
 
-  const RunBlock* largest() const {
-    const RunBlock* at = root_;
-    while (at != nullptr && at->node.right != nullptr) at = at->node.right;
+  // nullptr: it is empty.
+  const RunBlock* largest(Records records) const {
+    const RunBlock* at = records.find(root_);
+    while (at != nullptr && at->node.right != 0) at = records.at(at->node.right);
     return at;
   }
 
@@ -80,60 +88,65 @@ class FreeTree {
     return left->size_bytes() != right->size_bytes() ? left->size_bytes() < right->size_bytes()
                                                      : left->address() < right->address();
   }
-  static BlockKey lowest_below(const RunBlock* tree) {
-    return tree == nullptr ? kNoBlock : tree->node.lowest;
+  static BlockKey lowest_below(Records records, std::uint32_t tree) {
+    return tree == 0 ? kNoBlock : records.at(tree)->node.lowest;
   }
-  static RunBlock** way_to(const RunBlock* block, RunBlock* from) {
+  static std::uint32_t* way_to(const RunBlock* block, RunBlock* from) {
     return is_before(block, from) ? &from->node.left : &from->node.right;
   }
-  static void update(RunBlock* block) {
-    block->node.lowest =
-        std::min({key_of(block), lowest_below(block->node.left), lowest_below(block->node.right)});
+  static void update(Records records, RunBlock* block) {
+    block->node.lowest = std::min({key_of(block), lowest_below(records, block->node.left),
+                                   lowest_below(records, block->node.right)});
   }
   // After a part with this lowest block has left the tree below `block`. Who was not the lowest
   // changes nothing, and the other subtree, which lies elsewhere in memory, is not looked at.
-  static void update_without(RunBlock* block, BlockKey lowest) {
-    if (block->node.lowest == lowest) update(block);
+  static void update_without(Records records, RunBlock* block, BlockKey lowest) {
+    if (block->node.lowest == lowest) update(records, block);
   }
   // What is before `at` and what is not.
-  static void split(RunBlock* tree, const RunBlock* at, RunBlock** before, RunBlock** rest) {
-    if (tree == nullptr) {
-      *before = *rest = nullptr;
-    } else if (is_before(tree, at)) {
-      split(tree->node.right, at, &tree->node.right, rest);
-      update_without(tree, lowest_below(*rest));
+  static void split(Records records, std::uint32_t tree, const RunBlock* at, std::uint32_t* before,
+                    std::uint32_t* rest) {
+    if (tree == 0) {
+      *before = *rest = 0;
+      return;
+    }
+    RunBlock* top = records.at(tree);
+    if (is_before(top, at)) {
+      split(records, top->node.right, at, &top->node.right, rest);
+      update_without(records, top, lowest_below(records, *rest));
       *before = tree;
     } else {
-      split(tree->node.left, at, before, &tree->node.left);
-      update_without(tree, lowest_below(*before));
+      split(records, top->node.left, at, before, &top->node.left);
+      update_without(records, top, lowest_below(records, *before));
       *rest = tree;
     }
   }
-  static RunBlock* merge(RunBlock* before, RunBlock* rest) {
-    if (before == nullptr) return rest;
-    if (rest == nullptr) return before;
-    const BlockKey lowest = std::min(before->node.lowest, rest->node.lowest);
-    RunBlock* top = before;
-    if (rank_of(before) >= rank_of(rest)) {
-      before->node.right = merge(before->node.right, rest);
-    } else {
-      top = rest;
-      rest->node.left = merge(before, rest->node.left);
+  static std::uint32_t merge(Records records, std::uint32_t before, std::uint32_t rest) {
+    if (before == 0) return rest;
+    if (rest == 0) return before;
+    RunBlock* left = records.at(before);
+    RunBlock* right = records.at(rest);
+    const BlockKey lowest = std::min(left->node.lowest, right->node.lowest);
+    if (rank_of(left) >= rank_of(right)) {
+      left->node.right = merge(records, left->node.right, rest);
+      left->node.lowest = lowest;
+      return before;
     }
-    top->node.lowest = lowest;
-    return top;
+    right->node.left = merge(records, before, right->node.left);
+    right->node.lowest = lowest;
+    return rest;
   }
-  static void erase(RunBlock* block, RunBlock** link) {
-    RunBlock* at = *link;
-    if (at == block) {
-      *link = merge(block->node.left, block->node.right);
+  static void erase(Records records, RunBlock* block, std::uint32_t* link) {
+    if (*link == block->id) {
+      *link = merge(records, block->node.left, block->node.right);
       return;
     }
-    erase(block, way_to(block, at));
-    update_without(at, key_of(block));
+    RunBlock* at = records.at(*link);
+    erase(records, block, way_to(block, at));
+    update_without(records, at, key_of(block));
   }
 
-  RunBlock* root_ = nullptr;
+  std::uint32_t root_ = 0;
 };
 
 }  // namespace uvm

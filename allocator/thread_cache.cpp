@@ -2,10 +2,10 @@
 
 namespace uvm {
 
-ThreadCache::Bin* ThreadCache::Stream::claim(std::size_t size_bytes) {
-  for (Bin& bin : runs[set_of(size_bytes)]) {
+ThreadCache::Bin* ThreadCache::Stream::claim(std::uint32_t granules) {
+  for (Bin& bin : runs[set_of(granules)].bins) {
     if (bin.count != 0) continue;
-    bin.size_bytes = size_bytes;
+    bin.granules = granules;
     return &bin;
   }
   return nullptr;
@@ -67,7 +67,7 @@ void ThreadCache::flush(PoolIndex first, Kept kept, std::vector<Block*>* out) {
     return;
   }
   for (auto& set : of->runs) {
-    for (Bin& bin : set) empty(&bin, 0, of, out);
+    for (Bin& bin : set.bins) empty(&bin, 0, of, out);
   }
 }
 

@@ -133,8 +133,8 @@ class alignas(kCacheLinePair) ThreadCache {
 
  private:
   struct Bin {
-    std::size_t size_bytes = 0;
     IndirectStorage* first = nullptr;  // linked through the blocks' own records
+    std::uint32_t granules = 0;        // of each block
     std::uint32_t count = 0;
   };
   static constexpr std::size_t kSmallBins = kSmallBytes / kGranule;
@@ -152,21 +152,22 @@ class alignas(kCacheLinePair) ThreadCache {
     std::size_t largest_kept = kPackedBytes - 1;
     StreamTally counts;
     std::array<Bin, kSmallBins> small;
-    std::array<std::array<Bin, kWays>, kSets> runs;
+    struct alignas(64) Set {  // a line of the cache
+      std::array<Bin, kWays> bins;
+    };
+    std::array<Set, kSets> runs;
 
-    Bin* find(std::size_t size_bytes) {
-      for (Bin& bin : runs[set_of(size_bytes)]) {
-        if (bin.size_bytes == size_bytes) return &bin;
+    Bin* find(std::size_t granules) {
+      for (Bin& bin : runs[set_of(granules)].bins) {
+        if (bin.granules == granules) return &bin;
       }
       return nullptr;
     }
     // An empty bin, from now on for that size, which has none; nullptr: all are taken.
-    Bin* claim(std::size_t size_bytes);
+    Bin* claim(std::uint32_t granules);
   };
 
-  static std::size_t set_of(std::size_t size_bytes) {
-    return fibonacci_slot<kSetBits>(size_bytes / kGranule);
-  }
+  static std::size_t set_of(std::size_t granules) { return fibonacci_slot<kSetBits>(granules); }
   static std::size_t slot_of(Facade facade, int device, StreamHandle stream) {
     std::uintptr_t bits = address_of(stream);
     return (bits ^ (bits >> 4) ^ (bits >> 9) ^ (static_cast<std::size_t>(device) << 2) ^
@@ -236,8 +237,8 @@ class alignas(kCacheLinePair) ThreadCache {
     return nullptr;
   }
   std::size_t small = (size_bytes - 1) / kGranule;  // of no bytes: the largest number there is
-  Bin* bin =
-      small < kSmallBins ? &of->small[small] : of->find(BlockPools::rounded(facade, size_bytes));
+  Bin* bin = small < kSmallBins ? &of->small[small]
+                                : of->find(BlockPools::rounded(facade, size_bytes) / kGranule);
   if (bin == nullptr || bin->count == 0) {
     *pools = of->first_pool;
     return nullptr;
@@ -260,9 +261,9 @@ class alignas(kCacheLinePair) ThreadCache {
   if (of == nullptr || of->cached_bytes + size_bytes > most_bytes_) return nullptr;
   if (size_bytes > of->largest_kept) return nullptr;
   Bin* bin = block->kind == BlockKind::kSmall ? &of->small[size_bytes / kGranule - 1]
-                                              : of->find(size_bytes);
+                                              : of->find(block->real.granules);
   if (bin == nullptr) [[unlikely]]
-    bin = of->claim(size_bytes);
+    bin = of->claim(block->real.granules);
   if (bin == nullptr || bin->count == kBinBlocks) return nullptr;
   freed(of, *block);
   of->cached_bytes += size_bytes;

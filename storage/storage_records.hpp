@@ -21,11 +21,12 @@
 namespace uvm {
 
 struct IndirectStorage {
-  std::size_t size_bytes = 0;  // as asked for
+  static constexpr unsigned kSizeBits = 47;
+
   IndirectStorage* next = nullptr;
-  StreamHandle stream = nullptr;  // the stream that uses them, for a device location
-  Place location;                 // where this use wants the bytes
-  bool held = true;               // somebody will release it; else it goes with the real record
+  std::uint64_t size_bytes : kSizeBits = 0;  // as asked for
+  bool held : 1 = true;  // somebody will release it; else it goes with the real record
+  Place location;        // where this use wants the bytes
 };
 
 struct RealStorage {
@@ -63,11 +64,13 @@ struct RealStorage {
     return --references == 0;
   }
 };
-static_assert(sizeof(RealStorage) == 24 && sizeof(IndirectStorage) == 32);
+static_assert(sizeof(RealStorage) == 24 && sizeof(IndirectStorage) == 16 &&
+              RealStorage::kMostSizeBytes >> IndirectStorage::kSizeBits == 0);
 
 // The record of a move.
 struct MovedStorage : IndirectStorage {
-  RealStorage* real = nullptr;  // nullptr: the bytes are gone
+  RealStorage* real = nullptr;    // nullptr: the bytes are gone
+  StreamHandle stream = nullptr;  // the stream that uses them, for a device location
 };
 
 }  // namespace uvm
