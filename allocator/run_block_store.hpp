@@ -54,7 +54,9 @@ class RunBlockStore {
   // nullptr for number 0.
   RunBlock* find(std::uint32_t id) const { return id == 0 ? nullptr : at(id); }
 
-  std::size_t bytes() const { return round_up(made_ * sizeof(RunBlock), kChunk * sizeof(RunBlock)); }
+  std::size_t bytes() const {
+    return round_up(made_ * sizeof(RunBlock), kChunk * sizeof(RunBlock));
+  }
 
  private:
   static constexpr std::uint32_t kGroup = 16;
