@@ -14,11 +14,10 @@
 
 namespace uvm::torch_plugin {
 
-CachingManagedAllocator& allocator() {
-  if (CachingManagedAllocator* active = process_allocator()) [[likely]]
-    return *active;
+CachingManagedAllocator& find_allocator() {
   const Activation& activation = activate_process_allocator();
   TORCH_CHECK(activation.allocator != nullptr, "uvmalloc is not active: ", activation.reason);
+  known_allocator.store(activation.allocator, std::memory_order_release);
   return *activation.allocator;
 }
 
@@ -35,6 +34,20 @@ bool run_free_memory_callbacks() {
 
 StreamKey key_of(const BlockDescription& block) {
   return {block.facade, block.device, block.stream, block.private_pool};
+}
+
+c10::DeviceIndex current_device() {
+  c10::DeviceIndex device = 0;
+  if (const cudaError_t error = c10::cuda::GetDevice(&device); error != cudaSuccess) [[unlikely]]
+    C10_CUDA_CHECK(error);
+  return device;
+}
+
+// As stream() says it, which looks at the device twice before: the default stream, which always
+// has the id 0 (c10/core/Stream.h), has no handle.
+cudaStream_t current_stream(c10::DeviceIndex device) {
+  const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device);
+  return stream.id() == 0 ? nullptr : stream.stream();
 }
 
 c10::DeviceIndex device_of(const BlockDescription& block) {
@@ -114,18 +127,9 @@ bool DeviceFacade::is_watched() const {
          c10::memoryProfilingEnabled();
 }
 
-void* DeviceFacade::allocate_on(c10::DeviceIndex device, size_t size_bytes, cudaStream_t stream) {
-  return allocate_in_region(size_bytes, [&] {
-    if (is_watched()) [[unlikely]]
-      return allocate_watched(device, size_bytes, stream);
-    return allocate_or_throw(device, size_bytes, stream, nullptr);
-  });
-}
-
-void* DeviceFacade::allocate_or_throw(c10::DeviceIndex device, size_t size_bytes,
-                                      cudaStream_t stream, const MemoryHistory::Context& context) {
-  if (pools_.is_foreign(device, stream)) [[unlikely]]
-    return previous_->raw_alloc_with_stream(size_bytes, stream);
+inline void* DeviceFacade::allocate_or_throw(c10::DeviceIndex device, size_t size_bytes,
+                                             cudaStream_t stream,
+                                             const MemoryHistory::Context& context) {
   try {
     return allocator().allocate(Facade::kDevice, device, size_bytes, stream);
   } catch (const OutOfMemoryError& error) {
@@ -136,6 +140,24 @@ void* DeviceFacade::allocate_or_throw(c10::DeviceIndex device, size_t size_bytes
   }
 }
 
+void* DeviceFacade::allocate_on(c10::DeviceIndex device, size_t size_bytes, cudaStream_t stream) {
+  static const MemoryHistory::Context kNoContext;
+  if (any_region() || is_watched() || pools_.is_foreign(device, stream)) [[unlikely]]
+    return allocate_with_care(device, size_bytes, stream);
+  return allocate_or_throw(device, size_bytes, stream, kNoContext);
+}
+
+void* DeviceFacade::allocate_with_care(c10::DeviceIndex device, size_t size_bytes,
+                                       cudaStream_t stream) {
+  return allocate_in_region(size_bytes, [&] {
+    if (is_watched()) return allocate_watched(device, size_bytes, stream);
+    if (pools_.is_foreign(device, stream)) {
+      return previous_->raw_alloc_with_stream(size_bytes, stream);
+    }
+    return allocate_or_throw(device, size_bytes, stream, nullptr);
+  });
+}
+
 // As torch's own allocator reports a block to those who listen.
 void* DeviceFacade::allocate_watched(c10::DeviceIndex device, size_t size_bytes,
                                      cudaStream_t stream) {
@@ -143,7 +165,9 @@ void* DeviceFacade::allocate_watched(c10::DeviceIndex device, size_t size_bytes,
   void* address = nullptr;
   {
     MemoryHistory::PagesScope pages(context);
-    address = allocate_or_throw(device, size_bytes, stream, context);
+    address = pools_.is_foreign(device, stream)
+                  ? previous_->raw_alloc_with_stream(size_bytes, stream)
+                  : allocate_or_throw(device, size_bytes, stream, context);
   }
   const auto block = allocator().find(address);
   if (!block) return address;
@@ -228,8 +252,8 @@ c10::DataPtr DeviceFacade::allocate(size_t size_bytes) {
                    "CUDA out of memory. Tried to allocate more than 1EB memory.");
   if (device_is_ordinary && has_native()) [[unlikely]]
     return previous_->allocate(size_bytes);
-  c10::DeviceIndex device = c10::cuda::current_device();
-  void* address = allocate_on(device, size_bytes, c10::cuda::getCurrentCUDAStream(device).stream());
+  const c10::DeviceIndex device = current_device();
+  void* address = allocate_on(device, size_bytes, current_stream(device));
   return {address, address, &delete_device, c10::Device(c10::kCUDA, device)};
 }
 
@@ -285,12 +309,12 @@ void DeviceFacade::resetPeakStats(c10::DeviceIndex device) {
 }
 
 void* DeviceFacade::raw_alloc(size_t size_bytes) {
-  c10::DeviceIndex device = c10::cuda::current_device();
-  return allocate_on(device, size_bytes, c10::cuda::getCurrentCUDAStream(device).stream());
+  const c10::DeviceIndex device = current_device();
+  return allocate_on(device, size_bytes, current_stream(device));
 }
 
 void* DeviceFacade::raw_alloc_with_stream(size_t size_bytes, cudaStream_t stream) {
-  return allocate_on(c10::cuda::current_device(), size_bytes, stream);
+  return allocate_on(current_device(), size_bytes, stream);
 }
 
 void DeviceFacade::raw_delete(void* address) {

@@ -40,7 +40,8 @@ c10::DataPtr reported(void* address, std::size_t size_bytes, c10::DeleterFnPtr d
 // Managed host memory, where there is a device for it; nullptr: use malloc.
 CachingManagedAllocator* manager_for(HostMemory wanted, size_t size_bytes) {
   if (wanted == HostMemory::kMalloc) return nullptr;
-  const std::size_t threshold_bytes = process_configuration().configuration.host_threshold_bytes;
+  static const std::size_t threshold_bytes =
+      process_configuration().configuration.host_threshold_bytes;
   if (wanted == HostMemory::kManaged && size_bytes < threshold_bytes) return nullptr;
   CachingManagedAllocator* ours = activate_process_allocator().allocator;
   return ours == nullptr || ours->in_forked_child() ? nullptr : ours;

@@ -24,7 +24,6 @@ namespace {
 // Above the priority of every allocator that registers itself by default.
 constexpr std::uint8_t kPriority = 2;
 
-Facades installed;
 c10::Allocator* previous_host = nullptr;
 
 // Torch's own, where it is there before us; the preloaded library sees it come otherwise.
@@ -38,13 +37,13 @@ at::HostAllocator* registered_pinned() {
 
 FrameworkFigures framework_figures() {
   FrameworkFigures figures;
-  figures.unmanaged_host_allocations = installed.host->unmanaged_allocations.load();
-  figures.unmanaged_host_bytes = installed.host->unmanaged_bytes.load();
+  figures.unmanaged_host_allocations = installed_facades.host->unmanaged_allocations.load();
+  figures.unmanaged_host_bytes = installed_facades.host->unmanaged_bytes.load();
   if (auto* pinned = native_pinned()) {
     figures.native_pinned_allocations =
         static_cast<std::uint64_t>(pinned->get_stats().num_host_alloc);
   }
-  native::CUDAAllocator* previous = installed.device->previous();
+  native::CUDAAllocator* previous = installed_facades.device->previous();
   if (previous != nullptr && previous->initialized()) {
     for (int device = 0; device < c10::cuda::device_count(); ++device) {
       figures.native_device_allocations += static_cast<std::uint64_t>(
@@ -56,35 +55,31 @@ FrameworkFigures framework_figures() {
 
 }  // namespace
 
-const Facades& facades() {
-  return installed;
-}
-
 void install() {
-  if (installed.host != nullptr) return;
+  if (installed_facades.host != nullptr) return;
   // Before there is a block that could be exported.
   install_export_hooks();
   if (native_pinned() == nullptr) preload::native_pinned_allocator = registered_pinned();
-  installed.host = new HostFacade;
-  installed.pinned = new PinnedFacade;
-  installed.device = new DeviceFacade(native::allocator.load());
+  installed_facades.host = new HostFacade;
+  installed_facades.pinned = new PinnedFacade;
+  installed_facades.device = new DeviceFacade(native::allocator.load());
   previous_host = c10::GetAllocator(c10::kCPU);
-  c10::SetAllocator(c10::kCPU, installed.host, kPriority);
-  at::setHostAllocator(c10::kCUDA, installed.pinned, kPriority);
-  c10::SetAllocator(c10::kCUDA, installed.device, kPriority);
-  native::allocator.store(installed.device);
+  c10::SetAllocator(c10::kCPU, installed_facades.host, kPriority);
+  at::setHostAllocator(c10::kCUDA, installed_facades.pinned, kPriority);
+  c10::SetAllocator(c10::kCUDA, installed_facades.device, kPriority);
+  native::allocator.store(installed_facades.device);
   set_framework_figures(framework_figures);
   pthread_atfork(nullptr, nullptr, &release_locks_in_child);
   watch_forced_copies();
   set_framework_installed(true);
-  installed.device->init_late();
+  installed_facades.device->init_late();
 }
 
 void uninstall() {
   set_framework_installed(false);
   c10::SetAllocator(c10::kCPU, previous_host, kPriority);
-  c10::SetAllocator(c10::kCUDA, installed.device->previous(), kPriority);
-  native::allocator.store(installed.device->previous());
+  c10::SetAllocator(c10::kCUDA, installed_facades.device->previous(), kPriority);
+  native::allocator.store(installed_facades.device->previous());
   if (native_pinned() != nullptr) at::setHostAllocator(c10::kCUDA, native_pinned(), kPriority);
 }
 
