@@ -72,7 +72,7 @@ inline constexpr BlockKey kNoBlock = UINT64_MAX;  // behind all others
 struct alignas(64) Block {  // a line of the cache, of which the last quarter is RunBlock's
   // A free run's node in the index (FreeTree) lies where a live block has its own indirect record.
   struct IndexNode {
-    std::uint32_t left;  // a run block's number, as all below
+    std::uint32_t left;  // a run block's number; 0: none
     std::uint32_t right;
     BlockKey lowest;  // of the block itself and all below it
   };

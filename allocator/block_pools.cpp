@@ -99,28 +99,10 @@ RunBlock* BlockPools::new_block(BlockKind kind, char* address, std::size_t size_
   return block;
 }
 
-OwnPages* BlockPools::new_own_pages(const OwnPages& like) {
-  if (free_own_pages_.empty()) return &own_pages_.emplace_back(like);
-  OwnPages* pages = free_own_pages_.back();
-  free_own_pages_.pop_back();
-  *pages = like;
-  return pages;
-}
-
 SharedPage* BlockPools::shared_page(const void* address) const {
   Page* page = page_at(address);
   return page != nullptr && kind_of(page) == PageKind::kShared ? record_of<SharedPage>(page)
                                                                : nullptr;
-}
-
-SharedPage* BlockPools::new_shared_page() {
-  if (free_shared_pages_.empty()) {
-    return &shared_pages_.emplace_back();
-  }
-  SharedPage* page = free_shared_pages_.back();
-  free_shared_pages_.pop_back();
-  page->covering = 0;
-  return page;
 }
 
 void BlockPools::add_start(const RunBlock& block) {
@@ -135,8 +117,7 @@ void BlockPools::remove_start(const RunBlock& block) {
 
 // The last block that starts in a page at or before a step of it; nullptr: none does.
 RunBlock* BlockPools::last_start(const StartTable& starts, std::size_t step) const {
-  const std::uint32_t id = starts.last_until(step, StepOfBlock{blocks_});
-  return id == 0 ? nullptr : blocks_.at(id);
+  return blocks_.find(starts.last_until(step, StepOfBlock{blocks_}));
 }
 
 Span* BlockPools::span_of(const Block& block) const {
@@ -180,11 +161,8 @@ RunBlock* BlockPools::reaching_into(SharedPage* shared, const char* page,
     }
   }
   for (const char* before = page - kPageBytes;; before -= kPageBytes) {
-    const PageEntry* earlier = pages_.find(before);
-    if (earlier == nullptr) return nullptr;
-    const Page* owner = earlier->page.load(std::memory_order_relaxed);
-    if (owner == nullptr || kind_of(owner) != PageKind::kShared) return nullptr;
-    RunBlock* block = last_start(earlier->starts, StartTable::kSteps - 1);
+    if (shared_page(before) == nullptr) return nullptr;
+    RunBlock* block = last_start(pages_.find(before)->starts, StartTable::kSteps - 1);
     if (block == nullptr) continue;
     if (address >= block->end()) return nullptr;
     shared->covering = block->id;
@@ -303,13 +281,13 @@ std::pair<RunBlock*, RunBlock*> BlockPools::split(RunBlock* block, std::size_t s
     add_start(*right);
   } else if (size_bytes <= rest) {
     left = new_block(BlockKind::kWhole, block->address(), size_bytes, block->home);
-    left->whole = new_own_pages(*block->whole);
+    left->whole = own_pages_.make(*block->whole);
     block->place_at(at_cut);
     block->real.resize(rest);
     set_pages(left->address(), size_bytes, tagged(left, PageKind::kWhole));
   } else {
     right = new_block(BlockKind::kWhole, at_cut, rest, block->home);
-    right->whole = new_own_pages(*block->whole);
+    right->whole = own_pages_.make(*block->whole);
     block->real.resize(size_bytes);
     set_pages(at_cut, rest, tagged(right, PageKind::kWhole));
   }
@@ -381,7 +359,7 @@ RunBlock* BlockPools::add_pages(Span* span, char* base, std::size_t size_bytes, 
                                 const SegmentPlacement& placement) {
   if (home.pool_class == PoolClass::kWhole) {
     RunBlock* block = new_block(BlockKind::kWhole, base, size_bytes, home.index);
-    block->whole = new_own_pages({span, placement});
+    block->whole = own_pages_.make({span, placement});
     block->real.origin = Place::device(span->device);
     set_pages(base, size_bytes, tagged(block, PageKind::kWhole));
     return block;
@@ -389,10 +367,7 @@ RunBlock* BlockPools::add_pages(Span* span, char* base, std::size_t size_bytes, 
   RunBlock* block = new_block(BlockKind::kShared, base, size_bytes, home.index);
   block->real.origin = Place::device(span->device);
   pages_.each(base, size_bytes, [&](PageEntry& entry) {
-    SharedPage* page = new_shared_page();
-    page->home = home.index;
-    page->span = span;
-    page->placement = placement;
+    SharedPage* page = shared_pages_.make({home.index, 0, span, placement});
     entry.starts.clear();
     entry.page.store(tagged(page, PageKind::kShared), std::memory_order_release);
   });
@@ -460,7 +435,7 @@ RunBlock* BlockPools::join_whole(RunBlock* left, RunBlock* right) {
   set_pages(gone->address(), gone->size_bytes(), tagged(kept, PageKind::kWhole));
   kept->place_at(address);
   kept->real.granules += gone->real.granules;
-  free_own_pages_.push_back(gone->whole);
+  own_pages_.drop(gone->whole);
   blocks_.drop(gone);
   return kept;
 }
@@ -517,10 +492,10 @@ BlockPools::Pages BlockPools::drop_pages(RunBlock* block) {
     if (RunBlock* before = previous_of(block)) before->shared.next = 0;
     if (RunBlock* after = next_of(block)) after->shared.previous = 0;
     for (char* page = pages.base; page < pages.base + pages.size_bytes; page += kPageBytes) {
-      free_shared_pages_.push_back(shared_page(page));
+      shared_pages_.drop(shared_page(page));
     }
   } else {
-    free_own_pages_.push_back(block->whole);
+    own_pages_.drop(block->whole);
   }
   set_pages(pages.base, pages.size_bytes, nullptr);
   blocks_.drop(block);
@@ -687,8 +662,8 @@ std::size_t BlockPools::metadata_bytes() const {
   for (const auto& pool : pools_) {
     tables += sizeof(Pool) + pool->own.table_bytes() + pool->guests.table_bytes();
   }
-  return blocks_.bytes() + own_pages_.size() * sizeof(OwnPages) +
-         shared_pages_.size() * sizeof(SharedPage) + tables + small_segments_.bytes();
+  return blocks_.bytes() + own_pages_.bytes() + shared_pages_.bytes() + tables +
+         small_segments_.bytes();
 }
 
 void BlockPools::check_invariants(const std::vector<std::unique_ptr<Span>>& spans) const {

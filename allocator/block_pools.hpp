@@ -16,7 +16,6 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -28,6 +27,7 @@
 
 #include <uvmalloc/allocator/block.hpp>
 #include <uvmalloc/allocator/free_index.hpp>
+#include <uvmalloc/allocator/recycled.hpp>
 #include <uvmalloc/allocator/run_block_store.hpp>
 #include <uvmalloc/allocator/small_segment.hpp>
 #include <uvmalloc/allocator/span_store.hpp>
@@ -233,7 +233,6 @@ class BlockPools {
                 [&](PageEntry& entry) { entry.page.store(page, std::memory_order_release); });
   }
   SharedPage* shared_page(const void* address) const;
-  SharedPage* new_shared_page();
   void add_start(const RunBlock& block);
   void remove_start(const RunBlock& block);
   RunBlock* last_start(const StartTable& starts, std::size_t step) const;
@@ -257,7 +256,6 @@ class BlockPools {
   RunBlock* new_block(BlockKind kind, char* address, std::size_t size_bytes, PoolIndex home);
   Pages drop_pages(RunBlock* block);
 
-  OwnPages* new_own_pages(const OwnPages& like);
   RunBlock* previous_of(const RunBlock* block) const {
     return blocks_.find(block->shared.previous);
   }
@@ -269,10 +267,8 @@ class BlockPools {
   SmallSegmentStore small_segments_;
   std::vector<std::unique_ptr<Pool>> pools_;
   std::map<StreamKey, PoolIndex> streams_;
-  std::deque<OwnPages> own_pages_;
-  std::vector<OwnPages*> free_own_pages_;
-  std::deque<SharedPage> shared_pages_;
-  std::vector<SharedPage*> free_shared_pages_;
+  Recycled<OwnPages> own_pages_;
+  Recycled<SharedPage> shared_pages_;
   std::size_t start_table_bytes_ = 0;
   std::unordered_map<const Block*, BlockExtras> extras_;
 };

@@ -1758,14 +1758,7 @@ MovedStorage* CachingManagedAllocator::record_for(Block* block, const Move& move
     }
   }
   if (block->real.references == RealStorage::kMostReferences) return nullptr;
-  MovedStorage* record = nullptr;
-  if (free_records_.empty()) {
-    record = &records_.emplace_back();
-  } else {
-    record = free_records_.back();
-    free_records_.pop_back();
-  }
-  *record = {};
+  MovedStorage* record = records_.make({});
   record->size_bytes = block->requested_bytes();
   record->location = move.destination;
   record->stream = move.stream;
@@ -1778,7 +1771,7 @@ MovedStorage* CachingManagedAllocator::record_for(Block* block, const Move& move
 // With the lock: a detached record waits for the next move.
 void CachingManagedAllocator::drop_record(MovedStorage* record) {
   record->real = nullptr;
-  free_records_.push_back(record);
+  records_.drop(record);
 }
 
 MovedStorage* CachingManagedAllocator::move(void* address, const Move& move) {

@@ -32,7 +32,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -55,6 +54,7 @@
 #include <uvmalloc/allocator/machine_budget.hpp>
 #include <uvmalloc/allocator/memory_observer.hpp>
 #include <uvmalloc/allocator/ranked.hpp>
+#include <uvmalloc/allocator/recycled.hpp>
 #include <uvmalloc/allocator/small_arena.hpp>
 #include <uvmalloc/allocator/span_store.hpp>
 #include <uvmalloc/allocator/statistics.hpp>
@@ -453,8 +453,7 @@ class CachingManagedAllocator {
   std::set<int> small_page_users_;              // devices that may still work on them
   HintPlan small_plan_;                         // for pages that arenas have just taken
   FenceQueues waiting_;                         // blocks that were given back
-  std::deque<MovedStorage> records_;            // storage of moves' records
-  std::vector<MovedStorage*> free_records_;
+  Recycled<MovedStorage> records_;              // of moves
   Statistics statistics_;
   MemoryObserver* observer_ = nullptr;
   std::vector<std::size_t> device_limits_;  // of the device facade, by device

@@ -21,6 +21,13 @@ CachingManagedAllocator& find_allocator() {
   return *activation.allocator;
 }
 
+// As stream() says it, which looks at the device twice before: the default stream, which always
+// has the id 0 (c10/core/Stream.h), has no handle.
+cudaStream_t current_stream(c10::DeviceIndex device) {
+  const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device);
+  return stream.id() == 0 ? nullptr : stream.stream();
+}
+
 namespace {
 
 // Every registered way to free CUDA memory that torch holds elsewhere.
@@ -34,20 +41,6 @@ bool run_free_memory_callbacks() {
 
 StreamKey key_of(const BlockDescription& block) {
   return {block.facade, block.device, block.stream, block.private_pool};
-}
-
-c10::DeviceIndex current_device() {
-  c10::DeviceIndex device = 0;
-  if (const cudaError_t error = c10::cuda::GetDevice(&device); error != cudaSuccess) [[unlikely]]
-    C10_CUDA_CHECK(error);
-  return device;
-}
-
-// As stream() says it, which looks at the device twice before: the default stream, which always
-// has the id 0 (c10/core/Stream.h), has no handle.
-cudaStream_t current_stream(c10::DeviceIndex device) {
-  const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device);
-  return stream.id() == 0 ? nullptr : stream.stream();
 }
 
 c10::DeviceIndex device_of(const BlockDescription& block) {
@@ -130,6 +123,8 @@ bool DeviceFacade::is_watched() const {
 inline void* DeviceFacade::allocate_or_throw(c10::DeviceIndex device, size_t size_bytes,
                                              cudaStream_t stream,
                                              const MemoryHistory::Context& context) {
+  if (pools_.is_foreign(device, stream)) [[unlikely]]
+    return previous_->raw_alloc_with_stream(size_bytes, stream);
   try {
     return allocator().allocate(Facade::kDevice, device, size_bytes, stream);
   } catch (const OutOfMemoryError& error) {
@@ -142,19 +137,16 @@ inline void* DeviceFacade::allocate_or_throw(c10::DeviceIndex device, size_t siz
 
 void* DeviceFacade::allocate_on(c10::DeviceIndex device, size_t size_bytes, cudaStream_t stream) {
   static const MemoryHistory::Context kNoContext;
-  if (any_region() || is_watched() || pools_.is_foreign(device, stream)) [[unlikely]]
-    return allocate_with_care(device, size_bytes, stream);
+  if (any_region() || is_watched()) [[unlikely]]
+    return allocate_in_regions(device, size_bytes, stream);
   return allocate_or_throw(device, size_bytes, stream, kNoContext);
 }
 
-void* DeviceFacade::allocate_with_care(c10::DeviceIndex device, size_t size_bytes,
-                                       cudaStream_t stream) {
+void* DeviceFacade::allocate_in_regions(c10::DeviceIndex device, size_t size_bytes,
+                                        cudaStream_t stream) {
   return allocate_in_region(size_bytes, [&] {
-    if (is_watched()) return allocate_watched(device, size_bytes, stream);
-    if (pools_.is_foreign(device, stream)) {
-      return previous_->raw_alloc_with_stream(size_bytes, stream);
-    }
-    return allocate_or_throw(device, size_bytes, stream, nullptr);
+    return is_watched() ? allocate_watched(device, size_bytes, stream)
+                        : allocate_or_throw(device, size_bytes, stream, nullptr);
   });
 }
 
@@ -165,9 +157,7 @@ void* DeviceFacade::allocate_watched(c10::DeviceIndex device, size_t size_bytes,
   void* address = nullptr;
   {
     MemoryHistory::PagesScope pages(context);
-    address = pools_.is_foreign(device, stream)
-                  ? previous_->raw_alloc_with_stream(size_bytes, stream)
-                  : allocate_or_throw(device, size_bytes, stream, context);
+    address = allocate_or_throw(device, size_bytes, stream, context);
   }
   const auto block = allocator().find(address);
   if (!block) return address;
@@ -252,7 +242,7 @@ c10::DataPtr DeviceFacade::allocate(size_t size_bytes) {
                    "CUDA out of memory. Tried to allocate more than 1EB memory.");
   if (device_is_ordinary && has_native()) [[unlikely]]
     return previous_->allocate(size_bytes);
-  const c10::DeviceIndex device = current_device();
+  const c10::DeviceIndex device = c10::cuda::current_device();
   void* address = allocate_on(device, size_bytes, current_stream(device));
   return {address, address, &delete_device, c10::Device(c10::kCUDA, device)};
 }
@@ -309,12 +299,12 @@ void DeviceFacade::resetPeakStats(c10::DeviceIndex device) {
 }
 
 void* DeviceFacade::raw_alloc(size_t size_bytes) {
-  const c10::DeviceIndex device = current_device();
+  const c10::DeviceIndex device = c10::cuda::current_device();
   return allocate_on(device, size_bytes, current_stream(device));
 }
 
 void* DeviceFacade::raw_alloc_with_stream(size_t size_bytes, cudaStream_t stream) {
-  return allocate_on(current_device(), size_bytes, stream);
+  return allocate_on(c10::cuda::current_device(), size_bytes, stream);
 }
 
 void DeviceFacade::raw_delete(void* address) {

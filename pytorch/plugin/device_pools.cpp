@@ -66,7 +66,7 @@ void DevicePools::begin(c10::DeviceIndex device, c10::MempoolId_t id, Filter fil
   const std::uint64_t number = pool_number(id);
   // A pool of the user's takes this stream's requests at once, a graph's only when its capture has
   // begun.
-  const bool is_for_capture = !filter(c10::cuda::getCurrentCUDAStream(device).stream());
+  const bool is_for_capture = !filter(current_stream(device));
   if (is_for_capture) {
     // Replays know of no first write: what lives now keeps its address and is not shared any more.
     allocator().mark_live_exported();

@@ -179,7 +179,7 @@ class DeviceFacade final : public native::CUDAAllocator {
   Limit limit_of(c10::DeviceIndex device);
   std::uint64_t rejections_of(c10::DeviceIndex device);
   void* allocate_on(c10::DeviceIndex device, size_t size_bytes, cudaStream_t stream);
-  void* allocate_with_care(c10::DeviceIndex device, size_t size_bytes, cudaStream_t stream);
+  void* allocate_in_regions(c10::DeviceIndex device, size_t size_bytes, cudaStream_t stream);
   void* allocate_watched(c10::DeviceIndex device, size_t size_bytes, cudaStream_t stream);
   void* allocate_or_throw(c10::DeviceIndex device, size_t size_bytes, cudaStream_t stream,
                           const MemoryHistory::Context& context);
@@ -227,13 +227,17 @@ inline const Facades& facades() {
   return installed_facades;
 }
 
-// The process's allocator. Throws, as torch does without a device, where uvmalloc cannot be active.
-inline std::atomic<CachingManagedAllocator*> known_allocator = nullptr;  // once it was asked for
+inline std::atomic<CachingManagedAllocator*> known_allocator = nullptr;  // by find_allocator()
 CachingManagedAllocator& find_allocator();
+
+// The process's allocator. Throws, as torch does without a device, where uvmalloc cannot be active.
 inline CachingManagedAllocator& allocator() {
   CachingManagedAllocator* known = known_allocator.load(std::memory_order_acquire);
   return known != nullptr ? *known : find_allocator();
 }
+
+// The handle of the thread's current stream there.
+cudaStream_t current_stream(c10::DeviceIndex device);
 
 // Puts the facades in torch's places; the second call changes nothing. Where torch has been in use,
 // what it has allocated stays its own.

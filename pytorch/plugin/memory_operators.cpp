@@ -50,14 +50,11 @@ bool prefetch(const at::Tensor& self, at::Device device) {
   const PolicyScope policy;
   if (device.is_cpu()) {
     const int from = self.is_cuda() ? self.get_device() : 0;
-    c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(static_cast<int8_t>(from));
     return ours->prefetch(range.begin, range.size_bytes, place, from,
-                          reinterpret_cast<StreamHandle>(stream.stream()));
+                          current_stream(static_cast<c10::DeviceIndex>(from)));
   }
-  c10::cuda::CUDAStream stream =
-      c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(place.index));
   return ours->prefetch(range.begin, range.size_bytes, place, place.index,
-                        reinterpret_cast<StreamHandle>(stream.stream()));
+                        current_stream(static_cast<c10::DeviceIndex>(place.index)));
 }
 
 bool advise(const at::Tensor& self, std::optional<at::Device> preferred,

@@ -72,8 +72,7 @@ at::Tensor moved(const at::Tensor& self, c10::Device device, bool non_blocking, 
   move.source = place_of(self.device());
   move.destination = place_of(device);
   move.stream_device = device.is_cuda() ? device.index() : self.device().index();
-  move.stream =
-      c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(move.stream_device)).stream();
+  move.stream = current_stream(static_cast<c10::DeviceIndex>(move.stream_device));
   move.wait = !non_blocking;
   // Torch counts the references itself, and tells us of the last one only.
   move.held = false;

@@ -1,0 +1,30 @@
+// Records that stay where they are and are used again, newest first. Guarded by their owner's lock.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <vector>
+
+namespace uvm {
+
+template <class Record>
+class Recycled {
+ public:
+  Record* make(const Record& like) {
+    if (dropped_.empty()) return &all_.emplace_back(like);
+    Record* record = dropped_.back();
+    dropped_.pop_back();
+    *record = like;
+    return record;
+  }
+  // What it says may still be read until it is made again.
+  void drop(Record* record) { dropped_.push_back(record); }
+
+  std::size_t bytes() const { return all_.size() * sizeof(Record); }
+
+ private:
+  std::deque<Record> all_;
+  std::vector<Record*> dropped_;
+};
+
+}  // namespace uvm
