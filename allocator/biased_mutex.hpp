@@ -15,7 +15,7 @@ namespace uvm {
 
 class BiasedMutex {
  public:
-  void lock() {
+  [[gnu::always_inline]] void lock() {
     const void* self = this_thread();
     if (owner_.load(std::memory_order_relaxed) == self) [[likely]] {
       own_.enter();
@@ -29,7 +29,7 @@ class BiasedMutex {
     lock_slowly(self);
   }
 
-  void unlock() {
+  [[gnu::always_inline]] void unlock() {
     if (by_owner_) [[likely]] {
       by_owner_ = false;
       own_.leave();

@@ -85,8 +85,11 @@ BlockExtras& BlockPools::make_extras(Block* block) {
   return extras_[block];
 }
 
-RunBlock* BlockPools::new_block(BlockKind kind, char* address, std::size_t size_bytes,
-                                PoolIndex home) {
+// What every request for a shared block goes through is inlined where it says so: calls between
+// functions of a position-independent library, which another one could replace, are not otherwise.
+[[gnu::always_inline]] inline RunBlock* BlockPools::new_block(BlockKind kind, char* address,
+                                                              std::size_t size_bytes,
+                                                              PoolIndex home) {
   RunBlock* block = blocks_.make(home);
   block->kind = kind;
   block->place_at(address);
@@ -105,13 +108,13 @@ SharedPage* BlockPools::shared_page(const void* address) const {
                                                                : nullptr;
 }
 
-void BlockPools::add_start(const RunBlock& block) {
+[[gnu::always_inline]] inline void BlockPools::add_start(const RunBlock& block) {
   start_table_bytes_ +=
       pages_.find(block.address())
           ->starts.add(StartTable::step_of(block.address()), block.id, StepOfBlock{blocks_});
 }
 
-void BlockPools::remove_start(const RunBlock& block) {
+[[gnu::always_inline]] inline void BlockPools::remove_start(const RunBlock& block) {
   pages_.find(block.address())->starts.remove(StartTable::step_of(block.address()));
 }
 
@@ -267,7 +270,8 @@ RunBlock* BlockPools::take_at(char* address, std::size_t size_bytes) {
 
 // Cuts a taken block in two, in no index both. Of a whole block the larger part keeps the record,
 // so that fewer pages must learn of a new one.
-std::pair<RunBlock*, RunBlock*> BlockPools::split(RunBlock* block, std::size_t size_bytes) {
+[[gnu::always_inline]] inline std::pair<RunBlock*, RunBlock*> BlockPools::split(
+    RunBlock* block, std::size_t size_bytes) {
   std::size_t rest = block->size_bytes() - size_bytes;
   char* at_cut = block->address() + size_bytes;
   RunBlock* left = block;
@@ -309,7 +313,8 @@ RunBlock* BlockPools::without_part_of_page(RunBlock* block, std::size_t size_byt
 }
 
 // Cuts what a request needs off a block in no index. `rest` is nullptr where nothing is left.
-BlockPools::Cut BlockPools::cut(RunBlock* block, std::size_t size_bytes) {
+[[gnu::always_inline]] inline BlockPools::Cut BlockPools::cut(RunBlock* block,
+                                                              std::size_t size_bytes) {
   if (spares_pages_ && block->kind == BlockKind::kShared && size_bytes % kPageBytes == 0) {
     block = without_part_of_page(block, size_bytes);
   }
@@ -408,7 +413,8 @@ RunBlock* BlockPools::neighbour_after(const RunBlock* block) const {
 
 // A fence belongs to a place in time as much as a block to one in memory: blocks with fences are
 // joined with none.
-bool BlockPools::can_join(const RunBlock* left, const RunBlock* right) const {
+[[gnu::always_inline]] inline bool BlockPools::can_join(const RunBlock* left,
+                                                        const RunBlock* right) const {
   if (left == nullptr || right == nullptr || left->now() != BlockState::kFree ||
       right->now() != BlockState::kFree || !left->plain || !right->plain) {
     return false;
@@ -419,7 +425,7 @@ bool BlockPools::can_join(const RunBlock* left, const RunBlock* right) const {
 }
 
 // Two neighbours of shared pages, in no index both: the left one's record is kept.
-void BlockPools::absorb(RunBlock* left, RunBlock* right) {
+[[gnu::always_inline]] inline void BlockPools::absorb(RunBlock* left, RunBlock* right) {
   remove_start(*right);
   left->real.granules += right->real.granules;
   left->shared.next = right->shared.next;
@@ -474,7 +480,7 @@ void BlockPools::put(RunBlock* block, Pool& pool) {
 }
 
 // Into an index: a free block that can be joined with none.
-void BlockPools::link(RunBlock* block, Pool& pool) {
+[[gnu::always_inline]] inline void BlockPools::link(RunBlock* block, Pool& pool) {
   if (block->pool == block->home) {
     pool.own.insert(block);
   } else {

@@ -249,7 +249,7 @@ void* CachingManagedAllocator::allocate_from_pool(ThreadCache* cache, const Requ
   bool keep_large = false;
   drain_finished_fences();
   {
-    std::lock_guard lock(lock_);
+    std::unique_lock lock(lock_);
     Pool& pool = pools_.at(request.pool());
     block = pools_.take_trimmed(pool, request.size_bytes);
     if (block == nullptr) return nullptr;
@@ -828,7 +828,8 @@ CachingManagedAllocator::Found CachingManagedAllocator::under_pressure(const Req
 }
 
 // With the lock: gives a taken block to the caller, with its pair of records.
-void* CachingManagedAllocator::occupy(const Request& request, Block* block) {
+[[gnu::always_inline]] inline void* CachingManagedAllocator::occupy(const Request& request,
+                                                                    Block* block) {
   const PoolIndex home = pools_.home_of(*block);
   // Of whatever class, a block of the same stream is where it belongs.
   block->pool = first_of(home) == request.pools ? home : request.pool();
@@ -945,14 +946,17 @@ void CachingManagedAllocator::give_back_to_pool(ThreadCache* cache, RunBlock* bl
   cache->lock.enter();
   cache->count_freed(*block);
   cache->lock.leave();
-  std::unique_lock lock(lock_);
-  const Pool& pool = pools_.at(block->pool);
-  const TraceBlock freed{pool.key.facade,          pool.key.device,     block->address(),
-                         block->requested_bytes(), block->size_bytes(), pool.key.stream};
-  const TraceTime at = trace_.now_of_free(freed.address).at;
-  block->set(BlockState::kReleasing);
-  pools_.put(block, pools_.at(block->pool));
-  lock.unlock();
+  TraceBlock freed;
+  TraceTime at = 0;
+  {
+    std::unique_lock lock(lock_);
+    Pool& pool = pools_.at(block->pool);
+    freed = {pool.key.facade,          pool.key.device,     block->address(),
+             block->requested_bytes(), block->size_bytes(), pool.key.stream};
+    at = trace_.now_of_free(freed.address).at;
+    block->set(BlockState::kReleasing);
+    pools_.put(block, pool);
+  }
   trace_.freed(at, freed);
   decay_now_and_then();
 }

@@ -31,7 +31,7 @@ class FreeIndex {
   // Of blocks that have their records in that store.
   explicit FreeIndex(const RunBlockStore& blocks) : blocks_(&blocks) {}
 
-  void insert(RunBlock* block) {
+  [[gnu::always_inline]] void insert(RunBlock* block) {
     if (tables_ == nullptr) [[unlikely]]
       tables_ = std::make_unique<Tables>();
     Tables& in = *tables_;
@@ -49,7 +49,7 @@ class FreeIndex {
   }
 
   // The block must be in it, at the address and with the size it was inserted with.
-  void erase(RunBlock* block) {
+  [[gnu::always_inline]] void erase(RunBlock* block) {
     Tables& in = *tables_;
     const std::size_t part = part_of(block->size_bytes());
     const std::size_t bin = part / kParts;
@@ -123,7 +123,7 @@ class FreeIndex {
   static constexpr std::size_t kBins = kOctaves * kSteps;
   static constexpr std::size_t kCloseBins = 4;
 
-  static std::size_t part_of(std::size_t size_bytes) {
+  [[gnu::always_inline]] static std::size_t part_of(std::size_t size_bytes) {
     const std::size_t granules = size_bytes / kGranule;
     if (granules < kSteps) return granules * kParts;
     // granules >> octave is 8..15
@@ -139,7 +139,7 @@ class FreeIndex {
   }
 
   template <std::size_t kCount>
-  static BlockKey lowest_of(const BlockKey* keys) {
+  [[gnu::always_inline]] static BlockKey lowest_of(const BlockKey* keys) {
     BlockKey lowest = keys[0];
 #pragma GCC unroll 8
     for (std::size_t i = 1; i < kCount; ++i) lowest = std::min(lowest, keys[i]);

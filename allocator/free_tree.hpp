@@ -21,28 +21,25 @@ class FreeTree {
  public:
   using Records = const RunBlockStore&;
 
-  void insert(Records records, RunBlock* block) {
-    const BlockKey self = key_of(block);
+  // Mostly there is no other block, so only that is inlined.
+  [[gnu::always_inline]] void insert(Records records, RunBlock* block) {
     if (empty()) {
-      block->node = {0, 0, self};
+      block->node = {0, 0, key_of(block)};
       root_ = block->id;
-      return;
+    } else {
+      insert_among_others(records, block);
     }
-    const std::uint64_t rank = rank_of(block);
-    std::uint32_t* link = &root_;
-    while (*link != 0) {
-      RunBlock* at = records.at(*link);
-      if (rank_of(at) < rank) break;
-      at->node.lowest = std::min(at->node.lowest, self);
-      link = way_to(block, at);
-    }
-    split(records, *link, block, &block->node.left, &block->node.right);
-    *link = block->id;
-    update(records, block);
   }
 
   // The block must be in it, at the address and with the size it was inserted with.
-  void erase(Records records, RunBlock* block) { erase(records, block, &root_); }
+  [[gnu::always_inline]] void erase(Records records, RunBlock* block) {
+    const Block::IndexNode& node = block->node;
+    if (root_ == block->id && (node.left == 0 || node.right == 0)) {
+      root_ = node.left | node.right;
+    } else {
+      erase(records, block, &root_);
+    }
+  }
 
   bool empty() const { return root_ == 0; }
   BlockKey lowest(Records records) const { return lowest_below(records, root_); }
@@ -91,6 +88,20 @@ class FreeTree {
   static BlockKey lowest_below(Records records, std::uint32_t tree) {
     return tree == 0 ? kNoBlock : records.at(tree)->node.lowest;
   }
+  [[gnu::noinline]] void insert_among_others(Records records, RunBlock* block) {
+    const BlockKey self = key_of(block);
+    const std::uint64_t rank = rank_of(block);
+    std::uint32_t* link = &root_;
+    while (*link != 0) {
+      RunBlock* at = records.at(*link);
+      if (rank_of(at) < rank) break;
+      at->node.lowest = std::min(at->node.lowest, self);
+      link = way_to(block, at);
+    }
+    split(records, *link, block, &block->node.left, &block->node.right);
+    *link = block->id;
+    update(records, block);
+  }
   static std::uint32_t* way_to(const RunBlock* block, RunBlock* from) {
     return is_before(block, from) ? &from->node.left : &from->node.right;
   }
@@ -136,7 +147,7 @@ class FreeTree {
     right->node.lowest = lowest;
     return rest;
   }
-  static void erase(Records records, RunBlock* block, std::uint32_t* link) {
+  [[gnu::noinline]] static void erase(Records records, RunBlock* block, std::uint32_t* link) {
     if (*link == block->id) {
       *link = merge(records, block->node.left, block->node.right);
       return;

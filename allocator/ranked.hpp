@@ -24,7 +24,7 @@ inline void leave_rank(LockRank) {}
 template <class Mutex, LockRank kRank>
 class Ranked {
  public:
-  void lock() {
+  [[gnu::always_inline]] void lock() {
     detail::enter_rank(kRank);
     mutex_.lock();
   }
@@ -33,7 +33,7 @@ class Ranked {
     detail::enter_rank(kRank);
     return true;
   }
-  void unlock() {
+  [[gnu::always_inline]] void unlock() {
     mutex_.unlock();
     detail::leave_rank(kRank);
   }

@@ -31,7 +31,7 @@ class RunBlockStore {
   // A record for a block of that pool, which says of its storage and neighbours what it happens to;
   // its number is its `id`, never 0. std::bad_alloc where there is no memory, std::length_error
   // where all numbers are taken.
-  RunBlock* make(PoolIndex home) {
+  [[gnu::always_inline]] RunBlock* make(PoolIndex home) {
     std::uint32_t& free = free_of(home);
     if (free == 0) free = make_group();
     RunBlock* block = at(free);
@@ -42,7 +42,7 @@ class RunBlockStore {
     return block;
   }
 
-  void drop(RunBlock* block) {
+  [[gnu::always_inline]] void drop(RunBlock* block) {
     block->set(BlockState::kFree);
     block->place_at(nullptr);
     std::uint32_t& free = free_of(block->home);

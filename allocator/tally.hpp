@@ -44,8 +44,8 @@ struct Amounts {
 class alignas(kCacheLinePair) Tally {
  public:
   // False: a peak may have been passed.
-  bool allocated(SizeClass size_class, std::size_t bytes, std::size_t requested_bytes,
-                 bool from_cache) {
+  [[gnu::always_inline]] bool allocated(SizeClass size_class, std::size_t bytes,
+                                        std::size_t requested_bytes, bool from_cache) {
     auto of = static_cast<std::size_t>(size_class);
     const Amounts one{1, static_cast<std::int64_t>(bytes),
                       static_cast<std::int64_t>(requested_bytes)};

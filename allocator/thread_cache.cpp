@@ -84,14 +84,6 @@ void ThreadCache::flush_half(const Block& like, std::vector<Block*>* out) {
   empty(&of->small[like.size_bytes() / kGranule - 1], kBinBlocks / 2, of, out);
 }
 
-bool ThreadCache::count_allocated(Block& block, bool from_cache) {
-  return allocated(streams_[block.pool / kPoolsPerStream].get(), block, from_cache);
-}
-
-void ThreadCache::count_freed(const Block& block) {
-  freed(streams_[block.pool / kPoolsPerStream].get(), block);
-}
-
 std::size_t ThreadCache::bytes() const {
   std::size_t bytes = sizeof(*this);
   for (const auto& of : streams_) {

@@ -100,8 +100,12 @@ class alignas(kCacheLinePair) ThreadCache {
 
   // Counts what did not come from, or go into, the cache, and remembers what was allocated. The
   // stream must be open; false: a peak may have been passed.
-  bool count_allocated(Block& block, bool from_cache);
-  void count_freed(const Block& block);
+  bool count_allocated(Block& block, bool from_cache) {
+    return allocated(streams_[block.pool / kPoolsPerStream].get(), block, from_cache);
+  }
+  void count_freed(const Block& block) {
+    freed(streams_[block.pool / kPoolsPerStream].get(), block);
+  }
 
   // ---- by whoever holds the lock
 
@@ -198,7 +202,7 @@ class alignas(kCacheLinePair) ThreadCache {
   static std::size_t known_slot(const void* address) {
     return fibonacci_slot<kKnownBits>(address_of(address));
   }
-  bool allocated(Stream* of, Block& block, bool from_cache) {
+  [[gnu::always_inline]] bool allocated(Stream* of, Block& block, bool from_cache) {
     known_[known_slot(block.address())] = &block;
     const std::size_t size_bytes = block.size_bytes();
     live_bytes_ += static_cast<std::int64_t>(size_bytes);
@@ -207,7 +211,7 @@ class alignas(kCacheLinePair) ThreadCache {
                                        block.requested_bytes(), from_cache);
     return within && live_bytes_ <= most_live_bytes_;
   }
-  void freed(Stream* of, const Block& block) {
+  [[gnu::always_inline]] void freed(Stream* of, const Block& block) {
     const std::size_t size_bytes = block.size_bytes();
     live_bytes_ -= static_cast<std::int64_t>(size_bytes);
     of->counts.freed(size_bytes);

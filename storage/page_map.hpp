@@ -24,7 +24,7 @@ class PageMap {
   PageMap& operator=(const PageMap&) = delete;
 
   // The entry of the page that holds `address`; nullptr: there never was one near it.
-  Entry* find(const void* address) const {
+  [[gnu::always_inline]] Entry* find(const void* address) const {
     std::uintptr_t page = address_of(address) >> kPageShift;
     if (page >> (kRootBits + kLeafBits)) return nullptr;
     Leaf* leaf = (*root_)[page >> kLeafBits].load(std::memory_order_acquire);
