@@ -233,27 +233,27 @@ class BlockPools {
                 [&](PageEntry& entry) { entry.page.store(page, std::memory_order_release); });
   }
   SharedPage* shared_page(const void* address) const;
-  void add_start(const RunBlock& block);
-  void remove_start(const RunBlock& block);
+  inline void add_start(const RunBlock& block);
+  inline void remove_start(const RunBlock& block);
   RunBlock* last_start(const StartTable& starts, std::size_t step) const;
   RunBlock* reaching_into(SharedPage* shared, const char* page, const void* address) const;
   RunBlock* without_part_of_page(RunBlock* block, std::size_t size_bytes);
   bool takes_new_pages(const Pool& pool, const Span& span, const char* address) const;
-  bool can_join(const RunBlock* left, const RunBlock* right) const;
-  void absorb(RunBlock* left, RunBlock* right);
+  inline bool can_join(const RunBlock* left, const RunBlock* right) const;
+  inline void absorb(RunBlock* left, RunBlock* right);
   RunBlock* join_whole(RunBlock* left, RunBlock* right);
-  void link(RunBlock* block, Pool& pool);
+  inline void link(RunBlock* block, Pool& pool);
   void unlink(RunBlock* block);
   struct Cut {
     RunBlock* taken;
     RunBlock* rest;
   };
-  Cut cut(RunBlock* block, std::size_t size_bytes);
-  std::pair<RunBlock*, RunBlock*> split(RunBlock* block, std::size_t size_bytes);
+  inline Cut cut(RunBlock* block, std::size_t size_bytes);
+  inline std::pair<RunBlock*, RunBlock*> split(RunBlock* block, std::size_t size_bytes);
   Pages cut_pages(RunBlock* block, std::size_t least_bytes, std::size_t most_bytes);
   RunBlock* neighbour_before(const RunBlock* block) const;
   RunBlock* neighbour_after(const RunBlock* block) const;
-  RunBlock* new_block(BlockKind kind, char* address, std::size_t size_bytes, PoolIndex home);
+  inline RunBlock* new_block(BlockKind kind, char* address, std::size_t size_bytes, PoolIndex home);
   Pages drop_pages(RunBlock* block);
 
   RunBlock* previous_of(const RunBlock* block) const {

@@ -249,7 +249,7 @@ void* CachingManagedAllocator::allocate_from_pool(ThreadCache* cache, const Requ
   bool keep_large = false;
   drain_finished_fences();
   {
-    std::unique_lock lock(lock_);
+    std::unique_lock lock(lock_);  // inlined; lock_guard has too many users to be
     Pool& pool = pools_.at(request.pool());
     block = pools_.take_trimmed(pool, request.size_bytes);
     if (block == nullptr) return nullptr;
@@ -949,7 +949,7 @@ void CachingManagedAllocator::give_back_to_pool(ThreadCache* cache, RunBlock* bl
   TraceBlock freed;
   TraceTime at = 0;
   {
-    std::unique_lock lock(lock_);
+    std::unique_lock lock(lock_);  // as in allocate_from_pool()
     Pool& pool = pools_.at(block->pool);
     freed = {pool.key.facade,          pool.key.device,     block->address(),
              block->requested_bytes(), block->size_bytes(), pool.key.stream};

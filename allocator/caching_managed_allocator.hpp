@@ -336,7 +336,7 @@ class CachingManagedAllocator {
   Growth plan_growth(const Request& request, bool any_facade) const;
   Found under_pressure(const Request& request, RuntimeStatus* status);
   Found steal_from_other_streams(const Request& request);
-  void* occupy(const Request& request, Block* block);
+  inline void* occupy(const Request& request, Block* block);
   void* hand_out(const Request& request, const Found& found);
   RuntimeStatus add_span(const Request& request);
   RuntimeStatus take_memory(Span* span) const;
