@@ -13,6 +13,7 @@
 // of a stale address reads a record, if the wrong one.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -67,8 +68,15 @@ struct Pool {
   StreamKey key;
   PoolClass pool_class = PoolClass::kSmall;
   FreeIndex own;  // whose home this is
-  // Requests of large blocks met from here since such blocks, kept by threads, stood in the way.
+  // Requests for large blocks met from here since such blocks, kept by threads, stood in the way,
+  // and after how many of them threads keep some: several steps of a training loop, and each time
+  // that they stood in the way eight times as many.
   std::uint64_t met = 0;
+  std::uint64_t met_before_keeping = 8192;
+  void keep_no_large() {
+    met = 0;
+    met_before_keeping = std::min(met_before_keeping * 8, std::uint64_t{1} << 60);
+  }
   // Whole blocks only.
   FreeIndex guests;  // whose pages are here, though they were made for another facade
   std::set<RunBlock*, SmallestThenLowest> away;  // whose home this is, guests of other pools

@@ -32,10 +32,6 @@ Place wanted_place(Facade facade, int device) {
 constexpr std::size_t kRefillBytes = 16u << 10;
 constexpr std::size_t kRefillBlocks = 16;
 
-// Threads keep large blocks once their pool has met so many requests for such in a row: several
-// steps of a training loop.
-constexpr std::uint64_t kSteadyRequests = 8192;
-
 // What a thread may keep for a stream: so much of the budget, since others get it back before new
 // pages are touched.
 constexpr std::size_t kThreadCacheParts = 8;
@@ -254,14 +250,14 @@ void* CachingManagedAllocator::allocate_from_pool(ThreadCache* cache, const Requ
     block = pools_.take_trimmed(pool, request.size_bytes);
     if (block == nullptr) return nullptr;
     occupy(request, block);
-    if (request.size_bytes >= kPackedBytes) keep_large = ++pool.met == kSteadyRequests;
+    if (request.size_bytes >= kPackedBytes) keep_large = ++pool.met == pool.met_before_keeping;
     at = trace_.now();
   }
   void* address = block->address();
   trace_.allocated(at, {request.facade, request.device, address, request.requested_bytes,
                         block->size_bytes(), request.stream});
   if (keep_large) [[unlikely]]
-    caches_.keep_large(request.pools, true);
+    caches_.keep_large(request.pools);
   cache->lock.enter();
   bool within = cache->count_allocated(*block, true);
   cache->lock.leave();
@@ -273,9 +269,13 @@ void* CachingManagedAllocator::allocate_from_pool(ThreadCache* cache, const Requ
 void CachingManagedAllocator::keep_no_large(const Request& request) {
   {
     std::lock_guard lock(lock_);
-    pools_.at(request.pool()).met = 0;
+    for (PoolIndex pool = request.pools; pool < request.pools + kPoolsPerStream; ++pool) {
+      pools_.at(pool).keep_no_large();
+    }
   }
-  caches_.keep_large(request.pools, false);
+  std::vector<Block*> kept;
+  caches_.keep_no_large(request.pools, &kept);
+  give_back(std::move(kept));
 }
 
 void* CachingManagedAllocator::allocate_slowly(Facade facade, int device, std::size_t size_bytes,
@@ -316,20 +316,28 @@ void* CachingManagedAllocator::allocate_slowly(Facade facade, int device, std::s
     std::size_t before = pools_.pools().size();
     request.pools = pools_.pools_of(key);
     is_new = pools_.pools().size() != before;
-    keep_large = pools_.at(request.pool()).met >= kSteadyRequests;
+    const Pool& pool = pools_.at(request.pool());
+    keep_large = pool.met >= pool.met_before_keeping;
   }
   if (is_new && facade == Facade::kDevice) trace_.stream_seen(trace_.now(), device, stream);
   if (ThreadCache* cache = caches_.mine()) {
     // The stream's blocks may be here, only not among the streams used of late.
     ThreadCache::Outcome outcome{};
     PoolIndex pools = 0;
+    std::vector<Block*> large;
+    bool goes_on = true;
     cache->lock.enter();
     cache->open(key, request.pools, place_of(facade, device));
     if (keep_large) cache->keep_large(request.pools, true);
     Block* block = key.private_pool != 0 ? nullptr
                                          : cache->allocate(facade, device, request.stream,
                                                            size_bytes, &outcome, &pools);
+    if (block == nullptr && request.size_bytes >= kPackedBytes) {
+      goes_on = cache->take_out_large(request.pools, &large);
+    }
     cache->lock.leave();
+    give_back(std::move(large));
+    if (!goes_on) keep_no_large(request);
     if (block != nullptr) {
       void* address = block->address();
       unpoison(address, block->size_bytes());
@@ -924,16 +932,18 @@ FreeResult CachingManagedAllocator::free(void* address) noexcept {
       poison(address, size_bytes);
       cache->lock.enter();
       const StreamKey* key = cache->put(block);
+      bool kept = true;
+      if (key == nullptr && block->kind != BlockKind::kSmall) {
+        key = cache->pass_on(*block);
+        kept = false;
+      }
       cache->lock.leave();
       if (key != nullptr) [[likely]] {
         if (moment.at != 0 && !trace_.freed_own(moment)) [[unlikely]] {
           trace_.freed(moment.at, {key->facade, key->device, address, requested_bytes, size_bytes,
                                    key->stream});
         }
-        return FreeResult::kFreed;
-      }
-      if (block->kind != BlockKind::kSmall && cache->is_open(first_of(block->pool))) {
-        give_back_to_pool(cache, static_cast<RunBlock*>(block));
+        if (!kept) give_back_to_pool(static_cast<RunBlock*>(block));
         return FreeResult::kFreed;
       }
     }
@@ -941,23 +951,13 @@ FreeResult CachingManagedAllocator::free(void* address) noexcept {
   return free_slowly(address);
 }
 
-// A plain block for which there is no room in the thread's cache.
-void CachingManagedAllocator::give_back_to_pool(ThreadCache* cache, RunBlock* block) noexcept {
-  cache->lock.enter();
-  cache->count_freed(*block);
-  cache->lock.leave();
-  TraceBlock freed;
-  TraceTime at = 0;
+// A plain block that has been counted as freed.
+void CachingManagedAllocator::give_back_to_pool(RunBlock* block) noexcept {
   {
     std::unique_lock lock(lock_);  // as in allocate_from_pool()
-    Pool& pool = pools_.at(block->pool);
-    freed = {pool.key.facade,          pool.key.device,     block->address(),
-             block->requested_bytes(), block->size_bytes(), pool.key.stream};
-    at = trace_.now_of_free(freed.address).at;
     block->set(BlockState::kReleasing);
-    pools_.put(block, pool);
+    pools_.put(block, pools_.at(block->pool));
   }
-  trace_.freed(at, freed);
   decay_now_and_then();
 }
 

@@ -350,7 +350,7 @@ class CachingManagedAllocator {
   std::string holders_table() const;
 
   FreeResult free_slowly(void* address) noexcept;
-  void give_back_to_pool(ThreadCache* cache, RunBlock* block) noexcept;
+  void give_back_to_pool(RunBlock* block) noexcept;
   void give_back_plain(Block* block);
   void give_back(std::vector<Block*> blocks);
   MovedStorage* record_for(Block* block, const Move& move);

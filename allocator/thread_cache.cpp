@@ -1,6 +1,16 @@
 #include <uvmalloc/allocator/thread_cache.hpp>
 
+#include <algorithm>
+#include <utility>
+
 namespace uvm {
+namespace {
+
+// Large blocks are kept where for each time that they had to be taken out at least so many requests
+// were served otherwise.
+constexpr std::uint64_t kBlocksPerMiss = 1024;
+
+}  // namespace
 
 ThreadCache::Bin* ThreadCache::Stream::claim(std::uint32_t granules) {
   for (Bin& bin : runs[set_of(granules)].bins) {
@@ -18,6 +28,7 @@ void ThreadCache::open(const StreamKey& key, PoolIndex first, std::size_t place)
     streams_[index] = std::make_unique<Stream>();
     streams_[index]->key = key;
     streams_[index]->first_pool = first;
+    streams_[index]->on_miss = first;
     streams_[index]->tally = &tallies_[place];
     // Blocks of private pools are counted here and never kept.
     if (key.private_pool != 0) streams_[index]->largest_kept = 0;
@@ -29,7 +40,20 @@ void ThreadCache::open(const StreamKey& key, PoolIndex first, std::size_t place)
 void ThreadCache::keep_large(PoolIndex first, bool keep) {
   if (!is_open(first)) return;
   Stream* of = streams_[first / kPoolsPerStream].get();
-  if (of->largest_kept != 0) of->largest_kept = keep ? SIZE_MAX : kPackedBytes - 1;
+  const std::size_t largest = keep ? SIZE_MAX : kPackedBytes - 1;
+  if (of->largest_kept == 0 || of->largest_kept == largest) return;
+  of->largest_kept = largest;
+  of->on_miss = keep ? kUnknownPools : first;
+  of->blocks_at_miss = of->counts.blocks;
+}
+
+bool ThreadCache::take_out_large(PoolIndex first, std::vector<Block*>* out) {
+  Stream* of = streams_[first / kPoolsPerStream].get();
+  if (of->largest_kept != SIZE_MAX) return true;
+  flush(first, Kept::kLarge, out);
+  if (out->empty()) return true;
+  const std::uint64_t before = std::exchange(of->blocks_at_miss, of->counts.blocks);
+  return of->counts.blocks - before >= kBlocksPerMiss;
 }
 
 void ThreadCache::close(PoolIndex first, std::vector<Block*>* out) {
@@ -66,8 +90,11 @@ void ThreadCache::flush(PoolIndex first, Kept kept, std::vector<Block*>* out) {
     for (Bin& bin : of->small) empty(&bin, 0, of, out);
     return;
   }
+  const std::size_t least = kept == Kept::kLarge ? kPackedBytes / kGranule : 0;
   for (auto& set : of->runs) {
-    for (Bin& bin : set.bins) empty(&bin, 0, of, out);
+    for (Bin& bin : set.bins) {
+      if (bin.granules >= least) empty(&bin, 0, of, out);
+    }
   }
 }
 

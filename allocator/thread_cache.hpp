@@ -75,12 +75,16 @@ class alignas(kCacheLinePair) ThreadCache {
   }
 
   // A block of that size for a request; nullptr: there is none, and `*pools` is the first pool of
-  // its stream, or kUnknownPools where that was not used of late.
+  // its stream, or kUnknownPools where that was not used of late or keeps large blocks, which are
+  // to be seen to first (take_out_large()).
   Block* allocate(Facade facade, int device, StreamHandle stream, std::size_t size_bytes,
                   Outcome* outcome, PoolIndex* pools);
   // A block that its caller gives back: live and plain. Returns whose it is; nullptr: there is no
   // room.
   const StreamKey* put(Block* block);
+  // Counts one for which there was no room and which goes to its pool. Returns whose it is;
+  // nullptr: its stream is not open.
+  const StreamKey* pass_on(const Block& block);
 
   // From now on blocks of these pools may be put in. `first` is the index of the stream's first
   // pool, `place` that of its facade and device among the tallies.
@@ -91,6 +95,10 @@ class alignas(kCacheLinePair) ThreadCache {
   }
   // Whether large blocks of these pools are kept from now on.
   void keep_large(PoolIndex first, bool keep);
+  // For a large request of a stream that was not served here: `*out` gets the large blocks that are
+  // kept, where it or others may fit better. False: that is so often needed that none should be
+  // kept.
+  bool take_out_large(PoolIndex first, std::vector<Block*>* out);
   // Nothing of these pools is kept or found here any more; `*out` gets what was.
   void close(PoolIndex first, std::vector<Block*>* out);
   // A block just taken from the arena, as spare.
@@ -109,8 +117,9 @@ class alignas(kCacheLinePair) ThreadCache {
 
   // ---- by whoever holds the lock
 
-  // Takes out the blocks of one stream's pools (by its first), small objects or all others; or all.
-  enum class Kept : std::uint8_t { kSmall, kRuns };
+  // Takes out the blocks of one stream's pools (by its first): small objects, all others, or the
+  // large ones of those; or all.
+  enum class Kept : std::uint8_t { kSmall, kRuns, kLarge };
   void flush(PoolIndex first, Kept kept, std::vector<Block*>* out);
   void flush_all(std::vector<Block*>* out);
   // Half of the small objects of a block's size, when its bin is full.
@@ -150,10 +159,14 @@ class alignas(kCacheLinePair) ThreadCache {
     StreamKey key;
     PoolIndex first_pool = 0;
     Tally* tally = nullptr;
+    PoolIndex on_miss = 0;  // what a request that is not served is told: first_pool, if no large
+                            // blocks are kept
     std::size_t cached_bytes = 0;
-    // Large blocks that are kept cannot be joined with their neighbours, which costs new pages
-    // where sizes still change: they are kept only while the stream's requests have long been met.
+    // Large blocks that are kept cannot be joined with their neighbours, and others are cut from
+    // worse places meanwhile, which costs new pages in the end: they are kept only where hardly any
+    // request for a large one finds none.
     std::size_t largest_kept = kPackedBytes - 1;
+    std::uint64_t blocks_at_miss = 0;  // counts.blocks when large blocks were last taken out
     StreamTally counts;
     std::array<Bin, kSmallBins> small;
     struct alignas(64) Set {  // a line of the cache
@@ -244,7 +257,7 @@ class alignas(kCacheLinePair) ThreadCache {
   Bin* bin = small < kSmallBins ? &of->small[small]
                                 : of->find(BlockPools::rounded(facade, size_bytes) / kGranule);
   if (bin == nullptr || bin->count == 0) {
-    *pools = of->first_pool;
+    *pools = of->on_miss;
     return nullptr;
   }
   Block* block = pop(bin);
@@ -274,6 +287,15 @@ class alignas(kCacheLinePair) ThreadCache {
   block->real.references = 0;
   block->set(BlockState::kCached);
   push(bin, block);
+  return &of->key;
+}
+
+[[gnu::always_inline]] inline const StreamKey* ThreadCache::pass_on(const Block& block) {
+  std::size_t index = block.pool / kPoolsPerStream;
+  if (index >= streams_.size()) return nullptr;
+  Stream* of = streams_[index].get();
+  if (of == nullptr) return nullptr;
+  freed(of, block);
   return &of->key;
 }
 

@@ -142,9 +142,17 @@ void ThreadCaches::close(PoolIndex first, std::vector<Block*>* out) {
   for (const auto& cache : caches_) cache->close(first, out);
 }
 
-void ThreadCaches::keep_large(PoolIndex first, bool keep) {
+void ThreadCaches::keep_large(PoolIndex first) {
   Frozen frozen(*this);
-  for (const auto& cache : caches_) cache->keep_large(first, keep);
+  for (const auto& cache : caches_) cache->keep_large(first, true);
+}
+
+void ThreadCaches::keep_no_large(PoolIndex first, std::vector<Block*>* out) {
+  Frozen frozen(*this);
+  for (const auto& cache : caches_) {
+    cache->keep_large(first, false);
+    cache->flush(first, ThreadCache::Kept::kLarge, out);
+  }
 }
 
 void ThreadCaches::flush_all(std::vector<Block*>* out) {

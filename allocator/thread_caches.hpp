@@ -53,8 +53,10 @@ class ThreadCaches {
   void flush(PoolIndex first, ThreadCache::Kept kept, std::vector<Block*>* out);
   void flush_all(std::vector<Block*>* out);
   void close(PoolIndex first, std::vector<Block*>* out);
-  // Tells every thread's cache; takes the locks itself.
-  void keep_large(PoolIndex first, bool keep);
+  // Tells every thread's cache; takes the locks itself. `*out` gets what is not to be kept any
+  // more.
+  void keep_large(PoolIndex first);
+  void keep_no_large(PoolIndex first, std::vector<Block*>* out);
   PeakBook& book() { return book_; }
   // Adds up the present sums, of one place or of all, notes new peaks and shares out the room below
   // them.

@@ -53,20 +53,21 @@ class Level:
     grid_allocations: tuple[int, ...]
     grid_most: tuple[str, ...]
     replay_runs: int
+    more_steps: int  # of a replay that goes on
     metadata_divisor: int = 1
 
 
 FULL = Level(
     "full", 5, 20, 5, tuple(SIZES), 1000, 1_000_000, (1000, 10_000), 50_000,
-    (1000, 10_000), ("1 MiB", "20 MiB", "256 MiB"), 5,
+    (1000, 10_000), ("1 MiB", "20 MiB", "256 MiB"), 5, 1000,
 )  # fmt: skip
 QUICK = Level(
     "quick", 2, 5, 3, tuple(SIZES), 1000, 1_000_000, (1000, 10_000), 20_000,
-    (1000,), ("1 MiB", "256 MiB"), 3,
+    (1000,), ("1 MiB", "256 MiB"), 3, 1000,
 )  # fmt: skip
 SMOKE = Level(
     "smoke", 1, 1, 1, ("512 B", "2 MiB"), 100, 10_000, (100,), 1000,
-    (100,), ("1 MiB",), 1, metadata_divisor=100,
+    (100,), ("1 MiB",), 1, 10, metadata_divisor=100,
 )  # fmt: skip
 
 
@@ -160,6 +161,15 @@ def _replays(level: Level, name: str, trace: Path) -> Iterator[Question]:
             Figure("touched_over_live", name, "reserved_over_live"),
             Figure("steady_driver_calls", name, "driver_calls_per_step"),
             Figure("steady_prefetch_calls", name, "prefetch_calls_per_step"),
+        ),
+    )
+    on = f"{name}, {level.more_steps:,} steps more"
+    yield Question(
+        f"replay trace={trace} more_steps={level.more_steps}",
+        (
+            Figure("replay_ns", on, "ns"),
+            Figure("touched_over_live", on, "reserved_over_live"),
+            Figure("steady_driver_calls", on, "driver_calls_per_step"),
         ),
     )
     yield Question(

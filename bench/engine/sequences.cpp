@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include <uvmalloc/allocator/trace_reader.hpp>
 #include <uvmalloc/storage/facade.hpp>
@@ -19,6 +21,7 @@ constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 // Hands out slot numbers, lowest free one first in, last out.
 class Slots {
  public:
+  explicit Slots(std::uint32_t first = 0) : next_(first) {}
   std::uint32_t take() {
     if (free_.empty()) return next_++;
     const std::uint32_t slot = free_.back();
@@ -29,8 +32,23 @@ class Slots {
 
  private:
   std::vector<std::uint32_t> free_;
-  std::uint32_t next_ = 0;
+  std::uint32_t next_;
 };
+
+// By slot, of what is live before operation `end`: which operation allocated it.
+std::map<std::uint32_t, std::size_t> live_before(const OperationSequence& sequence,
+                                                 std::size_t end) {
+  std::map<std::uint32_t, std::size_t> live;
+  for (std::size_t i = 0; i < end; ++i) {
+    const Operation& operation = sequence.operations[i];
+    if (operation.kind == OperationKind::kAllocate) {
+      live[operation.slot] = i;
+    } else {
+      live.erase(operation.slot);
+    }
+  }
+  return live;
+}
 
 bool is_device_facade(const replay::ReplayOperation& operation) {
   return operation.facade == static_cast<std::uint8_t>(Facade::kDevice);
@@ -126,6 +144,74 @@ OperationSequence traced_steps(const std::string& trace) {
   }
   if (sequence.operations.empty()) throw std::runtime_error(trace + ": nothing of the device");
   return sequence;
+}
+
+void repeat_steps(OperationSequence& sequence, std::size_t first, std::size_t times) {
+  const std::vector<std::size_t> begins(sequence.step_begins.begin() + static_cast<long>(first),
+                                        sequence.step_begins.end());
+  const std::vector<Operation> steps(
+      sequence.operations.begin() + static_cast<long>(begins.front()), sequence.operations.end());
+  // By slot, what is allocated before the steps and after them.
+  const auto before = live_before(sequence, begins.front());
+  const auto after = live_before(sequence, sequence.operations.size());
+  std::vector<std::size_t> consumed, left;  // the operations that allocated them, in order
+  for (const auto& [slot, at] : before) {
+    if (auto still = after.find(slot); still == after.end() || still->second != at) {
+      consumed.push_back(at);
+    }
+  }
+  for (const auto& [slot, at] : after) {
+    if (at >= begins.front()) left.push_back(at);
+  }
+  std::sort(consumed.begin(), consumed.end());
+  std::sort(left.begin(), left.end());
+
+  const std::vector<Operation> all = sequence.operations;
+  Slots slots(sequence.slots);
+  std::vector<std::uint32_t> actual(sequence.slots);  // where a block of that slot is
+  for (std::uint32_t slot = 0; slot < sequence.slots; ++slot) actual[slot] = slot;
+  for (std::size_t time = 0; time < times; ++time) {
+    sequence.begin_step();
+    std::multimap<std::pair<std::uint16_t, std::uint64_t>, std::uint32_t> there;
+    for (std::size_t at : left) {
+      const Operation& block = all[at];
+      there.emplace(std::pair(block.stream, block.size_bytes), actual[block.slot]);
+    }
+    std::vector<const Operation*> missing;
+    for (std::size_t at : consumed) {
+      const Operation& block = all[at];
+      if (auto found = there.lower_bound({block.stream, block.size_bytes});
+          found != there.end() && found->first == std::pair(block.stream, block.size_bytes)) {
+        actual[block.slot] = found->second;
+        there.erase(found);
+      } else {
+        missing.push_back(&block);
+      }
+    }
+    for (const auto& [kind, slot] : there) {
+      sequence.free(slot);
+      slots.give_back(slot);
+    }
+    for (const Operation* block : missing) {
+      actual[block->slot] = slots.take();
+      sequence.allocate(actual[block->slot], block->size_bytes, block->stream);
+    }
+    auto begin = begins.begin();
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      if (begin != begins.end() && *begin - begins.front() == i) {
+        if (i != 0) sequence.begin_step();
+        ++begin;
+      }
+      const Operation& operation = steps[i];
+      if (operation.kind == OperationKind::kAllocate) {
+        actual[operation.slot] = slots.take();
+        sequence.allocate(actual[operation.slot], operation.size_bytes, operation.stream);
+      } else {
+        sequence.free(actual[operation.slot]);
+        slots.give_back(actual[operation.slot]);
+      }
+    }
+  }
 }
 
 std::vector<std::uint64_t> spread_sizes(std::size_t count, std::uint64_t seed) {

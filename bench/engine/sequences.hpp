@@ -37,6 +37,12 @@ OperationSequence random_grid(std::size_t allocations, std::uint64_t most_bytes,
 // marks or nothing of the device facade.
 OperationSequence traced_steps(const std::string& trace);
 
+// Appends the steps from number `first` on once more, `times` times, as a program does that goes
+// on. What was live where they begin is stood for by blocks of the same sizes that are live where
+// they end, oldest first; where those differ the next step begins with the frees and allocations
+// that make up for it.
+void repeat_steps(OperationSequence& sequence, std::size_t first, std::size_t times);
+
 // `count` different multiples of 512 B, as evenly spaced in octaves from 512 B to 32 MiB as that
 // allows, in random order.
 std::vector<std::uint64_t> spread_sizes(std::size_t count, std::uint64_t seed);

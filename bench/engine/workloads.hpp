@@ -250,11 +250,18 @@ class Workloads {
         1);
   }
 
-  // trace=FILE, runs, budget_percent, most_percent: nanoseconds per operation of a traced program's
-  // steps.
+  // trace=FILE, runs, more_steps, budget_percent, most_percent: nanoseconds per operation of a
+  // traced program's steps; of at least so many more, where its own are repeated.
   static Json replay(const Request& request) {
     constexpr std::size_t kWarmSteps = 2;
-    return run_sequence(request, traced_steps(request.text("trace", "")), kWarmSteps);
+    OperationSequence sequence = traced_steps(request.text("trace", ""));
+    const std::size_t more_steps = request.number("more_steps", 0);
+    if (const std::size_t steps = sequence.step_begins.size();
+        more_steps != 0 && steps > kWarmSteps) {
+      const std::size_t repeated = steps - kWarmSteps;
+      repeat_steps(sequence, kWarmSteps, (more_steps + repeated - 1) / repeated);
+    }
+    return run_sequence(request, sequence, kWarmSteps);
   }
 
   struct SequenceRun {

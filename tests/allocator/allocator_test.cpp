@@ -1,7 +1,9 @@
 // What a caller gets: addresses, reuse, fences, moves, records.
 #include <atomic>
+#include <random>
 #include <set>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "support/allocator_fixture.hpp"
@@ -450,6 +452,76 @@ TEST_F(AllocatorTest, LargeBlocksThatStandInTheWayAreKeptNoMore) {
   EXPECT_EQ(allocator->statistics().thread_cached_bytes, 0u);
   EXPECT_EQ(allocator->statistics().free_bytes, 6 * kMiB);
   EXPECT_EQ(device(6 * kMiB), block);
+}
+
+TEST_F(AllocatorTest, ALargeRequestThatFindsNoneKeptIsMetFromAllThatIsFree) {
+  char* low = device(4 * kMiB);
+  char* between = device(4 * kMiB);
+  allocator->free(device(8 * kMiB));  // free, behind the others
+  allocator->free(low);
+  for (int i = 0; i < 8192; ++i) allocator->free(device(4 * kMiB));
+  ASSERT_EQ(allocator->statistics().thread_cached_bytes, 4 * kMiB);
+  EXPECT_EQ(device(2 * kMiB), low) << "the lowest place, as if nothing had been kept";
+  EXPECT_EQ(allocator->statistics().thread_cached_bytes, 0u);
+  allocator->free(between);
+  EXPECT_EQ(allocator->statistics().thread_cached_bytes, 0u) << "that was too soon after the start";
+}
+
+TEST_F(AllocatorTest, AfterTheyStoodInTheWayItTakesEightTimesAsLongUntilLargeBlocksAreKept) {
+  auto rounds_until_kept = [&] {
+    for (int rounds = 1;; ++rounds) {
+      allocator->free(device(4 * kMiB));
+      if (allocator->statistics().thread_cached_bytes != 0) return rounds;
+    }
+  };
+  allocator->free(device(8 * kMiB));
+  EXPECT_EQ(rounds_until_kept(), 8192);
+  allocator->free(device(2 * kMiB));
+  EXPECT_EQ(rounds_until_kept(), 8 * 8192);
+}
+
+TEST_F(AllocatorTest, LargeBlocksAreStillKeptWhereHardlyAnyRequestFindsNone) {
+  allocator->free(device(16 * kMiB));
+  for (int i = 0; i < 8192; ++i) allocator->free(device(4 * kMiB));
+  for (int misses = 0; misses < 5; ++misses) {
+    for (int i = 0; i < 1024; ++i) allocator->free(device(4 * kMiB));
+    ASSERT_EQ(allocator->statistics().thread_cached_bytes, 4 * kMiB) << "after " << misses;
+    device(1 * kMiB);
+    ASSERT_EQ(allocator->statistics().thread_cached_bytes, 0u);
+  }
+}
+
+// A training loop goes on for days: what its second step needs must do for all.
+TEST_F(AllocatorTest, AStepThatRepeatsTakesNoMorePagesInTheLongRun) {
+  constexpr std::size_t kBlocks = 120;
+  constexpr std::size_t kLongest = 40;  // in allocations
+  Configuration configuration = small_configuration();
+  configuration.budget_bytes = 2048 * kMiB;
+  for (unsigned seed = 0; seed < 20; ++seed) {
+    start(configuration);
+    std::minstd_rand random(seed + 1);
+    std::vector<std::size_t> sizes, ends;
+    for (std::size_t i = 0; i < kBlocks; ++i) {
+      sizes.push_back((64u << 10) << random() % 8);
+      sizes.back() += random() % 4 * (sizes.back() / 4);
+      ends.push_back(i + 1 + random() % kLongest);
+    }
+    std::size_t touched = 0;
+    for (int step = 0; step < 400; ++step) {
+      std::vector<char*> blocks(kBlocks);
+      for (std::size_t now = 0; now < kBlocks + kLongest; ++now) {
+        for (std::size_t i = 0; i < kBlocks; ++i) {
+          if (ends[i] == now) allocator->free(blocks[i]);
+        }
+        if (now < kBlocks) blocks[now] = device(sizes[now]);
+      }
+      const std::size_t before =
+          std::exchange(touched, allocator->statistics().touched_bytes.current);
+      if (step > 5) {
+        ASSERT_EQ(touched, before) << "in step " << step << " of seed " << seed;
+      }
+    }
+  }
 }
 
 TEST_F(AllocatorTest, RecordsAreReleasedOneByOneAndTheMemoryWithTheLast) {
