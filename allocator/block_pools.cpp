@@ -47,7 +47,7 @@ PoolIndex BlockPools::pools_of(const StreamKey& key) {
   auto [found, is_new] = streams_.try_emplace(key, static_cast<PoolIndex>(pools_.size()));
   if (is_new) {
     for (PoolIndex place = 0; place < kPoolsPerStream; ++place) {
-      auto pool = std::make_unique<Pool>(blocks_);
+      auto pool = std::make_unique<Pool>(blocks_, requests_before_keeping_);
       pool->index = found->second + place;
       pool->key = key;
       pool->pool_class = static_cast<PoolClass>(place);

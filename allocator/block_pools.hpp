@@ -62,17 +62,18 @@ struct SmallestThenLowest {
 };
 
 struct Pool {
-  explicit Pool(const RunBlockStore& blocks) : own(blocks), guests(blocks) {}
+  Pool(const RunBlockStore& blocks, std::uint64_t requests_before_keeping)
+      : own(blocks), met_before_keeping(requests_before_keeping), guests(blocks) {}
 
   PoolIndex index = 0;
   StreamKey key;
   PoolClass pool_class = PoolClass::kSmall;
   FreeIndex own;  // whose home this is
   // Requests for large blocks met from here since such blocks, kept by threads, stood in the way,
-  // and after how many of them threads keep some: several steps of a training loop, and each time
-  // that they stood in the way eight times as many.
+  // and after how many of them threads keep some: each time that they stood in the way eight times
+  // as many.
   std::uint64_t met = 0;
-  std::uint64_t met_before_keeping = 8192;
+  std::uint64_t met_before_keeping;
   void keep_no_large() {
     met = 0;
     met_before_keeping = std::min(met_before_keeping * 8, std::uint64_t{1} << 60);
@@ -92,7 +93,9 @@ struct SharedPage {
 
 class BlockPools {
  public:
-  BlockPools() = default;
+  // `requests_before_keeping`: the first Pool::met_before_keeping.
+  explicit BlockPools(std::uint64_t requests_before_keeping)
+      : requests_before_keeping_(requests_before_keeping) {}
   ~BlockPools();
   BlockPools(const BlockPools&) = delete;
   BlockPools& operator=(const BlockPools&) = delete;
@@ -269,6 +272,7 @@ class BlockPools {
   }
   RunBlock* next_of(const RunBlock* block) const { return blocks_.find(block->shared.next); }
 
+  const std::uint64_t requests_before_keeping_;
   bool spares_pages_ = false;
   PageMap<PageEntry> pages_;
   RunBlockStore blocks_;

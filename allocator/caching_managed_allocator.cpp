@@ -170,6 +170,7 @@ CachingManagedAllocator::CachingManagedAllocator(std::unique_ptr<DeviceRuntime> 
       caches_(kFacades * devices_.size(), thread_cache_bytes(configuration, budget_.hard_bytes),
               [this](std::vector<Block*> blocks) { give_back(std::move(blocks)); }),
       planner_(configuration.policy, budget_.devices, ledger_, hint_counters_),
+      pools_(configuration.requests_before_keeping),
       decay_(Decay::Duration(configuration.decay_seconds)) {
   if (configuration.host_backing == HostBacking::kOrdinary &&
       host_backing_ != HostBacking::kOrdinary) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -41,8 +42,11 @@ struct Configuration {
   std::optional<std::size_t> fork_limit_bytes;    // UVMALLOC_FORK_LIMIT; none: what the host has
   std::optional<std::size_t> span_bytes;  // UVMALLOC_SPAN_SIZE; none: from the device's abilities
   std::optional<std::size_t> thread_cache_bytes;  // UVMALLOC_THREAD_CACHE; none: from the budget
-  LogLevel log = LogLevel::kWarning;              // UVMALLOC_LOG
-  double decay_seconds = 0;                       // UVMALLOC_DECAY: half-life; 0: never
+  // No variable: after so many requests for large blocks that a pool has met, threads keep some
+  // (ThreadCache). Several steps of a training loop.
+  std::uint64_t requests_before_keeping = 8192;
+  LogLevel log = LogLevel::kWarning;  // UVMALLOC_LOG
+  double decay_seconds = 0;           // UVMALLOC_DECAY: half-life; 0: never
   unsigned local_ranks = 1;      // LOCAL_WORLD_SIZE: processes that share this machine's memory
   std::string report_directory;  // UVMALLOC_REPORT_DIR; empty: no report file
   std::string report;            // UVMALLOC_REPORT: "stderr" prints it at exit

@@ -42,6 +42,17 @@ TEST_F(AllocatorThreads, UnderPressureToo) {
   stress.finish();
 }
 
+TEST_F(AllocatorThreads, WhereTheySoonKeepLargeBlocksToo) {
+  for (int round = 0; round < 8; ++round) {
+    Configuration configuration = small_configuration();
+    configuration.requests_before_keeping = 1;
+    start(configuration);
+    AllocatorStress stress(*allocator, *machine);
+    stress.run(4, milliseconds(100));
+    stress.finish();
+  }
+}
+
 // A thread remembers the records of blocks it was given; others free such blocks, and their records
 // and pages become other blocks'.
 TEST_F(AllocatorThreads, AnAddressThatHasHadAnotherBlockSinceIsFreedAsTheBlockItIsNow) {

@@ -1,5 +1,6 @@
 // Where blocks come to lie: every address is stated. Records only: no memory is behind them.
 #include <uvmalloc/allocator/block_pools.hpp>
+#include <uvmalloc/allocator/configuration.hpp>
 
 #include <gtest/gtest.h>
 
@@ -65,7 +66,7 @@ class BlockPoolsTest : public ::testing::Test {
 
   std::vector<std::unique_ptr<Span>> spans;
   char* base = nullptr;
-  BlockPools pools;
+  BlockPools pools{Configuration{}.requests_before_keeping};
   PoolIndex first = 0;
 };
 

@@ -201,7 +201,9 @@ Configuration Sequence::configuration(Bytes* bytes) {
   constexpr std::array<std::size_t, 4> kSpans = {2, 6, 16, 32};
   constexpr std::array<std::size_t, 3> kCaches = {0, 1, 64};
   Configuration out;
-  out.budget_bytes = kBudgets[bytes->below(4)] * kMiB;
+  const unsigned budget = bytes->below(4);
+  out.budget_bytes = kBudgets[budget] * kMiB;
+  if (budget != 0) out.requests_before_keeping = budget;  // so that sequences get that far
   out.span_bytes = kSpans[bytes->below(4)] * kMiB;
   out.thread_cache_bytes = kCaches[bytes->below(3)] * kMiB;
   out.policy = bytes->below(4) == 0 ? Policy::kDriver : Policy::kAuto;
