@@ -38,8 +38,8 @@ void ThreadCache::open(const StreamKey& key, PoolIndex first, std::size_t place)
 }
 
 void ThreadCache::keep_large(PoolIndex first, bool keep) {
-  if (!is_open(first)) return;
-  Stream* of = streams_[first / kPoolsPerStream].get();
+  Stream* of = stream_of(first);
+  if (of == nullptr) return;
   const std::size_t largest = keep ? SIZE_MAX : kPackedBytes - 1;
   if (of->largest_kept == 0 || of->largest_kept == largest) return;
   of->largest_kept = largest;
@@ -83,8 +83,8 @@ void ThreadCache::empty(Bin* bin, std::uint32_t keep, Stream* stream, std::vecto
 }
 
 void ThreadCache::flush(PoolIndex first, Kept kept, std::vector<Block*>* out) {
-  if (!is_open(first)) return;
-  Stream* of = streams_[first / kPoolsPerStream].get();
+  Stream* of = stream_of(first);
+  if (of == nullptr) return;
   if (of->cached_bytes == 0) return;
   if (kept == Kept::kSmall) {
     for (Bin& bin : of->small) empty(&bin, 0, of, out);

@@ -89,10 +89,7 @@ class alignas(kCacheLinePair) ThreadCache {
   // From now on blocks of these pools may be put in. `first` is the index of the stream's first
   // pool, `place` that of its facade and device among the tallies.
   void open(const StreamKey& key, PoolIndex first, std::size_t place);
-  bool is_open(PoolIndex first) const {
-    std::size_t stream = first / kPoolsPerStream;
-    return stream < streams_.size() && streams_[stream] != nullptr;
-  }
+  bool is_open(PoolIndex first) const { return stream_of(first) != nullptr; }
   // Whether large blocks of these pools are kept from now on.
   void keep_large(PoolIndex first, bool keep);
   // For a large request of a stream that was not served here: `*out` gets the large blocks that are
@@ -132,7 +129,8 @@ class alignas(kCacheLinePair) ThreadCache {
   void allow(std::int64_t room_bytes) { most_live_bytes_ = live_bytes_ + room_bytes; }
 
   const StreamTally* stream_tally(PoolIndex first) const {
-    return is_open(first) ? &streams_[first / kPoolsPerStream]->counts : nullptr;
+    const Stream* of = stream_of(first);
+    return of == nullptr ? nullptr : &of->counts;
   }
   template <class Visit>
   void each_stream_tally(Visit visit) const {
@@ -196,6 +194,11 @@ class alignas(kCacheLinePair) ThreadCache {
     bool same = of != nullptr && of->key.stream == stream && of->key.facade == facade &&
                 of->key.device == device;
     return same ? of : nullptr;
+  }
+  // By any of its pools; nullptr: it is not open.
+  [[gnu::always_inline]] Stream* stream_of(PoolIndex pool) const {
+    const std::size_t index = pool / kPoolsPerStream;
+    return index < streams_.size() ? streams_[index].get() : nullptr;
   }
   static void empty(Bin* bin, std::uint32_t keep, Stream* stream, std::vector<Block*>* out);
   static Block* pop(Bin* bin) {
@@ -271,9 +274,7 @@ class alignas(kCacheLinePair) ThreadCache {
 }
 
 [[gnu::always_inline]] inline const StreamKey* ThreadCache::put(Block* block) {
-  std::size_t index = block->pool / kPoolsPerStream;
-  if (index >= streams_.size()) return nullptr;
-  Stream* of = streams_[index].get();
+  Stream* of = stream_of(block->pool);
   std::size_t size_bytes = block->size_bytes();
   if (of == nullptr || of->cached_bytes + size_bytes > most_bytes_) return nullptr;
   if (size_bytes > of->largest_kept) return nullptr;
@@ -291,9 +292,7 @@ class alignas(kCacheLinePair) ThreadCache {
 }
 
 [[gnu::always_inline]] inline const StreamKey* ThreadCache::pass_on(const Block& block) {
-  std::size_t index = block.pool / kPoolsPerStream;
-  if (index >= streams_.size()) return nullptr;
-  Stream* of = streams_[index].get();
+  Stream* of = stream_of(block.pool);
   if (of == nullptr) return nullptr;
   freed(of, block);
   return &of->key;

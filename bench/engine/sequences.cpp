@@ -149,8 +149,6 @@ OperationSequence traced_steps(const std::string& trace) {
 void repeat_steps(OperationSequence& sequence, std::size_t first, std::size_t times) {
   const std::vector<std::size_t> begins(sequence.step_begins.begin() + static_cast<long>(first),
                                         sequence.step_begins.end());
-  const std::vector<Operation> steps(
-      sequence.operations.begin() + static_cast<long>(begins.front()), sequence.operations.end());
   // By slot, what is allocated before the steps and after them.
   const auto before = live_before(sequence, begins.front());
   const auto after = live_before(sequence, sequence.operations.size());
@@ -196,13 +194,13 @@ void repeat_steps(OperationSequence& sequence, std::size_t first, std::size_t ti
       actual[block->slot] = slots.take();
       sequence.allocate(actual[block->slot], block->size_bytes, block->stream);
     }
-    auto begin = begins.begin();
-    for (std::size_t i = 0; i < steps.size(); ++i) {
-      if (begin != begins.end() && *begin - begins.front() == i) {
-        if (i != 0) sequence.begin_step();
+    auto begin = begins.begin() + 1;
+    for (std::size_t i = begins.front(); i < all.size(); ++i) {
+      if (begin != begins.end() && *begin == i) {
+        sequence.begin_step();
         ++begin;
       }
-      const Operation& operation = steps[i];
+      const Operation& operation = all[i];
       if (operation.kind == OperationKind::kAllocate) {
         actual[operation.slot] = slots.take();
         sequence.allocate(actual[operation.slot], operation.size_bytes, operation.stream);
