@@ -20,8 +20,9 @@ namespace {
 // Above this no driver has address space; refused before rounding can overflow.
 constexpr std::size_t kLargestRequest = RealStorage::kMostSizeBytes / kPageBytes * kPageBytes;
 
-constexpr std::size_t kLazySpanBytes =
-    1u << 30;  // virtual until touched, and dead pages can be given back
+// Virtual until touched, and dead pages can be given back: all that may be used in one span, as
+// free blocks of two spans are never joined.
+constexpr std::size_t kMostLazySpanBytes = std::size_t{1} << 40;
 constexpr std::size_t kEagerSpanBytes = 32u << 20;  // freed to give pages back, so small
 
 Place wanted_place(Facade facade, int device) {
@@ -615,7 +616,7 @@ std::size_t CachingManagedAllocator::span_size(const Request& request) const {
   const DeviceCapabilities& can = devices_[static_cast<std::size_t>(request.device)].capabilities;
   const bool lazy = is_ordinary(request.facade) || (can.discard && !can.integrated);
   const std::size_t automatic =
-      lazy ? std::min(kLazySpanBytes, budget_.hard_bytes) : kEagerSpanBytes;
+      lazy ? std::min(kMostLazySpanBytes, budget_.hard_bytes) : kEagerSpanBytes;
   std::size_t usual = round_up(configuration_.span_bytes.value_or(automatic), kPageBytes);
   return std::max(std::min(usual, kLargestRequest), round_up(request.size_bytes, kPageBytes));
 }
@@ -661,7 +662,13 @@ RuntimeStatus CachingManagedAllocator::add_span(const Request& request) {
   span->ordinary = is_ordinary(request.facade);
   span->size_bytes = span_size(request);
   const auto begin = std::chrono::steady_clock::now();
-  const RuntimeStatus status = take_memory(span.get());
+  RuntimeStatus status = take_memory(span.get());
+  // So much address space may not be had in one piece.
+  const std::size_t least_bytes = round_up(request.size_bytes, kPageBytes);
+  while (status.error == RuntimeError::kOutOfMemory && span->size_bytes > least_bytes) {
+    span->size_bytes = std::max(round_up(span->size_bytes / 2, kPageBytes), least_bytes);
+    status = take_memory(span.get());
+  }
   const auto taken = std::chrono::steady_clock::now() - begin;
   if (!status.ok()) {
     trace_.call_failed(trace_.now(), request.device, nullptr, span->size_bytes, status);

@@ -665,5 +665,37 @@ TEST(AllocatorStart, ADeviceWithoutConcurrentManagedAccessIsRefused) {
       std::runtime_error);
 }
 
+// What lies in two spans is never joined.
+TEST_F(AllocatorTest, FreeBlocksAreJoinedThroughoutTheBudgetWhereMemoryIsVirtual) {
+  Configuration configuration = without_thread_caches();
+  configuration.span_bytes.reset();
+  configuration.budget_bytes = 4096 * kMiB;
+  start(configuration);
+  std::vector<char*> blocks;
+  for (int i = 0; i < 5; ++i) blocks.push_back(device(800 * kMiB));
+  for (char* block : blocks) allocator->free(block);
+  char* all = device(4000 * kMiB);
+  EXPECT_EQ(allocator->statistics().touched_bytes.peak, 4000 * kMiB);
+  EXPECT_EQ(allocator->statistics().span_bytes.current, 4096 * kMiB);
+  allocator->free(all);
+}
+
+TEST_F(AllocatorTest, LessAddressSpaceIsAskedForWhereSoMuchIsNotToBeHad) {
+  Configuration configuration = without_thread_caches();
+  configuration.span_bytes = 256 * kMiB;
+  start(configuration);
+  machine->allocatable_bytes = 100 * kMiB;
+  char* first = device(6 * kMiB);
+  EXPECT_EQ(allocator->statistics().span_bytes.current, 64 * kMiB);
+  EXPECT_THROW(device(60 * kMiB), OutOfMemoryError);
+  char* second = device(30 * kMiB);
+  char* third = device(30 * kMiB);
+  EXPECT_EQ(allocator->statistics().span_bytes.current, 96 * kMiB);
+  for (char* block : {first, second, third}) {
+    ASSERT_NE(block, nullptr);
+    allocator->free(block);
+  }
+}
+
 }  // namespace
 }  // namespace uvm
