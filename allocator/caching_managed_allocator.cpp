@@ -20,10 +20,12 @@ namespace {
 // Above this no driver has address space; refused before rounding can overflow.
 constexpr std::size_t kLargestRequest = RealStorage::kMostSizeBytes / kPageBytes * kPageBytes;
 
-// Virtual until touched, and dead pages can be given back: all that may be used in one span, as
-// free blocks of two spans are never joined.
-constexpr std::size_t kMostLazySpanBytes = std::size_t{1} << 40;
-constexpr std::size_t kEagerSpanBytes = 32u << 20;  // freed to give pages back, so small
+// Free blocks of two spans are never joined, and spans are virtual until touched, so they are
+// large: where dead pages can be given back, one holds all that may be used; where only a whole
+// span can be, it has room for some more requests like the one it is made for.
+constexpr std::size_t kMostSpanBytes = std::size_t{1} << 40;
+constexpr std::size_t kLeastSpanBytes = 32u << 20;
+constexpr std::size_t kRequestsPerSpan = 8;
 
 Place wanted_place(Facade facade, int device) {
   return facade == Facade::kDevice ? Place::device(device) : Place::host();
@@ -613,12 +615,17 @@ CachingManagedAllocator::Found CachingManagedAllocator::find_in_other_class(
 }
 
 std::size_t CachingManagedAllocator::span_size(const Request& request) const {
+  const std::size_t least = round_up(request.size_bytes, kPageBytes);
+  if (configuration_.span_bytes) {
+    const std::size_t wanted = round_up(*configuration_.span_bytes, kPageBytes);
+    return std::max(std::min(wanted, kLargestRequest), least);
+  }
   const DeviceCapabilities& can = devices_[static_cast<std::size_t>(request.device)].capabilities;
-  const bool lazy = is_ordinary(request.facade) || (can.discard && !can.integrated);
-  const std::size_t automatic =
-      lazy ? std::min(kMostLazySpanBytes, budget_.hard_bytes) : kEagerSpanBytes;
-  std::size_t usual = round_up(configuration_.span_bytes.value_or(automatic), kPageBytes);
-  return std::max(std::min(usual, kLargestRequest), round_up(request.size_bytes, kPageBytes));
+  const bool gives_pages_back = is_ordinary(request.facade) || (can.discard && !can.integrated);
+  const std::size_t usual =
+      gives_pages_back ? kMostSpanBytes : std::max(kLeastSpanBytes, least * kRequestsPerSpan);
+  const std::size_t budget_bytes = round_up(budget_.hard_bytes, kPageBytes);
+  return std::max(std::min({usual, kMostSpanBytes, budget_bytes}), least);
 }
 
 // Sends hints, without locks, and traces them.

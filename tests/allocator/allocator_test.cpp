@@ -680,6 +680,25 @@ TEST_F(AllocatorTest, FreeBlocksAreJoinedThroughoutTheBudgetWhereMemoryIsVirtual
   allocator->free(all);
 }
 
+// There memory can be given back by whole spans only, of which a program must not get too large
+// ones either.
+TEST_F(AllocatorTest, WhereNothingCanBeDiscardedASpanHasRoomForSomeRequestsLikeTheFirst) {
+  Configuration configuration = without_thread_caches();
+  configuration.span_bytes.reset();
+  configuration.budget_bytes = 4096 * kMiB;
+  DeviceCapabilities without_discard = machine->capabilities;
+  without_discard.discard = false;
+  start(configuration, 1, without_discard);
+  device(2 * kMiB);
+  EXPECT_EQ(allocator->statistics().span_bytes.current, 32 * kMiB);
+  // Each a little larger than the one before, as batches of texts are.
+  for (std::size_t size = 100; size <= 150; ++size) allocator->free(device(size * kMiB));
+  EXPECT_EQ(allocator->statistics().span_bytes.current, 832 * kMiB);
+  EXPECT_EQ(allocator->statistics().touched_bytes.peak, 152 * kMiB);
+  device(1000 * kMiB);
+  EXPECT_EQ(allocator->statistics().span_bytes.current, 832 * kMiB + 4096 * kMiB) << "the budget";
+}
+
 TEST_F(AllocatorTest, LessAddressSpaceIsAskedForWhereSoMuchIsNotToBeHad) {
   Configuration configuration = without_thread_caches();
   configuration.span_bytes = 256 * kMiB;
