@@ -77,13 +77,20 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    def __init__(self, embedding: int, layers: int, heads: int, context: int) -> None:
+    def __init__(
+        self,
+        embedding: int,
+        layers: int,
+        heads: int,
+        context: int,
+        vocabulary: int = VOCABULARY,
+    ) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(VOCABULARY, embedding)
+        self.tokens = nn.Embedding(vocabulary, embedding)
         self.positions = nn.Parameter(torch.randn(context, embedding) * 0.02)
         self.blocks = nn.Sequential(*(Block(embedding, heads) for _ in range(layers)))
         self.norm = nn.LayerNorm(embedding)
-        self.head = nn.Linear(embedding, VOCABULARY, bias=False)
+        self.head = nn.Linear(embedding, vocabulary, bias=False)
         nn.init.normal_(self.tokens.weight, std=0.02)
         nn.init.normal_(self.head.weight, std=0.02)
 

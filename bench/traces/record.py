@@ -15,7 +15,7 @@ from uvmalloc import trace as traces
 
 from bench.traces import committed_file
 
-NAMES = ("transformer", "cnn", "varying")
+NAMES = ("transformer", "cnn", "varying", "gpt2", "lstm", "varying-generation")
 _WORKLOADS = Path(__file__).resolve().parent / "workloads.py"
 _HEADER_BYTES_AT = 16
 _DEVICE_FACADE = traces.FACADES.index("device")

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 
 import uvmalloc
-from train_gpt import GPT, VOCABULARY, train_step
+from train_gpt import GPT, train_step
 
 DEVICE = torch.device("cuda")
 EMBEDDING, HEADS, CONTEXT = 256, 8, 512
@@ -31,22 +31,98 @@ def marked(steps: int) -> Iterator[int]:
     uvmalloc.mark("end")
 
 
-def train_gpt(layers: int, lengths: list[int]) -> None:
-    model = GPT(EMBEDDING, layers, HEADS, CONTEXT).to(DEVICE)
+def train_gpt(model: GPT, batch_size: int, lengths: list[int]) -> None:
+    model.to(DEVICE)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for step in marked(len(lengths)):
-        tokens = torch.randint(VOCABULARY, (BATCH_SIZE, lengths[step] + 1)).to(DEVICE)
+        shape = (batch_size, lengths[step] + 1)
+        tokens = torch.randint(model.tokens.num_embeddings, shape).to(DEVICE)
         train_step(model, optimizer, tokens[:, :-1], tokens[:, 1:])
 
 
 def transformer() -> None:
-    train_gpt(layers=5, lengths=[CONTEXT] * 6)
+    train_gpt(GPT(EMBEDDING, 5, HEADS, CONTEXT), BATCH_SIZE, [CONTEXT] * 6)
 
 
 def varying() -> None:
     """As batches of texts are, cut to the longest of each."""
     lengths = random.Random(0)
-    train_gpt(layers=4, lengths=[lengths.randint(64, CONTEXT) for _ in range(24)])
+    model = GPT(EMBEDDING, 4, HEADS, CONTEXT)
+    train_gpt(model, BATCH_SIZE, [lengths.randint(64, CONTEXT) for _ in range(24)])
+
+
+def gpt2() -> None:
+    """Layers, width and vocabulary of GPT-2's smallest model."""
+    train_gpt(GPT(768, 12, 12, 256, vocabulary=50257), 2, [256] * 5)
+
+
+class Cache:
+    """Keys and values of one layer, joined with those of each new token."""
+
+    def __init__(self) -> None:
+        self.keys_and_values: tuple[Tensor, ...] = ()
+
+    def append(self, *new: Tensor) -> tuple[Tensor, ...]:
+        old = self.keys_and_values
+        self.keys_and_values = (
+            tuple(torch.cat(pair, dim=2) for pair in zip(old, new, strict=True)) if old else new
+        )
+        return self.keys_and_values
+
+
+def next_logits(model: GPT, tokens: Tensor, caches: list[Cache], position: int) -> Tensor:
+    """Of the last of `tokens`, which follow those that are in the caches."""
+    x = model.tokens(tokens) + model.positions[position : position + tokens.size(1)]
+    for block, cache in zip(model.blocks, caches, strict=True):
+        query, key, value = (
+            part.unflatten(-1, (block.heads, -1)).transpose(1, 2)
+            for part in block.query_key_value(block.attention_norm(x)).chunk(3, dim=-1)
+        )
+        keys, values = cache.append(key, value)
+        attended = F.scaled_dot_product_attention(query, keys, values, is_causal=tokens.size(1) > 1)
+        x = x + block.attention_output(attended.transpose(1, 2).flatten(2))
+        x = x + block.mlp(block.mlp_norm(x))
+    return model.head(model.norm(x[:, -1:]))
+
+
+@torch.no_grad()
+def generation() -> None:
+    """A step is one batch of prompts, of its own size and length, and the tokens that follow."""
+    numbers = random.Random(0)
+    model = GPT(512, 8, HEADS, 1024, vocabulary=32000).to(DEVICE)
+    for _ in marked(8):
+        prompts = torch.randint(32000, (numbers.randint(1, 16), numbers.randint(16, 400)))
+        caches = [Cache() for _ in model.blocks]
+        tokens, position = prompts.to(DEVICE), 0
+        for _ in range(numbers.randint(8, 16)):
+            logits = next_logits(model, tokens, caches, position)
+            position += tokens.size(1)
+            tokens = logits.argmax(-1)
+
+
+class WordModel(nn.Module):
+    def __init__(self, words: int, embedding: int, hidden: int) -> None:
+        super().__init__()
+        self.words = nn.Embedding(words, embedding)
+        self.recurrent = nn.LSTM(embedding, hidden, num_layers=2, batch_first=True)
+        self.head = nn.Linear(hidden, words)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.recurrent(self.words(tokens))[0])
+
+
+def lstm() -> None:
+    words = 10000
+    model = WordModel(words, 400, 600).to(DEVICE)
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in marked(4):
+        tokens = torch.randint(words, (20, 65)).to(DEVICE)
+        loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.25)
+        optimizer.step()
+        loss.item()
 
 
 class Residual(nn.Module):
@@ -97,6 +173,9 @@ WORKLOADS: dict[str, Callable[[], None]] = {
     "transformer": transformer,
     "cnn": cnn,
     "varying": varying,
+    "gpt2": gpt2,
+    "lstm": lstm,
+    "varying-generation": generation,
 }
 
 
