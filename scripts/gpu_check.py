@@ -78,6 +78,8 @@ class Place:
         result["PYTHONPATH"] = os.pathsep.join(paths)
         result["UVMALLOC_LIB_DIR"] = str(self.libraries)
         result["UVMALLOC_BUDGET"] = str(max(self.budget_bytes, 2 * MIB))
+        # By default each facade's span is as large as the budget: virtual, but asked for.
+        result["UVMALLOC_SPAN_SIZE"] = str(max(self.budget_bytes // 8, 2 * MIB))
         result["UVM_TEST_DEVICE"] = "simulated" if self.simulated else "real"
         return result
 
