@@ -74,6 +74,9 @@ build_torch_version() {
     die "building the plugin for torch $1 failed"
 }
 
+# Options with which pytest runs files side by side. Each test starts programs with torch, so not on every core.
+side_by_side=(-n "$(($(nproc) < 4 ? $(nproc) : 4))" --dist loadfile)
+
 # test_torch_version MINOR FOLDER: the tests of what depends on torch's version, with that one; their results go to
 # FOLDER/pytest-torch-MINOR.xml. Its environment is set up and its plugin is built.
 test_torch_version() {
@@ -82,6 +85,6 @@ test_torch_version() {
   (cd "$root" && "$(venv_of "$minor")/bin/uvmalloc" sim --no-report -- "$python" -m pytest --rootdir "$root" \
     -o cache_dir=build/.pytest_cache -q -rs tests/sim_kernels) || return 1
   (cd "$root" && "$python" -m pytest --rootdir "$root" -o cache_dir=build/.pytest_cache -o junit_family=xunit1 \
-    --junitxml "$folder/pytest-torch-$minor.xml" -q -rs \
+    --junitxml "$folder/pytest-torch-$minor.xml" -q -rs "${side_by_side[@]}" \
     tests/pytorch/test_{allocator_calls,differential,every_move,fork,memory,memory_tools,moves,switch,ways_in}.py)
 }
