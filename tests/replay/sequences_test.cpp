@@ -1,0 +1,125 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <tuple>
+#include <vector>
+
+#include "../../bench/engine/sequences.hpp"
+
+namespace uvm::bench {
+namespace {
+
+using Asked = std::tuple<OperationKind, std::uint64_t, std::uint16_t>;  // kind, bytes, stream
+
+std::vector<Asked> asked_in_step(const OperationSequence& sequence, std::size_t step) {
+  const std::size_t begin = sequence.step_begins[step];
+  const std::size_t end = step + 1 < sequence.step_begins.size() ? sequence.step_begins[step + 1]
+                                                                 : sequence.operations.size();
+  std::vector<Asked> asked;
+  for (std::size_t i = begin; i < end; ++i) {
+    const Operation& operation = sequence.operations[i];
+    asked.emplace_back(operation.kind, operation.size_bytes, operation.stream);
+  }
+  return asked;
+}
+
+// Sizes of what is live behind the last operation, sorted. A free of what is not live, or of
+// another size, fails.
+std::vector<std::uint64_t> live_at_end(const OperationSequence& sequence) {
+  std::map<std::uint32_t, std::uint64_t> live;
+  for (const Operation& operation : sequence.operations) {
+    if (operation.kind == OperationKind::kAllocate) {
+      EXPECT_TRUE(live.emplace(operation.slot, operation.size_bytes).second) << operation.slot;
+    } else {
+      EXPECT_EQ(live[operation.slot], operation.size_bytes);
+      live.erase(operation.slot);
+    }
+    EXPECT_LT(operation.slot, sequence.slots);
+  }
+  std::vector<std::uint64_t> sizes;
+  for (const auto& [slot, size_bytes] : live) sizes.push_back(size_bytes);
+  std::sort(sizes.begin(), sizes.end());
+  return sizes;
+}
+
+// A parameter and, from the first step on, its gradient, which the next step frees.
+OperationSequence training() {
+  OperationSequence sequence;
+  sequence.allocate(0, 1000);
+  sequence.begin_step();
+  sequence.allocate(1, 300);
+  sequence.allocate(2, 1000);
+  sequence.free(1);
+  sequence.begin_step();
+  sequence.allocate(3, 300, 1);
+  sequence.free(2);
+  sequence.allocate(4, 1000);
+  sequence.free(3);
+  return sequence;
+}
+
+TEST(RepeatStepsTest, RepeatedStepsAskForTheSameAndLeaveTheSame) {
+  OperationSequence sequence = training();
+  const std::vector<Asked> step = asked_in_step(sequence, 1);
+  const std::vector<std::uint64_t> left = live_at_end(sequence);
+  const std::uint64_t peak = sequence.peak_live_bytes();
+  repeat_steps(sequence, 1, 3);
+  ASSERT_EQ(sequence.step_begins.size(), 5u);
+  for (std::size_t i = 2; i < 5; ++i) EXPECT_EQ(asked_in_step(sequence, i), step) << i;
+  EXPECT_EQ(live_at_end(sequence), left);
+  EXPECT_EQ(sequence.peak_live_bytes(), peak);
+}
+
+// The block that a step frees first is the one that the step before left first.
+TEST(RepeatStepsTest, WhatAStepFreesIsWhatTheOneBeforeLeftOldestFirst) {
+  OperationSequence sequence;
+  sequence.allocate(0, 512);
+  sequence.allocate(1, 512);
+  sequence.begin_step();
+  sequence.free(0);
+  sequence.allocate(0, 512);
+  sequence.free(1);
+  sequence.allocate(1, 512);
+  repeat_steps(sequence, 0, 2);
+  for (std::size_t at = 6; at < sequence.operations.size(); at += 2) {
+    const Operation& freed = sequence.operations[at];
+    ASSERT_EQ(freed.kind, OperationKind::kFree);
+    const Operation& one_step_before = sequence.operations[at - 3];
+    EXPECT_EQ(freed.slot, one_step_before.slot);
+  }
+  EXPECT_EQ(live_at_end(sequence), (std::vector<std::uint64_t>{512, 512}));
+}
+
+TEST(RepeatStepsTest, WhereAStepLeavesOtherBlocksThanItFoundTheNextBeginsWithWhatMakesUpForIt) {
+  OperationSequence sequence;
+  sequence.allocate(0, 100);
+  sequence.begin_step();
+  sequence.free(0);
+  sequence.allocate(1, 200);
+  repeat_steps(sequence, 0, 2);
+  const std::vector<Asked> made_up = {{OperationKind::kFree, 200, 0},
+                                      {OperationKind::kAllocate, 100, 0},
+                                      {OperationKind::kFree, 100, 0},
+                                      {OperationKind::kAllocate, 200, 0}};
+  EXPECT_EQ(asked_in_step(sequence, 1), made_up);
+  EXPECT_EQ(asked_in_step(sequence, 2), made_up);
+  EXPECT_EQ(live_at_end(sequence), std::vector<std::uint64_t>{200});
+}
+
+TEST(RepeatStepsTest, SeveralStepsAreRepeatedInTurn) {
+  OperationSequence sequence = training();
+  const std::vector<Asked> first = asked_in_step(sequence, 0);
+  const std::vector<Asked> second = asked_in_step(sequence, 1);
+  repeat_steps(sequence, 0, 2);
+  ASSERT_EQ(sequence.step_begins.size(), 6u);
+  // Where the first began there was no gradient, so it begins with the free of one.
+  std::vector<Asked> repeated = {{OperationKind::kFree, 1000, 0}};
+  repeated.insert(repeated.end(), first.begin(), first.end());
+  for (std::size_t i : {2u, 4u}) EXPECT_EQ(asked_in_step(sequence, i), repeated) << i;
+  for (std::size_t i : {3u, 5u}) EXPECT_EQ(asked_in_step(sequence, i), second) << i;
+}
+
+}  // namespace
+}  // namespace uvm::bench
