@@ -642,7 +642,14 @@ void BlockPools::remove_small(Block* block) {
 void BlockPools::each_block(
     const Span& span, const std::function<void(const Block&)>& visit,
     const std::function<void(char* base, const Pool& home)>& visit_small) const {
+  // What is free in the span, mostly nearly all of it, has no blocks.
+  auto free = span.free.begin();
   for (char* at_page = span.base; at_page < span.base + span.size_bytes; at_page += kPageBytes) {
+    if (free != span.free.end() && at_page == span.base + free->first) {
+      at_page += free->second - kPageBytes;
+      ++free;
+      continue;
+    }
     const PageEntry* entry = pages_.find(at_page);
     const Page* page = entry == nullptr ? nullptr : entry->page.load(std::memory_order_relaxed);
     if (page == nullptr) continue;

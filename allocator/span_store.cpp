@@ -64,15 +64,18 @@ void SpanStore::each_free(Facade facade, int device, const RunVisitor& visit) co
 }
 
 std::vector<SpanStore::Run> SpanStore::take_touched(Span* span) {
+  // All pages in use are touched. Most of a large span is behind its last touched page.
+  std::size_t left_bytes = span->touched_bytes - (span->size_bytes - span->free_bytes());
   std::vector<Run> runs;
   for (const auto& [offset, size_bytes] : span->free) {
     std::size_t first = offset >> kPageShift;
     std::size_t end = (offset + size_bytes) >> kPageShift;
-    for (std::size_t page = first; page < end; ++page) {
+    for (std::size_t page = first; page < end && left_bytes != 0; ++page) {
       if (!span->touched[page]) continue;
       std::size_t begin = page;
       while (page < end && span->touched[page]) ++page;
       runs.push_back({span, begin << kPageShift, 0, (page - begin) << kPageShift});
+      left_bytes -= runs.back().size_bytes;
     }
   }
   for (const Run& run : runs) take(run, run.size_bytes);

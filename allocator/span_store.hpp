@@ -32,6 +32,11 @@ struct Span {
   std::vector<bool> touched;                // by page
   std::size_t touched_bytes = 0;
 
+  std::size_t free_bytes() const {
+    std::size_t bytes = 0;
+    for (const auto& [offset, run_bytes] : free) bytes += run_bytes;
+    return bytes;
+  }
   bool empty() const { return free.size() == 1 && free.begin()->second == size_bytes; }
 };
 
