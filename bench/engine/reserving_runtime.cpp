@@ -2,7 +2,6 @@
 
 #include <sys/mman.h>
 
-#include <algorithm>
 #include <new>
 
 namespace uvm::bench {
@@ -61,11 +60,11 @@ RuntimeStatus ReservingRuntime::pointer_attributes(const void*, PointerAttribute
 }
 
 RuntimeStatus ReservingRuntime::allocate_managed(int, std::size_t size_bytes, void** out) const {
+  const std::size_t bytes = round_up(size_bytes);
   std::size_t begin = used_bytes_.load(std::memory_order_relaxed);
   do {
-    if (size_bytes > size_bytes_ - begin) return failure(RuntimeError::kOutOfMemory);
-  } while (!used_bytes_.compare_exchange_weak(
-      begin, std::min(begin + round_up(size_bytes), size_bytes_), std::memory_order_relaxed));
+    if (bytes > size_bytes_ - begin) return failure(RuntimeError::kOutOfMemory);
+  } while (!used_bytes_.compare_exchange_weak(begin, begin + bytes, std::memory_order_relaxed));
   *out = first_ + begin;
   return {};
 }
