@@ -312,6 +312,13 @@ RunBlock* BlockPools::without_part_of_page(RunBlock* block, std::size_t size_byt
   return rest;
 }
 
+// What is worth a block of its own; less stays with the block that is handed out.
+[[gnu::always_inline]] inline std::size_t BlockPools::least_rest(const RunBlock& block,
+                                                                 std::size_t size_bytes) {
+  if (block.kind == BlockKind::kWhole) return kPageBytes;
+  return std::max(kSmallestShared, std::min(size_bytes / kRequestsPerRest, kMostRestBytes));
+}
+
 // Cuts what a request needs off a block in no index. `rest` is nullptr where nothing is left.
 [[gnu::always_inline]] inline BlockPools::Cut BlockPools::cut(RunBlock* block,
                                                               std::size_t size_bytes) {
@@ -320,9 +327,7 @@ RunBlock* BlockPools::without_part_of_page(RunBlock* block, std::size_t size_byt
   }
   if (block->kind == BlockKind::kWhole) size_bytes = round_up(size_bytes, kPageBytes);
   const std::size_t rest_bytes = block->size_bytes() - size_bytes;
-  if (rest_bytes < (block->kind == BlockKind::kShared ? kSmallestShared : kPageBytes)) {
-    return {block, nullptr};
-  }
+  if (rest_bytes < least_rest(*block, size_bytes)) return {block, nullptr};
   const bool from_end =
       at(block->home).pool_class == PoolClass::kPacked && size_bytes < kWholeBytes;
   auto [left, right] = split(block, from_end ? rest_bytes : size_bytes);

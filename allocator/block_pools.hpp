@@ -102,6 +102,11 @@ class BlockPools {
 
   // The smallest block of a shared pool: less would let two start within one step.
   static constexpr std::size_t kSmallestShared = StartTable::kStep + kGranule;
+  // Of shared pages a block may be larger than what was asked for by less than kSmallestShared, or
+  // by less than this part of it and these bytes. Requests of all sizes seldom have a use for such
+  // a rest, and it would stand between two blocks until both are freed.
+  static constexpr std::size_t kRequestsPerRest = 32;
+  static constexpr std::size_t kMostRestBytes = kPageBytes / 4;
 
   static PoolClass class_of(Facade facade, std::size_t size_bytes) {
     if (size_bytes <= kSmallBytes) return PoolClass::kSmall;
@@ -259,6 +264,7 @@ class BlockPools {
     RunBlock* taken;
     RunBlock* rest;
   };
+  static inline std::size_t least_rest(const RunBlock& block, std::size_t size_bytes);
   inline Cut cut(RunBlock* block, std::size_t size_bytes);
   inline std::pair<RunBlock*, RunBlock*> split(RunBlock* block, std::size_t size_bytes);
   Pages cut_pages(RunBlock* block, std::size_t least_bytes, std::size_t most_bytes);

@@ -278,10 +278,13 @@ class alignas(kCacheLinePair) ThreadCache {
   std::size_t size_bytes = block->size_bytes();
   if (of == nullptr || of->cached_bytes + size_bytes > most_bytes_) return nullptr;
   if (size_bytes > of->largest_kept) return nullptr;
-  Bin* bin = block->kind == BlockKind::kSmall ? &of->small[size_bytes / kGranule - 1]
-                                              : of->find(block->real.granules);
+  // By what was asked for, which the block may exceed: a loop's next request finds it again.
+  const auto granules = static_cast<std::uint32_t>(
+      BlockPools::rounded(of->key.facade, block->requested_bytes()) / kGranule);
+  Bin* bin =
+      block->kind == BlockKind::kSmall ? &of->small[size_bytes / kGranule - 1] : of->find(granules);
   if (bin == nullptr) [[unlikely]]
-    bin = of->claim(block->real.granules);
+    bin = of->claim(granules);
   if (bin == nullptr || bin->count == kBinBlocks) return nullptr;
   freed(of, *block);
   of->cached_bytes += size_bytes;

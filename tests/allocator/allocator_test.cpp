@@ -424,6 +424,19 @@ TEST_F(AllocatorTest, ADeviceBlockMovedToTheHostIsTheDevicesAgainWhenItIsFreed) 
   EXPECT_EQ(device(4 * kMiB, stream(1)), block) << "it shares pages with blocks of the device";
 }
 
+TEST_F(AllocatorTest, ABlockLargerThanWhatWasAskedForIsKeptForWhatWasAskedFor) {
+  char* block = nullptr;
+  std::thread([&] {
+    block = device(48 * 1024);
+    device(48 * 1024);
+    allocator->free(block);
+  }).join();
+  ASSERT_EQ(device(45 * 1024), block);
+  ASSERT_EQ(allocator->find(block)->size_bytes, 48 * 1024);
+  allocator->free(block);
+  EXPECT_EQ(device(45 * 1024), block) << "and not the next one";
+}
+
 TEST_F(AllocatorTest, LargeBlocksAreKeptByTheirThreadsOnceTheirPoolHasLongMetAllRequests) {
   char* block = device(4 * kMiB);
   char* second = device(4 * kMiB);

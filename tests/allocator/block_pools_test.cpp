@@ -112,14 +112,37 @@ TEST_F(BlockPoolsTest, BlocksAreCutFromTheFrontAndJoinAgain) {
 }
 
 TEST_F(BlockPoolsTest, ARestTooSmallToBeABlockStaysWithItsNeighbour) {
+  const std::size_t least = BlockPools::kSmallestShared;
   add(PoolClass::kMedium, 0, 1);
-  RunBlock* all_but_little =
-      take(PoolClass::kMedium, kPageBytes - BlockPools::kSmallestShared + kGranule);
-  EXPECT_EQ(all_but_little->size_bytes(), kPageBytes);
+  take(PoolClass::kMedium, kPageBytes - 100 * kKiB);
+  RunBlock* all_but_little = take(PoolClass::kMedium, 100 * kKiB - least + kGranule);
+  EXPECT_EQ(all_but_little->size_bytes(), 100 * kKiB);
   give_back(all_but_little);
-  RunBlock* less = take(PoolClass::kMedium, kPageBytes - BlockPools::kSmallestShared);
-  EXPECT_EQ(less->size_bytes(), kPageBytes - BlockPools::kSmallestShared);
-  EXPECT_EQ(free_blocks(PoolClass::kMedium), (Free{{less->end(), BlockPools::kSmallestShared}}));
+  RunBlock* less = take(PoolClass::kMedium, 100 * kKiB - least);
+  EXPECT_EQ(less->size_bytes(), 100 * kKiB - least);
+  EXPECT_EQ(free_blocks(PoolClass::kMedium), (Free{{less->end(), least}}));
+}
+
+TEST_F(BlockPoolsTest, LessThanAThirtySecondOfARequestStaysWithItsBlock) {
+  add(PoolClass::kPacked, 0, 1);
+  RunBlock* other = take(PoolClass::kPacked, kWholeBytes);
+  RunBlock* block = take(PoolClass::kPacked, kWholeBytes - 31 * kKiB);
+  EXPECT_EQ(block->size_bytes(), kWholeBytes);
+  EXPECT_EQ(free_blocks(PoolClass::kPacked), Free{});
+  give_back(other);
+  EXPECT_EQ(take(PoolClass::kPacked, 992 * kKiB)->size_bytes(), 992 * kKiB);
+  EXPECT_EQ(free_blocks(PoolClass::kPacked), (Free{{page(0), 32 * kKiB}})) << "just as much";
+}
+
+TEST_F(BlockPoolsTest, AQuarterOfAPageIsCutOffHoweverLargeTheRequest) {
+  constexpr std::size_t kQuarter = kPageBytes / 4;
+  add(PoolClass::kPacked, 0, 16);
+  RunBlock* block = take(PoolClass::kPacked, 16 * kPageBytes - kQuarter + kGranule);
+  EXPECT_EQ(block->size_bytes(), 16 * kPageBytes);
+  give_back(block);
+  block = take(PoolClass::kPacked, 16 * kPageBytes - kQuarter);
+  EXPECT_EQ(block->size_bytes(), 16 * kPageBytes - kQuarter);
+  EXPECT_EQ(free_blocks(PoolClass::kPacked), (Free{{block->end(), kQuarter}}));
 }
 
 TEST_F(BlockPoolsTest, APackedPoolCutsLargeBlocksFromTheLowEndAndSmallOnesFromTheHighEnd) {

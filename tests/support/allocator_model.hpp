@@ -74,7 +74,8 @@ class AllocatorModel {
            block.requested_bytes);
     // A large device request may get the whole pages of a block that has moved there.
     const bool may_be_guest = block.facade == Facade::kDevice && block.requested_bytes >= 1u << 20;
-    const std::size_t most = std::max(least + (exact ? 0 : 4096),
+    const std::size_t rest = std::max<std::size_t>(4096 + 512, std::min(least / 32, kPage / 4)) - 1;
+    const std::size_t most = std::max(least + (exact ? 0 : rest),
                                       may_be_guest ? (least + kPage - 1) / kPage * kPage : 0);
     expect(block.size_bytes >= least && block.size_bytes <= most, "{} bytes were rounded to {}",
            block.requested_bytes, block.size_bytes);
