@@ -62,6 +62,11 @@ std::vector<DeviceDescription> describe_devices(const DeviceRuntime& runtime) {
   return devices;
 }
 
+// Requests for large blocks, of one pool, after which a thread gives back the blocks of pages that
+// it keeps. Those that it uses come back to it; the others would stand between larger ones for
+// good.
+constexpr std::uint64_t kRequestsPerTidying = 16;
+
 constexpr RuntimeStatus kOverBudget{RuntimeError::kOutOfMemory, 0, "the budget is used up",
                                     "budget"};
 
@@ -242,31 +247,68 @@ void* CachingManagedAllocator::allocate(Facade facade, int device, std::size_t s
   return allocate_slowly(facade, device, size_bytes, stream);
 }
 
-// What fits in the pool, under one lock and without a call; nullptr where that does not do.
+// The classes of shared pages of a device's stream differ in habits alone: what does not fit in one
+// is cut in the other, and stays that one's. Private pools keep them apart, so that a block can be
+// had again where it was.
+Pool* CachingManagedAllocator::other_class(const Pool& pool) {
+  if (pool.key.facade != Facade::kDevice || pool.key.private_pool != 0) return nullptr;
+  const PoolClass other =
+      pool.pool_class == PoolClass::kMedium ? PoolClass::kPacked : PoolClass::kMedium;
+  return &pools_.at(first_of(pool.index) + static_cast<PoolIndex>(other));
+}
+
+// What fits in the stream's pools, under one lock and without a call; nullptr where that does not
+// do.
 void* CachingManagedAllocator::allocate_from_pool(ThreadCache* cache, const Request& request) {
   Block* block = nullptr;
   TraceTime at = 0;
-  bool keep_large = false;
+  bool is_time_to_tidy = false;
   drain_finished_fences();
   {
     std::unique_lock lock(lock_);  // inlined; lock_guard has too many users to be
     Pool& pool = pools_.at(request.pool());
     block = pools_.take_trimmed(pool, request.size_bytes);
+    if (block == nullptr) {
+      if (Pool* other = other_class(pool)) block = pools_.take_trimmed(*other, request.size_bytes);
+    }
     if (block == nullptr) return nullptr;
     occupy(request, block);
-    if (request.size_bytes >= kPackedBytes) keep_large = ++pool.met == pool.met_before_keeping;
+    if (request.size_bytes >= kPackedBytes) is_time_to_tidy = ++pool.met % kRequestsPerTidying == 0;
     at = trace_.now();
   }
   void* address = block->address();
   trace_.allocated(at, {request.facade, request.device, address, request.requested_bytes,
                         block->size_bytes(), request.stream});
-  if (keep_large) [[unlikely]]
-    caches_.keep_large(request.pools);
   cache->lock.enter();
   bool within = cache->count_allocated(*block, true);
   cache->lock.leave();
   if (!within) note_peaks(place_of(request.facade, request.device));
+  if (is_time_to_tidy) [[unlikely]]
+    tidy(cache, request);
   return address;
+}
+
+// After some requests for large blocks that were met from their pool: what the thread keeps for the
+// stream goes back to where it can be joined, and if there have been enough, large blocks are kept
+// from now on.
+void CachingManagedAllocator::tidy(ThreadCache* cache, const Request& request) {
+  std::array<RunBlock*, 64> kept;
+  std::size_t count = 0;
+  do {
+    cache->lock.enter();
+    count = cache->take_runs(request.pools, kept);
+    cache->lock.leave();
+    std::lock_guard lock(lock_);
+    for (std::size_t i = 0; i < count; ++i) pools_.put(kept[i], pools_.at(kept[i]->pool));
+  } while (count == kept.size());
+  bool keep_large = false;
+  {
+    std::lock_guard lock(lock_);
+    const Pool& pool = pools_.at(request.pool());
+    keep_large = pool.met >= pool.met_before_keeping &&
+                 pool.met < pool.met_before_keeping + kRequestsPerTidying;
+  }
+  if (keep_large) caches_.keep_large(request.pools);
 }
 
 // Large blocks that were kept have stood in the way.
@@ -510,10 +552,14 @@ void* CachingManagedAllocator::allocate_run(const Request& request) {
   return hand_out(request, found);
 }
 
-// With the lock: what fits among the pool's own blocks, then among its guests.
+// With the lock: what fits among the pool's own blocks, then in the stream's other class, then
+// among its guests.
 CachingManagedAllocator::Found CachingManagedAllocator::find_cached(const Request& request) {
   Pool& pool = pools_.at(request.pool());
   RunBlock* block = pools_.take(pool, request.size_bytes);
+  if (block == nullptr) {
+    if (Pool* other = other_class(pool)) block = pools_.take(*other, request.size_bytes);
+  }
   if (block == nullptr && request.requested_bytes >= kWholeBytes) {
     block = pools_.take_guest(whole_pool(request.pools), request.size_bytes);
   }
@@ -567,50 +613,29 @@ bool CachingManagedAllocator::reclaim(PoolIndex pools, ThreadCache::Kept kept, b
   return any;
 }
 
-bool CachingManagedAllocator::reclaim_all() {
+void CachingManagedAllocator::reclaim_all() {
   std::vector<Block*> blocks;
   {
     ThreadCaches::Frozen frozen(caches_);
     caches_.flush_all(&blocks);
   }
-  bool any = !blocks.empty();
   give_back(std::move(blocks));
-  return any;
 }
 
-// Whole pages that lie free in another pool of the same stream.
+// Whole pages that lie free in the other pool of a host facade.
 CachingManagedAllocator::Found CachingManagedAllocator::borrow(const Request& request) {
+  if (request.facade == Facade::kDevice) return {};
+  const PoolClass other =
+      request.pool_class == PoolClass::kMedium ? PoolClass::kWhole : PoolClass::kMedium;
   const std::size_t size_bytes = round_up(request.size_bytes, kPageBytes);
   std::lock_guard lock(lock_);
-  Pool& pool = pools_.at(request.pool());
-  // A private pool's pages keep their class, so that a block can be had again where it was.
-  if (pool.key.private_pool != 0) return {};
-  for (PoolClass other : {PoolClass::kWhole, PoolClass::kPacked, PoolClass::kMedium}) {
-    if (other == request.pool_class) continue;
-    Pool& lender = pools_.at(request.pools + static_cast<PoolIndex>(other));
-    BlockPools::Pages pages = pools_.take_pages(lender, size_bytes);
-    if (pages.base == nullptr) continue;
-    remove_from_pool(lender, pages.base, size_bytes);
-    add_to_pool(pool, pages.base, size_bytes);
-    RunBlock* block = pools_.add_pages(pages.span, pages.base, size_bytes, pool, pages.placement);
-    return {pools_.trim(block, request.size_bytes), true};
-  }
-  return {};
-}
-
-// A block of the stream's other pool of shared pages, whose classes differ in habits alone. It
-// stays that pool's.
-CachingManagedAllocator::Found CachingManagedAllocator::find_in_other_class(
-    const Request& request) {
-  std::lock_guard lock(lock_);
-  // Of the host facade there is but one such pool; private pools keep their classes apart.
-  if (request.facade != Facade::kDevice || pools_.at(request.pools).key.private_pool != 0)
-    return {};
-  const PoolClass other =
-      request.pool_class == PoolClass::kMedium ? PoolClass::kPacked : PoolClass::kMedium;
   Pool& lender = pools_.at(request.pools + static_cast<PoolIndex>(other));
-  RunBlock* block = pools_.take(lender, request.size_bytes);
-  if (block == nullptr) return {};
+  const BlockPools::Pages pages = pools_.take_pages(lender, size_bytes);
+  if (pages.base == nullptr) return {};
+  Pool& pool = pools_.at(request.pool());
+  remove_from_pool(lender, pages.base, size_bytes);
+  add_to_pool(pool, pages.base, size_bytes);
+  RunBlock* block = pools_.add_pages(pages.span, pages.base, size_bytes, pool, pages.placement);
   return {pools_.trim(block, request.size_bytes), true};
 }
 
@@ -824,13 +849,10 @@ CachingManagedAllocator::Found CachingManagedAllocator::under_pressure(const Req
     lock.unlock();
     return found.block != nullptr || is_capturing() ? found : recall(request);
   };
-  bool reclaimed = reclaim_all();
+  reclaim_all();
   if (!is_capturing()) wait_for_fences(&service_of(request));
   if (Found found = cached(); found.block != nullptr) return found;
-  if (reclaimed) {
-    if (Found found = borrow(request); found.block != nullptr) return found;
-  }
-  if (Found found = find_in_other_class(request); found.block != nullptr) return found;
+  if (Found found = borrow(request); found.block != nullptr) return found;
   if (!is_capturing()) {
     if (Found found = steal_from_other_streams(request); found.block != nullptr) return found;
   }

@@ -21,11 +21,12 @@
 //    used waits for that stream's events even if the same caller asks again.
 //  * a block that has moved joins the free blocks of the place where its pages are, and is taken
 //    back from there before new pages are touched for the facade it was made for.
-// Before new pages are touched, in this order: what fits in the pool, guests, what is away, thread
-// caches of all threads for this stream, whole pages of the stream's other pools. Under pressure:
-// fences are waited for, blocks of the stream's other class are taken, other streams' after the
-// device is idle, callbacks run, cached pages go back to their spans (discarded where the device
-// can), empty spans to the driver, and the request is tried again after each; OutOfMemoryError.
+// Before new pages are touched, in this order: what fits in the pool, in the stream's other class,
+// guests, what is away, thread caches of all threads for this stream, whole pages of a host
+// facade's other class. Under pressure: fences are waited for, other streams' blocks are taken
+// after the device is idle, callbacks run, cached pages go back to their spans (discarded where the
+// device can), empty spans to the driver, and the request is tried again after each;
+// OutOfMemoryError.
 #pragma once
 
 #include <array>
@@ -315,6 +316,7 @@ class CachingManagedAllocator {
 
   void* allocate_slowly(Facade facade, int device, std::size_t size_bytes, StreamHandle stream);
   void* allocate_from_pool(ThreadCache* cache, const Request& request);
+  void tidy(ThreadCache* cache, const Request& request);
   void keep_no_large(const Request& request);
   void* allocate_small(const Request& request);
   void* allocate_run(const Request& request);
@@ -322,12 +324,12 @@ class CachingManagedAllocator {
   std::shared_ptr<SmallArena> arena_of(PoolIndex pool);
   bool make_room_for_small(const Request& request, RuntimeStatus* status);
 
+  Pool* other_class(const Pool& pool);
   Found find_cached(const Request& request);
   Found recall(const Request& request);
   bool reclaim(PoolIndex pools, ThreadCache::Kept kept, bool* any_large);
-  bool reclaim_all();
+  void reclaim_all();
   Found borrow(const Request& request);
-  Found find_in_other_class(const Request& request);
   Found grow(const Request& request, bool any_facade, RuntimeStatus* status);
   struct Growth {
     SpanStore::Run run;

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include <uvmalloc/allocator/block_pools.hpp>
@@ -96,6 +97,9 @@ class alignas(kCacheLinePair) ThreadCache {
   // kept, where it or others may fit better. False: that is so often needed that none should be
   // kept.
   bool take_out_large(PoolIndex first, std::vector<Block*>* out);
+  // Takes out blocks of pages of these pools, as many as there are and `out` has room for. Returns
+  // how many.
+  std::size_t take_runs(PoolIndex first, std::span<RunBlock*> out);
   // Nothing of these pools is kept or found here any more; `*out` gets what was.
   void close(PoolIndex first, std::vector<Block*>* out);
   // A block just taken from the arena, as spare.
@@ -171,6 +175,7 @@ class alignas(kCacheLinePair) ThreadCache {
       std::array<Bin, kWays> bins;
     };
     std::array<Set, kSets> runs;
+    std::uint64_t filled_sets = 0;  // a bit for each that may hold blocks
 
     Bin* find(std::size_t granules) {
       for (Bin& bin : runs[set_of(granules)].bins) {
@@ -200,6 +205,7 @@ class alignas(kCacheLinePair) ThreadCache {
     const std::size_t index = pool / kPoolsPerStream;
     return index < streams_.size() ? streams_[index].get() : nullptr;
   }
+  static Block* release(Bin* bin, Stream* stream);
   static void empty(Bin* bin, std::uint32_t keep, Stream* stream, std::vector<Block*>* out);
   static Block* pop(Bin* bin) {
     Block* block = Block::of_use(bin->first);
@@ -278,13 +284,18 @@ class alignas(kCacheLinePair) ThreadCache {
   std::size_t size_bytes = block->size_bytes();
   if (of == nullptr || of->cached_bytes + size_bytes > most_bytes_) return nullptr;
   if (size_bytes > of->largest_kept) return nullptr;
-  // By what was asked for, which the block may exceed: a loop's next request finds it again.
-  const auto granules = static_cast<std::uint32_t>(
-      BlockPools::rounded(of->key.facade, block->requested_bytes()) / kGranule);
-  Bin* bin =
-      block->kind == BlockKind::kSmall ? &of->small[size_bytes / kGranule - 1] : of->find(granules);
-  if (bin == nullptr) [[unlikely]]
-    bin = of->claim(granules);
+  Bin* bin = nullptr;
+  if (block->kind == BlockKind::kSmall) {
+    bin = &of->small[size_bytes / kGranule - 1];
+  } else {
+    // By what was asked for, which the block may exceed: a loop's next request finds it again.
+    const std::size_t granules =
+        BlockPools::rounded(of->key.facade, block->requested_bytes()) / kGranule;
+    bin = of->find(granules);
+    if (bin == nullptr) [[unlikely]]
+      bin = of->claim(static_cast<std::uint32_t>(granules));
+    of->filled_sets |= std::uint64_t{1} << set_of(granules);
+  }
   if (bin == nullptr || bin->count == kBinBlocks) return nullptr;
   freed(of, *block);
   of->cached_bytes += size_bytes;

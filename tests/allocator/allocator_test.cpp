@@ -49,11 +49,21 @@ TEST_F(AllocatorTest, LargeDeviceBlocksLieSideBySide) {
   EXPECT_EQ(allocator->statistics().touched_bytes.current, 8 * kMiB);
 }
 
-TEST_F(AllocatorTest, WholePagesFreeInOnePoolServeTheStreamsOthers) {
+TEST_F(AllocatorTest, WhatIsFreeInOnePoolServesTheStreamsOtherBeforeNewPagesAreTouched) {
   char* large = device(3 * kMiB);
+  EXPECT_EQ(device(32 * 1024), large + 4 * kMiB - 32 * 1024) << "the high end of what was left";
+  EXPECT_EQ(device(992 * 1024), large + 3 * kMiB);
+  char* medium = device(32 * 1024);
+  EXPECT_EQ(allocator->statistics().touched_bytes.current, 6 * kMiB) << "nothing was left";
+  EXPECT_EQ(device(kMiB), medium + 32 * 1024);
+  EXPECT_EQ(allocator->statistics().touched_bytes.current, 6 * kMiB);
+}
+
+TEST_F(AllocatorTest, WholePagesFreeInOneHostPoolServeTheOther) {
+  char* large = host(4 * kMiB);
   allocator->free(large);
-  EXPECT_EQ(device(32 * 1024), large);
-  EXPECT_EQ(device(kMiB), large + 2 * kMiB) << "a page is left where it was";
+  EXPECT_EQ(host(32 * 1024), large);
+  EXPECT_EQ(host(2 * kMiB), large + 2 * kMiB) << "a page is left where it was";
   EXPECT_EQ(allocator->statistics().touched_bytes.current, 4 * kMiB);
 }
 
@@ -435,6 +445,20 @@ TEST_F(AllocatorTest, ABlockLargerThanWhatWasAskedForIsKeptForWhatWasAskedFor) {
   ASSERT_EQ(allocator->find(block)->size_bytes, 48 * 1024);
   allocator->free(block);
   EXPECT_EQ(device(45 * 1024), block) << "and not the next one";
+}
+
+TEST_F(AllocatorTest, SmallerBlocksThatAreKeptAreJoinedNowAndThenWhereLargeOnesAreAskedFor) {
+  allocator->free(device(8 * kMiB));
+  std::vector<char*> blocks;
+  for (std::size_t i = 0; i < 100; ++i) blocks.push_back(device((8 + i % 5) * 1024));
+  for (char* block : blocks) allocator->free(block);
+  const std::size_t kept_bytes = allocator->statistics().thread_cached_bytes;
+  ASSERT_EQ(kept_bytes, 1000u * 1024);
+  for (int i = 1; i < 16; ++i) allocator->free(device(kMiB));
+  EXPECT_EQ(allocator->statistics().thread_cached_bytes, kept_bytes);
+  allocator->free(device(kMiB));
+  EXPECT_EQ(allocator->statistics().thread_cached_bytes, 0u);
+  EXPECT_EQ(allocator->statistics().largest_free_bytes, 8 * kMiB);
 }
 
 TEST_F(AllocatorTest, LargeBlocksAreKeptByTheirThreadsOnceTheirPoolHasLongMetAllRequests) {
