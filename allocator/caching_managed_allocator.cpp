@@ -692,11 +692,12 @@ RuntimeStatus CachingManagedAllocator::add_span(const Request& request) {
   span->facade = request.facade;
   span->device = request.device;
   span->ordinary = is_ordinary(request.facade);
-  span->size_bytes = span_size(request);
+  const std::size_t wanted_bytes = span_size(request);
+  const std::size_t least_bytes = round_up(request.size_bytes, kPageBytes);
+  span->size_bytes = std::max(std::min(wanted_bytes, most_span_bytes_.load()), least_bytes);
   const auto begin = std::chrono::steady_clock::now();
   RuntimeStatus status = take_memory(span.get());
   // So much address space may not be had in one piece.
-  const std::size_t least_bytes = round_up(request.size_bytes, kPageBytes);
   while (status.error == RuntimeError::kOutOfMemory && span->size_bytes > least_bytes) {
     span->size_bytes = std::max(round_up(span->size_bytes / 2, kPageBytes), least_bytes);
     status = take_memory(span.get());
@@ -706,6 +707,7 @@ RuntimeStatus CachingManagedAllocator::add_span(const Request& request) {
     trace_.call_failed(trace_.now(), request.device, nullptr, span->size_bytes, status);
     return status;
   }
+  most_span_bytes_ = span->size_bytes < wanted_bytes ? 2 * span->size_bytes : SIZE_MAX;
   span->base = reinterpret_cast<char*>(round_up(address_of(span->raw), kPageBytes));
   HintPlan plan;
   {

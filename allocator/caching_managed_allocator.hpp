@@ -475,6 +475,9 @@ class CachingManagedAllocator {
   std::atomic<int> capturing_ = 0;  // of these, how many capture
   std::vector<Block*> unfenced_;    // given back during a capture
   std::atomic<unsigned> long_ways_ = 0;
+  // What the next span may have: where less than it wanted was to be had, twice of what the last
+  // got.
+  std::atomic<std::size_t> most_span_bytes_ = SIZE_MAX;
   std::optional<ThreadCaches::Frozen> frozen_;  // while a fork is under way
   std::atomic<bool> forked_child_ = false;
   std::unordered_set<void*> child_blocks_;  // from malloc, in a forked child

@@ -753,5 +753,22 @@ TEST_F(AllocatorTest, LessAddressSpaceIsAskedForWhereSoMuchIsNotToBeHad) {
   }
 }
 
+TEST_F(AllocatorTest, WhatWasRefusedIsNotAskedForAgainAtOnce) {
+  auto asked = [&] { return allocator->runtime().calls()["allocate_managed"]; };
+  Configuration configuration = without_thread_caches();
+  configuration.span_bytes = 256 * kMiB;
+  start(configuration);
+  machine->allocatable_bytes = 10 * kMiB;
+  device(8 * kMiB);
+  EXPECT_EQ(asked(), 6u) << "256 MiB and its halves, down to 8";
+  machine->allocatable_bytes = 20 * kMiB;
+  device(8 * kMiB);
+  EXPECT_EQ(asked(), 8u) << "twice of that, then that";
+  machine->allocatable_bytes = 1024 * kMiB;
+  for (int i = 0; i < 3; ++i) device(8 * kMiB);
+  EXPECT_EQ(asked(), 10u);
+  EXPECT_EQ(allocator->statistics().span_bytes.current, (8 + 8 + 16 + 32) * kMiB) << "more again";
+}
+
 }  // namespace
 }  // namespace uvm
