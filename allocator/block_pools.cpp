@@ -351,6 +351,24 @@ RunBlock* BlockPools::trim(RunBlock* block, std::size_t size_bytes) {
   return taken;
 }
 
+RunBlock* BlockPools::trim_aligned(RunBlock* block, std::size_t alignment_bytes,
+                                   std::size_t size_bytes) {
+  if (block->kind == BlockKind::kWhole) return trim(block, size_bytes);
+  const std::size_t begin = address_of(block->address());
+  std::size_t head_bytes = round_up(begin, alignment_bytes) - begin;
+  if (head_bytes != 0) {
+    while (head_bytes < kSmallestShared) head_bytes += alignment_bytes;
+    auto [head, rest] = split(block, head_bytes);
+    put(head, at(head->pool));
+    block = rest;
+  }
+  const std::size_t tail_bytes = block->size_bytes() - size_bytes;
+  if (tail_bytes < least_rest(*block, size_bytes)) return block;
+  auto [taken, tail] = split(block, size_bytes);
+  put(tail, at(tail->pool));
+  return taken;
+}
+
 RunBlock* BlockPools::take_trimmed(Pool& pool, std::size_t size_bytes) {
   RunBlock* block = pool.own.fit(size_bytes);
   if (block == nullptr) return nullptr;

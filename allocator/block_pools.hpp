@@ -148,6 +148,9 @@ class BlockPools {
   // the block of that size, which may have another record. Fences stay with the rest: the caller
   // has seen to it that its own part needs none.
   RunBlock* trim(RunBlock* block, std::size_t size_bytes);
+  // The same for what begins at a multiple of `alignment_bytes`, a power of two: the block has that
+  // and kSmallestShared to spare.
+  RunBlock* trim_aligned(RunBlock* block, std::size_t alignment_bytes, std::size_t size_bytes);
 
   // Both at once, of the pool's own blocks.
   RunBlock* take_trimmed(Pool& pool, std::size_t size_bytes);

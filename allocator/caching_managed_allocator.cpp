@@ -324,8 +324,13 @@ void CachingManagedAllocator::keep_no_large(const Request& request) {
   give_back(std::move(kept));
 }
 
+void* CachingManagedAllocator::allocate_aligned(int device, std::size_t size_bytes,
+                                                std::size_t alignment_bytes, StreamHandle stream) {
+  return allocate_slowly(Facade::kDevice, device, size_bytes, stream, alignment_bytes);
+}
+
 void* CachingManagedAllocator::allocate_slowly(Facade facade, int device, std::size_t size_bytes,
-                                               StreamHandle stream) {
+                                               StreamHandle stream, std::size_t alignment_bytes) {
   if (in_forked_child()) return allocate_in_child(facade, size_bytes);
   if (device < 0 || device >= runtime_.device_count()) {
     throw std::invalid_argument(
@@ -345,15 +350,23 @@ void* CachingManagedAllocator::allocate_slowly(Facade facade, int device, std::s
   }
   request.size_bytes = BlockPools::rounded(facade, size_bytes);
   StreamKey key{facade, device, request.stream};
+  bool whole_pages = false;
   if (facade == Facade::kDevice && routed_ != 0) {
     const Routed routed = private_pool_for(device, request.stream);
     key.private_pool = routed.id;
-    if (routed.whole_pages) request.size_bytes = round_up(request.size_bytes, kPageBytes);
+    whole_pages = routed.whole_pages;
+    if (whole_pages) request.size_bytes = round_up(request.size_bytes, kPageBytes);
     if (routed.id != 0) {
       // No small objects there: they cannot be had again at a given address.
       request.size_bytes = std::max(request.size_bytes, BlockPools::kSmallestShared);
       request.pool_class = BlockPools::class_of(facade, request.size_bytes);
     }
+  }
+  if (alignment_bytes > kGranule && !whole_pages) {
+    // Room to begin where it is asked for; what is in front of it is a block of its own.
+    request.aligned = {alignment_bytes, std::max(request.size_bytes, BlockPools::kSmallestShared)};
+    request.size_bytes = request.aligned.size_bytes + alignment_bytes + BlockPools::kSmallestShared;
+    request.pool_class = BlockPools::class_of(facade, request.size_bytes);
   }
   bool is_new = false;
   bool keep_large = false;
@@ -375,9 +388,10 @@ void* CachingManagedAllocator::allocate_slowly(Facade facade, int device, std::s
     cache->lock.enter();
     cache->open(key, request.pools, place_of(facade, device));
     if (keep_large) cache->keep_large(request.pools, true);
-    Block* block = key.private_pool != 0 ? nullptr
-                                         : cache->allocate(facade, device, request.stream,
-                                                           size_bytes, &outcome, &pools);
+    Block* block =
+        key.private_pool != 0 || request.aligned.to_bytes != 0
+            ? nullptr
+            : cache->allocate(facade, device, request.stream, size_bytes, &outcome, &pools);
     if (block == nullptr && request.size_bytes >= kPackedBytes) {
       goes_on = cache->take_out_large(request.pools, &large);
     }
@@ -895,12 +909,16 @@ CachingManagedAllocator::Found CachingManagedAllocator::under_pressure(const Req
   return block->address();
 }
 
-void* CachingManagedAllocator::hand_out(const Request& request, const Found& found) {
+void* CachingManagedAllocator::hand_out(const Request& request, Found found) {
   HintPlan plan;
   void* address = nullptr;
   TraceTime at = 0;
   {
     std::lock_guard lock(lock_);
+    if (request.aligned.to_bytes != 0) {
+      found.block =
+          pools_.trim_aligned(found.block, request.aligned.to_bytes, request.aligned.size_bytes);
+    }
     address = occupy(request, found.block);
     at = trace_.now();
     // A captured stream cannot wait for the lane: its pages are then populated by first use.

@@ -123,6 +123,9 @@ class CachingManagedAllocator {
   // std::invalid_argument for a device that does not exist. In a forked child host and pinned
   // requests are served by malloc and device requests throw std::runtime_error.
   void* allocate(Facade facade, int device, std::size_t size_bytes, StreamHandle stream = nullptr);
+  // The same of the device facade, aligned to `alignment_bytes`, a power of two up to 2 MiB.
+  void* allocate_aligned(int device, std::size_t size_bytes, std::size_t alignment_bytes,
+                         StreamHandle stream);
 
   // Gives back the start of a block, without its size. nullptr is fine. Every result but kFreed and
   // kNotOurs is logged with what is known of the address. A block of several indirect records goes
@@ -302,6 +305,12 @@ class CachingManagedAllocator {
     StreamHandle stream;
     PoolClass pool_class;
     PoolIndex pools;  // the stream's first
+    // What is to be cut out of a block of size_bytes, where it need not be its beginning.
+    struct Aligned {
+      std::size_t to_bytes = 0;  // 0: it is its beginning
+      std::size_t size_bytes = 0;
+    };
+    Aligned aligned = {};
     PoolIndex pool() const { return pools + static_cast<PoolIndex>(pool_class); }
   };
   struct Found {
@@ -314,7 +323,8 @@ class CachingManagedAllocator {
   // The source of one pool's arena: pages that spans have ready, under the budget.
   class SmallPages;
 
-  void* allocate_slowly(Facade facade, int device, std::size_t size_bytes, StreamHandle stream);
+  void* allocate_slowly(Facade facade, int device, std::size_t size_bytes, StreamHandle stream,
+                        std::size_t alignment_bytes = 0);
   void* allocate_from_pool(ThreadCache* cache, const Request& request);
   void tidy(ThreadCache* cache, const Request& request);
   void keep_no_large(const Request& request);
@@ -339,7 +349,7 @@ class CachingManagedAllocator {
   Found under_pressure(const Request& request, RuntimeStatus* status);
   Found steal_from_other_streams(const Request& request);
   inline void* occupy(const Request& request, Block* block);
-  void* hand_out(const Request& request, const Found& found);
+  void* hand_out(const Request& request, Found found);
   RuntimeStatus add_span(const Request& request);
   RuntimeStatus take_memory(Span* span) const;
   RuntimeStatus give_back_memory(const Span& span) const noexcept;

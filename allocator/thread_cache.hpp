@@ -290,7 +290,9 @@ class alignas(kCacheLinePair) ThreadCache {
   } else {
     // By what was asked for, which the block may exceed: a loop's next request finds it again.
     const std::size_t granules =
-        BlockPools::rounded(of->key.facade, block->requested_bytes()) / kGranule;
+        std::max(BlockPools::rounded(of->key.facade, block->requested_bytes()),
+                 BlockPools::kSmallestShared) /
+        kGranule;
     bin = of->find(granules);
     if (bin == nullptr) [[unlikely]]
       bin = of->claim(static_cast<std::uint32_t>(granules));

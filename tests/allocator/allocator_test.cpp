@@ -49,6 +49,22 @@ TEST_F(AllocatorTest, LargeDeviceBlocksLieSideBySide) {
   EXPECT_EQ(allocator->statistics().touched_bytes.current, 8 * kMiB);
 }
 
+TEST_F(AllocatorTest, ADeviceBlockBeginsWhereItIsToAndWhatIsInFrontOfItIsFree) {
+  start(without_thread_caches());
+  char* first = device(kMiB);
+  auto* block = static_cast<char*>(allocator->allocate_aligned(0, 3 * kMiB, kPageBytes, nullptr));
+  EXPECT_EQ(block, first + kPageBytes);
+  EXPECT_EQ(allocator->find(block)->size_bytes, 3 * kMiB);
+  char* between = device(kMiB);
+  EXPECT_EQ(between, first + kMiB);
+  auto* small = static_cast<char*>(allocator->allocate_aligned(0, 100, 8192, nullptr));
+  EXPECT_EQ(address_of(small) % 8192, 0u);
+  EXPECT_LE(allocator->find(small)->size_bytes, 2 * 4608u);
+  for (char* each : {first, block, between, small}) allocator->free(each);
+  EXPECT_EQ(allocator->statistics().largest_free_bytes,
+            allocator->statistics().touched_bytes.current);
+}
+
 TEST_F(AllocatorTest, WhatIsFreeInOnePoolServesTheStreamsOtherBeforeNewPagesAreTouched) {
   char* large = device(3 * kMiB);
   EXPECT_EQ(device(32 * 1024), large + 4 * kMiB - 32 * 1024) << "the high end of what was left";

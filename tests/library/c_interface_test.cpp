@@ -100,15 +100,19 @@ TEST_P(CInterface, SizesFromNothingToEverything) {
 }
 
 TEST_P(CInterface, AlignmentsUpToAPageAreHonoured) {
-  for (std::size_t alignment_bytes = 1; alignment_bytes <= kPage; alignment_bytes *= 2) {
-    for (std::size_t size_bytes : {std::size_t{1}, std::size_t{513}, 3 * kMiB}) {
-      void* padding = host(1);
-      void* block = nullptr;
-      ASSERT_EQ(allocate(size_bytes, alignment_bytes, &block), UVMALLOC_OK);
-      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(block) % alignment_bytes, 0u);
-      std::memset(block, 1, size_bytes);
-      EXPECT_EQ(uvmalloc_free(allocator, block), UVMALLOC_OK);
-      EXPECT_EQ(uvmalloc_free(allocator, padding), UVMALLOC_OK);
+  for (int facade : {UVMALLOC_HOST, UVMALLOC_PINNED, UVMALLOC_DEVICE}) {
+    for (std::size_t alignment_bytes = 1; alignment_bytes <= kPage; alignment_bytes *= 2) {
+      for (std::size_t size_bytes : {std::size_t{1}, std::size_t{513}, 3 * kMiB}) {
+        void* padding = nullptr;
+        void* block = nullptr;
+        ASSERT_EQ(allocate(5000, 0, &padding, facade), UVMALLOC_OK);
+        ASSERT_EQ(allocate(size_bytes, alignment_bytes, &block, facade), UVMALLOC_OK);
+        EXPECT_EQ(reinterpret_cast<std::uintptr_t>(block) % alignment_bytes, 0u)
+            << size_bytes << " bytes of facade " << facade;
+        if (facade != UVMALLOC_DEVICE) std::memset(block, 1, size_bytes);
+        EXPECT_EQ(uvmalloc_free(allocator, block), UVMALLOC_OK);
+        EXPECT_EQ(uvmalloc_free(allocator, padding), UVMALLOC_OK);
+      }
     }
   }
 }
