@@ -180,7 +180,7 @@ UVMALLOC_API uvmalloc_status uvmalloc_release_cached(uvmalloc_allocator* allocat
 typedef struct uvmalloc_block {
   size_t struct_bytes;
   void* base;
-  uint64_t size_bytes; /* as rounded */
+  uint64_t size_bytes; /* requested_bytes, rounded, and a little that nothing else could use */
   uint64_t requested_bytes;
   int32_t facade; /* a uvmalloc_facade */
   int32_t device;

@@ -1,5 +1,6 @@
 // What a caller gets: addresses, reuse, fences, moves, records.
 #include <atomic>
+#include <map>
 #include <random>
 #include <set>
 #include <thread>
@@ -63,6 +64,35 @@ TEST_F(AllocatorTest, ADeviceBlockBeginsWhereItIsToAndWhatIsInFrontOfItIsFree) {
   for (char* each : {first, block, between, small}) allocator->free(each);
   EXPECT_EQ(allocator->statistics().largest_free_bytes,
             allocator->statistics().touched_bytes.current);
+}
+
+TEST_F(AllocatorTest, AlignedDeviceBlocksOfAllSizesAreApartAndGiveAllBack) {
+  std::mt19937 random(1);
+  auto below = [&](std::size_t bound) { return std::size_t{random()} % bound; };
+  std::map<char*, std::size_t> live;  // by start: bytes
+  for (int i = 0; i < 3000; ++i) {
+    if (live.size() < 40 && below(2) == 0) {
+      const std::size_t size_bytes = 1 + below(std::size_t{1} << below(23));
+      const std::size_t alignment_bytes = std::size_t{1} << below(22);
+      auto* block = static_cast<char*>(
+          allocator->allocate_aligned(0, size_bytes, alignment_bytes, stream(1 + i % 2)));
+      ASSERT_EQ(address_of(block) % alignment_bytes, 0u);
+      auto after = live.lower_bound(block);
+      ASSERT_TRUE(after == live.end() || block + size_bytes <= after->first);
+      if (after != live.begin()) {
+        const auto& [before, before_bytes] = *std::prev(after);
+        ASSERT_LE(before + before_bytes, block);
+      }
+      live.emplace(block, size_bytes);
+    } else if (!live.empty()) {
+      auto chosen = std::next(live.begin(), static_cast<std::ptrdiff_t>(below(live.size())));
+      ASSERT_EQ(allocator->free(chosen->first), FreeResult::kFreed);
+      live.erase(chosen);
+    }
+    if (i % 100 == 0) allocator->check_invariants();
+  }
+  for (const auto& [block, size_bytes] : live) allocator->free(block);
+  EXPECT_EQ(allocator->statistics().live_bytes.current, 0u);
 }
 
 TEST_F(AllocatorTest, WhatIsFreeInOnePoolServesTheStreamsOtherBeforeNewPagesAreTouched) {
