@@ -344,7 +344,10 @@ void* CachingManagedAllocator::allocate_slowly(Facade facade, int device, std::s
                   facade == Facade::kDevice ? stream : nullptr,
                   BlockPools::class_of(facade, size_bytes),
                   0};
-  if (size_bytes > kLargestRequest) {
+  // To begin where it is asked for; what is in front of that is a block of its own.
+  const std::size_t room_bytes =
+      alignment_bytes > kGranule ? alignment_bytes + BlockPools::kSmallestShared : 0;
+  if (size_bytes > kLargestRequest - room_bytes) {
     out_of_memory(request,
                   {RuntimeError::kOutOfMemory, 0, "larger than any address space", "allocate"});
   }
@@ -362,10 +365,9 @@ void* CachingManagedAllocator::allocate_slowly(Facade facade, int device, std::s
       request.pool_class = BlockPools::class_of(facade, request.size_bytes);
     }
   }
-  if (alignment_bytes > kGranule && !whole_pages) {
-    // Room to begin where it is asked for; what is in front of it is a block of its own.
+  if (room_bytes != 0 && !whole_pages) {
     request.aligned = {alignment_bytes, std::max(request.size_bytes, BlockPools::kSmallestShared)};
-    request.size_bytes = request.aligned.size_bytes + alignment_bytes + BlockPools::kSmallestShared;
+    request.size_bytes = request.aligned.size_bytes + room_bytes;
     request.pool_class = BlockPools::class_of(facade, request.size_bytes);
   }
   bool is_new = false;

@@ -93,9 +93,10 @@ TEST_P(CInterface, SizesFromNothingToEverything) {
     EXPECT_EQ(allocate(size_bytes, 0, &block), UVMALLOC_ERROR_OUT_OF_MEMORY);
     EXPECT_EQ(block, nullptr);
     EXPECT_EQ(allocate(size_bytes, kPage, &block), UVMALLOC_ERROR_OUT_OF_MEMORY);
+    EXPECT_EQ(allocate(size_bytes, kPage, &block, UVMALLOC_DEVICE), UVMALLOC_ERROR_OUT_OF_MEMORY);
   }
   EXPECT_EQ(std::string(uvmalloc_last_error()).rfind("uvmalloc: out of memory", 0), 0u);
-  EXPECT_EQ(statistics().out_of_memory, 8u);
+  EXPECT_EQ(statistics().out_of_memory, 12u);
   EXPECT_EQ(statistics().live_bytes, 0u);
 }
 
