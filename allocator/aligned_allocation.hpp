@@ -10,8 +10,8 @@ namespace uvm {
 
 // CachingManagedAllocator::allocate() with `alignment_bytes`: 0 for the allocator's own, else a
 // power of two up to 2 MiB; std::invalid_argument for anything else. Above 512 a small host or
-// pinned block takes a 2 MiB page of its own, and std::runtime_error in a forked child, where
-// malloc serves.
+// pinned block takes a 2 MiB page of its own; std::runtime_error in a forked child, where malloc
+// serves.
 void* allocate_aligned(CachingManagedAllocator& allocator, Facade facade, int device,
                        std::size_t size_bytes, std::size_t alignment_bytes, StreamHandle stream);
 

@@ -74,6 +74,7 @@ struct Pool {
   // as many.
   std::uint64_t met = 0;
   std::uint64_t met_before_keeping;
+  bool keeps_large() const { return met >= met_before_keeping; }
   void keep_no_large() {
     met = 0;
     met_before_keeping = std::min(met_before_keeping * 8, std::uint64_t{1} << 60);

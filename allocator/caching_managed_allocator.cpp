@@ -292,21 +292,15 @@ void* CachingManagedAllocator::allocate_from_pool(ThreadCache* cache, const Requ
 // stream goes back to where it can be joined, and if there have been enough, large blocks are kept
 // from now on.
 void CachingManagedAllocator::tidy(ThreadCache* cache, const Request& request) {
-  std::array<RunBlock*, 64> kept;
-  std::size_t count = 0;
-  do {
-    cache->lock.enter();
-    count = cache->take_runs(request.pools, kept);
-    cache->lock.leave();
-    std::lock_guard lock(lock_);
-    for (std::size_t i = 0; i < count; ++i) pools_.put(kept[i], pools_.at(kept[i]->pool));
-  } while (count == kept.size());
+  std::vector<Block*> kept;
+  cache->lock.enter();
+  cache->flush(request.pools, ThreadCache::Kept::kRuns, &kept);
+  cache->lock.leave();
+  give_back(std::move(kept));
   bool keep_large = false;
   {
     std::lock_guard lock(lock_);
-    const Pool& pool = pools_.at(request.pool());
-    keep_large = pool.met >= pool.met_before_keeping &&
-                 pool.met < pool.met_before_keeping + kRequestsPerTidying;
+    keep_large = pools_.at(request.pool()).keeps_large();
   }
   if (keep_large) caches_.keep_large(request.pools);
 }
@@ -377,8 +371,7 @@ void* CachingManagedAllocator::allocate_slowly(Facade facade, int device, std::s
     std::size_t before = pools_.pools().size();
     request.pools = pools_.pools_of(key);
     is_new = pools_.pools().size() != before;
-    const Pool& pool = pools_.at(request.pool());
-    keep_large = pool.met >= pool.met_before_keeping;
+    keep_large = pools_.at(request.pool()).keeps_large();
   }
   if (is_new && facade == Facade::kDevice) trace_.stream_seen(trace_.now(), device, stream);
   if (ThreadCache* cache = caches_.mine()) {

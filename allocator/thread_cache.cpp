@@ -57,20 +57,6 @@ bool ThreadCache::take_out_large(PoolIndex first, std::vector<Block*>* out) {
   return of->counts.blocks - before >= kBlocksPerMiss;
 }
 
-std::size_t ThreadCache::take_runs(PoolIndex first, std::span<RunBlock*> out) {
-  Stream* of = streams_[first / kPoolsPerStream].get();
-  std::size_t count = 0;
-  for (; of->filled_sets != 0; of->filled_sets &= of->filled_sets - 1) {
-    for (Bin& bin : of->runs[static_cast<std::size_t>(std::countr_zero(of->filled_sets))].bins) {
-      while (bin.count != 0) {
-        if (count == out.size()) return count;
-        out[count++] = static_cast<RunBlock*>(release(&bin, of));
-      }
-    }
-  }
-  return count;
-}
-
 void ThreadCache::close(PoolIndex first, std::vector<Block*>* out) {
   if (!is_open(first)) return;
   flush(first, Kept::kSmall, out);
@@ -87,16 +73,14 @@ void ThreadCache::put_spare(Block* block) {
   push(&of->small[block->size_bytes() / kGranule - 1], block);
 }
 
-Block* ThreadCache::release(Bin* bin, Stream* stream) {
-  Block* block = pop(bin);
-  block->use.next = nullptr;
-  block->set(BlockState::kReleasing);
-  stream->cached_bytes -= block->size_bytes();
-  return block;
-}
-
 void ThreadCache::empty(Bin* bin, std::uint32_t keep, Stream* stream, std::vector<Block*>* out) {
-  while (bin->count > keep) out->push_back(release(bin, stream));
+  while (bin->count > keep) {
+    Block* block = pop(bin);
+    block->use.next = nullptr;
+    block->set(BlockState::kReleasing);
+    stream->cached_bytes -= block->size_bytes();
+    out->push_back(block);
+  }
 }
 
 void ThreadCache::flush(PoolIndex first, Kept kept, std::vector<Block*>* out) {
@@ -108,11 +92,12 @@ void ThreadCache::flush(PoolIndex first, Kept kept, std::vector<Block*>* out) {
     return;
   }
   const std::size_t least = kept == Kept::kLarge ? kPackedBytes / kGranule : 0;
-  for (auto& set : of->runs) {
-    for (Bin& bin : set.bins) {
+  for (std::uint64_t sets = of->filled_sets; sets != 0; sets &= sets - 1) {
+    for (Bin& bin : of->runs[static_cast<std::size_t>(std::countr_zero(sets))].bins) {
       if (bin.granules >= least) empty(&bin, 0, of, out);
     }
   }
+  if (kept == Kept::kRuns) of->filled_sets = 0;
 }
 
 void ThreadCache::flush_all(std::vector<Block*>* out) {

@@ -12,7 +12,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <vector>
 
 #include <uvmalloc/allocator/block_pools.hpp>
@@ -97,9 +96,6 @@ class alignas(kCacheLinePair) ThreadCache {
   // kept, where it or others may fit better. False: that is so often needed that none should be
   // kept.
   bool take_out_large(PoolIndex first, std::vector<Block*>* out);
-  // Takes out blocks of pages of these pools, as many as there are and `out` has room for. Returns
-  // how many.
-  std::size_t take_runs(PoolIndex first, std::span<RunBlock*> out);
   // Nothing of these pools is kept or found here any more; `*out` gets what was.
   void close(PoolIndex first, std::vector<Block*>* out);
   // A block just taken from the arena, as spare.
@@ -205,7 +201,6 @@ class alignas(kCacheLinePair) ThreadCache {
     const std::size_t index = pool / kPoolsPerStream;
     return index < streams_.size() ? streams_[index].get() : nullptr;
   }
-  static Block* release(Bin* bin, Stream* stream);
   static void empty(Bin* bin, std::uint32_t keep, Stream* stream, std::vector<Block*>* out);
   static Block* pop(Bin* bin) {
     Block* block = Block::of_use(bin->first);
@@ -289,6 +284,7 @@ class alignas(kCacheLinePair) ThreadCache {
     bin = &of->small[size_bytes / kGranule - 1];
   } else {
     // By what was asked for, which the block may exceed: a loop's next request finds it again.
+    // (Less than the smallest is asked for of blocks at an alignment alone.)
     const std::size_t granules =
         std::max(BlockPools::rounded(of->key.facade, block->requested_bytes()),
                  BlockPools::kSmallestShared) /

@@ -133,8 +133,8 @@ UVMALLOC_API uvmalloc_status uvmalloc_device_count(const uvmalloc_allocator* all
  * undefined. UVMALLOC_DEVICE: to be used on `stream` at once, on others after they were made to
  * wait for it; host and pinned blocks belong to no stream, and no device works on them any more.
  * `alignment_bytes` is 0 for the default, 512 bytes (host and pinned: 2 MiB from 1 MiB on), or a
- * power of two up to 2 MiB; more than 512 makes a small host or pinned block take 2 MiB, and a
- * device block takes longer.
+ * power of two up to 2 MiB; more than 512 makes a small host or pinned block take 2 MiB, and no
+ * device block comes from a thread's cache then.
  * 0 bytes: UVMALLOC_OK and *out is NULL. SIZE_MAX bytes: UVMALLOC_ERROR_OUT_OF_MEMORY.
  * UVMALLOC_ERROR_INVALID_ARGUMENT: `allocator` or `out` is NULL, no such facade, an alignment that
  * is not as above. UVMALLOC_ERROR_NO_DEVICE: no such device. UVMALLOC_ERROR_NOT_USABLE: a forked
