@@ -1,6 +1,5 @@
 #include <uvmalloc/allocator/aligned_allocation.hpp>
 
-#include <algorithm>
 #include <bit>
 #include <stdexcept>
 
@@ -28,11 +27,7 @@ void* allocate_aligned(CachingManagedAllocator& allocator, Facade facade, int de
       throw std::runtime_error(
           fmt::format("an alignment of {} bytes cannot be had in a forked child", alignment_bytes));
     }
-    if (facade == Facade::kDevice) {
-      return allocator.allocate_aligned(device, size_bytes, alignment_bytes, stream);
-    }
-    // Of the host facades, blocks of whole pages start on a page.
-    if (size_bytes != 0) size_bytes = std::max(size_bytes, kPageBytes);
+    return allocator.allocate_aligned(facade, device, size_bytes, alignment_bytes, stream);
   }
   return allocator.allocate(facade, device, size_bytes, stream);
 }

@@ -15,7 +15,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include <uvmalloc/allocator/statistics.hpp>
@@ -47,10 +46,10 @@ struct Fence {
 
 // What few blocks have, kept beside them.
 struct BlockExtras {
-  std::optional<StreamHandle> mover;  // the stream of its last move to a device
-  std::vector<DeviceStream> uses;     // streams that touched a live block, other than its own
-  std::vector<Fence> fences;          // of a guest, free here, whose home must wait for them
-  bool left_host = false;             // only devices use the live block
+  DeviceStream mover;              // of its last move to a device, if it had one
+  std::vector<DeviceStream> uses;  // streams that touched a live block, other than its own
+  std::vector<Fence> fences;       // of a guest, free here, whose home must wait for them
+  bool left_host = false;          // only devices use the live block
 };
 
 enum class BlockState : std::uint8_t {

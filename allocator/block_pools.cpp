@@ -44,17 +44,20 @@ std::size_t bytes_between(const char* begin, const char* end) {
 BlockPools::~BlockPools() = default;
 
 PoolIndex BlockPools::pools_of(const StreamKey& key) {
-  auto [found, is_new] = streams_.try_emplace(key, static_cast<PoolIndex>(pools_.size()));
-  if (is_new) {
-    for (PoolIndex place = 0; place < kPoolsPerStream; ++place) {
-      auto pool = std::make_unique<Pool>(blocks_, requests_before_keeping_);
-      pool->index = found->second + place;
-      pool->key = key;
-      pool->pool_class = static_cast<PoolClass>(place);
-      pools_.push_back(std::move(pool));
-    }
+  if (auto found = streams_.find(key); found != streams_.end()) return found->second;
+  const auto first = static_cast<PoolIndex>(pools_.size());
+  std::array<std::unique_ptr<Pool>, kPoolsPerStream> made;
+  for (PoolIndex place = 0; place < kPoolsPerStream; ++place) {
+    made[place] = std::make_unique<Pool>(blocks_, requests_before_keeping_);
+    made[place]->index = first + place;
+    made[place]->key = key;
+    made[place]->pool_class = static_cast<PoolClass>(place);
   }
-  return found->second;
+  // All four or, without memory, none.
+  if (pools_.capacity() < first + kPoolsPerStream) pools_.reserve(2 * (first + kPoolsPerStream));
+  streams_.emplace(key, first);
+  for (auto& pool : made) pools_.push_back(std::move(pool));
+  return first;
 }
 
 std::optional<PoolIndex> BlockPools::forget(const StreamKey& key) {

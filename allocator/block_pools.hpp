@@ -42,6 +42,8 @@ struct StreamKey {
   int device = 0;
   StreamHandle stream = nullptr;   // device facade only
   std::uint64_t private_pool = 0;  // of a graph or of the user's, device facade only; 0: none
+  std::uint64_t thread = 0;        // whose per-thread stream it is (DeviceStream)
+  DeviceStream device_stream() const { return {device, stream, thread}; }
   static constexpr std::uint64_t kForgotten = ~std::uint64_t{0};  // its stream is gone
   friend auto operator<=>(const StreamKey&, const StreamKey&) = default;
 };

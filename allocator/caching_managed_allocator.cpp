@@ -130,9 +130,20 @@ class CachingManagedAllocator::SmallPages final : public ExtentSource {
     }
     owner_.spans_.take(run, size_bytes);
     owner_.statistics_.touched_bytes.increase(run.untouched_bytes);
-    for (std::size_t offset = 0; offset < size_bytes; offset += kPageBytes) {
-      owner_.pools_.add_small_page(run.span, run.base() + offset, pool, run.span->placement);
+    std::size_t added_bytes = 0;
+    try {
+      for (; added_bytes < size_bytes; added_bytes += kPageBytes) {
+        owner_.pools_.add_small_page(run.span, run.base() + added_bytes, pool, run.span->placement);
+      }
+    } catch (const std::bad_alloc&) {
+      while (added_bytes != 0) {
+        added_bytes -= kPageBytes;
+        owner_.pools_.remove_small_page(run.base() + added_bytes);
+      }
+      owner_.spans_.give_back(run.span, run.base(), size_bytes);
+      return nullptr;
     }
+    ++owner_.small_takes_;
     owner_.add_to_pool(pool, run.base(), size_bytes);
     if (pool.key.facade == Facade::kDevice) {
       HintPlan plan = owner_.planner_.plan_use(run.base(), size_bytes,
@@ -147,11 +158,11 @@ class CachingManagedAllocator::SmallPages final : public ExtentSource {
     if (closed_) return;
     std::lock_guard lock(owner_.lock_);
     for (std::size_t offset = 0; offset < size_bytes; offset += kPageBytes) {
-      owner_.small_pages_.push_back(
+      owner_.leaving_pages_.push_back(
           owner_.pools_.remove_small_page(static_cast<char*>(run) + offset));
     }
     const Pool& pool = owner_.pools_.at(pool_);
-    if (pool.key.facade == Facade::kDevice) owner_.small_page_users_.insert(pool.key.device);
+    if (pool.key.facade == Facade::kDevice) owner_.leaving_page_users_.insert(pool.key.device);
     owner_.remove_from_pool(pool, run, size_bytes);
   }
 
@@ -276,6 +287,7 @@ void* CachingManagedAllocator::allocate_from_pool(ThreadCache* cache, const Requ
     if (request.size_bytes >= kPackedBytes) is_time_to_tidy = ++pool.met % kRequestsPerTidying == 0;
     at = trace_.now();
   }
+  decay_now_and_then();
   void* address = block->address();
   trace_.allocated(at, {request.facade, request.device, address, request.requested_bytes,
                         block->size_bytes(), request.stream});
@@ -318,9 +330,9 @@ void CachingManagedAllocator::keep_no_large(const Request& request) {
   give_back(std::move(kept));
 }
 
-void* CachingManagedAllocator::allocate_aligned(int device, std::size_t size_bytes,
+void* CachingManagedAllocator::allocate_aligned(Facade facade, int device, std::size_t size_bytes,
                                                 std::size_t alignment_bytes, StreamHandle stream) {
-  return allocate_slowly(Facade::kDevice, device, size_bytes, stream, alignment_bytes);
+  return allocate_slowly(facade, device, size_bytes, stream, alignment_bytes);
 }
 
 void* CachingManagedAllocator::allocate_slowly(Facade facade, int device, std::size_t size_bytes,
@@ -338,15 +350,21 @@ void* CachingManagedAllocator::allocate_slowly(Facade facade, int device, std::s
                   facade == Facade::kDevice ? stream : nullptr,
                   BlockPools::class_of(facade, size_bytes),
                   0};
+  const bool is_aligned = alignment_bytes > kGranule;
   // To begin where it is asked for; what is in front of that is a block of its own.
   const std::size_t room_bytes =
-      alignment_bytes > kGranule ? alignment_bytes + BlockPools::kSmallestShared : 0;
+      is_aligned && facade == Facade::kDevice ? alignment_bytes + BlockPools::kSmallestShared : 0;
   if (size_bytes > kLargestRequest - room_bytes) {
     out_of_memory(request,
                   {RuntimeError::kOutOfMemory, 0, "larger than any address space", "allocate"});
   }
   request.size_bytes = BlockPools::rounded(facade, size_bytes);
-  StreamKey key{facade, device, request.stream};
+  if (is_aligned && facade != Facade::kDevice) {
+    // Blocks of whole pages start on a page.
+    request.size_bytes = round_up(size_bytes, kPageBytes);
+    request.pool_class = PoolClass::kWhole;
+  }
+  StreamKey key{facade, device, request.stream, 0, DeviceStream::thread_of(request.stream)};
   bool whole_pages = false;
   if (facade == Facade::kDevice && routed_ != 0) {
     const Routed routed = private_pool_for(device, request.stream);
@@ -384,7 +402,7 @@ void* CachingManagedAllocator::allocate_slowly(Facade facade, int device, std::s
     cache->open(key, request.pools, place_of(facade, device));
     if (keep_large) cache->keep_large(request.pools, true);
     Block* block =
-        key.private_pool != 0 || request.aligned.to_bytes != 0
+        key.private_pool != 0 || is_aligned
             ? nullptr
             : cache->allocate(facade, device, request.stream, size_bytes, &outcome, &pools);
     if (block == nullptr && request.size_bytes >= kPackedBytes) {
@@ -456,14 +474,18 @@ std::size_t CachingManagedAllocator::refill(const Request& request,
 
 void* CachingManagedAllocator::allocate_small(const Request& request) {
   drain_finished_fences();
+  decay_now_and_then();
   Block* block = nullptr;
   RuntimeStatus status;
   HintPlan plan;
   bool last = false;
+  bool from_cache = true;
   for (int round = 0; block == nullptr; ++round) {
     {
       std::lock_guard arenas(arena_mutex_);
+      const std::uint64_t takes = small_takes_;
       refill(request, arena_of(request.pool()), &block);
+      from_cache = from_cache && takes == small_takes_;
       std::lock_guard lock(lock_);
       plan.insert(plan.end(), small_plan_.begin(), small_plan_.end());
       small_plan_.clear();
@@ -476,6 +498,7 @@ void* CachingManagedAllocator::allocate_small(const Request& request) {
     // Without a page there may be objects: of blocks that were behind fences, of other sizes, or
     // freed by a callback.
     last = !make_room_for_small(request, &status);
+    if (last) throw_if_broken(request, status);
   }
   void* address = nullptr;
   TraceTime at = 0;
@@ -487,11 +510,9 @@ void* CachingManagedAllocator::allocate_small(const Request& request) {
   trace_.allocated(at, {request.facade, request.device, address, request.requested_bytes,
                         request.size_bytes, request.stream});
   if (!plan.empty() && !is_capturing()) {
-    DeviceStream consumer;
-    if (request.facade == Facade::kDevice) consumer = {request.device, request.stream};
-    send(plan, request.device, {}, consumer);
+    send(plan, request.device, {}, consumer_of(request));
   }
-  count_allocation(request, *block, true);
+  count_allocation(request, *block, from_cache);
   return address;
 }
 
@@ -515,14 +536,14 @@ bool CachingManagedAllocator::make_room_for_small(const Request& request, Runtim
     *status = kOverBudget;
   }
   if (!is_capturing()) wait_for_fences(&service_of(request));
-  for (const PressureCallback& callback : pressure_callbacks_) callback();
+  for (const auto& callback : pressure_callbacks()) (*callback)();
   if (!is_capturing()) {
     {
       std::lock_guard lock(lock_);
       ++statistics_.pressure_rounds;
       ++service_of(request).pressure_rounds;
     }
-    release_pages(SIZE_MAX, true);
+    release_pages(SIZE_MAX);
   }
   if (has_room(false)) return true;
   if (within_limits()) {
@@ -555,6 +576,7 @@ void* CachingManagedAllocator::allocate_run(const Request& request) {
   if (found.block == nullptr) found = borrow(request);
   if (found.block == nullptr) {
     found = grow(request, false, &status);
+    if (found.block == nullptr) throw_if_broken(request, status);
     if (found.block == nullptr) found = under_pressure(request, &status);
     if (found.block == nullptr) out_of_memory(request, status);
   }
@@ -569,9 +591,7 @@ CachingManagedAllocator::Found CachingManagedAllocator::find_cached(const Reques
   if (block == nullptr) {
     if (Pool* other = other_class(pool)) block = pools_.take(*other, request.size_bytes);
   }
-  if (block == nullptr && request.requested_bytes >= kWholeBytes) {
-    block = pools_.take_guest(whole_pool(request.pools), request.size_bytes);
-  }
+  if (block == nullptr) block = take_guest(request, request.pools);
   if (block == nullptr) return {};
   block = pools_.trim(block, request.size_bytes);
   // What is left here guarded a whole guest against its home; this caller is ordered by its stream.
@@ -580,6 +600,16 @@ CachingManagedAllocator::Found CachingManagedAllocator::find_cached(const Reques
     pools_.drop_extras(block);
   }
   return {block, true};
+}
+
+// With the lock: of the stream with those pools. Its pages count with the caller's from now on.
+RunBlock* CachingManagedAllocator::take_guest(const Request& request, PoolIndex pools) {
+  const std::size_t pages_bytes = round_up(request.size_bytes, kPageBytes);
+  if (request.requested_bytes < kWholeBytes ||
+      !is_within_limits(pools_.at(request.pool()).key, 0, pages_bytes)) {
+    return nullptr;
+  }
+  return pools_.take_guest(whole_pool(pools), request.size_bytes);
 }
 
 // A block made for this pool whose pages have moved elsewhere, once nobody works on it there.
@@ -665,7 +695,11 @@ std::size_t CachingManagedAllocator::span_size(const Request& request) const {
 // Sends hints, without locks, and traces them.
 void CachingManagedAllocator::send(const HintPlan& plan, int device, DeviceStream producer,
                                    DeviceStream consumer) {
-  sender_.send(plan, device, producer, consumer);
+  const HintPlan failed = sender_.send(plan, device, producer, consumer);
+  if (!failed.empty()) {
+    std::lock_guard lock(lock_);
+    for (const Hint& hint : failed) ledger_.set(hint.address, hint.size_bytes, Place::nowhere());
+  }
   if (!trace_.enabled()) return;
   for (const Hint& hint : plan) {
     if (hint.kind == HintKind::kAdvise) {
@@ -836,15 +870,17 @@ CachingManagedAllocator::Found CachingManagedAllocator::steal_from_other_streams
         continue;
       }
       block = pools_.take(*pool, request.size_bytes);
-      if (block == nullptr && request.requested_bytes >= kWholeBytes) {
-        block = pools_.take_guest(whole_pool(first_of(pool->index)), request.size_bytes);
-      }
+      if (block == nullptr) block = take_guest(request, first_of(pool->index));
       if (block != nullptr) break;
     }
   }
   if (block == nullptr) return {};
-  runtime_.synchronize_device(request.device);
+  const bool is_idle = wait_for_device(request.device);
   std::lock_guard lock(lock_);
+  if (!is_idle) {
+    pools_.put(block, pools_.at(block->pool));
+    return {};
+  }
   if (BlockExtras* extras = pools_.extras(block)) {
     release_events(&extras->fences);
     pools_.drop_extras(block);
@@ -867,8 +903,8 @@ CachingManagedAllocator::Found CachingManagedAllocator::under_pressure(const Req
   if (!is_capturing()) {
     if (Found found = steal_from_other_streams(request); found.block != nullptr) return found;
   }
-  for (const PressureCallback& callback : pressure_callbacks_) {
-    if (!callback()) continue;
+  for (const auto& callback : pressure_callbacks()) {
+    if (!(*callback)()) continue;
     reclaim_all();
     if (Found found = cached(); found.block != nullptr) return found;
   }
@@ -878,7 +914,7 @@ CachingManagedAllocator::Found CachingManagedAllocator::under_pressure(const Req
     ++service_of(request).pressure_rounds;
     pools_.spare_pages();
   }
-  if (!is_capturing()) release_pages(SIZE_MAX, true);
+  if (!is_capturing()) release_pages(SIZE_MAX);
   if (Found found = grow(request, false, status); found.block != nullptr) return found;
   return grow(request, true, status);
 }
@@ -924,11 +960,26 @@ void* CachingManagedAllocator::hand_out(const Request& request, Found found) {
   }
   trace_.allocated(at, {request.facade, request.device, address, request.requested_bytes,
                         found.block->size_bytes(), request.stream});
-  DeviceStream consumer;
-  if (request.facade == Facade::kDevice) consumer = {request.device, request.stream};
-  if (!plan.empty()) send(plan, request.device, {}, consumer);
+  if (!plan.empty()) send(plan, request.device, {}, consumer_of(request));
   count_allocation(request, *found.block, found.from_cache);
   return address;
+}
+
+// A driver that refuses memory for another reason than that there is none is not helped by giving
+// any back, and who hears of it should hear why.
+void CachingManagedAllocator::throw_if_broken(const Request& request, const RuntimeStatus& status) {
+  switch (status.error) {
+    case RuntimeError::kNone:
+    case RuntimeError::kNotReady:
+    case RuntimeError::kOutOfMemory:
+    case RuntimeError::kCapture:
+      return;
+    default:
+      throw std::runtime_error(
+          fmt::format("uvmalloc: {} asked of the {} facade on device {} cannot be had: {}",
+                      format_size(request.requested_bytes), to_string(request.facade),
+                      request.device, status.text()));
+  }
 }
 
 void CachingManagedAllocator::out_of_memory(const Request& request, const RuntimeStatus& status) {
@@ -1152,9 +1203,9 @@ PoolIndex CachingManagedAllocator::pool_for(const Block& block) {
   if (place.is_device()) {
     // Who has not moved it was served there.
     const BlockExtras* extras = pools_.extras(&block);
-    const bool moved = extras != nullptr && extras->mover.has_value();
-    there = {Facade::kDevice, place.index,
-             moved ? *extras->mover : pools_.at(block.pool).key.stream};
+    const bool moved = extras != nullptr && extras->mover.exists();
+    const DeviceStream stream = moved ? extras->mover : pools_.at(block.pool).key.device_stream();
+    there = {Facade::kDevice, place.index, stream.handle, 0, stream.thread};
   }
   return pools_.pools_of(there) + static_cast<PoolIndex>(PoolClass::kWhole);
 }
@@ -1164,7 +1215,7 @@ std::vector<DeviceStream> CachingManagedAllocator::users_of(const Block& block) 
   std::vector<DeviceStream> users;
   if (const BlockExtras* extras = pools_.extras(&block)) users = extras->uses;
   const StreamKey& key = pools_.at(block.pool).key;
-  if (key.facade == Facade::kDevice) users.push_back({key.device, key.stream});
+  if (key.facade == Facade::kDevice) users.push_back(key.device_stream());
   return users;
 }
 
@@ -1173,7 +1224,7 @@ std::vector<DeviceStream> CachingManagedAllocator::streams_to_wait_for(const Blo
                                                                        const Pool& pool) const {
   std::vector<DeviceStream> streams = users_of(block);
   if (pool.key.facade == Facade::kDevice) {
-    std::erase(streams, DeviceStream{pool.key.device, pool.key.stream});
+    std::erase(streams, pool.key.device_stream());
   }
   return streams;
 }
@@ -1193,9 +1244,7 @@ void CachingManagedAllocator::fence_and_give_back(Block* block) {
     if (is_capturing()) {
       // An event on a captured stream would become part of the graph. With the lock, so that the
       // capture's end does not miss it.
-      block->set(BlockState::kFenced);
-      count_fenced(*block, 1);
-      unfenced_.push_back(block);
+      fence_later(block);
       return;
     }
     target = pool_for(*block);
@@ -1205,12 +1254,18 @@ void CachingManagedAllocator::fence_and_give_back(Block* block) {
     // A guest of a device pool may be used by its stream at once, by its home only when that stream
     // is through.
     if (target != pools_.home_of(*block) && pool.key.facade == Facade::kDevice) {
-      streams.push_back({pool.key.device, pool.key.stream});
+      streams.push_back(pool.key.device_stream());
     }
   }
-  std::vector<Fence> fences = record_fences(streams);
+  std::vector<Fence> fences;
+  const bool done = record_fences(streams, &fences);
   {
     std::lock_guard lock(lock_);
+    if (!done) {
+      release_events(&fences);
+      fence_later(block);
+      return;
+    }
     block->pool = target;
     pools_.drop_extras(block);
     statistics_.fences += fences.size();
@@ -1227,24 +1282,47 @@ void CachingManagedAllocator::fence_and_give_back(Block* block) {
   if (!wait) give_back_plain(block);
 }
 
-std::vector<Fence> CachingManagedAllocator::record_fences(
-    const std::vector<DeviceStream>& streams) {
-  std::vector<Fence> fences;
+// With the lock: a block whose streams cannot be told to say when they are done with it, since some
+// stream is being captured.
+void CachingManagedAllocator::fence_later(Block* block) {
+  block->set(BlockState::kFenced);
+  count_fenced(*block, 1);
+  unfenced_.push_back(block);
+  has_unfenced_ = true;
+}
+
+// Of the work that these streams have so far. False: of some it cannot be had now, since a stream
+// is being captured.
+bool CachingManagedAllocator::record_fences(const std::vector<DeviceStream>& streams,
+                                            std::vector<Fence>* fences) {
   for (const DeviceStream& use : streams) {
-    RuntimeStatus status;
-    EventHandle event = events_.record(use.device, use.handle, &status);
+    RuntimeStatus status{RuntimeError::kInvalidValue, 0, "another thread's stream", "record_event"};
+    EventHandle event = nullptr;
+    if (use.can_be_named()) {
+      bool is_captured = false;
+      status = runtime_.is_capturing(use.device, use.handle, &is_captured);
+      if (is_captured || status.error == RuntimeError::kCapture) return false;
+      event = events_.record(use, &status);
+    }
     if (event != nullptr) {
-      fences.push_back({use, event});
-    } else if (status.error != RuntimeError::kNotUsable) {
+      fences->push_back({use, event});
+    } else if (status.error != RuntimeError::kNotUsable && !wait_for_device(use.device)) {
       // A stream that is gone or refuses an event: the whole device stands for it.
-      runtime_.synchronize_device(use.device);
+      return false;
     }
   }
-  return fences;
+  return true;
+}
+
+// False: its work may go on. A device that nothing runs on any more is idle.
+bool CachingManagedAllocator::wait_for_device(int device) const {
+  const RuntimeStatus status = runtime_.synchronize_device(device);
+  return status.ok() || status.error == RuntimeError::kNotUsable;
 }
 
 bool CachingManagedAllocator::is_over(const Fence& fence) const {
-  return runtime_.query_event(fence.stream.device, fence.event).error != RuntimeError::kNotReady;
+  const RuntimeError error = runtime_.query_event(fence.stream.device, fence.event).error;
+  return error != RuntimeError::kNotReady && error != RuntimeError::kCapture;
 }
 
 bool CachingManagedAllocator::fences_done(const std::vector<Fence>& fences) {
@@ -1258,12 +1336,21 @@ void CachingManagedAllocator::release_events(std::vector<Fence>* fences) {
 }
 
 void CachingManagedAllocator::drain_finished_fences() {
-  if (waiting_.empty() || is_capturing()) return;
+  if ((waiting_.empty() && !has_unfenced_.load(std::memory_order_relaxed)) || is_capturing()) {
+    return;
+  }
   drain_fences(false);
 }
 
-// Of blocks given back while a stream was captured.
-void CachingManagedAllocator::fence_after_capture(const std::vector<Block*>& blocks) {
+// Of blocks given back while a stream was captured, of which some may be still.
+void CachingManagedAllocator::fence_after_capture() {
+  std::vector<Block*> blocks;
+  {
+    std::lock_guard lock(lock_);
+    if (is_capturing()) return;
+    blocks.swap(unfenced_);
+    has_unfenced_ = false;
+  }
   for (Block* block : blocks) {
     {
       std::lock_guard lock(lock_);
@@ -1293,6 +1380,7 @@ void CachingManagedAllocator::wait_for_fences(ServiceStatistics* service) {
 
 // One thread at a time: another that needs memory must find what this one looks at.
 void CachingManagedAllocator::drain_fences(bool wait) {
+  if (has_unfenced_.load(std::memory_order_relaxed)) fence_after_capture();
   std::unique_lock one_at_a_time(fence_mutex_, std::defer_lock);
   if (wait) {
     one_at_a_time.lock();
@@ -1327,7 +1415,11 @@ void CachingManagedAllocator::drain_fences(bool wait) {
         if (!is_over(oldest[i])) {
           if (!wait) break;
           // Of another stream that had this handle before.
-          runtime_.synchronize_event(stream.device, oldest[i].event);
+          const RuntimeStatus status = runtime_.synchronize_event(stream.device, oldest[i].event);
+          if (!status.ok() && status.error != RuntimeError::kNotUsable &&
+              !wait_for_device(stream.device)) {
+            break;
+          }
         }
         over.push_back(oldest[i]);
       }
@@ -1358,7 +1450,7 @@ void CachingManagedAllocator::release_cached() {
     }
   }
   drain_fences(true);
-  release_pages(SIZE_MAX, false);
+  release_pages(SIZE_MAX);
 }
 
 void CachingManagedAllocator::release_cached_of(Facade facade) {
@@ -1376,22 +1468,21 @@ void CachingManagedAllocator::release_cached_where(const std::function<bool(cons
   if (in_forked_child() || is_capturing()) return;
   reclaim_all();
   drain_fences(true);
-  release_pages_of([&](const Pool& pool) { return wanted(pool) && may_release(pool); }, SIZE_MAX,
-                   false);
+  release_pages_of([&](const Pool& pool) { return wanted(pool) && may_release(pool); }, SIZE_MAX);
 }
 
 // Wholly free pages, at most about `most_bytes`, back to their spans, empty spans back to the
 // driver. Pages leave the pools before the devices are waited for, so that nothing freed meanwhile
-// goes back with work pending. With `discard`, device pages of spans that stay in use are
-// discarded, where the device can, and pages of ordinary memory dropped, so that they count as
-// untouched. One thread at a time: another that needs memory must find what is on its way back.
-void CachingManagedAllocator::release_pages(std::size_t most_bytes, bool discard) {
-  release_pages_of([this](const Pool& pool) { return may_release(pool); }, most_bytes, discard);
+// goes back with work pending. Device pages of spans that stay in use are discarded, where the
+// device can, and pages of ordinary memory dropped, so that they count as untouched. One thread at
+// a time: another that needs memory must find what is on its way back.
+void CachingManagedAllocator::release_pages(std::size_t most_bytes) {
+  release_pages_of([this](const Pool& pool) { return may_release(pool); }, most_bytes);
 }
 
 // `wanted` is called with the lock.
 void CachingManagedAllocator::release_pages_of(const std::function<bool(const Pool&)>& wanted,
-                                               std::size_t most_bytes, bool discard) {
+                                               std::size_t most_bytes) {
   std::lock_guard one_at_a_time(release_mutex_);
   reclaim_all();
   {
@@ -1415,8 +1506,8 @@ void CachingManagedAllocator::release_pages_of(const std::function<bool(const Po
   const bool all = most_bytes == SIZE_MAX;
   {
     std::lock_guard lock(lock_);
-    runs.swap(small_pages_);
-    devices.swap(small_page_users_);
+    runs.swap(leaving_pages_);
+    devices.swap(leaving_page_users_);
     for (const auto& pages : runs) devices.insert(pages.span->device);
     for (const auto& pool : pools_.pools()) {
       if (!wanted(*pool)) continue;
@@ -1436,12 +1527,24 @@ void CachingManagedAllocator::release_pages_of(const std::function<bool(const Po
                                 });
     }
   }
-  for (int device : devices) runtime_.synchronize_device(device);
+  const bool are_idle = std::all_of(devices.begin(), devices.end(),
+                                    [&](int device) { return wait_for_device(device); });
   release_events(&fences);
   std::vector<std::unique_ptr<Span>> empty;
   {
     std::lock_guard lock(lock_);
+    if (!are_idle) {
+      // They are nobody's until the devices can be waited for.
+      leaving_pages_.insert(leaving_pages_.end(), runs.begin(), runs.end());
+      leaving_page_users_.insert(devices.begin(), devices.end());
+      return;
+    }
     for (const auto& run : runs) spans_.give_back(run.span, run.base, run.size_bytes);
+    // Of streams, graphs and users' pools that are gone nothing is to stay but their numbers.
+    for (const auto& pool : pools_.pools()) {
+      pool->own.drop_empty_tables();
+      pool->guests.drop_empty_tables();
+    }
     empty = spans_.remove_empty();
     for (const auto& span : empty) {
       ledger_.remove_span(span->base);
@@ -1450,7 +1553,7 @@ void CachingManagedAllocator::release_pages_of(const std::function<bool(const Po
     }
   }
   free_spans(std::move(empty));
-  if (discard) discard_free_pages();
+  discard_free_pages();
 }
 
 // Free pages whose span stays: their contents are dropped, and the budget has them again.
@@ -1493,12 +1596,21 @@ bool CachingManagedAllocator::may_release(const Pool& pool) const {
   });
 }
 
+bool CachingManagedAllocator::decay_needs_threads(Decay::Time now) const {
+  std::lock_guard lock(lock_);
+  return decay_.is_period_over(now);
+}
+
 void CachingManagedAllocator::decay(Decay::Time now) {
   if (in_forked_child() || is_capturing()) return;
   std::size_t due = 0;
   {
+    // What threads keep is looked at when something may be due: they are stopped for it.
+    std::optional<ThreadCaches::Frozen> frozen;
+    if (decay_needs_threads(now)) frozen.emplace(caches_);
     std::lock_guard lock(lock_);
-    std::size_t free_bytes = 0;
+    if (frozen) kept_by_threads_bytes_ = caches_.cached_bytes();
+    std::size_t free_bytes = kept_by_threads_bytes_;
     for (const auto& pool : pools_.pools()) {
       if (may_release(*pool)) free_bytes += pool->own.free_bytes() + pool->guests.free_bytes();
     }
@@ -1506,7 +1618,7 @@ void CachingManagedAllocator::decay(Decay::Time now) {
   }
   // To the nearest page, or the last one would stay for ever.
   due = (due + kPageBytes / 2) & ~(kPageBytes - 1);
-  if (due != 0) release_pages(due, true);
+  if (due != 0) release_pages(due);
 }
 
 // On the longer ways through the allocator, which steady programs seldom take.
@@ -1521,37 +1633,55 @@ void CachingManagedAllocator::decay_now_and_then() {
 // ---- streams that go, private pools
 
 void CachingManagedAllocator::forget_stream(int device, StreamHandle stream) {
+  const DeviceStream gone = DeviceStream::named(device, stream);
   std::vector<Block*> blocks;
+  bool is_known = false;
+  bool has_private = false;
   {
     ThreadCaches::Frozen frozen(caches_);
     std::lock_guard lock(lock_);
-    std::optional<PoolIndex> pools = pools_.forget({Facade::kDevice, device, stream});
-    if (!pools) return;
-    caches_.close(*pools, &blocks);
+    for (const auto& pool : pools_.pools()) {
+      has_private |= pool->key.facade == Facade::kDevice && pool->key.device_stream() == gone &&
+                     pool->key.private_pool != 0 && pool->key.private_pool != StreamKey::kForgotten;
+    }
+    if (auto pools = pools_.forget({Facade::kDevice, device, stream, 0, gone.thread})) {
+      is_known = true;
+      caches_.close(*pools, &blocks);
+    }
   }
   give_back(std::move(blocks));
-  trace_.stream_gone(trace_.now(), device, stream);
+  if (is_known || has_private) trace_.stream_gone(trace_.now(), device, stream);
+  // What is free in private pools stays theirs.
+  if (has_private && !wait_for_device(device)) {
+    throw std::runtime_error(
+        fmt::format("uvmalloc: device {} cannot be waited for, and private pools hold memory that "
+                    "the stream may still work on",
+                    device));
+  }
 }
 
 CachingManagedAllocator::Routed CachingManagedAllocator::private_pool_for(int device,
                                                                           StreamHandle stream) {
   struct Candidate {
     Routed to;
-    std::shared_ptr<StreamFilter> routed;
+    PrivatePool::Scope scope;
   };
   std::vector<Candidate> candidates;
   {
     std::lock_guard lock(lock_);
     for (const PrivatePool& pool : private_pools_) {
       if (pool.device != device) continue;
-      for (const auto& filter : pool.open) {
-        candidates.push_back({{pool.id, pool.whole_pages}, filter});
+      for (const auto& scope : pool.open) {
+        candidates.push_back({{pool.id, pool.whole_pages}, scope});
       }
     }
   }
+  std::sort(candidates.begin(), candidates.end(), [](const auto& left, const auto& right) {
+    return left.scope.opened > right.scope.opened;
+  });
   // A filter may ask the driver.
-  for (auto candidate = candidates.rbegin(); candidate != candidates.rend(); ++candidate) {
-    if ((*candidate->routed)(stream)) return candidate->to;
+  for (const Candidate& candidate : candidates) {
+    if ((*candidate.scope.routed)(stream)) return candidate.to;
   }
   return {};
 }
@@ -1581,19 +1711,20 @@ CachingManagedAllocator::PrivatePool& CachingManagedAllocator::make_private_pool
         fmt::format("device {} does not exist; there are {}", device, runtime_.device_count()));
   }
   if (PrivatePool* found = find_private_pool(device, id)) return *found;
-  return private_pools_.emplace_back(PrivatePool{device, id, false, 0, {}, {}, false});
+  return private_pools_.emplace_back(PrivatePool{device, id, false, 0, {}, false});
 }
 
-void CachingManagedAllocator::begin_private_pool(int device, std::uint64_t id, StreamFilter routed,
-                                                 bool capturing) {
+std::uint64_t CachingManagedAllocator::begin_private_pool(int device, std::uint64_t id,
+                                                          StreamFilter routed, bool capturing) {
   std::lock_guard lock(lock_);
   PrivatePool& pool = make_private_pool(device, id);
   ++pool.users;
-  pool.open.push_back(std::make_shared<StreamFilter>(std::move(routed)));
-  pool.capturing.push_back(capturing);
+  pool.open.push_back(
+      {std::make_shared<StreamFilter>(std::move(routed)), capturing, ++opened_scopes_});
   pool.captured |= capturing;
   ++routed_;
   capturing_ += capturing;
+  return opened_scopes_;
 }
 
 void CachingManagedAllocator::retain_private_pool(int device, std::uint64_t id) {
@@ -1662,6 +1793,7 @@ void CachingManagedAllocator::restore_private_pool(int device, std::uint64_t id,
 void CachingManagedAllocator::restore_block(int device, std::uint64_t id,
                                             const PrivateBlock& wanted) {
   RunBlock* block = nullptr;
+  StreamKey key;
   Request request{Facade::kDevice,   device, wanted.size_bytes, wanted.requested_bytes, nullptr,
                   PoolClass::kSmall, 0};
   {
@@ -1672,7 +1804,8 @@ void CachingManagedAllocator::restore_block(int device, std::uint64_t id,
       block = pools_.take_at(static_cast<char*>(wanted.address), wanted.size_bytes);
     }
     if (block != nullptr) {
-      request.stream = pool->key.stream;
+      key = pool->key;
+      request.stream = key.stream;
       request.pool_class = pool->pool_class;
       request.pools = first_of(pool->index);
       occupy(request, block);
@@ -1684,22 +1817,29 @@ void CachingManagedAllocator::restore_block(int device, std::uint64_t id,
                     "in use",
                     format_size(wanted.size_bytes), wanted.address, id));
   }
+  if (ThreadCache* cache = caches_.mine()) {
+    cache->lock.enter();
+    open_to_count(cache, key, request.pools);
+    cache->lock.leave();
+  }
   count_allocation(request, *block, true);
 }
 
-bool CachingManagedAllocator::end_private_pool(int device, std::uint64_t id) {
-  std::vector<Block*> unfenced;
+bool CachingManagedAllocator::end_private_pool(int device, std::uint64_t id, std::uint64_t scope) {
   {
     std::lock_guard lock(lock_);
     PrivatePool* found = find_private_pool(device, id);
     if (found == nullptr || found->open.empty()) return false;
-    capturing_ -= found->capturing.back();
-    found->open.pop_back();
-    found->capturing.pop_back();
+    auto ended = found->open.end() - 1;
+    while (scope != 0 && ended->opened != scope) {
+      if (ended == found->open.begin()) return false;
+      --ended;
+    }
+    capturing_ -= ended->capturing;
+    found->open.erase(ended);
     --routed_;
-    if (!is_capturing()) unfenced.swap(unfenced_);
   }
-  fence_after_capture(unfenced);
+  fence_after_capture();
   return true;
 }
 
@@ -1710,15 +1850,13 @@ bool CachingManagedAllocator::release_private_pool(int device, std::uint64_t id)
   if (--found->users != 0) return true;
   // With the last user ends what is still open, as after a capture that has failed.
   const auto open = static_cast<int>(found->open.size());
-  const auto capturing =
-      static_cast<int>(std::count(found->capturing.begin(), found->capturing.end(), true));
+  const auto capturing = static_cast<int>(std::count_if(
+      found->open.begin(), found->open.end(), [](const auto& scope) { return scope.capturing; }));
   private_pools_.erase(private_pools_.begin() + (found - private_pools_.data()));
   routed_ -= open;
   capturing_ -= capturing;
-  std::vector<Block*> unfenced;
-  if (!is_capturing()) unfenced.swap(unfenced_);
   lock.unlock();
-  fence_after_capture(unfenced);
+  fence_after_capture();
   return true;
 }
 
@@ -1747,7 +1885,7 @@ void CachingManagedAllocator::free_spans(std::vector<std::unique_ptr<Span>> span
 // With the lock.
 void CachingManagedAllocator::add_use(Block* block, DeviceStream use) {
   const StreamKey& key = pools_.at(block->pool).key;
-  if (key.facade == Facade::kDevice && use == DeviceStream{key.device, key.stream}) return;
+  if (key.facade == Facade::kDevice && use == key.device_stream()) return;
   std::vector<DeviceStream>& uses = pools_.make_extras(block).uses;
   if (std::find(uses.begin(), uses.end(), use) == uses.end()) uses.push_back(use);
 }
@@ -1756,11 +1894,25 @@ bool CachingManagedAllocator::record_use(const void* address, int device, Stream
   std::unique_lock lock(lock_);
   Block* block = pools_.find(address);
   if (!is_block_live(block)) return false;
-  add_use(block, {device, stream});
+  add_use(block, DeviceStream::named(device, stream));
   const TraceTime at = trace_.now();
   const void* base = block->address();
   lock.unlock();
   trace_.used(at, base, device, stream);
+  return true;
+}
+
+bool CachingManagedAllocator::record_use_of_all(const void* address, int device) {
+  std::lock_guard lock(lock_);
+  Block* block = pools_.find(address);
+  if (!is_block_live(block)) return false;
+  for (PoolIndex first = 0; first < pools_.pools().size(); first += kPoolsPerStream) {
+    const StreamKey& key = pools_.at(first).key;
+    if (key.facade == Facade::kDevice && key.device == device &&
+        key.private_pool != StreamKey::kForgotten) {
+      add_use(block, key.device_stream());
+    }
+  }
   return true;
 }
 
@@ -1795,7 +1947,13 @@ void CachingManagedAllocator::mark_live_exported() {
 
 void CachingManagedAllocator::wait_for_uses(const void* address) {
   for (const DeviceStream& user : uses_of(address)) {
-    runtime_.synchronize_stream(user.device, user.handle);
+    const RuntimeStatus status = user.can_be_named()
+                                     ? runtime_.synchronize_stream(user.device, user.handle)
+                                     : runtime_.synchronize_device(user.device);
+    if (status.ok() || status.error == RuntimeError::kNotUsable) continue;
+    throw std::runtime_error(
+        fmt::format("uvmalloc: the work of a stream of device {} on {} cannot be waited for: {}",
+                    user.device, address, status.text()));
   }
 }
 
@@ -1852,8 +2010,16 @@ MovedStorage* CachingManagedAllocator::move(void* address, const Move& move) {
     moved.address = block->address();
     moved.requested_bytes = whole ? requested_bytes : move.size_bytes;
     if (move.destination.is_device()) {
-      pools_.make_extras(block).mover = move.stream;
-      add_use(block, {move.destination.index, move.stream});
+      const DeviceStream stream = DeviceStream::named(move.destination.index, move.stream);
+      BlockExtras& extras = pools_.make_extras(block);
+      if (move.source.is_device()) {
+        // Who had it there: the stream that it was moved for, or the one that it was allocated for.
+        const StreamKey& key = pools_.at(block->pool).key;
+        producer = extras.mover.exists() ? extras.mover : key.device_stream();
+        if (producer.device != move.source.index) producer = {};
+      }
+      extras.mover = stream;
+      add_use(block, stream);
     }
     if (move.destination.is_host()) {
       if (BlockExtras* extras = pools_.extras(block)) extras->left_host = false;
@@ -1864,9 +2030,6 @@ MovedStorage* CachingManagedAllocator::move(void* address, const Move& move) {
                                                              : moves.host_to_device;
     ++direction;
     moves.bytes += moved.requested_bytes;
-    if (move.destination.is_device() && move.source.is_device()) {
-      producer = {move.source.index, pools_.at(block->pool).key.stream};
-    }
     bool whole_segments = whole && block->kind == BlockKind::kWhole;
     plan = planner_.plan_move(
         whole ? block->address() : address, whole ? block->size_bytes() : move.size_bytes,
@@ -1876,7 +2039,7 @@ MovedStorage* CachingManagedAllocator::move(void* address, const Move& move) {
                move.stream);
   DeviceStream consumer;
   if (move.destination.is_device()) {
-    consumer = {move.stream_device, move.stream};
+    consumer = DeviceStream::named(move.stream_device, move.stream);
   } else {
     // The producer counts as a user: it is waited for with the others, each once, now or when the
     // block is freed.
@@ -1885,7 +2048,7 @@ MovedStorage* CachingManagedAllocator::move(void* address, const Move& move) {
       wait_for_uses(address);
     } else {
       // The pages must not leave before the stream is done with them.
-      producer = {move.stream_device, move.stream};
+      producer = DeviceStream::named(move.stream_device, move.stream);
     }
   }
   send(plan, device, producer, consumer);
@@ -1906,7 +2069,7 @@ bool CachingManagedAllocator::prefetch(const void* address, std::size_t size_byt
     const std::uintptr_t end = round_up(address_of(address) + size_bytes, kPageBytes);
     plan = planner_.plan_move(reinterpret_cast<void*>(begin), end - begin, nullptr, destination);
   }
-  const DeviceStream given{stream_device, stream};
+  const DeviceStream given = DeviceStream::named(stream_device, stream);
   const bool to_device = destination.is_device();
   send(plan, stream_device, to_device ? DeviceStream{} : given, to_device ? given : DeviceStream{});
   return true;
@@ -2031,7 +2194,14 @@ bool CachingManagedAllocator::is_within_limits(const StreamKey& key, std::size_t
 }
 
 void CachingManagedAllocator::add_pressure_callback(PressureCallback callback) {
-  pressure_callbacks_.push_back(std::move(callback));
+  std::lock_guard lock(lock_);
+  pressure_callbacks_.push_back(std::make_shared<PressureCallback>(std::move(callback)));
+}
+
+std::vector<std::shared_ptr<CachingManagedAllocator::PressureCallback>>
+CachingManagedAllocator::pressure_callbacks() const {
+  std::lock_guard lock(lock_);
+  return pressure_callbacks_;
 }
 
 void CachingManagedAllocator::note_copy(CopyReason reason, std::size_t size_bytes) {
@@ -2273,11 +2443,17 @@ void CachingManagedAllocator::count_allocation(const Request& request, Block& bl
       place, request.pools);
 }
 
+// With the cache's lock: what this thread counts of a stream may be the first that it has to do
+// with it.
+void CachingManagedAllocator::open_to_count(ThreadCache* cache, const StreamKey& key,
+                                            PoolIndex first) {
+  if (!cache->is_open(first)) cache->open(key, first, place_of(key.facade, key.device));
+}
+
 void CachingManagedAllocator::count_free(const Block& block, const StreamKey& key) {
   if (ThreadCache* cache = caches_.mine()) {
-    PoolIndex first = first_of(block.pool);
     cache->lock.enter();
-    if (!cache->is_open(first)) cache->open(key, first, place_of(key.facade, key.device));
+    open_to_count(cache, key, first_of(block.pool));
     cache->count_freed(block);
     cache->lock.leave();
     return;

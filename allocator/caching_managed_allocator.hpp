@@ -119,13 +119,14 @@ class CachingManagedAllocator {
 
   // `size_bytes` bytes, aligned to 512 (to 2 MiB in blocks of whole pages: see block.hpp), for use
   // on `stream` of `device`; host and pinned blocks belong to no stream and `device` is the one
-  // that will access them. 0 bytes: nullptr. Contents are undefined. Throws OutOfMemoryError, or
-  // std::invalid_argument for a device that does not exist. In a forked child host and pinned
-  // requests are served by malloc and device requests throw std::runtime_error.
+  // that will access them. 0 bytes: nullptr. Contents are undefined. Throws OutOfMemoryError,
+  // std::invalid_argument for a device that does not exist, or std::runtime_error where the driver
+  // fails for another reason. In a forked child host and pinned requests are served by malloc and
+  // device requests throw std::runtime_error.
   void* allocate(Facade facade, int device, std::size_t size_bytes, StreamHandle stream = nullptr);
-  // The same of the device facade, aligned to `alignment_bytes`, a power of two up to 2 MiB.
-  void* allocate_aligned(int device, std::size_t size_bytes, std::size_t alignment_bytes,
-                         StreamHandle stream);
+  // The same, aligned to `alignment_bytes`, a power of two up to 2 MiB.
+  void* allocate_aligned(Facade facade, int device, std::size_t size_bytes,
+                         std::size_t alignment_bytes, StreamHandle stream);
 
   // Gives back the start of a block, without its size. nullptr is fine. Every result but kFreed and
   // kNotOurs is logged with what is known of the address. A block of several indirect records goes
@@ -135,6 +136,8 @@ class CachingManagedAllocator {
   // `stream` of `device` works on the block: it is not used again before that is over. False: not
   // ours.
   bool record_use(const void* address, int device, StreamHandle stream);
+  // All streams of the device that memory was ever asked for.
+  bool record_use_of_all(const void* address, int device);
 
   // The streams that work on the block, its own included; none where it is not ours.
   std::vector<DeviceStream> uses_of(const void* address) const;
@@ -162,7 +165,8 @@ class CachingManagedAllocator {
   // Moves a block, or a part of it, without copying: adds an indirect record for the destination,
   // advises where whole segments allow and prefetches on the I/O lane. nullptr: `address` is in no
   // live block, or that block has as many records as it can have (RealStorage::kMostReferences).
-  // The record is valid until release() or the block's free.
+  // The record is valid until release() or the block's free. Throws as wait_for_uses() where it
+  // waits.
   MovedStorage* move(void* address, const Move& move);
 
   // Asks for the whole 2 MiB pages of a range to be at `destination`, without moving the block:
@@ -190,21 +194,22 @@ class CachingManagedAllocator {
   void release(MovedStorage* record) noexcept;
 
   // Waits until no recorded stream works on the block any more: before the host writes to it in
-  // place.
+  // place. std::runtime_error where a stream cannot be waited for: it is being captured.
   void wait_for_uses(const void* address);
 
   // nullopt: not ours. Interior addresses are fine.
   std::optional<BlockDescription> find(const void* address) const;
 
-  // Gives all cached memory back: free segments to their spans, empty spans to the driver. Blocks
-  // behind fences are waited for.
+  // Gives all cached memory back: free pages to their spans, where they are discarded if the device
+  // can, and empty spans to the driver. Blocks behind fences are waited for.
   void release_cached();
   // That of one facade alone, or of one private pool, which nobody may use any more.
   void release_cached_of(Facade facade);
   void release_cached_of(int device, std::uint64_t private_pool);
 
   // The stream is destroyed. Its handle may come again for another one, which is not ordered after
-  // its work: what was cached for it is used again only after the device was waited for.
+  // its work: what was cached for it is used again only after the device was waited for, which is
+  // done at once where private pools hold some of it. std::runtime_error where it cannot be.
   void forget_stream(int device, StreamHandle stream);
 
   // Gives back the part of idle cached memory that is due at `now` (decay.hpp). Called now and then
@@ -213,20 +218,24 @@ class CachingManagedAllocator {
 
   // Until end_private_pool, requests of the device facade on streams of which `routed` says so come
   // from the private pool `id` (not 0), and nothing else ever does: for graphs, whose replays use
-  // the memory without asking, and for pools of the user's. While a capturing one is open nothing
+  // the memory without asking, and for pools of the user's. Of several that are open for a stream,
+  // the one that was opened last. While a capturing one is open nothing
   // is waited for, queried or given to the driver, and fences are recorded when the last one has
   // ended. The first call with an `id` makes the pool, each counts as a user of it. Memory of a
   // private pool stays its own until release_private_pool was called as often as
   // begin_private_pool.
   using StreamFilter = std::function<bool(StreamHandle)>;
-  void begin_private_pool(int device, std::uint64_t id, StreamFilter routed, bool capturing);
-  // False: that is not open.
-  bool end_private_pool(int device, std::uint64_t id);
+  // Returns a number of its own, not 0.
+  std::uint64_t begin_private_pool(int device, std::uint64_t id, StreamFilter routed,
+                                   bool capturing);
+  // Ends the one of that number; 0: the pool's innermost. False: that is not open.
+  bool end_private_pool(int device, std::uint64_t id, std::uint64_t scope = 0);
   bool release_private_pool(int device, std::uint64_t id);
   // One user more, without opening it; makes the pool where there is none.
   void retain_private_pool(int device, std::uint64_t id);
   std::size_t private_pool_users(int device, std::uint64_t id) const;  // 0: there is no such pool
-  // From now on its blocks have their 2 MiB pages for themselves. False: there is no such pool.
+  // From now on its blocks have their 2 MiB pages for themselves: to be called before its first
+  // block. False: there is no such pool.
   bool give_whole_pages(int device, std::uint64_t id);
 
   // A live block of a private pool, as restore_private_pool() brings it back.
@@ -336,6 +345,7 @@ class CachingManagedAllocator {
 
   Pool* other_class(const Pool& pool);
   Found find_cached(const Request& request);
+  RunBlock* take_guest(const Request& request, PoolIndex pools);
   Found recall(const Request& request);
   bool reclaim(PoolIndex pools, ThreadCache::Kept kept, bool* any_large);
   void reclaim_all();
@@ -358,6 +368,8 @@ class CachingManagedAllocator {
   }
   void send(const HintPlan& plan, int device, DeviceStream producer = {},
             DeviceStream consumer = {});
+  static void throw_if_broken(const Request& request, const RuntimeStatus& status);
+  std::vector<std::shared_ptr<PressureCallback>> pressure_callbacks() const;
   [[noreturn]] void out_of_memory(const Request& request, const RuntimeStatus& status);
   std::string holders_table() const;
 
@@ -369,7 +381,9 @@ class CachingManagedAllocator {
   void drop_record(MovedStorage* record);
   bool needs_fence(const Block& block, const Pool& pool) const;
   void fence_and_give_back(Block* block);
-  std::vector<Fence> record_fences(const std::vector<DeviceStream>& streams);
+  void fence_later(Block* block);
+  bool record_fences(const std::vector<DeviceStream>& streams, std::vector<Fence>* fences);
+  bool wait_for_device(int device) const;
   PoolIndex pool_for(const Block& block);
   void add_use(Block* block, DeviceStream use);
   bool is_used_by_host(const Block& block) const;
@@ -381,11 +395,15 @@ class CachingManagedAllocator {
   void release_events(std::vector<Fence>* fences);
   void drain_finished_fences();
   void drain_fences(bool wait);
-  void fence_after_capture(const std::vector<Block*>& blocks);
+  void fence_after_capture();
   void wait_for_fences(ServiceStatistics* service);
   void free_spans(std::vector<std::unique_ptr<Span>> spans);
-  void release_pages(std::size_t most_bytes, bool discard);
+  void release_pages(std::size_t most_bytes);
   struct PrivatePool;
+  static DeviceStream consumer_of(const Request& request) {
+    return request.facade == Facade::kDevice ? DeviceStream::named(request.device, request.stream)
+                                             : DeviceStream{};
+  }
   struct Routed {
     std::uint64_t id = 0;  // 0: to no private pool
     bool whole_pages = false;
@@ -395,11 +413,11 @@ class CachingManagedAllocator {
   void restore_block(int device, std::uint64_t id, const PrivateBlock& wanted);
   PrivatePool& make_private_pool(int device, std::uint64_t id);
   void release_cached_where(const std::function<bool(const Pool&)>& wanted);
-  void release_pages_of(const std::function<bool(const Pool&)>& wanted, std::size_t most_bytes,
-                        bool discard);
+  void release_pages_of(const std::function<bool(const Pool&)>& wanted, std::size_t most_bytes);
   bool is_capturing() const { return capturing_.load(std::memory_order_relaxed) != 0; }
   bool may_release(const Pool& pool) const;
   void decay_now_and_then();
+  bool decay_needs_threads(Decay::Time now) const;
   void discard_free_pages();
 
   // Of a stream, by its first: where blocks of whole pages are free, guests among them.
@@ -417,6 +435,7 @@ class CachingManagedAllocator {
     return block != nullptr && block->now() == BlockState::kLive;
   }
   void count_allocation(const Request& request, Block& block, bool from_cache);
+  void open_to_count(ThreadCache* cache, const StreamKey& key, PoolIndex first);
   void count_free(const Block& block, const StreamKey& key);
   void note_peaks(std::size_t place);
   void add_to_pool(const Pool& pool, void* base, std::size_t size_bytes);
@@ -444,7 +463,6 @@ class CachingManagedAllocator {
   HintCounters hint_counters_;
   EventPool events_;
   HintSender sender_;
-  std::vector<PressureCallback> pressure_callbacks_;
   TraceRecorder trace_;
 
   Ranked<std::mutex, LockRank::kRelease> release_mutex_;
@@ -460,30 +478,39 @@ class CachingManagedAllocator {
     std::unique_ptr<SmallPages> pages;
     std::shared_ptr<SmallArena> arena;
   };
-  std::vector<Arena> arenas_;                   // by first pool / kPoolsPerStream
-  std::vector<BlockPools::Pages> small_pages_;  // that arenas have given back
-  std::set<int> small_page_users_;              // devices that may still work on them
-  HintPlan small_plan_;                         // for pages that arenas have just taken
-  FenceQueues waiting_;                         // blocks that were given back
-  Recycled<MovedStorage> records_;              // of moves
+  std::vector<Arena> arenas_;                     // by first pool / kPoolsPerStream
+  std::vector<BlockPools::Pages> leaving_pages_;  // of no pool any more and not yet their spans'
+  std::set<int> leaving_page_users_;              // devices that may still work on them
+  HintPlan small_plan_;                           // for pages that arenas have just taken
+  std::uint64_t small_takes_ = 0;                 // pages that arenas have asked for, in turns
+  FenceQueues waiting_;                           // blocks that were given back
+  Recycled<MovedStorage> records_;                // of moves
   Statistics statistics_;
   MemoryObserver* observer_ = nullptr;
   std::vector<std::size_t> device_limits_;  // of the device facade, by device
   ForkSnapshot fork_snapshot_;
   Decay decay_;
+  std::size_t kept_by_threads_bytes_ = 0;  // when they were last looked at for it
   struct PrivatePool {
     int device = 0;
     std::uint64_t id = 0;
     bool whole_pages = false;
     std::size_t users = 0;
-    std::vector<std::shared_ptr<StreamFilter>> open;  // innermost last
-    std::vector<bool> capturing;                      // of each open one
-    bool captured = false;                            // some graph's replays use its memory
+    struct Scope {
+      std::shared_ptr<StreamFilter> routed;
+      bool capturing = false;
+      std::uint64_t opened = 0;  // scopes before it, of all pools: an inner one's are more
+    };
+    std::vector<Scope> open;  // innermost last
+    bool captured = false;    // some graph's replays use its memory
   };
   std::vector<PrivatePool> private_pools_;
+  std::vector<std::shared_ptr<PressureCallback>> pressure_callbacks_;
   std::atomic<int> routed_ = 0;     // private pools that are open
   std::atomic<int> capturing_ = 0;  // of these, how many capture
-  std::vector<Block*> unfenced_;    // given back during a capture
+  std::uint64_t opened_scopes_ = 0;
+  std::vector<Block*> unfenced_;  // given back during a capture
+  std::atomic<bool> has_unfenced_ = false;
   std::atomic<unsigned> long_ways_ = 0;
   // What the next span may have: where less than it wanted was to be had, twice of what the last
   // got.

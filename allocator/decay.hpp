@@ -20,6 +20,9 @@ class Decay {
 
   bool enabled() const { return half_life_.count() > 0; }
 
+  // Whether what due() is told now may be found due: a period has passed.
+  bool is_period_over(Time now) const { return started_ && now - since_ >= half_life_ / kPeriods; }
+
   // Tells what is free now; returns how much of it is due. A first call, and one within a period,
   // returns 0.
   std::size_t due(Time now, std::size_t free_bytes) {
@@ -32,7 +35,7 @@ class Decay {
     }
     least_bytes_ = std::min(least_bytes_, free_bytes);
     const Duration passed = now - since_;
-    if (passed < half_life_ / kPeriods) return 0;
+    if (!is_period_over(now)) return 0;
     const double kept = std::exp2(-passed / half_life_);
     auto due = static_cast<std::size_t>(static_cast<double>(least_bytes_) * (1 - kept));
     since_ = now;

@@ -110,6 +110,11 @@ class FreeIndex {
     return tables_->parts[part].largest(*blocks_);
   }
 
+  // The tables, where there is nothing to be found in them.
+  void drop_empty_tables() {
+    if (empty()) tables_.reset();
+  }
+
   std::size_t free_bytes() const { return bytes_; }
   bool empty() const { return bytes_ == 0; }
   std::size_t table_bytes() const { return tables_ == nullptr ? 0 : sizeof(Tables); }

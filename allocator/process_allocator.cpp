@@ -46,10 +46,15 @@ void report_at_exit() {
   if (allocator == nullptr || allocator->in_forked_child()) return;
   allocator->stop_trace();
   const Configuration& configuration = allocator->configuration();
-  if (!configuration.report_directory.empty()) write_report_file(configuration.report_directory);
-  if (configuration.report == "stderr") {
-    std::string text = report_text();
-    [[maybe_unused]] ssize_t written = write(STDERR_FILENO, text.data(), text.size());
+  try {
+    if (!configuration.report_directory.empty()) write_report_file(configuration.report_directory);
+    if (configuration.report == "stderr") {
+      std::string text = report_text();
+      [[maybe_unused]] ssize_t written = write(STDERR_FILENO, text.data(), text.size());
+    }
+  } catch (const std::exception& error) {
+    // The program has ended well: it is not to die of its report.
+    log(LogLevel::kWarning, "there is no report: {}", error.what());
   }
 }
 

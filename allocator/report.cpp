@@ -176,6 +176,11 @@ Json settings_json(const ParsedConfiguration& parsed) {
   return settings;
 }
 
+// Arguments and variables may hold any bytes; what is no UTF-8 shows as replacement characters.
+std::string text_of(const Json& json) {
+  return json.dump(1, ' ', false, Json::error_handler_t::replace);
+}
+
 }  // namespace
 
 void set_framework_figures(std::function<FrameworkFigures()> source) {
@@ -183,7 +188,7 @@ void set_framework_figures(std::function<FrameworkFigures()> source) {
 }
 
 std::string report_json() {
-  return report().dump(1);
+  return text_of(report());
 }
 
 std::string report_text() {
@@ -240,7 +245,7 @@ std::string doctor_json() {
   } else {
     out["verdict"] = "usable and switched on";
   }
-  return out.dump(1);
+  return text_of(out);
 }
 
 }  // namespace uvm

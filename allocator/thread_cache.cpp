@@ -34,7 +34,8 @@ void ThreadCache::open(const StreamKey& key, PoolIndex first, std::size_t place)
     // Blocks of private pools are counted here and never kept.
     if (key.private_pool != 0) streams_[index]->largest_kept = 0;
   }
-  if (key.private_pool != 0) return;
+  // Another thread's per-thread stream has this thread's handle.
+  if (key.private_pool != 0 || !key.device_stream().can_be_named()) return;
   recent_[slot_of(key.facade, key.device, key.stream)] = streams_[index].get();
 }
 

@@ -284,11 +284,13 @@ class alignas(kCacheLinePair) ThreadCache {
     bin = &of->small[size_bytes / kGranule - 1];
   } else {
     // By what was asked for, which the block may exceed: a loop's next request finds it again.
-    // (Less than the smallest is asked for of blocks at an alignment alone.)
-    const std::size_t granules =
-        std::max(BlockPools::rounded(of->key.facade, block->requested_bytes()),
-                 BlockPools::kSmallestShared) /
-        kGranule;
+    // (Less than the smallest, and than whole pages, is asked for at an alignment alone.)
+    const std::size_t for_bytes =
+        block->kind == BlockKind::kWhole
+            ? size_bytes
+            : std::max(BlockPools::rounded(of->key.facade, block->requested_bytes()),
+                       BlockPools::kSmallestShared);
+    const std::size_t granules = for_bytes / kGranule;
     bin = of->find(granules);
     if (bin == nullptr) [[unlikely]]
       bin = of->claim(static_cast<std::uint32_t>(granules));

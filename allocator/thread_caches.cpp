@@ -85,10 +85,15 @@ ThreadCache* ThreadCaches::mine_slowly() {
                             [&](const auto& entry) { return entry.first == serial_; });
   if (known == ended.caches.end()) {
     auto cache = std::make_unique<ThreadCache>(places_, most_bytes_);
-    ended.caches.emplace_back(serial_, cache.get());
+    ThreadCache* made = cache.get();
+    // Without memory for either nothing points to what is gone.
+    ended.caches.reserve(ended.caches.size() + 1);
+    {
+      std::lock_guard lock(mutex_);
+      caches_.push_back(std::move(cache));
+    }
+    ended.caches.emplace_back(serial_, made);
     known = ended.caches.end() - 1;
-    std::lock_guard lock(mutex_);
-    caches_.push_back(std::move(cache));
   }
   slot_ = {serial_, known->second};
   return known->second;

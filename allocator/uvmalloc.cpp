@@ -34,16 +34,20 @@ constexpr std::size_t kFirstBlockBytes =
 constexpr std::size_t kFirstStatisticsBytes =
     offsetof(uvmalloc_statistics, out_of_memory) + sizeof(uvmalloc_statistics::out_of_memory);
 
-thread_local std::string last_error;
+// Without a destructor: exit handlers and other threads' last destructors may still fail and ask.
+constexpr std::size_t kLastErrorBytes = 4096;
+thread_local char last_error[kLastErrorBytes];
 
-// Keeps what there is to say; where even that finds no memory, nothing.
+// Keeps what there is to say, cut to the room there is; where even that finds no memory, nothing.
 template <class... Arguments>
 uvmalloc_status failure(uvmalloc_status status, fmt::format_string<Arguments...> format,
                         Arguments&&... arguments) noexcept {
   try {
-    last_error = fmt::format(format, std::forward<Arguments>(arguments)...);
+    const auto end = fmt::format_to_n(last_error, kLastErrorBytes - 1, format,
+                                      std::forward<Arguments>(arguments)...);
+    *end.out = '\0';
   } catch (...) {
-    last_error.clear();
+    last_error[0] = '\0';
   }
   return status;
 }
@@ -191,7 +195,7 @@ const char* uvmalloc_status_name(int status) {
 }
 
 const char* uvmalloc_last_error(void) {
-  return last_error.c_str();
+  return last_error;
 }
 
 // ---- allocators
@@ -304,6 +308,18 @@ uvmalloc_status uvmalloc_record_use(uvmalloc_allocator* allocator, const void* a
   });
 }
 
+uvmalloc_status uvmalloc_forget_stream(uvmalloc_allocator* allocator, int device,
+                                       uvmalloc_stream stream) {
+  if (allocator == nullptr) return null_argument(__func__, "allocator");
+  return guarded([&] {
+    if (!has_device(*own(allocator), device)) {
+      return no_device("uvmalloc_forget_stream", device, own(allocator)->runtime().device_count());
+    }
+    own(allocator)->forget_stream(device, stream);
+    return UVMALLOC_OK;
+  });
+}
+
 uvmalloc_status uvmalloc_wait_for_uses(uvmalloc_allocator* allocator, const void* address) {
   if (allocator == nullptr) return null_argument(__func__, "allocator");
   return guarded([&] {
@@ -325,6 +341,8 @@ uvmalloc_status uvmalloc_move(uvmalloc_allocator* allocator, void* address, int 
     const auto block = own(allocator)->find(address);
     if (!block || !block->live) return not_ours("uvmalloc_move", address);
     if (to_host && !block->location.is_device()) {
+      // It was there; the stream may have written to it in place.
+      own(allocator)->record_use(address, block->device, stream);
       if (wait != 0) own(allocator)->wait_for_uses(address);
       return UVMALLOC_OK;
     }

@@ -14,7 +14,8 @@
  *
  * Streams. A stream is the vendor's own handle (cudaStream_t, CUstream, hipStream_t); NULL is the
  * device's default stream. A stream named in a call must live until the memory that it is named
- * for is freed.
+ * for is freed, and uvmalloc_forget_stream() comes before it is destroyed: another may get its
+ * handle. The per-thread default stream is the calling thread's.
  *
  * Structures start with struct_bytes, which the caller sets to sizeof the structure. New members
  * are added at the end only, so that a program built against an older header keeps working, and
@@ -121,7 +122,9 @@ UVMALLOC_API uvmalloc_status uvmalloc_create(const uvmalloc_options* options,
 UVMALLOC_API uvmalloc_status uvmalloc_destroy(uvmalloc_allocator* allocator);
 
 /* The allocator of this process, made on the first call by what its variables say
- * (docs/configuration.md). UVMALLOC_ERROR_NOT_USABLE: there can be none, now or later. */
+ * (docs/configuration.md). In a forked child it serves host memory from malloc, which can be freed
+ * and nothing else: to other functions it is UVMALLOC_ERROR_NOT_OURS.
+ * UVMALLOC_ERROR_NOT_USABLE: there can be none, now or later. */
 UVMALLOC_API uvmalloc_status uvmalloc_process_allocator(uvmalloc_allocator** out);
 
 /* How many devices there are: they are numbered from 0. */
@@ -138,7 +141,8 @@ UVMALLOC_API uvmalloc_status uvmalloc_device_count(const uvmalloc_allocator* all
  * 0 bytes: UVMALLOC_OK and *out is NULL. SIZE_MAX bytes: UVMALLOC_ERROR_OUT_OF_MEMORY.
  * UVMALLOC_ERROR_INVALID_ARGUMENT: `allocator` or `out` is NULL, no such facade, an alignment that
  * is not as above. UVMALLOC_ERROR_NO_DEVICE: no such device. UVMALLOC_ERROR_NOT_USABLE: a forked
- * child asks for device memory, or for an alignment above 512. */
+ * child asks for device memory, or for an alignment above 512; or the driver fails for another
+ * reason than that there is no memory. */
 UVMALLOC_API uvmalloc_status uvmalloc_allocate(uvmalloc_allocator* allocator, int facade,
                                                int device, size_t size_bytes,
                                                size_t alignment_bytes, uvmalloc_stream stream,
@@ -155,8 +159,16 @@ UVMALLOC_API uvmalloc_status uvmalloc_free(uvmalloc_allocator* allocator, void* 
 UVMALLOC_API uvmalloc_status uvmalloc_record_use(uvmalloc_allocator* allocator, const void* address,
                                                  int device, uvmalloc_stream stream);
 
+/* `stream` of `device` is about to be destroyed. Memory that was cached for it is used again only
+ * after the device was waited for. A program that preloads the library need not call it.
+ * UVMALLOC_ERROR_NO_DEVICE. UVMALLOC_ERROR_NOT_USABLE: private pools hold memory that the stream
+ * may work on, and the device cannot be waited for, since a stream is being captured. */
+UVMALLOC_API uvmalloc_status uvmalloc_forget_stream(uvmalloc_allocator* allocator, int device,
+                                                    uvmalloc_stream stream);
+
 /* Waits until no stream that is known for the block works on it: before the host writes to it in
- * place. UVMALLOC_ERROR_NOT_OURS. */
+ * place. UVMALLOC_ERROR_NOT_OURS. UVMALLOC_ERROR_NOT_USABLE: a stream cannot be waited for, since
+ * it is being captured. */
 UVMALLOC_API uvmalloc_status uvmalloc_wait_for_uses(uvmalloc_allocator* allocator,
                                                     const void* address);
 
@@ -165,14 +177,16 @@ UVMALLOC_API uvmalloc_status uvmalloc_wait_for_uses(uvmalloc_allocator* allocato
  * that fails is no error, and the block can be used everywhere before, meanwhile and after.
  * To a device: `stream` is the stream of it that will use the bytes; it is made to wait for the
  * prefetch, and counts as recorded. To the host: `stream` is the one, of the device where the block
- * is, that made the bytes; with `wait` the call returns when it and the recorded streams are done
- * with the block, so that the host may read; without, the pages follow once it is.
- * UVMALLOC_ERROR_NOT_OURS: in no live block. UVMALLOC_ERROR_NO_DEVICE: no such destination. */
+ * is, that made the bytes, and counts as recorded; with `wait` the call returns when it and the
+ * recorded streams are done with the block, so that the host may read; without, the pages follow
+ * once it is. UVMALLOC_ERROR_NOT_OURS: in no live block. UVMALLOC_ERROR_NO_DEVICE: no such
+ * destination. UVMALLOC_ERROR_NOT_USABLE: a stream cannot be waited for, since it is being
+ * captured. */
 UVMALLOC_API uvmalloc_status uvmalloc_move(uvmalloc_allocator* allocator, void* address,
                                            int destination, uvmalloc_stream stream, int wait);
 
-/* Gives all cached memory back to the driver. Waits for blocks that were freed with work pending.
- */
+/* Gives all cached memory back: free 2 MiB pages are discarded where the device can, and whole
+ * spans go back to the driver. Waits for blocks that were freed with work pending. */
 UVMALLOC_API uvmalloc_status uvmalloc_release_cached(uvmalloc_allocator* allocator);
 
 /* ---- what is known */
@@ -199,7 +213,8 @@ typedef struct uvmalloc_facade_statistics {
   uint64_t allocations; /* since the start */
   uint64_t cache_hits;  /* of these, without new memory */
   uint64_t live_bytes;  /* as rounded */
-  uint64_t peak_bytes;
+  uint64_t peak_bytes;  /* since the start or the last reset of peaks; with several devices the sum
+                           of the peaks on each, which can exceed that of all facades */
   uint64_t allocated_bytes; /* since the start */
 } uvmalloc_facade_statistics;
 
@@ -235,8 +250,8 @@ UVMALLOC_API int64_t uvmalloc_report_json(char* buffer, size_t capacity_bytes);
 UVMALLOC_API int64_t uvmalloc_doctor_json(char* buffer, size_t capacity_bytes);
 
 /* Writes `text`, UTF-8, into the trace of the process's allocator (docs/trace.md), cut to 4096
- * bytes. Nothing where no trace is written, where there is no such allocator, or where `text` is
- * NULL. */
+ * bytes at the end of a character. Nothing where no trace is written, where there is no such
+ * allocator, or where `text` is NULL. */
 UVMALLOC_API void uvmalloc_trace_mark(const char* text);
 
 /* Whether host memory that a framework allocates on this thread is managed from

@@ -8,7 +8,8 @@ EventPool::~EventPool() {
   }
 }
 
-EventHandle EventPool::record(int device, StreamHandle stream, RuntimeStatus* status) {
+EventHandle EventPool::record(const DeviceStream& stream, RuntimeStatus* status) {
+  const int device = stream.device;
   EventHandle event = nullptr;
   {
     std::lock_guard lock(mutex_);
@@ -22,7 +23,7 @@ EventHandle EventPool::record(int device, StreamHandle stream, RuntimeStatus* st
     *status = runtime_.create_event(device, &event);
     if (!status->ok()) return nullptr;
   }
-  *status = runtime_.record_event(device, event, stream);
+  *status = runtime_.record_event(device, event, stream.handle);
   if (status->ok()) return event;
   release(device, event);
   return nullptr;

@@ -18,9 +18,9 @@ class EventPool {
   EventPool(const EventPool&) = delete;
   EventPool& operator=(const EventPool&) = delete;
 
-  // An event of `device`, recorded on `stream` now. nullptr where the runtime refuses: `*status`
-  // says why.
-  EventHandle record(int device, StreamHandle stream, RuntimeStatus* status);
+  // An event of the stream's device, recorded on it now. nullptr where the runtime refuses:
+  // `*status` says why. The calling thread must be able to name the stream.
+  EventHandle record(const DeviceStream& stream, RuntimeStatus* status);
 
   // Gives back an event that nobody waits for any more.
   void release(int device, EventHandle event);

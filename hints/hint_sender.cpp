@@ -51,10 +51,17 @@ bool HintSender::note(const Hint& hint, const RuntimeStatus& status) {
   return false;
 }
 
+// Whether an event can be recorded on it, or waited for by it, now and here.
+bool HintSender::may_wait(const DeviceStream& stream) const {
+  if (!stream.exists() || !stream.can_be_named()) return false;
+  bool is_capturing = false;
+  return runtime_.is_capturing(stream.device, stream.handle, &is_capturing).ok() && !is_capturing;
+}
+
 // Later work of `waiting` starts after the work so far of `before`.
 void HintSender::order(DeviceStream waiting, DeviceStream before) {
   RuntimeStatus status;
-  EventHandle event = events_.record(before.device, before.handle, &status);
+  EventHandle event = events_.record(before, &status);
   if (event == nullptr) return;
   runtime_.stream_wait_event(waiting.device, waiting.handle, event);
   // The wait has taken the event's present state; recording it again elsewhere does not change
@@ -62,8 +69,9 @@ void HintSender::order(DeviceStream waiting, DeviceStream before) {
   events_.release(before.device, event);
 }
 
-void HintSender::send(const HintPlan& plan, int device, DeviceStream producer,
-                      DeviceStream consumer) {
+HintPlan HintSender::send(const HintPlan& plan, int device, DeviceStream producer,
+                          DeviceStream consumer) {
+  HintPlan failed;
   bool prefetched = false;
   StreamHandle lane_stream = nullptr;
   for (const Hint& hint : plan) {
@@ -75,16 +83,20 @@ void HintSender::send(const HintPlan& plan, int device, DeviceStream producer,
       lane_stream = lane(device);
       if (lane_stream == nullptr) {
         note(hint, {RuntimeError::kOther, 0, "no stream", "create_stream"});
+        failed.push_back(hint);
         continue;
       }
-      if (producer.exists()) order({device, lane_stream}, producer);
+      if (may_wait(producer)) order({device, lane_stream}, producer);
     }
-    prefetched |= note(
-        hint, runtime_.prefetch(device, hint.address, hint.size_bytes, hint.place, lane_stream));
+    if (note(hint,
+             runtime_.prefetch(device, hint.address, hint.size_bytes, hint.place, lane_stream))) {
+      prefetched = true;
+    } else {
+      failed.push_back(hint);
+    }
   }
-  if (prefetched && consumer.exists()) {
-    order(consumer, {device, lane_stream});
-  }
+  if (prefetched && may_wait(consumer)) order(consumer, {device, lane_stream});
+  return failed;
 }
 
 bool HintSender::discard(int device, void* address, std::size_t size_bytes) {

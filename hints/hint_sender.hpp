@@ -25,10 +25,11 @@ class HintSender {
   HintSender& operator=(const HintSender&) = delete;
 
   // Sends `plan` in order in the context of `device`. With a producer, prefetches start after its
-  // work so far; with a consumer, its later work starts after the prefetches. Neither waits on the
-  // calling thread.
-  void send(const HintPlan& plan, int device, DeviceStream producer = {},
-            DeviceStream consumer = {});
+  // work so far; with a consumer, its later work starts after the prefetches; save where that
+  // stream is being captured, which an event from outside would end. Neither waits on the calling
+  // thread. Returns the prefetches that failed.
+  HintPlan send(const HintPlan& plan, int device, DeviceStream producer = {},
+                DeviceStream consumer = {});
 
   // Drops the contents of a range that nobody uses, and waits until they are gone. False: they may
   // still be there.
@@ -38,6 +39,7 @@ class HintSender {
   // The I/O lane of a device; nullptr where none can be made.
   StreamHandle lane(int device);
   bool note(const Hint& hint, const RuntimeStatus& status);
+  bool may_wait(const DeviceStream& stream) const;
   void order(DeviceStream waiting, DeviceStream before);
 
   const DeviceRuntime& runtime_;

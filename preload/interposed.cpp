@@ -5,6 +5,9 @@
 #include <link.h>
 
 #include <cstring>
+#include <map>
+#include <mutex>
+#include <optional>
 #include <string>
 
 #include <uvmalloc/allocator/process_allocator.hpp>
@@ -12,6 +15,7 @@
 #include <uvmalloc/preload/torch_hooks.hpp>
 #include <uvmalloc/preload/torch_loader.hpp>
 #include <uvmalloc/pytorch/loader/python_names.hpp>
+#include <uvmalloc/runtime/log.hpp>
 
 #define UVMALLOC_INTERPOSE extern "C" __attribute__((visibility("default")))
 
@@ -68,6 +72,49 @@ void tell_free_memory(std::size_t* free_bytes, const std::size_t* total_bytes,
   *free_bytes = ours->free_bytes(device, {*free_bytes, *total_bytes});
 }
 
+// Host memory of ours that programs have registered with CUDA. Devices reach it as it is, and the
+// driver refuses managed memory; to programs it is then what registered memory is.
+class RegisteredMemory {
+ public:
+  // nullopt: it is not ours, and the driver is to say.
+  std::optional<int> add(const void* address, std::size_t size_bytes) {
+    constexpr int kInvalidValue = 1;         // cudaErrorInvalidValue
+    constexpr int kAlreadyRegistered = 712;  // cudaErrorHostMemoryAlreadyRegistered
+    const auto block = block_of(address);
+    if (!block) return std::nullopt;
+    const auto* begin = static_cast<const char*>(address);
+    const auto* end = static_cast<const char*>(block->base) + block->size_bytes;
+    if (size_bytes == 0 || size_bytes > static_cast<std::size_t>(end - begin)) return kInvalidValue;
+    std::lock_guard lock(mutex_);
+    const bool is_new = ranges_.emplace(begin, size_bytes).second;
+    return is_new ? 0 : kAlreadyRegistered;
+  }
+  bool remove(const void* address) {
+    std::lock_guard lock(mutex_);
+    return ranges_.erase(static_cast<const char*>(address)) != 0;
+  }
+  bool contains(const void* address) {
+    const auto* wanted = static_cast<const char*>(address);
+    std::lock_guard lock(mutex_);
+    auto after = ranges_.upper_bound(wanted);
+    if (after == ranges_.begin()) return false;
+    const auto& [begin, size_bytes] = *std::prev(after);
+    return wanted < begin + size_bytes;
+  }
+
+ private:
+  static std::optional<BlockDescription> block_of(const void* address) {
+    const CachingManagedAllocator* ours = process_allocator();
+    if (ours == nullptr || ours->in_forked_child()) return std::nullopt;
+    const auto block = ours->find(address);
+    return block && block->live && block->facade == Facade::kHost ? block : std::nullopt;
+  }
+
+  std::mutex mutex_;
+  std::map<const char*, std::size_t> ranges_;  // bytes by start
+};
+RegisteredMemory& registered_memory = *new RegisteredMemory;  // for good
+
 // The beginning of cudaPointerAttributes, as all its versions have it.
 struct PointerAnswer {
   int type;
@@ -80,7 +127,12 @@ struct PointerAnswer {
 // device's that the driver does not know. To programs it is what managed memory is.
 void tell_place(const void* address, PointerAnswer* answer) {
   constexpr int kUnregistered = 0;  // cudaMemoryTypeUnregistered
+  constexpr int kHost = 1;          // cudaMemoryTypeHost
   constexpr int kManaged = 3;       // cudaMemoryTypeManaged
+  if (registered_memory.contains(address)) {
+    answer->type = kHost;
+    return;
+  }
   if (answer->type != kUnregistered) return;
   const CachingManagedAllocator* ours = process_allocator();
   if (ours == nullptr || ours->host_backing() == HostBacking::kManaged) return;
@@ -88,6 +140,22 @@ void tell_place(const void* address, PointerAnswer* answer) {
   const auto block = ours->find(address);
   if (block && block->live && block->location.is_device()) {
     *answer = {kManaged, block->location.index, address, address};
+  }
+}
+
+// Before a stream is destroyed: its handle may come again. It belongs to one device, which the
+// handle alone does not tell. Default streams stay.
+void note_stream_gone(void* stream) {
+  constexpr std::uintptr_t kLastDefault = 2;  // of the legacy and the per-thread one
+  CachingManagedAllocator* ours = process_allocator();
+  if (ours == nullptr || ours->in_forked_child()) return;
+  if (reinterpret_cast<std::uintptr_t>(stream) <= kLastDefault) return;
+  for (int device = 0; device < ours->runtime().device_count(); ++device) {
+    try {
+      ours->forget_stream(device, stream);
+    } catch (const std::exception& error) {
+      log(LogLevel::kWarning, "a stream is destroyed: {}", error.what());
+    }
   }
 }
 
@@ -146,6 +214,31 @@ UVMALLOC_INTERPOSE int cudaPointerGetAttributes(uvm::preload::PointerAnswer* ans
   const int result = next != nullptr ? next(answer, address) : 3;
   if (result == 0) uvm::preload::tell_place(address, answer);
   return result;
+}
+
+UVMALLOC_INTERPOSE int cudaHostRegister(void* address, std::size_t size_bytes, unsigned flags) {
+  static const auto next =
+      uvm::preload::real<int (*)(void*, std::size_t, unsigned)>("cudaHostRegister", "libcudart.so");
+  if (auto result = uvm::preload::registered_memory.add(address, size_bytes)) return *result;
+  return next != nullptr ? next(address, size_bytes, flags) : 3;
+}
+
+UVMALLOC_INTERPOSE int cudaHostUnregister(void* address) {
+  static const auto next = uvm::preload::real<int (*)(void*)>("cudaHostUnregister", "libcudart.so");
+  if (uvm::preload::registered_memory.remove(address)) return 0;
+  return next != nullptr ? next(address) : 3;
+}
+
+UVMALLOC_INTERPOSE int cudaStreamDestroy(void* stream) {
+  static const auto next = uvm::preload::real<int (*)(void*)>("cudaStreamDestroy", "libcudart.so");
+  uvm::preload::note_stream_gone(stream);
+  return next != nullptr ? next(stream) : 3;
+}
+
+UVMALLOC_INTERPOSE int cuStreamDestroy_v2(void* stream) {
+  static const auto next = uvm::preload::real<int (*)(void*)>("cuStreamDestroy_v2", "libcuda.so");
+  uvm::preload::note_stream_gone(stream);
+  return next != nullptr ? next(stream) : 3;
 }
 
 // at::setHostAllocator(c10::DeviceType, at::HostAllocator*, unsigned char), of libtorch_cpu: called

@@ -1,8 +1,16 @@
 #include <uvmalloc/runtime/device_runtime.hpp>
 
+#include <atomic>
+
 #include <fmt/format.h>
 
 namespace uvm {
+
+std::uint64_t this_thread_number() {
+  static std::atomic<std::uint64_t> threads{0};
+  thread_local const std::uint64_t number = threads.fetch_add(1, std::memory_order_relaxed) + 1;
+  return number;
+}
 
 std::string to_string(Place place) {
   switch (place.kind) {

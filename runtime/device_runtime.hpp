@@ -5,7 +5,7 @@
 // the callers. Calls never throw; they return a RuntimeStatus.
 //
 // Streams and events are the vendor's own handles, passed through. Stream nullptr is the device's
-// default stream.
+// default stream, kPerThreadStream that of the calling thread.
 #pragma once
 
 #include <cstddef>
@@ -20,6 +20,9 @@ namespace uvm {
 using StreamHandle = void*;
 using EventHandle = void*;
 
+// In CUDA (CU_STREAM_PER_THREAD) and HIP alike: one handle, of another stream in every thread.
+inline const StreamHandle kPerThreadStream = reinterpret_cast<StreamHandle>(2);
+
 enum class RuntimeError : std::uint8_t {
   kNone,
   kNotReady,      // an event or stream has work pending; no failure
@@ -32,12 +35,25 @@ enum class RuntimeError : std::uint8_t {
   kOther,
 };
 
+// A number of the calling thread that no other thread ever has; not 0.
+std::uint64_t this_thread_number();
+
 // One stream of one device.
 struct DeviceStream {
   int device = -1;
   StreamHandle handle = nullptr;
+  std::uint64_t thread = 0;  // whose per-thread stream it is; 0: one for all threads
 
+  // The stream that the calling thread means by a handle.
+  static DeviceStream named(int device, StreamHandle handle) {
+    return {device, handle, thread_of(handle)};
+  }
+  static std::uint64_t thread_of(StreamHandle handle) {
+    return handle == kPerThreadStream ? this_thread_number() : 0;
+  }
   bool exists() const { return device >= 0; }
+  // Whether the calling thread can name it in a call.
+  bool can_be_named() const { return thread == 0 || thread == this_thread_number(); }
   friend auto operator<=>(const DeviceStream&, const DeviceStream&) = default;
 };
 

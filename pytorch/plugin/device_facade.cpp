@@ -85,8 +85,9 @@ bool rejects() {
   std::abort();  // not reached
 }
 
+// Of tensors: nothing can be thrown there, and what is wrong has been logged.
 void delete_device(void* address) {
-  facades().device->raw_delete(address);
+  facades().device->give_back(address);
 }
 
 // This thread's device memory is torch's own.
@@ -308,13 +309,24 @@ void* DeviceFacade::raw_alloc_with_stream(size_t size_bytes, cudaStream_t stream
 }
 
 void DeviceFacade::raw_delete(void* address) {
+  switch (give_back(address)) {
+    case FreeResult::kDouble:
+      TORCH_CHECK(false, "invalid device pointer: ", address, " is free already");
+    case FreeResult::kInterior:
+      TORCH_CHECK(false, "invalid device pointer: ", address, " is not the start of its block");
+    default:
+      break;
+  }
+}
+
+FreeResult DeviceFacade::give_back(void* address) {
   forget_block(address);
   if (is_watched()) [[unlikely]] {
     delete_watched(address);
   }
-  if (allocator().free(address) == FreeResult::kNotOurs && previous_ != nullptr) {
-    previous_->raw_delete(address);
-  }
+  const FreeResult result = allocator().free(address);
+  if (result == FreeResult::kNotOurs && previous_ != nullptr) previous_->raw_delete(address);
+  return result;
 }
 
 void DeviceFacade::init(int device_count) {

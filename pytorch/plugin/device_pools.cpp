@@ -1,5 +1,6 @@
 #include <uvmalloc/pytorch/plugin/device_pools.hpp>
 
+#include <algorithm>
 #include <thread>
 
 #include <c10/cuda/CUDAStream.h>
@@ -42,9 +43,13 @@ bool DevicePools::is_earlier(const Key& key) const {
 
 // With the mutex.
 std::optional<bool> DevicePools::close(const Key& key) {
-  const auto found = open_.find(key);
+  const auto found = std::find_if(open_.begin(), open_.end(),
+                                  [&](const Scope& scope) { return scope.key == key; });
   if (found == open_.end()) return std::nullopt;
-  return open_.extract(found).mapped();
+  const bool was_for_capture = found->is_for_capture;
+  open_foreign_count_ -= static_cast<int>(found->is_foreign);
+  open_.erase(found);
+  return was_for_capture;
 }
 
 void DevicePools::create_or_retain(c10::DeviceIndex device, c10::MempoolId_t id,
@@ -72,12 +77,16 @@ void DevicePools::begin(c10::DeviceIndex device, c10::MempoolId_t id, Filter fil
     allocator().mark_live_exported();
     end_copy_on_write();
   }
+  const bool is_ours = is_own(key);
   {
     std::lock_guard lock(mutex_);
-    TORCH_CHECK(open_.emplace(key, is_for_capture).second,
+    TORCH_CHECK(std::none_of(open_.begin(), open_.end(),
+                             [&](const Scope& scope) { return scope.key == key; }),
                 "beginAllocateToPool: already recording to mempool_id");
+    open_.push_back({key, filter, is_for_capture, !is_ours});
+    open_foreign_count_ += static_cast<int>(!is_ours);
   }
-  if (is_own(key)) {
+  if (is_ours) {
     allocator().begin_private_pool(
         device, number,
         [filter = std::move(filter)](StreamHandle stream) {
@@ -86,10 +95,7 @@ void DevicePools::begin(c10::DeviceIndex device, c10::MempoolId_t id, Filter fil
         is_for_capture);
     return;
   }
-  fallback_->beginAllocateToPool(device, id, filter);
-  std::lock_guard lock(mutex_);
-  open_foreign_.push_back({key, std::move(filter)});
-  ++open_foreign_count_;
+  fallback_->beginAllocateToPool(device, id, std::move(filter));
 }
 
 void DevicePools::end(c10::DeviceIndex device, c10::MempoolId_t id) {
@@ -100,8 +106,6 @@ void DevicePools::end(c10::DeviceIndex device, c10::MempoolId_t id) {
     const std::optional<bool> closed = close(key);
     TORCH_CHECK(closed.has_value(), "endAllocatePool: not currently recording to mempool_id");
     was_for_capture = *closed;
-    open_foreign_count_ -= static_cast<int>(
-        std::erase_if(open_foreign_, [&](const OpenForeign& open) { return open.key == key; }));
   }
   if (is_own(key)) {
     allocator().end_private_pool(device, pool_number(id));
@@ -203,16 +207,17 @@ bool DevicePools::has_exactly(c10::DeviceIndex device, c10::MempoolId_t id,
                      [&](const auto& block) { return blocks.contains(block.address); });
 }
 
-bool DevicePools::is_routed(c10::DeviceIndex device, cudaStream_t stream) const {
-  std::vector<Filter> filters;
+// The innermost scope that takes the stream's requests has them.
+bool DevicePools::goes_to_foreign(c10::DeviceIndex device, cudaStream_t stream) const {
+  std::vector<Scope> scopes;
   {
     std::lock_guard lock(mutex_);
-    for (const OpenForeign& open : open_foreign_) {
-      if (open.key.first == device) filters.push_back(open.filter);
-    }
+    scopes = open_;
   }
-  return std::any_of(filters.begin(), filters.end(),
-                     [&](const Filter& filter) { return filter(stream); });
+  const auto taker = std::find_if(scopes.rbegin(), scopes.rend(), [&](const Scope& scope) {
+    return scope.key.first == device && scope.filter(stream);
+  });
+  return taker != scopes.rend() && taker->is_foreign;
 }
 
 void* DevicePools::allocate_from_pools_for_oom(c10::DeviceIndex device, std::size_t size_bytes,
@@ -226,7 +231,7 @@ void* DevicePools::allocate_from_pools_for_oom(c10::DeviceIndex device, std::siz
   }
   CachingManagedAllocator& ours = allocator();
   for (std::uint64_t pool : pools) {
-    ours.begin_private_pool(
+    const std::uint64_t scope = ours.begin_private_pool(
         device, pool,
         [thread = std::this_thread::get_id()](StreamHandle) {
           return std::this_thread::get_id() == thread;
@@ -238,7 +243,7 @@ void* DevicePools::allocate_from_pools_for_oom(c10::DeviceIndex device, std::siz
     } catch (const OutOfMemoryError&) {
       address = nullptr;  // the next pool may have it
     }
-    ours.end_private_pool(device, pool);
+    ours.end_private_pool(device, pool, scope);
     ours.release_private_pool(device, pool);
     if (address != nullptr) return address;
   }

@@ -7,7 +7,6 @@
 
 #include <atomic>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -54,7 +53,8 @@ class DevicePools {
 
   // Whether a request on the stream goes to a pool with an allocator of its own.
   bool is_foreign(c10::DeviceIndex device, cudaStream_t stream) const {
-    return open_foreign_count_.load(std::memory_order_relaxed) != 0 && is_routed(device, stream);
+    return open_foreign_count_.load(std::memory_order_relaxed) != 0 &&
+           goes_to_foreign(device, stream);
   }
 
   // A request that has failed, tried again in the pools that may be used then; nullptr: in vain.
@@ -63,12 +63,15 @@ class DevicePools {
 
  private:
   using Key = std::pair<c10::DeviceIndex, c10::MempoolId_t>;
-  struct OpenForeign {
+  // From begin() to end(), of which an inner one comes before what is around it.
+  struct Scope {
     Key key;
     Filter filter;
+    bool is_for_capture = false;
+    bool is_foreign = false;
   };
 
-  bool is_routed(c10::DeviceIndex device, cudaStream_t stream) const;
+  bool goes_to_foreign(c10::DeviceIndex device, cudaStream_t stream) const;
   // Whether the pool was open for a capture; nullopt: it is not open.
   std::optional<bool> close(const Key& key);
   bool is_own(const Key& key) const;  // not the native allocator's
@@ -78,9 +81,8 @@ class DevicePools {
   std::atomic<bool> has_earlier_ = false;
   std::atomic<int> open_foreign_count_ = 0;
   mutable std::mutex mutex_;  // guards the rest
-  std::map<Key, bool> open_;  // for a capture?
+  std::vector<Scope> open_;   // innermost last
   std::set<Key> foreign_;
-  std::vector<OpenForeign> open_foreign_;
   std::set<Key> for_oom_;
 };
 

@@ -114,6 +114,8 @@ class DeviceFacade final : public native::CUDAAllocator {
   void* raw_alloc(size_t size_bytes) override;
   void* raw_alloc_with_stream(size_t size_bytes, cudaStream_t stream) override;
   void raw_delete(void* address) override;
+  // The same, without an exception for what is wrong.
+  FreeResult give_back(void* address);
   void init(int device_count) override;
   double getMemoryFraction(c10::DeviceIndex device) override;
   void setMemoryFraction(double fraction, c10::DeviceIndex device) override;

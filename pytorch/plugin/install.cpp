@@ -5,6 +5,7 @@
 
 #include <ATen/core/CachingHostAllocator.h>
 #include <c10/core/CPUAllocator.h>
+#include <c10/cuda/CUDAAllocatorConfig.h>
 #include <c10/cuda/CUDAFunctions.h>
 
 #include <uvmalloc/preload/torch_hooks.hpp>
@@ -53,6 +54,16 @@ FrameworkFigures framework_figures() {
   return figures;
 }
 
+// Torch compares the backend that its settings name with the allocator that is in place when they
+// are first read, and both are its own until now.
+void read_allocator_settings() {
+  try {
+    native::CUDAAllocatorConfig::instance();
+  } catch (const std::exception&) {
+    // It reads them again, and says then what is wrong.
+  }
+}
+
 }  // namespace
 
 void install() {
@@ -62,6 +73,7 @@ void install() {
   if (native_pinned() == nullptr) preload::native_pinned_allocator = registered_pinned();
   installed_facades.host = new HostFacade;
   installed_facades.pinned = new PinnedFacade;
+  read_allocator_settings();
   installed_facades.device = new DeviceFacade(native::allocator.load());
   previous_host = c10::GetAllocator(c10::kCPU);
   c10::SetAllocator(c10::kCPU, installed_facades.host, kPriority);

@@ -65,7 +65,9 @@ Place place_of(c10::Device device) {
   return device.is_cuda() ? Place::device(device.index()) : Place::host();
 }
 
-at::Tensor moved(const at::Tensor& self, c10::Device device, bool non_blocking, Sharing sharing) {
+at::Tensor moved(const at::Tensor& self, const MoveRequest& request, bool non_blocking) {
+  const c10::Device device = *request.device;
+  const Sharing sharing = request.sharing;
   StorageRange range = range_of(self);
   if (self.is_cuda() && device.is_cuda()) order_streams(self.device(), device);
   CachingManagedAllocator::Move move;
@@ -87,6 +89,11 @@ at::Tensor moved(const at::Tensor& self, c10::Device device, bool non_blocking, 
   at::Tensor result = at::detail::make_tensor<c10::TensorImpl>(
       std::move(other), c10::DispatchKeySet(key), self.dtype());
   result.unsafeGetTensorImpl()->set_sizes_and_strides(self.sizes(), self.strides());
+  // Dimensions of one element may have any stride; a format that was asked for says which.
+  const auto format = request.memory_format.value_or(c10::MemoryFormat::Preserve);
+  if (format != c10::MemoryFormat::Preserve) {
+    result.unsafeGetTensorImpl()->empty_tensor_restride(format);
+  }
   // Autograd then knows of writes through either.
   if (sharing == Sharing::kAlias && !self.is_inference() && !result.is_inference()) {
     result.unsafeGetTensorImpl()->set_version_counter(
@@ -123,7 +130,7 @@ at::Tensor to_copy(const at::Tensor& self, std::optional<c10::ScalarType> dtype,
     MoveRequest request{dtype, layout, device, pin_memory, memory_format, sharing};
     std::optional<CopyReason> reason =
         mode == MoveMode::kCopy ? CopyReason::kMode : reason_to_copy(self, request);
-    if (!reason) return moved(self, *device, non_blocking, sharing);
+    if (!reason) return moved(self, request, non_blocking);
     ours->note_copy(*reason, self.layout() == c10::kStrided ? self.numel() * self.itemsize() : 0);
     // Stock stages pageable memory, so its caller may write to the source as soon as the call
     // returns. A copy from managed memory would still be reading it.

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <mutex>
 #include <new>
 #include <unordered_map>
+#include <variant>
 #include <vector>
 
 #include <c10/core/DeviceGuard.h>
@@ -168,6 +170,9 @@ class FirstWrite {
     if (stolen) {
       if (wait) ours_->wait_for_uses(before_);
     } else if (storage_.device().is_cuda()) {
+      // The tensor lives on and may have readers on any stream at the address that it has left: a
+      // pointer that is only looked at counts as a write.
+      ours_->record_use_of_all(before_, storage_.device().index());
       for (const DeviceStream& use : uses_) {
         if (use.device == storage_.device().index())
           ours_->record_use(storage_.data(), use.device, use.handle);
@@ -181,6 +186,12 @@ class FirstWrite {
   CachingManagedAllocator* ours_;
   std::vector<DeviceStream> uses_;
 };
+
+// Torch asks for memory on the current device, whichever that is.
+c10::DataPtr own_copy(const c10::StorageImpl& storage) {
+  c10::DeviceGuard guard(storage.device());
+  return const_cast<c10::Allocator*>(storage.allocator())->clone(storage.data(), storage.nbytes());
+}
 
 #if TORCH_VERSION_MINOR >= 13
 
@@ -204,11 +215,6 @@ bool take_over(c10::StorageImpl& storage, SharedBlock* shared) {
   }
   deleter(released);
   return true;
-}
-
-c10::DataPtr own_copy(const c10::StorageImpl& storage) {
-  c10::DeviceGuard guard(storage.device());
-  return const_cast<c10::Allocator*>(storage.allocator())->clone(storage.data(), storage.nbytes());
 }
 
 // Runs before the first write to a storage that is shared copy-on-write. Throws as an allocation
@@ -290,6 +296,37 @@ bool can_be_written_first(const c10::StorageImpl&) {
   return true;
 }
 
+// How many storages lie over a block, which torch does not tell: the language lets an explicit
+// instantiation name a private member.
+template <std::atomic<std::int64_t> cow::COWDeleterContext::*kCount>
+struct CountOf {
+  friend std::int64_t storages_over(const cow::COWDeleterContext& context) {
+    return (context.*kCount).load();
+  }
+};
+template struct CountOf<&cow::COWDeleterContext::refcount_>;
+std::int64_t storages_over(const cow::COWDeleterContext& context);
+
+// Before a first write. What torch does then, but that a copy is made while the storage still has
+// its share: where there is no memory for one, nothing has changed.
+void write_alone(c10::StorageImpl& storage) {
+  const c10::DataPtr& data = data_of(storage);
+  void* address = data.get();
+  const c10::Device device = data.device();
+  auto* context = data.cast_context<cow::COWDeleterContext>(cow::cow_deleter);
+  c10::DataPtr next;
+  if (storages_over(*context) > 1) next = own_copy(storage);
+  auto reference = context->decrement_refcount();
+  if (auto* last = std::get_if<cow::COWDeleterContext::LastReference>(&reference)) {
+    // The others are gone by now.
+    const c10::DeleterFnPtr deleter = last->get_deleter();
+    next = c10::DataPtr(address, last->release(), deleter, device);
+  } else if (next.get() == nullptr) {
+    next = own_copy(storage);  // somebody has begun to share it meanwhile
+  }
+  exchange_context(storage, std::move(next));  // its reference is given up already
+}
+
 #endif
 
 c10::Storage share_alias(c10::StorageImpl& storage, const StorageRange& range, c10::Device device) {
@@ -366,18 +403,17 @@ void release_locks_in_child() {
 }
 
 void materialize_core(void* opaque, void (*materialize)(void* storage)) {
-  auto& storage = *static_cast<c10::StorageImpl*>(opaque);
 #if TORCH_VERSION_MINOR >= 13
-  (void)storage;
   materialize(opaque);
 #else
+  // Torch gives its reference up before it asks for the copy's memory, which there may not be.
+  (void)materialize;
+  auto& storage = *static_cast<c10::StorageImpl*>(opaque);
   std::lock_guard writing(writing_mutex(&storage));
   if (!is_copy_on_write(storage)) return;  // another thread was faster
   const void* before = storage.data();
   const FirstWrite write(storage);
-  // Torch asks for the copy's memory on the current device, whichever that is.
-  c10::DeviceGuard guard(storage.device());
-  materialize(opaque);
+  write_alone(storage);
   write.done(storage.device().is_cpu() || several_cards_share);
   // Torch does not tell when the host's side goes; a device's that has the bytes for itself has
   // outlived it.

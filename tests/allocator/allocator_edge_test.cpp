@@ -280,5 +280,116 @@ TEST_F(EdgeTest, APrefetchOfWhatIsNotOneLiveBlockIsRefused) {
   EXPECT_TRUE(machine->hints.empty());
 }
 
+// ---- per-thread default streams: one handle, of another stream in every thread
+
+TEST_F(EdgeTest, AThreadsDefaultStreamIsItsOwn) {
+  char* mine = device(4 * kMiB, kPerThreadStream);
+  char* theirs = nullptr;
+  std::thread([&] {
+    theirs = device(4 * kMiB, kPerThreadStream);
+    allocator->free(theirs);
+    EXPECT_EQ(device(4 * kMiB, kPerThreadStream), theirs);
+    allocator->free(theirs);
+  }).join();
+  allocator->free(mine);
+  EXPECT_EQ(device(4 * kMiB, kPerThreadStream), mine) << "and not what another thread's may use";
+  EXPECT_NE(device(4 * kMiB, kPerThreadStream), theirs);
+}
+
+TEST_F(EdgeTest, AnotherThreadsBlockIsItsStreamsWhoeverFreesIt) {
+  char* theirs = nullptr;
+  std::thread([&] { theirs = device(20000, kPerThreadStream); }).join();
+  allocator->free(theirs);
+  EXPECT_NE(device(20000, kPerThreadStream), theirs);
+}
+
+TEST_F(EdgeTest, AUseByAnotherThreadsDefaultStreamIsWaitedForWithItsDevice) {
+  char* block = device(4 * kMiB, stream(1));
+  std::thread([&] { allocator->record_use(block, 0, kPerThreadStream); }).join();
+  machine->busy = {kPerThreadStream};
+  machine->waits.clear();
+  allocator->free(block);
+  EXPECT_EQ(machine->waits, std::vector<std::string>{"host waits for device 0"});
+  EXPECT_EQ(device(4 * kMiB, stream(1)), block);
+  machine->waits.clear();
+  allocator->record_use(block, 0, kPerThreadStream);
+  machine->busy = {kPerThreadStream};
+  allocator->free(block);
+  EXPECT_TRUE(machine->waits.empty()) << "the thread's own is fenced";
+  EXPECT_NE(device(4 * kMiB, stream(1)), block);
+}
+
+// ---- captures that nobody has told of
+
+TEST_F(EdgeTest, AStreamThatIsCapturedIsMadeToWaitForNothing) {
+  machine->capturing = {stream(1)};
+  machine->waits.clear();
+  char* block = device(8 * kMiB, stream(1));
+  EXPECT_EQ(count_hints(HintKind::kPrefetch), 1u);
+  EXPECT_TRUE(machine->waits.empty()) << machine->waits.front();
+  char* moved = host(8 * kMiB);
+  to_device(moved, stream(1));
+  EXPECT_TRUE(machine->waits.empty()) << machine->waits.front();
+  EXPECT_THROW(allocator->wait_for_uses(moved), std::runtime_error);
+  EXPECT_THROW(allocator->wait_for_uses(block), std::runtime_error);
+  machine->capturing.clear();
+  allocator->wait_for_uses(block);
+}
+
+// ---- what is believed and counted
+
+TEST_F(EdgeTest, APrefetchThatFailedIsNotBelieved) {
+  char* block = host(4 * kMiB);
+  machine->failures["prefetch"] = 1;
+  to_device(block);
+  EXPECT_EQ(allocator->residency(block, 4 * kMiB).count(Place::device(0)), 0u);
+  EXPECT_TRUE(allocator->prefetch(block, 4 * kMiB, Place::device(0), 0, nullptr));
+  EXPECT_EQ(allocator->residency(block, 4 * kMiB)[Place::device(0)], 4 * kMiB);
+}
+
+TEST_F(EdgeTest, AMoveBetweenDevicesWaitsForWhoHadTheBlockLast) {
+  start(small_configuration(), 2);
+  char* block = host(4 * kMiB);
+  auto move = [&](Place source, int device, StreamHandle on) {
+    machine->waits.clear();
+    ASSERT_NE(allocator->move(block, {source, Place::device(device), device, on, true}), nullptr);
+  };
+  move(Place::host(), 0, stream(1));
+  move(Place::device(0), 1, stream(2));
+  EXPECT_EQ(machine->waits, (std::vector<std::string>{"stream lane waits for stream 1",
+                                                      "stream 2 waits for stream lane"}));
+  move(Place::device(1), 0, stream(3));
+  EXPECT_EQ(machine->waits, (std::vector<std::string>{"stream lane waits for stream 2",
+                                                      "stream 3 waits for stream lane"}));
+}
+
+TEST_F(EdgeTest, AnAlignedHostBlockKnowsWhatWasAskedFor) {
+  for (Facade facade : {Facade::kHost, Facade::kPinned}) {
+    void* block = allocator->allocate_aligned(facade, 0, 100, 4096, nullptr);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(block) % kPageBytes, 0u);
+    EXPECT_EQ(allocator->find(block)->requested_bytes, 100u);
+    EXPECT_EQ(allocator->find(block)->size_bytes, kPageBytes);
+    allocator->free(block);
+    EXPECT_LT(allocator->find(allocator->allocate(facade, 0, 5000))->size_bytes, kPageBytes);
+  }
+}
+
+TEST_F(EdgeTest, SmallRequestsThatTakeAPageAreNoCacheHits) {
+  device(100);
+  EXPECT_EQ(allocator->statistics().cache_hits[static_cast<std::size_t>(Facade::kDevice)], 0u);
+  device(100);
+  EXPECT_EQ(allocator->statistics().cache_hits[static_cast<std::size_t>(Facade::kDevice)], 1u);
+}
+
+TEST_F(EdgeTest, CallbacksMayBeAddedWhileOthersRun) {
+  std::atomic<bool> over = false;
+  std::thread other([&] {
+    while (!over) EXPECT_THROW(device(512 * kMiB), OutOfMemoryError);
+  });
+  for (int i = 0; i < 200; ++i) allocator->add_pressure_callback([] { return false; });
+  over = true;
+  other.join();
+}
+
 }  // namespace
 }  // namespace uvm

@@ -134,6 +134,78 @@ TEST_F(PressureTest, ADriverThatRefusesIsAnOutOfMemoryErrorOnlyAfterARetry) {
   EXPECT_NE(device(4 * kMiB), nullptr) << "from the span that is there";
 }
 
+TEST_F(PressureTest, ADriverThatFailsForAnotherReasonSaysSoAndNothingIsGivenBack) {
+  allocator->free(device(4 * kMiB));
+  const std::uint64_t reserved = allocator->statistics().classes[2][0][1].reserved_bytes.current;
+  machine->failures["anything"] = 2;
+  try {
+    device(40 * kMiB);
+    ADD_FAILURE() << "it was allocated";
+  } catch (const OutOfMemoryError&) {
+    ADD_FAILURE() << "there is memory";
+  } catch (const std::runtime_error& error) {
+    EXPECT_NE(std::string(error.what()).find("allocate_managed: FAKE_FAILURE (700)"),
+              std::string::npos)
+        << error.what();
+  }
+  EXPECT_EQ(allocator->statistics().classes[2][0][1].reserved_bytes.current, reserved);
+  EXPECT_THROW(allocator->allocate(Facade::kHost, 0, 40 * kMiB), std::runtime_error);
+  EXPECT_NE(device(40 * kMiB), nullptr);
+}
+
+// A capture that nobody has told of makes waiting for the device fail.
+TEST_F(PressureTest, WhatCannotBeWaitedForIsNeitherStolenNorGivenBack) {
+  char* block = device(40 * kMiB, stream(1));
+  machine->busy = {stream(1)};
+  allocator->free(block);
+  machine->capturing = {stream(9)};
+  EXPECT_THROW(device(40 * kMiB, stream(2)), OutOfMemoryError);
+  allocator->release_cached();
+  EXPECT_EQ(allocator->statistics().touched_bytes.current, 40 * kMiB);
+  EXPECT_TRUE(machine->busy.contains(stream(1)));
+  allocator->check_invariants();
+  machine->capturing.clear();
+  EXPECT_NE(device(40 * kMiB, stream(2)), nullptr);
+  EXPECT_TRUE(machine->busy.empty());
+}
+
+TEST_F(PressureTest, ABlockThatACapturedStreamUsesWaitsUntilTheCaptureHasEnded) {
+  char* block = device(8 * kMiB, stream(1));
+  allocator->record_use(block, 0, stream(2));
+  machine->capturing = {stream(2)};
+  machine->busy = {stream(2)};
+  allocator->free(block);
+  EXPECT_NE(device(8 * kMiB, stream(1)), block);
+  EXPECT_NE(device(8 * kMiB, stream(1)), block);
+  machine->capturing.clear();
+  EXPECT_NE(device(8 * kMiB, stream(1)), block) << "its work before the capture is not over";
+  machine->finish(stream(2));
+  EXPECT_EQ(device(8 * kMiB, stream(1)), block);
+}
+
+TEST_F(PressureTest, AnEventThatAWaitRefusesLeavesItsBlockAlone) {
+  char* block = device(8 * kMiB, stream(1));
+  allocator->record_use(block, 0, stream(2));
+  machine->failures["record_event"] = 1;
+  machine->capturing = {stream(9)};
+  machine->busy = {stream(2)};
+  allocator->free(block);
+  EXPECT_NE(device(8 * kMiB, stream(1)), block);
+  machine->capturing.clear();
+  machine->finish(stream(2));
+  EXPECT_EQ(device(8 * kMiB, stream(1)), block);
+}
+
+TEST_F(PressureTest, GuestsCountWithinTheDevicesLimit) {
+  char* moved = host(8 * kMiB);
+  to_device(moved);
+  allocator->free(moved);
+  allocator->set_device_limit(0, 4 * kMiB);
+  EXPECT_THROW(device(8 * kMiB), OutOfMemoryError);
+  allocator->set_device_limit(0, 8 * kMiB);
+  EXPECT_EQ(device(8 * kMiB), moved);
+}
+
 // A hole of pages that went back to their span, with a free MiB of the pool on either side of it.
 class HoleTest : public PressureTest {
  protected:
@@ -151,7 +223,7 @@ class HoleTest : public PressureTest {
     for (char* block : {page_end, hole, page_begin}) allocator->free(block);
     allocator->release_cached();
     ASSERT_EQ(allocator->statistics().free_bytes, 2 * kMiB);
-    ASSERT_EQ(allocator->statistics().touched_bytes.current, 14 * kMiB);
+    ASSERT_EQ(allocator->statistics().touched_bytes.current, 6 * kMiB);
   }
 
   char* low = nullptr;
@@ -221,6 +293,14 @@ TEST_F(PressureTest, ReleaseCachedGivesEmptySpansToTheDriverAndKeepsTheRest) {
   EXPECT_EQ(machine->allocated_bytes, 0u);
   EXPECT_EQ(allocator->statistics().touched_bytes.current, 0u);
   EXPECT_EQ(allocator->statistics().classes[2][0][1].reserved_bytes.current, 0u);
+}
+
+TEST_F(PressureTest, ReleaseCachedDiscardsPagesOfSpansThatStay) {
+  device(2 * kMiB);
+  allocator->free(device(16 * kMiB));
+  allocator->release_cached();
+  EXPECT_EQ(allocator->statistics().touched_bytes.current, 2 * kMiB);
+  EXPECT_EQ(allocator->statistics().discarded_bytes, 16 * kMiB);
 }
 
 TEST_F(PressureTest, AGuestWithAFenceIsReleasedToo) {

@@ -53,12 +53,14 @@ TEST_F(AllocatorTest, LargeDeviceBlocksLieSideBySide) {
 TEST_F(AllocatorTest, ADeviceBlockBeginsWhereItIsToAndWhatIsInFrontOfItIsFree) {
   start(without_thread_caches());
   char* first = device(kMiB);
-  auto* block = static_cast<char*>(allocator->allocate_aligned(0, 3 * kMiB, kPageBytes, nullptr));
+  auto* block = static_cast<char*>(
+      allocator->allocate_aligned(Facade::kDevice, 0, 3 * kMiB, kPageBytes, nullptr));
   EXPECT_EQ(block, first + kPageBytes);
   EXPECT_EQ(allocator->find(block)->size_bytes, 3 * kMiB);
   char* between = device(kMiB);
   EXPECT_EQ(between, first + kMiB);
-  auto* small = static_cast<char*>(allocator->allocate_aligned(0, 100, 8192, nullptr));
+  auto* small =
+      static_cast<char*>(allocator->allocate_aligned(Facade::kDevice, 0, 100, 8192, nullptr));
   EXPECT_EQ(address_of(small) % 8192, 0u);
   EXPECT_LE(allocator->find(small)->size_bytes, 2 * 4608u);
   for (char* each : {first, block, between, small}) allocator->free(each);
@@ -74,8 +76,8 @@ TEST_F(AllocatorTest, AlignedDeviceBlocksOfAllSizesAreApartAndGiveAllBack) {
     if (live.size() < 40 && below(2) == 0) {
       const std::size_t size_bytes = 1 + below(std::size_t{1} << below(23));
       const std::size_t alignment_bytes = std::size_t{1} << below(22);
-      auto* block = static_cast<char*>(
-          allocator->allocate_aligned(0, size_bytes, alignment_bytes, stream(1 + i % 2)));
+      auto* block = static_cast<char*>(allocator->allocate_aligned(
+          Facade::kDevice, 0, size_bytes, alignment_bytes, stream(1 + i % 2)));
       ASSERT_EQ(address_of(block) % alignment_bytes, 0u);
       auto after = live.lower_bound(block);
       ASSERT_TRUE(after == live.end() || block + size_bytes <= after->first);

@@ -64,5 +64,33 @@ TEST_F(DecayTest, MemoryThatStepsUseIsLeftAlone) {
   EXPECT_EQ(allocator->statistics().discarded_bytes, 0u);
 }
 
+TEST_F(DecayTest, WhatThreadsKeepDecaysToo) {
+  Configuration configuration = small_configuration();
+  configuration.decay_seconds = 1;
+  start(configuration);
+  std::vector<char*> blocks;
+  for (int i = 0; i < 60; ++i) blocks.push_back(host(40 << 10));
+  for (char* block : blocks) allocator->free(block);
+  ASSERT_NE(allocator->statistics().thread_cached_bytes, 0u);
+  for (int step = 0; step < 40; ++step) {
+    allocator->decay(kStart + std::chrono::milliseconds(500 * step));
+  }
+  EXPECT_EQ(allocator->statistics().thread_cached_bytes, 0u);
+}
+
+TEST_F(DecayTest, RequestsThatAreMetFromThePoolsLookAtTheClock) {
+  Configuration configuration = small_configuration();
+  configuration.decay_seconds = 1e-6;
+  start(configuration);
+  char* large = device(16 * kMiB);
+  std::vector<char*> blocks;
+  for (int i = 0; i < 500; ++i) blocks.push_back(device(100 << 10));
+  allocator->free(large);
+  for (char* block : blocks) allocator->free(block);
+  const std::uint64_t touched = allocator->statistics().touched_bytes.current;
+  for (int i = 0; i < 300; ++i) device(20 << 10);
+  EXPECT_LT(allocator->statistics().touched_bytes.current, touched);
+}
+
 }  // namespace
 }  // namespace uvm

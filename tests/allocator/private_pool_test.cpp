@@ -1,4 +1,6 @@
 // Pools of their own for graphs and users, captures, and streams that go.
+#include <stdexcept>
+#include <thread>
 #include <vector>
 
 #include "support/allocator_fixture.hpp"
@@ -124,6 +126,60 @@ TEST_F(PrivatePoolTest, OutOfMemoryDuringACaptureWaitsForNothing) {
   EXPECT_THROW(device(512 * kMiB, stream(1)), OutOfMemoryError);
   EXPECT_EQ(machine->busy.size(), 2u) << "no device was waited for";
   EXPECT_TRUE(allocator->end_private_pool(0, 7));
+}
+
+TEST_F(PrivatePoolTest, OfSeveralThatAreOpenTheInnermostServes) {
+  allocator->retain_private_pool(0, 7);  // the older pool is opened inside the newer one
+  begin(8, stream(1));
+  begin(7, stream(1));
+  EXPECT_EQ(allocator->find(device(kMiB, stream(1)))->private_pool, 7u);
+  begin(8, stream(2));
+  EXPECT_EQ(allocator->find(device(kMiB, stream(1)))->private_pool, 7u) << "of another stream";
+  begin(8, stream(1));
+  EXPECT_EQ(allocator->find(device(kMiB, stream(1)))->private_pool, 8u);
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(allocator->end_private_pool(0, 8));
+  EXPECT_EQ(allocator->find(device(kMiB, stream(1)))->private_pool, 7u);
+  EXPECT_TRUE(allocator->end_private_pool(0, 7));
+}
+
+TEST_F(PrivatePoolTest, AThreadThatNeverUsedAPoolMayRestoreIt) {
+  begin(7, stream(1));
+  char* block = device(4 * kMiB, stream(1));
+  const auto wanted = allocator->private_blocks(0, 7);
+  allocator->free(block);
+  std::thread([&] { allocator->restore_private_pool(0, 7, wanted); }).join();
+  EXPECT_TRUE(allocator->find(block)->live);
+  EXPECT_EQ(allocator->statistics().live_bytes.current, 4 * kMiB);
+  EXPECT_TRUE(allocator->end_private_pool(0, 7));
+}
+
+TEST_F(PrivatePoolTest, ForAHandleThatIsUsedAgainTheDeviceIsWaitedForAtOnce) {
+  begin(7, stream(1));
+  char* block = device(4 * kMiB, stream(1));
+  allocator->free(block);
+  machine->busy = {stream(1)};
+  machine->capturing = {stream(9)};
+  EXPECT_THROW(allocator->forget_stream(0, stream(1)), std::runtime_error);
+  machine->capturing.clear();
+  allocator->forget_stream(0, stream(1));
+  EXPECT_TRUE(machine->busy.empty());
+  EXPECT_EQ(device(4 * kMiB, stream(1)), block) << "it stays the pool's";
+  EXPECT_TRUE(allocator->end_private_pool(0, 7));
+}
+
+TEST_F(PrivatePoolTest, WhatIsReleasedLeavesHardlyAnythingBehind) {
+  auto use_and_release = [&](std::uint64_t id) {
+    begin(id, stream(1));
+    allocator->free(device(4 * kMiB, stream(1)));
+    EXPECT_TRUE(allocator->end_private_pool(0, id));
+    EXPECT_TRUE(allocator->release_private_pool(0, id));
+    allocator->release_cached();
+  };
+  use_and_release(1);
+  const std::uint64_t before = allocator->statistics().metadata_bytes;
+  constexpr std::uint64_t kPools = 100;
+  for (std::uint64_t id = 2; id < 2 + kPools; ++id) use_and_release(id);
+  EXPECT_LT((allocator->statistics().metadata_bytes - before) / kPools, std::size_t{16} << 10);
 }
 
 TEST_F(PrivatePoolTest, WhatDoesNotExistIsRefused) {

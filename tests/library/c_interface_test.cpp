@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -326,6 +328,28 @@ TEST_P(CInterface, AHandleIsTheAllocatorOfTheCppInterface) {
   same->check_invariants();
 }
 
+TEST_P(CInterface, ABlockOnTheHostWaitsForTheStreamThatWritesToItInPlace) {
+  auto* same = reinterpret_cast<CachingManagedAllocator*>(allocator);
+  char* block = host(kPage);
+  const auto stream = reinterpret_cast<uvmalloc_stream>(0);
+  ASSERT_EQ(uvmalloc_move(allocator, block, UVMALLOC_PLACE_HOST, stream, 0), UVMALLOC_OK);
+  EXPECT_EQ(same->uses_of(block), (std::vector<DeviceStream>{{0, stream}}));
+  EXPECT_EQ(uvmalloc_move(allocator, block, UVMALLOC_PLACE_HOST, stream, 1), UVMALLOC_OK);
+}
+
+TEST_P(CInterface, AStreamThatIsForgottenLeavesItsMemoryToNobody) {
+  const auto stream = reinterpret_cast<uvmalloc_stream>(0);
+  void* block = nullptr;
+  ASSERT_EQ(allocate(20000, 0, &block, UVMALLOC_DEVICE), UVMALLOC_OK);
+  ASSERT_EQ(uvmalloc_free(allocator, block), UVMALLOC_OK);
+  EXPECT_EQ(uvmalloc_forget_stream(allocator, 0, stream), UVMALLOC_OK);
+  void* other = nullptr;
+  ASSERT_EQ(allocate(20000, 0, &other, UVMALLOC_DEVICE), UVMALLOC_OK);
+  EXPECT_NE(other, block);
+  EXPECT_EQ(uvmalloc_forget_stream(allocator, 7, stream), UVMALLOC_ERROR_NO_DEVICE);
+  EXPECT_EQ(uvmalloc_forget_stream(nullptr, 0, stream), UVMALLOC_ERROR_INVALID_ARGUMENT);
+}
+
 INSTANTIATE_TEST_SUITE_P(Runtimes, CInterface, ::testing::ValuesIn(testing::kRuntimes),
                          [](const auto& tested) { return std::string(tested.param); });
 
@@ -374,6 +398,27 @@ TEST(CReport, IsCutToTheBufferAndEndedByNul) {
   EXPECT_EQ(uvmalloc_report_json(buffer, sizeof buffer), needed);
   EXPECT_EQ(buffer[0], '{');
   EXPECT_EQ(buffer[3], '\0');
+}
+
+TEST(CReport, VariablesMayHoldAnyBytes) {
+  setenv("UVMALLOC_REPORT_DIR", "caf\xe9", 1);
+  const std::int64_t needed = uvmalloc_doctor_json(nullptr, 0);
+  unsetenv("UVMALLOC_REPORT_DIR");
+  ASSERT_GT(needed, 0);
+}
+
+// By then the main thread's own variables are gone.
+TEST(CErrorDeathTest, ExitHandlersMayFailAndAsk) {
+  EXPECT_EXIT(
+      {
+        (void)uvmalloc_free(nullptr, nullptr);
+        std::atexit([] {
+          (void)uvmalloc_device_count(nullptr, nullptr);
+          std::fprintf(stderr, "said: %s\n", uvmalloc_last_error());
+        });
+        std::exit(0);
+      },
+      ::testing::ExitedWithCode(0), "said: uvmalloc_device_count: out is NULL");
 }
 
 }  // namespace

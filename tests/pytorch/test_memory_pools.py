@@ -200,3 +200,78 @@ for ask in (lambda: C._cuda_releasePool(0, (0, 9)),
         raise AssertionError('silently accepted')
 torch.empty(1 << 20, device='cuda')
 """).check()
+
+
+def test_of_pools_inside_each_other_the_innermost_serves(simulate: Simulate) -> None:
+    same_output(
+        simulate,
+        """
+import torch
+torch.zeros(1, device='cuda')
+def held(pool):
+    return sum(b['size'] for s in pool.snapshot() for b in s['blocks']
+               if b['state'] == 'active_allocated')
+older, newer = torch.cuda.MemPool(), torch.cuda.MemPool()
+for outer, inner in (older, newer), (newer, older):
+    with torch.cuda.use_mem_pool(outer):
+        with torch.cuda.use_mem_pool(inner):
+            x = torch.zeros(1 << 20, device='cuda')
+        y = torch.zeros(1 << 21, device='cuda')
+    print(held(outer) >> 20, held(inner) >> 20)
+    del x, y
+""",
+    )
+
+
+def test_a_capture_inside_a_pool_keeps_its_memory_from_others(simulate: Simulate) -> None:
+    same_output(
+        simulate,
+        """
+import torch
+stream = torch.cuda.Stream()
+first, second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+pool = torch.cuda.MemPool()
+with torch.cuda.graph(first, stream=stream):
+    kept = torch.ones(1 << 20, device='cuda')
+pool = torch.cuda.MemPool()
+with torch.cuda.use_mem_pool(pool):
+    with torch.cuda.graph(second, pool=first.pool(), stream=stream):
+        temporary = torch.full((1 << 21,), 7.0, device='cuda')
+        del temporary
+    with torch.cuda.stream(stream):
+        mine = torch.zeros(1 << 21, device='cuda')
+torch.cuda.synchronize()
+second.replay()
+torch.cuda.synchronize()
+print(mine.sum().item())
+""",
+    )
+
+
+def test_a_thread_that_never_used_a_pool_may_restore_it(simulate: Simulate) -> None:
+    same_output(
+        simulate,
+        """
+import os, threading, torch
+calls = torch._C
+torch.cuda.init()
+pool = torch.cuda.graph_pool_handle()
+make = lambda n: torch.empty(n, dtype=torch.uint8, device='cuda')
+calls._cuda_beginAllocateCurrentThreadToPool(0, pool)
+kept, gone = make(3 << 20), make(30_000)
+state = calls._cuda_getCheckpointState(0, pool)
+where, size = gone.data_ptr(), gone.untyped_storage().nbytes()
+described = dict(nbytes=size, data_ptr=where, size=gone.shape, stride=gone.stride(),
+                 dtype=gone.dtype, device=gone.device, storage_offset=0)
+del gone
+calls._cuda_endAllocateToPool(0, pool)
+storage = calls._construct_storage_from_data_pointer(where, torch.device('cuda', 0), size)
+revived = calls._construct_CUDA_Tensor_From_Storage_And_Metadata(described, storage)
+def restore():
+    calls._cuda_setCheckpointPoolState(0, state, [], [revived.untyped_storage()._cdata])
+    print(calls._cuda_checkPoolLiveAllocations(0, pool, {kept.data_ptr(), where}), flush=True)
+thread = threading.Thread(target=restore)
+thread.start(); thread.join()
+os._exit(0)
+""",
+    )

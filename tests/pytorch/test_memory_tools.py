@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from tests.pytorch.conftest import Simulate, same_output
 
 
@@ -491,3 +493,36 @@ def test_free_memory_of_an_integrated_device_is_the_hosts_within_the_budget(
     assert found["free"] == 200 << 20
     # A device that claims less than the host has is believed.
     assert free_memory(simulate, capacity="1GiB", environment=integrated)["free"] == 1 << 30
+
+
+def test_a_wrong_address_is_an_error_of_the_raw_interface(simulate: Simulate) -> None:
+    same_output(
+        simulate,
+        """
+import torch
+address = torch.cuda.caching_allocator_alloc(8 << 20)
+torch.cuda.caching_allocator_delete(address)
+for wrong in (address,):
+    try:
+        torch.cuda.caching_allocator_delete(wrong)
+        print('nothing')
+    except RuntimeError as error:
+        print(str(error).split(':')[0])
+""",
+    )
+
+
+@pytest.mark.parametrize("backend", ["native", "cudaMallocAsync"])
+def test_settings_of_torchs_own_allocators_do_no_harm(simulate: Simulate, backend: str) -> None:
+    run = simulate(
+        """
+import torch
+torch.cuda.init()
+held = torch.ones(1 << 20, device='cuda')
+print(torch.cuda.get_allocator_backend(), held.sum().item(), len(torch.cuda.memory_snapshot()))
+torch.cuda.empty_cache()
+""",
+        environment={"PYTORCH_CUDA_ALLOC_CONF": f"backend:{backend}"},
+    ).check()
+    assert run.stdout.split()[1:] == ["1048576.0", "1"]
+    assert run.report["facades"]["device"]["allocations"] > 0

@@ -491,3 +491,78 @@ else:
         native=loaded_late,
         environment={"UVMSIM_PROFILE": profile},
     ).check()
+
+
+def test_a_first_write_that_finds_no_memory_changes_nothing(simulate: Simulate) -> None:
+    simulate(
+        program("""
+N = 16 << 20
+x = torch.zeros(N)
+y = x.cuda()
+for writer, other in (y, x), (x, y):
+    held = []
+    try:
+        while True:
+            held.append(torch.empty(32 << 20, dtype=torch.uint8, device='cuda'))
+    except torch.OutOfMemoryError:
+        pass
+    try:
+        writer.add_(1)
+        raise SystemExit('there was memory')
+    except (torch.OutOfMemoryError, RuntimeError) as error:
+        assert 'memory' in str(error), error
+    held.clear()
+    assert (x[0].item(), y[0].item()) == (0, 0)
+y.add_(1)
+assert (x[0].item(), y[0].item()) == (0, 1)
+del y
+other = torch.full((N,), 7.0)
+assert x[0].item() == 0
+x.add_(2)
+assert (x[0].item(), other[0].item()) == (2, 7)
+"""),
+        budget="256MiB",
+    ).check()
+
+
+def test_a_format_that_is_asked_for_gives_its_own_strides(simulate: Simulate) -> None:
+    same_output(
+        simulate,
+        """
+import torch
+torch.cuda.init()
+last, plain = torch.channels_last, torch.contiguous_format
+for shape in (64, 1, 256, 256), (1, 64, 256, 256), (64, 256, 1, 256):
+    x = torch.ones(shape)
+    for source in x, x.contiguous(memory_format=last):
+        moved = [source.to('cuda', memory_format=f) for f in (last, plain)] + [source.to('cuda')]
+        print([(t.stride(), (t * 1).stride(), t.sum().item()) for t in moved])
+x = torch.ones(1 << 20).as_strided((1, 1 << 20), (7, 1))
+print(x.to('cuda').stride(), x.to('cuda', memory_format=plain).stride())
+print(torch.nn.Conv2d(1, 4096, 9).to('cuda', memory_format=last).weight.stride())
+""",
+    )
+
+
+def test_an_address_that_a_tensor_has_left_waits_for_its_readers_on_all_streams(
+    simulate: Simulate,
+) -> None:
+    """Asking for a pointer gives the tensor other bytes; kernels may still read at the old ones."""
+    simulate(
+        program("""
+x = torch.ones(1 << 20)
+y = x.cuda()
+side = torch.cuda.Stream()
+with torch.cuda.stream(side):
+    torch.empty(1, device='cuda')
+torch.cuda.synchronize()
+side.wait_stream(torch.cuda.current_stream())
+with torch.cuda.stream(side):
+    torch.cuda._sleep(500_000_000)
+    y.sum()
+read = side.record_event()
+y.data_ptr()
+x.fill_(5)
+assert read.query()
+""")
+    ).check()

@@ -145,3 +145,21 @@ assert not x.is_pinned()
 """,
         environment={"UVMSIM_PROFILE": "coherent"},
     ).check()
+
+
+def test_host_memory_that_a_program_registers_is_pinned_until_it_no_longer_is(
+    simulate: Simulate,
+) -> None:
+    same_output(
+        simulate,
+        """
+import torch
+cudart = torch.cuda.cudart()
+for count in 1000, 1 << 20:
+    x = torch.ones(count)
+    address, size = x.data_ptr(), x.numel() * 4
+    print(int(cudart.cudaHostRegister(address, size, 0)), x.is_pinned(), x[5:].is_pinned())
+    print(x.to('cuda', non_blocking=True).sum().item())
+    print(int(cudart.cudaHostUnregister(address)), x.is_pinned())
+""",
+    )

@@ -40,6 +40,7 @@ class FakeMachine {
   std::vector<Hint> hints;
   std::set<StreamHandle> busy;            // streams whose work never ends by itself
   std::map<StreamHandle, int> device_of;  // streams not in it end with any device's work
+  std::set<StreamHandle> capturing;       // streams that are captured; no device can be waited for
   std::map<std::string, int> failures;    // call -> how often it still fails
   std::vector<std::string> waits;  // streams that were made to wait, and who waited on the host
   int events = 0;                  // alive
@@ -85,6 +86,7 @@ class FakeRuntime final : public DeviceRuntime {
 
   RuntimeStatus allocate_managed(int, std::size_t size_bytes, void** out) const override {
     std::lock_guard lock(machine_->mutex);
+    if (fails("anything")) return {RuntimeError::kOther, 700, "FAKE_FAILURE", "allocate_managed"};
     if (fails("allocate_managed") ||
         machine_->allocated_bytes + size_bytes > machine_->allocatable_bytes) {
       return {RuntimeError::kOutOfMemory, 2, "FAKE_OUT_OF_MEMORY", "allocate_managed"};
@@ -144,6 +146,7 @@ class FakeRuntime final : public DeviceRuntime {
   RuntimeStatus destroy_stream(int, StreamHandle) const override { return {}; }
   RuntimeStatus synchronize_stream(int, StreamHandle handle) const override {
     std::lock_guard lock(machine_->mutex);
+    if (machine_->capturing.contains(handle)) return capture_refused("synchronize_stream");
     machine_->busy.erase(handle);
     machine_->waits.push_back("host waits for stream " + text(handle));
     return {};
@@ -154,8 +157,9 @@ class FakeRuntime final : public DeviceRuntime {
                               text(static_cast<Event*>(event)->stream));
     return {};
   }
-  RuntimeStatus is_capturing(int, StreamHandle, bool* out) const override {
-    *out = false;
+  RuntimeStatus is_capturing(int, StreamHandle handle, bool* out) const override {
+    std::lock_guard lock(machine_->mutex);
+    *out = machine_->capturing.contains(handle);
     return {};
   }
 
@@ -192,6 +196,8 @@ class FakeRuntime final : public DeviceRuntime {
   RuntimeStatus synchronize_device(int device) const override {
     {
       std::lock_guard lock(machine_->mutex);
+      if (!machine_->capturing.empty()) return capture_refused("synchronize_device");
+      machine_->waits.push_back("host waits for device " + std::to_string(device));
       std::erase_if(machine_->busy, [&](StreamHandle handle) {
         auto found = machine_->device_of.find(handle);
         return found == machine_->device_of.end() || found->second == device;
@@ -205,6 +211,9 @@ class FakeRuntime final : public DeviceRuntime {
   struct Event {
     StreamHandle stream = nullptr;
   };
+  static RuntimeStatus capture_refused(std::string_view call) {
+    return {RuntimeError::kCapture, 900, "FAKE_CAPTURE", call};
+  }
   void run_once(std::function<void()>* hook) const {
     std::function<void()> run;
     {
