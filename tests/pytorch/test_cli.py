@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from uvmalloc import report
+from uvmalloc import doctor, report
 from uvmalloc.environment import AllocatorOptions, Machine, on_simulated_device, with_uvmalloc
 from uvmalloc.errors import CommandError
 from uvmalloc.libraries import Libraries, find_libraries
@@ -407,6 +407,19 @@ def test_doctor_on_a_simulated_device_is_content(uvmalloc):
     assert diagnosis["runtime"]["available"] is True
     assert [device["total_bytes"] for device in diagnosis["devices"]] == [64 << 20]
     assert Path(diagnosis["torch"]["plugin"]).is_file()
+
+
+def test_doctor_believes_a_library_that_cannot_be_used_here(libraries, monkeypatch):
+    verdict = "uvmalloc stays inactive here: card: no concurrent managed access"
+    said = {
+        "runtime": {"name": "cuda", "available": True},
+        "devices": [{"index": 0, "name": "card"}],
+        "usable": False,
+        "verdict": verdict,
+    }
+    monkeypatch.setattr(doctor.native, "doctor", lambda library: said)
+    diagnosis = doctor.diagnose()
+    assert (diagnosis["usable"], diagnosis["problems"]) == (False, [verdict])
 
 
 def test_doctor_shows_values_and_where_they_come_from(uvmalloc):

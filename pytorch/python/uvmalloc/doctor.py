@@ -55,6 +55,8 @@ def _machine_problems(diagnosis: Diagnosis) -> list[str]:
         return [f"no device runtime: {reason}. Without a GPU, try: uvmalloc sim -- COMMAND"]
     if not diagnosis.get("devices"):
         return ["the device runtime shows no device. Without a GPU, try: uvmalloc sim -- COMMAND"]
+    if not diagnosis.get("usable", True):
+        return [diagnosis.get("verdict") or "libuvmalloc.so says that it cannot be used here"]
     return []
 
 
