@@ -16,8 +16,8 @@ foreach(library uvmalloc_static uvmalloc_shared)
 endforeach()
 set_target_properties(uvmalloc_shared PROPERTIES EXPORT_NAME uvmalloc)
 
-# What the objects of the static library call.
-set(static_libraries ${CMAKE_DL_LIBS} pthread m)
+# What the objects of the static library call. A project in C alone has the C++ library from here; it calls those behind it.
+set(static_libraries stdc++ ${CMAKE_DL_LIBS} pthread m)
 list(TRANSFORM static_libraries PREPEND "-l" OUTPUT_VARIABLE pc_static_libraries)
 if(TARGET uvmalloc_jemalloc) # no library of the system: it is built for us and travels with ours
   set(archive libuvmalloc_jemalloc.a)

@@ -55,7 +55,10 @@ def test_the_consumer_names_neither_source_nor_build_folder(consumer: Path) -> N
     assert str(ROOT) not in (consumer / "build.ninja").read_text()
 
 
-def test_a_project_in_c_alone_needs_no_boost(installed: Installed, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("library", "shared"), [("uvmalloc", True), ("uvmalloc_static", False)])
+def test_a_project_in_c_alone_needs_no_boost(
+    library: str, shared: bool, installed: Installed, tmp_path: Path
+) -> None:
     shutil.copy(CONSUMER / "program.c", tmp_path)
     (tmp_path / "CMakeLists.txt").write_text(
         "cmake_minimum_required(VERSION 3.25)\n"
@@ -63,13 +66,13 @@ def test_a_project_in_c_alone_needs_no_boost(installed: Installed, tmp_path: Pat
         "set(CMAKE_DISABLE_FIND_PACKAGE_Boost ON)\n"
         "find_package(uvmalloc REQUIRED)\n"
         "add_executable(program program.c)\n"
-        "target_link_libraries(program PRIVATE uvmalloc::uvmalloc)\n"
+        f"target_link_libraries(program PRIVATE uvmalloc::{library})\n"
     )
     build = tmp_path / "build"
     found = f"-DCMAKE_PREFIX_PATH={installed.prefix}"
     run("cmake", "-G", "Ninja", "-S", tmp_path, "-B", build, found)
     run("cmake", "--build", build)
-    assert installed.run_simulated(build / "program", shared=True) == C_OUTPUT
+    assert installed.run_simulated(build / "program", shared=shared) == C_OUTPUT
 
 
 @pytest.mark.parametrize(("package", "shared"), [("uvmalloc", True), ("uvmalloc-static", False)])
@@ -83,6 +86,15 @@ def test_a_c_program_by_pkg_config(
         *(CONSUMER / "program.c", "-o", program, *flags),
     )
     assert installed.run_simulated(program, shared=shared) == C_OUTPUT
+
+
+def test_a_program_without_shared_libraries_links_by_pkg_config(
+    installed: Installed, tmp_path: Path
+) -> None:
+    flags = installed.pkg_config("--cflags", "--libs", "uvmalloc-static")
+    program = tmp_path / "program"
+    run("cc", "-static", CONSUMER / "program.c", "-o", program, *flags)
+    assert "(NEEDED)" not in run("readelf", "-d", program)
 
 
 def test_a_program_that_links_it_and_preloads_it_has_one(
