@@ -11,11 +11,11 @@ from __future__ import annotations
 import os
 import sys
 
-_OFF = ("", "0", "off", "false", "no")
+OFF_WORDS = ("", "0", "off", "false", "no")
 
 
 def load() -> None:
-    if os.environ.get("PYTORCH_ENABLE_UNIFIED_MEMORY", "").lower() in _OFF:
+    if os.environ.get("PYTORCH_ENABLE_UNIFIED_MEMORY", "").lower() in OFF_WORDS:
         return
     try:
         from uvmalloc import native, torch_names

@@ -369,6 +369,41 @@ def test_the_main_report_is_the_childs_or_the_busiest(tmp_path):
     assert report.main_report(tmp_path / "empty", 1) is None
 
 
+WRITE_REPORTS = (
+    *("sh", "-c"),
+    'echo "{}" >"$UVMALLOC_REPORT_DIR/report.$$.json"; '
+    'if test -n "$UVMSIM_REPORT"; then echo "[0]" >"$UVMSIM_REPORT"; fi',
+)
+
+
+@pytest.mark.parametrize("command", ["run", "sim"])
+@pytest.mark.parametrize("option", [(), ("--no-report",)])
+def test_reports_also_go_where_variables_ask_for_them(uvmalloc, tmp_path, command, option):
+    wanted = {
+        "UVMALLOC_REPORT_DIR": str(tmp_path),
+        "UVMSIM_REPORT": str(tmp_path / "counters.json"),
+    }
+    finished = uvmalloc(command, *option, "--", *WRITE_REPORTS, **wanted)
+    assert finished.returncode == 0, finished.stderr
+    assert [file.read_text() for file in tmp_path.glob("report.*.json")] == ["{}\n"]
+    assert (tmp_path / "counters.json").read_text() == "[0]\n"
+
+
+def test_a_folder_for_reports_that_is_not_there_is_one_line(uvmalloc, tmp_path):
+    folder = tmp_path / "nowhere"
+    finished = uvmalloc("run", "--", *WRITE_REPORTS, UVMALLOC_REPORT_DIR=str(folder))
+    first, *_ = finished.stderr.splitlines()
+    assert first.startswith(f"uvmalloc: cannot write {folder}/report.")
+    assert first.endswith(": No such file or directory")
+    assert finished.returncode == 0
+
+
+@pytest.mark.parametrize("word", ["", "0", "Off", "false", "no"])
+def test_no_report_is_copied_where_the_variable_is_off(uvmalloc, tmp_path, word):
+    uvmalloc("run", "--", *WRITE_REPORTS, UVMALLOC_REPORT_DIR=word)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_report_shows_a_file(uvmalloc, tmp_path):
     file = tmp_path / "saved.json"
     file.write_text(json.dumps(SAMPLE))

@@ -24,6 +24,7 @@ from uvmalloc.environment import (
     Environment,
     Machine,
     on_simulated_device,
+    wanted_reports,
     with_uvmalloc,
     without_uvmalloc,
 )
@@ -323,6 +324,7 @@ def _run(
     folder = Path(tempfile.mkdtemp(prefix="uvmalloc-report-"))
     try:
         finished = launch(command, environment(folder))
+        _copy_reports(folder)
         try:
             found = _collect(folder, finished.pid, inactive_reason)
             if reporting.file is not None:
@@ -335,6 +337,16 @@ def _run(
         return finished.exit_code
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _copy_reports(folder: Path) -> None:
+    """To where the user's own variables ask for them, as they do without this command."""
+    reports = sorted(folder.glob("report.*.json"))
+    for file, wanted in wanted_reports(os.environ, reports, folder / "sim.json"):
+        try:
+            shutil.copyfile(file, wanted)
+        except OSError as error:
+            typer.echo(f"uvmalloc: cannot write {wanted}: {error.strerror}", err=True)
 
 
 def _collect(folder: Path, pid: int, inactive_reason: str) -> Report:

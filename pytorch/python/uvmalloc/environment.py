@@ -5,15 +5,18 @@ Pure functions: they take an environment and give a new one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from uvmalloc_autoload import OFF_WORDS
 
 from uvmalloc.errors import CommandError
 from uvmalloc.libraries import Libraries
 
 SWITCH = "PYTORCH_ENABLE_UNIFIED_MEMORY"
 REPORT_DIR = "UVMALLOC_REPORT_DIR"
+SIM_REPORT = "UVMSIM_REPORT"
 
 Environment = dict[str, str]
 
@@ -83,8 +86,21 @@ def on_simulated_device(
     if libraries.kernels.is_file():
         result["UVMSIM_KERNELS"] = str(libraries.kernels)
     if report is not None:
-        result["UVMSIM_REPORT"] = str(report)
+        result[SIM_REPORT] = str(report)
     return result
+
+
+def wanted_reports(
+    environment: Mapping[str, str], reports: Sequence[Path], counters: Path
+) -> Iterator[tuple[Path, Path]]:
+    """Which of these files the variables of `environment` ask for, and where."""
+    folder = environment.get(REPORT_DIR, "")
+    if folder.lower() not in OFF_WORDS:
+        for report in reports:
+            yield report, Path(folder, report.name)
+    file = environment.get(SIM_REPORT)
+    if file and counters.is_file():
+        yield counters, Path(file)
 
 
 def _redirect_cuda(environment: Environment, libraries: Libraries) -> None:
