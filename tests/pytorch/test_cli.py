@@ -412,7 +412,20 @@ def test_report_shows_a_file(uvmalloc, tmp_path):
     assert "device moves: 40 (" in finished.stdout
 
 
-@pytest.mark.parametrize("content", [None, "no json", "[1, 2]"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        "no json",
+        "[1, 2]",
+        '{"facades": [1]}',
+        '{"moves": {"total": "many"}}',
+        '{"peak_bytes": null}',
+        f'{{"peak_bytes": {"9" * 400}}}',
+        '{"simulator": "fast"}',
+        "[" * 100_000,
+    ],
+)
 def test_report_refuses_what_is_none(uvmalloc, tmp_path, content):
     file = tmp_path / "saved.json"
     if content is not None:
@@ -420,6 +433,32 @@ def test_report_refuses_what_is_none(uvmalloc, tmp_path, content):
     finished = uvmalloc("report", str(file))
     assert finished.returncode == 1
     assert str(file) in error_line(finished)
+
+
+# ---- where the output goes ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", [("doctor",), ("doctor", "--json"), ("--help",)])
+def test_an_output_that_cannot_be_written_is_one_line(clean_environment, arguments):
+    with Path("/dev/full").open("w") as full:
+        finished = subprocess.run(
+            [*UVMALLOC, *arguments],
+            env=clean_environment,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+        )
+    said = "uvmalloc: error: cannot write the output: No space left on device\n"
+    assert (finished.returncode, finished.stderr) == (1, said)
+
+
+def test_what_the_outputs_encoding_lacks_is_escaped(uvmalloc, tmp_path):
+    file = tmp_path / "saved.json"
+    file.write_text(json.dumps({"program": "café"}))
+    finished = uvmalloc("report", str(file), PYTHONIOENCODING="ascii")
+    assert finished.stderr == ""
+    assert finished.stdout.startswith("uvmalloc: caf\\xe9\n")
 
 
 # ---- doctor -------------------------------------------------------------------------------------

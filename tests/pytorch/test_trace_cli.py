@@ -103,6 +103,21 @@ def test_a_reader_that_stops_early_is_no_error(clean_environment, tmp_path):
     assert finished.stderr == ""
 
 
+@pytest.mark.parametrize("command", ["csv", "perfetto", "info"])
+def test_an_output_that_cannot_be_written_is_one_line(clean_environment, trace_file, command):
+    with Path("/dev/full").open("w") as full:
+        finished = subprocess.run(
+            [sys.executable, "-m", "uvmalloc", "trace", command, trace_file],
+            env=clean_environment,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+        )
+    said = "uvmalloc: error: cannot write the output: No space left on device\n"
+    assert (finished.returncode, finished.stderr) == (1, said)
+
+
 # ---- perfetto -----------------------------------------------------------------------------------
 
 # What the trace-event format asks of each phase: https://perfetto.dev/docs/getting-started/other-formats

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -212,14 +213,22 @@ def report(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Written by --report.")],
 ) -> None:
     """Show a saved report."""
-    show_report(read_report(file), _console())
+    saved = read_report(file)
+    try:
+        show_report(saved, _console())
+    except CommandError as error:
+        raise CommandError(f"{file} is no report: {error}") from None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code; what is wrong with the command is one line."""
     usage_error = typer.BadParameter.__bases__[0]  # typer exports no base of its errors
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # what its encoding lacks
     try:
         code = app(args=arguments, prog_name="uvmalloc", standalone_mode=False)
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except CommandError as error:
         return _fail(str(error), error.exit_code)
     except usage_error as error:  # type: ignore[misc]
@@ -227,12 +236,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(message, 2) if message else 2
     except typer.Abort:
         return 130
+    except BrokenPipeError:  # the reader has seen enough
+        _drop_output()
+        return 0
+    except OSError as error:
+        _drop_output()
+        return _fail(f"cannot write {error.filename or 'the output'}: {error.strerror}", 1)
     return code if isinstance(code, int) else 0
 
 
 def _fail(message: str, exit_code: int) -> int:
     typer.echo(f"uvmalloc: error: {message}", err=True)
     return exit_code
+
+
+def _drop_output() -> None:
+    """The interpreter writes at its end what could not be written: to nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 # ---- options ------------------------------------------------------------------------------------
@@ -296,11 +316,7 @@ def _read_trace(file: Path, unfinished: bool) -> tuple[Trace, ModuleType]:
 @contextmanager
 def _output(file: Path | None) -> Iterator[TextIO]:
     if file is None:
-        try:
-            yield sys.stdout
-            sys.stdout.flush()
-        except BrokenPipeError:  # the reader has seen enough; the interpreter flushes at its end
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        yield sys.stdout
         return
     try:
         with file.open("w", encoding="utf-8", newline="") as stream:

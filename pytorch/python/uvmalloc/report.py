@@ -28,7 +28,7 @@ def read_report(file: Path) -> Report:
         report = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise CommandError(f"cannot read {file}: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CommandError(f"{file} is no report: {error}") from None
     if not isinstance(report, dict):
         raise CommandError(f"{file} is no report: it holds no JSON object")
@@ -45,7 +45,17 @@ def main_report(folder: Path, pid: int) -> Report | None:
 
 
 def show_report(report: Mapping[str, Any], console: Console) -> None:
-    """Shows one program's report; `console` must not interpret markup."""
+    """Shows one program's report, all of it or none; `console` must not interpret markup."""
+    try:
+        with console.capture() as shown:
+            _show(report, console)
+    except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
+        raise CommandError(f"a value in it has another type: {error}") from None
+    console.file.write(shown.get())
+    console.file.flush()
+
+
+def _show(report: Mapping[str, Any], console: Console) -> None:
     _show_title(report, console)
     if report.get("active", True):
         console.print(_facade_table(report))
@@ -53,10 +63,10 @@ def show_report(report: Mapping[str, Any], console: Console) -> None:
             console.print(line, soft_wrap=True)
     simulator = report.get("simulator")
     if simulator:
-        show_simulator(simulator, console)
+        _show_simulator(simulator, console)
 
 
-def show_simulator(counters: Mapping[str, Any], console: Console) -> None:
+def _show_simulator(counters: Mapping[str, Any], console: Console) -> None:
     """One line of the simulated machine's counters."""
     counters = counters.get("counters", counters)
     faults = counters.get("fault_pages_device", 0) + counters.get("fault_pages_host", 0)
