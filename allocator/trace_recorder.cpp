@@ -61,6 +61,17 @@ std::size_t round_up_to_8(std::size_t size_bytes) {
   return (size_bytes + 7) / 8 * 8;
 }
 
+// As much as a chunk of text holds, up to the end of a character; of what is no UTF-8, every byte.
+std::string_view cut_text(std::string_view text) {
+  auto continues = [&](std::size_t at) {
+    return (static_cast<unsigned char>(text[at]) & 0xc0u) == 0x80u;
+  };
+  if (text.size() <= kMostTraceTextBytes) return text;
+  std::size_t size = kMostTraceTextBytes;
+  while (kMostTraceTextBytes - size < 3 && continues(size)) --size;
+  return text.substr(0, continues(size) ? kMostTraceTextBytes : size);
+}
+
 // Of all recorders: a thread's slot may be left from one that is gone.
 std::uint32_t next_generation() {
   static std::atomic<std::uint32_t> last{0};
@@ -234,7 +245,7 @@ void TraceRecorder::mark(std::string_view text) noexcept {
   ErrnoGuard errno_guard;
   {
     std::lock_guard lock(mutex_);
-    event.extra = write_text(text.substr(0, kMostTraceTextBytes));
+    event.extra = write_text(cut_text(text));
   }
   append(event);
 }

@@ -130,7 +130,7 @@ class TraceRecorder {
   // A driver call about a range; address nullptr and size 0 where it is about none.
   void call_failed(TraceTime at, int device, const void* address, std::size_t size_bytes,
                    const RuntimeStatus& status) noexcept;
-  // Cut to kMostTraceTextBytes.
+  // Cut to kMostTraceTextBytes, at the end of a character.
   void mark(std::string_view text) noexcept;
 
   std::string file() const;       // of the trace that runs or ran last

@@ -528,6 +528,30 @@ TEST_F(TraceTest, ItCanBeStartedAgainAndEachTraceHasItsOwnEvents) {
   EXPECT_EQ(read_trace(file).events.size(), 1u);
 }
 
+TEST_F(TraceTest, ALongMarkIsCutAtTheEndOfACharacter) {
+  const std::string character = "\xf0\x9f\x98\x80";
+  struct Case {
+    std::string written;
+    std::size_t read_bytes;
+  };
+  const std::vector<Case> cases = {
+      {std::string(4096, 'x'), 4096},
+      {std::string(4097, 'x'), 4096},
+      {std::string(4092, 'x') + character, 4096},
+      {std::string(4093, 'x') + character, 4093},
+      {std::string(4095, 'x') + character, 4095},
+      {std::string(4096, 'x') + character, 4096},
+      {std::string(5000, '\x80'), 4096},  // no UTF-8
+  };
+  start();
+  for (const Case& each : cases) recorder.mark(each.written);
+  Trace trace = stop_and_read();
+  ASSERT_EQ(trace.events.size(), cases.size());
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    EXPECT_EQ(trace.text(trace.events[i]), cases[i].written.substr(0, cases[i].read_bytes)) << i;
+  }
+}
+
 TEST_F(TraceTest, StartingTwiceIsRefusedInOneLine) {
   start();
   EXPECT_EQ(recorder.start(folder / "other", kDevices),

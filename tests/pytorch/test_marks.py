@@ -13,6 +13,8 @@ import torch, uvmalloc
 torch.ones(1, device='cuda')
 uvmalloc.mark('a step')
 uvmalloc.mark('é' * 3000)
+uvmalloc.mark('x' + 'é' * 3000)
+uvmalloc.mark('half of a pair: \\ud800')
 """
 
 
@@ -21,7 +23,12 @@ def test_marks_of_a_program_are_in_its_trace(simulate: Simulate, tmp_path: Path)
     simulate(PROGRAM, environment={"UVMALLOC_TRACE": str(file)}).check()
     trace = read_trace(file)
     marks = trace.events["extra"][trace.events["kind"] == MARK]
-    assert [trace.text(MARK, int(number)) for number in marks] == ["a step", "é" * 2048]
+    assert [trace.text(MARK, int(number)) for number in marks] == [
+        "a step",
+        "é" * 2048,
+        "x" + "é" * 2047,
+        "half of a pair: ?",
+    ]
 
 
 def test_a_mark_without_uvmalloc_does_nothing(simulate: Simulate) -> None:

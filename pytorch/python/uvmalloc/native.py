@@ -19,7 +19,7 @@ def mark(text: str) -> None:
     """
     trace_mark = library_function("uvmalloc_trace_mark", None, ctypes.c_char_p)
     if trace_mark is not None:
-        trace_mark(text.encode())
+        trace_mark(text.encode(errors="replace"))
 
 
 def library() -> ctypes.CDLL:
