@@ -18,12 +18,18 @@ namespace {
 
 constexpr std::string_view kSize = "a size such as 512MiB, 8G, 1.5GiB or bytes";
 constexpr std::string_view kSizeOrAuto = "auto, or a size such as 512MiB, 8G, 1.5GiB or bytes";
+constexpr std::string_view kPagesOrAuto = "auto, or a size of at least 2MiB, such as 512MiB or 8G";
 
 std::string lower(std::string_view text) {
   std::string out(text);
   std::transform(out.begin(), out.end(), out.begin(),
                  [](unsigned char c) { return std::tolower(c); });
   return out;
+}
+
+bool is_off(std::string_view text) {
+  static constexpr std::array<std::string_view, 5> kOff = {"", "0", "off", "false", "no"};
+  return std::find(kOff.begin(), kOff.end(), lower(text)) != kOff.end();
 }
 
 template <class Enum>
@@ -38,12 +44,10 @@ class Reader {
     const auto& setting = next();
     const char* text = lookup_(std::string(setting.name).c_str());
     if (text != nullptr) {
-      std::string word = lower(text);
-      static constexpr std::array<std::string_view, 5> kOff = {"", "0", "off", "false", "no"};
       static constexpr std::array<std::string_view, 4> kOn = {"1", "on", "true", "yes"};
-      if (std::find(kOff.begin(), kOff.end(), word) != kOff.end()) {
+      if (is_off(text)) {
         *value = false;
-      } else if (std::find(kOn.begin(), kOn.end(), word) != kOn.end()) {
+      } else if (std::find(kOn.begin(), kOn.end(), lower(text)) != kOn.end()) {
         *value = true;
       } else {
         text = refuse(setting, text);
@@ -59,11 +63,21 @@ class Reader {
     keep(setting, *value, text);
   }
 
-  template <class Enum>
-  void choice(Enum* value, const Choices<Enum>& choices) {
+  void file_name(std::string* value) {
     const auto& setting = next();
     const char* text = given(setting);
-    if (text != nullptr) {
+    if (text != nullptr && !is_off(text)) *value = text;
+    keep(setting, *value, text);
+  }
+
+  // `off`: the value of the words for that, where the setting knows them.
+  template <class Enum>
+  void choice(Enum* value, const Choices<Enum>& choices, const Enum* off = nullptr) {
+    const auto& setting = next();
+    const char* text = given(setting);
+    if (text != nullptr && off != nullptr && is_off(text)) {
+      *value = *off;
+    } else if (text != nullptr) {
       auto found = std::find_if(choices.begin(), choices.end(),
                                 [&](const auto& choice) { return choice.first == lower(text); });
       if (found != choices.end()) {
@@ -90,7 +104,9 @@ class Reader {
   void seconds(double* value) {
     const auto& setting = next();
     const char* text = given(setting);
-    if (text != nullptr) {
+    if (text != nullptr && is_off(text)) {
+      *value = 0;
+    } else if (text != nullptr) {
       char* end = nullptr;
       double read = std::strtod(text, &end);
       if (end == text || *end != '\0' || !std::isfinite(read) || read < 0) {
@@ -129,9 +145,9 @@ class Reader {
   }
 
   const char* refuse(const SettingDescription& setting, const char* text) {
-    out_.errors.push_back(
-        fmt::format("{}='{}' is not understood; accepted: {}; the default, {}, is used",
-                    setting.name, text, setting.accepted, setting.default_text));
+    out_.errors.push_back(fmt::format(
+        "{}='{}' is not understood; accepted: {}; the default, {}, is used", setting.name, text,
+        setting.accepted, setting.default_text.empty() ? "off" : setting.default_text));
     return nullptr;
   }
 
@@ -158,7 +174,7 @@ const std::vector<SettingDescription>& known_settings() {
        "copy)"},
       {"UVMALLOC_MOVE", "cow", "cow, alias, copy",
        "a device move shares the bytes until one side is written, or copies at once"},
-      {"UVMALLOC_BUDGET", "auto", kSizeOrAuto,
+      {"UVMALLOC_BUDGET", "auto", kPagesOrAuto,
        "hard limit for all memory of this process; beyond it allocation raises out-of-memory"},
       {"UVMALLOC_RESERVE", "auto", kSizeOrAuto,
        "kept free of the memory that the automatic budgets count"},
@@ -170,16 +186,16 @@ const std::vector<SettingDescription>& known_settings() {
        "which forked children share"},
       {"UVMALLOC_FORK_LIMIT", "auto", kSizeOrAuto,
        "host memory that is copied for a forked child, at most; 0: never"},
-      {"UVMALLOC_SPAN_SIZE", "auto", "auto, or a size of at least 2MiB",
+      {"UVMALLOC_SPAN_SIZE", "auto", kPagesOrAuto,
        "virtual memory asked from the driver at a time"},
       {"UVMALLOC_THREAD_CACHE", "auto", kSizeOrAuto,
        "what a thread may keep of a stream's freed memory for itself; 0: nothing"},
-      {"UVMALLOC_DECAY", "0", "seconds, such as 30 or 2.5; 0: never",
+      {"UVMALLOC_DECAY", "0", "seconds, such as 30 or 2.5; 0 or off: never",
        "half-life of idle cached memory, before it goes back by itself"},
       {"UVMALLOC_LOG", "warning", "off, error, warning, info, debug", "what is written to stderr"},
-      {"UVMALLOC_REPORT_DIR", "", "a folder", "where report.<pid>.json is written at exit"},
-      {"UVMALLOC_REPORT", "", "stderr", "prints a short report at exit"},
-      {"UVMALLOC_TRACE", "", "a file name; %p in it is the process number",
+      {"UVMALLOC_REPORT_DIR", "", "a folder, or off", "where report.<pid>.json is written at exit"},
+      {"UVMALLOC_REPORT", "", "stderr, or off", "prints a short report at exit"},
+      {"UVMALLOC_TRACE", "", "a file name, in which %p is the process number, or off",
        "every event of the allocator is written there (docs/trace.md)"},
   };
   return kSettings;
@@ -214,9 +230,10 @@ ParsedConfiguration parse_configuration(const VariableLookup& lookup,
                                                     {"warning", LogLevel::kWarning},
                                                     {"info", LogLevel::kInfo},
                                                     {"debug", LogLevel::kDebug}});
-  read.word(&configuration.report_directory);
-  read.choice(&configuration.report, Choices<std::string>{{"stderr", "stderr"}});
-  read.word(&configuration.trace_file);
+  read.file_name(&configuration.report_directory);
+  const std::string no_report;
+  read.choice(&configuration.report, Choices<std::string>{{"stderr", "stderr"}}, &no_report);
+  read.file_name(&configuration.trace_file);
   // Not a setting of ours: launchers such as torchrun set it.
   if (const char* ranks = lookup("LOCAL_WORLD_SIZE"); ranks != nullptr && *ranks != '\0') {
     unsigned read_ranks = 0;

@@ -38,6 +38,33 @@ TEST(Configuration, TheSwitchUnderstandsTheUsualWords) {
   }
 }
 
+TEST(Configuration, ReportsTracesAndDecayUnderstandTheWordsForOff) {
+  for (const char* off : {"", "0", "off", "OFF", "false", "no"}) {
+    ParsedConfiguration parsed = parse({{"UVMALLOC_TRACE", off},
+                                        {"UVMALLOC_REPORT", off},
+                                        {"UVMALLOC_REPORT_DIR", off},
+                                        {"UVMALLOC_DECAY", off}});
+    EXPECT_TRUE(parsed.errors.empty()) << off;
+    EXPECT_EQ(parsed.configuration.trace_file, "") << off;
+    EXPECT_EQ(parsed.configuration.report, "") << off;
+    EXPECT_EQ(parsed.configuration.report_directory, "") << off;
+    EXPECT_EQ(parsed.configuration.decay_seconds, 0) << off;
+  }
+  EXPECT_EQ(parse({{"UVMALLOC_TRACE", "./off"}}).configuration.trace_file, "./off");
+  EXPECT_EQ(parse({{"UVMALLOC_LOG", "off"}}).configuration.log, LogLevel::kOff);
+}
+
+TEST(Configuration, AnEmptyValueIsTheDefault) {
+  const ParsedConfiguration nothing = parse({});
+  for (const SettingDescription& setting : known_settings()) {
+    ParsedConfiguration parsed = parse({{std::string(setting.name), ""}});
+    EXPECT_TRUE(parsed.errors.empty()) << setting.name;
+    for (std::size_t i = 0; i < parsed.effective.size(); ++i) {
+      EXPECT_EQ(parsed.effective[i].value, nothing.effective[i].value) << setting.name;
+    }
+  }
+}
+
 TEST(Configuration, ValuesAreReadAndTheirSourceIsKept) {
   ParsedConfiguration parsed = parse({{"UVMALLOC_POLICY", "driver"},
                                       {"UVMALLOC_BUDGET", "1.5GiB"},
@@ -87,6 +114,16 @@ TEST(Configuration, AMalformedValueNamesVariableValueAndWhatIsAccepted) {
     EXPECT_EQ(parsed.configuration.policy, Policy::kAuto) << "the default stays";
     EXPECT_FALSE(parsed.configuration.budget_bytes);
   }
+}
+
+TEST(Configuration, WhatIsAcceptedNamesTheLeastSizeAndWhatIsUsedInstead) {
+  EXPECT_EQ(parse({{"UVMALLOC_BUDGET", "1MiB"}}).errors,
+            std::vector<std::string>{
+                "UVMALLOC_BUDGET='1MiB' is not understood; accepted: auto, or a size of at least "
+                "2MiB, such as 512MiB or 8G; the default, auto, is used"});
+  EXPECT_EQ(parse({{"UVMALLOC_REPORT", "printer"}}).errors,
+            std::vector<std::string>{"UVMALLOC_REPORT='printer' is not understood; accepted: "
+                                     "stderr, or off; the default, off, is used"});
 }
 
 TEST(Configuration, AMisspeltNameIsAnError) {
