@@ -164,7 +164,8 @@ struct Statistics {
   std::array<std::vector<std::array<ClassStatistics, kSizeClasses + 1>>, kFacades> classes;
   std::vector<StreamStatistics> streams;
   std::vector<PrivatePoolStatistics> private_pools;
-  // Live, as rounded. With more than one device the peak is the sum of theirs.
+  // Live, as rounded. The peak is since the last reset_peaks(); with more than one device it is the
+  // sum of theirs and may exceed that of live_bytes.
   std::array<Gauge, kFacades> facade_bytes;
   std::array<std::uint64_t, kFacades> allocations{};
   std::array<std::uint64_t, kFacades> cache_hits{};
