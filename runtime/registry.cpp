@@ -63,8 +63,9 @@ RuntimeChoice open_runtime(std::string_view name) {
     reasons += fmt::format("{}: {}", entry.name, reason);
   }
   if (reasons.empty()) {
-    reasons = fmt::format("no runtime is named '{}'; there are: auto, {}", name,
-                          fmt::join(runtime_names(), ", "));
+    reasons =
+        fmt::format("no runtime is named '{}' (UVMALLOC_RUNTIME or an option); accepted: auto, {}",
+                    name, fmt::join(runtime_names(), ", "));
   }
   return {nullptr, reasons};
 }
