@@ -19,11 +19,18 @@ void release_storage(void* original) {
   c10::raw::intrusive_ptr::decref(static_cast<c10::StorageImpl*>(original));
 }
 
+// Kernels may leave it to their caller to conjugate or negate: the bits say so.
+void carry_lazy_bits(const at::Tensor& from, const at::Tensor& to) {
+  if (to.is_conj() != from.is_conj()) to._set_conj(from.is_conj());
+  if (to.is_neg() != from.is_neg()) to._set_neg(from.is_neg());
+}
+
 at::Tensor tensor_over(const c10::Storage& storage, c10::DispatchKey key, const at::Tensor& like) {
   at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
       c10::Storage(storage), c10::DispatchKeySet(key), like.dtype());
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(like.sizes(), like.strides(),
                                                       like.storage_offset());
+  carry_lazy_bits(like, tensor);
   return tensor;
 }
 
@@ -57,8 +64,6 @@ at::Tensor CpuAliases::alias(const at::Tensor& tensor) {
     if (known.original.is_same(tensor)) return known.alias;
   }
   at::Tensor alias = tensor_over(alias_storage(tensor.storage()), c10::DispatchKey::CPU, tensor);
-  if (tensor.is_conj()) alias._set_conj(true);
-  if (tensor.is_neg()) alias._set_neg(true);
   if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
     alias.unsafeGetTensorImpl()->set_wrapped_number(true);
   }
@@ -93,6 +98,7 @@ void CpuAliases::write_back_resized() {
   }
   for (const AliasedTensor& tensor : tensors_) {
     const at::Tensor& alias = tensor.alias;
+    carry_lazy_bits(alias, tensor.original);
     if (alias.sizes() == tensor.original.sizes() && alias.strides() == tensor.original.strides())
       continue;
     tensor.original.unsafeGetTensorImpl()->set_sizes_and_strides(alias.sizes(), alias.strides(),
@@ -115,6 +121,7 @@ at::Tensor CpuAliases::to_device(const at::Tensor& result) {
   }
   at::Tensor tensor(at::detail::empty_strided_cuda(result.sizes(), result.strides(),
                                                    result.scalar_type(), launch_.device()));
+  carry_lazy_bits(result, tensor);
   pending_.push_back({tensor, result});
   return tensor;
 }

@@ -27,7 +27,7 @@ class CpuAliases {
   at::Tensor alias(const at::Tensor& tensor);
 
   // After the operator: gives originals the sizes, strides and memory that their aliases were
-  // resized to.
+  // resized to, and the lazy bits that they were left with.
   void write_back_resized();
 
   // The CUDA tensor for a result: the original of an alias, a view of an original's storage for a

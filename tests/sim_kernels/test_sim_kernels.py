@@ -75,6 +75,19 @@ def integers(high: int, *shape: int) -> Tensor:
     return torch.randint(high, shape)
 
 
+def complex_system() -> Sequence[Tensor]:
+    return torch.randn(3, 3, dtype=torch.cfloat), torch.randn(2, 3, dtype=torch.cfloat)
+
+
+def solve_from_the_right(a: Tensor, b: Tensor) -> Tensor:
+    """Its CPU kernel leaves the conjugation of the result to whoever reads it."""
+    return torch.linalg.solve(a, b, left=False).resolve_conj()
+
+
+def lu_solve_from_the_right(a: Tensor, b: Tensor) -> Tensor:
+    return torch.linalg.lu_solve(*torch.linalg.lu_factor(a), b, left=False).resolve_conj()
+
+
 CASES = [
     # elementwise, and the layouts of their inputs
     Case("add", torch.add, pair(4, 6)),
@@ -175,6 +188,8 @@ CASES = [
         torch.linalg.solve,
         lambda: (torch.randn(4, 4) + 4 * torch.eye(4), torch.randn(4, 2)),
     ),
+    Case("solve_complex_from_the_right", solve_from_the_right, complex_system),
+    Case("lu_solve_complex_from_the_right", lu_solve_from_the_right, complex_system),
     Case("fft", lambda x: torch.fft.rfft(x).abs()),
     # networks
     Case("conv1d", F.conv1d, lambda: (torch.randn(2, 3, 9), torch.randn(4, 3, 3), torch.randn(4))),
@@ -288,6 +303,16 @@ def test_out_variant_resizes_an_empty_tensor() -> None:
     assert out.shape == (64, 64)
     assert_same(out, x @ x, atol=1e-4)
     assert_same(out + 1, x @ x + 1, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(0,), (2, 3)])
+def test_out_variant_gets_the_lazy_bits_of_its_result(shape: tuple[int, ...]) -> None:
+    a, b = complex_system()
+    factors = torch.linalg.lu_factor(a)
+    expected = torch.linalg.lu_solve(*factors, b, left=False)
+    out = torch.empty(shape, dtype=torch.cfloat, device=DEVICE)
+    torch.linalg.lu_solve(*to_device(tuple(factors), DEVICE), b.to(DEVICE), left=False, out=out)
+    assert_same(out.resolve_conj(), expected.resolve_conj())
 
 
 def test_out_variant_resizes_within_its_memory() -> None:
