@@ -201,7 +201,7 @@ def test_the_machine_becomes_variables(libraries, tmp_path):
     made = on_simulated_device({}, libraries, machine, tmp_path / "sim.json")
     assert made["UVMSIM_DEVICES"] == "3"
     assert made["UVMSIM_CAPACITY"] == "2097152"
-    assert made["UVMSIM_DRIVER_VERSION"] == "12.8"
+    assert made["UVMSIM_DRIVER_VERSION"] == "12080"
     assert made["UVMSIM_PROFILE"] == "integrated"
     assert made["UVMSIM_REPORT"] == str(tmp_path / "sim.json")
     assert made["UVMSIM_LIBRARY_DIR"] == str(libraries.stand_ins)
@@ -211,6 +211,15 @@ def test_native_leaves_uvmalloc_out(uvmalloc):
     show = ("sh", "-c", 'echo "$LD_PRELOAD|$PYTORCH_ENABLE_UNIFIED_MEMORY|$UVMSIM_DEVICES"')
     finished = uvmalloc("sim", "--native", "--no-report", "--", *show)
     assert (finished.returncode, finished.stdout) == (0, "||1\n"), finished.stderr
+
+
+@pytest.mark.parametrize(("option", "version"), [("12.2", 12020), ("12.8", 12080), ("13.0", 13000)])
+def test_the_simulated_driver_has_the_version_asked_for(uvmalloc, option, version):
+    ask = "import ctypes\nv = ctypes.c_int()\n"
+    ask += "ctypes.CDLL('libcuda.so.1').cuDriverGetVersion(ctypes.byref(v))\nprint(v.value)"
+    run = ("--native", "--no-report", "--driver-version", option, "--", sys.executable, "-c", ask)
+    finished = uvmalloc("sim", *run)
+    assert (finished.stdout, finished.stderr) == (f"{version}\n", "")
 
 
 # ---- running ------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ class Machine:
 
     devices: int = 1
     capacity_bytes: int | None = None  # of each device; None: the simulator's default
-    driver_version: str | None = None
+    driver_version: str | None = None  # such as 12.8
     profile: str | None = None  # see sim/README.md; None: the simulator's default
 
 
@@ -80,7 +80,7 @@ def on_simulated_device(
     if machine.capacity_bytes is not None:
         result["UVMSIM_CAPACITY"] = str(machine.capacity_bytes)
     if machine.driver_version is not None:
-        result["UVMSIM_DRIVER_VERSION"] = machine.driver_version
+        result["UVMSIM_DRIVER_VERSION"] = _version_number(machine.driver_version)
     if machine.profile is not None:
         result["UVMSIM_PROFILE"] = machine.profile
     if libraries.kernels.is_file():
@@ -101,6 +101,12 @@ def wanted_reports(
     file = environment.get(SIM_REPORT)
     if file and counters.is_file():
         yield counters, Path(file)
+
+
+def _version_number(version: str) -> str:
+    """As CUDA numbers its versions: 12080 for 12.8."""
+    major, minor = version.split(".")
+    return str(int(major) * 1000 + int(minor) * 10)
 
 
 def _redirect_cuda(environment: Environment, libraries: Libraries) -> None:
