@@ -361,12 +361,17 @@ TEST(GetProcAddress, GivesTheFormThatTheVersionHad) {
                      {"cuEventElapsedTime", 12000, "cuEventElapsedTime"},
                      {"cuCtxSynchronize", 12000, "cuCtxSynchronize"},
                      {"cuCtxSynchronize", 13000, "cuCtxSynchronize_v2"},
+                     {"cuMemcpyBatchAsync", 12080, "cuMemcpyBatchAsync"},
+                     {"cuMemcpyBatchAsync", 13000, "cuMemcpyBatchAsync_v2"},
+                     {"cuMemDiscardBatchAsync", 13000, "cuMemDiscardBatchAsync"},
                      {"cuGetProcAddress", 13000, "cuGetProcAddress_v2"}};
   for (const auto& [name, version, symbol] : cases) {
     EXPECT_EQ(proc_address(name, version), StandIn::driver().find(symbol))
         << name << " " << version;
   }
   EXPECT_EQ(proc_address("cuNoSuchThing", 13000), nullptr);
+  EXPECT_EQ(proc_address("cuMemDiscardBatchAsync", 12080), nullptr);
+  EXPECT_EQ(proc_address("cuMemcpyBatchAsync", 12020), nullptr);
 }
 
 TEST(GetProcAddress, AnswersForEverythingThatPyTorchRequires) {

@@ -1,5 +1,6 @@
 // What needs a process of its own: environment variables, forks, the audit library, the kernel
 // plug-in, the report.
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -131,7 +132,14 @@ void probe_ordinary_memory() {
 void probe_driver_version() {
   int version = 0;
   RT(cudaDriverGetVersion)(&version);
-  std::printf("probe: %d\n", version);
+  const auto newest = [](const char* name) {
+    void* address = nullptr;
+    CU(cuGetProcAddress_v2)(name, &address, 13000, CU_GET_PROC_ADDRESS_DEFAULT, nullptr);
+    return address;
+  };
+  std::printf("probe: %d discards %d new form %d\n", version,
+              newest("cuMemDiscardBatchAsync") != nullptr,
+              newest("cuEventElapsedTime") == StandIn::driver().find("cuEventElapsedTime_v2"));
 }
 
 // Before and after the machine exists.
@@ -232,8 +240,14 @@ TEST(ProcessTest, MalformedSettingsAreNamedAndTheDefaultIsUsed) {
   EXPECT_NE(version.output.find(
                 "uvmsim: UVMSIM_DRIVER_VERSION is '11000'; accepted: 12020, 12080, 13000"),
             std::string::npos);
-  EXPECT_EQ(told(version), "13000\n");
-  EXPECT_EQ(told(run_probe("UVMSIM_DRIVER_VERSION=12020", "driver_version")), "12020\n");
+  EXPECT_EQ(told(version), "13000 discards 1 new form 1\n");
+}
+
+TEST(ProcessTest, AnOldDriverHasWhatItsVersionHad) {
+  EXPECT_EQ(told(run_probe("UVMSIM_DRIVER_VERSION=12020", "driver_version")),
+            "12020 discards 0 new form 0\n");
+  EXPECT_EQ(told(run_probe("UVMSIM_DRIVER_VERSION=12080", "driver_version")),
+            "12080 discards 0 new form 1\n");
 }
 
 TEST(ProcessTest, VisibleDevicesAreChosenAndOrdered) {
