@@ -1,5 +1,6 @@
-// Puts the kernels on dispatch key CUDA, once per process and for its lifetime. Calls nothing of
-// torch's CUDA runtime: the caller may be in the middle of initialising it.
+// Puts the kernels on the dispatch keys CUDA and NestedTensorCUDA, once per process and for its
+// lifetime. Calls nothing of torch's CUDA runtime: the caller may be in the middle of initialising
+// it.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/impl/PyInterpreterHooks.h>
 #include <c10/util/Exception.h>
@@ -39,6 +40,8 @@ bool torch_is_initialised() {
 // Registrations are kept for good: at exit torch's own statics may be gone before ours.
 struct Registrations {
   torch::Library library{torch::Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__, __LINE__};
+  torch::Library nested{torch::Library::IMPL, "aten", c10::DispatchKey::NestedTensorCUDA, __FILE__,
+                        __LINE__};
   std::vector<c10::RegistrationHandleRAII> handles;
 };
 
@@ -52,6 +55,8 @@ void install() {
     special.insert("aten::" + special_case.name);
     registrations->library.impl(special_case.name.c_str(), std::move(special_case.function));
   }
+  for (SpecialCase& special_case : nested_special_cases())
+    registrations->nested.impl(special_case.name.c_str(), std::move(special_case.function));
   choose_math_attention();
   remember_compute_threads();
 

@@ -13,7 +13,7 @@ namespace {
 
 // Allocation, metadata and book-keeping: no kernel is launched, or only copies that the runtime
 // performs. Operators whose schema says that they return a view are native too.
-constexpr std::array<std::string_view, 14> kNativeOperators = {
+constexpr std::array<std::string_view, 15> kNativeOperators = {
     "aten::empty.memory_format",
     "aten::empty_strided",
     "aten::resize_",
@@ -25,6 +25,7 @@ constexpr std::array<std::string_view, 14> kNativeOperators = {
     "aten::is_set_to",
     "aten::_local_scalar_dense",
     "aten::_efficientzerotensor",
+    "aten::_nested_tensor_from_mask",
     "aten::_nested_tensor_from_mask_left_aligned",
     "aten::_use_miopen_ctc_loss",
     "aten::_use_miopen_ctc_loss.Tensor",

@@ -173,6 +173,8 @@ at::Tensor bmm_dtype(const at::Tensor& self, const at::Tensor& other, at::Scalar
   return at::bmm(self.to(output_type), other.to(output_type));
 }
 
+}  // namespace
+
 // ---- attention
 
 std::int64_t math_attention(const at::Tensor&, const at::Tensor&, const at::Tensor&,
@@ -180,8 +182,6 @@ std::int64_t math_attention(const at::Tensor&, const at::Tensor&, const at::Tens
                             bool) {
   return static_cast<std::int64_t>(sdp::SDPBackend::math);
 }
-
-}  // namespace
 
 void choose_math_attention() {
   // scaled_dot_product_attention asks this stub, not the operator _fused_sdp_choice.
@@ -219,6 +219,7 @@ std::vector<SpecialCase> special_cases() {
   add("mm.dtype", TORCH_FN(mm_dtype));
   add("bmm.dtype", TORCH_FN(bmm_dtype));
   add("_fused_sdp_choice", TORCH_FN(math_attention));
+  add("_nested_from_padded", TORCH_FN(nested_from_padded));
   return cases;
 }
 

@@ -20,9 +20,16 @@ struct SpecialCase {
 
 std::vector<SpecialCase> special_cases();
 
+// nested.cpp: the same for nested tensors, which have a key of their own, NestedTensorCUDA.
+std::vector<SpecialCase> nested_special_cases();
+at::Tensor nested_from_padded(const at::Tensor& padded, const at::Tensor& sizes, bool transposes);
+
 // Makes scaled_dot_product_attention take its composition of plain operators whatever backends the
 // program enables.
 void choose_math_attention();
+std::int64_t math_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                            const std::optional<at::Tensor>& mask, double dropout, bool causal,
+                            std::optional<double> scale, bool grouped);
 
 // copy.cpp
 at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking);

@@ -643,6 +643,66 @@ def test_second_derivatives_agree_with_the_cpu() -> None:
     assert_same(penalty(DEVICE), penalty("cpu"), rtol=1e-4, atol=1e-4)
 
 
+# ---- nested tensors -----------------------------------------------------------------------------
+
+
+def nested_pair(*shapes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """The same nested tensor on the host and on the device."""
+    parts = [torch.randn(shape) for shape in shapes or ((2, 6), (4, 6), (1, 6))]
+    host, device = (torch.nested.nested_tensor(parts, device=device) for device in ("cpu", DEVICE))
+    return host, device
+
+
+def assert_same_parts(actual: Tensor, expected: Tensor) -> None:
+    assert_same(actual.unbind(), expected.unbind(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_nested_tensor_is_padded() -> None:
+    host, device = nested_pair()
+    assert_same(device.to_padded_tensor(0.0), host.to_padded_tensor(0.0))
+    assert_same(device.to_padded_tensor(7.0, (3, 5, 8)), host.to_padded_tensor(7.0, (3, 5, 8)))
+
+
+def test_a_nested_tensor_is_made_from_a_padded_one() -> None:
+    padded, sizes = torch.randn(3, 4, 6), torch.tensor([[2, 6], [4, 6], [1, 6]])
+    assert_same_parts(
+        torch._nested_from_padded(padded.to(DEVICE), sizes),
+        torch._nested_from_padded(padded, sizes),
+    )
+
+
+def test_products_of_nested_tensors_agree_with_the_cpu() -> None:
+    host, device = nested_pair()
+    assert_same_parts(device @ device.transpose(1, 2), host @ host.transpose(1, 2))
+
+
+def test_attention_of_nested_tensors_agrees_with_the_cpu() -> None:
+    host, device = nested_pair((2, 3, 8), (2, 5, 8))
+    assert_same_parts(
+        F.scaled_dot_product_attention(device, device, device),
+        F.scaled_dot_product_attention(host, host, host),
+    )
+
+
+def test_attention_of_many_heads_on_a_nested_tensor_agrees_with_the_cpu() -> None:
+    host, device = nested_pair((3, 16), (5, 16))
+    model = nn.MultiheadAttention(16, 4, batch_first=True).eval()
+    with torch.no_grad():
+        expected = model(host, host, host, need_weights=False)[0]
+        model.to(DEVICE)
+        assert_same_parts(model(device, device, device, need_weights=False)[0], expected)
+
+
+def test_an_encoder_with_a_padding_mask_agrees_with_the_cpu() -> None:
+    layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2).eval()
+    x, padding = torch.randn(3, 5, 16), torch.arange(5) >= torch.tensor([[3], [5], [1]])
+    with torch.no_grad():
+        expected = model(x, src_key_padding_mask=padding)
+        actual = model.to(DEVICE)(x.to(DEVICE), src_key_padding_mask=padding.to(DEVICE))
+    assert_same(actual, expected, rtol=1e-4, atol=1e-5)
+
+
 # ---- errors -------------------------------------------------------------------------------------
 
 
