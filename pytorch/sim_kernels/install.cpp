@@ -4,6 +4,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/impl/PyInterpreterHooks.h>
 #include <c10/util/Exception.h>
+#include <torch/csrc/jit/codegen/fuser/interface.h>
 #include <torch/library.h>
 
 #include <cstdio>
@@ -59,6 +60,8 @@ void install() {
     registrations->nested.impl(special_case.name.c_str(), std::move(special_case.function));
   choose_math_attention();
   remember_compute_threads();
+  // A fused kernel is GPU code that is made at run time.
+  torch::jit::overrideCanFuseOnGPU(false);
 
   auto& dispatcher = c10::Dispatcher::singleton();
   const auto add = [&](const c10::OperatorName& name, c10::KernelFunction kernel) {

@@ -703,6 +703,19 @@ def test_an_encoder_with_a_padding_mask_agrees_with_the_cpu() -> None:
     assert_same(actual, expected, rtol=1e-4, atol=1e-5)
 
 
+# ---- compiled and profiled programs -------------------------------------------------------------
+
+
+def test_a_scripted_function_runs_unfused() -> None:
+    @torch.jit.script
+    def run(x: Tensor) -> Tensor:
+        return x * 2 + x.sigmoid()
+
+    x = torch.randn(4, 6)
+    for _ in range(4):  # the third call would be compiled
+        assert_same(run(x.to(DEVICE)), x * 2 + x.sigmoid())
+
+
 # ---- errors -------------------------------------------------------------------------------------
 
 
