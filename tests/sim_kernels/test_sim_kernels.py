@@ -716,6 +716,13 @@ def test_a_scripted_function_runs_unfused() -> None:
         assert_same(run(x.to(DEVICE)), x * 2 + x.sigmoid())
 
 
+def test_the_profiler_records_the_host() -> None:
+    x = torch.ones(3, device=DEVICE)
+    with torch.profiler.profile() as profile:
+        x.sum()
+    assert "aten::sum" in {event.key for event in profile.key_averages()}
+
+
 # ---- errors -------------------------------------------------------------------------------------
 
 
