@@ -325,10 +325,11 @@ class UVMSIM_EXPORT Machine {
   std::unordered_map<GraphHandle, std::shared_ptr<Graph>> graphs_;
   std::unordered_map<GraphExecHandle, std::shared_ptr<GraphExec>> graph_execs_;
   std::set<std::pair<int, int>> peers_;  // (device, peer whose memory it may use)
-  std::map<PoolHandle, std::unique_ptr<Pool>> pools_;
+  std::map<PoolHandle, Pool> pools_;
   std::vector<PoolHandle> default_pools_;  // by device
   std::vector<PoolHandle> current_pools_;  // by device
   std::uint64_t next_allocation_id_ = 1;
+  std::uintptr_t next_pool_ = 1;
 };
 
 }  // namespace uvmsim

@@ -7,7 +7,7 @@ namespace uvmsim {
 
 Pool* Machine::pool_of(PoolHandle handle) {
   const auto it = pools_.find(handle);
-  return it == pools_.end() ? nullptr : it->second.get();
+  return it == pools_.end() ? nullptr : &it->second;
 }
 
 PoolHandle Machine::default_pool(int device) {
@@ -30,9 +30,9 @@ Status Machine::set_current_pool(int device, PoolHandle handle) {
 
 PoolHandle Machine::create_pool(int device) {
   const std::lock_guard lock(mutex_);
-  auto pool = std::make_unique<Pool>(Pool{.device = device});
-  const PoolHandle handle = pool.get();
-  pools_.emplace(handle, std::move(pool));
+  // Not used again: what was taken from a destroyed pool still names it.
+  const auto handle = reinterpret_cast<PoolHandle>(next_pool_++);
+  pools_.emplace(handle, Pool{.device = device});
   return handle;
 }
 

@@ -189,6 +189,23 @@ TEST(RuntimeTest, HostFunctionsRunBeforeTheCallReturns) {
   EXPECT_EQ(calls, 1);
 }
 
+TEST(RuntimeTest, WhatADestroyedPoolGaveIsNoneOfTheNextOnes) {
+  cudaMemPoolProps properties{};
+  properties.allocType = cudaMemAllocationTypePinned;
+  properties.location = {cudaMemLocationTypeDevice, 0};
+  cudaMemPool_t pool = nullptr;
+  ASSERT_EQ(RT(cudaMemPoolCreate)(&pool, &properties), cudaSuccess);
+  void* memory = nullptr;
+  ASSERT_EQ(RT(cudaMallocFromPoolAsync)(&memory, kMiB, pool, nullptr), cudaSuccess);
+  ASSERT_EQ(RT(cudaMemPoolDestroy)(pool), cudaSuccess);
+  ASSERT_EQ(RT(cudaMemPoolCreate)(&pool, &properties), cudaSuccess);
+  ASSERT_EQ(RT(cudaFreeAsync)(memory, nullptr), cudaSuccess);
+  std::uint64_t used = 1;
+  ASSERT_EQ(RT(cudaMemPoolGetAttribute)(pool, cudaMemPoolAttrUsedMemCurrent, &used), cudaSuccess);
+  EXPECT_EQ(used, 0U);
+  ASSERT_EQ(RT(cudaMemPoolDestroy)(pool), cudaSuccess);
+}
+
 TEST(RuntimeTest, TwoDimensionalCopiesKeepTheirPitches) {
   void* device = nullptr;
   ASSERT_EQ(RT(cudaMalloc)(&device, 64), cudaSuccess);
