@@ -14,6 +14,8 @@ constexpr std::uintptr_t kPerThreadHandle = 2;
 Timeline::Timeline(int device_count) {
   for (int device = 0; device < device_count; ++device) {
     defaults_.push_back(Stream{.device = device, .id = next_id_++, .is_default = true});
+    destroyed_.push_back({Stream{.device = device, .id = 0, .blocking = false},
+                          Stream{.device = device, .id = 0, .blocking = true}});
   }
 }
 
@@ -29,7 +31,13 @@ StreamHandle Timeline::create_stream(int device, unsigned flags, bool blocking, 
 }
 
 bool Timeline::destroy_stream(StreamHandle handle) {
-  return streams_.erase(handle) != 0;
+  const auto it = streams_.find(handle);
+  if (it == streams_.end()) return false;
+  const Stream& stream = *it->second;
+  Stream& left = destroyed_[static_cast<std::size_t>(stream.device)][stream.blocking ? 1 : 0];
+  left.busy_until_ns = std::max(left.busy_until_ns, stream.busy_until_ns);
+  streams_.erase(it);
+  return true;
 }
 
 Stream* Timeline::find_stream(int device, StreamHandle handle) {
@@ -65,6 +73,7 @@ Event* Timeline::find_event(EventHandle handle) {
 template <class Visit>
 void Timeline::each_stream(int device, Visit visit) const {
   visit(defaults_[static_cast<std::size_t>(device)]);
+  for (const Stream& stream : destroyed_[static_cast<std::size_t>(device)]) visit(stream);
   for (const auto& [key, stream] : per_thread_) {
     if (key.second == device) visit(stream);
   }

@@ -5,6 +5,7 @@
 // the machine's mutex.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -87,6 +88,9 @@ class Timeline {
   std::uint64_t now_ns_ = 0;
   std::uint64_t next_id_ = 1;
   std::vector<Stream> defaults_;  // by device
+  // By device: for the blocking streams that were destroyed and for the others, one that is busy as
+  // long as any of them. What was put on them goes on.
+  std::vector<std::array<Stream, 2>> destroyed_;
   std::map<std::pair<std::thread::id, int>, Stream> per_thread_;
   std::unordered_map<StreamHandle, std::unique_ptr<Stream>> streams_;
   std::unordered_map<EventHandle, std::unique_ptr<Event>> events_;

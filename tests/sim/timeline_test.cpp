@@ -85,6 +85,20 @@ TEST_F(TimelineTest, TheDefaultStreamAndBlockingStreamsWaitForEachOther) {
   machine().destroy_stream(blocking);
 }
 
+TEST_F(TimelineTest, WorkOfADestroyedStreamGoesOn) {
+  const std::uint64_t start = uvmsim_now_ns();
+  StreamHandle blocking = machine().create_stream(0, 0, true, 0);
+  StreamHandle other = machine().create_stream(0, 0, false, 0);
+  ASSERT_EQ(kernel(blocking, 1000), Status::kOk);
+  ASSERT_EQ(kernel(other, 9000), Status::kOk);
+  ASSERT_EQ(machine().destroy_stream(blocking), Status::kOk);
+  ASSERT_EQ(machine().destroy_stream(other), Status::kOk);
+  ASSERT_EQ(machine().wait_for_stream(0, nullptr), Status::kOk);
+  EXPECT_EQ(uvmsim_now_ns(), start + 1000) << "only blocking streams order the default stream";
+  machine().wait_for_device(0);
+  EXPECT_EQ(uvmsim_now_ns(), start + 9000);
+}
+
 TEST_F(TimelineTest, TransfersTakeTimeByTheirBytes) {
   const std::uint64_t start = uvmsim_now_ns();
   const std::byte* memory = managed(kBlock);
