@@ -43,7 +43,7 @@ Status Captures::begin(Stream& stream, CaptureMode mode) {
   if (stream.capture != nullptr) return Status::kIllegalState;
   auto capture = std::make_shared<Capture>(Capture{.id = next_id_++,
                                                    .mode = mode,
-                                                   .thread = std::this_thread::get_id(),
+                                                   .thread = ThreadContext::current().number(),
                                                    .origin = &stream,
                                                    .streams = {},
                                                    .graph = std::make_shared<Graph>()});
@@ -72,7 +72,8 @@ Status Captures::end(Stream& stream, std::shared_ptr<Graph>* out) {
   const std::shared_ptr<Capture> capture = stream.capture;
   if (capture == nullptr) return Status::kIllegalState;
   if (capture->origin != &stream) return Status::kCaptureUnmatched;
-  if (capture->mode != CaptureMode::kRelaxed && capture->thread != std::this_thread::get_id())
+  if (capture->mode != CaptureMode::kRelaxed &&
+      capture->thread != ThreadContext::current().number())
     return Status::kCaptureWrongThread;
   const bool joined = is_joined(*capture);
   *out = detach(capture);
@@ -130,7 +131,7 @@ Status Captures::admit_unsafe_call() {
   if (own_mode == CaptureMode::kRelaxed) return Status::kOk;
   Status status = Status::kOk;
   for (const auto& capture : active_) {
-    const bool is_own = capture->thread == std::this_thread::get_id();
+    const bool is_own = capture->thread == ThreadContext::current().number();
     const bool forbids =
         is_own ? capture->mode != CaptureMode::kRelaxed
                : own_mode == CaptureMode::kGlobal && capture->mode == CaptureMode::kGlobal;

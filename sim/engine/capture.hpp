@@ -9,7 +9,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <thread>
 #include <vector>
 
 #include <uvmalloc/sim/engine/graph.hpp>
@@ -28,7 +27,7 @@ enum class CaptureState { kNone, kActive, kInvalidated };
 struct Capture {
   std::uint64_t id;  // unique in the process, never 0
   CaptureMode mode;
-  std::thread::id thread;        // that began it
+  std::uint64_t thread;          // number of the one that began it
   Stream* origin;                // on which it began
   std::vector<Stream*> streams;  // the origin and those that joined by an event
   std::shared_ptr<Graph> graph;  // null once it has ended

@@ -19,6 +19,12 @@ Activity& activity(int device) {
 
 }  // namespace
 
+ThreadContext::ThreadContext()
+    : number_([] {
+        static std::atomic<std::uint64_t> next{0};
+        return next++;
+      }()) {}
+
 ThreadContext& ThreadContext::current() {
   thread_local ThreadContext context;
   return context;

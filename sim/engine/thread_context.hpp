@@ -4,6 +4,7 @@
 // process-wide and atomic.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include <uvmalloc/sim/engine/capture.hpp>
@@ -17,6 +18,9 @@ class UVMSIM_EXPORT ThreadContext {
  public:
   // The calling thread's.
   static ThreadContext& current();
+
+  // Not used again once the thread has ended, unlike its id.
+  std::uint64_t number() const { return number_; }
 
   // Device of the current context, else the device chosen last, else device 0.
   int device() const;
@@ -38,6 +42,9 @@ class UVMSIM_EXPORT ThreadContext {
   CaptureMode capture_mode = CaptureMode::kGlobal;
 
  private:
+  ThreadContext();
+
+  const std::uint64_t number_;
   int chosen_ = 0;
   std::vector<int> stack_;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include <uvmalloc/sim/engine/cost_model.hpp>
+#include <uvmalloc/sim/engine/thread_context.hpp>
 
 namespace uvmsim {
 namespace {
@@ -48,7 +49,7 @@ Stream* Timeline::find_stream(int device, StreamHandle handle) {
   }
   if (device < 0 || static_cast<std::size_t>(device) >= defaults_.size()) return nullptr;
   if (number < kPerThreadHandle) return &defaults_[static_cast<std::size_t>(device)];
-  const auto [it, added] = per_thread_.try_emplace({std::this_thread::get_id(), device},
+  const auto [it, added] = per_thread_.try_emplace({ThreadContext::current().number(), device},
                                                    Stream{.device = device, .id = 0});
   if (added) it->second.id = next_id_++;
   return &it->second;

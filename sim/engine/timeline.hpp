@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -91,7 +90,7 @@ class Timeline {
   // By device: for the blocking streams that were destroyed and for the others, one that is busy as
   // long as any of them. What was put on them goes on.
   std::vector<std::array<Stream, 2>> destroyed_;
-  std::map<std::pair<std::thread::id, int>, Stream> per_thread_;
+  std::map<std::pair<std::uint64_t, int>, Stream> per_thread_;  // by thread's number and device
   std::unordered_map<StreamHandle, std::unique_ptr<Stream>> streams_;
   std::unordered_map<EventHandle, std::unique_ptr<Event>> events_;
 };

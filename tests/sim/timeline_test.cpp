@@ -1,4 +1,7 @@
 // Virtual time.
+#include <set>
+#include <thread>
+
 #include "machine_test.hpp"
 
 namespace uvmsim::test {
@@ -97,6 +100,15 @@ TEST_F(TimelineTest, WorkOfADestroyedStreamGoesOn) {
   EXPECT_EQ(uvmsim_now_ns(), start + 1000) << "only blocking streams order the default stream";
   machine().wait_for_device(0);
   EXPECT_EQ(uvmsim_now_ns(), start + 9000);
+}
+
+TEST_F(TimelineTest, AThreadsDefaultStreamIsNoneOfAnEndedThread) {
+  const StreamHandle per_thread = reinterpret_cast<StreamHandle>(2);
+  std::set<std::uint64_t> streams;
+  for (int i = 0; i < 8; ++i) {
+    std::thread([&] { streams.insert(machine().find_stream(0, per_thread)->id); }).join();
+  }
+  EXPECT_EQ(streams.size(), 8U);
 }
 
 TEST_F(TimelineTest, TransfersTakeTimeByTheirBytes) {
