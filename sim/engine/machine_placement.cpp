@@ -77,7 +77,12 @@ Status Machine::advise(MemoryRange range, Advice advice, int location) {
   record->placement->policy.update(
       pages.first - base, pages.last - base,
       [&](const Policy& policy) { return advised(policy, advice, location); });
-  if (advice == Advice::kUnsetReadMostly) residency_.collapse(pages);
+  if (advice != Advice::kUnsetReadMostly) return Status::kOk;
+  record->placement->policy.visit(
+      pages.first - base, pages.last - base,
+      [&](std::size_t first, std::size_t last, const Policy& policy) {
+        residency_.collapse({base + first, base + last}, policy.preferred);
+      });
   return Status::kOk;
 }
 

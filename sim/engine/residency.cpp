@@ -258,10 +258,16 @@ Status Residency::copy_access(int location, PageRange pages, bool write) {
   return status;
 }
 
-void Residency::collapse(PageRange pages) {
+void Residency::collapse(PageRange pages, int preferred) {
   each_mixed_block(pages, [&](Block& block, const PageMask& mask) {
-    PageMask kept;
+    PageMask kept = mask;
+    if (preferred == kNoLocation) {
+      kept.reset();
+    } else {
+      kept &= block.by_page->resident_at(preferred);
+    }
     for (int location = kHost; location < device_count(); ++location) {
+      if (location == preferred) continue;
       PageMask& resident = block.by_page->resident_at(location);
       resident &= ~(mask & kept);
       kept |= resident & mask;

@@ -68,8 +68,9 @@ class Residency {
   // `location`.
   Status copy_access(int location, PageRange pages, bool write);
 
-  // Keeps one copy of each page: read duplication has been switched off.
-  void collapse(PageRange pages);
+  // Keeps one copy of each page, the one at `preferred` where there is one: read duplication has
+  // been switched off.
+  void collapse(PageRange pages, int preferred = kNoLocation);
 
   // The pages are freed. Chunks left without a page are given back.
   void forget(PageRange pages);

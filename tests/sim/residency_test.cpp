@@ -151,6 +151,21 @@ TEST_F(ResidencyTest, UnsetReadMostlyKeepsOneCopy) {
   EXPECT_EQ(resident(memory, kBlock, UVMSIM_HOST) + resident(memory, kBlock, 0), kBlock);
 }
 
+TEST_F(ResidencyTest, UnsetReadMostlyKeepsTheCopyAtThePreferredLocation) {
+  const std::byte* memory = managed(kBlock);
+  const std::size_t half = kBlock / 2;
+  ASSERT_EQ(advise(memory, kBlock, Advice::kSetReadMostly, UVMSIM_HOST), Status::kOk);
+  ASSERT_EQ(advise(memory, half, Advice::kSetPreferredLocation, 0), Status::kOk);
+  ASSERT_EQ(advise(memory + half, half, Advice::kSetPreferredLocation, 1), Status::kOk);
+  for (const int location : {UVMSIM_HOST, 0, 1})
+    ASSERT_EQ(prefetch(memory, kBlock, location), Status::kOk);
+  ASSERT_EQ(advise(memory, kBlock, Advice::kUnsetReadMostly, UVMSIM_HOST), Status::kOk);
+  EXPECT_EQ(resident(memory, kBlock, UVMSIM_HOST), 0U);
+  EXPECT_EQ(resident(memory, half, 0), half);
+  EXPECT_EQ(resident(memory + half, half, 1), half);
+  EXPECT_EQ(resident(memory, kBlock, 0) + resident(memory, kBlock, 1), kBlock);
+}
+
 TEST_F(ResidencyTest, AdviceOnAPartAppliesToThatPartOnly) {
   const std::byte* memory = managed(4 * kBlock);
   ASSERT_EQ(advise(memory + kBlock, kBlock, Advice::kSetPreferredLocation, 1), Status::kOk);
