@@ -309,6 +309,7 @@ class UVMSIM_EXPORT Machine {
                     int device) const;
   Status place_copy_end(const End& end, const void* address, std::size_t bytes, CopyEnd expected,
                         int device, bool write);
+  Status place_rows(const Copy& copy, const CopyEnds& ends, int device, bool write);
   std::uint64_t transfer_cost_ns(std::uint64_t moved_bytes) const;
 
   std::mutex mutex_;

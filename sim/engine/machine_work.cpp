@@ -9,8 +9,10 @@
 namespace uvmsim {
 namespace {
 
-std::size_t extent(std::size_t width_bytes, std::size_t rows, std::size_t pitch_bytes) {
-  return (rows - 1) * pitch_bytes + width_bytes;
+// False where that is more than an address can be.
+bool extent(std::size_t width_bytes, std::size_t rows, std::size_t pitch_bytes, std::size_t* out) {
+  return !__builtin_mul_overflow(rows - 1, pitch_bytes, out) &&
+         !__builtin_add_overflow(*out, width_bytes, out);
 }
 
 bool is_inside(const AllocationRecord& record, std::uintptr_t address, std::size_t bytes) {
@@ -137,21 +139,37 @@ Status Machine::place_copy_end(const End& end, const void* address, std::size_t 
   return status == Status::kOutOfMemory ? residency_.copy_access(kHost, pages, write) : status;
 }
 
+Status Machine::place_rows(const Copy& copy, const CopyEnds& ends, int device, bool write) {
+  const End& end = write ? ends.to : ends.from;
+  const CopyEnd expected = write ? copy.to_end : copy.from_end;
+  const auto* address = static_cast<const std::byte*>(write ? copy.to : copy.from);
+  const std::size_t pitch_bytes = write ? copy.to_pitch_bytes : copy.from_pitch_bytes;
+  // A gap of less than a page leaves out no page.
+  if (copy.rows == 1 || pitch_bytes < copy.width_bytes + kPageBytes) {
+    const std::size_t bytes = write ? ends.to_extent : ends.from_extent;
+    return place_copy_end(end, address, bytes, expected, device, write);
+  }
+  Status status = Status::kOk;
+  for (std::size_t row = 0; row < copy.rows && status == Status::kOk; ++row) {
+    status =
+        place_copy_end(end, address + row * pitch_bytes, copy.width_bytes, expected, device, write);
+  }
+  return status;
+}
+
 Status Machine::resolve_copy(const Copy& copy, CopyEnds* out) {
-  out->to_extent = extent(copy.width_bytes, copy.rows, copy.to_pitch_bytes);
-  out->from_extent = extent(copy.width_bytes, copy.rows, copy.from_pitch_bytes);
+  if (!extent(copy.width_bytes, copy.rows, copy.to_pitch_bytes, &out->to_extent) ||
+      !extent(copy.width_bytes, copy.rows, copy.from_pitch_bytes, &out->from_extent)) {
+    return Status::kInvalidValue;
+  }
   const Status status = resolve_end(copy.to, out->to_extent, copy.to_end, &out->to);
   return status == Status::kOk ? resolve_end(copy.from, out->from_extent, copy.from_end, &out->from)
                                : status;
 }
 
 Status Machine::submit_copy(Stream& stream, const Copy& copy, const CopyEnds& ends) {
-  Status status = place_copy_end(ends.from, copy.from, ends.from_extent, copy.from_end,
-                                 stream.device, /*write=*/false);
-  if (status == Status::kOk) {
-    status = place_copy_end(ends.to, copy.to, ends.to_extent, copy.to_end, stream.device,
-                            /*write=*/true);
-  }
+  Status status = place_rows(copy, ends, stream.device, /*write=*/false);
+  if (status == Status::kOk) status = place_rows(copy, ends, stream.device, /*write=*/true);
   if (status != Status::kOk) return status;
   const std::size_t bytes = copy.width_bytes * copy.rows;
   ++counters_.copy_calls;
@@ -167,7 +185,7 @@ Status Machine::submit_copy(Stream& stream, const Copy& copy, const CopyEnds& en
 }
 
 Status Machine::copy(int device, StreamHandle stream, const Copy& copy, Wait wait) {
-  if (copy.width_bytes * copy.rows == 0) return refuse_unknown_stream(device, stream);
+  if (copy.width_bytes == 0 || copy.rows == 0) return refuse_unknown_stream(device, stream);
   CopyEnds ends{};
   bool waits = wait == Wait::kYes;
   std::uint64_t completion_ns = 0;

@@ -233,6 +233,33 @@ TEST_F(ResidencyTest, CopiesUseThePagesWhereTheyAre) {
   for (std::size_t i = 0; i < source.size(); i += kPage) EXPECT_EQ(memory[i], std::byte{42});
 }
 
+TEST_F(ResidencyTest, ACopyOfRowsLeavesThePagesBetweenThemAlone) {
+  std::byte* memory = managed(kBlock);
+  std::vector<std::byte> source(kBlock);
+  ASSERT_EQ(prefetch(memory, kBlock, 0), Status::kOk);
+  ASSERT_EQ(machine().discard(0, stream_, {memory, kBlock}), Status::kOk);
+  const Copy copy{.to = memory,
+                  .from = source.data(),
+                  .width_bytes = 4,
+                  .rows = 2,
+                  .to_pitch_bytes = kMiB,
+                  .from_pitch_bytes = kMiB};
+  ASSERT_EQ(machine().copy(0, nullptr, copy, Wait::kYes), Status::kOk);
+  ASSERT_EQ(prefetch(memory, kBlock, UVMSIM_HOST), Status::kOk);
+  EXPECT_EQ(counters().migrated_bytes_to_host, 2 * kPage) << "the rest is still discarded";
+}
+
+TEST_F(ResidencyTest, ACopyOfRowsThatNoMemoryCouldHoldIsRefused) {
+  std::byte* memory = managed(kBlock);
+  std::vector<std::byte> source(kBlock);
+  Copy copy{.to = memory, .from = source.data(), .width_bytes = 16, .rows = 3};
+  copy.to_pitch_bytes = copy.from_pitch_bytes = std::size_t{1} << 63;
+  EXPECT_EQ(machine().copy(0, nullptr, copy, Wait::kYes), Status::kInvalidValue);
+  copy.width_bytes = std::size_t{1} << 62;
+  copy.rows = 4;
+  EXPECT_EQ(machine().copy(0, nullptr, copy, Wait::kYes), Status::kInvalidValue);
+}
+
 TEST_F(ResidencyTest, KernelsAndHostSeeTheSameBytes) {
   std::byte* memory = managed(kBlock);
   memory[5] = std::byte{1};
