@@ -189,6 +189,51 @@ TEST(RuntimeTest, HostFunctionsRunBeforeTheCallReturns) {
   EXPECT_EQ(calls, 1);
 }
 
+TEST(RuntimeTest, NoPlaceForTheAnswerIsAnInvalidValue) {
+  const cudaError_t answers[] = {
+      RT(cudaDriverGetVersion)(nullptr),
+      RT(cudaRuntimeGetVersion)(nullptr),
+      RT(cudaGetDeviceProperties)(nullptr, 0),
+      RT(cudaDeviceGetAttribute)(nullptr, cudaDevAttrWarpSize, 0),
+      RT(cudaDeviceGetP2PAttribute)(nullptr, cudaDevP2PAttrAccessSupported, 0, 1),
+      RT(cudaDeviceCanAccessPeer)(nullptr, 0, 1),
+      RT(cudaDeviceGetByPCIBusId)(nullptr, nullptr),
+      RT(cudaChooseDevice)(nullptr, nullptr),
+      RT(cudaGetDeviceFlags)(nullptr),
+      RT(cudaDeviceGetLimit)(nullptr, cudaLimitStackSize),
+      RT(cudaDeviceGetCacheConfig)(nullptr),
+      RT(cudaStreamGetFlags)(nullptr, nullptr),
+      RT(cudaStreamGetPriority)(nullptr, nullptr),
+      RT(cudaStreamGetId)(nullptr, nullptr),
+      RT(cudaStreamGetDevice)(nullptr, nullptr),
+      RT(cudaFuncGetAttributes)(nullptr, nullptr),
+      RT(cudaMemRangeGetAttributes)(nullptr, nullptr, nullptr, 1, nullptr, 0),
+  };
+  for (std::size_t i = 0; i < std::size(answers); ++i)
+    EXPECT_EQ(answers[i], cudaErrorInvalidValue) << "answer " << i;
+  RT(cudaGetLastError)();
+}
+
+TEST(RuntimeTest, WhatIsNoLimitNorFlagIsAnInvalidValue) {
+  size_t value = 0;
+  EXPECT_EQ(RT(cudaDeviceGetLimit)(&value, static_cast<cudaLimit>(99)), cudaErrorInvalidValue);
+  EXPECT_EQ(RT(cudaDeviceSetLimit)(static_cast<cudaLimit>(99), 1), cudaErrorInvalidValue);
+  EXPECT_EQ(RT(cudaSetDeviceFlags)(~0U), cudaErrorInvalidValue);
+  void* memory = nullptr;
+  ASSERT_EQ(RT(cudaMallocManaged)(&memory, 1, cudaMemAttachGlobal), cudaSuccess);
+  int read_mostly = 0;
+  void* outs[] = {&read_mostly};
+  size_t sizes[] = {sizeof read_mostly};
+  cudaMemRangeAttribute attributes[] = {cudaMemRangeAttributeReadMostly};
+  const auto ask = [&](size_t count) {
+    return RT(cudaMemRangeGetAttributes)(outs, sizes, attributes, count, memory, 1);
+  };
+  EXPECT_EQ(ask(1), cudaSuccess);
+  EXPECT_EQ(ask(0), cudaErrorInvalidValue);
+  EXPECT_EQ(RT(cudaFree)(memory), cudaSuccess);
+  RT(cudaGetLastError)();
+}
+
 TEST(RuntimeTest, WhatADestroyedPoolGaveIsNoneOfTheNextOnes) {
   cudaMemPoolProps properties{};
   properties.allocType = cudaMemAllocationTypePinned;

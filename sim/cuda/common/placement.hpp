@@ -24,6 +24,18 @@ Status prefetch(StreamHandle stream, MemoryRange range, Location location);
 // One attribute of enum cudaMemRangeAttribute into `size_bytes` bytes at `out`.
 Status range_attribute(void* out, std::size_t size_bytes, int attribute, MemoryRange range);
 
+// Several, one at least. `Attribute` is CUmem_range_attribute or cudaMemRangeAttribute.
+template <class Attribute>
+Status range_attributes(void* const* outs, const std::size_t* sizes, const Attribute* attributes,
+                        std::size_t count, MemoryRange range) {
+  if (outs == nullptr || sizes == nullptr || attributes == nullptr || count == 0)
+    return Status::kInvalidValue;
+  Status status = Status::kOk;
+  for (std::size_t i = 0; i < count && status == Status::kOk; ++i)
+    status = range_attribute(outs[i], sizes[i], attributes[i], range);
+  return status;
+}
+
 // The batched calls. `Native` is CUmemLocation or cudaMemLocation.
 struct Batch {
   void* const* addresses;

@@ -83,10 +83,5 @@ CU_API cuMemRangeGetAttribute(void* out, size_t out_bytes, CUmem_range_attribute
 CU_API cuMemRangeGetAttributes(void** outs, size_t* out_bytes, CUmem_range_attribute* attributes,
                                size_t count, CUdeviceptr address, size_t bytes) {
   CU_ENTER;
-  for (size_t i = 0; i < count; ++i) {
-    const Status status =
-        range_attribute(outs[i], out_bytes[i], attributes[i], {as_pointer(address), bytes});
-    if (status != Status::kOk) return finish(status);
-  }
-  return CUDA_SUCCESS;
+  return finish(range_attributes(outs, out_bytes, attributes, count, {as_pointer(address), bytes}));
 }

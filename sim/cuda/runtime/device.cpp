@@ -104,6 +104,10 @@ void fill_features(cudaDeviceProp* out, int device) {
 
 std::atomic<unsigned> device_flags{0};
 
+bool is_limit(cudaLimit limit) {
+  return limit >= cudaLimitStackSize && limit <= cudaLimitPersistingL2CacheSize;
+}
+
 }  // namespace
 
 RT_API cudaGetDeviceCount(int* count) {
@@ -152,6 +156,7 @@ RT_API cudaSetValidDevices(int* devices, int count) {
 
 RT_API cudaChooseDevice(int* device, const cudaDeviceProp*) {
   RT_ENTER;
+  if (device == nullptr) return fail(cudaErrorInvalidValue);
   if (visible_device_count() == 0) return fail(cudaErrorNoDevice);
   *device = 0;
   return cudaSuccess;
@@ -159,12 +164,14 @@ RT_API cudaChooseDevice(int* device, const cudaDeviceProp*) {
 
 RT_API cudaSetDeviceFlags(unsigned flags) {
   RT_ENTER;
+  if ((flags & ~unsigned{cudaDeviceMask}) != 0) return fail(cudaErrorInvalidValue);
   device_flags = flags;
   return cudaSuccess;
 }
 
 RT_API cudaGetDeviceFlags(unsigned* flags) {
   RT_ENTER;
+  if (flags == nullptr) return fail(cudaErrorInvalidValue);
   *flags = device_flags | cudaDeviceMapHost;
   return cudaSuccess;
 }
@@ -184,6 +191,7 @@ RT_API cudaDeviceSynchronize() {
 RT_API cudaDriverGetVersion(int* version) {
   UVMSIM_CALL_RECORD;
   if (const auto failure = call_record.enter()) return fail(static_cast<cudaError_t>(*failure));
+  if (version == nullptr) return fail(cudaErrorInvalidValue);
   *version = driver_version();
   return cudaSuccess;
 }
@@ -191,6 +199,7 @@ RT_API cudaDriverGetVersion(int* version) {
 RT_API cudaRuntimeGetVersion(int* version) {
   UVMSIM_CALL_RECORD;
   if (const auto failure = call_record.enter()) return fail(static_cast<cudaError_t>(*failure));
+  if (version == nullptr) return fail(cudaErrorInvalidValue);
   *version = kRuntimeVersion;
   return cudaSuccess;
 }
@@ -200,6 +209,7 @@ RT_API cudaRuntimeGetVersion(int* version) {
 RT_API cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   RT_ENTER;
   poll_kernel_plugin();
+  if (properties == nullptr) return fail(cudaErrorInvalidValue);
   if (!is_visible(device)) return fail(cudaErrorInvalidDevice);
   std::memset(properties, 0, sizeof *properties);
   std::snprintf(properties->name, sizeof properties->name, "%s", kDeviceName);
@@ -212,6 +222,7 @@ RT_API cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
 
 RT_API cudaDeviceGetAttribute(int* value, cudaDeviceAttr number, int device) {
   RT_ENTER;
+  if (value == nullptr) return fail(cudaErrorInvalidValue);
   if (!is_visible(device)) return fail(cudaErrorInvalidDevice);
   const auto found = device_attribute(number, device);
   if (!found) return fail(cudaErrorInvalidValue);
@@ -230,6 +241,7 @@ RT_API cudaDeviceGetPCIBusId(char* text, int size, int device) {
 
 RT_API cudaDeviceGetByPCIBusId(int* device, const char* text) {
   RT_ENTER;
+  if (device == nullptr || text == nullptr) return fail(cudaErrorInvalidValue);
   for (int candidate = 0; candidate < visible_device_count(); ++candidate) {
     if (pci_bus_id(candidate) == text) {
       *device = candidate;
@@ -249,13 +261,14 @@ RT_API cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
 
 // ---- settings without effect
 
-RT_API cudaDeviceSetLimit(cudaLimit, size_t) {
+RT_API cudaDeviceSetLimit(cudaLimit limit, size_t) {
   RT_ENTER_DEVICE;
-  return cudaSuccess;
+  return is_limit(limit) ? cudaSuccess : fail(cudaErrorInvalidValue);
 }
 
-RT_API cudaDeviceGetLimit(size_t* value, cudaLimit) {
+RT_API cudaDeviceGetLimit(size_t* value, cudaLimit limit) {
   RT_ENTER_DEVICE;
+  if (value == nullptr || !is_limit(limit)) return fail(cudaErrorInvalidValue);
   *value = kDefaultLimitBytes;
   return cudaSuccess;
 }
@@ -267,6 +280,7 @@ RT_API cudaDeviceSetCacheConfig(cudaFuncCache) {
 
 RT_API cudaDeviceGetCacheConfig(cudaFuncCache* config) {
   RT_ENTER_DEVICE;
+  if (config == nullptr) return fail(cudaErrorInvalidValue);
   *config = cudaFuncCachePreferNone;
   return cudaSuccess;
 }
@@ -290,6 +304,7 @@ RT_API cudaProfilerStop() {
 
 RT_API cudaDeviceCanAccessPeer(int* can, int device, int peer) {
   RT_ENTER;
+  if (can == nullptr) return fail(cudaErrorInvalidValue);
   if (!is_visible(device) || !is_visible(peer)) return fail(cudaErrorInvalidDevice);
   *can = device != peer ? 1 : 0;
   return cudaSuccess;
@@ -311,6 +326,7 @@ RT_API cudaDeviceDisablePeerAccess(int peer) {
 RT_API cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr attribute_number, int device,
                                  int peer) {
   RT_ENTER;
+  if (value == nullptr) return fail(cudaErrorInvalidValue);
   if (!is_visible(device) || !is_visible(peer) || device == peer)
     return fail(cudaErrorInvalidDevice);
   *value = attribute_number == cudaDevP2PAttrAccessSupported ? 1 : 0;

@@ -197,6 +197,7 @@ RT_API cudaLaunchKernelExC(const cudaLaunchConfig_t* configuration, const void* 
 
 RT_API cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
   RT_ENTER_DEVICE;
+  if (attributes == nullptr) return fail(cudaErrorInvalidValue);
   *attributes = {};
   attributes->maxThreadsPerBlock =
       device_attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, device).value_or(0);

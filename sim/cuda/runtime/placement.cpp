@@ -58,9 +58,5 @@ RT_API cudaMemRangeGetAttribute(void* out, size_t out_bytes, cudaMemRangeAttribu
 RT_API cudaMemRangeGetAttributes(void** outs, size_t* out_bytes, cudaMemRangeAttribute* attributes,
                                  size_t count, const void* address, size_t bytes) {
   RT_ENTER_DEVICE;
-  for (size_t i = 0; i < count; ++i) {
-    const Status status = range_attribute(outs[i], out_bytes[i], attributes[i], {address, bytes});
-    if (status != Status::kOk) return finish(status);
-  }
-  return cudaSuccess;
+  return finish(range_attributes(outs, out_bytes, attributes, count, {address, bytes}));
 }

@@ -18,12 +18,13 @@ cudaError_t create(int device, cudaStream_t* out, unsigned flags, int priority) 
   return cudaSuccess;
 }
 
-// Answers about a stream, or an invalid handle.
-template <class Answer>
-cudaError_t ask(int device, cudaStream_t stream, Answer answer) {
+// What a stream has, or an invalid handle.
+template <class Value, class Member>
+cudaError_t ask(int device, cudaStream_t stream, Value* out, Member Stream::*member) {
+  if (out == nullptr) return fail(cudaErrorInvalidValue);
   const auto found = machine().find_stream(device, stream);
   if (!found) return fail(cudaErrorInvalidResourceHandle);
-  answer(*found);
+  *out = (*found).*member;
   return cudaSuccess;
 }
 
@@ -69,22 +70,22 @@ RT_API cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flag
 
 RT_API cudaStreamGetPriority(cudaStream_t stream, int* priority) {
   RT_ENTER_DEVICE;
-  return ask(device, stream, [&](const Stream& found) { *priority = found.priority; });
+  return ask(device, stream, priority, &Stream::priority);
 }
 
 RT_API cudaStreamGetFlags(cudaStream_t stream, unsigned* flags) {
   RT_ENTER_DEVICE;
-  return ask(device, stream, [&](const Stream& found) { *flags = found.flags; });
+  return ask(device, stream, flags, &Stream::flags);
 }
 
 RT_API cudaStreamGetId(cudaStream_t stream, unsigned long long* id) {
   RT_ENTER_DEVICE;
-  return ask(device, stream, [&](const Stream& found) { *id = found.id; });
+  return ask(device, stream, id, &Stream::id);
 }
 
 RT_API cudaStreamGetDevice(cudaStream_t stream, int* out_device) {
   RT_ENTER_DEVICE;
-  return ask(device, stream, [&](const Stream& found) { *out_device = found.device; });
+  return ask(device, stream, out_device, &Stream::device);
 }
 
 RT_API cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
