@@ -253,6 +253,8 @@ TEST(ProcessTest, AnOldDriverHasWhatItsVersionHad) {
 TEST(ProcessTest, VisibleDevicesAreChosenAndOrdered) {
   EXPECT_EQ(told(run_probe("UVMSIM_DEVICES=4 CUDA_VISIBLE_DEVICES=2,0", "devices")),
             "error 0 count 2\n0000:03:00.0\n0000:01:00.0\n");
+  EXPECT_EQ(told(run_probe("UVMSIM_DEVICES=4 CUDA_VISIBLE_DEVICES='2, 0 '", "devices")),
+            "error 0 count 2\n0000:03:00.0\n0000:01:00.0\n");
   EXPECT_EQ(told(run_probe("UVMSIM_DEVICES=4 CUDA_VISIBLE_DEVICES=1,-1,2", "devices")),
             "error 0 count 1\n0000:02:00.0\n");
   EXPECT_EQ(told(run_probe("CUDA_VISIBLE_DEVICES=", "devices")), "error 100 count 0\n");

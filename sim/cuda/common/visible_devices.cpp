@@ -10,6 +10,12 @@
 namespace uvmsim::cuda {
 namespace {
 
+std::string_view without_blanks(std::string_view text) {
+  constexpr std::string_view kBlanks = " \t";
+  const std::size_t first = std::min(text.find_first_not_of(kBlanks), text.size());
+  return text.substr(first, text.find_last_not_of(kBlanks) + 1 - first);
+}
+
 std::vector<int> read_environment() {
   const int device_count = Machine::instance().device_count();
   if (const char* list = std::getenv("CUDA_VISIBLE_DEVICES")) {
@@ -25,8 +31,9 @@ std::vector<int> read_environment() {
 std::vector<int> parse_visible_devices(std::string_view list, int device_count) {
   std::vector<int> devices;
   while (!list.empty()) {
-    const std::string_view entry = list.substr(0, list.find(','));
-    list.remove_prefix(std::min(list.size(), entry.size() + 1));
+    const std::size_t length = std::min(list.find(','), list.size());
+    const std::string_view entry = without_blanks(list.substr(0, length));
+    list.remove_prefix(std::min(list.size(), length + 1));
     int device = -1;
     const auto [end, error] = std::from_chars(entry.data(), entry.data() + entry.size(), device);
     const bool is_number = error == std::errc{} && end == entry.data() + entry.size();
