@@ -100,6 +100,7 @@ void Arena::free(std::uintptr_t address, std::size_t bytes) {
                 static_cast<off_t>(length)) != 0) {
     std::memset(device_view(address), 0, length);
   }
+  if (capture_base_ != 0) madvise(as_pointer(capture_base_ + offset), length, MADV_DONTNEED);
   (small ? small_ : large_).free(offset - (small ? 0 : small_size_), length);
 }
 

@@ -505,6 +505,22 @@ TEST_F(GraphTest, TheCaptureViewKeepsWritesToItselfUntilTheCaptureEnds) {
   EXPECT_EQ(RT(cudaGraphDestroy)(graph), cudaSuccess);
 }
 
+TEST_F(GraphTest, TheCaptureViewOfFreshMemoryShowsNoneOfWhatWasTriedOutBefore) {
+  ASSERT_EQ(RT(cudaStreamBeginCapture)(stream_, cudaStreamCaptureModeRelaxed), cudaSuccess);
+  void* freed = nullptr;
+  ASSERT_EQ(RT(cudaMalloc)(&freed, kBytes), cudaSuccess);
+  ASSERT_EQ(RT(cudaMemsetAsync)(freed, 9, kBytes, stream_), cudaSuccess);
+  ASSERT_EQ(RT(cudaFree)(freed), cudaSuccess);
+  void* fresh = nullptr;
+  ASSERT_EQ(RT(cudaMalloc)(&fresh, kBytes), cudaSuccess);
+  ASSERT_EQ(fresh, freed);
+  EXPECT_EQ(*static_cast<unsigned char*>(uvmsim_capture_view(fresh, kBytes)), 0);
+  cudaGraph_t graph = nullptr;
+  ASSERT_EQ(RT(cudaStreamEndCapture)(stream_, &graph), cudaSuccess);
+  EXPECT_EQ(RT(cudaGraphDestroy)(graph), cudaSuccess);
+  EXPECT_EQ(RT(cudaFree)(fresh), cudaSuccess);
+}
+
 // ---- the driver's names
 
 TEST_F(GraphTest, TheDriverHandlesTheSameGraphs) {
