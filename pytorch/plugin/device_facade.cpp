@@ -412,8 +412,8 @@ void DeviceFacade::recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream 
 
 native::SnapshotInfo DeviceFacade::snapshot(c10::MempoolId_t pool, bool include_traces) {
   native::SnapshotInfo info;
-  // Native's own segments, and what PYTORCH_ALLOC_CONF has set.
-  if (has_native()) info = previous_->snapshot(pool, false);
+  // Native's own segments, and what PYTORCH_ALLOC_CONF has set. Torch's other allocator knows none.
+  if (has_native() && previous_->name() == "native") info = previous_->snapshot(pool, false);
   const std::vector<SegmentDescription> segments = allocator().segments();
   add_segments(segments, pool, history_, &info.segments);
   std::sort(info.segments.begin(), info.segments.end(),

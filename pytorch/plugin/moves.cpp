@@ -143,12 +143,11 @@ at::Tensor to_copy(const at::Tensor& self, std::optional<c10::ScalarType> dtype,
 }
 
 // Blocks of the pinned facade are pinned: torch would ask the driver, for which managed memory is
-// not. Ordinary memory may have been registered by the program.
+// not. Host memory may have been registered by the program.
 bool is_pinned(const at::Tensor& self, std::optional<c10::Device> device) {
   if (CachingManagedAllocator* ours = process_allocator(); ours != nullptr && self.has_storage()) {
     if (auto block = ours->find(self.storage().data())) {
       if (block->facade == Facade::kPinned) return true;
-      if (ours->host_backing() == HostBacking::kManaged) return false;
     }
   }
   return at::native::is_pinned(self, device);
