@@ -54,7 +54,8 @@ PoolIndex BlockPools::pools_of(const StreamKey& key) {
     made[place]->pool_class = static_cast<PoolClass>(place);
   }
   // All four or, without memory, none.
-  if (pools_.capacity() < first + kPoolsPerStream) pools_.reserve(2 * (first + kPoolsPerStream));
+  const std::size_t wanted = pools_.size() + kPoolsPerStream;
+  if (pools_.capacity() < wanted) pools_.reserve(2 * wanted);
   streams_.emplace(key, first);
   for (auto& pool : made) pools_.push_back(std::move(pool));
   return first;
