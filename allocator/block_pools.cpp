@@ -282,11 +282,16 @@ RunBlock* BlockPools::take_at(char* address, std::size_t size_bytes) {
   RunBlock* right = block;
   if (block->kind == BlockKind::kShared) {
     right = new_block(BlockKind::kShared, at_cut, rest, block->home);
+    try {
+      add_start(*right);
+    } catch (const std::bad_alloc&) {
+      blocks_.drop(right);
+      throw;
+    }
     block->real.resize(size_bytes);
     right->shared = {block->id, block->shared.next};
     if (RunBlock* after = next_of(right)) after->shared.previous = right->id;
     block->shared.next = right->id;
-    add_start(*right);
   } else if (size_bytes <= rest) {
     left = new_block(BlockKind::kWhole, block->address(), size_bytes, block->home);
     left->whole = own_pages_.make(*block->whole);
@@ -324,7 +329,8 @@ RunBlock* BlockPools::without_part_of_page(RunBlock* block, std::size_t size_byt
 }
 
 // Cuts what a request needs off a block in no index. `rest` is nullptr where nothing is left.
-[[gnu::always_inline]] inline BlockPools::Cut BlockPools::cut(RunBlock* block,
+// std::bad_alloc: `block` is what is in no index then.
+[[gnu::always_inline]] inline BlockPools::Cut BlockPools::cut(RunBlock*& block,
                                                               std::size_t size_bytes) {
   if (spares_pages_ && block->kind == BlockKind::kShared && size_bytes % kPageBytes == 0) {
     block = without_part_of_page(block, size_bytes);
@@ -350,9 +356,14 @@ RunBlock* BlockPools::without_part_of_page(RunBlock* block, std::size_t size_byt
 }
 
 RunBlock* BlockPools::trim(RunBlock* block, std::size_t size_bytes) {
-  auto [taken, rest] = cut(block, size_bytes);
-  if (rest != nullptr) put(rest, at(rest->pool));
-  return taken;
+  try {
+    auto [taken, rest] = cut(block, size_bytes);
+    if (rest != nullptr) put(rest, at(rest->pool));
+    return taken;
+  } catch (const std::bad_alloc&) {
+    put(block, at(block->pool));
+    throw;
+  }
 }
 
 RunBlock* BlockPools::trim_aligned(RunBlock* block, std::size_t alignment_bytes,
@@ -360,17 +371,22 @@ RunBlock* BlockPools::trim_aligned(RunBlock* block, std::size_t alignment_bytes,
   if (block->kind == BlockKind::kWhole) return trim(block, size_bytes);
   const std::size_t begin = address_of(block->address());
   std::size_t head_bytes = round_up(begin, alignment_bytes) - begin;
-  if (head_bytes != 0) {
-    while (head_bytes < kSmallestShared) head_bytes += alignment_bytes;
-    auto [head, rest] = split(block, head_bytes);
-    put(head, at(head->pool));
-    block = rest;
+  try {
+    if (head_bytes != 0) {
+      while (head_bytes < kSmallestShared) head_bytes += alignment_bytes;
+      auto [head, rest] = split(block, head_bytes);
+      put(head, at(head->pool));
+      block = rest;
+    }
+    const std::size_t tail_bytes = block->size_bytes() - size_bytes;
+    if (tail_bytes < least_rest(*block, size_bytes)) return block;
+    auto [taken, tail] = split(block, size_bytes);
+    put(tail, at(tail->pool));
+    return taken;
+  } catch (const std::bad_alloc&) {
+    put(block, at(block->pool));
+    throw;
   }
-  const std::size_t tail_bytes = block->size_bytes() - size_bytes;
-  if (tail_bytes < least_rest(*block, size_bytes)) return block;
-  auto [taken, tail] = split(block, size_bytes);
-  put(tail, at(tail->pool));
-  return taken;
 }
 
 RunBlock* BlockPools::take_trimmed(Pool& pool, std::size_t size_bytes) {
@@ -378,17 +394,24 @@ RunBlock* BlockPools::take_trimmed(Pool& pool, std::size_t size_bytes) {
   if (block == nullptr) return nullptr;
   pool.own.erase(block);
   block->set(BlockState::kReleasing);
-  auto [taken, rest] = cut(block, size_bytes);
-  if (rest != nullptr) {
-    // What was free as one could be joined with none, so neither can a part.
-    rest->set(BlockState::kFree);
-    pool.own.insert(rest);
+  try {
+    auto [taken, rest] = cut(block, size_bytes);
+    if (rest != nullptr) {
+      // What was free as one could be joined with none, so neither can a part.
+      rest->set(BlockState::kFree);
+      pool.own.insert(rest);
+    }
+    return taken;
+  } catch (const std::bad_alloc&) {
+    put(block, pool);
+    throw;
   }
-  return taken;
 }
 
 RunBlock* BlockPools::add_pages(Span* span, char* base, std::size_t size_bytes, Pool& home,
                                 const SegmentPlacement& placement) {
+  home.own.prepare();
+  prepare_pages(base, size_bytes);
   if (home.pool_class == PoolClass::kWhole) {
     RunBlock* block = new_block(BlockKind::kWhole, base, size_bytes, home.index);
     block->whole = own_pages_.make({span, placement});
@@ -398,11 +421,20 @@ RunBlock* BlockPools::add_pages(Span* span, char* base, std::size_t size_bytes, 
   }
   RunBlock* block = new_block(BlockKind::kShared, base, size_bytes, home.index);
   block->real.origin = Place::device(span->device);
-  pages_.each(base, size_bytes, [&](PageEntry& entry) {
-    SharedPage* page = shared_pages_.make({home.index, 0, span, placement});
-    entry.starts.clear();
-    entry.page.store(tagged(page, PageKind::kShared), std::memory_order_release);
-  });
+  try {
+    pages_.each(base, size_bytes, [&](PageEntry& entry) {
+      SharedPage* page = shared_pages_.make({home.index, 0, span, placement});
+      entry.starts.clear();
+      entry.page.store(tagged(page, PageKind::kShared), std::memory_order_release);
+    });
+  } catch (const std::bad_alloc&) {
+    for (char* page = base; shared_page(page) != nullptr; page += kPageBytes) {
+      shared_pages_.drop(shared_page(page));
+      set_pages(page, kPageBytes, nullptr);
+    }
+    blocks_.drop(block);
+    throw;
+  }
   add_start(*block);
   // The chains of the runs beside it become one with it.
   auto joins = [&](const SharedPage* page) {
@@ -643,6 +675,7 @@ void BlockPools::each_extras(const std::function<void(BlockExtras&)>& visit) {
 
 void BlockPools::add_small_page(Span* span, char* base, Pool& pool,
                                 const SegmentPlacement& placement) {
+  prepare_pages(base, kPageBytes);
   SmallSegment* segment = small_segments_.make(base, span, pool.index, placement);
   set_pages(base, kPageBytes, tagged(segment, PageKind::kSmall));
 }

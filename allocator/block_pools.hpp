@@ -149,13 +149,14 @@ class BlockPools {
 
   // Cuts a taken block down to size and puts the rest among the free ones of block->pool. Returns
   // the block of that size, which may have another record. Fences stay with the rest: the caller
-  // has seen to it that its own part needs none.
+  // has seen to it that its own part needs none. Where there is no memory for the record of the
+  // rest (std::bad_alloc), all of the block is free again.
   RunBlock* trim(RunBlock* block, std::size_t size_bytes);
   // The same for what begins at a multiple of `alignment_bytes`, a power of two: the block has that
   // and kSmallestShared to spare.
   RunBlock* trim_aligned(RunBlock* block, std::size_t alignment_bytes, std::size_t size_bytes);
 
-  // Both at once, of the pool's own blocks.
+  // take() and trim() at once, of the pool's own blocks.
   RunBlock* take_trimmed(Pool& pool, std::size_t size_bytes);
 
   // Makes whole pages, just taken from a span, one block of `home`, in no index.
@@ -250,6 +251,10 @@ class BlockPools {
     const PageEntry* entry = pages_.find(address);
     return entry == nullptr ? nullptr : entry->page.load(std::memory_order_acquire);
   }
+  // set_pages() then needs no memory.
+  void prepare_pages(const void* address, std::size_t size_bytes) {
+    pages_.each(address, size_bytes, [](PageEntry&) {});
+  }
   void set_pages(const void* address, std::size_t size_bytes, Page* page) {
     pages_.each(address, size_bytes,
                 [&](PageEntry& entry) { entry.page.store(page, std::memory_order_release); });
@@ -271,7 +276,7 @@ class BlockPools {
     RunBlock* rest;
   };
   static inline std::size_t least_rest(const RunBlock& block, std::size_t size_bytes);
-  inline Cut cut(RunBlock* block, std::size_t size_bytes);
+  inline Cut cut(RunBlock*& block, std::size_t size_bytes);
   inline std::pair<RunBlock*, RunBlock*> split(RunBlock* block, std::size_t size_bytes);
   Pages cut_pages(RunBlock* block, std::size_t least_bytes, std::size_t most_bytes);
   RunBlock* neighbour_before(const RunBlock* block) const;

@@ -121,36 +121,11 @@ class CachingManagedAllocator::SmallPages final : public ExtentSource {
 
   void* take(std::size_t size_bytes) noexcept override {
     std::lock_guard lock(owner_.lock_);
-    Pool& pool = owner_.pools_.at(pool_);
-    SpanStore::Run run =
-        owner_.spans_.find(pool.key.facade, pool.key.device, size_bytes, may_use_any_facade);
-    if (run.span == nullptr ||
-        !owner_.is_within_limits(pool.key, run.untouched_bytes, size_bytes)) {
-      return nullptr;
-    }
-    owner_.spans_.take(run, size_bytes);
-    owner_.statistics_.touched_bytes.increase(run.untouched_bytes);
-    std::size_t added_bytes = 0;
     try {
-      for (; added_bytes < size_bytes; added_bytes += kPageBytes) {
-        owner_.pools_.add_small_page(run.span, run.base() + added_bytes, pool, run.span->placement);
-      }
+      return take_pages(size_bytes);
     } catch (const std::bad_alloc&) {
-      while (added_bytes != 0) {
-        added_bytes -= kPageBytes;
-        owner_.pools_.remove_small_page(run.base() + added_bytes);
-      }
-      owner_.spans_.give_back(run.span, run.base(), size_bytes);
       return nullptr;
     }
-    ++owner_.small_takes_;
-    owner_.add_to_pool(pool, run.base(), size_bytes);
-    if (pool.key.facade == Facade::kDevice) {
-      HintPlan plan = owner_.planner_.plan_use(run.base(), size_bytes,
-                                               wanted_place(pool.key.facade, pool.key.device));
-      owner_.small_plan_.insert(owner_.small_plan_.end(), plan.begin(), plan.end());
-    }
-    return run.base();
   }
 
   // Another stream may get the pages: they wait for release_pages(), which waits for the device.
@@ -172,6 +147,43 @@ class CachingManagedAllocator::SmallPages final : public ExtentSource {
   bool may_use_any_facade = false;  // guarded by arena_mutex_
 
  private:
+  // With the allocator's lock. std::bad_alloc where there is no memory for records.
+  void* take_pages(std::size_t size_bytes) {
+    Pool& pool = owner_.pools_.at(pool_);
+    SpanStore::Run run =
+        owner_.spans_.find(pool.key.facade, pool.key.device, size_bytes, may_use_any_facade);
+    if (run.span == nullptr ||
+        !owner_.is_within_limits(pool.key, run.untouched_bytes, size_bytes)) {
+      return nullptr;
+    }
+    owner_.spans_.take(run, size_bytes);
+    owner_.statistics_.touched_bytes.increase(run.untouched_bytes);
+    std::size_t added_bytes = 0;
+    try {
+      for (; added_bytes < size_bytes; added_bytes += kPageBytes) {
+        owner_.pools_.add_small_page(run.span, run.base() + added_bytes, pool, run.span->placement);
+      }
+    } catch (const std::bad_alloc&) {
+      while (added_bytes != 0) {
+        added_bytes -= kPageBytes;
+        owner_.pools_.remove_small_page(run.base() + added_bytes);
+      }
+      owner_.spans_.give_back(run.span, run.base(), size_bytes);
+      throw;
+    }
+    ++owner_.small_takes_;
+    owner_.add_to_pool(pool, run.base(), size_bytes);
+    if (pool.key.facade != Facade::kDevice) return run.base();
+    try {
+      HintPlan plan = owner_.planner_.plan_use(run.base(), size_bytes,
+                                               wanted_place(pool.key.facade, pool.key.device));
+      owner_.small_plan_.insert(owner_.small_plan_.end(), plan.begin(), plan.end());
+    } catch (const std::bad_alloc&) {
+      // The pages are there without the hint.
+    }
+    return run.base();
+  }
+
   CachingManagedAllocator& owner_;
   const PoolIndex pool_;
   bool closed_ = false;
@@ -487,8 +499,8 @@ void* CachingManagedAllocator::allocate_small(const Request& request) {
       refill(request, arena_of(request.pool()), &block);
       from_cache = from_cache && takes == small_takes_;
       std::lock_guard lock(lock_);
-      plan.insert(plan.end(), small_plan_.begin(), small_plan_.end());
-      small_plan_.clear();
+      // What is left there is sent with a later request.
+      if (plan.empty()) plan.swap(small_plan_);
     }
     if (block != nullptr) break;
     // Other threads' spare objects first, then pages.
@@ -509,10 +521,14 @@ void* CachingManagedAllocator::allocate_small(const Request& request) {
   }
   trace_.allocated(at, {request.facade, request.device, address, request.requested_bytes,
                         request.size_bytes, request.stream});
-  if (!plan.empty() && !is_capturing()) {
-    send(plan, request.device, {}, consumer_of(request));
-  }
   count_allocation(request, *block, from_cache);
+  if (!plan.empty() && !is_capturing()) {
+    try {
+      send(plan, request.device, {}, consumer_of(request));
+    } catch (const std::bad_alloc&) {
+      // As in hand_out().
+    }
+  }
   return address;
 }
 
@@ -752,19 +768,30 @@ RuntimeStatus CachingManagedAllocator::add_span(const Request& request) {
   }
   most_span_bytes_ = span->size_bytes < wanted_bytes ? 2 * span->size_bytes : SIZE_MAX;
   span->base = reinterpret_cast<char*>(round_up(address_of(span->raw), kPageBytes));
-  HintPlan plan;
-  {
+  const Span memory = *span;
+  try {
+    HintPlan plan;
+    {
+      std::lock_guard lock(lock_);
+      plan = planner_.plan_span(span->base, span->size_bytes, span->facade, span->device,
+                                &span->placement);
+    }
+    // Before anyone can see the span: its pages are to be populated under this advice.
+    send(plan, request.device);
     std::lock_guard lock(lock_);
-    plan = planner_.plan_span(span->base, span->size_bytes, span->facade, span->device,
-                              &span->placement);
+    ledger_.add_span(span->base, span->size_bytes);
+    spans_.add(std::move(span));
+    statistics_.span_bytes.increase(memory.size_bytes);
+    service_of(request).span_allocations.add(taken);
+  } catch (const std::bad_alloc&) {
+    // Nobody knows of it yet.
+    {
+      std::lock_guard lock(lock_);
+      ledger_.remove_span(memory.base);
+    }
+    give_back_memory(memory);
+    throw;
   }
-  // Before anyone can see the span: its pages are to be populated under this advice.
-  send(plan, request.device);
-  std::lock_guard lock(lock_);
-  ledger_.add_span(span->base, span->size_bytes);
-  statistics_.span_bytes.increase(span->size_bytes);
-  service_of(request).span_allocations.add(taken);
-  spans_.add(std::move(span));
   return {};
 }
 
@@ -832,8 +859,13 @@ CachingManagedAllocator::Found CachingManagedAllocator::grow(const Request& requ
           plan = planner_.plan_move(run.base(), growth.size_bytes, &placement,
                                     wanted_place(request.facade, request.device));
         }
-        RunBlock* block =
-            pools_.add_pages(run.span, run.base(), growth.size_bytes, pool, placement);
+        RunBlock* block = nullptr;
+        try {
+          block = pools_.add_pages(run.span, run.base(), growth.size_bytes, pool, placement);
+        } catch (const std::bad_alloc&) {
+          spans_.give_back(run.span, run.base(), growth.size_bytes);
+          throw;
+        }
         add_to_pool(pool, run.base(), growth.size_bytes);
         if (growth.size_bytes < request.size_bytes) {
           // It joins the tail that it makes long enough.
@@ -941,7 +973,6 @@ CachingManagedAllocator::Found CachingManagedAllocator::under_pressure(const Req
 }
 
 void* CachingManagedAllocator::hand_out(const Request& request, Found found) {
-  HintPlan plan;
   void* address = nullptr;
   TraceTime at = 0;
   {
@@ -952,16 +983,24 @@ void* CachingManagedAllocator::hand_out(const Request& request, Found found) {
     }
     address = occupy(request, found.block);
     at = trace_.now();
-    // A captured stream cannot wait for the lane: its pages are then populated by first use.
-    if (found.populate != nullptr && !is_capturing()) {
-      plan = planner_.plan_use(found.populate, found.populate_bytes,
-                               wanted_place(request.facade, request.device));
-    }
   }
   trace_.allocated(at, {request.facade, request.device, address, request.requested_bytes,
                         found.block->size_bytes(), request.stream});
-  if (!plan.empty()) send(plan, request.device, {}, consumer_of(request));
   count_allocation(request, *found.block, found.from_cache);
+  // A captured stream cannot wait for the lane: its pages are then populated by first use.
+  if (found.populate != nullptr && !is_capturing()) {
+    try {
+      HintPlan plan;
+      {
+        std::lock_guard lock(lock_);
+        plan = planner_.plan_use(found.populate, found.populate_bytes,
+                                 wanted_place(request.facade, request.device));
+      }
+      send(plan, request.device, {}, consumer_of(request));
+    } catch (const std::bad_alloc&) {
+      // The block is there without the hint.
+    }
+  }
   return address;
 }
 
@@ -1119,15 +1158,19 @@ FreeResult CachingManagedAllocator::free_slowly(void* address) noexcept {
   trace_.freed(at, {key.facade, key.device, address, block->requested_bytes(), block->size_bytes(),
                     key.stream});
   count_free(*block, key);
-  if (fence) {
-    fence_and_give_back(block);
-  } else {
-    if (!is_plain) {
-      std::lock_guard lock(lock_);
-      block->pool = pool_for(*block);
-      pools_.drop_extras(block);
+  try {
+    if (fence) {
+      fence_and_give_back(block);
+    } else {
+      if (!is_plain) {
+        std::lock_guard lock(lock_);
+        block->pool = pool_for(*block);
+        pools_.drop_extras(block);
+      }
+      give_back_plain(block);
     }
-    give_back_plain(block);
+  } catch (const std::bad_alloc&) {
+    log_line(LogLevel::kError, "a block that was freed is lost: there is no memory to note it");
   }
   return FreeResult::kFreed;
 }
@@ -1627,7 +1670,11 @@ void CachingManagedAllocator::decay_now_and_then() {
   if (!decay_.enabled() ||
       long_ways_.fetch_add(1, std::memory_order_relaxed) % kEvery != kEvery - 1)
     return;
-  decay(std::chrono::steady_clock::now());
+  try {
+    decay(std::chrono::steady_clock::now());
+  } catch (const std::bad_alloc&) {
+    // Without memory for lists of what is to go, it stays.
+  }
 }
 
 // ---- streams that go, private pools
@@ -2419,9 +2466,14 @@ void CachingManagedAllocator::check_invariants() const {
 
 // ---- figures
 
+// Without memory for it, the thread's next allocation tries again.
 void CachingManagedAllocator::note_peaks(std::size_t place) {
-  ThreadCaches::Frozen frozen(caches_);
-  caches_.add_up(place);
+  try {
+    ThreadCaches::Frozen frozen(caches_);
+    caches_.add_up(place);
+  } catch (const std::bad_alloc&) {
+    return;
+  }
 }
 
 void CachingManagedAllocator::count_allocation(const Request& request, Block& block,

@@ -31,9 +31,14 @@ class FreeIndex {
   // Of blocks that have their records in that store.
   explicit FreeIndex(const RunBlockStore& blocks) : blocks_(&blocks) {}
 
-  [[gnu::always_inline]] void insert(RunBlock* block) {
+  // The next insert() makes nothing.
+  void prepare() {
     if (tables_ == nullptr) [[unlikely]]
       tables_ = std::make_unique<Tables>();
+  }
+
+  [[gnu::always_inline]] void insert(RunBlock* block) {
+    prepare();
     Tables& in = *tables_;
     const std::size_t part = part_of(block->size_bytes());
     const std::size_t bin = part / kParts;

@@ -11,7 +11,11 @@ template <class Record>
 class Recycled {
  public:
   Record* make(const Record& like) {
-    if (dropped_.empty()) return &all_.emplace_back(like);
+    if (dropped_.empty()) {
+      // drop() then needs no memory.
+      if (dropped_.capacity() <= all_.size()) dropped_.reserve(2 * all_.size() + 1);
+      return &all_.emplace_back(like);
+    }
     Record* record = dropped_.back();
     dropped_.pop_back();
     *record = like;

@@ -58,6 +58,9 @@ SmallSegment* SmallSegmentStore::make(char* base, Span* span, PoolIndex pool,
     segment = free_.back();
     free_.pop_back();
   } else {
+    // Nothing needs memory once it is mapped, nor does drop().
+    if (all_.capacity() == all_.size()) all_.reserve(2 * all_.size() + 1);
+    if (free_.capacity() <= all_.size()) free_.reserve(2 * all_.size() + 1);
     void* mapped = mmap(nullptr, kMappedBytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (mapped == MAP_FAILED) throw std::bad_alloc();

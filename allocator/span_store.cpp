@@ -87,12 +87,13 @@ void SpanStore::take(const Run& run, std::size_t size_bytes) {
   auto free = std::prev(span.free.upper_bound(run.offset));
   std::size_t before = run.offset - free->first;
   std::size_t after = free->first + free->second - (run.offset + size_bytes);
+  // First, since there may be no memory for it.
+  if (after != 0) span.free.emplace(run.offset + size_bytes, after);
   if (before == 0) {
     span.free.erase(free);
   } else {
     free->second = before;
   }
-  if (after != 0) span.free.emplace(run.offset + size_bytes, after);
   for (std::size_t page = run.offset >> kPageShift; page < (run.offset + size_bytes) >> kPageShift;
        ++page) {
     span.touched[page] = true;

@@ -20,6 +20,24 @@
 
 namespace uvm::testing {
 
+// Whether the thread is inside the fake machine, whose own memory is no matter of the tests'.
+inline thread_local int inside_fake_machine = 0;
+
+class FakeMutex {
+ public:
+  void lock() {
+    mutex_.lock();
+    ++inside_fake_machine;
+  }
+  void unlock() {
+    --inside_fake_machine;
+    mutex_.unlock();
+  }
+
+ private:
+  std::mutex mutex_;
+};
+
 class FakeMachine {
  public:
   explicit FakeMachine(int devices = 1) : device_count(devices) {}
@@ -51,7 +69,7 @@ class FakeMachine {
   std::function<void()> before_query;       // when an event is asked for
   std::function<void()> before_free;        // when managed memory is about to be freed
 
-  std::mutex mutex;
+  FakeMutex mutex;
 
   // Ends all work of a stream.
   void finish(StreamHandle stream) {

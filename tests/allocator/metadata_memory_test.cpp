@@ -1,0 +1,124 @@
+// Requests while the host has no memory for the allocator's own records: each fails as a whole or
+// succeeds, and afterwards everything is there.
+#include <cstdlib>
+#include <functional>
+#include <new>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "support/allocator_fixture.hpp"
+
+namespace {
+
+// How many allocations from now on the one is that fails; 0: none.
+thread_local long failing = 0;
+
+bool fails_now() {
+  return failing != 0 && uvm::testing::inside_fake_machine == 0 && --failing == 0;
+}
+
+void* allocate_or_throw(std::size_t size_bytes, std::size_t alignment_bytes) {
+  void* memory = nullptr;
+  if (fails_now() || posix_memalign(&memory, alignment_bytes, size_bytes) != 0) {
+    throw std::bad_alloc();
+  }
+  return memory;
+}
+
+}  // namespace
+
+void* operator new(std::size_t size_bytes) {
+  return allocate_or_throw(size_bytes, alignof(std::max_align_t));
+}
+void* operator new(std::size_t size_bytes, std::align_val_t alignment) {
+  return allocate_or_throw(size_bytes, static_cast<std::size_t>(alignment));
+}
+void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::align_val_t) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
+  std::free(memory);
+}
+
+namespace uvm {
+namespace {
+
+using testing::kMiB;
+using testing::stream;
+
+class MetadataMemoryTest : public testing::AllocatorTest {
+ protected:
+  // Runs `program` on a fresh allocator with the first, the second and every further allocation of
+  // records failing, until it needs no more.
+  void with_each_failing(const std::function<void(std::vector<void*>*)>& program) {
+    bool has_failed = true;
+    for (long number = 1; has_failed; ++number) {
+      SCOPED_TRACE("allocation " + std::to_string(number));
+      start();
+      std::vector<void*> live;
+      live.reserve(1024);
+      failing = number;
+      try {
+        program(&live);
+      } catch (const std::bad_alloc&) {
+        // As it should be: OutOfMemoryError is one.
+      }
+      has_failed = std::exchange(failing, 0) == 0;
+      allocator->check_invariants();
+      program(&live);
+      allocator->check_invariants();
+      for (void* block : live) EXPECT_EQ(allocator->free(block), FreeResult::kFreed);
+      allocator->release_cached();
+      allocator->check_invariants();
+      const Statistics now = allocator->statistics();
+      EXPECT_EQ(now.live_bytes.current, 0u);
+      EXPECT_EQ(now.touched_bytes.current, 0u);
+      EXPECT_EQ(now.span_bytes.current, 0u);
+      EXPECT_EQ(machine->allocated_bytes, 0u);
+      ASSERT_LT(number, 1000);
+    }
+  }
+};
+
+TEST_F(MetadataMemoryTest, SmallObjects) {
+  with_each_failing([&](std::vector<void*>* live) {
+    for (int i = 0; i < 3; ++i) live->push_back(device(100, stream(1)));
+    live->push_back(host(700));
+  });
+}
+
+TEST_F(MetadataMemoryTest, SharedPages) {
+  with_each_failing([&](std::vector<void*>* live) {
+    for (int i = 0; i < 12; ++i) live->push_back(device(100000, stream(1)));
+    live->push_back(device(3 * kMiB, stream(2)));
+    live->push_back(device(20000, stream(1)));
+  });
+}
+
+TEST_F(MetadataMemoryTest, WholePagesAndAlignedBlocks) {
+  with_each_failing([&](std::vector<void*>* live) {
+    live->push_back(host(5 * kMiB));
+    live->push_back(allocator->allocate_aligned(Facade::kHost, 0, 100, 4096, nullptr));
+    live->push_back(allocator->allocate_aligned(Facade::kDevice, 0, 100000, 65536, stream(1)));
+  });
+}
+
+TEST_F(MetadataMemoryTest, FreesGiveBackWhatTheyCan) {
+  with_each_failing([&](std::vector<void*>* live) {
+    live->push_back(device(8 * kMiB, stream(1)));
+    char* block = device(200000, stream(1));
+    EXPECT_EQ(allocator->free(block), FreeResult::kFreed);
+    block = device(300000, stream(1));
+    EXPECT_EQ(allocator->free(block), FreeResult::kFreed);
+  });
+}
+
+}  // namespace
+}  // namespace uvm
