@@ -171,6 +171,8 @@ void* DeviceFacade::allocate_watched(c10::DeviceIndex device, size_t size_bytes,
 }
 
 void DeviceFacade::delete_watched(void* address) {
+  // In a forked child another thread may have had the history's lock.
+  if (allocator().in_forked_child()) return;
   const auto block = allocator().find(address);
   if (!block || !block->live || block->base != address) return;
   if (const c10::impl::PyInterpreter* trace = c10::impl::GPUTrace::get_trace()) {

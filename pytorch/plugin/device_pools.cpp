@@ -86,16 +86,22 @@ void DevicePools::begin(c10::DeviceIndex device, c10::MempoolId_t id, Filter fil
     open_.push_back({key, filter, is_for_capture, !is_ours});
     open_foreign_count_ += static_cast<int>(!is_ours);
   }
-  if (is_ours) {
-    allocator().begin_private_pool(
-        device, number,
-        [filter = std::move(filter)](StreamHandle stream) {
-          return filter(static_cast<cudaStream_t>(stream));
-        },
-        is_for_capture);
-    return;
+  try {
+    if (is_ours) {
+      allocator().begin_private_pool(
+          device, number,
+          [filter = std::move(filter)](StreamHandle stream) {
+            return filter(static_cast<cudaStream_t>(stream));
+          },
+          is_for_capture);
+    } else {
+      fallback_->beginAllocateToPool(device, id, std::move(filter));
+    }
+  } catch (...) {
+    std::lock_guard lock(mutex_);
+    close(key);
+    throw;
   }
-  fallback_->beginAllocateToPool(device, id, std::move(filter));
 }
 
 void DevicePools::end(c10::DeviceIndex device, c10::MempoolId_t id) {

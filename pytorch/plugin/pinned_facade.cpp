@@ -32,7 +32,9 @@ c10::DeleterFnPtr PinnedFacade::raw_deleter() const {
 
 void PinnedFacade::delete_pinned(void* address) {
   PinnedFacade& pinned = *facades().pinned;
-  if (pinned.owned_blocks_.load(std::memory_order_relaxed) != 0) [[unlikely]] {
+  // In a forked child another thread may have had the lock.
+  if (pinned.owned_blocks_.load(std::memory_order_relaxed) != 0 && !allocator().in_forked_child())
+      [[unlikely]] {
     if (pinned.is_kept(address)) return;
   }
   delete_block(address);

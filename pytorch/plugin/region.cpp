@@ -163,6 +163,8 @@ void note_advised(void* address) {
 }
 
 void forget_noted_block(void* address) {
+  // Another thread may have had the lock when the process was forked.
+  if (allocator().in_forked_child()) return;
   const std::optional<Noted> noted = noted_blocks().take(address);
   if (!noted) return;
   refund(noted->region, noted->size_bytes);

@@ -527,3 +527,31 @@ torch.cuda.empty_cache()
     ).check()
     assert run.stdout.split()[1:] == ["1048576.0", "True"]
     assert run.report["facades"]["device"]["allocations"] > 0
+
+
+def test_a_destroyed_streams_memory_is_not_given_to_the_next_of_its_handle(
+    simulate: Simulate,
+) -> None:
+    simulate(
+        """
+import ctypes, torch
+torch.cuda.init()
+preloaded, cudart = ctypes.CDLL(None), ctypes.CDLL('libcudart.so.13')
+ours, stream = ctypes.c_void_p(), ctypes.c_void_p()
+assert preloaded.uvmalloc_process_allocator(ctypes.byref(ours)) == 0
+assert cudart.cudaStreamCreate(ctypes.byref(stream)) == 0
+def allocate():
+    block = ctypes.c_void_p()
+    status = preloaded.uvmalloc_allocate(
+        ours, 2, 0, ctypes.c_size_t(100_000), ctypes.c_size_t(0), stream, ctypes.byref(block))
+    assert status == 0
+    return block
+first = allocate()
+assert preloaded.uvmalloc_free(ours, first) == 0
+again = allocate()
+assert again.value == first.value
+assert preloaded.uvmalloc_free(ours, again) == 0
+assert preloaded.cudaStreamDestroy(stream) == 0
+assert allocate().value != first.value
+"""
+    ).check()
