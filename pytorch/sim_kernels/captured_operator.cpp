@@ -13,6 +13,10 @@ namespace uvm::sim_kernels {
 
 void CapturedOperator::run() const {
   const CpuKernelScope scope;
+  for (const at::Tensor& tensor : written_) {
+    tensor._set_conj(false);
+    tensor._set_neg(false);
+  }
   torch::jit::Stack stack = arguments_;
   if (random_) stack[random_->generator] = cpu_generator(random_->state);
   op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);

@@ -20,6 +20,8 @@ class CapturedOperator {
   CapturedOperator(const c10::OperatorHandle& op, torch::jit::Stack arguments)
       : op_(op), arguments_(std::move(arguments)) {}
 
+  const c10::IValue& argument(std::size_t i) const { return arguments_[i]; }
+
   // The random numbers of each launch, for the argument at that position.
   void set_random(std::size_t generator, const at::PhiloxCudaState& state) {
     random_ = {generator, state};
@@ -29,6 +31,10 @@ class CapturedOperator {
   void add_result(std::size_t index, at::Tensor destination) {
     results_.push_back({index, std::move(destination)});
   }
+
+  // An argument that the operator writes to. A kernel may leave its lazy conjugation or sign to
+  // readers: each launch starts without.
+  void add_written(at::Tensor argument) { written_.push_back(std::move(argument)); }
 
   // Throws what the CPU kernel throws.
   void run() const;
@@ -47,6 +53,7 @@ class CapturedOperator {
 
   c10::OperatorHandle op_;
   torch::jit::Stack arguments_;
+  std::vector<at::Tensor> written_;
   std::optional<Random> random_;
   std::vector<Result> results_;
 };

@@ -173,6 +173,12 @@ class RedirectedCall {
     for (std::size_t i = 0; i < arguments_.size(); ++i)
       arguments.push_back(captured_argument(i, aliases));
     auto captured = std::make_shared<CapturedOperator>(op_, std::move(arguments));
+    for (std::size_t i = 0; i < arguments_.size(); ++i) {
+      if (!is_written(i)) continue;
+      for_each_tensor(captured->argument(i), [&](const at::Tensor& tensor) {
+        if (tensor.defined()) captured->add_written(tensor);
+      });
+    }
     if (random_) captured->set_random(*plan_.generator, *random_);
     for (const CapturedResult& result : results)
       captured->add_result(result.index, aliases.alias(result.tensor));

@@ -409,7 +409,8 @@ def test_a_folder_for_reports_that_is_not_there_is_one_line(uvmalloc, tmp_path):
 
 @pytest.mark.parametrize("word", ["", "0", "Off", "false", "no"])
 def test_no_report_is_copied_where_the_variable_is_off(uvmalloc, tmp_path, word):
-    uvmalloc("run", "--", *WRITE_REPORTS, UVMALLOC_REPORT_DIR=word)
+    finished = uvmalloc("run", "--", *WRITE_REPORTS, UVMALLOC_REPORT_DIR=word)
+    assert "cannot write" not in finished.stderr
     assert list(tmp_path.iterdir()) == []
 
 

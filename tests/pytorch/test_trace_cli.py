@@ -96,11 +96,20 @@ def test_csv_can_go_to_a_file(trace_command, trace_file, tmp_path):
 def test_a_reader_that_stops_early_is_no_error(clean_environment, tmp_path):
     file = tmp_path / "many.trace"
     subprocess.run([WRITER, file, "20000"], check=True)
-    command = f"'{sys.executable}' -m uvmalloc trace csv '{file}' | head -1"
+    command = f"'{sys.executable}' -m uvmalloc trace csv '{file}' | head -1; exit $PIPESTATUS"
     finished = subprocess.run(
-        command, shell=True, env=clean_environment, capture_output=True, text=True, timeout=60
+        ["bash", "-c", command], env=clean_environment, capture_output=True, text=True, timeout=60
     )
-    assert finished.stderr == ""
+    assert (finished.returncode, finished.stderr) == (0, "")
+
+
+def test_a_closed_output_is_one_line(clean_environment, trace_file):
+    command = f"'{sys.executable}' -m uvmalloc trace csv '{trace_file}' >&-"
+    finished = subprocess.run(
+        ["bash", "-c", command], env=clean_environment, capture_output=True, text=True, timeout=60
+    )
+    assert finished.returncode == 1
+    assert finished.stderr == "uvmalloc: error: cannot write the output: it is closed\n"
 
 
 @pytest.mark.parametrize("command", ["csv", "perfetto", "info"])

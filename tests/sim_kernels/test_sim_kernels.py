@@ -315,6 +315,20 @@ def test_out_variant_gets_the_lazy_bits_of_its_result(shape: tuple[int, ...]) ->
     assert_same(out.resolve_conj(), expected.resolve_conj())
 
 
+def test_each_replay_leaves_the_same_conjugation_to_readers() -> None:
+    a, b = complex_system()
+    factors = torch.linalg.lu_factor(a)
+    expected = torch.linalg.lu_solve(*factors, b, left=False).resolve_conj()
+    on_device = [tensor.to(DEVICE) for tensor in (*factors, b)]
+    out = torch.empty_like(expected, device=DEVICE)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        torch.linalg.lu_solve(*on_device, left=False, out=out)
+    for _ in range(3):
+        graph.replay()
+        torch.testing.assert_close(out.resolve_conj().cpu(), expected)
+
+
 def test_out_variant_resizes_within_its_memory() -> None:
     out = torch.empty(100, device=DEVICE)
     out.resize_(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -236,7 +237,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(message, 2) if message else 2
     except typer.Abort:
         return 130
-    except BrokenPipeError:  # the reader has seen enough
+    except BrokenPipeError:
         _drop_output()
         return 0
     except OSError as error:
@@ -246,8 +247,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _fail(message: str, exit_code: int) -> int:
-    typer.echo(f"uvmalloc: error: {message}", err=True)
+    _say(f"error: {message}")
     return exit_code
+
+
+def _say(message: str) -> None:
+    """Where nobody can be told, the exit code stays what it is."""
+    with contextlib.suppress(OSError):
+        typer.echo(f"uvmalloc: {message}", err=True)
 
 
 def _drop_output() -> None:
@@ -316,7 +323,13 @@ def _read_trace(file: Path, unfinished: bool) -> tuple[Trace, ModuleType]:
 @contextmanager
 def _output(file: Path | None) -> Iterator[TextIO]:
     if file is None:
-        yield sys.stdout
+        if sys.stdout is None:
+            raise CommandError("cannot write the output: it is closed")
+        try:
+            yield sys.stdout
+            sys.stdout.flush()
+        except BrokenPipeError:  # the reader has seen enough; typer would call it a failure
+            _drop_output()
         return
     try:
         with file.open("w", encoding="utf-8", newline="") as stream:
@@ -349,7 +362,7 @@ def _run(
             if reporting.shown:
                 show_report(found, _console(stderr=True))
         except (CommandError, OSError) as error:  # the program's exit code counts, not ours
-            typer.echo(f"uvmalloc: the report is lost: {error}", err=True)
+            _say(f"the report is lost: {error}")
         return finished.exit_code
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -362,7 +375,7 @@ def _copy_reports(folder: Path) -> None:
         try:
             shutil.copyfile(file, wanted)
         except OSError as error:
-            typer.echo(f"uvmalloc: cannot write {wanted}: {error.strerror}", err=True)
+            _say(f"cannot write {wanted}: {error.strerror}")
 
 
 def _collect(folder: Path, pid: int, inactive_reason: str) -> Report:

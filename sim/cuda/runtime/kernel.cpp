@@ -220,6 +220,7 @@ RT_API cudaFuncSetCacheConfig(const void*, cudaFuncCache) {
 
 RT_API cudaFuncGetName(const char** name, const void* function) {
   RT_ENTER;
+  if (name == nullptr) return fail(cudaErrorInvalidValue);
   *name = KernelRegistry::instance().name_of(function);
   return *name != nullptr ? cudaSuccess : fail(cudaErrorInvalidDeviceFunction);
 }
@@ -227,12 +228,14 @@ RT_API cudaFuncGetName(const char** name, const void* function) {
 RT_API cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void*, int, size_t,
                                                               unsigned) {
   RT_ENTER_DEVICE;
+  if (blocks == nullptr) return fail(cudaErrorInvalidValue);
   *blocks = 2;
   return cudaSuccess;
 }
 
 RT_API cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*, int, size_t) {
   RT_ENTER_DEVICE;
+  if (blocks == nullptr) return fail(cudaErrorInvalidValue);
   *blocks = 2;
   return cudaSuccess;
 }
