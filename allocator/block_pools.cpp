@@ -61,6 +61,16 @@ PoolIndex BlockPools::pools_of(const StreamKey& key) {
   return first;
 }
 
+bool BlockPools::has_pools_of(const StreamKey& key) const {
+  return streams_.contains(key);
+}
+
+void BlockPools::rename(PoolIndex first, const StreamKey& key) {
+  streams_.emplace(key, first);
+  streams_.erase(at(first).key);
+  for (PoolIndex pool = first; pool < first + kPoolsPerStream; ++pool) at(pool).key = key;
+}
+
 std::optional<PoolIndex> BlockPools::forget(const StreamKey& key) {
   auto found = streams_.find(key);
   if (found == streams_.end()) return std::nullopt;
@@ -261,14 +271,21 @@ RunBlock* BlockPools::take_at(char* address, std::size_t size_bytes) {
   if (!is_block(head) || !is_block(tail)) return nullptr;
   unlink(block);
   Pool& pool = at(block->pool);
-  RunBlock* before = nullptr;
-  if (head != 0) std::tie(before, block) = split(block, head);
-  if (tail != 0) {
-    RunBlock* after = nullptr;
-    std::tie(block, after) = split(block, size_bytes);
-    put(after, pool);
+  try {
+    RunBlock* before = nullptr;
+    if (head != 0) {
+      std::tie(before, block) = split(block, head);
+      put(before, pool);
+    }
+    if (tail != 0) {
+      RunBlock* after = nullptr;
+      std::tie(block, after) = split(block, size_bytes);
+      put(after, pool);
+    }
+  } catch (const std::bad_alloc&) {
+    put(block, pool);
+    throw;
   }
-  if (before != nullptr) put(before, pool);
   return block;
 }
 
@@ -586,10 +603,16 @@ BlockPools::Pages BlockPools::cut_pages(RunBlock* block, std::size_t least_bytes
   end = begin + std::min(bytes_between(begin, end), most_bytes);
   RunBlock* head = nullptr;
   RunBlock* tail = nullptr;
-  if (block->address() < begin) {
-    std::tie(head, block) = split(block, bytes_between(block->address(), begin));
+  try {
+    if (block->address() < begin) {
+      std::tie(head, block) = split(block, bytes_between(block->address(), begin));
+    }
+    if (end < block->end()) std::tie(block, tail) = split(block, bytes_between(begin, end));
+  } catch (const std::bad_alloc&) {
+    put(block, pool);
+    if (head != nullptr) put(head, pool);
+    throw;
   }
-  if (end < block->end()) std::tie(block, tail) = split(block, bytes_between(begin, end));
   Pages pages = drop_pages(block);
   for (RunBlock* rest : {head, tail}) {
     if (rest != nullptr) put(rest, pool);

@@ -126,6 +126,9 @@ class BlockPools {
 
   // The first of the four pools of that facade, device and stream; made where there are none yet.
   PoolIndex pools_of(const StreamKey& key);
+  bool has_pools_of(const StreamKey& key) const;
+  // Makes the four pools those of another stream, with all that they hold.
+  void rename(PoolIndex first, const StreamKey& key);
   // The next pools_of() makes others; these keep what they hold. Their first; nullopt: there are
   // none.
   std::optional<PoolIndex> forget(const StreamKey& key);

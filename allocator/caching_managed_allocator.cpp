@@ -67,6 +67,10 @@ std::vector<DeviceDescription> describe_devices(const DeviceRuntime& runtime) {
 // good.
 constexpr std::uint64_t kRequestsPerTidying = 16;
 
+void log_lost_block() {
+  log_line(LogLevel::kError, "a block that was freed is lost: there is no memory to note it");
+}
+
 constexpr RuntimeStatus kOverBudget{RuntimeError::kOutOfMemory, 0, "the budget is used up",
                                     "budget"};
 
@@ -199,7 +203,10 @@ CachingManagedAllocator::CachingManagedAllocator(std::unique_ptr<DeviceRuntime> 
       events_(runtime_, runtime_.device_count()),
       sender_(runtime_, events_, hint_counters_),
       caches_(kFacades * devices_.size(), thread_cache_bytes(configuration, budget_.hard_bytes),
-              [this](std::vector<Block*> blocks) { give_back(std::move(blocks)); }),
+              [this](std::vector<Block*> blocks, const std::vector<PoolIndex>& streams) {
+                give_back(std::move(blocks));
+                note_thread_end(streams);
+              }),
       planner_(configuration.policy, budget_.devices, ledger_, hint_counters_),
       pools_(configuration.requests_before_keeping),
       decay_(Decay::Duration(configuration.decay_seconds)) {
@@ -394,6 +401,7 @@ void* CachingManagedAllocator::allocate_slowly(Facade facade, int device, std::s
     request.size_bytes = request.aligned.size_bytes + room_bytes;
     request.pool_class = BlockPools::class_of(facade, request.size_bytes);
   }
+  if (key.thread != 0 && key.private_pool == 0) take_over_pools(key);
   bool is_new = false;
   bool keep_large = false;
   {
@@ -411,7 +419,7 @@ void* CachingManagedAllocator::allocate_slowly(Facade facade, int device, std::s
     std::vector<Block*> large;
     bool goes_on = true;
     cache->lock.enter();
-    cache->open(key, request.pools, place_of(facade, device));
+    open_to_count(cache, key, request.pools, true);
     if (keep_large) cache->keep_large(request.pools, true);
     Block* block =
         key.private_pool != 0 || is_aligned
@@ -855,12 +863,12 @@ CachingManagedAllocator::Found CachingManagedAllocator::grow(const Request& requ
         statistics_.touched_bytes.increase(run.untouched_bytes);
         Pool& pool = pools_.at(request.pool());
         SegmentPlacement placement = run.span->placement;
-        if (run.span->facade != request.facade || run.span->device != request.device) {
-          plan = planner_.plan_move(run.base(), growth.size_bytes, &placement,
-                                    wanted_place(request.facade, request.device));
-        }
         RunBlock* block = nullptr;
         try {
+          if (run.span->facade != request.facade || run.span->device != request.device) {
+            plan = planner_.plan_move(run.base(), growth.size_bytes, &placement,
+                                      wanted_place(request.facade, request.device));
+          }
           block = pools_.add_pages(run.span, run.base(), growth.size_bytes, pool, placement);
         } catch (const std::bad_alloc&) {
           spans_.give_back(run.span, run.base(), growth.size_bytes);
@@ -1095,10 +1103,12 @@ FreeResult CachingManagedAllocator::free(void* address) noexcept {
 
 // A plain block that has been counted as freed.
 void CachingManagedAllocator::give_back_to_pool(RunBlock* block) noexcept {
-  {
+  try {
     std::unique_lock lock(lock_);  // as in allocate_from_pool()
     block->set(BlockState::kReleasing);
     pools_.put(block, pools_.at(block->pool));
+  } catch (const std::bad_alloc&) {
+    log_lost_block();
   }
   decay_now_and_then();
 }
@@ -1146,7 +1156,11 @@ FreeResult CachingManagedAllocator::free_slowly(void* address) noexcept {
         block->real.detach(record);
         if (record != &block->use) drop_record(static_cast<MovedStorage*>(record));
       }
-      fence = needs_fence(*block, pools_.at(pool_for(*block)));
+      try {
+        fence = needs_fence(*block, pools_.at(pool_for(*block)));
+      } catch (const std::bad_alloc&) {
+        fence = true;  // its pools could not be made; nor may they be below
+      }
     }
     if (const PoolIndex home = pools_.home_of(*block); home != block->pool) {
       lend_pages(*block, block->pool, home);
@@ -1157,8 +1171,8 @@ FreeResult CachingManagedAllocator::free_slowly(void* address) noexcept {
   }
   trace_.freed(at, {key.facade, key.device, address, block->requested_bytes(), block->size_bytes(),
                     key.stream});
-  count_free(*block, key);
   try {
+    count_free(*block, key);
     if (fence) {
       fence_and_give_back(block);
     } else {
@@ -1170,7 +1184,7 @@ FreeResult CachingManagedAllocator::free_slowly(void* address) noexcept {
       give_back_plain(block);
     }
   } catch (const std::bad_alloc&) {
-    log_line(LogLevel::kError, "a block that was freed is lost: there is no memory to note it");
+    log_lost_block();
   }
   return FreeResult::kFreed;
 }
@@ -1274,8 +1288,17 @@ std::vector<DeviceStream> CachingManagedAllocator::streams_to_wait_for(const Blo
 
 // Whether anybody but the pool's own stream may still use the block, or its home may want it back.
 bool CachingManagedAllocator::needs_fence(const Block& block, const Pool& pool) const {
-  if (!streams_to_wait_for(block, pool).empty()) return true;
-  return pool.key.facade == Facade::kDevice && pool.index != pools_.home_of(block);
+  const bool has_stream = pool.key.facade == Facade::kDevice;
+  auto is_another = [&](const DeviceStream& user) {
+    return !has_stream || user != pool.key.device_stream();
+  };
+  const StreamKey& key = pools_.at(block.pool).key;
+  if (key.facade == Facade::kDevice && is_another(key.device_stream())) return true;
+  const BlockExtras* extras = pools_.extras(&block);
+  if (extras != nullptr && std::any_of(extras->uses.begin(), extras->uses.end(), is_another)) {
+    return true;
+  }
+  return has_stream && pool.index != pools_.home_of(block);
 }
 
 void CachingManagedAllocator::fence_and_give_back(Block* block) {
@@ -1314,9 +1337,14 @@ void CachingManagedAllocator::fence_and_give_back(Block* block) {
     statistics_.fences += fences.size();
     wait = wait && !fences.empty();
     if (wait) {
+      try {
+        waiting_.add(block, fences);
+      } catch (const std::bad_alloc&) {
+        release_events(&fences);
+        throw;
+      }
       block->set(BlockState::kFenced);
       count_fenced(*block, 1);
-      waiting_.add(block, fences);
     } else {
       note_free_completed(*block);
       if (!fences.empty()) pools_.make_extras(block).fences = std::move(fences);
@@ -1339,14 +1367,15 @@ void CachingManagedAllocator::fence_later(Block* block) {
 bool CachingManagedAllocator::record_fences(const std::vector<DeviceStream>& streams,
                                             std::vector<Fence>* fences) {
   for (const DeviceStream& use : streams) {
+    if (!use.can_be_named()) continue;
+    bool is_captured = false;
+    const RuntimeStatus status = runtime_.is_capturing(use.device, use.handle, &is_captured);
+    if (is_captured || status.error == RuntimeError::kCapture) return false;
+  }
+  for (const DeviceStream& use : streams) {
     RuntimeStatus status{RuntimeError::kInvalidValue, 0, "another thread's stream", "record_event"};
     EventHandle event = nullptr;
-    if (use.can_be_named()) {
-      bool is_captured = false;
-      status = runtime_.is_capturing(use.device, use.handle, &is_captured);
-      if (is_captured || status.error == RuntimeError::kCapture) return false;
-      event = events_.record(use, &status);
-    }
+    if (use.can_be_named()) event = events_.record(use, &status);
     if (event != nullptr) {
       fences->push_back({use, event});
     } else if (status.error != RuntimeError::kNotUsable && !wait_for_device(use.device)) {
@@ -1394,13 +1423,19 @@ void CachingManagedAllocator::fence_after_capture() {
     blocks.swap(unfenced_);
     has_unfenced_ = false;
   }
-  for (Block* block : blocks) {
+  while (!blocks.empty()) {
+    Block* block = blocks.back();
+    blocks.pop_back();
     {
       std::lock_guard lock(lock_);
       count_fenced(*block, -1);
       block->set(BlockState::kReleasing);
     }
-    fence_and_give_back(block);
+    try {
+      fence_and_give_back(block);
+    } catch (const std::bad_alloc&) {
+      log_lost_block();
+    }
   }
 }
 
@@ -1423,7 +1458,6 @@ void CachingManagedAllocator::wait_for_fences(ServiceStatistics* service) {
 
 // One thread at a time: another that needs memory must find what this one looks at.
 void CachingManagedAllocator::drain_fences(bool wait) {
-  if (has_unfenced_.load(std::memory_order_relaxed)) fence_after_capture();
   std::unique_lock one_at_a_time(fence_mutex_, std::defer_lock);
   if (wait) {
     one_at_a_time.lock();
@@ -1438,6 +1472,7 @@ void CachingManagedAllocator::drain_fences(bool wait) {
   } else if (!one_at_a_time.try_lock()) {
     return;
   }
+  if (has_unfenced_.load(std::memory_order_relaxed)) fence_after_capture();
   // Nobody else takes fences out; new ones are added behind those that are looked at here.
   constexpr std::size_t kLookedAt = 16;
   std::vector<Block*> ready;
@@ -1585,6 +1620,7 @@ void CachingManagedAllocator::release_pages_of(const std::function<bool(const Po
     for (const auto& run : runs) spans_.give_back(run.span, run.base, run.size_bytes);
     // Of streams, graphs and users' pools that are gone nothing is to stay but their numbers.
     for (const auto& pool : pools_.pools()) {
+      if (pool->key.private_pool == 0 || !may_release(*pool)) continue;
       pool->own.drop_empty_tables();
       pool->guests.drop_empty_tables();
     }
@@ -1699,11 +1735,42 @@ void CachingManagedAllocator::forget_stream(int device, StreamHandle stream) {
   give_back(std::move(blocks));
   if (is_known || has_private) trace_.stream_gone(trace_.now(), device, stream);
   // What is free in private pools stays theirs.
-  if (has_private && !wait_for_device(device)) {
+  if (has_private && (is_capturing() || !wait_for_device(device))) {
     throw std::runtime_error(
         fmt::format("uvmalloc: device {} cannot be waited for, and private pools hold memory that "
                     "the stream may still work on",
                     device));
+  }
+}
+
+// On a thread that ends: what its per-thread streams had is for the next thread's.
+void CachingManagedAllocator::note_thread_end(const std::vector<PoolIndex>& streams) {
+  std::lock_guard lock(lock_);
+  for (PoolIndex first : streams) {
+    const StreamKey& key = pools_.at(first).key;
+    const bool is_own = key.thread != 0 && key.thread == this_thread_number();
+    if (is_own && key.private_pool == 0) pools_of_ended_threads_.push_back(first);
+  }
+}
+
+// Of a stream that has no pools yet: those of a thread that has ended, once the device is idle.
+void CachingManagedAllocator::take_over_pools(const StreamKey& key) {
+  PoolIndex first = 0;
+  {
+    std::lock_guard lock(lock_);
+    auto found =
+        std::find_if(pools_of_ended_threads_.begin(), pools_of_ended_threads_.end(),
+                     [&](PoolIndex pool) { return pools_.at(pool).key.device == key.device; });
+    if (found == pools_of_ended_threads_.end() || pools_.has_pools_of(key)) return;
+    first = *found;
+    pools_of_ended_threads_.erase(found);
+  }
+  const bool is_idle = !is_capturing() && wait_for_device(key.device);
+  std::lock_guard lock(lock_);
+  if (is_idle) {
+    pools_.rename(first, key);
+  } else {
+    pools_of_ended_threads_.push_back(first);
   }
 }
 
@@ -2036,6 +2103,12 @@ void CachingManagedAllocator::drop_record(MovedStorage* record) {
 }
 
 MovedStorage* CachingManagedAllocator::move(void* address, const Move& move) {
+  if (!move.destination.is_device()) {
+    // The producer counts as a user: it is waited for with the others, each once, now or when the
+    // block is freed.
+    if (!record_use(address, move.stream_device, move.stream)) return nullptr;
+    if (move.wait) wait_for_uses(address);
+  }
   MovedStorage* record = nullptr;
   TraceTime at = 0;
   TraceBlock moved;
@@ -2088,15 +2161,8 @@ MovedStorage* CachingManagedAllocator::move(void* address, const Move& move) {
   if (move.destination.is_device()) {
     consumer = DeviceStream::named(move.stream_device, move.stream);
   } else {
-    // The producer counts as a user: it is waited for with the others, each once, now or when the
-    // block is freed.
-    record_use(address, move.stream_device, move.stream);
-    if (move.wait) {
-      wait_for_uses(address);
-    } else {
-      // The pages must not leave before the stream is done with them.
-      producer = DeviceStream::named(move.stream_device, move.stream);
-    }
+    // The pages must not leave before the stream is done with them.
+    if (!move.wait) producer = DeviceStream::named(move.stream_device, move.stream);
   }
   send(plan, device, producer, consumer);
   return record;
@@ -2198,8 +2264,7 @@ std::optional<BlockDescription> CachingManagedAllocator::find(const void* addres
     out.exported = block->exported || is_captured(key);
     out.references = block->real.references;
     out.waits_when_freed = key.facade == Facade::kDevice && !block->plain &&
-                           (pools_.home_of(*block) != block->pool ||
-                            !streams_to_wait_for(*block, pools_.at(block->pool)).empty());
+                           needs_fence(*block, pools_.at(block->pool));
   }
   return out;
 }
@@ -2495,11 +2560,17 @@ void CachingManagedAllocator::count_allocation(const Request& request, Block& bl
       place, request.pools);
 }
 
-// With the cache's lock: what this thread counts of a stream may be the first that it has to do
-// with it.
+// With the cache's lock, which an exception leaves: what this thread counts of a stream may be the
+// first that it has to do with it. `again`: it is to be found as one used of late.
 void CachingManagedAllocator::open_to_count(ThreadCache* cache, const StreamKey& key,
-                                            PoolIndex first) {
-  if (!cache->is_open(first)) cache->open(key, first, place_of(key.facade, key.device));
+                                            PoolIndex first, bool again) {
+  if (!again && cache->is_open(first)) return;
+  try {
+    cache->open(key, first, place_of(key.facade, key.device));
+  } catch (const std::bad_alloc&) {
+    cache->lock.leave();
+    throw;
+  }
 }
 
 void CachingManagedAllocator::count_free(const Block& block, const StreamKey& key) {

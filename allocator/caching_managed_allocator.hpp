@@ -396,6 +396,8 @@ class CachingManagedAllocator {
   void drain_finished_fences();
   void drain_fences(bool wait);
   void fence_after_capture();
+  void note_thread_end(const std::vector<PoolIndex>& streams);
+  void take_over_pools(const StreamKey& key);
   void wait_for_fences(ServiceStatistics* service);
   void free_spans(std::vector<std::unique_ptr<Span>> spans);
   void release_pages(std::size_t most_bytes);
@@ -435,7 +437,7 @@ class CachingManagedAllocator {
     return block != nullptr && block->now() == BlockState::kLive;
   }
   void count_allocation(const Request& request, Block& block, bool from_cache);
-  void open_to_count(ThreadCache* cache, const StreamKey& key, PoolIndex first);
+  void open_to_count(ThreadCache* cache, const StreamKey& key, PoolIndex first, bool again = false);
   void count_free(const Block& block, const StreamKey& key);
   void note_peaks(std::size_t place);
   void add_to_pool(const Pool& pool, void* base, std::size_t size_bytes);
@@ -509,7 +511,8 @@ class CachingManagedAllocator {
   std::atomic<int> routed_ = 0;     // private pools that are open
   std::atomic<int> capturing_ = 0;  // of these, how many capture
   std::uint64_t opened_scopes_ = 0;
-  std::vector<Block*> unfenced_;  // given back during a capture
+  std::vector<PoolIndex> pools_of_ended_threads_;  // the first of each per-thread stream's
+  std::vector<Block*> unfenced_;                   // given back during a capture
   std::atomic<bool> has_unfenced_ = false;
   std::atomic<unsigned> long_ways_ = 0;
   // What the next span may have: where less than it wanted was to be had, twice of what the last

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <deque>
 #include <map>
+#include <new>
 #include <unordered_map>
 #include <vector>
 
@@ -18,10 +19,21 @@ namespace uvm {
 
 class FenceQueues {
  public:
-  // The block waits for all of these, at least one, from now on.
+  // The block waits for all of these, at least one, from now on; or, without memory
+  // (std::bad_alloc), for none.
   void add(Block* block, const std::vector<Fence>& fences) {
-    for (const Fence& fence : fences) streams_[fence.stream].push_back({block, fence.event});
     left_[block] = fences.size();
+    std::size_t added = 0;
+    try {
+      for (; added < fences.size(); ++added) {
+        streams_[fences[added].stream].push_back({block, fences[added].event});
+      }
+    } catch (const std::bad_alloc&) {
+      while (added-- != 0) streams_[fences[added].stream].pop_back();
+      std::erase_if(streams_, [](const auto& entry) { return entry.second.empty(); });
+      left_.erase(block);
+      throw;
+    }
     blocks_.store(left_.size(), std::memory_order_relaxed);
   }
 

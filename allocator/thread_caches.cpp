@@ -101,6 +101,7 @@ ThreadCache* ThreadCaches::mine_slowly() {
 
 void ThreadCaches::retire(ThreadCache* cache) {
   std::vector<Block*> blocks;
+  std::vector<PoolIndex> streams;
   std::unique_ptr<ThreadCache> gone;
   {
     std::lock_guard lock(mutex_);
@@ -113,15 +114,17 @@ void ThreadCaches::retire(ThreadCache* cache) {
     for (std::size_t place = 0; place < places_; ++place) {
       ended_[place].absorb(gone->tally(place));
     }
-    gone->each_stream_tally(
-        [&](PoolIndex first, const StreamTally& counts) { ended_stream(first).absorb(counts); });
+    gone->each_stream_tally([&](PoolIndex first, const StreamTally& counts) {
+      ended_stream(first).absorb(counts);
+      streams.push_back(first);
+    });
   }
   {
     // What the thread has counted may be above what those left had as their limit.
     Frozen frozen(*this);
     add_up();
   }
-  retired_(std::move(blocks));
+  retired_(std::move(blocks), streams);
 }
 
 ThreadCaches::Frozen::Frozen(ThreadCaches& caches) : caches_(caches), lock_(caches.mutex_) {

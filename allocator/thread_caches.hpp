@@ -20,8 +20,10 @@ namespace uvm {
 
 class ThreadCaches {
  public:
-  // `retired` gets what a cache held when its thread has ended, without locks.
-  using Retired = std::function<void(std::vector<Block*> blocks)>;
+  // `retired` gets what a cache held when its thread ends, on that thread and without locks, and
+  // the first pools of the streams that it had to do with.
+  using Retired =
+      std::function<void(std::vector<Block*> blocks, const std::vector<PoolIndex>& streams)>;
   ThreadCaches(std::size_t places, std::size_t most_bytes, Retired retired);
   // After close().
   ~ThreadCaches();

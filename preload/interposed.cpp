@@ -80,14 +80,17 @@ class RegisteredMemory {
   std::optional<int> add(const void* address, std::size_t size_bytes) {
     constexpr int kInvalidValue = 1;         // cudaErrorInvalidValue
     constexpr int kAlreadyRegistered = 712;  // cudaErrorHostMemoryAlreadyRegistered
-    const auto block = block_of(address);
+    const auto block = managed_block_of(address);
     if (!block) return std::nullopt;
     const auto* begin = static_cast<const char*>(address);
     const auto* end = static_cast<const char*>(block->base) + block->size_bytes;
     if (size_bytes == 0 || size_bytes > static_cast<std::size_t>(end - begin)) return kInvalidValue;
     std::lock_guard lock(mutex_);
-    const bool is_new = ranges_.emplace(begin, size_bytes).second;
-    return is_new ? 0 : kAlreadyRegistered;
+    const auto after = ranges_.lower_bound(begin);
+    const bool meets_next = after != ranges_.end() && after->first < begin + size_bytes;
+    if (meets_next || holds(after, begin)) return kAlreadyRegistered;
+    ranges_.emplace_hint(after, begin, size_bytes);
+    return 0;
   }
   bool remove(const void* address) {
     std::lock_guard lock(mutex_);
@@ -96,24 +99,35 @@ class RegisteredMemory {
   bool contains(const void* address) {
     const auto* wanted = static_cast<const char*>(address);
     std::lock_guard lock(mutex_);
-    auto after = ranges_.upper_bound(wanted);
-    if (after == ranges_.begin()) return false;
-    const auto& [begin, size_bytes] = *std::prev(after);
-    return wanted < begin + size_bytes;
+    return holds(ranges_.upper_bound(wanted), wanted);
   }
 
  private:
-  static std::optional<BlockDescription> block_of(const void* address) {
+  using Ranges = std::map<const char*, std::size_t>;  // bytes by start
+
+  // With the mutex: whether the range before `after` reaches to the address.
+  bool holds(Ranges::const_iterator after, const char* address) const {
+    if (after == ranges_.begin()) return false;
+    const auto& [begin, size_bytes] = *std::prev(after);
+    return address < begin + size_bytes;
+  }
+  // Ordinary memory is the driver's to register.
+  static std::optional<BlockDescription> managed_block_of(const void* address) {
     const CachingManagedAllocator* ours = process_allocator();
     if (ours == nullptr || ours->in_forked_child()) return std::nullopt;
+    if (ours->host_backing() != HostBacking::kManaged) return std::nullopt;
     const auto block = ours->find(address);
     return block && block->live && block->facade == Facade::kHost ? block : std::nullopt;
   }
 
   std::mutex mutex_;
-  std::map<const char*, std::size_t> ranges_;  // bytes by start
+  Ranges ranges_;
 };
-RegisteredMemory& registered_memory = *new RegisteredMemory;  // for good
+// Other libraries' constructors may ask before ours have run.
+RegisteredMemory& registered_memory() {
+  static auto& memory = *new RegisteredMemory;  // for good
+  return memory;
+}
 
 // The beginning of cudaPointerAttributes, as all its versions have it.
 struct PointerAnswer {
@@ -129,8 +143,8 @@ void tell_place(const void* address, PointerAnswer* answer) {
   constexpr int kUnregistered = 0;  // cudaMemoryTypeUnregistered
   constexpr int kHost = 1;          // cudaMemoryTypeHost
   constexpr int kManaged = 3;       // cudaMemoryTypeManaged
-  if (registered_memory.contains(address)) {
-    answer->type = kHost;
+  if (registered_memory().contains(address)) {
+    *answer = {kHost, answer->device, address, address};
     return;
   }
   if (answer->type != kUnregistered) return;
@@ -219,14 +233,24 @@ UVMALLOC_INTERPOSE int cudaPointerGetAttributes(uvm::preload::PointerAnswer* ans
 UVMALLOC_INTERPOSE int cudaHostRegister(void* address, std::size_t size_bytes, unsigned flags) {
   static const auto next =
       uvm::preload::real<int (*)(void*, std::size_t, unsigned)>("cudaHostRegister", "libcudart.so");
-  if (auto result = uvm::preload::registered_memory.add(address, size_bytes)) return *result;
+  if (auto result = uvm::preload::registered_memory().add(address, size_bytes)) return *result;
   return next != nullptr ? next(address, size_bytes, flags) : 3;
 }
 
 UVMALLOC_INTERPOSE int cudaHostUnregister(void* address) {
   static const auto next = uvm::preload::real<int (*)(void*)>("cudaHostUnregister", "libcudart.so");
-  if (uvm::preload::registered_memory.remove(address)) return 0;
+  if (uvm::preload::registered_memory().remove(address)) return 0;
   return next != nullptr ? next(address) : 3;
+}
+
+UVMALLOC_INTERPOSE int cudaHostGetDevicePointer(void** out, void* address, unsigned flags) {
+  static const auto next = uvm::preload::real<int (*)(void**, void*, unsigned)>(
+      "cudaHostGetDevicePointer", "libcudart.so");
+  if (out != nullptr && uvm::preload::registered_memory().contains(address)) {
+    *out = address;
+    return 0;
+  }
+  return next != nullptr ? next(out, address, flags) : 3;
 }
 
 UVMALLOC_INTERPOSE int cudaStreamDestroy(void* stream) {

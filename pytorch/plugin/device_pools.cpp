@@ -248,6 +248,10 @@ void* DevicePools::allocate_from_pools_for_oom(c10::DeviceIndex device, std::siz
       address = ours.allocate(Facade::kDevice, device, size_bytes, handle(stream));
     } catch (const OutOfMemoryError&) {
       address = nullptr;  // the next pool may have it
+    } catch (...) {
+      ours.end_private_pool(device, pool, scope);
+      ours.release_private_pool(device, pool);
+      throw;
     }
     ours.end_private_pool(device, pool, scope);
     ours.release_private_pool(device, pool);

@@ -160,6 +160,13 @@ class FirstWrite {
     if (ours_ != nullptr) uses_ = ours_->uses_of(before_);
   }
 
+  // Before a device's storage, which has a copy now, lets go of the block: it may have readers on
+  // any stream there, since a pointer that is only looked at counts as a write.
+  void leaves() const {
+    if (ours_ == nullptr || !storage_.device().is_cuda()) return;
+    ours_->record_use_of_all(before_, storage_.device().index());
+  }
+
   // A writer that took the block over may meet kernels that still read it, launched through
   // storages that are gone. A copy on a device is used by whoever used the tensor so far, not by
   // the stream alone that happened to write first.
@@ -170,9 +177,6 @@ class FirstWrite {
     if (stolen) {
       if (wait) ours_->wait_for_uses(before_);
     } else if (storage_.device().is_cuda()) {
-      // The tensor lives on and may have readers on any stream at the address that it has left: a
-      // pointer that is only looked at counts as a write.
-      ours_->record_use_of_all(before_, storage_.device().index());
       for (const DeviceStream& use : uses_) {
         if (use.device == storage_.device().index())
           ours_->record_use(storage_.data(), use.device, use.handle);
@@ -231,7 +235,9 @@ void before_first_write(c10::StorageImpl* storage) {
       std::lock_guard lock(sharing_mutex);
       because_of_parts = is_whole(*storage) && shared->parts + 1 == shared->storages;
     }
-    storage->set_data_ptr_noswap(own_copy(*storage));
+    c10::DataPtr copy = own_copy(*storage);
+    write.leaves();
+    storage->set_data_ptr_noswap(std::move(copy));
     if (because_of_parts) make_shared_block(*storage)->parts_stay = true;
   }
   write.done(storage->device().is_cpu() || several_cards);
@@ -309,13 +315,16 @@ std::int64_t storages_over(const cow::COWDeleterContext& context);
 
 // Before a first write. What torch does then, but that a copy is made while the storage still has
 // its share: where there is no memory for one, nothing has changed.
-void write_alone(c10::StorageImpl& storage) {
+void write_alone(c10::StorageImpl& storage, const FirstWrite& write) {
   const c10::DataPtr& data = data_of(storage);
   void* address = data.get();
   const c10::Device device = data.device();
   auto* context = data.cast_context<cow::COWDeleterContext>(cow::cow_deleter);
   c10::DataPtr next;
-  if (storages_over(*context) > 1) next = own_copy(storage);
+  if (storages_over(*context) > 1) {
+    next = own_copy(storage);
+    write.leaves();
+  }
   auto reference = context->decrement_refcount();
   if (auto* last = std::get_if<cow::COWDeleterContext::LastReference>(&reference)) {
     // The others are gone by now.
@@ -413,7 +422,7 @@ void materialize_core(void* opaque, void (*materialize)(void* storage)) {
   if (!is_copy_on_write(storage)) return;  // another thread was faster
   const void* before = storage.data();
   const FirstWrite write(storage);
-  write_alone(storage);
+  write_alone(storage, write);
   write.done(storage.device().is_cpu() || several_cards_share);
   // Torch does not tell when the host's side goes; a device's that has the bytes for itself has
   // outlived it.

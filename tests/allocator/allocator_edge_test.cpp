@@ -297,10 +297,36 @@ TEST_F(EdgeTest, AThreadsDefaultStreamIsItsOwn) {
 }
 
 TEST_F(EdgeTest, AnotherThreadsBlockIsItsStreamsWhoeverFreesIt) {
-  char* theirs = nullptr;
-  std::thread([&] { theirs = device(20000, kPerThreadStream); }).join();
+  std::promise<char*> made;
+  std::promise<void> over;
+  std::thread other([&] {
+    made.set_value(device(20000, kPerThreadStream));
+    over.get_future().wait();
+  });
+  char* theirs = made.get_future().get();
   allocator->free(theirs);
   EXPECT_NE(device(20000, kPerThreadStream), theirs);
+  over.set_value();
+  other.join();
+}
+
+TEST_F(EdgeTest, WhatAnEndedThreadsStreamHadIsForTheNextThreads) {
+  char* last = nullptr;
+  for (int i = 0; i < 100; ++i) {
+    std::thread([&] {
+      machine->waits.clear();
+      char* block = device(8 * kMiB, kPerThreadStream);
+      device(100, kPerThreadStream);
+      if (last != nullptr) {
+        EXPECT_EQ(block, last);
+        EXPECT_EQ(machine->waits.front(), "host waits for device 0");
+      }
+      last = block;
+      allocator->free(block);
+    }).join();
+  }
+  EXPECT_EQ(allocator->statistics().touched_bytes.current, 10 * kMiB);
+  EXPECT_EQ(allocator->statistics().streams.size(), 1u);
 }
 
 TEST_F(EdgeTest, AUseByAnotherThreadsDefaultStreamIsWaitedForWithItsDevice) {

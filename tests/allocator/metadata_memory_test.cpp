@@ -34,6 +34,9 @@ void* operator new(std::size_t size_bytes) {
 void* operator new(std::size_t size_bytes, std::align_val_t alignment) {
   return allocate_or_throw(size_bytes, static_cast<std::size_t>(alignment));
 }
+void* operator new(std::size_t size_bytes, const std::nothrow_t&) noexcept {
+  return std::malloc(size_bytes);
+}
 void operator delete(void* memory) noexcept {
   std::free(memory);
 }
@@ -108,6 +111,36 @@ TEST_F(MetadataMemoryTest, WholePagesAndAlignedBlocks) {
     live->push_back(allocator->allocate_aligned(Facade::kHost, 0, 100, 4096, nullptr));
     live->push_back(allocator->allocate_aligned(Facade::kDevice, 0, 100000, 65536, stream(1)));
   });
+}
+
+// A free that needs memory for a fence may lose its block, and nothing else.
+TEST_F(MetadataMemoryTest, BlocksBehindFencesAreLostOneAtATime) {
+  for (long number = 1; number < 60; ++number) {
+    SCOPED_TRACE("allocation " + std::to_string(number));
+    start();
+    char* block = device(200000, stream(1));
+    char* other = device(200000, stream(1));
+    for (char* each : {block, other}) {
+      for (std::uintptr_t user : {2, 3, 4}) allocator->record_use(each, 0, stream(user));
+    }
+    failing = number;
+    EXPECT_EQ(allocator->free(block), FreeResult::kFreed);
+    failing = 0;
+    EXPECT_EQ(allocator->free(other), FreeResult::kFreed);
+    allocator->check_invariants();
+    EXPECT_NE(device(200000, stream(1)), nullptr);
+    allocator->release_cached();
+    allocator->check_invariants();
+  }
+}
+
+TEST_F(MetadataMemoryTest, FreesAfterAReleaseNeedNoMemory) {
+  char* block = device(64 * kMiB, stream(1));
+  allocator->release_cached();
+  failing = 1;
+  EXPECT_EQ(allocator->free(block), FreeResult::kFreed);
+  failing = 0;
+  EXPECT_EQ(device(64 * kMiB, stream(1)), block);
 }
 
 TEST_F(MetadataMemoryTest, FreesGiveBackWhatTheyCan) {

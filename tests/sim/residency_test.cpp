@@ -235,11 +235,11 @@ TEST_F(ResidencyTest, CopiesUseThePagesWhereTheyAre) {
 
 TEST_F(ResidencyTest, ACopyOfRowsLeavesThePagesBetweenThemAlone) {
   std::byte* memory = managed(kBlock);
-  std::vector<std::byte> source(kBlock);
+  std::byte* source = managed(kBlock);
   ASSERT_EQ(prefetch(memory, kBlock, 0), Status::kOk);
   ASSERT_EQ(machine().discard(0, stream_, {memory, kBlock}), Status::kOk);
   const Copy copy{.to = memory,
-                  .from = source.data(),
+                  .from = source,
                   .width_bytes = 4,
                   .rows = 2,
                   .to_pitch_bytes = kMiB,
@@ -251,8 +251,8 @@ TEST_F(ResidencyTest, ACopyOfRowsLeavesThePagesBetweenThemAlone) {
 
 TEST_F(ResidencyTest, ACopyOfRowsThatNoMemoryCouldHoldIsRefused) {
   std::byte* memory = managed(kBlock);
-  std::vector<std::byte> source(kBlock);
-  Copy copy{.to = memory, .from = source.data(), .width_bytes = 16, .rows = 3};
+  std::byte* source = managed(kBlock);
+  Copy copy{.to = memory, .from = source, .width_bytes = 16, .rows = 3};
   copy.to_pitch_bytes = copy.from_pitch_bytes = std::size_t{1} << 63;
   EXPECT_EQ(machine().copy(0, nullptr, copy, Wait::kYes), Status::kInvalidValue);
   copy.width_bytes = std::size_t{1} << 62;
