@@ -270,23 +270,7 @@ RunBlock* BlockPools::take_at(char* address, std::size_t size_bytes) {
   auto is_block = [](std::size_t bytes) { return bytes == 0 || bytes >= kSmallestShared; };
   if (!is_block(head) || !is_block(tail)) return nullptr;
   unlink(block);
-  Pool& pool = at(block->pool);
-  try {
-    RunBlock* before = nullptr;
-    if (head != 0) {
-      std::tie(before, block) = split(block, head);
-      put(before, pool);
-    }
-    if (tail != 0) {
-      RunBlock* after = nullptr;
-      std::tie(block, after) = split(block, size_bytes);
-      put(after, pool);
-    }
-  } catch (const std::bad_alloc&) {
-    put(block, pool);
-    throw;
-  }
-  return block;
+  return carve(block, head, size_bytes, kSmallestShared);
 }
 
 // Cuts a taken block in two, in no index both. Of a whole block the larger part keeps the record,
@@ -388,15 +372,21 @@ RunBlock* BlockPools::trim_aligned(RunBlock* block, std::size_t alignment_bytes,
   if (block->kind == BlockKind::kWhole) return trim(block, size_bytes);
   const std::size_t begin = address_of(block->address());
   std::size_t head_bytes = round_up(begin, alignment_bytes) - begin;
+  while (head_bytes != 0 && head_bytes < kSmallestShared) head_bytes += alignment_bytes;
+  return carve(block, head_bytes, size_bytes, least_rest(*block, size_bytes));
+}
+
+// What begins so far into a taken shared block. The bytes in front of it go back, and those behind
+// it where there are as many as `least_tail_bytes`; without memory for their records, all of it.
+RunBlock* BlockPools::carve(RunBlock* block, std::size_t head_bytes, std::size_t size_bytes,
+                            std::size_t least_tail_bytes) {
   try {
     if (head_bytes != 0) {
-      while (head_bytes < kSmallestShared) head_bytes += alignment_bytes;
       auto [head, rest] = split(block, head_bytes);
       put(head, at(head->pool));
       block = rest;
     }
-    const std::size_t tail_bytes = block->size_bytes() - size_bytes;
-    if (tail_bytes < least_rest(*block, size_bytes)) return block;
+    if (block->size_bytes() - size_bytes < least_tail_bytes) return block;
     auto [taken, tail] = split(block, size_bytes);
     put(tail, at(tail->pool));
     return taken;

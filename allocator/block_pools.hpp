@@ -281,6 +281,8 @@ class BlockPools {
   static inline std::size_t least_rest(const RunBlock& block, std::size_t size_bytes);
   inline Cut cut(RunBlock*& block, std::size_t size_bytes);
   inline std::pair<RunBlock*, RunBlock*> split(RunBlock* block, std::size_t size_bytes);
+  RunBlock* carve(RunBlock* block, std::size_t head_bytes, std::size_t size_bytes,
+                  std::size_t least_tail_bytes);
   Pages cut_pages(RunBlock* block, std::size_t least_bytes, std::size_t most_bytes);
   RunBlock* neighbour_before(const RunBlock* block) const;
   RunBlock* neighbour_after(const RunBlock* block) const;

@@ -67,6 +67,11 @@ std::vector<DeviceDescription> describe_devices(const DeviceRuntime& runtime) {
 // good.
 constexpr std::uint64_t kRequestsPerTidying = 16;
 
+// Whether a wait has ended as it should. On a device that cannot be used any more nothing runs.
+bool is_through(const RuntimeStatus& wait) {
+  return wait.ok() || wait.error == RuntimeError::kNotUsable;
+}
+
 void log_lost_block() {
   log_line(LogLevel::kError, "a block that was freed is lost: there is no memory to note it");
 }
@@ -1386,10 +1391,9 @@ bool CachingManagedAllocator::record_fences(const std::vector<DeviceStream>& str
   return true;
 }
 
-// False: its work may go on. A device that nothing runs on any more is idle.
+// False: its work may go on.
 bool CachingManagedAllocator::wait_for_device(int device) const {
-  const RuntimeStatus status = runtime_.synchronize_device(device);
-  return status.ok() || status.error == RuntimeError::kNotUsable;
+  return is_through(runtime_.synchronize_device(device));
 }
 
 bool CachingManagedAllocator::is_over(const Fence& fence) const {
@@ -1494,10 +1498,7 @@ void CachingManagedAllocator::drain_fences(bool wait) {
           if (!wait) break;
           // Of another stream that had this handle before.
           const RuntimeStatus status = runtime_.synchronize_event(stream.device, oldest[i].event);
-          if (!status.ok() && status.error != RuntimeError::kNotUsable &&
-              !wait_for_device(stream.device)) {
-            break;
-          }
+          if (!is_through(status) && !wait_for_device(stream.device)) break;
         }
         over.push_back(oldest[i]);
       }
@@ -2064,7 +2065,7 @@ void CachingManagedAllocator::wait_for_uses(const void* address) {
     const RuntimeStatus status = user.can_be_named()
                                      ? runtime_.synchronize_stream(user.device, user.handle)
                                      : runtime_.synchronize_device(user.device);
-    if (status.ok() || status.error == RuntimeError::kNotUsable) continue;
+    if (is_through(status)) continue;
     throw std::runtime_error(
         fmt::format("uvmalloc: the work of a stream of device {} on {} cannot be waited for: {}",
                     user.device, address, status.text()));

@@ -5,13 +5,11 @@
 #include <link.h>
 
 #include <cstring>
-#include <map>
-#include <mutex>
-#include <optional>
 #include <string>
 
 #include <uvmalloc/allocator/process_allocator.hpp>
 #include <uvmalloc/preload/library_copies.hpp>
+#include <uvmalloc/preload/registered_memory.hpp>
 #include <uvmalloc/preload/torch_hooks.hpp>
 #include <uvmalloc/preload/torch_loader.hpp>
 #include <uvmalloc/pytorch/loader/python_names.hpp>
@@ -72,63 +70,6 @@ void tell_free_memory(std::size_t* free_bytes, const std::size_t* total_bytes,
   *free_bytes = ours->free_bytes(device, {*free_bytes, *total_bytes});
 }
 
-// Host memory of ours that programs have registered with CUDA. Devices reach it as it is, and the
-// driver refuses managed memory; to programs it is then what registered memory is.
-class RegisteredMemory {
- public:
-  // nullopt: it is not ours, and the driver is to say.
-  std::optional<int> add(const void* address, std::size_t size_bytes) {
-    constexpr int kInvalidValue = 1;         // cudaErrorInvalidValue
-    constexpr int kAlreadyRegistered = 712;  // cudaErrorHostMemoryAlreadyRegistered
-    const auto block = managed_block_of(address);
-    if (!block) return std::nullopt;
-    const auto* begin = static_cast<const char*>(address);
-    const auto* end = static_cast<const char*>(block->base) + block->size_bytes;
-    if (size_bytes == 0 || size_bytes > static_cast<std::size_t>(end - begin)) return kInvalidValue;
-    std::lock_guard lock(mutex_);
-    const auto after = ranges_.lower_bound(begin);
-    const bool meets_next = after != ranges_.end() && after->first < begin + size_bytes;
-    if (meets_next || holds(after, begin)) return kAlreadyRegistered;
-    ranges_.emplace_hint(after, begin, size_bytes);
-    return 0;
-  }
-  bool remove(const void* address) {
-    std::lock_guard lock(mutex_);
-    return ranges_.erase(static_cast<const char*>(address)) != 0;
-  }
-  bool contains(const void* address) {
-    const auto* wanted = static_cast<const char*>(address);
-    std::lock_guard lock(mutex_);
-    return holds(ranges_.upper_bound(wanted), wanted);
-  }
-
- private:
-  using Ranges = std::map<const char*, std::size_t>;  // bytes by start
-
-  // With the mutex: whether the range before `after` reaches to the address.
-  bool holds(Ranges::const_iterator after, const char* address) const {
-    if (after == ranges_.begin()) return false;
-    const auto& [begin, size_bytes] = *std::prev(after);
-    return address < begin + size_bytes;
-  }
-  // Ordinary memory is the driver's to register.
-  static std::optional<BlockDescription> managed_block_of(const void* address) {
-    const CachingManagedAllocator* ours = process_allocator();
-    if (ours == nullptr || ours->in_forked_child()) return std::nullopt;
-    if (ours->host_backing() != HostBacking::kManaged) return std::nullopt;
-    const auto block = ours->find(address);
-    return block && block->live && block->facade == Facade::kHost ? block : std::nullopt;
-  }
-
-  std::mutex mutex_;
-  Ranges ranges_;
-};
-// Other libraries' constructors may ask before ours have run.
-RegisteredMemory& registered_memory() {
-  static auto& memory = *new RegisteredMemory;  // for good
-  return memory;
-}
-
 // The beginning of cudaPointerAttributes, as all its versions have it.
 struct PointerAnswer {
   int type;
@@ -143,7 +84,7 @@ void tell_place(const void* address, PointerAnswer* answer) {
   constexpr int kUnregistered = 0;  // cudaMemoryTypeUnregistered
   constexpr int kHost = 1;          // cudaMemoryTypeHost
   constexpr int kManaged = 3;       // cudaMemoryTypeManaged
-  if (registered_memory().contains(address)) {
+  if (RegisteredMemory::instance().contains(address)) {
     *answer = {kHost, answer->device, address, address};
     return;
   }
@@ -233,20 +174,21 @@ UVMALLOC_INTERPOSE int cudaPointerGetAttributes(uvm::preload::PointerAnswer* ans
 UVMALLOC_INTERPOSE int cudaHostRegister(void* address, std::size_t size_bytes, unsigned flags) {
   static const auto next =
       uvm::preload::real<int (*)(void*, std::size_t, unsigned)>("cudaHostRegister", "libcudart.so");
-  if (auto result = uvm::preload::registered_memory().add(address, size_bytes)) return *result;
+  if (auto result = uvm::preload::RegisteredMemory::instance().add(address, size_bytes))
+    return *result;
   return next != nullptr ? next(address, size_bytes, flags) : 3;
 }
 
 UVMALLOC_INTERPOSE int cudaHostUnregister(void* address) {
   static const auto next = uvm::preload::real<int (*)(void*)>("cudaHostUnregister", "libcudart.so");
-  if (uvm::preload::registered_memory().remove(address)) return 0;
+  if (uvm::preload::RegisteredMemory::instance().remove(address)) return 0;
   return next != nullptr ? next(address) : 3;
 }
 
 UVMALLOC_INTERPOSE int cudaHostGetDevicePointer(void** out, void* address, unsigned flags) {
   static const auto next = uvm::preload::real<int (*)(void**, void*, unsigned)>(
       "cudaHostGetDevicePointer", "libcudart.so");
-  if (out != nullptr && uvm::preload::registered_memory().contains(address)) {
+  if (out != nullptr && uvm::preload::RegisteredMemory::instance().contains(address)) {
     *out = address;
     return 0;
   }

@@ -92,6 +92,23 @@ def same_output(simulate: Simulate, program: str, *arguments: str, **options: An
     return ours
 
 
+def fails_in_one_line_on_a_full_disk(
+    environment: Mapping[str, str], arguments: Sequence[str | Path]
+) -> None:
+    """The command `uvmalloc` with these arguments and an output that cannot be written."""
+    with Path("/dev/full").open("w") as full:
+        finished = subprocess.run(
+            [sys.executable, "-m", "uvmalloc", *arguments],
+            env=environment,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+        )
+    said = "uvmalloc: error: cannot write the output: No space left on device\n"
+    assert (finished.returncode, finished.stderr) == (1, said)
+
+
 @pytest.fixture(scope="session")
 def libraries() -> Libraries:
     return find_libraries()

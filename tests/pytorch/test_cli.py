@@ -17,6 +17,8 @@ from uvmalloc.errors import CommandError
 from uvmalloc.libraries import Libraries, find_libraries
 from uvmalloc.sizes import format_size, parse_size
 
+from tests.pytorch.conftest import fails_in_one_line_on_a_full_disk
+
 UVMALLOC = (sys.executable, "-m", "uvmalloc")
 
 
@@ -450,17 +452,7 @@ def test_report_refuses_what_is_none(uvmalloc, tmp_path, content):
 
 @pytest.mark.parametrize("arguments", [("doctor",), ("doctor", "--json"), ("--help",)])
 def test_an_output_that_cannot_be_written_is_one_line(clean_environment, arguments):
-    with Path("/dev/full").open("w") as full:
-        finished = subprocess.run(
-            [*UVMALLOC, *arguments],
-            env=clean_environment,
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=60,
-        )
-    said = "uvmalloc: error: cannot write the output: No space left on device\n"
-    assert (finished.returncode, finished.stderr) == (1, said)
+    fails_in_one_line_on_a_full_disk(clean_environment, arguments)
 
 
 def test_what_the_outputs_encoding_lacks_is_escaped(uvmalloc, tmp_path):

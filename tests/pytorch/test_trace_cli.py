@@ -15,6 +15,8 @@ import pytest
 from uvmalloc.libraries import find_libraries
 from uvmalloc.trace import ALLOCATE, FREE, KINDS, USE, TraceError, read_trace
 
+from tests.pytorch.conftest import fails_in_one_line_on_a_full_disk
+
 MIB = 1 << 20
 HEADER_BYTES = 72 + 2 * 64 + 16  # with two devices and the program's name
 WRITER = find_libraries().folder.parent / "bin" / "write_trace"
@@ -114,17 +116,7 @@ def test_a_closed_output_is_one_line(clean_environment, trace_file):
 
 @pytest.mark.parametrize("command", ["csv", "perfetto", "info"])
 def test_an_output_that_cannot_be_written_is_one_line(clean_environment, trace_file, command):
-    with Path("/dev/full").open("w") as full:
-        finished = subprocess.run(
-            [sys.executable, "-m", "uvmalloc", "trace", command, trace_file],
-            env=clean_environment,
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=60,
-        )
-    said = "uvmalloc: error: cannot write the output: No space left on device\n"
-    assert (finished.returncode, finished.stderr) == (1, said)
+    fails_in_one_line_on_a_full_disk(clean_environment, ["trace", command, trace_file])
 
 
 # ---- perfetto -----------------------------------------------------------------------------------

@@ -1,0 +1,60 @@
+#include <uvmalloc/preload/registered_memory.hpp>
+
+#include <iterator>
+
+#include <uvmalloc/allocator/process_allocator.hpp>
+
+namespace uvm::preload {
+namespace {
+
+// Ordinary memory is the driver's to register.
+std::optional<BlockDescription> managed_block_of(const void* address) {
+  const CachingManagedAllocator* ours = process_allocator();
+  if (ours == nullptr || ours->in_forked_child()) return std::nullopt;
+  if (ours->host_backing() != HostBacking::kManaged) return std::nullopt;
+  const auto block = ours->find(address);
+  return block && block->live && block->facade == Facade::kHost ? block : std::nullopt;
+}
+
+}  // namespace
+
+RegisteredMemory& RegisteredMemory::instance() {
+  static auto& memory = *new RegisteredMemory;  // for good
+  return memory;
+}
+
+std::optional<int> RegisteredMemory::add(const void* address, std::size_t size_bytes) {
+  constexpr int kInvalidValue = 1;         // cudaErrorInvalidValue
+  constexpr int kAlreadyRegistered = 712;  // cudaErrorHostMemoryAlreadyRegistered
+  const auto block = managed_block_of(address);
+  if (!block) return std::nullopt;
+  const auto* begin = static_cast<const char*>(address);
+  const auto* end = static_cast<const char*>(block->base) + block->size_bytes;
+  if (size_bytes == 0 || size_bytes > static_cast<std::size_t>(end - begin)) return kInvalidValue;
+  std::lock_guard lock(mutex_);
+  const auto after = ranges_.lower_bound(begin);
+  const bool meets_next = after != ranges_.end() && after->first < begin + size_bytes;
+  if (meets_next || holds(after, begin)) return kAlreadyRegistered;
+  ranges_.emplace_hint(after, begin, size_bytes);
+  return 0;
+}
+
+bool RegisteredMemory::remove(const void* address) {
+  std::lock_guard lock(mutex_);
+  return ranges_.erase(static_cast<const char*>(address)) != 0;
+}
+
+bool RegisteredMemory::contains(const void* address) {
+  const auto* wanted = static_cast<const char*>(address);
+  std::lock_guard lock(mutex_);
+  return holds(ranges_.upper_bound(wanted), wanted);
+}
+
+// With the mutex: whether the range before `after` reaches to the address.
+bool RegisteredMemory::holds(Ranges::const_iterator after, const char* address) const {
+  if (after == ranges_.begin()) return false;
+  const auto& [begin, size_bytes] = *std::prev(after);
+  return address < begin + size_bytes;
+}
+
+}  // namespace uvm::preload
