@@ -38,6 +38,12 @@ class BiasedMutex {
     }
   }
 
+  // The same as lock(), so that other threads, which are not in a forked child, wait where that can
+  // be undone there: the process may be copied. Called by the child with the mutex locked, before
+  // anything else, after_fork_in_child() makes it the child's.
+  void lock_for_fork();
+  void after_fork_in_child();
+
  private:
   // After so many turns of one thread in a row it is that thread's.
   static constexpr unsigned kTurns = 64;
@@ -47,6 +53,7 @@ class BiasedMutex {
     return &self;
   }
   void lock_slowly(const void* self);
+  void take_from_owner();
 
   std::atomic<const void*> owner_{nullptr};  // changed under shared_ with nobody inside own_
   OwnerLock own_;

@@ -71,7 +71,7 @@ void BlockPools::rename(PoolIndex first, const StreamKey& key) {
   for (PoolIndex pool = first; pool < first + kPoolsPerStream; ++pool) at(pool).key = key;
 }
 
-std::optional<PoolIndex> BlockPools::forget(const StreamKey& key) {
+std::optional<PoolIndex> BlockPools::forget(const StreamKey& key, std::uint64_t gone) {
   auto found = streams_.find(key);
   if (found == streams_.end()) return std::nullopt;
   PoolIndex first = found->second;
@@ -79,6 +79,7 @@ std::optional<PoolIndex> BlockPools::forget(const StreamKey& key) {
   // Nobody else's: blocks that are still out must not be kept for a stream of the same handle.
   for (PoolIndex pool = first; pool < first + kPoolsPerStream; ++pool) {
     at(pool).key.private_pool = StreamKey::kForgotten;
+    at(pool).key.thread = gone;
   }
   return first;
 }

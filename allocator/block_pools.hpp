@@ -129,9 +129,9 @@ class BlockPools {
   bool has_pools_of(const StreamKey& key) const;
   // Makes the four pools those of another stream, with all that they hold.
   void rename(PoolIndex first, const StreamKey& key);
-  // The next pools_of() makes others; these keep what they hold. Their first; nullopt: there are
-  // none.
-  std::optional<PoolIndex> forget(const StreamKey& key);
+  // The next pools_of() makes others; these keep what they hold, of a stream that nobody can name:
+  // `gone` is its DeviceStream::thread. Their first; nullopt: there are none.
+  std::optional<PoolIndex> forget(const StreamKey& key, std::uint64_t gone);
   Pool& at(PoolIndex index) { return *pools_[index]; }
   const Pool& at(PoolIndex index) const { return *pools_[index]; }
   const std::vector<std::unique_ptr<Pool>>& pools() const { return pools_; }

@@ -724,17 +724,28 @@ std::size_t CachingManagedAllocator::span_size(const Request& request) const {
 // Sends hints, without locks, and traces them.
 void CachingManagedAllocator::send(const HintPlan& plan, int device, DeviceStream producer,
                                    DeviceStream consumer) {
-  const HintPlan failed = sender_.send(plan, device, producer, consumer);
+  const std::vector<FailedHint> failed = sender_.send(plan, device, producer, consumer);
   if (!failed.empty()) {
     std::lock_guard lock(lock_);
-    for (const Hint& hint : failed) ledger_.set(hint.address, hint.size_bytes, Place::nowhere());
+    for (const FailedHint& one : failed) {
+      const Hint& hint = plan[one.place_in_plan];
+      if (hint.kind == HintKind::kPrefetch) {
+        ledger_.set(hint.address, hint.size_bytes, Place::nowhere());
+      }
+    }
   }
   if (!trace_.enabled()) return;
-  for (const Hint& hint : plan) {
-    if (hint.kind == HintKind::kAdvise) {
+  auto next_failed = failed.begin();
+  for (std::size_t place = 0; place < plan.size(); ++place) {
+    const Hint& hint = plan[place];
+    if (next_failed != failed.end() && next_failed->place_in_plan == place) {
+      trace_.call_failed(trace_.now(), device, hint.address, hint.size_bytes, next_failed->status);
+      ++next_failed;
+    } else if (hint.kind == HintKind::kAdvise) {
       trace_.advised(trace_.now(), device, hint.address, hint.size_bytes, hint.advice, hint.place);
     } else {
-      trace_.prefetched(trace_.now(), device, hint.address, hint.size_bytes, hint.place, nullptr);
+      trace_.prefetched(trace_.now(), device, hint.address, hint.size_bytes, hint.place,
+                        sender_.lane(device));
     }
   }
 }
@@ -909,6 +920,8 @@ CachingManagedAllocator::Found CachingManagedAllocator::steal_from_other_streams
   RunBlock* block = nullptr;
   {
     std::lock_guard lock(lock_);
+    // What a private pool gets must be its own until it is released.
+    if (pools_.at(request.pools).key.private_pool != 0) return {};
     for (const auto& pool : pools_.pools()) {
       if (!may_release(*pool) || pool->key.facade != request.facade ||
           pool->key.device != request.device || pool->pool_class != request.pool_class) {
@@ -1267,6 +1280,7 @@ PoolIndex CachingManagedAllocator::pool_for(const Block& block) {
     const BlockExtras* extras = pools_.extras(&block);
     const bool moved = extras != nullptr && extras->mover.exists();
     const DeviceStream stream = moved ? extras->mover : pools_.at(block.pool).key.device_stream();
+    if (stream.is_gone()) return home;  // nobody would ask there for it
     there = {Facade::kDevice, place.index, stream.handle, 0, stream.thread};
   }
   return pools_.pools_of(there) + static_cast<PoolIndex>(PoolClass::kWhole);
@@ -1652,12 +1666,19 @@ void CachingManagedAllocator::discard_free_pages() {
   }
   for (const SpanStore::Run& run : runs) {
     // A driver discards nothing of ordinary memory.
-    const bool gone = run.span->ordinary
-                          ? drop_ordinary(run.base(), run.size_bytes)
-                          : sender_.discard(run.span->device, run.base(), run.size_bytes);
-    trace_.discarded(trace_.now(), run.span->device, run.base(), run.size_bytes, nullptr);
+    const bool ordinary = run.span->ordinary;
+    const int device = run.span->device;
+    const RuntimeStatus status = ordinary ? drop_ordinary(run.base(), run.size_bytes)
+                                          : sender_.discard(device, run.base(), run.size_bytes);
+    if (trace_.enabled() && status.ok()) {
+      trace_.discarded(trace_.now(), device, run.base(), run.size_bytes,
+                       ordinary ? nullptr : sender_.lane(device));
+    }
+    if (!status.ok()) {
+      trace_.call_failed(trace_.now(), device, run.base(), run.size_bytes, status);
+    }
     std::lock_guard lock(lock_);
-    if (gone) {
+    if (status.ok()) {
       ledger_.set(run.base(), run.size_bytes, Place::nowhere());
       spans_.give_back_untouched(run.span, run.base(), run.size_bytes);
       statistics_.touched_bytes.decrease(run.size_bytes);
@@ -1717,6 +1738,8 @@ void CachingManagedAllocator::decay_now_and_then() {
 // ---- streams that go, private pools
 
 void CachingManagedAllocator::forget_stream(int device, StreamHandle stream) {
+  // While it can still be named.
+  fence_after_capture();
   const DeviceStream gone = DeviceStream::named(device, stream);
   std::vector<Block*> blocks;
   bool is_known = false;
@@ -1728,7 +1751,13 @@ void CachingManagedAllocator::forget_stream(int device, StreamHandle stream) {
       has_private |= pool->key.facade == Facade::kDevice && pool->key.device_stream() == gone &&
                      pool->key.private_pool != 0 && pool->key.private_pool != StreamKey::kForgotten;
     }
-    if (auto pools = pools_.forget({Facade::kDevice, device, stream, 0, gone.thread})) {
+    const DeviceStream nameless{device, stream, DeviceStream::kFirstGone + forgotten_streams_++};
+    pools_.each_extras([&](BlockExtras& extras) {
+      std::replace(extras.uses.begin(), extras.uses.end(), gone, nameless);
+      if (extras.mover == gone) extras.mover = nameless;
+    });
+    const StreamKey key{Facade::kDevice, device, stream, 0, gone.thread};
+    if (auto pools = pools_.forget(key, nameless.thread)) {
       is_known = true;
       caches_.close(*pools, &blocks);
     }
@@ -1754,7 +1783,27 @@ void CachingManagedAllocator::note_thread_end(const std::vector<PoolIndex>& stre
   }
 }
 
-// Of a stream that has no pools yet: those of a thread that has ended, once the device is idle.
+// Later work of the calling thread's stream starts after the work so far of all blocking streams of
+// the device, which the legacy default stream waits for: that of per-thread streams which nobody
+// can name any more is among it. Not by waiting for the device, which would invalidate captures
+// that nobody told of. False: it cannot be had now, since one of them is being captured.
+bool CachingManagedAllocator::order_after_blocking_streams(const DeviceStream& stream) {
+  const DeviceStream legacy{stream.device, nullptr, 0};
+  bool is_captured = false;
+  for (const DeviceStream& one : {legacy, stream}) {
+    if (!runtime_.is_capturing(one.device, one.handle, &is_captured).ok() || is_captured) {
+      return false;
+    }
+  }
+  RuntimeStatus status;
+  EventHandle event = events_.record(legacy, &status);
+  if (event == nullptr) return false;
+  status = runtime_.stream_wait_event(stream.device, stream.handle, event);
+  events_.release(legacy.device, event);
+  return status.ok();
+}
+
+// Of a stream that has no pools yet: those of a thread that has ended.
 void CachingManagedAllocator::take_over_pools(const StreamKey& key) {
   PoolIndex first = 0;
   {
@@ -1766,9 +1815,9 @@ void CachingManagedAllocator::take_over_pools(const StreamKey& key) {
     first = *found;
     pools_of_ended_threads_.erase(found);
   }
-  const bool is_idle = !is_capturing() && wait_for_device(key.device);
+  const bool is_ordered = !is_capturing() && order_after_blocking_streams(key.device_stream());
   std::lock_guard lock(lock_);
-  if (is_idle) {
+  if (is_ordered) {
     pools_.rename(first, key);
   } else {
     pools_of_ended_threads_.push_back(first);
@@ -2139,7 +2188,8 @@ MovedStorage* CachingManagedAllocator::move(void* address, const Move& move) {
         producer = extras.mover.exists() ? extras.mover : key.device_stream();
         if (producer.device != move.source.index) producer = {};
       }
-      extras.mover = stream;
+      // A part does not take the rest along.
+      if (whole) extras.mover = stream;
       add_use(block, stream);
     }
     if (move.destination.is_host()) {
@@ -2672,13 +2722,13 @@ bool CachingManagedAllocator::is_used_by_host(const Block& block) const {
 
 void CachingManagedAllocator::before_fork() {
   if (in_forked_child()) {
-    lock_.lock();
+    lock_.lock_for_fork();
     return;
   }
   // Nobody is inside an arena or a cache while the process is copied.
   arena_mutex_.lock();
   frozen_.emplace(caches_);
-  lock_.lock();
+  lock_.lock_for_fork();
   for (const auto& span : spans_.spans()) {
     if (span->ordinary) continue;
     const char* page = nullptr;
@@ -2710,6 +2760,7 @@ void CachingManagedAllocator::after_fork_in_parent() {
 }
 
 void CachingManagedAllocator::after_fork_in_child() {
+  lock_.after_fork_in_child();
   if (in_forked_child()) return lock_.unlock();
   forked_child_ = true;
   caches_.abandon();

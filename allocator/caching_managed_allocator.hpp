@@ -207,9 +207,10 @@ class CachingManagedAllocator {
   void release_cached_of(Facade facade);
   void release_cached_of(int device, std::uint64_t private_pool);
 
-  // The stream is destroyed. Its handle may come again for another one, which is not ordered after
-  // its work: what was cached for it is used again only after the device was waited for, which is
-  // done at once where private pools hold some of it. std::runtime_error where it cannot be.
+  // The stream is about to be destroyed. Its handle may come again for another one, which is not
+  // ordered after its work: what was cached for it, and blocks that it worked on and that are freed
+  // later, are used again only after the device was waited for, which is done at once where private
+  // pools hold some of it. std::runtime_error where it cannot be.
   void forget_stream(int device, StreamHandle stream);
 
   // Gives back the part of idle cached memory that is due at `now` (decay.hpp). Called now and then
@@ -397,6 +398,7 @@ class CachingManagedAllocator {
   void drain_fences(bool wait);
   void fence_after_capture();
   void note_thread_end(const std::vector<PoolIndex>& streams);
+  bool order_after_blocking_streams(const DeviceStream& stream);
   void take_over_pools(const StreamKey& key);
   void wait_for_fences(ServiceStatistics* service);
   void free_spans(std::vector<std::unique_ptr<Span>> spans);
@@ -514,6 +516,7 @@ class CachingManagedAllocator {
   std::vector<PoolIndex> pools_of_ended_threads_;  // the first of each per-thread stream's
   std::vector<Block*> unfenced_;                   // given back during a capture
   std::atomic<bool> has_unfenced_ = false;
+  std::uint64_t forgotten_streams_ = 0;
   std::atomic<unsigned> long_ways_ = 0;
   // What the next span may have: where less than it wanted was to be had, twice of what the last
   // got.

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <fstream>
 
 #include <uvmalloc/storage/pages.hpp>
@@ -69,8 +70,9 @@ void unmap_ordinary(void* address, std::size_t size_bytes) noexcept {
   munmap(address, size_bytes);
 }
 
-bool drop_ordinary(void* address, std::size_t size_bytes) noexcept {
-  return madvise(address, size_bytes, MADV_DONTNEED) == 0;
+RuntimeStatus drop_ordinary(void* address, std::size_t size_bytes) noexcept {
+  if (madvise(address, size_bytes, MADV_DONTNEED) == 0) return {};
+  return {RuntimeError::kOther, errno, "refused", "madvise"};
 }
 
 }  // namespace uvm

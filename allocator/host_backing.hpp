@@ -28,7 +28,7 @@ void* map_ordinary(std::size_t size_bytes);
 void unmap_ordinary(void* address, std::size_t size_bytes) noexcept;
 
 // Whole pages of it give their memory back and read as zeros again. A forked child keeps what it
-// has. False: the kernel refuses, and nothing is changed.
-bool drop_ordinary(void* address, std::size_t size_bytes) noexcept;
+// has. Where the kernel refuses, nothing is changed.
+RuntimeStatus drop_ordinary(void* address, std::size_t size_bytes) noexcept;
 
 }  // namespace uvm

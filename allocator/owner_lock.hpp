@@ -33,6 +33,12 @@ class OwnerLock {
   static void take(std::span<OwnerLock* const> locks);
   static void give_back(std::span<OwnerLock* const> locks);
 
+  // Nobody's, where whoever had it or asked for it is gone: in a forked child.
+  void reset() {
+    busy_.store(false, std::memory_order_relaxed);
+    taken_.store(false, std::memory_order_relaxed);
+  }
+
   // Chooses the kind, once per process, before the first lock is used.
   static void prepare();
 

@@ -37,6 +37,11 @@ class Ranked {
     mutex_.unlock();
     detail::leave_rank(kRank);
   }
+  void lock_for_fork() {
+    detail::enter_rank(kRank);
+    mutex_.lock_for_fork();
+  }
+  void after_fork_in_child() { mutex_.after_fork_in_child(); }
 
  private:
   Mutex mutex_;

@@ -13,9 +13,8 @@
  * device context, save that uvmalloc_destroy() must be the last call on its handle.
  *
  * Streams. A stream is the vendor's own handle (cudaStream_t, CUstream, hipStream_t); NULL is the
- * device's default stream. A stream named in a call must live until the memory that it is named
- * for is freed, and uvmalloc_forget_stream() comes before it is destroyed: another may get its
- * handle. The per-thread default stream is the calling thread's.
+ * device's default stream. uvmalloc_forget_stream() comes before a stream that was named in a call
+ * is destroyed: another may get its handle. The per-thread default stream is the calling thread's.
  *
  * Structures start with struct_bytes, which the caller sets to sizeof the structure. New members
  * are added at the end only, so that a program built against an older header keeps working, and
@@ -159,8 +158,8 @@ UVMALLOC_API uvmalloc_status uvmalloc_free(uvmalloc_allocator* allocator, void* 
 UVMALLOC_API uvmalloc_status uvmalloc_record_use(uvmalloc_allocator* allocator, const void* address,
                                                  int device, uvmalloc_stream stream);
 
-/* `stream` of `device` is about to be destroyed. Memory that was cached for it is used again only
- * after the device was waited for. A program that preloads the library need not call it.
+/* `stream` of `device` is about to be destroyed. Memory that was cached for it, and blocks freed
+ * later that it worked on, are used again only after the device was waited for. A program that preloads the library need not call it.
  * UVMALLOC_ERROR_NO_DEVICE. UVMALLOC_ERROR_NOT_USABLE: private pools hold memory that the stream
  * may work on, and the device cannot be waited for, since a stream is being captured. */
 UVMALLOC_API uvmalloc_status uvmalloc_forget_stream(uvmalloc_allocator* allocator, int device,

@@ -22,6 +22,7 @@ from bench.traces import committed_traces
 
 _LEVELS = {level.name: level for level in (FULL, QUICK, SMOKE)}
 _PROGRAMS = {FULL.name: programs.FULL, QUICK.name: programs.QUICK, SMOKE.name: programs.SMOKE}
+_OUTPUT = Path(__file__).resolve().parent.parent / "build" / "bench"
 _PARTS = ("torch", "programs", "engine")
 
 
@@ -59,7 +60,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--instructions", action="store_true", help="count instructions per pair with valgrind"
     )
-    parser.add_argument("--output", type=Path, default=Path("build/bench"), metavar="FOLDER")
+    parser.add_argument("--output", type=Path, default=_OUTPUT, metavar="FOLDER")
+    parser.add_argument("--rmm", metavar="FOLDER", help="a source tree of RMM 25.10 to build")
+    parser.add_argument(
+        "--umpire", metavar="FOLDER", help="a source tree of Umpire 2024.07 to build"
+    )
     return parser.parse_args()
 
 

@@ -284,6 +284,8 @@ class Probe {
 
   void populate(const Buffer& buffer, Populated how) const;
   // Work on `stream` that takes a while.
+  // Enough that a device writes it more slowly than it is told to.
+  std::size_t scratch_bytes() const { return std::min(sizes_.back(), 64 * kMiB); }
   void occupy(const Buffer& scratch, CUstream stream) const;
 
   Json alignment();
@@ -471,7 +473,7 @@ Json Probe::prefetch_to_host() {
       std::vector<double> done_us;
       for (int round = 0; round < rounds_; ++round) {
         Buffer buffer(driver_, memory_, size_bytes);
-        Buffer scratch(driver_, memory_, std::min(size_bytes, 64 * kMiB));
+        Buffer scratch(driver_, memory_, scratch_bytes());
         populate(buffer, Populated::kByDevice);
         populate(scratch, Populated::kByDevice);
         if (busy) occupy(scratch, lane_);
@@ -494,7 +496,7 @@ Json Probe::prefetch_to_host() {
 // Whether an event that another thread records on the default stream stands for this thread's work.
 Json Probe::default_stream_event() {
   Json out = Json::object();
-  Buffer scratch(driver_, memory_, sizes_.front());
+  Buffer scratch(driver_, memory_, scratch_bytes());
   populate(scratch, Populated::kByDevice);
   Event event(driver_);
   std::thread([&] {

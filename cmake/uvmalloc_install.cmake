@@ -10,9 +10,7 @@ set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/uvmalloc")
 
 foreach(library uvmalloc_static uvmalloc_shared)
   target_include_directories(${library} INTERFACE "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
-  target_compile_features(${library} INTERFACE "$<INSTALL_INTERFACE:cxx_std_20>")
-  # C++ headers need Boost's; a project in C alone has none of it.
-  target_link_libraries(${library} INTERFACE "$<INSTALL_INTERFACE:$<TARGET_NAME_IF_EXISTS:Boost::boost>>")
+  target_compile_features(${library} INTERFACE cxx_std_20)
 endforeach()
 set_target_properties(uvmalloc_shared PROPERTIES EXPORT_NAME uvmalloc)
 
@@ -22,8 +20,10 @@ list(TRANSFORM static_libraries PREPEND "-l" OUTPUT_VARIABLE pc_static_libraries
 if(TARGET uvmalloc_jemalloc) # no library of the system: it is built for us and travels with ours
   set(archive libuvmalloc_jemalloc.a)
   install(FILES "$<TARGET_FILE:uvmalloc_jemalloc>" DESTINATION "${private_dir}" RENAME ${archive} COMPONENT Development)
-  target_link_libraries(uvmalloc_static INTERFACE "$<INSTALL_INTERFACE:$<INSTALL_PREFIX>/${private_dir}/${archive}>")
-  list(PREPEND pc_static_libraries "\${libdir}/uvmalloc/${archive}")
+  cmake_path(ABSOLUTE_PATH private_dir BASE_DIRECTORY "$<INSTALL_PREFIX>" OUTPUT_VARIABLE archive_dir)
+  target_link_libraries(uvmalloc_static INTERFACE "$<INSTALL_INTERFACE:${archive_dir}/${archive}>")
+  # Not by its path: blanks are escaped in folders alone.
+  list(PREPEND pc_static_libraries "-L\${libdir}/uvmalloc" "-l:${archive}")
 endif()
 target_link_libraries(uvmalloc_static INTERFACE "$<INSTALL_INTERFACE:${static_libraries}>")
 

@@ -3,6 +3,11 @@
 #include <uvmalloc/runtime/log.hpp>
 
 namespace uvm {
+namespace {
+
+constexpr RuntimeStatus kNoLane{RuntimeError::kOther, 0, "no stream", "create_stream"};
+
+}  // namespace
 
 HintSender::HintSender(const DeviceRuntime& runtime, EventPool& events, HintCounters& counters)
     : runtime_(runtime),
@@ -69,44 +74,42 @@ void HintSender::order(DeviceStream waiting, DeviceStream before) {
   events_.release(before.device, event);
 }
 
-HintPlan HintSender::send(const HintPlan& plan, int device, DeviceStream producer,
-                          DeviceStream consumer) {
-  HintPlan failed;
+std::vector<FailedHint> HintSender::send(const HintPlan& plan, int device, DeviceStream producer,
+                                         DeviceStream consumer) {
+  std::vector<FailedHint> failed;
   bool prefetched = false;
+  bool is_first = true;
   StreamHandle lane_stream = nullptr;
-  for (const Hint& hint : plan) {
+  for (std::size_t place = 0; place < plan.size(); ++place) {
+    const Hint& hint = plan[place];
+    RuntimeStatus status = kNoLane;
     if (hint.kind == HintKind::kAdvise) {
-      note(hint, runtime_.advise(device, hint.address, hint.size_bytes, hint.advice, hint.place));
-      continue;
-    }
-    if (lane_stream == nullptr) {
-      lane_stream = lane(device);
-      if (lane_stream == nullptr) {
-        note(hint, {RuntimeError::kOther, 0, "no stream", "create_stream"});
-        failed.push_back(hint);
-        continue;
-      }
-      if (may_wait(producer)) order({device, lane_stream}, producer);
-    }
-    if (note(hint,
-             runtime_.prefetch(device, hint.address, hint.size_bytes, hint.place, lane_stream))) {
-      prefetched = true;
+      status = runtime_.advise(device, hint.address, hint.size_bytes, hint.advice, hint.place);
     } else {
-      failed.push_back(hint);
+      if (lane_stream == nullptr) lane_stream = lane(device);
+      if (lane_stream != nullptr) {
+        if (is_first && may_wait(producer)) order({device, lane_stream}, producer);
+        is_first = false;
+        status = runtime_.prefetch(device, hint.address, hint.size_bytes, hint.place, lane_stream);
+        prefetched |= status.ok();
+      }
     }
+    if (!note(hint, status)) failed.push_back({place, status});
   }
   if (prefetched && may_wait(consumer)) order(consumer, {device, lane_stream});
   return failed;
 }
 
-bool HintSender::discard(int device, void* address, std::size_t size_bytes) {
+RuntimeStatus HintSender::discard(int device, void* address, std::size_t size_bytes) {
   const Hint hint{HintKind::kDiscard, {}, Place::nowhere(), address, size_bytes};
-  StreamHandle lane_stream = lane(device);
-  if (lane_stream == nullptr) {
-    return note(hint, {RuntimeError::kOther, 0, "no stream", "create_stream"});
+  RuntimeStatus status = kNoLane;
+  if (StreamHandle lane_stream = lane(device); lane_stream != nullptr) {
+    status = runtime_.discard(device, address, size_bytes, lane_stream);
+    if (!note(hint, status)) return status;
+    return runtime_.synchronize_stream(device, lane_stream);
   }
-  return note(hint, runtime_.discard(device, address, size_bytes, lane_stream)) &&
-         runtime_.synchronize_stream(device, lane_stream).ok();
+  note(hint, status);
+  return status;
 }
 
 }  // namespace uvm

@@ -7,6 +7,7 @@
 // a lock only to make a lane.
 #pragma once
 
+#include <cstddef>
 #include <mutex>
 #include <vector>
 
@@ -16,6 +17,11 @@
 #include <uvmalloc/runtime/device_runtime.hpp>
 
 namespace uvm {
+
+struct FailedHint {
+  std::size_t place_in_plan = 0;
+  RuntimeStatus status;
+};
 
 class HintSender {
  public:
@@ -27,17 +33,18 @@ class HintSender {
   // Sends `plan` in order in the context of `device`. With a producer, prefetches start after its
   // work so far; with a consumer, its later work starts after the prefetches; save where that
   // stream is being captured, which an event from outside would end. Neither waits on the calling
-  // thread. Returns the prefetches that failed.
-  HintPlan send(const HintPlan& plan, int device, DeviceStream producer = {},
-                DeviceStream consumer = {});
+  // thread. Returns what failed, in the plan's order.
+  std::vector<FailedHint> send(const HintPlan& plan, int device, DeviceStream producer = {},
+                               DeviceStream consumer = {});
 
-  // Drops the contents of a range that nobody uses, and waits until they are gone. False: they may
-  // still be there.
-  bool discard(int device, void* address, std::size_t size_bytes);
+  // Drops the contents of a range that nobody uses, and waits until they are gone. Where that fails
+  // they may still be there.
+  RuntimeStatus discard(int device, void* address, std::size_t size_bytes);
+
+  // The I/O lane of a device, made where there is none yet; nullptr where none can be made.
+  StreamHandle lane(int device);
 
  private:
-  // The I/O lane of a device; nullptr where none can be made.
-  StreamHandle lane(int device);
   bool note(const Hint& hint, const RuntimeStatus& status);
   bool may_wait(const DeviceStream& stream) const;
   void order(DeviceStream waiting, DeviceStream before);

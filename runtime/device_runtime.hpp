@@ -42,7 +42,10 @@ std::uint64_t this_thread_number();
 struct DeviceStream {
   int device = -1;
   StreamHandle handle = nullptr;
-  std::uint64_t thread = 0;  // whose per-thread stream it is; 0: one for all threads
+  // Whose per-thread stream it is; 0: one for all threads; from kFirstGone on: of a stream that is
+  // gone, told apart by it from others that had its handle before or have it now.
+  std::uint64_t thread = 0;
+  static constexpr std::uint64_t kFirstGone = std::uint64_t{1} << 63;
 
   // The stream that the calling thread means by a handle.
   static DeviceStream named(int device, StreamHandle handle) {
@@ -52,6 +55,7 @@ struct DeviceStream {
     return handle == kPerThreadStream ? this_thread_number() : 0;
   }
   bool exists() const { return device >= 0; }
+  bool is_gone() const { return thread >= kFirstGone; }
   // Whether the calling thread can name it in a call.
   bool can_be_named() const { return thread == 0 || thread == this_thread_number(); }
   friend auto operator<=>(const DeviceStream&, const DeviceStream&) = default;

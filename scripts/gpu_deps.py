@@ -47,18 +47,7 @@ def prepare(root: Path, deps: Path) -> None:
     """Fills `deps` anew; prints what is in it."""
     building = deps.with_name(deps.name + ".tmp")
     shutil.rmtree(building, ignore_errors=True)
-    include = building / "include"
-    include.mkdir(parents=True)
-    for package, folder in (("libfmt-dev", "fmt"), ("nlohmann-json3-dev", "nlohmann")):
-        _copy(_system_include(f"{folder}", package), include / folder)
-        _copy_licence(package, building)
-    _copy_boost(root, include)
-    _copy_licence("libboost1.74-dev", building)
-    _write_package(building, "fmt", "fmt::fmt-header-only", "FMT_HEADER_ONLY=1")
-    _write_package(building, "nlohmann_json", "nlohmann_json::nlohmann_json")
-    _write_package(building, "Boost", "Boost::boost")
-    _copy_googletest(building)
-    _copy_licence("googletest", building)
+    gather_system_sources(building)
     _install_python_packages(root, building / "python")
     _copy_jemalloc(root, building)
     size_bytes = sum(file.stat().st_size for file in building.rglob("*") if file.is_file())
@@ -69,6 +58,19 @@ def prepare(root: Path, deps: Path) -> None:
     shutil.rmtree(deps, ignore_errors=True)
     building.rename(deps)
     print(f"gpu_check: {deps.relative_to(root)}: {size_bytes / (1 << 20):.1f} MiB; carry it along")
+
+
+def gather_system_sources(building: Path) -> None:
+    """Into a folder that is not there yet: what Debian packages of this machine hold."""
+    include = building / "include"
+    include.mkdir(parents=True)
+    for package, folder in (("libfmt-dev", "fmt"), ("nlohmann-json3-dev", "nlohmann")):
+        _copy(_system_include(f"{folder}", package), include / folder)
+        _copy_licence(package, building)
+    _write_package(building, "fmt", "fmt::fmt-header-only", "FMT_HEADER_ONLY=1")
+    _write_package(building, "nlohmann_json", "nlohmann_json::nlohmann_json")
+    _copy_googletest(building)
+    _copy_licence("googletest", building)
 
 
 def _copy(source: Path, destination: Path) -> None:
@@ -87,32 +89,6 @@ def _copy_licence(package: str, building: Path) -> None:
     if file.is_file():
         (building / "licences").mkdir(exist_ok=True)
         shutil.copyfile(file, building / "licences" / package)
-
-
-def _copy_boost(root: Path, include: Path) -> None:
-    """The libraries that our includes reach, whole: another compiler may take other branches."""
-    boost = _system_include("boost", "libboost-dev")
-    rooms = ("allocator", "storage", "hints", "runtime", "preload", "pytorch")
-    sources = [file for room in rooms for file in (root / room).rglob("*.[ch]pp")]
-    wanted = {
-        line.strip()
-        for file in sources
-        for line in file.read_text(encoding="utf-8").splitlines()
-        if re.match(r"#include <boost/", line)
-    }
-    done = subprocess.run(
-        ["c++", "-std=c++20", "-M", "-x", "c++", "-"],
-        input="\n".join(sorted(wanted)) + "\n",
-        text=True,
-        capture_output=True,
-        check=True,
-    )
-    reached = {Path(word) for word in done.stdout.split() if word.startswith(f"{boost}/")}
-    for name in sorted({file.relative_to(boost).parts[0] for file in reached}):
-        if (boost / name).is_dir():
-            _copy(boost / name, include / "boost" / name)
-    for file in boost.glob("*.hpp"):
-        shutil.copyfile(file, include / "boost" / file.name)
 
 
 def _write_package(building: Path, name: str, target: str, definitions: str = "") -> None:

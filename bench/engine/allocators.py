@@ -5,13 +5,14 @@ To add one: an adapter and an `engine_NAME.cpp` beside this file, and its name i
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from uvmalloc.environment import Machine, on_simulated_device, without_uvmalloc
 from uvmalloc.libraries import Libraries
+
+from bench.environment import clean_environment
 
 OURS = "uvmalloc"
 TORCH = "pytorch"
@@ -33,8 +34,6 @@ _WHY_ABSENT = {
     "umpire": "no source tree given: scripts/bench --umpire PATH",
 }
 _TORCH_SERVER = Path(__file__).resolve().parent / "torch_server.py"
-# What a developer has set must not reach one allocator and not the other.
-_STRAY_PREFIXES = ("UVMALLOC_", "UVMSIM_", "PYTORCH_", "CUDA_", "LD_")
 
 
 @dataclass(frozen=True)
@@ -64,10 +63,8 @@ def find_programs(libraries: Libraries) -> tuple[dict[str, Program], dict[str, s
 
 def engine_environment(libraries: Libraries) -> dict[str, str]:
     """That of `uvmalloc sim --native`, less what the developer has set, the same for all."""
-    kept = {
-        name: value for name, value in os.environ.items() if not name.startswith(_STRAY_PREFIXES)
-    }
     machine = Machine(devices=1, capacity_bytes=CAPACITY_BYTES)
-    environment = without_uvmalloc(on_simulated_device(kept, libraries, machine, None))
+    simulated = on_simulated_device(clean_environment(), libraries, machine, None)
+    environment = without_uvmalloc(simulated)
     environment.pop("UVMSIM_KERNELS", None)  # no kernel runs
     return environment

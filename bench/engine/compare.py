@@ -51,7 +51,7 @@ def compare(
         )
     results, gaps = measured.results(), measured.gaps()
     add_derived(results, gaps, level)
-    if count_instructions and OURS in programs:
+    if count_instructions and OURS in measured.versions:
         _add_instructions(results, gaps, programs[OURS], level)
     verdict = targets(results)
     document = {
@@ -62,7 +62,9 @@ def compare(
         "load_average": [load_before, os.getloadavg()[0]],
         "device_capacity_bytes": CAPACITY_BYTES,
         "allocators": measured.versions,
-        "not_compared": {name: why for name, why in not_built.items() if name in wanted},
+        "not_compared": {
+            name: why for name, why in (not_built | measured.not_started).items() if name in wanted
+        },
         "absent": [asdict(gap) for gap in gaps],
         "targets": [{**asdict(target), "met": target.met} for target in verdict],
         **results,
@@ -86,14 +88,15 @@ def _add_instructions(results: Results, gaps: list[Absent], program: Program, le
 
 
 def _draw(results: Results, file: Path) -> None:
-    ours = results["pair_ns"].get(OURS, {})
+    pairs = results.get("pair_ns", {})
+    ours = pairs.get(OURS, {})
     ratios = {
         allocator: {
             case: value / ours[case]
             for case, value in cases.items()
             if value is not None and ours.get(case)
         }
-        for allocator, cases in results["pair_ns"].items()
+        for allocator, cases in pairs.items()
         if allocator != OURS
     }
     if ratios:

@@ -11,6 +11,7 @@ from bench.engine.plan import SIZES
 from bench.engine.server import RequestError
 
 _PAIRS = (10_000, 12_000)  # by then threads keep blocks of all sizes
+_SECONDS = 120
 _COLLECTED = re.compile(r"Collected : (\d+)")
 
 
@@ -25,15 +26,18 @@ def _instructions(program: Program, size_bytes: int, pairs: int) -> int:
     if valgrind is None:
         raise RequestError("valgrind is not installed")
     environment = {k: v for k, v in program.environment.items() if k != "LD_AUDIT"}
-    done = subprocess.run(
-        [valgrind, "--tool=callgrind", "--callgrind-out-file=/dev/null", *program.command],
-        input=f"count size={size_bytes} pairs={pairs} runtime=reserving\n",
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            [valgrind, "--tool=callgrind", "--callgrind-out-file=/dev/null", *program.command],
+            input=f"count size={size_bytes} pairs={pairs} runtime=reserving\n",
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise RequestError(f"valgrind was still running after {_SECONDS} s") from None
     found = _COLLECTED.search(done.stderr)
     if found is None or '"values"' not in done.stdout:
         raise RequestError(f"valgrind ended with {done.returncode}: {done.stdout.strip()}")

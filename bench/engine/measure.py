@@ -30,6 +30,7 @@ class Measured:
     """Of a whole run."""
 
     versions: dict[str, str] = field(default_factory=dict)
+    not_started: dict[str, str] = field(default_factory=dict)  # and why
     samples: Samples = field(default_factory=dict)
     absent: list[Absent] = field(default_factory=list)
 
@@ -76,8 +77,12 @@ def measure(
         servers = {
             name: open_servers.enter_context(Server(program)) for name, program in programs.items()
         }
-        for name, server in servers.items():
-            measured.versions[name] = str(server.ask("about", 60)["version"])
+        for name, server in list(servers.items()):
+            try:
+                measured.versions[name] = str(server.ask("about", 60)["version"])
+            except RequestError as failure:
+                measured.not_started[name] = str(failure)
+                del servers[name]
         for number in range(rounds):
             for index, question in enumerate(questions):
                 progress(number * len(questions) + index, rounds * len(questions))

@@ -8,7 +8,6 @@ two processes make them in turn: see `step_ratios`.
 from __future__ import annotations
 
 import json
-import os
 import random
 import statistics
 import subprocess
@@ -33,6 +32,7 @@ from uvmalloc.sizes import format_size
 
 from bench.engine.allocators import Program
 from bench.engine.server import Figures, RequestError, Server
+from bench.environment import clean_environment
 from bench.programs.differential import differences
 from bench.verdict import Target, verdict_table
 
@@ -103,7 +103,7 @@ LOADS_THAT_DOUBLE = ("load_state_dict", "safe_open on device")
 def environment_of(
     libraries: Libraries, native: bool, machine: Machine, report_dir: Path
 ) -> dict[str, str]:
-    environment = on_simulated_device(os.environ, libraries, machine, None)
+    environment = on_simulated_device(clean_environment(), libraries, machine, None)
     if native:
         return without_uvmalloc(environment)
     return with_uvmalloc(environment, libraries, AllocatorOptions(), report_dir)

@@ -14,9 +14,10 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
-from uvmalloc.libraries import Libraries
+from uvmalloc.libraries import LIB_DIR_VARIABLE, Libraries
 
 from bench.charts import draw_bars
+from bench.environment import clean_environment
 
 SIZES = {
     "512 B": 512,
@@ -41,7 +42,8 @@ def measure(libraries: Libraries, native: bool) -> dict:
     command += ["--native"] if native else []
     command += ["--", sys.executable, str(MEASURE_HERE), str(library(libraries))]
     command += [str(size) for size in SIZES.values()]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    environment = clean_environment() | {LIB_DIR_VARIABLE: str(libraries.folder)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         sys.exit(f"bench: {' '.join(command)} failed with {done.returncode}:\n{done.stderr}")
     return json.loads(done.stdout)

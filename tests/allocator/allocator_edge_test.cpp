@@ -6,8 +6,11 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <future>
 #include <thread>
+
+#include <uvmalloc/allocator/trace_reader.hpp>
 
 #include "support/allocator_fixture.hpp"
 
@@ -319,7 +322,7 @@ TEST_F(EdgeTest, WhatAnEndedThreadsStreamHadIsForTheNextThreads) {
       device(100, kPerThreadStream);
       if (last != nullptr) {
         EXPECT_EQ(block, last);
-        EXPECT_EQ(machine->waits.front(), "host waits for device 0");
+        EXPECT_EQ(machine->waits, std::vector<std::string>{"stream 0 waits for stream 0"});
       }
       last = block;
       allocator->free(block);
@@ -343,6 +346,70 @@ TEST_F(EdgeTest, AUseByAnotherThreadsDefaultStreamIsWaitedForWithItsDevice) {
   allocator->free(block);
   EXPECT_TRUE(machine->waits.empty()) << "the thread's own is fenced";
   EXPECT_NE(device(4 * kMiB, stream(1)), block);
+}
+
+// ---- streams that are gone while blocks still name them
+
+TEST_F(EdgeTest, ForAUseByAForgottenStreamItsDeviceIsWaitedForWhoeverHasItsHandle) {
+  char* block = device(4 * kMiB, stream(1));
+  allocator->record_use(block, 0, stream(2));
+  allocator->forget_stream(0, stream(2));
+  machine->waits.clear();
+  allocator->free(block);
+  EXPECT_EQ(machine->waits, std::vector<std::string>{"host waits for device 0"});
+  EXPECT_EQ(device(4 * kMiB, stream(1)), block);
+}
+
+TEST_F(EdgeTest, AFencePutOffByACaptureNamesNoStreamThatIsGoneMeanwhile) {
+  char* block = device(4 * kMiB, stream(1));
+  allocator->record_use(block, 0, stream(2));
+  allocator->begin_private_pool(
+      0, 7, [](StreamHandle handle) { return handle == stream(9); }, true);
+  allocator->free(block);
+  allocator->forget_stream(0, stream(2));
+  machine->waits.clear();
+  EXPECT_TRUE(allocator->end_private_pool(0, 7));
+  EXPECT_EQ(machine->waits, std::vector<std::string>{"host waits for device 0"});
+  EXPECT_EQ(device(4 * kMiB, stream(1)), block);
+}
+
+TEST_F(EdgeTest, AFencePutOffByACaptureNobodyToldOfIsRecordedBeforeItsStreamGoes) {
+  char* block = device(4 * kMiB, stream(1));
+  allocator->record_use(block, 0, stream(2));
+  machine->capturing = {stream(2)};
+  allocator->free(block);
+  machine->capturing.clear();
+  machine->busy = {stream(2)};
+  machine->waits.clear();
+  allocator->forget_stream(0, stream(2));
+  EXPECT_TRUE(machine->waits.empty()) << machine->waits.front();
+  EXPECT_NE(device(4 * kMiB, stream(1)), block);
+  machine->finish(stream(2));
+  EXPECT_EQ(device(4 * kMiB, stream(1)), block);
+}
+
+TEST_F(EdgeTest, ABlockMovedForAForgottenStreamGoesHome) {
+  char* block = host(4 * kMiB);
+  to_device(block, stream(2));
+  allocator->forget_stream(0, stream(2));
+  machine->waits.clear();
+  allocator->free(block);
+  EXPECT_EQ(machine->waits, std::vector<std::string>{"host waits for device 0"});
+  EXPECT_NE(device(4 * kMiB, stream(2)), block) << "a new stream of that handle";
+  EXPECT_EQ(host(4 * kMiB), block);
+}
+
+TEST_F(EdgeTest, AGuestOfAForgottenStreamGoesHome) {
+  char* block = host(4 * kMiB);
+  to_device(block, stream(2));
+  allocator->free(block);
+  ASSERT_EQ(device(4 * kMiB, stream(2)), block);
+  allocator->forget_stream(0, stream(2));
+  machine->waits.clear();
+  allocator->free(block);
+  EXPECT_EQ(machine->waits, std::vector<std::string>{"host waits for device 0"});
+  EXPECT_NE(device(4 * kMiB, stream(2)), block) << "a new stream of that handle";
+  EXPECT_EQ(host(4 * kMiB), block);
 }
 
 // ---- captures that nobody has told of
@@ -373,6 +440,42 @@ TEST_F(EdgeTest, APrefetchThatFailedIsNotBelieved) {
   EXPECT_EQ(allocator->residency(block, 4 * kMiB)[Place::device(0)], 4 * kMiB);
 }
 
+TEST_F(EdgeTest, ATraceTellsWhichHintsWereSentAndWhichWereRefused) {
+  Configuration configuration = small_configuration();
+  configuration.trace_file = ::testing::TempDir() + "hints-%p.trace";
+  start(configuration);
+  char* block = host(4 * kMiB);
+  char* last = device(8 * kMiB);
+  machine->failures["prefetch"] = 1;
+  EXPECT_TRUE(allocator->prefetch(block, 4 * kMiB, Place::device(0), 0, nullptr));
+  EXPECT_TRUE(allocator->prefetch(block, 4 * kMiB, Place::device(0), 0, nullptr));
+  device(4096);  // the span stays
+  allocator->free(last);
+  machine->failures["discard"] = 1;
+  allocator->release_cached();
+  allocator->release_cached();
+  allocator->stop_trace();
+  const std::string file = ::testing::TempDir() + "hints-" + std::to_string(getpid()) + ".trace";
+  const Trace trace = read_trace(file);
+  auto told = [&](const char* address) {
+    std::vector<std::string> lines;
+    for (const ThreadEvent& event : trace.events) {
+      if (event.address != address_of(address)) continue;
+      const std::string lane = event.stream == 0 ? "" : " on the lane";
+      if (event.kind == TraceKind::kPrefetch) lines.push_back("prefetch" + lane);
+      if (event.kind == TraceKind::kDiscard) lines.push_back("discard" + lane);
+      if (event.kind == TraceKind::kFailure) lines.push_back(std::string(trace.text(event)));
+    }
+    return lines;
+  };
+  EXPECT_EQ(told(block),
+            (std::vector<std::string>{"prefetch: FAKE_FAILURE (99)", "prefetch on the lane"}));
+  EXPECT_EQ(told(last),
+            (std::vector<std::string>{"prefetch on the lane", "discard: FAKE_FAILURE (99)",
+                                      "discard on the lane"}));
+  std::remove(file.c_str());
+}
+
 TEST_F(EdgeTest, AMoveBetweenDevicesWaitsForWhoHadTheBlockLast) {
   start(small_configuration(), 2);
   char* block = host(4 * kMiB);
@@ -387,6 +490,20 @@ TEST_F(EdgeTest, AMoveBetweenDevicesWaitsForWhoHadTheBlockLast) {
   move(Place::device(1), 0, stream(3));
   EXPECT_EQ(machine->waits, (std::vector<std::string>{"stream lane waits for stream 2",
                                                       "stream 3 waits for stream lane"}));
+}
+
+TEST_F(EdgeTest, APartThatMovesElsewhereLeavesTheBlockWithTheStreamThatHasTheRest) {
+  start(small_configuration(), 2);
+  char* block = host(4 * kMiB);
+  auto move = [&](Place source, int device, StreamHandle on, std::size_t size_bytes) {
+    ASSERT_NE(allocator->move(block,
+                              {source, Place::device(device), device, on, true, size_bytes, false}),
+              nullptr);
+  };
+  move(Place::host(), 1, stream(2), 0);
+  move(Place::device(1), 0, stream(1), kMiB);
+  allocator->free(block);
+  EXPECT_EQ(allocator->allocate(Facade::kDevice, 1, 4 * kMiB, stream(2)), block);
 }
 
 TEST_F(EdgeTest, AnAlignedHostBlockKnowsWhatWasAskedFor) {

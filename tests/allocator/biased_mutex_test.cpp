@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 #include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -39,6 +41,35 @@ TEST(BiasedMutex, ThreadsThatTakeTurnsAreNeverInsideTogether) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(guarded.strangers, 0u);
   EXPECT_EQ(guarded.first, 4 * kRounds);
+}
+
+TEST(BiasedMutex, AForkedChildHasItWhateverOtherThreadsWereDoing) {
+  OwnerLock::prepare();
+  Guarded guarded;
+  for (int i = 0; i < 1000; ++i) guarded.count();  // this thread's from some turn on
+  guarded.mutex.lock_for_fork();
+  std::atomic<bool> asks = false;
+  std::thread other([&] {
+    asks = true;
+    guarded.count();
+  });
+  while (!asks) std::this_thread::yield();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    guarded.mutex.after_fork_in_child();
+    guarded.mutex.unlock();
+    for (int i = 0; i < 1000; ++i) guarded.count();
+    _exit(guarded.strangers == 0 ? 0 : 1);
+  }
+  guarded.mutex.unlock();
+  other.join();
+  int status = -1;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  guarded.count();
+  EXPECT_EQ(guarded.first, 1002u);
 }
 
 // Signals stop the threads anywhere for longer than another needs to make the mutex its own.

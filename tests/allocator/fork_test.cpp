@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -256,6 +257,30 @@ TEST_F(ForkTest, PagesThatHoldFreeBlocksTooAreCopied) {
   ASSERT_EQ(allocator->free(freed), FreeResult::kFreed);
   ASSERT_EQ(allocator->free(freed_too), FreeResult::kFreed);
   EXPECT_EQ(fork_and_run([&] { return kept[99999] == 4 ? 0 : 1; }), 0);
+}
+
+// The thread that forks has had the lock to itself, and another asks for it while the process is
+// copied.
+TEST_F(ForkTest, AChildIsWholeThoughAThreadHadJustAskedForTheLock) {
+  char* block = host(64 * kMiB);
+  for (int round = 0; round < 3; ++round) {
+    std::memset(block, round + 1, 64 * kMiB);  // to be copied again
+    for (int i = 0; i < 300; ++i) allocator->find(block);
+    std::atomic<bool> over = false;
+    std::thread other([&] {
+      while (!over) {
+        allocator->find(block);
+        std::this_thread::sleep_for(std::chrono::microseconds(200));
+      }
+    });
+    EXPECT_EQ(fork_and_run([&] {
+                alarm(20);
+                return block[0] == round + 1 && host(5000) != nullptr ? 0 : 1;
+              }),
+              0);
+    over = true;
+    other.join();
+  }
 }
 
 TEST_F(ForkTest, AChildIsWholeWhateverTheOtherThreadsWereDoing) {

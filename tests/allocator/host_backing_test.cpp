@@ -55,7 +55,7 @@ TEST(HostBacking, OrdinaryMemoryIsAlignedAndGivesItsPagesBackWhenDropped) {
   EXPECT_EQ(address_of(memory) % kPageBytes, 0u);
   EXPECT_EQ(present_bytes(memory, 6 * kMiB), 0u);
   std::memset(memory, 7, 6 * kMiB);
-  EXPECT_TRUE(drop_ordinary(memory + 2 * kMiB, 2 * kMiB));
+  EXPECT_TRUE(drop_ordinary(memory + 2 * kMiB, 2 * kMiB).ok());
   EXPECT_EQ(present_bytes(memory, 6 * kMiB), 4 * kMiB);
   EXPECT_EQ(memory[2 * kMiB - 1], 7);
   EXPECT_EQ(memory[2 * kMiB], 0);

@@ -167,6 +167,25 @@ TEST_F(PrivatePoolTest, ForAHandleThatIsUsedAgainTheDeviceIsWaitedForAtOnce) {
   EXPECT_TRUE(allocator->end_private_pool(0, 7));
 }
 
+TEST_F(PrivatePoolTest, UnderPressureItGetsPagesOfItsOwnNotAnotherPoolsBlock) {
+  Configuration configuration = small_configuration();
+  configuration.budget_bytes = 8 * kMiB;
+  configuration.span_bytes = 8 * kMiB;
+  start(configuration);
+  std::vector<char*> blocks;
+  for (int i = 0; i < 8; ++i) blocks.push_back(device(kMiB - 4096, stream(1)));
+  for (char* block : blocks) allocator->free(block);
+  begin(7, stream(1));
+  char* inside = device(300'000, stream(1));
+  EXPECT_EQ(allocator->private_blocks(0, 7).size(), 1u);
+  EXPECT_TRUE(allocator->end_private_pool(0, 7));
+  allocator->free(inside);
+  EXPECT_NE(device(300'000, stream(1)), inside);
+  for (const auto& segment : allocator->segments()) {
+    EXPECT_EQ(segment.size_bytes % kPageBytes, 0u);
+  }
+}
+
 TEST_F(PrivatePoolTest, WhatIsReleasedLeavesHardlyAnythingBehind) {
   auto use_and_release = [&](std::uint64_t id) {
     begin(id, stream(1));

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -52,7 +53,7 @@ class Installed:
 
     def pkg_config(self, *words: str) -> list[str]:
         folder = self.libraries / "pkgconfig"
-        return run("pkg-config", *words, PKG_CONFIG_LIBDIR=str(folder)).split()
+        return shlex.split(run("pkg-config", *words, PKG_CONFIG_LIBDIR=str(folder)))
 
     def run_simulated(self, program: Path, *, shared: bool) -> str:
         """The program's output on a simulated device."""
@@ -65,5 +66,5 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     folder = tmp_path_factory.mktemp("installed")
     build = find_libraries().folder.parent
     run("cmake", "--install", build, "--prefix", folder / "first")
-    shutil.move(folder / "first", folder / "moved")
-    return Installed(folder / "moved")
+    shutil.move(folder / "first", folder / "moved there")
+    return Installed(folder / "moved there")

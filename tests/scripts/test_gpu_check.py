@@ -8,6 +8,7 @@ import math
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,138 @@ def test_programs_ran_with_and_without_uvmalloc(trial: tuple[dict[str, Any], str
     assert training["uvmalloc_over_native"] > 0
     assert training["moves"]["total"] > 0
     assert set(results["pairs"]["native_over_uvmalloc"]) == set(results["pairs"]["native_ns"])
+
+
+def names_of_tests(program: Path, gtest_filter: str) -> set[str]:
+    done = subprocess.run(
+        [program, "--gtest_list_tests", f"--gtest_filter={gtest_filter}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    names, suite = set(), ""
+    for line in done.stdout.splitlines():
+        if not line.startswith(" "):
+            suite = line.split()[0]
+        else:
+            names.add(suite + line.split()[0])
+    return names
+
+
+def test_all_conformance_tests_but_the_fake_runtimes_meet_the_driver(gpu_check: Any) -> None:
+    program = find_libraries().folder.parent / "bin" / "conformance_test"
+    every = names_of_tests(program, "*")
+    met = names_of_tests(program, gpu_check.CONFORMANCE_TESTS)
+    assert {name for name in every - met if not name.endswith("/fake")} == set()
+    assert {name for name in met if name.endswith("/fake")} == set()
+    assert any(name.startswith("CudaCapture.") for name in met)
+
+
+def written(folder: Path, name: str, text: str) -> Path:
+    """A program."""
+    file = folder / "bin" / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(f"#!{sys.executable}\n{text}")
+    file.chmod(0o755)
+    return file
+
+
+RESULTS = {"testsuites": [{"name": "A", "testsuite": [{"name": "B", "result": "COMPLETED"}]}]}
+
+
+@pytest.mark.parametrize(("end", "passes"), [("sys.exit(0)", True), ("os.abort()", False)])
+def test_a_suite_that_crashes_at_its_end_has_failed(
+    end: str, passes: bool, gpu_check: Any, tmp_path: Path
+) -> None:
+    written(
+        tmp_path,
+        "conformance_test",
+        "import json, os, sys\n"
+        "file = [word for word in sys.argv if 'output=json:' in word][0].split(':', 1)[1]\n"
+        "with open(file, 'w') as out:\n"
+        f"    json.dump({RESULTS}, out)\n{end}\n",
+    )
+    place = gpu_check.Place(True, tmp_path)
+    if passes:
+        assert gpu_check.conformance(place, gpu_check.Clock(), tmp_path)["passed"] == 1
+    else:
+        with pytest.raises(gpu_check.CheckError, match="ended with exit code -6"):
+            gpu_check.conformance(place, gpu_check.Clock(), tmp_path)
+
+
+def test_what_a_program_that_takes_too_long_has_started_ends_too(
+    gpu_check: Any, tmp_path: Path
+) -> None:
+    program = written(
+        tmp_path,
+        "program",
+        "import subprocess, sys, time\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        f"open('{tmp_path}/child', 'w').write(str(child.pid))\ntime.sleep(60)\n",
+    )
+    with pytest.raises(gpu_check.CheckError, match="was still running after 3 s"):
+        gpu_check.run([str(program)], os.environ, 3, "program")
+    status = Path(f"/proc/{(tmp_path / 'child').read_text()}/stat")
+    deadline = time.monotonic() + 30
+    # Nobody may be there to collect it.
+    while status.exists() and status.read_text().rsplit(")", 1)[1].split()[0] != "Z":
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_section_that_the_probe_could_not_measure_is_a_failure(
+    gpu_check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = {"name": "a device", "simulated": True, "managed_limit_bytes": 4096 << 20}
+    probed = {"device": device, "hints": {"failed": "no hint"}, "alignment": {"a": 1}}
+    monkeypatch.setattr(gpu_check, "probe", lambda *_: probed)
+    for stage in ("conformance", "pairs", "train"):
+        monkeypatch.setattr(gpu_check, stage, lambda *_: {})
+    check = gpu_check.Check(gpu_check.Place(True, tmp_path), gpu_check.Clock(), tmp_path)
+    check.run()
+    assert check.failures == ["hints: no hint"]
+    assert check.results["alignment"] == {"a": 1}
+
+
+def test_what_is_carried_to_a_machine_without_network_is_found_and_needed(
+    gpu_check: Any, tmp_path: Path
+) -> None:
+    assert gpu_check is not None  # its folder's modules can be imported
+    gpu_deps = importlib.import_module("gpu_deps")
+    deps = tmp_path / "deps"
+    gpu_deps.gather_system_sources(deps)
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.25)\n"
+        "project(carried LANGUAGES CXX)\n"
+        "find_package(fmt REQUIRED)\n"
+        "find_package(nlohmann_json REQUIRED)\n"
+        "find_package(GTest REQUIRED)\n"
+        "add_executable(program program.cpp)\n"
+        "target_link_libraries(program fmt::fmt-header-only nlohmann_json::nlohmann_json)\n"
+    )
+    (tmp_path / "program.cpp").write_text(
+        "#include <fmt/format.h>\n#include <nlohmann/json.hpp>\n"
+        'int main() { fmt::print("{}\\n", nlohmann::json{1, 2}.dump()); }\n'
+    )
+    build = tmp_path / "build"
+    for command in (
+        ["cmake", "-S", tmp_path, "-B", build, "-GNinja", f"-DCMAKE_PREFIX_PATH={deps}"],
+        ["cmake", "--build", build, "--target", "program"],
+        [build / "program"],
+    ):
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout == "[1,2]\n"
+    assert str(deps) in (build / "build.ninja").read_text()
+    includes = {
+        line.split("<")[1].split("/")[0]
+        for room in ("allocator", "hints", "pytorch", "preload", "runtime", "storage")
+        for file in (ROOT / room).rglob("*.[ch]pp")
+        for line in file.read_text().splitlines()
+        if line.startswith("#include <") and "/" in line
+    }
+    carried = {folder.name for folder in (deps / "include").iterdir()}
+    assert carried == includes & {"fmt", "nlohmann", "boost", "absl"}
 
 
 def test_the_conformance_tests_refuse_a_device_that_was_not_named() -> None:

@@ -148,7 +148,11 @@ class FakeRuntime final : public DeviceRuntime {
     machine_->hints.push_back({HintKind::kPrefetch, {}, destination, address, size_bytes});
     return {};
   }
-  RuntimeStatus discard(int, void*, std::size_t, StreamHandle) const override { return {}; }
+  RuntimeStatus discard(int, void*, std::size_t, StreamHandle) const override {
+    std::lock_guard lock(machine_->mutex);
+    if (fails("discard")) return {RuntimeError::kOther, 99, "FAKE_FAILURE", "discard"};
+    return {};
+  }
   RuntimeStatus copy(int, void* to, const void* from, std::size_t size_bytes,
                      StreamHandle) const override {
     std::copy_n(static_cast<const char*>(from), size_bytes, static_cast<char*>(to));

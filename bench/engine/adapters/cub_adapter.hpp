@@ -1,9 +1,11 @@
 // cub::CachingDeviceAllocator with bins of powers of two from 512 B to 256 MiB, all cached without
-// a limit, so that no size of the workloads goes to the driver each time. Owns the allocator.
+// a limit, so that no size of the workloads goes to the driver each time; larger blocks of a trace
+// do. Owns the allocator.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cub/util_allocator.cuh>
 #include <cub/version.cuh>
@@ -32,15 +34,22 @@ class CubAdapter {
       throw std::bad_alloc();
     return block;
   }
-  void free(void* block, std::size_t, cudaStream_t) { allocator_.DeviceFree(block); }
+  void free(void* block, std::size_t size_bytes, cudaStream_t) {
+    // Only what fits in no bin goes back to the driver, so the most is what there is before that.
+    if (size_bytes > kLargestBinBytes) peak_bytes_ = peak_reserved_bytes();
+    allocator_.DeviceFree(block);
+  }
 
-  // Nothing goes back to the driver, so the most is what there is.
   std::size_t peak_reserved_bytes() const {
-    const auto& bytes = allocator_.cached_bytes.at(0);
-    return bytes.free + bytes.live;
+    auto found = allocator_.cached_bytes.find(0);
+    if (found == allocator_.cached_bytes.end()) return peak_bytes_;
+    return std::max(peak_bytes_, found->second.free + found->second.live);
   }
 
  private:
+  static constexpr std::size_t kLargestBinBytes = std::size_t{1} << 28;
+
+  std::size_t peak_bytes_ = 0;
   cub::CachingDeviceAllocator allocator_;
 };
 
