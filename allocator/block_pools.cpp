@@ -648,7 +648,17 @@ void BlockPools::release_free_pages(
   }
 }
 
-std::vector<RunBlock*> BlockPools::fenced_guests(Pool& pool) {
+bool BlockPools::take_fenced_guest(RunBlock* guest) {
+  // The record may be another block's by now, or none's.
+  if (guest->address() == nullptr || guest->now() != BlockState::kFree || guest->plain ||
+      guest->pool == guest->home) {
+    return false;
+  }
+  unlink(guest);
+  return true;
+}
+
+std::vector<RunBlock*> BlockPools::fenced_guests(const Pool& pool) const {
   std::vector<RunBlock*> out;
   for (RunBlock* block = pool.guests.smallest(); block != nullptr;
        block = pool.guests.after(block)) {

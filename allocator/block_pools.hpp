@@ -184,7 +184,9 @@ class BlockPools {
   // lessened; `each` gets them with their home.
   void release_free_pages(Pool& pool, std::size_t* most_bytes,
                           const std::function<void(const Pages&, const Pool& home)>& each);
-  std::vector<RunBlock*> fenced_guests(Pool& pool);
+  std::vector<RunBlock*> fenced_guests(const Pool& pool) const;
+  // Takes one that was among them earlier. False: it is no such block any more.
+  bool take_fenced_guest(RunBlock* guest);
   // Of the free block that ends, or begins, at a page boundary of a span and would be joined with
   // pages given to the pool there: its bytes. 0: there is none.
   std::size_t free_bytes_before(const Pool& pool, const Span& span, const char* boundary) const;

@@ -1697,23 +1697,54 @@ bool CachingManagedAllocator::may_release(const Pool& pool) const {
   });
 }
 
-bool CachingManagedAllocator::decay_needs_threads(Decay::Time now) const {
+bool CachingManagedAllocator::is_decay_due(Decay::Time now) const {
   std::lock_guard lock(lock_);
   return decay_.is_period_over(now);
+}
+
+// Guests that nobody works on any more are free like other blocks.
+void CachingManagedAllocator::unfence_guests() {
+  std::vector<RunBlock*> guests;
+  {
+    std::lock_guard lock(lock_);
+    for (const auto& pool : pools_.pools()) {
+      const std::vector<RunBlock*> fenced = pools_.fenced_guests(*pool);
+      guests.insert(guests.end(), fenced.begin(), fenced.end());
+    }
+  }
+  for (RunBlock* guest : guests) {
+    std::vector<Fence> fences;
+    {
+      std::lock_guard lock(lock_);
+      if (!pools_.take_fenced_guest(guest)) continue;
+      fences = pools_.extras(guest)->fences;
+    }
+    const bool done = fences_done(fences);
+    std::lock_guard lock(lock_);
+    if (done) {
+      release_events(&fences);
+      pools_.drop_extras(guest);
+    }
+    pools_.put(guest, pools_.at(guest->pool));
+  }
 }
 
 void CachingManagedAllocator::decay(Decay::Time now) {
   if (in_forked_child() || is_capturing()) return;
   std::size_t due = 0;
+  const bool is_due = is_decay_due(now);
+  if (is_due) unfence_guests();
   {
     // What threads keep is looked at when something may be due: they are stopped for it.
     std::optional<ThreadCaches::Frozen> frozen;
-    if (decay_needs_threads(now)) frozen.emplace(caches_);
+    if (is_due) frozen.emplace(caches_);
     std::lock_guard lock(lock_);
     if (frozen) kept_by_threads_bytes_ = caches_.cached_bytes();
     std::size_t free_bytes = kept_by_threads_bytes_;
     for (const auto& pool : pools_.pools()) {
-      if (may_release(*pool)) free_bytes += pool->own.free_bytes() + pool->guests.free_bytes();
+      if (!may_release(*pool)) continue;
+      free_bytes += pool->own.free_bytes() + pool->guests.free_bytes();
+      for (const RunBlock* fenced : pools_.fenced_guests(*pool)) free_bytes -= fenced->size_bytes();
     }
     due = decay_.due(now, free_bytes);
   }

@@ -23,10 +23,10 @@
 //    back from there before new pages are touched for the facade it was made for.
 // Before new pages are touched, in this order: what fits in the pool, in the stream's other class,
 // guests, what is away, thread caches of all threads for this stream, whole pages of a host
-// facade's other class. Under pressure: fences are waited for, other streams' blocks are taken
-// after the device is idle, callbacks run, cached pages go back to their spans (discarded where the
-// device can), empty spans to the driver, and the request is tried again after each;
-// OutOfMemoryError.
+// facade's other class; a small object takes a page for its arena before what threads keep. Under
+// pressure: fences are waited for, other streams' blocks are taken after the device is idle,
+// callbacks run, cached pages go back to their spans (discarded where the device can), empty spans
+// to the driver, and the request is tried again after each; OutOfMemoryError.
 #pragma once
 
 #include <array>
@@ -421,7 +421,8 @@ class CachingManagedAllocator {
   bool is_capturing() const { return capturing_.load(std::memory_order_relaxed) != 0; }
   bool may_release(const Pool& pool) const;
   void decay_now_and_then();
-  bool decay_needs_threads(Decay::Time now) const;
+  bool is_decay_due(Decay::Time now) const;
+  void unfence_guests();
   void discard_free_pages();
 
   // Of a stream, by its first: where blocks of whole pages are free, guests among them.

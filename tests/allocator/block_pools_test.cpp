@@ -237,6 +237,21 @@ TEST_F(BlockPoolsTest, PagesAdvisedOtherwiseDoNotExtendARun) {
   EXPECT_EQ(free_blocks(PoolClass::kMedium), (Free{{page(0), kPageBytes}, {page(1), kPageBytes}}));
 }
 
+TEST_F(BlockPoolsTest, PagesOfTheSpanBesideAreNotJoined) {
+  auto beside = std::make_unique<Span>();
+  beside->base = page(16);
+  beside->size_bytes = 4 * kPageBytes;
+  beside->facade = Facade::kDevice;
+  spans.push_back(std::move(beside));
+  for (PoolClass of : {PoolClass::kMedium, PoolClass::kWhole}) {
+    add(of, 15, 1);
+    pools.put(pools.add_pages(spans[1].get(), page(16), kPageBytes, pool(of), {}), pool(of));
+    EXPECT_EQ(free_blocks(of), (Free{{page(15), kPageBytes}, {page(16), kPageBytes}}));
+    for (int i = 0; i < 2; ++i) pools.take_pages(pool(of), kPageBytes);
+    EXPECT_TRUE(free_blocks(of).empty());
+  }
+}
+
 TEST_F(BlockPoolsTest, APageOutOfTheMiddleOfARunLeavesBothSides) {
   add(PoolClass::kMedium, 0, 4);
   RunBlock* front = take(PoolClass::kMedium, 64 * kKiB);

@@ -102,7 +102,8 @@ TEST(Configuration, AMalformedValueNamesVariableValueAndWhatIsAccepted) {
         Case{"UVMALLOC_BUDGET", "0"}, Case{"UVMALLOC_SPAN_SIZE", "4K"},
         Case{"UVMALLOC_LOG", "loud"}, Case{"UVMALLOC_MOVE", "steal"},
         Case{"UVMALLOC_HOST_THRESHOLD", "1 pound"}, Case{"UVMALLOC_REPORT", "printer"},
-        Case{"UVMALLOC_DECAY", "soon"}, Case{"UVMALLOC_DECAY", "-1"},
+        Case{"UVMALLOC_DECAY", "soon"}, Case{"UVMALLOC_DECAY", "-1"}, Case{"UVMALLOC_DECAY", "inf"},
+        Case{"UVMALLOC_DECAY", "nan"}, Case{"LOCAL_WORLD_SIZE", "4x"},
         Case{"LOCAL_WORLD_SIZE", "many"}, Case{"LOCAL_WORLD_SIZE", "0"}}) {
     ParsedConfiguration parsed = parse({{each.name, each.value}});
     ASSERT_EQ(parsed.errors.size(), 1u) << each.name;
@@ -157,6 +158,12 @@ TEST(Configuration, TheDocumentListsEverySettingWithItsDefault) {
         "| `" + std::string(setting.name) + "` | " +
         (setting.default_text.empty() ? "" : "`" + std::string(setting.default_text) + "`");
     EXPECT_NE(text.str().find(row), std::string::npos) << row;
+  }
+}
+
+TEST(Configuration, AutoIsUnderstoodInUpperCaseToo) {
+  for (const char* name : {"UVMALLOC_BUDGET", "UVMALLOC_RESERVE", "UVMALLOC_FORK_LIMIT"}) {
+    EXPECT_TRUE(parse({{name, "AUTO"}}).errors.empty()) << name;
   }
 }
 

@@ -50,6 +50,39 @@ TEST_F(DecayTest, IdlePagesAreDiscardedAndTheSpanGoesWhenAllOfItIsFree) {
   allocator->free(kept);
 }
 
+// A host block that moved and was freed lies behind the fences of who had it.
+TEST_F(DecayTest, WhatHasMovedDecaysOnceNobodyWorksOnIt) {
+  Configuration configuration = without_thread_caches();
+  configuration.decay_seconds = 8;
+  start(configuration);
+  char* block = host(16 * kMiB);
+  to_device(block, testing::stream(1));
+  machine->busy = {testing::stream(1)};
+  allocator->free(block);
+  for (int step = 0; step < 10; ++step) allocator->decay(kStart + seconds(8 * step));
+  EXPECT_EQ(allocator->statistics().touched_bytes.current, 16 * kMiB);
+  allocator->check_invariants();
+  machine->finish(testing::stream(1));
+  for (int step = 10; step < 20; ++step) allocator->decay(kStart + seconds(8 * step));
+  EXPECT_EQ(allocator->statistics().touched_bytes.current, 0u);
+  allocator->check_invariants();
+}
+
+TEST_F(DecayTest, WhatCannotGoYetDoesNotMakeTheRestGoFaster) {
+  Configuration configuration = without_thread_caches();
+  configuration.decay_seconds = 8;
+  start(configuration);
+  char* block = host(64 * kMiB);
+  to_device(block, testing::stream(1));
+  machine->busy = {testing::stream(1)};
+  allocator->free(block);
+  device(2 * kMiB, testing::stream(2));
+  allocator->free(device(16 * kMiB, testing::stream(2)));
+  allocator->decay(kStart);
+  allocator->decay(kStart + seconds(8));
+  EXPECT_EQ(allocator->statistics().discarded_bytes, 8 * kMiB);
+}
+
 TEST_F(DecayTest, MemoryThatStepsUseIsLeftAlone) {
   Configuration configuration = without_thread_caches();
   configuration.decay_seconds = 8;

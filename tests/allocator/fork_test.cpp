@@ -30,6 +30,17 @@ using testing::stream;
 
 using ForkTest = testing::ForkTest;
 
+// How many files of copies a process has open.
+std::ptrdiff_t snapshots_of(pid_t pid) {
+  auto is_snapshot = [](const auto& entry) {
+    std::error_code error;
+    return std::filesystem::read_symlink(entry, error).string().find("uvmalloc-fork") !=
+           std::string::npos;
+  };
+  const std::filesystem::directory_iterator files(fmt::format("/proc/{}/fd", pid));
+  return std::count_if(begin(files), end(files), is_snapshot);
+}
+
 TEST_F(ForkTest, TheChildFindsLiveHostBlocksAndItsWritesStayItsOwn) {
   char* large = host(3 * kMiB);
   char* small = host(100);
@@ -98,6 +109,7 @@ TEST_F(ForkTest, ACopyOfWhichMostHasChangedIsNotKeptForTheRest) {
   const Waiting second =
       fork_and_wait([&] { return block[0] == 6 && block[7 * kMiB] == 5 ? 0 : 1; });
   EXPECT_EQ(forks().copied_bytes, 16 * kMiB);
+  EXPECT_EQ(snapshots_of(second.pid), 1) << "its own";
   EXPECT_EQ(join(first), 0);
   EXPECT_EQ(join(second), 0);
 }
@@ -105,18 +117,11 @@ TEST_F(ForkTest, ACopyOfWhichMostHasChangedIsNotKeptForTheRest) {
 TEST_F(ForkTest, TheCopyGoesWithTheLastChild) {
   host(4 * kMiB);
   const Waiting child = fork_and_wait([] { return 0; });
-  auto is_snapshot = [](const auto& entry) {
-    std::error_code error;
-    return std::filesystem::read_symlink(entry, error).string().find("uvmalloc-fork") !=
-           std::string::npos;
-  };
-  const std::filesystem::directory_iterator ours("/proc/self/fd");
-  EXPECT_EQ(std::count_if(begin(ours), end(ours), is_snapshot), 0);
+  EXPECT_EQ(snapshots_of(getpid()), 0);
   std::ifstream maps("/proc/self/maps");
   const std::string mapped{std::istreambuf_iterator<char>(maps), {}};
   EXPECT_EQ(mapped.find("uvmalloc-fork"), std::string::npos);
-  const std::filesystem::directory_iterator its(fmt::format("/proc/{}/fd", child.pid));
-  EXPECT_EQ(std::count_if(begin(its), end(its), is_snapshot), 1);
+  EXPECT_EQ(snapshots_of(child.pid), 1);
   EXPECT_EQ(join(child), 0);
   EXPECT_EQ(fork_and_run([] { return 0; }), 0);
   EXPECT_EQ(forks().copied_bytes, 8 * kMiB) << "nobody has the first copy any more";
@@ -311,6 +316,51 @@ TEST_F(ForkTest, AChildIsWholeWhateverTheOtherThreadsWereDoing) {
   });
   EXPECT_GT(forks, 0);
   allocator->check_invariants();
+}
+
+TEST_F(ForkTest, WhatOnlyADeviceUsesIsNotCopiedUntilItMovesToTheHost) {
+  char* block = host(4 * kMiB);
+  to_device(block);
+  allocator->note_left_host(block);
+  EXPECT_EQ(fork_and_run([] { return 0; }), 0);
+  EXPECT_EQ(forks().copied_bytes, 0u);
+  to_host(block);
+  block[0] = 7;
+  EXPECT_EQ(fork_and_run([&] { return block[0] == 7 ? 0 : 1; }), 0);
+  EXPECT_EQ(forks().copied_bytes, 4 * kMiB);
+  EXPECT_GT(forks().time.count(), 0);
+}
+
+TEST_F(ForkTest, UpToTheLimitIsCopied) {
+  Configuration configuration = small_configuration();
+  configuration.fork_limit_bytes = 4 * kMiB;
+  start(configuration);
+  char* block = host(4 * kMiB);
+  block[0] = 7;
+  EXPECT_EQ(fork_and_run([&] { return block[0] == 7 ? 0 : 1; }), 0);
+  EXPECT_EQ(forks().without_copy, 0u);
+}
+
+TEST_F(ForkTest, AChildDoesNotKeepTheFileOfItsParentsTrace) {
+  const auto folder = std::filesystem::temp_directory_path();
+  const std::string file = folder / ("uvmalloc-fork-" + std::to_string(getpid()) + ".trace");
+  ASSERT_EQ(allocator->start_trace(file), "");
+  const Waiting child = fork_and_wait([] { return 0; });
+  auto has_it_open = [&] {
+    std::error_code error;
+    const std::string descriptors = "/proc/" + std::to_string(child.pid) + "/fd";
+    for (const auto& each : std::filesystem::directory_iterator(descriptors, error)) {
+      if (std::filesystem::read_symlink(each, error) == file) return true;
+    }
+    return false;
+  };
+  for (int tries = 0; tries < 500 && has_it_open(); ++tries) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_FALSE(has_it_open());
+  EXPECT_EQ(join(child), 0);
+  allocator->stop_trace();
+  std::filesystem::remove(file);
 }
 
 }  // namespace

@@ -168,6 +168,15 @@ TEST_F(HostBackingForkTest, OnlyBlocksInManagedMemoryAreCopiedForAChild) {
   EXPECT_EQ(allocator->statistics().forks.copied_bytes, 8 * kMiB);
 }
 
+TEST_F(HostBackingForkTest, ProcessesOfOneMachineShareWhatItHasForCopies) {
+  Configuration configuration = small_configuration();
+  configuration.local_ranks = 1u << 31;
+  start(configuration);
+  host(4 * kMiB);
+  EXPECT_EQ(fork_and_run([] { return 0; }), 0);
+  EXPECT_EQ(forks().without_copy, 1u);
+}
+
 TEST_F(HostBackingForkTest, WhatTheParentDropsAfterAForkTheChildKeeps) {
   start(in_ordinary_memory(without_thread_caches()), 1, reaching());
   char* kept = host(2 * kMiB);

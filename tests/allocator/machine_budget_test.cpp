@@ -27,6 +27,14 @@ TEST(MachineBudget, OnAnIntegratedMachineTheHostsMemoryIsAll) {
   EXPECT_TRUE(budget.devices[0].coherent);
 }
 
+TEST(MachineBudget, ADeviceThatUsesTheHostsPageTablesIsCoherent) {
+  DeviceDescription coherent = device(16 * kGiB);
+  coherent.capabilities.host_page_tables = true;
+  const MachineBudget budget = machine_budget({coherent, device(16 * kGiB)}, {}, 4 * kGiB);
+  EXPECT_TRUE(budget.devices[0].coherent);
+  EXPECT_FALSE(budget.devices[1].coherent);
+}
+
 TEST(MachineBudget, SettingsOverrideTheMachine) {
   Configuration configuration;
   configuration.reserve_bytes = 3 * kGiB;

@@ -528,6 +528,15 @@ TEST_F(TraceTest, ItCanBeStartedAgainAndEachTraceHasItsOwnEvents) {
   EXPECT_EQ(read_trace(file).events.size(), 1u);
 }
 
+TEST_F(TraceTest, AFailureThatRepeatsHasOneText) {
+  start();
+  const RuntimeStatus failed{RuntimeError::kOutOfMemory, 2, "NO_MEMORY", "allocate_managed"};
+  for (int i = 0; i < 3; ++i) recorder.call_failed(recorder.now(), 0, at(4096), 512, failed);
+  const Trace trace = stop_and_read();
+  EXPECT_EQ(trace.events.size(), 3u);
+  EXPECT_EQ(trace.texts, std::vector<std::string>{"allocate_managed: NO_MEMORY (2)"});
+}
+
 TEST_F(TraceTest, ALongMarkIsCutAtTheEndOfACharacter) {
   const std::string character = "\xf0\x9f\x98\x80";
   struct Case {
@@ -635,6 +644,25 @@ TEST_F(TraceTest, WhereTheFileCannotGrowEventsAreCountedAndOneLineSaysSo) {
   Trace trace = read_trace(file);
   EXPECT_EQ(trace.dropped, 2 * kPackedWordsPerChunk);
   EXPECT_EQ(trace.events.size(), 2 * kPackedWordsPerChunk + 7);
+}
+
+TEST_F(TraceTest, LiveBlocksThatCannotBeWrittenAreCounted) {
+  ::testing::internal::CaptureStderr();
+  const pid_t child = fork();
+  if (child == 0) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{1024, 1024};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    TraceRecorder own;
+    const std::string why_not = own.start(file, kDevices, [](const TraceRecorder::BlockSink& sink) {
+      for (std::uint64_t i = 1; i <= 100; ++i) sink(block(4096 * i));
+    });
+    _exit(why_not.empty() && own.dropped() == 100 ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(status, 0);
 }
 
 // ---- fork

@@ -156,6 +156,16 @@ TEST_F(PlacementPlannerTest, PingPongIsAdvisedForBothSidesAndThenOnlyPrefetched)
   EXPECT_EQ(skipped(HintKind::kAdvise, SkipReason::kPingPong), 1u);
 }
 
+TEST_F(PlacementPlannerTest, ADeviceThatHasThePagesMappedIsNotAdvisedSoAgain) {
+  auto plan_for = planner();
+  SegmentPlacement placement{Place::host(), Place::device(0), 0};
+  auto to = [&](Place place) { return plan_for.plan_move(base_, kPageBytes, &placement, place); };
+  to(Place::device(0));
+  to(Place::host());
+  EXPECT_EQ(to(Place::device(0)), (HintPlan{advise(Advice::kSetPreferredLocation, Place::host(), 1),
+                                            prefetch(Place::device(0), 1)}));
+}
+
 TEST_F(PlacementPlannerTest, PrefetchesStopWhenTheSoftBudgetIsBelievedFull) {
   auto plan_for = planner(Policy::kAuto, 4 * kPageBytes);
   EXPECT_EQ(plan_for.plan_use(base_, 3 * kPageBytes, Place::device(0)).size(), 1u);

@@ -45,6 +45,7 @@ class AllocatorTest : public ::testing::Test {
     if (machine) {
       EXPECT_EQ(machine->allocated_bytes, 0u) << "a span was not given back";
       EXPECT_EQ(machine->events, 0) << "an event was lost";
+      EXPECT_EQ(machine->streams, 0) << "a stream was lost";
     }
   }
 

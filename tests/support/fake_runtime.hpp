@@ -62,6 +62,7 @@ class FakeMachine {
   std::map<std::string, int> failures;    // call -> how often it still fails
   std::vector<std::string> waits;  // streams that were made to wait, and who waited on the host
   int events = 0;                  // alive
+  int streams = 0;                 // alive
   bool unaligned = false;          // allocations end up 4 KiB beyond a 2 MiB boundary
 
   // Each runs once, without the mutex.
@@ -105,6 +106,7 @@ class FakeRuntime final : public DeviceRuntime {
   RuntimeStatus allocate_managed(int, std::size_t size_bytes, void** out) const override {
     std::lock_guard lock(machine_->mutex);
     if (fails("anything")) return {RuntimeError::kOther, 700, "FAKE_FAILURE", "allocate_managed"};
+    if (fails("allocation_in_capture")) return capture_refused("allocate_managed");
     if (fails("allocate_managed") ||
         machine_->allocated_bytes + size_bytes > machine_->allocatable_bytes) {
       return {RuntimeError::kOutOfMemory, 2, "FAKE_OUT_OF_MEMORY", "allocate_managed"};
@@ -123,6 +125,7 @@ class FakeRuntime final : public DeviceRuntime {
   RuntimeStatus free_managed(int, void* address) const override {
     run_once(&machine_->before_free);
     std::lock_guard lock(machine_->mutex);
+    if (fails("free_managed")) return {RuntimeError::kOther, 99, "FAKE_FAILURE", "free_managed"};
     auto found = real_.find(address);
     if (found == real_.end()) {
       return {RuntimeError::kInvalidValue, 1, "FAKE_INVALID", "free_managed"};
@@ -162,13 +165,20 @@ class FakeRuntime final : public DeviceRuntime {
   RuntimeStatus create_stream(int, StreamHandle* out) const override {
     std::lock_guard lock(machine_->mutex);
     if (fails("create_stream")) return {RuntimeError::kOther, 99, "FAKE_FAILURE", "create_stream"};
+    ++machine_->streams;
     *out = stream(0x1000 + next_stream_++);
     return {};
   }
-  RuntimeStatus destroy_stream(int, StreamHandle) const override { return {}; }
+  RuntimeStatus destroy_stream(int, StreamHandle) const override {
+    std::lock_guard lock(machine_->mutex);
+    --machine_->streams;
+    return {};
+  }
   RuntimeStatus synchronize_stream(int, StreamHandle handle) const override {
     std::lock_guard lock(machine_->mutex);
     if (machine_->capturing.contains(handle)) return capture_refused("synchronize_stream");
+    if (fails("synchronize_stream"))
+      return {RuntimeError::kOther, 99, "FAKE_FAILURE", "synchronize_stream"};
     machine_->busy.erase(handle);
     machine_->waits.push_back("host waits for stream " + text(handle));
     return {};
@@ -181,6 +191,7 @@ class FakeRuntime final : public DeviceRuntime {
   }
   RuntimeStatus is_capturing(int, StreamHandle handle, bool* out) const override {
     std::lock_guard lock(machine_->mutex);
+    if (fails("is_capturing")) return capture_refused("is_capturing");
     *out = machine_->capturing.contains(handle);
     return {};
   }
@@ -212,6 +223,8 @@ class FakeRuntime final : public DeviceRuntime {
   }
   RuntimeStatus synchronize_event(int, EventHandle event) const override {
     std::lock_guard lock(machine_->mutex);
+    if (fails("synchronize_event"))
+      return {RuntimeError::kOther, 99, "FAKE_FAILURE", "synchronize_event"};
     machine_->busy.erase(static_cast<Event*>(event)->stream);
     return {};
   }
