@@ -66,5 +66,5 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     folder = tmp_path_factory.mktemp("installed")
     build = find_libraries().folder.parent
     run("cmake", "--install", build, "--prefix", folder / "first")
-    shutil.move(folder / "first", folder / "moved there")
-    return Installed(folder / "moved there")
+    shutil.move(folder / "first", folder / "moved")
+    return Installed(folder / "moved")

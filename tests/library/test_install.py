@@ -87,6 +87,18 @@ def test_a_c_program_by_pkg_config(
     assert installed.run_simulated(program, shared=shared) == C_OUTPUT
 
 
+@pytest.mark.parametrize(("package", "shared"), [("uvmalloc", True), ("uvmalloc-static", False)])
+def test_a_path_with_a_blank_is_no_matter_to_pkg_config(
+    package: str, shared: bool, installed: Installed, tmp_path: Path
+) -> None:
+    moved = Installed(tmp_path / "moved there")
+    shutil.copytree(installed.prefix, moved.prefix, symlinks=True)
+    program = tmp_path / "program"
+    flags = moved.pkg_config("--cflags", "--libs", package)
+    run("cc", CONSUMER / "program.c", "-o", program, *flags)
+    assert moved.run_simulated(program, shared=shared) == C_OUTPUT
+
+
 def test_a_program_without_shared_libraries_links_by_pkg_config(
     installed: Installed, tmp_path: Path
 ) -> None:
