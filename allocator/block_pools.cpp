@@ -44,7 +44,10 @@ std::size_t bytes_between(const char* begin, const char* end) {
 BlockPools::~BlockPools() = default;
 
 PoolIndex BlockPools::pools_of(const StreamKey& key) {
-  if (auto found = streams_.find(key); found != streams_.end()) return found->second;
+  if (auto found = streams_.find(key); found != streams_.end()) {
+    at(found->second).stream_is_over = false;
+    return found->second;
+  }
   const auto first = static_cast<PoolIndex>(pools_.size());
   std::array<std::unique_ptr<Pool>, kPoolsPerStream> made;
   for (PoolIndex place = 0; place < kPoolsPerStream; ++place) {
@@ -648,14 +651,9 @@ void BlockPools::release_free_pages(
   }
 }
 
-bool BlockPools::take_fenced_guest(RunBlock* guest) {
-  // The record may be another block's by now, or none's.
-  if (guest->address() == nullptr || guest->now() != BlockState::kFree || guest->plain ||
-      guest->pool == guest->home) {
-    return false;
-  }
-  unlink(guest);
-  return true;
+bool BlockPools::is_fenced_guest(const RunBlock* guest) {
+  return guest->address() != nullptr && guest->now() == BlockState::kFree && !guest->plain &&
+         guest->pool != guest->home;
 }
 
 std::vector<RunBlock*> BlockPools::fenced_guests(const Pool& pool) const {

@@ -71,6 +71,9 @@ struct Pool {
   StreamKey key;
   PoolClass pool_class = PoolClass::kSmall;
   FreeIndex own;  // whose home this is
+  // Nobody can name its stream, whose work is over, until it is asked for again: the handle is then
+  // another stream's.
+  bool stream_is_over = false;
   // Requests for large blocks met from here since such blocks, kept by threads, stood in the way,
   // and after how many of them threads keep some: each time that they stood in the way eight times
   // as many.
@@ -185,8 +188,9 @@ class BlockPools {
   void release_free_pages(Pool& pool, std::size_t* most_bytes,
                           const std::function<void(const Pages&, const Pool& home)>& each);
   std::vector<RunBlock*> fenced_guests(const Pool& pool) const;
-  // Takes one that was among them earlier. False: it is no such block any more.
-  bool take_fenced_guest(RunBlock* guest);
+  // Of one that was among them earlier: its record may be another block's by now, or none's.
+  static bool is_fenced_guest(const RunBlock* guest);
+  void take_guest(RunBlock* guest) { unlink(guest); }
   // Of the free block that ends, or begins, at a page boundary of a span and would be joined with
   // pages given to the pool there: its bytes. 0: there is none.
   std::size_t free_bytes_before(const Pool& pool, const Span& span, const char* boundary) const;

@@ -225,6 +225,7 @@ CachingManagedAllocator::CachingManagedAllocator(std::unique_ptr<DeviceRuntime> 
   for (auto& facade : statistics_.classes) facade.resize(devices_.size());
   for (auto& facade : statistics_.service) facade.resize(devices_.size());
   device_limits_.assign(devices_.size(), SIZE_MAX);
+  gone_and_over_ = std::make_unique<std::atomic<std::uint64_t>[]>(devices_.size());
   if (configuration_.trace_file.empty()) return;
   if (std::string why = start_trace(configuration_.trace_file); !why.empty()) {
     log_line(LogLevel::kWarning, why);
@@ -649,7 +650,12 @@ CachingManagedAllocator::Found CachingManagedAllocator::recall(const Request& re
     std::lock_guard lock(lock_);
     block = pools_.take_away(pools_.at(request.pool()), request.size_bytes);
     if (block == nullptr) return {};
-    if (BlockExtras* extras = pools_.extras(block)) fences = extras->fences;
+    try {
+      if (BlockExtras* extras = pools_.extras(block)) fences = extras->fences;
+    } catch (const std::bad_alloc&) {
+      pools_.put(block, pools_.at(block->pool));
+      throw;
+    }
   }
   bool done = fences_done(fences);
   std::lock_guard lock(lock_);
@@ -858,6 +864,14 @@ CachingManagedAllocator::Growth CachingManagedAllocator::plan_growth(const Reque
   return best;
 }
 
+// With the lock: whether any of it is believed to be there.
+bool CachingManagedAllocator::is_on_a_device(const void* address, std::size_t size_bytes) const {
+  for (int device = 0; device < runtime_.device_count(); ++device) {
+    if (ledger_.bytes_at(address, size_bytes, Place::device(device)) != 0) return true;
+  }
+  return false;
+}
+
 // New pages, from a span that has room or a new one; none where the budget or the driver refuses.
 CachingManagedAllocator::Found CachingManagedAllocator::grow(const Request& request,
                                                              bool any_facade,
@@ -881,9 +895,14 @@ CachingManagedAllocator::Found CachingManagedAllocator::grow(const Request& requ
         SegmentPlacement placement = run.span->placement;
         RunBlock* block = nullptr;
         try {
+          const Place wanted = wanted_place(request.facade, request.device);
           if (run.span->facade != request.facade || run.span->device != request.device) {
-            plan = planner_.plan_move(run.base(), growth.size_bytes, &placement,
-                                      wanted_place(request.facade, request.device));
+            plan = planner_.plan_move(run.base(), growth.size_bytes, &placement, wanted);
+          } else if (wanted.is_host() && is_on_a_device(run.base(), growth.size_bytes)) {
+            // Of a block that had moved; what was advised for it is known no more.
+            SegmentPlacement of_the_block = placement;
+            of_the_block.preferred = Place::nowhere();
+            plan = planner_.plan_move(run.base(), growth.size_bytes, &of_the_block, wanted);
           }
           block = pools_.add_pages(run.span, run.base(), growth.size_bytes, pool, placement);
         } catch (const std::bad_alloc&) {
@@ -1279,8 +1298,9 @@ PoolIndex CachingManagedAllocator::pool_for(const Block& block) {
     // Who has not moved it was served there.
     const BlockExtras* extras = pools_.extras(&block);
     const bool moved = extras != nullptr && extras->mover.exists();
-    const DeviceStream stream = moved ? extras->mover : pools_.at(block.pool).key.device_stream();
-    if (stream.is_gone()) return home;  // nobody would ask there for it
+    DeviceStream stream = moved ? extras->mover : pools_.at(block.pool).key.device_stream();
+    // Nobody asks there any more; somebody may on the default stream.
+    if (stream.is_gone()) stream = {place.index, nullptr, 0};
     there = {Facade::kDevice, place.index, stream.handle, 0, stream.thread};
   }
   return pools_.pools_of(there) + static_cast<PoolIndex>(PoolClass::kWhole);
@@ -1392,6 +1412,7 @@ bool CachingManagedAllocator::record_fences(const std::vector<DeviceStream>& str
     if (is_captured || status.error == RuntimeError::kCapture) return false;
   }
   for (const DeviceStream& use : streams) {
+    if (use.is_gone() && is_through_since(use)) continue;
     RuntimeStatus status{RuntimeError::kInvalidValue, 0, "another thread's stream", "record_event"};
     EventHandle event = nullptr;
     if (use.can_be_named()) event = events_.record(use, &status);
@@ -1407,7 +1428,19 @@ bool CachingManagedAllocator::record_fences(const std::vector<DeviceStream>& str
 
 // False: its work may go on.
 bool CachingManagedAllocator::wait_for_device(int device) const {
-  return is_through(runtime_.synchronize_device(device));
+  const std::uint64_t gone_before = forgotten_streams_.load(std::memory_order_relaxed);
+  if (!is_through(runtime_.synchronize_device(device))) return false;
+  std::atomic<std::uint64_t>& over = gone_and_over_[static_cast<std::size_t>(device)];
+  std::uint64_t known = over.load(std::memory_order_relaxed);
+  while (known < gone_before && !over.compare_exchange_weak(known, gone_before)) {
+  }
+  return true;
+}
+
+// Whether the device was waited for after this stream was forgotten.
+bool CachingManagedAllocator::is_through_since(const DeviceStream& gone) const {
+  return gone.thread - DeviceStream::kFirstGone <
+         gone_and_over_[static_cast<std::size_t>(gone.device)].load(std::memory_order_relaxed);
 }
 
 bool CachingManagedAllocator::is_over(const Fence& fence) const {
@@ -1716,8 +1749,9 @@ void CachingManagedAllocator::unfence_guests() {
     std::vector<Fence> fences;
     {
       std::lock_guard lock(lock_);
-      if (!pools_.take_fenced_guest(guest)) continue;
+      if (!pools_.is_fenced_guest(guest)) continue;
       fences = pools_.extras(guest)->fences;
+      pools_.take_guest(guest);
     }
     const bool done = fences_done(fences);
     std::lock_guard lock(lock_);
@@ -1782,7 +1816,9 @@ void CachingManagedAllocator::forget_stream(int device, StreamHandle stream) {
       has_private |= pool->key.facade == Facade::kDevice && pool->key.device_stream() == gone &&
                      pool->key.private_pool != 0 && pool->key.private_pool != StreamKey::kForgotten;
     }
-    const DeviceStream nameless{device, stream, DeviceStream::kFirstGone + forgotten_streams_++};
+    const DeviceStream nameless{
+        device, stream,
+        DeviceStream::kFirstGone + forgotten_streams_.fetch_add(1, std::memory_order_relaxed)};
     pools_.each_extras([&](BlockExtras& extras) {
       std::replace(extras.uses.begin(), extras.uses.end(), gone, nameless);
       if (extras.mover == gone) extras.mover = nameless;
@@ -1795,12 +1831,19 @@ void CachingManagedAllocator::forget_stream(int device, StreamHandle stream) {
   }
   give_back(std::move(blocks));
   if (is_known || has_private) trace_.stream_gone(trace_.now(), device, stream);
+  if (!has_private) return;
   // What is free in private pools stays theirs.
-  if (has_private && (is_capturing() || !wait_for_device(device))) {
+  if (is_capturing() || !wait_for_device(device)) {
     throw std::runtime_error(
         fmt::format("uvmalloc: device {} cannot be waited for, and private pools hold memory that "
                     "the stream may still work on",
                     device));
+  }
+  std::lock_guard lock(lock_);
+  for (const auto& pool : pools_.pools()) {
+    if (pool->key.facade == Facade::kDevice && pool->key.device_stream() == gone) {
+      pool->stream_is_over = true;
+    }
   }
 }
 
@@ -2086,14 +2129,18 @@ void CachingManagedAllocator::add_use(Block* block, DeviceStream use) {
 }
 
 bool CachingManagedAllocator::record_use(const void* address, int device, StreamHandle stream) {
+  return record_use(address, DeviceStream::named(device, stream));
+}
+
+bool CachingManagedAllocator::record_use(const void* address, const DeviceStream& stream) {
   std::unique_lock lock(lock_);
   Block* block = pools_.find(address);
   if (!is_block_live(block)) return false;
-  add_use(block, DeviceStream::named(device, stream));
+  add_use(block, stream);
   const TraceTime at = trace_.now();
   const void* base = block->address();
   lock.unlock();
-  trace_.used(at, base, device, stream);
+  trace_.used(at, base, stream.device, stream.handle);
   return true;
 }
 
@@ -2102,11 +2149,12 @@ bool CachingManagedAllocator::record_use_of_all(const void* address, int device)
   Block* block = pools_.find(address);
   if (!is_block_live(block)) return false;
   for (PoolIndex first = 0; first < pools_.pools().size(); first += kPoolsPerStream) {
-    const StreamKey& key = pools_.at(first).key;
-    if (key.facade == Facade::kDevice && key.device == device &&
-        key.private_pool != StreamKey::kForgotten) {
-      add_use(block, key.device_stream());
+    const Pool& pool = pools_.at(first);
+    if (pool.key.facade != Facade::kDevice || pool.key.device != device || pool.stream_is_over) {
+      continue;
     }
+    const DeviceStream stream = pool.key.device_stream();
+    if (!stream.is_gone() || !is_through_since(stream)) add_use(block, stream);
   }
   return true;
 }

@@ -136,6 +136,7 @@ class CachingManagedAllocator {
   // `stream` of `device` works on the block: it is not used again before that is over. False: not
   // ours.
   bool record_use(const void* address, int device, StreamHandle stream);
+  bool record_use(const void* address, const DeviceStream& stream);
   // All streams of the device that memory was ever asked for.
   bool record_use_of_all(const void* address, int device);
 
@@ -385,6 +386,8 @@ class CachingManagedAllocator {
   void fence_later(Block* block);
   bool record_fences(const std::vector<DeviceStream>& streams, std::vector<Fence>* fences);
   bool wait_for_device(int device) const;
+  bool is_through_since(const DeviceStream& gone) const;
+  bool is_on_a_device(const void* address, std::size_t size_bytes) const;
   PoolIndex pool_for(const Block& block);
   void add_use(Block* block, DeviceStream use);
   bool is_used_by_host(const Block& block) const;
@@ -517,7 +520,9 @@ class CachingManagedAllocator {
   std::vector<PoolIndex> pools_of_ended_threads_;  // the first of each per-thread stream's
   std::vector<Block*> unfenced_;                   // given back during a capture
   std::atomic<bool> has_unfenced_ = false;
-  std::uint64_t forgotten_streams_ = 0;
+  std::atomic<std::uint64_t> forgotten_streams_ = 0;
+  // By device: the work of so many of them is known to be over there.
+  std::unique_ptr<std::atomic<std::uint64_t>[]> gone_and_over_;
   std::atomic<unsigned> long_ways_ = 0;
   // What the next span may have: where less than it wanted was to be had, twice of what the last
   // got.

@@ -159,9 +159,10 @@ UVMALLOC_API uvmalloc_status uvmalloc_record_use(uvmalloc_allocator* allocator, 
                                                  int device, uvmalloc_stream stream);
 
 /* `stream` of `device` is about to be destroyed. Memory that was cached for it, and blocks freed
- * later that it worked on, are used again only after the device was waited for. A program that preloads the library need not call it.
- * UVMALLOC_ERROR_NO_DEVICE. UVMALLOC_ERROR_NOT_USABLE: private pools hold memory that the stream
- * may work on, and the device cannot be waited for, since a stream is being captured. */
+ * later that it worked on, are used again only after the device was waited for. A program that
+ * preloads the library need not call it. UVMALLOC_ERROR_NO_DEVICE. UVMALLOC_ERROR_NOT_USABLE:
+ * private pools hold memory that the stream may work on, and the device cannot be waited for, since
+ * a stream is being captured. */
 UVMALLOC_API uvmalloc_status uvmalloc_forget_stream(uvmalloc_allocator* allocator, int device,
                                                     uvmalloc_stream stream);
 

@@ -283,9 +283,9 @@ class Probe {
   };
 
   void populate(const Buffer& buffer, Populated how) const;
-  // Work on `stream` that takes a while.
   // Enough that a device writes it more slowly than it is told to.
   std::size_t scratch_bytes() const { return std::min(sizes_.back(), 64 * kMiB); }
+  // Work on `stream` that takes a while.
   void occupy(const Buffer& scratch, CUstream stream) const;
 
   Json alignment();

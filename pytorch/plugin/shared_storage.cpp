@@ -178,8 +178,7 @@ class FirstWrite {
       if (wait) ours_->wait_for_uses(before_);
     } else if (storage_.device().is_cuda()) {
       for (const DeviceStream& use : uses_) {
-        if (use.device == storage_.device().index())
-          ours_->record_use(storage_.data(), use.device, use.handle);
+        if (use.device == storage_.device().index()) ours_->record_use(storage_.data(), use);
       }
     }
   }

@@ -397,6 +397,7 @@ TEST_F(EdgeTest, ABlockMovedForAForgottenStreamGoesHome) {
   EXPECT_EQ(machine->waits, std::vector<std::string>{"host waits for device 0"});
   EXPECT_NE(device(4 * kMiB, stream(2)), block) << "a new stream of that handle";
   EXPECT_EQ(host(4 * kMiB), block);
+  EXPECT_EQ(allocator->residency(block, 4 * kMiB)[Place::host()], 4 * kMiB);
 }
 
 TEST_F(EdgeTest, AGuestOfAForgottenStreamGoesHome) {
@@ -410,6 +411,33 @@ TEST_F(EdgeTest, AGuestOfAForgottenStreamGoesHome) {
   EXPECT_EQ(machine->waits, std::vector<std::string>{"host waits for device 0"});
   EXPECT_NE(device(4 * kMiB, stream(2)), block) << "a new stream of that handle";
   EXPECT_EQ(host(4 * kMiB), block);
+}
+
+TEST_F(EdgeTest, AUseByAllStreamsNamesNoneThatIsGone) {
+  allocator->begin_private_pool(
+      0, 7, [](StreamHandle handle) { return handle == stream(1); }, false);
+  allocator->free(device(4 * kMiB, stream(1)));
+  EXPECT_TRUE(allocator->end_private_pool(0, 7));
+  allocator->forget_stream(0, stream(1));
+  char* block = device(4 * kMiB, stream(3));
+  EXPECT_TRUE(allocator->record_use_of_all(block, 0));
+  EXPECT_EQ(allocator->uses_of(block), std::vector<DeviceStream>{DeviceStream({0, stream(3)})});
+}
+
+TEST_F(EdgeTest, AUseByAllStreamsCountsOneThatIsGoneUntilItsDeviceWasWaitedFor) {
+  device(4 * kMiB, stream(1));
+  char* first = device(8 * kMiB, stream(3));
+  char* second = device(8 * kMiB, stream(3));
+  allocator->forget_stream(0, stream(1));
+  for (char* block : {first, second}) EXPECT_TRUE(allocator->record_use_of_all(block, 0));
+  machine->waits.clear();
+  allocator->free(first);
+  EXPECT_EQ(machine->waits, std::vector<std::string>{"host waits for device 0"});
+  EXPECT_EQ(device(8 * kMiB, stream(3)), first);
+  allocator->free(second);
+  EXPECT_TRUE(allocator->record_use_of_all(first, 0));
+  allocator->free(first);
+  EXPECT_EQ(machine->waits.size(), 1u) << "once is enough";
 }
 
 // ---- captures that nobody has told of

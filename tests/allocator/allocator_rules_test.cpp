@@ -233,7 +233,8 @@ TEST_F(RulesTest, WhatTheDriverRefusesForACaptureIsAskedForAgain) {
 TEST_F(RulesTest, PagesLentBetweenHostPoolsCountInTheClassThatHasThem) {
   allocator->free(host(4 * kMiB));
   host(100 << 10);
-  const auto& classes = allocator->statistics().classes[0][0];
+  const Statistics statistics = allocator->statistics();
+  const auto& classes = statistics.classes[0][0];
   EXPECT_EQ(classes[0].reserved_bytes.current, 2 * kMiB);
   EXPECT_EQ(classes[1].reserved_bytes.current, 2 * kMiB);
 }
@@ -512,6 +513,7 @@ TEST_F(RulesTest, AllStreamsOfADeviceAreTheOnesThatMemoryWasAskedForOnIt) {
   EXPECT_TRUE(allocator->record_use_of_all(block, 0));
   EXPECT_EQ(allocator->uses_of(block),
             (std::vector<DeviceStream>{DeviceStream::named(0, stream(2)),
+                                       DeviceStream{0, stream(3), DeviceStream::kFirstGone},
                                        DeviceStream::named(0, stream(1))}));
 }
 

@@ -68,6 +68,25 @@ TEST_F(DecayTest, WhatHasMovedDecaysOnceNobodyWorksOnIt) {
   allocator->check_invariants();
 }
 
+TEST_F(DecayTest, WhatDecayedOnADeviceIsBroughtBackForItsNextUser) {
+  Configuration configuration = without_thread_caches();
+  configuration.decay_seconds = 8;
+  start(configuration);
+  host(4 * kMiB);  // the span stays
+  char* block = host(4 * kMiB);
+  to_device(block, testing::stream(1));
+  allocator->free(block);
+  for (int step = 0; step < 10; ++step) allocator->decay(kStart + seconds(8 * step));
+  machine->hints.clear();
+  ASSERT_EQ(host(4 * kMiB), block);
+  EXPECT_EQ(allocator->statistics().recalls, 0u);
+  EXPECT_EQ(machine->hints,
+            (std::vector<Hint>{
+                {HintKind::kAdvise, Advice::kSetPreferredLocation, Place::host(), block, 4 * kMiB},
+                {HintKind::kPrefetch, {}, Place::host(), block, 4 * kMiB}}));
+  EXPECT_EQ(allocator->residency(block, 4 * kMiB)[Place::host()], 4 * kMiB);
+}
+
 TEST_F(DecayTest, WhatCannotGoYetDoesNotMakeTheRestGoFaster) {
   Configuration configuration = without_thread_caches();
   configuration.decay_seconds = 8;
