@@ -493,7 +493,7 @@ Json Probe::prefetch_to_host() {
   return out;
 }
 
-// Whether an event that another thread records on the default stream stands for this thread's work.
+// Whether an event of the default stream stands for other threads' work.
 Json Probe::default_stream_event() {
   Json out = Json::object();
   Buffer scratch(driver_, memory_, scratch_bytes());
@@ -512,6 +512,14 @@ Json Probe::default_stream_event() {
   out["synchronized_here"] = driver_.name(driver_->event_synchronize(event));
   driver_.check(driver_->ctx_synchronize(), "cuCtxSynchronize");
   out["queried_here_at_last"] = driver_.name(driver_->event_query(event));
+  // Whether it stands for the work of a thread's own stream when that thread has ended.
+  std::thread([&] {
+    driver_.enter();
+    occupy(scratch, CU_STREAM_PER_THREAD);
+  }).join();
+  out["recorded_behind_an_ended_thread"] = driver_.name(driver_->event_record(event, nullptr));
+  out["queried_behind_it_at_once"] = driver_.name(driver_->event_query(event));
+  driver_.check(driver_->ctx_synchronize(), "cuCtxSynchronize");
   return out;
 }
 
