@@ -186,7 +186,9 @@ UVMALLOC_API uvmalloc_status uvmalloc_move(uvmalloc_allocator* allocator, void* 
                                            int destination, uvmalloc_stream stream, int wait);
 
 /* Gives all cached memory back: free 2 MiB pages are discarded where the device can, and whole
- * spans go back to the driver. Waits for blocks that were freed with work pending. */
+ * spans go back to the driver. Waits for blocks that were freed with work pending, and for the
+ * devices: not while a stream is captured that the allocator has not been told of, which may
+ * invalidate the capture. */
 UVMALLOC_API uvmalloc_status uvmalloc_release_cached(uvmalloc_allocator* allocator);
 
 /* ---- what is known */
