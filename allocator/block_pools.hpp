@@ -71,8 +71,8 @@ struct Pool {
   StreamKey key;
   PoolClass pool_class = PoolClass::kSmall;
   FreeIndex own;  // whose home this is
-  // Nobody can name its stream, whose work is over, until it is asked for again: the handle is then
-  // another stream's.
+  // Of the stream's first pool: nobody can name the stream, whose work is over, until it is asked
+  // for again: the handle is then another stream's.
   bool stream_is_over = false;
   // Requests for large blocks met from here since such blocks, kept by threads, stood in the way,
   // and after how many of them threads keep some: each time that they stood in the way eight times

@@ -642,30 +642,36 @@ RunBlock* CachingManagedAllocator::take_guest(const Request& request, PoolIndex 
   return pools_.take_guest(whole_pool(pools), request.size_bytes);
 }
 
+// Of a free block that the caller has taken: whether its fences are over, and gone then. With the
+// lock, which is let go meanwhile.
+bool CachingManagedAllocator::shed_fences(RunBlock* block, std::unique_lock<StateLock>* lock) {
+  const BlockExtras* extras = pools_.extras(block);
+  if (extras == nullptr) return true;
+  std::vector<Fence> fences;
+  try {
+    fences = extras->fences;
+  } catch (const std::bad_alloc&) {
+    pools_.put(block, pools_.at(block->pool));
+    throw;
+  }
+  lock->unlock();
+  const bool done = fences_done(fences);
+  lock->lock();
+  if (done) {
+    release_events(&fences);
+    pools_.drop_extras(block);
+  }
+  return done;
+}
+
 // A block made for this pool whose pages have moved elsewhere, once nobody works on it there.
 CachingManagedAllocator::Found CachingManagedAllocator::recall(const Request& request) {
-  RunBlock* block = nullptr;
-  std::vector<Fence> fences;
-  {
-    std::lock_guard lock(lock_);
-    block = pools_.take_away(pools_.at(request.pool()), request.size_bytes);
-    if (block == nullptr) return {};
-    try {
-      if (BlockExtras* extras = pools_.extras(block)) fences = extras->fences;
-    } catch (const std::bad_alloc&) {
-      pools_.put(block, pools_.at(block->pool));
-      throw;
-    }
-  }
-  bool done = fences_done(fences);
-  std::lock_guard lock(lock_);
-  if (!done) {
+  std::unique_lock lock(lock_);
+  RunBlock* block = pools_.take_away(pools_.at(request.pool()), request.size_bytes);
+  if (block == nullptr) return {};
+  if (!shed_fences(block, &lock)) {
     pools_.put(block, pools_.at(block->pool));
     return {};
-  }
-  if (BlockExtras* extras = pools_.extras(block)) {
-    release_events(&extras->fences);
-    pools_.drop_extras(block);
   }
   block = pools_.trim(block, request.size_bytes);
   ++statistics_.recalls;
@@ -1703,12 +1709,11 @@ void CachingManagedAllocator::discard_free_pages() {
     const int device = run.span->device;
     const RuntimeStatus status = ordinary ? drop_ordinary(run.base(), run.size_bytes)
                                           : sender_.discard(device, run.base(), run.size_bytes);
-    if (trace_.enabled() && status.ok()) {
-      trace_.discarded(trace_.now(), device, run.base(), run.size_bytes,
-                       ordinary ? nullptr : sender_.lane(device));
-    }
     if (!status.ok()) {
       trace_.call_failed(trace_.now(), device, run.base(), run.size_bytes, status);
+    } else if (trace_.enabled()) {
+      trace_.discarded(trace_.now(), device, run.base(), run.size_bytes,
+                       ordinary ? nullptr : sender_.lane(device));
     }
     std::lock_guard lock(lock_);
     if (status.ok()) {
@@ -1746,19 +1751,10 @@ void CachingManagedAllocator::unfence_guests() {
     }
   }
   for (RunBlock* guest : guests) {
-    std::vector<Fence> fences;
-    {
-      std::lock_guard lock(lock_);
-      if (!pools_.is_fenced_guest(guest)) continue;
-      fences = pools_.extras(guest)->fences;
-      pools_.take_guest(guest);
-    }
-    const bool done = fences_done(fences);
-    std::lock_guard lock(lock_);
-    if (done) {
-      release_events(&fences);
-      pools_.drop_extras(guest);
-    }
+    std::unique_lock lock(lock_);
+    if (!pools_.is_fenced_guest(guest)) continue;
+    pools_.take_guest(guest);
+    shed_fences(guest, &lock);
     pools_.put(guest, pools_.at(guest->pool));
   }
 }
@@ -1814,7 +1810,7 @@ void CachingManagedAllocator::forget_stream(int device, StreamHandle stream) {
     std::lock_guard lock(lock_);
     for (const auto& pool : pools_.pools()) {
       has_private |= pool->key.facade == Facade::kDevice && pool->key.device_stream() == gone &&
-                     pool->key.private_pool != 0 && pool->key.private_pool != StreamKey::kForgotten;
+                     pool->key.private_pool != 0;
     }
     const DeviceStream nameless{
         device, stream,
@@ -1840,9 +1836,10 @@ void CachingManagedAllocator::forget_stream(int device, StreamHandle stream) {
                     device));
   }
   std::lock_guard lock(lock_);
-  for (const auto& pool : pools_.pools()) {
-    if (pool->key.facade == Facade::kDevice && pool->key.device_stream() == gone) {
-      pool->stream_is_over = true;
+  for (PoolIndex first = 0; first < pools_.pools().size(); first += kPoolsPerStream) {
+    Pool& pool = pools_.at(first);
+    if (pool.key.facade == Facade::kDevice && pool.key.device_stream() == gone) {
+      pool.stream_is_over = true;
     }
   }
 }
@@ -1863,18 +1860,7 @@ void CachingManagedAllocator::note_thread_end(const std::vector<PoolIndex>& stre
 // that nobody told of. False: it cannot be had now, since one of them is being captured.
 bool CachingManagedAllocator::order_after_blocking_streams(const DeviceStream& stream) {
   const DeviceStream legacy{stream.device, nullptr, 0};
-  bool is_captured = false;
-  for (const DeviceStream& one : {legacy, stream}) {
-    if (!runtime_.is_capturing(one.device, one.handle, &is_captured).ok() || is_captured) {
-      return false;
-    }
-  }
-  RuntimeStatus status;
-  EventHandle event = events_.record(legacy, &status);
-  if (event == nullptr) return false;
-  status = runtime_.stream_wait_event(stream.device, stream.handle, event);
-  events_.release(legacy.device, event);
-  return status.ok();
+  return events_.may_wait(legacy) && events_.may_wait(stream) && events_.order(stream, legacy);
 }
 
 // Of a stream that has no pools yet: those of a thread that has ended.

@@ -308,6 +308,7 @@ class CachingManagedAllocator {
   void check_invariants() const;
 
  private:
+  using StateLock = Ranked<BiasedMutex, LockRank::kState>;
   struct Request {
     Facade facade;
     int device;
@@ -348,6 +349,7 @@ class CachingManagedAllocator {
   Pool* other_class(const Pool& pool);
   Found find_cached(const Request& request);
   RunBlock* take_guest(const Request& request, PoolIndex pools);
+  bool shed_fences(RunBlock* block, std::unique_lock<StateLock>* lock);
   Found recall(const Request& request);
   bool reclaim(PoolIndex pools, ThreadCache::Kept kept, bool* any_large);
   void reclaim_all();
@@ -477,7 +479,7 @@ class CachingManagedAllocator {
   Ranked<std::mutex, LockRank::kFences> fence_mutex_;
   Ranked<std::mutex, LockRank::kArena> arena_mutex_;
   ThreadCaches caches_;
-  mutable Ranked<BiasedMutex, LockRank::kState> lock_;  // guards everything below
+  mutable StateLock lock_;  // guards everything below
   ResidencyLedger ledger_;
   PlacementPlanner planner_;
   SpanStore spans_;

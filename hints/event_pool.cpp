@@ -34,4 +34,21 @@ void EventPool::release(int device, EventHandle event) {
   free_.at(static_cast<std::size_t>(device)).push_back(event);
 }
 
+bool EventPool::may_wait(const DeviceStream& stream) const {
+  if (!stream.exists() || !stream.can_be_named()) return false;
+  bool is_capturing = false;
+  return runtime_.is_capturing(stream.device, stream.handle, &is_capturing).ok() && !is_capturing;
+}
+
+bool EventPool::order(const DeviceStream& waiting, const DeviceStream& before) {
+  RuntimeStatus status;
+  EventHandle event = record(before, &status);
+  if (event == nullptr) return false;
+  status = runtime_.stream_wait_event(waiting.device, waiting.handle, event);
+  // The wait has taken the event's present state; recording it again elsewhere does not change
+  // that.
+  release(before.device, event);
+  return status.ok();
+}
+
 }  // namespace uvm

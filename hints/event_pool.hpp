@@ -25,6 +25,12 @@ class EventPool {
   // Gives back an event that nobody waits for any more.
   void release(int device, EventHandle event);
 
+  // Whether an event can be recorded on it, or waited for by it, now and here.
+  bool may_wait(const DeviceStream& stream) const;
+  // Later work of `waiting` starts after the work so far of `before`; both may wait. False: the
+  // runtime refuses.
+  bool order(const DeviceStream& waiting, const DeviceStream& before);
+
  private:
   const DeviceRuntime& runtime_;
   std::mutex mutex_;

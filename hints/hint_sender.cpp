@@ -56,29 +56,10 @@ bool HintSender::note(const Hint& hint, const RuntimeStatus& status) {
   return false;
 }
 
-// Whether an event can be recorded on it, or waited for by it, now and here.
-bool HintSender::may_wait(const DeviceStream& stream) const {
-  if (!stream.exists() || !stream.can_be_named()) return false;
-  bool is_capturing = false;
-  return runtime_.is_capturing(stream.device, stream.handle, &is_capturing).ok() && !is_capturing;
-}
-
-// Later work of `waiting` starts after the work so far of `before`.
-void HintSender::order(DeviceStream waiting, DeviceStream before) {
-  RuntimeStatus status;
-  EventHandle event = events_.record(before, &status);
-  if (event == nullptr) return;
-  runtime_.stream_wait_event(waiting.device, waiting.handle, event);
-  // The wait has taken the event's present state; recording it again elsewhere does not change
-  // that.
-  events_.release(before.device, event);
-}
-
 std::vector<FailedHint> HintSender::send(const HintPlan& plan, int device, DeviceStream producer,
                                          DeviceStream consumer) {
   std::vector<FailedHint> failed;
   bool prefetched = false;
-  bool is_first = true;
   StreamHandle lane_stream = nullptr;
   for (std::size_t place = 0; place < plan.size(); ++place) {
     const Hint& hint = plan[place];
@@ -86,30 +67,29 @@ std::vector<FailedHint> HintSender::send(const HintPlan& plan, int device, Devic
     if (hint.kind == HintKind::kAdvise) {
       status = runtime_.advise(device, hint.address, hint.size_bytes, hint.advice, hint.place);
     } else {
-      if (lane_stream == nullptr) lane_stream = lane(device);
+      if (lane_stream == nullptr) {
+        lane_stream = lane(device);
+        if (lane_stream != nullptr && events_.may_wait(producer)) {
+          events_.order({device, lane_stream}, producer);
+        }
+      }
       if (lane_stream != nullptr) {
-        if (is_first && may_wait(producer)) order({device, lane_stream}, producer);
-        is_first = false;
         status = runtime_.prefetch(device, hint.address, hint.size_bytes, hint.place, lane_stream);
         prefetched |= status.ok();
       }
     }
     if (!note(hint, status)) failed.push_back({place, status});
   }
-  if (prefetched && may_wait(consumer)) order(consumer, {device, lane_stream});
+  if (prefetched && events_.may_wait(consumer)) events_.order(consumer, {device, lane_stream});
   return failed;
 }
 
 RuntimeStatus HintSender::discard(int device, void* address, std::size_t size_bytes) {
   const Hint hint{HintKind::kDiscard, {}, Place::nowhere(), address, size_bytes};
-  RuntimeStatus status = kNoLane;
-  if (StreamHandle lane_stream = lane(device); lane_stream != nullptr) {
-    status = runtime_.discard(device, address, size_bytes, lane_stream);
-    if (!note(hint, status)) return status;
-    return runtime_.synchronize_stream(device, lane_stream);
-  }
-  note(hint, status);
-  return status;
+  StreamHandle lane_stream = lane(device);
+  const RuntimeStatus status =
+      lane_stream == nullptr ? kNoLane : runtime_.discard(device, address, size_bytes, lane_stream);
+  return note(hint, status) ? runtime_.synchronize_stream(device, lane_stream) : status;
 }
 
 }  // namespace uvm

@@ -46,8 +46,6 @@ class HintSender {
 
  private:
   bool note(const Hint& hint, const RuntimeStatus& status);
-  bool may_wait(const DeviceStream& stream) const;
-  void order(DeviceStream waiting, DeviceStream before);
 
   const DeviceRuntime& runtime_;
   EventPool& events_;

@@ -177,17 +177,21 @@ TEST_F(EdgeTest, AForkedChildCanReadTheFiguresWhateverOtherThreadsDid) {
   busy.join();
 }
 
-TEST_F(EdgeTest, APageOfSmallObjectsOnAnotherDevicesSpanWaitsForTheDeviceThatUsedIt) {
-  start(small_configuration(), 2);
-  machine->device_of = {{stream(5), 1}};
-  char* kept = host(4 * kMiB);
-  machine->failures["allocate_managed"] = 100;
-  void* block = allocator->allocate(Facade::kDevice, 1, 512, stream(5));
-  ASSERT_EQ(block, kept + 4 * kMiB) << "on the host's span, which is device 0's";
-  machine->busy = {stream(5)};
-  allocator->free(block);
-  allocator->release_cached();
-  EXPECT_TRUE(machine->busy.empty());
+// In a shared page, and a page of small objects.
+TEST_F(EdgeTest, APageOnAnotherDevicesSpanWaitsForTheDeviceThatUsedIt) {
+  for (std::size_t size_bytes : {std::size_t{512}, 4 * kMiB}) {
+    SCOPED_TRACE(size_bytes);
+    start(small_configuration(), 2);
+    machine->device_of = {{stream(5), 1}};
+    char* kept = host(4 * kMiB);
+    machine->failures["allocate_managed"] = 100;
+    void* block = allocator->allocate(Facade::kDevice, 1, size_bytes, stream(5));
+    ASSERT_EQ(block, kept + 4 * kMiB) << "on the host's span, which is device 0's";
+    machine->busy = {stream(5)};
+    allocator->free(block);
+    allocator->release_cached();
+    EXPECT_TRUE(machine->busy.empty());
+  }
 }
 
 TEST_F(EdgeTest, ABlockOfAForgottenStreamIsNotKeptForAnotherStreamOfTheSameHandle) {
@@ -388,29 +392,32 @@ TEST_F(EdgeTest, AFencePutOffByACaptureNobodyToldOfIsRecordedBeforeItsStreamGoes
   EXPECT_EQ(device(4 * kMiB, stream(1)), block);
 }
 
-TEST_F(EdgeTest, ABlockMovedForAForgottenStreamGoesHome) {
+class GoneStreamTest : public EdgeTest {
+ protected:
+  // Of 4 MiB of the host.
+  void expect_home_when_forgotten(char* block, StreamHandle gone) {
+    allocator->forget_stream(0, gone);
+    machine->waits.clear();
+    allocator->free(block);
+    EXPECT_EQ(machine->waits, std::vector<std::string>{"host waits for device 0"});
+    EXPECT_NE(device(4 * kMiB, gone), block) << "a new stream of that handle";
+    EXPECT_EQ(host(4 * kMiB), block);
+  }
+};
+
+TEST_F(GoneStreamTest, ABlockMovedForAForgottenStreamGoesHome) {
   char* block = host(4 * kMiB);
   to_device(block, stream(2));
-  allocator->forget_stream(0, stream(2));
-  machine->waits.clear();
-  allocator->free(block);
-  EXPECT_EQ(machine->waits, std::vector<std::string>{"host waits for device 0"});
-  EXPECT_NE(device(4 * kMiB, stream(2)), block) << "a new stream of that handle";
-  EXPECT_EQ(host(4 * kMiB), block);
+  expect_home_when_forgotten(block, stream(2));
   EXPECT_EQ(allocator->residency(block, 4 * kMiB)[Place::host()], 4 * kMiB);
 }
 
-TEST_F(EdgeTest, AGuestOfAForgottenStreamGoesHome) {
+TEST_F(GoneStreamTest, AGuestOfAForgottenStreamGoesHome) {
   char* block = host(4 * kMiB);
   to_device(block, stream(2));
   allocator->free(block);
   ASSERT_EQ(device(4 * kMiB, stream(2)), block);
-  allocator->forget_stream(0, stream(2));
-  machine->waits.clear();
-  allocator->free(block);
-  EXPECT_EQ(machine->waits, std::vector<std::string>{"host waits for device 0"});
-  EXPECT_NE(device(4 * kMiB, stream(2)), block) << "a new stream of that handle";
-  EXPECT_EQ(host(4 * kMiB), block);
+  expect_home_when_forgotten(block, stream(2));
 }
 
 TEST_F(EdgeTest, AUseByAllStreamsNamesNoneThatIsGone) {

@@ -449,19 +449,6 @@ TEST_F(RulesTest, OneDevicesCacheIsGivenBackAlone) {
   EXPECT_EQ(reserved(Facade::kDevice, 1), 0u);
 }
 
-TEST_F(RulesTest, APageOnAnotherDevicesSpanWaitsForTheDeviceThatUsedIt) {
-  start(small_configuration(), 2);
-  machine->device_of = {{stream(5), 1}};
-  char* kept = host(4 * kMiB);
-  machine->failures["allocate_managed"] = 100;
-  char* block = on_device(1, 4 * kMiB, stream(5));
-  ASSERT_EQ(block, kept + 4 * kMiB) << "on the host's span, which is device 0's";
-  machine->busy = {stream(5)};
-  allocator->free(block);
-  allocator->release_cached();
-  EXPECT_TRUE(machine->busy.empty());
-}
-
 TEST_F(RulesTest, WhoUsedPagesIsKnownAlsoAfterAWaitThatWasRefused) {
   start(small_configuration(), 2);
   machine->device_of = {{stream(5), 1}};

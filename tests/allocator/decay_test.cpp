@@ -31,12 +31,17 @@ TEST(Decay, AHalfLifeOfZeroIsNever) {
   EXPECT_EQ(decay.due(kStart + seconds(1000000), 1000), 0u);
 }
 
-class DecayTest : public testing::AllocatorTest {};
+class DecayTest : public testing::AllocatorTest {
+ protected:
+  void start_decaying() {
+    Configuration configuration = without_thread_caches();
+    configuration.decay_seconds = 8;
+    start(configuration);
+  }
+};
 
 TEST_F(DecayTest, IdlePagesAreDiscardedAndTheSpanGoesWhenAllOfItIsFree) {
-  Configuration configuration = without_thread_caches();
-  configuration.decay_seconds = 8;
-  start(configuration);
+  start_decaying();
   char* kept = device(2 * kMiB);
   char* idle = device(16 * kMiB);
   allocator->free(idle);
@@ -52,9 +57,7 @@ TEST_F(DecayTest, IdlePagesAreDiscardedAndTheSpanGoesWhenAllOfItIsFree) {
 
 // A host block that moved and was freed lies behind the fences of who had it.
 TEST_F(DecayTest, WhatHasMovedDecaysOnceNobodyWorksOnIt) {
-  Configuration configuration = without_thread_caches();
-  configuration.decay_seconds = 8;
-  start(configuration);
+  start_decaying();
   char* block = host(16 * kMiB);
   to_device(block, testing::stream(1));
   machine->busy = {testing::stream(1)};
@@ -69,9 +72,7 @@ TEST_F(DecayTest, WhatHasMovedDecaysOnceNobodyWorksOnIt) {
 }
 
 TEST_F(DecayTest, WhatDecayedOnADeviceIsBroughtBackForItsNextUser) {
-  Configuration configuration = without_thread_caches();
-  configuration.decay_seconds = 8;
-  start(configuration);
+  start_decaying();
   host(4 * kMiB);  // the span stays
   char* block = host(4 * kMiB);
   to_device(block, testing::stream(1));
@@ -88,9 +89,7 @@ TEST_F(DecayTest, WhatDecayedOnADeviceIsBroughtBackForItsNextUser) {
 }
 
 TEST_F(DecayTest, WhatCannotGoYetDoesNotMakeTheRestGoFaster) {
-  Configuration configuration = without_thread_caches();
-  configuration.decay_seconds = 8;
-  start(configuration);
+  start_decaying();
   char* block = host(64 * kMiB);
   to_device(block, testing::stream(1));
   machine->busy = {testing::stream(1)};
@@ -103,9 +102,7 @@ TEST_F(DecayTest, WhatCannotGoYetDoesNotMakeTheRestGoFaster) {
 }
 
 TEST_F(DecayTest, MemoryThatStepsUseIsLeftAlone) {
-  Configuration configuration = without_thread_caches();
-  configuration.decay_seconds = 8;
-  start(configuration);
+  start_decaying();
   for (int step = 0; step < 20; ++step) {
     char* used = device(16 * kMiB);
     allocator->decay(kStart + std::chrono::milliseconds(500 * step));

@@ -30,6 +30,7 @@ def consumer(installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> 
     run(
         *("cmake", "-G", "Ninja", "-S", folder / "source", "-B", folder / "build"),
         *(f"-DCMAKE_PREFIX_PATH={installed.prefix}", f"-DUVMALLOC_HEADERS={';'.join(headers)}"),
+        "-DCMAKE_DISABLE_FIND_PACKAGE_Boost=ON",
     )
     run("cmake", "--build", folder / "build", "-j2")
     return folder / "build"
@@ -56,13 +57,14 @@ def test_the_consumer_names_neither_source_nor_build_folder(consumer: Path) -> N
 
 
 @pytest.mark.parametrize(("library", "shared"), [("uvmalloc", True), ("uvmalloc_static", False)])
-def test_a_project_in_c_alone_needs_nothing_of_cpp(
+def test_a_project_in_c_alone_needs_no_boost(
     library: str, shared: bool, installed: Installed, tmp_path: Path
 ) -> None:
     shutil.copy(CONSUMER / "program.c", tmp_path)
     (tmp_path / "CMakeLists.txt").write_text(
         "cmake_minimum_required(VERSION 3.25)\n"
         "project(c_alone LANGUAGES C)\n"
+        "set(CMAKE_DISABLE_FIND_PACKAGE_Boost ON)\n"
         "find_package(uvmalloc REQUIRED)\n"
         "add_executable(program program.c)\n"
         f"target_link_libraries(program PRIVATE uvmalloc::{library})\n"
