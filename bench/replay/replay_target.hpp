@@ -20,11 +20,14 @@ class ReplayTarget {
   virtual void prepare(std::span<const ReplayStream> streams) = 0;
   // nullptr: out of memory.
   virtual void* allocate(Facade facade, int device, std::size_t size_bytes, int stream) = 0;
-  virtual void free(void* address) = 0;
+  // The others get the address of a block that is live. False: the target refuses.
+  virtual bool free(void* address) = 0;
   // `stream` works on the block.
-  virtual void use(void* address, int stream) = 0;
+  virtual bool use(void* address, int stream) = 0;
   // A target that moves nothing ignores it.
-  virtual void move(void* /*address*/, Place /*source*/, Place /*destination*/, int /*stream*/) {}
+  virtual bool move(void* /*address*/, Place /*source*/, Place /*destination*/, int /*stream*/) {
+    return true;
+  }
 };
 
 }  // namespace uvm::replay

@@ -1,6 +1,6 @@
 #include "replay/replayer.hpp"
 
-#include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -11,6 +11,21 @@ namespace {
 Place place_of(std::int16_t traced) {
   if (traced >= 0) return Place::device(traced);
   return traced == kHostPlace ? Place::host() : Place::nowhere();
+}
+
+std::string_view to_string(ReplayKind kind) {
+  switch (kind) {
+    case ReplayKind::kAllocate:
+    case ReplayKind::kAllocateFailed:
+      return "allocation";
+    case ReplayKind::kFree:
+      return "free";
+    case ReplayKind::kUse:
+      return "use";
+    case ReplayKind::kMove:
+      return "move";
+  }
+  return "operation";
 }
 
 }  // namespace
@@ -32,10 +47,15 @@ ReplayOutcome Replayer::run(const ReplayOptions& options) {
     replay<false>();
   }
   outcome_.duration = std::chrono::steady_clock::now() - start;
-  for (void* block : blocks_) {
-    if (block != nullptr) target_.free(block);
-  }
+  free_remaining();
   return std::move(outcome_);
+}
+
+void Replayer::free_remaining() {
+  for (void* block : blocks_) {
+    if (block == nullptr || target_.free(block) || !options_.check) continue;
+    mismatch(plan_.operations.size() - 1, "the free of a block that the trace leaves is refused");
+  }
 }
 
 template <bool Check>
@@ -43,6 +63,7 @@ void Replayer::replay() {
   for (std::size_t index = 0; index < plan_.operations.size(); ++index) {
     const ReplayOperation& operation = plan_.operations[index];
     void*& block = blocks_.data()[operation.slot];
+    [[maybe_unused]] bool taken = true;
     switch (operation.kind) {
       case ReplayKind::kAllocate:
         block = allocate(operation);
@@ -53,23 +74,34 @@ void Replayer::replay() {
         void* unexpected = allocate(operation);
         outcome_.failed_allocations += unexpected == nullptr;
         if constexpr (Check) check_outcome(index, unexpected != nullptr);
-        if (unexpected != nullptr) target_.free(unexpected);
+        if (unexpected != nullptr) taken = target_.free(unexpected);
         break;
       }
       case ReplayKind::kFree:
         if (block == nullptr) break;
         if constexpr (Check) live_.remove(reinterpret_cast<std::uintptr_t>(block));
-        target_.free(std::exchange(block, nullptr));
+        taken = target_.free(std::exchange(block, nullptr));
         break;
       case ReplayKind::kUse:
-        if (block != nullptr) target_.use(block, operation.stream);
+        if (block != nullptr) taken = target_.use(block, operation.stream);
         break;
       case ReplayKind::kMove:
         if (block == nullptr) break;
-        target_.move(block, place_of(operation.device), place_of(operation.place),
-                     operation.stream);
+        taken = target_.move(block, place_of(operation.device), place_of(operation.place),
+                             operation.stream);
         break;
     }
+    if constexpr (Check) check_taken(index, taken);
+  }
+}
+
+void Replayer::check_taken(std::size_t index, bool taken) {
+  if (taken || !options_.check) return;
+  const ReplayKind kind = plan_.operations[index].kind;
+  if (kind == ReplayKind::kAllocateFailed) {
+    mismatch(index, "the free of a block that the trace did not get is refused");
+  } else {
+    mismatch(index, fmt::format("a {} is refused", to_string(kind)));
   }
 }
 

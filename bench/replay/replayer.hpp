@@ -21,7 +21,8 @@ struct Mismatch {
 };
 
 struct ReplayOptions {
-  bool check = false;  // compares each block with all live ones
+  // Compares each block with all live ones, and takes no refusal of a free, a use or a move.
+  bool check = false;
   // The target has the memory of the traced machine: a request must fail where it failed in the
   // trace, and only there.
   bool compare_failures = false;
@@ -41,7 +42,8 @@ class Replayer {
   // Both outlive the replayer. prepare() of the target is called at once.
   Replayer(const ReplayPlan& plan, ReplayTarget& target);
 
-  // From the first operation to the last; then frees what is left, outside of the duration.
+  // From the first operation to the last; then frees what is left, outside of the duration. A
+  // refusal there is a mismatch of the last operation's event.
   // Repeatable. A block whose allocation failed is left out of what follows.
   ReplayOutcome run(const ReplayOptions& options);
 
@@ -51,6 +53,8 @@ class Replayer {
   void* allocate(const ReplayOperation& operation);
   void check_block(std::size_t index, void* block);
   void check_outcome(std::size_t index, bool succeeded);
+  void check_taken(std::size_t index, bool taken);
+  void free_remaining();
   void mismatch(std::size_t index, std::string text);
 
   const ReplayPlan& plan_;

@@ -1,8 +1,7 @@
-// uvmalloc_replay TRACE [--check] [--repeat N] [--budget SIZE]: replays a trace on uvmalloc and
-// prints how long it took. --check compares each block with all live ones; with --budget, requests
-// must fail exactly where they failed in the trace. The machine is what UVMALLOC_RUNTIME names; for
-// the simulated one, LD_LIBRARY_PATH names the stand-ins. Exit code 0, 1 where something differs, 2
-// where the command, the trace or the machine is of no use.
+// uvmalloc_replay TRACE [OPTION...]: replays a trace on uvmalloc and prints how long it took.
+// kUsage has the options. The machine is what UVMALLOC_RUNTIME names; for the simulated one,
+// LD_LIBRARY_PATH names the stand-ins. Exit code 0, 1 where something differs, 2 where the command,
+// the trace or the machine is of no use.
 #include <charconv>
 #include <cstdio>
 #include <exception>
@@ -20,23 +19,48 @@ namespace uvm::replay {
 namespace {
 
 constexpr std::string_view kUsage =
-    "usage: uvmalloc_replay TRACE [--check] [--repeat N] [--budget SIZE]";
+    "usage: uvmalloc_replay TRACE [--check] [--repeat N] [--budget SIZE | --other-budget SIZE]";
+
+constexpr std::string_view kHelp =
+    R"(replays a trace on uvmalloc, from one thread, and prints how long it took
+
+  --check              compares each block with all live ones; a request must fail where it failed in
+                       the trace and only there, and no free, use or move may be refused
+  --repeat N           so many times
+  --budget SIZE        the memory of the traced machine: requests are compared as with --check
+  --other-budget SIZE  another amount of memory than the traced machine had: what fails is counted,
+                       with --check too, and not compared
+
+exit code: 0, 1 where something differs, 2 where the command, the trace or the machine is of no use
+)";
 
 struct Command {
   std::string file;
   ReplayOptions options;
   unsigned repeat = 1;
   std::optional<std::size_t> budget_bytes;
+  bool help = false;
 };
+
+std::size_t budget_of(std::string_view option, std::string_view text) {
+  if (const std::optional<std::size_t> size_bytes = parse_size(text)) return *size_bytes;
+  throw std::invalid_argument(
+      fmt::format("{} is '{}'; accepted: a size such as 512MiB", option, text));
+}
 
 Command parse_command(int count, char** arguments) {
   Command command;
+  bool other_memory = false;
   for (int i = 1; i < count; ++i) {
     const std::string_view word = arguments[i];
     const auto value = [&]() -> std::string_view {
       if (++i == count) throw std::invalid_argument(fmt::format("{} lacks its value", word));
       return arguments[i];
     };
+    if (word == "--help" || word == "-h") {
+      command.help = true;
+      return command;
+    }
     if (word == "--check") {
       command.options.check = true;
     } else if (word == "--repeat") {
@@ -46,14 +70,10 @@ Command parse_command(int count, char** arguments) {
         throw std::invalid_argument(
             fmt::format("--repeat is '{}'; accepted: a whole number from 1", text));
       }
-    } else if (word == "--budget") {
-      const std::string_view text = value();
-      command.budget_bytes = parse_size(text);
-      command.options.compare_failures = true;
-      if (!command.budget_bytes) {
-        throw std::invalid_argument(
-            fmt::format("--budget is '{}'; accepted: a size such as 512MiB", text));
-      }
+    } else if (word == "--budget" || word == "--other-budget") {
+      if (command.budget_bytes) throw std::invalid_argument("one budget only");
+      command.budget_bytes = budget_of(word, value());
+      other_memory = word == "--other-budget";
     } else if (word.starts_with("-") || !command.file.empty()) {
       throw std::invalid_argument(fmt::format("'{}' is not understood; {}", word, kUsage));
     } else {
@@ -61,6 +81,8 @@ Command parse_command(int count, char** arguments) {
     }
   }
   if (command.file.empty()) throw std::invalid_argument(std::string(kUsage));
+  command.options.compare_failures =
+      !other_memory && (command.options.check || command.budget_bytes.has_value());
   return command;
 }
 
@@ -76,6 +98,10 @@ void print_run(const ReplayOutcome& outcome) {
 }
 
 int replay(const Command& command) {
+  if (command.help) {
+    fmt::print("{}\n{}", kUsage, kHelp);
+    return 0;
+  }
   const ReplayPlan plan = make_plan(read_trace(command.file));
   Configuration configuration = parse_environment().configuration;
   if (command.budget_bytes) configuration.budget_bytes = command.budget_bytes;

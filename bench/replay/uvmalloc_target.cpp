@@ -46,23 +46,23 @@ void* UvmallocTarget::allocate(Facade facade, int device, std::size_t size_bytes
   }
 }
 
-void UvmallocTarget::free(void* address) {
-  allocator_->free(address);
+bool UvmallocTarget::free(void* address) {
+  return allocator_->free(address) == FreeResult::kFreed;
 }
 
-void UvmallocTarget::use(void* address, int stream) {
+bool UvmallocTarget::use(void* address, int stream) {
   const DeviceStream& user = stream_at(stream);
-  allocator_->record_use(address, user.device, user.handle);
+  return allocator_->record_use(address, user.device, user.handle);
 }
 
-void UvmallocTarget::move(void* address, Place source, Place destination, int stream) {
+bool UvmallocTarget::move(void* address, Place source, Place destination, int stream) {
   CachingManagedAllocator::Move move;
   move.source = source;
   move.destination = destination;
   move.stream_device = stream_at(stream).device;
   move.stream = stream_at(stream).handle;
   move.held = false;
-  allocator_->move(address, move);
+  return allocator_->move(address, move) != nullptr;
 }
 
 }  // namespace uvm::replay

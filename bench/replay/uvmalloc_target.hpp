@@ -20,9 +20,9 @@ class UvmallocTarget final : public ReplayTarget {
 
   void prepare(std::span<const ReplayStream> streams) override;
   void* allocate(Facade facade, int device, std::size_t size_bytes, int stream) override;
-  void free(void* address) override;
-  void use(void* address, int stream) override;
-  void move(void* address, Place source, Place destination, int stream) override;
+  bool free(void* address) override;
+  bool use(void* address, int stream) override;
+  bool move(void* address, Place source, Place destination, int stream) override;
 
   const CachingManagedAllocator& allocator() const { return *allocator_; }
 

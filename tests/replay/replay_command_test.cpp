@@ -40,12 +40,11 @@ class ReplayCommand : public ::testing::Test {
   void allocate(const TraceBlock& got) { recorder.allocated(recorder.now(), got); }
   void free(const TraceBlock& given) { recorder.freed(recorder.now(), given); }
 
-  Finished replay(const std::string& arguments) {
+  Finished replay(const std::string& arguments, const std::string& environment = "") {
     recorder.stop();
-    const std::string command =
-        "LD_LIBRARY_PATH=" UVMALLOC_STAND_IN_DIR
-        " UVMSIM_CAPACITY=1G ASAN_OPTIONS=detect_leaks=0 " UVMALLOC_REPLAY_PROGRAM " " +
-        arguments + " 2>&1";
+    const std::string command = "LD_LIBRARY_PATH=" UVMALLOC_STAND_IN_DIR
+                                " UVMSIM_CAPACITY=1G ASAN_OPTIONS=detect_leaks=0 " +
+                                environment + " " UVMALLOC_REPLAY_PROGRAM " " + arguments + " 2>&1";
     FILE* pipe = popen(command.c_str(), "r");
     Finished finished;
     std::array<char, 4096> piece;
@@ -78,6 +77,12 @@ TEST_F(ReplayCommand, ARandomTraceOnThreeStreamsIsReplayedWithoutMismatch) {
       if (random() % 4 == 0) {
         recorder.used(recorder.now(), live.back().address, 0, block(0, 0, random() % 3).stream);
       }
+      if (random() % 8 == 0) {
+        for (const auto& [from, to] : {std::pair(Place::device(0), Place::host()),
+                                       std::pair(Place::host(), Place::device(0))}) {
+          recorder.moved(recorder.now(), live.back().address, size_bytes, from, to, nullptr);
+        }
+      }
     } else if (!live.empty()) {
       std::swap(live[random() % live.size()], live.back());
       live_bytes -= live.back().requested_bytes;
@@ -104,6 +109,46 @@ TEST_F(ReplayCommand, WithABudgetARequestThatOnlyFailsHereIsAMismatch) {
       << finished.output;
 }
 
+TEST_F(ReplayCommand, ARequestThatOnlyFailsHereIsFoundByCheckWhateverSetTheBudget) {
+  allocate(block(0x1000, 64 * kMiB));
+  allocate(block(0x5000000, 64 * kMiB));
+  const Finished finished = replay(file + " --check", "UVMALLOC_BUDGET=100MiB");
+  EXPECT_EQ(finished.exit_code, 1) << finished.output;
+  EXPECT_NE(finished.output.find("; 1 allocations failed; 1 mismatches\n"
+                                 "event 1: a request of 67108864 bytes fails here"),
+            std::string::npos)
+      << finished.output;
+}
+
+TEST_F(ReplayCommand, ARequestThatOnlySucceedsHereIsFoundByCheck) {
+  recorder.out_of_memory(recorder.now(), block(0, 64 * kMiB),
+                         {RuntimeError::kOutOfMemory, 2, "NO_MEMORY", "call"});
+  const Finished finished = replay(file + " --check");
+  EXPECT_EQ(finished.exit_code, 1) << finished.output;
+  EXPECT_NE(finished.output.find("event 0: a request of 67108864 bytes succeeds here"),
+            std::string::npos)
+      << finished.output;
+}
+
+TEST_F(ReplayCommand, WhatFailsUnderAnotherBudgetIsCountedAndNotCompared) {
+  allocate(block(0x1000, 64 * kMiB));
+  allocate(block(0x5000000, 64 * kMiB));
+  const Finished finished = replay(file + " --check --other-budget 100MiB");
+  EXPECT_EQ(finished.exit_code, 0) << finished.output;
+  EXPECT_NE(finished.output.find("; 1 allocations failed; 0 mismatches\n"), std::string::npos)
+      << finished.output;
+}
+
+TEST_F(ReplayCommand, HelpSaysWhatEveryOptionMeans) {
+  const Finished finished = replay("--help");
+  EXPECT_EQ(finished.exit_code, 0);
+  EXPECT_EQ(finished.output.find("usage: uvmalloc_replay TRACE"), 0u);
+  for (const char* option :
+       {"\n  --check ", "\n  --repeat N ", "\n  --budget SIZE ", "\n  --other-budget SIZE "}) {
+    EXPECT_NE(finished.output.find(option), std::string::npos) << option;
+  }
+}
+
 TEST_F(ReplayCommand, BadInputIsOneLineAndExitCode2) {
   struct Case {
     std::string arguments;
@@ -115,6 +160,7 @@ TEST_F(ReplayCommand, BadInputIsOneLineAndExitCode2) {
        {Case{"", "usage: "}, Case{file + " --repeat none", "--repeat is 'none'; accepted: "},
         Case{file + " --repeat", "--repeat lacks its value"},
         Case{file + " --budget much", "--budget is 'much'; accepted: "},
+        Case{file + " --other-budget 1GiB --budget 1GiB", "one budget only"},
         Case{file + " --what", "'--what' is not understood"},
         Case{other, other + ": at byte 0: this is not a trace of uvmalloc"},
         Case{other + "2", other + "2: No such file or directory"}}) {

@@ -29,13 +29,18 @@ class RecordingTarget : public ReplayTarget {
                               size_bytes, stream, next));
     return address(next);
   }
-  void free(void* block) override { log.push_back(fmt::format("free {}", block)); }
-  void use(void* block, int stream) override {
-    log.push_back(fmt::format("use {} on {}", block, stream));
+  bool free(void* block) override {
+    log.push_back(fmt::format("free {}", block));
+    return true;
   }
-  void move(void* block, Place source, Place destination, int stream) override {
+  bool use(void* block, int stream) override {
+    log.push_back(fmt::format("use {} on {}", block, stream));
+    return true;
+  }
+  bool move(void* block, Place source, Place destination, int stream) override {
     log.push_back(fmt::format("move {} from {} to {} on {}", block, to_string(source),
                               to_string(destination), stream));
+    return true;
   }
   static void* address(std::uintptr_t value) { return reinterpret_cast<void*>(value); }
 
@@ -48,6 +53,14 @@ class RecordingTarget : public ReplayTarget {
 class StuckTarget final : public RecordingTarget {
  public:
   void* allocate(Facade, int, std::size_t, int) override { return address(0x7000); }
+};
+
+// Gives blocks and then knows none of them.
+class RefusingTarget final : public RecordingTarget {
+ public:
+  bool free(void*) override { return false; }
+  bool use(void*, int) override { return false; }
+  bool move(void*, Place, Place, int) override { return false; }
 };
 
 ThreadEvent event(TraceKind kind, std::uint64_t address, std::uint64_t size_bytes = 0,
@@ -157,6 +170,33 @@ TEST(Replayer, ABlockThatOverlapsALiveOneIsAMismatch) {
   EXPECT_EQ(outcome.mismatches[0].event, 2u);
   EXPECT_EQ(outcome.mismatches[0].text,
             "a block of 200 bytes at 0x7000 overlaps a live one of 100 bytes at 0x7000");
+  EXPECT_EQ(replayer.run({}).mismatch_count, 0u) << "not looked for";
+}
+
+TEST(Replayer, AFreeAUseOrAMoveThatIsRefusedIsAMismatch) {
+  const ReplayPlan plan = make_plan(trace_of({
+      event(TraceKind::kMark, 0),
+      event(TraceKind::kAllocate, 0xa000, 100),
+      event(TraceKind::kUse, 0xa000, 0, 0x50),
+      event(TraceKind::kMove, 0xa000, 100, 0x50, 0, kHostPlace),
+      event(TraceKind::kFree, 0xa000),
+      event(TraceKind::kFailure, 0, 200),
+      event(TraceKind::kAllocate, 0xb000, 300),
+  }));
+  RefusingTarget target;
+  Replayer replayer(plan, target);
+  const ReplayOutcome outcome = replayer.run({.check = true});
+  Lines found;
+  for (const Mismatch& mismatch : outcome.mismatches) {
+    found.push_back(fmt::format("{}: {}", mismatch.event, mismatch.text));
+  }
+  EXPECT_EQ(found, (Lines{
+                       "2: a use is refused",
+                       "3: a move is refused",
+                       "4: a free is refused",
+                       "5: the free of a block that the trace did not get is refused",
+                       "6: the free of a block that the trace leaves is refused",
+                   }));
   EXPECT_EQ(replayer.run({}).mismatch_count, 0u) << "not looked for";
 }
 
