@@ -10,11 +10,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from uvmalloc.libraries import Libraries
 
 from bench.charts import draw_bars
 from bench.engine.allocators import CAPACITY_BYTES, OURS, Program, find_programs
 from bench.engine.derived import add_derived
+from bench.engine.faults import faults
 from bench.engine.instructions import instructions_per_pair
 from bench.engine.measure import Absent, Results, measure
 from bench.engine.plan import SEED, Level, questions
@@ -32,9 +34,10 @@ def compare(
     count_instructions: bool,
     file: Path,
     console: Console,
-) -> None:
+) -> list[str]:
     """One run of `level` for the allocators of `wanted` that this build has; writes `file` and
-    charts beside it. Whoever calls decides what a missed target means: nothing fails here.
+    charts beside it. Whoever calls decides what a missed target means: nothing fails here. Returns
+    what was handed out wrongly, a line for each allocator and replay.
     """
     found, not_built = find_programs(libraries)
     programs = {name: program for name, program in found.items() if name in wanted}
@@ -54,6 +57,7 @@ def compare(
     if count_instructions and OURS in measured.versions:
         _add_instructions(results, gaps, programs[OURS], level)
     verdict = targets(results)
+    wrong = faults(results)
     document = {
         "level": level.name,
         "rounds": level.rounds,
@@ -65,6 +69,7 @@ def compare(
         "not_compared": {
             name: why for name, why in (not_built | measured.not_started).items() if name in wanted
         },
+        "faults": wrong,
         "absent": [asdict(gap) for gap in gaps],
         "targets": [{**asdict(target), "met": target.met} for target in verdict],
         **results,
@@ -74,7 +79,10 @@ def compare(
     show(results, verdict, gaps, console)
     for name, why in document["not_compared"].items():
         console.print(f"{name} is not compared: {why}", markup=False)
+    for line in wrong:
+        console.print(f"[red]wrong[/red]: {escape(line)}")
     _draw(results, file)
+    return wrong
 
 
 def _add_instructions(results: Results, gaps: list[Absent], program: Program, level: Level) -> None:

@@ -35,6 +35,9 @@ STAND_IN_CALLS = ("cudaGetDevice", "cudaEventRecord", "cudaEventQuery", "cudaMal
 TIGHT_PERCENT = 102  # of the peak of live bytes: what a program has to run through with
 MOST_TIGHT_PERCENT = 110  # or else the least up to here
 ORDERS = ("lifo", "fifo", "random")
+# Keys of what must be 0 for the times of a replay to mean anything.
+REPLAY_FAILURES = "replay_failures"
+REPLAY_OVERLAPS = "replay_overlaps"
 
 
 @dataclass(frozen=True)
@@ -153,7 +156,22 @@ def questions(level: Level, traces: Mapping[str, Path], scratch: Path) -> list[Q
     return asked + _ours(level, timing, scratch)
 
 
+def _check(case: str, request: str, allocators: tuple[str, ...] = DRIVEN) -> Question:
+    """What the replay of `request` hands out, in a pass before those that are timed."""
+    return Question(
+        f"check {request}",
+        (
+            Figure(REPLAY_FAILURES, case, "failed_requests"),
+            Figure(REPLAY_OVERLAPS, case, "overlapping_blocks"),
+        ),
+        allocators,
+        once=True,
+        timeout_seconds=120,
+    )
+
+
 def _replays(level: Level, name: str, trace: Path) -> Iterator[Question]:
+    yield _check(name, f"trace={trace}")
     yield Question(
         f"replay trace={trace} runs={level.replay_runs}",
         (
@@ -164,6 +182,7 @@ def _replays(level: Level, name: str, trace: Path) -> Iterator[Question]:
         ),
     )
     on = f"{name}, {level.more_steps:,} steps more"
+    yield _check(on, f"trace={trace} more_steps={level.more_steps}")
     yield Question(
         f"replay trace={trace} more_steps={level.more_steps}",
         (
@@ -172,8 +191,10 @@ def _replays(level: Level, name: str, trace: Path) -> Iterator[Question]:
             Figure("steady_driver_calls", on, "driver_calls_per_step"),
         ),
     )
+    tight = f"trace={trace} budget_percent={TIGHT_PERCENT} most_percent={MOST_TIGHT_PERCENT}"
+    yield _check(f"{name}, tight", tight, (OURS,))
     yield Question(
-        f"replay trace={trace} budget_percent={TIGHT_PERCENT} most_percent={MOST_TIGHT_PERCENT}",
+        f"replay {tight}",
         (
             Figure("touched_over_live_discard", name, "reserved_over_live"),
             Figure("budget_percent", name, "budget_percent"),

@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "checked_pass.hpp"
 #include "driver_calls.hpp"
 #include "private_memory.hpp"
 #include "random_source.hpp"
@@ -43,7 +44,8 @@ class Workloads {
     if (name == "live") return live(request);
     if (name == "churn") return churn_blocks(request);
     if (name == "grid") return grid(request);
-    if (name == "replay") return replay(request);
+    if (name == "replay") return run_sequence(request, replayed(request), kWarmSteps);
+    if (name == "check") return check(request, replayed(request));
     if (name == "count") return count(request);
     if (name == "metadata") return metadata(request);
     if (name == "calls") return calls(request);
@@ -250,10 +252,12 @@ class Workloads {
         1);
   }
 
-  // trace=FILE, runs, more_steps, budget_percent, most_percent: nanoseconds per operation of a
-  // traced program's steps; of at least so many more, where its own are repeated.
-  static Json replay(const Request& request) {
-    constexpr std::size_t kWarmSteps = 2;
+  static constexpr std::size_t kWarmSteps = 2;  // of a replay
+
+  // trace=FILE, more_steps: a traced program's steps; at least so many more, where its own are
+  // repeated. "replay" (runs, budget_percent, most_percent) takes nanoseconds per operation of
+  // them, "check" (budget_percent, most_percent) looks at what the allocator gives.
+  static OperationSequence replayed(const Request& request) {
     OperationSequence sequence = traced_steps(request.text("trace", ""));
     const std::size_t more_steps = request.number("more_steps", 0);
     if (const std::size_t steps = sequence.step_begins.size();
@@ -261,7 +265,29 @@ class Workloads {
       const std::size_t repeated = steps - kWarmSteps;
       repeat_steps(sequence, kWarmSteps, (more_steps + repeated - 1) / repeated);
     }
-    return run_sequence(request, sequence, kWarmSteps);
+    return sequence;
+  }
+
+  // The same request with so much of the peak of live bytes as budget; 0: without.
+  static Request sized(const Request& request, const OperationSequence& sequence,
+                       std::uint64_t percent) {
+    if (percent == 0) return request;
+    return request.with("budget", sequence.peak_live_bytes() / 100 * percent);
+  }
+
+  // Requests that fail and blocks that overlap, in one pass; with a budget, in the one that the
+  // timed passes are made with.
+  static Json check(const Request& request, const OperationSequence& sequence) {
+    std::uint64_t percent = request.number("budget_percent", 0);
+    const std::uint64_t most_percent = request.number("most_percent", percent);
+    const std::vector<cudaStream_t> streams = Streams::first(sequence.streams);
+    for (;; ++percent) {
+      Adapter allocator(sized(request, sequence, percent));
+      const CheckedPass pass = PassChecker(allocator, sequence, streams).run();
+      if (pass.failed_requests != 0 && percent < most_percent) continue;
+      return {{"failed_requests", pass.failed_requests},
+              {"overlapping_blocks", pass.overlapping_blocks}};
+    }
   }
 
   struct SequenceRun {
@@ -287,10 +313,8 @@ class Workloads {
     std::vector<double> samples;
     SequenceRun run;
     for (std::uint64_t number = 0; number < request.number("runs", 1);) {
-      const Request sized =
-          percent == 0 ? request : request.with("budget", live_bytes / 100 * percent);
       try {
-        run = run_once(sized, sequence, warm_steps);
+        run = run_once(sized(request, sequence, percent), sequence, warm_steps);
       } catch (const std::bad_alloc&) {
         if (percent >= most_percent) throw;
         ++percent;

@@ -8,13 +8,20 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from uvmalloc.libraries import find_libraries
 from uvmalloc.trace import FACADES, MARK, read_trace
 
+import bench.__main__ as bench_command
+from bench.engine import allocators
+from bench.engine.compare import compare
+from bench.engine.faults import faults
+from bench.engine.plan import SMOKE
 from bench.traces import committed_file, committed_traces, unpack
 from bench.traces.record import NAMES, device_facade_only
 
@@ -26,6 +33,8 @@ KEYS = {
     "churn_ns",
     "random_grid_ns",
     "replay_ns",
+    "replay_failures",
+    "replay_overlaps",
     "touched_over_live",
     "touched_over_live_discard",
     "budget_percent",
@@ -35,6 +44,13 @@ KEYS = {
     "metadata_percent",
     "trace_cost",
 }
+
+
+# As little as can be asked of every allocator.
+TINY = replace(
+    SMOKE, sizes=("512 B",), few_live=10, many_live=100, churn_live=(10,), replacements=100,
+    grid_allocations=(10,), more_steps=1, metadata_divisor=10_000,
+)  # fmt: skip
 
 
 def run_bench(output: Path, timeout_seconds: float, *options: str) -> None:
@@ -90,6 +106,49 @@ def test_a_tight_budget_is_kept(document: dict[str, Any]) -> None:
     for case, percent in document["budget_percent"]["uvmalloc"].items():
         assert 102 <= percent <= 110
         assert document["touched_over_live_discard"]["uvmalloc"][case] <= percent / 100
+
+
+def test_no_replay_has_a_fault(document: dict[str, Any]) -> None:
+    assert document["faults"] == []
+    for key in ("replay_failures", "replay_overlaps"):
+        cases = document[key]["uvmalloc"]
+        assert cases.keys() >= {"cnn", "cnn, 10 steps more", "cnn, tight"}
+        assert set(cases.values()) == {0}
+
+
+def test_faults_name_allocator_replay_and_count() -> None:
+    found = faults(
+        {
+            "replay_failures": {"cub": {"cnn": 3, "lstm": None, "gpt2": 0}},
+            "replay_overlaps": {"uvmalloc": {"cnn, tight": 2, "cnn": 0}, "cub": {"lstm": None}},
+        }
+    )
+    assert found == [
+        "cub, replay of cnn: 3 requests fail",
+        "cub, replay of lstm: not checked",
+        "uvmalloc, replay of cnn, tight: 2 blocks lie over others that are live",
+    ]
+
+
+def test_an_allocator_without_enough_memory_for_a_replay_is_a_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(allocators, "CAPACITY_BYTES", 256 << 20)  # the trace needs 272 MiB
+    traces = {"cnn": committed_file("cnn")}
+    file = tmp_path / "engine.json"
+    wrong = compare(find_libraries(), TINY, ["pytorch"], traces, False, file, Console())
+    failed = json.loads(file.read_text())["replay_failures"]["pytorch"]
+    assert failed["cnn"] > 0
+    assert f"pytorch, replay of cnn: {failed['cnn']:.0f} requests fail" in wrong
+
+
+@pytest.mark.parametrize(("wrong", "code"), [([], 0), (["cub, replay of cnn: not checked"], 1)])
+def test_a_fault_is_exit_code_1(
+    wrong: list[str], code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench_command.engine, "compare", lambda *_: wrong)
+    monkeypatch.setattr(sys, "argv", ["bench", "--part", "engine"])
+    assert bench_command.main() == code
 
 
 def test_traces_hold_the_device_facade_in_marked_steps(tmp_path: Path) -> None:
