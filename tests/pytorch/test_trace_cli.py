@@ -157,6 +157,8 @@ def test_perfetto_has_counters_and_instants(trace_command, trace_file):
     ]
     instants = [(e["name"], e["s"]) for e in events if e["ph"] == "i"]
     assert instants == [
+        ("stream", "t"),
+        ("use", "t"),
         ("move", "t"),
         ("advise", "t"),
         ("prefetch", "t"),
@@ -165,8 +167,20 @@ def test_perfetto_has_counters_and_instants(trace_command, trace_file):
         ('step "1", café', "p"),
     ]
     threads = [e["args"]["name"] for e in events if e["name"] == "thread_name"]
-    assert threads == ["thread 1", "thread 2"]
+    assert threads == ["thread 1", "thread 2", "stream 0x77, device 1"]
     assert not {"b", "e"} & {e["ph"] for e in events}
+
+
+def test_perfetto_shows_uses_on_the_track_of_their_stream(trace_command, trace_file):
+    events = check_schema(json.loads(trace_command("perfetto", trace_file).stdout))
+    tracks = {e["args"]["name"]: e["tid"] for e in events if e["name"] == "thread_name"}
+    of_stream = tracks.pop("stream 0x77, device 1")
+    assert of_stream not in tracks.values()
+    shown = [(e["name"], e["args"]) for e in events if e["ph"] == "i" and e["tid"] == of_stream]
+    assert shown == [
+        ("stream", {"detail": "seen", "thread": 1}),
+        ("use", {"address": "0x200000", "thread": 1}),
+    ]
 
 
 def test_perfetto_shows_blocks_as_slices_that_begin_and_end(trace_command, trace_file, tmp_path):

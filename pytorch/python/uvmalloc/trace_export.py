@@ -140,6 +140,23 @@ def write_perfetto(trace: Trace, out: TextIO, blocks: bool = False) -> None:
     out.write("\n]}\n")
 
 
+# Streams have tracks beside those of the threads; no thread's number is this large (PID_MAX_LIMIT).
+_FIRST_STREAM_TRACK = 1 << 22
+
+
+def _stream_tracks(trace: Trace) -> dict[tuple[int, int], int]:
+    """By device and handle, of the streams that are seen or that use a block."""
+    kinds = trace.events["kind"]
+    events = trace.events[(kinds == USE) | (kinds == STREAM)]
+    streams = sorted(set(zip(events["device"].tolist(), events["stream"].tolist(), strict=True)))
+    return {stream: _FIRST_STREAM_TRACK + number for number, stream in enumerate(streams)}
+
+
+def _stream_name(device: int, stream: int) -> str:
+    name = f"stream {stream:#x}" if stream else "default stream"
+    return f"{name}, device {device}" if device >= 0 else name
+
+
 def _perfetto_events(trace: Trace, blocks: bool) -> Iterator[dict[str, Any]]:
     pid = trace.process
     name = {"name": f"{trace.program or 'program'} (uvmalloc)"}
@@ -147,15 +164,22 @@ def _perfetto_events(trace: Trace, blocks: bool) -> Iterator[dict[str, Any]]:
     for thread, tid in sorted(trace.system_threads.items()):
         args = {"name": f"thread {thread}"}
         yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": args}
+    tracks = _stream_tracks(trace)
+    for stream, tid in tracks.items():
+        args = {"name": _stream_name(*stream)}
+        yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": args}
     live = LiveBytes()
     numbers: dict[int, tuple[int, str]] = {}  # of live blocks: number and facade
     made = 0
     for time_ns, thread, event in _numbered(trace):
-        _, address, size_bytes, _, _, kind, facade, *_ = event
+        _, address, size_bytes, _, stream, kind, facade, _, _, device, _ = event
         where = {"pid": pid, "tid": trace.system_threads.get(thread, pid), "ts": time_ns / 1000}
         if kind not in (ALLOCATE, FREE):
-            if kind not in (USE, STREAM):
-                yield {"ph": "i", **_instant(trace, event), **where}
+            instant = _instant(trace, event)
+            if kind in (USE, STREAM):
+                instant["args"]["thread"] = thread
+                where["tid"] = tracks[device, stream]
+            yield {"ph": "i", **instant, **where}
             continue
         for pool in live.change(event):
             value = {"bytes": live.bytes[pool]}
@@ -173,9 +197,11 @@ def _perfetto_events(trace: Trace, blocks: bool) -> Iterator[dict[str, Any]]:
 
 
 def _instant(trace: Trace, event: tuple[int, ...]) -> dict[str, Any]:
-    """Failures and marks concern the whole process and cross all its tracks."""
+    """Failures and marks concern the whole process and cross all its tracks; uses,
+    and that a stream is seen or gone, are on the stream's.
+    """
     _, address, size_bytes, extra, _, kind, _, flags, detail, device, place = event
-    args: dict[str, Any] = {"size_bytes": size_bytes}
+    args: dict[str, Any] = {} if kind in (USE, STREAM) else {"size_bytes": size_bytes}
     if address:
         args["address"] = hex(address)
     if text := trace.text(kind, extra):
