@@ -21,6 +21,7 @@ SIZES = {
     "256 MiB": 256 * MIB,
 }
 THREAD_SIZES = ("512 B", "64 KiB", "2 MiB", "20 MiB")
+MOVE_SIZES = ("64 KiB", "2 MiB", "20 MiB", "256 MiB")
 MOST_JEMALLOC_BYTES = 4 * KIB  # what is larger, it was not made for
 LIVE_SIZES = ("512 B", "4 KiB")
 METADATA_BLOCKS = {
@@ -225,6 +226,19 @@ def _ours(level: Level, timing: str, scratch: Path) -> list[Question]:
             once=True,
         )
         for (case, size), blocks in METADATA_BLOCKS.items()
+    ]
+    moved = [(size, f"size={SIZES[size]} blocks=8") for size in level.sizes if size in MOVE_SIZES]
+    asked += [
+        Question(
+            f"moves {blocks} seed={SEED}",
+            (
+                Figure("prefetches_per_move", f"{case}, to the device", "to_device"),
+                Figure("prefetches_per_move", f"{case}, to the host", "to_host"),
+            ),
+            allocators=(OURS,),
+            once=True,
+        )
+        for case, blocks in (*moved, ("64 sizes", "blocks=64"))
     ]
     for case, trace in (("without", None), ("with", scratch / "trace")):
         asked.append(

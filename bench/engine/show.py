@@ -22,6 +22,7 @@ _TITLES = {
     "budget_percent": "... that budget, from 102 % of the peak of live bytes on",
     "discard_calls": "... and the discards that this took, of the whole run",
     "steady_driver_calls": "Driver allocations, frees and advice per step, after the second",
+    "prefetches_per_move": "Prefetches sent to the driver for one move",
     "metadata_bytes": "Private memory per live block, bytes",
     "metadata_percent": "Private memory, % of live bytes",
     "trace_cost": "Pair with a trace over pair without",

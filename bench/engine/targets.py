@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from bench.engine.allocators import JEMALLOC, OURS, TORCH
 from bench.engine.measure import Results
-from bench.engine.plan import METADATA_BLOCKS, TIGHT_PERCENT
+from bench.engine.plan import METADATA_BLOCKS, MOST_JEMALLOC_BYTES, SIZES, TIGHT_PERCENT
 from bench.verdict import Target
 
 _LEAST_PERCENT_BYTES = 16 << 10
@@ -19,6 +19,7 @@ def targets(results: Results) -> list[Target]:
         *_at_most(results, "pair_ns", "pair, ns", 25),
         *_times(results, "pair_ns", "pair, native PyTorch over uvmalloc", 10, [TORCH]),
         *_times(results, "pair_ns", "pair, best of cub, rmm, umpire over uvmalloc", 3),
+        *_over_jemalloc(results),
         *_at_least(results, "two_thread_scaling", "throughput of two threads over one", 1.8),
         *_at_most(results, "live_scaling", "pair, many live blocks over few", 2),
         *_at_most(results, "churn_ns", "churn, ns per operation", 100),
@@ -31,6 +32,7 @@ def targets(results: Results) -> list[Target]:
             results, "touched_over_live_discard", "touched over live, tight", TIGHT_PERCENT / 100
         ),
         *_at_most(results, "steady_driver_calls", "driver calls per steady step", 0, _not_varying),
+        *_at_most(results, "prefetches_per_move", "prefetches per move", 1),
         *_at_most(results, "metadata_bytes", "metadata, bytes per block", 128),
         *_at_most(results, "metadata_percent", "metadata, % of live bytes", 1, _from_16_kib),
         *_at_most(results, "trace_cost", "pair, traced over not", 2),
@@ -92,6 +94,17 @@ def _times(
             other = results[key].get(others[0], {}).get(case)
         value = other / ours if other is not None and ours is not None else None
         yield Target(name, case, value, bound, at_most=False)
+
+
+def _over_jemalloc(results: Results) -> Iterator[Target]:
+    """Small pairs, for which jemalloc alone says what is possible."""
+    alone = results.get("pair_ns", {}).get(JEMALLOC, {})
+    for case, ours in _ours(results, "pair_ns").items():
+        if SIZES.get(case, MOST_JEMALLOC_BYTES + 1) > MOST_JEMALLOC_BYTES:
+            continue
+        other = alone.get(case)
+        value = ours / other if ours is not None and other is not None else None
+        yield Target("pair, uvmalloc over jemalloc alone", case, value, 1.5, at_most=True)
 
 
 def _memory(results: Results) -> Iterator[Target]:

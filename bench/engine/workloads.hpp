@@ -47,6 +47,7 @@ class Workloads {
     if (name == "replay") return run_sequence(request, replayed(request), kWarmSteps);
     if (name == "check") return check(request, replayed(request));
     if (name == "count") return count(request);
+    if (name == "moves") return moves(request);
     if (name == "metadata") return metadata(request);
     if (name == "calls") return calls(request);
     throw std::invalid_argument("no workload is called '" + name + "'");
@@ -399,6 +400,45 @@ class Workloads {
     const std::uint64_t pairs = request.number("pairs");
     for (std::uint64_t i = 0; i < pairs; ++i) one_pair(allocator, size_bytes, nullptr);
     return {{"pairs", pairs}};
+  }
+
+  // size (without: 64 sizes from 512 B to 32 MiB), blocks, rounds: blocks of the host move to the
+  // device and back, each in turn. The driver's prefetches for one move, each way.
+  static Json moves(const Request& request) {
+    if constexpr (!requires(Adapter & allocator, void* block) {
+                    allocator.move_to_device(block);
+                  }) {
+      throw std::invalid_argument("it has no call that moves a block");
+    } else {
+      Adapter allocator(request);
+      const std::size_t blocks = request.number("blocks", 64);
+      const std::size_t size_bytes = request.number("size", 0);
+      std::vector<std::uint64_t> sizes(blocks, size_bytes);
+      if (size_bytes == 0) sizes = spread_sizes(blocks, request.number("seed", 1));
+      std::vector<void*> held;
+      for (std::uint64_t each : sizes) held.push_back(allocator.allocate_on_host(each));
+      const std::uint64_t rounds = request.number("rounds", 4);
+      std::uint64_t to_device = 0, to_host = 0;
+      for (std::uint64_t round = 0; round < rounds; ++round) {
+        to_device += prefetches_of([&] {
+          for (void* block : held) allocator.move_to_device(block);
+        });
+        to_host += prefetches_of([&] {
+          for (void* block : held) allocator.move_to_host(block);
+        });
+      }
+      for (std::size_t i = 0; i < blocks; ++i) allocator.free(held[i], sizes[i], nullptr);
+      const auto each_way = static_cast<double>(rounds * blocks);
+      return {{"to_device", static_cast<double>(to_device) / each_way},
+              {"to_host", static_cast<double>(to_host) / each_way}};
+    }
+  }
+
+  template <class Calls>
+  static std::uint64_t prefetches_of(Calls calls) {
+    const DriverCalls before = DriverCalls::so_far();
+    calls();
+    return DriverCalls::so_far().since(before).prefetches;
   }
 
   // What calls of the stand-in cost that some allocators make in every pair and others never.

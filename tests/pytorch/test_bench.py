@@ -21,7 +21,9 @@ import bench.__main__ as bench_command
 from bench.engine import allocators
 from bench.engine.compare import compare
 from bench.engine.faults import faults
+from bench.engine.measure import Results
 from bench.engine.plan import SMOKE
+from bench.engine.targets import targets
 from bench.traces import committed_file, committed_traces, unpack
 from bench.traces.record import NAMES, device_facade_only
 
@@ -40,6 +42,7 @@ KEYS = {
     "budget_percent",
     "discard_calls",
     "steady_driver_calls",
+    "prefetches_per_move",
     "metadata_bytes",
     "metadata_percent",
     "trace_cost",
@@ -181,6 +184,24 @@ def test_a_verdict_names_every_target_of_pairs(document: dict[str, Any]) -> None
     cases = {target["case"] for target in document["targets"] if target["name"] == "pair, ns"}
     assert cases == set(document["pair_ns"]["uvmalloc"])
     assert all(target["met"] in (True, False, None) for target in document["targets"])
+
+
+@pytest.mark.parametrize(("ours", "met"), [(30.0, True), (30.2, False), (None, None)])
+def test_small_pairs_are_judged_by_jemalloc_alone(ours: float | None, met: bool | None) -> None:
+    results: Results = {
+        "pair_ns": {
+            "uvmalloc": {"4 KiB": ours, "64 KiB": 15.0, "lifo64": 15.0},
+            "jemalloc": {"4 KiB": 20.0, "64 KiB": 1.0},
+        }
+    }
+    verdict = [target for target in targets(results) if "jemalloc" in target.name]
+    assert [(target.case, target.bound, target.met) for target in verdict] == [("4 KiB", 1.5, met)]
+
+
+def test_a_second_prefetch_for_a_move_is_a_miss() -> None:
+    results: Results = {"prefetches_per_move": {"uvmalloc": {"to": 1.0, "from": 1.01}}}
+    verdict = [(target.case, target.met) for target in targets(results)]
+    assert verdict == [("to", True), ("from", False)]
 
 
 def test_programs_give_every_figure(tmp_path: Path) -> None:

@@ -35,11 +35,25 @@ class UvmallocAdapter {
   }
   void free(void* block, std::size_t, cudaStream_t) { allocator_.free(block); }
 
+  void* allocate_on_host(std::size_t size_bytes) {
+    return allocator_.allocate(Facade::kHost, 0, size_bytes);
+  }
+  void move_to_device(void* block) { move(block, Place::host(), Place::device(0)); }
+  void move_to_host(void* block) { move(block, Place::device(0), Place::host()); }
+
   // The other allocators reserve memory of the device; managed memory is virtual until its 2 MiB
   // pages are handed out.
   std::size_t peak_reserved_bytes() const { return allocator_.statistics().touched_bytes.peak; }
 
  private:
+  void move(void* block, Place source, Place destination) {
+    CachingManagedAllocator::Move wanted;
+    wanted.source = source;
+    wanted.destination = destination;
+    wanted.held = false;
+    if (allocator_.move(block, wanted) == nullptr) throw std::runtime_error("a move was refused");
+  }
+
   // Enough for the largest workload, whatever machine runs it: nothing is written to these bytes.
   static constexpr std::size_t kBudgetBytes = std::size_t{240} << 30;
 
