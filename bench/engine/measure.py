@@ -88,6 +88,8 @@ def measure(
                 progress(number * len(questions) + index, rounds * len(questions))
                 if question.once and number > 0:
                     continue
+                for name in (name for name in question.left_out if name in servers):
+                    measured.add(question, name, RequestError(question.left_out[name]))
                 names = _in_turn(question, list(servers), number + index)
                 for name in names:
                     server = servers[name]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.engine.allocators import DRIVEN, JEMALLOC, OURS
@@ -42,6 +42,35 @@ REPLAY_OVERLAPS = "replay_overlaps"
 
 
 @dataclass(frozen=True)
+class LargeChurn:
+    """One of more live blocks than fit the device at all sizes, and so long that it is run once."""
+
+    live: int
+    most_bytes: int  # so that they fit
+    warm: int  # replacements before those that are timed
+    replacements: int
+    left_out: Mapping[str, str]  # allocators, and why they are not asked
+
+    @property
+    def case(self) -> str:
+        return f"{self.live:,} live, up to {self.most_bytes // MIB} MiB"
+
+
+_RMM_SEARCHES = "it searches a list of all free blocks: this would take it minutes to hours"
+LARGE_CHURNS = (
+    LargeChurn(100_000, 4 * MIB, 100_000, 20_000, {"rmm": _RMM_SEARCHES}),
+    LargeChurn(
+        1_000_000, MIB, 200_000, 20_000,
+        {
+            "rmm": _RMM_SEARCHES,
+            "cub": "it asks the driver for every block, and the stand-in has no address space for "
+            "so many below 2 MiB",
+        },
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
 class Level:
     """How much is measured."""
 
@@ -53,6 +82,7 @@ class Level:
     few_live: int
     many_live: int
     churn_live: tuple[int, ...]
+    most_churn_live: int  # of the large ones
     replacements: int  # of a churn
     grid_allocations: tuple[int, ...]
     grid_most: tuple[str, ...]
@@ -62,16 +92,16 @@ class Level:
 
 
 FULL = Level(
-    "full", 5, 20, 5, tuple(SIZES), 1000, 1_000_000, (1000, 10_000), 50_000,
-    (1000, 10_000), ("1 MiB", "20 MiB", "256 MiB"), 5, 1000,
+    "full", 5, 20, 5, tuple(SIZES), 1000, 1_000_000, (1000, 10_000),
+    1_000_000, 50_000, (1000, 10_000), ("1 MiB", "20 MiB", "256 MiB"), 5, 1000,
 )  # fmt: skip
 QUICK = Level(
-    "quick", 2, 5, 3, tuple(SIZES), 1000, 1_000_000, (1000, 10_000), 20_000,
-    (1000,), ("1 MiB", "256 MiB"), 3, 1000,
+    "quick", 2, 5, 3, tuple(SIZES), 1000, 1_000_000, (1000, 10_000),
+    100_000, 20_000, (1000,), ("1 MiB", "256 MiB"), 3, 1000,
 )  # fmt: skip
 SMOKE = Level(
-    "smoke", 1, 1, 1, ("512 B", "2 MiB"), 100, 10_000, (100,), 1000,
-    (100,), ("1 MiB",), 1, 10, metadata_divisor=100,
+    "smoke", 1, 1, 1, ("512 B", "2 MiB"), 100, 10_000, (100,),
+    0, 1000, (100,), ("1 MiB",), 1, 10, metadata_divisor=100,
 )  # fmt: skip
 
 
@@ -93,6 +123,7 @@ class Question:
     once: bool = False  # in the first round only: it is a count, which does not vary
     environment: Mapping[str, str] | None = None  # of a process of its own
     timeout_seconds: float = 60
+    left_out: Mapping[str, str] = field(default_factory=dict)  # others, and why they are not asked
 
 
 def questions(level: Level, traces: Mapping[str, Path], scratch: Path) -> list[Question]:
@@ -144,6 +175,7 @@ def questions(level: Level, traces: Mapping[str, Path], scratch: Path) -> list[Q
                 ),
             )
         )
+    asked += [_large_churn(level, churn) for churn in LARGE_CHURNS]
     asked += [
         Question(
             f"grid allocations={count} most={SIZES[most]} samples={level.samples} seed={SEED}",
@@ -155,6 +187,24 @@ def questions(level: Level, traces: Mapping[str, Path], scratch: Path) -> list[Q
     for name, trace in traces.items():
         asked += _replays(level, name, trace)
     return asked + _ours(level, timing, scratch)
+
+
+def _large_churn(level: Level, churn: LargeChurn) -> Question:
+    left_out = churn.left_out
+    if churn.live > level.most_churn_live:
+        left_out = dict.fromkeys(DRIVEN, f"left out of --level {level.name}")
+    return Question(
+        f"churn live={churn.live} most={churn.most_bytes} warm={churn.warm} "
+        f"replacements={churn.replacements} seed={SEED}",
+        (
+            Figure("churn_ns", churn.case, "ns"),
+            Figure("touched_over_live", f"churn, {churn.case}", "reserved_over_live"),
+        ),
+        tuple(name for name in DRIVEN if name not in left_out),
+        once=True,
+        timeout_seconds=180,
+        left_out=left_out,
+    )
 
 
 def _check(case: str, request: str, allocators: tuple[str, ...] = DRIVEN) -> Question:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
-from bench.engine.allocators import JEMALLOC, OURS, TORCH
+from bench.engine.allocators import DRIVEN, JEMALLOC, OURS, TORCH
 from bench.engine.measure import Results
-from bench.engine.plan import METADATA_BLOCKS, MOST_JEMALLOC_BYTES, SIZES, TIGHT_PERCENT
+from bench.engine.plan import (
+    LARGE_CHURNS,
+    METADATA_BLOCKS,
+    MOST_JEMALLOC_BYTES,
+    SIZES,
+    TIGHT_PERCENT,
+)
 from bench.verdict import Target
 
 _LEAST_PERCENT_BYTES = 16 << 10
 _VARYING = "varying"
+_OTHERS = tuple(name for name in DRIVEN if name != OURS)
+_DEVICE_PEERS = tuple(name for name in _OTHERS if name != TORCH)
 
 
 def targets(results: Results) -> list[Target]:
@@ -18,12 +26,14 @@ def targets(results: Results) -> list[Target]:
     return [
         *_at_most(results, "pair_ns", "pair, ns", 25),
         *_times(results, "pair_ns", "pair, native PyTorch over uvmalloc", 10, [TORCH]),
-        *_times(results, "pair_ns", "pair, best of cub, rmm, umpire over uvmalloc", 3),
+        *_times(
+            results, "pair_ns", "pair, best of cub, rmm, umpire over uvmalloc", 3, _DEVICE_PEERS
+        ),
         *_over_jemalloc(results),
         *_at_least(results, "two_thread_scaling", "throughput of two threads over one", 1.8),
         *_at_most(results, "live_scaling", "pair, many live blocks over few", 2),
-        *_at_most(results, "churn_ns", "churn, ns per operation", 100),
-        *_times(results, "churn_ns", "churn, best other over uvmalloc", 3, with_torch=True),
+        *_at_most(results, "churn_ns", "churn, ns per operation", 100, _not_large),
+        *_times(results, "churn_ns", "churn, best other over uvmalloc", 3, _OTHERS, _not_large),
         *_at_most(results, "replay_ns", "replay, ns per operation", 40),
         *_times(results, "replay_ns", "replay, native PyTorch over uvmalloc", 5, [TORCH]),
         *_times(results, "replay_ns", "replay, rmm over uvmalloc", 1, ["rmm"]),
@@ -39,22 +49,16 @@ def targets(results: Results) -> list[Target]:
     ]
 
 
-def best_other(results: Results, key: str, case: str, with_torch: bool = False) -> float | None:
-    """The least value of the other allocators that have one."""
-    values = [
-        cases.get(case)
-        for allocator, cases in results.get(key, {}).items()
-        if allocator not in (OURS, JEMALLOC) and (with_torch or allocator != TORCH)
-    ]
-    return min((value for value in values if value is not None), default=None)
-
-
 def _ours(results: Results, key: str) -> dict[str, float | None]:
     return results.get(key, {}).get(OURS, {})
 
 
 def _not_varying(case: str) -> bool:
     return not case.startswith(_VARYING)
+
+
+def _not_large(case: str) -> bool:
+    return case not in {churn.case for churn in LARGE_CHURNS}
 
 
 def _from_16_kib(case: str) -> bool:
@@ -83,16 +87,16 @@ def _times(
     key: str,
     name: str,
     bound: float,
-    others: list[str] | None = None,
-    with_torch: bool = False,
+    others: Sequence[str],
+    wanted: Callable[[str], bool] = lambda case: True,
 ) -> Iterator[Target]:
-    """How many times ours fits into `others`, by default the best of all."""
+    """How many times ours fits into the best of `others` that have a value."""
     for case, ours in _ours(results, key).items():
-        if others is None:
-            other = best_other(results, key, case, with_torch)
-        else:
-            other = results[key].get(others[0], {}).get(case)
-        value = other / ours if other is not None and ours is not None else None
+        if not wanted(case):
+            continue
+        values = [results[key].get(other, {}).get(case) for other in others]
+        best = min((value for value in values if value is not None), default=None)
+        value = best / ours if best is not None and ours is not None else None
         yield Target(name, case, value, bound, at_most=False)
 
 

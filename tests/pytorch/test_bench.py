@@ -19,10 +19,11 @@ from uvmalloc.trace import FACADES, MARK, read_trace
 
 import bench.__main__ as bench_command
 from bench.engine import allocators
+from bench.engine.allocators import DRIVEN, find_programs
 from bench.engine.compare import compare
 from bench.engine.faults import faults
-from bench.engine.measure import Results
-from bench.engine.plan import SMOKE
+from bench.engine.measure import Absent, Results, measure
+from bench.engine.plan import FULL, QUICK, SMOKE, Figure, Question, questions
 from bench.engine.targets import targets
 from bench.traces import committed_file, committed_traces, unpack
 from bench.traces.record import NAMES, device_facade_only
@@ -89,13 +90,22 @@ def test_every_key_has_values_of_uvmalloc(document: dict[str, Any]) -> None:
     # A library that knows no trace cannot say what one costs.
     excused = {gap["key"] for gap in document["absent"] if "UVMALLOC_TRACE" in gap["reason"]}
     assert excused <= {"trace_cost", "trace_pair_ns"}
-    missing = [
+    left_out = {
+        (gap["key"], gap["case"])
+        for gap in document["absent"]
+        if gap["reason"] == "left out of --level smoke"
+    }
+    missing = {
         (key, case)
         for key in KEYS - excused
         for case, value in document[key]["uvmalloc"].items()
         if value is None
-    ]
-    assert missing == []
+    }
+    assert missing == left_out
+    assert {case for key, case in left_out if key == "churn_ns"} == {
+        "100,000 live, up to 4 MiB",
+        "1,000,000 live, up to 1 MiB",
+    }
 
 
 def test_committed_traces_and_one_given_are_replayed(document: dict[str, Any]) -> None:
@@ -196,6 +206,30 @@ def test_small_pairs_are_judged_by_jemalloc_alone(ours: float | None, met: bool 
     }
     verdict = [target for target in targets(results) if "jemalloc" in target.name]
     assert [(target.case, target.bound, target.met) for target in verdict] == [("4 KiB", 1.5, met)]
+
+
+def test_churns_go_up_to_a_million_blocks_and_who_is_not_asked_is_said() -> None:
+    for level, not_asked in {
+        FULL: {100_000: {"rmm"}, 1_000_000: {"rmm", "cub"}},
+        QUICK: {100_000: {"rmm"}, 1_000_000: set(DRIVEN)},
+    }.items():
+        asked = {
+            int(question.request.split()[1].removeprefix("live=")): question
+            for question in questions(level, {}, Path())
+            if question.request.startswith("churn ")
+        }
+        assert list(asked) == [1000, 10_000, 100_000, 1_000_000]
+        for live, question in asked.items():
+            assert set(question.left_out) == not_asked.get(live, set())
+            assert set(question.allocators) == set(DRIVEN) - set(question.left_out)
+
+
+def test_who_is_not_asked_is_absent_with_the_reason() -> None:
+    program = find_programs(find_libraries())[0]["uvmalloc"]
+    question = Question("", (Figure("churn_ns", "case", "ns"),), (), left_out={"uvmalloc": "why"})
+    measured = measure({"uvmalloc": program}, [question], 2, lambda *_: None)
+    assert measured.results() == {"churn_ns": {"uvmalloc": {"case": None}}}
+    assert measured.gaps() == [Absent("churn_ns", "uvmalloc", "case", "why")]
 
 
 def test_a_second_prefetch_for_a_move_is_a_miss() -> None:
