@@ -36,6 +36,10 @@ STAND_IN_CALLS = ("cudaGetDevice", "cudaEventRecord", "cudaEventQuery", "cudaMal
 TIGHT_PERCENT = 102  # of the peak of live bytes: what a program has to run through with
 MOST_TIGHT_PERCENT = 110  # or else the least up to here
 ORDERS = ("lifo", "fifo", "random")
+# With a trace and without. By case: events of what the case's time is of, a pair or an operation.
+TRACED_PAIR, TRACED_SIZES, TRACED_CHURN = "64 KiB", "random64", "churn, 2,000 live"
+TRACE_EVENTS = {TRACED_PAIR: 2, TRACED_SIZES: 2, TRACED_CHURN: 1}
+TRACED, UNTRACED = "traced", "not traced"
 # Keys of what must be 0 for the times of a replay to mean anything.
 REPLAY_FAILURES = "replay_failures"
 REPLAY_OVERLAPS = "replay_overlaps"
@@ -290,14 +294,24 @@ def _ours(level: Level, timing: str, scratch: Path) -> list[Question]:
         )
         for case, blocks in (*moved, ("64 sizes", "blocks=64"))
     ]
-    for case, trace in (("without", None), ("with", scratch / "trace")):
-        asked.append(
-            Question(
-                f"pair size={64 * KIB} {timing}",
-                (Figure("trace_pair_ns", case, "ns"),),
-                allocators=(OURS,),
-                alone=True,
-                environment={"UVMALLOC_TRACE": str(trace)} if trace else None,
-            )
+    return asked + _traced(level, timing, scratch)
+
+
+def _traced(level: Level, timing: str, scratch: Path) -> list[Question]:
+    requests = {
+        TRACED_PAIR: f"pair size={64 * KIB} {timing}",
+        TRACED_SIZES: f"order free=random blocks=64 seed={SEED} {timing}",
+        TRACED_CHURN: f"churn live=2000 most={64 * MIB} replacements={level.replacements} "
+        f"seed={SEED}",
+    }
+    return [
+        Question(
+            requests[case],
+            (Figure("trace_ns", f"{case}, {how}", "ns"),),
+            allocators=(OURS,),
+            alone=True,
+            environment={"UVMALLOC_TRACE": str(scratch / "trace")} if how == TRACED else None,
         )
-    return asked
+        for case in TRACE_EVENTS
+        for how in (UNTRACED, TRACED)
+    ]

@@ -25,7 +25,8 @@ _TITLES = {
     "prefetches_per_move": "Prefetches sent to the driver for one move",
     "metadata_bytes": "Private memory per live block, bytes",
     "metadata_percent": "Private memory, % of live bytes",
-    "trace_cost": "Pair with a trace over pair without",
+    "trace_cost": "With a trace over without",
+    "trace_event_ns": "What an event of a trace costs, ns",
     "stand_in_call_ns": "Calls of the stand-in, ns, in every allocator that makes them",
     "instructions": "Instructions per pair",
 }

@@ -21,6 +21,7 @@ import bench.__main__ as bench_command
 from bench.engine import allocators
 from bench.engine.allocators import DRIVEN, find_programs
 from bench.engine.compare import compare
+from bench.engine.derived import add_derived
 from bench.engine.faults import faults
 from bench.engine.measure import Absent, Results, measure
 from bench.engine.plan import FULL, QUICK, SMOKE, Figure, Question, questions
@@ -47,6 +48,7 @@ KEYS = {
     "metadata_bytes",
     "metadata_percent",
     "trace_cost",
+    "trace_event_ns",
 }
 
 
@@ -89,7 +91,7 @@ def test_every_key_has_values_of_uvmalloc(document: dict[str, Any]) -> None:
     assert list(document["allocators"]) == ["uvmalloc"]
     # A library that knows no trace cannot say what one costs.
     excused = {gap["key"] for gap in document["absent"] if "UVMALLOC_TRACE" in gap["reason"]}
-    assert excused <= {"trace_cost", "trace_pair_ns"}
+    assert excused <= {"trace_cost", "trace_event_ns", "trace_ns"}
     left_out = {
         (gap["key"], gap["case"])
         for gap in document["absent"]
@@ -216,12 +218,35 @@ def test_churns_go_up_to_a_million_blocks_and_who_is_not_asked_is_said() -> None
         asked = {
             int(question.request.split()[1].removeprefix("live=")): question
             for question in questions(level, {}, Path())
-            if question.request.startswith("churn ")
+            if question.figures[0].key == "churn_ns"
         }
         assert list(asked) == [1000, 10_000, 100_000, 1_000_000]
         for live, question in asked.items():
             assert set(question.left_out) == not_asked.get(live, set())
             assert set(question.allocators) == set(DRIVEN) - set(question.left_out)
+
+
+def test_what_a_trace_costs_is_a_ratio_and_time_for_each_event() -> None:
+    results: Results = {
+        "trace_ns": {
+            "uvmalloc": {
+                "64 KiB, traced": 40.0, "64 KiB, not traced": 10.0,
+                "random64, traced": 230.0, "random64, not traced": 20.0,
+                "churn, 2,000 live, traced": 199.0, "churn, 2,000 live, not traced": None,
+            }
+        }
+    }  # fmt: skip
+    gaps = [Absent("trace_ns", "uvmalloc", "churn, 2,000 live, not traced", "why")]
+    add_derived(results, gaps, SMOKE)
+    assert results["trace_cost"]["uvmalloc"] == {
+        "64 KiB": 4, "random64": 11.5, "churn, 2,000 live": None,
+    }  # fmt: skip
+    assert results["trace_event_ns"]["uvmalloc"] == {
+        "64 KiB": 15, "random64": 105, "churn, 2,000 live": None,
+    }  # fmt: skip
+    assert {gap.reason for gap in gaps} == {"why"}
+    met = {t.case: t.met for t in targets(results) if t.name == "an event of a trace, ns"}
+    assert met == {"64 KiB": True, "random64": False, "churn, 2,000 live": None}
 
 
 def test_who_is_not_asked_is_absent_with_the_reason() -> None:
