@@ -5,24 +5,25 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <memory>
+#include <utility>
 
 #include <uvmalloc/allocator/caching_managed_allocator.hpp>
 #include <uvmalloc/runtime/registry.hpp>
 
 namespace {
 
+// Never destroyed: at the exit of a process, what the driver's library holds for this thread is
+// gone before static objects are.
 uvm::CachingManagedAllocator& allocator() {
-  static const auto instance = [] {
+  static auto& instance = *[] {
     uvm::RuntimeChoice choice = uvm::open_runtime("auto");
     if (choice.runtime == nullptr) {
       std::fprintf(stderr, "pair_bench: %s\n", choice.reason.c_str());
       std::exit(1);
     }
-    return std::make_unique<uvm::CachingManagedAllocator>(std::move(choice.runtime),
-                                                          uvm::Configuration{});
+    return new uvm::CachingManagedAllocator(std::move(choice.runtime), uvm::Configuration{});
   }();
-  return *instance;
+  return instance;
 }
 
 void cache_hit_pair(benchmark::State& state, uvm::Facade facade) {

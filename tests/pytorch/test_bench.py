@@ -11,6 +11,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from rich.console import Console
@@ -19,7 +20,7 @@ from uvmalloc.trace import FACADES, MARK, read_trace
 
 import bench.__main__ as bench_command
 from bench.engine import allocators
-from bench.engine.allocators import DRIVEN, find_programs
+from bench.engine.allocators import DRIVEN, engine_environment, find_programs
 from bench.engine.compare import compare
 from bench.engine.derived import add_derived
 from bench.engine.faults import faults
@@ -52,6 +53,18 @@ KEYS = {
 }
 
 
+COMPARED_KEYS = {
+    "pair_ns",
+    "two_thread_scaling",
+    "live_scaling",
+    "churn_ns",
+    "random_grid_ns",
+    "replay_ns",
+    "replay_failures",
+    "replay_overlaps",
+    "touched_over_live",
+    "steady_driver_calls",
+}
 # As little as can be asked of every allocator.
 TINY = replace(
     SMOKE, sizes=("512 B",), few_live=10, many_live=100, churn_live=(10,), replacements=100,
@@ -164,6 +177,73 @@ def test_a_fault_is_exit_code_1(
     monkeypatch.setattr(bench_command.engine, "compare", lambda *_: wrong)
     monkeypatch.setattr(sys, "argv", ["bench", "--part", "engine"])
     assert bench_command.main() == code
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run with the allocators that every build with torch has, and CUB."""
+    folder = tmp_path_factory.mktemp("comparison")
+    wanted = ["uvmalloc", "pytorch", "cub", "jemalloc"]
+    traces = {"cnn": committed_file("cnn")}
+    file = folder / "engine.json"
+    assert compare(find_libraries(), TINY, wanted, traces, False, file, Console()) == []
+    return folder
+
+
+def test_allocators_that_are_compared_have_the_same_cases(comparison: Path) -> None:
+    document = json.loads((comparison / "engine.json").read_text())
+    present = [name for name in ("uvmalloc", "pytorch", "cub") if name in document["allocators"]]
+    assert set(present) >= {"uvmalloc", "pytorch"}
+    not_compared = set() if "cub" in present else {"cub"}  # without CCCL headers it is not built
+    assert set(document["not_compared"]) == not_compared
+    left_out = {(gap["key"], gap["allocator"], gap["case"]) for gap in document["absent"]}
+    for key in COMPARED_KEYS:
+        for name in present:
+            cases = document[key][name]
+            assert {case for case in cases if not case.endswith("tight")} == {
+                case for case in document[key]["uvmalloc"] if not case.endswith("tight")
+            }
+            for case, value in cases.items():
+                assert (value is None) == ((key, name, case) in left_out)
+                assert value is None or value >= 0
+    assert set(document["pair_ns"]["jemalloc"]) == {"512 B"}
+
+
+def test_charts_show_who_is_compared(comparison: Path) -> None:
+    assert (comparison / "engine.png").read_bytes().startswith(b"\x89PNG\r\n")
+    chart = ElementTree.parse(comparison / "engine.svg")
+    assert chart.getroot().tag == "{http://www.w3.org/2000/svg}svg"
+    assert len(list(chart.iter("{http://www.w3.org/2000/svg}path"))) > 10
+
+
+@pytest.mark.parametrize(
+    ("program", "case"),
+    [
+        ("pair_bench", "device_pair/512"),
+        ("trace_bench", "event_off"),
+        ("trace_bench", "event_on/iterations:4000000"),
+        ("small_arena_bench", "small_arena_batch/size:512/live:0"),
+    ],
+)
+def test_a_program_for_parts_of_the_engine_runs(program: str, case: str, tmp_path: Path) -> None:
+    libraries = find_libraries()
+    out = tmp_path / "out.json"
+    subprocess.run(
+        [
+            libraries.folder.parent / "bin" / program,
+            f"--benchmark_filter=^{case}$",
+            "--benchmark_min_time=0.001",
+            f"--benchmark_out={out}",
+        ],
+        env=engine_environment(libraries),
+        cwd=tmp_path,
+        timeout=60,
+        check=True,
+    )
+    measured = json.loads(out.read_text())["benchmarks"]
+    assert [each["name"] for each in measured] == [case]
+    assert measured[0]["real_time"] > 0
+    assert "error_occurred" not in measured[0]
 
 
 def test_traces_hold_the_device_facade_in_marked_steps(tmp_path: Path) -> None:
