@@ -6,14 +6,25 @@ import shutil
 from pathlib import Path
 
 import pytest
+from uvmalloc.libraries import find_libraries
 
 from .conftest import ROOT, Installed, run
 
 CONSUMER = Path(__file__).parent / "consumer"
 C_OUTPUT = "0.1.0 moved=16777216 prefetched=1\n"
 CPP_OUTPUT = "0.1.0 caught=out of memory moved=4194304 place=device:0 allocations=1\n"
-# Needs libcu++ on the include path; tests/library/cuda_memory_resource_test.cpp compiles it.
+CUDA_OUTPUT = "again=1 place=device:0\n"
+# Needs libcu++ on the include path; cuda_program.cpp compiles it.
 WITH_OTHERS = "uvmalloc/allocator/cuda_memory_resource.hpp"
+
+
+def cuda_include_dirs() -> list[str]:
+    """Where this build has found libcu++, and CUDA's own headers; none without libcu++."""
+    names = ("UVMALLOC_CCCL_INCLUDE_DIR", "UVMALLOC_CUDA_INCLUDE_DIR")
+    cache = (find_libraries().folder.parent / "CMakeCache.txt").read_text().splitlines()
+    entries = dict(line.split(":PATH=", 1) for line in cache if line.startswith(names))
+    folders = [entries.get(name, "") for name in names]
+    return folders if Path(folders[0], "cuda/memory_resource").is_file() else []
 
 
 @pytest.fixture(scope="session")
@@ -30,6 +41,7 @@ def consumer(installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> 
     run(
         *("cmake", "-G", "Ninja", "-S", folder / "source", "-B", folder / "build"),
         *(f"-DCMAKE_PREFIX_PATH={installed.prefix}", f"-DUVMALLOC_HEADERS={';'.join(headers)}"),
+        f"-DCUDA_INCLUDE_DIRS={';'.join(cuda_include_dirs())}",
         "-DCMAKE_DISABLE_FIND_PACKAGE_Boost=ON",
     )
     run("cmake", "--build", folder / "build", "-j2")
@@ -50,6 +62,12 @@ def test_a_cpp_program_by_find_package(linked: str, consumer: Path, installed: I
 
 def test_a_c_program_by_find_package(consumer: Path, installed: Installed) -> None:
     assert installed.run_simulated(consumer / "c_program_shared", shared=True) == C_OUTPUT
+
+
+def test_a_program_with_libcudacxx(consumer: Path, installed: Installed) -> None:
+    if not cuda_include_dirs():
+        pytest.skip("no libcu++ was found when this build was configured")
+    assert installed.run_simulated(consumer / "cuda_program", shared=False) == CUDA_OUTPUT
 
 
 def test_the_consumer_names_neither_source_nor_build_folder(consumer: Path) -> None:
