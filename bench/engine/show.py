@@ -39,10 +39,16 @@ def show(results: Results, verdict: list[Target], gaps: list[Absent], console: C
             console.print(_table(title, results[key]))
     console.print(verdict_table(verdict))
     for allocator, reason in dict.fromkeys((gap.allocator, gap.reason) for gap in gaps):
-        keys = dict.fromkeys(
-            gap.key for gap in gaps if (gap.allocator, gap.reason) == (allocator, reason)
-        )
-        console.print(f"no {', '.join(keys)} of {allocator}: {reason}", markup=False)
+        absent = [gap for gap in gaps if (gap.allocator, gap.reason) == (allocator, reason)]
+        missing = dict.fromkeys(_name(gap, results) for gap in absent)
+        console.print(f"no {', '.join(missing)} of {allocator}: {reason}", markup=False)
+
+
+def _name(gap: Absent, results: Results) -> str:
+    """The key, and the case where others of it have a value."""
+    values = results.get(gap.key, {}).get(gap.allocator, {}).values()
+    is_whole = all(value is None for value in values)
+    return gap.key if is_whole else f"{gap.key} ({gap.case})"
 
 
 def _table(title: str, of_key: dict[str, dict[str, float | None]]) -> Table:
