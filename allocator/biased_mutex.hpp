@@ -10,6 +10,7 @@
 #include <mutex>
 
 #include <uvmalloc/allocator/owner_lock.hpp>
+#include <uvmalloc/allocator/ranked.hpp>
 
 namespace uvm {
 
@@ -64,5 +65,9 @@ class BiasedMutex {
   const void* last_ = nullptr;
   unsigned turns_ = 0;
 };
+
+// What "the allocator's lock" is: it guards pools, spans, records of blocks with nobody, placement
+// and statistics.
+using StateLock = Ranked<BiasedMutex, LockRank::kState>;
 
 }  // namespace uvm

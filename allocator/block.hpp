@@ -27,6 +27,9 @@ namespace uvm {
 inline constexpr std::size_t kSmallBytes = 4096;
 inline constexpr std::size_t kPackedBytes = std::size_t{64} << 10;  // of the device facade
 inline constexpr std::size_t kWholeBytes = std::size_t{1} << 20;
+// Above this no driver has address space; refused before rounding can overflow.
+inline constexpr std::size_t kLargestRequest =
+    RealStorage::kMostSizeBytes / kPageBytes * kPageBytes;
 
 struct Span;
 struct RunBlock;

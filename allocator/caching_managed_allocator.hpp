@@ -2,15 +2,16 @@
 // or of ordinary memory for the host facade where that serves better (host_backing.hpp),
 // from pools per facade, stream and class, keeps a pair of storage records for each, tells the
 // placement planner what happens to them, and fences what streams still use. This class ties its
-// parts together: ThreadCaches (blocks ready for their thread), BlockPools and SmallArena (free
-// blocks), SpanStore (memory of the driver), PlacementPlanner with HintSender (where pages should
-// be), and the budget.
+// parts together: ThreadCaches (blocks ready for their thread), BlockPools and SmallArenas (free
+// blocks), FencedBlocks with StreamWork (blocks that streams still use), PrivatePools (what belongs
+// to graphs), SpanStore with SpanMemory (memory of the driver), PlacementPlanner with HintSender
+// (where pages should be), StatisticsBook, and the budget.
 //
 // Thread-safe. A hit in the thread's cache takes no lock and calls nothing. Locks, in the order in
 // which they may be taken, none held across a driver call:
 //   release_mutex_   one thread at a time gives cached memory back
-//   fence_mutex_     one thread at a time takes blocks whose fences are over
-//   arena_mutex_     calls of the arenas
+//   FencedBlocks     one thread at a time takes blocks whose fences are over
+//   SmallArenas      one thread at a time is inside
 //   ThreadCaches     the list of caches, then the caches' own locks (with them, a stopped world)
 //   lock_            pools, spans, records of blocks with nobody, ledger, statistics
 //
@@ -40,25 +41,30 @@
 #include <set>
 #include <string>
 #include <string_view>
-#include <unordered_set>
 #include <vector>
 
 #include <uvmalloc/allocator/biased_mutex.hpp>
 #include <uvmalloc/allocator/block_pools.hpp>
+#include <uvmalloc/allocator/child_memory.hpp>
 #include <uvmalloc/allocator/configuration.hpp>
 #include <uvmalloc/allocator/decay.hpp>
 #include <uvmalloc/allocator/errors.hpp>
-#include <uvmalloc/allocator/extent_source.hpp>
-#include <uvmalloc/allocator/fence_queues.hpp>
+#include <uvmalloc/allocator/fenced_blocks.hpp>
 #include <uvmalloc/allocator/fork_snapshot.hpp>
 #include <uvmalloc/allocator/host_backing.hpp>
 #include <uvmalloc/allocator/machine_budget.hpp>
 #include <uvmalloc/allocator/memory_observer.hpp>
+#include <uvmalloc/allocator/poison.hpp>
+#include <uvmalloc/allocator/private_pools.hpp>
 #include <uvmalloc/allocator/ranked.hpp>
 #include <uvmalloc/allocator/recycled.hpp>
-#include <uvmalloc/allocator/small_arena.hpp>
+#include <uvmalloc/allocator/segments.hpp>
+#include <uvmalloc/allocator/small_arenas.hpp>
+#include <uvmalloc/allocator/span_memory.hpp>
 #include <uvmalloc/allocator/span_store.hpp>
 #include <uvmalloc/allocator/statistics.hpp>
+#include <uvmalloc/allocator/statistics_book.hpp>
+#include <uvmalloc/allocator/stream_work.hpp>
 #include <uvmalloc/allocator/thread_caches.hpp>
 #include <uvmalloc/allocator/trace_recorder.hpp>
 #include <uvmalloc/hints/hint_sender.hpp>
@@ -84,23 +90,6 @@ struct BlockDescription {
   bool movable = false;           // it shares its first and last 2 MiB page at most
   bool waits_when_freed = false;  // device facade only: other streams may still use it
   std::uint32_t references = 0;   // indirect records
-};
-
-// A range for a segment viewer.
-struct SegmentDescription {
-  void* base = nullptr;
-  std::size_t size_bytes = 0;
-  Facade facade = Facade::kHost;
-  int device = 0;
-  StreamHandle stream = nullptr;
-  PoolClass pool_class = PoolClass::kSmall;
-  std::uint64_t private_pool = 0;  // 0: none
-  struct Piece {
-    std::size_t size_bytes = 0;
-    std::size_t requested_bytes = 0;  // of a block that is live or waits for its fences
-    BlockState state = BlockState::kFree;
-  };
-  std::vector<Piece> blocks;  // by address
 };
 
 class CachingManagedAllocator {
@@ -226,7 +215,7 @@ class CachingManagedAllocator {
   // ended. The first call with an `id` makes the pool, each counts as a user of it. Memory of a
   // private pool stays its own until release_private_pool was called as often as
   // begin_private_pool.
-  using StreamFilter = std::function<bool(StreamHandle)>;
+  using StreamFilter = PrivatePools::StreamFilter;
   // Returns a number of its own, not 0.
   std::uint64_t begin_private_pool(int device, std::uint64_t id, StreamFilter routed,
                                    bool capturing);
@@ -285,7 +274,7 @@ class CachingManagedAllocator {
   const Configuration& configuration() const { return configuration_; }
   std::size_t budget_bytes() const { return budget_.hard_bytes; }
   // kManaged or kOrdinary.
-  HostBacking host_backing() const { return host_backing_; }
+  HostBacking host_backing() const { return span_memory_.host_backing(); }
   // How much of the device's memory this process can still have, given the driver's answer.
   // std::out_of_range for a device that does not exist.
   std::size_t free_bytes(int device, const MemoryFigures& driver) const;
@@ -308,7 +297,6 @@ class CachingManagedAllocator {
   void check_invariants() const;
 
  private:
-  using StateLock = Ranked<BiasedMutex, LockRank::kState>;
   struct Request {
     Facade facade;
     int device;
@@ -332,8 +320,9 @@ class CachingManagedAllocator {
     char* populate = nullptr;
     std::size_t populate_bytes = 0;
   };
-  // The source of one pool's arena: pages that spans have ready, under the budget.
-  class SmallPages;
+
+  static constexpr RuntimeStatus kOverBudget{RuntimeError::kOutOfMemory, 0, "the budget is used up",
+                                             "budget"};
 
   void* allocate_slowly(Facade facade, int device, std::size_t size_bytes, StreamHandle stream,
                         std::size_t alignment_bytes = 0);
@@ -342,14 +331,15 @@ class CachingManagedAllocator {
   void keep_no_large(const Request& request);
   void* allocate_small(const Request& request);
   void* allocate_run(const Request& request);
-  std::size_t refill(const Request& request, std::shared_ptr<SmallArena> arena, Block** first);
-  std::shared_ptr<SmallArena> arena_of(PoolIndex pool);
+  void* take_small_pages(PoolIndex pool, std::size_t size_bytes, bool any_facade) noexcept;
+  void add_small_pages(const SpanStore::Run& run, std::size_t size_bytes, Pool* pool);
+  void leave_small_pages(PoolIndex pool, void* run, std::size_t size_bytes) noexcept;
+  Block* refill(const Request& request, bool* took_pages);
   bool make_room_for_small(const Request& request, RuntimeStatus* status);
 
   Pool* other_class(const Pool& pool);
   Found find_cached(const Request& request);
   RunBlock* take_guest(const Request& request, PoolIndex pools);
-  bool shed_fences(RunBlock* block, std::unique_lock<StateLock>* lock);
   Found recall(const Request& request);
   bool reclaim(PoolIndex pools, ThreadCache::Kept kept, bool* any_large);
   void reclaim_all();
@@ -362,14 +352,9 @@ class CachingManagedAllocator {
   Growth plan_growth(const Request& request, bool any_facade) const;
   Found under_pressure(const Request& request, RuntimeStatus* status);
   Found steal_from_other_streams(const Request& request);
-  inline void* occupy(const Request& request, Block* block);
+  [[gnu::always_inline]] inline void* occupy(const Request& request, Block* block);
   void* hand_out(const Request& request, Found found);
   RuntimeStatus add_span(const Request& request);
-  RuntimeStatus take_memory(Span* span) const;
-  RuntimeStatus give_back_memory(const Span& span) const noexcept;
-  bool is_ordinary(Facade facade) const {
-    return facade == Facade::kHost && host_backing_ == HostBacking::kOrdinary;
-  }
   void send(const HintPlan& plan, int device, DeviceStream producer = {},
             DeviceStream consumer = {});
   static void throw_if_broken(const Request& request, const RuntimeStatus& status);
@@ -383,63 +368,31 @@ class CachingManagedAllocator {
   void give_back(std::vector<Block*> blocks);
   MovedStorage* record_for(Block* block, const Move& move);
   void drop_record(MovedStorage* record);
-  bool needs_fence(const Block& block, const Pool& pool) const;
-  void fence_and_give_back(Block* block);
-  void fence_later(Block* block);
-  bool record_fences(const std::vector<DeviceStream>& streams, std::vector<Fence>* fences);
-  bool wait_for_device(int device) const;
-  bool is_through_since(const DeviceStream& gone) const;
   bool is_on_a_device(const void* address, std::size_t size_bytes) const;
-  PoolIndex pool_for(const Block& block);
   void add_use(Block* block, DeviceStream use);
   bool is_used_by_host(const Block& block) const;
-  std::vector<DeviceStream> users_of(const Block& block) const;
-  bool is_captured(const StreamKey& key) const;
-  std::vector<DeviceStream> streams_to_wait_for(const Block& block, const Pool& pool) const;
-  bool is_over(const Fence& fence) const;
-  bool fences_done(const std::vector<Fence>& fences);
-  void release_events(std::vector<Fence>* fences);
-  void drain_finished_fences();
-  void drain_fences(bool wait);
-  void fence_after_capture();
   void note_thread_end(const std::vector<PoolIndex>& streams);
-  bool order_after_blocking_streams(const DeviceStream& stream);
   void take_over_pools(const StreamKey& key);
-  void wait_for_fences(ServiceStatistics* service);
+  void wait_for_fences(const Request& request);
   void free_spans(std::vector<std::unique_ptr<Span>> spans);
   void release_pages(std::size_t most_bytes);
-  struct PrivatePool;
   static DeviceStream consumer_of(const Request& request) {
     return request.facade == Facade::kDevice ? DeviceStream::named(request.device, request.stream)
                                              : DeviceStream{};
   }
-  struct Routed {
-    std::uint64_t id = 0;  // 0: to no private pool
-    bool whole_pages = false;
-  };
-  Routed private_pool_for(int device, StreamHandle stream);
-  PrivatePool* find_private_pool(int device, std::uint64_t id);
+  PrivatePools::Scope private_scope_of(int device, StreamHandle stream);
   void restore_block(int device, std::uint64_t id, const PrivateBlock& wanted);
-  PrivatePool& make_private_pool(int device, std::uint64_t id);
   void release_cached_where(const std::function<bool(const Pool&)>& wanted);
   void release_pages_of(const std::function<bool(const Pool&)>& wanted, std::size_t most_bytes);
-  bool is_capturing() const { return capturing_.load(std::memory_order_relaxed) != 0; }
+  bool is_capturing() const { return private_pools_.is_capturing(); }
   bool may_release(const Pool& pool) const;
   void decay_now_and_then();
   bool is_decay_due(Decay::Time now) const;
-  void unfence_guests();
   void discard_free_pages();
 
   // Of a stream, by its first: where blocks of whole pages are free, guests among them.
   Pool& whole_pool(PoolIndex pools) {
     return pools_.at(pools + static_cast<PoolIndex>(PoolClass::kWhole));
-  }
-  auto& figures_of(Facade facade, int device) {
-    return statistics_.classes[static_cast<std::size_t>(facade)].at(
-        static_cast<std::size_t>(device));
-  }
-  std::size_t place_of(Facade facade, int device) const {
-    return static_cast<std::size_t>(facade) * devices_.size() + static_cast<std::size_t>(device);
   }
   bool is_block_live(const Block* block) const {
     return block != nullptr && block->now() == BlockState::kLive;
@@ -448,90 +401,66 @@ class CachingManagedAllocator {
   void open_to_count(ThreadCache* cache, const StreamKey& key, PoolIndex first, bool again = false);
   void count_free(const Block& block, const StreamKey& key);
   void note_peaks(std::size_t place);
-  void add_to_pool(const Pool& pool, void* base, std::size_t size_bytes);
-  void remove_from_pool(const Pool& pool, void* base, std::size_t size_bytes);
   void lend_pages(const Block& block, PoolIndex from, PoolIndex to);
-  void count_pages(const Pool& pool, std::size_t size_bytes, void (Gauge::*count)(std::uint64_t));
-  PrivatePoolStatistics* figures_of_private(const Pool& pool);
-  void reset_private_pools(int device, void (Gauge::*reset)());
   bool is_within_limits(const StreamKey& key, std::size_t touched_bytes,
                         std::size_t pool_bytes) const;
-  void note_free_completed(const Block& block);
-  ServiceStatistics& service_of(const Request& request) {
-    return statistics_.service[static_cast<std::size_t>(request.facade)]
-                              [static_cast<std::size_t>(request.device)];
-  }
-  void count_fenced(const Block& block, std::int64_t sign);
-  void* allocate_in_child(Facade facade, std::size_t size_bytes);
-  std::size_t span_size(const Request& request) const;
-
   const Configuration configuration_;
   CountingRuntime runtime_;
   std::vector<DeviceDescription> devices_;
   const MachineBudget budget_;
-  const HostBacking host_backing_;
+  SpanMemory span_memory_;
   HintCounters hint_counters_;
   EventPool events_;
+  StreamWork stream_work_;
   HintSender sender_;
   TraceRecorder trace_;
 
   Ranked<std::mutex, LockRank::kRelease> release_mutex_;
-  Ranked<std::mutex, LockRank::kFences> fence_mutex_;
-  Ranked<std::mutex, LockRank::kArena> arena_mutex_;
+  SmallArenas small_arenas_;
   ThreadCaches caches_;
-  mutable StateLock lock_;  // guards everything below
+  mutable StateLock lock_;  // guards everything below that does not say otherwise
   ResidencyLedger ledger_;
   PlacementPlanner planner_;
   SpanStore spans_;
   BlockPools pools_;
-  struct Arena {
-    std::unique_ptr<SmallPages> pages;
-    std::shared_ptr<SmallArena> arena;
-  };
-  std::vector<Arena> arenas_;                     // by first pool / kPoolsPerStream
+  PrivatePools private_pools_;
+  StatisticsBook book_;
+  FencedBlocks fenced_;
   std::vector<BlockPools::Pages> leaving_pages_;  // of no pool any more and not yet their spans'
   std::set<int> leaving_page_users_;              // devices that may still work on them
   HintPlan small_plan_;                           // for pages that arenas have just taken
-  std::uint64_t small_takes_ = 0;                 // pages that arenas have asked for, in turns
-  FenceQueues waiting_;                           // blocks that were given back
   Recycled<MovedStorage> records_;                // of moves
-  Statistics statistics_;
-  MemoryObserver* observer_ = nullptr;
-  std::vector<std::size_t> device_limits_;  // of the device facade, by device
+  std::vector<std::size_t> device_limits_;        // of the device facade, by device
   ForkSnapshot fork_snapshot_;
   Decay decay_;
   std::size_t kept_by_threads_bytes_ = 0;  // when they were last looked at for it
-  struct PrivatePool {
-    int device = 0;
-    std::uint64_t id = 0;
-    bool whole_pages = false;
-    std::size_t users = 0;
-    struct Scope {
-      std::shared_ptr<StreamFilter> routed;
-      bool capturing = false;
-      std::uint64_t opened = 0;  // scopes before it, of all pools: an inner one's are more
-    };
-    std::vector<Scope> open;  // innermost last
-    bool captured = false;    // some graph's replays use its memory
-  };
-  std::vector<PrivatePool> private_pools_;
   std::vector<std::shared_ptr<PressureCallback>> pressure_callbacks_;
-  std::atomic<int> routed_ = 0;     // private pools that are open
-  std::atomic<int> capturing_ = 0;  // of these, how many capture
-  std::uint64_t opened_scopes_ = 0;
   std::vector<PoolIndex> pools_of_ended_threads_;  // the first of each per-thread stream's
-  std::vector<Block*> unfenced_;                   // given back during a capture
-  std::atomic<bool> has_unfenced_ = false;
-  std::atomic<std::uint64_t> forgotten_streams_ = 0;
-  // By device: the work of so many of them is known to be over there.
-  std::unique_ptr<std::atomic<std::uint64_t>[]> gone_and_over_;
   std::atomic<unsigned> long_ways_ = 0;
-  // What the next span may have: where less than it wanted was to be had, twice of what the last
-  // got.
-  std::atomic<std::size_t> most_span_bytes_ = SIZE_MAX;
   std::optional<ThreadCaches::Frozen> frozen_;  // while a fork is under way
   std::atomic<bool> forked_child_ = false;
-  std::unordered_set<void*> child_blocks_;  // from malloc, in a forked child
+  ChildMemory child_memory_;
 };
+
+// With the lock: gives a taken block to the caller, with its pair of records.
+[[gnu::always_inline]] inline void* CachingManagedAllocator::occupy(const Request& request,
+                                                                    Block* block) {
+  const PoolIndex home = pools_.home_of(*block);
+  // Of whatever class, a block of the same stream is where it belongs.
+  block->pool = first_of(home) == request.pools ? home : request.pool();
+  // A guest must find its way home when it is freed.
+  block->plain = home == block->pool;
+  if (home != block->pool) lend_pages(*block, home, block->pool);
+  block->exported = false;
+  block->real.references = 0;
+  block->real.indirect = nullptr;
+  std::construct_at(&block->use);
+  block->use.size_bytes = request.requested_bytes;
+  block->use.location = place_of_use(request.facade, request.device);
+  block->real.attach(&block->use);
+  block->set(BlockState::kLive);
+  unpoison(block->address(), block->size_bytes());
+  return block->address();
+}
 
 }  // namespace uvm

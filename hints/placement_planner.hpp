@@ -5,20 +5,16 @@
 //
 // Rules (numbers from the RFC and the drivers' behaviour):
 //  * A span is advised once when it is made. Device facade: preferred location is the device. Host
-//  and pinned
-//    facade: preferred location is the host, accessed by the current device (RFC-0023, "Tuning
-//    Managed Memory").
+//    and pinned facade: preferred location is the host, accessed by the current device (RFC-0023,
+//    "Tuning Managed Memory").
 //  * Advice is only ever given to whole segments, since advice on a part splits the driver's range
-//  for good, and
-//    only where it changes something.
+//    for good, and only where it changes something.
 //  * A segment whose preferred location would change for the third time goes back and forth: it is
-//  advised
-//    preferred=host and accessed-by=device once, and only prefetched from then on.
+//    advised preferred=host and accessed-by=device once, and only prefetched from then on.
 //  * A prefetch to a device needs credits: bytes of the soft budget not believed resident there. It
-//  covers whole
-//    2 MiB pages only.
+//    covers whole 2 MiB pages only.
 //  * Nothing is sent for devices that share the host's memory or page tables, nor by policies other
-//  than automatic.
+//    than automatic.
 //
 // Guarded by the allocator's lock.
 #pragma once
@@ -65,10 +61,15 @@ struct WantedPlacement {
 };
 
 struct DevicePlacement {
-  std::size_t soft_budget_bytes =
-      0;                  // device memory that managed pages may fill before prefetches stop
+  // Of its memory, what managed pages may fill before prefetches stop.
+  std::size_t soft_budget_bytes = 0;
   bool coherent = false;  // hints would change nothing
 };
+
+// Where memory of a facade that was asked for on that device is used at first.
+inline Place place_of_use(Facade facade, int device) {
+  return facade == Facade::kDevice ? Place::device(device) : Place::host();
+}
 
 class PlacementPlanner {
  public:

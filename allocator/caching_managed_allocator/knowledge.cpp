@@ -1,0 +1,232 @@
+// Of CachingManagedAllocator: what it tells of blocks and of itself, and what it counts.
+#include <uvmalloc/allocator/caching_managed_allocator.hpp>
+
+#include <algorithm>
+#include <utility>
+
+#include <uvmalloc/allocator/machine_memory.hpp>
+
+namespace uvm {
+
+std::optional<BlockDescription> CachingManagedAllocator::find(const void* address) const {
+  std::lock_guard lock(lock_);
+  const Block* block = pools_.find(address);
+  if (block == nullptr) return std::nullopt;
+  const StreamKey& key = pools_.at(block->pool).key;
+  BlockDescription out;
+  out.base = block->address();
+  out.size_bytes = block->size_bytes();
+  out.facade = key.facade;
+  out.device = key.device;
+  out.stream = key.stream;
+  out.private_pool = key.private_pool;
+  out.live = block->now() == BlockState::kLive;
+  out.movable = block->kind != BlockKind::kSmall && block->size_bytes() >= kWholeBytes;
+  if (out.live) {
+    out.requested_bytes = block->requested_bytes();
+    out.location = block->use.location;
+    out.exported = block->exported || private_pools_.is_captured(key.device, key.private_pool);
+    out.references = block->real.references;
+    out.waits_when_freed = key.facade == Facade::kDevice && !block->plain &&
+                           fenced_.needs_fence(*block, pools_.at(block->pool));
+  }
+  return out;
+}
+
+void CachingManagedAllocator::set_memory_observer(MemoryObserver* observer) {
+  std::lock_guard lock(lock_);
+  book_.set_observer(observer);
+}
+
+void CachingManagedAllocator::set_device_limit(int device, std::size_t most_bytes) {
+  book_.check_device(device);
+  std::lock_guard lock(lock_);
+  device_limits_[static_cast<std::size_t>(device)] = most_bytes;
+}
+
+std::size_t CachingManagedAllocator::free_bytes(int device, const MemoryFigures& driver) const {
+  book_.check_device(device);
+  const bool integrated = devices_[static_cast<std::size_t>(device)].capabilities.integrated;
+  std::size_t held_bytes = 0;
+  {
+    std::lock_guard lock(lock_);
+    held_bytes = spans_.touched_bytes();
+  }
+  return obtainable_bytes(driver, integrated, integrated ? available_host_bytes() : 0,
+                          budget_.hard_bytes - std::min(held_bytes, budget_.hard_bytes));
+}
+
+// With the lock: whether pools of `key` may get so many bytes of pages, of which so many are
+// touched for the first time.
+bool CachingManagedAllocator::is_within_limits(const StreamKey& key, std::size_t touched_bytes,
+                                               std::size_t pool_bytes) const {
+  if (touched_bytes != 0 && spans_.touched_bytes() + touched_bytes > budget_.hard_bytes) {
+    return false;
+  }
+  if (key.facade != Facade::kDevice) return true;
+  const std::size_t held = book_.reserved_bytes(key.facade, key.device);
+  const std::size_t limit = device_limits_[static_cast<std::size_t>(key.device)];
+  return held <= limit && pool_bytes <= limit - held;
+}
+
+void CachingManagedAllocator::add_pressure_callback(PressureCallback callback) {
+  std::lock_guard lock(lock_);
+  pressure_callbacks_.push_back(std::make_shared<PressureCallback>(std::move(callback)));
+}
+
+std::vector<std::shared_ptr<CachingManagedAllocator::PressureCallback>>
+CachingManagedAllocator::pressure_callbacks() const {
+  std::lock_guard lock(lock_);
+  return pressure_callbacks_;
+}
+
+void CachingManagedAllocator::note_copy(CopyReason reason, std::size_t size_bytes) {
+  std::lock_guard lock(lock_);
+  MoveStatistics::Copies& copies = book_.figures().moves.copies[static_cast<std::size_t>(reason)];
+  ++copies.count;
+  copies.bytes += size_bytes;
+  if (size_bytes >= configuration_.host_threshold_bytes) {
+    copies.bytes_at_or_above_threshold += size_bytes;
+  }
+}
+
+void CachingManagedAllocator::note_left_host(const void* address) {
+  std::lock_guard lock(lock_);
+  Block* block = pools_.find(address);
+  if (!is_block_live(block) || block->plain) return;
+  pools_.make_extras(block).left_host = true;
+}
+
+void CachingManagedAllocator::note_materialization(std::size_t copied_bytes, bool steal) {
+  std::lock_guard lock(lock_);
+  if (steal) {
+    ++book_.figures().materializations.steals;
+  } else {
+    ++book_.figures().materializations.copies;
+    book_.figures().materializations.bytes += copied_bytes;
+  }
+}
+
+Statistics CachingManagedAllocator::statistics() const {
+  auto& caches = const_cast<ThreadCaches&>(caches_);
+  ThreadCaches::Frozen frozen(caches);
+  caches.add_up();
+  std::lock_guard lock(lock_);
+  return book_.all(caches, pools_);
+}
+
+void CachingManagedAllocator::reset_peaks(Facade facade, int device) {
+  book_.check_device(device);
+  ThreadCaches::Frozen frozen(caches_);
+  caches_.book().reset_peaks(book_.place_of(facade, device));
+  caches_.add_up();
+  std::lock_guard lock(lock_);
+  book_.reset_peaks(facade, device);
+}
+
+void CachingManagedAllocator::reset_totals(Facade facade, int device) {
+  book_.check_device(device);
+  ThreadCaches::Frozen frozen(caches_);
+  const std::size_t place = book_.place_of(facade, device);
+  caches_.book().reset_totals(place, caches_.sum(place));
+  std::lock_guard lock(lock_);
+  book_.reset_totals(facade, device);
+}
+
+std::vector<SegmentDescription> CachingManagedAllocator::segments() const {
+  auto& caches = const_cast<ThreadCaches&>(caches_);
+  ThreadCaches::Frozen frozen(caches);
+  std::lock_guard lock(lock_);
+  return describe_segments(spans_, pools_);
+}
+
+std::string CachingManagedAllocator::start_trace(const std::string& file) {
+  std::vector<TraceRecorder::Device> devices;
+  for (const auto& device : devices_) devices.push_back({device.name, device.total_bytes});
+  // Nobody gets or gives up a block while the live ones are listed.
+  ThreadCaches::Frozen frozen(caches_);
+  std::lock_guard lock(lock_);
+  return trace_.start(file, devices, [&](const TraceRecorder::BlockSink& sink) {
+    for (const auto& span : spans_.spans()) {
+      pools_.each_block(*span, [&](const Block& block) {
+        if (block.now() != BlockState::kLive) return;
+        const StreamKey& key = pools_.at(block.pool).key;
+        sink({key.facade, key.device, block.address(), block.requested_bytes(), block.size_bytes(),
+              key.stream});
+      });
+    }
+  });
+}
+
+void CachingManagedAllocator::check_invariants() const {
+  auto& caches = const_cast<ThreadCaches&>(caches_);
+  ThreadCaches::Frozen frozen(caches);
+  std::lock_guard lock(lock_);
+  pools_.check_invariants(spans_.spans());
+}
+
+// Without memory for it, the thread's next allocation tries again.
+void CachingManagedAllocator::note_peaks(std::size_t place) {
+  try {
+    ThreadCaches::Frozen frozen(caches_);
+    caches_.add_up(place);
+  } catch (const std::bad_alloc&) {
+    return;
+  }
+}
+
+void CachingManagedAllocator::count_allocation(const Request& request, Block& block,
+                                               bool from_cache) {
+  const std::size_t place = book_.place_of(request.facade, request.device);
+  if (ThreadCache* cache = caches_.mine()) {
+    cache->lock.enter();
+    bool within = cache->count_allocated(block, from_cache);
+    cache->lock.leave();
+    if (!within) note_peaks(place);
+    return;
+  }
+  caches_.count_elsewhere(
+      [&](Tally& tally, StreamTally& stream) {
+        tally.allocated(size_class_of(block.size_bytes()), block.size_bytes(),
+                        block.requested_bytes(), from_cache);
+        stream.allocated(block.size_bytes());
+      },
+      place, request.pools);
+}
+
+// With the cache's lock, which an exception leaves: what this thread counts of a stream may be the
+// first that it has to do with it. `again`: it is to be found as one used of late.
+void CachingManagedAllocator::open_to_count(ThreadCache* cache, const StreamKey& key,
+                                            PoolIndex first, bool again) {
+  if (!again && cache->is_open(first)) return;
+  try {
+    cache->open(key, first, book_.place_of(key.facade, key.device));
+  } catch (const std::bad_alloc&) {
+    cache->lock.leave();
+    throw;
+  }
+}
+
+void CachingManagedAllocator::count_free(const Block& block, const StreamKey& key) {
+  if (ThreadCache* cache = caches_.mine()) {
+    cache->lock.enter();
+    open_to_count(cache, key, first_of(block.pool));
+    cache->count_freed(block);
+    cache->lock.leave();
+    return;
+  }
+  caches_.count_elsewhere(
+      [&](Tally& tally, StreamTally& stream) {
+        tally.freed(size_class_of(block.size_bytes()), block.size_bytes(), block.requested_bytes());
+        stream.freed(block.size_bytes());
+      },
+      book_.place_of(key.facade, key.device), block.pool - block.pool % kPoolsPerStream);
+}
+
+// With the lock: a guest's pages count where they are used while it is live.
+void CachingManagedAllocator::lend_pages(const Block& block, PoolIndex from, PoolIndex to) {
+  book_.pages_removed(pools_.at(from), block.address(), block.size_bytes());
+  book_.pages_added(pools_.at(to), block.address(), block.size_bytes());
+}
+
+}  // namespace uvm

@@ -1,0 +1,442 @@
+// Of CachingManagedAllocator: blocks of pages: where one is found, where new pages come from, and
+// what is done when there are none.
+#include <uvmalloc/allocator/caching_managed_allocator.hpp>
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace uvm {
+
+void* CachingManagedAllocator::allocate_run(const Request& request) {
+  auto cached = [&] {
+    std::lock_guard lock(lock_);
+    return find_cached(request);
+  };
+  fenced_.drain_finished();
+  decay_now_and_then();
+  RuntimeStatus status;
+  Found found = cached();
+  if (found.block == nullptr && !is_capturing()) found = recall(request);
+  bool kept_large = false;
+  if (found.block == nullptr && reclaim(request.pools, ThreadCache::Kept::kRuns, &kept_large))
+    found = cached();
+  if (kept_large) keep_no_large(request);
+  if (found.block == nullptr) found = borrow(request);
+  if (found.block == nullptr) {
+    found = grow(request, false, &status);
+    if (found.block == nullptr) throw_if_broken(request, status);
+    if (found.block == nullptr) found = under_pressure(request, &status);
+    if (found.block == nullptr) out_of_memory(request, status);
+  }
+  return hand_out(request, found);
+}
+
+// With the lock: what fits among the pool's own blocks, then in the stream's other class, then
+// among its guests.
+CachingManagedAllocator::Found CachingManagedAllocator::find_cached(const Request& request) {
+  Pool& pool = pools_.at(request.pool());
+  RunBlock* block = pools_.take(pool, request.size_bytes);
+  if (block == nullptr) {
+    if (Pool* other = other_class(pool)) block = pools_.take(*other, request.size_bytes);
+  }
+  if (block == nullptr) block = take_guest(request, request.pools);
+  if (block == nullptr) return {};
+  block = pools_.trim(block, request.size_bytes);
+  // They guarded a whole guest against its home; this caller is ordered by its stream.
+  fenced_.drop_fences(block);
+  return {block, true};
+}
+
+// With the lock: of the stream with those pools. Its pages count with the caller's from now on.
+RunBlock* CachingManagedAllocator::take_guest(const Request& request, PoolIndex pools) {
+  const std::size_t pages_bytes = round_up(request.size_bytes, kPageBytes);
+  if (request.requested_bytes < kWholeBytes ||
+      !is_within_limits(pools_.at(request.pool()).key, 0, pages_bytes)) {
+    return nullptr;
+  }
+  return pools_.take_guest(whole_pool(pools), request.size_bytes);
+}
+
+// A block made for this pool whose pages have moved elsewhere, once nobody works on it there.
+CachingManagedAllocator::Found CachingManagedAllocator::recall(const Request& request) {
+  std::unique_lock lock(lock_);
+  RunBlock* block = pools_.take_away(pools_.at(request.pool()), request.size_bytes);
+  if (block == nullptr) return {};
+  if (!fenced_.shed_fences(block, &lock)) {
+    pools_.put(block, pools_.at(block->pool));
+    return {};
+  }
+  block = pools_.trim(block, request.size_bytes);
+  ++book_.figures().recalls;
+  return {block, true, block->address(), block->size_bytes()};
+}
+
+// Brings small objects, or all others, that thread caches hold for the stream back to its pools.
+// False: there were none.
+bool CachingManagedAllocator::reclaim(PoolIndex pools, ThreadCache::Kept kept, bool* any_large) {
+  std::vector<Block*> blocks;
+  {
+    ThreadCaches::Frozen frozen(caches_);
+    caches_.flush(pools, kept, &blocks);
+  }
+  *any_large = std::any_of(blocks.begin(), blocks.end(),
+                           [](const Block* block) { return block->size_bytes() >= kPackedBytes; });
+  bool any = !blocks.empty();
+  give_back(std::move(blocks));
+  return any;
+}
+
+void CachingManagedAllocator::reclaim_all() {
+  std::vector<Block*> blocks;
+  {
+    ThreadCaches::Frozen frozen(caches_);
+    caches_.flush_all(&blocks);
+  }
+  give_back(std::move(blocks));
+}
+
+// Whole pages that lie free in the other pool of a host facade.
+CachingManagedAllocator::Found CachingManagedAllocator::borrow(const Request& request) {
+  if (request.facade == Facade::kDevice) return {};
+  const PoolClass other =
+      request.pool_class == PoolClass::kMedium ? PoolClass::kWhole : PoolClass::kMedium;
+  const std::size_t size_bytes = round_up(request.size_bytes, kPageBytes);
+  std::lock_guard lock(lock_);
+  Pool& lender = pools_.at(request.pools + static_cast<PoolIndex>(other));
+  const BlockPools::Pages pages = pools_.take_pages(lender, size_bytes);
+  if (pages.base == nullptr) return {};
+  Pool& pool = pools_.at(request.pool());
+  book_.pages_removed(lender, pages.base, size_bytes);
+  book_.pages_added(pool, pages.base, size_bytes);
+  RunBlock* block = pools_.add_pages(pages.span, pages.base, size_bytes, pool, pages.placement);
+  return {pools_.trim(block, request.size_bytes), true};
+}
+
+// Sends hints, without locks, and traces them.
+void CachingManagedAllocator::send(const HintPlan& plan, int device, DeviceStream producer,
+                                   DeviceStream consumer) {
+  const std::vector<FailedHint> failed = sender_.send(plan, device, producer, consumer);
+  if (!failed.empty()) {
+    std::lock_guard lock(lock_);
+    for (const FailedHint& one : failed) {
+      const Hint& hint = plan[one.place_in_plan];
+      if (hint.kind == HintKind::kPrefetch) {
+        ledger_.set(hint.address, hint.size_bytes, Place::nowhere());
+      }
+    }
+  }
+  if (!trace_.enabled()) return;
+  auto next_failed = failed.begin();
+  for (std::size_t place = 0; place < plan.size(); ++place) {
+    const Hint& hint = plan[place];
+    if (next_failed != failed.end() && next_failed->place_in_plan == place) {
+      trace_.call_failed(trace_.now(), device, hint.address, hint.size_bytes, next_failed->status);
+      ++next_failed;
+    } else if (hint.kind == HintKind::kAdvise) {
+      trace_.advised(trace_.now(), device, hint.address, hint.size_bytes, hint.advice, hint.place);
+    } else {
+      trace_.prefetched(trace_.now(), device, hint.address, hint.size_bytes, hint.place,
+                        sender_.lane(device));
+    }
+  }
+}
+
+RuntimeStatus CachingManagedAllocator::add_span(const Request& request) {
+  auto span = std::make_unique<Span>();
+  span->facade = request.facade;
+  span->device = request.device;
+  const auto begin = std::chrono::steady_clock::now();
+  const RuntimeStatus status =
+      span_memory_.take(round_up(request.size_bytes, kPageBytes), span.get());
+  const auto taken = std::chrono::steady_clock::now() - begin;
+  if (!status.ok()) {
+    trace_.call_failed(trace_.now(), request.device, nullptr, span->size_bytes, status);
+    return status;
+  }
+  const Span memory = *span;
+  try {
+    HintPlan plan;
+    {
+      std::lock_guard lock(lock_);
+      plan = planner_.plan_span(span->base, span->size_bytes, span->facade, span->device,
+                                &span->placement);
+    }
+    // Before anyone can see the span: its pages are to be populated under this advice.
+    send(plan, request.device);
+    std::lock_guard lock(lock_);
+    ledger_.add_span(span->base, span->size_bytes);
+    spans_.add(std::move(span));
+    book_.figures().span_bytes.increase(memory.size_bytes);
+    book_.service_of(request.facade, request.device).span_allocations.add(taken);
+  } catch (const std::bad_alloc&) {
+    // Nobody knows of it yet.
+    {
+      std::lock_guard lock(lock_);
+      ledger_.remove_span(memory.base);
+    }
+    span_memory_.give_back(memory);
+    throw;
+  }
+  return {};
+}
+
+// With the lock: where the fewest new pages would be touched. For a pool of shared pages that is
+// often between two of its runs, or behind one, where free blocks that end or begin there lack only
+// a part.
+CachingManagedAllocator::Growth CachingManagedAllocator::plan_growth(const Request& request,
+                                                                     bool any_facade) const {
+  Growth best;
+  best.size_bytes = round_up(request.size_bytes, kPageBytes);
+  best.run = spans_.find(request.facade, request.device, best.size_bytes, any_facade);
+  const Pool& pool = pools_.at(request.pool());
+  if (pool.pool_class == PoolClass::kWhole) return best;
+  auto consider = [&](Span* span, const char* base, std::size_t size_bytes) {
+    const SpanStore::Run run = spans_.find_at(span, base, size_bytes);
+    if (run.span == nullptr) return;
+    const bool better =
+        best.run.span == nullptr || std::pair(run.untouched_bytes, size_bytes) <
+                                        std::pair(best.run.untouched_bytes, best.size_bytes);
+    if (better) best = {run, size_bytes};
+  };
+  auto missing_bytes = [&](std::size_t there) {
+    return round_up(request.size_bytes - there, kPageBytes);
+  };
+  spans_.each_free(
+      request.facade, request.device, [&](Span* span, char* base, std::size_t size_bytes) {
+        char* end = base + size_bytes;
+        const std::size_t before = pools_.free_bytes_before(pool, *span, base);
+        const std::size_t after = pools_.free_bytes_after(pool, *span, end);
+        // Freed since it was looked for.
+        if (std::max(before, after) >= request.size_bytes) return;
+        if (before != 0) consider(span, base, missing_bytes(before));
+        if (after != 0) {
+          consider(span, end - missing_bytes(after), missing_bytes(after));
+        }
+        if (before != 0 && after != 0 && before + size_bytes + after >= request.size_bytes) {
+          consider(span, base, size_bytes);
+        }
+      });
+  return best;
+}
+
+// With the lock: whether any of it is believed to be there.
+bool CachingManagedAllocator::is_on_a_device(const void* address, std::size_t size_bytes) const {
+  for (int device = 0; device < runtime_.device_count(); ++device) {
+    if (ledger_.bytes_at(address, size_bytes, Place::device(device)) != 0) return true;
+  }
+  return false;
+}
+
+// New pages, from a span that has room or a new one; none where the budget or the driver refuses.
+CachingManagedAllocator::Found CachingManagedAllocator::grow(const Request& request,
+                                                             bool any_facade,
+                                                             RuntimeStatus* status) {
+  for (;;) {
+    HintPlan plan;
+    Found found;
+    {
+      std::lock_guard lock(lock_);
+      Growth growth = plan_growth(request, any_facade);
+      const SpanStore::Run& run = growth.run;
+      std::size_t more = run.span != nullptr ? run.untouched_bytes : growth.size_bytes;
+      if (!is_within_limits(pools_.at(request.pool()).key, more, growth.size_bytes)) {
+        *status = kOverBudget;
+        return {};
+      }
+      if (run.span != nullptr) {
+        spans_.take(run, growth.size_bytes);
+        book_.figures().touched_bytes.increase(run.untouched_bytes);
+        Pool& pool = pools_.at(request.pool());
+        SegmentPlacement placement = run.span->placement;
+        RunBlock* block = nullptr;
+        try {
+          const Place wanted = place_of_use(request.facade, request.device);
+          if (run.span->facade != request.facade || run.span->device != request.device) {
+            plan = planner_.plan_move(run.base(), growth.size_bytes, &placement, wanted);
+          } else if (wanted.is_host() && is_on_a_device(run.base(), growth.size_bytes)) {
+            // Of a block that had moved; what was advised for it is known no more.
+            SegmentPlacement of_the_block = placement;
+            of_the_block.preferred = Place::nowhere();
+            plan = planner_.plan_move(run.base(), growth.size_bytes, &of_the_block, wanted);
+          }
+          block = pools_.add_pages(run.span, run.base(), growth.size_bytes, pool, placement);
+        } catch (const std::bad_alloc&) {
+          spans_.give_back(run.span, run.base(), growth.size_bytes);
+          throw;
+        }
+        book_.pages_added(pool, run.base(), growth.size_bytes);
+        if (growth.size_bytes < request.size_bytes) {
+          // It joins the tail that it makes long enough.
+          pools_.put(block, pool);
+          block = pools_.take(pool, request.size_bytes);
+        }
+        found = {pools_.trim(block, request.size_bytes), false, nullptr, 0};
+        if (request.facade == Facade::kDevice) {
+          found.populate = run.base();
+          found.populate_bytes = growth.size_bytes;
+        }
+      }
+    }
+    if (found.block != nullptr) {
+      send(plan, request.device);
+      return found;
+    }
+    *status = add_span(request);
+    if (!status->ok()) return {};
+  }
+}
+
+// The block is taken before the device is waited for: one that is freed meanwhile may have work
+// pending.
+CachingManagedAllocator::Found CachingManagedAllocator::steal_from_other_streams(
+    const Request& request) {
+  if (request.facade != Facade::kDevice) return {};
+  RunBlock* block = nullptr;
+  {
+    std::lock_guard lock(lock_);
+    // What a private pool gets must be its own until it is released.
+    if (pools_.at(request.pools).key.private_pool != 0) return {};
+    for (const auto& pool : pools_.pools()) {
+      if (!may_release(*pool) || pool->key.facade != request.facade ||
+          pool->key.device != request.device || pool->pool_class != request.pool_class) {
+        continue;
+      }
+      block = pools_.take(*pool, request.size_bytes);
+      if (block == nullptr) block = take_guest(request, first_of(pool->index));
+      if (block != nullptr) break;
+    }
+  }
+  if (block == nullptr) return {};
+  const bool is_idle = stream_work_.wait_for_device(request.device);
+  std::lock_guard lock(lock_);
+  if (!is_idle) {
+    pools_.put(block, pools_.at(block->pool));
+    return {};
+  }
+  fenced_.drop_fences(block);
+  return {pools_.trim(block, request.size_bytes), true};
+}
+
+CachingManagedAllocator::Found CachingManagedAllocator::under_pressure(const Request& request,
+                                                                       RuntimeStatus* status) {
+  auto cached = [&] {
+    std::unique_lock lock(lock_);
+    Found found = find_cached(request);
+    lock.unlock();
+    return found.block != nullptr || is_capturing() ? found : recall(request);
+  };
+  reclaim_all();
+  if (!is_capturing()) wait_for_fences(request);
+  if (Found found = cached(); found.block != nullptr) return found;
+  if (Found found = borrow(request); found.block != nullptr) return found;
+  if (!is_capturing()) {
+    if (Found found = steal_from_other_streams(request); found.block != nullptr) return found;
+  }
+  for (const auto& callback : pressure_callbacks()) {
+    if (!(*callback)()) continue;
+    reclaim_all();
+    if (Found found = cached(); found.block != nullptr) return found;
+  }
+  {
+    std::lock_guard lock(lock_);
+    ++book_.figures().pressure_rounds;
+    ++book_.service_of(request.facade, request.device).pressure_rounds;
+    pools_.spare_pages();
+  }
+  if (!is_capturing()) release_pages(SIZE_MAX);
+  if (Found found = grow(request, false, status); found.block != nullptr) return found;
+  return grow(request, true, status);
+}
+
+void* CachingManagedAllocator::hand_out(const Request& request, Found found) {
+  void* address = nullptr;
+  TraceTime at = 0;
+  {
+    std::lock_guard lock(lock_);
+    if (request.aligned.to_bytes != 0) {
+      found.block =
+          pools_.trim_aligned(found.block, request.aligned.to_bytes, request.aligned.size_bytes);
+    }
+    address = occupy(request, found.block);
+    at = trace_.now();
+  }
+  trace_.allocated(at, {request.facade, request.device, address, request.requested_bytes,
+                        found.block->size_bytes(), request.stream});
+  count_allocation(request, *found.block, found.from_cache);
+  // A captured stream cannot wait for the lane: its pages are then populated by first use.
+  if (found.populate != nullptr && !is_capturing()) {
+    try {
+      HintPlan plan;
+      {
+        std::lock_guard lock(lock_);
+        plan = planner_.plan_use(found.populate, found.populate_bytes,
+                                 place_of_use(request.facade, request.device));
+      }
+      send(plan, request.device, {}, consumer_of(request));
+    } catch (const std::bad_alloc&) {
+      // The block is there without the hint.
+    }
+  }
+  return address;
+}
+
+// A driver that refuses memory for another reason than that there is none is not helped by giving
+// any back, and who hears of it should hear why.
+void CachingManagedAllocator::throw_if_broken(const Request& request, const RuntimeStatus& status) {
+  switch (status.error) {
+    case RuntimeError::kNone:
+    case RuntimeError::kNotReady:
+    case RuntimeError::kOutOfMemory:
+    case RuntimeError::kCapture:
+      return;
+    default:
+      throw std::runtime_error(
+          fmt::format("uvmalloc: {} asked of the {} facade on device {} cannot be had: {}",
+                      format_size(request.requested_bytes), to_string(request.facade),
+                      request.device, status.text()));
+  }
+}
+
+void CachingManagedAllocator::out_of_memory(const Request& request, const RuntimeStatus& status) {
+  trace_.out_of_memory(trace_.now(),
+                       {request.facade, request.device, nullptr, request.requested_bytes,
+                        request.size_bytes, request.stream},
+                       status);
+  std::string table = holders_table();
+  {
+    std::lock_guard lock(lock_);
+    ++book_.figures().out_of_memory;
+    ++book_.service_of(request.facade, request.device).out_of_memory;
+  }
+  throw OutOfMemoryError(
+      request.requested_bytes,
+      fmt::format(
+          "uvmalloc: out of memory: {} asked of the {} facade on device {} cannot be had ({}).\n{}"
+          "Everything cached was given back and the request tried again. To allow more, raise "
+          "UVMALLOC_BUDGET; to need less, use smaller batches or free tensors first.",
+          format_size(request.requested_bytes), to_string(request.facade), request.device,
+          status.ok() ? "no memory" : std::string(status.native_name), table));
+}
+
+std::string CachingManagedAllocator::holders_table() const {
+  const Statistics now = statistics();
+  std::string table =
+      fmt::format("  {:<8} {:>12} {:>12} {:>10}\n", "facade", "in use", "peak", "blocks");
+  for (std::size_t facade = 0; facade < kFacades; ++facade) {
+    std::uint64_t blocks = 0;
+    for (const auto& device : now.classes[facade]) {
+      blocks += device[kSizeClasses].allocations.current;
+    }
+    const Gauge& bytes = now.facade_bytes[facade];
+    table += fmt::format("  {:<8} {:>12} {:>12} {:>10}\n", to_string(static_cast<Facade>(facade)),
+                         format_size(bytes.current), format_size(bytes.peak), blocks);
+  }
+  return table + fmt::format("  touched {} of a budget of {}, {} of it free in pieces up to {}\n",
+                             format_size(now.touched_bytes.current), format_size(now.budget_bytes),
+                             format_size(now.free_bytes), format_size(now.largest_free_bytes));
+}
+
+}  // namespace uvm

@@ -1,0 +1,220 @@
+// Of CachingManagedAllocator: streams that go, threads that end, private pools.
+#include <uvmalloc/allocator/caching_managed_allocator.hpp>
+
+#include <algorithm>
+#include <set>
+#include <stdexcept>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace uvm {
+
+void CachingManagedAllocator::forget_stream(int device, StreamHandle stream) {
+  // While it can still be named.
+  fenced_.record_deferred();
+  const DeviceStream gone = DeviceStream::named(device, stream);
+  std::vector<Block*> blocks;
+  bool is_known = false;
+  bool has_private = false;
+  {
+    ThreadCaches::Frozen frozen(caches_);
+    std::lock_guard lock(lock_);
+    for (const auto& pool : pools_.pools()) {
+      has_private |= pool->key.facade == Facade::kDevice && pool->key.device_stream() == gone &&
+                     pool->key.private_pool != 0;
+    }
+    const DeviceStream nameless = stream_work_.forget(gone);
+    pools_.each_extras([&](BlockExtras& extras) {
+      std::replace(extras.uses.begin(), extras.uses.end(), gone, nameless);
+      if (extras.mover == gone) extras.mover = nameless;
+    });
+    const StreamKey key{Facade::kDevice, device, stream, 0, gone.thread};
+    if (auto pools = pools_.forget(key, nameless.thread)) {
+      is_known = true;
+      caches_.close(*pools, &blocks);
+    }
+  }
+  give_back(std::move(blocks));
+  if (is_known || has_private) trace_.stream_gone(trace_.now(), device, stream);
+  if (!has_private) return;
+  // What is free in private pools stays theirs.
+  if (is_capturing() || !stream_work_.wait_for_device(device)) {
+    throw std::runtime_error(
+        fmt::format("uvmalloc: device {} cannot be waited for, and private pools hold memory that "
+                    "the stream may still work on",
+                    device));
+  }
+  std::lock_guard lock(lock_);
+  for (PoolIndex first = 0; first < pools_.pools().size(); first += kPoolsPerStream) {
+    Pool& pool = pools_.at(first);
+    if (pool.key.facade == Facade::kDevice && pool.key.device_stream() == gone) {
+      pool.stream_is_over = true;
+    }
+  }
+}
+
+// On a thread that ends: what its per-thread streams had is for the next thread's.
+void CachingManagedAllocator::note_thread_end(const std::vector<PoolIndex>& streams) {
+  std::lock_guard lock(lock_);
+  for (PoolIndex first : streams) {
+    const StreamKey& key = pools_.at(first).key;
+    const bool is_own = key.thread != 0 && key.thread == this_thread_number();
+    if (is_own && key.private_pool == 0) pools_of_ended_threads_.push_back(first);
+  }
+}
+
+// Of a stream that has no pools yet: those of a thread that has ended.
+void CachingManagedAllocator::take_over_pools(const StreamKey& key) {
+  PoolIndex first = 0;
+  {
+    std::lock_guard lock(lock_);
+    auto found =
+        std::find_if(pools_of_ended_threads_.begin(), pools_of_ended_threads_.end(),
+                     [&](PoolIndex pool) { return pools_.at(pool).key.device == key.device; });
+    if (found == pools_of_ended_threads_.end() || pools_.has_pools_of(key)) return;
+    first = *found;
+    pools_of_ended_threads_.erase(found);
+  }
+  const bool is_ordered =
+      !is_capturing() && stream_work_.order_after_blocking_streams(key.device_stream());
+  std::lock_guard lock(lock_);
+  if (is_ordered) {
+    pools_.rename(first, key);
+  } else {
+    pools_of_ended_threads_.push_back(first);
+  }
+}
+
+// The innermost scope that the stream's requests belong to; none: its `pool` is 0.
+PrivatePools::Scope CachingManagedAllocator::private_scope_of(int device, StreamHandle stream) {
+  std::vector<PrivatePools::Scope> scopes;
+  {
+    std::lock_guard lock(lock_);
+    scopes = private_pools_.open_scopes(device);
+  }
+  // A filter may ask the driver.
+  for (const PrivatePools::Scope& scope : scopes) {
+    if ((*scope.routed)(stream)) return scope;
+  }
+  return {};
+}
+
+std::uint64_t CachingManagedAllocator::begin_private_pool(int device, std::uint64_t id,
+                                                          StreamFilter routed, bool capturing) {
+  std::lock_guard lock(lock_);
+  return private_pools_.begin(device, id, std::move(routed), capturing);
+}
+
+void CachingManagedAllocator::retain_private_pool(int device, std::uint64_t id) {
+  std::lock_guard lock(lock_);
+  private_pools_.retain(device, id);
+}
+
+std::size_t CachingManagedAllocator::private_pool_users(int device, std::uint64_t id) const {
+  std::lock_guard lock(lock_);
+  return private_pools_.users(device, id);
+}
+
+bool CachingManagedAllocator::give_whole_pages(int device, std::uint64_t id) {
+  std::lock_guard lock(lock_);
+  return private_pools_.give_whole_pages(device, id);
+}
+
+std::vector<CachingManagedAllocator::PrivateBlock> CachingManagedAllocator::private_blocks(
+    int device, std::uint64_t id) const {
+  auto& caches = const_cast<ThreadCaches&>(caches_);
+  ThreadCaches::Frozen frozen(caches);
+  std::vector<PrivateBlock> out;
+  std::lock_guard lock(lock_);
+  for (const auto& span : spans_.spans()) {
+    pools_.each_block(*span, [&](const Block& block) {
+      const StreamKey& key = pools_.at(block.pool).key;
+      if (block.now() != BlockState::kLive || key.private_pool != id || key.device != device) {
+        return;
+      }
+      out.push_back({block.address(), block.size_bytes(), block.requested_bytes()});
+    });
+  }
+  std::sort(out.begin(), out.end(), [](const PrivateBlock& left, const PrivateBlock& right) {
+    return left.address < right.address;
+  });
+  return out;
+}
+
+void CachingManagedAllocator::restore_private_pool(int device, std::uint64_t id,
+                                                   const std::vector<PrivateBlock>& blocks) {
+  if (is_capturing()) throw std::logic_error("a private pool cannot be restored during a capture");
+  using Extent = std::pair<void*, std::size_t>;
+  std::set<Extent> wanted;
+  for (const PrivateBlock& block : blocks) wanted.emplace(block.address, block.size_bytes);
+  std::set<Extent> kept;
+  for (const PrivateBlock& block : private_blocks(device, id)) {
+    if (wanted.contains({block.address, block.size_bytes})) {
+      kept.emplace(block.address, block.size_bytes);
+    } else {
+      free(block.address);
+    }
+  }
+  // What was just freed must be with the pools.
+  reclaim_all();
+  fenced_.drain_all();
+  for (const PrivateBlock& block : blocks) {
+    if (!kept.contains({block.address, block.size_bytes})) restore_block(device, id, block);
+  }
+}
+
+void CachingManagedAllocator::restore_block(int device, std::uint64_t id,
+                                            const PrivateBlock& wanted) {
+  RunBlock* block = nullptr;
+  StreamKey key;
+  Request request{Facade::kDevice,   device, wanted.size_bytes, wanted.requested_bytes, nullptr,
+                  PoolClass::kSmall, 0};
+  {
+    std::lock_guard lock(lock_);
+    const Block* there = pools_.find(wanted.address);
+    const Pool* pool = there != nullptr ? &pools_.at(there->pool) : nullptr;
+    if (pool != nullptr && pool->key.private_pool == id && pool->key.device == device) {
+      block = pools_.take_at(static_cast<char*>(wanted.address), wanted.size_bytes);
+    }
+    if (block != nullptr) {
+      key = pool->key;
+      request.stream = key.stream;
+      request.pool_class = pool->pool_class;
+      request.pools = first_of(pool->index);
+      occupy(request, block);
+    }
+  }
+  if (block == nullptr) {
+    throw std::invalid_argument(
+        fmt::format("{} at {} cannot be had again: the memory is not private pool {}'s, or it is "
+                    "in use",
+                    format_size(wanted.size_bytes), wanted.address, id));
+  }
+  if (ThreadCache* cache = caches_.mine()) {
+    cache->lock.enter();
+    open_to_count(cache, key, request.pools);
+    cache->lock.leave();
+  }
+  count_allocation(request, *block, true);
+}
+
+bool CachingManagedAllocator::end_private_pool(int device, std::uint64_t id, std::uint64_t scope) {
+  {
+    std::lock_guard lock(lock_);
+    if (!private_pools_.end(device, id, scope)) return false;
+  }
+  fenced_.record_deferred();
+  return true;
+}
+
+bool CachingManagedAllocator::release_private_pool(int device, std::uint64_t id) {
+  {
+    std::lock_guard lock(lock_);
+    if (!private_pools_.release(device, id)) return false;
+  }
+  fenced_.record_deferred();
+  return true;
+}
+
+}  // namespace uvm

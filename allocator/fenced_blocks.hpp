@@ -1,0 +1,93 @@
+// The streams' side of a free: which streams may still work on a block that is given back, whose
+// free blocks it joins, and what must be over first. It keeps the blocks that wait. Free blocks
+// that only their stream may use at once, since they are guests there (BlockPools), carry their
+// fences with them.
+//
+// Thread-safe. What is said to be with the lock is called with the allocator's lock; all other
+// calls take it themselves and may call the driver. One thread at a time looks which fences are
+// over.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <functional>
+#include <mutex>
+#include <vector>
+
+#include <uvmalloc/allocator/biased_mutex.hpp>
+#include <uvmalloc/allocator/block_pools.hpp>
+#include <uvmalloc/allocator/fence_queues.hpp>
+#include <uvmalloc/allocator/private_pools.hpp>
+#include <uvmalloc/allocator/ranked.hpp>
+#include <uvmalloc/allocator/statistics_book.hpp>
+#include <uvmalloc/allocator/stream_work.hpp>
+
+namespace uvm {
+
+class FencedBlocks {
+ public:
+  // Gets the blocks that nobody waits for any more. Called without the allocator's lock.
+  using GiveBack = std::function<void(std::vector<Block*>)>;
+
+  FencedBlocks(StateLock& lock, BlockPools& pools, const PrivatePools& private_pools,
+               StreamWork& work, StatisticsBook& book, GiveBack give_back);
+  FencedBlocks(const FencedBlocks&) = delete;
+  FencedBlocks& operator=(const FencedBlocks&) = delete;
+  // At the end, when the devices are idle: gives the events back. The blocks go with the pools.
+  void close();
+
+  // With the lock: every stream that may have work on the block.
+  std::vector<DeviceStream> users_of(const Block& block) const;
+  // With the lock: the pool of the place where a block's pages are, that it joins when it is free.
+  // Its records are gone; the last one's place stays in `use`.
+  PoolIndex pool_for(const Block& block);
+  // With the lock: whether anybody but the pool's own stream may still use the block, or its home
+  // may want it back.
+  bool needs_fence(const Block& block, const Pool& pool) const;
+
+  // Takes a block with nobody, whose records are gone, and says to which pool it belongs now. True:
+  // it waits here. False: it may be given back at once. std::bad_alloc: it is lost.
+  bool add(Block* block);
+  static void log_lost() noexcept;
+
+  // Gives back the blocks whose streams are through; during a capture none.
+  void drain_finished() {
+    const bool any = !waiting_.empty() || has_deferred_.load(std::memory_order_relaxed);
+    if (any && !private_pools_.is_capturing()) drain(false);
+  }
+  // Waits for all that are here, and gives them back.
+  void drain_all() { drain(true); }
+  // Records the fences of blocks that were given back during a capture, where it is over.
+  void record_deferred();
+
+  // With the lock, of a free block that the caller has taken: whether its fences are over, and gone
+  // then. The lock is let go meanwhile.
+  bool shed_fences(RunBlock* block, std::unique_lock<StateLock>* lock);
+  // With the lock: they guard it against others than the caller, or its device was waited for.
+  void drop_fences(RunBlock* block);
+  // Free blocks that carry fences are free like others where these are over.
+  void shed_finished_fences();
+
+ private:
+  void drain(bool wait);
+  std::vector<Block*> take_finished(bool wait, bool* more);
+  void defer(Block* block);
+  // Whose work must be over before the blocks of `pool` may include this one.
+  std::vector<DeviceStream> streams_to_wait_for(const Block& block, const Pool& pool) const;
+
+  StateLock& lock_;
+  BlockPools& pools_;
+  const PrivatePools& private_pools_;
+  StreamWork& work_;
+  StatisticsBook& book_;
+  const GiveBack give_back_;
+  // One thread at a time takes blocks whose fences are over: another that needs memory must find
+  // what this one looks at. Taken before the arenas' lock and the allocator's.
+  Ranked<std::mutex, LockRank::kFences> mutex_;
+  // Guarded by the allocator's lock.
+  FenceQueues waiting_;
+  std::vector<Block*> deferred_;  // given back during a capture
+  std::atomic<bool> has_deferred_ = false;
+};
+
+}  // namespace uvm

@@ -1,0 +1,78 @@
+#include <uvmalloc/allocator/span_memory.hpp>
+
+#include <algorithm>
+#include <cerrno>
+
+#include <uvmalloc/allocator/block.hpp>
+#include <uvmalloc/allocator/host_backing.hpp>
+
+namespace uvm {
+namespace {
+
+// Free blocks of two spans are never joined, and spans are virtual until touched, so they are
+// large: where dead pages can be given back, one holds all that may be used; where only a whole
+// span can be, it has room for some more requests like the one it is made for.
+constexpr std::size_t kMostSpanBytes = std::size_t{1} << 40;
+constexpr std::size_t kLeastSpanBytes = 32u << 20;
+constexpr std::size_t kRequestsPerSpan = 8;
+
+}  // namespace
+
+SpanMemory::SpanMemory(const DeviceRuntime& runtime, const std::vector<DeviceDescription>& devices,
+                       const Configuration& configuration, std::size_t budget_bytes)
+    : runtime_(runtime),
+      devices_(devices),
+      span_bytes_(configuration.span_bytes),
+      budget_bytes_(budget_bytes),
+      host_backing_(host_backing_of(devices, configuration.host_backing)) {}
+
+std::size_t SpanMemory::wanted_bytes(const Span& span, std::size_t least_bytes) const {
+  if (span_bytes_) {
+    const std::size_t wanted = round_up(*span_bytes_, kPageBytes);
+    return std::max(std::min(wanted, kLargestRequest), least_bytes);
+  }
+  const DeviceCapabilities& can = devices_[static_cast<std::size_t>(span.device)].capabilities;
+  const bool gives_pages_back = span.ordinary || (can.discard && !can.integrated);
+  const std::size_t usual =
+      gives_pages_back ? kMostSpanBytes : std::max(kLeastSpanBytes, least_bytes * kRequestsPerSpan);
+  const std::size_t budget_bytes = round_up(budget_bytes_, kPageBytes);
+  return std::max(std::min({usual, kMostSpanBytes, budget_bytes}), least_bytes);
+}
+
+RuntimeStatus SpanMemory::try_to_take(Span* span) const {
+  if (span->ordinary) {
+    span->raw = map_ordinary(span->size_bytes);
+    if (span->raw != nullptr) return {};
+    return {RuntimeError::kOutOfMemory, ENOMEM, "ENOMEM", "mmap"};
+  }
+  RuntimeStatus status = runtime_.allocate_managed(span->device, span->size_bytes, &span->raw);
+  if (!status.ok() || address_of(span->raw) % kPageBytes == 0) return status;
+  // Drivers align large managed allocations to 2 MiB; where one does not, a page more holds an
+  // aligned span.
+  runtime_.free_managed(span->device, span->raw);
+  return runtime_.allocate_managed(span->device, span->size_bytes + kPageBytes, &span->raw);
+}
+
+RuntimeStatus SpanMemory::take(std::size_t least_bytes, Span* span) {
+  span->ordinary = span->facade == Facade::kHost && host_backing_ == HostBacking::kOrdinary;
+  const std::size_t wanted = wanted_bytes(*span, least_bytes);
+  span->size_bytes = std::max(std::min(wanted, most_bytes_.load()), least_bytes);
+  RuntimeStatus status = try_to_take(span);
+  // So much address space may not be had in one piece.
+  while (status.error == RuntimeError::kOutOfMemory && span->size_bytes > least_bytes) {
+    span->size_bytes = std::max(round_up(span->size_bytes / 2, kPageBytes), least_bytes);
+    status = try_to_take(span);
+  }
+  if (!status.ok()) return status;
+  most_bytes_ = span->size_bytes < wanted ? 2 * span->size_bytes : SIZE_MAX;
+  span->base = reinterpret_cast<char*>(round_up(address_of(span->raw), kPageBytes));
+  return status;
+}
+
+RuntimeStatus SpanMemory::give_back(const Span& span) const noexcept {
+  if (!span.ordinary) return runtime_.free_managed(span.device, span.raw);
+  unmap_ordinary(span.raw, span.size_bytes);
+  return {};
+}
+
+}  // namespace uvm
