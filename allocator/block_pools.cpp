@@ -72,6 +72,7 @@ void BlockPools::rename(PoolIndex first, const StreamKey& key) {
   streams_.emplace(key, first);
   streams_.erase(at(first).key);
   for (PoolIndex pool = first; pool < first + kPoolsPerStream; ++pool) at(pool).key = key;
+  at(first).stream_is_over = false;
 }
 
 std::optional<PoolIndex> BlockPools::forget(const StreamKey& key, std::uint64_t gone) {
@@ -192,6 +193,8 @@ RunBlock* BlockPools::reaching_into(SharedPage* shared, const char* page,
 }
 
 Block* BlockPools::find(const void* address) const {
+  // Mostly it is the start of one.
+  if (Block* block = block_at(address)) return block;
   const PageEntry* entry = pages_.find(address);
   if (entry == nullptr) return nullptr;
   Page* page = entry->page.load(std::memory_order_acquire);
@@ -267,9 +270,10 @@ RunBlock* BlockPools::take_at(char* address, std::size_t size_bytes) {
       !found->plain) {
     return nullptr;
   }
+  if (size_bytes == 0 || (address_of(address) | size_bytes) % kGranule != 0) return nullptr;
   auto* block = static_cast<RunBlock*>(found);
   const std::size_t head = bytes_between(block->address(), address);
-  if (block->pool != block->home || head + size_bytes > block->size_bytes()) return nullptr;
+  if (block->pool != block->home || size_bytes > block->size_bytes() - head) return nullptr;
   const std::size_t tail = block->size_bytes() - head - size_bytes;
   auto is_block = [](std::size_t bytes) { return bytes == 0 || bytes >= kSmallestShared; };
   if (!is_block(head) || !is_block(tail)) return nullptr;
@@ -518,6 +522,8 @@ RunBlock* BlockPools::join_whole(RunBlock* left, RunBlock* right) {
 
 void BlockPools::put(RunBlock* block, Pool& pool) {
   block->pool = pool.index;
+  // While it can still be left as it is.
+  (block->pool == block->home ? pool.own : pool.guests).prepare();
   if (!block->plain) {
     const BlockExtras* kept = extras(block);
     block->plain = kept == nullptr || kept->fences.empty();
@@ -555,7 +561,11 @@ void BlockPools::put(RunBlock* block, Pool& pool) {
     pool.own.insert(block);
   } else {
     pool.guests.insert(block);
-    at(block->home).away.insert(block);
+    try {
+      at(block->home).away.insert(block);
+    } catch (const std::bad_alloc&) {
+      // Its home does not find it where it is until it was used again.
+    }
   }
 }
 
@@ -630,25 +640,20 @@ BlockPools::Pages BlockPools::take_pages(Pool& pool, std::size_t size_bytes) {
   return cut_pages(block, size_bytes, size_bytes);
 }
 
-void BlockPools::release_free_pages(
-    Pool& pool, std::size_t* most_bytes,
-    const std::function<void(const Pages&, const Pool& home)>& each) {
-  std::vector<RunBlock*> candidates;
-  for (FreeIndex* index : {&pool.own, &pool.guests}) {
+std::vector<RunBlock*> BlockPools::with_pages(const Pool& pool, bool fenced_too) const {
+  std::vector<RunBlock*> found;
+  for (const FreeIndex* index : {&pool.own, &pool.guests}) {
     for (RunBlock* block = index->smallest_of(kPageBytes); block != nullptr;
          block = index->after(block)) {
-      if (block->plain) candidates.push_back(block);
+      if (block->plain || fenced_too) found.push_back(block);
     }
   }
-  for (RunBlock* block : candidates) {
-    if (*most_bytes < kPageBytes) return;
-    unlink(block);
-    const Pool& home = at(block->home);
-    Pages pages = cut_pages(block, kPageBytes, *most_bytes & ~(kPageBytes - 1));
-    if (pages.base == nullptr) continue;
-    *most_bytes -= pages.size_bytes;
-    each(pages, home);
-  }
+  return found;
+}
+
+BlockPools::Pages BlockPools::release_pages(RunBlock* block, std::size_t most_bytes) {
+  unlink(block);
+  return cut_pages(block, kPageBytes, most_bytes & ~(kPageBytes - 1));
 }
 
 bool BlockPools::is_fenced_guest(const RunBlock* guest) {

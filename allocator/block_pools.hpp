@@ -183,10 +183,12 @@ class BlockPools {
   // Takes `size_bytes`, whole pages, out of a free block of the pool; base is nullptr where none
   // has them in one piece.
   Pages take_pages(Pool& pool, std::size_t size_bytes);
-  // Takes wholly free pages without fences out of the pool, at most about `*most_bytes`, which is
-  // lessened; `each` gets them with their home.
-  void release_free_pages(Pool& pool, std::size_t* most_bytes,
-                          const std::function<void(const Pages&, const Pool& home)>& each);
+  // The free blocks of the pool that may hold whole pages, smallest first; those with fences only
+  // where they are wanted.
+  std::vector<RunBlock*> with_pages(const Pool& pool, bool fenced_too) const;
+  // Takes whole pages, at most about `most_bytes`, out of one of them, whose fences are gone; base
+  // is nullptr where it holds none.
+  Pages release_pages(RunBlock* block, std::size_t most_bytes);
   std::vector<RunBlock*> fenced_guests(const Pool& pool) const;
   // Of one that was among them earlier: its record may be another block's by now, or none's.
   static bool is_fenced_guest(const RunBlock* guest);

@@ -1,6 +1,7 @@
 #include <uvmalloc/allocator/caching_managed_allocator.hpp>
 
 #include <algorithm>
+#include <bit>
 #include <stdexcept>
 #include <utility>
 
@@ -94,6 +95,9 @@ CachingManagedAllocator::~CachingManagedAllocator() {
     if (book_.figures().span_bytes.increased != 0) runtime_.synchronize_device(device);
   }
   fenced_.close();
+  for (const LeftPools& left : left_pools_) {
+    if (left.last_work) stream_work_.release(*left.last_work);
+  }
   small_arenas_.clear();
   for (const auto& span : spans_.spans()) {
     unpoison(span->base, span->size_bytes);
@@ -105,18 +109,21 @@ CachingManagedAllocator::~CachingManagedAllocator() {
 
 void* CachingManagedAllocator::allocate(Facade facade, int device, std::size_t size_bytes,
                                         StreamHandle stream) {
-  if (ThreadCache* cache = caches_.mine(); cache != nullptr && !private_pools_.any_open())
-      [[likely]] {
+  // Private pools are of the device facade alone.
+  const bool may_be_private = facade == Facade::kDevice && private_pools_.any_open();
+  if (ThreadCache* cache = caches_.mine(); cache != nullptr && !may_be_private) [[likely]] {
     ThreadCache::Outcome outcome{};
     PoolIndex pools = ThreadCache::kUnknownPools;
     const StreamHandle of = facade == Facade::kDevice ? stream : nullptr;
     cache->lock.enter();
     Block* block = cache->allocate(facade, device, of, size_bytes, &outcome, &pools);
+    // Inside: a trace begins with the world stopped, and what it lists is not allocated again.
+    const bool is_traced = trace_.enabled();
     cache->lock.leave();
     if (block != nullptr) [[likely]] {
       void* address = block->address();
       unpoison(address, block->size_bytes());
-      if (trace_.enabled()) [[unlikely]] {
+      if (is_traced) [[unlikely]] {
         trace_.allocated_from_cache({facade, device, address, size_bytes, block->size_bytes(), of});
       }
       if (outcome == ThreadCache::Outcome::kDoneAtLimit) [[unlikely]]
@@ -150,7 +157,7 @@ void* CachingManagedAllocator::allocate_from_pool(ThreadCache* cache, const Requ
   Block* block = nullptr;
   TraceTime at = 0;
   bool is_time_to_tidy = false;
-  fenced_.drain_finished();
+  fenced_.drain_some();
   {
     std::unique_lock lock(lock_);  // inlined; lock_guard has too many users to be
     Pool& pool = pools_.at(request.pool());
@@ -171,8 +178,13 @@ void* CachingManagedAllocator::allocate_from_pool(ThreadCache* cache, const Requ
   bool within = cache->count_allocated(*block, true);
   cache->lock.leave();
   if (!within) note_peaks(book_.place_of(request.facade, request.device));
-  if (is_time_to_tidy) [[unlikely]]
-    tidy(cache, request);
+  if (is_time_to_tidy) [[unlikely]] {
+    try {
+      tidy(cache, request);
+    } catch (const std::bad_alloc&) {
+      // The next time, then.
+    }
+  }
   return address;
 }
 
@@ -181,9 +193,10 @@ void* CachingManagedAllocator::allocate_from_pool(ThreadCache* cache, const Requ
 // from now on.
 void CachingManagedAllocator::tidy(ThreadCache* cache, const Request& request) {
   std::vector<Block*> kept;
-  cache->lock.enter();
-  cache->flush(request.pools, ThreadCache::Kept::kRuns, &kept);
-  cache->lock.leave();
+  {
+    const InsideCache inside(*cache);
+    cache->flush(request.pools, ThreadCache::Kept::kRuns, &kept);
+  }
   give_back(std::move(kept));
   bool keep_large = false;
   {
@@ -208,6 +221,10 @@ void CachingManagedAllocator::keep_no_large(const Request& request) {
 
 void* CachingManagedAllocator::allocate_aligned(Facade facade, int device, std::size_t size_bytes,
                                                 std::size_t alignment_bytes, StreamHandle stream) {
+  if (!std::has_single_bit(alignment_bytes) || alignment_bytes > kPageBytes) {
+    throw std::invalid_argument(fmt::format(
+        "an alignment of {} bytes; accepted: powers of two up to 2 MiB", alignment_bytes));
+  }
   return allocate_slowly(facade, device, size_bytes, stream, alignment_bytes);
 }
 
@@ -261,7 +278,7 @@ void* CachingManagedAllocator::allocate_slowly(Facade facade, int device, std::s
     request.size_bytes = request.aligned.size_bytes + room_bytes;
     request.pool_class = BlockPools::class_of(facade, request.size_bytes);
   }
-  if (key.thread != 0 && key.private_pool == 0) take_over_pools(key);
+  if (facade == Facade::kDevice && key.private_pool == 0) take_over_pools(key);
   bool is_new = false;
   bool keep_large = false;
   {
@@ -278,17 +295,18 @@ void* CachingManagedAllocator::allocate_slowly(Facade facade, int device, std::s
     PoolIndex pools = 0;
     std::vector<Block*> large;
     bool goes_on = true;
-    cache->lock.enter();
-    open_to_count(cache, key, request.pools, true);
-    if (keep_large) cache->keep_large(request.pools, true);
-    Block* block =
-        key.private_pool != 0 || is_aligned
-            ? nullptr
-            : cache->allocate(facade, device, request.stream, size_bytes, &outcome, &pools);
-    if (block == nullptr && request.size_bytes >= kPackedBytes) {
-      goes_on = cache->take_out_large(request.pools, &large);
+    Block* block = nullptr;
+    {
+      const InsideCache inside(*cache);
+      open_to_count(cache, key, request.pools, true);
+      if (keep_large) cache->keep_large(request.pools, true);
+      if (key.private_pool == 0 && !is_aligned) {
+        block = cache->allocate(facade, device, request.stream, size_bytes, &outcome, &pools);
+      }
+      if (block == nullptr && request.size_bytes >= kPackedBytes) {
+        goes_on = cache->take_out_large(request.pools, &large);
+      }
     }
-    cache->lock.leave();
     give_back(std::move(large));
     if (!goes_on) keep_no_large(request);
     if (block != nullptr) {
@@ -309,17 +327,19 @@ FreeResult CachingManagedAllocator::free(void* address) noexcept {
   if (ThreadCache* cache = caches_.mine()) [[likely]] {
     Block* block = cache->known_at(address);
     if (block == nullptr) block = pools_.block_at(address);
+    // Looked at inside: who stops the world may mark blocks, or begin a trace.
+    cache->lock.enter();
     if (block != nullptr && block->now() == BlockState::kLive && block->plain) [[likely]] {
       // Before the block can be anybody else's.
       const TraceRecorder::FreeMoment moment = trace_.now_of_free(address);
       const std::size_t requested_bytes = block->requested_bytes();
       const std::size_t size_bytes = block->size_bytes();
       poison(address, size_bytes);
-      cache->lock.enter();
       const StreamKey* key = cache->put(block);
       bool kept = true;
       if (key == nullptr && block->kind != BlockKind::kSmall) {
         key = cache->pass_on(*block);
+        if (key != nullptr) block->set(BlockState::kReleasing);
         kept = false;
       }
       cache->lock.leave();
@@ -331,6 +351,8 @@ FreeResult CachingManagedAllocator::free(void* address) noexcept {
         if (!kept) give_back_to_pool(static_cast<RunBlock*>(block));
         return FreeResult::kFreed;
       }
+    } else {
+      cache->lock.leave();
     }
   }
   return free_slowly(address);
@@ -340,7 +362,6 @@ FreeResult CachingManagedAllocator::free(void* address) noexcept {
 void CachingManagedAllocator::give_back_to_pool(RunBlock* block) noexcept {
   try {
     std::unique_lock lock(lock_);  // as in allocate_from_pool()
-    block->set(BlockState::kReleasing);
     pools_.put(block, pools_.at(block->pool));
   } catch (const std::bad_alloc&) {
     FencedBlocks::log_lost();
@@ -426,9 +447,8 @@ void CachingManagedAllocator::give_back_plain(Block* block) {
   if (block->kind == BlockKind::kSmall) {
     ThreadCache* cache = caches_.mine();
     if (cache != nullptr && cache->is_open(first_of(block->pool))) {
-      cache->lock.enter();
+      const InsideCache inside(*cache);
       cache->flush_half(*block, &blocks);
-      cache->lock.leave();
     }
   }
   give_back(std::move(blocks));

@@ -24,10 +24,10 @@
 //    back from there before new pages are touched for the facade it was made for.
 // Before new pages are touched, in this order: what fits in the pool, in the stream's other class,
 // guests, what is away, thread caches of all threads for this stream, whole pages of a host
-// facade's other class; a small object takes a page for its arena before what threads keep. Under
-// pressure: fences are waited for, other streams' blocks are taken after the device is idle,
-// callbacks run, cached pages go back to their spans (discarded where the device can), empty spans
-// to the driver, and the request is tried again after each; OutOfMemoryError.
+// facade's other class. Under pressure: thread caches of all streams, fences are waited for, other
+// streams' blocks are taken after the device is idle, what has idled long enough decays, callbacks
+// run, cached pages go back to their spans (discarded where the device can), empty spans to the
+// driver, and the request is tried again after each; OutOfMemoryError.
 #pragma once
 
 #include <array>
@@ -38,7 +38,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -113,7 +112,8 @@ class CachingManagedAllocator {
   // fails for another reason. In a forked child host and pinned requests are served by malloc and
   // device requests throw std::runtime_error.
   void* allocate(Facade facade, int device, std::size_t size_bytes, StreamHandle stream = nullptr);
-  // The same, aligned to `alignment_bytes`, a power of two up to 2 MiB.
+  // The same, aligned to `alignment_bytes`, a power of two up to 2 MiB; std::invalid_argument for
+  // any other.
   void* allocate_aligned(Facade facade, int device, std::size_t size_bytes,
                          std::size_t alignment_bytes, StreamHandle stream);
 
@@ -123,7 +123,7 @@ class CachingManagedAllocator {
   FreeResult free(void* address) noexcept;
 
   // `stream` of `device` works on the block: it is not used again before that is over. False: not
-  // ours.
+  // ours. Here and in all that follows: std::out_of_range for a device that does not exist.
   bool record_use(const void* address, int device, StreamHandle stream);
   bool record_use(const void* address, const DeviceStream& stream);
   // All streams of the device that memory was ever asked for.
@@ -197,10 +197,12 @@ class CachingManagedAllocator {
   void release_cached_of(Facade facade);
   void release_cached_of(int device, std::uint64_t private_pool);
 
-  // The stream is about to be destroyed. Its handle may come again for another one, which is not
-  // ordered after its work: what was cached for it, and blocks that it worked on and that are freed
-  // later, are used again only after the device was waited for, which is done at once where private
-  // pools hold some of it. std::runtime_error where it cannot be.
+  // The stream is about to be destroyed and gets no more work. Its handle may come again for another
+  // one, which is not ordered after its work. The next stream that is new takes over what is cached
+  // for it, and starts after the work that it has now; where that is not to be had, since it is
+  // captured, the device is waited for first. That is done as well before blocks of other streams
+  // that it worked on are used again, and at once where private pools hold some of its memory:
+  // std::runtime_error where it cannot be.
   void forget_stream(int device, StreamHandle stream);
 
   // Gives back the part of idle cached memory that is due at `now` (decay.hpp). Called now and then
@@ -252,8 +254,7 @@ class CachingManagedAllocator {
   void set_memory_observer(MemoryObserver* observer);
 
   // The device facade of that device holds at most so many bytes in pools; SIZE_MAX, as it is at
-  // first: the budget alone decides. What is held already stays. std::out_of_range for a device
-  // that does not exist.
+  // first: the budget alone decides. What is held already stays.
   void set_device_limit(int device, std::size_t most_bytes);
 
   // Until it moves to the host, only devices use the block that holds `address`: what is forked
@@ -264,7 +265,6 @@ class CachingManagedAllocator {
   void note_materialization(std::size_t copied_bytes, bool steal);
 
   Statistics statistics() const;
-  // std::out_of_range for a device that does not exist.
   void reset_peaks(Facade facade, int device);
   void reset_totals(Facade facade, int device);
   std::vector<SegmentDescription> segments() const;
@@ -276,7 +276,6 @@ class CachingManagedAllocator {
   // kManaged or kOrdinary.
   HostBacking host_backing() const { return span_memory_.host_backing(); }
   // How much of the device's memory this process can still have, given the driver's answer.
-  // std::out_of_range for a device that does not exist.
   std::size_t free_bytes(int device, const MemoryFigures& driver) const;
 
   // Begins or ends a trace of everything the allocator does (trace_recorder.hpp). Returns an empty
@@ -334,8 +333,18 @@ class CachingManagedAllocator {
   void* take_small_pages(PoolIndex pool, std::size_t size_bytes, bool any_facade) noexcept;
   void add_small_pages(const SpanStore::Run& run, std::size_t size_bytes, Pool* pool);
   void leave_small_pages(PoolIndex pool, void* run, std::size_t size_bytes) noexcept;
-  Block* refill(const Request& request, bool* took_pages);
-  bool make_room_for_small(const Request& request, RuntimeStatus* status);
+  // A request for a small object on its way.
+  struct SmallNeed {
+    const Request& request;
+    unsigned steps = 0;  // taken towards room for it
+    bool may_take_pages = false;
+    bool took_pages = false;
+    RuntimeStatus status = {};  // why no page could be had
+  };
+  Block* refill(SmallNeed* need);
+  bool make_room_for_small(SmallNeed* need);
+  bool has_room_for_page(const Request& request, bool any_facade) const;
+  bool has_page_for_small(SmallNeed* need);
 
   Pool* other_class(const Pool& pool);
   Found find_cached(const Request& request);
@@ -350,6 +359,8 @@ class CachingManagedAllocator {
     std::size_t size_bytes = 0;
   };
   Growth plan_growth(const Request& request, bool any_facade) const;
+  bool decay_under_pressure();
+  void release_under_pressure(const Request& request);
   Found under_pressure(const Request& request, RuntimeStatus* status);
   Found steal_from_other_streams(const Request& request);
   [[gnu::always_inline]] inline void* occupy(const Request& request, Block* block);
@@ -368,6 +379,7 @@ class CachingManagedAllocator {
   void give_back(std::vector<Block*> blocks);
   MovedStorage* record_for(Block* block, const Move& move);
   void drop_record(MovedStorage* record);
+  void check_place(Place place) const;
   bool is_on_a_device(const void* address, std::size_t size_bytes) const;
   void add_use(Block* block, DeviceStream use);
   bool is_used_by_host(const Block& block) const;
@@ -383,6 +395,7 @@ class CachingManagedAllocator {
   PrivatePools::Scope private_scope_of(int device, StreamHandle stream);
   void restore_block(int device, std::uint64_t id, const PrivateBlock& wanted);
   void release_cached_where(const std::function<bool(const Pool&)>& wanted);
+  void leave_free_pages(const Pool& pool, std::size_t* most_bytes, std::vector<Fence>* fences);
   void release_pages_of(const std::function<bool(const Pool&)>& wanted, std::size_t most_bytes);
   bool is_capturing() const { return private_pools_.is_capturing(); }
   bool may_release(const Pool& pool) const;
@@ -426,16 +439,26 @@ class CachingManagedAllocator {
   PrivatePools private_pools_;
   StatisticsBook book_;
   FencedBlocks fenced_;
-  std::vector<BlockPools::Pages> leaving_pages_;  // of no pool any more and not yet their spans'
-  std::set<int> leaving_page_users_;              // devices that may still work on them
-  HintPlan small_plan_;                           // for pages that arenas have just taken
-  Recycled<MovedStorage> records_;                // of moves
-  std::vector<std::size_t> device_limits_;        // of the device facade, by device
+  struct LeavingPages {
+    static constexpr int kNobody = -1;
+    BlockPools::Pages pages;
+    int user_device = kNobody;  // that may still work on them, beside their span's
+  };
+  // Of no pool any more and not yet their spans'. Has room for all pages of arenas.
+  std::vector<LeavingPages> leaving_pages_;
+  std::size_t small_pages_ = 0;             // of arenas
+  HintPlan small_plan_;                     // for pages that arenas have just taken
+  Recycled<MovedStorage> records_;          // of moves
+  std::vector<std::size_t> device_limits_;  // of the device facade, by device
   ForkSnapshot fork_snapshot_;
   Decay decay_;
   std::size_t kept_by_threads_bytes_ = 0;  // when they were last looked at for it
   std::vector<std::shared_ptr<PressureCallback>> pressure_callbacks_;
-  std::vector<PoolIndex> pools_of_ended_threads_;  // the first of each per-thread stream's
+  struct LeftPools {
+    PoolIndex first = 0;
+    std::optional<Fence> last_work;  // of a stream that is gone; else a thread's own
+  };
+  std::vector<LeftPools> left_pools_;  // of streams that nobody can name
   std::atomic<unsigned> long_ways_ = 0;
   std::optional<ThreadCaches::Frozen> frozen_;  // while a fork is under way
   std::atomic<bool> forked_child_ = false;

@@ -5,6 +5,7 @@
 // Guarded by the allocator's lock, but for empty(), which may be asked at any time.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <deque>
@@ -39,16 +40,21 @@ class FenceQueues {
 
   bool empty() const { return blocks_.load(std::memory_order_relaxed) == 0; }
 
-  // The oldest fences of each stream, at most `most` of each, of one stream after the other.
-  std::vector<Fence> oldest(std::size_t most) const {
+  // The oldest fences, at most `most` of each stream, of one stream after the other: of at most
+  // `most_streams`, from the first one behind `last` on and around.
+  std::vector<Fence> oldest(std::size_t most, std::size_t most_streams,
+                            const DeviceStream& last) const {
     std::vector<Fence> fences;
-    for (const auto& [stream, queue] : streams_) {
-      for (std::size_t i = 0; i < queue.size() && i < most; ++i) {
-        fences.push_back({stream, queue[i].event});
+    auto at = streams_.upper_bound(last);
+    for (std::size_t left = std::min(most_streams, streams_.size()); left != 0; --left, ++at) {
+      if (at == streams_.end()) at = streams_.begin();
+      for (std::size_t i = 0; i < at->second.size() && i < most; ++i) {
+        fences.push_back({at->first, at->second[i].event});
       }
     }
     return fences;
   }
+  std::size_t streams() const { return streams_.size(); }
   // The newest of each stream.
   std::vector<Fence> newest() const {
     std::vector<Fence> fences;

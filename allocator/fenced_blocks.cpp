@@ -7,6 +7,12 @@
 #include <uvmalloc/runtime/log.hpp>
 
 namespace uvm {
+namespace {
+
+// Looked at in one go, of each stream.
+constexpr std::size_t kFencesOfStream = 16;
+
+}  // namespace
 
 FencedBlocks::FencedBlocks(StateLock& lock, BlockPools& pools, const PrivatePools& private_pools,
                            StreamWork& work, StatisticsBook& book, GiveBack give_back)
@@ -131,7 +137,6 @@ void FencedBlocks::defer(Block* block) {
   has_deferred_ = true;
 }
 
-// Of which some may be deferred again.
 void FencedBlocks::record_deferred() {
   std::vector<Block*> blocks;
   {
@@ -140,7 +145,8 @@ void FencedBlocks::record_deferred() {
     blocks.swap(deferred_);
     has_deferred_ = false;
   }
-  while (!blocks.empty()) {
+  // A capture that nobody told of may go on: where one block is refused, so would the others be.
+  while (!blocks.empty() && !has_deferred_.load(std::memory_order_relaxed)) {
     Block* block = blocks.back();
     blocks.pop_back();
     {
@@ -154,9 +160,19 @@ void FencedBlocks::record_deferred() {
       log_lost();
     }
   }
+  if (blocks.empty()) return;
+  std::lock_guard lock(lock_);
+  blocks.insert(blocks.end(), deferred_.begin(), deferred_.end());
+  deferred_.swap(blocks);
+  has_deferred_ = true;
 }
 
-void FencedBlocks::drain(bool wait) {
+bool FencedBlocks::has_more_streams() const {
+  std::lock_guard lock(lock_);
+  return waiting_.streams() > kStreamsInTurn;
+}
+
+void FencedBlocks::drain(std::size_t most_streams, bool wait) {
   std::unique_lock one_at_a_time(mutex_, std::defer_lock);
   if (wait) {
     one_at_a_time.lock();
@@ -170,25 +186,28 @@ void FencedBlocks::drain(bool wait) {
     return;
   }
   if (has_deferred_.load(std::memory_order_relaxed)) record_deferred();
-  for (bool more = true; more;) give_back_(take_finished(wait, &more));
+  // Nobody else takes fences out; new ones are added behind those that are looked at here.
+  for (bool more = true; more;) {
+    std::vector<Fence> oldest;
+    {
+      std::lock_guard lock(lock_);
+      oldest = waiting_.oldest(kFencesOfStream, most_streams, looked_at_);
+    }
+    give_back_(take_finished(oldest, wait, &more));
+    if (!more && !oldest.empty()) looked_at_ = oldest.back().stream;
+  }
 }
 
-// Of each stream's oldest fences; `*more`: the next ones may be over as well. Nobody else takes
-// fences out; new ones are added behind those that are looked at here.
-std::vector<Block*> FencedBlocks::take_finished(bool wait, bool* more) {
-  constexpr std::size_t kLookedAt = 16;
-  std::vector<Fence> oldest;
-  {
-    std::lock_guard lock(lock_);
-    oldest = waiting_.oldest(kLookedAt);
-  }
+// Of each stream's oldest fences; `*more`: its next ones may be over as well.
+std::vector<Block*> FencedBlocks::take_finished(const std::vector<Fence>& oldest, bool wait,
+                                                bool* more) {
   std::vector<Fence> over;
   *more = false;
   for (std::size_t i = 0; i < oldest.size();) {
     const DeviceStream stream = oldest[i].stream;
     std::size_t end = i;
     while (end < oldest.size() && oldest[end].stream == stream) ++end;
-    const bool may_have_more = end - i == kLookedAt;
+    const bool may_have_more = end - i == kFencesOfStream;
     for (; i < end; ++i) {
       // Where it is waited for: of another stream that had this handle before.
       if (!work_.is_over(oldest[i]) && !(wait && work_.wait_for(oldest[i]))) break;

@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <mutex>
 #include <vector>
@@ -50,13 +51,19 @@ class FencedBlocks {
   bool add(Block* block);
   static void log_lost() noexcept;
 
-  // Gives back the blocks whose streams are through; during a capture none.
-  void drain_finished() {
-    const bool any = !waiting_.empty() || has_deferred_.load(std::memory_order_relaxed);
-    if (any && !private_pools_.is_capturing()) drain(false);
+  // Gives back blocks whose streams are through, those of some streams at a time, in turns; during
+  // a capture none.
+  void drain_some() {
+    if (may_drain()) drain(kStreamsInTurn, false);
+  }
+  // Those of all streams, where there are more. False: there are not.
+  bool drain_finished() {
+    if (!may_drain() || !has_more_streams()) return false;
+    drain(kAllStreams, false);
+    return true;
   }
   // Waits for all that are here, and gives them back.
-  void drain_all() { drain(true); }
+  void drain_all() { drain(kAllStreams, true); }
   // Records the fences of blocks that were given back during a capture, where it is over.
   void record_deferred();
 
@@ -69,8 +76,15 @@ class FencedBlocks {
   void shed_finished_fences();
 
  private:
-  void drain(bool wait);
-  std::vector<Block*> take_finished(bool wait, bool* more);
+  static constexpr std::size_t kStreamsInTurn = 8;
+  static constexpr std::size_t kAllStreams = SIZE_MAX;
+  bool may_drain() const {
+    const bool any = !waiting_.empty() || has_deferred_.load(std::memory_order_relaxed);
+    return any && !private_pools_.is_capturing();
+  }
+  bool has_more_streams() const;
+  void drain(std::size_t most_streams, bool wait);
+  std::vector<Block*> take_finished(const std::vector<Fence>& oldest, bool wait, bool* more);
   void defer(Block* block);
   // Whose work must be over before the blocks of `pool` may include this one.
   std::vector<DeviceStream> streams_to_wait_for(const Block& block, const Pool& pool) const;
@@ -86,6 +100,7 @@ class FencedBlocks {
   Ranked<std::mutex, LockRank::kFences> mutex_;
   // Guarded by the allocator's lock.
   FenceQueues waiting_;
+  DeviceStream looked_at_;        // the last in turn
   std::vector<Block*> deferred_;  // given back during a capture
   std::atomic<bool> has_deferred_ = false;
 };

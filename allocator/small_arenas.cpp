@@ -12,6 +12,7 @@ class SmallArenas::Arena final : public ExtentSource {
   Arena(SmallArenas& owner, PoolIndex pool) : owner_(owner), pool_(pool), arena_(*this) {}
 
   void* take(std::size_t size_bytes) noexcept override {
+    if (!may_take_pages) return nullptr;
     void* run = owner_.pages_.take(pool_, size_bytes, any_facade);
     took_pages |= run != nullptr;
     return run;
@@ -25,6 +26,8 @@ class SmallArenas::Arena final : public ExtentSource {
   SmallArena& arena() { return arena_; }
 
   bool any_facade = false;
+  // In one call of allocate().
+  bool may_take_pages = false;
   bool took_pages = false;
 
  private:
@@ -47,9 +50,10 @@ SmallArenas::Arena& SmallArenas::arena_of(PoolIndex pool) {
 }
 
 SmallArenas::Batch SmallArenas::allocate(PoolIndex pool, std::size_t size_bytes, void** out,
-                                         std::size_t count) {
+                                         std::size_t count, bool may_take_pages) {
   std::lock_guard lock(mutex_);
   Arena& arena = arena_of(pool);
+  arena.may_take_pages = may_take_pages;
   arena.took_pages = false;
   const std::size_t got = arena.arena().allocate(size_bytes, out, count);
   return {got, arena.took_pages};

@@ -31,11 +31,12 @@ class SmallArenas {
   SmallArenas& operator=(const SmallArenas&) = delete;
 
   struct Batch {
-    std::size_t count = 0;  // fewer than wanted: there are no pages
+    std::size_t count = 0;  // fewer than wanted: there are no pages, or none may be taken
     bool took_pages = false;
   };
   // SmallArena::allocate() of that pool's. std::bad_alloc: its arena cannot be made.
-  Batch allocate(PoolIndex pool, std::size_t size_bytes, void** out, std::size_t count);
+  Batch allocate(PoolIndex pool, std::size_t size_bytes, void** out, std::size_t count,
+                 bool may_take_pages);
   void free(PoolIndex pool, void* const* blocks, std::size_t count, std::size_t size_bytes);
 
   // From now on the pool, which has asked before, takes pages of any facade.

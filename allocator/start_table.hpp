@@ -95,6 +95,9 @@ class StartTable {
   // The last start at or before a step; 0: there is none in this page.
   template <class StepOfBlock>
   std::uint32_t last_until(std::size_t step, StepOfBlock step_of_block) const {
+    if (const Table* table = table_of(now()); table != nullptr && !table->is_list) {
+      return table->last_until(step, step_of_block);
+    }
     std::size_t last = 0;
     std::uint32_t found = 0;
     each_unordered([&](std::uint32_t block) {
@@ -191,6 +194,15 @@ class StartTable {
         found |= start & kIds & mask(start >> kIdBits == step);
       }
       return found;
+    }
+    // Of slots, which are in the order of steps: only the step's own may hold a later start.
+    template <class StepOfBlock>
+    std::uint32_t last_until(std::size_t step, StepOfBlock step_of_block) const {
+      for (std::size_t slot = (step >> shift) + 1; slot-- > 0;) {
+        const std::uint32_t block = places()[slot].load(std::memory_order_relaxed);
+        if (block != 0 && step_of_block(block) <= step) return block;
+      }
+      return 0;
     }
     // False: there is no room.
     bool add(std::size_t step, std::uint32_t block) {

@@ -99,7 +99,7 @@ struct MaterializationStatistics {
   std::uint64_t steals = 0;  // the other side was gone: nothing to copy
 };
 
-// Pools of one facade, device and stream.
+// Pools of one facade, device and stream, and of streams that are gone and had them before.
 struct StreamStatistics {
   Facade facade = Facade::kHost;
   int device = 0;

@@ -87,6 +87,11 @@ bool StreamWork::is_over(const DeviceStream& gone) const {
          over_[static_cast<std::size_t>(gone.device)].load(std::memory_order_relaxed);
 }
 
+bool StreamWork::order_after(const DeviceStream& stream, const Fence& fence) {
+  return events_.may_wait(stream) &&
+         runtime_.stream_wait_event(stream.device, stream.handle, fence.event).ok();
+}
+
 bool StreamWork::order_after_blocking_streams(const DeviceStream& stream) {
   const DeviceStream legacy{stream.device, nullptr, 0};
   return events_.may_wait(legacy) && events_.may_wait(stream) && events_.order(stream, legacy);

@@ -41,6 +41,9 @@ class StreamWork {
   // Whether the device was waited for after this stream was forgotten.
   bool is_over(const DeviceStream& gone) const;
 
+  // Later work of the stream, which the calling thread can name, starts after the fence. False: it
+  // cannot be had now, since the stream is being captured.
+  bool order_after(const DeviceStream& stream, const Fence& fence);
   // Later work of the calling thread's stream starts after the work so far of all blocking streams
   // of the device, which the legacy default stream waits for: that of per-thread streams which
   // nobody can name any more is among it. Not by waiting for the device, which would invalidate

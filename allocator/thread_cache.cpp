@@ -67,6 +67,16 @@ void ThreadCache::close(PoolIndex first, std::vector<Block*>* out) {
   std::replace(recent_.begin(), recent_.end(), of, static_cast<Stream*>(nullptr));
 }
 
+void ThreadCache::rename(PoolIndex first, const StreamKey& key) {
+  Stream* of = stream_of(first);
+  if (of == nullptr) return;
+  std::replace(recent_.begin(), recent_.end(), of, static_cast<Stream*>(nullptr));
+  of->key = key;
+  of->largest_kept = kPackedBytes - 1;
+  of->on_miss = first;
+  of->blocks_at_miss = of->counts.blocks;
+}
+
 void ThreadCache::put_spare(Block* block) {
   Stream* of = streams_[block->pool / kPoolsPerStream].get();
   of->cached_bytes += block->size_bytes();

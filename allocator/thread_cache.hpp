@@ -98,6 +98,9 @@ class alignas(kCacheLinePair) ThreadCache {
   bool take_out_large(PoolIndex first, std::vector<Block*>* out);
   // Nothing of these pools is kept or found here any more; `*out` gets what was.
   void close(PoolIndex first, std::vector<Block*>* out);
+  // The pools are another stream's from now on: what is kept of them may be used for that, and it
+  // is found here once it was opened.
+  void rename(PoolIndex first, const StreamKey& key);
   // A block just taken from the arena, as spare.
   void put_spare(Block* block);
 
@@ -246,6 +249,18 @@ class alignas(kCacheLinePair) ThreadCache {
   std::int64_t live_bytes_ = 0;                   // of all places
   std::int64_t most_live_bytes_ = 0;
   std::int64_t allocated_before_ = 0;  // blocks, by take_has_allocated()
+};
+
+// The owner inside its cache, until the end of the scope.
+class InsideCache {
+ public:
+  explicit InsideCache(ThreadCache& cache) : cache_(cache) { cache_.lock.enter(); }
+  ~InsideCache() { cache_.lock.leave(); }
+  InsideCache(const InsideCache&) = delete;
+  InsideCache& operator=(const InsideCache&) = delete;
+
+ private:
+  ThreadCache& cache_;
 };
 
 [[gnu::always_inline]] inline Block* ThreadCache::allocate(Facade facade, int device,

@@ -150,6 +150,10 @@ void ThreadCaches::close(PoolIndex first, std::vector<Block*>* out) {
   for (const auto& cache : caches_) cache->close(first, out);
 }
 
+void ThreadCaches::rename(PoolIndex first, const StreamKey& key) {
+  for (const auto& cache : caches_) cache->rename(first, key);
+}
+
 void ThreadCaches::keep_large(PoolIndex first) {
   Frozen frozen(*this);
   for (const auto& cache : caches_) cache->keep_large(first, true);

@@ -55,6 +55,8 @@ class ThreadCaches {
   void flush(PoolIndex first, ThreadCache::Kept kept, std::vector<Block*>* out);
   void flush_all(std::vector<Block*>* out);
   void close(PoolIndex first, std::vector<Block*>* out);
+  // Pools that were closed, or are a thread's that has ended, are another stream's from now on.
+  void rename(PoolIndex first, const StreamKey& key);
   // Tells every thread's cache; takes the locks itself. `*out` gets what is not to be kept any
   // more.
   void keep_large(PoolIndex first);

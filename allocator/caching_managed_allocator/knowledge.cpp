@@ -194,25 +194,19 @@ void CachingManagedAllocator::count_allocation(const Request& request, Block& bl
       place, request.pools);
 }
 
-// With the cache's lock, which an exception leaves: what this thread counts of a stream may be the
-// first that it has to do with it. `again`: it is to be found as one used of late.
+// Inside the cache: what this thread counts of a stream may be the first that it has to do with it.
+// `again`: it is to be found as one used of late.
 void CachingManagedAllocator::open_to_count(ThreadCache* cache, const StreamKey& key,
                                             PoolIndex first, bool again) {
   if (!again && cache->is_open(first)) return;
-  try {
-    cache->open(key, first, book_.place_of(key.facade, key.device));
-  } catch (const std::bad_alloc&) {
-    cache->lock.leave();
-    throw;
-  }
+  cache->open(key, first, book_.place_of(key.facade, key.device));
 }
 
 void CachingManagedAllocator::count_free(const Block& block, const StreamKey& key) {
   if (ThreadCache* cache = caches_.mine()) {
-    cache->lock.enter();
+    const InsideCache inside(*cache);
     open_to_count(cache, key, first_of(block.pool));
     cache->count_freed(block);
-    cache->lock.leave();
     return;
   }
   caches_.count_elsewhere(

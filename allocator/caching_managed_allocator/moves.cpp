@@ -21,6 +21,7 @@ bool CachingManagedAllocator::record_use(const void* address, int device, Stream
 }
 
 bool CachingManagedAllocator::record_use(const void* address, const DeviceStream& stream) {
+  book_.check_device(stream.device);
   std::unique_lock lock(lock_);
   Block* block = pools_.find(address);
   if (!is_block_live(block)) return false;
@@ -33,6 +34,7 @@ bool CachingManagedAllocator::record_use(const void* address, const DeviceStream
 }
 
 bool CachingManagedAllocator::record_use_of_all(const void* address, int device) {
+  book_.check_device(device);
   std::lock_guard lock(lock_);
   Block* block = pools_.find(address);
   if (!is_block_live(block)) return false;
@@ -117,7 +119,14 @@ void CachingManagedAllocator::drop_record(MovedStorage* record) {
   records_.drop(record);
 }
 
+void CachingManagedAllocator::check_place(Place place) const {
+  if (place.is_device()) book_.check_device(place.index);
+}
+
 MovedStorage* CachingManagedAllocator::move(void* address, const Move& move) {
+  book_.check_device(move.stream_device);
+  check_place(move.source);
+  check_place(move.destination);
   if (!move.destination.is_device()) {
     // The producer counts as a user: it is waited for with the others, each once, now or when the
     // block is freed.
@@ -186,12 +195,14 @@ MovedStorage* CachingManagedAllocator::move(void* address, const Move& move) {
 
 bool CachingManagedAllocator::prefetch(const void* address, std::size_t size_bytes,
                                        Place destination, int stream_device, StreamHandle stream) {
+  book_.check_device(stream_device);
+  check_place(destination);
   HintPlan plan;
   {
     std::lock_guard lock(lock_);
     const Block* block = pools_.find(address);
     if (!is_block_live(block) || size_bytes == 0 ||
-        static_cast<const char*>(address) + size_bytes > block->end()) {
+        size_bytes > static_cast<std::size_t>(block->end() - static_cast<const char*>(address))) {
       return false;
     }
     const std::uintptr_t begin = address_of(address) & ~(kPageBytes - 1);
@@ -205,6 +216,8 @@ bool CachingManagedAllocator::prefetch(const void* address, std::size_t size_byt
 }
 
 bool CachingManagedAllocator::advise(const void* address, const WantedPlacement& wanted) {
+  check_place(wanted.preferred);
+  check_place(wanted.accessed_by);
   HintPlan plan;
   int device = 0;
   {

@@ -2,6 +2,7 @@
 #include <uvmalloc/allocator/caching_managed_allocator.hpp>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -59,6 +60,30 @@ void CachingManagedAllocator::release_pages(std::size_t most_bytes) {
   release_pages_of([this](const Pool& pool) { return may_release(pool); }, most_bytes);
 }
 
+// With the lock: whole free pages leave the pool, and their fences with them. Blocks behind fences
+// go all or not at all: one that stays must keep its fence. Without memory (std::bad_alloc) what
+// has left already is in leaving_pages_.
+void CachingManagedAllocator::leave_free_pages(const Pool& pool, std::size_t* most_bytes,
+                                               std::vector<Fence>* fences) {
+  const std::vector<RunBlock*> blocks = pools_.with_pages(pool, *most_bytes == SIZE_MAX);
+  leaving_pages_.reserve(leaving_pages_.size() + blocks.size() + small_pages_);
+  for (RunBlock* block : blocks) {
+    if (*most_bytes < kPageBytes) return;
+    if (BlockExtras* extras = pools_.extras(block)) {
+      fences->insert(fences->end(), extras->fences.begin(), extras->fences.end());
+      pools_.drop_extras(block);
+      block->plain = true;
+    }
+    const Pool& home = pools_.at(block->home);
+    const BlockPools::Pages pages = pools_.release_pages(block, *most_bytes);
+    if (pages.base == nullptr) continue;
+    if (*most_bytes != SIZE_MAX) *most_bytes -= pages.size_bytes;
+    leaving_pages_.push_back(
+        {pages, pool.key.facade == Facade::kDevice ? pool.key.device : LeavingPages::kNobody});
+    book_.pages_removed(home, pages.base, pages.size_bytes);
+  }
+}
+
 // `wanted` is called with the lock.
 void CachingManagedAllocator::release_pages_of(const std::function<bool(const Pool&)>& wanted,
                                                std::size_t most_bytes) {
@@ -68,48 +93,32 @@ void CachingManagedAllocator::release_pages_of(const std::function<bool(const Po
     std::lock_guard lock(lock_);
     return wanted(pools_.at(pool));
   });
-  std::vector<BlockPools::Pages> runs;
   std::vector<Fence> fences;
   std::set<int> devices;
-  // Blocks behind fences go all or not at all: one that stays must keep its fence.
-  const bool all = most_bytes == SIZE_MAX;
   {
     std::lock_guard lock(lock_);
-    runs.swap(leaving_pages_);
-    devices.swap(leaving_page_users_);
-    for (const auto& pages : runs) devices.insert(pages.span->device);
     for (const auto& pool : pools_.pools()) {
-      if (!wanted(*pool)) continue;
-      for (RunBlock* guest : all ? pools_.fenced_guests(*pool) : std::vector<RunBlock*>{}) {
-        BlockExtras* extras = pools_.extras(guest);
-        fences.insert(fences.end(), extras->fences.begin(), extras->fences.end());
-        pools_.drop_extras(guest);
-        guest->plain = true;
-      }
-      pools_.release_free_pages(*pool, &most_bytes,
-                                [&](const BlockPools::Pages& pages, const Pool& home) {
-                                  runs.push_back(pages);
-                                  devices.insert(pages.span->device);
-                                  if (pool->key.facade == Facade::kDevice)
-                                    devices.insert(pool->key.device);
-                                  book_.pages_removed(home, pages.base, pages.size_bytes);
-                                });
+      if (wanted(*pool)) leave_free_pages(*pool, &most_bytes, &fences);
+    }
+    for (const LeavingPages& left : leaving_pages_) {
+      devices.insert(left.pages.span->device);
+      if (left.user_device >= 0) devices.insert(left.user_device);
     }
   }
   const bool are_idle = std::all_of(devices.begin(), devices.end(), [&](int device) {
     return stream_work_.wait_for_device(device);
   });
   stream_work_.release(&fences);
+  // Else they are nobody's until the devices can be waited for.
+  if (!are_idle) return;
   std::vector<std::unique_ptr<Span>> empty;
   {
     std::lock_guard lock(lock_);
-    if (!are_idle) {
-      // They are nobody's until the devices can be waited for.
-      leaving_pages_.insert(leaving_pages_.end(), runs.begin(), runs.end());
-      leaving_page_users_.insert(devices.begin(), devices.end());
-      return;
+    while (!leaving_pages_.empty()) {
+      const BlockPools::Pages& pages = leaving_pages_.back().pages;
+      spans_.give_back(pages.span, pages.base, pages.size_bytes);
+      leaving_pages_.pop_back();
     }
-    for (const auto& run : runs) spans_.give_back(run.span, run.base, run.size_bytes);
     // Of streams, graphs and users' pools that are gone nothing is to stay but their numbers.
     for (const auto& pool : pools_.pools()) {
       if (pool->key.private_pool == 0 || !may_release(*pool)) continue;

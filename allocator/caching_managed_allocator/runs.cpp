@@ -15,7 +15,7 @@ void* CachingManagedAllocator::allocate_run(const Request& request) {
     std::lock_guard lock(lock_);
     return find_cached(request);
   };
-  fenced_.drain_finished();
+  fenced_.drain_some();
   decay_now_and_then();
   RuntimeStatus status;
   Found found = cached();
@@ -25,6 +25,7 @@ void* CachingManagedAllocator::allocate_run(const Request& request) {
     found = cached();
   if (kept_large) keep_no_large(request);
   if (found.block == nullptr) found = borrow(request);
+  if (found.block == nullptr && fenced_.drain_finished()) found = cached();
   if (found.block == nullptr) {
     found = grow(request, false, &status);
     if (found.block == nullptr) throw_if_broken(request, status);
@@ -320,6 +321,22 @@ CachingManagedAllocator::Found CachingManagedAllocator::steal_from_other_streams
   return {pools_.trim(block, request.size_bytes), true};
 }
 
+// What has idled long enough goes before anything else does. False: nothing decays.
+bool CachingManagedAllocator::decay_under_pressure() {
+  if (!decay_.enabled() || is_capturing()) return false;
+  decay(std::chrono::steady_clock::now());
+  return true;
+}
+
+void CachingManagedAllocator::release_under_pressure(const Request& request) {
+  {
+    std::lock_guard lock(lock_);
+    ++book_.figures().pressure_rounds;
+    ++book_.service_of(request.facade, request.device).pressure_rounds;
+  }
+  if (!is_capturing()) release_pages(SIZE_MAX);
+}
+
 CachingManagedAllocator::Found CachingManagedAllocator::under_pressure(const Request& request,
                                                                        RuntimeStatus* status) {
   auto cached = [&] {
@@ -335,6 +352,9 @@ CachingManagedAllocator::Found CachingManagedAllocator::under_pressure(const Req
   if (!is_capturing()) {
     if (Found found = steal_from_other_streams(request); found.block != nullptr) return found;
   }
+  if (decay_under_pressure()) {
+    if (Found found = grow(request, false, status); found.block != nullptr) return found;
+  }
   for (const auto& callback : pressure_callbacks()) {
     if (!(*callback)()) continue;
     reclaim_all();
@@ -342,11 +362,9 @@ CachingManagedAllocator::Found CachingManagedAllocator::under_pressure(const Req
   }
   {
     std::lock_guard lock(lock_);
-    ++book_.figures().pressure_rounds;
-    ++book_.service_of(request.facade, request.device).pressure_rounds;
     pools_.spare_pages();
   }
-  if (!is_capturing()) release_pages(SIZE_MAX);
+  release_under_pressure(request);
   if (Found found = grow(request, false, status); found.block != nullptr) return found;
   return grow(request, true, status);
 }

@@ -12,6 +12,8 @@ namespace {
 // Small objects are fetched from an arena in batches of about so many bytes, at most so many.
 constexpr std::size_t kRefillBytes = 16u << 10;
 constexpr std::size_t kRefillBlocks = 16;
+// Towards room for one.
+constexpr unsigned kMostSteps = 64;
 
 }  // namespace
 
@@ -42,6 +44,8 @@ void CachingManagedAllocator::add_small_pages(const SpanStore::Run& run, std::si
                                               Pool* pool) {
   std::size_t added_bytes = 0;
   try {
+    const std::size_t pages = small_pages_ + (size_bytes >> kPageShift);
+    leaving_pages_.reserve(leaving_pages_.size() + pages);
     for (; added_bytes < size_bytes; added_bytes += kPageBytes) {
       pools_.add_small_page(run.span, run.base() + added_bytes, *pool, run.span->placement);
     }
@@ -53,6 +57,7 @@ void CachingManagedAllocator::add_small_pages(const SpanStore::Run& run, std::si
     spans_.give_back(run.span, run.base(), size_bytes);
     throw;
   }
+  small_pages_ += size_bytes >> kPageShift;
   book_.pages_added(*pool, run.base(), size_bytes);
   if (pool->key.facade != Facade::kDevice) return;
   try {
@@ -69,26 +74,30 @@ void CachingManagedAllocator::add_small_pages(const SpanStore::Run& run, std::si
 void CachingManagedAllocator::leave_small_pages(PoolIndex pool_index, void* run,
                                                 std::size_t size_bytes) noexcept {
   std::lock_guard lock(lock_);
-  for (std::size_t offset = 0; offset < size_bytes; offset += kPageBytes) {
-    leaving_pages_.push_back(pools_.remove_small_page(static_cast<char*>(run) + offset));
-  }
   const Pool& pool = pools_.at(pool_index);
-  if (pool.key.facade == Facade::kDevice) leaving_page_users_.insert(pool.key.device);
+  const int user_device =
+      pool.key.facade == Facade::kDevice ? pool.key.device : LeavingPages::kNobody;
+  for (std::size_t offset = 0; offset < size_bytes; offset += kPageBytes) {
+    leaving_pages_.push_back(
+        {pools_.remove_small_page(static_cast<char*>(run) + offset), user_device});
+  }
+  small_pages_ -= size_bytes >> kPageShift;
   book_.pages_removed(pool, run, size_bytes);
 }
 
 // A batch from the arena: one for the caller, the rest for its thread's cache. nullptr: there are
 // none.
-Block* CachingManagedAllocator::refill(const Request& request, bool* took_pages) {
+Block* CachingManagedAllocator::refill(SmallNeed* need) {
+  const Request& request = need->request;
   std::array<void*, kRefillBlocks> addresses;
   std::array<Block*, kRefillBlocks> blocks;
   ThreadCache* cache = caches_.mine();
   std::size_t wanted = cache == nullptr ? 1
                                         : std::clamp(kRefillBytes / request.size_bytes,
                                                      std::size_t{1}, kRefillBlocks);
-  const auto [count, took] =
-      small_arenas_.allocate(request.pool(), request.size_bytes, addresses.data(), wanted);
-  *took_pages |= took;
+  const auto [count, took_pages] = small_arenas_.allocate(
+      request.pool(), request.size_bytes, addresses.data(), wanted, need->may_take_pages);
+  need->took_pages |= took_pages;
   if (count == 0) return nullptr;
   {
     std::lock_guard lock(lock_);
@@ -110,29 +119,21 @@ Block* CachingManagedAllocator::refill(const Request& request, bool* took_pages)
 }
 
 void* CachingManagedAllocator::allocate_small(const Request& request) {
-  fenced_.drain_finished();
+  fenced_.drain_some();
   decay_now_and_then();
-  Block* block = nullptr;
-  RuntimeStatus status;
+  SmallNeed need{request};
   HintPlan plan;
-  bool last = false;
-  bool took_pages = false;
-  for (int round = 0; block == nullptr; ++round) {
-    block = refill(request, &took_pages);
-    {
-      std::lock_guard lock(lock_);
-      // What is left there is sent with a later request.
-      if (plan.empty()) plan.swap(small_plan_);
-    }
-    if (block != nullptr) break;
-    // Other threads' spare objects first, then pages.
-    bool any_large = false;
-    if (round == 0 && reclaim(request.pools, ThreadCache::Kept::kSmall, &any_large)) continue;
-    if (last) out_of_memory(request, status);
-    // Without a page there may be objects: of blocks that were behind fences, of other sizes, or
-    // freed by a callback.
-    last = !make_room_for_small(request, &status);
-    if (last) throw_if_broken(request, status);
+  Block* block = refill(&need);
+  while (block == nullptr) {
+    const bool goes_on = make_room_for_small(&need);
+    if (!goes_on) throw_if_broken(request, need.status);
+    block = refill(&need);
+    if (block == nullptr && !goes_on) out_of_memory(request, need.status);
+  }
+  {
+    std::lock_guard lock(lock_);
+    // Of whoever took the pages; what is left is sent with a later request.
+    plan.swap(small_plan_);
   }
   void* address = nullptr;
   TraceTime at = 0;
@@ -143,7 +144,7 @@ void* CachingManagedAllocator::allocate_small(const Request& request) {
   }
   trace_.allocated(at, {request.facade, request.device, address, request.requested_bytes,
                         request.size_bytes, request.stream});
-  count_allocation(request, *block, !took_pages);
+  count_allocation(request, *block, !need.took_pages);
   if (!plan.empty() && !is_capturing()) {
     try {
       send(plan, request.device, {}, consumer_of(request));
@@ -154,43 +155,79 @@ void* CachingManagedAllocator::allocate_small(const Request& request) {
   return address;
 }
 
-// Sees to it that the arena's next call for a page succeeds, or says why it cannot.
-bool CachingManagedAllocator::make_room_for_small(const Request& request, RuntimeStatus* status) {
-  auto has_room = [&](bool any_facade) {
-    std::lock_guard lock(lock_);
-    SpanStore::Run run = spans_.find(request.facade, request.device, kPageBytes, any_facade);
-    return run.span != nullptr &&
-           is_within_limits(pools_.at(request.pools).key, run.untouched_bytes, kPageBytes);
-  };
-  auto within_limits = [&] {
-    std::lock_guard lock(lock_);
-    return is_within_limits(pools_.at(request.pools).key, kPageBytes, kPageBytes);
-  };
-  if (has_room(false)) return true;
-  if (within_limits()) {
-    *status = add_span(request);
-    if (status->ok()) return true;
-  } else {
-    *status = kOverBudget;
-  }
-  if (!is_capturing()) wait_for_fences(request);
-  for (const auto& callback : pressure_callbacks()) (*callback)();
-  if (!is_capturing()) {
-    {
-      std::lock_guard lock(lock_);
-      ++book_.figures().pressure_rounds;
-      ++book_.service_of(request.facade, request.device).pressure_rounds;
+// Takes the next step towards an object for the arena to give. False: there is none left.
+bool CachingManagedAllocator::make_room_for_small(SmallNeed* need) {
+  const Request& request = need->request;
+  switch (need->steps++) {
+    case 0:
+      // Other threads' spare objects, before any new page.
+      if (bool any_large = false; reclaim(request.pools, ThreadCache::Kept::kSmall, &any_large)) {
+        return true;
+      }
+      [[fallthrough]];
+    case 1:
+      need->may_take_pages = true;
+      if (has_page_for_small(need)) return true;
+      [[fallthrough]];
+    // From here on as in under_pressure().
+    case 2:
+      need->steps = 3;
+      reclaim_all();
+      if (!is_capturing()) wait_for_fences(request);
+      return true;
+    case 3:
+      if (decay_under_pressure()) {
+        has_page_for_small(need);
+        return true;
+      }
+      [[fallthrough]];
+    case 4: {
+      need->steps = 5;
+      bool any = false;
+      for (const auto& callback : pressure_callbacks()) any |= (*callback)();
+      if (any) {
+        reclaim_all();
+        has_page_for_small(need);
+        return true;
+      }
+      [[fallthrough]];
     }
-    release_pages(SIZE_MAX);
+    case 5:
+      need->steps = 6;
+      release_under_pressure(request);
+      has_page_for_small(need);
+      return true;
+    case 6:
+      if (!has_room_for_page(request, true)) return false;
+      small_arenas_.use_any_facade(request.pool());
+      return true;
+    default:
+      // Others were faster, unless a page that is there cannot be had for another reason.
+      return need->steps < kMostSteps && has_room_for_page(request, true);
   }
-  if (has_room(false)) return true;
-  if (within_limits()) {
-    *status = add_span(request);
-    if (status->ok()) return true;
+}
+
+// Whether spans have a page that the arena may take.
+bool CachingManagedAllocator::has_room_for_page(const Request& request, bool any_facade) const {
+  std::lock_guard lock(lock_);
+  const SpanStore::Run run = spans_.find(request.facade, request.device, kPageBytes, any_facade);
+  return run.span != nullptr &&
+         is_within_limits(pools_.at(request.pools).key, run.untouched_bytes, kPageBytes);
+}
+
+// The same, or there is one now, of a new span; else need->status says why not.
+bool CachingManagedAllocator::has_page_for_small(SmallNeed* need) {
+  const Request& request = need->request;
+  if (has_room_for_page(request, false)) return true;
+  {
+    std::lock_guard lock(lock_);
+    if (!is_within_limits(pools_.at(request.pools).key, kPageBytes, kPageBytes)) {
+      need->status = kOverBudget;
+      return false;
+    }
   }
-  if (!has_room(true)) return false;
-  small_arenas_.use_any_facade(request.pool());
-  return true;
+  need->status = add_span(request);
+  return need->status.ok();
 }
 
 }  // namespace uvm

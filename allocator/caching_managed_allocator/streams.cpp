@@ -11,9 +11,12 @@
 namespace uvm {
 
 void CachingManagedAllocator::forget_stream(int device, StreamHandle stream) {
+  book_.check_device(device);
   // While it can still be named.
   fenced_.record_deferred();
   const DeviceStream gone = DeviceStream::named(device, stream);
+  std::vector<Fence> last_work;
+  stream_work_.record({gone}, &last_work);
   std::vector<Block*> blocks;
   bool is_known = false;
   bool has_private = false;
@@ -33,8 +36,13 @@ void CachingManagedAllocator::forget_stream(int device, StreamHandle stream) {
     if (auto pools = pools_.forget(key, nameless.thread)) {
       is_known = true;
       caches_.close(*pools, &blocks);
+      if (!last_work.empty()) {
+        left_pools_.push_back({*pools, last_work.front()});
+        last_work.clear();
+      }
     }
   }
+  stream_work_.release(&last_work);
   give_back(std::move(blocks));
   if (is_known || has_private) trace_.stream_gone(trace_.now(), device, stream);
   if (!has_private) return;
@@ -60,30 +68,40 @@ void CachingManagedAllocator::note_thread_end(const std::vector<PoolIndex>& stre
   for (PoolIndex first : streams) {
     const StreamKey& key = pools_.at(first).key;
     const bool is_own = key.thread != 0 && key.thread == this_thread_number();
-    if (is_own && key.private_pool == 0) pools_of_ended_threads_.push_back(first);
+    if (is_own && key.private_pool == 0) left_pools_.push_back({first, {}});
   }
 }
 
-// Of a stream that has no pools yet: those of a thread that has ended.
+// Of a stream that has no pools yet: those of a stream that is gone, or, for a thread's own stream,
+// of that of a thread that has ended. Its work starts after theirs. So a program that makes and
+// destroys streams for ever has as many pools as it has streams at once.
 void CachingManagedAllocator::take_over_pools(const StreamKey& key) {
-  PoolIndex first = 0;
+  LeftPools left;
   {
     std::lock_guard lock(lock_);
-    auto found =
-        std::find_if(pools_of_ended_threads_.begin(), pools_of_ended_threads_.end(),
-                     [&](PoolIndex pool) { return pools_.at(pool).key.device == key.device; });
-    if (found == pools_of_ended_threads_.end() || pools_.has_pools_of(key)) return;
-    first = *found;
-    pools_of_ended_threads_.erase(found);
+    if (left_pools_.empty() || pools_.has_pools_of(key)) return;
+    auto found = std::find_if(left_pools_.begin(), left_pools_.end(), [&](const LeftPools& other) {
+      return pools_.at(other.first).key.device == key.device &&
+             (key.thread != 0 || other.last_work.has_value());
+    });
+    if (found == left_pools_.end()) return;
+    left = *found;
+    left_pools_.erase(found);
   }
+  const DeviceStream stream = key.device_stream();
   const bool is_ordered =
-      !is_capturing() && stream_work_.order_after_blocking_streams(key.device_stream());
+      !is_capturing() && (left.last_work ? stream_work_.order_after(stream, *left.last_work)
+                                         : stream_work_.order_after_blocking_streams(stream));
+  ThreadCaches::Frozen frozen(caches_);
   std::lock_guard lock(lock_);
-  if (is_ordered) {
-    pools_.rename(first, key);
-  } else {
-    pools_of_ended_threads_.push_back(first);
+  // Another thread may have asked for the same stream meanwhile.
+  if (!is_ordered || pools_.has_pools_of(key)) {
+    left_pools_.push_back(left);
+    return;
   }
+  if (left.last_work) stream_work_.release(*left.last_work);
+  pools_.rename(left.first, key);
+  caches_.rename(left.first, key);
 }
 
 // The innermost scope that the stream's requests belong to; none: its `pool` is 0.
@@ -192,9 +210,8 @@ void CachingManagedAllocator::restore_block(int device, std::uint64_t id,
                     format_size(wanted.size_bytes), wanted.address, id));
   }
   if (ThreadCache* cache = caches_.mine()) {
-    cache->lock.enter();
+    const InsideCache inside(*cache);
     open_to_count(cache, key, request.pools);
-    cache->lock.leave();
   }
   count_allocation(request, *block, true);
 }

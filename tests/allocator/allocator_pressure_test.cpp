@@ -1,4 +1,9 @@
 // The order of things when memory runs out.
+#include <future>
+#include <string>
+#include <thread>
+#include <vector>
+
 #include "support/allocator_fixture.hpp"
 
 namespace uvm {
@@ -310,6 +315,143 @@ TEST_F(PressureTest, AGuestWithAFenceIsReleasedToo) {
   allocator->free(block);
   allocator->release_cached();
   EXPECT_EQ(machine->allocated_bytes, 0u);
+}
+
+// ---- in this order: thread caches, fences, decay, callbacks, release
+
+class PressureOrderTest : public testing::AllocatorTest {
+ protected:
+  void begin(double decay_seconds = 0) {
+    Configuration configuration = small_configuration();
+    configuration.budget_bytes = 64 * kMiB;
+    configuration.decay_seconds = decay_seconds;
+    start(configuration);
+    allocator->add_pressure_callback([this] {
+      cached_bytes.push_back(allocator->statistics().thread_cached_bytes);
+      return false;
+    });
+  }
+  // Some 50 MiB of blocks that threads keep.
+  void fill_thread_cache() {
+    std::vector<char*> blocks;
+    for (std::size_t size_bytes = 32 << 10; size_bytes < 64 << 10; size_bytes += 512) {
+      for (int i = 0; i < 16; ++i) blocks.push_back(device(size_bytes));
+    }
+    for (char* block : blocks) allocator->free(block);
+    EXPECT_GT(allocator->statistics().thread_cached_bytes, 40 * kMiB);
+  }
+  std::vector<std::size_t> cached_bytes;  // in threads, at each callback
+};
+
+TEST_F(PressureOrderTest, ThreadsKeepNothingWhenASmallRequestMakesCallbacksRun) {
+  begin();
+  fill_thread_cache();
+  while (allocator->statistics().touched_bytes.current < 64 * kMiB) device(kPageBytes, stream(9));
+  EXPECT_NE(device(512), nullptr);
+  EXPECT_EQ(cached_bytes, std::vector<std::size_t>{0});
+  EXPECT_EQ(allocator->statistics().pressure_rounds, 1u);
+}
+
+TEST_F(PressureOrderTest, ThreadsKeepNothingWhenALargeRequestMakesCallbacksRun) {
+  begin();
+  fill_thread_cache();
+  EXPECT_NE(device(60 * kMiB), nullptr);
+  EXPECT_EQ(cached_bytes, std::vector<std::size_t>{0});
+}
+
+TEST_F(PressureOrderTest, WhatHasIdledLongGoesBeforeCallbacksRun) {
+  for (std::size_t wanted : {60 * kMiB, std::size_t{512}}) {
+    begin(1e-6);
+    allocator->free(host(wanted == 512 ? 62 * kMiB : 40 * kMiB));
+    if (wanted == 512) device(2 * kMiB);
+    allocator->decay(std::chrono::steady_clock::now());
+    EXPECT_NE(device(wanted), nullptr);
+    EXPECT_TRUE(cached_bytes.empty()) << wanted;
+    EXPECT_EQ(allocator->statistics().pressure_rounds, 0u) << wanted;
+  }
+}
+
+TEST_F(PressureOrderTest, SmallObjectsThatAnotherThreadKeepsAreTakenBeforeANewPage) {
+  begin();
+  std::promise<void> kept, taken;
+  std::thread other([&] {
+    std::vector<char*> blocks;
+    while (allocator->statistics().touched_bytes.current <= 2 * kMiB) {
+      blocks.push_back(device(4096));
+      if (blocks.size() == kPageBytes / 4096) break;
+    }
+    for (std::size_t i = 0; i < 40; ++i) allocator->free(blocks[i]);
+    kept.set_value();
+    taken.get_future().wait();
+  });
+  kept.get_future().wait();
+  const std::size_t touched_bytes = allocator->statistics().touched_bytes.current;
+  for (int i = 0; i < 40; ++i) EXPECT_NE(device(4096), nullptr);
+  EXPECT_EQ(allocator->statistics().touched_bytes.current, touched_bytes);
+  taken.set_value();
+  other.join();
+}
+
+// ---- what a request costs while many streams still work on freed blocks
+
+class ManyFencesTest : public testing::AllocatorTest {
+ protected:
+  static constexpr std::uintptr_t kStreams = 100;
+  void SetUp() override {
+    start(without_thread_caches());
+    for (std::uintptr_t i = 0; i < kStreams; ++i) {
+      blocks.push_back(device(64 << 10, stream(1)));
+      allocator->record_use(blocks.back(), 0, stream(100 + i));
+      machine->busy.insert(stream(100 + i));
+    }
+    allocator->free(device(256 << 10, stream(1)));
+    for (char* block : blocks) allocator->free(block);
+  }
+  std::uint64_t calls(const std::string& name) const {
+    const auto all = allocator->runtime().calls();
+    const auto found = all.find(name);
+    return found != all.end() ? found->second : 0;
+  }
+  std::vector<char*> blocks;
+};
+
+TEST_F(ManyFencesTest, ARequestThatIsMetAsksAboutFewOfThem) {
+  const std::uint64_t before = calls("query_event");
+  for (int i = 0; i < 10; ++i) allocator->free(device(256 << 10, stream(1)));
+  EXPECT_LE(calls("query_event") - before, 80u);
+}
+
+TEST_F(ManyFencesTest, AllAreAskedInTurns) {
+  machine->busy.clear();
+  for (int i = 0; i < 15; ++i) allocator->free(device(256 << 10, stream(1)));
+  const Statistics now = allocator->statistics();
+  const ClassStatistics& all = now.classes[static_cast<std::size_t>(Facade::kDevice)][0].back();
+  EXPECT_EQ(all.active_blocks.current, 0u);
+}
+
+TEST_F(ManyFencesTest, AllAreAskedBeforeANewPageIsTouched) {
+  machine->busy.clear();
+  const std::size_t touched_bytes = allocator->statistics().touched_bytes.current;
+  EXPECT_NE(device(kStreams * (64 << 10), stream(1)), nullptr);
+  EXPECT_EQ(allocator->statistics().touched_bytes.current, touched_bytes);
+}
+
+TEST_F(ManyFencesTest, WhileAStreamIsCapturedUntoldARequestTriesOneOfThem) {
+  machine->capturing = {stream(2)};
+  std::vector<char*> used;
+  for (int i = 0; i < 500; ++i) {
+    used.push_back(device(1024 << 10, stream(1)));
+    if (used.size() * kMiB > 200 * kMiB) break;
+  }
+  for (char* block : used) allocator->record_use(block, 0, stream(2));
+  for (char* block : used) allocator->free(block);
+  const std::uint64_t before = calls("is_capturing");
+  for (int i = 0; i < 10; ++i) allocator->free(device(256 << 10, stream(1)));
+  EXPECT_LE(calls("is_capturing") - before, 40u);
+  machine->capturing.clear();
+  allocator->free(device(256 << 10, stream(1)));
+  allocator->free(device(256 << 10, stream(1)));
+  EXPECT_NE(device(used.size() * kMiB, stream(1)), nullptr) << "none is lost";
 }
 
 }  // namespace

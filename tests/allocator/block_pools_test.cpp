@@ -286,22 +286,18 @@ TEST_F(BlockPoolsTest, WhollyFreePagesAreReleasedAndWhatIsAroundThemStays) {
   RunBlock* front = take(PoolClass::kMedium, 64 * kKiB);
   RunBlock* middle = take(PoolClass::kMedium, 3 * kPageBytes);
   give_back(front);
-  std::vector<std::pair<char*, std::size_t>> released;
-  auto each = [&](const BlockPools::Pages& pages, const Pool& home) {
-    EXPECT_EQ(home.index, pool(PoolClass::kMedium).index);
-    released.emplace_back(pages.base, pages.size_bytes);
+  auto release = [&](std::size_t most_bytes) {
+    Free released;
+    for (RunBlock* block : pools.with_pages(pool(PoolClass::kMedium), false)) {
+      const BlockPools::Pages pages = pools.release_pages(block, most_bytes);
+      if (pages.base != nullptr) released.emplace_back(pages.base, pages.size_bytes);
+    }
+    return released;
   };
-  std::size_t most_bytes = SIZE_MAX;
-  pools.release_free_pages(pool(PoolClass::kMedium), &most_bytes, each);
-  EXPECT_TRUE(released.empty()) << "no page is wholly free";
+  EXPECT_EQ(release(SIZE_MAX), Free{}) << "no page is wholly free";
   give_back(middle);
-  most_bytes = kPageBytes + 5;
-  pools.release_free_pages(pool(PoolClass::kMedium), &most_bytes, each);
-  EXPECT_EQ(released, (Free{{page(0), kPageBytes}}));
-  EXPECT_EQ(most_bytes, 5u);
-  most_bytes = SIZE_MAX;
-  pools.release_free_pages(pool(PoolClass::kMedium), &most_bytes, each);
-  EXPECT_EQ(released, (Free{{page(0), kPageBytes}, {page(1), 3 * kPageBytes}}));
+  EXPECT_EQ(release(kPageBytes + 5), (Free{{page(0), kPageBytes}}));
+  EXPECT_EQ(release(SIZE_MAX), (Free{{page(1), 3 * kPageBytes}}));
   EXPECT_TRUE(free_blocks(PoolClass::kMedium).empty());
 }
 

@@ -69,13 +69,31 @@ TEST(FenceQueues, ABlockIsOverWithItsLastFenceAndStreamsInTheirOrder) {
       for (const Fence& fence : fences) out.push_back(fence.event);
       return out;
     };
-    ASSERT_EQ(events_of(queues.oldest(3)), oldest);
+    ASSERT_EQ(events_of(queues.oldest(3, SIZE_MAX, {})), oldest);
     ASSERT_EQ(events_of(queues.newest()), newest);
     std::vector<Fence> visited;
     queues.each([&](const Fence& fence) { visited.push_back(fence); });
     ASSERT_EQ(events_of(visited), all);
   }
   EXPECT_TRUE(queues.empty());
+}
+
+TEST(FenceQueues, StreamsAreLookedAtInTurns) {
+  FenceQueues queues;
+  std::array<Block, 5> blocks;
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    queues.add(&blocks[i], {{{0, handle<StreamHandle>(i + 1)}, handle<EventHandle>(i + 1)}});
+  }
+  DeviceStream last;
+  std::vector<std::uintptr_t> seen;
+  for (int turn = 0; turn < 3; ++turn) {
+    for (const Fence& fence : queues.oldest(3, 2, last)) {
+      seen.push_back(reinterpret_cast<std::uintptr_t>(fence.stream.handle) / 16);
+      last = fence.stream;
+    }
+  }
+  EXPECT_EQ(seen, (std::vector<std::uintptr_t>{1, 2, 3, 4, 5, 1}));
+  EXPECT_EQ(queues.oldest(3, 100, last).size(), 5u) << "each once";
 }
 
 }  // namespace

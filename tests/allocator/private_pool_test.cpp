@@ -215,6 +215,7 @@ TEST_F(PrivatePoolTest, AStreamWithAHandleThatWasUsedBeforeGetsMemoryOfItsOwn) {
   char* small = device(512, stream(1));
   allocator->free(cached);
   allocator->free(small);
+  machine->failures["is_capturing"] = 1;  // its last work is not known
   allocator->forget_stream(0, stream(1));
   EXPECT_NE(device(8192, stream(1)), cached) << "the old stream's work may not be over";
   EXPECT_NE(device(512, stream(1)), small);
@@ -222,6 +223,24 @@ TEST_F(PrivatePoolTest, AStreamWithAHandleThatWasUsedBeforeGetsMemoryOfItsOwn) {
   EXPECT_NE(device(4 * kMiB, stream(1)), live);
   allocator->release_cached();
   EXPECT_EQ(allocator->statistics().live_bytes.current, 4 * kMiB + 8192 + 512);
+}
+
+TEST_F(PrivatePoolTest, BlocksThatAreNoneAreNotRestored) {
+  begin(7, stream(1));
+  char* block = device(64 * 1024, stream(1));
+  allocator->end_private_pool(0, 7);
+  allocator->free(block);
+  allocator->release_private_pool(0, 8);
+  for (std::size_t size_bytes : {std::size_t{0}, std::size_t{100000}, SIZE_MAX, SIZE_MAX - 511}) {
+    EXPECT_THROW(allocator->restore_private_pool(0, 7, {{block, size_bytes, 1}}),
+                 std::invalid_argument)
+        << size_bytes;
+    allocator->check_invariants();
+  }
+  EXPECT_THROW(allocator->restore_private_pool(0, 7, {{block + 8, 64 * 1024, 1}}),
+               std::invalid_argument);
+  allocator->restore_private_pool(0, 7, {{block, 64 * 1024, 1}});
+  EXPECT_TRUE(allocator->find(block)->live);
 }
 
 TEST_F(PrivatePoolTest, AUserMoreKeepsAPoolThatIsNotOpen) {
