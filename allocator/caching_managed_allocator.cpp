@@ -336,11 +336,10 @@ FreeResult CachingManagedAllocator::free(void* address) noexcept {
       const std::size_t size_bytes = block->size_bytes();
       poison(address, size_bytes);
       const StreamKey* key = cache->put(block);
-      bool kept = true;
-      if (key == nullptr && block->kind != BlockKind::kSmall) {
+      const bool kept = key != nullptr;
+      if (!kept && block->kind != BlockKind::kSmall) {
         key = cache->pass_on(*block);
         if (key != nullptr) block->set(BlockState::kReleasing);
-        kept = false;
       }
       cache->lock.leave();
       if (key != nullptr) [[likely]] {
