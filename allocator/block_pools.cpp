@@ -442,6 +442,7 @@ RunBlock* BlockPools::add_pages(Span* span, char* base, std::size_t size_bytes, 
       entry.starts.clear();
       entry.page.store(tagged(page, PageKind::kShared), std::memory_order_release);
     });
+    add_start(*block);
   } catch (const std::bad_alloc&) {
     for (char* page = base; shared_page(page) != nullptr; page += kPageBytes) {
       shared_pages_.drop(shared_page(page));
@@ -450,7 +451,6 @@ RunBlock* BlockPools::add_pages(Span* span, char* base, std::size_t size_bytes, 
     blocks_.drop(block);
     throw;
   }
-  add_start(*block);
   // The chains of the runs beside it become one with it.
   auto joins = [&](const SharedPage* page) {
     return page != nullptr && page->home == home.index && page->span == span &&
@@ -649,6 +649,18 @@ std::vector<RunBlock*> BlockPools::with_pages(const Pool& pool, bool fenced_too)
     }
   }
   return found;
+}
+
+std::size_t BlockPools::free_page_bytes() const {
+  std::size_t bytes = 0;
+  for (const auto& pool : pools_) {
+    for (const RunBlock* block : with_pages(*pool, true)) {
+      const char* begin = page_after(block->address());
+      const char* end = page_of(block->end());
+      if (begin < end) bytes += bytes_between(begin, end);
+    }
+  }
+  return bytes;
 }
 
 BlockPools::Pages BlockPools::release_pages(RunBlock* block, std::size_t most_bytes) {

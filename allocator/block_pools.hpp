@@ -186,6 +186,8 @@ class BlockPools {
   // The free blocks of the pool that may hold whole pages, smallest first; those with fences only
   // where they are wanted.
   std::vector<RunBlock*> with_pages(const Pool& pool, bool fenced_too) const;
+  // Of all pools, whole pages in free blocks.
+  std::size_t free_page_bytes() const;
   // Takes whole pages, at most about `most_bytes`, out of one of them, whose fences are gone; base
   // is nullptr where it holds none.
   Pages release_pages(RunBlock* block, std::size_t most_bytes);

@@ -1,6 +1,7 @@
 #include <uvmalloc/allocator/caching_managed_allocator.hpp>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <stdexcept>
 #include <utility>
@@ -65,7 +66,7 @@ CachingManagedAllocator::CachingManagedAllocator(std::unique_ptr<DeviceRuntime> 
                      }}),
       caches_(kFacades * devices_.size(), thread_cache_bytes(configuration, budget_.hard_bytes),
               [this](std::vector<Block*> blocks, const std::vector<PoolIndex>& streams) {
-                give_back(std::move(blocks));
+                give_back(blocks);
                 note_thread_end(streams);
               }),
       planner_(configuration.policy, budget_.devices, ledger_, hint_counters_),
@@ -73,7 +74,7 @@ CachingManagedAllocator::CachingManagedAllocator(std::unique_ptr<DeviceRuntime> 
       private_pools_(runtime_.device_count()),
       book_(devices_.size(), budget_.hard_bytes),
       fenced_(lock_, pools_, private_pools_, stream_work_, book_,
-              [this](std::vector<Block*> blocks) { give_back(std::move(blocks)); }),
+              [this](std::vector<Block*> blocks) { give_back(blocks); }),
       decay_(Decay::Duration(configuration.decay_seconds)) {
   if (configuration.host_backing == HostBacking::kOrdinary &&
       host_backing() != HostBacking::kOrdinary) {
@@ -192,12 +193,11 @@ void* CachingManagedAllocator::allocate_from_pool(ThreadCache* cache, const Requ
 // stream goes back to where it can be joined, and if there have been enough, large blocks are kept
 // from now on.
 void CachingManagedAllocator::tidy(ThreadCache* cache, const Request& request) {
-  std::vector<Block*> kept;
   {
+    Returning kept(*this);
     const InsideCache inside(*cache);
-    cache->flush(request.pools, ThreadCache::Kept::kRuns, &kept);
+    cache->flush(request.pools, ThreadCache::Kept::kRuns, &kept.blocks);
   }
-  give_back(std::move(kept));
   bool keep_large = false;
   {
     std::lock_guard lock(lock_);
@@ -214,9 +214,8 @@ void CachingManagedAllocator::keep_no_large(const Request& request) {
       pools_.at(pool).keep_no_large();
     }
   }
-  std::vector<Block*> kept;
-  caches_.keep_no_large(request.pools, &kept);
-  give_back(std::move(kept));
+  Returning kept(*this);
+  caches_.keep_no_large(request.pools, &kept.blocks);
 }
 
 void* CachingManagedAllocator::allocate_aligned(Facade facade, int device, std::size_t size_bytes,
@@ -293,10 +292,10 @@ void* CachingManagedAllocator::allocate_slowly(Facade facade, int device, std::s
     // The stream's blocks may be here, only not among the streams used of late.
     ThreadCache::Outcome outcome{};
     PoolIndex pools = 0;
-    std::vector<Block*> large;
     bool goes_on = true;
     Block* block = nullptr;
     {
+      Returning large(*this);
       const InsideCache inside(*cache);
       open_to_count(cache, key, request.pools, true);
       if (keep_large) cache->keep_large(request.pools, true);
@@ -304,10 +303,9 @@ void* CachingManagedAllocator::allocate_slowly(Facade facade, int device, std::s
         block = cache->allocate(facade, device, request.stream, size_bytes, &outcome, &pools);
       }
       if (block == nullptr && request.size_bytes >= kPackedBytes) {
-        goes_on = cache->take_out_large(request.pools, &large);
+        goes_on = cache->take_out_large(request.pools, &large.blocks);
       }
     }
-    give_back(std::move(large));
     if (!goes_on) keep_no_large(request);
     if (block != nullptr) {
       void* address = block->address();
@@ -442,59 +440,52 @@ FreeResult CachingManagedAllocator::free_slowly(void* address) noexcept {
 // A block that nobody waits for, to the pool it belongs to now; with a full bin of small objects
 // goes half of the bin.
 void CachingManagedAllocator::give_back_plain(Block* block) {
-  std::vector<Block*> blocks = {block};
+  Returning back(*this);
+  back.blocks.push_back(block);
   if (block->kind == BlockKind::kSmall) {
     ThreadCache* cache = caches_.mine();
     if (cache != nullptr && cache->is_open(first_of(block->pool))) {
       const InsideCache inside(*cache);
-      cache->flush_half(*block, &blocks);
+      cache->flush_half(*block, &back.blocks);
     }
   }
-  give_back(std::move(blocks));
 }
 
 // Blocks in no cache and no index, each to its pool; small ones to their arenas, by size.
-void CachingManagedAllocator::give_back(std::vector<Block*> blocks) {
+void CachingManagedAllocator::give_back(std::span<Block*> blocks) noexcept {
   if (blocks.empty()) return;
-  auto small_end = std::partition(blocks.begin(), blocks.end(), [](const Block* block) {
+  const auto small_end = std::partition(blocks.begin(), blocks.end(), [](const Block* block) {
     return block->kind == BlockKind::kSmall;
   });
-  if (small_end == blocks.begin()) {
-    std::lock_guard lock(lock_);
-    for (Block* block : blocks) {
-      pools_.put(static_cast<RunBlock*>(block), pools_.at(block->pool));
-    }
-    return;
-  }
   auto alike = [](const Block* left, const Block* right) {
     return std::pair(left->pool, left->size_bytes()) < std::pair(right->pool, right->size_bytes());
   };
   std::sort(blocks.begin(), small_end, alike);
-  struct Batch {
-    PoolIndex pool;
-    std::size_t size_bytes;
-    std::vector<void*> addresses;
-  };
-  std::vector<Batch> batches;
   {
     std::lock_guard lock(lock_);
     for (auto at = small_end; at != blocks.end(); ++at) {
-      pools_.put(static_cast<RunBlock*>(*at), pools_.at((*at)->pool));
-    }
-    const Block* last = nullptr;
-    for (auto at = blocks.begin(); at != small_end; ++at) {
-      Block* block = *at;
-      if (last == nullptr || alike(last, block)) {
-        batches.push_back({block->pool, block->size_bytes(), {}});
+      try {
+        pools_.put(static_cast<RunBlock*>(*at), pools_.at((*at)->pool));
+      } catch (const std::bad_alloc&) {
+        FencedBlocks::log_lost();
       }
-      last = block;
-      batches.back().addresses.push_back(block->address());
     }
-    for (auto at = blocks.begin(); at != small_end; ++at) pools_.remove_small(*at);
   }
-  for (const Batch& batch : batches) {
-    small_arenas_.free(batch.pool, batch.addresses.data(), batch.addresses.size(),
-                       batch.size_bytes);
+  constexpr std::size_t kMostAtOnce = 64;
+  for (auto at = blocks.begin(); at != small_end;) {
+    const PoolIndex pool = (*at)->pool;
+    const std::size_t size_bytes = (*at)->size_bytes();
+    std::array<void*, kMostAtOnce> addresses;
+    std::size_t count = 0;
+    {
+      std::lock_guard lock(lock_);
+      for (; at != small_end && count < kMostAtOnce; ++at, ++count) {
+        if ((*at)->pool != pool || (*at)->size_bytes() != size_bytes) break;
+        addresses[count] = (*at)->address();
+        pools_.remove_small(*at);
+      }
+    }
+    small_arenas_.free(pool, addresses.data(), count, size_bytes);
   }
 }
 

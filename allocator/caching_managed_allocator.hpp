@@ -8,7 +8,9 @@
 // (where pages should be), StatisticsBook, and the budget.
 //
 // Thread-safe. A hit in the thread's cache takes no lock and calls nothing. Locks, in the order in
-// which they may be taken, none held across a driver call:
+// which they may be taken. The first two are turns: who has one waits for the device or asks it,
+// and who comes next for the same reason finds what was done. None of the others is held across a
+// driver call.
 //   release_mutex_   one thread at a time gives cached memory back
 //   FencedBlocks     one thread at a time takes blocks whose fences are over
 //   SmallArenas      one thread at a time is inside
@@ -38,6 +40,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -197,12 +200,12 @@ class CachingManagedAllocator {
   void release_cached_of(Facade facade);
   void release_cached_of(int device, std::uint64_t private_pool);
 
-  // The stream is about to be destroyed and gets no more work. Its handle may come again for another
-  // one, which is not ordered after its work. The next stream that is new takes over what is cached
-  // for it, and starts after the work that it has now; where that is not to be had, since it is
-  // captured, the device is waited for first. That is done as well before blocks of other streams
-  // that it worked on are used again, and at once where private pools hold some of its memory:
-  // std::runtime_error where it cannot be.
+  // The stream is about to be destroyed and gets no more work. Its handle may come again for
+  // another one, which is not ordered after its work. The next stream that is new takes over what
+  // is cached for it, and starts after the work that it has now; where that is not to be had, since
+  // it is captured, the device is waited for first. That is done as well before blocks of other
+  // streams that it worked on are used again, and at once where private pools hold some of its
+  // memory: std::runtime_error where it cannot be.
   void forget_stream(int device, StreamHandle stream);
 
   // Gives back the part of idle cached memory that is due at `now` (decay.hpp). Called now and then
@@ -371,12 +374,28 @@ class CachingManagedAllocator {
   static void throw_if_broken(const Request& request, const RuntimeStatus& status);
   std::vector<std::shared_ptr<PressureCallback>> pressure_callbacks() const;
   [[noreturn]] void out_of_memory(const Request& request, const RuntimeStatus& status);
-  std::string holders_table() const;
 
   FreeResult free_slowly(void* address) noexcept;
   void give_back_to_pool(RunBlock* block) noexcept;
   void give_back_plain(Block* block);
-  void give_back(std::vector<Block*> blocks);
+  void give_back(std::span<Block*> blocks) noexcept;
+  // Blocks with nobody, which go back to their pools when its scope ends, however it does. Made
+  // before locks are taken.
+  class Returning {
+   public:
+    explicit Returning(CachingManagedAllocator& owner) : owner_(owner) {}
+    ~Returning() { now(); }
+    Returning(const Returning&) = delete;
+    Returning& operator=(const Returning&) = delete;
+    void now() {
+      owner_.give_back(blocks);
+      blocks.clear();
+    }
+    std::vector<Block*> blocks;
+
+   private:
+    CachingManagedAllocator& owner_;
+  };
   MovedStorage* record_for(Block* block, const Move& move);
   void drop_record(MovedStorage* record);
   void check_place(Place place) const;

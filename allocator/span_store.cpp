@@ -28,10 +28,13 @@ Span* SpanStore::add(std::unique_ptr<Span> span) {
 SpanStore::Run SpanStore::find(Facade facade, int device, std::size_t size_bytes,
                                bool any_facade) const {
   Run best;
+  std::size_t seen = 0;
   for (const auto& span : spans_) {
     bool same = span->facade == facade && span->device == device;
     if (!same && !any_facade) continue;
     for (const auto& [offset, size] : span->free) {
+      if (best.span != nullptr && seen >= kRunsLookedAt) return best;
+      ++seen;
       if (size < size_bytes) continue;
       Run run{span.get(), offset, untouched_bytes(*span, offset, size_bytes), size_bytes};
       if (best.span == nullptr || run.untouched_bytes < best.untouched_bytes) best = run;
@@ -55,16 +58,27 @@ SpanStore::Run SpanStore::find_at(Span* span, const char* base, std::size_t size
 }
 
 void SpanStore::each_free(Facade facade, int device, const RunVisitor& visit) const {
+  std::size_t seen = 0;
   for (const auto& span : spans_) {
     if (span->facade != facade || span->device != device) continue;
     for (const auto& [offset, size_bytes] : span->free) {
+      if (seen++ == kRunsLookedAt) return;
       visit(span.get(), span->base + offset, size_bytes);
     }
   }
 }
 
+std::size_t SpanStore::touched_free_bytes() const {
+  std::size_t bytes = 0;
+  // All pages in use are touched.
+  for (const auto& span : spans_) {
+    bytes += span->touched_bytes - (span->size_bytes - span->free_bytes());
+  }
+  return bytes;
+}
+
 std::vector<SpanStore::Run> SpanStore::take_touched(Span* span) {
-  // All pages in use are touched. Most of a large span is behind its last touched page.
+  // Most of a large span is behind its last touched page; all pages in use are touched.
   std::size_t left_bytes = span->touched_bytes - (span->size_bytes - span->free_bytes());
   std::vector<Run> runs;
   for (const auto& [offset, size_bytes] : span->free) {

@@ -52,6 +52,10 @@ class SpanStore {
 
   Span* add(std::unique_ptr<Span> span);
 
+  // Of so many free runs it is looked which is the best; of more, which pages that are given back
+  // one by one can make, only until one will do.
+  static constexpr std::size_t kRunsLookedAt = 64;
+
   // The lowest free run of `size_bytes` in spans of this facade and device, with the fewest
   // untouched pages where there is a choice of spans. With `any_facade`, spans made for others
   // count too.
@@ -60,7 +64,7 @@ class SpanStore {
   // The run at exactly that place, if it is free.
   Run find_at(Span* span, const char* base, std::size_t size_bytes) const;
 
-  // Visits the free runs of spans of this facade and device, each as long as it can be.
+  // Visits the lowest free runs of spans of this facade and device, each as long as it can be.
   using RunVisitor = std::function<void(Span* span, char* base, std::size_t size_bytes)>;
   void each_free(Facade facade, int device, const RunVisitor& visit) const;
 
@@ -79,6 +83,8 @@ class SpanStore {
 
   const std::vector<std::unique_ptr<Span>>& spans() const { return spans_; }
   std::size_t touched_bytes() const { return touched_bytes_; }
+  // Of free runs.
+  std::size_t touched_free_bytes() const;
 
  private:
   std::vector<std::unique_ptr<Span>> spans_;

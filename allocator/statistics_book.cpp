@@ -218,7 +218,8 @@ void StatisticsBook::add_streams(const ThreadCaches& caches, const BlockPools& p
   }
 }
 
-Statistics StatisticsBook::all(ThreadCaches& caches, const BlockPools& pools) const {
+Statistics StatisticsBook::all(ThreadCaches& caches, const BlockPools& pools,
+                               const SpanStore& spans) const {
   Statistics out = figures_;
   for (Facade facade : {Facade::kHost, Facade::kPinned, Facade::kDevice}) {
     for (std::size_t device = 0; device < devices_; ++device) {
@@ -232,6 +233,7 @@ Statistics StatisticsBook::all(ThreadCaches& caches, const BlockPools& pools) co
   out.live_bytes.peak = static_cast<std::uint64_t>(caches.peak_live_bytes());
   out.thread_cached_bytes = caches.cached_bytes();
   add_streams(caches, pools, &out);
+  out.touched_not_used_bytes = pools.free_page_bytes() + spans.touched_free_bytes();
   out.metadata_bytes = pools.metadata_bytes() + caches.bytes();
   return out;
 }

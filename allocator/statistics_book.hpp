@@ -51,7 +51,7 @@ class StatisticsBook {
   void reset_totals(Facade facade, int device);
 
   // All there is, with the caches frozen and added up.
-  Statistics all(ThreadCaches& caches, const BlockPools& pools) const;
+  Statistics all(ThreadCaches& caches, const BlockPools& pools, const SpanStore& spans) const;
 
  private:
   using Classes = std::array<ClassStatistics, kSizeClasses + 1>;

@@ -25,6 +25,7 @@ bool StreamWork::record(const std::vector<DeviceStream>& streams, std::vector<Fe
     const RuntimeStatus status = runtime_.is_capturing(use.device, use.handle, &is_captured);
     if (is_captured || status.error == RuntimeError::kCapture) return false;
   }
+  fences->reserve(fences->size() + streams.size());
   for (const DeviceStream& use : streams) {
     if (use.is_gone() && is_over(use)) continue;
     RuntimeStatus status{RuntimeError::kInvalidValue, 0, "another thread's stream", "record_event"};

@@ -112,7 +112,7 @@ Statistics CachingManagedAllocator::statistics() const {
   ThreadCaches::Frozen frozen(caches);
   caches.add_up();
   std::lock_guard lock(lock_);
-  return book_.all(caches, pools_);
+  return book_.all(caches, pools_, spans_);
 }
 
 void CachingManagedAllocator::reset_peaks(Facade facade, int device) {

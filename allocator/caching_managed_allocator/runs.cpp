@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
+
+#include <uvmalloc/allocator/holders_table.hpp>
 
 namespace uvm {
 
@@ -78,25 +81,20 @@ CachingManagedAllocator::Found CachingManagedAllocator::recall(const Request& re
 // Brings small objects, or all others, that thread caches hold for the stream back to its pools.
 // False: there were none.
 bool CachingManagedAllocator::reclaim(PoolIndex pools, ThreadCache::Kept kept, bool* any_large) {
-  std::vector<Block*> blocks;
+  Returning back(*this);
   {
     ThreadCaches::Frozen frozen(caches_);
-    caches_.flush(pools, kept, &blocks);
+    caches_.flush(pools, kept, &back.blocks);
   }
-  *any_large = std::any_of(blocks.begin(), blocks.end(),
+  *any_large = std::any_of(back.blocks.begin(), back.blocks.end(),
                            [](const Block* block) { return block->size_bytes() >= kPackedBytes; });
-  bool any = !blocks.empty();
-  give_back(std::move(blocks));
-  return any;
+  return !back.blocks.empty();
 }
 
 void CachingManagedAllocator::reclaim_all() {
-  std::vector<Block*> blocks;
-  {
-    ThreadCaches::Frozen frozen(caches_);
-    caches_.flush_all(&blocks);
-  }
-  give_back(std::move(blocks));
+  Returning back(*this);
+  ThreadCaches::Frozen frozen(caches_);
+  caches_.flush_all(&back.blocks);
 }
 
 // Whole pages that lie free in the other pool of a host facade.
@@ -109,10 +107,16 @@ CachingManagedAllocator::Found CachingManagedAllocator::borrow(const Request& re
   Pool& lender = pools_.at(request.pools + static_cast<PoolIndex>(other));
   const BlockPools::Pages pages = pools_.take_pages(lender, size_bytes);
   if (pages.base == nullptr) return {};
-  Pool& pool = pools_.at(request.pool());
   book_.pages_removed(lender, pages.base, size_bytes);
+  Pool& pool = pools_.at(request.pool());
+  RunBlock* block = nullptr;
+  try {
+    block = pools_.add_pages(pages.span, pages.base, size_bytes, pool, pages.placement);
+  } catch (const std::bad_alloc&) {
+    spans_.give_back(pages.span, pages.base, size_bytes);
+    throw;
+  }
   book_.pages_added(pool, pages.base, size_bytes);
-  RunBlock* block = pools_.add_pages(pages.span, pages.base, size_bytes, pool, pages.placement);
   return {pools_.trim(block, request.size_bytes), true};
 }
 
@@ -423,38 +427,24 @@ void CachingManagedAllocator::out_of_memory(const Request& request, const Runtim
                        {request.facade, request.device, nullptr, request.requested_bytes,
                         request.size_bytes, request.stream},
                        status);
-  std::string table = holders_table();
+  const std::string table = holders_table(statistics());
   {
     std::lock_guard lock(lock_);
     ++book_.figures().out_of_memory;
     ++book_.service_of(request.facade, request.device).out_of_memory;
   }
+  const std::string_view advice =
+      request.requested_bytes > kLargestRequest
+          ? "No allocation can be as large. Is its size right?"
+          : "Everything cached was given back and the request tried again. To allow more, raise "
+            "UVMALLOC_BUDGET; to need less, use smaller batches or free tensors first.";
   throw OutOfMemoryError(
       request.requested_bytes,
       fmt::format(
           "uvmalloc: out of memory: {} asked of the {} facade on device {} cannot be had ({}).\n{}"
-          "Everything cached was given back and the request tried again. To allow more, raise "
-          "UVMALLOC_BUDGET; to need less, use smaller batches or free tensors first.",
+          "{}",
           format_size(request.requested_bytes), to_string(request.facade), request.device,
-          status.ok() ? "no memory" : std::string(status.native_name), table));
-}
-
-std::string CachingManagedAllocator::holders_table() const {
-  const Statistics now = statistics();
-  std::string table =
-      fmt::format("  {:<8} {:>12} {:>12} {:>10}\n", "facade", "in use", "peak", "blocks");
-  for (std::size_t facade = 0; facade < kFacades; ++facade) {
-    std::uint64_t blocks = 0;
-    for (const auto& device : now.classes[facade]) {
-      blocks += device[kSizeClasses].allocations.current;
-    }
-    const Gauge& bytes = now.facade_bytes[facade];
-    table += fmt::format("  {:<8} {:>12} {:>12} {:>10}\n", to_string(static_cast<Facade>(facade)),
-                         format_size(bytes.current), format_size(bytes.peak), blocks);
-  }
-  return table + fmt::format("  touched {} of a budget of {}, {} of it free in pieces up to {}\n",
-                             format_size(now.touched_bytes.current), format_size(now.budget_bytes),
-                             format_size(now.free_bytes), format_size(now.largest_free_bytes));
+          status.ok() ? "no memory" : std::string(status.native_name), table, advice));
 }
 
 }  // namespace uvm

@@ -17,12 +17,13 @@ void CachingManagedAllocator::forget_stream(int device, StreamHandle stream) {
   const DeviceStream gone = DeviceStream::named(device, stream);
   std::vector<Fence> last_work;
   stream_work_.record({gone}, &last_work);
-  std::vector<Block*> blocks;
+  Returning back(*this);
   bool is_known = false;
   bool has_private = false;
-  {
+  try {
     ThreadCaches::Frozen frozen(caches_);
     std::lock_guard lock(lock_);
+    left_pools_.reserve(left_pools_.size() + 1);
     for (const auto& pool : pools_.pools()) {
       has_private |= pool->key.facade == Facade::kDevice && pool->key.device_stream() == gone &&
                      pool->key.private_pool != 0;
@@ -35,15 +36,18 @@ void CachingManagedAllocator::forget_stream(int device, StreamHandle stream) {
     const StreamKey key{Facade::kDevice, device, stream, 0, gone.thread};
     if (auto pools = pools_.forget(key, nameless.thread)) {
       is_known = true;
-      caches_.close(*pools, &blocks);
       if (!last_work.empty()) {
         left_pools_.push_back({*pools, last_work.front()});
         last_work.clear();
       }
+      caches_.close(*pools, &back.blocks);
     }
+  } catch (const std::bad_alloc&) {
+    stream_work_.release(&last_work);
+    throw;
   }
   stream_work_.release(&last_work);
-  give_back(std::move(blocks));
+  back.now();
   if (is_known || has_private) trace_.stream_gone(trace_.now(), device, stream);
   if (!has_private) return;
   // What is free in private pools stays theirs.

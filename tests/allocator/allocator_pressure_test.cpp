@@ -317,6 +317,61 @@ TEST_F(PressureTest, AGuestWithAFenceIsReleasedToo) {
   EXPECT_EQ(machine->allocated_bytes, 0u);
 }
 
+TEST_F(PressureTest, TheErrorSaysWhichDeviceStreamAndPrivatePoolHoldsWhat) {
+  Configuration configuration = small_configuration();
+  configuration.budget_bytes = 64 * kMiB;
+  start(configuration, 2);
+  allocator->allocate(Facade::kDevice, 1, 10 * kMiB, stream(5));
+  device(20 * kMiB, stream(1));
+  device(8 * kMiB, stream(2));
+  char* fenced = device(4 * kMiB, stream(1));
+  allocator->record_use(fenced, 0, stream(2));
+  allocator->begin_private_pool(
+      0, 7, [](StreamHandle of) { return of == stream(3); }, true);
+  device(6 * kMiB, stream(3));
+  allocator->free(fenced);  // waits for the capture's end
+  try {
+    device(40 * kMiB, stream(1));
+    FAIL();
+  } catch (const OutOfMemoryError& error) {
+    const std::string text = error.what();
+    for (const char* part :
+         {"device, device 0      34 MiB", "device, device 1      10 MiB", "4 MiB       38 MiB",
+          "device 0, stream 0x100: 20 MiB in use", "device 0, stream 0x200: 8 MiB in use",
+          "device 1, stream 0x500: 10 MiB in use", "private pool 7", "6 MiB of its own",
+          "touched 48 MiB of a budget of 64 MiB"}) {
+      EXPECT_NE(text.find(part), std::string::npos) << part << " in " << text;
+    }
+  }
+  allocator->end_private_pool(0, 7);
+  allocator->release_private_pool(0, 7);
+}
+
+TEST_F(PressureTest, ARequestThatNoAllocationCanMeetIsAskedWhetherItsSizeIsRight) {
+  try {
+    device(SIZE_MAX);
+    FAIL();
+  } catch (const OutOfMemoryError& error) {
+    EXPECT_NE(std::string(error.what()).find("Is its size right?"), std::string::npos);
+  }
+}
+
+TEST_F(PressureTest, TouchedPagesInWhichNothingLiesAreCounted) {
+  start(without_thread_caches());
+  auto not_used = [&] { return allocator->statistics().touched_not_used_bytes; };
+  char* first = device(4 * kMiB);
+  char* second = device(64 << 10);
+  EXPECT_EQ(not_used(), 0u);
+  allocator->free(first);
+  EXPECT_EQ(not_used(), 4 * kMiB) << "in a pool";
+  allocator->release_cached();
+  EXPECT_EQ(not_used(), 4 * kMiB) << "in a span whose device cannot discard";
+  device(6 * kMiB);
+  EXPECT_EQ(not_used(), 0u);
+  allocator->free(second);
+  EXPECT_EQ(not_used(), kPageBytes);
+}
+
 // ---- in this order: thread caches, fences, decay, callbacks, release
 
 class PressureOrderTest : public testing::AllocatorTest {

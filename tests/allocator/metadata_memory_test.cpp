@@ -113,6 +113,48 @@ TEST_F(MetadataMemoryTest, WholePagesAndAlignedBlocks) {
   });
 }
 
+// Nothing is handed to the host while a stream works on it, whichever step of giving back fails.
+TEST_F(MetadataMemoryTest, GivingBackWhatMovedAndWhatWasSmall) {
+  void* moved = nullptr;
+  with_each_failing([&](std::vector<void*>* live) {
+    const long number = std::exchange(failing, 0);
+    if (moved != nullptr && machine->busy.contains(stream(1))) {
+      live->push_back(host(4 * kMiB));
+      EXPECT_TRUE(live->back() != moved || !machine->busy.contains(stream(1)));
+    }
+    moved = host(4 * kMiB);
+    to_device(moved, stream(1));
+    void* small = device(512, stream(1));
+    void* shared = device(5 * kMiB, stream(2));
+    live->push_back(device(100000, stream(2)));
+    machine->busy = {stream(1)};
+    for (void* block : {moved, small, shared}) allocator->free(block);
+    failing = number;
+    allocator->release_cached();
+    moved = nullptr;
+  });
+}
+
+TEST_F(MetadataMemoryTest, BorrowingPagesOfTheOtherClass) {
+  with_each_failing([&](std::vector<void*>* live) {
+    const long number = std::exchange(failing, 0);
+    void* whole = host(8 * kMiB);
+    live->push_back(host(8 * kMiB));
+    allocator->free(whole);
+    failing = number;
+    for (int i = 0; i < 8; ++i) live->push_back(host(900000));
+  });
+}
+
+TEST_F(MetadataMemoryTest, StreamsThatComeAndGo) {
+  with_each_failing([&](std::vector<void*>* live) {
+    for (std::uintptr_t number = 1; number <= 4; ++number) {
+      live->push_back(device(100000, stream(number)));
+      allocator->forget_stream(0, stream(number));
+    }
+  });
+}
+
 // A free that needs memory for a fence may lose its block, and nothing else.
 TEST_F(MetadataMemoryTest, BlocksBehindFencesAreLostOneAtATime) {
   for (long number = 1; number < 60; ++number) {
