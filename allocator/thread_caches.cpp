@@ -1,5 +1,8 @@
 #include <uvmalloc/allocator/thread_caches.hpp>
 
+#include <sys/types.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -28,11 +31,13 @@ Living& living() {
 // What a thread leaves behind: its caches, by allocator.
 struct ThreadEnd {
   std::vector<std::pair<std::uint64_t, ThreadCache*>> caches;
-  bool is_past = false;
+  pid_t process = 0;  // where it got them
 
   ~ThreadEnd() {
-    is_past = true;
     ThreadCaches::slot_ = {};
+    // A forked child has none of the threads that may have had locks, and what it inherited is its
+    // parent's to give back.
+    if (process != getpid()) return;
     for (auto [serial, cache] : caches) {
       std::lock_guard lock(living().mutex);
       if (auto found = living().by_serial.find(serial); found != living().by_serial.end()) {
@@ -86,6 +91,10 @@ ThreadCache* ThreadCaches::mine_slowly() {
   if (known == ended.caches.end()) {
     auto cache = std::make_unique<ThreadCache>(places_, most_bytes_);
     ThreadCache* made = cache.get();
+    if (ended.process != getpid()) {
+      ended.caches.clear();
+      ended.process = getpid();
+    }
     // Without memory for either nothing points to what is gone.
     ended.caches.reserve(ended.caches.size() + 1);
     {

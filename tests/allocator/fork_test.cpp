@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -18,6 +20,7 @@
 #include <fmt/format.h>
 
 #include <uvmalloc/allocator/fork_snapshot.hpp>
+#include <uvmalloc/allocator/thread_caches.hpp>
 
 #include "support/allocator_stress.hpp"
 #include "support/fork_fixture.hpp"
@@ -361,6 +364,38 @@ TEST_F(ForkTest, AChildDoesNotKeepTheFileOfItsParentsTrace) {
   EXPECT_EQ(join(child), 0);
   allocator->stop_trace();
   std::filesystem::remove(file);
+}
+
+// An allocator that uvmalloc_create() made has no handlers for forks, and a child may exit all the
+// same.
+TEST(ForkedThreadCaches, AChildThatOnlyExitsWaitsForNoThreadOfItsParent) {
+  ThreadCaches caches(1, kMiB, [](std::vector<Block*>, const std::vector<PoolIndex>&) {});
+  std::atomic<bool> inside = false;
+  std::atomic<bool> over = false;
+  std::thread other([&] {
+    ThreadCache* cache = caches.mine();
+    cache->lock.enter();
+    inside = true;
+    while (!over) std::this_thread::yield();
+    cache->lock.leave();
+  });
+  while (!inside) std::this_thread::yield();
+  ASSERT_NE(caches.mine(), nullptr);
+  std::fflush(nullptr);
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(10);
+    // exit() runs it after what the thread leaves behind has been seen to, and before anything of
+    // the test program.
+    std::atexit([] { _exit(0); });
+    std::exit(1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  over = true;
+  other.join();
+  caches.close();
+  EXPECT_EQ(status, 0);
 }
 
 }  // namespace
