@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <memory>
 #include <new>
-#include <stdexcept>
 
 namespace uvm {
 namespace {
@@ -26,7 +25,7 @@ RunBlockStore::~RunBlockStore() {
 }
 
 std::uint32_t RunBlockStore::make_group() {
-  if (made_ == kBlockKeys) throw std::length_error("uvmalloc: too many blocks");
+  if (made_ == kBlockKeys) throw std::bad_alloc();
   RunBlock* first = records_ + made_;
   if (made_ % kChunk == 0 &&
       mprotect(first, kChunk * sizeof(RunBlock), PROT_READ | PROT_WRITE) != 0) {

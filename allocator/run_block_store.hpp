@@ -29,8 +29,8 @@ class RunBlockStore {
   RunBlockStore& operator=(const RunBlockStore&) = delete;
 
   // A record for a block of that pool, which says of its storage and neighbours what it happens to;
-  // its number is its `id`, never 0. std::bad_alloc where there is no memory, std::length_error
-  // where all numbers are taken.
+  // its number is its `id`, never 0. std::bad_alloc where there is no memory or all numbers are
+  // taken.
   [[gnu::always_inline]] RunBlock* make(PoolIndex home) {
     std::uint32_t& free = free_of(home);
     if (free == 0) free = make_group();

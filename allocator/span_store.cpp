@@ -145,6 +145,9 @@ void SpanStore::give_back_untouched(Span* span, char* base, std::size_t size_byt
 
 std::vector<std::unique_ptr<Span>> SpanStore::remove_empty() {
   std::vector<std::unique_ptr<Span>> removed;
+  // First, since there may be no memory for it.
+  removed.reserve(static_cast<std::size_t>(
+      std::count_if(spans_.begin(), spans_.end(), [](const auto& span) { return span->empty(); })));
   auto keep = std::stable_partition(spans_.begin(), spans_.end(),
                                     [](const auto& span) { return !span->empty(); });
   std::move(keep, spans_.end(), std::back_inserter(removed));

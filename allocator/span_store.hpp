@@ -78,7 +78,7 @@ class SpanStore {
   // The same for pages that were discarded: nothing is in them any more.
   void give_back_untouched(Span* span, char* base, std::size_t size_bytes);
 
-  // Removes spans without runs in use.
+  // Removes spans without runs in use. std::bad_alloc: none is removed.
   std::vector<std::unique_ptr<Span>> remove_empty();
 
   const std::vector<std::unique_ptr<Span>>& spans() const { return spans_; }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <new>
 #include <utility>
 
 namespace uvm {
@@ -10,6 +11,18 @@ namespace {
 // Large blocks are kept where for each time that they had to be taken out at least so many requests
 // were served otherwise.
 constexpr std::uint64_t kBlocksPerMiss = 1024;
+
+// Whether that many more can be added without an exception.
+bool has_room(std::vector<Block*>* list, std::size_t more) {
+  const std::size_t needed = list->size() + more;
+  if (needed <= list->capacity()) return true;
+  try {
+    list->reserve(std::max(needed, 2 * list->capacity()));
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  return true;
+}
 
 }  // namespace
 
@@ -49,7 +62,7 @@ void ThreadCache::keep_large(PoolIndex first, bool keep) {
   of->blocks_at_miss = of->counts.blocks;
 }
 
-bool ThreadCache::take_out_large(PoolIndex first, std::vector<Block*>* out) {
+bool ThreadCache::take_out_large(PoolIndex first, std::vector<Block*>* out) noexcept {
   Stream* of = streams_[first / kPoolsPerStream].get();
   if (of->largest_kept != SIZE_MAX) return true;
   flush(first, Kept::kLarge, out);
@@ -58,7 +71,7 @@ bool ThreadCache::take_out_large(PoolIndex first, std::vector<Block*>* out) {
   return of->counts.blocks - before >= kBlocksPerMiss;
 }
 
-void ThreadCache::close(PoolIndex first, std::vector<Block*>* out) {
+void ThreadCache::close(PoolIndex first, std::vector<Block*>* out) noexcept {
   if (!is_open(first)) return;
   flush(first, Kept::kSmall, out);
   flush(first, Kept::kRuns, out);
@@ -84,7 +97,9 @@ void ThreadCache::put_spare(Block* block) {
   push(&of->small[block->size_bytes() / kGranule - 1], block);
 }
 
-void ThreadCache::empty(Bin* bin, std::uint32_t keep, Stream* stream, std::vector<Block*>* out) {
+void ThreadCache::empty(Bin* bin, std::uint32_t keep, Stream* stream,
+                        std::vector<Block*>* out) noexcept {
+  if (bin->count <= keep || !has_room(out, bin->count - keep)) return;
   while (bin->count > keep) {
     Block* block = pop(bin);
     block->use.next = nullptr;
@@ -94,7 +109,7 @@ void ThreadCache::empty(Bin* bin, std::uint32_t keep, Stream* stream, std::vecto
   }
 }
 
-void ThreadCache::flush(PoolIndex first, Kept kept, std::vector<Block*>* out) {
+void ThreadCache::flush(PoolIndex first, Kept kept, std::vector<Block*>* out) noexcept {
   Stream* of = stream_of(first);
   if (of == nullptr) return;
   if (of->cached_bytes == 0) return;
@@ -104,14 +119,16 @@ void ThreadCache::flush(PoolIndex first, Kept kept, std::vector<Block*>* out) {
   }
   const std::size_t least = kept == Kept::kLarge ? kPackedBytes / kGranule : 0;
   for (std::uint64_t sets = of->filled_sets; sets != 0; sets &= sets - 1) {
+    bool is_empty = true;
     for (Bin& bin : of->runs[static_cast<std::size_t>(std::countr_zero(sets))].bins) {
       if (bin.granules >= least) empty(&bin, 0, of, out);
+      is_empty = is_empty && bin.count == 0;
     }
+    if (is_empty) of->filled_sets &= ~(sets & -sets);
   }
-  if (kept == Kept::kRuns) of->filled_sets = 0;
 }
 
-void ThreadCache::flush_all(std::vector<Block*>* out) {
+void ThreadCache::flush_all(std::vector<Block*>* out) noexcept {
   for (const auto& of : streams_) {
     if (of == nullptr) continue;
     flush(of->first_pool, Kept::kSmall, out);
@@ -119,7 +136,7 @@ void ThreadCache::flush_all(std::vector<Block*>* out) {
   }
 }
 
-void ThreadCache::flush_half(const Block& like, std::vector<Block*>* out) {
+void ThreadCache::flush_half(const Block& like, std::vector<Block*>* out) noexcept {
   Stream* of = streams_[like.pool / kPoolsPerStream].get();
   empty(&of->small[like.size_bytes() / kGranule - 1], kBinBlocks / 2, of, out);
 }

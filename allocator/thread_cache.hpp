@@ -95,9 +95,9 @@ class alignas(kCacheLinePair) ThreadCache {
   // For a large request of a stream that was not served here: `*out` gets the large blocks that are
   // kept, where it or others may fit better. False: that is so often needed that none should be
   // kept.
-  bool take_out_large(PoolIndex first, std::vector<Block*>* out);
-  // Nothing of these pools is kept or found here any more; `*out` gets what was.
-  void close(PoolIndex first, std::vector<Block*>* out);
+  bool take_out_large(PoolIndex first, std::vector<Block*>* out) noexcept;
+  // No more of these pools is kept or found here; `*out` gets what was, as by flush().
+  void close(PoolIndex first, std::vector<Block*>* out) noexcept;
   // The pools are another stream's from now on: what is kept of them may be used for that, and it
   // is found here once it was opened.
   void rename(PoolIndex first, const StreamKey& key);
@@ -118,12 +118,12 @@ class alignas(kCacheLinePair) ThreadCache {
   // ---- by whoever holds the lock
 
   // Takes out the blocks of one stream's pools (by its first): small objects, all others, or the
-  // large ones of those; or all.
+  // large ones of those; or all. What there is no memory to list stays, and can be taken out later.
   enum class Kept : std::uint8_t { kSmall, kRuns, kLarge };
-  void flush(PoolIndex first, Kept kept, std::vector<Block*>* out);
-  void flush_all(std::vector<Block*>* out);
+  void flush(PoolIndex first, Kept kept, std::vector<Block*>* out) noexcept;
+  void flush_all(std::vector<Block*>* out) noexcept;
   // Half of the small objects of a block's size, when its bin is full.
-  void flush_half(const Block& like, std::vector<Block*>* out);
+  void flush_half(const Block& like, std::vector<Block*>* out) noexcept;
 
   // Whether the thread has allocated since it was last asked.
   bool take_has_allocated();
@@ -204,7 +204,8 @@ class alignas(kCacheLinePair) ThreadCache {
     const std::size_t index = pool / kPoolsPerStream;
     return index < streams_.size() ? streams_[index].get() : nullptr;
   }
-  static void empty(Bin* bin, std::uint32_t keep, Stream* stream, std::vector<Block*>* out);
+  static void empty(Bin* bin, std::uint32_t keep, Stream* stream,
+                    std::vector<Block*>* out) noexcept;
   static Block* pop(Bin* bin) {
     Block* block = Block::of_use(bin->first);
     bin->first = block->use.next;

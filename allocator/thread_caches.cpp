@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <map>
+#include <new>
 #include <utility>
+
+#include <uvmalloc/runtime/log.hpp>
 
 namespace uvm {
 namespace {
@@ -83,57 +86,88 @@ void ThreadCaches::close() {
   living().by_serial.erase(serial_);
 }
 
-ThreadCache* ThreadCaches::mine_slowly() {
+ThreadCache* ThreadCaches::mine_slowly() noexcept {
   if (thread_is_past || abandoned_.load(std::memory_order_relaxed)) return nullptr;
   auto& ended = thread_end();
   auto known = std::find_if(ended.caches.begin(), ended.caches.end(),
                             [&](const auto& entry) { return entry.first == serial_; });
-  if (known == ended.caches.end()) {
-    auto cache = std::make_unique<ThreadCache>(places_, most_bytes_);
-    ThreadCache* made = cache.get();
-    if (ended.process != getpid()) {
-      ended.caches.clear();
-      ended.process = getpid();
+  ThreadCache* cache = nullptr;
+  if (known != ended.caches.end()) {
+    cache = known->second;
+  } else {
+    try {
+      cache = add_cache();
+    } catch (const std::bad_alloc&) {
+      return nullptr;  // the next call tries again
     }
-    // Without memory for either nothing points to what is gone.
-    ended.caches.reserve(ended.caches.size() + 1);
-    {
-      std::lock_guard lock(mutex_);
-      caches_.push_back(std::move(cache));
-    }
-    ended.caches.emplace_back(serial_, made);
-    known = ended.caches.end() - 1;
   }
-  slot_ = {serial_, known->second};
-  return known->second;
+  slot_ = {serial_, cache};
+  return cache;
 }
 
-void ThreadCaches::retire(ThreadCache* cache) {
+// Everything that may fail comes before the first change.
+ThreadCache* ThreadCaches::add_cache() {
+  auto& ended = thread_end();
+  auto cache = std::make_unique<ThreadCache>(places_, most_bytes_);
+  ThreadCache* made = cache.get();
+  if (ended.process != getpid()) {
+    ended.caches.clear();
+    ended.process = getpid();
+  }
+  ended.caches.reserve(ended.caches.size() + 1);
+  {
+    std::lock_guard lock(mutex_);
+    if (caches_.size() == caches_.capacity()) caches_.reserve(2 * caches_.size() + 1);
+    taken_.reserve(caches_.capacity());
+    tallies_.reserve(caches_.capacity());
+    shares_.clear();
+    for (std::size_t thread = 0; thread <= caches_.size(); ++thread) shares_.add(false, false);
+    caches_.push_back(std::move(cache));
+  }
+  ended.caches.emplace_back(serial_, made);
+  return made;
+}
+
+void ThreadCaches::retire(ThreadCache* cache) noexcept {
   std::vector<Block*> blocks;
   std::vector<PoolIndex> streams;
-  std::unique_ptr<ThreadCache> gone;
   {
     std::lock_guard lock(mutex_);
     if (abandoned_) return;
-    auto found = std::find_if(caches_.begin(), caches_.end(),
-                              [&](const auto& other) { return other.get() == cache; });
-    gone = std::move(*found);
-    caches_.erase(found);
-    gone->flush_all(&blocks);
-    for (std::size_t place = 0; place < places_; ++place) {
-      ended_[place].absorb(gone->tally(place));
-    }
-    gone->each_stream_tally([&](PoolIndex first, const StreamTally& counts) {
-      ended_stream(first).absorb(counts);
-      streams.push_back(first);
-    });
+    take_out(cache, &blocks, &streams);
   }
   {
     // What the thread has counted may be above what those left had as their limit.
     Frozen frozen(*this);
     add_up();
   }
-  retired_(std::move(blocks), streams);
+  try {
+    retired_(std::move(blocks), streams);
+  } catch (const std::bad_alloc&) {
+    log_line(LogLevel::kError,
+             "blocks that a thread kept are lost: there is no memory to list them");
+  }
+}
+
+// Where there is no memory to list all that it knows, the cache stays among the others, and whoever
+// takes from all takes the rest.
+void ThreadCaches::take_out(ThreadCache* cache, std::vector<Block*>* blocks,
+                            std::vector<PoolIndex>* streams) noexcept {
+  bool has_all = true;
+  try {
+    cache->each_stream_tally([&](PoolIndex first, const StreamTally&) {
+      ended_stream(first);
+      streams->push_back(first);
+    });
+  } catch (const std::bad_alloc&) {
+    has_all = false;
+  }
+  cache->flush_all(blocks);
+  if (!has_all || cache->cached_bytes() != 0) return;
+  for (std::size_t place = 0; place < places_; ++place) ended_[place].absorb(cache->tally(place));
+  cache->each_stream_tally(
+      [&](PoolIndex first, const StreamTally& counts) { ended_stream(first).absorb(counts); });
+  std::erase_if(caches_, [&](const auto& other) { return other.get() == cache; });
 }
 
 ThreadCaches::Frozen::Frozen(ThreadCaches& caches) : caches_(caches), lock_(caches.mutex_) {
@@ -142,20 +176,22 @@ ThreadCaches::Frozen::Frozen(ThreadCaches& caches) : caches_(caches), lock_(cach
   if (caches.abandoned_) return;
   const ThreadCache* own = slot_.serial == caches.serial_ ? slot_.cache : nullptr;
   for (const auto& cache : caches_.caches_) {
-    if (cache.get() != own) taken_.push_back(&cache->lock);
+    if (cache.get() != own) caches.taken_.push_back(&cache->lock);
   }
-  OwnerLock::take(taken_);
+  OwnerLock::take(caches.taken_);
 }
 
 ThreadCaches::Frozen::~Frozen() {
-  OwnerLock::give_back(taken_);
+  OwnerLock::give_back(caches_.taken_);
+  caches_.taken_.clear();
 }
 
-void ThreadCaches::flush(PoolIndex first, ThreadCache::Kept kept, std::vector<Block*>* out) {
+void ThreadCaches::flush(PoolIndex first, ThreadCache::Kept kept,
+                         std::vector<Block*>* out) noexcept {
   for (const auto& cache : caches_) cache->flush(first, kept, out);
 }
 
-void ThreadCaches::close(PoolIndex first, std::vector<Block*>* out) {
+void ThreadCaches::close(PoolIndex first, std::vector<Block*>* out) noexcept {
   for (const auto& cache : caches_) cache->close(first, out);
 }
 
@@ -176,7 +212,7 @@ void ThreadCaches::keep_no_large(PoolIndex first, std::vector<Block*>* out) {
   }
 }
 
-void ThreadCaches::flush_all(std::vector<Block*>* out) {
+void ThreadCaches::flush_all(std::vector<Block*>* out) noexcept {
   for (const auto& cache : caches_) cache->flush_all(out);
 }
 

@@ -34,9 +34,9 @@ class ThreadCaches {
   // allocator any more, but some may still end.
   void close();
 
-  // This thread's; nullptr in a thread that is past its thread-local storage, and after fork in the
-  // child.
-  ThreadCache* mine() { return slot_.serial == serial_ ? slot_.cache : mine_slowly(); }
+  // This thread's; nullptr in a thread that is past its thread-local storage, after fork in the
+  // child, and where there is no memory for one.
+  ThreadCache* mine() noexcept { return slot_.serial == serial_ ? slot_.cache : mine_slowly(); }
 
   class Frozen {
    public:
@@ -48,13 +48,13 @@ class ThreadCaches {
    private:
     ThreadCaches& caches_;
     std::lock_guard<Ranked<std::mutex, LockRank::kCaches>> lock_;
-    std::vector<OwnerLock*> taken_;  // all but this thread's own, which is not inside
   };
 
-  // With a Frozen alive. Blocks of the stream with that first pool, or all.
-  void flush(PoolIndex first, ThreadCache::Kept kept, std::vector<Block*>* out);
-  void flush_all(std::vector<Block*>* out);
-  void close(PoolIndex first, std::vector<Block*>* out);
+  // With a Frozen alive. Blocks of the stream with that first pool, or all. What there is no memory
+  // to list stays where it is.
+  void flush(PoolIndex first, ThreadCache::Kept kept, std::vector<Block*>* out) noexcept;
+  void flush_all(std::vector<Block*>* out) noexcept;
+  void close(PoolIndex first, std::vector<Block*>* out) noexcept;
   // Pools that were closed, or are a thread's that has ended, are another stream's from now on.
   void rename(PoolIndex first, const StreamKey& key);
   // Tells every thread's cache; takes the locks itself. `*out` gets what is not to be kept any
@@ -63,7 +63,7 @@ class ThreadCaches {
   void keep_no_large(PoolIndex first, std::vector<Block*>* out);
   PeakBook& book() { return book_; }
   // Adds up the present sums, of one place or of all, notes new peaks and shares out the room below
-  // them.
+  // them. These need no memory.
   void add_up(std::size_t place);
   void add_up();
   Tally sum(std::size_t place) const;
@@ -75,7 +75,7 @@ class ThreadCaches {
   std::size_t bytes() const;
 
   // Counts for a thread without a cache, for a place and for the stream with that first pool. Takes
-  // the locks itself.
+  // the locks itself. std::bad_alloc: nothing was counted.
   void count_elsewhere(const std::function<void(Tally&, StreamTally&)>& count, std::size_t place,
                        PoolIndex first);
 
@@ -89,8 +89,11 @@ class ThreadCaches {
     ThreadCache* cache = nullptr;
   };
 
-  ThreadCache* mine_slowly();
-  void retire(ThreadCache* cache);
+  ThreadCache* mine_slowly() noexcept;
+  ThreadCache* add_cache();
+  void retire(ThreadCache* cache) noexcept;
+  void take_out(ThreadCache* cache, std::vector<Block*>* blocks,
+                std::vector<PoolIndex>* streams) noexcept;
   StreamTally& ended_stream(PoolIndex first);
   void find_shares();
   void add_up_place(std::size_t place);
@@ -112,8 +115,10 @@ class ThreadCaches {
   std::vector<StreamTally> ended_streams_;
   PeakBook book_;
   std::int64_t peak_live_bytes_ = 0;  // of all places together
-  RoomShares shares_;                 // of add_up(): of caches_
-  std::vector<Tally*> tallies_;       // of add_up_place()
+  // With room for one of each thread.
+  std::vector<OwnerLock*> taken_;  // by Frozen: all but its thread's own, which is not inside
+  RoomShares shares_;              // of add_up(): of caches_
+  std::vector<Tally*> tallies_;    // of add_up_place()
 };
 
 }  // namespace uvm

@@ -1,26 +1,30 @@
 #include <uvmalloc/hints/event_pool.hpp>
 
+#include <new>
+
 namespace uvm {
 
 EventPool::~EventPool() {
-  for (std::size_t device = 0; device < free_.size(); ++device) {
-    for (EventHandle event : free_[device]) runtime_.destroy_event(static_cast<int>(device), event);
+  for (std::size_t device = 0; device < events_.size(); ++device) {
+    for (EventHandle event : events_[device].free) {
+      runtime_.destroy_event(static_cast<int>(device), event);
+    }
   }
 }
 
-EventHandle EventPool::record(const DeviceStream& stream, RuntimeStatus* status) {
+EventHandle EventPool::record(const DeviceStream& stream, RuntimeStatus* status) noexcept {
   const int device = stream.device;
   EventHandle event = nullptr;
   {
     std::lock_guard lock(mutex_);
-    auto& free = free_.at(static_cast<std::size_t>(device));
+    auto& free = events_[static_cast<std::size_t>(device)].free;
     if (!free.empty()) {
       event = free.back();
       free.pop_back();
     }
   }
   if (event == nullptr) {
-    *status = runtime_.create_event(device, &event);
+    *status = make(device, &event);
     if (!status->ok()) return nullptr;
   }
   *status = runtime_.record_event(device, event, stream.handle);
@@ -29,9 +33,29 @@ EventHandle EventPool::record(const DeviceStream& stream, RuntimeStatus* status)
   return nullptr;
 }
 
-void EventPool::release(int device, EventHandle event) {
+RuntimeStatus EventPool::make(int device, EventHandle* out) noexcept {
+  auto& events = events_[static_cast<std::size_t>(device)];
+  {
+    // So that release() needs no memory.
+    std::lock_guard lock(mutex_);
+    try {
+      if (events.made == events.free.capacity()) events.free.reserve(2 * events.made + 1);
+    } catch (const std::bad_alloc&) {
+      return {RuntimeError::kOutOfMemory, 0, "no host memory", "create_event"};
+    }
+    ++events.made;
+  }
+  const RuntimeStatus status = runtime_.create_event(device, out);
+  if (!status.ok()) {
+    std::lock_guard lock(mutex_);
+    --events.made;
+  }
+  return status;
+}
+
+void EventPool::release(int device, EventHandle event) noexcept {
   std::lock_guard lock(mutex_);
-  free_.at(static_cast<std::size_t>(device)).push_back(event);
+  events_[static_cast<std::size_t>(device)].free.push_back(event);
 }
 
 bool EventPool::may_wait(const DeviceStream& stream) const {

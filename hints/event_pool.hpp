@@ -3,6 +3,7 @@
 // runtime has become unusable.
 #pragma once
 
+#include <cstddef>
 #include <mutex>
 #include <vector>
 
@@ -13,17 +14,18 @@ namespace uvm {
 class EventPool {
  public:
   EventPool(const DeviceRuntime& runtime, int devices)
-      : runtime_(runtime), free_(static_cast<std::size_t>(devices)) {}
+      : runtime_(runtime), events_(static_cast<std::size_t>(devices)) {}
   ~EventPool();
   EventPool(const EventPool&) = delete;
   EventPool& operator=(const EventPool&) = delete;
 
-  // An event of the stream's device, recorded on it now. nullptr where the runtime refuses:
-  // `*status` says why. The calling thread must be able to name the stream.
-  EventHandle record(const DeviceStream& stream, RuntimeStatus* status);
+  // An event of the stream's device, recorded on it now. nullptr where the runtime refuses or there
+  // is no memory to note it: `*status` says why. The calling thread must be able to name the
+  // stream.
+  EventHandle record(const DeviceStream& stream, RuntimeStatus* status) noexcept;
 
   // Gives back an event that nobody waits for any more.
-  void release(int device, EventHandle event);
+  void release(int device, EventHandle event) noexcept;
 
   // Whether an event can be recorded on it, or waited for by it, now and here.
   bool may_wait(const DeviceStream& stream) const;
@@ -32,9 +34,15 @@ class EventPool {
   bool order(const DeviceStream& waiting, const DeviceStream& before);
 
  private:
+  struct Events {
+    std::vector<EventHandle> free;  // with room for all that were made
+    std::size_t made = 0;
+  };
+  RuntimeStatus make(int device, EventHandle* out) noexcept;
+
   const DeviceRuntime& runtime_;
   std::mutex mutex_;
-  std::vector<std::vector<EventHandle>> free_;  // by device
+  std::vector<Events> events_;  // by device
 };
 
 }  // namespace uvm

@@ -7,6 +7,18 @@ namespace {
 
 thread_local std::optional<Policy> thread_policy;
 
+// What this thread wants does not count while it lives.
+class WithoutThreadPolicy {
+ public:
+  WithoutThreadPolicy() : wanted_here_(set_thread_policy(std::nullopt)) {}
+  ~WithoutThreadPolicy() { set_thread_policy(wanted_here_); }
+  WithoutThreadPolicy(const WithoutThreadPolicy&) = delete;
+  WithoutThreadPolicy& operator=(const WithoutThreadPolicy&) = delete;
+
+ private:
+  const std::optional<Policy> wanted_here_;
+};
+
 // What is not sent for this thread's sake must not be noted as sent.
 bool is_silent_here() {
   return thread_policy.value_or(Policy::kAuto) != Policy::kAuto;
@@ -111,7 +123,7 @@ HintPlan PlacementPlanner::plan_span(void* address, std::size_t size_bytes, Faca
   *placement = {};
   Place device_place = Place::device(device);
   // A span outlives what its first user's thread wants.
-  const std::optional<Policy> wanted_here = set_thread_policy(std::nullopt);
+  const WithoutThreadPolicy by_the_planner_alone;
   if (facade == Facade::kDevice) {
     placement->preferred = device_place;
     advise(&plan, address, size_bytes, Advice::kSetPreferredLocation, device_place);
@@ -121,7 +133,6 @@ HintPlan PlacementPlanner::plan_span(void* address, std::size_t size_bytes, Faca
     advise(&plan, address, size_bytes, Advice::kSetPreferredLocation, Place::host());
     advise(&plan, address, size_bytes, Advice::kSetAccessedBy, device_place);
   }
-  set_thread_policy(wanted_here);
   return plan;
 }
 

@@ -2,8 +2,10 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <mutex>
+#include <new>
 #include <set>
 #include <string>
 
@@ -21,19 +23,49 @@ LogLevel log_level() {
   return current_level.load(std::memory_order_relaxed);
 }
 
-void log_line(LogLevel level, std::string_view text) {
-  if (level > log_level() || level == LogLevel::kOff) return;
-  std::string line = fmt::format("uvmalloc: {}\n", text);
-  // A log line that cannot be written has nowhere else to go.
-  [[maybe_unused]] ssize_t written = write(STDERR_FILENO, line.data(), line.size());
+void log_line(LogLevel level, std::string_view text) noexcept {
+  detail::log_formatted(level, "{}", fmt::make_format_args(text));
 }
 
-void log_once(LogLevel level, std::string_view key, std::string_view text) {
+void detail::log_formatted(LogLevel level, fmt::string_view format,
+                           fmt::format_args arguments) noexcept {
+  if (level > log_level() || level == LogLevel::kOff) return;
+  constexpr std::string_view kPrefix = "uvmalloc: ";
+  constexpr std::string_view kCut = "...";
+  constexpr std::size_t kMostTextBytes = kMostLineBytes - kPrefix.size() - 1;
+  char line[kMostLineBytes];
+  char* const text = std::copy(kPrefix.begin(), kPrefix.end(), line);
+  std::size_t size_bytes = 0;
+  try {
+    size_bytes = fmt::vformat_to_n(text, kMostTextBytes, format, arguments).size;
+  } catch (...) {
+    return;  // of a type that cannot be formatted without memory
+  }
+  if (size_bytes > kMostTextBytes) {
+    size_bytes = kMostTextBytes;
+    std::copy(kCut.begin(), kCut.end(), text + size_bytes - kCut.size());
+  }
+  text[size_bytes] = '\n';
+  // A log line that cannot be written has nowhere else to go.
+  [[maybe_unused]] ssize_t written = write(STDERR_FILENO, line, kPrefix.size() + size_bytes + 1);
+}
+
+namespace {
+
+// Whether nobody has said it before.
+bool is_first(std::string_view key) {
   static std::mutex* const mutex = new std::mutex;  // leaked: usable while the process exits
   static std::set<std::string, std::less<>>* const said = new std::set<std::string, std::less<>>;
-  {
-    std::lock_guard lock(*mutex);
-    if (!said->emplace(key).second) return;
+  std::lock_guard lock(*mutex);
+  return said->emplace(key).second;
+}
+
+}  // namespace
+
+void log_once(LogLevel level, std::string_view key, std::string_view text) noexcept {
+  try {
+    if (!is_first(key)) return;
+  } catch (const std::bad_alloc&) {
   }
   log_line(level, text);
 }

@@ -1,8 +1,9 @@
 // One line at a time on stderr, prefixed "uvmalloc: ", by one write(2) so that lines of several
-// processes do not mix. Safe in any process and thread, before main and while exiting; allocates
-// only to format.
+// processes do not mix. Safe in any process and thread, before main, while exiting and when there
+// is no memory: a line is put together where it needs none, and cut at kMostLineBytes.
 #pragma once
 
+#include <cstddef>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -15,15 +16,22 @@ namespace uvm {
 void set_log_level(LogLevel level);
 LogLevel log_level();
 
-void log_line(LogLevel level, std::string_view text);
+// With the prefix and the end of the line.
+inline constexpr std::size_t kMostLineBytes = 2048;
+
+void log_line(LogLevel level, std::string_view text) noexcept;
+
+namespace detail {
+void log_formatted(LogLevel level, fmt::string_view format, fmt::format_args arguments) noexcept;
+}  // namespace detail
 
 template <class... Arguments>
 void log(LogLevel level, fmt::format_string<Arguments...> format, Arguments&&... arguments) {
-  if (level > log_level()) return;
-  log_line(level, fmt::format(format, std::forward<Arguments>(arguments)...));
+  detail::log_formatted(level, format, fmt::make_format_args(arguments...));
 }
 
-// The same, but at most once in this process for each `key`.
-void log_once(LogLevel level, std::string_view key, std::string_view text);
+// The same, but at most once in this process for each `key`; where there is no memory to note that,
+// each time.
+void log_once(LogLevel level, std::string_view key, std::string_view text) noexcept;
 
 }  // namespace uvm

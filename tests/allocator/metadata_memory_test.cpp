@@ -1,11 +1,19 @@
 // Requests while the host has no memory for the allocator's own records: each fails as a whole or
 // succeeds, and afterwards everything is there.
+#include <atomic>
 #include <cstdlib>
 #include <functional>
+#include <memory>
 #include <new>
+#include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
+
+#include <uvmalloc/allocator/span_store.hpp>
+#include <uvmalloc/hints/event_pool.hpp>
+#include <uvmalloc/runtime/log.hpp>
 
 #include "support/allocator_fixture.hpp"
 
@@ -74,7 +82,8 @@ class MetadataMemoryTest : public testing::AllocatorTest {
         // As it should be: OutOfMemoryError is one.
       }
       has_failed = std::exchange(failing, 0) == 0;
-      allocator->check_invariants();
+      // No lock of this thread is left taken.
+      std::thread([&] { allocator->check_invariants(); }).join();
       program(&live);
       allocator->check_invariants();
       for (void* block : live) EXPECT_EQ(allocator->free(block), FreeResult::kFreed);
@@ -193,6 +202,161 @@ TEST_F(MetadataMemoryTest, FreesGiveBackWhatTheyCan) {
     block = device(300000, stream(1));
     EXPECT_EQ(allocator->free(block), FreeResult::kFreed);
   });
+}
+
+TEST_F(MetadataMemoryTest, WhatAThreadKeepsStaysUsableWhenThereIsNoMemoryToTidyIt) {
+  with_each_failing([&](std::vector<void*>* live) {
+    for (int i = 0; i < 8; ++i) live->push_back(device(20000, stream(1)));
+    for (; !live->empty(); live->pop_back()) {
+      EXPECT_EQ(allocator->free(live->back()), FreeResult::kFreed);
+    }
+    for (std::size_t i = 0; i < 40; ++i) {
+      char* block = device(100000 + kGranule * i, stream(1));
+      EXPECT_EQ(allocator->free(block), FreeResult::kFreed);
+    }
+  });
+}
+
+TEST_F(MetadataMemoryTest, SmallObjectsThatNoMemoryListsStayInTheirBin) {
+  for (long number = 1; number < 8; ++number) {
+    SCOPED_TRACE("allocation " + std::to_string(number));
+    start();
+    std::vector<char*> blocks;
+    for (int i = 0; i < 100; ++i) blocks.push_back(device(600, stream(1)));
+    for (char* block : blocks) {
+      failing = number;
+      EXPECT_EQ(allocator->free(block), FreeResult::kFreed);
+      // No lock of this thread is left taken.
+      if (std::exchange(failing, 0) == 0) {
+        std::thread([&] { allocator->check_invariants(); }).join();
+      }
+    }
+    EXPECT_EQ(allocator->statistics().live_bytes.current, 0u);
+    EXPECT_NE(device(600, stream(1)), nullptr);
+  }
+}
+
+// A free is noexcept, and may be the first that a thread does.
+TEST_F(MetadataMemoryTest, AThreadThatGetsNoCacheCanFree) {
+  for (long number = 1; number < 20; ++number) {
+    SCOPED_TRACE("allocation " + std::to_string(number));
+    start();
+    char* large = device(100000, stream(1));
+    char* small = device(300, stream(1));
+    std::thread([&] {
+      failing = number;
+      EXPECT_EQ(allocator->free(large), FreeResult::kFreed);
+      EXPECT_EQ(allocator->free(small), FreeResult::kFreed);
+      failing = 0;
+    }).join();
+    allocator->check_invariants();
+    EXPECT_NE(device(100000, stream(1)), nullptr);
+  }
+}
+
+TEST_F(MetadataMemoryTest, WhatAThreadLeavesIsThereWhetherOrNotItCanBeListedWhenItEnds) {
+  bool has_failed = true;
+  for (long number = 1; has_failed; ++number) {
+    SCOPED_TRACE("allocation " + std::to_string(number));
+    start();
+    // The last of its thread to go, after what the thread leaves behind.
+    static std::atomic<bool> failed;
+    struct LastWord {
+      ~LastWord() { failed = std::exchange(failing, 0) == 0; }
+    };
+    std::thread([&] {
+      static thread_local LastWord last;
+      static_cast<void>(&last);
+      std::vector<char*> blocks;
+      for (std::size_t i = 0; i < 20; ++i)
+        blocks.push_back(device(20000 + kGranule * i, stream(1)));
+      for (char* block : blocks) EXPECT_EQ(allocator->free(block), FreeResult::kFreed);
+      failing = number;
+    }).join();
+    has_failed = failed;
+    allocator->check_invariants();
+    EXPECT_EQ(allocator->statistics().live_bytes.current, 0u);
+    allocator->release_cached();
+    EXPECT_EQ(allocator->statistics().touched_bytes.current, 0u);
+    EXPECT_EQ(machine->allocated_bytes, 0u);
+    ASSERT_LT(number, 100);
+  }
+}
+
+TEST_F(MetadataMemoryTest, WhatAThreadWantsOfPlacementOutlivesARequestThatFails) {
+  with_each_failing([&](std::vector<void*>* live) {
+    set_thread_policy(Policy::kDriver);
+    try {
+      live->push_back(device(3 * kMiB, stream(1)));
+    } catch (const std::bad_alloc&) {
+      EXPECT_EQ(set_thread_policy(std::nullopt), Policy::kDriver);
+      throw;
+    }
+    EXPECT_EQ(set_thread_policy(std::nullopt), Policy::kDriver);
+  });
+}
+
+TEST(MetadataMemory, SpansThatCannotBeListedStay) {
+  for (long number = 1; number <= 3; ++number) {
+    SCOPED_TRACE("allocation " + std::to_string(number));
+    SpanStore spans;
+    for (int i = 0; i < 3; ++i) {
+      auto span = std::make_unique<Span>();
+      span->size_bytes = 4 * kMiB;
+      spans.add(std::move(span));
+    }
+    std::size_t removed = 0;
+    failing = number;
+    try {
+      removed = spans.remove_empty().size();
+    } catch (const std::bad_alloc&) {
+      // Nothing is removed.
+    }
+    failing = 0;
+    ASSERT_EQ(removed + spans.spans().size(), 3u);
+    for (const auto& span : spans.spans()) ASSERT_NE(span, nullptr);
+    EXPECT_EQ(spans.remove_empty().size(), 3u - removed);
+  }
+}
+
+TEST(MetadataMemory, EventsAreGivenBackWithoutMemory) {
+  auto machine = std::make_shared<testing::FakeMachine>();
+  testing::FakeRuntime runtime(machine);
+  {
+    EventPool pool(runtime, 1);
+    RuntimeStatus status;
+    failing = 1;
+    EXPECT_EQ(pool.record({0, stream(1)}, &status), nullptr);
+    EXPECT_EQ(std::exchange(failing, 0), 0);
+    EXPECT_EQ(status.error, RuntimeError::kOutOfMemory);
+    EXPECT_EQ(machine->events, 0) << "made before there was room to keep it";
+    std::vector<EventHandle> events;
+    for (int i = 0; i < 9; ++i) events.push_back(pool.record({0, stream(1)}, &status));
+    failing = 1;
+    for (EventHandle event : events) pool.release(0, event);
+    EXPECT_EQ(std::exchange(failing, 0), 1);
+    EXPECT_EQ(machine->events, 9);
+  }
+  EXPECT_EQ(machine->events, 0);
+}
+
+TEST(MetadataMemory, LinesAreLoggedWithoutMemory) {
+  const std::string name(100, 'x');
+  ::testing::internal::CaptureStderr();
+  failing = 1;
+  log_line(LogLevel::kError, "a line that is too long for the string that holds short ones");
+  log(LogLevel::kError, "{} and {:.2f} of {}", 1, 2.5, name);
+  EXPECT_EQ(failing, 1);
+  log_once(LogLevel::kError, "no memory", "said where there is no memory to note it");
+  EXPECT_EQ(failing, 0);
+  log_once(LogLevel::kError, "no memory", "once more");
+  log_once(LogLevel::kError, "no memory", "not again");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
+            "uvmalloc: a line that is too long for the string that holds short ones\n"
+            "uvmalloc: 1 and 2.50 of " +
+                name +
+                "\nuvmalloc: said where there is no memory to note it\n"
+                "uvmalloc: once more\n");
 }
 
 }  // namespace

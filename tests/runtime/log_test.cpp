@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <string>
 
 namespace uvm {
 namespace {
@@ -43,6 +44,16 @@ TEST_F(LogTest, OnceIsOnceForEachKey) {
               log_once(LogLevel::kWarning, "key b", "another");
             }),
             "uvmalloc: first\nuvmalloc: another\n");
+}
+
+TEST_F(LogTest, ALongLineIsCutAndStillALine) {
+  const std::size_t most = kMostLineBytes - std::string("uvmalloc: \n").size();
+  const std::string longest(most, 'x');
+  EXPECT_EQ(written([&] { log_line(LogLevel::kWarning, longest); }), "uvmalloc: " + longest + "\n");
+  EXPECT_EQ(written([&] { log_line(LogLevel::kWarning, longest + "x"); }),
+            "uvmalloc: " + longest.substr(0, most - 3) + "...\n");
+  EXPECT_EQ(written([] { log_line(LogLevel::kWarning, "{} is no place for a value"); }),
+            "uvmalloc: {} is no place for a value\n");
 }
 
 }  // namespace
