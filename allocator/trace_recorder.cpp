@@ -1,8 +1,11 @@
 #include <uvmalloc/allocator/trace_recorder.hpp>
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -39,21 +42,73 @@ std::string with_process_number(std::string file) {
   return file;
 }
 
+// The program is not to end where a file may not grow any more (RLIMIT_FSIZE): the signal that says
+// so is kept from it while this lives, and the one that a write has caused is taken back. What the
+// program has made of the signal stays as it is.
+class WithoutSizeSignal {
+ public:
+  WithoutSizeSignal() noexcept {
+    sigemptyset(&signal_);
+    sigaddset(&signal_, SIGXFSZ);
+    pthread_sigmask(SIG_BLOCK, &signal_, &before_);
+    sigset_t pending;
+    if (sigismember(&before_, SIGXFSZ) == 1 && sigpending(&pending) == 0) {
+      was_pending_ = sigismember(&pending, SIGXFSZ) == 1;
+    }
+  }
+  ~WithoutSizeSignal() {
+    const ErrnoGuard errno_guard;
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  WithoutSizeSignal(const WithoutSizeSignal&) = delete;
+  WithoutSizeSignal& operator=(const WithoutSizeSignal&) = delete;
+
+  // After a write that has failed for that reason.
+  void take_back() noexcept {
+    if (was_pending_) return;
+    const ErrnoGuard errno_guard;
+    constexpr timespec kAtOnce{};
+    while (sigtimedwait(&signal_, nullptr, &kAtOnce) < 0 && errno == EINTR) {
+    }
+  }
+
+ private:
+  sigset_t signal_;
+  sigset_t before_;
+  bool was_pending_ = false;
+};
+
 // Opens and locks `*file`, or a name with the process number where another process traces there.
-// -1 and errno where that fails.
-int open_trace(std::string* file) {
+// -1 and why in `*why_not` where that fails. Only what can always be written at once: a pipe whose
+// reader waits or goes would stop or end the program.
+int open_trace(std::string* file, struct stat* opened, std::string* why_not) {
+  const char* const kNoFile = "is not a regular file";
   for (int attempt = 0; attempt < 2; ++attempt) {
-    int descriptor = open(file->c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-    if (descriptor < 0) return -1;
+    int descriptor =
+        open(file->c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666);
+    if (descriptor < 0) {
+      // ENXIO: of a pipe that nobody reads, or a socket.
+      *why_not =
+          errno == ENXIO ? kNoFile : fmt::format("cannot be opened: {}", std::strerror(errno));
+      return -1;
+    }
+    if (fstat(descriptor, opened) != 0 || !S_ISREG(opened->st_mode)) {
+      close(descriptor);
+      *why_not = kNoFile;
+      return -1;
+    }
     if (flock(descriptor, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) {
-      // Fails for what is no file, where nothing is to be removed either.
-      [[maybe_unused]] int ignored = ftruncate(descriptor, 0);
-      return descriptor;
+      // What was there would be taken for the end of the trace.
+      if (ftruncate(descriptor, 0) == 0) return descriptor;
+      const int error = errno;
+      close(descriptor);
+      *why_not = fmt::format("cannot be emptied: {}", std::strerror(error));
+      return -1;
     }
     close(descriptor);
     *file += "." + std::to_string(getpid());
   }
-  errno = EWOULDBLOCK;
+  *why_not = "other processes trace there";
   return -1;
 }
 
@@ -107,22 +162,25 @@ std::string TraceRecorder::start(const std::string& file, const std::vector<Devi
     return fmt::format("trace {}: the process has no thread-specific key left", file);
   }
   key_made_ = true;
-  file_ = with_process_number(file);
-  descriptor_ = open_trace(&file_);
-  if (descriptor_ < 0) {
-    return fmt::format("trace {}: cannot be opened: {}", file_, std::strerror(errno));
-  }
   written_bytes_ = 0;
   texts_ = dropped_ = 0;
   last_text_.clear();
   last_text_.reserve(kMostTraceTextBytes);
+  file_ = with_process_number(file);
+  const std::string header = make_header(devices);
+  struct stat opened {};
+  std::string why_not;
+  descriptor_ = open_trace(&file_, &opened, &why_not);
+  if (descriptor_ < 0) return fmt::format("trace {}: {}", file_, why_not);
+  device_ = opened.st_dev;
+  number_ = opened.st_ino;
   process_ = getpid();
-  if (!write_header(devices)) {
-    std::string reason =
-        fmt::format("trace {}: cannot be written: {}", file_, std::strerror(errno));
+  if (!write_all(header.data(), header.size())) {
+    const int error = errno;
     close(std::exchange(descriptor_, -1));
-    return reason;
+    return fmt::format("trace {}: cannot be written: {}", file_, std::strerror(error));
   }
+  written_bytes_ = static_cast<off_t>(header.size());
   write_live_blocks(&live);
   ticker_.start();
   generation_.store(next_generation(), std::memory_order_release);
@@ -136,16 +194,17 @@ void TraceRecorder::stop() noexcept {
     return;
   }
   std::lock_guard lock(mutex_);
-  if (descriptor_ < 0) return;
-  const std::uint32_t generation = generation_.exchange(0, std::memory_order_relaxed);
-  for (const auto& buffer : buffers_) {
-    if (buffer->generation.load(std::memory_order_relaxed) == generation) write_events(*buffer);
+  if (descriptor_ >= 0) {
+    const std::uint32_t generation = generation_.exchange(0, std::memory_order_relaxed);
+    for (const auto& buffer : buffers_) {
+      if (buffer->generation.load(std::memory_order_relaxed) == generation) write_events(*buffer);
+    }
+    TraceChunkHeader end;
+    end.kind = TraceChunkKind::kEnd;
+    end.value = dropped_;
+    write_chunk(end, {});
   }
-  TraceChunkHeader end;
-  end.kind = TraceChunkKind::kEnd;
-  end.value = dropped_;
-  write_chunk(end, {});
-  close(std::exchange(descriptor_, -1));
+  if (descriptor_ >= 0) close(std::exchange(descriptor_, -1));
   ticker_.stop();
 }
 
@@ -154,7 +213,8 @@ void TraceRecorder::after_fork_in_child() noexcept {
   // lock on the file, so it is closed.
   generation_.store(0, std::memory_order_relaxed);
   ticker_.forget();
-  if (descriptor_ >= 0) close(std::exchange(descriptor_, -1));
+  if (has_file()) close(descriptor_);
+  descriptor_ = -1;
 }
 
 bool TraceRecorder::in_child() const noexcept {
@@ -371,6 +431,10 @@ TraceRecorder::ThreadBuffer* TraceRecorder::make_room(std::uint32_t generation) 
     return nullptr;
   }
   if (buffer->generation.load(std::memory_order_relaxed) == generation) write_events(*buffer);
+  if (generation_.load(std::memory_order_relaxed) != generation) {
+    ++dropped_;
+    return nullptr;
+  }
   buffer->used.store(0, std::memory_order_relaxed);
   buffer->slots.fill(kNoModel);
   buffer->generation.store(generation, std::memory_order_relaxed);
@@ -439,7 +503,7 @@ void TraceRecorder::write_live_blocks(std::vector<TraceEvent>* events) noexcept 
   }
 }
 
-bool TraceRecorder::write_header(const std::vector<Device>& devices) {
+std::string TraceRecorder::make_header(const std::vector<Device>& devices) {
   const std::string_view program = program_invocation_short_name;
   const std::size_t count = std::min(devices.size(), kMostTraceDevices);
   TraceFileHeader header;
@@ -464,9 +528,7 @@ bool TraceRecorder::write_header(const std::vector<Device>& devices) {
     std::memcpy(to, &device, sizeof(device));
   }
   program.copy(to, program.size());
-  if (!write_all(bytes.data(), bytes.size())) return false;
-  written_bytes_ += static_cast<off_t>(bytes.size());
-  return true;
+  return bytes;
 }
 
 // Returns the number of the text, 0 where it could not be written.
@@ -486,6 +548,11 @@ std::uint64_t TraceRecorder::write_text(std::string_view text) noexcept {
 // False: the file is as it was before.
 bool TraceRecorder::write_chunk(const TraceChunkHeader& header, std::span<const std::byte> content,
                                 std::span<const std::byte> more) noexcept {
+  if (descriptor_ < 0) return false;
+  if (!has_file()) {
+    lose_file();
+    return false;
+  }
   TraceChunkHeader stamped = header;
   stamped.time = clock_.read();
   stamped.monotonic_ns = TraceClock::monotonic_ns();
@@ -508,13 +575,28 @@ bool TraceRecorder::write_chunk(const TraceChunkHeader& header, std::span<const 
   return false;
 }
 
+// Programs that close descriptors which are not theirs may have another file under this number.
+bool TraceRecorder::has_file() const noexcept {
+  struct stat now {};
+  return descriptor_ >= 0 && fstat(descriptor_, &now) == 0 && now.st_dev == device_ &&
+         now.st_ino == number_;
+}
+
+void TraceRecorder::lose_file() noexcept {
+  descriptor_ = -1;
+  generation_.store(0, std::memory_order_relaxed);
+  log(LogLevel::kWarning, "the trace {} ends early: the program has closed its file", file_);
+}
+
 bool TraceRecorder::write_all(const void* content, std::size_t size_bytes) noexcept {
+  WithoutSizeSignal no_signal;
   const char* from = static_cast<const char*>(content);
   while (size_bytes != 0) {
     ssize_t written = write(descriptor_, from, size_bytes);
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) {
       if (written == 0) errno = ENOSPC;
+      if (errno == EFBIG) no_signal.take_back();
       return false;
     }
     from += written;

@@ -15,8 +15,9 @@
 // happens to a block is kept.
 //
 // Memory: 64 KiB for each thread that has recorded anything and still lives. Where the file cannot
-// be written, events are dropped and counted, one line says so, and the program goes on. A forked
-// child records nothing. What a killed process, or one that leaves by _exit, had in its buffers is
+// be written, events are dropped and counted, one line says so, and the program goes on: no signal
+// reaches it and no write waits. A trace whose file the program has closed ends. A forked child
+// records nothing. What a killed process, or one that leaves by _exit, had in its buffers is
 // lost.
 #pragma once
 
@@ -64,7 +65,8 @@ class TraceRecorder {
   // Begins a trace in `file`, whose former content is lost; "%p" in the name is the process number.
   // Where another process is tracing to that file, ".<process number>" is added. Blocks that
   // `live_blocks` lists come first, marked as already live. For an exact list, call it with the
-  // locks held under which now() is called. Returns an empty string, or in one line why not.
+  // locks held under which now() is called. Returns an empty string, or in one line why not: only a
+  // regular file will do. What throws leaves no trace running.
   std::string start(const std::string& file, const std::vector<Device>& devices,
                     const LiveBlocks& live_blocks = {});
 
@@ -225,7 +227,9 @@ class TraceRecorder {
   ThreadBuffer* add_buffer() noexcept;
   static void thread_ended(void* buffer) noexcept;
   void write_events(const ThreadBuffer& buffer) noexcept;
-  bool write_header(const std::vector<Device>& devices);
+  std::string make_header(const std::vector<Device>& devices);
+  bool has_file() const noexcept;
+  void lose_file() noexcept;
   void write_live_blocks(std::vector<TraceEvent>* events) noexcept;
   std::uint64_t write_text(std::string_view text) noexcept;
   bool write_chunk(const TraceChunkHeader& header, std::span<const std::byte> content,
@@ -253,6 +257,8 @@ class TraceRecorder {
   std::uint64_t dropped_ = 0;
   std::string file_;
   int descriptor_ = -1;
+  dev_t device_ = 0;  // with the number: which file that is
+  ino_t number_ = 0;
   off_t written_bytes_ = 0;  // of the header and whole chunks
   TraceTime start_time_ = 0;
 };

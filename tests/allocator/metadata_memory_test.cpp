@@ -2,7 +2,9 @@
 // succeeds, and afterwards everything is there.
 #include <atomic>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <new>
 #include <optional>
@@ -12,6 +14,7 @@
 #include <vector>
 
 #include <uvmalloc/allocator/span_store.hpp>
+#include <uvmalloc/allocator/trace_recorder.hpp>
 #include <uvmalloc/hints/event_pool.hpp>
 #include <uvmalloc/runtime/log.hpp>
 
@@ -357,6 +360,36 @@ TEST(MetadataMemory, LinesAreLoggedWithoutMemory) {
                 name +
                 "\nuvmalloc: said where there is no memory to note it\n"
                 "uvmalloc: once more\n");
+}
+
+TEST(MetadataMemory, ATraceThatCannotBeStartedLeavesNoFileOpen) {
+  const std::string file = ::testing::TempDir() + "uvmalloc-metadata.trace";
+  const std::vector<TraceRecorder::Device> devices = {{"card", 1}};
+  auto open_files = [] {
+    const std::filesystem::directory_iterator files("/proc/self/fd");
+    return std::distance(begin(files), end(files));
+  };
+  const auto before = open_files();
+  bool has_failed = true;
+  for (long number = 1; has_failed; ++number) {
+    SCOPED_TRACE("allocation " + std::to_string(number));
+    TraceRecorder recorder;
+    failing = number;
+    try {
+      recorder.start(file, devices);
+    } catch (const std::bad_alloc&) {
+      EXPECT_FALSE(recorder.enabled());
+    }
+    has_failed = std::exchange(failing, 0) == 0;
+    if (has_failed) {
+      EXPECT_EQ(open_files(), before);
+    }
+    recorder.stop();
+    EXPECT_EQ(recorder.start(file, devices), "");
+    recorder.stop();
+    ASSERT_LT(number, 100);
+  }
+  std::filesystem::remove(file);
 }
 
 }  // namespace

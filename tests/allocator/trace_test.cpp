@@ -1,7 +1,9 @@
 // What a recorder writes is what a reader reads, in an order that replays; whatever happens to the
 // file, the program and the reader survive.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -572,9 +574,51 @@ TEST_F(TraceTest, AnImpossibleFileIsRefusedInOneLine) {
   const std::string nowhere = folder / "missing" / "run.trace";
   EXPECT_EQ(recorder.start(nowhere, kDevices),
             "trace " + nowhere + ": cannot be opened: No such file or directory");
-  EXPECT_EQ(recorder.start("/dev/full", kDevices),
-            "trace /dev/full: cannot be written: No space left on device");
+  EXPECT_EQ(recorder.start("/dev/full", kDevices), "trace /dev/full: is not a regular file");
   EXPECT_FALSE(recorder.enabled());
+}
+
+// Writing to it could wait for ever or raise SIGPIPE, opening it too.
+TEST_F(TraceTest, APipeIsRefusedWhetherOrNotSomebodyReadsIt) {
+  const std::string pipe = folder / "pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_EQ(recorder.start(pipe, kDevices), "trace " + pipe + ": is not a regular file");
+  const int reader = open(pipe.c_str(), O_RDONLY | O_NONBLOCK);
+  ASSERT_GE(reader, 0);
+  EXPECT_EQ(recorder.start(pipe, kDevices), "trace " + pipe + ": is not a regular file");
+  close(reader);
+  start();
+}
+
+TEST_F(TraceTest, AFileThatHasTheNumberOfAClosedDescriptorIsLeftAlone) {
+  start();
+  int descriptor = -1;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code error;
+    if (std::filesystem::read_symlink(entry, error) == file) {
+      descriptor = std::stoi(entry.path().filename());
+    }
+  }
+  ASSERT_GE(descriptor, 0);
+  const std::string other = folder / "other";
+  const int opened = open(other.c_str(), O_RDWR | O_CREAT, 0600);
+  ASSERT_EQ(::write(opened, "precious", 8), 8);
+  ASSERT_EQ(dup2(opened, descriptor), descriptor);
+  close(opened);
+
+  ::testing::internal::CaptureStderr();
+  const TraceTime now = recorder.now();
+  for (std::size_t i = 0; i < 2 * kPackedWordsPerChunk; ++i) recorder.allocated(now, block(4096));
+  EXPECT_FALSE(recorder.enabled());
+  recorder.mark("of no trace");
+  recorder.stop();
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
+            "uvmalloc: the trace " + file + " ends early: the program has closed its file\n");
+  EXPECT_EQ(recorder.dropped(), kPackedWordsPerChunk + 1) << "with the one that found it out";
+  EXPECT_EQ(std::filesystem::file_size(other), 8u);
+  EXPECT_EQ(close(descriptor), 0) << "it was the program's";
+  EXPECT_NO_THROW(read_trace(file, UnfinishedTrace::kAccept));
+  ASSERT_EQ(recorder.start(folder / "next", kDevices), "");
 }
 
 TEST_F(TraceTest, TheNameCanHoldTheProcessNumber) {
@@ -621,7 +665,6 @@ TEST_F(TraceTest, WhereTheFileCannotGrowEventsAreCountedAndOneLineSaysSo) {
   ::testing::internal::CaptureStderr();
   const pid_t child = fork();
   if (child == 0) {
-    std::signal(SIGXFSZ, SIG_IGN);
     TraceRecorder own;
     if (!own.start(file, kDevices).empty()) _exit(1);
     const rlimit limit{kChunkBytes * 5 / 2, kChunkBytes * 5 / 2};
@@ -633,6 +676,11 @@ TEST_F(TraceTest, WhereTheFileCannotGrowEventsAreCountedAndOneLineSaysSo) {
       if (errno != 17) _exit(2);
     }
     own.stop();
+    sigset_t blocked;
+    sigset_t pending;
+    pthread_sigmask(SIG_BLOCK, nullptr, &blocked);
+    sigpending(&pending);
+    if (sigismember(&blocked, SIGXFSZ) != 0 || sigismember(&pending, SIGXFSZ) != 0) _exit(4);
     _exit(own.dropped() == 2 * kPackedWordsPerChunk ? 0 : 3);
   }
   int status = 0;
@@ -650,7 +698,6 @@ TEST_F(TraceTest, LiveBlocksThatCannotBeWrittenAreCounted) {
   ::testing::internal::CaptureStderr();
   const pid_t child = fork();
   if (child == 0) {
-    std::signal(SIGXFSZ, SIG_IGN);
     const rlimit limit{1024, 1024};
     setrlimit(RLIMIT_FSIZE, &limit);
     TraceRecorder own;
@@ -658,6 +705,31 @@ TEST_F(TraceTest, LiveBlocksThatCannotBeWrittenAreCounted) {
       for (std::uint64_t i = 1; i <= 100; ++i) sink(block(4096 * i));
     });
     _exit(why_not.empty() && own.dropped() == 100 ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(status, 0);
+}
+
+TEST_F(TraceTest, ASignalThatTheProgramKeepsPendingStaysPending) {
+  ::testing::internal::CaptureStderr();
+  const pid_t child = fork();
+  if (child == 0) {
+    sigset_t size;
+    sigemptyset(&size);
+    sigaddset(&size, SIGXFSZ);
+    pthread_sigmask(SIG_BLOCK, &size, nullptr);
+    raise(SIGXFSZ);
+    const rlimit limit{16, 16};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    TraceRecorder own;
+    if (own.start(file, kDevices) != "trace " + file + ": cannot be written: File too large") {
+      _exit(1);
+    }
+    sigset_t pending;
+    sigpending(&pending);
+    _exit(sigismember(&pending, SIGXFSZ) == 1 ? 0 : 2);
   }
   int status = 0;
   waitpid(child, &status, 0);
