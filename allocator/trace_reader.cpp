@@ -6,10 +6,13 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <span>
 #include <system_error>
 #include <type_traits>
+#include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -32,6 +35,83 @@ std::string contents(const std::string& file) {
   if (!stream) throw std::system_error(errno, std::generic_category(), file);
   return bytes;
 }
+
+void follow(const TraceEvent& event, std::unordered_set<std::uint64_t>* live) {
+  if (event.kind == TraceKind::kAllocate) live->insert(event.address);
+  if (event.kind == TraceKind::kFree) live->erase(event.address);
+}
+
+// Events of several threads at one time. Gives, again and again, the first one that is possible
+// among the first of each thread; where none is possible, the first. However many there are, on
+// however few addresses: each step looks at two threads and at one address.
+class Simultaneous {
+ public:
+  Simultaneous(std::span<const ThreadEvent> events, std::unordered_set<std::uint64_t>* live)
+      : events_(events), live_(*live), next_of_thread_(events.size(), kNone) {
+    std::unordered_map<std::uint32_t, std::size_t> later;
+    for (std::size_t i = events.size(); i-- > 0;) {
+      auto [found, is_last] = later.try_emplace(events[i].thread, i);
+      if (!is_last) next_of_thread_[i] = std::exchange(found->second, i);
+    }
+    for (auto [thread, first] : later) add(first);
+  }
+
+  const ThreadEvent& next() {
+    const std::size_t taken = possible_.empty() ? *heads_.begin() : *possible_.begin();
+    const ThreadEvent& event = events_[taken];
+    heads_.erase(taken);
+    if (depends_on_block(event)) {
+      Block& block = blocks_[event.address];
+      // The first of those that want the same of the block.
+      (event.kind == TraceKind::kAllocate ? block.allocations : block.frees).erase(taken);
+      follow(event, &live_);
+      update(event.address, &block);
+    } else {
+      possible_.erase(taken);
+    }
+    if (next_of_thread_[taken] != kNone) add(next_of_thread_[taken]);
+    return event;
+  }
+
+ private:
+  static constexpr std::size_t kNone = ~std::size_t{0};
+  // By place among the events, of those that are the first of their thread.
+  struct Block {
+    std::set<std::size_t> allocations;
+    std::set<std::size_t> frees;
+    std::size_t possible = kNone;  // the one of these that is in possible_
+  };
+
+  static bool depends_on_block(const TraceEvent& event) {
+    return event.kind == TraceKind::kAllocate || event.kind == TraceKind::kFree;
+  }
+
+  void add(std::size_t head) {
+    const ThreadEvent& event = events_[head];
+    heads_.insert(head);
+    if (!depends_on_block(event)) {
+      possible_.insert(head);
+      return;
+    }
+    Block& block = blocks_[event.address];
+    (event.kind == TraceKind::kAllocate ? block.allocations : block.frees).insert(head);
+    update(event.address, &block);
+  }
+
+  void update(std::uint64_t address, Block* block) {
+    if (block->possible != kNone) possible_.erase(block->possible);
+    const auto& wanted = live_.contains(address) ? block->frees : block->allocations;
+    block->possible = wanted.empty() ? kNone : *wanted.begin();
+    if (block->possible != kNone) possible_.insert(block->possible);
+  }
+
+  const std::span<const ThreadEvent> events_;
+  std::unordered_set<std::uint64_t>& live_;
+  std::vector<std::size_t> next_of_thread_;
+  std::set<std::size_t> heads_;
+  std::set<std::size_t> possible_;
+  std::unordered_map<std::uint64_t, Block> blocks_;
+};
 
 // One file's bytes, consumed from the front.
 class Parser {
@@ -238,40 +318,19 @@ class Parser {
       if (threads_differ) {
         order_simultaneous(rest.first(same), &live);
       } else {
-        for (const ThreadEvent& event : rest.first(same)) apply(event, &live);
+        for (const ThreadEvent& event : rest.first(same)) follow(event, &live);
       }
       rest = rest.subspan(same);
     }
   }
 
-  static void apply(const ThreadEvent& event, std::unordered_set<std::uint64_t>* live) {
-    if (event.kind == TraceKind::kAllocate) live->insert(event.address);
-    if (event.kind == TraceKind::kFree) live->erase(event.address);
-  }
-
-  // Takes, again and again, the first event that is possible and the first of its thread; where
-  // none is possible, the first.
   static void order_simultaneous(std::span<ThreadEvent> events,
                                  std::unordered_set<std::uint64_t>* live) {
-    for (std::size_t done = 0; done < events.size(); ++done) {
-      std::unordered_set<std::uint32_t> blocked;
-      std::size_t chosen = done;
-      for (std::size_t i = done; i < events.size(); ++i) {
-        const ThreadEvent& event = events[i];
-        const bool possible = event.kind == TraceKind::kAllocate ? !live->contains(event.address)
-                              : event.kind == TraceKind::kFree   ? live->contains(event.address)
-                                                                 : true;
-        if (possible && !blocked.contains(event.thread)) {
-          chosen = i;
-          break;
-        }
-        blocked.insert(event.thread);
-      }
-      std::rotate(events.begin() + static_cast<std::ptrdiff_t>(done),
-                  events.begin() + static_cast<std::ptrdiff_t>(chosen),
-                  events.begin() + static_cast<std::ptrdiff_t>(chosen) + 1);
-      apply(events[done], live);
-    }
+    Simultaneous order(events, live);
+    std::vector<ThreadEvent> ordered;
+    ordered.reserve(events.size());
+    while (ordered.size() < events.size()) ordered.push_back(order.next());
+    std::copy(ordered.begin(), ordered.end(), events.begin());
   }
 
   const std::string& file_;

@@ -8,7 +8,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
@@ -870,6 +872,100 @@ TEST_F(TraceTest, SimultaneousEventsOfThreadsComeInAnOrderThatReplays) {
   Trace trace = stop_and_read();
   ASSERT_EQ(trace.events.size(), 5u);
   expect_replayable(trace);
+}
+
+// What the order is, said without care for time.
+std::vector<ThreadEvent> in_plain_order(std::vector<ThreadEvent> events) {
+  std::set<std::uint64_t> live;
+  for (std::size_t done = 0; done < events.size(); ++done) {
+    std::set<std::uint32_t> blocked;
+    std::size_t chosen = done;
+    for (std::size_t i = done; i < events.size(); ++i) {
+      const bool is_live = live.contains(events[i].address);
+      const bool possible = events[i].kind == TraceKind::kAllocate ? !is_live
+                            : events[i].kind == TraceKind::kFree   ? is_live
+                                                                   : true;
+      if (possible && !blocked.contains(events[i].thread)) {
+        chosen = i;
+        break;
+      }
+      blocked.insert(events[i].thread);
+    }
+    const auto at = events.begin() + static_cast<std::ptrdiff_t>(done);
+    std::rotate(at, events.begin() + static_cast<std::ptrdiff_t>(chosen),
+                events.begin() + static_cast<std::ptrdiff_t>(chosen) + 1);
+    if (events[done].kind == TraceKind::kAllocate) live.insert(events[done].address);
+    if (events[done].kind == TraceKind::kFree) live.erase(events[done].address);
+  }
+  return events;
+}
+
+// A file of events of one time, each a chunk of its thread.
+std::string simultaneous(const std::vector<ThreadEvent>& events) {
+  std::string bytes;
+  auto add = [&](const auto& part) {
+    bytes.append(reinterpret_cast<const char*>(&part), sizeof(part));
+  };
+  TraceFileHeader header;
+  header.header_bytes = sizeof(header);
+  header.start_time = 1;
+  add(header);
+  for (const ThreadEvent& event : events) {
+    TraceChunkHeader chunk;
+    chunk.count = 1;
+    chunk.thread = event.thread;
+    add(chunk);
+    add(static_cast<const TraceEvent&>(event));
+  }
+  TraceChunkHeader end;
+  end.kind = TraceChunkKind::kEnd;
+  add(end);
+  return bytes;
+}
+
+ThreadEvent at_one_time(TraceKind kind, std::uint64_t address, std::uint32_t thread) {
+  ThreadEvent event;
+  event.kind = kind;
+  event.time = 5;
+  event.address = address;
+  event.thread = thread;
+  return event;
+}
+
+TEST_F(TraceTest, SimultaneousEventsComeAsTheFirstThatIsPossibleEachTime) {
+  std::mt19937 random(1);
+  for (int round = 0; round < 300; ++round) {
+    SCOPED_TRACE(round);
+    std::vector<ThreadEvent> events;
+    for (int i = 0; i < 40; ++i) {
+      const auto kind = std::array{TraceKind::kAllocate, TraceKind::kAllocate, TraceKind::kFree,
+                                   TraceKind::kFree, TraceKind::kUse}[random() % 5];
+      events.push_back(at_one_time(kind, 512 * (1 + random() % 4), 1 + random() % 5));
+    }
+    const std::vector<ThreadEvent> expected = in_plain_order(events);
+    const Trace trace = read_trace(write(simultaneous(events)));
+    ASSERT_EQ(trace.events.size(), expected.size());
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_EQ(trace.events[i].kind, expected[i].kind) << i;
+      EXPECT_EQ(trace.events[i].address, expected[i].address) << i;
+      EXPECT_EQ(trace.events[i].thread, expected[i].thread) << i;
+    }
+  }
+}
+
+// Frees of a block that nobody has, of two threads and of as many as there are: some minutes where
+// each step looks at all that are left.
+TEST_F(TraceTest, ManySimultaneousEventsAreReadInTheTimeOfAFewSteps) {
+  for (std::uint32_t threads : {2u, 100'000u}) {
+    std::vector<ThreadEvent> events;
+    for (std::uint32_t i = 0; i < 100'000; ++i) {
+      events.push_back(at_one_time(TraceKind::kFree, 512, 1 + i % threads));
+    }
+    const std::string name = write(simultaneous(events));
+    const auto begin = std::chrono::steady_clock::now();
+    EXPECT_EQ(read_trace(name).events.size(), events.size());
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+  }
 }
 
 }  // namespace
