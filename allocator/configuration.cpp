@@ -16,6 +16,9 @@
 namespace uvm {
 namespace {
 
+// More would leave each process hardly any of the machine's memory.
+constexpr unsigned kMostLocalRanks = 1024;
+
 constexpr std::string_view kSize = "a size such as 512MiB, 8G, 1.5GiB or bytes";
 constexpr std::string_view kSizeOrAuto = "auto, or a size such as 512MiB, 8G, 1.5GiB or bytes";
 constexpr std::string_view kPagesOrAuto = "auto, or a size of at least 2MiB, such as 512MiB or 8G";
@@ -107,9 +110,11 @@ class Reader {
     if (text != nullptr && is_off(text)) {
       *value = 0;
     } else if (text != nullptr) {
-      char* end = nullptr;
-      double read = std::strtod(text, &end);
-      if (end == text || *end != '\0' || !std::isfinite(read) || read < 0) {
+      // The same in every locale.
+      const char* const end = text + std::strlen(text);
+      double read = 0;
+      const auto result = std::from_chars(text, end, read);
+      if (result.ec != std::errc() || result.ptr != end || !std::isfinite(read) || read < 0) {
         text = refuse(setting, text);
       } else {
         *value = read;
@@ -239,13 +244,14 @@ ParsedConfiguration parse_configuration(const VariableLookup& lookup,
     unsigned read_ranks = 0;
     const char* end = ranks + std::strlen(ranks);
     if (auto result = std::from_chars(ranks, end, read_ranks);
-        result.ec == std::errc() && result.ptr == end && read_ranks > 0) {
+        result.ec == std::errc() && result.ptr == end && read_ranks > 0 &&
+        read_ranks <= kMostLocalRanks) {
       configuration.local_ranks = read_ranks;
     } else {
       out.errors.push_back(fmt::format(
-          "LOCAL_WORLD_SIZE='{}' is not understood; accepted: a number of processes from 1 on; "
+          "LOCAL_WORLD_SIZE='{}' is not understood; accepted: a number of processes from 1 to {}; "
           "the default, 1, is used",
-          ranks));
+          ranks, kMostLocalRanks));
     }
   }
   for (const std::string& name : all_names) {

@@ -6,6 +6,9 @@
 #include <atomic>
 #include <cstdlib>
 #include <fstream>
+#include <memory>
+#include <new>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -22,10 +25,8 @@ thread_local HostMemory thread_host_memory = HostMemory::kManaged;
 thread_local bool thread_aliases = false;
 std::atomic<bool> framework_installed{false};
 
-std::atomic<MoveMode>& process_move_mode() {
-  static std::atomic<MoveMode> mode{process_configuration().configuration.move};
-  return mode;
-}
+// What was set; nothing: as configured.
+std::atomic<std::optional<MoveMode>> process_move_mode{std::nullopt};
 
 void install_fork_handlers() {
   pthread_atfork([] { process_allocator()->before_fork(); },
@@ -58,25 +59,30 @@ void report_at_exit() {
   }
 }
 
-Activation activate() {
+// What throws leaves everything as it was, so that the next call can try again.
+std::unique_ptr<Activation> activate() {
   const Configuration& configuration = process_configuration().configuration;
+  auto activation = std::make_unique<Activation>();
   RuntimeChoice choice = open_runtime(configuration.runtime);
-  std::string reason = choice.reason;
+  activation->reason = choice.reason;
   if (choice.runtime != nullptr) {
     try {
-      auto* allocator = new CachingManagedAllocator(std::move(choice.runtime), configuration);
-      active_allocator.store(allocator, std::memory_order_release);
-      install_fork_handlers();
-      std::atexit(report_at_exit);
+      auto allocator =
+          std::make_unique<CachingManagedAllocator>(std::move(choice.runtime), configuration);
       log(LogLevel::kInfo, "active: {} device(s), budget {}", allocator->runtime().device_count(),
           format_size(allocator->budget_bytes()));
-      return {allocator, ""};
+      activation->reason.clear();
+      activation->allocator = allocator.release();
+      active_allocator.store(activation->allocator, std::memory_order_release);
+      install_fork_handlers();
+      std::atexit(report_at_exit);
+      return activation;
     } catch (const std::runtime_error& error) {
-      reason = error.what();
+      activation->reason = error.what();
     }
   }
-  log(LogLevel::kWarning, "not active, memory is served as without it: {}", reason);
-  return {nullptr, reason};
+  log(LogLevel::kWarning, "not active, memory is served as without it: {}", activation->reason);
+  return activation;
 }
 
 }  // namespace
@@ -92,7 +98,7 @@ const ParsedConfiguration& process_configuration() {
 }
 
 const Activation& activate_process_allocator() {
-  static const Activation* const kActivation = new Activation(activate());
+  static const Activation* const kActivation = activate().release();
   return *kActivation;
 }
 
@@ -107,11 +113,20 @@ HostMemory host_memory() noexcept {
   return thread_host_memory;
 }
 
+MoveMode configured_move_mode() noexcept {
+  try {
+    return process_configuration().configuration.move;
+  } catch (const std::bad_alloc&) {
+    return Configuration{}.move;
+  }
+}
 void set_move_mode(MoveMode mode) noexcept {
-  process_move_mode() = mode;
+  process_move_mode.store(mode, std::memory_order_relaxed);
 }
 MoveMode move_mode() noexcept {
-  return thread_aliases ? MoveMode::kAlias : process_move_mode().load(std::memory_order_relaxed);
+  if (thread_aliases) return MoveMode::kAlias;
+  const std::optional<MoveMode> set = process_move_mode.load(std::memory_order_relaxed);
+  return set ? *set : configured_move_mode();
 }
 bool set_thread_aliases(bool aliases) noexcept {
   return std::exchange(thread_aliases, aliases);

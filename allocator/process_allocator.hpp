@@ -36,7 +36,9 @@ enum class HostMemory : unsigned char {
 HostMemory set_host_memory(HostMemory memory) noexcept;
 HostMemory host_memory() noexcept;
 
-// How a framework's tensors move, UVMALLOC_MOVE until set.
+// UVMALLOC_MOVE; the default while there is no memory to read it.
+MoveMode configured_move_mode() noexcept;
+// How a framework's tensors move, as configured until set.
 void set_move_mode(MoveMode mode) noexcept;
 // That of this process, or kAlias where this thread has asked for it.
 MoveMode move_mode() noexcept;

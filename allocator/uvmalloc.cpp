@@ -34,6 +34,10 @@ constexpr std::size_t kFirstBlockBytes =
 constexpr std::size_t kFirstStatisticsBytes =
     offsetof(uvmalloc_statistics, out_of_memory) + sizeof(uvmalloc_statistics::out_of_memory);
 
+// No structure of this interface will ever be as large: a number that was never set, of which as
+// many bytes would be looked at.
+constexpr std::size_t kMostOptionsBytes = 4096;
+
 // Without a destructor: exit handlers and other threads' last destructors may still fail and ask.
 constexpr std::size_t kLastErrorBytes = 4096;
 thread_local char last_error[kLastErrorBytes];
@@ -208,6 +212,12 @@ uvmalloc_status uvmalloc_create(const uvmalloc_options* options, uvmalloc_alloca
     if (options != nullptr) {
       if (options->struct_bytes < kFirstOptionsBytes) {
         return too_small("uvmalloc_create", options->struct_bytes, kFirstOptionsBytes);
+      }
+      if (options->struct_bytes > kMostOptionsBytes) {
+        return failure(UVMALLOC_ERROR_INVALID_ARGUMENT,
+                       "uvmalloc_create: struct_bytes is {}; it is the size of the structure, {} "
+                       "at most",
+                       options->struct_bytes, kMostOptionsBytes);
       }
       const std::optional<uvmalloc_options> known = known_options(options);
       if (!known) {
@@ -461,7 +471,7 @@ int uvmalloc_is_enabled() {
 
 int uvmalloc_set_move_on_copy(int on) {
   const int before = uvmalloc_move_on_copy();
-  const uvm::MoveMode configured = uvm::process_configuration().configuration.move;
+  const uvm::MoveMode configured = uvm::configured_move_mode();
   const auto off = configured == uvm::MoveMode::kAlias ? uvm::MoveMode::kCopyOnWrite : configured;
   uvm::set_move_mode(on != 0 ? uvm::MoveMode::kAlias : off);
   return before;

@@ -109,7 +109,8 @@ typedef struct uvmalloc_options {
 
 /* Makes an allocator on every device of a runtime. `options` NULL: the defaults.
  * UVMALLOC_ERROR_INVALID_ARGUMENT: `out` is NULL, struct_bytes is too small for the first version
- * of the structure, a member that this library does not know is not zero, no such policy.
+ * of the structure or above 4096, a member that this library does not know is not zero, no such
+ * policy.
  * UVMALLOC_ERROR_NO_DEVICE: no such runtime, or no driver, or no device.
  * UVMALLOC_ERROR_NOT_USABLE: a device cannot use managed memory concurrently with the host.
  * The allocator must not be used in a forked child; the process's own may. */

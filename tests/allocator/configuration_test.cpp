@@ -96,15 +96,30 @@ TEST(Configuration, AMalformedValueNamesVariableValueAndWhatIsAccepted) {
     const char* name;
     const char* value;
   };
-  for (const Case& each :
-       {Case{"PYTORCH_ENABLE_UNIFIED_MEMORY", "maybe"}, Case{"UVMALLOC_POLICY", "magic"},
-        Case{"UVMALLOC_BUDGET", "lots"}, Case{"UVMALLOC_BUDGET", "-1"},
-        Case{"UVMALLOC_BUDGET", "0"}, Case{"UVMALLOC_SPAN_SIZE", "4K"},
-        Case{"UVMALLOC_LOG", "loud"}, Case{"UVMALLOC_MOVE", "steal"},
-        Case{"UVMALLOC_HOST_THRESHOLD", "1 pound"}, Case{"UVMALLOC_REPORT", "printer"},
-        Case{"UVMALLOC_DECAY", "soon"}, Case{"UVMALLOC_DECAY", "-1"}, Case{"UVMALLOC_DECAY", "inf"},
-        Case{"UVMALLOC_DECAY", "nan"}, Case{"LOCAL_WORLD_SIZE", "4x"},
-        Case{"LOCAL_WORLD_SIZE", "many"}, Case{"LOCAL_WORLD_SIZE", "0"}}) {
+  for (const Case& each : {Case{"PYTORCH_ENABLE_UNIFIED_MEMORY", "maybe"},
+                           Case{"UVMALLOC_POLICY", "magic"},
+                           Case{"UVMALLOC_BUDGET", "lots"},
+                           Case{"UVMALLOC_BUDGET", "-1"},
+                           Case{"UVMALLOC_BUDGET", "0"},
+                           Case{"UVMALLOC_SPAN_SIZE", "4K"},
+                           Case{"UVMALLOC_LOG", "loud"},
+                           Case{"UVMALLOC_MOVE", "steal"},
+                           Case{"UVMALLOC_HOST_THRESHOLD", "1 pound"},
+                           Case{"UVMALLOC_REPORT", "printer"},
+                           Case{"UVMALLOC_DECAY", "soon"},
+                           Case{"UVMALLOC_DECAY", "-1"},
+                           Case{"UVMALLOC_DECAY", "inf"},
+                           Case{"UVMALLOC_DECAY", "nan"},
+                           Case{"UVMALLOC_DECAY", "0x10"},
+                           Case{"UVMALLOC_DECAY", " 3"},
+                           Case{"UVMALLOC_DECAY", "3 "},
+                           Case{"UVMALLOC_DECAY", "+3"},
+                           Case{"UVMALLOC_DECAY", "2,5"},
+                           Case{"LOCAL_WORLD_SIZE", "1025"},
+                           Case{"LOCAL_WORLD_SIZE", "4294967295"},
+                           Case{"LOCAL_WORLD_SIZE", "4x"},
+                           Case{"LOCAL_WORLD_SIZE", "many"},
+                           Case{"LOCAL_WORLD_SIZE", "0"}}) {
     ParsedConfiguration parsed = parse({{each.name, each.value}});
     ASSERT_EQ(parsed.errors.size(), 1u) << each.name;
     const std::string& error = parsed.errors[0];
@@ -114,7 +129,15 @@ TEST(Configuration, AMalformedValueNamesVariableValueAndWhatIsAccepted) {
     EXPECT_FALSE(parsed.configuration.enabled);
     EXPECT_EQ(parsed.configuration.policy, Policy::kAuto) << "the default stays";
     EXPECT_FALSE(parsed.configuration.budget_bytes);
+    EXPECT_EQ(parsed.configuration.decay_seconds, 0);
+    EXPECT_EQ(parsed.configuration.local_ranks, 1u);
   }
+}
+
+TEST(Configuration, NumbersAreReadAsTheyAreWritten) {
+  EXPECT_EQ(parse({{"UVMALLOC_DECAY", "2.5"}}).configuration.decay_seconds, 2.5);
+  EXPECT_EQ(parse({{"UVMALLOC_DECAY", "1e3"}}).configuration.decay_seconds, 1000);
+  EXPECT_EQ(parse({{"LOCAL_WORLD_SIZE", "1024"}}).configuration.local_ranks, 1024u);
 }
 
 TEST(Configuration, WhatIsAcceptedNamesTheLeastSizeAndWhatIsUsedInstead) {

@@ -1,5 +1,9 @@
 // Requests while the host has no memory for the allocator's own records: each fails as a whole or
 // succeeds, and afterwards everything is there.
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <cstdlib>
 #include <filesystem>
@@ -13,10 +17,13 @@
 #include <utility>
 #include <vector>
 
+#include <uvmalloc/uvmalloc.h>
+#include <uvmalloc/allocator/process_allocator.hpp>
 #include <uvmalloc/allocator/span_store.hpp>
 #include <uvmalloc/allocator/trace_recorder.hpp>
 #include <uvmalloc/hints/event_pool.hpp>
 #include <uvmalloc/runtime/log.hpp>
+#include <uvmalloc/runtime/registry.hpp>
 
 #include "support/allocator_fixture.hpp"
 
@@ -25,8 +32,12 @@ namespace {
 // How many allocations from now on the one is that fails; 0: none.
 thread_local long failing = 0;
 
+bool has_any_failed = false;
+
 bool fails_now() {
-  return failing != 0 && uvm::testing::inside_fake_machine == 0 && --failing == 0;
+  const bool fails = failing != 0 && uvm::testing::inside_fake_machine == 0 && --failing == 0;
+  if (fails) has_any_failed = true;
+  return fails;
 }
 
 void* allocate_or_throw(std::size_t size_bytes, std::size_t alignment_bytes) {
@@ -390,6 +401,61 @@ TEST(MetadataMemory, ATraceThatCannotBeStartedLeavesNoFileOpen) {
     ASSERT_LT(number, 100);
   }
   std::filesystem::remove(file);
+}
+
+// In processes of their own, with the first, the second and every further allocation failing until
+// `body` needs no more; it returns whether all is well.
+void in_processes_with_each_failing(const std::function<bool(long number)>& body) {
+  enum Outcome { kGood = 0, kBad = 1, kNoneFailed = 2 };
+  for (long number = 1;; ++number) {
+    SCOPED_TRACE("allocation " + std::to_string(number));
+    const pid_t child = fork();
+    if (child == 0) {
+      const int nowhere = open("/dev/null", O_WRONLY);
+      dup2(nowhere, STDERR_FILENO);
+      has_any_failed = false;
+      const bool good = body(number);
+      _exit(!good ? kBad : has_any_failed ? kGood : kNoneFailed);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    ASSERT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
+    ASSERT_NE(WEXITSTATUS(status), kBad);
+    if (WEXITSTATUS(status) == kNoneFailed) break;
+    ASSERT_LT(number, 1000);
+  }
+}
+
+TEST(MetadataMemory, AProcessHasOneAllocatorWhateverMemoryThereWasWhenItWasMade) {
+  const auto machine = std::make_shared<testing::FakeMachine>();
+  setenv("UVMALLOC_RUNTIME", "fake", 1);
+  setenv("UVMALLOC_LOG", "info", 1);
+  ASSERT_TRUE(add_runtime(
+      "fake", [&](std::string*) { return std::make_unique<testing::FakeRuntime>(machine); }));
+  in_processes_with_each_failing([&](long number) {
+    failing = number;
+    try {
+      activate_process_allocator();
+    } catch (const std::bad_alloc&) {
+      // The next call tries again.
+    }
+    failing = 0;
+    const Activation& activation = activate_process_allocator();
+    const bool one_runtime = machine.use_count() == 2;
+    return activation.allocator != nullptr && activation.allocator == process_allocator() &&
+           one_runtime;
+  });
+}
+
+TEST(MetadataMemory, HowTensorsMoveCanBeSetAndAskedForWithoutMemory) {
+  in_processes_with_each_failing([](long number) {
+    failing = number;
+    const int before = uvmalloc_set_move_on_copy(1);
+    const int now = uvmalloc_move_on_copy();
+    failing = 0;
+    return before == 0 && now == 1 && uvmalloc_set_move_on_copy(0) == 1 &&
+           uvmalloc_move_on_copy() == 0;
+  });
 }
 
 }  // namespace

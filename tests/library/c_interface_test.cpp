@@ -273,6 +273,14 @@ TEST_P(CInterface, AnOptionThatThisVersionLacksIsRefusedUnlessItIsZero) {
   EXPECT_EQ(other, nullptr);
   larger.known.struct_bytes = sizeof(uvmalloc_options) - 1;
   EXPECT_EQ(uvmalloc_create(&larger.known, &other), UVMALLOC_ERROR_INVALID_ARGUMENT);
+  // Never set: so many bytes there are not to be looked at.
+  for (std::size_t too_large : {std::size_t{4097}, SIZE_MAX}) {
+    larger.known.struct_bytes = too_large;
+    EXPECT_EQ(uvmalloc_create(&larger.known, &other), UVMALLOC_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(uvmalloc_last_error(), "uvmalloc_create: struct_bytes is " +
+                                         std::to_string(too_large) +
+                                         "; it is the size of the structure, 4096 at most");
+  }
   larger.known.struct_bytes = sizeof(uvmalloc_options);
   larger.known.policy = 2;
   EXPECT_EQ(uvmalloc_create(&larger.known, &other), UVMALLOC_ERROR_INVALID_ARGUMENT);
