@@ -421,6 +421,8 @@ class CachingManagedAllocator {
   void decay_now_and_then();
   bool is_decay_due(Decay::Time now) const;
   void discard_free_pages();
+  void discard_free_pages_of(Span* span);
+  bool try_to_discard(const SpanStore::Run& run) noexcept;
 
   // Of a stream, by its first: where blocks of whole pages are free, guests among them.
   Pool& whole_pool(PoolIndex pools) {

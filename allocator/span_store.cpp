@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <new>
 #include <utility>
 
 namespace uvm {
@@ -92,7 +93,15 @@ std::vector<SpanStore::Run> SpanStore::take_touched(Span* span) {
       left_bytes -= runs.back().size_bytes;
     }
   }
-  for (const Run& run : runs) take(run, run.size_bytes);
+  spare_.reserve(spare_.size() + runs.size());
+  for (auto run = runs.begin(); run != runs.end(); ++run) {
+    try {
+      take(*run, run->size_bytes);
+    } catch (const std::bad_alloc&) {
+      runs.erase(run, runs.end());
+      break;
+    }
+  }
   return runs;
 }
 
@@ -104,7 +113,8 @@ void SpanStore::take(const Run& run, std::size_t size_bytes) {
   // First, since there may be no memory for it.
   if (after != 0) span.free.emplace(run.offset + size_bytes, after);
   if (before == 0) {
-    span.free.erase(free);
+    auto node = span.free.extract(free);
+    if (spare_.size() < spare_.capacity()) spare_.push_back(std::move(node));
   } else {
     free->second = before;
   }
@@ -117,19 +127,31 @@ void SpanStore::take(const Run& run, std::size_t size_bytes) {
 }
 
 void SpanStore::give_back(Span* span, char* base, std::size_t size_bytes) {
-  auto offset = static_cast<std::size_t>(base - span->base);
-  auto run = span->free.emplace(offset, size_bytes).first;
-  if (auto after = std::next(run);
-      after != span->free.end() && run->first + run->second == after->first) {
-    run->second += after->second;
-    span->free.erase(after);
-  }
-  if (run != span->free.begin()) {
-    auto before = std::prev(run);
-    if (before->first + before->second == run->first) {
-      before->second += run->second;
-      span->free.erase(run);
+  const auto offset = static_cast<std::size_t>(base - span->base);
+  const auto after = span->free.lower_bound(offset);
+  const bool joins_after = after != span->free.end() && offset + size_bytes == after->first;
+  const auto before = after == span->free.begin() ? span->free.end() : std::prev(after);
+  const bool joins_before = before != span->free.end() && before->first + before->second == offset;
+  // Only where it joins neither is there one more.
+  if (joins_before) {
+    before->second += size_bytes;
+    if (joins_after) {
+      before->second += after->second;
+      span->free.erase(after);
     }
+  } else if (joins_after) {
+    auto run = span->free.extract(after);
+    run.key() = offset;
+    run.mapped() += size_bytes;
+    span->free.insert(std::move(run));
+  } else if (!spare_.empty()) {
+    auto run = std::move(spare_.back());
+    spare_.pop_back();
+    run.key() = offset;
+    run.mapped() = size_bytes;
+    span->free.insert(std::move(run));
+  } else {
+    span->free.emplace(offset, size_bytes);
   }
 }
 

@@ -69,6 +69,7 @@ class SpanStore {
   void each_free(Facade facade, int device, const RunVisitor& visit) const;
 
   // Takes every free run of touched pages of the span, for give_back_untouched().
+  // Giving these back needs no memory.
   std::vector<Run> take_touched(Span* span);
 
   // Takes a run that find() returned since the last change; its pages are touched from now on.
@@ -89,6 +90,8 @@ class SpanStore {
  private:
   std::vector<std::unique_ptr<Span>> spans_;
   std::size_t touched_bytes_ = 0;
+  // Of runs that take_touched() took whole: for when they come back.
+  std::vector<std::map<std::size_t, std::size_t>::node_type> spare_;
 };
 
 }  // namespace uvm

@@ -157,18 +157,46 @@ void CachingManagedAllocator::free_spans(std::vector<std::unique_ptr<Span>> span
 // Free pages whose span stays: their contents are dropped, and the budget has them again.
 // With release_mutex_, after the devices were waited for.
 void CachingManagedAllocator::discard_free_pages() {
-  std::vector<SpanStore::Run> runs;
+  std::vector<Span*> spans;
   {
     std::lock_guard lock(lock_);
     for (const auto& span : spans_.spans()) {
       const auto& can = devices_[static_cast<std::size_t>(span->device)].capabilities;
       // Managed pages of the host stay charged while their span lives, whatever is in them.
-      if (!span->ordinary && (span->facade != Facade::kDevice || !can.discard)) continue;
-      std::vector<SpanStore::Run> of_span = spans_.take_touched(span.get());
-      runs.insert(runs.end(), of_span.begin(), of_span.end());
+      if (span->ordinary || (span->facade == Facade::kDevice && can.discard)) {
+        spans.push_back(span.get());
+      }
     }
   }
-  for (const SpanStore::Run& run : runs) {
+  // They stay: only release_pages_of() removes some.
+  for (Span* span : spans) discard_free_pages_of(span);
+}
+
+void CachingManagedAllocator::discard_free_pages_of(Span* span) {
+  std::vector<SpanStore::Run> runs;
+  {
+    std::lock_guard lock(lock_);
+    runs = spans_.take_touched(span);
+  }
+  while (!runs.empty()) {
+    const SpanStore::Run run = runs.back();
+    const bool is_discarded = try_to_discard(run);
+    std::lock_guard lock(lock_);
+    runs.pop_back();
+    if (!is_discarded) {
+      spans_.give_back(run.span, run.base(), run.size_bytes);
+      continue;
+    }
+    spans_.give_back_untouched(run.span, run.base(), run.size_bytes);
+    book_.figures().touched_bytes.decrease(run.size_bytes);
+    book_.figures().discarded_bytes += run.size_bytes;
+    ledger_.set(run.base(), run.size_bytes, Place::nowhere());
+  }
+}
+
+// Pages that are taken out of their span.
+bool CachingManagedAllocator::try_to_discard(const SpanStore::Run& run) noexcept {
+  try {
     // A driver discards nothing of ordinary memory.
     const bool ordinary = run.span->ordinary;
     const int device = run.span->device;
@@ -180,15 +208,9 @@ void CachingManagedAllocator::discard_free_pages() {
       trace_.discarded(trace_.now(), device, run.base(), run.size_bytes,
                        ordinary ? nullptr : sender_.lane(device));
     }
-    std::lock_guard lock(lock_);
-    if (status.ok()) {
-      ledger_.set(run.base(), run.size_bytes, Place::nowhere());
-      spans_.give_back_untouched(run.span, run.base(), run.size_bytes);
-      book_.figures().touched_bytes.decrease(run.size_bytes);
-      book_.figures().discarded_bytes += run.size_bytes;
-    } else {
-      spans_.give_back(run.span, run.base(), run.size_bytes);
-    }
+    return status.ok();
+  } catch (const std::bad_alloc&) {
+    return false;
   }
 }
 
