@@ -5,6 +5,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include <uvmalloc/runtime/log.hpp>
+
 namespace uvm {
 namespace {
 
@@ -21,6 +27,21 @@ constexpr bool kMayBeAsymmetric = true;
 
 bool barrier(int command) {
   return syscall(SYS_membarrier, command, 0, 0) == 0;
+}
+
+// Every thread of the process passes a full barrier. What has worked may fail later, for want of
+// memory or since a filter of system calls (seccomp) has been put in place. Without the barrier an
+// owner and a taker could be inside together, and owners cannot be told to take the lock otherwise.
+void pass_barrier() {
+  if (barrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)) [[likely]]
+    return;
+  // Slow, and of all processes.
+  if (barrier(MEMBARRIER_CMD_GLOBAL)) return;
+  log(LogLevel::kError,
+      "membarrier, which worked when the process began, fails now ({}): threads cannot be stopped "
+      "safely any more",
+      std::strerror(errno));
+  std::abort();
 }
 
 }  // namespace
@@ -60,7 +81,7 @@ void OwnerLock::take(std::span<OwnerLock* const> locks) {
   }
   if (locks.empty()) return;
   for (OwnerLock* lock : locks) lock->taken_.store(true, std::memory_order_seq_cst);
-  barrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+  pass_barrier();
   for (OwnerLock* lock : locks) {
     while (lock->busy_.load(std::memory_order_acquire)) sched_yield();
   }

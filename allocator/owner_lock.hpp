@@ -29,7 +29,8 @@ class OwnerLock {
   }
   void leave() { busy_.store(false, std::memory_order_release); }
 
-  // By anybody but the owner: all of them, with one barrier.
+  // By anybody but the owner: all of them, with one barrier. Where the system does not give it any
+  // more, the process is aborted with one line.
   static void take(std::span<OwnerLock* const> locks);
   static void give_back(std::span<OwnerLock* const> locks);
 

@@ -31,13 +31,14 @@ StreamHandle HintSender::lane(int device) {
   }
   StreamHandle made = nullptr;
   if (!runtime_.create_stream(device, &made).ok()) return nullptr;
-  std::lock_guard lock(mutex_);
-  if (lanes_[index] != nullptr) {
-    runtime_.destroy_stream(device, made);  // another thread was first
-  } else {
-    lanes_[index] = made;
+  StreamHandle first = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    if (lanes_[index] == nullptr) lanes_[index] = made;
+    first = lanes_[index];
   }
-  return lanes_[index];
+  if (first != made) runtime_.destroy_stream(device, made);  // another thread was first
+  return first;
 }
 
 bool HintSender::note(const Hint& hint, const RuntimeStatus& status) {

@@ -4,7 +4,7 @@
 // use the bytes waits for the lane; the lane waits for the stream that made them.
 //
 // A failing hint is never an error of the program: it is counted and said once. Thread-safe; holds
-// a lock only to make a lane.
+// a lock only to look up a lane and to note one, and none in a call of the driver.
 #pragma once
 
 #include <cstddef>

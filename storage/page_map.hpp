@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <new>
 
 #include <uvmalloc/storage/pages.hpp>
 
@@ -33,11 +34,14 @@ class PageMap {
   }
 
   // The entry of every page of [address, address + size_bytes), both of which are multiples of 2
-  // MiB; a new one is Entry{}.
+  // MiB; a new one is Entry{}. std::bad_alloc where there is no memory for all, and, before any is
+  // visited, where the table does not reach as far.
   template <class Visit>
   void each(const void* address, std::size_t size_bytes, Visit visit) {
-    std::uintptr_t first = address_of(address) >> kPageShift;
-    for (std::uintptr_t page = first; page < first + (size_bytes >> kPageShift); ++page) {
+    const std::uintptr_t first = address_of(address) >> kPageShift;
+    const std::uintptr_t end = first + (size_bytes >> kPageShift);
+    if (end > std::uintptr_t{1} << (kRootBits + kLeafBits)) throw std::bad_alloc();
+    for (std::uintptr_t page = first; page < end; ++page) {
       std::atomic<Leaf*>& slot = (*root_)[page >> kLeafBits];
       Leaf* leaf = slot.load(std::memory_order_relaxed);
       if (leaf == nullptr) {

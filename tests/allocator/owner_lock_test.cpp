@@ -2,10 +2,19 @@
 #include <uvmalloc/allocator/owner_lock.hpp>
 
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/membarrier.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
+#include <cstddef>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -118,6 +127,38 @@ TEST_P(OwnerLockTest, AnOwnerWaitsWhileItsLockIsTaken) {
 TEST_P(OwnerLockTest, NoLocksAreTakenAtOnce) {
   OwnerLock::take({});
   OwnerLock::give_back({});
+}
+
+// As a filter of system calls does that a program puts in place after its first allocation.
+bool refuse_membarrier(bool all) {
+  const auto expedited = static_cast<std::uint32_t>(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+  constexpr std::uint16_t kLoad = BPF_LD | BPF_W | BPF_ABS;
+  constexpr std::uint16_t kEqual = BPF_JMP | BPF_JEQ | BPF_K;
+  constexpr std::uint16_t kReturn = BPF_RET | BPF_K;
+  const std::uint8_t other_command = all ? 0 : 1;  // instructions to leap
+  sock_filter filter[] = {
+      {kLoad, 0, 0, offsetof(seccomp_data, nr)},      {kEqual, 0, 3, SYS_membarrier},
+      {kLoad, 0, 0, offsetof(seccomp_data, args[0])}, {kEqual, 0, other_command, expedited},
+      {kReturn, 0, 0, SECCOMP_RET_ERRNO | EPERM},     {kReturn, 0, 0, SECCOMP_RET_ALLOW},
+  };
+  const sock_fprog program = {std::size(filter), filter};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+TEST(OwnerLockBarrierTest, ABarrierThatFailsLaterIsReplacedByTheSlowOneOrEndsTheProcess) {
+  OwnerLock::prepare();
+  if (!OwnerLock::use(OwnerLock::Kind::kAsymmetric)) GTEST_SKIP() << "not in this build";
+  auto take_with_filter = [](bool all) {
+    if (!refuse_membarrier(all)) _exit(77);
+    OwnerLock lock;
+    OwnerLock* const one = &lock;
+    OwnerLock::take({&one, 1});
+    OwnerLock::give_back({&one, 1});
+    _exit(0);
+  };
+  EXPECT_EXIT(take_with_filter(false), ::testing::ExitedWithCode(0), "");
+  EXPECT_DEATH(take_with_filter(true), "membarrier, which worked .* fails now");
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, OwnerLockTest,

@@ -38,6 +38,7 @@ TEST_F(CudaFailures, EachErrorHasItsKindAndKeepsItsNameAndNumber) {
       {CUDA_ERROR_DEINITIALIZED, RuntimeError::kNotUsable},
       {CUDA_ERROR_NOT_INITIALIZED, RuntimeError::kNotUsable},
       {CUDA_ERROR_CONTEXT_IS_DESTROYED, RuntimeError::kNotUsable},
+      {CUDA_ERROR_INVALID_CONTEXT, RuntimeError::kNotUsable},
       {CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, RuntimeError::kCapture},
       {CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, RuntimeError::kCapture},
       {CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, RuntimeError::kCapture},

@@ -71,5 +71,16 @@ TEST_F(HintSenderTest, EventsAreUsedAgain) {
   EXPECT_LE(machine->events, 2);
 }
 
+TEST_F(HintSenderTest, WhoIsSecondToMakeALaneHoldsNoLockWhileItsOwnIsDestroyed) {
+  StreamHandle first = nullptr;
+  StreamHandle meanwhile = nullptr;
+  machine->before_create_stream = [&] { first = sender.lane(0); };
+  machine->before_destroy_stream = [&] { meanwhile = sender.lane(0); };
+  EXPECT_EQ(sender.lane(0), first);
+  EXPECT_NE(first, nullptr);
+  EXPECT_EQ(meanwhile, first);
+  EXPECT_EQ(machine->streams, 1);
+}
+
 }  // namespace
 }  // namespace uvm

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <new>
 #include <thread>
 
 namespace uvm {
@@ -30,6 +31,18 @@ TEST(PageMap, UnknownAddressesHaveNoEntry) {
   EXPECT_EQ(map.find(nullptr), nullptr);
   EXPECT_EQ(map.find(at(0x7f0000000000)), nullptr);
   EXPECT_EQ(map.find(at(~std::uintptr_t{0})), nullptr) << "beyond 48 bits";
+}
+
+TEST(PageMap, ARangeThatEndsBeyondTheTableIsRefusedAsAWhole) {
+  Map map;
+  const std::uintptr_t end = std::uintptr_t{1} << 48;
+  for (std::uintptr_t base : {end - kPageBytes, end, ~std::uintptr_t{0} - 8 * kPageBytes + 1}) {
+    int visited = 0;
+    EXPECT_THROW(map.each(at(base), 2 * kPageBytes, [&](Entry&) { ++visited; }), std::bad_alloc);
+    EXPECT_EQ(visited, 0);
+  }
+  set(&map, end - kPageBytes, kPageBytes, 7);
+  EXPECT_EQ(value_at(map, end - 1), 7);
 }
 
 TEST(PageMap, EveryAddressOfASetRangeIsFoundAndNoneBeside) {

@@ -69,6 +69,8 @@ class FakeMachine {
   std::function<void()> after_device_wait;  // when a wait for the device has ended
   std::function<void()> before_query;       // when an event is asked for
   std::function<void()> before_free;        // when managed memory is about to be freed
+  std::function<void()> before_create_stream;
+  std::function<void()> before_destroy_stream;
 
   FakeMutex mutex;
 
@@ -163,6 +165,7 @@ class FakeRuntime final : public DeviceRuntime {
   }
 
   RuntimeStatus create_stream(int, StreamHandle* out) const override {
+    run_once(&machine_->before_create_stream);
     std::lock_guard lock(machine_->mutex);
     if (fails("create_stream")) return {RuntimeError::kOther, 99, "FAKE_FAILURE", "create_stream"};
     ++machine_->streams;
@@ -170,6 +173,7 @@ class FakeRuntime final : public DeviceRuntime {
     return {};
   }
   RuntimeStatus destroy_stream(int, StreamHandle) const override {
+    run_once(&machine_->before_destroy_stream);
     std::lock_guard lock(machine_->mutex);
     --machine_->streams;
     return {};
