@@ -2,7 +2,6 @@
 
 #ifndef NDEBUG
 #include <cstdlib>
-#include <vector>
 
 #include <uvmalloc/runtime/log.hpp>
 
@@ -26,9 +25,6 @@ const char* name(LockRank rank) {
   }
   return "unknown";
 }
-
-// Of the locks that this thread holds, in the order taken. Ranks are few, so bits do.
-thread_local unsigned held_ranks = 0;
 
 unsigned bit(LockRank rank) {
   return 1u << static_cast<unsigned>(rank);

@@ -12,12 +12,22 @@ enum class LockRank : std::uint8_t { kNone, kRelease, kFences, kArena, kCaches, 
 
 namespace detail {
 #ifndef NDEBUG
+// Of the locks that this thread holds. Ranks are few, so bits do.
+inline thread_local unsigned held_ranks = 0;
+
 // Aborts with a line that names both, where `rank` may not be taken now.
 void enter_rank(LockRank rank);
 void leave_rank(LockRank rank);
+// Whether this thread holds a lock of that rank or a later one.
+inline bool holds_rank_from(LockRank rank) {
+  return held_ranks >> static_cast<unsigned>(rank) != 0;
+}
 #else
 inline void enter_rank(LockRank) {}
 inline void leave_rank(LockRank) {}
+inline bool holds_rank_from(LockRank) {
+  return false;
+}
 #endif
 }  // namespace detail
 

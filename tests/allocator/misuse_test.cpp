@@ -1,4 +1,5 @@
 // What debug and sanitized builds say about mistakes.
+#include <memory>
 #include <mutex>
 
 #include <uvmalloc/allocator/ranked.hpp>
@@ -45,6 +46,20 @@ TEST(LockRanks, TheWrongOrderStopsTheProgramWithBothNames) {
         std::lock_guard outer(caches);
       },
       "'thread caches' is taken while 'state' is held");
+}
+
+TEST(LockRanks, ADriverCallUnderALockStopsTheProgramWithTheCallsName) {
+  const testing::FakeRuntime runtime(std::make_shared<testing::FakeMachine>());
+  Ranked<std::mutex, LockRank::kFences> fences;
+  Ranked<std::mutex, LockRank::kArena> arena;
+  std::lock_guard may_wait(fences);
+  EXPECT_TRUE(runtime.synchronize_device(0).ok());
+  EXPECT_DEATH(
+      {
+        std::lock_guard lock(arena);
+        runtime.synchronize_device(0);
+      },
+      "synchronize_device is called with a lock of the allocator held");
 }
 #endif
 

@@ -1,21 +1,26 @@
 // A device that does what a test tells it: memory is ordinary memory, a stream's work is over when
-// the test says so, any call can be made to fail. It records the hints it gets. For tests of what
-// uvmalloc asks of a machine; what a machine makes of it is the simulator's matter.
+// the test says so, any call can be made to fail. It records the hints it gets. In builds without
+// NDEBUG it aborts where it is called with an arena's or a later lock held (LockRank). For tests of
+// what uvmalloc asks of a machine; what a machine makes of it is the simulator's matter.
 #pragma once
 
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include <uvmalloc/allocator/ranked.hpp>
 #include <uvmalloc/hints/hint.hpp>
 #include <uvmalloc/runtime/device_runtime.hpp>
+#include <uvmalloc/runtime/log.hpp>
 #include <uvmalloc/storage/pages.hpp>
 
 namespace uvm::testing {
@@ -93,19 +98,23 @@ class FakeRuntime final : public DeviceRuntime {
   int device_count() const override { return machine_->device_count; }
 
   RuntimeStatus describe(int, DeviceDescription* out) const override {
+    is_called_without_locks("describe");
     *out = {"Fake Device", machine_->total_bytes, machine_->capabilities};
     return {};
   }
   RuntimeStatus memory_figures(int, MemoryFigures* out) const override {
+    is_called_without_locks("memory_figures");
     *out = {machine_->total_bytes, machine_->total_bytes};
     return {};
   }
   RuntimeStatus pointer_attributes(const void*, PointerAttributes* out) const override {
+    is_called_without_locks("pointer_attributes");
     *out = {};
     return {};
   }
 
   RuntimeStatus allocate_managed(int, std::size_t size_bytes, void** out) const override {
+    is_called_without_locks("allocate_managed");
     std::lock_guard lock(machine_->mutex);
     if (fails("anything")) return {RuntimeError::kOther, 700, "FAKE_FAILURE", "allocate_managed"};
     if (fails("allocation_in_capture")) return capture_refused("allocate_managed");
@@ -125,6 +134,7 @@ class FakeRuntime final : public DeviceRuntime {
     return {};
   }
   RuntimeStatus free_managed(int, void* address) const override {
+    is_called_without_locks("free_managed");
     run_once(&machine_->before_free);
     std::lock_guard lock(machine_->mutex);
     if (fails("free_managed")) return {RuntimeError::kOther, 99, "FAKE_FAILURE", "free_managed"};
@@ -141,6 +151,7 @@ class FakeRuntime final : public DeviceRuntime {
 
   RuntimeStatus advise(int, void* address, std::size_t size_bytes, Advice advice,
                        Place place) const override {
+    is_called_without_locks("advise");
     std::lock_guard lock(machine_->mutex);
     if (fails("advise")) return {RuntimeError::kOther, 99, "FAKE_FAILURE", "advise"};
     machine_->hints.push_back({HintKind::kAdvise, advice, place, address, size_bytes});
@@ -148,23 +159,27 @@ class FakeRuntime final : public DeviceRuntime {
   }
   RuntimeStatus prefetch(int, void* address, std::size_t size_bytes, Place destination,
                          StreamHandle) const override {
+    is_called_without_locks("prefetch");
     std::lock_guard lock(machine_->mutex);
     if (fails("prefetch")) return {RuntimeError::kOther, 99, "FAKE_FAILURE", "prefetch"};
     machine_->hints.push_back({HintKind::kPrefetch, {}, destination, address, size_bytes});
     return {};
   }
   RuntimeStatus discard(int, void*, std::size_t, StreamHandle) const override {
+    is_called_without_locks("discard");
     std::lock_guard lock(machine_->mutex);
     if (fails("discard")) return {RuntimeError::kOther, 99, "FAKE_FAILURE", "discard"};
     return {};
   }
   RuntimeStatus copy(int, void* to, const void* from, std::size_t size_bytes,
                      StreamHandle) const override {
+    is_called_without_locks("copy");
     std::copy_n(static_cast<const char*>(from), size_bytes, static_cast<char*>(to));
     return {};
   }
 
   RuntimeStatus create_stream(int, StreamHandle* out) const override {
+    is_called_without_locks("create_stream");
     run_once(&machine_->before_create_stream);
     std::lock_guard lock(machine_->mutex);
     if (fails("create_stream")) return {RuntimeError::kOther, 99, "FAKE_FAILURE", "create_stream"};
@@ -173,12 +188,14 @@ class FakeRuntime final : public DeviceRuntime {
     return {};
   }
   RuntimeStatus destroy_stream(int, StreamHandle) const override {
+    is_called_without_locks("destroy_stream");
     run_once(&machine_->before_destroy_stream);
     std::lock_guard lock(machine_->mutex);
     --machine_->streams;
     return {};
   }
   RuntimeStatus synchronize_stream(int, StreamHandle handle) const override {
+    is_called_without_locks("synchronize_stream");
     std::lock_guard lock(machine_->mutex);
     if (machine_->capturing.contains(handle)) return capture_refused("synchronize_stream");
     if (fails("synchronize_stream"))
@@ -188,12 +205,14 @@ class FakeRuntime final : public DeviceRuntime {
     return {};
   }
   RuntimeStatus stream_wait_event(int, StreamHandle handle, EventHandle event) const override {
+    is_called_without_locks("stream_wait_event");
     std::lock_guard lock(machine_->mutex);
     machine_->waits.push_back("stream " + text(handle) + " waits for stream " +
                               text(static_cast<Event*>(event)->stream));
     return {};
   }
   RuntimeStatus is_capturing(int, StreamHandle handle, bool* out) const override {
+    is_called_without_locks("is_capturing");
     std::lock_guard lock(machine_->mutex);
     if (fails("is_capturing")) return capture_refused("is_capturing");
     *out = machine_->capturing.contains(handle);
@@ -201,24 +220,28 @@ class FakeRuntime final : public DeviceRuntime {
   }
 
   RuntimeStatus create_event(int, EventHandle* out) const override {
+    is_called_without_locks("create_event");
     std::lock_guard lock(machine_->mutex);
     ++machine_->events;
     *out = new Event;
     return {};
   }
   RuntimeStatus destroy_event(int, EventHandle event) const override {
+    is_called_without_locks("destroy_event");
     std::lock_guard lock(machine_->mutex);
     --machine_->events;
     delete static_cast<Event*>(event);
     return {};
   }
   RuntimeStatus record_event(int, EventHandle event, StreamHandle handle) const override {
+    is_called_without_locks("record_event");
     std::lock_guard lock(machine_->mutex);
     if (fails("record_event")) return {RuntimeError::kOther, 99, "FAKE_FAILURE", "record_event"};
     static_cast<Event*>(event)->stream = handle;
     return {};
   }
   RuntimeStatus query_event(int, EventHandle event) const override {
+    is_called_without_locks("query_event");
     run_once(&machine_->before_query);
     std::lock_guard lock(machine_->mutex);
     bool pending = machine_->busy.contains(static_cast<Event*>(event)->stream);
@@ -226,6 +249,7 @@ class FakeRuntime final : public DeviceRuntime {
     return {RuntimeError::kNotReady, 600, "FAKE_NOT_READY", "query_event"};
   }
   RuntimeStatus synchronize_event(int, EventHandle event) const override {
+    is_called_without_locks("synchronize_event");
     std::lock_guard lock(machine_->mutex);
     if (fails("synchronize_event"))
       return {RuntimeError::kOther, 99, "FAKE_FAILURE", "synchronize_event"};
@@ -233,6 +257,7 @@ class FakeRuntime final : public DeviceRuntime {
     return {};
   }
   RuntimeStatus synchronize_device(int device) const override {
+    is_called_without_locks("synchronize_device");
     {
       std::lock_guard lock(machine_->mutex);
       if (!machine_->capturing.empty()) return capture_refused("synchronize_device");
@@ -247,6 +272,13 @@ class FakeRuntime final : public DeviceRuntime {
   }
 
  private:
+  // A driver call may wait for long, and for work that a thread with the lock has yet to submit.
+  static void is_called_without_locks(std::string_view call) {
+    if (!detail::holds_rank_from(LockRank::kArena)) return;
+    log(LogLevel::kError, "the driver's {} is called with a lock of the allocator held", call);
+    std::abort();
+  }
+
   struct Event {
     StreamHandle stream = nullptr;
   };
