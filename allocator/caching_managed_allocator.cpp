@@ -383,21 +383,18 @@ FreeResult CachingManagedAllocator::free_slowly(void* address) noexcept {
     }
     if (block == nullptr) {
       if (!pools_.is_ours(address)) return FreeResult::kNotOurs;
-      log_line(LogLevel::kError,
-               fmt::format("free({}): a second free, of memory that is in no block any more; "
-                           "nothing was freed",
-                           address));
+      log(LogLevel::kError,
+          "free({}): a second free, of memory that is in no block any more; nothing was freed",
+          address);
       return FreeResult::kDouble;
     }
     const bool is_live = block->now() == BlockState::kLive;
     if (!is_live || block->address() != address) {
       // A free block may have been joined with the one before it.
       FreeResult result = is_live ? FreeResult::kInterior : FreeResult::kDouble;
-      log_line(LogLevel::kError,
-               fmt::format("free({}): {} of a block of {} at {}, {} facade; nothing was freed",
-                           address, is_live ? "not the start" : "a second free",
-                           format_size(block->size_bytes()), static_cast<void*>(block->address()),
-                           to_string(pools_.at(block->pool).key.facade)));
+      log(LogLevel::kError, "free({}): {} of a block of {} at {}, {} facade; nothing was freed",
+          address, is_live ? "not the start" : "a second free", format_size(block->size_bytes()),
+          static_cast<void*>(block->address()), to_string(pools_.at(block->pool).key.facade));
       return result;
     }
     key = pools_.at(block->pool).key;
