@@ -46,6 +46,8 @@ void ThreadCache::open(const StreamKey& key, PoolIndex first, std::size_t place)
     streams_[index]->tally = &tallies_[place];
     // Blocks of private pools are counted here and never kept.
     if (key.private_pool != 0) streams_[index]->largest_kept = 0;
+  } else if (streams_[index]->key != key) {
+    rename(first, key);
   }
   // Another thread's per-thread stream has this thread's handle.
   if (key.private_pool != 0 || !key.device_stream().can_be_named()) return;

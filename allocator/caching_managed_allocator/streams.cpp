@@ -15,8 +15,14 @@ void CachingManagedAllocator::forget_stream(int device, StreamHandle stream) {
   // While it can still be named.
   fenced_.record_deferred();
   const DeviceStream gone = DeviceStream::named(device, stream);
+  const StreamKey key{Facade::kDevice, device, stream, 0, gone.thread};
+  bool has_pools = false;
+  {
+    std::lock_guard lock(lock_);
+    has_pools = pools_.has_pools_of(key);
+  }
   std::vector<Fence> last_work;
-  stream_work_.record({gone}, &last_work);
+  if (has_pools) stream_work_.record({gone}, &last_work);
   Returning back(*this);
   bool is_known = false;
   bool has_private = false;
@@ -33,7 +39,6 @@ void CachingManagedAllocator::forget_stream(int device, StreamHandle stream) {
       std::replace(extras.uses.begin(), extras.uses.end(), gone, nameless);
       if (extras.mover == gone) extras.mover = nameless;
     });
-    const StreamKey key{Facade::kDevice, device, stream, 0, gone.thread};
     if (auto pools = pools_.forget(key, nameless.thread)) {
       is_known = true;
       if (!last_work.empty()) {
