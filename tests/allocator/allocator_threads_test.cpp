@@ -3,7 +3,11 @@
 // whatever the order of calls in progress.
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
+#include <mutex>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "support/allocator_fixture.hpp"
 #include "support/allocator_stress.hpp"
@@ -51,6 +55,49 @@ TEST_F(AllocatorThreads, WhereTheySoonKeepLargeBlocksToo) {
     stress.run(4, milliseconds(100));
     stress.finish();
   }
+}
+
+// Streams come and go in every thread, some of their blocks are freed elsewhere, and the handles
+// come again: no block is in two hands, and as many pools are left as there were streams at once.
+TEST_F(AllocatorThreads, StreamsThatComeAndGoInManyThreadsShareTheirPools) {
+  constexpr std::uintptr_t kThreads = 4;
+  std::mutex mutex;
+  std::vector<std::pair<char*, char>> handed_on;  // a block, and what is in it
+  auto put = [&](char* block, char mark) {
+    std::memset(block, mark, 512);
+    std::lock_guard lock(mutex);
+    handed_on.emplace_back(block, mark);
+  };
+  auto take = [&] {
+    std::unique_lock lock(mutex);
+    if (handed_on.empty()) return;
+    const auto [block, mark] = handed_on.front();
+    handed_on.erase(handed_on.begin());
+    lock.unlock();
+    EXPECT_EQ(block[0], mark);
+    EXPECT_EQ(block[511], mark);
+    EXPECT_EQ(allocator->free(block), FreeResult::kFreed);
+  };
+  std::vector<std::thread> threads;
+  for (std::uintptr_t thread = 0; thread < kThreads; ++thread) {
+    threads.emplace_back([&, thread] {
+      for (std::uintptr_t round = 0; round < 150; ++round) {
+        const StreamHandle mine = stream(1 + thread + round % 3 * kThreads);
+        for (std::size_t size_bytes : {std::size_t{512}, std::size_t{9000}, std::size_t{100000}}) {
+          put(device(size_bytes, mine), static_cast<char>(thread * 64 + round % 64));
+          allocator->free(device(size_bytes, mine));
+          take();
+        }
+        allocator->forget_stream(0, mine);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  allocator->check_invariants();
+  while (!handed_on.empty()) take();
+  const Statistics now = allocator->statistics();
+  EXPECT_EQ(now.live_bytes.current, 0u);
+  EXPECT_LE(now.streams.size(), kThreads);
 }
 
 // A thread remembers the records of blocks it was given; others free such blocks, and their records
