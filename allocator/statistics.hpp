@@ -180,7 +180,7 @@ struct Statistics {
   std::uint64_t largest_free_bytes = 0;  // in one piece
   // Of touched_bytes, whole pages in which no block of a caller, of a thread or behind fences lies.
   std::uint64_t touched_not_used_bytes = 0;
-  std::uint64_t metadata_bytes = 0;      // records and tables, in ordinary memory
+  std::uint64_t metadata_bytes = 0;  // records and tables, in ordinary memory
   std::uint64_t discarded_bytes = 0;
   std::uint64_t fences = 0;
   std::uint64_t recalls = 0;          // blocks taken back from the place they had moved to
