@@ -175,24 +175,21 @@ void* CachingManagedAllocator::allocate_from_pool(ThreadCache* cache, const Requ
   void* address = block->address();
   trace_.allocated(at, {request.facade, request.device, address, request.requested_bytes,
                         block->size_bytes(), request.stream});
-  cache->lock.enter();
-  bool within = cache->count_allocated(*block, true);
-  cache->lock.leave();
-  if (!within) note_peaks(book_.place_of(request.facade, request.device));
-  if (is_time_to_tidy) [[unlikely]] {
-    try {
-      tidy(cache, request);
-    } catch (const std::bad_alloc&) {
-      // The next time, then.
-    }
+  bool within = false;
+  {
+    const InsideCache inside(*cache);
+    within = cache->count_allocated(*block, true);
   }
+  if (!within) note_peaks(book_.place_of(request.facade, request.device));
+  if (is_time_to_tidy) [[unlikely]]
+    tidy(cache, request);
   return address;
 }
 
 // After some requests for large blocks that were met from their pool: what the thread keeps for the
 // stream goes back to where it can be joined, and if there have been enough, large blocks are kept
 // from now on.
-void CachingManagedAllocator::tidy(ThreadCache* cache, const Request& request) {
+void CachingManagedAllocator::tidy(ThreadCache* cache, const Request& request) noexcept {
   {
     Returning kept(*this);
     const InsideCache inside(*cache);

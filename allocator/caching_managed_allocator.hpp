@@ -36,6 +36,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -329,23 +330,36 @@ class CachingManagedAllocator {
   void* allocate_slowly(Facade facade, int device, std::size_t size_bytes, StreamHandle stream,
                         std::size_t alignment_bytes = 0);
   void* allocate_from_pool(ThreadCache* cache, const Request& request);
-  void tidy(ThreadCache* cache, const Request& request);
+  void tidy(ThreadCache* cache, const Request& request) noexcept;
   void keep_no_large(const Request& request);
   void* allocate_small(const Request& request);
   void* allocate_run(const Request& request);
   void* take_small_pages(PoolIndex pool, std::size_t size_bytes, bool any_facade) noexcept;
   void add_small_pages(const SpanStore::Run& run, std::size_t size_bytes, Pool* pool);
   void leave_small_pages(PoolIndex pool, void* run, std::size_t size_bytes) noexcept;
+  // Towards room for a small object, in this order: as for others, but for guests and what is away.
+  enum class SmallStep : std::uint8_t {
+    kOtherThreads,  // their spare objects, before any new page
+    kNewPage,
+    kFences,
+    kDecay,
+    kCallbacks,
+    kRelease,
+    kAnyFacade,  // pages of other facades' spans
+    kRetry,
+  };
   // A request for a small object on its way.
   struct SmallNeed {
     const Request& request;
-    unsigned steps = 0;  // taken towards room for it
+    SmallStep next = SmallStep::kOtherThreads;
+    unsigned retries = 0;
     bool may_take_pages = false;
     bool took_pages = false;
     RuntimeStatus status = {};  // why no page could be had
   };
   Block* refill(SmallNeed* need);
   bool make_room_for_small(SmallNeed* need);
+  bool take_step(SmallStep step, SmallNeed* need);
   bool has_room_for_page(const Request& request, bool any_facade) const;
   bool has_page_for_small(SmallNeed* need);
 
@@ -404,7 +418,7 @@ class CachingManagedAllocator {
   bool is_used_by_host(const Block& block) const;
   void note_thread_end(const std::vector<PoolIndex>& streams);
   void take_over_pools(const StreamKey& key);
-  void wait_for_fences(const Request& request);
+  void reclaim_all_and_fenced(const Request& request);
   void free_spans(std::vector<std::unique_ptr<Span>> spans);
   void release_pages(std::size_t most_bytes);
   static DeviceStream consumer_of(const Request& request) {
@@ -414,6 +428,7 @@ class CachingManagedAllocator {
   PrivatePools::Scope private_scope_of(int device, StreamHandle stream);
   void restore_block(int device, std::uint64_t id, const PrivateBlock& wanted);
   void release_cached_where(const std::function<bool(const Pool&)>& wanted);
+  void leave(const BlockPools::Pages& pages, const Pool& pool);
   void leave_free_pages(const Pool& pool, std::size_t* most_bytes, std::vector<Fence>* fences);
   void release_pages_of(const std::function<bool(const Pool&)>& wanted, std::size_t most_bytes);
   bool is_capturing() const { return private_pools_.is_capturing(); }
@@ -434,7 +449,7 @@ class CachingManagedAllocator {
   void count_allocation(const Request& request, Block& block, bool from_cache);
   void open_to_count(ThreadCache* cache, const StreamKey& key, PoolIndex first, bool again = false);
   void count_free(const Block& block, const StreamKey& key);
-  void note_peaks(std::size_t place);
+  void note_peaks(std::size_t place) noexcept;
   void lend_pages(const Block& block, PoolIndex from, PoolIndex to);
   bool is_within_limits(const StreamKey& key, std::size_t touched_bytes,
                         std::size_t pool_bytes) const;

@@ -1,6 +1,11 @@
 #include <uvmalloc/allocator/holders_table.hpp>
 
 #include <algorithm>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -10,6 +15,21 @@ namespace uvm {
 namespace {
 
 constexpr std::size_t kMostRows = 5;  // of streams, and of private pools
+
+// A row of each of those that hold the most, most first.
+template <class Holder, class Held, class Row>
+std::string most_rows(std::vector<const Holder*> holders, std::string_view others, Held held,
+                      Row row) {
+  std::stable_sort(holders.begin(), holders.end(), [&](const Holder* left, const Holder* right) {
+    return held(*left) > held(*right);
+  });
+  std::string rows;
+  for (std::size_t i = 0; i < std::min(holders.size(), kMostRows); ++i) rows += row(*holders[i]);
+  if (holders.size() > kMostRows) {
+    rows += fmt::format("  and {} more {}\n", holders.size() - kMostRows, others);
+  }
+  return rows;
+}
 
 std::string facade_rows(const Statistics& statistics) {
   std::string rows = fmt::format("  {:<15} {:>12} {:>12} {:>9} {:>12} {:>12} {:>12}\n", "facade",
@@ -32,7 +52,7 @@ std::string facade_rows(const Statistics& statistics) {
   return rows;
 }
 
-// Of those of a device that hold the most, most first.
+// Of those of devices.
 std::string stream_rows(const Statistics& statistics) {
   std::vector<const StreamStatistics*> streams;
   for (const StreamStatistics& stream : statistics.streams) {
@@ -40,25 +60,18 @@ std::string stream_rows(const Statistics& statistics) {
     if (stream.facade == Facade::kDevice && holds) streams.push_back(&stream);
   }
   if (streams.size() < 2) return "";
-  auto held = [](const StreamStatistics* stream) {
-    return std::max<std::int64_t>(stream->live_bytes, 0) +
-           static_cast<std::int64_t>(stream->free_bytes);
+  // Blocks may be freed into other pools than they came from.
+  auto in_use = [](const StreamStatistics& stream) {
+    return static_cast<std::size_t>(std::max<std::int64_t>(stream.live_bytes, 0));
   };
-  std::stable_sort(streams.begin(), streams.end(),
-                   [&](const auto* left, const auto* right) { return held(left) > held(right); });
-  std::string rows;
-  for (std::size_t i = 0; i < std::min(streams.size(), kMostRows); ++i) {
-    const StreamStatistics& stream = *streams[i];
-    rows += fmt::format(
-        "  device {}, stream {:#x}: {} in use, {} free in pieces up to {}\n", stream.device,
-        stream.stream,
-        format_size(static_cast<std::size_t>(std::max<std::int64_t>(stream.live_bytes, 0))),
-        format_size(stream.free_bytes), format_size(stream.largest_free_bytes));
-  }
-  if (streams.size() > kMostRows) {
-    rows += fmt::format("  and {} more streams\n", streams.size() - kMostRows);
-  }
-  return rows;
+  return most_rows(
+      std::move(streams), "streams",
+      [&](const StreamStatistics& stream) { return in_use(stream) + stream.free_bytes; },
+      [&](const StreamStatistics& stream) {
+        return fmt::format("  device {}, stream {:#x}: {} in use, {} free in pieces up to {}\n",
+                           stream.device, stream.stream, format_size(in_use(stream)),
+                           format_size(stream.free_bytes), format_size(stream.largest_free_bytes));
+      });
 }
 
 std::string private_pool_rows(const Statistics& statistics) {
@@ -66,18 +79,13 @@ std::string private_pool_rows(const Statistics& statistics) {
   for (const PrivatePoolStatistics& pool : statistics.private_pools) {
     if (pool.reserved_bytes[kSizeClasses].current != 0) pools.push_back(&pool);
   }
-  auto held = [](const auto* pool) { return pool->reserved_bytes[kSizeClasses].current; };
-  std::stable_sort(pools.begin(), pools.end(),
-                   [&](const auto* left, const auto* right) { return held(left) > held(right); });
-  std::string rows;
-  for (std::size_t i = 0; i < std::min(pools.size(), kMostRows); ++i) {
-    rows += fmt::format("  device {}, private pool {} (of a graph or the user's): {} of its own\n",
-                        pools[i]->device, pools[i]->id, format_size(held(pools[i])));
-  }
-  if (pools.size() > kMostRows) {
-    rows += fmt::format("  and {} more private pools\n", pools.size() - kMostRows);
-  }
-  return rows;
+  auto held = [](const PrivatePoolStatistics& pool) {
+    return pool.reserved_bytes[kSizeClasses].current;
+  };
+  return most_rows(std::move(pools), "private pools", held, [&](const PrivatePoolStatistics& pool) {
+    return fmt::format("  device {}, private pool {} (of a graph or the user's): {} of its own\n",
+                       pool.device, pool.id, format_size(held(pool)));
+  });
 }
 
 }  // namespace

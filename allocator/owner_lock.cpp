@@ -9,21 +9,14 @@
 #include <cstdlib>
 #include <cstring>
 
+#include <uvmalloc/allocator/sanitizers.hpp>
 #include <uvmalloc/runtime/log.hpp>
 
 namespace uvm {
 namespace {
 
-#if defined(__has_feature)
-#define UVMALLOC_HAS_FEATURE(name) __has_feature(name)
-#else
-#define UVMALLOC_HAS_FEATURE(name) 0
-#endif
-#if defined(__SANITIZE_THREAD__) || UVMALLOC_HAS_FEATURE(thread_sanitizer)
-constexpr bool kMayBeAsymmetric = false;
-#else
-constexpr bool kMayBeAsymmetric = true;
-#endif
+// ThreadSanitizer does not see the barrier.
+constexpr bool kMayBeAsymmetric = !UVMALLOC_THREAD_SANITIZER;
 
 bool barrier(int command) {
   return syscall(SYS_membarrier, command, 0, 0) == 0;

@@ -4,22 +4,15 @@
 
 #include <cstddef>
 
-// GCC says so by a macro, clang by a feature.
-#if defined(__SANITIZE_ADDRESS__)
-#define UVMALLOC_POISONS 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define UVMALLOC_POISONS 1
-#endif
-#endif
+#include <uvmalloc/allocator/sanitizers.hpp>
 
-#if defined(UVMALLOC_POISONS)
+#if UVMALLOC_ADDRESS_SANITIZER
 #include <sanitizer/asan_interface.h>
 #endif
 
 namespace uvm {
 
-#if defined(UVMALLOC_POISONS)
+#if UVMALLOC_ADDRESS_SANITIZER
 inline void poison(const void* address, std::size_t size_bytes) {
   ASAN_POISON_MEMORY_REGION(address, size_bytes);
 }

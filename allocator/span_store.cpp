@@ -71,16 +71,13 @@ void SpanStore::each_free(Facade facade, int device, const RunVisitor& visit) co
 
 std::size_t SpanStore::touched_free_bytes() const {
   std::size_t bytes = 0;
-  // All pages in use are touched.
-  for (const auto& span : spans_) {
-    bytes += span->touched_bytes - (span->size_bytes - span->free_bytes());
-  }
+  for (const auto& span : spans_) bytes += span->touched_free_bytes();
   return bytes;
 }
 
 std::vector<SpanStore::Run> SpanStore::take_touched(Span* span) {
-  // Most of a large span is behind its last touched page; all pages in use are touched.
-  std::size_t left_bytes = span->touched_bytes - (span->size_bytes - span->free_bytes());
+  // Most of a large span is behind its last touched page.
+  std::size_t left_bytes = span->touched_free_bytes();
   std::vector<Run> runs;
   for (const auto& [offset, size_bytes] : span->free) {
     std::size_t first = offset >> kPageShift;

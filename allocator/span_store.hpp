@@ -37,6 +37,8 @@ struct Span {
     for (const auto& [offset, run_bytes] : free) bytes += run_bytes;
     return bytes;
   }
+  // All pages in use are touched.
+  std::size_t touched_free_bytes() const { return touched_bytes - (size_bytes - free_bytes()); }
   bool empty() const { return free.size() == 1 && free.begin()->second == size_bytes; }
 };
 

@@ -40,12 +40,9 @@ void ThreadCache::open(const StreamKey& key, PoolIndex first, std::size_t place)
   if (index >= streams_.size()) streams_.resize(index + 1);
   if (streams_[index] == nullptr) {
     streams_[index] = std::make_unique<Stream>();
-    streams_[index]->key = key;
     streams_[index]->first_pool = first;
-    streams_[index]->on_miss = first;
     streams_[index]->tally = &tallies_[place];
-    // Blocks of private pools are counted here and never kept.
-    if (key.private_pool != 0) streams_[index]->largest_kept = 0;
+    rename(first, key);
   } else if (streams_[index]->key != key) {
     rename(first, key);
   }
@@ -87,7 +84,8 @@ void ThreadCache::rename(PoolIndex first, const StreamKey& key) {
   if (of == nullptr) return;
   std::replace(recent_.begin(), recent_.end(), of, static_cast<Stream*>(nullptr));
   of->key = key;
-  of->largest_kept = kPackedBytes - 1;
+  // Blocks of private pools are counted here and never kept.
+  of->largest_kept = key.private_pool != 0 ? 0 : kPackedBytes - 1;
   of->on_miss = first;
   of->blocks_at_miss = of->counts.blocks;
 }

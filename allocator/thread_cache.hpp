@@ -166,7 +166,7 @@ class alignas(kCacheLinePair) ThreadCache {
     // Large blocks that are kept cannot be joined with their neighbours, and others are cut from
     // worse places meanwhile, which costs new pages in the end: they are kept only where hardly any
     // request for a large one finds none.
-    std::size_t largest_kept = kPackedBytes - 1;
+    std::size_t largest_kept = 0;
     std::uint64_t blocks_at_miss = 0;  // counts.blocks when large blocks were last taken out
     StreamTally counts;
     std::array<Bin, kSmallBins> small;

@@ -165,23 +165,20 @@ void CachingManagedAllocator::check_invariants() const {
   pools_.check_invariants(spans_.spans());
 }
 
-// Without memory for it, the thread's next allocation tries again.
-void CachingManagedAllocator::note_peaks(std::size_t place) {
-  try {
-    ThreadCaches::Frozen frozen(caches_);
-    caches_.add_up(place);
-  } catch (const std::bad_alloc&) {
-    return;
-  }
+void CachingManagedAllocator::note_peaks(std::size_t place) noexcept {
+  ThreadCaches::Frozen frozen(caches_);
+  caches_.add_up(place);
 }
 
 void CachingManagedAllocator::count_allocation(const Request& request, Block& block,
                                                bool from_cache) {
   const std::size_t place = book_.place_of(request.facade, request.device);
   if (ThreadCache* cache = caches_.mine()) {
-    cache->lock.enter();
-    bool within = cache->count_allocated(block, from_cache);
-    cache->lock.leave();
+    bool within = false;
+    {
+      const InsideCache inside(*cache);
+      within = cache->count_allocated(block, from_cache);
+    }
     if (!within) note_peaks(place);
     return;
   }
@@ -214,7 +211,7 @@ void CachingManagedAllocator::count_free(const Block& block, const StreamKey& ke
         tally.freed(size_class_of(block.size_bytes()), block.size_bytes(), block.requested_bytes());
         stream.freed(block.size_bytes());
       },
-      book_.place_of(key.facade, key.device), block.pool - block.pool % kPoolsPerStream);
+      book_.place_of(key.facade, key.device), first_of(block.pool));
 }
 
 // With the lock: a guest's pages count where they are used while it is live.

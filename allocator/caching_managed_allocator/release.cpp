@@ -11,8 +11,11 @@
 
 namespace uvm {
 
-// For a request that would fail otherwise.
-void CachingManagedAllocator::wait_for_fences(const Request& request) {
+// For a request that would fail otherwise: what threads keep and, but for during a capture, what
+// is behind fences goes back to its pools.
+void CachingManagedAllocator::reclaim_all_and_fenced(const Request& request) {
+  reclaim_all();
+  if (is_capturing()) return;
   {
     std::lock_guard lock(lock_);
     ++book_.service_of(request.facade, request.device).fence_waits;
@@ -60,6 +63,13 @@ void CachingManagedAllocator::release_pages(std::size_t most_bytes) {
   release_pages_of([this](const Pool& pool) { return may_release(pool); }, most_bytes);
 }
 
+// With the lock: pages of the pool's blocks or guests are on their way to their span. There must be
+// room in the list.
+void CachingManagedAllocator::leave(const BlockPools::Pages& pages, const Pool& pool) {
+  leaving_pages_.push_back(
+      {pages, pool.key.facade == Facade::kDevice ? pool.key.device : LeavingPages::kNobody});
+}
+
 // With the lock: whole free pages leave the pool, and their fences with them. Blocks behind fences
 // go all or not at all: one that stays must keep its fence. Without memory (std::bad_alloc) what
 // has left already is in leaving_pages_.
@@ -78,8 +88,7 @@ void CachingManagedAllocator::leave_free_pages(const Pool& pool, std::size_t* mo
     const BlockPools::Pages pages = pools_.release_pages(block, *most_bytes);
     if (pages.base == nullptr) continue;
     if (*most_bytes != SIZE_MAX) *most_bytes -= pages.size_bytes;
-    leaving_pages_.push_back(
-        {pages, pool.key.facade == Facade::kDevice ? pool.key.device : LeavingPages::kNobody});
+    leave(pages, pool);
     book_.pages_removed(home, pages.base, pages.size_bytes);
   }
 }

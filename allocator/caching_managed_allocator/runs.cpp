@@ -349,8 +349,7 @@ CachingManagedAllocator::Found CachingManagedAllocator::under_pressure(const Req
     lock.unlock();
     return found.block != nullptr || is_capturing() ? found : recall(request);
   };
-  reclaim_all();
-  if (!is_capturing()) wait_for_fences(request);
+  reclaim_all_and_fenced(request);
   if (Found found = cached(); found.block != nullptr) return found;
   if (Found found = borrow(request); found.block != nullptr) return found;
   if (!is_capturing()) {

@@ -12,8 +12,7 @@ namespace {
 // Small objects are fetched from an arena in batches of about so many bytes, at most so many.
 constexpr std::size_t kRefillBytes = 16u << 10;
 constexpr std::size_t kRefillBlocks = 16;
-// Towards room for one.
-constexpr unsigned kMostSteps = 64;
+constexpr unsigned kMostRetries = 56;
 
 }  // namespace
 
@@ -75,11 +74,8 @@ void CachingManagedAllocator::leave_small_pages(PoolIndex pool_index, void* run,
                                                 std::size_t size_bytes) noexcept {
   std::lock_guard lock(lock_);
   const Pool& pool = pools_.at(pool_index);
-  const int user_device =
-      pool.key.facade == Facade::kDevice ? pool.key.device : LeavingPages::kNobody;
   for (std::size_t offset = 0; offset < size_bytes; offset += kPageBytes) {
-    leaving_pages_.push_back(
-        {pools_.remove_small_page(static_cast<char*>(run) + offset), user_device});
+    leave(pools_.remove_small_page(static_cast<char*>(run) + offset), pool);
   }
   small_pages_ -= size_bytes >> kPageShift;
   book_.pages_removed(pool, run, size_bytes);
@@ -110,10 +106,9 @@ Block* CachingManagedAllocator::refill(SmallNeed* need) {
     }
   }
   if (count > 1) {
-    cache->lock.enter();
+    const InsideCache inside(*cache);
     // Backwards: the cache gives the lowest first.
     for (std::size_t i = count; i-- > 1;) cache->put_spare(blocks[i]);
-    cache->lock.leave();
   }
   return blocks[0];
 }
@@ -130,15 +125,12 @@ void* CachingManagedAllocator::allocate_small(const Request& request) {
     block = refill(&need);
     if (block == nullptr && !goes_on) out_of_memory(request, need.status);
   }
-  {
-    std::lock_guard lock(lock_);
-    // Of whoever took the pages; what is left is sent with a later request.
-    plan.swap(small_plan_);
-  }
   void* address = nullptr;
   TraceTime at = 0;
   {
     std::lock_guard lock(lock_);
+    // Of whoever took the pages; what is left is sent with a later request.
+    plan.swap(small_plan_);
     address = occupy(request, block);
     at = trace_.now();
   }
@@ -155,56 +147,55 @@ void* CachingManagedAllocator::allocate_small(const Request& request) {
   return address;
 }
 
-// Takes the next step towards an object for the arena to give. False: there is none left.
+// Takes the next step that may help the arena to an object. False: there is none left.
 bool CachingManagedAllocator::make_room_for_small(SmallNeed* need) {
+  while (need->next != SmallStep::kRetry) {
+    const SmallStep step = need->next;
+    need->next = static_cast<SmallStep>(static_cast<unsigned>(step) + 1);
+    if (take_step(step, need)) return true;
+  }
+  // Others were faster, unless a page that is there cannot be had for another reason.
+  return need->retries++ < kMostRetries && has_room_for_page(need->request, true);
+}
+
+// Whether it may have helped.
+bool CachingManagedAllocator::take_step(SmallStep step, SmallNeed* need) {
   const Request& request = need->request;
-  switch (need->steps++) {
-    case 0:
-      // Other threads' spare objects, before any new page.
-      if (bool any_large = false; reclaim(request.pools, ThreadCache::Kept::kSmall, &any_large)) {
-        return true;
-      }
-      [[fallthrough]];
-    case 1:
+  switch (step) {
+    case SmallStep::kOtherThreads: {
+      bool any_large = false;
+      return reclaim(request.pools, ThreadCache::Kept::kSmall, &any_large);
+    }
+    case SmallStep::kNewPage:
       need->may_take_pages = true;
-      if (has_page_for_small(need)) return true;
-      [[fallthrough]];
-    // From here on as in under_pressure().
-    case 2:
-      need->steps = 3;
-      reclaim_all();
-      if (!is_capturing()) wait_for_fences(request);
+      return has_page_for_small(need);
+    case SmallStep::kFences:
+      reclaim_all_and_fenced(request);
       return true;
-    case 3:
-      if (decay_under_pressure()) {
-        has_page_for_small(need);
-        return true;
-      }
-      [[fallthrough]];
-    case 4: {
-      need->steps = 5;
+    case SmallStep::kDecay:
+      if (!decay_under_pressure()) return false;
+      has_page_for_small(need);
+      return true;
+    case SmallStep::kCallbacks: {
       bool any = false;
       for (const auto& callback : pressure_callbacks()) any |= (*callback)();
-      if (any) {
-        reclaim_all();
-        has_page_for_small(need);
-        return true;
-      }
-      [[fallthrough]];
+      if (!any) return false;
+      reclaim_all();
+      has_page_for_small(need);
+      return true;
     }
-    case 5:
-      need->steps = 6;
+    case SmallStep::kRelease:
       release_under_pressure(request);
       has_page_for_small(need);
       return true;
-    case 6:
+    case SmallStep::kAnyFacade:
       if (!has_room_for_page(request, true)) return false;
       small_arenas_.use_any_facade(request.pool());
       return true;
-    default:
-      // Others were faster, unless a page that is there cannot be had for another reason.
-      return need->steps < kMostSteps && has_room_for_page(request, true);
+    case SmallStep::kRetry:
+      break;
   }
+  return false;
 }
 
 // Whether spans have a page that the arena may take.

@@ -3,6 +3,7 @@
 #include <mutex>
 
 #include <uvmalloc/allocator/ranked.hpp>
+#include <uvmalloc/allocator/sanitizers.hpp>
 
 #include "support/allocator_fixture.hpp"
 
@@ -12,7 +13,7 @@ namespace {
 using testing::kMiB;
 using MisuseTest = testing::AllocatorTest;
 
-#if defined(__SANITIZE_ADDRESS__)
+#if UVMALLOC_ADDRESS_SANITIZER
 TEST_F(MisuseTest, AUseAfterFreeIsReportedWhereItHappens) {
   for (std::size_t size_bytes : {std::size_t{512}, std::size_t{100000}, 3 * kMiB}) {
     volatile char* block = host(size_bytes);

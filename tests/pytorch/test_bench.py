@@ -32,28 +32,6 @@ from bench.traces import committed_file, committed_traces, unpack
 from bench.traces.record import NAMES, device_facade_only
 
 ROOT = Path(__file__).resolve().parents[2]
-KEYS = {
-    "pair_ns",
-    "two_thread_scaling",
-    "live_scaling",
-    "churn_ns",
-    "random_grid_ns",
-    "replay_ns",
-    "replay_failures",
-    "replay_overlaps",
-    "touched_over_live",
-    "touched_over_live_discard",
-    "budget_percent",
-    "discard_calls",
-    "steady_driver_calls",
-    "prefetches_per_move",
-    "metadata_bytes",
-    "metadata_percent",
-    "trace_cost",
-    "trace_event_ns",
-}
-
-
 COMPARED_KEYS = {
     "pair_ns",
     "two_thread_scaling",
@@ -65,6 +43,16 @@ COMPARED_KEYS = {
     "replay_overlaps",
     "touched_over_live",
     "steady_driver_calls",
+}
+KEYS = COMPARED_KEYS | {
+    "touched_over_live_discard",
+    "budget_percent",
+    "discard_calls",
+    "prefetches_per_move",
+    "metadata_bytes",
+    "metadata_percent",
+    "trace_cost",
+    "trace_event_ns",
 }
 # As little as can be asked of every allocator.
 TINY = replace(
