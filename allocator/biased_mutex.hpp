@@ -70,4 +70,16 @@ class BiasedMutex {
 // and statistics.
 using StateLock = Ranked<BiasedMutex, LockRank::kState>;
 
+// A lock_guard of it that is inlined, for the ways that programs take all the time.
+class InlineStateGuard {
+ public:
+  [[gnu::always_inline]] explicit InlineStateGuard(StateLock& lock) : lock_(lock) { lock_.lock(); }
+  [[gnu::always_inline]] ~InlineStateGuard() { lock_.unlock(); }
+  InlineStateGuard(const InlineStateGuard&) = delete;
+  InlineStateGuard& operator=(const InlineStateGuard&) = delete;
+
+ private:
+  StateLock& lock_;
+};
+
 }  // namespace uvm

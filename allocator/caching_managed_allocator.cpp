@@ -108,6 +108,43 @@ CachingManagedAllocator::~CachingManagedAllocator() {
 
 // ---- allocation
 
+// What fits in the stream's pools, under one lock and without a call; nullptr where that does not
+// do.
+[[gnu::always_inline]] inline void* CachingManagedAllocator::allocate_from_pool(
+    ThreadCache* cache, const Request& request) {
+  RunBlock* block = nullptr;
+  TraceTime at = 0;
+  bool is_time_to_tidy = false;
+  fenced_.drain_some();
+  {
+    const InlineStateGuard lock(lock_);
+    Pool& pool = pools_.at(request.pool());
+    block = pools_.take_trimmed(pool, request.size_bytes);
+    if (block == nullptr) {
+      if (Pool* other = other_class(pool)) block = pools_.take_trimmed(*other, request.size_bytes);
+    }
+    if (block == nullptr) return nullptr;
+    occupy(request, block, block->home);
+    if (request.size_bytes >= kPackedBytes) is_time_to_tidy = ++pool.met % kRequestsPerTidying == 0;
+    at = trace_.now();
+  }
+  decay_now_and_then();
+  void* address = block->address();
+  if (at != 0) [[unlikely]] {
+    trace_.allocated(at, {request.facade, request.device, address, request.requested_bytes,
+                          block->size_bytes(), request.stream});
+  }
+  bool within = false;
+  {
+    const InsideCache inside(*cache);
+    within = cache->count_allocated(*block, true);
+  }
+  if (!within) note_peaks(book_.place_of(request.facade, request.device));
+  if (is_time_to_tidy) [[unlikely]]
+    tidy(cache, request);
+  return address;
+}
+
 void* CachingManagedAllocator::allocate(Facade facade, int device, std::size_t size_bytes,
                                         StreamHandle stream) {
   // Private pools are of the device facade alone.
@@ -150,40 +187,6 @@ Pool* CachingManagedAllocator::other_class(const Pool& pool) {
   const PoolClass other =
       pool.pool_class == PoolClass::kMedium ? PoolClass::kPacked : PoolClass::kMedium;
   return &pools_.at(first_of(pool.index) + static_cast<PoolIndex>(other));
-}
-
-// What fits in the stream's pools, under one lock and without a call; nullptr where that does not
-// do.
-void* CachingManagedAllocator::allocate_from_pool(ThreadCache* cache, const Request& request) {
-  Block* block = nullptr;
-  TraceTime at = 0;
-  bool is_time_to_tidy = false;
-  fenced_.drain_some();
-  {
-    std::unique_lock lock(lock_);  // inlined; lock_guard has too many users to be
-    Pool& pool = pools_.at(request.pool());
-    block = pools_.take_trimmed(pool, request.size_bytes);
-    if (block == nullptr) {
-      if (Pool* other = other_class(pool)) block = pools_.take_trimmed(*other, request.size_bytes);
-    }
-    if (block == nullptr) return nullptr;
-    occupy(request, block);
-    if (request.size_bytes >= kPackedBytes) is_time_to_tidy = ++pool.met % kRequestsPerTidying == 0;
-    at = trace_.now();
-  }
-  decay_now_and_then();
-  void* address = block->address();
-  trace_.allocated(at, {request.facade, request.device, address, request.requested_bytes,
-                        block->size_bytes(), request.stream});
-  bool within = false;
-  {
-    const InsideCache inside(*cache);
-    within = cache->count_allocated(*block, true);
-  }
-  if (!within) note_peaks(book_.place_of(request.facade, request.device));
-  if (is_time_to_tidy) [[unlikely]]
-    tidy(cache, request);
-  return address;
 }
 
 // After some requests for large blocks that were met from their pool: what the thread keeps for the
@@ -355,7 +358,7 @@ FreeResult CachingManagedAllocator::free(void* address) noexcept {
 // A plain block that has been counted as freed.
 void CachingManagedAllocator::give_back_to_pool(RunBlock* block) noexcept {
   try {
-    std::unique_lock lock(lock_);  // as in allocate_from_pool()
+    const InlineStateGuard lock(lock_);
     pools_.put(block, pools_.at(block->pool));
   } catch (const std::bad_alloc&) {
     FencedBlocks::log_lost();
@@ -431,8 +434,8 @@ FreeResult CachingManagedAllocator::free_slowly(void* address) noexcept {
   return FreeResult::kFreed;
 }
 
-// A block that nobody waits for, to the pool it belongs to now; with a full bin of small objects
-// goes half of the bin.
+// A block that nobody waits for, to the pool it belongs to now. With a small object whose bin is
+// full go some of the bin's.
 void CachingManagedAllocator::give_back_plain(Block* block) {
   Returning back(*this);
   back.blocks.push_back(block);
@@ -440,7 +443,7 @@ void CachingManagedAllocator::give_back_plain(Block* block) {
     ThreadCache* cache = caches_.mine();
     if (cache != nullptr && cache->is_open(first_of(block->pool))) {
       const InsideCache inside(*cache);
-      cache->flush_half(*block, &back.blocks);
+      cache->flush_some(*block, &back.blocks);
     }
   }
 }

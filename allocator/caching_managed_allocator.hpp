@@ -329,7 +329,7 @@ class CachingManagedAllocator {
 
   void* allocate_slowly(Facade facade, int device, std::size_t size_bytes, StreamHandle stream,
                         std::size_t alignment_bytes = 0);
-  void* allocate_from_pool(ThreadCache* cache, const Request& request);
+  inline void* allocate_from_pool(ThreadCache* cache, const Request& request);
   void tidy(ThreadCache* cache, const Request& request) noexcept;
   void keep_no_large(const Request& request);
   void* allocate_small(const Request& request);
@@ -380,7 +380,7 @@ class CachingManagedAllocator {
   void release_under_pressure(const Request& request);
   Found under_pressure(const Request& request, RuntimeStatus* status);
   Found steal_from_other_streams(const Request& request);
-  [[gnu::always_inline]] inline void* occupy(const Request& request, Block* block);
+  [[gnu::always_inline]] inline void* occupy(const Request& request, Block* block, PoolIndex home);
   void* hand_out(const Request& request, Found found);
   RuntimeStatus add_span(const Request& request);
   void send(const HintPlan& plan, int device, DeviceStream producer = {},
@@ -433,7 +433,12 @@ class CachingManagedAllocator {
   void release_pages_of(const std::function<bool(const Pool&)>& wanted, std::size_t most_bytes);
   bool is_capturing() const { return private_pools_.is_capturing(); }
   bool may_release(const Pool& pool) const;
-  void decay_now_and_then();
+  // On the longer ways through the allocator, which steady programs seldom take.
+  void decay_now_and_then() {
+    if (decay_.enabled()) [[unlikely]]
+      decay_every_so_often();
+  }
+  void decay_every_so_often();
   bool is_decay_due(Decay::Time now) const;
   void discard_free_pages();
   void discard_free_pages_of(Span* span);
@@ -501,10 +506,9 @@ class CachingManagedAllocator {
   ChildMemory child_memory_;
 };
 
-// With the lock: gives a taken block to the caller, with its pair of records.
+// With the lock: gives a taken block, of that home, to the caller, with its pair of records.
 [[gnu::always_inline]] inline void* CachingManagedAllocator::occupy(const Request& request,
-                                                                    Block* block) {
-  const PoolIndex home = pools_.home_of(*block);
+                                                                    Block* block, PoolIndex home) {
   // Of whatever class, a block of the same stream is where it belongs.
   block->pool = first_of(home) == request.pools ? home : request.pool();
   // A guest must find its way home when it is freed.

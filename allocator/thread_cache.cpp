@@ -136,9 +136,11 @@ void ThreadCache::flush_all(std::vector<Block*>* out) noexcept {
   }
 }
 
-void ThreadCache::flush_half(const Block& like, std::vector<Block*>* out) noexcept {
+void ThreadCache::flush_some(const Block& like, std::vector<Block*>* out) noexcept {
   Stream* of = streams_[like.pool / kPoolsPerStream].get();
-  empty(&of->small[like.size_bytes() / kGranule - 1], kBinBlocks / 2, of, out);
+  constexpr std::uint32_t kFlushed = 32;
+  Bin* bin = &of->small[like.size_bytes() / kGranule - 1];
+  empty(bin, bin->count - std::min(bin->count, kFlushed), of, out);
 }
 
 std::size_t ThreadCache::bytes() const {

@@ -108,7 +108,7 @@ class alignas(kCacheLinePair) ThreadCache {
 
   // Counts what did not come from, or go into, the cache, and remembers what was allocated. The
   // stream must be open; false: a peak may have been passed.
-  bool count_allocated(Block& block, bool from_cache) {
+  [[gnu::always_inline]] bool count_allocated(Block& block, bool from_cache) {
     return allocated(streams_[block.pool / kPoolsPerStream].get(), block, from_cache);
   }
   void count_freed(const Block& block) {
@@ -122,8 +122,8 @@ class alignas(kCacheLinePair) ThreadCache {
   enum class Kept : std::uint8_t { kSmall, kRuns, kLarge };
   void flush(PoolIndex first, Kept kept, std::vector<Block*>* out) noexcept;
   void flush_all(std::vector<Block*>* out) noexcept;
-  // Half of the small objects of a block's size, when its bin is full.
-  void flush_half(const Block& like, std::vector<Block*>* out) noexcept;
+  // Some small objects of a block's size, when its bin is full.
+  void flush_some(const Block& like, std::vector<Block*>* out) noexcept;
 
   // Whether the thread has allocated since it was last asked.
   bool take_has_allocated();
@@ -144,6 +144,9 @@ class alignas(kCacheLinePair) ThreadCache {
   std::size_t cached_bytes() const;
   std::size_t bytes() const;
   static constexpr std::uint32_t kBinBlocks = 64;
+  // A step of a program may free all of its many small tensors and ask for as many again, in the
+  // next one: they are kept, or all would go to the arena and come back each time.
+  static constexpr std::size_t kSmallBinBytes = 512u << 10;
 
  private:
   struct Bin {
@@ -152,6 +155,13 @@ class alignas(kCacheLinePair) ThreadCache {
     std::uint32_t count = 0;
   };
   static constexpr std::size_t kSmallBins = kSmallBytes / kGranule;
+  static constexpr std::array<std::uint32_t, kSmallBins> kMostSmall = [] {
+    std::array<std::uint32_t, kSmallBins> most{};
+    for (std::size_t i = 0; i < kSmallBins; ++i) {
+      most[i] = static_cast<std::uint32_t>(kSmallBinBytes / ((i + 1) * kGranule));
+    }
+    return most;
+  }();
   static constexpr unsigned kSetBits = 6;
   static constexpr std::size_t kSets = std::size_t{1} << kSetBits;
   static constexpr std::size_t kWays = 4;
@@ -274,8 +284,12 @@ class InsideCache {
     return nullptr;
   }
   std::size_t small = (size_bytes - 1) / kGranule;  // of no bytes: the largest number there is
-  Bin* bin = small < kSmallBins ? &of->small[small]
-                                : of->find(BlockPools::rounded(facade, size_bytes) / kGranule);
+  Bin* bin = nullptr;
+  if (small < kSmallBins) {
+    bin = &of->small[small];
+  } else if (size_bytes <= of->largest_kept) {
+    bin = of->find(BlockPools::rounded(facade, size_bytes) / kGranule);
+  }
   if (bin == nullptr || bin->count == 0) {
     *pools = of->on_miss;
     return nullptr;
@@ -296,8 +310,11 @@ class InsideCache {
   if (of == nullptr || of->cached_bytes + size_bytes > most_bytes_) return nullptr;
   if (size_bytes > of->largest_kept) return nullptr;
   Bin* bin = nullptr;
+  std::uint32_t most_blocks = kBinBlocks;
   if (block->kind == BlockKind::kSmall) {
-    bin = &of->small[size_bytes / kGranule - 1];
+    const std::size_t index = size_bytes / kGranule - 1;
+    bin = &of->small[index];
+    most_blocks = kMostSmall[index];
   } else {
     // By what was asked for, which the block may exceed: a loop's next request finds it again.
     // (Less than the smallest, and than whole pages, is asked for at an alignment alone.)
@@ -312,7 +329,7 @@ class InsideCache {
       bin = of->claim(static_cast<std::uint32_t>(granules));
     of->filled_sets |= std::uint64_t{1} << set_of(granules);
   }
-  if (bin == nullptr || bin->count == kBinBlocks) return nullptr;
+  if (bin == nullptr || bin->count >= most_blocks) return nullptr;
   freed(of, *block);
   of->cached_bytes += size_bytes;
   block->real.references = 0;

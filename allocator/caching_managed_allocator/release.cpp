@@ -258,12 +258,9 @@ void CachingManagedAllocator::decay(Decay::Time now) {
   if (due != 0) release_pages(due);
 }
 
-// On the longer ways through the allocator, which steady programs seldom take.
-void CachingManagedAllocator::decay_now_and_then() {
+void CachingManagedAllocator::decay_every_so_often() {
   constexpr unsigned kEvery = 64;
-  if (!decay_.enabled() ||
-      long_ways_.fetch_add(1, std::memory_order_relaxed) % kEvery != kEvery - 1)
-    return;
+  if (long_ways_.fetch_add(1, std::memory_order_relaxed) % kEvery != kEvery - 1) return;
   try {
     decay(std::chrono::steady_clock::now());
   } catch (const std::bad_alloc&) {

@@ -381,7 +381,7 @@ void* CachingManagedAllocator::hand_out(const Request& request, Found found) {
       found.block =
           pools_.trim_aligned(found.block, request.aligned.to_bytes, request.aligned.size_bytes);
     }
-    address = occupy(request, found.block);
+    address = occupy(request, found.block, found.block->home);
     at = trace_.now();
   }
   trace_.allocated(at, {request.facade, request.device, address, request.requested_bytes,

@@ -131,7 +131,7 @@ void* CachingManagedAllocator::allocate_small(const Request& request) {
     std::lock_guard lock(lock_);
     // Of whoever took the pages; what is left is sent with a later request.
     plan.swap(small_plan_);
-    address = occupy(request, block);
+    address = occupy(request, block, pools_.home_of(*block));
     at = trace_.now();
   }
   trace_.allocated(at, {request.facade, request.device, address, request.requested_bytes,

@@ -209,7 +209,7 @@ void CachingManagedAllocator::restore_block(int device, std::uint64_t id,
       request.stream = key.stream;
       request.pool_class = pool->pool_class;
       request.pools = first_of(pool->index);
-      occupy(request, block);
+      occupy(request, block, block->home);
     }
   }
   if (block == nullptr) {

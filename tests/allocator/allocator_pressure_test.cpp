@@ -421,10 +421,11 @@ TEST_F(PressureOrderTest, ThreadsKeepNothingWhenALargeRequestMakesCallbacksRun) 
 
 TEST_F(PressureOrderTest, WhatHasIdledLongGoesBeforeCallbacksRun) {
   for (std::size_t wanted : {60 * kMiB, std::size_t{512}}) {
-    begin(1e-6);
+    begin(1);
     allocator->free(host(wanted == 512 ? 62 * kMiB : 40 * kMiB));
     if (wanted == 512) device(2 * kMiB);
-    allocator->decay(std::chrono::steady_clock::now());
+    // Free since then.
+    allocator->decay(std::chrono::steady_clock::now() - std::chrono::hours(1));
     EXPECT_NE(device(wanted), nullptr);
     EXPECT_TRUE(cached_bytes.empty()) << wanted;
     EXPECT_EQ(allocator->statistics().pressure_rounds, 0u) << wanted;

@@ -495,6 +495,22 @@ TEST_F(AllocatorTest, ABlockLargerThanWhatWasAskedForIsKeptForWhatWasAskedFor) {
   EXPECT_EQ(device(45 * 1024), block) << "and not the next one";
 }
 
+TEST_F(AllocatorTest, AThreadKeepsHalfAMiBOfSmallObjectsOfEachSizeAndServesThem) {
+  for (std::size_t size_bytes : {std::size_t{512}, std::size_t{4096}}) {
+    start();
+    const std::size_t most = 512 * 1024 / size_bytes;
+    std::vector<char*> blocks;
+    for (std::size_t i = 0; i < most + most / 2; ++i) blocks.push_back(device(size_bytes));
+    for (char* block : blocks) allocator->free(block);
+    const std::size_t kept_bytes = allocator->statistics().thread_cached_bytes;
+    EXPECT_GT(kept_bytes, most * size_bytes * 3 / 4);
+    EXPECT_LE(kept_bytes, most * size_bytes);
+    const std::size_t again = most * 3 / 4;
+    for (std::size_t i = 0; i < again; ++i) device(size_bytes);
+    EXPECT_EQ(allocator->statistics().thread_cached_bytes, kept_bytes - again * size_bytes);
+  }
+}
+
 TEST_F(AllocatorTest, SmallerBlocksThatAreKeptAreJoinedNowAndThenWhereLargeOnesAreAskedFor) {
   allocator->free(device(8 * kMiB));
   std::vector<char*> blocks;
