@@ -206,7 +206,7 @@ class CachingManagedAllocator {
   // is cached for it, and starts after the work that it has now; where that is not to be had, since
   // it is captured, the device is waited for first. That is done as well before blocks of other
   // streams that it worked on are used again, and at once where private pools hold some of its
-  // memory: std::runtime_error where it cannot be.
+  // memory; where it cannot be then, nobody uses that memory before those pools are released.
   void forget_stream(int device, StreamHandle stream);
 
   // Gives back the part of idle cached memory that is due at `now` (decay.hpp). Called now and then
@@ -416,6 +416,7 @@ class CachingManagedAllocator {
   bool is_on_a_device(const void* address, std::size_t size_bytes) const;
   void add_use(Block* block, DeviceStream use);
   bool is_used_by_host(const Block& block) const;
+  void forget_in_private_pools(const DeviceStream& gone, const DeviceStream& nameless);
   void note_thread_end(const std::vector<PoolIndex>& streams);
   void take_over_pools(const StreamKey& key);
   void reclaim_all_and_fenced(const Request& request);

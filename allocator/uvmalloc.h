@@ -163,9 +163,7 @@ UVMALLOC_API uvmalloc_status uvmalloc_record_use(uvmalloc_allocator* allocator, 
  * memory is asked for takes over what was cached for it, and starts after the work that it has so
  * far; where that cannot be had, since a stream is being captured, the memory is used again only
  * after the device was waited for, as are blocks of other streams that it worked on. A program that
- * preloads the library need not call it. UVMALLOC_ERROR_NO_DEVICE. UVMALLOC_ERROR_NOT_USABLE:
- * private pools hold memory that the stream may work on, and the device cannot be waited for, since
- * a stream is being captured. */
+ * preloads the library need not call it. UVMALLOC_ERROR_NO_DEVICE. */
 UVMALLOC_API uvmalloc_status uvmalloc_forget_stream(uvmalloc_allocator* allocator, int device,
                                                     uvmalloc_stream stream);
 

@@ -24,6 +24,7 @@ void CachingManagedAllocator::forget_stream(int device, StreamHandle stream) {
   std::vector<Fence> last_work;
   if (has_pools) stream_work_.record({gone}, &last_work);
   Returning back(*this);
+  DeviceStream nameless;
   bool is_known = false;
   bool has_private = false;
   try {
@@ -34,7 +35,7 @@ void CachingManagedAllocator::forget_stream(int device, StreamHandle stream) {
       has_private |= pool->key.facade == Facade::kDevice && pool->key.device_stream() == gone &&
                      pool->key.private_pool != 0;
     }
-    const DeviceStream nameless = stream_work_.forget(gone);
+    nameless = stream_work_.forget(gone);
     pools_.each_extras([&](BlockExtras& extras) {
       std::replace(extras.uses.begin(), extras.uses.end(), gone, nameless);
       if (extras.mover == gone) extras.mover = nameless;
@@ -54,20 +55,27 @@ void CachingManagedAllocator::forget_stream(int device, StreamHandle stream) {
   stream_work_.release(&last_work);
   back.now();
   if (is_known || has_private) trace_.stream_gone(trace_.now(), device, stream);
-  if (!has_private) return;
-  // What is free in private pools stays theirs.
-  if (is_capturing() || !stream_work_.wait_for_device(device)) {
-    throw std::runtime_error(
-        fmt::format("uvmalloc: device {} cannot be waited for, and private pools hold memory that "
-                    "the stream may still work on",
-                    device));
-  }
+  if (has_private) forget_in_private_pools(gone, nameless);
+}
+
+// What private pools have for a stream that is gone stays theirs, for the next one of its handle
+// where the device can be waited for, else for nobody before it goes back to the driver.
+void CachingManagedAllocator::forget_in_private_pools(const DeviceStream& gone,
+                                                      const DeviceStream& nameless) {
+  const bool is_over = !is_capturing() && stream_work_.wait_for_device(gone.device);
+  ThreadCaches::Frozen frozen(caches_);
   std::lock_guard lock(lock_);
   for (PoolIndex first = 0; first < pools_.pools().size(); first += kPoolsPerStream) {
     Pool& pool = pools_.at(first);
-    if (pool.key.facade == Facade::kDevice && pool.key.device_stream() == gone) {
+    if (pool.key.facade != Facade::kDevice || pool.key.device_stream() != gone) continue;
+    if (is_over) {
       pool.stream_is_over = true;
+      continue;
     }
+    StreamKey key = pool.key;
+    key.thread = nameless.thread;
+    pools_.rename(first, key);
+    caches_.rename(first, key);
   }
 }
 

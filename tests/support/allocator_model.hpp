@@ -32,6 +32,7 @@ class AllocatorModel {
  public:
   explicit AllocatorModel(int devices) : places_(kFacades * static_cast<std::size_t>(devices)) {}
 
+  using PrivatePool = std::pair<int, std::uint64_t>;  // device and id; an id of 0: none
   struct Live {
     Facade facade;
     int device;
@@ -44,6 +45,8 @@ class AllocatorModel {
     std::set<Place> unheld;           // places that have a record nobody releases
     Place location;
     bool exported = false;
+    std::size_t alignment_bytes = 0;  // asked for; 0: the allocator's own
+    PrivatePool pool{};
   };
   using Blocks = std::map<char*, Live>;
   Blocks live;
@@ -64,19 +67,26 @@ class AllocatorModel {
     return address < at->first + at->second.size_bytes ? at : live.end();
   }
 
-  // A block that the allocator gave out while `busy` streams had work.
-  void allocated(char* base, Live block, const std::set<StreamHandle>& busy) {
-    const std::size_t least = rounded(block.facade, block.requested_bytes);
+  // A block that the allocator gave out while `busy` streams had work; that of `earlier` is over
+  // before the block's stream begins with it.
+  void allocated(char* base, Live block, const std::set<StreamHandle>& busy,
+                 const std::set<StreamHandle>& earlier) {
+    std::size_t least = rounded(block.facade, block.requested_bytes);
+    const bool aligned = block.alignment_bytes > 512;
     const bool whole = is_whole(block.facade, block.requested_bytes);
-    const bool exact = whole || block.requested_bytes <= 4096;
+    // Neither are small objects.
+    if (aligned || block.pool.second != 0) least = std::max<std::size_t>(least, 4096 + 512);
+    const bool exact = whole || least <= 4096;
     const auto address = reinterpret_cast<std::uintptr_t>(base);
-    expect(address % (whole ? kPage : 512) == 0, "a block of {} is not aligned",
-           block.requested_bytes);
+    expect(address % std::max(block.alignment_bytes, whole ? kPage : 512) == 0,
+           "a block of {} is not aligned", block.requested_bytes);
     // A large device request may get the whole pages of a block that has moved there.
     const bool may_be_guest = block.facade == Facade::kDevice && block.requested_bytes >= 1u << 20;
+    // So may one that begins where it is asked for; of the other facades it has whole pages.
+    const bool has_pages = may_be_guest || (aligned && block.facade != Facade::kDevice);
     const std::size_t rest = std::max<std::size_t>(4096 + 512, std::min(least / 32, kPage / 4)) - 1;
-    const std::size_t most = std::max(least + (exact ? 0 : rest),
-                                      may_be_guest ? (least + kPage - 1) / kPage * kPage : 0);
+    const std::size_t most =
+        std::max(least + (exact ? 0 : rest), has_pages ? (least + kPage - 1) / kPage * kPage : 0);
     expect(block.size_bytes >= least && block.size_bytes <= most, "{} bytes were rounded to {}",
            block.requested_bytes, block.size_bytes);
     auto next = live.lower_bound(base);
@@ -89,9 +99,20 @@ class AllocatorModel {
     for (const Pending& range : pending_) {
       if (base + block.size_bytes <= range.begin || range.end <= base) continue;
       for (StreamHandle user : range.users) {
-        expect(block.facade == Facade::kDevice && user == block.stream,
+        expect(block.facade == Facade::kDevice && earlier.contains(user),
                "a block is used again while stream {} works on it", user);
       }
+    }
+    for (const auto& [pool, ranges] : private_ranges_) {
+      if (pool == block.pool) continue;
+      expect(std::none_of(ranges.begin(), ranges.end(),
+                          [&](const auto& range) {
+                            return base < range.second && range.first < base + block.size_bytes;
+                          }),
+             "memory of private pool {} is given to others", pool.second);
+    }
+    if (block.pool.second != 0) {
+      private_ranges_[block.pool].insert({base, base + block.size_bytes});
     }
     if (block.facade == Facade::kDevice) block.users.insert(block.stream);
     count(block, 1);
@@ -114,6 +135,21 @@ class AllocatorModel {
     }
     std::erase_if(pending_, [](const Pending& range) { return range.users.empty(); });
   }
+
+  // The stream is gone, its handle may be another's; what it still works on, `gone` does from now.
+  void retired(StreamHandle stream, StreamHandle gone) {
+    auto rename = [&](std::set<StreamHandle>* users) {
+      if (users->erase(stream) != 0) users->insert(gone);
+    };
+    for (auto& [base, block] : live) rename(&block.users);
+    for (Pending& range : pending_) rename(&range.users);
+    one_pool_per_stream_ = false;
+  }
+
+  // A stream may get memory from it.
+  void private_pool_is_open() { one_pool_per_stream_ = false; }
+  // What the pool had is anybody's.
+  void private_pool_is_gone(const PrivatePool& pool) { private_ranges_.erase(pool); }
 
   void reset_peaks(Facade facade, int device) {
     for (Sums& sums : places_[place_of(facade, device)]) sums.peak = sums.now;
@@ -144,6 +180,12 @@ class AllocatorModel {
            "{} bytes are live, not {}", live_bytes, now.live_bytes.current);
     expect(now.live_bytes.peak == static_cast<std::uint64_t>(peak_live_bytes_),
            "the peak of live bytes is {}, not {}", peak_live_bytes_, now.live_bytes.peak);
+    check_streams(now, one_thread);
+  }
+
+ private:
+  void check_streams(const Statistics& now, bool one_thread) const {
+    if (!one_pool_per_stream_) return check_streams_together(now);
     for (const StreamStatistics& stream : now.streams) {
       auto found = streams_.find({stream.facade, stream.device, stream.stream});
       const StreamSums sums = found == streams_.end() ? StreamSums{} : found->second;
@@ -158,7 +200,21 @@ class AllocatorModel {
     }
   }
 
- private:
+  // Pools of streams that are gone are the next stream's, and private ones have figures of their
+  // own.
+  void check_streams_together(const Statistics& now) const {
+    StreamSums wanted;
+    for (const auto& [key, sums] : streams_) wanted.add(sums.live_bytes, sums.blocks, sums.bytes);
+    StreamSums seen;
+    for (const StreamStatistics& stream : now.streams) {
+      seen.add(stream.live_bytes, stream.allocations, stream.allocated_bytes);
+    }
+    expect(seen.live_bytes == wanted.live_bytes && seen.blocks == wanted.blocks &&
+               seen.bytes == wanted.bytes,
+           "all streams: {} live of {} in {} blocks, not {} of {} in {}", wanted.live_bytes,
+           wanted.bytes, wanted.blocks, seen.live_bytes, seen.bytes, seen.blocks);
+  }
+
   static constexpr std::size_t kMiB = std::size_t{1} << 20;
   static constexpr std::size_t kPage = 2 * kMiB;
   using Figures = std::array<std::int64_t, 3>;  // blocks, bytes, requested bytes
@@ -170,6 +226,11 @@ class AllocatorModel {
     std::int64_t peak_bytes = 0;
     std::uint64_t blocks = 0;
     std::uint64_t bytes = 0;
+    void add(std::int64_t more_live_bytes, std::uint64_t more_blocks, std::uint64_t more_bytes) {
+      live_bytes += more_live_bytes;
+      blocks += more_blocks;
+      bytes += more_bytes;
+    }
   };
   struct Pending {
     char* begin;
@@ -198,11 +259,8 @@ class AllocatorModel {
     peak_live_bytes_ = std::max(peak_live_bytes_, live_bytes_);
     StreamSums& stream =
         streams_[{block.facade, block.device, reinterpret_cast<std::uintptr_t>(block.stream)}];
-    stream.live_bytes += sign * amounts[1];
+    stream.add(sign * amounts[1], sign > 0 ? 1 : 0, sign > 0 ? block.size_bytes : 0);
     stream.peak_bytes = std::max(stream.peak_bytes, stream.live_bytes);
-    if (sign < 0) return;
-    ++stream.blocks;
-    stream.bytes += block.size_bytes;
   }
 
   static void check_gauge(const Gauge& gauge, const Sums& sums, std::size_t figure,
@@ -229,6 +287,8 @@ class AllocatorModel {
   std::vector<std::array<Sums, kSizeClasses + 1>> places_;
   std::map<std::tuple<Facade, int, std::uintptr_t>, StreamSums> streams_;
   std::vector<Pending> pending_;
+  std::map<PrivatePool, std::set<std::pair<char*, char*>>> private_ranges_;  // [begin, end)
+  bool one_pool_per_stream_ = true;
   std::int64_t live_bytes_ = 0;
   std::int64_t peak_live_bytes_ = 0;
 };

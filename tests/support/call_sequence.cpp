@@ -8,6 +8,7 @@
 #include <optional>
 #include <thread>
 
+#include <uvmalloc/allocator/aligned_allocation.hpp>
 #include <uvmalloc/runtime/log.hpp>
 
 #include "support/allocator_model.hpp"
@@ -51,7 +52,10 @@ constexpr std::array<std::size_t, 32> kSizes = {0,
                                                 kLargest - 2 * kMiB,
                                                 kLargest - 511,
                                                 kLargest};
-constexpr int kStreams = 3;  // per device
+constexpr int kStreams = 3;                 // per device
+constexpr std::uint64_t kPrivatePools = 3;  // per device
+// So long that the time of day is no matter.
+constexpr std::chrono::seconds kHalfLife{1000000};
 constexpr std::size_t kMostLive = 200;
 constexpr int kMostCalls = 3000;
 
@@ -59,13 +63,15 @@ class Bytes {
  public:
   explicit Bytes(std::span<const std::uint8_t> bytes) : left_(bytes) {}
   bool done() const { return left_.empty(); }
-  // 0 to `end` - 1; 0 when there are no more bytes.
-  unsigned below(unsigned end) {
+  // 0 when there are no more bytes.
+  std::uint8_t next() {
     if (left_.empty()) return 0;
-    unsigned value = left_.front() % end;
+    std::uint8_t value = left_.front();
     left_ = left_.subspan(1);
     return value;
   }
+  // 0 to `end` - 1; 0 when there are no more bytes.
+  unsigned below(unsigned end) { return next() % end; }
 
  private:
   std::span<const std::uint8_t> left_;
@@ -131,15 +137,33 @@ class Sequence {
   using Live = AllocatorModel::Live;
   using Block = AllocatorModel::Blocks::iterator;
 
+  // A scope of a private pool, which takes the requests of one stream.
+  struct Scope {
+    AllocatorModel::PrivatePool pool;
+    StreamHandle stream;
+    std::uint64_t number;
+    bool capturing;
+  };
+
   static Configuration configuration(Bytes* bytes);
   void call();
   void allocate();
+  Live any_request();
+  void allocate(Live live);
   void misuse();
   void move();
   void release();
   void look();
   void reset();
   void fail();
+  void call_of_streams(unsigned what);
+  void allocate_aligned();
+  void retire_stream();
+  void hint();
+  void decay();
+  void open_private_pool(bool capturing);
+  void close_private_pool();
+  void release_private_pool();
   void free(Block block);
   bool shed();
   void check();
@@ -171,6 +195,10 @@ class Sequence {
     std::lock_guard lock(machine_->mutex);
     return machine_->failures["allocate_managed"] != 0;
   }
+  bool is_capturing() const {
+    return std::any_of(scopes_.begin(), scopes_.end(),
+                       [](const Scope& scope) { return scope.capturing; });
+  }
   static void write(char* base, const Live& live) {
     for (std::size_t at : {std::size_t{0}, live.requested_bytes / 2, live.requested_bytes - 1}) {
       base[at] = static_cast<char>(live.mark);
@@ -194,6 +222,11 @@ class Sequence {
   std::vector<char*> gone_;  // freed addresses
   MoveStatistics moves_;
   std::uint64_t refused_ = 0;  // requests
+  Decay::Time now_{1000 * kHalfLife};
+  std::vector<Scope> scopes_;                                 // open, innermost last
+  std::map<AllocatorModel::PrivatePool, std::size_t> users_;  // of private pools
+  // Those of them that a graph was captured with, whose replays use the memory without asking.
+  std::set<AllocatorModel::PrivatePool> captured_;
 };
 
 Configuration Sequence::configuration(Bytes* bytes) {
@@ -206,6 +239,7 @@ Configuration Sequence::configuration(Bytes* bytes) {
   if (budget != 0) out.requests_before_keeping = budget;  // so that sequences get that far
   out.span_bytes = kSpans[bytes->below(4)] * kMiB;
   out.thread_cache_bytes = kCaches[bytes->below(3)] * kMiB;
+  if (budget % 2 == 1) out.decay_seconds = kHalfLife.count();
   out.policy = bytes->below(4) == 0 ? Policy::kDriver : Policy::kAuto;
   return out;
 }
@@ -265,7 +299,9 @@ void Sequence::in_some_thread(const std::function<void()>& task) {
 }
 
 void Sequence::call() {
-  unsigned what = bytes_.below(32);
+  const unsigned byte = bytes_.next();
+  if (byte >= 224) return call_of_streams(byte - 224);
+  const unsigned what = byte % 32;
   if (what < 10 || (model_.live.empty() && what < 26)) return allocate();
   if (what < 17) {
     Block block = any_block();
@@ -310,8 +346,19 @@ std::size_t Sequence::any_size() {
   return choice < 48 ? fine * 37 : fine * 9001;
 }
 
-void Sequence::allocate() {
-  if (model_.live.size() == kMostLive) return;
+// Calls of streams that come and go, of pools for some, and those that are rare.
+void Sequence::call_of_streams(unsigned what) {
+  if (what < 6) return retire_stream();
+  if (what < 8) return decay();
+  if (what < 12) return open_private_pool(false);
+  if (what < 15) return open_private_pool(true);
+  if (what < 20) return close_private_pool();
+  if (what < 24) return release_private_pool();
+  if (what < 28 || model_.live.empty()) return allocate_aligned();
+  hint();
+}
+
+AllocatorModel::Live Sequence::any_request() {
   auto facade = static_cast<Facade>(bytes_.below(3));
   int device = any_device();
   Live live{facade,
@@ -324,18 +371,40 @@ void Sequence::allocate() {
             {},
             {},
             facade == Facade::kDevice ? Place::device(device) : Place::host()};
-  const bool alone = model_.live.empty() && !may_fail();
+  auto scope = std::find_if(scopes_.rbegin(), scopes_.rend(), [&](const Scope& open) {
+    return facade == Facade::kDevice && open.pool.first == device && open.stream == live.stream;
+  });
+  if (scope != scopes_.rend()) live.pool = scope->pool;
+  return live;
+}
+
+void Sequence::allocate() {
+  if (model_.live.size() < kMostLive) allocate(any_request());
+}
+
+void Sequence::allocate_aligned() {
+  if (model_.live.size() == kMostLive) return;
+  Live live = any_request();
+  live.alignment_bytes = std::size_t{256} << bytes_.below(14);
+  allocate(live);
+}
+
+void Sequence::allocate(Live live) {
+  const bool alone = model_.live.empty() && users_.empty() && !may_fail();
   const std::size_t budget = allocator_->budget_bytes();
+  // One of a device has room in front to begin where it is asked for.
+  const std::size_t room = live.alignment_bytes > 512 ? live.alignment_bytes + kPageBytes : 0;
   in_some_thread([&] {
     char* base = nullptr;
     try {
-      base = static_cast<char*>(
-          allocator_->allocate(facade, device, live.requested_bytes, live.stream));
+      base = static_cast<char*>(uvm::allocate_aligned(*allocator_, live.facade, live.device,
+                                                      live.requested_bytes, live.alignment_bytes,
+                                                      live.stream));
     } catch (const OutOfMemoryError& error) {
       expect(error.requested_bytes() == live.requested_bytes, "another request is refused");
       expect(live.requested_bytes != 0, "no bytes are refused");
       expect(!alone || live.requested_bytes > budget ||
-                 round_up(live.requested_bytes, kPageBytes) > budget,
+                 round_up(live.requested_bytes, kPageBytes) + room > budget,
              "{} bytes cannot be had where nothing is in use", live.requested_bytes);
       ++refused_;
       return;
@@ -346,7 +415,12 @@ void Sequence::allocate() {
     expect(found && found->base == base, "a new block is not known");
     live.size_bytes = found->size_bytes;
     write(base, live);
-    model_.allocated(base, live, busy());
+    std::set<StreamHandle> earlier;
+    {
+      std::lock_guard lock(machine_->mutex);
+      earlier = machine_->work_of(live.stream);
+    }
+    model_.allocated(base, live, busy(), earlier);
   });
 }
 
@@ -419,7 +493,13 @@ void Sequence::move() {
   move.held = bytes_.below(2) == 0;
   MovedStorage* record = nullptr;
   char* address = inside(block);
-  in_some_thread([&] { record = allocator_->move(address, move); });
+  try {
+    in_some_thread([&] { record = allocator_->move(address, move); });
+  } catch (const std::runtime_error&) {
+    expect(is_capturing() && move.destination.is_host() && move.wait, "a move fails");
+    live.users.insert(move.stream);
+    return;
+  }
   expect(record != nullptr && record->location == move.destination &&
              record->size_bytes == live.requested_bytes,
          "a move's record is not of the move");
@@ -454,7 +534,12 @@ void Sequence::release() {
 void Sequence::look() {
   Block block = any_block();
   if (bytes_.below(4) == 0) {
-    allocator_->wait_for_uses(inside(block));
+    try {
+      allocator_->wait_for_uses(inside(block));
+    } catch (const std::runtime_error&) {
+      expect(is_capturing(), "uses cannot be waited for");
+      return;
+    }
     for (StreamHandle user : block->second.users) {
       expect(!busy().contains(user), "stream {} was not waited for", user);
     }
@@ -465,7 +550,8 @@ void Sequence::look() {
   expect(found && found->live && found->base == block->first &&
              found->size_bytes == live.size_bytes && found->facade == live.facade &&
              found->device == live.device && found->location == live.location &&
-             found->exported == live.exported && found->requested_bytes == live.requested_bytes,
+             found->exported == (live.exported || captured_.contains(live.pool)) &&
+             found->requested_bytes == live.requested_bytes,
          "a block is not known for what it is");
   expect(found->references == 1 + live.held.size() + live.unheld.size(), "{} records, not {}",
          found->references, 1 + live.held.size() + live.unheld.size());
@@ -492,6 +578,95 @@ void Sequence::fail() {
                                                  "prefetch"};
   std::lock_guard lock(machine_->mutex);
   machine_->failures[kCalls[bytes_.below(4)]] = 1 + static_cast<int>(bytes_.below(4));
+}
+
+void Sequence::retire_stream() {
+  const int device = any_device();
+  const StreamHandle gone = any_stream(device);
+  // Nobody destroys one that is being captured, or that a scope is for.
+  if (std::any_of(scopes_.begin(), scopes_.end(),
+                  [&](const Scope& scope) { return scope.stream == gone; })) {
+    return;
+  }
+  in_some_thread([&] { allocator_->forget_stream(device, gone); });
+  model_.retired(gone, machine_->retire(gone));
+}
+
+void Sequence::hint() {
+  Block block = any_block();
+  const std::size_t size_bytes = block->second.size_bytes;
+  const int device = any_device();
+  const StreamHandle stream = any_stream(device);
+  const Place place = bytes_.below(2) == 0 ? Place::host() : Place::device(device);
+  if (bytes_.below(2) == 0) {
+    const std::size_t first = size_bytes / 4 * bytes_.below(4);
+    const std::size_t bytes = size_bytes / 4 * (1 + bytes_.below(4));
+    bool done = false;
+    in_some_thread(
+        [&] { done = allocator_->prefetch(block->first + first, bytes, place, device, stream); });
+    expect(done == (bytes != 0 && first + bytes <= size_bytes),
+           "a prefetch of {} at {} of {} bytes says {}", bytes, first, size_bytes, done);
+  } else {
+    WantedPlacement wanted;
+    wanted.preferred = place;
+    in_some_thread([&] { allocator_->advise(inside(block), wanted); });
+  }
+  check_contents(block);
+}
+
+void Sequence::decay() {
+  now_ += kHalfLife / 20 * bytes_.below(16);
+  in_some_thread([&] { allocator_->decay(now_); });
+}
+
+void Sequence::open_private_pool(bool capturing) {
+  const int device = any_device();
+  const StreamHandle stream = any_stream(device);
+  const AllocatorModel::PrivatePool pool{device, 1 + bytes_.below(kPrivatePools)};
+  if (capturing && is_capturing()) return;
+  const std::uint64_t number = allocator_->begin_private_pool(
+      device, pool.second, [stream](StreamHandle asking) { return asking == stream; }, capturing);
+  scopes_.push_back({pool, stream, number, capturing});
+  ++users_[pool];
+  model_.private_pool_is_open();
+  if (!capturing) return;
+  captured_.insert(pool);
+  std::lock_guard lock(machine_->mutex);
+  machine_->capturing.insert(stream);
+}
+
+void Sequence::close_private_pool() {
+  if (scopes_.empty()) return;
+  const auto scope = scopes_.begin() + static_cast<std::ptrdiff_t>(
+                                           bytes_.below(static_cast<unsigned>(scopes_.size())));
+  const Scope closed = *scope;
+  scopes_.erase(scope);
+  if (closed.capturing) {
+    std::lock_guard lock(machine_->mutex);
+    machine_->capturing.erase(closed.stream);
+  }
+  in_some_thread([&] {
+    expect(allocator_->end_private_pool(closed.pool.first, closed.pool.second, closed.number),
+           "a scope that is open cannot be closed");
+  });
+}
+
+void Sequence::release_private_pool() {
+  if (users_.empty()) return;
+  const auto chosen = std::next(users_.begin(), bytes_.below(static_cast<unsigned>(users_.size())));
+  const AllocatorModel::PrivatePool pool = chosen->first;
+  // Its last user closes it first.
+  const auto open = static_cast<std::size_t>(std::count_if(
+      scopes_.begin(), scopes_.end(), [&](const Scope& scope) { return scope.pool == pool; }));
+  if (chosen->second == open) return;
+  in_some_thread([&] {
+    expect(allocator_->release_private_pool(pool.first, pool.second),
+           "a private pool that is there cannot be released");
+  });
+  if (--chosen->second != 0) return;
+  users_.erase(chosen);
+  captured_.erase(pool);
+  model_.private_pool_is_gone(pool);
 }
 
 void Sequence::check() {
@@ -548,7 +723,9 @@ void Sequence::check_segments(const Statistics& now) {
 // Everything comes back.
 void Sequence::finish() {
   if (bytes_.below(2) == 0) other_.reset();
+  while (!scopes_.empty()) close_private_pool();
   while (!model_.live.empty()) free(model_.live.begin());
+  while (!users_.empty()) release_private_pool();
   allocator_->release_cached();
   check();
   const Statistics now = allocator_->statistics();

@@ -43,6 +43,13 @@ class FakeMutex {
   std::mutex mutex_;
 };
 
+// Of the work that these streams had when it was recorded; its own stream counts even if it had
+// none then.
+struct FakeEvent {
+  StreamHandle stream = nullptr;
+  std::set<StreamHandle> streams;
+};
+
 class FakeMachine {
  public:
   explicit FakeMachine(int devices = 1) : device_count(devices) {}
@@ -66,9 +73,12 @@ class FakeMachine {
   std::set<StreamHandle> capturing;       // streams that are captured; no device can be waited for
   std::map<std::string, int> failures;    // call -> how often it still fails
   std::vector<std::string> waits;  // streams that were made to wait, and who waited on the host
-  int events = 0;                  // alive
-  int streams = 0;                 // alive
-  bool unaligned = false;          // allocations end up 4 KiB beyond a 2 MiB boundary
+  // Those with work that a stream's later work starts after.
+  std::map<StreamHandle, std::set<StreamHandle>> after;
+  int events = 0;                    // alive
+  std::set<FakeEvent*> live_events;  // they
+  int streams = 0;                   // alive
+  bool unaligned = false;            // allocations end up 4 KiB beyond a 2 MiB boundary
 
   // Each runs once, without the mutex.
   std::function<void()> after_device_wait;  // when a wait for the device has ended
@@ -82,12 +92,56 @@ class FakeMachine {
   // Ends all work of a stream.
   void finish(StreamHandle stream) {
     std::lock_guard lock(mutex);
-    busy.erase(stream);
+    end_work(work_of(stream));
   }
+
+  // The stream is destroyed: its work goes on, and its handle may be another stream's. Returns what
+  // stands for the work.
+  StreamHandle retire(StreamHandle handle);
+
+  // With the mutex: the streams whose work is over when that of `handle` is, it among them.
+  std::set<StreamHandle> work_of(StreamHandle handle) const {
+    std::set<StreamHandle> handles{handle};
+    if (auto found = after.find(handle); found != after.end()) {
+      handles.insert(found->second.begin(), found->second.end());
+    }
+    return handles;
+  }
+  // With the mutex.
+  bool is_busy(const std::set<StreamHandle>& handles) const {
+    return std::any_of(handles.begin(), handles.end(),
+                       [&](StreamHandle handle) { return busy.contains(handle); });
+  }
+  // With the mutex. By value: they may be some that lose work here.
+  void end_work(std::set<StreamHandle> handles) {
+    for (StreamHandle handle : handles) {
+      busy.erase(handle);
+      for (auto& [later, before] : after) before.erase(handle);
+    }
+  }
+
+ private:
+  std::uintptr_t retired_ = 0;  // streams
 };
 
 inline StreamHandle stream(std::uintptr_t number) {
   return reinterpret_cast<StreamHandle>(number << 8);
+}
+
+inline StreamHandle FakeMachine::retire(StreamHandle handle) {
+  std::lock_guard lock(mutex);
+  const StreamHandle gone = stream(0x100000 + retired_++);
+  auto rename = [&](std::set<StreamHandle>* handles) {
+    if (handles->erase(handle) != 0) handles->insert(gone);
+  };
+  rename(&busy);
+  for (auto& [later, before] : after) rename(&before);
+  if (auto own = after.extract(handle)) after[gone] = std::move(own.mapped());
+  for (FakeEvent* event : live_events) rename(&event->streams);
+  if (auto found = device_of.find(handle); found != device_of.end()) {
+    device_of[gone] = found->second;
+  }
+  return gone;
 }
 
 class FakeRuntime final : public DeviceRuntime {
@@ -200,15 +254,19 @@ class FakeRuntime final : public DeviceRuntime {
     if (machine_->capturing.contains(handle)) return capture_refused("synchronize_stream");
     if (fails("synchronize_stream"))
       return {RuntimeError::kOther, 99, "FAKE_FAILURE", "synchronize_stream"};
-    machine_->busy.erase(handle);
+    machine_->end_work(machine_->work_of(handle));
     machine_->waits.push_back("host waits for stream " + text(handle));
     return {};
   }
   RuntimeStatus stream_wait_event(int, StreamHandle handle, EventHandle event) const override {
     is_called_without_locks("stream_wait_event");
     std::lock_guard lock(machine_->mutex);
+    const FakeEvent& before = *static_cast<FakeEvent*>(event);
     machine_->waits.push_back("stream " + text(handle) + " waits for stream " +
-                              text(static_cast<Event*>(event)->stream));
+                              text(before.stream));
+    for (StreamHandle one : before.streams) {
+      if (one != handle && machine_->busy.contains(one)) machine_->after[handle].insert(one);
+    }
     return {};
   }
   RuntimeStatus is_capturing(int, StreamHandle handle, bool* out) const override {
@@ -223,28 +281,31 @@ class FakeRuntime final : public DeviceRuntime {
     is_called_without_locks("create_event");
     std::lock_guard lock(machine_->mutex);
     ++machine_->events;
-    *out = new Event;
+    auto* event = new FakeEvent;
+    machine_->live_events.insert(event);
+    *out = event;
     return {};
   }
   RuntimeStatus destroy_event(int, EventHandle event) const override {
     is_called_without_locks("destroy_event");
     std::lock_guard lock(machine_->mutex);
     --machine_->events;
-    delete static_cast<Event*>(event);
+    machine_->live_events.erase(static_cast<FakeEvent*>(event));
+    delete static_cast<FakeEvent*>(event);
     return {};
   }
   RuntimeStatus record_event(int, EventHandle event, StreamHandle handle) const override {
     is_called_without_locks("record_event");
     std::lock_guard lock(machine_->mutex);
     if (fails("record_event")) return {RuntimeError::kOther, 99, "FAKE_FAILURE", "record_event"};
-    static_cast<Event*>(event)->stream = handle;
+    *static_cast<FakeEvent*>(event) = {handle, machine_->work_of(handle)};
     return {};
   }
   RuntimeStatus query_event(int, EventHandle event) const override {
     is_called_without_locks("query_event");
     run_once(&machine_->before_query);
     std::lock_guard lock(machine_->mutex);
-    bool pending = machine_->busy.contains(static_cast<Event*>(event)->stream);
+    bool pending = machine_->is_busy(static_cast<FakeEvent*>(event)->streams);
     if (!pending) return {};
     return {RuntimeError::kNotReady, 600, "FAKE_NOT_READY", "query_event"};
   }
@@ -253,7 +314,7 @@ class FakeRuntime final : public DeviceRuntime {
     std::lock_guard lock(machine_->mutex);
     if (fails("synchronize_event"))
       return {RuntimeError::kOther, 99, "FAKE_FAILURE", "synchronize_event"};
-    machine_->busy.erase(static_cast<Event*>(event)->stream);
+    machine_->end_work(static_cast<FakeEvent*>(event)->streams);
     return {};
   }
   RuntimeStatus synchronize_device(int device) const override {
@@ -262,10 +323,12 @@ class FakeRuntime final : public DeviceRuntime {
       std::lock_guard lock(machine_->mutex);
       if (!machine_->capturing.empty()) return capture_refused("synchronize_device");
       machine_->waits.push_back("host waits for device " + std::to_string(device));
-      std::erase_if(machine_->busy, [&](StreamHandle handle) {
+      std::set<StreamHandle> idle = machine_->busy;
+      std::erase_if(idle, [&](StreamHandle handle) {
         auto found = machine_->device_of.find(handle);
-        return found == machine_->device_of.end() || found->second == device;
+        return found != machine_->device_of.end() && found->second != device;
       });
+      machine_->end_work(idle);
     }
     run_once(&machine_->after_device_wait);
     return {};
@@ -279,9 +342,6 @@ class FakeRuntime final : public DeviceRuntime {
     std::abort();
   }
 
-  struct Event {
-    StreamHandle stream = nullptr;
-  };
   static RuntimeStatus capture_refused(std::string_view call) {
     return {RuntimeError::kCapture, 900, "FAKE_CAPTURE", call};
   }
