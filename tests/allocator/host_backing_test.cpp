@@ -80,7 +80,7 @@ class HostBackingTest : public testing::ForkTest {
 
   bool is_managed(const void* address) const {
     for (const auto& [base, size_bytes] : machine->allocations) {
-      if (address >= base && address < static_cast<char*>(base) + size_bytes) return true;
+      if (address >= base && address < base + size_bytes) return true;
     }
     return false;
   }

@@ -43,6 +43,49 @@ class FakeMutex {
   std::mutex mutex_;
 };
 
+// Addresses for all machines of the process, the lowest free ones first: what runs again gets the
+// same, and sanitizers, which keep a shadow of every address that ever was memory, no new ones.
+class FakeAddresses {
+ public:
+  static FakeAddresses& of_process() {
+    static auto* const all = new FakeAddresses;
+    return *all;
+  }
+  // Memory of whole pages, on a page; nullptr: there is none.
+  char* take(std::size_t size_bytes) {
+    std::lock_guard lock(mutex_);
+    char* at = begin_;
+    for (const auto& [base, taken_bytes] : taken_) {
+      if (static_cast<std::size_t>(base - at) >= size_bytes) break;
+      at = base + taken_bytes;
+    }
+    if (static_cast<std::size_t>(begin_ + kBytes - at) < size_bytes) return nullptr;
+    if (map(at, size_bytes, PROT_READ | PROT_WRITE, MAP_FIXED) == MAP_FAILED) return nullptr;
+    taken_.emplace(at, size_bytes);
+    return at;
+  }
+  void give_back(char* base) {
+    std::lock_guard lock(mutex_);
+    const auto found = taken_.find(base);
+    map(base, found->second, PROT_NONE, MAP_FIXED);
+    taken_.erase(found);
+  }
+
+ private:
+  static constexpr std::size_t kBytes = std::size_t{256} << 30;
+  FakeAddresses() {
+    void* all = map(nullptr, kBytes + kPageBytes, PROT_NONE, 0);
+    begin_ = reinterpret_cast<char*>(round_up(address_of(all), kPageBytes));
+  }
+  static void* map(void* at, std::size_t size_bytes, int access, int fixed) {
+    return mmap(at, size_bytes, access, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | fixed, -1, 0);
+  }
+
+  std::mutex mutex_;
+  char* begin_ = nullptr;
+  std::map<char*, std::size_t> taken_;
+};
+
 // Of the work that these streams had when it was recorded; its own stream counts even if it had
 // none then.
 struct FakeEvent {
@@ -54,7 +97,7 @@ class FakeMachine {
  public:
   explicit FakeMachine(int devices = 1) : device_count(devices) {}
   ~FakeMachine() {
-    for (auto& [address, size] : allocations) munmap(address, size);
+    for (auto& [address, size] : allocations) FakeAddresses::of_process().give_back(address);
   }
 
   const int device_count;
@@ -64,8 +107,8 @@ class FakeMachine {
                                   .compute_major = 9};
   std::size_t total_bytes = std::size_t{8} << 30;
   std::size_t allocatable_bytes = std::size_t{64}
-                                  << 30;  // what managed allocations may take together
-  std::map<void*, std::size_t> allocations;
+                                  << 30;     // what managed allocations may take together
+  std::map<char*, std::size_t> allocations;  // with what surrounds them
   std::size_t allocated_bytes = 0;
   std::vector<Hint> hints;
   std::set<StreamHandle> busy;            // streams whose work never ends by itself
@@ -176,15 +219,15 @@ class FakeRuntime final : public DeviceRuntime {
         machine_->allocated_bytes + size_bytes > machine_->allocatable_bytes) {
       return {RuntimeError::kOutOfMemory, 2, "FAKE_OUT_OF_MEMORY", "allocate_managed"};
     }
-    std::size_t with_margin = size_bytes + 2 * kPageBytes;
-    char* raw = static_cast<char*>(mmap(nullptr, with_margin, PROT_READ | PROT_WRITE,
-                                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
-    auto base = round_up(address_of(raw), kPageBytes) + (machine_->unaligned ? 4096 : 0);
-    *out = reinterpret_cast<void*>(base);
-    real_[*out] = {raw, with_margin};
+    const std::size_t with_margin = round_up(size_bytes, kPageBytes) + kPageBytes;
+    char* raw = FakeAddresses::of_process().take(with_margin);
+    if (raw == nullptr) {
+      return {RuntimeError::kOutOfMemory, 2, "FAKE_OUT_OF_ADDRESSES", "allocate_managed"};
+    }
+    *out = raw + (machine_->unaligned ? 4096 : 0);
     machine_->allocations[raw] = with_margin;
     machine_->allocated_bytes += size_bytes;
-    sizes_[*out] = size_bytes;
+    real_[*out] = {raw, size_bytes};
     return {};
   }
   RuntimeStatus free_managed(int, void* address) const override {
@@ -196,9 +239,10 @@ class FakeRuntime final : public DeviceRuntime {
     if (found == real_.end()) {
       return {RuntimeError::kInvalidValue, 1, "FAKE_INVALID", "free_managed"};
     }
-    munmap(found->second.first, found->second.second);
-    machine_->allocations.erase(found->second.first);
-    machine_->allocated_bytes -= sizes_[address];
+    const auto [raw, size_bytes] = found->second;
+    FakeAddresses::of_process().give_back(raw);
+    machine_->allocations.erase(raw);
+    machine_->allocated_bytes -= size_bytes;
     real_.erase(found);
     return {};
   }
@@ -365,8 +409,8 @@ class FakeRuntime final : public DeviceRuntime {
   }
 
   std::shared_ptr<FakeMachine> machine_;
-  mutable std::map<void*, std::pair<void*, std::size_t>> real_;
-  mutable std::map<void*, std::size_t> sizes_;
+  mutable std::map<void*, std::pair<char*, std::size_t>>
+      real_;  // where they begin, and their sizes
   mutable std::uintptr_t next_stream_ = 0;
 };
 
