@@ -105,7 +105,7 @@ struct alignas(64) Block {  // a line of the cache, of which the last quarter is
   }
   char* end() const { return real.address + size_bytes(); }
   std::size_t size_bytes() const { return real.size_bytes(); }
-  std::size_t requested_bytes() const { return use.size_bytes; }
+  std::size_t requested_bytes() const { return use.size_bytes(); }
   BlockState now() const { return state.load(std::memory_order_relaxed); }
   void set(BlockState next) { state.store(next, std::memory_order_relaxed); }
 

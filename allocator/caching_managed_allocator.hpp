@@ -518,9 +518,8 @@ class CachingManagedAllocator {
   block->exported = false;
   block->real.references = 0;
   block->real.indirect = nullptr;
-  std::construct_at(&block->use);
-  block->use.size_bytes = request.requested_bytes;
-  block->use.location = place_of_use(request.facade, request.device);
+  std::construct_at(&block->use, request.requested_bytes,
+                    place_of_use(request.facade, request.device));
   block->real.attach(&block->use);
   block->set(BlockState::kLive);
   unpoison(block->address(), block->size_bytes());

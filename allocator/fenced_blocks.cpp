@@ -50,7 +50,7 @@ std::vector<DeviceStream> FencedBlocks::streams_to_wait_for(const Block& block,
 PoolIndex FencedBlocks::pool_for(const Block& block) {
   const PoolIndex home = pools_.home_of(block);
   const StreamKey& key = pools_.at(home).key;
-  const Place place = block.use.location;
+  const Place place = block.use.location();
   if (block.kind != BlockKind::kWhole || place == place_of_use(key.facade, key.device)) return home;
   StreamKey there{Facade::kHost, key.device, nullptr};
   if (place.is_device()) {

@@ -19,7 +19,7 @@ constexpr std::size_t kMappedBytes =
 Block* SmallSegment::add(char* address, std::size_t size_bytes) {
   std::uint16_t number = free;
   if (number != 0) {
-    free = static_cast<std::uint16_t>(record(number)->use.size_bytes);
+    free = static_cast<std::uint16_t>(record(number)->use.size_bytes());
   } else {
     number = ++made;
     std::construct_at(record(number));
@@ -42,7 +42,7 @@ void SmallSegment::remove(Block* block) {
   starts[granule_of(block->address())].store(0, std::memory_order_release);
   block->set(BlockState::kFree);
   block->place_at(nullptr);
-  block->use.size_bytes = free;
+  block->use.resize(free);
   free = number;
   --live;
 }

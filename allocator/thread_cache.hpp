@@ -296,7 +296,7 @@ class InsideCache {
   }
   Block* block = pop(bin);
   of->cached_bytes -= block->size_bytes();
-  block->use.size_bytes = size_bytes;
+  block->use.resize(size_bytes);
   block->use.next = nullptr;
   block->real.references = 1;
   block->set(BlockState::kLive);

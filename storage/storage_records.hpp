@@ -22,11 +22,37 @@ namespace uvm {
 
 struct IndirectStorage {
   static constexpr unsigned kSizeBits = 47;
+  static constexpr std::uint64_t kHeld = std::uint64_t{1} << kSizeBits;
+  static constexpr std::uint64_t kSizeMask = kHeld - 1;
+  static constexpr unsigned kKindBit = kSizeBits + 1;
+  static constexpr unsigned kIndexBit = kKindBit + 8;
+
+  static constexpr std::uint64_t bits_of(Place place) {
+    return std::uint64_t{static_cast<std::uint8_t>(place.kind)} << kKindBit |
+           std::uint64_t{static_cast<std::uint8_t>(place.index)} << kIndexBit;
+  }
 
   IndirectStorage* next = nullptr;
-  std::uint64_t size_bytes : kSizeBits = 0;  // as asked for
-  bool held : 1 = true;  // somebody will release it; else it goes with the real record
-  Place location;        // where this use wants the bytes
+  // What the functions below tell, in one word that is read and written whole. Of bit-fields a
+  // compiler writes the bytes that it must; who reads the word soon after then waits for the cache,
+  // some 12 cycles each time.
+  std::uint64_t word = kHeld | bits_of(Place::nowhere());
+
+  IndirectStorage() = default;
+  IndirectStorage(std::size_t size_bytes, Place location)
+      : word(size_bytes | kHeld | bits_of(location)) {}
+
+  std::size_t size_bytes() const { return word & kSizeMask; }  // as asked for
+  // Whether somebody will release it; else it goes with the real record.
+  bool held() const { return (word & kHeld) != 0; }
+  Place location() const {  // where this use wants the bytes
+    return {static_cast<PlaceKind>(word >> kKindBit & 0xff),
+            static_cast<std::int8_t>(word >> kIndexBit)};
+  }
+
+  void resize(std::size_t size_bytes) { word = (word & ~kSizeMask) | size_bytes; }
+  void set_held(bool held) { word = (word & ~kHeld) | (held ? kHeld : 0); }
+  void move_to(Place location) { word = (word & (kHeld | kSizeMask)) | bits_of(location); }
 };
 
 struct RealStorage {

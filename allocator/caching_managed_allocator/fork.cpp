@@ -13,7 +13,7 @@ bool CachingManagedAllocator::is_used_by_host(const Block& block) const {
   if (extras != nullptr && extras->left_host) return false;
   if (pools_.at(block.pool).key.facade != Facade::kDevice) return true;
   const IndirectStorage* record = block.real.indirect;
-  while (record != nullptr && !record->location.is_host()) record = record->next;
+  while (record != nullptr && !record->location().is_host()) record = record->next;
   return record != nullptr;
 }
 

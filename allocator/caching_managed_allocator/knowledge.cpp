@@ -24,7 +24,7 @@ std::optional<BlockDescription> CachingManagedAllocator::find(const void* addres
   out.movable = block->kind != BlockKind::kSmall && block->size_bytes() >= kWholeBytes;
   if (out.live) {
     out.requested_bytes = block->requested_bytes();
-    out.location = block->use.location;
+    out.location = block->use.location();
     out.exported = block->exported || private_pools_.is_captured(key.device, key.private_pool);
     out.references = block->real.references;
     out.waits_when_freed = key.facade == Facade::kDevice && !block->plain &&

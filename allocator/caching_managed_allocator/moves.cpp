@@ -93,7 +93,7 @@ void CachingManagedAllocator::wait_for_uses(const void* address) {
 MovedStorage* CachingManagedAllocator::record_for(Block* block, const Move& move) {
   if (!move.held) {
     IndirectStorage* same = block->real.indirect;
-    while (same != nullptr && (same->held || same->location != move.destination)) {
+    while (same != nullptr && (same->held() || same->location() != move.destination)) {
       same = same->next;
     }
     if (same != nullptr) {
@@ -104,10 +104,10 @@ MovedStorage* CachingManagedAllocator::record_for(Block* block, const Move& move
   }
   if (block->real.references == RealStorage::kMostReferences) return nullptr;
   MovedStorage* record = records_.make({});
-  record->size_bytes = block->requested_bytes();
-  record->location = move.destination;
+  record->resize(block->requested_bytes());
+  record->move_to(move.destination);
   record->stream = move.stream;
-  record->held = move.held;
+  record->set_held(move.held);
   record->real = &block->real;
   block->real.attach(record);
   return record;
@@ -150,7 +150,7 @@ MovedStorage* CachingManagedAllocator::move(void* address, const Move& move) {
     const std::size_t requested_bytes = block->requested_bytes();
     const bool whole = move.size_bytes == 0 || move.size_bytes >= requested_bytes;
     // The block's own record outlives the others and tells, after the free, where the pages are.
-    if (whole) block->use.location = move.destination;
+    if (whole) block->use.move_to(move.destination);
     moved.address = block->address();
     moved.requested_bytes = whole ? requested_bytes : move.size_bytes;
     if (move.destination.is_device()) {

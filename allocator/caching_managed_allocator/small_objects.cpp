@@ -101,7 +101,7 @@ Block* CachingManagedAllocator::refill(SmallNeed* need) {
       Block* block = pools_.add_small(static_cast<char*>(addresses[i]), request.size_bytes);
       block->real.origin = Place::device(pools_.span_of(*block)->device);
       block->real.indirect = &block->use;
-      block->use.location = place_of_use(request.facade, request.device);
+      block->use.move_to(place_of_use(request.facade, request.device));
       blocks[i] = block;
     }
   }

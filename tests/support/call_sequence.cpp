@@ -500,8 +500,8 @@ void Sequence::move() {
     live.users.insert(move.stream);
     return;
   }
-  expect(record != nullptr && record->location == move.destination &&
-             record->size_bytes == live.requested_bytes,
+  expect(record != nullptr && record->location() == move.destination &&
+             record->size_bytes() == live.requested_bytes,
          "a move's record is not of the move");
   if (move.held) {
     live.held.push_back(record);
