@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 
 #include <uvmalloc/sim/engine/units.hpp>
 
@@ -72,28 +73,33 @@ void Arena::map_views(const char* name) {
   }
 }
 
-bool Arena::is_small(std::size_t bytes) {
-  return bytes < kBlockBytes;
+std::size_t Arena::length_of(std::size_t bytes, bool among_small) {
+  return round_up(bytes, among_small ? kPageBytes : kBlockBytes);
 }
 
 std::uintptr_t Arena::allocate(std::size_t bytes) {
-  const bool small = is_small(bytes);
-  const std::size_t length = round_up(bytes, small ? kPageBytes : kBlockBytes);
-  const auto offset = (small ? small_ : large_).allocate(length);
+  bool among_small = bytes < kBlockBytes;
+  std::optional<std::size_t> offset;
+  if (among_small) offset = small_.allocate(length_of(bytes, true));
+  if (!offset) {
+    among_small = false;
+    offset = large_.allocate(length_of(bytes, false));
+  }
   if (!offset) return 0;
-  const std::uintptr_t address = user_base_ + (small ? 0 : small_size_) + *offset;
+  const std::size_t length = length_of(bytes, among_small);
+  const std::uintptr_t address = user_base_ + (among_small ? 0 : small_size_) + *offset;
   if (host_access_ == HostAccess::kReadWrite &&
       mprotect(as_pointer(address), length, PROT_READ | PROT_WRITE) != 0) {
-    (small ? small_ : large_).free(*offset, length);
+    (among_small ? small_ : large_).free(*offset, length);
     return 0;
   }
   return address;
 }
 
 void Arena::free(std::uintptr_t address, std::size_t bytes) {
-  const bool small = is_small(bytes);
-  const std::size_t length = round_up(bytes, small ? kPageBytes : kBlockBytes);
   const std::size_t offset = offset_of(address);
+  const bool among_small = offset < small_size_;
+  const std::size_t length = length_of(bytes, among_small);
   if (host_access_ == HostAccess::kReadWrite) mprotect(as_pointer(address), length, PROT_NONE);
   // The next owner of the address must find zeros; should the hole fail, write them.
   if (fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
@@ -101,7 +107,7 @@ void Arena::free(std::uintptr_t address, std::size_t bytes) {
     std::memset(device_view(address), 0, length);
   }
   if (capture_base_ != 0) madvise(as_pointer(capture_base_ + offset), length, MADV_DONTNEED);
-  (small ? small_ : large_).free(offset - (small ? 0 : small_size_), length);
+  (among_small ? small_ : large_).free(offset - (among_small ? 0 : small_size_), length);
 }
 
 std::byte* Arena::device_view(std::uintptr_t address) const {

@@ -27,7 +27,8 @@ class Arena {
   Arena& operator=(const Arena&) = delete;
 
   // User view address, or 0 where address space is exhausted. From 2 MiB on, blocks of 2 MiB of its
-  // own; less than that, whole pages next to other small allocations. The memory reads as zeros.
+  // own; less than that, whole pages next to other small allocations, as long as there is room
+  // among them. The memory reads as zeros.
   std::uintptr_t allocate(std::size_t bytes);
 
   // Gives back what allocate returned for the same size: its pages are dropped and its address has
@@ -54,7 +55,8 @@ class Arena {
   void abandon();
 
  private:
-  static bool is_small(std::size_t bytes);
+  // What an allocation takes there.
+  static std::size_t length_of(std::size_t bytes, bool among_small);
   void map_views(const char* name);
 
   HostAccess host_access_;
@@ -63,7 +65,7 @@ class Arena {
   std::uintptr_t device_base_ = 0;
   std::uintptr_t capture_base_ = 0;  // 0 until it is needed
   int fd_ = -1;
-  std::size_t small_size_;  // [0, small_size_) for small allocations, the rest for large ones
+  std::size_t small_size_;  // [0, small_size_) for small allocations, the rest for others
   IntervalAllocator small_;
   IntervalAllocator large_;
 };

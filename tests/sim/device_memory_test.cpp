@@ -1,4 +1,6 @@
 // Capacity, charges and eviction.
+#include <vector>
+
 #include "machine_test.hpp"
 
 namespace uvmsim::test {
@@ -27,6 +29,20 @@ TEST_F(DeviceMemoryTest, DeviceMemoryIsExhaustedExactlyAtCapacity) {
   void* address = nullptr;
   EXPECT_EQ(machine().allocate_device(0, 1, &address), Status::kOutOfMemory);
   EXPECT_EQ(machine().allocate_device(1, kCapacity, &address), Status::kOk);
+  free(address);
+}
+
+TEST_F(DeviceMemoryTest, SmallAllocationsMayTakeAllOfALargeDevice) {
+  constexpr std::size_t kLarge = std::size_t{40} << 30;
+  constexpr std::size_t kSmall = kBlock - kPage;
+  ASSERT_EQ(uvmsim_set_capacity(0, kLarge), UVMSIM_OK);
+  std::vector<std::byte*> all;
+  while (all.size() < kLarge / kBlock) all.push_back(device_memory(0, kSmall));
+  void* address = nullptr;
+  EXPECT_EQ(machine().allocate_device(0, 1, &address), Status::kOutOfMemory);
+  for (std::byte* small : all) free(small);
+  EXPECT_EQ(unevictable_use(0), 0U);
+  EXPECT_EQ(machine().allocate_device(0, kLarge, &address), Status::kOk);
   free(address);
 }
 
