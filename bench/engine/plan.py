@@ -123,7 +123,9 @@ class Question:
     request: str
     figures: tuple[Figure, ...]
     allocators: tuple[str, ...] = DRIVEN  # who is asked
-    alone: bool = False  # of a process of its own: the answer depends on what it did before
+    # Of a process of its own: the answer depends on what it did before, or others' depend on this.
+    # Umpire, for one, takes half as long again for a churn where its process has done other things.
+    alone: bool = False
     once: bool = False  # in the first round only: it is a count, which does not vary
     environment: Mapping[str, str] | None = None  # of a process of its own
     timeout_seconds: float = 60
@@ -163,6 +165,7 @@ def questions(level: Level, traces: Mapping[str, Path], scratch: Path) -> list[Q
         Question(
             f"live size={SIZES[size]} live={live} {timing}",
             (Figure("live_pair_ns", f"{size}, {live:,} live", "ns"),),
+            alone=True,
         )
         for size in level.sizes
         if size in LIVE_SIZES
@@ -177,6 +180,7 @@ def questions(level: Level, traces: Mapping[str, Path], scratch: Path) -> list[Q
                     Figure("churn_ns", case, "ns"),
                     Figure("touched_over_live", f"churn, {case}", "reserved_over_live"),
                 ),
+                alone=True,
             )
         )
     asked += [_large_churn(level, churn) for churn in LARGE_CHURNS]
@@ -184,6 +188,7 @@ def questions(level: Level, traces: Mapping[str, Path], scratch: Path) -> list[Q
         Question(
             f"grid allocations={count} most={SIZES[most]} samples={level.samples} seed={SEED}",
             (Figure("random_grid_ns", f"{count:,} up to {most}", "ns"),),
+            alone=True,
         )
         for count in level.grid_allocations
         for most in level.grid_most
@@ -205,6 +210,7 @@ def _large_churn(level: Level, churn: LargeChurn) -> Question:
             Figure("touched_over_live", f"churn, {churn.case}", "reserved_over_live"),
         ),
         tuple(name for name in DRIVEN if name not in left_out),
+        alone=True,
         once=True,
         timeout_seconds=180,
         left_out=left_out,
