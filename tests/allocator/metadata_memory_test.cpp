@@ -343,15 +343,15 @@ TEST(MetadataMemory, EventsAreGivenBackWithoutMemory) {
     EXPECT_EQ(pool.record({0, stream(1)}, &status), nullptr);
     EXPECT_EQ(std::exchange(failing, 0), 0);
     EXPECT_EQ(status.error, RuntimeError::kOutOfMemory);
-    EXPECT_EQ(machine->events, 0) << "made before there was room to keep it";
+    EXPECT_EQ(machine->events.size(), 0u) << "made before there was room to keep it";
     std::vector<EventHandle> events;
     for (int i = 0; i < 9; ++i) events.push_back(pool.record({0, stream(1)}, &status));
     failing = 1;
     for (EventHandle event : events) pool.release(0, event);
     EXPECT_EQ(std::exchange(failing, 0), 1);
-    EXPECT_EQ(machine->events, 9);
+    EXPECT_EQ(machine->events.size(), 9u);
   }
-  EXPECT_EQ(machine->events, 0);
+  EXPECT_EQ(machine->events.size(), 0u);
 }
 
 TEST(MetadataMemory, LinesAreLoggedWithoutMemory) {

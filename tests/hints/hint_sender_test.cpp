@@ -68,7 +68,7 @@ TEST_F(HintSenderTest, AnEventThatCannotBeRecordedMakesNobodyWait) {
 TEST_F(HintSenderTest, EventsAreUsedAgain) {
   for (int round = 0; round < 10; ++round)
     sender.send({prefetch}, 0, {0, stream(1)}, {0, stream(2)});
-  EXPECT_LE(machine->events, 2);
+  EXPECT_LE(machine->events.size(), 2u);
 }
 
 TEST_F(HintSenderTest, WhoIsSecondToMakeALaneHoldsNoLockWhileItsOwnIsDestroyed) {

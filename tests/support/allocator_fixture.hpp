@@ -44,7 +44,7 @@ class AllocatorTest : public ::testing::Test {
     allocator.reset();
     if (machine) {
       EXPECT_EQ(machine->allocated_bytes, 0u) << "a span was not given back";
-      EXPECT_EQ(machine->events, 0) << "an event was lost";
+      EXPECT_EQ(machine->events.size(), 0u) << "an event was lost";
       EXPECT_EQ(machine->streams, 0) << "a stream was lost";
     }
   }

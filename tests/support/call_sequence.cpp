@@ -739,7 +739,7 @@ void Sequence::finish() {
   }
   expect(machine_->allocated_bytes == 0, "a span was not given back");
   allocator_.reset();
-  expect(machine_->events == 0, "an event was lost");
+  expect(machine_->events.empty(), "an event was lost");
 }
 
 }  // namespace

@@ -118,10 +118,9 @@ class FakeMachine {
   std::vector<std::string> waits;  // streams that were made to wait, and who waited on the host
   // Those with work that a stream's later work starts after.
   std::map<StreamHandle, std::set<StreamHandle>> after;
-  int events = 0;                    // alive
-  std::set<FakeEvent*> live_events;  // they
-  int streams = 0;                   // alive
-  bool unaligned = false;            // allocations end up 4 KiB beyond a 2 MiB boundary
+  std::set<FakeEvent*> events;  // alive
+  int streams = 0;              // alive
+  bool unaligned = false;       // allocations end up 4 KiB beyond a 2 MiB boundary
 
   // Each runs once, without the mutex.
   std::function<void()> after_device_wait;  // when a wait for the device has ended
@@ -155,8 +154,8 @@ class FakeMachine {
     return std::any_of(handles.begin(), handles.end(),
                        [&](StreamHandle handle) { return busy.contains(handle); });
   }
-  // With the mutex. By value: they may be some that lose work here.
-  void end_work(std::set<StreamHandle> handles) {
+  // With the mutex.
+  void end_work(const std::set<StreamHandle>& handles) {
     for (StreamHandle handle : handles) {
       busy.erase(handle);
       for (auto& [later, before] : after) before.erase(handle);
@@ -180,7 +179,7 @@ inline StreamHandle FakeMachine::retire(StreamHandle handle) {
   rename(&busy);
   for (auto& [later, before] : after) rename(&before);
   if (auto own = after.extract(handle)) after[gone] = std::move(own.mapped());
-  for (FakeEvent* event : live_events) rename(&event->streams);
+  for (FakeEvent* event : events) rename(&event->streams);
   if (auto found = device_of.find(handle); found != device_of.end()) {
     device_of[gone] = found->second;
   }
@@ -324,17 +323,15 @@ class FakeRuntime final : public DeviceRuntime {
   RuntimeStatus create_event(int, EventHandle* out) const override {
     is_called_without_locks("create_event");
     std::lock_guard lock(machine_->mutex);
-    ++machine_->events;
     auto* event = new FakeEvent;
-    machine_->live_events.insert(event);
+    machine_->events.insert(event);
     *out = event;
     return {};
   }
   RuntimeStatus destroy_event(int, EventHandle event) const override {
     is_called_without_locks("destroy_event");
     std::lock_guard lock(machine_->mutex);
-    --machine_->events;
-    machine_->live_events.erase(static_cast<FakeEvent*>(event));
+    machine_->events.erase(static_cast<FakeEvent*>(event));
     delete static_cast<FakeEvent*>(event);
     return {};
   }
