@@ -416,7 +416,7 @@ class CachingManagedAllocator {
   bool is_on_a_device(const void* address, std::size_t size_bytes) const;
   void add_use(Block* block, DeviceStream use);
   bool is_used_by_host(const Block& block) const;
-  void forget_in_private_pools(const DeviceStream& gone, const DeviceStream& nameless);
+  void forget_in_private_pools(const std::vector<PoolIndex>& streams, const DeviceStream& nameless);
   void note_thread_end(const std::vector<PoolIndex>& streams);
   void take_over_pools(const StreamKey& key);
   void reclaim_all_and_fenced(const Request& request);

@@ -26,14 +26,17 @@ void CachingManagedAllocator::forget_stream(int device, StreamHandle stream) {
   Returning back(*this);
   DeviceStream nameless;
   bool is_known = false;
-  bool has_private = false;
+  std::vector<PoolIndex> in_private_pools;
   try {
     ThreadCaches::Frozen frozen(caches_);
     std::lock_guard lock(lock_);
     left_pools_.reserve(left_pools_.size() + 1);
-    for (const auto& pool : pools_.pools()) {
-      has_private |= pool->key.facade == Facade::kDevice && pool->key.device_stream() == gone &&
-                     pool->key.private_pool != 0;
+    for (PoolIndex first = 0; first < pools_.pools().size(); first += kPoolsPerStream) {
+      const StreamKey& other = pools_.at(first).key;
+      if (other.facade == Facade::kDevice && other.device_stream() == gone &&
+          other.private_pool != 0) {
+        in_private_pools.push_back(first);
+      }
     }
     nameless = stream_work_.forget(gone);
     pools_.each_extras([&](BlockExtras& extras) {
@@ -54,20 +57,19 @@ void CachingManagedAllocator::forget_stream(int device, StreamHandle stream) {
   }
   stream_work_.release(&last_work);
   back.now();
-  if (is_known || has_private) trace_.stream_gone(trace_.now(), device, stream);
-  if (has_private) forget_in_private_pools(gone, nameless);
+  if (is_known || !in_private_pools.empty()) trace_.stream_gone(trace_.now(), device, stream);
+  if (!in_private_pools.empty()) forget_in_private_pools(in_private_pools, nameless);
 }
 
 // What private pools have for a stream that is gone stays theirs, for the next one of its handle
 // where the device can be waited for, else for nobody before it goes back to the driver.
-void CachingManagedAllocator::forget_in_private_pools(const DeviceStream& gone,
+void CachingManagedAllocator::forget_in_private_pools(const std::vector<PoolIndex>& streams,
                                                       const DeviceStream& nameless) {
-  const bool is_over = !is_capturing() && stream_work_.wait_for_device(gone.device);
+  const bool is_over = !is_capturing() && stream_work_.wait_for_device(nameless.device);
   ThreadCaches::Frozen frozen(caches_);
   std::lock_guard lock(lock_);
-  for (PoolIndex first = 0; first < pools_.pools().size(); first += kPoolsPerStream) {
+  for (const PoolIndex first : streams) {
     Pool& pool = pools_.at(first);
-    if (pool.key.facade != Facade::kDevice || pool.key.device_stream() != gone) continue;
     if (is_over) {
       pool.stream_is_over = true;
       continue;

@@ -8,9 +8,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <optional>
-
-#include <uvmalloc/sim/engine/units.hpp>
 
 namespace uvmsim {
 namespace {
@@ -43,11 +40,11 @@ std::uintptr_t reserve_aligned(std::size_t bytes) {
 }  // namespace
 
 Arena::Arena(const char* name, std::size_t bytes, HostAccess host_access)
-    : host_access_(host_access), size_(bytes), small_size_(0), small_(0), large_(0) {
+    : host_access_(host_access), size_(bytes) {
   map_views(name);
-  small_size_ = round_down(size_ / kSmallShare, kBlockBytes);
-  small_ = IntervalAllocator(small_size_);
-  large_ = IntervalAllocator(size_ - small_size_);
+  large_.begin = round_down(size_ / kSmallShare, kBlockBytes);
+  small_.intervals = IntervalAllocator(large_.begin);
+  large_.intervals = IntervalAllocator(size_ - large_.begin);
 }
 
 void Arena::map_views(const char* name) {
@@ -73,24 +70,21 @@ void Arena::map_views(const char* name) {
   }
 }
 
-std::size_t Arena::length_of(std::size_t bytes, bool among_small) {
-  return round_up(bytes, among_small ? kPageBytes : kBlockBytes);
+std::uintptr_t Arena::allocate(std::size_t bytes) {
+  if (bytes < kBlockBytes) {
+    if (const std::uintptr_t address = allocate_in(small_, bytes)) return address;
+  }
+  return allocate_in(large_, bytes);
 }
 
-std::uintptr_t Arena::allocate(std::size_t bytes) {
-  bool among_small = bytes < kBlockBytes;
-  std::optional<std::size_t> offset;
-  if (among_small) offset = small_.allocate(length_of(bytes, true));
-  if (!offset) {
-    among_small = false;
-    offset = large_.allocate(length_of(bytes, false));
-  }
+std::uintptr_t Arena::allocate_in(Part& part, std::size_t bytes) {
+  const std::size_t length = round_up(bytes, part.unit);
+  const auto offset = part.intervals.allocate(length);
   if (!offset) return 0;
-  const std::size_t length = length_of(bytes, among_small);
-  const std::uintptr_t address = user_base_ + (among_small ? 0 : small_size_) + *offset;
+  const std::uintptr_t address = user_base_ + part.begin + *offset;
   if (host_access_ == HostAccess::kReadWrite &&
       mprotect(as_pointer(address), length, PROT_READ | PROT_WRITE) != 0) {
-    (among_small ? small_ : large_).free(*offset, length);
+    part.intervals.free(*offset, length);
     return 0;
   }
   return address;
@@ -98,8 +92,8 @@ std::uintptr_t Arena::allocate(std::size_t bytes) {
 
 void Arena::free(std::uintptr_t address, std::size_t bytes) {
   const std::size_t offset = offset_of(address);
-  const bool among_small = offset < small_size_;
-  const std::size_t length = length_of(bytes, among_small);
+  Part& part = offset < large_.begin ? small_ : large_;
+  const std::size_t length = round_up(bytes, part.unit);
   if (host_access_ == HostAccess::kReadWrite) mprotect(as_pointer(address), length, PROT_NONE);
   // The next owner of the address must find zeros; should the hole fail, write them.
   if (fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
@@ -107,7 +101,7 @@ void Arena::free(std::uintptr_t address, std::size_t bytes) {
     std::memset(device_view(address), 0, length);
   }
   if (capture_base_ != 0) madvise(as_pointer(capture_base_ + offset), length, MADV_DONTNEED);
-  (among_small ? small_ : large_).free(offset - (among_small ? 0 : small_size_), length);
+  part.intervals.free(offset - part.begin, length);
 }
 
 std::byte* Arena::device_view(std::uintptr_t address) const {

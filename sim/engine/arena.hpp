@@ -13,6 +13,7 @@
 #include <cstdint>
 
 #include <uvmalloc/sim/engine/interval_allocator.hpp>
+#include <uvmalloc/sim/engine/units.hpp>
 
 namespace uvmsim {
 
@@ -55,8 +56,12 @@ class Arena {
   void abandon();
 
  private:
-  // What an allocation takes there.
-  static std::size_t length_of(std::size_t bytes, bool among_small);
+  struct Part {
+    std::size_t unit;  // of the sizes there
+    std::size_t begin = 0;
+    IntervalAllocator intervals{0};
+  };
+  std::uintptr_t allocate_in(Part& part, std::size_t bytes);
   void map_views(const char* name);
 
   HostAccess host_access_;
@@ -65,9 +70,8 @@ class Arena {
   std::uintptr_t device_base_ = 0;
   std::uintptr_t capture_base_ = 0;  // 0 until it is needed
   int fd_ = -1;
-  std::size_t small_size_;  // [0, small_size_) for small allocations, the rest for others
-  IntervalAllocator small_;
-  IntervalAllocator large_;
+  Part small_{kPageBytes};   // from the beginning on, for small allocations
+  Part large_{kBlockBytes};  // the rest, for others
 };
 
 }  // namespace uvmsim
