@@ -65,8 +65,8 @@ CachingManagedAllocator::CachingManagedAllocator(std::unique_ptr<DeviceRuntime> 
                        leave_small_pages(pool, run, size_bytes);
                      }}),
       caches_(kFacades * devices_.size(), thread_cache_bytes(configuration, budget_.hard_bytes),
-              [this](std::vector<Block*> blocks, const std::vector<PoolIndex>& streams) {
-                give_back(blocks);
+              [this](BlockChain blocks, const std::vector<PoolIndex>& streams) {
+                give_back(std::move(blocks));
                 note_thread_end(streams);
               }),
       planner_(configuration.policy, budget_.devices, ledger_, hint_counters_),
@@ -74,7 +74,7 @@ CachingManagedAllocator::CachingManagedAllocator(std::unique_ptr<DeviceRuntime> 
       private_pools_(runtime_.device_count()),
       book_(devices_.size(), budget_.hard_bytes),
       fenced_(lock_, pools_, private_pools_, stream_work_, book_,
-              [this](std::vector<Block*> blocks) { give_back(blocks); }),
+              [this](BlockChain blocks) { give_back(std::move(blocks)); }),
       decay_(Decay::Duration(configuration.decay_seconds)) {
   if (configuration.host_backing == HostBacking::kOrdinary &&
       host_backing() != HostBacking::kOrdinary) {
@@ -438,7 +438,7 @@ FreeResult CachingManagedAllocator::free_slowly(void* address) noexcept {
 // full go some of the bin's.
 void CachingManagedAllocator::give_back_plain(Block* block) {
   Returning back(*this);
-  back.blocks.push_back(block);
+  back.blocks.push(block);
   if (block->kind == BlockKind::kSmall) {
     ThreadCache* cache = caches_.mine();
     if (cache != nullptr && cache->is_open(first_of(block->pool))) {
@@ -448,38 +448,39 @@ void CachingManagedAllocator::give_back_plain(Block* block) {
   }
 }
 
-// Blocks in no cache and no index, each to its pool; small ones to their arenas, by size.
-void CachingManagedAllocator::give_back(std::span<Block*> blocks) noexcept {
+// Each to its pool; small ones to their arenas, as many at once as are of one size and come after
+// each other.
+void CachingManagedAllocator::give_back(BlockChain blocks) noexcept {
   if (blocks.empty()) return;
-  const auto small_end = std::partition(blocks.begin(), blocks.end(), [](const Block* block) {
-    return block->kind == BlockKind::kSmall;
-  });
-  auto alike = [](const Block* left, const Block* right) {
-    return std::pair(left->pool, left->size_bytes()) < std::pair(right->pool, right->size_bytes());
-  };
-  std::sort(blocks.begin(), small_end, alike);
+  BlockChain small;
   {
     std::lock_guard lock(lock_);
-    for (auto at = small_end; at != blocks.end(); ++at) {
+    while (!blocks.empty()) {
+      Block* block = blocks.pop();
+      if (block->kind == BlockKind::kSmall) {
+        small.push(block);
+        continue;
+      }
       try {
-        pools_.put(static_cast<RunBlock*>(*at), pools_.at((*at)->pool));
+        pools_.put(static_cast<RunBlock*>(block), pools_.at(block->pool));
       } catch (const std::bad_alloc&) {
         FencedBlocks::log_lost();
       }
     }
   }
   constexpr std::size_t kMostAtOnce = 64;
-  for (auto at = blocks.begin(); at != small_end;) {
-    const PoolIndex pool = (*at)->pool;
-    const std::size_t size_bytes = (*at)->size_bytes();
+  while (!small.empty()) {
+    const PoolIndex pool = small.first()->pool;
+    const std::size_t size_bytes = small.first()->size_bytes();
     std::array<void*, kMostAtOnce> addresses;
     std::size_t count = 0;
     {
       std::lock_guard lock(lock_);
-      for (; at != small_end && count < kMostAtOnce; ++at, ++count) {
-        if ((*at)->pool != pool || (*at)->size_bytes() != size_bytes) break;
-        addresses[count] = (*at)->address();
-        pools_.remove_small(*at);
+      for (; !small.empty() && count < kMostAtOnce; ++count) {
+        if (small.first()->pool != pool || small.first()->size_bytes() != size_bytes) break;
+        Block* block = small.pop();
+        addresses[count] = block->address();
+        pools_.remove_small(block);
       }
     }
     small_arenas_.free(pool, addresses.data(), count, size_bytes);

@@ -392,7 +392,7 @@ class CachingManagedAllocator {
   FreeResult free_slowly(void* address) noexcept;
   void give_back_to_pool(RunBlock* block) noexcept;
   void give_back_plain(Block* block);
-  void give_back(std::span<Block*> blocks) noexcept;
+  void give_back(BlockChain blocks) noexcept;
   // Blocks with nobody, which go back to their pools when its scope ends, however it does. Made
   // before locks are taken.
   class Returning {
@@ -401,11 +401,8 @@ class CachingManagedAllocator {
     ~Returning() { now(); }
     Returning(const Returning&) = delete;
     Returning& operator=(const Returning&) = delete;
-    void now() {
-      owner_.give_back(blocks);
-      blocks.clear();
-    }
-    std::vector<Block*> blocks;
+    void now() { owner_.give_back(std::move(blocks)); }
+    BlockChain blocks;
 
    private:
     CachingManagedAllocator& owner_;

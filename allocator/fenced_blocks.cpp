@@ -133,37 +133,38 @@ bool FencedBlocks::add(Block* block) {
 void FencedBlocks::defer(Block* block) {
   block->set(BlockState::kFenced);
   book_.fence_begins(*block, pools_.at(block->pool));
-  deferred_.push_back(block);
+  deferred_.push(block);
   has_deferred_ = true;
 }
 
 void FencedBlocks::record_deferred() {
-  std::vector<Block*> blocks;
+  BlockChain blocks;
   {
     std::lock_guard lock(lock_);
     if (private_pools_.is_capturing()) return;
-    blocks.swap(deferred_);
+    blocks.take(std::move(deferred_));
     has_deferred_ = false;
   }
   // A capture that nobody told of may go on: where one block is refused, so would the others be.
   while (!blocks.empty() && !has_deferred_.load(std::memory_order_relaxed)) {
-    Block* block = blocks.back();
-    blocks.pop_back();
+    Block* block = blocks.pop();
     {
       std::lock_guard lock(lock_);
       book_.fence_ends(*block, pools_.at(block->pool));
       block->set(BlockState::kReleasing);
     }
     try {
-      if (!add(block)) give_back_({block});
+      if (add(block)) continue;
+      BlockChain done;
+      done.push(block);
+      give_back_(std::move(done));
     } catch (const std::bad_alloc&) {
       log_lost();
     }
   }
   if (blocks.empty()) return;
   std::lock_guard lock(lock_);
-  blocks.insert(blocks.end(), deferred_.begin(), deferred_.end());
-  deferred_.swap(blocks);
+  deferred_.take(std::move(blocks));
   has_deferred_ = true;
 }
 
@@ -199,8 +200,7 @@ void FencedBlocks::drain(std::size_t most_streams, bool wait) {
 }
 
 // Of each stream's oldest fences; `*more`: its next ones may be over as well.
-std::vector<Block*> FencedBlocks::take_finished(const std::vector<Fence>& oldest, bool wait,
-                                                bool* more) {
+BlockChain FencedBlocks::take_finished(const std::vector<Fence>& oldest, bool wait, bool* more) {
   std::vector<Fence> over;
   *more = false;
   for (std::size_t i = 0; i < oldest.size();) {
@@ -216,8 +216,7 @@ std::vector<Block*> FencedBlocks::take_finished(const std::vector<Fence>& oldest
     *more |= i == end && may_have_more;
     i = end;
   }
-  std::vector<Block*> finished;
-  finished.reserve(over.size());
+  BlockChain finished;
   std::lock_guard lock(lock_);
   for (const Fence& fence : over) {
     work_.release(fence);
@@ -227,7 +226,7 @@ std::vector<Block*> FencedBlocks::take_finished(const std::vector<Fence>& oldest
     book_.fence_ends(*block, pool);
     book_.free_completed(*block, pool);
     block->set(BlockState::kReleasing);
-    finished.push_back(block);
+    finished.push(block);
   }
   return finished;
 }

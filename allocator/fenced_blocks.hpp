@@ -16,6 +16,7 @@
 #include <vector>
 
 #include <uvmalloc/allocator/biased_mutex.hpp>
+#include <uvmalloc/allocator/block_chain.hpp>
 #include <uvmalloc/allocator/block_pools.hpp>
 #include <uvmalloc/allocator/fence_queues.hpp>
 #include <uvmalloc/allocator/private_pools.hpp>
@@ -28,7 +29,7 @@ namespace uvm {
 class FencedBlocks {
  public:
   // Gets the blocks that nobody waits for any more. Called without the allocator's lock.
-  using GiveBack = std::function<void(std::vector<Block*>)>;
+  using GiveBack = std::function<void(BlockChain)>;
 
   FencedBlocks(StateLock& lock, BlockPools& pools, const PrivatePools& private_pools,
                StreamWork& work, StatisticsBook& book, GiveBack give_back);
@@ -84,7 +85,7 @@ class FencedBlocks {
   }
   bool has_more_streams() const;
   void drain(std::size_t most_streams, bool wait);
-  std::vector<Block*> take_finished(const std::vector<Fence>& oldest, bool wait, bool* more);
+  BlockChain take_finished(const std::vector<Fence>& oldest, bool wait, bool* more);
   void defer(Block* block);
   // Whose work must be over before the blocks of `pool` may include this one.
   std::vector<DeviceStream> streams_to_wait_for(const Block& block, const Pool& pool) const;
@@ -100,8 +101,8 @@ class FencedBlocks {
   Ranked<std::mutex, LockRank::kFences> mutex_;
   // Guarded by the allocator's lock.
   FenceQueues waiting_;
-  DeviceStream looked_at_;        // the last in turn
-  std::vector<Block*> deferred_;  // given back during a capture
+  DeviceStream looked_at_;  // the last in turn
+  BlockChain deferred_;     // given back during a capture
   std::atomic<bool> has_deferred_ = false;
 };
 

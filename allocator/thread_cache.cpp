@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <new>
 #include <utility>
 
 namespace uvm {
@@ -11,18 +10,6 @@ namespace {
 // Large blocks are kept where for each time that they had to be taken out at least so many requests
 // were served otherwise.
 constexpr std::uint64_t kBlocksPerMiss = 1024;
-
-// Whether that many more can be added without an exception.
-bool has_room(std::vector<Block*>* list, std::size_t more) {
-  const std::size_t needed = list->size() + more;
-  if (needed <= list->capacity()) return true;
-  try {
-    list->reserve(std::max(needed, 2 * list->capacity()));
-  } catch (const std::bad_alloc&) {
-    return false;
-  }
-  return true;
-}
 
 }  // namespace
 
@@ -61,7 +48,7 @@ void ThreadCache::keep_large(PoolIndex first, bool keep) {
   of->blocks_at_miss = of->counts.blocks;
 }
 
-bool ThreadCache::take_out_large(PoolIndex first, std::vector<Block*>* out) noexcept {
+bool ThreadCache::take_out_large(PoolIndex first, BlockChain* out) noexcept {
   Stream* of = streams_[first / kPoolsPerStream].get();
   if (of->largest_kept != SIZE_MAX) return true;
   flush(first, Kept::kLarge, out);
@@ -70,7 +57,7 @@ bool ThreadCache::take_out_large(PoolIndex first, std::vector<Block*>* out) noex
   return of->counts.blocks - before >= kBlocksPerMiss;
 }
 
-void ThreadCache::close(PoolIndex first, std::vector<Block*>* out) noexcept {
+void ThreadCache::close(PoolIndex first, BlockChain* out) noexcept {
   if (!is_open(first)) return;
   flush(first, Kept::kSmall, out);
   flush(first, Kept::kRuns, out);
@@ -97,19 +84,16 @@ void ThreadCache::put_spare(Block* block) {
   push(&of->small[block->size_bytes() / kGranule - 1], block);
 }
 
-void ThreadCache::empty(Bin* bin, std::uint32_t keep, Stream* stream,
-                        std::vector<Block*>* out) noexcept {
-  if (bin->count <= keep || !has_room(out, bin->count - keep)) return;
+void ThreadCache::empty(Bin* bin, std::uint32_t keep, Stream* stream, BlockChain* out) noexcept {
   while (bin->count > keep) {
     Block* block = pop(bin);
-    block->use.next = nullptr;
     block->set(BlockState::kReleasing);
     stream->cached_bytes -= block->size_bytes();
-    out->push_back(block);
+    out->push(block);
   }
 }
 
-void ThreadCache::flush(PoolIndex first, Kept kept, std::vector<Block*>* out) noexcept {
+void ThreadCache::flush(PoolIndex first, Kept kept, BlockChain* out) noexcept {
   Stream* of = stream_of(first);
   if (of == nullptr) return;
   if (of->cached_bytes == 0) return;
@@ -128,7 +112,7 @@ void ThreadCache::flush(PoolIndex first, Kept kept, std::vector<Block*>* out) no
   }
 }
 
-void ThreadCache::flush_all(std::vector<Block*>* out) noexcept {
+void ThreadCache::flush_all(BlockChain* out) noexcept {
   for (const auto& of : streams_) {
     if (of == nullptr) continue;
     flush(of->first_pool, Kept::kSmall, out);
@@ -136,7 +120,7 @@ void ThreadCache::flush_all(std::vector<Block*>* out) noexcept {
   }
 }
 
-void ThreadCache::flush_some(const Block& like, std::vector<Block*>* out) noexcept {
+void ThreadCache::flush_some(const Block& like, BlockChain* out) noexcept {
   Stream* of = streams_[like.pool / kPoolsPerStream].get();
   constexpr std::uint32_t kFlushed = 32;
   Bin* bin = &of->small[like.size_bytes() / kGranule - 1];

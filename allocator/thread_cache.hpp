@@ -14,6 +14,7 @@
 #include <memory>
 #include <vector>
 
+#include <uvmalloc/allocator/block_chain.hpp>
 #include <uvmalloc/allocator/block_pools.hpp>
 #include <uvmalloc/allocator/cache_lines.hpp>
 #include <uvmalloc/allocator/fibonacci_hash.hpp>
@@ -95,9 +96,9 @@ class alignas(kCacheLinePair) ThreadCache {
   // For a large request of a stream that was not served here: `*out` gets the large blocks that are
   // kept, where it or others may fit better. False: that is so often needed that none should be
   // kept.
-  bool take_out_large(PoolIndex first, std::vector<Block*>* out) noexcept;
+  bool take_out_large(PoolIndex first, BlockChain* out) noexcept;
   // No more of these pools is kept or found here; `*out` gets what was, as by flush().
-  void close(PoolIndex first, std::vector<Block*>* out) noexcept;
+  void close(PoolIndex first, BlockChain* out) noexcept;
   // The pools are another stream's from now on: what is kept of them may be used for that, and it
   // is found here once it was opened.
   void rename(PoolIndex first, const StreamKey& key);
@@ -120,10 +121,10 @@ class alignas(kCacheLinePair) ThreadCache {
   // Takes out the blocks of one stream's pools (by its first): small objects, all others, or the
   // large ones of those; or all. What there is no memory to list stays, and can be taken out later.
   enum class Kept : std::uint8_t { kSmall, kRuns, kLarge };
-  void flush(PoolIndex first, Kept kept, std::vector<Block*>* out) noexcept;
-  void flush_all(std::vector<Block*>* out) noexcept;
+  void flush(PoolIndex first, Kept kept, BlockChain* out) noexcept;
+  void flush_all(BlockChain* out) noexcept;
   // Some small objects of a block's size, when its bin is full.
-  void flush_some(const Block& like, std::vector<Block*>* out) noexcept;
+  void flush_some(const Block& like, BlockChain* out) noexcept;
 
   // Whether the thread has allocated since it was last asked.
   bool take_has_allocated();
@@ -214,8 +215,7 @@ class alignas(kCacheLinePair) ThreadCache {
     const std::size_t index = pool / kPoolsPerStream;
     return index < streams_.size() ? streams_[index].get() : nullptr;
   }
-  static void empty(Bin* bin, std::uint32_t keep, Stream* stream,
-                    std::vector<Block*>* out) noexcept;
+  static void empty(Bin* bin, std::uint32_t keep, Stream* stream, BlockChain* out) noexcept;
   static Block* pop(Bin* bin) {
     Block* block = Block::of_use(bin->first);
     bin->first = block->use.next;

@@ -129,7 +129,7 @@ ThreadCache* ThreadCaches::add_cache() {
 }
 
 void ThreadCaches::retire(ThreadCache* cache) noexcept {
-  std::vector<Block*> blocks;
+  BlockChain blocks;
   std::vector<PoolIndex> streams;
   {
     std::lock_guard lock(mutex_);
@@ -145,13 +145,13 @@ void ThreadCaches::retire(ThreadCache* cache) noexcept {
     retired_(std::move(blocks), streams);
   } catch (const std::bad_alloc&) {
     log_line(LogLevel::kError,
-             "blocks that a thread kept are lost: there is no memory to list them");
+             "pools of a thread's own streams are used by no other thread: there is no memory to "
+             "list them");
   }
 }
 
-// Where there is no memory to list all that it knows, the cache stays among the others, and whoever
-// takes from all takes the rest.
-void ThreadCaches::take_out(ThreadCache* cache, std::vector<Block*>* blocks,
+// Where there is no memory to list the streams that it knows, the cache stays among the others.
+void ThreadCaches::take_out(ThreadCache* cache, BlockChain* blocks,
                             std::vector<PoolIndex>* streams) noexcept {
   bool has_all = true;
   try {
@@ -163,7 +163,7 @@ void ThreadCaches::take_out(ThreadCache* cache, std::vector<Block*>* blocks,
     has_all = false;
   }
   cache->flush_all(blocks);
-  if (!has_all || cache->cached_bytes() != 0) return;
+  if (!has_all) return;
   for (std::size_t place = 0; place < places_; ++place) ended_[place].absorb(cache->tally(place));
   cache->each_stream_tally(
       [&](PoolIndex first, const StreamTally& counts) { ended_stream(first).absorb(counts); });
@@ -186,12 +186,11 @@ ThreadCaches::Frozen::~Frozen() {
   caches_.taken_.clear();
 }
 
-void ThreadCaches::flush(PoolIndex first, ThreadCache::Kept kept,
-                         std::vector<Block*>* out) noexcept {
+void ThreadCaches::flush(PoolIndex first, ThreadCache::Kept kept, BlockChain* out) noexcept {
   for (const auto& cache : caches_) cache->flush(first, kept, out);
 }
 
-void ThreadCaches::close(PoolIndex first, std::vector<Block*>* out) noexcept {
+void ThreadCaches::close(PoolIndex first, BlockChain* out) noexcept {
   for (const auto& cache : caches_) cache->close(first, out);
 }
 
@@ -204,7 +203,7 @@ void ThreadCaches::keep_large(PoolIndex first) {
   for (const auto& cache : caches_) cache->keep_large(first, true);
 }
 
-void ThreadCaches::keep_no_large(PoolIndex first, std::vector<Block*>* out) {
+void ThreadCaches::keep_no_large(PoolIndex first, BlockChain* out) {
   Frozen frozen(*this);
   for (const auto& cache : caches_) {
     cache->keep_large(first, false);
@@ -212,7 +211,7 @@ void ThreadCaches::keep_no_large(PoolIndex first, std::vector<Block*>* out) {
   }
 }
 
-void ThreadCaches::flush_all(std::vector<Block*>* out) noexcept {
+void ThreadCaches::flush_all(BlockChain* out) noexcept {
   for (const auto& cache : caches_) cache->flush_all(out);
 }
 

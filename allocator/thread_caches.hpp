@@ -22,8 +22,7 @@ class ThreadCaches {
  public:
   // `retired` gets what a cache held when its thread ends, on that thread and without locks, and
   // the first pools of the streams that it had to do with.
-  using Retired =
-      std::function<void(std::vector<Block*> blocks, const std::vector<PoolIndex>& streams)>;
+  using Retired = std::function<void(BlockChain blocks, const std::vector<PoolIndex>& streams)>;
   ThreadCaches(std::size_t places, std::size_t most_bytes, Retired retired);
   // After close().
   ~ThreadCaches();
@@ -50,17 +49,16 @@ class ThreadCaches {
     std::lock_guard<Ranked<std::mutex, LockRank::kCaches>> lock_;
   };
 
-  // With a Frozen alive. Blocks of the stream with that first pool, or all. What there is no memory
-  // to list stays where it is.
-  void flush(PoolIndex first, ThreadCache::Kept kept, std::vector<Block*>* out) noexcept;
-  void flush_all(std::vector<Block*>* out) noexcept;
-  void close(PoolIndex first, std::vector<Block*>* out) noexcept;
+  // With a Frozen alive. Blocks of the stream with that first pool, or all.
+  void flush(PoolIndex first, ThreadCache::Kept kept, BlockChain* out) noexcept;
+  void flush_all(BlockChain* out) noexcept;
+  void close(PoolIndex first, BlockChain* out) noexcept;
   // Pools that were closed, or are a thread's that has ended, are another stream's from now on.
   void rename(PoolIndex first, const StreamKey& key);
   // Tells every thread's cache; takes the locks itself. `*out` gets what is not to be kept any
   // more.
   void keep_large(PoolIndex first);
-  void keep_no_large(PoolIndex first, std::vector<Block*>* out);
+  void keep_no_large(PoolIndex first, BlockChain* out);
   PeakBook& book() { return book_; }
   // Adds up the present sums, of one place or of all, notes new peaks and shares out the room below
   // them. These need no memory.
@@ -92,8 +90,7 @@ class ThreadCaches {
   ThreadCache* mine_slowly() noexcept;
   ThreadCache* add_cache();
   void retire(ThreadCache* cache) noexcept;
-  void take_out(ThreadCache* cache, std::vector<Block*>* blocks,
-                std::vector<PoolIndex>* streams) noexcept;
+  void take_out(ThreadCache* cache, BlockChain* blocks, std::vector<PoolIndex>* streams) noexcept;
   StreamTally& ended_stream(PoolIndex first);
   void find_shares();
   void add_up_place(std::size_t place);

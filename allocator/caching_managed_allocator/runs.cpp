@@ -86,8 +86,8 @@ bool CachingManagedAllocator::reclaim(PoolIndex pools, ThreadCache::Kept kept, b
     ThreadCaches::Frozen frozen(caches_);
     caches_.flush(pools, kept, &back.blocks);
   }
-  *any_large = std::any_of(back.blocks.begin(), back.blocks.end(),
-                           [](const Block* block) { return block->size_bytes() >= kPackedBytes; });
+  back.blocks.each(
+      [&](const Block& block) { *any_large = *any_large || block.size_bytes() >= kPackedBytes; });
   return !back.blocks.empty();
 }
 
