@@ -119,7 +119,7 @@ class alignas(kCacheLinePair) ThreadCache {
   // ---- by whoever holds the lock
 
   // Takes out the blocks of one stream's pools (by its first): small objects, all others, or the
-  // large ones of those; or all. What there is no memory to list stays, and can be taken out later.
+  // large ones of those; or all.
   enum class Kept : std::uint8_t { kSmall, kRuns, kLarge };
   void flush(PoolIndex first, Kept kept, BlockChain* out) noexcept;
   void flush_all(BlockChain* out) noexcept;
