@@ -336,7 +336,7 @@ void TraceRecorder::allocated_from_cache(const TraceBlock& block) noexcept {
   }
   const std::uint32_t used = buffer.used.load(std::memory_order_relaxed);
   const std::uint32_t count = used & kCountMask;
-  const std::size_t model = buffer.slots[ThreadBuffer::slot_of(trace_word(block.address))];
+  const std::size_t model = buffer.model_at(trace_word(block.address));
   if (alike(buffer.models[model], block) && count != kPackedWordsPerChunk &&
       buffer.pace.skips(ticker_)) [[likely]] {
     buffer.words[count] = {0, false, model};
@@ -369,15 +369,15 @@ TraceTime TraceRecorder::read_paced(ThreadBuffer* buffer) noexcept {
 
 // A block's first event in its chunk, or one after a pause.
 void TraceRecorder::append_block(bool is_free, TraceTime at, const TraceBlock& block) noexcept {
-  const std::size_t slot = ThreadBuffer::slot_of(trace_word(block.address));
+  const std::uint64_t address = trace_word(block.address);
   std::size_t model = kNoModel;
-  if (slot_.generation == generation_.load(std::memory_order_acquire) &&
-      alike(slot_.buffer->models[slot_.buffer->slots[slot]], block)) {
-    model = slot_.buffer->slots[slot];
+  if (slot_.generation == generation_.load(std::memory_order_acquire)) {
+    const std::size_t known = slot_.buffer->model_at(address);
+    if (alike(slot_.buffer->models[known], block)) model = known;
   }
   model = append_slowly(trace_event(TraceKind::kAllocate, at, block), is_free, model);
   if (model == kNoModel) return;
-  slot_.buffer->slots[slot] = static_cast<std::uint16_t>(model);
+  slot_.buffer->remember(address, model);
   slot_.buffer->owned[model] = is_free ? 0 : slot_.buffer->frees_seen;
 }
 
@@ -436,7 +436,7 @@ TraceRecorder::ThreadBuffer* TraceRecorder::make_room(std::uint32_t generation) 
     return nullptr;
   }
   buffer->used.store(0, std::memory_order_relaxed);
-  buffer->slots.fill(kNoModel);
+  buffer->sets.fill({kNoModel, kNoModel});
   buffer->generation.store(generation, std::memory_order_relaxed);
   slot_ = {generation, buffer};
   return buffer;

@@ -140,7 +140,7 @@ class TraceRecorder {
 
  private:
   struct ThreadBuffer {
-    static constexpr int kSlotBits = 10;
+    static constexpr int kSetBits = 9;
 
     TraceRecorder* recorder = nullptr;
     std::uint32_t thread = 0;
@@ -154,20 +154,31 @@ class TraceRecorder {
     std::uint64_t freed_before = 0;  // last_free_ when it was last looked at
     std::uint32_t frees_seen = 1;    // and how many different it has been
     TracePace pace;
-    // By a block's address the model that was last made for one like it.
-    std::array<std::uint16_t, 1u << kSlotBits> slots{};
+    // By a block's address the model that was last made for one there; two addresses find room in
+    // a set, the newer one first.
+    using Set = std::array<std::uint16_t, 2>;
+    std::array<Set, 1u << kSetBits> sets{};
     TraceEvent models[kPackedModelsPerChunk + 1];  // the last is like no block
     // frees_seen when the model's block was allocated; 0 once it is freed.
     std::array<std::uint32_t, kPackedModelsPerChunk + 1> owned{};
     PackedTraceEvent words[kPackedWordsPerChunk];
 
-    static std::size_t slot_of(std::uint64_t address) { return fibonacci_slot<kSlotBits>(address); }
+    // Of any block where none at that address is known.
+    std::size_t model_at(std::uint64_t address) const {
+      const Set& set = sets[fibonacci_slot<kSetBits>(address)];
+      return models[set[0]].address == address ? set[0] : set[1];
+    }
+    void remember(std::uint64_t address, std::size_t model) {
+      Set& set = sets[fibonacci_slot<kSetBits>(address)];
+      if (models[set[0]].address != address) set[1] = set[0];
+      set[0] = static_cast<std::uint16_t>(model);
+    }
     std::int64_t since_last(TraceTime at) const {
       return static_cast<std::int64_t>(at - last_time);
     }
     // kNoModel: the thread has not allocated the block, or another may have freed it since.
     std::size_t own_model(std::uint64_t address) const {
-      const std::size_t model = slots[slot_of(address)];
+      const std::size_t model = model_at(address);
       return models[model].address == address && owned[model] == frees_seen ? model : kNoModel;
     }
   };
@@ -196,7 +207,7 @@ class TraceRecorder {
   void append(bool is_free, TraceTime at, const TraceBlock& block) noexcept {
     if (slot_.generation == generation_.load(std::memory_order_acquire)) [[likely]] {
       ThreadBuffer& buffer = *slot_.buffer;
-      const std::size_t model = buffer.slots[ThreadBuffer::slot_of(trace_word(block.address))];
+      const std::size_t model = buffer.model_at(trace_word(block.address));
       if (alike(buffer.models[model], block) && append_packed(&buffer, is_free, at, model))
           [[likely]] {
         return;

@@ -25,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include <uvmalloc/allocator/fibonacci_hash.hpp>
 #include <uvmalloc/allocator/trace_reader.hpp>
 #include <uvmalloc/allocator/trace_recorder.hpp>
 
@@ -469,6 +470,25 @@ TEST_P(TraceClocks, AddressesThatThreadsPassOnComeInAnOrderThatReplays) {
 }
 INSTANTIATE_TEST_SUITE_P(Both, TraceClocks,
                          ::testing::Values(TraceClockKind::kTicks, TraceClockKind::kNanoseconds));
+
+TEST_F(TraceTest, TwoBlocksWhoseAddressesShareASetTakeAWordAnEvent) {
+  constexpr std::uint64_t kFirst = 0x7f0000000000;
+  std::uint64_t second = kFirst + 512;
+  while (fibonacci_slot<16>(second) != fibonacci_slot<16>(kFirst)) second += 512;
+  start();
+  constexpr std::size_t kTimes = 1000;
+  for (std::size_t i = 0; i < kTimes; ++i) {
+    for (std::uint64_t address : {kFirst, second}) {
+      recorder.allocated(recorder.now(), block(address));
+    }
+    for (std::uint64_t address : {kFirst, second}) recorder.freed(recorder.now(), block(address));
+  }
+  const Trace trace = stop_and_read();
+  EXPECT_EQ(trace.events.size(), 4 * kTimes);
+  expect_replayable(trace);
+  // And some words for pauses, chunks and the two blocks themselves.
+  EXPECT_LT(bytes().size(), 5 * kTimes * sizeof(PackedTraceEvent));
+}
 
 TEST_F(TraceTest, AThreadsEventsKeepTheirOrderAcrossFullChunks) {
   start();
