@@ -325,7 +325,7 @@ std::uint64_t TraceRecorder::failure_text(const RuntimeStatus& status) noexcept 
 
 void TraceRecorder::allocated_from_cache(const TraceBlock& block) noexcept {
   if (slot_.generation != generation_.load(std::memory_order_acquire)) [[unlikely]] {
-    allocated(now(), block);
+    allocated_now(block);
     return;
   }
   ThreadBuffer& buffer = *slot_.buffer;
@@ -338,13 +338,21 @@ void TraceRecorder::allocated_from_cache(const TraceBlock& block) noexcept {
   const std::uint32_t count = used & kCountMask;
   const std::size_t model = buffer.model_at(trace_word(block.address));
   if (alike(buffer.models[model], block) && count != kPackedWordsPerChunk &&
-      buffer.pace.skips(ticker_)) [[likely]] {
+      buffer.pace.skips(ticker_.running_tick())) [[likely]] {
     buffer.words[count] = {0, false, model};
     buffer.owned[model] = buffer.frees_seen;
     buffer.used.store(used + 1, std::memory_order_release);
     return;
   }
-  append(false, read_paced(&buffer), block);
+  allocated_at_pace(&buffer, block);
+}
+
+void TraceRecorder::allocated_now(const TraceBlock& block) noexcept {
+  allocated(now(), block);
+}
+
+void TraceRecorder::allocated_at_pace(ThreadBuffer* buffer, const TraceBlock& block) noexcept {
+  append(false, paced(buffer), block);
 }
 
 TraceRecorder::FreeMoment TraceRecorder::moment_of_free(const void* address) noexcept {
@@ -353,15 +361,27 @@ TraceRecorder::FreeMoment TraceRecorder::moment_of_free(const void* address) noe
     const std::size_t model = buffer.own_model(trace_word(address));
     if (model != kNoModel && buffer.freed_before == last_free_.load(std::memory_order_relaxed))
         [[likely]] {
-      return {buffer.pace.skips(ticker_) ? buffer.last_time : read_paced(&buffer), model};
+      if (buffer.pace.skips(ticker_.running_tick())) [[likely]]
+        return {buffer.last_time, model};
+      return moment_at_pace(&buffer, model);
     }
   }
+  return moment_of_foreign_free();
+}
+
+TraceRecorder::FreeMoment TraceRecorder::moment_at_pace(ThreadBuffer* buffer,
+                                                        std::size_t model) noexcept {
+  return {paced(buffer), model};
+}
+
+TraceRecorder::FreeMoment TraceRecorder::moment_of_foreign_free() noexcept {
   const TraceTime at = clock_.read();
   last_free_.store(at, std::memory_order_relaxed);
   return {at, kNoModel};
 }
 
-TraceTime TraceRecorder::read_paced(ThreadBuffer* buffer) noexcept {
+TraceTime TraceRecorder::paced(ThreadBuffer* buffer) noexcept {
+  if (buffer->pace.skips(ticker_)) return buffer->last_time;
   const TraceTime at = clock_.read();
   buffer->pace.read(at, ticker_.tick());
   return at;

@@ -201,8 +201,14 @@ class TraceRecorder {
            model.facade == static_cast<std::uint8_t>(block.facade) && model.device == block.device;
   }
 
+  // What an event seldom needs has functions of its own, or every event would save registers for
+  // it.
+  [[gnu::noinline]] void allocated_now(const TraceBlock& block) noexcept;
+  [[gnu::noinline]] void allocated_at_pace(ThreadBuffer* buffer, const TraceBlock& block) noexcept;
+  [[gnu::noinline]] FreeMoment moment_at_pace(ThreadBuffer* buffer, std::size_t model) noexcept;
+  [[gnu::noinline]] FreeMoment moment_of_foreign_free() noexcept;
   FreeMoment moment_of_free(const void* address) noexcept;
-  TraceTime read_paced(ThreadBuffer* buffer) noexcept;
+  TraceTime paced(ThreadBuffer* buffer) noexcept;
 
   void append(bool is_free, TraceTime at, const TraceBlock& block) noexcept {
     if (slot_.generation == generation_.load(std::memory_order_acquire)) [[likely]] {

@@ -22,9 +22,11 @@ class TraceTicker {
 
   // Any thread, at any time.
   std::uint64_t tick() const noexcept {
-    const std::uint64_t tick = tick_.load(std::memory_order_relaxed);
+    const std::uint64_t tick = running_tick();
     return tick != kNone ? tick : TraceClock::coarse_tick();
   }
+  // The same where the thread runs, else a number that tick() never gives.
+  std::uint64_t running_tick() const noexcept { return tick_.load(std::memory_order_relaxed); }
 
   void start() noexcept;
   // Waits for the thread, which may take one period.
