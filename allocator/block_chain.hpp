@@ -35,6 +35,7 @@ class BlockChain {
   }
   // All of the other's in front.
   void take(BlockChain other) {
+    if (empty()) std::swap(first_, other.first_);
     while (!other.empty()) push(other.pop());
   }
 

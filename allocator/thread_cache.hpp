@@ -151,8 +151,8 @@ class alignas(kCacheLinePair) ThreadCache {
 
  private:
   struct Bin {
-    IndirectStorage* first = nullptr;  // linked through the blocks' own records
-    std::uint32_t granules = 0;        // of each block
+    BlockChain blocks;
+    std::uint32_t granules = 0;  // of each block
     std::uint32_t count = 0;
   };
   static constexpr std::size_t kSmallBins = kSmallBytes / kGranule;
@@ -217,14 +217,11 @@ class alignas(kCacheLinePair) ThreadCache {
   }
   static void empty(Bin* bin, std::uint32_t keep, Stream* stream, BlockChain* out) noexcept;
   static Block* pop(Bin* bin) {
-    Block* block = Block::of_use(bin->first);
-    bin->first = block->use.next;
     --bin->count;
-    return block;
+    return bin->blocks.pop();
   }
   static void push(Bin* bin, Block* block) {
-    block->use.next = bin->first;
-    bin->first = &block->use;
+    bin->blocks.push(block);
     ++bin->count;
   }
 
@@ -297,7 +294,6 @@ class InsideCache {
   Block* block = pop(bin);
   of->cached_bytes -= block->size_bytes();
   block->use.resize(size_bytes);
-  block->use.next = nullptr;
   block->real.references = 1;
   block->set(BlockState::kLive);
   *outcome = allocated(of, *block, true) ? Outcome::kDone : Outcome::kDoneAtLimit;

@@ -381,7 +381,8 @@ TraceRecorder::FreeMoment TraceRecorder::moment_of_foreign_free() noexcept {
 }
 
 TraceTime TraceRecorder::paced(ThreadBuffer* buffer) noexcept {
-  if (buffer->pace.skips(ticker_)) return buffer->last_time;
+  // Where no thread counts, nobody has asked yet.
+  if (!ticker_.counts() && buffer->pace.skips(ticker_)) return buffer->last_time;
   const TraceTime at = clock_.read();
   buffer->pace.read(at, ticker_.tick());
   return at;

@@ -25,6 +25,7 @@ class TraceTicker {
     const std::uint64_t tick = running_tick();
     return tick != kNone ? tick : TraceClock::coarse_tick();
   }
+  bool counts() const noexcept { return running_tick() != kNone; }  // the thread, that is
   // The same where the thread runs, else a number that tick() never gives.
   std::uint64_t running_tick() const noexcept { return tick_.load(std::memory_order_relaxed); }
 

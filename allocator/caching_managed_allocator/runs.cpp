@@ -86,6 +86,7 @@ bool CachingManagedAllocator::reclaim(PoolIndex pools, ThreadCache::Kept kept, b
     ThreadCaches::Frozen frozen(caches_);
     caches_.flush(pools, kept, &back.blocks);
   }
+  *any_large = false;
   back.blocks.each(
       [&](const Block& block) { *any_large = *any_large || block.size_bytes() >= kPackedBytes; });
   return !back.blocks.empty();
