@@ -9,8 +9,11 @@
 //
 // A bin per eighth of a power of two, in parts by size, each of which holds a FreeTree, mostly of a
 // few blocks. The lowest block of each part, bin and octave of bins is at hand; which of several is
-// the lowest cannot be foreseen, so it is found without branches. The tables, of about 25 KiB, are
-// made with the first block; nothing else is allocated. Guarded by the allocator's lock.
+// the lowest cannot be foreseen, so it is found without branches. The block that came last stays
+// beside the tables until the next one comes: in steps of training a third to a half of all
+// requests are cut from it, and a fifth of all free blocks are joined with it. The tables, of about
+// 25 KiB, are made with the first block; nothing else is allocated. Guarded by the allocator's
+// lock.
 #pragma once
 
 #include <algorithm>
@@ -39,37 +42,20 @@ class FreeIndex {
 
   [[gnu::always_inline]] void insert(RunBlock* block) {
     prepare();
-    Tables& in = *tables_;
-    const std::size_t part = part_of(block->size_bytes());
-    const std::size_t bin = part / kParts;
-    const std::size_t octave = bin / kSteps;
-    const BlockKey key = key_of(block);
-    in.parts[part].insert(*blocks_, block);
-    in.lowest_of_part[part] = std::min(in.lowest_of_part[part], key);
-    in.lowest_of_bin[bin] = std::min(in.lowest_of_bin[bin], key);
-    in.lowest_of_octave[octave] = std::min(in.lowest_of_octave[octave], key);
-    in.filled[octave] |= bit(part % kPartsOfOctave);
-    octaves_ |= bit(octave);
     bytes_ += block->size_bytes();
+    const Latest before = latest_;
+    latest_ = {block, block->size_bytes(), part_of(block->size_bytes()), key_of(block)};
+    if (before.block != nullptr) insert_in_tables(before);
   }
 
   // The block must be in it, at the address and with the size it was inserted with.
   [[gnu::always_inline]] void erase(RunBlock* block) {
-    Tables& in = *tables_;
-    const std::size_t part = part_of(block->size_bytes());
-    const std::size_t bin = part / kParts;
-    const std::size_t octave = bin / kSteps;
-    in.parts[part].erase(*blocks_, block);
     bytes_ -= block->size_bytes();
-    if (in.parts[part].empty()) {
-      in.lowest_of_part[part] = kNoBlock;
-      in.filled[octave] &= ~bit(part % kPartsOfOctave);
-      octaves_ &= ~(std::uint64_t{in.filled[octave] == 0} << octave);
+    if (block == latest_.block) {
+      latest_ = {};
     } else {
-      in.lowest_of_part[part] = in.parts[part].lowest(*blocks_);
+      erase_from_tables(block);
     }
-    in.lowest_of_bin[bin] = lowest_of<kParts>(&in.lowest_of_part[bin * kParts]);
-    in.lowest_of_octave[octave] = lowest_of<kSteps>(&in.lowest_of_bin[octave * kSteps]);
   }
 
   // The block for a request of `size_bytes`; nullptr: none is as large.
@@ -78,21 +64,28 @@ class FreeIndex {
     const Tables& in = *tables_;
     const std::size_t part = part_of(size_bytes);
     const std::size_t bin = part / kParts;
+    // Behind all bins and blocks where it is too small.
+    const std::uint64_t too_small = all_bits_if(latest_.size_bytes < size_bytes);
+    const std::size_t latest_bin = latest_.part / kParts | too_small;
+    const BlockKey latest = latest_.key | too_small;
     // What is left of its bin, of which the first part may hold smaller blocks too.
     const std::uint64_t rest_of_bin = bit(kParts - part % kParts) - 1;
     std::uint64_t filled =
         in.filled[part / kPartsOfOctave] >> (part % kPartsOfOctave) & rest_of_bin;
     for (; filled != 0; filled &= filled - 1) {
       const FreeTree& blocks = in.parts[part + first_bit(filled)];
-      if (RunBlock* close = blocks.best_fit(*blocks_, size_bytes)) return close;
+      if (RunBlock* close = blocks.best_fit(*blocks_, size_bytes)) {
+        return latest_bin == bin ? first_of(close, latest_.block) : close;
+      }
     }
-    if (size_bytes >= kWholeBytes) {
-      const BlockKey near = lowest_of<kCloseBins>(&in.lowest_of_bin[bin + 1]);
-      return block_of(near != kNoBlock ? near : lowest_from(bin + 1 + kCloseBins, kOctaves));
-    }
-    const std::size_t end = part_of(kWholeBytes) / kPartsOfOctave;
-    const BlockKey near = lowest_from(bin + 1, end);
-    return block_of(near != kNoBlock ? near : lowest_from(end * kSteps, kOctaves));
+    if (latest_bin == bin) return latest_.block;
+    const std::size_t small_end = part_of(kWholeBytes) / kPartsOfOctave;
+    const bool is_large = size_bytes >= kWholeBytes;
+    const std::size_t near_end = is_large ? bin + 1 + kCloseBins : small_end * kSteps;
+    BlockKey near = is_large ? lowest_of<kCloseBins>(&in.lowest_of_bin[bin + 1])
+                             : lowest_from(bin + 1, small_end);
+    near = std::min(near, latest | all_bits_if(latest_bin >= near_end));
+    return block_of(near != kNoBlock ? near : std::min(latest, lowest_from(near_end, kOctaves)));
   }
 
   // All of them by size, then by address. nullptr: there is none, or no further one.
@@ -101,18 +94,23 @@ class FreeIndex {
     if (empty() || size_bytes > RealStorage::kMostSizeBytes) return nullptr;
     const std::size_t part = part_of(size_bytes);
     RunBlock* found = tables_->parts[part].best_fit(*blocks_, size_bytes);
-    return found != nullptr ? found : first_from(part + 1);
+    if (found == nullptr) found = first_from(part + 1);
+    const bool fits = latest_.block != nullptr && latest_.size_bytes >= size_bytes;
+    return fits ? first_of(found, latest_.block) : found;
   }
   RunBlock* after(const RunBlock* block) const {
     const std::size_t part = part_of(block->size_bytes());
     RunBlock* next = tables_->parts[part].after(*blocks_, block);
-    return next != nullptr ? next : first_from(part + 1);
+    if (next == nullptr) next = first_from(part + 1);
+    const bool is_later = latest_.block != nullptr && FreeTree::is_before(block, latest_.block);
+    return is_later ? first_of(next, latest_.block) : next;
   }
   const RunBlock* largest() const {
-    if (empty()) return nullptr;
+    if (octaves_ == 0) return latest_.block;
     const std::size_t octave = last_bit(octaves_);
     const std::size_t part = octave * kPartsOfOctave + last_bit(tables_->filled[octave]);
-    return tables_->parts[part].largest(*blocks_);
+    const RunBlock* found = tables_->parts[part].largest(*blocks_);
+    return found->size_bytes() < latest_.size_bytes ? latest_.block : found;
   }
 
   // The tables, where there is nothing to be found in them.
@@ -133,6 +131,42 @@ class FreeIndex {
   static constexpr std::size_t kBins = kOctaves * kSteps;
   static constexpr std::size_t kCloseBins = 4;
 
+  // The block that came last, with what a request must know of it.
+  struct Latest {
+    RunBlock* block = nullptr;
+    std::size_t size_bytes = 0;
+    std::size_t part = 0;
+    BlockKey key = kNoBlock;
+  };
+
+  [[gnu::always_inline]] void insert_in_tables(const Latest& of) {
+    Tables& in = *tables_;
+    const std::size_t bin = of.part / kParts;
+    const std::size_t octave = bin / kSteps;
+    in.parts[of.part].insert(*blocks_, of.block);
+    in.lowest_of_part[of.part] = std::min(in.lowest_of_part[of.part], of.key);
+    in.lowest_of_bin[bin] = std::min(in.lowest_of_bin[bin], of.key);
+    in.lowest_of_octave[octave] = std::min(in.lowest_of_octave[octave], of.key);
+    in.filled[octave] |= bit(of.part % kPartsOfOctave);
+    octaves_ |= bit(octave);
+  }
+  [[gnu::always_inline]] void erase_from_tables(RunBlock* block) {
+    Tables& in = *tables_;
+    const std::size_t part = part_of(block->size_bytes());
+    const std::size_t bin = part / kParts;
+    const std::size_t octave = bin / kSteps;
+    in.parts[part].erase(*blocks_, block);
+    if (in.parts[part].empty()) {
+      in.lowest_of_part[part] = kNoBlock;
+      in.filled[octave] &= ~bit(part % kPartsOfOctave);
+      octaves_ &= ~(std::uint64_t{in.filled[octave] == 0} << octave);
+    } else {
+      in.lowest_of_part[part] = in.parts[part].lowest(*blocks_);
+    }
+    in.lowest_of_bin[bin] = lowest_of<kParts>(&in.lowest_of_part[bin * kParts]);
+    in.lowest_of_octave[octave] = lowest_of<kSteps>(&in.lowest_of_bin[octave * kSteps]);
+  }
+
   [[gnu::always_inline]] static std::size_t part_of(std::size_t size_bytes) {
     const std::size_t granules = size_bytes / kGranule;
     if (granules < kSteps) return granules * kParts;
@@ -141,6 +175,7 @@ class FreeIndex {
     return octave * kPartsOfOctave + (granules * kParts >> octave);
   }
   static std::uint64_t bit(std::size_t number) { return std::uint64_t{1} << number; }
+  static std::uint64_t all_bits_if(bool holds) { return 0 - std::uint64_t{holds}; }
   static std::size_t first_bit(std::uint64_t bits) {
     return static_cast<std::size_t>(std::countr_zero(bits));
   }
@@ -148,6 +183,10 @@ class FreeIndex {
     return static_cast<std::size_t>(std::bit_width(bits)) - 1;
   }
 
+  // By size, then by address. Of none and `other` it is the other.
+  static RunBlock* first_of(RunBlock* block, RunBlock* other) {
+    return block == nullptr || FreeTree::is_before(other, block) ? other : block;
+  }
   template <std::size_t kCount>
   [[gnu::always_inline]] static BlockKey lowest_of(const BlockKey* keys) {
     BlockKey lowest = keys[0];
@@ -202,6 +241,7 @@ class FreeIndex {
   std::unique_ptr<Tables> tables_;
   std::uint64_t octaves_ = 0;  // a bit for each that has filled parts
   std::size_t bytes_ = 0;
+  Latest latest_;
 };
 
 }  // namespace uvm

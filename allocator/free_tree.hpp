@@ -41,6 +41,12 @@ class FreeTree {
     }
   }
 
+  // Its order.
+  static bool is_before(const RunBlock* left, const RunBlock* right) {
+    return left->size_bytes() != right->size_bytes() ? left->size_bytes() < right->size_bytes()
+                                                     : left->address() < right->address();
+  }
+
   bool empty() const { return root_ == 0; }
   BlockKey lowest(Records records) const { return lowest_below(records, root_); }
 
@@ -80,10 +86,6 @@ class FreeTree {
   static std::uint64_t rank_of(const RunBlock* block) {
     std::uint64_t bits = address_of(block->address()) * kFibonacci;
     return (bits ^ (bits >> 32)) * 0xD6E8FEB86659FD93ull;
-  }
-  static bool is_before(const RunBlock* left, const RunBlock* right) {
-    return left->size_bytes() != right->size_bytes() ? left->size_bytes() < right->size_bytes()
-                                                     : left->address() < right->address();
   }
   static BlockKey lowest_below(Records records, std::uint32_t tree) {
     return tree == 0 ? kNoBlock : records.at(tree)->node.lowest;

@@ -74,20 +74,30 @@ TEST_P(FreeIndexProperty, AnswersAsOneOrderedSetWould) {
   FreeIndex index(blocks);
   Model model;
   std::size_t bytes = 0;
+  RunBlock* latest = nullptr;
   for (std::uintptr_t step = 1; step < 3000; ++step) {
     if (model.empty() || random() % 5 < 3) {
       // Each place once, in no order.
-      RunBlock* made = block(blocks, any_size(), step * 2654435761u % 4294967296u + 1);
-      index.insert(made);
-      model.insert(made);
-      bytes += made->size_bytes();
+      latest = block(blocks, any_size(), step * 2654435761u % 4294967296u + 1);
+      index.insert(latest);
+      model.insert(latest);
+      bytes += latest->size_bytes();
     } else {
-      auto chosen = std::next(model.begin(), static_cast<std::ptrdiff_t>(random() % model.size()));
+      // A block that came just now is kept apart: one in four times it goes first.
+      auto chosen =
+          latest != nullptr && random() % 4 == 0
+              ? model.find(latest)
+              : std::next(model.begin(), static_cast<std::ptrdiff_t>(random() % model.size()));
+      if (*chosen == latest) latest = nullptr;
       bytes -= (*chosen)->size_bytes();
       index.erase(*chosen);
       model.erase(chosen);
     }
-    RunBlock* wanted = block(blocks, any_size(), 0);
+    // Now and then what fits the latest block exactly, or is a little smaller.
+    const std::size_t granules = latest != nullptr && random() % 4 == 0
+                                     ? latest->size_bytes() / kGranule - random() % 2
+                                     : any_size();
+    RunBlock* wanted = block(blocks, std::max<std::size_t>(1, granules), 0);
     ASSERT_EQ(index.fit(wanted->size_bytes()), expected_fit(model, wanted->size_bytes()));
     auto smallest = model.lower_bound(wanted);
     ASSERT_EQ(index.smallest_of(wanted->size_bytes()),
