@@ -196,7 +196,7 @@ void CachingManagedAllocator::tidy(ThreadCache* cache, const Request& request) n
   {
     Returning kept(*this);
     const InsideCache inside(*cache);
-    cache->flush(request.pools, ThreadCache::Kept::kRuns, &kept.blocks);
+    cache->tidy(request.pools, &kept.blocks);
   }
   bool keep_large = false;
   {

@@ -11,6 +11,9 @@ namespace {
 // were served otherwise.
 constexpr std::uint64_t kBlocksPerMiss = 1024;
 
+// Medium blocks that are kept may be so small a part of the bytes that are live.
+constexpr std::int64_t kLivePerMedium = 512;
+
 }  // namespace
 
 ThreadCache::Bin* ThreadCache::Stream::claim(std::uint32_t granules) {
@@ -79,37 +82,55 @@ void ThreadCache::rename(PoolIndex first, const StreamKey& key) {
 
 void ThreadCache::put_spare(Block* block) {
   Stream* of = streams_[block->pool / kPoolsPerStream].get();
-  of->cached_bytes += block->size_bytes();
+  of->kept_bytes[false] += block->size_bytes();
   block->set(BlockState::kCached);
-  push(&of->small[block->size_bytes() / kGranule - 1], block);
+  push(&of->direct[block->size_bytes() / kGranule - 1], block);
 }
 
-void ThreadCache::empty(Bin* bin, std::uint32_t keep, Stream* stream, BlockChain* out) noexcept {
+std::size_t ThreadCache::empty(Bin* bin, std::uint32_t keep, BlockChain* out) noexcept {
+  std::size_t bytes = 0;
   while (bin->count > keep) {
     Block* block = pop(bin);
     block->set(BlockState::kReleasing);
-    stream->cached_bytes -= block->size_bytes();
+    bytes += block->size_bytes();
     out->push(block);
   }
+  return bytes;
 }
 
 void ThreadCache::flush(PoolIndex first, Kept kept, BlockChain* out) noexcept {
   Stream* of = stream_of(first);
   if (of == nullptr) return;
-  if (of->cached_bytes == 0) return;
   if (kept == Kept::kSmall) {
-    for (Bin& bin : of->small) empty(&bin, 0, of, out);
+    for (std::size_t i = 0; i < kSmallBins; ++i) {
+      of->kept_bytes[false] -= empty(&of->direct[i], 0, out);
+    }
     return;
   }
-  const std::size_t least = kept == Kept::kLarge ? kPackedBytes / kGranule : 0;
-  for (std::uint64_t sets = of->filled_sets; sets != 0; sets &= sets - 1) {
-    bool is_empty = true;
-    for (Bin& bin : of->runs[static_cast<std::size_t>(std::countr_zero(sets))].bins) {
-      if (bin.granules >= least) empty(&bin, 0, of, out);
-      is_empty = is_empty && bin.count == 0;
+  if (kept != Kept::kLarge) {
+    for (std::size_t word = 0; word < of->filled_medium.size(); ++word) {
+      for (std::uint64_t bits = std::exchange(of->filled_medium[word], 0); bits != 0;
+           bits &= bits - 1) {
+        const std::size_t index = word * 64 + static_cast<std::size_t>(std::countr_zero(bits));
+        of->kept_bytes[true] -= empty(&of->direct[index], 0, out);
+      }
     }
-    if (is_empty) of->filled_sets &= ~(sets & -sets);
   }
+  if (kept != Kept::kMedium) {
+    for (std::uint64_t sets = std::exchange(of->filled_sets, 0); sets != 0; sets &= sets - 1) {
+      for (Bin& bin : of->runs[static_cast<std::size_t>(std::countr_zero(sets))].bins) {
+        of->kept_bytes[false] -= empty(&bin, 0, out);
+      }
+    }
+  }
+}
+
+void ThreadCache::tidy(PoolIndex first, BlockChain* out) noexcept {
+  Stream* of = stream_of(first);
+  if (of == nullptr) return;
+  flush(first, Kept::kLarge, out);
+  const auto medium_bytes = static_cast<std::int64_t>(of->kept_bytes[true]);
+  if (medium_bytes > of->counts.live_bytes / kLivePerMedium) flush(first, Kept::kMedium, out);
 }
 
 void ThreadCache::flush_all(BlockChain* out) noexcept {
@@ -123,8 +144,8 @@ void ThreadCache::flush_all(BlockChain* out) noexcept {
 void ThreadCache::flush_some(const Block& like, BlockChain* out) noexcept {
   Stream* of = streams_[like.pool / kPoolsPerStream].get();
   constexpr std::uint32_t kFlushed = 32;
-  Bin* bin = &of->small[like.size_bytes() / kGranule - 1];
-  empty(bin, bin->count - std::min(bin->count, kFlushed), of, out);
+  Bin* bin = &of->direct[like.size_bytes() / kGranule - 1];
+  of->kept_bytes[false] -= empty(bin, bin->count - std::min(bin->count, kFlushed), out);
 }
 
 std::size_t ThreadCache::bytes() const {
@@ -144,7 +165,7 @@ bool ThreadCache::take_has_allocated() {
 std::size_t ThreadCache::cached_bytes() const {
   std::size_t bytes = 0;
   for (const auto& of : streams_) {
-    if (of != nullptr) bytes += of->cached_bytes;
+    if (of != nullptr) bytes += of->cached_bytes();
   }
   return bytes;
 }

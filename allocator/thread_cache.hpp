@@ -1,7 +1,7 @@
-// Blocks that one thread has freed and will likely ask for again: by stream and exact rounded size,
-// last in, first out. A hit takes no lock that another thread takes in normal operation
-// (OwnerLock), calls nothing and touches two lines of the block's record. What a free must look at
-// closely never gets in (Block::plain); what leaves goes to the pools.
+// Blocks that one thread has freed and will likely ask for again: by stream and rounded size, last
+// in, first out. A hit takes no lock that another thread takes in normal operation (OwnerLock),
+// calls nothing and touches two lines of the block's record. What a free must look at closely never
+// gets in (Block::plain); what leaves goes to the pools.
 //
 // A cache belongs to its thread; others may flush it and read its tallies while they hold its lock.
 // What it writes to shares no pair of cache lines with anything of other threads.
@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -97,6 +98,9 @@ class alignas(kCacheLinePair) ThreadCache {
   // kept, where it or others may fit better. False: that is so often needed that none should be
   // kept.
   bool take_out_large(PoolIndex first, BlockChain* out) noexcept;
+  // What is kept of these pools and would stand in the way of larger blocks for good: the large
+  // ones, and all where the medium ones are more than a small part of what is live.
+  void tidy(PoolIndex first, BlockChain* out) noexcept;
   // No more of these pools is kept or found here; `*out` gets what was, as by flush().
   void close(PoolIndex first, BlockChain* out) noexcept;
   // The pools are another stream's from now on: what is kept of them may be used for that, and it
@@ -118,9 +122,9 @@ class alignas(kCacheLinePair) ThreadCache {
 
   // ---- by whoever holds the lock
 
-  // Takes out the blocks of one stream's pools (by its first): small objects, all others, or the
-  // large ones of those; or all.
-  enum class Kept : std::uint8_t { kSmall, kRuns, kLarge };
+  // Takes out the blocks of one stream's pools (by its first): small objects, medium blocks, large
+  // ones (from kPackedBytes on), or the latter two; or all.
+  enum class Kept : std::uint8_t { kSmall, kMedium, kLarge, kRuns };
   void flush(PoolIndex first, Kept kept, BlockChain* out) noexcept;
   void flush_all(BlockChain* out) noexcept;
   // Some small objects of a block's size, when its bin is full.
@@ -156,6 +160,10 @@ class alignas(kCacheLinePair) ThreadCache {
     std::uint32_t count = 0;
   };
   static constexpr std::size_t kSmallBins = kSmallBytes / kGranule;
+  // What is smaller than large blocks has a bin for each size.
+  static constexpr std::size_t kDirectBins = kPackedBytes / kGranule - 1;
+  // A medium request may get a block that is larger by so many granules, as from a pool.
+  static constexpr std::size_t kNearBins = BlockPools::kSmallestShared / kGranule;
   static constexpr std::array<std::uint32_t, kSmallBins> kMostSmall = [] {
     std::array<std::uint32_t, kSmallBins> most{};
     for (std::size_t i = 0; i < kSmallBins; ++i) {
@@ -173,20 +181,39 @@ class alignas(kCacheLinePair) ThreadCache {
     Tally* tally = nullptr;
     PoolIndex on_miss = 0;  // what a request that is not served is told: first_pool, if no large
                             // blocks are kept
-    std::size_t cached_bytes = 0;
+    std::array<std::size_t, 2> kept_bytes{};  // of all but medium blocks, and of those
     // Large blocks that are kept cannot be joined with their neighbours, and others are cut from
     // worse places meanwhile, which costs new pages in the end: they are kept only where hardly any
     // request for a large one finds none.
     std::size_t largest_kept = 0;
     std::uint64_t blocks_at_miss = 0;  // counts.blocks when large blocks were last taken out
     StreamTally counts;
-    std::array<Bin, kSmallBins> small;
-    struct alignas(64) Set {  // a line of the cache
+    // By granules: of small objects, then of medium blocks.
+    std::array<Bin, kDirectBins> direct;
+    std::array<std::uint64_t, 3> filled_medium{};  // a bit for each; the last word has none
+    struct alignas(64) Set {                       // a line of the cache
       std::array<Bin, kWays> bins;
     };
     std::array<Set, kSets> runs;
     std::uint64_t filled_sets = 0;  // a bit for each that may hold blocks
 
+    std::size_t cached_bytes() const { return kept_bytes[false] + kept_bytes[true]; }
+    // The first from `index` on that has blocks for a request of so many granules less one;
+    // nullptr: there is none near it.
+    Bin* find_near(std::size_t index) {
+      const std::size_t word = index / 64;
+      std::uint64_t near = filled_medium[word] >> index % 64;
+      near |= filled_medium[word + 1] << 1 << (63 - index % 64);
+      near &= (std::uint64_t{1} << kNearBins) - 1;
+      if (near == 0) return nullptr;
+      return &direct[index + static_cast<std::size_t>(std::countr_zero(near))];
+    }
+    void note_medium(const Bin& bin) {
+      const auto index = static_cast<std::size_t>(&bin - direct.data());
+      std::uint64_t& word = filled_medium[index / 64];
+      const std::uint64_t bit = std::uint64_t{1} << index % 64;
+      word = bin.count != 0 ? word | bit : word & ~bit;
+    }
     Bin* find(std::size_t granules) {
       for (Bin& bin : runs[set_of(granules)].bins) {
         if (bin.granules == granules) return &bin;
@@ -215,7 +242,8 @@ class alignas(kCacheLinePair) ThreadCache {
     const std::size_t index = pool / kPoolsPerStream;
     return index < streams_.size() ? streams_[index].get() : nullptr;
   }
-  static void empty(Bin* bin, std::uint32_t keep, Stream* stream, BlockChain* out) noexcept;
+  // Takes out all but so many; returns their bytes.
+  static std::size_t empty(Bin* bin, std::uint32_t keep, BlockChain* out) noexcept;
   static Block* pop(Bin* bin) {
     --bin->count;
     return bin->blocks.pop();
@@ -280,10 +308,14 @@ class InsideCache {
     *pools = kUnknownPools;
     return nullptr;
   }
-  std::size_t small = (size_bytes - 1) / kGranule;  // of no bytes: the largest number there is
+  // Of no bytes it is the largest number there is.
+  const std::size_t index = (size_bytes - 1) / kGranule;
+  const bool is_medium = index >= kSmallBins && index < kDirectBins;
   Bin* bin = nullptr;
-  if (small < kSmallBins) {
-    bin = &of->small[small];
+  if (index < kSmallBins) {
+    bin = &of->direct[index];
+  } else if (index < kDirectBins) {
+    bin = of->find_near(index);
   } else if (size_bytes <= of->largest_kept) {
     bin = of->find(BlockPools::rounded(facade, size_bytes) / kGranule);
   }
@@ -292,7 +324,8 @@ class InsideCache {
     return nullptr;
   }
   Block* block = pop(bin);
-  of->cached_bytes -= block->size_bytes();
+  of->kept_bytes[is_medium] -= block->size_bytes();
+  if (is_medium) of->note_medium(*bin);
   block->use.resize(size_bytes);
   block->real.references = 1;
   block->set(BlockState::kLive);
@@ -303,22 +336,25 @@ class InsideCache {
 [[gnu::always_inline]] inline const StreamKey* ThreadCache::put(Block* block) {
   Stream* of = stream_of(block->pool);
   std::size_t size_bytes = block->size_bytes();
-  if (of == nullptr || of->cached_bytes + size_bytes > most_bytes_) return nullptr;
+  if (of == nullptr || of->cached_bytes() + size_bytes > most_bytes_) return nullptr;
   if (size_bytes > of->largest_kept) return nullptr;
   Bin* bin = nullptr;
   std::uint32_t most_blocks = kBinBlocks;
+  const std::size_t index = size_bytes / kGranule - 1;
+  const bool is_medium = block->kind != BlockKind::kSmall && index < kDirectBins;
   if (block->kind == BlockKind::kSmall) {
-    const std::size_t index = size_bytes / kGranule - 1;
-    bin = &of->small[index];
+    bin = &of->direct[index];
     most_blocks = kMostSmall[index];
+  } else if (index < kDirectBins) {
+    bin = &of->direct[index];
   } else {
     // By what was asked for, which the block may exceed: a loop's next request finds it again.
-    // (Less than the smallest, and than whole pages, is asked for at an alignment alone.)
+    // (Less than a large block, and than whole pages, is asked for at an alignment, or where the
+    // block was a little larger.)
     const std::size_t for_bytes =
         block->kind == BlockKind::kWhole
             ? size_bytes
-            : std::max(BlockPools::rounded(of->key.facade, block->requested_bytes()),
-                       BlockPools::kSmallestShared);
+            : std::max(BlockPools::rounded(of->key.facade, block->requested_bytes()), kPackedBytes);
     const std::size_t granules = for_bytes / kGranule;
     bin = of->find(granules);
     if (bin == nullptr) [[unlikely]]
@@ -327,10 +363,11 @@ class InsideCache {
   }
   if (bin == nullptr || bin->count >= most_blocks) return nullptr;
   freed(of, *block);
-  of->cached_bytes += size_bytes;
+  of->kept_bytes[is_medium] += size_bytes;
   block->real.references = 0;
   block->set(BlockState::kCached);
   push(bin, block);
+  if (is_medium) of->note_medium(*bin);
   return &of->key;
 }
 

@@ -495,6 +495,39 @@ TEST_F(AllocatorTest, ABlockLargerThanWhatWasAskedForIsKeptForWhatWasAskedFor) {
   EXPECT_EQ(device(45 * 1024), block) << "and not the next one";
 }
 
+TEST_F(AllocatorTest, AKeptBlockServesRequestsThatAreSmallerByLessThanABlock) {
+  auto kept = [&] { return allocator->statistics().thread_cached_bytes; };
+  // The last size and those around the boundaries of words of bits among them.
+  for (std::size_t granules : {20u, 63u, 64u, 65u, 72u, 127u}) {
+    start();
+    const std::size_t size_bytes = granules * 512;
+    device(size_bytes);
+    char* block = device(size_bytes);
+    device(size_bytes);
+    for (std::size_t less_bytes : {0u, 512u, 4095u, 4096u, 4607u}) {
+      allocator->free(block);
+      ASSERT_EQ(kept(), size_bytes);
+      EXPECT_EQ(device(size_bytes - less_bytes), block) << granules << " - " << less_bytes;
+      EXPECT_EQ(allocator->find(block)->size_bytes, size_bytes) << "it is not cut";
+      EXPECT_EQ(kept(), 0u);
+    }
+    allocator->free(block);
+    EXPECT_NE(device(size_bytes - 4608), block) << "what is left would be a block";
+    EXPECT_NE(device(size_bytes + 1), block);
+    EXPECT_EQ(kept(), size_bytes);
+  }
+}
+
+TEST_F(AllocatorTest, OfKeptBlocksTheSmallestThatIsLargeEnoughIsTaken) {
+  std::vector<char*> blocks;
+  for (std::size_t granules : {70u, 62u, 66u}) blocks.push_back(device(granules * 512));
+  for (char* block : blocks) allocator->free(block);
+  EXPECT_EQ(device(62 * 512), blocks[1]);
+  EXPECT_EQ(device(62 * 512), blocks[2]);
+  EXPECT_EQ(device(62 * 512), blocks[0]);
+  EXPECT_EQ(allocator->statistics().thread_cached_bytes, 0u);
+}
+
 TEST_F(AllocatorTest, AThreadKeepsHalfAMiBOfSmallObjectsOfEachSizeAndServesThem) {
   for (std::size_t size_bytes : {std::size_t{512}, std::size_t{4096}}) {
     start();
@@ -523,6 +556,23 @@ TEST_F(AllocatorTest, SmallerBlocksThatAreKeptAreJoinedNowAndThenWhereLargeOnesA
   allocator->free(device(kMiB));
   EXPECT_EQ(allocator->statistics().thread_cached_bytes, 0u);
   EXPECT_EQ(allocator->statistics().largest_free_bytes, 8 * kMiB);
+}
+
+TEST_F(AllocatorTest, SmallerBlocksThatAreASmallPartOfWhatIsLiveStayKept) {
+  auto large_requests = [&] {
+    for (int i = 0; i < 16; ++i) allocator->free(device(kMiB));
+  };
+  device(32 * kMiB);  // a 512th of it is 64 KiB
+  std::vector<char*> blocks;
+  for (int i = 0; i < 8; ++i) blocks.push_back(device(8192));
+  char* more = device(4608);
+  allocator->free(device(8 * kMiB));
+  for (char* block : blocks) allocator->free(block);
+  large_requests();
+  EXPECT_EQ(allocator->statistics().thread_cached_bytes, 8u * 8192);
+  allocator->free(more);
+  large_requests();
+  EXPECT_EQ(allocator->statistics().thread_cached_bytes, 0u);
 }
 
 TEST_F(AllocatorTest, LargeBlocksAreKeptByTheirThreadsOnceTheirPoolHasLongMetAllRequests) {
