@@ -43,7 +43,7 @@ struct Amounts {
 
 class alignas(kCacheLinePair) Tally {
  public:
-  // False: a peak may have been passed.
+  // False: a peak may have been passed. `from_cache`: without new memory.
   [[gnu::always_inline]] bool allocated(SizeClass size_class, std::size_t bytes,
                                         std::size_t requested_bytes, bool from_cache) {
     auto of = static_cast<std::size_t>(size_class);
@@ -51,7 +51,7 @@ class alignas(kCacheLinePair) Tally {
                       static_cast<std::int64_t>(requested_bytes)};
     live_[of] += one;
     total_[of] += one;
-    hits_[of] += from_cache;
+    if (!from_cache) ++misses_[of];
     return !live_[of].exceeds(limits_[of]) && !(live_[0] + live_[1]).exceeds(limits_[kAll]);
   }
   void freed(SizeClass size_class, std::size_t bytes, std::size_t requested_bytes) {
@@ -62,7 +62,10 @@ class alignas(kCacheLinePair) Tally {
   static constexpr std::size_t kAll = kSizeClasses;  // both classes together
   Amounts live(std::size_t of) const { return of == kAll ? live_[0] + live_[1] : live_[of]; }
   Amounts total(std::size_t of) const { return of == kAll ? total_[0] + total_[1] : total_[of]; }
-  std::uint64_t hits(std::size_t of) const { return hits_[of]; }
+  // Of all that was allocated, what came from the cache.
+  std::uint64_t hits(std::size_t of) const {
+    return static_cast<std::uint64_t>(total_[of].blocks) - misses_[of];
+  }
   void set_limit(std::size_t of, const Amounts& limit) { limits_[of] = limit; }
 
   // Takes over what another thread has counted. Limits stay.
@@ -70,14 +73,14 @@ class alignas(kCacheLinePair) Tally {
     for (std::size_t of = 0; of < kSizeClasses; ++of) {
       live_[of] += other.live_[of];
       total_[of] += other.total_[of];
-      hits_[of] += other.hits_[of];
+      misses_[of] += other.misses_[of];
     }
   }
 
  private:
   std::array<Amounts, kSizeClasses> live_;   // may be below zero: others' blocks are freed here
   std::array<Amounts, kSizeClasses> total_;  // allocated since the start
-  std::array<std::uint64_t, kSizeClasses> hits_{};
+  std::array<std::uint64_t, kSizeClasses> misses_{};
   std::array<Amounts, kSizeClasses + 1> limits_;
 };
 

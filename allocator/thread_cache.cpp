@@ -82,7 +82,7 @@ void ThreadCache::rename(PoolIndex first, const StreamKey& key) {
 
 void ThreadCache::put_spare(Block* block) {
   Stream* of = streams_[block->pool / kPoolsPerStream].get();
-  of->kept_bytes[false] += block->size_bytes();
+  of->other_bytes += block->size_bytes();
   block->set(BlockState::kCached);
   push(&of->direct[block->size_bytes() / kGranule - 1], block);
 }
@@ -103,7 +103,7 @@ void ThreadCache::flush(PoolIndex first, Kept kept, BlockChain* out) noexcept {
   if (of == nullptr) return;
   if (kept == Kept::kSmall) {
     for (std::size_t i = 0; i < kSmallBins; ++i) {
-      of->kept_bytes[false] -= empty(&of->direct[i], 0, out);
+      of->other_bytes -= empty(&of->direct[i], 0, out);
     }
     return;
   }
@@ -112,14 +112,14 @@ void ThreadCache::flush(PoolIndex first, Kept kept, BlockChain* out) noexcept {
       for (std::uint64_t bits = std::exchange(of->filled_medium[word], 0); bits != 0;
            bits &= bits - 1) {
         const std::size_t index = word * 64 + static_cast<std::size_t>(std::countr_zero(bits));
-        of->kept_bytes[true] -= empty(&of->direct[index], 0, out);
+        of->medium_bytes -= empty(&of->direct[index], 0, out);
       }
     }
   }
   if (kept != Kept::kMedium) {
     for (std::uint64_t sets = std::exchange(of->filled_sets, 0); sets != 0; sets &= sets - 1) {
       for (Bin& bin : of->runs[static_cast<std::size_t>(std::countr_zero(sets))].bins) {
-        of->kept_bytes[false] -= empty(&bin, 0, out);
+        of->other_bytes -= empty(&bin, 0, out);
       }
     }
   }
@@ -129,7 +129,7 @@ void ThreadCache::tidy(PoolIndex first, BlockChain* out) noexcept {
   Stream* of = stream_of(first);
   if (of == nullptr) return;
   flush(first, Kept::kLarge, out);
-  const auto medium_bytes = static_cast<std::int64_t>(of->kept_bytes[true]);
+  const auto medium_bytes = static_cast<std::int64_t>(of->medium_bytes);
   if (medium_bytes > of->counts.live_bytes / kLivePerMedium) flush(first, Kept::kMedium, out);
 }
 
@@ -145,7 +145,7 @@ void ThreadCache::flush_some(const Block& like, BlockChain* out) noexcept {
   Stream* of = streams_[like.pool / kPoolsPerStream].get();
   constexpr std::uint32_t kFlushed = 32;
   Bin* bin = &of->direct[like.size_bytes() / kGranule - 1];
-  of->kept_bytes[false] -= empty(bin, bin->count - std::min(bin->count, kFlushed), out);
+  of->other_bytes -= empty(bin, bin->count - std::min(bin->count, kFlushed), out);
 }
 
 std::size_t ThreadCache::bytes() const {

@@ -114,7 +114,8 @@ class alignas(kCacheLinePair) ThreadCache {
   // Counts what did not come from, or go into, the cache, and remembers what was allocated. The
   // stream must be open; false: a peak may have been passed.
   [[gnu::always_inline]] bool count_allocated(Block& block, bool from_cache) {
-    return allocated(streams_[block.pool / kPoolsPerStream].get(), block, from_cache);
+    return allocated(streams_[block.pool / kPoolsPerStream].get(), block, block.requested_bytes(),
+                     from_cache);
   }
   void count_freed(const Block& block) {
     freed(streams_[block.pool / kPoolsPerStream].get(), block);
@@ -181,7 +182,8 @@ class alignas(kCacheLinePair) ThreadCache {
     Tally* tally = nullptr;
     PoolIndex on_miss = 0;  // what a request that is not served is told: first_pool, if no large
                             // blocks are kept
-    std::array<std::size_t, 2> kept_bytes{};  // of all but medium blocks, and of those
+    std::size_t medium_bytes = 0;  // of medium blocks that are kept
+    std::size_t other_bytes = 0;   // of all others
     // Large blocks that are kept cannot be joined with their neighbours, and others are cut from
     // worse places meanwhile, which costs new pages in the end: they are kept only where hardly any
     // request for a large one finds none.
@@ -197,7 +199,7 @@ class alignas(kCacheLinePair) ThreadCache {
     std::array<Set, kSets> runs;
     std::uint64_t filled_sets = 0;  // a bit for each that may hold blocks
 
-    std::size_t cached_bytes() const { return kept_bytes[false] + kept_bytes[true]; }
+    std::size_t cached_bytes() const { return medium_bytes + other_bytes; }
     // The first from `index` on that has blocks for a request of so many granules less one;
     // nullptr: there is none near it.
     Bin* find_near(std::size_t index) {
@@ -208,11 +210,9 @@ class alignas(kCacheLinePair) ThreadCache {
       if (near == 0) return nullptr;
       return &direct[index + static_cast<std::size_t>(std::countr_zero(near))];
     }
-    void note_medium(const Bin& bin) {
-      const auto index = static_cast<std::size_t>(&bin - direct.data());
-      std::uint64_t& word = filled_medium[index / 64];
-      const std::uint64_t bit = std::uint64_t{1} << index % 64;
-      word = bin.count != 0 ? word | bit : word & ~bit;
+    void note_empty(const Bin& medium) {
+      const auto index = static_cast<std::size_t>(&medium - direct.data());
+      filled_medium[index / 64] &= ~(std::uint64_t{1} << index % 64);
     }
     Bin* find(std::size_t granules) {
       for (Bin& bin : runs[set_of(granules)].bins) {
@@ -258,13 +258,14 @@ class alignas(kCacheLinePair) ThreadCache {
   static std::size_t known_slot(const void* address) {
     return fibonacci_slot<kKnownBits>(address_of(address));
   }
-  [[gnu::always_inline]] bool allocated(Stream* of, Block& block, bool from_cache) {
+  [[gnu::always_inline]] bool allocated(Stream* of, Block& block, std::size_t requested_bytes,
+                                        bool from_cache) {
     known_[known_slot(block.address())] = &block;
     const std::size_t size_bytes = block.size_bytes();
     live_bytes_ += static_cast<std::int64_t>(size_bytes);
     of->counts.allocated(size_bytes);
-    bool within = of->tally->allocated(size_class_of(size_bytes), size_bytes,
-                                       block.requested_bytes(), from_cache);
+    bool within =
+        of->tally->allocated(size_class_of(size_bytes), size_bytes, requested_bytes, from_cache);
     return within && live_bytes_ <= most_live_bytes_;
   }
   [[gnu::always_inline]] void freed(Stream* of, const Block& block) {
@@ -308,28 +309,34 @@ class InsideCache {
     *pools = kUnknownPools;
     return nullptr;
   }
-  // Of no bytes it is the largest number there is.
-  const std::size_t index = (size_bytes - 1) / kGranule;
-  const bool is_medium = index >= kSmallBins && index < kDirectBins;
-  Bin* bin = nullptr;
+  Block* block = nullptr;
+  const std::size_t index = (size_bytes - 1) / kGranule;  // huge where it is of no bytes
   if (index < kSmallBins) {
-    bin = &of->direct[index];
+    if (Bin& bin = of->direct[index]; bin.count != 0) {
+      block = pop(&bin);
+      of->other_bytes -= (index + 1) * kGranule;
+    }
   } else if (index < kDirectBins) {
-    bin = of->find_near(index);
+    if (Bin* bin = of->find_near(index); bin != nullptr) {
+      block = pop(bin);
+      of->medium_bytes -= block->size_bytes();
+      if (bin->count == 0) of->note_empty(*bin);
+    }
   } else if (size_bytes <= of->largest_kept) {
-    bin = of->find(BlockPools::rounded(facade, size_bytes) / kGranule);
+    Bin* bin = of->find(BlockPools::rounded(facade, size_bytes) / kGranule);
+    if (bin != nullptr && bin->count != 0) {
+      block = pop(bin);
+      of->other_bytes -= block->size_bytes();
+    }
   }
-  if (bin == nullptr || bin->count == 0) {
+  if (block == nullptr) {
     *pools = of->on_miss;
     return nullptr;
   }
-  Block* block = pop(bin);
-  of->kept_bytes[is_medium] -= block->size_bytes();
-  if (is_medium) of->note_medium(*bin);
   block->use.resize(size_bytes);
   block->real.references = 1;
   block->set(BlockState::kLive);
-  *outcome = allocated(of, *block, true) ? Outcome::kDone : Outcome::kDoneAtLimit;
+  *outcome = allocated(of, *block, size_bytes, true) ? Outcome::kDone : Outcome::kDoneAtLimit;
   return block;
 }
 
@@ -339,14 +346,16 @@ class InsideCache {
   if (of == nullptr || of->cached_bytes() + size_bytes > most_bytes_) return nullptr;
   if (size_bytes > of->largest_kept) return nullptr;
   Bin* bin = nullptr;
-  std::uint32_t most_blocks = kBinBlocks;
   const std::size_t index = size_bytes / kGranule - 1;
-  const bool is_medium = block->kind != BlockKind::kSmall && index < kDirectBins;
   if (block->kind == BlockKind::kSmall) {
     bin = &of->direct[index];
-    most_blocks = kMostSmall[index];
+    if (bin->count >= kMostSmall[index]) return nullptr;
+    of->other_bytes += size_bytes;
   } else if (index < kDirectBins) {
     bin = &of->direct[index];
+    if (bin->count >= kBinBlocks) return nullptr;
+    of->medium_bytes += size_bytes;
+    of->filled_medium[index / 64] |= std::uint64_t{1} << index % 64;
   } else {
     // By what was asked for, which the block may exceed: a loop's next request finds it again.
     // (Less than a large block, and than whole pages, is asked for at an alignment, or where the
@@ -359,15 +368,14 @@ class InsideCache {
     bin = of->find(granules);
     if (bin == nullptr) [[unlikely]]
       bin = of->claim(static_cast<std::uint32_t>(granules));
+    if (bin == nullptr || bin->count >= kBinBlocks) return nullptr;
+    of->other_bytes += size_bytes;
     of->filled_sets |= std::uint64_t{1} << set_of(granules);
   }
-  if (bin == nullptr || bin->count >= most_blocks) return nullptr;
   freed(of, *block);
-  of->kept_bytes[is_medium] += size_bytes;
   block->real.references = 0;
   block->set(BlockState::kCached);
   push(bin, block);
-  if (is_medium) of->note_medium(*bin);
   return &of->key;
 }
 
