@@ -156,13 +156,9 @@ class FreeIndex {
     const std::size_t bin = part / kParts;
     const std::size_t octave = bin / kSteps;
     in.parts[part].erase(*blocks_, block);
-    if (in.parts[part].empty()) {
-      in.lowest_of_part[part] = kNoBlock;
-      in.filled[octave] &= ~bit(part % kPartsOfOctave);
-      octaves_ &= ~(std::uint64_t{in.filled[octave] == 0} << octave);
-    } else {
-      in.lowest_of_part[part] = in.parts[part].lowest(*blocks_);
-    }
+    in.lowest_of_part[part] = in.parts[part].lowest(*blocks_);
+    in.filled[octave] &= ~(std::uint64_t{in.parts[part].empty()} << (part % kPartsOfOctave));
+    octaves_ &= ~(std::uint64_t{in.filled[octave] == 0} << octave);
     in.lowest_of_bin[bin] = lowest_of<kParts>(&in.lowest_of_part[bin * kParts]);
     in.lowest_of_octave[octave] = lowest_of<kSteps>(&in.lowest_of_bin[octave * kSteps]);
   }
@@ -189,10 +185,11 @@ class FreeIndex {
   }
   template <std::size_t kCount>
   [[gnu::always_inline]] static BlockKey lowest_of(const BlockKey* keys) {
-    BlockKey lowest = keys[0];
-#pragma GCC unroll 8
-    for (std::size_t i = 1; i < kCount; ++i) lowest = std::min(lowest, keys[i]);
-    return lowest;
+    if constexpr (kCount == 1) {
+      return keys[0];
+    } else {
+      return std::min(lowest_of<kCount / 2>(keys), lowest_of<kCount / 2>(keys + kCount / 2));
+    }
   }
   // Of the bins from `first` up to the octave `end`.
   BlockKey lowest_from(std::size_t first, std::size_t end) const {

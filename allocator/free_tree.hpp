@@ -87,8 +87,9 @@ class FreeTree {
     std::uint64_t bits = address_of(block->address()) * kFibonacci;
     return (bits ^ (bits >> 32)) * 0xD6E8FEB86659FD93ull;
   }
+  // kNoBlock of none, without a branch (RunBlockStore).
   static BlockKey lowest_below(Records records, std::uint32_t tree) {
-    return tree == 0 ? kNoBlock : records.at(tree)->node.lowest;
+    return records.at(tree)->node.lowest;
   }
   [[gnu::noinline]] void insert_among_others(Records records, RunBlock* block) {
     const BlockKey self = key_of(block);

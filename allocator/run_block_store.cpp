@@ -32,6 +32,7 @@ std::uint32_t RunBlockStore::make_group() {
     throw std::bad_alloc();
   }
   std::uninitialized_default_construct_n(first, kGroup);
+  if (made_ == 0) first->node = {0, 0, kNoBlock};
   std::uint32_t next = 0;
   for (std::uint32_t id = made_ + kGroup; id-- > std::max(made_, 1u);) {
     at(id)->id = id;

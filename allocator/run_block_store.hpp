@@ -50,6 +50,8 @@ class RunBlockStore {
     free = block->id;
   }
 
+  // Record 0, which is there once any other is, is no block: its node says that kNoBlock is the
+  // lowest of none.
   RunBlock* at(std::uint32_t id) const { return records_ + id; }
   // nullptr for number 0.
   RunBlock* find(std::uint32_t id) const { return id == 0 ? nullptr : at(id); }
