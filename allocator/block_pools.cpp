@@ -432,6 +432,7 @@ RunBlock* BlockPools::add_pages(Span* span, char* base, std::size_t size_bytes, 
     block->whole = own_pages_.make({span, placement});
     block->real.origin = Place::device(span->device);
     set_pages(base, size_bytes, tagged(block, PageKind::kWhole));
+    home.run_bytes += size_bytes;
     return block;
   }
   RunBlock* block = new_block(BlockKind::kShared, base, size_bytes, home.index);
@@ -451,6 +452,7 @@ RunBlock* BlockPools::add_pages(Span* span, char* base, std::size_t size_bytes, 
     blocks_.drop(block);
     throw;
   }
+  home.run_bytes += size_bytes;
   // The chains of the runs beside it become one with it.
   auto joins = [&](const SharedPage* page) {
     return page != nullptr && page->home == home.index && page->span == span &&
@@ -574,6 +576,7 @@ void BlockPools::put(RunBlock* block, Pool& pool) {
 // Forgets a block of whole pages, in no index.
 BlockPools::Pages BlockPools::drop_pages(RunBlock* block) {
   Pages pages{span_of(*block), block->address(), block->size_bytes(), *placement_of(*block)};
+  at(block->home).run_bytes -= pages.size_bytes;
   if (block->kind == BlockKind::kShared) {
     if (RunBlock* before = previous_of(block)) before->shared.next = 0;
     if (RunBlock* after = next_of(block)) after->shared.previous = 0;
@@ -659,6 +662,14 @@ std::size_t BlockPools::free_page_bytes() const {
       const char* end = page_of(block->end());
       if (begin < end) bytes += bytes_between(begin, end);
     }
+  }
+  return bytes;
+}
+
+std::size_t BlockPools::bytes_in_use(PoolIndex first) const {
+  std::size_t bytes = 0;
+  for (PoolIndex pool = first; pool < first + kPoolsPerStream; ++pool) {
+    bytes += at(pool).run_bytes - at(pool).own.free_bytes();
   }
   return bytes;
 }
@@ -780,6 +791,7 @@ std::size_t BlockPools::metadata_bytes() const {
 
 void BlockPools::check_invariants(const std::vector<std::unique_ptr<Span>>& spans) const {
   std::size_t free_bytes = 0;
+  std::vector<std::size_t> run_bytes(pools_.size());
   for (const auto& span : spans) {
     each_block(*span, [&](const Block& block) {
       require(address_of(block.address()) % kGranule == 0 && block.size_bytes() % kGranule == 0,
@@ -795,6 +807,7 @@ void BlockPools::check_invariants(const std::vector<std::unique_ptr<Span>>& span
       }
       if (block.kind == BlockKind::kSmall) return;
       const auto& run = static_cast<const RunBlock&>(block);
+      run_bytes[run.home] += run.size_bytes();
       const RunBlock* after = neighbour_after(&run);
       if (block.kind == BlockKind::kShared && after != nullptr) {
         require(after->address() == run.end() && after->shared.previous == run.id,
@@ -808,6 +821,7 @@ void BlockPools::check_invariants(const std::vector<std::unique_ptr<Span>>& span
   std::size_t indexed_bytes = 0;
   for (const auto& pool : pools_) {
     indexed_bytes += pool->own.free_bytes() + pool->guests.free_bytes();
+    require(run_bytes[pool->index] == pool->run_bytes, "a pool miscounts the bytes of its blocks");
     for (const RunBlock* block : pool->away) {
       require(block->now() == BlockState::kFree && block->home == pool->index &&
                   block->pool != pool->index,

@@ -70,7 +70,8 @@ struct Pool {
   PoolIndex index = 0;
   StreamKey key;
   PoolClass pool_class = PoolClass::kSmall;
-  FreeIndex own;  // whose home this is
+  std::size_t run_bytes = 0;  // of all run blocks whose home this is, wherever they are
+  FreeIndex own;              // the free ones of those
   // Of the stream's first pool: nobody can name the stream, whose work is over, until it is asked
   // for again: the handle is then another stream's.
   bool stream_is_over = false;
@@ -188,6 +189,8 @@ class BlockPools {
   std::vector<RunBlock*> with_pages(const Pool& pool, bool fenced_too) const;
   // Of all pools, whole pages in free blocks.
   std::size_t free_page_bytes() const;
+  // Of a stream's pools, by the first: run blocks that are not free there.
+  std::size_t bytes_in_use(PoolIndex first) const;
   // Takes whole pages, at most about `most_bytes`, out of one of them, whose fences are gone; base
   // is nullptr where it holds none.
   Pages release_pages(RunBlock* block, std::size_t most_bytes);

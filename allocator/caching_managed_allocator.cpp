@@ -46,6 +46,10 @@ std::vector<DeviceDescription> describe_devices(const DeviceRuntime& runtime) {
 // good.
 constexpr std::uint64_t kRequestsPerTidying = 16;
 
+// The medium blocks among them may be so small a part of what of the stream's pools is in use. (Not
+// of what the thread has live, which says little where others free its blocks.)
+constexpr std::size_t kUsedPerMedium = 512;
+
 }  // namespace
 
 CachingManagedAllocator::CachingManagedAllocator(std::unique_ptr<DeviceRuntime> runtime,
@@ -190,18 +194,20 @@ Pool* CachingManagedAllocator::other_class(const Pool& pool) {
 }
 
 // After some requests for large blocks that were met from their pool: what the thread keeps for the
-// stream goes back to where it can be joined, and if there have been enough, large blocks are kept
-// from now on.
+// stream goes back to where it can be joined, medium blocks where they are many; and if there have
+// been enough such requests, large blocks are kept from now on.
 void CachingManagedAllocator::tidy(ThreadCache* cache, const Request& request) noexcept {
-  {
-    Returning kept(*this);
-    const InsideCache inside(*cache);
-    cache->tidy(request.pools, &kept.blocks);
-  }
   bool keep_large = false;
+  std::size_t used_bytes = 0;
   {
     std::lock_guard lock(lock_);
     keep_large = pools_.at(request.pool()).keeps_large();
+    used_bytes = pools_.bytes_in_use(request.pools);
+  }
+  {
+    Returning kept(*this);
+    const InsideCache inside(*cache);
+    cache->tidy(request.pools, used_bytes / kUsedPerMedium, &kept.blocks);
   }
   if (keep_large) caches_.keep_large(request.pools);
 }

@@ -11,9 +11,6 @@ namespace {
 // were served otherwise.
 constexpr std::uint64_t kBlocksPerMiss = 1024;
 
-// Medium blocks that are kept may be so small a part of the bytes that are live.
-constexpr std::int64_t kLivePerMedium = 512;
-
 }  // namespace
 
 ThreadCache::Bin* ThreadCache::Stream::claim(std::uint32_t granules) {
@@ -125,12 +122,11 @@ void ThreadCache::flush(PoolIndex first, Kept kept, BlockChain* out) noexcept {
   }
 }
 
-void ThreadCache::tidy(PoolIndex first, BlockChain* out) noexcept {
-  Stream* of = stream_of(first);
+void ThreadCache::tidy(PoolIndex first, std::size_t most_medium_bytes, BlockChain* out) noexcept {
+  const Stream* of = stream_of(first);
   if (of == nullptr) return;
   flush(first, Kept::kLarge, out);
-  const auto medium_bytes = static_cast<std::int64_t>(of->medium_bytes);
-  if (medium_bytes > of->counts.live_bytes / kLivePerMedium) flush(first, Kept::kMedium, out);
+  if (of->medium_bytes > most_medium_bytes) flush(first, Kept::kMedium, out);
 }
 
 void ThreadCache::flush_all(BlockChain* out) noexcept {

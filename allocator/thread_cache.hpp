@@ -99,8 +99,8 @@ class alignas(kCacheLinePair) ThreadCache {
   // kept.
   bool take_out_large(PoolIndex first, BlockChain* out) noexcept;
   // What is kept of these pools and would stand in the way of larger blocks for good: the large
-  // ones, and all where the medium ones are more than a small part of what is live.
-  void tidy(PoolIndex first, BlockChain* out) noexcept;
+  // ones, and the medium ones where they are more than so many bytes.
+  void tidy(PoolIndex first, std::size_t most_medium_bytes, BlockChain* out) noexcept;
   // No more of these pools is kept or found here; `*out` gets what was, as by flush().
   void close(PoolIndex first, BlockChain* out) noexcept;
   // The pools are another stream's from now on: what is kept of them may be used for that, and it

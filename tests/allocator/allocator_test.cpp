@@ -558,7 +558,7 @@ TEST_F(AllocatorTest, SmallerBlocksThatAreKeptAreJoinedNowAndThenWhereLargeOnesA
   EXPECT_EQ(allocator->statistics().largest_free_bytes, 8 * kMiB);
 }
 
-TEST_F(AllocatorTest, SmallerBlocksThatAreASmallPartOfWhatIsLiveStayKept) {
+TEST_F(AllocatorTest, SmallerBlocksThatAreASmallPartOfWhatIsInUseStayKept) {
   auto large_requests = [&] {
     for (int i = 0; i < 16; ++i) allocator->free(device(kMiB));
   };
@@ -572,6 +572,19 @@ TEST_F(AllocatorTest, SmallerBlocksThatAreASmallPartOfWhatIsLiveStayKept) {
   EXPECT_EQ(allocator->statistics().thread_cached_bytes, 8u * 8192);
   allocator->free(more);
   large_requests();
+  EXPECT_EQ(allocator->statistics().thread_cached_bytes, 0u);
+}
+
+TEST_F(AllocatorTest, AThreadKeepsNoMoreWhereOthersFreeItsBlocks) {
+  for (int i = 0; i < 64; ++i) {
+    char* block = device(32 * kMiB);
+    std::thread([&] { allocator->free(block); }).join();
+  }
+  std::vector<char*> blocks;
+  for (int i = 0; i < 10; ++i) blocks.push_back(device(8192));
+  for (char* block : blocks) allocator->free(block);
+  ASSERT_EQ(allocator->statistics().thread_cached_bytes, 10u * 8192);
+  for (int i = 0; i < 16; ++i) allocator->free(device(kMiB));
   EXPECT_EQ(allocator->statistics().thread_cached_bytes, 0u);
 }
 
