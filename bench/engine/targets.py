@@ -12,7 +12,6 @@ from bench.engine.plan import (
     MOST_JEMALLOC_BYTES,
     SIZES,
     TIGHT_PERCENT,
-    TRACED_CHURN,
 )
 from bench.verdict import Target
 
@@ -46,17 +45,13 @@ def targets(results: Results) -> list[Target]:
         *_at_most(results, "prefetches_per_move", "prefetches per move", 1),
         *_at_most(results, "metadata_bytes", "metadata, bytes per block", 128),
         *_at_most(results, "metadata_percent", "metadata, % of live bytes", 1, _from_16_kib),
-        *_at_most(results, "trace_cost", "traced pair over not", 2, _is_pair),
+        *_at_most(results, "trace_cost", "traced over not", 2),
         *_at_most(results, "trace_event_ns", "an event of a trace, ns", 100),
     ]
 
 
 def _ours(results: Results, key: str) -> dict[str, float | None]:
     return results.get(key, {}).get(OURS, {})
-
-
-def _is_pair(case: str) -> bool:
-    return case != TRACED_CHURN
 
 
 def _not_varying(case: str) -> bool:
