@@ -10,10 +10,10 @@
 // A bin per eighth of a power of two, in parts by size, each of which holds a FreeTree, mostly of a
 // few blocks. The lowest block of each part, bin and octave of bins is at hand; which of several is
 // the lowest cannot be foreseen, so it is found without branches. The block that came last stays
-// beside the tables until the next one comes: in steps of training a third to a half of all
-// requests are cut from it, and a fifth of all free blocks are joined with it. The tables, of about
-// 25 KiB, are made with the first block; nothing else is allocated. Guarded by the allocator's
-// lock.
+// beside the tables until the next one comes: in steps of training three to six of ten requests are
+// cut from it, and a sixth to a third of the blocks that come back are joined with it. The tables,
+// of about 25 KiB, are made with the first block; nothing else is allocated. Guarded by the
+// allocator's lock.
 #pragma once
 
 #include <algorithm>
