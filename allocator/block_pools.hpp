@@ -28,6 +28,7 @@
 
 #include <uvmalloc/allocator/block.hpp>
 #include <uvmalloc/allocator/free_index.hpp>
+#include <uvmalloc/allocator/free_tree.hpp>
 #include <uvmalloc/allocator/recycled.hpp>
 #include <uvmalloc/allocator/run_block_store.hpp>
 #include <uvmalloc/allocator/small_segment.hpp>
@@ -55,8 +56,7 @@ enum class PoolClass : std::uint8_t { kSmall, kMedium, kPacked, kWhole };
 struct SmallestThenLowest {
   using is_transparent = void;
   bool operator()(const RunBlock* left, const RunBlock* right) const {
-    return left->size_bytes() != right->size_bytes() ? left->size_bytes() < right->size_bytes()
-                                                     : left->address() < right->address();
+    return FreeTree::is_before(left, right);
   }
   bool operator()(const RunBlock* block, std::size_t size_bytes) const {
     return block->size_bytes() < size_bytes;
