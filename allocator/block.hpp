@@ -1,7 +1,7 @@
 // The records behind an address. A block is what a caller gets; its record lies in ordinary memory,
 // never in managed memory, and holds the allocation's pair of storage records. There are three
 // kinds by size:
-//  * small (up to kSmallBytes): an object of a jemalloc arena whose extents are our segments;
+//  * small (up to kSmallBytes): an object of a jemalloc arena whose extents are shared blocks;
 //  * shared: cut from whole pages that it shares with others, at 512 byte steps: all other device
 //    blocks, and host blocks below kWholeBytes. A large one shares its first and last page at most;
 //    to give each its own pages would cost up to two pages per block, in memory that is scarce;
@@ -25,7 +25,7 @@
 namespace uvm {
 
 inline constexpr std::size_t kSmallBytes = 4096;
-inline constexpr std::size_t kPackedBytes = std::size_t{64} << 10;  // of the device facade
+inline constexpr std::size_t kLargeBytes = std::size_t{64} << 10;  // that threads seldom keep
 inline constexpr std::size_t kWholeBytes = std::size_t{1} << 20;
 // Above this no driver has address space; refused before rounding can overflow.
 inline constexpr std::size_t kLargestRequest =
@@ -36,7 +36,7 @@ struct RunBlock;
 
 // A pool's place in BlockPools: kPoolsPerStream neighbours belong to one facade, device and stream.
 using PoolIndex = std::uint32_t;
-inline constexpr PoolIndex kPoolsPerStream = 4;
+inline constexpr PoolIndex kPoolsPerStream = 2;
 constexpr PoolIndex first_of(PoolIndex pool) {
   return pool - pool % kPoolsPerStream;
 }
@@ -61,6 +61,7 @@ enum class BlockState : std::uint8_t {
   kLive,       // with a caller
   kReleasing,  // given back; its fences are being recorded
   kFenced,     // waits for its fences
+  kArena,      // cut into small objects, which have records of their own
 };
 
 enum class BlockKind : std::uint8_t { kSmall, kShared, kWhole };

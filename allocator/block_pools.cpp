@@ -16,8 +16,8 @@ void require(bool holds, const char* what) {
   std::abort();
 }
 
-// How many blocks are looked at for pages in one piece before a surely large enough one is taken.
-constexpr int kTriesForPages = 16;
+// How many blocks are looked at for aligned bytes before a surely large enough one is taken.
+constexpr int kTriesForAligned = 16;
 
 char* page_of(const char* address) {
   return reinterpret_cast<char*>(address_of(address) & ~(kPageBytes - 1));
@@ -34,6 +34,14 @@ struct StepOfBlock {
     return StartTable::step_of(blocks.at(id)->address());
   }
 };
+
+// From a shared block's start to a multiple of `alignment_bytes`: nothing, or enough for a block.
+std::size_t aligned_head(const RunBlock& block, std::size_t alignment_bytes) {
+  const std::size_t begin = address_of(block.address());
+  std::size_t head_bytes = round_up(begin, alignment_bytes) - begin;
+  while (head_bytes != 0 && head_bytes < BlockPools::kSmallestShared) head_bytes += alignment_bytes;
+  return head_bytes;
+}
 
 std::size_t bytes_between(const char* begin, const char* end) {
   return begin < end ? static_cast<std::size_t>(end - begin) : 0;
@@ -56,7 +64,7 @@ PoolIndex BlockPools::pools_of(const StreamKey& key) {
     made[place]->key = key;
     made[place]->pool_class = static_cast<PoolClass>(place);
   }
-  // All four or, without memory, none.
+  // Both or, without memory, none.
   const std::size_t wanted = pools_.size() + kPoolsPerStream;
   if (pools_.capacity() < wanted) pools_.reserve(2 * wanted);
   streams_.emplace(key, first);
@@ -123,8 +131,14 @@ BlockExtras& BlockPools::make_extras(Block* block) {
 
 SharedPage* BlockPools::shared_page(const void* address) const {
   Page* page = page_at(address);
-  return page != nullptr && kind_of(page) == PageKind::kShared ? record_of<SharedPage>(page)
-                                                               : nullptr;
+  if (page == nullptr || kind_of(page) == PageKind::kWhole) return nullptr;
+  return kind_of(page) == PageKind::kMixed ? record_of<SmallPage>(page)->shared
+                                           : record_of<SharedPage>(page);
+}
+
+// Of one of which arenas have parts.
+SmallPage& BlockPools::small_page(const void* address) const {
+  return *record_of<SmallPage>(page_at(address));
 }
 
 [[gnu::always_inline]] inline void BlockPools::add_start(const RunBlock& block) {
@@ -151,7 +165,7 @@ Span* BlockPools::span_of(const Block& block) const {
     case BlockKind::kSmall:
       break;
   }
-  return record_of<SmallSegment>(page_at(block.address()))->span;
+  return small_page(block.address()).shared->span;
 }
 
 SegmentPlacement* BlockPools::placement_of(const Block& block) const {
@@ -163,11 +177,11 @@ SegmentPlacement* BlockPools::placement_of(const Block& block) const {
     case BlockKind::kSmall:
       break;
   }
-  return &record_of<SmallSegment>(page_at(block.address()))->placement;
+  return &small_page(block.address()).shared->placement;
 }
 
 PoolIndex BlockPools::home_of(const Block& block) const {
-  return block.kind == BlockKind::kSmall ? record_of<SmallSegment>(page_at(block.address()))->pool
+  return block.kind == BlockKind::kSmall ? small_page(block.address()).shared->home
                                          : static_cast<const RunBlock&>(block).home;
 }
 
@@ -192,42 +206,36 @@ RunBlock* BlockPools::reaching_into(SharedPage* shared, const char* page,
   }
 }
 
+// The run block that starts at an address of a shared page; nullptr: none does.
+RunBlock* BlockPools::run_at(const void* address) const {
+  RunBlock* block = blocks_.find(pages_.find(address)->starts.at(StartTable::step_of(address)));
+  return block != nullptr && block->address() == address ? block : nullptr;
+}
+
+// The run block that holds an address of a shared page; nullptr: none does.
+RunBlock* BlockPools::run_with(const void* address) const {
+  const StartTable& starts = pages_.find(address)->starts;
+  const std::size_t step = StartTable::step_of(address);
+  RunBlock* block = last_start(starts, step);
+  // It may start later in the address's own step.
+  if (block != nullptr && block->address() > address) {
+    block = step == 0 ? nullptr : last_start(starts, step - 1);
+  }
+  if (block != nullptr) return address < block->end() ? block : nullptr;
+  return reaching_into(shared_page(address), page_of(static_cast<const char*>(address)), address);
+}
+
 Block* BlockPools::find(const void* address) const {
   // Mostly it is the start of one.
-  if (Block* block = block_at(address)) return block;
-  const PageEntry* entry = pages_.find(address);
-  if (entry == nullptr) return nullptr;
-  Page* page = entry->page.load(std::memory_order_acquire);
-  if (page == nullptr) return nullptr;
-  auto holds = [&](Block* block) {
-    return block->address() <= address && address < block->end() ? block : nullptr;
-  };
-  switch (kind_of(page)) {
-    case PageKind::kWhole:
-      return record_of<RunBlock>(page);
-    case PageKind::kShared: {
-      const std::size_t step = StartTable::step_of(address);
-      RunBlock* block = last_start(entry->starts, step);
-      // It may start later in the address's own step.
-      if (block != nullptr && block->address() > address) {
-        block = step == 0 ? nullptr : last_start(entry->starts, step - 1);
-      }
-      if (block != nullptr) return holds(block);
-      return reaching_into(record_of<SharedPage>(page), page_of(static_cast<const char*>(address)),
-                           address);
-    }
-    case PageKind::kSmall: {
-      auto* segment = record_of<SmallSegment>(page);
-      std::size_t last = segment->granule_of(address);
-      std::size_t first = last >= kSmallBytes / kGranule ? last - kSmallBytes / kGranule + 1 : 0;
-      for (std::size_t granule = last + 1; granule-- > first;) {
-        std::uint16_t number = segment->starts[granule].load(std::memory_order_relaxed);
-        if (number != 0) return holds(segment->record(number));
-      }
-      return nullptr;
-    }
+  Block* block = block_at(address);
+  if (block == nullptr) {
+    Page* page = page_at(address);
+    if (page == nullptr) return nullptr;
+    if (kind_of(page) == PageKind::kWhole) return record_of<RunBlock>(page);
+    if (kind_of(page) == PageKind::kMixed) block = record_of<SmallPage>(page)->with(address);
+    if (block == nullptr) block = run_with(address);
   }
-  return nullptr;
+  return block != nullptr && block->now() == BlockState::kArena ? nullptr : block;
 }
 
 // ---- free blocks
@@ -347,11 +355,7 @@ RunBlock* BlockPools::without_part_of_page(RunBlock* block, std::size_t size_byt
   if (block->kind == BlockKind::kWhole) size_bytes = round_up(size_bytes, kPageBytes);
   const std::size_t rest_bytes = block->size_bytes() - size_bytes;
   if (rest_bytes < least_rest(*block, size_bytes)) return {block, nullptr};
-  const bool from_end =
-      at(block->home).pool_class == PoolClass::kPacked && size_bytes < kWholeBytes;
-  auto [left, right] = split(block, from_end ? rest_bytes : size_bytes);
-  RunBlock* taken = from_end ? right : left;
-  RunBlock* rest = from_end ? left : right;
+  auto [taken, rest] = split(block, size_bytes);
   if (!block->plain && rest != block) {
     // What is kept by record goes with the rest.
     if (auto kept = extras_.extract(block); !kept.empty()) {
@@ -378,10 +382,8 @@ RunBlock* BlockPools::trim(RunBlock* block, std::size_t size_bytes) {
 RunBlock* BlockPools::trim_aligned(RunBlock* block, std::size_t alignment_bytes,
                                    std::size_t size_bytes) {
   if (block->kind == BlockKind::kWhole) return trim(block, size_bytes);
-  const std::size_t begin = address_of(block->address());
-  std::size_t head_bytes = round_up(begin, alignment_bytes) - begin;
-  while (head_bytes != 0 && head_bytes < kSmallestShared) head_bytes += alignment_bytes;
-  return carve(block, head_bytes, size_bytes, least_rest(*block, size_bytes));
+  return carve(block, aligned_head(*block, alignment_bytes), size_bytes,
+               least_rest(*block, size_bytes));
 }
 
 // What begins so far into a taken shared block. The bytes in front of it go back, and those behind
@@ -402,6 +404,30 @@ RunBlock* BlockPools::carve(RunBlock* block, std::size_t head_bytes, std::size_t
     put(block, at(block->pool));
     throw;
   }
+}
+
+// The free block of the pool that holds so many bytes at a multiple of `alignment_bytes`, with what
+// is behind them enough for a block.
+RunBlock* BlockPools::fit_aligned(const Pool& pool, std::size_t alignment_bytes,
+                                  std::size_t size_bytes) const {
+  // One of so many bytes holds them wherever it starts.
+  const std::size_t sure = size_bytes + 2 * alignment_bytes;
+  RunBlock* block = pool.own.fit(size_bytes);
+  for (int tries = 0; block != nullptr && block->size_bytes() < sure; ++tries) {
+    char* begin = block->address() + aligned_head(*block, alignment_bytes);
+    std::size_t spare = bytes_between(begin + size_bytes, block->end());
+    bool fits = begin + size_bytes <= block->end() && (spare == 0 || spare >= kSmallestShared);
+    if (fits) break;
+    block = tries < kTriesForAligned ? pool.own.after(block) : pool.own.fit(sure);
+  }
+  return block;
+}
+
+RunBlock* BlockPools::take_aligned(Pool& pool, std::size_t size_bytes) {
+  RunBlock* block = fit_aligned(pool, size_bytes, size_bytes);
+  if (block == nullptr) return nullptr;
+  unlink(block);
+  return carve(block, aligned_head(*block, size_bytes), size_bytes, kSmallestShared);
 }
 
 RunBlock* BlockPools::take_trimmed(Pool& pool, std::size_t size_bytes) {
@@ -459,14 +485,14 @@ RunBlock* BlockPools::add_pages(Span* span, char* base, std::size_t size_bytes, 
            page->placement == placement;
   };
   if (const SharedPage* before = shared_page(base - 1); joins(before)) {
-    auto* last = static_cast<RunBlock*>(find(base - 1));
+    RunBlock* last = run_with(base - 1);
     if (last != nullptr && last->end() == base) {
       block->shared.previous = last->id;
       last->shared.next = block->id;
     }
   }
   if (const SharedPage* after = shared_page(base + size_bytes); joins(after)) {
-    auto* first = static_cast<RunBlock*>(block_at(base + size_bytes));
+    RunBlock* first = run_at(base + size_bytes);
     if (first != nullptr) {
       block->shared.next = first->id;
       first->shared.previous = block->id;
@@ -628,16 +654,7 @@ BlockPools::Pages BlockPools::cut_pages(RunBlock* block, std::size_t least_bytes
 }
 
 BlockPools::Pages BlockPools::take_pages(Pool& pool, std::size_t size_bytes) {
-  // A block of so many bytes holds that many whole pages wherever it starts, in all classes.
-  const std::size_t sure = size_bytes + 2 * kPageBytes;
-  RunBlock* block = pool.own.fit(size_bytes);
-  for (int tries = 0; block != nullptr && block->size_bytes() < sure; ++tries) {
-    char* begin = page_after(block->address());
-    std::size_t spare = bytes_between(begin + size_bytes, block->end());
-    bool fits = begin + size_bytes <= block->end() && (spare == 0 || spare >= kSmallestShared);
-    if (fits) break;
-    block = tries < kTriesForPages ? pool.own.after(block) : pool.own.fit(sure);
-  }
+  RunBlock* block = fit_aligned(pool, kPageBytes, size_bytes);
   if (block == nullptr) return {};
   unlink(block);
   return cut_pages(block, size_bytes, size_bytes);
@@ -704,7 +721,7 @@ bool BlockPools::takes_new_pages(const Pool& pool, const Span& span, const char*
 std::size_t BlockPools::free_bytes_before(const Pool& pool, const Span& span,
                                           const char* boundary) const {
   if (!takes_new_pages(pool, span, boundary - 1)) return 0;
-  const Block* last = find(boundary - 1);
+  const RunBlock* last = run_with(boundary - 1);
   const bool joins = last != nullptr && last->now() == BlockState::kFree && last->plain;
   return joins ? last->size_bytes() : 0;
 }
@@ -712,7 +729,7 @@ std::size_t BlockPools::free_bytes_before(const Pool& pool, const Span& span,
 std::size_t BlockPools::free_bytes_after(const Pool& pool, const Span& span,
                                          const char* boundary) const {
   if (!takes_new_pages(pool, span, boundary)) return 0;
-  const Block* first = block_at(boundary);
+  const RunBlock* first = run_at(boundary);
   const bool joins = first != nullptr && first->now() == BlockState::kFree && first->plain;
   return joins ? first->size_bytes() : 0;
 }
@@ -723,35 +740,41 @@ void BlockPools::each_extras(const std::function<void(BlockExtras&)>& visit) {
 
 // ---- small objects
 
-void BlockPools::add_small_page(Span* span, char* base, Pool& pool,
-                                const SegmentPlacement& placement) {
-  prepare_pages(base, kPageBytes);
-  SmallSegment* segment = small_segments_.make(base, span, pool.index, placement);
-  set_pages(base, kPageBytes, tagged(segment, PageKind::kSmall));
+void BlockPools::begin_small_run(RunBlock* run) {
+  Page* page = page_at(run->address());
+  if (kind_of(page) == PageKind::kShared) {
+    SmallPage* small = small_pages_.make(record_of<SharedPage>(page));
+    set_pages(page_of(run->address()), kPageBytes, tagged(small, PageKind::kMixed));
+  }
+  ++small_page(run->address()).runs;
+  run->set(BlockState::kArena);
 }
 
-BlockPools::Pages BlockPools::remove_small_page(char* base) {
-  auto* segment = record_of<SmallSegment>(page_at(base));
-  require(segment->live == 0, "a segment of live small objects is given back");
-  set_pages(base, kPageBytes, nullptr);
-  Pages pages{segment->span, base, kPageBytes, segment->placement};
-  small_segments_.drop(segment);
-  return pages;
+RunBlock* BlockPools::end_small_run(char* base) {
+  SmallPage& small = small_page(base);
+  RunBlock* run = run_at(base);
+  small.each(*run, [](const Block&) { require(false, "an arena gives back live small objects"); });
+  run->set(BlockState::kReleasing);
+  if (--small.runs == 0) {
+    set_pages(page_of(base), kPageBytes, tagged(small.shared, PageKind::kShared));
+    small_pages_.drop(&small);
+  }
+  return run;
 }
 
 Block* BlockPools::add_small(char* address, std::size_t size_bytes) {
-  return record_of<SmallSegment>(page_at(address))->add(address, size_bytes);
+  SmallPage& page = small_page(address);
+  return page.add(address, size_bytes, page.shared->home);
 }
 
 void BlockPools::remove_small(Block* block) {
-  record_of<SmallSegment>(page_at(block->address()))->remove(block);
+  small_page(block->address()).remove(block);
 }
 
 // ---- looking at all of it
 
-void BlockPools::each_block(
-    const Span& span, const std::function<void(const Block&)>& visit,
-    const std::function<void(char* base, const Pool& home)>& visit_small) const {
+void BlockPools::each_block(const Span& span, const std::function<void(const Block&)>& visit,
+                            const std::function<void(const RunBlock& run)>& visit_small_run) const {
   // What is free in the span, mostly nearly all of it, has no blocks.
   auto free = span.free.begin();
   for (char* at_page = span.base; at_page < span.base + span.size_bytes; at_page += kPageBytes) {
@@ -766,16 +789,18 @@ void BlockPools::each_block(
     if (kind_of(page) == PageKind::kWhole) {
       const auto* block = record_of<RunBlock>(page);
       if (block->address() == at_page) visit(*block);
-    } else if (kind_of(page) == PageKind::kShared) {
-      entry->starts.each([&](std::uint32_t id) { visit(*blocks_.at(id)); }, StepOfBlock{blocks_});
     } else {
-      const auto* segment = record_of<SmallSegment>(page);
-      if (visit_small) visit_small(segment->base, at(segment->pool));
-      for (const auto& start : segment->starts) {
-        if (std::uint16_t number = start.load(std::memory_order_relaxed); number != 0) {
-          visit(*segment->record(number));
-        }
-      }
+      entry->starts.each(
+          [&](std::uint32_t id) {
+            const RunBlock& run = *blocks_.at(id);
+            if (run.now() != BlockState::kArena) {
+              visit(run);
+              return;
+            }
+            if (visit_small_run) visit_small_run(run);
+            record_of<SmallPage>(page)->each(run, visit);
+          },
+          StepOfBlock{blocks_});
     }
   }
 }
@@ -786,14 +811,26 @@ std::size_t BlockPools::metadata_bytes() const {
     tables += sizeof(Pool) + pool->own.table_bytes() + pool->guests.table_bytes();
   }
   return blocks_.bytes() + own_pages_.bytes() + shared_pages_.bytes() + tables +
-         small_segments_.bytes();
+         small_pages_.bytes();
 }
 
 void BlockPools::check_invariants(const std::vector<std::unique_ptr<Span>>& spans) const {
   std::size_t free_bytes = 0;
   std::vector<std::size_t> run_bytes(pools_.size());
+  auto check_neighbour = [&](const RunBlock& run) {
+    const RunBlock* after = neighbour_after(&run);
+    if (run.kind != BlockKind::kShared || after == nullptr) return;
+    require(after->address() == run.end() && after->shared.previous == run.id,
+            "neighbours in a run do not meet");
+  };
+  auto check_small_run = [&](const RunBlock& run) {
+    run_bytes[run.home] += run.size_bytes();
+    require(run.kind == BlockKind::kShared && page_of(run.address()) == page_of(run.end() - 1),
+            "what an arena has leaves its page");
+    check_neighbour(run);
+  };
   for (const auto& span : spans) {
-    each_block(*span, [&](const Block& block) {
+    auto check = [&](const Block& block) {
       require(address_of(block.address()) % kGranule == 0 && block.size_bytes() % kGranule == 0,
               "a block is not made of granules");
       require(block.address() >= span->base && block.end() <= span->base + span->size_bytes,
@@ -808,15 +845,12 @@ void BlockPools::check_invariants(const std::vector<std::unique_ptr<Span>>& span
       if (block.kind == BlockKind::kSmall) return;
       const auto& run = static_cast<const RunBlock&>(block);
       run_bytes[run.home] += run.size_bytes();
-      const RunBlock* after = neighbour_after(&run);
-      if (block.kind == BlockKind::kShared && after != nullptr) {
-        require(after->address() == run.end() && after->shared.previous == run.id,
-                "neighbours in a run do not meet");
-      }
+      check_neighbour(run);
       if (block.now() != BlockState::kFree) return;
       free_bytes += block.size_bytes();
-      require(!can_join(&run, after), "free neighbours are not joined");
-    });
+      require(!can_join(&run, neighbour_after(&run)), "free neighbours are not joined");
+    };
+    each_block(*span, check, check_small_run);
   }
   std::size_t indexed_bytes = 0;
   for (const auto& pool : pools_) {

@@ -1,12 +1,10 @@
 // Free blocks and the pages they lie in: fit, split, coalesce. Knows nothing of streams'
 // order, of the driver or of budgets; it never asks for memory, it is given pages. Each facade,
-// device and stream has four pools, by how memory is cut there: small, medium, packed, whole.
+// device and stream has two pools, by how memory is cut there: shared and whole.
 //
-// Shared pools (medium and packed) hold runs of whole pages, in which blocks lie one after another.
-// Packed ones below kWholeBytes, which often live long, are cut from the high end of a free block,
-// larger ones from its low end, so that the two meet as seldom as can be. Pages given to such a
-// pool beside a run of its own extend that run: free blocks at its ends grow by what is missing.
-// Whole blocks have their pages for themselves.
+// A shared pool holds runs of whole pages, in which blocks lie one after another. Pages given to it
+// beside a run of its own extend that run: free blocks at its ends grow by what is missing. Arenas
+// of small objects take parts of such runs. Whole blocks have their pages for themselves.
 //
 // Guarded by the allocator's lock, but for block_at(): it may run beside everything else, on the
 // start of a live block. Page records are used again and never freed before the pools, so a reader
@@ -31,7 +29,7 @@
 #include <uvmalloc/allocator/free_tree.hpp>
 #include <uvmalloc/allocator/recycled.hpp>
 #include <uvmalloc/allocator/run_block_store.hpp>
-#include <uvmalloc/allocator/small_segment.hpp>
+#include <uvmalloc/allocator/small_page.hpp>
 #include <uvmalloc/allocator/span_store.hpp>
 #include <uvmalloc/allocator/start_table.hpp>
 #include <uvmalloc/storage/page_map.hpp>
@@ -50,7 +48,7 @@ struct StreamKey {
 };
 
 // How memory is cut; also a pool's place among its stream's.
-enum class PoolClass : std::uint8_t { kSmall, kMedium, kPacked, kWhole };
+enum class PoolClass : std::uint8_t { kShared, kWhole };
 
 // Whole blocks by size and address where the index inside the blocks is taken.
 struct SmallestThenLowest {
@@ -69,7 +67,7 @@ struct Pool {
 
   PoolIndex index = 0;
   StreamKey key;
-  PoolClass pool_class = PoolClass::kSmall;
+  PoolClass pool_class = PoolClass::kShared;
   std::size_t run_bytes = 0;  // of all run blocks whose home this is, wherever they are
   FreeIndex own;              // the free ones of those
   // Of the stream's first pool: nobody can name the stream, whose work is over, until it is asked
@@ -116,11 +114,8 @@ class BlockPools {
   static constexpr std::size_t kMostRestBytes = kPageBytes / 4;
 
   static PoolClass class_of(Facade facade, std::size_t size_bytes) {
-    if (size_bytes <= kSmallBytes) return PoolClass::kSmall;
-    if (facade == Facade::kDevice) {
-      return size_bytes < kPackedBytes ? PoolClass::kMedium : PoolClass::kPacked;
-    }
-    return size_bytes < kWholeBytes ? PoolClass::kMedium : PoolClass::kWhole;
+    const bool whole = facade != Facade::kDevice && size_bytes >= kWholeBytes;
+    return whole ? PoolClass::kWhole : PoolClass::kShared;
   }
   // How a request is rounded: to whole pages in whole blocks, else to 512 bytes.
   static std::size_t rounded(Facade facade, std::size_t size_bytes) {
@@ -128,10 +123,10 @@ class BlockPools {
     return round_up(size_bytes, whole ? kPageBytes : kGranule);
   }
 
-  // The first of the four pools of that facade, device and stream; made where there are none yet.
+  // The first of the two pools of that facade, device and stream; made where there are none yet.
   PoolIndex pools_of(const StreamKey& key);
   bool has_pools_of(const StreamKey& key) const;
-  // Makes the four pools those of another stream, with all that they hold.
+  // Makes the two pools those of another stream, with all that they hold.
   void rename(PoolIndex first, const StreamKey& key);
   // The next pools_of() makes others; these keep what they hold, of a stream that nobody can name:
   // `gone` is its DeviceStream::thread. Their first; nullopt: there are none.
@@ -162,6 +157,9 @@ class BlockPools {
   // The same for what begins at a multiple of `alignment_bytes`, a power of two: the block has that
   // and kSmallestShared to spare.
   RunBlock* trim_aligned(RunBlock* block, std::size_t alignment_bytes, std::size_t size_bytes);
+
+  // The same of so many bytes, a power of two from kSmallestShared up, at a multiple of that.
+  RunBlock* take_aligned(Pool& pool, std::size_t size_bytes);
 
   // take() and trim() at once, of the pool's own blocks.
   RunBlock* take_trimmed(Pool& pool, std::size_t size_bytes);
@@ -203,9 +201,11 @@ class BlockPools {
   std::size_t free_bytes_before(const Pool& pool, const Span& span, const char* boundary) const;
   std::size_t free_bytes_after(const Pool& pool, const Span& span, const char* boundary) const;
 
-  // Two MiB for small objects of `pool`, and back.
-  void add_small_page(Span* span, char* base, Pool& pool, const SegmentPlacement& placement);
-  Pages remove_small_page(char* base);
+  // What an arena cuts into small objects: a taken shared block that ends in the page in which it
+  // begins. It is in no index before, meanwhile, when nobody finds it, and after. std::bad_alloc:
+  // it is as before.
+  void begin_small_run(RunBlock* run);
+  RunBlock* end_small_run(char* base);
   // The record of a small object that the arena just gave, and its end.
   Block* add_small(char* address, std::size_t size_bytes);
   void remove_small(Block* block);
@@ -230,10 +230,11 @@ class BlockPools {
   void drop_extras(const Block* block) { extras_.erase(block); }
   void each_extras(const std::function<void(BlockExtras&)>& visit);
 
-  // Visits every block of a span by address; free bytes of small segments are in no block. Each
-  // small segment is announced before its blocks, of which there may be none, to the other visitor.
+  // Visits every block of a span by address; what an arena has is visited as its small objects, and
+  // free bytes there are in no block. Before its objects, of which there may be none, the other
+  // visitor is told of it.
   void each_block(const Span& span, const std::function<void(const Block&)>& visit,
-                  const std::function<void(char* base, const Pool& home)>& visit_small = {}) const;
+                  const std::function<void(const RunBlock& run)>& visit_small_run = {}) const;
 
   // Bytes of records and tables of pages, blocks and the map, as asked from the system.
   std::size_t metadata_bytes() const;
@@ -249,7 +250,8 @@ class BlockPools {
     std::atomic<Page*> page = nullptr;  // nullptr: not ours
     StartTable starts;                  // in a shared page, of blocks
   };
-  enum class PageKind : std::uintptr_t { kWhole = 0, kShared = 1, kSmall = 2 };
+  // kMixed: a shared page of which arenas have parts; the record is that of the small objects.
+  enum class PageKind : std::uintptr_t { kWhole = 0, kShared = 1, kMixed = 2 };
   static constexpr std::uintptr_t kKindMask = 3;
 
   static Page* tagged(void* record, PageKind kind) {
@@ -276,10 +278,15 @@ class BlockPools {
                 [&](PageEntry& entry) { entry.page.store(page, std::memory_order_release); });
   }
   SharedPage* shared_page(const void* address) const;
+  SmallPage& small_page(const void* address) const;
+  RunBlock* run_at(const void* address) const;
+  RunBlock* run_with(const void* address) const;
   inline void add_start(const RunBlock& block);
   inline void remove_start(const RunBlock& block);
   RunBlock* last_start(const StartTable& starts, std::size_t step) const;
   RunBlock* reaching_into(SharedPage* shared, const char* page, const void* address) const;
+  RunBlock* fit_aligned(const Pool& pool, std::size_t alignment_bytes,
+                        std::size_t size_bytes) const;
   RunBlock* without_part_of_page(RunBlock* block, std::size_t size_bytes);
   bool takes_new_pages(const Pool& pool, const Span& span, const char* address) const;
   inline bool can_join(const RunBlock* left, const RunBlock* right) const;
@@ -311,7 +318,7 @@ class BlockPools {
   bool spares_pages_ = false;
   PageMap<PageEntry> pages_;
   RunBlockStore blocks_;
-  SmallSegmentStore small_segments_;
+  SmallPageStore small_pages_;
   std::vector<std::unique_ptr<Pool>> pools_;
   std::map<StreamKey, PoolIndex> streams_;
   Recycled<OwnPages> own_pages_;
@@ -330,18 +337,13 @@ inline Block* BlockPools::block_at(const void* address) const {
     case PageKind::kWhole:
       block = record_of<RunBlock>(page);
       break;
+    case PageKind::kMixed:
+      if (Block* object = record_of<SmallPage>(page)->at(address)) return object;
+      [[fallthrough]];
     case PageKind::kShared: {
       std::uint32_t id = entry->starts.at(StartTable::step_of(address));
       if (id == 0) return nullptr;
       block = blocks_.at(id);
-      break;
-    }
-    case PageKind::kSmall: {
-      auto* segment = record_of<SmallSegment>(page);
-      std::uint16_t number =
-          segment->starts[segment->granule_of(address)].load(std::memory_order_acquire);
-      if (number == 0) return nullptr;
-      block = segment->record(number);
       break;
     }
   }

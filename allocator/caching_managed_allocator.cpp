@@ -62,12 +62,10 @@ CachingManagedAllocator::CachingManagedAllocator(std::unique_ptr<DeviceRuntime> 
       events_(runtime_, runtime_.device_count()),
       stream_work_(runtime_, events_),
       sender_(runtime_, events_, hint_counters_),
-      small_arenas_({[this](PoolIndex pool, std::size_t size_bytes, bool any_facade) {
-                       return take_small_pages(pool, size_bytes, any_facade);
+      small_arenas_({[this](PoolIndex pool, SmallArenas::Growth most) {
+                       return take_small_segment(pool, most);
                      },
-                     [this](PoolIndex pool, void* run, std::size_t size_bytes) {
-                       leave_small_pages(pool, run, size_bytes);
-                     }}),
+                     [this](PoolIndex, void* base) { leave_small_segment(base); }}),
       caches_(kFacades * devices_.size(), thread_cache_bytes(configuration, budget_.hard_bytes),
               [this](BlockChain blocks, const std::vector<PoolIndex>& streams) {
                 give_back(std::move(blocks));
@@ -124,12 +122,9 @@ CachingManagedAllocator::~CachingManagedAllocator() {
     const InlineStateGuard lock(lock_);
     Pool& pool = pools_.at(request.pool());
     block = pools_.take_trimmed(pool, request.size_bytes);
-    if (block == nullptr) {
-      if (Pool* other = other_class(pool)) block = pools_.take_trimmed(*other, request.size_bytes);
-    }
     if (block == nullptr) return nullptr;
     occupy(request, block, block->home);
-    if (request.size_bytes >= kPackedBytes) is_time_to_tidy = ++pool.met % kRequestsPerTidying == 0;
+    if (request.size_bytes >= kLargeBytes) is_time_to_tidy = ++pool.met % kRequestsPerTidying == 0;
     at = trace_.now();
   }
   decay_now_and_then();
@@ -181,16 +176,6 @@ void* CachingManagedAllocator::allocate(Facade facade, int device, std::size_t s
     }
   }
   return allocate_slowly(facade, device, size_bytes, stream);
-}
-
-// The classes of shared pages of a device's stream differ in habits alone: what does not fit in one
-// is cut in the other, and stays that one's. Private pools keep them apart, so that a block can be
-// had again where it was.
-Pool* CachingManagedAllocator::other_class(const Pool& pool) {
-  if (pool.key.facade != Facade::kDevice || pool.key.private_pool != 0) return nullptr;
-  const PoolClass other =
-      pool.pool_class == PoolClass::kMedium ? PoolClass::kPacked : PoolClass::kMedium;
-  return &pools_.at(first_of(pool.index) + static_cast<PoolIndex>(other));
 }
 
 // After some requests for large blocks that were met from their pool: what the thread keeps for the
@@ -308,7 +293,7 @@ void* CachingManagedAllocator::allocate_slowly(Facade facade, int device, std::s
       if (key.private_pool == 0 && !is_aligned) {
         block = cache->allocate(facade, device, request.stream, size_bytes, &outcome, &pools);
       }
-      if (block == nullptr && request.size_bytes >= kPackedBytes) {
+      if (block == nullptr && request.size_bytes >= kLargeBytes) {
         goes_on = cache->take_out_large(request.pools, &large.blocks);
       }
     }
@@ -322,7 +307,7 @@ void* CachingManagedAllocator::allocate_slowly(Facade facade, int device, std::s
       return address;
     }
   }
-  return request.pool_class == PoolClass::kSmall ? allocate_small(request) : allocate_run(request);
+  return request.size_bytes <= kSmallBytes ? allocate_small(request) : allocate_run(request);
 }
 
 // ---- free

@@ -24,12 +24,12 @@
 //    used waits for that stream's events even if the same caller asks again.
 //  * a block that has moved joins the free blocks of the place where its pages are, and is taken
 //    back from there before new pages are touched for the facade it was made for.
-// Before new pages are touched, in this order: what fits in the pool, in the stream's other class,
-// guests, what is away, thread caches of all threads for this stream, whole pages of a host
-// facade's other class. Under pressure: thread caches of all streams, fences are waited for, other
-// streams' blocks are taken after the device is idle, what has idled long enough decays, callbacks
-// run, cached pages go back to their spans (discarded where the device can), empty spans to the
-// driver, and the request is tried again after each; OutOfMemoryError.
+// Before new pages are touched, in this order: what fits in the pool, guests, what is away, thread
+// caches of all threads for this stream, whole pages of a host facade's other class. Under
+// pressure: thread caches of all streams, fences are waited for, other streams' blocks are taken
+// after the device is idle, what has idled long enough decays, callbacks run, cached pages go back
+// to their spans (discarded where the device can), empty spans to the driver, and the request is
+// tried again after each; OutOfMemoryError.
 #pragma once
 
 #include <array>
@@ -333,9 +333,9 @@ class CachingManagedAllocator {
   void keep_no_large(const Request& request);
   void* allocate_small(const Request& request);
   void* allocate_run(const Request& request);
-  void* take_small_pages(PoolIndex pool, std::size_t size_bytes, bool any_facade) noexcept;
-  void add_small_pages(const SpanStore::Run& run, std::size_t size_bytes, Pool* pool);
-  void leave_small_pages(PoolIndex pool, void* run, std::size_t size_bytes) noexcept;
+  SmallArenas::Segment take_small_segment(PoolIndex pool, SmallArenas::Growth most) noexcept;
+  RunBlock* add_page_for_small(Pool& pool, bool any_facade);
+  void leave_small_segment(void* base) noexcept;
   // Towards room for a small object, in this order: as for others, but for guests and what is away.
   enum class SmallStep : std::uint8_t {
     kOtherThreads,  // their spare objects, before any new page
@@ -352,8 +352,8 @@ class CachingManagedAllocator {
     const Request& request;
     SmallStep next = SmallStep::kOtherThreads;
     unsigned retries = 0;
-    bool may_take_pages = false;
-    bool took_pages = false;
+    SmallArenas::Growth most = SmallArenas::Growth::kFreeMemory;
+    bool took_page = false;
     RuntimeStatus status = {};  // why no page could be had
   };
   Block* refill(SmallNeed* need);
@@ -362,7 +362,6 @@ class CachingManagedAllocator {
   bool has_room_for_page(const Request& request, bool any_facade) const;
   bool has_page_for_small(SmallNeed* need);
 
-  Pool* other_class(const Pool& pool);
   Found find_cached(const Request& request);
   RunBlock* take_guest(const Request& request, PoolIndex pools);
   Found recall(const Request& request);
@@ -484,8 +483,7 @@ class CachingManagedAllocator {
   };
   // Of no pool any more and not yet their spans'. Has room for all pages of arenas.
   std::vector<LeavingPages> leaving_pages_;
-  std::size_t small_pages_ = 0;             // of arenas
-  HintPlan small_plan_;                     // for pages that arenas have just taken
+  HintPlan small_plan_;                     // for pages that were added for arenas
   Recycled<MovedStorage> records_;          // of moves
   std::vector<std::size_t> device_limits_;  // of the device facade, by device
   ForkSnapshot fork_snapshot_;

@@ -15,12 +15,12 @@ class ExtentSource {
  public:
   virtual ~ExtentSource() = default;
 
-  // A run of `size_bytes`, a multiple of 2 MiB, that starts on a 2 MiB boundary and is nobody
-  // else's until it is given back; nullptr: none now. Its contents are never looked at.
-  virtual void* take(std::size_t size_bytes) noexcept = 0;
+  // A segment: SmallArena::kSegmentBytes at a multiple of that, nobody else's until they are given
+  // back; nullptr: none now. Its contents are never looked at.
+  virtual void* take() noexcept = 0;
 
-  // A run that take() returned, whole.
-  virtual void give_back(void* run, std::size_t size_bytes) noexcept = 0;
+  // A segment that take() returned.
+  virtual void give_back(void* segment) noexcept = 0;
 };
 
 }  // namespace uvm

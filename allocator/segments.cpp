@@ -7,13 +7,19 @@ class SegmentList {
  public:
   explicit SegmentList(const BlockPools& pools) : pools_(pools) {}
 
-  void begin(char* base, std::size_t size_bytes, const Pool& home) {
+  // What an arena has is a segment of its own.
+  void add_small_run(const RunBlock& run) {
+    begin(run.address(), run.size_bytes(), pools_.at(run.home), true);
+    in_small_run_ = true;
+  }
+
+  void begin(char* base, std::size_t size_bytes, const Pool& home, bool is_of_small_objects) {
     segments_.push_back({base,
                          size_bytes,
                          home.key.facade,
                          home.key.device,
                          home.key.stream,
-                         home.pool_class,
+                         is_of_small_objects,
                          home.key.private_pool,
                          {}});
     end_ = base;
@@ -21,12 +27,14 @@ class SegmentList {
 
   void add(const Block& block) {
     const bool small = block.kind == BlockKind::kSmall;
-    const bool goes_on = small || (block.kind == BlockKind::kShared && block.address() == end_ &&
-                                   static_cast<const RunBlock&>(block).shared.previous != 0);
+    const bool goes_on =
+        small || (!in_small_run_ && block.kind == BlockKind::kShared && block.address() == end_ &&
+                  static_cast<const RunBlock&>(block).shared.previous != 0);
+    in_small_run_ = small;
     if (!goes_on) {
       // The pages of a guest count where they are used.
       const bool lent = block.now() == BlockState::kLive;
-      begin(block.address(), 0, pools_.at(lent ? block.pool : pools_.home_of(block)));
+      begin(block.address(), 0, pools_.at(lent ? block.pool : pools_.home_of(block)), false);
     }
     SegmentDescription& segment = segments_.back();
     // Free small objects are with the arena.
@@ -57,6 +65,7 @@ class SegmentList {
   const BlockPools& pools_;
   std::vector<SegmentDescription> segments_;
   const char* end_ = nullptr;  // of the last block
+  bool in_small_run_ = false;
 };
 
 }  // namespace
@@ -66,7 +75,7 @@ std::vector<SegmentDescription> describe_segments(const SpanStore& spans, const 
   for (const auto& span : spans.spans()) {
     pools.each_block(
         *span, [&](const Block& block) { list.add(block); },
-        [&](char* base, const Pool& home) { list.begin(base, kPageBytes, home); });
+        [&](const RunBlock& run) { list.add_small_run(run); });
   }
   return list.take();
 }

@@ -17,7 +17,7 @@ struct SegmentDescription {
   Facade facade = Facade::kHost;
   int device = 0;
   StreamHandle stream = nullptr;
-  PoolClass pool_class = PoolClass::kSmall;
+  bool is_of_small_objects = false;
   std::uint64_t private_pool = 0;  // 0: none
   struct Piece {
     std::size_t size_bytes = 0;

@@ -31,7 +31,7 @@ struct ArenaConfiguration {
 };
 
 constexpr int kAlignmentFlag = MALLOCX_LG_ALIGN(std::countr_zero(SmallArena::kAlignmentBytes));
-constexpr int kSegmentAlignmentFlag = MALLOCX_LG_ALIGN(kPageShift);
+constexpr int kSegmentAlignmentFlag = MALLOCX_LG_ALIGN(std::countr_zero(SmallArena::kSegmentBytes));
 
 // One of jemalloc's controls of one arena.
 struct ControlName {
@@ -66,22 +66,22 @@ SmallArena::Hooks::Hooks(ExtentSource& extent_source) : extent_hooks_t{}, source
   // after that failed, and in purge(), which counts on the refusal.
   alloc = [](extent_hooks_t* hooks, void* wanted_address, std::size_t size_bytes,
              std::size_t alignment, bool* zeroed, bool* committed, unsigned) -> void* {
-    if (wanted_address != nullptr || size_bytes != kPageBytes || alignment >= kPageBytes) {
+    if (wanted_address != nullptr || size_bytes != kSegmentBytes || alignment >= kSegmentBytes) {
       return nullptr;
     }
     *zeroed = false;
     *committed = true;
-    return source_of(hooks).take(size_bytes);
+    return source_of(hooks).take();
   };
   // A part of a segment is refused; it joins the arena's unused pages.
   dalloc = [](extent_hooks_t* hooks, void* extent, std::size_t size_bytes, bool, unsigned) {
-    if (size_bytes != kPageBytes) return true;
-    source_of(hooks).give_back(extent, size_bytes);
+    if (size_bytes != kSegmentBytes) return true;
+    source_of(hooks).give_back(extent);
     return false;
   };
   // When the arena is destroyed. All is free then, and what is free is joined to whole segments.
-  destroy = [](extent_hooks_t* hooks, void* extent, std::size_t size_bytes, bool, unsigned) {
-    source_of(hooks).give_back(extent, size_bytes);
+  destroy = [](extent_hooks_t* hooks, void* extent, std::size_t, bool, unsigned) {
+    source_of(hooks).give_back(extent);
   };
   split = [](extent_hooks_t*, void*, std::size_t, std::size_t, std::size_t, bool, unsigned) {
     return false;
@@ -101,7 +101,7 @@ SmallArena::SmallArena(ExtentSource& source) : hooks_(std::make_unique<Hooks>(so
   }
   flags_ = static_cast<int>(MALLOCX_ARENA(index_)) | MALLOCX_TCACHE_NONE;
   // Otherwise each growth is larger than the one before.
-  if (!set_control("arena.%u.retain_grow_limit", index_, kPageBytes)) {
+  if (!set_control("arena.%u.retain_grow_limit", index_, kSegmentBytes)) {
     run_control("arena.%u.destroy", index_);
     throw std::bad_alloc();
   }
@@ -135,8 +135,8 @@ void SmallArena::purge() noexcept {
   // nothing but a request of their size brings a segment made of them to light. With a segment's
   // alignment, growth would need more than a segment, so this takes none from the source.
   void* last = nullptr;
-  while (void* segment = uvm_je_mallocx(kPageBytes, flags_ | kSegmentAlignmentFlag)) {
-    uvm_je_sdallocx(segment, kPageBytes, flags_ | kSegmentAlignmentFlag);
+  while (void* segment = uvm_je_mallocx(kSegmentBytes, flags_ | kSegmentAlignmentFlag)) {
+    uvm_je_sdallocx(segment, kSegmentBytes, flags_ | kSegmentAlignmentFlag);
     if (segment == last) return;  // not given back: jemalloc takes a purge to be under way
     last = segment;
     run_control("arena.%u.purge", index_);

@@ -1,7 +1,7 @@
-// Blocks of up to 4 KiB from segments of 2 MiB, for one pool: one jemalloc arena whose memory comes
-// from an ExtentSource. Everything jemalloc remembers of blocks and segments lies in memory of its
-// own (`metadata_use_hooks` is false, slabs have no headers), so the segments may be managed, or
-// not accessible at all: they are never read, written, zeroed or advised.
+// Blocks of up to 4 KiB from segments of 256 KiB, for one pool: one jemalloc arena whose memory
+// comes from an ExtentSource. Everything jemalloc remembers of blocks and segments lies in memory
+// of its own (`metadata_use_hooks` is false, slabs have no headers), so the segments may be
+// managed, or not accessible at all: they are never read, written, zeroed or advised.
 //
 // Segments. The arena takes one segment at a time, when none of its pages fits. Freed pages stay
 // with the arena and are used again before anything is taken, jemalloc never ages them. A segment
@@ -35,12 +35,13 @@ class SmallArena {
  public:
   static constexpr std::size_t kLargestBytes = 4096;
   static constexpr std::size_t kAlignmentBytes = 512;
+  static constexpr std::size_t kSegmentBytes = std::size_t{256} << 10;
 
   // Takes nothing from the source yet, which must outlive the arena. std::bad_alloc: no memory for
   // jemalloc's records, or as many arenas as jemalloc can tell apart (4093 at once).
   explicit SmallArena(ExtentSource& source);
 
-  // Gives every segment back, live blocks or not. jemalloc never unmaps the arena's 2 MiB of
+  // Gives every segment back, live blocks or not. jemalloc never unmaps the arena's 256 KiB of
   // address space for records, though no memory stays there: arenas are to last, not to come and
   // go.
   ~SmallArena();

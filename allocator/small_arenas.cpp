@@ -6,29 +6,27 @@
 
 namespace uvm {
 
-// An arena and the source of its pages.
+// An arena and the source of its segments.
 class SmallArenas::Arena final : public ExtentSource {
  public:
   Arena(SmallArenas& owner, PoolIndex pool) : owner_(owner), pool_(pool), arena_(*this) {}
 
-  void* take(std::size_t size_bytes) noexcept override {
-    if (!may_take_pages) return nullptr;
-    void* run = owner_.pages_.take(pool_, size_bytes, any_facade);
-    took_pages |= run != nullptr;
-    return run;
+  void* take() noexcept override {
+    const Segment segment = owner_.segments_.take(pool_, most);
+    took_page |= segment.is_new_page;
+    return segment.base;
   }
 
-  void give_back(void* run, std::size_t size_bytes) noexcept override {
-    if (!owner_.closed_) owner_.pages_.give_back(pool_, run, size_bytes);
+  void give_back(void* segment) noexcept override {
+    if (!owner_.closed_) owner_.segments_.give_back(pool_, segment);
   }
 
   PoolIndex pool() const { return pool_; }
   SmallArena& arena() { return arena_; }
 
-  bool any_facade = false;
   // In one call of allocate().
-  bool may_take_pages = false;
-  bool took_pages = false;
+  Growth most = Growth::kFreeMemory;
+  bool took_page = false;
 
  private:
   SmallArenas& owner_;
@@ -36,7 +34,7 @@ class SmallArenas::Arena final : public ExtentSource {
   SmallArena arena_;
 };
 
-SmallArenas::SmallArenas(Pages pages) : pages_(std::move(pages)) {}
+SmallArenas::SmallArenas(Segments segments) : segments_(std::move(segments)) {}
 
 SmallArenas::~SmallArenas() {
   clear();
@@ -50,24 +48,19 @@ SmallArenas::Arena& SmallArenas::arena_of(PoolIndex pool) {
 }
 
 SmallArenas::Batch SmallArenas::allocate(PoolIndex pool, std::size_t size_bytes, void** out,
-                                         std::size_t count, bool may_take_pages) {
+                                         std::size_t count, Growth most) {
   std::lock_guard lock(mutex_);
   Arena& arena = arena_of(pool);
-  arena.may_take_pages = may_take_pages;
-  arena.took_pages = false;
+  arena.most = most;
+  arena.took_page = false;
   const std::size_t got = arena.arena().allocate(size_bytes, out, count);
-  return {got, arena.took_pages};
+  return {got, arena.took_page};
 }
 
 void SmallArenas::free(PoolIndex pool, void* const* blocks, std::size_t count,
                        std::size_t size_bytes) {
   std::lock_guard lock(mutex_);
   arenas_[pool / kPoolsPerStream]->arena().free(blocks, count, size_bytes);
-}
-
-void SmallArenas::use_any_facade(PoolIndex pool) {
-  std::lock_guard lock(mutex_);
-  arenas_[pool / kPoolsPerStream]->any_facade = true;
 }
 
 void SmallArenas::purge(const std::function<bool(PoolIndex pool)>& wanted) {

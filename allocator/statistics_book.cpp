@@ -8,9 +8,12 @@
 namespace uvm {
 namespace {
 
+constexpr auto kSmallIndex = static_cast<std::size_t>(SizeClass::kSmall);
+constexpr auto kLargeIndex = static_cast<std::size_t>(SizeClass::kLarge);
+
 std::size_t class_index_of(const Pool& pool) {
-  const bool small = pool.pool_class == PoolClass::kSmall || pool.pool_class == PoolClass::kMedium;
-  return static_cast<std::size_t>(small ? SizeClass::kSmall : SizeClass::kLarge);
+  const bool has_large = pool.pool_class == PoolClass::kWhole || pool.key.facade == Facade::kDevice;
+  return has_large ? kLargeIndex : kSmallIndex;
 }
 
 Gauge gauge(std::int64_t current, std::int64_t peak, std::int64_t increased,
@@ -98,6 +101,20 @@ void StatisticsBook::pages_removed(const Pool& pool, void* base, std::size_t siz
   if (observer_ != nullptr && pool.key.facade == Facade::kDevice) {
     observer_->pages_removed(pool.key, base, size_bytes);
   }
+}
+
+void StatisticsBook::small_segment_taken(const Pool& home, std::size_t size_bytes) {
+  if (class_index_of(home) == kSmallIndex) return;
+  Classes& classes = classes_of(home.key);
+  classes[kLargeIndex].reserved_bytes.decrease(size_bytes);
+  classes[kSmallIndex].reserved_bytes.increase(size_bytes);
+}
+
+void StatisticsBook::small_segment_returned(const Pool& home, std::size_t size_bytes) {
+  if (class_index_of(home) == kSmallIndex) return;
+  Classes& classes = classes_of(home.key);
+  classes[kSmallIndex].reserved_bytes.decrease(size_bytes);
+  classes[kLargeIndex].reserved_bytes.increase(size_bytes);
 }
 
 std::size_t StatisticsBook::reserved_bytes(Facade facade, int device) const {

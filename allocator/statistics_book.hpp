@@ -39,6 +39,9 @@ class StatisticsBook {
   // Whole pages that a pool has got, or lost.
   void pages_added(const Pool& pool, void* base, std::size_t size_bytes);
   void pages_removed(const Pool& pool, void* base, std::size_t size_bytes);
+  // A part of such pages went to an arena of small objects, or came back.
+  void small_segment_taken(const Pool& home, std::size_t size_bytes);
+  void small_segment_returned(const Pool& home, std::size_t size_bytes);
   std::size_t reserved_bytes(Facade facade, int device) const;
 
   // A block of that pool waits for its fences from now on, or does so no longer.

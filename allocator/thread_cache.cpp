@@ -41,7 +41,7 @@ void ThreadCache::open(const StreamKey& key, PoolIndex first, std::size_t place)
 void ThreadCache::keep_large(PoolIndex first, bool keep) {
   Stream* of = stream_of(first);
   if (of == nullptr) return;
-  const std::size_t largest = keep ? SIZE_MAX : kPackedBytes - 1;
+  const std::size_t largest = keep ? SIZE_MAX : kLargeBytes - 1;
   if (of->largest_kept == 0 || of->largest_kept == largest) return;
   of->largest_kept = largest;
   of->on_miss = keep ? kUnknownPools : first;
@@ -72,7 +72,7 @@ void ThreadCache::rename(PoolIndex first, const StreamKey& key) {
   std::replace(recent_.begin(), recent_.end(), of, static_cast<Stream*>(nullptr));
   of->key = key;
   // Blocks of private pools are counted here and never kept.
-  of->largest_kept = key.private_pool != 0 ? 0 : kPackedBytes - 1;
+  of->largest_kept = key.private_pool != 0 ? 0 : kLargeBytes - 1;
   of->on_miss = first;
   of->blocks_at_miss = of->counts.blocks;
 }

@@ -124,7 +124,7 @@ class alignas(kCacheLinePair) ThreadCache {
   // ---- by whoever holds the lock
 
   // Takes out the blocks of one stream's pools (by its first): small objects, medium blocks, large
-  // ones (from kPackedBytes on), or the latter two; or all.
+  // ones (from kLargeBytes on), or the latter two; or all.
   enum class Kept : std::uint8_t { kSmall, kMedium, kLarge, kRuns };
   void flush(PoolIndex first, Kept kept, BlockChain* out) noexcept;
   void flush_all(BlockChain* out) noexcept;
@@ -162,7 +162,7 @@ class alignas(kCacheLinePair) ThreadCache {
   };
   static constexpr std::size_t kSmallBins = kSmallBytes / kGranule;
   // What is smaller than large blocks has a bin for each size.
-  static constexpr std::size_t kDirectBins = kPackedBytes / kGranule - 1;
+  static constexpr std::size_t kDirectBins = kLargeBytes / kGranule - 1;
   // A medium request may get a block that is larger by so many granules, as from a pool.
   static constexpr std::size_t kNearBins = BlockPools::kSmallestShared / kGranule;
   static constexpr std::array<std::uint32_t, kSmallBins> kMostSmall = [] {
@@ -364,7 +364,7 @@ class InsideCache {
     const std::size_t for_bytes =
         block->kind == BlockKind::kWhole
             ? size_bytes
-            : std::max(BlockPools::rounded(of->key.facade, block->requested_bytes()), kPackedBytes);
+            : std::max(BlockPools::rounded(of->key.facade, block->requested_bytes()), kLargeBytes);
     const std::size_t granules = for_bytes / kGranule;
     bin = of->find(granules);
     if (bin == nullptr) [[unlikely]]

@@ -18,21 +18,21 @@ constexpr std::size_t kBatch = 16;
 class ReservedSegments : public uvm::ExtentSource {
  public:
   ReservedSegments() {
-    constexpr std::size_t kSegments = 64;
-    void* mapped = mmap(nullptr, (kSegments + 1) * uvm::kPageBytes, PROT_NONE,
+    constexpr std::size_t kSegments = 512;
+    void* mapped = mmap(nullptr, (kSegments + 1) * uvm::SmallArena::kSegmentBytes, PROT_NONE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    std::size_t base = uvm::round_up(uvm::address_of(mapped), uvm::kPageBytes);
+    std::size_t base = uvm::round_up(uvm::address_of(mapped), uvm::SmallArena::kSegmentBytes);
     for (std::size_t i = 0; i < kSegments; ++i) {
-      free_.push_back(reinterpret_cast<void*>(base + i * uvm::kPageBytes));
+      free_.push_back(reinterpret_cast<void*>(base + i * uvm::SmallArena::kSegmentBytes));
     }
   }
-  void* take(std::size_t) noexcept override {
+  void* take() noexcept override {
     if (free_.empty()) return nullptr;
     void* segment = free_.back();
     free_.pop_back();
     return segment;
   }
-  void give_back(void* segment, std::size_t) noexcept override { free_.push_back(segment); }
+  void give_back(void* segment) noexcept override { free_.push_back(segment); }
 
  private:
   std::vector<void*> free_;

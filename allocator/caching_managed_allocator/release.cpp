@@ -76,7 +76,7 @@ void CachingManagedAllocator::leave(const BlockPools::Pages& pages, const Pool& 
 void CachingManagedAllocator::leave_free_pages(const Pool& pool, std::size_t* most_bytes,
                                                std::vector<Fence>* fences) {
   const std::vector<RunBlock*> blocks = pools_.with_pages(pool, *most_bytes == SIZE_MAX);
-  leaving_pages_.reserve(leaving_pages_.size() + blocks.size() + small_pages_);
+  leaving_pages_.reserve(leaving_pages_.size() + blocks.size());
   for (RunBlock* block : blocks) {
     if (*most_bytes < kPageBytes) return;
     if (BlockExtras* extras = pools_.extras(block)) {

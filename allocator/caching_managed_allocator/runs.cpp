@@ -38,14 +38,10 @@ void* CachingManagedAllocator::allocate_run(const Request& request) {
   return hand_out(request, found);
 }
 
-// With the lock: what fits among the pool's own blocks, then in the stream's other class, then
-// among its guests.
+// With the lock: what fits among the pool's own blocks, then among the stream's guests.
 CachingManagedAllocator::Found CachingManagedAllocator::find_cached(const Request& request) {
   Pool& pool = pools_.at(request.pool());
   RunBlock* block = pools_.take(pool, request.size_bytes);
-  if (block == nullptr) {
-    if (Pool* other = other_class(pool)) block = pools_.take(*other, request.size_bytes);
-  }
   if (block == nullptr) block = take_guest(request, request.pools);
   if (block == nullptr) return {};
   block = pools_.trim(block, request.size_bytes);
@@ -88,7 +84,7 @@ bool CachingManagedAllocator::reclaim(PoolIndex pools, ThreadCache::Kept kept, b
   }
   *any_large = false;
   back.blocks.each(
-      [&](const Block& block) { *any_large = *any_large || block.size_bytes() >= kPackedBytes; });
+      [&](const Block& block) { *any_large = *any_large || block.size_bytes() >= kLargeBytes; });
   return !back.blocks.empty();
 }
 
@@ -102,7 +98,7 @@ void CachingManagedAllocator::reclaim_all() {
 CachingManagedAllocator::Found CachingManagedAllocator::borrow(const Request& request) {
   if (request.facade == Facade::kDevice) return {};
   const PoolClass other =
-      request.pool_class == PoolClass::kMedium ? PoolClass::kWhole : PoolClass::kMedium;
+      request.pool_class == PoolClass::kShared ? PoolClass::kWhole : PoolClass::kShared;
   const std::size_t size_bytes = round_up(request.size_bytes, kPageBytes);
   std::lock_guard lock(lock_);
   Pool& lender = pools_.at(request.pools + static_cast<PoolIndex>(other));

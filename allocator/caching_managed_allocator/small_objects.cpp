@@ -1,4 +1,4 @@
-// Of CachingManagedAllocator: blocks of small objects, and the pages they lie in.
+// Of CachingManagedAllocator: blocks of small objects, and the segments they lie in.
 #include <uvmalloc/allocator/caching_managed_allocator.hpp>
 
 #include <algorithm>
@@ -16,69 +16,72 @@ constexpr unsigned kMostRetries = 56;
 
 }  // namespace
 
-// For an arena, with its locks held: pages that spans have ready, under the budget; nullptr: there
-// are none.
-void* CachingManagedAllocator::take_small_pages(PoolIndex pool_index, std::size_t size_bytes,
-                                                bool any_facade) noexcept {
+// For an arena, with its locks held: a part of the stream's free memory, else of a page that a span
+// has ready, under the budget.
+SmallArenas::Segment CachingManagedAllocator::take_small_segment(
+    PoolIndex pool_index, SmallArenas::Growth most) noexcept {
   std::lock_guard lock(lock_);
   try {
     Pool& pool = pools_.at(pool_index);
-    const SpanStore::Run run =
-        spans_.find(pool.key.facade, pool.key.device, size_bytes, any_facade);
-    if (run.span == nullptr || !is_within_limits(pool.key, run.untouched_bytes, size_bytes)) {
-      return nullptr;
+    RunBlock* segment = pools_.take_aligned(pool, SmallArena::kSegmentBytes);
+    const bool is_new_page = segment == nullptr && most >= SmallArenas::Growth::kNewPages;
+    if (is_new_page) {
+      segment = add_page_for_small(pool, most == SmallArenas::Growth::kNewPagesOfAnyFacade);
     }
-    spans_.take(run, size_bytes);
-    book_.figures().touched_bytes.increase(run.untouched_bytes);
-    add_small_pages(run, size_bytes, &pool);
-    return run.base();
+    if (segment == nullptr) return {};
+    try {
+      pools_.begin_small_run(segment);
+    } catch (const std::bad_alloc&) {
+      pools_.put(segment, pools_.at(segment->pool));
+      throw;
+    }
+    book_.small_segment_taken(pool, segment->size_bytes());
+    return {segment->address(), is_new_page};
   } catch (const std::bad_alloc&) {
+    return {};
+  }
+}
+
+// With the lock: the first part of the page; the rest is free. nullptr: no span has one, or the
+// budget refuses it.
+RunBlock* CachingManagedAllocator::add_page_for_small(Pool& pool, bool any_facade) {
+  const SpanStore::Run run = spans_.find(pool.key.facade, pool.key.device, kPageBytes, any_facade);
+  if (run.span == nullptr || !is_within_limits(pool.key, run.untouched_bytes, kPageBytes)) {
     return nullptr;
   }
-}
-
-// With the lock: pages that were taken from their span are the pool's, or their span's again
-// (std::bad_alloc).
-void CachingManagedAllocator::add_small_pages(const SpanStore::Run& run, std::size_t size_bytes,
-                                              Pool* pool) {
-  std::size_t added_bytes = 0;
+  spans_.take(run, kPageBytes);
+  book_.figures().touched_bytes.increase(run.untouched_bytes);
+  const Place wanted = place_of_use(pool.key.facade, pool.key.device);
+  SegmentPlacement placement = run.span->placement;
+  RunBlock* page = nullptr;
   try {
-    const std::size_t pages = small_pages_ + (size_bytes >> kPageShift);
-    leaving_pages_.reserve(leaving_pages_.size() + pages);
-    for (; added_bytes < size_bytes; added_bytes += kPageBytes) {
-      pools_.add_small_page(run.span, run.base() + added_bytes, *pool, run.span->placement);
+    HintPlan plan;
+    if (run.span->facade != pool.key.facade || run.span->device != pool.key.device) {
+      plan = planner_.plan_move(run.base(), kPageBytes, &placement, wanted);
+    } else if (pool.key.facade == Facade::kDevice) {
+      plan = planner_.plan_use(run.base(), kPageBytes, wanted);
     }
+    small_plan_.insert(small_plan_.end(), plan.begin(), plan.end());
+    page = pools_.add_pages(run.span, run.base(), kPageBytes, pool, placement);
   } catch (const std::bad_alloc&) {
-    while (added_bytes != 0) {
-      added_bytes -= kPageBytes;
-      pools_.remove_small_page(run.base() + added_bytes);
-    }
-    spans_.give_back(run.span, run.base(), size_bytes);
+    spans_.give_back(run.span, run.base(), kPageBytes);
     throw;
   }
-  small_pages_ += size_bytes >> kPageShift;
-  book_.pages_added(*pool, run.base(), size_bytes);
-  if (pool->key.facade != Facade::kDevice) return;
-  try {
-    const HintPlan plan =
-        planner_.plan_use(run.base(), size_bytes, place_of_use(pool->key.facade, pool->key.device));
-    small_plan_.insert(small_plan_.end(), plan.begin(), plan.end());
-  } catch (const std::bad_alloc&) {
-    // The pages are there without the hint.
-  }
+  book_.pages_added(pool, run.base(), kPageBytes);
+  return pools_.trim(page, SmallArena::kSegmentBytes);
 }
 
-// For an arena, with its locks held. Another stream may get the pages: they wait for
-// release_pages(), which waits for the device.
-void CachingManagedAllocator::leave_small_pages(PoolIndex pool_index, void* run,
-                                                std::size_t size_bytes) noexcept {
+// For an arena, with its locks held.
+void CachingManagedAllocator::leave_small_segment(void* base) noexcept {
   std::lock_guard lock(lock_);
-  const Pool& pool = pools_.at(pool_index);
-  for (std::size_t offset = 0; offset < size_bytes; offset += kPageBytes) {
-    leave(pools_.remove_small_page(static_cast<char*>(run) + offset), pool);
+  RunBlock* segment = pools_.end_small_run(static_cast<char*>(base));
+  Pool& pool = pools_.at(segment->pool);
+  book_.small_segment_returned(pool, segment->size_bytes());
+  try {
+    pools_.put(segment, pool);
+  } catch (const std::bad_alloc&) {
+    FencedBlocks::log_lost();
   }
-  small_pages_ -= size_bytes >> kPageShift;
-  book_.pages_removed(pool, run, size_bytes);
 }
 
 // A batch from the arena: one for the caller, the rest for its thread's cache. nullptr: there are
@@ -91,9 +94,9 @@ Block* CachingManagedAllocator::refill(SmallNeed* need) {
   std::size_t wanted = cache == nullptr ? 1
                                         : std::clamp(kRefillBytes / request.size_bytes,
                                                      std::size_t{1}, kRefillBlocks);
-  const auto [count, took_pages] = small_arenas_.allocate(
-      request.pool(), request.size_bytes, addresses.data(), wanted, need->may_take_pages);
-  need->took_pages |= took_pages;
+  const auto [count, took_page] = small_arenas_.allocate(request.pool(), request.size_bytes,
+                                                         addresses.data(), wanted, need->most);
+  need->took_page |= took_page;
   if (count == 0) return nullptr;
   {
     std::lock_guard lock(lock_);
@@ -129,14 +132,14 @@ void* CachingManagedAllocator::allocate_small(const Request& request) {
   TraceTime at = 0;
   {
     std::lock_guard lock(lock_);
-    // Of whoever took the pages; what is left is sent with a later request.
+    // Of whoever took the page; what is left is sent with a later request.
     plan.swap(small_plan_);
     address = occupy(request, block, pools_.home_of(*block));
     at = trace_.now();
   }
   trace_.allocated(at, {request.facade, request.device, address, request.requested_bytes,
                         request.size_bytes, request.stream});
-  count_allocation(request, *block, !need.took_pages);
+  count_allocation(request, *block, !need.took_page);
   if (!plan.empty() && !is_capturing()) {
     try {
       send(plan, request.device, {}, consumer_of(request));
@@ -167,7 +170,7 @@ bool CachingManagedAllocator::take_step(SmallStep step, SmallNeed* need) {
       return reclaim(request.pools, ThreadCache::Kept::kSmall, &any_large);
     }
     case SmallStep::kNewPage:
-      need->may_take_pages = true;
+      need->most = SmallArenas::Growth::kNewPages;
       return has_page_for_small(need);
     case SmallStep::kFences:
       reclaim_all_and_fenced(request);
@@ -189,9 +192,8 @@ bool CachingManagedAllocator::take_step(SmallStep step, SmallNeed* need) {
       has_page_for_small(need);
       return true;
     case SmallStep::kAnyFacade:
-      if (!has_room_for_page(request, true)) return false;
-      small_arenas_.use_any_facade(request.pool());
-      return true;
+      need->most = SmallArenas::Growth::kNewPagesOfAnyFacade;
+      return has_room_for_page(request, true);
     case SmallStep::kRetry:
       break;
   }

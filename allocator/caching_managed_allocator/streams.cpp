@@ -205,8 +205,8 @@ void CachingManagedAllocator::restore_block(int device, std::uint64_t id,
                                             const PrivateBlock& wanted) {
   RunBlock* block = nullptr;
   StreamKey key;
-  Request request{Facade::kDevice,   device, wanted.size_bytes, wanted.requested_bytes, nullptr,
-                  PoolClass::kSmall, 0};
+  Request request{Facade::kDevice,    device, wanted.size_bytes, wanted.requested_bytes, nullptr,
+                  PoolClass::kShared, 0};
   {
     std::lock_guard lock(lock_);
     const Block* there = pools_.find(wanted.address);

@@ -169,7 +169,7 @@ void add_segments(const std::vector<SegmentDescription>& segments, c10::MempoolI
     info.address = address_of(segment.base);
     info.total_size = segment.size_bytes;
     info.stream = reinterpret_cast<decltype(info.stream)>(segment.stream);
-    info.is_large = segment.pool_class >= PoolClass::kPacked;
+    info.is_large = !segment.is_of_small_objects;
     info.is_expandable = true;  // its pages come and go one by one
     info.owner_private_pool_id = pool_id(segment.private_pool);
     const char* address = static_cast<const char*>(segment.base);

@@ -117,13 +117,28 @@ TEST_F(EdgeTest, ABlockMovedToTheHostWithoutAWaitIsNotUsedThereBeforeItsProducer
 TEST_F(EdgeTest, PagesOfSmallObjectsAreSegmentsAlsoWhenNoObjectIsOut) {
   std::thread([&] { allocator->free(device(4096, stream(1))); }).join();
   std::vector<SegmentDescription> segments = allocator->segments();
-  ASSERT_EQ(segments.size(), 1u);
-  EXPECT_EQ(segments[0].size_bytes, 2 * kMiB);
-  EXPECT_EQ(segments[0].pool_class, PoolClass::kSmall);
+  ASSERT_EQ(segments.size(), 2u);
+  EXPECT_EQ(segments[0].size_bytes, 256 * 1024u);
+  EXPECT_TRUE(segments[0].is_of_small_objects);
   EXPECT_EQ(segments[0].stream, stream(1));
   ASSERT_EQ(segments[0].blocks.size(), 1u);
-  EXPECT_EQ(segments[0].blocks[0].size_bytes, 2 * kMiB);
+  EXPECT_EQ(segments[0].blocks[0].size_bytes, 256 * 1024u);
   EXPECT_EQ(segments[0].blocks[0].state, BlockState::kFree);
+  EXPECT_EQ(static_cast<char*>(segments[0].base) + 256 * 1024, segments[1].base);
+  EXPECT_EQ(segments[1].size_bytes, 2 * kMiB - 256 * 1024);
+  EXPECT_FALSE(segments[1].is_of_small_objects);
+}
+
+TEST_F(EdgeTest, ASharedBlockBehindAFullSegmentOfSmallObjectsIsNotPartOfIt) {
+  std::vector<char*> small;
+  for (int i = 0; i < 512; ++i) small.push_back(device(512));
+  char* behind = device(kMiB);
+  ASSERT_EQ(behind, *std::max_element(small.begin(), small.end()) + 512);
+  std::vector<SegmentDescription> segments = allocator->segments();
+  ASSERT_EQ(segments.size(), 2u);
+  EXPECT_EQ(segments[0].blocks.size(), 512u);
+  EXPECT_EQ(segments[1].base, behind);
+  EXPECT_EQ(segments[1].blocks.size(), 2u);
 }
 
 TEST_F(EdgeTest, ASecondFreeIsOneAlsoAfterTheBlockWasJoinedWithTheOneBefore) {
@@ -217,7 +232,7 @@ TEST_F(EdgeTest, TheNextStreamTakesTheMemoryOfOneThatIsGoneAndStartsAfterItsWork
   EXPECT_EQ(machine->waits, std::vector<std::string>{"stream 2 waits for stream 1"});
   EXPECT_EQ(device(512, stream(2)), small);
   allocator->free(live);
-  EXPECT_EQ(device(4 * kMiB, stream(2)), live);
+  EXPECT_EQ(device(4 * kMiB, stream(2)), small + 256 * 1024) << "what is free before it as well";
   EXPECT_EQ(machine->waits.size(), 1u) << "once for all of it";
   allocator->free(cached);
   EXPECT_EQ(device(8192, stream(2)), cached) << "kept by the thread for the stream";

@@ -271,19 +271,16 @@ TEST_F(PressureTest, AfterPressureBlocksOfWholePagesLeaveWholePages) {
   EXPECT_EQ(place_in_page(), 0u);
 }
 
-TEST_F(PressureTest, ABlockGoesAmongThoseOfAnotherClassBeforeTheRequestFails) {
-  char* medium = device(32 << 10);
-  char* packed = device(61 * kMiB);
+TEST_F(PressureTest, SmallObjectsAreCutOutOfFreeMemoryBeforeTheRequestFails) {
+  char* large = device(63 * kMiB);
   char* page_end = device(kMiB);
-  EXPECT_EQ(page_end, packed + 61 * kMiB);
+  EXPECT_EQ(page_end, large + 63 * kMiB);
   EXPECT_EQ(allocator->statistics().touched_bytes.current, 64 * kMiB);
-  char* beside_medium = device(kMiB);
-  EXPECT_EQ(beside_medium, medium + (32 << 10)) << "no page is left that is not in use";
+  EXPECT_THROW(device(512), OutOfMemoryError);
   allocator->free(page_end);
-  for (int filled = 0; filled < 30; ++filled) device(32 << 10);
-  EXPECT_EQ(device(50 << 10), packed + 62 * kMiB - (50 << 10));
-  allocator->free(beside_medium);
-  EXPECT_EQ(device(kMiB - kGranule), beside_medium);
+  EXPECT_EQ(device(512), page_end);
+  EXPECT_EQ(device(512 << 10), page_end + (256 << 10));
+  EXPECT_THROW(device(512 << 10), OutOfMemoryError);
 }
 
 TEST_F(PressureTest, ReleaseCachedGivesEmptySpansToTheDriverAndKeepsTheRest) {
@@ -407,7 +404,7 @@ TEST_F(PressureOrderTest, ThreadsKeepNothingWhenASmallRequestMakesCallbacksRun) 
   begin();
   fill_thread_cache();
   while (allocator->statistics().touched_bytes.current < 64 * kMiB) device(kPageBytes, stream(9));
-  EXPECT_NE(device(512), nullptr);
+  EXPECT_NE(device(512, stream(2)), nullptr) << "a stream that has no memory";
   EXPECT_EQ(cached_bytes, std::vector<std::size_t>{0});
   EXPECT_EQ(allocator->statistics().pressure_rounds, 1u);
 }

@@ -70,171 +70,241 @@ class BlockPoolsTest : public ::testing::Test {
   PoolIndex first = 0;
 };
 
-TEST_F(BlockPoolsTest, AStreamHasFourPoolsSideBySide) {
+TEST_F(BlockPoolsTest, AStreamHasTwoPoolsSideBySide) {
   PoolIndex other = pools.pools_of({Facade::kDevice, 0, &base});
   EXPECT_EQ(first, 0u);
   EXPECT_EQ(other, kPoolsPerStream);
   EXPECT_EQ(pools.pools_of({Facade::kDevice, 0, nullptr}), first);
-  EXPECT_EQ(pool(PoolClass::kPacked).pool_class, PoolClass::kPacked);
+  EXPECT_EQ(pool(PoolClass::kShared).pool_class, PoolClass::kShared);
+  EXPECT_EQ(pool(PoolClass::kWhole).pool_class, PoolClass::kWhole);
 }
 
 TEST_F(BlockPoolsTest, ClassesAndRoundingChangeAtTheirBoundaries) {
   using P = BlockPools;
-  EXPECT_EQ(P::class_of(Facade::kHost, 4096), PoolClass::kSmall);
-  EXPECT_EQ(P::class_of(Facade::kHost, 4097), PoolClass::kMedium);
-  EXPECT_EQ(P::class_of(Facade::kHost, kWholeBytes - 1), PoolClass::kMedium);
+  EXPECT_EQ(P::class_of(Facade::kHost, 1), PoolClass::kShared);
+  EXPECT_EQ(P::class_of(Facade::kHost, 4097), PoolClass::kShared);
+  EXPECT_EQ(P::class_of(Facade::kHost, kWholeBytes - 1), PoolClass::kShared);
   EXPECT_EQ(P::class_of(Facade::kHost, kWholeBytes), PoolClass::kWhole);
-  EXPECT_EQ(P::class_of(Facade::kDevice, kPackedBytes - 1), PoolClass::kMedium);
-  EXPECT_EQ(P::class_of(Facade::kDevice, kPackedBytes), PoolClass::kPacked);
-  EXPECT_EQ(P::class_of(Facade::kDevice, 2 * kPageBytes), PoolClass::kPacked);
+  EXPECT_EQ(P::class_of(Facade::kDevice, 2 * kPageBytes), PoolClass::kShared);
   EXPECT_EQ(P::rounded(Facade::kHost, 4097), 4608u);
   EXPECT_EQ(P::rounded(Facade::kHost, kWholeBytes), kPageBytes);
   EXPECT_EQ(P::rounded(Facade::kDevice, 3 * kWholeBytes), 3 * kWholeBytes);
 }
 
 TEST_F(BlockPoolsTest, BlocksAreCutFromTheFrontAndJoinAgain) {
-  add(PoolClass::kMedium, 0, 1);
-  RunBlock* a = take(PoolClass::kMedium, 64 * kKiB);
-  RunBlock* b = take(PoolClass::kMedium, 4608);
-  RunBlock* c = take(PoolClass::kMedium, 100 * kKiB);
+  add(PoolClass::kShared, 0, 1);
+  RunBlock* a = take(PoolClass::kShared, 64 * kKiB);
+  RunBlock* b = take(PoolClass::kShared, 4608);
+  RunBlock* c = take(PoolClass::kShared, 100 * kKiB);
   EXPECT_EQ(a->address(), base);
   EXPECT_EQ(b->address(), base + 64 * kKiB);
   EXPECT_EQ(c->address(), base + 64 * kKiB + 4608);
   char* rest = c->end();
   give_back(a);
-  EXPECT_EQ(free_blocks(PoolClass::kMedium),
+  EXPECT_EQ(free_blocks(PoolClass::kShared),
             (Free{{base, 64 * kKiB}, {rest, kPageBytes - 164 * kKiB - 4608}}));
   give_back(c);
-  EXPECT_EQ(free_blocks(PoolClass::kMedium),
+  EXPECT_EQ(free_blocks(PoolClass::kShared),
             (Free{{base, 64 * kKiB}, {base + 64 * kKiB + 4608, kPageBytes - 64 * kKiB - 4608}}));
   give_back(b);
-  EXPECT_EQ(free_blocks(PoolClass::kMedium), (Free{{base, kPageBytes}}));
+  EXPECT_EQ(free_blocks(PoolClass::kShared), (Free{{base, kPageBytes}}));
 }
 
 TEST_F(BlockPoolsTest, ARestTooSmallToBeABlockStaysWithItsNeighbour) {
   const std::size_t least = BlockPools::kSmallestShared;
-  add(PoolClass::kMedium, 0, 1);
-  take(PoolClass::kMedium, kPageBytes - 100 * kKiB);
-  RunBlock* all_but_little = take(PoolClass::kMedium, 100 * kKiB - least + kGranule);
+  add(PoolClass::kShared, 0, 1);
+  take(PoolClass::kShared, kPageBytes - 100 * kKiB);
+  RunBlock* all_but_little = take(PoolClass::kShared, 100 * kKiB - least + kGranule);
   EXPECT_EQ(all_but_little->size_bytes(), 100 * kKiB);
   give_back(all_but_little);
-  RunBlock* less = take(PoolClass::kMedium, 100 * kKiB - least);
+  RunBlock* less = take(PoolClass::kShared, 100 * kKiB - least);
   EXPECT_EQ(less->size_bytes(), 100 * kKiB - least);
-  EXPECT_EQ(free_blocks(PoolClass::kMedium), (Free{{less->end(), least}}));
+  EXPECT_EQ(free_blocks(PoolClass::kShared), (Free{{less->end(), least}}));
 }
 
 TEST_F(BlockPoolsTest, LessThanAThirtySecondOfARequestStaysWithItsBlock) {
-  add(PoolClass::kPacked, 0, 1);
-  RunBlock* other = take(PoolClass::kPacked, kWholeBytes);
-  RunBlock* block = take(PoolClass::kPacked, kWholeBytes - 31 * kKiB);
+  add(PoolClass::kShared, 0, 1);
+  RunBlock* other = take(PoolClass::kShared, kWholeBytes);
+  RunBlock* block = take(PoolClass::kShared, kWholeBytes - 31 * kKiB);
   EXPECT_EQ(block->size_bytes(), kWholeBytes);
-  EXPECT_EQ(free_blocks(PoolClass::kPacked), Free{});
+  EXPECT_EQ(free_blocks(PoolClass::kShared), Free{});
   give_back(other);
-  EXPECT_EQ(take(PoolClass::kPacked, 992 * kKiB)->size_bytes(), 992 * kKiB);
-  EXPECT_EQ(free_blocks(PoolClass::kPacked), (Free{{page(0), 32 * kKiB}})) << "just as much";
+  RunBlock* less = take(PoolClass::kShared, 992 * kKiB);
+  EXPECT_EQ(less->size_bytes(), 992 * kKiB);
+  EXPECT_EQ(free_blocks(PoolClass::kShared), (Free{{less->end(), 32 * kKiB}})) << "just as much";
 }
 
 TEST_F(BlockPoolsTest, AQuarterOfAPageIsCutOffHoweverLargeTheRequest) {
   constexpr std::size_t kQuarter = kPageBytes / 4;
-  add(PoolClass::kPacked, 0, 16);
-  RunBlock* block = take(PoolClass::kPacked, 16 * kPageBytes - kQuarter + kGranule);
+  add(PoolClass::kShared, 0, 16);
+  RunBlock* block = take(PoolClass::kShared, 16 * kPageBytes - kQuarter + kGranule);
   EXPECT_EQ(block->size_bytes(), 16 * kPageBytes);
   give_back(block);
-  block = take(PoolClass::kPacked, 16 * kPageBytes - kQuarter);
+  block = take(PoolClass::kShared, 16 * kPageBytes - kQuarter);
   EXPECT_EQ(block->size_bytes(), 16 * kPageBytes - kQuarter);
-  EXPECT_EQ(free_blocks(PoolClass::kPacked), (Free{{block->end(), kQuarter}}));
-}
-
-TEST_F(BlockPoolsTest, APackedPoolCutsLargeBlocksFromTheLowEndAndSmallOnesFromTheHighEnd) {
-  add(PoolClass::kPacked, 0, 4);
-  RunBlock* small = take(PoolClass::kPacked, kWholeBytes - kGranule);
-  EXPECT_EQ(small->end(), page(4));
-  RunBlock* large = take(PoolClass::kPacked, kWholeBytes);
-  EXPECT_EQ(large->address(), page(0));
-  RunBlock* smaller = take(PoolClass::kPacked, kPackedBytes);
-  EXPECT_EQ(smaller->end(), small->address());
-  RunBlock* larger = take(PoolClass::kPacked, 3 * kWholeBytes);
-  EXPECT_EQ(larger->address(), large->end());
-  EXPECT_EQ(free_blocks(PoolClass::kPacked),
-            (Free{{larger->end(), static_cast<std::size_t>(smaller->address() - larger->end())}}));
-  for (RunBlock* block : {small, larger, large, smaller}) give_back(block);
-  EXPECT_EQ(free_blocks(PoolClass::kPacked), (Free{{page(0), 4 * kPageBytes}}));
+  EXPECT_EQ(free_blocks(PoolClass::kShared), (Free{{block->end(), kQuarter}}));
 }
 
 TEST_F(BlockPoolsTest, WhenPagesAreSparedBlocksOfWholePagesAreCutAtTheirBoundaries) {
-  add(PoolClass::kPacked, 0, 8);
-  RunBlock* odd = take(PoolClass::kPacked, kWholeBytes);
-  RunBlock* before = take(PoolClass::kPacked, kPageBytes);
+  add(PoolClass::kShared, 0, 8);
+  RunBlock* odd = take(PoolClass::kShared, kWholeBytes);
+  RunBlock* before = take(PoolClass::kShared, kPageBytes);
   EXPECT_EQ(before->address(), odd->end()) << "with pages to spare";
   pools.spare_pages();
-  RunBlock* block = take(PoolClass::kPacked, 2 * kPageBytes);
+  RunBlock* block = take(PoolClass::kShared, 2 * kPageBytes);
   EXPECT_EQ(block->address(), page(2));
-  EXPECT_EQ(free_blocks(PoolClass::kPacked),
+  EXPECT_EQ(free_blocks(PoolClass::kShared),
             (Free{{before->end(), kWholeBytes}, {page(4), 4 * kPageBytes}}));
-  RunBlock* no_multiple = take(PoolClass::kPacked, kPageBytes + kGranule);
+  RunBlock* no_multiple = take(PoolClass::kShared, kPageBytes + kGranule);
   EXPECT_EQ(no_multiple->address(), page(4));
-  RunBlock* all = take(PoolClass::kPacked, 3 * kPageBytes - kGranule);
+  RunBlock* all = take(PoolClass::kShared, 3 * kPageBytes - kGranule);
   EXPECT_EQ(all->address(), no_multiple->end());
 }
 
 TEST_F(BlockPoolsTest, ABlockThatEndsBehindTheLastWholePageStaysWhereItTakesOneLess) {
-  add(PoolClass::kPacked, 0, 4);
-  RunBlock* low = take(PoolClass::kPacked, kWholeBytes);
-  RunBlock* high = take(PoolClass::kPacked, kWholeBytes - kGranule);
+  add(PoolClass::kShared, 0, 4);
+  RunBlock* low = take(PoolClass::kShared, kWholeBytes);
+  RunBlock* rest = take(PoolClass::kShared, 3 * kPageBytes + kGranule);
+  RunBlock* high = take(PoolClass::kShared, kWholeBytes - kGranule);
   EXPECT_EQ(high->end(), page(4));
+  give_back(rest);
   pools.spare_pages();
-  RunBlock* block = take(PoolClass::kPacked, 3 * kPageBytes);
+  RunBlock* block = take(PoolClass::kShared, 3 * kPageBytes);
   EXPECT_EQ(block->address(), low->end()) << "two whole pages and parts of two others";
 }
 
-TEST_F(BlockPoolsTest, ASmallPackedBlockFillsAHoleBetweenSmallOnesBeforeALargePieceIsCut) {
-  add(PoolClass::kPacked, 0, 4);
-  RunBlock* high = take(PoolClass::kPacked, 256 * kKiB);
-  RunBlock* middle = take(PoolClass::kPacked, 512 * kKiB);
-  RunBlock* low = take(PoolClass::kPacked, 256 * kKiB);
-  char* hole = middle->address();
-  give_back(middle);
-  RunBlock* again = take(PoolClass::kPacked, 128 * kKiB);
-  EXPECT_EQ(again->end(), high->address());
-  EXPECT_EQ(take(PoolClass::kPacked, 384 * kKiB)->address(), hole);
-  EXPECT_EQ(take(PoolClass::kPacked, 384 * kKiB)->end(), low->address());
+TEST_F(BlockPoolsTest, AlignedBytesAreCutOutAndWhatIsAroundThemStays) {
+  constexpr std::size_t kQuarter = 256 * kKiB;
+  add(PoolClass::kShared, 0, 2);
+  RunBlock* odd = take(PoolClass::kShared, 200 * kKiB);
+  RunBlock* block = pools.take_aligned(pool(PoolClass::kShared), kQuarter);
+  EXPECT_EQ(block->address(), base + kQuarter);
+  EXPECT_EQ(block->size_bytes(), kQuarter);
+  EXPECT_EQ(free_blocks(PoolClass::kShared),
+            (Free{{odd->end(), 56 * kKiB}, {block->end(), 2 * kPageBytes - 2 * kQuarter}}));
+  give_back(block);
+  give_back(odd);
+  EXPECT_EQ(free_blocks(PoolClass::kShared), (Free{{base, 2 * kPageBytes}}));
 }
 
-TEST_F(BlockPoolsTest, ABlockCutFromTheHighEndLeavesTheRecordToTheRest) {
-  add(PoolClass::kPacked, 0, 2);
-  RunBlock* record = pool(PoolClass::kPacked).own.smallest();
-  RunBlock* taken = pools.take(pool(PoolClass::kPacked), 256 * kKiB);
-  pools.make_extras(taken).uses = {{0, nullptr}};
-  taken = pools.trim(taken, 256 * kKiB);
-  EXPECT_NE(taken, record);
-  EXPECT_EQ(pools.extras(taken), nullptr);
-  ASSERT_EQ(free_blocks(PoolClass::kPacked), (Free{{page(0), 2 * kPageBytes - 256 * kKiB}}));
-  EXPECT_EQ(pool(PoolClass::kPacked).own.smallest(), record);
-  EXPECT_EQ(pools.block_at(page(2) - 256 * kKiB), taken);
+TEST_F(BlockPoolsTest, AlignedBytesAreLookedForWhereTheyMayJustFit) {
+  constexpr std::size_t kQuarter = 256 * kKiB;
+  add(PoolClass::kShared, 0, 1);
+  RunBlock* first_odd = take(PoolClass::kShared, 4608);
+  RunBlock* misaligned = take(PoolClass::kShared, 2 * kQuarter - 4608 - kGranule);
+  RunBlock* before = take(PoolClass::kShared, 5120);
+  take(PoolClass::kShared, kQuarter - 4608);
+  RunBlock* exact = take(PoolClass::kShared, kQuarter);
+  ASSERT_EQ(exact->address(), base + 3 * kQuarter);
+  take(PoolClass::kShared, kPageBytes - 4 * kQuarter);
+  ASSERT_TRUE(free_blocks(PoolClass::kShared).empty());
+  EXPECT_EQ(pools.take_aligned(pool(PoolClass::kShared), kQuarter), nullptr);
+  give_back(misaligned);
+  EXPECT_EQ(pools.take_aligned(pool(PoolClass::kShared), kQuarter), nullptr)
+      << "a granule is missing at the end";
+  give_back(exact);
+  EXPECT_EQ(pools.take_aligned(pool(PoolClass::kShared), kQuarter), exact);
+  give_back(exact);
+  give_back(before);
+  give_back(first_odd);
+}
+
+TEST_F(BlockPoolsTest, WhatAnArenaHasIsNobodysAndItsObjectsAreFound) {
+  constexpr std::size_t kQuarter = 256 * kKiB;
+  add(PoolClass::kShared, 0, 1);
+  RunBlock* low = take(PoolClass::kShared, kQuarter);
+  RunBlock* run = pools.take_aligned(pool(PoolClass::kShared), kQuarter);
+  RunBlock* high = take(PoolClass::kShared, kQuarter);
+  pools.begin_small_run(run);
+  char* part = run->address();
+  EXPECT_EQ(part, base + kQuarter);
+  for (char* address : {part, part + 1000, part + kQuarter - 1}) {
+    EXPECT_EQ(pools.find(address), nullptr);
+    EXPECT_TRUE(pools.is_ours(address));
+  }
+  Block* first_object = pools.add_small(part, 512);
+  Block* last_object = pools.add_small(part + kQuarter - 4096, 4096);
+  for (Block* object : {first_object, last_object}) {
+    object->real.references = 1;
+    object->set(BlockState::kLive);
+    EXPECT_EQ(pools.block_at(object->address()), object);
+    EXPECT_EQ(pools.find(object->end() - 1), object);
+    EXPECT_EQ(pools.home_of(*object), first);
+    EXPECT_EQ(object->pool, first);
+    EXPECT_EQ(pools.span_of(*object), spans[0].get());
+    EXPECT_EQ(pools.placement_of(*object), pools.placement_of(*low));
+  }
+  EXPECT_EQ(pools.find(first_object->end()), nullptr);
+  for (RunBlock* block : {low, high}) {
+    EXPECT_EQ(pools.block_at(block->address()), block);
+    EXPECT_EQ(pools.find(block->end() - 1), block);
+  }
+  std::vector<const Block*> seen;
+  pools.each_block(
+      *spans[0], [&](const Block& block) { seen.push_back(&block); },
+      [&](const RunBlock& of_arena) { seen.push_back(&of_arena); });
+  ASSERT_EQ(seen.size(), 6u);
+  seen.pop_back();  // what is free
+  EXPECT_EQ(seen, (std::vector<const Block*>{low, run, first_object, last_object, high}));
+  pools.check_invariants(spans);
+  pools.remove_small(first_object);
+  pools.remove_small(last_object);
+  EXPECT_EQ(pools.find(part), nullptr);
+  give_back(low);
+  give_back(high);
+  EXPECT_EQ(free_blocks(PoolClass::kShared).size(), 2u) << "none is joined with it";
+  EXPECT_EQ(pools.end_small_run(part), run);
+  give_back(run);
+  EXPECT_EQ(free_blocks(PoolClass::kShared), (Free{{base, kPageBytes}}));
+}
+
+TEST_F(BlockPoolsTest, APageWithPartsOfArenasIsSharedAgainWhenTheLastIsBack) {
+  constexpr std::size_t kQuarter = 256 * kKiB;
+  add(PoolClass::kShared, 0, 2);
+  RunBlock* reaching = take(PoolClass::kShared, 7 * kQuarter);
+  RunBlock* of_first = pools.take_aligned(pool(PoolClass::kShared), kQuarter);
+  RunBlock* of_second = pools.take_aligned(pool(PoolClass::kShared), kQuarter);
+  ASSERT_EQ(of_second->address(), page(1));
+  const std::size_t before = pools.metadata_bytes();
+  pools.begin_small_run(of_first);
+  const std::size_t tables_of_one = pools.metadata_bytes() - before;
+  pools.begin_small_run(of_second);
+  EXPECT_EQ(pools.metadata_bytes() - before, 2 * tables_of_one);
+  Block* object = pools.add_small(page(1), 1024);
+  EXPECT_DEATH(pools.end_small_run(page(1)), "an arena gives back live small objects");
+  pools.remove_small(object);
+  for (RunBlock* run : {of_first, of_second}) give_back(pools.end_small_run(run->address()));
+  give_back(reaching);
+  EXPECT_EQ(pools.take_pages(pool(PoolClass::kShared), 2 * kPageBytes).base, base);
+  // Their tables serve others.
+  add(PoolClass::kShared, 4, 1);
+  pools.begin_small_run(pools.take_aligned(pool(PoolClass::kShared), kQuarter));
+  EXPECT_LE(pools.metadata_bytes() - before, 3 * tables_of_one);
+  EXPECT_EQ(pools.find(page(4)), nullptr);
 }
 
 TEST_F(BlockPoolsTest, PagesBesideARunExtendItOnBothSides) {
-  add(PoolClass::kMedium, 4, 1);
-  RunBlock* block = take(PoolClass::kMedium, kPageBytes - 64 * kKiB);
-  EXPECT_EQ(free_before(PoolClass::kMedium, page(5)), 64 * kKiB);
-  EXPECT_EQ(free_after(PoolClass::kMedium, page(4)), 0u) << "in use";
-  EXPECT_EQ(free_before(PoolClass::kPacked, page(5)), 0u) << "not that pool's";
-  add(PoolClass::kMedium, 5, 1);
-  EXPECT_EQ(free_blocks(PoolClass::kMedium), (Free{{block->end(), kPageBytes + 64 * kKiB}}));
-  EXPECT_EQ(free_before(PoolClass::kMedium, page(6)), kPageBytes + 64 * kKiB);
-  EXPECT_EQ(free_before(PoolClass::kMedium, page(7)), 0u) << "nobody's";
-  add(PoolClass::kMedium, 3, 1);
-  EXPECT_EQ(free_after(PoolClass::kMedium, page(3)), kPageBytes);
+  add(PoolClass::kShared, 4, 1);
+  RunBlock* block = take(PoolClass::kShared, kPageBytes - 64 * kKiB);
+  EXPECT_EQ(free_before(PoolClass::kShared, page(5)), 64 * kKiB);
+  EXPECT_EQ(free_after(PoolClass::kShared, page(4)), 0u) << "in use";
+  EXPECT_EQ(free_before(PoolClass::kWhole, page(5)), 0u) << "not that pool's";
+  add(PoolClass::kShared, 5, 1);
+  EXPECT_EQ(free_blocks(PoolClass::kShared), (Free{{block->end(), kPageBytes + 64 * kKiB}}));
+  EXPECT_EQ(free_before(PoolClass::kShared, page(6)), kPageBytes + 64 * kKiB);
+  EXPECT_EQ(free_before(PoolClass::kShared, page(7)), 0u) << "nobody's";
+  add(PoolClass::kShared, 3, 1);
+  EXPECT_EQ(free_after(PoolClass::kShared, page(3)), kPageBytes);
   give_back(block);
-  EXPECT_EQ(free_blocks(PoolClass::kMedium), (Free{{page(3), 3 * kPageBytes}}));
+  EXPECT_EQ(free_blocks(PoolClass::kShared), (Free{{page(3), 3 * kPageBytes}}));
 }
 
 TEST_F(BlockPoolsTest, PagesAdvisedOtherwiseDoNotExtendARun) {
-  add(PoolClass::kMedium, 0, 1, {Place::host(), {}, 1});
-  EXPECT_EQ(free_before(PoolClass::kMedium, page(1)), 0u);
-  EXPECT_EQ(free_after(PoolClass::kMedium, page(0)), 0u);
-  add(PoolClass::kMedium, 1, 1);
-  EXPECT_EQ(free_blocks(PoolClass::kMedium), (Free{{page(0), kPageBytes}, {page(1), kPageBytes}}));
+  add(PoolClass::kShared, 0, 1, {Place::host(), {}, 1});
+  EXPECT_EQ(free_before(PoolClass::kShared, page(1)), 0u);
+  EXPECT_EQ(free_after(PoolClass::kShared, page(0)), 0u);
+  add(PoolClass::kShared, 1, 1);
+  EXPECT_EQ(free_blocks(PoolClass::kShared), (Free{{page(0), kPageBytes}, {page(1), kPageBytes}}));
 }
 
 TEST_F(BlockPoolsTest, PagesOfTheSpanBesideAreNotJoined) {
@@ -243,7 +313,7 @@ TEST_F(BlockPoolsTest, PagesOfTheSpanBesideAreNotJoined) {
   beside->size_bytes = 4 * kPageBytes;
   beside->facade = Facade::kDevice;
   spans.push_back(std::move(beside));
-  for (PoolClass of : {PoolClass::kMedium, PoolClass::kWhole}) {
+  for (PoolClass of : {PoolClass::kShared, PoolClass::kWhole}) {
     add(of, 15, 1);
     pools.put(pools.add_pages(spans[1].get(), page(16), kPageBytes, pool(of), {}), pool(of));
     EXPECT_EQ(free_blocks(of), (Free{{page(15), kPageBytes}, {page(16), kPageBytes}}));
@@ -253,42 +323,42 @@ TEST_F(BlockPoolsTest, PagesOfTheSpanBesideAreNotJoined) {
 }
 
 TEST_F(BlockPoolsTest, APageOutOfTheMiddleOfARunLeavesBothSides) {
-  add(PoolClass::kMedium, 0, 4);
-  RunBlock* front = take(PoolClass::kMedium, 64 * kKiB);
-  BlockPools::Pages taken = pools.take_pages(pool(PoolClass::kMedium), kPageBytes);
+  add(PoolClass::kShared, 0, 4);
+  RunBlock* front = take(PoolClass::kShared, 64 * kKiB);
+  BlockPools::Pages taken = pools.take_pages(pool(PoolClass::kShared), kPageBytes);
   EXPECT_EQ(taken.base, page(1));
   EXPECT_EQ(taken.size_bytes, kPageBytes);
-  EXPECT_EQ(free_blocks(PoolClass::kMedium),
+  EXPECT_EQ(free_blocks(PoolClass::kShared),
             (Free{{front->end(), kPageBytes - 64 * kKiB}, {page(2), 2 * kPageBytes}}));
   EXPECT_EQ(pools.find(page(1)), nullptr);
   EXPECT_FALSE(pools.is_ours(page(1)));
   give_back(front);
-  EXPECT_EQ(free_blocks(PoolClass::kMedium),
+  EXPECT_EQ(free_blocks(PoolClass::kShared),
             (Free{{page(0), kPageBytes}, {page(2), 2 * kPageBytes}}));
-  add(PoolClass::kMedium, 1, 1);
-  EXPECT_EQ(free_blocks(PoolClass::kMedium), (Free{{page(0), 4 * kPageBytes}})) << "closed again";
+  add(PoolClass::kShared, 1, 1);
+  EXPECT_EQ(free_blocks(PoolClass::kShared), (Free{{page(0), 4 * kPageBytes}})) << "closed again";
 }
 
 TEST_F(BlockPoolsTest, ATailTooSmallToBeABlockKeepsItsPage) {
-  add(PoolClass::kMedium, 0, 3);
-  RunBlock* front = take(PoolClass::kMedium, 2 * kPageBytes + kGranule);
-  RunBlock* behind = take(PoolClass::kMedium, 64 * kKiB);
+  add(PoolClass::kShared, 0, 3);
+  RunBlock* front = take(PoolClass::kShared, 2 * kPageBytes + kGranule);
+  RunBlock* behind = take(PoolClass::kShared, 64 * kKiB);
   ASSERT_EQ(behind->address(), page(2) + kGranule);
   give_back(front);
-  EXPECT_EQ(pools.take_pages(pool(PoolClass::kMedium), 2 * kPageBytes).base, nullptr);
-  EXPECT_EQ(pools.take_pages(pool(PoolClass::kMedium), kPageBytes).base, page(0));
-  EXPECT_EQ(free_blocks(PoolClass::kMedium).back(), (std::pair{page(1), kPageBytes + kGranule}));
-  EXPECT_EQ(pools.take_pages(pool(PoolClass::kMedium), kPageBytes).base, nullptr);
+  EXPECT_EQ(pools.take_pages(pool(PoolClass::kShared), 2 * kPageBytes).base, nullptr);
+  EXPECT_EQ(pools.take_pages(pool(PoolClass::kShared), kPageBytes).base, page(0));
+  EXPECT_EQ(free_blocks(PoolClass::kShared).back(), (std::pair{page(1), kPageBytes + kGranule}));
+  EXPECT_EQ(pools.take_pages(pool(PoolClass::kShared), kPageBytes).base, nullptr);
 }
 
 TEST_F(BlockPoolsTest, WhollyFreePagesAreReleasedAndWhatIsAroundThemStays) {
-  add(PoolClass::kMedium, 0, 4);
-  RunBlock* front = take(PoolClass::kMedium, 64 * kKiB);
-  RunBlock* middle = take(PoolClass::kMedium, 3 * kPageBytes);
+  add(PoolClass::kShared, 0, 4);
+  RunBlock* front = take(PoolClass::kShared, 64 * kKiB);
+  RunBlock* middle = take(PoolClass::kShared, 3 * kPageBytes);
   give_back(front);
   auto release = [&](std::size_t most_bytes) {
     Free released;
-    for (RunBlock* block : pools.with_pages(pool(PoolClass::kMedium), false)) {
+    for (RunBlock* block : pools.with_pages(pool(PoolClass::kShared), false)) {
       const BlockPools::Pages pages = pools.release_pages(block, most_bytes);
       if (pages.base != nullptr) released.emplace_back(pages.base, pages.size_bytes);
     }
@@ -298,13 +368,13 @@ TEST_F(BlockPoolsTest, WhollyFreePagesAreReleasedAndWhatIsAroundThemStays) {
   give_back(middle);
   EXPECT_EQ(release(kPageBytes + 5), (Free{{page(0), kPageBytes}}));
   EXPECT_EQ(release(SIZE_MAX), (Free{{page(1), 3 * kPageBytes}}));
-  EXPECT_TRUE(free_blocks(PoolClass::kMedium).empty());
+  EXPECT_TRUE(free_blocks(PoolClass::kShared).empty());
 }
 
 TEST_F(BlockPoolsTest, AnAddressInALiveBlockFindsItFromEveryPageItReachesInto) {
-  add(PoolClass::kMedium, 0, 4);
-  take(PoolClass::kMedium, 64 * kKiB);
-  RunBlock* block = take(PoolClass::kMedium, 3 * kPageBytes);
+  add(PoolClass::kShared, 0, 4);
+  take(PoolClass::kShared, 64 * kKiB);
+  RunBlock* block = take(PoolClass::kShared, 3 * kPageBytes);
   for (char* address :
        {block->address(), page(1) - 1, page(1), page(2) + 12345, page(3), block->end() - 1}) {
     EXPECT_EQ(pools.find(address), block) << (address - base);

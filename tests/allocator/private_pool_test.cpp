@@ -61,8 +61,8 @@ TEST_F(PrivatePoolTest, WhatAPoolHasHeldIsToldByClassUntilItIsReset) {
   auto of_pool = [&] { return allocator->statistics().private_pools.at(0); };
   EXPECT_EQ(of_pool().id, 7u);
   EXPECT_EQ(of_pool().device, 0);
-  EXPECT_EQ(of_pool().reserved_bytes[0].current, 2 * kMiB);
-  EXPECT_EQ(of_pool().reserved_bytes[1].current, 8 * kMiB);
+  EXPECT_EQ(of_pool().reserved_bytes[0].current, 0u) << "no segments of small objects";
+  EXPECT_EQ(of_pool().reserved_bytes[1].current, 10 * kMiB);
   EXPECT_EQ(of_pool().reserved_bytes[2].current, 10 * kMiB);
   allocator->free(large);
   EXPECT_TRUE(allocator->release_private_pool(0, 7));

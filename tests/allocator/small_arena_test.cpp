@@ -21,32 +21,33 @@
 namespace uvm {
 namespace {
 
+constexpr std::size_t kSegmentBytes = SmallArena::kSegmentBytes;
+
 // Adjacent segments, lowest first, of address space that nobody may touch: whoever does, crashes.
 // Without locks, so that a fork finds none held.
 class ForbiddenSegments : public ExtentSource {
  public:
   explicit ForbiddenSegments(std::size_t segments) : limit_(segments), taken_(segments) {
-    mapped_bytes_ = (segments + 1) * kPageBytes;
+    mapped_bytes_ = (segments + 1) * kSegmentBytes;
     mapped_ =
         mmap(nullptr, mapped_bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     EXPECT_NE(mapped_, MAP_FAILED);
-    base_ = round_up(address_of(mapped_), kPageBytes);
+    base_ = round_up(address_of(mapped_), kSegmentBytes);
   }
   ~ForbiddenSegments() override { munmap(mapped_, mapped_bytes_); }
 
-  void* take(std::size_t size_bytes) noexcept override {
-    if (size_bytes != kPageBytes) odd_calls_++;
+  void* take() noexcept override {
     for (std::size_t i = 0; i < limit_; ++i) {
       if (taken_[i].exchange(true)) continue;
       takes_++;
-      return reinterpret_cast<void*>(base_ + i * kPageBytes);
+      return reinterpret_cast<void*>(base_ + i * kSegmentBytes);
     }
     return nullptr;
   }
 
-  void give_back(void* run, std::size_t size_bytes) noexcept override {
-    bool odd = size_bytes != kPageBytes || address_of(run) % kPageBytes != 0;
-    if (!taken_.at(segment_of(run)).exchange(false) || odd) odd_calls_++;
+  void give_back(void* segment) noexcept override {
+    const bool is_odd = address_of(segment) % kSegmentBytes != 0;
+    if (!taken_.at(segment_of(segment)).exchange(false) || is_odd) odd_calls_++;
   }
 
   // Only the first `segments` can be taken from now on.
@@ -60,7 +61,7 @@ class ForbiddenSegments : public ExtentSource {
   }
   std::size_t takes() const { return takes_; }
   std::size_t odd_calls() const { return odd_calls_; }
-  std::size_t segment_of(const void* address) const { return offset_of(address) / kPageBytes; }
+  std::size_t segment_of(const void* address) const { return offset_of(address) / kSegmentBytes; }
   std::size_t offset_of(const void* address) const { return address_of(address) - base_; }
 
  private:
@@ -73,7 +74,7 @@ class ForbiddenSegments : public ExtentSource {
   std::atomic<std::size_t> odd_calls_{0};
 };
 
-constexpr std::size_t kBlocksPerSegment = kPageBytes / 512;
+constexpr std::size_t kBlocksPerSegment = kSegmentBytes / 512;
 
 std::vector<void*> allocated(SmallArena& arena, std::size_t size_bytes, std::size_t count) {
   std::vector<void*> blocks(count);
@@ -144,7 +145,7 @@ TEST(SmallArena, ADrySourceShortensTheBatchUntilItHasMore) {
   arena.free(&blocks.back(), 1, 512);
   EXPECT_EQ(allocated(arena, 512, 2), std::vector<void*>{blocks.back()});
 
-  segments.limit(2);
+  segments.limit(3);
   EXPECT_EQ(allocated(arena, 512, 1000).size(), 1000u);
 }
 
@@ -152,7 +153,7 @@ TEST(SmallArena, FreedPagesServeEverySizeBeforeASegmentIsTaken) {
   ForbiddenSegments segments(4);
   SmallArena arena(segments);
   free_all(arena, allocated(arena, 512, kBlocksPerSegment), 512);
-  EXPECT_EQ(allocated(arena, 4096, kPageBytes / 4096).size(), kPageBytes / 4096);
+  EXPECT_EQ(allocated(arena, 4096, kSegmentBytes / 4096).size(), kSegmentBytes / 4096);
   EXPECT_EQ(segments.takes(), 1u);
 }
 
@@ -163,8 +164,8 @@ TEST(SmallArena, FreedSegmentsStayUntilPurgeAndThenOnlyEmptyOnesGo) {
   std::vector<void*> kept;
   std::vector<void*> freed;
   for (void* block : blocks) {
-    bool keep = segments.offset_of(block) == 2 * kPageBytes ||
-                segments.offset_of(block) == 5 * kPageBytes - 512;
+    bool keep = segments.offset_of(block) == 2 * kSegmentBytes ||
+                segments.offset_of(block) == 5 * kSegmentBytes - 512;
     (keep ? kept : freed).push_back(block);
   }
   ASSERT_EQ(kept.size(), 2u);
@@ -180,7 +181,7 @@ TEST(SmallArena, FreedSegmentsStayUntilPurgeAndThenOnlyEmptyOnesGo) {
 TEST(SmallArena, ASegmentThatEmptiesBetweenPurgesGoesWithTheLaterOne) {
   ForbiddenSegments segments(4);
   SmallArena arena(segments);
-  std::vector<void*> blocks = allocated(arena, 2048, kPageBytes / 2048);
+  std::vector<void*> blocks = allocated(arena, 2048, kSegmentBytes / 2048);
   // Each purge hands some pages over; none of them sees the whole segment.
   while (!blocks.empty()) {
     EXPECT_EQ(segments.taken(), std::set<std::size_t>{0});
@@ -197,7 +198,7 @@ TEST(SmallArena, DestructionGivesEverySegmentBackThoughBlocksLive) {
   {
     SmallArena arena(segments);
     allocated(arena, 512, 3 * kBlocksPerSegment);
-    allocated(arena, 3000, 700);
+    allocated(arena, 3000, 150);
     EXPECT_EQ(segments.taken(), (std::set<std::size_t>{0, 1, 2, 3, 4}));
   }
   EXPECT_EQ(segments.taken(), std::set<std::size_t>{});
@@ -224,7 +225,7 @@ TEST(SmallArena, ADestroyedArenaMakesRoomForAnother) {
 }
 
 TEST(SmallArena, RecordsTakeLessThanTwoBytesPerBlockOf512) {
-  ForbiddenSegments segments(64);
+  ForbiddenSegments segments(256);
   SmallArena arena(segments);
   std::size_t before = arena.metadata_bytes();
   ASSERT_EQ(allocated(arena, 512, 100000).size(), 100000u);
@@ -234,7 +235,8 @@ TEST(SmallArena, RecordsTakeLessThanTwoBytesPerBlockOf512) {
 class SmallArenaProperty : public testing::TestWithParam<unsigned> {};
 
 TEST_P(SmallArenaProperty, RandomProgramsNeverOverlapAndLeaveNoEmptySegmentBehind) {
-  ForbiddenSegments segments(64);
+  constexpr std::size_t kSegments = 256;
+  ForbiddenSegments segments(kSegments);
   SmallArena arena(segments);
   struct Block {
     void* address;
@@ -249,7 +251,7 @@ TEST_P(SmallArenaProperty, RandomProgramsNeverOverlapAndLeaveNoEmptySegmentBehin
         std::size_t offset = segments.offset_of(block);
         auto after = live.lower_bound(offset);
         std::size_t end = offset + SmallArena::usable_size(size);
-        ASSERT_LE(end, after == live.end() ? 64 * kPageBytes : after->first);
+        ASSERT_LE(end, after == live.end() ? kSegments * kSegmentBytes : after->first);
         if (after != live.begin()) {
           auto before = std::prev(after);
           ASSERT_LE(before->first + SmallArena::usable_size(before->second.size_bytes), offset);
@@ -258,14 +260,14 @@ TEST_P(SmallArenaProperty, RandomProgramsNeverOverlapAndLeaveNoEmptySegmentBehin
         live.emplace(offset, Block{block, size});
       }
     } else if (!live.empty()) {
-      auto chosen = live.lower_bound(random() % (64 * kPageBytes));
+      auto chosen = live.lower_bound(random() % (kSegments * kSegmentBytes));
       if (chosen == live.end()) chosen = live.begin();
       arena.free(&chosen->second.address, 1, chosen->second.size_bytes);
       live.erase(chosen);
     }
     if (step % 2000 == 1999) {
       std::set<std::size_t> occupied;
-      for (const auto& [offset, block] : live) occupied.insert(offset / kPageBytes);
+      for (const auto& [offset, block] : live) occupied.insert(offset / kSegmentBytes);
       arena.purge();
       ASSERT_EQ(segments.taken(), occupied);
     }
