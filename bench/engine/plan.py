@@ -92,20 +92,21 @@ class Level:
     grid_most: tuple[str, ...]
     replay_runs: int
     more_steps: int  # of a replay that goes on
+    beginnings: int  # random ones of a replay
     metadata_divisor: int = 1
 
 
 FULL = Level(
     "full", 5, 20, 5, tuple(SIZES), 1000, 1_000_000, (1000, 10_000),
-    1_000_000, 50_000, (1000, 10_000), ("1 MiB", "20 MiB", "256 MiB"), 5, 1000,
+    1_000_000, 50_000, (1000, 10_000), ("1 MiB", "20 MiB", "256 MiB"), 5, 1000, 60,
 )  # fmt: skip
 QUICK = Level(
     "quick", 2, 5, 3, tuple(SIZES), 1000, 1_000_000, (1000, 10_000),
-    100_000, 20_000, (1000,), ("1 MiB", "256 MiB"), 3, 1000,
+    100_000, 20_000, (1000,), ("1 MiB", "256 MiB"), 3, 1000, 30,
 )  # fmt: skip
 SMOKE = Level(
     "smoke", 1, 1, 1, ("512 B", "2 MiB"), 100, 10_000, (100,),
-    0, 1000, (100,), ("1 MiB",), 1, 10, metadata_divisor=100,
+    0, 1000, (100,), ("1 MiB",), 1, 10, 2, metadata_divisor=100,
 )  # fmt: skip
 
 
@@ -241,6 +242,15 @@ def _replays(level: Level, name: str, trace: Path) -> Iterator[Question]:
             Figure("steady_driver_calls", name, "driver_calls_per_step"),
             Figure("steady_prefetch_calls", name, "prefetch_calls_per_step"),
         ),
+    )
+    yield Question(
+        f"beginnings trace={trace} beginnings={level.beginnings}",
+        (
+            Figure("touched_over_live_mean", name, "mean"),
+            Figure("touched_over_live_most", name, "most"),
+        ),
+        once=True,
+        timeout_seconds=120,
     )
     on = f"{name}, {level.more_steps:,} steps more"
     # A second long pass takes a while; those of the others show no more than their short ones do.

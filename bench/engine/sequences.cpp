@@ -212,6 +212,35 @@ void repeat_steps(OperationSequence& sequence, std::size_t first, std::size_t ti
   }
 }
 
+OperationSequence with_random_beginning(const OperationSequence& sequence, std::uint64_t seed) {
+  constexpr std::uint64_t kMostBlocks = 8;
+  constexpr std::uint64_t kLeastBytes = 512;
+  constexpr std::uint64_t kMostBytes = std::uint64_t{8} << 20;
+  RandomSource random(seed);
+  const std::size_t first_step =
+      sequence.step_begins.size() > 1 ? sequence.step_begins[1] : sequence.operations.size();
+  std::multimap<std::size_t, std::uint64_t> more;  // sizes, by the operation that they precede
+  for (std::uint64_t blocks = 1 + random.below(kMostBlocks); blocks != 0; --blocks) {
+    const std::size_t place = random.below(3) == 0 ? random.below(first_step) : 0;
+    more.emplace(place, random.log_uniform(kLeastBytes, kMostBytes));
+  }
+  OperationSequence out;
+  auto step = sequence.step_begins.begin();
+  auto next = more.begin();
+  std::uint32_t slot = sequence.slots;
+  for (std::size_t i = 0; i < sequence.operations.size(); ++i) {
+    for (; step != sequence.step_begins.end() && *step == i; ++step) out.begin_step();
+    for (; next != more.end() && next->first == i; ++next) out.allocate(slot++, next->second);
+    const Operation& operation = sequence.operations[i];
+    if (operation.kind == OperationKind::kAllocate) {
+      out.allocate(operation.slot, operation.size_bytes, operation.stream);
+    } else {
+      out.free(operation.slot);
+    }
+  }
+  return out;
+}
+
 std::vector<std::uint64_t> spread_sizes(std::size_t count, std::uint64_t seed) {
   constexpr double kOctaves = 16;  // 512 B to 32 MiB
   static_assert(512 << 16 == 32 * kMiB);

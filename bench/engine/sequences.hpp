@@ -43,6 +43,11 @@ OperationSequence traced_steps(const std::string& trace);
 // that make up for it.
 void repeat_steps(OperationSequence& sequence, std::size_t first, std::size_t times);
 
+// The same with one to eight blocks more, of 512 B to 8 MiB, which stay to the end: each is asked
+// for where the sequence begins or, one in three, somewhere in its first step. Where blocks come to
+// lie hangs on as little as that.
+OperationSequence with_random_beginning(const OperationSequence& sequence, std::uint64_t seed);
+
 // `count` different multiples of 512 B, as evenly spaced in octaves from 512 B to 32 MiB as that
 // allows, in random order.
 std::vector<std::uint64_t> spread_sizes(std::size_t count, std::uint64_t seed);

@@ -18,6 +18,8 @@ _TITLES = {
     "random_grid_ns": "Random grid, ns per operation",
     "replay_ns": "Replay, ns per operation",
     "touched_over_live": "Touched (others: reserved) over live bytes, at their peaks",
+    "touched_over_live_mean": "... on average over random beginnings",
+    "touched_over_live_most": "... at most of them",
     "touched_over_live_discard": "... with the least budget that the whole trace runs through with",
     "budget_percent": "... that budget, from 102 % of the peak of live bytes on",
     "discard_calls": "... and the discards that this took, of the whole run",

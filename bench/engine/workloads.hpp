@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <new>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -46,6 +47,7 @@ class Workloads {
     if (name == "grid") return grid(request);
     if (name == "replay") return run_sequence(request, replayed(request), kWarmSteps);
     if (name == "check") return check(request, replayed(request));
+    if (name == "beginnings") return beginnings(request, replayed(request));
     if (name == "count") return count(request);
     if (name == "moves") return moves(request);
     if (name == "metadata") return metadata(request);
@@ -267,6 +269,20 @@ class Workloads {
       repeat_steps(sequence, kWarmSteps, (more_steps + repeated - 1) / repeated);
     }
     return sequence;
+  }
+
+  // beginnings: the memory taken over live bytes, with so many random beginnings.
+  static Json beginnings(const Request& request, const OperationSequence& sequence) {
+    std::vector<double> ratios;
+    for (std::uint64_t seed = 1; seed <= request.number("beginnings", 1); ++seed) {
+      const OperationSequence other = with_random_beginning(sequence, seed);
+      const SequenceRun run = run_once(request, other, kWarmSteps);
+      ratios.push_back(static_cast<double>(run.reserved_bytes) /
+                       static_cast<double>(other.peak_live_bytes()));
+    }
+    const double sum = std::accumulate(ratios.begin(), ratios.end(), 0.0);
+    const auto [least, most] = std::minmax_element(ratios.begin(), ratios.end());
+    return {{"mean", sum / static_cast<double>(ratios.size())}, {"least", *least}, {"most", *most}};
   }
 
   // The same request with so much of the peak of live bytes as budget; 0: without.

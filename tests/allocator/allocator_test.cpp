@@ -109,6 +109,16 @@ TEST_F(AllocatorTest, DeviceBlocksOfAllSizesShareAStreamsPages) {
   EXPECT_EQ(allocator->statistics().touched_bytes.current, 6 * kMiB);
 }
 
+TEST_F(AllocatorTest, WhatThreadsKeepOfSmallObjectsStaysWhileTheStreamHasFreeMemoryForOthers) {
+  std::vector<char*> small;
+  for (int i = 0; i < 512; ++i) small.push_back(device(512));
+  for (char* one : small) allocator->free(one);
+  ASSERT_EQ(allocator->statistics().thread_cached_bytes, 256 * 1024u);
+  device(1024);
+  EXPECT_GE(allocator->statistics().thread_cached_bytes, 256 * 1024u);
+  EXPECT_EQ(allocator->statistics().touched_bytes.current, 2 * kMiB);
+}
+
 TEST_F(AllocatorTest, SmallObjectsTakeAsMuchOfAPageAsTheyNeedAndGiveItBack) {
   std::vector<char*> small;
   for (int i = 0; i < 513; ++i) small.push_back(device(512));

@@ -42,6 +42,8 @@ COMPARED_KEYS = {
     "replay_failures",
     "replay_overlaps",
     "touched_over_live",
+    "touched_over_live_mean",
+    "touched_over_live_most",
     "steady_driver_calls",
 }
 KEYS = COMPARED_KEYS | {
@@ -57,7 +59,7 @@ KEYS = COMPARED_KEYS | {
 # As little as can be asked of every allocator.
 TINY = replace(
     SMOKE, sizes=("512 B",), few_live=10, many_live=100, churn_live=(10,), replacements=100,
-    grid_allocations=(10,), more_steps=1, metadata_divisor=10_000,
+    grid_allocations=(10,), more_steps=1, beginnings=1, metadata_divisor=10_000,
 )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <tuple>
 #include <vector>
 
@@ -70,6 +71,38 @@ TEST(RepeatStepsTest, RepeatedStepsAskForTheSameAndLeaveTheSame) {
   for (std::size_t i = 2; i < 5; ++i) EXPECT_EQ(asked_in_step(sequence, i), step) << i;
   EXPECT_EQ(live_at_end(sequence), left);
   EXPECT_EQ(sequence.peak_live_bytes(), peak);
+}
+
+TEST(RandomBeginningTest, BlocksAreAddedToTheFirstStepAndStay) {
+  const OperationSequence sequence = training();
+  std::set<std::size_t> counts;
+  bool any_inside = false;
+  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+    const OperationSequence other = with_random_beginning(sequence, seed);
+    const std::size_t more = other.operations.size() - sequence.operations.size();
+    counts.insert(more);
+    EXPECT_EQ(other.slots, sequence.slots + more);
+    ASSERT_EQ(other.step_begins.size(), sequence.step_begins.size());
+    for (std::size_t step = 1; step < other.step_begins.size(); ++step) {
+      EXPECT_EQ(other.step_begins[step], sequence.step_begins[step] + more) << "all in the first";
+      EXPECT_EQ(asked_in_step(other, step), asked_in_step(sequence, step));
+    }
+    EXPECT_EQ(live_at_end(other).size(), live_at_end(sequence).size() + more);
+    std::uint64_t added_bytes = 0;
+    for (const Operation& operation : other.operations) {
+      if (operation.slot < sequence.slots) continue;
+      EXPECT_EQ(operation.kind, OperationKind::kAllocate);
+      EXPECT_GE(operation.size_bytes, 512u);
+      EXPECT_LE(operation.size_bytes, 8u << 20);
+      added_bytes += operation.size_bytes;
+    }
+    EXPECT_EQ(other.peak_live_bytes(), sequence.peak_live_bytes() + added_bytes);
+    any_inside |= other.operations[more - 1].slot < sequence.slots;
+    const OperationSequence again = with_random_beginning(sequence, seed);
+    EXPECT_EQ(again.peak_live_bytes(), other.peak_live_bytes()) << "the same for a seed";
+  }
+  EXPECT_EQ(counts, (std::set<std::size_t>{1, 2, 3, 4, 5, 6, 7, 8}));
+  EXPECT_TRUE(any_inside);
 }
 
 // The block that a step frees first is the one that the step before left first.
