@@ -158,11 +158,10 @@ class BlockPools {
   // and kSmallestShared to spare.
   RunBlock* trim_aligned(RunBlock* block, std::size_t alignment_bytes, std::size_t size_bytes);
 
-  // The same of so many bytes, a power of two from kSmallestShared up, at a multiple of that.
-  RunBlock* take_aligned(Pool& pool, std::size_t size_bytes);
-
   // take() and trim() at once, of the pool's own blocks.
   RunBlock* take_trimmed(Pool& pool, std::size_t size_bytes);
+  // So many bytes, a power of two from kSmallestShared up, at a multiple of that, of a shared pool.
+  RunBlock* take_aligned(Pool& pool, std::size_t size_bytes);
 
   // Makes whole pages, just taken from a span, one block of `home`, in no index.
   RunBlock* add_pages(Span* span, char* base, std::size_t size_bytes, Pool& home,
@@ -210,7 +209,8 @@ class BlockPools {
   Block* add_small(char* address, std::size_t size_bytes);
   void remove_small(Block* block);
 
-  // The block that starts at `address`; nullptr: none does. The only call without the lock.
+  // The block that starts at `address`; nullptr: none does. Of what an arena has, where no object
+  // starts, that as a whole. The only call without the lock.
   Block* block_at(const void* address) const;
   // The block that holds `address`; nullptr: not ours, or in no block.
   Block* find(const void* address) const;
