@@ -89,6 +89,7 @@ def test_who_watches_for_want_of_memory_is_told_the_figures(same_output: Any) ->
         + """
 torch.cuda.set_per_process_memory_fraction(0.5)
 print(fits(400), seen)
+beside = torch.empty(1 << 20, dtype=torch.uint8, device='cuda')  # here beside the first
 small = torch.empty(7, device='cuda')
 print(fits(213), seen[1:], counts()['num_ooms'])
 torch.cuda.reset_accumulated_memory_stats()
