@@ -2,11 +2,13 @@
 
 #include <jemalloc/jemalloc.h>
 
+#include <atomic>
 #include <bit>
 #include <cstdint>
 #include <cstdio>
 #include <new>
 
+#include <uvmalloc/runtime/log.hpp>
 #include <uvmalloc/storage/pages.hpp>
 
 namespace uvm {
@@ -20,6 +22,8 @@ struct SmallArena::Hooks : extent_hooks_t {
   }
 
   ExtentSource& source;
+  std::atomic<bool> has_asked_for_segments = false;
+  std::atomic<bool> has_asked_for_more = false;
 };
 
 namespace {
@@ -66,9 +70,12 @@ SmallArena::Hooks::Hooks(ExtentSource& extent_source) : extent_hooks_t{}, source
   // after that failed, and in purge(), which counts on the refusal.
   alloc = [](extent_hooks_t* hooks, void* wanted_address, std::size_t size_bytes,
              std::size_t alignment, bool* zeroed, bool* committed, unsigned) -> void* {
+    auto& self = *static_cast<Hooks*>(hooks);
+    if (size_bytes > kSegmentBytes) self.has_asked_for_more = true;
     if (wanted_address != nullptr || size_bytes != kSegmentBytes || alignment >= kSegmentBytes) {
       return nullptr;
     }
+    self.has_asked_for_segments = true;
     *zeroed = false;
     *committed = true;
     return source_of(hooks).take();
@@ -114,7 +121,13 @@ SmallArena::~SmallArena() {
 std::size_t SmallArena::allocate(std::size_t size_bytes, void** out, std::size_t count) noexcept {
   for (std::size_t i = 0; i < count; ++i) {
     out[i] = uvm_je_mallocx(size_bytes, flags_ | kAlignmentFlag);
-    if (out[i] == nullptr) return i;
+    if (out[i] != nullptr) continue;
+    if (hooks_->has_asked_for_more && !hooks_->has_asked_for_segments) {
+      log_once(LogLevel::kError, "jemalloc",
+               "small blocks cannot be had: jemalloc was not built with --with-lg-hugepage=18. Run "
+               "scripts/setup and configure anew");
+    }
+    return i;
   }
   return count;
 }
