@@ -65,7 +65,7 @@ CachingManagedAllocator::CachingManagedAllocator(std::unique_ptr<DeviceRuntime> 
       small_arenas_({[this](PoolIndex pool, SmallArenas::Growth most) {
                        return take_small_segment(pool, most);
                      },
-                     [this](PoolIndex, void* base) { leave_small_segment(base); }}),
+                     [this](void* base) { leave_small_segment(base); }}),
       caches_(kFacades * devices_.size(), thread_cache_bytes(configuration, budget_.hard_bytes),
               [this](BlockChain blocks, const std::vector<PoolIndex>& streams) {
                 give_back(std::move(blocks));

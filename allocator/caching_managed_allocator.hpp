@@ -373,6 +373,7 @@ class CachingManagedAllocator {
     SpanStore::Run run;
     std::size_t size_bytes = 0;
   };
+  RunBlock* add_run(const SpanStore::Run& run, std::size_t size_bytes, Pool& pool, HintPlan* plan);
   Growth plan_growth(const Request& request, bool any_facade) const;
   bool decay_under_pressure();
   void release_under_pressure(const Request& request);

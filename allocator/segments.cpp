@@ -10,7 +10,6 @@ class SegmentList {
   // What an arena has is a segment of its own.
   void add_small_run(const RunBlock& run) {
     begin(run.address(), run.size_bytes(), pools_.at(run.home), true);
-    in_small_run_ = true;
   }
 
   void begin(char* base, std::size_t size_bytes, const Pool& home, bool is_of_small_objects) {
@@ -27,10 +26,9 @@ class SegmentList {
 
   void add(const Block& block) {
     const bool small = block.kind == BlockKind::kSmall;
-    const bool goes_on =
-        small || (!in_small_run_ && block.kind == BlockKind::kShared && block.address() == end_ &&
-                  static_cast<const RunBlock&>(block).shared.previous != 0);
-    in_small_run_ = small;
+    const bool goes_on = small || (block.kind == BlockKind::kShared && block.address() == end_ &&
+                                   !segments_.back().is_of_small_objects &&
+                                   static_cast<const RunBlock&>(block).shared.previous != 0);
     if (!goes_on) {
       // The pages of a guest count where they are used.
       const bool lent = block.now() == BlockState::kLive;
@@ -65,7 +63,6 @@ class SegmentList {
   const BlockPools& pools_;
   std::vector<SegmentDescription> segments_;
   const char* end_ = nullptr;  // of the last block
-  bool in_small_run_ = false;
 };
 
 }  // namespace

@@ -18,7 +18,7 @@ class SmallArenas::Arena final : public ExtentSource {
   }
 
   void give_back(void* segment) noexcept override {
-    if (!owner_.closed_) owner_.segments_.give_back(pool_, segment);
+    if (!owner_.closed_) owner_.segments_.give_back(segment);
   }
 
   PoolIndex pool() const { return pool_; }

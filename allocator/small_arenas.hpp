@@ -1,5 +1,5 @@
 // The arenas of an allocator's small objects: one for each stream that has asked for some, by its
-// pool of small objects. Arenas last as long as this.
+// pool of shared pages. Arenas last as long as this.
 //
 // Thread-safe: one thread at a time is inside an arena. Whoever gives the segments takes the
 // allocator's lock, so none of this is called under that.
@@ -29,7 +29,7 @@ class SmallArenas {
   // Where the segments of a pool come from and where they go (ExtentSource). Neither may throw.
   struct Segments {
     std::function<Segment(PoolIndex pool, Growth most)> take;
-    std::function<void(PoolIndex pool, void* base)> give_back;
+    std::function<void(void* base)> give_back;
   };
   explicit SmallArenas(Segments segments);
   ~SmallArenas();

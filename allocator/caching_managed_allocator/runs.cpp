@@ -232,6 +232,34 @@ bool CachingManagedAllocator::is_on_a_device(const void* address, std::size_t si
   return false;
 }
 
+// With the lock: pages of a span become a block of the pool, in no index. What is to be hinted for
+// that goes into the plan. std::bad_alloc: they are the span's again.
+RunBlock* CachingManagedAllocator::add_run(const SpanStore::Run& run, std::size_t size_bytes,
+                                           Pool& pool, HintPlan* plan) {
+  spans_.take(run, size_bytes);
+  book_.figures().touched_bytes.increase(run.untouched_bytes);
+  const StreamKey& key = pool.key;
+  const Place wanted = place_of_use(key.facade, key.device);
+  SegmentPlacement placement = run.span->placement;
+  RunBlock* block = nullptr;
+  try {
+    if (run.span->facade != key.facade || run.span->device != key.device) {
+      *plan = planner_.plan_move(run.base(), size_bytes, &placement, wanted);
+    } else if (wanted.is_host() && is_on_a_device(run.base(), size_bytes)) {
+      // Of a block that had moved; what was advised for it is known no more.
+      SegmentPlacement of_the_block = placement;
+      of_the_block.preferred = Place::nowhere();
+      *plan = planner_.plan_move(run.base(), size_bytes, &of_the_block, wanted);
+    }
+    block = pools_.add_pages(run.span, run.base(), size_bytes, pool, placement);
+  } catch (const std::bad_alloc&) {
+    spans_.give_back(run.span, run.base(), size_bytes);
+    throw;
+  }
+  book_.pages_added(pool, run.base(), size_bytes);
+  return block;
+}
+
 // New pages, from a span that has room or a new one; none where the budget or the driver refuses.
 CachingManagedAllocator::Found CachingManagedAllocator::grow(const Request& request,
                                                              bool any_facade,
@@ -249,27 +277,8 @@ CachingManagedAllocator::Found CachingManagedAllocator::grow(const Request& requ
         return {};
       }
       if (run.span != nullptr) {
-        spans_.take(run, growth.size_bytes);
-        book_.figures().touched_bytes.increase(run.untouched_bytes);
         Pool& pool = pools_.at(request.pool());
-        SegmentPlacement placement = run.span->placement;
-        RunBlock* block = nullptr;
-        try {
-          const Place wanted = place_of_use(request.facade, request.device);
-          if (run.span->facade != request.facade || run.span->device != request.device) {
-            plan = planner_.plan_move(run.base(), growth.size_bytes, &placement, wanted);
-          } else if (wanted.is_host() && is_on_a_device(run.base(), growth.size_bytes)) {
-            // Of a block that had moved; what was advised for it is known no more.
-            SegmentPlacement of_the_block = placement;
-            of_the_block.preferred = Place::nowhere();
-            plan = planner_.plan_move(run.base(), growth.size_bytes, &of_the_block, wanted);
-          }
-          block = pools_.add_pages(run.span, run.base(), growth.size_bytes, pool, placement);
-        } catch (const std::bad_alloc&) {
-          spans_.give_back(run.span, run.base(), growth.size_bytes);
-          throw;
-        }
-        book_.pages_added(pool, run.base(), growth.size_bytes);
+        RunBlock* block = add_run(run, growth.size_bytes, pool, &plan);
         if (growth.size_bytes < request.size_bytes) {
           // It joins the tail that it makes long enough.
           pools_.put(block, pool);

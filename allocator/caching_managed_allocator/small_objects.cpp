@@ -49,25 +49,18 @@ RunBlock* CachingManagedAllocator::add_page_for_small(Pool& pool, bool any_facad
   if (run.span == nullptr || !is_within_limits(pool.key, run.untouched_bytes, kPageBytes)) {
     return nullptr;
   }
-  spans_.take(run, kPageBytes);
-  book_.figures().touched_bytes.increase(run.untouched_bytes);
-  const Place wanted = place_of_use(pool.key.facade, pool.key.device);
-  SegmentPlacement placement = run.span->placement;
-  RunBlock* page = nullptr;
+  HintPlan plan;
+  RunBlock* page = add_run(run, kPageBytes, pool, &plan);
   try {
-    HintPlan plan;
-    if (run.span->facade != pool.key.facade || run.span->device != pool.key.device) {
-      plan = planner_.plan_move(run.base(), kPageBytes, &placement, wanted);
-    } else if (pool.key.facade == Facade::kDevice) {
-      plan = planner_.plan_use(run.base(), kPageBytes, wanted);
-    }
     small_plan_.insert(small_plan_.end(), plan.begin(), plan.end());
-    page = pools_.add_pages(run.span, run.base(), kPageBytes, pool, placement);
+    if (pool.key.facade == Facade::kDevice) {
+      plan =
+          planner_.plan_use(run.base(), kPageBytes, place_of_use(pool.key.facade, pool.key.device));
+      small_plan_.insert(small_plan_.end(), plan.begin(), plan.end());
+    }
   } catch (const std::bad_alloc&) {
-    spans_.give_back(run.span, run.base(), kPageBytes);
-    throw;
+    // The page is there without the hint.
   }
-  book_.pages_added(pool, run.base(), kPageBytes);
   return pools_.trim(page, SmallArena::kSegmentBytes);
 }
 

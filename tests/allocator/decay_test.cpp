@@ -71,6 +71,23 @@ TEST_F(DecayTest, WhatHasMovedDecaysOnceNobodyWorksOnIt) {
   allocator->check_invariants();
 }
 
+// The page becomes one of shared blocks too.
+TEST_F(DecayTest, WhatDecayedOnADeviceIsBroughtBackAlsoForSmallObjects) {
+  start_decaying();
+  host(4 * kMiB);  // the span stays
+  char* block = host(4 * kMiB);
+  to_device(block, testing::stream(1));
+  allocator->free(block);
+  for (int step = 0; step < 10; ++step) allocator->decay(kStart + seconds(8 * step));
+  machine->hints.clear();
+  ASSERT_EQ(host(512), block);
+  EXPECT_EQ(machine->hints,
+            (std::vector<Hint>{
+                {HintKind::kAdvise, Advice::kSetPreferredLocation, Place::host(), block, 2 * kMiB},
+                {HintKind::kPrefetch, {}, Place::host(), block, 2 * kMiB}}));
+  EXPECT_EQ(allocator->residency(block, 2 * kMiB)[Place::host()], 2 * kMiB);
+}
+
 TEST_F(DecayTest, WhatDecayedOnADeviceIsBroughtBackForItsNextUser) {
   start_decaying();
   host(4 * kMiB);  // the span stays
