@@ -326,16 +326,33 @@ RunBlock* BlockPools::take_at(char* address, std::size_t size_bytes) {
   return {left, right};
 }
 
-// Puts what a taken block has in front of its first whole page back, if it holds `size_bytes`
-// behind that; returns what is left of it. Cut where it begins, a block that ends in one of the
-// whole pages would take as many of them.
-RunBlock* BlockPools::without_part_of_page(RunBlock* block, std::size_t size_bytes) {
-  const std::size_t part = bytes_between(block->address(), page_after(block->address()));
-  if (!block->plain || part < kSmallestShared) return block;
-  if (page_after(block->address()) + size_bytes > page_of(block->end())) return block;
-  auto [head, rest] = split(block, part);
-  put(head, at(head->pool));
-  return rest;
+// How much of a free block stays in front of a request that is cut out of it while pages are short:
+// so that the request takes the fewest of the pages in which nothing else lies; of such places so
+// that its ends cut the fewest pages in two; else at the low end.
+std::size_t BlockPools::sparing_head(const RunBlock& block, std::size_t size_bytes) {
+  const char* begin = block.address();
+  const char* end = block.end();
+  const char* first_page = page_after(begin);
+  const char* pages_end = page_of(end);
+  auto cost_at = [&](const char* from) {
+    const char* until = from + size_bytes;
+    if (bytes_between(until, end) < kSmallestShared) until = end;  // its own, too
+    const char* taken = std::max<const char*>(page_of(from), first_page);
+    const char* taken_end = std::min<const char*>(page_after(until), pages_end);
+    const int cuts =
+        int{from != begin && page_of(from) != from} + int{until != end && page_of(until) != until};
+    return std::pair(bytes_between(taken, taken_end), cuts);
+  };
+  const char* best = begin;
+  auto least = cost_at(begin);
+  for (const char* from : {first_page, pages_end - size_bytes, end - size_bytes}) {
+    if (from < begin + kSmallestShared || from + size_bytes > end) continue;
+    if (const auto cost = cost_at(from); cost < least) {
+      best = from;
+      least = cost;
+    }
+  }
+  return bytes_between(begin, best);
 }
 
 // What is worth a block of its own; less stays with the block that is handed out.
@@ -349,8 +366,9 @@ RunBlock* BlockPools::without_part_of_page(RunBlock* block, std::size_t size_byt
 // std::bad_alloc: `block` is what is in no index then.
 [[gnu::always_inline]] inline BlockPools::Cut BlockPools::cut(RunBlock*& block,
                                                               std::size_t size_bytes) {
-  if (spares_pages_ && block->kind == BlockKind::kShared && size_bytes % kPageBytes == 0) {
-    block = without_part_of_page(block, size_bytes);
+  if (spares_pages_ && block->kind == BlockKind::kShared && block->plain &&
+      size_bytes >= kPageBytes) [[unlikely]] {
+    block = without_head(block, sparing_head(*block, size_bytes));
   }
   if (block->kind == BlockKind::kWhole) size_bytes = round_up(size_bytes, kPageBytes);
   const std::size_t rest_bytes = block->size_bytes() - size_bytes;
@@ -386,16 +404,20 @@ RunBlock* BlockPools::trim_aligned(RunBlock* block, std::size_t alignment_bytes,
                least_rest(*block, size_bytes));
 }
 
+// Puts so many bytes at the beginning of a taken shared block back; returns the rest of it.
+RunBlock* BlockPools::without_head(RunBlock* block, std::size_t head_bytes) {
+  if (head_bytes == 0) return block;
+  auto [head, rest] = split(block, head_bytes);
+  put(head, at(head->pool));
+  return rest;
+}
+
 // What begins so far into a taken shared block. The bytes in front of it go back, and those behind
 // it where there are as many as `least_tail_bytes`; without memory for their records, all of it.
 RunBlock* BlockPools::carve(RunBlock* block, std::size_t head_bytes, std::size_t size_bytes,
                             std::size_t least_tail_bytes) {
   try {
-    if (head_bytes != 0) {
-      auto [head, rest] = split(block, head_bytes);
-      put(head, at(head->pool));
-      block = rest;
-    }
+    block = without_head(block, head_bytes);
     if (block->size_bytes() - size_bytes < least_tail_bytes) return block;
     auto [taken, tail] = split(block, size_bytes);
     put(tail, at(tail->pool));

@@ -144,9 +144,10 @@ class BlockPools {
   // what is left beside them would be no block.
   RunBlock* take_at(char* address, std::size_t size_bytes);
 
-  // Pages have run short once: from now on shared blocks of whole pages' size are cut at the
-  // boundaries of pages where that takes no more of them, so that they leave whole pages when they
-  // are freed. Not before: with pages to spare, the gaps in front of them cost more.
+  // Pages may run short: from now on shared blocks of a page and more are cut out of free ones
+  // where they take the fewest whole pages and cut the fewest in two, so that they leave whole
+  // pages when they are freed. Not before: with pages to spare, the gaps in front of them cost
+  // more.
   void spare_pages() { spares_pages_ = true; }
 
   // Cuts a taken block down to size and puts the rest among the free ones of block->pool. Returns
@@ -287,7 +288,8 @@ class BlockPools {
   RunBlock* reaching_into(SharedPage* shared, const char* page, const void* address) const;
   RunBlock* fit_aligned(const Pool& pool, std::size_t alignment_bytes,
                         std::size_t size_bytes) const;
-  RunBlock* without_part_of_page(RunBlock* block, std::size_t size_bytes);
+  static std::size_t sparing_head(const RunBlock& block, std::size_t size_bytes);
+  RunBlock* without_head(RunBlock* block, std::size_t head_bytes);
   bool takes_new_pages(const Pool& pool, const Span& span, const char* address) const;
   inline bool can_join(const RunBlock* left, const RunBlock* right) const;
   inline void absorb(RunBlock* left, RunBlock* right);

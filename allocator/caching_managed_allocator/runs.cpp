@@ -238,6 +238,7 @@ RunBlock* CachingManagedAllocator::add_run(const SpanStore::Run& run, std::size_
                                            Pool& pool, HintPlan* plan) {
   spans_.take(run, size_bytes);
   book_.figures().touched_bytes.increase(run.untouched_bytes);
+  if (spans_.touched_bytes() > budget_.hard_bytes / 2) pools_.spare_pages();
   const StreamKey& key = pool.key;
   const Place wanted = place_of_use(key.facade, key.device);
   SegmentPlacement placement = run.span->placement;

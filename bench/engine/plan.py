@@ -263,6 +263,16 @@ def _replays(level: Level, name: str, trace: Path) -> Iterator[Question]:
             Figure("steady_driver_calls", on, "driver_calls_per_step"),
         ),
     )
+    yield Question(
+        f"least_budgets trace={trace} beginnings={level.beginnings}",
+        (
+            Figure("least_budget_mean", name, "mean"),
+            Figure("least_budget_most", name, "most"),
+        ),
+        allocators=(OURS,),
+        once=True,
+        timeout_seconds=120,
+    )
     tight = f"trace={trace} budget_percent={TIGHT_PERCENT} most_percent={MOST_TIGHT_PERCENT}"
     yield _check(f"{name}, tight", tight, (OURS,))
     yield Question(

@@ -23,6 +23,8 @@ _TITLES = {
     "touched_over_live_discard": "... with the least budget that the whole trace runs through with",
     "budget_percent": "... that budget, from 102 % of the peak of live bytes on",
     "discard_calls": "... and the discards that this took, of the whole run",
+    "least_budget_mean": "Least budget with which no request fails, over live bytes, on average",
+    "least_budget_most": "... at most of the random beginnings",
     "steady_driver_calls": "Driver allocations, frees and advice per step, after the second",
     "prefetches_per_move": "Prefetches sent to the driver for one move",
     "metadata_bytes": "Private memory per live block, bytes",

@@ -48,6 +48,7 @@ class Workloads {
     if (name == "replay") return run_sequence(request, replayed(request), kWarmSteps);
     if (name == "check") return check(request, replayed(request));
     if (name == "beginnings") return beginnings(request, replayed(request));
+    if (name == "least_budgets") return least_budgets(request, replayed(request));
     if (name == "count") return count(request);
     if (name == "moves") return moves(request);
     if (name == "metadata") return metadata(request);
@@ -280,9 +281,46 @@ class Workloads {
       ratios.push_back(static_cast<double>(run.reserved_bytes) /
                        static_cast<double>(other.peak_live_bytes()));
     }
+    return mean_and_most(ratios);
+  }
+
+  static Json mean_and_most(const std::vector<double>& ratios) {
     const double sum = std::accumulate(ratios.begin(), ratios.end(), 0.0);
-    const auto [least, most] = std::minmax_element(ratios.begin(), ratios.end());
-    return {{"mean", sum / static_cast<double>(ratios.size())}, {"least", *least}, {"most", *most}};
+    return {{"mean", sum / static_cast<double>(ratios.size())},
+            {"most", *std::max_element(ratios.begin(), ratios.end())}};
+  }
+
+  // beginnings: the least budget over live bytes with which no request fails, with so many random
+  // beginnings.
+  static Json least_budgets(const Request& request, const OperationSequence& sequence) {
+    std::vector<double> ratios;
+    for (std::uint64_t seed = 1; seed <= request.number("beginnings", 1); ++seed) {
+      const OperationSequence other = with_random_beginning(sequence, seed);
+      ratios.push_back(static_cast<double>(least_budget(request, other)) /
+                       static_cast<double>(other.peak_live_bytes()));
+    }
+    return mean_and_most(ratios);
+  }
+
+  // To a page, or to a 500th of the peak of live bytes where that is more. No request fails with
+  // any larger one that was tried: of those that are smaller, one that is too small here and there
+  // may be followed by some that are not.
+  static std::uint64_t least_budget(const Request& request, const OperationSequence& sequence) {
+    constexpr std::uint64_t kPage = std::uint64_t{2} << 20;
+    const std::uint64_t peak_pages = (sequence.peak_live_bytes() + kPage - 1) / kPage;
+    const std::uint64_t step = std::max<std::uint64_t>(1, peak_pages / 500);
+    const std::vector<cudaStream_t> streams = Streams::first(sequence.streams);
+    const auto runs_through = [&](std::uint64_t pages) {
+      Adapter allocator(request.with("budget", pages * kPage));
+      return PassChecker(allocator, sequence, streams).run().failed_requests == 0;
+    };
+    std::uint64_t enough = peak_pages;
+    do {
+      enough += std::max(step, peak_pages / 20);
+      if (enough > 4 * peak_pages) throw std::runtime_error("four times the live bytes do not do");
+    } while (!runs_through(enough));
+    while (enough >= peak_pages + step && runs_through(enough - step)) enough -= step;
+    return enough * kPage;
   }
 
   // The same request with so much of the peak of live bytes as budget; 0: without.

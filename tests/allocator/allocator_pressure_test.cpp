@@ -47,6 +47,19 @@ TEST_F(PressureTest, CachedMemoryOfAnotherSizeIsGivenBackFirst) {
   EXPECT_EQ(allocator->statistics().out_of_memory, 0u);
 }
 
+TEST_F(PressureTest, PagesAreSparedOnceHalfOfTheBudgetIsTouched) {
+  auto beside_one_mib = [&] {
+    allocator->free(device(6 * kMiB));
+    const char* odd = device(kMiB);
+    return device(2 * kMiB) - odd;
+  };
+  EXPECT_EQ(beside_one_mib(), kMiB) << "no gap while there are pages to spare";
+  device(3 * kMiB);  // the rest of those six
+  device(28 * kMiB);
+  ASSERT_EQ(allocator->statistics().touched_bytes.current, 34 * kMiB);
+  EXPECT_EQ(beside_one_mib(), 2 * kMiB) << "a page of its own";
+}
+
 TEST_F(PressureTest, ScatteredFreePagesOfOtherFacadesAreUsedBeforeGivingUp) {
   // A live page in each span keeps every span: only runs inside them are free.
   char* keep = host(2 * kMiB);

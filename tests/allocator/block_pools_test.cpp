@@ -145,7 +145,7 @@ TEST_F(BlockPoolsTest, AQuarterOfAPageIsCutOffHoweverLargeTheRequest) {
   EXPECT_EQ(free_blocks(PoolClass::kShared), (Free{{block->end(), kQuarter}}));
 }
 
-TEST_F(BlockPoolsTest, WhenPagesAreSparedBlocksOfWholePagesAreCutAtTheirBoundaries) {
+TEST_F(BlockPoolsTest, WhenPagesAreSparedBlocksAreCutWhereTheyCutTheFewestPages) {
   add(PoolClass::kShared, 0, 8);
   RunBlock* odd = take(PoolClass::kShared, kWholeBytes);
   RunBlock* before = take(PoolClass::kShared, kPageBytes);
@@ -157,8 +157,8 @@ TEST_F(BlockPoolsTest, WhenPagesAreSparedBlocksOfWholePagesAreCutAtTheirBoundari
             (Free{{before->end(), kWholeBytes}, {page(4), 4 * kPageBytes}}));
   RunBlock* no_multiple = take(PoolClass::kShared, kPageBytes + kGranule);
   EXPECT_EQ(no_multiple->address(), page(4));
-  RunBlock* all = take(PoolClass::kShared, 3 * kPageBytes - kGranule);
-  EXPECT_EQ(all->address(), no_multiple->end());
+  RunBlock* up_to_the_end = take(PoolClass::kShared, 3 * kPageBytes - kGranule);
+  EXPECT_EQ(up_to_the_end->address(), no_multiple->end());
 }
 
 TEST_F(BlockPoolsTest, ABlockThatEndsBehindTheLastWholePageStaysWhereItTakesOneLess) {
@@ -171,6 +171,21 @@ TEST_F(BlockPoolsTest, ABlockThatEndsBehindTheLastWholePageStaysWhereItTakesOneL
   pools.spare_pages();
   RunBlock* block = take(PoolClass::kShared, 3 * kPageBytes);
   EXPECT_EQ(block->address(), low->end()) << "two whole pages and parts of two others";
+}
+
+TEST_F(BlockPoolsTest, WhenPagesAreSparedABlockIsCutFromTheHighEndWhereThatTakesAPageLess) {
+  constexpr std::size_t kHalf = kPageBytes / 2;
+  add(PoolClass::kShared, 0, 4);
+  RunBlock* low = take(PoolClass::kShared, kHalf + kHalf / 2);
+  RunBlock* rest = take(PoolClass::kShared, 2 * kPageBytes + kPageBytes - kHalf / 2);
+  RunBlock* high = take(PoolClass::kShared, kHalf);
+  ASSERT_EQ(rest->address(), low->end());
+  ASSERT_EQ(high->end(), page(4));
+  give_back(rest);
+  pools.spare_pages();
+  RunBlock* block = take(PoolClass::kShared, kPageBytes + kHalf);
+  EXPECT_EQ(block->end(), high->address()) << "one whole page; at the low end it would take two";
+  EXPECT_EQ(free_blocks(PoolClass::kShared), (Free{{low->end(), kPageBytes + kHalf / 2}}));
 }
 
 TEST_F(BlockPoolsTest, AlignedBytesAreCutOutAndWhatIsAroundThemStays) {

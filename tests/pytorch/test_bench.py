@@ -50,6 +50,8 @@ KEYS = COMPARED_KEYS | {
     "touched_over_live_discard",
     "budget_percent",
     "discard_calls",
+    "least_budget_mean",
+    "least_budget_most",
     "prefetches_per_move",
     "metadata_bytes",
     "metadata_percent",
