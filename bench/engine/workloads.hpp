@@ -18,6 +18,8 @@
 #include <thread>
 #include <vector>
 
+#include <uvmalloc/storage/pages.hpp>
+
 #include "checked_pass.hpp"
 #include "driver_calls.hpp"
 #include "private_memory.hpp"
@@ -274,44 +276,42 @@ class Workloads {
 
   // beginnings: the memory taken over live bytes, with so many random beginnings.
   static Json beginnings(const Request& request, const OperationSequence& sequence) {
-    std::vector<double> ratios;
-    for (std::uint64_t seed = 1; seed <= request.number("beginnings", 1); ++seed) {
-      const OperationSequence other = with_random_beginning(sequence, seed);
-      const SequenceRun run = run_once(request, other, kWarmSteps);
-      ratios.push_back(static_cast<double>(run.reserved_bytes) /
-                       static_cast<double>(other.peak_live_bytes()));
-    }
-    return mean_and_most(ratios);
-  }
-
-  static Json mean_and_most(const std::vector<double>& ratios) {
-    const double sum = std::accumulate(ratios.begin(), ratios.end(), 0.0);
-    return {{"mean", sum / static_cast<double>(ratios.size())},
-            {"most", *std::max_element(ratios.begin(), ratios.end())}};
+    return with_beginnings(request, sequence, [&](const OperationSequence& other) {
+      return run_once(request, other, kWarmSteps).reserved_bytes;
+    });
   }
 
   // beginnings: the least budget over live bytes with which no request fails, with so many random
   // beginnings.
   static Json least_budgets(const Request& request, const OperationSequence& sequence) {
+    return with_beginnings(request, sequence, [&](const OperationSequence& other) {
+      return least_budget(request, other);
+    });
+  }
+
+  // What is given as bytes of a sequence, over its live bytes: the mean of so many, and the most.
+  template <class BytesOf>
+  static Json with_beginnings(const Request& request, const OperationSequence& sequence,
+                              const BytesOf& bytes_of) {
     std::vector<double> ratios;
     for (std::uint64_t seed = 1; seed <= request.number("beginnings", 1); ++seed) {
       const OperationSequence other = with_random_beginning(sequence, seed);
-      ratios.push_back(static_cast<double>(least_budget(request, other)) /
+      ratios.push_back(static_cast<double>(bytes_of(other)) /
                        static_cast<double>(other.peak_live_bytes()));
     }
-    return mean_and_most(ratios);
+    const double sum = std::accumulate(ratios.begin(), ratios.end(), 0.0);
+    return {{"mean", sum / static_cast<double>(ratios.size())},
+            {"most", *std::max_element(ratios.begin(), ratios.end())}};
   }
 
   // To a page, or to a 500th of the peak of live bytes where that is more. No request fails with
-  // any larger one that was tried: of those that are smaller, one that is too small here and there
-  // may be followed by some that are not.
+  // any larger one that was tried; a smaller one may do by chance.
   static std::uint64_t least_budget(const Request& request, const OperationSequence& sequence) {
-    constexpr std::uint64_t kPage = std::uint64_t{2} << 20;
-    const std::uint64_t peak_pages = (sequence.peak_live_bytes() + kPage - 1) / kPage;
+    const std::uint64_t peak_pages = round_up(sequence.peak_live_bytes(), kPageBytes) / kPageBytes;
     const std::uint64_t step = std::max<std::uint64_t>(1, peak_pages / 500);
     const std::vector<cudaStream_t> streams = Streams::first(sequence.streams);
     const auto runs_through = [&](std::uint64_t pages) {
-      Adapter allocator(request.with("budget", pages * kPage));
+      Adapter allocator(request.with("budget", pages * kPageBytes));
       return PassChecker(allocator, sequence, streams).run().failed_requests == 0;
     };
     std::uint64_t enough = peak_pages;
@@ -320,7 +320,7 @@ class Workloads {
       if (enough > 4 * peak_pages) throw std::runtime_error("four times the live bytes do not do");
     } while (!runs_through(enough));
     while (enough >= peak_pages + step && runs_through(enough - step)) enough -= step;
-    return enough * kPage;
+    return enough * kPageBytes;
   }
 
   // The same request with so much of the peak of live bytes as budget; 0: without.

@@ -177,7 +177,7 @@ TEST_F(BlockPoolsTest, WhenPagesAreSparedABlockIsCutFromTheHighEndWhereThatTakes
   constexpr std::size_t kHalf = kPageBytes / 2;
   add(PoolClass::kShared, 0, 4);
   RunBlock* low = take(PoolClass::kShared, kHalf + kHalf / 2);
-  RunBlock* rest = take(PoolClass::kShared, 2 * kPageBytes + kPageBytes - kHalf / 2);
+  RunBlock* rest = take(PoolClass::kShared, 3 * kPageBytes - kHalf / 2);
   RunBlock* high = take(PoolClass::kShared, kHalf);
   ASSERT_EQ(rest->address(), low->end());
   ASSERT_EQ(high->end(), page(4));
