@@ -84,7 +84,7 @@ CachingManagedAllocator::CachingManagedAllocator(std::unique_ptr<DeviceRuntime> 
              "UVMALLOC_HOST_MEMORY=ordinary needs devices that reach ordinary memory (pageable "
              "memory access), and not all do; managed memory is used");
   }
-  device_limits_.assign(devices_.size(), SIZE_MAX);
+  device_limits_.assign(devices_.size(), configuration.device_budget_bytes.value_or(SIZE_MAX));
   if (configuration_.trace_file.empty()) return;
   if (std::string why = start_trace(configuration_.trace_file); !why.empty()) {
     log_line(LogLevel::kWarning, why);

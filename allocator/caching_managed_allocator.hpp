@@ -256,8 +256,8 @@ class CachingManagedAllocator {
   // nullptr: nobody listens any more.
   void set_memory_observer(MemoryObserver* observer);
 
-  // The device facade of that device holds at most so many bytes in pools; SIZE_MAX, as it is at
-  // first: the budget alone decides. What is held already stays.
+  // The device facade of that device holds at most so many bytes in pools; SIZE_MAX: the budget
+  // alone decides. At first it is Configuration::device_budget_bytes. What is held already stays.
   void set_device_limit(int device, std::size_t most_bytes);
 
   // Until it moves to the host, only devices use the block that holds `address`: what is forked
@@ -278,7 +278,9 @@ class CachingManagedAllocator {
   std::size_t budget_bytes() const { return budget_.hard_bytes; }
   // kManaged or kOrdinary.
   HostBacking host_backing() const { return span_memory_.host_backing(); }
-  // How much of the device's memory this process can still have, given the driver's answer.
+  // How much of the device's memory this process can still have, given the driver's answer, by the
+  // budgets. A limit that the program itself has set for the device is not looked at: programs know
+  // that, and compare with other allocators' figures.
   std::size_t free_bytes(int device, const MemoryFigures& driver) const;
 
   // Begins or ends a trace of everything the allocator does (trace_recorder.hpp). Returns an empty
@@ -325,6 +327,8 @@ class CachingManagedAllocator {
 
   static constexpr RuntimeStatus kOverBudget{RuntimeError::kOutOfMemory, 0, "the budget is used up",
                                              "budget"};
+  static constexpr RuntimeStatus kOverDeviceLimit{RuntimeError::kOutOfMemory, 0,
+                                                  "the device's limit is reached", "device limit"};
 
   void* allocate_slowly(Facade facade, int device, std::size_t size_bytes, StreamHandle stream,
                         std::size_t alignment_bytes = 0);
@@ -453,8 +457,10 @@ class CachingManagedAllocator {
   void count_free(const Block& block, const StreamKey& key);
   void note_peaks(std::size_t place) noexcept;
   void lend_pages(const Block& block, PoolIndex from, PoolIndex to);
-  bool is_within_limits(const StreamKey& key, std::size_t touched_bytes,
-                        std::size_t pool_bytes) const;
+  std::size_t limit_of(const StreamKey& key) const;
+  RuntimeStatus check_limits(const StreamKey& key, std::size_t touched_bytes,
+                             std::size_t pool_bytes) const;
+  std::string advice_on(const Request& request, const RuntimeStatus& status) const;
   const Configuration configuration_;
   CountingRuntime runtime_;
   std::vector<DeviceDescription> devices_;

@@ -181,6 +181,8 @@ const std::vector<SettingDescription>& known_settings() {
        "a device move shares the bytes until one side is written, or copies at once"},
       {"UVMALLOC_BUDGET", "auto", kPagesOrAuto,
        "hard limit for all memory of this process; beyond it allocation raises out-of-memory"},
+      {"UVMALLOC_DEVICE_BUDGET", "auto", kPagesOrAuto,
+       "hard limit for what is asked of each device; beyond it allocation raises out-of-memory"},
       {"UVMALLOC_RESERVE", "auto", kSizeOrAuto,
        "kept free of the memory that the automatic budgets count"},
       {"UVMALLOC_HOST_THRESHOLD", "1 MiB", kSize,
@@ -220,6 +222,7 @@ ParsedConfiguration parse_configuration(const VariableLookup& lookup,
                                                      {"alias", MoveMode::kAlias},
                                                      {"copy", MoveMode::kCopy}});
   read.size_or_auto(&configuration.budget_bytes, kPageBytes);
+  read.size_or_auto(&configuration.device_budget_bytes, kPageBytes);
   read.size_or_auto(&configuration.reserve_bytes);
   read.size(&configuration.host_threshold_bytes);
   read.choice(&configuration.host_backing,

@@ -31,11 +31,13 @@ enum class HostBacking : unsigned char {
 };
 
 struct Configuration {
-  bool enabled = false;                           // PYTORCH_ENABLE_UNIFIED_MEMORY
-  std::string runtime = "auto";                   // UVMALLOC_RUNTIME
-  Policy policy = Policy::kAuto;                  // UVMALLOC_POLICY
-  MoveMode move = MoveMode::kCopyOnWrite;         // UVMALLOC_MOVE
-  std::optional<std::size_t> budget_bytes;        // UVMALLOC_BUDGET; none: from the machine
+  bool enabled = false;                     // PYTORCH_ENABLE_UNIFIED_MEMORY
+  std::string runtime = "auto";             // UVMALLOC_RUNTIME
+  Policy policy = Policy::kAuto;            // UVMALLOC_POLICY
+  MoveMode move = MoveMode::kCopyOnWrite;   // UVMALLOC_MOVE
+  std::optional<std::size_t> budget_bytes;  // UVMALLOC_BUDGET; none: from the machine
+  // UVMALLOC_DEVICE_BUDGET; none: beyond a device's own memory the host's serves.
+  std::optional<std::size_t> device_budget_bytes;
   std::optional<std::size_t> reserve_bytes;       // UVMALLOC_RESERVE; none: from the machine
   std::size_t host_threshold_bytes = 1u << 20;    // UVMALLOC_HOST_THRESHOLD
   HostBacking host_backing = HostBacking::kAuto;  // UVMALLOC_HOST_MEMORY

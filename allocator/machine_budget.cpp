@@ -24,7 +24,10 @@ MachineBudget machine_budget(const std::vector<DeviceDescription>& devices,
   // More ranks than devices share them evenly; fewer have one each or more.
   const std::size_t per_device =
       (ranks + devices.size() - 1) / std::max<std::size_t>(devices.size(), 1);
-  for (DevicePlacement& device : budget.devices) device.soft_budget_bytes /= per_device;
+  for (DevicePlacement& device : budget.devices) {
+    device.soft_budget_bytes = std::min(device.soft_budget_bytes / per_device,
+                                        configuration.device_budget_bytes.value_or(SIZE_MAX));
+  }
   std::size_t host_bytes = less_reserve(available_host_bytes, configuration);
   // An integrated device has no memory of its own: the host's is all there is.
   budget.hard_bytes = integrated ? host_bytes : budget.hard_bytes + host_bytes;

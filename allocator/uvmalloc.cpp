@@ -1,6 +1,8 @@
 #include <uvmalloc/uvmalloc.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cmath>
 #include <cstring>
 #include <exception>
 #include <memory>
@@ -230,6 +232,15 @@ uvmalloc_status uvmalloc_create(const uvmalloc_options* options, uvmalloc_alloca
       if (known->budget_bytes != 0) configuration.budget_bytes = known->budget_bytes;
       if (known->reserve_bytes != 0) configuration.reserve_bytes = known->reserve_bytes;
       if (known->span_bytes != 0) configuration.span_bytes = known->span_bytes;
+      if (known->device_budget_bytes != 0) {
+        configuration.device_budget_bytes = known->device_budget_bytes;
+      }
+      if (!std::isfinite(known->decay_seconds) || known->decay_seconds < 0) {
+        throw std::invalid_argument(
+            fmt::format("uvmalloc_create: decay_seconds is {}; accepted: seconds from 0 on",
+                        known->decay_seconds));
+      }
+      configuration.decay_seconds = known->decay_seconds;
     }
     uvm::RuntimeChoice choice = uvm::open_runtime(configuration.runtime);
     if (choice.runtime == nullptr) return failure(UVMALLOC_ERROR_NO_DEVICE, "{}", choice.reason);
@@ -257,6 +268,30 @@ uvmalloc_status uvmalloc_process_allocator(uvmalloc_allocator** out) {
       return failure(UVMALLOC_ERROR_NOT_USABLE, "{}", activation.reason);
     }
     *out = handle_of(activation.allocator);
+    return UVMALLOC_OK;
+  });
+}
+
+uvmalloc_status uvmalloc_set_device_limit(uvmalloc_allocator* allocator, int device,
+                                          std::uint64_t most_bytes) {
+  if (allocator == nullptr) return null_argument(__func__, "allocator");
+  return guarded([&] {
+    if (!has_device(*own(allocator), device)) {
+      return no_device("uvmalloc_set_device_limit", device,
+                       own(allocator)->runtime().device_count());
+    }
+    own(allocator)->set_device_limit(device, most_bytes);
+    return UVMALLOC_OK;
+  });
+}
+
+uvmalloc_status uvmalloc_add_pressure_callback(uvmalloc_allocator* allocator,
+                                               uvmalloc_pressure_callback callback,
+                                               void* argument) {
+  if (allocator == nullptr) return null_argument(__func__, "allocator");
+  if (callback == nullptr) return null_argument(__func__, "callback");
+  return guarded([&] {
+    own(allocator)->add_pressure_callback([=] { return callback(argument) != 0; });
     return UVMALLOC_OK;
   });
 }
@@ -376,6 +411,14 @@ uvmalloc_status uvmalloc_release_cached(uvmalloc_allocator* allocator) {
   });
 }
 
+uvmalloc_status uvmalloc_decay(uvmalloc_allocator* allocator) {
+  if (allocator == nullptr) return null_argument(__func__, "allocator");
+  return guarded([&] {
+    own(allocator)->decay(std::chrono::steady_clock::now());
+    return UVMALLOC_OK;
+  });
+}
+
 // ---- what is known
 
 uvmalloc_status uvmalloc_describe(const uvmalloc_allocator* allocator, const void* address,
@@ -435,6 +478,18 @@ uvmalloc_status uvmalloc_get_statistics(const uvmalloc_allocator* allocator,
                .prefetches = hints.of(uvm::HintKind::kPrefetch).sent.load(),
                .advice = hints.of(uvm::HintKind::kAdvise).sent.load(),
                .out_of_memory = all.out_of_memory});
+    return UVMALLOC_OK;
+  });
+}
+
+uvmalloc_status uvmalloc_reset_peaks(uvmalloc_allocator* allocator) {
+  if (allocator == nullptr) return null_argument(__func__, "allocator");
+  return guarded([&] {
+    for (Facade facade : {Facade::kHost, Facade::kPinned, Facade::kDevice}) {
+      for (int device = 0; device < own(allocator)->runtime().device_count(); ++device) {
+        own(allocator)->reset_peaks(facade, device);
+      }
+    }
     return UVMALLOC_OK;
   });
 }

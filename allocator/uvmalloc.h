@@ -105,12 +105,15 @@ typedef struct uvmalloc_options {
   uint64_t budget_bytes;  /* the most memory that may be in use at a time; 0: by the machine */
   uint64_t reserve_bytes; /* of each device's memory, left to others; 0: by the machine */
   uint64_t span_bytes; /* asked from the driver at a time, rounded up to 2 MiB; 0: by the device */
+  uint64_t device_budget_bytes; /* uvmalloc_set_device_limit() of every device; 0: none */
+  double decay_seconds; /* half-life of cached memory that stays idle: half of it goes back to the
+                           driver in each; 0: it stays until it is needed elsewhere or released */
 } uvmalloc_options;
 
 /* Makes an allocator on every device of a runtime. `options` NULL: the defaults.
  * UVMALLOC_ERROR_INVALID_ARGUMENT: `out` is NULL, struct_bytes is too small for the first version
  * of the structure or above 4096, a member that this library does not know is not zero, no such
- * policy.
+ * policy, a decay that is negative or not finite.
  * UVMALLOC_ERROR_NO_DEVICE: no such runtime, or no driver, or no device.
  * UVMALLOC_ERROR_NOT_USABLE: a device cannot use managed memory concurrently with the host.
  * The allocator must not be used in a forked child; the process's own may. */
@@ -126,6 +129,22 @@ UVMALLOC_API uvmalloc_status uvmalloc_destroy(uvmalloc_allocator* allocator);
  * and nothing else: to other functions it is UVMALLOC_ERROR_NOT_OURS.
  * UVMALLOC_ERROR_NOT_USABLE: there can be none, now or later. */
 UVMALLOC_API uvmalloc_status uvmalloc_process_allocator(uvmalloc_allocator** out);
+
+/* Device memory of `device` may fill at most so many bytes of 2 MiB pages, cached blocks included;
+ * UINT64_MAX: the budget alone decides. What it has already stays. Requests beyond it are
+ * UVMALLOC_ERROR_OUT_OF_MEMORY. UVMALLOC_ERROR_NO_DEVICE. */
+UVMALLOC_API uvmalloc_status uvmalloc_set_device_limit(uvmalloc_allocator* allocator, int device,
+                                                       uint64_t most_bytes);
+
+/* `callback` is called with `argument` when a request cannot be met from what is cached or allowed,
+ * before cached memory goes back to the driver: it frees what it can do without, and returns
+ * whether it freed anything (0: no). On the thread of the request, without locks: it may call any
+ * function of this interface, and be called by several threads at a time. Never taken back.
+ * UVMALLOC_ERROR_INVALID_ARGUMENT: a null pointer that is not `argument`. */
+typedef int (*uvmalloc_pressure_callback)(void* argument);
+UVMALLOC_API uvmalloc_status uvmalloc_add_pressure_callback(uvmalloc_allocator* allocator,
+                                                            uvmalloc_pressure_callback callback,
+                                                            void* argument);
 
 /* How many devices there are: they are numbered from 0. */
 UVMALLOC_API uvmalloc_status uvmalloc_device_count(const uvmalloc_allocator* allocator, int* out);
@@ -192,6 +211,11 @@ UVMALLOC_API uvmalloc_status uvmalloc_move(uvmalloc_allocator* allocator, void* 
  * invalidate the capture. */
 UVMALLOC_API uvmalloc_status uvmalloc_release_cached(uvmalloc_allocator* allocator);
 
+/* Gives back what of the idle cached memory is due by now, where decay_seconds (or UVMALLOC_DECAY)
+ * is set. That is done now and then by requests and frees that go beyond their thread's cache: call
+ * it from a program that does nothing for long. */
+UVMALLOC_API uvmalloc_status uvmalloc_decay(uvmalloc_allocator* allocator);
+
 /* ---- what is known */
 
 typedef struct uvmalloc_block {
@@ -226,8 +250,8 @@ typedef struct uvmalloc_statistics {
   uvmalloc_facade_statistics host;
   uvmalloc_facade_statistics pinned;
   uvmalloc_facade_statistics device;
-  uint64_t live_bytes; /* of all facades, as rounded */
-  uint64_t peak_bytes;
+  uint64_t live_bytes;    /* of all facades, as rounded */
+  uint64_t peak_bytes;    /* of that, since the start */
   uint64_t touched_bytes; /* 2 MiB pages handed out since they were asked from the driver */
   uint64_t span_bytes;    /* asked from the driver: address space, not memory */
   uint64_t budget_bytes;
@@ -243,6 +267,9 @@ typedef struct uvmalloc_statistics {
  * too small for the first version of the structure. */
 UVMALLOC_API uvmalloc_status uvmalloc_get_statistics(const uvmalloc_allocator* allocator,
                                                      uvmalloc_statistics* out);
+
+/* The peaks of the facades begin anew at what is in use now; that of all facades together stays. */
+UVMALLOC_API uvmalloc_status uvmalloc_reset_peaks(uvmalloc_allocator* allocator);
 
 /* ---- this process */
 

@@ -47,26 +47,36 @@ void CachingManagedAllocator::set_device_limit(int device, std::size_t most_byte
 std::size_t CachingManagedAllocator::free_bytes(int device, const MemoryFigures& driver) const {
   book_.check_device(device);
   const bool integrated = devices_[static_cast<std::size_t>(device)].capabilities.integrated;
-  std::size_t held_bytes = 0;
+  auto left = [](std::size_t limit, std::size_t held) { return limit - std::min(held, limit); };
+  std::size_t allowed_bytes = 0;
   {
     std::lock_guard lock(lock_);
-    held_bytes = spans_.touched_bytes();
+    allowed_bytes = std::min(left(budget_.hard_bytes, spans_.touched_bytes()),
+                             left(configuration_.device_budget_bytes.value_or(SIZE_MAX),
+                                  book_.reserved_bytes(Facade::kDevice, device)));
   }
   return obtainable_bytes(driver, integrated, integrated ? available_host_bytes() : 0,
-                          budget_.hard_bytes - std::min(held_bytes, budget_.hard_bytes));
+                          allowed_bytes);
+}
+
+// With the lock: what all pools of that facade and device may hold.
+std::size_t CachingManagedAllocator::limit_of(const StreamKey& key) const {
+  return key.facade == Facade::kDevice ? device_limits_[static_cast<std::size_t>(key.device)]
+                                       : SIZE_MAX;
 }
 
 // With the lock: whether pools of `key` may get so many bytes of pages, of which so many are
-// touched for the first time.
-bool CachingManagedAllocator::is_within_limits(const StreamKey& key, std::size_t touched_bytes,
-                                               std::size_t pool_bytes) const {
+// touched for the first time; else what refuses them.
+RuntimeStatus CachingManagedAllocator::check_limits(const StreamKey& key, std::size_t touched_bytes,
+                                                    std::size_t pool_bytes) const {
   if (touched_bytes != 0 && spans_.touched_bytes() + touched_bytes > budget_.hard_bytes) {
-    return false;
+    return kOverBudget;
   }
-  if (key.facade != Facade::kDevice) return true;
+  const std::size_t limit = limit_of(key);
+  if (limit == SIZE_MAX) return {};
   const std::size_t held = book_.reserved_bytes(key.facade, key.device);
-  const std::size_t limit = device_limits_[static_cast<std::size_t>(key.device)];
-  return held <= limit && pool_bytes <= limit - held;
+  if (held > limit || pool_bytes > limit - held) return kOverDeviceLimit;
+  return {};
 }
 
 void CachingManagedAllocator::add_pressure_callback(PressureCallback callback) {

@@ -54,7 +54,7 @@ CachingManagedAllocator::Found CachingManagedAllocator::find_cached(const Reques
 RunBlock* CachingManagedAllocator::take_guest(const Request& request, PoolIndex pools) {
   const std::size_t pages_bytes = round_up(request.size_bytes, kPageBytes);
   if (request.requested_bytes < kWholeBytes ||
-      !is_within_limits(pools_.at(request.pool()).key, 0, pages_bytes)) {
+      !check_limits(pools_.at(request.pool()).key, 0, pages_bytes).ok()) {
     return nullptr;
   }
   return pools_.take_guest(whole_pool(pools), request.size_bytes);
@@ -238,7 +238,6 @@ RunBlock* CachingManagedAllocator::add_run(const SpanStore::Run& run, std::size_
                                            Pool& pool, HintPlan* plan) {
   spans_.take(run, size_bytes);
   book_.figures().touched_bytes.increase(run.untouched_bytes);
-  if (spans_.touched_bytes() > budget_.hard_bytes / 2) pools_.spare_pages();
   const StreamKey& key = pool.key;
   const Place wanted = place_of_use(key.facade, key.device);
   SegmentPlacement placement = run.span->placement;
@@ -258,6 +257,10 @@ RunBlock* CachingManagedAllocator::add_run(const SpanStore::Run& run, std::size_
     throw;
   }
   book_.pages_added(pool, run.base(), size_bytes);
+  if (spans_.touched_bytes() > budget_.hard_bytes / 2 ||
+      book_.reserved_bytes(key.facade, key.device) > limit_of(key) / 2) {
+    pools_.spare_pages();
+  }
   return block;
 }
 
@@ -273,10 +276,8 @@ CachingManagedAllocator::Found CachingManagedAllocator::grow(const Request& requ
       Growth growth = plan_growth(request, any_facade);
       const SpanStore::Run& run = growth.run;
       std::size_t more = run.span != nullptr ? run.untouched_bytes : growth.size_bytes;
-      if (!is_within_limits(pools_.at(request.pool()).key, more, growth.size_bytes)) {
-        *status = kOverBudget;
-        return {};
-      }
+      *status = check_limits(pools_.at(request.pool()).key, more, growth.size_bytes);
+      if (!status->ok()) return {};
       if (run.span != nullptr) {
         Pool& pool = pools_.at(request.pool());
         RunBlock* block = add_run(run, growth.size_bytes, pool, &plan);
@@ -428,6 +429,25 @@ void CachingManagedAllocator::throw_if_broken(const Request& request, const Runt
   }
 }
 
+std::string CachingManagedAllocator::advice_on(const Request& request,
+                                               const RuntimeStatus& status) const {
+  if (request.requested_bytes > kLargestRequest) {
+    return "No allocation can be as large. Is its size right?";
+  }
+  std::string to_raise = "UVMALLOC_BUDGET";
+  std::string allowed;
+  if (status.call == kOverDeviceLimit.call) {
+    std::lock_guard lock(lock_);
+    to_raise = "UVMALLOC_DEVICE_BUDGET, or the limit that the program has set";
+    allowed = fmt::format("Device {} may hold {} here. ", request.device,
+                          format_size(device_limits_[static_cast<std::size_t>(request.device)]));
+  }
+  return fmt::format(
+      "{}Everything cached was given back and the request tried again. To allow more, raise {}; to "
+      "need less, use smaller batches or free tensors first.",
+      allowed, to_raise);
+}
+
 void CachingManagedAllocator::out_of_memory(const Request& request, const RuntimeStatus& status) {
   trace_.out_of_memory(trace_.now(),
                        {request.facade, request.device, nullptr, request.requested_bytes,
@@ -439,11 +459,7 @@ void CachingManagedAllocator::out_of_memory(const Request& request, const Runtim
     ++book_.figures().out_of_memory;
     ++book_.service_of(request.facade, request.device).out_of_memory;
   }
-  const std::string_view advice =
-      request.requested_bytes > kLargestRequest
-          ? "No allocation can be as large. Is its size right?"
-          : "Everything cached was given back and the request tried again. To allow more, raise "
-            "UVMALLOC_BUDGET; to need less, use smaller batches or free tensors first.";
+  const std::string advice = advice_on(request, status);
   throw OutOfMemoryError(
       request.requested_bytes,
       fmt::format(

@@ -46,7 +46,7 @@ SmallArenas::Segment CachingManagedAllocator::take_small_segment(
 // budget refuses it.
 RunBlock* CachingManagedAllocator::add_page_for_small(Pool& pool, bool any_facade) {
   const SpanStore::Run run = spans_.find(pool.key.facade, pool.key.device, kPageBytes, any_facade);
-  if (run.span == nullptr || !is_within_limits(pool.key, run.untouched_bytes, kPageBytes)) {
+  if (run.span == nullptr || !check_limits(pool.key, run.untouched_bytes, kPageBytes).ok()) {
     return nullptr;
   }
   HintPlan plan;
@@ -198,7 +198,7 @@ bool CachingManagedAllocator::has_room_for_page(const Request& request, bool any
   std::lock_guard lock(lock_);
   const SpanStore::Run run = spans_.find(request.facade, request.device, kPageBytes, any_facade);
   return run.span != nullptr &&
-         is_within_limits(pools_.at(request.pools).key, run.untouched_bytes, kPageBytes);
+         check_limits(pools_.at(request.pools).key, run.untouched_bytes, kPageBytes).ok();
 }
 
 // The same, or there is one now, of a new span; else need->status says why not.
@@ -207,10 +207,8 @@ bool CachingManagedAllocator::has_page_for_small(SmallNeed* need) {
   if (has_room_for_page(request, false)) return true;
   {
     std::lock_guard lock(lock_);
-    if (!is_within_limits(pools_.at(request.pools).key, kPageBytes, kPageBytes)) {
-      need->status = kOverBudget;
-      return false;
-    }
+    need->status = check_limits(pools_.at(request.pools).key, kPageBytes, kPageBytes);
+    if (!need->status.ok()) return false;
   }
   need->status = add_span(request);
   return need->status.ok();

@@ -55,6 +55,11 @@ std::pair<std::size_t, std::size_t> held_bytes(c10::DeviceIndex device) {
   return {figures.allocated_bytes.current, figures.reserved_bytes.current};
 }
 
+// What the process's setting allows each device; SIZE_MAX: anything.
+std::size_t device_budget() {
+  return allocator().configuration().device_budget_bytes.value_or(SIZE_MAX);
+}
+
 void check_device(c10::DeviceIndex device) {
   const int count = allocator().runtime().device_count();
   TORCH_CHECK(0 <= device && device < count, "Invalid device argument ", static_cast<int>(device),
@@ -344,7 +349,8 @@ void DeviceFacade::init(int device_count) {
     activation.allocator->add_pressure_callback(run_free_memory_callbacks);
     activation.allocator->set_memory_observer(&history_);
     const double fraction = native::CUDAAllocatorConfig::per_process_memory_fraction();
-    for (int device = 0; fraction < 1.0 && device < device_count; ++device) {
+    const bool limited = fraction < 1.0 || device_budget() != SIZE_MAX;
+    for (int device = 0; limited && device < device_count; ++device) {
       setMemoryFraction(fraction, static_cast<c10::DeviceIndex>(device));
     }
   }
@@ -375,10 +381,11 @@ void DeviceFacade::setMemoryFraction(double fraction, c10::DeviceIndex device) {
   check_device(device);
   TORCH_CHECK(0 <= fraction && fraction <= 1, "invalid fraction:", fraction,
               ". Please set within [0, 1].");
-  // All of the device is no limit: beyond it the host's memory serves.
-  Limit limit{fraction, SIZE_MAX};
+  // All of the device is no limit of its own: beyond it the host's memory serves.
+  Limit limit{fraction, device_budget()};
   if (fraction < 1.0) {
-    limit.bytes = static_cast<size_t>(fraction * static_cast<double>(getMemoryInfo(device).second));
+    const auto total_bytes = static_cast<double>(getMemoryInfo(device).second);
+    limit.bytes = std::min(limit.bytes, static_cast<size_t>(fraction * total_bytes));
   }
   allocator().set_device_limit(device, limit.bytes);
   std::lock_guard lock(mutex_);

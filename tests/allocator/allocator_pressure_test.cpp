@@ -60,6 +60,48 @@ TEST_F(PressureTest, PagesAreSparedOnceHalfOfTheBudgetIsTouched) {
   EXPECT_EQ(beside_one_mib(), 2 * kMiB) << "a page of its own";
 }
 
+TEST_F(PressureTest, PagesAreSparedOnceHalfOfTheDevicesLimitIsUsed) {
+  allocator->set_device_limit(0, 16 * kMiB);
+  char* begin = device(10 * kMiB);
+  allocator->free(begin);
+  EXPECT_EQ(device(kMiB), begin);
+  EXPECT_EQ(device(2 * kMiB), begin + 2 * kMiB);
+}
+
+TEST_F(PressureTest, ADevicesBudgetIsItsLimitAndWhatIsFree) {
+  Configuration configuration = small_configuration();
+  configuration.budget_bytes = 64 * kMiB;
+  configuration.device_budget_bytes = 16 * kMiB;
+  start(configuration);
+  const MemoryFigures driver{1024 * kMiB, 1024 * kMiB};
+  EXPECT_EQ(allocator->free_bytes(0, driver), 16 * kMiB);
+  allocator->set_device_limit(0, 4 * kMiB);
+  EXPECT_EQ(allocator->free_bytes(0, driver), 16 * kMiB) << "as the driver's answer would be";
+  allocator->set_device_limit(0, 16 * kMiB);
+  device(10 * kMiB);
+  host(20 * kMiB);
+  EXPECT_EQ(allocator->free_bytes(0, driver), 6 * kMiB);
+  try {
+    device(8 * kMiB);
+    FAIL();
+  } catch (const OutOfMemoryError& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("(the device's limit is reached)"), std::string::npos) << text;
+    EXPECT_NE(text.find("Device 0 may hold 16 MiB here."), std::string::npos) << text;
+    EXPECT_NE(text.find("raise UVMALLOC_DEVICE_BUDGET, or"), std::string::npos) << text;
+  }
+  host(30 * kMiB);
+  EXPECT_EQ(allocator->free_bytes(0, driver), 4 * kMiB) << "what is left of all";
+  try {
+    device(6 * kMiB);
+    FAIL();
+  } catch (const OutOfMemoryError& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("(the budget is used up)"), std::string::npos) << text;
+    EXPECT_NE(text.find("raise UVMALLOC_BUDGET;"), std::string::npos) << text;
+  }
+}
+
 TEST_F(PressureTest, ScatteredFreePagesOfOtherFacadesAreUsedBeforeGivingUp) {
   // A live page in each span keeps every span: only runs inside them are free.
   char* keep = host(2 * kMiB);

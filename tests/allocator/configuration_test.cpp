@@ -68,6 +68,7 @@ TEST(Configuration, AnEmptyValueIsTheDefault) {
 TEST(Configuration, ValuesAreReadAndTheirSourceIsKept) {
   ParsedConfiguration parsed = parse({{"UVMALLOC_POLICY", "driver"},
                                       {"UVMALLOC_BUDGET", "1.5GiB"},
+                                      {"UVMALLOC_DEVICE_BUDGET", "512MiB"},
                                       {"UVMALLOC_HOST_THRESHOLD", "64K"},
                                       {"UVMALLOC_LOG", "debug"},
                                       {"UVMALLOC_MOVE", "alias"},
@@ -75,6 +76,7 @@ TEST(Configuration, ValuesAreReadAndTheirSourceIsKept) {
   EXPECT_TRUE(parsed.errors.empty());
   EXPECT_EQ(parsed.configuration.policy, Policy::kDriver);
   EXPECT_EQ(parsed.configuration.budget_bytes, std::size_t{3} << 29);
+  EXPECT_EQ(parsed.configuration.device_budget_bytes, std::size_t{1} << 29);
   EXPECT_EQ(parsed.configuration.host_threshold_bytes, 65536u);
   EXPECT_EQ(parsed.configuration.log, LogLevel::kDebug);
   EXPECT_EQ(parsed.configuration.move, MoveMode::kAlias);
@@ -101,6 +103,7 @@ TEST(Configuration, AMalformedValueNamesVariableValueAndWhatIsAccepted) {
                            Case{"UVMALLOC_BUDGET", "lots"},
                            Case{"UVMALLOC_BUDGET", "-1"},
                            Case{"UVMALLOC_BUDGET", "0"},
+                           Case{"UVMALLOC_DEVICE_BUDGET", "1MiB"},
                            Case{"UVMALLOC_SPAN_SIZE", "4K"},
                            Case{"UVMALLOC_LOG", "loud"},
                            Case{"UVMALLOC_MOVE", "steal"},
@@ -185,7 +188,8 @@ TEST(Configuration, TheDocumentListsEverySettingWithItsDefault) {
 }
 
 TEST(Configuration, AutoIsUnderstoodInUpperCaseToo) {
-  for (const char* name : {"UVMALLOC_BUDGET", "UVMALLOC_RESERVE", "UVMALLOC_FORK_LIMIT"}) {
+  for (const char* name :
+       {"UVMALLOC_BUDGET", "UVMALLOC_DEVICE_BUDGET", "UVMALLOC_RESERVE", "UVMALLOC_FORK_LIMIT"}) {
     EXPECT_TRUE(parse({{name, "AUTO"}}).errors.empty()) << name;
   }
 }

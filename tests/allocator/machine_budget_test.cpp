@@ -45,6 +45,17 @@ TEST(MachineBudget, SettingsOverrideTheMachine) {
   EXPECT_EQ(machine_budget({device(2 * kGiB)}, configuration, 10 * kGiB).hard_bytes, 5 * kMiB);
 }
 
+TEST(MachineBudget, ADevicesBudgetBoundsWhatIsPutThereAndNothingElse) {
+  Configuration configuration;
+  configuration.device_budget_bytes = 3 * kGiB;
+  const MachineBudget budget =
+      machine_budget({device(16 * kGiB), device(1 * kGiB)}, configuration, 4 * kGiB);
+  EXPECT_EQ(budget.devices[0].soft_budget_bytes, 3 * kGiB);
+  EXPECT_EQ(budget.devices[1].soft_budget_bytes, 1 * kGiB - 64 * kMiB);
+  EXPECT_EQ(budget.hard_bytes,
+            machine_budget({device(16 * kGiB), device(1 * kGiB)}, {}, 4 * kGiB).hard_bytes);
+}
+
 TEST(MachineBudget, RanksOfOneLaunchShareTheMachineEvenly) {
   Configuration configuration;
   configuration.reserve_bytes = 0;

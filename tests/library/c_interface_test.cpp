@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -168,6 +170,13 @@ TEST_P(CInterface, NullPointersAreRefusedOrFine) {
   EXPECT_EQ(uvmalloc_wait_for_uses(nullptr, this), kInvalid);
   EXPECT_EQ(uvmalloc_move(nullptr, this, 0, nullptr, 0), kInvalid);
   EXPECT_EQ(uvmalloc_release_cached(nullptr), kInvalid);
+  EXPECT_EQ(uvmalloc_decay(nullptr), kInvalid);
+  EXPECT_EQ(uvmalloc_reset_peaks(nullptr), kInvalid);
+  EXPECT_EQ(uvmalloc_set_device_limit(nullptr, 0, 1), kInvalid);
+  EXPECT_EQ(uvmalloc_add_pressure_callback(
+                nullptr, +[](void*) { return 0; }, nullptr),
+            kInvalid);
+  EXPECT_EQ(uvmalloc_add_pressure_callback(allocator, nullptr, nullptr), kInvalid);
   EXPECT_EQ(uvmalloc_describe(nullptr, this, &block), kInvalid);
   EXPECT_EQ(uvmalloc_describe(allocator, this, nullptr), kInvalid);
   EXPECT_EQ(uvmalloc_get_statistics(nullptr, &all), kInvalid);
@@ -271,8 +280,14 @@ TEST_P(CInterface, AnOptionThatThisVersionLacksIsRefusedUnlessItIsZero) {
   larger.later = 1;
   EXPECT_EQ(uvmalloc_create(&larger.known, &other), UVMALLOC_ERROR_INVALID_ARGUMENT);
   EXPECT_EQ(other, nullptr);
-  larger.known.struct_bytes = sizeof(uvmalloc_options) - 1;
+  constexpr std::size_t kFirstVersion = offsetof(uvmalloc_options, device_budget_bytes);
+  larger.known.struct_bytes = kFirstVersion - 1;
   EXPECT_EQ(uvmalloc_create(&larger.known, &other), UVMALLOC_ERROR_INVALID_ARGUMENT);
+  larger.known.struct_bytes = kFirstVersion;
+  larger.known.decay_seconds = -1;  // not a member of that version: never looked at
+  EXPECT_EQ(uvmalloc_create(&larger.known, &other), UVMALLOC_OK);
+  EXPECT_EQ(uvmalloc_destroy(other), UVMALLOC_OK);
+  larger.known.decay_seconds = 0;
   // Never set: so many bytes there are not to be looked at.
   for (std::size_t too_large : {std::size_t{4097}, SIZE_MAX}) {
     larger.known.struct_bytes = too_large;
@@ -288,6 +303,99 @@ TEST_P(CInterface, AnOptionThatThisVersionLacksIsRefusedUnlessItIsZero) {
   larger.known.runtime = "abacus";
   EXPECT_EQ(uvmalloc_create(&larger.known, &other), UVMALLOC_ERROR_NO_DEVICE);
   EXPECT_STRNE(uvmalloc_last_error(), "");
+}
+
+TEST_P(CInterface, ADevicesLimitIsThatOfTheOptionsUntilAnotherIsSet) {
+  uvmalloc_options options = options_for(GetParam());
+  options.device_budget_bytes = 16 * kMiB;
+  uvmalloc_allocator* limited = nullptr;
+  ASSERT_EQ(uvmalloc_create(&options, &limited), UVMALLOC_OK);
+  void* block = nullptr;
+  auto device = [&](std::size_t size_bytes) {
+    return uvmalloc_allocate(limited, UVMALLOC_DEVICE, 0, size_bytes, 0, nullptr, &block);
+  };
+  EXPECT_EQ(device(12 * kMiB), UVMALLOC_OK);
+  EXPECT_EQ(device(6 * kMiB), UVMALLOC_ERROR_OUT_OF_MEMORY);
+  const std::string text = uvmalloc_last_error();
+  EXPECT_NE(text.find("Device 0 may hold 16 MiB here."), std::string::npos) << text;
+  EXPECT_NE(text.find("UVMALLOC_DEVICE_BUDGET"), std::string::npos) << text;
+  EXPECT_EQ(uvmalloc_allocate(limited, UVMALLOC_HOST, 0, 64 * kMiB, 0, nullptr, &block),
+            UVMALLOC_OK);
+  EXPECT_EQ(uvmalloc_set_device_limit(limited, 0, 18 * kMiB), UVMALLOC_OK);
+  EXPECT_EQ(device(6 * kMiB), UVMALLOC_OK);
+  EXPECT_EQ(device(2 * kMiB), UVMALLOC_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(uvmalloc_set_device_limit(limited, 0, UINT64_MAX), UVMALLOC_OK);
+  EXPECT_EQ(device(2 * kMiB), UVMALLOC_OK);
+  for (int unknown : {-1, 1, INT32_MAX}) {
+    EXPECT_EQ(uvmalloc_set_device_limit(limited, unknown, 1), UVMALLOC_ERROR_NO_DEVICE);
+  }
+  EXPECT_EQ(uvmalloc_destroy(limited), UVMALLOC_OK);
+}
+
+// What the callback of a program gives up.
+struct Dispensable {
+  uvmalloc_allocator* allocator = nullptr;
+  void* block = nullptr;
+  int asked = 0;
+  static int give_up(void* argument) {
+    auto& self = *static_cast<Dispensable*>(argument);
+    ++self.asked;
+    if (self.block == nullptr) return 0;
+    EXPECT_EQ(uvmalloc_free(self.allocator, self.block), UVMALLOC_OK);
+    self.block = nullptr;
+    return 1;
+  }
+};
+
+TEST_P(CInterface, APressureCallbackIsAskedBeforeARequestFails) {
+  Dispensable cache{allocator, nullptr};
+  ASSERT_EQ(allocate(200 * kMiB, 0, &cache.block, UVMALLOC_DEVICE), UVMALLOC_OK);
+  ASSERT_EQ(uvmalloc_add_pressure_callback(allocator, Dispensable::give_up, &cache), UVMALLOC_OK);
+  void* block = nullptr;
+  EXPECT_EQ(allocate(100 * kMiB, 0, &block, UVMALLOC_DEVICE), UVMALLOC_OK);
+  EXPECT_EQ(cache.asked, 1);
+  EXPECT_EQ(cache.block, nullptr);
+  EXPECT_EQ(allocate(200 * kMiB, 0, &block, UVMALLOC_DEVICE), UVMALLOC_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(cache.asked, 2);
+}
+
+TEST_P(CInterface, IdleMemoryDecaysWhereThatIsAskedFor) {
+  uvmalloc_options options = options_for(GetParam());
+  uvmalloc_allocator* other = nullptr;
+  for (double bad : {-1.0, std::nan(""), HUGE_VAL}) {
+    options.decay_seconds = bad;
+    EXPECT_EQ(uvmalloc_create(&options, &other), UVMALLOC_ERROR_INVALID_ARGUMENT);
+  }
+  options.decay_seconds = 1e-3;
+  ASSERT_EQ(uvmalloc_create(&options, &other), UVMALLOC_OK);
+  for (uvmalloc_allocator* each : {allocator, other}) {
+    void* block = nullptr;
+    ASSERT_EQ(uvmalloc_allocate(each, UVMALLOC_DEVICE, 0, 64 * kMiB, 0, nullptr, &block),
+              UVMALLOC_OK);
+    ASSERT_EQ(uvmalloc_free(each, block), UVMALLOC_OK);
+  }
+  uvmalloc_statistics all{};
+  all.struct_bytes = sizeof all;
+  do {
+    ASSERT_EQ(uvmalloc_decay(other), UVMALLOC_OK);
+    ASSERT_EQ(uvmalloc_decay(allocator), UVMALLOC_OK);
+    ASSERT_EQ(uvmalloc_get_statistics(other, &all), UVMALLOC_OK);
+  } while (all.touched_bytes != 0);
+  EXPECT_EQ(statistics().touched_bytes, 64 * kMiB) << "by default it stays";
+  EXPECT_EQ(uvmalloc_destroy(other), UVMALLOC_OK);
+}
+
+TEST_P(CInterface, PeaksOfFacadesBeginAnew) {
+  void* device = nullptr;
+  ASSERT_EQ(allocate(10 * kMiB, 0, &device, UVMALLOC_DEVICE), UVMALLOC_OK);
+  char* small = host(100);
+  EXPECT_EQ(uvmalloc_free(allocator, device), UVMALLOC_OK);
+  EXPECT_EQ(uvmalloc_reset_peaks(allocator), UVMALLOC_OK);
+  const uvmalloc_statistics all = statistics();
+  EXPECT_EQ(all.device.peak_bytes, 0u);
+  EXPECT_EQ(all.host.peak_bytes, 512u);
+  EXPECT_EQ(all.peak_bytes, 10 * kMiB + 512);
+  EXPECT_EQ(uvmalloc_free(allocator, small), UVMALLOC_OK);
 }
 
 TEST_P(CInterface, TheDriverPolicySendsNoHints) {

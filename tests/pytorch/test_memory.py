@@ -56,6 +56,43 @@ print(size, weight.sum().item(), result[0, 0].item())
     assert run.report["peak_touched_bytes"] <= 256 << 20
 
 
+def test_a_devices_budget_bounds_it_whatever_fraction_the_program_asks_for(
+    simulate: Simulate,
+) -> None:
+    run = simulate(
+        """
+import torch
+MIB = 1 << 20
+total = torch.cuda.get_device_properties(0).total_memory
+def fits(mib):
+    try:
+        torch.empty(mib * MIB, dtype=torch.uint8, device='cuda')
+        return True
+    except torch.OutOfMemoryError as error:
+        text = str(error)
+        assert 'Device 0 may hold' in text and 'UVMALLOC_DEVICE_BUDGET' in text, text
+        return text.split(' allowed; ')[0].split('is free. ')[1]
+print(torch.cuda.mem_get_info()[0] // MIB, fits(256), fits(258))
+kept = torch.empty(56 * MIB, dtype=torch.uint8, device='cuda')
+host = torch.empty(512 * MIB, dtype=torch.uint8)
+host.to('cuda').max()  # the host's memory, but for the result's page
+print(torch.cuda.mem_get_info()[0] // MIB, fits(202))
+del kept
+for fraction in (128 * MIB / total, 512 * MIB / total, 1.0):
+    torch.cuda.set_per_process_memory_fraction(fraction)
+    print(fits(130), fits(258))
+""",
+        environment={"UVMALLOC_DEVICE_BUDGET": "256MiB"},
+    ).check()
+    assert run.stdout.splitlines() == [
+        "256 True 256.00 MiB",
+        "198 256.00 MiB",
+        "128.00 MiB 128.00 MiB",
+        "True 256.00 MiB",
+        "True 256.00 MiB",
+    ]
+
+
 def test_torch_memory_figures_are_filled(simulate: Simulate) -> None:
     simulate("""
 import torch
