@@ -161,6 +161,7 @@ class Sequence {
   void retire_stream();
   void hint();
   void decay();
+  void limit();
   void open_private_pool(bool capturing);
   void close_private_pool();
   void release_private_pool();
@@ -221,7 +222,9 @@ class Sequence {
   std::uint8_t next_mark_ = 1;
   std::vector<char*> gone_;  // freed addresses
   MoveStatistics moves_;
-  std::uint64_t refused_ = 0;  // requests
+  std::uint64_t refused_ = 0;        // requests
+  std::vector<std::size_t> limits_;  // by device
+  std::vector<std::uint64_t> held_;  // by the device facade, before the present call
   Decay::Time now_{1000 * kHalfLife};
   std::vector<Scope> scopes_;                                 // open, innermost last
   std::map<AllocatorModel::PrivatePool, std::size_t> users_;  // of private pools
@@ -248,7 +251,9 @@ Sequence::Sequence(std::span<const std::uint8_t> bytes)
     : bytes_(bytes),
       devices_(1 + static_cast<int>(bytes_.below(2))),
       machine_(std::make_shared<FakeMachine>(devices_)),
-      model_(devices_) {
+      model_(devices_),
+      limits_(static_cast<std::size_t>(devices_), SIZE_MAX),
+      held_(static_cast<std::size_t>(devices_)) {
   const unsigned capabilities = bytes_.below(4);
   machine_->capabilities.discard = capabilities % 2 == 0;
   machine_->capabilities.pageable_memory_access = capabilities / 2 == 1;
@@ -349,7 +354,8 @@ std::size_t Sequence::any_size() {
 // Calls of streams that come and go, of pools for some, and those that are rare.
 void Sequence::call_of_streams(unsigned what) {
   if (what < 6) return retire_stream();
-  if (what < 8) return decay();
+  if (what < 7) return decay();
+  if (what < 8) return limit();
   if (what < 12) return open_private_pool(false);
   if (what < 15) return open_private_pool(true);
   if (what < 20) return close_private_pool();
@@ -391,7 +397,10 @@ void Sequence::allocate_aligned() {
 
 void Sequence::allocate(Live live) {
   const bool alone = model_.live.empty() && users_.empty() && !may_fail();
-  const std::size_t budget = allocator_->budget_bytes();
+  std::size_t budget = allocator_->budget_bytes();
+  if (live.facade == Facade::kDevice) {
+    budget = std::min(budget, limits_[static_cast<std::size_t>(live.device)]);
+  }
   // One of a device has room in front to begin where it is asked for.
   const std::size_t room = live.alignment_bytes > 512 ? live.alignment_bytes + kPageBytes : 0;
   in_some_thread([&] {
@@ -619,6 +628,14 @@ void Sequence::decay() {
   in_some_thread([&] { allocator_->decay(now_); });
 }
 
+void Sequence::limit() {
+  constexpr std::array<std::size_t, 4> kLimits = {3 * kMiB, 8 * kMiB, 20 * kMiB, SIZE_MAX};
+  const int device = any_device();
+  const std::size_t most_bytes = kLimits[bytes_.below(4)];
+  allocator_->set_device_limit(device, most_bytes);
+  limits_[static_cast<std::size_t>(device)] = most_bytes;
+}
+
 void Sequence::open_private_pool(bool capturing) {
   const int device = any_device();
   const StreamHandle stream = any_stream(device);
@@ -701,6 +718,12 @@ void Sequence::check_segments(const Statistics& now) {
            segment.size_bytes);
     reserved[static_cast<std::size_t>(segment.device)][static_cast<std::size_t>(segment.facade)] +=
         bytes;
+  }
+  for (std::size_t device = 0; device < reserved.size(); ++device) {
+    const std::uint64_t held = reserved[device][static_cast<std::size_t>(Facade::kDevice)];
+    expect(held <= std::max<std::uint64_t>(limits_[device], held_[device]),
+           "a device limited to {} bytes goes from {} to {}", limits_[device], held_[device], held);
+    held_[device] = held;
   }
   std::uint64_t sum = 0;
   for (std::size_t facade = 0; facade < kFacades; ++facade) {
