@@ -494,6 +494,29 @@ uvmalloc_status uvmalloc_reset_peaks(uvmalloc_allocator* allocator) {
   });
 }
 
+uvmalloc_status uvmalloc_start_trace(uvmalloc_allocator* allocator, const char* file) {
+  if (allocator == nullptr) return null_argument(__func__, "allocator");
+  if (file == nullptr) return null_argument(__func__, "file");
+  return guarded([&] {
+    const std::string why_not = own(allocator)->start_trace(file);
+    if (why_not.empty()) return UVMALLOC_OK;
+    return failure(UVMALLOC_ERROR_NOT_USABLE, "uvmalloc_start_trace: {}", why_not);
+  });
+}
+
+uvmalloc_status uvmalloc_stop_trace(uvmalloc_allocator* allocator) {
+  if (allocator == nullptr) return null_argument(__func__, "allocator");
+  own(allocator)->stop_trace();
+  return UVMALLOC_OK;
+}
+
+uvmalloc_status uvmalloc_mark_trace(uvmalloc_allocator* allocator, const char* text) {
+  if (allocator == nullptr) return null_argument(__func__, "allocator");
+  if (text == nullptr) return null_argument(__func__, "text");
+  own(allocator)->mark_trace(text);
+  return UVMALLOC_OK;
+}
+
 // ---- this process
 
 std::int64_t uvmalloc_report_json(char* buffer, std::size_t capacity_bytes) {

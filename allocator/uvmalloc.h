@@ -271,6 +271,21 @@ UVMALLOC_API uvmalloc_status uvmalloc_get_statistics(const uvmalloc_allocator* a
 /* The peaks of the facades begin anew at what is in use now; that of all facades together stays. */
 UVMALLOC_API uvmalloc_status uvmalloc_reset_peaks(uvmalloc_allocator* allocator);
 
+/* Begins a trace of everything that the allocator does (docs/trace.md) in `file`, whose former
+ * content is lost; "%p" in the name is the process number. Blocks that are live come first.
+ * UVMALLOC_ERROR_INVALID_ARGUMENT: a null pointer. UVMALLOC_ERROR_NOT_USABLE: the file is none that
+ * can be written, a trace is being written already, or this is a forked child. */
+UVMALLOC_API uvmalloc_status uvmalloc_start_trace(uvmalloc_allocator* allocator, const char* file);
+
+/* Writes what threads still keep and ends the file; nothing where no trace is written. What other
+ * threads do at this moment may be left out. uvmalloc_destroy() and the end of the process do the
+ * same. */
+UVMALLOC_API uvmalloc_status uvmalloc_stop_trace(uvmalloc_allocator* allocator);
+
+/* Writes `text`, UTF-8, into the trace, cut to 4096 bytes at the end of a character; nothing where
+ * none is written. UVMALLOC_ERROR_INVALID_ARGUMENT: a null pointer. */
+UVMALLOC_API uvmalloc_status uvmalloc_mark_trace(uvmalloc_allocator* allocator, const char* text);
+
 /* ---- this process */
 
 /* The report on the process's allocator so far (docs/report.md), and what this machine can do and
@@ -279,9 +294,8 @@ UVMALLOC_API uvmalloc_status uvmalloc_reset_peaks(uvmalloc_allocator* allocator)
 UVMALLOC_API int64_t uvmalloc_report_json(char* buffer, size_t capacity_bytes);
 UVMALLOC_API int64_t uvmalloc_doctor_json(char* buffer, size_t capacity_bytes);
 
-/* Writes `text`, UTF-8, into the trace of the process's allocator (docs/trace.md), cut to 4096
- * bytes at the end of a character. Nothing where no trace is written, where there is no such
- * allocator, or where `text` is NULL. */
+/* uvmalloc_mark_trace() of the process's allocator. Nothing where no trace is written, where there
+ * is no such allocator, or where `text` is NULL. */
 UVMALLOC_API void uvmalloc_trace_mark(const char* text);
 
 /* Whether host memory that a framework allocates on this thread is managed from

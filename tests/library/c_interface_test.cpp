@@ -1,5 +1,6 @@
 // The C interface, on every runtime.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -8,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <thread>
@@ -16,6 +18,7 @@
 #include <uvmalloc/uvmalloc.h>
 #include <uvmalloc/allocator/caching_managed_allocator.hpp>
 #include <uvmalloc/allocator/process_allocator.hpp>
+#include <uvmalloc/allocator/trace_reader.hpp>
 
 #include "conformance/runtimes.hpp"
 
@@ -172,6 +175,11 @@ TEST_P(CInterface, NullPointersAreRefusedOrFine) {
   EXPECT_EQ(uvmalloc_release_cached(nullptr), kInvalid);
   EXPECT_EQ(uvmalloc_decay(nullptr), kInvalid);
   EXPECT_EQ(uvmalloc_reset_peaks(nullptr), kInvalid);
+  EXPECT_EQ(uvmalloc_start_trace(nullptr, "a"), kInvalid);
+  EXPECT_EQ(uvmalloc_start_trace(allocator, nullptr), kInvalid);
+  EXPECT_EQ(uvmalloc_stop_trace(nullptr), kInvalid);
+  EXPECT_EQ(uvmalloc_mark_trace(nullptr, "a"), kInvalid);
+  EXPECT_EQ(uvmalloc_mark_trace(allocator, nullptr), kInvalid);
   EXPECT_EQ(uvmalloc_set_device_limit(nullptr, 0, 1), kInvalid);
   EXPECT_EQ(uvmalloc_add_pressure_callback(
                 nullptr, +[](void*) { return 0; }, nullptr),
@@ -396,6 +404,37 @@ TEST_P(CInterface, PeaksOfFacadesBeginAnew) {
   EXPECT_EQ(all.host.peak_bytes, 512u);
   EXPECT_EQ(all.peak_bytes, 10 * kMiB + 512);
   EXPECT_EQ(uvmalloc_free(allocator, small), UVMALLOC_OK);
+}
+
+TEST_P(CInterface, ATraceHoldsWhatHappensBetweenItsStartAndItsStop) {
+  const std::string file = (std::filesystem::temp_directory_path() /
+                            ("uvmalloc-c-" + std::to_string(getpid()) + ".trace"));
+  char* before = host(100);
+  EXPECT_EQ(uvmalloc_stop_trace(allocator), UVMALLOC_OK) << "there is none";
+  EXPECT_EQ(uvmalloc_mark_trace(allocator, "unheard"), UVMALLOC_OK);
+  EXPECT_EQ(uvmalloc_start_trace(allocator, "/"), UVMALLOC_ERROR_NOT_USABLE);
+  EXPECT_EQ(std::string(uvmalloc_last_error()).rfind("uvmalloc_start_trace: trace /: ", 0), 0u)
+      << uvmalloc_last_error();
+  ASSERT_EQ(uvmalloc_start_trace(allocator, file.c_str()), UVMALLOC_OK) << uvmalloc_last_error();
+  EXPECT_EQ(uvmalloc_start_trace(allocator, file.c_str()), UVMALLOC_ERROR_NOT_USABLE);
+  EXPECT_EQ(uvmalloc_mark_trace(allocator, "step 1"), UVMALLOC_OK);
+  EXPECT_EQ(uvmalloc_free(allocator, host(3 * kMiB)), UVMALLOC_OK);
+  EXPECT_EQ(uvmalloc_stop_trace(allocator), UVMALLOC_OK);
+  EXPECT_EQ(uvmalloc_free(allocator, before), UVMALLOC_OK);
+
+  const Trace trace = read_trace(file);
+  std::filesystem::remove(file);
+  auto count = [&](TraceKind kind) {
+    return std::count_if(trace.events.begin(), trace.events.end(),
+                         [&](const ThreadEvent& event) { return event.kind == kind; });
+  };
+  EXPECT_EQ(count(TraceKind::kAllocate), 2) << "one that was live already, and one";
+  EXPECT_EQ(count(TraceKind::kFree), 1);
+  ASSERT_EQ(count(TraceKind::kMark), 1);
+  const auto mark =
+      std::find_if(trace.events.begin(), trace.events.end(),
+                   [](const ThreadEvent& event) { return event.kind == TraceKind::kMark; });
+  EXPECT_EQ(trace.text(*mark), "step 1");
 }
 
 TEST_P(CInterface, TheDriverPolicySendsNoHints) {

@@ -103,6 +103,7 @@ def test_sizes_are_shown_short(size_bytes, text):
         ("--profile", "gb10", "discrete, integrated, hmm, coherent"),
         ("--policy", "magic", "auto"),
         ("--budget", "12X", "512MiB"),
+        ("--device-budget", "1M", "from 2 MiB to 64 TiB"),
         ("--report", "/nonexistent/report.json", "a file"),
     ],
 )
@@ -190,11 +191,12 @@ def test_a_preload_of_the_user_stays_behind_ours(libraries):
 
 
 def test_options_become_variables(libraries, tmp_path):
-    options = AllocatorOptions(policy="driver", budget_bytes=1 << 30)
+    options = AllocatorOptions(policy="driver", budget_bytes=1 << 30, device_budget_bytes=4 << 20)
     made = with_uvmalloc({}, libraries, options, tmp_path)
     assert made["PYTORCH_ENABLE_UNIFIED_MEMORY"] == "1"
     assert made["UVMALLOC_POLICY"] == "driver"
     assert made["UVMALLOC_BUDGET"] == "1073741824"
+    assert made["UVMALLOC_DEVICE_BUDGET"] == "4194304"
     assert made["UVMALLOC_REPORT_DIR"] == str(tmp_path)
 
 

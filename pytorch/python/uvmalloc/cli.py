@@ -62,6 +62,9 @@ PolicyOption = Annotated[
 BudgetOption = Annotated[
     str | None, typer.Option(metavar="SIZE", help="Most memory uvmalloc may hold.")
 ]
+DeviceBudgetOption = Annotated[
+    str | None, typer.Option(metavar="SIZE", help="Most memory of each device it may hold.")
+]
 ReportOption = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Also write the report there, as JSON.")
 ]
@@ -104,11 +107,12 @@ def run(
     command: CommandArgument,
     policy: PolicyOption = None,
     budget: BudgetOption = None,
+    device_budget: DeviceBudgetOption = None,
     report: ReportOption = None,
     no_report: NoReportOption = False,
 ) -> None:
     """Run a program with its allocators replaced by uvmalloc."""
-    options = _allocator_options(policy, budget)
+    options = _allocator_options(policy, budget, device_budget)
     reporting = _reporting(report, no_report)
     libraries = find_libraries()
 
@@ -141,12 +145,13 @@ def sim(
     ] = None,
     policy: PolicyOption = None,
     budget: BudgetOption = None,
+    device_budget: DeviceBudgetOption = None,
     report: ReportOption = None,
     no_report: NoReportOption = False,
 ) -> None:
     """Run a program on a simulated device, with uvmalloc unless --native."""
     machine = _machine(devices, capacity, driver_version, profile)
-    options = _allocator_options(policy, budget)
+    options = _allocator_options(policy, budget, device_budget)
     reporting = _reporting(report, no_report)
     libraries = find_libraries()
 
@@ -265,11 +270,14 @@ def _drop_output() -> None:
 # ---- options ------------------------------------------------------------------------------------
 
 
-def _allocator_options(policy: str | None, budget: str | None) -> AllocatorOptions:
+def _allocator_options(
+    policy: str | None, budget: str | None, device_budget: str | None
+) -> AllocatorOptions:
     if policy is not None and policy not in POLICIES:
         raise OptionError("--policy", policy, ", ".join(POLICIES))
     budget_bytes = None if budget is None else _size("--budget", budget)
-    return AllocatorOptions(policy, budget_bytes)
+    device_bytes = None if device_budget is None else _size("--device-budget", device_budget)
+    return AllocatorOptions(policy, budget_bytes, device_bytes)
 
 
 def _machine(

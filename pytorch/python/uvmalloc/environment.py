@@ -27,6 +27,7 @@ class AllocatorOptions:
 
     policy: str | None = None
     budget_bytes: int | None = None
+    device_budget_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,8 @@ def with_uvmalloc(
         result["UVMALLOC_POLICY"] = options.policy
     if options.budget_bytes is not None:
         result["UVMALLOC_BUDGET"] = str(options.budget_bytes)
+    if options.device_budget_bytes is not None:
+        result["UVMALLOC_DEVICE_BUDGET"] = str(options.device_budget_bytes)
     return result
 
 
