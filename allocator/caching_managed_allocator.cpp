@@ -50,6 +50,9 @@ constexpr std::uint64_t kRequestsPerTidying = 16;
 // of what the thread has live, which says little where others free its blocks.)
 constexpr std::size_t kUsedPerMedium = 512;
 
+// Where idle memory decays, and a thread's cache serves all that it asks for.
+constexpr std::uint64_t kHitsPerLookAtTheClock = 4096;
+
 }  // namespace
 
 CachingManagedAllocator::CachingManagedAllocator(std::unique_ptr<DeviceRuntime> runtime,
@@ -67,6 +70,7 @@ CachingManagedAllocator::CachingManagedAllocator(std::unique_ptr<DeviceRuntime> 
                      },
                      [this](void* base) { leave_small_segment(base); }}),
       caches_(kFacades * devices_.size(), thread_cache_bytes(configuration, budget_.hard_bytes),
+              configuration.decay_seconds > 0 ? kHitsPerLookAtTheClock : 0,
               [this](BlockChain blocks, const std::vector<PoolIndex>& streams) {
                 give_back(std::move(blocks));
                 note_thread_end(streams);
@@ -164,7 +168,7 @@ void* CachingManagedAllocator::allocate(Facade facade, int device, std::size_t s
         trace_.allocated_from_cache({facade, device, address, size_bytes, block->size_bytes(), of});
       }
       if (outcome == ThreadCache::Outcome::kDoneAtLimit) [[unlikely]]
-        note_peaks(book_.place_of(facade, device));
+        look_up(book_.place_of(facade, device));
       return address;
     }
     if (pools != ThreadCache::kUnknownPools && size_bytes > kSmallBytes &&
@@ -303,7 +307,7 @@ void* CachingManagedAllocator::allocate_slowly(Facade facade, int device, std::s
       unpoison(address, block->size_bytes());
       trace_.allocated(trace_.now(),
                        {facade, device, address, size_bytes, block->size_bytes(), request.stream});
-      if (outcome == ThreadCache::Outcome::kDoneAtLimit) note_peaks(book_.place_of(facade, device));
+      if (outcome == ThreadCache::Outcome::kDoneAtLimit) look_up(book_.place_of(facade, device));
       return address;
     }
   }

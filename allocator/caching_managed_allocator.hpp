@@ -434,12 +434,13 @@ class CachingManagedAllocator {
   void release_pages_of(const std::function<bool(const Pool&)>& wanted, std::size_t most_bytes);
   bool is_capturing() const { return private_pools_.is_capturing(); }
   bool may_release(const Pool& pool) const;
-  // On the longer ways through the allocator, which steady programs seldom take.
+  // On the longer ways through the allocator, which steady programs seldom take (look_up()).
   void decay_now_and_then() {
     if (decay_.enabled()) [[unlikely]]
       decay_every_so_often();
   }
   void decay_every_so_often();
+  void decay_if_memory_allows() noexcept;
   bool is_decay_due(Decay::Time now) const;
   void discard_free_pages();
   void discard_free_pages_of(Span* span);
@@ -456,6 +457,7 @@ class CachingManagedAllocator {
   void open_to_count(ThreadCache* cache, const StreamKey& key, PoolIndex first, bool again = false);
   void count_free(const Block& block, const StreamKey& key);
   void note_peaks(std::size_t place) noexcept;
+  void look_up(std::size_t place) noexcept;
   void lend_pages(const Block& block, PoolIndex from, PoolIndex to);
   std::size_t limit_of(const StreamKey& key) const;
   RuntimeStatus check_limits(const StreamKey& key, std::size_t touched_bytes,

@@ -49,9 +49,10 @@ struct StreamTally {
 
 class alignas(kCacheLinePair) ThreadCache {
  public:
-  // `most_bytes`: what it may hold for one stream.
-  ThreadCache(std::size_t places, std::size_t most_bytes)
-      : most_bytes_(most_bytes), tallies_(places) {}
+  // `most_bytes`: what it may hold for one stream. `requests_per_look`: every so many of a stream
+  // that are served are kDoneAtLimit, a power of two; 0: none for that alone.
+  ThreadCache(std::size_t places, std::size_t most_bytes, std::uint64_t requests_per_look)
+      : most_bytes_(most_bytes), look_mask_(requests_per_look - 1), tallies_(places) {}
   ThreadCache(const ThreadCache&) = delete;
   ThreadCache& operator=(const ThreadCache&) = delete;
 
@@ -61,7 +62,7 @@ class alignas(kCacheLinePair) ThreadCache {
   enum class Outcome : std::uint8_t {
     kMiss,  // nothing was done
     kDone,
-    kDoneAtLimit,  // and a peak may have been passed: PeakBook::add_up
+    kDoneAtLimit,  // and a peak may have been passed (PeakBook::add_up), or it is time to look up
   };
 
   // ---- by the owner, inside the lock
@@ -266,7 +267,7 @@ class alignas(kCacheLinePair) ThreadCache {
     of->counts.allocated(size_bytes);
     bool within =
         of->tally->allocated(size_class_of(size_bytes), size_bytes, requested_bytes, from_cache);
-    return within && live_bytes_ <= most_live_bytes_;
+    return within && live_bytes_ <= most_live_bytes_ && (of->counts.blocks & look_mask_) != 0;
   }
   [[gnu::always_inline]] void freed(Stream* of, const Block& block) {
     const std::size_t size_bytes = block.size_bytes();
@@ -276,6 +277,7 @@ class alignas(kCacheLinePair) ThreadCache {
   }
 
   const std::size_t most_bytes_;
+  const std::uint64_t look_mask_;
   std::array<Stream*, kSlots> recent_{};  // by slot_of(key)
   // The records of blocks it was given last, so that a free need not look them up. What is there
   // may be out of date: it is right if the record still says that the block starts there. Of a

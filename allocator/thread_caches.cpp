@@ -65,10 +65,12 @@ ThreadEnd& thread_end() {
 
 constinit thread_local ThreadCaches::Slot ThreadCaches::slot_;
 
-ThreadCaches::ThreadCaches(std::size_t places, std::size_t most_bytes, Retired retired)
+ThreadCaches::ThreadCaches(std::size_t places, std::size_t most_bytes,
+                           std::uint64_t requests_per_look, Retired retired)
     : serial_(next_serial()),
       places_(places),
       most_bytes_(most_bytes),
+      requests_per_look_(requests_per_look),
       retired_(std::move(retired)),
       ended_(places),
       book_(places) {
@@ -108,7 +110,7 @@ ThreadCache* ThreadCaches::mine_slowly() noexcept {
 // Everything that may fail comes before the first change.
 ThreadCache* ThreadCaches::add_cache() {
   auto& ended = thread_end();
-  auto cache = std::make_unique<ThreadCache>(places_, most_bytes_);
+  auto cache = std::make_unique<ThreadCache>(places_, most_bytes_, requests_per_look_);
   ThreadCache* made = cache.get();
   if (ended.process != getpid()) {
     ended.caches.clear();

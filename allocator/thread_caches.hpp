@@ -23,7 +23,8 @@ class ThreadCaches {
   // `retired` gets what a cache held when its thread ends, on that thread and without locks, and
   // the first pools of the streams that it had to do with.
   using Retired = std::function<void(BlockChain blocks, const std::vector<PoolIndex>& streams)>;
-  ThreadCaches(std::size_t places, std::size_t most_bytes, Retired retired);
+  ThreadCaches(std::size_t places, std::size_t most_bytes, std::uint64_t requests_per_look,
+               Retired retired);
   // After close().
   ~ThreadCaches();
   ThreadCaches(const ThreadCaches&) = delete;
@@ -101,6 +102,7 @@ class ThreadCaches {
   const std::uint64_t serial_;
   const std::size_t places_;
   const std::size_t most_bytes_;
+  const std::uint64_t requests_per_look_;
   const Retired retired_;
   std::atomic<bool> abandoned_{false};
 

@@ -212,8 +212,8 @@ UVMALLOC_API uvmalloc_status uvmalloc_move(uvmalloc_allocator* allocator, void* 
 UVMALLOC_API uvmalloc_status uvmalloc_release_cached(uvmalloc_allocator* allocator);
 
 /* Gives back what of the idle cached memory is due by now, where decay_seconds (or UVMALLOC_DECAY)
- * is set. That is done now and then by requests and frees that go beyond their thread's cache: call
- * it from a program that does nothing for long. */
+ * is set. Requests and frees do that now and then: call it from a program that does nothing for
+ * long. */
 UVMALLOC_API uvmalloc_status uvmalloc_decay(uvmalloc_allocator* allocator);
 
 /* ---- what is known */

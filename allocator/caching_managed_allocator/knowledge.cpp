@@ -180,6 +180,12 @@ void CachingManagedAllocator::note_peaks(std::size_t place) noexcept {
   caches_.add_up(place);
 }
 
+// What a thread's cache leaves to its caller now and then.
+void CachingManagedAllocator::look_up(std::size_t place) noexcept {
+  note_peaks(place);
+  if (decay_.enabled()) decay_if_memory_allows();
+}
+
 void CachingManagedAllocator::count_allocation(const Request& request, Block& block,
                                                bool from_cache) {
   const std::size_t place = book_.place_of(request.facade, request.device);

@@ -260,7 +260,12 @@ void CachingManagedAllocator::decay(Decay::Time now) {
 
 void CachingManagedAllocator::decay_every_so_often() {
   constexpr unsigned kEvery = 64;
-  if (long_ways_.fetch_add(1, std::memory_order_relaxed) % kEvery != kEvery - 1) return;
+  if (long_ways_.fetch_add(1, std::memory_order_relaxed) % kEvery == kEvery - 1) {
+    decay_if_memory_allows();
+  }
+}
+
+void CachingManagedAllocator::decay_if_memory_allows() noexcept {
   try {
     decay(std::chrono::steady_clock::now());
   } catch (const std::bad_alloc&) {

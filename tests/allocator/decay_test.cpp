@@ -158,5 +158,21 @@ TEST_F(DecayTest, RequestsThatAreMetFromThePoolsLookAtTheClock) {
   EXPECT_LT(allocator->statistics().touched_bytes.current, touched);
 }
 
+TEST_F(DecayTest, RequestsThatAreMetFromTheThreadsCacheLookAtTheClock) {
+  Configuration configuration = small_configuration();
+  configuration.decay_seconds = 1e-6;
+  start(configuration);
+  char* large = device(16 * kMiB);
+  allocator->free(device(1000));
+  allocator->free(large);
+  const std::uint64_t touched = allocator->statistics().touched_bytes.current;
+  ASSERT_GE(touched, 16 * kMiB);
+  const std::uint64_t hits_before = allocator->statistics().cache_hits[2];
+  constexpr int kRequests = 40000;
+  for (int i = 0; i < kRequests; ++i) allocator->free(device(1000));
+  ASSERT_EQ(allocator->statistics().cache_hits[2], hits_before + kRequests);
+  EXPECT_LT(allocator->statistics().touched_bytes.current, touched);
+}
+
 }  // namespace
 }  // namespace uvm

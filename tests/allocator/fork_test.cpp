@@ -369,7 +369,7 @@ TEST_F(ForkTest, AChildDoesNotKeepTheFileOfItsParentsTrace) {
 // An allocator that uvmalloc_create() made has no handlers for forks, and a child may exit all the
 // same.
 TEST(ForkedThreadCaches, AChildThatOnlyExitsWaitsForNoThreadOfItsParent) {
-  ThreadCaches caches(1, kMiB, [](BlockChain, const std::vector<PoolIndex>&) {});
+  ThreadCaches caches(1, kMiB, 0, [](BlockChain, const std::vector<PoolIndex>&) {});
   std::atomic<bool> inside = false;
   std::atomic<bool> over = false;
   std::thread other([&] {
