@@ -10,7 +10,7 @@
 #include <mutex>
 
 #include <uvmalloc/allocator/owner_lock.hpp>
-#include <uvmalloc/allocator/ranked.hpp>
+#include <uvmalloc/runtime/ranked.hpp>
 
 namespace uvm {
 

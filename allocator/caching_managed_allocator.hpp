@@ -58,7 +58,6 @@
 #include <uvmalloc/allocator/memory_observer.hpp>
 #include <uvmalloc/allocator/poison.hpp>
 #include <uvmalloc/allocator/private_pools.hpp>
-#include <uvmalloc/allocator/ranked.hpp>
 #include <uvmalloc/allocator/recycled.hpp>
 #include <uvmalloc/allocator/segments.hpp>
 #include <uvmalloc/allocator/small_arenas.hpp>
@@ -72,6 +71,7 @@
 #include <uvmalloc/hints/hint_sender.hpp>
 #include <uvmalloc/hints/placement_planner.hpp>
 #include <uvmalloc/runtime/counting_runtime.hpp>
+#include <uvmalloc/runtime/ranked.hpp>
 #include <uvmalloc/storage/residency_ledger.hpp>
 #include <uvmalloc/storage/storage_records.hpp>
 

@@ -20,9 +20,9 @@
 #include <uvmalloc/allocator/block_pools.hpp>
 #include <uvmalloc/allocator/fence_queues.hpp>
 #include <uvmalloc/allocator/private_pools.hpp>
-#include <uvmalloc/allocator/ranked.hpp>
 #include <uvmalloc/allocator/statistics_book.hpp>
 #include <uvmalloc/allocator/stream_work.hpp>
+#include <uvmalloc/runtime/ranked.hpp>
 
 namespace uvm {
 

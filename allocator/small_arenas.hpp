@@ -13,8 +13,8 @@
 #include <vector>
 
 #include <uvmalloc/allocator/block.hpp>
-#include <uvmalloc/allocator/ranked.hpp>
 #include <uvmalloc/allocator/small_arena.hpp>
+#include <uvmalloc/runtime/ranked.hpp>
 
 namespace uvm {
 

@@ -21,7 +21,7 @@ std::uint64_t next_serial() {
 // The allocators there are, by serial: a thread that ends may outlive some of those it used. Never
 // destroyed, since threads may end after static objects do.
 struct Living {
-  std::mutex mutex;
+  Ranked<std::mutex, LockRank::kThreadEnds> mutex;
   std::map<std::uint64_t, ThreadCaches*> by_serial;
 };
 Living& living() {

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include <uvmalloc/allocator/peak_book.hpp>
-#include <uvmalloc/allocator/ranked.hpp>
 #include <uvmalloc/allocator/thread_cache.hpp>
+#include <uvmalloc/runtime/ranked.hpp>
 
 namespace uvm {
 

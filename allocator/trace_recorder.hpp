@@ -42,6 +42,7 @@
 #include <uvmalloc/allocator/trace_format.hpp>
 #include <uvmalloc/allocator/trace_pace.hpp>
 #include <uvmalloc/allocator/trace_ticker.hpp>
+#include <uvmalloc/runtime/ranked.hpp>
 
 namespace uvm {
 
@@ -265,7 +266,7 @@ class TraceRecorder {
   std::atomic<pid_t> process_{0};  // the one that started the first trace
   pthread_key_t thread_key_ = 0;   // a thread's buffer; made by the first start()
 
-  mutable std::mutex mutex_;  // guards everything below
+  mutable Ranked<std::mutex, LockRank::kTrace> mutex_;  // guards everything below
   bool key_made_ = false;
   std::vector<std::unique_ptr<ThreadBuffer>> buffers_;
   std::uint32_t threads_ = 0;

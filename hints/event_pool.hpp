@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <uvmalloc/runtime/device_runtime.hpp>
+#include <uvmalloc/runtime/ranked.hpp>
 
 namespace uvm {
 
@@ -41,7 +42,7 @@ class EventPool {
   RuntimeStatus make(int device, EventHandle* out) noexcept;
 
   const DeviceRuntime& runtime_;
-  std::mutex mutex_;
+  Ranked<std::mutex, LockRank::kEvents> mutex_;
   std::vector<Events> events_;  // by device
 };
 

@@ -15,6 +15,7 @@
 #include <uvmalloc/hints/hint.hpp>
 #include <uvmalloc/hints/hint_counters.hpp>
 #include <uvmalloc/runtime/device_runtime.hpp>
+#include <uvmalloc/runtime/ranked.hpp>
 
 namespace uvm {
 
@@ -50,7 +51,7 @@ class HintSender {
   const DeviceRuntime& runtime_;
   EventPool& events_;
   HintCounters& counters_;
-  std::mutex mutex_;  // guards lanes_
+  Ranked<std::mutex, LockRank::kLanes> mutex_;  // guards lanes_
   std::vector<StreamHandle> lanes_;
 };
 

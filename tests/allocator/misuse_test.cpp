@@ -2,8 +2,8 @@
 #include <memory>
 #include <mutex>
 
-#include <uvmalloc/allocator/ranked.hpp>
 #include <uvmalloc/allocator/sanitizers.hpp>
+#include <uvmalloc/runtime/ranked.hpp>
 
 #include "support/allocator_fixture.hpp"
 

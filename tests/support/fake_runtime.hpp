@@ -17,10 +17,10 @@
 #include <string_view>
 #include <vector>
 
-#include <uvmalloc/allocator/ranked.hpp>
 #include <uvmalloc/hints/hint.hpp>
 #include <uvmalloc/runtime/device_runtime.hpp>
 #include <uvmalloc/runtime/log.hpp>
+#include <uvmalloc/runtime/ranked.hpp>
 #include <uvmalloc/storage/pages.hpp>
 
 namespace uvm::testing {

@@ -7,8 +7,20 @@
 
 namespace uvm {
 
-// In the order in which one thread may take them.
-enum class LockRank : std::uint8_t { kNone, kRelease, kFences, kArena, kCaches, kState };
+// In the order in which one thread may take them. From kArena on, none is held across a driver
+// call.
+enum class LockRank : std::uint8_t {
+  kNone,
+  kThreadEnds,
+  kRelease,
+  kFences,
+  kArena,
+  kCaches,
+  kState,
+  kEvents,
+  kLanes,
+  kTrace,
+};
 
 namespace detail {
 #ifndef NDEBUG

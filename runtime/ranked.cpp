@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/ranked.hpp>
+#include <uvmalloc/runtime/ranked.hpp>
 
 #ifndef NDEBUG
 #include <cstdlib>
@@ -12,6 +12,8 @@ const char* name(LockRank rank) {
   switch (rank) {
     case LockRank::kNone:
       return "none";
+    case LockRank::kThreadEnds:
+      return "ends of threads";
     case LockRank::kRelease:
       return "release";
     case LockRank::kFences:
@@ -22,6 +24,12 @@ const char* name(LockRank rank) {
       return "thread caches";
     case LockRank::kState:
       return "state";
+    case LockRank::kEvents:
+      return "events";
+    case LockRank::kLanes:
+      return "hint lanes";
+    case LockRank::kTrace:
+      return "trace";
   }
   return "unknown";
 }
