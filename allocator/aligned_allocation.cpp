@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <uvmalloc/runtime/log.hpp>
 #include <uvmalloc/storage/pages.hpp>
 
 namespace uvm {
@@ -30,6 +31,12 @@ void* allocate_aligned(CachingManagedAllocator& allocator, Facade facade, int de
     return allocator.allocate_aligned(facade, device, size_bytes, alignment_bytes, stream);
   }
   return allocator.allocate(facade, device, size_bytes, stream);
+}
+
+void free_or_log(CachingManagedAllocator& allocator, void* address) noexcept {
+  if (allocator.free(address) == FreeResult::kNotOurs) {
+    log(LogLevel::kError, "deallocate({}): no memory of this resource; nothing was freed", address);
+  }
 }
 
 }  // namespace uvm

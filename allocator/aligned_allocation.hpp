@@ -1,5 +1,6 @@
-// Requests that name an alignment, as those of std::pmr, cuda::mr and C do, on an allocator whose
-// blocks have a fixed one per size. Owns nothing; thread-safe as the allocator is.
+// What std::pmr, cuda::mr and C need on top of an allocator: requests that name an alignment, where
+// its blocks have a fixed one per size, and frees that nobody else would hear of. Owns nothing;
+// thread-safe as the allocator is.
 #pragma once
 
 #include <cstddef>
@@ -14,5 +15,9 @@ namespace uvm {
 // serves.
 void* allocate_aligned(CachingManagedAllocator& allocator, Facade facade, int device,
                        std::size_t size_bytes, std::size_t alignment_bytes, StreamHandle stream);
+
+// CachingManagedAllocator::free() for a resource, whose deallocate() has no result: an address that
+// is not the allocator's is logged too.
+void free_or_log(CachingManagedAllocator& allocator, void* address) noexcept;
 
 }  // namespace uvm

@@ -43,11 +43,12 @@ class CudaMemoryResource {
                             stream.get());
   }
 
-  // The block is used again after the work that is on `stream` now. nullptr is fine.
+  // The block is used again after the work that is on `stream` now. nullptr is fine; an address
+  // that is not the start of a block in use is logged, and nothing is freed.
   void deallocate(::cuda::stream_ref stream, void* address, std::size_t /*size_bytes*/,
                   std::size_t /*alignment_bytes*/ = kDefaultAlignment) noexcept {
     allocator_->record_use(address, device_, stream.get());
-    allocator_->free(address);
+    free_or_log(*allocator_, address);
   }
 
   // For use anywhere at once: device memory waits for the default stream, which may still work on
@@ -62,10 +63,10 @@ class CudaMemoryResource {
     throw std::runtime_error(status.text());
   }
 
-  // No work on the block may be pending. nullptr is fine.
+  // No work on the block may be pending. Otherwise as deallocate().
   void deallocate_sync(void* address, std::size_t /*size_bytes*/,
                        std::size_t /*alignment_bytes*/ = kDefaultAlignment) noexcept {
-    allocator_->free(address);
+    free_or_log(*allocator_, address);
   }
 
 #if CCCL_VERSION < 3001000

@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include <uvmalloc/allocator/aligned_allocation.hpp>
-#include <uvmalloc/runtime/log.hpp>
 
 namespace uvm {
 
@@ -27,9 +26,7 @@ void* ManagedMemoryResource::do_allocate(std::size_t size_bytes, std::size_t ali
 }
 
 void ManagedMemoryResource::do_deallocate(void* address, std::size_t, std::size_t) {
-  if (allocator_->free(address) == FreeResult::kNotOurs) {
-    log(LogLevel::kError, "deallocate({}): no memory of this resource; nothing was freed", address);
-  }
+  free_or_log(*allocator_, address);
 }
 
 bool ManagedMemoryResource::do_is_equal(const std::pmr::memory_resource& other) const noexcept {

@@ -27,6 +27,7 @@ class ManagedMemoryResource final : public std::pmr::memory_resource {
   // Throws OutOfMemoryError, which is a std::bad_alloc; std::invalid_argument for an alignment that
   // is no power of two or above 2 MiB (allocate_aligned). 0 bytes: a block like any other.
   void* do_allocate(std::size_t size_bytes, std::size_t alignment_bytes) override;
+  // An address that is not the start of a block in use is logged, and nothing is freed.
   void do_deallocate(void* address, std::size_t size_bytes, std::size_t alignment_bytes) override;
   // Equal: the same allocator, facade, device and stream. Stricter than freeing needs: a container
   // must not take over memory that is wanted elsewhere.

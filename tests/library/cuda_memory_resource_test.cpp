@@ -92,6 +92,21 @@ TEST_P(CudaResource, FailuresAreBadAllocOrInvalidArgument) {
   resource.deallocate(stream, nullptr, 0);
 }
 
+TEST_P(CudaResource, WhatIsNoBlockOfTheAllocatorIsReportedAndNotFreed) {
+  char foreign = 0;
+  for (bool on_stream : {true, false}) {
+    ::testing::internal::CaptureStderr();
+    if (on_stream) {
+      resource.deallocate(stream, &foreign, 1);
+    } else {
+      resource.deallocate_sync(&foreign, 1);
+    }
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    EXPECT_NE(said.find("no memory of this resource; nothing was freed"), std::string::npos)
+        << said;
+  }
+}
+
 TEST_P(CudaResource, EqualsTheSameFacadeOfTheSameAllocator) {
   EXPECT_TRUE(resource == CudaMemoryResource(allocator));
   EXPECT_TRUE(resource != CudaMemoryResource(allocator, Facade::kHost));

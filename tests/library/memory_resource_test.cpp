@@ -87,6 +87,20 @@ TEST_P(MemoryResource, EqualsOnlyWhatPutsMemoryInTheSamePlace) {
   EXPECT_FALSE(resource.is_equal(*std::pmr::new_delete_resource()));
 }
 
+TEST_P(MemoryResource, WhatIsNoBlockInUseIsReportedAndNotFreed) {
+  char* block = static_cast<char*>(resource.allocate(100, 8));
+  char foreign = 0;
+  ::testing::internal::CaptureStderr();
+  resource.deallocate(&foreign, 1, 1);
+  resource.deallocate(block + 1, 100, 8);
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("no memory of this resource"), std::string::npos) << said;
+  EXPECT_NE(said.find("not the start of a block of 512 B"), std::string::npos) << said;
+  EXPECT_EQ(live_bytes(), 512u);
+  resource.deallocate(block, 100, 8);
+  EXPECT_EQ(live_bytes(), 0u);
+}
+
 INSTANTIATE_TEST_SUITE_P(Runtimes, MemoryResource, ::testing::ValuesIn(testing::kRuntimes),
                          [](const auto& tested) { return std::string(tested.param); });
 
