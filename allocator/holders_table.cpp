@@ -32,8 +32,9 @@ std::string most_rows(std::vector<const Holder*> holders, std::string_view other
 }
 
 std::string facade_rows(const Statistics& statistics) {
-  std::string rows = fmt::format("  {:<15} {:>12} {:>12} {:>9} {:>12} {:>12} {:>12}\n", "facade",
-                                 "in use", "peak", "blocks", "in large", "behind", "in pools");
+  std::string rows =
+      fmt::format("  {:<15} {:>12} {:>12} {:>9} {:>12} {:>12} {:>12}\n", "facade", "in use", "peak",
+                  "blocks", "large blocks", "pending free", "reserved");
   for (std::size_t facade = 0; facade < kFacades; ++facade) {
     for (std::size_t device = 0; device < statistics.classes[facade].size(); ++device) {
       const auto& classes = statistics.classes[facade][device];
