@@ -4,7 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <condition_variable>
 #include <map>
+#include <mutex>
 #include <new>
 #include <utility>
 
@@ -23,6 +25,7 @@ std::uint64_t next_serial() {
 struct Living {
   Ranked<std::mutex, LockRank::kThreadEnds> mutex;
   std::map<std::uint64_t, ThreadCaches*> by_serial;
+  std::condition_variable_any left;  // a thread that ended has left an allocator
 };
 Living& living() {
   static auto* const kLiving = new Living;
@@ -42,11 +45,26 @@ struct ThreadEnd {
     // parent's to give back.
     if (process != getpid()) return;
     for (auto [serial, cache] : caches) {
-      std::lock_guard lock(living().mutex);
-      if (auto found = living().by_serial.find(serial); found != living().by_serial.end()) {
-        found->second->retire(cache);
-      }
+      ThreadCaches* const of = enter(serial);
+      if (of == nullptr) continue;
+      of->retire(cache);
+      leave(of);
     }
+  }
+
+ private:
+  // The allocator stays until leave(). nullptr: it is gone.
+  static ThreadCaches* enter(std::uint64_t serial) {
+    std::lock_guard lock(living().mutex);
+    const auto found = living().by_serial.find(serial);
+    if (found == living().by_serial.end()) return nullptr;
+    ++found->second->ending_threads_;
+    return found->second;
+  }
+  static void leave(ThreadCaches* of) {
+    std::lock_guard lock(living().mutex);
+    --of->ending_threads_;
+    living().left.notify_all();
   }
 };
 
@@ -84,8 +102,9 @@ ThreadCaches::~ThreadCaches() = default;
 void ThreadCaches::close() {
   // In a forked child another thread may have had the mutex, and none is left that could end.
   if (abandoned_) return;
-  std::lock_guard lock(living().mutex);
+  std::unique_lock lock(living().mutex);
   living().by_serial.erase(serial_);
+  living().left.wait(lock, [&] { return ending_threads_ == 0; });
 }
 
 ThreadCache* ThreadCaches::mine_slowly() noexcept {

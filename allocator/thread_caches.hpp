@@ -105,6 +105,7 @@ class ThreadCaches {
   const std::uint64_t requests_per_look_;
   const Retired retired_;
   std::atomic<bool> abandoned_{false};
+  int ending_threads_ = 0;  // that give back their caches now; guarded by the list of allocators
 
   // Guards what follows; taken before the caches' locks.
   mutable Ranked<std::mutex, LockRank::kCaches> mutex_;

@@ -12,8 +12,6 @@ const char* name(LockRank rank) {
   switch (rank) {
     case LockRank::kNone:
       return "none";
-    case LockRank::kThreadEnds:
-      return "ends of threads";
     case LockRank::kRelease:
       return "release";
     case LockRank::kFences:
@@ -30,6 +28,8 @@ const char* name(LockRank rank) {
       return "hint lanes";
     case LockRank::kTrace:
       return "trace";
+    case LockRank::kThreadEnds:
+      return "ends of threads";
   }
   return "unknown";
 }

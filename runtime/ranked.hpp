@@ -11,7 +11,6 @@ namespace uvm {
 // call.
 enum class LockRank : std::uint8_t {
   kNone,
-  kThreadEnds,
   kRelease,
   kFences,
   kArena,
@@ -20,6 +19,7 @@ enum class LockRank : std::uint8_t {
   kEvents,
   kLanes,
   kTrace,
+  kThreadEnds,
 };
 
 namespace detail {
