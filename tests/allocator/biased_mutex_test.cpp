@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "support/exclusive_counters.hpp"
+#include "support/waiting_thread.hpp"
 
 namespace uvm {
 namespace {
@@ -48,13 +49,8 @@ TEST(BiasedMutex, AForkedChildHasItWhateverOtherThreadsWereDoing) {
   Guarded guarded;
   for (int i = 0; i < 1000; ++i) guarded.count();  // this thread's from some turn on
   guarded.mutex.lock_for_fork();
-  std::atomic<bool> asks = false;
-  std::thread other([&] {
-    asks = true;
-    guarded.count();
-  });
-  while (!asks) std::this_thread::yield();
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  testing::WaitingThread other([&] { guarded.count(); });
+  ASSERT_TRUE(other.waits());
   const pid_t child = fork();
   if (child == 0) {
     alarm(20);

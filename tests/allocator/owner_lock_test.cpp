@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "support/exclusive_counters.hpp"
+#include "support/waiting_thread.hpp"
 
 namespace uvm {
 namespace {
@@ -112,12 +113,12 @@ TEST_P(OwnerLockTest, AnOwnerWaitsWhileItsLockIsTaken) {
   OwnerLock* const lock = &guarded.lock;
   OwnerLock::take({&lock, 1});
   std::atomic<bool> inside = false;
-  std::thread owner([&] {
+  testing::WaitingThread owner([&] {
     guarded.lock.enter();
     inside = true;
     guarded.lock.leave();
   });
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_TRUE(owner.waits());
   EXPECT_FALSE(inside);
   OwnerLock::give_back({&lock, 1});
   owner.join();

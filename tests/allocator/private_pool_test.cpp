@@ -201,10 +201,20 @@ TEST_F(PrivatePoolTest, UnderPressureItGetsPagesOfItsOwnNotAnotherPoolsBlock) {
   EXPECT_EQ(allocator->private_blocks(0, 7).size(), 1u);
   EXPECT_TRUE(allocator->end_private_pool(0, 7));
   allocator->free(inside);
-  EXPECT_NE(device(300'000, stream(1)), inside);
+  // The other pool fills what is left, and gets nothing of the page that holds the private block.
+  std::vector<char*> outside;
+  for (int i = 0; i < 6; ++i) outside.push_back(device(kMiB - 4096, stream(1)));
+  EXPECT_THROW(device(kMiB - 4096, stream(1)), OutOfMemoryError);
+  auto page_of = [](const char* address) {
+    return reinterpret_cast<std::uintptr_t>(address) / kPageBytes;
+  };
+  for (const char* block : outside) EXPECT_NE(page_of(block), page_of(inside));
+  std::size_t private_bytes = 0;
   for (const auto& segment : allocator->segments()) {
     EXPECT_EQ(segment.size_bytes % kPageBytes, 0u);
+    if (segment.private_pool == 7) private_bytes += segment.size_bytes;
   }
+  EXPECT_EQ(private_bytes, kPageBytes);
 }
 
 TEST_F(PrivatePoolTest, WhatIsReleasedLeavesHardlyAnythingBehind) {

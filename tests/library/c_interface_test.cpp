@@ -626,8 +626,12 @@ TEST(CReport, IsCutToTheBufferAndEndedByNul) {
 TEST(CReport, VariablesMayHoldAnyBytes) {
   setenv("UVMALLOC_REPORT_DIR", "caf\xe9", 1);
   const std::int64_t needed = uvmalloc_doctor_json(nullptr, 0);
-  unsetenv("UVMALLOC_REPORT_DIR");
   ASSERT_GT(needed, 0);
+  std::string text(static_cast<std::size_t>(needed), '\0');
+  EXPECT_EQ(uvmalloc_doctor_json(text.data(), text.size() + 1), needed);
+  unsetenv("UVMALLOC_REPORT_DIR");
+  EXPECT_NE(text.find("\"caf\xef\xbf\xbd\""), std::string::npos)
+      << "what is no UTF-8 is shown as U+FFFD";
 }
 
 // By then the main thread's own variables are gone.

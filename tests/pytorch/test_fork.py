@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.pytorch.conftest import Simulate
@@ -193,13 +195,38 @@ torch.ops.uvmalloc.check_invariants()
 """).check()
 
 
-def test_subprocesses_and_spawned_workers_work(simulate: Simulate) -> None:
+def test_a_subprocess_works_and_says_nothing(simulate: Simulate) -> None:
     simulate("""
 import subprocess, torch
 x = torch.ones(1 << 20).to('cuda')
-assert subprocess.run(['git', '--version'], capture_output=True, check=True).stderr == b''
+ended = subprocess.run(['git', '--version'], capture_output=True, check=True)
+assert (ended.stderr, ended.stdout.split()[:2]) == (b'', [b'git', b'version'])
 assert x.sum().item() == 1 << 20
 """).check()
+
+
+def test_spawned_workers_allocate_for_themselves(simulate: Simulate, tmp_path: Path) -> None:
+    script = tmp_path / "spawn.py"
+    script.write_text("""
+import multiprocessing, torch
+def work(number, data, results):
+    on_device = data.to('cuda') * number
+    managed = torch.ops.uvmalloc.is_managed(on_device)
+    results.put((number, on_device.sum().item(), managed))
+if __name__ == '__main__':
+    data = torch.ones(1 << 20)
+    assert data.to('cuda').sum().item() == 1 << 20
+    context = multiprocessing.get_context('spawn')
+    results = context.Queue()
+    workers = [context.Process(target=work, args=(n, data, results)) for n in (1, 2)]
+    for worker in workers: worker.start()
+    found = sorted(results.get(timeout=50) for _ in workers)
+    for worker in workers: worker.join()
+    assert [worker.exitcode for worker in workers] == [0, 0]
+    print(found)
+""")
+    run = simulate(script).check()
+    assert run.stdout == f"[(1, {float(1 << 20)}, True), (2, {float(2 << 20)}, True)]\n"
 
 
 @on_ordinary_memory
