@@ -65,6 +65,9 @@ configure_and_build() {
   cmake --build "$root/build/$preset" || die "building the preset '$preset' failed"
 }
 
+# Counts of lines from runs before this one, and of sources that are gone.
+forget_counts() { find "$root/build/asan" -name '*.gcda' -delete; }
+
 # build_torch_version MINOR: what the tests of what depends on torch's version run, for that one.
 build_torch_version() {
   local suffix="${1/./_}"
@@ -74,8 +77,8 @@ build_torch_version() {
     die "building the plugin for torch $1 failed"
 }
 
-# Options with which pytest runs files side by side. Each test starts programs with torch, so not on every core.
-side_by_side=(-n "$(($(nproc) < 4 ? $(nproc) : 4))" --dist loadfile)
+# Options with which pytest runs tests side by side. Each test starts programs with torch, so not on every core.
+side_by_side=(-n "$(($(nproc) < 4 ? $(nproc) : 4))" --dist worksteal)
 
 # test_torch_version MINOR FOLDER: the tests of what depends on torch's version, with that one; their results go to
 # FOLDER/pytest-torch-MINOR.xml. Its environment is set up and its plugin is built.

@@ -1,11 +1,13 @@
 """Adds up the JUnit files of a test run; the last line it prints is "N passed, N failed".
 
-    summarize_tests.py FOLDER SUITE... --allowed-skips FILE
-        [--failed-stage NAME]... [--failed-suite SUITE]...
+    summarize_tests.py FOLDER SUITE... --allowed-skips FILE [--stage NAME=SECONDS]...
+        [--failed-stage NAME]... [--failed-suite SUITE]... [--slowest COUNT]
 
-SUITE names FOLDER/SUITE.xml; a missing or empty one is a failure. A skip, and an expected failure,
-is a failure unless the file of allowed skips has a line `test id pattern : reason` for it, where
-`*` stands for anything. A failed stage is a failure, a failed suite one if its results show none.
+SUITE names FOLDER/SUITE.xml; a missing or empty one is a failure. A test of `ctest` that is a shard
+of a GoogleTest program stands for the tests that FOLDER/../PRESET/test-results/SHARD.xml lists. A
+skip, and an expected failure, is a failure unless the file of allowed skips has a line
+`test id pattern : reason` for it, where `*` stands for anything. A failed stage is a failure, a
+failed suite one if its results show none. The slowest tests are listed, and the time of each stage.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ class Outcome:
     state: str  # passed, failed or skipped
     message: str = ""
     output: str = ""  # the end of what a failed test printed
+    seconds: float = 0.0
 
 
 def read_suite(file: Path, suite: str) -> list[Outcome]:
@@ -36,7 +39,48 @@ def read_suite(file: Path, suite: str) -> list[Outcome]:
         return [Outcome(suite, "failed", f"its results cannot be read: {error}")]
     if not cases:
         return [Outcome(suite, "failed", "the suite ran no test")]
-    return [_outcome(case, suite) for case in cases]
+    outcomes: list[Outcome] = []
+    for case in cases:
+        outcomes += _shard_outcomes(case, suite, file.parent) or [_outcome(case, suite)]
+    return outcomes
+
+
+def _shard_outcomes(
+    case: ElementTree.Element, suite: str, folder: Path
+) -> list[Outcome] | None:
+    """The outcomes of the tests of a shard; None where the case is no shard.
+
+    A shard that crashed has written no list. One that failed after its tests had passed, as a leak
+    makes it fail, keeps its own failure beside them.
+    """
+    name = case.get("name") or ""
+    if not suite.startswith("ctest-") or not _SHARD.search(name):
+        return None
+    own = _outcome(case, suite)
+    listed = folder.parent / suite.removeprefix("ctest-") / "test-results" / f"{name}.xml"
+    if not listed.is_file():
+        return [own]
+    try:
+        tests = list(ElementTree.parse(listed).getroot().iter("testcase"))
+    except ElementTree.ParseError as error:
+        return [Outcome(own.test, "failed", f"its list of tests cannot be read: {error}")]
+    outcomes = [_google_outcome(test, suite, own.output) for test in tests]
+    if own.state == "failed" and all(outcome.state != "failed" for outcome in outcomes):
+        outcomes.append(own)
+    return outcomes
+
+
+_SHARD = re.compile(r"\.shard\d+$")
+
+
+def _google_outcome(case: ElementTree.Element, suite: str, printed: str) -> Outcome:
+    test = f"{suite}::{case.get('classname')}.{case.get('name')}"
+    seconds = float(case.get("time") or 0)
+    if case.find("failure") is not None:
+        return Outcome(test, "failed", output=printed, seconds=seconds)
+    if case.get("result") == "skipped" or case.get("status") == "notrun":
+        return Outcome(test, "skipped", seconds=seconds)
+    return Outcome(test, "passed", seconds=seconds)
 
 
 def _outcome(case: ElementTree.Element, suite: str) -> Outcome:
@@ -44,20 +88,21 @@ def _outcome(case: ElementTree.Element, suite: str) -> Outcome:
         test = f"{suite}::{case.get('name')}"
     else:
         test = f"{case.get('file') or case.get('classname')}::{case.get('name')}"
+    seconds = float(case.get("time") or 0)
     printed = case.findtext("system-out") or ""
     for tag in ("failure", "error"):
         found = case.find(tag)
         if found is not None:
             output = _last_lines(printed + (found.text or ""))
-            return Outcome(test, "failed", _first_line(found.get("message")), output)
+            return Outcome(test, "failed", _first_line(found.get("message")), output, seconds)
     skipped = case.find("skipped")
     if skipped is not None or case.get("status") in ("notrun", "disabled"):
         return Outcome(
             test, "skipped", _first_line(skipped.get("message") if skipped is not None else "")
         )
     if case.get("status") == "fail":
-        return Outcome(test, "failed", output=_last_lines(printed))
-    return Outcome(test, "passed")
+        return Outcome(test, "failed", output=_last_lines(printed), seconds=seconds)
+    return Outcome(test, "passed", seconds=seconds)
 
 
 def _first_line(text: str | None) -> str:
@@ -95,6 +140,20 @@ class AllowedSkips:
         return [text for text, _ in self._patterns if text not in self._used]
 
 
+def print_times(outcomes: list[Outcome], count: int, stages: list[str]) -> None:
+    """The slowest tests, slowest first, and the stages in the order in which they ran."""
+    slowest = sorted(outcomes, key=lambda outcome: -outcome.seconds)[:count]
+    if slowest:
+        print(f"the {len(slowest)} slowest tests:")
+    for outcome in slowest:
+        print(f"{outcome.seconds:8.1f} s  {outcome.test}")
+    if stages:
+        print("stages:")
+    for stage in stages:
+        name, _, seconds = stage.rpartition("=")
+        print(f"{int(seconds):8d} s  {name}")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Adds up the JUnit files of a test run.")
     parser.add_argument("folder", type=Path)
@@ -102,15 +161,19 @@ def main() -> int:
     parser.add_argument("--allowed-skips", type=Path, required=True)
     parser.add_argument("--failed-stage", action="append", default=[])
     parser.add_argument("--failed-suite", action="append", default=[])
+    parser.add_argument("--stage", action="append", default=[], metavar="NAME=SECONDS")
+    parser.add_argument("--slowest", type=int, default=20, metavar="COUNT")
     arguments = parser.parse_args()
 
     allowed = AllowedSkips(arguments.allowed_skips)
     passed = 0
     skipped = 0
     failure_outputs: list[str] = []
+    everything: list[Outcome] = []
     failures = [f"stage failed: {stage}" for stage in arguments.failed_stage]
     for suite in arguments.suites:
         outcomes = read_suite(arguments.folder / f"{suite}.xml", suite)
+        everything += outcomes
         failures_before = len(failures)
         for outcome in outcomes:
             if outcome.state == "passed":
@@ -129,6 +192,7 @@ def main() -> int:
             failures.append(f"failed: {suite} ended with an error, though no test in it failed")
         suite_passed = sum(outcome.state == "passed" for outcome in outcomes)
         print(f"{suite}: {suite_passed} of {len(outcomes)} passed")
+    print_times(everything, arguments.slowest, arguments.stage)
     for text in failure_outputs + failures:
         print(text)
     for pattern in allowed.unused():
