@@ -28,6 +28,7 @@
 #include <uvmalloc/sim/engine/graph.hpp>
 #include <uvmalloc/sim/engine/ordinary_memory.hpp>
 #include <uvmalloc/sim/engine/policy.hpp>
+#include <uvmalloc/sim/engine/report.hpp>
 #include <uvmalloc/sim/engine/residency.hpp>
 #include <uvmalloc/sim/engine/settings.hpp>
 #include <uvmalloc/sim/engine/status.hpp>
@@ -318,7 +319,7 @@ class UVMSIM_EXPORT Machine {
   Arena managed_;
   Arena device_only_;
   const std::unique_ptr<OrdinaryMemory> ordinary_;  // null where no device reaches it
-  uvmsim_counters counters_{};
+  uvmsim_counters& counters_ = counters_of_process();
   Residency residency_;
   AllocationTable allocations_;
   Timeline timeline_;

@@ -1,12 +1,19 @@
 #include <uvmalloc/sim/engine/report.hpp>
 
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <string>
 
 #include <uvmalloc/sim/engine/call_table.hpp>
@@ -16,13 +23,40 @@ namespace uvmsim {
 namespace {
 
 struct Report {
-  std::string path;
+  std::string path;  // empty: none is asked for
+  std::string counters_path;
   pid_t process = 0;
 };
 
+// UVMSIM_REPORT, in which %p is the number of the process.
+std::string path_of(pid_t process) {
+  const char* wanted = std::getenv("UVMSIM_REPORT");
+  std::string path = wanted != nullptr ? wanted : "";
+  const std::size_t at = path.find("%p");
+  if (at != std::string::npos) path.replace(at, 2, std::to_string(process));
+  return path;
+}
+
 Report& report() {
-  static Report* const instance = new Report;
+  static Report* const instance =
+      new Report{path_of(getpid()), path_of(getpid()) + ".counters", getpid()};
   return *instance;
+}
+
+// With the bytes escaped that a JSON string cannot hold; others than ASCII are left out.
+std::string program_name() {
+  constexpr std::size_t kMostBytes = 1024;
+  std::ifstream file("/proc/self/cmdline");
+  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  text.resize(std::min(text.size(), kMostBytes));
+  std::string out;
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    if (c == '\0' || c == '\n') out += ' ';
+    if (c >= ' ' && c <= '~') out += c;
+  }
+  while (!out.empty() && out.back() == ' ') out.pop_back();
+  return out;
 }
 
 struct CounterField {
@@ -60,7 +94,9 @@ constexpr auto kFields = std::to_array<CounterField>({
 void print(std::FILE* file) {
   Machine& machine = Machine::instance();
   const uvmsim_counters counters = machine.counters();
-  std::fprintf(file, "{\n  \"devices\": %d,\n  \"virtual_ns\": %llu,\n  \"counters\": {\n",
+  std::fprintf(file, "{\n  \"pid\": %d,\n  \"program\": \"%s\",\n", getpid(),
+               program_name().c_str());
+  std::fprintf(file, "  \"devices\": %d,\n  \"virtual_ns\": %llu,\n  \"counters\": {\n",
                machine.device_count(), static_cast<unsigned long long>(machine.now_ns()));
   for (const CounterField& field : kFields) {
     std::fprintf(file, "    \"%s\": %llu%s\n", field.name,
@@ -78,6 +114,52 @@ void print(std::FILE* file) {
   std::fprintf(file, "%s}\n}\n", *separator == ',' ? "\n  " : "");
 }
 
+constexpr std::size_t kHeaderBytes = 4096;
+
+std::string header() {
+  std::string text = "{\"pid\": " + std::to_string(getpid()) + ", \"program\": \"" +
+                     program_name() + "\", \"counters\": {";
+  uvmsim_counters counters{};
+  for (const CounterField& field : kFields) {
+    if (&field != &kFields.front()) text += ", ";
+    const auto offset = reinterpret_cast<const char*>(&(counters.*field.value)) -
+                        reinterpret_cast<const char*>(&counters);
+    const std::size_t index = static_cast<std::size_t>(offset) / sizeof(std::uint64_t);
+    text += std::string("\"") + field.name + "\": " + std::to_string(index);
+  }
+  text += "}}";
+  text.resize(kHeaderBytes, ' ');
+  return text;
+}
+
+// A write to a mapped page that the file system has no room for kills the process, so all of it is
+// asked for now. A limit on the size of files would, too.
+bool has_room(int descriptor, std::size_t size_bytes) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur < size_bytes) return false;
+  return posix_fallocate(descriptor, 0, static_cast<off_t>(size_bytes)) == 0;
+}
+
+// nullptr: the file cannot be had.
+void* map_counters(const std::string& path) {
+  static_assert(sizeof(uvmsim_counters) % sizeof(std::uint64_t) == 0);
+  constexpr std::size_t kBytes = kHeaderBytes + sizeof(uvmsim_counters);
+  const int descriptor = open(path.c_str(), O_CREAT | O_TRUNC | O_RDWR | O_CLOEXEC, 0600);
+  if (descriptor < 0) return nullptr;
+  void* mapped = MAP_FAILED;
+  if (has_room(descriptor, kBytes)) {
+    mapped = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+  }
+  close(descriptor);
+  if (mapped == MAP_FAILED) {
+    unlink(path.c_str());
+    return nullptr;
+  }
+  const std::string text = header();
+  std::memcpy(mapped, text.data(), text.size());
+  return static_cast<char*>(mapped) + kHeaderBytes;
+}
+
 void write_report() {
   if (getpid() != report().process) return;
   std::FILE* file = std::fopen(report().path.c_str(), "we");
@@ -87,16 +169,18 @@ void write_report() {
     return;
   }
   print(file);
-  std::fclose(file);
+  if (std::fclose(file) == 0) unlink(report().counters_path.c_str());
 }
 
 }  // namespace
 
+uvmsim_counters& counters_of_process() {
+  void* memory = report().path.empty() ? nullptr : map_counters(report().counters_path);
+  return memory != nullptr ? *new (memory) uvmsim_counters{} : *new uvmsim_counters{};
+}
+
 void write_report_at_exit() {
-  const char* path = std::getenv("UVMSIM_REPORT");
-  if (path == nullptr || *path == '\0') return;
-  report() = {path, getpid()};
-  std::atexit(&write_report);
+  if (!report().path.empty()) std::atexit(&write_report);
 }
 
 }  // namespace uvmsim

@@ -1,9 +1,13 @@
 #include <uvmalloc/sim/engine/settings.hpp>
 
+#include <algorithm>
+#include <cctype>
 #include <charconv>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
+#include <string>
 
 #include <uvmalloc/sim/engine/units.hpp>
 
@@ -35,20 +39,29 @@ std::optional<Profile> parse_profile(std::string_view text) {
 }  // namespace
 
 std::optional<std::size_t> parse_bytes(std::string_view text) {
-  const std::size_t digits = text.find_first_not_of("0123456789");
-  std::string_view suffix = digits == std::string_view::npos ? "" : text.substr(digits);
-  const auto number = parse_number(text.substr(0, digits));
-  if (!number) return std::nullopt;
-  unsigned shift = 0;
-  if (!suffix.empty()) {
-    const std::size_t power = std::string_view{"KMGT"}.find(suffix.front());
-    if (power == std::string_view::npos) return std::nullopt;
-    shift = 10 * (static_cast<unsigned>(power) + 1);
-    suffix.remove_prefix(1);
-    if (!suffix.empty() && suffix != "B" && suffix != "iB") return std::nullopt;
+  const std::size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
+  const auto whole = parse_number(text.substr(0, digits));
+  std::string_view suffix = text.substr(digits);
+  double fraction = 0;
+  if (suffix.starts_with('.')) {
+    const auto [end, error] = std::from_chars(suffix.data(), suffix.data() + suffix.size(),
+                                              fraction, std::chars_format::fixed);
+    const auto length = static_cast<std::size_t>(end - suffix.data());
+    if (error != std::errc{} || length < 2) return std::nullopt;
+    suffix.remove_prefix(length);
   }
-  if (*number > std::numeric_limits<std::size_t>::max() >> shift) return std::nullopt;
-  return *number << shift;
+  suffix.remove_prefix(std::min(suffix.find_first_not_of(' '), suffix.size()));
+  std::string unit(suffix);
+  for (char& c : unit) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  static constexpr std::string_view kUnits = "KMGT";
+  const std::size_t power = unit.empty() ? std::string_view::npos : kUnits.find(unit.front());
+  const std::string_view rest = std::string_view(unit).substr(power < kUnits.size() ? 1 : 0);
+  if (rest != "" && rest != "B" && (rest != "IB" || power >= kUnits.size())) return std::nullopt;
+  const unsigned shift = power < kUnits.size() ? 10 * (static_cast<unsigned>(power) + 1) : 0;
+  if (!whole || *whole > std::numeric_limits<std::size_t>::max() >> shift) return std::nullopt;
+  if (shift == 0 && text.find('.') != std::string_view::npos) return std::nullopt;
+  return (*whole << shift) +
+         static_cast<std::size_t>(std::ldexp(fraction, static_cast<int>(shift)));
 }
 
 Settings Settings::from_environment() {
@@ -67,7 +80,7 @@ Settings Settings::from_environment() {
       settings.capacity_bytes = *capacity;
     } else {
       reject("UVMSIM_CAPACITY", text,
-             "bytes from 2M to 64T, with suffix K, M, G, T or KiB, MiB, GiB, TiB", "8GiB");
+             "a size from 2MiB to 64TiB, such as 512MiB, 8G, 1.5GiB or plain bytes", "8GiB");
     }
   }
   if (const char* text = std::getenv("UVMSIM_PROFILE")) {

@@ -26,8 +26,9 @@ struct Settings {
   static Settings from_environment();
 };
 
-// "512M", "8GiB", "1T", "1048576": a whole number and an optional suffix K, M, G, T, each a power
-// of 1024 with or without "iB" or "B". Nothing for anything else, or what does not fit.
+// "512M", "1.5GiB", "1T", "1048576": as the command `uvmalloc` has it, a number and an optional
+// suffix K, M, G, T, each a power of 1024 with or without "iB" or "B". Nothing for anything else,
+// for fractions of a byte, or what does not fit.
 UVMSIM_EXPORT std::optional<std::size_t> parse_bytes(std::string_view text);
 
 }  // namespace uvmsim
