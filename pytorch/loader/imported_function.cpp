@@ -7,7 +7,11 @@
 
 #include <atomic>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <optional>
+#include <string>
 #include <string_view>
 
 namespace uvm {
@@ -82,14 +86,35 @@ bool is_slot(std::uint32_t type) {
   return false;
 }
 
+// What may be done now with the page that holds an address. nullopt: not known.
+std::optional<int> protection_of(std::uintptr_t address) {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    char* rest = nullptr;
+    const std::uintptr_t begin = std::strtoull(line.c_str(), &rest, 16);
+    const std::uintptr_t end = *rest == '-' ? std::strtoull(rest + 1, &rest, 16) : begin;
+    if (address < begin || address >= end || std::strlen(rest) < 4) continue;
+    int protection = PROT_NONE;
+    if (rest[1] == 'r') protection |= PROT_READ;
+    if (rest[2] == 'w') protection |= PROT_WRITE;
+    if (rest[3] == 'x') protection |= PROT_EXEC;
+    return protection;
+  }
+  return std::nullopt;
+}
+
+// Slots may have been made read-only after the library was loaded, and are so again afterwards.
 bool store(void** slot, void* value) {
   std::atomic_ref<void*> held(*slot);
   if (held.load(std::memory_order_acquire) == value) return true;
-  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
-  auto* start = reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(slot) & ~(page - 1));
-  // Slots may have been made read-only after the library was loaded.
-  if (mprotect(start, page, PROT_READ | PROT_WRITE) != 0) return false;
+  const auto page_bytes = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+  const std::uintptr_t address = reinterpret_cast<std::uintptr_t>(slot);
+  auto* const page = reinterpret_cast<void*>(address & ~(page_bytes - 1));
+  const std::optional<int> before = protection_of(address);
+  const bool read_only = !before || (*before & PROT_WRITE) == 0;
+  if (read_only && mprotect(page, page_bytes, PROT_READ | PROT_WRITE) != 0) return false;
   held.store(value, std::memory_order_release);
+  if (read_only && before) mprotect(page, page_bytes, *before);
   return true;
 }
 

@@ -2,6 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <fstream>
+#include <string>
+#include <vector>
+
 extern "C" __attribute__((visibility("default"))) int uvmalloc_test_answer();
 extern "C" int uvmalloc_test_answer() {
   return 1;
@@ -26,6 +31,25 @@ TEST(ImportedFunction, ALibraryCallsTheReplacementAndEverybodyElseTheOriginal) {
                                         reinterpret_cast<void*>(&other_answer)));
   EXPECT_EQ(uvmalloc_test_ask(), 42);
   EXPECT_EQ(uvmalloc_test_answer(), 1);
+}
+
+// The mappings of a library, as "rw-p" and so on.
+std::vector<std::string> protections_of(const std::string& library) {
+  std::vector<std::string> out;
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    if (line.ends_with(library)) out.push_back(line.substr(line.find(' ') + 1, 4));
+  }
+  return out;
+}
+
+TEST(ImportedFunction, PagesThatWereReadOnlyAreReadOnlyAgain) {
+  const std::vector<std::string> before = protections_of("libuvmalloc_test_caller.so");
+  ASSERT_EQ(std::count(before.begin(), before.end(), "rw-p"), 1) << "linked with -z now";
+  ASSERT_TRUE(replace_imported_function("libuvmalloc_test_caller.so", "uvmalloc_test_answer",
+                                        reinterpret_cast<void*>(&other_answer)));
+  EXPECT_EQ(uvmalloc_test_ask(), 42);
+  EXPECT_EQ(protections_of("libuvmalloc_test_caller.so"), before);
 }
 
 TEST(ImportedFunction, WithoutALibraryAllOfThemCallTheReplacementsAlsoThroughTables) {
