@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from uvmalloc.errors import CommandError
 
-_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-_KEYBOARD = (signal.SIGINT, signal.SIGQUIT)
+# Nobody can block these, and the last one is about the program itself.
+_OWN = {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}
+_PASSED_ON = signal.valid_signals() - _OWN
+_STOPPING = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
+# A terminal sends them to its whole foreground group.
+_TERMINAL = {signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGWINCH, *_STOPPING}
+# The kernel sends them for what a process did itself.
+_PRIVATE = {signal.SIGPIPE, signal.SIGXCPU, signal.SIGXFSZ}
 
 
 class CommandNotFoundError(CommandError):
@@ -27,29 +35,95 @@ class Finished:
 
     pid: int
     exit_code: int  # 128 + the signal's number where a signal ended it, as shells have it
+    signal_name: str | None = None  # such as SIGTERM, where a signal ended it
+    ended_at: float = 0.0  # seconds since the epoch
 
 
 def launch(command: Sequence[str], environment: Mapping[str, str]) -> Finished:
     """Runs `command` to its end. Call it from the main thread.
 
-    A signal that the terminal sends goes to the whole foreground group, so the program has it
-    already; all others are passed on.
+    Every signal that this process is sent is passed on. What a terminal sends goes to the whole
+    foreground group: the program has that already, unless it has left the group.
     """
-    waited_for = {*_FORWARDED, signal.SIGCHLD}
+    waited_for = {*_PASSED_ON, signal.SIGCHLD}
+    # With SIGCHLD ignored, which is inherited, nobody learns how the program ended.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, waited_for)
     try:
-        pid = _start(command, environment, mask)
-        while True:
-            received = signal.sigwaitinfo(waited_for)
-            if received.si_signo == signal.SIGCHLD:
-                ended, status = os.waitpid(pid, os.WNOHANG)
-                if ended == pid:
-                    code = os.waitstatus_to_exitcode(status)
-                    return Finished(pid, code if code >= 0 else 128 - code)
-            elif not (received.si_signo in _KEYBOARD and received.si_code > 0):
-                os.kill(pid, received.si_signo)
+        program = _Program(_start(command, environment, mask))
+        while program.finished is None:
+            program.take(signal.sigwaitinfo(waited_for))
+        # Signals to the whole group that ended the program must not end the report as well.
+        while signal.sigtimedwait(waited_for, 0) is not None:
+            pass
+        return program.finished
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+class _Program:
+    """The running program; `take` does what a signal to this process asks for."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.finished: Finished | None = None
+        self._stopped_by: int | None = None
+        self._stops: set[int] = set()  # that we were sent since we last went on
+
+    def take(self, received: signal.struct_siginfo) -> None:
+        number = received.si_signo
+        if number == signal.SIGCHLD:
+            self._look()
+        elif number == signal.SIGCONT:
+            self._stops.clear()
+            if self._stopped_by is not None:
+                self._send(signal.SIGCONT)
+        else:
+            if number in _STOPPING:
+                self._stops.add(number)
+            if received.si_code <= 0 or not self._has_it(number):
+                self._send(number)
+        # A shell sees a job as stopped when the process that it waits for stops.
+        if self._stopped_by in self._stops:
+            self._stops.clear()
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    def _has_it(self, number: int) -> bool:
+        """Whether the program needs no copy of a signal that the kernel has sent to us."""
+        if number not in _TERMINAL:
+            return number in _PRIVATE
+        if number == signal.SIGHUP and os.getsid(0) == os.getpid():
+            return False  # a terminal that hangs up tells the first process of its session alone
+        return os.getpgid(self.pid) == os.getpgrp()
+
+    def _send(self, number: int) -> None:
+        with contextlib.suppress(PermissionError):  # it runs as another user
+            os.kill(self.pid, number)
+
+    def _look(self) -> None:
+        states = os.WEXITED | os.WSTOPPED | os.WCONTINUED | os.WNOHANG
+        while (state := os.waitid(os.P_PID, self.pid, states)) is not None:
+            if state.si_code == os.CLD_STOPPED:
+                self._stopped_by = state.si_status
+            elif state.si_code == os.CLD_CONTINUED:
+                self._stopped_by = None
+            else:
+                self._end(state)
+                return
+
+    def _end(self, state: os.waitid_result) -> None:
+        if state.si_code == os.CLD_EXITED:
+            self.finished = Finished(self.pid, state.si_status, None, time.time())
+            return
+        name = signal_name(state.si_status)
+        self.finished = Finished(self.pid, 128 + state.si_status, name, time.time())
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal has no name of its own
+        return f"signal {number}"
 
 
 def _start(command: Sequence[str], environment: Mapping[str, str], mask: set[int]) -> int:
