@@ -14,16 +14,6 @@
 namespace uvm {
 namespace {
 
-// What a thread may keep for a stream: so much of the budget, since others get it back before new
-// pages are touched.
-constexpr std::size_t kThreadCacheParts = 8;
-constexpr std::size_t kLeastThreadCacheBytes = 64u << 20;
-
-std::size_t thread_cache_bytes(const Configuration& configuration, std::size_t budget_bytes) {
-  return configuration.thread_cache_bytes.value_or(
-      std::max(kLeastThreadCacheBytes, budget_bytes / kThreadCacheParts));
-}
-
 std::vector<DeviceDescription> describe_devices(const DeviceRuntime& runtime) {
   std::vector<DeviceDescription> devices(static_cast<std::size_t>(runtime.device_count()));
   for (int device = 0; device < runtime.device_count(); ++device) {
@@ -56,12 +46,15 @@ constexpr std::uint64_t kHitsPerLookAtTheClock = 4096;
 }  // namespace
 
 CachingManagedAllocator::CachingManagedAllocator(std::unique_ptr<DeviceRuntime> runtime,
-                                                 const Configuration& configuration)
+                                                 const Configuration& configuration,
+                                                 const std::string& figures_file)
     : configuration_(configuration),
       runtime_(std::move(runtime)),
       devices_(describe_devices(runtime_)),
       budget_(machine_budget(devices_, configuration, available_host_bytes())),
       span_memory_(runtime_, devices_, configuration, budget_.hard_bytes),
+      figure_store_(kFacades * devices_.size(), figures_file),
+      hint_counters_(figure_store_.hints()),
       events_(runtime_, runtime_.device_count()),
       stream_work_(runtime_, events_),
       sender_(runtime_, events_, hint_counters_),
@@ -69,7 +62,7 @@ CachingManagedAllocator::CachingManagedAllocator(std::unique_ptr<DeviceRuntime> 
                        return take_small_segment(pool, most);
                      },
                      [this](void* base) { leave_small_segment(base); }}),
-      caches_(kFacades * devices_.size(), thread_cache_bytes(configuration, budget_.hard_bytes),
+      caches_(figure_store_, thread_cache_bytes(configuration, budget_.hard_bytes),
               configuration.decay_seconds > 0 ? kHitsPerLookAtTheClock : 0,
               [this](BlockChain blocks, const std::vector<PoolIndex>& streams) {
                 give_back(std::move(blocks));
@@ -78,10 +71,11 @@ CachingManagedAllocator::CachingManagedAllocator(std::unique_ptr<DeviceRuntime> 
       planner_(configuration.policy, budget_.devices, ledger_, hint_counters_),
       pools_(configuration.requests_before_keeping),
       private_pools_(runtime_.device_count()),
-      book_(devices_.size(), budget_.hard_bytes),
+      book_(devices_.size(), budget_.hard_bytes, figure_store_.totals()),
       fenced_(lock_, pools_, private_pools_, stream_work_, book_,
               [this](BlockChain blocks) { give_back(std::move(blocks)); }),
       decay_(Decay::Duration(configuration.decay_seconds)) {
+  runtime_.count_in(&figure_store_.calls());
   if (configuration.host_backing == HostBacking::kOrdinary &&
       host_backing() != HostBacking::kOrdinary) {
     log_line(LogLevel::kWarning,

@@ -52,6 +52,7 @@
 #include <uvmalloc/allocator/decay.hpp>
 #include <uvmalloc/allocator/errors.hpp>
 #include <uvmalloc/allocator/fenced_blocks.hpp>
+#include <uvmalloc/allocator/figure_store.hpp>
 #include <uvmalloc/allocator/fork_snapshot.hpp>
 #include <uvmalloc/allocator/host_backing.hpp>
 #include <uvmalloc/allocator/machine_budget.hpp>
@@ -97,9 +98,10 @@ struct BlockDescription {
 class CachingManagedAllocator {
  public:
   // Takes over the runtime. Throws std::runtime_error, in one line, where no device of it can use
-  // managed memory concurrently with the host.
+  // managed memory concurrently with the host. With `figures_file` the figures of figures() are
+  // also in that file, as long as it has its name, however the process ends (figure_store.hpp).
   CachingManagedAllocator(std::unique_ptr<DeviceRuntime> runtime,
-                          const Configuration& configuration);
+                          const Configuration& configuration, const std::string& figures_file = {});
 
   // Frees all spans, in use or not. Not for process-wide instances, which outlive every exit
   // handler.
@@ -268,11 +270,15 @@ class CachingManagedAllocator {
   void note_materialization(std::size_t copied_bytes, bool steal);
 
   Statistics statistics() const;
+  // What the report tells.
+  Figures figures() const;
+  FigureStore& figure_store() { return figure_store_; }
   void reset_peaks(Facade facade, int device);
   void reset_totals(Facade facade, int device);
   std::vector<SegmentDescription> segments() const;
 
   const HintCounters& hints() const { return hint_counters_; }
+  const std::vector<DeviceDescription>& devices() const { return devices_; }
   const CountingRuntime& runtime() const { return runtime_; }
   const Configuration& configuration() const { return configuration_; }
   std::size_t budget_bytes() const { return budget_.hard_bytes; }
@@ -468,7 +474,8 @@ class CachingManagedAllocator {
   std::vector<DeviceDescription> devices_;
   const MachineBudget budget_;
   SpanMemory span_memory_;
-  HintCounters hint_counters_;
+  FigureStore figure_store_;
+  HintCounters& hint_counters_;
   EventPool events_;
   StreamWork stream_work_;
   HintSender sender_;

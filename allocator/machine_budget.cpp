@@ -3,6 +3,17 @@
 #include <algorithm>
 
 namespace uvm {
+namespace {
+
+constexpr std::size_t kThreadCacheParts = 8;
+constexpr std::size_t kLeastThreadCacheBytes = 64u << 20;
+
+}  // namespace
+
+std::size_t thread_cache_bytes(const Configuration& configuration, std::size_t budget_bytes) {
+  return configuration.thread_cache_bytes.value_or(
+      std::max(kLeastThreadCacheBytes, budget_bytes / kThreadCacheParts));
+}
 
 std::size_t less_reserve(std::size_t bytes, const Configuration& configuration) {
   std::size_t automatic = std::min<std::size_t>(512u << 20, bytes / 16);

@@ -25,6 +25,10 @@ std::size_t less_reserve(std::size_t bytes, const Configuration& configuration);
 MachineBudget machine_budget(const std::vector<DeviceDescription>& devices,
                              const Configuration& configuration, std::size_t available_host_bytes);
 
+// How much a thread may keep of a stream's freed memory. Others get it back before new pages are
+// touched.
+std::size_t thread_cache_bytes(const Configuration& configuration, std::size_t budget_bytes);
+
 // What of the free bytes of `driver`, its answer, can really be had: no more than the budget has
 // left, and on an integrated device what the host can give, whose page cache the driver takes for
 // used. Never more than the device's whole memory.

@@ -35,7 +35,15 @@ class RoomShares {
 
 class PeakBook {
  public:
-  explicit PeakBook(std::size_t places) : places_(places) {}
+  static constexpr std::size_t kSums = Tally::kAll + 1;
+  struct Place {
+    std::array<Amounts, kSums> peaks;
+    std::array<Amounts, kSums> increased_before;
+    std::array<Amounts, kSums> decreased_before;
+  };
+
+  // `places` outlive the book.
+  explicit PeakBook(std::span<Place> places) : places_(places) {}
 
   // Notes the present sum of `tallies`, those of one place, and of `ended`, as peaks where it is
   // one, and shares out what lies below the peaks.
@@ -53,13 +61,7 @@ class PeakBook {
   Amounts decreased(std::size_t place, std::size_t of, const Tally& sum) const;
 
  private:
-  static constexpr std::size_t kSums = Tally::kAll + 1;
-  struct Place {
-    std::array<Amounts, kSums> peaks;
-    std::array<Amounts, kSums> increased_before;
-    std::array<Amounts, kSums> decreased_before;
-  };
-  std::vector<Place> places_;
+  std::span<Place> places_;
 };
 
 }  // namespace uvm

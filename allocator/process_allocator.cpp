@@ -18,6 +18,10 @@
 #include <uvmalloc/runtime/registry.hpp>
 
 namespace uvm {
+
+// In report.cpp: what does not change while an allocator lives.
+std::string about_json(const CachingManagedAllocator& allocator, bool has_framework);
+
 namespace {
 
 std::atomic<CachingManagedAllocator*> active_allocator{nullptr};
@@ -34,10 +38,42 @@ void install_fork_handlers() {
                  [] { process_allocator()->after_fork_in_child(); });
 }
 
-void write_report_file(const std::string& directory) {
+// Counts until there is an allocator.
+UnmanagedHost early_unmanaged_host;
+std::atomic<UnmanagedHost*> unmanaged_host{&early_unmanaged_host};
+
+// From now on the figures of this process, with those so far.
+void count_unmanaged_host_in(UnmanagedHost* of) noexcept {
+  UnmanagedHost* before = unmanaged_host.exchange(of);
+  of->count(before->allocations.exchange(0), before->bytes.exchange(0));
+}
+
+// Keeps with the figures what the report says of the process itself.
+void describe(CachingManagedAllocator* allocator) {
+  const std::string about = about_json(*allocator, framework_installed);
+  if (!allocator->figure_store().describe(about)) {
+    log(LogLevel::kWarning, "the report will lack what the process is: {} bytes", about.size());
+  }
+}
+
+// Its name says that it is of this process. Where the process has been another program before
+// (exec), that program's file is there already.
+std::string figures_file(const std::string& directory) {
+  constexpr int kMostPrograms = 100;
+  std::string file = fmt::format("{}/report.{}.figures", directory, getpid());
+  for (int number = 2; number < kMostPrograms && access(file.c_str(), F_OK) == 0; ++number) {
+    file = fmt::format("{}/report.{}-{}.figures", directory, getpid(), number);
+  }
+  return file;
+}
+
+// The file of figures goes once the report is there: who finds it knows that there is none.
+void write_report_file(CachingManagedAllocator& allocator, const std::string& directory) {
   std::string path = fmt::format("{}/report.{}.json", directory, getpid());
   std::ofstream file(path);
-  if (!(file << report_json() << '\n')) {
+  if (file << report_json() << '\n' << std::flush) {
+    allocator.figure_store().remove_file();
+  } else {
     log(LogLevel::kWarning, "the report could not be written to {}", path);
   }
 }
@@ -48,7 +84,9 @@ void report_at_exit() {
   allocator->stop_trace();
   const Configuration& configuration = allocator->configuration();
   try {
-    if (!configuration.report_directory.empty()) write_report_file(configuration.report_directory);
+    if (!configuration.report_directory.empty()) {
+      write_report_file(*allocator, configuration.report_directory);
+    }
     if (configuration.report == "stderr") {
       std::string text = report_text();
       [[maybe_unused]] ssize_t written = write(STDERR_FILENO, text.data(), text.size());
@@ -67,11 +105,15 @@ std::unique_ptr<Activation> activate() {
   activation->reason = choice.reason;
   if (choice.runtime != nullptr) {
     try {
-      auto allocator =
-          std::make_unique<CachingManagedAllocator>(std::move(choice.runtime), configuration);
+      const std::string& directory = configuration.report_directory;
+      auto allocator = std::make_unique<CachingManagedAllocator>(
+          std::move(choice.runtime), configuration,
+          directory.empty() ? std::string() : figures_file(directory));
       log(LogLevel::kInfo, "active: {} device(s), budget {}", allocator->runtime().device_count(),
           format_size(allocator->budget_bytes()));
       activation->reason.clear();
+      describe(allocator.get());
+      count_unmanaged_host_in(&allocator->figure_store().unmanaged_host());
       activation->allocator = allocator.release();
       active_allocator.store(activation->allocator, std::memory_order_release);
       install_fork_handlers();
@@ -132,6 +174,10 @@ bool set_thread_aliases(bool aliases) noexcept {
   return std::exchange(thread_aliases, aliases);
 }
 
+void count_unmanaged_host(std::size_t size_bytes) noexcept {
+  unmanaged_host.load(std::memory_order_relaxed)->count(1, size_bytes);
+}
+
 bool is_framework_enabled() {
   if (!framework_installed) return false;
   const CachingManagedAllocator* allocator = activate_process_allocator().allocator;
@@ -142,6 +188,11 @@ bool is_framework_installed() noexcept {
 }
 void set_framework_installed(bool installed) noexcept {
   framework_installed = installed;
+  try {
+    if (CachingManagedAllocator* allocator = process_allocator()) describe(allocator);
+  } catch (const std::bad_alloc&) {
+    // The report says what was true before.
+  }
 }
 
 const char* version() {

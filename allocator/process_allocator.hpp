@@ -4,6 +4,7 @@
 // handlers for fork and, where asked for, the report at exit.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -52,20 +53,23 @@ bool is_framework_enabled();
 bool is_framework_installed() noexcept;
 void set_framework_installed(bool installed) noexcept;
 
-// Figures that only a framework's plugin knows.
-struct FrameworkFigures {
-  std::uint64_t native_device_allocations =
-      0;  // by the framework's own allocators since they were replaced
-  std::uint64_t native_pinned_allocations = 0;
-  std::uint64_t native_host_allocations = 0;
-  std::uint64_t unmanaged_host_allocations = 0;  // below the threshold: from malloc
-  std::uint64_t unmanaged_host_bytes = 0;
+// Allocations that a framework's own allocators made although they were replaced: only its plugin
+// can find out.
+struct NativeAllocations {
+  std::uint64_t device = 0;
+  std::uint64_t pinned = 0;
+  std::uint64_t host = 0;
 };
-void set_framework_figures(std::function<FrameworkFigures()> source);
+void set_native_allocations(std::function<NativeAllocations()> source);
+// Host memory that the plugin took from malloc.
+void count_unmanaged_host(std::size_t size_bytes) noexcept;
 
 // The report on this process as JSON (docs/report.md) and as text for people.
 std::string report_json();
 std::string report_text();
+// The same on a process that has left its figures in a file (figure_store.hpp); empty, and why in
+// one line: it is no such file.
+std::string report_json_of(const std::string& figures_file, std::string* why_not);
 
 // What this machine can do and what is configured, as JSON: runtime, devices, settings, verdict.
 // Makes no allocator.

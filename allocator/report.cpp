@@ -1,15 +1,20 @@
 // The report on a process and the doctor's findings, as JSON and as text.
-#include <sys/time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <fstream>
-#include <mutex>
+#include <iterator>
+#include <map>
+#include <optional>
 #include <stdexcept>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <uvmalloc/allocator/machine_budget.hpp>
+#include <uvmalloc/allocator/machine_memory.hpp>
 #include <uvmalloc/allocator/process_allocator.hpp>
 #include <uvmalloc/runtime/registry.hpp>
 
@@ -20,14 +25,22 @@ using Json = nlohmann::ordered_json;
 
 const auto kProcessStart = std::chrono::steady_clock::now();
 
-std::function<FrameworkFigures()>& framework_figures() {
-  static auto* const source = new std::function<FrameworkFigures()>;
+const auto kProcessStartTime = std::chrono::system_clock::now();
+
+std::function<NativeAllocations()>& native_allocations() {
+  static auto* const source = new std::function<NativeAllocations()>;
   return *source;
 }
 
+std::string text_of_file(const char* path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
 std::string program_name() {
-  std::ifstream file("/proc/self/cmdline");
-  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  constexpr std::size_t kMostBytes = 2048;
+  std::string text = text_of_file("/proc/self/cmdline");
+  text.resize(std::min(text.size(), kMostBytes));
   for (char& c : text) {
     if (c == '\0') c = ' ';
   }
@@ -35,15 +48,47 @@ std::string program_name() {
   return text;
 }
 
-Json facades_json(const Statistics& statistics) {
+// When the kernel started the process, in its ticks: with the number of the process this names it
+// for good. 0: not known.
+std::uint64_t process_start_ticks() {
+  constexpr int kField = 22;          // of proc(5)
+  constexpr int kFieldAfterName = 3;  // the name before it may hold blanks
+  const std::string text = text_of_file("/proc/self/stat");
+  std::size_t at = text.rfind(')');
+  for (int field = kFieldAfterName; at != std::string::npos && field <= kField; ++field) {
+    at = text.find(' ', at + 1);
+  }
+  return at == std::string::npos ? 0 : std::strtoull(text.c_str() + at, nullptr, 10);
+}
+
+// Which of several like it the process is, where its launcher says so; null: it does not.
+Json rank() {
+  for (const char* name : {"RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID"}) {
+    if (const char* text = std::getenv(name); text != nullptr && *text != '\0') return text;
+  }
+  return nullptr;
+}
+
+Json process_json() {
+  const std::chrono::duration<double> since_epoch = kProcessStartTime.time_since_epoch();
+  return {{"version", version()},
+          {"program", program_name()},
+          {"pid", getpid()},
+          {"parent", getppid()},
+          {"rank", rank()},
+          {"start_time", since_epoch.count()},
+          {"start_ticks", process_start_ticks()}};
+}
+
+Json facades_json(const Figures& figures) {
   Json out = Json::object();
   for (std::size_t facade = 0; facade < kFacades; ++facade) {
-    const Gauge& bytes = statistics.facade_bytes[facade];
-    out[to_string(static_cast<Facade>(facade))] = {{"allocations", statistics.allocations[facade]},
-                                                   {"allocated_bytes", bytes.increased},
-                                                   {"live_bytes", bytes.current},
-                                                   {"peak_bytes", bytes.peak},
-                                                   {"cache_hits", statistics.cache_hits[facade]}};
+    const Figures::OfFacade& of = figures.facades[facade];
+    out[to_string(static_cast<Facade>(facade))] = {{"allocations", of.allocations},
+                                                   {"allocated_bytes", of.allocated_bytes},
+                                                   {"live_bytes", of.live_bytes},
+                                                   {"peak_bytes", of.peak_bytes},
+                                                   {"cache_hits", of.cache_hits}};
   }
   return out;
 }
@@ -68,64 +113,73 @@ Json copies_json(const MoveStatistics& moves) {
           {"by_reason", by_reason}};
 }
 
-Json hints_json(const HintCounters::Kind& kind) {
+Json hints_json(const Figures::OfHints& kind) {
   Json skipped = Json::object();
   for (std::size_t reason = 0; reason < kSkipReasons; ++reason) {
-    if (auto count = kind.skipped[reason].load(); count != 0) {
+    if (const std::uint64_t count = kind.skipped[reason]; count != 0) {
       skipped[to_string(static_cast<SkipReason>(reason))] = count;
     }
   }
-  return {{"sent", kind.sent.load()},
-          {"bytes", kind.bytes.load()},
-          {"skipped", skipped},
-          {"failed", kind.failed.load()}};
+  return {
+      {"sent", kind.sent}, {"bytes", kind.bytes}, {"skipped", skipped}, {"failed", kind.failed}};
+}
+
+void add_figures(const Figures& figures, Json* out) {
+  const Totals& totals = figures.totals;
+  const MoveStatistics& moves = totals.moves;
+  (*out)["peak_bytes"] = figures.peak_bytes;
+  (*out)["peak_touched_bytes"] = totals.touched_bytes.peak;
+  (*out)["peak_span_bytes"] = totals.span_bytes.peak;
+  (*out)["facades"] = facades_json(figures);
+  (*out)["host_unmanaged"] = {{"allocations", figures.unmanaged_host_allocations},
+                              {"allocated_bytes", figures.unmanaged_host_bytes}};
+  (*out)["moves"] = {{"total", moves.total()},
+                     {"host_to_device", moves.host_to_device},
+                     {"device_to_host", moves.device_to_host},
+                     {"device_to_device", moves.device_to_device},
+                     {"bytes", moves.bytes}};
+  (*out)["copies_by_moves"] = copies_json(moves);
+  (*out)["materializations"] = {{"copies", totals.materializations.copies},
+                                {"bytes", totals.materializations.bytes},
+                                {"steals", totals.materializations.steals}};
+  (*out)["forks"] = {{"count", totals.forks.forks},
+                     {"copied_bytes", totals.forks.copied_bytes},
+                     {"shared_bytes", totals.forks.shared_bytes},
+                     {"without_copy", totals.forks.without_copy},
+                     {"seconds", std::chrono::duration<double>(totals.forks.time).count()}};
+  (*out)["prefetches"] = hints_json(figures.hints[static_cast<std::size_t>(HintKind::kPrefetch)]);
+  (*out)["advice"] = hints_json(figures.hints[static_cast<std::size_t>(HintKind::kAdvise)]);
+  (*out)["fences"] = totals.fences;
+  (*out)["recalls"] = totals.recalls;
+  (*out)["pressure_rounds"] = totals.pressure_rounds;
+  (*out)["out_of_memory"] = totals.out_of_memory;
+  (*out)["driver_calls"] = figures.calls;
+  (*out)["threads_left_out"] = figures.threads_left_out;
+}
+
+// Only a framework's allocators are replaced, so without a framework there is nothing to count.
+Json native_json() {
+  if (!native_allocations()) return nullptr;
+  const NativeAllocations made = native_allocations()();
+  return {{"device", made.device}, {"pinned", made.pinned}, {"host", made.host}};
 }
 
 Json report() {
-  Json out = {{"version", version()}, {"program", program_name()}, {"pid", getpid()}};
+  Json out;
   CachingManagedAllocator* allocator = process_allocator();
-  out["active"] = allocator != nullptr;
-  if (allocator == nullptr) return out;
-  const Statistics statistics = allocator->statistics();
-  const MoveStatistics& moves = statistics.moves;
-  FrameworkFigures framework;
-  if (framework_figures()) framework = framework_figures()();
-  std::chrono::duration<double> wall = std::chrono::steady_clock::now() - kProcessStart;
-  out["policy"] = to_string(allocator->configuration().policy);
-  out["threshold_bytes"] = allocator->configuration().host_threshold_bytes;
-  out["host_memory"] = to_string(allocator->host_backing());
-  out["budget_bytes"] = allocator->budget_bytes();
-  out["peak_bytes"] = statistics.live_bytes.peak;
-  out["peak_touched_bytes"] = statistics.touched_bytes.peak;
-  out["peak_span_bytes"] = statistics.span_bytes.peak;
+  if (allocator == nullptr) {
+    out = process_json();
+    out["active"] = false;
+    return out;
+  }
+  const Figures figures = allocator->figures();
+  const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - kProcessStart;
+  out = Json::parse(figures.about, nullptr, false);
+  if (!out.is_object()) out = process_json();
   out["wall_seconds"] = wall.count();
-  out["facades"] = facades_json(statistics);
-  out["host_unmanaged"] = {{"allocations", framework.unmanaged_host_allocations},
-                           {"allocated_bytes", framework.unmanaged_host_bytes}};
-  out["moves"] = {{"total", moves.total()},
-                  {"host_to_device", moves.host_to_device},
-                  {"device_to_host", moves.device_to_host},
-                  {"device_to_device", moves.device_to_device},
-                  {"bytes", moves.bytes}};
-  out["copies_by_moves"] = copies_json(moves);
-  out["materializations"] = {{"copies", statistics.materializations.copies},
-                             {"bytes", statistics.materializations.bytes},
-                             {"steals", statistics.materializations.steals}};
-  out["forks"] = {{"count", statistics.forks.forks},
-                  {"copied_bytes", statistics.forks.copied_bytes},
-                  {"shared_bytes", statistics.forks.shared_bytes},
-                  {"without_copy", statistics.forks.without_copy},
-                  {"seconds", std::chrono::duration<double>(statistics.forks.time).count()}};
-  out["prefetches"] = hints_json(allocator->hints().of(HintKind::kPrefetch));
-  out["advice"] = hints_json(allocator->hints().of(HintKind::kAdvise));
-  out["fences"] = statistics.fences;
-  out["recalls"] = statistics.recalls;
-  out["pressure_rounds"] = statistics.pressure_rounds;
-  out["out_of_memory"] = statistics.out_of_memory;
-  out["driver_calls"] = allocator->runtime().calls();
-  out["native_allocations"] = {{"device", framework.native_device_allocations},
-                               {"pinned", framework.native_pinned_allocations},
-                               {"host", framework.native_host_allocations}};
+  add_figures(figures, &out);
+  out["threads_left_out"] = 0;  // only the file lacks them
+  out["native_allocations"] = native_json();
   return out;
 }
 
@@ -163,7 +217,36 @@ Json devices_json(const DeviceRuntime& runtime, std::string* trouble,
   return devices;
 }
 
-Json settings_json(const ParsedConfiguration& parsed) {
+// What the automatic settings come to on this machine.
+std::map<std::string_view, std::string> automatic_values(
+    const Configuration& configuration, std::string_view runtime,
+    const std::vector<DeviceDescription>& devices) {
+  std::map<std::string_view, std::string> values;
+  if (devices.empty()) return values;
+  const std::size_t host_bytes = available_host_bytes();
+  const MachineBudget budget = machine_budget(devices, configuration, host_bytes);
+  const bool hints = std::any_of(budget.devices.begin(), budget.devices.end(),
+                                 [](const DevicePlacement& device) { return !device.coherent; });
+  const auto reserve = [&](std::size_t bytes) {
+    return format_size(bytes - less_reserve(bytes, configuration));
+  };
+  const std::size_t ranks = std::max(configuration.local_ranks, 1u);
+  values["UVMALLOC_RUNTIME"] = runtime;
+  values["UVMALLOC_POLICY"] = hints ? "advice and prefetches" : "no hints: memory is shared";
+  values["UVMALLOC_BUDGET"] = format_size(budget.hard_bytes);
+  values["UVMALLOC_DEVICE_BUDGET"] = "none";
+  values["UVMALLOC_RESERVE"] = fmt::format("{} of device 0, {} of the host",
+                                           reserve(devices[0].total_bytes), reserve(host_bytes));
+  values["UVMALLOC_HOST_MEMORY"] = to_string(host_backing_of(devices, configuration.host_backing));
+  values["UVMALLOC_FORK_LIMIT"] = format_size(less_reserve(host_bytes, configuration) / ranks);
+  values["UVMALLOC_SPAN_SIZE"] = "by the budget and the request";
+  values["UVMALLOC_THREAD_CACHE"] =
+      format_size(thread_cache_bytes(configuration, budget.hard_bytes));
+  return values;
+}
+
+Json settings_json(const ParsedConfiguration& parsed,
+                   const std::map<std::string_view, std::string>& automatic) {
   Json settings = Json::array();
   for (const EffectiveSetting& setting : parsed.effective) {
     settings.push_back({{"name", setting.description.name},
@@ -172,6 +255,10 @@ Json settings_json(const ParsedConfiguration& parsed) {
                         {"source", setting.from_environment ? "environment" : "default"},
                         {"accepted", setting.description.accepted},
                         {"description", setting.description.description}});
+    const auto found = automatic.find(setting.description.name);
+    if (setting.value == "auto" && found != automatic.end()) {
+      settings.back()["effective"] = found->second;
+    }
   }
   return settings;
 }
@@ -183,12 +270,41 @@ std::string text_of(const Json& json) {
 
 }  // namespace
 
-void set_framework_figures(std::function<FrameworkFigures()> source) {
-  framework_figures() = std::move(source);
+void set_native_allocations(std::function<NativeAllocations()> source) {
+  native_allocations() = std::move(source);
+}
+
+std::string about_json(const CachingManagedAllocator& allocator, bool has_framework) {
+  const Configuration& configuration = allocator.configuration();
+  Json out = process_json();
+  out["active"] = true;
+  out["framework"] = has_framework;
+  out["policy"] = to_string(configuration.policy);
+  out["threshold_bytes"] = configuration.host_threshold_bytes;
+  out["host_memory"] = to_string(allocator.host_backing());
+  out["budget_bytes"] = allocator.budget_bytes();
+  out["devices"] = Json::array();
+  for (const DeviceDescription& device : allocator.devices()) {
+    out["devices"].push_back({{"name", device.name}, {"total_bytes", device.total_bytes}});
+  }
+  return text_of(out);
 }
 
 std::string report_json() {
   return text_of(report());
+}
+
+std::string report_json_of(const std::string& figures_file, std::string* why_not) {
+  const std::optional<Figures> figures = FigureStore::read_file(figures_file, why_not);
+  if (!figures) return {};
+  Json out = Json::parse(figures->about, nullptr, false);
+  if (!out.is_object()) {
+    *why_not = "its process ended before it was complete";
+    return {};
+  }
+  add_figures(*figures, &out);
+  out["native_allocations"] = nullptr;  // the process would have had to be asked
+  return text_of(out);
 }
 
 std::string report_text() {
@@ -234,7 +350,9 @@ std::string doctor_json() {
     out["host_memory"] =
         to_string(host_backing_of(descriptions, parsed.configuration.host_backing));
   }
-  out["configuration"] = settings_json(parsed);
+  out["configuration"] = settings_json(
+      parsed, automatic_values(parsed.configuration, choice.runtime ? choice.runtime->name() : "",
+                               descriptions));
   out["configuration_errors"] = parsed.errors;
   out["usable"] = trouble.empty();
   if (!trouble.empty()) {

@@ -158,7 +158,22 @@ struct ForkStatistics {
   std::chrono::nanoseconds time{0};
 };
 
-struct Statistics {
+// Figures of the whole allocator that are counted with its lock, without pointers: they are kept in
+// a FigureStore, which may outlive the process.
+struct Totals {
+  Gauge touched_bytes;  // 2 MiB pages handed out since their span was made
+  Gauge span_bytes;     // asked from the driver: virtual
+  MoveStatistics moves;
+  MaterializationStatistics materializations;
+  ForkStatistics forks;
+  std::uint64_t discarded_bytes = 0;
+  std::uint64_t fences = 0;
+  std::uint64_t recalls = 0;          // blocks taken back from the place they had moved to
+  std::uint64_t pressure_rounds = 0;  // times everything cached was given back for one request
+  std::uint64_t out_of_memory = 0;
+};
+
+struct Statistics : Totals {
   std::array<std::vector<ServiceStatistics>, kFacades> service;  // [facade][device]
   // [facade][device][class]; the last class is all of them together, whose peaks are its own.
   std::array<std::vector<std::array<ClassStatistics, kSizeClasses + 1>>, kFacades> classes;
@@ -169,23 +184,13 @@ struct Statistics {
   std::array<Gauge, kFacades> facade_bytes;
   std::array<std::uint64_t, kFacades> allocations{};
   std::array<std::uint64_t, kFacades> cache_hits{};
-  Gauge live_bytes;     // all facades
-  Gauge touched_bytes;  // 2 MiB pages handed out since their span was made
-  Gauge span_bytes;     // asked from the driver: virtual
-  MoveStatistics moves;
-  MaterializationStatistics materializations;
-  ForkStatistics forks;
+  Gauge live_bytes;  // all facades
   std::uint64_t thread_cached_bytes = 0;
   std::uint64_t free_bytes = 0;          // in pools, ready for their streams
   std::uint64_t largest_free_bytes = 0;  // in one piece
   // Of touched_bytes, whole pages in which no block of a caller, of a thread or behind fences lies.
   std::uint64_t touched_not_used_bytes = 0;
   std::uint64_t metadata_bytes = 0;  // records and tables, in ordinary memory
-  std::uint64_t discarded_bytes = 0;
-  std::uint64_t fences = 0;
-  std::uint64_t recalls = 0;          // blocks taken back from the place they had moved to
-  std::uint64_t pressure_rounds = 0;  // times everything cached was given back for one request
-  std::uint64_t out_of_memory = 0;
   std::size_t budget_bytes = 0;
 };
 

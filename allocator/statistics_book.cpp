@@ -55,7 +55,8 @@ const char* to_string(CopyReason reason) {
   return "unknown";
 }
 
-StatisticsBook::StatisticsBook(std::size_t devices, std::size_t budget_bytes) : devices_(devices) {
+StatisticsBook::StatisticsBook(std::size_t devices, std::size_t budget_bytes, Totals& totals)
+    : devices_(devices), totals_(totals) {
   figures_.budget_bytes = budget_bytes;
   for (auto& facade : figures_.classes) facade.resize(devices);
   for (auto& facade : figures_.service) facade.resize(devices);
@@ -238,6 +239,7 @@ void StatisticsBook::add_streams(const ThreadCaches& caches, const BlockPools& p
 Statistics StatisticsBook::all(ThreadCaches& caches, const BlockPools& pools,
                                const SpanStore& spans) const {
   Statistics out = figures_;
+  static_cast<Totals&>(out) = totals_;
   for (Facade facade : {Facade::kHost, Facade::kPinned, Facade::kDevice}) {
     for (std::size_t device = 0; device < devices_; ++device) {
       add_classes(facade, static_cast<int>(device), caches, &out);

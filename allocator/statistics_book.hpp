@@ -19,7 +19,8 @@ namespace uvm {
 
 class StatisticsBook {
  public:
-  StatisticsBook(std::size_t devices, std::size_t budget_bytes);
+  // `totals` outlives the book.
+  StatisticsBook(std::size_t devices, std::size_t budget_bytes, Totals& totals);
 
   // Where ThreadCaches count for that facade and device.
   std::size_t place_of(Facade facade, int device) const {
@@ -29,10 +30,13 @@ class StatisticsBook {
   void check_device(int device) const;
 
   // Figures without a rule of their own, for who has the lock to count in.
-  Statistics& figures() { return figures_; }
+  Totals& figures() { return totals_; }
   ServiceStatistics& service_of(Facade facade, int device) {
     return figures_.service[static_cast<std::size_t>(facade)][static_cast<std::size_t>(device)];
   }
+
+  // The service figures of all facades and devices.
+  auto& services() { return figures_.service; }
 
   void set_observer(MemoryObserver* observer) { observer_ = observer; }
 
@@ -70,7 +74,8 @@ class StatisticsBook {
   static void add_streams(const ThreadCaches& caches, const BlockPools& pools, Statistics* out);
 
   const std::size_t devices_;
-  Statistics figures_;
+  Totals& totals_;
+  Statistics figures_;  // but for the totals
   MemoryObserver* observer_ = nullptr;
 };
 

@@ -154,7 +154,7 @@ std::size_t ThreadCache::bytes() const {
 
 bool ThreadCache::take_has_allocated() {
   std::int64_t blocks = 0;
-  for (const Tally& tally : tallies_) blocks += tally.total(Tally::kAll).blocks;
+  for (const Tally& tally : tallies_.all()) blocks += tally.total(Tally::kAll).blocks;
   return std::exchange(allocated_before_, blocks) != blocks;
 }
 

@@ -13,12 +13,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include <uvmalloc/allocator/block_chain.hpp>
 #include <uvmalloc/allocator/block_pools.hpp>
 #include <uvmalloc/allocator/cache_lines.hpp>
 #include <uvmalloc/allocator/fibonacci_hash.hpp>
+#include <uvmalloc/allocator/figure_store.hpp>
 #include <uvmalloc/allocator/owner_lock.hpp>
 #include <uvmalloc/allocator/tally.hpp>
 
@@ -51,8 +53,8 @@ class alignas(kCacheLinePair) ThreadCache {
  public:
   // `most_bytes`: what it may hold for one stream. `requests_per_look`: every so many of a stream
   // that are served are kDoneAtLimit, a power of two; 0: none for that alone.
-  ThreadCache(std::size_t places, std::size_t most_bytes, std::uint64_t requests_per_look)
-      : most_bytes_(most_bytes), look_mask_(requests_per_look - 1), tallies_(places) {}
+  ThreadCache(FigureStore::Tallies tallies, std::size_t most_bytes, std::uint64_t requests_per_look)
+      : most_bytes_(most_bytes), look_mask_(requests_per_look - 1), tallies_(std::move(tallies)) {}
   ThreadCache(const ThreadCache&) = delete;
   ThreadCache& operator=(const ThreadCache&) = delete;
 
@@ -285,7 +287,7 @@ class alignas(kCacheLinePair) ThreadCache {
   static constexpr unsigned kKnownBits = 12;
   std::array<Block*, std::size_t{1} << kKnownBits> known_{};
   std::vector<std::unique_ptr<Stream>> streams_;  // by first pool / kPoolsPerStream
-  std::vector<Tally> tallies_;                    // by facade and device
+  FigureStore::Tallies tallies_;                  // by facade and device
   std::int64_t live_bytes_ = 0;                   // of all places
   std::int64_t most_live_bytes_ = 0;
   std::int64_t allocated_before_ = 0;  // blocks, by take_has_allocated()

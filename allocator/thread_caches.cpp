@@ -83,15 +83,17 @@ ThreadEnd& thread_end() {
 
 constinit thread_local ThreadCaches::Slot ThreadCaches::slot_;
 
-ThreadCaches::ThreadCaches(std::size_t places, std::size_t most_bytes,
+ThreadCaches::ThreadCaches(FigureStore& figures, std::size_t most_bytes,
                            std::uint64_t requests_per_look, Retired retired)
     : serial_(next_serial()),
-      places_(places),
+      figures_(figures),
+      places_(figures.places()),
       most_bytes_(most_bytes),
       requests_per_look_(requests_per_look),
       retired_(std::move(retired)),
-      ended_(places),
-      book_(places) {
+      ended_(figures.ended()),
+      book_(figures.peaks()),
+      peak_live_bytes_(figures.peak_live_bytes()) {
   OwnerLock::prepare();
   std::lock_guard lock(living().mutex);
   living().by_serial[serial_] = this;
@@ -129,7 +131,8 @@ ThreadCache* ThreadCaches::mine_slowly() noexcept {
 // Everything that may fail comes before the first change.
 ThreadCache* ThreadCaches::add_cache() {
   auto& ended = thread_end();
-  auto cache = std::make_unique<ThreadCache>(places_, most_bytes_, requests_per_look_);
+  auto cache =
+      std::make_unique<ThreadCache>(figures_.take_tallies(), most_bytes_, requests_per_look_);
   ThreadCache* made = cache.get();
   if (ended.process != getpid()) {
     ended.caches.clear();

@@ -10,8 +10,10 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <vector>
 
+#include <uvmalloc/allocator/figure_store.hpp>
 #include <uvmalloc/allocator/peak_book.hpp>
 #include <uvmalloc/allocator/thread_cache.hpp>
 #include <uvmalloc/runtime/ranked.hpp>
@@ -20,10 +22,11 @@ namespace uvm {
 
 class ThreadCaches {
  public:
-  // `retired` gets what a cache held when its thread ends, on that thread and without locks, and
-  // the first pools of the streams that it had to do with.
+  // Threads count in `figures`, which outlives the caches. `retired` gets what a cache held when
+  // its thread ends, on that thread and without locks, and the first pools of the streams that it
+  // had to do with.
   using Retired = std::function<void(BlockChain blocks, const std::vector<PoolIndex>& streams)>;
-  ThreadCaches(std::size_t places, std::size_t most_bytes, std::uint64_t requests_per_look,
+  ThreadCaches(FigureStore& figures, std::size_t most_bytes, std::uint64_t requests_per_look,
                Retired retired);
   // After close().
   ~ThreadCaches();
@@ -100,6 +103,7 @@ class ThreadCaches {
   static constinit thread_local Slot slot_;
 
   const std::uint64_t serial_;
+  FigureStore& figures_;
   const std::size_t places_;
   const std::size_t most_bytes_;
   const std::uint64_t requests_per_look_;
@@ -111,10 +115,10 @@ class ThreadCaches {
   mutable Ranked<std::mutex, LockRank::kCaches> mutex_;
   std::vector<std::unique_ptr<ThreadCache>> caches_;
   // What threads without a cache have counted: by place, and by first pool / kPoolsPerStream.
-  std::vector<Tally> ended_;
+  std::span<Tally> ended_;
   std::vector<StreamTally> ended_streams_;
   PeakBook book_;
-  std::int64_t peak_live_bytes_ = 0;  // of all places together
+  std::int64_t& peak_live_bytes_;  // of all places together
   // With room for one of each thread.
   std::vector<OwnerLock*> taken_;  // by Frozen: all but its thread's own, which is not inside
   RoomShares shares_;              // of add_up(): of caches_

@@ -523,6 +523,19 @@ std::int64_t uvmalloc_report_json(char* buffer, std::size_t capacity_bytes) {
   return text_out(uvm::report_json, buffer, capacity_bytes);
 }
 
+std::int64_t uvmalloc_report_json_of(const char* figures_file, char* buffer,
+                                     std::size_t capacity_bytes) {
+  if (figures_file == nullptr) return -1;
+  return text_out(
+      [&] {
+        std::string why_not;
+        std::string text = uvm::report_json_of(figures_file, &why_not);
+        if (text.empty()) throw std::runtime_error(why_not);
+        return text;
+      },
+      buffer, capacity_bytes);
+}
+
 std::int64_t uvmalloc_doctor_json(char* buffer, std::size_t capacity_bytes) {
   return text_out(uvm::doctor_json, buffer, capacity_bytes);
 }

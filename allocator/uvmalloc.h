@@ -292,6 +292,11 @@ UVMALLOC_API uvmalloc_status uvmalloc_mark_trace(uvmalloc_allocator* allocator, 
  * what is configured, as JSON. Copies as much as fits into `buffer` (which may be NULL), always
  * ended by NUL, and returns the bytes that all of it needs, NUL included; -1 on failure. */
 UVMALLOC_API int64_t uvmalloc_report_json(char* buffer, size_t capacity_bytes);
+/* The same of a process that was to write its report to a folder (UVMALLOC_REPORT_DIR) and could
+ * not: its figures are in `report.<pid>.figures` there, however it ended. -1: the file is no such
+ * file of this version. */
+UVMALLOC_API int64_t uvmalloc_report_json_of(const char* figures_file, char* buffer,
+                                             size_t capacity_bytes);
 UVMALLOC_API int64_t uvmalloc_doctor_json(char* buffer, size_t capacity_bytes);
 
 /* uvmalloc_mark_trace() of the process's allocator. Nothing where no trace is written, where there

@@ -55,11 +55,13 @@ Function real(const char* symbol, const char* library) {
 }
 
 // Corrects what the driver says is free of the current device's memory, once unified memory is on.
-// `current_device` is the library's own question for it.
+// `current_device` is the library's own question for it. A program whose memory is not served here
+// gets the driver's answer.
 void tell_free_memory(std::size_t* free_bytes, const std::size_t* total_bytes,
                       int (*current_device)(int*)) {
   CachingManagedAllocator* ours = process_allocator();
-  if (ours == nullptr && process_configuration().configuration.enabled) {
+  if (ours == nullptr && is_framework_installed() &&
+      process_configuration().configuration.enabled) {
     ours = activate_process_allocator().allocator;
   }
   int device = -1;

@@ -2,7 +2,18 @@
 
 namespace uvm {
 
-std::map<std::string, std::uint64_t> CountingRuntime::calls() const {
+void CountingRuntime::count_in(Counters* counters) {
+  for (std::size_t call = 0; call < kCallKinds; ++call) {
+    (*counters)[call] += (*calls_)[call].load();
+  }
+  calls_ = counters;
+}
+
+CountingRuntime::Calls CountingRuntime::calls() const {
+  return named(*calls_);
+}
+
+CountingRuntime::Calls CountingRuntime::named(const Counters& counters) {
   static constexpr const char* kNames[kCallKinds] = {
       "describe",          "memory_figures",    "pointer_attributes",
       "allocate_managed",  "free_managed",      "advise",
@@ -11,9 +22,9 @@ std::map<std::string, std::uint64_t> CountingRuntime::calls() const {
       "stream_wait_event", "is_capturing",      "create_event",
       "destroy_event",     "record_event",      "query_event",
       "synchronize_event", "synchronize_device"};
-  std::map<std::string, std::uint64_t> out;
+  Calls out;
   for (std::size_t call = 0; call < kCallKinds; ++call) {
-    if (auto count = calls_[call].load(std::memory_order_relaxed); count != 0) {
+    if (auto count = counters[call].load(std::memory_order_relaxed); count != 0) {
       out[kNames[call]] = count;
     }
   }

@@ -1,6 +1,6 @@
 // A DeviceRuntime that counts the calls that pass through it and forwards them. It belongs to
 // whoever wants to know what was asked of the machine; counters are relaxed atomics, one per kind
-// of call.
+// of call, in this object or where count_in() says.
 #pragma once
 
 #include <array>
@@ -16,9 +16,20 @@ namespace uvm {
 class CountingRuntime final : public DeviceRuntime {
  public:
   explicit CountingRuntime(std::unique_ptr<DeviceRuntime> inner) : inner_(std::move(inner)) {}
+  CountingRuntime(const CountingRuntime&) = delete;
+  CountingRuntime& operator=(const CountingRuntime&) = delete;
+
+  static constexpr std::size_t kCallKinds = 20;
+  using Counters = std::array<std::atomic<std::uint64_t>, kCallKinds>;
+
+  // Counts there from now on, with what was counted so far. Call it before other threads call
+  // anything here; `counters` outlives this object.
+  void count_in(Counters* counters);
 
   // Calls so far, by the name of the DeviceRuntime method; those never made are left out.
-  std::map<std::string, std::uint64_t> calls() const;
+  using Calls = std::map<std::string, std::uint64_t>;
+  Calls calls() const;
+  static Calls named(const Counters& counters);
 
   std::string_view name() const override { return inner_->name(); }
   int device_count() const override { return inner_->device_count(); }
@@ -69,16 +80,17 @@ class CountingRuntime final : public DeviceRuntime {
     kRecordEvent,
     kQueryEvent,
     kSynchronizeEvent,
-    kSynchronizeDevice,
-    kCallKinds
+    kSynchronizeDevice
   };
+  static_assert(kSynchronizeDevice + 1 == kCallKinds);
   const DeviceRuntime& counted(Call call) const {
-    calls_[call].fetch_add(1, std::memory_order_relaxed);
+    (*calls_)[call].fetch_add(1, std::memory_order_relaxed);
     return *inner_;
   }
 
   std::unique_ptr<DeviceRuntime> inner_;
-  mutable std::array<std::atomic<std::uint64_t>, kCallKinds> calls_{};
+  mutable Counters own_calls_{};
+  Counters* calls_ = &own_calls_;
 };
 
 }  // namespace uvm

@@ -60,6 +60,7 @@ void CachingManagedAllocator::after_fork_in_child() {
   lock_.after_fork_in_child();
   if (in_forked_child()) return lock_.unlock();
   forked_child_ = true;
+  figure_store_.leave_to_parent();
   caches_.abandon();
   trace_.after_fork_in_child();
   fork_snapshot_.restore();

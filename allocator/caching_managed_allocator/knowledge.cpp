@@ -125,6 +125,14 @@ Statistics CachingManagedAllocator::statistics() const {
   return book_.all(caches, pools_, spans_);
 }
 
+Figures CachingManagedAllocator::figures() const {
+  auto& caches = const_cast<ThreadCaches&>(caches_);
+  ThreadCaches::Frozen frozen(caches);
+  caches.add_up();
+  std::lock_guard lock(lock_);
+  return figure_store_.read([&](std::size_t place) { return caches.sum(place); });
+}
+
 void CachingManagedAllocator::reset_peaks(Facade facade, int device) {
   book_.check_device(device);
   ThreadCaches::Frozen frozen(caches_);

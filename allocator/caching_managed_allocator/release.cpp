@@ -28,7 +28,7 @@ void CachingManagedAllocator::release_cached() {
   reclaim_all();
   {
     std::lock_guard lock(lock_);
-    for (auto& facade : book_.figures().service) {
+    for (auto& facade : book_.services()) {
       for (ServiceStatistics& device : facade) ++device.fence_waits;
     }
   }

@@ -30,9 +30,6 @@ class HostFacade final : public c10::Allocator {
   c10::DataPtr allocate(size_t size_bytes) override;
   c10::DeleterFnPtr raw_deleter() const override;
   void copy_data(void* destination, const void* source, std::size_t size_bytes) const override;
-
-  std::atomic<std::uint64_t> unmanaged_allocations{0};
-  std::atomic<std::uint64_t> unmanaged_bytes{0};
 };
 
 // The pinned allocator. Blocks that a capture asks for belong to its graph's pool: a replay uses

@@ -68,10 +68,7 @@ c10::DataPtr HostFacade::allocate(size_t size_bytes) {
     }
   }
   void* address = c10::alloc_cpu(size_bytes);
-  if (wanted != HostMemory::kMalloc) {
-    unmanaged_allocations.fetch_add(1, std::memory_order_relaxed);
-    unmanaged_bytes.fetch_add(size_bytes, std::memory_order_relaxed);
-  }
+  if (wanted != HostMemory::kMalloc) count_unmanaged_host(size_bytes);
   return reported(address, size_bytes, &delete_unmanaged);
 }
 

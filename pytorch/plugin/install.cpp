@@ -36,22 +36,19 @@ at::HostAllocator* registered_pinned() {
   }
 }
 
-FrameworkFigures framework_figures() {
-  FrameworkFigures figures;
-  figures.unmanaged_host_allocations = installed_facades.host->unmanaged_allocations.load();
-  figures.unmanaged_host_bytes = installed_facades.host->unmanaged_bytes.load();
+NativeAllocations native_allocations() {
+  NativeAllocations made;
   if (auto* pinned = native_pinned()) {
-    figures.native_pinned_allocations =
-        static_cast<std::uint64_t>(pinned->get_stats().num_host_alloc);
+    made.pinned = static_cast<std::uint64_t>(pinned->get_stats().num_host_alloc);
   }
   native::CUDAAllocator* previous = installed_facades.device->previous();
   if (previous != nullptr && previous->initialized()) {
     for (int device = 0; device < c10::cuda::device_count(); ++device) {
-      figures.native_device_allocations += static_cast<std::uint64_t>(
+      made.device += static_cast<std::uint64_t>(
           previous->getDeviceStats(static_cast<c10::DeviceIndex>(device)).allocation[0].allocated);
     }
   }
-  return figures;
+  return made;
 }
 
 // Torch compares the backend that its settings name with the allocator that is in place when they
@@ -80,7 +77,7 @@ void install() {
   at::setHostAllocator(c10::kCUDA, installed_facades.pinned, kPriority);
   c10::SetAllocator(c10::kCUDA, installed_facades.device, kPriority);
   native::allocator.store(installed_facades.device);
-  set_framework_figures(framework_figures);
+  set_native_allocations(native_allocations);
   pthread_atfork(nullptr, nullptr, &release_locks_in_child);
   watch_forced_copies();
   set_framework_installed(true);

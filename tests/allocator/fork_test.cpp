@@ -369,7 +369,8 @@ TEST_F(ForkTest, AChildDoesNotKeepTheFileOfItsParentsTrace) {
 // An allocator that uvmalloc_create() made has no handlers for forks, and a child may exit all the
 // same.
 TEST(ForkedThreadCaches, AChildThatOnlyExitsWaitsForNoThreadOfItsParent) {
-  ThreadCaches caches(1, kMiB, 0, [](BlockChain, const std::vector<PoolIndex>&) {});
+  FigureStore figures(1);
+  ThreadCaches caches(figures, kMiB, 0, [](BlockChain, const std::vector<PoolIndex>&) {});
   std::atomic<bool> inside = false;
   std::atomic<bool> over = false;
   std::thread other([&] {

@@ -48,7 +48,8 @@ struct Threads {
   std::vector<Tally> tallies;
   std::vector<std::int64_t> allocated_before;
   Tally ended;
-  PeakBook book{1};
+  std::array<PeakBook::Place, 1> places{};
+  PeakBook book{places};
   int times = 0;
 };
 

@@ -1,10 +1,15 @@
 // The allocator of a process, its report and the doctor's findings. Each test needs a process of
 // its own: ctest gives it one.
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -65,12 +70,9 @@ TEST_F(ProcessAllocator, TheReportTellsWhatWasAskedOfIt) {
   allocator->free(allocator->allocate(Facade::kDevice, 0, 8 * kMiB));
   allocator->free(allocator->allocate(Facade::kDevice, 0, 8 * kMiB));
   ASSERT_NE(allocator->move(moved, {Place::host(), Place::device(0), 0, nullptr, true}), nullptr);
-  set_framework_figures([] {
-    FrameworkFigures figures;
-    figures.native_pinned_allocations = 2;
-    figures.unmanaged_host_allocations = 7;
-    return figures;
-  });
+  EXPECT_TRUE(Json::parse(report_json())["native_allocations"].is_null()) << "nobody counts them";
+  set_native_allocations([] { return NativeAllocations{.pinned = 2}; });
+  for (int i = 0; i < 7; ++i) count_unmanaged_host(100);
 
   Json report = Json::parse(report_json());
   EXPECT_EQ(report["active"], true);
@@ -82,6 +84,10 @@ TEST_F(ProcessAllocator, TheReportTellsWhatWasAskedOfIt) {
   EXPECT_EQ(report["moves"]["host_to_device"], 1);
   EXPECT_EQ(report["copies_by_moves"]["count"], 0);
   EXPECT_EQ(report["host_unmanaged"]["allocations"], 7);
+  EXPECT_EQ(report["host_unmanaged"]["allocated_bytes"], 700);
+  EXPECT_EQ(report["framework"], false);
+  EXPECT_EQ(report["pid"], getpid());
+  EXPECT_EQ(report["devices"][0]["total_bytes"], allocator->devices()[0].total_bytes);
   EXPECT_EQ(report["native_allocations"]["pinned"], 2);
   EXPECT_GE(report["driver_calls"]["allocate_managed"], 2);
 
@@ -139,6 +145,94 @@ TEST_F(ProcessAllocator, ReportsAreWrittenWhenTheProcessEnds) {
   std::filesystem::remove_all(folder);
 }
 
+// In a folder of its own, which goes with the object.
+class ReportFolder {
+ public:
+  ReportFolder() {
+    std::filesystem::create_directory(path_);
+    setenv("UVMALLOC_REPORT_DIR", path_.c_str(), 1);
+  }
+  ~ReportFolder() { std::filesystem::remove_all(path_); }
+  std::vector<std::string> names() const {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(path_)) {
+      names.push_back(entry.path().filename());
+    }
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+  Json figures(const std::string& name) const {
+    std::string why_not;
+    Json found = Json::parse(report_json_of(path_ / name, &why_not), nullptr, false);
+    EXPECT_EQ(why_not, "");
+    return found;
+  }
+
+ private:
+  const std::filesystem::path path_ =
+      std::filesystem::temp_directory_path() / ("uvm-left-" + std::to_string(getpid()));
+};
+
+// What a process does that ends without running its exit handlers.
+pid_t run_and_leave() {
+  const pid_t pid = fork();
+  if (pid == 0) {
+    count_unmanaged_host(100);  // before there is an allocator
+    CachingManagedAllocator* allocator = activate_process_allocator().allocator;
+    count_unmanaged_host(50);
+    allocator->free(allocator->allocate(Facade::kDevice, 0, 8 * kMiB));
+    set_framework_installed(true);
+    _exit(0);
+  }
+  waitpid(pid, nullptr, 0);
+  return pid;
+}
+
+TEST_F(ProcessAllocator, AProcessThatRunsNoExitHandlersLeavesItsFigures) {
+  const ReportFolder folder;
+  setenv("RANK", "3", 1);
+  const pid_t pid = run_and_leave();
+  const std::string name = "report." + std::to_string(pid) + ".figures";
+  ASSERT_EQ(folder.names(), std::vector{name});
+  const Json report = folder.figures(name);
+  EXPECT_EQ(report["pid"], pid);
+  EXPECT_EQ(report["parent"], getpid());
+  EXPECT_EQ(report["rank"], "3");
+  EXPECT_EQ(report["active"], true);
+  EXPECT_EQ(report["framework"], true) << "it came after the allocator";
+  EXPECT_EQ(report["budget_bytes"], 256 * kMiB);
+  EXPECT_EQ(report["facades"]["device"]["allocations"], 1);
+  EXPECT_EQ(report["host_unmanaged"]["allocations"], 2);
+  EXPECT_EQ(report["host_unmanaged"]["allocated_bytes"], 150);
+  EXPECT_TRUE(report["native_allocations"].is_null());
+}
+
+TEST_F(ProcessAllocator, AProcessThatEndsByItselfLeavesAReportAndNoFigures) {
+  const ReportFolder folder;
+  const pid_t pid = fork();
+  if (pid == 0) {
+    activate_process_allocator();
+    std::exit(0);
+  }
+  waitpid(pid, nullptr, 0);
+  EXPECT_EQ(folder.names(), std::vector{"report." + std::to_string(pid) + ".json"});
+}
+
+TEST_F(ProcessAllocator, TheFiguresOfAnEarlierProgramOfTheProcessStay) {
+  const ReportFolder folder;
+  const pid_t pid = fork();
+  if (pid == 0) {
+    // As after exec, which keeps the number.
+    const std::string name = "report." + std::to_string(getpid()) + ".figures";
+    std::ofstream(std::string(getenv("UVMALLOC_REPORT_DIR")) + "/" + name) << "earlier";
+    activate_process_allocator();
+    _exit(0);
+  }
+  waitpid(pid, nullptr, 0);
+  const std::string report = "report." + std::to_string(pid);
+  EXPECT_EQ(folder.names(), (std::vector{report + "-2.figures", report + ".figures"}));
+}
+
 TEST_F(ProcessAllocator, AReportThatCannotBeWrittenIsSaid) {
   setenv("UVMALLOC_REPORT_DIR", "/nowhere", 1);
   auto body = [] {
@@ -158,6 +252,22 @@ TEST_F(ProcessAllocator, TheDoctorMakesNoAllocatorAndFindsTheDevices) {
   EXPECT_EQ(found["devices"][0]["capabilities"]["concurrent_managed_access"], true);
   EXPECT_EQ(found["host_memory"], "managed");
   EXPECT_TRUE(found["configuration_errors"].empty());
+}
+
+TEST_F(ProcessAllocator, TheDoctorSaysWhatAutomaticSettingsComeTo) {
+  if (testing::on_real_device()) GTEST_SKIP() << "the sizes are the simulated device's";
+  setenv("UVMSIM_CAPACITY", "160MiB", 1);
+  const Json found = Json::parse(doctor_json());
+  std::map<std::string, std::string> effective;
+  for (const Json& setting : found["configuration"]) {
+    if (setting.contains("effective")) effective[setting["name"]] = setting["effective"];
+    EXPECT_EQ(setting.contains("effective"), setting["value"] == "auto") << setting;
+  }
+  EXPECT_EQ(effective["UVMALLOC_RUNTIME"], "cuda");
+  EXPECT_EQ(effective["UVMALLOC_HOST_MEMORY"], "managed");
+  EXPECT_EQ(effective["UVMALLOC_THREAD_CACHE"], "64 MiB");
+  EXPECT_TRUE(effective["UVMALLOC_RESERVE"].starts_with("10 MiB of device 0"));
+  EXPECT_FALSE(effective.contains("UVMALLOC_BUDGET")) << "it is set";
 }
 
 TEST_F(ProcessAllocator, DoctorAndReportSayWhatHostMemoryIs) {
