@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from uvmalloc import doctor, report
+from uvmalloc import cli, doctor, report
 from uvmalloc.environment import AllocatorOptions, Machine, on_simulated_device, with_uvmalloc
 from uvmalloc.errors import CommandError
 from uvmalloc.libraries import Libraries, find_libraries
@@ -96,14 +96,20 @@ def test_sizes_are_shown_short(size_bytes, text):
         ("--capacity", "2097151", "from 2 MiB to 64 TiB"),
         ("--capacity", "65T", "from 2 MiB to 64 TiB"),
         ("--capacity", "lots", "512MiB"),
-        ("--devices", "0", "1 to 16"),
-        ("--devices", "17", "1 to 16"),
-        ("--devices", "two", "1 to 16"),
+        ("--devices", "-1", "0 to 32"),
+        ("--devices", "33", "0 to 32"),
+        ("--devices", "two", "0 to 32"),
         ("--driver-version", "11.0", "12.2"),
         ("--profile", "gb10", "discrete, integrated, hmm, coherent"),
         ("--policy", "magic", "auto"),
         ("--budget", "12X", "512MiB"),
         ("--device-budget", "1M", "from 2 MiB to 64 TiB"),
+        ("--move", "slowly", "cow, alias, copy"),
+        ("--log", "loud", "off, error, warning, info, debug"),
+        ("--decay", "-1", "seconds"),
+        ("--decay", "soon", "seconds"),
+        ("--decay", "inf", "seconds"),
+        ("--trace", "/nonexistent/trace", "a file"),
         ("--report", "/nonexistent/report.json", "a file"),
     ],
 )
@@ -113,6 +119,25 @@ def test_a_bad_value_names_option_value_and_what_is_accepted(uvmalloc, option, v
     assert finished.returncode == 2
     assert f"{option} is '{value}'; accepted: " in line
     assert accepted in line
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--policy", "off"),
+        ("--move", "copy"),
+        ("--budget", "1G"),
+        ("--device-budget", "1G"),
+        ("--decay", "30"),
+        ("--trace", "trace"),
+        ("--log", "debug"),
+    ],
+)
+def test_what_sets_uvmalloc_is_refused_where_there_is_none(uvmalloc, option, value):
+    finished = uvmalloc("sim", "--native", option, value, "--", "true")
+    assert finished.returncode == 2
+    line = error_line(finished)
+    assert line.startswith(f"{option} is '{value}'; accepted: nothing beside --native")
 
 
 @pytest.mark.parametrize(
@@ -191,13 +216,39 @@ def test_a_preload_of_the_user_stays_behind_ours(libraries):
 
 
 def test_options_become_variables(libraries, tmp_path):
-    options = AllocatorOptions(policy="driver", budget_bytes=1 << 30, device_budget_bytes=4 << 20)
+    options = AllocatorOptions(
+        policy="driver",
+        budget_bytes=1 << 30,
+        device_budget_bytes=4 << 20,
+        move="alias",
+        decay_seconds=2.5,
+        trace=Path("/tmp/trace"),
+        log="debug",
+    )
     made = with_uvmalloc({}, libraries, options, tmp_path)
     assert made["PYTORCH_ENABLE_UNIFIED_MEMORY"] == "1"
     assert made["UVMALLOC_POLICY"] == "driver"
     assert made["UVMALLOC_BUDGET"] == "1073741824"
     assert made["UVMALLOC_DEVICE_BUDGET"] == "4194304"
+    assert made["UVMALLOC_MOVE"] == "alias"
+    assert made["UVMALLOC_DECAY"] == "2.5"
+    assert made["UVMALLOC_TRACE"] == "/tmp/trace"
+    assert made["UVMALLOC_LOG"] == "debug"
     assert made["UVMALLOC_REPORT_DIR"] == str(tmp_path)
+
+
+@pytest.mark.parametrize("command", ["run", "sim"])
+def test_options_reach_the_program(uvmalloc, tmp_path, command):
+    names = ["POLICY", "MOVE", "BUDGET", "DEVICE_BUDGET", "DECAY", "TRACE", "LOG"]
+    show = ";".join(f"echo $UVMALLOC_{name}" for name in names)
+    options = [
+        *("--policy", "off", "--move", "copy", "--budget", "1G", "--device-budget", "8M"),
+        *("--decay", "off", "--trace", "my.%p.trace", "--log", "info", "--no-report"),
+    ]
+    finished = uvmalloc(command, *options, "--", "sh", "-c", show)
+    shown = finished.stdout.split()
+    trace = str(tmp_path / "my.%p.trace")
+    assert shown == ["off", "copy", "1073741824", "8388608", "0.0", trace, "info"]
 
 
 def test_the_machine_becomes_variables(libraries, tmp_path):
@@ -215,6 +266,32 @@ def test_native_leaves_uvmalloc_out(uvmalloc):
     show = ("sh", "-c", 'echo "$LD_PRELOAD|$PYTORCH_ENABLE_UNIFIED_MEMORY|$UVMSIM_DEVICES"')
     finished = uvmalloc("sim", "--native", "--no-report", "--", *show)
     assert (finished.returncode, finished.stdout) == (0, "||1\n"), finished.stderr
+
+
+TOTAL_MEMORY = """
+import ctypes
+driver, total = ctypes.CDLL("libcuda.so.1"), ctypes.c_size_t()
+assert driver.cuInit(0) == 0
+assert driver.cuDeviceTotalMem_v2(ctypes.byref(total), 0) == 0
+print(total.value)
+"""
+
+
+@pytest.mark.parametrize("text", ["1.5GiB", "96MiB", "8 g", "100000000", "2.25M", "1GB"])
+def test_the_simulator_reads_sizes_as_the_command_does(uvmalloc, text):
+    program = ("--", sys.executable, "-c", TOTAL_MEMORY)
+    by_option = uvmalloc("sim", "--native", "--no-report", "--capacity", text, *program)
+    by_variable = uvmalloc("sim", "--native", "--no-report", *program, UVMSIM_CAPACITY=text)
+    assert by_option.stdout == by_variable.stdout == f"{parse_size(text)}\n", by_variable.stderr
+
+
+@pytest.mark.parametrize("devices", ["0", "32"])
+def test_the_simulator_has_as_many_devices_as_the_command_accepts(uvmalloc, devices):
+    count = "import ctypes\nn = ctypes.c_int()\ndriver = ctypes.CDLL('libcuda.so.1')\n"
+    count += "driver.cuInit(0)\ndriver.cuDeviceGetCount(ctypes.byref(n))\nprint(n.value)"
+    run = ("--native", "--no-report", "--devices", devices, "--", sys.executable, "-c", count)
+    finished = uvmalloc("sim", *run)
+    assert (finished.stdout, finished.stderr) == (f"{devices}\n", "")
 
 
 @pytest.mark.parametrize(("option", "version"), [("12.2", 12020), ("12.8", 12080), ("13.0", 13000)])
@@ -272,25 +349,6 @@ def test_death_by_signal_is_128_and_its_number(uvmalloc, name):
     assert finished.returncode == 128 + signal.Signals[name]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signals_reach_the_program(clean_environment, number):
-    program = (
-        "import signal, sys, time\n"
-        f"signal.signal({int(number)}, lambda *_: sys.exit(7))\n"
-        "print('ready', flush=True)\n"
-        "time.sleep(60)\n"
-    )
-    with subprocess.Popen(
-        [*UVMALLOC, "run", "--no-report", "--", sys.executable, "-c", program],
-        env=clean_environment,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout.readline() == "ready\n"
-        process.send_signal(number)
-        assert process.wait(timeout=30) == 7
-
-
 def test_a_program_starts_with_default_signals(uvmalloc):
     show = "import signal; print(signal.pthread_sigmask(signal.SIG_BLOCK, []))"
     finished = uvmalloc("run", "--no-report", "--", sys.executable, "-c", show)
@@ -306,7 +364,61 @@ def test_nothing_stays_behind(uvmalloc, tmp_path):
 
 def test_a_program_that_never_used_uvmalloc_has_no_report(uvmalloc):
     finished = uvmalloc("run", "--", "true")
-    assert finished.stderr == "uvmalloc, not active: this program did not use it\n"
+    assert finished.stderr == (
+        "uvmalloc, not active: this program did not use it "
+        "(it serves PyTorch, and programs linked to it)\n"
+    )
+
+
+def test_how_a_program_ended_is_said(uvmalloc):
+    finished = uvmalloc("run", "--", "sh", "-c", "exit 3")
+    assert finished.stderr.startswith("uvmalloc, ended with exit code 3, not active: ")
+    finished = uvmalloc("run", "--", "sh", "-c", "kill -KILL $$")
+    assert finished.stderr.startswith("uvmalloc, ended by SIGKILL, not active: ")
+
+
+def test_a_program_runs_where_no_folder_can_be_written(monkeypatch, capfd, clean_environment):
+    def refuse(*_: object, **__: object) -> str:
+        raise PermissionError
+
+    monkeypatch.setattr(cli.tempfile, "mkdtemp", refuse)
+    assert cli.main(["run", "--", "sh", "-c", "exit 4"]) == 4
+    said = "no folder for temporary files can be written: there will be no report"
+    assert capfd.readouterr().err == f"uvmalloc: {said}\n"
+
+
+# ---- help and completion ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", [(), ("run",), ("sim",), ("doctor",), ("trace", "csv")])
+def test_help_is_no_wider_than_the_terminal(uvmalloc, command):
+    finished = uvmalloc(*command, "--help", COLUMNS="40")
+    assert max(map(len, finished.stdout.splitlines())) <= 40
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("uvmalloc s", ["sim"]),
+        ("uvmalloc sim --pro", ["--profile"]),
+        ("uvmalloc sim --profile h", ["hmm"]),
+        ("uvmalloc run --policy ", ["auto", "driver", "off"]),
+        ("uvmalloc sim --driver-version 12", ["12.2", "12.8"]),
+    ],
+)
+def test_shells_complete_commands_options_and_values(uvmalloc, typed, offered):
+    words = typed.split(" ")
+    asked = {
+        "_UVMALLOC_COMPLETE": "complete_bash",
+        "COMP_WORDS": typed,
+        "COMP_CWORD": str(len(words) - 1),
+    }
+    assert uvmalloc(**asked).stdout.split() == offered
+
+
+def test_the_completion_of_a_shell_is_shown(uvmalloc):
+    finished = uvmalloc("--show-completion", "bash")
+    assert "_UVMALLOC_COMPLETE=complete_bash" in finished.stdout
 
 
 # ---- reports ------------------------------------------------------------------------------------
@@ -335,28 +447,32 @@ SAMPLE = {
     "prefetches": {"sent": 5, "bytes": 1 << 20, "skipped": {"resident": 2}, "failed": 0},
     "advice": {"sent": 1, "skipped": {}, "failed": 1},
     "driver_calls": {"cuMemPrefetchAsync": 5, "cuMemAllocManaged": 0},
+    "devices": [{"name": "Card", "total_bytes": 64 << 30}] * 2,
+    "host_unmanaged": {"allocations": 7, "allocated_bytes": 100},
     "native_allocations": {"device": 0, "pinned": 0, "host": 2},
     "out_of_memory": 1,
     "simulator": {"kernels": 77, "fault_pages_device": 8, "evicted_bytes": 2 << 20},
 }
 
 
-def shown(content: dict) -> str:
+def shown(content: dict, width: int = 80) -> str:
     out = io.StringIO()
-    report.show_report(content, Console(file=out, width=80, markup=False))
+    report.show_report(content, Console(file=out, width=width, markup=False))
     return out.getvalue()
 
 
 def test_a_report_shows_what_matters():
     text = shown(SAMPLE)
-    assert "train.py, 12.3 s, peak 3 GiB of 8 GiB" in text
+    assert "train.py, 12.3 s, peak 3 GiB of a budget of 8 GiB" in text
+    assert "devices: 2 x Card with 64 GiB" in text
     assert "device moves: 40 (30 to a device, 10 to the host), 1 GiB moved without a copy" in text
     assert "copied by moves: 4 KiB in 3 copies, 0 B of it in tensors of 1 MiB or more" in text
     assert "small 3 (4 KiB)" in text
     assert "prefetches: 5 sent (1 MiB); skipped: resident 2" in text
     assert "advice: 1 sent; failed: 1" in text
     assert "driver calls: cuMemPrefetchAsync 5\n" in text
-    assert "past uvmalloc: host 2" in text
+    assert "past uvmalloc: host 2 by torch's own allocators" in text
+    assert "from malloc: 7 host allocations below 1 MiB, or from before uvmalloc was active" in text
     assert "out of memory: 1 times" in text
     assert "simulator: 77 kernels; 8 faulted pages" in text
     device = next(line for line in text.splitlines() if line.strip().startswith("device  "))
@@ -366,6 +482,45 @@ def test_a_report_shows_what_matters():
 @pytest.mark.parametrize("missing", list(SAMPLE))
 def test_a_report_may_lack_any_key(missing):
     shown({key: value for key, value in SAMPLE.items() if key != missing})
+
+
+def test_a_narrow_report_has_each_figure_on_a_line():
+    lines = shown(SAMPLE, width=40).splitlines()
+    at = lines.index("device")
+    assert lines[at + 1] == "  allocations   1,234"
+    assert lines[at + 4] == "  peak          2 GiB"
+
+
+def test_hints_that_were_left_out_are_explained():
+    content = {"facades": {}, "prefetches": {"sent": 1, "skipped": {"no_credit": 37}}}
+    words = "no_credit 37 (the device's share of the budget was full)"
+    assert f"prefetches: 1 sent (0 B); skipped: {words}\n" in shown(content)
+
+
+def test_coverage_is_claimed_only_where_it_was_counted():
+    assert "past uvmalloc: 0 allocations\n" in shown({"facades": {}, "native_allocations": {}})
+    program = {"facades": {}, "framework": False, "native_allocations": None}
+    assert "past uvmalloc: not counted: allocations of CUDA programs are not" in shown(program)
+    killed = {"facades": {}, "framework": True, "native_allocations": None}
+    assert "past uvmalloc: not known: torch is asked only when the program ends" in shown(killed)
+
+
+def test_a_word_is_said_where_most_was_copied_because_it_was_small():
+    def with_small(small_bytes: int, moved_bytes: int) -> str:
+        copied = {"bytes": small_bytes, "by_reason": {"small_block": {"bytes": small_bytes}}}
+        return shown(
+            {
+                "facades": {},
+                "threshold_bytes": 1 << 20,
+                "copies_by_moves": copied,
+                "moves": {"bytes": moved_bytes},
+            }
+        )
+
+    word = "note: of 102 MiB that went to another device, 92 MiB were copied because"
+    assert word in with_small(92 << 20, 10 << 20)
+    assert "note:" not in with_small(92 << 20, 93 << 20)
+    assert "note:" not in with_small(1 << 19, 0)
 
 
 def test_an_inactive_report_says_why():
@@ -431,6 +586,8 @@ def test_report_shows_a_file(uvmalloc, tmp_path):
     [
         None,
         "no json",
+        "{}",
+        '{"program": "train.py"}',
         "[1, 2]",
         '{"facades": [1]}',
         '{"moves": {"total": "many"}}',
@@ -459,7 +616,7 @@ def test_an_output_that_cannot_be_written_is_one_line(clean_environment, argumen
 
 def test_what_the_outputs_encoding_lacks_is_escaped(uvmalloc, tmp_path):
     file = tmp_path / "saved.json"
-    file.write_text(json.dumps({"program": "café"}))
+    file.write_text(json.dumps({"program": "café", "active": True}))
     finished = uvmalloc("report", str(file), PYTHONIOENCODING="ascii")
     assert finished.stderr == ""
     assert finished.stdout.startswith("uvmalloc: caf\\xe9\n")
@@ -510,6 +667,21 @@ def test_doctor_shows_values_and_where_they_come_from(uvmalloc):
     others = [entry for entry in diagnosis["configuration"] if entry is not budget]
     assert {entry["source"] for entry in others} == {"default"}
     assert diagnosis["configuration_errors"] == []
+
+
+def test_doctor_shows_what_automatic_settings_come_to(uvmalloc):
+    doctor = ("--capacity", "64MiB", "--", *UVMALLOC, "doctor")
+    finished = uvmalloc("sim", "--no-report", *doctor, COLUMNS="200")
+    lines = [line.split() for line in finished.stdout.splitlines()]
+    budget = next(line for line in lines if line[:1] == ["UVMALLOC_BUDGET"])
+    assert budget[1] == "auto:"
+    assert float(budget[2]) > 0
+    assert ["UVMALLOC_HOST_MEMORY", "auto:", "managed", "default"] in lines
+
+
+def test_doctor_is_readable_in_a_narrow_terminal(uvmalloc):
+    finished = uvmalloc("doctor", COLUMNS="40")
+    assert "UVMALLOC_BUDGET\n  value  auto\n  from   default\n" in finished.stdout
 
 
 def test_doctor_shows_errors_in_the_configuration(uvmalloc):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import math
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -14,10 +16,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 from rich.console import Console
+from uvmalloc_autoload import OFF_WORDS
 
 from uvmalloc import __version__
 from uvmalloc import doctor as doctor_module
@@ -33,37 +36,72 @@ from uvmalloc.environment import (
 from uvmalloc.errors import CommandError, OptionError
 from uvmalloc.launch import launch
 from uvmalloc.libraries import find_libraries
-from uvmalloc.report import Report, main_report, read_report, show_report
+from uvmalloc.processes import SIM_REPORT_NAME, collect
+from uvmalloc.report import read_report, show_report
 from uvmalloc.sizes import EXAMPLES, format_size, parse_size
 
 if TYPE_CHECKING:
     from uvmalloc.trace import Trace
 
 POLICIES = ("auto", "driver", "off")
+MOVES = ("cow", "alias", "copy")
+LOG_LEVELS = ("off", "error", "warning", "info", "debug")
 DRIVER_VERSIONS = ("12.2", "12.8", "13.0")
 PROFILES = ("discrete", "integrated", "hmm", "coherent")
 LEAST_SIZE_BYTES = 2 << 20  # of a capacity or a budget: one page of unified memory
 MOST_SIZE_BYTES = 64 << 40  # the simulator has addresses for no more
-MOST_DEVICES = 16
+MOST_DEVICES = 32
+
+NOT_USED = "this program did not use it (it serves PyTorch, and programs linked to it)"
 
 # Everything after the first word that is no option belongs to the program, also without `--`.
 _PROGRAM = {"allow_interspersed_args": False}
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
-trace_app = typer.Typer(no_args_is_help=True, help="Show and convert traces of the allocator.")
+# Plain help, as wide as the terminal: panels are unreadable where there is little room.
+_HELP = {"terminal_width": min(shutil.get_terminal_size().columns, 100)}
+app = typer.Typer(
+    rich_markup_mode=None,
+    context_settings=_HELP,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+trace_app = typer.Typer(
+    rich_markup_mode=None, no_args_is_help=True, help="Show and convert traces of the allocator."
+)
 app.add_typer(trace_app, name="trace")
 
 CommandArgument = Annotated[
     list[str], typer.Argument(metavar="COMMAND", help="The program and its arguments.")
 ]
-PolicyOption = Annotated[
-    str | None, typer.Option(metavar="NAME", help=f"One of {', '.join(POLICIES)}.")
-]
+
+
+def _one_of(words: Sequence[str], help_text: str) -> Any:
+    """An option that takes one of `words`, which shells complete."""
+    return typer.Option(
+        metavar="NAME",
+        help=f"{help_text}: {', '.join(words)}.",
+        autocompletion=lambda incomplete: [word for word in words if word.startswith(incomplete)],
+    )
+
+
+PolicyOption = Annotated[str | None, _one_of(POLICIES, "Who decides where memory is")]
+MoveOption = Annotated[str | None, _one_of(MOVES, "What x.to('cuda') does")]
+LogOption = Annotated[str | None, _one_of(LOG_LEVELS, "What uvmalloc writes to stderr")]
 BudgetOption = Annotated[
     str | None, typer.Option(metavar="SIZE", help="Most memory uvmalloc may hold.")
 ]
 DeviceBudgetOption = Annotated[
     str | None, typer.Option(metavar="SIZE", help="Most memory of each device it may hold.")
+]
+DecayOption = Annotated[
+    str | None,
+    typer.Option(metavar="SECONDS", help="Half-life of idle cached memory; off: it stays."),
+]
+TraceOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--trace", metavar="FILE", help="Trace the allocator there; %p is the process number."
+    ),
 ]
 ReportOption = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Also write the report there, as JSON.")
@@ -106,13 +144,17 @@ def _root(
 def run(
     command: CommandArgument,
     policy: PolicyOption = None,
+    move: MoveOption = None,
     budget: BudgetOption = None,
     device_budget: DeviceBudgetOption = None,
+    decay: DecayOption = None,
+    trace: TraceOption = None,
+    log: LogOption = None,
     report: ReportOption = None,
     no_report: NoReportOption = False,
 ) -> None:
     """Run a program with its allocators replaced by uvmalloc."""
-    options = _allocator_options(policy, budget, device_budget)
+    options = _allocator_options(policy, move, budget, device_budget, decay, trace, log)
     reporting = _reporting(report, no_report)
     libraries = find_libraries()
 
@@ -126,7 +168,7 @@ def run(
 def sim(
     command: CommandArgument,
     devices: Annotated[
-        str, typer.Option(metavar="N", help=f"How many devices, 1 to {MOST_DEVICES}.")
+        str, typer.Option(metavar="N", help=f"How many devices, 0 to {MOST_DEVICES}.")
     ] = "1",
     capacity: Annotated[
         str | None, typer.Option(metavar="SIZE", help=f"Memory of each device: {EXAMPLES}.")
@@ -135,28 +177,37 @@ def sim(
         bool, typer.Option("--native", help="Without uvmalloc: the program's own allocators.")
     ] = False,
     driver_version: Annotated[
-        str | None, typer.Option(metavar="VERSION", help=f"One of {', '.join(DRIVER_VERSIONS)}.")
+        str | None, _one_of(DRIVER_VERSIONS, "Version of CUDA that the driver has")
     ] = None,
-    profile: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help=f"How devices and host share memory: {', '.join(PROFILES)}."
-        ),
-    ] = None,
+    profile: Annotated[str | None, _one_of(PROFILES, "How devices and host share memory")] = None,
     policy: PolicyOption = None,
+    move: MoveOption = None,
     budget: BudgetOption = None,
     device_budget: DeviceBudgetOption = None,
+    decay: DecayOption = None,
+    trace: TraceOption = None,
+    log: LogOption = None,
     report: ReportOption = None,
     no_report: NoReportOption = False,
 ) -> None:
     """Run a program on a simulated device, with uvmalloc unless --native."""
     machine = _machine(devices, capacity, driver_version, profile)
-    options = _allocator_options(policy, budget, device_budget)
+    if native:
+        _refuse_with_native(
+            policy=policy,
+            move=move,
+            budget=budget,
+            device_budget=device_budget,
+            decay=decay,
+            trace=trace,
+            log=log,
+        )
+    options = _allocator_options(policy, move, budget, device_budget, decay, trace, log)
     reporting = _reporting(report, no_report)
     libraries = find_libraries()
 
     def environment(folder: Path | None) -> Environment:
-        counters = folder / "sim.json" if folder else None
+        counters = folder / SIM_REPORT_NAME if folder else None
         result = on_simulated_device(os.environ, libraries, machine, counters)
         return (
             without_uvmalloc(result)
@@ -216,7 +267,9 @@ def perfetto(
 
 @app.command()
 def report(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Written by --report.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Written by --report, or left by a process.")
+    ],
 ) -> None:
     """Show a saved report."""
     saved = read_report(file)
@@ -240,8 +293,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except usage_error as error:  # type: ignore[misc]
         message = error.format_message()
         return _fail(message, 2) if message else 2
-    except typer.Abort:
-        return 130
+    except (typer.Abort, KeyboardInterrupt):
+        return 128 + signal.SIGINT
     except BrokenPipeError:
         _drop_output()
         return 0
@@ -271,24 +324,68 @@ def _drop_output() -> None:
 
 
 def _allocator_options(
-    policy: str | None, budget: str | None, device_budget: str | None
+    policy: str | None,
+    move: str | None,
+    budget: str | None,
+    device_budget: str | None,
+    decay: str | None,
+    trace: Path | None,
+    log: str | None,
 ) -> AllocatorOptions:
-    if policy is not None and policy not in POLICIES:
-        raise OptionError("--policy", policy, ", ".join(POLICIES))
-    budget_bytes = None if budget is None else _size("--budget", budget)
-    device_bytes = None if device_budget is None else _size("--device-budget", device_budget)
-    return AllocatorOptions(policy, budget_bytes, device_bytes)
+    _check_word("--policy", policy, POLICIES)
+    _check_word("--move", move, MOVES)
+    _check_word("--log", log, LOG_LEVELS)
+    if trace is not None:
+        _check_file("--trace", trace)
+    return AllocatorOptions(
+        policy=policy,
+        move=move,
+        budget_bytes=None if budget is None else _size("--budget", budget),
+        device_budget_bytes=(
+            None if device_budget is None else _size("--device-budget", device_budget)
+        ),
+        decay_seconds=None if decay is None else _seconds("--decay", decay),
+        trace=None if trace is None else trace.absolute(),
+        log=log,
+    )
+
+
+def _refuse_with_native(**options: object) -> None:
+    for name, value in options.items():
+        if value is not None:
+            option = f"--{name.replace('_', '-')}"
+            raise OptionError(option, str(value), "nothing beside --native, which has no uvmalloc")
+
+
+def _check_word(option: str, word: str | None, accepted: Sequence[str]) -> None:
+    if word is not None and word not in accepted:
+        raise OptionError(option, word, ", ".join(accepted))
+
+
+def _seconds(option: str, text: str) -> float:
+    if text.lower() in OFF_WORDS:
+        return 0.0
+    with contextlib.suppress(ValueError):
+        seconds = float(text)
+        if seconds >= 0 and math.isfinite(seconds):
+            return seconds
+    raise OptionError(option, text, "seconds, such as 30 or 0.5; off")
+
+
+def _check_file(option: str, file: Path) -> None:
+    """Said before the program runs, not after hours of it."""
+    folder = file.absolute().parent
+    if file.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise OptionError(option, str(file), "a file in a folder that exists and can be written")
 
 
 def _machine(
     devices: str, capacity: str | None, driver_version: str | None, profile: str | None
 ) -> Machine:
-    if not (devices.isascii() and devices.isdigit() and 1 <= int(devices) <= MOST_DEVICES):
-        raise OptionError("--devices", devices, f"a whole number from 1 to {MOST_DEVICES}")
-    if driver_version is not None and driver_version not in DRIVER_VERSIONS:
-        raise OptionError("--driver-version", driver_version, ", ".join(DRIVER_VERSIONS))
-    if profile is not None and profile not in PROFILES:
-        raise OptionError("--profile", profile, ", ".join(PROFILES))
+    if not (devices.isascii() and devices.isdigit() and int(devices) <= MOST_DEVICES):
+        raise OptionError("--devices", devices, f"a whole number from 0 to {MOST_DEVICES}")
+    _check_word("--driver-version", driver_version, DRIVER_VERSIONS)
+    _check_word("--profile", profile, PROFILES)
     capacity_bytes = None if capacity is None else _size("--capacity", capacity)
     return Machine(int(devices), capacity_bytes, driver_version, profile)
 
@@ -306,13 +403,8 @@ def _size(option: str, text: str) -> int:
 
 
 def _reporting(file: Path | None, hidden: bool) -> Reporting:
-    # Said before the program runs, not after hours of it.
     if file is not None:
-        folder = file.absolute().parent
-        if file.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-            raise OptionError(
-                "--report", str(file), "a file in a folder that exists and can be written"
-            )
+        _check_file("--report", file)
     return Reporting(file, shown=not hidden)
 
 
@@ -353,17 +445,17 @@ def _run(
     command: Sequence[str],
     environment: Callable[[Path | None], Environment],
     reporting: Reporting,
-    inactive_reason: str = "this program did not use it",
+    inactive_reason: str = NOT_USED,
 ) -> int:
     """Runs `command` in environment(folder of its reports, or None) and deals with the reports."""
-    if not reporting.wanted:
+    folder = _report_folder() if reporting.wanted else None
+    if folder is None:
         return launch(command, environment(None)).exit_code
-    folder = Path(tempfile.mkdtemp(prefix="uvmalloc-report-"))
     try:
         finished = launch(command, environment(folder))
         _copy_reports(folder)
         try:
-            found = _collect(folder, finished.pid, inactive_reason)
+            found = collect(folder, command, finished, inactive_reason)
             if reporting.file is not None:
                 text = json.dumps(found, indent=2) + "\n"
                 reporting.file.write_text(text, encoding="utf-8")
@@ -376,22 +468,26 @@ def _run(
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def _report_folder() -> Path | None:
+    """A new folder for the processes' reports; None, in one line, where there can be none.
+
+    Processes keep figures in files there while they run: in memory if that can be.
+    """
+    chosen = [os.environ["TMPDIR"]] if os.environ.get("TMPDIR") else []
+    for parent in (*chosen, "/dev/shm", None):
+        with contextlib.suppress(OSError):
+            return Path(tempfile.mkdtemp(prefix="uvmalloc-report-", dir=parent))
+    _say("no folder for temporary files can be written: there will be no report")
+    return None
+
+
 def _copy_reports(folder: Path) -> None:
     """To where the user's own variables ask for them, as they do without this command."""
-    reports = sorted(folder.glob("report.*.json"))
-    for file, wanted in wanted_reports(os.environ, reports, folder / "sim.json"):
+    for file, wanted in wanted_reports(os.environ, folder):
         try:
             shutil.copyfile(file, wanted)
         except OSError as error:
             _say(f"cannot write {wanted}: {error.strerror}")
-
-
-def _collect(folder: Path, pid: int, inactive_reason: str) -> Report:
-    found = main_report(folder, pid) or {"active": False, "reason": inactive_reason}
-    counters = folder / "sim.json"
-    if counters.is_file():
-        found["simulator"] = read_report(counters)
-    return found
 
 
 def _console(stderr: bool = False) -> Console:

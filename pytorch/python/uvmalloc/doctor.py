@@ -5,14 +5,13 @@ from __future__ import annotations
 from importlib import metadata
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from uvmalloc import native
 from uvmalloc.errors import CommandError
 from uvmalloc.libraries import Libraries, find_libraries
 from uvmalloc.sizes import format_size
+from uvmalloc.tables import print_table
 
 Diagnosis = dict[str, Any]
 
@@ -76,27 +75,30 @@ def _describe_torch(libraries: Libraries | None) -> Diagnosis:
 def show_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
     runtime = diagnosis.get("runtime", {})
     torch = diagnosis["torch"]
-    facts = Table.grid(padding=(0, 2))
-    facts.add_row(
-        "library", f"{diagnosis['library'] or 'not found'} {diagnosis.get('version', '')}".strip()
-    )
+    facts = {
+        "library": f"{diagnosis['library'] or 'not found'} {diagnosis.get('version', '')}".strip()
+    }
     if runtime:
         state = (
             "available"
             if runtime.get("available")
             else f"not available: {runtime.get('reason', '')}"
         )
-        facts.add_row("runtime", f"{runtime.get('name', '')}, {state}")
+        facts["runtime"] = f"{runtime.get('name', '')}, {state}"
     if "host_memory" in diagnosis:
-        facts.add_row("host memory", diagnosis["host_memory"])
-    facts.add_row("torch", torch["version"] or "not installed in this environment")
+        facts["host memory"] = diagnosis["host_memory"]
+    facts["torch"] = torch["version"] or "not installed in this environment"
     if torch["version"]:
-        facts.add_row("plugin", torch["plugin"] or "none for this torch")
-    console.print(facts)
+        facts["plugin"] = torch["plugin"] or "none for this torch"
+    width = max(map(len, facts))
+    for name, fact in facts.items():
+        console.print(f"{name:<{width}}  {fact}", soft_wrap=True)
     if diagnosis.get("devices"):
-        console.print(_devices(diagnosis["devices"]))
+        columns = ("device", "name", "memory", "free", "capabilities")
+        print_table(console, columns, map(_device_row, diagnosis["devices"]))
     if diagnosis.get("configuration"):
-        console.print(_configuration(diagnosis["configuration"]))
+        columns = ("variable", "value", "from")
+        print_table(console, columns, map(_setting_row, diagnosis["configuration"]))
     for error in diagnosis.get("configuration_errors", []):
         console.print(f"configuration: {error}", style="yellow", soft_wrap=True)
     for problem in diagnosis["problems"]:
@@ -105,21 +107,15 @@ def show_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
     console.print(f"verdict: {verdict}", style="bold", soft_wrap=True)
 
 
-def _devices(devices: list[Diagnosis]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("device", "name", "memory", "free", "capabilities"):
-        table.add_column(column)
-    for device in devices:
-        table.add_row(
-            str(device.get("index", "")),
-            device.get("name", ""),
-            format_size(device.get("total_bytes", 0)),
-            format_size(device.get("free_bytes", 0)),
-            "\n".join(
-                _capability(name, value) for name, value in device.get("capabilities", {}).items()
-            ),
-        )
-    return table
+def _device_row(device: Diagnosis) -> tuple[str, ...]:
+    capabilities = device.get("capabilities", {}).items()
+    return (
+        str(device.get("index", "")),
+        device.get("name", ""),
+        format_size(device.get("total_bytes", 0)),
+        format_size(device.get("free_bytes", 0)),
+        "\n".join(_capability(name, value) for name, value in capabilities),
+    )
 
 
 def _capability(name: str, value: bool | int) -> str:
@@ -128,10 +124,8 @@ def _capability(name: str, value: bool | int) -> str:
     return f"{name}: {value}"
 
 
-def _configuration(entries: list[Diagnosis]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("variable", "value", "from"):
-        table.add_column(column, overflow="fold")
-    for entry in entries:
-        table.add_row(entry.get("name", ""), str(entry.get("value", "")), entry.get("source", ""))
-    return table
+def _setting_row(entry: Diagnosis) -> tuple[str, ...]:
+    value = str(entry.get("value", ""))
+    if entry.get("effective"):
+        value += f": {entry['effective']}"
+    return entry.get("name", ""), value, entry.get("source", "")

@@ -5,7 +5,8 @@ Pure functions: they take an environment and give a new one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,9 @@ SIM_REPORT = "UVMSIM_REPORT"
 
 Environment = dict[str, str]
 
+# Of GCC (libasan.so.8) and of clang (libclang_rt.asan-x86_64.so).
+_SANITIZER = re.compile(r"lib(clang_rt\.)?(a|l|t|m|ub|hwa)san[^/]*\.so[.0-9]*")
+
 
 @dataclass(frozen=True)
 class AllocatorOptions:
@@ -28,6 +32,22 @@ class AllocatorOptions:
     policy: str | None = None
     budget_bytes: int | None = None
     device_budget_bytes: int | None = None
+    move: str | None = None
+    decay_seconds: float | None = None
+    trace: Path | None = None
+    log: str | None = None
+
+    def variables(self) -> Environment:
+        values = {
+            "UVMALLOC_POLICY": self.policy,
+            "UVMALLOC_BUDGET": self.budget_bytes,
+            "UVMALLOC_DEVICE_BUDGET": self.device_budget_bytes,
+            "UVMALLOC_MOVE": self.move,
+            "UVMALLOC_DECAY": self.decay_seconds,
+            "UVMALLOC_TRACE": self.trace,
+            "UVMALLOC_LOG": self.log,
+        }
+        return {name: str(value) for name, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -50,16 +70,11 @@ def with_uvmalloc(
     result = dict(environment)
     _drop_preloads(result)
     _prepend(result, "LD_PRELOAD", libraries.require_uvmalloc(), separators=" :")
+    _put_sanitizers_first(result)
     result[SWITCH] = "1"
     if report_dir is not None:
         result[REPORT_DIR] = str(report_dir)
-    if options.policy is not None:
-        result["UVMALLOC_POLICY"] = options.policy
-    if options.budget_bytes is not None:
-        result["UVMALLOC_BUDGET"] = str(options.budget_bytes)
-    if options.device_budget_bytes is not None:
-        result["UVMALLOC_DEVICE_BUDGET"] = str(options.device_budget_bytes)
-    return result
+    return {**result, **options.variables()}
 
 
 def without_uvmalloc(environment: Mapping[str, str]) -> Environment:
@@ -93,17 +108,17 @@ def on_simulated_device(
     return result
 
 
-def wanted_reports(
-    environment: Mapping[str, str], reports: Sequence[Path], counters: Path
-) -> Iterator[tuple[Path, Path]]:
-    """Which of these files the variables of `environment` ask for, and where."""
-    folder = environment.get(REPORT_DIR, "")
-    if folder.lower() not in OFF_WORDS:
-        for report in reports:
-            yield report, Path(folder, report.name)
+def wanted_reports(environment: Mapping[str, str], folder: Path) -> Iterator[tuple[Path, Path]]:
+    """Which of the files in `folder` the variables of `environment` ask for, and where."""
+    wanted = environment.get(REPORT_DIR, "")
+    if wanted.lower() not in OFF_WORDS:
+        for report in sorted(folder.glob("report.*")):
+            yield report, Path(wanted, report.name)
     file = environment.get(SIM_REPORT)
-    if file and counters.is_file():
-        yield counters, Path(file)
+    if file:
+        for counters in sorted(folder.glob("sim.*")):
+            pid, _, suffix = counters.name.removeprefix("sim.").partition(".json")
+            yield counters, Path(file.replace("%p", pid, 1) + suffix)
 
 
 def _version_number(version: str) -> str:
@@ -124,6 +139,13 @@ def _drop_preloads(environment: Environment) -> None:
     kept = [entry for entry in entries if Path(entry).name != "libuvmalloc.so"]
     if kept:
         environment["LD_PRELOAD"] = ":".join(kept)
+
+
+def _put_sanitizers_first(environment: Environment) -> None:
+    """Sanitizers refuse to run behind another library. The separator is the one of _prepend."""
+    entries = environment["LD_PRELOAD"].split(":")
+    entries.sort(key=lambda entry: _SANITIZER.fullmatch(Path(entry).name) is None)
+    environment["LD_PRELOAD"] = ":".join(entries)
 
 
 def _prepend(environment: Environment, name: str, path: Path, separators: str = ":") -> None:

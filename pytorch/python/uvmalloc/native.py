@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,17 +44,36 @@ def library() -> ctypes.CDLL:
 
 def doctor(library: Path) -> dict[str, Any]:
     """What libuvmalloc.so says of this machine and of its configuration."""
+    describe = _function(library, "uvmalloc_doctor_json", ctypes.c_char_p, ctypes.c_size_t)
+    text = _text(describe)
+    if text is None:
+        raise MissingLibraryError(f"{library} gave no description of this machine")
+    return json.loads(text)
+
+
+def report_of(library: Path, figures: Path) -> dict[str, Any] | None:
+    """The report on a process that left its figures in a file; None: it is no such file."""
+    read = _function(
+        library, "uvmalloc_report_json_of", ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t
+    )
+    text = _text(functools.partial(read, os.fsencode(figures)))
+    return None if text is None else json.loads(text)
+
+
+def _function(library: Path, name: str, *arguments: Any) -> Callable[..., int]:
     try:
-        native = ctypes.CDLL(str(library))
-        describe = native.uvmalloc_doctor_json
+        function = getattr(ctypes.CDLL(str(library)), name)
     except (OSError, AttributeError) as error:
         raise MissingLibraryError(f"{library} cannot be used: {error}") from None
-    describe.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
-    describe.restype = ctypes.c_int64
-    # Free memory may gain a digit between the two calls.
-    capacity = describe(None, 0) + 64
+    function.argtypes = arguments
+    function.restype = ctypes.c_int64
+    return function
+
+
+def _text(write: Callable[[ctypes.Array[ctypes.c_char] | None, int], int]) -> str | None:
+    """What `write` puts into a buffer; None where it fails."""
+    # Figures may gain a digit between the two calls.
+    capacity = write(None, 0) + 64
     buffer = ctypes.create_string_buffer(capacity)
-    needed = describe(buffer, capacity)
-    if not 0 < needed <= capacity:
-        raise MissingLibraryError(f"{library} gave no description of this machine (code {needed})")
-    return json.loads(buffer.value.decode("utf-8", "replace"))
+    needed = write(buffer, capacity)
+    return buffer.value.decode("utf-8", "replace") if 0 < needed <= capacity else None

@@ -1,4 +1,4 @@
-"""Reading and showing what libuvmalloc.so and the simulator wrote when a program ended.
+"""Reading and showing reports, of one process or of several (processes.py).
 
 Every key may be absent: a report may come from another version.
 """
@@ -10,28 +10,56 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from uvmalloc import native
 from uvmalloc.errors import CommandError
+from uvmalloc.libraries import find_libraries
 from uvmalloc.sizes import format_size
+from uvmalloc.tables import print_table
 
 Report = dict[str, Any]
 
 _FACADES = ("host", "pinned", "device")
 
 
+# One of these is in every report.
+_TELLING = ("active", "facades", "simulator", "processes")
+
+# Why a hint was left out.
+_SKIPPED = {
+    "already_there": "the pages were there",
+    "no_credit": "the device's share of the budget was full",
+    "policy": "the policy sends none",
+    "coherent": "the device shares the host's memory",
+    "shared_pages": "less than whole pages",
+    "ping_pong": "the pages go back and forth",
+}
+_NOTABLE_BYTES = 1 << 20
+_FIGURES_FORMAT = b"uvmalloc-fig-"
+
+
 def read_report(file: Path) -> Report:
+    """A report as JSON, or the figures that a process has left (report.<pid>.figures)."""
     try:
-        report = json.loads(file.read_text(encoding="utf-8"))
+        content = file.read_bytes()
+        if content.startswith(_FIGURES_FORMAT):
+            return _read_figures(file)
+        report = json.loads(content.decode("utf-8"))
     except OSError as error:
         raise CommandError(f"cannot read {file}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise CommandError(f"{file} is no report: {error}") from None
     if not isinstance(report, dict):
         raise CommandError(f"{file} is no report: it holds no JSON object")
+    return report
+
+
+def _read_figures(file: Path) -> Report:
+    report = native.report_of(find_libraries().require_uvmalloc(), file)
+    if report is None:
+        raise CommandError(f"{file} is of another version of uvmalloc, or damaged")
     return report
 
 
@@ -45,25 +73,41 @@ def main_report(folder: Path, pid: int) -> Report | None:
 
 
 def show_report(report: Mapping[str, Any], console: Console) -> None:
-    """Shows one program's report, all of it or none; `console` must not interpret markup."""
+    """Shows a report, all of it or none; `console` must not interpret markup."""
+    if not any(key in report for key in _TELLING):
+        raise CommandError("it holds no figures")
     try:
         with console.capture() as shown:
-            _show(report, console)
+            processes = report.get("processes", [])
+            for number, process in enumerate(processes, 1):
+                _show(process, console, f"process {number} of {len(processes)}")
+                console.print()
+            _show(report, console, f"sum of {len(processes)} processes" if processes else None)
     except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
         raise CommandError(f"a value in it has another type: {error}") from None
     console.file.write(shown.get())
     console.file.flush()
 
 
-def _show(report: Mapping[str, Any], console: Console) -> None:
-    _show_title(report, console)
-    if report.get("active", True):
-        console.print(_facade_table(report))
+def _show(report: Mapping[str, Any], console: Console, which: str | None) -> None:
+    _show_title(report, console, which)
+    if report.get("active", True) and "facades" in report:
+        if "devices" in report:
+            console.print(_line("devices", _devices(report["devices"])), soft_wrap=True)
+        _show_facades(report, console)
         for line in _lines(report):
             console.print(line, soft_wrap=True)
     simulator = report.get("simulator")
     if simulator:
         _show_simulator(simulator, console)
+
+
+def _devices(devices: Iterable[Mapping[str, Any]]) -> str:
+    texts = [f"{device['name']} with {format_size(device['total_bytes'])}" for device in devices]
+    return ", ".join(
+        f"{texts.count(text)} x {text}" if texts.count(text) > 1 else text
+        for text in dict.fromkeys(texts)
+    )
 
 
 def _show_simulator(counters: Mapping[str, Any], console: Console) -> None:
@@ -88,45 +132,75 @@ def _allocations(report: Mapping[str, Any]) -> int:
     return sum(facade.get("allocations", 0) for facade in report.get("facades", {}).values())
 
 
-def _show_title(report: Mapping[str, Any], console: Console) -> None:
+def _show_title(report: Mapping[str, Any], console: Console, which: str | None) -> None:
     title = Text("uvmalloc", style="bold")
+    parts = [which] if which else []
+    if which and report.get("rank") is not None:
+        parts.append(f"rank {report['rank']}")
+    if which and "pid" in report:
+        parts.append(f"pid {report['pid']}")
+    if parts:
+        title.append(f" ({', '.join(parts)})")
     program = report.get("program")
     if program:
         title.append(f": {program}", style="not bold")
     if "wall_seconds" in report:
         title.append(f", {report['wall_seconds']:.1f} s", style="not bold")
+    ended = _ended(report.get("ended", {}))
+    if ended:
+        title.append(f", {ended}", style="red")
     if not report.get("active", True):
         title.append(f", not active: {report.get('reason') or 'no reason given'}", style="yellow")
     elif "peak_bytes" in report:
         title.append(f", peak {format_size(report['peak_bytes'])}", style="not bold")
+        if "processes" in report:
+            title.append(" (the processes' own peaks added up)", style="not bold")
         if report.get("budget_bytes"):
-            title.append(f" of {format_size(report['budget_bytes'])}", style="not bold")
+            budget = format_size(report["budget_bytes"])
+            title.append(f" of a budget of {budget}", style="not bold")
     console.print(title, soft_wrap=True)
 
 
-def _facade_table(report: Mapping[str, Any]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("memory")
-    for column in ("allocations", "from cache", "allocated", "peak", "live at exit"):
-        table.add_column(column, justify="right")
+def _ended(ended: Mapping[str, Any]) -> str:
+    """How a process ended, where it was not well."""
+    how = ended.get("how")
+    if how == "signal":
+        return f"ended by {ended.get('signal')}"
+    if how == "exit" and ended.get("exit_code"):
+        return f"ended with exit code {ended['exit_code']}"
+    return {
+        "exec": "went on as another program",
+        "running": "still running",
+        "unknown": "ended by a signal, a crash or os._exit",
+    }.get(how or "", "")
+
+
+def _show_facades(report: Mapping[str, Any], console: Console) -> None:
+    columns = ("memory", "allocations", "from cache", "allocated", "peak", "live at exit")
     facades = report.get("facades", {})
-    for name in [*_FACADES, *(other for other in facades if other not in _FACADES)]:
+    names = [*_FACADES, *(other for other in facades if other not in _FACADES)]
+    rows = []
+    for name in names:
         facade = facades.get(name, {})
         allocations, hits = facade.get("allocations", 0), facade.get("cache_hits", 0)
-        table.add_row(
-            name,
-            f"{allocations:,}",
-            f"{100 * hits / allocations:.0f} %" if allocations else "",
-            format_size(facade.get("allocated_bytes", 0)),
-            format_size(facade.get("peak_bytes", 0)),
-            format_size(facade.get("live_bytes", 0)),
+        rows.append(
+            (
+                name,
+                f"{allocations:,}",
+                f"{100 * hits / allocations:.0f} %" if allocations else "",
+                format_size(facade.get("allocated_bytes", 0)),
+                format_size(facade.get("peak_bytes", 0)),
+                format_size(facade.get("live_bytes", 0)),
+            )
         )
-    return table
+    print_table(console, columns, rows, numbers_from=1)
 
 
 def _lines(report: Mapping[str, Any]) -> Iterable[Text]:
     yield _line("device moves", _moves(report))
     yield _line("copied by moves", _copies(report))
+    if small := _mostly_small(report):
+        yield _line("note", small)
     materializations = report.get("materializations", {})
     if materializations.get("copies") or materializations.get("steals"):
         yield _line(
@@ -143,17 +217,46 @@ def _lines(report: Mapping[str, Any]) -> Iterable[Text]:
         yield _line("driver calls", _counts(calls))
     unmanaged = report.get("host_unmanaged", {})
     if unmanaged.get("allocations"):
+        small = f"below {format_size(report.get('threshold_bytes', 0))}"
         yield _line(
-            "small or early host",
-            f"{unmanaged['allocations']:,} allocations "
-            f"({format_size(unmanaged.get('allocated_bytes', 0))}) left to the C library",
+            "from malloc",
+            f"{unmanaged['allocations']:,} host allocations {small}, or from before uvmalloc was "
+            f"active ({format_size(unmanaged.get('allocated_bytes', 0))} in all, freed ones too)",
         )
-    native = {name: count for name, count in report.get("native_allocations", {}).items() if count}
-    yield _line(
-        "past uvmalloc", _counts(native) if native else "0 allocations", alarming=bool(native)
-    )
+    yield _past(report)
+    if report.get("threads_left_out"):
+        yield _line(
+            "incomplete",
+            f"what {report['threads_left_out']} threads allocated is missing",
+            alarming=True,
+        )
     if report.get("out_of_memory"):
         yield _line("out of memory", f"{report['out_of_memory']:,} times", alarming=True)
+
+
+def _past(report: Mapping[str, Any]) -> Text:
+    """What torch's own allocators served although they were replaced."""
+    if report.get("framework") is False:
+        return _line("past uvmalloc", "not counted: allocations of CUDA programs are not replaced")
+    native_allocations = report.get("native_allocations", {})
+    if native_allocations is None:
+        return _line("past uvmalloc", "not known: torch is asked only when the program ends well")
+    made = {name: count for name, count in native_allocations.items() if count}
+    text = f"{_counts(made)} by torch's own allocators" if made else "0 allocations"
+    return _line("past uvmalloc", text, alarming=bool(made))
+
+
+def _mostly_small(report: Mapping[str, Any]) -> str:
+    """A word where most of what moved was copied because it came in small tensors."""
+    copies, threshold = report.get("copies_by_moves", {}), report.get("threshold_bytes", 0)
+    small = copies.get("by_reason", {}).get("small_block", {}).get("bytes", 0)
+    moved = copies.get("bytes", 0) + report.get("moves", {}).get("bytes", 0)
+    if small < _NOTABLE_BYTES or 2 * small < moved:
+        return ""
+    return (
+        f"of {format_size(moved)} that went to another device, {format_size(small)} were copied "
+        f"because tensors below {format_size(threshold)} (UVMALLOC_HOST_THRESHOLD) share pages"
+    )
 
 
 def _moves(report: Mapping[str, Any]) -> str:
@@ -193,15 +296,18 @@ def _hints(hints: Mapping[str, Any], detail: str = "") -> str:
     parts = [f"{hints.get('sent', 0):,} sent{detail}"]
     skipped = {reason: count for reason, count in hints.get("skipped", {}).items() if count}
     if skipped:
-        parts.append(f"skipped: {_counts(skipped)}")
+        parts.append(f"skipped: {_counts(skipped, _SKIPPED)}")
     if hints.get("failed"):
         parts.append(f"failed: {hints['failed']:,}")
     return "; ".join(parts)
 
 
-def _counts(counts: Mapping[str, int]) -> str:
+def _counts(counts: Mapping[str, int], words: Mapping[str, str] | None = None) -> str:
+    """The largest first, each explained where `words` has something to say."""
+    explained = {name: f" ({words[name]})" for name in counts if name in (words or {})}
     return ", ".join(
-        f"{name} {count:,}" for name, count in sorted(counts.items(), key=lambda item: -item[1])
+        f"{name} {count:,}{explained.get(name, '')}"
+        for name, count in sorted(counts.items(), key=lambda item: -item[1])
     )
 
 

@@ -27,8 +27,6 @@ _FUNCTIONS = (
     "get_enabled_uvm_move_on_copy",
     "set_enabled_uvm_move_on_copy",
 )
-# Smaller ones share their pages with others, and are copied faster than a page moves.
-_LEAST_SHARED_BYTES = 1 << 20
 _METHODS = ("is_managed", "manage_memory", "unmanage_memory", "uvm_to")
 
 
@@ -155,7 +153,8 @@ def to_managed(self: torch.Tensor, manage: bool | None, *args: Any, **kwargs: An
 def restore_on_device(storage: torch.UntypedStorage, location: str) -> Any:
     """What torch.load has read for a CUDA device, there without a copy; None: torch's own way.
 
-    For good, not copy-on-write: torch.load asks for the address of what it gets while it still has
+    Storages from UVMALLOC_HOST_THRESHOLD on are managed, and only these can be shared. For good,
+    not copy-on-write: torch.load asks for the address of what it gets while it still has
     what it has read, and to have that for itself torch would copy. So only for a storage over which
     there is no tensor yet.
     """
@@ -165,7 +164,6 @@ def restore_on_device(storage: torch.UntypedStorage, location: str) -> Any:
         operators is None
         or not re.match("cuda($|:|[0-9])", location)
         or storage.device.type != "cpu"
-        or storage.nbytes() < _LEAST_SHARED_BYTES
         or torch._C._storage_Use_Count(storage._cdata) != 1
     ):
         return None

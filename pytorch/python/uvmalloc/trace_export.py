@@ -5,15 +5,14 @@ from __future__ import annotations
 import csv
 import datetime
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, TextIO
 
 import numpy as np
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from uvmalloc.sizes import format_size
+from uvmalloc.tables import print_table
 from uvmalloc.trace import (
     ADVICE,
     ADVISE,
@@ -233,8 +232,8 @@ def show_trace(trace: Trace, console: Console) -> None:
     for number, device in enumerate(trace.devices):
         size = format_size(device.capacity_bytes)
         console.print(f"device {number}: {device.name}, {size}", soft_wrap=True)
-    console.print(_table(("event", "count"), _counts(trace)))
-    console.print(_table(("memory", "peak", "live at the end"), _memory(trace)))
+    print_table(console, ("event", "count"), _counts(trace), numbers_from=1)
+    print_table(console, ("memory", "peak", "live at the end"), _memory(trace), numbers_from=1)
     if trace.dropped:
         console.print(f"{trace.dropped:,} events could not be written and are missing")
     if not trace.finished:
@@ -253,12 +252,3 @@ def _memory(trace: Trace) -> Iterator[tuple[str, str, str]]:
         live.change(event)
     for pool, peak in sorted(live.peaks.items()):
         yield pool, format_size(peak), format_size(live.bytes[pool])
-
-
-def _table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number else "left")
-    for row in rows:
-        table.add_row(*row)
-    return table

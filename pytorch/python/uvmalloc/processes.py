@@ -1,0 +1,176 @@
+"""What the processes of a launch have left in a folder: a report each, how each ended, and a sum.
+
+A process that ends by itself writes `report.<pid>.json`. One that is killed, crashes, calls
+os._exit() or becomes another program leaves the figures that it kept in `report.<pid>.figures`
+(`report.<pid>-2.figures` where it has been another program before). The simulator does the same
+with `sim.<pid>.json` and `sim.<pid>.json.counters`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from uvmalloc.errors import CommandError
+from uvmalloc.launch import Finished
+from uvmalloc.report import Report, read_report
+
+SIM_REPORT_NAME = "sim.%p.json"
+_COUNTERS_HEADER_BYTES = 4096  # sim/engine/report.hpp
+# Of each process alone: the sum has none.
+_OWN_KEYS = {"pid", "parent", "rank", "start_time", "start_ticks", "budget_bytes", "ended"}
+_LIMITS = {"threshold_bytes"}  # hold for each process and are not added up
+
+
+def collect(folder: Path, command: Sequence[str], finished: Finished, reason: str) -> Report:
+    """The report on a launch: of its one process, or a sum, with "processes" in it.
+
+    `reason` is why a process without figures has none.
+    """
+    processes = _with_counters(folder, [*_ended_reports(folder), *_figures_left(folder)], reason)
+    own = [report for report in processes if report.get("pid") == finished.pid]
+    for report in own:
+        if report.get("ended", {}).get("how") != "exec":
+            report["ended"] = _how(finished)
+            if "start_time" in report:
+                report["wall_seconds"] = finished.ended_at - report["start_time"]
+    processes.sort(key=lambda report: _order(report, finished.pid))
+    launched = {"command": list(command), "pid": finished.pid, "ended": _how(finished)}
+    if not processes:
+        nothing: Report = {"active": False, "reason": reason, "ended": _how(finished)}
+        return {**nothing, "launched": launched}
+    if len(processes) == 1:
+        return {**processes[0], "launched": launched}
+    return {**sum_of(processes), "launched": launched, "processes": processes}
+
+
+def sum_of(processes: Sequence[Report]) -> Report:
+    """Figures added up, and everything else that is the same in all.
+
+    Peaks are added too, although they may have been at different times.
+    """
+    merged = _merge([_to_add_up(report) for report in processes])
+    merged["active"] = any(report.get("active") for report in processes)
+    times = [report["wall_seconds"] for report in processes if "wall_seconds" in report]
+    return {**merged, "wall_seconds": max(times)} if times else merged
+
+
+def _to_add_up(report: Report) -> Report:
+    kept = {
+        key: value
+        for key, value in report.items()
+        if key not in _OWN_KEYS and key != "wall_seconds"
+    }
+    if "simulator" in report:
+        kept["simulator"] = {"counters": report["simulator"].get("counters", {})}
+    return kept
+
+
+def _merge(values: Sequence[Any], limit: bool = False) -> Any:
+    """None: the values differ, or the sum is not known because one of them is not."""
+    if all(isinstance(value, dict) for value in values):
+        merged = {}
+        for key in dict.fromkeys(key for value in values for key in value):
+            of_key = [value[key] for value in values if key in value]
+            found = _merge(of_key, key in _LIMITS)
+            if found is not None or None in of_key:
+                merged[key] = found
+        return merged
+    if _all_numbers(values) and not limit:
+        return sum(values)
+    return values[0] if all(value == values[0] for value in values) else None
+
+
+def _all_numbers(values: Iterable[Any]) -> bool:
+    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+
+
+def _how(finished: Finished) -> dict[str, Any]:
+    if finished.signal_name is not None:
+        return {"how": "signal", "signal": finished.signal_name}
+    return {"how": "exit", "exit_code": finished.exit_code}
+
+
+def _order(report: Report, launched_pid: int) -> tuple[bool, float, float]:
+    rank = str(report.get("rank") or "")
+    number = float(rank) if rank.isdigit() else float("inf")
+    return report.get("pid") != launched_pid, number, report.get("start_time") or 0.0
+
+
+# ---- what is in the folder ----------------------------------------------------------------------
+
+
+def _ended_reports(folder: Path) -> Iterator[Report]:
+    for file in sorted(folder.glob("report.*.json")):
+        yield {**read_report(file), "ended": {"how": "exit"}}
+
+
+def _figures_left(folder: Path) -> Iterator[Report]:
+    """Reports on processes that did not write theirs."""
+    files: dict[int, list[Path]] = {}
+    for file in folder.glob("report.*.figures"):
+        name = re.fullmatch(r"report\.(\d+)(?:-\d+)?\.figures", file.name)
+        if name is not None:
+            files.setdefault(int(name[1]), []).append(file)
+    for pid, of_process in files.items():
+        of_process.sort(key=lambda file: (len(file.name), file.name))
+        for file in of_process:
+            report = read_report(file)
+            went_on = file is not of_process[-1] or (folder / f"report.{pid}.json").exists()
+            report["ended"] = {"how": _how_left(report, went_on)}
+            yield report
+
+
+def _how_left(report: Report, went_on: bool) -> str:
+    if went_on:
+        return "exec"
+    return "running" if _is_alive(report.get("pid", 0), report.get("start_ticks")) else "unknown"
+
+
+def _is_alive(pid: int, start_ticks: int | None) -> bool:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    state, *fields = text.rpartition(")")[2].split()
+    return state not in "ZX" and int(fields[18]) == start_ticks
+
+
+def _with_counters(folder: Path, reports: Iterable[Report], reason: str) -> list[Report]:
+    """`reports` with the simulator's counters, and one for each process that has these alone."""
+    reports = list(reports)
+    for counters in _simulated(folder):
+        pid = counters.get("pid")
+        own = [report for report in reports if report.get("pid") == pid]
+        if own:
+            own[-1]["simulator"] = counters
+            continue
+        report: Report = {"active": False, "reason": reason, "pid": pid}
+        if "program" in counters:
+            report["program"] = counters["program"]
+        reports.append({**report, "simulator": counters})
+    return reports
+
+
+def _simulated(folder: Path) -> Iterator[dict[str, Any]]:
+    for file in sorted(folder.glob("sim.*.json")):
+        yield read_report(file)
+    for file in sorted(folder.glob("sim.*.json.counters")):
+        if not file.with_suffix("").exists():
+            yield _read_counters(file)
+
+
+def _read_counters(file: Path) -> dict[str, Any]:
+    content = file.read_bytes()
+    try:
+        header = json.loads(content[:_COUNTERS_HEADER_BYTES])
+        values = content[_COUNTERS_HEADER_BYTES:]
+        numbers = struct.unpack(f"<{len(values) // 8}Q", values)
+        counters = {name: numbers[index] for name, index in header["counters"].items()}
+    except (ValueError, KeyError, IndexError, struct.error) as error:
+        raise CommandError(f"{file} holds no counters: {error}") from None
+    return {**header, "counters": counters}
