@@ -2,11 +2,23 @@
 #   Runtime      libuvmalloc.so, to be linked with or preloaded
 #   Development  headers, the static library, the CMake package and the pkg-config files
 #   Simulator    the stand-in libraries, in a folder of their own for LD_LIBRARY_PATH, and the header that controls them
+#   Documents    licences, notices of others' licences, and documentation
+# Libraries come without debug information, which is ten times their size; those of a sanitizer keep it for its findings.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 set(private_dir "${CMAKE_INSTALL_LIBDIR}/uvmalloc")
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/uvmalloc")
+
+# Runs after the rule that installs the file.
+function(uvmalloc_strip_installed component file)
+  if(NOT UVMALLOC_SANITIZER)
+    install(CODE "set(file \"${file}\")
+      cmake_path(ABSOLUTE_PATH file BASE_DIRECTORY \"\${CMAKE_INSTALL_PREFIX}\")
+      execute_process(COMMAND \"${CMAKE_STRIP}\" --strip-debug \"\$ENV{DESTDIR}\${file}\" COMMAND_ERROR_IS_FATAL ANY)"
+            COMPONENT ${component})
+  endif()
+endfunction()
 
 foreach(library uvmalloc_static uvmalloc_shared)
   target_include_directories(${library} INTERFACE "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
@@ -20,6 +32,7 @@ list(TRANSFORM static_libraries PREPEND "-l" OUTPUT_VARIABLE pc_static_libraries
 if(TARGET uvmalloc_jemalloc) # no library of the system: it is built for us and travels with ours
   set(archive libuvmalloc_jemalloc.a)
   install(FILES "$<TARGET_FILE:uvmalloc_jemalloc>" DESTINATION "${private_dir}" RENAME ${archive} COMPONENT Development)
+  uvmalloc_strip_installed(Development "${private_dir}/${archive}")
   cmake_path(ABSOLUTE_PATH private_dir BASE_DIRECTORY "$<INSTALL_PREFIX>" OUTPUT_VARIABLE archive_dir)
   target_link_libraries(uvmalloc_static INTERFACE "$<INSTALL_INTERFACE:${archive_dir}/${archive}>")
   # Not by its path: blanks are escaped in folders alone.
@@ -30,6 +43,8 @@ target_link_libraries(uvmalloc_static INTERFACE "$<INSTALL_INTERFACE:${static_li
 install(TARGETS uvmalloc_static uvmalloc_shared EXPORT uvmallocTargets
         ARCHIVE COMPONENT Development
         LIBRARY COMPONENT Runtime NAMELINK_COMPONENT Runtime)
+uvmalloc_strip_installed(Development "${CMAKE_INSTALL_LIBDIR}/$<TARGET_FILE_NAME:uvmalloc_static>")
+uvmalloc_strip_installed(Runtime "${CMAKE_INSTALL_LIBDIR}/$<TARGET_FILE_NAME:uvmalloc_shared>")
 install(EXPORT uvmallocTargets NAMESPACE uvmalloc:: DESTINATION "${package_dir}" COMPONENT Development)
 
 foreach(room allocator hints runtime storage)
@@ -64,6 +79,15 @@ if(UVMALLOC_BUILD_SIM)
   # Never beside libuvmalloc.so: a libcuda.so.1 there would stand in for the real one.
   install(TARGETS uvmsim uvmsim_cuda uvmsim_cudart uvmsim_audit
           LIBRARY DESTINATION "${private_dir}/sim" COMPONENT Simulator NAMELINK_COMPONENT Simulator)
+  foreach(library uvmsim uvmsim_cuda uvmsim_cudart uvmsim_audit)
+    uvmalloc_strip_installed(Simulator "${private_dir}/sim/$<TARGET_FILE_NAME:${library}>")
+  endforeach()
   install(FILES "${PROJECT_SOURCE_DIR}/sim/uvmsim.h" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/uvmalloc/sim"
           COMPONENT Simulator)
+endif()
+
+install(FILES README.md LICENSE THIRD_PARTY_NOTICES CONTRIBUTING.md DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT Documents)
+install(DIRECTORY docs DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT Documents FILES_MATCHING PATTERN "*.md")
+if(UVMALLOC_BUILD_SIM)
+  install(FILES sim/README.md DESTINATION "${CMAKE_INSTALL_DOCDIR}/sim" COMPONENT Documents)
 endif()

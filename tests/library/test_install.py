@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -187,3 +188,39 @@ def test_tests_and_private_headers_stay_behind(installed: Installed) -> None:
     assert "uvmalloc/allocator/machine_memory.hpp" not in there
     rooms = {path.split("/")[1] for path in there if path.count("/") > 1}
     assert rooms == {"allocator", "hints", "runtime", "sim", "storage"}
+
+
+def test_no_library_has_debug_information(installed: Installed) -> None:
+    libraries = [
+        file
+        for file in installed.prefix.rglob("lib*")
+        if file.is_file() and not file.is_symlink() and re.search(r"\.(a|so)(\.|$)", file.name)
+    ]
+    assert len(libraries) == 7, "two static, one shared, four of the simulated device"
+    for library in libraries:
+        assert ".debug_info" not in run("readelf", "-S", "--wide", library), library
+
+
+def test_licences_and_documents_are_installed(installed: Installed) -> None:
+    documents = installed.prefix / "share/doc/uvmalloc"
+    assert (documents / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
+    notices = (documents / "THIRD_PARTY_NOTICES").read_text()
+    for notice in ("Jason Evans", "Victor Zverovich", "Niels Lohmann"):
+        assert notice in notices
+    assert (documents / "README.md").is_file()
+    installed_pages = {page.name for page in (documents / "docs").iterdir()}
+    assert installed_pages == {page.name for page in (ROOT / "docs").glob("*.md")}
+
+
+def test_the_documented_versions_of_the_systems_libraries_are_those_needed(
+    installed: Installed,
+) -> None:
+    symbols = run("objdump", "-T", installed.libraries / "libuvmalloc.so")
+
+    def newest(library: str) -> str:
+        versions = re.findall(rf"\(?{library}_([0-9.]+)\)?", symbols)
+        return max(versions, key=lambda text: [int(part) for part in text.split(".")])
+
+    said = (ROOT / "docs/library.md").read_text()
+    assert f"glibc {newest('GLIBC')} and" in said
+    assert f"GLIBCXX_{newest('GLIBCXX')}" in said
