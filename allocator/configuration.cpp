@@ -186,8 +186,8 @@ const std::vector<SettingDescription>& known_settings() {
       {"UVMALLOC_RESERVE", "auto", kSizeOrAuto,
        "kept free of the memory that the automatic budgets count"},
       {"UVMALLOC_HOST_THRESHOLD", "1 MiB", kSize,
-       "CPU tensors from this size on are managed and move without a copy; smaller ones come from "
-       "malloc"},
+       "CPU tensors from this size on are managed, and move without a copy from 1 MiB on; smaller "
+       "ones come from malloc"},
       {"UVMALLOC_HOST_MEMORY", "auto", "auto, managed, ordinary",
        "what CPU tensors are in: managed memory, or ordinary memory where every device reaches it, "
        "which forked children share"},

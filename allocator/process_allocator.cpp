@@ -5,10 +5,12 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <new>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -58,8 +60,10 @@ void describe(CachingManagedAllocator* allocator) {
 
 // Its name says that it is of this process. Where the process has been another program before
 // (exec), that program's file is there already.
-std::string figures_file(const std::string& directory) {
+std::string figures_file(const std::string& wanted_directory) {
   constexpr int kMostPrograms = 100;
+  std::error_code error;  // the program may change its folder before it ends
+  const std::string directory = std::filesystem::absolute(wanted_directory, error);
   std::string file = fmt::format("{}/report.{}.figures", directory, getpid());
   for (int number = 2; number < kMostPrograms && access(file.c_str(), F_OK) == 0; ++number) {
     file = fmt::format("{}/report.{}-{}.figures", directory, getpid(), number);

@@ -517,10 +517,17 @@ def test_a_word_is_said_where_most_was_copied_because_it_was_small():
             }
         )
 
-    word = "note: of 102 MiB that went to another device, 92 MiB were copied because"
+    word = "note: of 102 MiB that went to another device, 92 MiB were copied: tensors below 1 MiB"
     assert word in with_small(92 << 20, 10 << 20)
     assert "note:" not in with_small(92 << 20, 93 << 20)
     assert "note:" not in with_small(1 << 19, 0)
+
+
+def test_a_long_program_is_a_part_of_one_line():
+    title = shown({"program": "python -c\n" + "import torch\n" * 100, "active": False})
+    start = "uvmalloc: python -c import torch import torch"
+    assert title.startswith(start) and title.endswith("..., not active: no reason given\n")
+    assert len(title) < 220 and title.count("\n") == 1
 
 
 def test_an_inactive_report_says_why():

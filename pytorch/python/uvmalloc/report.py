@@ -37,6 +37,8 @@ _SKIPPED = {
     "ping_pong": "the pages go back and forth",
 }
 _NOTABLE_BYTES = 1 << 20
+_LEAST_MOVED_BYTES = 1 << 20  # smaller blocks share pages
+_LONGEST_PROGRAM = 160
 _FIGURES_FORMAT = b"uvmalloc-fig-"
 
 
@@ -143,7 +145,10 @@ def _show_title(report: Mapping[str, Any], console: Console, which: str | None) 
         title.append(f" ({', '.join(parts)})")
     program = report.get("program")
     if program:
-        title.append(f": {program}", style="not bold")
+        words = " ".join(str(program).split())
+        if len(words) > _LONGEST_PROGRAM:
+            words = words[: _LONGEST_PROGRAM - 3] + "..."
+        title.append(f": {words}", style="not bold")
     if "wall_seconds" in report:
         title.append(f", {report['wall_seconds']:.1f} s", style="not bold")
     ended = _ended(report.get("ended", {}))
@@ -248,14 +253,15 @@ def _past(report: Mapping[str, Any]) -> Text:
 
 def _mostly_small(report: Mapping[str, Any]) -> str:
     """A word where most of what moved was copied because it came in small tensors."""
-    copies, threshold = report.get("copies_by_moves", {}), report.get("threshold_bytes", 0)
+    copies = report.get("copies_by_moves", {})
     small = copies.get("by_reason", {}).get("small_block", {}).get("bytes", 0)
     moved = copies.get("bytes", 0) + report.get("moves", {}).get("bytes", 0)
     if small < _NOTABLE_BYTES or 2 * small < moved:
         return ""
     return (
-        f"of {format_size(moved)} that went to another device, {format_size(small)} were copied "
-        f"because tensors below {format_size(threshold)} (UVMALLOC_HOST_THRESHOLD) share pages"
+        f"of {format_size(moved)} that went to another device, {format_size(small)} were copied: "
+        f"tensors below {format_size(_LEAST_MOVED_BYTES)} share pages with others. With "
+        "UVMALLOC_MOVE=alias, those from UVMALLOC_HOST_THRESHOLD on move without a copy"
     )
 
 
