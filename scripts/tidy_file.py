@@ -2,9 +2,9 @@
 
 tidy_file.py [--again] COMMANDS CLEAN FILE
 
-COMMANDS is the build folder that holds compile_commands.json. CLEAN is a folder of empty files, each
-named by the hash of everything that decides the findings of one file. Exits with 1 where there are
-findings, and prints them in one piece.
+COMMANDS is the build folder that holds compile_commands.json. CLEAN is a folder of empty files,
+each named by the hash of everything that decides the findings of one file. Exits with 1 where there
+are findings, and prints them in one piece.
 """
 
 from __future__ import annotations
