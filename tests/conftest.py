@@ -1,4 +1,5 @@
-"""For all Python tests: keep torch's own CPU kernels from dying where AMX is announced and refused.
+"""For all Python tests: the mark `slow`, and torch's own CPU kernels kept from dying where AMX is
+announced and refused.
 
 Some virtual machines do that. There every product of bfloat16 matrices ends in SIGILL, with or
 without uvmalloc, and the simulated device runs the same kernels.
@@ -11,6 +12,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "slow: left out by scripts/test --fast")
+
 
 _PRODUCT = "import torch; ones = torch.ones(64, 64, dtype=torch.bfloat16); ones @ ones"
 _CPU = Path("/proc/cpuinfo")

@@ -11,6 +11,8 @@ from uvmalloc.libraries import find_libraries
 
 from .conftest import ROOT, Installed, run
 
+pytestmark = pytest.mark.slow
+
 CONSUMER = Path(__file__).parent / "consumer"
 C_OUTPUT = "0.1.0 moved=16777216 prefetched=1\n"
 CPP_OUTPUT = "0.1.0 caught=out of memory moved=4194304 place=device:0 allocations=1\n"

@@ -31,6 +31,8 @@ from bench.engine.targets import targets
 from bench.traces import committed_file, committed_traces, unpack
 from bench.traces.record import NAMES, device_facade_only
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 COMPARED_KEYS = {
     "pair_ns",

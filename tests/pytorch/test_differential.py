@@ -11,6 +11,8 @@ from uvmalloc.libraries import Libraries
 
 from bench.programs import differential
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS_EACH = 25
 

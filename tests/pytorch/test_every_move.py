@@ -6,7 +6,11 @@ import ast
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.pytorch.conftest import Simulate
+
+pytestmark = pytest.mark.slow
 
 PROGRAM = Path(__file__).with_name("every_move.py")
 

@@ -9,6 +9,8 @@ import pytest
 
 from tests.pytorch.conftest import Simulate
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 GPT = ("--steps", "3", "--batch-size", "8", "--corpus-mib", "2")
 CNN = ("--epochs", "1")

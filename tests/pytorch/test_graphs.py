@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.pytorch.conftest import MOVES_PRELUDE, Simulate
 from tests.pytorch.test_memory_tools import same_output
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_capture_that_needs_memory_of_the_driver_is_not_disturbed(simulate: Simulate) -> None:

@@ -10,6 +10,8 @@ import pytest
 
 from tests.pytorch.conftest import MOVES_PRELUDE, Simulate
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 
 # Random files, each read by safetensors and by uvmalloc, to the host and to the device.

@@ -16,6 +16,8 @@ from uvmalloc.libraries import Libraries
 
 from tests.pytorch.conftest import MOVES_PRELUDE, TORCH_MINOR, Simulate
 
+pytestmark = pytest.mark.slow
+
 SWITCH = {"PYTORCH_ENABLE_UNIFIED_MEMORY": "1"}
 # As torch calls it where the wheel is installed.
 AUTOLOAD = "import torch, uvmalloc_autoload\nuvmalloc_autoload.load()\n"

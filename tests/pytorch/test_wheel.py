@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 from uvmalloc.libraries import Libraries
 
+pytestmark = pytest.mark.slow
+
 CHECKOUT = Path(__file__).resolve().parents[2]
 PROGRAM = """
 import os, torch

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from uvmalloc.libraries import find_libraries
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "scripts"
 MEASUREMENTS = ROOT / "docs" / "measurements"
