@@ -68,13 +68,14 @@ configure_and_build() {
 # Counts of lines from runs before this one, and of sources that are gone.
 forget_counts() { find "$root/build/asan" -name '*.gcda' -delete; }
 
-# build_torch_version MINOR: what the tests of what depends on torch's version run, for that one.
-build_torch_version() {
-  local suffix="${1/./_}"
+# build_programs MINOR [TARGET...]: what a program with that version of torch runs with, on a simulated device too; and
+# these targets.
+build_programs() {
+  local minor="$1" suffix="${1/./_}"
+  shift
   configure release
   cmake --build "$root/build/release" --target uvmalloc_shared uvmsim_audit uvmsim_cuda uvmsim_cudart uvmsim_torch \
-    "uvmsim_torch_$suffix" "uvmalloc_torch_$suffix" "allocator_calls_$suffix" ||
-    die "building the plugin for torch $1 failed"
+    "uvmsim_torch_$suffix" "uvmalloc_torch_$suffix" "$@" || die "building the plugin for torch $minor failed"
 }
 
 # Options with which pytest runs tests side by side. Each test starts programs with torch, so not on every core.
