@@ -301,3 +301,25 @@ def test_loading_copies_nothing_large(simulate: Simulate, tmp_path: Path) -> Non
     assert errors == ["RuntimeError", "RuntimeError"]
     # 32 MiB of large tensors; the small ones and pages that a block shares come on top.
     assert max(json.loads(added).values()) <= 36 << 20, added
+
+
+BY_THRESHOLD = (
+    MOVES_PRELUDE
+    + """
+import sys
+torch.save({size: torch.full((size << 8,), 7.0) for size in (32, 256)}, sys.argv[1])  # KiB
+before = report()['moves']['host_to_device']
+loaded = torch.load(sys.argv[1], map_location='cuda')
+assert [loaded[size][-1].item() for size in (32, 256)] == [7, 7]
+print(report()['moves']['host_to_device'] - before)
+"""
+)
+
+
+@pytest.mark.parametrize(("threshold", "moved"), [("1MiB", 0), ("64KiB", 1), ("1KiB", 2)])
+def test_a_load_to_a_device_shares_what_the_threshold_says(
+    simulate: Simulate, tmp_path: Path, threshold: str, moved: int
+) -> None:
+    environment = {"UVMALLOC_HOST_THRESHOLD": threshold}
+    run = simulate(BY_THRESHOLD, str(tmp_path / "model.pt"), environment=environment).check()
+    assert run.stdout == f"{moved}\n"
