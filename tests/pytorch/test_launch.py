@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import select
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -56,7 +58,7 @@ sys.exit(7)
 
 @contextmanager
 def launched(
-    environment: dict[str, str], program: str, *arguments: str, **options: object
+    environment: dict[str, str], program: str, *arguments: str
 ) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(
         [*RUN, program, *arguments],
@@ -64,14 +66,19 @@ def launched(
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        **options,  # type: ignore[arg-type]
+        start_new_session=True,
     ) as process:
+        # What goes wrong here leaves programs that nobody ends.
+        end = threading.Timer(60, os.killpg, (process.pid, signal.SIGKILL))
+        end.start()
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
             yield process
         finally:
-            process.kill()
+            end.cancel()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("name", TOLD)
