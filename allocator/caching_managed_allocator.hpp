@@ -29,7 +29,9 @@
 // pressure: thread caches of all streams, fences are waited for, other streams' blocks are taken
 // after the device is idle, what has idled long enough decays, callbacks run, cached pages go back
 // to their spans (discarded where the device can), empty spans to the driver, and the request is
-// tried again after each; OutOfMemoryError.
+// tried again after each; OutOfMemoryError. Callbacks run one by one (pressure_rounds.hpp). After
+// each that freed something the request is retried with all of these steps, and then the next
+// callback runs.
 #pragma once
 
 #include <array>
@@ -58,6 +60,7 @@
 #include <uvmalloc/allocator/machine_budget.hpp>
 #include <uvmalloc/allocator/memory_observer.hpp>
 #include <uvmalloc/allocator/poison.hpp>
+#include <uvmalloc/allocator/pressure_rounds.hpp>
 #include <uvmalloc/allocator/private_pools.hpp>
 #include <uvmalloc/allocator/recycled.hpp>
 #include <uvmalloc/allocator/segments.hpp>
@@ -250,9 +253,14 @@ class CachingManagedAllocator {
   // done, where one cannot be had at its address, and std::logic_error during a capture.
   void restore_private_pool(int device, std::uint64_t id, const std::vector<PrivateBlock>& blocks);
 
-  // Called without locks when a request cannot be met; returns whether it freed anything. Lives as
-  // long as the allocator.
-  using PressureCallback = std::function<bool()>;
+  // A callback frees what the program can do without, and returns whether it freed anything. It is
+  // called without locks, on the thread of a request that cannot be met. Callbacks are called one
+  // by one, and the request is retried after each that freed something. They are called again as
+  // long as one of them frees something. They are not called for a request larger than the budget
+  // or the device's limit, since freeing cannot help it. A callback may allocate: the thread that
+  // runs it calls no callback of this allocator meanwhile. Several threads may call it at a time.
+  // What it throws leaves the request. It lives as long as the allocator.
+  using PressureCallback = PressureRounds::Callback;
   void add_pressure_callback(PressureCallback callback);
 
   // nullptr: nobody listens any more.
@@ -354,7 +362,8 @@ class CachingManagedAllocator {
     kDecay,
     kCallbacks,
     kRelease,
-    kAnyFacade,  // pages of other facades' spans
+    kAnyFacade,      // pages of other facades' spans
+    kMoreCallbacks,  // the steps from kCallbacks on again, if a callback has freed something
     kRetry,
   };
   // A request for a small object on its way.
@@ -364,7 +373,10 @@ class CachingManagedAllocator {
     unsigned retries = 0;
     SmallArenas::Growth most = SmallArenas::Growth::kFreeMemory;
     bool took_page = false;
-    RuntimeStatus status = {};  // why no page could be had
+    RuntimeStatus status = {};                     // why no page could be had
+    std::optional<PressureRounds> callbacks = {};  // from kCallbacks on
+    bool has_callback_freed = false;
+    bool has_released = false;
   };
   Block* refill(SmallNeed* need);
   bool make_room_for_small(SmallNeed* need);
@@ -386,8 +398,19 @@ class CachingManagedAllocator {
   RunBlock* add_run(const SpanStore::Run& run, std::size_t size_bytes, Pool& pool, HintPlan* plan);
   Growth plan_growth(const Request& request, bool any_facade) const;
   bool decay_under_pressure();
-  void release_under_pressure(const Request& request);
+  void release_under_pressure(const Request& request, bool* has_released);
   Found under_pressure(const Request& request, RuntimeStatus* status);
+  Found search_under_pressure(const Request& request);
+  Found release_and_grow(const Request& request, bool* has_released, RuntimeStatus* status);
+  PressureRounds pressure_rounds(const Request& request);
+  // Blocks of all threads.
+  struct BlockBytes {
+    std::int64_t live = 0;
+    std::int64_t freed = 0;  // since the start
+  };
+  BlockBytes block_bytes();
+  bool has_room_if_all_is_free(const Request& request);
+  bool exceeds_limits(const Request& request) const;
   Found steal_from_other_streams(const Request& request);
   [[gnu::always_inline]] inline void* occupy(const Request& request, Block* block, PoolIndex home);
   void* hand_out(const Request& request, Found found);
@@ -395,7 +418,6 @@ class CachingManagedAllocator {
   void send(const HintPlan& plan, int device, DeviceStream producer = {},
             DeviceStream consumer = {});
   static void throw_if_broken(const Request& request, const RuntimeStatus& status);
-  std::vector<std::shared_ptr<PressureCallback>> pressure_callbacks() const;
   [[noreturn]] void out_of_memory(const Request& request, const RuntimeStatus& status);
 
   FreeResult free_slowly(void* address) noexcept;
@@ -505,7 +527,7 @@ class CachingManagedAllocator {
   ForkSnapshot fork_snapshot_;
   Decay decay_;
   std::size_t kept_by_threads_bytes_ = 0;  // when they were last looked at for it
-  std::vector<std::shared_ptr<PressureCallback>> pressure_callbacks_;
+  PressureRounds::Callbacks pressure_callbacks_;
   struct LeftPools {
     PoolIndex first = 0;
     std::optional<Fence> last_work;  // of a stream that is gone; else a thread's own

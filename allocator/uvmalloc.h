@@ -136,10 +136,15 @@ UVMALLOC_API uvmalloc_status uvmalloc_process_allocator(uvmalloc_allocator** out
 UVMALLOC_API uvmalloc_status uvmalloc_set_device_limit(uvmalloc_allocator* allocator, int device,
                                                        uint64_t most_bytes);
 
-/* `callback` is called with `argument` when a request cannot be met from what is cached or allowed,
- * before cached memory goes back to the driver: it frees what it can do without, and returns
- * whether it freed anything (0: no). On the thread of the request, without locks: it may call any
- * function of this interface, and be called by several threads at a time. Never taken back.
+/* `callback` is called with `argument` when a request cannot be met from what is cached or allowed.
+ * It frees what the program can do without, and returns whether it freed anything (0: no).
+ * Callbacks are called one by one, in the order in which they were added, before cached memory goes
+ * back to the driver. The request is retried after each that freed something. They are called again
+ * as long as one of them frees something and the request still fails. They are not called for a
+ * request that is larger than the budget or the device's limit, since freeing cannot help it.
+ * A callback runs on the thread of the request, without locks, and may call any function of this
+ * interface. It may allocate: its thread calls no callback of this allocator meanwhile. Several
+ * threads may call it at a time. It cannot be taken back.
  * UVMALLOC_ERROR_INVALID_ARGUMENT: a null pointer that is not `argument`. */
 typedef int (*uvmalloc_pressure_callback)(void* argument);
 UVMALLOC_API uvmalloc_status uvmalloc_add_pressure_callback(uvmalloc_allocator* allocator,

@@ -79,15 +79,41 @@ RuntimeStatus CachingManagedAllocator::check_limits(const StreamKey& key, std::s
   return {};
 }
 
+// Whether no free can make room for the request. What a device holds beyond a limit that was
+// lowered stays, and may be used again.
+bool CachingManagedAllocator::exceeds_limits(const Request& request) const {
+  const std::size_t pages_bytes = round_up(request.size_bytes, kPageBytes);
+  if (pages_bytes > budget_.hard_bytes) return true;
+  std::lock_guard lock(lock_);
+  const StreamKey& key = pools_.at(request.pools).key;
+  return pages_bytes > std::max(limit_of(key), book_.reserved_bytes(key.facade, key.device));
+}
+
 void CachingManagedAllocator::add_pressure_callback(PressureCallback callback) {
   std::lock_guard lock(lock_);
   pressure_callbacks_.push_back(std::make_shared<PressureCallback>(std::move(callback)));
 }
 
-std::vector<std::shared_ptr<CachingManagedAllocator::PressureCallback>>
-CachingManagedAllocator::pressure_callbacks() const {
-  std::lock_guard lock(lock_);
-  return pressure_callbacks_;
+// None for a request that frees cannot help.
+PressureRounds CachingManagedAllocator::pressure_rounds(const Request& request) {
+  PressureRounds::Callbacks callbacks;
+  if (!exceeds_limits(request)) {
+    std::lock_guard lock(lock_);
+    callbacks = pressure_callbacks_;
+  }
+  return {this, std::move(callbacks), [this] { return block_bytes().freed; }, budget_.hard_bytes};
+}
+
+CachingManagedAllocator::BlockBytes CachingManagedAllocator::block_bytes() {
+  BlockBytes bytes;
+  ThreadCaches::Frozen frozen(caches_);
+  for (std::size_t place = 0; place < kFacades * devices_.size(); ++place) {
+    const Tally sum = caches_.sum(place);
+    const std::int64_t live = sum.live(Tally::kAll).bytes;
+    bytes.live += live;
+    bytes.freed += sum.total(Tally::kAll).bytes - live;
+  }
+  return bytes;
 }
 
 void CachingManagedAllocator::note_copy(CopyReason reason, std::size_t size_bytes) {

@@ -340,8 +340,8 @@ bool CachingManagedAllocator::decay_under_pressure() {
   return true;
 }
 
-void CachingManagedAllocator::release_under_pressure(const Request& request) {
-  {
+void CachingManagedAllocator::release_under_pressure(const Request& request, bool* has_released) {
+  if (!std::exchange(*has_released, true)) {
     std::lock_guard lock(lock_);
     ++book_.figures().pressure_rounds;
     ++book_.service_of(request.facade, request.device).pressure_rounds;
@@ -349,35 +349,60 @@ void CachingManagedAllocator::release_under_pressure(const Request& request) {
   if (!is_capturing()) release_pages(SIZE_MAX);
 }
 
-CachingManagedAllocator::Found CachingManagedAllocator::under_pressure(const Request& request,
-                                                                       RuntimeStatus* status) {
-  auto cached = [&] {
-    std::unique_lock lock(lock_);
-    Found found = find_cached(request);
-    lock.unlock();
-    return found.block != nullptr || is_capturing() ? found : recall(request);
-  };
+// What is free anywhere, or is once the devices are through with it.
+CachingManagedAllocator::Found CachingManagedAllocator::search_under_pressure(
+    const Request& request) {
   reclaim_all_and_fenced(request);
-  if (Found found = cached(); found.block != nullptr) return found;
-  if (Found found = borrow(request); found.block != nullptr) return found;
-  if (!is_capturing()) {
-    if (Found found = steal_from_other_streams(request); found.block != nullptr) return found;
+  Found found;
+  {
+    std::lock_guard lock(lock_);
+    found = find_cached(request);
   }
-  if (decay_under_pressure()) {
-    if (Found found = grow(request, false, status); found.block != nullptr) return found;
-  }
-  for (const auto& callback : pressure_callbacks()) {
-    if (!(*callback)()) continue;
-    reclaim_all();
-    if (Found found = cached(); found.block != nullptr) return found;
-  }
+  if (found.block == nullptr && !is_capturing()) found = recall(request);
+  if (found.block == nullptr) found = borrow(request);
+  if (found.block == nullptr && !is_capturing()) found = steal_from_other_streams(request);
+  return found;
+}
+
+CachingManagedAllocator::Found CachingManagedAllocator::release_and_grow(const Request& request,
+                                                                         bool* has_released,
+                                                                         RuntimeStatus* status) {
   {
     std::lock_guard lock(lock_);
     pools_.spare_pages();
   }
-  release_under_pressure(request);
+  release_under_pressure(request, has_released);
   if (Found found = grow(request, false, status); found.block != nullptr) return found;
   return grow(request, true, status);
+}
+
+// Whether the budget would have room if only blocks with callers took some of it. That spares
+// retries which cannot succeed while callbacks free little at a time.
+bool CachingManagedAllocator::has_room_if_all_is_free(const Request& request) {
+  const auto live_bytes = static_cast<std::size_t>(std::max<std::int64_t>(block_bytes().live, 0));
+  return live_bytes <= budget_.hard_bytes && request.size_bytes <= budget_.hard_bytes - live_bytes;
+}
+
+CachingManagedAllocator::Found CachingManagedAllocator::under_pressure(const Request& request,
+                                                                       RuntimeStatus* status) {
+  if (Found found = search_under_pressure(request); found.block != nullptr) return found;
+  if (decay_under_pressure()) {
+    if (Found found = grow(request, false, status); found.block != nullptr) return found;
+  }
+  PressureRounds callbacks = pressure_rounds(request);
+  bool is_searched = true;  // since a callback freed something
+  bool has_released = false;
+  for (bool more = true; more;) {
+    more = callbacks.next();
+    is_searched = is_searched && !more;
+    if (more && !has_room_if_all_is_free(request)) continue;
+    if (!std::exchange(is_searched, true)) {
+      if (Found found = search_under_pressure(request); found.block != nullptr) return found;
+    }
+    Found found = release_and_grow(request, &has_released, status);
+    if (found.block != nullptr) return found;
+  }
+  return {};
 }
 
 void* CachingManagedAllocator::hand_out(const Request& request, Found found) {

@@ -172,21 +172,23 @@ bool CachingManagedAllocator::take_step(SmallStep step, SmallNeed* need) {
       if (!decay_under_pressure()) return false;
       has_page_for_small(need);
       return true;
-    case SmallStep::kCallbacks: {
-      bool any = false;
-      for (const auto& callback : pressure_callbacks()) any |= (*callback)();
-      if (!any) return false;
-      reclaim_all();
+    case SmallStep::kCallbacks:
+      if (!need->callbacks) need->callbacks.emplace(pressure_rounds(request));
+      need->has_callback_freed = need->callbacks->next();
+      if (!need->has_callback_freed) return false;
+      reclaim_all_and_fenced(request);
       has_page_for_small(need);
       return true;
-    }
     case SmallStep::kRelease:
-      release_under_pressure(request);
+      release_under_pressure(request, &need->has_released);
       has_page_for_small(need);
       return true;
     case SmallStep::kAnyFacade:
       need->most = SmallArenas::Growth::kNewPagesOfAnyFacade;
       return has_room_for_page(request, true);
+    case SmallStep::kMoreCallbacks:
+      if (need->has_callback_freed) need->next = SmallStep::kCallbacks;
+      return false;
     case SmallStep::kRetry:
       break;
   }

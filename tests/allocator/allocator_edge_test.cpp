@@ -661,8 +661,9 @@ TEST_F(EdgeTest, SmallRequestsThatTakeAPageAreNoCacheHits) {
 
 TEST_F(EdgeTest, CallbacksMayBeAddedWhileOthersRun) {
   std::atomic<bool> over = false;
+  device(200 * kMiB);
   std::thread other([&] {
-    while (!over) EXPECT_THROW(device(512 * kMiB), OutOfMemoryError);
+    while (!over) EXPECT_THROW(device(100 * kMiB), OutOfMemoryError);
   });
   for (int i = 0; i < 200; ++i) allocator->add_pressure_callback([] { return false; });
   over = true;

@@ -367,6 +367,34 @@ TEST_P(CInterface, APressureCallbackIsAskedBeforeARequestFails) {
   EXPECT_EQ(cache.asked, 2);
 }
 
+TEST_P(CInterface, APressureCallbackThatFreesALittleIsCalledUntilTheRequestFits) {
+  struct Cache {
+    uvmalloc_allocator* allocator;
+    std::vector<void*> blocks;
+    static int drop(void* argument) {
+      Cache& self = *static_cast<Cache*>(argument);
+      void* staging = nullptr;  // a callback may ask for memory that is not there
+      EXPECT_EQ(
+          uvmalloc_allocate(self.allocator, UVMALLOC_PINNED, 0, 100 * kMiB, 0, nullptr, &staging),
+          UVMALLOC_ERROR_OUT_OF_MEMORY);
+      if (self.blocks.empty()) return 0;
+      EXPECT_EQ(uvmalloc_free(self.allocator, self.blocks.back()), UVMALLOC_OK);
+      self.blocks.pop_back();
+      return 1;
+    }
+  } cache{allocator, {}};
+  for (int i = 0; i < 24; ++i) {
+    cache.blocks.push_back(nullptr);
+    ASSERT_EQ(allocate(10 * kMiB, 0, &cache.blocks.back(), UVMALLOC_DEVICE), UVMALLOC_OK);
+  }
+  ASSERT_EQ(uvmalloc_add_pressure_callback(allocator, Cache::drop, &cache), UVMALLOC_OK);
+  void* block = nullptr;
+  EXPECT_EQ(allocate(60 * kMiB, 0, &block, UVMALLOC_DEVICE), UVMALLOC_OK);
+  EXPECT_EQ(cache.blocks.size(), 19u);
+  EXPECT_EQ(allocate(300 * kMiB, 0, &block, UVMALLOC_DEVICE), UVMALLOC_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(cache.blocks.size(), 19u) << "larger than the budget";
+}
+
 TEST_P(CInterface, IdleMemoryDecaysWhereThatIsAskedFor) {
   uvmalloc_options options = options_for(GetParam());
   uvmalloc_allocator* other = nullptr;
