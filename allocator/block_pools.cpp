@@ -77,8 +77,9 @@ bool BlockPools::has_pools_of(const StreamKey& key) const {
 }
 
 void BlockPools::rename(PoolIndex first, const StreamKey& key) {
-  streams_.emplace(key, first);
-  streams_.erase(at(first).key);
+  auto entry = streams_.extract(at(first).key);
+  entry.key() = key;
+  streams_.insert(std::move(entry));
   for (PoolIndex pool = first; pool < first + kPoolsPerStream; ++pool) at(pool).key = key;
   at(first).stream_is_over = false;
 }
@@ -86,13 +87,12 @@ void BlockPools::rename(PoolIndex first, const StreamKey& key) {
 std::optional<PoolIndex> BlockPools::forget(const StreamKey& key, std::uint64_t gone) {
   auto found = streams_.find(key);
   if (found == streams_.end()) return std::nullopt;
-  PoolIndex first = found->second;
-  streams_.erase(found);
+  const PoolIndex first = found->second;
   // Nobody else's: blocks that are still out must not be kept for a stream of the same handle.
-  for (PoolIndex pool = first; pool < first + kPoolsPerStream; ++pool) {
-    at(pool).key.private_pool = StreamKey::kForgotten;
-    at(pool).key.thread = gone;
-  }
+  StreamKey forgotten = key;
+  forgotten.private_pool = StreamKey::kForgotten;
+  forgotten.thread = gone;
+  rename(first, forgotten);
   return first;
 }
 

@@ -126,7 +126,8 @@ class BlockPools {
   // The first of the two pools of that facade, device and stream; made where there are none yet.
   PoolIndex pools_of(const StreamKey& key);
   bool has_pools_of(const StreamKey& key) const;
-  // Makes the two pools those of another stream, with all that they hold.
+  // Makes the two pools those of another stream, which has none, with all that they hold. This and
+  // forget() take no memory.
   void rename(PoolIndex first, const StreamKey& key);
   // The next pools_of() makes others; these keep what they hold, of a stream that nobody can name:
   // `gone` is its DeviceStream::thread. Their first; nullopt: there are none.

@@ -277,7 +277,9 @@ void* CachingManagedAllocator::allocate_slowly(Facade facade, int device, std::s
     keep_large = pools_.at(request.pool()).keeps_large();
   }
   if (is_new && facade == Facade::kDevice) trace_.stream_seen(trace_.now(), device, stream);
-  if (ThreadCache* cache = caches_.mine()) {
+  ThreadCache* const cache = caches_.mine();
+  if (cache == nullptr) caches_.prepare_to_count_elsewhere(request.pools);
+  if (cache != nullptr) {
     // The stream's blocks may be here, only not among the streams used of late.
     ThreadCache::Outcome outcome{};
     PoolIndex pools = 0;

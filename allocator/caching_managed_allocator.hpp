@@ -164,7 +164,8 @@ class CachingManagedAllocator {
   // advises where whole segments allow and prefetches on the I/O lane. nullptr: `address` is in no
   // live block, or that block has as many records as it can have (RealStorage::kMostReferences).
   // The record is valid until release() or the block's free. Throws as wait_for_uses() where it
-  // waits.
+  // waits, and std::bad_alloc where there is no memory for the record. The block has not moved
+  // then, but its producer counts as a user.
   MovedStorage* move(void* address, const Move& move);
 
   // Asks for the whole 2 MiB pages of a range to be at `destination`, without moving the block:
@@ -415,8 +416,27 @@ class CachingManagedAllocator {
   [[gnu::always_inline]] inline void* occupy(const Request& request, Block* block, PoolIndex home);
   void* hand_out(const Request& request, Found found);
   RuntimeStatus add_span(const Request& request);
-  void send(const HintPlan& plan, int device, DeviceStream producer = {},
-            DeviceStream consumer = {});
+  HintStatuses send(const HintPlan& plan, int device, DeviceStream producer = {},
+                    DeviceStream consumer = {});
+  void send_pending_hints(const DeviceStream& user = {});
+  void forget_hint(const Hint& hint);
+  static void forget_advice(Advice advice, SegmentPlacement* placement);
+  // Hints that are planned with the lock and sent when its scope ends, however it does. Made before
+  // locks are taken.
+  class PlannedHints {
+   public:
+    PlannedHints(CachingManagedAllocator& owner, int device) : owner_(owner), device_(device) {}
+    ~PlannedHints() {
+      if (!plan.empty()) owner_.send(plan, device_);
+    }
+    PlannedHints(const PlannedHints&) = delete;
+    PlannedHints& operator=(const PlannedHints&) = delete;
+    HintPlan plan;
+
+   private:
+    CachingManagedAllocator& owner_;
+    const int device_;
+  };
   static void throw_if_broken(const Request& request, const RuntimeStatus& status);
   [[noreturn]] void out_of_memory(const Request& request, const RuntimeStatus& status);
 
@@ -443,6 +463,7 @@ class CachingManagedAllocator {
   void check_place(Place place) const;
   bool is_on_a_device(const void* address, std::size_t size_bytes) const;
   void add_use(Block* block, DeviceStream use);
+  void prepare_uses(Block* block, std::size_t count);
   bool is_used_by_host(const Block& block) const;
   void forget_in_private_pools(const std::vector<PoolIndex>& streams, const DeviceStream& nameless);
   void note_thread_end(const std::vector<PoolIndex>& streams);
@@ -521,7 +542,13 @@ class CachingManagedAllocator {
   };
   // Of no pool any more and not yet their spans'. Has room for all pages of arenas.
   std::vector<LeavingPages> leaving_pages_;
-  HintPlan small_plan_;                     // for pages that were added for arenas
+  // For pages that were added for arenas: planned, and not sent yet.
+  struct PendingHints {
+    HintPlan plan;
+    int device = 0;
+    DeviceStream user;  // of the pages; none for a host facade
+  };
+  std::vector<PendingHints> pending_hints_;
   Recycled<MovedStorage> records_;          // of moves
   std::vector<std::size_t> device_limits_;  // of the device facade, by device
   ForkSnapshot fork_snapshot_;

@@ -317,6 +317,11 @@ void ThreadCaches::count_elsewhere(const std::function<void(Tally&, StreamTally&
   add_up();
 }
 
+void ThreadCaches::prepare_to_count_elsewhere(PoolIndex first) {
+  std::lock_guard lock(mutex_);
+  ended_stream(first);
+}
+
 void ThreadCaches::abandon() {
   abandoned_ = true;
   slot_ = {};

@@ -77,9 +77,11 @@ class ThreadCaches {
   std::size_t bytes() const;
 
   // Counts for a thread without a cache, for a place and for the stream with that first pool. Takes
-  // the locks itself. std::bad_alloc: nothing was counted.
+  // the locks itself. std::bad_alloc: nothing was counted; not after prepare_to_count_elsewhere()
+  // for that stream.
   void count_elsewhere(const std::function<void(Tally&, StreamTally&)>& count, std::size_t place,
                        PoolIndex first);
+  void prepare_to_count_elsewhere(PoolIndex first);
 
   // For the child of a fork: this thread's cache is out of use, and nobody gets one any more.
   void abandon();

@@ -3,8 +3,10 @@
 // driver and never does.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
-#include <vector>
+#include <initializer_list>
 
 #include <uvmalloc/runtime/device_runtime.hpp>
 #include <uvmalloc/runtime/place.hpp>
@@ -24,7 +26,33 @@ struct Hint {
   friend bool operator==(const Hint&, const Hint&) = default;
 };
 
-// In the order to be sent.
-using HintPlan = std::vector<Hint>;
+// Hints in the order to be sent. A plan has room for all that one decision needs, so planning takes
+// no memory: the planner notes what it decides, and a decision must not be lost after that.
+class HintPlan {
+ public:
+  static constexpr std::size_t kMostHints = 3;  // two pieces of advice and a prefetch
+
+  HintPlan() = default;
+  HintPlan(std::initializer_list<Hint> hints) {
+    for (const Hint& hint : hints) push_back(hint);
+  }
+
+  // At most kMostHints.
+  void push_back(const Hint& hint) { hints_[size_++] = hint; }
+
+  std::size_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+  const Hint& operator[](std::size_t place) const { return hints_[place]; }
+  const Hint* begin() const { return hints_.data(); }
+  const Hint* end() const { return hints_.data() + size_; }
+
+  friend bool operator==(const HintPlan& left, const HintPlan& right) {
+    return std::equal(left.begin(), left.end(), right.begin(), right.end());
+  }
+
+ private:
+  std::array<Hint, kMostHints> hints_;
+  std::size_t size_ = 0;
+};
 
 }  // namespace uvm

@@ -1,5 +1,7 @@
 #include <uvmalloc/hints/hint_sender.hpp>
 
+#include <new>
+
 #include <uvmalloc/runtime/log.hpp>
 
 namespace uvm {
@@ -49,17 +51,21 @@ bool HintSender::note(const Hint& hint, const RuntimeStatus& status) {
     return true;
   }
   kind.failed.fetch_add(1, std::memory_order_relaxed);
-  log_once(
-      LogLevel::kWarning, status.text(),
-      fmt::format("a hint for {} MiB to {} failed and is left out: {} (said once; the program is "
-                  "correct without it)",
-                  hint.size_bytes >> 20, to_string(hint.place), status.text()));
+  try {
+    log_once(
+        LogLevel::kWarning, status.text(),
+        fmt::format("a hint for {} MiB to {} failed and is left out: {} (said once; the program is "
+                    "correct without it)",
+                    hint.size_bytes >> 20, to_string(hint.place), status.text()));
+  } catch (const std::bad_alloc&) {
+    // The next one that fails is logged.
+  }
   return false;
 }
 
-std::vector<FailedHint> HintSender::send(const HintPlan& plan, int device, DeviceStream producer,
-                                         DeviceStream consumer) {
-  std::vector<FailedHint> failed;
+HintStatuses HintSender::send(const HintPlan& plan, int device, DeviceStream producer,
+                              DeviceStream consumer) {
+  HintStatuses statuses;
   bool prefetched = false;
   StreamHandle lane_stream = nullptr;
   for (std::size_t place = 0; place < plan.size(); ++place) {
@@ -79,10 +85,11 @@ std::vector<FailedHint> HintSender::send(const HintPlan& plan, int device, Devic
         prefetched |= status.ok();
       }
     }
-    if (!note(hint, status)) failed.push_back({place, status});
+    note(hint, status);
+    statuses[place] = status;
   }
   if (prefetched && events_.may_wait(consumer)) events_.order(consumer, {device, lane_stream});
-  return failed;
+  return statuses;
 }
 
 RuntimeStatus HintSender::discard(int device, void* address, std::size_t size_bytes) {

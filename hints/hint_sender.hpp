@@ -7,7 +7,7 @@
 // a lock only to look up a lane and to note one, and none in a call of the driver.
 #pragma once
 
-#include <cstddef>
+#include <array>
 #include <mutex>
 #include <vector>
 
@@ -19,10 +19,8 @@
 
 namespace uvm {
 
-struct FailedHint {
-  std::size_t place_in_plan = 0;
-  RuntimeStatus status;
-};
+// Of each hint of a plan, in its order.
+using HintStatuses = std::array<RuntimeStatus, HintPlan::kMostHints>;
 
 class HintSender {
  public:
@@ -34,9 +32,10 @@ class HintSender {
   // Sends `plan` in order in the context of `device`. With a producer, prefetches start after its
   // work so far; with a consumer, its later work starts after the prefetches; save where that
   // stream is being captured, which an event from outside would end. Neither waits on the calling
-  // thread. Returns what failed, in the plan's order.
-  std::vector<FailedHint> send(const HintPlan& plan, int device, DeviceStream producer = {},
-                               DeviceStream consumer = {});
+  // thread. Takes no memory: a plan is sent, or its failures are returned, also where there is
+  // none.
+  HintStatuses send(const HintPlan& plan, int device, DeviceStream producer = {},
+                    DeviceStream consumer = {});
 
   // Drops the contents of a range that nobody uses, and waits until they are gone. Where that fails
   // they may still be there.

@@ -1,5 +1,7 @@
 #include <uvmalloc/storage/residency_ledger.hpp>
 
+#include <utility>
+
 namespace uvm {
 namespace {
 
@@ -10,15 +12,16 @@ std::size_t page_index(std::uintptr_t span, std::uintptr_t address) {
 }  // namespace
 
 void ResidencyLedger::add_span(const void* address, std::size_t size_bytes) {
-  spans_[address_of(address)] = {size_bytes, std::vector<Place>(size_bytes >> kPageShift)};
+  std::vector<Place> pages(size_bytes >> kPageShift);
+  const std::size_t count = pages.size();
+  spans_[address_of(address)] = {size_bytes, std::move(pages)};
+  pages_at_[index_of(Place::nowhere())] += count;
 }
 
 void ResidencyLedger::remove_span(const void* address) {
   auto span = spans_.find(address_of(address));
   if (span == spans_.end()) return;
-  for (Place place : span->second.pages) {
-    if (place != Place::nowhere()) --pages_at_[place];
-  }
+  for (Place place : span->second.pages) --pages_at_[index_of(place)];
   spans_.erase(span);
 }
 
@@ -40,8 +43,8 @@ void ResidencyLedger::set(const void* address, std::size_t size_bytes, Place pla
   for (std::uintptr_t page = begin; page < end; page += kPageBytes) {
     Place& entry = span.pages.at(page_index(found->first, page));
     if (entry == place) continue;
-    if (entry != Place::nowhere()) --pages_at_[entry];
-    if (place != Place::nowhere()) ++pages_at_[place];
+    --pages_at_[index_of(entry)];
+    ++pages_at_[index_of(place)];
     entry = place;
   }
 }
@@ -66,8 +69,7 @@ std::size_t ResidencyLedger::bytes_at(const void* address, std::size_t size_byte
 }
 
 std::size_t ResidencyLedger::bytes_at(Place place) const {
-  auto found = pages_at_.find(place);
-  return found == pages_at_.end() ? 0 : found->second << kPageShift;
+  return pages_at_[index_of(place)] << kPageShift;
 }
 
 }  // namespace uvm

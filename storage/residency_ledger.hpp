@@ -6,7 +6,10 @@
 // Guarded by the allocator's lock.
 #pragma once
 
+#include <array>
 #include <cstddef>
+#include <cstdint>
+#include <limits>
 #include <map>
 #include <vector>
 
@@ -21,7 +24,8 @@ class ResidencyLedger {
   void add_span(const void* address, std::size_t size_bytes);
   void remove_span(const void* address);
 
-  // Notes that every page of the range, rounded inward to whole pages, is at `place`.
+  // Notes that every page of the range, rounded inward to whole pages, is at `place`. Takes no
+  // memory: who notes has decided.
   void set(const void* address, std::size_t size_bytes, Place place);
 
   // Whether every page of the range, rounded outward, is known to be at `place`.
@@ -40,7 +44,13 @@ class ResidencyLedger {
   std::map<std::uintptr_t, Span>::const_iterator span_of(std::uintptr_t page_address) const;
 
   std::map<std::uintptr_t, Span> spans_;
-  std::map<Place, std::size_t> pages_at_;  // derived; kept because asking for totals must be cheap
+  // Totals, derived, and kept because asking for them must be cheap. The last one is nowhere's.
+  static constexpr std::size_t kMostDevices = std::numeric_limits<std::int8_t>::max() + 1;
+  static std::size_t index_of(Place place) {
+    if (place.is_device()) return static_cast<std::size_t>(place.index);
+    return place.is_host() ? kMostDevices : kMostDevices + 1;
+  }
+  std::array<std::size_t, kMostDevices + 2> pages_at_{};
 };
 
 }  // namespace uvm

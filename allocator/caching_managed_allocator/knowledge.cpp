@@ -2,6 +2,7 @@
 #include <uvmalloc/allocator/caching_managed_allocator.hpp>
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include <uvmalloc/allocator/machine_memory.hpp>
@@ -223,7 +224,10 @@ void CachingManagedAllocator::look_up(std::size_t place) noexcept {
 void CachingManagedAllocator::count_allocation(const Request& request, Block& block,
                                                bool from_cache) {
   const std::size_t place = book_.place_of(request.facade, request.device);
-  if (ThreadCache* cache = caches_.mine()) {
+  // A thread that had no cache when its request began may have one by now, which does not know the
+  // stream.
+  ThreadCache* const cache = caches_.mine();
+  if (cache != nullptr && cache->is_open(request.pools)) {
     bool within = false;
     {
       const InsideCache inside(*cache);
@@ -232,13 +236,13 @@ void CachingManagedAllocator::count_allocation(const Request& request, Block& bl
     if (!within) note_peaks(place);
     return;
   }
-  caches_.count_elsewhere(
-      [&](Tally& tally, StreamTally& stream) {
-        tally.allocated(size_class_of(block.size_bytes()), block.size_bytes(),
-                        block.requested_bytes(), from_cache);
-        stream.allocated(block.size_bytes());
-      },
-      place, request.pools);
+  auto count = [&](Tally& tally, StreamTally& stream) {
+    tally.allocated(size_class_of(block.size_bytes()), block.size_bytes(), block.requested_bytes(),
+                    from_cache);
+    stream.allocated(block.size_bytes());
+  };
+  // By reference, which takes no memory: the block is the caller's already.
+  caches_.count_elsewhere(std::ref(count), place, request.pools);
 }
 
 // Inside the cache: what this thread counts of a stream may be the first that it has to do with it.

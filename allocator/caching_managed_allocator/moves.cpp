@@ -8,6 +8,14 @@
 
 namespace uvm {
 
+// With the lock: room in the block's record for so many uses more, so that add_use() takes no
+// memory.
+void CachingManagedAllocator::prepare_uses(Block* block, std::size_t count) {
+  std::vector<DeviceStream>& uses = pools_.make_extras(block).uses;
+  const std::size_t wanted = uses.size() + count;
+  if (uses.capacity() < wanted) uses.reserve(std::max(wanted, 2 * uses.size()));
+}
+
 // With the lock.
 void CachingManagedAllocator::add_use(Block* block, DeviceStream use) {
   const StreamKey& key = pools_.at(block->pool).key;
@@ -38,6 +46,8 @@ bool CachingManagedAllocator::record_use_of_all(const void* address, int device)
   std::lock_guard lock(lock_);
   Block* block = pools_.find(address);
   if (!is_block_live(block)) return false;
+  // All or, without memory, none.
+  prepare_uses(block, pools_.pools().size() / kPoolsPerStream);
   for (PoolIndex first = 0; first < pools_.pools().size(); first += kPoolsPerStream) {
     const Pool& pool = pools_.at(first);
     if (pool.key.facade != Facade::kDevice || pool.key.device != device || pool.stream_is_over) {
@@ -143,6 +153,9 @@ MovedStorage* CachingManagedAllocator::move(void* address, const Move& move) {
     std::lock_guard lock(lock_);
     Block* block = pools_.find(address);
     if (!is_block_live(block)) return nullptr;
+    // What needs memory comes first. From the record on nothing fails: the block either stays as it
+    // is, or has moved and the caller has the record.
+    if (move.destination.is_device()) prepare_uses(block, 1);
     record = record_for(block, move);
     if (record == nullptr) return nullptr;
     block->plain = false;

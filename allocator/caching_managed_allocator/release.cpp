@@ -97,6 +97,8 @@ void CachingManagedAllocator::leave_free_pages(const Pool& pool, std::size_t* mo
 void CachingManagedAllocator::release_pages_of(const std::function<bool(const Pool&)>& wanted,
                                                std::size_t most_bytes) {
   std::lock_guard one_at_a_time(release_mutex_);
+  // While the pages are sure to be ours.
+  send_pending_hints();
   reclaim_all();
   small_arenas_.purge([&](PoolIndex pool) {
     std::lock_guard lock(lock_);

@@ -117,26 +117,55 @@ CachingManagedAllocator::Found CachingManagedAllocator::borrow(const Request& re
   return {pools_.trim(block, request.size_bytes), true};
 }
 
-// Sends hints, without locks, and traces them.
-void CachingManagedAllocator::send(const HintPlan& plan, int device, DeviceStream producer,
-                                   DeviceStream consumer) {
-  const std::vector<FailedHint> failed = sender_.send(plan, device, producer, consumer);
-  if (!failed.empty()) {
+// With the lock: a hint that the planner noted as sent was not. What is believed of its range is
+// forgotten, so that the next decision hints again.
+void CachingManagedAllocator::forget_hint(const Hint& hint) {
+  if (hint.kind == HintKind::kPrefetch) {
+    ledger_.set(hint.address, hint.size_bytes, Place::nowhere());
+    return;
+  }
+  const Block* block = pools_.find(hint.address);
+  if (block == nullptr || block->kind != BlockKind::kWhole || block->address() != hint.address) {
+    return;
+  }
+  forget_advice(hint.advice, pools_.placement_of(*block));
+}
+
+void CachingManagedAllocator::forget_advice(Advice advice, SegmentPlacement* placement) {
+  switch (advice) {
+    case Advice::kSetReadMostly:
+    case Advice::kUnsetReadMostly:
+      placement->read_mostly = advice == Advice::kUnsetReadMostly;
+      break;
+    case Advice::kSetPreferredLocation:
+    case Advice::kUnsetPreferredLocation:
+      placement->preferred = Place::nowhere();
+      break;
+    case Advice::kSetAccessedBy:
+    case Advice::kUnsetAccessedBy:
+      placement->accessed_by = Place::nowhere();
+      break;
+  }
+}
+
+// Sends hints, without locks, and traces them. Takes no memory: what was planned is sent. Returns
+// how each hint fared.
+HintStatuses CachingManagedAllocator::send(const HintPlan& plan, int device, DeviceStream producer,
+                                           DeviceStream consumer) {
+  const HintStatuses statuses = sender_.send(plan, device, producer, consumer);
+  const bool all_sent = std::all_of(statuses.begin(), statuses.end(),
+                                    [](const RuntimeStatus& status) { return status.ok(); });
+  if (!all_sent) {
     std::lock_guard lock(lock_);
-    for (const FailedHint& one : failed) {
-      const Hint& hint = plan[one.place_in_plan];
-      if (hint.kind == HintKind::kPrefetch) {
-        ledger_.set(hint.address, hint.size_bytes, Place::nowhere());
-      }
+    for (std::size_t place = 0; place < plan.size(); ++place) {
+      if (!statuses[place].ok()) forget_hint(plan[place]);
     }
   }
-  if (!trace_.enabled()) return;
-  auto next_failed = failed.begin();
+  if (!trace_.enabled()) return statuses;
   for (std::size_t place = 0; place < plan.size(); ++place) {
     const Hint& hint = plan[place];
-    if (next_failed != failed.end() && next_failed->place_in_plan == place) {
-      trace_.call_failed(trace_.now(), device, hint.address, hint.size_bytes, next_failed->status);
-      ++next_failed;
+    if (!statuses[place].ok()) {
+      trace_.call_failed(trace_.now(), device, hint.address, hint.size_bytes, statuses[place]);
     } else if (hint.kind == HintKind::kAdvise) {
       trace_.advised(trace_.now(), device, hint.address, hint.size_bytes, hint.advice, hint.place);
     } else {
@@ -144,6 +173,7 @@ void CachingManagedAllocator::send(const HintPlan& plan, int device, DeviceStrea
                         sender_.lane(device));
     }
   }
+  return statuses;
 }
 
 RuntimeStatus CachingManagedAllocator::add_span(const Request& request) {
@@ -167,7 +197,10 @@ RuntimeStatus CachingManagedAllocator::add_span(const Request& request) {
                                 &span->placement);
     }
     // Before anyone can see the span: its pages are to be populated under this advice.
-    send(plan, request.device);
+    const HintStatuses statuses = send(plan, request.device);
+    for (std::size_t place = 0; place < plan.size(); ++place) {
+      if (!statuses[place].ok()) forget_advice(plan[place].advice, &span->placement);
+    }
     std::lock_guard lock(lock_);
     ledger_.add_span(span->base, span->size_bytes);
     spans_.add(std::move(span));
@@ -253,6 +286,8 @@ RunBlock* CachingManagedAllocator::add_run(const SpanStore::Run& run, std::size_
     }
     block = pools_.add_pages(run.span, run.base(), size_bytes, pool, placement);
   } catch (const std::bad_alloc&) {
+    for (const Hint& hint : *plan) forget_hint(hint);
+    *plan = {};
     spans_.give_back(run.span, run.base(), size_bytes);
     throw;
   }
@@ -269,7 +304,7 @@ CachingManagedAllocator::Found CachingManagedAllocator::grow(const Request& requ
                                                              bool any_facade,
                                                              RuntimeStatus* status) {
   for (;;) {
-    HintPlan plan;
+    PlannedHints hints(*this, request.device);
     Found found;
     {
       std::lock_guard lock(lock_);
@@ -280,7 +315,7 @@ CachingManagedAllocator::Found CachingManagedAllocator::grow(const Request& requ
       if (!status->ok()) return {};
       if (run.span != nullptr) {
         Pool& pool = pools_.at(request.pool());
-        RunBlock* block = add_run(run, growth.size_bytes, pool, &plan);
+        RunBlock* block = add_run(run, growth.size_bytes, pool, &hints.plan);
         if (growth.size_bytes < request.size_bytes) {
           // It joins the tail that it makes long enough.
           pools_.put(block, pool);
@@ -293,10 +328,7 @@ CachingManagedAllocator::Found CachingManagedAllocator::grow(const Request& requ
         }
       }
     }
-    if (found.block != nullptr) {
-      send(plan, request.device);
-      return found;
-    }
+    if (found.block != nullptr) return found;
     *status = add_span(request);
     if (!status->ok()) return {};
   }
@@ -422,17 +454,13 @@ void* CachingManagedAllocator::hand_out(const Request& request, Found found) {
   count_allocation(request, *found.block, found.from_cache);
   // A captured stream cannot wait for the lane: its pages are then populated by first use.
   if (found.populate != nullptr && !is_capturing()) {
-    try {
-      HintPlan plan;
-      {
-        std::lock_guard lock(lock_);
-        plan = planner_.plan_use(found.populate, found.populate_bytes,
-                                 place_of_use(request.facade, request.device));
-      }
-      send(plan, request.device, {}, consumer_of(request));
-    } catch (const std::bad_alloc&) {
-      // The block is there without the hint.
+    HintPlan plan;
+    {
+      std::lock_guard lock(lock_);
+      plan = planner_.plan_use(found.populate, found.populate_bytes,
+                               place_of_use(request.facade, request.device));
     }
+    send(plan, request.device, {}, consumer_of(request));
   }
   return address;
 }

@@ -49,19 +49,34 @@ RunBlock* CachingManagedAllocator::add_page_for_small(Pool& pool, bool any_facad
   if (run.span == nullptr || !check_limits(pool.key, run.untouched_bytes, kPageBytes).ok()) {
     return nullptr;
   }
+  // Room for what is planned below: a plan that nobody sends would leave the ledger wrong.
+  constexpr std::size_t kPlans = 2;
+  const std::size_t wanted = pending_hints_.size() + kPlans;
+  if (pending_hints_.capacity() < wanted) pending_hints_.reserve(2 * wanted);
+  const bool is_device = pool.key.facade == Facade::kDevice;
+  const DeviceStream user = is_device ? pool.key.device_stream() : DeviceStream{};
   HintPlan plan;
   RunBlock* page = add_run(run, kPageBytes, pool, &plan);
-  try {
-    small_plan_.insert(small_plan_.end(), plan.begin(), plan.end());
-    if (pool.key.facade == Facade::kDevice) {
-      plan =
-          planner_.plan_use(run.base(), kPageBytes, place_of_use(pool.key.facade, pool.key.device));
-      small_plan_.insert(small_plan_.end(), plan.begin(), plan.end());
-    }
-  } catch (const std::bad_alloc&) {
-    // The page is there without the hint.
+  if (!plan.empty()) pending_hints_.push_back({plan, pool.key.device, user});
+  if (is_device) {
+    plan = planner_.plan_use(run.base(), kPageBytes, Place::device(pool.key.device));
+    if (!plan.empty()) pending_hints_.push_back({plan, pool.key.device, user});
   }
   return pools_.trim(page, SmallArena::kSegmentBytes);
+}
+
+// Sends what was planned for pages of arenas, whoever took them; not during a capture, after which
+// it is still to be sent. The stream `user` waits for the prefetches of its own pages.
+void CachingManagedAllocator::send_pending_hints(const DeviceStream& user) {
+  std::vector<PendingHints> pending;
+  {
+    std::lock_guard lock(lock_);
+    if (pending_hints_.empty() || is_capturing()) return;
+    pending.swap(pending_hints_);
+  }
+  for (const PendingHints& hints : pending) {
+    send(hints.plan, hints.device, {}, hints.user == user ? user : DeviceStream{});
+  }
 }
 
 // For an arena, with its locks held.
@@ -113,7 +128,6 @@ void* CachingManagedAllocator::allocate_small(const Request& request) {
   fenced_.drain_some();
   decay_now_and_then();
   SmallNeed need{request};
-  HintPlan plan;
   Block* block = refill(&need);
   while (block == nullptr) {
     const bool goes_on = make_room_for_small(&need);
@@ -123,23 +137,17 @@ void* CachingManagedAllocator::allocate_small(const Request& request) {
   }
   void* address = nullptr;
   TraceTime at = 0;
+  bool has_pending_hints = false;
   {
     std::lock_guard lock(lock_);
-    // Of whoever took the page; what is left is sent with a later request.
-    plan.swap(small_plan_);
+    has_pending_hints = !pending_hints_.empty();
     address = occupy(request, block, pools_.home_of(*block));
     at = trace_.now();
   }
   trace_.allocated(at, {request.facade, request.device, address, request.requested_bytes,
                         request.size_bytes, request.stream});
   count_allocation(request, *block, !need.took_page);
-  if (!plan.empty() && !is_capturing()) {
-    try {
-      send(plan, request.device, {}, consumer_of(request));
-    } catch (const std::bad_alloc&) {
-      // As in hand_out().
-    }
-  }
+  if (has_pending_hints) send_pending_hints(consumer_of(request));
   return address;
 }
 

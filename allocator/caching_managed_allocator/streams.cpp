@@ -241,6 +241,7 @@ bool CachingManagedAllocator::end_private_pool(int device, std::uint64_t id, std
     if (!private_pools_.end(device, id, scope)) return false;
   }
   fenced_.record_deferred();
+  send_pending_hints();
   return true;
 }
 
@@ -250,6 +251,7 @@ bool CachingManagedAllocator::release_private_pool(int device, std::uint64_t id)
     if (!private_pools_.release(device, id)) return false;
   }
   fenced_.record_deferred();
+  send_pending_hints();
   return true;
 }
 

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <functional>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <new>
 #include <optional>
@@ -176,6 +177,178 @@ TEST_F(MetadataMemoryTest, StreamsThatComeAndGo) {
       allocator->forget_stream(0, stream(number));
     }
   });
+}
+
+// With the first, the second and every further allocation of a move failing: either nothing has
+// changed, or the block has moved and the caller has the record.
+TEST_F(MetadataMemoryTest, AMoveIsAllOrNothing) {
+  const std::vector<std::pair<Place, Place>> moves = {{Place::host(), Place::device(0)},
+                                                      {Place::host(), Place::device(1)},
+                                                      {Place::device(0), Place::device(1)},
+                                                      {Place::device(0), Place::host()}};
+  for (const auto& [source, destination] : moves) {
+    bool has_failed = true;
+    for (long number = 1; has_failed; ++number) {
+      SCOPED_TRACE(to_string(source) + " to " + to_string(destination) + ", allocation " +
+                   std::to_string(number));
+      start(small_configuration(), 2);
+      char* block = host(4 * kMiB);
+      if (source.is_device()) to_device(block, stream(1));
+      const BlockDescription before = *allocator->find(block);
+      const std::uint64_t moves_before = allocator->statistics().moves.total();
+      machine->hints.clear();
+      MovedStorage* record = nullptr;
+      const CachingManagedAllocator::Move move{
+          source, destination, destination.is_device() ? destination.index : source.index,
+          stream(2), false};
+      failing = number;
+      try {
+        record = allocator->move(block, move);
+      } catch (const std::bad_alloc&) {
+        EXPECT_EQ(record, nullptr);
+      }
+      has_failed = std::exchange(failing, 0) == 0;
+      const BlockDescription after = *allocator->find(block);
+      if (record == nullptr) {
+        EXPECT_EQ(after.location, before.location);
+        EXPECT_EQ(after.references, before.references);
+        EXPECT_EQ(allocator->statistics().moves.total(), moves_before);
+        EXPECT_TRUE(machine->hints.empty());
+        record = allocator->move(block, move);
+      }
+      ASSERT_NE(record, nullptr);
+      EXPECT_EQ(allocator->find(block)->location, destination);
+      EXPECT_EQ(allocator->find(block)->references, before.references + 1);
+      EXPECT_FALSE(machine->hints.empty()) << "what was planned is sent";
+      allocator->release(record);
+      EXPECT_EQ(allocator->free(block), FreeResult::kFreed);
+      ASSERT_LT(number, 100);
+    }
+  }
+}
+
+TEST_F(MetadataMemoryTest, UsesOfAllStreamsAreRecordedAllOrNone) {
+  bool has_failed = true;
+  for (long number = 1; has_failed; ++number) {
+    SCOPED_TRACE("allocation " + std::to_string(number));
+    start();
+    for (std::uintptr_t user = 1; user <= 5; ++user) allocator->free(device(100000, stream(user)));
+    char* block = host(4 * kMiB);
+    bool is_recorded = false;
+    failing = number;
+    try {
+      is_recorded = allocator->record_use_of_all(block, 0);
+    } catch (const std::bad_alloc&) {
+      // None is recorded.
+    }
+    has_failed = std::exchange(failing, 0) == 0;
+    EXPECT_EQ(allocator->uses_of(block).size(), is_recorded ? 5u : 0u);
+    ASSERT_LT(number, 100);
+  }
+}
+
+// The ledger says that a page is where a prefetch was sent last.
+TEST_F(MetadataMemoryTest, PagesThatServeAnotherFacadeAreWhereTheLedgerSays) {
+  bool has_failed = true;
+  for (long number = 1; has_failed; ++number) {
+    SCOPED_TRACE("allocation " + std::to_string(number));
+    Configuration configuration = without_thread_caches();
+    configuration.budget_bytes = 64 * kMiB;
+    configuration.span_bytes = 64 * kMiB;
+    start(configuration);
+    host(2 * kMiB);
+    allocator->free(host(60 * kMiB));
+    char* block = nullptr;
+    failing = number;
+    try {
+      block = device(31 * kMiB + 100000);
+    } catch (const std::bad_alloc&) {
+      // Whatever was planned until then was sent or forgotten.
+    }
+    has_failed = std::exchange(failing, 0) == 0;
+    if (block == nullptr) block = device(31 * kMiB + 100000);
+    std::map<Place, std::size_t> sent;
+    for (std::size_t offset = 0; offset + kPageBytes <= 30 * kMiB; offset += kPageBytes) {
+      Place place;
+      for (const Hint& hint : machine->hints) {
+        const auto* begin = static_cast<const char*>(hint.address);
+        if (hint.kind == HintKind::kPrefetch && begin <= block + offset &&
+            block + offset < begin + hint.size_bytes) {
+          place = hint.place;
+        }
+      }
+      sent[place] += kPageBytes;
+    }
+    EXPECT_EQ(allocator->residency(block, 30 * kMiB), sent);
+    ASSERT_LT(number, 200);
+  }
+}
+
+// What is cached for a stream that is gone is the next stream's, also if the first request there
+// finds no memory.
+TEST_F(MetadataMemoryTest, WhatAStreamThatIsGoneLeftIsNotLost) {
+  bool has_failed = true;
+  for (long number = 1; has_failed; ++number) {
+    SCOPED_TRACE("allocation " + std::to_string(number));
+    start(without_thread_caches());
+    char* left = device(4 * kMiB, stream(1));
+    allocator->free(left);
+    allocator->forget_stream(0, stream(1));
+    char* block = nullptr;
+    failing = number;
+    try {
+      block = device(4 * kMiB, stream(2));
+    } catch (const std::bad_alloc&) {
+      // The next one finds it.
+    }
+    has_failed = std::exchange(failing, 0) == 0;
+    if (block == nullptr) block = device(4 * kMiB, stream(2));
+    EXPECT_EQ(block, left);
+    ASSERT_LT(number, 100);
+  }
+}
+
+// A thread past its thread-local storage has no cache. There a request that fails leaves no block.
+TEST_F(MetadataMemoryTest, AThreadWithoutACacheAllocatesAllOrNothing) {
+  for (const std::size_t size_bytes : {std::size_t{300}, std::size_t{100000}}) {
+    static std::function<void()> last_word;
+    struct LastWord {
+      ~LastWord() { last_word(); }
+    };
+    bool has_failed = true;
+    for (long number = 1; has_failed; ++number) {
+      SCOPED_TRACE("allocation " + std::to_string(number));
+      start();
+      char* block = nullptr;
+      last_word = [&] {
+        failing = number;
+        try {
+          block = device(size_bytes, stream(2));
+        } catch (const std::bad_alloc&) {
+          // Nothing is allocated.
+        }
+        has_failed = std::exchange(failing, 0) == 0;
+      };
+      // The second stream is one that no ended thread has used.
+      for (std::uintptr_t of : {1, 2}) allocator->free(device(size_bytes, stream(of)));
+      std::thread([&] {
+        // The last of its thread to go, after the cache.
+        static thread_local LastWord last;
+        static_cast<void>(&last);
+        allocator->free(device(size_bytes, stream(1)));
+      }).join();
+      std::size_t live = 0;
+      for (const SegmentDescription& segment : allocator->segments()) {
+        for (const auto& each : segment.blocks) live += each.state == BlockState::kLive ? 1 : 0;
+      }
+      EXPECT_EQ(live, block != nullptr ? 1u : 0u);
+      EXPECT_EQ(allocator->statistics().live_bytes.current != 0, block != nullptr);
+      if (block != nullptr) {
+        EXPECT_EQ(allocator->free(block), FreeResult::kFreed);
+      }
+      ASSERT_LT(number, 100);
+    }
+  }
 }
 
 // A free that needs memory for a fence may lose its block, and nothing else.

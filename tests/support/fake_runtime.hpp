@@ -111,7 +111,8 @@ class FakeMachine {
   std::map<char*, std::size_t> allocations;  // with what surrounds them
   std::size_t allocated_bytes = 0;
   std::vector<Hint> hints;
-  std::set<StreamHandle> busy;            // streams whose work never ends by itself
+  std::vector<std::pair<int, Hint>> calls_for_hints;  // the same, with the device of each call
+  std::set<StreamHandle> busy;                        // streams whose work never ends by itself
   std::map<StreamHandle, int> device_of;  // streams not in it end with any device's work
   std::set<StreamHandle> capturing;       // streams that are captured; no device can be waited for
   std::map<std::string, int> failures;    // call -> how often it still fails
@@ -246,20 +247,22 @@ class FakeRuntime final : public DeviceRuntime {
     return {};
   }
 
-  RuntimeStatus advise(int, void* address, std::size_t size_bytes, Advice advice,
+  RuntimeStatus advise(int device, void* address, std::size_t size_bytes, Advice advice,
                        Place place) const override {
     is_called_without_locks("advise");
     std::lock_guard lock(machine_->mutex);
     if (fails("advise")) return {RuntimeError::kOther, 99, "FAKE_FAILURE", "advise"};
     machine_->hints.push_back({HintKind::kAdvise, advice, place, address, size_bytes});
+    machine_->calls_for_hints.emplace_back(device, machine_->hints.back());
     return {};
   }
-  RuntimeStatus prefetch(int, void* address, std::size_t size_bytes, Place destination,
+  RuntimeStatus prefetch(int device, void* address, std::size_t size_bytes, Place destination,
                          StreamHandle) const override {
     is_called_without_locks("prefetch");
     std::lock_guard lock(machine_->mutex);
     if (fails("prefetch")) return {RuntimeError::kOther, 99, "FAKE_FAILURE", "prefetch"};
     machine_->hints.push_back({HintKind::kPrefetch, {}, destination, address, size_bytes});
+    machine_->calls_for_hints.emplace_back(device, machine_->hints.back());
     return {};
   }
   RuntimeStatus discard(int, void*, std::size_t, StreamHandle) const override {
