@@ -27,7 +27,8 @@ namespace uvm {
 inline constexpr std::size_t kSmallBytes = 4096;
 inline constexpr std::size_t kLargeBytes = std::size_t{64} << 10;  // that threads seldom keep
 inline constexpr std::size_t kWholeBytes = std::size_t{1} << 20;
-// Above this no driver has address space; refused before rounding can overflow.
+// The most that the record of a block can say, in whole pages: 2 TiB. More is refused before
+// rounding can overflow.
 inline constexpr std::size_t kLargestRequest =
     RealStorage::kMostSizeBytes / kPageBytes * kPageBytes;
 

@@ -31,6 +31,18 @@ std::vector<DeviceDescription> describe_devices(const DeviceRuntime& runtime) {
   return devices;
 }
 
+// std::invalid_argument for a budget in which no page has room.
+const Configuration& checked(const Configuration& configuration) {
+  auto check = [](std::string_view member, std::optional<std::size_t> bytes) {
+    if (!bytes || *bytes >= kPageBytes) return;
+    throw std::invalid_argument(
+        fmt::format("{} is {}; accepted: 2 MiB or more", member, format_size(*bytes)));
+  };
+  check("budget_bytes", configuration.budget_bytes);
+  check("device_budget_bytes", configuration.device_budget_bytes);
+  return configuration;
+}
+
 // Requests for large blocks, of one pool, after which a thread gives back the blocks of pages that
 // it keeps. Those that it uses come back to it; the others would stand between larger ones for
 // good.
@@ -48,7 +60,7 @@ constexpr std::uint64_t kHitsPerLookAtTheClock = 4096;
 CachingManagedAllocator::CachingManagedAllocator(std::unique_ptr<DeviceRuntime> runtime,
                                                  const Configuration& configuration,
                                                  const std::string& figures_file)
-    : configuration_(configuration),
+    : configuration_(checked(configuration)),
       runtime_(std::move(runtime)),
       devices_(describe_devices(runtime_)),
       budget_(machine_budget(devices_, configuration, available_host_bytes())),
@@ -78,9 +90,10 @@ CachingManagedAllocator::CachingManagedAllocator(std::unique_ptr<DeviceRuntime> 
   runtime_.count_in(&figure_store_.calls());
   if (configuration.host_backing == HostBacking::kOrdinary &&
       host_backing() != HostBacking::kOrdinary) {
-    log_line(LogLevel::kWarning,
-             "UVMALLOC_HOST_MEMORY=ordinary needs devices that reach ordinary memory (pageable "
-             "memory access), and not all do; managed memory is used");
+    log(LogLevel::kWarning,
+        "{}=ordinary needs devices that reach ordinary memory (pageable memory access), and not "
+        "all do; managed memory is used",
+        configuration.name_of("UVMALLOC_HOST_MEMORY", "host_backing"));
   }
   device_limits_.assign(devices_.size(), configuration.device_budget_bytes.value_or(SIZE_MAX));
   if (configuration_.trace_file.empty()) return;
@@ -240,7 +253,7 @@ void* CachingManagedAllocator::allocate_slowly(Facade facade, int device, std::s
       is_aligned && facade == Facade::kDevice ? alignment_bytes + BlockPools::kSmallestShared : 0;
   if (size_bytes > kLargestRequest - room_bytes) {
     out_of_memory(request,
-                  {RuntimeError::kOutOfMemory, 0, "larger than any address space", "allocate"});
+                  {RuntimeError::kOutOfMemory, 0, "larger than a block can be", "allocate"});
   }
   request.size_bytes = BlockPools::rounded(facade, size_bytes);
   if (is_aligned && facade != Facade::kDevice) {

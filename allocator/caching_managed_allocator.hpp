@@ -101,8 +101,10 @@ struct BlockDescription {
 class CachingManagedAllocator {
  public:
   // Takes over the runtime. Throws std::runtime_error, in one line, where no device of it can use
-  // managed memory concurrently with the host. With `figures_file` the figures of figures() are
-  // also in that file, as long as it has its name, however the process ends (figure_store.hpp).
+  // managed memory concurrently with the host, and std::invalid_argument where budget_bytes or
+  // device_budget_bytes is below 2 MiB, the size of a page. With `figures_file` the figures of
+  // figures() are also in that file, as long as it has its name, however the process ends
+  // (figure_store.hpp).
   CachingManagedAllocator(std::unique_ptr<DeviceRuntime> runtime,
                           const Configuration& configuration, const std::string& figures_file = {});
 

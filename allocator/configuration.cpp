@@ -212,6 +212,7 @@ ParsedConfiguration parse_configuration(const VariableLookup& lookup,
                                         const std::vector<std::string>& all_names) {
   ParsedConfiguration out;
   Configuration& configuration = out.configuration;
+  configuration.from_variables = true;
   Reader read(lookup, &out);
   read.flag(&configuration.enabled);
   read.word(&configuration.runtime);

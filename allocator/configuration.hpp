@@ -53,6 +53,12 @@ struct Configuration {
   std::string report_directory;  // UVMALLOC_REPORT_DIR; empty: no report file
   std::string report;            // UVMALLOC_REPORT: "stderr" prints it at exit
   std::string trace_file;        // UVMALLOC_TRACE; empty: no trace
+  // Whether the variables were read. A program that makes an allocator of its own sets members, and
+  // messages to it name those.
+  bool from_variables = false;
+  std::string_view name_of(std::string_view variable, std::string_view member) const {
+    return from_variables ? variable : member;
+  }
 };
 
 struct SettingDescription {

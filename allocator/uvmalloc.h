@@ -102,10 +102,12 @@ typedef struct uvmalloc_options {
   size_t struct_bytes;
   const char* runtime;    /* the kind of device by name, "cuda"; NULL: the first that has one */
   int32_t policy;         /* a uvmalloc_policy */
-  uint64_t budget_bytes;  /* the most memory that may be in use at a time; 0: by the machine */
+  uint64_t budget_bytes;  /* the most memory that may be in use at a time, at least 2 MiB; 0: by the
+                             machine */
   uint64_t reserve_bytes; /* of each device's memory, left to others; 0: by the machine */
   uint64_t span_bytes; /* asked from the driver at a time, rounded up to 2 MiB; 0: by the device */
-  uint64_t device_budget_bytes; /* uvmalloc_set_device_limit() of every device; 0: none */
+  uint64_t device_budget_bytes; /* uvmalloc_set_device_limit() of every device, at least 2 MiB; 0:
+                                   none */
   double decay_seconds; /* half-life of cached memory that stays idle: half of it goes back to the
                            driver in each; 0: it stays until it is needed elsewhere or released */
 } uvmalloc_options;
@@ -113,7 +115,7 @@ typedef struct uvmalloc_options {
 /* Makes an allocator on every device of a runtime. `options` NULL: the defaults.
  * UVMALLOC_ERROR_INVALID_ARGUMENT: `out` is NULL, struct_bytes is too small for the first version
  * of the structure or above 4096, a member that this library does not know is not zero, no such
- * policy, a decay that is negative or not finite.
+ * policy, a budget below 2 MiB, a decay that is negative or not finite.
  * UVMALLOC_ERROR_NO_DEVICE: no such runtime, or no driver, or no device.
  * UVMALLOC_ERROR_NOT_USABLE: a device cannot use managed memory concurrently with the host.
  * The allocator must not be used in a forked child; the process's own may. */

@@ -485,20 +485,27 @@ void CachingManagedAllocator::throw_if_broken(const Request& request, const Runt
 std::string CachingManagedAllocator::advice_on(const Request& request,
                                                const RuntimeStatus& status) const {
   if (request.requested_bytes > kLargestRequest) {
-    return "No allocation can be as large. Is its size right?";
+    return fmt::format("A block has at most {}. Is the size right?", format_size(kLargestRequest));
   }
-  std::string to_raise = "UVMALLOC_BUDGET";
-  std::string allowed;
-  if (status.call == kOverDeviceLimit.call) {
+  std::string who = "The driver gives no more. ";
+  std::string more;
+  if (status.call == kOverBudget.call) {
+    who.clear();
+    more = fmt::format("To allow more, raise {}. ",
+                       configuration_.name_of("UVMALLOC_BUDGET", "budget_bytes"));
+  } else if (status.call == kOverDeviceLimit.call) {
     std::lock_guard lock(lock_);
-    to_raise = "UVMALLOC_DEVICE_BUDGET, or the limit that the program has set";
-    allowed = fmt::format("Device {} may hold {} here. ", request.device,
-                          format_size(device_limits_[static_cast<std::size_t>(request.device)]));
+    who = fmt::format("Device {} may hold {} here. ", request.device,
+                      format_size(device_limits_[static_cast<std::size_t>(request.device)]));
+    more = fmt::format("To allow more, raise {}, or the limit that the program has set. ",
+                       configuration_.name_of("UVMALLOC_DEVICE_BUDGET", "device_budget_bytes"));
   }
-  return fmt::format(
-      "{}Everything cached was given back and the request tried again. To allow more, raise {}; to "
-      "need less, use smaller batches or free tensors first.",
-      allowed, to_raise);
+  const std::string_view tried =
+      exceeds_limits(request) ? "No free makes room for a request of that size. "
+                              : "Everything cached was given back and the request tried again. ";
+  return fmt::format("{}{}{}To need less, {}.", who, tried, more,
+                     configuration_.name_of("use smaller batches or free tensors first",
+                                            "ask for less or free blocks first"));
 }
 
 void CachingManagedAllocator::out_of_memory(const Request& request, const RuntimeStatus& status) {

@@ -30,7 +30,7 @@ TEST_F(PressureTest, BeyondTheBudgetAllocationThrowsAndNothingIsLost) {
   } catch (const OutOfMemoryError& error) {
     EXPECT_EQ(error.requested_bytes(), 8 * kMiB);
     std::string text = error.what();
-    EXPECT_NE(text.find("UVMALLOC_BUDGET"), std::string::npos) << text;
+    EXPECT_NE(text.find("raise budget_bytes."), std::string::npos) << text;
     EXPECT_NE(text.find("60 MiB"), std::string::npos) << "who holds what: " << text;
   }
   EXPECT_EQ(held[0], 7);
@@ -88,7 +88,7 @@ TEST_F(PressureTest, ADevicesBudgetIsItsLimitAndWhatIsFree) {
     const std::string text = error.what();
     EXPECT_NE(text.find("(the device's limit is reached)"), std::string::npos) << text;
     EXPECT_NE(text.find("Device 0 may hold 16 MiB here."), std::string::npos) << text;
-    EXPECT_NE(text.find("raise UVMALLOC_DEVICE_BUDGET, or"), std::string::npos) << text;
+    EXPECT_NE(text.find("raise device_budget_bytes, or"), std::string::npos) << text;
   }
   host(30 * kMiB);
   EXPECT_EQ(allocator->free_bytes(0, driver), 4 * kMiB) << "what is left of all";
@@ -98,7 +98,7 @@ TEST_F(PressureTest, ADevicesBudgetIsItsLimitAndWhatIsFree) {
   } catch (const OutOfMemoryError& error) {
     const std::string text = error.what();
     EXPECT_NE(text.find("(the budget is used up)"), std::string::npos) << text;
-    EXPECT_NE(text.find("raise UVMALLOC_BUDGET;"), std::string::npos) << text;
+    EXPECT_NE(text.find("raise budget_bytes."), std::string::npos) << text;
   }
 }
 
@@ -402,13 +402,67 @@ TEST_F(PressureTest, TheErrorSaysWhichDeviceStreamAndPrivatePoolHoldsWhat) {
   allocator->release_private_pool(0, 7);
 }
 
-TEST_F(PressureTest, ARequestThatNoAllocationCanMeetIsAskedWhetherItsSizeIsRight) {
-  try {
-    device(SIZE_MAX);
-    FAIL();
-  } catch (const OutOfMemoryError& error) {
-    EXPECT_NE(std::string(error.what()).find("Is its size right?"), std::string::npos);
+TEST_F(PressureTest, ARequestLargerThanABlockCanBeIsToldHowLargeABlockCanBe) {
+  for (const std::size_t size_bytes : {std::size_t{4} << 40, SIZE_MAX}) {
+    try {
+      device(size_bytes);
+      FAIL();
+    } catch (const OutOfMemoryError& error) {
+      const std::string text = error.what();
+      EXPECT_NE(text.find("A block has at most 2.00 TiB. Is the size right?"), std::string::npos);
+      EXPECT_EQ(text.find("address space"), std::string::npos) << text;
+    }
   }
+}
+
+std::string refusal(CachingManagedAllocator* allocator, std::size_t size_bytes) {
+  try {
+    allocator->allocate(Facade::kDevice, 0, size_bytes);
+  } catch (const OutOfMemoryError& error) {
+    return error.what();
+  }
+  return "it was allocated";
+}
+
+TEST_F(PressureTest, AdviceNamesWhatTheProgramHasSet) {
+  device(60 * kMiB);
+  std::string text = refusal(allocator.get(), 8 * kMiB);
+  EXPECT_EQ(text.find("UVMALLOC_"), std::string::npos) << text;
+  EXPECT_NE(text.find("To allow more, raise budget_bytes. To need less, ask for less"),
+            std::string::npos)
+      << text;
+  Configuration configuration = small_configuration();
+  configuration.from_variables = true;
+  start(configuration);
+  device(250 * kMiB);
+  text = refusal(allocator.get(), 8 * kMiB);
+  EXPECT_NE(text.find("To allow more, raise UVMALLOC_BUDGET. To need less, use smaller batches"),
+            std::string::npos)
+      << text;
+}
+
+TEST_F(PressureTest, AdviceSaysWhatWasTried) {
+  const std::string too_large = refusal(allocator.get(), 80 * kMiB);
+  EXPECT_NE(too_large.find("No free makes room for a request of that size."), std::string::npos);
+  machine->failures["allocate_managed"] = 100;
+  const std::string refused = refusal(allocator.get(), 40 * kMiB);
+  EXPECT_NE(refused.find("The driver gives no more. Everything cached was given back"),
+            std::string::npos)
+      << refused;
+  EXPECT_EQ(refused.find("budget_bytes"), std::string::npos) << refused;
+}
+
+TEST_F(PressureTest, ABudgetInWhichNoPageHasRoomIsRefused) {
+  auto make = [&](std::optional<std::size_t> budget_bytes, std::optional<std::size_t> of_devices) {
+    Configuration configuration = small_configuration();
+    configuration.budget_bytes = budget_bytes;
+    configuration.device_budget_bytes = of_devices;
+    CachingManagedAllocator made(std::make_unique<testing::FakeRuntime>(machine), configuration);
+  };
+  EXPECT_THROW(make(1, {}), std::invalid_argument);
+  EXPECT_THROW(make(kPageBytes - 1, {}), std::invalid_argument);
+  EXPECT_THROW(make({}, 1), std::invalid_argument);
+  EXPECT_NO_THROW(make(kPageBytes, kPageBytes));
 }
 
 TEST_F(PressureTest, TouchedPagesInWhichNothingLiesAreCounted) {

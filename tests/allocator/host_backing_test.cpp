@@ -112,7 +112,7 @@ TEST_F(HostBackingTest, OrdinaryMemoryThatDevicesDoNotReachIsRefusedInOneLine) {
   ::testing::internal::CaptureStderr();
   start(configuration);
   const std::string said = ::testing::internal::GetCapturedStderr();
-  EXPECT_NE(said.find("UVMALLOC_HOST_MEMORY=ordinary"), std::string::npos) << said;
+  EXPECT_NE(said.find("host_backing=ordinary"), std::string::npos) << said;
   EXPECT_TRUE(is_managed(host(4 * kMiB)));
 }
 

@@ -326,7 +326,7 @@ TEST_P(CInterface, ADevicesLimitIsThatOfTheOptionsUntilAnotherIsSet) {
   EXPECT_EQ(device(6 * kMiB), UVMALLOC_ERROR_OUT_OF_MEMORY);
   const std::string text = uvmalloc_last_error();
   EXPECT_NE(text.find("Device 0 may hold 16 MiB here."), std::string::npos) << text;
-  EXPECT_NE(text.find("UVMALLOC_DEVICE_BUDGET"), std::string::npos) << text;
+  EXPECT_NE(text.find("device_budget_bytes"), std::string::npos) << text;
   EXPECT_EQ(uvmalloc_allocate(limited, UVMALLOC_HOST, 0, 64 * kMiB, 0, nullptr, &block),
             UVMALLOC_OK);
   EXPECT_EQ(uvmalloc_set_device_limit(limited, 0, 18 * kMiB), UVMALLOC_OK);
@@ -393,6 +393,25 @@ TEST_P(CInterface, APressureCallbackThatFreesALittleIsCalledUntilTheRequestFits)
   EXPECT_EQ(cache.blocks.size(), 19u);
   EXPECT_EQ(allocate(300 * kMiB, 0, &block, UVMALLOC_DEVICE), UVMALLOC_ERROR_OUT_OF_MEMORY);
   EXPECT_EQ(cache.blocks.size(), 19u) << "larger than the budget";
+}
+
+TEST_P(CInterface, OutOfMemoryNamesNoVariableToAProgramThatReadsNone) {
+  void* block = nullptr;
+  EXPECT_EQ(allocate(300 * kMiB, 0, &block, UVMALLOC_DEVICE), UVMALLOC_ERROR_OUT_OF_MEMORY);
+  const std::string text = uvmalloc_last_error();
+  EXPECT_NE(text.find("raise budget_bytes."), std::string::npos) << text;
+  EXPECT_EQ(text.find("UVMALLOC_"), std::string::npos) << text;
+}
+
+TEST_P(CInterface, ABudgetBelowAPageIsRefused) {
+  uvmalloc_options options = options_for(GetParam());
+  uvmalloc_allocator* other = nullptr;
+  options.budget_bytes = 1;
+  EXPECT_EQ(uvmalloc_create(&options, &other), UVMALLOC_ERROR_INVALID_ARGUMENT);
+  EXPECT_STREQ(uvmalloc_last_error(), "budget_bytes is 1 B; accepted: 2 MiB or more");
+  options.budget_bytes = 256 * kMiB;
+  options.device_budget_bytes = 1;
+  EXPECT_EQ(uvmalloc_create(&options, &other), UVMALLOC_ERROR_INVALID_ARGUMENT);
 }
 
 TEST_P(CInterface, IdleMemoryDecaysWhereThatIsAskedFor) {
