@@ -3,6 +3,11 @@
 // host fills and devices read. What containers of Facade::kDevice free is used again at once by
 // whatever is next on their stream: record the uses of other streams (record_use), and wait for the
 // stream before the host reads or writes.
+//
+// Every allocation is a block of its own, which takes 512 bytes at least. A container with a node
+// for each element (map, list, unordered_map) needs a std::pmr pool resource between it and this
+// one. This resource has no such pool: what is freed waits for the streams recorded on it, and a
+// pool would use a node again at once.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,7 @@
 // The std::pmr adapter, on every runtime.
 #include <gtest/gtest.h>
 
+#include <list>
 #include <map>
 #include <memory_resource>
 #include <stdexcept>
@@ -85,6 +86,24 @@ TEST_P(MemoryResource, EqualsOnlyWhatPutsMemoryInTheSamePlace) {
   EXPECT_FALSE(resource.is_equal(ManagedMemoryResource(allocator, Facade::kDevice)));
   EXPECT_FALSE(resource.is_equal(ManagedMemoryResource(other)));
   EXPECT_FALSE(resource.is_equal(*std::pmr::new_delete_resource()));
+}
+
+TEST_P(MemoryResource, ANodeTakesABlockAndBehindAPoolItsOwnBytes) {
+  constexpr std::uint64_t kNodes = 20000;
+  auto bytes_of_nodes = [&](std::pmr::memory_resource* from) {
+    std::pmr::list<std::uint64_t> nodes(from);  // of 24 bytes
+    for (std::uint64_t i = 0; i < kNodes; ++i) nodes.push_back(i);
+    EXPECT_EQ(allocator.find(&nodes.back())->facade, Facade::kHost);
+    return live_bytes();
+  };
+  EXPECT_EQ(bytes_of_nodes(&resource), kNodes * 512);
+  {
+    std::pmr::unsynchronized_pool_resource pool(&resource);
+    EXPECT_LE(bytes_of_nodes(&pool), kNodes * 64);
+  }
+  EXPECT_EQ(live_bytes(), 0u);
+  std::pmr::synchronized_pool_resource pool(&resource);
+  EXPECT_LE(bytes_of_nodes(&pool), kNodes * 64);
 }
 
 TEST_P(MemoryResource, WhatIsNoBlockInUseIsReportedAndNotFreed) {
