@@ -56,6 +56,7 @@ def simulated(clean_environment, tmp_path) -> Run:
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ENDINGS)
 def test_the_report_survives_every_end(simulated, tmp_path, end):
     finished = simulated(MOVE + end, "--capacity", "64MiB")
