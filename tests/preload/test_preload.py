@@ -101,6 +101,19 @@ def test_no_report_is_left_by_a_program_without_a_device(tmp_path, switch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_jemalloc_takes_no_options_from_outside() -> None:
+    """Neither from a variable nor from a file in /etc, whose name is not even in the library."""
+    library = find_libraries().require_uvmalloc()
+    environment = {
+        "PATH": os.environ["PATH"],
+        "LD_PRELOAD": str(library),
+        "UVM_JE_MALLOC_CONF": "stats_print:true,nonsense:1",
+    }
+    finished = subprocess.run(["true"], env=environment, capture_output=True, text=True)
+    assert (finished.returncode, finished.stdout, finished.stderr) == (0, "", "")
+    assert b"uvm_je_malloc.conf" not in library.read_bytes()
+
+
 def test_a_torch_of_another_version_is_refused_with_one_line(tmp_path: Path) -> None:
     """Libraries named as torch's, with the version file of a torch that has no plugin."""
     package = tmp_path / "torch"
