@@ -150,7 +150,7 @@ void* DeviceFacade::allocate_on(c10::DeviceIndex device, size_t size_bytes, cuda
 
 void* DeviceFacade::allocate_in_regions(c10::DeviceIndex device, size_t size_bytes,
                                         cudaStream_t stream) {
-  return allocate_in_region(size_bytes, [&] {
+  return allocate_in_region(Facade::kDevice, size_bytes, [&] {
     return is_watched() ? allocate_watched(device, size_bytes, stream)
                         : allocate_or_throw(device, size_bytes, stream, nullptr);
   });

@@ -6,6 +6,7 @@
 
 #include <uvmalloc/pytorch/plugin/export_hooks.hpp>
 #include <uvmalloc/pytorch/plugin/facades.hpp>
+#include <uvmalloc/pytorch/plugin/out_of_memory.hpp>
 #include <uvmalloc/pytorch/plugin/region.hpp>
 
 namespace uvm::torch_plugin {
@@ -60,11 +61,12 @@ c10::DataPtr HostFacade::allocate(size_t size_bytes) {
     try {
       watch_python_pointers();
       void* address = allocate_in_region(
-          size_bytes, [&] { return ours->allocate(Facade::kHost, 0, size_bytes); });
+          Facade::kHost, size_bytes, [&] { return ours->allocate(Facade::kHost, 0, size_bytes); });
       return reported(address, size_bytes, &delete_managed);
     } catch (const OutOfMemoryError& error) {
       c10::profiledCPUMemoryReporter().OutOfMemory(size_bytes);
-      TORCH_CHECK_WITH(OutOfMemoryError, false, error.what());
+      TORCH_CHECK_WITH(OutOfMemoryError, false, out_of_memory_words(Facade::kHost, size_bytes),
+                       "\n", error.what());
     }
   }
   void* address = c10::alloc_cpu(size_bytes);

@@ -4,6 +4,7 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <uvmalloc/pytorch/plugin/facades.hpp>
+#include <uvmalloc/pytorch/plugin/out_of_memory.hpp>
 #include <uvmalloc/pytorch/plugin/region.hpp>
 #include <uvmalloc/pytorch/plugin/torch_statistics.hpp>
 
@@ -15,14 +16,15 @@ c10::DataPtr PinnedFacade::allocate(size_t size_bytes) {
     return at::getHostAllocator(c10::kCUDA)->allocate(size_bytes);
   }
   try {
-    void* address = allocate_in_region(size_bytes, [&] {
+    void* address = allocate_in_region(Facade::kPinned, size_bytes, [&] {
       return allocator().allocate(Facade::kPinned, c10::cuda::current_device(), size_bytes);
     });
     if (open_pools_.load(std::memory_order_relaxed) != 0) [[unlikely]]
       note_owner(address);
     return {address, address, &delete_pinned, c10::Device(c10::kCPU)};
   } catch (const OutOfMemoryError& error) {
-    TORCH_CHECK_WITH(OutOfMemoryError, false, error.what());
+    TORCH_CHECK_WITH(OutOfMemoryError, false, out_of_memory_words(Facade::kPinned, size_bytes),
+                     "\n", error.what());
   }
 }
 

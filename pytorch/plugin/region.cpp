@@ -12,6 +12,7 @@
 
 #include <uvmalloc/allocator/process_allocator.hpp>
 #include <uvmalloc/pytorch/plugin/facades.hpp>
+#include <uvmalloc/pytorch/plugin/out_of_memory.hpp>
 
 namespace uvm::torch_plugin {
 namespace {
@@ -123,7 +124,7 @@ PolicyScope::~PolicyScope() {
   set_thread_policy(before_);
 }
 
-std::shared_ptr<RegionState> charge(std::size_t size_bytes) {
+std::shared_ptr<RegionState> charge(Facade facade, std::size_t size_bytes) {
   std::shared_ptr<RegionState> first = innermost();
   for (auto region = first; region != nullptr; region = region->outer) {
     const std::size_t before = region->used_bytes.fetch_add(size_bytes);
@@ -132,10 +133,9 @@ std::shared_ptr<RegionState> charge(std::size_t size_bytes) {
       charged->used_bytes -= size_bytes;
     }
     using c10::CachingAllocator::format_size;
-    TORCH_CHECK_WITH(OutOfMemoryError, false, "out of memory in a region. Tried to allocate ",
-                     format_size(size_bytes), ". The region's budget is ",
-                     format_size(region->budget_bytes), ", of which ", format_size(before),
-                     " is in use (uvmalloc.region(budget=...)).");
+    TORCH_CHECK_WITH(OutOfMemoryError, false, out_of_memory_words(facade, size_bytes),
+                     " The region's budget is ", format_size(region->budget_bytes), ", of which ",
+                     format_size(before), " is in use (uvmalloc.region(budget=...)).");
   }
   return first;
 }
@@ -144,6 +144,11 @@ void refund(const std::shared_ptr<RegionState>& region, std::size_t size_bytes) 
   for (auto charged = region; charged != nullptr; charged = charged->outer) {
     charged->used_bytes -= size_bytes;
   }
+}
+
+void give_up(const std::shared_ptr<RegionState>& region, void* address, std::size_t size_bytes) {
+  refund(region, size_bytes);
+  if (address != nullptr) delete_block(address);
 }
 
 void keep_charge(std::shared_ptr<RegionState> region, void* address, std::size_t size_bytes) {

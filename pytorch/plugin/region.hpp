@@ -10,12 +10,12 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <torch/custom_class.h>
 
 #include <uvmalloc/hints/placement_planner.hpp>
+#include <uvmalloc/storage/facade.hpp>
 
 namespace uvm::torch_plugin {
 
@@ -58,10 +58,13 @@ class PolicyScope {
 
 // Counts in the regions that are open on this thread; c10::OutOfMemoryError where that is more than
 // one's budget. Give the result to keep_charge() or refund().
-std::shared_ptr<RegionState> charge(std::size_t size_bytes);
+std::shared_ptr<RegionState> charge(Facade facade, std::size_t size_bytes);
 void refund(const std::shared_ptr<RegionState>& region, std::size_t size_bytes);
 // Until the block is freed. Blocks of private pools come and go with their pool and do not count.
 void keep_charge(std::shared_ptr<RegionState> region, void* address, std::size_t size_bytes);
+
+// Instead, where the request has failed: `address` is its block, or nullptr if there is none.
+void give_up(const std::shared_ptr<RegionState>& region, void* address, std::size_t size_bytes);
 
 // The block was given advice of its own, to be taken back when it is freed.
 void note_advised(void* address);
@@ -84,19 +87,19 @@ inline void forget_block(void* address) {
 
 // `allocate` under the regions that are open.
 template <class Allocate>
-void* allocate_in_region(std::size_t size_bytes, Allocate allocate) {
+void* allocate_in_region(Facade facade, std::size_t size_bytes, Allocate allocate) {
   if (!any_region()) [[likely]]
     return allocate();
-  std::shared_ptr<RegionState> region = charge(size_bytes);
+  std::shared_ptr<RegionState> region = charge(facade, size_bytes);
   void* address = nullptr;
   try {
     const PolicyScope policy;
     address = allocate();
+    keep_charge(region, address, size_bytes);
   } catch (...) {
-    refund(region, size_bytes);
+    give_up(region, address, size_bytes);
     throw;
   }
-  keep_charge(std::move(region), address, size_bytes);
   return address;
 }
 

@@ -1,0 +1,16 @@
+// How errors of memory begin: with torch's own words for the same, which programs look for to try
+// again with less (accelerate's find_executable_batch_size, Lightning's batch size finder). What
+// uvmalloc has to say comes after them.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include <uvmalloc/storage/facade.hpp>
+
+namespace uvm::torch_plugin {
+
+// For a request of that facade, up to the end of a sentence.
+std::string out_of_memory_words(Facade facade, std::size_t size_bytes);
+
+}  // namespace uvm::torch_plugin

@@ -1,0 +1,66 @@
+"""Errors of memory begin with the words that programs look for."""
+
+from __future__ import annotations
+
+from tests.pytorch.conftest import Simulate
+
+ERRORS = """
+import torch, uvmalloc
+from accelerate.utils.memory import should_reduce_batch_size
+MiB = 1 << 20
+KINDS = {'device': {'device': 'cuda'}, 'pinned': {'pin_memory': True}, 'host': {}}
+torch.cuda.init()
+def error_of(kind, mebibytes):
+    try:
+        torch.empty(mebibytes * MiB, dtype=torch.uint8, **KINDS[kind])
+    except RuntimeError as error:
+        assert isinstance(error, torch.OutOfMemoryError), type(error)
+        return error
+def check(kind, error):
+    text = str(error)
+    words = {
+        'device': 'CUDA out of memory. Tried to allocate 96.00 MiB.',
+        'pinned': 'CUDA out of memory. Tried to allocate 96.00 MiB of pinned memory '
+                  '(CUDA error: out of memory).',
+        'host': "DefaultCPUAllocator: can't allocate memory: you tried to allocate "
+                f'{96 * MiB} bytes. Error code 12 (Cannot allocate memory).',
+    }[kind]
+    assert text.startswith(words), text
+    assert should_reduce_batch_size(error), text
+    return text
+"""
+
+
+def test_every_error_of_memory_is_one_that_accelerate_knows(simulate: Simulate) -> None:
+    run = simulate(
+        ERRORS
+        + """
+for kind in KINDS:
+    text = check(kind, error_of(kind, 96))
+    assert 'budget of 64 MiB' in text and 'UVMALLOC_BUDGET' in text, text
+for kind in KINDS:
+    with uvmalloc.region(budget='32MiB'):
+        text = check(kind, error_of(kind, 96))
+    assert "The region's budget is 32.00 MiB" in text, text
+""",
+        budget="64MiB",
+    ).check()
+    assert run.report["out_of_memory"] == 3
+
+
+def test_a_batch_size_is_found_whichever_memory_runs_out(simulate: Simulate) -> None:
+    run = simulate(
+        ERRORS
+        + """
+from accelerate import find_executable_batch_size
+for kind in KINDS:
+    @find_executable_batch_size(starting_batch_size=128)
+    def train(batch_size):
+        torch.empty(batch_size * MiB, dtype=torch.uint8, **KINDS[kind])
+        return batch_size
+    size = train()
+    print(kind, size <= 64, size > 32)
+""",
+        budget="64MiB",
+    ).check()
+    assert run.stdout == "device True True\npinned True True\nhost True True\n"
