@@ -1,5 +1,7 @@
 #include <uvmalloc/allocator/machine_memory.hpp>
 
+#include <sys/sysinfo.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <fstream>
@@ -18,9 +20,8 @@ std::optional<std::size_t> read_number(const std::string& path) {
   return std::nullopt;
 }
 
-// The number after `name` in a file of lines "name number", "name: number unit"; 0 where there is
-// none.
-std::size_t named_number(const std::string& path, const std::string& name) {
+// The number after `name` in a file of lines "name number" or "name: number unit".
+std::optional<std::size_t> named_number(const std::string& path, const std::string& name) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
     std::istringstream words(line);
@@ -28,7 +29,13 @@ std::size_t named_number(const std::string& path, const std::string& name) {
     std::size_t number = 0;
     if (words >> word >> number && word == name) return number;
   }
-  return 0;
+  return std::nullopt;
+}
+
+std::size_t unused_host_bytes() {
+  struct sysinfo machine = {};
+  sysinfo(&machine);  // fails for a bad address alone
+  return (machine.freeram + machine.bufferram) * machine.mem_unit;
 }
 
 // What a version of control groups calls its files.
@@ -49,14 +56,15 @@ void cap(std::size_t* least, const std::string& folder, const GroupFiles& files)
   auto use = read_number(folder + files.use);
   // Version 1 writes "no limit" as a number near the largest one.
   if (!limit || !use || *limit > (std::numeric_limits<std::size_t>::max() >> 2)) return;
-  *use -= std::min(*use, named_number(folder + "/memory.stat", files.idle_cache));
+  *use -= std::min(*use, named_number(folder + "/memory.stat", files.idle_cache).value_or(0));
   *least = std::min(*least, *limit > *use ? *limit - *use : 0);
 }
 
 }  // namespace
 
 std::size_t available_host_bytes(const std::string& root) {
-  std::size_t available = named_number(root + "proc/meminfo", "MemAvailable:") << 10;
+  const auto available_kib = named_number(root + "proc/meminfo", "MemAvailable:");
+  std::size_t available = available_kib ? *available_kib << 10 : unused_host_bytes();
   std::ifstream groups(root + "proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
     // "0::/path" in version 2, "N:memory:/path" in version 1.

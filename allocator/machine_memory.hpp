@@ -7,9 +7,10 @@
 
 namespace uvm {
 
-// MemAvailable, capped by the headroom of every control group (version 1 or 2) above this process;
-// page cache of a group that is idle does not count as its use. Files are read below `root`, "/"
-// outside of tests. 0 where nothing can be read.
+// MemAvailable, capped by the headroom of every control group (version 1 or 2) above this process.
+// Idle page cache of a group does not count as its use. Files are read below `root`, "/" outside of
+// tests. If no file tells MemAvailable, the kernel's sysinfo(2) answers: it needs no file, but
+// counts all page cache as used.
 std::size_t available_host_bytes(const std::string& root = "/");
 
 }  // namespace uvm

@@ -1,6 +1,7 @@
 #include <uvmalloc/allocator/machine_memory.hpp>
 
 #include <gtest/gtest.h>
+#include <sys/sysinfo.h>
 
 #include <filesystem>
 #include <fstream>
@@ -69,6 +70,29 @@ TEST_F(MachineMemoryTest, IdlePageCacheOfAVersion1GroupDoesNotCountEither) {
   write("sys/fs/cgroup/memory/job/memory.usage_in_bytes", "4000\n");
   write("sys/fs/cgroup/memory/job/memory.stat", "inactive_file 1\ntotal_inactive_file 3000\n");
   EXPECT_EQ(available(), 4000u);
+}
+
+TEST_F(MachineMemoryTest, WithoutAReadableFileTheKernelIsAskedWhatIsUnused) {
+  std::filesystem::remove(root_ / "proc/meminfo");
+  struct sysinfo machine = {};
+  ASSERT_EQ(sysinfo(&machine), 0);
+  EXPECT_GT(available(), 0u);
+  EXPECT_LE(available(), machine.totalram * machine.mem_unit);
+  write("proc/meminfo", "MemTotal: 1000000 kB\n");
+  EXPECT_GT(available(), 0u) << "a kernel that does not tell MemAvailable";
+}
+
+TEST_F(MachineMemoryTest, GroupsCapWhatTheKernelSaysToo) {
+  std::filesystem::remove(root_ / "proc/meminfo");
+  write("proc/self/cgroup", "0::/job\n");
+  write("sys/fs/cgroup/job/memory.max", "5000\n");
+  write("sys/fs/cgroup/job/memory.current", "1000\n");
+  EXPECT_EQ(available(), 4000u);
+}
+
+TEST_F(MachineMemoryTest, NothingAvailableIsNotUnknown) {
+  write("proc/meminfo", "MemTotal: 1000000 kB\nMemAvailable: 0 kB\n");
+  EXPECT_EQ(available(), 0u);
 }
 
 TEST(MachineMemory, ThisMachineHasSome) {
