@@ -29,7 +29,7 @@ MachineBudget machine_budget(const std::vector<DeviceDescription>& devices,
     const DeviceCapabilities& can = device.capabilities;
     budget.devices.push_back({soft_bytes, can.integrated || can.host_page_tables});
     integrated |= can.integrated;
-    if (!can.integrated) budget.hard_bytes += soft_bytes;
+    if (!can.integrated && !can.memory_is_host_node) budget.hard_bytes += soft_bytes;
   }
   const std::size_t ranks = std::max<std::size_t>(configuration.local_ranks, 1);
   // More ranks than devices share them evenly; fewer have one each or more.
@@ -49,8 +49,7 @@ MachineBudget machine_budget(const std::vector<DeviceDescription>& devices,
 
 std::size_t obtainable_bytes(const MemoryFigures& driver, bool integrated,
                              std::size_t available_host_bytes, std::size_t budget_left_bytes) {
-  const std::size_t machine_bytes =
-      integrated && available_host_bytes != 0 ? available_host_bytes : driver.free_bytes;
+  const std::size_t machine_bytes = integrated ? available_host_bytes : driver.free_bytes;
   return std::min({machine_bytes, budget_left_bytes, driver.total_bytes});
 }
 

@@ -190,6 +190,7 @@ Json capabilities_json(const DeviceCapabilities& can) {
           {"host_page_tables", can.host_page_tables},
           {"direct_host_access", can.direct_host_access},
           {"integrated", can.integrated},
+          {"memory_is_host_node", can.memory_is_host_node},
           {"discard", can.discard},
           {"compute_major", can.compute_major},
           {"compute_minor", can.compute_minor}};

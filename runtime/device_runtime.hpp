@@ -79,6 +79,7 @@ struct DeviceCapabilities {
   bool host_page_tables = false;           // hardware coherent
   bool direct_host_access = false;         // the host reads device-resident managed memory in place
   bool integrated = false;                 // shares the host's memory
+  bool memory_is_host_node = false;  // its memory is a NUMA node that the host counts as its own
   bool discard = false;
   int compute_major = 0;
   int compute_minor = 0;

@@ -90,6 +90,8 @@ class CudaRuntime final : public DeviceRuntime {
     can.direct_host_access =
         attribute(CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST, device) != 0;
     can.integrated = attribute(CU_DEVICE_ATTRIBUTE_INTEGRATED, device) != 0;
+    can.memory_is_host_node =
+        attribute(CU_DEVICE_ATTRIBUTE_NUMA_CONFIG, device) == CU_DEVICE_NUMA_CONFIG_NUMA_NODE;
     can.discard = api_->discard_batch != nullptr && can.concurrent_managed_access;
     can.compute_major = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
     can.compute_minor = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device);

@@ -72,6 +72,7 @@ TEST_F(DriverTest, DescribesTheDevice) {
                         {CU_DEVICE_ATTRIBUTE_WARP_SIZE, 32},
                         {CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, 0},
                         {CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES, 0},
+                        {CU_DEVICE_ATTRIBUTE_NUMA_CONFIG, CU_DEVICE_NUMA_CONFIG_NUMA_NODE},
                         {CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST, 0}};
   for (const auto& [attribute, want] : expected) {
     int value = -1;

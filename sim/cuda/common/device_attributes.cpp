@@ -101,8 +101,11 @@ std::optional<int> device_attribute(int attribute, int ordinal) {
       return Machine::instance().is_coherent() ? 1 : 0;
     case CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT:
       return 4;
+    // The memory of a simulated device is the host's, which counts it in MemAvailable.
+    case CU_DEVICE_ATTRIBUTE_NUMA_CONFIG:
+      return CU_DEVICE_NUMA_CONFIG_NUMA_NODE;
     case CU_DEVICE_ATTRIBUTE_NUMA_ID:
-      return -1;
+      return 0;
     // Absent on the modelled card and host, or not served by the stand-ins: virtual memory
     // management, textures, IPC, NUMA-bound memory.
     default:
