@@ -693,14 +693,16 @@ std::vector<RunBlock*> BlockPools::with_pages(const Pool& pool, bool fenced_too)
   return found;
 }
 
+std::size_t BlockPools::whole_page_bytes(const RunBlock& block) {
+  const char* begin = page_after(block.address());
+  const char* end = page_of(block.end());
+  return begin < end ? bytes_between(begin, end) : 0;
+}
+
 std::size_t BlockPools::free_page_bytes() const {
   std::size_t bytes = 0;
   for (const auto& pool : pools_) {
-    for (const RunBlock* block : with_pages(*pool, true)) {
-      const char* begin = page_after(block->address());
-      const char* end = page_of(block->end());
-      if (begin < end) bytes += bytes_between(begin, end);
-    }
+    for (const RunBlock* block : with_pages(*pool, true)) bytes += whole_page_bytes(*block);
   }
   return bytes;
 }

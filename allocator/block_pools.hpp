@@ -186,6 +186,8 @@ class BlockPools {
   // The free blocks of the pool that may hold whole pages, smallest first; those with fences only
   // where they are wanted.
   std::vector<RunBlock*> with_pages(const Pool& pool, bool fenced_too) const;
+  // Of the pages that the block reaches into, those that it covers.
+  static std::size_t whole_page_bytes(const RunBlock& block);
   // Of all pools, whole pages in free blocks.
   std::size_t free_page_bytes() const;
   // Of a stream's pools, by the first: run blocks that are not free there.

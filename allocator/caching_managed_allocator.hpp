@@ -25,7 +25,8 @@
 //  * a block that has moved joins the free blocks of the place where its pages are, and is taken
 //    back from there before new pages are touched for the facade it was made for.
 // Before new pages are touched, in this order: what fits in the pool, guests, what is away, thread
-// caches of all threads for this stream, whole pages of a host facade's other class. Under
+// caches of all threads for this stream, whole pages of a host facade's other class, and if a
+// device's own memory would be exceeded, all that is kept by threads or behind fences. Under
 // pressure: thread caches of all streams, fences are waited for, other streams' blocks are taken
 // after the device is idle, what has idled long enough decays, callbacks run, cached pages go back
 // to their spans (discarded where the device can), empty spans to the driver, and the request is
@@ -43,6 +44,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -355,11 +357,12 @@ class CachingManagedAllocator {
   void* allocate_small(const Request& request);
   void* allocate_run(const Request& request);
   SmallArenas::Segment take_small_segment(PoolIndex pool, SmallArenas::Growth most) noexcept;
-  RunBlock* add_page_for_small(Pool& pool, bool any_facade);
+  RunBlock* add_page_for_small(Pool& pool, SmallArenas::Growth most);
   void leave_small_segment(void* base) noexcept;
   // Towards room for a small object, in this order: as for others, but for guests and what is away.
   enum class SmallStep : std::uint8_t {
     kOtherThreads,  // their spare objects, before any new page
+    kOwnMemory,     // fences are waited for before the device's own memory is exceeded
     kNewPage,
     kFences,
     kDecay,
@@ -367,6 +370,7 @@ class CachingManagedAllocator {
     kRelease,
     kAnyFacade,      // pages of other facades' spans
     kMoreCallbacks,  // the steps from kCallbacks on again, if a callback has freed something
+    kReserve,        // pages beyond the budget
     kRetry,
   };
   // A request for a small object on its way.
@@ -384,7 +388,7 @@ class CachingManagedAllocator {
   Block* refill(SmallNeed* need);
   bool make_room_for_small(SmallNeed* need);
   bool take_step(SmallStep step, SmallNeed* need);
-  bool has_room_for_page(const Request& request, bool any_facade) const;
+  bool has_room_for_page(const SmallNeed& need, bool any_facade) const;
   bool has_page_for_small(SmallNeed* need);
 
   Found find_cached(const Request& request);
@@ -472,17 +476,30 @@ class CachingManagedAllocator {
   void take_over_pools(const StreamKey& key);
   void reclaim_all_and_fenced(const Request& request);
   void free_spans(std::vector<std::unique_ptr<Span>> spans);
-  void release_pages(std::size_t most_bytes);
+  using PoolFilter = std::function<bool(const Pool&)>;
+  std::size_t release_pages(std::size_t most_bytes);
   static DeviceStream consumer_of(const Request& request) {
     return request.facade == Facade::kDevice ? DeviceStream::named(request.device, request.stream)
                                              : DeviceStream{};
   }
   PrivatePools::Scope private_scope_of(int device, StreamHandle stream);
   void restore_block(int device, std::uint64_t id, const PrivateBlock& wanted);
-  void release_cached_where(const std::function<bool(const Pool&)>& wanted);
+  void release_cached_where(const PoolFilter& wanted);
+  std::vector<const Span*> idle_spans(const PoolFilter& wanted) const;
+  std::size_t idle_bytes() const;
+  void release_surplus_spans(const Request& request);
   void leave(const BlockPools::Pages& pages, const Pool& pool);
-  void leave_free_pages(const Pool& pool, std::size_t* most_bytes, std::vector<Fence>* fences);
-  void release_pages_of(const std::function<bool(const Pool&)>& wanted, std::size_t most_bytes);
+  // What leaves the pools in one release.
+  struct Departure {
+    bool is_of_all = false;       // all whole pages, and nothing else says what goes
+    std::set<const Span*> spans;  // whose pages all go
+    std::size_t pages_bytes = 0;  // that still go, of spans that give pages back
+    std::size_t left_bytes = 0;   // that have gone
+    std::vector<Fence> fences;    // of blocks that have gone
+  };
+  Departure departure_of(const PoolFilter& wanted, std::size_t most_bytes) const;
+  void leave_free_pages(const Pool& pool, Departure* departure);
+  std::size_t release_pages_of(const PoolFilter& wanted, std::size_t most_bytes);
   bool is_capturing() const { return private_pools_.is_capturing(); }
   bool may_release(const Pool& pool) const;
   // On the longer ways through the allocator, which steady programs seldom take (look_up()).
@@ -512,8 +529,12 @@ class CachingManagedAllocator {
   void lend_pages(const Block& block, PoolIndex from, PoolIndex to);
   std::size_t limit_of(const StreamKey& key) const;
   RuntimeStatus check_limits(const StreamKey& key, std::size_t touched_bytes,
-                             std::size_t pool_bytes) const;
+                             std::size_t pool_bytes, std::size_t beyond_budget_bytes = 0) const;
+  std::size_t beyond_budget_bytes(SmallArenas::Growth most) const;
+  bool would_leave_device(const Request& request) const;
+  bool wait_before_leaving_device(const Request& request);
   std::string advice_on(const Request& request, const RuntimeStatus& status) const;
+  std::string advice_on_refusal() const;
   const Configuration configuration_;
   CountingRuntime runtime_;
   std::vector<DeviceDescription> devices_;

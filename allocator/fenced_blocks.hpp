@@ -63,6 +63,8 @@ class FencedBlocks {
     drain(kAllStreams, false);
     return true;
   }
+  // Whether some blocks may be waiting here.
+  bool any() const { return !waiting_.empty() || has_deferred_.load(std::memory_order_relaxed); }
   // Waits for all that are here, and gives them back.
   void drain_all() { drain(kAllStreams, true); }
   // Records the fences of blocks that were given back during a capture, where it is over.
@@ -79,10 +81,7 @@ class FencedBlocks {
  private:
   static constexpr std::size_t kStreamsInTurn = 8;
   static constexpr std::size_t kAllStreams = SIZE_MAX;
-  bool may_drain() const {
-    const bool any = !waiting_.empty() || has_deferred_.load(std::memory_order_relaxed);
-    return any && !private_pools_.is_capturing();
-  }
+  bool may_drain() const { return any() && !private_pools_.is_capturing(); }
   bool has_more_streams() const;
   void drain(std::size_t most_streams, bool wait);
   BlockChain take_finished(const std::vector<Fence>& oldest, bool wait, bool* more);

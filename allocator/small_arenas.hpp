@@ -21,7 +21,7 @@ namespace uvm {
 class SmallArenas {
  public:
   // Where an arena may grow, each including those before it.
-  enum class Growth : std::uint8_t { kFreeMemory, kNewPages, kNewPagesOfAnyFacade };
+  enum class Growth : std::uint8_t { kFreeMemory, kNewPages, kNewPagesOfAnyFacade, kBeyondBudget };
   struct Segment {
     void* base = nullptr;  // nullptr: there is none
     bool is_new_page = false;

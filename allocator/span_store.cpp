@@ -22,6 +22,7 @@ std::size_t untouched_bytes(const Span& span, std::size_t offset, std::size_t si
 Span* SpanStore::add(std::unique_ptr<Span> span) {
   span->free = {{0, span->size_bytes}};
   span->touched.assign(span->size_bytes >> kPageShift, false);
+  span->discarded.assign(span->size_bytes >> kPageShift, false);
   spans_.push_back(std::move(span));
   return spans_.back().get();
 }
@@ -45,11 +46,8 @@ SpanStore::Run SpanStore::find(Facade facade, int device, std::size_t size_bytes
   return best;
 }
 
-SpanStore::Run SpanStore::find_at(Span* span, const char* base, std::size_t size_bytes) const {
-  // The span may be gone: its address is only compared.
-  bool exists = std::any_of(spans_.begin(), spans_.end(),
-                            [&](const auto& other) { return other.get() == span; });
-  if (!exists || base < span->base || base + size_bytes > span->base + span->size_bytes) return {};
+SpanStore::Run SpanStore::find_at(Span* span, const char* base, std::size_t size_bytes) {
+  if (base < span->base || base + size_bytes > span->base + span->size_bytes) return {};
   auto offset = static_cast<std::size_t>(base - span->base);
   auto free = span->free.upper_bound(offset);
   if (free == span->free.begin()) return {};
@@ -67,6 +65,22 @@ void SpanStore::each_free(Facade facade, int device, const RunVisitor& visit) co
       visit(span.get(), span->base + offset, size_bytes);
     }
   }
+}
+
+std::size_t SpanStore::touched_bytes(Facade facade, int device) const {
+  std::size_t bytes = 0;
+  for (const auto& span : spans_) {
+    if (span->facade == facade && span->device == device) bytes += span->touched_bytes;
+  }
+  return bytes;
+}
+
+std::size_t SpanStore::discarded_bytes(Facade facade, int device) const {
+  std::size_t bytes = 0;
+  for (const auto& span : spans_) {
+    if (span->facade == facade && span->device == device) bytes += span->discarded_bytes;
+  }
+  return bytes;
 }
 
 std::size_t SpanStore::touched_free_bytes() const {
@@ -118,6 +132,9 @@ void SpanStore::take(const Run& run, std::size_t size_bytes) {
   for (std::size_t page = run.offset >> kPageShift; page < (run.offset + size_bytes) >> kPageShift;
        ++page) {
     span.touched[page] = true;
+    if (!span.discarded[page]) continue;
+    span.discarded[page] = false;
+    span.discarded_bytes -= kPageBytes;
   }
   span.touched_bytes += run.untouched_bytes;
   touched_bytes_ += run.untouched_bytes;
@@ -156,8 +173,10 @@ void SpanStore::give_back_untouched(Span* span, char* base, std::size_t size_byt
   auto first = static_cast<std::size_t>(base - span->base) >> kPageShift;
   for (std::size_t page = first; page < first + (size_bytes >> kPageShift); ++page) {
     span->touched[page] = false;
+    span->discarded[page] = true;
   }
   span->touched_bytes -= size_bytes;
+  span->discarded_bytes += size_bytes;
   touched_bytes_ -= size_bytes;
   give_back(span, base, size_bytes);
 }

@@ -31,6 +31,8 @@ struct Span {
   std::map<std::size_t, std::size_t> free;  // offset -> size of each free run
   std::vector<bool> touched;                // by page
   std::size_t touched_bytes = 0;
+  std::vector<bool> discarded;  // by page: touched once, and not since its contents were dropped
+  std::size_t discarded_bytes = 0;
 
   std::size_t free_bytes() const {
     std::size_t bytes = 0;
@@ -64,7 +66,7 @@ class SpanStore {
   Run find(Facade facade, int device, std::size_t size_bytes, bool any_facade) const;
 
   // The run at exactly that place, if it is free.
-  Run find_at(Span* span, const char* base, std::size_t size_bytes) const;
+  static Run find_at(Span* span, const char* base, std::size_t size_bytes);
 
   // Visits the lowest free runs of spans of this facade and device, each as long as it can be.
   using RunVisitor = std::function<void(Span* span, char* base, std::size_t size_bytes)>;
@@ -78,7 +80,7 @@ class SpanStore {
   void take(const Run& run, std::size_t size_bytes);
 
   void give_back(Span* span, char* base, std::size_t size_bytes);
-  // The same for pages that were discarded: nothing is in them any more.
+  // The same for pages that were discarded: they count as untouched.
   void give_back_untouched(Span* span, char* base, std::size_t size_bytes);
 
   // Removes spans without runs in use. std::bad_alloc: none is removed.
@@ -86,6 +88,9 @@ class SpanStore {
 
   const std::vector<std::unique_ptr<Span>>& spans() const { return spans_; }
   std::size_t touched_bytes() const { return touched_bytes_; }
+  // Of spans of this facade and device.
+  std::size_t touched_bytes(Facade facade, int device) const;
+  std::size_t discarded_bytes(Facade facade, int device) const;
   // Of free runs.
   std::size_t touched_free_bytes() const;
 

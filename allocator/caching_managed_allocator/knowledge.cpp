@@ -49,14 +49,20 @@ std::size_t CachingManagedAllocator::free_bytes(int device, const MemoryFigures&
   book_.check_device(device);
   const bool integrated = devices_[static_cast<std::size_t>(device)].capabilities.integrated;
   auto left = [](std::size_t limit, std::size_t held) { return limit - std::min(held, limit); };
+  MemoryFigures figures = driver;
   std::size_t allowed_bytes = 0;
   {
     std::lock_guard lock(lock_);
+    // The driver takes discarded pages for used until somebody needs their place.
+    figures.free_bytes =
+        std::min(driver.free_bytes + spans_.discarded_bytes(Facade::kDevice, device),
+                 std::max(driver.free_bytes,
+                          left(driver.total_bytes, spans_.touched_bytes(Facade::kDevice, device))));
     allowed_bytes = std::min(left(budget_.hard_bytes, spans_.touched_bytes()),
                              left(configuration_.device_budget_bytes.value_or(SIZE_MAX),
                                   book_.reserved_bytes(Facade::kDevice, device)));
   }
-  return obtainable_bytes(driver, integrated, integrated ? available_host_bytes() : 0,
+  return obtainable_bytes(figures, integrated, integrated ? available_host_bytes() : 0,
                           allowed_bytes);
 }
 
@@ -69,8 +75,11 @@ std::size_t CachingManagedAllocator::limit_of(const StreamKey& key) const {
 // With the lock: whether pools of `key` may get so many bytes of pages, of which so many are
 // touched for the first time; else what refuses them.
 RuntimeStatus CachingManagedAllocator::check_limits(const StreamKey& key, std::size_t touched_bytes,
-                                                    std::size_t pool_bytes) const {
-  if (touched_bytes != 0 && spans_.touched_bytes() + touched_bytes > budget_.hard_bytes) {
+                                                    std::size_t pool_bytes,
+                                                    std::size_t beyond_budget_bytes) const {
+  const std::size_t wanted_bytes = spans_.touched_bytes() + touched_bytes;
+  if (touched_bytes != 0 && wanted_bytes > budget_.hard_bytes &&
+      wanted_bytes - budget_.hard_bytes > beyond_budget_bytes) {
     return kOverBudget;
   }
   const std::size_t limit = limit_of(key);

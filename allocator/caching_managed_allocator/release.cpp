@@ -2,6 +2,7 @@
 #include <uvmalloc/allocator/caching_managed_allocator.hpp>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -47,20 +48,73 @@ void CachingManagedAllocator::release_cached_of(int device, std::uint64_t privat
 }
 
 // `wanted` is called with the lock.
-void CachingManagedAllocator::release_cached_where(const std::function<bool(const Pool&)>& wanted) {
+void CachingManagedAllocator::release_cached_where(const PoolFilter& wanted) {
   if (in_forked_child() || is_capturing()) return;
   reclaim_all();
   fenced_.drain_all();
   release_pages_of([&](const Pool& pool) { return wanted(pool) && may_release(pool); }, SIZE_MAX);
 }
 
-// Wholly free pages, at most about `most_bytes`, back to their spans, empty spans back to the
-// driver. Pages leave the pools before the devices are waited for, so that nothing freed meanwhile
-// goes back with work pending. Device pages of spans that stay in use are discarded, where the
-// device can, and pages of ordinary memory dropped, so that they count as untouched. One thread at
-// a time: another that needs memory must find what is on its way back.
-void CachingManagedAllocator::release_pages(std::size_t most_bytes) {
-  release_pages_of([this](const Pool& pool) { return may_release(pool); }, most_bytes);
+// The same of all pools. Returns what has left them.
+std::size_t CachingManagedAllocator::release_pages(std::size_t most_bytes) {
+  return release_pages_of([this](const Pool& pool) { return may_release(pool); }, most_bytes);
+}
+
+// With the lock: spans that go back to the driver as a whole or not at all, and that hold nothing
+// but free blocks of the wanted pools. The ones with the fewest touched bytes come first.
+std::vector<const Span*> CachingManagedAllocator::idle_spans(const PoolFilter& wanted) const {
+  std::map<const Span*, std::size_t> free_bytes;
+  for (const auto& pool : pools_.pools()) {
+    if (!wanted(*pool)) continue;
+    for (const RunBlock* block : pools_.with_pages(*pool, false)) {
+      const Span* span = pools_.span_of(*block);
+      if (span_memory_.gives_pages_back(*span)) continue;
+      free_bytes[span] += BlockPools::whole_page_bytes(*block);
+    }
+  }
+  std::vector<const Span*> idle;
+  for (const auto& [span, bytes] : free_bytes) {
+    if (bytes + span->free_bytes() == span->size_bytes) idle.push_back(span);
+  }
+  std::sort(idle.begin(), idle.end(), [](const Span* left, const Span* right) {
+    return left->touched_bytes < right->touched_bytes;
+  });
+  return idle;
+}
+
+// With the lock: touched bytes in free blocks that could go back to the driver now.
+std::size_t CachingManagedAllocator::idle_bytes() const {
+  const PoolFilter any = [this](const Pool& pool) { return may_release(pool); };
+  std::size_t bytes = 0;
+  for (const Span* span : idle_spans(any)) bytes += span->touched_bytes;
+  for (const auto& pool : pools_.pools()) {
+    if (!any(*pool)) continue;
+    for (const RunBlock* block : pools_.with_pages(*pool, false)) {
+      if (!span_memory_.gives_pages_back(*pools_.span_of(*block))) continue;
+      bytes += BlockPools::whole_page_bytes(*block);
+    }
+  }
+  return bytes;
+}
+
+// Before another span is taken for a host facade. A free span there serves requests up to its size
+// alone, so sizes that vary would leave ever more of them: they are held to half of what is in use.
+void CachingManagedAllocator::release_surplus_spans(const Request& request) {
+  constexpr std::size_t kLeastSurplusBytes = 256u << 20;
+  if (request.facade == Facade::kDevice || is_capturing()) return;
+  const PoolFilter wanted = [&](const Pool& pool) {
+    return pool.key.facade == request.facade && pool.key.device == request.device;
+  };
+  std::size_t surplus_bytes = 0;
+  std::size_t used_bytes = 0;
+  {
+    std::lock_guard lock(lock_);
+    for (const Span* span : idle_spans(wanted)) surplus_bytes += span->touched_bytes;
+    used_bytes = spans_.touched_bytes(request.facade, request.device) - surplus_bytes;
+  }
+  if (surplus_bytes > std::max(kLeastSurplusBytes, used_bytes / 2)) {
+    release_pages_of(wanted, surplus_bytes);
+  }
 }
 
 // With the lock: pages of the pool's blocks or guests are on their way to their span. There must be
@@ -73,29 +127,56 @@ void CachingManagedAllocator::leave(const BlockPools::Pages& pages, const Pool& 
 // With the lock: whole free pages leave the pool, and their fences with them. Blocks behind fences
 // go all or not at all: one that stays must keep its fence. Without memory (std::bad_alloc) what
 // has left already is in leaving_pages_.
-void CachingManagedAllocator::leave_free_pages(const Pool& pool, std::size_t* most_bytes,
-                                               std::vector<Fence>* fences) {
-  const std::vector<RunBlock*> blocks = pools_.with_pages(pool, *most_bytes == SIZE_MAX);
+void CachingManagedAllocator::leave_free_pages(const Pool& pool, Departure* departure) {
+  const std::vector<RunBlock*> blocks = pools_.with_pages(pool, departure->is_of_all);
   leaving_pages_.reserve(leaving_pages_.size() + blocks.size());
   for (RunBlock* block : blocks) {
-    if (*most_bytes < kPageBytes) return;
+    const Span* span = pools_.span_of(*block);
+    const bool goes_whole = departure->is_of_all || departure->spans.contains(span);
+    const bool goes_by_page =
+        departure->pages_bytes >= kPageBytes && span_memory_.gives_pages_back(*span);
+    if (!goes_whole && !goes_by_page) continue;
     if (BlockExtras* extras = pools_.extras(block)) {
-      fences->insert(fences->end(), extras->fences.begin(), extras->fences.end());
+      departure->fences.insert(departure->fences.end(), extras->fences.begin(),
+                               extras->fences.end());
       pools_.drop_extras(block);
       block->plain = true;
     }
     const Pool& home = pools_.at(block->home);
-    const BlockPools::Pages pages = pools_.release_pages(block, *most_bytes);
+    const BlockPools::Pages pages =
+        pools_.release_pages(block, goes_whole ? SIZE_MAX : departure->pages_bytes);
     if (pages.base == nullptr) continue;
-    if (*most_bytes != SIZE_MAX) *most_bytes -= pages.size_bytes;
+    if (!goes_whole) departure->pages_bytes -= pages.size_bytes;
+    departure->left_bytes += pages.size_bytes;
     leave(pages, pool);
     book_.pages_removed(home, pages.base, pages.size_bytes);
   }
 }
 
-// `wanted` is called with the lock.
-void CachingManagedAllocator::release_pages_of(const std::function<bool(const Pool&)>& wanted,
-                                               std::size_t most_bytes) {
+// With the lock: what about `most_bytes` of the wanted pools are. Spans that go as a whole are in
+// it if at least half of their bytes are.
+CachingManagedAllocator::Departure CachingManagedAllocator::departure_of(
+    const PoolFilter& wanted, std::size_t most_bytes) const {
+  Departure departure;
+  departure.is_of_all = most_bytes == SIZE_MAX;
+  if (departure.is_of_all) return departure;
+  for (const Span* span : idle_spans(wanted)) {
+    if (span->touched_bytes / 2 > most_bytes) break;
+    departure.spans.insert(span);
+    most_bytes -= std::min(most_bytes, span->touched_bytes);
+  }
+  departure.pages_bytes = most_bytes;
+  return departure;
+}
+
+// Wholly free pages, at most about `most_bytes`, back to their spans, empty spans back to the
+// driver. Pages leave the pools before the devices are waited for, so that nothing freed meanwhile
+// goes back with work pending. Pages of spans that stay in use are discarded or dropped where that
+// gives them back, so that they count as untouched. Where it does not, less than SIZE_MAX takes
+// idle spans alone. One thread at a time: another that needs memory must find what is on its way
+// back. `wanted` is called with the lock. Returns what has left the pools.
+std::size_t CachingManagedAllocator::release_pages_of(const PoolFilter& wanted,
+                                                      std::size_t most_bytes) {
   std::lock_guard one_at_a_time(release_mutex_);
   // While the pages are sure to be ours.
   send_pending_hints();
@@ -104,12 +185,13 @@ void CachingManagedAllocator::release_pages_of(const std::function<bool(const Po
     std::lock_guard lock(lock_);
     return wanted(pools_.at(pool));
   });
-  std::vector<Fence> fences;
+  Departure departure;
   std::set<int> devices;
   {
     std::lock_guard lock(lock_);
+    departure = departure_of(wanted, most_bytes);
     for (const auto& pool : pools_.pools()) {
-      if (wanted(*pool)) leave_free_pages(*pool, &most_bytes, &fences);
+      if (wanted(*pool)) leave_free_pages(*pool, &departure);
     }
     for (const LeavingPages& left : leaving_pages_) {
       devices.insert(left.pages.span->device);
@@ -119,9 +201,9 @@ void CachingManagedAllocator::release_pages_of(const std::function<bool(const Po
   const bool are_idle = std::all_of(devices.begin(), devices.end(), [&](int device) {
     return stream_work_.wait_for_device(device);
   });
-  stream_work_.release(&fences);
+  stream_work_.release(&departure.fences);
   // Else they are nobody's until the devices can be waited for.
-  if (!are_idle) return;
+  if (!are_idle) return departure.left_bytes;
   std::vector<std::unique_ptr<Span>> empty;
   {
     std::lock_guard lock(lock_);
@@ -145,6 +227,7 @@ void CachingManagedAllocator::release_pages_of(const std::function<bool(const Po
   }
   free_spans(std::move(empty));
   discard_free_pages();
+  return departure.left_bytes;
 }
 
 void CachingManagedAllocator::free_spans(std::vector<std::unique_ptr<Span>> spans) {
@@ -172,11 +255,7 @@ void CachingManagedAllocator::discard_free_pages() {
   {
     std::lock_guard lock(lock_);
     for (const auto& span : spans_.spans()) {
-      const auto& can = devices_[static_cast<std::size_t>(span->device)].capabilities;
-      // Managed pages of the host stay charged while their span lives, whatever is in them.
-      if (span->ordinary || (span->facade == Facade::kDevice && can.discard)) {
-        spans.push_back(span.get());
-      }
+      if (span_memory_.gives_pages_back(*span)) spans.push_back(span.get());
     }
   }
   // They stay: only release_pages_of() removes some.
@@ -247,17 +326,14 @@ void CachingManagedAllocator::decay(Decay::Time now) {
     if (is_due) frozen.emplace(caches_);
     std::lock_guard lock(lock_);
     if (frozen) kept_by_threads_bytes_ = caches_.cached_bytes();
-    std::size_t free_bytes = kept_by_threads_bytes_;
-    for (const auto& pool : pools_.pools()) {
-      if (!may_release(*pool)) continue;
-      free_bytes += pool->own.free_bytes() + pool->guests.free_bytes();
-      for (const RunBlock* fenced : pools_.fenced_guests(*pool)) free_bytes -= fenced->size_bytes();
-    }
-    due = decay_.due(now, free_bytes);
+    due = decay_.due(now, kept_by_threads_bytes_ + idle_bytes());
   }
   // To the nearest page, or the last one would stay for ever.
   due = (due + kPageBytes / 2) & ~(kPageBytes - 1);
-  if (due != 0) release_pages(due);
+  if (due == 0) return;
+  const std::size_t left_bytes = release_pages(due);
+  std::lock_guard lock(lock_);
+  decay_.gave_back(left_bytes);
 }
 
 void CachingManagedAllocator::decay_every_so_often() {

@@ -29,6 +29,7 @@ void* CachingManagedAllocator::allocate_run(const Request& request) {
   if (kept_large) keep_no_large(request);
   if (found.block == nullptr) found = borrow(request);
   if (found.block == nullptr && fenced_.drain_finished()) found = cached();
+  if (found.block == nullptr && wait_before_leaving_device(request)) found = cached();
   if (found.block == nullptr) {
     found = grow(request, false, &status);
     if (found.block == nullptr) throw_if_broken(request, status);
@@ -72,6 +73,28 @@ CachingManagedAllocator::Found CachingManagedAllocator::recall(const Request& re
   block = pools_.trim(block, request.size_bytes);
   ++book_.figures().recalls;
   return {block, true, block->address(), block->size_bytes()};
+}
+
+// With the lock: whether the pages that the request would touch may have no room in its device's
+// own memory. The host's would be used then.
+bool CachingManagedAllocator::would_leave_device(const Request& request) const {
+  if (request.facade != Facade::kDevice) return false;
+  const auto device = static_cast<std::size_t>(request.device);
+  return book_.reserved_bytes(Facade::kDevice, request.device) +
+             round_up(request.size_bytes, kPageBytes) >
+         budget_.devices[device].soft_budget_bytes;
+}
+
+// Waits for blocks of the device that streams still use rather than touch pages in the host's
+// memory. False: there is nothing to wait for.
+bool CachingManagedAllocator::wait_before_leaving_device(const Request& request) {
+  if (is_capturing() || !fenced_.any()) return false;
+  {
+    std::lock_guard lock(lock_);
+    if (!would_leave_device(request)) return false;
+  }
+  reclaim_all_and_fenced(request);
+  return true;
 }
 
 // Brings small objects, or all others, that thread caches hold for the stream back to its pools.
@@ -229,7 +252,7 @@ CachingManagedAllocator::Growth CachingManagedAllocator::plan_growth(const Reque
   const Pool& pool = pools_.at(request.pool());
   if (pool.pool_class == PoolClass::kWhole) return best;
   auto consider = [&](Span* span, const char* base, std::size_t size_bytes) {
-    const SpanStore::Run run = spans_.find_at(span, base, size_bytes);
+    const SpanStore::Run run = SpanStore::find_at(span, base, size_bytes);
     if (run.span == nullptr) return;
     const bool better =
         best.run.span == nullptr || std::pair(run.untouched_bytes, size_bytes) <
@@ -329,6 +352,7 @@ CachingManagedAllocator::Found CachingManagedAllocator::grow(const Request& requ
       }
     }
     if (found.block != nullptr) return found;
+    release_surplus_spans(request);
     *status = add_span(request);
     if (!status->ok()) return {};
   }
@@ -482,6 +506,19 @@ void CachingManagedAllocator::throw_if_broken(const Request& request, const Runt
   }
 }
 
+// Not a limit of ours but the driver, or for ordinary memory the kernel, has refused a span.
+std::string CachingManagedAllocator::advice_on_refusal() const {
+  const Statistics now = statistics();
+  const std::size_t unused_bytes =
+      budget_.hard_bytes - std::min<std::size_t>(now.touched_bytes.current, budget_.hard_bytes);
+  return fmt::format(
+      "With {} of the budget unused, address space has run out (this allocator's spans take {}, "
+      "see ulimit -v), or memory of the driver's own. Smaller spans ({}) or fewer allocators take "
+      "less address space. ",
+      format_size(unused_bytes), format_size(now.span_bytes.current),
+      configuration_.name_of("UVMALLOC_SPAN_SIZE", "span_bytes"));
+}
+
 std::string CachingManagedAllocator::advice_on(const Request& request,
                                                const RuntimeStatus& status) const {
   if (request.requested_bytes > kLargestRequest) {
@@ -499,6 +536,8 @@ std::string CachingManagedAllocator::advice_on(const Request& request,
                       format_size(device_limits_[static_cast<std::size_t>(request.device)]));
     more = fmt::format("To allow more, raise {}, or the limit that the program has set. ",
                        configuration_.name_of("UVMALLOC_DEVICE_BUDGET", "device_budget_bytes"));
+  } else if (status.error == RuntimeError::kOutOfMemory) {
+    more = advice_on_refusal();
   }
   const std::string_view tried =
       exceeds_limits(request) ? "No free makes room for a request of that size. "

@@ -26,7 +26,7 @@ SmallArenas::Segment CachingManagedAllocator::take_small_segment(
     RunBlock* segment = pools_.take_aligned(pool, SmallArena::kSegmentBytes);
     const bool is_new_page = segment == nullptr && most >= SmallArenas::Growth::kNewPages;
     if (is_new_page) {
-      segment = add_page_for_small(pool, most == SmallArenas::Growth::kNewPagesOfAnyFacade);
+      segment = add_page_for_small(pool, most);
     }
     if (segment == nullptr) return {};
     try {
@@ -44,9 +44,11 @@ SmallArenas::Segment CachingManagedAllocator::take_small_segment(
 
 // With the lock: the first part of the page; the rest is free. nullptr: no span has one, or the
 // budget refuses it.
-RunBlock* CachingManagedAllocator::add_page_for_small(Pool& pool, bool any_facade) {
+RunBlock* CachingManagedAllocator::add_page_for_small(Pool& pool, SmallArenas::Growth most) {
+  const bool any_facade = most >= SmallArenas::Growth::kNewPagesOfAnyFacade;
   const SpanStore::Run run = spans_.find(pool.key.facade, pool.key.device, kPageBytes, any_facade);
-  if (run.span == nullptr || !check_limits(pool.key, run.untouched_bytes, kPageBytes).ok()) {
+  if (run.span == nullptr ||
+      !check_limits(pool.key, run.untouched_bytes, kPageBytes, beyond_budget_bytes(most)).ok()) {
     return nullptr;
   }
   // Room for what is planned below: a plan that nobody sends would leave the ledger wrong.
@@ -159,7 +161,7 @@ bool CachingManagedAllocator::make_room_for_small(SmallNeed* need) {
     if (take_step(step, need)) return true;
   }
   // Others were faster, unless a page that is there cannot be had for another reason.
-  return need->retries++ < kMostRetries && has_room_for_page(need->request, true);
+  return need->retries++ < kMostRetries && has_room_for_page(*need, true);
 }
 
 // Whether it may have helped.
@@ -170,6 +172,8 @@ bool CachingManagedAllocator::take_step(SmallStep step, SmallNeed* need) {
       bool any_large = false;
       return reclaim(request.pools, ThreadCache::Kept::kSmall, &any_large);
     }
+    case SmallStep::kOwnMemory:
+      return wait_before_leaving_device(request);
     case SmallStep::kNewPage:
       need->most = SmallArenas::Growth::kNewPages;
       return has_page_for_small(need);
@@ -193,31 +197,44 @@ bool CachingManagedAllocator::take_step(SmallStep step, SmallNeed* need) {
       return true;
     case SmallStep::kAnyFacade:
       need->most = SmallArenas::Growth::kNewPagesOfAnyFacade;
-      return has_room_for_page(request, true);
+      return has_room_for_page(*need, true);
     case SmallStep::kMoreCallbacks:
       if (need->has_callback_freed) need->next = SmallStep::kCallbacks;
       return false;
+    case SmallStep::kReserve:
+      need->most = SmallArenas::Growth::kBeyondBudget;
+      return has_page_for_small(need);
     case SmallStep::kRetry:
       break;
   }
   return false;
 }
 
+// What small objects may take beyond the budget when nothing else helps: a page for each facade on
+// each device. A program that has used up the budget can then still read a scalar or print a
+// tensor, and so free something and go on.
+std::size_t CachingManagedAllocator::beyond_budget_bytes(SmallArenas::Growth most) const {
+  return most == SmallArenas::Growth::kBeyondBudget ? kFacades * devices_.size() * kPageBytes : 0;
+}
+
 // Whether spans have a page that the arena may take.
-bool CachingManagedAllocator::has_room_for_page(const Request& request, bool any_facade) const {
+bool CachingManagedAllocator::has_room_for_page(const SmallNeed& need, bool any_facade) const {
+  const Request& request = need.request;
   std::lock_guard lock(lock_);
   const SpanStore::Run run = spans_.find(request.facade, request.device, kPageBytes, any_facade);
-  return run.span != nullptr &&
-         check_limits(pools_.at(request.pools).key, run.untouched_bytes, kPageBytes).ok();
+  return run.span != nullptr && check_limits(pools_.at(request.pools).key, run.untouched_bytes,
+                                             kPageBytes, beyond_budget_bytes(need.most))
+                                    .ok();
 }
 
 // The same, or there is one now, of a new span; else need->status says why not.
 bool CachingManagedAllocator::has_page_for_small(SmallNeed* need) {
   const Request& request = need->request;
-  if (has_room_for_page(request, false)) return true;
+  if (has_room_for_page(*need, false)) return true;
   {
     std::lock_guard lock(lock_);
-    need->status = check_limits(pools_.at(request.pools).key, kPageBytes, kPageBytes);
+    need->status = check_limits(pools_.at(request.pools).key, kPageBytes, kPageBytes,
+                                beyond_budget_bytes(need->most));
     if (!need->status.ok()) return false;
   }
   need->status = add_span(request);

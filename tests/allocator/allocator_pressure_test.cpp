@@ -331,7 +331,6 @@ TEST_F(PressureTest, SmallObjectsAreCutOutOfFreeMemoryBeforeTheRequestFails) {
   char* page_end = device(kMiB);
   EXPECT_EQ(page_end, large + 63 * kMiB);
   EXPECT_EQ(allocator->statistics().touched_bytes.current, 64 * kMiB);
-  EXPECT_THROW(device(512), OutOfMemoryError);
   allocator->free(page_end);
   EXPECT_EQ(device(512), page_end);
   EXPECT_EQ(device(512 << 10), page_end + (256 << 10));
@@ -619,6 +618,93 @@ TEST_F(ManyFencesTest, WhileAStreamIsCapturedUntoldARequestTriesOneOfThem) {
   allocator->free(device(256 << 10, stream(1)));
   allocator->free(device(256 << 10, stream(1)));
   EXPECT_NE(device(used.size() * kMiB, stream(1)), nullptr) << "none is lost";
+}
+
+// ---- the last bytes
+
+TEST_F(PressureTest, AScalarCanBeReadWhenTheBudgetIsUsedUp) {
+  device(64 * kMiB);
+  EXPECT_NE(allocator->allocate(Facade::kPinned, 0, 4), nullptr);
+  EXPECT_NE(device(4), nullptr);
+  EXPECT_NE(host(4), nullptr);
+  EXPECT_EQ(allocator->statistics().touched_bytes.current, 70 * kMiB);
+  EXPECT_THROW(allocator->allocate(Facade::kPinned, 0, 2 * kMiB), OutOfMemoryError)
+      << "the pages beyond the budget are for small objects";
+}
+
+TEST_F(PressureTest, WhatSmallObjectsTakeBeyondTheBudgetHasAnEnd) {
+  device(64 * kMiB);
+  EXPECT_THROW(for (;;) allocator->allocate(Facade::kPinned, 0, 4096), OutOfMemoryError);
+  EXPECT_EQ(allocator->statistics().touched_bytes.current, 70 * kMiB);
+}
+
+TEST_F(PressureTest, SmallObjectsTakeCachedMemoryBeforePagesBeyondTheBudget) {
+  device(60 * kMiB);
+  allocator->free(host(4 * kMiB));
+  EXPECT_NE(allocator->allocate(Facade::kPinned, 0, 4), nullptr);
+  EXPECT_LE(allocator->statistics().touched_bytes.current, 64 * kMiB);
+}
+
+// ---- a device's own memory
+
+class SmallDeviceTest : public testing::AllocatorTest {
+ protected:
+  void SetUp() override {
+    Configuration configuration = without_thread_caches();
+    configuration.reserve_bytes = testing::FakeMachine{}.total_bytes - 16 * kMiB;
+    start(configuration);
+  }
+  // Freed, and a stream that never ends still works on it.
+  char* leave_behind_fence(std::size_t size_bytes) {
+    char* block = device(size_bytes);
+    machine->busy = {stream(2)};
+    allocator->record_use(block, 0, stream(2));
+    allocator->free(block);
+    return block;
+  }
+};
+
+TEST_F(SmallDeviceTest, FencesAreWaitedForBeforeItsOwnMemoryIsExceeded) {
+  char* first = leave_behind_fence(8 * kMiB);
+  char* second = leave_behind_fence(8 * kMiB);
+  EXPECT_NE(second, first) << "while there is room nobody waits";
+  EXPECT_EQ(device(8 * kMiB), first);
+  EXPECT_TRUE(machine->busy.empty());
+  EXPECT_EQ(allocator->statistics().touched_bytes.current, 16 * kMiB);
+}
+
+TEST_F(SmallDeviceTest, FencesAreWaitedForBeforeASmallObjectExceedsIt) {
+  for (int page = 0; page < 8; ++page) leave_behind_fence(2 * kMiB);
+  EXPECT_NE(device(512), nullptr);
+  EXPECT_TRUE(machine->busy.empty());
+  EXPECT_EQ(allocator->statistics().touched_bytes.current, 16 * kMiB);
+}
+
+TEST_F(SmallDeviceTest, WithoutFencesTheHostsMemoryServesAtOnce) {
+  device(16 * kMiB);
+  machine->busy = {stream(2)};
+  EXPECT_NE(device(8 * kMiB), nullptr);
+  EXPECT_FALSE(machine->busy.empty()) << "nothing was waited for";
+}
+
+// The driver takes it for used.
+TEST_F(PressureTest, DiscardedMemoryOfADeviceIsFree) {
+  device(2 * kMiB);
+  char* freed = device(28 * kMiB);
+  EXPECT_EQ(allocator->free_bytes(0, {1000 * kMiB, 1040 * kMiB}), 34 * kMiB) << "the budget";
+  allocator->free(freed);
+  allocator->release_cached();
+  EXPECT_EQ(allocator->free_bytes(0, {10 * kMiB, 1040 * kMiB}), 38 * kMiB);
+  device(28 * kMiB);
+  EXPECT_EQ(allocator->free_bytes(0, {10 * kMiB, 1040 * kMiB}), 10 * kMiB) << "it is used again";
+}
+
+TEST_F(PressureTest, DiscardedMemoryThatOthersHaveTakenIsNotFree) {
+  device(4 * kMiB);
+  allocator->free(device(28 * kMiB));
+  allocator->release_cached();
+  EXPECT_EQ(allocator->free_bytes(0, {8 * kMiB, 24 * kMiB}), 20 * kMiB)
+      << "no more than the device has beside what is in use";
 }
 
 }  // namespace

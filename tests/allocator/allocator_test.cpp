@@ -899,6 +899,68 @@ TEST_F(AllocatorTest, WhereNothingCanBeDiscardedASpanHasRoomForSomeRequestsLikeT
   EXPECT_EQ(allocator->statistics().span_bytes.current, 832 * kMiB + 4096 * kMiB) << "the budget";
 }
 
+// The driver keeps the pages of managed host memory until their span is freed.
+TEST_F(AllocatorTest, ASmallHostBlockKeepsNoMoreThanASmallSpan) {
+  Configuration configuration = without_thread_caches();
+  configuration.span_bytes.reset();
+  configuration.budget_bytes = 4096 * kMiB;
+  for (const Facade facade : {Facade::kHost, Facade::kPinned}) {
+    start(configuration);
+    std::vector<void*> blocks;
+    for (std::size_t size_mib : {4, 60, 4, 300, 4}) {
+      blocks.push_back(allocator->allocate(facade, 0, size_mib * kMiB));
+    }
+    allocator->allocate(facade, 0, 512);
+    for (void* block : blocks) allocator->free(block);
+    allocator->release_cached();
+    EXPECT_EQ(allocator->statistics().span_bytes.current, 32 * kMiB);
+    EXPECT_EQ(allocator->statistics().touched_bytes.current, 14 * kMiB);
+  }
+}
+
+TEST_F(AllocatorTest, FreeHostSpansOfOtherSizesAreHeldToHalfOfWhatIsInUse) {
+  Configuration configuration = without_thread_caches();
+  configuration.span_bytes.reset();
+  configuration.budget_bytes = 8192 * kMiB;
+  start(configuration);
+  // Each larger than the one before, as batches of texts are.
+  for (std::size_t size = 100; size <= 150; size += 2) allocator->free(host(size * kMiB));
+  EXPECT_EQ(allocator->statistics().touched_bytes.peak, (124 + 126 + 128) * kMiB);
+}
+
+TEST_F(AllocatorTest, AddressSpaceIsSharedOutAmongTheAllocatorsOfAProcess) {
+  machine->allocatable_bytes = 64 * 1024 * kMiB;
+  allocator.reset();
+  Configuration configuration = without_thread_caches();
+  configuration.span_bytes.reset();
+  configuration.budget_bytes = 8 * 1024 * kMiB;
+  std::vector<std::unique_ptr<CachingManagedAllocator>> allocators;
+  for (int count = 0; count < 100; ++count) {
+    allocators.push_back(std::make_unique<CachingManagedAllocator>(
+        std::make_unique<testing::FakeRuntime>(machine), configuration));
+    for (const Facade facade : {Facade::kHost, Facade::kPinned, Facade::kDevice}) {
+      ASSERT_NE(allocators.back()->allocate(facade, 0, 5 * kMiB), nullptr);
+    }
+  }
+  EXPECT_EQ(allocators.front()->statistics().span_bytes.current, (8 * 1024 + 64) * kMiB);
+  EXPECT_EQ(allocators[3]->statistics().span_bytes.current, (2 * 1024 + 64) * kMiB) << "the fourth";
+}
+
+TEST_F(AllocatorTest, AMissingAddressSpaceIsNamed) {
+  machine->allocatable_bytes = 0;
+  try {
+    device(5 * kMiB);
+    FAIL();
+  } catch (const OutOfMemoryError& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("With 256 MiB of the budget unused, address space has run out (this "
+                        "allocator's spans take 0 B,"),
+              std::string::npos)
+        << text;
+    EXPECT_EQ(text.find("UVMALLOC_BUDGET"), std::string::npos) << text;
+  }
+}
+
 TEST_F(AllocatorTest, LessAddressSpaceIsAskedForWhereSoMuchIsNotToBeHad) {
   Configuration configuration = without_thread_caches();
   configuration.span_bytes = 256 * kMiB;

@@ -15,7 +15,26 @@ TEST(Decay, HalfOfWhatStayedFreeIsDueAfterAHalfLife) {
   Decay decay(seconds(8));
   EXPECT_EQ(decay.due(kStart, 1000), 0u);
   EXPECT_EQ(decay.due(kStart + seconds(8), 1000), 500u);
+  decay.gave_back(500);
   EXPECT_EQ(decay.due(kStart + seconds(16), 500), 250u);
+}
+
+TEST(Decay, WhatDidNotGoStaysDue) {
+  Decay decay(seconds(8));
+  decay.due(kStart, 1000);
+  EXPECT_EQ(decay.due(kStart + seconds(8), 1000), 500u);
+  EXPECT_EQ(decay.due(kStart + seconds(16), 1000), 750u);
+  EXPECT_EQ(decay.due(kStart + seconds(24), 100), 100u) << "what is used again is not due";
+  decay.gave_back(100);
+  EXPECT_EQ(decay.due(kStart + seconds(32), 1000), 0u) << "nothing of it was free all the time";
+}
+
+TEST(Decay, WhatWentTooEarlyIsMadeUpFor) {
+  Decay decay(seconds(8));
+  decay.due(kStart, 1000);
+  EXPECT_EQ(decay.due(kStart + seconds(8), 1000), 500u);
+  decay.gave_back(600);
+  EXPECT_EQ(decay.due(kStart + seconds(16), 400), 150u) << "half of 500, less the 100";
 }
 
 TEST(Decay, OnlyWhatWasFreeAllThroughThePeriodIsIdle) {
@@ -72,13 +91,13 @@ TEST_F(DecayTest, WhatHasMovedDecaysOnceNobodyWorksOnIt) {
 }
 
 // The page becomes one of shared blocks too.
-TEST_F(DecayTest, WhatDecayedOnADeviceIsBroughtBackAlsoForSmallObjects) {
+TEST_F(DecayTest, WhatWasReleasedOnADeviceIsBroughtBackAlsoForSmallObjects) {
   start_decaying();
   host(4 * kMiB);  // the span stays
   char* block = host(4 * kMiB);
   to_device(block, testing::stream(1));
   allocator->free(block);
-  for (int step = 0; step < 10; ++step) allocator->decay(kStart + seconds(8 * step));
+  allocator->release_cached();
   machine->hints.clear();
   ASSERT_EQ(host(512), block);
   EXPECT_EQ(machine->hints,
@@ -88,13 +107,13 @@ TEST_F(DecayTest, WhatDecayedOnADeviceIsBroughtBackAlsoForSmallObjects) {
   EXPECT_EQ(allocator->residency(block, 2 * kMiB)[Place::host()], 2 * kMiB);
 }
 
-TEST_F(DecayTest, WhatDecayedOnADeviceIsBroughtBackForItsNextUser) {
+TEST_F(DecayTest, WhatWasReleasedOnADeviceIsBroughtBackForItsNextUser) {
   start_decaying();
   host(4 * kMiB);  // the span stays
   char* block = host(4 * kMiB);
   to_device(block, testing::stream(1));
   allocator->free(block);
-  for (int step = 0; step < 10; ++step) allocator->decay(kStart + seconds(8 * step));
+  allocator->release_cached();
   machine->hints.clear();
   ASSERT_EQ(host(4 * kMiB), block);
   EXPECT_EQ(allocator->statistics().recalls, 0u);
@@ -116,6 +135,57 @@ TEST_F(DecayTest, WhatCannotGoYetDoesNotMakeTheRestGoFaster) {
   allocator->decay(kStart);
   allocator->decay(kStart + seconds(8));
   EXPECT_EQ(allocator->statistics().discarded_bytes, 8 * kMiB);
+}
+
+// Spans of managed host memory go back as a whole.
+TEST_F(DecayTest, HostSpansDecayOneAfterTheOther) {
+  Configuration configuration = without_thread_caches();
+  configuration.decay_seconds = 8 * 3600;
+  configuration.span_bytes.reset();
+  configuration.budget_bytes = 1024 * kMiB;
+  start(configuration);
+  host(512);
+  std::vector<char*> blocks;
+  for (int i = 0; i < 64; ++i) blocks.push_back(host(8 * kMiB));
+  for (char* block : blocks) allocator->free(block);
+  // Three beside the small object, four in each of the other 15 spans, and one alone.
+  EXPECT_EQ(allocator->statistics().touched_bytes.current, (2 + 512) * kMiB);
+  std::vector<std::size_t> touched_mib;
+  // Requests have looked at the clock, before anything was free.
+  const Decay::Time begin = std::chrono::steady_clock::now() + std::chrono::hours(1);
+  for (int period = 0; period <= 32; ++period) {
+    allocator->decay(begin + std::chrono::hours(period));
+    if (period % 8 == 0) {
+      touched_mib.push_back(allocator->statistics().touched_bytes.current / kMiB);
+    }
+  }
+  EXPECT_EQ(touched_mib, (std::vector<std::size_t>{514, 282, 154, 90, 58}));
+  EXPECT_EQ(allocator->statistics().discarded_bytes, 0u);
+}
+
+TEST_F(DecayTest, ALargeSpanGoesAfterAHalfLife) {
+  Configuration configuration = without_thread_caches();
+  configuration.decay_seconds = 8;
+  configuration.span_bytes.reset();
+  start(configuration);
+  allocator->free(host(200 * kMiB));
+  for (int period = 0; period <= 7; ++period) allocator->decay(kStart + seconds(period));
+  EXPECT_EQ(allocator->statistics().touched_bytes.current, 200 * kMiB);
+  allocator->decay(kStart + seconds(8));
+  EXPECT_EQ(allocator->statistics().touched_bytes.current, 0u);
+}
+
+// What cannot go back is not counted as idle: it would make the rest go faster.
+TEST_F(DecayTest, APartlyUsedHostSpanKeepsItsFreeBlocks) {
+  start_decaying();
+  host(2 * kMiB);
+  char* idle = host(16 * kMiB);
+  allocator->free(idle);
+  device(2 * kMiB);
+  allocator->free(device(16 * kMiB));
+  for (int step = 0; step < 3; ++step) allocator->decay(kStart + seconds(8 * step));
+  EXPECT_EQ(allocator->statistics().discarded_bytes, 12 * kMiB);
+  EXPECT_EQ(host(16 * kMiB), idle);
 }
 
 TEST_F(DecayTest, MemoryThatStepsUseIsLeftAlone) {

@@ -127,12 +127,16 @@ TEST_F(PressureCallbacksTest, OneThatAllocatesIsNotEnteredAgain) {
       ++calls;
       deepest = std::max(deepest, ++depth);
       EXPECT_THROW(request(Facade::kPinned, 2 * kMiB), OutOfMemoryError);
-      EXPECT_THROW(request(Facade::kPinned, 512), OutOfMemoryError);
+      EXPECT_NE(request(Facade::kPinned, 512), nullptr) << "of the pages beyond the budget";
       --depth;
       return false;
     });
     calls = 0;
-    EXPECT_THROW(request(Facade::kDevice, size_bytes), OutOfMemoryError);
+    if (size_bytes == 512) {
+      EXPECT_NE(request(Facade::kDevice, size_bytes), nullptr);
+    } else {
+      EXPECT_THROW(request(Facade::kDevice, size_bytes), OutOfMemoryError);
+    }
     EXPECT_EQ(deepest, 1);
     EXPECT_EQ(calls, 1);
   }
@@ -183,7 +187,7 @@ TEST_F(PressureCallbacksTest, OneThatSaysYesAndFreesNothingIsCalledOnceARequest)
   });
   EXPECT_THROW(device(2 * kMiB), OutOfMemoryError);
   EXPECT_EQ(calls, 1);
-  EXPECT_THROW(device(512), OutOfMemoryError);
+  EXPECT_NE(device(512), nullptr) << "of the pages beyond the budget, which come last";
   EXPECT_EQ(calls, 2);
 }
 

@@ -109,8 +109,6 @@ TEST(SpanStore, ARunIsFoundAtItsPlaceOnlyWhereItIsFreeAndWhole) {
   EXPECT_EQ(store.find_at(only, base + kPageBytes, 2 * kPageBytes).span, nullptr) << "partly";
   EXPECT_EQ(store.find_at(only, base + 7 * kPageBytes, 2 * kPageBytes).span, nullptr) << "its end";
   EXPECT_EQ(store.find_at(only, base + 8 * kPageBytes, kPageBytes).span, nullptr) << "behind it";
-  Span unknown;
-  EXPECT_EQ(store.find_at(&unknown, base + 2 * kPageBytes, kPageBytes).span, nullptr);
 }
 
 // A span may lie where the record of one that is gone has been, with other pages.

@@ -118,6 +118,77 @@ torch.cuda.memory_summary()
 """).check()
 
 
+def test_freed_memory_is_free_while_another_tensor_lives(simulate: Simulate) -> None:
+    simulate(
+        """
+import torch
+kept = torch.ones(1000, device='cuda')
+free = torch.cuda.mem_get_info()[0]
+large = torch.ones(100 << 18, device='cuda')
+assert torch.cuda.mem_get_info()[0] == free - (100 << 20)
+del large
+torch.cuda.empty_cache()
+assert torch.cuda.mem_get_info()[0] == free
+large = torch.ones(100 << 18, device='cuda')
+assert torch.cuda.mem_get_info()[0] == free - (100 << 20)
+""",
+        environment={"UVMSIM_CAPACITY": "512MiB"},
+    ).check()
+
+
+def test_scalars_and_tensors_can_be_read_when_the_budget_is_used_up(simulate: Simulate) -> None:
+    simulate(
+        """
+import torch
+tensors = []
+for mib in (64, 8, 2):
+    try:
+        while True:
+            tensors.append(torch.full((mib << 18,), 3.0, device='cuda'))
+    except torch.OutOfMemoryError:
+        pass
+assert torch.cuda.memory_allocated() == 200 << 20
+assert tensors[0][5].item() == 3
+assert tensors[0][:4].tolist() == [3, 3, 3, 3]
+assert str(tensors[0]) == "tensor([3., 3., 3.,  ..., 3., 3., 3.], device='cuda:0')"
+del tensors[0]
+assert torch.zeros(16 << 20, dtype=torch.uint8, device='cuda').sum().item() == 0
+""",
+        environment={"UVMALLOC_BUDGET": "200MiB"},
+    ).check()
+
+
+def test_blocks_behind_record_stream_do_not_spill_to_the_host(simulate: Simulate) -> None:
+    simulate(
+        """
+import torch
+stream = torch.cuda.Stream()
+with torch.cuda.stream(stream):
+    y = torch.zeros(4 << 20, device='cuda')
+for _ in range(100):
+    x = torch.empty(4 << 20, device='cuda')
+    with torch.cuda.stream(stream):
+        y += x
+    x.record_stream(stream)
+    del x
+assert torch.cuda.max_memory_reserved() == 480 << 20, torch.cuda.max_memory_reserved()
+""",
+        environment={"UVMSIM_CAPACITY": "512MiB"},
+    ).check()
+
+
+def test_the_budget_is_no_more_than_the_machine_has(simulate: Simulate) -> None:
+    simulate(
+        """
+import torch, uvmalloc
+torch.ones(1, device='cuda')
+meminfo = dict(line.split(':') for line in open('/proc/meminfo'))
+assert uvmalloc.stats()['budget_bytes'] < int(meminfo['MemTotal'].split()[0]) << 10
+""",
+        environment={"UVMSIM_CAPACITY": "64GiB", "UVMSIM_DEVICES": "2"},
+    ).check()
+
+
 def test_record_stream_holds_a_block_until_the_stream_is_through(simulate: Simulate) -> None:
     simulate("""
 import torch

@@ -1,4 +1,8 @@
 // Capacity, charges and eviction.
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include "machine_test.hpp"
@@ -111,6 +115,17 @@ TEST_F(DeviceMemoryTest, WhollyDiscardedBlocksGoBeforeUsedOnes) {
   EXPECT_EQ(counters().evicted_bytes, 0U);
   device_memory(0, kBlock);
   EXPECT_EQ(resident(memory, kBlock, 0), 0U) << "a partial discard changes no order";
+}
+
+// As the modelled driver, which frees them with their range.
+TEST_F(DeviceMemoryTest, ADiscardLeavesThePagesOfTheHostWithTheAllocation) {
+  std::byte* memory = managed(4 * kBlock);
+  std::memset(memory, 1, 4 * kBlock);
+  ASSERT_EQ(machine().discard(0, stream_, {memory, 4 * kBlock}), Status::kOk);
+  std::vector<unsigned char> present(4 * kBlock / kPage);
+  ASSERT_EQ(mincore(memory, 4 * kBlock, present.data()), 0);
+  EXPECT_EQ(std::count(present.begin(), present.end(), 1),
+            static_cast<std::ptrdiff_t>(present.size()));
 }
 
 TEST_F(DeviceMemoryTest, ReadDuplicatedPagesAreEvictedWithoutACopy) {
