@@ -69,15 +69,23 @@ Json rank() {
   return nullptr;
 }
 
-Json process_json() {
+// Calls `add` with the name and the value of each fact about the process.
+template <class Add>
+void describe_process(const Add& add) {
   const std::chrono::duration<double> since_epoch = kProcessStartTime.time_since_epoch();
-  return {{"version", version()},
-          {"program", program_name()},
-          {"pid", getpid()},
-          {"parent", getppid()},
-          {"rank", rank()},
-          {"start_time", since_epoch.count()},
-          {"start_ticks", process_start_ticks()}};
+  add("version", Json(version()));
+  add("program", Json(program_name()));
+  add("pid", Json(getpid()));
+  add("parent", Json(getppid()));
+  add("rank", rank());
+  add("start_time", Json(since_epoch.count()));
+  add("start_ticks", Json(process_start_ticks()));
+}
+
+Json process_json() {
+  Json out = Json::object();
+  describe_process([&](const char* name, const Json& value) { out[name] = value; });
+  return out;
 }
 
 Json facades_json(const Figures& figures) {
@@ -276,19 +284,27 @@ void set_native_allocations(std::function<NativeAllocations()> source) {
 }
 
 std::string about_json(const CachingManagedAllocator& allocator, bool has_framework) {
+  // Put together from its values: the library's objects end the process where memory runs out.
+  std::string text = "{";
+  auto add = [&](const char* name, const Json& value) {
+    text += fmt::format("{}\"{}\":{}", text.size() == 1 ? "" : ",", name, text_of(value));
+  };
+  describe_process(add);
   const Configuration& configuration = allocator.configuration();
-  Json out = process_json();
-  out["active"] = true;
-  out["framework"] = has_framework;
-  out["policy"] = to_string(configuration.policy);
-  out["threshold_bytes"] = configuration.host_threshold_bytes;
-  out["host_memory"] = to_string(allocator.host_backing());
-  out["budget_bytes"] = allocator.budget_bytes();
-  out["devices"] = Json::array();
+  add("active", true);
+  add("framework", has_framework);
+  add("policy", to_string(configuration.policy));
+  add("threshold_bytes", configuration.host_threshold_bytes);
+  add("host_memory", to_string(allocator.host_backing()));
+  add("budget_bytes", allocator.budget_bytes());
+  text += ",\"devices\":[";
+  const char* separator = "";
   for (const DeviceDescription& device : allocator.devices()) {
-    out["devices"].push_back({{"name", device.name}, {"total_bytes", device.total_bytes}});
+    text += fmt::format("{}{{\"name\":{},\"total_bytes\":{}}}", separator,
+                        text_of(Json(device.name)), device.total_bytes);
+    separator = ",";
   }
-  return text_of(out);
+  return text + "]}";
 }
 
 std::string report_json() {
