@@ -144,7 +144,10 @@ bool has_room(int descriptor, std::size_t size_bytes) {
 void* map_counters(const std::string& path) {
   static_assert(sizeof(uvmsim_counters) % sizeof(std::uint64_t) == 0);
   constexpr std::size_t kBytes = kHeaderBytes + sizeof(uvmsim_counters);
-  const int descriptor = open(path.c_str(), O_CREAT | O_TRUNC | O_RDWR | O_CLOEXEC, 0600);
+  // A process that is told the same name (a child of one without a machine) has a file of its own:
+  // to cut the other's short would kill it at its next count.
+  unlink(path.c_str());
+  const int descriptor = open(path.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
   if (descriptor < 0) return nullptr;
   void* mapped = MAP_FAILED;
   if (has_room(descriptor, kBytes)) {
