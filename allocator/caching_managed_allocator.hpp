@@ -279,6 +279,14 @@ class CachingManagedAllocator {
   // finds nothing there. Nothing happens where it is not ours or not live.
   void note_left_host(const void* address);
 
+  // A conversion: bytes that lie in other memory of this process go into a host block of ours. The
+  // caller copies them and gives the other memory back piece by piece, so they are never there
+  // twice. An automatic budget grows by the block, because that memory did not count as available.
+  // Throws as allocate().
+  void* begin_conversion(int device, std::size_t size_bytes);
+  // After the copy, for the same size. With `done` false nothing was copied: the block is freed.
+  void end_conversion(void* address, std::size_t size_bytes, bool done);
+
   void note_copy(CopyReason reason, std::size_t size_bytes);
   void note_materialization(std::size_t copied_bytes, bool steal);
 
@@ -294,7 +302,7 @@ class CachingManagedAllocator {
   const std::vector<DeviceDescription>& devices() const { return devices_; }
   const CountingRuntime& runtime() const { return runtime_; }
   const Configuration& configuration() const { return configuration_; }
-  std::size_t budget_bytes() const { return budget_.hard_bytes; }
+  std::size_t budget_bytes() const;
   // kManaged or kOrdinary.
   HostBacking host_backing() const { return span_memory_.host_backing(); }
   // How much of the device's memory this process can still have, given the driver's answer, by the
@@ -533,12 +541,13 @@ class CachingManagedAllocator {
   std::size_t beyond_budget_bytes(SmallArenas::Growth most) const;
   bool would_leave_device(const Request& request) const;
   bool wait_before_leaving_device(const Request& request);
+  void change_budget_for_conversion(std::size_t size_bytes, bool grows);
   std::string advice_on(const Request& request, const RuntimeStatus& status) const;
   std::string advice_on_refusal() const;
   const Configuration configuration_;
   CountingRuntime runtime_;
   std::vector<DeviceDescription> devices_;
-  const MachineBudget budget_;
+  MachineBudget budget_;  // guarded by lock_
   SpanMemory span_memory_;
   FigureStore figure_store_;
   HintCounters& hint_counters_;

@@ -188,6 +188,9 @@ const std::vector<SettingDescription>& known_settings() {
       {"UVMALLOC_HOST_THRESHOLD", "1 MiB", kSize,
        "CPU tensors from this size on are managed, and move without a copy from 1 MiB on; smaller "
        "ones come from malloc"},
+      {"UVMALLOC_CPU", "auto", "auto, managed",
+       "when CPU tensors begin to be managed: once the program has initialised CUDA, or at once, "
+       "which initialises it"},
       {"UVMALLOC_HOST_MEMORY", "auto", "auto, managed, ordinary",
        "what CPU tensors are in: managed memory, or ordinary memory where every device reaches it, "
        "which forked children share"},
@@ -226,6 +229,8 @@ ParsedConfiguration parse_configuration(const VariableLookup& lookup,
   read.size_or_auto(&configuration.device_budget_bytes, kPageBytes);
   read.size_or_auto(&configuration.reserve_bytes);
   read.size(&configuration.host_threshold_bytes);
+  read.choice(&configuration.cpu_tensors,
+              Choices<CpuTensors>{{"auto", CpuTensors::kAuto}, {"managed", CpuTensors::kManaged}});
   read.choice(&configuration.host_backing,
               Choices<HostBacking>{{"auto", HostBacking::kAuto},
                                    {"managed", HostBacking::kManaged},

@@ -30,6 +30,12 @@ enum class HostBacking : unsigned char {
   kOrdinary,  // of the kernel, which a forked child shares copy on write
 };
 
+// From when on CPU tensors are managed.
+enum class CpuTensors : unsigned char {
+  kAuto,     // the program has initialised the driver and uses a device
+  kManaged,  // at once, which may initialise the driver
+};
+
 struct Configuration {
   bool enabled = false;                     // PYTORCH_ENABLE_UNIFIED_MEMORY
   std::string runtime = "auto";             // UVMALLOC_RUNTIME
@@ -40,6 +46,7 @@ struct Configuration {
   std::optional<std::size_t> device_budget_bytes;
   std::optional<std::size_t> reserve_bytes;       // UVMALLOC_RESERVE; none: from the machine
   std::size_t host_threshold_bytes = 1u << 20;    // UVMALLOC_HOST_THRESHOLD
+  CpuTensors cpu_tensors = CpuTensors::kAuto;     // UVMALLOC_CPU
   HostBacking host_backing = HostBacking::kAuto;  // UVMALLOC_HOST_MEMORY
   std::optional<std::size_t> fork_limit_bytes;    // UVMALLOC_FORK_LIMIT; none: what the host has
   std::optional<std::size_t> span_bytes;  // UVMALLOC_SPAN_SIZE; none: from the device's abilities

@@ -30,6 +30,8 @@ std::atomic<CachingManagedAllocator*> active_allocator{nullptr};
 thread_local HostMemory thread_host_memory = HostMemory::kManaged;
 thread_local bool thread_aliases = false;
 std::atomic<bool> framework_installed{false};
+std::atomic<bool> cpu_tensors_at_once{false};
+std::atomic<bool> activation_failed{false};
 
 // What was set; nothing: as configured.
 std::atomic<std::optional<MoveMode>> process_move_mode{std::nullopt};
@@ -127,6 +129,7 @@ std::unique_ptr<Activation> activate() {
       activation->reason = error.what();
     }
   }
+  activation_failed = true;
   log(LogLevel::kWarning, "not active, memory is served as without it: {}", activation->reason);
   return activation;
 }
@@ -150,6 +153,19 @@ const Activation& activate_process_allocator() {
 
 CachingManagedAllocator* process_allocator() noexcept {
   return active_allocator.load(std::memory_order_acquire);
+}
+
+bool is_driver_initialized() {
+  return process_allocator() != nullptr ||
+         is_runtime_initialized(process_configuration().configuration.runtime);
+}
+
+bool manages_cpu_tensors_at_once() {
+  return cpu_tensors_at_once.load(std::memory_order_relaxed) ||
+         process_configuration().configuration.cpu_tensors == CpuTensors::kManaged;
+}
+void set_manages_cpu_tensors_at_once() noexcept {
+  cpu_tensors_at_once = true;
 }
 
 HostMemory set_host_memory(HostMemory memory) noexcept {
@@ -184,6 +200,10 @@ void count_unmanaged_host(std::size_t size_bytes) noexcept {
 
 bool is_framework_enabled() {
   if (!framework_installed) return false;
+  if (activation_failed) return false;
+  if (!is_driver_initialized()) {
+    return is_runtime_present(process_configuration().configuration.runtime);
+  }
   const CachingManagedAllocator* allocator = activate_process_allocator().allocator;
   return allocator != nullptr && !allocator->in_forked_child();
 }

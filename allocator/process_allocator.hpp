@@ -1,7 +1,8 @@
 // The allocator of this process: made at most once, on first need, from the environment's
 // configuration, and never destroyed, since other libraries' exit handlers may still free into it.
-// Making it initialises the driver, so it is not made before memory is asked for. It registers the
-// handlers for fork and, where asked for, the report at exit.
+// Making it initialises the driver, so it is made when the program uses the device, and for CPU
+// tensors alone only where the program has initialised the driver. It registers the handlers for
+// fork and, where asked for, the report at exit.
 #pragma once
 
 #include <cstddef>
@@ -28,6 +29,15 @@ const Activation& activate_process_allocator();
 // The allocator if it is active already; makes nothing.
 CachingManagedAllocator* process_allocator() noexcept;
 
+// Whether the program has initialised the driver, so that activate_process_allocator() would not be
+// the first to do so. Initialises nothing.
+bool is_driver_initialized();
+
+// Whether CPU tensors are to be managed at once, which may initialise the driver: UVMALLOC_CPU asks
+// for that, or the program has, by switching unified memory on itself.
+bool manages_cpu_tensors_at_once();
+void set_manages_cpu_tensors_at_once() noexcept;
+
 // Which host memory a framework gets on this thread, kManaged until set; returns what was.
 enum class HostMemory : unsigned char {
   kMalloc,         // for what never goes to a device
@@ -46,8 +56,9 @@ MoveMode move_mode() noexcept;
 // Returns what was.
 bool set_thread_aliases(bool aliases) noexcept;
 
-// Whether a framework's new memory is managed: its plugin has taken its allocators' places, and
-// there is a device for it. The first call may initialise the driver to find out.
+// Whether a framework's memory is managed: its plugin has taken its allocators' places, and there
+// is a device for it. Initialises nothing: before the program has initialised the driver, true
+// where this machine has one.
 bool is_framework_enabled();
 // Whether the plugin is in place, which the plugin says.
 bool is_framework_installed() noexcept;

@@ -147,6 +147,8 @@ void add_figures(const Figures& figures, Json* out) {
                      {"device_to_device", moves.device_to_device},
                      {"bytes", moves.bytes}};
   (*out)["copies_by_moves"] = copies_json(moves);
+  (*out)["conversions"] = {{"count", totals.conversions.count},
+                           {"bytes", totals.conversions.bytes}};
   (*out)["materializations"] = {{"copies", totals.materializations.copies},
                                 {"bytes", totals.materializations.bytes},
                                 {"steals", totals.materializations.steals}};
@@ -186,7 +188,8 @@ Json report() {
   if (!out.is_object()) out = process_json();
   out["wall_seconds"] = wall.count();
   add_figures(figures, &out);
-  out["threads_left_out"] = 0;  // only the file lacks them
+  out["budget_bytes"] = allocator->budget_bytes();  // conversions raise it
+  out["threads_left_out"] = 0;                      // only the file lacks them
   out["native_allocations"] = native_json();
   return out;
 }
@@ -246,6 +249,7 @@ std::map<std::string_view, std::string> automatic_values(
   values["UVMALLOC_DEVICE_BUDGET"] = "none";
   values["UVMALLOC_RESERVE"] = fmt::format("{} of device 0, {} of the host",
                                            reserve(devices[0].total_bytes), reserve(host_bytes));
+  values["UVMALLOC_CPU"] = "managed once the program has initialised the driver";
   values["UVMALLOC_HOST_MEMORY"] = to_string(host_backing_of(devices, configuration.host_backing));
   values["UVMALLOC_FORK_LIMIT"] = format_size(less_reserve(host_bytes, configuration) / ranks);
   values["UVMALLOC_SPAN_SIZE"] = "by the budget and the request";
@@ -341,6 +345,8 @@ std::string report_text() {
       fmt::format("  moves   {:>9} without a copy ({}), {} copied ({})\n", statistics.moves.total(),
                   format_size(statistics.moves.bytes), copies["count"].get<std::uint64_t>(),
                   format_size(copies["bytes"].get<std::uint64_t>()));
+  text += fmt::format("  convert {:>9} CPU tensors at their first move ({})\n",
+                      statistics.conversions.count, format_size(statistics.conversions.bytes));
   text += fmt::format("  hints   {:>9} prefetches, {} advice\n",
                       allocator->hints().of(HintKind::kPrefetch).sent.load(),
                       allocator->hints().of(HintKind::kAdvise).sent.load());

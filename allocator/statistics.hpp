@@ -92,6 +92,12 @@ struct MoveStatistics {
   std::uint64_t total() const { return host_to_device + device_to_host + device_to_device; }
 };
 
+// CPU tensors of the C library's memory whose bytes went into managed memory at their first move.
+struct ConversionStatistics {
+  std::uint64_t count = 0;
+  std::uint64_t bytes = 0;
+};
+
 // What the first write to one side of a shared block did.
 struct MaterializationStatistics {
   std::uint64_t copies = 0;
@@ -164,6 +170,7 @@ struct Totals {
   Gauge touched_bytes;  // 2 MiB pages handed out since their span was made
   Gauge span_bytes;     // asked from the driver: virtual
   MoveStatistics moves;
+  ConversionStatistics conversions;
   MaterializationStatistics materializations;
   ForkStatistics forks;
   std::uint64_t discarded_bytes = 0;

@@ -31,6 +31,7 @@ class StatisticsBook {
 
   // Figures without a rule of their own, for who has the lock to count in.
   Totals& figures() { return totals_; }
+  void set_budget(std::size_t budget_bytes) { figures_.budget_bytes = budget_bytes; }
   ServiceStatistics& service_of(Facade facade, int device) {
     return figures_.service[static_cast<std::size_t>(facade)][static_cast<std::size_t>(device)];
   }

@@ -3,9 +3,14 @@
 // loaded. In a process that has neither CUDA nor torch nobody calls them.
 #include <dlfcn.h>
 #include <link.h>
+#include <sys/types.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <string>
+
+#include <fmt/format.h>
 
 #include <uvmalloc/allocator/process_allocator.hpp>
 #include <uvmalloc/preload/library_copies.hpp>
@@ -116,6 +121,31 @@ void note_stream_gone(void* stream) {
   }
 }
 
+// The process that loaded this library; its forked children have other numbers.
+const pid_t kLoadedIn = getpid();
+
+// `answer` is that of cudaGetDeviceCount, with which programs find out whether there is CUDA. Where
+// they cannot have it, one line says why.
+void explain_device_count(int answer) {
+  constexpr int kInitializationError = 3;  // cudaErrorInitializationError
+  if (answer == 0 || !is_framework_installed()) return;
+  const CachingManagedAllocator* ours = process_allocator();
+  // A driver that was initialised in a parent refuses to be in its children.
+  const bool is_forked = (ours != nullptr && ours->in_forked_child()) ||
+                         (answer == kInitializationError && getpid() != kLoadedIn);
+  if (!is_forked) {
+    if (ours == nullptr) activate_process_allocator();
+    return;
+  }
+  log_once(LogLevel::kError, "forked",
+           fmt::format(
+               "CUDA cannot be used in this process: it was forked after CUDA had been initialised "
+               "in its parent{}. Fork before that, or start the process with spawn or forkserver",
+               process_configuration().configuration.cpu_tensors == CpuTensors::kManaged
+                   ? " (UVMALLOC_CPU=managed initialises CUDA with the first large CPU tensor)"
+                   : ""));
+}
+
 // Tells the plugin, if there is one, that the tensor's memory gets a user outside torch.
 void note_export(const void* tensor) {
   if (const auto* hooks = torch_hooks.load(std::memory_order_acquire)) {
@@ -161,6 +191,17 @@ UVMALLOC_INTERPOSE int cuMemGetInfo_v2(std::size_t* free_bytes, std::size_t* tot
   static const auto device = uvm::preload::real<int (*)(int*)>("cuCtxGetDevice", "libcuda.so");
   const int result = next != nullptr ? next(free_bytes, total_bytes) : 3;
   if (result == 0) uvm::preload::tell_free_memory(free_bytes, total_bytes, device);
+  return result;
+}
+
+UVMALLOC_INTERPOSE int cudaGetDeviceCount(int* count) {
+  static const auto next = uvm::preload::real<int (*)(int*)>("cudaGetDeviceCount", "libcudart.so");
+  const int result = next != nullptr ? next(count) : 3;
+  try {
+    uvm::preload::explain_device_count(result);
+  } catch (const std::exception&) {
+    // No memory for a message.
+  }
   return result;
 }
 

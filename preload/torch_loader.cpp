@@ -44,6 +44,8 @@ std::string load_plugin(const TorchInProcess& torch) {
 }
 
 std::string enable_in_torch() {
+  // The program asks for managed memory, so it is no matter that this initialises the driver.
+  set_manages_cpu_tensors_at_once();
   const Activation& activation = activate_process_allocator();
   if (activation.allocator == nullptr) return activation.reason;
   if (activation.allocator->in_forked_child()) return "this is a forked child";
@@ -93,7 +95,6 @@ const char* uvmalloc_enable_in_torch() {
           "uvmalloc_enable_in_torch", "another version of libuvmalloc.so is in this process")) {
     return *answer;
   }
-  if (uvm::is_framework_enabled()) return nullptr;
   static std::mutex mutex;
   std::lock_guard lock(mutex);
   // What was returned once stays valid.

@@ -33,6 +33,8 @@ class CountingRuntime final : public DeviceRuntime {
 
   std::string_view name() const override { return inner_->name(); }
   int device_count() const override { return inner_->device_count(); }
+  // Asks for nothing of the machine's, so it is not counted.
+  bool has_context(int device) const override { return inner_->has_context(device); }
   RuntimeStatus describe(int device, DeviceDescription* out) const override;
   RuntimeStatus memory_figures(int device, MemoryFigures* out) const override;
   RuntimeStatus pointer_attributes(const void* address, PointerAttributes* out) const override;

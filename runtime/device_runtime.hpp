@@ -122,6 +122,9 @@ class DeviceRuntime {
   // kNoDevice for an ordinal out of range.
   virtual RuntimeStatus describe(int device, DeviceDescription* out) const = 0;
   virtual RuntimeStatus memory_figures(int device, MemoryFigures* out) const = 0;
+  // Whether work can be given to the device without making a context on it first. Changes nothing.
+  // A runtime without contexts says true.
+  virtual bool has_context(int /*device*/) const { return true; }
   virtual RuntimeStatus pointer_attributes(const void* address, PointerAttributes* out) const = 0;
 
   // Managed memory attached to all devices. `device` owns the allocation: it is made and freed in

@@ -1,11 +1,13 @@
 #include <uvmalloc/runtime/registry.hpp>
 
+#include <algorithm>
 #include <mutex>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <uvmalloc/runtime/cuda/cuda_runtime.hpp>
+#include <uvmalloc/runtime/cuda/driver_api.hpp>
 
 namespace uvm {
 namespace {
@@ -13,6 +15,7 @@ namespace {
 struct Entry {
   std::string name;
   RuntimeFactory factory;
+  RuntimeQuestions questions;
 };
 
 struct Registry {
@@ -24,7 +27,8 @@ struct Registry {
 Registry& registry() {
   static Registry* const instance = [] {
     auto* made = new Registry;
-    made->entries.push_back({"cuda", make_cuda_runtime});
+    made->entries.push_back(
+        {"cuda", make_cuda_runtime, {cuda::is_driver_initialized, cuda::is_driver_present}});
     return made;
   }();
   return *instance;
@@ -37,14 +41,31 @@ std::vector<Entry> entries_copy() {
 
 }  // namespace
 
-bool add_runtime(std::string_view name, RuntimeFactory factory) {
+bool add_runtime(std::string_view name, RuntimeFactory factory, RuntimeQuestions questions) {
   if (name.empty() || name == "auto" || !factory) return false;
   std::lock_guard lock(registry().mutex);
   for (const Entry& entry : registry().entries) {
     if (entry.name == name) return false;
   }
-  registry().entries.push_back({std::string(name), std::move(factory)});
+  registry().entries.push_back({std::string(name), std::move(factory), std::move(questions)});
   return true;
+}
+
+bool is_runtime_initialized(std::string_view name) {
+  const std::vector<Entry> entries = entries_copy();
+  return std::any_of(entries.begin(), entries.end(), [name](const Entry& entry) {
+    const auto& is_initialized = entry.questions.is_initialized;
+    if (name == "auto") return is_initialized && is_initialized();
+    return name == entry.name && (!is_initialized || is_initialized());
+  });
+}
+
+bool is_runtime_present(std::string_view name) {
+  const std::vector<Entry> entries = entries_copy();
+  return std::any_of(entries.begin(), entries.end(), [name](const Entry& entry) {
+    const auto& is_present = entry.questions.is_present;
+    return (name == "auto" || name == entry.name) && (!is_present || is_present());
+  });
 }
 
 std::vector<std::string> runtime_names() {

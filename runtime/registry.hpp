@@ -17,8 +17,26 @@ namespace uvm {
 // none.
 using RuntimeFactory = std::function<std::unique_ptr<DeviceRuntime>(std::string* reason)>;
 
-// False, and nothing changes, where the name is taken or empty.
-bool add_runtime(std::string_view name, RuntimeFactory factory);
+// What can be asked about a runtime that nobody has opened yet. The functions initialise nothing,
+// and are called often.
+struct RuntimeQuestions {
+  // Whether the program has initialised the vendor's driver, so that opening the runtime would not
+  // be the first to do so.
+  std::function<bool()> is_initialized;
+  // Whether this machine has the vendor's driver. May load it.
+  std::function<bool()> is_present;
+};
+
+// Returns false, and changes nothing, where the name is taken or empty. A runtime without questions
+// counts as present, and as initialised where it is asked for by its name.
+bool add_runtime(std::string_view name, RuntimeFactory factory, RuntimeQuestions questions = {});
+
+// Whether open_runtime(name) would initialise nothing that the program has not initialised itself.
+// For "auto": whether the program has initialised the driver of any runtime.
+bool is_runtime_initialized(std::string_view name);
+
+// Whether open_runtime(name) may find a device. Initialises nothing.
+bool is_runtime_present(std::string_view name);
 
 std::vector<std::string> runtime_names();
 

@@ -175,6 +175,10 @@ def summarize(comparisons: Sequence[Comparison], wall_seconds: float) -> dict[st
         allocations.update(run.allocations())
         for reason, entry in (run.report.get("copies_by_moves", {}).get("by_reason", {})).items():
             copied.setdefault(reason, Counter(count=0, bytes=0)).update(entry)
+        # Bytes of CPU tensors from before CUDA was used, which went into managed memory once: the
+        # move itself copied nothing.
+        conversions = run.report.get("conversions", {})
+        copied.setdefault("converted", Counter(count=0, bytes=0)).update(conversions)
     return {
         "device_moves": sum(run.figure("moves", "total") for run in managed),
         "bytes_copied_by_moves": sum(

@@ -66,6 +66,46 @@ std::size_t CachingManagedAllocator::free_bytes(int device, const MemoryFigures&
                           allowed_bytes);
 }
 
+std::size_t CachingManagedAllocator::budget_bytes() const {
+  std::lock_guard lock(lock_);
+  return budget_.hard_bytes;
+}
+
+// With the lock.
+void CachingManagedAllocator::change_budget_for_conversion(std::size_t size_bytes, bool grows) {
+  if (configuration_.budget_bytes) return;
+  const std::size_t pages_bytes = round_up(size_bytes, kPageBytes);
+  budget_.hard_bytes = grows ? budget_.hard_bytes + pages_bytes : budget_.hard_bytes - pages_bytes;
+  book_.set_budget(budget_.hard_bytes);
+}
+
+void* CachingManagedAllocator::begin_conversion(int device, std::size_t size_bytes) {
+  {
+    std::lock_guard lock(lock_);
+    change_budget_for_conversion(size_bytes, true);
+  }
+  try {
+    return allocate(Facade::kHost, device, size_bytes);
+  } catch (...) {
+    std::lock_guard lock(lock_);
+    change_budget_for_conversion(size_bytes, false);
+    throw;
+  }
+}
+
+void CachingManagedAllocator::end_conversion(void* address, std::size_t size_bytes, bool done) {
+  {
+    std::lock_guard lock(lock_);
+    if (done) {
+      ++book_.figures().conversions.count;
+      book_.figures().conversions.bytes += size_bytes;
+    } else {
+      change_budget_for_conversion(size_bytes, false);
+    }
+  }
+  if (!done) free(address);
+}
+
 // With the lock: what all pools of that facade and device may hold.
 std::size_t CachingManagedAllocator::limit_of(const StreamKey& key) const {
   return key.facade == Facade::kDevice ? device_limits_[static_cast<std::size_t>(key.device)]
@@ -93,7 +133,7 @@ RuntimeStatus CachingManagedAllocator::check_limits(const StreamKey& key, std::s
 // lowered stays, and may be used again.
 bool CachingManagedAllocator::exceeds_limits(const Request& request) const {
   const std::size_t pages_bytes = round_up(request.size_bytes, kPageBytes);
-  if (pages_bytes > budget_.hard_bytes) return true;
+  if (pages_bytes > budget_bytes()) return true;
   std::lock_guard lock(lock_);
   const StreamKey& key = pools_.at(request.pools).key;
   return pages_bytes > std::max(limit_of(key), book_.reserved_bytes(key.facade, key.device));
@@ -111,7 +151,7 @@ PressureRounds CachingManagedAllocator::pressure_rounds(const Request& request) 
     std::lock_guard lock(lock_);
     callbacks = pressure_callbacks_;
   }
-  return {this, std::move(callbacks), [this] { return block_bytes().freed; }, budget_.hard_bytes};
+  return {this, std::move(callbacks), [this] { return block_bytes().freed; }, budget_bytes()};
 }
 
 CachingManagedAllocator::BlockBytes CachingManagedAllocator::block_bytes() {

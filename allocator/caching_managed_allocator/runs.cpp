@@ -436,7 +436,8 @@ CachingManagedAllocator::Found CachingManagedAllocator::release_and_grow(const R
 // retries which cannot succeed while callbacks free little at a time.
 bool CachingManagedAllocator::has_room_if_all_is_free(const Request& request) {
   const auto live_bytes = static_cast<std::size_t>(std::max<std::int64_t>(block_bytes().live, 0));
-  return live_bytes <= budget_.hard_bytes && request.size_bytes <= budget_.hard_bytes - live_bytes;
+  const std::size_t most_bytes = budget_bytes();
+  return live_bytes <= most_bytes && request.size_bytes <= most_bytes - live_bytes;
 }
 
 CachingManagedAllocator::Found CachingManagedAllocator::under_pressure(const Request& request,
@@ -510,7 +511,7 @@ void CachingManagedAllocator::throw_if_broken(const Request& request, const Runt
 std::string CachingManagedAllocator::advice_on_refusal() const {
   const Statistics now = statistics();
   const std::size_t unused_bytes =
-      budget_.hard_bytes - std::min<std::size_t>(now.touched_bytes.current, budget_.hard_bytes);
+      now.budget_bytes - std::min<std::size_t>(now.touched_bytes.current, now.budget_bytes);
   return fmt::format(
       "With {} of the budget unused, address space has run out (this allocator's spans take {}, "
       "see ulimit -v), or memory of the driver's own. Smaller spans ({}) or fewer allocators take "

@@ -384,7 +384,9 @@ void DeviceFacade::setMemoryFraction(double fraction, c10::DeviceIndex device) {
   // All of the device is no limit of its own: beyond it the host's memory serves.
   Limit limit{fraction, device_budget()};
   if (fraction < 1.0) {
-    const auto total_bytes = static_cast<double>(getMemoryInfo(device).second);
+    DeviceDescription description;  // asked of it without a context
+    allocator().runtime().describe(device, &description);
+    const auto total_bytes = static_cast<double>(description.total_bytes);
     limit.bytes = std::min(limit.bytes, static_cast<size_t>(fraction * total_bytes));
   }
   allocator().set_device_limit(device, limit.bytes);

@@ -2,12 +2,17 @@
 
 #include <dlfcn.h>
 
+#include <atomic>
+#include <optional>
+
 #include <ATen/core/Tensor.h>
 #include <c10/core/StorageImpl.h>
 
 #include <uvmalloc/allocator/process_allocator.hpp>
 #include <uvmalloc/preload/torch_hooks.hpp>
 #include <uvmalloc/pytorch/loader/imported_function.hpp>
+#include <uvmalloc/pytorch/plugin/conversion.hpp>
+#include <uvmalloc/pytorch/plugin/early_blocks.hpp>
 #include <uvmalloc/pytorch/plugin/python_frames.hpp>
 #include <uvmalloc/pytorch/plugin/shared_storage.hpp>
 
@@ -17,23 +22,26 @@ namespace {
 void tensor_exported(const void* opaque) {
   CachingManagedAllocator* ours = process_allocator();
   const auto& tensor = *static_cast<const at::Tensor*>(opaque);
-  if (ours == nullptr || !tensor.defined() || !tensor.has_storage()) return;
+  if (!tensor.defined() || !tensor.has_storage()) return;
   c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
+  if (mark_early_exported(storage) || ours == nullptr) return;
   // The export itself asks for a writable pointer, so a shared storage gets its own bytes: mark
   // those, not the ones that stay with the other side.
   if (storage.nbytes() != 0) ours->mark_exported(storage.mutable_data());
 }
 
 void pointer_exported(const void* pointer) {
+  const bool is_early = EarlyBlocks::instance().contains(pointer);
   CachingManagedAllocator* ours = process_allocator();
-  if (ours == nullptr) return;
-  auto block = ours->find(pointer);
+  if (ours == nullptr && !is_early) return;
+  std::optional<BlockDescription> block;
+  if (!is_early) block = ours->find(pointer);
   // torch.load compares the address of each storage it has read with null, load_safetensors reads
   // into tensors that nobody else has yet, and so does safetensors, which also looks at what it
   // saves. None keeps it.
-  if (block && !block->exported &&
+  if ((is_early || (block && !block->exported)) &&
       !called_from({"/torch/serialization.py", "/uvmalloc/loading.py", "/safetensors/torch.py"})) {
-    ours->mark_exported(pointer);
+    if (!mark_early_exported(pointer)) ours->mark_exported(pointer);
   }
 }
 
@@ -55,9 +63,17 @@ void install_export_hooks() {
 }
 
 void watch_python_pointers() {
-  static const bool watched = replace_imported_function("libtorch_python.so", "PyLong_FromVoidPtr",
-                                                        reinterpret_cast<void*>(&python_number_of));
-  (void)watched;
+  // Tensors may be made before Python's bindings are there.
+  static const auto is_python_there = [] {
+    void* bindings = dlopen("libtorch_python.so", RTLD_NOLOAD | RTLD_LAZY);
+    if (bindings != nullptr) dlclose(bindings);
+    return bindings != nullptr;
+  };
+  static std::atomic<bool> watched{false};
+  if (watched.load(std::memory_order_relaxed) || !is_python_there()) return;
+  replace_imported_function("libtorch_python.so", "PyLong_FromVoidPtr",
+                            reinterpret_cast<void*>(&python_number_of));
+  watched = true;
 }
 
 }  // namespace uvm::torch_plugin

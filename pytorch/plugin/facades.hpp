@@ -23,8 +23,15 @@ namespace uvm::torch_plugin {
 // Frees a block of ours.
 void delete_block(void* address);
 
-// The CPU allocator: managed blocks from UVMALLOC_HOST_THRESHOLD on, malloc below and in forked
-// children.
+// Frees a block of the C library that EarlyBlocks knows: the deleter by which these are recognised.
+void delete_early(void* address);
+
+// The data pointer of a block of ours that is a CPU tensor's.
+c10::DataPtr managed_host_data(void* address, std::size_t size_bytes);
+
+// The CPU allocator: managed blocks from UVMALLOC_HOST_THRESHOLD on. malloc serves smaller
+// requests, those of forked children, and those that come before CPU tensors can be managed
+// (host_device.hpp).
 class HostFacade final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t size_bytes) override;

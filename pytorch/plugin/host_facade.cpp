@@ -1,11 +1,15 @@
 #include <cstdlib>
 #include <cstring>
+#include <new>
+#include <optional>
 
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/alloc_cpu.h>
 
+#include <uvmalloc/pytorch/plugin/early_blocks.hpp>
 #include <uvmalloc/pytorch/plugin/export_hooks.hpp>
 #include <uvmalloc/pytorch/plugin/facades.hpp>
+#include <uvmalloc/pytorch/plugin/host_device.hpp>
 #include <uvmalloc/pytorch/plugin/out_of_memory.hpp>
 #include <uvmalloc/pytorch/plugin/region.hpp>
 
@@ -29,6 +33,7 @@ void delete_managed(void* address) {
 void delete_any(void* address) {
   report_freed(address);
   CachingManagedAllocator* ours = process_allocator();
+  if (!EarlyBlocks::instance().empty()) EarlyBlocks::instance().remove(address);
   if (ours != nullptr) forget_block(address);
   if (ours == nullptr || ours->free(address) == FreeResult::kNotOurs) c10::free_cpu(address);
 }
@@ -38,17 +43,40 @@ c10::DataPtr reported(void* address, std::size_t size_bytes, c10::DeleterFnPtr d
   return {address, address, deleter, c10::Device(c10::kCPU)};
 }
 
-// Managed host memory, where there is a device for it; nullptr: use malloc.
-CachingManagedAllocator* manager_for(HostMemory wanted, size_t size_bytes) {
-  if (wanted == HostMemory::kMalloc) return nullptr;
+// Whether such a request is for managed memory.
+bool is_for_managed(HostMemory wanted, size_t size_bytes) {
+  if (wanted == HostMemory::kMalloc) return false;
   static const std::size_t threshold_bytes =
       process_configuration().configuration.host_threshold_bytes;
-  if (wanted == HostMemory::kManaged && size_bytes < threshold_bytes) return nullptr;
-  CachingManagedAllocator* ours = activate_process_allocator().allocator;
-  return ours == nullptr || ours->in_forked_child() ? nullptr : ours;
+  return wanted == HostMemory::kAlwaysManaged || size_bytes >= threshold_bytes;
+}
+
+// From the C library, for a tensor that would be managed if it could be already.
+c10::DataPtr allocate_early(size_t size_bytes) {
+  void* address = c10::alloc_cpu(size_bytes);
+  const CachingManagedAllocator* ours = process_allocator();
+  const bool may_move = ours == nullptr || !ours->in_forked_child();
+  if (address == nullptr || size_bytes < kWholeBytes || !may_move)
+    return reported(address, size_bytes, &delete_unmanaged);
+  try {
+    watch_python_pointers();
+    EarlyBlocks::instance().add(address, size_bytes);
+  } catch (const std::bad_alloc&) {
+    return reported(address, size_bytes, &delete_unmanaged);
+  }
+  return reported(address, size_bytes, &delete_early);
 }
 
 }  // namespace
+
+void delete_early(void* address) {
+  EarlyBlocks::instance().remove(address);
+  delete_unmanaged(address);
+}
+
+c10::DataPtr managed_host_data(void* address, std::size_t size_bytes) {
+  return reported(address, size_bytes, &delete_managed);
+}
 
 void delete_block(void* address) {
   forget_block(address);
@@ -57,21 +85,25 @@ void delete_block(void* address) {
 
 c10::DataPtr HostFacade::allocate(size_t size_bytes) {
   const HostMemory wanted = host_memory();
-  if (CachingManagedAllocator* ours = manager_for(wanted, size_bytes)) {
+  const bool is_managed = is_for_managed(wanted, size_bytes);
+  const std::optional<HostPlace> place =
+      is_managed ? place_for_cpu_tensors(wanted == HostMemory::kAlwaysManaged) : std::nullopt;
+  if (place) {
     try {
       watch_python_pointers();
-      void* address = allocate_in_region(
-          Facade::kHost, size_bytes, [&] { return ours->allocate(Facade::kHost, 0, size_bytes); });
-      return reported(address, size_bytes, &delete_managed);
+      void* address = allocate_in_region(Facade::kHost, size_bytes, [&] {
+        return place->allocator->allocate(Facade::kHost, place->device, size_bytes);
+      });
+      return managed_host_data(address, size_bytes);
     } catch (const OutOfMemoryError& error) {
       c10::profiledCPUMemoryReporter().OutOfMemory(size_bytes);
       TORCH_CHECK_WITH(OutOfMemoryError, false, out_of_memory_words(Facade::kHost, size_bytes),
                        "\n", error.what());
     }
   }
-  void* address = c10::alloc_cpu(size_bytes);
   if (wanted != HostMemory::kMalloc) count_unmanaged_host(size_bytes);
-  return reported(address, size_bytes, &delete_unmanaged);
+  if (is_managed) return allocate_early(size_bytes);
+  return reported(c10::alloc_cpu(size_bytes), size_bytes, &delete_unmanaged);
 }
 
 c10::DeleterFnPtr HostFacade::raw_deleter() const {

@@ -1,6 +1,7 @@
 // What happens when the plugin is loaded, inside `import torch` or later: three allocators are put
-// in torch's places. No driver call is made yet unless torch has made some, so that a program that
-// only imports torch, or forks before it uses CUDA, is as before.
+// in torch's places. No driver call is made yet unless torch has made some, and none before the
+// program initialises the driver, so that a program that only has CPU tensors, or forks before it
+// uses CUDA, is as before.
 #include <pthread.h>
 
 #include <ATen/core/CachingHostAllocator.h>
@@ -9,9 +10,11 @@
 #include <c10/cuda/CUDAFunctions.h>
 
 #include <uvmalloc/preload/torch_hooks.hpp>
+#include <uvmalloc/pytorch/plugin/early_blocks.hpp>
 #include <uvmalloc/pytorch/plugin/export_hooks.hpp>
 #include <uvmalloc/pytorch/plugin/facades.hpp>
 #include <uvmalloc/pytorch/plugin/forced_copy.hpp>
+#include <uvmalloc/pytorch/plugin/host_device.hpp>
 #include <uvmalloc/pytorch/plugin/shared_storage.hpp>
 
 namespace uvm::torch_plugin {
@@ -64,6 +67,7 @@ void read_allocator_settings() {
 }  // namespace
 
 void install() {
+  if (process_allocator() != nullptr) refuse_cuda_in_children();
   if (installed_facades.host != nullptr) return;
   // Before there is a block that could be exported.
   install_export_hooks();
@@ -78,7 +82,11 @@ void install() {
   c10::SetAllocator(c10::kCUDA, installed_facades.device, kPriority);
   native::allocator.store(installed_facades.device);
   set_native_allocations(native_allocations);
-  pthread_atfork(nullptr, nullptr, &release_locks_in_child);
+  pthread_atfork([] { EarlyBlocks::instance().lock(); }, [] { EarlyBlocks::instance().unlock(); },
+                 [] {
+                   EarlyBlocks::instance().unlock();
+                   release_locks_in_child();
+                 });
   watch_forced_copies();
   set_framework_installed(true);
   installed_facades.device->init_late();

@@ -45,11 +45,12 @@ Place place_for(const char* function, at::Device device) {
 bool prefetch(const at::Tensor& self, at::Device device) {
   CachingManagedAllocator* ours = process_allocator();
   const Range range = range_of(self);
-  if (ours == nullptr || range.size_bytes == 0) return false;
+  if (ours == nullptr || range.size_bytes == 0 || !ours->find(range.begin)) return false;
   const Place place = place_for("uvmalloc.prefetch", device);
   const PolicyScope policy;
   if (device.is_cpu()) {
-    const int from = self.is_cuda() ? self.get_device() : 0;
+    // The device that the memory was made for, where it is not on one.
+    const int from = self.is_cuda() ? self.get_device() : ours->find(range.begin)->device;
     return ours->prefetch(range.begin, range.size_bytes, place, from,
                           current_stream(static_cast<c10::DeviceIndex>(from)));
   }

@@ -13,6 +13,7 @@
 #include <c10/cuda/CUDAStream.h>
 #include <torch/library.h>
 
+#include <uvmalloc/pytorch/plugin/conversion.hpp>
 #include <uvmalloc/pytorch/plugin/facades.hpp>
 #include <uvmalloc/pytorch/plugin/forced_copy.hpp>
 #include <uvmalloc/pytorch/plugin/region.hpp>
@@ -130,6 +131,10 @@ at::Tensor to_copy(const at::Tensor& self, std::optional<c10::ScalarType> dtype,
     MoveRequest request{dtype, layout, device, pin_memory, memory_format, sharing};
     std::optional<CopyReason> reason =
         mode == MoveMode::kCopy ? CopyReason::kMode : reason_to_copy(self, request);
+    if (!reason && is_early(storage_of(self))) {
+      reason = convert(storage_of(self), device->index());
+      if (!reason) reason = reason_to_copy(self, request);
+    }
     if (!reason) return moved(self, request, non_blocking);
     ours->note_copy(*reason, self.layout() == c10::kStrided ? self.numel() * self.itemsize() : 0);
     // Stock stages pageable memory, so its caller may write to the source as soon as the call
@@ -159,6 +164,14 @@ bool is_managed(const at::Tensor& self) {
          ours->find(storage_of(self)._mutable_data_ptr_no_checks().get()).has_value();
 }
 
+// Whether a move of the tensor's device needs no copy by what its memory is, now or after a
+// conversion.
+bool can_move(const at::Tensor& self) {
+  if (process_allocator() == nullptr && !is_framework_enabled()) return false;
+  return self.has_storage() && (is_managed(self) || (is_early(storage_of(self)) &&
+                                                     !is_early_and_exported(storage_of(self))));
+}
+
 // Why a view of a part must be copied. Stock aligns its copies, and kernels choose how they compute
 // by alignment.
 std::optional<CopyReason> reason_to_copy_part(const at::Tensor& self, const MoveRequest& request) {
@@ -183,9 +196,11 @@ at::Tensor manage_memory(const at::Tensor& self) {
               "; accepted: strided tensors");
   TORCH_CHECK(is_host_or_cuda(self.device()), "manage_memory: the tensor is on ", self.device(),
               "; accepted: cpu, cuda");
-  TORCH_CHECK(is_framework_enabled(), "manage_memory: unified memory is not enabled: ",
-              process_allocator() != nullptr ? "this is a forked child"
-                                             : activate_process_allocator().reason);
+  const Activation& activation = activate_process_allocator();
+  const bool is_child = activation.allocator != nullptr && activation.allocator->in_forked_child();
+  TORCH_CHECK(activation.allocator != nullptr && !is_child,
+              "manage_memory: unified memory is not enabled: ",
+              is_child ? "this is a forked child" : activation.reason);
   const MemoryScope scope(/*managed=*/true);
   return self.clone();
 }
@@ -194,6 +209,12 @@ at::Tensor unmanage_memory(const at::Tensor& self) {
   if (!is_managed(self)) return self;
   const MemoryScope scope(/*managed=*/false);
   return self.clone();
+}
+
+// The current stream is being captured. Asking torch for that makes a context on its device.
+bool is_capturing() {
+  return allocator().runtime().has_context(c10::cuda::current_device()) &&
+         c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
 }
 
 std::string report() {
@@ -219,11 +240,13 @@ std::optional<CopyReason> reason_to_copy(const at::Tensor& self, const MoveReque
   }
   c10::StorageImpl& storage = storage_of(self);
   const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
-  auto block = allocator().find(data.get());
+  // Memory that a conversion makes movable first.
+  const bool early = is_early(storage);
+  const auto block = early ? std::nullopt : allocator().find(data.get());
   // A small block shares its pages with others, which do not move with it. Copying it costs less
   // than its pages going to and fro; but whoever asks for the same memory gets it.
   bool alias = request.sharing == Sharing::kAlias;
-  if (!block || (!block->movable && !alias)) {
+  if (!early && (!block || (!block->movable && !alias))) {
     bool small = storage.nbytes() < configuration.host_threshold_bytes || block;
     return small ? CopyReason::kSmallBlock : CopyReason::kForeign;
   }
@@ -233,14 +256,14 @@ std::optional<CopyReason> reason_to_copy(const at::Tensor& self, const MoveReque
   }
   if (!alias && is_aliased(storage)) return CopyReason::kAliased;
   // An alias is meant to be seen through by whoever holds a pointer.
-  if (block->exported && !alias) return CopyReason::kExported;
+  if (block && block->exported && !alias) return CopyReason::kExported;
+  // Its memory would be gone.
+  if (early && is_early_and_exported(storage)) return CopyReason::kExported;
   if (request.device->is_cuda() &&
       request.device->index() >= allocator().runtime().device_count()) {
     return CopyReason::kForeign;  // torch's own error for a device that does not exist
   }
-  if (c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None) {
-    return CopyReason::kCapturing;
-  }
+  if (is_capturing()) return CopyReason::kCapturing;
   return std::nullopt;
 }
 
@@ -248,6 +271,7 @@ std::optional<CopyReason> reason_to_copy(const at::Tensor& self, const MoveReque
 
 TORCH_LIBRARY(uvmalloc, library) {
   library.def("is_managed(Tensor self) -> bool", &uvm::torch_plugin::is_managed);
+  library.def("can_move(Tensor self) -> bool", &uvm::torch_plugin::can_move);
   library.def("manage_memory(Tensor(a) self) -> Tensor(a)", &uvm::torch_plugin::manage_memory);
   library.def("unmanage_memory(Tensor(a) self) -> Tensor(a)", &uvm::torch_plugin::unmanage_memory);
   library.def("report() -> str", &uvm::torch_plugin::report);

@@ -1,9 +1,9 @@
 #include <cstring>
 
-#include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
 
 #include <uvmalloc/pytorch/plugin/facades.hpp>
+#include <uvmalloc/pytorch/plugin/host_device.hpp>
 #include <uvmalloc/pytorch/plugin/out_of_memory.hpp>
 #include <uvmalloc/pytorch/plugin/region.hpp>
 #include <uvmalloc/pytorch/plugin/torch_statistics.hpp>
@@ -17,7 +17,7 @@ c10::DataPtr PinnedFacade::allocate(size_t size_bytes) {
   }
   try {
     void* address = allocate_in_region(Facade::kPinned, size_bytes, [&] {
-      return allocator().allocate(Facade::kPinned, c10::cuda::current_device(), size_bytes);
+      return allocator().allocate(Facade::kPinned, device_for_pinned_memory(), size_bytes);
     });
     if (open_pools_.load(std::memory_order_relaxed) != 0) [[unlikely]]
       note_owner(address);

@@ -98,6 +98,15 @@ class CudaRuntime final : public DeviceRuntime {
     return {};
   }
 
+  bool has_context(int device) const override {
+    if (!valid(device)) return false;
+    if (contexts_[static_cast<size_t>(device)].load(std::memory_order_acquire) != nullptr)
+      return true;
+    unsigned flags = 0;
+    int active = 0;
+    return api_->primary_ctx_get_state(device, &flags, &active) == CUDA_SUCCESS && active != 0;
+  }
+
   RuntimeStatus memory_figures(int device, MemoryFigures* out) const override {
     return in_context(device, "cuMemGetInfo",
                       [&] { return api_->mem_get_info(&out->free_bytes, &out->total_bytes); });

@@ -46,6 +46,7 @@ std::string bind_all(void* library, DriverApi* api) {
   bind.required(api->device_get_attribute, "cuDeviceGetAttribute");
   bind.required(api->device_total_mem, "cuDeviceTotalMem_v2");
   bind.required(api->primary_ctx_retain, "cuDevicePrimaryCtxRetain");
+  bind.required(api->primary_ctx_get_state, "cuDevicePrimaryCtxGetState");
   bind.required(api->ctx_get_current, "cuCtxGetCurrent");
   bind.required(api->ctx_push_current, "cuCtxPushCurrent_v2");
   bind.required(api->ctx_pop_current, "cuCtxPopCurrent_v2");
@@ -103,6 +104,22 @@ std::unique_ptr<const DriverApi> bind_driver(std::string* reason) {
     return nullptr;
   }
   return api;
+}
+
+bool is_driver_initialized() {
+  void* library = dlopen(kLibrary, RTLD_NOW | RTLD_NOLOAD);
+  if (library == nullptr) return false;
+  const auto count_devices =
+      reinterpret_cast<decltype(DriverApi::device_get_count)>(dlsym(library, "cuDeviceGetCount"));
+  int devices = 0;
+  // CUDA_ERROR_NOT_INITIALIZED before cuInit, as from every entry point.
+  const bool initialized = count_devices != nullptr && count_devices(&devices) == CUDA_SUCCESS;
+  dlclose(library);
+  return initialized;
+}
+
+bool is_driver_present() {
+  return dlopen(kLibrary, RTLD_LAZY | RTLD_LOCAL) != nullptr;
 }
 
 }  // namespace uvm::cuda

@@ -28,6 +28,7 @@ struct DriverApi {
   CUresult (*device_get_attribute)(int*, CUdevice_attribute, CUdevice) = nullptr;
   CUresult (*device_total_mem)(size_t*, CUdevice) = nullptr;
   CUresult (*primary_ctx_retain)(CUcontext*, CUdevice) = nullptr;
+  CUresult (*primary_ctx_get_state)(CUdevice, unsigned*, int*) = nullptr;
   CUresult (*ctx_get_current)(CUcontext*) = nullptr;
   CUresult (*ctx_push_current)(CUcontext) = nullptr;
   CUresult (*ctx_pop_current)(CUcontext*) = nullptr;
@@ -63,5 +64,12 @@ struct DriverApi {
 // library, a required entry point or a device is missing. The library stays loaded for the life of
 // the process.
 std::unique_ptr<const DriverApi> bind_driver(std::string* reason);
+
+// Whether cuInit has succeeded in this process. Loads and initialises nothing. False in a forked
+// child of a process where it had.
+bool is_driver_initialized();
+
+// Whether libcuda.so.1 can be loaded, which this function then does. Does not call cuInit.
+bool is_driver_present();
 
 }  // namespace uvm::cuda

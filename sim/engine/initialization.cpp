@@ -9,12 +9,17 @@ std::atomic<bool> initialized{false};
 
 }  // namespace
 
-void set_initialized() {
-  initialized.store(true, std::memory_order_relaxed);
+const std::vector<int>& initialize(std::vector<int> (*read)()) {
+  static const std::vector<int>* const devices = [read] {
+    auto* visible = new std::vector<int>(read());
+    initialized.store(!visible->empty(), std::memory_order_release);
+    return visible;
+  }();
+  return *devices;
 }
 
 bool is_initialized() {
-  return initialized.load(std::memory_order_relaxed);
+  return initialized.load(std::memory_order_acquire);
 }
 
 }  // namespace uvmsim

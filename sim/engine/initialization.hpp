@@ -1,12 +1,20 @@
-// Whether any interface has been initialised in this process: a driver interface wants an explicit
-// call first, a runtime on top of it initialises by itself, and both then count as initialised.
+// Whether any interface has been initialised in this process, and which devices it saw then. All
+// interfaces of a process see the same devices: those that the first one to be initialised saw. A
+// driver interface wants an explicit call first, a runtime on top of it initialises by itself, and
+// both then count as initialised. Thread-safe.
 #pragma once
+
+#include <vector>
 
 #include <uvmalloc/sim/engine/export.hpp>
 
 namespace uvmsim {
 
-UVMSIM_EXPORT void set_initialized();
+// Physical numbers of the visible devices, in the order of their ordinals. The first call in a
+// process initialises it: it calls `read`, and later calls return that answer.
+UVMSIM_EXPORT const std::vector<int>& initialize(std::vector<int> (*read)());
+
+// False also where the process was initialised without a visible device.
 UVMSIM_EXPORT bool is_initialized();
 
 }  // namespace uvmsim

@@ -676,6 +676,34 @@ TEST_F(RulesTest, ACopyOfTheThresholdsSizeCountsAsOneThatCouldHaveBeenAMove) {
   EXPECT_EQ(copies.bytes_at_or_above_threshold, threshold);
 }
 
+TEST_F(RulesTest, AnAutomaticBudgetGrowsByWhatIsConverted) {
+  Configuration automatic = small_configuration();
+  automatic.budget_bytes.reset();
+  start(automatic);
+  const std::size_t before = allocator->budget_bytes();
+  void* block = allocator->begin_conversion(0, 3 * kMiB);
+  allocator->end_conversion(block, 3 * kMiB, true);
+  EXPECT_EQ(allocator->budget_bytes(), before + 4 * kMiB) << "whole pages of 2 MiB";
+  void* given_up = allocator->begin_conversion(0, 2 * kMiB);
+  allocator->end_conversion(given_up, 2 * kMiB, false);
+  EXPECT_EQ(allocator->budget_bytes(), before + 4 * kMiB);
+  const Statistics now = allocator->statistics();
+  EXPECT_EQ(now.conversions.count, 1u);
+  EXPECT_EQ(now.conversions.bytes, 3 * kMiB);
+  EXPECT_EQ(now.budget_bytes, before + 4 * kMiB);
+  EXPECT_FALSE(allocator->find(given_up)->live);
+  allocator->free(block);
+}
+
+TEST_F(TightTest, AConversionKeepsTheBudgetThatTheUserHasSet) {
+  EXPECT_THROW(allocator->begin_conversion(0, 128 * kMiB), OutOfMemoryError);
+  void* block = allocator->begin_conversion(0, 32 * kMiB);
+  allocator->end_conversion(block, 32 * kMiB, true);
+  EXPECT_EQ(allocator->budget_bytes(), 64 * kMiB);
+  EXPECT_EQ(allocator->statistics().conversions.count, 1u);
+  allocator->free(block);
+}
+
 TEST_F(RulesTest, TotalsOfAllFacadesAddUp) {
   allocator->free(device(4 * kMiB));
   allocator->free(host(2 * kMiB));

@@ -72,8 +72,10 @@ TEST(Configuration, ValuesAreReadAndTheirSourceIsKept) {
                                       {"UVMALLOC_HOST_THRESHOLD", "64K"},
                                       {"UVMALLOC_LOG", "debug"},
                                       {"UVMALLOC_MOVE", "alias"},
+                                      {"UVMALLOC_CPU", "Managed"},
                                       {"UVMALLOC_TRACE", "run.%p.trace"}});
   EXPECT_TRUE(parsed.errors.empty());
+  EXPECT_EQ(parsed.configuration.cpu_tensors, CpuTensors::kManaged);
   EXPECT_EQ(parsed.configuration.policy, Policy::kDriver);
   EXPECT_EQ(parsed.configuration.budget_bytes, std::size_t{3} << 29);
   EXPECT_EQ(parsed.configuration.device_budget_bytes, std::size_t{1} << 29);
@@ -107,6 +109,7 @@ TEST(Configuration, AMalformedValueNamesVariableValueAndWhatIsAccepted) {
                            Case{"UVMALLOC_SPAN_SIZE", "4K"},
                            Case{"UVMALLOC_LOG", "loud"},
                            Case{"UVMALLOC_MOVE", "steal"},
+                           Case{"UVMALLOC_CPU", "malloc"},
                            Case{"UVMALLOC_HOST_THRESHOLD", "1 pound"},
                            Case{"UVMALLOC_REPORT", "printer"},
                            Case{"UVMALLOC_DECAY", "soon"},

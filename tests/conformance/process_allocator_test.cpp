@@ -43,6 +43,40 @@ TEST_F(ProcessAllocator, ThereIsNoneBeforeItIsNeeded) {
   EXPECT_EQ(process_allocator(), nullptr) << "reports make none";
 }
 
+TEST_F(ProcessAllocator, NothingIsInitialisedBeforeItIsMade) {
+  EXPECT_TRUE(is_runtime_present("cuda"));
+  EXPECT_FALSE(is_driver_initialized()) << "a look for the driver does not initialise it";
+  set_framework_installed(true);
+  EXPECT_EQ(uvmalloc_is_enabled(), 1);
+  EXPECT_FALSE(is_driver_initialized());
+  EXPECT_EQ(process_allocator(), nullptr);
+  auto runtime = testing::open("cuda");
+  EXPECT_TRUE(is_driver_initialized()) << "as if the program had done it";
+  EXPECT_TRUE(is_runtime_initialized("auto"));
+  EXPECT_EQ(process_allocator(), nullptr);
+}
+
+TEST_F(ProcessAllocator, ADeviceHasAContextOnceItsMemoryIsAskedFor) {
+  CachingManagedAllocator* allocator = activate_process_allocator().allocator;
+  ASSERT_NE(allocator, nullptr);
+  EXPECT_FALSE(allocator->runtime().has_context(0)) << "making the allocator makes none";
+  EXPECT_FALSE(allocator->runtime().has_context(allocator->runtime().device_count()));
+  allocator->free(allocator->allocate(Facade::kHost, 0, 4 * kMiB));
+  EXPECT_TRUE(allocator->runtime().has_context(0));
+  EXPECT_TRUE(testing::open("cuda")->has_context(0)) << "it is the driver that knows";
+}
+
+TEST_F(ProcessAllocator, CpuTensorsAreManagedAtOnceWhereThatIsAskedFor) {
+  EXPECT_FALSE(manages_cpu_tensors_at_once());
+  set_manages_cpu_tensors_at_once();
+  EXPECT_TRUE(manages_cpu_tensors_at_once());
+}
+
+TEST_F(ProcessAllocator, TheVariableAsksForManagedCpuTensorsAtOnce) {
+  setenv("UVMALLOC_CPU", "managed", 1);
+  EXPECT_TRUE(manages_cpu_tensors_at_once());
+}
+
 TEST_F(ProcessAllocator, ThereIsOneForTheLifeOfTheProcess) {
   const Activation& activation = activate_process_allocator();
   ASSERT_NE(activation.allocator, nullptr) << activation.reason;

@@ -23,8 +23,8 @@ def test_a_forked_loader_reads_managed_tensors(simulate: Simulate) -> None:
     run = simulate("""
 import torch
 from torch.utils.data import DataLoader, TensorDataset
-data = torch.arange(1 << 20, dtype=torch.float32).reshape(1024, 1024)
 assert torch.ones(1, device='cuda').item() == 1
+data = torch.arange(1 << 20, dtype=torch.float32).reshape(1024, 1024)
 loader = DataLoader(TensorDataset(data), batch_size=128, num_workers=2, pin_memory=True,
                     multiprocessing_context='fork')
 for epoch in range(2):
@@ -43,6 +43,7 @@ torch.ops.uvmalloc.check_invariants()
 def test_a_child_allocates_from_malloc_and_its_parent_is_unharmed(simulate: Simulate) -> None:
     simulate("""
 import os, torch
+torch.cuda.init()
 x = torch.ones(1 << 20)
 y = x.to('cuda')
 pid = os.fork()
@@ -65,6 +66,7 @@ def test_beyond_the_limit_one_line_says_what_to_do(simulate: Simulate) -> None:
     run = simulate(
         """
 import os, torch
+torch.cuda.init()
 x = torch.ones(1 << 20)
 pid = os.fork()
 if pid == 0:
@@ -81,11 +83,11 @@ def test_the_workers_of_an_epoch_share_one_copy_and_give_it_back(simulate: Simul
     run = simulate("""
 import os, torch
 from torch.utils.data import DataLoader, Dataset
+assert torch.ones(1, device='cuda').item() == 1
 data = torch.ones(8, 4 << 20)
 class Rows(Dataset):
     def __len__(self): return len(data)
     def __getitem__(self, row): return data[row].sum().item()
-assert torch.ones(1, device='cuda').item() == 1
 for epoch in range(3):
     loader = DataLoader(Rows(), batch_size=1, num_workers=2, multiprocessing_context='fork')
     assert sum(batch.item() for batch in loader) == data.numel()
@@ -124,6 +126,7 @@ def test_what_only_a_device_uses_is_not_copied(simulate: Simulate) -> None:
     """A model that was made on the host and moved: its weights stay where they are."""
     simulate("""
 import os, torch, uvmalloc
+torch.cuda.init()
 def copied_at_fork(check=lambda: True):
     before = uvmalloc.stats()['forks']
     pid = os.fork()
@@ -155,6 +158,7 @@ def test_forks_in_threads_of_children_and_beside_kernels(simulate: Simulate) -> 
     simulate("""
 import os, threading, torch
 torch.set_num_threads(1)
+torch.cuda.init()
 data = torch.arange(4 << 20, dtype=torch.float32)
 card = data.to('cuda')
 expected = data.double().sum().item()
@@ -237,6 +241,7 @@ def test_workers_share_ordinary_memory_and_nothing_is_copied(
         """
 import os, torch, uvmalloc
 from torch.utils.data import DataLoader, Dataset
+torch.cuda.init()
 data = torch.arange(24, dtype=torch.float32).repeat_interleave(1 << 20).reshape(24, -1)
 moved = torch.full((4 << 20,), 2.0).to('cuda')
 class Rows(Dataset):
@@ -270,6 +275,7 @@ def test_a_move_of_ordinary_memory_copies_nothing_and_stays_fork_safe(
         """
 import os, torch
 torch.set_num_threads(1)
+torch.cuda.init()
 x = torch.arange(16 << 20, dtype=torch.float32)  # 64 MiB
 y = x.to('cuda')
 weights = torch.full((4 << 20,), 3.0).to('cuda')
@@ -349,6 +355,7 @@ def test_elsewhere_and_where_a_user_wants_it_memory_is_managed(
     run = simulate(
         """
 import os, torch
+torch.cuda.init()
 x = torch.ones(4 << 20)
 if os.fork() == 0:
     os._exit(0)

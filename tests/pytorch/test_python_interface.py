@@ -57,6 +57,7 @@ def test_in_a_region_host_tensors_come_from_malloc(simulate: Simulate) -> None:
         + """
 managed = torch.ops.uvmalloc.is_managed
 def make(): return torch.zeros(1 << 20)
+torch.cuda.init()
 with uvmalloc.region(managed=False):
     assert not managed(make())
     with uvmalloc.region(managed=True):
@@ -133,6 +134,7 @@ def test_without_a_device_nothing_is_enabled(simulate: Simulate) -> None:
     simulate(
         HEAD
         + """
+assert not torch.cuda.is_available()
 x = torch.ones(1 << 20)
 with uvmalloc.region(policy='driver', budget='64MiB'):
     y = torch.ones(1 << 20)

@@ -146,7 +146,8 @@ def test_a_forked_child_is_not_enabled(simulate: Simulate) -> None:
         MEMORY
         + """
 import os
-assert torch.cuda.get_enabled_uvm()
+torch.cuda.init()
+assert torch.cuda.get_enabled_uvm() and torch.ones(1 << 20).is_managed()
 child = os.fork()
 if child == 0:
     assert not torch.cuda.get_enabled_uvm()
@@ -300,6 +301,8 @@ def test_manage_memory_returns_what_is_managed_and_refuses_what_cannot_be(
     simulate(
         MEMORY
         + """
+early = torch.ones(1 << 20)
+assert not early.is_managed() and early.manage_memory().is_managed()
 x = torch.ones(1 << 20)
 assert x.manage_memory() is x and x.unmanage_memory().unmanage_memory().sum().item() == 1 << 20
 strided = torch.arange(6.0).reshape(2, 3).t().manage_memory()

@@ -47,5 +47,21 @@ TEST(RuntimeRegistry, NamesAreInTheOrderOfRegistration) {
   EXPECT_EQ(runtime_names(), (std::vector<std::string>{"cuda", "absent"}));
 }
 
+TEST(RuntimeRegistry, ARuntimeIsAskedWhetherTheProgramHasInitialisedItsDriver) {
+  EXPECT_FALSE(is_runtime_initialized("cuda")) << "nobody has called cuInit";
+  EXPECT_FALSE(is_runtime_initialized("auto"));
+  EXPECT_TRUE(is_runtime_initialized("absent")) << "it has no questions, and is named";
+  EXPECT_FALSE(is_runtime_initialized("abacus"));
+  bool initialized = false;
+  ASSERT_TRUE(add_runtime("asked", [](std::string*) { return std::unique_ptr<DeviceRuntime>(); },
+                          {[&] { return initialized; }, [] { return false; }}));
+  EXPECT_FALSE(is_runtime_initialized("asked"));
+  EXPECT_FALSE(is_runtime_present("asked"));
+  EXPECT_TRUE(is_runtime_present("absent"));
+  initialized = true;
+  EXPECT_TRUE(is_runtime_initialized("asked"));
+  EXPECT_TRUE(is_runtime_initialized("auto"));
+}
+
 }  // namespace
 }  // namespace uvm

@@ -69,6 +69,54 @@ void probe_devices() {
   }
 }
 
+// The list of visible devices changes when both libraries are loaded, before one of them is
+// initialised, and again afterwards.
+void probe_late_list(bool driver_first) {
+  const StandIn& driver = StandIn::driver();
+  const StandIn& runtime = StandIn::runtime();
+  const auto count_of_runtime = [&] {
+    int count = -1;
+    runtime.function<decltype(cudaGetDeviceCount)>("cudaGetDeviceCount")(&count);
+    return count;
+  };
+  const auto count_of_driver = [&] {
+    int count = -1;
+    driver.function<decltype(cuInit)>("cuInit")(0);
+    driver.function<decltype(cuDeviceGetCount)>("cuDeviceGetCount")(&count);
+    return count;
+  };
+  int version = 0;
+  RT(cudaDriverGetVersion)(&version);
+  int count = -1;
+  const int before = CU(cuDeviceGetCount)(&count);
+  setenv("CUDA_VISIBLE_DEVICES", "3,1,2", 1);
+  const int first = driver_first ? count_of_driver() : count_of_runtime();
+  setenv("CUDA_VISIBLE_DEVICES", "0", 1);
+  const int second = driver_first ? count_of_runtime() : count_of_driver();
+  char id[32];
+  RT(cudaDeviceGetPCIBusId)(id, sizeof id, 0);
+  std::printf("probe: error %d counts %d %d first %s\n", before, first, second, id);
+}
+
+// What other libraries of the process can learn of the driver before and after the runtime library
+// initialises it.
+void probe_driver_library() {
+  const auto ask = [] {
+    void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    if (driver == nullptr) return -1;
+    int count = 0;
+    auto* function =
+        reinterpret_cast<decltype(&cuDeviceGetCount)>(dlsym(driver, "cuDeviceGetCount"));
+    return static_cast<int>(function(&count));
+  };
+  int version = 0;
+  RT(cudaDriverGetVersion)(&version);
+  const int before = ask();
+  int count = 0;
+  RT(cudaGetDeviceCount)(&count);
+  std::printf("probe: before %d after %d\n", before, ask());
+}
+
 void probe_memory() {
   size_t free_bytes = 0;
   size_t total_bytes = 0;
@@ -184,6 +232,9 @@ TEST(Probe, Run) {
   if (probe == nullptr) return;  // a part of other tests
   const std::string name = probe;
   if (name == "devices") probe_devices();
+  if (name == "list_before_runtime") probe_late_list(false);
+  if (name == "list_before_driver") probe_late_list(true);
+  if (name == "driver_library") probe_driver_library();
   if (name == "memory") probe_memory();
   if (name == "profile") probe_profile();
   if (name == "ordinary_memory") probe_ordinary_memory();
@@ -258,6 +309,18 @@ TEST(ProcessTest, VisibleDevicesAreChosenAndOrdered) {
   EXPECT_EQ(told(run_probe("UVMSIM_DEVICES=4 CUDA_VISIBLE_DEVICES=1,-1,2", "devices")),
             "error 0 count 1\n0000:02:00.0\n");
   EXPECT_EQ(told(run_probe("CUDA_VISIBLE_DEVICES=", "devices")), "error 100 count 0\n");
+}
+
+TEST(ProcessTest, BothLibrariesUseTheListThatTheFirstInitialisationReads) {
+  const std::string expected = "error 3 counts 3 3 first 0000:04:00.0\n";
+  EXPECT_EQ(told(run_probe("UVMSIM_DEVICES=4 CUDA_VISIBLE_DEVICES=0", "list_before_runtime")),
+            expected);
+  EXPECT_EQ(told(run_probe("UVMSIM_DEVICES=4 CUDA_VISIBLE_DEVICES=0", "list_before_driver")),
+            expected);
+}
+
+TEST(ProcessTest, TheRuntimeLibraryLoadsTheDriverWhenItIsInitialised) {
+  EXPECT_EQ(told(run_probe("", "driver_library")), "before -1 after 0\n");
 }
 
 TEST(ProcessTest, AChildOfAFreshProcessHasDevicesAndOneForkedLaterHasNone) {

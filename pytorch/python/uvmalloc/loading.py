@@ -108,6 +108,9 @@ def load_safetensors(
         for file_path, wanted in _files_of(Path(path)):
             file = files.enter_context(_open(file_path, keep_cached))
             opened.append((file, file.select(wanted)))
+        if target.type == "cuda" and enabled():
+            # CPU tensors are managed once a device is in use.
+            torch.empty(1, dtype=torch.uint8, device=target)
         for file, entries in opened:
             for entry in entries:
                 tensors[entry.name] = _load(file, entry, target, buffer)

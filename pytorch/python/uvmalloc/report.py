@@ -206,6 +206,13 @@ def _lines(report: Mapping[str, Any]) -> Iterable[Text]:
     yield _line("copied by moves", _copies(report))
     if small := _mostly_small(report):
         yield _line("note", small)
+    conversions = report.get("conversions", {})
+    if conversions.get("count"):
+        yield _line(
+            "converted at a first move",
+            f"{conversions['count']:,} CPU tensors from before CUDA was initialised "
+            f"({format_size(conversions.get('bytes', 0))})",
+        )
     materializations = report.get("materializations", {})
     if materializations.get("copies") or materializations.get("steals"):
         yield _line(

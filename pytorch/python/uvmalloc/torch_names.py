@@ -57,7 +57,11 @@ def set_enabled_uvm(enabled: bool) -> None:
 
 
 def get_enabled_uvm() -> bool:
-    """Whether tensors are made in managed memory: it was switched on, and there is a device."""
+    """Whether tensors are made in managed memory: it was switched on, and there is a device.
+
+    Initialises nothing. Before the program has initialised CUDA, the answer is True where this
+    machine has a driver.
+    """
     return bool(_flag("uvmalloc_is_enabled"))
 
 
@@ -168,7 +172,7 @@ def restore_on_device(storage: torch.UntypedStorage, location: str) -> Any:
     ):
         return None
     whole = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
-    if not operators.is_managed(whole):
+    if not operators.can_move(whole):
         return None
     device = torch.device("cuda", torch.serialization.validate_cuda_device(location))
     return uvm_to(whole, device).untyped_storage()

@@ -1,10 +1,15 @@
 #include <uvmalloc/sim/cuda/common/visible_devices.hpp>
 
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <numeric>
+#include <string>
 
+#include <uvmalloc/sim/cuda/common/library_folder.hpp>
+#include <uvmalloc/sim/engine/initialization.hpp>
 #include <uvmalloc/sim/engine/machine.hpp>
 
 namespace uvmsim::cuda {
@@ -16,7 +21,15 @@ std::string_view without_blanks(std::string_view text) {
   return text.substr(first, text.find_last_not_of(kBlanks) + 1 - first);
 }
 
+// CUDA's runtime library loads the driver's when it is initialised: other libraries of the process
+// find it mapped from then on.
+void load_driver_library() {
+  const std::string path = library_folder() + "/libcuda.so.1";
+  dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+}
+
 std::vector<int> read_environment() {
+  load_driver_library();
   const int device_count = Machine::instance().device_count();
   if (const char* list = std::getenv("CUDA_VISIBLE_DEVICES")) {
     return parse_visible_devices(list, device_count);
@@ -45,8 +58,7 @@ std::vector<int> parse_visible_devices(std::string_view list, int device_count) 
 }
 
 const std::vector<int>& visible_devices() {
-  static const std::vector<int>* const devices = new std::vector<int>(read_environment());
-  return *devices;
+  return initialize(&read_environment);
 }
 
 }  // namespace uvmsim::cuda

@@ -1,6 +1,7 @@
-// The devices that CUDA_VISIBLE_DEVICES leaves, read once per process. The engine's devices are
-// alike, so the visible ones are simply its first; only what tells devices apart by name (PCI and
-// UUID) follows the list's numbers.
+// The devices that CUDA_VISIBLE_DEVICES leaves. The variable is read when either stand-in is
+// initialised, as the driver does, and both use that list. The engine's devices are alike, so the
+// visible ones are simply its first; only what tells devices apart by name (PCI and UUID) follows
+// the list's numbers.
 #pragma once
 
 #include <string_view>
@@ -8,7 +9,8 @@
 
 namespace uvmsim::cuda {
 
-// Physical numbers of the visible devices, in the order of their ordinals.
+// Physical numbers of the visible devices, in the order of their ordinals. Initialises the process:
+// to be called where the modelled library does so.
 const std::vector<int>& visible_devices();
 
 inline int visible_device_count() {

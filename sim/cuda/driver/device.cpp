@@ -20,9 +20,7 @@ int attribute(int number, int device) {
 CU_API cuInit(unsigned flags) {
   CU_ENTER_ANYTIME;
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  if (visible_device_count() == 0) return CUDA_ERROR_NO_DEVICE;
-  set_initialized();
-  return CUDA_SUCCESS;
+  return visible_device_count() == 0 ? CUDA_ERROR_NO_DEVICE : CUDA_SUCCESS;
 }
 
 CU_API cuDriverGetVersion(int* version) {

@@ -12,7 +12,6 @@
 #include <uvmalloc/sim/cuda/common/visible_devices.hpp>
 #include <uvmalloc/sim/cuda/runtime/entry.hpp>
 #include <uvmalloc/sim/cuda/runtime/kernel_plugin.hpp>
-#include <uvmalloc/sim/engine/initialization.hpp>
 #include <uvmalloc/sim/engine/thread_context.hpp>
 
 using namespace uvmsim;
@@ -114,7 +113,6 @@ RT_API cudaGetDeviceCount(int* count) {
   RT_ENTER;
   poll_kernel_plugin();
   if (count == nullptr) return fail(cudaErrorInvalidValue);
-  set_initialized();
   *count = visible_device_count();
   return *count > 0 ? cudaSuccess : fail(cudaErrorNoDevice);
 }
@@ -133,7 +131,6 @@ RT_API cudaSetDevice(int device) {
   poll_kernel_plugin();
   if (visible_device_count() == 0) return fail(cudaErrorNoDevice);
   if (!is_visible(device)) return fail(cudaErrorInvalidDevice);
-  set_initialized();
   ThreadContext::current().choose_device(device);
   return cudaSuccess;
 }
@@ -141,7 +138,6 @@ RT_API cudaSetDevice(int device) {
 RT_API cudaInitDevice(int device, unsigned, unsigned) {
   RT_ENTER;
   if (!is_visible(device)) return fail(cudaErrorInvalidDevice);
-  set_initialized();
   PrimaryContexts::activate(device);
   return cudaSuccess;
 }

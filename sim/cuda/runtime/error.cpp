@@ -87,7 +87,6 @@ cudaError_t finish(Status status) {
 
 int use_device() {
   if (visible_device_count() == 0) return -1;
-  set_initialized();
   ThreadContext& thread = ThreadContext::current();
   if (thread.context() == kNoContext) thread.choose_device(thread.device());
   return thread.device();

@@ -1,0 +1,34 @@
+// Conversion: what happens at the first move of a CPU tensor from before CPU tensors could be
+// managed. Its bytes go into a managed block piece by piece, and the pages that held them go back
+// to the kernel behind each piece, so the tensor is never in memory twice. All tensors over the
+// storage then have the new block, and the move shares it.
+//
+// The tensor must not be in use by another thread of the host meanwhile: its address changes, and
+// torch does not tell who reads. Exports of pointers, and forks, wait for conversions that are
+// under way.
+#pragma once
+
+#include <optional>
+
+#include <c10/core/Storage.h>
+#include <c10/core/StorageImpl.h>
+
+#include <uvmalloc/allocator/statistics.hpp>
+
+namespace uvm::torch_plugin {
+
+// The storage has such memory, and nobody shares it. A raw pointer to it may have left.
+bool is_early(const c10::StorageImpl& storage);
+bool is_early_and_exported(const c10::StorageImpl& storage);
+
+// Makes the storage's memory managed, in the context of `device` where CPU tensors have had none
+// yet. nullopt: it is managed now, also where another thread did it. Else nothing has changed, and
+// a move copies for that reason.
+std::optional<CopyReason> convert(c10::StorageImpl& storage, int device);
+
+// A raw pointer leaves: the storage's memory is never converted. Returns false where it is not
+// early (any more).
+bool mark_early_exported(const c10::StorageImpl& storage);
+bool mark_early_exported(const void* pointer);
+
+}  // namespace uvm::torch_plugin

@@ -1,0 +1,571 @@
+"""Before and after a program's first use of CUDA: uvmalloc is never the first to initialise the
+driver or to make a context, and CPU tensors from before are converted at their first move."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.pytorch.conftest import TORCH_MINOR, Simulate, same_output
+
+PRELUDE = """
+import ctypes, json, os, torch
+torch.set_num_threads(1)  # a child has none of its parent's threads
+MIB = 1 << 20
+def driver():
+    return ctypes.CDLL('libcuda.so.1')
+def driver_answer():
+    count = ctypes.c_int()
+    return driver().cuDeviceGetCount(ctypes.byref(count))
+def contexts(devices):
+    out = []
+    for device in range(devices):
+        flags, active = ctypes.c_uint(), ctypes.c_int()
+        driver().cuDevicePrimaryCtxGetState(device, ctypes.byref(flags), ctypes.byref(active))
+        out.append(active.value)
+    return out
+def large(size_bytes=4 * MIB):
+    return torch.arange(size_bytes // 4, dtype=torch.int32)
+def is_managed(tensor):
+    return torch.ops.uvmalloc.is_managed(tensor)
+def report():
+    return json.loads(torch.ops.uvmalloc.report())
+def reasons():
+    return {k: v['count'] for k, v in report()['copies_by_moves']['by_reason'].items()}
+def in_child(body):
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            body()
+            code = 0
+        except BaseException as error:
+            print(repr(error), flush=True)
+        finally:
+            os._exit(code)
+    return os.waitpid(pid, 0)[1]
+"""
+NOT_INITIALIZED = 3
+
+
+def program(body: str) -> str:
+    return PRELUDE + body
+
+
+# ---- who initialises ----------------------------------------------------------------------------
+
+
+def test_cpu_tensors_initialise_nothing(simulate: Simulate) -> None:
+    run = simulate(
+        program(f"""
+x = large(64 * MIB)
+y = x * 2
+del y
+assert not is_managed(x) and x.sum().item() > 0
+assert torch.cuda.get_enabled_uvm()
+assert driver_answer() == {NOT_INITIALIZED}
+assert not torch.cuda.is_initialized()
+""")
+    ).check()
+    assert run.sim.get("managed_allocations", 0) == 0
+
+
+@pytest.mark.parametrize(
+    "first_use",
+    [
+        "torch.cuda.is_available()",
+        "torch.cuda.init()",
+        "torch.ones(1, device='cuda')",
+        "torch.cuda.set_enabled_uvm(True)",
+    ],
+)
+def test_cpu_tensors_are_managed_once_the_program_has_initialised_cuda(
+    simulate: Simulate, first_use: str
+) -> None:
+    simulate(
+        program(f"assert not is_managed(large())\n{first_use}\nassert is_managed(large())")
+    ).check()
+
+
+def test_a_device_is_not_chosen_for_the_program(simulate: Simulate) -> None:
+    """Asking whether there is CUDA says nothing about which of two devices will be used."""
+    simulate(
+        program("""
+assert torch.cuda.is_available()
+x = large()
+assert not is_managed(x) and contexts(2) == [0, 0]
+y = x.to('cuda:1')
+assert is_managed(x) and is_managed(large()) and contexts(2) == [0, 1], contexts(2)
+assert torch.equal(x, y.cpu())
+"""),
+        devices=2,
+    ).check()
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "y = large().to('cuda:1')",
+        "torch.cuda.is_available(); y = large().to('cuda:1')",
+        "y = torch.ones(MIB, device='cuda:1'); x = large(); x.to('cuda:1').add_(1); x.add_(1)",
+        "torch.cuda.set_device(1); p = large().pin_memory(); y = p.to('cuda', non_blocking=True)",
+        "y = torch.ones(MIB, device='cuda:1'); p = large().pin_memory()",
+        "y = torch.ones(MIB, device='cuda:1'); z = y.cpu(); z.add_(1); torch.cuda.empty_cache()",
+        "torch.cuda.set_per_process_memory_fraction(0.5, 1); y = torch.ones(MIB, device='cuda:1')",
+        "x = large(); y = x.to('cuda:1'); import uvmalloc; uvmalloc.prefetch(x, 'cpu')",
+    ],
+)
+def test_a_program_that_uses_device_1_has_no_context_on_device_0(
+    simulate: Simulate, use: str
+) -> None:
+    run = simulate(program(f"{use}\nprint(contexts(2))"), devices=2).check()
+    assert run.stdout == "[0, 1]\n"
+
+
+def test_variable_manages_cpu_tensors_at_once(simulate: Simulate) -> None:
+    simulate(
+        program("""
+x = large()
+assert is_managed(x) and driver_answer() == 0
+"""),
+        environment={"UVMALLOC_CPU": "managed"},
+    ).check()
+
+
+def test_a_bad_value_of_the_variable_is_one_line_and_the_default_holds(simulate: Simulate) -> None:
+    run = simulate(
+        program(f"x = large()\nassert driver_answer() == {NOT_INITIALIZED}"),
+        environment={"UVMALLOC_CPU": "always"},
+    ).check()
+    assert run.stderr.count("\n") == 1
+    assert "UVMALLOC_CPU='always'" in run.stderr and "accepted: auto, managed" in run.stderr
+
+
+def test_devices_made_visible_after_a_cpu_tensor_are_those_that_are_used(
+    simulate: Simulate,
+) -> None:
+    use = program("""
+x = large()
+os.environ['CUDA_VISIBLE_DEVICES'] = '1'
+y = x.to('cuda')
+print(torch.cuda.device_count(), torch.cuda.get_device_properties(0).uuid, y.sum().item())
+count = ctypes.c_int()
+assert driver().cuDeviceGetCount(ctypes.byref(count)) == 0
+print(count.value)
+""")
+    run = same_output(simulate, use, devices=2)
+    assert run.stdout.startswith("1 ") and run.stdout.endswith("\n1\n")
+
+
+# ---- forks --------------------------------------------------------------------------------------
+
+
+def test_a_child_of_a_parent_with_cpu_tensors_can_use_cuda(simulate: Simulate) -> None:
+    same_output(
+        simulate,
+        program("""
+x = large(8 * MIB)
+freed = large(8 * MIB)
+del freed
+def child():
+    print(torch.cuda.is_available(), torch.cuda.device_count())
+    y = x.to('cuda')
+    y.add_(1)
+    print(y.sum().item() - x.sum().item(), torch.ones(4, device='cuda').sum().item(), flush=True)
+for _ in range(2):
+    print(in_child(child), flush=True)
+print(x.sum().item(), x.to('cuda').sum().item())
+"""),
+    )
+
+
+@pytest.mark.parametrize("how", ["pool", "loader"])
+def test_worker_processes_are_the_first_to_use_cuda(simulate: Simulate, how: str) -> None:
+    bodies = {
+        "pool": """
+import multiprocessing
+with multiprocessing.get_context('fork').Pool(2) as pool:
+    print(pool.map(work, range(4)))
+""",
+        "loader": """
+from torch.utils.data import DataLoader
+print(list(DataLoader(range(4), batch_size=None, num_workers=2, collate_fn=work,
+                      multiprocessing_context='fork')))
+""",
+    }
+    same_output(
+        simulate,
+        program(f"""
+data = large(4 * MIB)
+def work(row):
+    assert torch.cuda.is_available()
+    return int(data.to('cuda')[row].item())
+{bodies[how]}
+"""),
+    )
+
+
+def test_children_convert_for_themselves(simulate: Simulate) -> None:
+    simulate(
+        program("""
+x = large(8 * MIB)
+def child():
+    assert x.to('cuda').sum().item() == x.sum().item() and is_managed(x)
+    assert report()['conversions'] == {'count': 1, 'bytes': x.nbytes}
+    x.zero_()
+expected = x.sum().item()
+assert [in_child(child) for _ in range(3)] == [0, 0, 0]
+assert x.sum().item() == expected and not is_managed(x)
+assert x.to('cuda').sum().item() == expected
+assert in_child(lambda: x.sum().item() == expected or os._exit(2)) == 0
+""")
+    ).check()
+
+
+USE_IN_CHILD = """
+def child():
+    try:
+        torch.ones(1, device='cuda')
+    except RuntimeError as error:
+        print(error)
+    print(torch.cuda.is_available(), large().sum().item() > 0, flush=True)
+assert in_child(child) == 0
+"""
+
+
+@pytest.mark.parametrize("first_use", ["torch.cuda.init()", "torch.cuda.is_available()"])
+def test_a_child_forked_after_torch_initialised_cuda_is_told_so_by_torch(
+    simulate: Simulate, first_use: str
+) -> None:
+    run = same_output(simulate, program(first_use + USE_IN_CHILD))
+    assert "Cannot re-initialize CUDA in forked subprocess" in run.stdout
+
+
+@pytest.mark.parametrize(
+    ("first_use", "variables"),
+    [
+        ("torch.cuda.set_enabled_uvm(True)", {}),
+        ("x = large()", {"UVMALLOC_CPU": "managed"}),
+    ],
+)
+def test_a_child_forked_after_uvmalloc_initialised_cuda_is_told_the_cause(
+    simulate: Simulate, first_use: str, variables: dict[str, str]
+) -> None:
+    run = simulate(program(first_use + USE_IN_CHILD), environment=variables).check()
+    assert "Cannot re-initialize CUDA in forked subprocess" in run.stdout
+    assert run.stdout.endswith("False True\n")
+    line = "CUDA cannot be used in this process: it was forked after CUDA had been initialised"
+    assert run.stderr.count(line) == 1 and "spawn" in run.stderr
+    assert ("UVMALLOC_CPU=managed" in run.stderr) == ("UVMALLOC_CPU" in variables)
+
+
+# ---- conversion ---------------------------------------------------------------------------------
+
+
+def test_the_first_move_converts_and_shares(simulate: Simulate) -> None:
+    run = simulate(
+        program("""
+x = large(64 * MIB)
+before = x.sum().item()
+y = x.to('cuda')
+assert is_managed(x) and y.sum().item() == x.sum().item() == before
+assert reasons() == {}
+assert report()['conversions'] == {'count': 1, 'bytes': 64 * MIB}
+z = x.to('cuda')  # as any managed tensor
+assert report()['conversions']['count'] == 1 and reasons() == {}
+y.add_(1)
+x.add_(2)
+assert (y.sum() - z.sum()).item() == x.numel() and x.sum().item() == before + 2 * x.numel()
+torch.ops.uvmalloc.check_invariants()
+""")
+    ).check()
+    assert run.report["moves"]["total"] == 2
+    assert run.report["copies_by_moves"]["count"] == 0
+    assert "converted" not in run.report["copies_by_moves"]["by_reason"]
+
+
+def test_a_tensor_is_never_in_memory_twice(simulate: Simulate) -> None:
+    run = simulate(
+        program("""
+def resident(key):
+    lines = open('/proc/self/status').read().splitlines()
+    return next(int(l.split()[1]) << 10 for l in lines if l.startswith(key + ':'))
+x = torch.empty(256 * MIB, dtype=torch.uint8).fill_(7)
+torch.ones(4, device='cuda').sum().item()
+torch.empty(4 * MIB).to('cuda').sum().item()
+size = x.nbytes
+before = resident('VmRSS')
+open('/proc/self/clear_refs', 'w').write('5')  # the peak begins anew
+y = x.to('cuda')
+assert is_managed(x)
+print((resident('VmHWM') - before) / size, (resident('VmRSS') - before) / size)
+assert y[-1].item() == x[0].item() == 7
+""")
+    ).check()
+    peak, now = map(float, run.stdout.split())
+    assert peak <= 0.02
+    assert now <= 0.02
+
+
+def test_an_automatic_budget_grows_by_what_is_converted(simulate: Simulate) -> None:
+    """The memory of earlier tensors did not count as available when the budget was made."""
+    body = program("""
+x = large(64 * MIB)
+torch.cuda.init()
+torch.ones(1, device='cuda')
+before = report()['budget_bytes']
+x.to('cuda')
+print((report()['budget_bytes'] - before) // MIB, is_managed(x))
+""")
+    assert simulate(body).check().stdout == "64 True\n"
+    assert simulate(body, budget="512MiB").check().stdout == "0 True\n"
+
+
+def test_without_room_in_the_budget_the_tensor_stays_as_it_is(simulate: Simulate) -> None:
+    simulate(
+        program("""
+x = large(64 * MIB)
+try:
+    x.to('cuda')
+except torch.OutOfMemoryError:
+    pass
+else:
+    raise AssertionError('it fits into 32 MiB')
+assert not is_managed(x) and x[0].item() == 0 and x[-1].item() == x.numel() - 1
+assert report()['conversions']['count'] == 0
+torch.ops.uvmalloc.check_invariants()
+"""),
+        budget="32MiB",
+    ).check()
+
+
+@pytest.mark.parametrize(
+    "export",
+    [
+        "a = x.numpy()",
+        "a = torch.from_dlpack(x).numpy()",
+        "p = x.data_ptr()",
+        "p = x[1000:].data_ptr()",
+        "p = x.untyped_storage().data_ptr()",
+    ],
+)
+def test_with_a_raw_pointer_out_it_is_copied(simulate: Simulate, export: str) -> None:
+    simulate(
+        program(f"""
+x = large(8 * MIB)
+address = ctypes.c_int.from_address
+{export}
+y = x.to('cuda')
+assert not is_managed(x) and reasons() == {{'exported_pointer': 1}}, reasons()
+assert report()['conversions']['count'] == 0
+x[0] = -5
+if 'a' in globals():
+    assert a[0] == -5
+if 'p' in globals():
+    assert address(p).value == x.flatten()[(p - x.data_ptr()) // 4].item()
+assert y[0].item() == 0 and y[-1].item() == x[-1].item()
+""")
+    ).check()
+
+
+def test_an_exported_tensor_is_not_shared_for_good_either(simulate: Simulate) -> None:
+    simulate(
+        program("""
+x = large(8 * MIB)
+z = large(8 * MIB)
+a = x.numpy()
+y = x.uvm_to('cuda')
+a[0] = -5
+assert x[0].item() == -5 and y[0].item() == 0
+assert reasons() == {'exported_pointer': 1}
+w = z.uvm_to('cuda')
+z[0] = -5
+assert w[0].item() == -5 and report()['conversions']['count'] == 1
+""")
+    ).check()
+
+
+def test_views_go_along(simulate: Simulate) -> None:
+    simulate(
+        program("""
+x = large(8 * MIB)
+row, transposed = x[1000:2000], x.view(1024, -1).t()
+address = x.untyped_storage()._cdata
+y = x.to('cuda')
+assert is_managed(row) and is_managed(transposed)
+assert row.untyped_storage()._cdata == address
+x[1000] = -5
+assert row[0].item() == -5 and transposed.flatten().min().item() == -5
+assert y[1000].item() == 1000
+""")
+    ).check()
+
+
+def test_a_view_of_a_part_converts_where_parts_are_shared(simulate: Simulate) -> None:
+    parts = TORCH_MINOR >= 13
+    simulate(
+        program(f"""
+x = large(8 * MIB)
+y = x[MIB // 4:].to('cuda')
+assert torch.equal(y.cpu(), x[MIB // 4:])
+assert is_managed(x) == {parts}
+assert reasons() == ({{}} if {parts} else {{'partial_storage': 1}}), reasons()
+""")
+    ).check()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        "x = large().share_memory_()",
+        "x = torch.from_file(path, shared=True, size=MIB, dtype=torch.int32)",
+        "x = torch.from_file(path, shared=False, size=MIB, dtype=torch.int32)",
+        "import numpy; x = torch.from_numpy(numpy.arange(MIB, dtype=numpy.int32))",
+        "x = torch.frombuffer(bytearray(4 * MIB), dtype=torch.int32)",
+        "x = torch.empty(0, dtype=torch.int32).set_(torch.UntypedStorage(4 * MIB)).fill_(3)",
+    ],
+)
+def test_memory_of_others_is_copied_as_ever(simulate: Simulate, make: str) -> None:
+    simulate(
+        program(f"""
+import tempfile
+path = tempfile.mkstemp()[1]
+open(path, 'wb').write(bytes(4 * MIB))
+{make}
+y = x.to('cuda')
+assert torch.equal(y.cpu(), x) and not is_managed(x)
+assert reasons() == {{'foreign_memory': 1}} and report()['conversions']['count'] == 0, reasons()
+os.unlink(path)
+""")
+    ).check()
+
+
+def test_gradients_flow_through_a_conversion(simulate: Simulate) -> None:
+    same_output(
+        simulate,
+        program("""
+p = torch.arange(MIB, dtype=torch.float32, requires_grad=True)
+q = (p * 2).detach().requires_grad_()
+(q.to('cuda') * p.to('cuda')).sum().backward()
+print(p.grad[3].item(), q.grad[3].item(), p.is_leaf, p._version, q._version)
+model = torch.nn.Linear(2048, 512)
+before = model.weight.sum().item()
+kept = model.weight
+assert model.to('cuda').weight is kept
+print(abs(kept.sum().item() - before) < 1e-2, kept.is_cuda, kept.requires_grad)
+with torch.inference_mode():
+    print(torch.ones(MIB).to('cuda').sum().item())
+"""),
+    )
+
+
+def test_a_write_before_the_conversion_is_still_noticed_by_autograd(simulate: Simulate) -> None:
+    simulate(
+        program("""
+x = torch.ones(MIB, requires_grad=True)
+y = x * 1
+z = y * y
+y.data.to('cuda')
+y.add_(1)
+try:
+    z.sum().backward()
+except RuntimeError as error:
+    assert 'modified by an inplace operation' in str(error)
+else:
+    raise AssertionError('autograd did not notice')
+""")
+    ).check()
+
+
+def test_threads_that_move_the_same_tensor_convert_it_once(simulate: Simulate) -> None:
+    simulate(
+        program("""
+import threading
+tensors = [large(16 * MIB) + n for n in range(4)]
+sums = [t.sum().item() for t in tensors]
+start = threading.Barrier(8)
+moved = {}
+def move(thread):
+    start.wait()
+    moved[thread] = [t.to('cuda') for t in tensors]
+threads = [threading.Thread(target=move, args=[n]) for n in range(8)]
+torch.cuda.init()
+for t in threads: t.start()
+for t in threads: t.join()
+assert all([t.sum().item() for t in moved[n]] == sums for n in range(8))
+assert report()['conversions'] == {'count': 4, 'bytes': 64 * MIB}, report()['conversions']
+assert reasons() == {}
+torch.ops.uvmalloc.check_invariants()
+""")
+    ).check()
+
+
+def test_forks_beside_conversions_find_every_byte(simulate: Simulate) -> None:
+    simulate(
+        program("""
+import threading
+tensors = [large(16 * MIB) for _ in range(12)]
+torch.ones(1, device='cuda')
+begun = threading.Event()
+def convert():
+    begun.set()
+    for tensor in tensors:
+        tensor.to('cuda')
+converting = threading.Thread(target=convert)
+def child():
+    for tensor in tensors:
+        assert tensor[0].item() == 0 and tensor[-1].item() == tensor.numel() - 1
+        assert torch.equal(tensor, expected)
+expected = large(16 * MIB)
+converting.start()
+begun.wait()
+forks = 0
+while converting.is_alive() or forks < 3:
+    assert in_child(child) == 0
+    forks += 1
+converting.join()
+assert report()['conversions']['count'] == len(tensors)
+torch.ops.uvmalloc.check_invariants()
+"""),
+        timeout_seconds=180,
+    ).check()
+
+
+def test_freed_memory_is_forgotten(simulate: Simulate) -> None:
+    """A block that the C library gives out again is another one: it may be converted."""
+    simulate(
+        program("""
+for _ in range(8):
+    x = large(2 * MIB)
+    x.numpy()
+    del x
+x = large(2 * MIB)
+x.to('cuda')
+assert is_managed(x) and reasons() == {}
+""")
+    ).check()
+
+
+def test_what_torch_load_reads_for_a_device_goes_there_without_a_copy(simulate: Simulate) -> None:
+    simulate(
+        program("""
+import io
+file = io.BytesIO()
+torch.save({'a': large(8 * MIB), 'b': large(4 * MIB)}, file)
+file.seek(0)
+read = torch.load(file, map_location='cuda')
+assert reasons() == {} and report()['moves']['host_to_device'] == 2, report()['moves']
+assert read['a'].is_cuda and torch.equal(read['b'].cpu(), large(4 * MIB))
+""")
+    ).check()
+
+
+def test_settings_that_copy_convert_nothing(simulate: Simulate) -> None:
+    simulate(
+        program("""
+x = large(8 * MIB)
+assert torch.equal(x.to('cuda').cpu(), x)
+assert not is_managed(x) and report()['conversions']['count'] == 0
+assert reasons()['mode'] >= 1
+"""),
+        environment={"UVMALLOC_MOVE": "copy"},
+    ).check()
