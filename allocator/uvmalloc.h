@@ -317,8 +317,8 @@ UVMALLOC_API int uvmalloc_set_host_managed(int managed);
 
 /* RFC-0023's switch: 1 where unified memory is enabled for the framework in this process (PyTorch
  * with its plugin in place, and a device that can use managed memory), 0 otherwise: switched off,
- * not usable here, a forked child. torch.cuda.get_enabled_uvm() gives the same. Initialises nothing:
- * before the program has initialised the driver, 1 where the machine has a driver. */
+ * not usable here, a forked child. torch.cuda.get_enabled_uvm() gives the same. Initialises
+ * nothing: before the program has initialised the driver, 1 where the machine has a driver. */
 UVMALLOC_API int uvmalloc_is_enabled(void);
 
 /* RFC-0023's enabled_uvm_move_on_copy: whether a move of a managed tensor to another device gives
