@@ -168,15 +168,15 @@ std::int64_t text_out(Make make, char* buffer, std::size_t capacity_bytes) {
 
 // ---- version and errors
 
-const char* uvmalloc_version(void) {
+const char* uvmalloc_version(void) noexcept {
   return uvm::version();
 }
 
-int uvmalloc_version_number(void) {
+int uvmalloc_version_number(void) noexcept {
   return UVMALLOC_VERSION_NUMBER;
 }
 
-const char* uvmalloc_status_name(int status) {
+const char* uvmalloc_status_name(int status) noexcept {
   switch (status) {
     case UVMALLOC_OK:
       return "UVMALLOC_OK";
@@ -200,13 +200,14 @@ const char* uvmalloc_status_name(int status) {
   return "unknown status";
 }
 
-const char* uvmalloc_last_error(void) {
+const char* uvmalloc_last_error(void) noexcept {
   return last_error;
 }
 
 // ---- allocators
 
-uvmalloc_status uvmalloc_create(const uvmalloc_options* options, uvmalloc_allocator** out) {
+uvmalloc_status uvmalloc_create(const uvmalloc_options* options,
+                                uvmalloc_allocator** out) noexcept {
   if (out == nullptr) return null_argument(__func__, "out");
   *out = nullptr;
   return guarded([&] {
@@ -249,7 +250,7 @@ uvmalloc_status uvmalloc_create(const uvmalloc_options* options, uvmalloc_alloca
   });
 }
 
-uvmalloc_status uvmalloc_destroy(uvmalloc_allocator* allocator) {
+uvmalloc_status uvmalloc_destroy(uvmalloc_allocator* allocator) noexcept {
   if (allocator == nullptr) return UVMALLOC_OK;
   if (own(allocator) == uvm::process_allocator()) {
     return failure(UVMALLOC_ERROR_INVALID_ARGUMENT,
@@ -259,7 +260,7 @@ uvmalloc_status uvmalloc_destroy(uvmalloc_allocator* allocator) {
   return UVMALLOC_OK;
 }
 
-uvmalloc_status uvmalloc_process_allocator(uvmalloc_allocator** out) {
+uvmalloc_status uvmalloc_process_allocator(uvmalloc_allocator** out) noexcept {
   if (out == nullptr) return null_argument(__func__, "out");
   *out = nullptr;
   return guarded([&] {
@@ -273,7 +274,7 @@ uvmalloc_status uvmalloc_process_allocator(uvmalloc_allocator** out) {
 }
 
 uvmalloc_status uvmalloc_set_device_limit(uvmalloc_allocator* allocator, int device,
-                                          std::uint64_t most_bytes) {
+                                          std::uint64_t most_bytes) noexcept {
   if (allocator == nullptr) return null_argument(__func__, "allocator");
   return guarded([&] {
     if (!has_device(*own(allocator), device)) {
@@ -287,7 +288,7 @@ uvmalloc_status uvmalloc_set_device_limit(uvmalloc_allocator* allocator, int dev
 
 uvmalloc_status uvmalloc_add_pressure_callback(uvmalloc_allocator* allocator,
                                                uvmalloc_pressure_callback callback,
-                                               void* argument) {
+                                               void* argument) noexcept {
   if (allocator == nullptr) return null_argument(__func__, "allocator");
   if (callback == nullptr) return null_argument(__func__, "callback");
   return guarded([&] {
@@ -296,7 +297,7 @@ uvmalloc_status uvmalloc_add_pressure_callback(uvmalloc_allocator* allocator,
   });
 }
 
-uvmalloc_status uvmalloc_device_count(const uvmalloc_allocator* allocator, int* out) {
+uvmalloc_status uvmalloc_device_count(const uvmalloc_allocator* allocator, int* out) noexcept {
   if (out == nullptr) return null_argument(__func__, "out");
   *out = 0;
   if (allocator == nullptr) return null_argument(__func__, "allocator");
@@ -308,7 +309,7 @@ uvmalloc_status uvmalloc_device_count(const uvmalloc_allocator* allocator, int* 
 
 uvmalloc_status uvmalloc_allocate(uvmalloc_allocator* allocator, int facade, int device,
                                   std::size_t size_bytes, std::size_t alignment_bytes,
-                                  uvmalloc_stream stream, void** out) {
+                                  uvmalloc_stream stream, void** out) noexcept {
   if (out == nullptr) return null_argument(__func__, "out");
   *out = nullptr;
   if (allocator == nullptr) return null_argument(__func__, "allocator");
@@ -325,7 +326,7 @@ uvmalloc_status uvmalloc_allocate(uvmalloc_allocator* allocator, int facade, int
   });
 }
 
-uvmalloc_status uvmalloc_free(uvmalloc_allocator* allocator, void* address) {
+uvmalloc_status uvmalloc_free(uvmalloc_allocator* allocator, void* address) noexcept {
   if (allocator == nullptr) return null_argument(__func__, "allocator");
   switch (own(allocator)->free(address)) {
     case uvm::FreeResult::kFreed:
@@ -342,7 +343,7 @@ uvmalloc_status uvmalloc_free(uvmalloc_allocator* allocator, void* address) {
 }
 
 uvmalloc_status uvmalloc_record_use(uvmalloc_allocator* allocator, const void* address, int device,
-                                    uvmalloc_stream stream) {
+                                    uvmalloc_stream stream) noexcept {
   if (allocator == nullptr) return null_argument(__func__, "allocator");
   return guarded([&] {
     if (!has_device(*own(allocator), device)) {
@@ -354,7 +355,7 @@ uvmalloc_status uvmalloc_record_use(uvmalloc_allocator* allocator, const void* a
 }
 
 uvmalloc_status uvmalloc_forget_stream(uvmalloc_allocator* allocator, int device,
-                                       uvmalloc_stream stream) {
+                                       uvmalloc_stream stream) noexcept {
   if (allocator == nullptr) return null_argument(__func__, "allocator");
   return guarded([&] {
     if (!has_device(*own(allocator), device)) {
@@ -365,7 +366,8 @@ uvmalloc_status uvmalloc_forget_stream(uvmalloc_allocator* allocator, int device
   });
 }
 
-uvmalloc_status uvmalloc_wait_for_uses(uvmalloc_allocator* allocator, const void* address) {
+uvmalloc_status uvmalloc_wait_for_uses(uvmalloc_allocator* allocator,
+                                       const void* address) noexcept {
   if (allocator == nullptr) return null_argument(__func__, "allocator");
   return guarded([&] {
     const auto block = own(allocator)->find(address);
@@ -376,7 +378,7 @@ uvmalloc_status uvmalloc_wait_for_uses(uvmalloc_allocator* allocator, const void
 }
 
 uvmalloc_status uvmalloc_move(uvmalloc_allocator* allocator, void* address, int destination,
-                              uvmalloc_stream stream, int wait) {
+                              uvmalloc_stream stream, int wait) noexcept {
   if (allocator == nullptr) return null_argument(__func__, "allocator");
   return guarded([&] {
     const bool to_host = destination == UVMALLOC_PLACE_HOST;
@@ -403,7 +405,7 @@ uvmalloc_status uvmalloc_move(uvmalloc_allocator* allocator, void* address, int 
   });
 }
 
-uvmalloc_status uvmalloc_release_cached(uvmalloc_allocator* allocator) {
+uvmalloc_status uvmalloc_release_cached(uvmalloc_allocator* allocator) noexcept {
   if (allocator == nullptr) return null_argument(__func__, "allocator");
   return guarded([&] {
     own(allocator)->release_cached();
@@ -411,7 +413,7 @@ uvmalloc_status uvmalloc_release_cached(uvmalloc_allocator* allocator) {
   });
 }
 
-uvmalloc_status uvmalloc_decay(uvmalloc_allocator* allocator) {
+uvmalloc_status uvmalloc_decay(uvmalloc_allocator* allocator) noexcept {
   if (allocator == nullptr) return null_argument(__func__, "allocator");
   return guarded([&] {
     own(allocator)->decay(std::chrono::steady_clock::now());
@@ -422,7 +424,7 @@ uvmalloc_status uvmalloc_decay(uvmalloc_allocator* allocator) {
 // ---- what is known
 
 uvmalloc_status uvmalloc_describe(const uvmalloc_allocator* allocator, const void* address,
-                                  uvmalloc_block* out) {
+                                  uvmalloc_block* out) noexcept {
   if (allocator == nullptr) return null_argument(__func__, "allocator");
   if (out == nullptr) return null_argument(__func__, "out");
   if (out->struct_bytes < kFirstBlockBytes) {
@@ -445,7 +447,7 @@ uvmalloc_status uvmalloc_describe(const uvmalloc_allocator* allocator, const voi
 }
 
 uvmalloc_status uvmalloc_get_statistics(const uvmalloc_allocator* allocator,
-                                        uvmalloc_statistics* out) {
+                                        uvmalloc_statistics* out) noexcept {
   if (allocator == nullptr) return null_argument(__func__, "allocator");
   if (out == nullptr) return null_argument(__func__, "out");
   if (out->struct_bytes < kFirstStatisticsBytes) {
@@ -482,7 +484,7 @@ uvmalloc_status uvmalloc_get_statistics(const uvmalloc_allocator* allocator,
   });
 }
 
-uvmalloc_status uvmalloc_reset_peaks(uvmalloc_allocator* allocator) {
+uvmalloc_status uvmalloc_reset_peaks(uvmalloc_allocator* allocator) noexcept {
   if (allocator == nullptr) return null_argument(__func__, "allocator");
   return guarded([&] {
     for (Facade facade : {Facade::kHost, Facade::kPinned, Facade::kDevice}) {
@@ -494,7 +496,7 @@ uvmalloc_status uvmalloc_reset_peaks(uvmalloc_allocator* allocator) {
   });
 }
 
-uvmalloc_status uvmalloc_start_trace(uvmalloc_allocator* allocator, const char* file) {
+uvmalloc_status uvmalloc_start_trace(uvmalloc_allocator* allocator, const char* file) noexcept {
   if (allocator == nullptr) return null_argument(__func__, "allocator");
   if (file == nullptr) return null_argument(__func__, "file");
   return guarded([&] {
@@ -504,13 +506,13 @@ uvmalloc_status uvmalloc_start_trace(uvmalloc_allocator* allocator, const char* 
   });
 }
 
-uvmalloc_status uvmalloc_stop_trace(uvmalloc_allocator* allocator) {
+uvmalloc_status uvmalloc_stop_trace(uvmalloc_allocator* allocator) noexcept {
   if (allocator == nullptr) return null_argument(__func__, "allocator");
   own(allocator)->stop_trace();
   return UVMALLOC_OK;
 }
 
-uvmalloc_status uvmalloc_mark_trace(uvmalloc_allocator* allocator, const char* text) {
+uvmalloc_status uvmalloc_mark_trace(uvmalloc_allocator* allocator, const char* text) noexcept {
   if (allocator == nullptr) return null_argument(__func__, "allocator");
   if (text == nullptr) return null_argument(__func__, "text");
   own(allocator)->mark_trace(text);
@@ -519,12 +521,12 @@ uvmalloc_status uvmalloc_mark_trace(uvmalloc_allocator* allocator, const char* t
 
 // ---- this process
 
-std::int64_t uvmalloc_report_json(char* buffer, std::size_t capacity_bytes) {
+std::int64_t uvmalloc_report_json(char* buffer, std::size_t capacity_bytes) noexcept {
   return text_out(uvm::report_json, buffer, capacity_bytes);
 }
 
 std::int64_t uvmalloc_report_json_of(const char* figures_file, char* buffer,
-                                     std::size_t capacity_bytes) {
+                                     std::size_t capacity_bytes) noexcept {
   if (figures_file == nullptr) return -1;
   return text_out(
       [&] {
@@ -536,23 +538,23 @@ std::int64_t uvmalloc_report_json_of(const char* figures_file, char* buffer,
       buffer, capacity_bytes);
 }
 
-std::int64_t uvmalloc_doctor_json(char* buffer, std::size_t capacity_bytes) {
+std::int64_t uvmalloc_doctor_json(char* buffer, std::size_t capacity_bytes) noexcept {
   return text_out(uvm::doctor_json, buffer, capacity_bytes);
 }
 
-void uvmalloc_trace_mark(const char* text) {
+void uvmalloc_trace_mark(const char* text) noexcept {
   uvm::CachingManagedAllocator* allocator = uvm::process_allocator();
   if (allocator != nullptr && text != nullptr) allocator->mark_trace(text);
 }
 
-int uvmalloc_set_host_managed(int managed) {
+int uvmalloc_set_host_managed(int managed) noexcept {
   const auto memory = managed == 0   ? uvm::HostMemory::kMalloc
                       : managed == 2 ? uvm::HostMemory::kAlwaysManaged
                                      : uvm::HostMemory::kManaged;
   return static_cast<int>(uvm::set_host_memory(memory));
 }
 
-int uvmalloc_is_enabled() {
+int uvmalloc_is_enabled() noexcept {
   try {
     return uvm::is_framework_enabled();
   } catch (...) {
@@ -560,7 +562,7 @@ int uvmalloc_is_enabled() {
   }
 }
 
-int uvmalloc_set_move_on_copy(int on) {
+int uvmalloc_set_move_on_copy(int on) noexcept {
   const int before = uvmalloc_move_on_copy();
   const uvm::MoveMode configured = uvm::configured_move_mode();
   const auto off = configured == uvm::MoveMode::kAlias ? uvm::MoveMode::kCopyOnWrite : configured;
@@ -568,10 +570,10 @@ int uvmalloc_set_move_on_copy(int on) {
   return before;
 }
 
-int uvmalloc_move_on_copy() {
+int uvmalloc_move_on_copy() noexcept {
   return uvm::move_mode() == uvm::MoveMode::kAlias;
 }
 
-int uvmalloc_set_thread_move_on_copy(int on) {
+int uvmalloc_set_thread_move_on_copy(int on) noexcept {
   return uvm::set_thread_aliases(on != 0);
 }

@@ -42,6 +42,12 @@
   (UVMALLOC_VERSION_MAJOR * 10000 + UVMALLOC_VERSION_MINOR * 100 + UVMALLOC_VERSION_PATCH)
 
 #define UVMALLOC_API __attribute__((visibility("default")))
+/* No exception leaves a function of this interface. */
+#if defined(__cplusplus) && __cplusplus >= 201103L
+#define UVMALLOC_NOEXCEPT noexcept
+#else
+#define UVMALLOC_NOEXCEPT
+#endif
 
 #ifdef __cplusplus
 extern "C" {
@@ -85,15 +91,15 @@ typedef enum uvmalloc_policy {
 /* ---- version and errors */
 
 /* UVMALLOC_VERSION and UVMALLOC_VERSION_NUMBER of the library that is loaded. Static storage. */
-UVMALLOC_API const char* uvmalloc_version(void);
-UVMALLOC_API int uvmalloc_version_number(void);
+UVMALLOC_API const char* uvmalloc_version(void) UVMALLOC_NOEXCEPT;
+UVMALLOC_API int uvmalloc_version_number(void) UVMALLOC_NOEXCEPT;
 
 /* "UVMALLOC_ERROR_OUT_OF_MEMORY"; "unknown status" for a value that is none. Static storage. */
-UVMALLOC_API const char* uvmalloc_status_name(int status);
+UVMALLOC_API const char* uvmalloc_status_name(int status) UVMALLOC_NOEXCEPT;
 
 /* What the last call that failed on this thread had to say, for people; "" where none has. Valid
  * until the next call fails on this thread. */
-UVMALLOC_API const char* uvmalloc_last_error(void);
+UVMALLOC_API const char* uvmalloc_last_error(void) UVMALLOC_NOEXCEPT;
 
 /* ---- allocators */
 
@@ -118,25 +124,26 @@ typedef struct uvmalloc_options {
  * policy, a budget below 2 MiB, a decay that is negative or not finite.
  * UVMALLOC_ERROR_NO_DEVICE: no such runtime, or no driver, or no device.
  * UVMALLOC_ERROR_NOT_USABLE: a device cannot use managed memory concurrently with the host.
- * The allocator must not be used in a forked child; the process's own may. */
+ * In a forked child it is as the process's own (uvmalloc_process_allocator()). */
 UVMALLOC_API uvmalloc_status uvmalloc_create(const uvmalloc_options* options,
-                                             uvmalloc_allocator** out);
+                                             uvmalloc_allocator** out) UVMALLOC_NOEXCEPT;
 
 /* Waits for the devices and gives all memory back, in use or not. NULL is fine.
  * UVMALLOC_ERROR_INVALID_ARGUMENT: the process's allocator, which is never destroyed. */
-UVMALLOC_API uvmalloc_status uvmalloc_destroy(uvmalloc_allocator* allocator);
+UVMALLOC_API uvmalloc_status uvmalloc_destroy(uvmalloc_allocator* allocator) UVMALLOC_NOEXCEPT;
 
 /* The allocator of this process, made on the first call by what its variables say
  * (docs/configuration.md). In a forked child it serves host memory from malloc, which can be freed
- * and nothing else: to other functions it is UVMALLOC_ERROR_NOT_OURS.
+ * and nothing else. To functions that name an address everything is UVMALLOC_ERROR_NOT_OURS there,
+ * but for uvmalloc_free() of a parent's block, which does nothing, and uvmalloc_describe().
  * UVMALLOC_ERROR_NOT_USABLE: there can be none, now or later. */
-UVMALLOC_API uvmalloc_status uvmalloc_process_allocator(uvmalloc_allocator** out);
+UVMALLOC_API uvmalloc_status uvmalloc_process_allocator(uvmalloc_allocator** out) UVMALLOC_NOEXCEPT;
 
 /* Device memory of `device` may fill at most so many bytes of 2 MiB pages, cached blocks included;
  * UINT64_MAX: the budget alone decides. What it has already stays. Requests beyond it are
  * UVMALLOC_ERROR_OUT_OF_MEMORY. UVMALLOC_ERROR_NO_DEVICE. */
 UVMALLOC_API uvmalloc_status uvmalloc_set_device_limit(uvmalloc_allocator* allocator, int device,
-                                                       uint64_t most_bytes);
+                                                       uint64_t most_bytes) UVMALLOC_NOEXCEPT;
 
 /* `callback` is called with `argument` when a request cannot be met from what is cached or allowed.
  * It frees what the program can do without, and returns whether it freed anything (0: no).
@@ -151,10 +158,11 @@ UVMALLOC_API uvmalloc_status uvmalloc_set_device_limit(uvmalloc_allocator* alloc
 typedef int (*uvmalloc_pressure_callback)(void* argument);
 UVMALLOC_API uvmalloc_status uvmalloc_add_pressure_callback(uvmalloc_allocator* allocator,
                                                             uvmalloc_pressure_callback callback,
-                                                            void* argument);
+                                                            void* argument) UVMALLOC_NOEXCEPT;
 
 /* How many devices there are: they are numbered from 0. */
-UVMALLOC_API uvmalloc_status uvmalloc_device_count(const uvmalloc_allocator* allocator, int* out);
+UVMALLOC_API uvmalloc_status uvmalloc_device_count(const uvmalloc_allocator* allocator,
+                                                   int* out) UVMALLOC_NOEXCEPT;
 
 /* ---- memory */
 
@@ -172,18 +180,20 @@ UVMALLOC_API uvmalloc_status uvmalloc_device_count(const uvmalloc_allocator* all
 UVMALLOC_API uvmalloc_status uvmalloc_allocate(uvmalloc_allocator* allocator, int facade,
                                                int device, size_t size_bytes,
                                                size_t alignment_bytes, uvmalloc_stream stream,
-                                               void** out);
+                                               void** out) UVMALLOC_NOEXCEPT;
 
 /* Gives a block back by its start. Work on it may be pending on the stream that it was allocated
  * for and on those recorded: it is not used again too early. NULL is fine.
  * UVMALLOC_ERROR_NOT_OURS, _DOUBLE_FREE, _INTERIOR: nothing is freed; the last two are logged. */
-UVMALLOC_API uvmalloc_status uvmalloc_free(uvmalloc_allocator* allocator, void* address);
+UVMALLOC_API uvmalloc_status uvmalloc_free(uvmalloc_allocator* allocator,
+                                           void* address) UVMALLOC_NOEXCEPT;
 
 /* `stream` of `device` works on the block that holds `address`: once freed, the block is not used
  * again before the work that is on the stream at the time of the free is over.
  * UVMALLOC_ERROR_NOT_OURS, UVMALLOC_ERROR_NO_DEVICE. */
 UVMALLOC_API uvmalloc_status uvmalloc_record_use(uvmalloc_allocator* allocator, const void* address,
-                                                 int device, uvmalloc_stream stream);
+                                                 int device,
+                                                 uvmalloc_stream stream) UVMALLOC_NOEXCEPT;
 
 /* `stream` of `device` is about to be destroyed and gets no more work. The next stream of which
  * memory is asked for takes over what was cached for it, and starts after the work that it has so
@@ -191,13 +201,13 @@ UVMALLOC_API uvmalloc_status uvmalloc_record_use(uvmalloc_allocator* allocator, 
  * after the device was waited for, as are blocks of other streams that it worked on. A program that
  * preloads the library need not call it. UVMALLOC_ERROR_NO_DEVICE. */
 UVMALLOC_API uvmalloc_status uvmalloc_forget_stream(uvmalloc_allocator* allocator, int device,
-                                                    uvmalloc_stream stream);
+                                                    uvmalloc_stream stream) UVMALLOC_NOEXCEPT;
 
 /* Waits until no stream that is known for the block works on it: before the host writes to it in
  * place. UVMALLOC_ERROR_NOT_OURS. UVMALLOC_ERROR_NOT_USABLE: a stream cannot be waited for, since
  * it is being captured. */
 UVMALLOC_API uvmalloc_status uvmalloc_wait_for_uses(uvmalloc_allocator* allocator,
-                                                    const void* address);
+                                                    const void* address) UVMALLOC_NOEXCEPT;
 
 /* Moves the block that holds `address` to `destination`, a device or UVMALLOC_PLACE_HOST, without
  * copying it to another address: its pages are advised and prefetched as the policy says. A hint
@@ -210,18 +220,20 @@ UVMALLOC_API uvmalloc_status uvmalloc_wait_for_uses(uvmalloc_allocator* allocato
  * destination. UVMALLOC_ERROR_NOT_USABLE: a stream cannot be waited for, since it is being
  * captured. */
 UVMALLOC_API uvmalloc_status uvmalloc_move(uvmalloc_allocator* allocator, void* address,
-                                           int destination, uvmalloc_stream stream, int wait);
+                                           int destination, uvmalloc_stream stream,
+                                           int wait) UVMALLOC_NOEXCEPT;
 
 /* Gives all cached memory back: free 2 MiB pages are discarded where the device can, and whole
  * spans go back to the driver. Waits for blocks that were freed with work pending, and for the
  * devices: not while a stream is captured that the allocator has not been told of, which may
  * invalidate the capture. */
-UVMALLOC_API uvmalloc_status uvmalloc_release_cached(uvmalloc_allocator* allocator);
+UVMALLOC_API uvmalloc_status uvmalloc_release_cached(uvmalloc_allocator* allocator)
+    UVMALLOC_NOEXCEPT;
 
 /* Gives back what of the idle cached memory is due by now, where decay_seconds (or UVMALLOC_DECAY)
  * is set. Requests and frees do that now and then: call it from a program that does nothing for
  * long. */
-UVMALLOC_API uvmalloc_status uvmalloc_decay(uvmalloc_allocator* allocator);
+UVMALLOC_API uvmalloc_status uvmalloc_decay(uvmalloc_allocator* allocator) UVMALLOC_NOEXCEPT;
 
 /* ---- what is known */
 
@@ -240,7 +252,8 @@ typedef struct uvmalloc_block {
 /* The block that holds `address`, which may be interior. UVMALLOC_ERROR_NOT_OURS: none does.
  * UVMALLOC_ERROR_INVALID_ARGUMENT: a null pointer, or struct_bytes is too small. */
 UVMALLOC_API uvmalloc_status uvmalloc_describe(const uvmalloc_allocator* allocator,
-                                               const void* address, uvmalloc_block* out);
+                                               const void* address,
+                                               uvmalloc_block* out) UVMALLOC_NOEXCEPT;
 
 /* Of one facade on all devices. This structure never grows. */
 typedef struct uvmalloc_facade_statistics {
@@ -273,61 +286,63 @@ typedef struct uvmalloc_statistics {
 /* All figures at one moment. UVMALLOC_ERROR_INVALID_ARGUMENT: a null pointer, or struct_bytes is
  * too small for the first version of the structure. */
 UVMALLOC_API uvmalloc_status uvmalloc_get_statistics(const uvmalloc_allocator* allocator,
-                                                     uvmalloc_statistics* out);
+                                                     uvmalloc_statistics* out) UVMALLOC_NOEXCEPT;
 
 /* The peaks of the facades begin anew at what is in use now; that of all facades together stays. */
-UVMALLOC_API uvmalloc_status uvmalloc_reset_peaks(uvmalloc_allocator* allocator);
+UVMALLOC_API uvmalloc_status uvmalloc_reset_peaks(uvmalloc_allocator* allocator) UVMALLOC_NOEXCEPT;
 
 /* Begins a trace of everything that the allocator does (docs/trace.md) in `file`, whose former
  * content is lost; "%p" in the name is the process number. Blocks that are live come first.
  * UVMALLOC_ERROR_INVALID_ARGUMENT: a null pointer. UVMALLOC_ERROR_NOT_USABLE: the file is none that
  * can be written, a trace is being written already, or this is a forked child. */
-UVMALLOC_API uvmalloc_status uvmalloc_start_trace(uvmalloc_allocator* allocator, const char* file);
+UVMALLOC_API uvmalloc_status uvmalloc_start_trace(uvmalloc_allocator* allocator,
+                                                  const char* file) UVMALLOC_NOEXCEPT;
 
 /* Writes what threads still keep and ends the file; nothing where no trace is written. What other
  * threads do at this moment may be left out. uvmalloc_destroy() and the end of the process do the
  * same. */
-UVMALLOC_API uvmalloc_status uvmalloc_stop_trace(uvmalloc_allocator* allocator);
+UVMALLOC_API uvmalloc_status uvmalloc_stop_trace(uvmalloc_allocator* allocator) UVMALLOC_NOEXCEPT;
 
 /* Writes `text`, UTF-8, into the trace, cut to 4096 bytes at the end of a character; nothing where
  * none is written. UVMALLOC_ERROR_INVALID_ARGUMENT: a null pointer. */
-UVMALLOC_API uvmalloc_status uvmalloc_mark_trace(uvmalloc_allocator* allocator, const char* text);
+UVMALLOC_API uvmalloc_status uvmalloc_mark_trace(uvmalloc_allocator* allocator,
+                                                 const char* text) UVMALLOC_NOEXCEPT;
 
 /* ---- this process */
 
 /* The report on the process's allocator so far (docs/report.md), and what this machine can do and
  * what is configured, as JSON. Copies as much as fits into `buffer` (which may be NULL), always
  * ended by NUL, and returns the bytes that all of it needs, NUL included; -1 on failure. */
-UVMALLOC_API int64_t uvmalloc_report_json(char* buffer, size_t capacity_bytes);
+UVMALLOC_API int64_t uvmalloc_report_json(char* buffer, size_t capacity_bytes) UVMALLOC_NOEXCEPT;
 /* The same of a process that was to write its report to a folder (UVMALLOC_REPORT_DIR) and could
  * not: its figures are in `report.<pid>.figures` there, however it ended. -1: the file is no such
  * file of this version. */
 UVMALLOC_API int64_t uvmalloc_report_json_of(const char* figures_file, char* buffer,
-                                             size_t capacity_bytes);
-UVMALLOC_API int64_t uvmalloc_doctor_json(char* buffer, size_t capacity_bytes);
+                                             size_t capacity_bytes) UVMALLOC_NOEXCEPT;
+UVMALLOC_API int64_t uvmalloc_doctor_json(char* buffer, size_t capacity_bytes) UVMALLOC_NOEXCEPT;
 
 /* uvmalloc_mark_trace() of the process's allocator. Nothing where no trace is written, where there
  * is no such allocator, or where `text` is NULL. */
-UVMALLOC_API void uvmalloc_trace_mark(const char* text);
+UVMALLOC_API void uvmalloc_trace_mark(const char* text) UVMALLOC_NOEXCEPT;
 
 /* Whether host memory that a framework allocates on this thread is managed from
  * UVMALLOC_HOST_THRESHOLD on (1, as at the start), comes from malloc (0), or is managed whatever
  * its size (2). Returns what was. */
-UVMALLOC_API int uvmalloc_set_host_managed(int managed);
+UVMALLOC_API int uvmalloc_set_host_managed(int managed) UVMALLOC_NOEXCEPT;
 
 /* RFC-0023's switch: 1 where unified memory is enabled for the framework in this process (PyTorch
  * with its plugin in place, and a device that can use managed memory), 0 otherwise: switched off,
  * not usable here, a forked child. torch.cuda.get_enabled_uvm() gives the same. Initialises
  * nothing: before the program has initialised the driver, 1 where the machine has a driver. */
-UVMALLOC_API int uvmalloc_is_enabled(void);
+UVMALLOC_API int uvmalloc_is_enabled(void) UVMALLOC_NOEXCEPT;
 
 /* RFC-0023's enabled_uvm_move_on_copy: whether a move of a managed tensor to another device gives
  * the same memory (1) or behaves like a copy (0). At the start by UVMALLOC_MOVE. The first and the
  * last function return what was; the last one is for this thread alone, where 1 comes before what
  * the process has. */
-UVMALLOC_API int uvmalloc_set_move_on_copy(int on);
-UVMALLOC_API int uvmalloc_move_on_copy(void);
-UVMALLOC_API int uvmalloc_set_thread_move_on_copy(int on);
+UVMALLOC_API int uvmalloc_set_move_on_copy(int on) UVMALLOC_NOEXCEPT;
+UVMALLOC_API int uvmalloc_move_on_copy(void) UVMALLOC_NOEXCEPT;
+UVMALLOC_API int uvmalloc_set_thread_move_on_copy(int on) UVMALLOC_NOEXCEPT;
 
 #ifdef __cplusplus
 } /* extern "C" */

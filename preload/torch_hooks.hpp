@@ -35,9 +35,9 @@ extern "C" __attribute__((visibility("default"))) void uvmalloc_set_torch_hooks(
 // What a preloaded library does inside `import torch`, for one that is loaded when torch has been
 // imported: does nothing unless PYTORCH_ENABLE_UNIFIED_MEMORY switches uvmalloc on. Whether the
 // plugin is in place now; where it should be and is not, one line says why.
-extern "C" __attribute__((visibility("default"))) int uvmalloc_load_in_torch();
+extern "C" __attribute__((visibility("default"))) int uvmalloc_load_in_torch() noexcept;
 // Switches unified memory on: makes this process's allocator and loads the plugin. Returns nullptr,
 // or in one line why it cannot be, which lives for ever.
-extern "C" __attribute__((visibility("default"))) const char* uvmalloc_enable_in_torch();
+extern "C" __attribute__((visibility("default"))) const char* uvmalloc_enable_in_torch() noexcept;
 // 1: the plugin is loaded and in place. Initialises nothing, as opposed to uvmalloc_is_enabled().
-extern "C" __attribute__((visibility("default"))) int uvmalloc_is_in_torch();
+extern "C" __attribute__((visibility("default"))) int uvmalloc_is_in_torch() noexcept;

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <exception>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -84,25 +85,34 @@ std::string load_torch_plugin_late() {
 
 }  // namespace uvm::preload
 
-int uvmalloc_load_in_torch() {
-  if (auto answer = uvm::preload::ask_earlier_copy("uvmalloc_load_in_torch", 0)) return *answer;
-  uvm::preload::load_torch_plugin_if_due();
+int uvmalloc_load_in_torch() noexcept {
+  try {
+    if (auto answer = uvm::preload::ask_earlier_copy("uvmalloc_load_in_torch", 0)) return *answer;
+    uvm::preload::load_torch_plugin_if_due();
+  } catch (const std::exception& error) {
+    uvm::log(uvm::LogLevel::kError, "torch keeps its own allocators: {}", error.what());
+  }
   return uvm::is_framework_installed();
 }
 
-const char* uvmalloc_enable_in_torch() {
-  if (auto answer = uvm::preload::ask_earlier_copy<const char*>(
-          "uvmalloc_enable_in_torch", "another version of libuvmalloc.so is in this process")) {
-    return *answer;
+const char* uvmalloc_enable_in_torch() noexcept {
+  try {
+    if (auto answer = uvm::preload::ask_earlier_copy<const char*>(
+            "uvmalloc_enable_in_torch", "another version of libuvmalloc.so is in this process")) {
+      return *answer;
+    }
+    static std::mutex mutex;
+    std::lock_guard lock(mutex);
+    // What was returned once stays valid.
+    static std::set<std::string> reasons;
+    const std::string reason = uvm::preload::enable_in_torch();
+    return reason.empty() ? nullptr : reasons.insert(reason).first->c_str();
+  } catch (const std::exception& error) {
+    uvm::log(uvm::LogLevel::kError, "torch keeps its own allocators: {}", error.what());
+    return "it could not be switched on";
   }
-  static std::mutex mutex;
-  std::lock_guard lock(mutex);
-  // What was returned once stays valid.
-  static std::set<std::string> reasons;
-  const std::string reason = uvm::preload::enable_in_torch();
-  return reason.empty() ? nullptr : reasons.insert(reason).first->c_str();
 }
 
-int uvmalloc_is_in_torch() {
+int uvmalloc_is_in_torch() noexcept {
   return uvm::is_framework_installed();
 }
