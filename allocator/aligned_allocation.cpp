@@ -1,6 +1,7 @@
 #include <uvmalloc/allocator/aligned_allocation.hpp>
 
 #include <bit>
+#include <exception>
 #include <stdexcept>
 
 #include <fmt/format.h>
@@ -24,13 +25,20 @@ void* allocate_aligned(CachingManagedAllocator& allocator, Facade facade, int de
                     alignment_bytes));
   }
   if (alignment_bytes > kBlockAlignment) {
-    if (allocator.in_forked_child()) {
-      throw std::runtime_error(
-          fmt::format("an alignment of {} bytes cannot be had in a forked child", alignment_bytes));
-    }
     return allocator.allocate_aligned(facade, device, size_bytes, alignment_bytes, stream);
   }
   return allocator.allocate(facade, device, size_bytes, stream);
+}
+
+void free_after(CachingManagedAllocator& allocator, void* address, int device,
+                StreamHandle stream) noexcept {
+  try {
+    allocator.record_use(address, device, stream);
+  } catch (const std::exception&) {
+    // There is no memory to note it.
+    allocator.runtime().synchronize_stream(device, stream);
+  }
+  free_or_log(allocator, address);
 }
 
 void free_or_log(CachingManagedAllocator& allocator, void* address) noexcept {

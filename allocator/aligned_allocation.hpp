@@ -16,6 +16,11 @@ namespace uvm {
 void* allocate_aligned(CachingManagedAllocator& allocator, Facade facade, int device,
                        std::size_t size_bytes, std::size_t alignment_bytes, StreamHandle stream);
 
+// free_or_log() of a block that is not to be used again before the work that is on the stream now
+// is over. Where there is no memory to note that, the stream is waited for.
+void free_after(CachingManagedAllocator& allocator, void* address, int device,
+                StreamHandle stream) noexcept;
+
 // CachingManagedAllocator::free() for a resource, whose deallocate() has no result: an address that
 // is not the allocator's is logged too.
 void free_or_log(CachingManagedAllocator& allocator, void* address) noexcept;

@@ -6,12 +6,14 @@
 #include <utility>
 
 #include <uvmalloc/runtime/log.hpp>
+#include <uvmalloc/runtime/ranked.hpp>
 
 namespace uvm {
 namespace {
 
 void require(bool holds, const char* what) {
   if (holds) return;
+  detail::forget_ranks();
   log_line(LogLevel::kError, fmt::format("broken invariant: {}", what));
   std::abort();
 }
@@ -127,6 +129,20 @@ BlockExtras& BlockPools::make_extras(Block* block) {
   if (kind == BlockKind::kShared) block->shared = {0, 0};
   block->set(BlockState::kReleasing);
   return block;
+}
+
+// The same for a block of whole pages, whose entries of the page map still name their former block.
+RunBlock* BlockPools::new_whole_block(char* address, std::size_t size_bytes, PoolIndex home,
+                                      const OwnPages& pages) {
+  OwnPages* own = own_pages_.make(pages);
+  try {
+    RunBlock* block = new_block(BlockKind::kWhole, address, size_bytes, home);
+    block->whole = own;
+    return block;
+  } catch (const std::bad_alloc&) {
+    own_pages_.drop(own);
+    throw;
+  }
 }
 
 SharedPage* BlockPools::shared_page(const void* address) const {
@@ -310,14 +326,12 @@ RunBlock* BlockPools::take_at(char* address, std::size_t size_bytes) {
     if (RunBlock* after = next_of(right)) after->shared.previous = right->id;
     block->shared.next = right->id;
   } else if (size_bytes <= rest) {
-    left = new_block(BlockKind::kWhole, block->address(), size_bytes, block->home);
-    left->whole = own_pages_.make(*block->whole);
+    left = new_whole_block(block->address(), size_bytes, block->home, *block->whole);
     block->place_at(at_cut);
     block->real.resize(rest);
     set_pages(left->address(), size_bytes, tagged(left, PageKind::kWhole));
   } else {
-    right = new_block(BlockKind::kWhole, at_cut, rest, block->home);
-    right->whole = own_pages_.make(*block->whole);
+    right = new_whole_block(at_cut, rest, block->home, *block->whole);
     block->real.resize(size_bytes);
     set_pages(at_cut, rest, tagged(right, PageKind::kWhole));
   }
@@ -476,8 +490,7 @@ RunBlock* BlockPools::add_pages(Span* span, char* base, std::size_t size_bytes, 
   home.own.prepare();
   prepare_pages(base, size_bytes);
   if (home.pool_class == PoolClass::kWhole) {
-    RunBlock* block = new_block(BlockKind::kWhole, base, size_bytes, home.index);
-    block->whole = own_pages_.make({span, placement});
+    RunBlock* block = new_whole_block(base, size_bytes, home.index, {span, placement});
     block->real.origin = Place::device(span->device);
     set_pages(base, size_bytes, tagged(block, PageKind::kWhole));
     home.run_bytes += size_bytes;
@@ -493,7 +506,9 @@ RunBlock* BlockPools::add_pages(Span* span, char* base, std::size_t size_bytes, 
     });
     add_start(*block);
   } catch (const std::bad_alloc&) {
-    for (char* page = base; shared_page(page) != nullptr; page += kPageBytes) {
+    // The pages behind this run are another run's.
+    for (char* page = base; page < base + size_bytes && shared_page(page) != nullptr;
+         page += kPageBytes) {
       shared_pages_.drop(shared_page(page));
       set_pages(page, kPageBytes, nullptr);
     }
@@ -570,10 +585,8 @@ RunBlock* BlockPools::join_whole(RunBlock* left, RunBlock* right) {
   return kept;
 }
 
-void BlockPools::put(RunBlock* block, Pool& pool) {
+void BlockPools::put(RunBlock* block, Pool& pool) noexcept {
   block->pool = pool.index;
-  // While it can still be left as it is.
-  (block->pool == block->home ? pool.own : pool.guests).prepare();
   if (!block->plain) {
     const BlockExtras* kept = extras(block);
     block->plain = kept == nullptr || kept->fences.empty();

@@ -73,6 +73,10 @@ struct Pool {
   // Of the stream's first pool: nobody can name the stream, whose work is over, until it is asked
   // for again: the handle is then another stream's.
   bool stream_is_over = false;
+  // Of the stream's first pool: nobody can name the stream any more, and the next one that is new
+  // takes the pools over. `last_work`: of a stream that is gone; else a thread's own, which ended.
+  bool is_orphaned = false;
+  std::optional<Fence> last_work;
   // Requests for large blocks met from here since such blocks, kept by threads, stood in the way,
   // and after how many of them threads keep some: each time that they stood in the way eight times
   // as many.
@@ -165,12 +169,20 @@ class BlockPools {
   // So many bytes, a power of two from kSmallestShared up, at a multiple of that, of a shared pool.
   RunBlock* take_aligned(Pool& pool, std::size_t size_bytes);
 
-  // Makes whole pages, just taken from a span, one block of `home`, in no index.
+  // Makes whole pages, just taken from a span, one block of `home`, in no index. std::bad_alloc:
+  // nothing has changed.
   RunBlock* add_pages(Span* span, char* base, std::size_t size_bytes, Pool& home,
                       const SegmentPlacement& placement);
 
-  // Puts a block among the free ones of `pool`, joined with free neighbours of the same kind.
-  void put(RunBlock* block, Pool& pool);
+  // Puts a block among the free ones of `pool`, joined with free neighbours of the same kind. Needs
+  // no memory: the pool's index has its tables from add_pages() or prepare_guests() on.
+  void put(RunBlock* block, Pool& pool) noexcept;
+  // The pool may get blocks of other pools.
+  void prepare_guests(PoolIndex pool) { at(pool).guests.prepare(); }
+  // Gives back the tables of a pool that has no pages any more.
+  static void drop_empty_tables(Pool& pool) {
+    if (pool.run_bytes == 0) pool.own.drop_empty_tables();
+  }
 
   // A run of whole pages that no block uses any more.
   struct Pages {
@@ -312,6 +324,8 @@ class BlockPools {
   RunBlock* neighbour_before(const RunBlock* block) const;
   RunBlock* neighbour_after(const RunBlock* block) const;
   inline RunBlock* new_block(BlockKind kind, char* address, std::size_t size_bytes, PoolIndex home);
+  RunBlock* new_whole_block(char* address, std::size_t size_bytes, PoolIndex home,
+                            const OwnPages& pages);
   Pages drop_pages(RunBlock* block);
 
   RunBlock* previous_of(const RunBlock* block) const {

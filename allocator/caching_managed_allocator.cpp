@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include <uvmalloc/allocator/forks.hpp>
 #include <uvmalloc/allocator/machine_memory.hpp>
 #include <uvmalloc/runtime/log.hpp>
 
@@ -73,7 +74,8 @@ CachingManagedAllocator::CachingManagedAllocator(std::unique_ptr<DeviceRuntime> 
       small_arenas_({[this](PoolIndex pool, SmallArenas::Growth most) {
                        return take_small_segment(pool, most);
                      },
-                     [this](void* base) { leave_small_segment(base); }}),
+                     [this](void* base) { leave_small_segment(base); },
+                     [this](const void* address) { return pools_.is_ours(address); }}),
       caches_(figure_store_, thread_cache_bytes(configuration, budget_.hard_bytes),
               configuration.decay_seconds > 0 ? kHitsPerLookAtTheClock : 0,
               [this](BlockChain blocks, const std::vector<PoolIndex>& streams) {
@@ -96,21 +98,29 @@ CachingManagedAllocator::CachingManagedAllocator(std::unique_ptr<DeviceRuntime> 
         configuration.name_of("UVMALLOC_HOST_MEMORY", "host_backing"));
   }
   device_limits_.assign(devices_.size(), configuration.device_budget_bytes.value_or(SIZE_MAX));
-  if (configuration_.trace_file.empty()) return;
-  if (std::string why = start_trace(configuration_.trace_file); !why.empty()) {
-    log_line(LogLevel::kWarning, why);
+  if (!configuration_.trace_file.empty()) {
+    if (std::string why = start_trace(configuration_.trace_file); !why.empty()) {
+      log_line(LogLevel::kWarning, why);
+    }
   }
+  Forks::add(this);
 }
 
 CachingManagedAllocator::~CachingManagedAllocator() {
+  Forks::remove(this);
   caches_.close();
-  if (in_forked_child()) return;
+  if (in_forked_child()) {
+    // What the driver made is the parent's.
+    sender_.abandon();
+    events_.abandon();
+    return;
+  }
   for (int device = 0; device < runtime_.device_count(); ++device) {
     if (book_.figures().span_bytes.increased != 0) runtime_.synchronize_device(device);
   }
   fenced_.close();
-  for (const LeftPools& left : left_pools_) {
-    if (left.last_work) stream_work_.release(*left.last_work);
+  for (const auto& pool : pools_.pools()) {
+    if (pool->last_work) stream_work_.release(*pool->last_work);
   }
   small_arenas_.clear();
   for (const auto& span : spans_.spans()) {
@@ -232,6 +242,10 @@ void* CachingManagedAllocator::allocate_aligned(Facade facade, int device, std::
 void* CachingManagedAllocator::allocate_slowly(Facade facade, int device, std::size_t size_bytes,
                                                StreamHandle stream, std::size_t alignment_bytes) {
   if (in_forked_child()) {
+    if (alignment_bytes > kGranule) {
+      throw std::runtime_error(
+          fmt::format("an alignment of {} bytes cannot be had in a forked child", alignment_bytes));
+    }
     std::lock_guard lock(lock_);
     return child_memory_.allocate(facade, size_bytes);
   }
@@ -289,10 +303,9 @@ void* CachingManagedAllocator::allocate_slowly(Facade facade, int device, std::s
     is_new = pools_.pools().size() != before;
     keep_large = pools_.at(request.pool()).keeps_large();
   }
+  caches_.make_room(request.pools);
   if (is_new && facade == Facade::kDevice) trace_.stream_seen(trace_.now(), device, stream);
-  ThreadCache* const cache = caches_.mine();
-  if (cache == nullptr) caches_.prepare_to_count_elsewhere(request.pools);
-  if (cache != nullptr) {
+  if (ThreadCache* cache = caches_.mine()) {
     // The stream's blocks may be here, only not among the streams used of late.
     ThreadCache::Outcome outcome{};
     PoolIndex pools = 0;
@@ -361,11 +374,9 @@ FreeResult CachingManagedAllocator::free(void* address) noexcept {
 
 // A plain block that has been counted as freed.
 void CachingManagedAllocator::give_back_to_pool(RunBlock* block) noexcept {
-  try {
+  {
     const InlineStateGuard lock(lock_);
     pools_.put(block, pools_.at(block->pool));
-  } catch (const std::bad_alloc&) {
-    FencedBlocks::log_lost();
   }
   decay_now_and_then();
 }
@@ -378,28 +389,17 @@ FreeResult CachingManagedAllocator::free_slowly(void* address) noexcept {
   TraceTime at = 0;
   StreamKey key;
   {
-    std::lock_guard lock(lock_);
+    std::unique_lock lock(lock_);
     block = pools_.find(address);
     if (in_forked_child()) {
       // The parent's blocks are not the child's to free: the copy goes with the process.
       if (block != nullptr) return FreeResult::kFreed;
       return child_memory_.free(address) ? FreeResult::kFreed : FreeResult::kNotOurs;
     }
-    if (block == nullptr) {
-      if (!pools_.is_ours(address)) return FreeResult::kNotOurs;
-      log(LogLevel::kError,
-          "free({}): a second free, of memory that is in no block any more; nothing was freed",
-          address);
-      return FreeResult::kDouble;
-    }
-    const bool is_live = block->now() == BlockState::kLive;
-    if (!is_live || block->address() != address) {
-      // A free block may have been joined with the one before it.
-      FreeResult result = is_live ? FreeResult::kInterior : FreeResult::kDouble;
-      log(LogLevel::kError, "free({}): {} of a block of {} at {}, {} facade; nothing was freed",
-          address, is_live ? "not the start" : "a second free", format_size(block->size_bytes()),
-          static_cast<void*>(block->address()), to_string(pools_.at(block->pool).key.facade));
-      return result;
+    if (block == nullptr && !pools_.is_ours(address)) return FreeResult::kNotOurs;
+    if (!is_block_live(block) || block->address() != address) {
+      lock.unlock();
+      return report_misuse(address);
     }
     key = pools_.at(block->pool).key;
     is_plain = block->plain;
@@ -423,24 +423,57 @@ FreeResult CachingManagedAllocator::free_slowly(void* address) noexcept {
   }
   trace_.freed(at, {key.facade, key.device, address, block->requested_bytes(), block->size_bytes(),
                     key.stream});
-  try {
-    count_free(*block, key);
-    if (fence && fenced_.add(block)) return FreeResult::kFreed;
-    if (!fence && !is_plain) {
-      std::lock_guard lock(lock_);
+  count_free(*block, key);
+  if (!fence && !is_plain) {
+    std::lock_guard lock(lock_);
+    try {
       block->pool = fenced_.pool_for(*block);
       pools_.drop_extras(block);
+    } catch (const std::bad_alloc&) {
+      fence = true;  // its pools are gone again
     }
-    give_back_plain(block);
-  } catch (const std::bad_alloc&) {
-    FencedBlocks::log_lost();
   }
+  if (fence && fenced_.add(block)) return FreeResult::kFreed;
+  give_back_plain(block);
   return FreeResult::kFreed;
+}
+
+// Of memory that is ours and is no start of a live block.
+FreeResult CachingManagedAllocator::report_misuse(const void* address) const noexcept {
+  void* base = nullptr;
+  std::size_t size_bytes = 0;
+  Facade facade = Facade::kHost;
+  bool is_live = false;
+  {
+    std::lock_guard lock(lock_);
+    // A free block may have been joined with the one before it.
+    if (const Block* block = pools_.find(address)) {
+      base = block->address();
+      size_bytes = block->size_bytes();
+      facade = pools_.at(block->pool).key.facade;
+      is_live = block->now() == BlockState::kLive && base != address;
+    }
+  }
+  if (base == nullptr) {
+    log(LogLevel::kError,
+        "free({}): a second free, of memory that is in no block any more; nothing was freed",
+        address);
+    return FreeResult::kDouble;
+  }
+  try {
+    log(LogLevel::kError, "free({}): {} of a block of {} at {}, {} facade; nothing was freed",
+        address, is_live ? "not the start" : "a second free", format_size(size_bytes), base,
+        to_string(facade));
+  } catch (const std::bad_alloc&) {
+    log(LogLevel::kError, "free({}): {} of a block; nothing was freed", address,
+        is_live ? "not the start" : "a second free");
+  }
+  return is_live ? FreeResult::kInterior : FreeResult::kDouble;
 }
 
 // A block that nobody waits for, to the pool it belongs to now. With a small object whose bin is
 // full go some of the bin's.
-void CachingManagedAllocator::give_back_plain(Block* block) {
+void CachingManagedAllocator::give_back_plain(Block* block) noexcept {
   Returning back(*this);
   back.blocks.push(block);
   if (block->kind == BlockKind::kSmall) {
@@ -465,11 +498,7 @@ void CachingManagedAllocator::give_back(BlockChain blocks) noexcept {
         small.push(block);
         continue;
       }
-      try {
-        pools_.put(static_cast<RunBlock*>(block), pools_.at(block->pool));
-      } catch (const std::bad_alloc&) {
-        FencedBlocks::log_lost();
-      }
+      pools_.put(static_cast<RunBlock*>(block), pools_.at(block->pool));
     }
   }
   constexpr std::size_t kMostAtOnce = 64;

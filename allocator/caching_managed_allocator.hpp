@@ -313,15 +313,30 @@ class CachingManagedAllocator {
   // Begins or ends a trace of everything the allocator does (trace_recorder.hpp). Returns an empty
   // string, or in one line why not.
   std::string start_trace(const std::string& file);
-  void stop_trace() noexcept { trace_.stop(); }
-  void mark_trace(std::string_view text) noexcept { trace_.mark(text); }
+  void stop_trace() noexcept {
+    if (!in_forked_child()) trace_.stop();
+  }
+  void mark_trace(std::string_view text) noexcept {
+    if (!in_forked_child()) trace_.mark(text);
+  }
 
-  // fork: call all three around it, in the process that owns the allocator. Live host blocks in
-  // managed memory are copied so that the child finds them at the same addresses, up to
-  // Configuration::fork_limit_bytes; those in ordinary memory the kernel gives it, copy on write.
-  void before_fork();
-  void after_fork_in_parent();
-  void after_fork_in_child();
+  // Around a fork: called by Forks, with all allocators' in turn.
+  void before_fork() noexcept;
+  void after_fork_in_parent() noexcept;
+  void after_fork_in_child() noexcept;
+
+  // In a forked child
+  //  * live host blocks are where the parent has them, as they were. Those in managed memory were
+  //    copied, up to Configuration::fork_limit_bytes; ordinary memory the kernel shares, copy on
+  //    write.
+  //  * allocate() serves host and pinned requests from malloc. free() takes those back; of blocks
+  //    of the parent it returns kFreed and does nothing.
+  //  * find() and the figures say what was at the fork.
+  //  * nothing else is ours: functions that name an address return false, nullptr or nothing, and
+  //    functions that give something back do nothing.
+  //  * what needs the device throws std::runtime_error: allocate(), begin_private_pool(),
+  //    retain_private_pool(), restore_private_pool().
+  // No function waits for a lock that a thread of the parent had, or calls the driver.
   bool in_forked_child() const { return forked_child_.load(std::memory_order_relaxed); }
 
   // Aborts with a line that names what is broken.
@@ -388,6 +403,7 @@ class CachingManagedAllocator {
     unsigned retries = 0;
     SmallArenas::Growth most = SmallArenas::Growth::kFreeMemory;
     bool took_page = false;
+    bool thread_is_past = false;                   // no arena serves this thread any more
     RuntimeStatus status = {};                     // why no page could be had
     std::optional<PressureRounds> callbacks = {};  // from kCallbacks on
     bool has_callback_freed = false;
@@ -455,8 +471,9 @@ class CachingManagedAllocator {
   [[noreturn]] void out_of_memory(const Request& request, const RuntimeStatus& status);
 
   FreeResult free_slowly(void* address) noexcept;
+  FreeResult report_misuse(const void* address) const noexcept;
   void give_back_to_pool(RunBlock* block) noexcept;
-  void give_back_plain(Block* block);
+  void give_back_plain(Block* block) noexcept;
   void give_back(BlockChain blocks) noexcept;
   // Blocks with nobody, which go back to their pools when its scope ends, however it does. Made
   // before locks are taken.
@@ -475,15 +492,18 @@ class CachingManagedAllocator {
   MovedStorage* record_for(Block* block, const Move& move);
   void drop_record(MovedStorage* record);
   void check_place(Place place) const;
+  void require_device() const;
   bool is_on_a_device(const void* address, std::size_t size_bytes) const;
   void add_use(Block* block, DeviceStream use);
   void prepare_uses(Block* block, std::size_t count);
   bool is_used_by_host(const Block& block) const;
+  void copy_for_child(std::size_t available_bytes);
   void forget_in_private_pools(const std::vector<PoolIndex>& streams, const DeviceStream& nameless);
-  void note_thread_end(const std::vector<PoolIndex>& streams);
+  void note_thread_end(const std::vector<PoolIndex>& streams) noexcept;
+  void orphan(PoolIndex first, std::optional<Fence> last_work) noexcept;
   void take_over_pools(const StreamKey& key);
   void reclaim_all_and_fenced(const Request& request);
-  void free_spans(std::vector<std::unique_ptr<Span>> spans);
+  void free_spans(std::vector<std::unique_ptr<Span>> spans) noexcept;
   using PoolFilter = std::function<bool(const Pool&)>;
   std::size_t release_pages(std::size_t most_bytes);
   static DeviceStream consumer_of(const Request& request) {
@@ -529,9 +549,9 @@ class CachingManagedAllocator {
   bool is_block_live(const Block* block) const {
     return block != nullptr && block->now() == BlockState::kLive;
   }
-  void count_allocation(const Request& request, Block& block, bool from_cache);
+  void count_allocation(const Request& request, Block& block, bool from_cache) noexcept;
   void open_to_count(ThreadCache* cache, const StreamKey& key, PoolIndex first, bool again = false);
-  void count_free(const Block& block, const StreamKey& key);
+  void count_free(const Block& block, const StreamKey& key) noexcept;
   void note_peaks(std::size_t place) noexcept;
   void look_up(std::size_t place) noexcept;
   void lend_pages(const Block& block, PoolIndex from, PoolIndex to);
@@ -587,11 +607,7 @@ class CachingManagedAllocator {
   Decay decay_;
   std::size_t kept_by_threads_bytes_ = 0;  // when they were last looked at for it
   PressureRounds::Callbacks pressure_callbacks_;
-  struct LeftPools {
-    PoolIndex first = 0;
-    std::optional<Fence> last_work;  // of a stream that is gone; else a thread's own
-  };
-  std::vector<LeftPools> left_pools_;  // of streams that nobody can name
+  std::size_t orphaned_streams_ = 0;  // whose pools are Pool::is_orphaned
   std::atomic<unsigned> long_ways_ = 0;
   std::optional<ThreadCaches::Frozen> frozen_;  // while a fork is under way
   std::atomic<bool> forked_child_ = false;

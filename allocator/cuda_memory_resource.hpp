@@ -47,8 +47,7 @@ class CudaMemoryResource {
   // that is not the start of a block in use is logged, and nothing is freed.
   void deallocate(::cuda::stream_ref stream, void* address, std::size_t /*size_bytes*/,
                   std::size_t /*alignment_bytes*/ = kDefaultAlignment) noexcept {
-    allocator_->record_use(address, device_, stream.get());
-    free_or_log(*allocator_, address);
+    free_after(*allocator_, address, device_, stream.get());
   }
 
   // For use anywhere at once: device memory waits for the default stream, which may still work on

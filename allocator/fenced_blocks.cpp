@@ -4,8 +4,6 @@
 #include <new>
 #include <utility>
 
-#include <uvmalloc/runtime/log.hpp>
-
 namespace uvm {
 namespace {
 
@@ -26,10 +24,6 @@ FencedBlocks::FencedBlocks(StateLock& lock, BlockPools& pools, const PrivatePool
 void FencedBlocks::close() {
   pools_.each_extras([&](BlockExtras& extras) { work_.release(&extras.fences); });
   waiting_.each([&](const Fence& fence) { work_.release(fence); });
-}
-
-void FencedBlocks::log_lost() noexcept {
-  log_line(LogLevel::kError, "a block that was freed is lost: there is no memory to note it");
 }
 
 std::vector<DeviceStream> FencedBlocks::users_of(const Block& block) const {
@@ -62,7 +56,9 @@ PoolIndex FencedBlocks::pool_for(const Block& block) {
     if (stream.is_gone()) stream = {place.index, nullptr, 0};
     there = {Facade::kDevice, place.index, stream.handle, 0, stream.thread};
   }
-  return pools_.pools_of(there) + static_cast<PoolIndex>(PoolClass::kWhole);
+  const PoolIndex pool = pools_.pools_of(there) + static_cast<PoolIndex>(PoolClass::kWhole);
+  pools_.prepare_guests(pool);
+  return pool;
 }
 
 bool FencedBlocks::needs_fence(const Block& block, const Pool& pool) const {
@@ -79,7 +75,18 @@ bool FencedBlocks::needs_fence(const Block& block, const Pool& pool) const {
   return has_stream && pool.index != pools_.home_of(block);
 }
 
-bool FencedBlocks::add(Block* block) {
+bool FencedBlocks::add(Block* block) noexcept {
+  try {
+    return try_to_add(block);
+  } catch (const std::bad_alloc&) {
+    // Nothing was changed: whoever drains next tries again.
+    std::lock_guard lock(lock_);
+    defer(block);
+    return true;
+  }
+}
+
+bool FencedBlocks::try_to_add(Block* block) {
   PoolIndex target = 0;
   std::vector<DeviceStream> streams;
   bool wait = false;
@@ -109,27 +116,38 @@ bool FencedBlocks::add(Block* block) {
     defer(block);
     return true;
   }
-  block->pool = target;
-  pools_.drop_extras(block);
-  book_.figures().fences += fences.size();
-  if (wait && !fences.empty()) {
-    try {
+  const std::size_t recorded = fences.size();
+  const bool waits = wait && recorded != 0;
+  try {
+    if (waits) {
       waiting_.add(block, fences);
-    } catch (const std::bad_alloc&) {
-      work_.release(&fences);
-      throw;
+    } else if (recorded != 0) {
+      pools_.make_extras(block);
     }
+  } catch (const std::bad_alloc&) {
+    work_.release(&fences);
+    throw;
+  }
+  block->pool = target;
+  book_.figures().fences += recorded;
+  if (!waits && recorded != 0) {
+    BlockExtras& extras = *pools_.extras(block);
+    extras = {};
+    extras.fences = std::move(fences);
+  } else {
+    pools_.drop_extras(block);
+  }
+  if (waits) {
     block->set(BlockState::kFenced);
     book_.fence_begins(*block, pools_.at(block->pool));
-    return true;
+  } else {
+    book_.free_completed(*block, pools_.at(block->pool));
   }
-  book_.free_completed(*block, pools_.at(block->pool));
-  if (!fences.empty()) pools_.make_extras(block).fences = std::move(fences);
-  return false;
+  return waits;
 }
 
 // With the lock: a block whose streams cannot be told to say when they are done with it, since some
-// stream is being captured.
+// stream is being captured or there is no memory.
 void FencedBlocks::defer(Block* block) {
   block->set(BlockState::kFenced);
   book_.fence_begins(*block, pools_.at(block->pool));
@@ -137,7 +155,7 @@ void FencedBlocks::defer(Block* block) {
   has_deferred_ = true;
 }
 
-void FencedBlocks::record_deferred() {
+void FencedBlocks::record_deferred() noexcept {
   BlockChain blocks;
   {
     std::lock_guard lock(lock_);
@@ -145,7 +163,8 @@ void FencedBlocks::record_deferred() {
     blocks.take(std::move(deferred_));
     has_deferred_ = false;
   }
-  // A capture that nobody told of may go on: where one block is refused, so would the others be.
+  // A capture that nobody told of may go on, or memory be short: where one block is refused, so
+  // would the others be.
   while (!blocks.empty() && !has_deferred_.load(std::memory_order_relaxed)) {
     Block* block = blocks.pop();
     {
@@ -153,14 +172,10 @@ void FencedBlocks::record_deferred() {
       book_.fence_ends(*block, pools_.at(block->pool));
       block->set(BlockState::kReleasing);
     }
-    try {
-      if (add(block)) continue;
-      BlockChain done;
-      done.push(block);
-      give_back_(std::move(done));
-    } catch (const std::bad_alloc&) {
-      log_lost();
-    }
+    if (add(block)) continue;
+    BlockChain done;
+    done.push(block);
+    give_back_(std::move(done));
   }
   if (blocks.empty()) return;
   std::lock_guard lock(lock_);

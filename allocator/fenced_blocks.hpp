@@ -48,9 +48,9 @@ class FencedBlocks {
   bool needs_fence(const Block& block, const Pool& pool) const;
 
   // Takes a block with nobody, whose records are gone, and says to which pool it belongs now. True:
-  // it waits here. False: it may be given back at once. std::bad_alloc: it is lost.
-  bool add(Block* block);
-  static void log_lost() noexcept;
+  // it waits here, until its streams are through or, where there is no memory to record that, until
+  // there is. False: it may be given back at once.
+  bool add(Block* block) noexcept;
 
   // Gives back blocks whose streams are through, those of some streams at a time, in turns; during
   // a capture none.
@@ -67,11 +67,12 @@ class FencedBlocks {
   bool any() const { return !waiting_.empty() || has_deferred_.load(std::memory_order_relaxed); }
   // Waits for all that are here, and gives them back.
   void drain_all() { drain(kAllStreams, true); }
-  // Records the fences of blocks that were given back during a capture, where it is over.
-  void record_deferred();
+  // Records the fences of blocks that were given back during a capture, where it is over, or
+  // without memory.
+  void record_deferred() noexcept;
 
   // With the lock, of a free block that the caller has taken: whether its fences are over, and gone
-  // then. The lock is let go meanwhile.
+  // then. The lock is let go meanwhile. std::bad_alloc: the block is back in its pool.
   bool shed_fences(RunBlock* block, std::unique_lock<StateLock>* lock);
   // With the lock: they guard it against others than the caller, or its device was waited for.
   void drop_fences(RunBlock* block);
@@ -85,6 +86,7 @@ class FencedBlocks {
   bool has_more_streams() const;
   void drain(std::size_t most_streams, bool wait);
   BlockChain take_finished(const std::vector<Fence>& oldest, bool wait, bool* more);
+  bool try_to_add(Block* block);
   void defer(Block* block);
   // Whose work must be over before the blocks of `pool` may include this one.
   std::vector<DeviceStream> streams_to_wait_for(const Block& block, const Pool& pool) const;
@@ -101,7 +103,7 @@ class FencedBlocks {
   // Guarded by the allocator's lock.
   FenceQueues waiting_;
   DeviceStream looked_at_;  // the last in turn
-  BlockChain deferred_;     // given back during a capture
+  BlockChain deferred_;     // given back during a capture, or without memory
   std::atomic<bool> has_deferred_ = false;
 };
 

@@ -14,6 +14,7 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -103,6 +104,29 @@ std::vector<ForkSnapshot::Range> ForkSnapshot::merge_noted() {
   return out;
 }
 
+void ForkSnapshot::give_up(ForkStatistics* statistics) noexcept {
+  noted_.clear();
+  line_.reset();
+  forget();
+  ++statistics->without_copy;
+  gave_up_ = true;
+}
+
+void ForkSnapshot::say() noexcept {
+  if (std::exchange(gave_up_, false)) {
+    log_line(LogLevel::kWarning,
+             "fork: live host tensors could not be copied for the child: there is no memory to "
+             "list them");
+  }
+  const std::optional<Line> line = std::exchange(line_, std::nullopt);
+  if (!line) return;
+  if (line->once.empty()) {
+    log_line(LogLevel::kWarning, line->text);
+  } else {
+    log_once(LogLevel::kWarning, line->once, line->text);
+  }
+}
+
 void ForkSnapshot::take(const Limits& limits, ForkStatistics* statistics) {
   if (noted_.empty()) return forget();
   ++statistics->forks;
@@ -111,12 +135,12 @@ void ForkSnapshot::take(const Limits& limits, ForkStatistics* statistics) {
   std::size_t live_bytes = 0;
   for (const Range& range : live) live_bytes += range.size_bytes;
   if (limits.live_bytes && live_bytes > *limits.live_bytes) {
-    log_once(
-        LogLevel::kWarning, "fork limit",
+    line_ = {
+        "fork limit",
         fmt::format("fork: {} of live host tensors exceed UVMALLOC_FORK_LIMIT={}, so they are "
                     "not copied and a forked child that touches them crashes; {}, or raise "
                     "the limit",
-                    format_size(live_bytes), format_size(*limits.live_bytes), way_out(limits)));
+                    format_size(live_bytes), format_size(*limits.live_bytes), way_out(limits))};
     ++statistics->without_copy;
     return forget();
   }
@@ -125,18 +149,17 @@ void ForkSnapshot::take(const Limits& limits, ForkStatistics* statistics) {
   std::size_t changed_bytes = 0;
   for (const Range& range : changed) changed_bytes += range.size_bytes;
   if (!limits.live_bytes && changed_bytes > limits.available_bytes) {
-    log_once(LogLevel::kWarning, "fork memory",
+    line_ = {"fork memory",
              fmt::format("fork: a copy of {} of live host tensors does not fit into the {} that "
                          "the host has available, so a forked child that touches them crashes; {}",
                          format_size(changed_bytes), format_size(limits.available_bytes),
-                         way_out(limits)));
+                         way_out(limits))};
     ++statistics->without_copy;
     return forget();
   }
   if (!write(changed, &pieces)) {
-    log_line(LogLevel::kWarning,
-             fmt::format("fork: {} of live host tensors could not be copied for the child: {}",
-                         format_size(changed_bytes), std::strerror(errno)));
+    line_ = {"", fmt::format("fork: {} of live host tensors could not be copied for the child: {}",
+                             format_size(changed_bytes), std::strerror(errno))};
     ++statistics->without_copy;
     return forget();
   }
@@ -146,12 +169,12 @@ void ForkSnapshot::take(const Limits& limits, ForkStatistics* statistics) {
   statistics->shared_bytes += live_bytes - changed_bytes;
   statistics->time += taken;
   if (changed_bytes < kReportedBytes) return;
-  log_once(LogLevel::kWarning, "fork copy",
+  line_ = {"fork copy",
            fmt::format("fork: {} of live host tensors were copied for the child in {:.2f} s; "
                        "children share the copy until the last of them ends, and each further fork "
                        "compares it with the tensors; to avoid that, {}",
                        format_size(changed_bytes), std::chrono::duration<double>(taken).count(),
-                       way_out(limits)));
+                       way_out(limits))};
 }
 
 // The files of the last fork that a child still has open. Nobody can have changed what they hold.
@@ -189,7 +212,7 @@ void ForkSnapshot::map_files() {
   }
 }
 
-void ForkSnapshot::unmap_files() {
+void ForkSnapshot::unmap_files() noexcept {
   for (File& file : files_) {
     if (file.bytes != nullptr) munmap(const_cast<char*>(file.bytes), file.size_bytes);
     file.bytes = nullptr;
@@ -212,7 +235,6 @@ std::optional<ForkSnapshot::Piece> ForkSnapshot::find_copy(const Range& range) c
 // What earlier copies still say, and in `changed` the rest.
 std::vector<ForkSnapshot::Piece> ForkSnapshot::reuse(const std::vector<Range>& live,
                                                      std::vector<Range>* changed) {
-  find_files();
   map_files();
   std::vector<Piece> same;
   std::vector<std::size_t> same_bytes_of(files_.size());
@@ -244,6 +266,7 @@ bool ForkSnapshot::write(const std::vector<Range>& changed, std::vector<Piece>* 
   if (changed.empty()) return true;
   File file;
   for (const Range& range : changed) file.size_bytes += range.size_bytes;
+  files_.reserve(files_.size() + 1);
   file.descriptor = memfd_create("uvmalloc-fork", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (file.descriptor < 0) return false;
   files_.push_back(file);
@@ -290,7 +313,7 @@ void ForkSnapshot::keep(std::vector<Piece> pieces) {
   }
 }
 
-void ForkSnapshot::restore() {
+void ForkSnapshot::restore() noexcept {
   for (const Piece& piece : pieces_) {
     void* mapped = mmap(piece.range.address, piece.range.size_bytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_FIXED, files_[piece.file].descriptor,
@@ -302,22 +325,22 @@ void ForkSnapshot::restore() {
   }
 }
 
-void ForkSnapshot::release() {
-  // Those that no piece lies in any more go for good.
-  std::vector<std::size_t> place(files_.size());
-  std::vector<File> open;
+void ForkSnapshot::release() noexcept {
+  // Those that no piece lies in any more go for good, and the others move up.
+  std::size_t kept = 0;
   for (std::size_t i = 0; i < files_.size(); ++i) {
     if (files_[i].descriptor < 0) continue;
-    close(files_[i].descriptor);
-    place[i] = open.size();
-    open.push_back(files_[i]);
-    open.back().descriptor = -1;
+    close(std::exchange(files_[i].descriptor, -1));
+    for (Piece& piece : pieces_) {
+      if (piece.file == i) piece.file = kept;
+    }
+    files_[kept++] = files_[i];
   }
-  files_ = std::move(open);
-  for (Piece& piece : pieces_) piece.file = place[piece.file];
+  files_.resize(kept);
 }
 
-void ForkSnapshot::forget() {
+void ForkSnapshot::forget() noexcept {
+  unmap_files();
   release();
   pieces_.clear();
   files_.clear();

@@ -8,14 +8,16 @@
 // what is live, and writes anew only what differs. So children that are forked one after another
 // share one copy, and of a file of which less than half is still right nothing is used.
 //
-// Used between before_fork() and after_fork_in_*(), under the allocator's lock; restore() allocates
-// nothing.
+// Used by one fork at a time (Forks). take(), give_up(), restore() and release() are called with
+// the allocator's lock, find_files() and say() without it. But for take() and find_files(), nothing
+// allocates; where these throw, what was copied before is as it was.
 #pragma once
 
 #include <sys/types.h>
 
 #include <cstddef>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include <uvmalloc/allocator/statistics.hpp>
@@ -33,15 +35,23 @@ class ForkSnapshot {
   // Notes a range; it is widened to the host's pages.
   void add(void* address, std::size_t size_bytes);
 
+  // Before take(): opens the files of the last fork that a child still has.
+  void find_files();
+
   // Makes the child's copy of all noted ranges, or, where they exceed a limit or cannot be copied,
-  // of none, and says so in one line. The first large copy is reported in one line as well.
+  // of none, and has a line that says so. The first large copy is reported in a line as well.
   void take(const Limits& limits, ForkStatistics* statistics);
+  // Where add() or take() has thrown: makes no copy, and has a line that says so.
+  void give_up(ForkStatistics* statistics) noexcept;
 
   // In the child: maps the copy.
-  void restore();
+  void restore() noexcept;
 
   // In the parent: leaves the copy to the child.
-  void release();
+  void release() noexcept;
+
+  // Writes the line that take() or give_up() has.
+  void say() noexcept;
 
  private:
   struct Range {
@@ -62,11 +72,15 @@ class ForkSnapshot {
     std::size_t offset = 0;
   };
 
-  void forget();
+  struct Line {
+    std::string once;  // its key; empty: it is written each time
+    std::string text;
+  };
+
+  void forget() noexcept;
   std::vector<Range> merge_noted();
-  void find_files();
   void map_files();
-  void unmap_files();
+  void unmap_files() noexcept;
   std::optional<Piece> find_copy(const Range& range) const;
   std::vector<Piece> reuse(const std::vector<Range>& live, std::vector<Range>* changed);
   bool write(const std::vector<Range>& changed, std::vector<Piece>* pieces);
@@ -76,6 +90,8 @@ class ForkSnapshot {
   // Of the last fork: by address, and what they lie in.
   std::vector<Piece> pieces_;
   std::vector<File> files_;
+  std::optional<Line> line_;
+  bool gave_up_ = false;
 };
 
 }  // namespace uvm

@@ -1,6 +1,5 @@
 #include <uvmalloc/allocator/process_allocator.hpp>
 
-#include <pthread.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -35,12 +34,6 @@ std::atomic<bool> activation_failed{false};
 
 // What was set; nothing: as configured.
 std::atomic<std::optional<MoveMode>> process_move_mode{std::nullopt};
-
-void install_fork_handlers() {
-  pthread_atfork([] { process_allocator()->before_fork(); },
-                 [] { process_allocator()->after_fork_in_parent(); },
-                 [] { process_allocator()->after_fork_in_child(); });
-}
 
 // Counts until there is an allocator.
 UnmanagedHost early_unmanaged_host;
@@ -122,7 +115,6 @@ std::unique_ptr<Activation> activate() {
       count_unmanaged_host_in(&allocator->figure_store().unmanaged_host());
       activation->allocator = allocator.release();
       active_allocator.store(activation->allocator, std::memory_order_release);
-      install_fork_handlers();
       std::atexit(report_at_exit);
       return activation;
     } catch (const std::runtime_error& error) {

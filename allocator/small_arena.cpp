@@ -121,6 +121,10 @@ SmallArena::~SmallArena() {
 std::size_t SmallArena::allocate(std::size_t size_bytes, void** out, std::size_t count) noexcept {
   for (std::size_t i = 0; i < count; ++i) {
     out[i] = uvm_je_mallocx(size_bytes, flags_ | kAlignmentFlag);
+    if (i == 0 && out[0] != nullptr && !hooks_->source.owns(out[0])) {
+      uvm_je_sdallocx(out[0], size_bytes, flags_ | kAlignmentFlag);
+      return 0;
+    }
     if (out[i] != nullptr) continue;
     if (hooks_->has_asked_for_more && !hooks_->has_asked_for_segments) {
       log_once(LogLevel::kError, "jemalloc",
@@ -149,7 +153,9 @@ void SmallArena::purge() noexcept {
   // alignment, growth would need more than a segment, so this takes none from the source.
   void* last = nullptr;
   while (void* segment = uvm_je_mallocx(kSegmentBytes, flags_ | kSegmentAlignmentFlag)) {
+    const bool is_own = hooks_->source.owns(segment);
     uvm_je_sdallocx(segment, kSegmentBytes, flags_ | kSegmentAlignmentFlag);
+    if (!is_own) return;
     if (segment == last) return;  // not given back: jemalloc takes a purge to be under way
     last = segment;
     run_control("arena.%u.purge", index_);

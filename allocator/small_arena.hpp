@@ -50,6 +50,8 @@ class SmallArena {
 
   // Writes up to `count` blocks of at least `size_bytes` (1 to kLargestBytes) to `out` and returns
   // how many; fewer when the source has none. Their addresses are multiples of kAlignmentBytes.
+  // None in a thread that ends and whose data jemalloc has destroyed: jemalloc serves it from an
+  // arena of its own, and ExtentSource::owns() has said no.
   std::size_t allocate(std::size_t size_bytes, void** out, std::size_t count) noexcept;
 
   // Takes back blocks that one size was asked for; not necessarily of one call.
@@ -59,7 +61,8 @@ class SmallArena {
   static std::size_t usable_size(std::size_t size_bytes) noexcept;
 
   // Gives every segment back in which no block lies. A segment that becomes free during the call,
-  // by another thread, may stay until the next.
+  // by another thread, may stay until the next. In a thread whose data jemalloc has destroyed,
+  // segments stay whose parts jemalloc has not joined yet.
   void purge() noexcept;
 
   // Memory that jemalloc uses for this arena's own records: slabs, bins, free pages; about 90 KiB

@@ -21,12 +21,19 @@ class SmallArenas::Arena final : public ExtentSource {
     if (!owner_.closed_) owner_.segments_.give_back(segment);
   }
 
+  bool owns(const void* address) const noexcept override {
+    const bool is_own = owner_.segments_.owns(address);
+    thread_is_past |= !is_own;
+    return is_own;
+  }
+
   PoolIndex pool() const { return pool_; }
   SmallArena& arena() { return arena_; }
 
   // In one call of allocate().
   Growth most = Growth::kFreeMemory;
   bool took_page = false;
+  mutable bool thread_is_past = false;
 
  private:
   SmallArenas& owner_;
@@ -52,9 +59,9 @@ SmallArenas::Batch SmallArenas::allocate(PoolIndex pool, std::size_t size_bytes,
   std::lock_guard lock(mutex_);
   Arena& arena = arena_of(pool);
   arena.most = most;
-  arena.took_page = false;
+  arena.took_page = arena.thread_is_past = false;
   const std::size_t got = arena.arena().allocate(size_bytes, out, count);
-  return {got, arena.took_page};
+  return {got, arena.took_page, arena.thread_is_past};
 }
 
 void SmallArenas::free(PoolIndex pool, void* const* blocks, std::size_t count,

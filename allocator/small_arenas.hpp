@@ -26,10 +26,11 @@ class SmallArenas {
     void* base = nullptr;  // nullptr: there is none
     bool is_new_page = false;
   };
-  // Where the segments of a pool come from and where they go (ExtentSource). Neither may throw.
+  // Where the segments of a pool come from and where they go (ExtentSource). None may throw.
   struct Segments {
     std::function<Segment(PoolIndex pool, Growth most)> take;
     std::function<void(void* base)> give_back;
+    std::function<bool(const void* address)> owns;
   };
   explicit SmallArenas(Segments segments);
   ~SmallArenas();
@@ -39,6 +40,8 @@ class SmallArenas {
   struct Batch {
     std::size_t count = 0;  // fewer than wanted: it cannot grow, or must not
     bool took_page = false;
+    // The thread ends, and no arena serves it any more (SmallArena::allocate()).
+    bool thread_is_past = false;
   };
   // SmallArena::allocate() of that pool's. std::bad_alloc: its arena cannot be made.
   Batch allocate(PoolIndex pool, std::size_t size_bytes, void** out, std::size_t count,

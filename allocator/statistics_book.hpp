@@ -41,6 +41,8 @@ class StatisticsBook {
 
   void set_observer(MemoryObserver* observer) { observer_ = observer; }
 
+  // Before a pool gets pages: counting them needs no memory then.
+  void prepare(const Pool& pool) { private_pool(pool.key); }
   // Whole pages that a pool has got, or lost.
   void pages_added(const Pool& pool, void* base, std::size_t size_bytes);
   void pages_removed(const Pool& pool, void* base, std::size_t size_bytes);

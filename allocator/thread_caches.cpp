@@ -1,5 +1,6 @@
 #include <uvmalloc/allocator/thread_caches.hpp>
 
+#include <pthread.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -9,8 +10,6 @@
 #include <mutex>
 #include <new>
 #include <utility>
-
-#include <uvmalloc/runtime/log.hpp>
 
 namespace uvm {
 namespace {
@@ -39,12 +38,18 @@ struct ThreadEnd {
   std::vector<std::pair<std::uint64_t, ThreadCache*>> caches;
   pid_t process = 0;  // where it got them
 
-  ~ThreadEnd() {
+  ThreadEnd() = default;
+  ~ThreadEnd() { come(); }
+  ThreadEnd(const ThreadEnd&) = delete;
+  ThreadEnd& operator=(const ThreadEnd&) = delete;
+
+  void come() noexcept {
     ThreadCaches::slot_ = {};
+    const auto left = std::exchange(caches, {});
     // A forked child has none of the threads that may have had locks, and what it inherited is its
     // parent's to give back.
     if (process != getpid()) return;
-    for (auto [serial, cache] : caches) {
+    for (auto [serial, cache] : left) {
       ThreadCaches* const of = enter(serial);
       if (of == nullptr) continue;
       of->retire(cache);
@@ -79,6 +84,32 @@ ThreadEnd& thread_end() {
   static thread_local Marked end;
   return end;
 }
+
+// Destructors of thread-specific data come after those of thread-local objects. Where one of them
+// is the first of its thread to use an allocator, the object above is made too late to be
+// destroyed: then this key's data, which is that object, is seen to in the next round.
+class LateEnd {
+ public:
+  LateEnd() : exists_(pthread_key_create(&key_, come) == 0) {}
+  ~LateEnd() {
+    if (exists_) pthread_key_delete(key_);
+  }
+  LateEnd(const LateEnd&) = delete;
+  LateEnd& operator=(const LateEnd&) = delete;
+
+  void expect(ThreadEnd* end) noexcept {
+    if (exists_) pthread_setspecific(key_, end);
+  }
+
+ private:
+  static void come(void* end) noexcept {
+    if (std::exchange(thread_is_past, true)) return;
+    static_cast<ThreadEnd*>(end)->come();
+  }
+
+  pthread_key_t key_ = 0;
+  const bool exists_;
+};
 }  // namespace
 
 constinit thread_local ThreadCaches::Slot ThreadCaches::slot_;
@@ -99,9 +130,11 @@ ThreadCaches::ThreadCaches(FigureStore& figures, std::size_t most_bytes,
   living().by_serial[serial_] = this;
 }
 
-ThreadCaches::~ThreadCaches() = default;
+ThreadCaches::~ThreadCaches() {
+  close();
+}
 
-void ThreadCaches::close() {
+void ThreadCaches::close() noexcept {
   // In a forked child another thread may have had the mutex, and none is left that could end.
   if (abandoned_) return;
   std::unique_lock lock(living().mutex);
@@ -149,6 +182,8 @@ ThreadCache* ThreadCaches::add_cache() {
     caches_.push_back(std::move(cache));
   }
   ended.caches.emplace_back(serial_, made);
+  static LateEnd late_end;
+  late_end.expect(&ended);
   return made;
 }
 
@@ -165,13 +200,7 @@ void ThreadCaches::retire(ThreadCache* cache) noexcept {
     Frozen frozen(*this);
     add_up();
   }
-  try {
-    retired_(std::move(blocks), streams);
-  } catch (const std::bad_alloc&) {
-    log_line(LogLevel::kError,
-             "pools of a thread's own streams are used by no other thread: there is no memory to "
-             "list them");
-  }
+  retired_(std::move(blocks), streams);
 }
 
 // Where there is no memory to list the streams that it knows, the cache stays among the others.
@@ -179,18 +208,17 @@ void ThreadCaches::take_out(ThreadCache* cache, BlockChain* blocks,
                             std::vector<PoolIndex>* streams) noexcept {
   bool has_all = true;
   try {
-    cache->each_stream_tally([&](PoolIndex first, const StreamTally&) {
-      ended_stream(first);
-      streams->push_back(first);
-    });
+    cache->each_stream_tally(
+        [&](PoolIndex first, const StreamTally&) { streams->push_back(first); });
   } catch (const std::bad_alloc&) {
     has_all = false;
   }
   cache->flush_all(blocks);
   if (!has_all) return;
   for (std::size_t place = 0; place < places_; ++place) ended_[place].absorb(cache->tally(place));
-  cache->each_stream_tally(
-      [&](PoolIndex first, const StreamTally& counts) { ended_stream(first).absorb(counts); });
+  cache->each_stream_tally([&](PoolIndex first, const StreamTally& counts) {
+    ended_streams_[first / kPoolsPerStream].absorb(counts);
+  });
   std::erase_if(caches_, [&](const auto& other) { return other.get() == cache; });
 }
 
@@ -288,10 +316,11 @@ std::size_t ThreadCaches::cached_bytes() const {
   return bytes;
 }
 
-StreamTally& ThreadCaches::ended_stream(PoolIndex first) {
-  std::size_t index = first / kPoolsPerStream;
-  if (index >= ended_streams_.size()) ended_streams_.resize(index + 1);
-  return ended_streams_[index];
+void ThreadCaches::make_more_room(PoolIndex first) {
+  std::lock_guard lock(mutex_);
+  const std::size_t wanted = first / kPoolsPerStream + 1;
+  if (ended_streams_.size() < wanted) ended_streams_.resize(wanted);
+  streams_with_room_.store(ended_streams_.size(), std::memory_order_release);
 }
 
 StreamTally ThreadCaches::sum_of_stream(PoolIndex first) const {
@@ -310,19 +339,14 @@ std::size_t ThreadCaches::bytes() const {
   return bytes;
 }
 
-void ThreadCaches::count_elsewhere(const std::function<void(Tally&, StreamTally&)>& count,
-                                   std::size_t place, PoolIndex first) {
-  Frozen frozen(*this);
-  count(ended_[place], ended_stream(first));
-  add_up();
+void ThreadCaches::lock_list_for_fork() {
+  living().mutex.lock();
+}
+void ThreadCaches::unlock_list_after_fork() {
+  living().mutex.unlock();
 }
 
-void ThreadCaches::prepare_to_count_elsewhere(PoolIndex first) {
-  std::lock_guard lock(mutex_);
-  ended_stream(first);
-}
-
-void ThreadCaches::abandon() {
+void ThreadCaches::abandon() noexcept {
   abandoned_ = true;
   slot_ = {};
   // Other threads may have held locks at the fork: this thread's end must take none.

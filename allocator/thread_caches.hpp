@@ -5,6 +5,7 @@
 // Rank of locks: the list's mutex, then the caches' own locks, then the allocator's lock.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -24,18 +25,18 @@ class ThreadCaches {
  public:
   // Threads count in `figures`, which outlives the caches. `retired` gets what a cache held when
   // its thread ends, on that thread and without locks, and the first pools of the streams that it
-  // had to do with.
+  // had to do with. It must not throw.
   using Retired = std::function<void(BlockChain blocks, const std::vector<PoolIndex>& streams)>;
   ThreadCaches(FigureStore& figures, std::size_t most_bytes, std::uint64_t requests_per_look,
                Retired retired);
-  // After close().
+  // Closes.
   ~ThreadCaches();
   ThreadCaches(const ThreadCaches&) = delete;
   ThreadCaches& operator=(const ThreadCaches&) = delete;
 
   // From now on threads that end bring nothing back; waits for one that does. No thread may use the
-  // allocator any more, but some may still end.
-  void close();
+  // allocator any more, but some may still end. May be called again.
+  void close() noexcept;
 
   // This thread's; nullptr in a thread that is past its thread-local storage, after fork in the
   // child, and where there is no memory for one.
@@ -76,15 +77,28 @@ class ThreadCaches {
   // Of the caches' own tables.
   std::size_t bytes() const;
 
-  // Counts for a thread without a cache, for a place and for the stream with that first pool. Takes
-  // the locks itself. std::bad_alloc: nothing was counted; not after prepare_to_count_elsewhere()
-  // for that stream.
-  void count_elsewhere(const std::function<void(Tally&, StreamTally&)>& count, std::size_t place,
-                       PoolIndex first);
-  void prepare_to_count_elsewhere(PoolIndex first);
+  // Before a block of the stream with that first pool is handed out: count_elsewhere() and the ends
+  // of threads need no memory for it then. Takes the lock itself.
+  void make_room(PoolIndex first) {
+    if (first / kPoolsPerStream >= streams_with_room_.load(std::memory_order_acquire)) {
+      make_more_room(first);
+    }
+  }
+  // Counts for a thread whose cache does not know the stream, for a place and for the stream with
+  // that first pool: count(Tally&, StreamTally&). Takes the locks itself.
+  template <class Count>
+  void count_elsewhere(Count count, std::size_t place, PoolIndex first) noexcept {
+    const Frozen frozen(*this);
+    count(ended_[place], ended_streams_[first / kPoolsPerStream]);
+    add_up();
+  }
 
   // For the child of a fork: this thread's cache is out of use, and nobody gets one any more.
-  void abandon();
+  void abandon() noexcept;
+
+  // Around a fork: nobody is in the list of all allocators, which threads that end look into.
+  static void lock_list_for_fork();
+  static void unlock_list_after_fork();
 
  private:
   friend struct ThreadEnd;
@@ -97,7 +111,7 @@ class ThreadCaches {
   ThreadCache* add_cache();
   void retire(ThreadCache* cache) noexcept;
   void take_out(ThreadCache* cache, BlockChain* blocks, std::vector<PoolIndex>* streams) noexcept;
-  StreamTally& ended_stream(PoolIndex first);
+  void make_more_room(PoolIndex first);
   void find_shares();
   void add_up_place(std::size_t place);
   void add_up_live();
@@ -119,6 +133,7 @@ class ThreadCaches {
   // What threads without a cache have counted: by place, and by first pool / kPoolsPerStream.
   std::span<Tally> ended_;
   std::vector<StreamTally> ended_streams_;
+  std::atomic<std::size_t> streams_with_room_ = 0;  // its size
   PeakBook book_;
   std::int64_t& peak_live_bytes_;  // of all places together
   // With room for one of each thread.

@@ -148,14 +148,40 @@ TraceRecorder::~TraceRecorder() {
 std::string TraceRecorder::start(const std::string& file, const std::vector<Device>& devices,
                                  const LiveBlocks& live_blocks) {
   if (in_child()) return fmt::format("trace {}: a forked child cannot be traced", file);
-  // Without the mutex: whoever lists the blocks may take locks under which others record.
+  if (std::string why_not = open(file, devices); !why_not.empty()) return why_not;
   std::vector<TraceEvent> live;
-  if (live_blocks) {
-    live_blocks([&](const TraceBlock& block) {
-      TraceEvent& event = live.emplace_back(trace_event(TraceKind::kAllocate, 0, block));
-      event.flags = kTraceAlreadyLive;
-    });
+  // From its begin until the live blocks are written nobody else writes to the file.
+  std::unique_lock lock(mutex_, std::defer_lock);
+  const Begin begin = [&] {
+    lock.lock();
+    if (descriptor_ >= 0) generation_.store(next_generation(), std::memory_order_release);
+  };
+  try {
+    if (live_blocks) {
+      live_blocks(
+          [&](const TraceBlock& block) {
+            TraceEvent& event = live.emplace_back(trace_event(TraceKind::kAllocate, 0, block));
+            event.flags = kTraceAlreadyLive;
+          },
+          begin);
+    }
+    if (!lock.owns_lock()) begin();
+  } catch (...) {
+    if (lock.owns_lock()) lock.unlock();
+    stop();
+    throw;
   }
+  if (descriptor_ < 0) {
+    return fmt::format("trace {}: another thread has ended it", file);
+  }
+  write_live_blocks(&live);
+  lock.release();
+  unlock_and_say();
+  return "";
+}
+
+// Makes the file, with its header.
+std::string TraceRecorder::open(const std::string& file, const std::vector<Device>& devices) {
   std::lock_guard lock(mutex_);
   if (descriptor_ >= 0) return fmt::format("trace {}: already tracing to {}", file, file_);
   if (!key_made_ && pthread_key_create(&thread_key_, thread_ended) != 0) {
@@ -181,10 +207,19 @@ std::string TraceRecorder::start(const std::string& file, const std::vector<Devi
     return fmt::format("trace {}: cannot be written: {}", file_, std::strerror(error));
   }
   written_bytes_ = static_cast<off_t>(header.size());
-  write_live_blocks(&live);
   ticker_.start();
-  generation_.store(next_generation(), std::memory_order_release);
   return "";
+}
+
+void TraceRecorder::unlock_and_say() noexcept {
+  const std::optional<Line> line = std::exchange(line_, std::nullopt);
+  mutex_.unlock();
+  if (!line) return;
+  if (line->once.empty()) {
+    log_line(LogLevel::kWarning, line->text);
+  } else {
+    log_once(LogLevel::kWarning, line->once, line->text);
+  }
 }
 
 void TraceRecorder::stop() noexcept {
@@ -193,7 +228,7 @@ void TraceRecorder::stop() noexcept {
     after_fork_in_child();
     return;
   }
-  std::lock_guard lock(mutex_);
+  const Locked lock(*this);
   if (descriptor_ >= 0) {
     const std::uint32_t generation = generation_.exchange(0, std::memory_order_relaxed);
     for (const auto& buffer : buffers_) {
@@ -304,7 +339,7 @@ void TraceRecorder::mark(std::string_view text) noexcept {
   if (event.time == 0 || in_child()) return;
   ErrnoGuard errno_guard;
   {
-    std::lock_guard lock(mutex_);
+    const Locked lock(*this);
     event.extra = write_text(cut_text(text));
   }
   append(event);
@@ -314,11 +349,17 @@ std::uint64_t TraceRecorder::failure_text(const RuntimeStatus& status) noexcept 
   if (in_child()) return 0;
   ErrnoGuard errno_guard;
   char text[256];
-  // As RuntimeStatus::text(), which allocates.
-  auto end = fmt::format_to_n(text, sizeof(text), "{}: {} ({})", status.call, status.native_name,
-                              status.native_code);
-  std::lock_guard lock(mutex_);
-  return write_text({text, std::min(end.size, sizeof(text))});
+  std::size_t size_bytes = 0;
+  try {
+    // As RuntimeStatus::text(), which allocates.
+    size_bytes = fmt::format_to_n(text, sizeof(text), "{}: {} ({})", status.call,
+                                  status.native_name, status.native_code)
+                     .size;
+  } catch (const std::exception&) {
+    return 0;
+  }
+  const Locked lock(*this);
+  return write_text({text, std::min(size_bytes, sizeof(text))});
 }
 
 // ---- buffers
@@ -444,7 +485,7 @@ TraceRecorder::ThreadBuffer* TraceRecorder::make_room(std::uint32_t generation) 
     return nullptr;
   }
   auto* buffer = static_cast<ThreadBuffer*>(pthread_getspecific(thread_key_));
-  std::lock_guard lock(mutex_);
+  const Locked lock(*this);
   if (generation_.load(std::memory_order_relaxed) != generation) return nullptr;
   if (buffer == nullptr) buffer = add_buffer();
   if (buffer == nullptr) {
@@ -485,7 +526,7 @@ void TraceRecorder::thread_ended(void* argument) noexcept {
   TraceRecorder* recorder = buffer->recorder;
   if (slot_.buffer == buffer) slot_ = {};
   if (recorder->in_child()) return;
-  std::lock_guard lock(recorder->mutex_);
+  const Locked lock(*recorder);
   const std::uint32_t generation = recorder->generation_.load(std::memory_order_relaxed);
   if (generation != 0 && buffer->generation.load(std::memory_order_relaxed) == generation) {
     recorder->write_events(*buffer);
@@ -588,9 +629,9 @@ bool TraceRecorder::write_chunk(const TraceChunkHeader& header, std::span<const 
   const int error = errno;
   if (ftruncate(descriptor_, written_bytes_) == 0) lseek(descriptor_, written_bytes_, SEEK_SET);
   try {
-    log_once(LogLevel::kWarning, "trace " + file_,
+    line_ = {"trace " + file_,
              fmt::format("the trace {} cannot be written ({}): events are left out and counted",
-                         file_, std::strerror(error)));
+                         file_, std::strerror(error))};
   } catch (const std::exception&) {  // no memory for the line
   }
   return false;
@@ -606,7 +647,10 @@ bool TraceRecorder::has_file() const noexcept {
 void TraceRecorder::lose_file() noexcept {
   descriptor_ = -1;
   generation_.store(0, std::memory_order_relaxed);
-  log(LogLevel::kWarning, "the trace {} ends early: the program has closed its file", file_);
+  try {
+    line_ = {"", fmt::format("the trace {} ends early: the program has closed its file", file_)};
+  } catch (const std::exception&) {  // no memory for the line
+  }
 }
 
 bool TraceRecorder::write_all(const void* content, std::size_t size_bytes) noexcept {

@@ -31,6 +31,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -60,14 +61,16 @@ class TraceRecorder {
     std::uint64_t capacity_bytes = 0;
   };
   using BlockSink = std::function<void(const TraceBlock&)>;
-  // Calls the sink for each live block; called once, before start() returns, from its thread.
-  using LiveBlocks = std::function<void(const BlockSink&)>;
+  // Calls the sink for each live block and then `begin`; called once, before start() returns, from
+  // its thread. For an exact list it does both with the locks held under which now() is called:
+  // neither touches the file.
+  using Begin = std::function<void()>;
+  using LiveBlocks = std::function<void(const BlockSink&, const Begin&)>;
 
   // Begins a trace in `file`, whose former content is lost; "%p" in the name is the process number.
   // Where another process is tracing to that file, ".<process number>" is added. Blocks that
-  // `live_blocks` lists come first, marked as already live. For an exact list, call it with the
-  // locks held under which now() is called. Returns an empty string, or in one line why not: only a
-  // regular file will do. What throws leaves no trace running.
+  // `live_blocks` lists come first, marked as already live. Returns an empty string, or in one line
+  // why not: only a regular file will do. What throws leaves no trace running.
   std::string start(const std::string& file, const std::vector<Device>& devices,
                     const LiveBlocks& live_blocks = {});
 
@@ -240,7 +243,25 @@ class TraceRecorder {
   void append(const TraceEvent& event) noexcept { append_slowly(event, false, kNoModel); }
   std::size_t append_slowly(const TraceEvent& event, bool is_free, std::size_t model) noexcept;
 
+  // Has the mutex. Lines about the file are written when it is free again.
+  class Locked {
+   public:
+    explicit Locked(TraceRecorder& recorder) : recorder_(recorder) { recorder_.mutex_.lock(); }
+    ~Locked() { recorder_.unlock_and_say(); }
+    Locked(const Locked&) = delete;
+    Locked& operator=(const Locked&) = delete;
+
+   private:
+    TraceRecorder& recorder_;
+  };
+  struct Line {
+    std::string once;  // its key; empty: it is written each time
+    std::string text;
+  };
+  void unlock_and_say() noexcept;
+
   bool in_child() const noexcept;
+  std::string open(const std::string& file, const std::vector<Device>& devices);
   ThreadBuffer* make_room(std::uint32_t generation) noexcept;
   ThreadBuffer* add_buffer() noexcept;
   static void thread_ended(void* buffer) noexcept;
@@ -279,6 +300,7 @@ class TraceRecorder {
   ino_t number_ = 0;
   off_t written_bytes_ = 0;  // of the header and whole chunks
   TraceTime start_time_ = 0;
+  std::optional<Line> line_;  // to be written
 };
 
 }  // namespace uvm

@@ -33,6 +33,7 @@ class ReservedSegments : public uvm::ExtentSource {
     return segment;
   }
   void give_back(void* segment) noexcept override { free_.push_back(segment); }
+  bool owns(const void*) const noexcept override { return true; }
 
  private:
   std::vector<void*> free_;

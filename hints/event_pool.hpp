@@ -20,6 +20,9 @@ class EventPool {
   EventPool(const EventPool&) = delete;
   EventPool& operator=(const EventPool&) = delete;
 
+  // In a forked child: the events are the parent's.
+  void abandon() noexcept { events_.clear(); }
+
   // An event of the stream's device, recorded on it now. nullptr where the runtime refuses or there
   // is no memory to note it: `*status` says why. The calling thread must be able to name the
   // stream.

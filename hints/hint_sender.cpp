@@ -43,7 +43,7 @@ StreamHandle HintSender::lane(int device) {
   return first;
 }
 
-bool HintSender::note(const Hint& hint, const RuntimeStatus& status) {
+bool HintSender::note(const Hint& hint, const RuntimeStatus& status) noexcept {
   HintCounters::Kind& kind = counters_.of(hint.kind);
   if (status.ok()) {
     kind.sent.fetch_add(1, std::memory_order_relaxed);

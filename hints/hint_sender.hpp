@@ -29,6 +29,9 @@ class HintSender {
   HintSender(const HintSender&) = delete;
   HintSender& operator=(const HintSender&) = delete;
 
+  // In a forked child: the lanes are the parent's.
+  void abandon() noexcept { lanes_.clear(); }
+
   // Sends `plan` in order in the context of `device`. With a producer, prefetches start after its
   // work so far; with a consumer, its later work starts after the prefetches; save where that
   // stream is being captured, which an event from outside would end. Neither waits on the calling
@@ -45,7 +48,7 @@ class HintSender {
   StreamHandle lane(int device);
 
  private:
-  bool note(const Hint& hint, const RuntimeStatus& status);
+  bool note(const Hint& hint, const RuntimeStatus& status) noexcept;
 
   const DeviceRuntime& runtime_;
   EventPool& events_;

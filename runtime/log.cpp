@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <mutex>
 #include <new>
 #include <set>
 #include <string>
+
+#include <uvmalloc/runtime/ranked.hpp>
 
 namespace uvm {
 namespace {
@@ -30,6 +33,12 @@ void log_line(LogLevel level, std::string_view text) noexcept {
 void detail::log_formatted(LogLevel level, fmt::string_view format,
                            fmt::format_args arguments) noexcept {
   if (level > log_level() || level == LogLevel::kOff) return;
+  if (holds_rank_from(LockRank::kArena)) {
+    forget_ranks();
+    log_formatted(level, format, arguments);
+    log_line(LogLevel::kError, "the line above is written with a lock of the allocator held");
+    std::abort();
+  }
   constexpr std::string_view kPrefix = "uvmalloc: ";
   constexpr std::string_view kCut = "...";
   constexpr std::size_t kMostTextBytes = kMostLineBytes - kPrefix.size() - 1;
@@ -52,15 +61,24 @@ void detail::log_formatted(LogLevel level, fmt::string_view format,
 
 namespace {
 
+constinit std::mutex said_mutex;
+
 // Whether nobody has said it before.
 bool is_first(std::string_view key) {
-  static std::mutex* const mutex = new std::mutex;  // leaked: usable while the process exits
+  // Leaked: usable while the process exits.
   static std::set<std::string, std::less<>>* const said = new std::set<std::string, std::less<>>;
-  std::lock_guard lock(*mutex);
+  std::lock_guard lock(said_mutex);
   return said->emplace(key).second;
 }
 
 }  // namespace
+
+void lock_log_for_fork() noexcept {
+  said_mutex.lock();
+}
+void unlock_log_after_fork() noexcept {
+  said_mutex.unlock();
+}
 
 void log_once(LogLevel level, std::string_view key, std::string_view text) noexcept {
   try {

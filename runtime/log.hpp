@@ -1,6 +1,9 @@
 // One line at a time on stderr, prefixed "uvmalloc: ", by one write(2) so that lines of several
 // processes do not mix. Safe in any process and thread, before main, while exiting and when there
 // is no memory: a line is put together where it needs none, and cut at kMostLineBytes.
+//
+// Whoever reads the lines may stall the writer. So no line is written with an arena's or a later
+// lock held (LockRank); builds without NDEBUG stop where one is.
 #pragma once
 
 #include <cstddef>
@@ -26,12 +29,17 @@ void log_formatted(LogLevel level, fmt::string_view format, fmt::format_args arg
 }  // namespace detail
 
 template <class... Arguments>
-void log(LogLevel level, fmt::format_string<Arguments...> format, Arguments&&... arguments) {
+void log(LogLevel level, fmt::format_string<Arguments...> format,
+         Arguments&&... arguments) noexcept {
   detail::log_formatted(level, format, fmt::make_format_args(arguments...));
 }
 
 // The same, but at most once in this process for each `key`; where there is no memory to note that,
 // each time.
 void log_once(LogLevel level, std::string_view key, std::string_view text) noexcept;
+
+// Around a fork: nobody is noting a key meanwhile.
+void lock_log_for_fork() noexcept;
+void unlock_log_after_fork() noexcept;
 
 }  // namespace uvm

@@ -43,6 +43,7 @@ unsigned bit(LockRank rank) {
 void enter_rank(LockRank rank) {
   if (unsigned not_below = held_ranks & ~(bit(rank) - 1); not_below != 0) {
     unsigned held = 31u - static_cast<unsigned>(__builtin_clz(not_below));
+    forget_ranks();
     log_line(
         LogLevel::kError,
         fmt::format("the lock '{}' is taken while '{}' is held: they are ordered the other way",

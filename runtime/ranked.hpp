@@ -34,12 +34,18 @@ void leave_rank(LockRank rank);
 inline bool holds_rank_from(LockRank rank) {
   return held_ranks >> static_cast<unsigned>(rank) != 0;
 }
+// The locks that this thread holds do not count any more: around a fork it takes those of one
+// allocator after another's, and who is about to abort may write a line.
+inline void forget_ranks() {
+  held_ranks = 0;
+}
 #else
 inline void enter_rank(LockRank) {}
 inline void leave_rank(LockRank) {}
 inline bool holds_rank_from(LockRank) {
   return false;
 }
+inline void forget_ranks() {}
 #endif
 }  // namespace detail
 

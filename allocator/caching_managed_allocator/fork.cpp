@@ -2,6 +2,7 @@
 #include <uvmalloc/allocator/caching_managed_allocator.hpp>
 
 #include <algorithm>
+#include <exception>
 
 #include <uvmalloc/allocator/machine_memory.hpp>
 
@@ -17,15 +18,33 @@ bool CachingManagedAllocator::is_used_by_host(const Block& block) const {
   return record != nullptr;
 }
 
-void CachingManagedAllocator::before_fork() {
+// What may take long, or walks folders, comes before the locks.
+void CachingManagedAllocator::before_fork() noexcept {
   if (in_forked_child()) {
     lock_.lock_for_fork();
     return;
+  }
+  std::size_t available_bytes = 0;
+  try {
+    const std::size_t ranks = std::max(configuration_.local_ranks, 1u);
+    available_bytes = less_reserve(available_host_bytes(), configuration_) / ranks;
+    fork_snapshot_.find_files();
+  } catch (const std::exception&) {
+    // What is not found is copied anew.
   }
   // Nobody is inside an arena or a cache while the process is copied.
   small_arenas_.lock();
   frozen_.emplace(caches_);
   lock_.lock_for_fork();
+  try {
+    copy_for_child(available_bytes);
+  } catch (const std::exception&) {
+    fork_snapshot_.give_up(&book_.figures().forks);
+  }
+}
+
+// With all locks.
+void CachingManagedAllocator::copy_for_child(std::size_t available_bytes) {
   for (const auto& span : spans_.spans()) {
     if (span->ordinary) continue;
     const char* page = nullptr;
@@ -41,22 +60,21 @@ void CachingManagedAllocator::before_fork() {
       page = own;
     });
   }
-  const std::size_t ranks = std::max(configuration_.local_ranks, 1u);
-  fork_snapshot_.take({configuration_.fork_limit_bytes,
-                       less_reserve(available_host_bytes(), configuration_) / ranks,
+  fork_snapshot_.take({configuration_.fork_limit_bytes, available_bytes,
                        host_backing() == HostBacking::kManaged && reach_ordinary_memory(devices_)},
                       &book_.figures().forks);
 }
 
-void CachingManagedAllocator::after_fork_in_parent() {
+void CachingManagedAllocator::after_fork_in_parent() noexcept {
   if (in_forked_child()) return lock_.unlock();
   fork_snapshot_.release();
   lock_.unlock();
   frozen_.reset();
   small_arenas_.unlock();
+  fork_snapshot_.say();
 }
 
-void CachingManagedAllocator::after_fork_in_child() {
+void CachingManagedAllocator::after_fork_in_child() noexcept {
   lock_.after_fork_in_child();
   if (in_forked_child()) return lock_.unlock();
   forked_child_ = true;

@@ -2,8 +2,9 @@
 #include <uvmalloc/allocator/caching_managed_allocator.hpp>
 
 #include <algorithm>
-#include <functional>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include <uvmalloc/allocator/machine_memory.hpp>
 
@@ -177,6 +178,7 @@ void CachingManagedAllocator::note_copy(CopyReason reason, std::size_t size_byte
 }
 
 void CachingManagedAllocator::note_left_host(const void* address) {
+  if (in_forked_child()) return;
   std::lock_guard lock(lock_);
   Block* block = pools_.find(address);
   if (!is_block_live(block) || block->plain) return;
@@ -235,21 +237,24 @@ std::vector<SegmentDescription> CachingManagedAllocator::segments() const {
 }
 
 std::string CachingManagedAllocator::start_trace(const std::string& file) {
+  if (in_forked_child()) return fmt::format("trace {}: a forked child cannot be traced", file);
   std::vector<TraceRecorder::Device> devices;
   for (const auto& device : devices_) devices.push_back({device.name, device.total_bytes});
-  // Nobody gets or gives up a block while the live ones are listed.
-  ThreadCaches::Frozen frozen(caches_);
-  std::lock_guard lock(lock_);
-  return trace_.start(file, devices, [&](const TraceRecorder::BlockSink& sink) {
-    for (const auto& span : spans_.spans()) {
-      pools_.each_block(*span, [&](const Block& block) {
-        if (block.now() != BlockState::kLive) return;
-        const StreamKey& key = pools_.at(block.pool).key;
-        sink({key.facade, key.device, block.address(), block.requested_bytes(), block.size_bytes(),
-              key.stream});
-      });
-    }
-  });
+  return trace_.start(file, devices,
+                      [&](const TraceRecorder::BlockSink& sink, const TraceRecorder::Begin& begin) {
+                        // Nobody gets or gives up a block while the live ones are listed.
+                        ThreadCaches::Frozen frozen(caches_);
+                        std::lock_guard lock(lock_);
+                        for (const auto& span : spans_.spans()) {
+                          pools_.each_block(*span, [&](const Block& block) {
+                            if (block.now() != BlockState::kLive) return;
+                            const StreamKey& key = pools_.at(block.pool).key;
+                            sink({key.facade, key.device, block.address(), block.requested_bytes(),
+                                  block.size_bytes(), key.stream});
+                          });
+                        }
+                        begin();
+                      });
 }
 
 void CachingManagedAllocator::check_invariants() const {
@@ -270,8 +275,9 @@ void CachingManagedAllocator::look_up(std::size_t place) noexcept {
   if (decay_.enabled()) decay_if_memory_allows();
 }
 
+// Where there was no memory for the thread's cache, or for the stream in it, it counts elsewhere.
 void CachingManagedAllocator::count_allocation(const Request& request, Block& block,
-                                               bool from_cache) {
+                                               bool from_cache) noexcept {
   const std::size_t place = book_.place_of(request.facade, request.device);
   // A thread that had no cache when its request began may have one by now, which does not know the
   // stream.
@@ -290,8 +296,7 @@ void CachingManagedAllocator::count_allocation(const Request& request, Block& bl
                     from_cache);
     stream.allocated(block.size_bytes());
   };
-  // By reference, which takes no memory: the block is the caller's already.
-  caches_.count_elsewhere(std::ref(count), place, request.pools);
+  caches_.count_elsewhere(count, place, request.pools);
 }
 
 // Inside the cache: what this thread counts of a stream may be the first that it has to do with it.
@@ -302,12 +307,16 @@ void CachingManagedAllocator::open_to_count(ThreadCache* cache, const StreamKey&
   cache->open(key, first, book_.place_of(key.facade, key.device));
 }
 
-void CachingManagedAllocator::count_free(const Block& block, const StreamKey& key) {
+void CachingManagedAllocator::count_free(const Block& block, const StreamKey& key) noexcept {
   if (ThreadCache* cache = caches_.mine()) {
-    const InsideCache inside(*cache);
-    open_to_count(cache, key, first_of(block.pool));
-    cache->count_freed(block);
-    return;
+    try {
+      const InsideCache inside(*cache);
+      open_to_count(cache, key, first_of(block.pool));
+      cache->count_freed(block);
+      return;
+    } catch (const std::bad_alloc&) {
+      // The cache does not know the stream, and there is no memory to tell it.
+    }
   }
   caches_.count_elsewhere(
       [&](Tally& tally, StreamTally& stream) {

@@ -30,6 +30,7 @@ bool CachingManagedAllocator::record_use(const void* address, int device, Stream
 
 bool CachingManagedAllocator::record_use(const void* address, const DeviceStream& stream) {
   book_.check_device(stream.device);
+  if (in_forked_child()) return false;
   std::unique_lock lock(lock_);
   Block* block = pools_.find(address);
   if (!is_block_live(block)) return false;
@@ -43,6 +44,7 @@ bool CachingManagedAllocator::record_use(const void* address, const DeviceStream
 
 bool CachingManagedAllocator::record_use_of_all(const void* address, int device) {
   book_.check_device(device);
+  if (in_forked_child()) return false;
   std::lock_guard lock(lock_);
   Block* block = pools_.find(address);
   if (!is_block_live(block)) return false;
@@ -60,12 +62,14 @@ bool CachingManagedAllocator::record_use_of_all(const void* address, int device)
 }
 
 std::vector<DeviceStream> CachingManagedAllocator::uses_of(const void* address) const {
+  if (in_forked_child()) return {};
   std::lock_guard lock(lock_);
   const Block* block = pools_.find(address);
   return is_block_live(block) ? fenced_.users_of(*block) : std::vector<DeviceStream>();
 }
 
 bool CachingManagedAllocator::mark_exported(const void* address) {
+  if (in_forked_child()) return false;
   std::lock_guard lock(lock_);
   Block* block = pools_.find(address);
   if (!is_block_live(block)) return false;
@@ -75,6 +79,7 @@ bool CachingManagedAllocator::mark_exported(const void* address) {
 }
 
 void CachingManagedAllocator::mark_live_exported() {
+  if (in_forked_child()) return;
   ThreadCaches::Frozen frozen(caches_);
   std::lock_guard lock(lock_);
   for (const auto& span : spans_.spans()) {
@@ -137,6 +142,7 @@ MovedStorage* CachingManagedAllocator::move(void* address, const Move& move) {
   book_.check_device(move.stream_device);
   check_place(move.source);
   check_place(move.destination);
+  if (in_forked_child()) return nullptr;
   if (!move.destination.is_device()) {
     // The producer counts as a user: it is waited for with the others, each once, now or when the
     // block is freed.
@@ -210,6 +216,7 @@ bool CachingManagedAllocator::prefetch(const void* address, std::size_t size_byt
                                        Place destination, int stream_device, StreamHandle stream) {
   book_.check_device(stream_device);
   check_place(destination);
+  if (in_forked_child()) return false;
   HintPlan plan;
   {
     std::lock_guard lock(lock_);
@@ -231,6 +238,7 @@ bool CachingManagedAllocator::prefetch(const void* address, std::size_t size_byt
 bool CachingManagedAllocator::advise(const void* address, const WantedPlacement& wanted) {
   check_place(wanted.preferred);
   check_place(wanted.accessed_by);
+  if (in_forked_child()) return false;
   HintPlan plan;
   int device = 0;
   {
@@ -269,6 +277,7 @@ std::map<Place, std::size_t> CachingManagedAllocator::residency(const void* addr
 }
 
 void CachingManagedAllocator::release(MovedStorage* record) noexcept {
+  if (in_forked_child()) return;
   void* address = nullptr;
   {
     std::lock_guard lock(lock_);

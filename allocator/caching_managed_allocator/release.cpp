@@ -186,6 +186,12 @@ std::size_t CachingManagedAllocator::release_pages_of(const PoolFilter& wanted,
     return wanted(pools_.at(pool));
   });
   Departure departure;
+  // Nobody can use what has left before the devices were waited for.
+  struct FencesEnd {
+    ~FencesEnd() { work.release(&fences); }
+    StreamWork& work;
+    std::vector<Fence>& fences;
+  } fences_end{stream_work_, departure.fences};
   std::set<int> devices;
   {
     std::lock_guard lock(lock_);
@@ -201,7 +207,6 @@ std::size_t CachingManagedAllocator::release_pages_of(const PoolFilter& wanted,
   const bool are_idle = std::all_of(devices.begin(), devices.end(), [&](int device) {
     return stream_work_.wait_for_device(device);
   });
-  stream_work_.release(&departure.fences);
   // Else they are nobody's until the devices can be waited for.
   if (!are_idle) return departure.left_bytes;
   std::vector<std::unique_ptr<Span>> empty;
@@ -214,9 +219,7 @@ std::size_t CachingManagedAllocator::release_pages_of(const PoolFilter& wanted,
     }
     // Of streams, graphs and users' pools that are gone nothing is to stay but their numbers.
     for (const auto& pool : pools_.pools()) {
-      if (pool->key.private_pool == 0 || !may_release(*pool)) continue;
-      pool->own.drop_empty_tables();
-      pool->guests.drop_empty_tables();
+      if (pool->key.private_pool != 0 && may_release(*pool)) BlockPools::drop_empty_tables(*pool);
     }
     empty = spans_.remove_empty();
     for (const auto& span : empty) {
@@ -230,7 +233,7 @@ std::size_t CachingManagedAllocator::release_pages_of(const PoolFilter& wanted,
   return departure.left_bytes;
 }
 
-void CachingManagedAllocator::free_spans(std::vector<std::unique_ptr<Span>> spans) {
+void CachingManagedAllocator::free_spans(std::vector<std::unique_ptr<Span>> spans) noexcept {
   for (const auto& span : spans) {
     unpoison(span->base, span->size_bytes);
     const auto begin = std::chrono::steady_clock::now();
@@ -240,10 +243,13 @@ void CachingManagedAllocator::free_spans(std::vector<std::unique_ptr<Span>> span
       std::lock_guard lock(lock_);
       book_.service_of(span->facade, span->device).span_frees.add(taken);
     }
-    if (!status.ok() && status.error != RuntimeError::kNotUsable) {
+    if (status.ok() || status.error == RuntimeError::kNotUsable) continue;
+    try {
       log_once(LogLevel::kWarning, status.text(),
                fmt::format("{} could not be given back to the driver: {}",
                            format_size(span->size_bytes), status.text()));
+    } catch (const std::bad_alloc&) {
+      log_line(LogLevel::kWarning, "memory could not be given back to the driver");
     }
   }
 }

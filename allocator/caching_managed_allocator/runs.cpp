@@ -131,6 +131,7 @@ CachingManagedAllocator::Found CachingManagedAllocator::borrow(const Request& re
   Pool& pool = pools_.at(request.pool());
   RunBlock* block = nullptr;
   try {
+    book_.prepare(pool);
     block = pools_.add_pages(pages.span, pages.base, size_bytes, pool, pages.placement);
   } catch (const std::bad_alloc&) {
     spans_.give_back(pages.span, pages.base, size_bytes);
@@ -299,6 +300,7 @@ RunBlock* CachingManagedAllocator::add_run(const SpanStore::Run& run, std::size_
   SegmentPlacement placement = run.span->placement;
   RunBlock* block = nullptr;
   try {
+    book_.prepare(pool);
     if (run.span->facade != key.facade || run.span->device != key.device) {
       *plan = planner_.plan_move(run.base(), size_bytes, &placement, wanted);
     } else if (wanted.is_host() && is_on_a_device(run.base(), size_bytes)) {

@@ -87,11 +87,7 @@ void CachingManagedAllocator::leave_small_segment(void* base) noexcept {
   RunBlock* segment = pools_.end_small_run(static_cast<char*>(base));
   Pool& pool = pools_.at(segment->pool);
   book_.small_segment_returned(pool, segment->size_bytes());
-  try {
-    pools_.put(segment, pool);
-  } catch (const std::bad_alloc&) {
-    FencedBlocks::log_lost();
-  }
+  pools_.put(segment, pool);
 }
 
 // A batch from the arena: one for the caller, the rest for its thread's cache. nullptr: there are
@@ -104,9 +100,10 @@ Block* CachingManagedAllocator::refill(SmallNeed* need) {
   std::size_t wanted = cache == nullptr ? 1
                                         : std::clamp(kRefillBytes / request.size_bytes,
                                                      std::size_t{1}, kRefillBlocks);
-  const auto [count, took_page] = small_arenas_.allocate(request.pool(), request.size_bytes,
-                                                         addresses.data(), wanted, need->most);
+  const auto [count, took_page, thread_is_past] = small_arenas_.allocate(
+      request.pool(), request.size_bytes, addresses.data(), wanted, need->most);
   need->took_page |= took_page;
+  need->thread_is_past = thread_is_past;
   if (count == 0) return nullptr;
   {
     std::lock_guard lock(lock_);
@@ -132,6 +129,11 @@ void* CachingManagedAllocator::allocate_small(const Request& request) {
   SmallNeed need{request};
   Block* block = refill(&need);
   while (block == nullptr) {
+    if (need.thread_is_past) {
+      Request as_shared = request;
+      as_shared.size_bytes = BlockPools::kSmallestShared;
+      return allocate_run(as_shared);
+    }
     const bool goes_on = make_room_for_small(&need);
     if (!goes_on) throw_if_broken(request, need.status);
     block = refill(&need);

@@ -12,6 +12,7 @@ namespace uvm {
 
 void CachingManagedAllocator::forget_stream(int device, StreamHandle stream) {
   book_.check_device(device);
+  if (in_forked_child()) return;
   // While it can still be named.
   fenced_.record_deferred();
   const DeviceStream gone = DeviceStream::named(device, stream);
@@ -30,7 +31,6 @@ void CachingManagedAllocator::forget_stream(int device, StreamHandle stream) {
   try {
     ThreadCaches::Frozen frozen(caches_);
     std::lock_guard lock(lock_);
-    left_pools_.reserve(left_pools_.size() + 1);
     for (PoolIndex first = 0; first < pools_.pools().size(); first += kPoolsPerStream) {
       const StreamKey& other = pools_.at(first).key;
       if (other.facade == Facade::kDevice && other.device_stream() == gone &&
@@ -46,7 +46,7 @@ void CachingManagedAllocator::forget_stream(int device, StreamHandle stream) {
     if (auto pools = pools_.forget(key, nameless.thread)) {
       is_known = true;
       if (!last_work.empty()) {
-        left_pools_.push_back({*pools, last_work.front()});
+        orphan(*pools, last_work.front());
         last_work.clear();
       }
       caches_.close(*pools, &back.blocks);
@@ -82,45 +82,62 @@ void CachingManagedAllocator::forget_in_private_pools(const std::vector<PoolInde
 }
 
 // On a thread that ends: what its per-thread streams had is for the next thread's.
-void CachingManagedAllocator::note_thread_end(const std::vector<PoolIndex>& streams) {
+void CachingManagedAllocator::note_thread_end(const std::vector<PoolIndex>& streams) noexcept {
   std::lock_guard lock(lock_);
   for (PoolIndex first : streams) {
     const StreamKey& key = pools_.at(first).key;
     const bool is_own = key.thread != 0 && key.thread == this_thread_number();
-    if (is_own && key.private_pool == 0) left_pools_.push_back({first, {}});
+    if (is_own && key.private_pool == 0) orphan(first, {});
   }
+}
+
+// With the lock.
+void CachingManagedAllocator::orphan(PoolIndex first, std::optional<Fence> last_work) noexcept {
+  Pool& pool = pools_.at(first);
+  if (!pool.is_orphaned) ++orphaned_streams_;
+  pool.is_orphaned = true;
+  pool.last_work = last_work;
 }
 
 // Of a stream that has no pools yet: those of a stream that is gone, or, for a thread's own stream,
 // of that of a thread that has ended. Its work starts after theirs. So a program that makes and
 // destroys streams for ever has as many pools as it has streams at once.
 void CachingManagedAllocator::take_over_pools(const StreamKey& key) {
-  LeftPools left;
+  PoolIndex first = 0;
+  std::optional<Fence> last_work;
   {
     std::lock_guard lock(lock_);
-    if (left_pools_.empty() || pools_.has_pools_of(key)) return;
-    auto found = std::find_if(left_pools_.begin(), left_pools_.end(), [&](const LeftPools& other) {
-      return pools_.at(other.first).key.device == key.device &&
-             (key.thread != 0 || other.last_work.has_value());
+    if (orphaned_streams_ == 0 || pools_.has_pools_of(key)) return;
+    const auto& pools = pools_.pools();
+    const auto found = std::find_if(pools.begin(), pools.end(), [&](const auto& pool) {
+      return pool->is_orphaned && pool->key.device == key.device &&
+             (key.thread != 0 || pool->last_work.has_value());
     });
-    if (found == left_pools_.end()) return;
-    left = *found;
-    left_pools_.erase(found);
+    if (found == pools.end()) return;
+    Pool& pool = **found;
+    first = pool.index;
+    last_work = std::exchange(pool.last_work, std::nullopt);
+    pool.is_orphaned = false;
+    --orphaned_streams_;
   }
   const DeviceStream stream = key.device_stream();
   const bool is_ordered =
-      !is_capturing() && (left.last_work ? stream_work_.order_after(stream, *left.last_work)
-                                         : stream_work_.order_after_blocking_streams(stream));
+      !is_capturing() && (last_work ? stream_work_.order_after(stream, *last_work)
+                                    : stream_work_.order_after_blocking_streams(stream));
   ThreadCaches::Frozen frozen(caches_);
   std::lock_guard lock(lock_);
   // Another thread may have asked for the same stream meanwhile.
-  if (!is_ordered || pools_.has_pools_of(key)) {
-    left_pools_.push_back(left);
-    return;
-  }
-  if (left.last_work) stream_work_.release(*left.last_work);
-  pools_.rename(left.first, key);
-  caches_.rename(left.first, key);
+  if (!is_ordered || pools_.has_pools_of(key)) return orphan(first, last_work);
+  pools_.rename(first, key);
+  if (last_work) stream_work_.release(*last_work);
+  caches_.rename(first, key);
+}
+
+void CachingManagedAllocator::require_device() const {
+  if (!in_forked_child()) return;
+  throw std::runtime_error(
+      "uvmalloc: a device cannot be used in a forked child; start the process with spawn or "
+      "forkserver");
 }
 
 // The innermost scope that the stream's requests belong to; none: its `pool` is 0.
@@ -139,11 +156,13 @@ PrivatePools::Scope CachingManagedAllocator::private_scope_of(int device, Stream
 
 std::uint64_t CachingManagedAllocator::begin_private_pool(int device, std::uint64_t id,
                                                           StreamFilter routed, bool capturing) {
+  require_device();
   std::lock_guard lock(lock_);
   return private_pools_.begin(device, id, std::move(routed), capturing);
 }
 
 void CachingManagedAllocator::retain_private_pool(int device, std::uint64_t id) {
+  require_device();
   std::lock_guard lock(lock_);
   private_pools_.retain(device, id);
 }
@@ -154,6 +173,7 @@ std::size_t CachingManagedAllocator::private_pool_users(int device, std::uint64_
 }
 
 bool CachingManagedAllocator::give_whole_pages(int device, std::uint64_t id) {
+  if (in_forked_child()) return false;
   std::lock_guard lock(lock_);
   return private_pools_.give_whole_pages(device, id);
 }
@@ -181,6 +201,7 @@ std::vector<CachingManagedAllocator::PrivateBlock> CachingManagedAllocator::priv
 
 void CachingManagedAllocator::restore_private_pool(int device, std::uint64_t id,
                                                    const std::vector<PrivateBlock>& blocks) {
+  require_device();
   if (is_capturing()) throw std::logic_error("a private pool cannot be restored during a capture");
   using Extent = std::pair<void*, std::size_t>;
   std::set<Extent> wanted;
@@ -236,6 +257,7 @@ void CachingManagedAllocator::restore_block(int device, std::uint64_t id,
 }
 
 bool CachingManagedAllocator::end_private_pool(int device, std::uint64_t id, std::uint64_t scope) {
+  if (in_forked_child()) return false;
   {
     std::lock_guard lock(lock_);
     if (!private_pools_.end(device, id, scope)) return false;
@@ -246,6 +268,7 @@ bool CachingManagedAllocator::end_private_pool(int device, std::uint64_t id, std
 }
 
 bool CachingManagedAllocator::release_private_pool(int device, std::uint64_t id) {
+  if (in_forked_child()) return false;
   {
     std::lock_guard lock(lock_);
     if (!private_pools_.release(device, id)) return false;

@@ -174,16 +174,13 @@ TEST_F(EdgeTest, AForkedChildCanReadTheFiguresWhateverOtherThreadsDid) {
     while (!over) allocator->free(device(512, stream(1)));
   });
   for (int round = 0; round < 20; ++round) {
-    allocator->before_fork();
     pid_t child = fork();
     if (child == 0) {
       alarm(20);
-      allocator->after_fork_in_child();
       allocator->statistics();
       allocator.reset();
       _exit(0);
     }
-    allocator->after_fork_in_parent();
     int status = -1;
     waitpid(child, &status, 0);
     EXPECT_EQ(status, 0);

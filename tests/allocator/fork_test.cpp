@@ -1,6 +1,4 @@
-// What a forked child finds. The fake machine's memory would be inherited; the real one's is not,
-// so each test unmaps it in the child before the allocator's handler runs.
-#include <sys/mman.h>
+// What a forked child finds, and what it can do.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,7 +10,11 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <future>
 #include <iterator>
+#include <memory>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -148,16 +150,13 @@ TEST_F(ForkTest, AChildThatForksHandsItsMemoryOn) {
   EXPECT_EQ(fork_and_run([&] {
               char* mine = host(2 * kMiB);
               block[0] = mine[0] = 2;
-              allocator->before_fork();
               pid_t pid = fork();
               if (pid == 0) {
-                allocator->after_fork_in_child();
                 bool fine = block[0] == 2 && mine[0] == 2 &&
                             allocator->free(mine) == FreeResult::kFreed &&
                             allocator->free(block) == FreeResult::kFreed;
                 _exit(fine ? 7 : 1);
               }
-              allocator->after_fork_in_parent();
               int status = 0;
               waitpid(pid, &status, 0);
               return allocator->free(mine) == FreeResult::kFreed ? WEXITSTATUS(status) : 2;
@@ -174,14 +173,11 @@ TEST_F(ForkTest, AGrandchildIsWholeWhateverTheChildsThreadsWereDoing) {
               });
               int failed = 0;
               for (int i = 0; i < 50; ++i) {
-                allocator->before_fork();
                 pid_t pid = fork();
                 if (pid == 0) {
                   alarm(10);
-                  allocator->after_fork_in_child();
                   _exit(allocator->free(host(2 * kMiB)) == FreeResult::kFreed ? 0 : 1);
                 }
-                allocator->after_fork_in_parent();
                 int status = 0;
                 waitpid(pid, &status, 0);
                 failed += status != 0;
@@ -202,6 +198,7 @@ TEST(ForkSnapshotTest, WhatTheHostHasNoMemoryForIsNotCopiedAndOneLineSaysSo) {
     snapshot.add(memory.data(), memory.size());
     snapshot.take({std::nullopt, 4096, true}, &statistics);
     snapshot.release();
+    snapshot.say();
   }
   std::string said = ::testing::internal::GetCapturedStderr();
   EXPECT_NE(said.find("4 KiB that the host has available"), std::string::npos) << said;
@@ -235,6 +232,119 @@ TEST_F(ForkTest, TheChildIsToldThatDeviceMemoryCannotBeUsed) {
               return 2;
             }),
             0);
+}
+
+TEST_F(ForkTest, ASecondAllocatorIsMadeReadyForAForkToo) {
+  const auto other_machine = std::make_shared<testing::FakeMachine>();
+  CachingManagedAllocator other(std::make_unique<testing::FakeRuntime>(other_machine),
+                                small_configuration());
+  auto* mine = static_cast<char*>(other.allocate(Facade::kHost, 0, 3 * kMiB));
+  mine[0] = 5;
+  char* block = host(2 * kMiB);
+  block[0] = 6;
+  EXPECT_EQ(fork_and_run([&] {
+              alarm(20);
+              if (!other.in_forked_child() || !allocator->in_forked_child()) return 1;
+              if (mine[0] != 5 || block[0] != 6) return 2;
+              void* made = other.allocate(Facade::kHost, 0, 100);
+              if (other.free(made) != FreeResult::kFreed) return 3;
+              if (other.free(mine) != FreeResult::kFreed) return 4;
+              try {
+                other.allocate(Facade::kDevice, 0, 100);
+                return 5;
+              } catch (const std::runtime_error&) {
+                return 0;
+              }
+            }),
+            0);
+  EXPECT_TRUE(other.find(mine)->live);
+}
+
+// A thread waits for the device in the middle of a release, and another looks at fences: both hold
+// locks that no fork waits for, and that stay taken in the child.
+TEST_F(ForkTest, InAChildNoFunctionWaitsForWhatAThreadOfTheParentHad) {
+  std::promise<void> go;
+  const std::shared_future<void> may_go = go.get_future().share();
+  auto stop_at = [&](std::function<void()> testing::FakeMachine::*place) {
+    auto reached = std::make_shared<std::promise<void>>();
+    (*machine).*place = [=] {
+      reached->set_value();
+      may_go.wait();
+    };
+    return reached->get_future();
+  };
+  char* block = host(4 * kMiB);
+  MovedStorage* record =
+      allocator->move(host(4 * kMiB), {Place::host(), Place::device(0), 0, stream(1), true});
+  allocator->free(device(4 * kMiB, stream(1)));
+  auto released = stop_at(&testing::FakeMachine::after_device_wait);
+  std::thread releases([&] { allocator->release_cached(); });
+  released.wait();
+  char* fenced = device(200000, stream(1));
+  allocator->record_use(fenced, 0, stream(2));
+  machine->busy = {stream(2)};
+  allocator->free(fenced);
+  auto queried = stop_at(&testing::FakeMachine::before_query);
+  std::thread queries([&] { device(300000, stream(3)); });
+  queried.wait();
+
+  auto throws = [](const std::function<void()>& call) {
+    try {
+      call();
+    } catch (const std::runtime_error&) {
+      return true;
+    }
+    return false;
+  };
+  EXPECT_EQ(fork_and_run([&] {
+              alarm(20);
+              CachingManagedAllocator& child = *allocator;
+              const auto no_stream = [](StreamHandle) { return false; };
+              if (!child.find(block)->live || child.statistics().live_bytes.current == 0) return 1;
+              child.segments();
+              if (child.record_use(block, 0, stream(1)) || child.record_use_of_all(block, 0) ||
+                  child.mark_exported(block) || !child.uses_of(block).empty()) {
+                return 2;
+              }
+              if (child.move(block, {Place::host(), Place::device(0), 0, stream(1), true}) ||
+                  child.prefetch(block, kMiB, Place::device(0), 0, stream(1)) ||
+                  child.advise(block, {.preferred = Place::device(0)})) {
+                return 3;
+              }
+              child.mark_live_exported();
+              child.note_left_host(block);
+              child.wait_for_uses(block);
+              child.release(record);
+              child.forget_stream(0, stream(1));
+              child.release_cached();
+              child.release_cached_of(Facade::kHost);
+              child.decay(std::chrono::steady_clock::now());
+              if (!throws([&] { device(100); }) || !throws([&] { device(4 * kMiB); }) ||
+                  !throws([&] { child.allocate_aligned(Facade::kHost, 0, 100, 4096, nullptr); }) ||
+                  !throws([&] { child.begin_private_pool(0, 1, no_stream, false); }) ||
+                  !throws([&] { child.retain_private_pool(0, 1); }) ||
+                  !throws([&] { child.restore_private_pool(0, 1, {}); })) {
+                return 4;
+              }
+              if (child.end_private_pool(0, 1) || child.release_private_pool(0, 1) ||
+                  child.give_whole_pages(0, 1) || child.private_pool_users(0, 1) != 0 ||
+                  !child.private_blocks(0, 1).empty()) {
+                return 5;
+              }
+              if (child.start_trace("/nowhere/trace").find("forked child") == std::string::npos) {
+                return 6;
+              }
+              child.mark_trace("here");
+              child.stop_trace();
+              child.check_invariants();
+              allocator.reset();
+              return 0;
+            }),
+            0);
+  go.set_value();
+  releases.join();
+  queries.join();
+  machine->busy.clear();
 }
 
 TEST_F(ForkTest, BeyondTheLimitNothingIsCopiedAndOneLineSaysSo) {
@@ -297,11 +407,9 @@ TEST_F(ForkTest, AChildIsWholeWhateverTheOtherThreadsWereDoing) {
   stress.run(3, std::chrono::milliseconds(1500), [&] {
     char* kept = host(5000);
     kept[4999] = 3;
-    allocator->before_fork();
     pid_t child = fork();
     if (child == 0) {
       alarm(60);
-      allocator->after_fork_in_child();
       allocator->statistics();
       allocator->segments();
       char* mine = host(5000);
@@ -310,7 +418,6 @@ TEST_F(ForkTest, AChildIsWholeWhateverTheOtherThreadsWereDoing) {
                   allocator->free(kept) == FreeResult::kFreed;
       _exit(fine ? 0 : 1);
     }
-    allocator->after_fork_in_parent();
     ++forks;
     int status = -1;
     waitpid(child, &status, 0);

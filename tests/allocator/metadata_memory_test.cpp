@@ -27,55 +27,12 @@
 #include <uvmalloc/runtime/registry.hpp>
 
 #include "support/allocator_fixture.hpp"
-
-namespace {
-
-// How many allocations from now on the one is that fails; 0: none.
-thread_local long failing = 0;
-
-bool has_any_failed = false;
-
-bool fails_now() {
-  const bool fails = failing != 0 && uvm::testing::inside_fake_machine == 0 && --failing == 0;
-  if (fails) has_any_failed = true;
-  return fails;
-}
-
-void* allocate_or_throw(std::size_t size_bytes, std::size_t alignment_bytes) {
-  void* memory = nullptr;
-  if (fails_now() || posix_memalign(&memory, alignment_bytes, size_bytes) != 0) {
-    throw std::bad_alloc();
-  }
-  return memory;
-}
-
-}  // namespace
-
-void* operator new(std::size_t size_bytes) {
-  return allocate_or_throw(size_bytes, alignof(std::max_align_t));
-}
-void* operator new(std::size_t size_bytes, std::align_val_t alignment) {
-  return allocate_or_throw(size_bytes, static_cast<std::size_t>(alignment));
-}
-void* operator new(std::size_t size_bytes, const std::nothrow_t&) noexcept {
-  return std::malloc(size_bytes);
-}
-void operator delete(void* memory) noexcept {
-  std::free(memory);
-}
-void operator delete(void* memory, std::size_t) noexcept {
-  std::free(memory);
-}
-void operator delete(void* memory, std::align_val_t) noexcept {
-  std::free(memory);
-}
-void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
-  std::free(memory);
-}
+#include "support/failing_memory.hpp"
 
 namespace uvm {
 namespace {
 
+using testing::failing;
 using testing::kMiB;
 using testing::stream;
 
@@ -483,6 +440,68 @@ TEST_F(MetadataMemoryTest, WhatAThreadWantsOfPlacementOutlivesARequestThatFails)
   });
 }
 
+// Pages that cannot be added leave those behind them alone.
+TEST(MetadataMemory, PagesThatAPoolCannotTakeLeaveTheirNeighboursAlone) {
+  Span span;
+  char* const base = reinterpret_cast<char*>(64 * kPageBytes);
+  span.base = base;
+  span.size_bytes = 128 * kPageBytes;
+  auto page = [&](std::size_t number) { return base + number * kPageBytes; };
+  BlockPools pools(0);
+  Pool& pool = pools.at(pools.pools_of({Facade::kDevice, 0, stream(1)}));
+  bool has_failed = false;
+  // Pages before others, each two at a time, so that records run out between the two.
+  for (std::size_t number = 100; number >= 20; number -= 2) {
+    for (bool done = false; !done;) {
+      for (long allocation = 1; !done; ++allocation) {
+        failing = allocation;
+        try {
+          pools.add_pages(&span, page(number), 2 * kPageBytes, pool, {});
+          done = true;
+        } catch (const std::bad_alloc&) {
+          has_failed = true;
+        }
+        failing = 0;
+        EXPECT_EQ(pools.is_ours(page(number)), done);
+        EXPECT_EQ(pools.is_ours(page(number + 1)), done);
+        if (number < 100) {
+          ASSERT_TRUE(pools.is_ours(page(number + 2))) << "another run's";
+        }
+      }
+    }
+  }
+  EXPECT_TRUE(has_failed);
+}
+
+TEST(MetadataMemory, ABlockThatCannotBeMadeTakesNoRecord) {
+  Span span;
+  span.base = reinterpret_cast<char*>(64 * kPageBytes);
+  span.size_bytes = 4096 * kPageBytes;
+  BlockPools pools(0);
+  Pool& pool = pools.at(pools.pools_of({Facade::kHost, 0}) + 1);
+  ASSERT_EQ(pool.pool_class, PoolClass::kWhole);
+  std::size_t pages = 0;
+  auto add = [&] {
+    pools.add_pages(&span, span.base + pages * kPageBytes, kPageBytes, pool, {});
+    ++pages;
+  };
+  add();
+  // Up to where the records of pages need memory.
+  failing = 1;
+  while (failing != 0) {
+    try {
+      add();
+    } catch (const std::bad_alloc&) {
+    }
+  }
+  const std::size_t before = pools.metadata_bytes();
+  for (int i = 0; i < 4096; ++i) {
+    failing = 1;
+    EXPECT_THROW(add(), std::bad_alloc);
+  }
+  EXPECT_EQ(pools.metadata_bytes(), before);
+}
+
 TEST(MetadataMemory, SpansThatCannotBeListedStay) {
   for (long number = 1; number <= 3; ++number) {
     SCOPED_TRACE("allocation " + std::to_string(number));
@@ -586,9 +605,9 @@ void in_processes_with_each_failing(const std::function<bool(long number)>& body
     if (child == 0) {
       const int nowhere = open("/dev/null", O_WRONLY);
       dup2(nowhere, STDERR_FILENO);
-      has_any_failed = false;
+      testing::forget_failures();
       const bool good = body(number);
-      _exit(!good ? kBad : has_any_failed ? kGood : kNoneFailed);
+      _exit(!good ? kBad : testing::has_any_failed() ? kGood : kNoneFailed);
     }
     int status = 0;
     waitpid(child, &status, 0);

@@ -1,11 +1,18 @@
 // What debug and sanitized builds say about mistakes.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <future>
 #include <memory>
 #include <mutex>
+#include <string>
 
 #include <uvmalloc/allocator/sanitizers.hpp>
 #include <uvmalloc/runtime/ranked.hpp>
 
 #include "support/allocator_fixture.hpp"
+#include "support/waiting_thread.hpp"
 
 namespace uvm {
 namespace {
@@ -23,6 +30,37 @@ TEST_F(MisuseTest, AUseAfterFreeIsReportedWhereItHappens) {
   }
 }
 #endif
+
+// The line about a second free waits for whoever reads the lines, and nobody else waits for it.
+TEST_F(MisuseTest, AReaderOfLinesThatStallsStallsNoOtherThread) {
+  char* block = host(3 * kMiB);
+  allocator->free(block);
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const int before = dup(STDERR_FILENO);
+  ASSERT_EQ(dup2(ends[1], STDERR_FILENO), STDERR_FILENO);
+  fcntl(ends[1], F_SETFL, O_NONBLOCK);
+  const std::string filler(4096, 'x');
+  while (write(ends[1], filler.data(), filler.size()) > 0) {
+  }
+  fcntl(ends[1], F_SETFL, 0);
+  testing::WaitingThread stalled([&] { EXPECT_EQ(allocator->free(block), FreeResult::kDouble); });
+  EXPECT_TRUE(stalled.waits());
+  auto others = std::async(std::launch::async, [&] {
+    allocator->free(host(20 * kMiB));
+    allocator->statistics();
+  });
+  EXPECT_EQ(others.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  // Somebody reads on.
+  dup2(before, STDERR_FILENO);
+  close(before);
+  close(ends[1]);
+  std::string read_bytes(1 << 20, ' ');
+  while (read(ends[0], read_bytes.data(), read_bytes.size()) > 0) {
+  }
+  close(ends[0]);
+  stalled.join();
+}
 
 TEST_F(MisuseTest, MemoryThatIsUsedAgainMayBeTouched) {
   for (std::size_t size_bytes : {std::size_t{512}, std::size_t{100000}, 3 * kMiB}) {

@@ -50,6 +50,10 @@ class ForbiddenSegments : public ExtentSource {
     if (!taken_.at(segment_of(segment)).exchange(false) || is_odd) odd_calls_++;
   }
 
+  bool owns(const void* address) const noexcept override {
+    return address_of(address) - base_ < taken_.size() * kSegmentBytes;
+  }
+
   // Only the first `segments` can be taken from now on.
   void limit(std::size_t segments) { limit_ = segments; }
   std::set<std::size_t> taken() const {

@@ -238,9 +238,8 @@ TEST_F(TraceTest, WhatIsReadIsWhatWasRecorded) {
 }
 
 TEST_F(TraceTest, TheFirstVersionIsReadToo) {
-  ASSERT_EQ(recorder.start(file, kDevices,
-                           [](const TraceRecorder::BlockSink& sink) { sink(block(4096)); }),
-            "");
+  ASSERT_EQ(
+      recorder.start(file, kDevices, [](const auto& sink, const auto&) { sink(block(4096)); }), "");
   recorder.stop();
   std::string content = bytes();
   content[8] = 1;  // the version; without events of threads the rest is the same
@@ -517,10 +516,30 @@ TEST_F(TraceTest, WhatAThreadThatEndedHadRecordedIsInTheFileAtOnce) {
                                "(truncated)");
 }
 
+// The caller lists them under locks that every thread takes.
+TEST_F(TraceTest, NothingIsWrittenWhileTheLiveBlocksAreListed) {
+  std::uintmax_t before = 0;
+  std::uintmax_t after = 0;
+  ASSERT_EQ(recorder.start(file, kDevices,
+                           [&](const auto& sink, const auto& begin) {
+                             before = std::filesystem::file_size(file);
+                             for (std::size_t i = 1; i <= 5; ++i) sink(block(4096 * i));
+                             EXPECT_FALSE(recorder.enabled());
+                             begin();
+                             EXPECT_TRUE(recorder.enabled());
+                             after = std::filesystem::file_size(file);
+                           }),
+            "");
+  EXPECT_GT(before, 0u) << "the header";
+  EXPECT_EQ(after, before);
+  EXPECT_GT(std::filesystem::file_size(file), after);
+  EXPECT_EQ(stop_and_read().events.size(), 5u);
+}
+
 TEST_F(TraceTest, LiveBlocksAtTheStartComeFirstAndMarked) {
   constexpr std::size_t kBlocks = kTraceEventsPerChunk + 5;
   ASSERT_EQ(recorder.start(file, kDevices,
-                           [](const TraceRecorder::BlockSink& sink) {
+                           [](const auto& sink, const auto&) {
                              for (std::size_t i = 1; i <= kBlocks; ++i) sink(block(4096 * i));
                            }),
             "");
@@ -725,7 +744,7 @@ TEST_F(TraceTest, LiveBlocksThatCannotBeWrittenAreCounted) {
     const rlimit limit{1024, 1024};
     setrlimit(RLIMIT_FSIZE, &limit);
     TraceRecorder own;
-    const std::string why_not = own.start(file, kDevices, [](const TraceRecorder::BlockSink& sink) {
+    const std::string why_not = own.start(file, kDevices, [](const auto& sink, const auto&) {
       for (std::uint64_t i = 1; i <= 100; ++i) sink(block(4096 * i));
     });
     _exit(why_not.empty() && own.dropped() == 100 ? 0 : 1);

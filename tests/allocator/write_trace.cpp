@@ -55,7 +55,7 @@ int main(int count, char** arguments) {
   TraceRecorder recorder;
   const std::string refusal =
       recorder.start(arguments[1], {{"first card", 8192 * kMiB}, {"second card", 4096 * kMiB}},
-                     [](const TraceRecorder::BlockSink& sink) {
+                     [](const auto& sink, const auto&) {
                        sink(block(Facade::kPinned, 0, 0xf00000, 2 * kMiB, 2 * kMiB));
                      });
   if (!refusal.empty()) {

@@ -51,7 +51,7 @@ class FakeAddresses {
     static auto* const all = new FakeAddresses;
     return *all;
   }
-  // Memory of whole pages, on a page; nullptr: there is none.
+  // Memory of whole pages, on a page, that no forked child inherits; nullptr: there is none.
   char* take(std::size_t size_bytes) {
     std::lock_guard lock(mutex_);
     char* at = begin_;
@@ -61,6 +61,8 @@ class FakeAddresses {
     }
     if (static_cast<std::size_t>(begin_ + kBytes - at) < size_bytes) return nullptr;
     if (map(at, size_bytes, PROT_READ | PROT_WRITE, MAP_FIXED) == MAP_FAILED) return nullptr;
+    // As a driver's.
+    madvise(at, size_bytes, MADV_DONTFORK);
     taken_.emplace(at, size_bytes);
     return at;
   }

@@ -1,8 +1,6 @@
-// An allocator whose process forks. The fake machine's memory would be inherited; the real one's is
-// not, so it is unmapped in the child before the allocator's handler runs.
+// An allocator whose process forks.
 #pragma once
 
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,14 +13,8 @@ class ForkTest : public AllocatorTest {
   // Runs `child` in a forked process and returns its exit code, or 128 + the signal that ended it.
   template <class Body>
   int fork_and_run(Body child) {
-    allocator->before_fork();
     pid_t pid = fork();
-    if (pid == 0) {
-      for (auto& [address, size] : machine->allocations) munmap(address, size);
-      allocator->after_fork_in_child();
-      _exit(child());
-    }
-    allocator->after_fork_in_parent();
+    if (pid == 0) _exit(child());
     return exit_code(pid);
   }
 
@@ -35,16 +27,12 @@ class ForkTest : public AllocatorTest {
   Waiting fork_and_wait(Body child) {
     int ends[2];
     if (pipe(ends) != 0) return {};
-    allocator->before_fork();
     pid_t pid = fork();
     if (pid == 0) {
-      for (auto& [address, size] : machine->allocations) munmap(address, size);
-      allocator->after_fork_in_child();
       close(ends[1]);
       char go = 0;
       _exit(read(ends[0], &go, 1) == 1 ? child() : 99);
     }
-    allocator->after_fork_in_parent();
     close(ends[0]);
     return {pid, ends[1]};
   }

@@ -1,0 +1,579 @@
+// Every public function of the allocator and of the C interface while the host has no memory for
+// the allocator's own records: each of the allocations that a call makes fails once, in turn. The
+// call then throws std::bad_alloc or does without, and nothing is broken, lost or leaked.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cctype>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <new>
+#include <ostream>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <uvmalloc/uvmalloc.h>
+#include <uvmalloc/allocator/aligned_allocation.hpp>
+#include <uvmalloc/allocator/memory_resource.hpp>
+#include <uvmalloc/runtime/registry.hpp>
+
+#include "support/allocator_fixture.hpp"
+#include "support/failing_memory.hpp"
+
+namespace uvm {
+namespace {
+
+using testing::failing;
+using testing::kMiB;
+using testing::stream;
+
+constexpr std::uint64_t kPrivate = 7;
+constexpr std::uint64_t kOtherPrivate = 8;
+
+// An allocator in the middle of its life: blocks of every kind are live, moved, cached by the
+// thread, free in pools, and behind fences.
+struct World {
+  explicit World(const Configuration& configuration)
+      : machine(std::make_shared<testing::FakeMachine>()),
+        allocator(std::make_unique<CachingManagedAllocator>(
+            std::make_unique<testing::FakeRuntime>(machine), configuration)) {
+    small = make(Facade::kDevice, 300, stream(1));
+    shared = make(Facade::kDevice, 100000, stream(1));
+    large = make(Facade::kDevice, 3 * kMiB, stream(2));
+    whole = make(Facade::kHost, 4 * kMiB);
+    part = make(Facade::kHost, 700000);
+    pinned = make(Facade::kPinned, 5 * kMiB);
+    moved = make(Facade::kHost, 6 * kMiB);
+    record = allocator->move(moved, {Place::host(), Place::device(0), 0, stream(3), true});
+    used = make(Facade::kDevice, 200000, stream(1));
+    for (std::uintptr_t user : {2, 3}) allocator->record_use(used, 0, stream(user));
+    allocator->begin_private_pool(
+        0, kPrivate, [](StreamHandle asks) { return asks == stream(9); }, false);
+    in_private = make(Facade::kDevice, 5 * kMiB, stream(9));
+    other_private = make(Facade::kDevice, 100000, stream(9));
+    allocator->end_private_pool(0, kPrivate);
+    // Free in pools, a guest, in the thread's cache, and behind fences.
+    void* guest = make(Facade::kHost, 8 * kMiB);
+    allocator->move(guest, {Place::host(), Place::device(0), 0, stream(3), true});
+    void* fenced = make(Facade::kDevice, 300000, stream(1));
+    allocator->record_use(fenced, 0, stream(4));
+    machine->busy = {stream(4)};
+    for (void* block : {guest, fenced, make(Facade::kDevice, 400, stream(1)),
+                        make(Facade::kDevice, 50000, stream(2)), make(Facade::kHost, 9 * kMiB)}) {
+      free(block);
+    }
+  }
+
+  void* make(Facade facade, std::size_t size_bytes, StreamHandle on = nullptr) {
+    return keep(allocator->allocate(facade, 0, size_bytes, on));
+  }
+  void* keep(void* block) {
+    if (block != nullptr) live.push_back(block);
+    return block;
+  }
+  void free(void* block) {
+    std::erase(live, block);
+    EXPECT_EQ(allocator->free(block), FreeResult::kFreed);
+  }
+  // Gives up all that there is, and says whether it could be.
+  void end() {
+    allocator->check_invariants();
+    for (void* block : live) EXPECT_EQ(allocator->free(block), FreeResult::kFreed);
+    live.clear();
+    for (std::uint64_t pool : {kPrivate, kOtherPrivate}) {
+      while (allocator->release_private_pool(0, pool)) {
+      }
+    }
+    machine->busy.clear();
+    machine->capturing.clear();
+    allocator->release_cached();
+    allocator->check_invariants();
+    const Statistics now = allocator->statistics();
+    EXPECT_EQ(now.live_bytes.current, 0u);
+    EXPECT_EQ(now.touched_bytes.current, 0u);
+    EXPECT_EQ(now.span_bytes.current, 0u);
+    EXPECT_EQ(machine->allocated_bytes, 0u);
+    allocator.reset();
+    EXPECT_EQ(machine->allocated_bytes, 0u) << "a span was not given back";
+    EXPECT_EQ(machine->events.size(), 0u) << "an event was lost";
+    EXPECT_EQ(machine->streams, 0) << "a stream was lost";
+  }
+
+  std::shared_ptr<testing::FakeMachine> machine;
+  std::unique_ptr<CachingManagedAllocator> allocator;
+  std::vector<void*> live;
+  void* small = nullptr;
+  void* shared = nullptr;
+  void* large = nullptr;
+  void* whole = nullptr;
+  void* part = nullptr;
+  void* pinned = nullptr;
+  void* moved = nullptr;  // to the device, with a record
+  MovedStorage* record = nullptr;
+  void* used = nullptr;  // by streams 2 and 3
+  void* in_private = nullptr;
+  void* other_private = nullptr;
+};
+
+struct Call {
+  const char* name;
+  // What is not part of the call; may be empty.
+  std::function<void(World&)> prepare;
+  std::function<void(World&)> run;
+  friend void PrintTo(const Call& call, std::ostream* out) { *out << call.name; }
+};
+
+Call call(const char* name, std::function<void(World&)> run) {
+  return {name, {}, std::move(run)};
+}
+
+// Of a block that it must give back, whether or not there is memory.
+Call free_of(const char* name, void* World::*block) {
+  return {name, {}, [block](World& world) { world.free(world.*block); }};
+}
+
+void begin_capture(World& world) {
+  world.allocator->begin_private_pool(
+      0, kPrivate, [](StreamHandle asks) { return asks == stream(8); }, true);
+  world.machine->capturing = {stream(8)};
+}
+void end_capture(World& world) {
+  world.machine->capturing.clear();
+  world.allocator->end_private_pool(0, kPrivate);
+}
+
+std::string trace_file() {
+  return ::testing::TempDir() + "uvmalloc-fault-injection.trace";
+}
+
+uvmalloc_allocator* handle(World& world) {
+  return reinterpret_cast<uvmalloc_allocator*>(world.allocator.get());
+}
+
+// A C function says what happened, and throws nothing.
+void expect_ok_or_no_memory(uvmalloc_status status) {
+  EXPECT_TRUE(status == UVMALLOC_OK || status == UVMALLOC_ERROR_OUT_OF_MEMORY) << status;
+  if (failing == 0 && status == UVMALLOC_ERROR_OUT_OF_MEMORY) throw std::bad_alloc();
+  EXPECT_NE(std::strlen(uvmalloc_status_name(status)), 0u);
+}
+
+std::vector<Call> calls() {
+  std::vector<Call> all;
+  auto allocate = [&](const char* name, Facade facade, std::size_t size_bytes, StreamHandle on) {
+    all.push_back(call(name, [=](World& world) { world.make(facade, size_bytes, on); }));
+  };
+  allocate("allocate a small object", Facade::kDevice, 200, stream(1));
+  allocate("allocate a small object of another stream", Facade::kDevice, 200, stream(5));
+  allocate("allocate a small host object", Facade::kHost, 700, nullptr);
+  allocate("allocate a shared block", Facade::kDevice, 90000, stream(1));
+  allocate("allocate a shared block of another stream", Facade::kDevice, 90000, stream(5));
+  allocate("allocate in new pages", Facade::kDevice, 20 * kMiB, stream(1));
+  allocate("allocate in a new span", Facade::kDevice, 40 * kMiB, stream(1));
+  allocate("allocate a shared host block", Facade::kHost, 800000, nullptr);
+  allocate("allocate a whole block", Facade::kHost, 3 * kMiB, nullptr);
+  allocate("allocate what has moved away", Facade::kHost, 8 * kMiB, nullptr);
+  allocate("allocate a guest", Facade::kDevice, 8 * kMiB, stream(3));
+  allocate("allocate a pinned block", Facade::kPinned, 7 * kMiB, nullptr);
+  allocate("allocate in a private pool", Facade::kDevice, 2 * kMiB, stream(9));
+  all.push_back({"allocate in a new private pool",
+                 [](World& world) {
+                   world.allocator->begin_private_pool(
+                       0, kOtherPrivate, [](StreamHandle asks) { return asks == stream(7); },
+                       false);
+                 },
+                 [](World& world) { world.make(Facade::kDevice, 2 * kMiB, stream(7)); }});
+  all.push_back(call("allocate more than there is", [](World& world) {
+    try {
+      world.make(Facade::kDevice, 300 * kMiB, stream(1));
+      ADD_FAILURE() << "it is beyond the budget";
+    } catch (const std::bad_alloc&) {
+    }
+  }));
+  all.push_back({"allocate while a callback frees",
+                 [](World& world) {
+                   void* spare = world.make(Facade::kDevice, 150 * kMiB, stream(6));
+                   world.allocator->add_pressure_callback([&world, spare]() mutable {
+                     if (spare == nullptr) return false;
+                     world.free(std::exchange(spare, nullptr));
+                     return true;
+                   });
+                 },
+                 [](World& world) {
+                   void* block = world.make(Facade::kDevice, 120 * kMiB, stream(1));
+                   world.free(block);
+                 }});
+  all.push_back(call("allocate_aligned for the host", [](World& world) {
+    world.keep(world.allocator->allocate_aligned(Facade::kHost, 0, 100, 4096, nullptr));
+  }));
+  all.push_back(call("allocate_aligned for the device", [](World& world) {
+    world.keep(world.allocator->allocate_aligned(Facade::kDevice, 0, 100000, 65536, stream(1)));
+  }));
+  all.push_back(free_of("free a small object", &World::small));
+  all.push_back(free_of("free a shared block", &World::shared));
+  all.push_back(free_of("free a large block", &World::large));
+  all.push_back(free_of("free a whole block", &World::whole));
+  all.push_back(free_of("free a shared host block", &World::part));
+  all.push_back(free_of("free a pinned block", &World::pinned));
+  all.push_back(free_of("free a block that has moved", &World::moved));
+  all.push_back(free_of("free a block that others use", &World::used));
+  all.push_back(free_of("free a block of a private pool", &World::in_private));
+  all.push_back({"free a block of a private pool that was released",
+                 [](World& world) {
+                   world.free(world.other_private);
+                   world.allocator->release_private_pool(0, kPrivate);
+                   world.allocator->release_cached_of(0, kPrivate);
+                 },
+                 [](World& world) { world.free(world.in_private); }});
+  all.push_back({"free during a capture", begin_capture, [](World& world) {
+                   world.free(world.used);
+                   const long left = std::exchange(failing, 0);
+                   end_capture(world);
+                   failing = left;
+                 }});
+  all.push_back({"free a block of a stream that is gone",
+                 [](World& world) {
+                   world.allocator->record_use(world.shared, 0, stream(2));
+                   world.allocator->forget_stream(0, stream(2));
+                 },
+                 [](World& world) {
+                   world.free(world.shared);
+                   world.free(world.large);
+                 }});
+  all.push_back({"free a block that its stream's end leaves moved",
+                 [](World& world) { world.allocator->forget_stream(0, stream(3)); },
+                 [](World& world) { world.free(world.moved); }});
+  all.push_back(call("free what is no block", [](World& world) {
+    EXPECT_EQ(world.allocator->free(&world), FreeResult::kNotOurs);
+    EXPECT_EQ(world.allocator->free(static_cast<char*>(world.whole) + 512), FreeResult::kInterior);
+  }));
+  all.push_back(call("record_use", [](World& world) {
+    EXPECT_TRUE(world.allocator->record_use(world.shared, 0, stream(7)));
+  }));
+  all.push_back(call("record_use_of_all", [](World& world) {
+    EXPECT_TRUE(world.allocator->record_use_of_all(world.whole, 0));
+  }));
+  all.push_back(call("uses_of", [](World& world) { world.allocator->uses_of(world.used); }));
+  all.push_back(call("mark_exported", [](World& world) {
+    EXPECT_TRUE(world.allocator->mark_exported(world.whole));
+  }));
+  all.push_back(
+      call("mark_live_exported", [](World& world) { world.allocator->mark_live_exported(); }));
+  auto move = [&](const char* name, void* World::*block, CachingManagedAllocator::Move how) {
+    all.push_back(call(
+        name, [=](World& world) { EXPECT_NE(world.allocator->move(world.*block, how), nullptr); }));
+  };
+  move("move to a device", &World::whole, {Place::host(), Place::device(0), 0, stream(1), true});
+  move("move to the host", &World::moved, {Place::device(0), Place::host(), 0, stream(3), true});
+  move("move to the host without waiting", &World::moved,
+       {Place::device(0), Place::host(), 0, stream(5), false});
+  move("move a shared block", &World::shared,
+       {Place::device(0), Place::host(), 0, stream(1), true});
+  move("move a part", &World::whole,
+       {Place::host(), Place::device(0), 0, stream(5), true, 3 * kMiB, false});
+  all.push_back(call("prefetch", [](World& world) {
+    world.allocator->prefetch(world.whole, 4 * kMiB, Place::device(0), 0, stream(1));
+  }));
+  all.push_back(call("advise", [](World& world) {
+    world.allocator->advise(world.whole, {.preferred = Place::device(0), .read_mostly = true});
+  }));
+  all.push_back(
+      call("residency", [](World& world) { world.allocator->residency(world.whole, 4 * kMiB); }));
+  all.push_back({"release a record", {}, [](World& world) {
+                   if (world.record == nullptr) return;
+                   world.allocator->release(std::exchange(world.record, nullptr));
+                 }});
+  all.push_back(
+      call("wait_for_uses", [](World& world) { world.allocator->wait_for_uses(world.used); }));
+  all.push_back(call("find", [](World& world) {
+    EXPECT_TRUE(world.allocator->find(world.used)->waits_when_freed);
+    EXPECT_FALSE(world.allocator->find(&world).has_value());
+  }));
+  all.push_back(call("release_cached", [](World& world) { world.allocator->release_cached(); }));
+  all.push_back({"release_cached with all free",
+                 [](World& world) {
+                   while (!world.live.empty()) world.free(world.live.back());
+                 },
+                 [](World& world) { world.allocator->release_cached(); }});
+  all.push_back(call("release_cached_of a facade",
+                     [](World& world) { world.allocator->release_cached_of(Facade::kHost); }));
+  all.push_back({"release_cached_of a private pool",
+                 [](World& world) {
+                   world.free(world.in_private);
+                   world.allocator->release_private_pool(0, kPrivate);
+                 },
+                 [](World& world) { world.allocator->release_cached_of(0, kPrivate); }});
+  all.push_back(
+      call("forget_stream", [](World& world) { world.allocator->forget_stream(0, stream(1)); }));
+  all.push_back(call("forget_stream of a private pool",
+                     [](World& world) { world.allocator->forget_stream(0, stream(9)); }));
+  all.push_back({"allocate on a new stream that takes pools over",
+                 [](World& world) { world.allocator->forget_stream(0, stream(1)); },
+                 [](World& world) { world.make(Facade::kDevice, 90000, stream(5)); }});
+  all.push_back(call("decay", [](World& world) {
+    world.allocator->decay(std::chrono::steady_clock::now() + std::chrono::hours(1));
+  }));
+  all.push_back(call("begin_private_pool", [](World& world) {
+    world.allocator->begin_private_pool(
+        0, kPrivate, [](StreamHandle asks) { return asks == stream(8); }, false);
+  }));
+  all.push_back({"end_private_pool with frees put off",
+                 [](World& world) {
+                   begin_capture(world);
+                   world.free(world.used);
+                   world.free(world.moved);
+                   world.machine->capturing.clear();
+                 },
+                 [](World& world) { world.allocator->end_private_pool(0, kPrivate); }});
+  all.push_back({"release_private_pool with frees put off",
+                 [](World& world) {
+                   begin_capture(world);
+                   world.free(world.used);
+                   world.machine->capturing.clear();
+                 },
+                 [](World& world) { world.allocator->release_private_pool(0, kPrivate); }});
+  all.push_back(call("retain_private_pool",
+                     [](World& world) { world.allocator->retain_private_pool(0, kOtherPrivate); }));
+  all.push_back(call("private_pool_users",
+                     [](World& world) { world.allocator->private_pool_users(0, kPrivate); }));
+  all.push_back(call("give_whole_pages",
+                     [](World& world) { world.allocator->give_whole_pages(0, kPrivate); }));
+  all.push_back(
+      call("private_blocks", [](World& world) { world.allocator->private_blocks(0, kPrivate); }));
+  all.push_back(call("restore_private_pool", [](World& world) {
+    // The one goes, and comes again.
+    const long left = std::exchange(failing, 0);
+    const auto before = world.allocator->private_blocks(0, kPrivate);
+    failing = left;
+    std::erase(world.live, world.in_private);
+    std::erase(world.live, world.other_private);
+    struct Known {
+      ~Known() {
+        const long later = std::exchange(failing, 0);
+        for (const auto& block : world.allocator->private_blocks(0, kPrivate)) {
+          world.keep(block.address);
+        }
+        failing = later;
+      }
+      World& world;
+    } known{world};
+    world.allocator->restore_private_pool(0, kPrivate, {});
+    world.allocator->restore_private_pool(0, kPrivate, before);
+  }));
+  all.push_back(call("add_pressure_callback", [](World& world) {
+    world.allocator->add_pressure_callback([] { return false; });
+  }));
+  all.push_back(call("set_device_limit", [](World& world) {
+    world.allocator->set_device_limit(0, 200 * kMiB);
+    world.allocator->free_bytes(0, {1u << 30, 1u << 30});
+  }));
+  all.push_back(call("notes", [](World& world) {
+    world.allocator->note_left_host(world.whole);
+    world.allocator->note_left_host(world.moved);
+    world.allocator->note_copy(CopyReason::kForeign, 100);
+    world.allocator->note_materialization(100, false);
+  }));
+  all.push_back(call("statistics", [](World& world) { world.allocator->statistics(); }));
+  all.push_back(call("segments", [](World& world) { world.allocator->segments(); }));
+  all.push_back(call("reset_peaks and reset_totals", [](World& world) {
+    world.allocator->reset_peaks(Facade::kDevice, 0);
+    world.allocator->reset_totals(Facade::kDevice, 0);
+  }));
+  all.push_back(call("a trace", [](World& world) {
+    world.allocator->start_trace(trace_file());
+    world.allocator->mark_trace("here");
+    world.free(world.make(Facade::kDevice, 90000, stream(1)));
+    world.allocator->record_use(world.shared, 0, stream(2));
+    world.allocator->stop_trace();
+  }));
+  all.push_back(
+      call("check_invariants", [](World& world) { world.allocator->check_invariants(); }));
+  all.push_back(call("fork", [](World& world) {
+    const pid_t child = fork();
+    if (child == 0) {
+      failing = 0;
+      alarm(20);
+      world.allocator->statistics();
+      const bool fine = world.allocator->free(world.whole) == FreeResult::kFreed &&
+                        world.allocator->free(world.allocator->allocate(Facade::kHost, 0, 100)) ==
+                            FreeResult::kFreed;
+      _exit(fine ? 0 : 1);
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0);
+  }));
+  all.push_back(call("free_after", [](World& world) {
+    std::erase(world.live, world.shared);
+    free_after(*world.allocator, world.shared, 0, stream(7));
+  }));
+  all.push_back(call("ManagedMemoryResource", [](World& world) {
+    ManagedMemoryResource resource(*world.allocator);
+    resource.deallocate(resource.allocate(90000), 90000);
+    free_or_log(*world.allocator, nullptr);
+  }));
+
+  // The C interface.
+  auto c_allocate = [&](const char* name, int facade, std::size_t size_bytes) {
+    all.push_back(call(name, [=](World& world) {
+      void* block = nullptr;
+      expect_ok_or_no_memory(
+          uvmalloc_allocate(handle(world), facade, 0, size_bytes, 0, stream(5), &block));
+      world.keep(block);
+    }));
+  };
+  c_allocate("uvmalloc_allocate a small object", UVMALLOC_DEVICE, 100);
+  c_allocate("uvmalloc_allocate a host block", UVMALLOC_HOST, 20 * kMiB);
+  all.push_back(call("uvmalloc_free", [](World& world) {
+    std::erase(world.live, world.used);
+    EXPECT_EQ(uvmalloc_free(handle(world), world.used), UVMALLOC_OK);
+  }));
+  all.push_back(call("uvmalloc_free of what is no block", [](World& world) {
+    EXPECT_EQ(uvmalloc_free(handle(world), &world), UVMALLOC_ERROR_NOT_OURS);
+  }));
+  all.push_back(call("uvmalloc_record_use", [](World& world) {
+    expect_ok_or_no_memory(uvmalloc_record_use(handle(world), world.shared, 0, stream(7)));
+  }));
+  all.push_back(call("uvmalloc_forget_stream", [](World& world) {
+    expect_ok_or_no_memory(uvmalloc_forget_stream(handle(world), 0, stream(1)));
+  }));
+  all.push_back(call("uvmalloc_wait_for_uses", [](World& world) {
+    expect_ok_or_no_memory(uvmalloc_wait_for_uses(handle(world), world.used));
+  }));
+  all.push_back(call("uvmalloc_release_cached and uvmalloc_decay", [](World& world) {
+    expect_ok_or_no_memory(uvmalloc_release_cached(handle(world)));
+    expect_ok_or_no_memory(uvmalloc_decay(handle(world)));
+  }));
+  all.push_back(call("uvmalloc_describe", [](World& world) {
+    uvmalloc_block block{};
+    block.struct_bytes = sizeof block;
+    expect_ok_or_no_memory(uvmalloc_describe(handle(world), world.whole, &block));
+  }));
+  all.push_back(call("uvmalloc_get_statistics and uvmalloc_reset_peaks", [](World& world) {
+    uvmalloc_statistics figures{};
+    figures.struct_bytes = sizeof figures;
+    expect_ok_or_no_memory(uvmalloc_get_statistics(handle(world), &figures));
+    expect_ok_or_no_memory(uvmalloc_reset_peaks(handle(world)));
+  }));
+  all.push_back(
+      call("uvmalloc_set_device_limit and uvmalloc_add_pressure_callback", [](World& world) {
+        int count = 0;
+        expect_ok_or_no_memory(uvmalloc_device_count(handle(world), &count));
+        expect_ok_or_no_memory(uvmalloc_set_device_limit(handle(world), 0, 200 * kMiB));
+        expect_ok_or_no_memory(uvmalloc_add_pressure_callback(
+            handle(world), [](void*) { return 0; }, nullptr));
+      }));
+  all.push_back(call("uvmalloc_start_trace and uvmalloc_stop_trace", [](World& world) {
+    const std::string file = trace_file();
+    struct Stopped {
+      ~Stopped() { EXPECT_EQ(uvmalloc_stop_trace(handle(world)), UVMALLOC_OK); }
+      World& world;
+    } stopped{world};
+    expect_ok_or_no_memory(uvmalloc_start_trace(handle(world), file.c_str()));
+    expect_ok_or_no_memory(uvmalloc_mark_trace(handle(world), "here"));
+  }));
+  all.push_back(call("uvmalloc_create and uvmalloc_destroy", [](World&) {
+    uvmalloc_options options{};
+    options.struct_bytes = sizeof options;
+    options.runtime = "fault injection";
+    uvmalloc_allocator* made = nullptr;
+    expect_ok_or_no_memory(uvmalloc_create(&options, &made));
+    EXPECT_EQ(uvmalloc_destroy(made), UVMALLOC_OK);
+  }));
+  return all;
+}
+
+class FaultInjection : public ::testing::TestWithParam<Call> {
+ protected:
+  static Configuration configuration() {
+    Configuration configuration;
+    configuration.budget_bytes = 256 * kMiB;
+    configuration.span_bytes = 32 * kMiB;
+    return configuration;
+  }
+
+  void SetUp() override {
+    set_log_level(LogLevel::kOff);
+    static const bool kAdded = add_runtime("fault injection", [](std::string*) {
+      return std::make_unique<testing::FakeRuntime>(std::make_shared<testing::FakeMachine>());
+    });
+    ASSERT_TRUE(kAdded);
+  }
+  void TearDown() override {
+    std::filesystem::remove(trace_file());
+    set_log_level(LogLevel::kWarning);
+  }
+
+  // Runs the call once with that allocation failing, on this thread, which has used the allocator,
+  // or on one that has not. Returns whether the call made as many allocations.
+  static bool run_failing(bool on_new_thread, long number) {
+    World world(configuration());
+    if (GetParam().prepare) GetParam().prepare(world);
+    bool has_failed = false;
+    auto run = [&] {
+      failing = number;
+      try {
+        GetParam().run(world);
+      } catch (const std::bad_alloc&) {
+        // As it should be: OutOfMemoryError is one.
+      }
+      has_failed = std::exchange(failing, 0) == 0;
+    };
+    if (on_new_thread) {
+      std::thread(run).join();
+    } else {
+      run();
+    }
+    // No lock of this thread is left taken.
+    std::thread([&] { world.allocator->check_invariants(); }).join();
+    world.end();
+    return has_failed;
+  }
+
+  static void run_with_each_failing(bool on_new_thread) {
+    SCOPED_TRACE(on_new_thread ? "on a new thread" : "on a thread with a cache");
+    run_failing(on_new_thread, 0);  // what is made once and stays
+    bool has_failed = true;
+    for (long number = 1; has_failed; ++number) {
+      SCOPED_TRACE("allocation " + std::to_string(number));
+      const std::int64_t before = testing::live_allocations();
+      has_failed = run_failing(on_new_thread, number);
+      if (const std::int64_t after = testing::live_allocations(); after != before) {
+        // What is said once is remembered once.
+        run_failing(on_new_thread, number);
+        EXPECT_EQ(testing::live_allocations(), after) << "a leak";
+      }
+      if (HasFailure()) return;
+      ASSERT_LT(number, 1000);
+    }
+  }
+};
+
+TEST_P(FaultInjection, GoesOnWithoutMemoryOrFailsAsAWhole) {
+  run_with_each_failing(false);
+  run_with_each_failing(true);
+}
+
+INSTANTIATE_TEST_SUITE_P(Calls, FaultInjection, ::testing::ValuesIn(calls()),
+                         [](const ::testing::TestParamInfo<Call>& of) {
+                           std::string name;
+                           bool capital = true;
+                           for (const char* at = of.param.name; *at != '\0'; ++at) {
+                             const bool letter = std::isalnum(static_cast<unsigned char>(*at)) != 0;
+                             if (letter) {
+                               name += capital ? static_cast<char>(std::toupper(*at)) : *at;
+                             }
+                             capital = !letter;
+                           }
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace uvm
