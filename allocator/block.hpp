@@ -15,6 +15,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include <uvmalloc/allocator/statistics.hpp>
@@ -54,6 +55,7 @@ struct BlockExtras {
   std::vector<DeviceStream> uses;  // streams that touched a live block, other than its own
   std::vector<Fence> fences;       // of a guest, free here, whose home must wait for them
   bool left_host = false;          // only devices use the live block
+  std::optional<bool> pinned;      // set_pinned() was called; else the facade decides
 };
 
 enum class BlockState : std::uint8_t {

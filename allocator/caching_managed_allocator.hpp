@@ -97,6 +97,8 @@ struct BlockDescription {
   bool exported = false;
   bool movable = false;           // it shares its first and last 2 MiB page at most
   bool waits_when_freed = false;  // device facade only: other streams may still use it
+  bool used_by_host = false;      // some use of it, not necessarily the newest, is on the host
+  bool pinned = false;            // its use on the host is page-locked memory to the program
   std::uint32_t references = 0;   // indirect records
 };
 
@@ -150,6 +152,12 @@ class CachingManagedAllocator {
   // The same for all blocks that live now and could be shared: a graph is captured, whose replays
   // use their addresses.
   void mark_live_exported();
+
+  // Says whether the block's use on the host is page-locked memory to the program. Until the first
+  // call, and in every later life of the block, it is if the facade is the pinned one. A block
+  // changes when its sole user on the host is not the one that it was made for. Nothing happens
+  // where `address` is in no live block.
+  void set_pinned(const void* address, bool pinned);
 
   struct Move {
     Place source;  // of the use that moves: a block may be used in several places

@@ -7,13 +7,14 @@
 namespace uvm::preload {
 namespace {
 
+// A block that a program may register: its host side is not pinned yet, whichever facade made it.
 // Ordinary memory is the driver's to register.
 std::optional<BlockDescription> managed_block_of(const void* address) {
   const CachingManagedAllocator* ours = process_allocator();
   if (ours == nullptr || ours->in_forked_child()) return std::nullopt;
   if (ours->host_backing() != HostBacking::kManaged) return std::nullopt;
   const auto block = ours->find(address);
-  return block && block->live && block->facade == Facade::kHost ? block : std::nullopt;
+  return block && block->used_by_host && !block->pinned ? block : std::nullopt;
 }
 
 }  // namespace

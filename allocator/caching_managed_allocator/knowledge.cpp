@@ -29,6 +29,10 @@ std::optional<BlockDescription> CachingManagedAllocator::find(const void* addres
     out.location = block->use.location();
     out.exported = block->exported || private_pools_.is_captured(key.device, key.private_pool);
     out.references = block->real.references;
+    out.used_by_host = is_used_by_host(*block);
+    const BlockExtras* extras = block->plain ? nullptr : pools_.extras(block);
+    out.pinned =
+        extras != nullptr && extras->pinned ? *extras->pinned : key.facade == Facade::kPinned;
     out.waits_when_freed = key.facade == Facade::kDevice && !block->plain &&
                            fenced_.needs_fence(*block, pools_.at(block->pool));
   }

@@ -93,6 +93,13 @@ void CachingManagedAllocator::mark_live_exported() {
   }
 }
 
+void CachingManagedAllocator::set_pinned(const void* address, bool pinned) {
+  std::lock_guard lock(lock_);
+  Block* block = pools_.find(address);
+  if (!is_block_live(block)) return;
+  pools_.make_extras(block).pinned = pinned;
+}
+
 void CachingManagedAllocator::wait_for_uses(const void* address) {
   for (const DeviceStream& user : uses_of(address)) {
     const RuntimeStatus status = stream_work_.wait_for(user);

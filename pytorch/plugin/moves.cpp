@@ -1,6 +1,8 @@
 #include <uvmalloc/pytorch/plugin/moves.hpp>
 
 #include <cstdint>
+#include <utility>
+#include <variant>
 
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
@@ -66,7 +68,15 @@ Place place_of(c10::Device device) {
   return device.is_cuda() ? Place::device(device.index()) : Place::host();
 }
 
-at::Tensor moved(const at::Tensor& self, const MoveRequest& request, bool non_blocking) {
+// As stock: pinned where the caller does not wait for the bytes.
+c10::Allocator* allocator_of_result(c10::Device device, bool non_blocking) {
+  if (device.is_cpu() && non_blocking) return facades().pinned;
+  return facades().of(device);
+}
+
+// The moved tensor, or why it must be copied.
+std::variant<at::Tensor, CopyReason> moved(const at::Tensor& self, const MoveRequest& request,
+                                           bool non_blocking) {
   const c10::Device device = *request.device;
   const Sharing sharing = request.sharing;
   StorageRange range = range_of(self);
@@ -81,7 +91,10 @@ at::Tensor moved(const at::Tensor& self, const MoveRequest& request, bool non_bl
   move.held = false;
   move.size_bytes = range.size_bytes;
   // An alias must be made before: it may give the storage bytes of its own.
-  c10::Storage other = share(self.storage(), range, device, sharing);
+  const StorageOwner owner{device, allocator_of_result(device, non_blocking)};
+  auto shared = share(self.storage(), range, owner, sharing);
+  if (const auto* reason = std::get_if<CopyReason>(&shared)) return *reason;
+  c10::Storage other = std::get<c10::Storage>(std::move(shared));
   {
     const PolicyScope policy;
     allocator().move(const_cast<void*>(other.data()), move);
@@ -135,24 +148,26 @@ at::Tensor to_copy(const at::Tensor& self, std::optional<c10::ScalarType> dtype,
       reason = convert(storage_of(self), device->index());
       if (!reason) reason = reason_to_copy(self, request);
     }
-    if (!reason) return moved(self, request, non_blocking);
-    ours->note_copy(*reason, self.layout() == c10::kStrided ? self.numel() * self.itemsize() : 0);
-    // Stock stages pageable memory, so its caller may write to the source as soon as the call
-    // returns. A copy from managed memory would still be reading it.
-    if (self.is_cpu() && self.layout() == c10::kStrided && self.has_storage()) {
-      auto block = ours->find(self.storage().data());
-      if (block && block->facade == Facade::kHost) non_blocking = false;
+    if (!reason) {
+      auto result = moved(self, request, non_blocking);
+      if (auto* tensor = std::get_if<at::Tensor>(&result)) return std::move(*tensor);
+      reason = std::get<CopyReason>(result);
     }
+    ours->note_copy(*reason, self.layout() == c10::kStrided ? self.numel() * self.itemsize() : 0);
   }
   return at::native::_to_copy(self, dtype, layout, device, pin_memory, non_blocking, memory_format);
 }
 
-// Blocks of the pinned facade are pinned: torch would ask the driver, for which managed memory is
-// not. Host memory may have been registered by the program.
+// Torch asks the driver, for which managed memory is not pinned. The storage decides, because a
+// pinned storage and one that is not may share a block. A storage without an allocator of ours
+// (numpy's, for example) is over memory that has an owner elsewhere: the block decides. The driver
+// knows what the program has registered.
 bool is_pinned(const at::Tensor& self, std::optional<c10::Device> device) {
   if (CachingManagedAllocator* ours = process_allocator(); ours != nullptr && self.has_storage()) {
-    if (auto block = ours->find(self.storage().data())) {
-      if (block->facade == Facade::kPinned) return true;
+    if (const auto block = ours->find(self.storage().data()); block && block->live) {
+      const c10::Allocator* made_by = storage_of(self).allocator();
+      if (made_by == facades().pinned) return true;
+      if (made_by != facades().host && block->pinned) return true;
     }
   }
   return at::native::is_pinned(self, device);
@@ -185,8 +200,7 @@ std::optional<CopyReason> reason_to_copy_part(const at::Tensor& self, const Move
     return CopyReason::kSmallBlock;
   size_t alignment = request.device->is_cuda() ? kDeviceAlignment : kHostAlignment;
   auto address = reinterpret_cast<std::uintptr_t>(self.const_data_ptr());
-  bool stays = address % alignment != 0 || parts_stay(storage_of(self));
-  return stays ? std::optional(CopyReason::kPartialStorage) : std::nullopt;
+  return address % alignment != 0 ? std::optional(CopyReason::kPartialStorage) : std::nullopt;
 }
 
 // Copies of a tensor, differentiable as such.
@@ -250,13 +264,12 @@ std::optional<CopyReason> reason_to_copy(const at::Tensor& self, const MoveReque
     bool small = storage.nbytes() < configuration.host_threshold_bytes || block;
     return small ? CopyReason::kSmallBlock : CopyReason::kForeign;
   }
-  if (!can_share(storage)) return CopyReason::kForeign;
   if (!covers_storage(self)) {
     if (std::optional<CopyReason> reason = reason_to_copy_part(self, request)) return reason;
   }
-  if (!alias && is_aliased(storage)) return CopyReason::kAliased;
-  // An alias is meant to be seen through by whoever holds a pointer.
-  if (block && block->exported && !alias) return CopyReason::kExported;
+  if (const auto reason = reason_not_to_share(storage, range_of(self), request.sharing)) {
+    return reason;
+  }
   // Its memory would be gone.
   if (early && is_early_and_exported(storage)) return CopyReason::kExported;
   if (request.device->is_cuda() &&

@@ -1,5 +1,9 @@
+#include <cuda_runtime_api.h>
+
 #include <cstring>
 
+#include <ATen/Context.h>
+#include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAStream.h>
 
 #include <uvmalloc/pytorch/plugin/facades.hpp>
@@ -113,9 +117,29 @@ void PinnedFacade::copy_data(void* destination, const void* source, std::size_t 
   std::memcpy(destination, source, size_bytes);
 }
 
+namespace {
+
+// CUDA stages host memory that is not pinned. Then the bytes are there, or the source may be
+// written to, as soon as the copy's call returns. A copy from or to managed memory goes on.
+void wait_unless_pinned(const void* address, cudaStream_t stream) {
+  const auto block = allocator().find(address);
+  if (!block || block->pinned || at::globalContext().isPinnedPtr(address, c10::kCUDA)) return;
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  C10_CUDA_CHECK(cudaStreamIsCapturing(stream, &capture));
+  // A wait would invalidate the capture. Stock refuses such copies or leaves them to the driver.
+  if (capture != cudaStreamCaptureStatusNone) return;
+  C10_CUDA_CHECK(cudaStreamSynchronize(stream));
+}
+
+}  // namespace
+
+// Torch's call behind every copy between host and device that need not block.
 bool PinnedFacade::record_event(void* address, void* context, c10::Stream stream) {
   const c10::cuda::CUDAStream on(stream);
-  if (allocator().record_use(address, stream.device_index(), on.stream())) return true;
+  if (allocator().record_use(address, stream.device_index(), on.stream())) {
+    wait_unless_pinned(address, on.stream());
+    return true;
+  }
   at::HostAllocator* before = native_pinned();
   return before != nullptr && before->record_event(address, context, stream);
 }

@@ -8,12 +8,13 @@
 #include <mutex>
 #include <new>
 #include <unordered_map>
-#include <variant>
+#include <utility>
 #include <vector>
 
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/COW.h>
 #include <c10/core/impl/COWDeleter.h>
+#include <c10/util/ScopeExit.h>
 
 #include <uvmalloc/pytorch/plugin/facades.hpp>
 
@@ -46,30 +47,46 @@ std::mutex& writing_mutex(const c10::StorageImpl* storage) {
   return writing_mutexes[hash % writing_mutexes.size()];
 }
 
-// Storages that are, or have been, shared copy-on-write; guarded by sharing_mutex.
+// Storages that are, or have been, shared copy-on-write, by the block that they shared; guarded by
+// sharing_mutex.
 class CopyOnWriteStorages {
  public:
   using Weak = c10::weak_intrusive_ptr<c10::StorageImpl>;
 
-  void add(const c10::Storage& storage) {
-    if (storages_.size() >= most_) forget_gone();
-    storages_.try_emplace(storage.unsafeGetStorageImpl(), storage.getWeakStorageImpl());
+  void add(const void* block, const c10::Storage& storage) {
+    if (blocks_.size() >= most_) forget_gone();
+    std::vector<Weak>& over = blocks_[block];
+    forget_gone(&over);
+    for (const Weak& known : over) {
+      if (known._unsafe_get_target() == storage.unsafeGetStorageImpl()) return;
+    }
+    over.push_back(storage.getWeakStorageImpl());
+  }
+
+  // In the order in which they began to share the block. They may have other memory by now.
+  std::vector<Weak> of(const void* block) const {
+    const auto found = blocks_.find(block);
+    return found == blocks_.end() ? std::vector<Weak>() : found->second;
   }
 
   std::vector<Weak> all() const {
     std::vector<Weak> out;
-    for (const auto& [address, storage] : storages_) out.push_back(storage);
+    for (const auto& [block, over] : blocks_) out.insert(out.end(), over.begin(), over.end());
     return out;
   }
 
  private:
+  static void forget_gone(std::vector<Weak>* storages) {
+    std::erase_if(*storages, [](const Weak& storage) { return storage.expired(); });
+  }
   void forget_gone() {
-    std::erase_if(storages_, [](const auto& entry) { return entry.second.expired(); });
-    most_ = std::max<std::size_t>(1024, 2 * storages_.size());
+    for (auto& [block, over] : blocks_) forget_gone(&over);
+    std::erase_if(blocks_, [](const auto& entry) { return entry.second.empty(); });
+    most_ = std::max<std::size_t>(1024, 2 * blocks_.size());
   }
 
   std::size_t most_ = 1024;
-  std::unordered_map<const c10::StorageImpl*, Weak> storages_;
+  std::unordered_map<const void*, std::vector<Weak>> blocks_;
 };
 CopyOnWriteStorages& copy_on_write_storages = *new CopyOnWriteStorages;  // for good
 
@@ -138,7 +155,8 @@ SharedBlock* make_shared_block(c10::StorageImpl& storage) {
 }
 
 c10::Storage storage_over(SharedBlock* shared, const c10::StorageImpl& storage,
-                          const StorageRange& range, c10::Device device) {
+                          const StorageRange& range, const StorageOwner& owner) {
+  const c10::Device device = owner.device;
   auto* base = static_cast<char*>(data_of(storage).get());
   bool whole = base == shared->block.get() && range.offset_bytes == 0 &&
                range.size_bytes == shared->size_bytes;
@@ -148,7 +166,7 @@ c10::Storage storage_over(SharedBlock* shared, const c10::StorageImpl& storage,
   return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), range.size_bytes,
       c10::DataPtr(base + range.offset_bytes, shared, releaser(!whole, device.is_cpu()), device),
-      facades().of(device), /*resizable=*/true));
+      owner.allocator, /*resizable=*/true));
 }
 
 // Of a storage that is shared: made before it, told when it is done.
@@ -176,6 +194,7 @@ class FirstWrite {
     ours_->note_materialization(stolen ? 0 : storage_.nbytes(), stolen);
     if (stolen) {
       if (wait) ours_->wait_for_uses(before_);
+      note_pinned();
     } else if (storage_.device().is_cuda()) {
       for (const DeviceStream& use : uses_) {
         if (use.device == storage_.device().index()) ours_->record_use(storage_.data(), use);
@@ -184,16 +203,39 @@ class FirstWrite {
   }
 
  private:
+  // A block is the storage's own now. It may have been made for a storage of the other kind.
+  void note_pinned() const {
+    const c10::Allocator* made_by = storage_.allocator();
+    const bool pinned = made_by == facades().pinned;
+    if (!pinned && made_by != facades().host) return;
+    const auto block = ours_->find(before_);
+    if (block && block->pinned != pinned) ours_->set_pinned(before_, pinned);
+  }
+
   const c10::StorageImpl& storage_;
   const void* before_;
   CachingManagedAllocator* ours_;
   std::vector<DeviceStream> uses_;
 };
 
+// This thread gives storages bytes of their own that other threads may be using.
+thread_local bool copies_for_others = false;
+
 // Torch asks for memory on the current device, whichever that is.
 c10::DataPtr own_copy(const c10::StorageImpl& storage) {
   c10::DeviceGuard guard(storage.device());
-  return const_cast<c10::Allocator*>(storage.allocator())->clone(storage.data(), storage.nbytes());
+  c10::DataPtr copy =
+      const_cast<c10::Allocator*>(storage.allocator())->clone(storage.data(), storage.nbytes());
+  // Other threads' streams are not ordered after this thread's, which copies.
+  if (copies_for_others && storage.device().is_cuda()) allocator().wait_for_uses(copy.get());
+  return copy;
+}
+
+// The storage's bytes are its own on return, and any stream may use them.
+void separate(const c10::Storage& storage) {
+  const bool before = std::exchange(copies_for_others, true);
+  auto restore = c10::make_scope_exit([&] { copies_for_others = before; });
+  storage.unsafeGetStorageImpl()->mutable_data();
 }
 
 #if TORCH_VERSION_MINOR >= 13
@@ -224,20 +266,29 @@ bool take_over(c10::StorageImpl& storage, SharedBlock* shared) {
 // does; then nothing has changed.
 void before_first_write(c10::StorageImpl* storage) {
   std::lock_guard writing(writing_mutex(storage));
-  SharedBlock* shared = shared_block(*storage);
-  if (shared == nullptr) return;  // another thread was faster, or it has got other memory since
+  SharedBlock* shared = nullptr;
+  bool several_cards = false;
+  {
+    std::lock_guard lock(sharing_mutex);
+    shared = shared_block(*storage);
+    if (shared == nullptr) return;  // another thread was faster, or it has got other memory since
+    several_cards = shared->on_several_cards;
+  }
   const FirstWrite write(*storage);
-  const bool several_cards = shared->on_several_cards;
   if (!take_over(*storage, shared)) {
     bool because_of_parts = false;
     {
       std::lock_guard lock(sharing_mutex);
       because_of_parts = is_whole(*storage) && shared->parts + 1 == shared->storages;
     }
-    c10::DataPtr copy = own_copy(*storage);
+    c10::DataPtr next = own_copy(*storage);
     write.leaves();
-    storage->set_data_ptr_noswap(std::move(copy));
+    std::unique_lock lock(sharing_mutex);
+    // Destroyed without the lock, which letting go of the block takes.
+    const c10::DataPtr before =
+        std::exchange(storage->_mutable_data_ptr_no_checks(), std::move(next));
     if (because_of_parts) make_shared_block(*storage)->parts_stay = true;
+    lock.unlock();
   }
   write.done(storage->device().is_cpu() || several_cards);
 }
@@ -247,12 +298,12 @@ void copy_on_write(c10::StorageImpl& storage) {
 }
 
 c10::Storage share_copy_on_write(c10::StorageImpl& storage, const StorageRange& range,
-                                 c10::Device device) {
+                                 const StorageOwner& owner) {
   SharedBlock* shared = shared_block(storage);
   if (shared == nullptr) shared = make_shared_block(storage);
   shared->aliased = false;
-  shared->on_several_cards |= storage.device().is_cuda() && device.is_cuda();
-  c10::Storage other = storage_over(shared, storage, range, device);
+  shared->on_several_cards |= storage.device().is_cuda() && owner.device.is_cuda();
+  c10::Storage other = storage_over(shared, storage, range, owner);
   copy_on_write(storage);
   copy_on_write(*other.unsafeGetStorageImpl());
   return other;
@@ -282,15 +333,15 @@ void make_core_shared(c10::StorageImpl& storage) {
 }
 
 c10::Storage share_copy_on_write(c10::StorageImpl& storage, const StorageRange& range,
-                                 c10::Device device) {
-  if (storage.device().is_cuda() && device.is_cuda()) several_cards_share = true;
+                                 const StorageOwner& owner) {
+  if (storage.device().is_cuda() && owner.device.is_cuda()) several_cards_share = true;
   make_core_shared(storage);
   const c10::DataPtr& data = data_of(storage);
   auto* context = data.cast_context<cow::COWDeleterContext>(cow::cow_deleter);
   context->increment_refcount();
   return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), range.size_bytes,
-      c10::DataPtr(data.get(), context, cow::cow_deleter, device), facades().of(device),
+      c10::DataPtr(data.get(), context, cow::cow_deleter, owner.device), owner.allocator,
       /*resizable=*/true));
 }
 
@@ -337,15 +388,18 @@ void write_alone(c10::StorageImpl& storage, const FirstWrite& write) {
 
 #endif
 
-c10::Storage share_alias(c10::StorageImpl& storage, const StorageRange& range, c10::Device device) {
+c10::Storage share_alias(c10::StorageImpl& storage, const StorageRange& range,
+                         const StorageOwner& owner) {
   SharedBlock* shared = shared_block(storage);
   if (shared == nullptr) shared = make_shared_block(storage);
   shared->aliased = true;
-  return storage_over(shared, storage, range, device);
+  return storage_over(shared, storage, range, owner);
 }
 
-}  // namespace
+// All that follow up to the end of this namespace: with sharing_mutex.
 
+// The storage's bytes are in a block that it owns or shares in a way that is known here; not those
+// of a core copy-on-write clone, for example.
 bool can_share(const c10::StorageImpl& storage) {
   const c10::DataPtr& data = data_of(storage);
   bool known = data.get() == data.get_context() || shared_block(storage) != nullptr ||
@@ -353,37 +407,88 @@ bool can_share(const c10::StorageImpl& storage) {
   return known && can_be_written_first(storage);
 }
 
+// Another storage sees what is written here.
 bool is_aliased(const c10::StorageImpl& storage) {
-  std::lock_guard lock(sharing_mutex);
   const SharedBlock* shared = shared_block(storage);
   // Torch's own copy-on-write can take over plain blocks only: what was aliased once stays so.
   if (!kPartsCanBeShared) return shared != nullptr;
   return shared != nullptr && shared->aliased && shared->storages > 1;
 }
 
+// A part had moved when the whole was written to, so that all of it had to be copied.
 bool parts_stay(const c10::StorageImpl& storage) {
-  std::lock_guard lock(sharing_mutex);
   const SharedBlock* shared = shared_block(storage);
   return shared != nullptr && shared->parts_stay;
 }
 
-c10::Storage share(const c10::Storage& owner, const StorageRange& range, c10::Device device,
-                   Sharing sharing) {
-  c10::StorageImpl& storage = *owner.unsafeGetStorageImpl();
-  // What is copied when it is written to cannot be what others see the writes of.
-  if (sharing == Sharing::kAlias && is_copy_on_write(storage)) storage.mutable_data();
+std::optional<CopyReason> why_not_share(const c10::StorageImpl& storage, const StorageRange& range,
+                                        Sharing sharing) {
+  if (!can_share(storage)) return CopyReason::kForeign;
+  // An alias is meant to be seen through by whoever holds a pointer.
+  if (sharing == Sharing::kAlias) return std::nullopt;
+  const bool is_part = range.offset_bytes != 0 || range.size_bytes != storage.nbytes();
+  if (is_part && parts_stay(storage)) return CopyReason::kPartialStorage;
+  if (is_aliased(storage)) return CopyReason::kAliased;
+  const auto block = allocator().find(data_of(storage).get());
+  return block && block->exported ? std::optional(CopyReason::kExported) : std::nullopt;
+}
+
+// The storages that share the block copy-on-write, the one that was there first in front.
+std::vector<c10::Storage> sharers_of(const void* block) {
+  std::vector<c10::Storage> out;
+  for (const auto& weak : copy_on_write_storages.of(block)) {
+    c10::Storage storage(weak.lock());
+    if (!storage || !is_copy_on_write(*storage.unsafeGetStorageImpl())) continue;
+    const auto found = allocator().find(storage.data());
+    if (found && found->base == block) out.push_back(std::move(storage));
+  }
+  return out;
+}
+
+}  // namespace
+
+std::optional<CopyReason> reason_not_to_share(const c10::StorageImpl& storage,
+                                              const StorageRange& range, Sharing sharing) {
   std::lock_guard lock(sharing_mutex);
+  return why_not_share(storage, range, sharing);
+}
+
+std::variant<c10::Storage, CopyReason> share(const c10::Storage& source, const StorageRange& range,
+                                             const StorageOwner& owner, Sharing sharing) {
+  c10::StorageImpl& storage = *source.unsafeGetStorageImpl();
+  std::unique_lock lock(sharing_mutex);
+  // What is copied when it is written to cannot be what others see the writes of.
+  while (sharing == Sharing::kAlias && is_copy_on_write(storage)) {
+    lock.unlock();
+    storage.mutable_data();
+    lock.lock();
+  }
+  if (const auto reason = why_not_share(storage, range, sharing)) return *reason;
+  const auto block = allocator().find(data_of(storage).get());
+  if (!block) return CopyReason::kForeign;
   // A storage without an allocator (torch.load makes such) could not copy itself.
   if (storage.allocator() == nullptr) storage.set_allocator(facades().of(storage.device()));
-  if (sharing == Sharing::kAlias) return share_alias(storage, range, device);
-  c10::Storage other = share_copy_on_write(storage, range, device);
-  copy_on_write_storages.add(owner);
-  copy_on_write_storages.add(other);
+  if (sharing == Sharing::kAlias) return share_alias(storage, range, owner);
+  c10::Storage other = share_copy_on_write(storage, range, owner);
+  copy_on_write_storages.add(block->base, source);
+  copy_on_write_storages.add(block->base, other);
   return other;
 }
 
-void end_copy_on_write() {
+void note_exported(const void* address) {
   CachingManagedAllocator& ours = allocator();
+  std::vector<c10::Storage> sharers;
+  {
+    std::lock_guard lock(sharing_mutex);
+    if (!ours.mark_exported(address)) return;
+    sharers = sharers_of(ours.find(address)->base);
+  }
+  // The pointer is to a storage that had the block alone when it was taken, so to the first one,
+  // which keeps the address. Others began to share since.
+  for (; !sharers.empty(); sharers.pop_back()) separate(sharers.back());
+}
+
+void end_copy_on_write() {
   std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> known;
   {
     std::lock_guard lock(sharing_mutex);
@@ -397,11 +502,8 @@ void end_copy_on_write() {
   std::stable_partition(storages.begin(), storages.end(),
                         [](const c10::Storage& storage) { return storage.device().is_cuda(); });
   for (const c10::Storage& storage : storages) {
-    const void* before = storage.data();
-    const void* now = storage.unsafeGetStorageImpl()->mutable_data();
-    ours.mark_exported(now);
-    // Other streams than the one that copies may use it next.
-    if (now != before && storage.device().is_cuda()) ours.wait_for_uses(now);
+    separate(storage);
+    allocator().mark_exported(storage.data());
   }
 }
 

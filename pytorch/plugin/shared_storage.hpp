@@ -10,10 +10,15 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
+#include <variant>
 
+#include <c10/core/Allocator.h>
 #include <c10/core/Storage.h>
 #include <c10/core/StorageImpl.h>
 #include <torch/version.h>
+
+#include <uvmalloc/allocator/statistics.hpp>
 
 namespace uvm::torch_plugin {
 
@@ -26,21 +31,28 @@ struct StorageRange {
   std::size_t size_bytes = 0;
 };
 
-// The storage's bytes are in a block that it owns or shares in a way that is known here; not those
-// of a core copy-on-write clone, for example.
-bool can_share(const c10::StorageImpl& storage);
+// Where a storage is used, and what it asks for memory of its own.
+struct StorageOwner {
+  c10::Device device;
+  c10::Allocator* allocator;
+};
 
-// Another storage sees what is written here: it must not be shared copy-on-write.
-bool is_aliased(const c10::StorageImpl& storage);
+// Why the range must be copied: who owns its block is not known here, or the block is never to be
+// shared copy-on-write. nullopt: it can be shared, if it is the allocator's. Another thread may
+// change that at any time, so share() asks again.
+std::optional<CopyReason> reason_not_to_share(const c10::StorageImpl& storage,
+                                              const StorageRange& range, Sharing sharing);
 
-// A part had moved when the whole was written to, so that all of it had to be copied: parts of this
-// storage are copied from then on.
-bool parts_stay(const c10::StorageImpl& storage);
+// A second storage over that range, which `owner` gets, or reason_not_to_share(). Up to torch 2.12
+// the range of a copy-on-write one is all of the storage. An alias may first give the storage bytes
+// of its own.
+std::variant<c10::Storage, CopyReason> share(const c10::Storage& storage, const StorageRange& range,
+                                             const StorageOwner& owner, Sharing sharing);
 
-// A second storage over that range, on `device`. The storage can be shared; for a copy-on-write one
-// it is not aliased, and up to torch 2.12 the range is all of it.
-c10::Storage share(const c10::Storage& storage, const StorageRange& range, c10::Device device,
-                   Sharing sharing);
+// A raw pointer into a block of ours leaves torch, and its storage had the block alone when the
+// pointer was taken. From now on the block is not shared copy-on-write. Storages that have begun to
+// share it since get bytes of their own. Throws as an allocation does.
+void note_exported(const void* address);
 
 // Every storage that is shared copy-on-write gets bytes of its own, at an address that stays: those
 // on devices by copies, which are over on return, where others share with them. Throws as an

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.pytorch.conftest import Simulate
 from tests.pytorch.test_memory_tools import same_output
 
@@ -161,5 +163,176 @@ for count in 1000, 1 << 20:
     print(int(cudart.cudaHostRegister(address, size, 0)), x.is_pinned(), x[5:].is_pinned())
     print(x.to('cuda', non_blocking=True).sum().item())
     print(int(cudart.cudaHostUnregister(address)), x.is_pinned())
+""",
+    )
+
+
+# Host tensors of every origin, and the ways to copy to them. `idle()` says whether the current
+# stream has done all that it was given; _sleep keeps it busy for longer than a test's step takes.
+_NON_BLOCKING = """
+import torch
+cudart = torch.cuda.cudart()
+count = 1 << 20
+d = torch.arange(count, dtype=torch.float32, device='cuda')
+total = d.double().sum().item()
+def busy():
+    torch.cuda.synchronize()
+    torch.cuda._sleep(50_000_000)
+def idle():
+    done = torch.cuda.Event()
+    done.record()
+    return done.query()
+def registered():
+    x = torch.zeros(count)
+    torch.cuda.check_error(cudart.cudaHostRegister(x.data_ptr(), x.nbytes, 0))
+    return x
+hosts = {
+    'made here': torch.zeros(count),
+    'from a device': torch.zeros(count, device='cuda').cpu(),
+    'by way of a device': torch.zeros(count).cuda().cpu(),
+    'pinned, by way of a device': torch.zeros(count).pin_memory().cuda().cpu(),
+    'pinned': torch.zeros(count).pin_memory(),
+    'registered': registered(),
+    'to the host without blocking': torch.zeros(count, device='cuda').to('cpu', non_blocking=True),
+}
+torch.cuda.synchronize()
+"""
+
+
+@pytest.mark.parametrize("profile", ["discrete", "integrated", "hmm", "coherent"])
+def test_only_copies_to_pinned_memory_go_on_when_the_call_returns(
+    simulate: Simulate, profile: str
+) -> None:
+    same_output(
+        simulate,
+        _NON_BLOCKING
+        + """
+for name, host in hosts.items():
+    for attempt in 'first', 'again':
+        busy()
+        host.copy_(d, non_blocking=True)
+        was_idle = idle()
+        torch.cuda.synchronize()
+        print(name, attempt, was_idle, host.is_pinned(), host.double().sum().item() == total)
+""",
+        environment={"UVMSIM_PROFILE": profile},
+    )
+
+
+def test_every_way_to_copy_to_ordinary_memory_is_over_when_the_call_returns(
+    simulate: Simulate,
+) -> None:
+    same_output(
+        simulate,
+        _NON_BLOCKING
+        + """
+host = torch.zeros(2, count)
+other = torch.zeros(count)
+half = torch.zeros(count, dtype=torch.float64)
+wide = torch.zeros(count, 2)
+side = torch.cuda.Stream()
+def on_a_side_stream():
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        host[0].copy_(d, non_blocking=True)
+ways = {
+    'row': lambda: host[1].copy_(d, non_blocking=True),
+    'foreach': lambda: torch._foreach_copy_([other, host[0]], [d, d], non_blocking=True),
+    'storage': lambda: other.untyped_storage().copy_(d.untyped_storage(), non_blocking=True),
+    'another type': lambda: half.copy_(d, non_blocking=True),
+    'with gaps': lambda: wide[:, 1].copy_(d, non_blocking=True),
+    'side stream': on_a_side_stream,
+}
+for name, copy in ways.items():
+    busy()
+    copy()
+    print(name, idle())
+for tensor in host[0], host[1], other, half, wide[:, 1]:
+    print(tensor.double().sum().item() == total)
+""",
+    )
+
+
+def test_a_copy_from_ordinary_memory_is_through_with_its_source_when_the_call_returns(
+    simulate: Simulate,
+) -> None:
+    """Stock stages the source. A copy from managed memory reads it until the stream is through."""
+    simulate(
+        _NON_BLOCKING
+        + """
+asynchronous = {'pinned', 'registered', 'to the host without blocking'}
+for name, host in hosts.items():
+    host.add_(1)  # bytes of its own
+    copies = (
+        lambda: d.copy_(host, non_blocking=True),
+        lambda: host.to('cuda', torch.float64, non_blocking=True),
+        lambda: host[1:].to('cuda', memory_format=torch.contiguous_format, non_blocking=True),
+    )
+    host.numpy()  # moves copy
+    for copy in copies:
+        busy()
+        before = torch.cuda.Event()
+        before.record()
+        copy()
+        # A kernel that converts what has arrived may still be at work, but not on the source.
+        assert before.query() is (name not in asynchronous), name
+""",
+    ).check()
+
+
+def test_host_tensors_from_a_device_are_registered_as_others_are(simulate: Simulate) -> None:
+    same_output(
+        simulate,
+        """
+import torch
+cudart = torch.cuda.cudart()
+tensors = {
+    'moved': torch.ones(1 << 20, device='cuda').cpu(),
+    'small': torch.ones(1000, device='cuda').cpu(),
+    'part': torch.ones(2 << 20, device='cuda')[: 1 << 20].cpu(),
+    'pinned, by way of a device': torch.ones(1 << 20).pin_memory().cuda().cpu(),
+}
+for name, x in tensors.items():
+    address, size = x.data_ptr(), x.numel() * 4
+    print(name, x.is_pinned(), int(cudart.cudaHostRegister(address, size, 0)), x.is_pinned())
+    print(int(cudart.cudaHostRegister(address, size, 0)), x.sum().item())
+    print(int(cudart.cudaHostUnregister(address)), x.is_pinned())
+pinned = torch.ones(1 << 20).pin_memory()
+print(int(cudart.cudaHostRegister(pinned.data_ptr(), pinned.nbytes, 0)), pinned.is_pinned())
+""",
+    )
+
+
+def test_who_is_pinned_does_not_depend_on_how_its_memory_was_made(simulate: Simulate) -> None:
+    same_output(
+        simulate,
+        """
+import torch
+pinned = torch.arange(1 << 20).pin_memory()
+back = pinned.cuda().cpu()
+print(pinned.is_pinned(), back.is_pinned(), torch.from_numpy(pinned.numpy()).is_pinned())
+again = torch.arange(1 << 20).pin_memory().cuda().cpu()
+print(again.is_pinned(), again.add_(1).is_pinned(), again.pin_memory().is_pinned())
+print(again.pin_memory() is again)
+""",
+    )
+
+
+def test_a_move_to_the_host_without_blocking_gives_a_pinned_tensor(simulate: Simulate) -> None:
+    same_output(
+        simulate,
+        """
+import torch
+for count in 1000, 1 << 20:
+    x = torch.arange(count, device='cuda')
+    for source in x, x[count // 2:], x.view(-1, 2).t():
+        torch.cuda._sleep(50_000_000)
+        host = source.to('cpu', non_blocking=True)
+        done = torch.cuda.Event(); done.record()
+        print(count, host.is_pinned(), host.pin_memory() is host, done.query())
+        torch.cuda.synchronize()
+        print(host.sum().item(), host.clone().is_pinned(), source.cpu().is_pinned())
+        host.add_(1)
+        print(host.is_pinned(), host.sum().item(), source.sum().item())
 """,
     )
