@@ -3,7 +3,6 @@
 #include <dlfcn.h>
 
 #include <atomic>
-#include <optional>
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/StorageImpl.h>
@@ -27,22 +26,28 @@ void tensor_exported(const void* opaque) {
   if (mark_early_exported(storage) || ours == nullptr) return;
   // The export itself asks for a writable pointer, so a shared storage gets its own bytes: mark
   // those, not the ones that stay with the other side.
-  if (storage.nbytes() != 0) ours->mark_exported(storage.mutable_data());
+  if (storage.nbytes() != 0) note_exported(storage.mutable_data());
 }
+
+// torch.load compares the address of each storage it has read with null. load_safetensors reads
+// into tensors that nobody else has yet. So does safetensors, which also looks at what it saves.
+// None keeps the address.
+constexpr const char* kKeepNoAddress[] = {"torch.serialization", "uvmalloc.loading",
+                                          "safetensors.torch"};
+// Torch's own functions through which they may ask.
+constexpr const char* kAskForOthers[] = {"torch.storage", "torch._tensor", "torch.overrides",
+                                         "torch.utils._device"};
 
 void pointer_exported(const void* pointer) {
   const bool is_early = EarlyBlocks::instance().contains(pointer);
   CachingManagedAllocator* ours = process_allocator();
   if (ours == nullptr && !is_early) return;
-  std::optional<BlockDescription> block;
-  if (!is_early) block = ours->find(pointer);
-  // torch.load compares the address of each storage it has read with null, load_safetensors reads
-  // into tensors that nobody else has yet, and so does safetensors, which also looks at what it
-  // saves. None keeps it.
-  if ((is_early || (block && !block->exported)) &&
-      !called_from({"/torch/serialization.py", "/uvmalloc/loading.py", "/safetensors/torch.py"})) {
-    if (!mark_early_exported(pointer)) ours->mark_exported(pointer);
+  if (!is_early) {
+    const auto block = ours->find(pointer);
+    if (!block || block->exported) return;
   }
+  if (called_from(kKeepNoAddress, kAskForOthers) || mark_early_exported(pointer)) return;
+  if (ours != nullptr) note_exported(pointer);
 }
 
 // Stands for PyLong_FromVoidPtr in torch's Python bindings: the one way by which an address becomes

@@ -2,14 +2,14 @@
 // one plugin serves every Python and processes without any.
 #pragma once
 
-#include <initializer_list>
-#include <string_view>
+#include <span>
 
 namespace uvm::torch_plugin {
 
-// Whether one of the three innermost Python frames of this thread runs code of a file whose path
-// ends like one of these, "/torch/serialization.py". Needs the global interpreter lock; false where
-// there is no Python.
-bool called_from(std::initializer_list<std::string_view> files);
+// Whether this thread's innermost Python frame runs code of one of the imported `modules`. Frames
+// of the modules in `between` are passed over. A module is known by its dictionary, so a file of
+// the same name elsewhere is not taken for it. Needs the global interpreter lock and leaves no
+// Python error set; false where there is no Python.
+bool called_from(std::span<const char* const> modules, std::span<const char* const> between);
 
 }  // namespace uvm::torch_plugin

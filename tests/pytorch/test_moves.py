@@ -564,3 +564,88 @@ x.fill_(5)
 assert read.query()
 """)
     ).check()
+
+
+@pytest.mark.parametrize(
+    "file", ["/home/me/torch/serialization.py", "/srv/uvmalloc/loading.py", "\\udcff.py"]
+)
+def test_a_pointer_that_a_file_of_any_name_asks_for_has_left(simulate: Simulate, file: str) -> None:
+    """Also where the file is called like one of torch's, or its name is not UTF-8."""
+    simulate(
+        program(f"""
+x = torch.zeros(1 << 20)
+exec(compile('pointer = x.data_ptr()', '{file}', 'exec'))
+y = x.to('cuda')
+assert y.data_ptr() != x.data_ptr()
+assert copied() == {{'exported_pointer': 1}}, copied()
+""")
+    ).check()
+
+
+def test_a_pointer_that_an_object_takes_while_it_is_loaded_has_left(simulate: Simulate) -> None:
+    """torch.load itself keeps no address; an object that it restores may."""
+    simulate(
+        program("""
+import io
+class Keeper:
+    def __setstate__(self, state):
+        self.tensor = state['tensor']
+        self.pointer = self.tensor.data_ptr()
+keeper, file = Keeper(), io.BytesIO()
+keeper.tensor = torch.ones(1 << 20)
+torch.save([keeper, torch.ones(1 << 20)], file)
+file.seek(0)
+keeper, plain = torch.load(file, weights_only=False)
+assert keeper.tensor.to('cuda').sum() == plain.to('cuda').sum()
+assert copied() == {'exported_pointer': 1}, copied()
+""")
+    ).check()
+
+
+def test_a_move_copies_where_a_pointer_leaves_while_it_is_under_way(simulate: Simulate) -> None:
+    """The callback runs when the move has found no reason to copy, and has not shared yet."""
+    simulate(
+        program("""
+import torch.cuda._gpu_trace as trace
+torch._C._activate_gpu_trace()
+x = torch.ones(1 << 20, device='cuda:0')
+pointers = []
+trace.register_callback_for_event_wait(
+    lambda *event: pointers or pointers.append(x.data_ptr()))
+y = x.to('cuda:1')
+assert pointers, 'the move has made no stream wait'
+assert copied() == {'exported_pointer': 1}, copied()
+assert x.data_ptr() == pointers[0] != y.data_ptr()
+"""),
+        devices=2,
+    ).check()
+
+
+@pytest.mark.parametrize("source", ["cpu", "cuda"])
+def test_a_pointer_that_leaves_after_a_move_has_shared_keeps_its_block(
+    simulate: Simulate, source: str
+) -> None:
+    """As when another thread moves between taking the pointer and giving it to Python.
+
+    _data_address takes it as torch's other code does, and a stream's handle leaves as it does.
+    """
+    simulate(
+        program(f"""
+import ctypes
+x = torch.zeros(1 << 20, device='{source}')
+y = x.to('cpu' if x.is_cuda else 'cuda')
+z = x.to('cpu' if x.is_cuda else 'cuda')
+pointer = torch._C._data_address(x)
+assert pointer == torch._C._data_address(y) == torch._C._data_address(z)
+assert torch.cuda.ExternalStream(pointer).cuda_stream == pointer
+torch.cuda.synchronize()
+ctypes.memmove(pointer, ctypes.byref(ctypes.c_float(42)), 4)
+assert x[0].item() == 42 and y[0].item() == z[0].item() == 0
+assert x.data_ptr() == pointer and copied() == {{}}, copied()
+assert x.to('cpu' if x.is_cuda else 'cuda')[0].item() == 42
+assert copied() == {{'exported_pointer': 1}}, copied()
+y.fill_(7)
+assert x.sum().item() == 42
+torch.ops.uvmalloc.check_invariants()
+""")
+    ).check()
