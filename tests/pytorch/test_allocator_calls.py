@@ -201,7 +201,7 @@ def test_copies_reach_memory_of_torchs_own_allocator_on_another_device(
         + """
 def made(device, managed):
     x = torch.arange(MiB, device=device)
-    x = x if managed else x.unmanage_memory()
+    x = x if managed else torch.ops.uvmalloc.unmanage_memory(x)
     assert torch.ops.uvmalloc.is_managed(x) == managed
     return x
 for managed in ((True, False), (False, True), (False, False)):

@@ -373,6 +373,7 @@ def test_an_exported_tensor_is_not_shared_for_good_either(simulate: Simulate) ->
 x = large(8 * MIB)
 z = large(8 * MIB)
 a = x.numpy()
+torch.cuda.set_enabled_uvm(True)
 y = x.uvm_to('cuda')
 a[0] = -5
 assert x[0].item() == -5 and y[0].item() == 0

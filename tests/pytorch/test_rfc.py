@@ -17,8 +17,8 @@ functions = [
 ]
 methods = ['is_managed', 'manage_memory', 'unmanage_memory', 'uvm_to']
 def names():
-    in_cuda = [hasattr(torch.cuda, n) and n in torch.cuda.memory.__all__ for n in functions]
-    return {*in_cuda, *(hasattr(torch.Tensor, n) for n in methods)}
+    in_cuda = {hasattr(torch.cuda, n) and n in torch.cuda.memory.__all__ for n in functions}
+    return in_cuda, {hasattr(torch.Tensor, n) for n in methods}
 """
 MEMORY = """
 import torch
@@ -52,24 +52,45 @@ def test_the_examples_of_the_rfc(
 
 
 @pytest.mark.parametrize("switch", ["1", "0"])
-def test_a_program_has_the_names_without_an_import_of_ours(
+def test_a_program_has_the_functions_without_an_import_of_ours_and_methods_when_it_asks(
     simulate: Simulate, libraries: Libraries, switch: str
 ) -> None:
+    """Other libraries look for attributes of tensors: a variable must not add any."""
     preload = {"LD_PRELOAD": str(libraries.require_uvmalloc())}
     run = simulate(
         "import sys, threading\nthread = threading.Thread(target=__import__, args=('torch',))\n"
         "thread.start(); thread.join()\nimport torch"
         + NAMES
-        + "print(names(), 'uvmalloc' in sys.modules, torch.cuda.memory.get_enabled_uvm())",
+        + "print(*names(), 'uvmalloc' in sys.modules, torch.cuda.memory.get_enabled_uvm())\n"
+        "torch.cuda.set_enabled_uvm(True)\nprint(*names())",
         native=True,
         environment={**preload, "PYTORCH_ENABLE_UNIFIED_MEMORY": switch},
     ).check()
-    assert run.stdout == f"{{True}} False {switch == '1'}\n"
+    assert run.stdout == f"{{True}} {{False}} False {switch == '1'}\n{{True}} {{True}}\n"
+
+
+def test_a_library_that_has_a_flag_of_that_name_finds_its_own(simulate: Simulate) -> None:
+    """bitsandbytes takes a tensor whose `is_managed` is true for one that it paged itself."""
+    simulate(
+        MEMORY
+        + """
+assert not getattr(torch.ones(1 << 20), 'is_managed', False)
+torch.cuda.set_enabled_uvm(True)
+x = torch.ones(1 << 20)
+assert not getattr(x, 'is_managed', False) and not torch.Tensor.is_managed
+assert callable(x.is_managed) and x.is_managed() is True
+assert torch.Tensor.is_managed(x) is True and x.is_managed.__name__ == 'is_managed'
+x.is_managed = True
+assert getattr(x, 'is_managed', False) is True
+del x.is_managed
+assert x.is_managed() is True
+"""
+    ).check()
 
 
 def test_torch_is_untouched_without_uvmalloc(simulate: Simulate) -> None:
     program = "import torch" + NAMES + "print(names(), torch.Tensor.__dict__.get('to'))"
-    assert simulate(program, native=True).check().stdout == "{False} None\n"
+    assert simulate(program, native=True).check().stdout == "({False}, {False}) None\n"
 
 
 @pytest.mark.parametrize("imports", ["import torch, uvmalloc", "import uvmalloc, torch"])
@@ -81,7 +102,7 @@ def test_where_there_is_no_library_the_refusal_names_the_ways_in(
         + NAMES
         + MEMORY
         + """
-assert names() == {True}
+assert names() == ({True}, {True})
 enable, share = torch.cuda.set_enabled_uvm, torch.cuda.set_enabled_uvm_move_on_copy
 refused(lambda: enable(True), RuntimeError, 'libuvmalloc.so not found', 'UVMALLOC_LIB_DIR')
 refused(lambda: share(True), RuntimeError, share.__name__, 'uvmalloc run', 'set_enabled_uvm(True)')
@@ -103,7 +124,7 @@ def test_it_does_not_enable_without_a_device(simulate: Simulate, libraries: Libr
         + """
 refused(lambda: torch.cuda.set_enabled_uvm(True), RuntimeError, 'no CUDA device')
 assert torch.cuda.get_enabled_uvm() is False
-assert torch.zeros(1 << 20).sum().item() == 0 and not torch.zeros(1 << 20).is_managed()
+assert torch.zeros(1 << 20).sum().item() == 0 and not hasattr(torch.Tensor, 'is_managed')
 torch.cuda.set_enabled_uvm(False)
 """
     )
@@ -146,7 +167,7 @@ def test_a_forked_child_is_not_enabled(simulate: Simulate) -> None:
         MEMORY
         + """
 import os
-torch.cuda.init()
+torch.cuda.set_enabled_uvm(True)
 assert torch.cuda.get_enabled_uvm() and torch.ones(1 << 20).is_managed()
 child = os.fork()
 if child == 0:
@@ -247,6 +268,7 @@ def test_uvm_to_gives_the_same_memory_of_any_size_and_shape(simulate: Simulate) 
         MOVES_PRELUDE
         + MEMORY
         + """
+torch.cuda.set_enabled_uvm(True)
 base = torch.arange(1 << 20, dtype=torch.float32).reshape(1024, 1024)
 views = (base, base.t(), base[3:7], base[:, 5], base[::2, ::3], base[0, 0], base[0].expand(4, 1024))
 for x in views:
@@ -285,6 +307,7 @@ def test_gradients_flow_through_all_of_it(simulate: Simulate) -> None:
     simulate(
         MEMORY
         + """
+torch.cuda.set_enabled_uvm(True)
 x = torch.arange(8.0, requires_grad=True)
 y = x.manage_memory()
 z = (y.uvm_to('cuda') * 2).unmanage_memory().to('cpu', manage=True)
@@ -302,6 +325,7 @@ def test_manage_memory_returns_what_is_managed_and_refuses_what_cannot_be(
         MEMORY
         + """
 early = torch.ones(1 << 20)
+torch.cuda.set_enabled_uvm(True)
 assert not early.is_managed() and early.manage_memory().is_managed()
 x = torch.ones(1 << 20)
 assert x.manage_memory() is x and x.unmanage_memory().unmanage_memory().sum().item() == 1 << 20
@@ -329,6 +353,7 @@ def test_to_takes_manage_and_is_otherwise_torchs_own(simulate: Simulate) -> None
     simulate(
         MEMORY
         + """
+torch.cuda.set_enabled_uvm(True)
 x = torch.arange(4, dtype=torch.int32)
 assert type(torch.Tensor.to).__name__ == 'method_descriptor' and 'to' not in vars(torch.Tensor)
 for managed in (x.to(torch.float64, manage=True), x.to(manage=True), x.to('cuda', manage=True)):

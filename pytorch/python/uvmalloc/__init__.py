@@ -1,13 +1,15 @@
 """uvmalloc from Python: its command line, and what a program may ask of it and tell it.
 
 Importing it imports neither torch nor a native library. Torch, imported before or after, then has
-RFC-0023's names (uvmalloc.torch_names).
+RFC-0023's names, the methods of tensors too (uvmalloc.torch_names).
 """
 
-import uvmalloc.torch_names  # noqa: F401
+import sys as _sys
+
 from uvmalloc.loading import load_safetensors
 from uvmalloc.memory import advise, enabled, prefetch, region, residency, stats
 from uvmalloc.native import mark
+from uvmalloc.torch_names import add_methods as _add_methods
 
 __all__ = [
     "advise",
@@ -20,3 +22,7 @@ __all__ = [
     "stats",
 ]
 __version__ = "0.1.0"
+
+# torch's entry point imports this package too, on behalf of a variable.
+if not getattr(_sys.modules.get("uvmalloc_autoload"), "is_importing", False):
+    _add_methods()

@@ -1,21 +1,26 @@
 """RFC-0023's names in torch: the functions of torch.cuda and the methods of torch.Tensor.
 
 libuvmalloc.so carries this file and runs it inside `import torch`, so that a program under it has
-the names without importing anything of ours; `import uvmalloc` gives them to any other program,
+the functions without importing anything of ours; `import uvmalloc` gives them to any other program,
 which `set_enabled_uvm` then brings the library to. So it imports nothing but the standard library
 by itself. It adds names, changes none, and what a call of them does without libuvmalloc.so says how
 to get it. It also tells torch.load how a storage that it has read gets to a device without a copy.
+
+The methods of torch.Tensor come when the program asks for them: by `import uvmalloc`, or by one of
+the functions `set_enabled_uvm` and `set_enabled_uvm_move_on_copy`. Other libraries look for
+attributes of tensors, and what they find must not change because a variable is set.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import re
 import sys
 from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from types import MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -27,7 +32,6 @@ _FUNCTIONS = (
     "get_enabled_uvm_move_on_copy",
     "set_enabled_uvm_move_on_copy",
 )
-_METHODS = ("is_managed", "manage_memory", "unmanage_memory", "uvm_to")
 
 
 def set_enabled_uvm(enabled: bool) -> None:
@@ -54,6 +58,7 @@ def set_enabled_uvm(enabled: bool) -> None:
     if reason is not None:
         raise RuntimeError(f"unified memory cannot be enabled: {reason}")
     take_manage_argument()
+    add_methods()
 
 
 def get_enabled_uvm() -> bool:
@@ -80,6 +85,8 @@ def set_enabled_uvm_move_on_copy(enabled: bool) -> None:
     _require_bool(name, enabled)
     if enabled or get_enabled_uvm_move_on_copy():
         _native(name, "uvmalloc_set_move_on_copy", ctypes.c_int, ctypes.c_int)(enabled)
+    if enabled:
+        add_methods()
 
 
 def get_enabled_uvm_move_on_copy() -> bool:
@@ -144,12 +151,12 @@ def to_managed(self: torch.Tensor, manage: bool | None, *args: Any, **kwargs: An
     if not isinstance(manage, bool):
         raise TypeError(f"to(): argument 'manage' must be bool, not {type(manage).__name__}")
     if not manage:
-        return self.to(*args, **kwargs).unmanage_memory()
+        return unmanage_memory(self.to(*args, **kwargs))
     # What `to` makes is managed then, and is not copied a second time.
     host = _native("to", "uvmalloc_set_host_managed", ctypes.c_int, ctypes.c_int)
     before = host(2)
     try:
-        return self.to(*args, **kwargs).manage_memory()
+        return manage_memory(self.to(*args, **kwargs))
     finally:
         host(before)
 
@@ -178,16 +185,53 @@ def restore_on_device(storage: torch.UntypedStorage, location: str) -> Any:
     return uvm_to(whole, device).untyped_storage()
 
 
+class _FalsyMethod:
+    """A method of tensors whose name other libraries use for a flag of theirs.
+
+    Who calls it gets the answer. Who takes it for a flag (`if getattr(tensor, "is_managed", False)`
+    in bitsandbytes) finds that it is not set, and may set it on a tensor.
+    """
+
+    def __init__(self, function: Callable[..., bool]) -> None:
+        self.function = function
+        functools.update_wrapper(self, function)
+
+    def __get__(self, tensor: torch.Tensor | None, kind: type | None = None) -> _FalsyMethod:
+        return self if tensor is None else _FalsyMethod(MethodType(self.function, tensor))
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> bool:
+        return self.function(*arguments, **keywords)
+
+    def __bool__(self) -> bool:
+        return False
+
+
+_METHODS = {
+    "is_managed": _FalsyMethod(is_managed),
+    "manage_memory": manage_memory,
+    "unmanage_memory": unmanage_memory,
+    "uvm_to": uvm_to,
+}
+
+
 def install() -> None:
-    """Adds the names, once: now where torch's modules are there, else when they have been read."""
-    finder = _AfterImport(
+    """Adds the functions, once: now where torch's modules are there, else after their import."""
+    _after_import(
         {
-            "torch._tensor": _add_methods,
+            "torch._tensor": _take_manage_argument_in_torch,
             "torch.cuda": _add_functions,
             "torch.serialization": _add_deserializer,
         }
     )
-    finder.watch()
+
+
+def add_methods() -> None:
+    """Adds the methods of torch.Tensor, as install() adds the functions."""
+    _after_import({"torch._tensor": _add_methods})
+
+
+def _after_import(actions: dict[str, Callable[[ModuleType], None]]) -> None:
+    _AfterImport(actions).watch()
 
 
 class _AfterImport(MetaPathFinder):
@@ -241,9 +285,12 @@ def _add_functions(cuda: ModuleType) -> None:
 
 
 def _add_methods(module: ModuleType) -> None:
-    for name in _METHODS:
+    for name, method in _METHODS.items():
         if not hasattr(module.Tensor, name):
-            setattr(module.Tensor, name, globals()[name])
+            setattr(module.Tensor, name, method)
+
+
+def _take_manage_argument_in_torch(module: ModuleType) -> None:
     if _flag("uvmalloc_is_in_torch"):
         take_manage_argument()
 
