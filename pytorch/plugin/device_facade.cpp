@@ -1,5 +1,7 @@
 #include <cuda_runtime_api.h>
 
+#include <cstdlib>
+
 #include <c10/core/impl/GPUTrace.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -11,6 +13,7 @@
 #include <uvmalloc/pytorch/plugin/facades.hpp>
 #include <uvmalloc/pytorch/plugin/region.hpp>
 #include <uvmalloc/pytorch/plugin/torch_statistics.hpp>
+#include <uvmalloc/runtime/log.hpp>
 
 namespace uvm::torch_plugin {
 
@@ -93,6 +96,16 @@ bool rejects() {
 // Of tensors: nothing can be thrown there, and what is wrong has been logged.
 void delete_device(void* address) {
   facades().device->give_back(address);
+}
+
+// Torch's own allocator looks whether they are set, whatever their values.
+void warn_of_ignored_variables() {
+  for (const char* name : {"PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_NO_HIP_MEMORY_CACHING"}) {
+    if (std::getenv(name) == nullptr) continue;
+    log_line(LogLevel::kWarning, std::string(name) +
+                                     " has no effect: uvmalloc always caches; to check single "
+                                     "allocations, run without uvmalloc");
+  }
 }
 
 // This thread's device memory is torch's own.
@@ -273,6 +286,8 @@ void DeviceFacade::copy_data(void* destination, const void* source, std::size_t 
 }
 
 void DeviceFacade::emptyCache(c10::MempoolId_t pool) {
+  const MemoryHistory::Context context = history_.gather(native::RecordContext::ALL);
+  const MemoryHistory::PagesScope pages(context);
   if (native_holds_memory()) previous_->emptyCache(pool);
   if (pool == c10::MempoolId_t{0, 0}) {
     allocator().release_cached();
@@ -345,6 +360,7 @@ void DeviceFacade::init(int device_count) {
     return;
   }
   if (!initialized_.exchange(true)) {
+    warn_of_ignored_variables();
     watch_python_pointers();
     activation.allocator->add_pressure_callback(run_free_memory_callbacks);
     activation.allocator->set_memory_observer(&history_);

@@ -58,7 +58,7 @@ class MemoryHistory final : public MemoryObserver {
   // The caller's stack, where stacks are kept at that level.
   Context gather(native::RecordContext level) const;
 
-  // Pages that the thread's requests bring into pools are put down to this stack.
+  // Pages that this thread brings into pools, or takes out of them, are put down to this stack.
   class PagesScope {
    public:
     explicit PagesScope(const Context& context) { current() = &context; }

@@ -555,3 +555,31 @@ assert preloaded.cudaStreamDestroy(stream) == 0
 assert allocate().value != first.value
 """
     ).check()
+
+
+def test_pages_that_emptying_the_cache_gives_back_have_the_stack_that_asked(
+    simulate: Simulate,
+) -> None:
+    simulate("""
+import torch
+from torch.cuda import memory
+for context in 'state', 'alloc', 'all':
+    memory._record_memory_history(context=context, stacks='python')
+    x = torch.rand(3, 4, device='cuda'); del x
+    torch.cuda.empty_cache()
+    entries = [e for e in memory._snapshot()['device_traces'][0] if e['action'] == 'segment_unmap']
+    assert entries, context
+    for entry in entries:
+        names = [frame['name'] for frame in entry.get('frames', ())]
+        assert ('empty_cache' in names) is (context == 'all'), (context, names)
+    memory._record_memory_history(None)
+""").check()
+
+
+def test_a_variable_that_uvmalloc_does_not_follow_is_named(simulate: Simulate) -> None:
+    run = simulate(
+        "import torch; torch.ones(3, device='cuda')",
+        environment={"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
+    ).check()
+    said = [line for line in run.stderr.splitlines() if "PYTORCH_NO_CUDA_MEMORY_CACHING" in line]
+    assert len(said) == 1 and "has no effect: uvmalloc always caches" in said[0], run.stderr
