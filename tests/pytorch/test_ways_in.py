@@ -179,6 +179,9 @@ if {TORCH_MINOR} < 13:
     write(ctypes.c_void_p(x.untyped_storage()._cdata))
     assert report()['materializations']['copies'] == 2, report()['materializations']
 assert x.pin_memory().is_pinned() and not x.is_pinned()
+assert not hasattr(x, 'is_managed'), 'nobody has asked for it'
+import uvmalloc
+assert x.is_managed() and x.uvm_to('cuda').is_managed()
 assert torch.cuda.memory_allocated() >= 0 and copied() == {{}}, copied()
 assert set(report()['native_allocations'].values()) == {{0}}, report()['native_allocations']
 """,
