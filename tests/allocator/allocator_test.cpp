@@ -819,6 +819,29 @@ TEST_F(AllocatorTest, AnExportedMarkGoesWithItsBlock) {
   EXPECT_FALSE(allocator->find(block)->exported);
 }
 
+TEST_F(AllocatorTest, PinnedIsThePinnedFacadesUntilSomebodySaysOtherwiseOfABlock) {
+  auto* pinned = static_cast<char*>(allocator->allocate(Facade::kPinned, 0, 4 * kMiB));
+  char* on_device = device(4 * kMiB);
+  EXPECT_TRUE(allocator->find(pinned)->pinned);
+  EXPECT_FALSE(allocator->find(host(4 * kMiB))->pinned);
+  EXPECT_FALSE(allocator->find(on_device)->pinned);
+  allocator->set_pinned(pinned + 5, false);
+  allocator->set_pinned(on_device, true);
+  EXPECT_FALSE(allocator->find(pinned)->pinned);
+  EXPECT_TRUE(allocator->find(on_device)->pinned);
+  allocator->free(pinned);
+  EXPECT_EQ(allocator->allocate(Facade::kPinned, 0, 4 * kMiB), pinned);
+  EXPECT_TRUE(allocator->find(pinned)->pinned);
+}
+
+TEST_F(AllocatorTest, ADevicesBlockIsUsedByTheHostOnceItHasMovedThere) {
+  char* block = device(4 * kMiB);
+  EXPECT_FALSE(allocator->find(block)->used_by_host);
+  to_host(block);
+  to_device(block);
+  EXPECT_TRUE(allocator->find(block)->used_by_host);
+}
+
 TEST_F(AllocatorTest, AFailingHintIsNoErrorOfTheProgram) {
   machine->failures["prefetch"] = 1;
   machine->failures["advise"] = 1;
