@@ -25,16 +25,6 @@ constexpr std::size_t kPieceBytes = 256u << 10;
 // under it.
 std::mutex conversion_mutex;
 
-// A fork in the middle of a conversion would leave the child a storage whose pages are gone. The
-// handler runs before that of the allocator, which copies managed blocks for the child, because it
-// is registered later: the allocator is there when something is converted.
-void hold_forks_during_conversions() {
-  static const int kRegistered =
-      pthread_atfork([] { conversion_mutex.lock(); }, [] { conversion_mutex.unlock(); },
-                     [] { conversion_mutex.unlock(); });
-  (void)kRegistered;
-}
-
 // Gives the kernel the whole pages between two addresses. Where it refuses (locked memory) they go
 // when the block is freed.
 void drop_pages(char* begin, char* end) {
@@ -63,6 +53,16 @@ const c10::DataPtr& data_of(const c10::StorageImpl& storage) {
 
 }  // namespace
 
+// A fork in the middle of a conversion would leave the child a storage whose pages are gone. The
+// handler runs before that of the allocator, which copies managed blocks for the child, because it
+// is registered later.
+void hold_forks_during_conversions() {
+  static const int kRegistered =
+      pthread_atfork([] { conversion_mutex.lock(); }, [] { conversion_mutex.unlock(); },
+                     [] { conversion_mutex.unlock(); });
+  (void)kRegistered;
+}
+
 bool is_early(const c10::StorageImpl& storage) {
   const c10::DataPtr& data = data_of(storage);
   return data.get() != nullptr && data.get() == data.get_context() &&
@@ -74,7 +74,6 @@ bool is_early_and_exported(const c10::StorageImpl& storage) {
 }
 
 std::optional<CopyReason> convert(c10::StorageImpl& storage, int device) {
-  hold_forks_during_conversions();
   CachingManagedAllocator& ours = allocator();
   const std::size_t size_bytes = storage.nbytes();
   void* block = nullptr;

@@ -17,6 +17,10 @@
 
 namespace uvm::torch_plugin {
 
+// From now on forks wait for conversions. Called once the allocator is there, and before anything
+// is converted: a fork that is under way does not run a handler that is registered meanwhile.
+void hold_forks_during_conversions();
+
 // The storage has such memory, and nobody shares it. A raw pointer to it may have left.
 bool is_early(const c10::StorageImpl& storage);
 bool is_early_and_exported(const c10::StorageImpl& storage);

@@ -9,6 +9,7 @@
 #include <c10/cuda/CUDAStream.h>
 #include <c10/util/Registry.h>
 
+#include <uvmalloc/pytorch/plugin/conversion.hpp>
 #include <uvmalloc/pytorch/plugin/export_hooks.hpp>
 #include <uvmalloc/pytorch/plugin/facades.hpp>
 #include <uvmalloc/pytorch/plugin/region.hpp>
@@ -362,6 +363,7 @@ void DeviceFacade::init(int device_count) {
   if (!initialized_.exchange(true)) {
     warn_of_ignored_variables();
     watch_python_pointers();
+    hold_forks_during_conversions();
     activation.allocator->add_pressure_callback(run_free_memory_callbacks);
     activation.allocator->set_memory_observer(&history_);
     const double fraction = native::CUDAAllocatorConfig::per_process_memory_fraction();

@@ -6,8 +6,9 @@ extern "C" __attribute__((visibility("default"))) const char* __lsan_default_opt
   return "use_tls=0";
 }
 
-// What dlerror() keeps for a thread lies in thread-local storage only. A thread-local object that is
-// made while its thread ends, after such objects were destroyed, leaves glibc's note of it behind.
+// What dlerror() keeps for a thread lies in thread-local storage only. A thread-local object that
+// is made while its thread ends, after such objects were destroyed, leaves glibc's note of it
+// behind.
 extern "C" const char* __lsan_default_suppressions();
 extern "C" __attribute__((visibility("default"))) const char* __lsan_default_suppressions() {
   return "leak:_dlerror_run\nleak:__cxa_thread_atexit_impl\n";
