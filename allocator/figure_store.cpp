@@ -225,7 +225,7 @@ std::optional<Figures> FigureStore::read_file(const std::string& file, std::stri
   const std::unique_ptr<char, Free> copy(
       static_cast<char*>(::operator new(least_bytes, std::align_val_t(kPage))));
   std::memset(copy.get(), 0, least_bytes);
-  std::memcpy(copy.get(), bytes.data(), bytes.size());
+  std::copy(bytes.begin(), bytes.end(), copy.get());
   const auto& fixed = *reinterpret_cast<const Fixed*>(copy.get());
   if (!is_ours(fixed, bytes.size())) {
     *why_not = "it was not written by this version of uvmalloc";

@@ -245,7 +245,9 @@ uvmalloc_status uvmalloc_create(const uvmalloc_options* options,
     }
     uvm::RuntimeChoice choice = uvm::open_runtime(configuration.runtime);
     if (choice.runtime == nullptr) return failure(UVMALLOC_ERROR_NO_DEVICE, "{}", choice.reason);
-    *out = handle_of(new CachingManagedAllocator(std::move(choice.runtime), configuration));
+    *out = handle_of(
+        std::make_unique<CachingManagedAllocator>(std::move(choice.runtime), configuration)
+            .release());
     return UVMALLOC_OK;
   });
 }

@@ -44,6 +44,13 @@ void make_every_call(const DeviceRuntime& runtime) {
   EXPECT_TRUE(runtime.free_managed(0, memory).ok());
 }
 
+TEST(CountingRuntime, WhetherADeviceHasAContextIsAskedOfTheRuntimeAndNotCounted) {
+  // A runtime that does not say has no contexts, and can always be given work.
+  CountingRuntime runtime(std::make_unique<FakeRuntime>(std::make_shared<FakeMachine>(1)));
+  EXPECT_TRUE(runtime.has_context(0));
+  EXPECT_TRUE(runtime.calls().empty());
+}
+
 TEST(CountingRuntime, EveryCallIsForwardedAndCountedOnceUnderItsOwnName) {
   CountingRuntime runtime(std::make_unique<FakeRuntime>(std::make_shared<FakeMachine>(3)));
   EXPECT_EQ(runtime.name(), "fake");

@@ -44,8 +44,9 @@ std::string own_path() {
 }
 
 Outcome run_probe(const std::string& settings, const std::string& probe) {
-  return run("env " + settings + " UVMSIM_TEST_PROBE=" + probe + " " + own_path() +
-             " --gtest_filter=Probe.Run");
+  // Of a shard the probe would be no part.
+  return run("env -u GTEST_TOTAL_SHARDS -u GTEST_SHARD_INDEX " + settings +
+             " UVMSIM_TEST_PROBE=" + probe + " " + own_path() + " --gtest_filter=Probe.Run");
 }
 
 // Lines of the probe's own, which start with "probe: ".

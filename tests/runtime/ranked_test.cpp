@@ -1,0 +1,48 @@
+// Locks taken in the wrong order, and lines written with a lock held, end the process in builds
+// that check ranks.
+#include <uvmalloc/runtime/ranked.hpp>
+
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+#include <uvmalloc/runtime/log.hpp>
+
+namespace uvm {
+namespace {
+
+Ranked<std::mutex, LockRank::kRelease> release;
+Ranked<std::mutex, LockRank::kState> state;
+
+TEST(RankedDeathTest, ALockThatIsTakenAfterALaterOneIsNamedWithIt) {
+  {
+    const std::lock_guard first(release);
+    const std::lock_guard second(state);
+  }
+#ifndef NDEBUG
+  EXPECT_DEATH(
+      {
+        state.lock();
+        release.lock();
+      },
+      "the lock 'release' is taken while 'state' is held: they are ordered the other way");
+#endif
+}
+
+TEST(RankedDeathTest, ALineMayBeWrittenWithALockThatMayWaitAndWithNoOther) {
+  {
+    const std::lock_guard lock(release);
+    log_line(LogLevel::kError, "with the lock 'release'");
+  }
+#ifndef NDEBUG
+  EXPECT_DEATH(
+      {
+        state.lock();
+        log_line(LogLevel::kError, "the state");
+      },
+      "the state\nuvmalloc: the line above is written with a lock of the allocator held");
+#endif
+}
+
+}  // namespace
+}  // namespace uvm
