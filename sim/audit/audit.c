@@ -1,6 +1,7 @@
 /* An auditor for the dynamic linker (man 7 rtld-audit): with LD_AUDIT=.../libuvmsim_audit.so every
  * search for CUDA's driver, runtime and profiling libraries, and for the simulator itself, ends in
- * this library's own folder, or in UVMSIM_LIBRARY_DIR where that is set. It works where
+ * this library's own folder, or in UVMSIM_LIBRARY_DIR where that is set. The driver of an older
+ * version (UVMSIM_DRIVER_VERSION) lies in a subfolder there. It works where
  * LD_LIBRARY_PATH does not: against an RPATH, and against a full path given to dlopen. It prints
  * nothing and changes nothing else. Called by the linker with its lock held; it lives in a link
  * namespace of its own and therefore uses little of libc.
@@ -41,13 +42,29 @@ static size_t own_folder(char* out, size_t size) {
   return length;
 }
 
+static int set_target(char* target, const char* folder, const char* subfolder, const char* name) {
+  const int written = snprintf(target, PATH_MAX, "%s/%s%s", folder, subfolder, name);
+  if (written < PATH_MAX && access(target, R_OK) == 0) return 1;
+  target[0] = '\0';
+  return 0;
+}
+
+/* Where the driver of the chosen version lies, below the folder. */
+static const char* driver_subfolder(void) {
+  const char* version = getenv("UVMSIM_DRIVER_VERSION");
+  if (version != NULL && strcmp(version, "12020") == 0) return "12.2/";
+  if (version != NULL && strcmp(version, "12080") == 0) return "12.8/";
+  return "";
+}
+
 EXPORT unsigned int la_version(unsigned int version) {
   char folder[PATH_MAX];
   const size_t length = own_folder(folder, sizeof folder);
   for (int i = 0; length != 0 && i < kRedirectedCount; ++i) {
-    char* target = targets[i];
-    const int written = snprintf(target, PATH_MAX, "%s/%s", folder, kRedirected[i]);
-    if (written >= PATH_MAX || access(target, R_OK) != 0) target[0] = '\0';
+    const char* name = kRedirected[i];
+    const int is_driver = strncmp(name, "libcuda.so", strlen("libcuda.so")) == 0;
+    if (is_driver && set_target(targets[i], folder, driver_subfolder(), name)) continue;
+    set_target(targets[i], folder, "", name);
   }
   return version;
 }

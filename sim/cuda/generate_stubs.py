@@ -5,6 +5,9 @@ CU_API, RT_API or RT_API_AS(type) at the start of a line) or generated here: suc
 counts itself by name and answers "not supported". The source also holds a table of all names, their
 addresses and which of them are generated, so that a lookup by name need not depend on what else the
 process has loaded.
+
+With --introductions it writes linker version scripts too: a library of an older version exports no
+name that came later.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ from pathlib import Path
 ENTRY_POINT = re.compile(
     r"^(?:CU_API|RT_API|CU_API_AS\([^)]*\)|RT_API_AS\([^)]*\))\s+(\w+)\(", re.MULTILINE
 )
+
+INTRODUCTION = re.compile(r'^\{"(\w+)", (\d+)\},$', re.MULTILINE)
 
 
 def implemented_names(sources: list[Path]) -> list[str]:
@@ -75,11 +80,27 @@ def render(prefix: str, implemented: list[str], exported: list[str]) -> str:
     return "\n".join(lines)
 
 
+def version_script(text: str, introductions: list[tuple[str, str]], version: int) -> str:
+    """The version script `text` without the names that came after `version`."""
+    later = [name for name, introduced in introductions if int(introduced) > version]
+    return text.replace("local: ", "local: " + "".join(f"{name}; " for name in later))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--names", type=Path, required=True, help="exported names, one a line")
     parser.add_argument("--prefix", required=True, help="driver or runtime")
     parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--introductions", type=Path, help="names and the versions they came with")
+    parser.add_argument("--map", type=Path, help="version script of the newest library")
+    parser.add_argument(
+        "--older",
+        nargs=2,
+        action="append",
+        default=[],
+        metavar=("VERSION", "FILE"),
+        help="version script to write for an older library",
+    )
     parser.add_argument("sources", type=Path, nargs="+")
     arguments = parser.parse_args()
 
@@ -91,6 +112,10 @@ def main() -> int:
     if complaints:
         return 1
     arguments.output.write_text(render(arguments.prefix, implemented, exported))
+    for version, file in arguments.older:
+        introductions = INTRODUCTION.findall(arguments.introductions.read_text())
+        script = version_script(arguments.map.read_text(), introductions, int(version))
+        Path(file).write_text(script)
     return 0
 
 

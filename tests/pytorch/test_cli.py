@@ -296,11 +296,15 @@ def test_the_simulator_has_as_many_devices_as_the_command_accepts(uvmalloc, devi
 
 @pytest.mark.parametrize(("option", "version"), [("12.2", 12020), ("12.8", 12080), ("13.0", 13000)])
 def test_the_simulated_driver_has_the_version_asked_for(uvmalloc, option, version):
-    ask = "import ctypes\nv = ctypes.c_int()\n"
-    ask += "ctypes.CDLL('libcuda.so.1').cuDriverGetVersion(ctypes.byref(v))\nprint(v.value)"
+    ask = "import ctypes\nv = ctypes.c_int()\ndriver = ctypes.CDLL('libcuda.so.1')\n"
+    ask += "driver.cuDriverGetVersion(ctypes.byref(v))\n"
+    ask += "print(v.value, hasattr(driver, 'cuMemAdvise_v2'))\n"
+    ask += "print(hasattr(driver, 'cuEventElapsedTime_v2'))\n"
+    ask += "print(hasattr(driver, 'cuMemDiscardBatchAsync'))"
     run = ("--native", "--no-report", "--driver-version", option, "--", sys.executable, "-c", ask)
     finished = uvmalloc("sim", *run)
-    assert (finished.stdout, finished.stderr) == (f"{version}\n", "")
+    told = f"{version} True\n{version >= 12080}\n{version >= 13000}\n"
+    assert (finished.stdout, finished.stderr) == (told, "")
 
 
 # ---- running ------------------------------------------------------------------------------------

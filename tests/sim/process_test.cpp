@@ -302,6 +302,18 @@ TEST(ProcessTest, AnOldDriverHasWhatItsVersionHad) {
             "12080 discards 0 new form 1\n");
 }
 
+TEST(ProcessTest, AnOldDriverExportsNoNameThatCameLater) {
+  const auto exports = [](const char* file, const char* name) {
+    return StandIn(file).find(name) != nullptr;
+  };
+  EXPECT_FALSE(exports("12.2/libcuda.so.1", "cuMemDiscardBatchAsync"));
+  EXPECT_FALSE(exports("12.2/libcuda.so.1", "cuEventElapsedTime_v2"));
+  EXPECT_TRUE(exports("12.2/libcuda.so.1", "cuMemAdvise_v2"));
+  EXPECT_FALSE(exports("12.8/libcuda.so.1", "cuMemDiscardBatchAsync"));
+  EXPECT_TRUE(exports("12.8/libcuda.so.1", "cuEventElapsedTime_v2"));
+  EXPECT_TRUE(exports("libcuda.so.1", "cuMemDiscardBatchAsync"));
+}
+
 TEST(ProcessTest, VisibleDevicesAreChosenAndOrdered) {
   EXPECT_EQ(told(run_probe("UVMSIM_DEVICES=4 CUDA_VISIBLE_DEVICES=2,0", "devices")),
             "error 0 count 2\n0000:03:00.0\n0000:01:00.0\n");

@@ -4,32 +4,45 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string_view>
-#include <utility>
 
 namespace uvmsim::cuda {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, int>, 3> kAccepted{
-    {{"12020", 12020}, {"12080", 12080}, {"13000", 13000}}};
-constexpr int kDefault = 13000;
+struct DriverVersion {
+  std::string_view text;
+  int number;
+  const char* subfolder;  // of the stand-ins, where the driver of that version lies
+};
 
-int read_environment() {
+constexpr std::array<DriverVersion, 3> kAccepted{
+    {{"12020", 12020, "/12.2"}, {"12080", 12080, "/12.8"}, {"13000", 13000, ""}}};
+constexpr const DriverVersion& kDefault = kAccepted.back();
+
+const DriverVersion& read_environment() {
   const char* text = std::getenv("UVMSIM_DRIVER_VERSION");
   if (text == nullptr) return kDefault;
-  for (const auto& [name, version] : kAccepted) {
-    if (name == text) return version;
+  for (const DriverVersion& version : kAccepted) {
+    if (version.text == text) return version;
   }
   std::fprintf(stderr,
                "uvmsim: UVMSIM_DRIVER_VERSION is '%s'; accepted: 12020, 12080, 13000; using %d\n",
-               text, kDefault);
+               text, kDefault.number);
   return kDefault;
+}
+
+const DriverVersion& chosen() {
+  static const DriverVersion& version = read_environment();
+  return version;
 }
 
 }  // namespace
 
 int driver_version() {
-  static const int version = read_environment();
-  return version;
+  return chosen().number;
+}
+
+const char* driver_subfolder() {
+  return chosen().subfolder;
 }
 
 }  // namespace uvmsim::cuda

@@ -9,4 +9,8 @@ inline constexpr int kRuntimeVersion = 13000;
 // stderr.
 int driver_version();
 
+// Where the driver of that version lies, below the folder of the stand-ins: "/12.2", or "" for the
+// newest one.
+const char* driver_subfolder();
+
 }  // namespace uvmsim::cuda

@@ -19,7 +19,7 @@ namespace {
 using Lookup = int (*)(const char* name, int version, unsigned long long flags, void** out);
 
 Lookup load_lookup() {
-  const std::string path = library_folder() + "/libcuda.so.1";
+  const std::string path = library_folder() + driver_subfolder() + "/libcuda.so.1";
   void* driver = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   return driver == nullptr
              ? nullptr
