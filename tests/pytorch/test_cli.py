@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -292,6 +293,33 @@ def test_the_simulator_has_as_many_devices_as_the_command_accepts(uvmalloc, devi
     run = ("--native", "--no-report", "--devices", devices, "--", sys.executable, "-c", count)
     finished = uvmalloc("sim", *run)
     assert (finished.stdout, finished.stderr) == (f"{devices}\n", "")
+
+
+def test_a_preloaded_library_with_static_thread_local_storage_fits_beside_the_stand_ins(
+    uvmalloc, tmp_path
+):
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    assert compiler, "this test compiles a library"
+    source = tmp_path / "static_tls.c"
+    source.write_text(
+        '__thread char block[8192] __attribute__((tls_model("initial-exec")));\n'
+        "char* find_block(void) { return block; }\n"
+    )
+    library = tmp_path / "libstatic_tls.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True)
+    run = ("sim", "--no-report", "--", sys.executable, "-c", "print('started')")
+    finished = uvmalloc(*run, LD_PRELOAD=str(library))
+    assert (finished.returncode, finished.stdout) == (0, "started\n"), finished.stderr
+
+
+def test_a_size_of_static_storage_that_the_user_chose_stays(libraries):
+    chosen = {"GLIBC_TUNABLES": "glibc.malloc.check=1:glibc.rtld.optional_static_tls=4096"}
+    made = on_simulated_device(chosen, libraries, Machine(), None)
+    assert made["GLIBC_TUNABLES"] == chosen["GLIBC_TUNABLES"]
+    others = {"GLIBC_TUNABLES": "glibc.malloc.check=1"}
+    made = on_simulated_device(others, libraries, Machine(), None)
+    expected = "glibc.malloc.check=1:glibc.rtld.optional_static_tls=16384"
+    assert made["GLIBC_TUNABLES"] == expected
 
 
 @pytest.mark.parametrize(("option", "version"), [("12.2", 12020), ("12.8", 12080), ("13.0", 13000)])

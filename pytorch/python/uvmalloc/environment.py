@@ -19,6 +19,11 @@ SWITCH = "PYTORCH_ENABLE_UNIFIED_MEMORY"
 REPORT_DIR = "UVMALLOC_REPORT_DIR"
 SIM_REPORT = "UVMSIM_REPORT"
 
+# With LD_AUDIT the loader sets thread-local storage up before it knows the preloaded libraries.
+# What they need at a fixed place (jemalloc does) must fit into the room that this adds to a thread.
+_STATIC_TLS = "glibc.rtld.optional_static_tls"
+_STATIC_TLS_BYTES = 16384
+
 Environment = dict[str, str]
 
 # Of GCC (libasan.so.8) and of clang (libclang_rt.asan-x86_64.so).
@@ -131,6 +136,10 @@ def _redirect_cuda(environment: Environment, libraries: Libraries) -> None:
     """Makes the loader take the stand-ins for libcuda and libcudart, whatever path asks."""
     _prepend(environment, "LD_AUDIT", libraries.audit)
     _prepend(environment, "LD_LIBRARY_PATH", libraries.stand_ins)
+    tunables = [entry for entry in environment.get("GLIBC_TUNABLES", "").split(":") if entry]
+    if not any(entry.startswith(f"{_STATIC_TLS}=") for entry in tunables):
+        tunables.append(f"{_STATIC_TLS}={_STATIC_TLS_BYTES}")
+    environment["GLIBC_TUNABLES"] = ":".join(tunables)
 
 
 def _drop_preloads(environment: Environment) -> None:
