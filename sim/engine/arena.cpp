@@ -2,23 +2,49 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <limits>
+#include <string>
 
 namespace uvmsim {
 namespace {
 
 constexpr std::size_t kSmallShare = 16;
-constexpr std::size_t kMostHalvings = 4;
+// With less an arena is of no use.
+constexpr std::size_t kLeastBytes = kSmallShare * kBlockBytes;
+// Of an address space that is limited, the views of both arenas take about half.
+constexpr std::size_t kShareOfLimit = 8;
 
-[[noreturn]] void give_up(const char* name, const char* step) {
-  std::fprintf(stderr, "uvmsim: no address space for %s memory: %s: %s\n", name, step,
-               std::strerror(errno));
-  std::abort();
+std::size_t limit_of(decltype(RLIMIT_AS) resource) {
+  rlimit limit{};
+  if (getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+    return std::numeric_limits<std::size_t>::max();
+  return limit.rlim_cur;
+}
+
+// Bytes of address space that the process has, 0 where that is not told.
+std::size_t used_address_space() {
+  std::ifstream file("/proc/self/statm");
+  std::size_t pages = 0;
+  return file >> pages ? pages * kPageBytes : 0;
+}
+
+// What the limits of the process allow of `bytes`: a memfd counts as a file, a view as memory.
+std::size_t allowed(std::size_t bytes) {
+  bytes = std::min(bytes, limit_of(RLIMIT_FSIZE));
+  const std::size_t address_space = limit_of(RLIMIT_AS);
+  if (address_space != std::numeric_limits<std::size_t>::max()) {
+    const std::size_t used = std::min(used_address_space(), address_space);
+    bytes = std::min(bytes, (address_space - used) / kShareOfLimit);
+  }
+  return round_down(bytes, kBlockBytes);
 }
 
 void* as_pointer(std::uintptr_t address) {
@@ -48,26 +74,53 @@ Arena::Arena(const char* name, std::size_t bytes, HostAccess host_access)
 }
 
 void Arena::map_views(const char* name) {
-  for (std::size_t halvings = 0;; ++halvings, size_ /= 2) {
-    user_base_ = reserve_aligned(size_);
-    device_base_ = user_base_ != 0 ? reserve_aligned(size_) : 0;
-    if (device_base_ != 0) break;
-    if (user_base_ != 0) munmap(as_pointer(user_base_), size_);
-    if (halvings == kMostHalvings) give_up(name, "mmap");
+  const char* failed_step = "the limit of file sizes or address space";
+  errno = 0;
+  for (size_ = allowed(size_); size_ >= kLeastBytes; size_ = round_down(size_ / 2, kBlockBytes)) {
+    failed_step = try_to_map(name);
+    if (failed_step == nullptr) return;
   }
-  fd_ = memfd_create(name, MFD_CLOEXEC);
-  if (fd_ < 0 || ftruncate(fd_, static_cast<off_t>(size_)) != 0) give_up(name, "memfd");
+  const std::string reason = errno != 0 ? std::strerror(errno) : "too low";
+  std::fprintf(stderr, "uvmsim: no address space for %s memory: %s: %s\n", name, failed_step,
+               reason.c_str());
+  size_ = 0;
+}
+
+// The step that failed, if any; nothing is kept then.
+const char* Arena::try_to_map(const char* name) {
+  const char* failed_step = nullptr;
+  const auto check = [&](bool done, const char* step) {
+    if (!done && failed_step == nullptr) failed_step = step;
+    return done;
+  };
   const int shared = MAP_SHARED | MAP_FIXED | MAP_NORESERVE;
-  void* device = mmap(as_pointer(device_base_), size_, PROT_READ | PROT_WRITE, shared, fd_, 0);
-  void* user = as_pointer(user_base_);
-  if (host_access_ == HostAccess::kReadWrite) user = mmap(user, size_, PROT_NONE, shared, fd_, 0);
-  if (device == MAP_FAILED || user == MAP_FAILED) give_up(name, "mmap of the memfd");
-  for (const std::uintptr_t view : {user_base_, device_base_}) {
-    if (madvise(as_pointer(view), size_, MADV_DONTFORK) != 0 ||
-        madvise(as_pointer(view), size_, MADV_DONTDUMP) != 0) {
-      give_up(name, "madvise");
-    }
+  const auto map = [&](std::uintptr_t base, int protection) {
+    return mmap(as_pointer(base), size_, protection, shared, fd_, 0) != MAP_FAILED &&
+           madvise(as_pointer(base), size_, MADV_DONTFORK) == 0 &&
+           madvise(as_pointer(base), size_, MADV_DONTDUMP) == 0;
+  };
+  errno = 0;
+  fd_ = memfd_create(name, MFD_CLOEXEC);
+  if (check(fd_ >= 0, "memfd_create") &&
+      check(ftruncate(fd_, static_cast<off_t>(size_)) == 0, "ftruncate") &&
+      check((user_base_ = reserve_aligned(size_)) != 0, "mmap") &&
+      check((device_base_ = reserve_aligned(size_)) != 0, "mmap") &&
+      check(map(device_base_, PROT_READ | PROT_WRITE), "mmap of the memfd")) {
+    // Memory that the host cannot touch has a user view that is only reserved.
+    const bool mapped = host_access_ == HostAccess::kReadWrite
+                            ? map(user_base_, PROT_NONE)
+                            : madvise(as_pointer(user_base_), size_, MADV_DONTFORK) == 0;
+    check(mapped, "mmap of the memfd");
   }
+  if (failed_step == nullptr) return nullptr;
+  const int error = errno;
+  for (std::uintptr_t* base : {&user_base_, &device_base_}) {
+    if (*base != 0) munmap(as_pointer(*base), size_);
+    *base = 0;
+  }
+  abandon();
+  errno = error;
+  return failed_step;
 }
 
 std::uintptr_t Arena::allocate(std::size_t bytes) {
@@ -131,7 +184,7 @@ void Arena::forget_capture_view() {
 }
 
 void Arena::abandon() {
-  close(fd_);
+  if (fd_ >= 0) close(fd_);
   fd_ = -1;
 }
 

@@ -21,8 +21,8 @@ class Arena {
  public:
   enum class HostAccess { kNone, kReadWrite };
 
-  // Reserves `bytes` of address space, or less (down to a sixteenth) where the process may not have
-  // that much; without any, prints a line and aborts: there is no machine without memory.
+  // Reserves `bytes` of address space, or less where the process may not have that much; without
+  // any, prints a line and has a size of 0.
   Arena(const char* name, std::size_t bytes, HostAccess host_access);
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
@@ -63,6 +63,7 @@ class Arena {
   };
   std::uintptr_t allocate_in(Part& part, std::size_t bytes);
   void map_views(const char* name);
+  const char* try_to_map(const char* name);
 
   HostAccess host_access_;
   std::size_t size_;

@@ -127,6 +127,9 @@ class UVMSIM_EXPORT Machine {
   bool has_device(int device) const { return device >= 0 && device < settings_.devices; }
 
   // ---- memory
+  // False where the process may have too little address space, or no descriptor: then nothing can
+  // be allocated.
+  bool has_address_space() const { return managed_.size() != 0 && device_only_.size() != 0; }
   bool shares_host_memory() const { return settings_.profile == Profile::kIntegrated; }
   // Whether devices reach the program's ordinary memory, and whether over a coherent link.
   bool reaches_ordinary_memory() const { return ordinary_ != nullptr; }

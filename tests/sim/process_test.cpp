@@ -3,6 +3,7 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -178,6 +179,25 @@ void probe_ordinary_memory() {
   place();
 }
 
+// What a machine with little room for arenas answers.
+void probe_limits(bool no_descriptors) {
+  auto* init = CU(cuInit);
+  if (no_descriptors) {
+    const rlimit none{0, 0};
+    setrlimit(RLIMIT_NOFILE, &none);
+  }
+  const int initialized = init(0);
+  CUcontext context = nullptr;
+  CU(cuDevicePrimaryCtxRetain)(&context, 0);
+  CU(cuCtxSetCurrent)(context);
+  CUdeviceptr managed = 0;
+  const int allocated = CU(cuMemAllocManaged)(&managed, 1 << 20, CU_MEM_ATTACH_GLOBAL);
+  if (allocated == CUDA_SUCCESS) *reinterpret_cast<char*>(managed) = 1;
+  CUdeviceptr device = 0;
+  const int on_device = CU(cuMemAlloc_v2)(&device, 8 << 20);
+  std::printf("probe: init %d managed %d device %d\n", initialized, allocated, on_device);
+}
+
 void probe_driver_version() {
   int version = 0;
   RT(cudaDriverGetVersion)(&version);
@@ -239,6 +259,8 @@ TEST(Probe, Run) {
   if (name == "memory") probe_memory();
   if (name == "profile") probe_profile();
   if (name == "ordinary_memory") probe_ordinary_memory();
+  if (name == "limits") probe_limits(/*no_descriptors=*/false);
+  if (name == "no_descriptors") probe_limits(/*no_descriptors=*/true);
   if (name == "driver_version") probe_driver_version();
   if (name == "fork") probe_fork();
   if (name == "plugin") probe_plugin();
@@ -312,6 +334,33 @@ TEST(ProcessTest, AnOldDriverExportsNoNameThatCameLater) {
   EXPECT_FALSE(exports("12.8/libcuda.so.1", "cuMemDiscardBatchAsync"));
   EXPECT_TRUE(exports("12.8/libcuda.so.1", "cuEventElapsedTime_v2"));
   EXPECT_TRUE(exports("libcuda.so.1", "cuMemDiscardBatchAsync"));
+}
+
+TEST(ProcessTest, ArenasTakeWhatTheLimitsLeave) {
+  const auto probe = [](const std::string& limit) {
+    return run(limit + "; env UVMSIM_TEST_PROBE=limits " + own_path() +
+               " --gtest_filter=Probe.Run");
+  };
+  // In units of 512 bytes.
+  EXPECT_EQ(told(probe("ulimit -f 200000")), "init 0 managed 0 device 0\n");
+  const Outcome none = probe("ulimit -f 2000");
+  EXPECT_EQ(none.code, 0);
+  EXPECT_EQ(told(none), "init 2 managed 2 device 2\n");
+  EXPECT_NE(none.output.find("uvmsim: no address space for uvmsim-managed memory: "),
+            std::string::npos)
+      << none.output;
+  if (UVMSIM_TEST_SANITIZED) return;  // a sanitizer's own memory is beyond every limit
+  EXPECT_EQ(told(probe("ulimit -v 300000000")), "init 0 managed 0 device 0\n");
+  EXPECT_EQ(told(probe("ulimit -v 4000000")), "init 0 managed 0 device 0\n");
+  EXPECT_EQ(told(probe("ulimit -v 200000")), "init 2 managed 2 device 2\n");
+}
+
+TEST(ProcessTest, WithoutADescriptorThereIsAnError) {
+  const Outcome outcome = run_probe("UVMSIM_DEVICES=1", "no_descriptors");
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_EQ(told(outcome), "init 2 managed 2 device 2\n");
+  EXPECT_NE(outcome.output.find("memfd_create: Too many open files"), std::string::npos)
+      << outcome.output;
 }
 
 TEST(ProcessTest, VisibleDevicesAreChosenAndOrdered) {

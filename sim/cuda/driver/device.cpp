@@ -20,7 +20,8 @@ int attribute(int number, int device) {
 CU_API cuInit(unsigned flags) {
   CU_ENTER_ANYTIME;
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  return visible_device_count() == 0 ? CUDA_ERROR_NO_DEVICE : CUDA_SUCCESS;
+  if (visible_device_count() == 0) return CUDA_ERROR_NO_DEVICE;
+  return machine().has_address_space() ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CU_API cuDriverGetVersion(int* version) {
