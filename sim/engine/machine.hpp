@@ -210,8 +210,8 @@ class UVMSIM_EXPORT Machine {
                           EventScope scope = EventScope::kInternal);
   Status query_event(EventHandle event);
   Status wait_for_event(EventHandle event);
-  // kInvalidHandle where one is none, was never recorded or keeps no time; kNotReady where one is
-  // in the future.
+  // kInvalidHandle where one is none, was never recorded or keeps no time, or where they belong to
+  // different devices; kNotReady where one is in the future.
   Status elapsed(EventHandle from, EventHandle to, std::int64_t* out_ns);
 
   // ---- capture and graphs

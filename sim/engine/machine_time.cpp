@@ -133,6 +133,7 @@ Status Machine::elapsed(EventHandle from, EventHandle to, std::int64_t* out_ns) 
     if (event == nullptr || !event->recorded || !event->timing) return Status::kInvalidHandle;
     if (event->capture != nullptr) return Status::kCapturedEvent;
   }
+  if (begin->device != end->device) return Status::kInvalidHandle;
   for (const Event* event : {begin, end}) {
     if (!timeline_.query(event->time_ns)) return Status::kNotReady;
   }

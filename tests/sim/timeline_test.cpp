@@ -74,6 +74,19 @@ TEST_F(TimelineTest, AnEventThatWasNeverRecordedIsComplete) {
   EXPECT_EQ(machine().query_event(event), Status::kInvalidHandle);
 }
 
+TEST_F(TimelineTest, NoTimeElapsesBetweenEventsOfTwoDevices) {
+  EventHandle here = machine().create_event(0, 0, true);
+  EventHandle there = machine().create_event(1, 0, true);
+  ASSERT_EQ(machine().record_event(0, here, nullptr), Status::kOk);
+  ASSERT_EQ(machine().record_event(1, there, nullptr), Status::kOk);
+  std::int64_t elapsed_ns = 0;
+  EXPECT_EQ(machine().elapsed(here, here, &elapsed_ns), Status::kOk);
+  EXPECT_EQ(machine().elapsed(here, there, &elapsed_ns), Status::kInvalidHandle);
+  EXPECT_EQ(machine().elapsed(there, here, &elapsed_ns), Status::kInvalidHandle);
+  machine().destroy_event(here);
+  machine().destroy_event(there);
+}
+
 TEST_F(TimelineTest, TheDefaultStreamAndBlockingStreamsWaitForEachOther) {
   const std::uint64_t start = uvmsim_now_ns();
   StreamHandle blocking = machine().create_stream(0, 0, true, 0);
