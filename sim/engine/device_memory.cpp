@@ -10,8 +10,14 @@ namespace {
 
 constexpr std::size_t kSmallBelowBytes = std::size_t{1} << 20;
 constexpr std::size_t kSmallUnitBytes = std::size_t{64} << 10;
+constexpr std::size_t kContextShare = 64;
+constexpr std::size_t kLargestContextBytes = std::size_t{512} << 20;
 
 }  // namespace
+
+std::size_t DeviceMemory::unevictable_at(std::size_t capacity_bytes) const {
+  return charged_bytes_ + (has_context_ ? context_bytes(capacity_bytes) : 0);
+}
 
 std::size_t DeviceMemory::managed_bytes() const {
   std::size_t chunks = 0;
@@ -29,12 +35,17 @@ void DeviceMemory::note_peak() {
 }
 
 void DeviceMemory::charge(std::size_t bytes) {
-  unevictable_bytes_ += bytes;
+  charged_bytes_ += bytes;
+  note_peak();
+}
+
+void DeviceMemory::open_context() {
+  has_context_ = true;
   note_peak();
 }
 
 bool DeviceMemory::could_hold(std::size_t bytes) const {
-  return bytes <= capacity_bytes_ && unevictable_bytes_ <= capacity_bytes_ - bytes;
+  return bytes <= capacity_bytes_ && unevictable_bytes() <= capacity_bytes_ - bytes;
 }
 
 void DeviceMemory::move_to(Block& block, ChunkList list) {
@@ -62,6 +73,10 @@ Block* DeviceMemory::victim() const {
 
 std::size_t DeviceMemory::charge_of(std::size_t bytes) {
   return round_up(bytes, bytes < kSmallBelowBytes ? kSmallUnitBytes : kBlockBytes);
+}
+
+std::size_t DeviceMemory::context_bytes(std::size_t capacity_bytes) {
+  return round_up(std::min(capacity_bytes / kContextShare, kLargestContextBytes), kSmallUnitBytes);
 }
 
 }  // namespace uvmsim

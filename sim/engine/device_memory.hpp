@@ -1,7 +1,7 @@
-// Memory of one device: capacity, unevictable charges, and the 2 MiB chunks that managed blocks
-// hold, on lists in the order of eviction: unused chunks (no page resident), discarded ones (every
-// page of the block discarded), then used ones, oldest make-resident first. Accounting only; it
-// moves nothing. Guarded by the machine's mutex.
+// Memory of one device: capacity, unevictable charges, its context, and the 2 MiB chunks that
+// managed blocks hold, on lists in the order of eviction: unused chunks (no page resident),
+// discarded ones (every page of the block discarded), then used ones, oldest make-resident first.
+// Accounting only; it moves nothing. Guarded by the machine's mutex.
 #pragma once
 
 #include <array>
@@ -20,7 +20,9 @@ class DeviceMemory {
   std::size_t capacity_bytes() const { return capacity_bytes_; }
   void set_capacity(std::size_t bytes) { capacity_bytes_ = bytes; }
 
-  std::size_t unevictable_bytes() const { return unevictable_bytes_; }
+  std::size_t unevictable_bytes() const { return unevictable_at(capacity_bytes_); }
+  // The same if the capacity were another.
+  std::size_t unevictable_at(std::size_t capacity_bytes) const;
   std::size_t managed_bytes() const;
 
   // What is free now; 0 while the capacity has been shrunk below what is in use.
@@ -35,7 +37,10 @@ class DeviceMemory {
 
   // Unevictable memory; the caller has made room.
   void charge(std::size_t bytes);
-  void release(std::size_t bytes) { unevictable_bytes_ -= bytes; }
+  void release(std::size_t bytes) { charged_bytes_ -= bytes; }
+
+  // From now on the device's context takes its part of the memory, if it can be had.
+  void open_context();
 
   // Puts the chunk that `block` holds here, or gets now, at the end of `list`; kNone gives the
   // chunk up.
@@ -48,14 +53,19 @@ class DeviceMemory {
   // there.
   static std::size_t charge_of(std::size_t bytes);
 
+  // What a context takes of a device of that capacity: a 64th, at most 512 MiB, as one of a large
+  // device does. Whole 64 KiB.
+  static std::size_t context_bytes(std::size_t capacity_bytes);
+
  private:
-  std::size_t used_bytes() const { return unevictable_bytes_ + managed_bytes(); }
+  std::size_t used_bytes() const { return unevictable_bytes() + managed_bytes(); }
   void note_peak();
   std::list<Block*>& list_of(ChunkList list) { return lists_[static_cast<std::size_t>(list)]; }
 
   std::size_t device_;
   std::size_t capacity_bytes_;
-  std::size_t unevictable_bytes_ = 0;
+  std::size_t charged_bytes_ = 0;
+  bool has_context_ = false;
   std::size_t peak_bytes_ = 0;
   std::array<std::list<Block*>, 3> lists_;
 };

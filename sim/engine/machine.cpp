@@ -126,14 +126,24 @@ Status Machine::set_capacity(int device, std::size_t bytes) {
   if (!has_device(device) || bytes < kBlockBytes) return Status::kInvalidValue;
   const std::lock_guard lock(mutex_);
   DeviceMemory& target = memory(device);
-  if (bytes < target.unevictable_bytes()) return Status::kOutOfMemory;
-  const std::size_t used = target.unevictable_bytes() + target.managed_bytes();
+  const std::size_t unevictable = target.unevictable_at(bytes);
+  if (bytes < unevictable) return Status::kOutOfMemory;
+  const std::size_t used = unevictable + target.managed_bytes();
   if (used > bytes) {
     // Evict against the old capacity what the new one has no room for.
     residency_.make_room(device, target.free_bytes() + used - bytes);
   }
   target.set_capacity(bytes);
   return Status::kOk;
+}
+
+void Machine::open_context(int device) {
+  const std::lock_guard lock(mutex_);
+  DeviceMemory& target = memory(device);
+  const std::size_t bytes = DeviceMemory::context_bytes(target.capacity_bytes());
+  if (!target.could_hold(bytes)) return;
+  residency_.make_room(device, bytes);
+  target.open_context();
 }
 
 Allocation Machine::describe(MemoryKind kind, const void* address, std::size_t bytes, int device,

@@ -137,6 +137,8 @@ class UVMSIM_EXPORT Machine {
   MemoryUse memory_use(int device);
   void reset_peak_use(int device);
   Status set_capacity(int device, std::size_t bytes);
+  // The first use of a device makes its context, which keeps its part of the memory for good.
+  void open_context(int device);
 
   Status allocate_managed(int device, std::size_t bytes, unsigned flags, void** out);
   Status allocate_device(int device, std::size_t bytes, void** out);

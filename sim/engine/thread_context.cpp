@@ -1,8 +1,9 @@
 #include <uvmalloc/sim/engine/thread_context.hpp>
 
-#include <array>
 #include <atomic>
-#include <cstddef>
+#include <type_traits>
+
+#include <uvmalloc/sim/engine/machine.hpp>
 
 namespace uvmsim {
 namespace {
@@ -10,10 +11,11 @@ namespace {
 struct Activity {
   std::atomic<int> retained{0};
   std::atomic<bool> implicit{false};
+  std::atomic<bool> opened{false};
 };
 
 Activity& activity(int device) {
-  static std::array<Activity, 64> activities;
+  static std::array<Activity, kMostDevices> activities;
   return activities[static_cast<std::size_t>(device)];
 }
 
@@ -26,26 +28,32 @@ ThreadContext::ThreadContext()
       }()) {}
 
 ThreadContext& ThreadContext::current() {
+  static_assert(std::is_trivially_destructible_v<ThreadContext>);
   thread_local ThreadContext context;
   return context;
 }
 
 int ThreadContext::device() const {
-  return stack_.empty() ? chosen_ : stack_.back();
+  return depth_ == 0 ? chosen_ : context();
 }
 
-void ThreadContext::set_context(int device) {
-  if (!stack_.empty()) stack_.pop_back();
-  if (device != kNoContext) {
-    stack_.push_back(device);
-    chosen_ = device;
+void ThreadContext::set_context(int number) {
+  if (depth_ != 0) --depth_;
+  if (number != kNoContext) {
+    stack_[depth_++] = number;
+    chosen_ = context();
   }
 }
 
-bool ThreadContext::pop_context(int* out_device) {
-  if (stack_.empty()) return false;
-  *out_device = stack_.back();
-  stack_.pop_back();
+bool ThreadContext::push_context(int number) {
+  if (depth_ == stack_.size()) return false;
+  stack_[depth_++] = number;
+  return true;
+}
+
+bool ThreadContext::pop_context(int* out_number) {
+  if (depth_ == 0) return false;
+  *out_number = stack_[--depth_];
   return true;
 }
 
@@ -56,6 +64,7 @@ void ThreadContext::choose_device(int device) {
 
 void PrimaryContexts::activate(int device) {
   activity(device).implicit = true;
+  open(device);
 }
 
 bool PrimaryContexts::is_active(int device) {
@@ -64,6 +73,7 @@ bool PrimaryContexts::is_active(int device) {
 
 void PrimaryContexts::retain(int device) {
   ++activity(device).retained;
+  open(device);
 }
 
 bool PrimaryContexts::release(int device) {
@@ -78,6 +88,10 @@ bool PrimaryContexts::release(int device) {
 void PrimaryContexts::reset(int device) {
   activity(device).retained = 0;
   activity(device).implicit = false;
+}
+
+void PrimaryContexts::open(int device) {
+  if (!activity(device).opened.exchange(true)) Machine::instance().open_context(device);
 }
 
 }  // namespace uvmsim

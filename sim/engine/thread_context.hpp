@@ -1,11 +1,14 @@
 // What is current for the calling thread, shared by all stand-ins: the device it has chosen, and
-// the stack of contexts of the interface that has one. Each device has one context, its primary
-// one, so a context is named by its device. Thread-local state; the primary contexts' activity is
-// process-wide and atomic.
+// the stack of contexts of the interface that has one. A context is a number: its device's for the
+// primary one, which is where all work of the device happens, and for one that a program has made
+// the device's plus a multiple of kMostDevices. Thread-local state; the primary contexts' activity
+// is process-wide and atomic. It has no destructor: threads that end, and processes, make calls
+// until the last.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include <uvmalloc/sim/engine/capture.hpp>
 #include <uvmalloc/sim/engine/export.hpp>
@@ -13,6 +16,7 @@
 namespace uvmsim {
 
 inline constexpr int kNoContext = -1;
+inline constexpr int kMostDevices = 64;
 
 class UVMSIM_EXPORT ThreadContext {
  public:
@@ -26,14 +30,16 @@ class UVMSIM_EXPORT ThreadContext {
   int device() const;
 
   // Device of the current context, or kNoContext.
-  int context() const { return stack_.empty() ? kNoContext : stack_.back(); }
+  int context() const { return depth_ == 0 ? kNoContext : context_number() % kMostDevices; }
+  // Its number, or kNoContext.
+  int context_number() const { return depth_ == 0 ? kNoContext : stack_[depth_ - 1]; }
 
-  // Replaces the top of the stack; kNoContext empties it.
-  void set_context(int device);
-  void push_context(int device) { stack_.push_back(device); }
-
+  // Replaces the top of the stack; kNoContext takes it away.
+  void set_context(int number);
+  // False where the stack has no room.
+  bool push_context(int number);
   // False where there is none.
-  bool pop_context(int* out_device);
+  bool pop_context(int* out_number);
 
   // Makes the device's primary context active and current, as the first call that needs one does.
   void choose_device(int device);
@@ -46,7 +52,8 @@ class UVMSIM_EXPORT ThreadContext {
 
   const std::uint64_t number_;
   int chosen_ = 0;
-  std::vector<int> stack_;
+  std::size_t depth_ = 0;
+  std::array<int, 64> stack_{};
 };
 
 // Primary contexts count how often they are retained; the implicit use by choose_device counts once
@@ -58,6 +65,9 @@ class UVMSIM_EXPORT PrimaryContexts {
   static void retain(int device);
   static bool release(int device);  // false where it was not retained
   static void reset(int device);
+
+  // A context of the device is made: the first one takes its part of the device's memory.
+  static void open(int device);
 };
 
 }  // namespace uvmsim

@@ -51,6 +51,32 @@ class DriverTest : public ::testing::Test {
 constexpr CUmemLocation kDevice0{CU_MEM_LOCATION_TYPE_DEVICE, {0}};
 constexpr CUmemLocation kHostLocation{CU_MEM_LOCATION_TYPE_HOST, {0}};
 
+TEST_F(DriverTest, AContextThatTheProgramMakesIsCurrentUntilItIsDestroyed) {
+  CUcontext primary = nullptr;
+  ASSERT_EQ(CU(cuCtxGetCurrent)(&primary), CUDA_SUCCESS);
+  auto* create = reinterpret_cast<CUresult (*)(CUcontext*, CUctxCreateParams*, unsigned, CUdevice)>(
+      StandIn::driver().find("cuCtxCreate_v4"));
+  CUcontext made = nullptr;
+  ASSERT_EQ(create(&made, nullptr, 0, 1), CUDA_SUCCESS);
+  EXPECT_EQ(create(&made, nullptr, 0, 2), CUDA_ERROR_INVALID_DEVICE);
+  CUcontext current = nullptr;
+  ASSERT_EQ(CU(cuCtxGetCurrent)(&current), CUDA_SUCCESS);
+  EXPECT_EQ(current, made);
+  CUdevice device = -1;
+  ASSERT_EQ(CU(cuCtxGetDevice)(&device), CUDA_SUCCESS);
+  EXPECT_EQ(device, 1);
+  unsigned long long id = 0;
+  unsigned long long other_id = 0;
+  EXPECT_EQ(CU(cuCtxGetId)(made, &id), CUDA_SUCCESS);
+  EXPECT_EQ(CU(cuCtxGetId)(primary, &other_id), CUDA_SUCCESS);
+  EXPECT_NE(id, other_id);
+  EXPECT_EQ(CU(cuCtxDestroy_v2)(primary), CUDA_ERROR_INVALID_CONTEXT);
+  EXPECT_EQ(CU(cuCtxDestroy_v2)(made), CUDA_SUCCESS);
+  EXPECT_EQ(CU(cuCtxSetCurrent)(made), CUDA_ERROR_INVALID_CONTEXT);
+  ASSERT_EQ(CU(cuCtxGetCurrent)(&current), CUDA_SUCCESS);
+  EXPECT_EQ(current, primary);
+}
+
 TEST_F(DriverTest, DescribesTheDevice) {
   int count = 0;
   ASSERT_EQ(CU(cuDeviceGetCount)(&count), CUDA_SUCCESS);

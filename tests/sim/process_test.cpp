@@ -137,8 +137,9 @@ void probe_profile() {
   size_t free_bytes = 0;
   size_t total_bytes = 0;
   RT(cudaMemGetInfo)(&free_bytes, &total_bytes);
+  constexpr std::size_t kContextBytes = std::size_t{512} << 20;
   std::printf("probe: integrated %d direct %d properties %d all free %d\n", integrated, direct,
-              properties.integrated, free_bytes == total_bytes);
+              properties.integrated, free_bytes + kContextBytes == total_bytes);
 }
 
 // What the program's own memory is to the calls that place memory.
@@ -177,6 +178,22 @@ void probe_ordinary_memory() {
   std::printf("probe: error %d type %d device %d\n", error, told.type, told.device);
   munmap(memory, kBytes);
   place();
+}
+
+// The two halves of a device's memory.
+void probe_halves() {
+  size_t total_bytes = 0;
+  CU(cuInit)(0);
+  CU(cuDeviceTotalMem_v2)(&total_bytes, 0);
+  CUcontext context = nullptr;
+  CU(cuDevicePrimaryCtxRetain)(&context, 0);
+  CU(cuCtxSetCurrent)(context);
+  size_t free_bytes = 0;
+  CU(cuMemGetInfo_v2)(&free_bytes, &total_bytes);
+  CUdeviceptr half = 0;
+  const int first = CU(cuMemAlloc_v2)(&half, total_bytes / 2);
+  const int second = CU(cuMemAlloc_v2)(&half, total_bytes / 2);
+  std::printf("probe: context %zu first %d second %d\n", total_bytes - free_bytes, first, second);
 }
 
 // What a machine with little room for arenas answers.
@@ -259,6 +276,7 @@ TEST(Probe, Run) {
   if (name == "memory") probe_memory();
   if (name == "profile") probe_profile();
   if (name == "ordinary_memory") probe_ordinary_memory();
+  if (name == "halves") probe_halves();
   if (name == "limits") probe_limits(/*no_descriptors=*/false);
   if (name == "no_descriptors") probe_limits(/*no_descriptors=*/true);
   if (name == "driver_version") probe_driver_version();
@@ -334,6 +352,15 @@ TEST(ProcessTest, AnOldDriverExportsNoNameThatCameLater) {
   EXPECT_FALSE(exports("12.8/libcuda.so.1", "cuMemDiscardBatchAsync"));
   EXPECT_TRUE(exports("12.8/libcuda.so.1", "cuEventElapsedTime_v2"));
   EXPECT_TRUE(exports("libcuda.so.1", "cuMemDiscardBatchAsync"));
+}
+
+TEST(ProcessTest, AContextTakesItsPartOfTheDevicesMemory) {
+  EXPECT_EQ(told(run_probe("UVMSIM_CAPACITY=8GiB", "halves")),
+            "context 134217728 first 0 second 2\n");
+  EXPECT_EQ(told(run_probe("UVMSIM_CAPACITY=80GiB", "halves")),
+            "context 536870912 first 0 second 2\n");
+  EXPECT_EQ(told(run_probe("UVMSIM_CAPACITY=24MiB", "halves")),
+            "context 393216 first 0 second 2\n");
 }
 
 TEST(ProcessTest, ArenasTakeWhatTheLimitsLeave) {

@@ -2,6 +2,7 @@
 // launches, entry points.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
+#include <pthread.h>
 
 #include <cstring>
 #include <thread>
@@ -50,6 +51,7 @@ TEST(RuntimeTest, TheCurrentDeviceIsTheThreads) {
   EXPECT_EQ(RT(cudaGetLastError)(), cudaErrorInvalidDevice);
 }
 
+// Destructors of pthread keys run after those of C++'s thread-local objects.
 TEST(RuntimeTest, ErrorsHaveNamesAndTexts) {
   EXPECT_STREQ(RT(cudaGetErrorName)(cudaErrorMemoryAllocation), "cudaErrorMemoryAllocation");
   EXPECT_STREQ(RT(cudaGetErrorString)(cudaErrorMemoryAllocation), "out of memory");

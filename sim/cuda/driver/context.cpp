@@ -1,5 +1,7 @@
-// Contexts. Each device has one, its primary context; the stack of current ones is the thread's.
+// Contexts. All work of a device happens in its primary context; one that a program has made is
+// another name for it. The stack of current ones is the thread's.
 #include <array>
+#include <atomic>
 #include <cstdint>
 
 #include <uvmalloc/sim/cuda/common/version.hpp>
@@ -10,22 +12,83 @@ using namespace uvmsim::cuda;
 
 namespace {
 
-constexpr std::size_t kMostContexts = 64;
+constexpr int kMostContexts = 64;  // of a device
 constexpr std::size_t kDefaultLimitBytes = 1024;
 
-// A context is the address of an element.
-std::array<char, kMostContexts> contexts;
+// A context is the address of the element with its number, which says whether it was made and not
+// destroyed since; the primary ones, the first of all, always exist.
+std::array<std::atomic<bool>, std::size_t{kMostContexts} * kMostDevices> contexts;
+
+// The context's number, or -1 for none or a foreign one.
+int number_of(CUcontext context) {
+  const auto offset =
+      reinterpret_cast<std::uintptr_t>(context) - reinterpret_cast<std::uintptr_t>(contexts.data());
+  const std::size_t number = offset / sizeof contexts[0];
+  if (number >= contexts.size() || offset % sizeof contexts[0] != 0) return -1;
+  const bool exists = number < std::size_t{kMostDevices} ? is_visible(static_cast<int>(number))
+                                                         : contexts[number].load();
+  return exists ? static_cast<int>(number) : -1;
+}
+
+CUresult create_context(CUcontext* out, CUdevice device) {
+  if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (!is_visible(device)) return CUDA_ERROR_INVALID_DEVICE;
+  for (int number = device + kMostDevices; number < kMostContexts * kMostDevices;
+       number += kMostDevices) {
+    std::atomic<bool>& exists = contexts[static_cast<std::size_t>(number)];
+    if (exists.exchange(true)) continue;
+    if (!ThreadContext::current().push_context(number)) {
+      exists = false;
+      break;
+    }
+    PrimaryContexts::open(device);
+    *out = context_of(number);
+    return CUDA_SUCCESS;
+  }
+  return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult destroy_context(CUcontext context) {
+  const int number = number_of(context);
+  if (number < kMostDevices) return CUDA_ERROR_INVALID_CONTEXT;
+  ThreadContext& thread = ThreadContext::current();
+  int popped = kNoContext;
+  if (thread.context_number() == number) thread.pop_context(&popped);
+  contexts[static_cast<std::size_t>(number)] = false;
+  return CUDA_SUCCESS;
+}
 
 }  // namespace
 
-CUcontext uvmsim::cuda::context_of(int device) {
-  return reinterpret_cast<CUcontext>(&contexts[static_cast<std::size_t>(device)]);
+CUcontext uvmsim::cuda::context_of(int number) {
+  return reinterpret_cast<CUcontext>(&contexts[static_cast<std::size_t>(number)]);
 }
 
 int uvmsim::cuda::device_of(CUcontext context) {
-  const auto offset =
-      reinterpret_cast<std::uintptr_t>(context) - reinterpret_cast<std::uintptr_t>(contexts.data());
-  return offset < static_cast<std::size_t>(visible_device_count()) ? static_cast<int>(offset) : -1;
+  const int number = number_of(context);
+  return number < 0 ? -1 : number % kMostDevices;
+}
+
+// ---- contexts that programs make
+
+CU_API cuCtxCreate_v2(CUcontext* context, unsigned, CUdevice device) {
+  CU_ENTER;
+  return create_context(context, device);
+}
+
+CU_API cuCtxCreate_v3(CUcontext* context, CUexecAffinityParam*, int, unsigned, CUdevice device) {
+  CU_ENTER;
+  return create_context(context, device);
+}
+
+CU_API cuCtxCreate_v4(CUcontext* context, CUctxCreateParams*, unsigned, CUdevice device) {
+  CU_ENTER;
+  return create_context(context, device);
+}
+
+CU_API cuCtxDestroy_v2(CUcontext context) {
+  CU_ENTER;
+  return destroy_context(context);
 }
 
 // ---- primary contexts
@@ -70,30 +133,30 @@ CU_API cuDevicePrimaryCtxGetState(CUdevice device, unsigned* flags, int* active)
 CU_API cuCtxGetCurrent(CUcontext* context) {
   CU_ENTER;
   if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const int device = ThreadContext::current().context();
-  *context = device == kNoContext ? nullptr : context_of(device);
+  const int number = ThreadContext::current().context_number();
+  *context = number == kNoContext ? nullptr : context_of(number);
   return CUDA_SUCCESS;
 }
 
 CU_API cuCtxSetCurrent(CUcontext context) {
   CU_ENTER;
-  if (context != nullptr && device_of(context) < 0) return CUDA_ERROR_INVALID_CONTEXT;
-  ThreadContext::current().set_context(context == nullptr ? kNoContext : device_of(context));
+  if (context != nullptr && number_of(context) < 0) return CUDA_ERROR_INVALID_CONTEXT;
+  ThreadContext::current().set_context(context == nullptr ? kNoContext : number_of(context));
   return CUDA_SUCCESS;
 }
 
 CU_API cuCtxPushCurrent_v2(CUcontext context) {
   CU_ENTER;
-  if (device_of(context) < 0) return CUDA_ERROR_INVALID_CONTEXT;
-  ThreadContext::current().push_context(device_of(context));
-  return CUDA_SUCCESS;
+  if (number_of(context) < 0) return CUDA_ERROR_INVALID_CONTEXT;
+  const bool pushed = ThreadContext::current().push_context(number_of(context));
+  return pushed ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CU_API cuCtxPopCurrent_v2(CUcontext* context) {
   CU_ENTER;
-  int device = kNoContext;
-  if (!ThreadContext::current().pop_context(&device)) return CUDA_ERROR_INVALID_CONTEXT;
-  if (context != nullptr) *context = context_of(device);
+  int number = kNoContext;
+  if (!ThreadContext::current().pop_context(&number)) return CUDA_ERROR_INVALID_CONTEXT;
+  if (context != nullptr) *context = context_of(number);
   return CUDA_SUCCESS;
 }
 
@@ -130,9 +193,10 @@ CU_API cuCtxGetFlags(unsigned* flags) {
 
 CU_API cuCtxGetId(CUcontext context, unsigned long long* id) {
   CU_ENTER;
-  const int device = context == nullptr ? ThreadContext::current().context() : device_of(context);
-  if (device < 0) return CUDA_ERROR_INVALID_CONTEXT;
-  *id = static_cast<unsigned long long>(device) + 1;
+  const int number =
+      context == nullptr ? ThreadContext::current().context_number() : number_of(context);
+  if (number < 0) return CUDA_ERROR_INVALID_CONTEXT;
+  *id = static_cast<unsigned long long>(number) + 1;
   return CUDA_SUCCESS;
 }
 

@@ -15,6 +15,7 @@
 #include <uvmalloc/sim/engine/status.hpp>
 #include <uvmalloc/sim/engine/thread_context.hpp>
 
+#undef cuCtxCreate
 #undef cuCtxGetDevice
 #undef cuCtxPopCurrent
 #undef cuCtxPushCurrent
@@ -42,8 +43,9 @@ namespace uvmsim::cuda {
 
 CUresult finish(Status status);
 
-// The primary context of a device, and back (-1 for no context or a foreign one).
-CUcontext context_of(int device);
+// The context of that number, a device's for its primary one, and the device of a context (-1 for
+// none or a foreign one).
+CUcontext context_of(int number);
 int device_of(CUcontext context);
 
 inline Machine& machine() {
