@@ -6,7 +6,7 @@
 namespace uvmsim {
 
 void CallRecord::not_implemented() {
-  if (unimplemented_.exchange(true, std::memory_order_relaxed)) return;
+  if (!note_not_implemented()) return;
   std::fprintf(
       stderr,
       "uvmsim: %s is not implemented by the simulated device (returned \"not supported\")\n",

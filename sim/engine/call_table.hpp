@@ -33,7 +33,9 @@ class UVMSIM_EXPORT CallRecord {
     return due_failure();
   }
 
-  // Counts a call that the stand-in cannot serve, and says so on stderr the first time.
+  // Notes that the stand-in cannot serve this call. True the first time.
+  bool note_not_implemented() { return !unimplemented_.exchange(true, std::memory_order_relaxed); }
+  // The same, and says so on stderr the first time.
   void not_implemented();
   bool is_unimplemented() const { return unimplemented_.load(std::memory_order_relaxed); }
 

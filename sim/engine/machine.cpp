@@ -20,6 +20,8 @@ namespace {
 constexpr std::size_t kManagedArenaBytes = std::size_t{256} << 30;
 constexpr std::size_t kDeviceArenaBytes = std::size_t{256} << 30;
 
+constexpr std::size_t kRowAlignmentBytes = 512;
+
 std::atomic<Machine*> made{nullptr};
 std::atomic<bool> lost{false};
 
@@ -175,6 +177,17 @@ Status Machine::allocate_device(int device, std::size_t bytes, void** out) {
   const std::lock_guard lock(mutex_);
   if (const Status status = captures_.admit_unsafe_call(); status != Status::kOk) return status;
   return take_device_memory(device, bytes, nullptr, out);
+}
+
+Status Machine::allocate_rows(int device, std::size_t width_bytes, std::size_t rows,
+                              std::size_t* out_pitch_bytes, void** out) {
+  if (width_bytes > kLargestRequestBytes) return Status::kOutOfMemory;
+  const std::size_t pitch_bytes = round_up(width_bytes, kRowAlignmentBytes);
+  std::size_t bytes = 0;
+  if (__builtin_mul_overflow(pitch_bytes, rows, &bytes)) return Status::kOutOfMemory;
+  const Status status = allocate_device(device, bytes, out);
+  if (status == Status::kOk) *out_pitch_bytes = pitch_bytes;
+  return status;
 }
 
 Status Machine::take_device_memory(int device, std::size_t bytes, PoolHandle pool, void** out) {

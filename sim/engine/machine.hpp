@@ -142,6 +142,9 @@ class UVMSIM_EXPORT Machine {
 
   Status allocate_managed(int device, std::size_t bytes, unsigned flags, void** out);
   Status allocate_device(int device, std::size_t bytes, void** out);
+  // Device memory for `rows` rows of `width_bytes` each, every one at an aligned address.
+  Status allocate_rows(int device, std::size_t width_bytes, std::size_t rows,
+                       std::size_t* out_pitch_bytes, void** out);
   Status allocate_pinned(int device, std::size_t bytes, unsigned flags, void** out);
   // Start addresses only. Waits for the work of the device first (in virtual time), as the modelled
   // calls do.

@@ -1,6 +1,7 @@
 // The driver interface, as a program that has opened libcuda.so.1 meets it.
 #include <cuda.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <string>
@@ -75,6 +76,37 @@ TEST_F(DriverTest, AContextThatTheProgramMakesIsCurrentUntilItIsDestroyed) {
   EXPECT_EQ(CU(cuCtxSetCurrent)(made), CUDA_ERROR_INVALID_CONTEXT);
   ASSERT_EQ(CU(cuCtxGetCurrent)(&current), CUDA_SUCCESS);
   EXPECT_EQ(current, primary);
+}
+
+TEST_F(DriverTest, RowsOfAPitchedAllocationAreAligned) {
+  CUdeviceptr memory = 0;
+  size_t pitch_bytes = 0;
+  EXPECT_EQ(CU(cuMemAllocPitch_v2)(&memory, &pitch_bytes, 100, 10, 3), CUDA_ERROR_INVALID_VALUE);
+  ASSERT_EQ(CU(cuMemAllocPitch_v2)(&memory, &pitch_bytes, 600, 10, 4), CUDA_SUCCESS);
+  EXPECT_EQ(pitch_bytes, 1024U);
+  CUdeviceptr base = 0;
+  size_t bytes = 0;
+  ASSERT_EQ(CU(cuMemGetAddressRange_v2)(&base, &bytes, memory), CUDA_SUCCESS);
+  EXPECT_EQ(bytes, 10240U);
+  EXPECT_EQ(CU(cuMemFree_v2)(memory), CUDA_SUCCESS);
+  EXPECT_EQ(CU(cuMemAllocPitch_v2)(&memory, &pitch_bytes, 1 << 30, std::size_t{1} << 40, 4),
+            CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+TEST_F(DriverTest, AProgramWithTheStaticRuntimeIsToldWhatToDo) {
+  const void* table = this;
+  const CUuuid id{};
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(CU(cuGetExportTable)(&table, &id), CUDA_ERROR_NOT_SUPPORTED);
+  EXPECT_EQ(CU(cuGetExportTable)(&table, &id), CUDA_ERROR_NOT_SUPPORTED);
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(table, nullptr);
+  const std::string rest =
+      "sim_stand_in_test is linked with CUDA's static runtime, which cannot use the simulated "
+      "device (cuGetExportTable); link it with the shared one: nvcc -cudart shared\n";
+  EXPECT_EQ(said.substr(0, 8), "uvmsim: ");
+  EXPECT_EQ(said.substr(said.size() - std::min(said.size(), rest.size())), rest);
+  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << "once for a program";
 }
 
 TEST_F(DriverTest, DescribesTheDevice) {

@@ -52,6 +52,43 @@ TEST(RuntimeTest, TheCurrentDeviceIsTheThreads) {
 }
 
 // Destructors of pthread keys run after those of C++'s thread-local objects.
+TEST(RuntimeTest, AThreadThatEndsKeepsItsDevice) {
+  static int device_at_end = -1;
+  pthread_key_t key{};
+  ASSERT_EQ(pthread_key_create(&key, [](void*) { RT(cudaGetDevice)(&device_at_end); }), 0);
+  std::thread([key] {
+    ASSERT_EQ(RT(cudaSetDevice)(1), cudaSuccess);
+    ASSERT_EQ(pthread_setspecific(key, &device_at_end), 0);
+  }).join();
+  EXPECT_EQ(device_at_end, 1);
+  EXPECT_EQ(pthread_key_delete(key), 0);
+}
+
+TEST(RuntimeTest, RowsOfAPitchedAllocationAreAligned) {
+  void* memory = nullptr;
+  size_t pitch_bytes = 0;
+  ASSERT_EQ(RT(cudaMallocPitch)(&memory, &pitch_bytes, 100, 10), cudaSuccess);
+  EXPECT_EQ(pitch_bytes, 512U);
+  ASSERT_EQ(RT(cudaMemset)(memory, 1, pitch_bytes * 10), cudaSuccess);
+  EXPECT_EQ(RT(cudaFree)(memory), cudaSuccess);
+  cudaPitchedPtr cube{};
+  ASSERT_EQ(RT(cudaMalloc3D)(&cube, cudaExtent{600, 3, 2}), cudaSuccess);
+  EXPECT_EQ(cube.pitch, 1024U);
+  EXPECT_EQ(cube.xsize, 600U);
+  EXPECT_EQ(cube.ysize, 3U);
+  EXPECT_EQ(RT(cudaFree)(cube.ptr), cudaSuccess);
+}
+
+TEST(RuntimeTest, AChannelDescriptionHoldsItsArguments) {
+  auto* create =
+      StandIn::runtime().function<cudaChannelFormatDesc(int, int, int, int, cudaChannelFormatKind)>(
+          "cudaCreateChannelDesc");
+  const cudaChannelFormatDesc made = create(32, 16, 8, 4, cudaChannelFormatKindFloat);
+  EXPECT_EQ(made.x, 32);
+  EXPECT_EQ(made.w, 4);
+  EXPECT_EQ(made.f, cudaChannelFormatKindFloat);
+}
+
 TEST(RuntimeTest, ErrorsHaveNamesAndTexts) {
   EXPECT_STREQ(RT(cudaGetErrorName)(cudaErrorMemoryAllocation), "cudaErrorMemoryAllocation");
   EXPECT_STREQ(RT(cudaGetErrorString)(cudaErrorMemoryAllocation), "out of memory");

@@ -88,6 +88,16 @@ CU_API cuMemAlloc_v2(CUdeviceptr* out, size_t bytes) {
   return deliver(status, address, out);
 }
 
+CU_API cuMemAllocPitch_v2(CUdeviceptr* out, size_t* pitch_bytes, size_t width_bytes, size_t height,
+                          unsigned element_bytes) {
+  CU_ENTER_CONTEXT;
+  const bool is_element = element_bytes == 4 || element_bytes == 8 || element_bytes == 16;
+  if (out == nullptr || pitch_bytes == nullptr || !is_element) return CUDA_ERROR_INVALID_VALUE;
+  void* address = nullptr;
+  const Status status = machine().allocate_rows(device, width_bytes, height, pitch_bytes, &address);
+  return deliver(status, address, out);
+}
+
 CU_API cuMemAllocManaged(CUdeviceptr* out, size_t bytes, unsigned flags) {
   CU_ENTER_CONTEXT;
   if (out == nullptr || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST)) {

@@ -1,4 +1,5 @@
 // Allocation of every kind, and what can be asked about an address.
+#include <algorithm>
 #include <cstring>
 
 #include <uvmalloc/sim/cuda/runtime/entry.hpp>
@@ -31,6 +32,31 @@ RT_API cudaMalloc(void** out, size_t bytes) {
   RT_ENTER_DEVICE;
   poll_kernel_plugin();
   return allocate_if_any(out, bytes, [&] { return machine().allocate_device(device, bytes, out); });
+}
+
+RT_API cudaMallocPitch(void** out, size_t* pitch_bytes, size_t width_bytes, size_t height) {
+  RT_ENTER_DEVICE;
+  if (pitch_bytes == nullptr) return fail(cudaErrorInvalidValue);
+  return allocate_if_any(out, std::min(width_bytes, height), [&] {
+    return machine().allocate_rows(device, width_bytes, height, pitch_bytes, out);
+  });
+}
+
+RT_API cudaMalloc3D(cudaPitchedPtr* out, cudaExtent extent) {
+  RT_ENTER_DEVICE;
+  if (out == nullptr) return fail(cudaErrorInvalidValue);
+  std::size_t rows = 0;
+  if (__builtin_mul_overflow(extent.height, extent.depth, &rows))
+    return fail(cudaErrorMemoryAllocation);
+  *out = {nullptr, 0, extent.width, extent.height};
+  return allocate_if_any(&out->ptr, std::min(extent.width, rows), [&] {
+    return machine().allocate_rows(device, extent.width, rows, &out->pitch, &out->ptr);
+  });
+}
+
+RT_API_AS(cudaChannelFormatDesc)
+cudaCreateChannelDesc(int x, int y, int z, int w, cudaChannelFormatKind kind) {
+  return {x, y, z, w, kind};
 }
 
 RT_API cudaMallocManaged(void** out, size_t bytes, unsigned flags) {
