@@ -1,7 +1,7 @@
 /* An auditor for the dynamic linker (man 7 rtld-audit): with LD_AUDIT=.../libuvmsim_audit.so every
- * search for CUDA's driver, runtime and profiling libraries, and for the simulator itself, ends in
- * this library's own folder, or in UVMSIM_LIBRARY_DIR where that is set. The driver of an older
- * version (UVMSIM_DRIVER_VERSION) lies in a subfolder there. It works where
+ * search for CUDA's driver, runtime, profiling and management libraries, and for the simulator
+ * itself, ends in this library's own folder, or in UVMSIM_LIBRARY_DIR where that is set. The driver
+ * of an older version (UVMSIM_DRIVER_VERSION) lies in a subfolder there. It works where
  * LD_LIBRARY_PATH does not: against an RPATH, and against a full path given to dlopen. It prints
  * nothing and changes nothing else. Called by the linker with its lock held; it lives in a link
  * namespace of its own and therefore uses little of libc.
@@ -17,8 +17,8 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-static const char* const kRedirected[] = {"libcudart.so.13", "libcuda.so.1", "libcuda.so",
-                                          "libcupti.so.13", "libuvmsim.so"};
+static const char* const kRedirected[] = {"libcudart.so.13", "libcuda.so.1",      "libcuda.so",
+                                          "libcupti.so.13",  "libnvidia-ml.so.1", "libuvmsim.so"};
 enum { kRedirectedCount = sizeof kRedirected / sizeof kRedirected[0] };
 
 /* Full paths of the stand-ins; empty where there is none. */

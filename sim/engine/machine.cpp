@@ -52,14 +52,17 @@ std::vector<DeviceMemory> make_memories(const Settings& settings) {
 
 Machine& Machine::instance() {
   static Machine* const machine = [] {
-    auto* instance =
-        new Machine(Settings::from_environment());  // outlives everything that may call it at exit
+    auto* instance = new Machine(process_settings());  // outlives all that may call it at exit
     made.store(instance, std::memory_order_release);
     pthread_atfork(&Machine::before_fork, &Machine::after_fork_in_parent,
                    &Machine::after_fork_in_child);
     return instance;
   }();
   return *machine;
+}
+
+Machine* Machine::existing() {
+  return lost_in_fork() ? nullptr : made.load(std::memory_order_acquire);
 }
 
 bool Machine::lost_in_fork() {

@@ -121,6 +121,8 @@ struct Pool {
 class UVMSIM_EXPORT Machine {
  public:
   static Machine& instance();
+  // Null where nothing has asked for it yet, and in a child that has lost it.
+  static Machine* existing();
   static bool lost_in_fork();
 
   int device_count() const { return settings_.devices; }
@@ -205,6 +207,8 @@ class UVMSIM_EXPORT Machine {
   Status query_stream(int device, StreamHandle handle);
   Status wait_for_stream(int device, StreamHandle handle);
   Status wait_for_device(int device);
+  // Whether it has work that is not complete.
+  bool is_busy(int device);
 
   EventHandle create_event(int device, unsigned flags, bool timing);
   Status destroy_event(EventHandle handle);

@@ -53,6 +53,11 @@ Status Machine::wait_for_device(int device) {
   return Status::kOk;
 }
 
+bool Machine::is_busy(int device) {
+  const std::lock_guard lock(mutex_);
+  return timeline_.device_completion_ns(device) > timeline_.now_ns();
+}
+
 EventHandle Machine::create_event(int device, unsigned flags, bool timing) {
   const std::lock_guard lock(mutex_);
   return timeline_.create_event(device, flags, timing);

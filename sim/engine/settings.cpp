@@ -93,4 +93,9 @@ Settings Settings::from_environment() {
   return settings;
 }
 
+const Settings& process_settings() {
+  static const Settings settings = Settings::from_environment();
+  return settings;
+}
+
 }  // namespace uvmsim

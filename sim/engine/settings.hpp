@@ -1,6 +1,6 @@
-// The simulator's environment variables, read once when the machine is made. A malformed value
-// costs one line on stderr that names the variable, the value and what is accepted; the default is
-// used then.
+// The simulator's environment variables, read once, at the latest when the machine is made. A
+// malformed value costs one line on stderr that names the variable, the value and what is accepted;
+// the default is used then.
 #pragma once
 
 #include <cstddef>
@@ -25,6 +25,9 @@ struct Settings {
 
   static Settings from_environment();
 };
+
+// Those of this process, read at the first call.
+UVMSIM_EXPORT const Settings& process_settings();
 
 // "512M", "1.5GiB", "1T", "1048576": as the command `uvmalloc` has it, a number and an optional
 // suffix K, M, G, T, each a power of 1024 with or without "iB" or "B". Nothing for anything else,

@@ -215,6 +215,45 @@ void probe_limits(bool no_descriptors) {
   std::printf("probe: init %d managed %d device %d\n", initialized, allocated, on_device);
 }
 
+// Before the process has used a device, and after.
+void probe_nvml() {
+  struct Memory {
+    unsigned long long total, free, used;
+  };
+  struct Utilization {
+    unsigned gpu, memory;
+  };
+  const StandIn nvml("libnvidia-ml.so.1");
+  unsigned count = 0;
+  nvml.function<int(unsigned*)>("nvmlDeviceGetCount_v2")(&count);
+  void* device = nullptr;
+  const int none =
+      nvml.function<int(unsigned, void**)>("nvmlDeviceGetHandleByIndex_v2")(2, &device);
+  nvml.function<int(const char*, void**)>("nvmlDeviceGetHandleByPciBusId_v2")("00000000:02:00.0",
+                                                                              &device);
+  unsigned index = 0;
+  nvml.function<int(void*, unsigned*)>("nvmlDeviceGetIndex")(device, &index);
+  char uuid[80];
+  nvml.function<int(void*, char*, unsigned)>("nvmlDeviceGetUUID")(device, uuid, sizeof uuid);
+  std::printf("probe: count %u none %d index %u %s\n", count, none, index, uuid);
+  const auto look = [&] {
+    Memory memory{};
+    nvml.function<int(void*, Memory*)>("nvmlDeviceGetMemoryInfo")(device, &memory);
+    Utilization utilization{};
+    nvml.function<int(void*, Utilization*)>("nvmlDeviceGetUtilizationRates")(device, &utilization);
+    std::printf("probe: total %llu used %llu busy %u\n", memory.total >> 20, memory.used >> 20,
+                utilization.gpu);
+  };
+  look();
+  RT(cudaSetDevice)(1);
+  void* memory = nullptr;
+  RT(cudaMalloc)(&memory, 64 << 20);
+  RT(cudaMemsetAsync)(memory, 0, 64 << 20, nullptr);
+  look();
+  RT(cudaDeviceSynchronize)();
+  look();
+}
+
 void probe_driver_version() {
   int version = 0;
   RT(cudaDriverGetVersion)(&version);
@@ -279,6 +318,7 @@ TEST(Probe, Run) {
   if (name == "halves") probe_halves();
   if (name == "limits") probe_limits(/*no_descriptors=*/false);
   if (name == "no_descriptors") probe_limits(/*no_descriptors=*/true);
+  if (name == "nvml") probe_nvml();
   if (name == "driver_version") probe_driver_version();
   if (name == "fork") probe_fork();
   if (name == "plugin") probe_plugin();
@@ -388,6 +428,14 @@ TEST(ProcessTest, WithoutADescriptorThereIsAnError) {
   EXPECT_EQ(told(outcome), "init 2 managed 2 device 2\n");
   EXPECT_NE(outcome.output.find("memfd_create: Too many open files"), std::string::npos)
       << outcome.output;
+}
+
+TEST(ProcessTest, TheManagementLibraryTellsHowFullAndBusyDevicesAre) {
+  EXPECT_EQ(told(run_probe("UVMSIM_DEVICES=2 CUDA_VISIBLE_DEVICES=0,1", "nvml")),
+            "count 2 none 2 index 1 GPU-75766d73-696d-2d64-6576-696365000002\n"
+            "total 8192 used 0 busy 0\n"
+            "total 8192 used 192 busy 100\n"
+            "total 8192 used 192 busy 0\n");
 }
 
 TEST(ProcessTest, VisibleDevicesAreChosenAndOrdered) {

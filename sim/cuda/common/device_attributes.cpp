@@ -73,7 +73,7 @@ std::optional<int> device_attribute(int attribute, int ordinal) {
     case CU_DEVICE_ATTRIBUTE_SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO:
       return 2;
     case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
-      return kPciBusOfFirstDevice + visible_devices()[static_cast<std::size_t>(ordinal)];
+      return pci_bus_of_number(visible_devices()[static_cast<std::size_t>(ordinal)]);
     case CU_DEVICE_ATTRIBUTE_GPU_OVERLAP:
     case CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY:
     case CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS:
@@ -113,11 +113,19 @@ std::optional<int> device_attribute(int attribute, int ordinal) {
   }
 }
 
+int pci_bus_of_number(int number) {
+  return kPciBusOfFirstDevice + number;
+}
+
 void device_uuid(int ordinal, char* out_bytes) {
+  device_uuid_of_number(visible_devices()[static_cast<std::size_t>(ordinal)], out_bytes);
+}
+
+void device_uuid_of_number(int number, char* out_bytes) {
   constexpr char kPrefix[] = "uvmsim-device";
   std::memset(out_bytes, 0, 16);
   std::memcpy(out_bytes, kPrefix, sizeof kPrefix - 1);
-  out_bytes[15] = static_cast<char>(1 + visible_devices()[static_cast<std::size_t>(ordinal)]);
+  out_bytes[15] = static_cast<char>(1 + number);
 }
 
 }  // namespace uvmsim::cuda

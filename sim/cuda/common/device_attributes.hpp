@@ -13,4 +13,8 @@ std::optional<int> device_attribute(int attribute, int ordinal);
 // Fills 16 bytes that tell the devices apart, also across CUDA_VISIBLE_DEVICES.
 void device_uuid(int ordinal, char* out_bytes);
 
+// The same, and the PCI bus, by the device's number before CUDA_VISIBLE_DEVICES.
+void device_uuid_of_number(int number, char* out_bytes);
+int pci_bus_of_number(int number);
+
 }  // namespace uvmsim::cuda

@@ -1,0 +1,363 @@
+// A stand-in for libnvidia-ml.so.1: the devices of the simulated machine, whatever
+// CUDA_VISIBLE_DEVICES hides, and how busy and how full they are. It makes no machine: a process
+// that has not used a device sees devices that are idle and empty, also in a forked child. Each
+// process has devices of its own, so it sees no other process on them.
+//
+// NVML's header is not needed for this and not there; types and numbers are those of its
+// documentation. A function that is not here is not found, which callers of NVML provide for.
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cstdio>
+#include <cstring>
+#include <iterator>
+#include <string>
+
+#include <cuda.h>
+
+#include <uvmalloc/sim/cuda/common/device_attributes.hpp>
+#include <uvmalloc/sim/cuda/common/version.hpp>
+#include <uvmalloc/sim/engine/machine.hpp>
+#include <uvmalloc/sim/engine/thread_context.hpp>
+
+using namespace uvmsim;
+using namespace uvmsim::cuda;
+
+#define NVML_API extern "C" UVMSIM_EXPORT NvmlReturn
+
+extern "C" {
+
+enum NvmlReturn {
+  NVML_SUCCESS = 0,
+  NVML_ERROR_INVALID_ARGUMENT = 2,
+  NVML_ERROR_NOT_SUPPORTED = 3,
+  NVML_ERROR_NOT_FOUND = 6,
+  NVML_ERROR_INSUFFICIENT_SIZE = 7,
+};
+
+using NvmlDevice = const char*;
+
+struct NvmlMemory {
+  unsigned long long total;
+  unsigned long long free;
+  unsigned long long used;
+};
+
+struct NvmlMemoryV2 {
+  unsigned version;
+  unsigned long long total;
+  unsigned long long reserved;
+  unsigned long long free;
+  unsigned long long used;
+};
+
+struct NvmlUtilization {
+  unsigned gpu;
+  unsigned memory;
+};
+
+struct NvmlProcess {
+  unsigned pid;
+  unsigned long long used_bytes;
+};
+
+struct NvmlProcessV2 {
+  unsigned pid;
+  unsigned long long used_bytes;
+  unsigned gpu_instance;
+  unsigned compute_instance;
+};
+
+struct NvmlTemperature {
+  unsigned version;
+  int sensor;
+  int celsius;
+};
+
+}  // extern "C"
+
+namespace {
+
+constexpr const char* kVersion = "580.00";
+
+// What does not depend on the program: an idle device of the modelled kind.
+constexpr unsigned kCelsius = 40;
+constexpr unsigned kMilliwatts = 70'000;
+constexpr unsigned kGraphicsClockMhz = 1980;
+constexpr unsigned kMemoryClockMhz = 3201;
+constexpr int kMemoryClock = 2;
+constexpr int kLastClock = 3;
+
+// A device is the address of an element.
+std::array<char, kMostDevices> devices;
+
+NvmlDevice device_of(int number) {
+  return &devices[static_cast<std::size_t>(number)];
+}
+
+int device_count() {
+  return process_settings().devices;
+}
+
+// -1 where it is none.
+int number_of(NvmlDevice device) {
+  const auto offset =
+      reinterpret_cast<std::uintptr_t>(device) - reinterpret_cast<std::uintptr_t>(devices.data());
+  return offset < static_cast<std::size_t>(device_count()) ? static_cast<int>(offset) : -1;
+}
+
+std::string uuid_of(int number) {
+  std::array<char, 16> bytes;
+  device_uuid_of_number(number, bytes.data());
+  std::string text = "GPU";
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    char part[4];
+    std::snprintf(part, sizeof part, "%02x", static_cast<unsigned char>(bytes[i]));
+    if (i == 0 || i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += part;
+  }
+  return text;
+}
+
+NvmlReturn copy_text(const std::string& text, char* out, unsigned size) {
+  if (out == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
+  if (size <= text.size()) return NVML_ERROR_INSUFFICIENT_SIZE;
+  std::memcpy(out, text.c_str(), text.size() + 1);
+  return NVML_SUCCESS;
+}
+
+NvmlReturn find_device(int number, NvmlDevice* out) {
+  if (out == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
+  if (number < 0 || number >= device_count()) return NVML_ERROR_NOT_FOUND;
+  *out = device_of(number);
+  return NVML_SUCCESS;
+}
+
+NvmlMemory memory_of(int number) {
+  Machine* machine = Machine::existing();
+  if (machine == nullptr) {
+    const unsigned long long capacity = process_settings().capacity_bytes;
+    return {capacity, capacity, 0};
+  }
+  const MemoryUse use = machine->memory_use(number);
+  return {use.capacity_bytes, use.free_bytes(), use.unevictable_bytes + use.managed_bytes};
+}
+
+template <class Process>
+NvmlReturn list_processes(NvmlDevice device, unsigned* count, Process* out) {
+  const int number = number_of(device);
+  if (number < 0 || count == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
+  const unsigned long long used_bytes = memory_of(number).used;
+  const unsigned room = *count;
+  *count = used_bytes == 0 ? 0 : 1;
+  if (*count > room) return NVML_ERROR_INSUFFICIENT_SIZE;
+  if (*count != 0) {
+    if (out == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
+    *out = {};
+    out->pid = static_cast<unsigned>(getpid());
+    out->used_bytes = used_bytes;
+  }
+  return NVML_SUCCESS;
+}
+
+}  // namespace
+
+// ---- the library
+
+NVML_API nvmlInit_v2() {
+  return NVML_SUCCESS;
+}
+
+NVML_API nvmlInit() {
+  return NVML_SUCCESS;
+}
+
+NVML_API nvmlInitWithFlags(unsigned) {
+  return NVML_SUCCESS;
+}
+
+NVML_API nvmlShutdown() {
+  return NVML_SUCCESS;
+}
+
+extern "C" UVMSIM_EXPORT const char* nvmlErrorString(NvmlReturn error) {
+  switch (error) {
+    case NVML_SUCCESS:
+      return "The operation was successful";
+    case NVML_ERROR_INVALID_ARGUMENT:
+      return "A supplied argument is invalid";
+    case NVML_ERROR_NOT_SUPPORTED:
+      return "The requested operation is not available on target device";
+    case NVML_ERROR_NOT_FOUND:
+      return "A query to find an object was unsuccessful";
+    case NVML_ERROR_INSUFFICIENT_SIZE:
+      return "An input argument is not large enough";
+  }
+  return "Unknown error";
+}
+
+NVML_API nvmlSystemGetDriverVersion(char* text, unsigned size) {
+  return copy_text(kVersion, text, size);
+}
+
+NVML_API nvmlSystemGetNVMLVersion(char* text, unsigned size) {
+  return copy_text(kVersion, text, size);
+}
+
+NVML_API nvmlSystemGetCudaDriverVersion_v2(int* version) {
+  if (version == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
+  *version = driver_version();
+  return NVML_SUCCESS;
+}
+
+NVML_API nvmlSystemGetCudaDriverVersion(int* version) {
+  return nvmlSystemGetCudaDriverVersion_v2(version);
+}
+
+// ---- devices
+
+NVML_API nvmlDeviceGetCount_v2(unsigned* count) {
+  if (count == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
+  *count = static_cast<unsigned>(device_count());
+  return NVML_SUCCESS;
+}
+
+NVML_API nvmlDeviceGetCount(unsigned* count) {
+  return nvmlDeviceGetCount_v2(count);
+}
+
+NVML_API nvmlDeviceGetHandleByIndex_v2(unsigned index, NvmlDevice* device) {
+  if (device == nullptr || index >= static_cast<unsigned>(device_count()))
+    return NVML_ERROR_INVALID_ARGUMENT;
+  return find_device(static_cast<int>(index), device);
+}
+
+NVML_API nvmlDeviceGetHandleByIndex(unsigned index, NvmlDevice* device) {
+  return nvmlDeviceGetHandleByIndex_v2(index, device);
+}
+
+NVML_API nvmlDeviceGetHandleByUUID(const char* text, NvmlDevice* device) {
+  if (text == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
+  int number = 0;
+  while (number < device_count() && uuid_of(number) != text) ++number;
+  return find_device(number, device);
+}
+
+// "0000:01:00.0", or with a domain of eight digits; in either case of letters.
+NVML_API nvmlDeviceGetHandleByPciBusId_v2(const char* text, NvmlDevice* device) {
+  unsigned domain = 0;
+  unsigned bus = 0;
+  if (text == nullptr || std::sscanf(text, "%x:%x", &domain, &bus) != 2)
+    return NVML_ERROR_INVALID_ARGUMENT;
+  int number = 0;
+  while (number < device_count() && static_cast<unsigned>(pci_bus_of_number(number)) != bus)
+    ++number;
+  return find_device(domain == 0 ? number : -1, device);
+}
+
+NVML_API nvmlDeviceGetHandleByPciBusId(const char* text, NvmlDevice* device) {
+  return nvmlDeviceGetHandleByPciBusId_v2(text, device);
+}
+
+NVML_API nvmlDeviceGetIndex(NvmlDevice device, unsigned* index) {
+  const int number = number_of(device);
+  if (number < 0 || index == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
+  *index = static_cast<unsigned>(number);
+  return NVML_SUCCESS;
+}
+
+NVML_API nvmlDeviceGetName(NvmlDevice device, char* text, unsigned size) {
+  if (number_of(device) < 0) return NVML_ERROR_INVALID_ARGUMENT;
+  return copy_text(kDeviceName, text, size);
+}
+
+NVML_API nvmlDeviceGetUUID(NvmlDevice device, char* text, unsigned size) {
+  const int number = number_of(device);
+  return number < 0 ? NVML_ERROR_INVALID_ARGUMENT : copy_text(uuid_of(number), text, size);
+}
+
+// ---- how full and how busy they are
+
+NVML_API nvmlDeviceGetMemoryInfo(NvmlDevice device, NvmlMemory* out) {
+  const int number = number_of(device);
+  if (number < 0 || out == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
+  *out = memory_of(number);
+  return NVML_SUCCESS;
+}
+
+NVML_API nvmlDeviceGetMemoryInfo_v2(NvmlDevice device, NvmlMemoryV2* out) {
+  const int number = number_of(device);
+  if (number < 0 || out == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
+  const NvmlMemory memory = memory_of(number);
+  *out = {out->version, memory.total, 0, memory.free, memory.used};
+  return NVML_SUCCESS;
+}
+
+// On the virtual clock a device is busy while work is on it that the host has not waited for.
+// Kernels are bound by memory.
+NVML_API nvmlDeviceGetUtilizationRates(NvmlDevice device, NvmlUtilization* out) {
+  const int number = number_of(device);
+  if (number < 0 || out == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
+  Machine* machine = Machine::existing();
+  const unsigned percent = machine != nullptr && machine->is_busy(number) ? 100 : 0;
+  *out = {percent, percent};
+  return NVML_SUCCESS;
+}
+
+NVML_API nvmlDeviceGetTemperature(NvmlDevice device, int sensor, unsigned* celsius) {
+  if (number_of(device) < 0 || sensor != 0 || celsius == nullptr)
+    return NVML_ERROR_INVALID_ARGUMENT;
+  *celsius = kCelsius;
+  return NVML_SUCCESS;
+}
+
+NVML_API nvmlDeviceGetTemperatureV(NvmlDevice device, NvmlTemperature* out) {
+  if (number_of(device) < 0 || out == nullptr || out->sensor != 0)
+    return NVML_ERROR_INVALID_ARGUMENT;
+  out->celsius = kCelsius;
+  return NVML_SUCCESS;
+}
+
+NVML_API nvmlDeviceGetPowerUsage(NvmlDevice device, unsigned* milliwatts) {
+  if (number_of(device) < 0 || milliwatts == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
+  *milliwatts = kMilliwatts;
+  return NVML_SUCCESS;
+}
+
+NVML_API nvmlDeviceGetClockInfo(NvmlDevice device, int clock, unsigned* megahertz) {
+  if (number_of(device) < 0 || clock < 0 || clock > kLastClock || megahertz == nullptr)
+    return NVML_ERROR_INVALID_ARGUMENT;
+  *megahertz = clock == kMemoryClock ? kMemoryClockMhz : kGraphicsClockMhz;
+  return NVML_SUCCESS;
+}
+
+NVML_API nvmlDeviceGetComputeRunningProcesses(NvmlDevice device, unsigned* count,
+                                              NvmlProcess* out) {
+  return list_processes(device, count, out);
+}
+
+NVML_API nvmlDeviceGetComputeRunningProcesses_v2(NvmlDevice device, unsigned* count,
+                                                 NvmlProcessV2* out) {
+  return list_processes(device, count, out);
+}
+
+NVML_API nvmlDeviceGetComputeRunningProcesses_v3(NvmlDevice device, unsigned* count,
+                                                 NvmlProcessV2* out) {
+  return list_processes(device, count, out);
+}
+
+// ---- links: the modelled devices have none of these
+
+NVML_API nvmlDeviceGetNvLinkRemoteDeviceType(NvmlDevice, unsigned, int*) {
+  return NVML_ERROR_NOT_SUPPORTED;
+}
+
+NVML_API nvmlDeviceGetNvLinkRemotePciInfo_v2(NvmlDevice, unsigned, void*) {
+  return NVML_ERROR_NOT_SUPPORTED;
+}
+
+NVML_API nvmlDeviceGetGpuFabricInfoV(NvmlDevice, void*) {
+  return NVML_ERROR_NOT_SUPPORTED;
+}
