@@ -84,13 +84,6 @@ int uvmsim_launch(int device, void* stream, const uvmsim_access* accesses, size_
                   uint64_t duration_ns, int (*run)(void* context), void (*release)(void* context),
                   void* context);
 
-/* Where a kernel that is recorded during a capture can be tried out, for the shapes of its results:
- * like uvmsim_device_view, but what is written there stays apart from the memory itself and is
- * forgotten when the last capture ends. Copies and fills that are recorded take effect there too.
- * The view is good for `size_bytes` from the address on, NULL where those are not in one piece of
- * memory. */
-void* uvmsim_capture_view(const void* address, size_t size_bytes);
-
 /* Where a kernel finds the bytes of `address`: the device view of managed and device memory, the
  * address itself for pinned and registered host memory and, where devices reach it, for mapped
  * ordinary memory; NULL for everything else. The view is valid

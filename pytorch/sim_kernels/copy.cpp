@@ -20,20 +20,20 @@ bool same_layout(const at::Tensor& a, const at::Tensor& b) {
 void copy_on_device(at::Tensor& self, const at::Tensor& source) {
   Launch launch(self.device(), "aten::copy_");
   if (self.storage().nbytes()) self.storage().mutable_data();
-  CpuAliases aliases(launch);
-  at::Tensor self_alias = aliases.alias(self);
-  const at::Tensor source_alias = aliases.alias(source);
+  const auto use = launch.is_capturing() ? CpuAliases::Use::kGraph : CpuAliases::Use::kThisCall;
+  CpuAliases aliases(launch, use);
+  auto run = [to = aliases.alias(self), from = aliases.alias(source)]() mutable {
+    const CpuKernelScope scope;
+    at::native::copy_(to, from, false);
+  };
   launch.touch(self, UVMSIM_WRITE);
   launch.touch(source, UVMSIM_READ);
+  if (launch.is_capturing()) {
+    launch.record(std::move(run));
+    return;
+  }
   launch.submit();
-  const CpuKernelScope scope;
-  at::native::copy_(self_alias, source_alias, false);
-  if (!launch.is_capturing()) return;
-  CpuAliases captured(launch, CpuAliases::Use::kGraph);
-  launch.record([to = captured.alias(self), from = captured.alias(source)]() mutable {
-    const CpuKernelScope at_launch;
-    at::native::copy_(to, from, false);
-  });
+  run();
 }
 
 // Dense bytes travel between devices; everything else happens on either end.

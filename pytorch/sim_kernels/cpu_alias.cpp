@@ -6,10 +6,12 @@
 #include <c10/core/TensorImpl.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/util/intrusive_ptr.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstring>
 
+#include <uvmalloc/pytorch/sim_kernels/cpu_kernel_scope.hpp>
 #include <uvmalloc/pytorch/sim_kernels/extent.hpp>
 
 namespace uvm::sim_kernels {
@@ -17,6 +19,26 @@ namespace {
 
 void release_storage(void* original) {
   c10::raw::intrusive_ptr::decref(static_cast<c10::StorageImpl*>(original));
+}
+
+// Memory that reads as zeros and costs nothing before it is written: a storage may be much larger
+// than the tensor that is used of it.
+c10::DataPtr zeroed_memory(std::size_t size_bytes) {
+  struct Mapping {
+    void* address;
+    std::size_t size_bytes;
+  };
+  if (size_bytes == 0) return {nullptr, c10::Device(c10::kCPU)};
+  void* address = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  TORCH_CHECK(address != MAP_FAILED, "there is no memory in which a captured operator of ",
+              size_bytes, " bytes could be tried out");
+  const auto unmap = [](void* context) {
+    const auto* mapping = static_cast<Mapping*>(context);
+    munmap(mapping->address, mapping->size_bytes);
+    delete mapping;
+  };
+  return {address, new Mapping{address, size_bytes}, unmap, c10::Device(c10::kCPU)};
 }
 
 // Kernels may leave it to their caller to conjugate or negate: the bits say so.
@@ -53,7 +75,8 @@ c10::DataPtr CpuAliases::alias_pointer(c10::StorageImpl* original) const {
   const void* address = original->nbytes() ? original->data() : nullptr;
   if (use_ == Use::kGraph)
     return {address ? device_view(address) : nullptr, c10::Device(c10::kCPU)};
-  void* view = address ? launch_.view(address, original->nbytes()) : nullptr;
+  if (is_try_out()) return zeroed_memory(original->nbytes());
+  void* view = address ? launch_.view(address) : nullptr;
   // A kernel may keep the alias in a result: it then keeps the original alive.
   c10::raw::intrusive_ptr::incref(original);
   return {view, original, &release_storage, c10::Device(c10::kCPU)};
@@ -68,7 +91,15 @@ at::Tensor CpuAliases::alias(const at::Tensor& tensor) {
     alias.unsafeGetTensorImpl()->set_wrapped_number(true);
   }
   tensors_.push_back({tensor, alias});
+  fill(tensor, alias);
   return alias;
+}
+
+void CpuAliases::fill(const at::Tensor& original, at::Tensor& alias) const {
+  const auto elements = static_cast<std::int64_t>(extent_bytes(original) / original.itemsize());
+  if (elements == 0 || use_ != Use::kOnes) return;
+  const CpuKernelScope scope;
+  alias.as_strided({elements}, {1}, original.storage_offset()).fill_(1);
 }
 
 // The CPU kernel moved the alias to memory of its own: the original gets device memory of that
@@ -136,9 +167,9 @@ void CpuAliases::copy_results() {
   launch_.submit();
   for (const PendingCopy& copy : pending_) {
     const std::size_t size_bytes = extent_bytes(copy.source);
-    if (size_bytes == 0) continue;
-    void* view = launch_.view(copy.destination.const_data_ptr(), size_bytes);
-    std::memcpy(view, copy.source.const_data_ptr(), size_bytes);
+    if (size_bytes == 0 || is_try_out()) continue;
+    std::memcpy(launch_.view(copy.destination.const_data_ptr()), copy.source.const_data_ptr(),
+                size_bytes);
   }
   pending_.clear();
 }

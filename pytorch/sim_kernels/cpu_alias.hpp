@@ -15,9 +15,15 @@ namespace uvm::sim_kernels {
 
 class CpuAliases {
  public:
-  // What the aliases are made for: this call, during which they keep the originals alive, or the
-  // launches of a graph, whose memory they only borrow and whose views are the device's own.
-  enum class Use { kThisCall, kGraph };
+  // What the aliases are made for:
+  enum class Use {
+    kThisCall,  // the call, during which they keep the originals alive
+    kGraph,     // the launches of a graph, whose memory they only borrow
+    // A call that is captured. It must not look at the program's memory, which may hold anything
+    // before what other captures have recorded was launched. Aliases have memory of their own:
+    kZeros,
+    kOnes
+  };
 
   explicit CpuAliases(Launch& launch, Use use = Use::kThisCall) : launch_(launch), use_(use) {}
 
@@ -37,7 +43,8 @@ class CpuAliases {
   // Whether to_device has made it, until copy_results.
   bool is_new(const at::Tensor& tensor) const;
 
-  // Reports the writes to the memory that write_back_resized and to_device took, and fills it.
+  // Reports the writes to the memory that write_back_resized and to_device took, and fills it,
+  // unless the call is captured.
   void copy_results();
 
  private:
@@ -57,6 +64,8 @@ class CpuAliases {
 
   c10::Storage alias_storage(const c10::Storage& original);
   c10::DataPtr alias_pointer(c10::StorageImpl* original) const;
+  bool is_try_out() const { return use_ != Use::kThisCall && use_ != Use::kGraph; }
+  void fill(const at::Tensor& original, at::Tensor& alias) const;
   void adopt_resized_storage(AliasedStorage& storage);
 
   Launch& launch_;

@@ -91,8 +91,8 @@ void Launch::check(int error) const {
               error);
 }
 
-void* Launch::view(const void* address, std::size_t size_bytes) const {
-  void* found = is_capturing_ ? capture_view(address, size_bytes) : device_view(address);
+void* Launch::view(const void* address) const {
+  void* found = device_view(address);
   if (!found) fail_illegal_address(address);
   return found;
 }

@@ -32,18 +32,18 @@ class Launch {
   // AcceleratorError for memory out of reach, OutOfMemoryError where the pages find no room.
   void submit();
 
-  // Whether the stream is being captured. The operator then runs on views for trying out, for the
-  // shapes of its results; nothing of it is seen in memory, and `submit` only keeps what was
-  // touched for `record`.
+  // Whether the stream is being captured. The operator then runs on memory of its own, for the
+  // shapes of its results (see CpuAliases::Use), and `submit` only keeps what was touched for
+  // `record`.
   bool is_capturing() const { return is_capturing_; }
 
   // Makes `work` a kernel of the graph, with all that was touched. It is called at each launch, by
   // the launching thread; what it throws is told on stderr and fails the launch.
   void record(std::function<void()> work);
 
-  // Where this launch finds the `size_bytes` from `address` on. Throws AcceleratorError where it
-  // cannot reach them.
-  void* view(const void* address, std::size_t size_bytes) const;
+  // Where this launch finds the bytes at `address`. Throws AcceleratorError where it cannot reach
+  // them.
+  void* view(const void* address) const;
 
   // Blocks the caller until the stream has finished, as operators do whose results the host waits
   // for.

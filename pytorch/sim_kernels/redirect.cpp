@@ -4,6 +4,7 @@
 #include <ATen/core/op_registration/adaption.h>
 #include <c10/cuda/CUDAFunctions.h>
 
+#include <exception>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -51,8 +52,7 @@ class RedirectedCall {
         plan_(plan),
         stack_(stack),
         arguments_(torch::jit::last(*stack, plan.accesses.size())),
-        launch_(device_of(arguments_), plan.name),
-        aliases_(launch_) {}
+        launch_(device_of(arguments_), plan.name) {}
 
   void run() {
     for (std::size_t i = 0; i < arguments_.size(); ++i) check_devices(i);
@@ -60,12 +60,18 @@ class RedirectedCall {
     const bool host_waits = plan_.host_waits || is_indexed_by_mask();
     if (host_waits && launch_.is_capturing()) launch_.synchronize();
     for (std::size_t i = 0; i < arguments_.size(); ++i) materialize_written(i);
-    torch::jit::Stack cpu_stack = cpu_arguments();
+    aliases_.emplace(launch_);
+    torch::jit::Stack cpu_stack;
+    if (!launch_.is_capturing()) cpu_stack = cpu_arguments();
     for (std::size_t i = 0; i < arguments_.size(); ++i) touch(i);
     // What a kernel overwrites must be resident before; a kernel that only makes new tensors is
     // reported when their addresses are known, so that one operator is one kernel.
     if (writes_arguments_) launch_.submit();
-    compute(&cpu_stack);
+    if (launch_.is_capturing()) {
+      cpu_stack = try_out();
+    } else {
+      compute(&cpu_stack);
+    }
     return_results(cpu_stack);
     if (host_waits) launch_.synchronize();
   }
@@ -126,17 +132,34 @@ class RedirectedCall {
     return cpu_stack;
   }
 
+  // For the shapes of the results. Zeros are good indices; divisors and probabilities want ones.
+  torch::jit::Stack try_out() {
+    std::exception_ptr failure;
+    using Use = CpuAliases::Use;
+    for (const Use values : {Use::kZeros, Use::kOnes}) {
+      aliases_.emplace(launch_, values);
+      torch::jit::Stack cpu_stack = cpu_arguments();
+      try {
+        compute(&cpu_stack);
+        return cpu_stack;
+      } catch (const c10::Error&) {
+        if (!failure) failure = std::current_exception();
+      }
+    }
+    std::rethrow_exception(failure);
+  }
+
   c10::IValue cpu_argument(std::size_t i) {
     const c10::IValue& argument = arguments_[i];
     if (plan_.generator == i) {
       const auto requested =
           argument.isNone() ? std::nullopt : std::optional(argument.toGenerator());
-      random_ = next_random_state(requested, launch_.device());
+      if (!random_) random_ = next_random_state(requested, launch_.device());
       return cpu_generator(*random_);
     }
     if (argument.isDevice() && argument.toDevice().is_cuda()) return c10::Device(c10::kCPU);
     return map_tensors(argument, [&](const at::Tensor& tensor) {
-      return on_cuda(tensor) ? aliases_.alias(tensor) : tensor;
+      return on_cuda(tensor) ? aliases_->alias(tensor) : tensor;
     });
   }
 
@@ -146,7 +169,7 @@ class RedirectedCall {
   }
 
   void return_results(const torch::jit::Stack& cpu_results) {
-    aliases_.write_back_resized();
+    aliases_->write_back_resized();
     torch::jit::Stack results;
     results.reserve(cpu_results.size());
     std::vector<CapturedResult> new_tensors;
@@ -155,12 +178,12 @@ class RedirectedCall {
       results.push_back(map_tensors(result, [&](const at::Tensor& tensor) {
         const at::Tensor on_device = device_result(tensor);
         if (!tensor.defined()) return on_device;
-        if (aliases_.is_new(on_device)) new_tensors.push_back({index, on_device});
+        if (aliases_->is_new(on_device)) new_tensors.push_back({index, on_device});
         ++index;
         return on_device;
       }));
     }
-    aliases_.copy_results();
+    aliases_->copy_results();
     if (launch_.is_capturing()) capture(new_tensors);
     torch::jit::drop(*stack_, arguments_.size());
     for (c10::IValue& result : results) stack_->push_back(std::move(result));
@@ -211,7 +234,7 @@ class RedirectedCall {
       for_each_tensor(argument,
                       [&](const at::Tensor& tensor) { passed_in |= tensor.is_same(result); });
     }
-    return passed_in ? result : aliases_.to_device(result);
+    return passed_in ? result : aliases_->to_device(result);
   }
 
   const c10::OperatorHandle& op_;
@@ -219,7 +242,7 @@ class RedirectedCall {
   torch::jit::Stack* stack_;
   c10::ArrayRef<c10::IValue> arguments_;
   Launch launch_;
-  CpuAliases aliases_;
+  std::optional<CpuAliases> aliases_;
   std::optional<at::PhiloxCudaState> random_;
   bool writes_arguments_ = false;
 };

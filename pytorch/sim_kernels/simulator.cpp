@@ -17,19 +17,13 @@ const Simulator& simulator() {
   static const Simulator bound = {
       reinterpret_cast<decltype(&uvmsim_kernel)>(find_symbol("uvmsim_kernel")),
       reinterpret_cast<decltype(&uvmsim_launch)>(find_symbol("uvmsim_launch")),
-      reinterpret_cast<decltype(&uvmsim_device_view)>(find_symbol("uvmsim_device_view")),
-      reinterpret_cast<decltype(&uvmsim_capture_view)>(find_symbol("uvmsim_capture_view"))};
+      reinterpret_cast<decltype(&uvmsim_device_view)>(find_symbol("uvmsim_device_view"))};
   return bound;
 }
 
 void* device_view(const void* address) {
   const Simulator& bound = simulator();
   return bound.device_view ? bound.device_view(address) : const_cast<void*>(address);
-}
-
-void* capture_view(const void* address, std::size_t size_bytes) {
-  const Simulator& bound = simulator();
-  return bound.capture_view ? bound.capture_view(address, size_bytes) : nullptr;
 }
 
 }  // namespace uvm::sim_kernels

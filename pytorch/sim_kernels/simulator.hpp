@@ -11,15 +11,11 @@ struct Simulator {
   decltype(&uvmsim_kernel) kernel = nullptr;
   decltype(&uvmsim_launch) launch = nullptr;
   decltype(&uvmsim_device_view) device_view = nullptr;
-  decltype(&uvmsim_capture_view) capture_view = nullptr;
 };
 
 const Simulator& simulator();
 
 // Where a kernel finds the bytes of `address`; null where a device cannot reach them.
 void* device_view(const void* address);
-
-// Where one that is being captured is tried out; null as above.
-void* capture_view(const void* address, std::size_t size_bytes);
 
 }  // namespace uvm::sim_kernels

@@ -153,7 +153,6 @@ void Arena::free(std::uintptr_t address, std::size_t bytes) {
                 static_cast<off_t>(length)) != 0) {
     std::memset(device_view(address), 0, length);
   }
-  if (capture_base_ != 0) madvise(as_pointer(capture_base_ + offset), length, MADV_DONTNEED);
   part.intervals.free(offset - part.begin, length);
 }
 
@@ -161,26 +160,11 @@ std::byte* Arena::device_view(std::uintptr_t address) const {
   return reinterpret_cast<std::byte*>(device_base_ + offset_of(address));
 }
 
-std::byte* Arena::capture_view(std::uintptr_t address) {
-  if (capture_base_ == 0) {
-    void* view = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd_, 0);
-    if (view == MAP_FAILED) return nullptr;
-    madvise(view, size_, MADV_DONTFORK);
-    madvise(view, size_, MADV_DONTDUMP);
-    capture_base_ = reinterpret_cast<std::uintptr_t>(view);
-  }
-  return reinterpret_cast<std::byte*>(capture_base_ + offset_of(address));
-}
-
 bool Arena::meets(std::uintptr_t address, std::size_t bytes) const {
-  for (const std::uintptr_t base : {user_base_, device_base_, capture_base_}) {
-    if (base != 0 && address < base + size_ && base < address + bytes) return true;
+  for (const std::uintptr_t base : {user_base_, device_base_}) {
+    if (address < base + size_ && base < address + bytes) return true;
   }
   return false;
-}
-
-void Arena::forget_capture_view() {
-  if (capture_base_ != 0) madvise(as_pointer(capture_base_), size_, MADV_DONTNEED);
 }
 
 void Arena::abandon() {

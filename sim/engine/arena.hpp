@@ -38,12 +38,6 @@ class Arena {
 
   std::byte* device_view(std::uintptr_t address) const;
 
-  // A third view, on which work that is only recorded can be tried out: it shows what the others
-  // show until it is written, and then pages of its own, until forget_capture_view. Null where the
-  // process has no address space for it.
-  std::byte* capture_view(std::uintptr_t address);
-  void forget_capture_view();
-
   // Position of an address in the arena.
   std::size_t offset_of(std::uintptr_t address) const { return address - user_base_; }
   std::size_t size() const { return size_; }
@@ -69,7 +63,6 @@ class Arena {
   std::size_t size_;
   std::uintptr_t user_base_ = 0;
   std::uintptr_t device_base_ = 0;
-  std::uintptr_t capture_base_ = 0;  // 0 until it is needed
   int fd_ = -1;
   Part small_{kPageBytes};   // from the beginning on, for small allocations
   Part large_{kBlockBytes};  // the rest, for others

@@ -101,10 +101,6 @@ UVMSIM_CONTROL int uvmsim_launch(int device, void* stream, const uvmsim_access* 
   return result_of(Machine::instance().launch_kernel(device, stream, std::move(kernel)));
 }
 
-UVMSIM_CONTROL void* uvmsim_capture_view(const void* address, size_t size_bytes) {
-  return is_absent() ? nullptr : Machine::instance().capture_view({address, size_bytes});
-}
-
 UVMSIM_CONTROL void* uvmsim_device_view(const void* address) {
   return is_absent() ? nullptr : Machine::instance().device_view(address);
 }

@@ -233,10 +233,6 @@ class UVMSIM_EXPORT Machine {
                                      DependencyUpdate update);
   // For work that no graph can hold: kOk where the stream is not being captured.
   Status refuse_capture(int device, StreamHandle stream);
-  // Where work that is recorded finds bytes to be tried out on; see Arena::capture_view. Host
-  // memory is its own. Null for memory that the machine does not know.
-  void* capture_view(MemoryRange range);
-
   // Handles that are none, and graphs that are being captured where they must not be:
   // kInvalidValue.
   GraphHandle create_graph();
@@ -270,7 +266,6 @@ class UVMSIM_EXPORT Machine {
     std::byte* bytes;
     const AllocationRecord* record;  // null for memory that the machine does not know
 
-    bool is_host() const { return record == nullptr || record->allocation.is_host(); }
     bool is_pageable() const {
       return record == nullptr || record->allocation.kind == MemoryKind::kOrdinary;
     }
@@ -305,8 +300,6 @@ class UVMSIM_EXPORT Machine {
   std::optional<Status> record_or_refuse(Stream& stream, NodeKind kind, const NodeWork& work);
   // The same before work that the caller waits for.
   std::optional<Status> refuse_blocking(Stream& stream);
-  void forget_capture_views();
-  std::byte* capture_view_of(const AllocationRecord* record, MemoryRange range);
   GraphHandle add_graph(const std::shared_ptr<Graph>& graph);
   std::shared_ptr<Graph> graph_of(GraphHandle handle) const;
   std::shared_ptr<GraphExec> graph_exec_of(GraphExecHandle handle) const;

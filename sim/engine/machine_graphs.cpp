@@ -26,15 +26,7 @@ Status Machine::end_capture(int device, StreamHandle stream, GraphHandle* out) {
   const Status status = captures_.end(*target, &graph);
   *out = status == Status::kOk ? graph.get() : nullptr;
   if (status != Status::kOk && graph != nullptr) graphs_.erase(graph.get());
-  forget_capture_views();
   return status;
-}
-
-void Machine::forget_capture_views() {
-  if (captures_.any()) return;
-  managed_.forget_capture_view();
-  device_only_.forget_capture_view();
-  if (ordinary_ != nullptr) ordinary_->forget_capture_views();
 }
 
 Status Machine::capture_info(int device, StreamHandle stream, CaptureInfo* out) {
@@ -82,25 +74,6 @@ std::optional<Status> Machine::refuse_blocking(Stream& stream) {
   if (const auto outcome = record_or_refuse(stream, NodeKind::kEmpty, nullptr)) return outcome;
   const Status status = captures_.admit_unsafe_call();
   return status == Status::kOk ? std::nullopt : std::optional(status);
-}
-
-void* Machine::capture_view(MemoryRange range) {
-  const std::lock_guard lock(mutex_);
-  const AllocationRecord* record =
-      allocations_.find(reinterpret_cast<std::uintptr_t>(range.address));
-  if (record == nullptr) record = ordinary_record(range);
-  return record == nullptr ? nullptr : capture_view_of(record, range);
-}
-
-std::byte* Machine::capture_view_of(const AllocationRecord* record, MemoryRange range) {
-  const auto user = reinterpret_cast<std::uintptr_t>(range.address);
-  if (record != nullptr && record->allocation.kind == MemoryKind::kManaged)
-    return managed_.capture_view(user);
-  if (record != nullptr && record->allocation.kind == MemoryKind::kDevice)
-    return device_only_.capture_view(user);
-  if (record != nullptr && record->allocation.kind == MemoryKind::kOrdinary)
-    return ordinary_->capture_view(user, range.size_bytes);
-  return reinterpret_cast<std::byte*>(user);
 }
 
 // ---- host functions and kernels with their work

@@ -16,7 +16,6 @@ Status Machine::destroy_stream(StreamHandle handle) {
   if (stream != nullptr && stream->capture != nullptr) {
     captures_.forget(*stream, &graph);
     if (graph != nullptr) graphs_.erase(graph.get());
-    forget_capture_views();
   }
   return timeline_.destroy_stream(handle) ? Status::kOk : Status::kInvalidHandle;
 }

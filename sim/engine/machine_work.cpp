@@ -201,21 +201,14 @@ Status Machine::copy(int device, StreamHandle stream, const Copy& copy, Wait wai
     const NodeWork work = [copy](Machine& machine, int on, StreamHandle lane) {
       return machine.copy(on, lane, copy, Wait::kNo);
     };
-    if (const auto outcome = record_or_refuse(*target, NodeKind::kCopy, work)) {
-      if (*outcome != Status::kOk || ends.to.is_host()) return *outcome;
-      ends.to.bytes = capture_view_of(ends.to.record, {copy.to, ends.to_extent});
-      ends.from.bytes = capture_view_of(ends.from.record, {copy.from, ends.from_extent});
-      waits = false;
-    } else {
-      status = submit_copy(*target, copy, ends);
-      if (status != Status::kOk) return status;
-      completion_ns = timeline_.completion_ns(*target);
-      // A copy to memory that is not pinned is complete when the call returns.
-      waits = waits || ends.to.is_pageable();
-    }
+    if (const auto outcome = record_or_refuse(*target, NodeKind::kCopy, work)) return *outcome;
+    status = submit_copy(*target, copy, ends);
+    if (status != Status::kOk) return status;
+    completion_ns = timeline_.completion_ns(*target);
+    // A copy to memory that is not pinned is complete when the call returns.
+    waits = waits || ends.to.is_pageable();
   }
-  if (ends.to.bytes != nullptr && ends.from.bytes != nullptr)
-    copy_rows(ends.to.bytes, ends.from.bytes, copy);
+  copy_rows(ends.to.bytes, ends.from.bytes, copy);
   if (waits) {
     const std::lock_guard lock(mutex_);
     timeline_.wait_until(completion_ns);
@@ -248,19 +241,15 @@ Status Machine::fill(int device, StreamHandle stream, const Fill& fill, Wait wai
     const NodeWork work = [fill](Machine& machine, int on, StreamHandle lane) {
       return machine.fill(on, lane, fill, Wait::kNo);
     };
-    if (const auto outcome = record_or_refuse(*target, fill.node_kind, work)) {
-      if (*outcome != Status::kOk || end.is_host()) return *outcome;
-      to = capture_view_of(end.record, {fill.to, bytes});
-    } else {
-      status = place_copy_end(end, fill.to, bytes, CopyEnd::kDeviceMemory, target->device, true);
-      if (status != Status::kOk) return status;
-      timeline_.submit(*target, transfer_ns(bytes, kDeviceBytesPerNs) +
-                                    transfer_cost_ns(residency_.take_traffic_bytes()));
-      if (wait == Wait::kYes) timeline_.wait_until(timeline_.completion_ns(*target));
-      to = end.bytes;
-    }
+    if (const auto outcome = record_or_refuse(*target, fill.node_kind, work)) return *outcome;
+    status = place_copy_end(end, fill.to, bytes, CopyEnd::kDeviceMemory, target->device, true);
+    if (status != Status::kOk) return status;
+    timeline_.submit(*target, transfer_ns(bytes, kDeviceBytesPerNs) +
+                                  transfer_cost_ns(residency_.take_traffic_bytes()));
+    if (wait == Wait::kYes) timeline_.wait_until(timeline_.completion_ns(*target));
+    to = end.bytes;
   }
-  if (to != nullptr) fill_bytes(to, fill);
+  fill_bytes(to, fill);
   return Status::kOk;
 }
 

@@ -3,7 +3,6 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -15,9 +14,6 @@ namespace {
 
 // Beyond what kernels give programs that do not ask for more.
 constexpr std::size_t kAddressSpaceBytes = std::size_t{1} << 48;
-
-// Address space that a view of a capture takes: more than any block of memory is large.
-constexpr std::size_t kWindowBytes = std::size_t{64} << 30;
 
 void* as_pointer(std::uintptr_t address) {
   return reinterpret_cast<void*>(address);
@@ -57,10 +53,6 @@ OrdinaryMemory::OrdinaryMemory()
                              .id = 0},
               .placement = std::make_unique<Placement>(kAddressSpaceBytes / kPageBytes)} {}
 
-OrdinaryMemory::~OrdinaryMemory() {
-  forget_capture_views();
-}
-
 bool OrdinaryMemory::is_mapped(std::uintptr_t address, std::size_t size_bytes) {
   if (size_bytes > kAddressSpaceBytes || address > kAddressSpaceBytes - size_bytes) return false;
   const std::uintptr_t first = round_down(address, kPageBytes);
@@ -81,33 +73,6 @@ PageMask OrdinaryMemory::mapped_pages(std::uintptr_t address) {
 void OrdinaryMemory::forget_unmapped() {
   forget_where_unmapped(&record_.placement->policy);
   forget_where_unmapped(&record_.placement->last_prefetch);
-}
-
-std::byte* OrdinaryMemory::capture_view(std::uintptr_t address, std::size_t size_bytes) {
-  const std::uintptr_t base = round_down(address, kWindowBytes);
-  if (address - base + size_bytes > kWindowBytes) return nullptr;
-  auto found = windows_.find(base);
-  if (found == windows_.end()) {
-    void* view = mmap(nullptr, kWindowBytes, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (view == MAP_FAILED) return nullptr;
-    madvise(view, kWindowBytes, MADV_DONTFORK);
-    madvise(view, kWindowBytes, MADV_DONTDUMP);
-    found = windows_.emplace(base, Window{static_cast<std::byte*>(view), {}}).first;
-  }
-  Window& window = found->second;
-  for (std::uintptr_t page = round_down(address, kPageBytes); page < address + size_bytes;
-       page += kPageBytes) {
-    if (window.copied_pages.insert(page).second) {
-      std::memcpy(window.view + (page - base), as_pointer(page), kPageBytes);
-    }
-  }
-  return window.view + (address - base);
-}
-
-void OrdinaryMemory::forget_capture_views() {
-  for (const auto& [base, window] : windows_) munmap(window.view, kWindowBytes);
-  windows_.clear();
 }
 
 }  // namespace uvmsim

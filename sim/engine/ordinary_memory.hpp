@@ -3,13 +3,11 @@
 // mapped or unmapped, so whether it is there is asked of the kernel each time. Its bytes have one
 // address, for the host and for devices.
 //
-// Owns the record and what captures try out; guarded by the machine's mutex.
+// Owns the record; guarded by the machine's mutex.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
-#include <unordered_set>
 
 #include <uvmalloc/sim/engine/allocation.hpp>
 #include <uvmalloc/sim/engine/page_mask.hpp>
@@ -19,7 +17,6 @@ namespace uvmsim {
 class OrdinaryMemory {
  public:
   OrdinaryMemory();
-  ~OrdinaryMemory();
   OrdinaryMemory(const OrdinaryMemory&) = delete;
   OrdinaryMemory& operator=(const OrdinaryMemory&) = delete;
 
@@ -34,19 +31,8 @@ class OrdinaryMemory {
   // Advice and prefetches of pages that are not mapped any more.
   void forget_unmapped();
 
-  // A place that shows the range as it was when a capture first asked for its pages, and what was
-  // written there since; see Arena::capture_view. Ranges next to each other stay so.
-  std::byte* capture_view(std::uintptr_t address, std::size_t size_bytes);
-  void forget_capture_views();
-
  private:
-  struct Window {
-    std::byte* view;
-    std::unordered_set<std::uintptr_t> copied_pages;
-  };
-
   AllocationRecord record_;
-  std::map<std::uintptr_t, Window> windows_;  // by the first address they show
 };
 
 }  // namespace uvmsim

@@ -399,7 +399,6 @@ TEST_F(KernelGraphTest, ManagedMemoryMovesAtTheLaunch) {
   };
   Recorded recorded;
   cudaGraphExec_t exec = record([&] {
-    static_cast<unsigned char*>(uvmsim_capture_view(managed, kBlock))[0] = 1;
     const uvmsim_access access{managed, kBlock, UVMSIM_WRITE};
     ASSERT_EQ(
         uvmsim_launch(0, stream_, &access, 1, 0, &Recorded::run, &Recorded::release, &recorded),
@@ -478,47 +477,6 @@ TEST_F(KernelGraphTest, ThreadsCaptureAndLaunchSideBySide) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(runs, std::vector<int>(kThreads, kRounds));
-}
-
-// ---- the view for trying out
-
-TEST_F(GraphTest, TheCaptureViewKeepsWritesToItselfUntilTheCaptureEnds) {
-  ASSERT_EQ(RT(cudaMemset)(memory_, 1, kBytes), cudaSuccess);
-  cudaGraph_t graph = capture([&] {
-    auto* view = static_cast<unsigned char*>(uvmsim_capture_view(memory_, kBytes));
-    ASSERT_NE(view, nullptr);
-    EXPECT_EQ(view[0], 1);
-    view[0] = 2;
-    ASSERT_EQ(RT(cudaMemcpyAsync)(static_cast<char*>(memory_) + 8, memory_, 1,
-                                  cudaMemcpyDeviceToDevice, stream_),
-              cudaSuccess);
-    ASSERT_EQ(RT(cudaMemsetAsync)(static_cast<char*>(memory_) + 16, 3, 1, stream_), cudaSuccess);
-    EXPECT_EQ(view[8], 2) << "copies that are recorded take effect there";
-    EXPECT_EQ(view[16], 3);
-    EXPECT_EQ(static_cast<unsigned char*>(uvmsim_device_view(memory_))[0], 1);
-  });
-  EXPECT_EQ(byte(0), 1);
-  EXPECT_EQ(byte(8), 1);
-  EXPECT_EQ(static_cast<unsigned char*>(uvmsim_capture_view(memory_, kBytes))[0], 1) << "forgotten";
-  int local = 0;
-  EXPECT_EQ(uvmsim_capture_view(&local, sizeof local), nullptr);
-  EXPECT_EQ(RT(cudaGraphDestroy)(graph), cudaSuccess);
-}
-
-TEST_F(GraphTest, TheCaptureViewOfFreshMemoryShowsNoneOfWhatWasTriedOutBefore) {
-  ASSERT_EQ(RT(cudaStreamBeginCapture)(stream_, cudaStreamCaptureModeRelaxed), cudaSuccess);
-  void* freed = nullptr;
-  ASSERT_EQ(RT(cudaMalloc)(&freed, kBytes), cudaSuccess);
-  ASSERT_EQ(RT(cudaMemsetAsync)(freed, 9, kBytes, stream_), cudaSuccess);
-  ASSERT_EQ(RT(cudaFree)(freed), cudaSuccess);
-  void* fresh = nullptr;
-  ASSERT_EQ(RT(cudaMalloc)(&fresh, kBytes), cudaSuccess);
-  ASSERT_EQ(fresh, freed);
-  EXPECT_EQ(*static_cast<unsigned char*>(uvmsim_capture_view(fresh, kBytes)), 0);
-  cudaGraph_t graph = nullptr;
-  ASSERT_EQ(RT(cudaStreamEndCapture)(stream_, &graph), cudaSuccess);
-  EXPECT_EQ(RT(cudaGraphDestroy)(graph), cudaSuccess);
-  EXPECT_EQ(RT(cudaFree)(fresh), cudaSuccess);
 }
 
 // ---- the driver's names

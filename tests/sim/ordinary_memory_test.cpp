@@ -170,25 +170,14 @@ TEST_F(OrdinaryMemoryTest, CopiesAndFillsUseItByItsAddress) {
   EXPECT_EQ(counters().copy_bytes, 2 * kBlock);
 }
 
-TEST_F(OrdinaryMemoryTest, WhatACaptureTriesOutIsNotSeenInMemory) {
+TEST_F(OrdinaryMemoryTest, WhatACaptureRecordsIsNotSeenInMemoryBeforeTheLaunch) {
   std::byte* memory = map(4 * kMiB);
-  memory[0] = std::byte{1};
   ASSERT_EQ(machine().begin_capture(0, stream_, CaptureMode::kRelaxed), Status::kOk);
-  auto* view = static_cast<std::byte*>(uvmsim_capture_view(memory, kPage));
-  ASSERT_NE(view, nullptr);
-  EXPECT_EQ(view[0], std::byte{1});
-  view[0] = std::byte{2};
-  auto* behind = static_cast<std::byte*>(uvmsim_capture_view(memory + kPage, kMiB));
-  EXPECT_EQ(behind, view + kPage) << "ranges next to each other stay so";
   const Fill fill{.to = memory + 1, .count = 1, .value = 3, .value_bytes = 1};
   ASSERT_EQ(machine().fill(0, stream_, fill, Wait::kNo), Status::kOk);
-  EXPECT_EQ(view[1], std::byte{3});
-  EXPECT_EQ(memory[1], std::byte{0});
-  EXPECT_EQ(uvmsim_capture_view(memory, 4 * kMiB + 1), nullptr) << "not all of it is mapped";
   GraphHandle graph = nullptr;
   ASSERT_EQ(machine().end_capture(0, stream_, &graph), Status::kOk);
-  EXPECT_EQ(memory[0], std::byte{1});
-  EXPECT_EQ(*static_cast<std::byte*>(uvmsim_capture_view(memory, 1)), std::byte{1}) << "forgotten";
+  EXPECT_EQ(memory[1], std::byte{0});
   GraphExecHandle exec = nullptr;
   ASSERT_EQ(machine().instantiate_graph(graph, 0, &exec), Status::kOk);
   ASSERT_EQ(machine().launch_graph(0, stream_, exec), Status::kOk);

@@ -96,6 +96,43 @@ def test_captured_operators_see_what_earlier_ones_would_have_made() -> None:
     assert_identical(result, run())
 
 
+def test_a_capture_looks_at_no_memory_that_an_earlier_capture_would_have_written() -> None:
+    # As make_graphed_callables does: forward and backward are captured before either was launched,
+    # in a pool whose memory holds anything.
+    images = torch.randn(2, 3, 16, 16, device=DEVICE, requires_grad=True)
+    table = torch.randn(64, 100, device=DEVICE, requires_grad=True)
+    pool = torch.cuda.graph_pool_handle()
+    dirty, garbage = capture(
+        lambda: [torch.full((size,), 1 << 60, device=DEVICE) for size in (6400, 6400, 384, 64)],
+        pool=pool,
+    )
+    dirty.replay()
+    del garbage
+
+    def forward() -> Tensor:
+        chosen = torch.arange(64, device=DEVICE).view(-1, 1).repeat(1, 100)
+        return torch.gather(table, 0, chosen).sum() + F.max_pool2d(images, 2).sum()
+
+    first, result = capture(forward, pool=pool)
+    second, gradients = capture(lambda: torch.autograd.grad(result, (table, images)), pool=pool)
+    first.replay()
+    second.replay()
+    expected = torch.autograd.grad(forward(), (table, images))
+    for one, other in zip(gradients, expected, strict=True):
+        assert_identical(one, other)
+
+
+def test_an_operator_that_refuses_zeros_is_captured() -> None:
+    divisors = torch.full((4,), 2, device=DEVICE)
+    graph, quotient = capture(lambda: torch.arange(8, 12, device=DEVICE) // divisors)
+    graph.replay()
+    assert quotient.tolist() == [4, 4, 5, 5]
+    weights = torch.tensor([0.0, 0.0, 1.0], device=DEVICE)
+    graph, drawn = capture(lambda: torch.multinomial(weights, 5, replacement=True))
+    graph.replay()
+    assert drawn.tolist() == [2, 2, 2, 2, 2]
+
+
 # ---- replays agree with eager runs --------------------------------------------------------------
 
 
