@@ -26,8 +26,11 @@ struct Allocation {
   std::uint64_t id;              // never reused
   std::size_t charge_bytes = 0;  // device memory only
   void* pool = nullptr;          // the pool it was taken from, if any
+  bool imported = false;         // device memory that another process allocated
 
   bool is_host() const { return kind == MemoryKind::kPinned || kind == MemoryKind::kRegistered; }
+  // Whether another process may open it.
+  bool is_shareable() const { return kind == MemoryKind::kDevice && !imported && pool == nullptr; }
 };
 
 // Advice in force and the last prefetch asked for, by page of memory that moves.

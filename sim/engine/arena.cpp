@@ -160,6 +160,17 @@ std::byte* Arena::device_view(std::uintptr_t address) const {
   return reinterpret_cast<std::byte*>(device_base_ + offset_of(address));
 }
 
+bool Arena::show(std::uintptr_t address, std::size_t bytes, int memfd, std::size_t offset) {
+  void* view = device_view(address);
+  if (mmap(view, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, memfd,
+           static_cast<off_t>(offset)) == MAP_FAILED) {
+    return false;
+  }
+  madvise(view, bytes, MADV_DONTFORK);
+  madvise(view, bytes, MADV_DONTDUMP);
+  return true;
+}
+
 bool Arena::meets(std::uintptr_t address, std::size_t bytes) const {
   for (const std::uintptr_t base : {user_base_, device_base_}) {
     if (address < base + size_ && base < address + bytes) return true;

@@ -38,6 +38,16 @@ class Arena {
 
   std::byte* device_view(std::uintptr_t address) const;
 
+  // The memfd, which another process may open and map.
+  int memfd() const { return fd_; }
+
+  // Makes the device view of a range show bytes of another arena's memfd, or its own again. Both
+  // ends are whole pages. False where the system cannot, and then nothing is changed.
+  bool show(std::uintptr_t address, std::size_t bytes, int memfd, std::size_t offset);
+  bool show_own(std::uintptr_t address, std::size_t bytes) {
+    return show(address, bytes, fd_, offset_of(address));
+  }
+
   // Position of an address in the arena.
   std::size_t offset_of(std::uintptr_t address) const { return address - user_base_; }
   std::size_t size() const { return size_; }

@@ -107,6 +107,15 @@ struct RangePlacement {
   int last_prefetch;          // kNoLocation where none or not the same everywhere
 };
 
+// Device memory as another process finds it.
+struct SharedMemory {
+  int process;
+  int memfd;           // its number there
+  std::size_t offset;  // in the memfd
+  std::size_t size_bytes;
+  std::uint64_t id;  // of the allocation, in that process
+};
+
 using PoolHandle = void*;
 
 // A stream-ordered pool, in its simplest form: it keeps no memory, so what it reserves is what is
@@ -167,6 +176,14 @@ class UVMSIM_EXPORT Machine {
   Status reset_pool_high(PoolHandle pool);
   Status allocate_from_pool(PoolHandle pool, std::size_t bytes, void** out);
 
+  // ---- memory of other processes: the allocation that holds an address, for another process to
+  // open while this one lives. It is charged to nobody there; what its owner does with it is seen.
+  Status export_memory(const void* address, SharedMemory* out);
+  // The same address for each time it is opened, and closed as often. kInvalidContext for memory of
+  // this process, kNotFound where the other is gone.
+  Status import_memory(int device, const SharedMemory& shared, void** out);
+  Status close_imported(void* address);
+
   // The allocation that holds the address, if any.
   std::optional<Allocation> find(const void* address);
   void* device_view(const void* address);
@@ -212,6 +229,8 @@ class UVMSIM_EXPORT Machine {
 
   EventHandle create_event(int device, unsigned flags, bool timing);
   Status destroy_event(EventHandle handle);
+  // The flags that it was made with, if there is that event.
+  std::optional<unsigned> event_flags(EventHandle handle);
   // kInvalidValue for kExternal where the stream is not being captured.
   Status record_event(int device, EventHandle event, StreamHandle stream,
                       EventScope scope = EventScope::kInternal);
@@ -337,6 +356,11 @@ class UVMSIM_EXPORT Machine {
   std::vector<PoolHandle> current_pools_;  // by device
   std::uint64_t next_allocation_id_ = 1;
   std::uintptr_t next_pool_ = 1;
+  struct Import {
+    void* address;
+    int uses;
+  };
+  std::map<std::pair<int, std::uint64_t>, Import> imports_;  // by process and allocation there
 };
 
 }  // namespace uvmsim

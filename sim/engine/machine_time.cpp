@@ -67,6 +67,12 @@ Status Machine::destroy_event(EventHandle handle) {
   return timeline_.destroy_event(handle) ? Status::kOk : Status::kInvalidHandle;
 }
 
+std::optional<unsigned> Machine::event_flags(EventHandle handle) {
+  const std::lock_guard lock(mutex_);
+  const Event* event = timeline_.find_event(handle);
+  return event == nullptr ? std::nullopt : std::optional(event->flags);
+}
+
 Status Machine::record_event(int device, EventHandle event, StreamHandle stream, EventScope scope) {
   const std::lock_guard lock(mutex_);
   Event* recorded = timeline_.find_event(event);

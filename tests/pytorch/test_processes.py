@@ -48,6 +48,38 @@ def test_spawned_and_served_workers_share_host_tensors_and_use_the_device(
     assert run.report["forks"]["copied_bytes"] == 0, "neither way copies live host tensors"
 
 
+SENT = """
+import torch
+import torch.multiprocessing as multiprocessing
+
+def produce(queue, done):
+    queue.put(torch.arange(1000, device='cuda'))
+    done.wait()
+
+if __name__ == '__main__':
+    context = multiprocessing.get_context('spawn')
+    queue, done = context.Queue(), context.Event()
+    child = context.Process(target=produce, args=(queue, done))
+    child.start()
+    received = queue.get(timeout=100)
+    received.mul_(2)
+    print(received.device, received.sum().item())
+    del received
+    done.set()
+    child.join()
+    print(child.exitcode)
+"""
+
+
+def test_the_simulated_device_sends_tensors_of_torchs_own_allocator(
+    simulate: Simulate, tmp_path: Path
+) -> None:
+    program = tmp_path / "sent.py"
+    program.write_text(SENT)
+    run = simulate(program, native=True, timeout_seconds=150).check()
+    assert run.stdout == "cuda:0 999000\n0\n", run.stderr
+
+
 def test_a_device_tensor_sent_to_another_process_says_what_to_do_instead(
     simulate: Simulate,
 ) -> None:

@@ -20,6 +20,8 @@
 namespace uvmsim::test {
 namespace {
 
+constexpr std::size_t kSharedBytes = std::size_t{3} << 20;
+
 struct Outcome {
   int code;  // exit code, or 128 + signal
   std::string output;
@@ -215,6 +217,69 @@ void probe_limits(bool no_descriptors) {
   std::printf("probe: init %d managed %d device %d\n", initialized, allocated, on_device);
 }
 
+// The parent's memory and event, opened by a child that was started afresh.
+void probe_sharing() {
+  void* memory = nullptr;
+  RT(cudaMalloc)(&memory, kSharedBytes);
+  RT(cudaMemset)(memory, 7, kSharedBytes);
+  cudaIpcMemHandle_t handle{};
+  int error = RT(cudaIpcGetMemHandle)(&handle, static_cast<char*>(memory) + 5);
+  cudaEvent_t event = nullptr;
+  RT(cudaEventCreateWithFlags)(&event, cudaEventInterprocess | cudaEventDisableTiming);
+  RT(cudaEventRecord)(event, nullptr);
+  cudaIpcEventHandle_t event_handle{};
+  const int event_error = RT(cudaIpcGetEventHandle)(&event_handle, event);
+  void* own = nullptr;
+  const int own_error = RT(cudaIpcOpenMemHandle)(&own, handle, cudaIpcMemLazyEnablePeerAccess);
+  std::printf("probe: export %d %d own %d\n", error, event_error, own_error);
+  void* managed = nullptr;
+  RT(cudaMallocManaged)(&managed, 1, cudaMemAttachGlobal);
+  error = RT(cudaIpcGetMemHandle)(&handle, managed);
+  std::printf("probe: managed %d\n", error);
+  RT(cudaIpcGetMemHandle)(&handle, memory);
+  const std::string path = testing::TempDir() + "uvmsim_handles_" + std::to_string(getpid());
+  std::ofstream(path, std::ios::binary)
+      .write(handle.reserved, sizeof handle.reserved)
+      .write(event_handle.reserved, sizeof event_handle.reserved);
+  std::fflush(stdout);
+  const std::string importer = "UVMSIM_TEST_PROBE=import UVMSIM_TEST_HANDLES=" + path + " " +
+                               own_path() + " --gtest_filter=Probe.Run";
+  const int status = std::system(importer.c_str());
+  unsigned char first = 0;
+  RT(cudaMemcpy)(&first, memory, 1, cudaMemcpyDeviceToHost);
+  std::printf("probe: importer %d sees %d\n", status, first);
+  std::remove(path.c_str());
+}
+
+void probe_import() {
+  cudaIpcMemHandle_t handle{};
+  cudaIpcEventHandle_t event_handle{};
+  std::ifstream(std::getenv("UVMSIM_TEST_HANDLES"), std::ios::binary)
+      .read(handle.reserved, sizeof handle.reserved)
+      .read(event_handle.reserved, sizeof event_handle.reserved);
+  void* memory = nullptr;
+  void* again = nullptr;
+  const int error = RT(cudaIpcOpenMemHandle)(&memory, handle, cudaIpcMemLazyEnablePeerAccess);
+  RT(cudaIpcOpenMemHandle)(&again, handle, cudaIpcMemLazyEnablePeerAccess);
+  unsigned char last = 0;
+  RT(cudaMemcpy)(&last, static_cast<char*>(memory) + kSharedBytes - 1, 1, cudaMemcpyDeviceToHost);
+  cudaEvent_t event = nullptr;
+  const int event_error = RT(cudaIpcOpenEventHandle)(&event, event_handle);
+  const int complete = RT(cudaEventQuery)(event);
+  std::printf("probe: import %d again %d reads %d event %d %d\n", error, memory == again, last,
+              event_error, complete);
+  RT(cudaMemset)(memory, 9, 1);
+  const int freed = RT(cudaFree)(memory);
+  const int closed = RT(cudaIpcCloseMemHandle)(memory);
+  const int closed_again = RT(cudaIpcCloseMemHandle)(memory);
+  std::printf("probe: free %d close %d %d %d\n", freed, closed, closed_again,
+              RT(cudaIpcCloseMemHandle)(memory));
+  void* fresh = nullptr;
+  RT(cudaMalloc)(&fresh, kSharedBytes);
+  RT(cudaMemcpy)(&last, fresh, 1, cudaMemcpyDeviceToHost);
+  std::printf("probe: same address %d reads %d\n", fresh == memory, last);
+}
+
 // Before the process has used a device, and after.
 void probe_nvml() {
   struct Memory {
@@ -318,6 +383,8 @@ TEST(Probe, Run) {
   if (name == "halves") probe_halves();
   if (name == "limits") probe_limits(/*no_descriptors=*/false);
   if (name == "no_descriptors") probe_limits(/*no_descriptors=*/true);
+  if (name == "sharing") probe_sharing();
+  if (name == "import") probe_import();
   if (name == "nvml") probe_nvml();
   if (name == "driver_version") probe_driver_version();
   if (name == "fork") probe_fork();
@@ -428,6 +495,16 @@ TEST(ProcessTest, WithoutADescriptorThereIsAnError) {
   EXPECT_EQ(told(outcome), "init 2 managed 2 device 2\n");
   EXPECT_NE(outcome.output.find("memfd_create: Too many open files"), std::string::npos)
       << outcome.output;
+}
+
+TEST(ProcessTest, DeviceMemoryAndEventsAreOpenedByOtherProcesses) {
+  EXPECT_EQ(told(run_probe("UVMSIM_DEVICES=1", "sharing")),
+            "export 0 0 own 201\n"
+            "managed 1\n"
+            "import 0 again 1 reads 7 event 0 0\n"
+            "free 1 close 0 0 1\n"
+            "same address 1 reads 0\n"
+            "importer 0 sees 9\n");
 }
 
 TEST(ProcessTest, TheManagementLibraryTellsHowFullAndBusyDevicesAre) {

@@ -89,6 +89,7 @@ std::optional<int> device_attribute(int attribute, int ordinal) {
     case CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH:
+    case CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED:
       return 1;
     case CU_DEVICE_ATTRIBUTE_INTEGRATED:
       return Machine::instance().shares_host_memory() ? 1 : 0;
@@ -107,7 +108,7 @@ std::optional<int> device_attribute(int attribute, int ordinal) {
     case CU_DEVICE_ATTRIBUTE_NUMA_ID:
       return 0;
     // Absent on the modelled card and host, or not served by the stand-ins: virtual memory
-    // management, textures, IPC, NUMA-bound memory.
+    // management, textures, NUMA-bound memory.
     default:
       return 0;
   }

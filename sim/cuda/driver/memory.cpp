@@ -60,6 +60,7 @@ CUresult pointer_attribute(void* out, CUpointer_attribute attribute, CUdeviceptr
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
       return write(out, static_cast<CUmemoryPool>(allocation->pool));
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+      return write<int>(out, allocation->is_shareable() ? 1 : 0);
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
       return write<int>(out, 0);
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:

@@ -1,0 +1,46 @@
+// Handles that other processes open. CUDA says of them only that they are 64 bytes, of both
+// interfaces alike.
+#pragma once
+
+#include <cstddef>
+#include <cstring>
+
+#include <uvmalloc/sim/engine/machine.hpp>
+
+namespace uvmsim::cuda {
+
+inline constexpr std::size_t kIpcHandleBytes = 64;
+
+// An event's handle: in which process it is. Work takes effect at once in the order of the calls,
+// so what was recorded before the handle got here is complete.
+struct SharedEvent {
+  int process;
+};
+
+namespace detail {
+
+template <class Content>
+inline constexpr char kMagic[8] = "uvmsim";
+template <>
+inline constexpr char kMagic<SharedEvent>[8] = "uvmsimE";
+
+}  // namespace detail
+
+template <class Content>
+void write_handle(const Content& content, char* out) {
+  static_assert(sizeof detail::kMagic<Content> + sizeof content <= kIpcHandleBytes);
+  std::memset(out, 0, kIpcHandleBytes);
+  std::memcpy(out, detail::kMagic<Content>, sizeof detail::kMagic<Content>);
+  std::memcpy(out + sizeof detail::kMagic<Content>, &content, sizeof content);
+}
+
+// False where the bytes are no such handle.
+template <class Content>
+bool read_handle(const char* handle, Content* out) {
+  if (std::memcmp(handle, detail::kMagic<Content>, sizeof detail::kMagic<Content>) != 0)
+    return false;
+  std::memcpy(out, handle + sizeof detail::kMagic<Content>, sizeof *out);
+  return true;
+}
+
+}  // namespace uvmsim::cuda
