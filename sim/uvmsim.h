@@ -37,6 +37,10 @@ enum {
 /* Devices, as set by UVMSIM_DEVICES (default 1), before CUDA_VISIBLE_DEVICES hides any. */
 int uvmsim_device_count(void);
 
+/* 1 in a child by fork of the process that loaded the simulator, 0 elsewhere. The threads of the
+ * parent's CPU libraries do not exist there. */
+int uvmsim_is_forked_child(void);
+
 /* Memory of a device in bytes, as set by UVMSIM_CAPACITY (default 8 GiB; suffixes K, M, G, KiB,
  * MiB, GiB, T). */
 int uvmsim_capacity(int device, size_t* out_bytes);

@@ -3,10 +3,17 @@
 #include <ATen/Parallel.h>
 #include <dlfcn.h>
 
+#include <uvmalloc/pytorch/sim_kernels/simulator.hpp>
+
 namespace uvm::sim_kernels {
 namespace {
 
-int compute_threads = 1;
+int remembered_threads = 1;
+
+int wanted_threads() {
+  static const auto is_forked_child = simulator().is_forked_child;
+  return is_forked_child != nullptr && is_forked_child() != 0 ? 1 : remembered_threads;
+}
 
 // Of the OpenMP and MKL that torch brought along; null where it has none. at::set_num_threads would
 // change the number for the whole process.
@@ -33,26 +40,26 @@ const ThreadControl& thread_control() {
 }  // namespace
 
 void remember_compute_threads() {
-  compute_threads = at::get_num_threads();
+  remembered_threads = at::get_num_threads();
 }
 
-ComputeThreads::ComputeThreads() {
+ComputeThreads::ComputeThreads() : threads_(wanted_threads()) {
   at::get_num_threads();  // sets the thread's number at its first use, which must not come after
                           // ours
   const ThreadControl& control = thread_control();
   if (control.omp_get_max_threads && control.omp_set_num_threads) {
     own_omp_threads_ = control.omp_get_max_threads();
-    if (own_omp_threads_ != compute_threads) control.omp_set_num_threads(compute_threads);
+    if (own_omp_threads_ != threads_) control.omp_set_num_threads(threads_);
   }
   if (control.mkl_set_num_threads_local) {
-    own_mkl_threads_ = control.mkl_set_num_threads_local(compute_threads);
+    own_mkl_threads_ = control.mkl_set_num_threads_local(threads_);
   }
 }
 
 ComputeThreads::~ComputeThreads() {
   const ThreadControl& control = thread_control();
   if (control.mkl_set_num_threads_local) control.mkl_set_num_threads_local(own_mkl_threads_);
-  if (own_omp_threads_ != 0 && own_omp_threads_ != compute_threads) {
+  if (own_omp_threads_ != 0 && own_omp_threads_ != threads_) {
     control.omp_set_num_threads(own_omp_threads_);
   }
 }

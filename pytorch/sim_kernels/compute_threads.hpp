@@ -2,6 +2,9 @@
 // whatever thread an operator is called on. A program's pinning thread, for one, sets its own CPU
 // threads to one and with them those of every thread that starts later; a device is not slowed down
 // by that, and neither does it round differently.
+//
+// In a forked child it is one thread. OpenMP would wait there for the threads of its parent's pool,
+// which the child does not have.
 #pragma once
 
 namespace uvm::sim_kernels {
@@ -18,6 +21,7 @@ class ComputeThreads {
   ComputeThreads& operator=(const ComputeThreads&) = delete;
 
  private:
+  const int threads_;
   int own_omp_threads_ = 0;
   int own_mkl_threads_ = 0;
 };

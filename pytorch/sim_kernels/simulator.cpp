@@ -17,7 +17,8 @@ const Simulator& simulator() {
   static const Simulator bound = {
       reinterpret_cast<decltype(&uvmsim_kernel)>(find_symbol("uvmsim_kernel")),
       reinterpret_cast<decltype(&uvmsim_launch)>(find_symbol("uvmsim_launch")),
-      reinterpret_cast<decltype(&uvmsim_device_view)>(find_symbol("uvmsim_device_view"))};
+      reinterpret_cast<decltype(&uvmsim_device_view)>(find_symbol("uvmsim_device_view")),
+      reinterpret_cast<decltype(&uvmsim_is_forked_child)>(find_symbol("uvmsim_is_forked_child"))};
   return bound;
 }
 

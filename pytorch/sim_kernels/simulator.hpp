@@ -11,6 +11,7 @@ struct Simulator {
   decltype(&uvmsim_kernel) kernel = nullptr;
   decltype(&uvmsim_launch) launch = nullptr;
   decltype(&uvmsim_device_view) device_view = nullptr;
+  decltype(&uvmsim_is_forked_child) is_forked_child = nullptr;
 };
 
 const Simulator& simulator();

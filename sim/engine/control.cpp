@@ -5,6 +5,7 @@
 #include <uvmalloc/sim/uvmsim.h>
 #include <uvmalloc/sim/engine/call_table.hpp>
 #include <uvmalloc/sim/engine/export.hpp>
+#include <uvmalloc/sim/engine/initialization.hpp>
 #include <uvmalloc/sim/engine/machine.hpp>
 
 namespace {
@@ -48,6 +49,10 @@ int result_of(Status status) {
 
 UVMSIM_CONTROL int uvmsim_device_count(void) {
   return is_absent() ? 0 : Machine::instance().device_count();
+}
+
+UVMSIM_CONTROL int uvmsim_is_forked_child(void) {
+  return uvmsim::is_forked_child() ? 1 : 0;
 }
 
 UVMSIM_CONTROL int uvmsim_capacity(int device, size_t* out_bytes) {

@@ -1,11 +1,18 @@
 #include <uvmalloc/sim/engine/initialization.hpp>
 
+#include <pthread.h>
+
 #include <atomic>
 
 namespace uvmsim {
 namespace {
 
 std::atomic<bool> initialized{false};
+std::atomic<bool> forked{false};
+
+[[gnu::constructor]] void watch_forks() {
+  pthread_atfork(nullptr, nullptr, [] { forked.store(true, std::memory_order_relaxed); });
+}
 
 }  // namespace
 
@@ -20,6 +27,10 @@ const std::vector<int>& initialize(std::vector<int> (*read)()) {
 
 bool is_initialized() {
   return initialized.load(std::memory_order_acquire);
+}
+
+bool is_forked_child() {
+  return forked.load(std::memory_order_relaxed);
 }
 
 }  // namespace uvmsim

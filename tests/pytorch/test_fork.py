@@ -62,6 +62,26 @@ assert torch.ones(1 << 20).to('cuda').sum().item() == 1 << 20
 """).check()
 
 
+@pytest.mark.parametrize("native", [True, False], ids=["native", "uvmalloc"])
+def test_a_childs_device_computes_after_its_parent_used_openmp(
+    simulate: Simulate, native: bool
+) -> None:
+    simulate(
+        """
+import os, torch
+torch.set_num_threads(2)
+torch.arange(1 << 17, dtype=torch.float32).add_(1)  # by two threads, below the size that is managed
+pid = os.fork()
+if pid == 0:
+    os._exit(0 if torch.ones(1 << 21, device='cuda').add_(1).sum().item() == 1 << 22 else 1)
+_, status = os.waitpid(pid, 0)
+assert status == 0, status
+""",
+        native=native,
+        timeout_seconds=40,
+    ).check()
+
+
 def test_beyond_the_limit_one_line_says_what_to_do(simulate: Simulate) -> None:
     run = simulate(
         """
