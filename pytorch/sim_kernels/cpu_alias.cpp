@@ -13,6 +13,7 @@
 
 #include <uvmalloc/pytorch/sim_kernels/cpu_kernel_scope.hpp>
 #include <uvmalloc/pytorch/sim_kernels/extent.hpp>
+#include <uvmalloc/pytorch/sim_kernels/operator_values.hpp>
 
 namespace uvm::sim_kernels {
 namespace {
@@ -143,8 +144,8 @@ at::Tensor CpuAliases::to_device(const at::Tensor& result) {
     if (known.alias.is_same(result)) return known.original;
   }
   TORCH_CHECK_NOT_IMPLEMENTED(result.layout() == c10::kStrided && !result.is_quantized(),
-                              "the simulated device makes strided tensors only, not ",
-                              result.layout(), " ", result.scalar_type());
+                              unavailable_kind_of(result),
+                              " tensors are not available on the simulated device");
   for (const AliasedStorage& known : storages_) {
     if (known.alias.unsafeGetStorageImpl() == result.storage().unsafeGetStorageImpl()) {
       return tensor_over(known.original, c10::DispatchKey::CUDA, result);

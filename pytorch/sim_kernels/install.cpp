@@ -7,6 +7,7 @@
 #include <torch/csrc/jit/codegen/fuser/interface.h>
 #include <torch/library.h>
 
+#include <array>
 #include <cstdio>
 #include <exception>
 #include <memory>
@@ -46,6 +47,17 @@ struct Registrations {
   std::vector<c10::RegistrationHandleRAII> handles;
 };
 
+// Tensors on keys of their own, with kernels of CUDA's libraries.
+struct UnredirectedKind {
+  c10::DispatchKey key;
+  const char* name;
+};
+constexpr std::array<UnredirectedKind, 3> kUnredirectedKinds = {{
+    {c10::DispatchKey::SparseCUDA, "sparse"},
+    {c10::DispatchKey::SparseCsrCUDA, "sparse"},
+    {c10::DispatchKey::QuantizedCUDA, "quantized"},
+}};
+
 void install() {
   SilentWarnings silence;
   const c10::WarningUtils::WarningHandlerGuard guard(&silence);
@@ -64,22 +76,28 @@ void install() {
   torch::jit::overrideCanFuseOnGPU(false);
 
   auto& dispatcher = c10::Dispatcher::singleton();
-  const auto add = [&](const c10::OperatorName& name, c10::KernelFunction kernel) {
-    registrations->handles.push_back(dispatcher.registerImpl(name, c10::DispatchKey::CUDA,
-                                                             std::move(kernel), std::nullopt,
-                                                             nullptr, "simulated device"));
+  const auto add = [&](const c10::OperatorName& name, c10::DispatchKey key, auto functor) {
+    auto kernel = c10::KernelFunction::makeFromBoxedFunctor(std::move(functor));
+    registrations->handles.push_back(dispatcher.registerImpl(
+        name, key, std::move(kernel), std::nullopt, nullptr, "simulated device"));
   };
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
     const auto op = dispatcher.findOp(name);
-    if (!op || !op->hasSchema() || special.contains(c10::toString(name))) continue;
+    if (!op || !op->hasSchema()) continue;
+    for (const UnredirectedKind& kind : kUnredirectedKinds) {
+      if (!op->hasKernelForDispatchKey(kind.key)) continue;
+      add(name, kind.key,
+          std::make_unique<UnredirectedOperator>(op->getComputedKernelForDispatchKey(kind.key),
+                                                 kind.name));
+    }
+    if (special.contains(c10::toString(name))) continue;
+    constexpr auto kCuda = c10::DispatchKey::CUDA;
     switch (route_of(*op)) {
       case Route::kRedirect:
-        add(name, c10::KernelFunction::makeFromBoxedFunctor(
-                      std::make_unique<RedirectedOperator>(plan_of(*op))));
+        add(name, kCuda, std::make_unique<RedirectedOperator>(plan_of(*op)));
         break;
       case Route::kUnavailable:
-        add(name,
-            c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<UnavailableOperator>()));
+        add(name, kCuda, std::make_unique<UnavailableOperator>());
         break;
       case Route::kNative:
       case Route::kNone:

@@ -9,6 +9,13 @@
 
 namespace uvm::sim_kernels {
 
+// How a message names the kind of a tensor that is not strided, or is without a storage.
+inline const char* unavailable_kind_of(const at::Tensor& tensor) {
+  if (tensor.is_nested()) return "nested";
+  if (tensor.is_quantized()) return "quantized";
+  return tensor.layout() == c10::kStrided ? "opaque" : "sparse";
+}
+
 // Calls `visit` for each defined tensor of an argument or a result.
 template <typename Visitor>
 void for_each_tensor(const c10::IValue& value, const Visitor& visit) {

@@ -98,7 +98,8 @@ class RedirectedCall {
     for_each_tensor(arguments_[i], [&](const at::Tensor& tensor) {
       TORCH_CHECK_NOT_IMPLEMENTED(
           !tensor.is_cuda() || (tensor.layout() == c10::kStrided && tensor.has_storage()),
-          plan_.name, ": the simulated device computes on strided tensors only");
+          plan_.name, ": ", unavailable_kind_of(tensor),
+          " tensors are not available on the simulated device");
       if (plan_.device_check == DeviceCheck::kNone || tensor.device() == launch_.device()) return;
       if (tensor.dim() == 0 && !is_written(i)) return;
       TORCH_CHECK(plan_.device_check != DeviceCheck::kPointwise,
@@ -258,6 +259,18 @@ void UnavailableOperator::operator()(const c10::OperatorHandle& op, c10::Dispatc
                                      torch::jit::Stack*) {
   TORCH_CHECK_NOT_IMPLEMENTED(false, op.operator_name(),
                               " has no CPU kernel and is not available on the simulated device");
+}
+
+void UnredirectedOperator::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                                      torch::jit::Stack* stack) {
+  try {
+    kernel_.callBoxed(op, keys, stack);
+  } catch (const c10::Error& error) {
+    if (error.msg().find("CUDA error") == std::string::npos) throw;
+    TORCH_CHECK_NOT_IMPLEMENTED(false, op.operator_name(), ": ", kind_,
+                                " tensors are not available on the simulated device (",
+                                error.msg().substr(0, error.msg().find('\n')), ")");
+  }
 }
 
 DirectCall::DirectCall(const char* name, const char* overload)

@@ -31,6 +31,21 @@ class UnavailableOperator final : public c10::OperatorKernel {
                   torch::jit::Stack* stack);
 };
 
+// An operator of a kind of tensors that are not redirected: torch's own kernel, which may manage
+// without the device. Where that fails in CUDA, the error says of which kind the tensors are.
+class UnredirectedOperator final : public c10::OperatorKernel {
+ public:
+  UnredirectedOperator(c10::SafeKernelFunction kernel, const char* kind)
+      : kernel_(std::move(kernel)), kind_(kind) {}
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                  torch::jit::Stack* stack);
+
+ private:
+  c10::SafeKernelFunction kernel_;
+  const char* kind_;
+};
+
 // For special cases: the redirect of an operator whose key CUDA they have taken. `Result` is a
 // tensor type.
 class DirectCall {

@@ -766,6 +766,43 @@ def test_operator_without_a_cpu_kernel_names_itself() -> None:
         torch.ops.aten._scaled_dot_product_efficient_attention(x, x, x, None, False)
 
 
+INDICES = [[0, 1, 1], [2, 0, 2]]
+SPARSE: dict[str, Callable[[], Any]] = {
+    "coo_product": lambda: torch.sparse.mm(
+        torch.sparse_coo_tensor(INDICES, [1.0, 2.0, 3.0], (2, 3), device=DEVICE, is_coalesced=True),
+        torch.ones(3, 2, device=DEVICE),
+    ),
+    "coalesce": lambda: torch.sparse_coo_tensor(
+        INDICES, [1.0, 2.0, 3.0], (2, 3), device=DEVICE
+    ).coalesce(),
+    "csr_product": lambda: (
+        torch.sparse_csr_tensor(
+            torch.tensor([0, 1, 3], device=DEVICE),
+            torch.tensor([2, 0, 2], device=DEVICE),
+            torch.tensor([1.0, 2.0, 3.0], device=DEVICE),
+            (2, 3),
+        )
+        @ torch.ones(3, 2, device=DEVICE)
+    ),
+    "dense_to_csr": lambda: torch.eye(3, device=DEVICE).to_sparse_csr() @ torch.eye(3).cuda(),
+}
+
+
+@pytest.mark.parametrize("run", SPARSE.values(), ids=SPARSE.keys())
+def test_sparse_operators_say_that_sparse_tensors_are_not_available(run: Callable[[], Any]) -> None:
+    with pytest.raises(
+        NotImplementedError, match="sparse tensors are not available on the simulated device"
+    ):
+        run()
+
+
+def test_a_wrong_call_of_a_sparse_operator_keeps_its_error() -> None:
+    sparse = torch.sparse_coo_tensor(INDICES, [1.0, 2.0, 3.0], (2, 3), device=DEVICE)
+    assert sparse._nnz() == 3
+    with pytest.raises(RuntimeError, match="Cannot get indices on an uncoalesced tensor"):
+        sparse.indices()
+
+
 def test_work_on_another_stream() -> None:
     stream = torch.cuda.Stream()
     x = torch.ones(1000, device=DEVICE)
