@@ -77,11 +77,16 @@ endforeach()
 
 if(UVMALLOC_BUILD_SIM)
   # Never beside libuvmalloc.so: a libcuda.so.1 there would stand in for the real one.
-  install(TARGETS uvmsim uvmsim_cuda uvmsim_cudart uvmsim_audit
-          LIBRARY DESTINATION "${private_dir}/sim" COMPONENT Simulator NAMELINK_COMPONENT Simulator)
-  foreach(library uvmsim uvmsim_cuda uvmsim_cudart uvmsim_audit)
-    uvmalloc_strip_installed(Simulator "${private_dir}/sim/$<TARGET_FILE_NAME:${library}>")
-  endforeach()
+  function(uvmalloc_install_stand_ins folder)
+    install(TARGETS ${ARGN} LIBRARY DESTINATION "${folder}" COMPONENT Simulator NAMELINK_COMPONENT Simulator)
+    foreach(library IN LISTS ARGN)
+      uvmalloc_strip_installed(Simulator "${folder}/$<TARGET_FILE_NAME:${library}>")
+    endforeach()
+  endfunction()
+  uvmalloc_install_stand_ins("${private_dir}/sim"
+    uvmsim uvmsim_cuda uvmsim_cudart uvmsim_cupti uvmsim_nvml uvmsim_audit)
+  uvmalloc_install_stand_ins("${private_dir}/sim/12.2" uvmsim_cuda_12020)
+  uvmalloc_install_stand_ins("${private_dir}/sim/12.8" uvmsim_cuda_12080)
   install(FILES "${PROJECT_SOURCE_DIR}/sim/uvmsim.h" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/uvmalloc/sim"
           COMPONENT Simulator)
 endif()

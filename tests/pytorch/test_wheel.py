@@ -88,7 +88,8 @@ def test_the_wheel_is_for_this_platform_and_holds_each_library_once(
     expected = ["libuvmalloc.so", "libuvmsim_torch.so"]
     expected += [f"lib{room}_torch_{v}.so" for v in versions for room in ("uvmalloc", "uvmsim")]
     expected += [f"sim/lib{name}.so" for name in ("uvmsim", "uvmsim_audit")]
-    expected += ["sim/libcuda.so.1", "sim/libcudart.so.13", "sim/libcupti.so.13"]
+    expected += ["sim/libcudart.so.13", "sim/libcupti.so.13", "sim/libnvidia-ml.so.1"]
+    expected += [f"sim/{folder}libcuda.so.1" for folder in ("", "12.2/", "12.8/")]
     assert carried == sorted(expected)
     assert installed.wheel.stat().st_size < 20 << 20, "its libraries are stripped"
 
