@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,28 @@ def _amx_is_refused() -> bool:
     plain = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
     ended = subprocess.run([sys.executable, "-c", _PRODUCT], env=plain, capture_output=True)
     return ended.returncode == -signal.SIGILL
+
+
+# Programs in the background are often started with signals ignored. Those under test must not be.
+for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.SIG_DFL)
+
+_MOST_SECONDS = 600  # that a test may take
+
+
+@pytest.fixture(autouse=True)
+def _time_limit() -> Iterator[None]:
+    """A test that hangs fails, and the others run."""
+
+    def fail(*_: object) -> None:
+        pytest.fail(f"still running after {_MOST_SECONDS} s")
+
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.alarm(_MOST_SECONDS)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
 
 
 if "ONEDNN_MAX_CPU_ISA" not in os.environ and _amx_is_refused():

@@ -15,7 +15,7 @@ def test_figures_have_the_same_names_and_where_defined_the_same_values(simulate:
         simulate,
         """
 import torch
-keep = [torch.empty(n, dtype=torch.uint8, device='cuda') for n in (1, 700, 300_000, 12 << 20)]
+keep = [torch.empty(n, dtype=torch.uint8, device='cuda') for n in (1, 700, 3_000, 12 << 20)]
 gone = torch.empty(20 << 20, dtype=torch.uint8, device='cuda')
 del gone, keep[1]
 stats = torch.cuda.memory_stats()

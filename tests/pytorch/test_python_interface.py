@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.pytorch.conftest import Simulate
 
 HEAD = "import torch, uvmalloc\n"
@@ -76,6 +78,7 @@ assert kept.to('cuda').sum().item() == 0
     ).check()
 
 
+@pytest.mark.fresh_start
 def test_without_uvmalloc_nothing_happens(simulate: Simulate) -> None:
     simulate(
         HEAD
