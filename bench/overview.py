@@ -95,6 +95,21 @@ def draw_loading(axes: plt.Axes, ratios: dict[str, list[float]]) -> None:
     axes.legend(fontsize=8, frameon=False)
 
 
+def draw(training: dict[str, list[Outcome]], loading: dict[str, list[float]], file: Path) -> None:
+    """The same figures make the same file. Its text stays text."""
+    settings = {"svg.fonttype": "none", "svg.hashsalt": "uvmalloc"}
+    with plt.rc_context(settings):
+        figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3), layout="constrained")
+        draw_training(left, training)
+        draw_loading(right, loading)
+        for axes in (left, right):
+            axes.spines[["top", "right"]].set_visible(False)
+            axes.tick_params(labelsize=7)
+            axes.margins(y=0.15)
+        figure.savefig(file, metadata={"Date": None, "Creator": None})
+        plt.close(figure)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("file", type=Path, nargs="?", default=ROOT / "docs" / "overview.svg")
@@ -109,18 +124,9 @@ def main() -> None:
         name: [peaks[way]["integrated"][key]["ratio"] for way in WAYS]
         for name, key in (("uvmalloc", "uvmalloc"), ("torch alone", "native"))
     }
-    print(json.dumps({"training": {k: [vars(o) for o in v] for k, v in training.items()}}))
-    print(json.dumps({"loading": loading}))
-    # Text stays text, and the same figures make the same file.
-    plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "uvmalloc"})
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3), layout="constrained")
-    draw_training(left, training)
-    draw_loading(right, loading)
-    for axes in (left, right):
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.tick_params(labelsize=7)
-        axes.margins(y=0.15)
-    figure.savefig(file, metadata={"Date": None, "Creator": None})
+    figures = {name: [vars(outcome) for outcome in of_one] for name, of_one in training.items()}
+    print(json.dumps({"training": figures, "loading": loading}, indent=1))
+    draw(training, loading, file)
 
 
 if __name__ == "__main__":
