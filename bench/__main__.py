@@ -15,9 +15,9 @@ from pathlib import Path
 from rich.console import Console
 from uvmalloc.libraries import find_libraries
 
-from bench.engine import compare as engine
-from bench.engine.allocators import NAMES
-from bench.engine.plan import FULL, QUICK, SMOKE
+from bench.allocators import compare as engine
+from bench.allocators.engines import NAMES
+from bench.allocators.plan import FULL, QUICK, SMOKE
 from bench.programs import compare as programs
 from bench.torch_pairs import compare as torch_pairs
 from bench.traces import committed_traces

@@ -87,7 +87,7 @@ test_torch_version() {
   local minor="$1" folder="$2" python
   python="$(venv_of "$minor")/bin/python"
   (cd "$root" && "$(venv_of "$minor")/bin/uvmalloc" sim --no-report -- "$python" -m pytest --rootdir "$root" \
-    -o cache_dir=build/.pytest_cache -q -rs tests/sim_kernels) || return 1
+    -o cache_dir=build/.pytest_cache -q -rs tests/sim/torch_operators) || return 1
   (cd "$root" && "$python" -m pytest --rootdir "$root" -o cache_dir=build/.pytest_cache -o junit_family=xunit1 \
     --junitxml "$folder/pytest-torch-$minor.xml" -q -rs "${side_by_side[@]}" \
     tests/pytorch/test_{allocator_calls,differential,every_move,fork,memory,memory_tools,moves,switch,ways_in}.py)

@@ -45,9 +45,7 @@ def read_suite(file: Path, suite: str) -> list[Outcome]:
     return outcomes
 
 
-def _shard_outcomes(
-    case: ElementTree.Element, suite: str, folder: Path
-) -> list[Outcome] | None:
+def _shard_outcomes(case: ElementTree.Element, suite: str, folder: Path) -> list[Outcome] | None:
     """The outcomes of the tests of a shard; None where the case is no shard.
 
     A shard that crashed has written no list. One that failed after its tests had passed, as a leak

@@ -30,8 +30,8 @@ from uvmalloc.libraries import Libraries
 from uvmalloc.report import main_report
 from uvmalloc.sizes import format_size
 
-from bench.engine.allocators import Program
-from bench.engine.server import Figures, RequestError, Server
+from bench.allocators.engines import Program
+from bench.allocators.server import Figures, RequestError, Server
 from bench.environment import clean_environment
 from bench.programs.differential import differences
 from bench.verdict import Target, verdict_table

@@ -4,7 +4,7 @@
 to make, and the answer the median of their seconds; "end" ends it, which is answered too, and
 another may be started. So many processes can be had for one import of torch, and two programs, one
 with torch's own allocators and one under uvmalloc, can be made to work in turn. Answers are JSON,
-as bench.engine.server reads them.
+as bench.allocators.server reads them.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@
 #include <c10/core/StorageImpl.h>
 
 #include <uvmalloc/allocator/process_allocator.hpp>
-#include <uvmalloc/preload/torch_hooks.hpp>
-#include <uvmalloc/pytorch/loader/imported_function.hpp>
+#include <uvmalloc/pytorch/interpose/torch_hooks.hpp>
+#include <uvmalloc/pytorch/interpose/imported_function.hpp>
 #include <uvmalloc/pytorch/plugin/conversion.hpp>
 #include <uvmalloc/pytorch/plugin/early_blocks.hpp>
 #include <uvmalloc/pytorch/plugin/python_frames.hpp>
@@ -59,7 +59,7 @@ void* python_number_of(void* pointer) {
   return python(pointer);
 }
 
-const preload::TorchHooks kHooks{tensor_exported, materialize_core};
+const interpose::TorchHooks kHooks{tensor_exported, materialize_core};
 
 }  // namespace
 

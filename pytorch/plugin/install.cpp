@@ -9,7 +9,7 @@
 #include <c10/cuda/CUDAAllocatorConfig.h>
 #include <c10/cuda/CUDAFunctions.h>
 
-#include <uvmalloc/preload/torch_hooks.hpp>
+#include <uvmalloc/pytorch/interpose/torch_hooks.hpp>
 #include <uvmalloc/pytorch/plugin/early_blocks.hpp>
 #include <uvmalloc/pytorch/plugin/export_hooks.hpp>
 #include <uvmalloc/pytorch/plugin/facades.hpp>
@@ -20,7 +20,7 @@
 namespace uvm::torch_plugin {
 
 at::HostAllocator* native_pinned() {
-  return static_cast<at::HostAllocator*>(preload::native_pinned_allocator.load());
+  return static_cast<at::HostAllocator*>(interpose::native_pinned_allocator.load());
 }
 
 namespace {
@@ -71,7 +71,7 @@ void install() {
   if (installed_facades.host != nullptr) return;
   // Before there is a block that could be exported.
   install_export_hooks();
-  if (native_pinned() == nullptr) preload::native_pinned_allocator = registered_pinned();
+  if (native_pinned() == nullptr) interpose::native_pinned_allocator = registered_pinned();
   installed_facades.host = new HostFacade;
   installed_facades.pinned = new PinnedFacade;
   read_allocator_settings();

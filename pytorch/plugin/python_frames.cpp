@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include <uvmalloc/pytorch/loader/python_symbol.hpp>
+#include <uvmalloc/pytorch/interpose/python_symbol.hpp>
 
 namespace uvm::torch_plugin {
 namespace {

@@ -19,15 +19,15 @@ from uvmalloc.libraries import find_libraries
 from uvmalloc.trace import FACADES, MARK, read_trace
 
 import bench.__main__ as bench_command
-from bench.engine import allocators
-from bench.engine.allocators import DRIVEN, engine_environment, find_programs
-from bench.engine.compare import compare
-from bench.engine.derived import add_derived
-from bench.engine.faults import faults
-from bench.engine.measure import Absent, Results, measure
-from bench.engine.plan import FULL, QUICK, SMOKE, Figure, Question, questions
-from bench.engine.show import show
-from bench.engine.targets import targets
+from bench.allocators import engines as allocators
+from bench.allocators.compare import compare
+from bench.allocators.derived import add_derived
+from bench.allocators.engines import DRIVEN, engine_environment, find_programs
+from bench.allocators.faults import faults
+from bench.allocators.measure import Absent, Results, measure
+from bench.allocators.plan import FULL, QUICK, SMOKE, Figure, Question, questions
+from bench.allocators.show import show
+from bench.allocators.targets import targets
 from bench.traces import committed_file, committed_traces, unpack
 from bench.traces.record import NAMES, device_facade_only
 

@@ -1,0 +1,36 @@
+// What an interposed function needs: the function that it stands before, and a way to work beside it
+// that cannot make it fail. Thread-safe; owns nothing.
+#pragma once
+
+#include <exception>
+
+#include <uvmalloc/runtime/log.hpp>
+
+#define UVMALLOC_INTERPOSE extern "C" __attribute__((visibility("default")))
+
+namespace uvm::preload {
+
+// The next definition of `symbol`: in the global scope after us, else in a mapped library whose
+// file name starts with `library`. Libraries opened privately (by a Python import) are in no global
+// scope. Returns nullptr if there is none. Needs no memory.
+void* next_definition(const char* symbol, const char* library) noexcept;
+
+// The same, as a function. Look it up on first use: the libraries that define such functions are
+// never unloaded.
+template <class Function>
+Function next_function(const char* symbol, const char* library) noexcept {
+  return reinterpret_cast<Function>(next_definition(symbol, library));
+}
+
+// Runs `body` beside a call of C that is passed on. If it fails, for want of memory, the call goes
+// on as without us.
+template <class Body>
+void beside(const char* call, Body body) noexcept {
+  try {
+    body();
+  } catch (const std::exception& error) {
+    log(LogLevel::kWarning, "{} goes on without uvmalloc: {}", call, error.what());
+  }
+}
+
+}  // namespace uvm::preload

@@ -1,0 +1,60 @@
+#include <uvmalloc/pytorch/interpose/late_calls.hpp>
+
+#include <dlfcn.h>
+
+#include <array>
+
+#include <fmt/format.h>
+
+#include <uvmalloc/preload/library_copies.hpp>
+#include <uvmalloc/pytorch/interpose/imported_function.hpp>
+#include <uvmalloc/pytorch/interpose/torch_probe.hpp>
+
+namespace uvm::interpose {
+namespace {
+
+constexpr const char* kToNumpy = "_ZN5torch5utils15tensor_to_numpyERKN2at6TensorEb";
+constexpr std::array kTorchCalls = {
+    kToNumpy,
+    "_ZN2at8toDLPackERKNS_6TensorE",
+    "_ZN2at17toDLPackVersionedERKNS_6TensorE",
+    "_ZN2at25toDLPackVersionedReadOnlyERKNS_6TensorE",
+    "_ZN2at17toDLPackNonOwningERKNS_6TensorEP8DLTensor",
+    "_ZN2at17toDLPackNonOwningERKNS_6TensorEP8DLTensorb",
+    "_ZN3c104impl3cow23materialize_cow_storageERNS_11StorageImplE",
+};
+
+}  // namespace
+
+std::string take_torch_calls() {
+  const std::string path = preload::own_path();
+  // Libraries that come later find us where the program's own libraries are.
+  void* self = dlopen(path.c_str(), RTLD_NOLOAD | RTLD_LAZY | RTLD_GLOBAL);
+  void* everybody = dlopen(nullptr, RTLD_LAZY);
+  if (self == nullptr || everybody == nullptr) {
+    return fmt::format("{} is not known to the loader", path);
+  }
+  std::array<ImportedFunction, kTorchCalls.size()> functions;
+  for (std::size_t index = 0; index < functions.size(); ++index) {
+    functions[index] = {kTorchCalls[index], dlsym(self, kTorchCalls[index])};
+    if (dlsym(everybody, kTorchCalls[index]) != functions[index].replacement) {
+      return fmt::format(
+          "other libraries come before {} where the loader looks for torch's functions "
+          "(TORCH_USE_RTLD_GLOBAL?); preload it",
+          path);
+    }
+  }
+  if (find_torch().python_mapped) {
+    replace_imported_functions("libtorch_python.so", functions);
+    if (!functions[0].replaced) return "this torch gives its tensors to numpy in an unknown way";
+  }
+  replace_imported_functions(nullptr, functions);
+  // These are not torch's own. Nothing is shared because of them, so a failure is no reason to
+  // stop.
+  for (const char* function : {"cudaPointerGetAttributes", "cudaGetDeviceCount"}) {
+    replace_imported_function(nullptr, function, dlsym(self, function));
+  }
+  return {};
+}
+
+}  // namespace uvm::interpose

@@ -1,0 +1,118 @@
+#include <uvmalloc/pytorch/interpose/plugin_loader.hpp>
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+
+#include <fmt/format.h>
+
+#include <uvmalloc/allocator/process_allocator.hpp>
+#include <uvmalloc/preload/library_copies.hpp>
+#include <uvmalloc/pytorch/interpose/late_calls.hpp>
+#include <uvmalloc/pytorch/interpose/torch_hooks.hpp>
+#include <uvmalloc/pytorch/interpose/torch_probe.hpp>
+#include <uvmalloc/runtime/log.hpp>
+
+namespace uvm::interpose {
+namespace {
+
+// Empty, or in one line why torch keeps its own allocators.
+std::string load_plugin(const TorchInProcess& torch) {
+  const std::string library = preload::own_path();
+  const std::string path =
+      fmt::format("{}libuvmalloc_torch_{}_{}.so", library.substr(0, library.rfind('/') + 1),
+                  torch.major, torch.minor);
+  if (access(path.c_str(), R_OK) != 0) {
+    return fmt::format("there is no plugin for torch {} ({} is missing)",
+                       torch.version.empty() ? "of unknown version" : torch.version, path);
+  }
+  if (std::string why_not = take_torch_calls(); !why_not.empty()) return why_not;
+  void* plugin = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  auto run = plugin != nullptr
+                 ? reinterpret_cast<void (*)()>(dlsym(plugin, "uvmalloc_torch_install"))
+                 : nullptr;
+  if (run == nullptr) {
+    return fmt::format("the plugin for torch {} could not be loaded: {}", torch.version, dlerror());
+  }
+  run();
+  return {};
+}
+
+std::string enable_in_torch() {
+  // The program asks for managed memory, so it is no matter that this initialises the driver.
+  set_manages_cpu_tensors_at_once();
+  const Activation& activation = activate_process_allocator();
+  if (activation.allocator == nullptr) return activation.reason;
+  if (activation.allocator->in_forked_child()) return "this is a forked child";
+  return load_torch_plugin_late();
+}
+
+// What `function` of the copy that came first answers; nullopt: this is that copy.
+template <class Result>
+std::optional<Result> ask_earlier_copy(const char* function, Result without_it) {
+  const std::string path = preload::earlier_copy();
+  if (path.empty()) return std::nullopt;
+  void* copy = dlopen(path.c_str(), RTLD_NOLOAD | RTLD_LAZY);
+  auto call = copy != nullptr ? reinterpret_cast<Result (*)()>(dlsym(copy, function)) : nullptr;
+  return call != nullptr ? call() : without_it;
+}
+
+}  // namespace
+
+void load_torch_plugin_if_due() {
+  static std::atomic<bool> done{false};
+  if (done.load(std::memory_order_acquire)) return;
+  TorchInProcess torch = find_torch();
+  if (!torch.cuda_libraries_mapped) return;
+  if (done.exchange(true) || !preload::earlier_copy().empty()) return;
+  if (!process_configuration().configuration.enabled) return;
+  const std::string why_not = load_plugin(torch);
+  if (!why_not.empty()) log(LogLevel::kError, "{}: torch keeps its own allocators", why_not);
+}
+
+std::string load_torch_plugin_late() {
+  const TorchInProcess torch = find_torch();
+  if (!torch.cuda_libraries_mapped) return "there is no torch with CUDA in this process";
+  static const std::string why_not = load_plugin(torch);
+  return why_not;
+}
+
+}  // namespace uvm::interpose
+
+int uvmalloc_load_in_torch() noexcept {
+  try {
+    if (auto answer = uvm::interpose::ask_earlier_copy("uvmalloc_load_in_torch", 0)) return *answer;
+    uvm::interpose::load_torch_plugin_if_due();
+  } catch (const std::exception& error) {
+    uvm::log(uvm::LogLevel::kError, "torch keeps its own allocators: {}", error.what());
+  }
+  return uvm::is_framework_installed();
+}
+
+const char* uvmalloc_enable_in_torch() noexcept {
+  try {
+    if (auto answer = uvm::interpose::ask_earlier_copy<const char*>(
+            "uvmalloc_enable_in_torch", "another version of libuvmalloc.so is in this process")) {
+      return *answer;
+    }
+    static std::mutex mutex;
+    std::lock_guard lock(mutex);
+    // What was returned once stays valid.
+    static std::set<std::string> reasons;
+    const std::string reason = uvm::interpose::enable_in_torch();
+    return reason.empty() ? nullptr : reasons.insert(reason).first->c_str();
+  } catch (const std::exception& error) {
+    uvm::log(uvm::LogLevel::kError, "torch keeps its own allocators: {}", error.what());
+    return "it could not be switched on";
+  }
+}
+
+int uvmalloc_is_in_torch() noexcept {
+  return uvm::is_framework_installed();
+}

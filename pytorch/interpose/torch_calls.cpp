@@ -1,0 +1,142 @@
+// The functions of torch that torch calls through us, so that the plugin hears what happens to
+// tensors. Each forwards to torch's own; none does anything before the plugin is loaded.
+#include <atomic>
+#include <stdexcept>
+
+#include <fmt/format.h>
+
+#include <uvmalloc/preload/interpose.hpp>
+#include <uvmalloc/preload/library_copies.hpp>
+#include <uvmalloc/pytorch/interpose/plugin_loader.hpp>
+#include <uvmalloc/pytorch/interpose/python_names.hpp>
+#include <uvmalloc/pytorch/interpose/torch_hooks.hpp>
+
+namespace uvm::interpose {
+
+std::atomic<const TorchHooks*> torch_hooks{nullptr};
+std::atomic<void*> native_pinned_allocator{nullptr};
+
+namespace {
+
+// The same for a C++ function of torch, which may throw: nobody can do without its result.
+template <class Function>
+Function next_of_torch(const char* symbol, const char* library) {
+  if (auto function = preload::next_function<Function>(symbol, library)) return function;
+  throw std::runtime_error(
+      fmt::format("uvmalloc: {} is called, and no {} in this process has it", symbol, library));
+}
+
+// Tells the plugin, if there is one, that the tensor's memory gets a user outside torch.
+void note_export(const void* tensor) {
+  if (const auto* hooks = torch_hooks.load(std::memory_order_acquire)) {
+    hooks->tensor_exported(tensor);
+  }
+}
+
+}  // namespace
+}  // namespace uvm::interpose
+
+using uvm::interpose::torch_hooks;
+
+UVMALLOC_INTERPOSE void uvmalloc_set_torch_hooks(const uvm::interpose::TorchHooks* hooks) {
+  torch_hooks.store(hooks, std::memory_order_release);
+}
+
+// The names are the interposed functions' own.
+// NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming)
+
+// Called by the static initialisers of every library with CUDA code, once its kernels are
+// registered: inside `import torch`, before any tensor exists.
+UVMALLOC_INTERPOSE void __cudaRegisterFatBinaryEnd(void** handle) noexcept {
+  static const auto next =
+      uvm::preload::next_function<void (*)(void**)>("__cudaRegisterFatBinaryEnd", "libcudart.so");
+  if (next != nullptr) next(handle);
+  uvm::preload::beside("import torch", [] { uvm::interpose::load_torch_plugin_if_due(); });
+}
+
+// at::setHostAllocator(c10::DeviceType, at::HostAllocator*, unsigned char), of libtorch_cpu: called
+// by the static initialisers of torch's device libraries.
+UVMALLOC_INTERPOSE void _ZN2at16setHostAllocatorEN3c1010DeviceTypeEPNS_13HostAllocatorEh(
+    signed char device_type, void* allocator, unsigned char priority) {
+  static const auto next = uvm::interpose::next_of_torch<void (*)(signed char, void*, unsigned char)>(
+      "_ZN2at16setHostAllocatorEN3c1010DeviceTypeEPNS_13HostAllocatorEh", "libtorch_cpu.so");
+  constexpr signed char kCuda = 1;  // c10::DeviceType::CUDA
+  if (device_type == kCuda && priority == 0) {
+    uvm::interpose::native_pinned_allocator.store(allocator, std::memory_order_release);
+  }
+  next(device_type, allocator, priority);
+}
+
+// libshm_init(const char*), of libshm: called inside `import torch` by the thread that imports,
+// once, with Python's lock and none of the loader's.
+UVMALLOC_INTERPOSE void _Z11libshm_initPKc(const char* manager) {
+  static const auto next =
+      uvm::preload::next_function<void (*)(const char*)>("_Z11libshm_initPKc", "libshm.so");
+  if (next != nullptr) next(manager);
+  if (uvm::preload::earlier_copy().empty()) uvm::add_python_names();
+}
+
+// torch::utils::tensor_to_numpy(at::Tensor const&, bool), of libtorch_python.
+UVMALLOC_INTERPOSE void* _ZN5torch5utils15tensor_to_numpyERKN2at6TensorEb(const void* tensor,
+                                                                          bool force) {
+  static const auto next = uvm::interpose::next_of_torch<void* (*)(const void*, bool)>(
+      "_ZN5torch5utils15tensor_to_numpyERKN2at6TensorEb", "libtorch_python.so");
+  uvm::interpose::note_export(tensor);
+  return next(tensor, force);
+}
+
+// at::toDLPack(at::Tensor const&), at::toDLPackVersioned(at::Tensor const&),
+// at::toDLPackVersionedReadOnly(at::Tensor const&) and at::toDLPackNonOwning(at::Tensor const&,
+// DLTensor*), in newer versions with a third argument (bool), of libtorch_cpu.
+UVMALLOC_INTERPOSE void* _ZN2at8toDLPackERKNS_6TensorE(const void* tensor) {
+  static const auto next = uvm::interpose::next_of_torch<void* (*)(const void*)>(
+      "_ZN2at8toDLPackERKNS_6TensorE", "libtorch_cpu.so");
+  uvm::interpose::note_export(tensor);
+  return next(tensor);
+}
+
+UVMALLOC_INTERPOSE void* _ZN2at17toDLPackVersionedERKNS_6TensorE(const void* tensor) {
+  static const auto next = uvm::interpose::next_of_torch<void* (*)(const void*)>(
+      "_ZN2at17toDLPackVersionedERKNS_6TensorE", "libtorch_cpu.so");
+  uvm::interpose::note_export(tensor);
+  return next(tensor);
+}
+
+UVMALLOC_INTERPOSE void* _ZN2at25toDLPackVersionedReadOnlyERKNS_6TensorE(const void* tensor) {
+  static const auto next = uvm::interpose::next_of_torch<void* (*)(const void*)>(
+      "_ZN2at25toDLPackVersionedReadOnlyERKNS_6TensorE", "libtorch_cpu.so");
+  uvm::interpose::note_export(tensor);
+  return next(tensor);
+}
+
+UVMALLOC_INTERPOSE void _ZN2at17toDLPackNonOwningERKNS_6TensorEP8DLTensor(const void* tensor,
+                                                                          void* out) {
+  static const auto next = uvm::interpose::next_of_torch<void (*)(const void*, void*)>(
+      "_ZN2at17toDLPackNonOwningERKNS_6TensorEP8DLTensor", "libtorch_cpu.so");
+  uvm::interpose::note_export(tensor);
+  next(tensor, out);
+}
+
+UVMALLOC_INTERPOSE void _ZN2at17toDLPackNonOwningERKNS_6TensorEP8DLTensorb(const void* tensor,
+                                                                           void* out,
+                                                                           bool read_only) {
+  static const auto next = uvm::interpose::next_of_torch<void (*)(const void*, void*, bool)>(
+      "_ZN2at17toDLPackNonOwningERKNS_6TensorEP8DLTensorb", "libtorch_cpu.so");
+  uvm::interpose::note_export(tensor);
+  next(tensor, out, read_only);
+}
+
+// c10::impl::cow::materialize_cow_storage(c10::StorageImpl&), of libc10: the first write to a
+// shared storage.
+UVMALLOC_INTERPOSE void _ZN3c104impl3cow23materialize_cow_storageERNS_11StorageImplE(
+    void* storage) {
+  static const auto next = uvm::interpose::next_of_torch<void (*)(void*)>(
+      "_ZN3c104impl3cow23materialize_cow_storageERNS_11StorageImplE", "libc10.so");
+  if (const auto* hooks = torch_hooks.load(std::memory_order_acquire)) {
+    hooks->materialize(storage, next);
+  } else {
+    next(storage);
+  }
+}
+
+// NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)

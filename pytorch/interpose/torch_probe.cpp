@@ -1,0 +1,80 @@
+#include <uvmalloc/pytorch/interpose/torch_probe.hpp>
+
+#include <link.h>
+
+#include <charconv>
+#include <fstream>
+#include <string_view>
+
+namespace uvm {
+namespace {
+
+struct Mapped {
+  bool torch_cuda = false;
+  bool c10_cuda = false;
+  bool torch_python = false;
+  std::string library_dir;
+};
+
+int note_library(dl_phdr_info* library, std::size_t, void* context) {
+  auto& mapped = *static_cast<Mapped*>(context);
+  const std::string_view path = library->dlpi_name ? library->dlpi_name : "";
+  const std::size_t slash = path.rfind('/');
+  if (slash == std::string_view::npos) return 0;
+  const std::string_view name = path.substr(slash + 1);
+  if (name == "libtorch_cuda.so") {
+    mapped.torch_cuda = true;
+    mapped.library_dir = path.substr(0, slash);
+  } else if (name == "libc10_cuda.so") {
+    mapped.c10_cuda = true;
+  } else if (name == "libtorch_python.so") {
+    mapped.torch_python = true;
+  }
+  return 0;
+}
+
+std::string read_version(const std::string& library_dir) {
+  std::ifstream file(library_dir + "/../version.py");
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with("__version__")) continue;
+    const std::size_t begin = line.find_first_of("'\"");
+    if (begin == std::string::npos) return {};
+    const std::size_t end = line.find(line[begin], begin + 1);
+    if (end == std::string::npos) return {};
+    return line.substr(begin + 1, end - begin - 1);
+  }
+  return {};
+}
+
+// "2.11.0+cu130" -> 2, 11; leaves both untouched where the text is no version.
+void parse_version(const std::string& version, int* out_major, int* out_minor) {
+  int major = 0;
+  int minor = 0;
+  const char* const end = version.data() + version.size();
+  const auto [dot, major_error] = std::from_chars(version.data(), end, major);
+  if (major_error != std::errc() || dot == end || *dot != '.') return;
+  const auto [rest, minor_error] = std::from_chars(dot + 1, end, minor);
+  if (minor_error != std::errc() || rest == dot + 1) return;
+  *out_major = major;
+  *out_minor = minor;
+}
+
+}  // namespace
+
+TorchInProcess find_torch() noexcept {
+  TorchInProcess torch;
+  try {
+    Mapped mapped;
+    dl_iterate_phdr(note_library, &mapped);
+    torch.cuda_libraries_mapped = mapped.torch_cuda && mapped.c10_cuda;
+    torch.python_mapped = mapped.torch_python;
+    torch.library_dir = std::move(mapped.library_dir);
+    if (!torch.library_dir.empty()) torch.version = read_version(torch.library_dir);
+    parse_version(torch.version, &torch.major, &torch.minor);
+  } catch (...) {
+    // Out of memory while reading names: what has been found so far is the answer.
+  }
+  return torch;
+}
+
+}  // namespace uvm

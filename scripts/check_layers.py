@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""Checks that includes go one way.
+
+A room is a folder. LAYERS names the rooms that each room may include besides itself. A room inside
+another room has rules of its own. Prints a line for each include against the arrows and for each
+include of a folder without a line, and ends with exit code 1 if there are any.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+LAYERS = {
+    "runtime": "",
+    "storage": "runtime",
+    "hints": "storage runtime",
+    "allocator": "hints storage runtime",
+    "preload": "allocator hints storage runtime",
+    "pytorch/interpose": "preload allocator hints storage runtime",
+    "pytorch/plugin": "allocator hints storage runtime pytorch/interpose",
+    "sim/torch": "pytorch/interpose sim",
+    "sim": "",
+    "tools": "allocator hints storage runtime",
+    "bench": "tools allocator hints storage runtime sim",
+}
+SUFFIXES = {".h", ".hpp", ".c", ".cpp", ".cu", ".inc"}
+INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]uvmalloc/([^>"]+)[>"]', re.MULTILINE)
+
+
+def sources(root: Path, room: str) -> Iterator[Path]:
+    return (file for file in sorted((root / room).rglob("*")) if file.suffix in SUFFIXES)
+
+
+def room_of(path: str) -> str | None:
+    """The innermost room of a path from the root; None where it is in none."""
+    parts = path.split("/")
+    for length in range(len(parts) - 1, 0, -1):
+        room = "/".join(parts[:length])
+        if room in LAYERS:
+            return room
+    return None
+
+
+def header_path(root: Path, included: str) -> str | None:
+    """Where <uvmalloc/INCLUDED> lies, from the root; None where a build makes it."""
+    for candidate in (included, f"include/uvmalloc/{included}", f"allocator/{included}"):
+        if (root / candidate).is_file():
+            return candidate
+    return None
+
+
+def includes(root: Path, file: Path) -> Iterator[str]:
+    for included in INCLUDE.findall(file.read_text()):
+        path = header_path(root, included)
+        if path is not None:
+            yield path
+
+
+def violations(root: Path) -> Iterator[str]:
+    for room, allowed in LAYERS.items():
+        accepted = {room, *allowed.split()}
+        for file in sources(root, room):
+            relative = str(file.relative_to(root))
+            if room_of(relative) != room:
+                continue  # of a room inside this one
+            for header in includes(root, file):
+                other = room_of(header)
+                if other is None:
+                    yield f"{relative} includes {header}, whose room has no line in LAYERS"
+                elif other not in accepted:
+                    yield f"{relative} includes {header}: {room} may not include {other}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parent.parent)
+    found = list(violations(parser.parse_args().root))
+    for line in found:
+        print(line)
+    print(f"{len(found)} violations")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+// CUDA tensors retagged as CPU tensors over the same bytes, for the duration of one operator, and
+// the way back: results of the CPU kernel become CUDA tensors. Tensors that share a storage get
+// aliases that share one, so that the CPU kernels' overlap checks see what CUDA's would. Lives on
+// the stack of one call.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Storage.h>
+
+#include <vector>
+
+#include <uvmalloc/sim/torch/launch.hpp>
+
+namespace uvm::sim_kernels {
+
+class CpuAliases {
+ public:
+  // What the aliases are made for:
+  enum class Use {
+    kThisCall,  // the call, during which they keep the originals alive
+    kGraph,     // the launches of a graph, whose memory they only borrow
+    // A call that is captured. It must not look at the program's memory, which may hold anything
+    // before what other captures have recorded was launched. Aliases have memory of their own:
+    kZeros,
+    kOnes
+  };
+
+  explicit CpuAliases(Launch& launch, Use use = Use::kThisCall) : launch_(launch), use_(use) {}
+
+  // The CPU tensor over the bytes of `tensor`, a strided CUDA tensor; the same one for the same
+  // tensor. Copy-on-write storages of written tensors must have been materialised, since their
+  // bytes then move.
+  at::Tensor alias(const at::Tensor& tensor);
+
+  // After the operator: gives originals the sizes, strides and memory that their aliases were
+  // resized to, and the lazy bits that they were left with.
+  void write_back_resized();
+
+  // The CUDA tensor for a result: the original of an alias, a view of an original's storage for a
+  // tensor over its bytes, and otherwise a new tensor whose bytes are copied by `copy_results`.
+  at::Tensor to_device(const at::Tensor& result);
+
+  // Whether to_device has made it, until copy_results.
+  bool is_new(const at::Tensor& tensor) const;
+
+  // Reports the writes to the memory that write_back_resized and to_device took, and fills it,
+  // unless the call is captured.
+  void copy_results();
+
+ private:
+  struct AliasedStorage {
+    c10::Storage original;
+    c10::Storage alias;
+    const void* view;  // bytes of the original when the alias was made
+  };
+  struct AliasedTensor {
+    at::Tensor original;
+    at::Tensor alias;
+  };
+  struct PendingCopy {
+    at::Tensor destination;  // CUDA
+    at::Tensor source;       // CPU, same sizes and strides
+  };
+
+  c10::Storage alias_storage(const c10::Storage& original);
+  c10::DataPtr alias_pointer(c10::StorageImpl* original) const;
+  bool is_try_out() const { return use_ != Use::kThisCall && use_ != Use::kGraph; }
+  void fill(const at::Tensor& original, at::Tensor& alias) const;
+  void adopt_resized_storage(AliasedStorage& storage);
+
+  Launch& launch_;
+  Use use_;
+  std::vector<AliasedStorage> storages_;
+  std::vector<AliasedTensor> tensors_;
+  std::vector<PendingCopy> pending_;
+};
+
+}  // namespace uvm::sim_kernels

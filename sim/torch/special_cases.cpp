@@ -1,0 +1,226 @@
+#include <uvmalloc/sim/torch/special_cases.hpp>
+
+#include <ATen/ATen.h>
+#include <ATen/OpMathType.h>
+#include <ATen/native/transformers/attention.h>
+#include <ATen/native/transformers/sdp_utils_cpp.h>
+
+#include <uvmalloc/sim/torch/redirect.hpp>
+
+namespace uvm::sim_kernels {
+namespace {
+
+// ---- softmax: half input with float output exists on CUDA only
+
+at::Tensor softmax(const at::Tensor& self, std::int64_t dim, bool half_to_float) {
+  static const DirectCall on_cpu("aten::_softmax");
+  return on_cpu.call<at::Tensor>(half_to_float ? self.to(at::kFloat) : self, dim, false);
+}
+
+at::Tensor log_softmax(const at::Tensor& self, std::int64_t dim, bool half_to_float) {
+  static const DirectCall on_cpu("aten::_log_softmax");
+  return on_cpu.call<at::Tensor>(half_to_float ? self.to(at::kFloat) : self, dim, false);
+}
+
+at::Tensor softmax_backward(const at::Tensor& grad, const at::Tensor& output, std::int64_t dim,
+                            at::ScalarType input_dtype) {
+  static const DirectCall on_cpu("aten::_softmax_backward_data");
+  return on_cpu.call<at::Tensor>(grad, output, dim, grad.scalar_type()).to(input_dtype);
+}
+
+at::Tensor log_softmax_backward(const at::Tensor& grad, const at::Tensor& output, std::int64_t dim,
+                                at::ScalarType input_dtype) {
+  static const DirectCall on_cpu("aten::_log_softmax_backward_data");
+  return on_cpu.call<at::Tensor>(grad, output, dim, grad.scalar_type()).to(input_dtype);
+}
+
+// ---- dropout: the one random operator without a generator argument
+
+TensorPair native_dropout(const at::Tensor& input, double probability, std::optional<bool> train) {
+  const auto mask_options = input.options().dtype(at::kBool);
+  if (input.numel() == 0 || !train.value_or(true)) {
+    return {input.clone(), at::ones_like(input, mask_options)};
+  }
+  if (probability == 1) return {at::zeros_like(input), at::zeros_like(input, mask_options)};
+  const double keep = 1 - probability;
+  const at::Tensor mask = at::empty_like(input, mask_options).bernoulli_(keep);
+  return {input.mul(mask).mul_(1 / keep), mask};
+}
+
+// ---- cuDNN: its operators by the plain ones, and its libraries never acceptable
+
+at::Tensor cudnn_convolution(const at::Tensor& self, const at::Tensor& weight,
+                             at::IntArrayRef padding, at::IntArrayRef stride,
+                             at::IntArrayRef dilation, std::int64_t groups, bool, bool, bool) {
+  const std::vector<std::int64_t> no_output_padding(padding.size(), 0);
+  return at::convolution(self, weight, {}, stride, padding, dilation, false, no_output_padding,
+                         groups);
+}
+
+at::Tensor cudnn_convolution_transpose(const at::Tensor& self, const at::Tensor& weight,
+                                       at::IntArrayRef padding, at::IntArrayRef output_padding,
+                                       at::IntArrayRef stride, at::IntArrayRef dilation,
+                                       std::int64_t groups, bool, bool, bool) {
+  return at::convolution(self, weight, {}, stride, padding, dilation, true, output_padding, groups);
+}
+
+at::Tensor cudnn_convolution_relu(const at::Tensor& self, const at::Tensor& weight,
+                                  const std::optional<at::Tensor>& bias, at::IntArrayRef stride,
+                                  at::IntArrayRef padding, at::IntArrayRef dilation,
+                                  std::int64_t groups) {
+  const std::vector<std::int64_t> no_output_padding(padding.size(), 0);
+  return at::convolution(self, weight, bias, stride, padding, dilation, false, no_output_padding,
+                         groups)
+      .relu_();
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> cudnn_batch_norm(
+    const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+    const std::optional<at::Tensor>& running_mean, const std::optional<at::Tensor>& running_var,
+    bool training, double exponential_average_factor, double epsilon) {
+  auto [output, save_mean, save_invstd] =
+      at::native_batch_norm(input, weight, bias, running_mean, running_var, training,
+                            exponential_average_factor, epsilon);
+  return {output, save_mean, save_invstd, at::empty({0}, input.options().dtype(at::kByte))};
+}
+
+TensorTriple cudnn_batch_norm_backward(const at::Tensor& input, const at::Tensor& grad_output,
+                                       const at::Tensor& weight,
+                                       const std::optional<at::Tensor>& running_mean,
+                                       const std::optional<at::Tensor>& running_var,
+                                       const std::optional<at::Tensor>& save_mean,
+                                       const std::optional<at::Tensor>& save_var, double epsilon,
+                                       const at::Tensor&) {
+  return at::native_batch_norm_backward(grad_output, input, weight, running_mean, running_var,
+                                        save_mean, save_var,
+                                        /*train=*/true, epsilon, {true, true, true});
+}
+
+// cuDNN samples bilinearly, takes zeros for what lies outside, and aligns corners.
+constexpr std::int64_t kBilinear = 0;
+constexpr std::int64_t kZeros = 0;
+
+at::Tensor cudnn_grid_sampler(const at::Tensor& self, const at::Tensor& grid) {
+  return at::grid_sampler_2d(self, grid, kBilinear, kZeros, /*align_corners=*/true);
+}
+
+TensorPair cudnn_grid_sampler_backward(const at::Tensor& self, const at::Tensor& grid,
+                                       const at::Tensor& grad_output) {
+  return at::grid_sampler_2d_backward(grad_output, self, grid, kBilinear, kZeros,
+                                      /*align_corners=*/true, {true, true});
+}
+
+bool cudnn_is_acceptable(const at::Tensor&) {
+  return false;
+}
+
+bool use_cudnn_ctc_loss(const at::Tensor&, const at::Tensor&, at::IntArrayRef, at::IntArrayRef,
+                        std::int64_t) {
+  return false;
+}
+
+bool use_cudnn_ctc_loss_tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                               const at::Tensor&, std::int64_t) {
+  return false;
+}
+
+// The weights stay where they are: only cuDNN wants them in one piece.
+at::Tensor cudnn_rnn_flatten_weight(at::TensorList weights, std::int64_t, std::int64_t,
+                                    std::int64_t, std::int64_t, std::int64_t, std::int64_t, bool,
+                                    bool) {
+  TORCH_CHECK(!weights.empty(), "_cudnn_rnn_flatten_weight: cannot flatten empty weight list");
+  return at::empty({0}, weights[0].options());
+}
+
+// ---- root mean square norm: the backward of the fused operator has a CUDA kernel only
+
+TensorPair fused_rms_norm_backward(const at::Tensor& grad_output, const at::Tensor& input,
+                                   at::IntArrayRef normalized_shape, const at::Tensor& rstd,
+                                   const std::optional<at::Tensor>& weight,
+                                   std::array<bool, 2> output_mask) {
+  const at::ScalarType compute_type = at::toOpMathType(input.scalar_type());
+  const auto normalized_dims = static_cast<std::int64_t>(normalized_shape.size());
+  std::vector<std::int64_t> inner;
+  std::vector<std::int64_t> outer;
+  for (std::int64_t dim = 0; dim < input.dim(); ++dim) {
+    (dim < input.dim() - normalized_dims ? outer : inner).push_back(dim);
+  }
+  const at::Tensor grad = grad_output.to(compute_type);
+  const at::Tensor scale = rstd.to(compute_type);
+  const at::Tensor normalized = input.to(compute_type) * scale;
+  TensorPair gradients;
+  if (output_mask[0]) {
+    const at::Tensor weighted =
+        weight && weight->defined() ? grad * weight->to(compute_type) : grad;
+    const at::Tensor projection = (weighted * normalized).mean(inner, /*keepdim=*/true);
+    std::get<0>(gradients) = (scale * (weighted - normalized * projection)).to(input.scalar_type());
+  }
+  if (output_mask[1] && weight && weight->defined()) {
+    const at::Tensor product = grad * normalized;
+    std::get<1>(gradients) =
+        (outer.empty() ? product : product.sum(outer)).to(weight->scalar_type());
+  }
+  return gradients;
+}
+
+// ---- matrix products with an output type of their own
+
+at::Tensor mm_dtype(const at::Tensor& self, const at::Tensor& other, at::ScalarType output_type) {
+  return at::mm(self.to(output_type), other.to(output_type));
+}
+
+at::Tensor bmm_dtype(const at::Tensor& self, const at::Tensor& other, at::ScalarType output_type) {
+  return at::bmm(self.to(output_type), other.to(output_type));
+}
+
+}  // namespace
+
+// ---- attention
+
+std::int64_t math_attention(const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                            const std::optional<at::Tensor>&, double, bool, std::optional<double>,
+                            bool) {
+  return static_cast<std::int64_t>(sdp::SDPBackend::math);
+}
+
+void choose_math_attention() {
+  // scaled_dot_product_attention asks this stub, not the operator _fused_sdp_choice.
+  at::native::_fused_sdp_choice_stub.set_cuda_dispatch_ptr(&math_attention);
+}
+
+std::vector<SpecialCase> special_cases() {
+  std::vector<SpecialCase> cases;
+  const auto add = [&](const char* name, auto function) {
+    cases.push_back({name, torch::CppFunction(function)});
+  };
+  add("copy_", TORCH_FN(copy_));
+  add("_foreach_copy_", TORCH_FN(foreach_copy_));
+  add("_softmax", TORCH_FN(softmax));
+  add("_log_softmax", TORCH_FN(log_softmax));
+  add("_softmax_backward_data", TORCH_FN(softmax_backward));
+  add("_log_softmax_backward_data", TORCH_FN(log_softmax_backward));
+  add("native_dropout", TORCH_FN(native_dropout));
+  add("cudnn_convolution", TORCH_FN(cudnn_convolution));
+  add("cudnn_convolution_transpose", TORCH_FN(cudnn_convolution_transpose));
+  add("cudnn_convolution_relu", TORCH_FN(cudnn_convolution_relu));
+  add("cudnn_batch_norm", TORCH_FN(cudnn_batch_norm));
+  add("cudnn_batch_norm_backward", TORCH_FN(cudnn_batch_norm_backward));
+  add("cudnn_grid_sampler", TORCH_FN(cudnn_grid_sampler));
+  add("cudnn_grid_sampler_backward", TORCH_FN(cudnn_grid_sampler_backward));
+  add("cudnn_is_acceptable", TORCH_FN(cudnn_is_acceptable));
+  add("_use_cudnn_ctc_loss", TORCH_FN(use_cudnn_ctc_loss));
+  add("_use_cudnn_ctc_loss.Tensor", TORCH_FN(use_cudnn_ctc_loss_tensor));
+  add("_cudnn_rnn_flatten_weight", TORCH_FN(cudnn_rnn_flatten_weight));
+  add("_thnn_fused_lstm_cell", TORCH_FN(fused_lstm_cell));
+  add("_thnn_fused_lstm_cell_backward_impl", TORCH_FN(fused_lstm_cell_backward));
+  add("_thnn_fused_gru_cell", TORCH_FN(fused_gru_cell));
+  add("_thnn_fused_gru_cell_backward", TORCH_FN(fused_gru_cell_backward));
+  add("_fused_rms_norm_backward", TORCH_FN(fused_rms_norm_backward));
+  add("mm.dtype", TORCH_FN(mm_dtype));
+  add("bmm.dtype", TORCH_FN(bmm_dtype));
+  add("_fused_sdp_choice", TORCH_FN(math_attention));
+  add("_nested_from_padded", TORCH_FN(nested_from_padded));
+  return cases;
+}
+
+}  // namespace uvm::sim_kernels

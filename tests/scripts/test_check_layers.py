@@ -1,0 +1,55 @@
+"""Includes against the arrows are found."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CHECK = ROOT / "scripts" / "check_layers.py"
+
+
+def check(root: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, CHECK, "--root", root], capture_output=True, text=True, timeout=60
+    )
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A tree of three rooms, in which each includes only what is below it."""
+    for room in ("runtime", "storage", "hints"):
+        shutil.copytree(ROOT / room, tmp_path / room)
+    assert check(tmp_path).stdout == "0 violations\n"
+    return tmp_path
+
+
+def test_this_tree_has_no_include_against_the_arrows() -> None:
+    finished = check(ROOT)
+    assert (finished.returncode, finished.stdout) == (0, "0 violations\n")
+
+
+def test_an_include_against_the_arrows_is_a_violation(tree: Path) -> None:
+    (tree / "storage" / "planted.hpp").write_text("#include <uvmalloc/hints/hint.hpp>\n")
+    (tree / "hints" / "hint.hpp").touch()
+    finished = check(tree)
+    assert finished.returncode == 1
+    assert finished.stdout == (
+        "storage/planted.hpp includes hints/hint.hpp: storage may not include hints\n"
+        "1 violations\n"
+    )
+
+
+def test_a_folder_without_a_line_is_a_violation(tree: Path) -> None:
+    (tree / "attic").mkdir()
+    (tree / "attic" / "old.hpp").touch()
+    (tree / "hints" / "planted.hpp").write_text("#include <uvmalloc/attic/old.hpp>\n")
+    finished = check(tree)
+    assert finished.returncode == 1
+    assert "hints/planted.hpp includes attic/old.hpp, whose room has no line in LAYERS" in (
+        finished.stdout
+    )
