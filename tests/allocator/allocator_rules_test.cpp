@@ -230,13 +230,16 @@ TEST_F(RulesTest, WhatTheDriverRefusesForACaptureIsAskedForAgain) {
 
 // ---- where memory comes from
 
-TEST_F(RulesTest, PagesLentBetweenHostPoolsCountInTheClassThatHasThem) {
+TEST_F(RulesTest, PagesAreOfLargeBlocksButForTheSegmentsOfSmallOnes) {
+  constexpr std::size_t kSegmentBytes = 256 << 10;
   allocator->free(host(4 * kMiB));
   host(100 << 10);
-  const Statistics statistics = allocator->statistics();
-  const auto& classes = statistics.classes[0][0];
-  EXPECT_EQ(classes[0].reserved_bytes.current, 2 * kMiB);
-  EXPECT_EQ(classes[1].reserved_bytes.current, 2 * kMiB);
+  EXPECT_EQ(allocator->statistics().classes[0][0][0].reserved_bytes.current, 0u);
+  EXPECT_EQ(allocator->statistics().classes[0][0][1].reserved_bytes.current, 4 * kMiB);
+  host(100);
+  EXPECT_EQ(allocator->statistics().classes[0][0][0].reserved_bytes.current, kSegmentBytes);
+  EXPECT_EQ(allocator->statistics().classes[0][0][1].reserved_bytes.current,
+            4 * kMiB - kSegmentBytes);
 }
 
 TEST_F(RulesTest, OnAnIntegratedDeviceNothingIsDiscardedAndSpansAreSmall) {
