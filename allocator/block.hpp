@@ -25,7 +25,6 @@
 
 namespace uvm {
 
-inline constexpr std::size_t kSmallBytes = 4096;
 inline constexpr std::size_t kLargeBytes = std::size_t{64} << 10;  // that threads seldom keep
 inline constexpr std::size_t kWholeBytes = std::size_t{1} << 20;
 // The most that the record of a block can say, in whole pages: 2 TiB. More is refused before

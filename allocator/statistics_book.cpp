@@ -11,11 +11,6 @@ namespace {
 constexpr auto kSmallIndex = static_cast<std::size_t>(SizeClass::kSmall);
 constexpr auto kLargeIndex = static_cast<std::size_t>(SizeClass::kLarge);
 
-std::size_t class_index_of(const Pool& pool) {
-  const bool has_large = pool.pool_class == PoolClass::kWhole || pool.key.facade == Facade::kDevice;
-  return has_large ? kLargeIndex : kSmallIndex;
-}
-
 Gauge gauge(std::int64_t current, std::int64_t peak, std::int64_t increased,
             std::int64_t decreased) {
   return {static_cast<std::uint64_t>(current), static_cast<std::uint64_t>(peak),
@@ -78,12 +73,12 @@ PrivatePoolStatistics* StatisticsBook::private_pool(const StreamKey& key) {
   return &*found;
 }
 
-// In the figures of a pool's class, of all classes and of a private pool.
+// Pages come as pages of large blocks; an arena takes its segments out of them.
 void StatisticsBook::count_pages(const Pool& pool, std::size_t size_bytes,
                                  void (Gauge::*count)(std::uint64_t)) {
   Classes& classes = classes_of(pool.key);
   PrivatePoolStatistics* own = private_pool(pool.key);
-  for (std::size_t of : {class_index_of(pool), kSizeClasses}) {
+  for (std::size_t of : {kLargeIndex, kSizeClasses}) {
     (classes[of].segments.*count)(size_bytes >> kPageShift);
     (classes[of].reserved_bytes.*count)(size_bytes);
     if (own != nullptr) (own->reserved_bytes[of].*count)(size_bytes);
@@ -105,14 +100,12 @@ void StatisticsBook::pages_removed(const Pool& pool, void* base, std::size_t siz
 }
 
 void StatisticsBook::small_segment_taken(const Pool& home, std::size_t size_bytes) {
-  if (class_index_of(home) == kSmallIndex) return;
   Classes& classes = classes_of(home.key);
   classes[kLargeIndex].reserved_bytes.decrease(size_bytes);
   classes[kSmallIndex].reserved_bytes.increase(size_bytes);
 }
 
 void StatisticsBook::small_segment_returned(const Pool& home, std::size_t size_bytes) {
-  if (class_index_of(home) == kSmallIndex) return;
   Classes& classes = classes_of(home.key);
   classes[kSmallIndex].reserved_bytes.decrease(size_bytes);
   classes[kLargeIndex].reserved_bytes.increase(size_bytes);

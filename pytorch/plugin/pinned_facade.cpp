@@ -13,6 +13,11 @@
 #include <uvmalloc/pytorch/plugin/torch_statistics.hpp>
 
 namespace uvm::torch_plugin {
+namespace {
+
+constexpr std::size_t kHostPageBytes = 4096;
+
+}  // namespace
 
 c10::DataPtr PinnedFacade::allocate(size_t size_bytes) {
   if (activate_process_allocator().allocator == nullptr) {
@@ -20,6 +25,10 @@ c10::DataPtr PinnedFacade::allocate(size_t size_bytes) {
     return at::getHostAllocator(c10::kCUDA)->allocate(size_bytes);
   }
   try {
+    // Memory that cudaHostAlloc gives begins on a page of the host, which direct I/O relies on.
+    // Blocks here begin where the blocks before them end, and all but small blocks lie among their
+    // like.
+    if (size_bytes > kSmallBytes) size_bytes = round_up(size_bytes, kHostPageBytes);
     void* address = allocate_in_region(Facade::kPinned, size_bytes, [&] {
       return allocator().allocate(Facade::kPinned, device_for_pinned_memory(), size_bytes);
     });

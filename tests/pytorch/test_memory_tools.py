@@ -106,24 +106,26 @@ side = torch.cuda.Stream()
 torch.cuda._sleep(1)
 def check():
     stats = torch.cuda.memory_stats()
-    sums = dict.fromkeys(('allocation', 'active', 'allocated_bytes', 'active_bytes',
-                          'requested_bytes', 'reserved_bytes'), 0)
+    sums = {f'{figure}.{pool}.current': 0
+            for figure in ('allocation', 'active', 'allocated_bytes', 'active_bytes',
+                           'requested_bytes', 'reserved_bytes')
+            for pool in ('all', 'small_pool', 'large_pool')}
+    def add(figure, segment, amount):
+        for pool in ('all', segment['segment_type'] + '_pool'):
+            sums[f'{figure}.{pool}.current'] += amount
     for segment in torch.cuda.memory_snapshot():
         assert segment['total_size'] == sum(block['size'] for block in segment['blocks'])
         address = segment['address']
         for block in segment['blocks']:
             assert block['address'] == address
             address += block['size']
-            sums['allocation'] += block['state'] == 'active_allocated'
-            sums['active'] += block['state'].startswith('active')
-        sums['allocated_bytes'] += segment['allocated_size']
-        sums['active_bytes'] += segment['active_size']
-        sums['requested_bytes'] += segment['requested_size']
-        sums['reserved_bytes'] += segment['total_size']
-    for name, total in sums.items():
-        assert stats[name + '.all.current'] == total, (name, stats[name + '.all.current'], total)
-        assert stats[name + '.all.current'] == (stats[name + '.small_pool.current'] +
-                                                stats[name + '.large_pool.current'])
+            add('allocation', segment, block['state'] == 'active_allocated')
+            add('active', segment, block['state'].startswith('active'))
+        add('allocated_bytes', segment, segment['allocated_size'])
+        add('active_bytes', segment, segment['active_size'])
+        add('requested_bytes', segment, segment['requested_size'])
+        add('reserved_bytes', segment, segment['total_size'])
+    assert {name: stats[name] for name in sums} == sums
 for step in range(300):
     if random.random() < 0.55 or not live:
         live.append(torch.empty(int(2 ** random.uniform(0, 24)), dtype=torch.uint8, device='cuda'))

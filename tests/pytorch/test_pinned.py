@@ -336,3 +336,21 @@ for count in 1000, 1 << 20:
         print(host.is_pinned(), host.sum().item(), source.sum().item())
 """,
     )
+
+
+def test_pinned_tensors_of_a_page_and_more_begin_on_a_page_of_the_host(simulate: Simulate) -> None:
+    simulate("""
+import random, torch
+random.seed(5)
+live = []
+for step in range(400):
+    if live and random.random() < 0.45:
+        del live[random.randrange(len(live))]
+        continue
+    size = int(2 ** random.uniform(3, 22))
+    if random.random() < 0.5:
+        live.append(torch.empty(size, dtype=torch.uint8, pin_memory=True))
+    else:
+        live.append(torch.empty(size, dtype=torch.uint8).pin_memory())
+    assert size < 4096 or live[-1].data_ptr() % 4096 == 0, (size, hex(live[-1].data_ptr()))
+""").check()

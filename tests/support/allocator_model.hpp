@@ -246,7 +246,7 @@ class AllocatorModel {
   void count(const Live& block, std::int64_t sign) {
     const Figures amounts{1, static_cast<std::int64_t>(block.size_bytes),
                           static_cast<std::int64_t>(block.requested_bytes)};
-    std::size_t size_class = block.size_bytes < kMiB ? 0 : 1;
+    std::size_t size_class = block.size_bytes <= 4096 ? 0 : 1;
     for (std::size_t of : {size_class, kSizeClasses}) {
       Sums& sums = places_[place_of(block.facade, block.device)][of];
       for (std::size_t figure = 0; figure < amounts.size(); ++figure) {
