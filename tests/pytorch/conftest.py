@@ -17,7 +17,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -33,6 +33,8 @@ from uvmalloc.environment import (
 from uvmalloc.libraries import Libraries, find_libraries
 from uvmalloc.report import main_report, read_report
 from uvmalloc.sizes import parse_size
+
+from tests.pytorch.fork_server import READ_LATE, Ended, ForkServer
 
 # The minor version of the torch that the programs import: 11 of 2.11.
 TORCH_MINOR = int(importlib.metadata.version("torch").split(".")[1])
@@ -132,16 +134,45 @@ def clean_environment() -> dict[str, str]:
     return {**kept, "UVMALLOC_LIB_DIR": chosen} if chosen else kept
 
 
+class ForkServers:
+    """The servers of a session, each made at first need."""
+
+    def __init__(self, folder: Path) -> None:
+        self.report_dir = folder
+        self._servers: dict[bool, ForkServer] = {}
+
+    def server(self, native: bool, environment: Mapping[str, str]) -> ForkServer:
+        if native not in self._servers:
+            self._servers[native] = ForkServer(environment)
+        return self._servers[native]
+
+    def close(self) -> None:
+        for server in self._servers.values():
+            server.close()
+
+
+@pytest.fixture(scope="session")
+def fork_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServers]:
+    servers = ForkServers(tmp_path_factory.mktemp("reports"))
+    yield servers
+    servers.close()
+
+
 @pytest.fixture
 def simulate(
     libraries: Libraries,
     clean_environment: dict[str, str],
+    fork_servers: ForkServers,
+    request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Simulate:
     """Runs Python (a program text, or a file and its arguments) on a simulated device.
 
-    `native` leaves uvmalloc out; `environment` is added last, over everything else.
+    `native` leaves uvmalloc out; `environment` is added last, over everything else. A program that
+    sets no variable that libraries read when they are loaded is forked from a server that has
+    imported torch (fork_server.py), except in tests that are marked `fresh_start`.
     """
+    is_fresh = request.node.get_closest_marker("fresh_start") is not None
 
     def run(
         program: str | Path,
@@ -158,25 +189,40 @@ def simulate(
         counters = folder / "sim.json"
         machine = Machine(devices, parse_size(capacity) if capacity else None)
         options = AllocatorOptions(policy, parse_size(budget) if budget else None)
+        own = environment or {}
+        can_fork = not is_fresh and options == AllocatorOptions() and own.keys() <= READ_LATE
+        report_dir = fork_servers.report_dir if can_fork else folder
         variables = on_simulated_device(clean_environment, libraries, machine, counters)
         if native:
             variables = without_uvmalloc(variables)
         else:
-            variables = with_uvmalloc(variables, libraries, options, folder)
-        start = [str(program)] if isinstance(program, Path) else ["-c", program]
-        return _run(
-            [sys.executable, *start, *arguments],
-            {**variables, **(environment or {})},
-            folder,
-            timeout_seconds,
+            variables = with_uvmalloc(variables, libraries, options, report_dir)
+        if can_fork:
+            server = fork_servers.server(native, variables)
+            variables.update(own)
+            try:
+                ended = server.run(program, arguments, variables, timeout_seconds)
+            except TimeoutError as error:
+                pytest.fail(f"still running after {timeout_seconds} s\n{error}")
+            for report in report_dir.glob("report.*"):
+                report.rename(folder / report.name)
+        else:
+            start = [str(program)] if isinstance(program, Path) else ["-c", program]
+            ended = _run(
+                [sys.executable, *start, *arguments], {**variables, **own}, timeout_seconds
+            )
+        return SimulatedRun(
+            ended.returncode,
+            ended.stdout,
+            ended.stderr,
+            main_report(folder, ended.pid) or {},
+            read_report(counters)["counters"] if counters.is_file() else {},
         )
 
     return run
 
 
-def _run(
-    command: Sequence[str], environment: Mapping[str, str], folder: Path, timeout_seconds: float
-) -> SimulatedRun:
+def _run(command: Sequence[str], environment: Mapping[str, str], timeout_seconds: float) -> Ended:
     with subprocess.Popen(
         command,
         env=dict(environment),
@@ -191,11 +237,4 @@ def _run(
             os.killpg(process.pid, signal.SIGKILL)  # its forked children too
             stdout, stderr = process.communicate()
             pytest.fail(f"still running after {timeout_seconds} s\n{stdout}\n{stderr}")
-    counters = folder / "sim.json"
-    return SimulatedRun(
-        process.returncode,
-        stdout,
-        stderr,
-        main_report(folder, process.pid) or {},
-        read_report(counters)["counters"] if counters.is_file() else {},
-    )
+    return Ended(process.pid, process.returncode, stdout, stderr)

@@ -105,9 +105,7 @@ def test_an_unknown_runtime_is_one_line_and_stock_memory(simulate: Simulate) -> 
     assert run.stderr.count("\n") == 1 and "abacus" in run.stderr and "cuda" in run.stderr
 
 
-def test_a_torch_without_a_plugin_is_left_alone(
-    simulate: Simulate, lonely_library: Path
-) -> None:
+def test_a_torch_without_a_plugin_is_left_alone(simulate: Simulate, lonely_library: Path) -> None:
     run = simulate(
         WHICH,
         native=True,
