@@ -8,8 +8,8 @@
 
 #include <fmt/format.h>
 
-#include <uvmalloc/allocator/forks.hpp>
-#include <uvmalloc/allocator/machine_memory.hpp>
+#include <uvmalloc/allocator/base/machine_memory.hpp>
+#include <uvmalloc/allocator/engine/forks.hpp>
 #include <uvmalloc/runtime/log.hpp>
 
 namespace uvm {
@@ -44,18 +44,6 @@ const Configuration& checked(const Configuration& configuration) {
   return configuration;
 }
 
-// Requests for large blocks, of one pool, after which a thread gives back the blocks of pages that
-// it keeps. Those that it uses come back to it; the others would stand between larger ones for
-// good.
-constexpr std::uint64_t kRequestsPerTidying = 16;
-
-// The medium blocks among them may be so small a part of what of the stream's pools is in use. (Not
-// of what the thread has live, which says little where others free its blocks.)
-constexpr std::size_t kUsedPerMedium = 512;
-
-// Where idle memory decays, and a thread's cache serves all that it asks for.
-constexpr std::uint64_t kHitsPerLookAtTheClock = 4096;
-
 }  // namespace
 
 CachingManagedAllocator::CachingManagedAllocator(std::unique_ptr<DeviceRuntime> runtime,
@@ -77,7 +65,7 @@ CachingManagedAllocator::CachingManagedAllocator(std::unique_ptr<DeviceRuntime> 
                      [this](void* base) { leave_small_segment(base); },
                      [this](const void* address) { return pools_.is_ours(address); }}),
       caches_(figure_store_, thread_cache_bytes(configuration, budget_.hard_bytes),
-              configuration.decay_seconds > 0 ? kHitsPerLookAtTheClock : 0,
+              configuration.decay_seconds > 0 ? policy::kHitsPerClockRead : 0,
               [this](BlockChain blocks, const std::vector<PoolIndex>& streams) {
                 give_back(std::move(blocks));
                 note_thread_end(streams);
@@ -145,7 +133,8 @@ CachingManagedAllocator::~CachingManagedAllocator() {
     block = pools_.take_trimmed(pool, request.size_bytes);
     if (block == nullptr) return nullptr;
     occupy(request, block, block->home);
-    if (request.size_bytes >= kLargeBytes) is_time_to_tidy = ++pool.met % kRequestsPerTidying == 0;
+    if (request.size_bytes >= kLargeBytes)
+      is_time_to_tidy = ++pool.met % policy::kRequestsPerTrim == 0;
     at = trace_.now();
   }
   decay_now_and_then();
@@ -190,7 +179,7 @@ void* CachingManagedAllocator::allocate(Facade facade, int device, std::size_t s
     }
     if (pools != ThreadCache::kUnknownPools && size_bytes > kSmallBytes &&
         size_bytes <= kLargestRequest) {
-      const Request request{facade,     device, BlockPools::rounded(facade, size_bytes),
+      const Request request{facade,     device, rounded_size(facade, size_bytes),
                             size_bytes, of,     BlockPools::class_of(facade, size_bytes),
                             pools};
       if (void* address = allocate_from_pool(cache, request)) return address;
@@ -213,7 +202,7 @@ void CachingManagedAllocator::tidy(ThreadCache* cache, const Request& request) n
   {
     Returning kept(*this);
     const InsideCache inside(*cache);
-    cache->tidy(request.pools, used_bytes / kUsedPerMedium, &kept.blocks);
+    cache->tidy(request.pools, used_bytes / policy::kMediumParts, &kept.blocks);
   }
   if (keep_large) caches_.keep_large(request.pools);
 }
@@ -269,7 +258,7 @@ void* CachingManagedAllocator::allocate_slowly(Facade facade, int device, std::s
     out_of_memory(request,
                   {RuntimeError::kOutOfMemory, 0, "larger than a block can be", "allocate"});
   }
-  request.size_bytes = BlockPools::rounded(facade, size_bytes);
+  request.size_bytes = rounded_size(facade, size_bytes);
   if (is_aligned && facade != Facade::kDevice) {
     // Blocks of whole pages start on a page.
     request.size_bytes = round_up(size_bytes, kPageBytes);
@@ -501,15 +490,14 @@ void CachingManagedAllocator::give_back(BlockChain blocks) noexcept {
       pools_.put(static_cast<RunBlock*>(block), pools_.at(block->pool));
     }
   }
-  constexpr std::size_t kMostAtOnce = 64;
   while (!small.empty()) {
     const PoolIndex pool = small.first()->pool;
     const std::size_t size_bytes = small.first()->size_bytes();
-    std::array<void*, kMostAtOnce> addresses;
+    std::array<void*, policy::kReturnedBlocks> addresses;
     std::size_t count = 0;
     {
       std::lock_guard lock(lock_);
-      for (; !small.empty() && count < kMostAtOnce; ++count) {
+      for (; !small.empty() && count < policy::kReturnedBlocks; ++count) {
         if (small.first()->pool != pool || small.first()->size_bytes() != size_bytes) break;
         Block* block = small.pop();
         addresses[count] = block->address();

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include <uvmalloc/allocator/aligned_allocation.hpp>
+#include <uvmalloc/allocator/process/aligned_allocation.hpp>
 
 namespace uvm {
 

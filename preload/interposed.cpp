@@ -15,7 +15,7 @@
 
 #include <fmt/format.h>
 
-#include <uvmalloc/allocator/process_allocator.hpp>
+#include <uvmalloc/allocator/process/process_allocator.hpp>
 #include <uvmalloc/preload/library_copies.hpp>
 #include <uvmalloc/preload/registered_memory.hpp>
 #include <uvmalloc/preload/torch_hooks.hpp>

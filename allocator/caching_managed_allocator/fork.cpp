@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <exception>
 
-#include <uvmalloc/allocator/machine_memory.hpp>
+#include <uvmalloc/allocator/base/machine_memory.hpp>
 
 namespace uvm {
 

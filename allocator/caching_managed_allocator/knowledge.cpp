@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include <uvmalloc/allocator/machine_memory.hpp>
+#include <uvmalloc/allocator/base/machine_memory.hpp>
 
 namespace uvm {
 

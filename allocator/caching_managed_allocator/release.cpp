@@ -100,7 +100,6 @@ std::size_t CachingManagedAllocator::idle_bytes() const {
 // Before another span is taken for a host facade. A free span there serves requests up to its size
 // alone, so sizes that vary would leave ever more of them: they are held to half of what is in use.
 void CachingManagedAllocator::release_surplus_spans(const Request& request) {
-  constexpr std::size_t kLeastSurplusBytes = 256u << 20;
   if (request.facade == Facade::kDevice || is_capturing()) return;
   const PoolFilter wanted = [&](const Pool& pool) {
     return pool.key.facade == request.facade && pool.key.device == request.device;
@@ -112,7 +111,7 @@ void CachingManagedAllocator::release_surplus_spans(const Request& request) {
     for (const Span* span : idle_spans(wanted)) surplus_bytes += span->touched_bytes;
     used_bytes = spans_.touched_bytes(request.facade, request.device) - surplus_bytes;
   }
-  if (surplus_bytes > std::max(kLeastSurplusBytes, used_bytes / 2)) {
+  if (surplus_bytes > std::max(policy::kLeastSurplusBytes, used_bytes / policy::kSurplusParts)) {
     release_pages_of(wanted, surplus_bytes);
   }
 }
@@ -343,8 +342,8 @@ void CachingManagedAllocator::decay(Decay::Time now) {
 }
 
 void CachingManagedAllocator::decay_every_so_often() {
-  constexpr unsigned kEvery = 64;
-  if (long_ways_.fetch_add(1, std::memory_order_relaxed) % kEvery == kEvery - 1) {
+  if (long_ways_.fetch_add(1, std::memory_order_relaxed) % policy::kSlowCallsPerClockRead ==
+      policy::kSlowCallsPerClockRead - 1) {
     decay_if_memory_allows();
   }
 }

@@ -9,7 +9,7 @@
 
 #include <fmt/format.h>
 
-#include <uvmalloc/allocator/holders_table.hpp>
+#include <uvmalloc/allocator/statistics/holders_table.hpp>
 
 namespace uvm {
 
@@ -317,8 +317,8 @@ RunBlock* CachingManagedAllocator::add_run(const SpanStore::Run& run, std::size_
     throw;
   }
   book_.pages_added(pool, run.base(), size_bytes);
-  if (spans_.touched_bytes() > budget_.hard_bytes / 2 ||
-      book_.reserved_bytes(key.facade, key.device) > limit_of(key) / 2) {
+  if (spans_.touched_bytes() > budget_.hard_bytes / policy::kConserveFromParts ||
+      book_.reserved_bytes(key.facade, key.device) > limit_of(key) / policy::kConserveFromParts) {
     pools_.spare_pages();
   }
   return block;

@@ -7,14 +7,6 @@
 #include <utility>
 
 namespace uvm {
-namespace {
-
-// Small objects are fetched from an arena in batches of about so many bytes, at most so many.
-constexpr std::size_t kRefillBytes = 16u << 10;
-constexpr std::size_t kRefillBlocks = 16;
-constexpr unsigned kMostRetries = 56;
-
-}  // namespace
 
 // For an arena, with its locks held: a part of the stream's free memory, else of a page that a span
 // has ready, under the budget.
@@ -94,12 +86,12 @@ void CachingManagedAllocator::leave_small_segment(void* base) noexcept {
 // none.
 Block* CachingManagedAllocator::refill(SmallNeed* need) {
   const Request& request = need->request;
-  std::array<void*, kRefillBlocks> addresses;
-  std::array<Block*, kRefillBlocks> blocks;
+  std::array<void*, policy::kRefillBlocks> addresses;
+  std::array<Block*, policy::kRefillBlocks> blocks;
   ThreadCache* cache = caches_.mine();
   std::size_t wanted = cache == nullptr ? 1
-                                        : std::clamp(kRefillBytes / request.size_bytes,
-                                                     std::size_t{1}, kRefillBlocks);
+                                        : std::clamp(policy::kRefillBytes / request.size_bytes,
+                                                     std::size_t{1}, policy::kRefillBlocks);
   const auto [count, took_page, thread_is_past] = small_arenas_.allocate(
       request.pool(), request.size_bytes, addresses.data(), wanted, need->most);
   need->took_page |= took_page;
@@ -163,7 +155,7 @@ bool CachingManagedAllocator::make_room_for_small(SmallNeed* need) {
     if (take_step(step, need)) return true;
   }
   // Others were faster, unless a page that is there cannot be had for another reason.
-  return need->retries++ < kMostRetries && has_room_for_page(*need, true);
+  return need->retries++ < policy::kSmallRetries && has_room_for_page(*need, true);
 }
 
 // Whether it may have helped.

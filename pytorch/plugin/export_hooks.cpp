@@ -7,7 +7,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/StorageImpl.h>
 
-#include <uvmalloc/allocator/process_allocator.hpp>
+#include <uvmalloc/allocator/process/process_allocator.hpp>
 #include <uvmalloc/preload/torch_hooks.hpp>
 #include <uvmalloc/pytorch/loader/imported_function.hpp>
 #include <uvmalloc/pytorch/plugin/conversion.hpp>

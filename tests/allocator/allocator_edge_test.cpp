@@ -10,7 +10,7 @@
 #include <future>
 #include <thread>
 
-#include <uvmalloc/allocator/trace_reader.hpp>
+#include <uvmalloc/allocator/trace/trace_reader.hpp>
 
 #include "support/allocator_fixture.hpp"
 

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include <uvmalloc/allocator/trace_reader.hpp>
+#include <uvmalloc/allocator/trace/trace_reader.hpp>
 
 #include "support/allocator_fixture.hpp"
 

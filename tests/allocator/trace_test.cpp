@@ -25,9 +25,9 @@
 #include <utility>
 #include <vector>
 
-#include <uvmalloc/allocator/fibonacci_hash.hpp>
-#include <uvmalloc/allocator/trace_reader.hpp>
-#include <uvmalloc/allocator/trace_recorder.hpp>
+#include <uvmalloc/allocator/base/fibonacci_hash.hpp>
+#include <uvmalloc/allocator/trace/trace_reader.hpp>
+#include <uvmalloc/allocator/trace/trace_recorder.hpp>
 
 namespace uvm {
 namespace {

@@ -17,8 +17,8 @@
 
 #include <uvmalloc/uvmalloc.h>
 #include <uvmalloc/allocator/caching_managed_allocator.hpp>
-#include <uvmalloc/allocator/process_allocator.hpp>
-#include <uvmalloc/allocator/trace_reader.hpp>
+#include <uvmalloc/allocator/process/process_allocator.hpp>
+#include <uvmalloc/allocator/trace/trace_reader.hpp>
 
 #include "conformance/runtimes.hpp"
 

@@ -8,7 +8,7 @@
 #include <optional>
 #include <thread>
 
-#include <uvmalloc/allocator/aligned_allocation.hpp>
+#include <uvmalloc/allocator/process/aligned_allocation.hpp>
 #include <uvmalloc/runtime/log.hpp>
 
 #include "support/allocator_model.hpp"
