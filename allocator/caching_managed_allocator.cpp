@@ -171,7 +171,8 @@ void* CachingManagedAllocator::allocate(Facade facade, int device, std::size_t s
       void* address = block->address();
       unpoison(address, block->size_bytes());
       if (is_traced) [[unlikely]] {
-        trace_.allocated_from_cache({facade, device, address, size_bytes, block->size_bytes(), of});
+        trace_.allocated(trace_.now(),
+                         {facade, device, address, size_bytes, block->size_bytes(), of});
       }
       if (outcome == ThreadCache::Outcome::kDoneAtLimit) [[unlikely]]
         look_up(book_.place_of(facade, device));
@@ -335,7 +336,7 @@ FreeResult CachingManagedAllocator::free(void* address) noexcept {
     cache->lock.enter();
     if (block != nullptr && block->now() == BlockState::kLive && block->plain) [[likely]] {
       // Before the block can be anybody else's.
-      const TraceRecorder::FreeMoment moment = trace_.now_of_free(address);
+      const TraceTime at = trace_.now();
       const std::size_t requested_bytes = block->requested_bytes();
       const std::size_t size_bytes = block->size_bytes();
       poison(address, size_bytes);
@@ -347,9 +348,9 @@ FreeResult CachingManagedAllocator::free(void* address) noexcept {
       }
       cache->lock.leave();
       if (key != nullptr) [[likely]] {
-        if (moment.at != 0 && !trace_.freed_own(moment)) [[unlikely]] {
-          trace_.freed(moment.at, {key->facade, key->device, address, requested_bytes, size_bytes,
-                                   key->stream});
+        if (at != 0) [[unlikely]] {
+          trace_.freed(
+              at, {key->facade, key->device, address, requested_bytes, size_bytes, key->stream});
         }
         if (!kept) give_back_to_pool(static_cast<RunBlock*>(block));
         return FreeResult::kFreed;
@@ -406,7 +407,7 @@ FreeResult CachingManagedAllocator::free_slowly(void* address) noexcept {
     if (const PoolIndex home = pools_.home_of(*block); home != block->pool) {
       lend_pages(*block, block->pool, home);
     }
-    at = trace_.now_of_free(address).at;
+    at = trace_.now();
     block->set(BlockState::kReleasing);
     poison(block->address(), block->size_bytes());
   }

@@ -33,13 +33,6 @@ class TraceClock {
     return monotonic_ns();
   }
 
-  // Another number after every few milliseconds: costs no reading of a counter.
-  static std::uint64_t coarse_tick() noexcept {
-    timespec now{};
-    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
-    return static_cast<std::uint64_t>(now.tv_sec) << 32 ^ static_cast<std::uint64_t>(now.tv_nsec);
-  }
-
   static std::uint64_t monotonic_ns() noexcept {
     return nanoseconds(CLOCK_MONOTONIC);
   }

@@ -207,7 +207,6 @@ std::string TraceRecorder::open(const std::string& file, const std::vector<Devic
     return fmt::format("trace {}: cannot be written: {}", file_, std::strerror(error));
   }
   written_bytes_ = static_cast<off_t>(header.size());
-  ticker_.start();
   return "";
 }
 
@@ -240,14 +239,12 @@ void TraceRecorder::stop() noexcept {
     write_chunk(end, {});
   }
   if (descriptor_ >= 0) close(std::exchange(descriptor_, -1));
-  ticker_.stop();
 }
 
 void TraceRecorder::after_fork_in_child() noexcept {
   // No lock: a thread of the parent may have held the mutex. The descriptor shares the parent's
   // lock on the file, so it is closed.
   generation_.store(0, std::memory_order_relaxed);
-  ticker_.forget();
   if (has_file()) close(descriptor_);
   descriptor_ = -1;
 }
@@ -364,71 +361,6 @@ std::uint64_t TraceRecorder::failure_text(const RuntimeStatus& status) noexcept 
 
 // ---- buffers
 
-void TraceRecorder::allocated_from_cache(const TraceBlock& block) noexcept {
-  if (slot_.generation != generation_.load(std::memory_order_acquire)) [[unlikely]] {
-    allocated_now(block);
-    return;
-  }
-  ThreadBuffer& buffer = *slot_.buffer;
-  if (const std::uint64_t last = last_free_.load(std::memory_order_relaxed);
-      last != buffer.freed_before) {
-    buffer.freed_before = last;
-    ++buffer.frees_seen;
-  }
-  const std::uint32_t used = buffer.used.load(std::memory_order_relaxed);
-  const std::uint32_t count = used & kCountMask;
-  const std::size_t model = buffer.model_at(trace_word(block.address));
-  if (alike(buffer.models[model], block) && count != kPackedWordsPerChunk &&
-      buffer.pace.skips(ticker_.running_tick())) [[likely]] {
-    buffer.words[count] = {0, false, model};
-    buffer.owned[model] = buffer.frees_seen;
-    buffer.used.store(used + 1, std::memory_order_release);
-    return;
-  }
-  allocated_at_pace(&buffer, block);
-}
-
-void TraceRecorder::allocated_now(const TraceBlock& block) noexcept {
-  allocated(now(), block);
-}
-
-void TraceRecorder::allocated_at_pace(ThreadBuffer* buffer, const TraceBlock& block) noexcept {
-  append(false, paced(buffer), block);
-}
-
-TraceRecorder::FreeMoment TraceRecorder::moment_of_free(const void* address) noexcept {
-  if (slot_.generation == generation_.load(std::memory_order_relaxed)) [[likely]] {
-    ThreadBuffer& buffer = *slot_.buffer;
-    const std::size_t model = buffer.own_model(trace_word(address));
-    if (model != kNoModel && buffer.freed_before == last_free_.load(std::memory_order_relaxed))
-        [[likely]] {
-      if (buffer.pace.skips(ticker_.running_tick())) [[likely]]
-        return {buffer.last_time, model};
-      return moment_at_pace(&buffer, model);
-    }
-  }
-  return moment_of_foreign_free();
-}
-
-TraceRecorder::FreeMoment TraceRecorder::moment_at_pace(ThreadBuffer* buffer,
-                                                        std::size_t model) noexcept {
-  return {paced(buffer), model};
-}
-
-TraceRecorder::FreeMoment TraceRecorder::moment_of_foreign_free() noexcept {
-  const TraceTime at = clock_.read();
-  last_free_.store(at, std::memory_order_relaxed);
-  return {at, kNoModel};
-}
-
-TraceTime TraceRecorder::paced(ThreadBuffer* buffer) noexcept {
-  // Where no thread counts, nobody has asked yet.
-  if (!ticker_.counts() && buffer->pace.skips(ticker_)) return buffer->last_time;
-  const TraceTime at = clock_.read();
-  buffer->pace.read(at, ticker_.tick());
-  return at;
-}
-
 // A block's first event in its chunk, or one after a pause.
 void TraceRecorder::append_block(bool is_free, TraceTime at, const TraceBlock& block) noexcept {
   const std::uint64_t address = trace_word(block.address);
@@ -440,7 +372,6 @@ void TraceRecorder::append_block(bool is_free, TraceTime at, const TraceBlock& b
   model = append_slowly(trace_event(TraceKind::kAllocate, at, block), is_free, model);
   if (model == kNoModel) return;
   slot_.buffer->remember(address, model);
-  slot_.buffer->owned[model] = is_free ? 0 : slot_.buffer->frees_seen;
 }
 
 // `model`: what the event is like, kNoModel: it becomes a model itself. Returns its model, kNoModel

@@ -11,9 +11,6 @@
 //   ...                             // the lock is released
 //   trace_.allocated(at, block);    // does nothing where `at` is 0
 //
-// In a loop that does little else the times of some events are early (TracePace); the order of what
-// happens to a block is kept.
-//
 // Memory: 64 KiB for each thread that has recorded anything and still lives. Where the file cannot
 // be written, events are dropped and counted, one line says so, and the program goes on: no signal
 // reaches it and no write waits. A trace whose file the program has closed ends. A forked child
@@ -41,8 +38,6 @@
 #include <uvmalloc/allocator/trace/trace_clock.hpp>
 #include <uvmalloc/allocator/trace/trace_event.hpp>
 #include <uvmalloc/allocator/trace/trace_format.hpp>
-#include <uvmalloc/allocator/trace/trace_pace.hpp>
-#include <uvmalloc/allocator/trace/trace_ticker.hpp>
 #include <uvmalloc/runtime/ranked.hpp>
 
 namespace uvm {
@@ -84,39 +79,13 @@ class TraceRecorder {
   bool enabled() const noexcept { return generation_.load(std::memory_order_relaxed) != 0; }
   TraceTime now() const noexcept { return enabled() ? clock_.read() : 0; }
 
-  static constexpr std::size_t kNoModel = kPackedModelsPerChunk;
-  // When a block is freed and, where this thread has recorded its allocation, what that was.
-  struct FreeMoment {
-    TraceTime at = 0;
-    std::size_t model = kNoModel;
-  };
-  // For a free, before the block can be anybody else's. Early in a quick loop (TracePace) where the
-  // thread has allocated the block and nobody has recorded a free of a block that is not such
-  // since: then no other thread can have freed it and got it again.
-  FreeMoment now_of_free(const void* address) noexcept {
-    return enabled() ? moment_of_free(address) : FreeMoment{};
-  }
-
   // Each does nothing where `at` is 0.
 
   void allocated(TraceTime at, const TraceBlock& block) noexcept {
     if (at != 0) append(false, at, block);
   }
-  // By the thread's cache, where a block is that the thread has freed itself or got together with
-  // one whose allocation it has recorded; at this moment, or early in a quick loop (TracePace). Not
-  // while the recorder is off.
-  void allocated_from_cache(const TraceBlock& block) noexcept;
   void freed(TraceTime at, const TraceBlock& block) noexcept {
     if (at != 0) append(true, at, block);
-  }
-  // The same where the moment says which block it was; false: nothing was done. By the thread
-  // of the moment, without another event of its own in between.
-  bool freed_own(const FreeMoment& moment) noexcept {
-    if (moment.model == kNoModel ||
-        slot_.generation != generation_.load(std::memory_order_acquire)) {
-      return false;
-    }
-    return append_packed(slot_.buffer, true, moment.at, moment.model);
   }
   void used(TraceTime at, const void* address, int device, StreamHandle stream) noexcept {
     if (at != 0) append(trace_event(TraceKind::kUse, at, device, address, 0, stream));
@@ -143,6 +112,8 @@ class TraceRecorder {
   std::uint64_t dropped() const;  // events that could not be written
 
  private:
+  static constexpr std::size_t kNoModel = kPackedModelsPerChunk;
+
   struct ThreadBuffer {
     static constexpr int kSetBits = 9;
 
@@ -154,17 +125,12 @@ class TraceRecorder {
     // How many words, and above them how many models: stop() reads what is below them from another
     // thread.
     std::atomic<std::uint32_t> used{0};
-    TraceTime last_time = 0;         // of the last event
-    std::uint64_t freed_before = 0;  // last_free_ when it was last looked at
-    std::uint32_t frees_seen = 1;    // and how many different it has been
-    TracePace pace;
+    TraceTime last_time = 0;  // of the last event
     // By a block's address the model that was last made for one there; two addresses find room in
     // a set, the newer one first.
     using Set = std::array<std::uint16_t, 2>;
     std::array<Set, 1u << kSetBits> sets{};
     TraceEvent models[kPackedModelsPerChunk + 1];  // the last is like no block
-    // frees_seen when the model's block was allocated; 0 once it is freed.
-    std::array<std::uint32_t, kPackedModelsPerChunk + 1> owned{};
     PackedTraceEvent words[kPackedWordsPerChunk];
 
     // Of any block where none at that address is known.
@@ -179,11 +145,6 @@ class TraceRecorder {
     }
     std::int64_t since_last(TraceTime at) const {
       return static_cast<std::int64_t>(at - last_time);
-    }
-    // kNoModel: the thread has not allocated the block, or another may have freed it since.
-    std::size_t own_model(std::uint64_t address) const {
-      const std::size_t model = model_at(address);
-      return models[model].address == address && owned[model] == frees_seen ? model : kNoModel;
     }
   };
   static constexpr int kModelsShift = 16;
@@ -205,15 +166,6 @@ class TraceRecorder {
            model.facade == static_cast<std::uint8_t>(block.facade) && model.device == block.device;
   }
 
-  // What an event seldom needs has functions of its own, or every event would save registers for
-  // it.
-  [[gnu::noinline]] void allocated_now(const TraceBlock& block) noexcept;
-  [[gnu::noinline]] void allocated_at_pace(ThreadBuffer* buffer, const TraceBlock& block) noexcept;
-  [[gnu::noinline]] FreeMoment moment_at_pace(ThreadBuffer* buffer, std::size_t model) noexcept;
-  [[gnu::noinline]] FreeMoment moment_of_foreign_free() noexcept;
-  FreeMoment moment_of_free(const void* address) noexcept;
-  TraceTime paced(ThreadBuffer* buffer) noexcept;
-
   void append(bool is_free, TraceTime at, const TraceBlock& block) noexcept {
     if (slot_.generation == generation_.load(std::memory_order_acquire)) [[likely]] {
       ThreadBuffer& buffer = *slot_.buffer;
@@ -234,7 +186,6 @@ class TraceRecorder {
     if (count == kPackedWordsPerChunk || !PackedTraceEvent::holds(since_last)) [[unlikely]]
       return false;
     buffer->words[count] = {since_last, is_free, model};
-    buffer->owned[model] = is_free ? 0 : buffer->frees_seen;
     buffer->last_time = at;
     buffer->used.store(used + 1, std::memory_order_release);
     return true;
@@ -280,12 +231,8 @@ class TraceRecorder {
 
   const TraceClock clock_;
   std::atomic<std::uint32_t> generation_{0};  // of the trace that runs; 0: off
-  TraceTicker ticker_;                        // runs while a trace does
-  // When a block was last freed that the same thread had not allocated as far as it knows. On a
-  // line of its own, as what is above it is read all the time.
-  alignas(64) std::atomic<std::uint64_t> last_free_{0};
-  std::atomic<pid_t> process_{0};  // the one that started the first trace
-  pthread_key_t thread_key_ = 0;   // a thread's buffer; made by the first start()
+  std::atomic<pid_t> process_{0};             // the one that started the first trace
+  pthread_key_t thread_key_ = 0;              // a thread's buffer; made by the first start()
 
   mutable Ranked<std::mutex, LockRank::kTrace> mutex_;  // guards everything below
   bool key_made_ = false;
