@@ -1,4 +1,5 @@
 #include <uvmalloc/allocator/memory_resource.hpp>
+#include <uvmalloc/runtime/counting_runtime.hpp>
 
 #include <algorithm>
 #include <stdexcept>

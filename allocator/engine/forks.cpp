@@ -6,7 +6,7 @@
 #include <new>
 #include <vector>
 
-#include <uvmalloc/allocator/caching_managed_allocator.hpp>
+#include <uvmalloc/allocator/engine/fork_guard.hpp>
 #include <uvmalloc/runtime/log.hpp>
 #include <uvmalloc/runtime/ranked.hpp>
 
@@ -17,7 +17,7 @@ namespace {
 // others, and is taken where nobody but the thread that forks knows which locks it holds.
 struct Allocators {
   std::mutex mutex;
-  std::vector<CachingManagedAllocator*> all;
+  std::vector<ForkGuard*> all;
 };
 Allocators& allocators() {
   static auto* const kAllocators = new Allocators;
@@ -26,7 +26,7 @@ Allocators& allocators() {
 
 void before_fork() noexcept {
   allocators().mutex.lock();
-  for (CachingManagedAllocator* allocator : allocators().all) {
+  for (ForkGuard* allocator : allocators().all) {
     allocator->before_fork();
     detail::forget_ranks();
   }
@@ -56,7 +56,7 @@ void after_fork_in_child() noexcept {
 
 }  // namespace
 
-void Forks::add(CachingManagedAllocator* allocator) {
+void Forks::add(ForkGuard* allocator) {
   static const bool kInstalled =
       pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) == 0;
   if (!kInstalled) throw std::bad_alloc();
@@ -64,7 +64,7 @@ void Forks::add(CachingManagedAllocator* allocator) {
   allocators().all.push_back(allocator);
 }
 
-void Forks::remove(CachingManagedAllocator* allocator) noexcept {
+void Forks::remove(ForkGuard* allocator) noexcept {
   std::lock_guard lock(allocators().mutex);
   std::erase(allocators().all, allocator);
 }

@@ -19,14 +19,14 @@
 
 namespace uvm {
 
-class CachingManagedAllocator;
+class ForkGuard;
 
 class Forks {
  public:
   // From now on the allocator takes part in each fork. std::bad_alloc.
-  static void add(CachingManagedAllocator* allocator);
+  static void add(ForkGuard* allocator);
   // Waits for a fork that is under way. An allocator that was not added is fine.
-  static void remove(CachingManagedAllocator* allocator) noexcept;
+  static void remove(ForkGuard* allocator) noexcept;
 };
 
 }  // namespace uvm

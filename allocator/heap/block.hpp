@@ -26,11 +26,6 @@
 
 namespace uvm {
 
-// The most that the record of a block can say, in whole pages: 2 TiB. More is refused before
-// rounding can overflow.
-inline constexpr std::size_t kLargestRequest =
-    RealStorage::kMostSizeBytes / kPageBytes * kPageBytes;
-
 struct Span;
 struct RunBlock;
 

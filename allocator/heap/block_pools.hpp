@@ -25,27 +25,19 @@
 #include <vector>
 
 #include <uvmalloc/allocator/base/recycled.hpp>
+#include <uvmalloc/allocator/base/work_counters.hpp>
 #include <uvmalloc/allocator/heap/block.hpp>
 #include <uvmalloc/allocator/heap/free_index.hpp>
 #include <uvmalloc/allocator/heap/free_tree.hpp>
+#include <uvmalloc/allocator/heap/page_fit.hpp>
 #include <uvmalloc/allocator/heap/run_block_store.hpp>
 #include <uvmalloc/allocator/heap/small_page.hpp>
 #include <uvmalloc/allocator/heap/start_table.hpp>
+#include <uvmalloc/allocator/heap/stream_key.hpp>
 #include <uvmalloc/allocator/spans/span_store.hpp>
 #include <uvmalloc/storage/page_map.hpp>
 
 namespace uvm {
-
-struct StreamKey {
-  Facade facade = Facade::kHost;
-  int device = 0;
-  StreamHandle stream = nullptr;   // device facade only
-  std::uint64_t private_pool = 0;  // of a graph or of the user's, device facade only; 0: none
-  std::uint64_t thread = 0;        // whose per-thread stream it is (DeviceStream)
-  DeviceStream device_stream() const { return {device, stream, thread}; }
-  static constexpr std::uint64_t kForgotten = ~std::uint64_t{0};  // its stream is gone
-  friend auto operator<=>(const StreamKey&, const StreamKey&) = default;
-};
 
 // How memory is cut; also a pool's place among its stream's.
 enum class PoolClass : std::uint8_t { kShared, kWhole };
@@ -110,8 +102,7 @@ class BlockPools {
   BlockPools(const BlockPools&) = delete;
   BlockPools& operator=(const BlockPools&) = delete;
 
-  // The smallest block of a shared pool: less would let two start within one step.
-  static constexpr std::size_t kSmallestShared = StartTable::kStep + kGranule;
+  static constexpr std::size_t kSmallestShared = uvm::kSmallestShared;
 
   static PoolClass class_of(Facade facade, std::size_t size_bytes) {
     return has_whole_pages(facade, size_bytes) ? PoolClass::kWhole : PoolClass::kShared;
@@ -185,6 +176,10 @@ class BlockPools {
   // Takes `size_bytes`, whole pages, out of a free block of the pool; base is nullptr where none
   // has them in one piece.
   Pages take_pages(Pool& pool, std::size_t size_bytes);
+  // Takes a free block that holds a whole page; nullptr where none does. cut_page() takes the page
+  // out of it and puts the rest back.
+  RunBlock* take_with_page(Pool& pool);
+  Pages cut_page(RunBlock* block) { return cut_pages(block, kPageBytes, kPageBytes); }
   // The free blocks of the pool that may hold whole pages, smallest first; those with fences only
   // where they are wanted.
   std::vector<RunBlock*> with_pages(const Pool& pool, bool fenced_too) const;
@@ -287,13 +282,19 @@ class BlockPools {
   SmallPage& small_page(const void* address) const;
   RunBlock* run_at(const void* address) const;
   RunBlock* run_with(const void* address) const;
+  // Of a block's number, in which step of its page it starts.
+  struct StepOfBlock {
+    const RunBlockStore& blocks;
+    std::size_t operator()(std::uint32_t id) const {
+      return StartTable::step_of(blocks.at(id)->address());
+    }
+  };
   inline void add_start(const RunBlock& block);
   inline void remove_start(const RunBlock& block);
   RunBlock* last_start(const StartTable& starts, std::size_t step) const;
   RunBlock* reaching_into(SharedPage* shared, const char* page, const void* address) const;
   RunBlock* fit_aligned(const Pool& pool, std::size_t alignment_bytes,
                         std::size_t size_bytes) const;
-  static std::size_t sparing_head(const RunBlock& block, std::size_t size_bytes);
   RunBlock* without_head(RunBlock* block, std::size_t head_bytes);
   bool takes_new_pages(const Pool& pool, const Span& span, const char* address) const;
   inline bool can_join(const RunBlock* left, const RunBlock* right) const;
@@ -336,7 +337,21 @@ class BlockPools {
   std::unordered_map<const Block*, BlockExtras> extras_;
 };
 
+// A fence belongs to a place in time as much as a block to one in memory: blocks with fences are
+// joined with none.
+[[gnu::always_inline]] inline bool BlockPools::can_join(const RunBlock* left,
+                                                        const RunBlock* right) const {
+  if (left == nullptr || right == nullptr || left->now() != BlockState::kFree ||
+      right->now() != BlockState::kFree || !left->plain || !right->plain) {
+    return false;
+  }
+  if (left->pool != right->pool || left->home != right->home) return false;
+  return left->kind == BlockKind::kShared || (left->whole->span == right->whole->span &&
+                                              left->whole->placement == right->whole->placement);
+}
+
 inline Block* BlockPools::block_at(const void* address) const {
+  count_work(&WorkCounters::look_ups);
   const PageEntry* entry = pages_.find(address);
   if (entry == nullptr) return nullptr;
   Page* page = entry->page.load(std::memory_order_acquire);

@@ -25,8 +25,6 @@ inline constexpr std::size_t kLargeBytes = 64 * kKiB;
 // From here on host blocks get whole 2 MiB pages, so that they can be moved and advised alone.
 // Judged by prefetches_per_move.
 inline constexpr std::size_t kWholeBytes = kMiB;
-// Least host tensor that PyTorch gets from here (UVMALLOC_HOST_THRESHOLD).
-inline constexpr std::size_t kHostThresholdBytes = kWholeBytes;
 
 // ---- Free blocks: fit, split, rest (touched_over_live, touched_over_live_mean)
 

@@ -11,12 +11,18 @@
 #include <uvmalloc/allocator/policy/allocation_policy.hpp>
 #include <uvmalloc/allocator/statistics.hpp>
 #include <uvmalloc/storage/pages.hpp>
+#include <uvmalloc/storage/storage_records.hpp>
 
 namespace uvm {
 
 using policy::kLargeBytes;
 using policy::kSmallBytes;
 using policy::kWholeBytes;
+
+// The most that the record of a block can say, in whole pages: 2 TiB. More is refused before
+// rounding can overflow.
+inline constexpr std::size_t kLargestRequest =
+    RealStorage::kMostSizeBytes / kPageBytes * kPageBytes;
 
 constexpr SizeClass size_class_of(std::size_t size_bytes) {
   return size_bytes <= kSmallBytes ? SizeClass::kSmall : SizeClass::kLarge;

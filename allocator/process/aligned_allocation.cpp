@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include <uvmalloc/runtime/counting_runtime.hpp>
 #include <uvmalloc/runtime/log.hpp>
 #include <uvmalloc/storage/pages.hpp>
 

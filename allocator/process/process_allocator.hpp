@@ -10,7 +10,7 @@
 #include <functional>
 #include <string>
 
-#include <uvmalloc/allocator/caching_managed_allocator.hpp>
+#include <uvmalloc/allocator/interface.hpp>
 
 namespace uvm {
 

@@ -15,6 +15,7 @@
 
 #include <uvmalloc/allocator/base/machine_memory.hpp>
 #include <uvmalloc/allocator/process/process_allocator.hpp>
+#include <uvmalloc/allocator/spans/host_backing.hpp>
 #include <uvmalloc/allocator/spans/machine_budget.hpp>
 #include <uvmalloc/runtime/registry.hpp>
 

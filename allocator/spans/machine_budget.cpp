@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <uvmalloc/allocator/policy/allocation_policy.hpp>
+
 namespace uvm {
 
 std::size_t thread_cache_bytes(const Configuration& configuration, std::size_t budget_bytes) {

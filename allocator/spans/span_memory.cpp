@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 
-#include <uvmalloc/allocator/heap/block.hpp>
+#include <uvmalloc/allocator/policy/size_classes.hpp>
 #include <uvmalloc/allocator/spans/host_backing.hpp>
 
 namespace uvm {

@@ -1,5 +1,8 @@
 #include <uvmalloc/allocator/statistics/segments.hpp>
 
+#include <uvmalloc/allocator/heap/block_pools.hpp>
+#include <uvmalloc/allocator/spans/span_store.hpp>
+
 namespace uvm {
 namespace {
 

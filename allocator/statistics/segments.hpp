@@ -5,8 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include <uvmalloc/allocator/heap/block_pools.hpp>
-#include <uvmalloc/allocator/spans/span_store.hpp>
+#include <uvmalloc/allocator/heap/block.hpp>
 
 namespace uvm {
 
@@ -26,6 +25,9 @@ struct SegmentDescription {
   };
   std::vector<Piece> blocks;  // by address
 };
+
+class BlockPools;
+class SpanStore;
 
 // With the allocator's lock and the thread caches frozen.
 std::vector<SegmentDescription> describe_segments(const SpanStore& spans, const BlockPools& pools);

@@ -10,6 +10,7 @@
 #include <future>
 #include <thread>
 
+#include <uvmalloc/allocator/engine/decay.hpp>
 #include <uvmalloc/allocator/trace/trace_reader.hpp>
 
 #include "support/allocator_fixture.hpp"

@@ -66,7 +66,7 @@ class BlockPoolsTest : public ::testing::Test {
 
   std::vector<std::unique_ptr<Span>> spans;
   char* base = nullptr;
-  BlockPools pools{Configuration{}.requests_before_keeping};
+  BlockPools pools{policy::kLargeHitsRequired};
   PoolIndex first = 0;
 };
 

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include <uvmalloc/uvmalloc.h>
+#include <uvmalloc/allocator/heap/block_pools.hpp>
 #include <uvmalloc/allocator/process/process_allocator.hpp>
 #include <uvmalloc/allocator/spans/span_store.hpp>
 #include <uvmalloc/allocator/trace/trace_recorder.hpp>

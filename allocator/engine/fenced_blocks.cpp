@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/streams/fenced_blocks.hpp>
+#include <uvmalloc/allocator/engine/fenced_blocks.hpp>
 
 #include <algorithm>
 #include <new>
@@ -6,67 +6,62 @@
 
 namespace uvm {
 
-FencedBlocks::FencedBlocks(StateLock& lock, BlockPools& pools, const PrivatePools& private_pools,
-                           StreamWork& work, StatisticsBook& book, GiveBack give_back)
-    : lock_(lock),
-      pools_(pools),
-      private_pools_(private_pools),
-      work_(work),
-      book_(book),
-      give_back_(std::move(give_back)) {}
+FencedBlocks::FencedBlocks(HeapState& state, StreamWork& work, GiveBack give_back)
+    : state_(state), work_(work), give_back_(std::move(give_back)) {}
 
-void FencedBlocks::close() {
-  pools_.each_extras([&](BlockExtras& extras) { work_.release(&extras.fences); });
+void FencedBlocks::close(const LockedHeap& heap) {
+  heap->pools.each_extras([&](BlockExtras& extras) { work_.release(&extras.fences); });
   waiting_.each([&](const Fence& fence) { work_.release(fence); });
 }
 
-std::vector<DeviceStream> FencedBlocks::users_of(const Block& block) const {
+std::vector<DeviceStream> FencedBlocks::users_of(const LockedHeap& heap, const Block& block) const {
   std::vector<DeviceStream> users;
-  if (const BlockExtras* extras = pools_.extras(&block)) users = extras->uses;
-  const StreamKey& key = pools_.at(block.pool).key;
+  if (const BlockExtras* extras = heap->pools.extras(&block)) users = extras->uses;
+  const StreamKey& key = heap->pools.at(block.pool).key;
   if (key.facade == Facade::kDevice) users.push_back(key.device_stream());
   return users;
 }
 
-std::vector<DeviceStream> FencedBlocks::streams_to_wait_for(const Block& block,
+std::vector<DeviceStream> FencedBlocks::streams_to_wait_for(const LockedHeap& heap,
+                                                            const Block& block,
                                                             const Pool& pool) const {
-  std::vector<DeviceStream> streams = users_of(block);
+  std::vector<DeviceStream> streams = users_of(heap, block);
   if (pool.key.facade == Facade::kDevice) std::erase(streams, pool.key.device_stream());
   return streams;
 }
 
-PoolIndex FencedBlocks::pool_for(const Block& block) {
-  const PoolIndex home = pools_.home_of(block);
-  const StreamKey& key = pools_.at(home).key;
+PoolIndex FencedBlocks::pool_for(const LockedHeap& heap, const Block& block) {
+  const PoolIndex home = heap->pools.home_of(block);
+  const StreamKey& key = heap->pools.at(home).key;
   const Place place = block.use.location();
   if (block.kind != BlockKind::kWhole || place == place_of_use(key.facade, key.device)) return home;
   StreamKey there{Facade::kHost, key.device, nullptr};
   if (place.is_device()) {
     // Who has not moved it was served there.
-    const BlockExtras* extras = pools_.extras(&block);
+    const BlockExtras* extras = heap->pools.extras(&block);
     const bool moved = extras != nullptr && extras->mover.exists();
-    DeviceStream stream = moved ? extras->mover : pools_.at(block.pool).key.device_stream();
+    DeviceStream stream = moved ? extras->mover : heap->pools.at(block.pool).key.device_stream();
     // Nobody asks there any more; somebody may on the default stream.
     if (stream.is_gone()) stream = {place.index, nullptr, 0};
     there = {Facade::kDevice, place.index, stream.handle, 0, stream.thread};
   }
-  const PoolIndex pool = pools_.pools_of(there) + static_cast<PoolIndex>(PoolClass::kWhole);
-  pools_.prepare_guests(pool);
+  const PoolIndex pool = heap->pools.pools_of(there) + static_cast<PoolIndex>(PoolClass::kWhole);
+  heap->pools.prepare_guests(pool);
   return pool;
 }
 
-bool FencedBlocks::needs_fence(const Block& block, const Pool& pool) const {
+bool FencedBlocks::needs_fence(const LockedHeap& heap, const Block& block, const Pool& pool) const {
   const bool has_stream = pool.key.facade == Facade::kDevice;
   auto is_another = [&](const DeviceStream& user) {
     return !has_stream || user != pool.key.device_stream();
   };
-  const StreamKey& key = pools_.at(block.pool).key;
+  const StreamKey& key = heap->pools.at(block.pool).key;
   if (key.facade == Facade::kDevice && is_another(key.device_stream())) return true;
-  const BlockExtras* extras = pools_.extras(&block);
+  const BlockExtras* extras = heap->pools.extras(&block);
   if (extras != nullptr && std::any_of(extras->uses.begin(), extras->uses.end(), is_another)) {
     return true;
   }
-  return has_stream && pool.index != pools_.home_of(block);
+  return has_stream && pool.index != heap->pools.home_of(block);
 }
 
 bool FencedBlocks::add(Block* block) noexcept {
@@ -74,8 +69,8 @@ bool FencedBlocks::add(Block* block) noexcept {
     return try_to_add(block);
   } catch (const std::bad_alloc&) {
     // Nothing was changed: whoever drains next tries again.
-    std::lock_guard lock(lock_);
-    defer(block);
+    const HeapGuard heap(state_);
+    defer(heap, block);
     return true;
   }
 }
@@ -85,29 +80,29 @@ bool FencedBlocks::try_to_add(Block* block) {
   std::vector<DeviceStream> streams;
   bool wait = false;
   {
-    std::lock_guard lock(lock_);
-    if (private_pools_.is_capturing()) {
+    const HeapGuard heap(state_);
+    if (state_.is_capturing()) {
       // An event on a captured stream would become part of the graph. With the lock, so that the
       // capture's end does not miss it.
-      defer(block);
+      defer(heap, block);
       return true;
     }
-    target = pool_for(*block);
-    const Pool& pool = pools_.at(target);
-    streams = streams_to_wait_for(*block, pool);
+    target = pool_for(heap, *block);
+    const Pool& pool = heap->pools.at(target);
+    streams = streams_to_wait_for(heap, *block, pool);
     wait = !streams.empty();
     // A guest of a device pool may be used by its stream at once, by its home only when that stream
     // is through.
-    if (target != pools_.home_of(*block) && pool.key.facade == Facade::kDevice) {
+    if (target != heap->pools.home_of(*block) && pool.key.facade == Facade::kDevice) {
       streams.push_back(pool.key.device_stream());
     }
   }
   std::vector<Fence> fences;
   const bool done = work_.record(streams, &fences);
-  std::lock_guard lock(lock_);
+  const HeapGuard heap(state_);
   if (!done) {
     work_.release(&fences);
-    defer(block);
+    defer(heap, block);
     return true;
   }
   const std::size_t recorded = fences.size();
@@ -116,35 +111,35 @@ bool FencedBlocks::try_to_add(Block* block) {
     if (waits) {
       waiting_.add(block, fences);
     } else if (recorded != 0) {
-      pools_.make_extras(block);
+      heap->pools.make_extras(block);
     }
   } catch (const std::bad_alloc&) {
     work_.release(&fences);
     throw;
   }
   block->pool = target;
-  book_.figures().fences += recorded;
+  heap->book.figures().fences += recorded;
   if (!waits && recorded != 0) {
-    BlockExtras& extras = *pools_.extras(block);
+    BlockExtras& extras = *heap->pools.extras(block);
     extras = {};
     extras.fences = std::move(fences);
   } else {
-    pools_.drop_extras(block);
+    heap->pools.drop_extras(block);
   }
   if (waits) {
     block->set(BlockState::kFenced);
-    book_.fence_begins(*block, pools_.at(block->pool));
+    heap->book.fence_begins(*block, heap->pools.at(block->pool));
   } else {
-    book_.free_completed(*block, pools_.at(block->pool));
+    heap->book.free_completed(*block, heap->pools.at(block->pool));
   }
   return waits;
 }
 
-// With the lock: a block whose streams cannot be told to say when they are done with it, since some
+// A block whose streams cannot be told to say when they are done with it, since some
 // stream is being captured or there is no memory.
-void FencedBlocks::defer(Block* block) {
+void FencedBlocks::defer(const LockedHeap& heap, Block* block) {
   block->set(BlockState::kFenced);
-  book_.fence_begins(*block, pools_.at(block->pool));
+  heap->book.fence_begins(*block, heap->pools.at(block->pool));
   deferred_.push(block);
   has_deferred_ = true;
 }
@@ -152,8 +147,8 @@ void FencedBlocks::defer(Block* block) {
 void FencedBlocks::record_deferred() noexcept {
   BlockChain blocks;
   {
-    std::lock_guard lock(lock_);
-    if (private_pools_.is_capturing()) return;
+    const HeapGuard heap(state_);
+    if (state_.is_capturing()) return;
     blocks.take(std::move(deferred_));
     has_deferred_ = false;
   }
@@ -162,8 +157,8 @@ void FencedBlocks::record_deferred() noexcept {
   while (!blocks.empty() && !has_deferred_.load(std::memory_order_relaxed)) {
     Block* block = blocks.pop();
     {
-      std::lock_guard lock(lock_);
-      book_.fence_ends(*block, pools_.at(block->pool));
+      const HeapGuard heap(state_);
+      heap->book.fence_ends(*block, heap->pools.at(block->pool));
       block->set(BlockState::kReleasing);
     }
     if (add(block)) continue;
@@ -172,13 +167,13 @@ void FencedBlocks::record_deferred() noexcept {
     give_back_(std::move(done));
   }
   if (blocks.empty()) return;
-  std::lock_guard lock(lock_);
+  const HeapGuard heap(state_);
   deferred_.take(std::move(blocks));
   has_deferred_ = true;
 }
 
 bool FencedBlocks::has_more_streams() const {
-  std::lock_guard lock(lock_);
+  const HeapGuard heap(state_);
   return waiting_.streams() > policy::kStreamsPerDrain;
 }
 
@@ -188,7 +183,7 @@ void FencedBlocks::drain(std::size_t most_streams, bool wait) {
     one_at_a_time.lock();
     std::vector<Fence> newest;
     {
-      std::lock_guard lock(lock_);
+      const HeapGuard heap(state_);
       newest = waiting_.newest();
     }
     for (const Fence& fence : newest) work_.wait_for(fence);
@@ -200,7 +195,7 @@ void FencedBlocks::drain(std::size_t most_streams, bool wait) {
   for (bool more = true; more;) {
     std::vector<Fence> oldest;
     {
-      std::lock_guard lock(lock_);
+      const HeapGuard heap(state_);
       oldest = waiting_.oldest(policy::kFencesPerStream, most_streams, looked_at_);
     }
     give_back_(take_finished(oldest, wait, &more));
@@ -226,59 +221,59 @@ BlockChain FencedBlocks::take_finished(const std::vector<Fence>& oldest, bool wa
     i = end;
   }
   BlockChain finished;
-  std::lock_guard lock(lock_);
+  const HeapGuard heap(state_);
   for (const Fence& fence : over) {
     work_.release(fence);
     Block* block = waiting_.take_oldest(fence.stream);
     if (block == nullptr) continue;
-    const Pool& pool = pools_.at(block->pool);
-    book_.fence_ends(*block, pool);
-    book_.free_completed(*block, pool);
+    const Pool& pool = heap->pools.at(block->pool);
+    heap->book.fence_ends(*block, pool);
+    heap->book.free_completed(*block, pool);
     block->set(BlockState::kReleasing);
     finished.push(block);
   }
   return finished;
 }
 
-bool FencedBlocks::shed_fences(RunBlock* block, std::unique_lock<StateLock>* lock) {
-  const BlockExtras* extras = pools_.extras(block);
-  if (extras == nullptr) return true;
-  std::vector<Fence> fences;
+std::vector<Fence> FencedBlocks::fences_of(const LockedHeap& heap, RunBlock* block) const {
+  const BlockExtras* extras = heap->pools.extras(block);
+  if (extras == nullptr) return {};
   try {
-    fences = extras->fences;
+    return extras->fences;
   } catch (const std::bad_alloc&) {
-    pools_.put(block, pools_.at(block->pool));
+    heap->pools.put(block, heap->pools.at(block->pool));
     throw;
   }
-  lock->unlock();
-  const bool done = work_.are_over(fences);
-  lock->lock();
-  if (done) drop_fences(block);
-  return done;
 }
 
-void FencedBlocks::drop_fences(RunBlock* block) {
-  BlockExtras* extras = pools_.extras(block);
+void FencedBlocks::drop_fences(const LockedHeap& heap, RunBlock* block) {
+  BlockExtras* extras = heap->pools.extras(block);
   if (extras == nullptr) return;
   work_.release(&extras->fences);
-  pools_.drop_extras(block);
+  heap->pools.drop_extras(block);
 }
 
 void FencedBlocks::shed_finished_fences() {
   std::vector<RunBlock*> guests;
   {
-    std::lock_guard lock(lock_);
-    for (const auto& pool : pools_.pools()) {
-      const std::vector<RunBlock*> fenced = pools_.fenced_guests(*pool);
+    const HeapGuard heap(state_);
+    for (const auto& pool : heap->pools.pools()) {
+      const std::vector<RunBlock*> fenced = heap->pools.fenced_guests(*pool);
       guests.insert(guests.end(), fenced.begin(), fenced.end());
     }
   }
   for (RunBlock* guest : guests) {
-    std::unique_lock lock(lock_);
-    if (!pools_.is_fenced_guest(guest)) continue;
-    pools_.take_guest(guest);
-    shed_fences(guest, &lock);
-    pools_.put(guest, pools_.at(guest->pool));
+    std::vector<Fence> fences;
+    {
+      const HeapGuard heap(state_);
+      if (!heap->pools.is_fenced_guest(guest)) continue;
+      heap->pools.take_guest(guest);
+      fences = fences_of(heap, guest);
+    }
+    const bool are_over = work_.are_over(fences);
+    const HeapGuard heap(state_);
+    if (are_over) drop_fences(heap, guest);
+    heap->pools.put(guest, heap->pools.at(guest->pool));
   }
 }
 

@@ -3,9 +3,8 @@
 // that only their stream may use at once, since they are guests there (BlockPools), carry their
 // fences with them.
 //
-// Thread-safe. What is said to be with the lock is called with the allocator's lock; all other
-// calls take it themselves and may call the driver. One thread at a time looks which fences are
-// over.
+// Thread-safe. Functions that take no LockedHeap take the state lock themselves and may call the
+// driver. One thread at a time looks which fences are over.
 #pragma once
 
 #include <atomic>
@@ -15,13 +14,9 @@
 #include <mutex>
 #include <vector>
 
-#include <uvmalloc/allocator/base/biased_mutex.hpp>
+#include <uvmalloc/allocator/engine/heap_state.hpp>
 #include <uvmalloc/allocator/heap/block_chain.hpp>
-#include <uvmalloc/allocator/heap/block_pools.hpp>
-#include <uvmalloc/allocator/statistics/statistics_book.hpp>
 #include <uvmalloc/allocator/streams/fence_queues.hpp>
-#include <uvmalloc/allocator/streams/private_pools.hpp>
-#include <uvmalloc/allocator/streams/stream_work.hpp>
 #include <uvmalloc/runtime/ranked.hpp>
 
 namespace uvm {
@@ -31,21 +26,20 @@ class FencedBlocks {
   // Gets the blocks that nobody waits for any more. Called without the allocator's lock.
   using GiveBack = std::function<void(BlockChain)>;
 
-  FencedBlocks(StateLock& lock, BlockPools& pools, const PrivatePools& private_pools,
-               StreamWork& work, StatisticsBook& book, GiveBack give_back);
+  FencedBlocks(HeapState& state, StreamWork& work, GiveBack give_back);
   FencedBlocks(const FencedBlocks&) = delete;
   FencedBlocks& operator=(const FencedBlocks&) = delete;
   // At the end, when the devices are idle: gives the events back. The blocks go with the pools.
-  void close();
+  void close(const LockedHeap& heap);
 
-  // With the lock: every stream that may have work on the block.
-  std::vector<DeviceStream> users_of(const Block& block) const;
-  // With the lock: the pool of the place where a block's pages are, that it joins when it is free.
+  // Every stream that may have work on the block.
+  std::vector<DeviceStream> users_of(const LockedHeap& heap, const Block& block) const;
+  // The pool of the place where a block's pages are, that it joins when it is free.
   // Its records are gone; the last one's place stays in `use`.
-  PoolIndex pool_for(const Block& block);
-  // With the lock: whether anybody but the pool's own stream may still use the block, or its home
+  PoolIndex pool_for(const LockedHeap& heap, const Block& block);
+  // Whether anybody but the pool's own stream may still use the block, or its home
   // may want it back.
-  bool needs_fence(const Block& block, const Pool& pool) const;
+  bool needs_fence(const LockedHeap& heap, const Block& block, const Pool& pool) const;
 
   // Takes a block with nobody, whose records are gone, and says to which pool it belongs now. True:
   // it waits here, until its streams are through or, where there is no memory to record that, until
@@ -71,35 +65,32 @@ class FencedBlocks {
   // without memory.
   void record_deferred() noexcept;
 
-  // With the lock, of a free block that the caller has taken: whether its fences are over, and gone
-  // then. The lock is let go meanwhile. std::bad_alloc: the block is back in its pool.
-  bool shed_fences(RunBlock* block, std::unique_lock<StateLock>* lock);
-  // With the lock: they guard it against others than the caller, or its device was waited for.
-  void drop_fences(RunBlock* block);
+  // The fences of a free block that the caller has taken. std::bad_alloc: it is in its pool again.
+  std::vector<Fence> fences_of(const LockedHeap& heap, RunBlock* block) const;
+  // They guard it against others than the caller, or its device was waited for.
+  void drop_fences(const LockedHeap& heap, RunBlock* block);
   // Free blocks that carry fences are free like others where these are over.
   void shed_finished_fences();
 
  private:
   static constexpr std::size_t kAllStreams = SIZE_MAX;
-  bool may_drain() const { return any() && !private_pools_.is_capturing(); }
+  bool may_drain() const { return any() && !state_.is_capturing(); }
   bool has_more_streams() const;
   void drain(std::size_t most_streams, bool wait);
   BlockChain take_finished(const std::vector<Fence>& oldest, bool wait, bool* more);
   bool try_to_add(Block* block);
-  void defer(Block* block);
+  void defer(const LockedHeap& heap, Block* block);
   // Whose work must be over before the blocks of `pool` may include this one.
-  std::vector<DeviceStream> streams_to_wait_for(const Block& block, const Pool& pool) const;
+  std::vector<DeviceStream> streams_to_wait_for(const LockedHeap& heap, const Block& block,
+                                                const Pool& pool) const;
 
-  StateLock& lock_;
-  BlockPools& pools_;
-  const PrivatePools& private_pools_;
+  HeapState& state_;
   StreamWork& work_;
-  StatisticsBook& book_;
   const GiveBack give_back_;
   // One thread at a time takes blocks whose fences are over: another that needs memory must find
   // what this one looks at. Taken before the arenas' lock and the allocator's.
   Ranked<std::mutex, LockRank::kFences> mutex_;
-  // Guarded by the allocator's lock.
+  // Guarded by the state lock.
   FenceQueues waiting_;
   DeviceStream looked_at_;  // the last in turn
   BlockChain deferred_;     // given back during a capture, or without memory
