@@ -1,21 +1,10 @@
 // The one allocator behind the host, pinned and device facades. It serves blocks of managed memory,
-// or of ordinary memory for the host facade where that serves better (host_backing.hpp),
-// from pools per facade, stream and class, keeps a pair of storage records for each, tells the
-// placement planner what happens to them, and fences what streams still use. This class ties its
-// parts together: ThreadCaches (blocks ready for their thread), BlockPools and SmallArenas (free
-// blocks), FencedBlocks with StreamWork (blocks that streams still use), PrivatePools (what belongs
-// to graphs), SpanStore with SpanMemory (memory of the driver), PlacementPlanner with HintSender
-// (where pages should be), StatisticsBook, and the budget.
+// or of ordinary memory for the host facade where that serves better (host_backing.hpp), from pools
+// per facade, stream and class. It keeps a pair of storage records for each block, notifies the
+// placement planner of what happens to it, and fences what streams still use.
 //
-// Thread-safe. A hit in the thread's cache takes no lock and calls nothing. Locks, in the order in
-// which they may be taken. The first two are turns: who has one waits for the device or asks it,
-// and who comes next for the same reason finds what was done. None of the others is held across a
-// driver call.
-//   release_mutex_   one thread at a time gives cached memory back
-//   FencedBlocks     one thread at a time takes blocks whose fences are over
-//   SmallArenas      one thread at a time is inside
-//   ThreadCaches     the list of caches, then the caches' own locks (with them, a stopped world)
-//   lock_            pools, spans, records of blocks with nobody, ledger, statistics
+// Thread-safe. A hit in the thread's cache takes no lock and calls nothing; engine/engine.hpp has
+// the locks and the parts.
 //
 // When memory is used again:
 //  * device facade: at once by requests of the stream it was allocated for; after the events of
@@ -24,83 +13,38 @@
 //    used waits for that stream's events even if the same caller asks again.
 //  * a block that has moved joins the free blocks of the place where its pages are, and is taken
 //    back from there before new pages are touched for the facade it was made for.
-// Before new pages are touched, in this order: what fits in the pool, guests, what is away, thread
-// caches of all threads for this stream, whole pages of a host facade's other class, and if a
-// device's own memory would be exceeded, all that is kept by threads or behind fences. Under
-// pressure: thread caches of all streams, fences are waited for, other streams' blocks are taken
-// after the device is idle, what has idled long enough decays, callbacks run, cached pages go back
-// to their spans (discarded where the device can), empty spans to the driver, and the request is
-// tried again after each; OutOfMemoryError. Callbacks run one by one (pressure_rounds.hpp). After
-// each that freed something the request is retried with all of these steps, and then the next
-// callback runs.
+// engine/escalation.hpp has what is done, and in which order, when a request finds nothing.
 #pragma once
 
-#include <array>
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include <uvmalloc/allocator/biased_mutex.hpp>
-#include <uvmalloc/allocator/block_pools.hpp>
-#include <uvmalloc/allocator/child_memory.hpp>
 #include <uvmalloc/allocator/configuration.hpp>
-#include <uvmalloc/allocator/decay.hpp>
 #include <uvmalloc/allocator/errors.hpp>
-#include <uvmalloc/allocator/fenced_blocks.hpp>
-#include <uvmalloc/allocator/figure_store.hpp>
-#include <uvmalloc/allocator/fork_snapshot.hpp>
-#include <uvmalloc/allocator/host_backing.hpp>
-#include <uvmalloc/allocator/machine_budget.hpp>
-#include <uvmalloc/allocator/memory_observer.hpp>
-#include <uvmalloc/allocator/poison.hpp>
-#include <uvmalloc/allocator/pressure_rounds.hpp>
-#include <uvmalloc/allocator/private_pools.hpp>
-#include <uvmalloc/allocator/recycled.hpp>
-#include <uvmalloc/allocator/segments.hpp>
-#include <uvmalloc/allocator/small_arenas.hpp>
-#include <uvmalloc/allocator/span_memory.hpp>
-#include <uvmalloc/allocator/span_store.hpp>
-#include <uvmalloc/allocator/statistics.hpp>
-#include <uvmalloc/allocator/statistics_book.hpp>
-#include <uvmalloc/allocator/stream_work.hpp>
-#include <uvmalloc/allocator/thread_caches.hpp>
-#include <uvmalloc/allocator/trace_recorder.hpp>
-#include <uvmalloc/hints/hint_sender.hpp>
-#include <uvmalloc/hints/placement_planner.hpp>
-#include <uvmalloc/runtime/counting_runtime.hpp>
-#include <uvmalloc/runtime/ranked.hpp>
-#include <uvmalloc/storage/residency_ledger.hpp>
-#include <uvmalloc/storage/storage_records.hpp>
+#include <uvmalloc/allocator/types.hpp>
+#include <uvmalloc/runtime/device_runtime.hpp>
 
 namespace uvm {
 
-// What find() knows of an address.
-struct BlockDescription {
-  void* base = nullptr;
-  std::size_t size_bytes = 0;  // as rounded
-  std::size_t requested_bytes = 0;
-  Facade facade = Facade::kHost;
-  int device = 0;
-  StreamHandle stream = nullptr;   // device facade only
-  std::uint64_t private_pool = 0;  // 0: none
-  Place location;                  // of its newest use
-  bool live = false;
-  bool exported = false;
-  bool movable = false;           // it shares its first and last 2 MiB page at most
-  bool waits_when_freed = false;  // device facade only: other streams may still use it
-  bool used_by_host = false;      // some use of it, not necessarily the newest, is on the host
-  bool pinned = false;            // its use on the host is page-locked memory to the program
-  std::uint32_t references = 0;   // indirect records
-};
+class CountingRuntime;
+class FigureStore;
+class HintCounters;
+class MemoryObserver;
+enum class CopyReason : std::uint8_t;
+struct Engine;
+struct Figures;
+struct MovedStorage;
+struct SegmentDescription;
+struct Statistics;
+struct WantedPlacement;
 
 class CachingManagedAllocator {
  public:
@@ -159,19 +103,7 @@ class CachingManagedAllocator {
   // where `address` is in no live block.
   void set_pinned(const void* address, bool pinned);
 
-  struct Move {
-    Place source;  // of the use that moves: a block may be used in several places
-    Place destination;
-    int stream_device = 0;          // the device of `stream`
-    StreamHandle stream = nullptr;  // to a device: the stream that will use the bytes; to the host:
-                                    // the one that made them
-    bool wait = true;               // to the host: wait for that stream and the recorded ones first
-    // Bytes from the given address on, where only a part of the block moves; 0: all of it.
-    std::size_t size_bytes = 0;
-    // The caller releases the record; else one record per place serves all moves there, and goes
-    // with the block.
-    bool held = true;
-  };
+  using Move = MoveRequest;
   // Moves a block, or a part of it, without copying: adds an indirect record for the destination,
   // advises where whole segments allow and prefetches on the I/O lane. nullptr: `address` is in no
   // live block, or that block has as many records as it can have (RealStorage::kMostReferences).
@@ -228,7 +160,7 @@ class CachingManagedAllocator {
 
   // Gives back the part of idle cached memory that is due at `now` (decay.hpp). Called now and then
   // with the present time where UVMALLOC_DECAY is set; a program may call it as well.
-  void decay(Decay::Time now);
+  void decay(std::chrono::steady_clock::time_point now);
 
   // Until end_private_pool, requests of the device facade on streams of which `routed` says so come
   // from the private pool `id` (not 0), and nothing else ever does: for graphs, whose replays use
@@ -238,7 +170,7 @@ class CachingManagedAllocator {
   // ended. The first call with an `id` makes the pool, each counts as a user of it. Memory of a
   // private pool stays its own until release_private_pool was called as often as
   // begin_private_pool.
-  using StreamFilter = PrivatePools::StreamFilter;
+  using StreamFilter = std::function<bool(StreamHandle)>;
   // Returns a number of its own, not 0.
   std::uint64_t begin_private_pool(int device, std::uint64_t id, StreamFilter routed,
                                    bool capturing);
@@ -252,12 +184,7 @@ class CachingManagedAllocator {
   // block. False: there is no such pool.
   bool give_whole_pages(int device, std::uint64_t id);
 
-  // A live block of a private pool, as restore_private_pool() brings it back.
-  struct PrivateBlock {
-    void* address = nullptr;
-    std::size_t size_bytes = 0;
-    std::size_t requested_bytes = 0;
-  };
+  using PrivateBlock = uvm::PrivateBlock;
   // By address.
   std::vector<PrivateBlock> private_blocks(int device, std::uint64_t id) const;
   // Makes exactly these blocks the live ones of the pool, at their addresses: frees the others, and
@@ -273,7 +200,7 @@ class CachingManagedAllocator {
   // or the device's limit, since freeing cannot help it. A callback may allocate: the thread that
   // runs it calls no callback of this allocator meanwhile. Several threads may call it at a time.
   // What it throws leaves the request. It lives as long as the allocator.
-  using PressureCallback = PressureRounds::Callback;
+  using PressureCallback = std::function<bool()>;
   void add_pressure_callback(PressureCallback callback);
 
   // nullptr: nobody listens any more.
@@ -301,18 +228,18 @@ class CachingManagedAllocator {
   Statistics statistics() const;
   // What the report tells.
   Figures figures() const;
-  FigureStore& figure_store() { return figure_store_; }
+  FigureStore& figure_store();
   void reset_peaks(Facade facade, int device);
   void reset_totals(Facade facade, int device);
   std::vector<SegmentDescription> segments() const;
 
-  const HintCounters& hints() const { return hint_counters_; }
-  const std::vector<DeviceDescription>& devices() const { return devices_; }
-  const CountingRuntime& runtime() const { return runtime_; }
-  const Configuration& configuration() const { return configuration_; }
+  const HintCounters& hints() const;
+  const std::vector<DeviceDescription>& devices() const;
+  const CountingRuntime& runtime() const;
+  const Configuration& configuration() const;
   std::size_t budget_bytes() const;
   // kManaged or kOrdinary.
-  HostBacking host_backing() const { return span_memory_.host_backing(); }
+  HostBacking host_backing() const;
   // How much of the device's memory this process can still have, given the driver's answer, by the
   // budgets. A limit that the program itself has set for the device is not looked at: programs know
   // that, and compare with other allocators' figures.
@@ -321,14 +248,10 @@ class CachingManagedAllocator {
   // Begins or ends a trace of everything the allocator does (trace_recorder.hpp). Returns an empty
   // string, or in one line why not.
   std::string start_trace(const std::string& file);
-  void stop_trace() noexcept {
-    if (!in_forked_child()) trace_.stop();
-  }
-  void mark_trace(std::string_view text) noexcept {
-    if (!in_forked_child()) trace_.mark(text);
-  }
+  void stop_trace() noexcept;
+  void mark_trace(std::string_view text) noexcept;
 
-  // Around a fork: called by Forks, with all allocators' in turn.
+  // Around a fork, as Forks calls them for all allocators in turn.
   void before_fork() noexcept;
   void after_fork_in_parent() noexcept;
   void after_fork_in_child() noexcept;
@@ -345,300 +268,14 @@ class CachingManagedAllocator {
   //  * what needs the device throws std::runtime_error: allocate(), begin_private_pool(),
   //    retain_private_pool(), restore_private_pool().
   // No function waits for a lock that a thread of the parent had, or calls the driver.
-  bool in_forked_child() const { return forked_child_.load(std::memory_order_relaxed); }
+  bool in_forked_child() const;
 
   // Aborts with a line that names what is broken.
   void check_invariants() const;
 
  private:
-  struct Request {
-    Facade facade;
-    int device;
-    std::size_t size_bytes;  // rounded
-    std::size_t requested_bytes;
-    StreamHandle stream;
-    PoolClass pool_class;
-    PoolIndex pools;  // the stream's first
-    // What is to be cut out of a block of size_bytes, where it need not be its beginning.
-    struct Aligned {
-      std::size_t to_bytes = 0;  // 0: it is its beginning
-      std::size_t size_bytes = 0;
-    };
-    Aligned aligned = {};
-    PoolIndex pool() const { return pools + static_cast<PoolIndex>(pool_class); }
-  };
-  struct Found {
-    RunBlock* block = nullptr;
-    bool from_cache = true;
-    // Pages of it that are not where they will be used.
-    char* populate = nullptr;
-    std::size_t populate_bytes = 0;
-  };
-
-  static constexpr RuntimeStatus kOverBudget{RuntimeError::kOutOfMemory, 0, "the budget is used up",
-                                             "budget"};
-  static constexpr RuntimeStatus kOverDeviceLimit{RuntimeError::kOutOfMemory, 0,
-                                                  "the device's limit is reached", "device limit"};
-
-  void* allocate_slowly(Facade facade, int device, std::size_t size_bytes, StreamHandle stream,
-                        std::size_t alignment_bytes = 0);
-  inline void* allocate_from_pool(ThreadCache* cache, const Request& request);
-  void tidy(ThreadCache* cache, const Request& request) noexcept;
-  void keep_no_large(const Request& request);
-  void* allocate_small(const Request& request);
-  void* allocate_run(const Request& request);
-  SmallArenas::Segment take_small_segment(PoolIndex pool, SmallArenas::Growth most) noexcept;
-  RunBlock* add_page_for_small(Pool& pool, SmallArenas::Growth most);
-  void leave_small_segment(void* base) noexcept;
-  // Towards room for a small object, in this order: as for others, but for guests and what is away.
-  enum class SmallStep : std::uint8_t {
-    kOtherThreads,  // their spare objects, before any new page
-    kOwnMemory,     // fences are waited for before the device's own memory is exceeded
-    kNewPage,
-    kFences,
-    kDecay,
-    kCallbacks,
-    kRelease,
-    kAnyFacade,      // pages of other facades' spans
-    kMoreCallbacks,  // the steps from kCallbacks on again, if a callback has freed something
-    kReserve,        // pages beyond the budget
-    kRetry,
-  };
-  // A request for a small object on its way.
-  struct SmallNeed {
-    const Request& request;
-    SmallStep next = SmallStep::kOtherThreads;
-    unsigned retries = 0;
-    SmallArenas::Growth most = SmallArenas::Growth::kFreeMemory;
-    bool took_page = false;
-    bool thread_is_past = false;                   // no arena serves this thread any more
-    RuntimeStatus status = {};                     // why no page could be had
-    std::optional<PressureRounds> callbacks = {};  // from kCallbacks on
-    bool has_callback_freed = false;
-    bool has_released = false;
-  };
-  Block* refill(SmallNeed* need);
-  bool make_room_for_small(SmallNeed* need);
-  bool take_step(SmallStep step, SmallNeed* need);
-  bool has_room_for_page(const SmallNeed& need, bool any_facade) const;
-  bool has_page_for_small(SmallNeed* need);
-
-  Found find_cached(const Request& request);
-  RunBlock* take_guest(const Request& request, PoolIndex pools);
-  Found recall(const Request& request);
-  bool reclaim(PoolIndex pools, ThreadCache::Kept kept, bool* any_large);
-  void reclaim_all();
-  Found borrow(const Request& request);
-  Found grow(const Request& request, bool any_facade, RuntimeStatus* status);
-  struct Growth {
-    SpanStore::Run run;
-    std::size_t size_bytes = 0;
-  };
-  RunBlock* add_run(const SpanStore::Run& run, std::size_t size_bytes, Pool& pool, HintPlan* plan);
-  Growth plan_growth(const Request& request, bool any_facade) const;
-  bool decay_under_pressure();
-  void release_under_pressure(const Request& request, bool* has_released);
-  Found under_pressure(const Request& request, RuntimeStatus* status);
-  Found search_under_pressure(const Request& request);
-  Found release_and_grow(const Request& request, bool* has_released, RuntimeStatus* status);
-  PressureRounds pressure_rounds(const Request& request);
-  // Blocks of all threads.
-  struct BlockBytes {
-    std::int64_t live = 0;
-    std::int64_t freed = 0;  // since the start
-  };
-  BlockBytes block_bytes();
-  bool has_room_if_all_is_free(const Request& request);
-  bool exceeds_limits(const Request& request) const;
-  Found steal_from_other_streams(const Request& request);
-  [[gnu::always_inline]] inline void* occupy(const Request& request, Block* block, PoolIndex home);
-  void* hand_out(const Request& request, Found found);
-  RuntimeStatus add_span(const Request& request);
-  HintStatuses send(const HintPlan& plan, int device, DeviceStream producer = {},
-                    DeviceStream consumer = {});
-  void send_pending_hints(const DeviceStream& user = {});
-  void forget_hint(const Hint& hint);
-  static void forget_advice(Advice advice, SegmentPlacement* placement);
-  // Hints that are planned with the lock and sent when its scope ends, however it does. Made before
-  // locks are taken.
-  class PlannedHints {
-   public:
-    PlannedHints(CachingManagedAllocator& owner, int device) : owner_(owner), device_(device) {}
-    ~PlannedHints() {
-      if (!plan.empty()) owner_.send(plan, device_);
-    }
-    PlannedHints(const PlannedHints&) = delete;
-    PlannedHints& operator=(const PlannedHints&) = delete;
-    HintPlan plan;
-
-   private:
-    CachingManagedAllocator& owner_;
-    const int device_;
-  };
-  static void throw_if_broken(const Request& request, const RuntimeStatus& status);
-  [[noreturn]] void out_of_memory(const Request& request, const RuntimeStatus& status);
-
-  FreeResult free_slowly(void* address) noexcept;
-  FreeResult report_misuse(const void* address) const noexcept;
-  void give_back_to_pool(RunBlock* block) noexcept;
-  void give_back_plain(Block* block) noexcept;
-  void give_back(BlockChain blocks) noexcept;
-  // Blocks with nobody, which go back to their pools when its scope ends, however it does. Made
-  // before locks are taken.
-  class Returning {
-   public:
-    explicit Returning(CachingManagedAllocator& owner) : owner_(owner) {}
-    ~Returning() { now(); }
-    Returning(const Returning&) = delete;
-    Returning& operator=(const Returning&) = delete;
-    void now() { owner_.give_back(std::move(blocks)); }
-    BlockChain blocks;
-
-   private:
-    CachingManagedAllocator& owner_;
-  };
-  MovedStorage* record_for(Block* block, const Move& move);
-  void drop_record(MovedStorage* record);
-  void check_place(Place place) const;
-  void require_device() const;
-  bool is_on_a_device(const void* address, std::size_t size_bytes) const;
-  void add_use(Block* block, DeviceStream use);
-  void prepare_uses(Block* block, std::size_t count);
-  bool is_used_by_host(const Block& block) const;
-  void copy_for_child(std::size_t available_bytes);
-  void forget_in_private_pools(const std::vector<PoolIndex>& streams, const DeviceStream& nameless);
-  void note_thread_end(const std::vector<PoolIndex>& streams) noexcept;
-  void orphan(PoolIndex first, std::optional<Fence> last_work) noexcept;
-  void take_over_pools(const StreamKey& key);
-  void reclaim_all_and_fenced(const Request& request);
-  void free_spans(std::vector<std::unique_ptr<Span>> spans) noexcept;
-  using PoolFilter = std::function<bool(const Pool&)>;
-  std::size_t release_pages(std::size_t most_bytes);
-  static DeviceStream consumer_of(const Request& request) {
-    return request.facade == Facade::kDevice ? DeviceStream::named(request.device, request.stream)
-                                             : DeviceStream{};
-  }
-  PrivatePools::Scope private_scope_of(int device, StreamHandle stream);
-  void restore_block(int device, std::uint64_t id, const PrivateBlock& wanted);
-  void release_cached_where(const PoolFilter& wanted);
-  std::vector<const Span*> idle_spans(const PoolFilter& wanted) const;
-  std::size_t idle_bytes() const;
-  void release_surplus_spans(const Request& request);
-  void leave(const BlockPools::Pages& pages, const Pool& pool);
-  // What leaves the pools in one release.
-  struct Departure {
-    bool is_of_all = false;       // all whole pages, and nothing else says what goes
-    std::set<const Span*> spans;  // whose pages all go
-    std::size_t pages_bytes = 0;  // that still go, of spans that give pages back
-    std::size_t left_bytes = 0;   // that have gone
-    std::vector<Fence> fences;    // of blocks that have gone
-  };
-  Departure departure_of(const PoolFilter& wanted, std::size_t most_bytes) const;
-  void leave_free_pages(const Pool& pool, Departure* departure);
-  std::size_t release_pages_of(const PoolFilter& wanted, std::size_t most_bytes);
-  bool is_capturing() const { return private_pools_.is_capturing(); }
-  bool may_release(const Pool& pool) const;
-  // On the longer ways through the allocator, which steady programs seldom take (look_up()).
-  void decay_now_and_then() {
-    if (decay_.enabled()) [[unlikely]]
-      decay_every_so_often();
-  }
-  void decay_every_so_often();
-  void decay_if_memory_allows() noexcept;
-  bool is_decay_due(Decay::Time now) const;
-  void discard_free_pages();
-  void discard_free_pages_of(Span* span);
-  bool try_to_discard(const SpanStore::Run& run) noexcept;
-
-  // Of a stream, by its first: where blocks of whole pages are free, guests among them.
-  Pool& whole_pool(PoolIndex pools) {
-    return pools_.at(pools + static_cast<PoolIndex>(PoolClass::kWhole));
-  }
-  bool is_block_live(const Block* block) const {
-    return block != nullptr && block->now() == BlockState::kLive;
-  }
-  void count_allocation(const Request& request, Block& block, bool from_cache) noexcept;
-  void open_to_count(ThreadCache* cache, const StreamKey& key, PoolIndex first, bool again = false);
-  void count_free(const Block& block, const StreamKey& key) noexcept;
-  void note_peaks(std::size_t place) noexcept;
-  void look_up(std::size_t place) noexcept;
-  void lend_pages(const Block& block, PoolIndex from, PoolIndex to);
-  std::size_t limit_of(const StreamKey& key) const;
-  RuntimeStatus check_limits(const StreamKey& key, std::size_t touched_bytes,
-                             std::size_t pool_bytes, std::size_t beyond_budget_bytes = 0) const;
-  std::size_t beyond_budget_bytes(SmallArenas::Growth most) const;
-  bool would_leave_device(const Request& request) const;
-  bool wait_before_leaving_device(const Request& request);
-  void change_budget_for_conversion(std::size_t size_bytes, bool grows);
-  std::string advice_on(const Request& request, const RuntimeStatus& status) const;
-  std::string advice_on_refusal() const;
-  const Configuration configuration_;
-  CountingRuntime runtime_;
-  std::vector<DeviceDescription> devices_;
-  MachineBudget budget_;  // guarded by lock_
-  SpanMemory span_memory_;
-  FigureStore figure_store_;
-  HintCounters& hint_counters_;
-  EventPool events_;
-  StreamWork stream_work_;
-  HintSender sender_;
-  TraceRecorder trace_;
-
-  Ranked<std::mutex, LockRank::kRelease> release_mutex_;
-  SmallArenas small_arenas_;
-  ThreadCaches caches_;
-  mutable StateLock lock_;  // guards everything below that does not say otherwise
-  ResidencyLedger ledger_;
-  PlacementPlanner planner_;
-  SpanStore spans_;
-  BlockPools pools_;
-  PrivatePools private_pools_;
-  StatisticsBook book_;
-  FencedBlocks fenced_;
-  struct LeavingPages {
-    static constexpr int kNobody = -1;
-    BlockPools::Pages pages;
-    int user_device = kNobody;  // that may still work on them, beside their span's
-  };
-  // Of no pool any more and not yet their spans'. Has room for all pages of arenas.
-  std::vector<LeavingPages> leaving_pages_;
-  // For pages that were added for arenas: planned, and not sent yet.
-  struct PendingHints {
-    HintPlan plan;
-    int device = 0;
-    DeviceStream user;  // of the pages; none for a host facade
-  };
-  std::vector<PendingHints> pending_hints_;
-  Recycled<MovedStorage> records_;          // of moves
-  std::vector<std::size_t> device_limits_;  // of the device facade, by device
-  ForkSnapshot fork_snapshot_;
-  Decay decay_;
-  std::size_t kept_by_threads_bytes_ = 0;  // when they were last looked at for it
-  PressureRounds::Callbacks pressure_callbacks_;
-  std::size_t orphaned_streams_ = 0;  // whose pools are Pool::is_orphaned
-  std::atomic<unsigned> long_ways_ = 0;
-  std::optional<ThreadCaches::Frozen> frozen_;  // while a fork is under way
-  std::atomic<bool> forked_child_ = false;
-  ChildMemory child_memory_;
+  // By fast_path.cpp alone, so that a hit in the thread's cache is one function.
+  const std::unique_ptr<Engine> engine_;
 };
-
-// With the lock: gives a taken block, of that home, to the caller, with its pair of records.
-[[gnu::always_inline]] inline void* CachingManagedAllocator::occupy(const Request& request,
-                                                                    Block* block, PoolIndex home) {
-  // Of whatever class, a block of the same stream is where it belongs.
-  block->pool = first_of(home) == request.pools ? home : request.pool();
-  // A guest must find its way home when it is freed.
-  block->plain = home == block->pool;
-  if (home != block->pool) lend_pages(*block, home, block->pool);
-  block->exported = false;
-  block->real.references = 0;
-  block->real.indirect = nullptr;
-  std::construct_at(&block->use, request.requested_bytes,
-                    place_of_use(request.facade, request.device));
-  block->real.attach(&block->use);
-  block->set(BlockState::kLive);
-  unpoison(block->address(), block->size_bytes());
-  return block->address();
-}
 
 }  // namespace uvm

@@ -1,4 +1,5 @@
 #include <uvmalloc/allocator/configuration.hpp>
+#include <uvmalloc/storage/pages.hpp>
 
 #include <unistd.h>
 

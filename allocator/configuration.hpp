@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include <uvmalloc/hints/placement_planner.hpp>
+#include <uvmalloc/hints/policy.hpp>
 #include <uvmalloc/runtime/log_level.hpp>
 
 namespace uvm {
@@ -51,9 +51,9 @@ struct Configuration {
   std::optional<std::size_t> fork_limit_bytes;    // UVMALLOC_FORK_LIMIT; none: what the host has
   std::optional<std::size_t> span_bytes;  // UVMALLOC_SPAN_SIZE; none: from the device's abilities
   std::optional<std::size_t> thread_cache_bytes;  // UVMALLOC_THREAD_CACHE; none: from the budget
-  // No variable: after so many requests for large blocks that a pool has met, threads keep some
-  // (ThreadCache). Several steps of a training loop.
-  std::uint64_t requests_before_keeping = 8192;
+  // No variable: after so many requests for large blocks that a pool has served, threads cache
+  // some; none: policy::kLargeHitsRequired.
+  std::optional<std::uint64_t> large_hits_required;
   LogLevel log = LogLevel::kWarning;  // UVMALLOC_LOG
   double decay_seconds = 0;           // UVMALLOC_DECAY: half-life; 0: never
   unsigned local_ranks = 1;      // LOCAL_WORLD_SIZE: processes that share this machine's memory

@@ -14,8 +14,9 @@
 #include <cuda/memory_resource>
 #include <cuda/stream_ref>
 
-#include <uvmalloc/allocator/aligned_allocation.hpp>
 #include <uvmalloc/allocator/caching_managed_allocator.hpp>
+#include <uvmalloc/allocator/process/aligned_allocation.hpp>
+#include <uvmalloc/runtime/counting_runtime.hpp>
 
 #if CCCL_VERSION < 3001000 && !defined(LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE)
 #error "CCCL 3.0 has cuda::mr only where LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE is defined"

@@ -6,7 +6,7 @@
 
 #include <cstddef>
 
-#include <uvmalloc/allocator/block_pools.hpp>
+#include <uvmalloc/allocator/heap/stream_key.hpp>
 
 namespace uvm {
 

@@ -1,11 +1,12 @@
 #include <uvmalloc/allocator/memory_resource.hpp>
+#include <uvmalloc/runtime/counting_runtime.hpp>
 
 #include <algorithm>
 #include <stdexcept>
 
 #include <fmt/format.h>
 
-#include <uvmalloc/allocator/aligned_allocation.hpp>
+#include <uvmalloc/allocator/process/aligned_allocation.hpp>
 
 namespace uvm {
 

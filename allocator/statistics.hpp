@@ -54,14 +54,9 @@ struct ClassStatistics {
   }
 };
 
-inline constexpr std::size_t kSmallBytes = 4096;
-
 // Small blocks are objects of an arena, which has segments of its own; large blocks are all others.
 enum class SizeClass : std::uint8_t { kSmall, kLarge };
 inline constexpr std::size_t kSizeClasses = 2;
-constexpr SizeClass size_class_of(std::size_t size_bytes) {
-  return size_bytes <= kSmallBytes ? SizeClass::kSmall : SizeClass::kLarge;
-}
 
 // Why a device move copied bytes instead of sharing them.
 enum class CopyReason : std::uint8_t {

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <utility>
 
-#include <uvmalloc/allocator/caching_managed_allocator.hpp>
+#include <uvmalloc/allocator/interface.hpp>
 #include <uvmalloc/runtime/registry.hpp>
 
 namespace {

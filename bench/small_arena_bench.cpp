@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <vector>
 
-#include <uvmalloc/allocator/small_arena.hpp>
+#include <uvmalloc/allocator/small/small_arena.hpp>
 #include <uvmalloc/storage/pages.hpp>
 
 namespace {

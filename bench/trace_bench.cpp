@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <string>
 
-#include <uvmalloc/allocator/trace_recorder.hpp>
+#include <uvmalloc/allocator/trace/trace_recorder.hpp>
 
 namespace {
 
@@ -58,9 +58,8 @@ void pair_on(benchmark::State& state) {
   char place = 0;
   const uvm::TraceBlock block{uvm::Facade::kDevice, 0, &place, 100, 512, nullptr};
   for (auto _ : state) {
-    shared_recorder.allocated_from_cache(block);
-    const auto moment = shared_recorder.now_of_free(&place);
-    if (!shared_recorder.freed_own(moment)) shared_recorder.freed(moment.at, block);
+    shared_recorder.allocated(shared_recorder.now(), block);
+    shared_recorder.freed(shared_recorder.now(), block);
   }
   stop(state);
 }

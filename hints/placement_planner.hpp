@@ -16,7 +16,7 @@
 //  * Nothing is sent for devices that share the host's memory or page tables, nor by policies other
 //    than automatic.
 //
-// Guarded by the allocator's lock.
+// Guarded by the allocator's lock, but for plan_span(), which looks at nothing that changes.
 #pragma once
 
 #include <cstdint>
@@ -26,22 +26,11 @@
 
 #include <uvmalloc/hints/hint.hpp>
 #include <uvmalloc/hints/hint_counters.hpp>
+#include <uvmalloc/hints/policy.hpp>
 #include <uvmalloc/storage/facade.hpp>
 #include <uvmalloc/storage/residency_ledger.hpp>
 
 namespace uvm {
-
-enum class Policy : unsigned char {
-  kAuto,    // advice and prefetch as above
-  kDriver,  // plain unified memory: moves are changes of label, the driver's page faults do the
-            // rest
-  kOff,     // moves are refused: callers copy, as without uvmalloc
-};
-std::string_view to_string(Policy policy);
-
-// The policy that planners follow for what this thread does, instead of their own; nullopt: their
-// own. Returns what was.
-std::optional<Policy> set_thread_policy(std::optional<Policy> policy);
 
 // What has been advised for a segment, kept beside it.
 struct SegmentPlacement {

@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include <uvmalloc/allocator/process_allocator.hpp>
+#include <uvmalloc/allocator/process/process_allocator.hpp>
 #include <uvmalloc/preload/interpose.hpp>
 #include <uvmalloc/preload/registered_memory.hpp>
 #include <uvmalloc/runtime/log.hpp>

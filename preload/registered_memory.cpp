@@ -2,7 +2,7 @@
 
 #include <iterator>
 
-#include <uvmalloc/allocator/process_allocator.hpp>
+#include <uvmalloc/allocator/process/process_allocator.hpp>
 
 namespace uvm::preload {
 namespace {

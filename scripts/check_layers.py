@@ -14,18 +14,41 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+# Of the allocator; each may include those before it. allocator/README.md says what they hold.
+FOLDERS = (
+    "base", "policy", "counters", "spans", "heap", "cache", "statistics", "streams", "small",
+    "fork", "engine", "trace", "process",
+)  # fmt: skip
+BELOW_ALLOCATOR = "hints storage runtime"
+ALLOCATOR = "allocator " + " ".join(f"allocator/{folder}" for folder in FOLDERS)
+
+
+def allocator_layers() -> dict[str, str]:
+    """Every folder may include the public headers beside it, and no folder may include later ones."""
+    layers = {}
+    for index, folder in enumerate(FOLDERS):
+        earlier = [f"allocator/{other}" for other in FOLDERS[:index]]
+        if folder == "trace":  # a leaf, which the engine calls
+            earlier = ["allocator/base", "allocator/policy"]
+        elif folder == "engine":
+            earlier.append("allocator/trace")
+        layers[f"allocator/{folder}"] = " ".join(["allocator", *earlier, BELOW_ALLOCATOR])
+    return layers
+
+
 LAYERS = {
     "runtime": "",
     "storage": "runtime",
     "hints": "storage runtime",
-    "allocator": "hints storage runtime",
-    "preload": "allocator hints storage runtime",
-    "pytorch/interpose": "preload allocator hints storage runtime",
-    "pytorch/plugin": "allocator hints storage runtime pytorch/interpose",
+    "allocator": f"{ALLOCATOR} {BELOW_ALLOCATOR}",
+    **allocator_layers(),
+    "preload": f"{ALLOCATOR} {BELOW_ALLOCATOR}",
+    "pytorch/interpose": f"preload {ALLOCATOR} {BELOW_ALLOCATOR}",
+    "pytorch/plugin": f"pytorch/interpose {ALLOCATOR} {BELOW_ALLOCATOR}",
     "sim/torch": "pytorch/interpose sim",
     "sim": "",
-    "tools": "allocator hints storage runtime",
-    "bench": "tools allocator hints storage runtime sim",
+    "tools": f"{ALLOCATOR} {BELOW_ALLOCATOR}",
+    "bench": f"tools sim {ALLOCATOR} {BELOW_ALLOCATOR}",
 }
 SUFFIXES = {".h", ".hpp", ".c", ".cpp", ".cu", ".inc"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]uvmalloc/([^>"]+)[>"]', re.MULTILINE)

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include <uvmalloc/allocator/trace_reader.hpp>
+#include <uvmalloc/allocator/trace/trace_reader.hpp>
 #include <uvmalloc/storage/facade.hpp>
 
 #include "random_source.hpp"

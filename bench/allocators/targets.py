@@ -45,7 +45,7 @@ def targets(results: Results) -> list[Target]:
         *_at_most(results, "prefetches_per_move", "prefetches per move", 1),
         *_at_most(results, "metadata_bytes", "metadata, bytes per block", 128),
         *_at_most(results, "metadata_percent", "metadata, % of live bytes", 1, _from_16_kib),
-        *_at_most(results, "trace_cost", "traced over not", 2),
+        *_at_most(results, "trace_cost", "traced over not", 3),
         *_at_most(results, "trace_event_ns", "an event of a trace, ns", 100),
     ]
 

@@ -12,7 +12,7 @@
 
 #include <fmt/format.h>
 
-#include <uvmalloc/allocator/process_allocator.hpp>
+#include <uvmalloc/allocator/process/process_allocator.hpp>
 #include <uvmalloc/preload/library_copies.hpp>
 #include <uvmalloc/pytorch/interpose/late_calls.hpp>
 #include <uvmalloc/pytorch/interpose/torch_hooks.hpp>

@@ -7,9 +7,9 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/StorageImpl.h>
 
-#include <uvmalloc/allocator/process_allocator.hpp>
-#include <uvmalloc/pytorch/interpose/torch_hooks.hpp>
+#include <uvmalloc/allocator/process/process_allocator.hpp>
 #include <uvmalloc/pytorch/interpose/imported_function.hpp>
+#include <uvmalloc/pytorch/interpose/torch_hooks.hpp>
 #include <uvmalloc/pytorch/plugin/conversion.hpp>
 #include <uvmalloc/pytorch/plugin/early_blocks.hpp>
 #include <uvmalloc/pytorch/plugin/python_frames.hpp>

@@ -14,7 +14,7 @@
 #include <c10/core/Allocator.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 
-#include <uvmalloc/allocator/process_allocator.hpp>
+#include <uvmalloc/allocator/process/process_allocator.hpp>
 #include <uvmalloc/pytorch/plugin/device_pools.hpp>
 #include <uvmalloc/pytorch/plugin/memory_history.hpp>
 

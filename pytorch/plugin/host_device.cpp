@@ -7,7 +7,7 @@
 #include <c10/core/DeviceType.h>
 #include <c10/cuda/CUDAFunctions.h>
 
-#include <uvmalloc/allocator/process_allocator.hpp>
+#include <uvmalloc/allocator/process/process_allocator.hpp>
 
 namespace uvm::torch_plugin {
 namespace {

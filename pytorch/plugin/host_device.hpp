@@ -6,7 +6,7 @@
 
 #include <optional>
 
-#include <uvmalloc/allocator/caching_managed_allocator.hpp>
+#include <uvmalloc/allocator/interface.hpp>
 
 namespace uvm::torch_plugin {
 

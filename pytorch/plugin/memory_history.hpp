@@ -21,6 +21,7 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 
 #include <uvmalloc/allocator/memory_observer.hpp>
+#include <uvmalloc/storage/pages.hpp>
 
 namespace uvm::torch_plugin {
 

@@ -10,7 +10,7 @@
 #include <torch/custom_class.h>
 #include <torch/library.h>
 
-#include <uvmalloc/allocator/process_allocator.hpp>
+#include <uvmalloc/allocator/process/process_allocator.hpp>
 #include <uvmalloc/pytorch/plugin/facades.hpp>
 #include <uvmalloc/pytorch/plugin/out_of_memory.hpp>
 

@@ -4,7 +4,7 @@
 #include <ATen/core/CachingHostAllocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
 
-#include <uvmalloc/allocator/caching_managed_allocator.hpp>
+#include <uvmalloc/allocator/interface.hpp>
 #include <uvmalloc/pytorch/plugin/memory_history.hpp>
 
 namespace uvm::torch_plugin {

@@ -10,7 +10,8 @@
 #include <future>
 #include <thread>
 
-#include <uvmalloc/allocator/trace_reader.hpp>
+#include <uvmalloc/allocator/engine/decay.hpp>
+#include <uvmalloc/allocator/trace/trace_reader.hpp>
 
 #include "support/allocator_fixture.hpp"
 

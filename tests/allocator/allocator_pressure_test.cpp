@@ -496,13 +496,17 @@ class PressureOrderTest : public testing::AllocatorTest {
       return false;
     });
   }
-  // Some 50 MiB of blocks that threads keep.
-  void fill_thread_cache() {
+  // Some 50 MiB of blocks that threads keep. With `pins_pages` a live block lies in each page, so
+  // that no other stream can take one.
+  void fill_thread_cache(bool pins_pages = false) {
     std::vector<char*> blocks;
     for (std::size_t size_bytes = 32 << 10; size_bytes < 64 << 10; size_bytes += 512) {
       for (int i = 0; i < 16; ++i) blocks.push_back(device(size_bytes));
     }
-    for (char* block : blocks) allocator->free(block);
+    if (pins_pages) device(kMiB);  // in what is left of the last pages
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      if (!pins_pages || i % 16 != 0) allocator->free(blocks[i]);
+    }
     EXPECT_GT(allocator->statistics().thread_cached_bytes, 40 * kMiB);
   }
   std::vector<std::size_t> cached_bytes;  // in threads, at each callback
@@ -510,7 +514,7 @@ class PressureOrderTest : public testing::AllocatorTest {
 
 TEST_F(PressureOrderTest, ThreadsKeepNothingWhenASmallRequestMakesCallbacksRun) {
   begin();
-  fill_thread_cache();
+  fill_thread_cache(true);
   while (allocator->statistics().touched_bytes.current < 64 * kMiB) device(kPageBytes, stream(9));
   EXPECT_NE(device(512, stream(2)), nullptr) << "a stream that has no memory";
   EXPECT_EQ(cached_bytes, std::vector<std::size_t>{0});

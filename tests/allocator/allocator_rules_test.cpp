@@ -10,7 +10,9 @@
 #include <thread>
 #include <vector>
 
-#include <uvmalloc/allocator/trace_reader.hpp>
+#include <uvmalloc/allocator/cache/thread_cache.hpp>
+#include <uvmalloc/allocator/engine/decay.hpp>
+#include <uvmalloc/allocator/trace/trace_reader.hpp>
 
 #include "support/allocator_fixture.hpp"
 

@@ -49,7 +49,7 @@ TEST_F(AllocatorThreads, UnderPressureToo) {
 TEST_F(AllocatorThreads, WhereTheySoonKeepLargeBlocksToo) {
   for (int round = 0; round < 8; ++round) {
     Configuration configuration = small_configuration();
-    configuration.requests_before_keeping = 1;
+    configuration.large_hits_required = 1;
     start(configuration);
     AllocatorStress stress(*allocator, *machine);
     stress.run(4, milliseconds(100));

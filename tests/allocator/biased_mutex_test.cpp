@@ -1,5 +1,5 @@
 // A mutex that becomes one thread's after some turns, and is taken from it again.
-#include <uvmalloc/allocator/biased_mutex.hpp>
+#include <uvmalloc/allocator/base/biased_mutex.hpp>
 
 #include <gtest/gtest.h>
 #include <pthread.h>

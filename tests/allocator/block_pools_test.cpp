@@ -1,6 +1,6 @@
 // Where blocks come to lie: every address is stated. Records only: no memory is behind them.
-#include <uvmalloc/allocator/block_pools.hpp>
 #include <uvmalloc/allocator/configuration.hpp>
+#include <uvmalloc/allocator/heap/block_pools.hpp>
 
 #include <gtest/gtest.h>
 
@@ -66,7 +66,7 @@ class BlockPoolsTest : public ::testing::Test {
 
   std::vector<std::unique_ptr<Span>> spans;
   char* base = nullptr;
-  BlockPools pools{Configuration{}.requests_before_keeping};
+  BlockPools pools{policy::kLargeHitsRequired};
   PoolIndex first = 0;
 };
 
@@ -86,9 +86,9 @@ TEST_F(BlockPoolsTest, ClassesAndRoundingChangeAtTheirBoundaries) {
   EXPECT_EQ(P::class_of(Facade::kHost, kWholeBytes - 1), PoolClass::kShared);
   EXPECT_EQ(P::class_of(Facade::kHost, kWholeBytes), PoolClass::kWhole);
   EXPECT_EQ(P::class_of(Facade::kDevice, 2 * kPageBytes), PoolClass::kShared);
-  EXPECT_EQ(P::rounded(Facade::kHost, 4097), 4608u);
-  EXPECT_EQ(P::rounded(Facade::kHost, kWholeBytes), kPageBytes);
-  EXPECT_EQ(P::rounded(Facade::kDevice, 3 * kWholeBytes), 3 * kWholeBytes);
+  EXPECT_EQ(rounded_size(Facade::kHost, 4097), 4608u);
+  EXPECT_EQ(rounded_size(Facade::kHost, kWholeBytes), kPageBytes);
+  EXPECT_EQ(rounded_size(Facade::kDevice, 3 * kWholeBytes), 3 * kWholeBytes);
 }
 
 TEST_F(BlockPoolsTest, BlocksAreCutFromTheFrontAndJoinAgain) {

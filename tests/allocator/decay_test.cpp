@@ -1,5 +1,5 @@
 // Idle memory goes back by half in every half-life; time is told.
-#include <uvmalloc/allocator/decay.hpp>
+#include <uvmalloc/allocator/engine/decay.hpp>
 
 #include "support/allocator_fixture.hpp"
 

@@ -21,8 +21,8 @@
 #include <vector>
 
 #include <uvmalloc/uvmalloc.h>
-#include <uvmalloc/allocator/aligned_allocation.hpp>
 #include <uvmalloc/allocator/memory_resource.hpp>
+#include <uvmalloc/allocator/process/aligned_allocation.hpp>
 #include <uvmalloc/runtime/registry.hpp>
 
 #include "support/allocator_fixture.hpp"

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include <uvmalloc/allocator/figure_store.hpp>
+#include <uvmalloc/allocator/counters/figure_store.hpp>
 
 #include "support/allocator_fixture.hpp"
 #include "support/fork_fixture.hpp"

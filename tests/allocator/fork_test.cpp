@@ -21,8 +21,8 @@
 
 #include <fmt/format.h>
 
-#include <uvmalloc/allocator/fork_snapshot.hpp>
-#include <uvmalloc/allocator/thread_caches.hpp>
+#include <uvmalloc/allocator/cache/thread_caches.hpp>
+#include <uvmalloc/allocator/fork/fork_snapshot.hpp>
 
 #include "support/allocator_stress.hpp"
 #include "support/fork_fixture.hpp"

@@ -1,6 +1,7 @@
 // What the host facade's spans are made of, where devices reach ordinary memory and where they do
 // not. The fake machine knows of managed memory alone, so what it does not know is ordinary.
-#include <uvmalloc/allocator/host_backing.hpp>
+#include <uvmalloc/allocator/engine/decay.hpp>
+#include <uvmalloc/allocator/spans/host_backing.hpp>
 
 #include <sys/mman.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/machine_budget.hpp>
+#include <uvmalloc/allocator/spans/machine_budget.hpp>
 
 #include <gtest/gtest.h>
 

@@ -19,9 +19,10 @@
 #include <vector>
 
 #include <uvmalloc/uvmalloc.h>
-#include <uvmalloc/allocator/process_allocator.hpp>
-#include <uvmalloc/allocator/span_store.hpp>
-#include <uvmalloc/allocator/trace_recorder.hpp>
+#include <uvmalloc/allocator/heap/block_pools.hpp>
+#include <uvmalloc/allocator/process/process_allocator.hpp>
+#include <uvmalloc/allocator/spans/span_store.hpp>
+#include <uvmalloc/allocator/trace/trace_recorder.hpp>
 #include <uvmalloc/hints/event_pool.hpp>
 #include <uvmalloc/runtime/log.hpp>
 #include <uvmalloc/runtime/registry.hpp>

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <string>
 
-#include <uvmalloc/allocator/sanitizers.hpp>
+#include <uvmalloc/allocator/base/sanitizers.hpp>
 #include <uvmalloc/runtime/ranked.hpp>
 
 #include "support/allocator_fixture.hpp"

@@ -1,5 +1,5 @@
 // Mutual exclusion of both kinds, by counters that only the lock protects.
-#include <uvmalloc/allocator/owner_lock.hpp>
+#include <uvmalloc/allocator/base/owner_lock.hpp>
 
 #include <gtest/gtest.h>
 #include <linux/filter.h>

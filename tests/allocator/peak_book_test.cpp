@@ -1,5 +1,5 @@
 // Peaks of sums, each part of which somebody else counts: exact, whoever allocates and frees.
-#include <uvmalloc/allocator/peak_book.hpp>
+#include <uvmalloc/allocator/counters/peak_book.hpp>
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include <uvmalloc/allocator/pressure_rounds.hpp>
+#include <uvmalloc/allocator/engine/pressure_rounds.hpp>
 
 #include "support/allocator_fixture.hpp"
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/small_arena.hpp>
+#include <uvmalloc/allocator/small/small_arena.hpp>
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>

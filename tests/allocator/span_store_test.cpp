@@ -1,4 +1,5 @@
-#include <uvmalloc/allocator/span_store.hpp>
+#include <uvmalloc/allocator/policy/allocation_policy.hpp>
+#include <uvmalloc/allocator/spans/span_store.hpp>
 
 #include <gtest/gtest.h>
 
@@ -77,14 +78,14 @@ TEST(SpanStore, EveryFreeRunOfAFacadeAndDeviceIsVisitedAsLongAsItCanBe) {
 
 TEST(SpanStore, OfManyFreeRunsSomeAreLookedAtAndOneThatFitsIsFound) {
   SpanStore store;
-  constexpr std::size_t kRuns = 3 * SpanStore::kRunsLookedAt;
+  constexpr std::size_t kRuns = 3 * policy::kComparedRuns;
   Span* only = store.add(span(100, 2 * kRuns + 2));
   for (std::size_t i = 0; i < kRuns; ++i) {
     store.take(store.find_at(only, only->base + (2 * i + 1) * kPageBytes, kPageBytes), kPageBytes);
   }
   std::size_t visited = 0;
   store.each_free(Facade::kDevice, 0, [&](Span*, char*, std::size_t) { ++visited; });
-  EXPECT_EQ(visited, SpanStore::kRunsLookedAt);
+  EXPECT_EQ(visited, policy::kComparedRuns);
   EXPECT_EQ(store.find(Facade::kDevice, 0, 2 * kPageBytes, false).offset, 2 * kRuns * kPageBytes)
       << "the last of all";
   EXPECT_EQ(store.find(Facade::kDevice, 0, kPageBytes, false).offset, 0u);

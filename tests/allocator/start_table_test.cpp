@@ -1,5 +1,5 @@
 // Starts in a page, against a plain array.
-#include <uvmalloc/allocator/start_table.hpp>
+#include <uvmalloc/allocator/heap/start_table.hpp>
 
 #include <gtest/gtest.h>
 

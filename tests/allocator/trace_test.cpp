@@ -25,9 +25,9 @@
 #include <utility>
 #include <vector>
 
-#include <uvmalloc/allocator/fibonacci_hash.hpp>
-#include <uvmalloc/allocator/trace_reader.hpp>
-#include <uvmalloc/allocator/trace_recorder.hpp>
+#include <uvmalloc/allocator/base/fibonacci_hash.hpp>
+#include <uvmalloc/allocator/trace/trace_reader.hpp>
+#include <uvmalloc/allocator/trace/trace_recorder.hpp>
 
 namespace uvm {
 namespace {
@@ -277,62 +277,15 @@ TEST_F(TraceTest, TicksAreConvertedByTheMomentsThatTheFileHasInBothClocks) {
   EXPECT_EQ(trace.events[1].kind, TraceKind::kFree);
 }
 
-// ---- the clock left unread
-
-TEST(TracePaceTest, OnlyALoopOfQuickEventsSkipsReadingsAndOneReadingInManyIsMade) {
-  TracePace pace;
-  TraceTime time = 1'000'000;
-  for (std::uint32_t i = 0; i < TracePace::kQuickEvents; ++i) {
-    ASSERT_FALSE(pace.skips(1)) << i;
-    pace.read(time += TracePace::kQuick, 1);
-  }
-  EXPECT_FALSE(pace.skips(1));  // the first of them came after nothing
-  pace.read(time += TracePace::kQuick, 1);
-  for (int round = 0; round < 3; ++round) {
-    for (std::uint32_t i = 0; i < TracePace::kMostSkipped; ++i) ASSERT_TRUE(pace.skips(1)) << i;
-    EXPECT_FALSE(pace.skips(1));
-    pace.read(time += TracePace::kQuick * (TracePace::kMostSkipped + 1), 1);
-  }
-}
-
-TEST(TracePaceTest, ATickOrASlowLoopEndsIt) {
-  TracePace pace;
-  TraceTime time = 1'000'000;
-  for (std::uint32_t i = 0; i <= TracePace::kQuickEvents; ++i) pace.read(++time, 1);
-  EXPECT_TRUE(pace.skips(1));
-  EXPECT_FALSE(pace.skips(2));
-  pace.read(time += 2, 2);
-  EXPECT_TRUE(pace.skips(2));
-  EXPECT_FALSE(pace.skips(3));
-  pace.read(time += 2 * TracePace::kQuick + 1, 3);
-  EXPECT_FALSE(pace.skips(3));
-}
-
-TEST(TraceTickerTest, CountsWhileItRunsAndTheCoarseClockServesElsewhere) {
-  TraceTicker ticker;
-  const std::uint64_t coarse = ticker.tick();
-  EXPECT_NEAR(static_cast<double>(coarse >> 32),
-              static_cast<double>(TraceClock::coarse_tick() >> 32), 1e3);
-  for (int round = 0; round < 2; ++round) {
-    ticker.start();
-    ticker.start();  // nothing more
-    const std::uint64_t first = ticker.tick();
-    EXPECT_LT(first, 1000u);
-    while (ticker.tick() < first + 3) std::this_thread::yield();
-    ticker.stop();
-    ticker.stop();
-    EXPECT_NE(ticker.tick(), 0u);
-    EXPECT_GE(ticker.tick() >> 32, coarse >> 32);
-  }
-}
+// ---- times
 
 TEST_F(TraceTest, AnEventAfterAPauseHasItsOwnTime) {
   TraceRecorder own{TraceClock(TraceClockKind::kNanoseconds)};
   ASSERT_EQ(own.start(file, kDevices), "");
   constexpr int kPairs = 10'000;
   auto pair = [&] {
-    own.allocated_from_cache(block(4096));
-    own.freed(own.now_of_free(at(4096)).at, block(4096));
+    own.allocated(own.now(), block(4096));
+    own.freed(own.now(), block(4096));
   };
   for (int i = 0; i < kPairs; ++i) pair();
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
@@ -351,8 +304,8 @@ TEST_F(TraceTest, TimesInAQuickLoopRiseAndAreBetweenThoseBeforeAndAfter) {
   std::vector<TraceTime> before;
   for (int i = 0; i < kPairs; ++i) {
     if (i % 100 == 0) before.push_back(own.now());
-    own.allocated_from_cache(block(4096));
-    own.freed(own.now_of_free(at(4096)).at, block(4096));
+    own.allocated(own.now(), block(4096));
+    own.freed(own.now(), block(4096));
   }
   const TraceTime after = own.now();
   own.stop();
@@ -371,18 +324,18 @@ TEST_F(TraceTest, AFreeIsNotBeforeWhatAnotherThreadDidWithTheBlock) {
   for (int round = 0; round < 50; ++round) {
     start();
     for (int i = 0; i < 200; ++i) {
-      recorder.allocated_from_cache(block(8192));
-      recorder.freed(recorder.now_of_free(at(8192)).at, block(8192));
+      recorder.allocated(recorder.now(), block(8192));
+      recorder.freed(recorder.now(), block(8192));
     }
-    recorder.allocated_from_cache(block(4096));
-    recorder.allocated_from_cache(block(8192));
+    recorder.allocated(recorder.now(), block(4096));
+    recorder.allocated(recorder.now(), block(8192));
     std::thread([&] {
-      recorder.freed(recorder.now_of_free(at(4096)).at, block(4096));
-      recorder.allocated_from_cache(block(4096));
+      recorder.freed(recorder.now(), block(4096));
+      recorder.allocated(recorder.now(), block(4096));
     }).join();
     // Whether an allocation comes first or not.
-    if (round % 2 == 0) recorder.allocated_from_cache(block(12288));
-    recorder.freed(recorder.now_of_free(at(4096)).at, block(4096));
+    if (round % 2 == 0) recorder.allocated(recorder.now(), block(12288));
+    recorder.freed(recorder.now(), block(4096));
     const Trace trace = stop_and_read();
     ASSERT_EQ(trace.events.size(), round % 2 == 0 ? 406u : 405u);
     expect_replayable(trace);

@@ -5,7 +5,7 @@
 #include <string>
 #include <thread>
 
-#include <uvmalloc/allocator/trace_recorder.hpp>
+#include <uvmalloc/allocator/trace/trace_recorder.hpp>
 
 namespace {
 

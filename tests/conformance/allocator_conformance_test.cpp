@@ -2,7 +2,8 @@
 #include <cstring>
 #include <vector>
 
-#include <uvmalloc/allocator/caching_managed_allocator.hpp>
+#include <uvmalloc/allocator/heap/block_pools.hpp>
+#include <uvmalloc/allocator/interface.hpp>
 
 #include "conformance/runtimes.hpp"
 

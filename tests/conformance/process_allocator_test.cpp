@@ -14,7 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include <uvmalloc/uvmalloc.h>
-#include <uvmalloc/allocator/process_allocator.hpp>
+#include <uvmalloc/allocator/process/process_allocator.hpp>
 
 #include "conformance/runtimes.hpp"
 

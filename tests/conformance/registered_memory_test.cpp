@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <optional>
 
-#include <uvmalloc/allocator/process_allocator.hpp>
+#include <uvmalloc/allocator/process/process_allocator.hpp>
 
 #include "conformance/runtimes.hpp"
 

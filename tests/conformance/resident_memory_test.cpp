@@ -6,7 +6,8 @@
 #include <fstream>
 #include <vector>
 
-#include <uvmalloc/allocator/caching_managed_allocator.hpp>
+#include <uvmalloc/allocator/engine/decay.hpp>
+#include <uvmalloc/allocator/interface.hpp>
 
 #include "conformance/runtimes.hpp"
 

@@ -2,7 +2,7 @@
 #include <cstring>
 #include <thread>
 
-#include <uvmalloc/allocator/host_backing.hpp>
+#include <uvmalloc/allocator/spans/host_backing.hpp>
 
 #include "conformance/runtimes.hpp"
 

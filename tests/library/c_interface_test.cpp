@@ -16,9 +16,9 @@
 #include <vector>
 
 #include <uvmalloc/uvmalloc.h>
-#include <uvmalloc/allocator/caching_managed_allocator.hpp>
-#include <uvmalloc/allocator/process_allocator.hpp>
-#include <uvmalloc/allocator/trace_reader.hpp>
+#include <uvmalloc/allocator/interface.hpp>
+#include <uvmalloc/allocator/process/process_allocator.hpp>
+#include <uvmalloc/allocator/trace/trace_reader.hpp>
 
 #include "conformance/runtimes.hpp"
 

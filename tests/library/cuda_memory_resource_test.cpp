@@ -7,6 +7,7 @@
 #include <string>
 
 #include <uvmalloc/allocator/cuda_memory_resource.hpp>
+#include <uvmalloc/allocator/interface.hpp>
 
 #include "conformance/runtimes.hpp"
 

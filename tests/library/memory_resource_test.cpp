@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include <uvmalloc/allocator/interface.hpp>
 #include <uvmalloc/allocator/memory_resource.hpp>
 
 #include "conformance/runtimes.hpp"

@@ -192,7 +192,7 @@ def test_tests_and_private_headers_stay_behind(installed: Installed) -> None:
     assert "uvmalloc/uvmalloc.h" in there
     assert "uvmalloc/allocator/caching_managed_allocator.hpp" in there
     assert "uvmalloc/runtime/cuda/driver_api.hpp" not in there
-    assert "uvmalloc/allocator/machine_memory.hpp" not in there
+    assert "uvmalloc/allocator/base/machine_memory.hpp" not in there
     rooms = {path.split("/")[1] for path in there if path.count("/") > 1}
     assert rooms == {"allocator", "hints", "runtime", "sim", "storage"}
 

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <memory>
 
-#include <uvmalloc/allocator/caching_managed_allocator.hpp>
+#include <uvmalloc/allocator/interface.hpp>
 
 #include "support/fake_runtime.hpp"
 

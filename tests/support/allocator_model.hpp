@@ -14,7 +14,7 @@
 
 #include <fmt/format.h>
 
-#include <uvmalloc/allocator/caching_managed_allocator.hpp>
+#include <uvmalloc/allocator/interface.hpp>
 
 namespace uvm::testing {
 

@@ -8,7 +8,8 @@
 #include <optional>
 #include <thread>
 
-#include <uvmalloc/allocator/aligned_allocation.hpp>
+#include <uvmalloc/allocator/engine/decay.hpp>
+#include <uvmalloc/allocator/process/aligned_allocation.hpp>
 #include <uvmalloc/runtime/log.hpp>
 
 #include "support/allocator_model.hpp"
@@ -239,7 +240,7 @@ Configuration Sequence::configuration(Bytes* bytes) {
   Configuration out;
   const unsigned budget = bytes->below(4);
   out.budget_bytes = kBudgets[budget] * kMiB;
-  if (budget != 0) out.requests_before_keeping = budget;  // so that sequences get that far
+  if (budget != 0) out.large_hits_required = budget;  // so that sequences get that far
   out.span_bytes = kSpans[bytes->below(4)] * kMiB;
   out.thread_cache_bytes = kCaches[bytes->below(3)] * kMiB;
   if (budget % 2 == 1) out.decay_seconds = kHalfLife.count();

@@ -10,7 +10,7 @@
 #include <random>
 #include <vector>
 
-#include <uvmalloc/allocator/trace_recorder.hpp>
+#include <uvmalloc/allocator/trace/trace_recorder.hpp>
 
 namespace uvm {
 namespace {

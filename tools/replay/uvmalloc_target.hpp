@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include <uvmalloc/allocator/caching_managed_allocator.hpp>
+#include <uvmalloc/allocator/interface.hpp>
 
 #include "replay/replay_target.hpp"
 

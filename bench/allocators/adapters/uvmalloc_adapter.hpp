@@ -11,7 +11,7 @@
 #include <string>
 #include <utility>
 
-#include <uvmalloc/allocator/caching_managed_allocator.hpp>
+#include <uvmalloc/allocator/interface.hpp>
 #include <uvmalloc/runtime/registry.hpp>
 
 #include "../request.hpp"

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <uvmalloc/uvmalloc.h>
+#include <uvmalloc/allocator/interface.hpp>
 #include <uvmalloc/allocator/memory_resource.hpp>
 #include <uvmalloc/runtime/registry.hpp>
 

@@ -1,0 +1,24 @@
+// How much work a thread has caused, for tests that hold the allocator to a bound. Counted in
+// builds without NDEBUG; elsewhere nothing is done.
+#pragma once
+
+#include <cstdint>
+
+namespace uvm {
+
+struct WorkCounters {
+  std::uint64_t state_cycles = 0;   // of the state lock
+  std::uint64_t pool_searches = 0;  // of a pool's own free blocks
+  std::uint64_t look_ups = 0;       // of the block at an address
+};
+
+#ifndef NDEBUG
+inline thread_local WorkCounters work_counters;
+inline void count_work(std::uint64_t WorkCounters::*counter) {
+  ++(work_counters.*counter);
+}
+#else
+inline void count_work(std::uint64_t WorkCounters::*) {}
+#endif
+
+}  // namespace uvm

@@ -1,0 +1,161 @@
+#include <uvmalloc/allocator/cache/thread_cache.hpp>
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+namespace uvm {
+
+ThreadCache::Bin* ThreadCache::Stream::claim(std::uint32_t granules) {
+  for (Bin& bin : runs[set_of(granules)].bins) {
+    if (bin.count != 0) continue;
+    bin.granules = granules;
+    return &bin;
+  }
+  return nullptr;
+}
+
+void ThreadCache::open(const StreamKey& key, PoolIndex first, std::size_t place) {
+  std::size_t index = first / kPoolsPerStream;
+  if (index >= streams_.size()) streams_.resize(index + 1);
+  if (streams_[index] == nullptr) {
+    streams_[index] = std::make_unique<Stream>();
+    streams_[index]->first_pool = first;
+    streams_[index]->tally = &tallies_[place];
+    rename(first, key);
+  } else if (streams_[index]->key != key) {
+    rename(first, key);
+  }
+  // Another thread's per-thread stream has this thread's handle.
+  if (key.private_pool != 0 || !key.device_stream().can_be_named()) return;
+  recent_[slot_of(key.facade, key.device, key.stream)] = streams_[index].get();
+}
+
+void ThreadCache::keep_large(PoolIndex first, bool keep) {
+  Stream* of = stream_of(first);
+  if (of == nullptr) return;
+  const std::size_t largest = keep ? SIZE_MAX : kLargeBytes - 1;
+  if (of->largest_kept == 0 || of->largest_kept == largest) return;
+  of->largest_kept = largest;
+  of->on_miss = keep ? kUnknownPools : first;
+  of->blocks_at_miss = of->counts.blocks;
+}
+
+bool ThreadCache::take_out_large(PoolIndex first, BlockChain* out) noexcept {
+  Stream* of = streams_[first / kPoolsPerStream].get();
+  if (of->largest_kept != SIZE_MAX) return true;
+  flush(first, Kept::kLarge, out);
+  if (out->empty()) return true;
+  const std::uint64_t before = std::exchange(of->blocks_at_miss, of->counts.blocks);
+  return of->counts.blocks - before >= policy::kRequestsPerLargeMiss;
+}
+
+void ThreadCache::close(PoolIndex first, BlockChain* out) noexcept {
+  if (!is_open(first)) return;
+  flush(first, Kept::kSmall, out);
+  flush(first, Kept::kRuns, out);
+  Stream* of = streams_[first / kPoolsPerStream].get();
+  of->largest_kept = 0;
+  std::replace(recent_.begin(), recent_.end(), of, static_cast<Stream*>(nullptr));
+}
+
+void ThreadCache::rename(PoolIndex first, const StreamKey& key) {
+  Stream* of = stream_of(first);
+  if (of == nullptr) return;
+  std::replace(recent_.begin(), recent_.end(), of, static_cast<Stream*>(nullptr));
+  of->key = key;
+  // Blocks of private pools are counted here and never kept.
+  of->largest_kept = key.private_pool != 0 ? 0 : kLargeBytes - 1;
+  of->on_miss = first;
+  of->blocks_at_miss = of->counts.blocks;
+}
+
+void ThreadCache::put_spare(Block* block) {
+  Stream* of = streams_[block->pool / kPoolsPerStream].get();
+  of->other_bytes += block->size_bytes();
+  block->set(BlockState::kCached);
+  push(&of->direct[block->size_bytes() / kGranule - 1], block);
+}
+
+std::size_t ThreadCache::empty(Bin* bin, std::uint32_t keep, BlockChain* out) noexcept {
+  std::size_t bytes = 0;
+  while (bin->count > keep) {
+    Block* block = pop(bin);
+    block->set(BlockState::kReleasing);
+    bytes += block->size_bytes();
+    out->push(block);
+  }
+  return bytes;
+}
+
+void ThreadCache::flush(PoolIndex first, Kept kept, BlockChain* out) noexcept {
+  Stream* of = stream_of(first);
+  if (of == nullptr) return;
+  if (kept == Kept::kSmall) {
+    for (std::size_t i = 0; i < kSmallBins; ++i) {
+      of->other_bytes -= empty(&of->direct[i], 0, out);
+    }
+    return;
+  }
+  if (kept != Kept::kLarge) {
+    for (std::size_t word = 0; word < of->filled_medium.size(); ++word) {
+      for (std::uint64_t bits = std::exchange(of->filled_medium[word], 0); bits != 0;
+           bits &= bits - 1) {
+        const std::size_t index = word * 64 + static_cast<std::size_t>(std::countr_zero(bits));
+        of->medium_bytes -= empty(&of->direct[index], 0, out);
+      }
+    }
+  }
+  if (kept != Kept::kMedium) {
+    for (std::uint64_t sets = std::exchange(of->filled_sets, 0); sets != 0; sets &= sets - 1) {
+      for (Bin& bin : of->runs[static_cast<std::size_t>(std::countr_zero(sets))].bins) {
+        of->other_bytes -= empty(&bin, 0, out);
+      }
+    }
+  }
+}
+
+void ThreadCache::tidy(PoolIndex first, std::size_t most_medium_bytes, BlockChain* out) noexcept {
+  const Stream* of = stream_of(first);
+  if (of == nullptr) return;
+  flush(first, Kept::kLarge, out);
+  if (of->medium_bytes > most_medium_bytes) flush(first, Kept::kMedium, out);
+}
+
+void ThreadCache::flush_all(BlockChain* out) noexcept {
+  for (const auto& of : streams_) {
+    if (of == nullptr) continue;
+    flush(of->first_pool, Kept::kSmall, out);
+    flush(of->first_pool, Kept::kRuns, out);
+  }
+}
+
+void ThreadCache::flush_some(const Block& like, BlockChain* out) noexcept {
+  Stream* of = streams_[like.pool / kPoolsPerStream].get();
+  Bin* bin = &of->direct[like.size_bytes() / kGranule - 1];
+  of->other_bytes -= empty(bin, bin->count - std::min(bin->count, policy::kFlushedBlocks), out);
+}
+
+std::size_t ThreadCache::bytes() const {
+  std::size_t bytes = sizeof(*this);
+  for (const auto& of : streams_) {
+    if (of != nullptr) bytes += sizeof(*of);
+  }
+  return bytes;
+}
+
+bool ThreadCache::take_has_allocated() {
+  std::int64_t blocks = 0;
+  for (const Tally& tally : tallies_.all()) blocks += tally.total(Tally::kAll).blocks;
+  return std::exchange(allocated_before_, blocks) != blocks;
+}
+
+std::size_t ThreadCache::cached_bytes() const {
+  std::size_t bytes = 0;
+  for (const auto& of : streams_) {
+    if (of != nullptr) bytes += of->cached_bytes();
+  }
+  return bytes;
+}
+
+}  // namespace uvm

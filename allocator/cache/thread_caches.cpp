@@ -1,0 +1,356 @@
+#include <uvmalloc/allocator/cache/thread_caches.hpp>
+
+#include <pthread.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <new>
+#include <utility>
+
+namespace uvm {
+namespace {
+
+std::uint64_t next_serial() {
+  static std::atomic<std::uint64_t> last{0};
+  return ++last;
+}
+
+// The allocators there are, by serial: a thread that ends may outlive some of those it used. Never
+// destroyed, since threads may end after static objects do.
+struct Living {
+  Ranked<std::mutex, LockRank::kThreadEnds> mutex;
+  std::map<std::uint64_t, ThreadCaches*> by_serial;
+  std::condition_variable_any left;  // a thread that ended has left an allocator
+};
+Living& living() {
+  static auto* const kLiving = new Living;
+  return *kLiving;
+}
+
+}  // namespace
+
+// What a thread leaves behind: its caches, by allocator.
+struct ThreadEnd {
+  std::vector<std::pair<std::uint64_t, ThreadCache*>> caches;
+  pid_t process = 0;  // where it got them
+
+  ThreadEnd() = default;
+  ~ThreadEnd() { come(); }
+  ThreadEnd(const ThreadEnd&) = delete;
+  ThreadEnd& operator=(const ThreadEnd&) = delete;
+
+  void come() noexcept {
+    ThreadCaches::slot_ = {};
+    const auto left = std::exchange(caches, {});
+    // A forked child has none of the threads that may have had locks, and what it inherited is its
+    // parent's to give back.
+    if (process != getpid()) return;
+    for (auto [serial, cache] : left) {
+      ThreadCaches* const of = enter(serial);
+      if (of == nullptr) continue;
+      of->retire(cache);
+      leave(of);
+    }
+  }
+
+ private:
+  // The allocator stays until leave(). nullptr: it is gone.
+  static ThreadCaches* enter(std::uint64_t serial) {
+    std::lock_guard lock(living().mutex);
+    const auto found = living().by_serial.find(serial);
+    if (found == living().by_serial.end()) return nullptr;
+    ++found->second->ending_threads_;
+    return found->second;
+  }
+  static void leave(ThreadCaches* of) {
+    std::lock_guard lock(living().mutex);
+    --of->ending_threads_;
+    living().left.notify_all();
+  }
+};
+
+namespace {
+// Whether the object below is gone, readable for ever.
+constinit thread_local bool thread_is_past = false;
+
+ThreadEnd& thread_end() {
+  struct Marked : ThreadEnd {
+    ~Marked() { thread_is_past = true; }
+  };
+  static thread_local Marked end;
+  return end;
+}
+
+// Destructors of thread-specific data come after those of thread-local objects. Where one of them
+// is the first of its thread to use an allocator, the object above is made too late to be
+// destroyed: then this key's data, which is that object, is seen to in the next round.
+class LateEnd {
+ public:
+  LateEnd() : exists_(pthread_key_create(&key_, come) == 0) {}
+  ~LateEnd() {
+    if (exists_) pthread_key_delete(key_);
+  }
+  LateEnd(const LateEnd&) = delete;
+  LateEnd& operator=(const LateEnd&) = delete;
+
+  void expect(ThreadEnd* end) noexcept {
+    if (exists_) pthread_setspecific(key_, end);
+  }
+
+ private:
+  static void come(void* end) noexcept {
+    if (std::exchange(thread_is_past, true)) return;
+    static_cast<ThreadEnd*>(end)->come();
+  }
+
+  pthread_key_t key_ = 0;
+  const bool exists_;
+};
+}  // namespace
+
+constinit thread_local ThreadCaches::Slot ThreadCaches::slot_;
+
+ThreadCaches::ThreadCaches(FigureStore& figures, std::size_t most_bytes,
+                           std::uint64_t requests_per_look, Retired retired)
+    : serial_(next_serial()),
+      figures_(figures),
+      places_(figures.places()),
+      most_bytes_(most_bytes),
+      requests_per_look_(requests_per_look),
+      retired_(std::move(retired)),
+      ended_(figures.ended()),
+      book_(figures.peaks()),
+      peak_live_bytes_(figures.peak_live_bytes()) {
+  OwnerLock::prepare();
+  std::lock_guard lock(living().mutex);
+  living().by_serial[serial_] = this;
+}
+
+ThreadCaches::~ThreadCaches() {
+  close();
+}
+
+void ThreadCaches::close() noexcept {
+  // In a forked child another thread may have had the mutex, and none is left that could end.
+  if (abandoned_) return;
+  std::unique_lock lock(living().mutex);
+  living().by_serial.erase(serial_);
+  living().left.wait(lock, [&] { return ending_threads_ == 0; });
+}
+
+ThreadCache* ThreadCaches::mine_slowly() noexcept {
+  if (thread_is_past || abandoned_.load(std::memory_order_relaxed)) return nullptr;
+  auto& ended = thread_end();
+  auto known = std::find_if(ended.caches.begin(), ended.caches.end(),
+                            [&](const auto& entry) { return entry.first == serial_; });
+  ThreadCache* cache = nullptr;
+  if (known != ended.caches.end()) {
+    cache = known->second;
+  } else {
+    try {
+      cache = add_cache();
+    } catch (const std::bad_alloc&) {
+      return nullptr;  // the next call tries again
+    }
+  }
+  slot_ = {serial_, cache};
+  return cache;
+}
+
+// Everything that may fail comes before the first change.
+ThreadCache* ThreadCaches::add_cache() {
+  auto& ended = thread_end();
+  auto cache =
+      std::make_unique<ThreadCache>(figures_.take_tallies(), most_bytes_, requests_per_look_);
+  ThreadCache* made = cache.get();
+  if (ended.process != getpid()) {
+    ended.caches.clear();
+    ended.process = getpid();
+  }
+  ended.caches.reserve(ended.caches.size() + 1);
+  {
+    std::lock_guard lock(mutex_);
+    if (caches_.size() == caches_.capacity()) caches_.reserve(2 * caches_.size() + 1);
+    taken_.reserve(caches_.capacity());
+    tallies_.reserve(caches_.capacity());
+    shares_.clear();
+    for (std::size_t thread = 0; thread <= caches_.size(); ++thread) shares_.add(false, false);
+    caches_.push_back(std::move(cache));
+  }
+  ended.caches.emplace_back(serial_, made);
+  static LateEnd late_end;
+  late_end.expect(&ended);
+  return made;
+}
+
+void ThreadCaches::retire(ThreadCache* cache) noexcept {
+  BlockChain blocks;
+  std::vector<PoolIndex> streams;
+  {
+    std::lock_guard lock(mutex_);
+    if (abandoned_) return;
+    take_out(cache, &blocks, &streams);
+  }
+  {
+    // What the thread has counted may be above what those left had as their limit.
+    Frozen frozen(*this);
+    add_up();
+  }
+  retired_(std::move(blocks), streams);
+}
+
+// Where there is no memory to list the streams that it knows, the cache stays among the others.
+void ThreadCaches::take_out(ThreadCache* cache, BlockChain* blocks,
+                            std::vector<PoolIndex>* streams) noexcept {
+  bool has_all = true;
+  try {
+    cache->each_stream_tally(
+        [&](PoolIndex first, const StreamTally&) { streams->push_back(first); });
+  } catch (const std::bad_alloc&) {
+    has_all = false;
+  }
+  cache->flush_all(blocks);
+  if (!has_all) return;
+  for (std::size_t place = 0; place < places_; ++place) ended_[place].absorb(cache->tally(place));
+  cache->each_stream_tally([&](PoolIndex first, const StreamTally& counts) {
+    ended_streams_[first / kPoolsPerStream].absorb(counts);
+  });
+  std::erase_if(caches_, [&](const auto& other) { return other.get() == cache; });
+}
+
+ThreadCaches::Frozen::Frozen(ThreadCaches& caches) : caches_(caches), lock_(caches.mutex_) {
+  // In a forked child nobody is inside, though the owner's mark may say so: another thread may have
+  // been about to notice that the lock was taken.
+  if (caches.abandoned_) return;
+  const ThreadCache* own = slot_.serial == caches.serial_ ? slot_.cache : nullptr;
+  for (const auto& cache : caches_.caches_) {
+    if (cache.get() != own) caches.taken_.push_back(&cache->lock);
+  }
+  OwnerLock::take(caches.taken_);
+}
+
+ThreadCaches::Frozen::~Frozen() {
+  OwnerLock::give_back(caches_.taken_);
+  caches_.taken_.clear();
+}
+
+void ThreadCaches::flush(PoolIndex first, ThreadCache::Kept kept, BlockChain* out) noexcept {
+  for (const auto& cache : caches_) cache->flush(first, kept, out);
+}
+
+void ThreadCaches::close(PoolIndex first, BlockChain* out) noexcept {
+  for (const auto& cache : caches_) cache->close(first, out);
+}
+
+void ThreadCaches::rename(PoolIndex first, const StreamKey& key) {
+  for (const auto& cache : caches_) cache->rename(first, key);
+}
+
+void ThreadCaches::keep_large(PoolIndex first) {
+  Frozen frozen(*this);
+  for (const auto& cache : caches_) cache->keep_large(first, true);
+}
+
+void ThreadCaches::keep_no_large(PoolIndex first, BlockChain* out) {
+  Frozen frozen(*this);
+  for (const auto& cache : caches_) {
+    cache->keep_large(first, false);
+    cache->flush(first, ThreadCache::Kept::kLarge, out);
+  }
+}
+
+void ThreadCaches::flush_all(BlockChain* out) noexcept {
+  for (const auto& cache : caches_) cache->flush_all(out);
+}
+
+void ThreadCaches::add_up() {
+  find_shares();
+  for (std::size_t place = 0; place < places_; ++place) add_up_place(place);
+  add_up_live();
+}
+
+void ThreadCaches::add_up(std::size_t place) {
+  find_shares();
+  add_up_place(place);
+  add_up_live();
+}
+
+void ThreadCaches::find_shares() {
+  const ThreadCache* own = slot_.serial == serial_ ? slot_.cache : nullptr;
+  shares_.clear();
+  for (const auto& cache : caches_) shares_.add(cache->take_has_allocated(), cache.get() == own);
+}
+
+void ThreadCaches::add_up_place(std::size_t place) {
+  tallies_.clear();
+  for (const auto& cache : caches_) tallies_.push_back(&cache->tally(place));
+  book_.add_up(place, tallies_, ended_[place], shares_);
+}
+
+void ThreadCaches::add_up_live() {
+  std::int64_t live_bytes = 0;
+  for (std::size_t place = 0; place < places_; ++place) {
+    live_bytes += ended_[place].live(Tally::kAll).bytes;
+    for (const auto& cache : caches_) live_bytes += cache->tally(place).live(Tally::kAll).bytes;
+  }
+  peak_live_bytes_ = std::max(peak_live_bytes_, live_bytes);
+  const std::int64_t room = peak_live_bytes_ - live_bytes;
+  for (std::size_t thread = 0; thread < caches_.size(); ++thread) {
+    caches_[thread]->allow(shares_.part(thread, room));
+  }
+}
+
+Tally ThreadCaches::sum(std::size_t place) const {
+  Tally sum = ended_[place];
+  for (const auto& cache : caches_) sum.absorb(cache->tally(place));
+  return sum;
+}
+
+std::size_t ThreadCaches::cached_bytes() const {
+  std::size_t bytes = 0;
+  for (const auto& cache : caches_) bytes += cache->cached_bytes();
+  return bytes;
+}
+
+void ThreadCaches::make_more_room(PoolIndex first) {
+  std::lock_guard lock(mutex_);
+  const std::size_t wanted = first / kPoolsPerStream + 1;
+  if (ended_streams_.size() < wanted) ended_streams_.resize(wanted);
+  streams_with_room_.store(ended_streams_.size(), std::memory_order_release);
+}
+
+StreamTally ThreadCaches::sum_of_stream(PoolIndex first) const {
+  std::size_t index = first / kPoolsPerStream;
+  StreamTally sum;
+  if (index < ended_streams_.size()) sum = ended_streams_[index];
+  for (const auto& cache : caches_) {
+    if (const StreamTally* one = cache->stream_tally(first)) sum.absorb(*one);
+  }
+  return sum;
+}
+
+std::size_t ThreadCaches::bytes() const {
+  std::size_t bytes = 0;
+  for (const auto& cache : caches_) bytes += cache->bytes();
+  return bytes;
+}
+
+void ThreadCaches::lock_list_for_fork() {
+  living().mutex.lock();
+}
+void ThreadCaches::unlock_list_after_fork() {
+  living().mutex.unlock();
+}
+
+void ThreadCaches::abandon() noexcept {
+  abandoned_ = true;
+  slot_ = {};
+  // Other threads may have held locks at the fork: this thread's end must take none.
+  if (!thread_is_past) thread_end().caches.clear();
+}
+
+}  // namespace uvm

@@ -1,0 +1,246 @@
+#include <uvmalloc/allocator/counters/figure_store.hpp>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include <uvmalloc/uvmalloc.h>
+#include <uvmalloc/allocator/base/cache_lines.hpp>
+
+namespace uvm {
+namespace {
+
+constexpr std::size_t kPage = 4096;  // offsets of mappings; what threads count lies apart
+constexpr std::string_view kFormat = "uvmalloc-fig-1";
+
+constexpr std::size_t rounded_up(std::size_t value, std::size_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
+template <std::size_t kSize>
+void copy_text(std::string_view text, std::array<char, kSize>* out) {
+  out->fill('\0');
+  std::memcpy(out->data(), text.data(), std::min(text.size(), kSize - 1));
+}
+
+template <std::size_t kSize>
+std::string_view text_in(const std::array<char, kSize>& bytes) {
+  return {bytes.data(), strnlen(bytes.data(), kSize)};
+}
+
+Figures::OfHints copy_of(const HintCounters::Kind& kind) {
+  Figures::OfHints out{kind.sent.load(), kind.bytes.load(), kind.failed.load(), {}};
+  for (std::size_t reason = 0; reason < kSkipReasons; ++reason) {
+    out.skipped[reason] = kind.skipped[reason].load();
+  }
+  return out;
+}
+
+// A write to a mapped page that the file system has no room for kills the process, so all of it is
+// asked for now. A limit on the size of files would, too.
+bool has_room(int descriptor, std::size_t size_bytes) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur < size_bytes) return false;
+  return posix_fallocate(descriptor, 0, static_cast<off_t>(size_bytes)) == 0;
+}
+
+}  // namespace
+
+FigureStore::Layout::Layout(std::size_t places) {
+  peaks = rounded_up(sizeof(Fixed), kCacheLinePair);
+  tallies = rounded_up(peaks + places * sizeof(PeakBook::Place), kCacheLinePair);
+  size_bytes = rounded_up(tallies + (1 + kThreads) * places * sizeof(Tally), kPage);
+}
+
+FigureStore::FigureStore(std::size_t places) : places_(places), layout_(places) {
+  map_ordinary();
+  make_parts();
+}
+
+FigureStore::FigureStore(std::size_t places, const std::string& file)
+    : places_(places), layout_(places) {
+  if (file.empty() || !map_file(file)) map_ordinary();
+  make_parts();
+}
+
+FigureStore::~FigureStore() {
+  munmap(mapped_, layout_.size_bytes);
+}
+
+void FigureStore::map_ordinary() {
+  void* mapped =
+      mmap(nullptr, layout_.size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED) throw std::bad_alloc();
+  mapped_ = static_cast<char*>(mapped);
+}
+
+bool FigureStore::map_file(const std::string& file) {
+  file_ = file;
+  const int descriptor = open(file.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
+  if (descriptor < 0) {
+    file_.clear();
+    return false;
+  }
+  void* mapped = MAP_FAILED;
+  if (has_room(descriptor, layout_.size_bytes)) {
+    mapped = mmap(nullptr, layout_.size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+  }
+  // The mapping stays; a descriptor would be closed, or taken for another file, by programs that
+  // close all of theirs.
+  ::close(descriptor);
+  if (mapped == MAP_FAILED) {
+    remove_file();
+    return false;
+  }
+  mapped_ = static_cast<char*>(mapped);
+  return true;
+}
+
+void FigureStore::make_parts() {
+  fixed_ = new (mapped_) Fixed{};
+  peaks_ = new (mapped_ + layout_.peaks) PeakBook::Place[places_]{};
+  tallies_ = new (mapped_ + layout_.tallies) Tally[(1 + kThreads) * places_]{};
+  Header& header = fixed_->header;
+  header.size_bytes = layout_.size_bytes;
+  header.fixed_bytes = sizeof(Fixed);
+  header.places = places_;
+  copy_text(UVMALLOC_VERSION, &header.version);
+  copy_text(kFormat, &header.format);  // last: now it can be read
+}
+
+void FigureStore::remove_file() noexcept {
+  if (!file_.empty()) unlink(file_.c_str());
+  file_.clear();
+}
+
+void FigureStore::leave_to_parent() noexcept {
+  if (file_.empty()) return;
+  file_.clear();
+  void* copy =
+      mmap(nullptr, layout_.size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (copy == MAP_FAILED) return;  // the child counts in the parent's figures rather than dying
+  std::memcpy(copy, mapped_, layout_.size_bytes);
+  mremap(copy, layout_.size_bytes, layout_.size_bytes, MREMAP_MAYMOVE | MREMAP_FIXED, mapped_);
+}
+
+bool FigureStore::describe(std::string_view text) noexcept {
+  if (text.size() >= fixed_->about.size()) return false;
+  copy_text(text, &fixed_->about);
+  return true;
+}
+
+FigureStore::Tallies::Tallies(Tallies&& other) noexcept
+    : tallies_(other.tallies_),
+      taken_(std::exchange(other.taken_, nullptr)),
+      own_(std::move(other.own_)) {
+  other.tallies_ = {};
+}
+
+FigureStore::Tallies::~Tallies() {
+  if (taken_ == nullptr) return;
+  std::fill(tallies_.begin(), tallies_.end(), Tally{});
+  taken_->store(false, std::memory_order_release);
+}
+
+FigureStore::Tallies FigureStore::take_tallies() {
+  Tallies out;
+  for (std::size_t thread = 0; thread < kThreads; ++thread) {
+    if (taken_[thread].exchange(true, std::memory_order_acquire)) continue;
+    out.taken_ = &taken_[thread];
+    out.tallies_ = {tallies_ + (1 + thread) * places_, places_};
+    return out;
+  }
+  out.own_ = std::make_unique<Tally[]>(places_);
+  out.tallies_ = {out.own_.get(), places_};
+  ++fixed_->threads_left_out;
+  return out;
+}
+
+Figures FigureStore::figures_of(const Fixed& fixed, const PeakBook::Place* peaks,
+                                const SumOfPlace& sum) {
+  Figures out;
+  out.about = text_in(fixed.about);
+  out.totals = fixed.totals;
+  const std::size_t devices = fixed.header.places / kFacades;
+  std::int64_t live_bytes = 0;
+  for (std::size_t place = 0; place < devices * kFacades; ++place) {
+    const Tally tally = sum(place);
+    Amounts live = tally.live(Tally::kAll);
+    live.bytes = std::max<std::int64_t>(live.bytes, 0);  // threads may have been left out
+    const Amounts total = tally.total(Tally::kAll);
+    Figures::OfFacade& facade = out.facades[place / devices];
+    facade.allocations += static_cast<std::uint64_t>(total.blocks);
+    facade.allocated_bytes += static_cast<std::uint64_t>(total.bytes);
+    facade.live_bytes += static_cast<std::uint64_t>(live.bytes);
+    facade.peak_bytes +=
+        static_cast<std::uint64_t>(std::max(peaks[place].peaks[Tally::kAll].bytes, live.bytes));
+    for (std::size_t of = 0; of < kSizeClasses; ++of) facade.cache_hits += tally.hits(of);
+    live_bytes += live.bytes;
+  }
+  out.peak_bytes = static_cast<std::uint64_t>(std::max(fixed.peak_live_bytes, live_bytes));
+  for (std::size_t kind = 0; kind < kHintKinds; ++kind) {
+    out.hints[kind] = copy_of(fixed.hints.of(static_cast<HintKind>(kind)));
+  }
+  out.calls = CountingRuntime::named(fixed.calls);
+  out.unmanaged_host_allocations = fixed.unmanaged_host.allocations.load();
+  out.unmanaged_host_bytes = fixed.unmanaged_host.bytes.load();
+  out.threads_left_out = fixed.threads_left_out.load();
+  return out;
+}
+
+Figures FigureStore::read(const SumOfPlace& sum) const {
+  return figures_of(*fixed_, peaks_, sum);
+}
+
+bool FigureStore::is_ours(const Fixed& fixed, std::size_t size_bytes) {
+  const Header& header = fixed.header;
+  return text_in(header.format) == kFormat && text_in(header.version) == UVMALLOC_VERSION &&
+         header.fixed_bytes == sizeof(Fixed) && header.size_bytes == size_bytes &&
+         header.places <= size_bytes / sizeof(Tally) && header.places % kFacades == 0 &&
+         Layout(header.places).size_bytes == size_bytes;
+}
+
+std::optional<Figures> FigureStore::read_file(const std::string& file, std::string* why_not) {
+  std::ifstream stream(file, std::ios::binary);
+  if (!stream) {
+    *why_not = "it cannot be read";
+    return std::nullopt;
+  }
+  const std::vector<char> bytes((std::istreambuf_iterator<char>(stream)),
+                                std::istreambuf_iterator<char>());
+  // In memory aligned as a store's own is.
+  struct Free {
+    void operator()(char* memory) const { ::operator delete(memory, std::align_val_t(kPage)); }
+  };
+  const std::size_t least_bytes = std::max(bytes.size(), sizeof(Fixed));
+  const std::unique_ptr<char, Free> copy(
+      static_cast<char*>(::operator new(least_bytes, std::align_val_t(kPage))));
+  std::memset(copy.get(), 0, least_bytes);
+  std::copy(bytes.begin(), bytes.end(), copy.get());
+  const auto& fixed = *reinterpret_cast<const Fixed*>(copy.get());
+  if (!is_ours(fixed, bytes.size())) {
+    *why_not = "it was not written by this version of uvmalloc";
+    return std::nullopt;
+  }
+  const Layout layout(fixed.header.places);
+  const auto* peaks = reinterpret_cast<const PeakBook::Place*>(copy.get() + layout.peaks);
+  const auto* tallies = reinterpret_cast<const Tally*>(copy.get() + layout.tallies);
+  return figures_of(fixed, peaks, [&](std::size_t place) {
+    Tally sum;
+    for (std::size_t thread = 0; thread <= kThreads; ++thread) {
+      sum.absorb(tallies[thread * fixed.header.places + place]);
+    }
+    return sum;
+  });
+}
+
+}  // namespace uvm

@@ -1,0 +1,165 @@
+// Where an allocator keeps the figures that its report needs: one piece of memory without pointers.
+// In a file, that memory is shared with it: whoever reads the file after the process has ended
+// finds everything that was counted, however the process ended. Without a file it is ordinary
+// memory.
+//
+// Made before the parts of the allocator that count in it, and destroyed after them. Each part
+// guards its own figures; take_tallies() and the end of a Tallies are thread-safe.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include <uvmalloc/allocator/counters/peak_book.hpp>
+#include <uvmalloc/allocator/counters/tally.hpp>
+#include <uvmalloc/allocator/statistics.hpp>
+#include <uvmalloc/hints/hint_counters.hpp>
+#include <uvmalloc/runtime/counting_runtime.hpp>
+
+namespace uvm {
+
+// Host memory that a framework's plugin took from malloc.
+struct UnmanagedHost {
+  std::atomic<std::uint64_t> allocations{0};
+  std::atomic<std::uint64_t> bytes{0};
+
+  void count(std::uint64_t more_allocations, std::uint64_t more_bytes) {
+    allocations.fetch_add(more_allocations, std::memory_order_relaxed);
+    bytes.fetch_add(more_bytes, std::memory_order_relaxed);
+  }
+};
+
+// What was in a store at one moment.
+struct Figures {
+  struct OfFacade {
+    std::uint64_t allocations = 0;
+    std::uint64_t allocated_bytes = 0;
+    std::uint64_t live_bytes = 0;
+    std::uint64_t peak_bytes = 0;  // over devices, the sum of their peaks
+    std::uint64_t cache_hits = 0;
+  };
+  struct OfHints {
+    std::uint64_t sent = 0;
+    std::uint64_t bytes = 0;
+    std::uint64_t failed = 0;
+    std::array<std::uint64_t, kSkipReasons> skipped{};
+  };
+  std::string about;  // what describe() was given
+  std::array<OfFacade, kFacades> facades{};
+  std::uint64_t peak_bytes = 0;  // of all facades together
+  Totals totals;
+  std::array<OfHints, kHintKinds> hints{};
+  CountingRuntime::Calls calls;
+  std::uint64_t unmanaged_host_allocations = 0;
+  std::uint64_t unmanaged_host_bytes = 0;
+  std::uint64_t threads_left_out = 0;  // whose tallies found no room in the store
+};
+
+class FigureStore {
+ public:
+  // In ordinary memory, for so many facades and devices. Throws std::bad_alloc.
+  explicit FigureStore(std::size_t places);
+  // In `file`, which must not exist; in ordinary memory where the file cannot be had.
+  FigureStore(std::size_t places, const std::string& file);
+  ~FigureStore();
+  FigureStore(const FigureStore&) = delete;
+  FigureStore& operator=(const FigureStore&) = delete;
+
+  bool is_in_file() const { return !file_.empty(); }
+  // Removes the file's name.
+  void remove_file() noexcept;
+  // In a forked child: what is counted from now on is not the parent's.
+  void leave_to_parent() noexcept;
+
+  std::size_t places() const { return places_; }
+  Totals& totals() { return fixed_->totals; }
+  std::int64_t& peak_live_bytes() { return fixed_->peak_live_bytes; }
+  HintCounters& hints() { return fixed_->hints; }
+  CountingRuntime::Counters& calls() { return fixed_->calls; }
+  UnmanagedHost& unmanaged_host() { return fixed_->unmanaged_host; }
+  std::span<PeakBook::Place> peaks() { return {peaks_, places_}; }
+  // Of threads that have ended.
+  std::span<Tally> ended() { return {tallies_, places_}; }
+
+  // Keeps a text that Figures::about gives back; false: it is too long.
+  bool describe(std::string_view text) noexcept;
+
+  // One thread's tallies, a zero one for each place, until the object ends. Where the store has no
+  // more room they are in ordinary memory, and who reads the file does not see them.
+  class Tallies {
+   public:
+    Tallies(Tallies&& other) noexcept;
+    Tallies& operator=(Tallies&&) = delete;
+    ~Tallies();
+    Tally& operator[](std::size_t place) { return tallies_[place]; }
+    std::span<const Tally> all() const { return tallies_; }
+
+   private:
+    friend class FigureStore;
+    Tallies() = default;
+    std::span<Tally> tallies_;
+    std::atomic<bool>* taken_ = nullptr;  // nullptr: `own_` has them
+    std::unique_ptr<Tally[]> own_;
+  };
+  Tallies take_tallies();
+
+  // With all figures held still: `sum` gives the sum of all threads' tallies of a place.
+  using SumOfPlace = std::function<Tally(std::size_t place)>;
+  Figures read(const SumOfPlace& sum) const;
+  // What a process has left in a file. nullopt, and why in one line: it is no such file.
+  static std::optional<Figures> read_file(const std::string& file, std::string* why_not);
+
+ private:
+  static constexpr std::size_t kThreads = 64;
+
+  struct Header {
+    std::array<char, 16> format;
+    std::array<char, 16> version;
+    std::uint64_t size_bytes;
+    std::uint64_t fixed_bytes;
+    std::uint64_t places;
+  };
+  struct Fixed {
+    Header header;
+    std::array<char, 8192> about;
+    std::atomic<std::uint64_t> threads_left_out;
+    std::int64_t peak_live_bytes;
+    Totals totals;
+    HintCounters hints;
+    CountingRuntime::Counters calls;
+    UnmanagedHost unmanaged_host;
+  };
+  // Offsets of the parts behind Fixed.
+  struct Layout {
+    explicit Layout(std::size_t places);
+    std::size_t peaks = 0;
+    std::size_t tallies = 0;  // those of ended threads, then those of kThreads threads
+    std::size_t size_bytes = 0;
+  };
+
+  void map_ordinary();
+  bool map_file(const std::string& file);
+  void make_parts();
+  static bool is_ours(const Fixed& fixed, std::size_t size_bytes);
+  static Figures figures_of(const Fixed& fixed, const PeakBook::Place* peaks,
+                            const SumOfPlace& sum);
+
+  const std::size_t places_;
+  const Layout layout_;
+  std::string file_;
+  char* mapped_ = nullptr;
+  Fixed* fixed_ = nullptr;
+  PeakBook::Place* peaks_ = nullptr;
+  Tally* tallies_ = nullptr;
+  std::array<std::atomic<bool>, kThreads> taken_{};
+};
+
+}  // namespace uvm

@@ -1,0 +1,66 @@
+#include <uvmalloc/allocator/counters/peak_book.hpp>
+
+#include <algorithm>
+
+#include <uvmalloc/allocator/policy/allocation_policy.hpp>
+
+namespace uvm {
+namespace {
+
+Amounts larger(const Amounts& left, const Amounts& right) {
+  return {std::max(left.blocks, right.blocks), std::max(left.bytes, right.bytes),
+          std::max(left.requested_bytes, right.requested_bytes)};
+}
+
+}  // namespace
+
+void RoomShares::clear() {
+  takes_part_.clear();
+  parties_ = 0;
+  asking_ = kNobody;
+}
+
+void RoomShares::add(bool has_allocated, bool asks) {
+  if (asks) asking_ = takes_part_.size();
+  takes_part_.push_back(has_allocated || asks);
+  parties_ += has_allocated || asks ? 1 : 0;
+}
+
+std::int64_t RoomShares::part(std::size_t thread, std::int64_t room) const {
+  if (parties_ == 0) return room / static_cast<std::int64_t>(takes_part_.size());
+  if (!takes_part_[thread]) return 0;
+  if (asking_ == kNobody) return room / parties_;
+  const std::int64_t each = room / (policy::kHeadroomParts * parties_);
+  return thread == asking_ ? room - (parties_ - 1) * each : each;
+}
+
+void PeakBook::add_up(std::size_t place, std::span<Tally* const> tallies, const Tally& ended,
+                      const RoomShares& shares) {
+  for (std::size_t of = 0; of < kSums; ++of) {
+    Amounts sum = ended.live(of);
+    for (const Tally* tally : tallies) sum += tally->live(of);
+    Amounts& peak = places_[place].peaks[of];
+    peak = larger(peak, sum);
+    const Amounts room = peak - sum;
+    for (std::size_t thread = 0; thread < tallies.size(); ++thread) {
+      tallies[thread]->set_limit(of, tallies[thread]->live(of) + shares.part(thread, room));
+    }
+  }
+}
+
+void PeakBook::reset_totals(std::size_t place, const Tally& sum) {
+  for (std::size_t of = 0; of < kSums; ++of) {
+    places_[place].increased_before[of] = sum.total(of);
+    places_[place].decreased_before[of] = sum.total(of) - sum.live(of);
+  }
+}
+
+Amounts PeakBook::increased(std::size_t place, std::size_t of, const Tally& sum) const {
+  return sum.total(of) - places_[place].increased_before[of];
+}
+
+Amounts PeakBook::decreased(std::size_t place, std::size_t of, const Tally& sum) const {
+  return sum.total(of) - sum.live(of) - places_[place].decreased_before[of];
+}
+
+}  // namespace uvm

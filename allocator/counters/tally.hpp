@@ -1,0 +1,88 @@
+// What one thread has allocated and freed of one facade on one device, and how far it may go before
+// a peak might be passed. A thread counts for itself; a figure of the process is the sum over
+// threads. A peak of that sum is exact all the same: what lies between the present sum and the peak
+// is shared out among the threads as room to grow, and only a thread that has used up its room
+// makes somebody add up (PeakBook).
+//
+// A tally belongs to the thread whose cache it is in; others may look while they hold its lock.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include <uvmalloc/allocator/base/cache_lines.hpp>
+#include <uvmalloc/allocator/policy/size_classes.hpp>
+#include <uvmalloc/allocator/statistics.hpp>
+
+namespace uvm {
+
+// What is counted of blocks.
+struct Amounts {
+  std::int64_t blocks = 0;
+  std::int64_t bytes = 0;            // as rounded
+  std::int64_t requested_bytes = 0;  // as asked for
+
+  Amounts& operator+=(const Amounts& other) {
+    blocks += other.blocks;
+    bytes += other.bytes;
+    requested_bytes += other.requested_bytes;
+    return *this;
+  }
+  Amounts& operator-=(const Amounts& other) {
+    blocks -= other.blocks;
+    bytes -= other.bytes;
+    requested_bytes -= other.requested_bytes;
+    return *this;
+  }
+  friend Amounts operator+(Amounts left, const Amounts& right) { return left += right; }
+  friend Amounts operator-(Amounts left, const Amounts& right) { return left -= right; }
+  bool exceeds(const Amounts& limit) const {
+    return blocks > limit.blocks || bytes > limit.bytes || requested_bytes > limit.requested_bytes;
+  }
+};
+
+class alignas(kCacheLinePair) Tally {
+ public:
+  // False: a peak may have been passed. `from_cache`: without new memory.
+  [[gnu::always_inline]] bool allocated(SizeClass size_class, std::size_t bytes,
+                                        std::size_t requested_bytes, bool from_cache) {
+    auto of = static_cast<std::size_t>(size_class);
+    const Amounts one{1, static_cast<std::int64_t>(bytes),
+                      static_cast<std::int64_t>(requested_bytes)};
+    live_[of] += one;
+    total_[of] += one;
+    if (!from_cache) ++misses_[of];
+    return !live_[of].exceeds(limits_[of]) && !(live_[0] + live_[1]).exceeds(limits_[kAll]);
+  }
+  void freed(SizeClass size_class, std::size_t bytes, std::size_t requested_bytes) {
+    live_[static_cast<std::size_t>(size_class)] -=
+        {1, static_cast<std::int64_t>(bytes), static_cast<std::int64_t>(requested_bytes)};
+  }
+
+  static constexpr std::size_t kAll = kSizeClasses;  // both classes together
+  Amounts live(std::size_t of) const { return of == kAll ? live_[0] + live_[1] : live_[of]; }
+  Amounts total(std::size_t of) const { return of == kAll ? total_[0] + total_[1] : total_[of]; }
+  // Of all that was allocated, what came from the cache.
+  std::uint64_t hits(std::size_t of) const {
+    return static_cast<std::uint64_t>(total_[of].blocks) - misses_[of];
+  }
+  void set_limit(std::size_t of, const Amounts& limit) { limits_[of] = limit; }
+
+  // Takes over what another thread has counted. Limits stay.
+  void absorb(const Tally& other) {
+    for (std::size_t of = 0; of < kSizeClasses; ++of) {
+      live_[of] += other.live_[of];
+      total_[of] += other.total_[of];
+      misses_[of] += other.misses_[of];
+    }
+  }
+
+ private:
+  std::array<Amounts, kSizeClasses> live_;   // may be below zero: others' blocks are freed here
+  std::array<Amounts, kSizeClasses> total_;  // allocated since the start
+  std::array<std::uint64_t, kSizeClasses> misses_{};
+  std::array<Amounts, kSizeClasses + 1> limits_;
+};
+
+}  // namespace uvm

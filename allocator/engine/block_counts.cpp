@@ -1,0 +1,68 @@
+#include <uvmalloc/allocator/engine/block_counts.hpp>
+
+namespace uvm {
+
+void BlockCounts::allocated(const Request& request, Block& block, bool from_cache) noexcept {
+  // A thread that had no cache when its request began may have one by now, which does not know the
+  // stream.
+  ThreadCache* const cache = caches_.mine();
+  if (cache != nullptr && cache->is_open(request.pools)) {
+    bool within = false;
+    {
+      const InsideCache inside(*cache);
+      within = cache->count_allocated(block, from_cache);
+    }
+    if (!within) settle_peaks(request.facade, request.device);
+    return;
+  }
+  auto count = [&](Tally& tally, StreamTally& stream) {
+    tally.allocated(size_class_of(block.size_bytes()), block.size_bytes(), block.requested_bytes(),
+                    from_cache);
+    stream.allocated(block.size_bytes());
+  };
+  caches_.count_elsewhere(count, state_.counter_index(request.facade, request.device),
+                          request.pools);
+}
+
+void BlockCounts::open(ThreadCache* cache, const StreamKey& key, PoolIndex first, bool again) {
+  if (!again && cache->is_open(first)) return;
+  cache->open(key, first, state_.counter_index(key.facade, key.device));
+}
+
+void BlockCounts::freed(const Block& block, const StreamKey& key) noexcept {
+  if (ThreadCache* cache = caches_.mine()) {
+    try {
+      const InsideCache inside(*cache);
+      open(cache, key, first_of(block.pool));
+      cache->count_freed(block);
+      return;
+    } catch (const std::bad_alloc&) {
+      // The cache does not know the stream, and there is no memory to open it.
+    }
+  }
+  caches_.count_elsewhere(
+      [&](Tally& tally, StreamTally& stream) {
+        tally.freed(size_class_of(block.size_bytes()), block.size_bytes(), block.requested_bytes());
+        stream.freed(block.size_bytes());
+      },
+      state_.counter_index(key.facade, key.device), first_of(block.pool));
+}
+
+void BlockCounts::settle_peaks(Facade facade, int device) noexcept {
+  ThreadCaches::Frozen frozen(caches_);
+  caches_.add_up(state_.counter_index(facade, device));
+}
+
+BlockCounts::Sum BlockCounts::sum(std::size_t places) {
+  Sum bytes;
+  ThreadCaches::Frozen frozen(caches_);
+  for (std::size_t place = 0; place < places; ++place) {
+    const Tally sum = caches_.sum(place);
+    const std::int64_t live = sum.live(Tally::kAll).bytes;
+    bytes.live_bytes += live;
+    bytes.freed_bytes += sum.total(Tally::kAll).bytes - live;
+  }
+  return bytes;
+}
+
+}  // namespace uvm

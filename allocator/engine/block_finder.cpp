@@ -1,0 +1,137 @@
+#include <uvmalloc/allocator/engine/block_finder.hpp>
+
+#include <uvmalloc/allocator/engine/limits.hpp>
+
+namespace uvm {
+
+// Of the stream with those pools. The block's pages count with the caller's from now on.
+RunBlock* BlockFinder::take_displaced_here(const LockedHeap& heap, const Request& request,
+                                           PoolIndex pools) {
+  if (request.requested_bytes < kWholeBytes ||
+      !limits::check(heap, heap->pools.at(request.pool()).key, 0, request.pages_bytes()).ok()) {
+    return nullptr;
+  }
+  return heap->pools.take_guest(heap->whole_pool(pools), request.size_bytes);
+}
+
+BlockFinder::Taken BlockFinder::take_displaced(const LockedHeap& heap, const Request& request) {
+  RunBlock* block = take_displaced_here(heap, request, request.pools);
+  if (block != nullptr) {
+    block = heap->pools.trim(block, request.size_bytes);
+    // Its fences guarded it against its home pool; this caller is ordered by its stream.
+    fenced_.drop_fences(heap, block);
+  }
+  const bool may_be_away = !heap->pools.at(request.pool()).away.empty();
+  return {block, may_be_away ? Searched::kPool : Searched::kAll};
+}
+
+Found BlockFinder::find(const Request& request, Searched searched) {
+  if (searched == Searched::kAll) return {};
+  RunBlock* block = nullptr;
+  std::vector<Fence> fences;
+  {
+    const HeapGuard heap(state_);
+    Pool& pool = heap->pools.at(request.pool());
+    if (searched == Searched::kNothing) {
+      block = heap->pools.take(pool, request.size_bytes);
+      if (block != nullptr) return {heap->pools.trim(block, request.size_bytes), true};
+      block = take_displaced(heap, request).block;
+      if (block != nullptr) return {block, true};
+    }
+    if (state_.is_capturing()) return {};
+    block = heap->pools.take_away(pool, request.size_bytes);
+    if (block == nullptr) return {};
+    fences = fenced_.fences_of(heap, block);
+  }
+  const bool are_over = machine_.stream_work.are_over(fences);
+  const HeapGuard heap(state_);
+  if (!are_over) {
+    heap->pools.put(block, heap->pools.at(block->pool));
+    return {};
+  }
+  fenced_.drop_fences(heap, block);
+  block = heap->pools.trim(block, request.size_bytes);
+  ++heap->book.figures().recalls;
+  return {block, true, block->address(), block->size_bytes()};
+}
+
+RunBlock* BlockFinder::borrow(const Request& request) {
+  if (request.facade == Facade::kDevice) return nullptr;
+  const PoolClass other =
+      request.pool_class == PoolClass::kShared ? PoolClass::kWhole : PoolClass::kShared;
+  const std::size_t size_bytes = request.pages_bytes();
+  const HeapGuard heap(state_);
+  Pool& lender = heap->pools.at(request.pools + static_cast<PoolIndex>(other));
+  const BlockPools::Pages pages = heap->pools.take_pages(lender, size_bytes);
+  if (pages.base == nullptr) return nullptr;
+  heap->book.pages_removed(lender, pages.base, size_bytes);
+  Pool& pool = heap->pools.at(request.pool());
+  try {
+    heap->book.prepare(pool);
+    RunBlock* block =
+        heap->pools.add_pages(pages.span, pages.base, size_bytes, pool, pages.placement);
+    heap->book.pages_added(pool, pages.base, size_bytes);
+    return block;
+  } catch (const std::bad_alloc&) {
+    heap->spans.give_back(pages.span, pages.base, size_bytes);
+    throw;
+  }
+}
+
+// take(heap, pool) -> block. A private pool's memory must be its own until it is released, so it
+// neither lends nor borrows.
+template <class Take>
+RunBlock* BlockFinder::take_of_other_stream(const Request& request, Take take) {
+  if (request.facade != Facade::kDevice || state_.is_capturing()) return nullptr;
+  RunBlock* block = nullptr;
+  {
+    const HeapGuard heap(state_);
+    if (heap->pools.at(request.pools).key.private_pool != 0) return nullptr;
+    for (const auto& pool : heap->pools.pools()) {
+      if (!heap->may_release(*pool) || pool->key.facade != request.facade ||
+          pool->key.device != request.device || pool->pool_class != request.pool_class) {
+        continue;
+      }
+      block = take(heap, *pool);
+      if (block != nullptr) break;
+    }
+  }
+  if (block == nullptr || machine_.stream_work.wait_for_device(request.device)) return block;
+  const HeapGuard heap(state_);
+  heap->pools.put(block, heap->pools.at(block->pool));
+  return nullptr;
+}
+
+Found BlockFinder::steal(const Request& request) {
+  RunBlock* block = take_of_other_stream(request, [&](const LockedHeap& heap, Pool& pool) {
+    RunBlock* taken = heap->pools.take(pool, request.size_bytes);
+    return taken != nullptr ? taken : take_displaced_here(heap, request, first_of(pool.index));
+  });
+  if (block == nullptr) return {};
+  const HeapGuard heap(state_);
+  fenced_.drop_fences(heap, block);
+  return {heap->pools.trim(block, request.size_bytes), true};
+}
+
+bool BlockFinder::steal_page(const Request& request) {
+  RunBlock* block = take_of_other_stream(request, [&](const LockedHeap& heap, Pool& pool) {
+    return first_of(pool.index) == request.pools ? nullptr : heap->pools.take_with_page(pool);
+  });
+  if (block == nullptr) return false;
+  const HeapGuard heap(state_);
+  const Pool& lender = heap->pools.at(block->pool);
+  Pool& pool = heap->pools.at(request.pool());
+  const BlockPools::Pages page = heap->pools.cut_page(block);
+  heap->book.pages_removed(lender, page.base, page.size_bytes);
+  try {
+    heap->pools.put(
+        heap->pools.add_pages(page.span, page.base, page.size_bytes, pool, page.placement), pool);
+  } catch (const std::bad_alloc&) {
+    heap->spans.give_back(page.span, page.base, page.size_bytes);
+    throw;
+  }
+  heap->book.pages_added(pool, page.base, page.size_bytes);
+  return true;
+}
+
+}  // namespace uvm

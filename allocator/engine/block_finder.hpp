@@ -1,0 +1,54 @@
+// Where a block for a request is free already: in its pool, displaced by a move, in the other class
+// of a host facade, or on another stream.
+#pragma once
+
+#include <uvmalloc/allocator/engine/fenced_blocks.hpp>
+#include <uvmalloc/allocator/engine/request.hpp>
+
+namespace uvm {
+
+class BlockFinder {
+ public:
+  BlockFinder(Machine& machine, HeapState& state, FencedBlocks& fenced)
+      : machine_(machine), state_(state), fenced_(fenced) {}
+  BlockFinder(const BlockFinder&) = delete;
+  BlockFinder& operator=(const BlockFinder&) = delete;
+
+  // Where a request was searched for, and what was found.
+  enum class Searched : unsigned char { kNothing, kPool, kAll };
+  struct Taken {
+    RunBlock* block = nullptr;
+    Searched searched = Searched::kNothing;
+  };
+  // After the pool's own blocks: a block of another pool whose pages are here.
+  Taken take_displaced(const LockedHeap& heap, const Request& request);
+
+  // Among the pool's own blocks, then among blocks of other pools whose pages are here, then among
+  // the pool's blocks whose pages have moved elsewhere and are through with their work there. What
+  // was searched is left out.
+  Found find(const Request& request, Searched searched = Searched::kNothing);
+
+  // Whole pages that lie free in the other pool of a host facade become a block of the request's
+  // pool, in no index. nullptr: there are none.
+  RunBlock* borrow(const Request& request);
+
+  // These wait for the device. The block is taken before: one that is freed meanwhile may have work
+  // pending.
+  //
+  // A block of another stream.
+  Found steal(const Request& request);
+  // For a small object: a page of another stream, which becomes free in the request's pool. False:
+  // there is none.
+  bool steal_page(const Request& request);
+
+ private:
+  RunBlock* take_displaced_here(const LockedHeap& heap, const Request& request, PoolIndex pools);
+  template <class Take>
+  RunBlock* take_of_other_stream(const Request& request, Take take);
+
+  Machine& machine_;
+  HeapState& state_;
+  FencedBlocks& fenced_;
+};
+
+}  // namespace uvm

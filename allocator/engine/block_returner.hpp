@@ -1,0 +1,54 @@
+// The way of blocks with nobody to where they are free: pages to their pool, small objects to their
+// arena. Also brings back what thread caches hold. Thread-safe; called without the state lock.
+#pragma once
+
+#include <utility>
+
+#include <uvmalloc/allocator/cache/thread_caches.hpp>
+#include <uvmalloc/allocator/engine/heap_state.hpp>
+#include <uvmalloc/allocator/heap/block_chain.hpp>
+#include <uvmalloc/allocator/small/small_arenas.hpp>
+
+namespace uvm {
+
+class BlockReturner {
+ public:
+  BlockReturner(HeapState& state, ThreadCaches& caches, SmallArenas& arenas)
+      : state_(state), caches_(caches), arenas_(arenas) {}
+  BlockReturner(const BlockReturner&) = delete;
+  BlockReturner& operator=(const BlockReturner&) = delete;
+
+  void give_back(BlockChain blocks) noexcept;
+  // A block that nobody waits for. With a small object whose bin is full go some of the bin's.
+  void give_back_plain(Block* block) noexcept;
+
+  // Brings back what all threads cache of a stream. False: nothing. `*any_large`: large blocks were
+  // among it.
+  bool flush(PoolIndex pools, ThreadCache::Kept kept, bool* any_large);
+  void flush_all();
+
+  // Blocks that go back at the end of their scope. Made before locks are taken.
+  class Later {
+   public:
+    explicit Later(BlockReturner& owner) : owner_(owner) {}
+    ~Later() { now(); }
+    Later(const Later&) = delete;
+    Later& operator=(const Later&) = delete;
+    void now() {
+      if (!blocks.empty()) owner_.give_back(std::move(blocks));
+    }
+    BlockChain blocks;
+
+   private:
+    BlockReturner& owner_;
+  };
+
+ private:
+  void give_back_small(BlockChain blocks) noexcept;
+
+  HeapState& state_;
+  ThreadCaches& caches_;
+  SmallArenas& arenas_;
+};
+
+}  // namespace uvm

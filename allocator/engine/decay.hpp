@@ -1,0 +1,68 @@
+// How much idle memory should go back: half of it in every half-life. Idle is what stayed free
+// during a whole period, an eighth of the half-life, so that memory that a program takes and gives
+// back in steps shorter than that is left alone. Memory that goes back in large pieces only stays
+// due until a piece is: the due bytes are carried over. Time is an argument. Guarded by whoever
+// owns it.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+
+#include <uvmalloc/allocator/policy/allocation_policy.hpp>
+
+namespace uvm {
+
+class Decay {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+  using Duration = std::chrono::duration<double>;
+
+  // A half-life of zero: nothing ever decays.
+  explicit Decay(Duration half_life) : half_life_(half_life) {}
+
+  bool enabled() const { return half_life_.count() > 0; }
+
+  // Whether what due() is told now may be found due: a period has passed.
+  bool is_period_over(Time now) const {
+    return started_ && now - since_ >= half_life_ / policy::kDecayPeriods;
+  }
+
+  // `free_bytes` are free now and could go back. Returns how many of them are due, with those that
+  // were due before and have not gone. A first call, and one within a period, returns 0.
+  std::size_t due(Time now, std::size_t free_bytes) {
+    if (!enabled()) return 0;
+    if (!started_) {
+      started_ = true;
+      since_ = now;
+      least_bytes_ = free_bytes;
+      return 0;
+    }
+    least_bytes_ = std::min(least_bytes_, free_bytes);
+    const Duration passed = now - since_;
+    if (!is_period_over(now)) return 0;
+    const double kept = std::exp2(-passed / half_life_);
+    const auto idle_bytes = static_cast<double>(least_bytes_);
+    due_bytes_ = std::min(due_bytes_, idle_bytes);
+    due_bytes_ += (idle_bytes - due_bytes_) * (1 - kept);
+    since_ = now;
+    least_bytes_ = free_bytes;
+    return due_bytes_ > 0 ? static_cast<std::size_t>(due_bytes_) : 0;
+  }
+
+  // So many of the bytes that were due have gone, or a few more.
+  void gave_back(std::size_t bytes) {
+    due_bytes_ -= static_cast<double>(bytes);
+    least_bytes_ -= std::min(least_bytes_, bytes);
+  }
+
+ private:
+  const Duration half_life_;
+  bool started_ = false;
+  Time since_;                   // when the present period began
+  std::size_t least_bytes_ = 0;  // free at any time of it
+  double due_bytes_ = 0;         // and not gone yet; negative: more went than was due
+};
+
+}  // namespace uvm

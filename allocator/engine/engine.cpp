@@ -1,0 +1,75 @@
+#include <uvmalloc/allocator/engine/engine.hpp>
+
+#include <utility>
+
+#include <uvmalloc/runtime/log.hpp>
+
+namespace uvm {
+
+Engine::Engine(std::unique_ptr<DeviceRuntime> runtime, const Configuration& configuration,
+               const std::string& figures_file)
+    : machine(std::move(runtime), configuration, figures_file),
+      state(machine),
+      small_arenas({[this](PoolIndex pool, SmallArenas::Growth most) {
+                      return small.take_segment(pool, most);
+                    },
+                    [this](void* base) { small.return_segment(base); },
+                    [this](const void* address) { return state.is_ours(address); }}),
+      caches(machine.figure_store, thread_cache_bytes(configuration, machine.budget.hard_bytes),
+             configuration.decay_seconds > 0 ? policy::kHitsPerClockRead : 0,
+             [this](BlockChain blocks, const std::vector<PoolIndex>& streams) {
+               returner.give_back(std::move(blocks));
+               stream_pools.note_thread_end(streams);
+             }),
+      returner(state, caches, small_arenas),
+      fenced(state, machine.stream_work,
+             [this](BlockChain blocks) { returner.give_back(std::move(blocks)); }),
+      hints(machine, state),
+      counts(state, caches),
+      large(state, caches, returner),
+      stream_pools(machine, state, caches, fenced, returner),
+      reclaimer(machine, state, small_arenas, fenced, hints, returner),
+      decay(machine, state, caches, fenced, reclaimer),
+      grower(machine, state, hints, reclaimer),
+      finder(machine, state, fenced),
+      small(state, caches, small_arenas, grower),
+      escalation(machine, state, fenced, returner, large, counts, finder, grower, reclaimer, decay),
+      uses(machine, state, caches, fenced),
+      mover(machine, state, uses, hints),
+      private_memory(machine, state, caches, fenced, returner, counts, hints,
+                     [this](void* address) { free_slow(address, nullptr); }),
+      introspection(machine, state, caches, fenced),
+      out_of_memory(machine, state, introspection),
+      fork_guard(machine, state, caches, small_arenas) {
+  if (configuration.trace_file.empty()) return;
+  if (std::string why = introspection.start_trace(configuration.trace_file); !why.empty()) {
+    log_line(LogLevel::kWarning, why);
+  }
+}
+
+Engine::~Engine() {
+  caches.close();
+  if (machine.in_forked_child()) {
+    // What the driver made is the parent's.
+    machine.sender.abandon();
+    machine.events.abandon();
+    return;
+  }
+  const HeldHeap heap(state);
+  for (int device = 0; device < machine.device_count(); ++device) {
+    if (heap->book.figures().span_bytes.increased != 0) {
+      machine.runtime.synchronize_device(device);
+    }
+  }
+  fenced.close(heap);
+  for (const auto& pool : heap->pools.pools()) {
+    if (pool->last_work) machine.stream_work.release(*pool->last_work);
+  }
+  small_arenas.clear();
+  for (const auto& span : heap->spans.spans()) {
+    unpoison(span->base, span->size_bytes);
+    machine.span_memory.give_back(*span);
+  }
+}
+
+}  // namespace uvm

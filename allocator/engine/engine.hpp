@@ -1,0 +1,98 @@
+// The parts of an allocator and how they are wired. Each part is given what it uses.
+//
+// Locks, in the order in which they may be taken. The first two serialise slow work and may be held
+// across driver calls, so that a second thread short of memory waits for the first one's result
+// instead of repeating its work. No other lock is ever held across a driver call.
+//   Reclaimer      one thread at a time gives cached memory back
+//   FencedBlocks   one thread at a time takes blocks whose fences are over
+//   SmallArenas    one thread at a time is inside
+//   ThreadCaches   the list of caches, then the caches' own locks (with them, a stopped world)
+//   HeapState      pools, spans, records of blocks with nobody, ledger, statistics
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include <uvmalloc/allocator/cache/thread_caches.hpp>
+#include <uvmalloc/allocator/engine/block_counts.hpp>
+#include <uvmalloc/allocator/engine/block_finder.hpp>
+#include <uvmalloc/allocator/engine/block_returner.hpp>
+#include <uvmalloc/allocator/engine/escalation.hpp>
+#include <uvmalloc/allocator/engine/fenced_blocks.hpp>
+#include <uvmalloc/allocator/engine/fork_guard.hpp>
+#include <uvmalloc/allocator/engine/heap_state.hpp>
+#include <uvmalloc/allocator/engine/hint_dispatcher.hpp>
+#include <uvmalloc/allocator/engine/idle_decay.hpp>
+#include <uvmalloc/allocator/engine/introspection.hpp>
+#include <uvmalloc/allocator/engine/large_block_caching.hpp>
+#include <uvmalloc/allocator/engine/machine.hpp>
+#include <uvmalloc/allocator/engine/mover.hpp>
+#include <uvmalloc/allocator/engine/out_of_memory_report.hpp>
+#include <uvmalloc/allocator/engine/page_grower.hpp>
+#include <uvmalloc/allocator/engine/private_memory.hpp>
+#include <uvmalloc/allocator/engine/reclaimer.hpp>
+#include <uvmalloc/allocator/engine/request.hpp>
+#include <uvmalloc/allocator/engine/small_allocator.hpp>
+#include <uvmalloc/allocator/engine/stream_pools.hpp>
+#include <uvmalloc/allocator/engine/stream_uses.hpp>
+#include <uvmalloc/allocator/small/small_arenas.hpp>
+
+namespace uvm {
+
+struct Engine {
+  Engine(std::unique_ptr<DeviceRuntime> runtime, const Configuration& configuration,
+         const std::string& figures_file);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // ---- fast_path.cpp
+  [[gnu::always_inline]] inline void* allocate(Facade facade, int device, std::size_t size_bytes,
+                                               StreamHandle stream);
+  [[gnu::always_inline]] inline FreeResult free(void* address) noexcept;
+
+  // ---- slow_path.cpp, which goes on with what the fast path has learnt
+  // Nothing is known of the stream, or the request is not like others.
+  void* allocate_slow(Facade facade, int device, std::size_t size_bytes, StreamHandle stream,
+                      std::size_t alignment_bytes = 0);
+  // The stream's pools are known, and the thread's cache has nothing.
+  void* allocate_pages(const Request& request, const BlockFinder::Taken& taken);
+  void* allocate_small(const Request& request);
+  // `block`: what starts at the address, where that is known; nullptr: it is looked up.
+  FreeResult free_slow(void* address, Block* block) noexcept;
+  // A peak may have been passed, or it is time to look at the clock.
+  void on_cache_limit(Facade facade, int device) noexcept;
+
+  Machine machine;
+  HeapState state;
+  SmallArenas small_arenas;
+  ThreadCaches caches;
+  BlockReturner returner;
+  FencedBlocks fenced;
+  HintDispatcher hints;
+  BlockCounts counts;
+  LargeBlockCaching large;
+  StreamPools stream_pools;
+  Reclaimer reclaimer;
+  IdleDecay decay;
+  PageGrower grower;
+  BlockFinder finder;
+  SmallAllocator small;
+  Escalation escalation;
+  StreamUses uses;
+  Mover mover;
+  PrivateMemory private_memory;
+  Introspection introspection;
+  OutOfMemoryReport out_of_memory;
+  ForkGuard fork_guard;
+
+ private:
+  [[gnu::always_inline]] inline void* allocate_from_pool(ThreadCache* cache,
+                                                         const Request& request);
+  void* allocate_from_cache(ThreadCache* cache, const Request& request, const StreamKey& key,
+                            bool may_be_cached, bool may_cache_large);
+  void* finish_allocation(const Request& request, Found found);
+  FreeResult report_misuse(const void* address) const noexcept;
+};
+
+}  // namespace uvm

@@ -1,0 +1,207 @@
+#include <uvmalloc/allocator/engine/escalation.hpp>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include <uvmalloc/allocator/engine/out_of_memory_report.hpp>
+
+namespace uvm {
+
+const std::array<Escalation::Step, 17> Escalation::kSteps = {{
+    {"other threads", true, Of::kAll, &Escalation::flush_stream, Retry::kInFreeMemory},
+    {"other class", true, Of::kAll, &Escalation::borrow, Retry::kInFreeMemory},
+    {"over fences", false, Of::kAll, &Escalation::drain_finished, Retry::kInFreeMemory},
+    {"own memory", false, Of::kAll, &Escalation::stay_on_device, Retry::kInFreeMemory},
+    {"new pages", true, Of::kAll, &Escalation::allow_new_pages, Retry::kWithNewPages},
+    {"all fences", true, Of::kAll, &Escalation::drain_all, Retry::kInFreeMemory},
+    {"other class", true, Of::kAll, &Escalation::borrow, Retry::kInFreeMemory},
+    {"other streams", false, Of::kAll, &Escalation::steal, Retry::kInFreeMemory},
+    {"idle", false, Of::kAll, &Escalation::decay, Retry::kWithNewPages},
+    {"callbacks", true, Of::kAll, &Escalation::call_back, Retry::kInFreeMemory},
+    {"other class", true, Of::kAll, &Escalation::borrow, Retry::kInFreeMemory},
+    {"other streams", false, Of::kAll, &Escalation::steal, Retry::kInFreeMemory},
+    {"release", true, Of::kAll, &Escalation::release, Retry::kWithNewPages},
+    {"any facade", true, Of::kAll, &Escalation::allow_any_facade, Retry::kWithNewPages},
+    {"next callback", true, Of::kAll, &Escalation::repeat_callbacks, Retry::kInFreeMemory},
+    {"reserve", true, Of::kSmall, &Escalation::allow_reserve, Retry::kWithNewPages},
+    {"again", true, Of::kSmall, &Escalation::again, Retry::kWithNewPages},
+}};
+bool Escalation::climb(Demand* demand) {
+  while (demand->next < kSteps.size()) {
+    const Step& step = kSteps[demand->next++];
+    if (!step.may_run_in_capture && state_.is_capturing()) continue;
+    if (step.of == Of::kSmall && !demand->is_small) continue;
+    const bool may_help = (this->*step.run)(demand);
+    if (!demand->refusal.ok()) OutOfMemoryReport::throw_if_broken(demand->request, demand->refusal);
+    if (!may_help) continue;
+    if (demand->is_small) return true;
+    retry(step, demand);
+    if (demand->found.block != nullptr) return true;
+  }
+  return false;
+}
+
+void Escalation::retry(const Step& step, Demand* demand) {
+  if (demand->found.block != nullptr) return;
+  if (step.retry == Retry::kInFreeMemory) {
+    demand->found = finder_.find(demand->request);
+    return;
+  }
+  const bool any_facade = demand->most >= SmallArenas::Growth::kNewPagesOfAnyFacade;
+  demand->found = grower_.grow(demand->request, any_facade, &demand->refusal);
+  if (demand->found.block == nullptr) {
+    OutOfMemoryReport::throw_if_broken(demand->request, demand->refusal);
+  }
+}
+
+// For a small object: whether a page is there that its arena may take. `grow()` finds out for
+// itself.
+bool Escalation::make_page(Demand* demand) {
+  return !demand->is_small || grower_.make_page(demand->request, demand->most, &demand->refusal);
+}
+
+bool Escalation::flush_stream(Demand* demand) {
+  const auto kept = demand->is_small ? ThreadCache::Kept::kSmall : ThreadCache::Kept::kRuns;
+  bool any_large = false;
+  const bool any = returner_.flush(demand->request.pools, kept, &any_large);
+  if (any_large) large_.stop(demand->request);
+  return any;
+}
+
+bool Escalation::borrow(Demand* demand) {
+  RunBlock* block = finder_.borrow(demand->request);
+  if (block == nullptr) return false;
+  const HeapGuard heap(state_);
+  if (demand->is_small) {
+    heap->pools.put(block, heap->pools.at(block->pool));
+  } else {
+    demand->found = {heap->pools.trim(block, demand->request.size_bytes), true};
+  }
+  return true;
+}
+
+bool Escalation::drain_finished(Demand*) {
+  return fenced_.drain_finished();
+}
+
+// Rather than touch pages in the host's memory.
+bool Escalation::stay_on_device(Demand* demand) {
+  if (!fenced_.any()) return false;
+  {
+    const HeapGuard heap(state_);
+    if (!limits::would_leave_device(heap, machine_, demand->request)) return false;
+  }
+  reclaimer_.reclaim_all_and_fenced(demand->request);
+  return true;
+}
+
+bool Escalation::allow_new_pages(Demand* demand) {
+  demand->most = SmallArenas::Growth::kNewPages;
+  return make_page(demand);
+}
+
+bool Escalation::drain_all(Demand* demand) {
+  reclaimer_.reclaim_all_and_fenced(demand->request);
+  return true;
+}
+
+bool Escalation::steal(Demand* demand) {
+  if (demand->is_small) return finder_.steal_page(demand->request);
+  demand->found = finder_.steal(demand->request);
+  return demand->found.block != nullptr;
+}
+
+bool Escalation::decay(Demand* demand) {
+  if (!decay_.under_pressure()) return false;
+  make_page(demand);
+  return true;
+}
+
+// Callbacks that free too little for the request even if everything cached is free are followed by
+// the next at once.
+bool Escalation::call_back(Demand* demand) {
+  if (!demand->callbacks) demand->callbacks.emplace(pressure_rounds(demand->request));
+  bool has_any_freed = false;
+  do {
+    demand->has_callback_freed = demand->callbacks->next();
+    has_any_freed |= demand->has_callback_freed;
+  } while (demand->has_callback_freed && !has_room_if_all_is_free(demand->request));
+  if (!has_any_freed) {
+    demand->next += 2;  // nothing new to borrow or steal
+    return false;
+  }
+  reclaimer_.reclaim_all_and_fenced(demand->request);
+  make_page(demand);
+  return true;
+}
+
+bool Escalation::release(Demand* demand) {
+  const Request& request = demand->request;
+  {
+    const HeapGuard heap(state_);
+    heap->pools.spare_pages();
+    if (!std::exchange(demand->has_released, true)) {
+      ++heap->book.figures().pressure_rounds;
+      ++heap->book.service_of(request.facade, request.device).pressure_rounds;
+    }
+  }
+  if (!state_.is_capturing()) reclaimer_.release_pages(SIZE_MAX);
+  make_page(demand);
+  return true;
+}
+
+bool Escalation::allow_any_facade(Demand* demand) {
+  demand->most = SmallArenas::Growth::kNewPagesOfAnyFacade;
+  return !demand->is_small || grower_.has_page(demand->request, demand->most, true);
+}
+
+bool Escalation::repeat_callbacks(Demand* demand) {
+  if (!demand->has_callback_freed) return false;
+  while (kSteps[demand->next].run != &Escalation::call_back) --demand->next;
+  return false;
+}
+
+bool Escalation::allow_reserve(Demand* demand) {
+  demand->most = SmallArenas::Growth::kBeyondBudget;
+  return make_page(demand);
+}
+
+// Unless the page that is there cannot be had for another reason.
+bool Escalation::again(Demand* demand) {
+  const bool may_help = demand->retries++ < policy::kSmallRetries &&
+                        grower_.has_page(demand->request, demand->most, true);
+  if (may_help) --demand->next;
+  return may_help;
+}
+
+// Whether the budget would have room if only live blocks took some of it. That spares retries which
+// cannot succeed while callbacks free little at a time.
+bool Escalation::has_room_if_all_is_free(const Request& request) {
+  const std::int64_t live = counts_.sum(kFacades * machine_.devices.size()).live_bytes;
+  const auto live_bytes = static_cast<std::size_t>(std::max<std::int64_t>(live, 0));
+  const HeapGuard heap(state_);
+  return live_bytes <= heap->budget_bytes && request.size_bytes <= heap->budget_bytes - live_bytes;
+}
+
+void Escalation::add_callback(PressureRounds::Callback callback) {
+  auto added = std::make_shared<PressureRounds::Callback>(std::move(callback));
+  const HeapGuard heap(state_);
+  heap->pressure_callbacks.push_back(std::move(added));
+}
+
+// None for a request that frees cannot help.
+PressureRounds Escalation::pressure_rounds(const Request& request) {
+  PressureRounds::Callbacks callbacks;
+  std::size_t budget_bytes = 0;
+  {
+    const HeapGuard heap(state_);
+    budget_bytes = heap->budget_bytes;
+    if (!limits::exceeds(heap, request)) callbacks = heap->pressure_callbacks;
+  }
+  return {this, std::move(callbacks),
+          [this] { return counts_.sum(kFacades * machine_.devices.size()).freed_bytes; },
+          budget_bytes};
+}
+
+}  // namespace uvm

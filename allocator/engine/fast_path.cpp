@@ -1,0 +1,127 @@
+// The ways that programs take all the time, in one translation unit so that they are inlined.
+#include <uvmalloc/allocator/caching_managed_allocator.hpp>
+#include <uvmalloc/allocator/engine/engine.hpp>
+
+namespace uvm {
+
+// What fits in the stream's pools, under one lock and without a call.
+[[gnu::always_inline]] inline void* Engine::allocate_from_pool(ThreadCache* cache,
+                                                               const Request& request) {
+  RunBlock* block = nullptr;
+  TraceTime at = 0;
+  bool is_time_to_trim = false;
+  BlockFinder::Taken taken;
+  fenced.drain_some();
+  {
+    const HeapGuard heap(state);
+    Pool& pool = heap->pools.at(request.pool());
+    block = heap->pools.take_trimmed(pool, request.size_bytes);
+    if (block != nullptr) [[likely]] {
+      mark_live(heap, request, block, block->home);
+      if (request.size_bytes >= kLargeBytes) is_time_to_trim = LargeBlockCaching::hit(pool);
+      at = machine.trace.now();
+    } else {
+      taken = finder.take_displaced(heap, request);
+    }
+  }
+  decay.now_and_then();
+  if (block == nullptr) [[unlikely]]
+    return allocate_pages(request, taken);
+  void* address = block->address();
+  if (at != 0) [[unlikely]]
+    machine.trace.allocated(at, request.traced(address, block->size_bytes()));
+  bool within = false;
+  {
+    const InsideCache inside(*cache);
+    within = cache->count_allocated(*block, true);
+  }
+  if (!within) counts.settle_peaks(request.facade, request.device);
+  if (is_time_to_trim) [[unlikely]]
+    large.trim(cache, request);
+  return address;
+}
+
+[[gnu::always_inline]] inline void* Engine::allocate(Facade facade, int device,
+                                                     std::size_t size_bytes, StreamHandle stream) {
+  // Private pools are of the device facade alone.
+  const bool may_be_private = facade == Facade::kDevice && state.has_open_private_pools();
+  if (ThreadCache* cache = caches.mine(); cache != nullptr && !may_be_private) [[likely]] {
+    ThreadCache::Outcome outcome{};
+    PoolIndex pools = ThreadCache::kUnknownPools;
+    const StreamHandle of = is_stream_ordered(facade) ? stream : nullptr;
+    cache->lock.enter();
+    Block* block = cache->allocate(facade, device, of, size_bytes, &outcome, &pools);
+    // Inside: a trace begins with the world stopped, and what it lists is not allocated again.
+    const bool is_traced = machine.trace.enabled();
+    cache->lock.leave();
+    if (block != nullptr) [[likely]] {
+      void* address = block->address();
+      unpoison(address, block->size_bytes());
+      if (is_traced) [[unlikely]] {
+        machine.trace.allocated(machine.trace.now(),
+                                {facade, device, address, size_bytes, block->size_bytes(), of});
+      }
+      if (outcome == ThreadCache::Outcome::kDoneAtLimit) [[unlikely]]
+        on_cache_limit(facade, device);
+      return address;
+    }
+    if (pools != ThreadCache::kUnknownPools && size_bytes - 1 < kLargestRequest) {
+      const Request request = Request::make(facade, device, size_bytes, of, pools);
+      return size_bytes > kSmallBytes ? allocate_from_pool(cache, request)
+                                      : allocate_small(request);
+    }
+  }
+  return allocate_slow(facade, device, size_bytes, stream);
+}
+
+[[gnu::always_inline]] inline FreeResult Engine::free(void* address) noexcept {
+  Block* block = nullptr;
+  if (ThreadCache* cache = caches.mine()) [[likely]] {
+    block = cache->known_at(address);
+    if (block == nullptr) block = state.block_at(address);
+    // Looked at inside: who stops the world may mark blocks, or begin a trace.
+    cache->lock.enter();
+    if (block != nullptr && block->now() == BlockState::kLive && block->plain) [[likely]] {
+      // Before the block can be anybody else's.
+      const TraceTime at = machine.trace.now();
+      const std::size_t requested_bytes = block->requested_bytes();
+      const std::size_t size_bytes = block->size_bytes();
+      poison(address, size_bytes);
+      const StreamKey* key = cache->put(block);
+      const bool kept = key != nullptr;
+      if (!kept && block->kind != BlockKind::kSmall) {
+        key = cache->pass_on(*block);
+        if (key != nullptr) block->set(BlockState::kReleasing);
+      }
+      cache->lock.leave();
+      if (key != nullptr) [[likely]] {
+        if (at != 0) [[unlikely]] {
+          machine.trace.freed(
+              at, {key->facade, key->device, address, requested_bytes, size_bytes, key->stream});
+        }
+        if (!kept) {
+          {
+            const HeapGuard heap(state);
+            heap->pools.put(static_cast<RunBlock*>(block), heap->pools.at(block->pool));
+          }
+          decay.now_and_then();
+        }
+        return FreeResult::kFreed;
+      }
+    } else {
+      cache->lock.leave();
+    }
+  }
+  return free_slow(address, block);
+}
+
+void* CachingManagedAllocator::allocate(Facade facade, int device, std::size_t size_bytes,
+                                        StreamHandle stream) {
+  return engine_->allocate(facade, device, size_bytes, stream);
+}
+
+FreeResult CachingManagedAllocator::free(void* address) noexcept {
+  return engine_->free(address);
+}
+
+}  // namespace uvm

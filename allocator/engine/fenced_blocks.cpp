@@ -1,0 +1,280 @@
+#include <uvmalloc/allocator/engine/fenced_blocks.hpp>
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+namespace uvm {
+
+FencedBlocks::FencedBlocks(HeapState& state, StreamWork& work, GiveBack give_back)
+    : state_(state), work_(work), give_back_(std::move(give_back)) {}
+
+void FencedBlocks::close(const LockedHeap& heap) {
+  heap->pools.each_extras([&](BlockExtras& extras) { work_.release(&extras.fences); });
+  waiting_.each([&](const Fence& fence) { work_.release(fence); });
+}
+
+std::vector<DeviceStream> FencedBlocks::users_of(const LockedHeap& heap, const Block& block) const {
+  std::vector<DeviceStream> users;
+  if (const BlockExtras* extras = heap->pools.extras(&block)) users = extras->uses;
+  const StreamKey& key = heap->pools.at(block.pool).key;
+  if (key.facade == Facade::kDevice) users.push_back(key.device_stream());
+  return users;
+}
+
+std::vector<DeviceStream> FencedBlocks::streams_to_wait_for(const LockedHeap& heap,
+                                                            const Block& block,
+                                                            const Pool& pool) const {
+  std::vector<DeviceStream> streams = users_of(heap, block);
+  if (pool.key.facade == Facade::kDevice) std::erase(streams, pool.key.device_stream());
+  return streams;
+}
+
+PoolIndex FencedBlocks::pool_for(const LockedHeap& heap, const Block& block) {
+  const PoolIndex home = heap->pools.home_of(block);
+  const StreamKey& key = heap->pools.at(home).key;
+  const Place place = block.use.location();
+  if (block.kind != BlockKind::kWhole || place == place_of_use(key.facade, key.device)) return home;
+  StreamKey there{Facade::kHost, key.device, nullptr};
+  if (place.is_device()) {
+    // Who has not moved it was served there.
+    const BlockExtras* extras = heap->pools.extras(&block);
+    const bool moved = extras != nullptr && extras->mover.exists();
+    DeviceStream stream = moved ? extras->mover : heap->pools.at(block.pool).key.device_stream();
+    // Nobody asks there any more; somebody may on the default stream.
+    if (stream.is_gone()) stream = {place.index, nullptr, 0};
+    there = {Facade::kDevice, place.index, stream.handle, 0, stream.thread};
+  }
+  const PoolIndex pool = heap->pools.pools_of(there) + static_cast<PoolIndex>(PoolClass::kWhole);
+  heap->pools.prepare_guests(pool);
+  return pool;
+}
+
+bool FencedBlocks::needs_fence(const LockedHeap& heap, const Block& block, const Pool& pool) const {
+  const bool has_stream = pool.key.facade == Facade::kDevice;
+  auto is_another = [&](const DeviceStream& user) {
+    return !has_stream || user != pool.key.device_stream();
+  };
+  const StreamKey& key = heap->pools.at(block.pool).key;
+  if (key.facade == Facade::kDevice && is_another(key.device_stream())) return true;
+  const BlockExtras* extras = heap->pools.extras(&block);
+  if (extras != nullptr && std::any_of(extras->uses.begin(), extras->uses.end(), is_another)) {
+    return true;
+  }
+  return has_stream && pool.index != heap->pools.home_of(block);
+}
+
+bool FencedBlocks::add(Block* block) noexcept {
+  try {
+    return try_to_add(block);
+  } catch (const std::bad_alloc&) {
+    // Nothing was changed: whoever drains next tries again.
+    const HeapGuard heap(state_);
+    defer(heap, block);
+    return true;
+  }
+}
+
+bool FencedBlocks::try_to_add(Block* block) {
+  PoolIndex target = 0;
+  std::vector<DeviceStream> streams;
+  bool wait = false;
+  {
+    const HeapGuard heap(state_);
+    if (state_.is_capturing()) {
+      // An event on a captured stream would become part of the graph. With the lock, so that the
+      // capture's end does not miss it.
+      defer(heap, block);
+      return true;
+    }
+    target = pool_for(heap, *block);
+    const Pool& pool = heap->pools.at(target);
+    streams = streams_to_wait_for(heap, *block, pool);
+    wait = !streams.empty();
+    // A guest of a device pool may be used by its stream at once, by its home only when that stream
+    // is through.
+    if (target != heap->pools.home_of(*block) && pool.key.facade == Facade::kDevice) {
+      streams.push_back(pool.key.device_stream());
+    }
+  }
+  std::vector<Fence> fences;
+  const bool done = work_.record(streams, &fences);
+  const HeapGuard heap(state_);
+  if (!done) {
+    work_.release(&fences);
+    defer(heap, block);
+    return true;
+  }
+  const std::size_t recorded = fences.size();
+  const bool waits = wait && recorded != 0;
+  try {
+    if (waits) {
+      waiting_.add(block, fences);
+    } else if (recorded != 0) {
+      heap->pools.make_extras(block);
+    }
+  } catch (const std::bad_alloc&) {
+    work_.release(&fences);
+    throw;
+  }
+  block->pool = target;
+  heap->book.figures().fences += recorded;
+  if (!waits && recorded != 0) {
+    BlockExtras& extras = *heap->pools.extras(block);
+    extras = {};
+    extras.fences = std::move(fences);
+  } else {
+    heap->pools.drop_extras(block);
+  }
+  if (waits) {
+    block->set(BlockState::kFenced);
+    heap->book.fence_begins(*block, heap->pools.at(block->pool));
+  } else {
+    heap->book.free_completed(*block, heap->pools.at(block->pool));
+  }
+  return waits;
+}
+
+// A block whose streams cannot be told to say when they are done with it, since some
+// stream is being captured or there is no memory.
+void FencedBlocks::defer(const LockedHeap& heap, Block* block) {
+  block->set(BlockState::kFenced);
+  heap->book.fence_begins(*block, heap->pools.at(block->pool));
+  deferred_.push(block);
+  has_deferred_ = true;
+}
+
+void FencedBlocks::record_deferred() noexcept {
+  BlockChain blocks;
+  {
+    const HeapGuard heap(state_);
+    if (state_.is_capturing()) return;
+    blocks.take(std::move(deferred_));
+    has_deferred_ = false;
+  }
+  // A capture that nobody told of may go on, or memory be short: where one block is refused, so
+  // would the others be.
+  while (!blocks.empty() && !has_deferred_.load(std::memory_order_relaxed)) {
+    Block* block = blocks.pop();
+    {
+      const HeapGuard heap(state_);
+      heap->book.fence_ends(*block, heap->pools.at(block->pool));
+      block->set(BlockState::kReleasing);
+    }
+    if (add(block)) continue;
+    BlockChain done;
+    done.push(block);
+    give_back_(std::move(done));
+  }
+  if (blocks.empty()) return;
+  const HeapGuard heap(state_);
+  deferred_.take(std::move(blocks));
+  has_deferred_ = true;
+}
+
+bool FencedBlocks::has_more_streams() const {
+  const HeapGuard heap(state_);
+  return waiting_.streams() > policy::kStreamsPerDrain;
+}
+
+void FencedBlocks::drain(std::size_t most_streams, bool wait) {
+  std::unique_lock one_at_a_time(mutex_, std::defer_lock);
+  if (wait) {
+    one_at_a_time.lock();
+    std::vector<Fence> newest;
+    {
+      const HeapGuard heap(state_);
+      newest = waiting_.newest();
+    }
+    for (const Fence& fence : newest) work_.wait_for(fence);
+  } else if (!one_at_a_time.try_lock()) {
+    return;
+  }
+  if (has_deferred_.load(std::memory_order_relaxed)) record_deferred();
+  // Nobody else takes fences out; new ones are added behind those that are looked at here.
+  for (bool more = true; more;) {
+    std::vector<Fence> oldest;
+    {
+      const HeapGuard heap(state_);
+      oldest = waiting_.oldest(policy::kFencesPerStream, most_streams, looked_at_);
+    }
+    give_back_(take_finished(oldest, wait, &more));
+    if (!more && !oldest.empty()) looked_at_ = oldest.back().stream;
+  }
+}
+
+// Of each stream's oldest fences; `*more`: its next ones may be over as well.
+BlockChain FencedBlocks::take_finished(const std::vector<Fence>& oldest, bool wait, bool* more) {
+  std::vector<Fence> over;
+  *more = false;
+  for (std::size_t i = 0; i < oldest.size();) {
+    const DeviceStream stream = oldest[i].stream;
+    std::size_t end = i;
+    while (end < oldest.size() && oldest[end].stream == stream) ++end;
+    const bool may_have_more = end - i == policy::kFencesPerStream;
+    for (; i < end; ++i) {
+      // Where it is waited for: of another stream that had this handle before.
+      if (!work_.is_over(oldest[i]) && !(wait && work_.wait_for(oldest[i]))) break;
+      over.push_back(oldest[i]);
+    }
+    *more |= i == end && may_have_more;
+    i = end;
+  }
+  BlockChain finished;
+  const HeapGuard heap(state_);
+  for (const Fence& fence : over) {
+    work_.release(fence);
+    Block* block = waiting_.take_oldest(fence.stream);
+    if (block == nullptr) continue;
+    const Pool& pool = heap->pools.at(block->pool);
+    heap->book.fence_ends(*block, pool);
+    heap->book.free_completed(*block, pool);
+    block->set(BlockState::kReleasing);
+    finished.push(block);
+  }
+  return finished;
+}
+
+std::vector<Fence> FencedBlocks::fences_of(const LockedHeap& heap, RunBlock* block) const {
+  const BlockExtras* extras = heap->pools.extras(block);
+  if (extras == nullptr) return {};
+  try {
+    return extras->fences;
+  } catch (const std::bad_alloc&) {
+    heap->pools.put(block, heap->pools.at(block->pool));
+    throw;
+  }
+}
+
+void FencedBlocks::drop_fences(const LockedHeap& heap, RunBlock* block) {
+  BlockExtras* extras = heap->pools.extras(block);
+  if (extras == nullptr) return;
+  work_.release(&extras->fences);
+  heap->pools.drop_extras(block);
+}
+
+void FencedBlocks::shed_finished_fences() {
+  std::vector<RunBlock*> guests;
+  {
+    const HeapGuard heap(state_);
+    for (const auto& pool : heap->pools.pools()) {
+      const std::vector<RunBlock*> fenced = heap->pools.fenced_guests(*pool);
+      guests.insert(guests.end(), fenced.begin(), fenced.end());
+    }
+  }
+  for (RunBlock* guest : guests) {
+    std::vector<Fence> fences;
+    {
+      const HeapGuard heap(state_);
+      if (!heap->pools.is_fenced_guest(guest)) continue;
+      heap->pools.take_guest(guest);
+      fences = fences_of(heap, guest);
+    }
+    const bool are_over = work_.are_over(fences);
+    const HeapGuard heap(state_);
+    if (are_over) drop_fences(heap, guest);
+    heap->pools.put(guest, heap->pools.at(guest->pool));
+  }
+}
+
+}  // namespace uvm

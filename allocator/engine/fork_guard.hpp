@@ -1,0 +1,44 @@
+// What an allocator does around a fork, and what it serves in a forked child. forks.hpp has the
+// order of all locks.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+
+#include <uvmalloc/allocator/cache/thread_caches.hpp>
+#include <uvmalloc/allocator/engine/heap_state.hpp>
+#include <uvmalloc/allocator/errors.hpp>
+#include <uvmalloc/allocator/fork/child_memory.hpp>
+#include <uvmalloc/allocator/fork/fork_snapshot.hpp>
+#include <uvmalloc/allocator/small/small_arenas.hpp>
+
+namespace uvm {
+
+class ForkGuard {
+ public:
+  ForkGuard(Machine& machine, HeapState& state, ThreadCaches& caches, SmallArenas& arenas)
+      : machine_(machine), state_(state), caches_(caches), arenas_(arenas) {}
+  ForkGuard(const ForkGuard&) = delete;
+  ForkGuard& operator=(const ForkGuard&) = delete;
+
+  void before_fork() noexcept;
+  void after_fork_in_parent() noexcept;
+  void after_fork_in_child() noexcept;
+
+  // In a forked child: ordinary memory of the host. Throws as ChildMemory::allocate().
+  void* allocate_in_child(Facade facade, std::size_t size_bytes);
+  FreeResult free_in_child(void* address) noexcept;
+
+ private:
+  void copy_for_child(const LockedHeap& heap, std::size_t available_bytes);
+
+  Machine& machine_;
+  HeapState& state_;
+  ThreadCaches& caches_;
+  SmallArenas& arenas_;
+  ForkSnapshot snapshot_;
+  std::optional<ThreadCaches::Frozen> frozen_;  // while a fork is under way
+  ChildMemory child_memory_;                    // guarded by the state lock
+};
+
+}  // namespace uvm

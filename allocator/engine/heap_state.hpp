@@ -1,0 +1,124 @@
+// What the state lock guards, and the proof of holding it. The guarded members can be reached
+// through a LockedHeap alone, and only HeapGuard, which takes the lock, makes one. So a function
+// that needs the lock takes `const LockedHeap&`. A function that calls the driver or the system
+// takes none: the lock is never held across such a call.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include <uvmalloc/allocator/base/biased_mutex.hpp>
+#include <uvmalloc/allocator/base/work_counters.hpp>
+#include <uvmalloc/allocator/engine/machine.hpp>
+#include <uvmalloc/allocator/engine/pressure_rounds.hpp>
+#include <uvmalloc/allocator/heap/block_pools.hpp>
+#include <uvmalloc/allocator/spans/span_store.hpp>
+#include <uvmalloc/allocator/statistics/statistics_book.hpp>
+#include <uvmalloc/allocator/streams/private_pools.hpp>
+#include <uvmalloc/hints/placement_planner.hpp>
+#include <uvmalloc/storage/residency_ledger.hpp>
+
+namespace uvm {
+
+class HeapState {
+ public:
+  struct Guarded {
+    explicit Guarded(Machine& machine);
+
+    std::size_t budget_bytes;                // of everything; beyond it allocation fails
+    std::vector<std::size_t> device_limits;  // of the device facade, by device
+    ResidencyLedger ledger;
+    PlacementPlanner planner;
+    SpanStore spans;
+    BlockPools pools;
+    PrivatePools private_pools;
+    StatisticsBook book;
+    PressureRounds::Callbacks pressure_callbacks;
+    std::size_t orphaned_streams = 0;  // whose pools are Pool::is_orphaned
+
+    // Whether the pool's pages may serve others.
+    bool may_release(const Pool& pool) const {
+      const StreamKey& key = pool.key;
+      return key.private_pool == 0 || private_pools.users(key.device, key.private_pool) == 0;
+    }
+    // Of a stream, by its first pool: where blocks of whole pages are free, displaced ones of other
+    // pools among them.
+    Pool& whole_pool(PoolIndex first) {
+      return pools.at(first + static_cast<PoolIndex>(PoolClass::kWhole));
+    }
+    // The live block that holds `address`; nullptr: none does.
+    Block* live_block(const void* address) const {
+      Block* block = pools.find(address);
+      return block != nullptr && block->now() == BlockState::kLive ? block : nullptr;
+    }
+    // The pages of a block that is used elsewhere than at home count where it is used.
+    void transfer_pages(const Block& block, PoolIndex from, PoolIndex to) {
+      book.pages_removed(pools.at(from), block.address(), block.size_bytes());
+      book.pages_added(pools.at(to), block.address(), block.size_bytes());
+    }
+  };
+
+  explicit HeapState(Machine& machine) : guarded_(machine) {}
+  HeapState(const HeapState&) = delete;
+  HeapState& operator=(const HeapState&) = delete;
+
+  // ---- without the lock
+
+  // The block that starts at `address`; nullptr: none does. Valid on the start of a live block.
+  Block* block_at(const void* address) const { return guarded_.pools.block_at(address); }
+  bool is_ours(const void* address) const { return guarded_.pools.is_ours(address); }
+  bool has_open_private_pools() const { return guarded_.private_pools.any_open(); }
+  // Nothing may be waited for, queried or given to the driver.
+  bool is_capturing() const { return guarded_.private_pools.is_capturing(); }
+  // Where threads count for that facade and device.
+  std::size_t counter_index(Facade facade, int device) const {
+    return guarded_.book.place_of(facade, device);
+  }
+  // Hints for a span that nobody else knows yet.
+  HintPlan plan_span(Span* span) {
+    return guarded_.planner.plan_span(span->base, span->size_bytes, span->facade, span->device,
+                                      &span->placement);
+  }
+
+  StateLock& lock_for_fork() { return lock_; }
+
+ private:
+  friend class LockedHeap;
+  friend class HeapGuard;
+
+  mutable StateLock lock_;
+  mutable Guarded guarded_;
+};
+
+// Witness that this thread holds the state lock.
+class LockedHeap {
+ public:
+  HeapState::Guarded* operator->() const { return &state_.guarded_; }
+  LockedHeap(const LockedHeap&) = delete;
+  LockedHeap& operator=(const LockedHeap&) = delete;
+
+ protected:
+  explicit LockedHeap(const HeapState& state) : state_(state) {}
+  ~LockedHeap() = default;
+
+  const HeapState& state_;
+};
+
+// Holds the state lock until the end of its scope.
+class HeapGuard : public LockedHeap {
+ public:
+  [[gnu::always_inline]] explicit HeapGuard(const HeapState& state) : LockedHeap(state) {
+    state_.lock_.lock();
+    count_work(&WorkCounters::state_cycles);
+  }
+  [[gnu::always_inline]] ~HeapGuard() { state_.lock_.unlock(); }
+};
+
+// Of a thread that holds the lock otherwise: around a fork, and when nobody else is left.
+class HeldHeap : public LockedHeap {
+ public:
+  explicit HeldHeap(const HeapState& state) : LockedHeap(state) {}
+};
+
+}  // namespace uvm

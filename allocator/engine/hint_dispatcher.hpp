@@ -1,0 +1,65 @@
+// Sends hints that the planner has decided, and corrects the ledger where the driver refuses one.
+// Plans are made with the state lock and sent without it. What arenas plan waits here: they grow
+// with locks under which the driver may not be called.
+#pragma once
+
+#include <vector>
+
+#include <uvmalloc/allocator/engine/heap_state.hpp>
+#include <uvmalloc/hints/hint_sender.hpp>
+
+namespace uvm {
+
+class HintDispatcher {
+ public:
+  HintDispatcher(Machine& machine, HeapState& state) : machine_(machine), state_(state) {}
+  HintDispatcher(const HintDispatcher&) = delete;
+  HintDispatcher& operator=(const HintDispatcher&) = delete;
+
+  // Sends a plan and traces it. Takes no memory. Returns how each hint fared.
+  HintStatuses send(const HintPlan& plan, int device, DeviceStream producer = {},
+                    DeviceStream consumer = {});
+  // Forgets hints that were planned and will not be sent.
+  static void forget(const LockedHeap& heap, const HintPlan& plan);
+  static void forget_advice(Advice advice, SegmentPlacement* placement);
+
+  // Hints for pages of arenas, which the stream `user` waits for; no stream for a host facade.
+  // Room for `plans` of them is made first, since a plan that nobody sends leaves the ledger wrong.
+  void prepare_pending(const LockedHeap&, std::size_t plans);
+  void add_pending(const LockedHeap&, const HintPlan& plan, int device, const DeviceStream& user);
+  bool has_pending(const LockedHeap&) const { return !pending_.empty(); }
+  // Sends them, whoever planned them, unless there is a capture. `user` waits for the prefetches of
+  // its own pages.
+  void send_pending(const DeviceStream& user = {});
+
+  // A plan that is sent at the end of its scope. Made before the state lock is taken.
+  class Later {
+   public:
+    Later(HintDispatcher& owner, int device) : owner_(owner), device_(device) {}
+    ~Later() {
+      if (!plan.empty()) owner_.send(plan, device_);
+    }
+    Later(const Later&) = delete;
+    Later& operator=(const Later&) = delete;
+    HintPlan plan;
+
+   private:
+    HintDispatcher& owner_;
+    const int device_;
+  };
+
+ private:
+  struct Pending {
+    HintPlan plan;
+    int device = 0;
+    DeviceStream user;
+  };
+  static void forget(const LockedHeap& heap, const Hint& hint);
+  void trace(const HintPlan& plan, const HintStatuses& statuses, int device);
+
+  Machine& machine_;
+  HeapState& state_;
+  std::vector<Pending> pending_;  // guarded by the state lock
+};
+
+}  // namespace uvm

@@ -1,0 +1,207 @@
+#include <uvmalloc/allocator/engine/introspection.hpp>
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include <uvmalloc/allocator/base/machine_memory.hpp>
+
+namespace uvm {
+
+std::optional<BlockDescription> Introspection::find(const void* address) const {
+  const HeapGuard heap(state_);
+  const Block* block = heap->pools.find(address);
+  if (block == nullptr) return std::nullopt;
+  const StreamKey& key = heap->pools.at(block->pool).key;
+  BlockDescription out;
+  out.base = block->address();
+  out.size_bytes = block->size_bytes();
+  out.facade = key.facade;
+  out.device = key.device;
+  out.stream = key.stream;
+  out.private_pool = key.private_pool;
+  out.live = block->now() == BlockState::kLive;
+  out.movable = block->kind != BlockKind::kSmall && block->size_bytes() >= kWholeBytes;
+  if (out.live) {
+    out.requested_bytes = block->requested_bytes();
+    out.location = block->use.location();
+    out.exported = block->exported || heap->private_pools.is_captured(key.device, key.private_pool);
+    out.references = block->real.references;
+    out.used_by_host = is_used_by_host(heap, *block);
+    const BlockExtras* extras = block->plain ? nullptr : heap->pools.extras(block);
+    out.pinned =
+        extras != nullptr && extras->pinned ? *extras->pinned : key.facade == Facade::kPinned;
+    out.waits_when_freed = key.facade == Facade::kDevice && !block->plain &&
+                           fenced_.needs_fence(heap, *block, heap->pools.at(block->pool));
+  }
+  return out;
+}
+
+void Introspection::set_memory_observer(MemoryObserver* observer) {
+  const HeapGuard heap(state_);
+  heap->book.set_observer(observer);
+}
+
+void Introspection::set_device_limit(int device, std::size_t most_bytes) {
+  machine_.check_device(device);
+  const HeapGuard heap(state_);
+  heap->device_limits[static_cast<std::size_t>(device)] = most_bytes;
+}
+
+std::size_t Introspection::free_bytes(int device, const MemoryFigures& driver) const {
+  machine_.check_device(device);
+  const bool integrated = machine_.device(device).capabilities.integrated;
+  auto left = [](std::size_t limit, std::size_t held) { return limit - std::min(held, limit); };
+  MemoryFigures figures = driver;
+  std::size_t allowed_bytes = 0;
+  {
+    const HeapGuard heap(state_);
+    // The driver takes discarded pages for used until somebody needs their place.
+    figures.free_bytes = std::min(
+        driver.free_bytes + heap->spans.discarded_bytes(Facade::kDevice, device),
+        std::max(driver.free_bytes,
+                 left(driver.total_bytes, heap->spans.touched_bytes(Facade::kDevice, device))));
+    allowed_bytes = std::min(left(heap->budget_bytes, heap->spans.touched_bytes()),
+                             left(machine_.configuration.device_budget_bytes.value_or(SIZE_MAX),
+                                  heap->book.reserved_bytes(Facade::kDevice, device)));
+  }
+  return obtainable_bytes(figures, integrated, integrated ? available_host_bytes() : 0,
+                          allowed_bytes);
+}
+
+std::size_t Introspection::budget_bytes() const {
+  const HeapGuard heap(state_);
+  return heap->budget_bytes;
+}
+
+void Introspection::note_copy(CopyReason reason, std::size_t size_bytes) {
+  const HeapGuard heap(state_);
+  MoveStatistics::Copies& copies =
+      heap->book.figures().moves.copies[static_cast<std::size_t>(reason)];
+  ++copies.count;
+  copies.bytes += size_bytes;
+  if (size_bytes >= machine_.configuration.host_threshold_bytes) {
+    copies.bytes_at_or_above_threshold += size_bytes;
+  }
+}
+
+void Introspection::note_materialization(std::size_t copied_bytes, bool steal) {
+  const HeapGuard heap(state_);
+  if (steal) {
+    ++heap->book.figures().materializations.steals;
+  } else {
+    ++heap->book.figures().materializations.copies;
+    heap->book.figures().materializations.bytes += copied_bytes;
+  }
+}
+
+void Introspection::note_conversion(std::size_t size_bytes) {
+  const HeapGuard heap(state_);
+  ++heap->book.figures().conversions.count;
+  heap->book.figures().conversions.bytes += size_bytes;
+}
+
+void Introspection::change_budget_for_conversion(std::size_t size_bytes, bool grows) {
+  if (machine_.configuration.budget_bytes) return;
+  const std::size_t pages_bytes = round_up(size_bytes, kPageBytes);
+  const HeapGuard heap(state_);
+  heap->budget_bytes = grows ? heap->budget_bytes + pages_bytes : heap->budget_bytes - pages_bytes;
+  heap->book.set_budget(heap->budget_bytes);
+}
+
+Statistics Introspection::statistics() const {
+  ThreadCaches::Frozen frozen(caches_);
+  caches_.add_up();
+  const HeapGuard heap(state_);
+  return heap->book.all(caches_, heap->pools, heap->spans);
+}
+
+Figures Introspection::figures() const {
+  ThreadCaches::Frozen frozen(caches_);
+  caches_.add_up();
+  const HeapGuard heap(state_);
+  return machine_.figure_store.read([&](std::size_t place) { return caches_.sum(place); });
+}
+
+void Introspection::reset_peaks(Facade facade, int device) {
+  machine_.check_device(device);
+  ThreadCaches::Frozen frozen(caches_);
+  caches_.book().reset_peaks(state_.counter_index(facade, device));
+  caches_.add_up();
+  const HeapGuard heap(state_);
+  heap->book.reset_peaks(facade, device);
+}
+
+void Introspection::reset_totals(Facade facade, int device) {
+  machine_.check_device(device);
+  ThreadCaches::Frozen frozen(caches_);
+  const std::size_t place = state_.counter_index(facade, device);
+  caches_.book().reset_totals(place, caches_.sum(place));
+  const HeapGuard heap(state_);
+  heap->book.reset_totals(facade, device);
+}
+
+std::vector<SegmentDescription> Introspection::segments() const {
+  ThreadCaches::Frozen frozen(caches_);
+  const HeapGuard heap(state_);
+  return describe_segments(heap->spans, heap->pools);
+}
+
+std::string Introspection::start_trace(const std::string& file) {
+  if (machine_.in_forked_child())
+    return fmt::format("trace {}: a forked child cannot be traced", file);
+  std::vector<TraceRecorder::Device> devices;
+  for (const auto& device : machine_.devices) devices.push_back({device.name, device.total_bytes});
+  return machine_.trace.start(
+      file, devices, [&](const TraceRecorder::BlockSink& sink, const TraceRecorder::Begin& begin) {
+        // Nobody gets or gives up a block while the live ones are listed.
+        ThreadCaches::Frozen frozen(caches_);
+        const HeapGuard heap(state_);
+        for (const auto& span : heap->spans.spans()) {
+          heap->pools.each_block(*span, [&](const Block& block) {
+            if (block.now() != BlockState::kLive) return;
+            const StreamKey& key = heap->pools.at(block.pool).key;
+            sink({key.facade, key.device, block.address(), block.requested_bytes(),
+                  block.size_bytes(), key.stream});
+          });
+        }
+        begin();
+      });
+}
+
+void Introspection::check_invariants() const {
+  ThreadCaches::Frozen frozen(caches_);
+  const HeapGuard heap(state_);
+  heap->pools.check_invariants(heap->spans.spans());
+}
+
+std::map<Place, std::size_t> Introspection::residency(const void* address,
+                                                      std::size_t size_bytes) const {
+  std::map<Place, std::size_t> bytes;
+  const HeapGuard heap(state_);
+  const Block* block = heap->pools.find(address);
+  if (size_bytes == 0 || block == nullptr) return bytes;
+  size_bytes = std::min(size_bytes,
+                        static_cast<std::size_t>(block->end() - static_cast<const char*>(address)));
+  std::vector<Place> places{Place::nowhere(), Place::host()};
+  for (int device = 0; device < machine_.device_count(); ++device) {
+    places.push_back(Place::device(device));
+  }
+  for (Place place : places) {
+    if (std::size_t at = heap->ledger.bytes_at(address, size_bytes, place); at != 0)
+      bytes[place] = at;
+  }
+  return bytes;
+}
+
+bool Introspection::is_used_by_host(const LockedHeap& heap, const Block& block) {
+  if (block.now() != BlockState::kLive) return false;
+  const BlockExtras* extras = block.plain ? nullptr : heap->pools.extras(&block);
+  if (extras != nullptr && extras->left_host) return false;
+  if (heap->pools.at(block.pool).key.facade != Facade::kDevice) return true;
+  const IndirectStorage* record = block.real.indirect;
+  while (record != nullptr && !record->location().is_host()) record = record->next;
+  return record != nullptr;
+}
+
+}  // namespace uvm

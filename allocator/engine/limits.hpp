@@ -1,0 +1,61 @@
+// What refuses memory, and whether it would: the budget of everything, the limit of a device, or
+// the driver.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <uvmalloc/allocator/engine/heap_state.hpp>
+#include <uvmalloc/allocator/engine/request.hpp>
+#include <uvmalloc/allocator/small/small_arenas.hpp>
+#include <uvmalloc/runtime/device_runtime.hpp>
+
+namespace uvm {
+
+enum class RefusedBy : std::uint8_t { kNobody, kBudget, kDeviceLimit, kDriver };
+
+struct Refusal {
+  RefusedBy by = RefusedBy::kNobody;
+  RuntimeStatus status;  // as traces and messages have it
+
+  bool ok() const { return by == RefusedBy::kNobody; }
+  static Refusal of_budget() {
+    return {RefusedBy::kBudget, {RuntimeError::kOutOfMemory, 0, "the budget is used up", "budget"}};
+  }
+  static Refusal of_device_limit() {
+    return {RefusedBy::kDeviceLimit,
+            {RuntimeError::kOutOfMemory, 0, "the device's limit is reached", "device limit"}};
+  }
+  static Refusal of_driver(const RuntimeStatus& status) {
+    return status.ok() ? Refusal{} : Refusal{RefusedBy::kDriver, status};
+  }
+};
+
+namespace limits {
+
+// What all pools of that facade and device may hold.
+std::size_t limit_of(const LockedHeap& heap, const StreamKey& key);
+
+// Whether pools of `key` may get `pool_bytes` of pages, of which `touched_bytes` are touched for
+// the first time. `beyond_budget_bytes`: what the budget may be exceeded by.
+Refusal check(const LockedHeap& heap, const StreamKey& key, std::size_t touched_bytes,
+              std::size_t pool_bytes, std::size_t beyond_budget_bytes = 0);
+
+// What small objects may take beyond the budget when nothing else helps: a page for each facade on
+// each device. A program that has used up the budget can then still read a scalar or print a
+// tensor, and so free something and go on.
+std::size_t beyond_budget_bytes(const LockedHeap& heap, SmallArenas::Growth most);
+
+// Whether no free can make room for the request. Bytes that a device holds beyond a lowered limit
+// stay, and may be used again.
+bool exceeds(const LockedHeap& heap, const Request& request);
+
+// Whether the device's own memory may have no room for the pages of the request. The host's would
+// be used then.
+bool would_leave_device(const LockedHeap& heap, const Machine& machine, const Request& request);
+
+// Whether pages run short, so that placement should conserve them.
+bool are_pages_short(const LockedHeap& heap, const StreamKey& key);
+
+}  // namespace limits
+}  // namespace uvm

@@ -1,0 +1,54 @@
+// What the parts of an allocator may call: the runtime and what is built on it. Nothing here is
+// guarded by the state lock; each member is thread-safe by itself, or constant.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <uvmalloc/allocator/configuration.hpp>
+#include <uvmalloc/allocator/counters/figure_store.hpp>
+#include <uvmalloc/allocator/spans/machine_budget.hpp>
+#include <uvmalloc/allocator/spans/span_memory.hpp>
+#include <uvmalloc/allocator/streams/stream_work.hpp>
+#include <uvmalloc/allocator/trace/trace_recorder.hpp>
+#include <uvmalloc/hints/event_pool.hpp>
+#include <uvmalloc/hints/hint_sender.hpp>
+#include <uvmalloc/runtime/counting_runtime.hpp>
+
+namespace uvm {
+
+struct Machine {
+  // Throws as CachingManagedAllocator's constructor.
+  Machine(std::unique_ptr<DeviceRuntime> device_runtime, const Configuration& settings,
+          const std::string& figures_file);
+  Machine(const Machine&) = delete;
+  Machine& operator=(const Machine&) = delete;
+
+  int device_count() const { return runtime.device_count(); }
+  const DeviceDescription& device(int index) const {
+    return devices[static_cast<std::size_t>(index)];
+  }
+  // Throws std::out_of_range for a device that does not exist.
+  void check_device(int device) const;
+  void check_place(Place place) const;
+
+  // In a forked child nothing may call the runtime.
+  bool in_forked_child() const { return forked_child.load(std::memory_order_relaxed); }
+  void require_device() const;  // std::runtime_error in a forked child
+
+  const Configuration configuration;
+  CountingRuntime runtime;
+  const std::vector<DeviceDescription> devices;
+  const MachineBudget budget;  // at the start
+  SpanMemory span_memory;
+  FigureStore figure_store;
+  EventPool events;
+  StreamWork stream_work;
+  HintSender sender;
+  TraceRecorder trace;
+  std::atomic<bool> forked_child = false;
+};
+
+}  // namespace uvm

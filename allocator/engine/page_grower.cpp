@@ -1,0 +1,218 @@
+#include <uvmalloc/allocator/engine/page_grower.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <utility>
+
+namespace uvm {
+
+// Where the fewest new pages would be touched. In a pool of shared pages that is often between two
+// of its runs, or behind one: free blocks that end or begin there lack only a part.
+PageGrower::Growth PageGrower::plan_growth(const LockedHeap& heap, const Request& request,
+                                           bool any_facade) const {
+  Growth best;
+  best.size_bytes = round_up(request.size_bytes, kPageBytes);
+  best.run = heap->spans.find(request.facade, request.device, best.size_bytes, any_facade);
+  const Pool& pool = heap->pools.at(request.pool());
+  if (pool.pool_class == PoolClass::kWhole) return best;
+  auto consider = [&](Span* span, const char* base, std::size_t size_bytes) {
+    const SpanStore::Run run = SpanStore::find_at(span, base, size_bytes);
+    if (run.span == nullptr) return;
+    const bool better =
+        best.run.span == nullptr || std::pair(run.untouched_bytes, size_bytes) <
+                                        std::pair(best.run.untouched_bytes, best.size_bytes);
+    if (better) best = {run, size_bytes};
+  };
+  auto missing_bytes = [&](std::size_t there) {
+    return round_up(request.size_bytes - there, kPageBytes);
+  };
+  heap->spans.each_free(
+      request.facade, request.device, [&](Span* span, char* base, std::size_t size_bytes) {
+        char* end = base + size_bytes;
+        const std::size_t before = heap->pools.free_bytes_before(pool, *span, base);
+        const std::size_t after = heap->pools.free_bytes_after(pool, *span, end);
+        // Freed since it was looked for.
+        if (std::max(before, after) >= request.size_bytes) return;
+        if (before != 0) consider(span, base, missing_bytes(before));
+        if (after != 0) {
+          consider(span, end - missing_bytes(after), missing_bytes(after));
+        }
+        if (before != 0 && after != 0 && before + size_bytes + after >= request.size_bytes) {
+          consider(span, base, size_bytes);
+        }
+      });
+  return best;
+}
+
+bool PageGrower::is_on_a_device(const LockedHeap& heap, const void* address,
+                                std::size_t size_bytes) const {
+  for (int device = 0; device < machine_.device_count(); ++device) {
+    if (heap->ledger.bytes_at(address, size_bytes, Place::device(device)) != 0) return true;
+  }
+  return false;
+}
+
+// Pages of a span become a block of the pool, in no index, and the plan gets their hints.
+// std::bad_alloc: they are the span's again.
+RunBlock* PageGrower::add_run(const LockedHeap& heap, const SpanStore::Run& run,
+                              std::size_t size_bytes, Pool& pool, HintPlan* plan) {
+  heap->spans.take(run, size_bytes);
+  heap->book.figures().touched_bytes.increase(run.untouched_bytes);
+  const StreamKey& key = pool.key;
+  const Place wanted = place_of_use(key.facade, key.device);
+  SegmentPlacement placement = run.span->placement;
+  RunBlock* block = nullptr;
+  try {
+    heap->book.prepare(pool);
+    if (run.span->facade != key.facade || run.span->device != key.device) {
+      *plan = heap->planner.plan_move(run.base(), size_bytes, &placement, wanted);
+    } else if (wanted.is_host() && is_on_a_device(heap, run.base(), size_bytes)) {
+      // Of a block that had moved; what was advised for it is known no more.
+      SegmentPlacement of_the_block = placement;
+      of_the_block.preferred = Place::nowhere();
+      *plan = heap->planner.plan_move(run.base(), size_bytes, &of_the_block, wanted);
+    }
+    block = heap->pools.add_pages(run.span, run.base(), size_bytes, pool, placement);
+  } catch (const std::bad_alloc&) {
+    HintDispatcher::forget(heap, *plan);
+    *plan = {};
+    heap->spans.give_back(run.span, run.base(), size_bytes);
+    throw;
+  }
+  heap->book.pages_added(pool, run.base(), size_bytes);
+  if (limits::are_pages_short(heap, key)) heap->pools.spare_pages();
+  return block;
+}
+
+Found PageGrower::take(const LockedHeap& heap, const Request& request, const Growth& growth,
+                       HintPlan* plan) {
+  Pool& pool = heap->pools.at(request.pool());
+  RunBlock* block = add_run(heap, growth.run, growth.size_bytes, pool, plan);
+  if (growth.size_bytes < request.size_bytes) {
+    // It joins the tail that it makes long enough.
+    heap->pools.put(block, pool);
+    block = heap->pools.take(pool, request.size_bytes);
+  }
+  Found found{heap->pools.trim(block, request.size_bytes), false, nullptr, 0};
+  if (request.facade == Facade::kDevice) {
+    found.populate = growth.run.base();
+    found.populate_bytes = growth.size_bytes;
+  }
+  return found;
+}
+
+template <class Then>
+bool PageGrower::add_span(const Request& request, Refusal* refusal, Then then) {
+  auto span = std::make_unique<Span>();
+  span->facade = request.facade;
+  span->device = request.device;
+  const auto begin = std::chrono::steady_clock::now();
+  const RuntimeStatus status = machine_.span_memory.take(request.pages_bytes(), span.get());
+  const auto taken = std::chrono::steady_clock::now() - begin;
+  *refusal = Refusal::of_driver(status);
+  if (!status.ok()) {
+    TraceRecorder& trace = machine_.trace;
+    trace.call_failed(trace.now(), request.device, nullptr, span->size_bytes, status);
+    return false;
+  }
+  // Before anyone can see the span: its pages are to be populated under this advice.
+  const HintPlan plan = state_.plan_span(span.get());
+  const HintStatuses statuses = hints_.send(plan, request.device);
+  for (std::size_t index = 0; index < plan.size(); ++index) {
+    if (!statuses[index].ok()) {
+      HintDispatcher::forget_advice(plan[index].advice, &span->placement);
+    }
+  }
+  const Span memory = *span;
+  bool is_known = false;
+  try {
+    const HeapGuard heap(state_);
+    heap->ledger.add_span(memory.base, memory.size_bytes);
+    heap->spans.add(std::move(span));
+    is_known = true;
+    heap->book.figures().span_bytes.increase(memory.size_bytes);
+    heap->book.service_of(request.facade, request.device).span_allocations.add(taken);
+    then(heap);
+  } catch (const std::bad_alloc&) {
+    if (!is_known) {
+      {
+        const HeapGuard heap(state_);
+        heap->ledger.remove_span(memory.base);
+      }
+      machine_.span_memory.give_back(memory);
+    }
+    throw;
+  }
+  return true;
+}
+
+Found PageGrower::grow(const Request& request, bool any_facade, Refusal* refusal) {
+  HintDispatcher::Later hints(hints_, request.device);
+  Found found;
+  auto take_if_allowed = [&](const LockedHeap& heap) {
+    const Growth growth = plan_growth(heap, request, any_facade);
+    const SpanStore::Run& run = growth.run;
+    const std::size_t touched_bytes = run.span != nullptr ? run.untouched_bytes : growth.size_bytes;
+    *refusal =
+        limits::check(heap, heap->pools.at(request.pool()).key, touched_bytes, growth.size_bytes);
+    if (refusal->ok() && run.span != nullptr) found = take(heap, request, growth, &hints.plan);
+  };
+  {
+    const HeapGuard heap(state_);
+    take_if_allowed(heap);
+  }
+  while (found.block == nullptr && refusal->ok()) {
+    reclaimer_.release_surplus_spans(request);
+    if (!add_span(request, refusal, take_if_allowed)) break;
+  }
+  return found;
+}
+
+// The first part of the page; the rest is free.
+RunBlock* PageGrower::add_page_for_small(const LockedHeap& heap, Pool& pool,
+                                         SmallArenas::Growth most) {
+  const bool any_facade = most >= SmallArenas::Growth::kNewPagesOfAnyFacade;
+  const StreamKey& key = pool.key;
+  const SpanStore::Run run = heap->spans.find(key.facade, key.device, kPageBytes, any_facade);
+  if (run.span == nullptr || !limits::check(heap, key, run.untouched_bytes, kPageBytes,
+                                            limits::beyond_budget_bytes(heap, most))
+                                  .ok()) {
+    return nullptr;
+  }
+  constexpr std::size_t kPlans = 2;
+  hints_.prepare_pending(heap, kPlans);
+  const bool is_device = key.facade == Facade::kDevice;
+  const DeviceStream user = is_device ? key.device_stream() : DeviceStream{};
+  HintPlan plan;
+  RunBlock* page = add_run(heap, run, kPageBytes, pool, &plan);
+  hints_.add_pending(heap, plan, key.device, user);
+  if (is_device) {
+    plan = heap->planner.plan_use(run.base(), kPageBytes, Place::device(key.device));
+    hints_.add_pending(heap, plan, key.device, user);
+  }
+  return heap->pools.trim(page, SmallArena::kSegmentBytes);
+}
+
+bool PageGrower::has_page(const Request& request, SmallArenas::Growth most, bool any_facade) const {
+  const HeapGuard heap(state_);
+  const SpanStore::Run run =
+      heap->spans.find(request.facade, request.device, kPageBytes, any_facade);
+  return run.span != nullptr &&
+         limits::check(heap, heap->pools.at(request.pools).key, run.untouched_bytes, kPageBytes,
+                       limits::beyond_budget_bytes(heap, most))
+             .ok();
+}
+
+bool PageGrower::make_page(const Request& request, SmallArenas::Growth most, Refusal* refusal) {
+  if (has_page(request, most, false)) return true;
+  {
+    const HeapGuard heap(state_);
+    *refusal = limits::check(heap, heap->pools.at(request.pools).key, kPageBytes, kPageBytes,
+                             limits::beyond_budget_bytes(heap, most));
+    if (!refusal->ok()) return false;
+  }
+  return add_span(request, refusal, [](const LockedHeap&) {});
+}
+
+}  // namespace uvm

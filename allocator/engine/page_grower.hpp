@@ -1,0 +1,54 @@
+// New pages for a pool: from a span that has room, or a new span. Refused by the budget, a device's
+// limit or the driver.
+#pragma once
+
+#include <cstddef>
+
+#include <uvmalloc/allocator/engine/hint_dispatcher.hpp>
+#include <uvmalloc/allocator/engine/limits.hpp>
+#include <uvmalloc/allocator/engine/reclaimer.hpp>
+#include <uvmalloc/allocator/engine/request.hpp>
+
+namespace uvm {
+
+class PageGrower {
+ public:
+  PageGrower(Machine& machine, HeapState& state, HintDispatcher& hints, Reclaimer& reclaimer)
+      : machine_(machine), state_(state), hints_(hints), reclaimer_(reclaimer) {}
+  PageGrower(const PageGrower&) = delete;
+  PageGrower& operator=(const PageGrower&) = delete;
+
+  // A block for the request in new pages; none if they are refused. `any_facade`: pages of spans
+  // that were made for other facades, too.
+  Found grow(const Request& request, bool any_facade, Refusal* refusal);
+
+  // For small objects, with the arenas' locks: a page, as a block in no index of the pool. Its
+  // hints are pending. nullptr: no span has one, or it is refused.
+  RunBlock* add_page_for_small(const LockedHeap& heap, Pool& pool, SmallArenas::Growth most);
+  // Whether add_page_for_small() would find one now.
+  bool has_page(const Request& request, SmallArenas::Growth most, bool any_facade) const;
+  // The same of the request's own facade, or there is one now, of a new span.
+  bool make_page(const Request& request, SmallArenas::Growth most, Refusal* refusal);
+
+ private:
+  struct Growth {
+    SpanStore::Run run;
+    std::size_t size_bytes = 0;
+  };
+  Growth plan_growth(const LockedHeap& heap, const Request& request, bool any_facade) const;
+  Found take(const LockedHeap& heap, const Request& request, const Growth& growth, HintPlan* plan);
+  RunBlock* add_run(const LockedHeap& heap, const SpanStore::Run& run, std::size_t size_bytes,
+                    Pool& pool, HintPlan* plan);
+  bool is_on_a_device(const LockedHeap& heap, const void* address, std::size_t size_bytes) const;
+  // A new span for the request; `then` is called with it in the same cycle of the lock. False: it
+  // is refused.
+  template <class Then>
+  bool add_span(const Request& request, Refusal* refusal, Then then);
+
+  Machine& machine_;
+  HeapState& state_;
+  HintDispatcher& hints_;
+  Reclaimer& reclaimer_;
+};
+
+}  // namespace uvm

@@ -1,0 +1,114 @@
+// A request on its way, and what is found for it.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+
+#include <uvmalloc/allocator/base/poison.hpp>
+#include <uvmalloc/allocator/engine/heap_state.hpp>
+#include <uvmalloc/allocator/heap/block_pools.hpp>
+#include <uvmalloc/allocator/trace/trace_event.hpp>
+
+namespace uvm {
+
+// What sets a request apart from most.
+struct RequestShape {
+  std::size_t alignment_bytes = 0;
+  bool is_private = false;   // of a private pool, which has no small objects: they could not be
+                             // restored at a given address
+  bool whole_pages = false;  // of a private pool whose blocks share no page
+  bool is_aligned() const { return alignment_bytes > kGranule; }
+  // In front of an aligned device block lies a block of its own.
+  std::size_t room_bytes(Facade facade) const {
+    return is_aligned() && is_stream_ordered(facade) && !whole_pages
+               ? alignment_bytes + BlockPools::kSmallestShared
+               : 0;
+  }
+};
+
+struct Request {
+  Facade facade;
+  int device;
+  std::size_t size_bytes;  // rounded
+  std::size_t requested_bytes;
+  StreamHandle stream;
+  PoolClass pool_class;
+  PoolIndex pools;  // the stream's first
+  // What is cut out of a block of size_bytes, if it need not be the block's beginning.
+  struct Aligned {
+    std::size_t to_bytes = 0;  // 0: it is its beginning
+    std::size_t size_bytes = 0;
+  };
+  Aligned aligned = {};
+
+  // The only place that rounds. `bytes` is at most kLargestRequest less the shape's room.
+  [[gnu::always_inline]] static Request make(Facade facade, int device, std::size_t bytes,
+                                             StreamHandle stream, PoolIndex pools,
+                                             const RequestShape& shape = {}) {
+    Request made{facade,
+                 device,
+                 rounded_size(facade, bytes),
+                 bytes,
+                 is_stream_ordered(facade) ? stream : nullptr,
+                 BlockPools::class_of(facade, bytes),
+                 pools};
+    if (shape.is_aligned() && !is_stream_ordered(facade)) {
+      // Blocks of whole pages start on a page.
+      made.size_bytes = round_up(bytes, kPageBytes);
+      made.pool_class = PoolClass::kWhole;
+    }
+    if (shape.whole_pages) made.size_bytes = round_up(made.size_bytes, kPageBytes);
+    if (shape.is_private) {
+      made.size_bytes = std::max(made.size_bytes, BlockPools::kSmallestShared);
+      made.pool_class = BlockPools::class_of(facade, made.size_bytes);
+    }
+    if (const std::size_t room_bytes = shape.room_bytes(facade); room_bytes != 0) {
+      made.aligned = {shape.alignment_bytes,
+                      std::max(made.size_bytes, BlockPools::kSmallestShared)};
+      made.size_bytes = made.aligned.size_bytes + room_bytes;
+      made.pool_class = BlockPools::class_of(facade, made.size_bytes);
+    }
+    return made;
+  }
+
+  PoolIndex pool() const { return pools + static_cast<PoolIndex>(pool_class); }
+  std::size_t pages_bytes() const { return round_up(size_bytes, kPageBytes); }
+  // The stream whose later work uses the block.
+  DeviceStream consumer() const {
+    return is_stream_ordered(facade) ? DeviceStream::named(device, stream) : DeviceStream{};
+  }
+  TraceBlock traced(void* address, std::size_t block_bytes) const {
+    return {facade, device, address, requested_bytes, block_bytes, stream};
+  }
+};
+
+// A block for a request: taken, in no index, and marked live by whoever serves the request.
+struct Found {
+  RunBlock* block = nullptr;
+  bool from_cache = true;
+  // Pages of it that are not where they will be used.
+  char* populate = nullptr;
+  std::size_t populate_bytes = 0;
+};
+
+// Gives a taken block, of that home, to the caller, with its pair of storage records.
+[[gnu::always_inline]] inline void* mark_live(const LockedHeap& heap, const Request& request,
+                                              Block* block, PoolIndex home) {
+  // Of whatever class, a block of the same stream is where it belongs.
+  block->pool = first_of(home) == request.pools ? home : request.pool();
+  // A block that is used elsewhere must find its way home when it is freed.
+  block->plain = home == block->pool;
+  if (home != block->pool) heap->transfer_pages(*block, home, block->pool);
+  block->exported = false;
+  block->real.references = 0;
+  block->real.indirect = nullptr;
+  std::construct_at(&block->use, request.requested_bytes,
+                    place_of_use(request.facade, request.device));
+  block->real.attach(&block->use);
+  block->set(BlockState::kLive);
+  unpoison(block->address(), block->size_bytes());
+  return block->address();
+}
+
+}  // namespace uvm

@@ -1,0 +1,250 @@
+// What an allocator does when a thread's cache and the stream's pool have no block, and with frees
+// of blocks that are not plain.
+#include <stdexcept>
+
+#include <fmt/format.h>
+
+#include <uvmalloc/allocator/engine/engine.hpp>
+#include <uvmalloc/runtime/log.hpp>
+
+namespace uvm {
+
+// ---- allocation
+
+void* Engine::allocate_slow(Facade facade, int device, std::size_t size_bytes, StreamHandle stream,
+                            std::size_t alignment_bytes) {
+  RequestShape shape{alignment_bytes, false, false};
+  if (machine.in_forked_child()) {
+    if (shape.is_aligned()) {
+      throw std::runtime_error(
+          fmt::format("an alignment of {} bytes cannot be had in a forked child", alignment_bytes));
+    }
+    return fork_guard.allocate_in_child(facade, size_bytes);
+  }
+  if (device < 0 || device >= machine.device_count()) {
+    throw std::invalid_argument(
+        fmt::format("device {} does not exist; there are {}", device, machine.device_count()));
+  }
+  if (size_bytes == 0) return nullptr;
+  if (!is_stream_ordered(facade)) stream = nullptr;
+  if (size_bytes > kLargestRequest - shape.room_bytes(facade)) {
+    const Request too_large{facade, device, 0, size_bytes, stream, PoolClass::kShared, 0};
+    out_of_memory.raise(too_large, Refusal::of_driver({RuntimeError::kOutOfMemory, 0,
+                                                       "larger than a block can be", "allocate"}));
+  }
+  StreamKey key{facade, device, stream, 0, DeviceStream::thread_of(stream)};
+  if (facade == Facade::kDevice && state.has_open_private_pools()) {
+    const PrivatePools::Scope scope = private_memory.scope_of(device, stream);
+    key.private_pool = scope.pool;
+    shape.is_private = scope.pool != 0;
+    shape.whole_pages = scope.whole_pages;
+  }
+  Request request = Request::make(facade, device, size_bytes, stream, 0, shape);
+  const StreamPools::Opened opened = stream_pools.open(key, request.pool_class);
+  request.pools = opened.pools;
+  if (opened.is_new && facade == Facade::kDevice) {
+    machine.trace.stream_seen(machine.trace.now(), device, stream);
+  }
+  if (ThreadCache* cache = caches.mine()) {
+    const bool may_be_cached = !shape.is_private && !shape.is_aligned();
+    void* address = allocate_from_cache(cache, request, key, may_be_cached, opened.may_cache_large);
+    if (address != nullptr) return address;
+  }
+  return request.size_bytes <= kSmallBytes ? allocate_small(request) : allocate_pages(request, {});
+}
+
+// The stream's blocks may be in the thread's cache, but the stream is not among the recent ones
+// there. From now on it is.
+void* Engine::allocate_from_cache(ThreadCache* cache, const Request& request, const StreamKey& key,
+                                  bool may_be_cached, bool may_cache_large) {
+  ThreadCache::Outcome outcome{};
+  PoolIndex pools = 0;
+  bool goes_on = true;
+  Block* block = nullptr;
+  {
+    BlockReturner::Later large_blocks(returner);
+    const InsideCache inside(*cache);
+    counts.open(cache, key, request.pools, true);
+    if (may_cache_large) cache->keep_large(request.pools, true);
+    if (may_be_cached) {
+      block = cache->allocate(request.facade, request.device, request.stream,
+                              request.requested_bytes, &outcome, &pools);
+    }
+    if (block == nullptr && request.size_bytes >= kLargeBytes) {
+      goes_on = cache->take_out_large(request.pools, &large_blocks.blocks);
+    }
+  }
+  if (!goes_on) large.stop(request);
+  if (block == nullptr) return nullptr;
+  void* address = block->address();
+  unpoison(address, block->size_bytes());
+  machine.trace.allocated(machine.trace.now(), request.traced(address, block->size_bytes()));
+  if (outcome == ThreadCache::Outcome::kDoneAtLimit) on_cache_limit(request.facade, request.device);
+  return address;
+}
+
+void Engine::on_cache_limit(Facade facade, int device) noexcept {
+  counts.settle_peaks(facade, device);
+  if (decay.enabled()) decay.decay_now();
+}
+
+void* Engine::allocate_pages(const Request& request, const BlockFinder::Taken& taken) {
+  Demand demand(request, false);
+  if (taken.block != nullptr) return finish_allocation(request, {taken.block, true});
+  if (taken.searched == BlockFinder::Searched::kNothing) {
+    fenced.drain_some();
+    decay.now_and_then();
+  }
+  demand.found = finder.find(request, taken.searched);
+  if (demand.found.block == nullptr && !escalation.climb(&demand)) {
+    out_of_memory.raise(request, demand.refusal);
+  }
+  return finish_allocation(request, demand.found);
+}
+
+void* Engine::finish_allocation(const Request& request, Found found) {
+  void* address = nullptr;
+  TraceTime at = 0;
+  HintPlan plan;
+  {
+    const HeapGuard heap(state);
+    if (request.aligned.to_bytes != 0) {
+      found.block = heap->pools.trim_aligned(found.block, request.aligned.to_bytes,
+                                             request.aligned.size_bytes);
+    }
+    address = mark_live(heap, request, found.block, found.block->home);
+    at = machine.trace.now();
+    // A captured stream cannot wait for the lane: its pages are then populated by first use.
+    if (found.populate != nullptr && !state.is_capturing()) {
+      plan = heap->planner.plan_use(found.populate, found.populate_bytes,
+                                    place_of_use(request.facade, request.device));
+    }
+  }
+  machine.trace.allocated(at, request.traced(address, found.block->size_bytes()));
+  counts.allocated(request, *found.block, found.from_cache);
+  if (!plan.empty()) hints.send(plan, request.device, {}, request.consumer());
+  return address;
+}
+
+void* Engine::allocate_small(const Request& request) {
+  fenced.drain_some();
+  decay.now_and_then();
+  Demand demand(request, true);
+  bool took_page = false;
+  SmallAllocator::Refill refill;
+  for (bool goes_on = true;;) {
+    refill = small.refill(request, demand.most);
+    took_page |= refill.took_page;
+    if (refill.block != nullptr) break;
+    if (refill.thread_is_past) {
+      Request as_pages = request;
+      as_pages.size_bytes = BlockPools::kSmallestShared;
+      return allocate_pages(as_pages, {});
+    }
+    if (!goes_on) out_of_memory.raise(request, demand.refusal);
+    goes_on = escalation.climb(&demand);
+  }
+  void* address = nullptr;
+  TraceTime at = 0;
+  bool has_pending_hints = false;
+  {
+    const HeapGuard heap(state);
+    has_pending_hints = hints.has_pending(heap);
+    address = mark_live(heap, request, refill.block, heap->pools.home_of(*refill.block));
+    at = machine.trace.now();
+  }
+  machine.trace.allocated(at, request.traced(address, request.size_bytes));
+  counts.allocated(request, *refill.block, !took_page);
+  if (has_pending_hints) hints.send_pending(request.consumer());
+  return address;
+}
+
+// ---- free
+
+FreeResult Engine::free_slow(void* address, Block* block) noexcept {
+  if (address == nullptr) return FreeResult::kFreed;
+  if (machine.in_forked_child()) return fork_guard.free_in_child(address);
+  bool is_plain = false;
+  bool is_misuse = false;
+  bool fence = false;
+  TraceTime at = 0;
+  StreamKey key;
+  {
+    const HeapGuard heap(state);
+    // What was looked up beside changes may be an arena's memory by now.
+    if (block == nullptr || block->now() != BlockState::kLive) block = heap->pools.find(address);
+    if (block == nullptr && !heap->pools.is_ours(address)) return FreeResult::kNotOurs;
+    is_misuse =
+        block == nullptr || block->now() != BlockState::kLive || block->address() != address;
+    if (!is_misuse) {
+      key = heap->pools.at(block->pool).key;
+      is_plain = block->plain;
+      if (!is_plain) {
+        mover.drop_records(heap, block);
+        try {
+          const Pool& target = heap->pools.at(fenced.pool_for(heap, *block));
+          fence = fenced.needs_fence(heap, *block, target);
+        } catch (const std::bad_alloc&) {
+          fence = true;  // its pools could not be made; nor may they be below
+        }
+      }
+      if (const PoolIndex home = heap->pools.home_of(*block); home != block->pool) {
+        heap->transfer_pages(*block, block->pool, home);
+      }
+      at = machine.trace.now();
+      block->set(BlockState::kReleasing);
+      poison(block->address(), block->size_bytes());
+    }
+  }
+  if (is_misuse) return report_misuse(address);
+  machine.trace.freed(at, {key.facade, key.device, address, block->requested_bytes(),
+                           block->size_bytes(), key.stream});
+  counts.freed(*block, key);
+  if (!fence && !is_plain) {
+    const HeapGuard heap(state);
+    try {
+      block->pool = fenced.pool_for(heap, *block);
+      heap->pools.drop_extras(block);
+    } catch (const std::bad_alloc&) {
+      fence = true;  // its pools are gone again
+    }
+  }
+  if (fence && fenced.add(block)) return FreeResult::kFreed;
+  returner.give_back_plain(block);
+  return FreeResult::kFreed;
+}
+
+// Of memory that is ours and is no start of a live block.
+FreeResult Engine::report_misuse(const void* address) const noexcept {
+  void* base = nullptr;
+  std::size_t size_bytes = 0;
+  Facade facade = Facade::kHost;
+  bool is_live = false;
+  {
+    const HeapGuard heap(state);
+    // A free block may have been joined with the one before it.
+    if (const Block* block = heap->pools.find(address)) {
+      base = block->address();
+      size_bytes = block->size_bytes();
+      facade = heap->pools.at(block->pool).key.facade;
+      is_live = block->now() == BlockState::kLive && base != address;
+    }
+  }
+  if (base == nullptr) {
+    log(LogLevel::kError,
+        "free({}): a second free, of memory that is in no block any more; nothing was freed",
+        address);
+    return FreeResult::kDouble;
+  }
+  try {
+    log(LogLevel::kError, "free({}): {} of a block of {} at {}, {} facade; nothing was freed",
+        address, is_live ? "not the start" : "a second free", format_size(size_bytes), base,
+        to_string(facade));
+  } catch (const std::bad_alloc&) {
+    log(LogLevel::kError, "free({}): {} of a block; nothing was freed", address,
+        is_live ? "not the start" : "a second free");
+  }
+  return is_live ? FreeResult::kInterior : FreeResult::kDouble;
+}
+
+}  // namespace uvm

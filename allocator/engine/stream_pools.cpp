@@ -1,0 +1,151 @@
+#include <uvmalloc/allocator/engine/stream_pools.hpp>
+
+#include <algorithm>
+#include <utility>
+
+namespace uvm {
+
+bool StreamPools::has_pools_of(const StreamKey& key) const {
+  const HeapGuard heap(state_);
+  return heap->pools.has_pools_of(key);
+}
+
+std::vector<PoolIndex> StreamPools::private_pools_of(const LockedHeap& heap,
+                                                     const DeviceStream& stream) {
+  std::vector<PoolIndex> found;
+  for (PoolIndex first = 0; first < heap->pools.pools().size(); first += kPoolsPerStream) {
+    const StreamKey& key = heap->pools.at(first).key;
+    if (key.facade == Facade::kDevice && key.private_pool != 0 && key.device_stream() == stream) {
+      found.push_back(first);
+    }
+  }
+  return found;
+}
+
+void StreamPools::retire_stream(int device, StreamHandle stream) {
+  machine_.check_device(device);
+  if (machine_.in_forked_child()) return;
+  // While it can still be named.
+  fenced_.record_deferred();
+  const DeviceStream retired = DeviceStream::named(device, stream);
+  const StreamKey key{Facade::kDevice, device, stream, 0, retired.thread};
+  std::vector<Fence> last_work;
+  if (has_pools_of(key)) machine_.stream_work.record({retired}, &last_work);
+  BlockReturner::Later back(returner_);
+  DeviceStream stand_in;
+  bool is_known = false;
+  std::vector<PoolIndex> in_private_pools;
+  try {
+    ThreadCaches::Frozen frozen(caches_);
+    const HeapGuard heap(state_);
+    in_private_pools = private_pools_of(heap, retired);
+    stand_in = machine_.stream_work.forget(retired);
+    heap->pools.each_extras([&](BlockExtras& extras) {
+      std::replace(extras.uses.begin(), extras.uses.end(), retired, stand_in);
+      if (extras.mover == retired) extras.mover = stand_in;
+    });
+    if (auto pools = heap->pools.forget(key, stand_in.thread)) {
+      is_known = true;
+      if (!last_work.empty()) {
+        orphan(heap, *pools, last_work.front());
+        last_work.clear();
+      }
+      caches_.close(*pools, &back.blocks);
+    }
+  } catch (const std::bad_alloc&) {
+    machine_.stream_work.release(&last_work);
+    throw;
+  }
+  machine_.stream_work.release(&last_work);
+  back.now();
+  if (is_known || !in_private_pools.empty())
+    machine_.trace.stream_gone(machine_.trace.now(), device, stream);
+  if (!in_private_pools.empty()) retire_in_private_pools(in_private_pools, stand_in);
+}
+
+// Memory that a private pool cached for a retired stream stays in the pool. If the device can be
+// waited for now, the next stream with the same handle may use it. Otherwise it is out of use until
+// the pool is released.
+void StreamPools::retire_in_private_pools(const std::vector<PoolIndex>& streams,
+                                          const DeviceStream& stand_in) {
+  const bool is_over =
+      !state_.is_capturing() && machine_.stream_work.wait_for_device(stand_in.device);
+  ThreadCaches::Frozen frozen(caches_);
+  const HeapGuard heap(state_);
+  for (const PoolIndex first : streams) {
+    Pool& pool = heap->pools.at(first);
+    if (is_over) {
+      pool.stream_is_over = true;
+      continue;
+    }
+    StreamKey key = pool.key;
+    key.thread = stand_in.thread;
+    heap->pools.rename(first, key);
+    caches_.rename(first, key);
+  }
+}
+
+void StreamPools::note_thread_end(const std::vector<PoolIndex>& streams) noexcept {
+  const HeapGuard heap(state_);
+  for (PoolIndex first : streams) {
+    const StreamKey& key = heap->pools.at(first).key;
+    const bool is_own = key.thread != 0 && key.thread == this_thread_number();
+    if (is_own && key.private_pool == 0) orphan(heap, first, {});
+  }
+}
+
+void StreamPools::orphan(const LockedHeap& heap, PoolIndex first,
+                         std::optional<Fence> last_work) noexcept {
+  Pool& pool = heap->pools.at(first);
+  if (!pool.is_orphaned) ++heap->orphaned_streams;
+  pool.is_orphaned = true;
+  pool.last_work = last_work;
+}
+
+void StreamPools::adopt(const StreamKey& key) {
+  PoolIndex first = 0;
+  std::optional<Fence> last_work;
+  {
+    const HeapGuard heap(state_);
+    if (heap->orphaned_streams == 0 || heap->pools.has_pools_of(key)) return;
+    const auto& pools = heap->pools.pools();
+    const auto found = std::find_if(pools.begin(), pools.end(), [&](const auto& pool) {
+      return pool->is_orphaned && pool->key.device == key.device &&
+             (key.thread != 0 || pool->last_work.has_value());
+    });
+    if (found == pools.end()) return;
+    Pool& pool = **found;
+    first = pool.index;
+    last_work = std::exchange(pool.last_work, std::nullopt);
+    pool.is_orphaned = false;
+    --heap->orphaned_streams;
+  }
+  const DeviceStream stream = key.device_stream();
+  const bool is_ordered = !state_.is_capturing() &&
+                          (last_work ? machine_.stream_work.order_after(stream, *last_work)
+                                     : machine_.stream_work.order_after_blocking_streams(stream));
+  ThreadCaches::Frozen frozen(caches_);
+  const HeapGuard heap(state_);
+  // Another thread may have asked for the same stream meanwhile.
+  if (!is_ordered || heap->pools.has_pools_of(key)) return orphan(heap, first, last_work);
+  heap->pools.rename(first, key);
+  if (last_work) machine_.stream_work.release(*last_work);
+  caches_.rename(first, key);
+}
+
+StreamPools::Opened StreamPools::open(const StreamKey& key, PoolClass pool_class) {
+  if (key.facade == Facade::kDevice && key.private_pool == 0) adopt(key);
+  Opened opened;
+  {
+    const HeapGuard heap(state_);
+    const std::size_t before = heap->pools.pools().size();
+    opened.pools = heap->pools.pools_of(key);
+    opened.is_new = heap->pools.pools().size() != before;
+    const PoolIndex pool = opened.pools + static_cast<PoolIndex>(pool_class);
+    opened.may_cache_large = heap->pools.at(pool).keeps_large();
+  }
+  caches_.make_room(opened.pools);
+  return opened;
+}
+
+}  // namespace uvm

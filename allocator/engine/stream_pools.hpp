@@ -1,0 +1,54 @@
+// Which pools a stream has, and what becomes of them when nobody can name it any more: the next
+// stream that is new adopts them.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include <uvmalloc/allocator/cache/thread_caches.hpp>
+#include <uvmalloc/allocator/engine/block_returner.hpp>
+#include <uvmalloc/allocator/engine/fenced_blocks.hpp>
+
+namespace uvm {
+
+class StreamPools {
+ public:
+  StreamPools(Machine& machine, HeapState& state, ThreadCaches& caches, FencedBlocks& fenced,
+              BlockReturner& returner)
+      : machine_(machine), state_(state), caches_(caches), fenced_(fenced), returner_(returner) {}
+  StreamPools(const StreamPools&) = delete;
+  StreamPools& operator=(const StreamPools&) = delete;
+
+  struct Opened {
+    PoolIndex pools = 0;  // the first
+    bool is_new = false;
+    bool may_cache_large = false;  // Pool::keeps_large() of the pool of that class
+  };
+  // The pools of a stream, made or adopted if it has none. Blocks of it can be counted then.
+  Opened open(const StreamKey& key, PoolClass pool_class);
+  // CachingManagedAllocator::forget_stream().
+  void retire_stream(int device, StreamHandle stream);
+  // On a thread that ends: the pools of its per-thread streams are for the next thread's.
+  // `streams`: the first pools of those that it used.
+  void note_thread_end(const std::vector<PoolIndex>& streams) noexcept;
+
+ private:
+  bool has_pools_of(const StreamKey& key) const;
+  // A stream without pools gets those of a retired stream or, if it is a thread's own, those of a
+  // thread that has ended. Its work starts after theirs. So a program that makes and destroys
+  // streams for ever has as many pools as it has streams at once.
+  void adopt(const StreamKey& key);
+  static void orphan(const LockedHeap& heap, PoolIndex first,
+                     std::optional<Fence> last_work) noexcept;
+  static std::vector<PoolIndex> private_pools_of(const LockedHeap& heap,
+                                                 const DeviceStream& stream);
+  void retire_in_private_pools(const std::vector<PoolIndex>& streams, const DeviceStream& stand_in);
+
+  Machine& machine_;
+  HeapState& state_;
+  ThreadCaches& caches_;
+  FencedBlocks& fenced_;
+  BlockReturner& returner_;
+};
+
+}  // namespace uvm

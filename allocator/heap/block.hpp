@@ -1,0 +1,144 @@
+// The records behind an address. A block is what a caller gets; its record lies in ordinary memory,
+// never in managed memory, and holds the allocation's pair of storage records. There are three
+// kinds by size:
+//  * small (up to kSmallBytes): an object of a jemalloc arena whose extents are shared blocks;
+//  * shared: cut from whole pages that it shares with others, at 512 byte steps: all other device
+//    blocks, and host blocks below kWholeBytes. A large one shares its first and last page at most;
+//    to give each its own pages would cost up to two pages per block, in memory that is scarce;
+//  * whole: it has its 2 MiB pages for itself, so it can be moved, advised and given back whole:
+//    host blocks from kWholeBytes on, which are the ones that programs move to devices.
+//
+// A live block's record belongs to its caller, a cached one's to the thread cache that holds it,
+// all others' to the allocator's lock. `state` alone may be read by anybody.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include <uvmalloc/allocator/policy/facade_traits.hpp>
+#include <uvmalloc/allocator/policy/size_classes.hpp>
+#include <uvmalloc/hints/placement_planner.hpp>
+#include <uvmalloc/storage/pages.hpp>
+#include <uvmalloc/storage/storage_records.hpp>
+
+namespace uvm {
+
+struct Span;
+struct RunBlock;
+
+// A pool's place in BlockPools: kPoolsPerStream neighbours belong to one facade, device and stream.
+using PoolIndex = std::uint32_t;
+inline constexpr PoolIndex kPoolsPerStream = 2;
+constexpr PoolIndex first_of(PoolIndex pool) {
+  return pool - pool % kPoolsPerStream;
+}
+
+// Work that must be over before the block is used again.
+struct Fence {
+  DeviceStream stream;  // on which the event was recorded
+  EventHandle event = nullptr;
+};
+
+// What few blocks have, kept beside them.
+struct BlockExtras {
+  DeviceStream mover;              // of its last move to a device, if it had one
+  std::vector<DeviceStream> uses;  // streams that touched a live block, other than its own
+  std::vector<Fence> fences;       // of a guest, free here, whose home must wait for them
+  bool left_host = false;          // only devices use the live block
+  std::optional<bool> pinned;      // set_pinned() was called; else the facade decides
+};
+
+enum class BlockState : std::uint8_t {
+  kFree,       // in a pool's index, or with the arena
+  kCached,     // in a thread's cache
+  kLive,       // with a caller
+  kReleasing,  // given back; its fences are being recorded
+  kFenced,     // waits for its fences
+  kArena,      // cut into small objects, which have records of their own
+};
+
+enum class BlockKind : std::uint8_t { kSmall, kShared, kWhole };
+
+// A run's address in granules and its number in one word: keys are in the order of addresses, and
+// name the block. Addresses have 48 bits (PageMap), which leaves 25 for numbers.
+using BlockKey = std::uint64_t;
+inline constexpr std::uint32_t kBlockKeys = 1u << 25;
+inline constexpr BlockKey kNoBlock = UINT64_MAX;  // behind all others
+
+struct alignas(64) Block {  // a line of the cache, of which the last quarter is RunBlock's
+  // A free run's node in the index (FreeTree) lies where a live block has its own indirect record.
+  struct IndexNode {
+    std::uint32_t left;  // a run block's number; 0: none
+    std::uint32_t right;
+    BlockKey lowest;  // of the block itself and all below it
+  };
+  union {
+    IndirectStorage use;
+    IndexNode node;
+  };
+  RealStorage real;
+  std::atomic<BlockState> state{BlockState::kFree};
+  BlockKind kind = BlockKind::kSmall;
+  // Anything that a free must look at: uses by other streams, moves, a raw pointer that has left.
+  bool plain = true;
+  bool exported = false;  // a raw pointer is in hands we cannot follow
+  // Live: the pool that served it; its facade, device and stream are the caller's. Free: where it
+  // is free.
+  PoolIndex pool = 0;
+
+  Block() : use() {}
+
+  char* address() const { return real.address; }
+  // Moves the record. Relaxed: a thread that remembers the block by what it was may look beside it.
+  void place_at(char* address) {
+    std::atomic_ref(real.address).store(address, std::memory_order_relaxed);
+  }
+  bool starts_at(const void* address) const {
+    auto& place = const_cast<char*&>(real.address);  // atomic_ref takes no const object
+    return std::atomic_ref(place).load(std::memory_order_relaxed) == address;
+  }
+  char* end() const { return real.address + size_bytes(); }
+  std::size_t size_bytes() const { return real.size_bytes(); }
+  std::size_t requested_bytes() const { return use.size_bytes(); }
+  BlockState now() const { return state.load(std::memory_order_relaxed); }
+  void set(BlockState next) { state.store(next, std::memory_order_relaxed); }
+
+  static Block* of_use(IndirectStorage* record) {
+    return reinterpret_cast<Block*>(reinterpret_cast<char*>(record) - offsetof(Block, use));
+  }
+};
+
+// What only blocks of whole pages have, beside their record.
+struct OwnPages {
+  Span* span = nullptr;
+  SegmentPlacement placement;
+};
+
+// A block of whole pages, alone or among others. `home` is the pool whose memory it is; a block
+// that moved may be free, and used, elsewhere in between.
+struct RunBlock : Block {
+  PoolIndex home = 0;
+  std::uint32_t id = 0;  // its number in the store of run blocks; never 0 in use
+  // Which member is in force is said by `kind`.
+  struct Neighbours {
+    std::uint32_t previous;  // by address, in the same run of pages; 0: none
+    std::uint32_t next;
+  };
+  union {
+    Neighbours shared;
+    OwnPages* whole;
+  };
+
+  RunBlock() : shared{0, 0} {}
+};
+
+static_assert(sizeof(Block) == 64 && sizeof(RunBlock) == 64);
+
+inline BlockKey key_of(const RunBlock* block) {
+  return address_of(block->address()) * (kBlockKeys / kGranule) | block->id;
+}
+
+}  // namespace uvm

@@ -1,0 +1,244 @@
+// Free blocks by size and address. A request gets the best fit of its own bin, which is at most an
+// eighth too large. Where there is none, a request
+//  * from kWholeBytes on gets the lowest of the blocks up to about half too large, else the lowest
+//    of all larger ones: a place that is nearly right is not passed by, and beyond that what is
+//    used stays together at the low end and large pieces stay whole. (Best fit throughout leaves
+//    rests that nothing fits into; plain first fit cuts up what the largest requests will need.)
+//  * below it gets the lowest of the blocks that are too small for the others, and a larger one
+//    only where none of those fits.
+//
+// A bin per eighth of a power of two, in parts by size, each of which holds a FreeTree, mostly of a
+// few blocks. The lowest block of each part, bin and octave of bins is at hand; which of several is
+// the lowest cannot be foreseen, so it is found without branches. The block that came last stays
+// beside the tables until the next one comes: in steps of training three to six of ten requests are
+// cut from it, and a sixth to a third of the blocks that come back are joined with it. The tables,
+// of about 25 KiB, are made with the first block; nothing else is allocated. Guarded by the
+// allocator's lock.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include <uvmalloc/allocator/heap/block.hpp>
+#include <uvmalloc/allocator/heap/free_tree.hpp>
+#include <uvmalloc/allocator/heap/run_block_store.hpp>
+
+namespace uvm {
+
+class FreeIndex {
+ public:
+  // Of blocks that have their records in that store.
+  explicit FreeIndex(const RunBlockStore& blocks) : blocks_(&blocks) {}
+
+  // The next insert() makes nothing.
+  void prepare() {
+    if (tables_ == nullptr) [[unlikely]]
+      tables_ = std::make_unique<Tables>();
+  }
+
+  [[gnu::always_inline]] void insert(RunBlock* block) {
+    prepare();
+    bytes_ += block->size_bytes();
+    const Latest before = latest_;
+    latest_ = {block, block->size_bytes(), part_of(block->size_bytes()), key_of(block)};
+    if (before.block != nullptr) insert_in_tables(before);
+  }
+
+  // The block must be in it, at the address and with the size it was inserted with.
+  [[gnu::always_inline]] void erase(RunBlock* block) {
+    bytes_ -= block->size_bytes();
+    if (block == latest_.block) {
+      latest_ = {};
+    } else {
+      erase_from_tables(block);
+    }
+  }
+
+  // The block for a request of `size_bytes`; nullptr: none is as large.
+  RunBlock* fit(std::size_t size_bytes) const {
+    if (size_bytes > bytes_ || size_bytes > RealStorage::kMostSizeBytes) return nullptr;
+    const Tables& in = *tables_;
+    const std::size_t part = part_of(size_bytes);
+    const std::size_t bin = part / kParts;
+    // Behind all bins and blocks where it is too small.
+    const std::uint64_t too_small = all_bits_if(latest_.size_bytes < size_bytes);
+    const std::size_t latest_bin = latest_.part / kParts | too_small;
+    const BlockKey latest = latest_.key | too_small;
+    // What is left of its bin, of which the first part may hold smaller blocks too.
+    const std::uint64_t rest_of_bin = bit(kParts - part % kParts) - 1;
+    std::uint64_t filled =
+        in.filled[part / kPartsOfOctave] >> (part % kPartsOfOctave) & rest_of_bin;
+    for (; filled != 0; filled &= filled - 1) {
+      const FreeTree& blocks = in.parts[part + first_bit(filled)];
+      if (RunBlock* close = blocks.best_fit(*blocks_, size_bytes)) {
+        return latest_bin == bin ? first_of(close, latest_.block) : close;
+      }
+    }
+    if (latest_bin == bin) return latest_.block;
+    const std::size_t small_end = part_of(kWholeBytes) / kPartsOfOctave;
+    const bool is_large = size_bytes >= kWholeBytes;
+    const std::size_t near_end = is_large ? bin + 1 + kCloseBins : small_end * kSteps;
+    BlockKey near = is_large ? lowest_of<kCloseBins>(&in.lowest_of_bin[bin + 1])
+                             : lowest_from(bin + 1, small_end);
+    near = std::min(near, latest | all_bits_if(latest_bin >= near_end));
+    return block_of(near != kNoBlock ? near : std::min(latest, lowest_from(near_end, kOctaves)));
+  }
+
+  // All of them by size, then by address. nullptr: there is none, or no further one.
+  RunBlock* smallest() const { return smallest_of(0); }
+  RunBlock* smallest_of(std::size_t size_bytes) const {
+    if (empty() || size_bytes > RealStorage::kMostSizeBytes) return nullptr;
+    const std::size_t part = part_of(size_bytes);
+    RunBlock* found = tables_->parts[part].best_fit(*blocks_, size_bytes);
+    if (found == nullptr) found = first_from(part + 1);
+    const bool fits = latest_.block != nullptr && latest_.size_bytes >= size_bytes;
+    return fits ? first_of(found, latest_.block) : found;
+  }
+  RunBlock* after(const RunBlock* block) const {
+    const std::size_t part = part_of(block->size_bytes());
+    RunBlock* next = tables_->parts[part].after(*blocks_, block);
+    if (next == nullptr) next = first_from(part + 1);
+    const bool is_later = latest_.block != nullptr && FreeTree::is_before(block, latest_.block);
+    return is_later ? first_of(next, latest_.block) : next;
+  }
+  const RunBlock* largest() const {
+    if (octaves_ == 0) return latest_.block;
+    const std::size_t octave = last_bit(octaves_);
+    const std::size_t part = octave * kPartsOfOctave + last_bit(tables_->filled[octave]);
+    const RunBlock* found = tables_->parts[part].largest(*blocks_);
+    return found->size_bytes() < latest_.size_bytes ? latest_.block : found;
+  }
+
+  // The tables, where there is nothing to be found in them.
+  void drop_empty_tables() {
+    if (empty()) tables_.reset();
+  }
+
+  std::size_t free_bytes() const { return bytes_; }
+  bool empty() const { return bytes_ == 0; }
+  std::size_t table_bytes() const { return tables_ == nullptr ? 0 : sizeof(Tables); }
+
+ private:
+  // Eighths of powers of two, from one granule up, each in eight; sizes have 32 bits in granules.
+  static constexpr std::size_t kSteps = policy::kBinsOfOctave;
+  static constexpr std::size_t kParts = 8;
+  static constexpr std::size_t kPartsOfOctave = kSteps * kParts;
+  static constexpr std::size_t kOctaves = 30;
+  static constexpr std::size_t kBins = kOctaves * kSteps;
+  static constexpr std::size_t kCloseBins = policy::kCloseBins;
+
+  // The block that came last, with what a request must know of it.
+  struct Latest {
+    RunBlock* block = nullptr;
+    std::size_t size_bytes = 0;
+    std::size_t part = 0;
+    BlockKey key = kNoBlock;
+  };
+
+  [[gnu::always_inline]] void insert_in_tables(const Latest& of) {
+    Tables& in = *tables_;
+    const std::size_t bin = of.part / kParts;
+    const std::size_t octave = bin / kSteps;
+    in.parts[of.part].insert(*blocks_, of.block);
+    in.lowest_of_part[of.part] = std::min(in.lowest_of_part[of.part], of.key);
+    in.lowest_of_bin[bin] = std::min(in.lowest_of_bin[bin], of.key);
+    in.lowest_of_octave[octave] = std::min(in.lowest_of_octave[octave], of.key);
+    in.filled[octave] |= bit(of.part % kPartsOfOctave);
+    octaves_ |= bit(octave);
+  }
+  [[gnu::always_inline]] void erase_from_tables(RunBlock* block) {
+    Tables& in = *tables_;
+    const std::size_t part = part_of(block->size_bytes());
+    const std::size_t bin = part / kParts;
+    const std::size_t octave = bin / kSteps;
+    in.parts[part].erase(*blocks_, block);
+    in.lowest_of_part[part] = in.parts[part].lowest(*blocks_);
+    in.filled[octave] &= ~(std::uint64_t{in.parts[part].empty()} << (part % kPartsOfOctave));
+    octaves_ &= ~(std::uint64_t{in.filled[octave] == 0} << octave);
+    in.lowest_of_bin[bin] = lowest_of<kParts>(&in.lowest_of_part[bin * kParts]);
+    in.lowest_of_octave[octave] = lowest_of<kSteps>(&in.lowest_of_bin[octave * kSteps]);
+  }
+
+  [[gnu::always_inline]] static std::size_t part_of(std::size_t size_bytes) {
+    const std::size_t granules = size_bytes / kGranule;
+    if (granules < kSteps) return granules * kParts;
+    // granules >> octave is 8..15
+    const auto octave = static_cast<std::size_t>(std::bit_width(granules)) - 4;
+    return octave * kPartsOfOctave + (granules * kParts >> octave);
+  }
+  static std::uint64_t bit(std::size_t number) { return std::uint64_t{1} << number; }
+  static std::uint64_t all_bits_if(bool holds) { return 0 - std::uint64_t{holds}; }
+  static std::size_t first_bit(std::uint64_t bits) {
+    return static_cast<std::size_t>(std::countr_zero(bits));
+  }
+  static std::size_t last_bit(std::uint64_t bits) {
+    return static_cast<std::size_t>(std::bit_width(bits)) - 1;
+  }
+
+  // By size, then by address. Of none and `other` it is the other.
+  static RunBlock* first_of(RunBlock* block, RunBlock* other) {
+    return block == nullptr || FreeTree::is_before(other, block) ? other : block;
+  }
+  template <std::size_t kCount>
+  [[gnu::always_inline]] static BlockKey lowest_of(const BlockKey* keys) {
+    if constexpr (kCount == 1) {
+      return keys[0];
+    } else {
+      return std::min(lowest_of<kCount / 2>(keys), lowest_of<kCount / 2>(keys + kCount / 2));
+    }
+  }
+  // Of the bins from `first` up to the octave `end`.
+  BlockKey lowest_from(std::size_t first, std::size_t end) const {
+    std::size_t octave = first / kSteps;
+    if (octave >= end) return kNoBlock;
+    BlockKey lowest = kNoBlock;
+#pragma GCC unroll 8
+    for (std::size_t bin = 0; bin < kSteps; ++bin) {
+      const BlockKey others = bin < first % kSteps ? kNoBlock : 0;
+      lowest = std::min(lowest, tables_->lowest_of_bin[octave * kSteps + bin] | others);
+    }
+    end = std::min(end, last_bit(octaves_ | 1) + 1);
+    while (++octave < end) lowest = std::min(lowest, tables_->lowest_of_octave[octave]);
+    return lowest;
+  }
+  RunBlock* first_from(std::size_t part) const {
+    std::size_t octave = part / kPartsOfOctave;
+    if (octave >= kOctaves) return nullptr;
+    std::uint64_t filled = tables_->filled[octave] & (~std::uint64_t{0} << (part % kPartsOfOctave));
+    if (filled == 0) {
+      const std::uint64_t octaves = octaves_ & (~std::uint64_t{1} << octave);
+      if (octaves == 0) return nullptr;
+      octave = first_bit(octaves);
+      filled = tables_->filled[octave];
+    }
+    return tables_->parts[octave * kPartsOfOctave + first_bit(filled)].best_fit(*blocks_, 0);
+  }
+  RunBlock* block_of(BlockKey key) const {
+    return key == kNoBlock ? nullptr : blocks_->at(static_cast<std::uint32_t>(key % kBlockKeys));
+  }
+
+  struct Tables {
+    Tables() {
+      lowest_of_part.fill(kNoBlock);
+      lowest_of_bin.fill(kNoBlock);
+      lowest_of_octave.fill(kNoBlock);
+    }
+    std::array<FreeTree, kBins * kParts> parts;
+    std::array<BlockKey, kBins * kParts> lowest_of_part;
+    std::array<BlockKey, kBins + kCloseBins> lowest_of_bin;
+    std::array<BlockKey, kOctaves> lowest_of_octave;
+    std::array<std::uint64_t, kOctaves> filled{};  // a bit for each part
+  };
+
+  const RunBlockStore* blocks_;
+  std::unique_ptr<Tables> tables_;
+  std::uint64_t octaves_ = 0;  // a bit for each that has filled parts
+  std::size_t bytes_ = 0;
+  Latest latest_;
+};
+
+}  // namespace uvm

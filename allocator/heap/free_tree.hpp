@@ -1,0 +1,166 @@
+// Free blocks by size, then by address, each node with the lowest block below it: the best fit is
+// found on one way down, the lowest block at once. A treap: what would be random in it is a hash of
+// the block's address, so the same blocks always make the same tree, of logarithmic depth.
+//
+// The nodes lie in the blocks (Block::node) and name each other by number, so nothing is allocated;
+// every call is told where the records are, which are those of one store. Guarded by the
+// allocator's lock.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include <uvmalloc/allocator/base/fibonacci_hash.hpp>
+#include <uvmalloc/allocator/heap/block.hpp>
+#include <uvmalloc/allocator/heap/run_block_store.hpp>
+
+namespace uvm {
+
+class FreeTree {
+ public:
+  using Records = const RunBlockStore&;
+
+  // Mostly there is no other block, so only that is inlined.
+  [[gnu::always_inline]] void insert(Records records, RunBlock* block) {
+    if (empty()) {
+      block->node = {0, 0, key_of(block)};
+      root_ = block->id;
+    } else {
+      insert_among_others(records, block);
+    }
+  }
+
+  // The block must be in it, at the address and with the size it was inserted with.
+  [[gnu::always_inline]] void erase(Records records, RunBlock* block) {
+    const Block::IndexNode& node = block->node;
+    if (root_ == block->id && (node.left == 0 || node.right == 0)) {
+      root_ = node.left | node.right;
+    } else {
+      erase(records, block, &root_);
+    }
+  }
+
+  // Its order.
+  static bool is_before(const RunBlock* left, const RunBlock* right) {
+    return left->size_bytes() != right->size_bytes() ? left->size_bytes() < right->size_bytes()
+                                                     : left->address() < right->address();
+  }
+
+  bool empty() const { return root_ == 0; }
+  BlockKey lowest(Records records) const { return lowest_below(records, root_); }
+
+  // The smallest block of at least `size_bytes`, of those the lowest; nullptr where there is none.
+  RunBlock* best_fit(Records records, std::size_t size_bytes) const {
+    RunBlock* best = nullptr;
+    for (std::uint32_t id = root_; id != 0;) {
+      RunBlock* at = records.at(id);
+      bool fits = at->size_bytes() >= size_bytes;
+      if (fits) best = at;
+      id = fits ? at->node.left : at->node.right;
+    }
+    return best;
+  }
+
+  // The next block in the order of the tree; nullptr behind the last.
+  RunBlock* after(Records records, const RunBlock* block) const {
+    RunBlock* next = nullptr;
+    for (std::uint32_t id = root_; id != 0;) {
+      RunBlock* at = records.at(id);
+      bool later = is_before(block, at);
+      if (later) next = at;
+      id = later ? at->node.left : at->node.right;
+    }
+    return next;
+  }
+
+  // nullptr: it is empty.
+  const RunBlock* largest(Records records) const {
+    const RunBlock* at = records.find(root_);
+    while (at != nullptr && at->node.right != 0) at = records.at(at->node.right);
+    return at;
+  }
+
+ private:
+  // Mixed twice, so that blocks at regular distances get irregular ranks.
+  static std::uint64_t rank_of(const RunBlock* block) {
+    std::uint64_t bits = address_of(block->address()) * kFibonacci;
+    return (bits ^ (bits >> 32)) * 0xD6E8FEB86659FD93ull;
+  }
+  // kNoBlock of none, without a branch (RunBlockStore).
+  static BlockKey lowest_below(Records records, std::uint32_t tree) {
+    return records.at(tree)->node.lowest;
+  }
+  [[gnu::noinline]] void insert_among_others(Records records, RunBlock* block) {
+    const BlockKey self = key_of(block);
+    const std::uint64_t rank = rank_of(block);
+    std::uint32_t* link = &root_;
+    while (*link != 0) {
+      RunBlock* at = records.at(*link);
+      if (rank_of(at) < rank) break;
+      at->node.lowest = std::min(at->node.lowest, self);
+      link = way_to(block, at);
+    }
+    split(records, *link, block, &block->node.left, &block->node.right);
+    *link = block->id;
+    update(records, block);
+  }
+  static std::uint32_t* way_to(const RunBlock* block, RunBlock* from) {
+    return is_before(block, from) ? &from->node.left : &from->node.right;
+  }
+  static void update(Records records, RunBlock* block) {
+    block->node.lowest = std::min({key_of(block), lowest_below(records, block->node.left),
+                                   lowest_below(records, block->node.right)});
+  }
+  // After a part with this lowest block has left the tree below `block`. Who was not the lowest
+  // changes nothing, and the other subtree, which lies elsewhere in memory, is not looked at.
+  static void update_without(Records records, RunBlock* block, BlockKey lowest) {
+    if (block->node.lowest == lowest) update(records, block);
+  }
+  // What is before `at` and what is not.
+  static void split(Records records, std::uint32_t tree, const RunBlock* at, std::uint32_t* before,
+                    std::uint32_t* rest) {
+    if (tree == 0) {
+      *before = *rest = 0;
+      return;
+    }
+    RunBlock* top = records.at(tree);
+    if (is_before(top, at)) {
+      split(records, top->node.right, at, &top->node.right, rest);
+      update_without(records, top, lowest_below(records, *rest));
+      *before = tree;
+    } else {
+      split(records, top->node.left, at, before, &top->node.left);
+      update_without(records, top, lowest_below(records, *before));
+      *rest = tree;
+    }
+  }
+  static std::uint32_t merge(Records records, std::uint32_t before, std::uint32_t rest) {
+    if (before == 0) return rest;
+    if (rest == 0) return before;
+    RunBlock* left = records.at(before);
+    RunBlock* right = records.at(rest);
+    const BlockKey lowest = std::min(left->node.lowest, right->node.lowest);
+    if (rank_of(left) >= rank_of(right)) {
+      left->node.right = merge(records, left->node.right, rest);
+      left->node.lowest = lowest;
+      return before;
+    }
+    right->node.left = merge(records, before, right->node.left);
+    right->node.lowest = lowest;
+    return rest;
+  }
+  [[gnu::noinline]] static void erase(Records records, RunBlock* block, std::uint32_t* link) {
+    if (*link == block->id) {
+      *link = merge(records, block->node.left, block->node.right);
+      return;
+    }
+    RunBlock* at = records.at(*link);
+    erase(records, block, way_to(block, at));
+    update_without(records, at, key_of(block));
+  }
+
+  std::uint32_t root_ = 0;
+};
+
+}  // namespace uvm

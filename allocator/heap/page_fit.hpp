@@ -1,0 +1,65 @@
+// Where in a free block a request lies best: pure functions of addresses.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+#include <uvmalloc/allocator/heap/block.hpp>
+#include <uvmalloc/allocator/heap/start_table.hpp>
+
+namespace uvm {
+
+// The smallest block of a shared pool: less would let two start within one step.
+inline constexpr std::size_t kSmallestShared = StartTable::kStep + kGranule;
+
+inline char* page_of(const char* address) {
+  return reinterpret_cast<char*>(address_of(address) & ~(kPageBytes - 1));
+}
+
+inline char* page_after(const char* address) {
+  return reinterpret_cast<char*>(round_up(address_of(address), kPageBytes));
+}
+
+inline std::size_t bytes_between(const char* begin, const char* end) {
+  return begin < end ? static_cast<std::size_t>(end - begin) : 0;
+}
+
+// From a shared block's start to a multiple of `alignment_bytes`: nothing, or enough for a block.
+inline std::size_t aligned_head(const RunBlock& block, std::size_t alignment_bytes) {
+  const std::size_t begin = address_of(block.address());
+  std::size_t head_bytes = round_up(begin, alignment_bytes) - begin;
+  while (head_bytes != 0 && head_bytes < kSmallestShared) head_bytes += alignment_bytes;
+  return head_bytes;
+}
+
+// How much of a free block stays in front of a request that is cut out of it while pages are short.
+// The request takes the fewest of the pages in which nothing else lies; of such places, its ends
+// cut the fewest pages in two; else it lies at the low end.
+inline std::size_t page_conserving_offset(const RunBlock& block, std::size_t size_bytes) {
+  const char* begin = block.address();
+  const char* end = block.end();
+  const char* first_page = page_after(begin);
+  const char* pages_end = page_of(end);
+  auto cost_at = [&](const char* from) {
+    const char* until = from + size_bytes;
+    if (bytes_between(until, end) < kSmallestShared) until = end;  // its own, too
+    const char* taken = std::max<const char*>(page_of(from), first_page);
+    const char* taken_end = std::min<const char*>(page_after(until), pages_end);
+    const int cuts =
+        int{from != begin && page_of(from) != from} + int{until != end && page_of(until) != until};
+    return std::pair(bytes_between(taken, taken_end), cuts);
+  };
+  const char* best = begin;
+  auto least = cost_at(begin);
+  for (const char* from : {first_page, pages_end - size_bytes, end - size_bytes}) {
+    if (from < begin + kSmallestShared || from + size_bytes > end) continue;
+    if (const auto cost = cost_at(from); cost < least) {
+      best = from;
+      least = cost;
+    }
+  }
+  return bytes_between(begin, best);
+}
+
+}  // namespace uvm

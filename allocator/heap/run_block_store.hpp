@@ -1,0 +1,81 @@
+// Records of run blocks, named by numbers of four bytes, so that what names them is small: records
+// each fill a line of the cache, and lie in one piece of address space, of which only what was made
+// is memory. Records are used again and never freed before the store.
+//
+// Threads that use streams of their own write to records all the time, so records of different
+// streams lie in different pairs of lines, which processors fetch together: a stream gets them in
+// groups that fill such pairs, and keeps them. (Neighbours of two streams made two threads slower
+// together than one alone.)
+//
+// Guarded by the allocator's lock, but for at(), which may run beside everything else.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include <uvmalloc/allocator/base/cache_lines.hpp>
+#include <uvmalloc/allocator/heap/block.hpp>
+
+namespace uvm {
+
+class RunBlockStore {
+ public:
+  // std::bad_alloc where the address space cannot be had.
+  RunBlockStore();
+  ~RunBlockStore();
+  RunBlockStore(const RunBlockStore&) = delete;
+  RunBlockStore& operator=(const RunBlockStore&) = delete;
+
+  // A record for a block of that pool, which says of its storage and neighbours what it happens to;
+  // its number is its `id`, never 0. std::bad_alloc where there is no memory or all numbers are
+  // taken.
+  [[gnu::always_inline]] RunBlock* make(PoolIndex home) {
+    std::uint32_t& free = free_of(home);
+    if (free == 0) free = make_group();
+    RunBlock* block = at(free);
+    free = block->shared.next;
+    block->home = home;
+    block->plain = true;
+    block->exported = false;
+    return block;
+  }
+
+  [[gnu::always_inline]] void drop(RunBlock* block) {
+    block->set(BlockState::kFree);
+    block->place_at(nullptr);
+    std::uint32_t& free = free_of(block->home);
+    block->shared.next = free;
+    free = block->id;
+  }
+
+  // Record 0, which is there once any other is, is no block: its node says that kNoBlock is the
+  // lowest of none.
+  RunBlock* at(std::uint32_t id) const { return records_ + id; }
+  // nullptr for number 0.
+  RunBlock* find(std::uint32_t id) const { return id == 0 ? nullptr : at(id); }
+
+  std::size_t bytes() const {
+    return round_up(made_ * sizeof(RunBlock), kChunk * sizeof(RunBlock));
+  }
+
+ private:
+  static constexpr std::uint32_t kGroup = 16;
+  static constexpr std::uint32_t kChunk = 1024;  // records that become memory together
+  static_assert(kGroup * sizeof(RunBlock) % kCacheLinePair == 0 && kChunk % kGroup == 0 &&
+                kBlockKeys % kChunk == 0 && std::is_trivially_destructible_v<RunBlock>);
+  // More streams than that share groups again.
+  static constexpr std::size_t kLists = 64;
+
+  std::uint32_t& free_of(PoolIndex home) { return free_[home / kPoolsPerStream % kLists]; }
+
+  // The first of new records, each linked to the next.
+  std::uint32_t make_group();
+
+  RunBlock* records_;
+  std::uint32_t made_ = 0;
+  std::array<std::uint32_t, kLists> free_{};  // linked by `next`
+};
+
+}  // namespace uvm

@@ -1,0 +1,23 @@
+// Whose pools they are: a facade, device and stream, or a private pool of those.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+
+#include <uvmalloc/runtime/device_runtime.hpp>
+#include <uvmalloc/storage/facade.hpp>
+
+namespace uvm {
+
+struct StreamKey {
+  Facade facade = Facade::kHost;
+  int device = 0;
+  StreamHandle stream = nullptr;   // device facade only
+  std::uint64_t private_pool = 0;  // of a graph or of the user's, device facade only; 0: none
+  std::uint64_t thread = 0;        // whose per-thread stream it is (DeviceStream)
+  DeviceStream device_stream() const { return {device, stream, thread}; }
+  static constexpr std::uint64_t kForgotten = ~std::uint64_t{0};  // its stream is gone
+  friend auto operator<=>(const StreamKey&, const StreamKey&) = default;
+};
+
+}  // namespace uvm

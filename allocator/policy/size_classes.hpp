@@ -1,0 +1,35 @@
+// The one taxonomy of blocks by size. A block is
+//   small    up to kSmallBytes: an object of an arena; statistics call everything above it large
+//   medium   below kLargeBytes: each multiple of 512 bytes has a bin of its own in thread caches
+//   large    from kLargeBytes on: thread caches hold it only if that pays
+// Independently of that, host and pinned blocks from kWholeBytes on have whole pages.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <uvmalloc/allocator/policy/allocation_policy.hpp>
+#include <uvmalloc/allocator/statistics.hpp>
+#include <uvmalloc/storage/pages.hpp>
+#include <uvmalloc/storage/storage_records.hpp>
+
+namespace uvm {
+
+using policy::kLargeBytes;
+using policy::kSmallBytes;
+using policy::kWholeBytes;
+
+// The most that the record of a block can say, in whole pages: 2 TiB. More is refused before
+// rounding can overflow.
+inline constexpr std::size_t kLargestRequest =
+    RealStorage::kMostSizeBytes / kPageBytes * kPageBytes;
+
+constexpr SizeClass size_class_of(std::size_t size_bytes) {
+  return size_bytes <= kSmallBytes ? SizeClass::kSmall : SizeClass::kLarge;
+}
+
+static_assert(kSmallBytes % kGranule == 0 && kLargeBytes % kGranule == 0);
+static_assert(kSmallBytes < kLargeBytes && kLargeBytes < kWholeBytes && kWholeBytes <= kPageBytes);
+static_assert(kPageBytes % policy::kSmallSegmentBytes == 0, "segments fill a page");
+
+}  // namespace uvm

@@ -1,0 +1,218 @@
+#include <uvmalloc/allocator/process/process_allocator.hpp>
+
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <new>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <uvmalloc/uvmalloc.h>
+#include <uvmalloc/runtime/log.hpp>
+#include <uvmalloc/runtime/registry.hpp>
+
+namespace uvm {
+
+// In report.cpp: what does not change while an allocator lives.
+std::string about_json(const CachingManagedAllocator& allocator, bool has_framework);
+
+namespace {
+
+std::atomic<CachingManagedAllocator*> active_allocator{nullptr};
+thread_local HostMemory thread_host_memory = HostMemory::kManaged;
+thread_local bool thread_aliases = false;
+std::atomic<bool> framework_installed{false};
+std::atomic<bool> cpu_tensors_at_once{false};
+std::atomic<bool> activation_failed{false};
+
+// What was set; nothing: as configured.
+std::atomic<std::optional<MoveMode>> process_move_mode{std::nullopt};
+
+// Counts until there is an allocator.
+UnmanagedHost early_unmanaged_host;
+std::atomic<UnmanagedHost*> unmanaged_host{&early_unmanaged_host};
+
+// From now on the figures of this process, with those so far.
+void count_unmanaged_host_in(UnmanagedHost* of) noexcept {
+  UnmanagedHost* before = unmanaged_host.exchange(of);
+  of->count(before->allocations.exchange(0), before->bytes.exchange(0));
+}
+
+// Keeps with the figures what the report says of the process itself.
+void describe(CachingManagedAllocator* allocator) {
+  const std::string about = about_json(*allocator, framework_installed);
+  if (!allocator->figure_store().describe(about)) {
+    log(LogLevel::kWarning, "the report will lack what the process is: {} bytes", about.size());
+  }
+}
+
+// Its name says that it is of this process. Where the process has been another program before
+// (exec), that program's file is there already.
+std::string figures_file(const std::string& wanted_directory) {
+  constexpr int kMostPrograms = 100;
+  std::error_code error;  // the program may change its folder before it ends
+  const std::string directory = std::filesystem::absolute(wanted_directory, error);
+  std::string file = fmt::format("{}/report.{}.figures", directory, getpid());
+  for (int number = 2; number < kMostPrograms && access(file.c_str(), F_OK) == 0; ++number) {
+    file = fmt::format("{}/report.{}-{}.figures", directory, getpid(), number);
+  }
+  return file;
+}
+
+// The file of figures goes once the report is there: who finds it knows that there is none.
+void write_report_file(CachingManagedAllocator& allocator, const std::string& directory) {
+  std::string path = fmt::format("{}/report.{}.json", directory, getpid());
+  std::ofstream file(path);
+  if (file << report_json() << '\n' << std::flush) {
+    allocator.figure_store().remove_file();
+  } else {
+    log(LogLevel::kWarning, "the report could not be written to {}", path);
+  }
+}
+
+void report_at_exit() {
+  CachingManagedAllocator* allocator = process_allocator();
+  if (allocator == nullptr || allocator->in_forked_child()) return;
+  allocator->stop_trace();
+  const Configuration& configuration = allocator->configuration();
+  try {
+    if (!configuration.report_directory.empty()) {
+      write_report_file(*allocator, configuration.report_directory);
+    }
+    if (configuration.report == "stderr") {
+      std::string text = report_text();
+      [[maybe_unused]] ssize_t written = write(STDERR_FILENO, text.data(), text.size());
+    }
+  } catch (const std::exception& error) {
+    // The program has ended well: it is not to die of its report.
+    log(LogLevel::kWarning, "there is no report: {}", error.what());
+  }
+}
+
+// What throws leaves everything as it was, so that the next call can try again.
+std::unique_ptr<Activation> activate() {
+  const Configuration& configuration = process_configuration().configuration;
+  auto activation = std::make_unique<Activation>();
+  RuntimeChoice choice = open_runtime(configuration.runtime);
+  activation->reason = choice.reason;
+  if (choice.runtime != nullptr) {
+    try {
+      const std::string& directory = configuration.report_directory;
+      auto allocator = std::make_unique<CachingManagedAllocator>(
+          std::move(choice.runtime), configuration,
+          directory.empty() ? std::string() : figures_file(directory));
+      log(LogLevel::kInfo, "active: {} device(s), budget {}", allocator->runtime().device_count(),
+          format_size(allocator->budget_bytes()));
+      activation->reason.clear();
+      describe(allocator.get());
+      count_unmanaged_host_in(&allocator->figure_store().unmanaged_host());
+      activation->allocator = allocator.release();
+      active_allocator.store(activation->allocator, std::memory_order_release);
+      std::atexit(report_at_exit);
+      return activation;
+    } catch (const std::runtime_error& error) {
+      activation->reason = error.what();
+    }
+  }
+  activation_failed = true;
+  log(LogLevel::kWarning, "not active, memory is served as without it: {}", activation->reason);
+  return activation;
+}
+
+}  // namespace
+
+const ParsedConfiguration& process_configuration() {
+  static const ParsedConfiguration* const kParsed = [] {
+    auto* parsed = new ParsedConfiguration(parse_environment());
+    set_log_level(parsed->configuration.log);
+    for (const std::string& error : parsed->errors) log_line(LogLevel::kError, error);
+    return parsed;
+  }();
+  return *kParsed;
+}
+
+const Activation& activate_process_allocator() {
+  static const Activation* const kActivation = activate().release();
+  return *kActivation;
+}
+
+CachingManagedAllocator* process_allocator() noexcept {
+  return active_allocator.load(std::memory_order_acquire);
+}
+
+bool is_driver_initialized() {
+  return process_allocator() != nullptr ||
+         is_runtime_initialized(process_configuration().configuration.runtime);
+}
+
+bool manages_cpu_tensors_at_once() {
+  return cpu_tensors_at_once.load(std::memory_order_relaxed) ||
+         process_configuration().configuration.cpu_tensors == CpuTensors::kManaged;
+}
+void set_manages_cpu_tensors_at_once() noexcept {
+  cpu_tensors_at_once = true;
+}
+
+HostMemory set_host_memory(HostMemory memory) noexcept {
+  return std::exchange(thread_host_memory, memory);
+}
+HostMemory host_memory() noexcept {
+  return thread_host_memory;
+}
+
+MoveMode configured_move_mode() noexcept {
+  try {
+    return process_configuration().configuration.move;
+  } catch (const std::bad_alloc&) {
+    return Configuration{}.move;
+  }
+}
+void set_move_mode(MoveMode mode) noexcept {
+  process_move_mode.store(mode, std::memory_order_relaxed);
+}
+MoveMode move_mode() noexcept {
+  if (thread_aliases) return MoveMode::kAlias;
+  const std::optional<MoveMode> set = process_move_mode.load(std::memory_order_relaxed);
+  return set ? *set : configured_move_mode();
+}
+bool set_thread_aliases(bool aliases) noexcept {
+  return std::exchange(thread_aliases, aliases);
+}
+
+void count_unmanaged_host(std::size_t size_bytes) noexcept {
+  unmanaged_host.load(std::memory_order_relaxed)->count(1, size_bytes);
+}
+
+bool is_framework_enabled() {
+  if (!framework_installed) return false;
+  if (activation_failed) return false;
+  if (!is_driver_initialized()) {
+    return is_runtime_present(process_configuration().configuration.runtime);
+  }
+  const CachingManagedAllocator* allocator = activate_process_allocator().allocator;
+  return allocator != nullptr && !allocator->in_forked_child();
+}
+bool is_framework_installed() noexcept {
+  return framework_installed;
+}
+void set_framework_installed(bool installed) noexcept {
+  framework_installed = installed;
+  try {
+    if (CachingManagedAllocator* allocator = process_allocator()) describe(allocator);
+  } catch (const std::bad_alloc&) {
+    // The report says what was true before.
+  }
+}
+
+const char* version() {
+  return UVMALLOC_VERSION;
+}
+
+}  // namespace uvm

@@ -1,0 +1,92 @@
+// The allocator of this process: made at most once, on first need, from the environment's
+// configuration, and never destroyed, since other libraries' exit handlers may still free into it.
+// Making it initialises the driver, so it is made when the program uses the device, and for CPU
+// tensors alone only where the program has initialised the driver. It registers the handlers for
+// fork and, where asked for, the report at exit.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include <uvmalloc/allocator/interface.hpp>
+
+namespace uvm {
+
+struct Activation {
+  CachingManagedAllocator* allocator = nullptr;  // nullptr: not active
+  std::string reason;                            // why not, one line
+};
+
+// What this process is configured to be; parsed once, errors logged once.
+const ParsedConfiguration& process_configuration();
+
+// Thread-safe; the first call decides for the life of the process. Where it cannot be active, one
+// line says why.
+const Activation& activate_process_allocator();
+
+// The allocator if it is active already; makes nothing.
+CachingManagedAllocator* process_allocator() noexcept;
+
+// Whether the program has initialised the driver, so that activate_process_allocator() would not be
+// the first to do so. Initialises nothing.
+bool is_driver_initialized();
+
+// Whether CPU tensors are to be managed at once, which may initialise the driver: UVMALLOC_CPU asks
+// for that, or the program has, by switching unified memory on itself.
+bool manages_cpu_tensors_at_once();
+void set_manages_cpu_tensors_at_once() noexcept;
+
+// Which host memory a framework gets on this thread, kManaged until set; returns what was.
+enum class HostMemory : unsigned char {
+  kMalloc,         // for what never goes to a device
+  kManaged,        // from UVMALLOC_HOST_THRESHOLD on
+  kAlwaysManaged,  // whatever its size
+};
+HostMemory set_host_memory(HostMemory memory) noexcept;
+HostMemory host_memory() noexcept;
+
+// UVMALLOC_MOVE; the default while there is no memory to read it.
+MoveMode configured_move_mode() noexcept;
+// How a framework's tensors move, as configured until set.
+void set_move_mode(MoveMode mode) noexcept;
+// That of this process, or kAlias where this thread has asked for it.
+MoveMode move_mode() noexcept;
+// Returns what was.
+bool set_thread_aliases(bool aliases) noexcept;
+
+// Whether a framework's memory is managed: its plugin has taken its allocators' places, and there
+// is a device for it. Initialises nothing: before the program has initialised the driver, true
+// where this machine has one.
+bool is_framework_enabled();
+// Whether the plugin is in place, which the plugin says.
+bool is_framework_installed() noexcept;
+void set_framework_installed(bool installed) noexcept;
+
+// Allocations that a framework's own allocators made although they were replaced: only its plugin
+// can find out.
+struct NativeAllocations {
+  std::uint64_t device = 0;
+  std::uint64_t pinned = 0;
+  std::uint64_t host = 0;
+};
+void set_native_allocations(std::function<NativeAllocations()> source);
+// Host memory that the plugin took from malloc.
+void count_unmanaged_host(std::size_t size_bytes) noexcept;
+
+// The report on this process as JSON (docs/report.md) and as text for people.
+std::string report_json();
+std::string report_text();
+// The same on a process that has left its figures in a file (figure_store.hpp); empty, and why in
+// one line: it is no such file.
+std::string report_json_of(const std::string& figures_file, std::string* why_not);
+
+// What this machine can do and what is configured, as JSON: runtime, devices, settings, verdict.
+// Makes no allocator.
+std::string doctor_json();
+
+// The version of uvmalloc, "0.1.0".
+const char* version();
+
+}  // namespace uvm

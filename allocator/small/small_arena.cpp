@@ -1,0 +1,172 @@
+#include <uvmalloc/allocator/small/small_arena.hpp>
+
+#include <jemalloc/jemalloc.h>
+
+#include <atomic>
+#include <bit>
+#include <cstdint>
+#include <cstdio>
+#include <new>
+
+#include <uvmalloc/runtime/log.hpp>
+#include <uvmalloc/storage/pages.hpp>
+
+namespace uvm {
+
+// What jemalloc asks of the arena's memory, and whom that comes from.
+struct SmallArena::Hooks : extent_hooks_t {
+  explicit Hooks(ExtentSource& extent_source);
+
+  static ExtentSource& source_of(extent_hooks_t* hooks) {
+    return static_cast<Hooks*>(hooks)->source;
+  }
+
+  ExtentSource& source;
+  std::atomic<bool> has_asked_for_segments = false;
+  std::atomic<bool> has_asked_for_more = false;
+};
+
+namespace {
+
+// jemalloc declares it in a header that it does not install.
+struct ArenaConfiguration {
+  extent_hooks_t* extent_hooks;
+  bool metadata_use_hooks;
+};
+
+constexpr int kAlignmentFlag = MALLOCX_LG_ALIGN(std::countr_zero(SmallArena::kAlignmentBytes));
+constexpr int kSegmentAlignmentFlag = MALLOCX_LG_ALIGN(std::countr_zero(SmallArena::kSegmentBytes));
+
+// One of jemalloc's controls of one arena.
+struct ControlName {
+  ControlName(const char* format, unsigned index) {
+    std::snprintf(text, sizeof text, format, index);
+  }
+  char text[64];
+};
+
+bool run_control(const char* format, unsigned index) {
+  return uvm_je_mallctl(ControlName(format, index).text, nullptr, nullptr, nullptr, 0) == 0;
+}
+
+bool set_control(const char* format, unsigned index, std::size_t value) {
+  return uvm_je_mallctl(ControlName(format, index).text, nullptr, nullptr, &value, sizeof value) ==
+         0;
+}
+
+std::size_t read_control(const char* format, unsigned index) {
+  std::size_t value = 0;
+  std::size_t value_bytes = sizeof value;
+  uvm_je_mallctl(ControlName(format, index).text, &value, &value_bytes, nullptr, 0);
+  return value;
+}
+
+}  // namespace
+
+SmallArena::Hooks::Hooks(ExtentSource& extent_source) : extent_hooks_t{}, source(extent_source) {
+  // Commit, decommit and purge stay empty, which jemalloc takes for "not done".
+  //
+  // jemalloc asks for a segment when it wants to grow. It asks for anything else as a last resort
+  // after that failed, and in purge(), which counts on the refusal.
+  alloc = [](extent_hooks_t* hooks, void* wanted_address, std::size_t size_bytes,
+             std::size_t alignment, bool* zeroed, bool* committed, unsigned) -> void* {
+    auto& self = *static_cast<Hooks*>(hooks);
+    if (size_bytes > kSegmentBytes) self.has_asked_for_more = true;
+    if (wanted_address != nullptr || size_bytes != kSegmentBytes || alignment >= kSegmentBytes) {
+      return nullptr;
+    }
+    self.has_asked_for_segments = true;
+    *zeroed = false;
+    *committed = true;
+    return source_of(hooks).take();
+  };
+  // A part of a segment is refused; it joins the arena's unused pages.
+  dalloc = [](extent_hooks_t* hooks, void* extent, std::size_t size_bytes, bool, unsigned) {
+    if (size_bytes != kSegmentBytes) return true;
+    source_of(hooks).give_back(extent);
+    return false;
+  };
+  // When the arena is destroyed. All is free then, and what is free is joined to whole segments.
+  destroy = [](extent_hooks_t* hooks, void* extent, std::size_t, bool, unsigned) {
+    source_of(hooks).give_back(extent);
+  };
+  split = [](extent_hooks_t*, void*, std::size_t, std::size_t, std::size_t, bool, unsigned) {
+    return false;
+  };
+  // jemalloc never joins two segments: each came from a call of its own.
+  merge = [](extent_hooks_t*, void*, std::size_t, void*, std::size_t, bool, unsigned) {
+    return false;
+  };
+}
+
+SmallArena::SmallArena(ExtentSource& source) : hooks_(std::make_unique<Hooks>(source)) {
+  ArenaConfiguration configuration{hooks_.get(), false};
+  std::size_t index_bytes = sizeof index_;
+  if (uvm_je_mallctl("experimental.arenas_create_ext", &index_, &index_bytes, &configuration,
+                     sizeof configuration) != 0) {
+    throw std::bad_alloc();
+  }
+  flags_ = static_cast<int>(MALLOCX_ARENA(index_)) | MALLOCX_TCACHE_NONE;
+  // Otherwise each growth is larger than the one before.
+  if (!set_control("arena.%u.retain_grow_limit", index_, kSegmentBytes)) {
+    run_control("arena.%u.destroy", index_);
+    throw std::bad_alloc();
+  }
+}
+
+SmallArena::~SmallArena() {
+  run_control("arena.%u.destroy", index_);
+}
+
+std::size_t SmallArena::allocate(std::size_t size_bytes, void** out, std::size_t count) noexcept {
+  for (std::size_t i = 0; i < count; ++i) {
+    out[i] = uvm_je_mallocx(size_bytes, flags_ | kAlignmentFlag);
+    if (i == 0 && out[0] != nullptr && !hooks_->source.owns(out[0])) {
+      uvm_je_sdallocx(out[0], size_bytes, flags_ | kAlignmentFlag);
+      return 0;
+    }
+    if (out[i] != nullptr) continue;
+    if (hooks_->has_asked_for_more && !hooks_->has_asked_for_segments) {
+      log_once(LogLevel::kError, "jemalloc",
+               "small blocks cannot be had: jemalloc was not built with --with-lg-hugepage=18. Run "
+               "scripts/setup and configure anew");
+    }
+    return i;
+  }
+  return count;
+}
+
+void SmallArena::free(void* const* blocks, std::size_t count, std::size_t size_bytes) noexcept {
+  for (std::size_t i = 0; i < count; ++i) {
+    uvm_je_sdallocx(blocks[i], size_bytes, flags_ | kAlignmentFlag);
+  }
+}
+
+std::size_t SmallArena::usable_size(std::size_t size_bytes) noexcept {
+  return uvm_je_nallocx(size_bytes, kAlignmentFlag);
+}
+
+void SmallArena::purge() noexcept {
+  run_control("arena.%u.purge", index_);
+  // That gave back the segments that were whole already. Refused parts have been joined since, and
+  // nothing but a request of their size brings a segment made of them to light. With a segment's
+  // alignment, growth would need more than a segment, so this takes none from the source.
+  void* last = nullptr;
+  while (void* segment = uvm_je_mallocx(kSegmentBytes, flags_ | kSegmentAlignmentFlag)) {
+    const bool is_own = hooks_->source.owns(segment);
+    uvm_je_sdallocx(segment, kSegmentBytes, flags_ | kSegmentAlignmentFlag);
+    if (!is_own) return;
+    if (segment == last) return;  // not given back: jemalloc takes a purge to be under way
+    last = segment;
+    run_control("arena.%u.purge", index_);
+  }
+}
+
+std::size_t SmallArena::metadata_bytes() const noexcept {
+  std::uint64_t epoch = 1;
+  uvm_je_mallctl("epoch", nullptr, nullptr, &epoch, sizeof epoch);
+  return read_control("stats.arenas.%u.base", index_) +
+         read_control("stats.arenas.%u.internal", index_);
+}
+
+}  // namespace uvm

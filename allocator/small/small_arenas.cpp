@@ -1,0 +1,85 @@
+#include <uvmalloc/allocator/small/small_arenas.hpp>
+
+#include <utility>
+
+#include <uvmalloc/allocator/small/extent_source.hpp>
+
+namespace uvm {
+
+// An arena and the source of its segments.
+class SmallArenas::Arena final : public ExtentSource {
+ public:
+  Arena(SmallArenas& owner, PoolIndex pool) : owner_(owner), pool_(pool), arena_(*this) {}
+
+  void* take() noexcept override {
+    const Segment segment = owner_.segments_.take(pool_, most);
+    took_page |= segment.is_new_page;
+    return segment.base;
+  }
+
+  void give_back(void* segment) noexcept override {
+    if (!owner_.closed_) owner_.segments_.give_back(segment);
+  }
+
+  bool owns(const void* address) const noexcept override {
+    const bool is_own = owner_.segments_.owns(address);
+    thread_is_past |= !is_own;
+    return is_own;
+  }
+
+  PoolIndex pool() const { return pool_; }
+  SmallArena& arena() { return arena_; }
+
+  // In one call of allocate().
+  Growth most = Growth::kFreeMemory;
+  bool took_page = false;
+  mutable bool thread_is_past = false;
+
+ private:
+  SmallArenas& owner_;
+  const PoolIndex pool_;
+  SmallArena arena_;
+};
+
+SmallArenas::SmallArenas(Segments segments) : segments_(std::move(segments)) {}
+
+SmallArenas::~SmallArenas() {
+  clear();
+}
+
+SmallArenas::Arena& SmallArenas::arena_of(PoolIndex pool) {
+  const std::size_t stream = pool / kPoolsPerStream;
+  if (stream >= arenas_.size()) arenas_.resize(stream + 1);
+  if (arenas_[stream] == nullptr) arenas_[stream] = std::make_unique<Arena>(*this, pool);
+  return *arenas_[stream];
+}
+
+SmallArenas::Batch SmallArenas::allocate(PoolIndex pool, std::size_t size_bytes, void** out,
+                                         std::size_t count, Growth most) {
+  std::lock_guard lock(mutex_);
+  Arena& arena = arena_of(pool);
+  arena.most = most;
+  arena.took_page = arena.thread_is_past = false;
+  const std::size_t got = arena.arena().allocate(size_bytes, out, count);
+  return {got, arena.took_page, arena.thread_is_past};
+}
+
+void SmallArenas::free(PoolIndex pool, void* const* blocks, std::size_t count,
+                       std::size_t size_bytes) {
+  std::lock_guard lock(mutex_);
+  arenas_[pool / kPoolsPerStream]->arena().free(blocks, count, size_bytes);
+}
+
+void SmallArenas::purge(const std::function<bool(PoolIndex pool)>& wanted) {
+  std::lock_guard lock(mutex_);
+  for (const auto& arena : arenas_) {
+    if (arena != nullptr && wanted(arena->pool())) arena->arena().purge();
+  }
+}
+
+void SmallArenas::clear() {
+  closed_ = true;
+  arenas_.clear();
+}
+
+}  // namespace uvm

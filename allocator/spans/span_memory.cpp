@@ -1,0 +1,88 @@
+#include <uvmalloc/allocator/spans/span_memory.hpp>
+
+#include <algorithm>
+#include <cerrno>
+
+#include <uvmalloc/allocator/policy/size_classes.hpp>
+#include <uvmalloc/allocator/spans/host_backing.hpp>
+
+namespace uvm {
+namespace {
+
+// Address space is one for all allocators of the process: the nth asks for an nth of the usual
+// span, so n of them take what the sum of 1/n grows to, 3 spans for 11 and 6 for 227.
+std::atomic<std::size_t> living = 0;
+
+}  // namespace
+
+SpanMemory::SpanMemory(const DeviceRuntime& runtime, const std::vector<DeviceDescription>& devices,
+                       const Configuration& configuration, std::size_t budget_bytes)
+    : runtime_(runtime),
+      devices_(devices),
+      span_bytes_(configuration.span_bytes),
+      budget_bytes_(budget_bytes),
+      sharers_(++living),
+      host_backing_(host_backing_of(devices, configuration.host_backing)) {}
+
+SpanMemory::~SpanMemory() {
+  --living;
+}
+
+bool SpanMemory::gives_pages_back(const Span& span) const {
+  const DeviceCapabilities& can = devices_[static_cast<std::size_t>(span.device)].capabilities;
+  return span.ordinary || (span.facade == Facade::kDevice && can.discard && !can.integrated);
+}
+
+std::size_t SpanMemory::wanted_bytes(const Span& span, std::size_t least_bytes) const {
+  if (span_bytes_) {
+    const std::size_t wanted = round_up(*span_bytes_, kPageBytes);
+    return std::max(std::min(wanted, kLargestRequest), least_bytes);
+  }
+  const std::size_t most_bytes =
+      std::min(policy::kMostSpanBytes, round_up(budget_bytes_, kPageBytes));
+  std::size_t usual = policy::kLeastSpanBytes;
+  if (gives_pages_back(span)) {
+    usual = std::max(usual, round_up(most_bytes / sharers_, kPageBytes));
+  } else if (span.facade == Facade::kDevice) {
+    usual = std::max(usual, least_bytes * policy::kRequestsPerSpan);
+  }
+  return std::max(std::min(usual, most_bytes), least_bytes);
+}
+
+RuntimeStatus SpanMemory::try_to_take(Span* span) const {
+  if (span->ordinary) {
+    span->raw = map_ordinary(span->size_bytes);
+    if (span->raw != nullptr) return {};
+    return {RuntimeError::kOutOfMemory, ENOMEM, "ENOMEM", "mmap"};
+  }
+  RuntimeStatus status = runtime_.allocate_managed(span->device, span->size_bytes, &span->raw);
+  if (!status.ok() || address_of(span->raw) % kPageBytes == 0) return status;
+  // Drivers align large managed allocations to 2 MiB; where one does not, a page more holds an
+  // aligned span.
+  runtime_.free_managed(span->device, span->raw);
+  return runtime_.allocate_managed(span->device, span->size_bytes + kPageBytes, &span->raw);
+}
+
+RuntimeStatus SpanMemory::take(std::size_t least_bytes, Span* span) {
+  span->ordinary = span->facade == Facade::kHost && host_backing_ == HostBacking::kOrdinary;
+  const std::size_t wanted = wanted_bytes(*span, least_bytes);
+  span->size_bytes = std::max(std::min(wanted, most_bytes_.load()), least_bytes);
+  RuntimeStatus status = try_to_take(span);
+  // So much address space may not be had in one piece.
+  while (status.error == RuntimeError::kOutOfMemory && span->size_bytes > least_bytes) {
+    span->size_bytes = std::max(round_up(span->size_bytes / 2, kPageBytes), least_bytes);
+    status = try_to_take(span);
+  }
+  if (!status.ok()) return status;
+  most_bytes_ = span->size_bytes < wanted ? 2 * span->size_bytes : SIZE_MAX;
+  span->base = reinterpret_cast<char*>(round_up(address_of(span->raw), kPageBytes));
+  return status;
+}
+
+RuntimeStatus SpanMemory::give_back(const Span& span) const noexcept {
+  if (!span.ordinary) return runtime_.free_managed(span.device, span.raw);
+  unmap_ordinary(span.raw, span.size_bytes);
+  return {};
+}
+
+}  // namespace uvm

@@ -1,0 +1,100 @@
+// The spans: managed allocations of the driver, or for the host facade ordinary memory where that
+// serves better (host_backing.hpp), cut into runs of whole 2 MiB pages. A span is homogeneous
+// in facade and device and is advised once, when made. Its memory is virtual, so a span costs
+// nothing until its pages are touched; what is counted is pages ever handed out. Runs given back
+// are joined with their neighbours; pages of a given-back run stay touched until the whole span is
+// freed.
+//
+// Calls no driver. Guarded by the allocator's lock.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include <uvmalloc/hints/placement_planner.hpp>
+#include <uvmalloc/storage/facade.hpp>
+#include <uvmalloc/storage/pages.hpp>
+
+namespace uvm {
+
+struct Span {
+  void* raw = nullptr;  // what the driver or kernel gave; `base` is the first 2 MiB boundary in it
+  char* base = nullptr;
+  std::size_t size_bytes = 0;
+  Facade facade = Facade::kHost;
+  int device = 0;
+  bool ordinary = false;                    // of the kernel's memory, not the driver's
+  SegmentPlacement placement;               // what the whole span was advised
+  std::map<std::size_t, std::size_t> free;  // offset -> size of each free run
+  std::vector<bool> touched;                // by page
+  std::size_t touched_bytes = 0;
+  std::vector<bool> discarded;  // by page: touched once, and not since its contents were dropped
+  std::size_t discarded_bytes = 0;
+
+  std::size_t free_bytes() const {
+    std::size_t bytes = 0;
+    for (const auto& [offset, run_bytes] : free) bytes += run_bytes;
+    return bytes;
+  }
+  // All pages in use are touched.
+  std::size_t touched_free_bytes() const { return touched_bytes - (size_bytes - free_bytes()); }
+  bool empty() const { return free.size() == 1 && free.begin()->second == size_bytes; }
+};
+
+class SpanStore {
+ public:
+  struct Run {
+    Span* span = nullptr;  // nullptr: none fits
+    std::size_t offset = 0;
+    std::size_t untouched_bytes = 0;  // pages of it that no one has had yet
+    std::size_t size_bytes = 0;       // of take_touched()
+    char* base() const { return span->base + offset; }
+  };
+
+  Span* add(std::unique_ptr<Span> span);
+
+  // The lowest free run of `size_bytes` in spans of this facade and device, with the fewest
+  // untouched pages where there is a choice of spans. With `any_facade`, spans made for others
+  // count too.
+  Run find(Facade facade, int device, std::size_t size_bytes, bool any_facade) const;
+
+  // The run at exactly that place, if it is free.
+  static Run find_at(Span* span, const char* base, std::size_t size_bytes);
+
+  // Visits the lowest free runs of spans of this facade and device, each as long as it can be.
+  using RunVisitor = std::function<void(Span* span, char* base, std::size_t size_bytes)>;
+  void each_free(Facade facade, int device, const RunVisitor& visit) const;
+
+  // Takes every free run of touched pages of the span, for give_back_untouched().
+  // Giving these back needs no memory.
+  std::vector<Run> take_touched(Span* span);
+
+  // Takes a run that find() returned since the last change; its pages are touched from now on.
+  void take(const Run& run, std::size_t size_bytes);
+
+  void give_back(Span* span, char* base, std::size_t size_bytes);
+  // The same for pages that were discarded: they count as untouched.
+  void give_back_untouched(Span* span, char* base, std::size_t size_bytes);
+
+  // Removes spans without runs in use. std::bad_alloc: none is removed.
+  std::vector<std::unique_ptr<Span>> remove_empty();
+
+  const std::vector<std::unique_ptr<Span>>& spans() const { return spans_; }
+  std::size_t touched_bytes() const { return touched_bytes_; }
+  // Of spans of this facade and device.
+  std::size_t touched_bytes(Facade facade, int device) const;
+  std::size_t discarded_bytes(Facade facade, int device) const;
+  // Of free runs.
+  std::size_t touched_free_bytes() const;
+
+ private:
+  std::vector<std::unique_ptr<Span>> spans_;
+  std::size_t touched_bytes_ = 0;
+  // Of runs that take_touched() took whole: for when they come back.
+  std::vector<std::map<std::size_t, std::size_t>::node_type> spare_;
+};
+
+}  // namespace uvm

@@ -1,0 +1,83 @@
+#include <uvmalloc/allocator/statistics/segments.hpp>
+
+#include <uvmalloc/allocator/heap/block_pools.hpp>
+#include <uvmalloc/allocator/spans/span_store.hpp>
+
+namespace uvm {
+namespace {
+
+class SegmentList {
+ public:
+  explicit SegmentList(const BlockPools& pools) : pools_(pools) {}
+
+  // What an arena has is a segment of its own.
+  void add_small_run(const RunBlock& run) {
+    begin(run.address(), run.size_bytes(), pools_.at(run.home), true);
+  }
+
+  void begin(char* base, std::size_t size_bytes, const Pool& home, bool is_of_small_objects) {
+    segments_.push_back({base,
+                         size_bytes,
+                         home.key.facade,
+                         home.key.device,
+                         home.key.stream,
+                         is_of_small_objects,
+                         home.key.private_pool,
+                         {}});
+    end_ = base;
+  }
+
+  void add(const Block& block) {
+    const bool small = block.kind == BlockKind::kSmall;
+    const bool goes_on = small || (block.kind == BlockKind::kShared && block.address() == end_ &&
+                                   !segments_.back().is_of_small_objects &&
+                                   static_cast<const RunBlock&>(block).shared.previous != 0);
+    if (!goes_on) {
+      // The pages of a guest count where they are used.
+      const bool lent = block.now() == BlockState::kLive;
+      begin(block.address(), 0, pools_.at(lent ? block.pool : pools_.home_of(block)), false);
+    }
+    SegmentDescription& segment = segments_.back();
+    // Free small objects are with the arena.
+    if (block.address() > end_) {
+      segment.blocks.push_back(
+          {static_cast<std::size_t>(block.address() - end_), 0, BlockState::kFree});
+    }
+    const bool in_use = block.now() != BlockState::kFree && block.now() != BlockState::kCached;
+    segment.blocks.push_back(
+        {block.size_bytes(), in_use ? block.requested_bytes() : 0, block.now()});
+    end_ = block.end();
+    if (!small) segment.size_bytes += block.size_bytes();
+  }
+
+  // What no block has at the ends is free.
+  std::vector<SegmentDescription> take() {
+    for (SegmentDescription& segment : segments_) {
+      std::size_t bytes = 0;
+      for (const auto& piece : segment.blocks) bytes += piece.size_bytes;
+      if (bytes < segment.size_bytes) {
+        segment.blocks.push_back({segment.size_bytes - bytes, 0, BlockState::kFree});
+      }
+    }
+    return std::move(segments_);
+  }
+
+ private:
+  const BlockPools& pools_;
+  std::vector<SegmentDescription> segments_;
+  const char* end_ = nullptr;  // of the last block
+};
+
+}  // namespace
+
+std::vector<SegmentDescription> describe_segments(const SpanStore& spans, const BlockPools& pools) {
+  SegmentList list(pools);
+  for (const auto& span : spans.spans()) {
+    pools.each_block(
+        *span, [&](const Block& block) { list.add(block); },
+        [&](const RunBlock& run) { list.add_small_run(run); });
+  }
+  return list.take();
+}
+
+}  // namespace uvm

@@ -1,0 +1,35 @@
+// How the memory of an allocator is cut, for segment viewers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <uvmalloc/allocator/heap/block.hpp>
+
+namespace uvm {
+
+// A range whose blocks lie one after the other.
+struct SegmentDescription {
+  void* base = nullptr;
+  std::size_t size_bytes = 0;
+  Facade facade = Facade::kHost;
+  int device = 0;
+  StreamHandle stream = nullptr;
+  bool is_of_small_objects = false;
+  std::uint64_t private_pool = 0;  // 0: none
+  struct Piece {
+    std::size_t size_bytes = 0;
+    std::size_t requested_bytes = 0;  // of a block that is live or waits for its fences
+    BlockState state = BlockState::kFree;
+  };
+  std::vector<Piece> blocks;  // by address
+};
+
+class BlockPools;
+class SpanStore;
+
+// With the allocator's lock and the thread caches frozen.
+std::vector<SegmentDescription> describe_segments(const SpanStore& spans, const BlockPools& pools);
+
+}  // namespace uvm

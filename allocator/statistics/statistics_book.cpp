@@ -1,0 +1,253 @@
+#include <uvmalloc/allocator/statistics/statistics_book.hpp>
+
+#include <algorithm>
+#include <stdexcept>
+
+#include <fmt/format.h>
+
+namespace uvm {
+namespace {
+
+constexpr auto kSmallIndex = static_cast<std::size_t>(SizeClass::kSmall);
+constexpr auto kLargeIndex = static_cast<std::size_t>(SizeClass::kLarge);
+
+Gauge gauge(std::int64_t current, std::int64_t peak, std::int64_t increased,
+            std::int64_t decreased) {
+  return {static_cast<std::uint64_t>(current), static_cast<std::uint64_t>(peak),
+          static_cast<std::uint64_t>(increased), static_cast<std::uint64_t>(decreased)};
+}
+
+// What callers have and what waits behind fences. The peak is exact where nothing waited; it is at
+// most the sum of both peaks.
+Gauge with_fenced(const Gauge& live, const Gauge& fenced) {
+  return {live.current + fenced.current, live.peak + fenced.peak, live.increased,
+          live.decreased + fenced.decreased - fenced.increased};
+}
+
+}  // namespace
+
+const char* to_string(CopyReason reason) {
+  switch (reason) {
+    case CopyReason::kSmallBlock:
+      return "small_block";
+    case CopyReason::kForeign:
+      return "foreign_memory";
+    case CopyReason::kExported:
+      return "exported_pointer";
+    case CopyReason::kPartialStorage:
+      return "partial_storage";
+    case CopyReason::kLayout:
+      return "layout";
+    case CopyReason::kConversion:
+      return "conversion";
+    case CopyReason::kCapturing:
+      return "capturing";
+    case CopyReason::kAliased:
+      return "aliased";
+    case CopyReason::kMode:
+      return "mode";
+  }
+  return "unknown";
+}
+
+StatisticsBook::StatisticsBook(std::size_t devices, std::size_t budget_bytes, Totals& totals)
+    : devices_(devices), totals_(totals) {
+  figures_.budget_bytes = budget_bytes;
+  for (auto& facade : figures_.classes) facade.resize(devices);
+  for (auto& facade : figures_.service) facade.resize(devices);
+}
+
+void StatisticsBook::check_device(int device) const {
+  if (device >= 0 && static_cast<std::size_t>(device) < devices_) return;
+  throw std::out_of_range(fmt::format("device {} does not exist; there are {}", device, devices_));
+}
+
+// nullptr: the pool is nobody's own.
+PrivatePoolStatistics* StatisticsBook::private_pool(const StreamKey& key) {
+  if (key.private_pool == 0 || key.private_pool == StreamKey::kForgotten) return nullptr;
+  auto& all = figures_.private_pools;
+  auto found = std::find_if(all.begin(), all.end(), [&](const PrivatePoolStatistics& other) {
+    return other.device == key.device && other.id == key.private_pool;
+  });
+  if (found == all.end()) found = all.insert(all.end(), {key.device, key.private_pool, {}});
+  return &*found;
+}
+
+// Pages come as pages of large blocks; an arena takes its segments out of them.
+void StatisticsBook::count_pages(const Pool& pool, std::size_t size_bytes,
+                                 void (Gauge::*count)(std::uint64_t)) {
+  Classes& classes = classes_of(pool.key);
+  PrivatePoolStatistics* own = private_pool(pool.key);
+  for (std::size_t of : {kLargeIndex, kSizeClasses}) {
+    (classes[of].segments.*count)(size_bytes >> kPageShift);
+    (classes[of].reserved_bytes.*count)(size_bytes);
+    if (own != nullptr) (own->reserved_bytes[of].*count)(size_bytes);
+  }
+}
+
+void StatisticsBook::pages_added(const Pool& pool, void* base, std::size_t size_bytes) {
+  count_pages(pool, size_bytes, &Gauge::increase);
+  if (observer_ != nullptr && pool.key.facade == Facade::kDevice) {
+    observer_->pages_added(pool.key, base, size_bytes);
+  }
+}
+
+void StatisticsBook::pages_removed(const Pool& pool, void* base, std::size_t size_bytes) {
+  count_pages(pool, size_bytes, &Gauge::decrease);
+  if (observer_ != nullptr && pool.key.facade == Facade::kDevice) {
+    observer_->pages_removed(pool.key, base, size_bytes);
+  }
+}
+
+void StatisticsBook::small_segment_taken(const Pool& home, std::size_t size_bytes) {
+  Classes& classes = classes_of(home.key);
+  classes[kLargeIndex].reserved_bytes.decrease(size_bytes);
+  classes[kSmallIndex].reserved_bytes.increase(size_bytes);
+}
+
+void StatisticsBook::small_segment_returned(const Pool& home, std::size_t size_bytes) {
+  Classes& classes = classes_of(home.key);
+  classes[kSmallIndex].reserved_bytes.decrease(size_bytes);
+  classes[kLargeIndex].reserved_bytes.increase(size_bytes);
+}
+
+std::size_t StatisticsBook::reserved_bytes(Facade facade, int device) const {
+  return figures_
+      .classes[static_cast<std::size_t>(facade)][static_cast<std::size_t>(device)][kSizeClasses]
+      .reserved_bytes.current;
+}
+
+// In the gauges of active blocks, to which all() adds the live ones.
+void StatisticsBook::count_fenced(const Block& block, const Pool& pool,
+                                  void (Gauge::*count)(std::uint64_t)) {
+  Classes& classes = classes_of(pool.key);
+  for (std::size_t of :
+       {static_cast<std::size_t>(size_class_of(block.size_bytes())), kSizeClasses}) {
+    (classes[of].active_blocks.*count)(1);
+    (classes[of].active_bytes.*count)(block.size_bytes());
+    (classes[of].active_requested_bytes.*count)(block.requested_bytes());
+  }
+}
+
+void StatisticsBook::fence_begins(const Block& block, const Pool& pool) {
+  count_fenced(block, pool, &Gauge::increase);
+}
+
+void StatisticsBook::fence_ends(const Block& block, const Pool& pool) {
+  count_fenced(block, pool, &Gauge::decrease);
+}
+
+void StatisticsBook::free_completed(const Block& block, const Pool& pool) {
+  if (observer_ != nullptr && pool.key.facade == Facade::kDevice) {
+    observer_->free_completed(pool.key, block.address(), block.requested_bytes());
+  }
+}
+
+void StatisticsBook::reset_gauges(Facade facade, int device, void (Gauge::*reset)()) {
+  for (auto& figures : classes_of({facade, device})) {
+    figures.each_gauge([&](Gauge& gauge) { (gauge.*reset)(); });
+  }
+  if (facade != Facade::kDevice) return;
+  for (PrivatePoolStatistics& pool : figures_.private_pools) {
+    if (pool.device != device) continue;
+    for (Gauge& gauge : pool.reserved_bytes) (gauge.*reset)();
+  }
+  std::erase_if(figures_.private_pools, [](const auto& pool) { return pool.is_empty(); });
+}
+
+void StatisticsBook::reset_peaks(Facade facade, int device) {
+  reset_gauges(facade, device, &Gauge::reset_peak);
+}
+
+void StatisticsBook::reset_totals(Facade facade, int device) {
+  reset_gauges(facade, device, &Gauge::reset_totals);
+  service_of(facade, device) = {};
+}
+
+void StatisticsBook::add_classes(Facade facade, int device, ThreadCaches& caches,
+                                 Statistics* out) const {
+  const auto at = static_cast<std::size_t>(facade);
+  const std::size_t place = place_of(facade, device);
+  const PeakBook& book = caches.book();
+  const Tally sum = caches.sum(place);
+  for (std::size_t of = 0; of <= Tally::kAll; ++of) {
+    ClassStatistics& figures = out->classes[at][static_cast<std::size_t>(device)][of];
+    const Amounts now = sum.live(of);
+    const Amounts& peak = book.peak(place, of);
+    const Amounts up = book.increased(place, of, sum);
+    const Amounts down = book.decreased(place, of, sum);
+    figures.allocations = gauge(now.blocks, peak.blocks, up.blocks, down.blocks);
+    figures.allocated_bytes = gauge(now.bytes, peak.bytes, up.bytes, down.bytes);
+    figures.requested_bytes =
+        gauge(now.requested_bytes, peak.requested_bytes, up.requested_bytes, down.requested_bytes);
+    figures.active_blocks = with_fenced(figures.allocations, figures.active_blocks);
+    figures.active_bytes = with_fenced(figures.allocated_bytes, figures.active_bytes);
+    figures.active_requested_bytes =
+        with_fenced(figures.requested_bytes, figures.active_requested_bytes);
+    if (of != Tally::kAll) {
+      figures.cache_hits = sum.hits(of);
+      out->cache_hits[at] += sum.hits(of);
+    }
+  }
+  const Amounts total = sum.total(Tally::kAll);
+  const Gauge& bytes =
+      out->classes[at][static_cast<std::size_t>(device)][kSizeClasses].allocated_bytes;
+  Gauge& of_facade = out->facade_bytes[at];
+  out->allocations[at] += static_cast<std::uint64_t>(total.blocks);
+  of_facade.current += bytes.current;
+  of_facade.peak += bytes.peak;
+  of_facade.increased += static_cast<std::uint64_t>(total.bytes);
+  of_facade.decreased += static_cast<std::uint64_t>((total - sum.live(Tally::kAll)).bytes);
+}
+
+void StatisticsBook::add_streams(const ThreadCaches& caches, const BlockPools& pools,
+                                 Statistics* out) {
+  for (PoolIndex first = 0; first < pools.pools().size(); first += kPoolsPerStream) {
+    const StreamKey& key = pools.at(first).key;
+    const StreamTally tally = caches.sum_of_stream(first);
+    StreamStatistics stream{key.facade,
+                            key.device,
+                            address_of(key.stream),
+                            tally.live_bytes,
+                            tally.peak_bytes,
+                            tally.blocks,
+                            tally.bytes,
+                            0,
+                            0};
+    for (PoolIndex pool = first; pool < first + kPoolsPerStream; ++pool) {
+      for (const FreeIndex* index : {&pools.at(pool).own, &pools.at(pool).guests}) {
+        stream.free_bytes += index->free_bytes();
+        if (const RunBlock* largest = index->largest()) {
+          stream.largest_free_bytes =
+              std::max<std::uint64_t>(stream.largest_free_bytes, largest->size_bytes());
+        }
+      }
+    }
+    out->free_bytes += stream.free_bytes;
+    out->largest_free_bytes = std::max(out->largest_free_bytes, stream.largest_free_bytes);
+    out->streams.push_back(stream);
+  }
+}
+
+Statistics StatisticsBook::all(ThreadCaches& caches, const BlockPools& pools,
+                               const SpanStore& spans) const {
+  Statistics out = figures_;
+  static_cast<Totals&>(out) = totals_;
+  for (Facade facade : {Facade::kHost, Facade::kPinned, Facade::kDevice}) {
+    for (std::size_t device = 0; device < devices_; ++device) {
+      add_classes(facade, static_cast<int>(device), caches, &out);
+    }
+    const Gauge& bytes = out.facade_bytes[static_cast<std::size_t>(facade)];
+    out.live_bytes.current += bytes.current;
+    out.live_bytes.increased += bytes.increased;
+    out.live_bytes.decreased += bytes.decreased;
+  }
+  out.live_bytes.peak = static_cast<std::uint64_t>(caches.peak_live_bytes());
+  out.thread_cached_bytes = caches.cached_bytes();
+  add_streams(caches, pools, &out);
+  out.touched_not_used_bytes = pools.free_page_bytes() + spans.touched_free_bytes();
+  out.metadata_bytes = pools.metadata_bytes() + caches.bytes();
+  return out;
+}
+
+}  // namespace uvm

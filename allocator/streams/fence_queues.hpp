@@ -1,0 +1,95 @@
+// Blocks that were given back while streams still worked on them, by stream in the order of their
+// fences, which is the order in which a stream finishes them. Only the oldest fence of each stream
+// is asked for; a block is over with its last fence. Knows no driver.
+//
+// Guarded by the allocator's lock, but for empty(), which may be asked at any time.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <deque>
+#include <map>
+#include <new>
+#include <unordered_map>
+#include <vector>
+
+#include <uvmalloc/allocator/heap/block.hpp>
+
+namespace uvm {
+
+class FenceQueues {
+ public:
+  // The block waits for all of these, at least one, from now on; or, without memory
+  // (std::bad_alloc), for none.
+  void add(Block* block, const std::vector<Fence>& fences) {
+    left_[block] = fences.size();
+    std::size_t added = 0;
+    try {
+      for (; added < fences.size(); ++added) {
+        streams_[fences[added].stream].push_back({block, fences[added].event});
+      }
+    } catch (const std::bad_alloc&) {
+      while (added-- != 0) streams_[fences[added].stream].pop_back();
+      std::erase_if(streams_, [](const auto& entry) { return entry.second.empty(); });
+      left_.erase(block);
+      throw;
+    }
+    blocks_.store(left_.size(), std::memory_order_relaxed);
+  }
+
+  bool empty() const { return blocks_.load(std::memory_order_relaxed) == 0; }
+
+  // The oldest fences, at most `most` of each stream, of one stream after the other: of at most
+  // `most_streams`, from the first one behind `last` on and around.
+  std::vector<Fence> oldest(std::size_t most, std::size_t most_streams,
+                            const DeviceStream& last) const {
+    std::vector<Fence> fences;
+    auto at = streams_.upper_bound(last);
+    for (std::size_t left = std::min(most_streams, streams_.size()); left != 0; --left, ++at) {
+      if (at == streams_.end()) at = streams_.begin();
+      for (std::size_t i = 0; i < at->second.size() && i < most; ++i) {
+        fences.push_back({at->first, at->second[i].event});
+      }
+    }
+    return fences;
+  }
+  std::size_t streams() const { return streams_.size(); }
+  // The newest of each stream.
+  std::vector<Fence> newest() const {
+    std::vector<Fence> fences;
+    for (const auto& [stream, queue] : streams_) fences.push_back({stream, queue.back().event});
+    return fences;
+  }
+
+  template <class Visit>
+  void each(Visit visit) const {
+    for (const auto& [stream, queue] : streams_) {
+      for (const Waiting& waiting : queue) visit(Fence{stream, waiting.event});
+    }
+  }
+
+  // Takes the oldest fence of that stream out. Returns its block if that was the block's last one.
+  Block* take_oldest(DeviceStream stream) {
+    auto found = streams_.find(stream);
+    Block* block = found->second.front().block;
+    found->second.pop_front();
+    if (found->second.empty()) streams_.erase(found);
+    auto left = left_.find(block);
+    if (--left->second != 0) return nullptr;
+    left_.erase(left);
+    blocks_.store(left_.size(), std::memory_order_relaxed);
+    return block;
+  }
+
+ private:
+  struct Waiting {
+    Block* block = nullptr;
+    EventHandle event = nullptr;
+  };
+  std::map<DeviceStream, std::deque<Waiting>> streams_;  // none is empty
+  std::unordered_map<const Block*, std::size_t> left_;   // fences of each block
+  std::atomic<std::size_t> blocks_{0};                   // in left_
+};
+
+}  // namespace uvm

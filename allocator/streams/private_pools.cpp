@@ -1,0 +1,93 @@
+#include <uvmalloc/allocator/streams/private_pools.hpp>
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace uvm {
+
+PrivatePools::PrivatePool& PrivatePools::make(const Key& key) {
+  if (key.second == 0) {
+    throw std::invalid_argument("a private pool's id is 0; accepted: any other number");
+  }
+  if (key.first < 0 || key.first >= devices_) {
+    throw std::invalid_argument(
+        fmt::format("device {} does not exist; there are {}", key.first, devices_));
+  }
+  return pools_[key];
+}
+
+std::uint64_t PrivatePools::begin(int device, std::uint64_t id, StreamFilter routed,
+                                  bool capturing) {
+  Scope scope{device,    id,   opened_ + 1, std::make_shared<StreamFilter>(std::move(routed)),
+              capturing, false};
+  scopes_.reserve(scopes_.size() + 1);
+  PrivatePool& pool = make({device, id});
+  ++pool.users;
+  pool.captured |= capturing;
+  scopes_.push_back(std::move(scope));
+  ++open_;
+  capturing_ += capturing ? 1 : 0;
+  return ++opened_;
+}
+
+void PrivatePools::retain(int device, std::uint64_t id) {
+  ++make({device, id}).users;
+}
+
+void PrivatePools::close(std::vector<Scope>::iterator scope) {
+  --open_;
+  capturing_ -= scope->capturing ? 1 : 0;
+  scopes_.erase(scope);
+}
+
+bool PrivatePools::end(int device, std::uint64_t id, std::uint64_t number) {
+  const auto ended = std::find_if(scopes_.rbegin(), scopes_.rend(), [&](const Scope& scope) {
+    return scope.device == device && scope.pool == id && (number == 0 || scope.number == number);
+  });
+  if (ended == scopes_.rend()) return false;
+  close(ended.base() - 1);
+  return true;
+}
+
+bool PrivatePools::release(int device, std::uint64_t id) {
+  const auto found = pools_.find({device, id});
+  if (found == pools_.end()) return false;
+  if (--found->second.users != 0) return true;
+  pools_.erase(found);
+  // With the last user ends what is still open, as after a capture that has failed.
+  while (end(device, id, 0)) {
+  }
+  return true;
+}
+
+bool PrivatePools::give_whole_pages(int device, std::uint64_t id) {
+  const auto found = pools_.find({device, id});
+  if (found == pools_.end()) return false;
+  found->second.whole_pages = true;
+  return true;
+}
+
+std::size_t PrivatePools::users(int device, std::uint64_t id) const {
+  const auto found = pools_.find({device, id});
+  return found != pools_.end() ? found->second.users : 0;
+}
+
+bool PrivatePools::is_captured(int device, std::uint64_t id) const {
+  const auto found = pools_.find({device, id});
+  return found != pools_.end() && found->second.captured;
+}
+
+std::vector<PrivatePools::Scope> PrivatePools::open_scopes(int device) const {
+  std::vector<Scope> scopes;
+  for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
+    if (scope->device != device) continue;
+    scopes.push_back(*scope);
+    scopes.back().whole_pages = pools_.at({device, scope->pool}).whole_pages;
+  }
+  return scopes;
+}
+
+}  // namespace uvm

@@ -1,0 +1,101 @@
+#include <uvmalloc/allocator/streams/stream_work.hpp>
+
+#include <algorithm>
+
+namespace uvm {
+namespace {
+
+// Whether a wait has ended as it should.
+bool is_through(const RuntimeStatus& wait) {
+  return wait.ok() || wait.error == RuntimeError::kNotUsable;
+}
+
+}  // namespace
+
+StreamWork::StreamWork(const DeviceRuntime& runtime, EventPool& events)
+    : runtime_(runtime),
+      events_(events),
+      over_(std::make_unique<std::atomic<std::uint64_t>[]>(
+          static_cast<std::size_t>(runtime.device_count()))) {}
+
+bool StreamWork::record(const std::vector<DeviceStream>& streams, std::vector<Fence>* fences) {
+  for (const DeviceStream& use : streams) {
+    if (!use.can_be_named()) continue;
+    bool is_captured = false;
+    const RuntimeStatus status = runtime_.is_capturing(use.device, use.handle, &is_captured);
+    if (is_captured || status.error == RuntimeError::kCapture) return false;
+  }
+  fences->reserve(fences->size() + streams.size());
+  for (const DeviceStream& use : streams) {
+    if (use.is_gone() && is_over(use)) continue;
+    RuntimeStatus status{RuntimeError::kInvalidValue, 0, "another thread's stream", "record_event"};
+    EventHandle event = nullptr;
+    if (use.can_be_named()) event = events_.record(use, &status);
+    if (event != nullptr) {
+      fences->push_back({use, event});
+    } else if (status.error != RuntimeError::kNotUsable && !wait_for_device(use.device)) {
+      // A stream that is gone or refuses an event: the whole device stands for it.
+      return false;
+    }
+  }
+  return true;
+}
+
+void StreamWork::release(std::vector<Fence>* fences) {
+  for (const Fence& fence : *fences) release(fence);
+  fences->clear();
+}
+
+bool StreamWork::is_over(const Fence& fence) const {
+  const RuntimeError error = runtime_.query_event(fence.stream.device, fence.event).error;
+  return error != RuntimeError::kNotReady && error != RuntimeError::kCapture;
+}
+
+bool StreamWork::are_over(const std::vector<Fence>& fences) const {
+  return std::all_of(fences.begin(), fences.end(),
+                     [&](const Fence& fence) { return is_over(fence); });
+}
+
+bool StreamWork::wait_for(const Fence& fence) {
+  return is_through(runtime_.synchronize_event(fence.stream.device, fence.event)) ||
+         wait_for_device(fence.stream.device);
+}
+
+bool StreamWork::wait_for_device(int device) {
+  const std::uint64_t gone_before = forgotten_.load(std::memory_order_relaxed);
+  if (!is_through(runtime_.synchronize_device(device))) return false;
+  std::atomic<std::uint64_t>& over = over_[static_cast<std::size_t>(device)];
+  std::uint64_t known = over.load(std::memory_order_relaxed);
+  while (known < gone_before && !over.compare_exchange_weak(known, gone_before)) {
+  }
+  return true;
+}
+
+RuntimeStatus StreamWork::wait_for(const DeviceStream& stream) const {
+  const RuntimeStatus status = stream.can_be_named()
+                                   ? runtime_.synchronize_stream(stream.device, stream.handle)
+                                   : runtime_.synchronize_device(stream.device);
+  return is_through(status) ? RuntimeStatus{} : status;
+}
+
+DeviceStream StreamWork::forget(const DeviceStream& stream) {
+  return {stream.device, stream.handle,
+          DeviceStream::kFirstGone + forgotten_.fetch_add(1, std::memory_order_relaxed)};
+}
+
+bool StreamWork::is_over(const DeviceStream& gone) const {
+  return gone.thread - DeviceStream::kFirstGone <
+         over_[static_cast<std::size_t>(gone.device)].load(std::memory_order_relaxed);
+}
+
+bool StreamWork::order_after(const DeviceStream& stream, const Fence& fence) {
+  return events_.may_wait(stream) &&
+         runtime_.stream_wait_event(stream.device, stream.handle, fence.event).ok();
+}
+
+bool StreamWork::order_after_blocking_streams(const DeviceStream& stream) {
+  const DeviceStream legacy{stream.device, nullptr, 0};
+  return events_.may_wait(legacy) && events_.may_wait(stream) && events_.order(stream, legacy);
+}
+
+}  // namespace uvm

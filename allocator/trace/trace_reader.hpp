@@ -1,0 +1,62 @@
+// Reads a trace file (docs/trace.md) into memory, in the order in which things happened. Every
+// length in the file is checked before it is used: any file gives a trace or a TraceFormatError.
+// Free functions, thread-safe.
+//
+// Order: by time; events of one thread stay in their order. Where events of several threads have
+// the same time, one that frees an address comes before one that allocates it if the block was
+// live, so that the trace replays also where the clock is coarse.
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <uvmalloc/allocator/trace/trace_event.hpp>
+#include <uvmalloc/allocator/trace/trace_format.hpp>
+
+namespace uvm {
+
+// "FILE: at byte N: what is wrong".
+class TraceFormatError : public std::runtime_error {
+ public:
+  TraceFormatError(const std::string& file, std::uint64_t offset, const std::string& what);
+  std::uint64_t offset() const { return offset_; }
+
+ private:
+  std::uint64_t offset_;
+};
+
+// An event, its time in nanoseconds since the start of the trace.
+struct ThreadEvent : TraceEvent {
+  std::uint32_t thread = 0;  // 0: the recorder itself, for blocks that were already live
+};
+
+struct Trace {
+  struct Device {
+    std::string name;
+    std::uint64_t capacity_bytes = 0;
+  };
+  std::uint64_t process = 0;
+  std::string program;
+  std::int64_t start_time_of_day_ns = 0;
+  TraceClockKind clock = TraceClockKind::kNanoseconds;
+  std::vector<Device> devices;
+  std::vector<ThreadEvent> events;
+  std::vector<std::string> texts;  // by number, less 1
+  std::uint64_t dropped = 0;       // events that could not be written
+  bool finished = false;           // the recorder was stopped: nothing is missing at the end
+
+  // Of a mark or a failure; empty for others, and where it could not be written.
+  std::string text(const TraceEvent& event) const;
+};
+
+enum class UnfinishedTrace : std::uint8_t {
+  kRefuse,
+  kAccept,  // up to the last whole chunk: of a killed process
+};
+
+// Throws TraceFormatError, or std::system_error where the file cannot be read.
+Trace read_trace(const std::string& file, UnfinishedTrace unfinished = UnfinishedTrace::kRefuse);
+
+}  // namespace uvm

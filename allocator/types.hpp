@@ -1,0 +1,53 @@
+// Plain values of the allocator's interface.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <uvmalloc/runtime/device_runtime.hpp>
+#include <uvmalloc/runtime/place.hpp>
+#include <uvmalloc/storage/facade.hpp>
+
+namespace uvm {
+
+// What find() knows of an address.
+struct BlockDescription {
+  void* base = nullptr;
+  std::size_t size_bytes = 0;  // as rounded
+  std::size_t requested_bytes = 0;
+  Facade facade = Facade::kHost;
+  int device = 0;
+  StreamHandle stream = nullptr;   // device facade only
+  std::uint64_t private_pool = 0;  // 0: none
+  Place location;                  // of its newest use
+  bool live = false;
+  bool exported = false;
+  bool movable = false;           // it shares its first and last 2 MiB page at most
+  bool waits_when_freed = false;  // device facade only: other streams may still use it
+  bool used_by_host = false;      // some use of it, not necessarily the newest, is on the host
+  bool pinned = false;            // its use on the host is page-locked memory to the program
+  std::uint32_t references = 0;   // indirect records
+};
+
+struct MoveRequest {
+  Place source;  // of the use that moves: a block may be used in several places
+  Place destination;
+  int stream_device = 0;          // the device of `stream`
+  StreamHandle stream = nullptr;  // to a device: the stream that will use the bytes; to the host:
+                                  // the one that made them
+  bool wait = true;               // to the host: wait for that stream and the recorded ones first
+  // Bytes from the given address on, where only a part of the block moves; 0: all of it.
+  std::size_t size_bytes = 0;
+  // The caller releases the record; else one record per place serves all moves there, and goes
+  // with the block.
+  bool held = true;
+};
+
+// A live block of a private pool.
+struct PrivateBlock {
+  void* address = nullptr;
+  std::size_t size_bytes = 0;
+  std::size_t requested_bytes = 0;
+};
+
+}  // namespace uvm
