@@ -189,6 +189,10 @@ const std::vector<SettingDescription>& known_settings() {
       {"UVMALLOC_HOST_THRESHOLD", "1 MiB", kSize,
        "CPU tensors from this size on are managed, and move without a copy from 1 MiB on; smaller "
        "ones come from malloc"},
+      {"UVMALLOC_CUDA", "0", "1, on, true, yes; 0, off, false, no or empty",
+       "serves the program's own calls of cudaMalloc and its like, where the library is preloaded"},
+      {"UVMALLOC_EXCLUDE", "", "<SIZE, >SIZE, libNAME, libNAME.so+0xOFFSET; none as the first",
+       "calls that are left to CUDA, separated by commas"},
       {"UVMALLOC_CPU", "auto", "auto, managed",
        "when CPU tensors begin to be managed: once the program has initialised CUDA, or at once, "
        "which initialises it"},
@@ -230,6 +234,8 @@ ParsedConfiguration parse_configuration(const VariableLookup& lookup,
   read.size_or_auto(&configuration.device_budget_bytes, kPageBytes);
   read.size_or_auto(&configuration.reserve_bytes);
   read.size(&configuration.host_threshold_bytes);
+  read.flag(&configuration.serves_cuda);
+  read.word(&configuration.exclude);
   read.choice(&configuration.cpu_tensors,
               Choices<CpuTensors>{{"auto", CpuTensors::kAuto}, {"managed", CpuTensors::kManaged}});
   read.choice(&configuration.host_backing,

@@ -46,6 +46,8 @@ struct Configuration {
   std::optional<std::size_t> device_budget_bytes;
   std::optional<std::size_t> reserve_bytes;       // UVMALLOC_RESERVE; none: from the machine
   std::size_t host_threshold_bytes = 1u << 20;    // UVMALLOC_HOST_THRESHOLD
+  bool serves_cuda = false;                       // UVMALLOC_CUDA
+  std::string exclude;                            // UVMALLOC_EXCLUDE
   CpuTensors cpu_tensors = CpuTensors::kAuto;     // UVMALLOC_CPU
   HostBacking host_backing = HostBacking::kAuto;  // UVMALLOC_HOST_MEMORY
   std::optional<std::size_t> fork_limit_bytes;    // UVMALLOC_FORK_LIMIT; none: what the host has

@@ -108,9 +108,10 @@ void explain_device_count(int answer) {
 // Results are cudaError_t and CUresult, which agree on 0 for success and 3 for a library that is
 // not there.
 UVMALLOC_INTERPOSE int cudaMemGetInfo(std::size_t* free_bytes, std::size_t* total_bytes) noexcept {
-  static const auto next =
-      uvm::preload::next_function<int (*)(std::size_t*, std::size_t*)>("cudaMemGetInfo", "libcudart.so");
-  static const auto device = uvm::preload::next_function<int (*)(int*)>("cudaGetDevice", "libcudart.so");
+  static const auto next = uvm::preload::next_function<int (*)(std::size_t*, std::size_t*)>(
+      "cudaMemGetInfo", "libcudart.so");
+  static const auto device =
+      uvm::preload::next_function<int (*)(int*)>("cudaGetDevice", "libcudart.so");
   const int result = next != nullptr ? next(free_bytes, total_bytes) : 3;
   if (result == 0) {
     uvm::preload::beside("cudaMemGetInfo",
@@ -120,9 +121,10 @@ UVMALLOC_INTERPOSE int cudaMemGetInfo(std::size_t* free_bytes, std::size_t* tota
 }
 
 UVMALLOC_INTERPOSE int cuMemGetInfo_v2(std::size_t* free_bytes, std::size_t* total_bytes) noexcept {
-  static const auto next =
-      uvm::preload::next_function<int (*)(std::size_t*, std::size_t*)>("cuMemGetInfo_v2", "libcuda.so");
-  static const auto device = uvm::preload::next_function<int (*)(int*)>("cuCtxGetDevice", "libcuda.so");
+  static const auto next = uvm::preload::next_function<int (*)(std::size_t*, std::size_t*)>(
+      "cuMemGetInfo_v2", "libcuda.so");
+  static const auto device =
+      uvm::preload::next_function<int (*)(int*)>("cuCtxGetDevice", "libcuda.so");
   const int result = next != nullptr ? next(free_bytes, total_bytes) : 3;
   if (result == 0) {
     uvm::preload::beside("cuMemGetInfo_v2",
@@ -132,7 +134,8 @@ UVMALLOC_INTERPOSE int cuMemGetInfo_v2(std::size_t* free_bytes, std::size_t* tot
 }
 
 UVMALLOC_INTERPOSE int cudaGetDeviceCount(int* count) noexcept {
-  static const auto next = uvm::preload::next_function<int (*)(int*)>("cudaGetDeviceCount", "libcudart.so");
+  static const auto next =
+      uvm::preload::next_function<int (*)(int*)>("cudaGetDeviceCount", "libcudart.so");
   const int result = next != nullptr ? next(count) : 3;
   uvm::preload::beside("cudaGetDeviceCount", [&] { uvm::preload::explain_device_count(result); });
   return result;
@@ -140,8 +143,9 @@ UVMALLOC_INTERPOSE int cudaGetDeviceCount(int* count) noexcept {
 
 UVMALLOC_INTERPOSE int cudaPointerGetAttributes(uvm::preload::PointerAnswer* answer,
                                                 const void* address) noexcept {
-  static const auto next = uvm::preload::next_function<int (*)(uvm::preload::PointerAnswer*, const void*)>(
-      "cudaPointerGetAttributes", "libcudart.so");
+  static const auto next =
+      uvm::preload::next_function<int (*)(uvm::preload::PointerAnswer*, const void*)>(
+          "cudaPointerGetAttributes", "libcudart.so");
   const int result = next != nullptr ? next(answer, address) : 3;
   if (result == 0) {
     uvm::preload::beside("cudaPointerGetAttributes",
@@ -152,8 +156,8 @@ UVMALLOC_INTERPOSE int cudaPointerGetAttributes(uvm::preload::PointerAnswer* ans
 
 UVMALLOC_INTERPOSE int cudaHostRegister(void* address, std::size_t size_bytes,
                                         unsigned flags) noexcept {
-  static const auto next =
-      uvm::preload::next_function<int (*)(void*, std::size_t, unsigned)>("cudaHostRegister", "libcudart.so");
+  static const auto next = uvm::preload::next_function<int (*)(void*, std::size_t, unsigned)>(
+      "cudaHostRegister", "libcudart.so");
   std::optional<int> result;
   uvm::preload::beside("cudaHostRegister", [&] {
     result = uvm::preload::RegisteredMemory::instance().add(address, size_bytes);
@@ -163,7 +167,8 @@ UVMALLOC_INTERPOSE int cudaHostRegister(void* address, std::size_t size_bytes,
 }
 
 UVMALLOC_INTERPOSE int cudaHostUnregister(void* address) noexcept {
-  static const auto next = uvm::preload::next_function<int (*)(void*)>("cudaHostUnregister", "libcudart.so");
+  static const auto next =
+      uvm::preload::next_function<int (*)(void*)>("cudaHostUnregister", "libcudart.so");
   bool was_ours = false;
   uvm::preload::beside("cudaHostUnregister", [&] {
     was_ours = uvm::preload::RegisteredMemory::instance().remove(address);
@@ -188,13 +193,15 @@ UVMALLOC_INTERPOSE int cudaHostGetDevicePointer(void** out, void* address,
 }
 
 UVMALLOC_INTERPOSE int cudaStreamDestroy(void* stream) noexcept {
-  static const auto next = uvm::preload::next_function<int (*)(void*)>("cudaStreamDestroy", "libcudart.so");
+  static const auto next =
+      uvm::preload::next_function<int (*)(void*)>("cudaStreamDestroy", "libcudart.so");
   uvm::preload::note_stream_gone(stream);
   return next != nullptr ? next(stream) : 3;
 }
 
 UVMALLOC_INTERPOSE int cuStreamDestroy_v2(void* stream) noexcept {
-  static const auto next = uvm::preload::next_function<int (*)(void*)>("cuStreamDestroy_v2", "libcuda.so");
+  static const auto next =
+      uvm::preload::next_function<int (*)(void*)>("cuStreamDestroy_v2", "libcuda.so");
   uvm::preload::note_stream_gone(stream);
   return next != nullptr ? next(stream) : 3;
 }

@@ -1,5 +1,5 @@
-// What an interposed function needs: the function that it stands before, and a way to work beside it
-// that cannot make it fail. Thread-safe; owns nothing.
+// What an interposed function needs: the function that it stands before, and a way to work beside
+// it that cannot make it fail. Thread-safe; owns nothing.
 #pragma once
 
 #include <exception>

@@ -1,0 +1,68 @@
+#include <uvmalloc/preload/deferred_frees.hpp>
+
+#include <utility>
+
+#include <uvmalloc/allocator/interface.hpp>
+
+namespace uvm::preload {
+
+DeferredFrees::DeferredFrees(CachingManagedAllocator& allocator)
+    : allocator_(allocator), devices_(allocator.devices().size()) {}
+
+void DeferredFrees::add(int device, void* address, std::size_t size_bytes) {
+  bool is_full = false;
+  {
+    std::lock_guard lock(mutex_);
+    OfDevice& of = devices_[static_cast<std::size_t>(device)];
+    of.blocks.push_back(address);
+    of.bytes += size_bytes;
+    is_full = of.blocks.size() >= kMostBlocks || of.bytes >= kMostBytes;
+  }
+  if (is_full) wait_and_free(device);
+}
+
+bool DeferredFrees::free_after(int device, const Wait& wait) {
+  OfDevice taken;
+  {
+    // Blocks that are added from here on may have work from after the wait's begin.
+    std::lock_guard lock(mutex_);
+    taken = std::exchange(devices_[static_cast<std::size_t>(device)], {});
+  }
+  const bool waited = wait();
+  if (taken.blocks.empty()) return false;
+  if (!waited) {
+    // A stream is being captured, or the device is lost: the blocks stay.
+    std::lock_guard lock(mutex_);
+    OfDevice& of = devices_[static_cast<std::size_t>(device)];
+    of.blocks.insert(of.blocks.end(), taken.blocks.begin(), taken.blocks.end());
+    of.bytes += taken.bytes;
+    return false;
+  }
+  for (void* address : taken.blocks) allocator_.free(address);
+  return true;
+}
+
+bool DeferredFrees::wait_and_free() {
+  bool freed = false;
+  for (std::size_t device = 0; device < devices_.size(); ++device) {
+    freed |= wait_and_free(static_cast<int>(device));
+  }
+  return freed;
+}
+
+bool DeferredFrees::wait_and_free(int device) {
+  {
+    std::lock_guard lock(mutex_);
+    if (devices_[static_cast<std::size_t>(device)].blocks.empty()) return false;
+  }
+  return free_after(device, [&] { return allocator_.runtime().synchronize_device(device).ok(); });
+}
+
+std::size_t DeferredFrees::block_count() const {
+  std::lock_guard lock(mutex_);
+  std::size_t count = 0;
+  for (const OfDevice& device : devices_) count += device.blocks.size();
+  return count;
+}
+
+}  // namespace uvm::preload

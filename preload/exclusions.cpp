@@ -1,0 +1,102 @@
+#include <uvmalloc/preload/exclusions.hpp>
+
+#include <dlfcn.h>
+
+#include <charconv>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include <uvmalloc/allocator/configuration.hpp>
+
+namespace uvm::preload {
+namespace {
+
+// They send device memory to network devices and to other processes, which managed memory does not
+// allow or makes slow.
+constexpr std::array kNetworkLibraries = {"libnccl", "libnvshmem",  "libucp", "libuct",
+                                          "libucs",  "libuct_cuda", "libmpi", "libopen-pal"};
+
+std::string_view file_name(std::string_view path) {
+  return path.substr(path.rfind('/') + 1);
+}
+
+std::string_view trimmed(std::string_view text) {
+  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
+  while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
+  return text;
+}
+
+std::optional<std::uintptr_t> hexadecimal(std::string_view text) {
+  if (!text.starts_with("0x")) return std::nullopt;
+  std::uintptr_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto read = std::from_chars(text.data() + 2, end, value, 16);
+  if (read.ec != std::errc() || read.ptr != end) return std::nullopt;
+  return value;
+}
+
+}  // namespace
+
+Exclusions::Exclusions(std::string_view text, std::vector<std::string>* errors) {
+  bool with_network_libraries = true;
+  bool is_first = true;
+  while (!text.empty()) {
+    const std::size_t comma = text.find(',');
+    const std::string_view entry = trimmed(text.substr(0, comma));
+    text = comma == std::string_view::npos ? std::string_view() : text.substr(comma + 1);
+    const std::size_t plus = entry.rfind("+0x");
+    const auto size = entry.empty() ? std::nullopt : parse_size(entry.substr(1));
+    if (entry.empty()) {
+      continue;
+    } else if (entry == "none" && is_first) {
+      with_network_libraries = false;
+    } else if (entry.front() == '<' && size) {
+      least_bytes_ = *size;
+    } else if (entry.front() == '>' && size) {
+      most_bytes_ = *size;
+    } else if (entry.starts_with("lib") && plus == std::string_view::npos) {
+      libraries_.emplace_back(entry);
+    } else if (const auto offset = hexadecimal(entry.substr(std::min(plus, entry.size() - 1) + 1));
+               entry.starts_with("lib") && offset) {
+      call_sites_.push_back({std::string(entry.substr(0, plus)), *offset});
+    } else {
+      errors->push_back(fmt::format(
+          "UVMALLOC_EXCLUDE has '{}', which is not understood; accepted: <SIZE, >SIZE, libNAME, "
+          "libNAME.so+0xOFFSET and, as the first, none",
+          entry));
+    }
+    is_first = false;
+  }
+  if (with_network_libraries) {
+    libraries_.insert(libraries_.end(), kNetworkLibraries.begin(), kNetworkLibraries.end());
+  }
+}
+
+bool Exclusions::excludes_caller(const void* caller) const noexcept {
+  const auto twice = reinterpret_cast<std::uintptr_t>(caller) << 1;
+  std::atomic<std::uint64_t>& known = known_[(twice >> 1) * 0x9E3779B97F4A7C15u >> 56];
+  std::uint64_t answer = known.load(std::memory_order_relaxed);
+  if ((answer & ~std::uint64_t{1}) != twice) {
+    answer = twice | (is_excluded(caller) ? 1 : 0);
+    known.store(answer, std::memory_order_relaxed);
+  }
+  return (answer & 1) != 0;
+}
+
+bool Exclusions::is_excluded(const void* caller) const noexcept {
+  Dl_info found{};
+  if (dladdr(caller, &found) == 0 || found.dli_fname == nullptr) return false;
+  const std::string_view name = file_name(found.dli_fname);
+  for (const std::string& library : libraries_) {
+    if (name.starts_with(library)) return true;
+  }
+  const auto offset =
+      reinterpret_cast<std::uintptr_t>(caller) - reinterpret_cast<std::uintptr_t>(found.dli_fbase);
+  for (const CallSite& site : call_sites_) {
+    if (site.offset == offset && name.starts_with(site.library)) return true;
+  }
+  return false;
+}
+
+}  // namespace uvm::preload

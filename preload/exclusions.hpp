@@ -1,0 +1,48 @@
+// Which allocation calls are left to CUDA although this library serves allocations: by their size
+// and by the code that makes them (UVMALLOC_EXCLUDE).
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace uvm::preload {
+
+class Exclusions {
+ public:
+  // `text` is a list, separated by commas: `<SIZE` and `>SIZE` exclude requests below and above a
+  // size; `libNAME` excludes calls from libraries whose file name begins so; `libNAME.so+0x1234`
+  // excludes one call site, by its return address within the library. Libraries that register
+  // memory with network devices are excluded in any case; `none` as the first entry includes them.
+  // Appends to `errors`, in one line each, the entries that are not understood.
+  Exclusions(std::string_view text, std::vector<std::string>* errors);
+
+  // `caller` is an address of the code that calls. Thread-safe; needs no memory.
+  bool excludes(std::size_t size_bytes, const void* caller) const noexcept {
+    return size_bytes < least_bytes_ || size_bytes > most_bytes_ || excludes_caller(caller);
+  }
+
+ private:
+  struct CallSite {
+    std::string library;
+    std::uintptr_t offset = 0;
+  };
+
+  bool excludes_caller(const void* caller) const noexcept;
+  bool is_excluded(const void* caller) const noexcept;
+
+  std::size_t least_bytes_ = 0;
+  std::size_t most_bytes_ = std::numeric_limits<std::size_t>::max();
+  std::vector<std::string> libraries_;
+  std::vector<CallSite> call_sites_;
+  // Callers that were looked up: twice the address, plus 1 where it is excluded.
+  static constexpr std::size_t kKnownCallers = 256;
+  mutable std::array<std::atomic<std::uint64_t>, kKnownCallers> known_{};
+};
+
+}  // namespace uvm::preload

@@ -1,0 +1,96 @@
+// The memory of programs that call CUDA's allocation functions: served by this process's allocator
+// where UVMALLOC_CUDA asks for it. One object a process, made at the first allocation call and
+// never destroyed. Thread-safe. No function of it throws or needs the caller's locks.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include <uvmalloc/preload/deferred_frees.hpp>
+#include <uvmalloc/preload/exclusions.hpp>
+#include <uvmalloc/runtime/device_runtime.hpp>
+#include <uvmalloc/storage/facade.hpp>
+
+namespace uvm {
+class CachingManagedAllocator;
+}
+
+namespace uvm::preload {
+
+// Whether UVMALLOC_CUDA asks for it; makes nothing.
+bool wants_to_serve() noexcept;
+
+class ServedMemory {
+ public:
+  // nullptr: allocation calls are not served here. The first call initialises the driver, as any
+  // allocation call does.
+  static ServedMemory* instance() noexcept;
+  // The same where it is there already.
+  static ServedMemory* existing() noexcept;
+
+  // A block for use on `stream` of `device`; host memory belongs to no stream. nullptr: the call is
+  // left to CUDA, because it is excluded, or because there is no memory and CUDA is to say so.
+  void* allocate(Facade facade, int device, std::size_t size_bytes, StreamHandle stream,
+                 const void* caller) noexcept;
+
+  enum class Freed : std::uint8_t {
+    kYes,
+    kNotOurs,  // CUDA is to say
+    kNoBlock,  // in our memory, and not the start of a live block: freed before, or inside a block
+  };
+  // As cudaFree: work of any stream that was given before may still use the block.
+  Freed free(void* address) noexcept;
+  // As cudaFreeAsync: the block is free after the stream's work.
+  Freed free_async(void* address, int device, StreamHandle stream) noexcept;
+
+  // Calls `wait`, with which the program waits for the device: blocks from before it are free then.
+  void free_after(int device, const DeferredFrees::Wait& wait) noexcept;
+
+  struct Range {
+    void* base = nullptr;
+    std::size_t size_bytes = 0;  // as asked for
+    Facade facade = Facade::kDevice;
+  };
+  // The block that `address` points into. False: it is no block of ours.
+  bool find(const void* address, Range* out) const noexcept;
+
+  std::uint64_t served_calls() const { return served_calls_.load(std::memory_order_relaxed); }
+  std::uint64_t passed_calls() const { return passed_calls_.load(std::memory_order_relaxed); }
+
+ private:
+  explicit ServedMemory(CachingManagedAllocator& allocator);
+  static ServedMemory* make();
+
+  struct Block {
+    std::size_t size_bytes = 0;
+    StreamHandle stream = nullptr;
+    int device = 0;
+    Facade facade = Facade::kDevice;
+  };
+  // Blocks by address, apart so that threads seldom meet.
+  struct alignas(64) Shard {
+    mutable std::mutex mutex;
+    std::unordered_map<const void*, Block> blocks;
+  };
+  static constexpr std::size_t kShards = 16;
+
+  Shard& shard_of(const void* address) const;
+  // Forgets the block.
+  Freed take(const void* address, Block* out) noexcept;
+
+  CachingManagedAllocator& allocator_;
+  std::vector<std::string> exclusion_errors_;
+  Exclusions exclusions_;
+  DeferredFrees deferred_;
+  mutable std::array<Shard, kShards> shards_;
+  std::atomic<std::uint64_t> served_calls_{0};
+  std::atomic<std::uint64_t> passed_calls_{0};
+};
+
+}  // namespace uvm::preload

@@ -1,0 +1,308 @@
+// The ways around linking by which a program reaches CUDA's functions: dlsym and dlvsym on a
+// handle, and the driver's own look-ups by name. Where such a look-up finds a function that ours
+// stands before, the program gets ours. Without UVMALLOC_CUDA every look-up is passed on untouched.
+#include <cuda.h>
+#include <dlfcn.h>
+#include <elf.h>
+#include <link.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <string_view>
+
+#include <uvmalloc/preload/interpose.hpp>
+#include <uvmalloc/preload/library_copies.hpp>
+#include <uvmalloc/preload/served_memory.hpp>
+
+namespace uvm::preload {
+namespace {
+
+using Dlsym = void* (*)(void*, const char*);
+using Dlvsym = void* (*)(void*, const char*, const char*);
+
+std::string_view file_name(const char* path) {
+  const std::string_view whole = path != nullptr ? path : "";
+  return whole.substr(whole.rfind('/') + 1);
+}
+
+// A function in the tables of one loaded library, for look-ups before dlsym itself is known.
+void* find_in(const dl_phdr_info& library, const char* wanted) noexcept {
+  const ElfW(Dyn)* entry = nullptr;
+  for (int index = 0; index < library.dlpi_phnum; ++index) {
+    if (library.dlpi_phdr[index].p_type == PT_DYNAMIC) {
+      entry =
+          reinterpret_cast<const ElfW(Dyn)*>(library.dlpi_addr + library.dlpi_phdr[index].p_vaddr);
+    }
+  }
+  const ElfW(Sym)* symbols = nullptr;
+  const char* names = nullptr;
+  const std::uint32_t* hashes = nullptr;
+  for (; entry != nullptr && entry->d_tag != DT_NULL; ++entry) {
+    const ElfW(Addr) address = entry->d_un.d_ptr;
+    if (entry->d_tag == DT_SYMTAB) symbols = reinterpret_cast<const ElfW(Sym)*>(address);
+    if (entry->d_tag == DT_STRTAB) names = reinterpret_cast<const char*>(address);
+    if (entry->d_tag == DT_GNU_HASH) hashes = reinterpret_cast<const std::uint32_t*>(address);
+  }
+  if (symbols == nullptr || names == nullptr || hashes == nullptr) return nullptr;
+  // GNU_HASH: counts, a filter of 64-bit words, buckets, then a chain whose last entry is odd.
+  const std::uint32_t bucket_count = hashes[0];
+  const std::uint32_t first_hashed = hashes[1];
+  const std::uint32_t* buckets = hashes + 4 + hashes[2] * (sizeof(ElfW(Addr)) / 4);
+  const std::uint32_t* chain = buckets + bucket_count;
+  std::uint32_t hash = 5381;
+  for (const char* letter = wanted; *letter != '\0'; ++letter) {
+    hash = hash * 33 + static_cast<unsigned char>(*letter);
+  }
+  std::uint32_t index = buckets[hash % bucket_count];
+  if (index < first_hashed) return nullptr;
+  for (;; ++index) {
+    const std::uint32_t other = chain[index - first_hashed];
+    const ElfW(Sym)& symbol = symbols[index];
+    if ((other | 1) == (hash | 1) && std::strcmp(names + symbol.st_name, wanted) == 0 &&
+        symbol.st_value != 0) {
+      return reinterpret_cast<void*>(library.dlpi_addr + symbol.st_value);
+    }
+    if ((other & 1) != 0) return nullptr;
+  }
+}
+
+// The real look-ups, of libc or, in older versions of it, of libdl.
+struct RealLookups {
+  void* dlsym_found = nullptr;
+  void* dlvsym_found = nullptr;
+
+  static int look(dl_phdr_info* library, std::size_t, void* context) noexcept {
+    auto* found = static_cast<RealLookups*>(context);
+    const std::string_view name = file_name(library->dlpi_name);
+    if (!name.starts_with("libc.so") && !name.starts_with("libdl.so")) return 0;
+    if (found->dlsym_found == nullptr) found->dlsym_found = find_in(*library, "dlsym");
+    if (found->dlvsym_found == nullptr) found->dlvsym_found = find_in(*library, "dlvsym");
+    return found->dlsym_found != nullptr && found->dlvsym_found != nullptr ? 1 : 0;
+  }
+};
+
+struct ServedCall {
+  const char* name;
+  const char* library;
+  bool is_of_driver;
+  void* ours = nullptr;
+  void* real = nullptr;  // of the driver's calls
+};
+
+constexpr bool runtime = false;
+constexpr bool driver = true;
+
+std::array served_calls = {
+#define SERVED(symbol, library, table) ServedCall{#symbol, library, table},
+#include <uvmalloc/preload/served_calls.inc>
+#undef SERVED
+};
+
+}  // namespace
+}  // namespace uvm::preload
+
+extern "C" {
+// Used by the code below. nullptr until the first look-up.
+__attribute__((visibility("hidden"))) void* uvmalloc_real_dlsym = nullptr;
+__attribute__((visibility("hidden"))) void* uvmalloc_real_dlvsym = nullptr;
+
+__attribute__((visibility("hidden"), used)) void uvmalloc_find_real_lookups() noexcept {
+  uvm::preload::RealLookups found;
+  dl_iterate_phdr(uvm::preload::RealLookups::look, &found);
+  uvmalloc_real_dlvsym = found.dlvsym_found;
+  uvmalloc_real_dlsym = found.dlsym_found;
+}
+}
+
+namespace uvm::preload {
+namespace {
+
+// Fills in the addresses, once.
+std::array<ServedCall, served_calls.size()>& all_served_calls() noexcept {
+  static const bool kFilled = [] {
+    if (uvmalloc_real_dlsym == nullptr) uvmalloc_find_real_lookups();
+    const auto look_up = reinterpret_cast<Dlsym>(uvmalloc_real_dlsym);
+    void* self = dlopen(own_path().c_str(), RTLD_NOLOAD | RTLD_LAZY);
+    for (ServedCall& call : served_calls) {
+      if (self != nullptr && look_up != nullptr) call.ours = look_up(self, call.name);
+      if (call.is_of_driver) call.real = next_definition(call.name, call.library);
+    }
+    return true;
+  }();
+  static_cast<void>(kFilled);
+  return served_calls;
+}
+
+// Libraries of CUDA call each other's functions, and ours call the real ones.
+bool is_left_alone(const void* caller) noexcept {
+  Dl_info found{};
+  if (dladdr(caller, &found) == 0) return false;
+  const std::string_view name = file_name(found.dli_fname);
+  return name.starts_with("libcuda") || name.starts_with("libuvm");
+}
+
+bool is_served(const char* name) noexcept {
+  return std::any_of(served_calls.begin(), served_calls.end(),
+                     [&](const ServedCall& call) { return std::strcmp(call.name, name) == 0; });
+}
+
+// Ours in the place of a function of this name; `real` where there is none.
+void* ours_for_name(const char* name, void* real) noexcept {
+  if (real == nullptr) return nullptr;
+  for (const ServedCall& call : all_served_calls()) {
+    if (call.ours != nullptr && std::strcmp(call.name, name) == 0) return call.ours;
+  }
+  return real;
+}
+
+// Ours in the place of a function of the driver.
+void* ours_for_function(void* real) noexcept {
+  for (const ServedCall& call : all_served_calls()) {
+    if (call.is_of_driver && call.ours != nullptr && call.real == real) return call.ours;
+  }
+  return real;
+}
+
+}  // namespace
+}  // namespace uvm::preload
+
+using namespace uvm::preload;
+
+extern "C" {
+
+// What dlsym and dlvsym answer to `caller`; nullptr: the real one is to answer. Names that start
+// with "cu" alone come here.
+__attribute__((visibility("hidden"), used)) void* uvmalloc_served_symbol(
+    void* handle, const char* name, const void* caller) noexcept {
+  // Pseudo-handles are about the caller's place among the libraries.
+  if (handle == RTLD_NEXT || handle == RTLD_DEFAULT || !is_served(name)) return nullptr;
+  if (!wants_to_serve() || is_left_alone(caller)) return nullptr;
+  void* real = reinterpret_cast<Dlsym>(uvmalloc_real_dlsym)(handle, name);
+  return ours_for_name(name, real);
+}
+
+__attribute__((visibility("hidden"), used)) void* uvmalloc_served_version(
+    void* handle, const char* name, const char* version, const void* caller) noexcept {
+  if (handle == RTLD_NEXT || handle == RTLD_DEFAULT || !is_served(name)) return nullptr;
+  if (!wants_to_serve() || is_left_alone(caller)) return nullptr;
+  void* real = reinterpret_cast<Dlvsym>(uvmalloc_real_dlvsym)(handle, name, version);
+  return ours_for_name(name, real);
+}
+}
+
+// The real dlsym looks at its caller's address, so everything else goes on to it by a jump. These
+// are not there in sanitized builds, whose runtimes look functions up before they are initialised.
+#if !defined(UVMALLOC_SANITIZED) && defined(__x86_64__)
+#define UVMALLOC_LOOKUP(name, real, served, caller)             \
+  asm(".text\n.globl " name "\n.type " name ",@function\n" name \
+      ":\n"                                                     \
+      "  endbr64\n"                                             \
+      "  cmpq $0, " real                                        \
+      "(%rip)\n"                                                \
+      "  jne 1f\n"                                              \
+      "  pushq %rdi\n  pushq %rsi\n  pushq %rdx\n"              \
+      "  call uvmalloc_find_real_lookups\n"                     \
+      "  popq %rdx\n  popq %rsi\n  popq %rdi\n"                 \
+      "1:\n"                                                    \
+      "  testq %rsi, %rsi\n  je 2f\n"                           \
+      "  cmpb $'c', (%rsi)\n  jne 2f\n"                         \
+      "  cmpb $'u', 1(%rsi)\n  jne 2f\n"                        \
+      "  movq (%rsp), " caller                                  \
+      "\n"                                                      \
+      "  pushq %rdi\n  pushq %rsi\n  pushq %rdx\n"              \
+      "  call " served                                          \
+      "\n"                                                      \
+      "  popq %rdx\n  popq %rsi\n  popq %rdi\n"                 \
+      "  testq %rax, %rax\n  jne 3f\n"                          \
+      "2:\n"                                                    \
+      "  jmpq *" real                                           \
+      "(%rip)\n"                                                \
+      "3:\n  ret\n.size " name ", .-" name "\n")
+UVMALLOC_LOOKUP("dlsym", "uvmalloc_real_dlsym", "uvmalloc_served_symbol", "%rdx");
+UVMALLOC_LOOKUP("dlvsym", "uvmalloc_real_dlvsym", "uvmalloc_served_version", "%rcx");
+#elif !defined(UVMALLOC_SANITIZED) && defined(__aarch64__)
+#define UVMALLOC_LOOKUP(name, real, served, caller)             \
+  asm(".text\n.globl " name "\n.type " name ",%function\n" name \
+      ":\n"                                                     \
+      "  stp x29, x30, [sp, #-48]!\n  mov x29, sp\n"            \
+      "  stp x0, x1, [sp, #16]\n  str x2, [sp, #32]\n"          \
+      "  adrp x9, " real "\n  ldr x9, [x9, :lo12:" real         \
+      "]\n"                                                     \
+      "  cbnz x9, 1f\n"                                         \
+      "  bl uvmalloc_find_real_lookups\n"                       \
+      "1:\n"                                                    \
+      "  ldp x0, x1, [sp, #16]\n  ldr x2, [sp, #32]\n"          \
+      "  cbz x1, 2f\n"                                          \
+      "  ldrb w9, [x1]\n  cmp w9, #'c'\n  b.ne 2f\n"            \
+      "  ldrb w9, [x1, #1]\n  cmp w9, #'u'\n  b.ne 2f\n"        \
+      "  ldr " caller                                           \
+      ", [sp, #8]\n"                                            \
+      "  bl " served                                            \
+      "\n"                                                      \
+      "  cbnz x0, 3f\n"                                         \
+      "  ldp x0, x1, [sp, #16]\n  ldr x2, [sp, #32]\n"          \
+      "2:\n"                                                    \
+      "  ldp x29, x30, [sp], #48\n"                             \
+      "  adrp x9, " real "\n  ldr x9, [x9, :lo12:" real         \
+      "]\n"                                                     \
+      "  br x9\n"                                               \
+      "3:\n  ldp x29, x30, [sp], #48\n  ret\n.size " name ", .-" name "\n")
+UVMALLOC_LOOKUP("dlsym", "uvmalloc_real_dlsym", "uvmalloc_served_symbol", "x2");
+UVMALLOC_LOOKUP("dlvsym", "uvmalloc_real_dlvsym", "uvmalloc_served_version", "x3");
+#endif
+
+// NOLINTBEGIN(readability-identifier-naming)
+
+UVMALLOC_INTERPOSE CUresult cuGetProcAddress_v2(const char* name, void** out, int version,
+                                                cuuint64_t flags,
+                                                CUdriverProcAddressQueryResult* status) {
+  static const auto next =
+      next_function<decltype(&cuGetProcAddress_v2)>("cuGetProcAddress_v2", "libcuda.so");
+  if (next == nullptr) return CUDA_ERROR_NOT_INITIALIZED;
+  const CUresult result = next(name, out, version, flags, status);
+  if (result == CUDA_SUCCESS && out != nullptr && wants_to_serve() &&
+      !is_left_alone(__builtin_return_address(0))) {
+    *out = ours_for_function(*out);
+  }
+  return result;
+}
+
+// The form of drivers before CUDA 12.
+#undef cuGetProcAddress
+UVMALLOC_INTERPOSE CUresult cuGetProcAddress(const char* name, void** out, int version,
+                                             cuuint64_t flags) {
+  static const auto next =
+      next_function<decltype(&cuGetProcAddress)>("cuGetProcAddress", "libcuda.so");
+  if (next == nullptr) return CUDA_ERROR_NOT_INITIALIZED;
+  const CUresult result = next(name, out, version, flags);
+  if (result == CUDA_SUCCESS && out != nullptr && wants_to_serve() &&
+      !is_left_alone(__builtin_return_address(0))) {
+    *out = ours_for_function(*out);
+  }
+  return result;
+}
+
+// Results are cudaError_t; the fourth argument of the first is a place for the reason.
+UVMALLOC_INTERPOSE int cudaGetDriverEntryPoint(const char* name, void** out,
+                                               unsigned long long flags, void* status) {
+  static const auto next =
+      next_function<decltype(&cudaGetDriverEntryPoint)>("cudaGetDriverEntryPoint", "libcudart.so");
+  if (next == nullptr) return CUDA_ERROR_NOT_INITIALIZED;
+  const int result = next(name, out, flags, status);
+  if (result == 0 && out != nullptr && wants_to_serve()) *out = ours_for_function(*out);
+  return result;
+}
+
+UVMALLOC_INTERPOSE int cudaGetDriverEntryPointByVersion(const char* name, void** out,
+                                                        unsigned version, unsigned long long flags,
+                                                        void* status) {
+  static const auto next = next_function<decltype(&cudaGetDriverEntryPointByVersion)>(
+      "cudaGetDriverEntryPointByVersion", "libcudart.so");
+  if (next == nullptr) return CUDA_ERROR_NOT_INITIALIZED;
+  const int result = next(name, out, version, flags, status);
+  if (result == 0 && out != nullptr && wants_to_serve()) *out = ours_for_function(*out);
+  return result;
+}
+
+// NOLINTEND(readability-identifier-naming)

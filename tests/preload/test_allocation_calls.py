@@ -1,0 +1,351 @@
+"""CUDA's allocation calls of programs without torch, served by libuvmalloc.so where it is asked to.
+
+The programs run on the simulated device. Its counters tell how many allocations reached the driver,
+and the report how many were served.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from uvmalloc.environment import (
+    AllocatorOptions,
+    Machine,
+    on_simulated_device,
+    with_uvmalloc,
+)
+from uvmalloc.libraries import find_libraries
+from uvmalloc.report import main_report, read_report
+
+ROOT = Path(__file__).resolve().parents[2]
+STRAY_PREFIXES = ("UVMALLOC_", "UVMSIM_", "PYTORCH_", "CUDA_", "LD_")
+
+# The runtime and the driver as ctypes reaches them: by dlsym on a handle.
+PRELUDE = """
+import ctypes, os, sys
+runtime, driver = ctypes.CDLL("libcudart.so.13"), ctypes.CDLL("libcuda.so.1")
+size, pointer, byref = ctypes.c_size_t, ctypes.c_void_p, ctypes.byref
+MIB = 1 << 20
+def allocate(function, *arguments):
+    out = pointer()
+    return function(byref(out), *arguments), out
+def free_of(function, address):
+    return function(pointer(address) if isinstance(address, int) else address)
+assert runtime.cudaSetDevice(0) == 0 and runtime.cudaFree(None) == 0
+"""
+
+
+@dataclass(frozen=True)
+class Run:
+    stdout: str
+    stderr: str
+    served: int  # allocations of the device and pinned facades
+    reached: int  # device and pinned allocations that the simulated driver made
+
+
+Program = Callable[..., Run]
+
+
+def environment(folder: Path, variables: Mapping[str, str]) -> dict[str, str]:
+    libraries = find_libraries()
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(STRAY_PREFIXES)}
+    made = on_simulated_device(clean, libraries, Machine(), folder / "sim.json")
+    made = with_uvmalloc(made, libraries, AllocatorOptions(), folder)
+    del made["PYTORCH_ENABLE_UNIFIED_MEMORY"]
+    return {**made, "UVMALLOC_CUDA": "1", **variables}
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Program:
+    def run(*command: str | Path, **variables: str) -> Run:
+        finished = subprocess.run(
+            command, env=environment(tmp_path, variables), capture_output=True, text=True, timeout=60
+        )
+        assert finished.returncode == 0, finished.stdout + finished.stderr
+        report: dict[str, Any] = main_report(tmp_path, -1) or {}
+        counters = read_report(tmp_path / "sim.json")["counters"]
+        facades = report.get("facades", {})
+        return Run(
+            finished.stdout,
+            finished.stderr,
+            sum(facades.get(name, {}).get("allocations", 0) for name in ("device", "pinned")),
+            counters["device_allocations"] + counters["pinned_allocations"],
+        )
+
+    return run
+
+
+@pytest.fixture
+def python(program: Program) -> Program:
+    def run(text: str, **variables: str) -> Run:
+        return program(sys.executable, "-c", PRELUDE + text, **variables)
+
+    return run
+
+
+def test_without_the_variable_every_call_is_cudas(python: Program) -> None:
+    text = """
+for i in range(5):
+    status, block = allocate(runtime.cudaMalloc, size(MIB))
+    assert status == 0 and runtime.cudaFree(block) == 0
+"""
+    run = python(text, UVMALLOC_CUDA="0")
+    assert (run.served, run.reached, run.stderr) == (0, 5, "")
+    run = python(text)
+    assert (run.served, run.reached, run.stderr) == (5, 0, "")
+
+
+@pytest.mark.parametrize(
+    ("allocating", "freeing"),
+    [
+        ("runtime.cudaMalloc, size(3 * MIB)", "runtime.cudaFree(block)"),
+        ("runtime.cudaMallocHost, size(3 * MIB)", "runtime.cudaFreeHost(block)"),
+        ("runtime.cudaHostAlloc, size(3 * MIB), 0", "runtime.cudaFreeHost(block)"),
+        ("runtime.cudaMallocAsync, size(3 * MIB), None", "runtime.cudaFreeAsync(block, None)"),
+        ("driver.cuMemAlloc_v2, size(3 * MIB)", "driver.cuMemFree_v2(block)"),
+        ("driver.cuMemAllocHost_v2, size(3 * MIB)", "driver.cuMemFreeHost(block)"),
+        ("driver.cuMemHostAlloc, size(3 * MIB), 0", "driver.cuMemFreeHost(block)"),
+        ("driver.cuMemAllocAsync, size(3 * MIB), None", "driver.cuMemFreeAsync(block, None)"),
+        # A program that frees with the other interface, or with the other kind of call.
+        ("runtime.cudaMalloc, size(3 * MIB)", "driver.cuMemFree_v2(block)"),
+        ("runtime.cudaMalloc, size(3 * MIB)", "runtime.cudaFreeAsync(block, None)"),
+        ("driver.cuMemAllocAsync, size(3 * MIB), None", "runtime.cudaFree(block)"),
+        ("runtime.cudaMallocHost, size(3 * MIB)", "driver.cuMemFreeHost(block)"),
+    ],
+)
+def test_each_call_is_served(python: Program, allocating: str, freeing: str) -> None:
+    run = python(f"""
+for i in range(20):
+    status, block = allocate({allocating})
+    assert status == 0 and block.value % 512 == 0
+    assert {freeing} == 0
+print(i)
+""")
+    assert (run.stdout, run.served, run.reached) == ("19\n", 20, 0)
+
+
+def test_rows_of_pitched_memory_are_aligned(python: Program) -> None:
+    run = python("""
+class Pitched(ctypes.Structure):
+    _fields_ = [("address", pointer), ("pitch", size), ("width", size), ("height", size)]
+class Extent(ctypes.Structure):
+    _fields_ = [("width", size), ("height", size), ("depth", size)]
+block, pitch = pointer(), size()
+assert runtime.cudaMallocPitch(byref(block), byref(pitch), size(1000), size(7)) == 0
+print(pitch.value, runtime.cudaFree(block))
+assert driver.cuMemAllocPitch_v2(byref(block), byref(pitch), size(512), size(3), 4) == 0
+print(pitch.value, driver.cuMemFree_v2(block))
+cube = Pitched()
+runtime.cudaMalloc3D.argtypes = [ctypes.POINTER(Pitched), Extent]
+assert runtime.cudaMalloc3D(byref(cube), Extent(100, 20, 3)) == 0
+print(cube.pitch, cube.width, cube.height, runtime.cudaFree(pointer(cube.address)))
+""")
+    assert (run.stdout, run.served, run.reached) == ("1024 0\n512 0\n512 100 20 0\n", 3, 0)
+
+
+def test_a_block_is_used_again_when_the_program_has_waited_for_the_device(python: Program) -> None:
+    run = python("""
+status, first = allocate(runtime.cudaMalloc, size(4 * MIB))
+assert runtime.cudaFree(first) == 0
+status, second = allocate(runtime.cudaMalloc, size(4 * MIB))
+assert second.value != first.value, "work on the first may not be over"
+assert runtime.cudaDeviceSynchronize() == 0
+status, third = allocate(runtime.cudaMalloc, size(4 * MIB))
+print(third.value == first.value)
+""")
+    assert run.stdout == "True\n"
+
+
+def test_many_freed_blocks_are_waited_for_once(python: Program) -> None:
+    run = python("""
+blocks = set()
+for i in range(1000):
+    status, block = allocate(runtime.cudaMalloc, size(64 << 10))
+    blocks.add(block.value)
+    assert runtime.cudaFree(block) == 0
+print(len(blocks) <= 257)
+""")
+    assert (run.stdout, run.served, run.reached) == ("True\n", 1000, 0)
+
+
+def test_what_is_not_ours_is_cudas(python: Program) -> None:
+    run = python("""
+print("null", runtime.cudaFree(None), driver.cuMemFree_v2(None))
+print("foreign", runtime.cudaFree(pointer(0x10000)))
+status, block = allocate(runtime.cudaMalloc, size(MIB))
+print("interior", runtime.cudaFree(pointer(block.value + 512)))
+print("twice", runtime.cudaFree(block), runtime.cudaFree(block))
+print("nothing", *allocate(runtime.cudaMalloc, size(0)))
+print("too much", allocate(runtime.cudaMalloc, size(1 << 45))[0], runtime.cudaGetLastError())
+status, managed = allocate(runtime.cudaMallocManaged, size(MIB), 1)
+print("managed", status, runtime.cudaFree(managed))
+""")
+    assert run.stdout.splitlines() == [
+        "null 0 0",
+        "foreign 1",
+        "interior 1",
+        "twice 0 1",
+        "nothing 0 c_void_p(None)",
+        "too much 2 2",
+        "managed 0 0",
+    ]
+    assert run.served == 1
+
+
+def test_the_range_of_an_address_is_its_blocks(python: Program) -> None:
+    run = python("""
+status, block = allocate(driver.cuMemAlloc_v2, size(5000))
+base, length = pointer(), size()
+inside = pointer(block.value + 4999)
+assert driver.cuMemGetAddressRange_v2(byref(base), byref(length), inside) == 0
+print(base.value == block.value, length.value)
+""")
+    assert run.stdout == "True 5000\n"
+
+
+@pytest.mark.parametrize(
+    ("exclude", "served"),
+    [("", 3), ("<1MiB", 2), (">1MiB", 2), ("<1MiB,>1MiB", 1), ("libffi", 0), ("none,libno", 3)],
+)
+def test_calls_are_excluded_by_size_and_by_library(
+    python: Program, exclude: str, served: int
+) -> None:
+    text = """
+for bytes in (MIB // 2, MIB, 2 * MIB):
+    status, block = allocate(runtime.cudaMalloc, size(bytes))
+    assert status == 0 and runtime.cudaFree(block) == 0
+"""
+    run = python(text, UVMALLOC_EXCLUDE=exclude)
+    assert (run.served, run.reached, run.stderr) == (served, 3 - served, "")
+
+
+def test_an_exclusion_that_is_not_understood_is_named(python: Program) -> None:
+    run = python("allocate(runtime.cudaMalloc, size(MIB))", UVMALLOC_EXCLUDE="<1MiB,nccl")
+    assert run.stderr == (
+        "uvmalloc: UVMALLOC_EXCLUDE has 'nccl', which is not understood; accepted: <SIZE, "
+        ">SIZE, libNAME, libNAME.so+0xOFFSET and, as the first, none\n"
+    )
+
+
+LOOKUPS = {
+    "cuGetProcAddress_v2": """
+found, status = pointer(), ctypes.c_int()
+assert driver.cuGetProcAddress_v2(NAME, byref(found), 13000, ctypes.c_uint64(0), byref(status)) == 0
+""",
+    "cuGetProcAddress": """
+found = pointer()
+assert driver.cuGetProcAddress(NAME, byref(found), 12000, ctypes.c_uint64(0)) == 0
+""",
+    "cudaGetDriverEntryPointByVersion": """
+found, status = pointer(), ctypes.c_int()
+look_up = runtime.cudaGetDriverEntryPointByVersion
+assert look_up(NAME, byref(found), 13000, ctypes.c_ulonglong(0), byref(status)) == 0
+""",
+    "dlvsym": """
+libc = ctypes.CDLL(None)
+libc.dlvsym.restype = pointer
+found = pointer(libc.dlvsym(pointer(driver._handle), b"cuMemAlloc_v2", VERSION))
+""",
+    "dlsym": """
+libc = ctypes.CDLL(None)
+libc.dlsym.restype = pointer
+found = pointer(libc.dlsym(pointer(driver._handle), b"cuMemAlloc_v2"))
+""",
+}
+
+
+@pytest.mark.parametrize("lookup", [name for name in LOOKUPS if name != "dlvsym"])
+def test_each_way_to_look_a_function_up_gives_ours(python: Program, lookup: str) -> None:
+    run = python(
+        'NAME = b"cuMemAlloc"'
+        + LOOKUPS[lookup]
+        + """
+function = ctypes.CFUNCTYPE(ctypes.c_int, pointer, size)(found.value)
+for i in range(3):
+    block = pointer()
+    assert function(ctypes.addressof(block), MIB) == 0
+    assert driver.cuMemFree_v2(block) == 0
+"""
+    )
+    assert (run.served, run.reached) == (3, 0)
+
+
+def test_a_linked_program_is_served(program: Program, tmp_path: Path) -> None:
+    source = tmp_path / "linked.c"
+    source.write_text("""
+int cudaMalloc(void** out, unsigned long bytes);
+int cudaFree(void* address);
+int main(void) {
+  for (int i = 0; i < 4; ++i) {
+    void* block = 0;
+    if (cudaMalloc(&block, 1 << 20) != 0 || cudaFree(block) != 0) return 1;
+  }
+  return 0;
+}
+""")
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    assert compiler, "this test compiles a program"
+    runtime = find_libraries().stand_ins / "libcudart.so.13"
+    linked = tmp_path / "linked"
+    subprocess.run([compiler, "-o", linked, source, runtime], check=True)
+    run = program(linked)
+    assert (run.served, run.reached) == (4, 0)
+
+
+def test_a_child_of_fork_is_served_when_its_parent_has_not_used_the_device(
+    program: Program,
+) -> None:
+    run = program(
+        sys.executable,
+        "-c",
+        """
+import os
+if os.fork() == 0:
+    import ctypes
+    runtime = ctypes.CDLL("libcudart.so.13")
+    block = ctypes.c_void_p()
+    assert runtime.cudaMalloc(ctypes.byref(block), ctypes.c_size_t(1 << 20)) == 0
+    assert runtime.cudaFree(block) == 0
+else:
+    assert os.wait()[1] == 0
+""",
+    )
+    assert (run.served, run.reached) == (1, 0)
+
+
+def test_a_child_of_fork_leaves_its_parents_memory_alone(python: Program) -> None:
+    run = python("""
+status, block = allocate(runtime.cudaMalloc, size(MIB))
+if os.fork() == 0:
+    os._exit(runtime.cudaFree(block) == 3 and allocate(runtime.cudaMalloc, size(MIB))[0] == 3)
+assert os.waitstatus_to_exitcode(os.wait()[1]) == 1
+print(runtime.cudaFree(block))
+""")
+    assert run.stdout == "0\n"
+
+
+def test_every_served_call_is_declared_by_cuda_or_is_a_variant_of_one() -> None:
+    names = re.findall(r"^SERVED\((\w+)", (ROOT / "preload" / "served_calls.inc").read_text(), re.M)
+    assert len(names) == len(set(names)) > 30
+    cache = (find_libraries().folder.parent / "CMakeCache.txt").read_text()
+    [folder] = re.findall(r"^UVMALLOC_CUDA_INCLUDE_DIR:PATH=(.*)$", cache, re.M)
+    declared = (Path(folder) / "cuda.h").read_text()
+    declared += (Path(folder) / "cuda_runtime_api.h").read_text()
+    missing = [name for name in names if not re.search(rf"\b{name.split('_ptsz')[0]}\b", declared)]
+    assert missing == []
+
+
+def test_the_real_runtime_exports_every_served_call_of_it() -> None:
+    text = (ROOT / "preload" / "served_calls.inc").read_text()
+    names = set(re.findall(r'^SERVED\((\w+), "libcudart', text, re.M))
+    exported = set((ROOT / "sim" / "cuda" / "cudart_symbols.txt").read_text().split())
+    assert names - exported == set()
