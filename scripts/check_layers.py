@@ -24,7 +24,7 @@ ALLOCATOR = "allocator " + " ".join(f"allocator/{folder}" for folder in FOLDERS)
 
 
 def allocator_layers() -> dict[str, str]:
-    """Every folder may include the public headers beside it, and no folder may include later ones."""
+    """Each folder may include the public headers beside it, and earlier folders."""
     layers = {}
     for index, folder in enumerate(FOLDERS):
         earlier = [f"allocator/{other}" for other in FOLDERS[:index]]
