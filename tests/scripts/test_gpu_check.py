@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from uvmalloc.environment import without_settings
 from uvmalloc.libraries import find_libraries
 
 pytestmark = pytest.mark.slow
@@ -44,10 +45,9 @@ def trial(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str
     output = tmp_path_factory.mktemp("measurements")
     build = find_libraries().folder.parent
     before = measurement_files()
-    stray = ("LD_", "UVMSIM_")
     done = subprocess.run(
         [SCRIPTS / "gpu_check", "--simulated", "--build", build, "--output", output],
-        env={name: value for name, value in os.environ.items() if not name.startswith(stray)},
+        env=without_settings(os.environ, "LD_"),
         capture_output=True,
         text=True,
         timeout=300,

@@ -8,13 +8,12 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from uvmalloc.environment import without_settings
+
 ROOT = Path(__file__).resolve().parents[2]
 DEPS = ROOT / "build" / "gpu_deps"
 MIB = 1 << 20
 CLI_MODULES = ("typer", "rich")
-
-# A developer's own settings must not reach the programs.
-STRAY_PREFIXES = ("UVMALLOC_", "UVMSIM_", "PYTORCH_", "LD_PRELOAD")
 
 
 @dataclass(frozen=True)
@@ -34,9 +33,7 @@ class Place:
 
     def environment(self) -> dict[str, str]:
         """The environment of every program: paths, and the most memory that it may manage."""
-        result = {
-            name: value for name, value in os.environ.items() if not name.startswith(STRAY_PREFIXES)
-        }
+        result = without_settings(os.environ, "LD_PRELOAD")  # less a developer's own
         paths = [str(ROOT / "pytorch" / "python")]
         paths += [path] if (path := os.environ.get("PYTHONPATH")) else []
         if not all(map(importlib.util.find_spec, CLI_MODULES)):
