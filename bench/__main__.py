@@ -1,9 +1,9 @@
 """Measures uvmalloc beside other allocators on the simulated device.
 
 Programs of PyTorch (build/bench/pytorch.json), its allocator alone (build/bench/pairs.json) and
-below it (build/bench/engine.json); docs/benchmarks.md says what, how and how fair. A missed target
-is printed as missed and is no failure; an allocator that hands out too little or the same memory
-twice in a replay is one, and the exit code then 1.
+below it (build/bench/engine.json); docs/benchmarks.md says how, and how fairly. A missed target is
+printed as missed and is no failure. The exit code is 1 if an allocator hands out too little memory,
+or the same memory twice, in a replay.
 """
 
 from __future__ import annotations

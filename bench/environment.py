@@ -1,14 +1,12 @@
-"""What programs that are compared find in their environment."""
+"""The environment of programs that are compared."""
 
 from __future__ import annotations
 
 import os
 
-_STRAY_PREFIXES = ("UVMALLOC_", "UVMSIM_", "PYTORCH_", "CUDA_", "LD_")
+from uvmalloc.environment import without_settings
 
 
 def clean_environment() -> dict[str, str]:
-    """Ours, less what a developer has set: it must not reach one of those compared alone."""
-    return {
-        name: value for name, value in os.environ.items() if not name.startswith(_STRAY_PREFIXES)
-    }
+    """This process's environment without a developer's settings, which would favour a program."""
+    return without_settings(os.environ, "CUDA_", "LD_")

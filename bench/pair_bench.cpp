@@ -1,5 +1,5 @@
-// Allocate and free of one size, served by the cache, through the public entry points: statistics,
-// page map and storage records are on, and the free gets the pointer alone. Runs on whatever CUDA
+// Allocate and free of one size, served by the cache, through the public entry points. Statistics,
+// page map and storage records are on. The free gets the pointer alone. Runs on whatever CUDA
 // device is visible; on the simulated one, LD_LIBRARY_PATH names the stand-ins.
 #include <benchmark/benchmark.h>
 

@@ -1,5 +1,5 @@
-// A batch of 16 small blocks allocated and freed, CPU time per block: by SmallArena, and by a
-// jemalloc arena of its own with an explicit thread cache, which is as fast as jemalloc gets. The
+// CPU time per block of a batch of 16 small blocks that is allocated and freed. SmallArena does it,
+// and a jemalloc arena with an explicit thread cache, which is jemalloc's fastest form. The
 // segments are address space that cannot be accessed, so no device is needed.
 #include <benchmark/benchmark.h>
 #include <jemalloc/jemalloc.h>

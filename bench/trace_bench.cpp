@@ -1,6 +1,6 @@
-// What recording costs: an event while tracing is off, one while it is on with its time, a quick
-// loop's allocation and free, and the readings of the clocks. The file lies in the folder of
-// temporary files.
+// The cost of recording: an event while tracing is off, an event with its time while it is on, an
+// allocation and a free in a quick loop, and the readings of the clocks. The file lies in the
+// folder of temporary files.
 #include <benchmark/benchmark.h>
 #include <unistd.h>
 

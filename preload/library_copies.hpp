@@ -1,5 +1,5 @@
-// Two copies of this library in one process, of a wheel and of a checkout for example: the first
-// one loaded is the process's, all others stay out.
+// Two copies of this library in one process, for example of a wheel and of a checkout. The process
+// uses the copy that was loaded first. All others stay out.
 #pragma once
 
 #include <string>

@@ -2,8 +2,8 @@
 """Checks that includes go one way.
 
 A room is a folder. LAYERS names the rooms that each room may include besides itself. A room inside
-another room has rules of its own. Prints a line for each include against the arrows and for each
-include of a folder without a line, and ends with exit code 1 if there are any.
+another room has rules of its own. Prints a line for each include against the arrows, and for each
+include of a folder without a line. Ends with exit code 1 if there are any.
 """
 
 from __future__ import annotations

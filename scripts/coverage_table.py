@@ -2,8 +2,9 @@
 
 coverage_table.py LINES COVERAGE [--missing] [--least PERCENT]
 
-Reads LINES (gcovr --json), writes COVERAGE and prints a table by room; with --missing, by file with
-the numbers of the lines that did not run. Exits with 1 where a room's share is below the least.
+Reads LINES (gcovr --json), writes COVERAGE and prints a table by room. With --missing the table is
+by file, with the numbers of the lines that did not run. Exits with 1 if a room's share is below the
+least.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Runs the training examples on a simulated device, under uvmalloc and without it, and compares.
 
-Each program runs three times, and writes its losses each time: under uvmalloc; natively, on the
-same device; and under uvmalloc on a device so small that the program's footprint is 1.5 times it.
-A fourth run shows what the small device means to the native program: out of memory.
+Each program writes its losses in three runs: under uvmalloc, natively on the same device, and under
+uvmalloc on a small device. The program's footprint is 1.5 times the small device. In a fourth run
+the native program runs out of memory there.
 
 Writes build/demo.json. Its keys at the top level are sums (peak_bytes: the maximum) over all runs
-under uvmalloc; "programs" holds each run. Exits with 1 where a promise does not hold.
+under uvmalloc; "programs" holds each run. Exits with 1 if a promise does not hold.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@
 
 SUITE names FOLDER/SUITE.xml; a missing or empty one is a failure. A test of `ctest` that is a shard
 of a GoogleTest program stands for the tests that FOLDER/../PRESET/test-results/SHARD.xml lists. A
-skip, and an expected failure, is a failure unless the file of allowed skips has a line
-`test id pattern : reason` for it, where `*` stands for anything. A failed stage is a failure, a
-failed suite one if its results show none. The slowest tests are listed, and the time of each stage.
+skip or an expected failure is a failure unless a line `test id pattern : reason` of the file of
+allowed skips covers it; `*` stands for anything. A failed stage is a failure. A failed suite is a
+failure if its results show none. The slowest tests are listed, and the time of each stage.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-// How the CUDA driver of this machine behaves where uvmalloc depends on it: what its calls on
-// managed memory cost, how its allocations are aligned, what it refuses while a stream is captured.
-// Prints JSON. libcuda.so.1 is opened at run time, so it runs on the simulated device too, where
+// Measures the behaviour of this machine's CUDA driver that uvmalloc depends on: the cost of calls
+// on managed memory, the alignment of allocations, and the calls that it refuses during a capture.
+// Prints JSON. It opens libcuda.so.1 at run time, so it runs on the simulated device too, where
 // times mean little.
 //
 //   driver_probe [--sizes-mib 2,16,128,1024] [--rounds 3]

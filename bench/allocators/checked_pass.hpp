@@ -1,6 +1,6 @@
-// A pass through a sequence that is not timed: how many requests fail, and how many blocks lie over
-// others that are live. A time says nothing of an allocator that hands out too little or the same
-// memory twice, so every allocator makes such a pass of each replay first.
+// A pass through a sequence without a clock. It counts requests that fail, and blocks that overlap
+// live ones. The time of an allocator that hands out too little, or the same memory twice, says
+// nothing. So every allocator makes this pass of each replay first.
 #pragma once
 
 #include <cstddef>

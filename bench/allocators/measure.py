@@ -69,8 +69,10 @@ def measure(
     rounds: int,
     progress: Callable[[int, int], None],
 ) -> Measured:
-    """Every allocator answers a question before the next one is asked, so that what else the
-    machine does meets all of them alike; who begins changes with every question and round.
+    """Asks every allocator a question before the next question.
+
+    So other work of the machine disturbs all of them alike. Each question, and each round, begins
+    with another allocator.
     """
     measured = Measured()
     with ExitStack() as open_servers:

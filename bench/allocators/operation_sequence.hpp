@@ -1,6 +1,6 @@
-// What every workload of many blocks and every replay runs: a flat list of allocations and frees of
-// numbered slots, made before the clock starts, so that each allocator gets the same calls and none
-// pays for making them up. Plain values, no locks.
+// A flat list of allocations and frees of numbered slots. Every workload of many blocks, and every
+// replay, runs one. It is made before the clock starts: all allocators get the same calls, and none
+// pays for making them. Plain values, no locks.
 #pragma once
 
 #include <cstddef>

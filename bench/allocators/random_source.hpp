@@ -1,6 +1,6 @@
-// Random numbers that are the same with every standard library: SplitMix64 (Steele, Lea and Flood,
-// "Fast splittable pseudorandom number generators", OOPSLA 2014), and the few distributions that
-// the workloads need. One per sequence, not shared between threads.
+// Random numbers that are the same with every standard library, in the distributions that the
+// workloads need. The generator is SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom
+// number generators", OOPSLA 2014). Each sequence has its own; threads do not share one.
 #pragma once
 
 #include <cmath>

@@ -1,5 +1,5 @@
-// A DeviceRuntime whose managed memory is address space and nothing more: allocations are cut off
-// one reserved range in turn and every other call succeeds at once. With it, private memory and
+// A DeviceRuntime whose managed memory is address space alone. Allocations are cut off one reserved
+// range in turn, and every other call succeeds at once. With it, private memory and
 // instructions are the allocator's own, without a machine's beneath it. Owns the range. Nothing may
 // touch what it hands out.
 #pragma once

@@ -24,9 +24,10 @@ struct ChurnShape {
 // over.
 OperationSequence churn(const ChurnShape& shape);
 
-// After RMM's random_allocations benchmark: an even chance to allocate (1 byte to `most_bytes`,
-// uniform) or to free a random live block, `allocations` times; an allocation that would exceed
-// `live_limit_bytes` becomes a free. Each of the `steps` is this list and ends with nothing live.
+// After RMM's random_allocations benchmark. With an even chance it allocates (1 byte to
+// `most_bytes`, uniform) or frees a random live block, `allocations` times. An allocation that
+// would exceed `live_limit_bytes` becomes a free. Each of the `steps` is this list and ends with
+// nothing live.
 OperationSequence random_grid(std::size_t allocations, std::uint64_t most_bytes,
                               std::uint64_t live_limit_bytes, std::size_t steps,
                               std::uint64_t seed);
@@ -37,15 +38,15 @@ OperationSequence random_grid(std::size_t allocations, std::uint64_t most_bytes,
 // marks or nothing of the device facade.
 OperationSequence traced_steps(const std::string& trace);
 
-// Appends the steps from number `first` on once more, `times` times, as a program does that goes
-// on. What was live where they begin is stood for by blocks of the same sizes that are live where
-// they end, oldest first; where those differ the next step begins with the frees and allocations
-// that make up for it.
+// Appends the steps from number `first` on `times` times more, like a program that goes on. Blocks
+// that were live at their beginning need a substitute: a live block of the same size at their end,
+// the oldest first. If there are too many or too few of a size, the next step begins with frees and
+// allocations.
 void repeat_steps(OperationSequence& sequence, std::size_t first, std::size_t times);
 
-// The same with one to eight blocks more, of 512 B to 8 MiB, which stay to the end: each is asked
-// for where the sequence begins or, one in three, somewhere in its first step. Where blocks come to
-// lie hangs on as little as that.
+// The same with one to eight more blocks of 512 B to 8 MiB, which stay to the end. One in three is
+// allocated somewhere in the first step, the others at the beginning. The places of all blocks
+// depend on these few.
 OperationSequence with_random_beginning(const OperationSequence& sequence, std::uint64_t seed);
 
 // `count` different multiples of 512 B, as evenly spaced in octaves from 512 B to 32 MiB as that

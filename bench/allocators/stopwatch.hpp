@@ -1,6 +1,6 @@
 // Time since start, and how much of it the calling thread waited for a processor (schedstat's run
-// delay). On a machine that others use too, a thread that was ready but not running has not been
-// slow; waits for locks and for the driver do count. Where the kernel keeps no schedstat the delay
+// delay). On a busy machine a thread that was ready but not running has not been slow. Waits for
+// locks and for the driver do count. Where the kernel keeps no schedstat the delay
 // is 0. Start and read on the same thread; reading costs a few microseconds, so samples are
 // milliseconds.
 #pragma once

@@ -1,7 +1,7 @@
-// The measurements, the same code for every allocator: a template on the adapter, so that between
-// the clock and the allocator's own call there is nothing but a loop. Each makes its own adapter,
-// with an empty cache, and returns plain figures; what they are compared with is Python's business
-// (measure.py). A workload that an allocator cannot run throws.
+// The measurements, with the same code for every allocator: a template on the adapter. So only a
+// loop lies between the clock and the allocator's call. Each makes its own adapter, with an empty
+// cache, and returns plain figures, which Python compares (measure.py). A workload that an
+// allocator cannot run throws.
 #pragma once
 
 #include <algorithm>
@@ -137,10 +137,10 @@ class Workloads {
     double delayed = 0;  // part of the time in which not all threads had a processor, at most
   };
 
-  // size, samples: throughput of two threads with a stream each over that of one. Threads that do
-  // not run at once cannot get into each other's way, so of many windows, short enough to fit
-  // between other programs' turns, those count in which every thread had a processor most;
-  // "delayed_percent" says how well that went.
+  // size, samples: throughput of two threads with a stream each over that of one. Threads disturb
+  // each other only while both run. So it measures many windows, short enough to fit between other
+  // programs' turns. Those count in which every thread had a processor most of the time.
+  // "delayed_percent" says how long threads waited for one.
   static Json threads(const Request& request) {
     constexpr std::size_t kCandidates = 64;
     Adapter allocator(request);

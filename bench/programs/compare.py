@@ -1,8 +1,8 @@
 """PyTorch programs with uvmalloc and with torch's native allocators, on the simulated device.
 
-Each round is a process of both, one after the other, the first one by turns; a ratio is taken
-within a round, and the median over rounds is what counts. Training steps differ by so little that
-two processes make them in turn: see `step_ratios`.
+Each round runs a process of each kind, one after the other; the kinds take turns at the beginning.
+Each round gives a ratio, and the result is the median over rounds. Training steps differ by so
+little that two processes make them in turn: see `step_ratios`.
 """
 
 from __future__ import annotations
@@ -177,8 +177,10 @@ class Trainer:
 
 
 def step_ratio(trainers: tuple[Trainer, Trainer], turns: int) -> tuple[float, dict[bool, float]]:
-    """Seconds of a training step, uvmalloc over native, and those seconds by `native`: of two new
-    processes that make a few steps in turn, the medians over turns."""
+    """Measures two new processes that make a few training steps in turn.
+
+    Returns the median over turns of the ratio uvmalloc / native, and of the seconds by `native`.
+    """
     for trainer in trainers:
         trainer.start_process()
     seconds = [{of.native: of.step_seconds() for of in trainers} for _ in range(turns)]
@@ -189,11 +191,10 @@ def step_ratio(trainers: tuple[Trainer, Trainer], turns: int) -> tuple[float, di
 
 
 def step_ratios(libraries: Libraries, size: Size) -> tuple[list[float], dict[bool, list[float]]]:
-    """Those of many pairs of processes.
+    """Does the same with many pairs of processes.
 
-    Two processes of one kind differ by more than what there is to be seen, and the one that was
-    started first is the slower one: each ratio is the geometric mean of two pairs, one started in
-    each order.
+    Two processes of one kind differ by more than uvmalloc and native do, and the first one started
+    is the slower one. So each ratio is the geometric mean of two pairs, one in each order.
     """
     ratios: list[float] = []
     seconds: dict[bool, list[float]] = {True: [], False: []}

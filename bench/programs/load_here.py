@@ -1,10 +1,10 @@
 """Prints, as JSON, the peak memory of each way of loading a checkpoint to the device.
 
-Peaks are over what the process has before, in parts of the model's bytes: `device`, `host` (with
-what torch's own allocator has pinned) and `all` of them together. Managed memory counts as the
-host's wherever it is, and as the device's while it is there; a page that has moved is one page, so
-`all` counts it once. `mapped` is the most of the file that was mapped, `cached` what of it was left
-in the page cache: both are the kernel's to take back, and count nowhere else.
+Peaks are relative to the beginning of the load, in parts of the model's bytes. They are `device`,
+`host` (with memory that torch's own allocator has pinned) and `all` together. Managed memory always
+counts as the host's, and as the device's while it is there. `all` counts a page that has moved
+once. `mapped` is the largest mapped part of the file, and `cached` its part in the page cache at
+the end. The kernel can take both back, and they count nowhere else.
 """
 
 from __future__ import annotations

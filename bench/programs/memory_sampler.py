@@ -2,10 +2,10 @@
 
     python memory_sampler.py PID FILE
 
-For each line that it is told it answers one line of JSON: "begin" starts over, "end" gives the most
-that was in use at once since, in bytes: `host` of what the process has from malloc and of managed
-memory, `all` with device memory too, `mapped` of files that it maps; and how much of FILE is in the
-page cache. Managed and device memory are the memfds of the simulated machine.
+It answers each line of input with a line of JSON. "begin" starts over. "end" gives the peaks since
+then, in bytes: `host` for memory of malloc and managed memory, `all` with device memory too, and
+`mapped` for mapped files. It also gives the part of FILE that is in the page cache. Managed and
+device memory are the memfds of the simulated machine.
 """
 
 from __future__ import annotations

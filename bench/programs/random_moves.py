@@ -178,8 +178,8 @@ def main() -> None:
             print(seed, number, action, *held)
     if hasattr(torch.ops.uvmalloc, "check_invariants"):
         torch.ops.uvmalloc.check_invariants()
-    # Not by way of Python's finalization, which ends torch's autograd threads where they next want
-    # the interpreter: torch 2.15 aborts then, now and then, with its own allocators as well.
+    # This leaves out Python's finalization, which ends torch's autograd threads where they next
+    # want the interpreter. Torch 2.15 sometimes aborts then, with its own allocators as well.
     sys.stdout.flush()
     ctypes.PyDLL(None).exit(0)
 

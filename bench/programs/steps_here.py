@@ -1,10 +1,10 @@
 """Trains a small transformer eagerly, a few steps for each line on standard input.
 
-"start" makes a process by a fork, which names torch's allocator; a number is how many steps it is
-to make, and the answer the median of their seconds; "end" ends it, which is answered too, and
-another may be started. So many processes can be had for one import of torch, and two programs, one
-with torch's own allocators and one under uvmalloc, can be made to work in turn. Answers are JSON,
-as bench.allocators.server reads them.
+"start" forks a process, which answers with the name of torch's allocator. A number makes it do so
+many steps, and the answer is the median of their seconds. "end" ends the process, which is answered
+too, and another may be started. So many processes need one import of torch. Two programs, one with
+torch's own allocators and one under uvmalloc, can work in turn. Answers are JSON, as
+bench.allocators.server reads them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-// Replaces functions as loaded libraries see them: the slots through which they call them. For
-// functions that a preloaded definition reaches too late: because the main program defines them, as
-// a Python linked statically does with all of Python's, or because the libraries were loaded first.
+// Replaces functions in loaded libraries: it changes the slots through which they call them. A
+// preloaded definition is too late for some functions. The main program may define them, as a
+// statically linked Python does with all of Python's. Or the libraries were loaded first.
 #pragma once
 
 #include <span>

@@ -1,6 +1,6 @@
-// Makes torch call the functions of torch_calls.cpp through which it tells what happens to its
-// tensors. Where this library was preloaded torch does so by itself; one that is loaded later takes
-// the slots of the libraries that were there before, and comes first for those still to come.
+// Makes torch call the functions of torch_calls.cpp, by which we see what happens to its tensors.
+// If this library was preloaded, torch calls them without our help. A library that is loaded later
+// takes the slots of the libraries before it, and comes first for libraries after it.
 #pragma once
 
 #include <string>

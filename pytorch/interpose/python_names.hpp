@@ -1,6 +1,6 @@
-// RFC-0023's names in Python (pytorch/python/uvmalloc/torch_names.py), which this library carries
-// with it: a program has them without importing anything of ours. No Python is linked to; its
-// functions are found in the process.
+// RFC-0023's names in Python (pytorch/python/uvmalloc/torch_names.py). This library carries their
+// text, so a program has them without importing anything of ours. The library is not linked to
+// Python: it finds Python's functions in the process.
 #pragma once
 
 namespace uvm {
@@ -12,10 +12,10 @@ void add_python_names();
 
 }  // namespace uvm
 
-// For torch_names.py. `descriptor` is a method of a class written in C (a Python object, as is what
-// follows). From now on a call of it that has the keyword argument `keyword` calls
-// handler(self, value, *args, **kwargs) instead, where `kwargs` lacks it; all others go to the
-// method as before. False: this Python lays out such methods in a way not known here.
+// For torch_names.py. All arguments are Python objects, and `descriptor` is a method of a class
+// written in C. From now on a call with the keyword argument `keyword` calls
+// handler(self, value, *args, **kwargs) instead, and `kwargs` lacks that argument. Other calls go
+// to the method as before. Returns false if this Python lays out methods in an unknown way.
 extern "C" __attribute__((visibility("default"))) bool uvmalloc_take_keyword(void* descriptor,
                                                                              void* keyword,
                                                                              void* handler);

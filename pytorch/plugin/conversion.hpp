@@ -1,11 +1,10 @@
-// Conversion: what happens at the first move of a CPU tensor from before CPU tensors could be
-// managed. Its bytes go into a managed block piece by piece, and the pages that held them go back
-// to the kernel behind each piece, so the tensor is never in memory twice. All tensors over the
-// storage then have the new block, and the move shares it.
+// Conversion of a CPU tensor that was made before CPU tensors could be managed, at its first move.
+// Its bytes go into a managed block piece by piece. The old pages go back to the kernel behind each
+// piece, so the tensor is never in memory twice. All tensors over the storage then have the new
+// block, and the move shares it.
 //
-// The tensor must not be in use by another thread of the host meanwhile: its address changes, and
-// torch does not tell who reads. Exports of pointers, and forks, wait for conversions that are
-// under way.
+// No other thread of the host may use the tensor meanwhile: its address changes, and we do not see
+// reads. Exports of pointers, and forks, wait until a conversion is over.
 #pragma once
 
 #include <optional>
@@ -17,8 +16,8 @@
 
 namespace uvm::torch_plugin {
 
-// From now on forks wait for conversions. Called once the allocator is there, and before anything
-// is converted: a fork that is under way does not run a handler that is registered meanwhile.
+// From now on forks wait for conversions. Call it when the allocator is there, and before the first
+// conversion. A fork that has begun does not run a handler that is registered meanwhile.
 void hold_forks_during_conversions();
 
 // The storage has such memory, and nobody shares it. A raw pointer to it may have left.

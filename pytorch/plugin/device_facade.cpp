@@ -43,52 +43,6 @@ bool run_free_memory_callbacks() {
   return freed;
 }
 
-StreamKey key_of(const BlockDescription& block) {
-  return {block.facade, block.device, block.stream, block.private_pool};
-}
-
-c10::DeviceIndex device_of(const BlockDescription& block) {
-  return static_cast<c10::DeviceIndex>(block.device);
-}
-
-// What the device facade has in use there and holds.
-std::pair<std::size_t, std::size_t> held_bytes(c10::DeviceIndex device) {
-  const Statistics now = allocator().statistics();
-  const auto& figures = now.classes[static_cast<std::size_t>(Facade::kDevice)].at(
-      static_cast<std::size_t>(device))[kSizeClasses];
-  return {figures.allocated_bytes.current, figures.reserved_bytes.current};
-}
-
-// What the process's setting allows each device; SIZE_MAX: anything.
-std::size_t device_budget() {
-  return allocator().configuration().device_budget_bytes.value_or(SIZE_MAX);
-}
-
-void check_device(c10::DeviceIndex device) {
-  const int count = allocator().runtime().device_count();
-  TORCH_CHECK(0 <= device && device < count, "Invalid device argument ", static_cast<int>(device),
-              ": there are ", count, " devices");
-}
-
-// `change_bytes` is below zero for a block that was given back.
-void report_to_profiler(void* address, int64_t change_bytes, c10::DeviceIndex device) {
-  if (!c10::memoryProfilingEnabled()) return;
-  const auto [live, reserved] = held_bytes(device);
-  c10::reportMemoryUsageToProfiler(address, change_bytes, live, reserved,
-                                   c10::Device(c10::kCUDA, device));
-}
-
-// Whether requests that cannot be served are rejections, in torch's sense: where its setting
-// throw_on_cudamalloc_oom is on, which 2.11 does not have yet. What the fraction of the device does
-// not allow is out of memory all the same, to torch's own allocator too.
-template <class Config>
-bool rejects() {
-  if constexpr (requires { Config::throw_on_cudamalloc_oom(); }) {
-    return Config::throw_on_cudamalloc_oom();
-  }
-  return false;
-}
-
 [[noreturn]] void not_available(const char* what, const char* instead) {
   TORCH_CHECK_NOT_IMPLEMENTED(false, "uvmalloc does not support ", what, "; ", instead);
   std::abort();  // not reached
@@ -120,6 +74,12 @@ MemoryScope::MemoryScope(bool managed)
 MemoryScope::~MemoryScope() {
   set_host_memory(host_before_);
   device_is_ordinary = device_before_;
+}
+
+void DeviceFacade::check_device(c10::DeviceIndex device) {
+  const int count = allocator().runtime().device_count();
+  TORCH_CHECK(0 <= device && device < count, "Invalid device argument ", static_cast<int>(device),
+              ": there are ", count, " devices");
 }
 
 bool DeviceFacade::has_native() const {
@@ -155,6 +115,18 @@ inline void* DeviceFacade::allocate_or_throw(c10::DeviceIndex device, size_t siz
   }
 }
 
+void* DeviceFacade::allocate_watched(c10::DeviceIndex device, size_t size_bytes,
+                                     cudaStream_t stream) {
+  const MemoryHistory::Context context = history_.gather(native::RecordContext::STATE);
+  void* address = nullptr;
+  {
+    MemoryHistory::PagesScope pages(context);
+    address = allocate_or_throw(device, size_bytes, stream, context);
+  }
+  report_allocated(address, size_bytes, context);
+  return address;
+}
+
 void* DeviceFacade::allocate_on(c10::DeviceIndex device, size_t size_bytes, cudaStream_t stream) {
   static const MemoryHistory::Context kNoContext;
   if (any_region() || is_watched()) [[unlikely]]
@@ -168,94 +140,6 @@ void* DeviceFacade::allocate_in_regions(c10::DeviceIndex device, size_t size_byt
     return is_watched() ? allocate_watched(device, size_bytes, stream)
                         : allocate_or_throw(device, size_bytes, stream, nullptr);
   });
-}
-
-// As torch's own allocator reports a block to those who listen.
-void* DeviceFacade::allocate_watched(c10::DeviceIndex device, size_t size_bytes,
-                                     cudaStream_t stream) {
-  const MemoryHistory::Context context = history_.gather(native::RecordContext::STATE);
-  void* address = nullptr;
-  {
-    MemoryHistory::PagesScope pages(context);
-    address = allocate_or_throw(device, size_bytes, stream, context);
-  }
-  const auto block = allocator().find(address);
-  if (!block) return address;
-  if (history_.is_watched()) history_.allocated(key_of(*block), address, size_bytes, context);
-  report_to_profiler(address, static_cast<int64_t>(block->size_bytes), device);
-  if (const c10::impl::PyInterpreter* trace = c10::impl::GPUTrace::get_trace()) {
-    (*trace)->trace_gpu_memory_allocation(c10::kCUDA, address_of(address));
-  }
-  return address;
-}
-
-void DeviceFacade::delete_watched(void* address) {
-  // In a forked child another thread may have had the history's lock.
-  if (allocator().in_forked_child()) return;
-  const auto block = allocator().find(address);
-  if (!block || !block->live || block->base != address) return;
-  if (const c10::impl::PyInterpreter* trace = c10::impl::GPUTrace::get_trace()) {
-    (*trace)->trace_gpu_memory_deallocation(c10::kCUDA, address_of(address));
-  }
-  if (block->facade != Facade::kDevice) return;
-  report_to_profiler(address, -static_cast<int64_t>(block->size_bytes), device_of(*block));
-  if (history_.is_watched()) {
-    history_.free_requested(key_of(*block), address, block->requested_bytes,
-                            history_.gather(native::RecordContext::ALL), block->waits_when_freed);
-  }
-}
-
-void DeviceFacade::out_of_memory(const OutOfMemoryError& error, c10::DeviceIndex device,
-                                 size_t size_bytes, cudaStream_t stream,
-                                 const MemoryHistory::Context& context) {
-  const auto [free_bytes, total_bytes] = getMemoryInfo(device);
-  const auto stats = getDeviceStats(device);
-  const auto live = static_cast<size_t>(stats.allocated_bytes[0].current);
-  const auto reserved = static_cast<size_t>(stats.reserved_bytes[0].current);
-  const size_t pages_bytes = round_up(size_bytes, kPageBytes);
-  const Limit limit = limit_of(device);
-  const bool limited = limit.bytes != SIZE_MAX;
-  if (!limited && rejects<native::CUDAAllocatorConfig>()) {
-    tell_of_rejection(device, pages_bytes, reserved, total_bytes);
-  } else {
-    if (history_.is_watched()) {
-      history_.out_of_memory({Facade::kDevice, device, stream}, free_bytes, size_bytes, context);
-    }
-    c10::reportOutOfMemoryToProfiler(static_cast<int64_t>(size_bytes), live, reserved,
-                                     c10::Device(c10::kCUDA, device));
-    tell_out_of_memory(device, pages_bytes, limited ? limit.bytes : total_bytes, free_bytes);
-  }
-  using c10::CachingAllocator::format_size;
-  // The beginning is torch's own, which programs look for.
-  TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ",
-                   format_size(pages_bytes), ". GPU ", static_cast<int>(device),
-                   " has a total capacity of ", format_size(total_bytes), " of which ",
-                   format_size(free_bytes), " is free. ",
-                   limited ? format_size(limit.bytes) + " allowed; " : std::string(),
-                   "Of the allocated memory ", format_size(live), " is allocated by PyTorch, and ",
-                   format_size(reserved - std::min(live, reserved)),
-                   " is reserved by PyTorch but unallocated. ", error.what());
-}
-
-void DeviceFacade::tell_out_of_memory(c10::DeviceIndex device, size_t size_bytes,
-                                      size_t allowed_bytes, size_t free_bytes) {
-  std::vector<native::OutOfMemoryObserver> observers;
-  {
-    std::lock_guard lock(mutex_);
-    observers = observers_;
-  }
-  for (const auto& observer : observers) observer(device, size_bytes, allowed_bytes, free_bytes);
-}
-
-void DeviceFacade::tell_of_rejection(c10::DeviceIndex device, size_t size_bytes,
-                                     size_t reserved_bytes, size_t total_bytes) {
-  std::vector<RejectionObserver> observers;
-  {
-    std::lock_guard lock(mutex_);
-    ++rejections_.at(static_cast<size_t>(device));
-    observers = rejection_observers_;
-  }
-  for (const auto& observer : observers) observer(device, size_bytes, reserved_bytes, total_bytes);
 }
 
 c10::DataPtr DeviceFacade::allocate(size_t size_bytes) {
@@ -279,8 +163,8 @@ void DeviceFacade::copy_data(void* destination, const void* source, std::size_t 
       block ? static_cast<c10::DeviceIndex>(block->device) : c10::cuda::current_device();
   c10::cuda::CUDAGuard guard(device);
   auto stream = c10::cuda::getCurrentCUDAStream(device);
-  // The copy reads the other side's bytes after this call returns: they must not be used again, nor
-  // taken over by a writer on the host, before it is through.
+  // The copy reads the other side's bytes after this call returns. Until it is over, the bytes must
+  // not be used again, and no writer on the host may take them over.
   allocator().record_use(source, device, stream.stream());
   C10_CUDA_CHECK(
       cudaMemcpyAsync(destination, source, size_bytes, cudaMemcpyDefault, stream.stream()));
@@ -345,7 +229,7 @@ void DeviceFacade::raw_delete(void* address) {
 FreeResult DeviceFacade::give_back(void* address) {
   forget_block(address);
   if (is_watched()) [[unlikely]] {
-    delete_watched(address);
+    report_freed(address);
   }
   const FreeResult result = allocator().free(address);
   if (result == FreeResult::kNotOurs && previous_ != nullptr) previous_->raw_delete(address);
@@ -366,11 +250,7 @@ void DeviceFacade::init(int device_count) {
     hold_forks_during_conversions();
     activation.allocator->add_pressure_callback(run_free_memory_callbacks);
     activation.allocator->set_memory_observer(&history_);
-    const double fraction = native::CUDAAllocatorConfig::per_process_memory_fraction();
-    const bool limited = fraction < 1.0 || device_budget() != SIZE_MAX;
-    for (int device = 0; limited && device < device_count; ++device) {
-      setMemoryFraction(fraction, static_cast<c10::DeviceIndex>(device));
-    }
+    set_first_limits(device_count);
   }
 }
 
@@ -378,38 +258,6 @@ void DeviceFacade::init_late() {
   if (!has_native()) return;
   pools_.expect_earlier();
   init(c10::cuda::device_count());
-}
-
-DeviceFacade::Limit DeviceFacade::limit_of(c10::DeviceIndex device) {
-  std::lock_guard lock(mutex_);
-  return limits_.at(static_cast<size_t>(device));
-}
-
-std::uint64_t DeviceFacade::rejections_of(c10::DeviceIndex device) {
-  std::lock_guard lock(mutex_);
-  return rejections_.at(static_cast<size_t>(device));
-}
-
-double DeviceFacade::getMemoryFraction(c10::DeviceIndex device) {
-  check_device(device);
-  return limit_of(device).fraction;
-}
-
-void DeviceFacade::setMemoryFraction(double fraction, c10::DeviceIndex device) {
-  check_device(device);
-  TORCH_CHECK(0 <= fraction && fraction <= 1, "invalid fraction:", fraction,
-              ". Please set within [0, 1].");
-  // All of the device is no limit of its own: beyond it the host's memory serves.
-  Limit limit{fraction, device_budget()};
-  if (fraction < 1.0) {
-    DeviceDescription description;  // asked of it without a context
-    allocator().runtime().describe(device, &description);
-    const auto total_bytes = static_cast<double>(description.total_bytes);
-    limit.bytes = std::min(limit.bytes, static_cast<size_t>(fraction * total_bytes));
-  }
-  allocator().set_device_limit(device, limit.bytes);
-  std::lock_guard lock(mutex_);
-  limits_.at(static_cast<size_t>(device)) = limit;
 }
 
 void DeviceFacade::enable(bool value) {
@@ -437,30 +285,6 @@ void DeviceFacade::recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream 
   if (data.get() == nullptr) return;
   bool ours = allocator().record_use(data.get(), stream.device_index(), stream.stream());
   if (!ours && previous_ != nullptr) previous_->recordStream(data, stream);
-}
-
-native::SnapshotInfo DeviceFacade::snapshot(c10::MempoolId_t pool, bool include_traces) {
-  native::SnapshotInfo info;
-  // Native's own segments, and what PYTORCH_ALLOC_CONF has set. Torch's other allocator knows none.
-  if (has_native() && previous_->name() == "native") info = previous_->snapshot(pool, false);
-  const std::vector<SegmentDescription> segments = allocator().segments();
-  add_segments(segments, pool, history_, &info.segments);
-  std::sort(info.segments.begin(), info.segments.end(),
-            [](const auto& left, const auto& right) { return left.address < right.address; });
-  const int devices = allocator().runtime().device_count();
-  info.device_traces.assign(static_cast<std::size_t>(devices), {});
-  for (int device = 0; device < devices; ++device) {
-    const auto of = static_cast<c10::DeviceIndex>(device);
-    if (include_traces)
-      info.device_traces[static_cast<std::size_t>(device)] = history_.trace_of(of);
-    std::size_t active_bytes = 0;
-    for (const auto& segment : info.segments) {
-      if (segment.device == of) active_bytes += segment.active_size;
-    }
-    if (history_.is_watched()) history_.snapshot_taken(of, active_bytes, pool);
-  }
-  info.external_annotations = history_.annotations();
-  return info;
 }
 
 void DeviceFacade::beginAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t id,
@@ -511,57 +335,6 @@ std::shared_ptr<void> DeviceFacade::getIpcDevPtr(std::string handle) {
   // The memory is another process's, and of torch's own kind.
   TORCH_CHECK(previous_ != nullptr, "there is no allocator that opens handles of CUDA memory");
   return previous_->getIpcDevPtr(std::move(handle));
-}
-
-void DeviceFacade::recordHistory(bool enabled, native::CreateContextFn gather, size_t most_entries,
-                                 native::RecordContext when, bool clear,
-                                 const std::vector<std::string>& skip_actions) {
-  history_.record(enabled, gather, most_entries, when, clear, skip_actions);
-}
-
-void DeviceFacade::recordAnnotation(const std::vector<std::pair<std::string, std::string>>& by) {
-  history_.annotate(c10::cuda::current_device(), by);
-}
-
-void DeviceFacade::pushCompileContext(std::string& context) {
-  history_.push_compile_context(context);
-}
-
-void DeviceFacade::popCompileContext() {
-  history_.pop_compile_context();
-}
-
-void DeviceFacade::setUserMetadata(const std::string& metadata) {
-  history_.set_user_metadata(metadata);
-}
-
-std::string DeviceFacade::getUserMetadata() {
-  return history_.user_metadata();
-}
-
-void DeviceFacade::annotateMemory(const void* address, const std::string& note) {
-  if (!history_.is_recording()) return;
-  const auto block = allocator().find(address);
-  // Native's own memory is in no history, nor is what was moved to the device.
-  if (block ? block->facade != Facade::kDevice : native_holds_memory()) return;
-  TORCH_CHECK(block && block->live && block->base == address,
-              "annotateMemory: no live allocation found at pointer ", address);
-  history_.annotated(key_of(*block), address, block->requested_bytes,
-                     history_.gather(native::RecordContext::ALLOC), note);
-}
-
-void DeviceFacade::attachOutOfMemoryObserver(native::OutOfMemoryObserver observer) {
-  std::lock_guard lock(mutex_);
-  observers_.push_back(std::move(observer));
-}
-
-void DeviceFacade::attachOomRejectionObserver(RejectionObserver observer) {
-  std::lock_guard lock(mutex_);
-  rejection_observers_.push_back(std::move(observer));
-}
-
-void DeviceFacade::attachAllocatorTraceTracker(native::AllocatorTraceTracker tracker) {
-  history_.attach(std::move(tracker));
 }
 
 void DeviceFacade::enablePeerAccess(c10::DeviceIndex device, c10::DeviceIndex peer) {

@@ -1,7 +1,7 @@
 // Memory of the C library that large CPU tensors got before CPU tensors could be managed. It
-// becomes managed at the first move of its tensor (conversion.hpp), unless a raw pointer to it has
-// left torch, which is what is remembered here. Any thread may call; the lock is internal, and held
-// for a few instructions.
+// becomes managed at the first move of its tensor (conversion.hpp). A block is exempt if a raw
+// pointer to it has left torch; this table remembers that. Any thread may call; the lock is
+// internal, and held for a few instructions.
 #pragma once
 
 #include <atomic>

@@ -24,8 +24,8 @@ void tensor_exported(const void* opaque) {
   if (!tensor.defined() || !tensor.has_storage()) return;
   c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
   if (mark_early_exported(storage) || ours == nullptr) return;
-  // The export itself asks for a writable pointer, so a shared storage gets its own bytes: mark
-  // those, not the ones that stay with the other side.
+  // The export asks for a writable pointer, so a shared storage gets its own bytes. The mark is for
+  // these bytes, not for those of the other side.
   if (storage.nbytes() != 0) note_exported(storage.mutable_data());
 }
 

@@ -39,9 +39,9 @@ class HostFacade final : public c10::Allocator {
   void copy_data(void* destination, const void* source, std::size_t size_bytes) const override;
 };
 
-// The pinned allocator. Blocks that a capture asks for belong to its graph's pool: a replay uses
-// them again, so that they are given back when the last user of the pool has gone, whenever their
-// tensors go. Thread-safe.
+// The pinned allocator. Blocks that a capture asks for belong to its graph's pool, because a replay
+// uses them again. They are given back with the last user of the pool, not with their tensors.
+// Thread-safe.
 class PinnedFacade final : public at::HostAllocator {
  public:
   c10::DataPtr allocate(size_t size_bytes) override;
@@ -75,8 +75,8 @@ class PinnedFacade final : public at::HostAllocator {
   std::unordered_map<void*, c10::MempoolId_t> owners_;
 };
 
-// While one lives, what this thread allocates is managed whatever its size, or is ordinary memory:
-// of the C library on the host, of torch's own allocator on a device.
+// While one lives, this thread's allocations are managed whatever their size, or are ordinary
+// memory. Ordinary memory comes from the C library on the host, from torch's allocator on a device.
 class MemoryScope {
  public:
   explicit MemoryScope(bool managed);
@@ -104,8 +104,8 @@ class DeviceFacade final : public native::CUDAAllocator {
 
   c10::DataPtr allocate(size_t size_bytes) override;
   c10::DeleterFnPtr raw_deleter() const override;
-  // Ordered on the current stream of the destination's device: this is how a shared block gets its
-  // own bytes when a kernel is about to write to it.
+  // Ordered on the current stream of the destination's device. A shared block gets its own bytes
+  // here when a kernel is about to write to it.
   void copy_data(void* destination, const void* source, std::size_t size_bytes) const override;
   bool initialized() override { return initialized_.load(); }
   void emptyCache(c10::MempoolId_t pool) override;
@@ -162,8 +162,7 @@ class DeviceFacade final : public native::CUDAAllocator {
     return history_.context_of(address);
   }
   void attachOutOfMemoryObserver(native::OutOfMemoryObserver observer) override;
-  // Another. These are told instead of the others where the program has set
-  // throw_on_cudamalloc_oom.
+  // torch calls these observers instead of the others where throw_on_cudamalloc_oom is set.
   using RejectionObserver = std::function<void(int64_t device, size_t size_bytes,
                                                size_t reserved_bytes, size_t total_bytes)>;
   void attachOomRejectionObserver(RejectionObserver observer);
@@ -192,12 +191,15 @@ class DeviceFacade final : public native::CUDAAllocator {
   [[noreturn]] void out_of_memory(const OutOfMemoryError& error, c10::DeviceIndex device,
                                   size_t size_bytes, cudaStream_t stream,
                                   const MemoryHistory::Context& context);
-  // To those who have asked for it.
+  // They call the observers.
   void tell_out_of_memory(c10::DeviceIndex device, size_t size_bytes, size_t allowed_bytes,
                           size_t free_bytes);
   void tell_of_rejection(c10::DeviceIndex device, size_t size_bytes, size_t reserved_bytes,
                          size_t total_bytes);
-  void delete_watched(void* address);
+  void report_allocated(void* address, size_t size_bytes, const MemoryHistory::Context& context);
+  void report_freed(void* address);
+  static void check_device(c10::DeviceIndex device);
+  void set_first_limits(int device_count);
   bool has_native() const;  // whether torch's own allocator is in use beside us
   bool native_holds_memory() const;
   bool is_watched() const;

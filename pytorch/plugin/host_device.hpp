@@ -1,7 +1,6 @@
-// When CPU tensors are managed, and on which device's behalf: uvmalloc is never the first to
-// initialise the driver, nor to make a context where the program has a choice of devices. Memory of
-// the driver belongs to a context, so host memory is made in that of a device that the program
-// uses.
+// When CPU tensors are managed, and for which device. uvmalloc is never the first to initialise the
+// driver. It makes no context where the program has a choice of devices. Memory of the driver
+// belongs to a context, so host memory is made in the context of a device that the program uses.
 #pragma once
 
 #include <optional>
@@ -15,16 +14,16 @@ struct HostPlace {
   int device = 0;
 };
 
-// Where the memory of CPU tensors comes from now; nullopt: from the C library. That is so
-//  * until the program has initialised the driver, and, where it sees several devices, has a
-//  context
-//    on one of them;
+// Returns the source of the memory of CPU tensors, or nullopt for the C library. It is the C
+// library
+//  * until the program has initialised the driver;
+//  * until a program that sees several devices has a context on one of them;
 //  * where uvmalloc cannot be active, and in forked children.
-// `at_once`: managed memory is asked for, whatever that has to initialise.
+// `at_once` asks for managed memory, and initialises the driver if it has to.
 std::optional<HostPlace> place_for_cpu_tensors(bool at_once);
 
-// After the driver was initialised on our behalf: torch then refuses CUDA in forked children with
-// its own message, as where it has initialised the driver itself.
+// Call it after uvmalloc has initialised the driver. Torch then refuses CUDA in forked children
+// with its own message, as it does when it has initialised the driver itself.
 void refuse_cuda_in_children();
 
 // The device in whose context host memory is made that `wanted` is about to use: the one of CPU

@@ -1,7 +1,6 @@
-// What happens when the plugin is loaded, inside `import torch` or later: three allocators are put
-// in torch's places. No driver call is made yet unless torch has made some, and none before the
-// program initialises the driver, so that a program that only has CPU tensors, or forks before it
-// uses CUDA, is as before.
+// Puts three allocators in torch's places when the plugin is loaded, inside `import torch` or
+// later. It makes no driver call before the program has initialised the driver. So a program that
+// has only CPU tensors, or that forks before it uses CUDA, is as before.
 #include <pthread.h>
 
 #include <ATen/core/CachingHostAllocator.h>
@@ -54,8 +53,8 @@ NativeAllocations native_allocations() {
   return made;
 }
 
-// Torch compares the backend that its settings name with the allocator that is in place when they
-// are first read, and both are its own until now.
+// Reads torch's settings while torch's own allocator is still in place: at the first reading torch
+// compares the backend that they name with the allocator in place.
 void read_allocator_settings() {
   try {
     native::CUDAAllocatorConfig::instance();

@@ -1,6 +1,6 @@
-// What torch's memory tools read beside the figures: the trace of allocations and frees, the stacks
-// of what is allocated, annotations, and the trackers that libraries attach. Nothing is kept until
-// somebody asks for it.
+// The history of memory that torch's tools read: the trace of allocations and frees, the stacks of
+// live blocks, annotations, and the trackers that libraries attach. Nothing is kept until a program
+// asks for it.
 //
 // Thread-safe, by a mutex of its own, under which trackers are called, as torch calls them under
 // its allocator's. Calls of MemoryObserver come with the engine's lock, so nothing here may call

@@ -1,60 +1,28 @@
-#include <uvmalloc/pytorch/plugin/moves.hpp>
-
-#include <cstdint>
+// Device moves. `aten::_to_copy` is what Tensor.to, .cuda() and .cpu() come down to. Where only the
+// device changes and the tensor is in a block of ours, the result shares the block copy-on-write
+// instead of copying it.
 #include <utility>
 #include <variant>
 
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/_to_copy_native.h>
-#include <ATen/ops/is_pinned_native.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/cuda/CUDAFunctions.h>
-#include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAStream.h>
 #include <torch/library.h>
 
 #include <uvmalloc/pytorch/plugin/conversion.hpp>
+#include <uvmalloc/pytorch/plugin/copy_reasons.hpp>
 #include <uvmalloc/pytorch/plugin/facades.hpp>
 #include <uvmalloc/pytorch/plugin/forced_copy.hpp>
 #include <uvmalloc/pytorch/plugin/region.hpp>
 #include <uvmalloc/pytorch/plugin/shared_storage.hpp>
+#include <uvmalloc/pytorch/plugin/tensor_storage.hpp>
 
 namespace uvm::torch_plugin {
 namespace {
-
-c10::StorageImpl& storage_of(const at::Tensor& tensor) {
-  return *tensor.storage().unsafeGetStorageImpl();
-}
-
-bool is_host_or_cuda(c10::Device device) {
-  return device.is_cpu() || device.is_cuda();
-}
-
-// Torch has had no named tensors since 2.15.
-template <class Tensor>
-bool is_named(const Tensor& tensor) {
-  if constexpr (requires { tensor.has_names(); }) return tensor.has_names();
-  return false;
-}
-
-// A copy of a view with gaps has none; the same memory keeps them.
-bool strides_survive(const at::Tensor& self, const MoveRequest& request) {
-  const auto format = request.memory_format.value_or(c10::MemoryFormat::Preserve);
-  if (format != c10::MemoryFormat::Preserve) return self.is_contiguous(format);
-  return request.sharing == Sharing::kAlias || self.is_non_overlapping_and_dense();
-}
-
-// What the tensor's elements cover of its storage, from the first to the last.
-StorageRange range_of(const at::Tensor& self) {
-  return {static_cast<size_t>(self.storage_offset()) * self.itemsize(),
-          at::detail::computeStorageNbytes(self.sizes(), self.strides(), self.itemsize())};
-}
-
-bool covers_storage(const at::Tensor& self) {
-  return self.storage_offset() == 0 && self.storage().nbytes() == range_of(self).size_bytes;
-}
 
 // Work that the current stream of one device has been given comes before that of the other's.
 void order_streams(c10::Device before, c10::Device after) {
@@ -158,142 +126,11 @@ at::Tensor to_copy(const at::Tensor& self, std::optional<c10::ScalarType> dtype,
   return at::native::_to_copy(self, dtype, layout, device, pin_memory, non_blocking, memory_format);
 }
 
-// Torch asks the driver, for which managed memory is not pinned. The storage decides, because a
-// pinned storage and one that is not may share a block. A storage without an allocator of ours
-// (numpy's, for example) is over memory that has an owner elsewhere: the block decides. The driver
-// knows what the program has registered.
-bool is_pinned(const at::Tensor& self, std::optional<c10::Device> device) {
-  if (CachingManagedAllocator* ours = process_allocator(); ours != nullptr && self.has_storage()) {
-    if (const auto block = ours->find(self.storage().data()); block && block->live) {
-      const c10::Allocator* made_by = storage_of(self).allocator();
-      if (made_by == facades().pinned) return true;
-      if (made_by != facades().host && block->pinned) return true;
-    }
-  }
-  return at::native::is_pinned(self, device);
-}
-
-bool is_managed(const at::Tensor& self) {
-  CachingManagedAllocator* ours = process_allocator();
-  return ours != nullptr && self.has_storage() &&
-         ours->find(storage_of(self)._mutable_data_ptr_no_checks().get()).has_value();
-}
-
-// Whether a move of the tensor's device needs no copy by what its memory is, now or after a
-// conversion.
-bool can_move(const at::Tensor& self) {
-  if (process_allocator() == nullptr && !is_framework_enabled()) return false;
-  return self.has_storage() && (is_managed(self) || (is_early(storage_of(self)) &&
-                                                     !is_early_and_exported(storage_of(self))));
-}
-
-// Why a view of a part must be copied. Stock aligns its copies, and kernels choose how they compute
-// by alignment.
-std::optional<CopyReason> reason_to_copy_part(const at::Tensor& self, const MoveRequest& request) {
-  constexpr size_t kHostAlignment = 64;
-  constexpr size_t kDeviceAlignment = 512;
-  if (self.numel() == 0) return CopyReason::kSmallBlock;
-  if (request.sharing == Sharing::kAlias) return std::nullopt;
-  if (!kPartsCanBeShared) return CopyReason::kPartialStorage;
-  StorageRange range = range_of(self);
-  if (range.size_bytes < allocator().configuration().host_threshold_bytes)
-    return CopyReason::kSmallBlock;
-  size_t alignment = request.device->is_cuda() ? kDeviceAlignment : kHostAlignment;
-  auto address = reinterpret_cast<std::uintptr_t>(self.const_data_ptr());
-  return address % alignment != 0 ? std::optional(CopyReason::kPartialStorage) : std::nullopt;
-}
-
-// Copies of a tensor, differentiable as such.
-at::Tensor manage_memory(const at::Tensor& self) {
-  if (is_managed(self)) return self;
-  TORCH_CHECK(self.layout() == c10::kStrided, "manage_memory: the tensor is ", self.layout(),
-              "; accepted: strided tensors");
-  TORCH_CHECK(is_host_or_cuda(self.device()), "manage_memory: the tensor is on ", self.device(),
-              "; accepted: cpu, cuda");
-  const Activation& activation = activate_process_allocator();
-  const bool is_child = activation.allocator != nullptr && activation.allocator->in_forked_child();
-  TORCH_CHECK(activation.allocator != nullptr && !is_child,
-              "manage_memory: unified memory is not enabled: ",
-              is_child ? "this is a forked child" : activation.reason);
-  const MemoryScope scope(/*managed=*/true);
-  return self.clone();
-}
-
-at::Tensor unmanage_memory(const at::Tensor& self) {
-  if (!is_managed(self)) return self;
-  const MemoryScope scope(/*managed=*/false);
-  return self.clone();
-}
-
-// The current stream is being captured. Asking torch for that makes a context on its device.
-bool is_capturing() {
-  return allocator().runtime().has_context(c10::cuda::current_device()) &&
-         c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
-}
-
-std::string report() {
-  return report_json();
-}
-
-void check_invariants() {
-  if (CachingManagedAllocator* ours = process_allocator()) ours->check_invariants();
-}
-
 }  // namespace
-
-std::optional<CopyReason> reason_to_copy(const at::Tensor& self, const MoveRequest& request) {
-  const Configuration& configuration = allocator().configuration();
-  bool converts = (request.dtype && *request.dtype != self.scalar_type()) ||
-                  (request.layout && *request.layout != c10::kStrided) ||
-                  request.pin_memory.value_or(false);
-  if (converts) return CopyReason::kConversion;
-  if (effective_policy() == Policy::kOff) return CopyReason::kMode;
-  if (self.layout() != c10::kStrided || !self.has_storage() || self.is_conj() || self.is_neg() ||
-      self.is_quantized() || is_named(self) || !strides_survive(self, request)) {
-    return CopyReason::kLayout;
-  }
-  c10::StorageImpl& storage = storage_of(self);
-  const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
-  // Memory that a conversion makes movable first.
-  const bool early = is_early(storage);
-  const auto block = early ? std::nullopt : allocator().find(data.get());
-  // A small block shares its pages with others, which do not move with it. Copying it costs less
-  // than its pages going to and fro; but whoever asks for the same memory gets it.
-  bool alias = request.sharing == Sharing::kAlias;
-  if (!early && (!block || (!block->movable && !alias))) {
-    bool small = storage.nbytes() < configuration.host_threshold_bytes || block;
-    return small ? CopyReason::kSmallBlock : CopyReason::kForeign;
-  }
-  if (!covers_storage(self)) {
-    if (std::optional<CopyReason> reason = reason_to_copy_part(self, request)) return reason;
-  }
-  if (const auto reason = reason_not_to_share(storage, range_of(self), request.sharing)) {
-    return reason;
-  }
-  // Its memory would be gone.
-  if (early && is_early_and_exported(storage)) return CopyReason::kExported;
-  if (request.device->is_cuda() &&
-      request.device->index() >= allocator().runtime().device_count()) {
-    return CopyReason::kForeign;  // torch's own error for a device that does not exist
-  }
-  if (is_capturing()) return CopyReason::kCapturing;
-  return std::nullopt;
-}
-
 }  // namespace uvm::torch_plugin
-
-TORCH_LIBRARY(uvmalloc, library) {
-  library.def("is_managed(Tensor self) -> bool", &uvm::torch_plugin::is_managed);
-  library.def("can_move(Tensor self) -> bool", &uvm::torch_plugin::can_move);
-  library.def("manage_memory(Tensor(a) self) -> Tensor(a)", &uvm::torch_plugin::manage_memory);
-  library.def("unmanage_memory(Tensor(a) self) -> Tensor(a)", &uvm::torch_plugin::unmanage_memory);
-  library.def("report() -> str", &uvm::torch_plugin::report);
-  library.def("check_invariants() -> ()", &uvm::torch_plugin::check_invariants);
-}
 
 TORCH_LIBRARY_IMPL(aten, CPU, library) {
   library.impl("_to_copy", &uvm::torch_plugin::to_copy);
-  library.impl("is_pinned", &uvm::torch_plugin::is_pinned);
 }
 TORCH_LIBRARY_IMPL(aten, CUDA, library) {
   library.impl("_to_copy", &uvm::torch_plugin::to_copy);

@@ -1,6 +1,6 @@
-// How errors of memory begin: with torch's own words for the same, which programs look for to try
-// again with less (accelerate's find_executable_batch_size, Lightning's batch size finder). What
-// uvmalloc has to say comes after them.
+// The beginning of errors of memory: torch's own words. Programs look for these words and try again
+// with less (accelerate's find_executable_batch_size, Lightning's batch size finder). uvmalloc's
+// own words come after them.
 #pragma once
 
 #include <cstddef>

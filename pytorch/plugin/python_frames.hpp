@@ -1,5 +1,5 @@
-// Who in Python is calling: by the stable part of Python's C interface, looked up by name, so that
-// one plugin serves every Python and processes without any.
+// The Python functions that are calling. They are found by the stable part of Python's C interface,
+// which is looked up by name. So one plugin serves every Python, and processes without Python.
 #pragma once
 
 #include <span>

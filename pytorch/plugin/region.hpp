@@ -1,7 +1,7 @@
-// Regions of a program: while one is open, what its thread and autograd's threads for it allocate
-// counts against the region's budget, and hints follow its policy. They nest: a request counts in
-// each, and the innermost policy holds. Also remembers blocks that a free must do more for than
-// give back. Any thread may allocate and free; a region is opened and closed by one thread.
+// Regions of a program. While a region is open, allocations of its thread, and of autograd's
+// threads for it, count against the region's budget, and hints follow its policy. Regions nest: a
+// request counts in each, and the innermost policy holds. This file also remembers blocks whose
+// free has more to do. Any thread may allocate and free; one thread opens and closes a region.
 #pragma once
 
 #include <atomic>

@@ -1,6 +1,6 @@
-// Several storages over one block of ours, on different devices: what a device move makes instead
-// of a copy. Copy-on-write: each behaves as if it had its own bytes, and gets them when it is first
-// written to; the last one takes the block over without a copy. Alias: all see every write.
+// Several storages over one block of ours, on different devices: a device move makes them instead
+// of a copy. Copy-on-write: each storage behaves as if it had its own bytes, and gets them at its
+// first write. The last one takes the block over without a copy. Alias: all see every write.
 //
 // Up to torch 2.12 copy-on-write is torch's own, whose data pointers torch recognises; it shares
 // whole storages only. From 2.13 on a storage calls a function of ours before its first write, so
@@ -54,9 +54,9 @@ std::variant<c10::Storage, CopyReason> share(const c10::Storage& storage, const 
 // share it since get bytes of their own. Throws as an allocation does.
 void note_exported(const void* address);
 
-// Every storage that is shared copy-on-write gets bytes of its own, at an address that stays: those
-// on devices by copies, which are over on return, where others share with them. Throws as an
-// allocation does, with some of it done.
+// Every storage that is shared copy-on-write gets bytes of its own, at an address that stays.
+// Storages on devices that share with others are copied, and the copies are over on return. Throws
+// as an allocation does; some storages may have their bytes then.
 void end_copy_on_write();
 
 // In a forked child: other threads of the parent may have held the locks, waiting for the allocator

@@ -10,8 +10,8 @@
 namespace uvm::torch_plugin {
 
 // The device facade's figures of one device. As with torch's expandable segments, memory is held in
-// pages of 2 MiB that are given back one by one, so nothing is split that could not be given back;
-// `segment` counts those pages. Rejections are no cases of out of memory to torch, to us they are.
+// pages of 2 MiB that are given back one by one. So no inactive split blocks a release, and
+// `segment` counts these pages. We count rejections as out of memory, which torch does not.
 c10::CachingDeviceAllocator::DeviceStats device_stats(const Statistics& statistics,
                                                       c10::DeviceIndex device,
                                                       std::uint64_t rejections);

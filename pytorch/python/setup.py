@@ -1,5 +1,8 @@
-"""What pyproject.toml cannot say: native libraries make the wheel one for this platform, and their
-being no extension modules makes it one for every Python 3."""
+"""Sets the tag of the wheel, which pyproject.toml cannot.
+
+The wheel holds native libraries, so it is for this platform. They are no extension modules, so it
+is for every Python 3.
+"""
 
 from pathlib import Path
 

@@ -1,7 +1,7 @@
-// One piece of memory that the machine knows: managed, device, pinned, or the program's own memory,
-// registered as pinned or, where devices reach all of it, as it is. Records are kept by address and
-// found from any address inside. Guarded by the machine's mutex; copies that leave it are
-// snapshots.
+// One piece of memory that the machine knows: managed, device, pinned, or the program's own memory.
+// The latter is registered as pinned, or known as it is where devices reach all of it. Records are
+// kept by address and found from any address inside. Guarded by the machine's mutex; copies that
+// leave it are snapshots.
 #pragma once
 
 #include <cstddef>

@@ -1,10 +1,10 @@
-// A stretch of address space whose memory has two addresses: the user view, which the program
-// knows, and at a constant distance the device view, which kernels and copies of the simulated
-// machine use. Both show the pages of one sparse memfd, so there is one copy of the bytes whatever
-// the masks say about residency. An arena whose memory the host cannot touch (device memory) has a
-// user view without any access: a host touch crashes, as on the real machine. User views of free
-// addresses have no access either. Nothing of an arena is inherited by a forked child, as with the
-// modelled driver's mappings, and nothing of it is dumped into a core file.
+// A stretch of address space whose memory has two addresses. The program knows the user view.
+// Kernels and copies of the simulated machine use the device view, at a constant distance. Both
+// show the pages of one sparse memfd, so there is one copy of the bytes whatever the masks say
+// about residency. The host cannot touch device memory: its user view has no access, so a touch
+// crashes, as on the real machine. User views of free addresses have no access either. A forked
+// child inherits nothing of an arena, as with the modelled driver's mappings. A core file holds
+// nothing of it.
 //
 // Owns the memfd, the views and the free address lists; guarded by the machine's mutex.
 #pragma once
@@ -21,15 +21,15 @@ class Arena {
  public:
   enum class HostAccess { kNone, kReadWrite };
 
-  // Reserves `bytes` of address space, or less where the process may not have that much; without
-  // any, prints a line and has a size of 0.
+  // Reserves `bytes` of address space, or less if the process may not have so much. If it gets
+  // none, the arena prints a line and has a size of 0.
   Arena(const char* name, std::size_t bytes, HostAccess host_access);
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  // User view address, or 0 where address space is exhausted. From 2 MiB on, blocks of 2 MiB of its
-  // own; less than that, whole pages next to other small allocations, as long as there is room
-  // among them. The memory reads as zeros.
+  // Returns the address in the user view, or 0 if address space is exhausted. From 2 MiB on an
+  // allocation has 2 MiB blocks of its own. A smaller one has whole pages, beside other small
+  // allocations if there is room among them. The memory reads as zeros.
   std::uintptr_t allocate(std::size_t bytes);
 
   // Gives back what allocate returned for the same size: its pages are dropped and its address has

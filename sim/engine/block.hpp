@@ -1,8 +1,8 @@
-// State of one 2 MiB stretch of managed address space: which 4 KiB pages are where, and which
-// devices hold a 2 MiB chunk of memory for it. A device holds a chunk from the first page made
-// resident there until the chunk is evicted or the memory freed, also while no page is resident
-// ("unused"), as the modelled driver does. Plain state; the rules are in Residency, the chunk lists
-// in DeviceMemory. Guarded by the machine's mutex.
+// State of one 2 MiB stretch of managed address space: the places of its 4 KiB pages, and the
+// devices that hold a 2 MiB chunk of memory for it. A device gets a chunk with the first page that
+// is made resident there. It holds the chunk until it is evicted or the memory is freed, even while
+// no page is resident ("unused"). The modelled driver does the same. Plain state; the rules are in
+// Residency, the chunk lists in DeviceMemory. Guarded by the machine's mutex.
 #pragma once
 
 #include <cstddef>
@@ -68,8 +68,8 @@ struct Block {
 
   std::size_t index;                // its number among all blocks
   std::unique_ptr<Chunk[]> chunks;  // of each device
-  // The location that has all pages, alone, none of them discarded or mapped by a device; kNowhere
-  // where no page is anywhere, kNoLocation where pages differ.
+  // The only location of all pages, if none is discarded or mapped by a device. kNowhere if no page
+  // is anywhere; kNoLocation if pages differ.
   int whole_at = kNowhere;
   std::unique_ptr<BlockPages> by_page;  // valid while is_by_page()
 };

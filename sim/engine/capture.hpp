@@ -46,9 +46,9 @@ class Captures {
   // kCaptureUnsupported for the legacy default stream, kIllegalState for a stream that captures.
   Status begin(Stream& stream, CaptureMode mode);
 
-  // Takes every stream of the capture out of it and gives its graph to `out`, whatever the result,
-  // unless the capture goes on: kIllegalState where the stream does not capture,
-  // kCaptureUnmatched where it only joined, kCaptureWrongThread.
+  // Takes every stream of the capture out of it and gives its graph to `out`, whatever the result.
+  // The capture goes on after kIllegalState (the stream does not capture), kCaptureUnmatched (the
+  // stream only joined) and kCaptureWrongThread.
   Status end(Stream& stream, std::shared_ptr<Graph>* out);
 
   // The stream is destroyed: its capture is invalidated, and ended where it began there.
@@ -63,8 +63,8 @@ class Captures {
   // Records; the stream must capture, and admit_work have allowed it.
   void record(Stream& stream, NodeKind kind, NodeWork work);
 
-  // Before a call that a capture would not see, or that waits (allocation, query, synchronisation):
-  // the modes of the calling thread and of the captures decide.
+  // Call it before a call that a capture would not see, or that waits (allocation, query,
+  // synchronisation). The modes of the calling thread and of the captures decide.
   Status admit_unsafe_call();
 
   // Before a question or a wait for a stream, an event, or all work of a device.

@@ -1,6 +1,7 @@
 // Memory of one device: capacity, unevictable charges, its context, and the 2 MiB chunks that
-// managed blocks hold, on lists in the order of eviction: unused chunks (no page resident),
-// discarded ones (every page of the block discarded), then used ones, oldest make-resident first.
+// managed blocks hold. The chunks are on lists in the order of eviction: unused chunks (no page is
+// resident), discarded ones (every page is discarded), then used ones. The chunk that became
+// resident first comes first.
 // Accounting only; it moves nothing. Guarded by the machine's mutex.
 #pragma once
 

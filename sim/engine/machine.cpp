@@ -81,10 +81,8 @@ Machine::Machine(const Settings& settings)
             return peers_.contains({device, peer});
           },
           [](std::size_t block) { return OrdinaryMemory::mapped_pages(block * kBlockBytes); }),
-      timeline_(settings.devices) {
-  for (int device = 0; device < settings_.devices; ++device)
-    default_pools_.push_back(create_pool(device));
-  current_pools_ = default_pools_;
+      timeline_(settings.devices),
+      pools_(settings.devices) {
   write_report_at_exit();
 }
 
@@ -245,7 +243,7 @@ Status Machine::free_memory(void* address, Wait wait) {
     ++counters_.managed_frees;
   } else {
     memory(freed.device).release(freed.charge_bytes);
-    if (Pool* pool = pool_of(freed.pool)) pool->used_bytes -= freed.charge_bytes;
+    if (Pool* pool = pools_.find(freed.pool)) pool->used_bytes -= freed.charge_bytes;
     device_only_.free(user, freed.size_bytes);
     ++counters_.device_frees;
   }

@@ -5,7 +5,6 @@
 // lost_in_fork() is true, and no other function may be called.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -26,8 +25,10 @@
 #include <uvmalloc/sim/engine/device_memory.hpp>
 #include <uvmalloc/sim/engine/export.hpp>
 #include <uvmalloc/sim/engine/graph.hpp>
+#include <uvmalloc/sim/engine/machine_calls.hpp>
 #include <uvmalloc/sim/engine/ordinary_memory.hpp>
 #include <uvmalloc/sim/engine/policy.hpp>
+#include <uvmalloc/sim/engine/pools.hpp>
 #include <uvmalloc/sim/engine/report.hpp>
 #include <uvmalloc/sim/engine/residency.hpp>
 #include <uvmalloc/sim/engine/settings.hpp>
@@ -35,97 +36,6 @@
 #include <uvmalloc/sim/engine/timeline.hpp>
 
 namespace uvmsim {
-
-// A stretch of addresses as the program knows them.
-struct MemoryRange {
-  const void* address;
-  std::size_t size_bytes;
-};
-
-// What the caller of a copy says about an end of it; kUnknown where that is for the machine to find
-// out.
-enum class CopyEnd { kUnknown, kHostMemory, kDeviceMemory };
-
-struct Copy {
-  void* to;
-  const void* from;
-  std::size_t width_bytes;
-  CopyEnd to_end = CopyEnd::kUnknown;
-  CopyEnd from_end = CopyEnd::kUnknown;
-  std::size_t rows = 1;  // of width_bytes each
-  std::size_t to_pitch_bytes = 0;
-  std::size_t from_pitch_bytes = 0;
-};
-
-struct Fill {
-  void* to;
-  std::size_t count;
-  std::uint32_t value;
-  std::size_t value_bytes;               // 1, 2 or 4
-  NodeKind node_kind = NodeKind::kFill;  // what a graph calls it
-};
-
-// A kernel together with the work that it does on the device views.
-struct Kernel {
-  std::vector<uvmsim_access> accesses;
-  std::uint64_t duration_ns;
-  std::function<bool()> body;  // false: the launch has failed; none: nothing to do
-};
-
-using HostFunction = std::function<void()>;
-
-struct CaptureInfo {
-  CaptureState state = CaptureState::kNone;
-  // While it is active.
-  std::uint64_t id = 0;
-  GraphHandle graph = nullptr;
-  GraphNode* const* dependencies = nullptr;  // until the next call with that stream
-  std::size_t dependency_count = 0;
-};
-
-// Whether an event that a capture meets is part of the graph (a node that the outside sees).
-enum class EventScope { kInternal, kExternal };
-
-enum class Wait { kNo, kYes };
-
-struct MemoryUse {
-  std::size_t capacity_bytes;
-  std::size_t unevictable_bytes;
-  std::size_t managed_bytes;
-  std::size_t peak_bytes;       // since the last reset_peak_use
-  std::size_t host_free_bytes;  // of a memory that the host shares, else more than any
-
-  std::size_t free_bytes() const {
-    return std::min(capacity_bytes - unevictable_bytes - managed_bytes, host_free_bytes);
-  }
-};
-
-struct RangePlacement {
-  bool read_mostly;           // everywhere
-  int preferred;              // kNoLocation where unset or not the same everywhere
-  std::uint64_t accessed_by;  // Policy's bits, as far as they hold everywhere
-  int last_prefetch;          // kNoLocation where none or not the same everywhere
-};
-
-// Device memory as another process finds it.
-struct SharedMemory {
-  int process;
-  int memfd;           // its number there
-  std::size_t offset;  // in the memfd
-  std::size_t size_bytes;
-  std::uint64_t id;  // of the allocation, in that process
-};
-
-using PoolHandle = void*;
-
-// A stream-ordered pool, in its simplest form: it keeps no memory, so what it reserves is what is
-// used.
-struct Pool {
-  int device;
-  std::uint64_t release_threshold_bytes = 0;  // remembered, without effect
-  std::uint64_t used_bytes = 0;
-  std::uint64_t used_high_bytes = 0;
-};
 
 class UVMSIM_EXPORT Machine {
  public:
@@ -302,7 +212,6 @@ class UVMSIM_EXPORT Machine {
   static void after_fork_in_child();
 
   DeviceMemory& memory(int device) { return memories_[static_cast<std::size_t>(device)]; }
-  Pool* pool_of(PoolHandle handle);
   Status take_device_memory(int device, std::size_t bytes, PoolHandle pool, void** out);
   Allocation describe(MemoryKind kind, const void* address, std::size_t bytes, int device,
                       unsigned flags);
@@ -351,11 +260,8 @@ class UVMSIM_EXPORT Machine {
   std::unordered_map<GraphHandle, std::shared_ptr<Graph>> graphs_;
   std::unordered_map<GraphExecHandle, std::shared_ptr<GraphExec>> graph_execs_;
   std::set<std::pair<int, int>> peers_;  // (device, peer whose memory it may use)
-  std::map<PoolHandle, Pool> pools_;
-  std::vector<PoolHandle> default_pools_;  // by device
-  std::vector<PoolHandle> current_pools_;  // by device
+  Pools pools_;
   std::uint64_t next_allocation_id_ = 1;
-  std::uintptr_t next_pool_ = 1;
   struct Import {
     void* address;
     int uses;

@@ -1,6 +1,6 @@
-// The program's own memory on a machine whose devices reach it: one record for the whole address
-// space, with the advice that pages of it were given. Nobody tells the machine when such memory is
-// mapped or unmapped, so whether it is there is asked of the kernel each time. Its bytes have one
+// The program's own memory on a machine whose devices reach it. One record for the whole address
+// space holds the advice on its pages. The machine does not see when this memory is mapped or
+// unmapped, so it asks the kernel each time. Its bytes have one
 // address, for the host and for devices.
 //
 // Owns the record; guarded by the machine's mutex.

@@ -1,12 +1,12 @@
 // Where the pages of managed memory are, and the rules by which they move: kernel touches,
 // prefetch, discard, eviction, and explicit copies. Pages are numbered through the whole managed
-// arena, then through the address space of ordinary memory, where devices reach that; their bytes
-// never move, only the masks do (see Arena), and what a real machine would have copied is counted
-// as traffic.
+// arena, then through the address space of ordinary memory, if devices reach that. Their bytes
+// never move, only the masks do (see Arena). Bytes that a real machine would have copied count as
+// traffic.
 //
-// Touches by the host's own code are not seen: a page that only the host has touched is "nowhere"
-// to the rules, and a page on a device stays there while the host reads it. Its bytes are right all
-// the same.
+// Touches by the host's own code are not seen. A page that only the host has touched is "nowhere"
+// to the rules. A page on a device stays there while the host reads it. The bytes are right in both
+// cases.
 //
 // Owns the blocks; refers to the devices' memory and to the counters of the machine, whose mutex
 // guards it.
@@ -49,8 +49,8 @@ class Residency {
   Residency(std::size_t arena_blocks, std::vector<DeviceMemory>& memories,
             uvmsim_counters& counters, Reaches reaches, Mapped mapped);
 
-  // Whether all pages of the blocks that these are in are there and nowhere else, none of them
-  // discarded or mapped: then no touch by a kernel there changes anything, whatever the policy.
+  // Whether all pages of the blocks of `pages` are there and nowhere else, and none is discarded or
+  // mapped. Then a touch by a kernel there changes nothing, whatever the policy.
   bool is_whole_at(int location, PageRange pages);
 
   // A kernel of `device` touches pages of one policy. kOutOfMemory where a chunk is needed and
@@ -112,9 +112,9 @@ class Residency {
   static int place_of(BlockPages& pages);
   static PageMask resident_of(const Block& block, int location);
   BlockPages pages_of(const Block& block) const;
-  // visit(block, first, count), pages counted within the block, until one gives false; and
-  // visit(block, mask) of opened blocks, or of those alone that have not each page at one and the
-  // same place: only there is something to populate, to keep one copy of, or discarded.
+  // each_piece calls visit(block, first, count) until one returns false; pages are counted within
+  // the block. The others call visit(block, mask). each_open_block visits every block.
+  // each_mixed_block skips blocks that are wholly at one place, which need no work.
   template <class Visit>
   void each_piece(PageRange pages, Visit visit);
   template <class Visit>

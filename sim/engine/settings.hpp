@@ -29,9 +29,9 @@ struct Settings {
 // Those of this process, read at the first call.
 UVMSIM_EXPORT const Settings& process_settings();
 
-// "512M", "1.5GiB", "1T", "1048576": as the command `uvmalloc` has it, a number and an optional
-// suffix K, M, G, T, each a power of 1024 with or without "iB" or "B". Nothing for anything else,
-// for fractions of a byte, or what does not fit.
+// "512M", "1.5GiB", "1T", "1048576": a number and an optional suffix K, M, G or T, with or without
+// "iB" or "B", as in the command `uvmalloc`. Suffixes are powers of 1024. Returns nothing for other
+// texts, for fractions of a byte, and for sizes that do not fit.
 UVMSIM_EXPORT std::optional<std::size_t> parse_bytes(std::string_view text);
 
 }  // namespace uvmsim

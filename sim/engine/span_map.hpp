@@ -1,7 +1,7 @@
 // A value for every index of [0, size), stored as spans of equal treatment. A span is split where a
-// part of it is given another value and spans never merge again, as in the driver that is modelled:
-// advice on a part of a range leaves its mark. Not synchronised; owned by an allocation and guarded
-// by the machine's mutex.
+// part of it gets another value. Spans never merge again, as in the modelled driver, where advice
+// on a part of a range splits it for good. Not synchronised; owned by an allocation and guarded by
+// the machine's mutex.
 #pragma once
 
 #include <algorithm>

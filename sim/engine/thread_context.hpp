@@ -1,9 +1,9 @@
-// What is current for the calling thread, shared by all stand-ins: the device it has chosen, and
-// the stack of contexts of the interface that has one. A context is a number: its device's for the
-// primary one, which is where all work of the device happens, and for one that a program has made
-// the device's plus a multiple of kMostDevices. Thread-local state; the primary contexts' activity
-// is process-wide and atomic. It has no destructor: threads that end, and processes, make calls
-// until the last.
+// The current device of the calling thread, and the stack of contexts of the driver's interface.
+// All stand-ins share them. A context is a number. A primary context has its device's number, and
+// all work of the device happens there. A context that a program has made has the device's number
+// plus a multiple of kMostDevices. Thread-local state; the primary contexts' activity is
+// process-wide and atomic. It has no destructor: threads that end, and processes, make calls until
+// the last.
 #pragma once
 
 #include <array>

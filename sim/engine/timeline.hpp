@@ -1,7 +1,7 @@
 // Virtual time: a clock for the host, and for each stream the moment until which it is busy. Work
 // takes effect on memory at once, in the order it is issued; only its completion lies on the time
-// line. The default streams are known by the handles 0 and 1 (one per device, ordered with the
-// device's blocking streams) and 2 (one per device and thread). Owns streams and events; guarded by
+// line. The default streams have the handles 0 and 1 (one per device, ordered with its blocking
+// streams) and 2 (one per device and thread). Owns streams and events; guarded by
 // the machine's mutex.
 #pragma once
 

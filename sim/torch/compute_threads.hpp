@@ -1,7 +1,7 @@
-// How many threads compute for the device: as many as PyTorch had when the kernels were installed,
-// whatever thread an operator is called on. A program's pinning thread, for one, sets its own CPU
-// threads to one and with them those of every thread that starts later; a device is not slowed down
-// by that, and neither does it round differently.
+// The number of threads that compute for the device: PyTorch's number when the kernels were
+// installed, whatever thread calls an operator. A program's pinning thread, for example, sets its
+// CPU threads to one, and those of every later thread. A device does not become slower by that, and
+// does not round differently.
 //
 // In a forked child it is one thread. OpenMP would wait there for the threads of its parent's pool,
 // which the child does not have.

@@ -1,6 +1,6 @@
-// copy_ and its foreach form: copies between host and device stay PyTorch's own, so that pinned
-// memory, events and blocking are what they are on a real device; copies that a real device would
-// do with a kernel run on CPU aliases.
+// copy_ and its foreach form. Copies between host and device stay PyTorch's own, so that pinned
+// memory, events and blocking behave as on a real device. Copies that a real device would do with a
+// kernel run on CPU aliases.
 #include <ATen/Functions.h>
 #include <ATen/ops/copy_native.h>
 

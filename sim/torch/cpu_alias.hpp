@@ -1,5 +1,5 @@
-// CUDA tensors retagged as CPU tensors over the same bytes, for the duration of one operator, and
-// the way back: results of the CPU kernel become CUDA tensors. Tensors that share a storage get
+// CUDA tensors retagged as CPU tensors over the same bytes, for the duration of one operator.
+// Afterwards results of the CPU kernel become CUDA tensors. Tensors that share a storage get
 // aliases that share one, so that the CPU kernels' overlap checks see what CUDA's would. Lives on
 // the stack of one call.
 #pragma once
@@ -36,8 +36,9 @@ class CpuAliases {
   // resized to, and the lazy bits that they were left with.
   void write_back_resized();
 
-  // The CUDA tensor for a result: the original of an alias, a view of an original's storage for a
-  // tensor over its bytes, and otherwise a new tensor whose bytes are copied by `copy_results`.
+  // Returns the CUDA tensor for a result. For an alias it is the original, for a tensor over an
+  // original's bytes a view of its storage. Otherwise it is a new tensor, and `copy_results` copies
+  // the bytes.
   at::Tensor to_device(const at::Tensor& result);
 
   // Whether to_device has made it, until copy_results.

@@ -8,9 +8,8 @@
 
 namespace uvm::sim_kernels {
 
-// What a CPU kernel takes from the CPU allocator while it stands for a device's kernel is that
-// kernel's registers and scratch memory: under uvmalloc it comes from malloc and is no host memory
-// of the program.
+// Scratch memory of a CPU kernel that stands for a device's kernel. It stands for the registers of
+// that kernel. So under uvmalloc it comes from malloc, and is no host memory of the program.
 class ScratchScope {
  public:
   ScratchScope();
@@ -24,9 +23,8 @@ class ScratchScope {
 
 class CpuKernelScope {
  private:
-  // The aliases are no tensors of the program: autograd and version counters have been dealt with
-  // on the originals, and modes of the program's (a graph's launch meets whichever are on) are not
-  // asked.
+  // The aliases are no tensors of the program. Autograd and version counters have dealt with the
+  // originals. Modes of the program must not see aliases; any may be on at a graph's launch.
   const at::AutoDispatchBelowADInplaceOrView below_autograd_;
   const c10::impl::ExcludeDispatchKeyGuard without_modes_{c10::python_ks |
                                                           c10::autocast_dispatch_keyset};

@@ -1,6 +1,6 @@
-// What the redirect must know of an operator, read from its schema once, at installation: which way
-// the operator takes on the simulated device, what it writes, and what it demands of its arguments'
-// devices.
+// The facts about an operator that the redirect needs: its way on the simulated device, the
+// arguments that it writes, and its demands on their devices. They are read from its schema once,
+// at installation.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>

@@ -1,6 +1,6 @@
-// The boxed function behind the CUDA operators of the simulated device: it runs the operator's CPU
-// kernel on the bytes of its CUDA arguments, tells the simulator which ranges it reads and writes,
-// and gives results device memory. Stateless apart from the operator's plan; any thread may call.
+// The boxed function behind the CUDA operators of the simulated device. It runs the operator's CPU
+// kernel on the bytes of its CUDA arguments, and tells the simulator the ranges that it reads and
+// writes. Results get device memory. Stateless apart from the operator's plan; any thread may call.
 #pragma once
 
 #include <ATen/core/boxing/KernelFunction.h>

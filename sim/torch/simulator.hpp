@@ -1,6 +1,6 @@
-// The simulator's side door, bound at run time: the libraries here load in any process, and where
-// no simulator is in it device memory is taken for ordinary memory and nothing is reported. Owns
-// nothing; any thread may call.
+// The simulator's control interface, bound at run time: the libraries here load in any process. In
+// a process without a simulator, device memory counts as ordinary memory, and nothing is reported.
+// Owns nothing; any thread may call.
 #pragma once
 
 #include <uvmalloc/sim/uvmsim.h>

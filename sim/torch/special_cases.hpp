@@ -1,7 +1,7 @@
 // Operators that need more than their CPU kernel on the same bytes. To add one, write a function
-// with the operator's C++ signature and put it into the table in special_cases.cpp; it is
-// registered on key CUDA in place of the redirect, and may call other operators on its CUDA tensors
-// or, through DirectCall, the redirect itself.
+// with the operator's C++ signature and put it into the table in special_cases.cpp. It is
+// registered on key CUDA in place of the redirect. It may call other operators on its CUDA tensors,
+// or the redirect itself through DirectCall.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from uvmalloc.environment import without_settings
 from uvmalloc.libraries import find_libraries
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -17,11 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def run(*command: str | Path, **environment: str) -> str:
     """The command's output; its errors are shown where it fails."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("UVMALLOC_", "UVMSIM_", "LD_", "PKG_CONFIG_", "CMAKE_"))
-    }
+    kept = without_settings(os.environ, "LD_", "PKG_CONFIG_", "CMAKE_")
     done = subprocess.run(
         [str(word) for word in command],
         env=kept | environment,

@@ -68,7 +68,11 @@ def environment(folder: Path, variables: Mapping[str, str]) -> dict[str, str]:
 def program(tmp_path: Path) -> Program:
     def run(*command: str | Path, **variables: str) -> Run:
         finished = subprocess.run(
-            command, env=environment(tmp_path, variables), capture_output=True, text=True, timeout=60
+            command,
+            env=environment(tmp_path, variables),
+            capture_output=True,
+            text=True,
+            timeout=60,
         )
         assert finished.returncode == 0, finished.stdout + finished.stderr
         report: dict[str, Any] = main_report(tmp_path, -1) or {}

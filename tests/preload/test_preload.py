@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from uvmalloc.environment import without_settings
 from uvmalloc.libraries import find_libraries
 
-_STRAY_PREFIXES = ("UVMALLOC_", "UVMSIM_", "PYTORCH_", "CUDA_", "LD_")
 SWITCHES = [None, "0", "1"]
 
 
@@ -31,9 +31,7 @@ def static_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(
     *command: str | Path, switch: str | None, preload: Path | None
 ) -> subprocess.CompletedProcess[str]:
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith(_STRAY_PREFIXES)
-    }
+    environment = without_settings(os.environ, "CUDA_", "LD_")
     if preload is not None:
         environment["LD_PRELOAD"] = str(preload)
     if switch is not None:

@@ -28,6 +28,7 @@ from uvmalloc.environment import (
     Machine,
     on_simulated_device,
     with_uvmalloc,
+    without_settings,
     without_uvmalloc,
 )
 from uvmalloc.libraries import Libraries, find_libraries
@@ -40,7 +41,6 @@ from tests.pytorch.fork_server import READ_LATE, Ended, ForkServer
 TORCH_MINOR = int(importlib.metadata.version("torch").split(".")[1])
 
 # What a developer has set must not reach the programs under test.
-_STRAY_PREFIXES = ("UVMALLOC_", "UVMSIM_", "PYTORCH_", "CUDA_", "LD_")
 
 
 # Begins programs that look at what moves have shared and copied.
@@ -127,9 +127,7 @@ def lonely_library(libraries: Libraries, tmp_path: Path) -> Path:
 @pytest.fixture
 def clean_environment() -> dict[str, str]:
     """This process's environment, less what sets uvmalloc, the simulator, torch or the loader."""
-    kept = {
-        name: value for name, value in os.environ.items() if not name.startswith(_STRAY_PREFIXES)
-    }
+    kept = without_settings(os.environ, "CUDA_", "LD_")
     chosen = os.environ.get("UVMALLOC_LIB_DIR")
     return {**kept, "UVMALLOC_LIB_DIR": chosen} if chosen else kept
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from uvmalloc import cli, doctor, report
+from uvmalloc import accepted, cli, doctor, report, running
 from uvmalloc.environment import AllocatorOptions, Machine, on_simulated_device, with_uvmalloc
 from uvmalloc.errors import CommandError
 from uvmalloc.libraries import Libraries, find_libraries
-from uvmalloc.sizes import format_size, parse_size
+from uvmalloc.sizes import EXAMPLES, format_size, parse_size
 
 from tests.pytorch.conftest import fails_in_one_line_on_a_full_disk
 
@@ -413,7 +413,7 @@ def test_a_program_runs_where_no_folder_can_be_written(monkeypatch, capfd, clean
     def refuse(*_: object, **__: object) -> str:
         raise PermissionError
 
-    monkeypatch.setattr(cli.tempfile, "mkdtemp", refuse)
+    monkeypatch.setattr(running.tempfile, "mkdtemp", refuse)
     assert cli.main(["run", "--", "sh", "-c", "exit 4"]) == 4
     said = "no folder for temporary files can be written: there will be no report"
     assert capfd.readouterr().err == f"uvmalloc: {said}\n"
@@ -659,6 +659,49 @@ def test_what_the_outputs_encoding_lacks_is_escaped(uvmalloc, tmp_path):
     finished = uvmalloc("report", str(file), PYTHONIOENCODING="ascii")
     assert finished.stderr == ""
     assert finished.stdout.startswith("uvmalloc: caf\\xe9\n")
+
+
+# ---- lists that the native libraries have too ----------------------------------------------------
+
+ASK_DRIVER = (
+    "import ctypes; driver = ctypes.CDLL('libcuda.so.1'); number = ctypes.c_int();"
+    "driver.cuInit(0); driver.cuDriverGetVersion(ctypes.byref(number));"
+    "driver.cuDeviceGetCount(ctypes.byref(number))"
+)
+
+
+def test_the_library_accepts_the_same_words(uvmalloc):
+    finished = uvmalloc(
+        "doctor", "--json", UVMALLOC_POLICY="x", UVMALLOC_MOVE="x", UVMALLOC_LOG="x"
+    )
+    for words in (accepted.POLICIES, accepted.MOVES, accepted.LOG_LEVELS):
+        assert f"='x' is not understood; accepted: {', '.join(words)}; " in finished.stdout
+
+
+@pytest.mark.parametrize(
+    ("variable", "expected"),
+    [
+        ("UVMSIM_PROFILE", ", ".join(accepted.PROFILES)),
+        ("UVMSIM_DEVICES", f"a whole number from 0 to {accepted.MOST_DEVICES}"),
+        (
+            "UVMSIM_CAPACITY",
+            f"a size from {accepted.LEAST_SIZE_BYTES >> 20}MiB to "
+            f"{accepted.MOST_SIZE_BYTES >> 40}TiB, such as {EXAMPLES}",
+        ),
+    ],
+)
+def test_the_simulator_accepts_the_same_values(variable, expected, uvmalloc):
+    command = ("env", f"{variable}=x", sys.executable, "-c", ASK_DRIVER)
+    finished = uvmalloc("sim", "--native", "--no-report", "--", *command)
+    assert f"uvmsim: {variable} is 'x'; accepted: {expected}; using " in finished.stderr
+
+
+def test_the_simulator_has_the_drivers_that_the_command_offers(uvmalloc):
+    command = ("env", "UVMSIM_DRIVER_VERSION=1", sys.executable, "-c", ASK_DRIVER)
+    finished = uvmalloc("sim", "--no-report", "--", *command)
+    parts = [map(int, version.split(".")) for version in accepted.DRIVER_VERSIONS]
+    numbers = [str(1000 * major + 10 * minor) for major, minor in parts]
+    assert f"accepted: {', '.join(numbers)};" in finished.stderr
 
 
 # ---- doctor -------------------------------------------------------------------------------------

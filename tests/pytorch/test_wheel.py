@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from uvmalloc.environment import without_settings
 from uvmalloc.libraries import Libraries
 
 pytestmark = pytest.mark.slow
@@ -39,8 +40,7 @@ class Installed:
     def run(
         self, *command: str | Path, cwd: Path | None = None, **variables: str
     ) -> subprocess.CompletedProcess[str]:
-        stray = ("UVMALLOC_", "UVMSIM_", "PYTORCH_", "CUDA_", "LD_", "PYTHON", "TORCH_")
-        environment = {k: v for k, v in os.environ.items() if not k.startswith(stray)}
+        environment = without_settings(os.environ, "CUDA_", "LD_", "PYTHON", "TORCH_")
         environment["PATH"] = f"{self.folder / 'bin'}:{environment['PATH']}"
         return subprocess.run(
             [str(word) for word in command],

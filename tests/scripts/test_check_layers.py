@@ -39,8 +39,7 @@ def test_an_include_against_the_arrows_is_a_violation(tree: Path) -> None:
     finished = check(tree)
     assert finished.returncode == 1
     assert finished.stdout == (
-        "storage/planted.hpp includes hints/hint.hpp: storage may not include hints\n"
-        "1 violations\n"
+        "storage/planted.hpp includes hints/hint.hpp: storage may not include hints\n1 violations\n"
     )
 
 

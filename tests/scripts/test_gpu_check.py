@@ -13,22 +13,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from uvmalloc.environment import without_settings
 from uvmalloc.libraries import find_libraries
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "scripts"
+TOOLS = ROOT / "tools"
 MEASUREMENTS = ROOT / "docs" / "measurements"
 
 
 @pytest.fixture(scope="module")
 def gpu_check() -> Any:
-    sys.path.insert(0, str(SCRIPTS))
+    """The package, with its modules as attributes."""
+    sys.path.insert(0, str(TOOLS))
     try:
+        importlib.import_module("gpu_check.command")  # which imports the others
         return importlib.import_module("gpu_check")
     finally:
-        sys.path.remove(str(SCRIPTS))
+        sys.path.remove(str(TOOLS))
 
 
 def measurement_files() -> list[Path]:
@@ -41,10 +45,9 @@ def trial(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str
     output = tmp_path_factory.mktemp("measurements")
     build = find_libraries().folder.parent
     before = measurement_files()
-    stray = ("LD_", "UVMSIM_")
     done = subprocess.run(
         [SCRIPTS / "gpu_check", "--simulated", "--build", build, "--output", output],
-        env={name: value for name, value in os.environ.items() if not name.startswith(stray)},
+        env=without_settings(os.environ, "LD_"),
         capture_output=True,
         text=True,
         timeout=300,
@@ -61,9 +64,9 @@ def trial(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str
 
 def test_every_section_is_there_in_order(trial: tuple[dict[str, Any], str], gpu_check: Any) -> None:
     results, page = trial
-    assert list(results) == ["device", *gpu_check.SECTIONS]
+    assert list(results) == ["device", *gpu_check.document.SECTIONS]
     titles = [line[3:] for line in page.splitlines() if line.startswith("## ")]
-    assert titles == [title for title, _ in gpu_check.SECTIONS.values()]
+    assert titles == [title for title, _ in gpu_check.document.SECTIONS.values()]
     assert "Failed:" not in page
 
 
@@ -138,7 +141,7 @@ def names_of_tests(program: Path, gtest_filter: str) -> set[str]:
 def test_all_conformance_tests_but_the_fake_runtimes_meet_the_driver(gpu_check: Any) -> None:
     program = find_libraries().folder.parent / "bin" / "conformance_test"
     every = names_of_tests(program, "*")
-    met = names_of_tests(program, gpu_check.CONFORMANCE_TESTS)
+    met = names_of_tests(program, gpu_check.measurements.CONFORMANCE_TESTS)
     assert {name for name in every - met if "/fake" not in name} == set()
     assert {name for name in met if "/fake" in name} == set()
     assert any(name.startswith("CudaCapture.") for name in met)
@@ -168,12 +171,17 @@ def test_a_suite_that_crashes_at_its_end_has_failed(
         "with open(file, 'w') as out:\n"
         f"    json.dump({RESULTS}, out)\n{end}\n",
     )
-    place = gpu_check.Place(True, tmp_path)
+    place = gpu_check.place.Place(True, tmp_path)
     if passes:
-        assert gpu_check.conformance(place, gpu_check.Clock(), tmp_path)["passed"] == 1
+        assert (
+            gpu_check.measurements.conformance(place, gpu_check.commands.Clock(), tmp_path)[
+                "passed"
+            ]
+            == 1
+        )
     else:
-        with pytest.raises(gpu_check.CheckError, match="ended with exit code -6"):
-            gpu_check.conformance(place, gpu_check.Clock(), tmp_path)
+        with pytest.raises(gpu_check.commands.CheckError, match="ended with exit code -6"):
+            gpu_check.measurements.conformance(place, gpu_check.commands.Clock(), tmp_path)
 
 
 def test_what_a_program_that_takes_too_long_has_started_ends_too(
@@ -186,8 +194,8 @@ def test_what_a_program_that_takes_too_long_has_started_ends_too(
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
         f"open('{tmp_path}/child', 'w').write(str(child.pid))\ntime.sleep(60)\n",
     )
-    with pytest.raises(gpu_check.CheckError, match="was still running after 3 s"):
-        gpu_check.run([str(program)], os.environ, 3, "program")
+    with pytest.raises(gpu_check.commands.CheckError, match="was still running after 3 s"):
+        gpu_check.commands.run([str(program)], os.environ, 3, "program")
     status = Path(f"/proc/{(tmp_path / 'child').read_text()}/stat")
     deadline = time.monotonic() + 30
     # Nobody may be there to collect it.
@@ -201,10 +209,12 @@ def test_a_section_that_the_probe_could_not_measure_is_a_failure(
 ) -> None:
     device = {"name": "a device", "simulated": True, "managed_limit_bytes": 4096 << 20}
     probed = {"device": device, "hints": {"failed": "no hint"}, "alignment": {"a": 1}}
-    monkeypatch.setattr(gpu_check, "probe", lambda *_: probed)
+    monkeypatch.setattr(gpu_check.check, "probe", lambda *_: probed)
     for stage in ("conformance", "pairs", "train"):
-        monkeypatch.setattr(gpu_check, stage, lambda *_: {})
-    check = gpu_check.Check(gpu_check.Place(True, tmp_path), gpu_check.Clock(), tmp_path)
+        monkeypatch.setattr(gpu_check.check, stage, lambda *_: {})
+    check = gpu_check.check.Check(
+        gpu_check.place.Place(True, tmp_path), gpu_check.commands.Clock(), tmp_path
+    )
     check.run()
     assert check.failures == ["hints: no hint"]
     assert check.results["alignment"] == {"a": 1}
@@ -213,10 +223,8 @@ def test_a_section_that_the_probe_could_not_measure_is_a_failure(
 def test_what_is_carried_to_a_machine_without_network_is_found_and_needed(
     gpu_check: Any, tmp_path: Path
 ) -> None:
-    assert gpu_check is not None  # its folder's modules can be imported
-    gpu_deps = importlib.import_module("gpu_deps")
     deps = tmp_path / "deps"
-    gpu_deps.gather_system_sources(deps)
+    gpu_check.carried.gather_system_sources(deps)
     (tmp_path / "CMakeLists.txt").write_text(
         "cmake_minimum_required(VERSION 3.25)\n"
         "project(carried LANGUAGES CXX)\n"
@@ -265,15 +273,15 @@ def test_the_conformance_tests_refuse_a_device_that_was_not_named() -> None:
 
 
 def test_losses_are_compared_bit_for_bit_and_then_within_a_tolerance(gpu_check: Any) -> None:
-    assert gpu_check.compare_losses([1.5, 2.0], [1.5, 2.0]) == ("equal_bit_for_bit", 0.0)
-    outcome, difference = gpu_check.compare_losses([1.0], [1.000001])
+    assert gpu_check.training.compare_losses([1.5, 2.0], [1.5, 2.0]) == ("equal_bit_for_bit", 0.0)
+    outcome, difference = gpu_check.training.compare_losses([1.0], [1.000001])
     assert (outcome, difference) == ("within_1e-5", pytest.approx(1e-6, rel=1e-3))
-    assert gpu_check.compare_losses([1.0], [1.001])[0] == "different"
-    assert gpu_check.compare_losses([1.0], [math.nan])[0] == "different"
-    assert gpu_check.compare_losses([1.0], [1.0, 1.0])[0] == "different"
+    assert gpu_check.training.compare_losses([1.0], [1.001])[0] == "different"
+    assert gpu_check.training.compare_losses([1.0], [math.nan])[0] == "different"
+    assert gpu_check.training.compare_losses([1.0], [1.0, 1.0])[0] == "different"
 
 
 def test_a_device_name_becomes_a_file_name(gpu_check: Any) -> None:
-    assert gpu_check.slug("NVIDIA GeForce RTX 3080 Ti") == "nvidia-geforce-rtx-3080-ti"
-    assert gpu_check.slug("(tm)") == "tm"
-    assert gpu_check.slug("") == "device"
+    assert gpu_check.document.slug("NVIDIA GeForce RTX 3080 Ti") == "nvidia-geforce-rtx-3080-ti"
+    assert gpu_check.document.slug("(tm)") == "tm"
+    assert gpu_check.document.slug("") == "device"

@@ -1,6 +1,6 @@
-// What a caching allocator has to do, said again in the simplest way: a map of live blocks, a list
-// of freed ranges that streams still work on, and sums. It knows nothing of pools, pages or caches;
-// where the allocator has a choice, the model states the limits of it.
+// A caching allocator in the simplest form: a map of live blocks, a list of freed ranges that
+// streams still work on, and sums. It knows no pools, pages or caches. Where the allocator has a
+// choice, the model states its limits.
 #pragma once
 
 #include <algorithm>

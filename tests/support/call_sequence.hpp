@@ -1,7 +1,7 @@
-// Sequences of calls to an allocator on a fake machine, read from bytes, with a model beside it
-// that predicts what every call returns and every figure says. For the property test, which makes
-// the bytes up, and for the fuzzer, which looks for worse ones. Calls come from two threads in
-// turn, so that a sequence is the same each time.
+// Sequences of calls to an allocator on a fake machine, read from bytes. A model predicts the
+// result of every call, and every figure. The property test makes random bytes; the fuzzer looks
+// for bytes that reach more code. Calls come from two threads in turn, so that a sequence is the
+// same each time.
 //
 // Any bytes are a sequence; it ends with them.
 #pragma once

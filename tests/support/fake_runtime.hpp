@@ -1,7 +1,7 @@
-// A device that does what a test tells it: memory is ordinary memory, a stream's work is over when
-// the test says so, any call can be made to fail. It records the hints it gets. In builds without
-// NDEBUG it aborts where it is called with an arena's or a later lock held (LockRank). For tests of
-// what uvmalloc asks of a machine; what a machine makes of it is the simulator's matter.
+// A device that obeys a test. Its memory is ordinary memory, the test decides when a stream's work
+// is over, and any call can be made to fail. It records the hints that it gets. In builds without
+// NDEBUG it aborts if a thread calls it with the lock of an arena or a later lock (LockRank). It is
+// for tests of uvmalloc's calls; the simulator models their effects.
 #pragma once
 
 #include <sys/mman.h>
@@ -43,8 +43,9 @@ class FakeMutex {
   std::mutex mutex_;
 };
 
-// Addresses for all machines of the process, the lowest free ones first: what runs again gets the
-// same, and sanitizers, which keep a shadow of every address that ever was memory, no new ones.
+// Addresses for all machines of the process, the lowest free ones first. So a test that runs again
+// gets the same addresses. Sanitizers keep a shadow of every address that ever was memory; reuse
+// keeps that small.
 class FakeAddresses {
  public:
   static FakeAddresses& of_process() {

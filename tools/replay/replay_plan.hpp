@@ -1,5 +1,5 @@
-// A trace as a flat list of operations, so that the loop which replays it looks nothing up: blocks
-// are slots of an array, streams are numbers. Made once from a trace; a plain value.
+// A trace as a flat list of operations: blocks are slots of an array, streams are numbers. So the
+// loop that replays it looks nothing up. It is made once from a trace, and is a plain value.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
-// Drives an allocator with the operations of a plan, either as fast as it goes, to measure it, or
-// with every block compared with a model of what is live. One thread replays what several threads
-// did, in the trace's order. Owns the blocks it holds and frees those that the trace leaves.
+// Drives an allocator with the operations of a plan. It either goes as fast as it can, to measure,
+// or compares every block with a model of live blocks. One thread replays the calls of all threads,
+// in the trace's order. It owns the blocks that it holds, and frees those that the trace leaves.
 #pragma once
 
 #include <chrono>

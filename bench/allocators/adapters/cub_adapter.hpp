@@ -1,6 +1,6 @@
 // cub::CachingDeviceAllocator with bins of powers of two from 512 B to 256 MiB, all cached without
-// a limit, so that no size of the workloads goes to the driver each time; larger blocks of a trace
-// do. Owns the allocator.
+// a limit. So no size of the workloads goes to the driver each time. Larger blocks of a trace do.
+// Owns the allocator.
 #pragma once
 
 #include <cuda_runtime_api.h>

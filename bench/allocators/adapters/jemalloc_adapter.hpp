@@ -1,7 +1,7 @@
-// jemalloc as fast as it gets for small blocks of address space: an arena of its own with an
-// explicit thread cache, aligned to 512 bytes, freed with the size. A reference for pairs of one
-// thread, and no allocator of device memory: it knows no device, no streams, no budget. Owns the
-// arena and the cache; address space is never given back.
+// jemalloc in its fastest form for small blocks of address space. It has an arena of its own with
+// an explicit thread cache; blocks are aligned to 512 bytes and freed with their size. A reference
+// for pairs of one thread, and no allocator of device memory: it knows no device, no streams, no
+// budget. Owns the arena and the cache; address space is never given back.
 #pragma once
 
 #include <cuda_runtime_api.h>

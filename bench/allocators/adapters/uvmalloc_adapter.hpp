@@ -1,6 +1,6 @@
 // CachingManagedAllocator as the workloads see it: its public calls, the device facade, frees by
-// pointer alone. Owns the allocator. An adapter is a plain type, no interface: the workloads are
-// templates on it, so that what is measured is the allocator's own call and nothing around it.
+// pointer alone. Owns the allocator. An adapter is a plain type, no interface. The workloads are
+// templates on it, so they measure the allocator's own call and nothing around it.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,60 +1,47 @@
-"""The command `uvmalloc`: it configures programs and shows what happened; it decides nothing."""
+"""The command `uvmalloc`: its subcommands and their options. It decides nothing."""
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
-import math
 import os
 import shutil
 import signal
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
-from rich.console import Console
-from uvmalloc_autoload import OFF_WORDS
 
 from uvmalloc import __version__
 from uvmalloc import doctor as doctor_module
+from uvmalloc.accepted import DRIVER_VERSIONS, LOG_LEVELS, MOST_DEVICES, MOVES, POLICIES, PROFILES
 from uvmalloc.environment import (
-    AllocatorOptions,
     Environment,
-    Machine,
     on_simulated_device,
-    wanted_reports,
     with_uvmalloc,
     without_uvmalloc,
 )
-from uvmalloc.errors import CommandError, OptionError
-from uvmalloc.launch import launch
+from uvmalloc.errors import CommandError
 from uvmalloc.libraries import find_libraries
-from uvmalloc.processes import SIM_REPORT_NAME, collect
+from uvmalloc.options import (
+    allocator_options,
+    machine_of,
+    refuse_with_native,
+    reporting_of,
+)
+from uvmalloc.processes import SIM_REPORT_NAME
 from uvmalloc.report import read_report, show_report
-from uvmalloc.sizes import EXAMPLES, format_size, parse_size
+from uvmalloc.running import console, run_program, say
+from uvmalloc.sizes import EXAMPLES
 
 if TYPE_CHECKING:
     from uvmalloc.trace import Trace
 
-POLICIES = ("auto", "driver", "off")
-MOVES = ("cow", "alias", "copy")
-LOG_LEVELS = ("off", "error", "warning", "info", "debug")
-DRIVER_VERSIONS = ("12.2", "12.8", "13.0")
-PROFILES = ("discrete", "integrated", "hmm", "coherent")
-LEAST_SIZE_BYTES = 2 << 20  # of a capacity or a budget: one page of unified memory
-MOST_SIZE_BYTES = 64 << 40  # the simulator has addresses for no more
-MOST_DEVICES = 32
-
-NOT_USED = "this program did not use it (it serves PyTorch, and programs linked to it)"
-
-# Everything after the first word that is no option belongs to the program, also without `--`.
+# Words after the first one that is no option belong to the program, also without `--`.
 _PROGRAM = {"allow_interspersed_args": False}
 
 # Plain help, as wide as the terminal: panels are unreadable where there is little room.
@@ -118,18 +105,6 @@ UnfinishedOption = Annotated[
 NoReportOption = Annotated[bool, typer.Option("--no-report", help="Show no report at the end.")]
 
 
-@dataclass(frozen=True)
-class Reporting:
-    """What becomes of the reports when the program has ended."""
-
-    file: Path | None
-    shown: bool
-
-    @property
-    def wanted(self) -> bool:
-        return self.shown or self.file is not None
-
-
 @app.callback(invoke_without_command=True)
 def _root(
     version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
@@ -154,14 +129,14 @@ def run(
     no_report: NoReportOption = False,
 ) -> None:
     """Run a program with its allocators replaced by uvmalloc."""
-    options = _allocator_options(policy, move, budget, device_budget, decay, trace, log)
-    reporting = _reporting(report, no_report)
+    options = allocator_options(policy, move, budget, device_budget, decay, trace, log)
+    reporting = reporting_of(report, no_report)
     libraries = find_libraries()
 
     def environment(folder: Path | None) -> Environment:
         return with_uvmalloc(os.environ, libraries, options, folder)
 
-    raise typer.Exit(_run(command, environment, reporting))
+    raise typer.Exit(run_program(command, environment, reporting))
 
 
 @app.command(context_settings=_PROGRAM)
@@ -191,9 +166,9 @@ def sim(
     no_report: NoReportOption = False,
 ) -> None:
     """Run a program on a simulated device, with uvmalloc unless --native."""
-    machine = _machine(devices, capacity, driver_version, profile)
+    machine = machine_of(devices, capacity, driver_version, profile)
     if native:
-        _refuse_with_native(
+        refuse_with_native(
             policy=policy,
             move=move,
             budget=budget,
@@ -202,8 +177,8 @@ def sim(
             trace=trace,
             log=log,
         )
-    options = _allocator_options(policy, move, budget, device_budget, decay, trace, log)
-    reporting = _reporting(report, no_report)
+    options = allocator_options(policy, move, budget, device_budget, decay, trace, log)
+    reporting = reporting_of(report, no_report)
     libraries = find_libraries()
 
     def environment(folder: Path | None) -> Environment:
@@ -216,8 +191,8 @@ def sim(
         )
 
     if native:
-        raise typer.Exit(_run(command, environment, reporting, "left out by --native"))
-    raise typer.Exit(_run(command, environment, reporting))
+        raise typer.Exit(run_program(command, environment, reporting, "left out by --native"))
+    raise typer.Exit(run_program(command, environment, reporting))
 
 
 @app.command()
@@ -229,7 +204,7 @@ def doctor(
     if as_json:
         typer.echo(json.dumps(diagnosis, indent=2))
     else:
-        doctor_module.show_diagnosis(diagnosis, _console())
+        doctor_module.show_diagnosis(diagnosis, console())
     raise typer.Exit(0 if diagnosis["usable"] else 1)
 
 
@@ -237,7 +212,7 @@ def doctor(
 def info(file: TraceArgument, unfinished: UnfinishedOption = False) -> None:
     """Show what a trace holds: events, devices, peaks."""
     trace, export = _read_trace(file, unfinished)
-    export.show_trace(trace, _console())
+    export.show_trace(trace, console())
 
 
 @trace_app.command("csv")
@@ -274,16 +249,16 @@ def report(
     """Show a saved report."""
     saved = read_report(file)
     try:
-        show_report(saved, _console())
+        show_report(saved, console())
     except CommandError as error:
         raise CommandError(f"{file} is no report: {error}") from None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code; what is wrong with the command is one line."""
+    """Runs one command and returns its exit code. Prints one line if the command is wrong."""
     usage_error = typer.BadParameter.__bases__[0]  # typer exports no base of its errors
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # what its encoding lacks
+        sys.stdout.reconfigure(errors="backslashreplace")  # characters that its encoding lacks
     try:
         code = app(args=arguments, prog_name="uvmalloc", standalone_mode=False)
         if sys.stdout is not None:
@@ -305,114 +280,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _fail(message: str, exit_code: int) -> int:
-    _say(f"error: {message}")
+    say(f"error: {message}")
     return exit_code
 
 
-def _say(message: str) -> None:
-    """Where nobody can be told, the exit code stays what it is."""
-    with contextlib.suppress(OSError):
-        typer.echo(f"uvmalloc: {message}", err=True)
-
-
 def _drop_output() -> None:
-    """The interpreter writes at its end what could not be written: to nowhere."""
+    """At its end the interpreter flushes the rest of its output: now to nowhere."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-# ---- options ------------------------------------------------------------------------------------
-
-
-def _allocator_options(
-    policy: str | None,
-    move: str | None,
-    budget: str | None,
-    device_budget: str | None,
-    decay: str | None,
-    trace: Path | None,
-    log: str | None,
-) -> AllocatorOptions:
-    _check_word("--policy", policy, POLICIES)
-    _check_word("--move", move, MOVES)
-    _check_word("--log", log, LOG_LEVELS)
-    if trace is not None:
-        _check_file("--trace", trace)
-    return AllocatorOptions(
-        policy=policy,
-        move=move,
-        budget_bytes=None if budget is None else _size("--budget", budget),
-        device_budget_bytes=(
-            None if device_budget is None else _size("--device-budget", device_budget)
-        ),
-        decay_seconds=None if decay is None else _seconds("--decay", decay),
-        trace=None if trace is None else trace.absolute(),
-        log=log,
-    )
-
-
-def _refuse_with_native(**options: object) -> None:
-    for name, value in options.items():
-        if value is not None:
-            option = f"--{name.replace('_', '-')}"
-            raise OptionError(option, str(value), "nothing beside --native, which has no uvmalloc")
-
-
-def _check_word(option: str, word: str | None, accepted: Sequence[str]) -> None:
-    if word is not None and word not in accepted:
-        raise OptionError(option, word, ", ".join(accepted))
-
-
-def _seconds(option: str, text: str) -> float:
-    if text.lower() in OFF_WORDS:
-        return 0.0
-    with contextlib.suppress(ValueError):
-        seconds = float(text)
-        if seconds >= 0 and math.isfinite(seconds):
-            return seconds
-    raise OptionError(option, text, "seconds, such as 30 or 0.5; off")
-
-
-def _check_file(option: str, file: Path) -> None:
-    """Said before the program runs, not after hours of it."""
-    folder = file.absolute().parent
-    if file.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise OptionError(option, str(file), "a file in a folder that exists and can be written")
-
-
-def _machine(
-    devices: str, capacity: str | None, driver_version: str | None, profile: str | None
-) -> Machine:
-    if not (devices.isascii() and devices.isdigit() and int(devices) <= MOST_DEVICES):
-        raise OptionError("--devices", devices, f"a whole number from 0 to {MOST_DEVICES}")
-    _check_word("--driver-version", driver_version, DRIVER_VERSIONS)
-    _check_word("--profile", profile, PROFILES)
-    capacity_bytes = None if capacity is None else _size("--capacity", capacity)
-    return Machine(int(devices), capacity_bytes, driver_version, profile)
-
-
-def _size(option: str, text: str) -> int:
-    least, most = format_size(LEAST_SIZE_BYTES), format_size(MOST_SIZE_BYTES)
-    accepted = f"a size from {least} to {most}, such as {EXAMPLES}"
-    try:
-        size_bytes = parse_size(text)
-    except ValueError:
-        raise OptionError(option, text, accepted) from None
-    if not LEAST_SIZE_BYTES <= size_bytes <= MOST_SIZE_BYTES:
-        raise OptionError(option, text, accepted)
-    return size_bytes
-
-
-def _reporting(file: Path | None, hidden: bool) -> Reporting:
-    if file is not None:
-        _check_file("--report", file)
-    return Reporting(file, shown=not hidden)
-
-
-# ---- traces -------------------------------------------------------------------------------------
-
-
 def _read_trace(file: Path, unfinished: bool) -> tuple[Trace, ModuleType]:
-    """The trace, and what shows it: both need numpy, which no other command imports."""
+    """Returns the trace and uvmalloc.trace_export. Only these import numpy."""
     try:
         from uvmalloc import trace, trace_export
     except ImportError as error:
@@ -428,7 +306,7 @@ def _output(file: Path | None) -> Iterator[TextIO]:
         try:
             yield sys.stdout
             sys.stdout.flush()
-        except BrokenPipeError:  # the reader has seen enough; typer would call it a failure
+        except BrokenPipeError:  # the reader went away; typer would call it a failure
             _drop_output()
         return
     try:
@@ -436,59 +314,3 @@ def _output(file: Path | None) -> Iterator[TextIO]:
             yield stream
     except OSError as error:
         raise CommandError(f"cannot write {file}: {error.strerror}") from None
-
-
-# ---- running ------------------------------------------------------------------------------------
-
-
-def _run(
-    command: Sequence[str],
-    environment: Callable[[Path | None], Environment],
-    reporting: Reporting,
-    inactive_reason: str = NOT_USED,
-) -> int:
-    """Runs `command` in environment(folder of its reports, or None) and deals with the reports."""
-    folder = _report_folder() if reporting.wanted else None
-    if folder is None:
-        return launch(command, environment(None)).exit_code
-    try:
-        finished = launch(command, environment(folder))
-        _copy_reports(folder)
-        try:
-            found = collect(folder, command, finished, inactive_reason)
-            if reporting.file is not None:
-                text = json.dumps(found, indent=2) + "\n"
-                reporting.file.write_text(text, encoding="utf-8")
-            if reporting.shown:
-                show_report(found, _console(stderr=True))
-        except (CommandError, OSError) as error:  # the program's exit code counts, not ours
-            _say(f"the report is lost: {error}")
-        return finished.exit_code
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _report_folder() -> Path | None:
-    """A new folder for the processes' reports; None, in one line, where there can be none.
-
-    Processes keep figures in files there while they run: in memory if that can be.
-    """
-    chosen = [os.environ["TMPDIR"]] if os.environ.get("TMPDIR") else []
-    for parent in (*chosen, "/dev/shm", None):
-        with contextlib.suppress(OSError):
-            return Path(tempfile.mkdtemp(prefix="uvmalloc-report-", dir=parent))
-    _say("no folder for temporary files can be written: there will be no report")
-    return None
-
-
-def _copy_reports(folder: Path) -> None:
-    """To where the user's own variables ask for them, as they do without this command."""
-    for file, wanted in wanted_reports(os.environ, folder):
-        try:
-            shutil.copyfile(file, wanted)
-        except OSError as error:
-            _say(f"cannot write {wanted}: {error.strerror}")
-
-
-def _console(stderr: bool = False) -> Console:
-    return Console(stderr=stderr, markup=False, highlight=False)

@@ -65,6 +65,18 @@ class Machine:
     profile: str | None = None  # see sim/README.md; None: the simulator's default
 
 
+_SETTING_PREFIXES = ("UVMALLOC_", "UVMSIM_", "PYTORCH_")
+
+
+def without_settings(environment: Mapping[str, str], *also: str) -> Environment:
+    """`environment` without settings of uvmalloc, of the simulator and of PyTorch.
+
+    Variables whose names begin with one of `also` are left out too.
+    """
+    prefixes = (*_SETTING_PREFIXES, *also)
+    return {name: value for name, value in environment.items() if not name.startswith(prefixes)}
+
+
 def with_uvmalloc(
     environment: Mapping[str, str],
     libraries: Libraries,

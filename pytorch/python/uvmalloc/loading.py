@@ -1,7 +1,7 @@
 """Loads safetensors files without holding their bytes twice.
 
-The file is read with pread, never mapped: mapped pages cannot be on a device, so they would have to
-be copied, and would count as this process's memory until the kernel takes them back.
+The file is read with pread and never mapped. Mapped pages cannot be on a device, so they would have
+to be copied. They would also count as this process's memory until the kernel takes them back.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ INDEX_NAME = "model.safetensors.index.json"
 _METADATA = "__metadata__"
 _LENGTH_BYTES = 8
 _MOST_HEADER_BYTES = 100_000_000  # as the format's own library has it
-# What is read at a time, and with it the page cache and the buffer that loading needs: whole 2 MiB
-# pages, so that each can follow to the device.
+# Bytes that one read gets; loading needs as much page cache, and a buffer of this size. They are
+# whole 2 MiB pages, so that each page can follow to the device.
 _STEP_BYTES = 16 << 20
 
 # By their names in torch, which not every version has all of.
@@ -72,28 +72,28 @@ def load_safetensors(
     *,
     keep_cached: bool = False,
 ) -> dict[str, torch.Tensor]:
-    """The tensors of a safetensors file by name, on `device`, each with memory of its own.
+    """Reads the tensors of a safetensors file to `device`; each has memory of its own.
 
-    Under uvmalloc they are read into managed memory and move to a CUDA device without a copy, 16
-    MiB at a time behind the reading. Without it they are ordinary tensors, read into CPU memory or
-    through a buffer of at most 16 MiB to the device. Either way host and device together hold the
-    tensors' bytes once, and at most 16 MiB and 32 MiB of page cache beside them.
+    Returns them by name. Under uvmalloc they are read into managed memory. They move to a CUDA
+    device without a copy, 16 MiB at a time behind the reading. Without uvmalloc they are ordinary
+    tensors, read into CPU memory or through a buffer of at most 16 MiB to the device. Host and
+    device together hold the bytes once, with at most 16 MiB and 32 MiB of page cache beside them.
 
     Args:
-        path: a file; or a folder with a `model.safetensors.index.json`, or such a file
-            (`*.index.json`), which names the files of a model that is in several.
-        device: where the tensors are to be: "cpu", "cuda", "cuda:1", 1 (of "cuda"), ...
+        path: a file. For a model in several files, its index (`*.index.json`), or a folder with a
+            `model.safetensors.index.json`.
+        device: the device of the tensors: "cpu", "cuda", "cuda:1", 1 (of "cuda"), ...
         keep_cached: whether the kernel may keep the file's pages in its page cache, for a program
-            that reads the file again soon. As it is, they are given up behind the reading.
+            that reads the file again soon. By default they are given up behind the reading.
 
-    A CUDA tensor may be used on the current stream of its device; another stream has to wait for
-    that one first, as after `Tensor.to(device, non_blocking=True)`.
+    A CUDA tensor may be used on the current stream of its device. Another stream has to wait for
+    that stream first, as after `Tensor.to(device, non_blocking=True)`.
 
     Raises:
-        ValueError: the file is damaged or no safetensors file, or the index does not fit to its
-            files; the message names the file and what is wrong. All headers are checked before
-            bytes are read.
-        OSError: a file that is not there or cannot be read.
+        ValueError: the file is damaged or is no safetensors file, or the index does not fit its
+            files. The message names the file and the fault. All headers are checked before bytes
+            are read.
+        OSError: a file is not there or cannot be read.
         torch.OutOfMemoryError: there is not enough memory; nothing is kept then.
     """
     import torch

@@ -13,13 +13,12 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from uvmalloc.accepted import POLICIES
 from uvmalloc.sizes import EXAMPLES, parse_size
 from uvmalloc.torch_names import get_enabled_uvm, library_function
 
 if TYPE_CHECKING:
     import torch
-
-_POLICIES = ("auto", "driver", "off")
 
 
 def enabled() -> bool:
@@ -48,10 +47,10 @@ def residency(tensor: torch.Tensor) -> dict[str, int]:
 def prefetch(tensor: torch.Tensor, device: torch.device | str | int) -> bool:
     """Asks for the tensor's pages to be at `device` ("cpu", "cuda:1", ...); it stays what it is.
 
-    Returns at once. To a device, its current stream waits for the pages; to the host, they leave
-    when the current stream of the tensor's device has done what it has been given. Pages already
-    there, or for which the device has no room, are left out. False: the tensor's memory is not
-    uvmalloc's.
+    Returns at once. The current stream of the device waits for pages that come to it. Pages leave
+    for the host when the current stream of the tensor's device has done its work so far. Pages that
+    are there, or for which the device has no room, are left out. Returns False if the tensor's
+    memory is not uvmalloc's.
     """
     operators = _operators()
     if operators is None:
@@ -70,19 +69,19 @@ def advise(
 ) -> bool:
     """Tells the driver where the tensor's pages are `preferred` and who keeps them mapped.
 
-    Pages stay where they are until somebody touches them; then they go to the preferred place, or
-    are used from afar where `accessed_by` has them mapped. It holds until the tensor moves, is
-    advised again or is freed; all tensors that share its memory have it in common. None leaves that
-    part as it is. For the few large tensors of which a program knows better than uvmalloc: the
-    driver keeps ranges with advice of their own apart.
+    Pages stay where they are until a processor touches them. Then they go to the preferred place,
+    or are used from afar if `accessed_by` has them mapped. The advice holds until the tensor moves,
+    is advised again or is freed. All tensors that share the memory share the advice. None leaves a
+    part as it is. Advise the few large tensors that a program knows better than uvmalloc does: the
+    driver keeps each advised range apart.
 
-    With `read_mostly` every device that reads pages, and the host, gets a copy of them and keeps
-    it: for what several devices read and nobody writes, such as embeddings or data. A write drops
-    all copies but the writer's, page by page, so each costs more than without. It holds over moves,
+    With `read_mostly` every device that reads pages keeps a copy of them, and so does the host. Use
+    it for embeddings or data that several devices read and nobody writes. A write drops all copies
+    but the writer's, page by page, so it costs more than without. This advice holds over moves,
     until False takes it back or the tensor is freed.
 
-    Returns False where the tensor's memory is not uvmalloc's, or no 2 MiB page of it is its own:
-    advice on shared pages would be advice on its neighbours too.
+    Returns False if the tensor's memory is not uvmalloc's, or if no 2 MiB page is the tensor's
+    alone. Advice on a shared page would apply to the tensor's neighbours too.
 
     Raises ValueError without anything to advise, RuntimeError for a device that does not exist,
     TypeError for a `read_mostly` that is no bool.
@@ -107,28 +106,28 @@ def region(
     policy: str | None = None,
     budget: int | str | None = None,
 ) -> Iterator[None]:
-    """What this thread does inside, other than what the process is set to. Regions nest.
+    """Changes settings for this thread until the region ends. Regions nest.
 
     Args:
-        managed: CPU tensors that this thread makes are managed, or with False come from malloc as
-            without uvmalloc: for data that forked workers read, which then costs no copy at a fork,
-            and that is never moved to a device.
-        policy: "auto", "driver" or "off", as UVMALLOC_POLICY has it, for what is allocated, moved,
-            prefetched and advised inside.
-        budget: bytes, or a size such as "512MiB", that managed tensors made inside may hold
-            together, in the sizes that they ask for; beyond it torch.OutOfMemoryError names the
-            budget. What is freed counts no more. In a nested region both budgets hold. Graphs' and
-            MemPools' memory does not count.
+        managed: with True, CPU tensors that this thread makes are managed. With False they come
+            from malloc, as without uvmalloc. Use False for data that forked workers read and that
+            never moves to a device: a fork then copies nothing.
+        policy: "auto", "driver" or "off", as in UVMALLOC_POLICY. It holds for allocations, moves,
+            prefetches and advice inside.
+        budget: bytes, or a size such as "512MiB". Managed tensors made inside may hold so much
+            together, counted in the sizes that they ask for. Beyond it torch.OutOfMemoryError names
+            the budget. Freed tensors do not count, nor does the memory of graphs and MemPools. In a
+            nested region both budgets hold.
 
     Policy and budget hold in the backward passes that this thread starts, too. Tensors that exist
-    stay what they are; with the region its effect ends.
+    stay what they are.
 
     Raises:
         ValueError: no such policy, or no such size.
         TypeError: a budget that is neither a number nor a text.
     """
-    if policy is not None and policy not in _POLICIES:
-        raise ValueError(f"region: the policy is {policy!r}; accepted: {', '.join(_POLICIES)}")
+    if policy is not None and policy not in POLICIES:
+        raise ValueError(f"region: the policy is {policy!r}; accepted: {', '.join(POLICIES)}")
     budget_bytes = 0 if budget is None else _budget_bytes(budget)
     with contextlib.ExitStack() as effects:
         switch = library_function("uvmalloc_set_host_managed", ctypes.c_int, ctypes.c_int)

@@ -1,9 +1,9 @@
-"""What the processes of a launch have left in a folder: a report each, how each ended, and a sum.
+"""Reads the reports that the processes of a launch have left in a folder, and adds them up.
 
-A process that ends by itself writes `report.<pid>.json`. One that is killed, crashes, calls
-os._exit() or becomes another program leaves the figures that it kept in `report.<pid>.figures`
-(`report.<pid>-2.figures` where it has been another program before). The simulator does the same
-with `sim.<pid>.json` and `sim.<pid>.json.counters`.
+A process that ends by itself writes `report.<pid>.json`. A process that is killed, crashes, calls
+os._exit() or becomes another program leaves its figures in `report.<pid>.figures`. The second
+program of a process leaves them in `report.<pid>-2.figures`. The simulator does the same with
+`sim.<pid>.json` and `sim.<pid>.json.counters`.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ def print_table(
 ) -> None:
     """Prints `rows` below `columns`; from column `numbers_from` on they are set to the right.
 
-    Where the console is too narrow for that, each row is its first cell, and below it a line for
-    each of the others that is not empty.
+    If the console is too narrow, each row is its first cell, with a line below it for each other
+    cell that is not empty.
     """
     rows = [list(row) for row in rows]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)

@@ -1,10 +1,11 @@
 """RFC-0023's names in torch: the functions of torch.cuda and the methods of torch.Tensor.
 
-libuvmalloc.so carries this file and runs it inside `import torch`, so that a program under it has
-the functions without importing anything of ours; `import uvmalloc` gives them to any other program,
-which `set_enabled_uvm` then brings the library to. So it imports nothing but the standard library
-by itself. It adds names, changes none, and what a call of them does without libuvmalloc.so says how
-to get it. It also tells torch.load how a storage that it has read gets to a device without a copy.
+libuvmalloc.so carries this file and runs it inside `import torch`. So a program under it has the
+functions without importing anything of ours. `import uvmalloc` gives them to any other program, and
+`set_enabled_uvm` then loads the library. This file imports the standard library, and after_import,
+whose text the library carries in front of this one. It adds names and changes none. Without
+libuvmalloc.so a call of them says how to get it. This file also tells torch.load how a storage that
+it has read gets to a device without a copy.
 
 The methods of torch.Tensor come when the program asks for them: by `import uvmalloc`, or by one of
 the functions `set_enabled_uvm` and `set_enabled_uvm_move_on_copy`. Other libraries look for
@@ -17,11 +18,11 @@ import ctypes
 import functools
 import re
 import sys
-from collections.abc import Callable, Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
+from collections.abc import Callable
 from types import MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
+
+from uvmalloc.after_import import after_import
 
 if TYPE_CHECKING:
     import torch
@@ -73,9 +74,9 @@ def get_enabled_uvm() -> bool:
 def set_enabled_uvm_move_on_copy(enabled: bool) -> None:
     """Sets whether `Tensor.to` gives the same memory where only a managed tensor's device changes.
 
-    With True a tensor and what `to` made of it see each other's writes; with False, as at first
-    (UVMALLOC_MOVE), `to` moves without copying too, but what it gives behaves like a copy. Takes
-    effect while unified memory is enabled.
+    With True a tensor and the result of `to` see each other's writes. With False `to` moves without
+    copying too, but the result behaves like a copy. UVMALLOC_MOVE sets the first value. The flag
+    takes effect while unified memory is enabled.
 
     Raises:
         TypeError: `enabled` is no bool.
@@ -121,8 +122,8 @@ def manage_memory(self: torch.Tensor) -> torch.Tensor:
 def unmanage_memory(self: torch.Tensor) -> torch.Tensor:
     """unmanage_memory() -> Tensor
 
-    A copy in ordinary memory, on the same device: of the C library for a CPU tensor, of torch's own
-    allocator for a CUDA tensor. The tensor itself where it is not managed.
+    A copy in ordinary memory, on the same device: memory of the C library for a CPU tensor, of
+    torch's own allocator for a CUDA tensor. Returns the tensor itself if it is not managed.
     """
     operators = _operators()
     return self if operators is None else operators.unmanage_memory(self)
@@ -131,8 +132,8 @@ def unmanage_memory(self: torch.Tensor) -> torch.Tensor:
 def uvm_to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     """uvm_to(...) -> Tensor
 
-    `Tensor.to`, with its arguments, as if `enabled_uvm_move_on_copy` were set: where only a managed
-    tensor's device changes, what it gives is the same memory.
+    Calls `Tensor.to` with the arguments, as if `enabled_uvm_move_on_copy` were set. If only the
+    device of a managed tensor changes, the result is the same memory.
     """
     alias = library_function("uvmalloc_set_thread_move_on_copy", ctypes.c_int, ctypes.c_int)
     if alias is None:
@@ -152,7 +153,7 @@ def to_managed(self: torch.Tensor, manage: bool | None, *args: Any, **kwargs: An
         raise TypeError(f"to(): argument 'manage' must be bool, not {type(manage).__name__}")
     if not manage:
         return unmanage_memory(self.to(*args, **kwargs))
-    # What `to` makes is managed then, and is not copied a second time.
+    # `to` then makes a managed result, which is not copied again.
     host = _native("to", "uvmalloc_set_host_managed", ctypes.c_int, ctypes.c_int)
     before = host(2)
     try:
@@ -162,12 +163,12 @@ def to_managed(self: torch.Tensor, manage: bool | None, *args: Any, **kwargs: An
 
 
 def restore_on_device(storage: torch.UntypedStorage, location: str) -> Any:
-    """What torch.load has read for a CUDA device, there without a copy; None: torch's own way.
+    """Moves a storage that torch.load has read to its device without a copy.
 
-    Storages from UVMALLOC_HOST_THRESHOLD on are managed, and only these can be shared. For good,
-    not copy-on-write: torch.load asks for the address of what it gets while it still has
-    what it has read, and to have that for itself torch would copy. So only for a storage over which
-    there is no tensor yet.
+    Returns None if torch shall move it in its own way. Storages from UVMALLOC_HOST_THRESHOLD on are
+    managed, and only these can be shared. The two share for good, not copy-on-write. torch.load
+    asks for the address of the result while it still holds the storage, and torch would copy then.
+    So the storage must have no tensor yet.
     """
     operators = _operators()
     torch = sys.modules["torch"]
@@ -186,10 +187,10 @@ def restore_on_device(storage: torch.UntypedStorage, location: str) -> Any:
 
 
 class _FalsyMethod:
-    """A method of tensors whose name other libraries use for a flag of theirs.
+    """A method of tensors whose name another library uses for a flag.
 
-    Who calls it gets the answer. Who takes it for a flag (`if getattr(tensor, "is_managed", False)`
-    in bitsandbytes) finds that it is not set, and may set it on a tensor.
+    A call returns the answer. A library that takes the method for its flag finds a false value, and
+    may set the flag on a tensor. bitsandbytes has `if getattr(tensor, "is_managed", False)`.
     """
 
     def __init__(self, function: Callable[..., bool]) -> None:
@@ -215,8 +216,8 @@ _METHODS = {
 
 
 def install() -> None:
-    """Adds the functions, once: now where torch's modules are there, else after their import."""
-    _after_import(
+    """Adds the functions once: now, or after the import of torch's modules."""
+    after_import(
         {
             "torch._tensor": _take_manage_argument_in_torch,
             "torch.cuda": _add_functions,
@@ -227,53 +228,7 @@ def install() -> None:
 
 def add_methods() -> None:
     """Adds the methods of torch.Tensor, as install() adds the functions."""
-    _after_import({"torch._tensor": _add_methods})
-
-
-def _after_import(actions: dict[str, Callable[[ModuleType], None]]) -> None:
-    _AfterImport(actions).watch()
-
-
-class _AfterImport(MetaPathFinder):
-    """Calls a function for each of some modules as soon as it has been read."""
-
-    def __init__(self, actions: dict[str, Callable[[ModuleType], None]]) -> None:
-        self.actions = actions
-
-    def watch(self) -> None:
-        for name in list(self.actions):
-            module = sys.modules.get(name)
-            if module is not None and not getattr(module.__spec__, "_initializing", False):
-                self.actions.pop(name)(module)
-        if self.actions:
-            sys.meta_path.insert(0, self)
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if name not in self.actions:
-            return None
-        action = self.actions.pop(name)
-        if not self.actions:
-            sys.meta_path.remove(self)
-        spec = next(filter(None, (f.find_spec(name, path, target) for f in _others(self))), None)
-        if spec is not None and spec.loader is not None:
-            spec.loader.exec_module = _followed_by(spec.loader.exec_module, action)  # type: ignore[method-assign]
-        return spec
-
-
-def _others(finder: MetaPathFinder) -> list[Any]:
-    return [other for other in sys.meta_path if other is not finder]
-
-
-def _followed_by(
-    run: Callable[[ModuleType], None], action: Callable[[ModuleType], None]
-) -> Callable[[ModuleType], None]:
-    def both(module: ModuleType) -> None:
-        run(module)
-        action(module)
-
-    return both
+    after_import({"torch._tensor": _add_methods})
 
 
 def _add_functions(cuda: ModuleType) -> None:
@@ -296,10 +251,10 @@ def _take_manage_argument_in_torch(module: ModuleType) -> None:
 
 
 def _enable_in_torch() -> str | None:
-    """Loads the library where it has to, and switches on; else why not."""
+    """Loads the library if needed, and switches on. Returns the reason if it cannot."""
     enable = library_function("uvmalloc_enable_in_torch", ctypes.c_char_p)
     if enable is None:
-        # Not run by the library, so the package is there.
+        # The library did not run this text, so the package is there.
         from uvmalloc import errors, native
 
         try:
@@ -312,15 +267,15 @@ def _enable_in_torch() -> str | None:
 
 
 def _add_deserializer(serialization: ModuleType) -> None:
-    # Before torch's own for CUDA (20). Torch cannot order two with the same priority; nobody else
-    # has a fraction.
+    # Before torch's own entry for CUDA (20). Torch cannot order two entries of the same priority,
+    # and no other priority is a fraction.
     name = restore_on_device.__name__
     if all(getattr(entry[-1], "__name__", "") != name for entry in serialization._package_registry):
         serialization.register_package(19.5, lambda storage: None, restore_on_device)
 
 
 def take_manage_argument() -> None:
-    """Makes Tensor.to know `manage`. A call without it costs a look into its keywords."""
+    """Gives Tensor.to the argument `manage`. A call without it looks at its keywords once."""
     take = getattr(ctypes.PyDLL(None), "uvmalloc_take_keyword", None)
     if take is not None:
         take.argtypes = [ctypes.py_object] * 3
@@ -348,7 +303,7 @@ _found: dict[str, Callable[..., Any]] = {}
 
 
 def library_function(name: str, result: Any, *arguments: Any) -> Callable[..., Any] | None:
-    """That function of this process's libuvmalloc.so; None where there is none."""
+    """Finds a function of this process's libuvmalloc.so. Returns None if there is none."""
     function = _found.get(name)
     if function is None:
         function = getattr(ctypes.CDLL(None), name, None)

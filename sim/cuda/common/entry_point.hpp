@@ -1,5 +1,6 @@
-// What every entry point of the stand-ins does first: count the call by its exported name, fail if
-// a failure has been asked for, and refuse in a forked child, where there is no device any more.
+// The beginning of every entry point of the stand-ins. It counts the call by its exported name, and
+// fails if a failure has been asked for. It refuses in a forked child, which has no device any
+// more.
 #pragma once
 
 #include <optional>

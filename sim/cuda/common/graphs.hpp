@@ -35,8 +35,8 @@ Status update_capture_dependencies(int device, StreamHandle stream, const GraphN
 
 Status check_event_flags(unsigned flags, EventScope* out);
 
-// The interfaces' way of giving lists: without an array their length, else as many as there are and
-// `*count` allow, the rest of the array cleared.
+// Lists are given as in CUDA's interfaces. Without an array, `*count` is the length. With an array,
+// at most `*count` entries are written, and the rest of the array is cleared.
 Status graph_nodes(GraphHandle graph, GraphNodeHandle* out, std::size_t* count);
 Status graph_root_nodes(GraphHandle graph, GraphNodeHandle* out, std::size_t* count);
 Status graph_edges(GraphHandle graph, GraphNodeHandle* from, GraphNodeHandle* to, void* edge_data,

@@ -1,7 +1,6 @@
 // The devices that CUDA_VISIBLE_DEVICES leaves. The variable is read when either stand-in is
 // initialised, as the driver does, and both use that list. The engine's devices are alike, so the
-// visible ones are simply its first; only what tells devices apart by name (PCI and UUID) follows
-// the list's numbers.
+// first ones are visible. Only the names of devices (PCI and UUID) follow the numbers of the list.
 #pragma once
 
 #include <string_view>

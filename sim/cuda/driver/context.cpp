@@ -15,8 +15,8 @@ namespace {
 constexpr int kMostContexts = 64;  // of a device
 constexpr std::size_t kDefaultLimitBytes = 1024;
 
-// A context is the address of the element with its number, which says whether it was made and not
-// destroyed since; the primary ones, the first of all, always exist.
+// A context is the address of the element with its number. The element says whether the context
+// exists. Primary contexts come first, and always exist.
 std::array<std::atomic<bool>, std::size_t{kMostContexts} * kMostDevices> contexts;
 
 // The context's number, or -1 for none or a foreign one.

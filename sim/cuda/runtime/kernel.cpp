@@ -1,7 +1,6 @@
 // Kernels: what nvcc's start-up code registers, and launches. The simulated device runs no GPU
-// code. A launch fails with "no kernel image", and names the kernel on stderr once, but for
-// PyTorch's spin kernel (torch.cuda._sleep), which keeps its stream busy for as many virtual
-// nanoseconds as it is asked for cycles.
+// code. A launch fails with "no kernel image", and names the kernel on stderr once. PyTorch's spin
+// kernel (torch.cuda._sleep) does run: it keeps its stream busy for one virtual nanosecond a cycle.
 #include <cuda.h>
 #include <cxxabi.h>
 

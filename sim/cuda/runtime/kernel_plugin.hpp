@@ -1,7 +1,7 @@
-// Kernels for the simulated device as a plug-in: the shared library that UVMSIM_KERNELS names is
-// loaded at the first call of one of a few common entry points, and its `int
-// uvmsim_kernels_poll(void)` is called at each of them until it returns nonzero: it waits until
-// what it depends on is loaded into the process, registers its kernels then, and is done. The poll
+// Kernels for the simulated device as a plug-in. UVMSIM_KERNELS names a shared library, which is
+// loaded at the first call of one of a few common entry points. Each of these calls its
+// `int uvmsim_kernels_poll(void)` until it returns nonzero. The poll returns zero until the
+// libraries that it depends on are in the process; then it registers its kernels. The poll
 // may itself call the stand-ins (it is not called again from within) and no lock is held around it.
 #pragma once
 

@@ -1,8 +1,8 @@
-"""What a GPU machine without network may lack to build and run uvmalloc, gathered into one folder.
+"""Gathers things that a GPU machine without network may lack into one folder.
 
-Header-only libraries and GoogleTest's sources, each with a CMake package description of ours, so
-that find_package finds them with CMAKE_PREFIX_PATH; the Python packages of the command line; and
-the jemalloc of this checkout, built. Licences travel along.
+The folder holds header-only libraries and the sources of GoogleTest. Each has a CMake package
+description of ours, so that find_package finds it with CMAKE_PREFIX_PATH. The folder also holds the
+Python packages of the command line, the built jemalloc of this checkout, and all licences.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ endif()
 
 
 class MissingSourceError(Exception):
-    """Something to be gathered is not on this machine; one line."""
+    """A source is not on this machine; one line."""
 
 
 def prepare(root: Path, deps: Path) -> None:
-    """Fills `deps` anew; prints what is in it."""
+    """Replaces the contents of `deps`, and prints their size."""
     building = deps.with_name(deps.name + ".tmp")
     shutil.rmtree(building, ignore_errors=True)
     gather_system_sources(building)
@@ -61,7 +61,7 @@ def prepare(root: Path, deps: Path) -> None:
 
 
 def gather_system_sources(building: Path) -> None:
-    """Into a folder that is not there yet: what Debian packages of this machine hold."""
+    """Copies files of this machine's Debian packages into a folder, which must not exist yet."""
     include = building / "include"
     include.mkdir(parents=True)
     for package, folder in (("libfmt-dev", "fmt"), ("nlohmann-json3-dev", "nlohmann")):
@@ -119,7 +119,7 @@ def _install_python_packages(root: Path, folder: Path) -> None:
 
 
 def _copy_jemalloc(root: Path, building: Path) -> None:
-    """The build's one, as scripts/setup made it: build/jemalloc names its folder."""
+    """Copies the jemalloc of the build; scripts/setup wrote its folder into build/jemalloc."""
     pointer = root / "build" / "jemalloc"
     if not pointer.is_file():
         raise MissingSourceError("build/jemalloc is not there: run scripts/setup first")

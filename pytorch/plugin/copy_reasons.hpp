@@ -1,6 +1,4 @@
-// Device moves. `aten::_to_copy` is what Tensor.to, .cuda() and .cpu() come down to; where only the
-// device changes and the tensor is a whole block of ours, the result shares the block copy-on-write
-// instead of copying it.
+// Why a move of a tensor to another device must copy its bytes.
 #pragma once
 
 #include <optional>
@@ -12,7 +10,6 @@
 
 namespace uvm::torch_plugin {
 
-// Why a move of `self` to `device` must copy; nullopt: it can share.
 struct MoveRequest {
   std::optional<c10::ScalarType> dtype;
   std::optional<c10::Layout> layout;
@@ -21,6 +18,8 @@ struct MoveRequest {
   std::optional<c10::MemoryFormat> memory_format;
   Sharing sharing = Sharing::kCopyOnWrite;
 };
+
+// Returns nullopt if the result can share the block. Changes nothing.
 std::optional<CopyReason> reason_to_copy(const at::Tensor& self, const MoveRequest& request);
 
 }  // namespace uvm::torch_plugin

@@ -1,0 +1,290 @@
+#include <uvmalloc/pytorch/plugin/copy_on_write.hpp>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <new>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/COW.h>
+#include <c10/core/impl/COWDeleter.h>
+#include <c10/util/ScopeExit.h>
+
+#include <uvmalloc/pytorch/plugin/facades.hpp>
+#include <uvmalloc/pytorch/plugin/shared_block.hpp>
+
+namespace uvm::torch_plugin {
+namespace {
+
+namespace cow = c10::impl::cow;
+
+// A first write copies under one of these mutexes; the storage selects it. So two threads that
+// write to parts of one tensor make one copy.
+std::array<std::mutex, 64> writing_mutexes;
+
+std::mutex& writing_mutex(const c10::StorageImpl* storage) {
+  const std::size_t hash = std::hash<const void*>{}(storage) / alignof(c10::StorageImpl);
+  return writing_mutexes[hash % writing_mutexes.size()];
+}
+
+// The first write to a storage that is shared. Make it before the write, and call done() after it.
+class FirstWrite {
+ public:
+  explicit FirstWrite(const c10::StorageImpl& storage)
+      : storage_(storage), before_(storage.data()), ours_(process_allocator()) {
+    if (ours_ != nullptr && !ours_->find(before_)) ours_ = nullptr;
+    if (ours_ != nullptr) uses_ = ours_->uses_of(before_);
+  }
+
+  // Call it before a device's storage, which has its copy by now, lets go of the block. The block
+  // may have readers on any stream of the device: taking a pointer counts as a write.
+  void leaves() const {
+    if (ours_ == nullptr || !storage_.device().is_cuda()) return;
+    ours_->record_use_of_all(before_, storage_.device().index());
+  }
+
+  // A writer that took the block over may meet kernels that still read it, launched through
+  // storages that are gone. A copy on a device is used by whoever used the tensor so far, not by
+  // the stream alone that happened to write first.
+  void done(bool wait) const {
+    if (ours_ == nullptr) return;
+    const bool stolen = storage_.data() == before_;
+    ours_->note_materialization(stolen ? 0 : storage_.nbytes(), stolen);
+    if (stolen) {
+      if (wait) ours_->wait_for_uses(before_);
+      note_pinned();
+    } else if (storage_.device().is_cuda()) {
+      for (const DeviceStream& use : uses_) {
+        if (use.device == storage_.device().index()) ours_->record_use(storage_.data(), use);
+      }
+    }
+  }
+
+ private:
+  // A block is the storage's own now. It may have been made for a storage of the other kind.
+  void note_pinned() const {
+    const c10::Allocator* made_by = storage_.allocator();
+    const bool pinned = made_by == facades().pinned;
+    if (!pinned && made_by != facades().host) return;
+    const auto block = ours_->find(before_);
+    if (block && block->pinned != pinned) ours_->set_pinned(before_, pinned);
+  }
+
+  const c10::StorageImpl& storage_;
+  const void* before_;
+  CachingManagedAllocator* ours_;
+  std::vector<DeviceStream> uses_;
+};
+
+// This thread gives storages bytes of their own that other threads may be using.
+thread_local bool copies_for_others = false;
+
+// Torch asks for memory on the current device, whichever that is.
+c10::DataPtr own_copy(const c10::StorageImpl& storage) {
+  c10::DeviceGuard guard(storage.device());
+  c10::DataPtr copy =
+      const_cast<c10::Allocator*>(storage.allocator())->clone(storage.data(), storage.nbytes());
+  // Other threads' streams are not ordered after this thread's, which copies.
+  if (copies_for_others && storage.device().is_cuda()) allocator().wait_for_uses(copy.get());
+  return copy;
+}
+
+}  // namespace
+
+void separate(const c10::Storage& storage) {
+  const bool before = std::exchange(copies_for_others, true);
+  auto restore = c10::make_scope_exit([&] { copies_for_others = before; });
+  storage.unsafeGetStorageImpl()->mutable_data();
+}
+
+void release_writing_locks_in_child() {
+  for (std::mutex& mutex : writing_mutexes) new (&mutex) std::mutex;
+}
+
+#if TORCH_VERSION_MINOR >= 13
+
+namespace {
+
+bool is_whole(const c10::StorageImpl& storage) {
+  return is_releaser_of_whole(data_of(storage).get_deleter());
+}
+
+// The last storage over a block keeps the block. If it covers the block, it becomes the owner. A
+// storage that covers less than half of the block does not keep it: it would waste the rest.
+bool take_over(c10::StorageImpl& storage, SharedBlock* shared) {
+  void* released = nullptr;
+  const c10::DeleterFnPtr deleter = data_of(storage).get_deleter();
+  {
+    std::lock_guard lock(sharing_mutex);
+    if (shared->storages != 1) return false;
+    if (shared->parts_stay) return true;
+    if (!is_whole(storage)) return storage.nbytes() >= shared->size_bytes / 2;
+    c10::DataPtr block = std::move(shared->block);
+    block.unsafe_set_device(storage.device());
+    released = exchange_context(storage, std::move(block));
+  }
+  deleter(released);
+  return true;
+}
+
+// Runs before the first write to a storage that is shared copy-on-write. Throws as an allocation
+// does, and has changed nothing then.
+void before_first_write(c10::StorageImpl* storage) {
+  std::lock_guard writing(writing_mutex(storage));
+  SharedBlock* shared = nullptr;
+  bool several_cards = false;
+  {
+    std::lock_guard lock(sharing_mutex);
+    shared = shared_block(*storage);
+    if (shared == nullptr) return;  // another thread was faster, or it has got other memory since
+    several_cards = shared->on_several_cards;
+  }
+  const FirstWrite write(*storage);
+  if (!take_over(*storage, shared)) {
+    bool because_of_parts = false;
+    {
+      std::lock_guard lock(sharing_mutex);
+      because_of_parts = is_whole(*storage) && shared->parts + 1 == shared->storages;
+    }
+    c10::DataPtr next = own_copy(*storage);
+    write.leaves();
+    std::unique_lock lock(sharing_mutex);
+    // Destroyed without the lock, which letting go of the block takes.
+    const c10::DataPtr before =
+        std::exchange(storage->_mutable_data_ptr_no_checks(), std::move(next));
+    if (because_of_parts) make_shared_block(*storage)->parts_stay = true;
+    lock.unlock();
+  }
+  write.done(storage->device().is_cpu() || several_cards);
+}
+
+void copy_on_write(c10::StorageImpl& storage) {
+  if (!storage.has_materializer()) storage.set_materializer(&before_first_write);
+}
+
+}  // namespace
+
+c10::Storage share_copy_on_write(c10::StorageImpl& storage, const StorageRange& range,
+                                 const StorageOwner& owner) {
+  SharedBlock* shared = shared_block(storage);
+  if (shared == nullptr) shared = make_shared_block(storage);
+  shared->aliased = false;
+  shared->on_several_cards |= storage.device().is_cuda() && owner.device.is_cuda();
+  c10::Storage other = storage_over(shared, storage, range, owner);
+  copy_on_write(storage);
+  copy_on_write(*other.unsafeGetStorageImpl());
+  return other;
+}
+
+bool is_copy_on_write(const c10::StorageImpl& storage) {
+  return storage.has_materializer();
+}
+
+bool can_be_written_first(const c10::StorageImpl& storage) {
+  return !storage.has_materializer() || shared_block(storage) != nullptr;
+}
+
+#else
+
+namespace {
+
+// Torch's own data pointers do not tell which devices they have been on.
+std::atomic<bool> several_cards_share{false};
+
+// Torch's own counted data pointer, if it is none yet.
+void make_core_shared(c10::StorageImpl& storage) {
+  c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
+  if (cow::is_cow_data_ptr(data)) return;
+  void* address = data.get();
+  c10::Device device = data.device();
+  auto* context = new cow::COWDeleterContext(data.move_context());
+  storage.set_data_ptr_noswap(c10::DataPtr(address, context, cow::cow_deleter, device));
+}
+
+// How many storages lie over a block, which torch does not tell: the language lets an explicit
+// instantiation name a private member.
+template <std::atomic<std::int64_t> cow::COWDeleterContext::*kCount>
+struct CountOf {
+  friend std::int64_t storages_over(const cow::COWDeleterContext& context) {
+    return (context.*kCount).load();
+  }
+};
+template struct CountOf<&cow::COWDeleterContext::refcount_>;
+std::int64_t storages_over(const cow::COWDeleterContext& context);
+
+// Does what torch does before a first write, in another order: it copies while the storage still
+// has its share. If there is no memory for the copy, nothing has changed.
+void write_alone(c10::StorageImpl& storage, const FirstWrite& write) {
+  const c10::DataPtr& data = data_of(storage);
+  void* address = data.get();
+  const c10::Device device = data.device();
+  auto* context = data.cast_context<cow::COWDeleterContext>(cow::cow_deleter);
+  c10::DataPtr next;
+  if (storages_over(*context) > 1) {
+    next = own_copy(storage);
+    write.leaves();
+  }
+  auto reference = context->decrement_refcount();
+  if (auto* last = std::get_if<cow::COWDeleterContext::LastReference>(&reference)) {
+    // The others are gone by now.
+    const c10::DeleterFnPtr deleter = last->get_deleter();
+    next = c10::DataPtr(address, last->release(), deleter, device);
+  } else if (next.get() == nullptr) {
+    next = own_copy(storage);  // somebody has begun to share it meanwhile
+  }
+  exchange_context(storage, std::move(next));  // its reference is given up already
+}
+
+}  // namespace
+
+c10::Storage share_copy_on_write(c10::StorageImpl& storage, const StorageRange& range,
+                                 const StorageOwner& owner) {
+  if (storage.device().is_cuda() && owner.device.is_cuda()) several_cards_share = true;
+  make_core_shared(storage);
+  const c10::DataPtr& data = data_of(storage);
+  auto* context = data.cast_context<cow::COWDeleterContext>(cow::cow_deleter);
+  context->increment_refcount();
+  return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), range.size_bytes,
+      c10::DataPtr(data.get(), context, cow::cow_deleter, owner.device), owner.allocator,
+      /*resizable=*/true));
+}
+
+bool is_copy_on_write(const c10::StorageImpl& storage) {
+  return cow::is_cow_data_ptr(data_of(storage));
+}
+
+bool can_be_written_first(const c10::StorageImpl&) {
+  return true;
+}
+
+#endif
+
+void materialize_core(void* opaque, void (*materialize)(void* storage)) {
+#if TORCH_VERSION_MINOR >= 13
+  materialize(opaque);
+#else
+  // Torch gives its reference up before it asks for the copy's memory, which there may not be.
+  (void)materialize;
+  auto& storage = *static_cast<c10::StorageImpl*>(opaque);
+  std::lock_guard writing(writing_mutex(&storage));
+  if (!is_copy_on_write(storage)) return;  // another thread was faster
+  const void* before = storage.data();
+  const FirstWrite write(storage);
+  write_alone(storage, write);
+  write.done(storage.device().is_cpu() || several_cards_share);
+  // Torch does not tell when the host's side goes; a device's that has the bytes for itself has
+  // outlived it.
+  std::lock_guard lock(sharing_mutex);
+  if (storage.device().is_cuda() && !is_copy_on_write(storage) && storage.data() == before) {
+    note_left_host(before);
+  }
+#endif
+}
+
+}  // namespace uvm::torch_plugin

@@ -1,0 +1,55 @@
+// The storages that are, or have been, shared copy-on-write, by the block that they shared.
+// sharing_mutex guards them.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <unordered_map>
+#include <vector>
+
+#include <c10/core/Storage.h>
+#include <c10/core/StorageImpl.h>
+
+namespace uvm::torch_plugin {
+
+class CopyOnWriteStorages {
+ public:
+  using Weak = c10::weak_intrusive_ptr<c10::StorageImpl>;
+
+  void add(const void* block, const c10::Storage& storage) {
+    if (blocks_.size() >= most_) forget_gone();
+    std::vector<Weak>& over = blocks_[block];
+    forget_gone(&over);
+    for (const Weak& known : over) {
+      if (known._unsafe_get_target() == storage.unsafeGetStorageImpl()) return;
+    }
+    over.push_back(storage.getWeakStorageImpl());
+  }
+
+  // In the order in which they began to share the block. They may have other memory by now.
+  std::vector<Weak> of(const void* block) const {
+    const auto found = blocks_.find(block);
+    return found == blocks_.end() ? std::vector<Weak>() : found->second;
+  }
+
+  std::vector<Weak> all() const {
+    std::vector<Weak> out;
+    for (const auto& [block, over] : blocks_) out.insert(out.end(), over.begin(), over.end());
+    return out;
+  }
+
+ private:
+  static void forget_gone(std::vector<Weak>* storages) {
+    std::erase_if(*storages, [](const Weak& storage) { return storage.expired(); });
+  }
+  void forget_gone() {
+    for (auto& [block, over] : blocks_) forget_gone(&over);
+    std::erase_if(blocks_, [](const auto& entry) { return entry.second.empty(); });
+    most_ = std::max<std::size_t>(1024, 2 * blocks_.size());
+  }
+
+  std::size_t most_ = 1024;
+  std::unordered_map<const void*, std::vector<Weak>> blocks_;
+};
+
+}  // namespace uvm::torch_plugin

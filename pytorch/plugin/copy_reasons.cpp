@@ -1,0 +1,97 @@
+#include <uvmalloc/pytorch/plugin/copy_reasons.hpp>
+
+#include <cstdint>
+
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
+
+#include <uvmalloc/pytorch/plugin/conversion.hpp>
+#include <uvmalloc/pytorch/plugin/facades.hpp>
+#include <uvmalloc/pytorch/plugin/region.hpp>
+#include <uvmalloc/pytorch/plugin/tensor_storage.hpp>
+
+namespace uvm::torch_plugin {
+namespace {
+
+// Torch has had no named tensors since 2.15.
+template <class Tensor>
+bool is_named(const Tensor& tensor) {
+  if constexpr (requires { tensor.has_names(); }) return tensor.has_names();
+  return false;
+}
+
+// A copy of a view with gaps has none; the same memory keeps them.
+bool strides_survive(const at::Tensor& self, const MoveRequest& request) {
+  const auto format = request.memory_format.value_or(c10::MemoryFormat::Preserve);
+  if (format != c10::MemoryFormat::Preserve) return self.is_contiguous(format);
+  return request.sharing == Sharing::kAlias || self.is_non_overlapping_and_dense();
+}
+
+bool covers_storage(const at::Tensor& self) {
+  return self.storage_offset() == 0 && self.storage().nbytes() == range_of(self).size_bytes;
+}
+
+// Why a view of a part must be copied. Stock aligns its copies, and kernels choose how they compute
+// by alignment.
+std::optional<CopyReason> reason_to_copy_part(const at::Tensor& self, const MoveRequest& request) {
+  constexpr size_t kHostAlignment = 64;
+  constexpr size_t kDeviceAlignment = 512;
+  if (self.numel() == 0) return CopyReason::kSmallBlock;
+  if (request.sharing == Sharing::kAlias) return std::nullopt;
+  if (!kPartsCanBeShared) return CopyReason::kPartialStorage;
+  StorageRange range = range_of(self);
+  if (range.size_bytes < allocator().configuration().host_threshold_bytes)
+    return CopyReason::kSmallBlock;
+  size_t alignment = request.device->is_cuda() ? kDeviceAlignment : kHostAlignment;
+  auto address = reinterpret_cast<std::uintptr_t>(self.const_data_ptr());
+  return address % alignment != 0 ? std::optional(CopyReason::kPartialStorage) : std::nullopt;
+}
+
+// The current stream is being captured. Asking torch for that makes a context on its device.
+bool is_capturing() {
+  return allocator().runtime().has_context(c10::cuda::current_device()) &&
+         c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
+}
+
+}  // namespace
+
+std::optional<CopyReason> reason_to_copy(const at::Tensor& self, const MoveRequest& request) {
+  const Configuration& configuration = allocator().configuration();
+  bool converts = (request.dtype && *request.dtype != self.scalar_type()) ||
+                  (request.layout && *request.layout != c10::kStrided) ||
+                  request.pin_memory.value_or(false);
+  if (converts) return CopyReason::kConversion;
+  if (effective_policy() == Policy::kOff) return CopyReason::kMode;
+  if (self.layout() != c10::kStrided || !self.has_storage() || self.is_conj() || self.is_neg() ||
+      self.is_quantized() || is_named(self) || !strides_survive(self, request)) {
+    return CopyReason::kLayout;
+  }
+  c10::StorageImpl& storage = storage_of(self);
+  const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
+  // Memory that a conversion makes movable first.
+  const bool early = is_early(storage);
+  const auto block = early ? std::nullopt : allocator().find(data.get());
+  // A small block shares its pages with others, which do not move with it. Copying it costs less
+  // than its pages going to and fro; but whoever asks for the same memory gets it.
+  bool alias = request.sharing == Sharing::kAlias;
+  if (!early && (!block || (!block->movable && !alias))) {
+    bool small = storage.nbytes() < configuration.host_threshold_bytes || block;
+    return small ? CopyReason::kSmallBlock : CopyReason::kForeign;
+  }
+  if (!covers_storage(self)) {
+    if (std::optional<CopyReason> reason = reason_to_copy_part(self, request)) return reason;
+  }
+  if (const auto reason = reason_not_to_share(storage, range_of(self), request.sharing)) {
+    return reason;
+  }
+  // Its memory would be gone.
+  if (early && is_early_and_exported(storage)) return CopyReason::kExported;
+  if (request.device->is_cuda() &&
+      request.device->index() >= allocator().runtime().device_count()) {
+    return CopyReason::kForeign;  // torch's own error for a device that does not exist
+  }
+  if (is_capturing()) return CopyReason::kCapturing;
+  return std::nullopt;
+}
+
+}  // namespace uvm::torch_plugin

@@ -1,0 +1,134 @@
+// The part of the device facade that limits the memory of a device. A limit comes from the fraction
+// that a program sets, and from the process's budget of each device. A request beyond it throws.
+#include <algorithm>
+#include <utility>
+
+#include <c10/cuda/CUDAException.h>
+
+#include <uvmalloc/pytorch/plugin/facades.hpp>
+
+namespace uvm::torch_plugin {
+namespace {
+
+// The process's budget of each device; SIZE_MAX if there is none.
+std::size_t device_budget() {
+  return allocator().configuration().device_budget_bytes.value_or(SIZE_MAX);
+}
+
+// Whether torch calls requests that cannot be served rejections: its setting
+// throw_on_cudamalloc_oom is on, which 2.11 does not have. A request beyond the fraction of the
+// device is out of memory all the same, as with torch's own allocator.
+template <class Config>
+bool rejects() {
+  if constexpr (requires { Config::throw_on_cudamalloc_oom(); }) {
+    return Config::throw_on_cudamalloc_oom();
+  }
+  return false;
+}
+
+}  // namespace
+
+void DeviceFacade::set_first_limits(int device_count) {
+  const double fraction = native::CUDAAllocatorConfig::per_process_memory_fraction();
+  const bool limited = fraction < 1.0 || device_budget() != SIZE_MAX;
+  for (int device = 0; limited && device < device_count; ++device) {
+    setMemoryFraction(fraction, static_cast<c10::DeviceIndex>(device));
+  }
+}
+
+DeviceFacade::Limit DeviceFacade::limit_of(c10::DeviceIndex device) {
+  std::lock_guard lock(mutex_);
+  return limits_.at(static_cast<size_t>(device));
+}
+
+std::uint64_t DeviceFacade::rejections_of(c10::DeviceIndex device) {
+  std::lock_guard lock(mutex_);
+  return rejections_.at(static_cast<size_t>(device));
+}
+
+double DeviceFacade::getMemoryFraction(c10::DeviceIndex device) {
+  check_device(device);
+  return limit_of(device).fraction;
+}
+
+void DeviceFacade::setMemoryFraction(double fraction, c10::DeviceIndex device) {
+  check_device(device);
+  TORCH_CHECK(0 <= fraction && fraction <= 1, "invalid fraction:", fraction,
+              ". Please set within [0, 1].");
+  // All of the device is no limit of its own: beyond it the host's memory serves.
+  Limit limit{fraction, device_budget()};
+  if (fraction < 1.0) {
+    DeviceDescription description;  // asked of it without a context
+    allocator().runtime().describe(device, &description);
+    const auto total_bytes = static_cast<double>(description.total_bytes);
+    limit.bytes = std::min(limit.bytes, static_cast<size_t>(fraction * total_bytes));
+  }
+  allocator().set_device_limit(device, limit.bytes);
+  std::lock_guard lock(mutex_);
+  limits_.at(static_cast<size_t>(device)) = limit;
+}
+
+void DeviceFacade::out_of_memory(const OutOfMemoryError& error, c10::DeviceIndex device,
+                                 size_t size_bytes, cudaStream_t stream,
+                                 const MemoryHistory::Context& context) {
+  const auto [free_bytes, total_bytes] = getMemoryInfo(device);
+  const auto stats = getDeviceStats(device);
+  const auto live = static_cast<size_t>(stats.allocated_bytes[0].current);
+  const auto reserved = static_cast<size_t>(stats.reserved_bytes[0].current);
+  const size_t pages_bytes = round_up(size_bytes, kPageBytes);
+  const Limit limit = limit_of(device);
+  const bool limited = limit.bytes != SIZE_MAX;
+  if (!limited && rejects<native::CUDAAllocatorConfig>()) {
+    tell_of_rejection(device, pages_bytes, reserved, total_bytes);
+  } else {
+    if (history_.is_watched()) {
+      history_.out_of_memory({Facade::kDevice, device, stream}, free_bytes, size_bytes, context);
+    }
+    c10::reportOutOfMemoryToProfiler(static_cast<int64_t>(size_bytes), live, reserved,
+                                     c10::Device(c10::kCUDA, device));
+    tell_out_of_memory(device, pages_bytes, limited ? limit.bytes : total_bytes, free_bytes);
+  }
+  using c10::CachingAllocator::format_size;
+  // The beginning is torch's own, which programs look for.
+  TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ",
+                   format_size(pages_bytes), ". GPU ", static_cast<int>(device),
+                   " has a total capacity of ", format_size(total_bytes), " of which ",
+                   format_size(free_bytes), " is free. ",
+                   limited ? format_size(limit.bytes) + " allowed; " : std::string(),
+                   "Of the allocated memory ", format_size(live), " is allocated by PyTorch, and ",
+                   format_size(reserved - std::min(live, reserved)),
+                   " is reserved by PyTorch but unallocated. ", error.what());
+}
+
+void DeviceFacade::tell_out_of_memory(c10::DeviceIndex device, size_t size_bytes,
+                                      size_t allowed_bytes, size_t free_bytes) {
+  std::vector<native::OutOfMemoryObserver> observers;
+  {
+    std::lock_guard lock(mutex_);
+    observers = observers_;
+  }
+  for (const auto& observer : observers) observer(device, size_bytes, allowed_bytes, free_bytes);
+}
+
+void DeviceFacade::tell_of_rejection(c10::DeviceIndex device, size_t size_bytes,
+                                     size_t reserved_bytes, size_t total_bytes) {
+  std::vector<RejectionObserver> observers;
+  {
+    std::lock_guard lock(mutex_);
+    ++rejections_.at(static_cast<size_t>(device));
+    observers = rejection_observers_;
+  }
+  for (const auto& observer : observers) observer(device, size_bytes, reserved_bytes, total_bytes);
+}
+
+void DeviceFacade::attachOutOfMemoryObserver(native::OutOfMemoryObserver observer) {
+  std::lock_guard lock(mutex_);
+  observers_.push_back(std::move(observer));
+}
+
+void DeviceFacade::attachOomRejectionObserver(RejectionObserver observer) {
+  std::lock_guard lock(mutex_);
+  rejection_observers_.push_back(std::move(observer));
+}
+
+}  // namespace uvm::torch_plugin

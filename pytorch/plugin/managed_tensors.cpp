@@ -1,0 +1,88 @@
+// Operators that tell whether a tensor is managed or pinned, and that make a managed or an ordinary
+// copy of it; and the report.
+#include <string>
+
+#include <ATen/ops/is_pinned_native.h>
+#include <torch/library.h>
+
+#include <uvmalloc/pytorch/plugin/conversion.hpp>
+#include <uvmalloc/pytorch/plugin/facades.hpp>
+#include <uvmalloc/pytorch/plugin/tensor_storage.hpp>
+
+namespace uvm::torch_plugin {
+namespace {
+
+// Torch asks the driver, for which managed memory is not pinned. The storage decides, because a
+// pinned storage and one that is not may share a block. A storage without an allocator of ours
+// (numpy's, for example) is over memory that has an owner elsewhere: the block decides. The driver
+// knows what the program has registered.
+bool is_pinned(const at::Tensor& self, std::optional<c10::Device> device) {
+  if (CachingManagedAllocator* ours = process_allocator(); ours != nullptr && self.has_storage()) {
+    if (const auto block = ours->find(self.storage().data()); block && block->live) {
+      const c10::Allocator* made_by = storage_of(self).allocator();
+      if (made_by == facades().pinned) return true;
+      if (made_by != facades().host && block->pinned) return true;
+    }
+  }
+  return at::native::is_pinned(self, device);
+}
+
+bool is_managed(const at::Tensor& self) {
+  CachingManagedAllocator* ours = process_allocator();
+  return ours != nullptr && self.has_storage() &&
+         ours->find(storage_of(self)._mutable_data_ptr_no_checks().get()).has_value();
+}
+
+// Whether a move of the tensor's device needs no copy by what its memory is, now or after a
+// conversion.
+bool can_move(const at::Tensor& self) {
+  if (process_allocator() == nullptr && !is_framework_enabled()) return false;
+  return self.has_storage() && (is_managed(self) || (is_early(storage_of(self)) &&
+                                                     !is_early_and_exported(storage_of(self))));
+}
+
+// Copies of a tensor, differentiable as such.
+at::Tensor manage_memory(const at::Tensor& self) {
+  if (is_managed(self)) return self;
+  TORCH_CHECK(self.layout() == c10::kStrided, "manage_memory: the tensor is ", self.layout(),
+              "; accepted: strided tensors");
+  TORCH_CHECK(is_host_or_cuda(self.device()), "manage_memory: the tensor is on ", self.device(),
+              "; accepted: cpu, cuda");
+  const Activation& activation = activate_process_allocator();
+  const bool is_child = activation.allocator != nullptr && activation.allocator->in_forked_child();
+  TORCH_CHECK(activation.allocator != nullptr && !is_child,
+              "manage_memory: unified memory is not enabled: ",
+              is_child ? "this is a forked child" : activation.reason);
+  const MemoryScope scope(/*managed=*/true);
+  return self.clone();
+}
+
+at::Tensor unmanage_memory(const at::Tensor& self) {
+  if (!is_managed(self)) return self;
+  const MemoryScope scope(/*managed=*/false);
+  return self.clone();
+}
+
+std::string report() {
+  return report_json();
+}
+
+void check_invariants() {
+  if (CachingManagedAllocator* ours = process_allocator()) ours->check_invariants();
+}
+
+}  // namespace
+}  // namespace uvm::torch_plugin
+
+TORCH_LIBRARY(uvmalloc, library) {
+  library.def("is_managed(Tensor self) -> bool", &uvm::torch_plugin::is_managed);
+  library.def("can_move(Tensor self) -> bool", &uvm::torch_plugin::can_move);
+  library.def("manage_memory(Tensor(a) self) -> Tensor(a)", &uvm::torch_plugin::manage_memory);
+  library.def("unmanage_memory(Tensor(a) self) -> Tensor(a)", &uvm::torch_plugin::unmanage_memory);
+  library.def("report() -> str", &uvm::torch_plugin::report);
+  library.def("check_invariants() -> ()", &uvm::torch_plugin::check_invariants);
+}
+
+TORCH_LIBRARY_IMPL(aten, CPU, library) {
+  library.impl("is_pinned", &uvm::torch_plugin::is_pinned);
+}

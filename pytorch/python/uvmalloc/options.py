@@ -1,0 +1,111 @@
+"""Reads and checks the values of the command's options."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from uvmalloc_autoload import OFF_WORDS
+
+from uvmalloc.accepted import (
+    DRIVER_VERSIONS,
+    LEAST_SIZE_BYTES,
+    LOG_LEVELS,
+    MOST_DEVICES,
+    MOST_SIZE_BYTES,
+    MOVES,
+    POLICIES,
+    PROFILES,
+)
+from uvmalloc.environment import AllocatorOptions, Machine
+from uvmalloc.errors import OptionError
+from uvmalloc.running import Reporting
+from uvmalloc.sizes import EXAMPLES, format_size, parse_size
+
+
+def allocator_options(
+    policy: str | None,
+    move: str | None,
+    budget: str | None,
+    device_budget: str | None,
+    decay: str | None,
+    trace: Path | None,
+    log: str | None,
+) -> AllocatorOptions:
+    _check_word("--policy", policy, POLICIES)
+    _check_word("--move", move, MOVES)
+    _check_word("--log", log, LOG_LEVELS)
+    if trace is not None:
+        _check_file("--trace", trace)
+    return AllocatorOptions(
+        policy=policy,
+        move=move,
+        budget_bytes=None if budget is None else _size("--budget", budget),
+        device_budget_bytes=(
+            None if device_budget is None else _size("--device-budget", device_budget)
+        ),
+        decay_seconds=None if decay is None else _seconds("--decay", decay),
+        trace=None if trace is None else trace.absolute(),
+        log=log,
+    )
+
+
+def refuse_with_native(**options: object) -> None:
+    for name, value in options.items():
+        if value is not None:
+            option = f"--{name.replace('_', '-')}"
+            raise OptionError(option, str(value), "nothing beside --native, which has no uvmalloc")
+
+
+def _check_word(option: str, word: str | None, accepted: Sequence[str]) -> None:
+    if word is not None and word not in accepted:
+        raise OptionError(option, word, ", ".join(accepted))
+
+
+def _seconds(option: str, text: str) -> float:
+    if text.lower() in OFF_WORDS:
+        return 0.0
+    with contextlib.suppress(ValueError):
+        seconds = float(text)
+        if seconds >= 0 and math.isfinite(seconds):
+            return seconds
+    raise OptionError(option, text, "seconds, such as 30 or 0.5; off")
+
+
+def _check_file(option: str, file: Path) -> None:
+    """Refuses the file before the program runs, not after hours of it."""
+    folder = file.absolute().parent
+    if file.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise OptionError(option, str(file), "a file in a folder that exists and can be written")
+
+
+def machine_of(
+    devices: str, capacity: str | None, driver_version: str | None, profile: str | None
+) -> Machine:
+    if not (devices.isascii() and devices.isdigit() and int(devices) <= MOST_DEVICES):
+        raise OptionError("--devices", devices, f"a whole number from 0 to {MOST_DEVICES}")
+    _check_word("--driver-version", driver_version, DRIVER_VERSIONS)
+    _check_word("--profile", profile, PROFILES)
+    capacity_bytes = None if capacity is None else _size("--capacity", capacity)
+    return Machine(int(devices), capacity_bytes, driver_version, profile)
+
+
+def _size(option: str, text: str) -> int:
+    least, most = format_size(LEAST_SIZE_BYTES), format_size(MOST_SIZE_BYTES)
+    accepted = f"a size from {least} to {most}, such as {EXAMPLES}"
+    try:
+        size_bytes = parse_size(text)
+    except ValueError:
+        raise OptionError(option, text, accepted) from None
+    if not LEAST_SIZE_BYTES <= size_bytes <= MOST_SIZE_BYTES:
+        raise OptionError(option, text, accepted)
+    return size_bytes
+
+
+def reporting_of(file: Path | None, hidden: bool) -> Reporting:
+    if file is not None:
+        _check_file("--report", file)
+    return Reporting(file, shown=not hidden)

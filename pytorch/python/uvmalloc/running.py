@@ -1,0 +1,97 @@
+"""Runs a program for the command, and shows or writes its report."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+from rich.console import Console
+
+from uvmalloc.environment import Environment, wanted_reports
+from uvmalloc.errors import CommandError
+from uvmalloc.launch import launch
+from uvmalloc.processes import collect
+from uvmalloc.report import show_report
+
+NOT_USED = "this program did not use it (it serves PyTorch, and programs linked to it)"
+
+
+@dataclass(frozen=True)
+class Reporting:
+    """Where the report goes when the program has ended."""
+
+    file: Path | None
+    shown: bool
+
+    @property
+    def wanted(self) -> bool:
+        return self.shown or self.file is not None
+
+
+def run_program(
+    command: Sequence[str],
+    environment: Callable[[Path | None], Environment],
+    reporting: Reporting,
+    inactive_reason: str = NOT_USED,
+) -> int:
+    """Runs `command` and returns its exit code; shows and writes the report.
+
+    `environment` gets the folder for the reports of the processes, or None.
+    """
+    folder = _report_folder() if reporting.wanted else None
+    if folder is None:
+        return launch(command, environment(None)).exit_code
+    try:
+        finished = launch(command, environment(folder))
+        _copy_reports(folder)
+        try:
+            found = collect(folder, command, finished, inactive_reason)
+            if reporting.file is not None:
+                text = json.dumps(found, indent=2) + "\n"
+                reporting.file.write_text(text, encoding="utf-8")
+            if reporting.shown:
+                show_report(found, console(stderr=True))
+        except (CommandError, OSError) as error:  # the program's exit code counts
+            say(f"the report is lost: {error}")
+        return finished.exit_code
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _report_folder() -> Path | None:
+    """Makes a folder for the reports of the processes. Prints a line and returns None on failure.
+
+    Processes keep figures in files there while they run. So memory is preferred to a disk.
+    """
+    chosen = [os.environ["TMPDIR"]] if os.environ.get("TMPDIR") else []
+    for parent in (*chosen, "/dev/shm", None):
+        with contextlib.suppress(OSError):
+            return Path(tempfile.mkdtemp(prefix="uvmalloc-report-", dir=parent))
+    say("no folder for temporary files can be written: there will be no report")
+    return None
+
+
+def _copy_reports(folder: Path) -> None:
+    """Copies reports to the files that the user's own variables name."""
+    for file, wanted in wanted_reports(os.environ, folder):
+        try:
+            shutil.copyfile(file, wanted)
+        except OSError as error:
+            say(f"cannot write {wanted}: {error.strerror}")
+
+
+def console(stderr: bool = False) -> Console:
+    return Console(stderr=stderr, markup=False, highlight=False)
+
+
+def say(message: str) -> None:
+    """Prints a line. A failure to print it does not change the exit code."""
+    with contextlib.suppress(OSError):
+        typer.echo(f"uvmalloc: {message}", err=True)

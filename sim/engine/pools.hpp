@@ -1,0 +1,44 @@
+// The stream-ordered pools of all devices, with the default and the current pool of each device.
+// The machine's lock guards them.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include <uvmalloc/sim/engine/status.hpp>
+
+namespace uvmsim {
+
+using PoolHandle = void*;
+
+// A stream-ordered pool in its simplest form: it keeps no memory, so it reserves the bytes in use.
+struct Pool {
+  int device;
+  std::uint64_t release_threshold_bytes = 0;  // remembered, without effect
+  std::uint64_t used_bytes = 0;
+  std::uint64_t used_high_bytes = 0;
+};
+
+class Pools {
+ public:
+  // Makes the default pool of each device, which is its current one too.
+  explicit Pools(int devices);
+
+  // Returns nullptr if there is no such pool.
+  Pool* find(PoolHandle handle);
+  PoolHandle default_of(int device) const;
+  PoolHandle current_of(int device) const;
+  Status set_current(int device, PoolHandle handle);
+  PoolHandle create(int device);
+  // kInvalidValue for a default pool.
+  Status destroy(PoolHandle handle);
+
+ private:
+  std::map<PoolHandle, Pool> pools_;
+  std::vector<PoolHandle> defaults_;  // by device
+  std::vector<PoolHandle> currents_;  // by device
+  std::uintptr_t next_ = 1;
+};
+
+}  // namespace uvmsim
