@@ -64,10 +64,6 @@ void pair_on(benchmark::State& state) {
   stop(state);
 }
 
-void read_coarse(benchmark::State& state) {
-  for (auto _ : state) benchmark::DoNotOptimize(uvm::TraceClock::coarse_tick());
-}
-
 void read_clock(benchmark::State& state, uvm::TraceClock clock) {
   for (auto _ : state) benchmark::DoNotOptimize(clock.read());
 }
@@ -79,7 +75,6 @@ BENCHMARK(event_on)->Iterations(4'000'000);
 BENCHMARK(event_on)->Iterations(2'000'000)->Threads(2);
 BENCHMARK(pair_on)->Iterations(4'000'000);
 BENCHMARK(pair_on)->Iterations(2'000'000)->Threads(2);
-BENCHMARK(read_coarse);
 BENCHMARK_CAPTURE(read_clock, best, uvm::TraceClock());
 BENCHMARK_CAPTURE(read_clock, monotonic, uvm::TraceClock(uvm::TraceClockKind::kNanoseconds));
 BENCHMARK_MAIN();

@@ -26,26 +26,38 @@ std::string_view file_name(const char* path) {
   return whole.substr(whole.rfind('/') + 1);
 }
 
-// A function in the tables of one loaded library, for look-ups before dlsym itself is known.
-void* find_in(const dl_phdr_info& library, const char* wanted) noexcept {
-  const ElfW(Dyn)* entry = nullptr;
-  for (int index = 0; index < library.dlpi_phnum; ++index) {
-    if (library.dlpi_phdr[index].p_type == PT_DYNAMIC) {
-      entry =
-          reinterpret_cast<const ElfW(Dyn)*>(library.dlpi_addr + library.dlpi_phdr[index].p_vaddr);
-    }
+// The code down to RealLookups runs inside the first look-up of the process, which may be that of a
+// sanitizer's runtime before it is initialised. It calls no function that such a runtime replaces.
+#define UVMALLOC_CALLS_NOTHING __attribute__((optimize("no-tree-loop-distribute-patterns")))
+
+UVMALLOC_CALLS_NOTHING bool are_equal(const char* one, const char* other) noexcept {
+  while (*one != '\0' && *one == *other) ++one, ++other;
+  return *one == *other;
+}
+
+// Whether the file of a path has a name that begins so.
+UVMALLOC_CALLS_NOTHING bool is_file_named(const char* path, const char* beginning) noexcept {
+  const char* name = path;
+  for (const char* letter = path; *letter != '\0'; ++letter) {
+    if (*letter == '/') name = letter + 1;
   }
+  while (*beginning != '\0' && *name == *beginning) ++name, ++beginning;
+  return *beginning == '\0';
+}
+
+// A function in the tables of one loaded library.
+UVMALLOC_CALLS_NOTHING void* find_in(const link_map& library, const char* wanted) noexcept {
   const ElfW(Sym)* symbols = nullptr;
   const char* names = nullptr;
   const std::uint32_t* hashes = nullptr;
-  for (; entry != nullptr && entry->d_tag != DT_NULL; ++entry) {
+  for (const ElfW(Dyn)* entry = library.l_ld; entry->d_tag != DT_NULL; ++entry) {
     const ElfW(Addr) address = entry->d_un.d_ptr;
     if (entry->d_tag == DT_SYMTAB) symbols = reinterpret_cast<const ElfW(Sym)*>(address);
     if (entry->d_tag == DT_STRTAB) names = reinterpret_cast<const char*>(address);
     if (entry->d_tag == DT_GNU_HASH) hashes = reinterpret_cast<const std::uint32_t*>(address);
   }
   if (symbols == nullptr || names == nullptr || hashes == nullptr) return nullptr;
-  // GNU_HASH: counts, a filter of 64-bit words, buckets, then a chain whose last entry is odd.
+  // GNU_HASH: counts, a filter of words, buckets, then a chain whose last entry is odd.
   const std::uint32_t bucket_count = hashes[0];
   const std::uint32_t first_hashed = hashes[1];
   const std::uint32_t* buckets = hashes + 4 + hashes[2] * (sizeof(ElfW(Addr)) / 4);
@@ -59,9 +71,9 @@ void* find_in(const dl_phdr_info& library, const char* wanted) noexcept {
   for (;; ++index) {
     const std::uint32_t other = chain[index - first_hashed];
     const ElfW(Sym)& symbol = symbols[index];
-    if ((other | 1) == (hash | 1) && std::strcmp(names + symbol.st_name, wanted) == 0 &&
-        symbol.st_value != 0) {
-      return reinterpret_cast<void*>(library.dlpi_addr + symbol.st_value);
+    if ((other | 1) == (hash | 1) && symbol.st_value != 0 &&
+        are_equal(names + symbol.st_name, wanted)) {
+      return reinterpret_cast<void*>(library.l_addr + symbol.st_value);
     }
     if ((other & 1) != 0) return nullptr;
   }
@@ -72,13 +84,15 @@ struct RealLookups {
   void* dlsym_found = nullptr;
   void* dlvsym_found = nullptr;
 
-  static int look(dl_phdr_info* library, std::size_t, void* context) noexcept {
-    auto* found = static_cast<RealLookups*>(context);
-    const std::string_view name = file_name(library->dlpi_name);
-    if (!name.starts_with("libc.so") && !name.starts_with("libdl.so")) return 0;
-    if (found->dlsym_found == nullptr) found->dlsym_found = find_in(*library, "dlsym");
-    if (found->dlvsym_found == nullptr) found->dlvsym_found = find_in(*library, "dlvsym");
-    return found->dlsym_found != nullptr && found->dlvsym_found != nullptr ? 1 : 0;
+  UVMALLOC_CALLS_NOTHING void find() noexcept {
+    for (const link_map* library = _r_debug.r_map; library != nullptr; library = library->l_next) {
+      if (!is_file_named(library->l_name, "libc.so") &&
+          !is_file_named(library->l_name, "libdl.so")) {
+        continue;
+      }
+      if (dlsym_found == nullptr) dlsym_found = find_in(*library, "dlsym");
+      if (dlvsym_found == nullptr) dlvsym_found = find_in(*library, "dlvsym");
+    }
   }
 };
 
@@ -109,7 +123,7 @@ __attribute__((visibility("hidden"))) void* uvmalloc_real_dlvsym = nullptr;
 
 __attribute__((visibility("hidden"), used)) void uvmalloc_find_real_lookups() noexcept {
   uvm::preload::RealLookups found;
-  dl_iterate_phdr(uvm::preload::RealLookups::look, &found);
+  found.find();
   uvmalloc_real_dlvsym = found.dlvsym_found;
   uvmalloc_real_dlsym = found.dlsym_found;
 }

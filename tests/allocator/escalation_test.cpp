@@ -41,12 +41,13 @@ TEST_F(EscalationTest, AMissOfThreeMebibytesTakesTheStateLockAtMostFourTimes) {
   work_counters = {};
   device(3 * kMiB, stream(1));
   EXPECT_LE(work_counters.state_cycles, 3u) << "in a span that has room";
-  EXPECT_EQ(work_counters.pool_searches, 1u);
+  // The second one takes new pages that were joined with a free end of the pool.
+  EXPECT_LE(work_counters.pool_searches, 2u);
   while (machine->allocated_bytes < 2 * 32 * kMiB) {
     work_counters = {};
     device(3 * kMiB, stream(1));
     EXPECT_LE(work_counters.state_cycles, 4u);
-    EXPECT_EQ(work_counters.pool_searches, 1u);
+    EXPECT_LE(work_counters.pool_searches, 2u);
   }
 }
 

@@ -223,6 +223,23 @@ signal.pause()
     assert note.read_text() == "hung up"
 
 
+def test_the_end_of_a_program_is_seen_in_a_process_of_several_threads(clean_environment):
+    """SIGCHLD comes before anybody waits for it, and the kernel gives it to the other thread."""
+    text = f"""
+import threading, time
+from uvmalloc import launch
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+start = launch._start
+def start_and_sleep(*arguments):
+    pid = start(*arguments)
+    time.sleep(0.3)
+    return pid
+launch._start = start_and_sleep
+assert launch.launch(["true"], {dict(clean_environment)!r}).exit_code == 0
+"""
+    subprocess.run([sys.executable, "-c", text], env=clean_environment, check=True, timeout=20)
+
+
 # ---- sanitizers ---------------------------------------------------------------------------------
 
 

@@ -21,6 +21,11 @@ _TERMINAL = {signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGWINCH, *_ST
 _PRIVATE = {signal.SIGPIPE, signal.SIGXCPU, signal.SIGXFSZ}
 
 
+# How often the program is looked at without a signal: SIGCHLD is lost when the kernel gives it to
+# another thread of this process, which does not wait for it.
+_LOOK_SECONDS = 0.5
+
+
 class CommandNotFoundError(CommandError):
     exit_code = 127
 
@@ -52,7 +57,11 @@ def launch(command: Sequence[str], environment: Mapping[str, str]) -> Finished:
     try:
         program = _Program(_start(command, environment, mask))
         while program.finished is None:
-            program.take(signal.sigwaitinfo(waited_for))
+            received = signal.sigtimedwait(waited_for, _LOOK_SECONDS)
+            if received is not None:
+                program.take(received)
+            else:
+                program.look()
         # Signals to the whole group that ended the program must not end the report as well.
         while signal.sigtimedwait(waited_for, 0) is not None:
             pass
@@ -73,7 +82,7 @@ class _Program:
     def take(self, received: signal.struct_siginfo) -> None:
         number = received.si_signo
         if number == signal.SIGCHLD:
-            self._look()
+            self.look()
         elif number == signal.SIGCONT:
             self._stops.clear()
             if self._stopped_by is not None:
@@ -100,7 +109,8 @@ class _Program:
         with contextlib.suppress(PermissionError):  # it runs as another user
             os.kill(self.pid, number)
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Notes whether the program has stopped, gone on or ended."""
         states = os.WEXITED | os.WSTOPPED | os.WCONTINUED | os.WNOHANG
         while (state := os.waitid(os.P_PID, self.pid, states)) is not None:
             if state.si_code == os.CLD_STOPPED:
