@@ -211,9 +211,10 @@ def test_a_terminal_that_hangs_up_is_noticed_by_the_program(terminal, tmp_path):
     note = tmp_path / "note"
     program = f"""
 import os, pathlib, signal
-signal.signal(signal.SIGHUP, lambda *_: pathlib.Path({str(note)!r}).write_text("hung up"))
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
 os.write(1, b"ready")
-signal.pause()
+signal.sigwait([signal.SIGHUP])
+pathlib.Path({str(note)!r}).write_text("hung up")
 """
     shell = terminal(*RUN, program)
     shell.wait_for("ready")
