@@ -14,11 +14,11 @@
 #include <uvmalloc/storage/pages.hpp>
 
 // The real function behind a call, looked up once.
-#define NEXT(function, library)                                               \
-  ([]() noexcept {                                                            \
-    static const auto kNext =                                                 \
-        uvm::preload::next_function<decltype(&function)>(#function, library); \
-    return kNext;                                                             \
+#define NEXT(function, library)                                                 \
+  ([]() noexcept {                                                              \
+    static const auto kNext =                                                   \
+        uvm::preload::next_function<decltype(&(function))>(#function, library); \
+    return kNext;                                                               \
   }())
 #define NEXT_OF_RUNTIME(function) NEXT(function, "libcudart.so")
 #define NEXT_OF_DRIVER(function) NEXT(function, "libcuda.so")

@@ -28,7 +28,11 @@ std::string_view file_name(const char* path) {
 
 // The code down to RealLookups runs inside the first look-up of the process, which may be that of a
 // sanitizer's runtime before it is initialised. It calls no function that such a runtime replaces.
+#if defined(__clang__)
+#define UVMALLOC_CALLS_NOTHING __attribute__((no_builtin))
+#else
 #define UVMALLOC_CALLS_NOTHING __attribute__((optimize("no-tree-loop-distribute-patterns")))
+#endif
 
 UVMALLOC_CALLS_NOTHING bool are_equal(const char* one, const char* other) noexcept {
   while (*one != '\0' && *one == *other) ++one, ++other;
@@ -104,8 +108,8 @@ struct ServedCall {
   void* real = nullptr;  // of the driver's calls
 };
 
-constexpr bool runtime = false;
-constexpr bool driver = true;
+constexpr bool kRuntime = false;
+constexpr bool kDriver = true;
 
 std::array served_calls = {
 #define SERVED(symbol, library, table) ServedCall{#symbol, library, table},

@@ -58,8 +58,9 @@ UVMALLOC_INTERPOSE void __cudaRegisterFatBinaryEnd(void** handle) noexcept {
 // by the static initialisers of torch's device libraries.
 UVMALLOC_INTERPOSE void _ZN2at16setHostAllocatorEN3c1010DeviceTypeEPNS_13HostAllocatorEh(
     signed char device_type, void* allocator, unsigned char priority) {
-  static const auto next = uvm::interpose::next_of_torch<void (*)(signed char, void*, unsigned char)>(
-      "_ZN2at16setHostAllocatorEN3c1010DeviceTypeEPNS_13HostAllocatorEh", "libtorch_cpu.so");
+  static const auto next =
+      uvm::interpose::next_of_torch<void (*)(signed char, void*, unsigned char)>(
+          "_ZN2at16setHostAllocatorEN3c1010DeviceTypeEPNS_13HostAllocatorEh", "libtorch_cpu.so");
   constexpr signed char kCuda = 1;  // c10::DeviceType::CUDA
   if (device_type == kCuda && priority == 0) {
     uvm::interpose::native_pinned_allocator.store(allocator, std::memory_order_release);
