@@ -3,14 +3,11 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
-#include <algorithm>
-#include <array>
-#include <atomic>
-#include <cstdint>
 #include <optional>
 
 #include <uvmalloc/preload/interpose.hpp>
 #include <uvmalloc/preload/served_memory.hpp>
+#include <uvmalloc/runtime/device_runtime.hpp>
 #include <uvmalloc/storage/pages.hpp>
 
 // The real function behind a call, looked up once.
@@ -27,23 +24,17 @@
 namespace uvm::preload {
 namespace {
 
-// What a call answers where the library behind it is not there: cudaErrorInitializationError and
-// CUDA_ERROR_NOT_INITIALIZED.
-constexpr int kMissing = 3;
-constexpr auto kNoRuntime = static_cast<cudaError_t>(kMissing);
-constexpr auto kNoDriver = static_cast<CUresult>(kMissing);
-
 // Rows of pitched memory begin at multiples of it, as textures want them.
 constexpr std::size_t kPitchBytes = 512;
 static_assert(kPitchBytes % kGranule == 0);
 
 // Stream 0 of a program that was compiled for a default stream per thread.
-template <class Stream>
-Stream per_thread(Stream stream) {
-  return stream != nullptr ? stream : reinterpret_cast<Stream>(std::uintptr_t{2});
+StreamHandle per_thread(StreamHandle stream) {
+  return stream != nullptr ? stream : kPerThreadStream;
 }
 
-// The current device of the thread; -1: none, and CUDA is to say why.
+// The current device of the thread, as each interface has it; -1: none, and CUDA is to say why.
+using CurrentDevice = int (*)() noexcept;
 int device_of_runtime() noexcept {
   int device = -1;
   const auto get = NEXT_OF_RUNTIME(cudaGetDevice);
@@ -55,61 +46,90 @@ int device_of_driver() noexcept {
   return get != nullptr && get(&device) == CUDA_SUCCESS ? device : -1;
 }
 
-// nullptr: the call is CUDA's.
-void* serve(Facade facade, int device, std::size_t size_bytes, StreamHandle stream,
-            const void* caller) noexcept {
-  if (device < 0 || !wants_to_serve()) return nullptr;
-  ServedMemory* memory = ServedMemory::instance();
-  return memory != nullptr ? memory->allocate(facade, device, size_bytes, stream, caller) : nullptr;
+// `out` gets the block, as a pointer or as the driver's number for one. False: the call is CUDA's.
+template <class Address>
+bool serve(Address* out, Facade facade, CurrentDevice current_device, std::size_t size_bytes,
+           StreamHandle stream, const void* caller) noexcept {
+  if (out == nullptr || !wants_to_serve()) return false;
+  const int device = current_device();
+  ServedMemory* memory = device >= 0 ? ServedMemory::instance() : nullptr;
+  void* address =
+      memory != nullptr ? memory->allocate(facade, device, size_bytes, stream, caller) : nullptr;
+  if (address == nullptr) return false;
+  *out = reinterpret_cast<Address>(address);
+  return true;
+}
+
+// Pitched memory of `rows` rows. 0 bytes, and more than there can be, are CUDA's.
+template <class Address>
+bool serve_rows(Address* out, std::size_t* pitch_bytes, CurrentDevice current_device,
+                std::size_t width_bytes, std::size_t rows, const void* caller) noexcept {
+  const std::size_t pitch = round_up(width_bytes, kPitchBytes);
+  std::size_t size_bytes = 0;
+  if (pitch_bytes == nullptr || pitch < width_bytes ||
+      __builtin_mul_overflow(pitch, rows, &size_bytes) ||
+      !serve(out, Facade::kDevice, current_device, size_bytes, nullptr, caller)) {
+    return false;
+  }
+  *pitch_bytes = pitch;
+  return true;
+}
+
+// From a device's default pool. The limits of other pools are the program's.
+bool serve_from_pool(void** out, std::size_t size_bytes, cudaMemPool_t pool, StreamHandle stream,
+                     const void* caller) noexcept {
+  if (!wants_to_serve()) return false;
+  const auto get = NEXT_OF_RUNTIME(cudaDeviceGetDefaultMemPool);
+  const int device = device_of_runtime();
+  cudaMemPool_t default_pool = nullptr;
+  return device >= 0 && get != nullptr && get(&default_pool, device) == cudaSuccess &&
+         pool == default_pool &&
+         serve(out, Facade::kDevice, device_of_runtime, size_bytes, stream, caller);
 }
 
 // What a free answers; nullopt: the address is CUDA's. cudaErrorInvalidValue and
 // CUDA_ERROR_INVALID_VALUE are 1.
-std::optional<int> answer_of(ServedMemory::Freed freed) noexcept {
+template <class Result>
+std::optional<Result> answer_of(ServedMemory::Freed freed) noexcept {
   if (freed == ServedMemory::Freed::kNotOurs) return std::nullopt;
-  return freed == ServedMemory::Freed::kYes ? 0 : 1;
+  return static_cast<Result>(freed == ServedMemory::Freed::kYes ? 0 : 1);
 }
-std::optional<int> take_back(void* address) noexcept {
+template <class Result>
+std::optional<Result> take_back(void* address) noexcept {
   ServedMemory* memory = ServedMemory::existing();
   if (memory == nullptr) return std::nullopt;
-  return answer_of(memory->free(address));
+  return answer_of<Result>(memory->free(address));
 }
-std::optional<int> take_back(void* address, int device, StreamHandle stream) noexcept {
+template <class Result>
+std::optional<Result> take_back(void* address, CurrentDevice current_device,
+                                StreamHandle stream) noexcept {
   ServedMemory* memory = ServedMemory::existing();
-  if (memory == nullptr || device < 0) return std::nullopt;
-  return answer_of(memory->free_async(address, device, stream));
+  const int device = memory != nullptr ? current_device() : -1;
+  if (device < 0) return std::nullopt;
+  return answer_of<Result>(memory->free_async(address, device, stream));
 }
 
-// Pitched memory of `rows` rows. 0 bytes, and more than there can be, are CUDA's.
-void* serve_rows(int device, std::size_t width_bytes, std::size_t rows, std::size_t* pitch_bytes,
-                 const void* caller) noexcept {
-  const std::size_t pitch = round_up(width_bytes, kPitchBytes);
-  std::size_t size_bytes = 0;
-  if (pitch < width_bytes || __builtin_mul_overflow(pitch, rows, &size_bytes)) return nullptr;
-  void* address = serve(Facade::kDevice, device, size_bytes, nullptr, caller);
-  if (address != nullptr) *pitch_bytes = pitch;
-  return address;
-}
-
-// Whether a pool is its device's default pool: the limits of others are the program's.
-bool is_default_pool(cudaMemPool_t pool, int device) noexcept {
-  const auto get = NEXT_OF_RUNTIME(cudaDeviceGetDefaultMemPool);
-  cudaMemPool_t found = nullptr;
-  return device >= 0 && get != nullptr && get(&found, device) == cudaSuccess && found == pool;
-}
-
-CUdeviceptr number_of(const void* address) {
-  return reinterpret_cast<CUdeviceptr>(address);
-}
 void* pointer_of(CUdeviceptr address) {
   return reinterpret_cast<void*>(address);
 }
 
-template <class Result, class Next>
-Result synchronize(int device, Next next, Result missing) noexcept {
-  if (next == nullptr) return missing;
+// The block of ours that `address` points into.
+std::optional<ServedMemory::Range> find(const void* address) noexcept {
+  const ServedMemory* memory = ServedMemory::existing();
+  ServedMemory::Range range;
+  if (memory == nullptr || !memory->find(address, &range)) return std::nullopt;
+  return range;
+}
+bool is_pinned(const void* address) noexcept {
+  const auto range = find(address);
+  return range && range->facade == Facade::kPinned;
+}
+
+template <class Result>
+Result synchronize(CurrentDevice current_device, Result (*next)()) noexcept {
   ServedMemory* memory = ServedMemory::existing();
-  if (memory == nullptr || device < 0) return next();
+  const int device = memory != nullptr && next != nullptr ? current_device() : -1;
+  if (device < 0) return pass_on(next);
   Result result{};
   memory->free_after(device, [&] {
     result = next();
@@ -129,300 +149,206 @@ using namespace uvm::preload;
 // ---- the runtime's
 
 UVMALLOC_INTERPOSE cudaError_t cudaMalloc(void** out, std::size_t size_bytes) {
-  if (out != nullptr) {
-    if (void* address = serve(Facade::kDevice, device_of_runtime(), size_bytes, nullptr, CALLER)) {
-      *out = address;
-      return cudaSuccess;
-    }
+  if (serve(out, Facade::kDevice, device_of_runtime, size_bytes, nullptr, CALLER)) {
+    return cudaSuccess;
   }
-  const auto next = NEXT_OF_RUNTIME(cudaMalloc);
-  return next != nullptr ? next(out, size_bytes) : kNoRuntime;
+  return pass_on(NEXT_OF_RUNTIME(cudaMalloc), out, size_bytes);
 }
 
 UVMALLOC_INTERPOSE cudaError_t cudaMallocHost(void** out, std::size_t size_bytes) {
-  if (out != nullptr) {
-    if (void* address = serve(Facade::kPinned, device_of_runtime(), size_bytes, nullptr, CALLER)) {
-      *out = address;
-      return cudaSuccess;
-    }
+  if (serve(out, Facade::kPinned, device_of_runtime, size_bytes, nullptr, CALLER)) {
+    return cudaSuccess;
   }
-  const auto next = NEXT_OF_RUNTIME(cudaMallocHost);
-  return next != nullptr ? next(out, size_bytes) : kNoRuntime;
+  return pass_on(NEXT_OF_RUNTIME(cudaMallocHost), out, size_bytes);
 }
 
 UVMALLOC_INTERPOSE cudaError_t cudaHostAlloc(void** out, std::size_t size_bytes, unsigned flags) {
   constexpr unsigned kKnown =
       cudaHostAllocPortable | cudaHostAllocMapped | cudaHostAllocWriteCombined;
-  if (out != nullptr && (flags & ~kKnown) == 0) {
-    if (void* address = serve(Facade::kPinned, device_of_runtime(), size_bytes, nullptr, CALLER)) {
-      *out = address;
-      return cudaSuccess;
-    }
+  if ((flags & ~kKnown) == 0 &&
+      serve(out, Facade::kPinned, device_of_runtime, size_bytes, nullptr, CALLER)) {
+    return cudaSuccess;
   }
-  const auto next = NEXT_OF_RUNTIME(cudaHostAlloc);
-  return next != nullptr ? next(out, size_bytes, flags) : kNoRuntime;
+  return pass_on(NEXT_OF_RUNTIME(cudaHostAlloc), out, size_bytes, flags);
 }
 
 UVMALLOC_INTERPOSE cudaError_t cudaMallocPitch(void** out, std::size_t* pitch_bytes,
                                                std::size_t width_bytes, std::size_t height) {
-  if (out != nullptr && pitch_bytes != nullptr) {
-    if (void* address = serve_rows(device_of_runtime(), width_bytes, height, pitch_bytes, CALLER)) {
-      *out = address;
-      return cudaSuccess;
-    }
+  if (serve_rows(out, pitch_bytes, device_of_runtime, width_bytes, height, CALLER)) {
+    return cudaSuccess;
   }
-  const auto next = NEXT_OF_RUNTIME(cudaMallocPitch);
-  return next != nullptr ? next(out, pitch_bytes, width_bytes, height) : kNoRuntime;
+  return pass_on(NEXT_OF_RUNTIME(cudaMallocPitch), out, pitch_bytes, width_bytes, height);
 }
 
 UVMALLOC_INTERPOSE cudaError_t cudaMalloc3D(cudaPitchedPtr* out, cudaExtent extent) {
   std::size_t rows = 0;
-  if (out != nullptr && !__builtin_mul_overflow(extent.height, extent.depth, &rows)) {
-    std::size_t pitch_bytes = 0;
-    if (void* address = serve_rows(device_of_runtime(), extent.width, rows, &pitch_bytes, CALLER)) {
-      *out = {address, pitch_bytes, extent.width, extent.height};
-      return cudaSuccess;
-    }
+  std::size_t pitch_bytes = 0;
+  void* address = nullptr;
+  if (out != nullptr && !__builtin_mul_overflow(extent.height, extent.depth, &rows) &&
+      serve_rows(&address, &pitch_bytes, device_of_runtime, extent.width, rows, CALLER)) {
+    *out = {address, pitch_bytes, extent.width, extent.height};
+    return cudaSuccess;
   }
-  const auto next = NEXT_OF_RUNTIME(cudaMalloc3D);
-  return next != nullptr ? next(out, extent) : kNoRuntime;
+  return pass_on(NEXT_OF_RUNTIME(cudaMalloc3D), out, extent);
 }
 
 UVMALLOC_INTERPOSE cudaError_t cudaMallocAsync(void** out, std::size_t size_bytes,
                                                cudaStream_t stream) {
-  if (out != nullptr) {
-    if (void* address = serve(Facade::kDevice, device_of_runtime(), size_bytes, stream, CALLER)) {
-      *out = address;
-      return cudaSuccess;
-    }
+  if (serve(out, Facade::kDevice, device_of_runtime, size_bytes, stream, CALLER)) {
+    return cudaSuccess;
   }
-  const auto next = NEXT_OF_RUNTIME(cudaMallocAsync);
-  return next != nullptr ? next(out, size_bytes, stream) : kNoRuntime;
+  return pass_on(NEXT_OF_RUNTIME(cudaMallocAsync), out, size_bytes, stream);
 }
 
 UVMALLOC_INTERPOSE cudaError_t cudaMallocAsync_ptsz(void** out, std::size_t size_bytes,
                                                     cudaStream_t stream) {
-  if (out != nullptr) {
-    if (void* address =
-            serve(Facade::kDevice, device_of_runtime(), size_bytes, per_thread(stream), CALLER)) {
-      *out = address;
-      return cudaSuccess;
-    }
+  if (serve(out, Facade::kDevice, device_of_runtime, size_bytes, per_thread(stream), CALLER)) {
+    return cudaSuccess;
   }
-  const auto next = NEXT_OF_RUNTIME(cudaMallocAsync_ptsz);
-  return next != nullptr ? next(out, size_bytes, stream) : kNoRuntime;
+  return pass_on(NEXT_OF_RUNTIME(cudaMallocAsync_ptsz), out, size_bytes, stream);
 }
 
 UVMALLOC_INTERPOSE cudaError_t cudaMallocFromPoolAsync(void** out, std::size_t size_bytes,
                                                        cudaMemPool_t pool, cudaStream_t stream) {
-  const int device = wants_to_serve() ? device_of_runtime() : -1;
-  if (out != nullptr && is_default_pool(pool, device)) {
-    if (void* address = serve(Facade::kDevice, device, size_bytes, stream, CALLER)) {
-      *out = address;
-      return cudaSuccess;
-    }
-  }
-  const auto next = NEXT_OF_RUNTIME(cudaMallocFromPoolAsync);
-  return next != nullptr ? next(out, size_bytes, pool, stream) : kNoRuntime;
+  if (serve_from_pool(out, size_bytes, pool, stream, CALLER)) return cudaSuccess;
+  return pass_on(NEXT_OF_RUNTIME(cudaMallocFromPoolAsync), out, size_bytes, pool, stream);
 }
 
 UVMALLOC_INTERPOSE cudaError_t cudaMallocFromPoolAsync_ptsz(void** out, std::size_t size_bytes,
                                                             cudaMemPool_t pool,
                                                             cudaStream_t stream) {
-  const int device = wants_to_serve() ? device_of_runtime() : -1;
-  if (out != nullptr && is_default_pool(pool, device)) {
-    if (void* address = serve(Facade::kDevice, device, size_bytes, per_thread(stream), CALLER)) {
-      *out = address;
-      return cudaSuccess;
-    }
-  }
-  const auto next = NEXT_OF_RUNTIME(cudaMallocFromPoolAsync_ptsz);
-  return next != nullptr ? next(out, size_bytes, pool, stream) : kNoRuntime;
+  if (serve_from_pool(out, size_bytes, pool, per_thread(stream), CALLER)) return cudaSuccess;
+  return pass_on(NEXT_OF_RUNTIME(cudaMallocFromPoolAsync_ptsz), out, size_bytes, pool, stream);
 }
 
 UVMALLOC_INTERPOSE cudaError_t cudaFree(void* address) {
-  if (const auto answer = take_back(address)) return static_cast<cudaError_t>(*answer);
-  const auto next = NEXT_OF_RUNTIME(cudaFree);
-  return next != nullptr ? next(address) : kNoRuntime;
+  if (const auto answer = take_back<cudaError_t>(address)) return *answer;
+  return pass_on(NEXT_OF_RUNTIME(cudaFree), address);
 }
 
 UVMALLOC_INTERPOSE cudaError_t cudaFreeHost(void* address) {
-  if (const auto answer = take_back(address)) return static_cast<cudaError_t>(*answer);
-  const auto next = NEXT_OF_RUNTIME(cudaFreeHost);
-  return next != nullptr ? next(address) : kNoRuntime;
+  if (const auto answer = take_back<cudaError_t>(address)) return *answer;
+  return pass_on(NEXT_OF_RUNTIME(cudaFreeHost), address);
 }
 
 UVMALLOC_INTERPOSE cudaError_t cudaFreeAsync(void* address, cudaStream_t stream) {
-  if (ServedMemory::existing() != nullptr) {
-    const auto answer = take_back(address, device_of_runtime(), stream);
-    if (answer) return static_cast<cudaError_t>(*answer);
-  }
-  const auto next = NEXT_OF_RUNTIME(cudaFreeAsync);
-  return next != nullptr ? next(address, stream) : kNoRuntime;
+  const auto answer = take_back<cudaError_t>(address, device_of_runtime, stream);
+  return answer ? *answer : pass_on(NEXT_OF_RUNTIME(cudaFreeAsync), address, stream);
 }
 
 UVMALLOC_INTERPOSE cudaError_t cudaFreeAsync_ptsz(void* address, cudaStream_t stream) {
-  if (ServedMemory::existing() != nullptr) {
-    const auto answer = take_back(address, device_of_runtime(), per_thread(stream));
-    if (answer) return static_cast<cudaError_t>(*answer);
-  }
-  const auto next = NEXT_OF_RUNTIME(cudaFreeAsync_ptsz);
-  return next != nullptr ? next(address, stream) : kNoRuntime;
+  const auto answer = take_back<cudaError_t>(address, device_of_runtime, per_thread(stream));
+  return answer ? *answer : pass_on(NEXT_OF_RUNTIME(cudaFreeAsync_ptsz), address, stream);
 }
 
 UVMALLOC_INTERPOSE cudaError_t cudaDeviceSynchronize() {
-  const int device = ServedMemory::existing() != nullptr ? device_of_runtime() : -1;
-  return synchronize(device, NEXT_OF_RUNTIME(cudaDeviceSynchronize), kNoRuntime);
+  return synchronize(device_of_runtime, NEXT_OF_RUNTIME(cudaDeviceSynchronize));
 }
 
 // ---- the driver's
 
 UVMALLOC_INTERPOSE CUresult cuMemAlloc_v2(CUdeviceptr* out, std::size_t size_bytes) {
-  if (out != nullptr && wants_to_serve()) {
-    if (void* address = serve(Facade::kDevice, device_of_driver(), size_bytes, nullptr, CALLER)) {
-      *out = number_of(address);
-      return CUDA_SUCCESS;
-    }
+  if (serve(out, Facade::kDevice, device_of_driver, size_bytes, nullptr, CALLER)) {
+    return CUDA_SUCCESS;
   }
-  const auto next = NEXT_OF_DRIVER(cuMemAlloc_v2);
-  return next != nullptr ? next(out, size_bytes) : kNoDriver;
+  return pass_on(NEXT_OF_DRIVER(cuMemAlloc_v2), out, size_bytes);
 }
 
 UVMALLOC_INTERPOSE CUresult cuMemAllocPitch_v2(CUdeviceptr* out, std::size_t* pitch_bytes,
                                                std::size_t width_bytes, std::size_t height,
                                                unsigned element_bytes) {
   const bool is_valid = element_bytes == 4 || element_bytes == 8 || element_bytes == 16;
-  if (out != nullptr && pitch_bytes != nullptr && is_valid && wants_to_serve()) {
-    if (void* address = serve_rows(device_of_driver(), width_bytes, height, pitch_bytes, CALLER)) {
-      *out = number_of(address);
-      return CUDA_SUCCESS;
-    }
+  if (is_valid && serve_rows(out, pitch_bytes, device_of_driver, width_bytes, height, CALLER)) {
+    return CUDA_SUCCESS;
   }
-  const auto next = NEXT_OF_DRIVER(cuMemAllocPitch_v2);
-  return next != nullptr ? next(out, pitch_bytes, width_bytes, height, element_bytes) : kNoDriver;
+  return pass_on(NEXT_OF_DRIVER(cuMemAllocPitch_v2), out, pitch_bytes, width_bytes, height,
+                 element_bytes);
 }
 
 UVMALLOC_INTERPOSE CUresult cuMemAllocHost_v2(void** out, std::size_t size_bytes) {
-  if (out != nullptr && wants_to_serve()) {
-    if (void* address = serve(Facade::kPinned, device_of_driver(), size_bytes, nullptr, CALLER)) {
-      *out = address;
-      return CUDA_SUCCESS;
-    }
+  if (serve(out, Facade::kPinned, device_of_driver, size_bytes, nullptr, CALLER)) {
+    return CUDA_SUCCESS;
   }
-  const auto next = NEXT_OF_DRIVER(cuMemAllocHost_v2);
-  return next != nullptr ? next(out, size_bytes) : kNoDriver;
+  return pass_on(NEXT_OF_DRIVER(cuMemAllocHost_v2), out, size_bytes);
 }
 
 UVMALLOC_INTERPOSE CUresult cuMemHostAlloc(void** out, std::size_t size_bytes, unsigned flags) {
   constexpr unsigned kKnown =
       CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
-  if (out != nullptr && (flags & ~kKnown) == 0 && wants_to_serve()) {
-    if (void* address = serve(Facade::kPinned, device_of_driver(), size_bytes, nullptr, CALLER)) {
-      *out = address;
-      return CUDA_SUCCESS;
-    }
+  if ((flags & ~kKnown) == 0 &&
+      serve(out, Facade::kPinned, device_of_driver, size_bytes, nullptr, CALLER)) {
+    return CUDA_SUCCESS;
   }
-  const auto next = NEXT_OF_DRIVER(cuMemHostAlloc);
-  return next != nullptr ? next(out, size_bytes, flags) : kNoDriver;
+  return pass_on(NEXT_OF_DRIVER(cuMemHostAlloc), out, size_bytes, flags);
 }
 
 UVMALLOC_INTERPOSE CUresult cuMemAllocAsync(CUdeviceptr* out, std::size_t size_bytes,
                                             CUstream stream) {
-  if (out != nullptr && wants_to_serve()) {
-    if (void* address = serve(Facade::kDevice, device_of_driver(), size_bytes, stream, CALLER)) {
-      *out = number_of(address);
-      return CUDA_SUCCESS;
-    }
+  if (serve(out, Facade::kDevice, device_of_driver, size_bytes, stream, CALLER)) {
+    return CUDA_SUCCESS;
   }
-  const auto next = NEXT_OF_DRIVER(cuMemAllocAsync);
-  return next != nullptr ? next(out, size_bytes, stream) : kNoDriver;
+  return pass_on(NEXT_OF_DRIVER(cuMemAllocAsync), out, size_bytes, stream);
 }
 
 UVMALLOC_INTERPOSE CUresult cuMemAllocAsync_ptsz(CUdeviceptr* out, std::size_t size_bytes,
                                                  CUstream stream) {
-  if (out != nullptr && wants_to_serve()) {
-    if (void* address =
-            serve(Facade::kDevice, device_of_driver(), size_bytes, per_thread(stream), CALLER)) {
-      *out = number_of(address);
-      return CUDA_SUCCESS;
-    }
+  if (serve(out, Facade::kDevice, device_of_driver, size_bytes, per_thread(stream), CALLER)) {
+    return CUDA_SUCCESS;
   }
-  const auto next = NEXT_OF_DRIVER(cuMemAllocAsync_ptsz);
-  return next != nullptr ? next(out, size_bytes, stream) : kNoDriver;
+  return pass_on(NEXT_OF_DRIVER(cuMemAllocAsync_ptsz), out, size_bytes, stream);
 }
 
 UVMALLOC_INTERPOSE CUresult cuMemFree_v2(CUdeviceptr address) {
-  if (const auto answer = take_back(pointer_of(address))) return static_cast<CUresult>(*answer);
-  const auto next = NEXT_OF_DRIVER(cuMemFree_v2);
-  return next != nullptr ? next(address) : kNoDriver;
+  if (const auto answer = take_back<CUresult>(pointer_of(address))) return *answer;
+  return pass_on(NEXT_OF_DRIVER(cuMemFree_v2), address);
 }
 
 UVMALLOC_INTERPOSE CUresult cuMemFreeHost(void* address) {
-  if (const auto answer = take_back(address)) return static_cast<CUresult>(*answer);
-  const auto next = NEXT_OF_DRIVER(cuMemFreeHost);
-  return next != nullptr ? next(address) : kNoDriver;
+  if (const auto answer = take_back<CUresult>(address)) return *answer;
+  return pass_on(NEXT_OF_DRIVER(cuMemFreeHost), address);
 }
 
 UVMALLOC_INTERPOSE CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
-  if (ServedMemory::existing() != nullptr) {
-    const auto answer = take_back(pointer_of(address), device_of_driver(), stream);
-    if (answer) return static_cast<CUresult>(*answer);
-  }
-  const auto next = NEXT_OF_DRIVER(cuMemFreeAsync);
-  return next != nullptr ? next(address, stream) : kNoDriver;
+  const auto answer = take_back<CUresult>(pointer_of(address), device_of_driver, stream);
+  return answer ? *answer : pass_on(NEXT_OF_DRIVER(cuMemFreeAsync), address, stream);
 }
 
 UVMALLOC_INTERPOSE CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream) {
-  if (ServedMemory::existing() != nullptr) {
-    const auto answer = take_back(pointer_of(address), device_of_driver(), per_thread(stream));
-    if (answer) return static_cast<CUresult>(*answer);
-  }
-  const auto next = NEXT_OF_DRIVER(cuMemFreeAsync_ptsz);
-  return next != nullptr ? next(address, stream) : kNoDriver;
+  const auto answer =
+      take_back<CUresult>(pointer_of(address), device_of_driver, per_thread(stream));
+  return answer ? *answer : pass_on(NEXT_OF_DRIVER(cuMemFreeAsync_ptsz), address, stream);
 }
 
 // The driver knows spans, not the blocks in them.
 UVMALLOC_INTERPOSE CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, std::size_t* size_bytes,
                                                     CUdeviceptr address) {
-  const ServedMemory* memory = ServedMemory::existing();
-  ServedMemory::Range range;
-  if (memory != nullptr && memory->find(pointer_of(address), &range)) {
-    if (base != nullptr) *base = number_of(range.base);
-    if (size_bytes != nullptr) *size_bytes = range.size_bytes;
+  if (const auto range = find(pointer_of(address))) {
+    if (base != nullptr) *base = reinterpret_cast<CUdeviceptr>(range->base);
+    if (size_bytes != nullptr) *size_bytes = range->size_bytes;
     return CUDA_SUCCESS;
   }
-  const auto next = NEXT_OF_DRIVER(cuMemGetAddressRange_v2);
-  return next != nullptr ? next(base, size_bytes, address) : kNoDriver;
+  return pass_on(NEXT_OF_DRIVER(cuMemGetAddressRange_v2), base, size_bytes, address);
 }
 
 UVMALLOC_INTERPOSE CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* out, void* address,
                                                          unsigned flags) {
-  const ServedMemory* memory = ServedMemory::existing();
-  ServedMemory::Range range;
-  if (memory != nullptr && out != nullptr && flags == 0 && memory->find(address, &range) &&
-      range.facade == Facade::kPinned) {
-    *out = number_of(address);
+  if (out != nullptr && flags == 0 && is_pinned(address)) {
+    *out = reinterpret_cast<CUdeviceptr>(address);
     return CUDA_SUCCESS;
   }
-  const auto next = NEXT_OF_DRIVER(cuMemHostGetDevicePointer_v2);
-  return next != nullptr ? next(out, address, flags) : kNoDriver;
+  return pass_on(NEXT_OF_DRIVER(cuMemHostGetDevicePointer_v2), out, address, flags);
 }
 
 UVMALLOC_INTERPOSE CUresult cuMemHostGetFlags(unsigned* flags, void* address) {
-  const ServedMemory* memory = ServedMemory::existing();
-  ServedMemory::Range range;
-  if (memory != nullptr && flags != nullptr && memory->find(address, &range) &&
-      range.facade == Facade::kPinned) {
+  if (flags != nullptr && is_pinned(address)) {
     *flags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP;
     return CUDA_SUCCESS;
   }
-  const auto next = NEXT_OF_DRIVER(cuMemHostGetFlags);
-  return next != nullptr ? next(flags, address) : kNoDriver;
+  return pass_on(NEXT_OF_DRIVER(cuMemHostGetFlags), flags, address);
 }
 
 UVMALLOC_INTERPOSE CUresult cuCtxSynchronize() {
-  const int device = ServedMemory::existing() != nullptr ? device_of_driver() : -1;
-  return synchronize(device, NEXT_OF_DRIVER(cuCtxSynchronize), kNoDriver);
+  return synchronize(device_of_driver, NEXT_OF_DRIVER(cuCtxSynchronize));
 }
 
 // NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)

@@ -105,14 +105,13 @@ void explain_device_count(int answer) {
 // The names are the interposed functions' own.
 // NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming)
 
-// Results are cudaError_t and CUresult, which agree on 0 for success and 3 for a library that is
-// not there.
+// Results are cudaError_t and CUresult, which agree on 0 for success.
 UVMALLOC_INTERPOSE int cudaMemGetInfo(std::size_t* free_bytes, std::size_t* total_bytes) noexcept {
   static const auto next = uvm::preload::next_function<int (*)(std::size_t*, std::size_t*)>(
       "cudaMemGetInfo", "libcudart.so");
   static const auto device =
       uvm::preload::next_function<int (*)(int*)>("cudaGetDevice", "libcudart.so");
-  const int result = next != nullptr ? next(free_bytes, total_bytes) : 3;
+  const int result = uvm::preload::pass_on(next, free_bytes, total_bytes);
   if (result == 0) {
     uvm::preload::beside("cudaMemGetInfo",
                          [&] { uvm::preload::tell_free_memory(free_bytes, total_bytes, device); });
@@ -125,7 +124,7 @@ UVMALLOC_INTERPOSE int cuMemGetInfo_v2(std::size_t* free_bytes, std::size_t* tot
       "cuMemGetInfo_v2", "libcuda.so");
   static const auto device =
       uvm::preload::next_function<int (*)(int*)>("cuCtxGetDevice", "libcuda.so");
-  const int result = next != nullptr ? next(free_bytes, total_bytes) : 3;
+  const int result = uvm::preload::pass_on(next, free_bytes, total_bytes);
   if (result == 0) {
     uvm::preload::beside("cuMemGetInfo_v2",
                          [&] { uvm::preload::tell_free_memory(free_bytes, total_bytes, device); });
@@ -136,7 +135,7 @@ UVMALLOC_INTERPOSE int cuMemGetInfo_v2(std::size_t* free_bytes, std::size_t* tot
 UVMALLOC_INTERPOSE int cudaGetDeviceCount(int* count) noexcept {
   static const auto next =
       uvm::preload::next_function<int (*)(int*)>("cudaGetDeviceCount", "libcudart.so");
-  const int result = next != nullptr ? next(count) : 3;
+  const int result = uvm::preload::pass_on(next, count);
   uvm::preload::beside("cudaGetDeviceCount", [&] { uvm::preload::explain_device_count(result); });
   return result;
 }
@@ -146,7 +145,7 @@ UVMALLOC_INTERPOSE int cudaPointerGetAttributes(uvm::preload::PointerAnswer* ans
   static const auto next =
       uvm::preload::next_function<int (*)(uvm::preload::PointerAnswer*, const void*)>(
           "cudaPointerGetAttributes", "libcudart.so");
-  const int result = next != nullptr ? next(answer, address) : 3;
+  const int result = uvm::preload::pass_on(next, answer, address);
   if (result == 0) {
     uvm::preload::beside("cudaPointerGetAttributes",
                          [&] { uvm::preload::tell_place(address, answer); });
@@ -163,7 +162,7 @@ UVMALLOC_INTERPOSE int cudaHostRegister(void* address, std::size_t size_bytes,
     result = uvm::preload::RegisteredMemory::instance().add(address, size_bytes);
   });
   if (result) return *result;
-  return next != nullptr ? next(address, size_bytes, flags) : 3;
+  return uvm::preload::pass_on(next, address, size_bytes, flags);
 }
 
 UVMALLOC_INTERPOSE int cudaHostUnregister(void* address) noexcept {
@@ -174,7 +173,7 @@ UVMALLOC_INTERPOSE int cudaHostUnregister(void* address) noexcept {
     was_ours = uvm::preload::RegisteredMemory::instance().remove(address);
   });
   if (was_ours) return 0;
-  return next != nullptr ? next(address) : 3;
+  return uvm::preload::pass_on(next, address);
 }
 
 UVMALLOC_INTERPOSE int cudaHostGetDevicePointer(void** out, void* address,
@@ -189,21 +188,21 @@ UVMALLOC_INTERPOSE int cudaHostGetDevicePointer(void** out, void* address,
     *out = address;
     return 0;
   }
-  return next != nullptr ? next(out, address, flags) : 3;
+  return uvm::preload::pass_on(next, out, address, flags);
 }
 
 UVMALLOC_INTERPOSE int cudaStreamDestroy(void* stream) noexcept {
   static const auto next =
       uvm::preload::next_function<int (*)(void*)>("cudaStreamDestroy", "libcudart.so");
   uvm::preload::note_stream_gone(stream);
-  return next != nullptr ? next(stream) : 3;
+  return uvm::preload::pass_on(next, stream);
 }
 
 UVMALLOC_INTERPOSE int cuStreamDestroy_v2(void* stream) noexcept {
   static const auto next =
       uvm::preload::next_function<int (*)(void*)>("cuStreamDestroy_v2", "libcuda.so");
   uvm::preload::note_stream_gone(stream);
-  return next != nullptr ? next(stream) : 3;
+  return uvm::preload::pass_on(next, stream);
 }
 
 // NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)

@@ -58,11 +58,4 @@ bool DeferredFrees::wait_and_free(int device) {
   return free_after(device, [&] { return allocator_.runtime().synchronize_device(device).ok(); });
 }
 
-std::size_t DeferredFrees::block_count() const {
-  std::lock_guard lock(mutex_);
-  std::size_t count = 0;
-  for (const OfDevice& device : devices_) count += device.blocks.size();
-  return count;
-}
-
 }  // namespace uvm::preload

@@ -34,8 +34,6 @@ class DeferredFrees {
   // Waits for all devices that have blocks here, and frees these. Returns whether any was freed.
   bool wait_and_free();
 
-  std::size_t block_count() const;
-
  private:
   struct OfDevice {
     std::vector<void*> blocks;
@@ -45,7 +43,7 @@ class DeferredFrees {
   bool wait_and_free(int device);
 
   CachingManagedAllocator& allocator_;
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::vector<OfDevice> devices_;
 };
 

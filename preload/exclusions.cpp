@@ -8,18 +8,15 @@
 #include <fmt/format.h>
 
 #include <uvmalloc/allocator/configuration.hpp>
+#include <uvmalloc/preload/interpose.hpp>
 
 namespace uvm::preload {
 namespace {
 
 // They send device memory to network devices and to other processes, which managed memory does not
 // allow or makes slow.
-constexpr std::array kNetworkLibraries = {"libnccl", "libnvshmem",  "libucp", "libuct",
-                                          "libucs",  "libuct_cuda", "libmpi", "libopen-pal"};
-
-std::string_view file_name(std::string_view path) {
-  return path.substr(path.rfind('/') + 1);
-}
+constexpr std::array kNetworkLibraries = {"libnccl", "libnvshmem", "libucp",     "libuct",
+                                          "libucs",  "libmpi",     "libopen-pal"};
 
 std::string_view trimmed(std::string_view text) {
   while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
@@ -45,20 +42,21 @@ Exclusions::Exclusions(std::string_view text, std::vector<std::string>* errors) 
     const std::size_t comma = text.find(',');
     const std::string_view entry = trimmed(text.substr(0, comma));
     text = comma == std::string_view::npos ? std::string_view() : text.substr(comma + 1);
-    const std::size_t plus = entry.rfind("+0x");
-    const auto size = entry.empty() ? std::nullopt : parse_size(entry.substr(1));
-    if (entry.empty()) {
-      continue;
-    } else if (entry == "none" && is_first) {
+    if (entry.empty()) continue;
+    const auto size = parse_size(entry.substr(1));
+    const bool is_library = entry.starts_with("lib");
+    const std::size_t plus = is_library ? entry.rfind("+0x") : std::string_view::npos;
+    const bool is_call_site = plus != std::string_view::npos;
+    const auto offset = is_call_site ? hexadecimal(entry.substr(plus + 1)) : std::nullopt;
+    if (entry == "none" && is_first) {
       with_network_libraries = false;
     } else if (entry.front() == '<' && size) {
       least_bytes_ = *size;
     } else if (entry.front() == '>' && size) {
       most_bytes_ = *size;
-    } else if (entry.starts_with("lib") && plus == std::string_view::npos) {
+    } else if (is_library && !is_call_site) {
       libraries_.emplace_back(entry);
-    } else if (const auto offset = hexadecimal(entry.substr(std::min(plus, entry.size() - 1) + 1));
-               entry.starts_with("lib") && offset) {
+    } else if (offset) {
       call_sites_.push_back({std::string(entry.substr(0, plus)), *offset});
     } else {
       errors->push_back(fmt::format(

@@ -17,9 +17,7 @@ struct LibrarySearch {
 
   static int look(dl_phdr_info* info, std::size_t, void* context) noexcept {
     auto* search = static_cast<LibrarySearch*>(context);
-    const char* slash = std::strrchr(info->dlpi_name, '/');
-    const char* name = slash != nullptr ? slash + 1 : info->dlpi_name;
-    if (std::strncmp(name, search->library, std::strlen(search->library)) != 0) return 0;
+    if (!file_name(info->dlpi_name).starts_with(search->library)) return 0;
     if (std::strlen(info->dlpi_name) >= sizeof search->path) return 0;
     std::strcpy(search->path, info->dlpi_name);
     return 1;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <exception>
+#include <string_view>
 
 #include <uvmalloc/runtime/log.hpp>
 
@@ -20,6 +21,20 @@ void* next_definition(const char* symbol, const char* library) noexcept;
 template <class Function>
 Function next_function(const char* symbol, const char* library) noexcept {
   return reinterpret_cast<Function>(next_definition(symbol, library));
+}
+
+// Passes a call of CUDA on. A library that is not there is answered for: 3 is both
+// cudaErrorInitializationError and CUDA_ERROR_NOT_INITIALIZED.
+template <class Result, class... Parameters, class... Arguments>
+Result pass_on(Result (*next)(Parameters...), Arguments... arguments) {
+  constexpr int kNotInitialized = 3;
+  return next != nullptr ? next(arguments...) : static_cast<Result>(kNotInitialized);
+}
+
+// The file's name of a library's path, which may be nullptr.
+inline std::string_view file_name(const char* path) noexcept {
+  const std::string_view whole = path != nullptr ? path : "";
+  return whole.substr(whole.rfind('/') + 1);
 }
 
 // Runs `body` beside a call of C that is passed on. If it fails, for want of memory, the call goes

@@ -3,7 +3,7 @@
 #include <dlfcn.h>
 #include <link.h>
 
-#include <string_view>
+#include <uvmalloc/preload/interpose.hpp>
 
 namespace uvm::preload {
 namespace {
@@ -25,9 +25,8 @@ bool contains(const dl_phdr_info& library, const void* address) {
 
 // The loader lists libraries in the order in which they came.
 int visit(dl_phdr_info* library, std::size_t, void* context) {
-  const std::string_view path = library->dlpi_name != nullptr ? library->dlpi_name : "";
-  if (!path.substr(path.rfind('/') + 1).starts_with("libuvmalloc.so")) return 0;
-  if (!contains(*library, own_address())) *static_cast<std::string*>(context) = path;
+  if (!file_name(library->dlpi_name).starts_with("libuvmalloc.so")) return 0;
+  if (!contains(*library, own_address())) *static_cast<std::string*>(context) = library->dlpi_name;
   return 1;
 }
 

@@ -1,18 +1,17 @@
 #include <uvmalloc/preload/served_memory.hpp>
 
+#include <atomic>
 #include <exception>
 #include <string>
 #include <vector>
 
 #include <uvmalloc/allocator/interface.hpp>
+#include <uvmalloc/allocator/policy/facade_traits.hpp>
 #include <uvmalloc/allocator/process/process_allocator.hpp>
 #include <uvmalloc/runtime/log.hpp>
 
 namespace uvm::preload {
 namespace {
-
-// Host memory from cudaMallocHost begins on a page of the host, which direct I/O relies on.
-constexpr std::size_t kHostPageBytes = 4096;
 
 std::atomic<ServedMemory*> the_instance{nullptr};
 
@@ -78,9 +77,8 @@ void* ServedMemory::allocate(Facade facade, int device, std::size_t size_bytes, 
       size_bytes != 0 && !allocator_.in_forked_child() && !exclusions_.excludes(size_bytes, caller);
   if (is_ours) {
     try {
-      const std::size_t rounded = facade == Facade::kPinned && size_bytes > kHostPageBytes
-                                      ? round_up(size_bytes, kHostPageBytes)
-                                      : size_bytes;
+      const std::size_t rounded =
+          facade == Facade::kPinned ? in_host_pages(size_bytes) : size_bytes;
       void* address = allocator_.allocate(facade, device, rounded, stream);
       try {
         Shard& shard = shard_of(address);
@@ -90,14 +88,12 @@ void* ServedMemory::allocate(Facade facade, int device, std::size_t size_bytes, 
         allocator_.free(address);
         throw;
       }
-      served_calls_.fetch_add(1, std::memory_order_relaxed);
       return address;
     } catch (const std::exception& error) {
       log(LogLevel::kInfo, "a request of {} is left to CUDA: {}", format_size(size_bytes),
           error.what());
     }
   }
-  passed_calls_.fetch_add(1, std::memory_order_relaxed);
   return nullptr;
 }
 

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -60,9 +59,6 @@ class ServedMemory {
   // The block that `address` points into. False: it is no block of ours.
   bool find(const void* address, Range* out) const noexcept;
 
-  std::uint64_t served_calls() const { return served_calls_.load(std::memory_order_relaxed); }
-  std::uint64_t passed_calls() const { return passed_calls_.load(std::memory_order_relaxed); }
-
  private:
   explicit ServedMemory(CachingManagedAllocator& allocator);
   static ServedMemory* make();
@@ -89,8 +85,6 @@ class ServedMemory {
   Exclusions exclusions_;
   DeferredFrees deferred_;
   mutable std::array<Shard, kShards> shards_;
-  std::atomic<std::uint64_t> served_calls_{0};
-  std::atomic<std::uint64_t> passed_calls_{0};
 };
 
 }  // namespace uvm::preload

@@ -21,11 +21,6 @@ namespace {
 using Dlsym = void* (*)(void*, const char*);
 using Dlvsym = void* (*)(void*, const char*, const char*);
 
-std::string_view file_name(const char* path) {
-  const std::string_view whole = path != nullptr ? path : "";
-  return whole.substr(whole.rfind('/') + 1);
-}
-
 // The code down to RealLookups runs inside the first look-up of the process, which may be that of a
 // sanitizer's runtime before it is initialised. It calls no function that such a runtime replaces.
 #if defined(__clang__)
@@ -165,6 +160,13 @@ bool is_served(const char* name) noexcept {
                      [&](const ServedCall& call) { return std::strcmp(call.name, name) == 0; });
 }
 
+// Whether a look-up by handle is to give ours where it finds the function. Pseudo-handles are about
+// the caller's place among the libraries.
+bool gives_ours(void* handle, const char* name, const void* caller) noexcept {
+  return handle != RTLD_NEXT && handle != RTLD_DEFAULT && is_served(name) && wants_to_serve() &&
+         !is_left_alone(caller);
+}
+
 // Ours in the place of a function of this name; `real` where there is none.
 void* ours_for_name(const char* name, void* real) noexcept {
   if (real == nullptr) return nullptr;
@@ -174,12 +176,16 @@ void* ours_for_name(const char* name, void* real) noexcept {
   return real;
 }
 
-// Ours in the place of a function of the driver.
-void* ours_for_function(void* real) noexcept {
+// Puts ours in the place of a function of the driver that a look-up has found. Results of both
+// interfaces are 0 for success.
+void put_ours(int result, void** found) noexcept {
+  if (result != 0 || found == nullptr || !wants_to_serve()) return;
   for (const ServedCall& call : all_served_calls()) {
-    if (call.is_of_driver && call.ours != nullptr && call.real == real) return call.ours;
+    if (call.is_of_driver && call.ours != nullptr && call.real == *found) {
+      *found = call.ours;
+      return;
+    }
   }
-  return real;
 }
 
 }  // namespace
@@ -193,17 +199,14 @@ extern "C" {
 // with "cu" alone come here.
 __attribute__((visibility("hidden"), used)) void* uvmalloc_served_symbol(
     void* handle, const char* name, const void* caller) noexcept {
-  // Pseudo-handles are about the caller's place among the libraries.
-  if (handle == RTLD_NEXT || handle == RTLD_DEFAULT || !is_served(name)) return nullptr;
-  if (!wants_to_serve() || is_left_alone(caller)) return nullptr;
+  if (!gives_ours(handle, name, caller)) return nullptr;
   void* real = reinterpret_cast<Dlsym>(uvmalloc_real_dlsym)(handle, name);
   return ours_for_name(name, real);
 }
 
 __attribute__((visibility("hidden"), used)) void* uvmalloc_served_version(
     void* handle, const char* name, const char* version, const void* caller) noexcept {
-  if (handle == RTLD_NEXT || handle == RTLD_DEFAULT || !is_served(name)) return nullptr;
-  if (!wants_to_serve() || is_left_alone(caller)) return nullptr;
+  if (!gives_ours(handle, name, caller)) return nullptr;
   void* real = reinterpret_cast<Dlvsym>(uvmalloc_real_dlvsym)(handle, name, version);
   return ours_for_name(name, real);
 }
@@ -277,12 +280,8 @@ UVMALLOC_INTERPOSE CUresult cuGetProcAddress_v2(const char* name, void** out, in
                                                 CUdriverProcAddressQueryResult* status) {
   static const auto next =
       next_function<decltype(&cuGetProcAddress_v2)>("cuGetProcAddress_v2", "libcuda.so");
-  if (next == nullptr) return CUDA_ERROR_NOT_INITIALIZED;
-  const CUresult result = next(name, out, version, flags, status);
-  if (result == CUDA_SUCCESS && out != nullptr && wants_to_serve() &&
-      !is_left_alone(__builtin_return_address(0))) {
-    *out = ours_for_function(*out);
-  }
+  const CUresult result = pass_on(next, name, out, version, flags, status);
+  if (wants_to_serve() && !is_left_alone(__builtin_return_address(0))) put_ours(result, out);
   return result;
 }
 
@@ -292,12 +291,8 @@ UVMALLOC_INTERPOSE CUresult cuGetProcAddress(const char* name, void** out, int v
                                              cuuint64_t flags) {
   static const auto next =
       next_function<decltype(&cuGetProcAddress)>("cuGetProcAddress", "libcuda.so");
-  if (next == nullptr) return CUDA_ERROR_NOT_INITIALIZED;
-  const CUresult result = next(name, out, version, flags);
-  if (result == CUDA_SUCCESS && out != nullptr && wants_to_serve() &&
-      !is_left_alone(__builtin_return_address(0))) {
-    *out = ours_for_function(*out);
-  }
+  const CUresult result = pass_on(next, name, out, version, flags);
+  if (wants_to_serve() && !is_left_alone(__builtin_return_address(0))) put_ours(result, out);
   return result;
 }
 
@@ -306,9 +301,8 @@ UVMALLOC_INTERPOSE int cudaGetDriverEntryPoint(const char* name, void** out,
                                                unsigned long long flags, void* status) {
   static const auto next =
       next_function<decltype(&cudaGetDriverEntryPoint)>("cudaGetDriverEntryPoint", "libcudart.so");
-  if (next == nullptr) return CUDA_ERROR_NOT_INITIALIZED;
-  const int result = next(name, out, flags, status);
-  if (result == 0 && out != nullptr && wants_to_serve()) *out = ours_for_function(*out);
+  const int result = pass_on(next, name, out, flags, status);
+  put_ours(result, out);
   return result;
 }
 
@@ -317,9 +311,8 @@ UVMALLOC_INTERPOSE int cudaGetDriverEntryPointByVersion(const char* name, void**
                                                         void* status) {
   static const auto next = next_function<decltype(&cudaGetDriverEntryPointByVersion)>(
       "cudaGetDriverEntryPointByVersion", "libcudart.so");
-  if (next == nullptr) return CUDA_ERROR_NOT_INITIALIZED;
-  const int result = next(name, out, version, flags, status);
-  if (result == 0 && out != nullptr && wants_to_serve()) *out = ours_for_function(*out);
+  const int result = pass_on(next, name, out, version, flags, status);
+  put_ours(result, out);
   return result;
 }
 

@@ -6,6 +6,7 @@
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <uvmalloc/allocator/policy/facade_traits.hpp>
 #include <uvmalloc/pytorch/plugin/facades.hpp>
 #include <uvmalloc/pytorch/plugin/host_device.hpp>
 #include <uvmalloc/pytorch/plugin/out_of_memory.hpp>
@@ -13,11 +14,6 @@
 #include <uvmalloc/pytorch/plugin/torch_statistics.hpp>
 
 namespace uvm::torch_plugin {
-namespace {
-
-constexpr std::size_t kHostPageBytes = 4096;
-
-}  // namespace
 
 c10::DataPtr PinnedFacade::allocate(size_t size_bytes) {
   if (activate_process_allocator().allocator == nullptr) {
@@ -25,10 +21,7 @@ c10::DataPtr PinnedFacade::allocate(size_t size_bytes) {
     return at::getHostAllocator(c10::kCUDA)->allocate(size_bytes);
   }
   try {
-    // Memory that cudaHostAlloc gives begins on a page of the host, which direct I/O relies on.
-    // Blocks here begin where the blocks before them end, and all but small blocks lie among their
-    // like.
-    if (size_bytes > kSmallBytes) size_bytes = round_up(size_bytes, kHostPageBytes);
+    size_bytes = in_host_pages(size_bytes);
     void* address = allocate_in_region(Facade::kPinned, size_bytes, [&] {
       return allocator().allocate(Facade::kPinned, device_for_pinned_memory(), size_bytes);
     });
