@@ -55,27 +55,32 @@ Found BlockFinder::find(const Request& request, Searched searched) {
   return {block, true, block->address(), block->size_bytes()};
 }
 
+// Pages that were taken out of one pool become a block of another, in no index. std::bad_alloc:
+// they are the span's again.
+RunBlock* BlockFinder::transfer(const LockedHeap& heap, const Pool& lender,
+                                const BlockPools::Pages& pages, Pool& pool) {
+  heap->book.pages_removed(lender, pages.base, pages.size_bytes);
+  RunBlock* block = nullptr;
+  try {
+    heap->book.prepare(pool);
+    block = heap->pools.add_pages(pages.span, pages.base, pages.size_bytes, pool, pages.placement);
+  } catch (const std::bad_alloc&) {
+    heap->spans.give_back(pages.span, pages.base, pages.size_bytes);
+    throw;
+  }
+  heap->book.pages_added(pool, pages.base, pages.size_bytes);
+  return block;
+}
+
 RunBlock* BlockFinder::borrow(const Request& request) {
   if (request.facade == Facade::kDevice) return nullptr;
   const PoolClass other =
       request.pool_class == PoolClass::kShared ? PoolClass::kWhole : PoolClass::kShared;
-  const std::size_t size_bytes = request.pages_bytes();
   const HeapGuard heap(state_);
   Pool& lender = heap->pools.at(request.pools + static_cast<PoolIndex>(other));
-  const BlockPools::Pages pages = heap->pools.take_pages(lender, size_bytes);
+  const BlockPools::Pages pages = heap->pools.take_pages(lender, request.pages_bytes());
   if (pages.base == nullptr) return nullptr;
-  heap->book.pages_removed(lender, pages.base, size_bytes);
-  Pool& pool = heap->pools.at(request.pool());
-  try {
-    heap->book.prepare(pool);
-    RunBlock* block =
-        heap->pools.add_pages(pages.span, pages.base, size_bytes, pool, pages.placement);
-    heap->book.pages_added(pool, pages.base, size_bytes);
-    return block;
-  } catch (const std::bad_alloc&) {
-    heap->spans.give_back(pages.span, pages.base, size_bytes);
-    throw;
-  }
+  return transfer(heap, lender, pages, heap->pools.at(request.pool()));
 }
 
 // take(heap, pool) -> block. A private pool's memory must be its own until it is released, so it
@@ -121,16 +126,7 @@ bool BlockFinder::steal_page(const Request& request) {
   const HeapGuard heap(state_);
   const Pool& lender = heap->pools.at(block->pool);
   Pool& pool = heap->pools.at(request.pool());
-  const BlockPools::Pages page = heap->pools.cut_page(block);
-  heap->book.pages_removed(lender, page.base, page.size_bytes);
-  try {
-    heap->pools.put(
-        heap->pools.add_pages(page.span, page.base, page.size_bytes, pool, page.placement), pool);
-  } catch (const std::bad_alloc&) {
-    heap->spans.give_back(page.span, page.base, page.size_bytes);
-    throw;
-  }
-  heap->book.pages_added(pool, page.base, page.size_bytes);
+  heap->pools.put(transfer(heap, lender, heap->pools.cut_page(block), pool), pool);
   return true;
 }
 

@@ -42,6 +42,8 @@ class BlockFinder {
   bool steal_page(const Request& request);
 
  private:
+  RunBlock* transfer(const LockedHeap& heap, const Pool& lender, const BlockPools::Pages& pages,
+                     Pool& pool);
   RunBlock* take_displaced_here(const LockedHeap& heap, const Request& request, PoolIndex pools);
   template <class Take>
   RunBlock* take_of_other_stream(const Request& request, Take take);

@@ -27,6 +27,7 @@ const std::array<Escalation::Step, 17> Escalation::kSteps = {{
     {"reserve", true, Of::kSmall, &Escalation::allow_reserve, Retry::kWithNewPages},
     {"again", true, Of::kSmall, &Escalation::again, Retry::kWithNewPages},
 }};
+
 bool Escalation::climb(Demand* demand) {
   while (demand->next < kSteps.size()) {
     const Step& step = kSteps[demand->next++];
@@ -40,6 +41,13 @@ bool Escalation::climb(Demand* demand) {
     if (demand->found.block != nullptr) return true;
   }
   return false;
+}
+
+// `action` stands once in the table.
+void Escalation::go_on_with(Action action, Demand* demand) {
+  const auto step = std::find_if(kSteps.begin(), kSteps.end(),
+                                 [&](const Step& other) { return other.run == action; });
+  demand->next = static_cast<std::size_t>(step - kSteps.begin());
 }
 
 void Escalation::retry(const Step& step, Demand* demand) {
@@ -128,7 +136,7 @@ bool Escalation::call_back(Demand* demand) {
     has_any_freed |= demand->has_callback_freed;
   } while (demand->has_callback_freed && !has_room_if_all_is_free(demand->request));
   if (!has_any_freed) {
-    demand->next += 2;  // nothing new to borrow or steal
+    go_on_with(&Escalation::release, demand);  // there is nothing new to borrow or steal
     return false;
   }
   reclaimer_.reclaim_all_and_fenced(demand->request);
@@ -158,7 +166,7 @@ bool Escalation::allow_any_facade(Demand* demand) {
 
 bool Escalation::repeat_callbacks(Demand* demand) {
   if (!demand->has_callback_freed) return false;
-  while (kSteps[demand->next].run != &Escalation::call_back) --demand->next;
+  go_on_with(&Escalation::call_back, demand);
   return false;
 }
 
@@ -171,7 +179,7 @@ bool Escalation::allow_reserve(Demand* demand) {
 bool Escalation::again(Demand* demand) {
   const bool may_help = demand->retries++ < policy::kSmallRetries &&
                         grower_.has_page(demand->request, demand->most, true);
-  if (may_help) --demand->next;
+  if (may_help) go_on_with(&Escalation::again, demand);
   return may_help;
 }
 

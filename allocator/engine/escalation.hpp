@@ -82,11 +82,12 @@ class Escalation {
  private:
   enum class Retry : unsigned char { kInFreeMemory, kWithNewPages };
   enum class Of : unsigned char { kAll, kSmall };
+  using Action = bool (Escalation::*)(Demand*);  // whether it may have helped
   struct Step {
     const char* name;
     bool may_run_in_capture;
     Of of;
-    bool (Escalation::*run)(Demand*);  // whether it may have helped
+    Action run;
     Retry retry;
   };
   static const std::array<Step, 17> kSteps;
@@ -106,6 +107,7 @@ class Escalation {
   bool allow_reserve(Demand* demand);
   bool again(Demand* demand);
 
+  static void go_on_with(Action action, Demand* demand);
   void retry(const Step& step, Demand* demand);
   bool make_page(Demand* demand);
   bool has_room_if_all_is_free(const Request& request);
