@@ -11,7 +11,6 @@ of the server. READ_LATE names the variables that a program may have of its own.
 
 from __future__ import annotations
 
-import array
 import json
 import os
 import selectors
@@ -87,9 +86,7 @@ class ForkServer:
             }
         ).encode()
         output, errors = os.pipe(), os.pipe()
-        descriptors = array.array("i", [output[1], errors[1]])
-        control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)]
-        self._socket.sendmsg([_LENGTH.pack(len(request))], control)
+        socket.send_fds(self._socket, [_LENGTH.pack(len(request))], [output[1], errors[1]])
         self._socket.sendall(request)
         os.close(output[1])
         os.close(errors[1])
