@@ -189,10 +189,15 @@ const std::vector<SettingDescription>& known_settings() {
       {"UVMALLOC_HOST_THRESHOLD", "1 MiB", kSize,
        "CPU tensors from this size on are managed, and move without a copy from 1 MiB on; smaller "
        "ones come from malloc"},
-      {"UVMALLOC_CUDA", "0", "1, on, true, yes; 0, off, false, no or empty",
-       "serves the program's own calls of cudaMalloc and its like, where the library is preloaded"},
+      {"UVMALLOC_CUDA", "0", "1, on, true, yes; 0, off, false, no or empty; auto",
+       "serves the program's own calls of cudaMalloc and its like, where the library is preloaded; "
+       "auto: in processes without PyTorch"},
       {"UVMALLOC_EXCLUDE", "", "<SIZE, >SIZE, libNAME, libNAME.so+0xOFFSET; none as the first",
        "calls that are left to CUDA, separated by commas"},
+      {"UVMALLOC_POINTER_TYPE", "managed", "managed, device",
+       "what CUDA's pointer attributes call the memory of a served cudaMalloc"},
+      {"UVMALLOC_STARTUP_LINE", "1", "1, on, true, yes; 0, off, false, no or empty",
+       "one line on stderr when the first allocation call of CUDA is served"},
       {"UVMALLOC_CPU", "auto", "auto, managed",
        "when CPU tensors begin to be managed: once the program has initialised CUDA, or at once, "
        "which initialises it"},
@@ -234,8 +239,20 @@ ParsedConfiguration parse_configuration(const VariableLookup& lookup,
   read.size_or_auto(&configuration.device_budget_bytes, kPageBytes);
   read.size_or_auto(&configuration.reserve_bytes);
   read.size(&configuration.host_threshold_bytes);
-  read.flag(&configuration.serves_cuda);
+  const ServeCuda serve_none = ServeCuda::kNo;
+  read.choice(&configuration.serve_cuda,
+              Choices<ServeCuda>{{"on", ServeCuda::kYes},
+                                 {"true", ServeCuda::kYes},
+                                 {"yes", ServeCuda::kYes},
+                                 {"1", ServeCuda::kYes},
+                                 {"auto", ServeCuda::kAuto},
+                                 {"0", ServeCuda::kNo}},
+              &serve_none);
   read.word(&configuration.exclude);
+  read.choice(
+      &configuration.pointer_type,
+      Choices<PointerType>{{"managed", PointerType::kManaged}, {"device", PointerType::kDevice}});
+  read.flag(&configuration.startup_line);
   read.choice(&configuration.cpu_tensors,
               Choices<CpuTensors>{{"auto", CpuTensors::kAuto}, {"managed", CpuTensors::kManaged}});
   read.choice(&configuration.host_backing,

@@ -36,6 +36,13 @@ enum class CpuTensors : unsigned char {
   kManaged,  // at once, which may initialise the driver
 };
 
+// Whether a preloaded library serves the program's own allocation calls of CUDA; kAuto: in processes
+// without a framework whose allocators are replaced.
+enum class ServeCuda : std::uint8_t { kNo, kYes, kAuto };
+
+// The kind of memory that CUDA's questions about a pointer of cudaMalloc answer with.
+enum class PointerType : std::uint8_t { kManaged, kDevice };
+
 struct Configuration {
   bool enabled = false;                     // PYTORCH_ENABLE_UNIFIED_MEMORY
   std::string runtime = "auto";             // UVMALLOC_RUNTIME
@@ -46,7 +53,9 @@ struct Configuration {
   std::optional<std::size_t> device_budget_bytes;
   std::optional<std::size_t> reserve_bytes;       // UVMALLOC_RESERVE; none: from the machine
   std::size_t host_threshold_bytes = 1u << 20;    // UVMALLOC_HOST_THRESHOLD
-  bool serves_cuda = false;                       // UVMALLOC_CUDA
+  ServeCuda serve_cuda = ServeCuda::kNo;          // UVMALLOC_CUDA
+  PointerType pointer_type = PointerType::kManaged;  // UVMALLOC_POINTER_TYPE
+  bool startup_line = true;                       // UVMALLOC_STARTUP_LINE
   std::string exclude;                            // UVMALLOC_EXCLUDE
   CpuTensors cpu_tensors = CpuTensors::kAuto;     // UVMALLOC_CPU
   HostBacking host_backing = HostBacking::kAuto;  // UVMALLOC_HOST_MEMORY

@@ -1,7 +1,8 @@
 """Measures uvmalloc beside other allocators on the simulated device.
 
 Programs of PyTorch (build/bench/pytorch.json), its allocator alone (build/bench/pairs.json) and
-below it (build/bench/engine.json); docs/benchmarks.md says how, and how fairly. A missed target is
+below it (build/bench/engine.json), and CUDA programs without it (build/any_program.json).
+docs/benchmarks.md says how, and how fairly. A missed target is
 printed as missed and is no failure. The exit code is 1 if an allocator hands out too little memory,
 or the same memory twice, in a replay.
 """
@@ -18,14 +19,20 @@ from uvmalloc.libraries import find_libraries
 from bench.allocators import compare as engine
 from bench.allocators.engines import NAMES
 from bench.allocators.plan import FULL, QUICK, SMOKE
+from bench.any_program import compare as any_program
 from bench.programs import compare as programs
 from bench.torch_pairs import compare as torch_pairs
 from bench.traces import committed_traces
 
 _LEVELS = {level.name: level for level in (FULL, QUICK, SMOKE)}
 _PROGRAMS = {FULL.name: programs.FULL, QUICK.name: programs.QUICK, SMOKE.name: programs.SMOKE}
+_ANY_PROGRAM = {
+    FULL.name: any_program.FULL,
+    QUICK.name: any_program.QUICK,
+    SMOKE.name: any_program.SMOKE,
+}
 _OUTPUT = Path(__file__).resolve().parent.parent / "build" / "bench"
-_PARTS = ("torch", "programs", "engine")
+_PARTS = ("torch", "programs", "engine", "any-program")
 
 
 def _replay(text: str) -> tuple[str, Path]:
@@ -54,6 +61,10 @@ def _arguments() -> argparse.Namespace:
     part.add_argument(
         "--pytorch", dest="part", action="store_const", const="programs", help="--part programs"
     )
+    part.add_argument(
+        "--any-program", dest="part", action="store_const", const="any-program",
+        help="--part any-program",
+    )  # fmt: skip
     parser.add_argument("--allocators", type=_allocators, default=list(NAMES), metavar="A,B,...")
     parser.add_argument(
         "--replay", type=_replay, action="append", default=[], metavar="NAME=FILE",
@@ -82,6 +93,9 @@ def main() -> int:
     if "programs" in parts and torch_pairs.library(libraries).is_file():
         programs_file = arguments.output / "pytorch.json"
         programs.compare(libraries, _PROGRAMS[level.name], programs_file, console)
+    if "any-program" in parts:
+        file = arguments.output.parent / "any_program.json"
+        any_program.compare(libraries, _ANY_PROGRAM[level.name], file, console)
     if "engine" in parts:
         wrong = engine.compare(
             libraries,

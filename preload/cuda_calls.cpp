@@ -10,6 +10,7 @@
 #include <uvmalloc/allocator/process/process_allocator.hpp>
 #include <uvmalloc/preload/interpose.hpp>
 #include <uvmalloc/preload/registered_memory.hpp>
+#include <uvmalloc/preload/served_memory.hpp>
 #include <uvmalloc/runtime/log.hpp>
 
 namespace uvm::preload {
@@ -47,9 +48,18 @@ struct PointerAnswer {
 void tell_place(const void* address, PointerAnswer* answer) {
   constexpr int kUnregistered = 0;  // cudaMemoryTypeUnregistered
   constexpr int kHost = 1;          // cudaMemoryTypeHost
+  constexpr int kDevice = 2;        // cudaMemoryTypeDevice
   constexpr int kManaged = 3;       // cudaMemoryTypeManaged
   if (RegisteredMemory::instance().contains(address)) {
     *answer = {kHost, answer->device, address, address};
+    return;
+  }
+  if (calls_memory_devices()) {
+    ServedMemory::Range range;
+    if (ServedMemory::existing()->find(address, &range) &&
+        range.kind == ServedMemory::Kind::kDevice) {
+      *answer = {kDevice, answer->device, address, nullptr};
+    }
     return;
   }
   if (answer->type != kUnregistered) return;

@@ -14,9 +14,11 @@ void DeferredFrees::add(int device, void* address, std::size_t size_bytes) {
   {
     std::lock_guard lock(mutex_);
     OfDevice& of = devices_[static_cast<std::size_t>(device)];
-    of.blocks.push_back(address);
+    if (of.batches.empty()) of.batches.emplace_back();
+    of.batches.back().push_back(address);
+    ++of.blocks;
     of.bytes += size_bytes;
-    is_full = of.blocks.size() >= kMostBlocks || of.bytes >= kMostBytes;
+    is_full = of.blocks >= kMostBlocks || of.bytes >= kMostBytes;
   }
   if (is_full) wait_and_free(device);
 }
@@ -29,16 +31,19 @@ bool DeferredFrees::free_after(int device, const Wait& wait) {
     taken = std::exchange(devices_[static_cast<std::size_t>(device)], {});
   }
   const bool waited = wait();
-  if (taken.blocks.empty()) return false;
+  if (taken.blocks == 0) return false;
   if (!waited) {
     // A stream is being captured, or the device is lost: the blocks stay.
     std::lock_guard lock(mutex_);
     OfDevice& of = devices_[static_cast<std::size_t>(device)];
-    of.blocks.insert(of.blocks.end(), taken.blocks.begin(), taken.blocks.end());
+    of.batches.splice(of.batches.end(), taken.batches);
+    of.blocks += taken.blocks;
     of.bytes += taken.bytes;
     return false;
   }
-  for (void* address : taken.blocks) allocator_.free(address);
+  for (const auto& batch : taken.batches) {
+    for (void* address : batch) allocator_.free(address);
+  }
   return true;
 }
 
@@ -53,7 +58,7 @@ bool DeferredFrees::wait_and_free() {
 bool DeferredFrees::wait_and_free(int device) {
   {
     std::lock_guard lock(mutex_);
-    if (devices_[static_cast<std::size_t>(device)].blocks.empty()) return false;
+    if (devices_[static_cast<std::size_t>(device)].blocks == 0) return false;
   }
   return free_after(device, [&] { return allocator_.runtime().synchronize_device(device).ok(); });
 }

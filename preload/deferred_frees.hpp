@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <list>
 #include <mutex>
 #include <vector>
 
@@ -18,7 +19,7 @@ namespace uvm::preload {
 
 class DeferredFrees {
  public:
-  static constexpr std::size_t kMostBlocks = 256;  // of a device, before it is waited for
+  static constexpr std::size_t kMostBlocks = 64;   // of a device, before it is waited for
   static constexpr std::size_t kMostBytes = std::size_t{256} << 20;  // likewise
 
   explicit DeferredFrees(CachingManagedAllocator& allocator);
@@ -36,7 +37,8 @@ class DeferredFrees {
 
  private:
   struct OfDevice {
-    std::vector<void*> blocks;
+    std::list<std::vector<void*>> batches;  // a batch that comes back needs no memory
+    std::size_t blocks = 0;
     std::size_t bytes = 0;
   };
 

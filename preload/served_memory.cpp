@@ -2,12 +2,16 @@
 
 #include <atomic>
 #include <exception>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include <fmt/format.h>
 
 #include <uvmalloc/allocator/interface.hpp>
 #include <uvmalloc/allocator/policy/facade_traits.hpp>
 #include <uvmalloc/allocator/process/process_allocator.hpp>
+#include <uvmalloc/hints/placement_planner.hpp>
 #include <uvmalloc/runtime/log.hpp>
 
 namespace uvm::preload {
@@ -15,17 +19,37 @@ namespace {
 
 std::atomic<ServedMemory*> the_instance{nullptr};
 
+void say_that_it_serves(const CachingManagedAllocator& allocator) {
+  const Configuration& configuration = allocator.configuration();
+  if (!configuration.startup_line) return;
+  const bool is_coherent = allocator.host_backing() == HostBacking::kOrdinary;
+  log_line(LogLevel::kError,
+           fmt::format("serves CUDA's allocation calls: {} x {}, {}, policy {}, budget {}; "
+                       "UVMALLOC_STARTUP_LINE=0 turns this line off",
+                       allocator.devices().size(), allocator.devices().front().name,
+                       is_coherent ? "memory that host and devices share" : "managed memory",
+                       to_string(configuration.policy), format_size(allocator.budget_bytes())));
+}
+
 }  // namespace
 
 bool wants_to_serve() noexcept {
-  static const bool kWants = [] {
+  static std::atomic<std::optional<ServeCuda>> known{std::nullopt};
+  std::optional<ServeCuda> wanted = known.load(std::memory_order_relaxed);
+  if (!wanted) {
     try {
-      return process_configuration().configuration.serves_cuda;
+      wanted = process_configuration().configuration.serve_cuda;
+      known.store(wanted, std::memory_order_relaxed);
     } catch (const std::exception&) {
-      return false;
+      return false;  // there was no memory to read the variables; the next call tries again
     }
-  }();
-  return kWants;
+  }
+  return *wanted == ServeCuda::kYes || (*wanted == ServeCuda::kAuto && !is_framework_installed());
+}
+
+bool calls_memory_devices() noexcept {
+  return ServedMemory::existing() != nullptr &&
+         process_configuration().configuration.pointer_type == PointerType::kDevice;
 }
 
 ServedMemory* ServedMemory::existing() noexcept {
@@ -38,7 +62,7 @@ ServedMemory* ServedMemory::instance() noexcept {
   try {
     return make();
   } catch (const std::exception& error) {
-    log(LogLevel::kError, "allocation calls of CUDA are not served: {}", error.what());
+    log(LogLevel::kError, "an allocation call of CUDA is not served: {}", error.what());
     return nullptr;
   }
 }
@@ -47,15 +71,18 @@ ServedMemory* ServedMemory::make() {
   // The driver allocates for itself while we make the allocator: these calls are its own.
   thread_local bool is_making = false;
   if (is_making) return nullptr;
-  is_making = true;
+  struct Making {
+    Making() { is_making = true; }
+    ~Making() { is_making = false; }
+  } making;
   static ServedMemory* const kMade = []() -> ServedMemory* {
     CachingManagedAllocator* allocator = activate_process_allocator().allocator;
     if (allocator == nullptr) return nullptr;
     auto* made = new ServedMemory(*allocator);
     the_instance.store(made, std::memory_order_release);
+    say_that_it_serves(*allocator);
     return made;
   }();
-  is_making = false;
   return kMade;
 }
 
@@ -64,6 +91,7 @@ ServedMemory::ServedMemory(CachingManagedAllocator& allocator)
       exclusions_(process_configuration().configuration.exclude, &exclusion_errors_),
       deferred_(allocator) {
   for (const std::string& error : exclusion_errors_) log_line(LogLevel::kError, error);
+  report_coverage();
   allocator_.add_pressure_callback([this] { return deferred_.wait_and_free(); });
 }
 
@@ -71,30 +99,41 @@ ServedMemory::Shard& ServedMemory::shard_of(const void* address) const {
   return shards_[(reinterpret_cast<std::uintptr_t>(address) >> 9) * 0x9E3779B97F4A7C15u >> 60];
 }
 
-void* ServedMemory::allocate(Facade facade, int device, std::size_t size_bytes, StreamHandle stream,
-                             const void* caller) noexcept {
-  const bool is_ours =
-      size_bytes != 0 && !allocator_.in_forked_child() && !exclusions_.excludes(size_bytes, caller);
-  if (is_ours) {
-    try {
-      const std::size_t rounded =
-          facade == Facade::kPinned ? in_host_pages(size_bytes) : size_bytes;
-      void* address = allocator_.allocate(facade, device, rounded, stream);
-      try {
-        Shard& shard = shard_of(address);
-        std::lock_guard lock(shard.mutex);
-        shard.blocks[address] = {size_bytes, stream, device, facade};
-      } catch (const std::bad_alloc&) {
-        allocator_.free(address);
-        throw;
-      }
-      return address;
-    } catch (const std::exception& error) {
-      log(LogLevel::kInfo, "a request of {} is left to CUDA: {}", format_size(size_bytes),
-          error.what());
-    }
+void* ServedMemory::take_block(const Request& request) {
+  if (request.kind == Kind::kPinned) {
+    return allocator_.allocate(Facade::kPinned, request.device, in_host_pages(request.size_bytes));
   }
-  return nullptr;
+  if (request.kind == Kind::kDevice) {
+    return allocator_.allocate(Facade::kDevice, request.device, request.size_bytes, request.stream);
+  }
+  // The program places managed memory itself, by first touch and by advice: no hints of ours.
+  struct WithoutHints {
+    std::optional<Policy> before = set_thread_policy(Policy::kDriver);
+    ~WithoutHints() { set_thread_policy(before); }
+  } without_hints;
+  return allocator_.allocate(Facade::kDevice, request.device, request.size_bytes);
+}
+
+Outcome ServedMemory::allocate(const Request& request, void** out) noexcept {
+  if (request.size_bytes == 0 || allocator_.in_forked_child()) return Outcome::kLeft;
+  if (exclusions_.excludes(request.size_bytes, request.caller)) return Outcome::kExcluded;
+  try {
+    void* address = take_block(request);
+    try {
+      Shard& shard = shard_of(address);
+      std::lock_guard lock(shard.mutex);
+      shard.blocks[address] = {request.size_bytes, request.stream, request.device, request.kind};
+    } catch (const std::bad_alloc&) {
+      allocator_.free(address);
+      throw;
+    }
+    *out = address;
+    return Outcome::kServed;
+  } catch (const std::exception& error) {
+    log(LogLevel::kInfo, "a request of {} is left to CUDA: {}", format_size(request.size_bytes),
+        error.what());
+    return Outcome::kNoMemory;
+  }
 }
 
 ServedMemory::Freed ServedMemory::take(const void* address, Block* out) noexcept {
@@ -117,9 +156,26 @@ ServedMemory::Freed ServedMemory::take(const void* address, Block* out) noexcept
   }
 }
 
+// The pages go to blocks of the device facade, whose standing advice is their device.
+void ServedMemory::forget_advice(void* address, const Block& block) noexcept {
+  if (allocator_.host_backing() == HostBacking::kOrdinary) return;  // no page ever moves
+  const Place device = Place::device(block.device);
+  const bool has_hints = allocator_.configuration().policy == Policy::kAuto;
+  const auto advise = [&](Advice advice, Place place) {
+    allocator_.runtime().advise(block.device, address, block.size_bytes, advice, place);
+  };
+  advise(Advice::kUnsetReadMostly, device);
+  for (std::size_t other = 0; other < allocator_.devices().size(); ++other) {
+    advise(Advice::kUnsetAccessedBy, Place::device(static_cast<int>(other)));
+  }
+  advise(Advice::kUnsetAccessedBy, Place::host());
+  advise(has_hints ? Advice::kSetPreferredLocation : Advice::kUnsetPreferredLocation, device);
+}
+
 ServedMemory::Freed ServedMemory::free(void* address) noexcept {
   Block block;
   if (const Freed taken = take(address, &block); taken != Freed::kYes) return taken;
+  if (block.kind == Kind::kManaged) forget_advice(address, block);
   try {
     deferred_.add(block.device, address, block.size_bytes);
   } catch (const std::bad_alloc&) {
@@ -134,8 +190,9 @@ ServedMemory::Freed ServedMemory::free_async(void* address, int device,
                                              StreamHandle stream) noexcept {
   Block block;
   if (const Freed taken = take(address, &block); taken != Freed::kYes) return taken;
+  if (block.kind == Kind::kManaged) forget_advice(address, block);
   try {
-    if (block.facade != Facade::kDevice || block.device != device || block.stream != stream) {
+    if (block.kind == Kind::kPinned || block.device != device || block.stream != stream) {
       allocator_.record_use(address, device, stream);
     }
   } catch (const std::exception&) {
@@ -162,7 +219,7 @@ bool ServedMemory::find(const void* address, Range* out) const noexcept {
     std::lock_guard lock(shard.mutex);
     const auto found = shard.blocks.find(block->base);
     if (found == shard.blocks.end()) return false;
-    *out = {block->base, found->second.size_bytes, found->second.facade};
+    *out = {block->base, found->second.size_bytes, found->second.kind};
     return true;
   } catch (const std::exception&) {
     return false;

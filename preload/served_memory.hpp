@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include <uvmalloc/preload/call_coverage.hpp>
 #include <uvmalloc/preload/deferred_frees.hpp>
 #include <uvmalloc/preload/exclusions.hpp>
 #include <uvmalloc/runtime/device_runtime.hpp>
@@ -22,8 +23,12 @@ class CachingManagedAllocator;
 
 namespace uvm::preload {
 
-// Whether UVMALLOC_CUDA asks for it; makes nothing.
+// Whether UVMALLOC_CUDA asks for it in this process; makes nothing.
 bool wants_to_serve() noexcept;
+
+// Whether pointer attributes call a served cudaMalloc's memory device memory
+// (UVMALLOC_POINTER_TYPE).
+bool calls_memory_devices() noexcept;
 
 class ServedMemory {
  public:
@@ -33,10 +38,18 @@ class ServedMemory {
   // The same where it is there already.
   static ServedMemory* existing() noexcept;
 
-  // A block for use on `stream` of `device`; host memory belongs to no stream. nullptr: the call is
-  // left to CUDA, because it is excluded, or because there is no memory and CUDA is to say so.
-  void* allocate(Facade facade, int device, std::size_t size_bytes, StreamHandle stream,
-                 const void* caller) noexcept;
+  // The kind of memory that a program asked for.
+  enum class Kind : std::uint8_t { kDevice, kManaged, kPinned };
+  struct Request {
+    Kind kind = Kind::kDevice;
+    int device = 0;
+    std::size_t size_bytes = 0;
+    StreamHandle stream = nullptr;  // device memory only
+    const void* caller = nullptr;   // code that called
+  };
+  // A block for the request in `*out`. Otherwise the call is left to CUDA, and the outcome says
+  // why.
+  Outcome allocate(const Request& request, void** out) noexcept;
 
   enum class Freed : std::uint8_t {
     kYes,
@@ -54,7 +67,7 @@ class ServedMemory {
   struct Range {
     void* base = nullptr;
     std::size_t size_bytes = 0;  // as asked for
-    Facade facade = Facade::kDevice;
+    Kind kind = Kind::kDevice;
   };
   // The block that `address` points into. False: it is no block of ours.
   bool find(const void* address, Range* out) const noexcept;
@@ -67,7 +80,7 @@ class ServedMemory {
     std::size_t size_bytes = 0;
     StreamHandle stream = nullptr;
     int device = 0;
-    Facade facade = Facade::kDevice;
+    Kind kind = Kind::kDevice;
   };
   // Blocks by address, apart so that threads seldom meet.
   struct alignas(64) Shard {
@@ -79,6 +92,9 @@ class ServedMemory {
   Shard& shard_of(const void* address) const;
   // Forgets the block.
   Freed take(const void* address, Block* out) noexcept;
+  void* take_block(const Request& request);
+  // Takes back the advice that the program may have given for its managed memory.
+  void forget_advice(void* address, const Block& block) noexcept;
 
   CachingManagedAllocator& allocator_;
   std::vector<std::string> exclusion_errors_;

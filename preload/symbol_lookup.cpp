@@ -11,6 +11,7 @@
 #include <cstring>
 #include <string_view>
 
+#include <uvmalloc/preload/call_coverage.hpp>
 #include <uvmalloc/preload/interpose.hpp>
 #include <uvmalloc/preload/library_copies.hpp>
 #include <uvmalloc/preload/served_memory.hpp>
@@ -110,6 +111,9 @@ std::array served_calls = {
 #define SERVED(symbol, library, table) ServedCall{#symbol, library, table},
 #include <uvmalloc/preload/served_calls.inc>
 #undef SERVED
+#define LEFT(symbol, library, table) ServedCall{#symbol, library, table},
+#include <uvmalloc/preload/left_calls.inc>
+#undef LEFT
 };
 
 }  // namespace
@@ -136,7 +140,9 @@ std::array<ServedCall, served_calls.size()>& all_served_calls() noexcept {
   static const bool kFilled = [] {
     if (uvmalloc_real_dlsym == nullptr) uvmalloc_find_real_lookups();
     const auto look_up = reinterpret_cast<Dlsym>(uvmalloc_real_dlsym);
-    void* self = dlopen(own_path().c_str(), RTLD_NOLOAD | RTLD_LAZY);
+    Dl_info own{};
+    dladdr(reinterpret_cast<const void*>(&uvmalloc_find_real_lookups), &own);
+    void* self = dlopen(own.dli_fname, RTLD_NOLOAD | RTLD_LAZY);
     for (ServedCall& call : served_calls) {
       if (self != nullptr && look_up != nullptr) call.ours = look_up(self, call.name);
       if (call.is_of_driver) call.real = next_definition(call.name, call.library);
@@ -186,6 +192,13 @@ void put_ours(int result, void** found) noexcept {
       return;
     }
   }
+}
+
+// The same for `caller`, unless it is a library of CUDA.
+void put_ours_for(const void* caller, int result, void** found) noexcept {
+  if (!wants_to_serve() || is_left_alone(caller)) return;
+  note_lookup(caller);
+  put_ours(result, found);
 }
 
 }  // namespace
@@ -281,7 +294,7 @@ UVMALLOC_INTERPOSE CUresult cuGetProcAddress_v2(const char* name, void** out, in
   static const auto next =
       next_function<decltype(&cuGetProcAddress_v2)>("cuGetProcAddress_v2", "libcuda.so");
   const CUresult result = pass_on(next, name, out, version, flags, status);
-  if (wants_to_serve() && !is_left_alone(__builtin_return_address(0))) put_ours(result, out);
+  put_ours_for(__builtin_return_address(0), result, out);
   return result;
 }
 
@@ -292,7 +305,7 @@ UVMALLOC_INTERPOSE CUresult cuGetProcAddress(const char* name, void** out, int v
   static const auto next =
       next_function<decltype(&cuGetProcAddress)>("cuGetProcAddress", "libcuda.so");
   const CUresult result = pass_on(next, name, out, version, flags);
-  if (wants_to_serve() && !is_left_alone(__builtin_return_address(0))) put_ours(result, out);
+  put_ours_for(__builtin_return_address(0), result, out);
   return result;
 }
 

@@ -72,6 +72,21 @@ struct NativeAllocations {
   std::uint64_t host = 0;
 };
 void set_native_allocations(std::function<NativeAllocations()> source);
+
+// Allocation calls of CUDA that a preloaded library stands before.
+struct InterposedCalls {
+  struct Call {
+    std::string_view name;
+    std::uint64_t served = 0;
+    std::uint64_t excluded = 0;   // by UVMALLOC_EXCLUDE and the libraries that are always excluded
+    std::uint64_t no_memory = 0;  // left to CUDA, because there was none
+    std::uint64_t left = 0;       // left to CUDA on purpose
+  };
+  std::vector<Call> calls;                   // those that were made
+  std::vector<std::string> static_runtimes;  // files that hold CUDA's static runtime
+};
+void set_interposed_calls(std::function<InterposedCalls()> source);
+
 // Host memory that the plugin took from malloc.
 void count_unmanaged_host(std::size_t size_bytes) noexcept;
 

@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include <uvmalloc/allocator/base/machine_memory.hpp>
+#include <uvmalloc/allocator/process/json_text.hpp>
 #include <uvmalloc/allocator/process/process_allocator.hpp>
 #include <uvmalloc/allocator/spans/host_backing.hpp>
 #include <uvmalloc/allocator/spans/machine_budget.hpp>
@@ -22,14 +23,17 @@
 namespace uvm {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 const auto kProcessStart = std::chrono::steady_clock::now();
 
 const auto kProcessStartTime = std::chrono::system_clock::now();
 
 std::function<NativeAllocations()>& native_allocations() {
   static auto* const source = new std::function<NativeAllocations()>;
+  return *source;
+}
+
+std::function<InterposedCalls()>& interposed_calls() {
+  static auto* const source = new std::function<InterposedCalls()>;
   return *source;
 }
 
@@ -62,172 +66,203 @@ std::uint64_t process_start_ticks() {
   return at == std::string::npos ? 0 : std::strtoull(text.c_str() + at, nullptr, 10);
 }
 
-// Which of several like it the process is, where its launcher says so; null: it does not.
-Json rank() {
+// Which of several like it the process is, where its launcher says so; nullptr: it does not.
+const char* rank() {
   for (const char* name : {"RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID"}) {
     if (const char* text = std::getenv(name); text != nullptr && *text != '\0') return text;
   }
   return nullptr;
 }
 
-// Calls `add` with the name and the value of each fact about the process.
-template <class Add>
-void describe_process(const Add& add) {
+void add_process(JsonText* out) {
   const std::chrono::duration<double> since_epoch = kProcessStartTime.time_since_epoch();
-  add("version", Json(version()));
-  add("program", Json(program_name()));
-  add("pid", Json(getpid()));
-  add("parent", Json(getppid()));
-  add("rank", rank());
-  add("start_time", Json(since_epoch.count()));
-  add("start_ticks", Json(process_start_ticks()));
+  out->add("version", version());
+  out->add("program", program_name());
+  out->add("pid", getpid());
+  out->add("parent", getppid());
+  if (const char* text = rank()) {
+    out->add("rank", text);
+  } else {
+    out->add("rank", nullptr);
+  }
+  out->add("start_time", since_epoch.count());
+  out->add("start_ticks", process_start_ticks());
 }
 
-Json process_json() {
-  Json out = Json::object();
-  describe_process([&](const char* name, const Json& value) { out[name] = value; });
-  return out;
+void add_allocator(const CachingManagedAllocator& allocator, bool has_framework, JsonText* out) {
+  const Configuration& configuration = allocator.configuration();
+  out->add("active", true);
+  out->add("framework", has_framework);
+  out->add("policy", to_string(configuration.policy));
+  out->add("threshold_bytes", configuration.host_threshold_bytes);
+  out->add("host_memory", to_string(allocator.host_backing()));
+  out->add("budget_bytes", allocator.budget_bytes());
+  out->add_array("devices", [&] {
+    for (const DeviceDescription& device : allocator.devices()) {
+      out->add_object_element([&] {
+        out->add("name", device.name);
+        out->add("total_bytes", device.total_bytes);
+      });
+    }
+  });
 }
 
-Json facades_json(const Figures& figures) {
-  Json out = Json::object();
+void add_facades(const Figures& figures, JsonText* out) {
   for (std::size_t facade = 0; facade < kFacades; ++facade) {
     const Figures::OfFacade& of = figures.facades[facade];
-    out[to_string(static_cast<Facade>(facade))] = {{"allocations", of.allocations},
-                                                   {"allocated_bytes", of.allocated_bytes},
-                                                   {"live_bytes", of.live_bytes},
-                                                   {"peak_bytes", of.peak_bytes},
-                                                   {"cache_hits", of.cache_hits}};
+    out->add_object(to_string(static_cast<Facade>(facade)), [&] {
+      out->add("allocations", of.allocations);
+      out->add("allocated_bytes", of.allocated_bytes);
+      out->add("live_bytes", of.live_bytes);
+      out->add("peak_bytes", of.peak_bytes);
+      out->add("cache_hits", of.cache_hits);
+    });
   }
-  return out;
 }
 
-Json copies_json(const MoveStatistics& moves) {
+MoveStatistics::Copies all_copies(const MoveStatistics& moves) {
   MoveStatistics::Copies all;
-  Json by_reason = Json::object();
-  for (std::size_t reason = 0; reason < kCopyReasons; ++reason) {
-    const MoveStatistics::Copies& copies = moves.copies[reason];
-    if (copies.count == 0) continue;
-    by_reason[to_string(static_cast<CopyReason>(reason))] = {
-        {"count", copies.count},
-        {"bytes", copies.bytes},
-        {"bytes_at_or_above_threshold", copies.bytes_at_or_above_threshold}};
+  for (const MoveStatistics::Copies& copies : moves.copies) {
     all.count += copies.count;
     all.bytes += copies.bytes;
     all.bytes_at_or_above_threshold += copies.bytes_at_or_above_threshold;
   }
-  return {{"count", all.count},
-          {"bytes", all.bytes},
-          {"bytes_at_or_above_threshold", all.bytes_at_or_above_threshold},
-          {"by_reason", by_reason}};
+  return all;
 }
 
-Json hints_json(const Figures::OfHints& kind) {
-  Json skipped = Json::object();
-  for (std::size_t reason = 0; reason < kSkipReasons; ++reason) {
-    if (const std::uint64_t count = kind.skipped[reason]; count != 0) {
-      skipped[to_string(static_cast<SkipReason>(reason))] = count;
-    }
-  }
-  return {
-      {"sent", kind.sent}, {"bytes", kind.bytes}, {"skipped", skipped}, {"failed", kind.failed}};
+void add_copies(const MoveStatistics::Copies& copies, JsonText* out) {
+  out->add("count", copies.count);
+  out->add("bytes", copies.bytes);
+  out->add("bytes_at_or_above_threshold", copies.bytes_at_or_above_threshold);
 }
 
-void add_figures(const Figures& figures, Json* out) {
+void add_hints(const char* name, const Figures::OfHints& kind, JsonText* out) {
+  out->add_object(name, [&] {
+    out->add("sent", kind.sent);
+    out->add("bytes", kind.bytes);
+    out->add_object("skipped", [&] {
+      for (std::size_t reason = 0; reason < kSkipReasons; ++reason) {
+        const std::uint64_t count = kind.skipped[reason];
+        if (count != 0) out->add(to_string(static_cast<SkipReason>(reason)), count);
+      }
+    });
+    out->add("failed", kind.failed);
+  });
+}
+
+void add_moves(const MoveStatistics& moves, JsonText* out) {
+  out->add_object("moves", [&] {
+    out->add("total", moves.total());
+    out->add("host_to_device", moves.host_to_device);
+    out->add("device_to_host", moves.device_to_host);
+    out->add("device_to_device", moves.device_to_device);
+    out->add("bytes", moves.bytes);
+  });
+  out->add_object("copies_by_moves", [&] {
+    add_copies(all_copies(moves), out);
+    out->add_object("by_reason", [&] {
+      for (std::size_t reason = 0; reason < kCopyReasons; ++reason) {
+        const MoveStatistics::Copies& copies = moves.copies[reason];
+        if (copies.count == 0) continue;
+        out->add_object(to_string(static_cast<CopyReason>(reason)),
+                        [&] { add_copies(copies, out); });
+      }
+    });
+  });
+}
+
+void add_figures(const Figures& figures, JsonText* out) {
   const Totals& totals = figures.totals;
-  const MoveStatistics& moves = totals.moves;
-  (*out)["peak_bytes"] = figures.peak_bytes;
-  (*out)["peak_touched_bytes"] = totals.touched_bytes.peak;
-  (*out)["peak_span_bytes"] = totals.span_bytes.peak;
-  (*out)["facades"] = facades_json(figures);
-  (*out)["host_unmanaged"] = {{"allocations", figures.unmanaged_host_allocations},
-                              {"allocated_bytes", figures.unmanaged_host_bytes}};
-  (*out)["moves"] = {{"total", moves.total()},
-                     {"host_to_device", moves.host_to_device},
-                     {"device_to_host", moves.device_to_host},
-                     {"device_to_device", moves.device_to_device},
-                     {"bytes", moves.bytes}};
-  (*out)["copies_by_moves"] = copies_json(moves);
-  (*out)["conversions"] = {{"count", totals.conversions.count},
-                           {"bytes", totals.conversions.bytes}};
-  (*out)["materializations"] = {{"copies", totals.materializations.copies},
-                                {"bytes", totals.materializations.bytes},
-                                {"steals", totals.materializations.steals}};
-  (*out)["forks"] = {{"count", totals.forks.forks},
-                     {"copied_bytes", totals.forks.copied_bytes},
-                     {"shared_bytes", totals.forks.shared_bytes},
-                     {"without_copy", totals.forks.without_copy},
-                     {"seconds", std::chrono::duration<double>(totals.forks.time).count()}};
-  (*out)["prefetches"] = hints_json(figures.hints[static_cast<std::size_t>(HintKind::kPrefetch)]);
-  (*out)["advice"] = hints_json(figures.hints[static_cast<std::size_t>(HintKind::kAdvise)]);
-  (*out)["fences"] = totals.fences;
-  (*out)["recalls"] = totals.recalls;
-  (*out)["pressure_rounds"] = totals.pressure_rounds;
-  (*out)["out_of_memory"] = totals.out_of_memory;
-  (*out)["driver_calls"] = figures.calls;
-  (*out)["threads_left_out"] = figures.threads_left_out;
+  out->add("peak_bytes", figures.peak_bytes);
+  out->add("peak_touched_bytes", totals.touched_bytes.peak);
+  out->add("peak_span_bytes", totals.span_bytes.peak);
+  out->add_object("facades", [&] { add_facades(figures, out); });
+  out->add_object("host_unmanaged", [&] {
+    out->add("allocations", figures.unmanaged_host_allocations);
+    out->add("allocated_bytes", figures.unmanaged_host_bytes);
+  });
+  add_moves(totals.moves, out);
+  out->add_object("conversions", [&] {
+    out->add("count", totals.conversions.count);
+    out->add("bytes", totals.conversions.bytes);
+  });
+  out->add_object("materializations", [&] {
+    out->add("copies", totals.materializations.copies);
+    out->add("bytes", totals.materializations.bytes);
+    out->add("steals", totals.materializations.steals);
+  });
+  out->add_object("forks", [&] {
+    out->add("count", totals.forks.forks);
+    out->add("copied_bytes", totals.forks.copied_bytes);
+    out->add("shared_bytes", totals.forks.shared_bytes);
+    out->add("without_copy", totals.forks.without_copy);
+    out->add("seconds", std::chrono::duration<double>(totals.forks.time).count());
+  });
+  add_hints("prefetches", figures.hints[static_cast<std::size_t>(HintKind::kPrefetch)], out);
+  add_hints("advice", figures.hints[static_cast<std::size_t>(HintKind::kAdvise)], out);
+  out->add("fences", totals.fences);
+  out->add("recalls", totals.recalls);
+  out->add("pressure_rounds", totals.pressure_rounds);
+  out->add("out_of_memory", totals.out_of_memory);
+  out->add_object("driver_calls", [&] {
+    for (const auto& [name, count] : figures.calls) out->add(name, count);
+  });
 }
 
 // Only a framework's allocators are replaced, so without a framework there is nothing to count.
-Json native_json() {
-  if (!native_allocations()) return nullptr;
+void add_native_allocations(JsonText* out) {
+  if (!native_allocations()) {
+    out->add("native_allocations", nullptr);
+    return;
+  }
   const NativeAllocations made = native_allocations()();
-  return {{"device", made.device}, {"pinned", made.pinned}, {"host", made.host}};
+  out->add_object("native_allocations", [&] {
+    out->add("device", made.device);
+    out->add("pinned", made.pinned);
+    out->add("host", made.host);
+  });
 }
 
-Json report() {
-  Json out;
-  CachingManagedAllocator* allocator = process_allocator();
-  if (allocator == nullptr) {
-    out = process_json();
-    out["active"] = false;
-    return out;
-  }
-  const Figures figures = allocator->figures();
-  const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - kProcessStart;
-  out = Json::parse(figures.about, nullptr, false);
-  if (!out.is_object()) out = process_json();
-  out["wall_seconds"] = wall.count();
-  add_figures(figures, &out);
-  out["budget_bytes"] = allocator->budget_bytes();  // conversions raise it
-  out["threads_left_out"] = 0;                      // only the file lacks them
-  out["native_allocations"] = native_json();
-  return out;
-}
-
-Json capabilities_json(const DeviceCapabilities& can) {
-  return {{"managed_memory", can.managed_memory},
-          {"concurrent_managed_access", can.concurrent_managed_access},
-          {"pageable_memory_access", can.pageable_memory_access},
-          {"host_page_tables", can.host_page_tables},
-          {"direct_host_access", can.direct_host_access},
-          {"integrated", can.integrated},
-          {"memory_is_host_node", can.memory_is_host_node},
-          {"discard", can.discard},
-          {"compute_major", can.compute_major},
-          {"compute_minor", can.compute_minor}};
-}
-
-Json devices_json(const DeviceRuntime& runtime, std::string* trouble,
-                  std::vector<DeviceDescription>* descriptions) {
-  Json devices = Json::array();
-  for (int device = 0; device < runtime.device_count(); ++device) {
-    DeviceDescription description;
-    MemoryFigures figures;
-    runtime.describe(device, &description);
-    runtime.memory_figures(device, &figures);
-    if (!description.capabilities.concurrent_managed_access && trouble->empty()) {
-      *trouble = fmt::format("device {} ({}) cannot use managed memory concurrently with the host",
-                             device, description.name);
+void add_interposed_calls(JsonText* out) {
+  if (!interposed_calls()) return;
+  const InterposedCalls made = interposed_calls()();
+  out->add_object("cuda_calls", [&] {
+    for (const InterposedCalls::Call& call : made.calls) {
+      out->add_object(call.name, [&] {
+        out->add("served", call.served);
+        out->add("excluded", call.excluded);
+        out->add("no_memory", call.no_memory);
+        out->add("left", call.left);
+      });
     }
-    devices.push_back({{"index", device},
-                       {"name", description.name},
-                       {"total_bytes", description.total_bytes},
-                       {"free_bytes", figures.free_bytes},
-                       {"capabilities", capabilities_json(description.capabilities)}});
-    descriptions->push_back(description);
-  }
-  return devices;
+  });
+  out->add_array("static_cuda_runtimes", [&] {
+    for (const std::string& file : made.static_runtimes) out->add_element(file);
+  });
+}
+
+void add_capabilities(const DeviceCapabilities& can, JsonText* out) {
+  out->add("managed_memory", can.managed_memory);
+  out->add("concurrent_managed_access", can.concurrent_managed_access);
+  out->add("pageable_memory_access", can.pageable_memory_access);
+  out->add("host_page_tables", can.host_page_tables);
+  out->add("direct_host_access", can.direct_host_access);
+  out->add("integrated", can.integrated);
+  out->add("memory_is_host_node", can.memory_is_host_node);
+  out->add("discard", can.discard);
+  out->add("compute_major", can.compute_major);
+  out->add("compute_minor", can.compute_minor);
+}
+
+void add_device(int index, const DeviceDescription& description, const MemoryFigures& figures,
+                JsonText* out) {
+  out->add_object_element([&] {
+    out->add("index", index);
+    out->add("name", description.name);
+    out->add("total_bytes", description.total_bytes);
+    out->add("free_bytes", figures.free_bytes);
+    out->add_object("capabilities", [&] { add_capabilities(description.capabilities, out); });
+  });
 }
 
 // What the automatic settings come to on this machine.
@@ -259,27 +294,40 @@ std::map<std::string_view, std::string> automatic_values(
   return values;
 }
 
-Json settings_json(const ParsedConfiguration& parsed,
-                   const std::map<std::string_view, std::string>& automatic) {
-  Json settings = Json::array();
+void add_settings(const ParsedConfiguration& parsed,
+                  const std::map<std::string_view, std::string>& automatic, JsonText* out) {
   for (const EffectiveSetting& setting : parsed.effective) {
-    settings.push_back({{"name", setting.description.name},
-                        {"value", setting.value},
-                        {"default", setting.description.default_text},
-                        {"source", setting.from_environment ? "environment" : "default"},
-                        {"accepted", setting.description.accepted},
-                        {"description", setting.description.description}});
-    const auto found = automatic.find(setting.description.name);
-    if (setting.value == "auto" && found != automatic.end()) {
-      settings.back()["effective"] = found->second;
-    }
+    out->add_object_element([&] {
+      out->add("name", setting.description.name);
+      out->add("value", setting.value);
+      out->add("default", setting.description.default_text);
+      out->add("source", setting.from_environment ? "environment" : "default");
+      out->add("accepted", setting.description.accepted);
+      out->add("description", setting.description.description);
+      const auto found = automatic.find(setting.description.name);
+      if (setting.value == "auto" && found != automatic.end()) {
+        out->add("effective", found->second);
+      }
+    });
   }
-  return settings;
 }
 
-// Arguments and variables may hold any bytes; what is no UTF-8 shows as replacement characters.
-std::string text_of(const Json& json) {
-  return json.dump(1, ' ', false, Json::error_handler_t::replace);
+// Why uvmalloc cannot work on the devices; empty: it can.
+std::string trouble_with(const std::vector<DeviceDescription>& devices) {
+  for (std::size_t device = 0; device < devices.size(); ++device) {
+    if (!devices[device].capabilities.concurrent_managed_access) {
+      return fmt::format("device {} ({}) cannot use managed memory concurrently with the host",
+                         device, devices[device].name);
+    }
+  }
+  return {};
+}
+
+std::string verdict_on(const std::string& trouble, bool is_enabled) {
+  if (!trouble.empty()) return fmt::format("uvmalloc stays inactive here: {}", trouble);
+  return is_enabled ? "usable and switched on"
+                    : "usable; set PYTORCH_ENABLE_UNIFIED_MEMORY=1 and preload libuvmalloc.so to "
+                      "switch it on";
 }
 
 }  // namespace
@@ -288,45 +336,47 @@ void set_native_allocations(std::function<NativeAllocations()> source) {
   native_allocations() = std::move(source);
 }
 
+void set_interposed_calls(std::function<InterposedCalls()> source) {
+  interposed_calls() = std::move(source);
+}
+
 std::string about_json(const CachingManagedAllocator& allocator, bool has_framework) {
-  // Put together from its values: the library's objects end the process where memory runs out.
-  std::string text = "{";
-  auto add = [&](const char* name, const Json& value) {
-    text += fmt::format("{}\"{}\":{}", text.size() == 1 ? "" : ",", name, text_of(value));
-  };
-  describe_process(add);
-  const Configuration& configuration = allocator.configuration();
-  add("active", true);
-  add("framework", has_framework);
-  add("policy", to_string(configuration.policy));
-  add("threshold_bytes", configuration.host_threshold_bytes);
-  add("host_memory", to_string(allocator.host_backing()));
-  add("budget_bytes", allocator.budget_bytes());
-  text += ",\"devices\":[";
-  const char* separator = "";
-  for (const DeviceDescription& device : allocator.devices()) {
-    text += fmt::format("{}{{\"name\":{},\"total_bytes\":{}}}", separator,
-                        text_of(Json(device.name)), device.total_bytes);
-    separator = ",";
-  }
-  return text + "]}";
+  JsonText out;
+  add_process(&out);
+  add_allocator(allocator, has_framework, &out);
+  return std::move(out).finish();
 }
 
 std::string report_json() {
-  return text_of(report());
+  JsonText out;
+  add_process(&out);
+  CachingManagedAllocator* allocator = process_allocator();
+  if (allocator == nullptr) {
+    out.add("active", false);
+    return std::move(out).finish();
+  }
+  add_allocator(*allocator, is_framework_installed(), &out);
+  const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - kProcessStart;
+  out.add("wall_seconds", wall.count());
+  add_figures(allocator->figures(), &out);
+  out.add("threads_left_out", 0);  // only a file of figures lacks them
+  add_native_allocations(&out);
+  add_interposed_calls(&out);
+  return std::move(out).finish();
 }
 
 std::string report_json_of(const std::string& figures_file, std::string* why_not) {
   const std::optional<Figures> figures = FigureStore::read_file(figures_file, why_not);
   if (!figures) return {};
-  Json out = Json::parse(figures->about, nullptr, false);
-  if (!out.is_object()) {
+  if (!figures->about.starts_with('{') || !nlohmann::json::accept(figures->about)) {
     *why_not = "its process ended before it was complete";
     return {};
   }
+  JsonText out(figures->about);
   add_figures(*figures, &out);
-  out["native_allocations"] = nullptr;  // the process would have had to be asked
-  return text_of(out);
+  out.add("threads_left_out", figures->threads_left_out);
+  out.add("native_allocations", nullptr);  // the process would have had to be asked
+  return std::move(out).finish();
 }
 
 std::string report_text() {
@@ -341,11 +391,10 @@ std::string report_text() {
         to_string(static_cast<Facade>(facade)), statistics.allocations[facade],
         format_size(bytes.increased), format_size(bytes.peak), statistics.cache_hits[facade]);
   }
-  Json copies = copies_json(statistics.moves);
+  const MoveStatistics::Copies copies = all_copies(statistics.moves);
   text +=
       fmt::format("  moves   {:>9} without a copy ({}), {} copied ({})\n", statistics.moves.total(),
-                  format_size(statistics.moves.bytes), copies["count"].get<std::uint64_t>(),
-                  format_size(copies["bytes"].get<std::uint64_t>()));
+                  format_size(statistics.moves.bytes), copies.count, format_size(copies.bytes));
   text += fmt::format("  convert {:>9} CPU tensors at their first move ({})\n",
                       statistics.conversions.count, format_size(statistics.conversions.bytes));
   text += fmt::format("  hints   {:>9} prefetches, {} advice\n",
@@ -359,35 +408,39 @@ std::string report_text() {
 
 std::string doctor_json() {
   const ParsedConfiguration parsed = parse_environment();
-  RuntimeChoice choice = open_runtime(parsed.configuration.runtime);
-  std::string trouble = choice.reason;
-  std::vector<DeviceDescription> descriptions;
-  Json devices =
-      choice.runtime ? devices_json(*choice.runtime, &trouble, &descriptions) : Json::array();
-  Json out = {{"version", version()}};
-  out["runtime"] = {
-      {"name", choice.runtime ? choice.runtime->name() : parsed.configuration.runtime},
-      {"available", choice.runtime != nullptr},
-      {"reason", choice.reason}};
-  out["devices"] = devices;
-  if (!descriptions.empty()) {
-    out["host_memory"] =
-        to_string(host_backing_of(descriptions, parsed.configuration.host_backing));
+  const Configuration& configuration = parsed.configuration;
+  const RuntimeChoice choice = open_runtime(configuration.runtime);
+  const DeviceRuntime* runtime = choice.runtime.get();
+  const std::string name(runtime != nullptr ? runtime->name() : configuration.runtime);
+  std::vector<DeviceDescription> devices;
+  JsonText out;
+  out.add("version", version());
+  out.add_object("runtime", [&] {
+    out.add("name", name);
+    out.add("available", runtime != nullptr);
+    out.add("reason", choice.reason);
+  });
+  out.add_array("devices", [&] {
+    for (int device = 0; runtime != nullptr && device < runtime->device_count(); ++device) {
+      MemoryFigures figures;
+      runtime->describe(device, &devices.emplace_back());
+      runtime->memory_figures(device, &figures);
+      add_device(device, devices.back(), figures, &out);
+    }
+  });
+  if (!devices.empty()) {
+    out.add("host_memory", to_string(host_backing_of(devices, configuration.host_backing)));
   }
-  out["configuration"] = settings_json(
-      parsed, automatic_values(parsed.configuration, choice.runtime ? choice.runtime->name() : "",
-                               descriptions));
-  out["configuration_errors"] = parsed.errors;
-  out["usable"] = trouble.empty();
-  if (!trouble.empty()) {
-    out["verdict"] = fmt::format("uvmalloc stays inactive here: {}", trouble);
-  } else if (!parsed.configuration.enabled) {
-    out["verdict"] =
-        "usable; set PYTORCH_ENABLE_UNIFIED_MEMORY=1 and preload libuvmalloc.so to switch it on";
-  } else {
-    out["verdict"] = "usable and switched on";
-  }
-  return text_of(out);
+  const auto automatic =
+      automatic_values(configuration, runtime != nullptr ? std::string_view(name) : "", devices);
+  out.add_array("configuration", [&] { add_settings(parsed, automatic, &out); });
+  out.add_array("configuration_errors", [&] {
+    for (const std::string& error : parsed.errors) out.add_element(error);
+  });
+  const std::string trouble = choice.reason.empty() ? trouble_with(devices) : choice.reason;
+  out.add("usable", trouble.empty());
+  out.add("verdict", verdict_on(trouble, configuration.enabled));
+  return std::move(out).finish();
 }
 
 }  // namespace uvm

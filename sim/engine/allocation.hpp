@@ -27,10 +27,13 @@ struct Allocation {
   std::size_t charge_bytes = 0;  // device memory only
   void* pool = nullptr;          // the pool it was taken from, if any
   bool imported = false;         // device memory that another process allocated
+  std::uint64_t mapped_for = 0;  // the devices, as bits, for which the program has mapped it
 
   bool is_host() const { return kind == MemoryKind::kPinned || kind == MemoryKind::kRegistered; }
   // Whether another process may open it.
-  bool is_shareable() const { return kind == MemoryKind::kDevice && !imported && pool == nullptr; }
+  bool is_shareable() const {
+    return kind == MemoryKind::kDevice && !imported && mapped_for == 0 && pool == nullptr;
+  }
 };
 
 // Advice in force and the last prefetch asked for, by page of memory that moves.

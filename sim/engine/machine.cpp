@@ -232,7 +232,7 @@ Status Machine::free_memory(void* address, Wait wait) {
     return Status::kInvalidValue;
   }
   const Allocation freed = record->allocation;
-  if (freed.imported) return Status::kInvalidValue;
+  if (freed.imported || freed.mapped_for != 0) return Status::kInvalidValue;
   if (wait == Wait::kYes) {
     if (const Status status = captures_.admit_unsafe_call(); status != Status::kOk) return status;
     timeline_.wait_until(timeline_.device_completion_ns(freed.device));

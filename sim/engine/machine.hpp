@@ -34,6 +34,7 @@
 #include <uvmalloc/sim/engine/settings.hpp>
 #include <uvmalloc/sim/engine/status.hpp>
 #include <uvmalloc/sim/engine/timeline.hpp>
+#include <uvmalloc/sim/engine/virtual_memory.hpp>
 
 namespace uvmsim {
 
@@ -93,6 +94,22 @@ class UVMSIM_EXPORT Machine {
   // this process, kNotFound where the other is gone.
   Status import_memory(int device, const SharedMemory& shared, void** out);
   Status close_imported(void* address);
+
+  // ---- memory that the program maps itself. Sizes are multiples of kMappingGranularityBytes.
+  Status reserve_addresses(std::size_t bytes, std::size_t alignment_bytes, void** out);
+  // kInvalidValue where something is mapped there.
+  Status free_addresses(void* address, std::size_t bytes);
+  // A piece lives until its handles are released and its mappings are gone.
+  Status create_piece(int device, std::size_t bytes, PieceHandle* out);
+  Status release_piece(PieceHandle handle);
+  Status retain_piece(const void* address, PieceHandle* out);
+  std::optional<int> device_of_piece(PieceHandle handle);
+  // No device may use a new mapping before set_access says so.
+  Status map_piece(void* address, std::size_t bytes, PieceHandle handle);
+  // Whole mappings. Waits for all devices.
+  Status unmap_pieces(void* address, std::size_t bytes);
+  Status set_access(const void* address, std::size_t bytes, int device, bool may_use);
+  Status access_of(const void* address, int device, bool* out);
 
   // The allocation that holds the address, if any.
   std::optional<Allocation> find(const void* address);
@@ -213,6 +230,10 @@ class UVMSIM_EXPORT Machine {
 
   DeviceMemory& memory(int device) { return memories_[static_cast<std::size_t>(device)]; }
   Status take_device_memory(int device, std::size_t bytes, PoolHandle pool, void** out);
+  void drop_if_unused(PieceHandle handle);
+  void know_mappings();
+  // Whether kernels of the device may use memory of this kind at all.
+  bool may_use(int device, const Allocation& allocation) const;
   Allocation describe(MemoryKind kind, const void* address, std::size_t bytes, int device,
                       unsigned flags);
   AllocationRecord* record_of(MemoryRange range);
@@ -261,6 +282,8 @@ class UVMSIM_EXPORT Machine {
   std::unordered_map<GraphExecHandle, std::shared_ptr<GraphExec>> graph_execs_;
   std::set<std::pair<int, int>> peers_;  // (device, peer whose memory it may use)
   Pools pools_;
+  VirtualMemory virtual_;
+  std::vector<std::uintptr_t> known_mappings_;  // records of what devices may use there
   std::uint64_t next_allocation_id_ = 1;
   struct Import {
     void* address;

@@ -41,6 +41,12 @@ void copy_rows(std::byte* to, const std::byte* from, const Copy& copy) {
 
 // ---- kernels
 
+bool Machine::may_use(int device, const Allocation& allocation) const {
+  if (allocation.kind != MemoryKind::kDevice) return true;
+  if (allocation.mapped_for != 0) return (allocation.mapped_for >> device & 1) != 0;
+  return allocation.device == device || peers_.contains({device, allocation.device});
+}
+
 Status Machine::kernel(int device, StreamHandle stream, const uvmsim_access* accesses,
                        std::size_t count, std::uint64_t duration_ns) {
   if (!has_device(device)) return Status::kInvalidDevice;
@@ -54,11 +60,7 @@ Status Machine::kernel(int device, StreamHandle stream, const uvmsim_access* acc
     if ((access.access & (UVMSIM_READ | UVMSIM_WRITE)) == 0) return Status::kInvalidValue;
     const AllocationRecord* record = record_of({access.address, access.size_bytes});
     if (record == nullptr) return Status::kIllegalAddress;
-    const Allocation& allocation = record->allocation;
-    if (allocation.kind == MemoryKind::kDevice && allocation.device != device &&
-        !peers_.contains({device, allocation.device})) {
-      return Status::kIllegalAddress;
-    }
+    if (!may_use(device, record->allocation)) return Status::kIllegalAddress;
   }
   ++counters_.kernels;
   Status status = Status::kOk;

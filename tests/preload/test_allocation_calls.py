@@ -6,6 +6,7 @@ and the report how many were served.
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shutil
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from uvmalloc.environment import (
     AllocatorOptions,
     Machine,
@@ -24,7 +26,7 @@ from uvmalloc.environment import (
     with_uvmalloc,
 )
 from uvmalloc.libraries import find_libraries
-from uvmalloc.report import main_report, read_report
+from uvmalloc.report import main_report, read_report, show_report
 
 ROOT = Path(__file__).resolve().parents[2]
 STRAY_PREFIXES = ("UVMALLOC_", "UVMSIM_", "PYTORCH_", "CUDA_", "LD_")
@@ -50,6 +52,7 @@ class Run:
     stderr: str
     served: int  # allocations of the device and pinned facades
     reached: int  # device and pinned allocations that the simulated driver made
+    report: dict[str, Any]
 
 
 Program = Callable[..., Run]
@@ -61,7 +64,7 @@ def environment(folder: Path, variables: Mapping[str, str]) -> dict[str, str]:
     made = on_simulated_device(clean, libraries, Machine(), folder / "sim.json")
     made = with_uvmalloc(made, libraries, AllocatorOptions(), folder)
     del made["PYTORCH_ENABLE_UNIFIED_MEMORY"]
-    return {**made, "UVMALLOC_CUDA": "1", **variables}
+    return {**made, "UVMALLOC_CUDA": "1", "UVMALLOC_STARTUP_LINE": "0", **variables}
 
 
 @pytest.fixture
@@ -83,6 +86,7 @@ def program(tmp_path: Path) -> Program:
             finished.stderr,
             sum(facades.get(name, {}).get("allocations", 0) for name in ("device", "pinned")),
             counters["device_allocations"] + counters["pinned_allocations"],
+            report,
         )
 
     return run
@@ -116,6 +120,8 @@ for i in range(5):
         ("runtime.cudaHostAlloc, size(3 * MIB), 0", "runtime.cudaFreeHost(block)"),
         ("runtime.cudaMallocAsync, size(3 * MIB), None", "runtime.cudaFreeAsync(block, None)"),
         ("driver.cuMemAlloc_v2, size(3 * MIB)", "driver.cuMemFree_v2(block)"),
+        ("runtime.cudaMallocManaged, size(3 * MIB), 1", "runtime.cudaFree(block)"),
+        ("driver.cuMemAllocManaged, size(3 * MIB), 1", "driver.cuMemFree_v2(block)"),
         ("driver.cuMemAllocHost_v2, size(3 * MIB)", "driver.cuMemFreeHost(block)"),
         ("driver.cuMemHostAlloc, size(3 * MIB), 0", "driver.cuMemFreeHost(block)"),
         ("driver.cuMemAllocAsync, size(3 * MIB), None", "driver.cuMemFreeAsync(block, None)"),
@@ -190,8 +196,8 @@ print("interior", runtime.cudaFree(pointer(block.value + 512)))
 print("twice", runtime.cudaFree(block), runtime.cudaFree(block))
 print("nothing", *allocate(runtime.cudaMalloc, size(0)))
 print("too much", allocate(runtime.cudaMalloc, size(1 << 45))[0], runtime.cudaGetLastError())
-status, managed = allocate(runtime.cudaMallocManaged, size(MIB), 1)
-print("managed", status, runtime.cudaFree(managed))
+status, managed = allocate(runtime.cudaMallocManaged, size(MIB), 2)
+print("managed for the host", status, runtime.cudaFree(managed))
 """)
     assert run.stdout.splitlines() == [
         "null 0 0",
@@ -200,9 +206,92 @@ print("managed", status, runtime.cudaFree(managed))
         "twice 0 1",
         "nothing 0 c_void_p(None)",
         "too much 2 2",
-        "managed 0 0",
+        "managed for the host 0 0",
     ]
     assert run.served == 1
+
+
+def test_advice_on_managed_memory_ends_with_its_block(python: Program) -> None:
+    """The next block in these pages belongs to somebody else."""
+    run = python("""
+class Location(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int), ("id", ctypes.c_int)]
+HOST, DEVICE = Location(2, 0), Location(1, 0)
+READ_MOSTLY, PREFERRED, PREFERRED_LOCATION = 1, 3, 2
+def attribute(number, block):
+    answer = ctypes.c_int(-9)
+    assert driver.cuMemRangeGetAttribute(byref(answer), size(4), number, block, size(4 * MIB)) == 0
+    return answer.value
+status, block = allocate(runtime.cudaMallocManaged, size(4 * MIB), 1)
+print(attribute(READ_MOSTLY, block), driver.cuStreamAttachMemAsync(None, block, size(0), 1))
+ctypes.memset(block.value, 7, 4 * MIB)
+assert runtime.cudaMemAdvise(block, size(4 * MIB), READ_MOSTLY, HOST) == 0
+assert runtime.cudaMemAdvise(block, size(4 * MIB), PREFERRED, HOST) == 0
+print(attribute(READ_MOSTLY, block), attribute(PREFERRED_LOCATION, block))
+assert runtime.cudaFree(block) == 0 and runtime.cudaDeviceSynchronize() == 0
+status, again = allocate(runtime.cudaMalloc, size(4 * MIB))
+print(again.value == block.value, attribute(READ_MOSTLY, again), attribute(PREFERRED_LOCATION, again))
+""")
+    assert run.stdout.splitlines() == ["0 0", "1 -1", "True 0 0"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"), [("managed", "3 3 1\n"), ("device", "2 3 0\n")]
+)
+def test_pointer_attributes_say_what_is_wanted(
+    python: Program, wanted: str, expected: str
+) -> None:
+    run = python(
+        """
+def kind(block):
+    answer = (ctypes.c_int * 64)()
+    assert runtime.cudaPointerGetAttributes(answer, block) == 0
+    return answer[0]
+status, block = allocate(runtime.cudaMalloc, size(MIB))
+status, managed = allocate(runtime.cudaMallocManaged, size(MIB), 1)
+is_managed = ctypes.c_int()
+assert driver.cuPointerGetAttribute(byref(is_managed), 8, block) == 0
+print(kind(block), kind(managed), is_managed.value)
+""",
+        UVMALLOC_POINTER_TYPE=wanted,
+    )
+    assert run.stdout == expected
+
+
+def test_the_report_counts_served_and_passed_calls(python: Program) -> None:
+    run = python(
+        """
+for bytes in (MIB, MIB, 4 * MIB, 0):
+    status, block = allocate(runtime.cudaMalloc, size(bytes))
+    assert status == 0 and runtime.cudaFree(block) == 0
+allocate(runtime.cudaMalloc, size(1 << 45))
+class Location(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int), ("id", ctypes.c_int)]
+class Properties(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int), ("handles", ctypes.c_int), ("location", Location),
+                ("rest", ctypes.c_uint64 * 4)]
+handle, properties = ctypes.c_uint64(), Properties(1, 0, Location(1, 0))
+assert driver.cuMemCreate(byref(handle), size(2 * MIB), byref(properties), ctypes.c_uint64(0)) == 0
+""",
+        UVMALLOC_EXCLUDE=">3MiB",
+    )
+    calls = run.report["cuda_calls"]
+    assert calls["cudaMalloc"] == {"served": 2, "excluded": 2, "no_memory": 0, "left": 1}
+    assert calls["cuMemCreate"] == {"served": 0, "excluded": 0, "no_memory": 0, "left": 1}
+    assert run.report["static_cuda_runtimes"] == []
+    shown = Console(width=200, record=True, markup=False, file=io.StringIO())
+    show_report(run.report, shown)
+    text = shown.file.getvalue()
+    assert "CUDA calls served" in text and "cuMemCreate 1" in text
+
+
+def test_one_line_says_that_calls_are_served(python: Program) -> None:
+    run = python("allocate(runtime.cudaMalloc, size(MIB))", UVMALLOC_STARTUP_LINE="1")
+    [line] = run.stderr.splitlines()
+    assert line.startswith("uvmalloc: serves CUDA's allocation calls: 1 x ")
+    assert "managed memory, policy auto, budget " in line
+    run = python("runtime.cudaGetDeviceCount(byref(pointer()))", UVMALLOC_STARTUP_LINE="1")
+    assert run.stderr == "", "no allocation call was made"
 
 
 def test_the_range_of_an_address_is_its_blocks(python: Program) -> None:
@@ -337,8 +426,13 @@ print(runtime.cudaFree(block))
     assert run.stdout == "0\n"
 
 
+def listed_calls() -> str:
+    folder = ROOT / "preload"
+    return (folder / "served_calls.inc").read_text() + (folder / "left_calls.inc").read_text()
+
+
 def test_every_served_call_is_declared_by_cuda_or_is_a_variant_of_one() -> None:
-    names = re.findall(r"^SERVED\((\w+)", (ROOT / "preload" / "served_calls.inc").read_text(), re.M)
+    names = re.findall(r"^(?:SERVED|LEFT)\((\w+)", listed_calls(), re.M)
     assert len(names) == len(set(names)) > 30
     cache = (find_libraries().folder.parent / "CMakeCache.txt").read_text()
     [folder] = re.findall(r"^UVMALLOC_CUDA_INCLUDE_DIR:PATH=(.*)$", cache, re.M)
@@ -349,7 +443,6 @@ def test_every_served_call_is_declared_by_cuda_or_is_a_variant_of_one() -> None:
 
 
 def test_the_real_runtime_exports_every_served_call_of_it() -> None:
-    text = (ROOT / "preload" / "served_calls.inc").read_text()
-    names = set(re.findall(r'^SERVED\((\w+), "libcudart', text, re.M))
+    names = set(re.findall(r'^(?:SERVED|LEFT)\((\w+), "libcudart', listed_calls(), re.M))
     exported = set((ROOT / "sim" / "cuda" / "cudart_symbols.txt").read_text().split())
     assert names - exported == set()

@@ -293,6 +293,34 @@ TEST(RuntimeTest, WhatADestroyedPoolGaveIsNoneOfTheNextOnes) {
   ASSERT_EQ(RT(cudaMemPoolDestroy)(pool), cudaSuccess);
 }
 
+TEST(RuntimeTest, AnArrayKeepsTheRowsThatAreCopiedIntoIt) {
+  const cudaChannelFormatDesc pairs{16, 16, 0, 0, cudaChannelFormatKindUnsigned};
+  cudaArray_t array = nullptr;
+  ASSERT_EQ(RT(cudaMallocArray)(&array, &pairs, 10, 4, 0), cudaSuccess);
+  std::vector<unsigned char> rows(4 * 64);
+  for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<unsigned char>(i);
+  ASSERT_EQ(RT(cudaMemcpy2DToArray)(array, 0, 0, rows.data(), 64, 40, 4, cudaMemcpyHostToDevice),
+            cudaSuccess);
+  std::vector<unsigned char> part(2 * 8);
+  ASSERT_EQ(RT(cudaMemcpy2DFromArray)(part.data(), 8, array, 4, 2, 8, 2, cudaMemcpyDeviceToHost),
+            cudaSuccess);
+  EXPECT_EQ(std::memcmp(part.data(), &rows[2 * 64 + 4], 8), 0);
+  EXPECT_EQ(std::memcmp(part.data() + 8, &rows[3 * 64 + 4], 8), 0);
+  cudaExtent extent{};
+  cudaChannelFormatDesc format{};
+  ASSERT_EQ(RT(cudaArrayGetInfo)(&format, &extent, nullptr, array), cudaSuccess);
+  EXPECT_EQ(extent.width, 10u);
+  EXPECT_EQ(extent.height, 4u);
+  EXPECT_EQ(format.y, 16);
+  EXPECT_EQ(RT(cudaMemcpy2DToArray)(array, 4, 0, rows.data(), 64, 40, 4, cudaMemcpyHostToDevice),
+            cudaErrorInvalidValue)
+      << "beyond the row's end";
+  EXPECT_EQ(RT(cudaFreeArray)(array), cudaSuccess);
+  EXPECT_EQ(RT(cudaFreeArray)(array), cudaErrorInvalidValue);
+  const cudaChannelFormatDesc triples{8, 8, 8, 0, cudaChannelFormatKindUnsigned};
+  EXPECT_EQ(RT(cudaMallocArray)(&array, &triples, 10, 4, 0), cudaErrorInvalidValue);
+}
+
 TEST(RuntimeTest, TwoDimensionalCopiesKeepTheirPitches) {
   void* device = nullptr;
   ASSERT_EQ(RT(cudaMalloc)(&device, 64), cudaSuccess);

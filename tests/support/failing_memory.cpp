@@ -10,6 +10,7 @@
 namespace uvm::testing {
 
 thread_local long failing = 0;
+bool (*counts_call)() = nullptr;
 
 namespace {
 
@@ -17,7 +18,9 @@ std::atomic<bool> any_failed = false;
 std::atomic<std::int64_t> live = 0;
 
 bool fails_now() {
-  const bool fails = failing != 0 && inside_fake_machine == 0 && --failing == 0;
+  if (failing == 0 || inside_fake_machine != 0) return false;
+  if (counts_call != nullptr && !counts_call()) return false;
+  const bool fails = --failing == 0;
   if (fails) any_failed = true;
   return fails;
 }

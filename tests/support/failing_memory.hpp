@@ -10,6 +10,9 @@ namespace uvm::testing {
 // once that call has failed. Calls inside the fake machine are not counted.
 extern thread_local long failing;
 
+// Whether a call of operator new counts, asked while a failure is awaited; nullptr: all do.
+extern bool (*counts_call)();
+
 // Whether any call has failed on any thread.
 bool has_any_failed();
 void forget_failures();

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from importlib import metadata
 from typing import Any
 
 from rich.console import Console
 
-from uvmalloc import native
+from uvmalloc import machine_facts, native
 from uvmalloc.errors import CommandError
 from uvmalloc.libraries import Libraries, find_libraries
 from uvmalloc.sizes import format_size
@@ -17,7 +18,7 @@ Diagnosis = dict[str, Any]
 
 
 def diagnose() -> Diagnosis:
-    """What libuvmalloc.so says, completed by "library", "torch", "problems" and "usable".
+    """What libuvmalloc.so says, completed by the machine's facts, "problems" and "usable".
 
     Never raises for a missing library: that is a diagnosis.
     """
@@ -38,12 +39,29 @@ def diagnose() -> Diagnosis:
             f"no plugin for torch {torch['version']} in {libraries.folder} (built: {built}): "
             "run scripts/build with this torch"
         )
+    host = machine_facts.host_facts()
+    devices = [_with_paradigm(device) for device in diagnosis.get("devices", [])]
     return {
         **diagnosis,
+        "devices": devices,
+        "driver_version": machine_facts.driver_version(),
+        "host": host,
+        "amd": machine_facts.amd_facts(),
+        "hooks": machine_facts.hooks(os.environ),
+        "advice": machine_facts.advice(host, devices),
         "library": str(libraries.uvmalloc) if libraries else None,
         "torch": torch,
         "problems": problems,
         "usable": not problems,
+    }
+
+
+def _with_paradigm(device: Diagnosis) -> Diagnosis:
+    capabilities = device.get("capabilities", {})
+    return {
+        **device,
+        "paradigm": machine_facts.paradigm(capabilities),
+        "degraded": machine_facts.degraded(capabilities),
     }
 
 
@@ -85,8 +103,15 @@ def show_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
             else f"not available: {runtime.get('reason', '')}"
         )
         facts["runtime"] = f"{runtime.get('name', '')}, {state}"
+    if diagnosis.get("driver_version"):
+        facts["CUDA driver"] = diagnosis["driver_version"]
+    facts["host"] = _host(diagnosis["host"])
     if "host_memory" in diagnosis:
-        facts["host memory"] = diagnosis["host_memory"]
+        facts["CPU tensors in"] = f"{diagnosis['host_memory']} memory"
+    if diagnosis["amd"]:
+        facts["AMD"] = ", ".join(f"{name} {value}" for name, value in diagnosis["amd"].items())
+    if diagnosis["hooks"]:
+        facts["other hooks"] = ", ".join(diagnosis["hooks"])
     facts["torch"] = torch["version"] or "not installed in this environment"
     if torch["version"]:
         facts["plugin"] = torch["plugin"] or "none for this torch"
@@ -96,15 +121,35 @@ def show_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
     if diagnosis.get("devices"):
         columns = ("device", "name", "memory", "free", "capabilities")
         print_table(console, columns, map(_device_row, diagnosis["devices"]))
+        for device in diagnosis["devices"]:
+            console.print(f"device {device['index']}: {device['paradigm']}", soft_wrap=True)
+            for line in device["degraded"]:
+                console.print(f"device {device['index']}: {line}", soft_wrap=True)
     if diagnosis.get("configuration"):
         columns = ("variable", "value", "from")
         print_table(console, columns, map(_setting_row, diagnosis["configuration"]))
     for error in diagnosis.get("configuration_errors", []):
         console.print(f"configuration: {error}", style="yellow", soft_wrap=True)
+    for line in diagnosis["advice"]:
+        console.print(f"advice: {line}", soft_wrap=True)
     for problem in diagnosis["problems"]:
         console.print(f"problem: {problem}", style="red", soft_wrap=True)
     verdict = diagnosis.get("verdict") or ("usable" if diagnosis["usable"] else "not usable")
     console.print(f"verdict: {verdict}", style="bold", soft_wrap=True)
+
+
+def _host(host: Diagnosis) -> str:
+    parts = [
+        f"{format_size(host[key])} {words}"
+        for key, words in (
+            ("total_bytes", "of memory"),
+            ("available_bytes", "available"),
+            ("control_group_limit_bytes", "allowed by the control group"),
+            ("swap_bytes", "of swap"),
+        )
+        if key in host
+    ]
+    return ", ".join(parts) or "not known"
 
 
 def _device_row(device: Diagnosis) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from uvmalloc.errors import CommandError
 from uvmalloc.libraries import Libraries
 
 SWITCH = "PYTORCH_ENABLE_UNIFIED_MEMORY"
+SERVES_CUDA = "UVMALLOC_CUDA"
 REPORT_DIR = "UVMALLOC_REPORT_DIR"
 SIM_REPORT = "UVMSIM_REPORT"
 
@@ -89,6 +90,7 @@ def with_uvmalloc(
     _prepend(result, "LD_PRELOAD", libraries.require_uvmalloc(), separators=" :")
     _put_sanitizers_first(result)
     result[SWITCH] = "1"
+    result.setdefault(SERVES_CUDA, "auto")
     if report_dir is not None:
         result[REPORT_DIR] = str(report_dir)
     return {**result, **options.variables()}

@@ -235,7 +235,7 @@ def _lines(report: Mapping[str, Any]) -> Iterable[Text]:
             f"{unmanaged['allocations']:,} host allocations {small}, or from before uvmalloc was "
             f"active ({format_size(unmanaged.get('allocated_bytes', 0))} in all, freed ones too)",
         )
-    yield _past(report)
+    yield from _past(report)
     if report.get("threads_left_out"):
         yield _line(
             "incomplete",
@@ -246,16 +246,42 @@ def _lines(report: Mapping[str, Any]) -> Iterable[Text]:
         yield _line("out of memory", f"{report['out_of_memory']:,} times", alarming=True)
 
 
-def _past(report: Mapping[str, Any]) -> Text:
-    """What torch's own allocators served although they were replaced."""
+def _past(report: Mapping[str, Any]) -> Iterable[Text]:
+    """Allocations of the program that others served."""
+    calls = report.get("cuda_calls")
+    if calls:
+        yield from _cuda_calls(calls)
+    for file in report.get("static_cuda_runtimes") or []:
+        yield _line(
+            "past uvmalloc", f"{file} holds CUDA's static runtime, whose calls of the runtime "
+            "are not seen; those of the driver are"
+        )
     if report.get("framework") is False:
-        return _line("past uvmalloc", "not counted: allocations of CUDA programs are not replaced")
+        if not calls:
+            yield _line("past uvmalloc", "not counted: CUDA's calls are served with UVMALLOC_CUDA=1")
+        return
     native_allocations = report.get("native_allocations", {})
     if native_allocations is None:
-        return _line("past uvmalloc", "not known: torch is asked only when the program ends well")
+        yield _line("past uvmalloc", "not known: torch is asked only when the program ends well")
+        return
     made = {name: count for name, count in native_allocations.items() if count}
     text = f"{_counts(made)} by torch's own allocators" if made else "0 allocations"
-    return _line("past uvmalloc", text, alarming=bool(made))
+    yield _line("past uvmalloc", text, alarming=bool(made))
+
+
+def _cuda_calls(calls: Mapping[str, Mapping[str, int]]) -> Iterable[Text]:
+    """Calls of CUDA's allocation functions that were served, and those that CUDA answered."""
+    served = {name: counts["served"] for name, counts in calls.items() if counts.get("served")}
+    if served:
+        yield _line("CUDA calls served", _counts(served))
+    for outcome, words in (
+        ("excluded", "excluded"),
+        ("no_memory", "no memory here, so CUDA was asked"),
+        ("left", "left to CUDA on purpose"),
+    ):
+        passed = {name: counts[outcome] for name, counts in calls.items() if counts.get(outcome)}
+        if passed:
+            yield _line("past uvmalloc", f"{_counts(passed)}: {words}")
 
 
 def _mostly_small(report: Mapping[str, Any]) -> str:

@@ -90,6 +90,7 @@ std::optional<int> device_attribute(int attribute, int ordinal) {
     case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH:
     case CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
       return 1;
     case CU_DEVICE_ATTRIBUTE_INTEGRATED:
       return Machine::instance().shares_host_memory() ? 1 : 0;
@@ -107,8 +108,8 @@ std::optional<int> device_attribute(int attribute, int ordinal) {
       return CU_DEVICE_NUMA_CONFIG_NUMA_NODE;
     case CU_DEVICE_ATTRIBUTE_NUMA_ID:
       return 0;
-    // Absent on the modelled card and host, or not served by the stand-ins: virtual memory
-    // management, textures, NUMA-bound memory.
+    // Absent on the modelled card and host, or not served by the stand-ins: textures, NUMA-bound
+    // memory.
     default:
       return 0;
   }

@@ -1,0 +1,91 @@
+// JSON written value by value, in the order of the calls. Objects of nlohmann/json allocate in
+// their destructors, so a tree of them ends a process whose memory runs out; single values do not.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+namespace uvm {
+
+// One JSON object. Each function may throw std::bad_alloc; the text is then to be thrown away.
+class JsonText {
+ public:
+  JsonText() : text_("{") {}
+  // Goes on after the members of `object`, the text of a JSON object.
+  explicit JsonText(std::string object) : text_(std::move(object)) {
+    text_.resize(text_.find_last_of('}'));
+    has_members_ = text_.find('"') != std::string::npos;
+  }
+
+  // A member of the current object. `value` is a number, a truth value, a text, or nullptr. Bytes
+  // of a text that are no UTF-8 show as replacement characters.
+  template <class Value>
+  void add(std::string_view key, const Value& value) {
+    begin_member(key);
+    text_ += text_of(value);
+  }
+  // An element of the current array.
+  template <class Value>
+  void add_element(const Value& value) {
+    begin_element();
+    text_ += text_of(value);
+  }
+
+  // `members` adds the members of an object, which is a member or an element.
+  template <class Members>
+  void add_object(std::string_view key, const Members& members) {
+    begin_member(key);
+    nest('{', '}', members);
+  }
+  template <class Members>
+  void add_object_element(const Members& members) {
+    begin_element();
+    nest('{', '}', members);
+  }
+  // `elements` adds the elements of an array.
+  template <class Elements>
+  void add_array(std::string_view key, const Elements& elements) {
+    begin_member(key);
+    nest('[', ']', elements);
+  }
+
+  // The object's text.
+  [[nodiscard]] std::string finish() && { return std::move(text_) + '}'; }
+
+ private:
+  template <class Value>
+  static std::string text_of(const Value& value) {
+    return nlohmann::json(value).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  }
+
+  void begin_element() {
+    if (has_members_) text_ += ',';
+    has_members_ = true;
+    text_ += '\n';
+    text_.append(depth_, ' ');
+  }
+  void begin_member(std::string_view key) {
+    begin_element();
+    text_ += text_of(key) + ": ";
+  }
+  template <class Content>
+  void nest(char open, char close, const Content& content) {
+    text_ += open;
+    ++depth_;
+    has_members_ = false;
+    content();
+    has_members_ = true;
+    --depth_;
+    text_ += close;
+  }
+
+  std::string text_;
+  std::size_t depth_ = 1;
+  bool has_members_ = false;
+};
+
+}  // namespace uvm

@@ -1,0 +1,1 @@
+"""CUDA programs without PyTorch, with libuvmalloc.so preloaded and without."""

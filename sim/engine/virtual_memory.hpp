@@ -1,0 +1,73 @@
+// The program's own mappings of device memory: reserved addresses, pieces of memory with a handle,
+// and which piece shows where. Accounting only; it maps nothing. Guarded by the machine's mutex.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include <uvmalloc/sim/engine/units.hpp>
+
+namespace uvmsim {
+
+using PieceHandle = std::uint64_t;
+
+// Sizes and addresses of pieces, reservations and mappings are multiples of it.
+inline constexpr std::size_t kMappingGranularityBytes = kBlockBytes;
+
+class VirtualMemory {
+ public:
+  struct Piece {
+    int device;
+    std::size_t size_bytes;
+    std::uintptr_t address;  // of its bytes, which the program does not see
+    int handles = 1;         // references that the program holds
+    int mappings = 0;
+    bool is_unused() const { return handles == 0 && mappings == 0; }
+  };
+  struct Mapping {
+    std::size_t size_bytes;
+    PieceHandle piece;
+    std::uint64_t devices = 0;  // those that may use it, as bits
+  };
+  // Neighbouring mappings of one device's memory with equal rights.
+  struct Run {
+    std::uintptr_t address;
+    std::size_t size_bytes;
+    int device;
+    std::uint64_t devices;
+  };
+
+  void reserve(std::uintptr_t address, std::size_t bytes) { reservations_[address] = bytes; }
+  // Whether it is a whole reservation without a mapping in it.
+  bool can_free(std::uintptr_t address, std::size_t bytes) const;
+  void free(std::uintptr_t address) { reservations_.erase(address); }
+
+  PieceHandle add(const Piece& piece);
+  Piece* find(PieceHandle handle);
+  // Takes an unused piece's record away and returns it; nothing while it is in use.
+  std::optional<Piece> take_unused(PieceHandle handle);
+
+  // Whether the range lies in one reservation and meets no mapping.
+  bool can_map(std::uintptr_t address, std::size_t bytes) const;
+  void map(std::uintptr_t address, std::size_t bytes, PieceHandle handle);
+  // The mappings that make up the range exactly; empty: it is not made up of whole mappings.
+  std::vector<std::uintptr_t> mappings_of(std::uintptr_t address, std::size_t bytes) const;
+  Mapping& mapping(std::uintptr_t address) { return mappings_.at(address); }
+  PieceHandle unmap(std::uintptr_t address);
+  // The mapping that holds the address; nullptr: none does.
+  const Mapping* find_mapping(std::uintptr_t address) const;
+
+  // What devices may use.
+  std::vector<Run> runs() const;
+
+ private:
+  std::map<std::uintptr_t, std::size_t> reservations_;
+  std::map<std::uintptr_t, Mapping> mappings_;
+  std::map<PieceHandle, Piece> pieces_;
+  PieceHandle next_handle_ = 1;
+};
+
+}  // namespace uvmsim
