@@ -46,7 +46,7 @@ class Reader {
 
   void flag(bool* value) {
     const auto& setting = next();
-    const char* text = lookup_(std::string(setting.name).c_str());
+    const char* text = given(setting);
     if (text != nullptr) {
       static constexpr std::array<std::string_view, 4> kOn = {"1", "on", "true", "yes"};
       if (is_off(text)) {
@@ -196,7 +196,7 @@ const std::vector<SettingDescription>& known_settings() {
        "calls that are left to CUDA, separated by commas"},
       {"UVMALLOC_POINTER_TYPE", "managed", "managed, device",
        "what CUDA's pointer attributes call the memory of a served cudaMalloc"},
-      {"UVMALLOC_STARTUP_LINE", "1", "1, on, true, yes; 0, off, false, no or empty",
+      {"UVMALLOC_STARTUP_LINE", "1", "1, on, true, yes; 0, off, false, no",
        "one line on stderr when the first allocation call of CUDA is served"},
       {"UVMALLOC_CPU", "auto", "auto, managed",
        "when CPU tensors begin to be managed: once the program has initialised CUDA, or at once, "
@@ -249,9 +249,8 @@ ParsedConfiguration parse_configuration(const VariableLookup& lookup,
                                  {"0", ServeCuda::kNo}},
               &serve_none);
   read.word(&configuration.exclude);
-  read.choice(
-      &configuration.pointer_type,
-      Choices<PointerType>{{"managed", PointerType::kManaged}, {"device", PointerType::kDevice}});
+  read.choice(&configuration.pointer_type, Choices<PointerType>{{"managed", PointerType::kManaged},
+                                                                {"device", PointerType::kDevice}});
   read.flag(&configuration.startup_line);
   read.choice(&configuration.cpu_tensors,
               Choices<CpuTensors>{{"auto", CpuTensors::kAuto}, {"managed", CpuTensors::kManaged}});

@@ -36,8 +36,8 @@ enum class CpuTensors : unsigned char {
   kManaged,  // at once, which may initialise the driver
 };
 
-// Whether a preloaded library serves the program's own allocation calls of CUDA; kAuto: in processes
-// without a framework whose allocators are replaced.
+// Whether a preloaded library serves the program's own allocation calls of CUDA; kAuto: in
+// processes without a framework whose allocators are replaced.
 enum class ServeCuda : std::uint8_t { kNo, kYes, kAuto };
 
 // The kind of memory that CUDA's questions about a pointer of cudaMalloc answer with.
@@ -51,15 +51,15 @@ struct Configuration {
   std::optional<std::size_t> budget_bytes;  // UVMALLOC_BUDGET; none: from the machine
   // UVMALLOC_DEVICE_BUDGET; none: beyond a device's own memory the host's serves.
   std::optional<std::size_t> device_budget_bytes;
-  std::optional<std::size_t> reserve_bytes;       // UVMALLOC_RESERVE; none: from the machine
-  std::size_t host_threshold_bytes = 1u << 20;    // UVMALLOC_HOST_THRESHOLD
-  ServeCuda serve_cuda = ServeCuda::kNo;          // UVMALLOC_CUDA
+  std::optional<std::size_t> reserve_bytes;          // UVMALLOC_RESERVE; none: from the machine
+  std::size_t host_threshold_bytes = 1u << 20;       // UVMALLOC_HOST_THRESHOLD
+  ServeCuda serve_cuda = ServeCuda::kNo;             // UVMALLOC_CUDA
   PointerType pointer_type = PointerType::kManaged;  // UVMALLOC_POINTER_TYPE
-  bool startup_line = true;                       // UVMALLOC_STARTUP_LINE
-  std::string exclude;                            // UVMALLOC_EXCLUDE
-  CpuTensors cpu_tensors = CpuTensors::kAuto;     // UVMALLOC_CPU
-  HostBacking host_backing = HostBacking::kAuto;  // UVMALLOC_HOST_MEMORY
-  std::optional<std::size_t> fork_limit_bytes;    // UVMALLOC_FORK_LIMIT; none: what the host has
+  bool startup_line = true;                          // UVMALLOC_STARTUP_LINE
+  std::string exclude;                               // UVMALLOC_EXCLUDE
+  CpuTensors cpu_tensors = CpuTensors::kAuto;        // UVMALLOC_CPU
+  HostBacking host_backing = HostBacking::kAuto;     // UVMALLOC_HOST_MEMORY
+  std::optional<std::size_t> fork_limit_bytes;       // UVMALLOC_FORK_LIMIT; none: what the host has
   std::optional<std::size_t> span_bytes;  // UVMALLOC_SPAN_SIZE; none: from the device's abilities
   std::optional<std::size_t> thread_cache_bytes;  // UVMALLOC_THREAD_CACHE; none: from the budget
   // No variable: after so many requests for large blocks that a pool has served, threads cache

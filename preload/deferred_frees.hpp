@@ -19,7 +19,7 @@ namespace uvm::preload {
 
 class DeferredFrees {
  public:
-  static constexpr std::size_t kMostBlocks = 64;   // of a device, before it is waited for
+  static constexpr std::size_t kMostBlocks = 64;  // of a device, before it is waited for
   static constexpr std::size_t kMostBytes = std::size_t{256} << 20;  // likewise
 
   explicit DeferredFrees(CachingManagedAllocator& allocator);

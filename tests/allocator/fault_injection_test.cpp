@@ -542,8 +542,8 @@ class FaultInjection : public ::testing::TestWithParam<Call> {
     set_log_level(LogLevel::kWarning);
   }
 
-  // Calls that put long texts together make thousands of allocations alike. Under a sanitizer, which
-  // is slow, some of those are left out.
+  // Calls that put long texts together make thousands of allocations alike. Under a sanitizer,
+  // which is slow, some of those are left out.
   static constexpr long kLeastInTurn = 500;
 #ifdef UVMALLOC_SANITIZED
   static constexpr long kStep = 23;

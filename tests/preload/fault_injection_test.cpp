@@ -279,7 +279,8 @@ class InterposedCalls : public ::testing::TestWithParam<Call> {
 };
 
 TEST_P(InterposedCalls, GoOnWithoutMemory) {
-  run_failing(0);  // the first call of the process makes the allocator
+  ASSERT_EQ(cudaFree(nullptr), cudaSuccess);  // makes the context that calls of the driver need
+  run_failing(0);                             // makes the allocator
   run_with_each_failing();
   const std::int64_t before = testing::live_allocations();
   run_with_each_failing();

@@ -57,7 +57,7 @@ TEST(ExportedNames, AStubOfTheDriverIsCountedAndSaysSoOnce) {
 }
 
 TEST(ExportedNames, AStubOfTheRuntimeSetsTheLastError) {
-  auto* stub = RT(cudaFreeArray);
+  auto* stub = RT(cudaFreeMipmappedArray);
   testing::internal::CaptureStderr();
   EXPECT_EQ(stub(nullptr), cudaErrorNotSupported);
   testing::internal::GetCapturedStderr();

@@ -364,7 +364,7 @@ void probe_plugin() {
 void probe_report() {
   void* memory = nullptr;
   RT(cudaMalloc)(&memory, 1);
-  RT(cudaFreeArray)(nullptr);
+  RT(cudaFreeMipmappedArray)(nullptr);
   if (fork() == 0) exit(0);
   wait(nullptr);
 }
@@ -569,7 +569,8 @@ TEST(ProcessTest, TheReportIsWrittenByTheFirstProcessOnly) {
   const std::string report{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   EXPECT_NE(report.find("\"device_allocations\": 1,"), std::string::npos) << report;
   EXPECT_NE(report.find("\"unimplemented_calls\": 1\n"), std::string::npos) << report;
-  EXPECT_NE(report.find("\"unimplemented\": {\n    \"cudaFreeArray\": 1\n  }"), std::string::npos)
+  EXPECT_NE(report.find("\"unimplemented\": {\n    \"cudaFreeMipmappedArray\": 1\n  }"),
+            std::string::npos)
       << report;
   std::remove(path.c_str());
 }

@@ -95,7 +95,9 @@ def degraded(capabilities: Mapping[str, Any]) -> list[str]:
     found = []
     moves = not capabilities.get("integrated") and not capabilities.get("host_page_tables")
     if moves and not capabilities.get("discard"):
-        found.append("no discard: freed pages keep their place and are copied when they are evicted")
+        found.append(
+            "no discard: freed pages keep their place and are copied when they are evicted"
+        )
     if not capabilities.get("pageable_memory_access"):
         found.append("memory of malloc cannot be used by the device: a move of it copies")
     return found

@@ -253,12 +253,15 @@ def _past(report: Mapping[str, Any]) -> Iterable[Text]:
         yield from _cuda_calls(calls)
     for file in report.get("static_cuda_runtimes") or []:
         yield _line(
-            "past uvmalloc", f"{file} holds CUDA's static runtime, whose calls of the runtime "
-            "are not seen; those of the driver are"
+            "past uvmalloc",
+            f"{file} holds CUDA's static runtime, whose calls of the runtime "
+            "are not seen; those of the driver are",
         )
     if report.get("framework") is False:
         if not calls:
-            yield _line("past uvmalloc", "not counted: CUDA's calls are served with UVMALLOC_CUDA=1")
+            yield _line(
+                "past uvmalloc", "not counted: CUDA's calls are served with UVMALLOC_CUDA=1"
+            )
         return
     native_allocations = report.get("native_allocations", {})
     if native_allocations is None:
