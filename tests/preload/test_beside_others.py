@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -147,6 +148,15 @@ def run(
 
 def served(folder: Path) -> int:
     return (main_report(folder, -1) or {})["facades"]["device"]["allocations"]
+
+
+def test_the_library_may_have_any_name(tmp_path: Path) -> None:
+    renamed = tmp_path / "memory.so"
+    shutil.copy(find_libraries().require_uvmalloc(), renamed)
+    program = compiled(tmp_path, "program", PROGRAM, *cuda_options())
+    done = run(tmp_path, program, renamed)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+    assert served(tmp_path) == 5
 
 
 @pytest.mark.parametrize("first", [True, False])
