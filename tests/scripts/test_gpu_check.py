@@ -6,6 +6,7 @@ import importlib
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -138,6 +139,17 @@ def names_of_tests(program: Path, gtest_filter: str) -> set[str]:
     return names
 
 
+def test_a_program_of_cuda_alone_ran_with_and_without_the_preload(
+    trial: tuple[dict[str, Any], str],
+) -> None:
+    measured = trial[0]["any_program"]
+    if "not_measured" in measured:
+        assert shutil.which("nvcc") is None
+        return
+    assert set(measured) == {"shared_runtime_driver_ns", "shared_runtime_uvmalloc_ns"}
+    assert all(nanoseconds > 0 for times in measured.values() for nanoseconds in times.values())
+
+
 def test_all_conformance_tests_but_the_fake_runtimes_meet_the_driver(gpu_check: Any) -> None:
     program = find_libraries().folder.parent / "bin" / "conformance_test"
     every = names_of_tests(program, "*")
@@ -174,14 +186,14 @@ def test_a_suite_that_crashes_at_its_end_has_failed(
     place = gpu_check.place.Place(True, tmp_path)
     if passes:
         assert (
-            gpu_check.measurements.conformance(place, gpu_check.commands.Clock(), tmp_path)[
+            gpu_check.measurements.conformance(place, gpu_check.subprograms.Clock(), tmp_path)[
                 "passed"
             ]
             == 1
         )
     else:
-        with pytest.raises(gpu_check.commands.CheckError, match="ended with exit code -6"):
-            gpu_check.measurements.conformance(place, gpu_check.commands.Clock(), tmp_path)
+        with pytest.raises(gpu_check.subprograms.CheckError, match="ended with exit code -6"):
+            gpu_check.measurements.conformance(place, gpu_check.subprograms.Clock(), tmp_path)
 
 
 def test_what_a_program_that_takes_too_long_has_started_ends_too(
@@ -194,8 +206,8 @@ def test_what_a_program_that_takes_too_long_has_started_ends_too(
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
         f"open('{tmp_path}/child', 'w').write(str(child.pid))\ntime.sleep(60)\n",
     )
-    with pytest.raises(gpu_check.commands.CheckError, match="was still running after 3 s"):
-        gpu_check.commands.run([str(program)], os.environ, 3, "program")
+    with pytest.raises(gpu_check.subprograms.CheckError, match="was still running after 3 s"):
+        gpu_check.subprograms.run([str(program)], os.environ, 3, "program")
     status = Path(f"/proc/{(tmp_path / 'child').read_text()}/stat")
     deadline = time.monotonic() + 30
     # Nobody may be there to collect it.
@@ -210,10 +222,10 @@ def test_a_section_that_the_probe_could_not_measure_is_a_failure(
     device = {"name": "a device", "simulated": True, "managed_limit_bytes": 4096 << 20}
     probed = {"device": device, "hints": {"failed": "no hint"}, "alignment": {"a": 1}}
     monkeypatch.setattr(gpu_check.check, "probe", lambda *_: probed)
-    for stage in ("conformance", "pairs", "train"):
+    for stage in ("conformance", "pairs", "any_program", "train"):
         monkeypatch.setattr(gpu_check.check, stage, lambda *_: {})
     check = gpu_check.check.Check(
-        gpu_check.place.Place(True, tmp_path), gpu_check.commands.Clock(), tmp_path
+        gpu_check.place.Place(True, tmp_path), gpu_check.subprograms.Clock(), tmp_path
     )
     check.run()
     assert check.failures == ["hints: no hint"]

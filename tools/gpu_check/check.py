@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from gpu_check.commands import CheckError, Clock, say
 from gpu_check.document import SECTIONS, document, one_line, slug
-from gpu_check.measurements import Json, conformance, pairs, probe
+from gpu_check.measurements import Json, any_program, conformance, pairs, probe
 from gpu_check.place import MIB, Place
+from gpu_check.subprograms import CheckError, Clock, say
 from gpu_check.training import SIMULATED_TRAININGS, TRAININGS, train
 
 LEAST_LIMIT_BYTES = 2048 * MIB  # of managed memory; the tests need so much
@@ -64,6 +64,9 @@ class Check:
             if isinstance(why := probed.get(name, {}).get("failed"), str):
                 self.failures.append(f"{name}: {one_line(why)}")
         results["pairs"] = self.stage("allocation pairs", lambda: pairs(place, clock))
+        results["any_program"] = self.stage(
+            "CUDA programs without PyTorch", lambda: any_program(place, clock, folder)
+        )
         results["training"] = {}
         trainings = SIMULATED_TRAININGS if place.simulated else TRAININGS
         for name, training in trainings.items():

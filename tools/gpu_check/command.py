@@ -14,8 +14,8 @@ from pathlib import Path
 
 from gpu_check.carried import MissingSourceError, prepare
 from gpu_check.check import Check
-from gpu_check.commands import CheckError, Clock, say
 from gpu_check.place import DEPS, ROOT, Place
+from gpu_check.subprograms import CheckError, Clock, say
 from gpu_check.toolchain import build, missing
 
 

@@ -104,6 +104,10 @@ SECTIONS: dict[str, tuple[str, Callable[[Json], list[str]]]] = {
     "conformance": ("Conformance tests on this driver", conformance_lines),
     "training": ("Training with and without uvmalloc, all of it fitting", training_lines),
     "pairs": ("Allocation and free from the cache, through torch", nested_lines),
+    "any_program": (
+        "cudaMalloc and cudaFree in a program of CUDA alone, nanoseconds",
+        nested_lines,
+    ),
     "alignment": ("Alignment of managed allocations", nested_lines),
     "allocations": ("cuMemAllocManaged and cuMemFree, microseconds", nested_lines),
     "hints": (

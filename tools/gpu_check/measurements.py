@@ -1,13 +1,18 @@
-"""What the driver and the allocator do: conformance tests, the probe, allocation pairs."""
+"""What the driver and the allocator do: conformance tests, the probe, allocation pairs.
+
+Programs without PyTorch too, linked with CUDA's shared runtime and with its static one.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
-from gpu_check.commands import CheckError, Clock, ExitError, run
 from gpu_check.place import MIB, ROOT, Place
+from gpu_check.subprograms import CheckError, Clock, ExitError, run
 
 Json = dict[str, Any]
 
@@ -72,4 +77,35 @@ def pairs(place: Place, clock: Clock) -> Json:
     out["native_over_uvmalloc"] = {
         name: round(out["native_ns"][name] / out["uvmalloc_ns"][name], 2) for name in PAIR_SIZES
     }
+    return out
+
+
+ANY_PROGRAM = ROOT / "bench" / "any_program" / "cuda_program.cpp"
+
+
+def any_program(place: Place, clock: Clock, folder: Path) -> Json:
+    """Nanoseconds of cudaMalloc and cudaFree in a program of CUDA alone, as it is and preloaded."""
+    compiler = shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
+    if compiler is None:
+        return {"not_measured": "there is no nvcc"}
+    libraries = Path(compiler).resolve().parent.parent / "lib64"
+    out: Json = {}
+    # The simulated driver has no tables for the static runtime.
+    for runtime in ("shared",) if place.simulated else ("shared", "static"):
+        program = folder / f"cuda_program_{runtime}"
+        command = [compiler, "-x", "cu", "-std=c++17", "-O2", "-cudart", runtime]
+        command += ["-I", str(place.build / "include"), "-o", str(program), str(ANY_PROGRAM)]
+        run(command, place.environment(), clock.left(120), "nvcc")
+        plain = place.driver_environment()
+        paths = [plain.get("LD_LIBRARY_PATH", ""), str(libraries)]
+        plain["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, paths))
+        preloaded = {
+            **plain,
+            "LD_PRELOAD": str(place.libraries / "libuvmalloc.so"),
+            "UVMALLOC_CUDA": "1",
+            "UVMALLOC_STARTUP_LINE": "0",
+        }
+        for name, environment in (("driver", plain), ("uvmalloc", preloaded)):
+            done = run([str(program), "pairs"], environment, clock.left(60), program.name)
+            out[f"{runtime}_runtime_{name}_ns"] = json.loads(done.stdout)
     return out

@@ -10,8 +10,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from gpu_check.commands import CheckError, Clock, run
 from gpu_check.place import CLI_MODULES, DEPS, ROOT, Place
+from gpu_check.subprograms import CheckError, Clock, run
 
 
 def importable(module: str) -> bool:

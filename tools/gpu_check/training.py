@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_check.commands import CheckError, Clock, run
 from gpu_check.measurements import Json
 from gpu_check.place import MIB, ROOT, Place
+from gpu_check.subprograms import CheckError, Clock, run
 
 TOLERANCE = 1e-5
 
