@@ -144,12 +144,21 @@ assert total.value == 64 << 20
 
 
 def test_a_cuda_program_of_which_nothing_is_served_is_not_called_active(simulated, tmp_path):
-    finished = simulated(NATIVE_CUDA, "--capacity", "64MiB")
+    finished = simulated(NATIVE_CUDA, "--capacity", "64MiB", UVMALLOC_CUDA="0")
     assert finished.returncode == 0, finished.stderr
     saved = json.loads((tmp_path / "report.json").read_text())
     assert saved["active"] is False
     assert "past uvmalloc" not in finished.stderr
     assert "this program did not use it" in finished.stderr
+
+
+def test_a_cuda_program_is_served_where_it_runs_under_the_launcher(simulated, tmp_path):
+    finished = simulated(NATIVE_CUDA, "--capacity", "64MiB", UVMALLOC_STARTUP_LINE="0")
+    assert finished.returncode == 0, finished.stderr
+    saved = json.loads((tmp_path / "report.json").read_text())
+    assert saved["active"] is True
+    assert saved["cuda_calls"]["cudaMalloc"]["served"] > 0
+    assert "CUDA calls served: cudaMalloc" in finished.stderr
 
 
 # ---- what is in a folder ------------------------------------------------------------------------
