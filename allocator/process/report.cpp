@@ -198,12 +198,14 @@ Json report() {
 Json capabilities_json(const DeviceCapabilities& can) {
   return {{"managed_memory", can.managed_memory},
           {"concurrent_managed_access", can.concurrent_managed_access},
+          {"migrates_on_fault", can.migrates_on_fault},
           {"pageable_memory_access", can.pageable_memory_access},
           {"host_page_tables", can.host_page_tables},
           {"direct_host_access", can.direct_host_access},
           {"integrated", can.integrated},
           {"memory_is_host_node", can.memory_is_host_node},
           {"discard", can.discard},
+          {"prefetch_blocks", can.prefetch_blocks},
           {"compute_major", can.compute_major},
           {"compute_minor", can.compute_minor}};
 }
@@ -216,10 +218,7 @@ Json devices_json(const DeviceRuntime& runtime, std::string* trouble,
     MemoryFigures figures;
     runtime.describe(device, &description);
     runtime.memory_figures(device, &figures);
-    if (!description.capabilities.concurrent_managed_access && trouble->empty()) {
-      *trouble = fmt::format("device {} ({}) cannot use managed memory concurrently with the host",
-                             device, description.name);
-    }
+    if (trouble->empty()) *trouble = why_not_usable(device, description);
     devices.push_back({{"index", device},
                        {"name", description.name},
                        {"total_bytes", description.total_bytes},
