@@ -50,7 +50,7 @@ install(EXPORT uvmallocTargets NAMESPACE uvmalloc:: DESTINATION "${package_dir}"
 foreach(room allocator hints runtime storage)
   install(DIRECTORY "${PROJECT_SOURCE_DIR}/${room}" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/uvmalloc"
           COMPONENT Development FILES_MATCHING PATTERN "*.hpp"
-          PATTERN "runtime/cuda" EXCLUDE PATTERN "machine_memory.hpp" EXCLUDE)
+          PATTERN "runtime/cuda" EXCLUDE PATTERN "runtime/hip" EXCLUDE PATTERN "machine_memory.hpp" EXCLUDE)
 endforeach()
 install(FILES "${PROJECT_SOURCE_DIR}/allocator/uvmalloc.h" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/uvmalloc"
         COMPONENT Development)
@@ -87,6 +87,11 @@ if(UVMALLOC_BUILD_SIM)
     uvmsim uvmsim_cuda uvmsim_cudart uvmsim_cupti uvmsim_nvml uvmsim_audit)
   uvmalloc_install_stand_ins("${private_dir}/sim/12.2" uvmsim_cuda_12020)
   uvmalloc_install_stand_ins("${private_dir}/sim/12.8" uvmsim_cuda_12080)
+  if(TARGET uvmsim_hip)
+    uvmalloc_install_stand_ins("${private_dir}/sim/hip" uvmsim_hsa uvmsim_hip_5 uvmsim_hip_6 uvmsim_hip_7)
+    install(FILES "${CMAKE_BINARY_DIR}/lib/sim/hip/libamdhip64.so" DESTINATION "${private_dir}/sim/hip"
+            COMPONENT Simulator)
+  endif()
   install(FILES "${PROJECT_SOURCE_DIR}/sim/uvmsim.h" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/uvmalloc/sim"
           COMPONENT Simulator)
 endif()

@@ -1,5 +1,6 @@
 #include <uvmalloc/allocator/engine/machine.hpp>
 
+#include <algorithm>
 #include <optional>
 #include <stdexcept>
 #include <string_view>
@@ -20,14 +21,18 @@ std::vector<DeviceDescription> describe_devices(const DeviceRuntime& runtime) {
     if (RuntimeStatus status = runtime.describe(device, &description); !status.ok()) {
       throw std::runtime_error(fmt::format("device {} cannot be asked: {}", device, status.text()));
     }
-    if (!description.capabilities.concurrent_managed_access) {
-      throw std::runtime_error(
-          fmt::format("device {} ({}) cannot use managed memory concurrently with the host", device,
-                      description.name));
+    if (std::string trouble = why_not_usable(device, description); !trouble.empty()) {
+      throw std::runtime_error(trouble);
     }
   }
   if (devices.empty()) throw std::runtime_error("there is no device");
   return devices;
+}
+
+bool prefetch_blocks(const std::vector<DeviceDescription>& devices) {
+  return std::any_of(devices.begin(), devices.end(), [](const DeviceDescription& device) {
+    return device.capabilities.prefetch_blocks;
+  });
 }
 
 // std::invalid_argument for a budget in which no page has room.
@@ -54,7 +59,7 @@ Machine::Machine(std::unique_ptr<DeviceRuntime> device_runtime, const Configurat
       figure_store(kFacades * devices.size(), figures_file),
       events(runtime, runtime.device_count()),
       stream_work(runtime, events),
-      sender(runtime, events, figure_store.hints()) {
+      sender(runtime, events, figure_store.hints(), prefetch_blocks(devices)) {
   runtime.count_in(&figure_store.calls());
   if (configuration.host_backing == HostBacking::kOrdinary &&
       span_memory.host_backing() != HostBacking::kOrdinary) {

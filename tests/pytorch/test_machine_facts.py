@@ -81,7 +81,8 @@ def test_amd_is_there_where_its_driver_is(tmp_path: Path, monkeypatch: pytest.Mo
         ({"pageable_memory_access": True}, "HMM"),
         ({"pageable_memory_access": True, "host_page_tables": True}, "hardware coherent"),
         ({"integrated": True, "pageable_memory_access": True}, "integrated"),
-        ({"concurrent_managed_access": False}, "not usable"),
+        ({"concurrent_managed_access": False}, "not usable: host and device"),
+        ({"migrates_on_fault": False}, "not usable: pages of managed memory"),
     ],
 )
 def test_the_paradigm_follows_from_the_capabilities(more: dict[str, bool], begins: str) -> None:

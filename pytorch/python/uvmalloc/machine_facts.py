@@ -79,6 +79,8 @@ def paradigm(capabilities: Mapping[str, Any]) -> str:
     """How the device and the host share memory (UNIFIED MEMORY of CUDA's programming guide)."""
     if not capabilities.get("concurrent_managed_access"):
         return "not usable: host and device cannot use managed memory at the same time"
+    if not capabilities.get("migrates_on_fault", True):
+        return "not usable: pages of managed memory do not follow their use (XNACK is off)"
     if capabilities.get("integrated"):
         return "integrated: the device's memory is the host's, and nothing moves"
     if capabilities.get("host_page_tables"):
@@ -90,7 +92,9 @@ def paradigm(capabilities: Mapping[str, Any]) -> str:
 
 def degraded(capabilities: Mapping[str, Any]) -> list[str]:
     """What does not work, or works less well, for want of a capability."""
-    if not capabilities.get("concurrent_managed_access"):
+    if not capabilities.get("concurrent_managed_access") or not capabilities.get(
+        "migrates_on_fault", True
+    ):
         return ["uvmalloc stays inactive: memory is served as without it"]
     found = []
     moves = not capabilities.get("integrated") and not capabilities.get("host_page_tables")
