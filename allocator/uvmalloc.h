@@ -106,7 +106,8 @@ UVMALLOC_API const char* uvmalloc_last_error(void) UVMALLOC_NOEXCEPT;
 /* All zero but struct_bytes: the defaults. Variables (UVMALLOC_BUDGET and others) are not read. */
 typedef struct uvmalloc_options {
   size_t struct_bytes;
-  const char* runtime;    /* the kind of device by name, "cuda"; NULL: the first that has one */
+  const char* runtime;    /* the kind of device by name, "cuda", or by the path of a shared object
+                             (uvmalloc_runtime.h); NULL: the first that has one */
   int32_t policy;         /* a uvmalloc_policy */
   uint64_t budget_bytes;  /* the most memory that may be in use at a time, at least 2 MiB; 0: by the
                              machine */
@@ -127,6 +128,17 @@ typedef struct uvmalloc_options {
  * In a forked child it is as the process's own (uvmalloc_process_allocator()). */
 UVMALLOC_API uvmalloc_status uvmalloc_create(const uvmalloc_options* options,
                                              uvmalloc_allocator** out) UVMALLOC_NOEXCEPT;
+
+/* Adds a kind of device by the table of operations that uvmalloc_runtime.h describes. From then on
+ * `name` is a runtime for uvmalloc_options and UVMALLOC_RUNTIME, and "auto" tries it after those
+ * that were there before. Name and table are copied; `context` is passed to each operation.
+ * UVMALLOC_ERROR_INVALID_ARGUMENT: the name is empty, "auto", taken, or has a slash; an operation
+ * of the required group is missing, or a part of an optional one; the version is newer than that of
+ * this library, or struct_bytes is not the size of its version. */
+struct uvmalloc_runtime_operations;
+UVMALLOC_API uvmalloc_status
+uvmalloc_register_runtime(const char* name, const struct uvmalloc_runtime_operations* operations,
+                          void* context) UVMALLOC_NOEXCEPT;
 
 /* Waits for the devices and gives all memory back, in use or not. NULL is fine.
  * UVMALLOC_ERROR_INVALID_ARGUMENT: the process's allocator, which is never destroyed. */

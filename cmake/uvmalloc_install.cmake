@@ -50,9 +50,10 @@ install(EXPORT uvmallocTargets NAMESPACE uvmalloc:: DESTINATION "${package_dir}"
 foreach(room allocator hints runtime storage)
   install(DIRECTORY "${PROJECT_SOURCE_DIR}/${room}" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/uvmalloc"
           COMPONENT Development FILES_MATCHING PATTERN "*.hpp"
-          PATTERN "runtime/cuda" EXCLUDE PATTERN "runtime/hip" EXCLUDE PATTERN "machine_memory.hpp" EXCLUDE)
+          PATTERN "runtime/cuda" EXCLUDE PATTERN "runtime/hip" EXCLUDE
+          PATTERN "runtime/external" EXCLUDE PATTERN "machine_memory.hpp" EXCLUDE)
 endforeach()
-install(FILES "${PROJECT_SOURCE_DIR}/allocator/uvmalloc.h" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/uvmalloc"
+install(FILES "${PROJECT_SOURCE_DIR}/allocator/uvmalloc.h" "${PROJECT_SOURCE_DIR}/runtime/uvmalloc_runtime.h" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/uvmalloc"
         COMPONENT Development)
 
 configure_package_config_file("${CMAKE_CURRENT_LIST_DIR}/uvmallocConfig.cmake.in"

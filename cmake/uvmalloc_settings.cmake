@@ -42,8 +42,10 @@ file(MAKE_DIRECTORY "${UVMALLOC_FORWARDING_INCLUDE}/uvmalloc")
 foreach(room allocator hints preload pytorch runtime sim storage)
   file(CREATE_LINK "${CMAKE_CURRENT_SOURCE_DIR}/${room}" "${UVMALLOC_FORWARDING_INCLUDE}/uvmalloc/${room}" SYMBOLIC)
 endforeach()
-file(CREATE_LINK "${CMAKE_CURRENT_SOURCE_DIR}/allocator/uvmalloc.h" "${UVMALLOC_FORWARDING_INCLUDE}/uvmalloc/uvmalloc.h"
-     SYMBOLIC)
+foreach(header allocator/uvmalloc.h runtime/uvmalloc_runtime.h)
+  cmake_path(GET header FILENAME name)
+  file(CREATE_LINK "${CMAKE_CURRENT_SOURCE_DIR}/${header}" "${UVMALLOC_FORWARDING_INCLUDE}/uvmalloc/${name}" SYMBOLIC)
+endforeach()
 target_include_directories(uvmalloc_flags INTERFACE "$<BUILD_INTERFACE:${UVMALLOC_FORWARDING_INCLUDE}>")
 
 # Objects of one room, used by both the static and the shared library.

@@ -58,7 +58,9 @@ struct DeviceStream {
   bool is_gone() const { return thread >= kFirstGone; }
   // Whether the calling thread can name it in a call.
   bool can_be_named() const { return thread == 0 || thread == this_thread_number(); }
+  // As in Place.
   friend auto operator<=>(const DeviceStream&, const DeviceStream&) = default;
+  friend bool operator==(const DeviceStream&, const DeviceStream&) = default;
 };
 
 struct RuntimeStatus {

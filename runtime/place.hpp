@@ -22,7 +22,9 @@ struct Place {
 
   constexpr bool is_host() const { return kind == PlaceKind::kHost; }
   constexpr bool is_device() const { return kind == PlaceKind::kDevice; }
+  // Both are written out: nvcc does not make the second one from the first.
   friend constexpr auto operator<=>(const Place&, const Place&) = default;
+  friend constexpr bool operator==(const Place&, const Place&) = default;
 };
 
 // "host", "device:0", "nowhere".

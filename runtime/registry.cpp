@@ -12,6 +12,7 @@
 #include <uvmalloc/runtime/hip/driver_api.hpp>
 #include <uvmalloc/runtime/hip/hip_runtime.hpp>
 #endif
+#include <uvmalloc/runtime/external/runtime_library.hpp>
 
 namespace uvm {
 namespace {
@@ -50,7 +51,7 @@ std::vector<Entry> entries_copy() {
 }  // namespace
 
 bool add_runtime(std::string_view name, RuntimeFactory factory, RuntimeQuestions questions) {
-  if (name.empty() || name == "auto" || !factory) return false;
+  if (name.empty() || name == "auto" || external::is_path(name) || !factory) return false;
   std::lock_guard lock(registry().mutex);
   for (const Entry& entry : registry().entries) {
     if (entry.name == name) return false;
@@ -60,6 +61,10 @@ bool add_runtime(std::string_view name, RuntimeFactory factory, RuntimeQuestions
 }
 
 bool is_runtime_initialized(std::string_view name) {
+  if (external::is_path(name)) {
+    const external::LibraryName library = external::open_runtime_library(name);
+    return !library.name.empty() && is_runtime_initialized(library.name);
+  }
   const std::vector<Entry> entries = entries_copy();
   return std::any_of(entries.begin(), entries.end(), [name](const Entry& entry) {
     const auto& is_initialized = entry.questions.is_initialized;
@@ -69,6 +74,10 @@ bool is_runtime_initialized(std::string_view name) {
 }
 
 bool is_runtime_present(std::string_view name) {
+  if (external::is_path(name)) {
+    const external::LibraryName library = external::open_runtime_library(name);
+    return !library.name.empty() && is_runtime_present(library.name);
+  }
   const std::vector<Entry> entries = entries_copy();
   return std::any_of(entries.begin(), entries.end(), [name](const Entry& entry) {
     const auto& is_present = entry.questions.is_present;
@@ -83,6 +92,11 @@ std::vector<std::string> runtime_names() {
 }
 
 RuntimeChoice open_runtime(std::string_view name) {
+  if (external::is_path(name)) {
+    external::LibraryName library = external::open_runtime_library(name);
+    if (library.name.empty()) return {nullptr, std::move(library.reason)};
+    return open_runtime(library.name);
+  }
   std::string reasons;
   for (const Entry& entry : entries_copy()) {
     if (name != "auto" && name != entry.name) continue;

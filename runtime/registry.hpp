@@ -1,6 +1,9 @@
-// Runtimes by name. The ones built in add themselves here; a shared object of a third party adds
-// its own with a RuntimeRegistration object or add_runtime(), without rebuilding uvmalloc. All
-// functions are thread-safe.
+// Runtimes by name. The ones built in add themselves here. A third party adds its own without
+// rebuilding uvmalloc: in C by a table of operations (uvmalloc_runtime.h), in C++ with a
+// RuntimeRegistration object or add_runtime(). All functions are thread-safe.
+//
+// A name with a slash is the path of a shared object with such a table. The first question about it
+// opens the object.
 #pragma once
 
 #include <functional>
@@ -27,8 +30,8 @@ struct RuntimeQuestions {
   std::function<bool()> is_present;
 };
 
-// Returns false, and changes nothing, where the name is taken or empty. A runtime without questions
-// counts as present, and as initialised where it is asked for by its name.
+// Returns false, and changes nothing, where the name is taken, empty, "auto" or a path. A runtime
+// without questions counts as present, and as initialised where it is asked for by its name.
 bool add_runtime(std::string_view name, RuntimeFactory factory, RuntimeQuestions questions = {});
 
 // Whether open_runtime(name) would initialise nothing that the program has not initialised itself.
@@ -45,8 +48,8 @@ struct RuntimeChoice {
   std::string reason;                      // why not, one line; empty on success
 };
 
-// `name` is a registered name, or "auto": the first, in the order they were added, that finds a
-// device.
+// `name` is a registered name, a path, or "auto": the first, in the order they were added, that
+// finds a device.
 RuntimeChoice open_runtime(std::string_view name);
 
 struct RuntimeRegistration {

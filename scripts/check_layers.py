@@ -70,7 +70,8 @@ def room_of(path: str) -> str | None:
 
 def header_path(root: Path, included: str) -> str | None:
     """Where <uvmalloc/INCLUDED> lies, from the root; None where a build makes it."""
-    for candidate in (included, f"include/uvmalloc/{included}", f"allocator/{included}"):
+    rooms = ("", "include/uvmalloc/", "allocator/", "runtime/")
+    for candidate in (f"{room}{included}" for room in rooms):
         if (root / candidate).is_file():
             return candidate
     return None

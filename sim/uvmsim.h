@@ -94,6 +94,19 @@ int uvmsim_launch(int device, void* stream, const uvmsim_access* accesses, size_
  * while the allocation lives, and linear within it. */
 void* uvmsim_device_view(const void* address);
 
+typedef struct {
+  unsigned blocks[3];  /* x, y, z of the grid */
+  unsigned threads[3]; /* of each block */
+} uvmsim_grid;
+
+/* What a library that UVMSIM_KERNELS names may export, to run kernels that a program launches with
+ * <<<>>>. It gets the kernel's mangled name and the addresses of its arguments. It tells the
+ * machine by uvmsim_kernel or uvmsim_launch which memory the kernel touches, does the work on the
+ * device views, and returns 0. UVMSIM_ERROR_INVALID: it does not know this kernel. Errors of those
+ * two functions are passed on. */
+int uvmsim_kernels_launch(const char* symbol, int device, void* stream, const uvmsim_grid* grid,
+                          void** arguments);
+
 /* ---- residency
  * ---------------------------------------------------------------------------------------------- */
 

@@ -17,7 +17,9 @@ struct StreamKey {
   std::uint64_t thread = 0;        // whose per-thread stream it is (DeviceStream)
   DeviceStream device_stream() const { return {device, stream, thread}; }
   static constexpr std::uint64_t kForgotten = ~std::uint64_t{0};  // its stream is gone
+  // As in Place.
   friend auto operator<=>(const StreamKey&, const StreamKey&) = default;
+  friend bool operator==(const StreamKey&, const StreamKey&) = default;
 };
 
 }  // namespace uvm

@@ -16,6 +16,7 @@
 
 #include <uvmalloc/allocator/process/aligned_allocation.hpp>
 #include <uvmalloc/allocator/process/process_allocator.hpp>
+#include <uvmalloc/runtime/external/external_runtime.hpp>
 #include <uvmalloc/runtime/registry.hpp>
 
 namespace {
@@ -249,6 +250,16 @@ uvmalloc_status uvmalloc_create(const uvmalloc_options* options,
         std::make_unique<CachingManagedAllocator>(std::move(choice.runtime), configuration)
             .release());
     return UVMALLOC_OK;
+  });
+}
+
+uvmalloc_status uvmalloc_register_runtime(const char* name,
+                                          const uvmalloc_runtime_operations* operations,
+                                          void* context) noexcept {
+  return guarded([&] {
+    const std::string why = uvm::external::add_external_runtime(name, operations, context);
+    if (why.empty()) return UVMALLOC_OK;
+    return failure(UVMALLOC_ERROR_INVALID_ARGUMENT, "uvmalloc_register_runtime: {}", why);
   });
 }
 

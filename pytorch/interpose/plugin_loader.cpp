@@ -1,5 +1,6 @@
 #include <uvmalloc/pytorch/interpose/plugin_loader.hpp>
 
+#include <cuda.h>
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -24,6 +25,13 @@ namespace {
 
 // Empty, or in one line why torch keeps its own allocators.
 std::string load_plugin(const TorchInProcess& torch) {
+  // The plugin is compiled with these headers, whose structures differ from those of other CUDAs.
+  constexpr int kCudaMajor = CUDA_VERSION / 1000;
+  if (!torch.cuda_version.empty() &&
+      !torch.cuda_version.starts_with(fmt::format("{}.", kCudaMajor))) {
+    return fmt::format("torch {} is built for CUDA {}, and uvmalloc needs a torch for CUDA {}",
+                       torch.version, torch.cuda_version, kCudaMajor);
+  }
   const std::string library = preload::own_path();
   const std::string path =
       fmt::format("{}libuvmalloc_torch_{}_{}.so", library.substr(0, library.rfind('/') + 1),

@@ -33,11 +33,16 @@ int note_library(dl_phdr_info* library, std::size_t, void* context) {
   return 0;
 }
 
-std::string read_version(const std::string& library_dir) {
+// The text that torch's version.py gives this name: `name = 'text'`, with or without a type. Empty
+// where it gives none.
+std::string read_text(const std::string& library_dir, std::string_view name) {
   std::ifstream file(library_dir + "/../version.py");
   for (std::string line; std::getline(file, line);) {
-    if (!line.starts_with("__version__")) continue;
-    const std::size_t begin = line.find_first_of("'\"");
+    if (!line.starts_with(name)) continue;
+    const std::size_t equals = line.find('=', name.size());
+    if (equals == std::string::npos) continue;
+    if (line[name.size()] != ' ' && line[name.size()] != ':' && line[name.size()] != '=') continue;
+    const std::size_t begin = line.find_first_of("'\"", equals);
     if (begin == std::string::npos) return {};
     const std::size_t end = line.find(line[begin], begin + 1);
     if (end == std::string::npos) return {};
@@ -69,7 +74,10 @@ TorchInProcess find_torch() noexcept {
     torch.cuda_libraries_mapped = mapped.torch_cuda && mapped.c10_cuda;
     torch.python_mapped = mapped.torch_python;
     torch.library_dir = std::move(mapped.library_dir);
-    if (!torch.library_dir.empty()) torch.version = read_version(torch.library_dir);
+    if (!torch.library_dir.empty()) {
+      torch.version = read_text(torch.library_dir, "__version__");
+      torch.cuda_version = read_text(torch.library_dir, "cuda");
+    }
     parse_version(torch.version, &torch.major, &torch.minor);
   } catch (...) {
     // Out of memory while reading names: what has been found so far is the answer.

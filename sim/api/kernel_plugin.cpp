@@ -10,8 +10,10 @@ namespace uvmsim::api {
 namespace {
 
 using Poll = int (*)();
+using LaunchKernel = decltype(&uvmsim_kernels_launch);
 
 std::atomic<bool> done{false};
+std::atomic<LaunchKernel> launch_kernel{nullptr};
 
 Poll load_poll() {
   const char* path = std::getenv("UVMSIM_KERNELS");
@@ -24,6 +26,7 @@ Poll load_poll() {
         path, dlerror());
     return nullptr;
   }
+  launch_kernel = reinterpret_cast<LaunchKernel>(dlsym(library, "uvmsim_kernels_launch"));
   auto poll = reinterpret_cast<Poll>(dlsym(library, "uvmsim_kernels_poll"));
   if (poll == nullptr) {
     std::fprintf(stderr,
@@ -53,6 +56,14 @@ void poll_once() {
 
 void poll_kernel_plugin() {
   if (!done.load(std::memory_order_relaxed)) poll_once();
+}
+
+int launch_in_plugin(const char* symbol, int device, void* stream, const uvmsim_grid& grid,
+                     void** arguments) {
+  poll_kernel_plugin();
+  const LaunchKernel launch = launch_kernel.load(std::memory_order_acquire);
+  return launch != nullptr ? launch(symbol, device, stream, &grid, arguments)
+                           : UVMSIM_ERROR_INVALID;
 }
 
 }  // namespace uvmsim::api

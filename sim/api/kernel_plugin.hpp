@@ -3,11 +3,20 @@
 // `int uvmsim_kernels_poll(void)` until it returns nonzero. The poll returns zero until the
 // libraries that it depends on are in the process; then it registers its kernels. The poll
 // may itself call the stand-ins (it is not called again from within) and no lock is held around it.
+//
+// A plug-in may also export uvmsim_kernels_launch (uvmsim.h), for kernels that a program launches
+// itself.
 #pragma once
+
+#include <uvmalloc/sim/uvmsim.h>
 
 namespace uvmsim::api {
 
 // Costs one relaxed atomic load once the plug-in is done, or where there is none.
 void poll_kernel_plugin();
+
+// What the plug-in's uvmsim_kernels_launch() returns; UVMSIM_ERROR_INVALID where it has none.
+int launch_in_plugin(const char* symbol, int device, void* stream, const uvmsim_grid& grid,
+                     void** arguments);
 
 }  // namespace uvmsim::api

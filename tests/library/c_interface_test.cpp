@@ -39,7 +39,7 @@ uvmalloc_options options_for(const char* runtime) {
 class CInterface : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    testing::open("fake");  // registers it
+    testing::open(GetParam());  // registers it
     const uvmalloc_options options = options_for(GetParam());
     ASSERT_EQ(uvmalloc_create(&options, &allocator), UVMALLOC_OK) << uvmalloc_last_error();
   }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from pathlib import Path
@@ -17,18 +18,26 @@ CONSUMER = Path(__file__).parent / "consumer"
 C_OUTPUT = "0.1.0 moved=16777216 prefetched=1\n"
 CPP_OUTPUT = "0.1.0 caught=out of memory moved=4194304 place=device:0 allocations=1\n"
 CUDA_OUTPUT = "again=1 place=device:0\n"
+KERNEL_OUTPUT = "container=7 c=15 cccl=15 managed=1\n"
+RUNTIME_OUTPUT = "first=6 last=5 managed=1 again=1\n"
+NVCC = shutil.which("nvcc", path=f"{os.environ.get('PATH', '')}:/usr/local/cuda/bin")
 # Needs libcu++ on the include path; cuda_program.cpp compiles it.
 WITH_OTHERS = "uvmalloc/allocator/cuda_memory_resource.hpp"
 # Of stand-ins too, which a program may find through a link in a subfolder.
 _RELATIVE_PATHS = {"$ORIGIN]", "$ORIGIN/..]", "$ORIGIN:$ORIGIN/..:$ORIGIN/../..]"}
 
 
+def found_by_cmake(name: str) -> str:
+    """A folder of this build's cache; empty where it was not looked for or not found."""
+    cache = (find_libraries().folder.parent / "CMakeCache.txt").read_text()
+    [*found] = re.findall(rf"^{name}:PATH=(.*)$", cache, re.MULTILINE)
+    return found[0] if found else ""
+
+
 def cuda_include_dirs() -> list[str]:
     """Where this build has found libcu++, and CUDA's own headers; none without libcu++."""
     names = ("UVMALLOC_CCCL_INCLUDE_DIR", "UVMALLOC_CUDA_INCLUDE_DIR")
-    cache = (find_libraries().folder.parent / "CMakeCache.txt").read_text().splitlines()
-    entries = dict(line.split(":PATH=", 1) for line in cache if line.startswith(names))
-    folders = [entries.get(name, "") for name in names]
+    folders = [found_by_cmake(name) for name in names]
     return folders if Path(folders[0], "cuda/memory_resource").is_file() else []
 
 
@@ -47,6 +56,9 @@ def consumer(installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> 
         *("cmake", "-G", "Ninja", "-S", folder / "source", "-B", folder / "build"),
         *(f"-DCMAKE_PREFIX_PATH={installed.prefix}", f"-DUVMALLOC_HEADERS={';'.join(headers)}"),
         f"-DCUDA_INCLUDE_DIRS={';'.join(cuda_include_dirs())}",
+        f"-DCUDART_INCLUDE_DIR={found_by_cmake('UVMALLOC_CUDA_INCLUDE_DIR')}",
+        f"-DCUDART_LIBRARY={installed.stand_ins}/libcudart.so.13",
+        *([f"-DCMAKE_CUDA_COMPILER={NVCC}"] if NVCC else []),
         "-DCMAKE_DISABLE_FIND_PACKAGE_Boost=ON",
     )
     run("cmake", "--build", folder / "build", "-j2")
@@ -73,6 +85,22 @@ def test_a_program_with_libcudacxx(consumer: Path, installed: Installed) -> None
     if not cuda_include_dirs():
         pytest.skip("no libcu++ was found when this build was configured")
     assert installed.run_simulated(consumer / "cuda_program", shared=False) == CUDA_OUTPUT
+
+
+def test_a_c_program_with_cudas_runtime(consumer: Path, installed: Installed) -> None:
+    assert installed.run_simulated(consumer / "runtime_program", shared=False) == RUNTIME_OUTPUT
+
+
+def test_a_program_that_nvcc_has_built(consumer: Path, installed: Installed) -> None:
+    if NVCC is None:
+        pytest.skip("no nvcc: a CUDA toolkit has it")
+    kernels = find_libraries().folder / "tests" / "libcpu_kernels.so"
+    output = run(
+        consumer / "kernel_program",
+        LD_LIBRARY_PATH=str(installed.stand_ins),
+        UVMSIM_KERNELS=str(kernels),
+    )
+    assert output == KERNEL_OUTPUT
 
 
 def test_the_consumer_names_neither_source_nor_build_folder(consumer: Path) -> None:

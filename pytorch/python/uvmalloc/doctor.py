@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from uvmalloc import machine_facts, native
 from uvmalloc.errors import CommandError
-from uvmalloc.libraries import Libraries, find_libraries
+from uvmalloc.libraries import CUDA_MAJOR, Libraries, find_libraries
 from uvmalloc.sizes import format_size
 from uvmalloc.tables import print_table
 
@@ -41,6 +43,11 @@ def diagnose() -> Diagnosis:
         )
     host = machine_facts.host_facts()
     devices = [_with_paradigm(device) for device in diagnosis.get("devices", [])]
+    if torch["cuda"] and torch["cuda"].split(".")[0] != str(CUDA_MAJOR):
+        problems.append(
+            f"torch {torch['version']} is built for CUDA {torch['cuda']}, and uvmalloc needs a "
+            f"torch for CUDA {CUDA_MAJOR}: install that wheel"
+        )
     return {
         **diagnosis,
         "devices": devices,
@@ -78,16 +85,28 @@ def _machine_problems(diagnosis: Diagnosis) -> list[str]:
 
 
 def _describe_torch(libraries: Libraries | None) -> Diagnosis:
+    version, cuda = None, None
     try:
-        version = metadata.version("torch")
+        torch = metadata.distribution("torch")
     except metadata.PackageNotFoundError:
-        version = None
+        pass
+    else:
+        version, cuda = torch.version, _cuda_of(Path(str(torch.locate_file("torch/version.py"))))
     plugin = libraries.plugin(version) if libraries and version else None
     return {
         "version": version,
+        "cuda": cuda,
         "plugin": str(plugin) if plugin and plugin.is_file() else None,
         "plugins": [file.name for file in libraries.plugins()] if libraries else [],
     }
+
+
+def _cuda_of(version_file: Path) -> str | None:
+    """The CUDA that torch was built for, "13.0", without importing torch; None: it has none."""
+    if not version_file.is_file():
+        return None
+    found = re.search(r"^cuda\b[^=\n]*= *['\"]([^'\"]+)", version_file.read_text(), re.MULTILINE)
+    return found[1] if found else None
 
 
 def show_diagnosis(diagnosis: Diagnosis, console: Console) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from uvmalloc.errors import MissingLibraryError
 
 LIB_DIR_VARIABLE = "UVMALLOC_LIB_DIR"
+CUDA_MAJOR = 13  # of the headers that the plugin is compiled with
 _BUILD_HINT = "build them with scripts/build, or set UVMALLOC_LIB_DIR to the folder that holds them"
 
 
@@ -55,9 +56,8 @@ class Libraries:
         return self.uvmalloc
 
     def require_stand_ins(self) -> None:
-        self._require(
-            self.audit, self.stand_ins / "libcudart.so.13", self.stand_ins / "libcuda.so.1"
-        )
+        runtime = self.stand_ins / f"libcudart.so.{CUDA_MAJOR}"
+        self._require(self.audit, runtime, self.stand_ins / "libcuda.so.1")
 
     def require_hip_stand_ins(self) -> None:
         self._require(self.audit)

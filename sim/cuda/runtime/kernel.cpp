@@ -1,6 +1,7 @@
 // Kernels: what nvcc's start-up code registers, and launches. The simulated device runs no GPU
-// code. A launch fails with "no kernel image", and names the kernel on stderr once. PyTorch's spin
-// kernel (torch.cuda._sleep) does run: it keeps its stream busy for one virtual nanosecond a cycle.
+// code. A kernel runs where the plug-in of UVMSIM_KERNELS has code for it. Any other launch fails
+// with "no kernel image", and names the kernel on stderr once. PyTorch's spin kernel
+// (torch.cuda._sleep) does run: it keeps its stream busy for one virtual nanosecond a cycle.
 #include <cuda.h>
 #include <cxxabi.h>
 
@@ -15,6 +16,7 @@
 
 #include <uvmalloc/sim/cuda/common/device_attributes.hpp>
 #include <uvmalloc/sim/cuda/runtime/entry.hpp>
+#include <uvmalloc/sim/api/kernel_plugin.hpp>
 
 using namespace uvmsim;
 using namespace uvmsim::cuda;
@@ -65,7 +67,28 @@ bool is_spin_kernel(const std::string& name) {
          name.find("spin_kernel_ms") == std::string::npos;
 }
 
-cudaError_t launch(int device, const void* function, void** arguments, cudaStream_t stream) {
+uvmsim_grid grid_of(dim3 blocks, dim3 threads) {
+  return {{blocks.x, blocks.y, blocks.z}, {threads.x, threads.y, threads.z}};
+}
+
+// Of what a plug-in returns for a kernel that it knows.
+cudaError_t error_of_kernel(int result) {
+  switch (result) {
+    case UVMSIM_OK:
+      return cudaSuccess;
+    case UVMSIM_ERROR_OUT_OF_MEMORY:
+      return cudaErrorMemoryAllocation;
+    case UVMSIM_ERROR_ADDRESS:
+      return cudaErrorIllegalAddress;
+    case UVMSIM_ERROR_CAPTURE:
+      return cudaErrorStreamCaptureInvalidated;
+    default:
+      return cudaErrorLaunchFailure;
+  }
+}
+
+cudaError_t launch(int device, const void* function, const uvmsim_grid& grid, void** arguments,
+                   cudaStream_t stream) {
   const char* symbol = KernelRegistry::instance().name_of(function);
   if (symbol == nullptr) return fail(cudaErrorInvalidDeviceFunction);
   const std::string name = readable(symbol);
@@ -74,6 +97,8 @@ cudaError_t launch(int device, const void* function, void** arguments, cudaStrea
     const std::uint64_t duration_ns = cycles > 0 ? static_cast<std::uint64_t>(cycles) : 0;
     return finish(machine().launch_kernel(device, stream, {{}, duration_ns, nullptr}));
   }
+  const int result = launch_in_plugin(symbol, device, stream, grid, arguments);
+  if (result != UVMSIM_ERROR_INVALID) return fail(error_of_kernel(result));
   if (KernelRegistry::instance().is_first_failure(name)) {
     std::fprintf(stderr, "uvmsim: kernel %s cannot run on the simulated device\n", name.c_str());
   }
@@ -169,29 +194,30 @@ RT_API cudaGetKernel(cudaKernel_t* kernel, const void* function) {
   return cudaSuccess;
 }
 
-RT_API __cudaLaunchKernel(cudaKernel_t kernel, dim3, dim3, void** arguments, size_t,
+RT_API __cudaLaunchKernel(cudaKernel_t kernel, dim3 blocks, dim3 threads, void** arguments, size_t,
                           cudaStream_t stream) {
   RT_ENTER_DEVICE;
-  return launch(device, kernel, arguments, stream);
+  return launch(device, kernel, grid_of(blocks, threads), arguments, stream);
 }
 
-RT_API cudaLaunchKernel(const void* function, dim3, dim3, void** arguments, size_t,
+RT_API cudaLaunchKernel(const void* function, dim3 blocks, dim3 threads, void** arguments, size_t,
                         cudaStream_t stream) {
   RT_ENTER_DEVICE;
-  return launch(device, function, arguments, stream);
+  return launch(device, function, grid_of(blocks, threads), arguments, stream);
 }
 
-RT_API cudaLaunchCooperativeKernel(const void* function, dim3, dim3, void** arguments, size_t,
-                                   cudaStream_t stream) {
+RT_API cudaLaunchCooperativeKernel(const void* function, dim3 blocks, dim3 threads,
+                                   void** arguments, size_t, cudaStream_t stream) {
   RT_ENTER_DEVICE;
-  return launch(device, function, arguments, stream);
+  return launch(device, function, grid_of(blocks, threads), arguments, stream);
 }
 
 RT_API cudaLaunchKernelExC(const cudaLaunchConfig_t* configuration, const void* function,
                            void** arguments) {
   RT_ENTER_DEVICE;
   if (configuration == nullptr) return fail(cudaErrorInvalidValue);
-  return launch(device, function, arguments, configuration->stream);
+  return launch(device, function, grid_of(configuration->gridDim, configuration->blockDim),
+                arguments, configuration->stream);
 }
 
 RT_API cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {

@@ -1,4 +1,5 @@
-/* What a C program does with uvmalloc: allocate, fill, move there and back, look, free. */
+/* What a C program does with uvmalloc: allocate, fill, move there and back, look, free. An argument
+ * is the runtime. */
 #include <stdio.h>
 #include <string.h>
 #include <uvmalloc/uvmalloc.h>
@@ -12,9 +13,11 @@
     }                                                                                              \
   } while (0)
 
-int main(void) {
+int main(int argc, char** argv) {
   const size_t size_bytes = (size_t)8 << 20;
-  uvmalloc_options options = {.struct_bytes = sizeof options, .budget_bytes = (uint64_t)64 << 20};
+  uvmalloc_options options = {.struct_bytes = sizeof options,
+                              .runtime = argc > 1 ? argv[1] : NULL,
+                              .budget_bytes = (uint64_t)64 << 20};
   uvmalloc_statistics statistics = {.struct_bytes = sizeof statistics};
   uvmalloc_allocator* allocator = NULL;
   void* block = NULL;

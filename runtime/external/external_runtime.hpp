@@ -1,0 +1,75 @@
+// DeviceRuntime over a table of operations that somebody else wrote (uvmalloc_runtime.h). It owns a
+// copy of the table; the context behind it belongs to the runtime's author and outlives the
+// process's use of it. An optional group that the table lacks is served here: hints succeed without
+// a call, a discard is not supported, nothing is captured, every device has its context.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include <uvmalloc/uvmalloc_runtime.h>
+#include <uvmalloc/runtime/device_runtime.hpp>
+
+namespace uvm::external {
+
+class ExternalRuntime final : public DeviceRuntime {
+ public:
+  // `operations` has no fault (operations_table.hpp). Returns nullptr, and one line in `*reason`,
+  // where the runtime finds no device.
+  static std::unique_ptr<DeviceRuntime> open(const std::string& name,
+                                             const uvmalloc_runtime_operations& operations,
+                                             void* context, std::string* reason);
+
+  std::string_view name() const override { return name_; }
+  int device_count() const override { return devices_; }
+  RuntimeStatus describe(int device, DeviceDescription* out) const override;
+  RuntimeStatus memory_figures(int device, MemoryFigures* out) const override;
+  bool has_context(int device) const override;
+  RuntimeStatus pointer_attributes(const void* address, PointerAttributes* out) const override;
+  RuntimeStatus allocate_managed(int device, std::size_t size_bytes, void** out) const override;
+  RuntimeStatus free_managed(int device, void* address) const override;
+  RuntimeStatus advise(int device, void* address, std::size_t size_bytes, Advice advice,
+                       Place place) const override;
+  RuntimeStatus prefetch(int device, void* address, std::size_t size_bytes, Place destination,
+                         StreamHandle stream) const override;
+  RuntimeStatus discard(int device, void* address, std::size_t size_bytes,
+                        StreamHandle stream) const override;
+  RuntimeStatus copy(int device, void* destination, const void* source, std::size_t size_bytes,
+                     StreamHandle stream) const override;
+  RuntimeStatus create_stream(int device, StreamHandle* out) const override;
+  RuntimeStatus destroy_stream(int device, StreamHandle stream) const override;
+  RuntimeStatus synchronize_stream(int device, StreamHandle stream) const override;
+  RuntimeStatus stream_wait_event(int device, StreamHandle stream,
+                                  EventHandle event) const override;
+  RuntimeStatus is_capturing(int device, StreamHandle stream, bool* out) const override;
+  RuntimeStatus create_event(int device, EventHandle* out) const override;
+  RuntimeStatus destroy_event(int device, EventHandle event) const override;
+  RuntimeStatus record_event(int device, EventHandle event, StreamHandle stream) const override;
+  RuntimeStatus query_event(int device, EventHandle event) const override;
+  RuntimeStatus synchronize_event(int device, EventHandle event) const override;
+  RuntimeStatus synchronize_device(int device) const override;
+
+ private:
+  ExternalRuntime(std::string name, const uvmalloc_runtime_operations& operations, void* context)
+      : name_(std::move(name)), operations_(operations), context_(context) {}
+
+  RuntimeStatus status(int code, std::string_view call) const;
+  bool has_device(int device) const { return device >= 0 && device < devices_; }
+  // Calls the operation where the device exists.
+  template <class... Parameters, class... Arguments>
+  RuntimeStatus call(std::string_view name, int (*operation)(void*, int, Parameters...), int device,
+                     Arguments... arguments) const;
+
+  std::string name_;
+  uvmalloc_runtime_operations operations_;
+  void* context_;
+  int devices_ = 0;
+};
+
+// Registers a runtime of this table. Returns one line that says why not, or nothing on success.
+// Copies name and table.
+std::string add_external_runtime(const char* name, const uvmalloc_runtime_operations* operations,
+                                 void* context);
+
+}  // namespace uvm::external

@@ -1,0 +1,90 @@
+#include <uvmalloc/runtime/external/operations_table.hpp>
+
+#include <cstring>
+#include <span>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace uvm::external {
+namespace {
+
+struct Operation {
+  const char* name;
+  std::size_t offset;
+};
+
+#define OPERATION(name) \
+  { #name, offsetof(uvmalloc_runtime_operations, name) }
+constexpr Operation kRequired[] = {
+    OPERATION(initialize),         OPERATION(device_count),
+    OPERATION(describe),           OPERATION(memory_figures),
+    OPERATION(pointer_attributes), OPERATION(allocate_managed),
+    OPERATION(free_managed),       OPERATION(copy),
+    OPERATION(create_stream),      OPERATION(destroy_stream),
+    OPERATION(synchronize_stream), OPERATION(stream_wait_event),
+    OPERATION(create_event),       OPERATION(destroy_event),
+    OPERATION(record_event),       OPERATION(query_event),
+    OPERATION(synchronize_event),  OPERATION(synchronize_device),
+    OPERATION(error_kind),         OPERATION(error_name),
+};
+constexpr Operation kHints[] = {OPERATION(advise), OPERATION(prefetch)};
+constexpr Operation kPresence[] = {OPERATION(is_present), OPERATION(is_initialized)};
+#undef OPERATION
+
+// The groups of more than one operation: the others cannot be there by half.
+struct Group {
+  const char* name;
+  std::span<const Operation> operations;
+};
+constexpr Group kGroups[] = {{"hints", kHints}, {"presence", kPresence}};
+
+bool has(const uvmalloc_runtime_operations& table, const Operation& operation) {
+  void (*function)() = nullptr;
+  std::memcpy(&function, reinterpret_cast<const char*>(&table) + operation.offset, sizeof function);
+  return function != nullptr;
+}
+
+// The names of those that are there, or of those that are not.
+std::vector<const char*> names(const uvmalloc_runtime_operations& table,
+                               std::span<const Operation> operations, bool there) {
+  std::vector<const char*> out;
+  for (const Operation& operation : operations) {
+    if (has(table, operation) == there) out.push_back(operation.name);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string fault_of(const uvmalloc_runtime_operations* operations) {
+  if (operations == nullptr) return "is NULL; accepted: a uvmalloc_runtime_operations";
+  if (operations->struct_bytes < offsetof(uvmalloc_runtime_operations, initialize)) {
+    return fmt::format("has struct_bytes {}; accepted: {}, its size", operations->struct_bytes,
+                       sizeof *operations);
+  }
+  if (operations->version == 0 || operations->version > UVMALLOC_RUNTIME_VERSION) {
+    return fmt::format("has version {}; accepted: 1 to {}", operations->version,
+                       UVMALLOC_RUNTIME_VERSION);
+  }
+  static_assert(UVMALLOC_RUNTIME_VERSION == 1, "each version has a size of its own");
+  if (operations->struct_bytes != sizeof *operations) {
+    return fmt::format("has struct_bytes {}; accepted: {}, the size in version {}",
+                       operations->struct_bytes, sizeof *operations, operations->version);
+  }
+  if (const auto missing = names(*operations, kRequired, false); !missing.empty()) {
+    return fmt::format("has no {}; required are all of the required group",
+                       fmt::join(missing, ", "));
+  }
+  for (const Group& group : kGroups) {
+    const auto missing = names(*operations, group.operations, false);
+    if (missing.empty() || missing.size() == group.operations.size()) continue;
+    return fmt::format("has {} without {}; accepted: all of the group '{}', or none",
+                       fmt::join(names(*operations, group.operations, true), ", "),
+                       fmt::join(missing, ", "), group.name);
+  }
+  return "";
+}
+
+}  // namespace uvm::external

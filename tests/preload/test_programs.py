@@ -1,0 +1,116 @@
+"""Programs that know nothing of uvmalloc, with and without it preloaded.
+
+They run unmodified on the simulated device. Their output is the same. With uvmalloc a step makes no
+allocation of the driver's once the cache is warm.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from test_allocation_calls import environment
+from uvmalloc.environment import without_uvmalloc
+from uvmalloc.libraries import find_libraries
+from uvmalloc.report import read_report
+
+PROGRAMS = Path(__file__).parent / "programs"
+# Steps. Freed blocks that the device has not been waited for make up 256 MiB before they are used
+# again, so the cache grows for that long.
+FEW, MANY = 200, 300
+
+
+@dataclass(frozen=True)
+class Run:
+    stdout: str
+    stderr: str
+    allocations: int  # that the driver made, of every kind
+
+
+def run(folder: Path, command: list[str | Path], *, preloaded: bool, kernels: Path | None) -> Run:
+    folder.mkdir()
+    variables = {"UVMSIM_KERNELS": str(kernels)} if kernels else {}
+    found = environment(folder, variables)
+    if not preloaded:
+        found = without_uvmalloc(found)
+    done = subprocess.run(command, env=found, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    counters = read_report(folder / "sim.json")["counters"]
+    assert counters["unimplemented_calls"] == 0
+    kinds = ("managed_allocations", "device_allocations", "pinned_allocations")
+    return Run(done.stdout, done.stderr, sum(counters[kind] for kind in kinds))
+
+
+def assert_same_and_served(
+    folder: Path, command: list[str | Path], allocations_per_step: int, kernels: Path | None = None
+) -> None:
+    """The command gets its number of steps as the last argument and prints a line for each."""
+    native, served = (
+        [
+            run(
+                folder / f"{name}-{steps}",
+                [*command, str(steps)],
+                preloaded=name == "served",
+                kernels=kernels,
+            )
+            for steps in (FEW, MANY)
+        ]
+        for name in ("native", "served")
+    )
+    for by_itself, with_us in zip(native, served, strict=True):
+        assert with_us.stdout == by_itself.stdout
+        assert (with_us.stderr, by_itself.stderr) == ("", "")
+    assert native[1].stdout.count("\n") >= MANY
+    more_steps = MANY - FEW
+    assert native[1].allocations - native[0].allocations == more_steps * allocations_per_step
+    assert served[1].allocations - served[0].allocations == 0
+
+
+# ---- Python
+
+
+def test_cuda_bindings(tmp_path: Path) -> None:
+    """They come with torch. Their runtime module holds CUDA's static runtime, which no simulated
+    device can serve; this is the driver's."""
+    program = PROGRAMS / "bindings_steps.py"
+    assert_same_and_served(tmp_path, [sys.executable, program], allocations_per_step=5)
+
+
+@pytest.mark.slow
+def test_numba(tmp_path: Path) -> None:
+    """Its driver calls, through cuda.bindings."""
+    python = os.environ.get("UVM_PROGRAMS_PYTHON", sys.executable)
+    if python == sys.executable and importlib.util.find_spec("numba") is None:
+        pytest.skip("numba-cuda is not installed; scripts/test_programs installs it and runs this")
+    program = PROGRAMS / "numba_steps.py"
+    assert_same_and_served(tmp_path, [python, program], allocations_per_step=4)
+
+
+# ---- programs built by nvcc
+
+
+def build(command: list[str | Path]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("sample", "allocations_per_step"), [("streams_and_pools", 6), ("pitched_and_pinned", 4)]
+)
+def test_a_sample_that_nvcc_has_built(
+    tmp_path: Path, sample: str, allocations_per_step: int
+) -> None:
+    nvcc = shutil.which("nvcc", path=f"{os.environ.get('PATH', '')}:/usr/local/cuda/bin")
+    if nvcc is None:
+        pytest.skip("no nvcc: a CUDA toolkit has it, which a machine without a GPU need not have")
+    program = tmp_path / sample
+    build([nvcc, "-cudart", "shared", "-std=c++17", "-o", program, PROGRAMS / f"{sample}.cu"])
+    kernels = find_libraries().folder / "tests" / "libcpu_kernels.so"
+    assert_same_and_served(tmp_path, [program], allocations_per_step, kernels)
