@@ -25,6 +25,10 @@ class Libraries:
         return self.folder / "libuvmalloc.so"
 
     @property
+    def storage_calls(self) -> Path:
+        return self.folder / "libuvmalloc_storage.so"
+
+    @property
     def stand_ins(self) -> Path:
         """The folder of the libraries that a simulated device answers through."""
         return self.folder / "sim"

@@ -20,6 +20,7 @@
 
 using namespace uvmsim;
 using namespace uvmsim::cuda;
+using namespace uvmsim::api;
 
 namespace {
 

@@ -1,0 +1,219 @@
+"""Calls into libuvmalloc_storage.so: credits (hints/credit_calls.h) and plans (plan_calls.h).
+
+The library decides what may start and where storages lie. It takes no other library's calls, so any
+program may load it at any time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from uvmalloc.errors import MissingLibraryError
+from uvmalloc.libraries import find_libraries
+
+UNLIMITED = (1 << 64) - 1
+_ERROR_BYTES = 4096
+_INT, _INT64, _UINT64, _SIZE = ctypes.c_int, ctypes.c_int64, ctypes.c_uint64, ctypes.c_size_t
+_HANDLE, _TEXT, _DOUBLE = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_double
+_INTS, _INT64S, _UINT64S = (ctypes.POINTER(kind) for kind in (_INT, _INT64, _UINT64))
+_ERROR = (_TEXT, _SIZE)
+_SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "uvmalloc_credits_create": (_HANDLE, (_UINT64,)),
+    "uvmalloc_credits_destroy": (None, (_HANDLE,)),
+    "uvmalloc_credits_add_actor": (_INT, (_HANDLE, _TEXT, *_ERROR)),
+    "uvmalloc_credits_add_register": (
+        _INT, (_HANDLE, _TEXT, _INT, _INTS, _SIZE, _UINT64, _UINT64, *_ERROR),
+    ),
+    "uvmalloc_credits_open": (_INT, (_HANDLE, _DOUBLE, *_ERROR)),
+    "uvmalloc_credits_start": (_INT, (_HANDLE, _INT, _UINT64S, _UINT64S, *_ERROR)),
+    "uvmalloc_credits_set_output_bytes": (_INT, (_HANDLE, _INT, _UINT64, *_ERROR)),
+    "uvmalloc_credits_finish": (_INT, (_HANDLE, _INT, *_ERROR)),
+    "uvmalloc_credits_close": (_INT, (_HANDLE, _INT, *_ERROR)),
+    "uvmalloc_credits_abandon": (_INT, (_HANDLE, _INT, *_ERROR)),
+    "uvmalloc_credits_stop": (None, (_HANDLE, _TEXT)),
+    "uvmalloc_credits_peak_bytes": (_UINT64, (_HANDLE,)),
+    "uvmalloc_credits_held_bytes": (_UINT64, (_HANDLE,)),
+    "uvmalloc_plan_make": (_HANDLE, (_TEXT, _DOUBLE, *_ERROR)),
+    "uvmalloc_plan_from_json": (_HANDLE, (_TEXT, *_ERROR)),
+    "uvmalloc_plan_destroy": (None, (_HANDLE,)),
+    "uvmalloc_plan_to_json": (_INT64, (_HANDLE, _TEXT, _SIZE)),
+    "uvmalloc_plan_arena_bytes": (_INT64, (_HANDLE,)),
+    "uvmalloc_plan_lower_bound_bytes": (_INT64, (_HANDLE,)),
+    "uvmalloc_plan_storage_count": (_SIZE, (_HANDLE,)),
+    "uvmalloc_plan_places": (None, (_HANDLE, _INT64S, _INT64S)),
+    "uvmalloc_plan_sizes": (_INT, (_HANDLE, _INT64S, _SIZE, _INT64S, *_ERROR)),
+}  # fmt: skip
+
+STARTED, OVER, FAILED, LATE, STOPPED = 1, 0, -1, -2, -3
+
+
+@functools.cache
+def calls() -> ctypes.CDLL:
+    """The library, with its functions' types. MissingLibraryError where there is none."""
+    file = find_libraries().storage_calls
+    try:
+        library = ctypes.CDLL(str(file))
+        for name, (result, arguments) in _SIGNATURES.items():
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
+    except (OSError, AttributeError) as error:
+        raise MissingLibraryError(f"{file} cannot be used: {error}") from None
+    return library
+
+
+def checked(function: Callable[..., Any], *arguments: Any, fault: type[Exception]) -> Any:
+    """What the function returns. Where that is -1 or NULL, `fault` with the library's sentence."""
+    error = ctypes.create_string_buffer(_ERROR_BYTES)
+    result = function(*arguments, error, _ERROR_BYTES)
+    if result is None or result == FAILED:
+        raise fault(error.value.decode("utf-8", "replace"))
+    return result
+
+
+class CreditsGate:
+    """Actors and registers under credits; see hints/credit_gate.hpp for what each call promises."""
+
+    def __init__(self, memory_bytes: int | None = None) -> None:
+        self._library = calls()
+        limit = UNLIMITED if memory_bytes is None else memory_bytes
+        self._handle = self._library.uvmalloc_credits_create(limit)
+        if not self._handle:
+            raise MemoryError("no memory for credits")
+        self._slots: dict[int, tuple[int, int]] = {}  # by actor: how many it reads and writes
+
+    def add_actor(self, name: str) -> int:
+        actor = self._call("add_actor", name.encode())
+        self._slots[actor] = (0, 0)
+        return actor
+
+    def add_register(
+        self, name: str, producer: int, consumers: Sequence[int], quota: int, slot_bytes: int
+    ) -> int:
+        numbers = (_INT * len(consumers))(*consumers)
+        added = self._call(
+            "add_register", name.encode(), producer, numbers, len(consumers), quota, slot_bytes
+        )
+        reads, writes = self._slots[producer]
+        self._slots[producer] = (reads, writes + 1)
+        for consumer in consumers:
+            reads, writes = self._slots[consumer]
+            self._slots[consumer] = (reads + 1, writes)
+        return added
+
+    def open(self, timeout_seconds: float | None = None) -> None:
+        self._call("open", timeout_seconds or 0.0)
+
+    def start(self, actor: int) -> tuple[list[int], list[int]] | None:
+        """The slots that are read and written; None where the actor is over. Waits without the GIL.
+
+        Raises CreditTimeout or CreditStopped.
+        """
+        reads, writes = self._slots[actor]
+        inputs, outputs = (_UINT64 * max(1, reads))(), (_UINT64 * max(1, writes))()
+        error = ctypes.create_string_buffer(_ERROR_BYTES)
+        status = self._library.uvmalloc_credits_start(
+            self._handle, actor, inputs, outputs, error, _ERROR_BYTES
+        )
+        if status == STARTED:
+            return list(inputs[:reads]), list(outputs[:writes])
+        if status == OVER:
+            return None
+        faults = {LATE: CreditTimeout, STOPPED: CreditStopped}
+        raise faults.get(status, RuntimeError)(error.value.decode("utf-8", "replace"))
+
+    def set_output_bytes(self, register: int, size_bytes: int) -> None:
+        self._call("set_output_bytes", register, size_bytes)
+
+    def finish(self, actor: int) -> None:
+        self._call("finish", actor)
+
+    def close(self, actor: int) -> None:
+        self._call("close", actor)
+
+    def abandon(self, actor: int) -> None:
+        self._call("abandon", actor)
+
+    def stop(self, reason: str) -> None:
+        self._library.uvmalloc_credits_stop(self._handle, reason.encode())
+
+    @property
+    def peak_bytes(self) -> int:
+        return self._library.uvmalloc_credits_peak_bytes(self._handle)
+
+    @property
+    def held_bytes(self) -> int:
+        return self._library.uvmalloc_credits_held_bytes(self._handle)
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        function = getattr(self._library, f"uvmalloc_credits_{name}")
+        return checked(function, self._handle, *arguments, fault=CreditError)
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None):
+            self._library.uvmalloc_credits_destroy(self._handle)
+
+
+class CreditError(ValueError):
+    """Credits that cannot be: a quota that is too small, an item that is too large."""
+
+
+class CreditTimeout(TimeoutError):
+    """A consumer has not acknowledged in time; the message names it."""
+
+
+class CreditStopped(RuntimeError):
+    """The actors were stopped."""
+
+
+class Plan:
+    """A StoragePlan; see storage/storage_plan.hpp."""
+
+    def __init__(self, handle: int) -> None:
+        self._library = calls()
+        self._handle = handle
+        count = self._library.uvmalloc_plan_storage_count(handle)
+        offsets, most_bytes = (_INT64 * count)(), (_INT64 * count)()
+        self._library.uvmalloc_plan_places(handle, offsets, most_bytes)
+        self.offsets: list[int] = list(offsets)
+        self.most_bytes: list[int] = list(most_bytes)
+
+    @classmethod
+    def make(cls, description: str, effort: float = 1.0) -> Plan:
+        """From a description in JSON. ValueError names what is wrong with it."""
+        function = calls().uvmalloc_plan_make
+        return cls(checked(function, description.encode(), effort, fault=ValueError))
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        return cls(checked(calls().uvmalloc_plan_from_json, text.encode(), fault=ValueError))
+
+    def to_json(self) -> str:
+        needed = self._library.uvmalloc_plan_to_json(self._handle, None, 0)
+        if needed < 0:
+            raise MemoryError("no memory for the plan's text")
+        buffer = ctypes.create_string_buffer(needed)
+        self._library.uvmalloc_plan_to_json(self._handle, buffer, needed)
+        return buffer.value.decode()
+
+    @property
+    def arena_bytes(self) -> int:
+        return self._library.uvmalloc_plan_arena_bytes(self._handle)
+
+    @property
+    def lower_bound_bytes(self) -> int:
+        return self._library.uvmalloc_plan_lower_bound_bytes(self._handle)
+
+    def sizes(self, values: Sequence[int]) -> list[int]:
+        """Of all storages. ValueError names a variable beyond its range, or a size that is none."""
+        given = (_INT64 * max(1, len(values)))(*values)
+        sizes = (_INT64 * max(1, len(self.offsets)))()
+        function = self._library.uvmalloc_plan_sizes
+        checked(function, self._handle, given, len(values), sizes, fault=ValueError)
+        return list(sizes[: len(self.offsets)])
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None):
+            self._library.uvmalloc_plan_destroy(self._handle)

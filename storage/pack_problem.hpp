@@ -1,0 +1,60 @@
+// Buffers that are to share one piece of memory (dynamic storage allocation): each is live from
+// `lower` up to, but without, `upper`, and needs `size_bytes` at one offset for all of that time.
+// Buffers that are live at the same time must not overlap. Prepared once for the searches: time is
+// cut into sections in which the same buffers are live. Immutable.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace uvm {
+
+struct PackBuffer {
+  std::int64_t lower = 0;
+  std::int64_t upper = 0;
+  std::int64_t size_bytes = 0;
+};
+
+struct Packing {
+  std::vector<std::int64_t> offsets;
+  std::int64_t height_bytes = 0;
+};
+
+class PackProblem {
+ public:
+  // Half of what an offset can be; larger sums are an error.
+  static constexpr std::int64_t kMostBytes = std::int64_t{1} << 62;
+
+  // std::invalid_argument for a buffer that is never live or has a negative size, and where all
+  // sizes together are more than kMostBytes. The message has the buffer's number.
+  explicit PackProblem(std::vector<PackBuffer> buffers);
+
+  std::size_t size() const { return buffers_.size(); }
+  const PackBuffer& buffer(std::size_t number) const { return buffers_[number]; }
+  // The live-range bound: the most bytes that are live at one time. No packing is lower.
+  std::int64_t lower_bound_bytes() const { return lower_bound_bytes_; }
+
+  std::size_t section_count() const { return live_.size(); }
+  // Its sections are first_section() up to, but without, end_section().
+  std::size_t first_section(std::size_t number) const { return first_[number]; }
+  std::size_t end_section(std::size_t number) const { return end_[number]; }
+  // The buffers of a section, and those that are live together with a buffer at some time.
+  std::span<const std::uint32_t> live(std::size_t section) const { return live_[section]; }
+  std::span<const std::uint32_t> neighbors(std::size_t number) const { return neighbors_[number]; }
+
+  std::int64_t height_of(std::span<const std::int64_t> offsets) const;
+  // Empty if no two buffers overlap in time and memory, and none lies below 0; else a sentence that
+  // names them.
+  std::string fault_of(std::span<const std::int64_t> offsets) const;
+
+ private:
+  std::vector<PackBuffer> buffers_;
+  std::vector<std::size_t> first_, end_;
+  std::vector<std::vector<std::uint32_t>> live_, neighbors_;
+  std::int64_t lower_bound_bytes_ = 0;
+};
+
+}  // namespace uvm

@@ -1,0 +1,91 @@
+// Views by the values of the variables: the view cache of TVM's runtime ("update view if this view
+// is not in cache"). A view set is kept until `capacity` newer ones have been used since. Not
+// thread-safe.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace uvm {
+
+template <class Views>
+class ViewCache {
+ public:
+  explicit ViewCache(std::size_t capacity) : capacity_(capacity == 0 ? 1 : capacity) {}
+
+  // The views for these values; nullptr if there are none yet. Valid until they are evicted or the
+  // cache is cleared.
+  Views* find(std::span<const std::int64_t> values) {
+    const auto found = entries_.find(values);
+    if (found == entries_.end()) {
+      ++misses_;
+      return nullptr;
+    }
+    ++hits_;
+    found->second.used = ++clock_;
+    return &found->second.views;
+  }
+
+  // Keeps views for values that have none. `evicted(views)` is called with the set that has to go,
+  // if one has to.
+  template <class Evicted>
+  Views* insert(std::span<const std::int64_t> values, Views views, Evicted evicted) {
+    if (entries_.size() >= capacity_) {
+      auto oldest = entries_.begin();
+      for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
+        if (entry->second.used < oldest->second.used) oldest = entry;
+      }
+      evicted(oldest->second.views);
+      entries_.erase(oldest);
+    }
+    const auto [entry, is_new] = entries_.try_emplace(std::vector(values.begin(), values.end()),
+                                                      Entry{std::move(views), ++clock_});
+    return &entry->second.views;
+  }
+
+  template <class Visit>
+  void clear(Visit visit) {
+    for (auto& [values, entry] : entries_) visit(entry.views);
+    entries_.clear();
+  }
+
+  std::size_t size() const { return entries_.size(); }
+  std::uint64_t hits() const { return hits_; }
+  std::uint64_t misses() const { return misses_; }
+
+ private:
+  struct Entry {
+    Views views;
+    std::uint64_t used;
+  };
+  struct Hash {
+    using is_transparent = void;
+    std::size_t operator()(std::span<const std::int64_t> values) const {
+      std::uint64_t hash = 0x9e3779b97f4a7c15;
+      for (const std::int64_t value : values) {
+        hash = (hash ^ static_cast<std::uint64_t>(value)) * 0xff51afd7ed558ccd;
+        hash ^= hash >> 32;
+      }
+      return hash;
+    }
+  };
+  struct Equal {
+    using is_transparent = void;
+    bool operator()(std::span<const std::int64_t> left, std::span<const std::int64_t> right) const {
+      return left.size() == right.size() && std::equal(left.begin(), left.end(), right.begin());
+    }
+  };
+
+  std::size_t capacity_;
+  std::unordered_map<std::vector<std::int64_t>, Entry, Hash, Equal> entries_;
+  std::uint64_t clock_ = 0;
+  std::uint64_t hits_ = 0;
+  std::uint64_t misses_ = 0;
+};
+
+}  // namespace uvm

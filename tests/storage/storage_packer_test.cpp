@@ -1,0 +1,200 @@
+#include <uvmalloc/storage/storage_packer.hpp>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <random>
+#include <sstream>
+#include <string>
+
+#include <uvmalloc/storage/first_fit.hpp>
+#include <uvmalloc/storage/pack_instance.hpp>
+#include <uvmalloc/storage/skyline_search.hpp>
+
+#include "support/hard_instances.hpp"
+
+namespace uvm {
+namespace {
+
+std::string message_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+Packing pack(const PackProblem& problem, const PackEffort& effort = {}) {
+  Packing packing = StoragePacker(problem, effort).pack();
+  EXPECT_EQ(problem.fault_of(packing.offsets), "");
+  EXPECT_EQ(problem.height_of(packing.offsets), packing.height_bytes);
+  return packing;
+}
+
+// The lowest height of all, by trying the first fit of every order.
+std::int64_t best_height(const PackProblem& problem) {
+  std::vector<std::uint32_t> order(problem.size());
+  std::iota(order.begin(), order.end(), 0U);
+  std::int64_t best = PackProblem::kMostBytes;
+  do {
+    FirstFit fit(problem);
+    best = std::min(best, fit.place(order, 0, PackProblem::kMostBytes));
+  } while (std::next_permutation(order.begin(), order.end()));
+  return best;
+}
+
+std::vector<PackBuffer> random_buffers(std::mt19937& random, std::size_t count, bool with_empty) {
+  std::vector<PackBuffer> buffers;
+  for (std::size_t number = 0; number < count; ++number) {
+    const auto lower = static_cast<std::int64_t>(random() % 6);
+    const auto length = 1 + static_cast<std::int64_t>(random() % 4);
+    buffers.push_back(
+        {lower, lower + length, static_cast<std::int64_t>(random() % 9) + (with_empty ? 0 : 1)});
+  }
+  return buffers;
+}
+
+TEST(PackProblem, TheLowerBoundIsTheMostThatIsLiveAtOneTime) {
+  const PackProblem problem({{0, 2, 5}, {1, 3, 4}, {2, 4, 7}, {10, 11, 3}});
+  EXPECT_EQ(problem.lower_bound_bytes(), 11);
+  EXPECT_EQ(problem.neighbors(1).size(), 2u);
+  EXPECT_EQ(problem.neighbors(3).size(), 0u);
+}
+
+TEST(PackProblem, WrongBuffersAreNamed) {
+  EXPECT_EQ(message_of([] {
+              PackProblem({{0, 1, 1}, {3, 3, 1}});
+            }),
+            "buffer 1 is live from 3 to 3: at no time");
+  EXPECT_EQ(message_of([] {
+              PackProblem({{0, 1, -4}});
+            }),
+            "buffer 0 has the size -4; accepted: 0 or more");
+  EXPECT_EQ(message_of([] {
+              PackProblem({{0, 1, PackProblem::kMostBytes}, {2, 3, 1}});
+            }),
+            "the buffers up to 1 have more than 4611686018427387904 bytes together");
+}
+
+TEST(PackProblem, OverlapsAreFound) {
+  const PackProblem problem({{0, 2, 5}, {1, 3, 4}, {2, 4, 7}});
+  EXPECT_EQ(problem.fault_of(std::vector<std::int64_t>{0, 5, 9}), "");
+  EXPECT_EQ(problem.fault_of(std::vector<std::int64_t>{0, 7, 0}), "");
+  EXPECT_EQ(problem.fault_of(std::vector<std::int64_t>{0, 4, 9}), "buffers 0 and 1 overlap");
+  EXPECT_EQ(problem.fault_of(std::vector<std::int64_t>{0, 6, -1}), "buffer 2 lies at -1");
+}
+
+TEST(StoragePacker, NothingIsPackedInNoMemory) {
+  EXPECT_EQ(pack(PackProblem({})).height_bytes, 0);
+  EXPECT_EQ(pack(PackProblem({{0, 1, 0}, {0, 2, 0}})).height_bytes, 0);
+}
+
+TEST(StoragePacker, BuffersThatAreNeverLiveTogetherShareTheirMemory) {
+  EXPECT_EQ(pack(PackProblem({{0, 1, 10}, {1, 2, 7}, {2, 3, 10}})).height_bytes, 10);
+}
+
+TEST(StoragePacker, SmallProblemsArePackedAsWellAsPossible) {
+  std::mt19937 random(11);
+  int above_bound = 0;
+  for (int round = 0; round < 60; ++round) {
+    const PackProblem problem(random_buffers(random, 7, true));
+    const std::int64_t best = best_height(problem);
+    above_bound += best > problem.lower_bound_bytes();
+    ASSERT_EQ(pack(problem).height_bytes, best) << "round " << round;
+  }
+  EXPECT_GT(above_bound, 0) << "else the bound alone would do";
+}
+
+TEST(SkylineSearch, FindsTheBestHeightAndProvesThatLessIsImpossible) {
+  std::mt19937 random(5);
+  for (int round = 0; round < 60; ++round) {
+    const PackProblem problem(random_buffers(random, 7, round % 2 == 0));
+    const std::int64_t best = best_height(problem);
+    SkylineSearch search(problem);
+    std::vector<std::uint32_t> ranks(problem.size());
+    std::iota(ranks.begin(), ranks.end(), 0U);
+    std::shuffle(ranks.begin(), ranks.end(), random);
+    const auto found = search.fit(best, ranks, 1'000'000);
+    ASSERT_TRUE(found) << "round " << round;
+    EXPECT_EQ(problem.fault_of(*found), "");
+    EXPECT_LE(problem.height_of(*found), best);
+    EXPECT_FALSE(search.fit(best - 1, ranks, 1'000'000));
+    EXPECT_TRUE(search.is_exhausted());
+  }
+}
+
+TEST(SkylineSearch, StopsAfterSoManyNodes) {
+  const PackProblem problem(testing::cut_rectangle(1, 100, 200, 1000));
+  SkylineSearch search(problem);
+  std::vector<std::uint32_t> ranks(problem.size());
+  std::iota(ranks.begin(), ranks.end(), 0U);
+  EXPECT_FALSE(search.fit(problem.lower_bound_bytes(), ranks, 50));
+  EXPECT_FALSE(search.is_exhausted());
+}
+
+TEST(FirstFit, PlacingFromTheMiddleGivesWhatPlacingAllGives) {
+  const PackProblem problem(testing::layers_of_program(4, 60));
+  std::mt19937 random(9);
+  std::vector<std::uint32_t> order(problem.size());
+  std::iota(order.begin(), order.end(), 0U);
+  FirstFit part(problem);
+  part.place(order, 0, PackProblem::kMostBytes);
+  for (int round = 0; round < 200; ++round) {
+    const std::size_t left = random() % order.size();
+    const std::size_t right = random() % order.size();
+    std::swap(order[left], order[right]);
+    const std::int64_t height = part.place(order, std::min(left, right), PackProblem::kMostBytes);
+    FirstFit whole(problem);
+    ASSERT_EQ(height, whole.place(order, 0, PackProblem::kMostBytes));
+    ASSERT_EQ(part.offsets(), whole.offsets());
+  }
+}
+
+TEST(StoragePacker, HardInstancesAreWithinTwoPercentOfTheLowerBound) {
+  for (std::uint32_t seed = 0; seed < 4; ++seed) {
+    const PackProblem cut(testing::cut_rectangle(seed, 150, 300, 1 << 20));
+    PackEffort effort;
+    effort.good_enough = 1.02;
+    EXPECT_LE(pack(cut, effort).height_bytes, cut.lower_bound_bytes() * 102 / 100) << seed;
+    const PackProblem layers(testing::layers_of_program(seed, 200));
+    EXPECT_LE(pack(layers, effort).height_bytes, layers.lower_bound_bytes() * 102 / 100) << seed;
+  }
+}
+
+TEST(StoragePacker, TheSameSeedGivesTheSamePacking) {
+  const PackProblem problem(testing::cut_rectangle(2, 80, 200, 5000));
+  PackEffort effort;
+  effort.nodes = effort.placements = 3000;
+  EXPECT_EQ(pack(problem, effort).offsets, pack(problem, effort).offsets);
+}
+
+TEST(PackInstance, IsReadByTheNamesOfItsColumns) {
+  std::istringstream text("size,id,upper,lower\r\n10,a,4,2\n\n7,b,9,-1\n");
+  const PackInstance instance = read_pack_instance(text);
+  EXPECT_EQ(instance.ids, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(instance.buffers[0].lower, 2);
+  EXPECT_EQ(instance.buffers[0].upper, 4);
+  EXPECT_EQ(instance.buffers[0].size_bytes, 10);
+  EXPECT_EQ(instance.buffers[1].lower, -1);
+}
+
+TEST(PackInstance, WrongTextIsNamedByItsLine) {
+  auto error = [](const char* given) {
+    return message_of([given] {
+      std::istringstream text(given);
+      read_pack_instance(text);
+    });
+  };
+  EXPECT_EQ(error(""), "line 1: the columns are ''; accepted: id, lower, upper, size");
+  EXPECT_EQ(error("id,lower,upper\n"),
+            "line 1: the columns are 'id,lower,upper'; accepted: id, lower, upper, size");
+  EXPECT_EQ(error("id,lower,upper,size\na,1,2\n"), "line 2 has 3 values; accepted: 4");
+  EXPECT_EQ(error("id,lower,upper,size\na,1,2,4k\n"), "line 2: '4k' is no whole number");
+  EXPECT_EQ(error("id,lower,upper,size\na,1,2,4\na,1,2,4\n"), "line 3: the id 'a' is there twice");
+}
+
+}  // namespace
+}  // namespace uvm
