@@ -9,7 +9,6 @@
 #include <fmt/format.h>
 
 #include <uvmalloc/allocator/interface.hpp>
-#include <uvmalloc/allocator/policy/facade_traits.hpp>
 #include <uvmalloc/allocator/process/process_allocator.hpp>
 #include <uvmalloc/hints/placement_planner.hpp>
 #include <uvmalloc/runtime/log.hpp>
@@ -101,7 +100,7 @@ ServedMemory::Shard& ServedMemory::shard_of(const void* address) const {
 
 void* ServedMemory::take_block(const Request& request) {
   if (request.kind == Kind::kPinned) {
-    return allocator_.allocate(Facade::kPinned, request.device, in_host_pages(request.size_bytes));
+    return allocator_.allocate(Facade::kPinned, request.device, request.size_bytes);
   }
   if (request.kind == Kind::kDevice) {
     return allocator_.allocate(Facade::kDevice, request.device, request.size_bytes, request.stream);

@@ -53,8 +53,8 @@ std::string program_name() {
   return text;
 }
 
-// When the kernel started the process, in its ticks: with the number of the process this names it
-// for good. 0: not known.
+// The start of the process in the kernel's ticks. With the process number it names the process
+// uniquely. 0: not known.
 std::uint64_t process_start_ticks() {
   constexpr int kField = 22;          // of proc(5)
   constexpr int kFieldAfterName = 3;  // the name before it may hold blanks
@@ -66,7 +66,7 @@ std::uint64_t process_start_ticks() {
   return at == std::string::npos ? 0 : std::strtoull(text.c_str() + at, nullptr, 10);
 }
 
-// Which of several like it the process is, where its launcher says so; nullptr: it does not.
+// The rank of the process that its launcher has set; nullptr: it has set none.
 const char* rank() {
   for (const char* name : {"RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID"}) {
     if (const char* text = std::getenv(name); text != nullptr && *text != '\0') return text;
@@ -209,7 +209,7 @@ void add_figures(const Figures& figures, JsonText* out) {
   });
 }
 
-// Only a framework's allocators are replaced, so without a framework there is nothing to count.
+// Without a framework no allocators are replaced, so there is nothing to count.
 void add_native_allocations(JsonText* out) {
   if (!native_allocations()) {
     out->add("native_allocations", nullptr);
@@ -267,7 +267,7 @@ void add_device(int index, const DeviceDescription& description, const MemoryFig
   });
 }
 
-// What the automatic settings come to on this machine.
+// The values of automatic settings on this machine.
 std::map<std::string_view, std::string> automatic_values(
     const Configuration& configuration, std::string_view runtime,
     const std::vector<DeviceDescription>& devices) {
