@@ -72,7 +72,7 @@ class Moves {
   }
 
   std::uint64_t calls(const char* name) const {
-    const auto all = allocator_.runtime().calls();
+    const auto all = allocator_.runtime_calls();
     const auto found = all.find(name);
     return found == all.end() ? 0 : found->second;
   }

@@ -29,8 +29,8 @@ struct RuntimeQuestions {
   std::function<bool()> is_present;
 };
 
-// False, and nothing changes: the name is taken, empty, "auto" or a path. A runtime without questions
-// counts as present, and as initialised when it is named.
+// False, and nothing changes: the name is taken, empty, "auto" or a path. A runtime without
+// questions counts as present, and as initialised when it is named.
 bool add_runtime(std::string_view name, RuntimeFactory factory, RuntimeQuestions questions = {});
 
 // Whether open_runtime(name) would initialise nothing that the program has not initialised itself.

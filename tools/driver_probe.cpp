@@ -82,7 +82,7 @@ class Driver {
   const MoreCalls& more() const { return more_; }
 
   // Makes the device's context the calling thread's.
-  void enter() const { check(api_->ctx_push_current(context_), "cuCtxPushCurrent"); }
+  void enter() const { check(api_->ctx_set_current(context_), "cuCtxSetCurrent"); }
 
   std::string name(CUresult result) const {
     const char* text = nullptr;

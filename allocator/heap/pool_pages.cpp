@@ -11,7 +11,8 @@ namespace uvm {
 RunBlock* BlockPools::add_pages(const PageRun& run, Pool& home) {
   home.own.prepare();
   const bool is_whole = home.pool_class == PoolClass::kPageGranular;
-  RunBlock* block = runs_.add(run, is_whole ? BlockKind::kPageGranular : BlockKind::kPacked, home.index);
+  RunBlock* block =
+      runs_.add(run, is_whole ? BlockKind::kPageGranular : BlockKind::kPacked, home.index);
   home.run_bytes += run.size_bytes;
   return block;
 }
@@ -116,8 +117,8 @@ std::vector<RunBlock*> BlockPools::fenced_displaced(const Pool& pool) const {
   return out;
 }
 
-// Whether new pages beside the page of `address` would become part of its run. They have their span's
-// advice, and join only pages with the same.
+// Whether new pages beside the page of `address` would become part of its run. They have their
+// span's advice, and join only pages with the same.
 bool BlockPools::takes_new_pages(const Pool& pool, const Span& span, const char* address) const {
   const PackedPage* page = directory().packed_page(address);
   return page != nullptr && page->home == pool.index && page->span == &span &&

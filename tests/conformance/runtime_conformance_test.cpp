@@ -181,20 +181,6 @@ TEST(CudaRuntime, ADeviceThatDoesNotExistIsNamedSo) {
   EXPECT_EQ(runtime->allocate_managed(-1, 4096, &address).error, RuntimeError::kNoDevice);
 }
 
-TEST(CudaRuntime, DevicesHaveDiscardFromTheDriverForCuda13On) {
-  auto runtime = testing::open("cuda");
-  const auto get_version = reinterpret_cast<int (*)(int*)>(
-      dlsym(dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD), "cuDriverGetVersion"));
-  int version = 0;
-  ASSERT_EQ(get_version(&version), 0);
-  if (const char* wanted = std::getenv("UVMSIM_DRIVER_VERSION")) {
-    EXPECT_EQ(version, std::atoi(wanted));
-  }
-  DeviceDescription description;
-  ASSERT_TRUE(runtime->describe(0, &description).ok());
-  EXPECT_EQ(description.capabilities.discard, version >= 13000);
-}
-
 TEST(CudaRuntime, PointersAreTold) {
   auto runtime = testing::open("cuda");
   void* address = nullptr;

@@ -633,8 +633,9 @@ TEST(CCreate, ADeviceWhosePagesDoNotMigrateIsNotUsable) {
   uvmalloc_allocator* allocator = nullptr;
   EXPECT_EQ(uvmalloc_create(&options, &allocator), UVMALLOC_ERROR_NOT_USABLE);
   EXPECT_EQ(allocator, nullptr);
-  EXPECT_STREQ(uvmalloc_last_error(),
-               "device 0 (Fake Device) is not used: pages of managed memory do not follow their use");
+  EXPECT_STREQ(
+      uvmalloc_last_error(),
+      "device 0 (Fake Device) is not used: pages of managed memory do not follow their use");
 }
 
 TEST(CVersion, LibraryHeaderAndTextAgree) {

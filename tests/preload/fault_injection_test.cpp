@@ -21,7 +21,6 @@
 #include <uvmalloc/uvmalloc.h>
 #include <uvmalloc/allocator/interface.hpp>
 #include <uvmalloc/allocator/process/process_allocator.hpp>
-#include <uvmalloc/runtime/log.hpp>
 
 #include "support/failing_memory.hpp"
 
@@ -234,7 +233,6 @@ std::vector<Call> calls() {
 class InterposedCalls : public ::testing::TestWithParam<Call> {
  protected:
   void SetUp() override {
-    set_log_level(LogLevel::kOff);
     is_ours();  // backtrace() and dladdr() allocate at their first call
     testing::counts_call = is_ours;
   }

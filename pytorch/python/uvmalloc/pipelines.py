@@ -29,7 +29,7 @@ def pipeline(
     item_bytes: int | str | None = None,
     timeout: float | None = None,
 ) -> Pipeline:
-    """Runs the items of `source` through `stages`, all at the same time; gives the results in order.
+    """Runs the items of `source` through `stages`, all at once; gives the results in order.
 
         batches = uvmalloc.pipeline(loader, preprocess, lambda b: b.to("cuda"), memory="512MiB")
         for batch in batches:
@@ -134,12 +134,15 @@ class Pipeline:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
     ) -> None:
         self.close()
 
     def close(self) -> None:
-        """Ends all stages; each is done with its item first. Results that were not given are lost."""
+        """Ends all stages, each after its item. Results that were not given are lost."""
         self._is_over = True
         if self._gate is not None:
             self._gate.stop("the pipeline is closed")
@@ -275,4 +278,3 @@ def _add_storages(item: Any, storages: dict[int, int], seen: set[int]) -> None:
     elif dataclasses.is_dataclass(item) and not isinstance(item, type):
         for field in dataclasses.fields(item):
             _add_storages(getattr(item, field.name), storages, seen)
-

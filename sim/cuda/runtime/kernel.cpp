@@ -14,9 +14,9 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include <uvmalloc/sim/api/kernel_plugin.hpp>
 #include <uvmalloc/sim/cuda/common/device_attributes.hpp>
 #include <uvmalloc/sim/cuda/runtime/entry.hpp>
-#include <uvmalloc/sim/api/kernel_plugin.hpp>
 
 using namespace uvmsim;
 using namespace uvmsim::cuda;

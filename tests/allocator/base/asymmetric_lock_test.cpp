@@ -33,7 +33,8 @@ class AsymmetricLockTest : public ::testing::TestWithParam<AsymmetricLock::Kind>
     if (!AsymmetricLock::use(GetParam())) GTEST_SKIP() << "not in this build or on this system";
   }
   void TearDown() override {
-    if (!AsymmetricLock::use(AsymmetricLock::Kind::kAsymmetric)) AsymmetricLock::use(AsymmetricLock::Kind::kSymmetric);
+    if (!AsymmetricLock::use(AsymmetricLock::Kind::kAsymmetric))
+      AsymmetricLock::use(AsymmetricLock::Kind::kSymmetric);
   }
 
   struct Guarded : testing::ExclusiveCounters {
@@ -167,7 +168,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, AsymmetricLockTest,
                                            AsymmetricLock::Kind::kAsymmetric),
                          [](const auto& kind) {
                            return kind.param == AsymmetricLock::Kind::kSymmetric ? "Symmetric"
-                                                                            : "Asymmetric";
+                                                                                 : "Asymmetric";
                          });
 
 }  // namespace

@@ -9,7 +9,7 @@ constexpr std::size_t kGiB = std::size_t{1} << 30;
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 
 DeviceDescription device(std::size_t total_bytes, bool integrated = false) {
-  DeviceDescription out{"", total_bytes, {}};
+  DeviceDescription out{"", total_bytes, {}, {}};
   out.capabilities.integrated = integrated;
   return out;
 }
