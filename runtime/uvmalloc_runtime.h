@@ -76,8 +76,9 @@ typedef struct uvmalloc_runtime_device {
   char name[256];
   uint64_t total_bytes;
   int32_t managed_memory;
-  int32_t concurrent_managed_access; /* host and devices may use managed memory at the same time;
-                                        uvmalloc serves no device without it */
+  int32_t concurrent_managed_access; /* host and devices may use managed memory at the same time,
+                                        and its pages follow their use; uvmalloc serves no device
+                                        without both */
   int32_t pageable_memory_access;    /* the device reaches ordinary host memory */
   int32_t host_page_tables;          /* by the host's own page tables */
   int32_t direct_host_access;        /* the host reads managed memory on the device in place */

@@ -44,7 +44,9 @@ TEST(RuntimeRegistry, TheReasonsOfAllThatWereTriedAreGiven) {
 }
 
 TEST(RuntimeRegistry, NamesAreInTheOrderOfRegistration) {
-  EXPECT_EQ(runtime_names(), (std::vector<std::string>{"cuda", "absent"}));
+  std::vector<std::string> names = runtime_names();
+  std::erase(names, "hip");  // a build without HIP's headers lacks it
+  EXPECT_EQ(names, (std::vector<std::string>{"cuda", "absent"}));
 }
 
 TEST(RuntimeRegistry, ARuntimeIsAskedWhetherTheProgramHasInitialisedItsDriver) {
