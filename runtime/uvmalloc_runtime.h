@@ -70,15 +70,15 @@ typedef enum uvmalloc_runtime_pointer_kind {
 } uvmalloc_runtime_pointer_kind;
 
 /* Comes zeroed, with struct_bytes as uvmalloc knows the structure. A runtime that knows fewer
- * members fills those. Members named after a property are 0 or 1. */
+ * members fills those. Members named after a property are 0 or 1. uvmalloc serves no device without
+ * the first three. */
 typedef struct uvmalloc_runtime_device {
   size_t struct_bytes;
   char name[256];
   uint64_t total_bytes;
   int32_t managed_memory;
-  int32_t concurrent_managed_access; /* host and devices may use managed memory at the same time,
-                                        and its pages follow their use; uvmalloc serves no device
-                                        without both */
+  int32_t concurrent_managed_access; /* the host may use managed memory while the device works */
+  int32_t migrates_on_fault;         /* pages of managed memory follow their use */
   int32_t pageable_memory_access;    /* the device reaches ordinary host memory */
   int32_t host_page_tables;          /* by the host's own page tables */
   int32_t direct_host_access;        /* the host reads managed memory on the device in place */

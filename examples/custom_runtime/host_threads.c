@@ -78,11 +78,16 @@ static bool is_over(struct moment moment) {
   return moment.progress == NULL || moment.progress->completed >= moment.task;
 }
 
-static void wait_for(struct moment moment) {
+/* Returns whether it had to wait, and others could change things meanwhile. */
+static bool wait_for(struct moment moment) {
+  if (is_over(moment)) return false;
+  ++moment.progress->users;
   while (!is_over(moment)) pthread_cond_wait(&changed, &mutex);
+  release(moment.progress);
+  return true;
 }
 
-/* All of the stream's work so far. The caller has a use of the progress, or keeps the mutex. */
+/* All of the stream's work so far. */
 static struct moment now(const struct stream* stream) {
   struct moment moment = {stream->progress, stream->progress->submitted};
   return moment;
@@ -190,13 +195,7 @@ static int submit(void* handle, struct task wanted) {
 
 static void wait_for_all(void) {
   for (struct stream* stream = device.streams; stream != NULL;) {
-    struct moment end = now(stream);
-    ++end.progress->users;
-    const bool waited = !is_over(end);
-    wait_for(end);
-    release(end.progress);
-    /* Streams may have come and gone meanwhile. */
-    stream = waited ? device.streams : stream->next;
+    stream = wait_for(now(stream)) ? device.streams : stream->next;
   }
 }
 
@@ -279,6 +278,7 @@ static int describe(void* context, int number, uvmalloc_runtime_device* out) {
   out->total_bytes = device.device_bytes;
   out->managed_memory = 1;
   out->concurrent_managed_access = 1;
+  out->migrates_on_fault = 1;
   out->discard = 1;
   LEAVE(SUCCESS);
 }
@@ -304,8 +304,9 @@ static int allocate_managed(void* context, int number, size_t size_bytes, void**
   ENTER();
   *out = NULL;
   if (size_bytes == 0) LEAVE(INVALID);
-  if (size_bytes > device.most_bytes - device.used_bytes) LEAVE(OUT_OF_MEMORY);
+  if (size_bytes > device.most_bytes) LEAVE(OUT_OF_MEMORY);
   const size_t whole_bytes = (size_bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+  if (device.used_bytes + whole_bytes > device.most_bytes) LEAVE(OUT_OF_MEMORY);
   struct block* block = malloc(sizeof *block);
   char* address = block != NULL ? map(whole_bytes) : NULL;
   if (address == NULL) {
@@ -357,10 +358,7 @@ static int synchronize_stream(void* context, int number, void* handle) {
   ENTER();
   struct stream* stream = stream_of(handle);
   if (stream == NULL) LEAVE(INVALID);
-  struct moment end = now(stream);
-  ++end.progress->users;
-  wait_for(end);
-  release(end.progress);
+  wait_for(now(stream));
   LEAVE(SUCCESS);
 }
 
@@ -402,11 +400,7 @@ static int query_event(void* context, int number, void* event) {
 
 static int synchronize_event(void* context, int number, void* event) {
   ENTER();
-  struct moment recorded = ((struct event*)event)->recorded;
-  if (recorded.progress != NULL)
-    ++recorded.progress->users; /* it may be recorded again meanwhile */
-  wait_for(recorded);
-  release(recorded.progress);
+  wait_for(((struct event*)event)->recorded);
   LEAVE(SUCCESS);
 }
 
@@ -416,38 +410,26 @@ static int synchronize_device(void* context, int number) {
   LEAVE(SUCCESS);
 }
 
+static const struct {
+  int kind;
+  const char* name;
+} errors[] = {
+    [SUCCESS] = {UVMALLOC_RUNTIME_OK, "HOST_THREADS_SUCCESS"},
+    [OUT_OF_MEMORY] = {UVMALLOC_RUNTIME_OUT_OF_MEMORY, "HOST_THREADS_OUT_OF_MEMORY"},
+    [INVALID] = {UVMALLOC_RUNTIME_INVALID_VALUE, "HOST_THREADS_INVALID_VALUE"},
+    [NOT_READY] = {UVMALLOC_RUNTIME_NOT_READY, "HOST_THREADS_NOT_READY"},
+    [FORKED] = {UVMALLOC_RUNTIME_NOT_USABLE, "HOST_THREADS_FORKED_CHILD"},
+    [BAD_SIZE] = {UVMALLOC_RUNTIME_OTHER, "HOST_THREADS_MIB is not a number from 1 to 1048576"},
+};
+
 static int error_kind(void* context, int code) {
   (void)context;
-  switch (code) {
-    case OUT_OF_MEMORY:
-      return UVMALLOC_RUNTIME_OUT_OF_MEMORY;
-    case INVALID:
-      return UVMALLOC_RUNTIME_INVALID_VALUE;
-    case NOT_READY:
-      return UVMALLOC_RUNTIME_NOT_READY;
-    case FORKED:
-      return UVMALLOC_RUNTIME_NOT_USABLE;
-    default:
-      return UVMALLOC_RUNTIME_OTHER;
-  }
+  return code >= SUCCESS && code <= BAD_SIZE ? errors[code].kind : UVMALLOC_RUNTIME_OTHER;
 }
 
 static const char* error_name(void* context, int code) {
   (void)context;
-  switch (code) {
-    case OUT_OF_MEMORY:
-      return "HOST_THREADS_OUT_OF_MEMORY";
-    case INVALID:
-      return "HOST_THREADS_INVALID_VALUE";
-    case NOT_READY:
-      return "HOST_THREADS_NOT_READY";
-    case FORKED:
-      return "HOST_THREADS_FORKED_CHILD";
-    case BAD_SIZE:
-      return "HOST_THREADS_MIB is not a number from 1 to 1048576";
-    default:
-      return "HOST_THREADS_UNKNOWN";
-  }
+  return code >= SUCCESS && code <= BAD_SIZE ? errors[code].name : NULL;
 }
 
 /* Optional: hints. All memory is the host's, so they move nothing; a wrong range is an error. */

@@ -98,7 +98,7 @@ RuntimeStatus ExternalRuntime::describe(int device, DeviceDescription* out) cons
   DeviceCapabilities& can = out->capabilities;
   can.managed_memory = given.managed_memory != 0;
   can.concurrent_managed_access = given.concurrent_managed_access != 0;
-  can.migrates_on_fault = can.concurrent_managed_access;  // the header promises both at once
+  can.migrates_on_fault = given.migrates_on_fault != 0;
   can.pageable_memory_access = given.pageable_memory_access != 0;
   can.host_page_tables = given.host_page_tables != 0;
   can.direct_host_access = given.direct_host_access != 0;

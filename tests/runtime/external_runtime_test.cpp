@@ -19,6 +19,7 @@ namespace {
 struct Recorder {
   int code = 0;  // that every operation returns
   int devices = 2;
+  int migrates = 1;
   int initialized = 0;
   std::vector<std::string> calls;
 
@@ -54,6 +55,7 @@ uvmalloc_runtime_operations required() {
     std::memset(out->name, 'x', sizeof out->name);  // without an end
     out->total_bytes = 100;
     out->managed_memory = out->concurrent_managed_access = out->discard = 1;
+    out->migrates_on_fault = recorder(context).migrates;
     out->compute_major = 7;
     return recorder(context).note("describe", device, out->struct_bytes);
   };
@@ -288,6 +290,9 @@ TEST_F(ExternalRuntimeTest, ADeviceIsDescribedByWhatTheTableFillsIn) {
   EXPECT_FALSE(description.capabilities.integrated);
   EXPECT_TRUE(description.capabilities.discard);
   EXPECT_EQ(description.capabilities.compute_major, 7);
+  recorder_.migrates = 0;
+  ASSERT_TRUE(runtime->describe(1, &description).ok());
+  EXPECT_FALSE(description.capabilities.concurrent_managed_access);
 }
 
 TEST_F(ExternalRuntimeTest, PointersHaveTheKindsOfTheTable) {
