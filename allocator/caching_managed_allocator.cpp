@@ -3,6 +3,7 @@
 #include <uvmalloc/allocator/caching_managed_allocator.hpp>
 
 #include <bit>
+#include <exception>
 #include <stdexcept>
 #include <utility>
 
@@ -10,6 +11,7 @@
 
 #include <uvmalloc/allocator/engine/engine.hpp>
 #include <uvmalloc/allocator/engine/forks.hpp>
+#include <uvmalloc/runtime/log.hpp>
 
 namespace uvm {
 
@@ -27,10 +29,28 @@ CachingManagedAllocator::~CachingManagedAllocator() {
 void* CachingManagedAllocator::allocate_aligned(Facade facade, int device, std::size_t size_bytes,
                                                 std::size_t alignment_bytes, StreamHandle stream) {
   if (!std::has_single_bit(alignment_bytes) || alignment_bytes > kPageBytes) {
-    throw std::invalid_argument(fmt::format(
-        "an alignment of {} bytes; accepted: powers of two up to 2 MiB", alignment_bytes));
+    throw std::invalid_argument(
+        fmt::format("an alignment of {} bytes cannot be had; accepted: powers of two up to 2 MiB",
+                    alignment_bytes));
   }
+  if (alignment_bytes <= kGranule) return allocate(facade, device, size_bytes, stream);
   return engine_->allocate_slow(facade, device, size_bytes, stream, alignment_bytes);
+}
+
+void CachingManagedAllocator::free_or_log(void* address) noexcept {
+  if (free(address) == FreeResult::kNotOurs) {
+    log(LogLevel::kError, "deallocate({}): no memory of this resource; nothing was freed", address);
+  }
+}
+
+void CachingManagedAllocator::free_after(void* address, int device, StreamHandle stream) noexcept {
+  try {
+    record_use(address, device, stream);
+  } catch (const std::exception&) {
+    // There is no memory to note it.
+    runtime().synchronize_stream(device, stream);
+  }
+  free_or_log(address);
 }
 
 // ---- uses and moves
@@ -112,7 +132,7 @@ void CachingManagedAllocator::decay(std::chrono::steady_clock::time_point now) {
 }
 
 void CachingManagedAllocator::add_pressure_callback(PressureCallback callback) {
-  engine_->escalation.add_callback(std::move(callback));
+  engine_->pressure_callbacks.add(std::move(callback));
 }
 
 // ---- private pools
@@ -216,8 +236,12 @@ const std::vector<DeviceDescription>& CachingManagedAllocator::devices() const {
   return engine_->machine.devices;
 }
 
-const CountingRuntime& CachingManagedAllocator::runtime() const {
+const DeviceRuntime& CachingManagedAllocator::runtime() const {
   return engine_->machine.runtime;
+}
+
+std::map<std::string, std::uint64_t> CachingManagedAllocator::runtime_calls() const {
+  return engine_->machine.runtime.calls();
 }
 
 const Configuration& CachingManagedAllocator::configuration() const {

@@ -17,7 +17,7 @@
 namespace uvm {
 namespace {
 
-// More would leave each process hardly any of the machine's memory.
+// With more, each process would get hardly any of the machine's memory.
 constexpr unsigned kMostLocalRanks = 1024;
 
 constexpr std::string_view kSize = "a size such as 512MiB, 8G, 1.5GiB or bytes";
@@ -39,7 +39,7 @@ bool is_off(std::string_view text) {
 template <class Enum>
 using Choices = std::vector<std::pair<std::string_view, Enum>>;
 
-// Reads one setting after the other, in the order of the table, and keeps what was wrong with each.
+// Reads the settings in the order of the table, and collects their errors.
 class Reader {
  public:
   Reader(const VariableLookup& lookup, ParsedConfiguration* out) : lookup_(lookup), out_(*out) {}
@@ -74,7 +74,7 @@ class Reader {
     keep(setting, *value, text);
   }
 
-  // `off`: the value of the words for that, where the setting knows them.
+  // `off`: the value for the words that mean off, if the setting has one.
   template <class Enum>
   void choice(Enum* value, const Choices<Enum>& choices, const Enum* off = nullptr) {
     const auto& setting = next();
@@ -111,7 +111,7 @@ class Reader {
     if (text != nullptr && is_off(text)) {
       *value = 0;
     } else if (text != nullptr) {
-      // The same in every locale.
+      // Independent of the locale.
       const char* const end = text + std::strlen(text);
       double read = 0;
       const auto result = std::from_chars(text, end, read);

@@ -1,6 +1,6 @@
-// What a user can set, parsed once from variables and overridable by API. docs/configuration.md is
-// the table; known_settings() is the same table in code, and a test keeps them equal. An unknown or
-// malformed value is reported with the variable, the value and what is accepted, and the default
+// The settings of a user, parsed once from variables and overridable by API. docs/configuration.md
+// is the table; known_settings() is the same table in code, and a test compares them. An unknown or
+// malformed value is reported with the variable, the value and the accepted values. The default
 // stays in force.
 #pragma once
 
@@ -23,14 +23,14 @@ enum class MoveMode : unsigned char {
   kCopy,         // a device move copies, as without uvmalloc
 };
 
-// What the spans of the host facade are made of.
+// The memory of spans of the host facade.
 enum class HostBacking : unsigned char {
   kAuto,      // ordinary memory where every device uses the host's page tables, else managed memory
   kManaged,   // of the driver
-  kOrdinary,  // of the kernel, which a forked child shares copy on write
+  kOrdinary,  // of the kernel; a forked child shares it copy on write
 };
 
-// From when on CPU tensors are managed.
+// When CPU tensors start to be managed.
 enum class CpuTensors : unsigned char {
   kAuto,     // the program has initialised the driver and uses a device
   kManaged,  // at once, which may initialise the driver
@@ -53,8 +53,8 @@ struct Configuration {
   std::optional<std::size_t> fork_limit_bytes;    // UVMALLOC_FORK_LIMIT; none: what the host has
   std::optional<std::size_t> span_bytes;  // UVMALLOC_SPAN_SIZE; none: from the device's abilities
   std::optional<std::size_t> thread_cache_bytes;  // UVMALLOC_THREAD_CACHE; none: from the budget
-  // No variable: after so many requests for large blocks that a pool has served, threads cache
-  // some; none: policy::kLargeHitsRequired.
+  // No variable: requests for large blocks that a pool serves before threads cache some; none:
+  // policy::kLargeHitsRequired.
   std::optional<std::uint64_t> large_hits_required;
   LogLevel log = LogLevel::kWarning;  // UVMALLOC_LOG
   double decay_seconds = 0;           // UVMALLOC_DECAY: half-life; 0: never
@@ -62,8 +62,8 @@ struct Configuration {
   std::string report_directory;  // UVMALLOC_REPORT_DIR; empty: no report file
   std::string report;            // UVMALLOC_REPORT: "stderr" prints it at exit
   std::string trace_file;        // UVMALLOC_TRACE; empty: no trace
-  // Whether the variables were read. A program that makes an allocator of its own sets members, and
-  // messages to it name those.
+  // Whether the variables were read. Messages to a program that makes its own allocator name the
+  // members instead.
   bool from_variables = false;
   std::string_view name_of(std::string_view variable, std::string_view member) const {
     return from_variables ? variable : member;
@@ -105,7 +105,7 @@ ParsedConfiguration parse_environment();
 // "B".
 std::optional<std::size_t> parse_size(std::string_view text);
 
-// "1.5 GiB", "512 B": for people.
+// "1.5 GiB", "512 B".
 std::string format_size(std::size_t bytes);
 
 }  // namespace uvm

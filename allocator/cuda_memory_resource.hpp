@@ -15,8 +15,6 @@
 #include <cuda/stream_ref>
 
 #include <uvmalloc/allocator/caching_managed_allocator.hpp>
-#include <uvmalloc/allocator/process/aligned_allocation.hpp>
-#include <uvmalloc/runtime/counting_runtime.hpp>
 
 #if CCCL_VERSION < 3001000 && !defined(LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE)
 #error "CCCL 3.0 has cuda::mr only where LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE is defined"
@@ -40,22 +38,22 @@ class CudaMemoryResource {
   // nullptr.
   void* allocate(::cuda::stream_ref stream, std::size_t size_bytes,
                  std::size_t alignment_bytes = kDefaultAlignment) {
-    return allocate_aligned(*allocator_, facade_, device_, size_bytes, alignment_bytes,
-                            stream.get());
+    return allocator_->allocate_aligned(facade_, device_, size_bytes, alignment_bytes,
+                                        stream.get());
   }
 
   // The block is used again after the work that is on `stream` now. nullptr is fine; an address
   // that is not the start of a block in use is logged, and nothing is freed.
   void deallocate(::cuda::stream_ref stream, void* address, std::size_t /*size_bytes*/,
                   std::size_t /*alignment_bytes*/ = kDefaultAlignment) noexcept {
-    free_after(*allocator_, address, device_, stream.get());
+    allocator_->free_after(address, device_, stream.get());
   }
 
   // For use anywhere at once: device memory waits for the default stream, which may still work on
   // what the block was before.
   void* allocate_sync(std::size_t size_bytes, std::size_t alignment_bytes = kDefaultAlignment) {
     void* block =
-        allocate_aligned(*allocator_, facade_, device_, size_bytes, alignment_bytes, nullptr);
+        allocator_->allocate_aligned(facade_, device_, size_bytes, alignment_bytes, nullptr);
     if (facade_ != Facade::kDevice || block == nullptr) return block;
     const RuntimeStatus status = allocator_->runtime().synchronize_stream(device_, nullptr);
     if (status.ok()) return block;
@@ -66,7 +64,7 @@ class CudaMemoryResource {
   // No work on the block may be pending. Otherwise as deallocate().
   void deallocate_sync(void* address, std::size_t /*size_bytes*/,
                        std::size_t /*alignment_bytes*/ = kDefaultAlignment) noexcept {
-    free_or_log(*allocator_, address);
+    allocator_->free_or_log(address);
   }
 
 #if CCCL_VERSION < 3001000

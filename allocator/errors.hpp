@@ -1,4 +1,4 @@
-// What a caller of the allocator can act on.
+// Errors that a caller of the allocator can act on.
 #pragma once
 
 #include <cstddef>
@@ -7,9 +7,9 @@
 
 namespace uvm {
 
-// No memory under the budget, or none that the driver would give, after everything cached was given
-// back. Nothing already allocated is affected. what() says who holds how much and which setting
-// changes it.
+// There is no memory under the budget, or the driver gives none, after all cached memory was given
+// back. Blocks in use are not affected. what() says who holds how much and which setting changes
+// it.
 class OutOfMemoryError : public std::bad_alloc {
  public:
   OutOfMemoryError(std::size_t requested_bytes, std::string message)
@@ -22,10 +22,10 @@ class OutOfMemoryError : public std::bad_alloc {
   std::string message_;
 };
 
-// What a free found.
+// The result of a free.
 enum class FreeResult : unsigned char {
   kFreed,
-  kNotOurs,   // no memory of this allocator: pass it on to whoever may own it
+  kNotOurs,   // no memory of this allocator: pass it on to its owner
   kDouble,    // already free; nothing was done
   kInterior,  // inside a block, not its start; nothing was done
 };

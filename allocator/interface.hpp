@@ -10,5 +10,4 @@
 #include <uvmalloc/allocator/statistics/segments.hpp>
 #include <uvmalloc/hints/hint_counters.hpp>
 #include <uvmalloc/hints/placement_planner.hpp>
-#include <uvmalloc/runtime/counting_runtime.hpp>
 #include <uvmalloc/storage/storage_records.hpp>

@@ -1,7 +1,7 @@
-// Hears what happens to memory of the device facade without a call of whoever owns it: for a
-// framework's own history of its memory. Made by the listener, which outlives the allocator
-// (CachingManagedAllocator::set_memory_observer); called with the allocator's lock, so it must call
-// neither the allocator nor anything that may wait for one who does.
+// Is notified of changes to memory of the device facade that no call of its owner causes: for a
+// framework's own history of its memory. The observer outlives the allocator
+// (CachingManagedAllocator::set_memory_observer). It is called with the state lock, so it must not
+// call the allocator, nor wait for a thread that does.
 #pragma once
 
 #include <cstddef>

@@ -1,12 +1,9 @@
 #include <uvmalloc/allocator/memory_resource.hpp>
-#include <uvmalloc/runtime/counting_runtime.hpp>
 
 #include <algorithm>
 #include <stdexcept>
 
 #include <fmt/format.h>
-
-#include <uvmalloc/allocator/process/aligned_allocation.hpp>
 
 namespace uvm {
 
@@ -20,14 +17,12 @@ ManagedMemoryResource::ManagedMemoryResource(CachingManagedAllocator& allocator,
 }
 
 void* ManagedMemoryResource::do_allocate(std::size_t size_bytes, std::size_t alignment_bytes) {
-  // 0 would mean the allocator's own alignment there; here it is no power of two.
-  if (alignment_bytes == 0) throw std::invalid_argument("an alignment of 0 bytes cannot be had");
-  return allocate_aligned(*allocator_, facade_, device_, std::max<std::size_t>(size_bytes, 1),
-                          alignment_bytes, stream_);
+  return allocator_->allocate_aligned(facade_, device_, std::max<std::size_t>(size_bytes, 1),
+                                      alignment_bytes, stream_);
 }
 
 void ManagedMemoryResource::do_deallocate(void* address, std::size_t, std::size_t) {
-  free_or_log(*allocator_, address);
+  allocator_->free_or_log(address);
 }
 
 bool ManagedMemoryResource::do_is_equal(const std::pmr::memory_resource& other) const noexcept {

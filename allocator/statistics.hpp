@@ -58,17 +58,17 @@ struct ClassStatistics {
 enum class SizeClass : std::uint8_t { kSmall, kLarge };
 inline constexpr std::size_t kSizeClasses = 2;
 
-// Why a device move copied bytes instead of sharing them.
+// The reason why a device move copied bytes instead of sharing them.
 enum class CopyReason : std::uint8_t {
   kSmallBlock,  // below the threshold: shares pages with neighbours or comes from malloc
   kForeign,     // memory that is not ours (numpy, a file mapping, shared memory, another allocator)
-  kExported,    // a raw pointer to the block is in other hands
-  kPartialStorage,  // a view of a part that cannot be shared: torch's version, alignment, or an
-                    // earlier write to the whole had to copy because a part had moved
+  kExported,    // a raw pointer to the block has left
+  kPartialStorage,  // a view of a part that cannot be shared: torch's version, alignment, or a
+                    // write to the storage had to copy earlier because a part had moved
   kLayout,          // the result's strides differ, or conjugate, negative, quantised, sparse
   kConversion,      // the element type, layout or pinning changes in the same call
   kCapturing,       // a stream is capturing
-  kAliased,         // others see what is written to these bytes, so they cannot be copy-on-write
+  kAliased,         // others see writes to these bytes, so they cannot be copy-on-write
   kMode,            // UVMALLOC_MOVE=copy or UVMALLOC_POLICY=off
 };
 inline constexpr std::size_t kCopyReasons = 9;
@@ -89,20 +89,20 @@ struct MoveStatistics {
   std::uint64_t total() const { return host_to_device + device_to_host + device_to_device; }
 };
 
-// CPU tensors of the C library's memory whose bytes went into managed memory at their first move.
+// CPU tensors in the C library's memory whose bytes went into managed memory at their first move.
 struct ConversionStatistics {
   std::uint64_t count = 0;
   std::uint64_t bytes = 0;
 };
 
-// What the first write to one side of a shared block did.
+// Results of the first write to one side of a shared block.
 struct MaterializationStatistics {
   std::uint64_t copies = 0;
   std::uint64_t bytes = 0;
   std::uint64_t steals = 0;  // the other side was gone: nothing to copy
 };
 
-// Pools of one facade, device and stream, and of streams that are gone and had them before.
+// Pools of one facade, device and stream, counted since the pools were made for an earlier stream.
 struct StreamStatistics {
   Facade facade = Facade::kHost;
   int device = 0;
@@ -115,7 +115,7 @@ struct StreamStatistics {
   std::uint64_t largest_free_bytes = 0;
 };
 
-// What a private pool of the device facade has held. Kept when the pool is gone, until its figures
+// Memory of a private pool of the device facade. The figures stay when the pool is gone, until they
 // are reset.
 struct PrivatePoolStatistics {
   int device = 0;
@@ -143,7 +143,7 @@ struct CallTimes {
   }
 };
 
-// What serving one facade on one device took beyond its pools, since the start or reset_totals().
+// Slow work for one facade on one device, since the start or reset_totals().
 struct ServiceStatistics {
   std::uint64_t pressure_rounds = 0;  // times everything cached was given back for one request
   std::uint64_t out_of_memory = 0;
@@ -161,8 +161,8 @@ struct ForkStatistics {
   std::chrono::nanoseconds time{0};
 };
 
-// Figures of the whole allocator that are counted with its lock, without pointers: they are kept in
-// a FigureStore, which may outlive the process.
+// Figures of the allocator that are counted with the state lock. They have no pointers, because a
+// FigureStore keeps them, which may outlive the process.
 struct Totals {
   Gauge touched_bytes;  // 2 MiB pages handed out since their span was made
   Gauge span_bytes;     // asked from the driver: virtual

@@ -10,7 +10,7 @@
 
 namespace uvm {
 
-// What find() knows of an address.
+// The answer of find().
 struct BlockDescription {
   void* base = nullptr;
   std::size_t size_bytes = 0;  // as rounded
@@ -24,7 +24,7 @@ struct BlockDescription {
   bool exported = false;
   bool movable = false;           // it shares its first and last 2 MiB page at most
   bool waits_when_freed = false;  // device facade only: other streams may still use it
-  bool used_by_host = false;      // some use of it, not necessarily the newest, is on the host
+  bool used_by_host = false;      // some use, not necessarily the newest, is on the host
   bool pinned = false;            // its use on the host is page-locked memory to the program
   std::uint32_t references = 0;   // indirect records
 };
@@ -32,14 +32,14 @@ struct BlockDescription {
 struct MoveRequest {
   Place source;  // of the use that moves: a block may be used in several places
   Place destination;
-  int stream_device = 0;          // the device of `stream`
-  StreamHandle stream = nullptr;  // to a device: the stream that will use the bytes; to the host:
-                                  // the one that made them
-  bool wait = true;               // to the host: wait for that stream and the recorded ones first
-  // Bytes from the given address on, where only a part of the block moves; 0: all of it.
+  int stream_device = 0;  // the device of `stream`
+  // To a device: the stream that will use the bytes. To the host: the stream that made them.
+  StreamHandle stream = nullptr;
+  bool wait = true;  // to the host: wait for that stream and the recorded ones first
+  // Bytes from the given address on if only a part of the block moves; 0: all of it.
   std::size_t size_bytes = 0;
-  // The caller releases the record; else one record per place serves all moves there, and goes
-  // with the block.
+  // The caller releases the record. Otherwise one record per place serves all moves there, and is
+  // freed with the block.
   bool held = true;
 };
 

@@ -47,13 +47,17 @@ uvmalloc_strip_installed(Development "${CMAKE_INSTALL_LIBDIR}/$<TARGET_FILE_NAME
 uvmalloc_strip_installed(Runtime "${CMAKE_INSTALL_LIBDIR}/$<TARGET_FILE_NAME:uvmalloc_shared>")
 install(EXPORT uvmallocTargets NAMESPACE uvmalloc:: DESTINATION "${package_dir}" COMPONENT Development)
 
-foreach(room allocator hints runtime storage)
-  install(DIRECTORY "${PROJECT_SOURCE_DIR}/${room}" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/uvmalloc"
-          COMPONENT Development FILES_MATCHING PATTERN "*.hpp"
-          PATTERN "runtime/cuda" EXCLUDE PATTERN "machine_memory.hpp" EXCLUDE)
+# uvmalloc.h is included by its name alone, as in the tree.
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${CMAKE_CURRENT_LIST_DIR}/public_headers.txt")
+file(STRINGS "${CMAKE_CURRENT_LIST_DIR}/public_headers.txt" public_headers REGEX "^[^#]")
+foreach(header IN LISTS public_headers)
+  cmake_path(GET header PARENT_PATH folder)
+  if(header STREQUAL "allocator/uvmalloc.h")
+    set(folder "")
+  endif()
+  install(FILES "${PROJECT_SOURCE_DIR}/${header}" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/uvmalloc/${folder}"
+          COMPONENT Development)
 endforeach()
-install(FILES "${PROJECT_SOURCE_DIR}/allocator/uvmalloc.h" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/uvmalloc"
-        COMPONENT Development)
 
 configure_package_config_file("${CMAKE_CURRENT_LIST_DIR}/uvmallocConfig.cmake.in"
   "${CMAKE_CURRENT_BINARY_DIR}/uvmallocConfig.cmake" INSTALL_DESTINATION "${package_dir}"

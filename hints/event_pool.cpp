@@ -16,7 +16,7 @@ EventHandle EventPool::record(const DeviceStream& stream, RuntimeStatus* status)
   const int device = stream.device;
   EventHandle event = nullptr;
   {
-    std::lock_guard lock(mutex_);
+    const RankedGuard lock(mutex_);
     auto& free = events_[static_cast<std::size_t>(device)].free;
     if (!free.empty()) {
       event = free.back();
@@ -34,10 +34,11 @@ EventHandle EventPool::record(const DeviceStream& stream, RuntimeStatus* status)
 }
 
 RuntimeStatus EventPool::make(int device, EventHandle* out) noexcept {
-  auto& events = events_[static_cast<std::size_t>(device)];
+  const auto index = static_cast<std::size_t>(device);
   {
-    // So that release() needs no memory.
-    std::lock_guard lock(mutex_);
+    // So that release() allocates nothing.
+    const RankedGuard lock(mutex_);
+    Events& events = events_[index];
     try {
       if (events.made == events.free.capacity()) events.free.reserve(2 * events.made + 1);
     } catch (const std::bad_alloc&) {
@@ -47,14 +48,14 @@ RuntimeStatus EventPool::make(int device, EventHandle* out) noexcept {
   }
   const RuntimeStatus status = runtime_.create_event(device, out);
   if (!status.ok()) {
-    std::lock_guard lock(mutex_);
-    --events.made;
+    const RankedGuard lock(mutex_);
+    --events_[index].made;
   }
   return status;
 }
 
 void EventPool::release(int device, EventHandle event) noexcept {
-  std::lock_guard lock(mutex_);
+  const RankedGuard lock(mutex_);
   events_[static_cast<std::size_t>(device)].free.push_back(event);
 }
 
@@ -69,8 +70,7 @@ bool EventPool::order(const DeviceStream& waiting, const DeviceStream& before) {
   EventHandle event = record(before, &status);
   if (event == nullptr) return false;
   status = runtime_.stream_wait_event(waiting.device, waiting.handle, event);
-  // The wait has taken the event's present state; recording it again elsewhere does not change
-  // that.
+  // The wait uses the event's present state; recording the event again does not change that.
   release(before.device, event);
   return status.ok();
 }

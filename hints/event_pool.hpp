@@ -1,6 +1,5 @@
-// Events of one runtime, used again instead of made again. Thread-safe; its lock guards the free
-// list only and is never held across a driver call. Events left at the end are destroyed unless the
-// runtime has become unusable.
+// Events of one runtime, for reuse. Thread-safe; the lock guards the free lists and is never held
+// across a driver call. The destructor destroys the events, unless the runtime has become unusable.
 #pragma once
 
 #include <cstddef>
@@ -20,18 +19,17 @@ class EventPool {
   EventPool(const EventPool&) = delete;
   EventPool& operator=(const EventPool&) = delete;
 
-  // In a forked child: the events are the parent's.
-  void abandon() noexcept { events_.clear(); }
+  // In a forked child, which has one thread: the events are the parent's.
+  void abandon() noexcept UVM_NOT_ANALYSED { events_.clear(); }
 
-  // An event of the stream's device, recorded on it now. nullptr where the runtime refuses or there
-  // is no memory to note it: `*status` says why. The calling thread must be able to name the
-  // stream.
+  // An event of the stream's device, recorded on the stream now. nullptr, and why in `*status`: the
+  // runtime refuses, or there is no memory. The calling thread must be able to name the stream.
   EventHandle record(const DeviceStream& stream, RuntimeStatus* status) noexcept;
 
-  // Gives back an event that nobody waits for any more.
+  // Returns an event that nothing waits for any more.
   void release(int device, EventHandle event) noexcept;
 
-  // Whether an event can be recorded on it, or waited for by it, now and here.
+  // Whether the calling thread can record an event on the stream, or make it wait for one, now.
   bool may_wait(const DeviceStream& stream) const;
   // Later work of `waiting` starts after the work so far of `before`; both may wait. False: the
   // runtime refuses.
@@ -46,7 +44,7 @@ class EventPool {
 
   const DeviceRuntime& runtime_;
   Ranked<std::mutex, LockRank::kEvents> mutex_;
-  std::vector<Events> events_;  // by device
+  std::vector<Events> events_ UVM_GUARDED_BY(mutex_);  // by device
 };
 
 }  // namespace uvm

@@ -1,6 +1,5 @@
-// A hint: advice, a prefetch or a discard for one range, decided by the placement planner and sent
-// by the hint sender. Deciding is pure and happens under the allocator's lock; sending calls the
-// driver and never does.
+// A hint: advice, a prefetch or a discard for one range. The placement planner decides hints with
+// the state lock and calls no driver. The hint sender sends them without the lock.
 #pragma once
 
 #include <algorithm>
@@ -26,8 +25,8 @@ struct Hint {
   friend bool operator==(const Hint&, const Hint&) = default;
 };
 
-// Hints in the order to be sent. A plan has room for all that one decision needs, so planning takes
-// no memory: the planner notes what it decides, and a decision must not be lost after that.
+// Hints in the order to be sent. A plan has room for all hints of one decision, so planning
+// allocates nothing: the planner records its decision, which must not be lost after that.
 class HintPlan {
  public:
   static constexpr std::size_t kMostHints = 3;  // two pieces of advice and a prefetch
@@ -42,7 +41,7 @@ class HintPlan {
 
   std::size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
-  const Hint& operator[](std::size_t place) const { return hints_[place]; }
+  const Hint& operator[](std::size_t index) const { return hints_[index]; }
   const Hint* begin() const { return hints_.data(); }
   const Hint* end() const { return hints_.data() + size_; }
 

@@ -1,4 +1,4 @@
-// What became of every hint that could have been: sent, skipped and why, failed.
+// Counts of hints: sent, failed, and skipped by reason.
 #pragma once
 
 #include <array>
@@ -11,12 +11,12 @@
 namespace uvm {
 
 enum class SkipReason : std::uint8_t {
-  kAlreadyThere,  // the ledger says the pages are where they are wanted, or the advice is in force
-  kNoCredit,      // the device has no room for it under its soft budget
-  kPolicy,        // the policy in force sends none
+  kAlreadyThere,  // by the ledger the pages are at the wanted place, or the advice is in force
+  kNoCredit,      // the device has no room under its soft budget
+  kPolicy,        // the policy in force sends no such hints
   kCoherent,      // hardware coherent or integrated: nothing would move
-  kSharedPages,   // less than whole pages: it would hit neighbours
-  kPingPong,      // the segment goes back and forth: it stays advised for both sides
+  kSharedPages,   // less than whole pages: the hint would affect other blocks
+  kPingPong,      // the segment moves back and forth: its advice serves both sides
 };
 inline constexpr std::size_t kSkipReasons = 6;
 const char* to_string(SkipReason reason);

@@ -28,14 +28,14 @@ HintSender::~HintSender() {
 StreamHandle HintSender::lane(int device) {
   auto index = static_cast<std::size_t>(device);
   {
-    std::lock_guard lock(mutex_);
+    const RankedGuard lock(mutex_);
     if (lanes_.at(index) != nullptr) return lanes_[index];
   }
   StreamHandle made = nullptr;
   if (!runtime_.create_stream(device, &made).ok()) return nullptr;
   StreamHandle first = nullptr;
   {
-    std::lock_guard lock(mutex_);
+    const RankedGuard lock(mutex_);
     if (lanes_[index] == nullptr) lanes_[index] = made;
     first = lanes_[index];
   }
@@ -58,7 +58,7 @@ bool HintSender::note(const Hint& hint, const RuntimeStatus& status) noexcept {
                     "correct without it)",
                     hint.size_bytes >> 20, to_string(hint.place), status.text()));
   } catch (const std::bad_alloc&) {
-    // The next one that fails is logged.
+    // The next hint that fails is logged.
   }
   return false;
 }

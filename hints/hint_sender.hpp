@@ -3,8 +3,8 @@
 // caller's kernels, and because the default stream refuses the batched calls. The stream that will
 // use the bytes waits for the lane; the lane waits for the stream that made them.
 //
-// A failing hint is never an error of the program: it is counted and said once. Thread-safe; holds
-// a lock only to look up a lane and to note one, and none in a call of the driver.
+// A failing hint is never an error of the program: it is counted and logged once. Thread-safe; the
+// lock guards the lanes and is never held across a driver call.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@
 
 namespace uvm {
 
-// Of each hint of a plan, in its order.
+// The status of each hint of a plan, in its order.
 using HintStatuses = std::array<RuntimeStatus, HintPlan::kMostHints>;
 
 class HintSender {
@@ -29,22 +29,21 @@ class HintSender {
   HintSender(const HintSender&) = delete;
   HintSender& operator=(const HintSender&) = delete;
 
-  // In a forked child: the lanes are the parent's.
-  void abandon() noexcept { lanes_.clear(); }
+  // In a forked child, which has one thread: the lanes are the parent's.
+  void abandon() noexcept UVM_NOT_ANALYSED { lanes_.clear(); }
 
   // Sends `plan` in order in the context of `device`. With a producer, prefetches start after its
-  // work so far; with a consumer, its later work starts after the prefetches; save where that
-  // stream is being captured, which an event from outside would end. Neither waits on the calling
-  // thread. Takes no memory: a plan is sent, or its failures are returned, also where there is
-  // none.
+  // work so far. With a consumer, its later work starts after the prefetches. A stream that is
+  // being captured is left out of this order, because an event from outside would end its capture.
+  // The calling thread does not wait. Allocates nothing, so a lack of memory loses no plan.
   HintStatuses send(const HintPlan& plan, int device, DeviceStream producer = {},
                     DeviceStream consumer = {});
 
-  // Drops the contents of a range that nobody uses, and waits until they are gone. Where that fails
+  // Drops the contents of a range that nothing uses, and waits until they are gone. After a failure
   // they may still be there.
   RuntimeStatus discard(int device, void* address, std::size_t size_bytes);
 
-  // The I/O lane of a device, made where there is none yet; nullptr where none can be made.
+  // The I/O lane of a device, made at the first call; nullptr: it cannot be made.
   StreamHandle lane(int device);
 
  private:
@@ -53,8 +52,8 @@ class HintSender {
   const DeviceRuntime& runtime_;
   EventPool& events_;
   HintCounters& counters_;
-  Ranked<std::mutex, LockRank::kLanes> mutex_;  // guards lanes_
-  std::vector<StreamHandle> lanes_;
+  Ranked<std::mutex, LockRank::kLanes> mutex_;
+  std::vector<StreamHandle> lanes_ UVM_GUARDED_BY(mutex_);  // by device
 };
 
 }  // namespace uvm

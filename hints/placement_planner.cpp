@@ -7,7 +7,7 @@ namespace {
 
 thread_local std::optional<Policy> thread_policy;
 
-// What this thread wants does not count while it lives.
+// While one lives, the thread's own policy does not count.
 class WithoutThreadPolicy {
  public:
   WithoutThreadPolicy() : wanted_here_(set_thread_policy(std::nullopt)) {}
@@ -19,7 +19,7 @@ class WithoutThreadPolicy {
   const std::optional<Policy> wanted_here_;
 };
 
-// What is not sent for this thread's sake must not be noted as sent.
+// A hint that the thread's policy leaves out must not be recorded as sent.
 bool is_silent_here() {
   return thread_policy.value_or(Policy::kAuto) != Policy::kAuto;
 }
@@ -70,14 +70,14 @@ std::size_t PlacementPlanner::credit_bytes(int device) const {
   return budget > resident ? budget - resident : 0;
 }
 
-// Whether the policy or the device's kind rules every such hint out; counted as skipped then.
+// Whether the policy or the kind of device excludes all hints of the kind, which are counted then.
 bool PlacementPlanner::silent(HintKind kind, Place place) {
   if (thread_policy.value_or(policy_) != Policy::kAuto) {
     counters_.skip(kind, SkipReason::kPolicy);
     return true;
   }
-  // A hint to the host concerns the devices that might use the memory; one coherent kind is all
-  // there is in a machine.
+  // A hint to the host concerns all devices that might use the memory. The devices of a machine are
+  // coherent, or none is.
   std::size_t device = place.is_device() ? static_cast<std::size_t>(place.index) : 0;
   if (devices_.at(device).coherent) {
     counters_.skip(kind, SkipReason::kCoherent);
@@ -95,7 +95,7 @@ void PlacementPlanner::advise(HintPlan* plan, void* address, std::size_t size_by
 void PlacementPlanner::prefetch(HintPlan* plan, void* address, std::size_t size_bytes,
                                 Place destination) {
   if (silent(HintKind::kPrefetch, destination)) return;
-  // Whole pages only: those at the ends that are shared stay where their other users have them.
+  // Whole pages only: pages at the ends that other blocks share stay.
   std::uintptr_t begin = round_up(address_of(address), kPageBytes);
   std::uintptr_t end = (address_of(address) + size_bytes) & ~(kPageBytes - 1);
   if (begin >= end) {
@@ -122,7 +122,7 @@ HintPlan PlacementPlanner::plan_span(void* address, std::size_t size_bytes, Faca
   HintPlan plan;
   *placement = {};
   Place device_place = Place::device(device);
-  // A span outlives what its first user's thread wants.
+  // A span outlives the policy of the thread that makes it.
   const WithoutThreadPolicy by_the_planner_alone;
   if (facade == Facade::kDevice) {
     placement->preferred = device_place;
@@ -196,7 +196,7 @@ HintPlan PlacementPlanner::plan_advice(void* address, std::size_t size_bytes,
     want(wanted.accessed_by, &placement->accessed_by, Advice::kSetAccessedBy, wanted.accessed_by);
   }
   if (wanted.read_mostly) {
-    // Drivers look at no place here, but want one.
+    // Drivers require a place here and ignore it.
     const bool set = *wanted.read_mostly;
     want(set, &placement->read_mostly, set ? Advice::kSetReadMostly : Advice::kUnsetReadMostly,
          Place::host());

@@ -1,22 +1,23 @@
-// Where memory should be, and which hints bring it there. The planner decides: from what a facade
-// wants, what was advised before and where the residency ledger believes the pages are, it emits a
-// plan of hints, often an empty one. It calls no driver. All placement decisions of uvmalloc pass
-// through here.
+// Decides where memory should be, and which hints move it there. The input is the place that a
+// facade wants, the advice so far, and the places of the pages in the residency ledger. The output
+// is a plan of hints, often an empty one. It calls no driver. All placement decisions of uvmalloc
+// pass through here.
 //
 // Rules (numbers from the RFC and the drivers' behaviour):
 //  * A span is advised once when it is made. Device facade: preferred location is the device. Host
 //    and pinned facade: preferred location is the host, accessed by the current device (RFC-0023,
 //    "Tuning Managed Memory").
-//  * Advice is only ever given to whole segments, since advice on a part splits the driver's range
-//    for good, and only where it changes something.
-//  * A segment whose preferred location would change for the third time goes back and forth: it is
+//  * Advice is given only to whole segments, because advice on a part splits the driver's range for
+//    good, and only if it changes something.
+//  * A segment whose preferred location would change for the third time moves back and forth. It is
 //    advised preferred=host and accessed-by=device once, and only prefetched from then on.
-//  * A prefetch to a device needs credits: bytes of the soft budget not believed resident there. It
-//    covers whole 2 MiB pages only.
-//  * Nothing is sent for devices that share the host's memory or page tables, nor by policies other
+//  * A prefetch to a device needs credits: bytes of the soft budget that are not resident there by
+//  the
+//    ledger. It covers whole 2 MiB pages only.
+//  * No hint is sent for devices that share the host's memory or page tables, nor by policies other
 //    than automatic.
 //
-// Guarded by the allocator's lock, but for plan_span(), which looks at nothing that changes.
+// Guarded by the state lock, except plan_span(), which reads no state that changes.
 #pragma once
 
 #include <cstdint>
@@ -32,17 +33,17 @@
 
 namespace uvm {
 
-// What has been advised for a segment, kept beside it.
+// The advice in force for a segment.
 struct SegmentPlacement {
   Place preferred;
   Place accessed_by;
   std::uint8_t changes = 0;  // of the preferred location since the segment's span was made
-  bool read_mostly = false;  // each place that reads has a copy, until somebody writes
+  bool read_mostly = false;  // each place that reads has a copy, until a write
 
   friend bool operator==(const SegmentPlacement&, const SegmentPlacement&) = default;
 };
 
-// What a program wants of a segment; what is not set stays as it is.
+// The placement that a program wants for a segment. Members that are not set change nothing.
 struct WantedPlacement {
   Place preferred = Place::nowhere();
   Place accessed_by = Place::nowhere();
@@ -50,12 +51,12 @@ struct WantedPlacement {
 };
 
 struct DevicePlacement {
-  // Of its memory, what managed pages may fill before prefetches stop.
+  // Bytes of its memory that managed pages may fill before prefetches stop.
   std::size_t soft_budget_bytes = 0;
   bool coherent = false;  // hints would change nothing
 };
 
-// Where memory of a facade that was asked for on that device is used at first.
+// The place where memory of a facade, requested for that device, is used at first.
 inline Place place_of_use(Facade facade, int device) {
   return facade == Facade::kDevice ? Place::device(device) : Place::host();
 }
@@ -69,7 +70,7 @@ class PlacementPlanner {
 
   Policy policy() const { return policy_; }
 
-  // Default advice for a new span; `*placement` is what its segments start with.
+  // Default advice for a new span; `*placement` is the first placement of its segments.
   HintPlan plan_span(void* address, std::size_t size_bytes, Facade facade, int device,
                      SegmentPlacement* placement);
 
@@ -77,13 +78,14 @@ class PlacementPlanner {
   // elsewhere.
   HintPlan plan_use(void* address, std::size_t size_bytes, Place place);
 
-  // A move of `size_bytes` at `address`. `placement` is the segment's where the range is one whole
-  // segment, nullptr where it is less.
+  // A move of `size_bytes` at `address`. `placement` is the segment's if the range is one whole
+  // segment, nullptr if it is less.
   HintPlan plan_move(void* address, std::size_t size_bytes, SegmentPlacement* placement,
                      Place destination);
 
-  // What a program wants of a range. `placement` is the segment's where that is one whole segment,
-  // nullptr where it is less: nothing is known of it then, and nothing kept.
+  // Advice that a program wants for a range. `placement` is the segment's if the range is one whole
+  // segment. It is nullptr if the range is less: then no earlier advice is known, and none is
+  // recorded.
   HintPlan plan_advice(void* address, std::size_t size_bytes, SegmentPlacement* placement,
                        const WantedPlacement& wanted);
 

@@ -1,4 +1,4 @@
-// How placement is decided: the names that users give (UVMALLOC_POLICY).
+// The ways to decide on placement, by the names of UVMALLOC_POLICY.
 #pragma once
 
 #include <optional>
@@ -7,15 +7,15 @@
 namespace uvm {
 
 enum class Policy : unsigned char {
-  kAuto,    // advice and prefetch as placement_planner.hpp has it
+  kAuto,    // advice and prefetches by the rules of placement_planner.hpp
   kDriver,  // plain unified memory: moves are changes of label, the driver's page faults do the
             // rest
   kOff,     // moves are refused: callers copy, as without uvmalloc
 };
 std::string_view to_string(Policy policy);
 
-// The policy that planners follow for what this thread does, instead of their own; nullopt: their
-// own. Returns what was.
+// Sets the policy that planners follow for calls of this thread; nullopt: their own. Returns the
+// previous one.
 std::optional<Policy> set_thread_policy(std::optional<Policy> policy);
 
 }  // namespace uvm

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include <uvmalloc/allocator/interface.hpp>
-#include <uvmalloc/allocator/policy/facade_traits.hpp>
 #include <uvmalloc/allocator/process/process_allocator.hpp>
 #include <uvmalloc/runtime/log.hpp>
 
@@ -77,9 +76,7 @@ void* ServedMemory::allocate(Facade facade, int device, std::size_t size_bytes, 
       size_bytes != 0 && !allocator_.in_forked_child() && !exclusions_.excludes(size_bytes, caller);
   if (is_ours) {
     try {
-      const std::size_t rounded =
-          facade == Facade::kPinned ? in_host_pages(size_bytes) : size_bytes;
-      void* address = allocator_.allocate(facade, device, rounded, stream);
+      void* address = allocator_.allocate(facade, device, size_bytes, stream);
       try {
         Shard& shard = shard_of(address);
         std::lock_guard lock(shard.mutex);

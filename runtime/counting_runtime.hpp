@@ -1,6 +1,5 @@
-// A DeviceRuntime that counts the calls that pass through it and forwards them. It belongs to
-// whoever wants to know what was asked of the machine; counters are relaxed atomics, one per kind
-// of call, in this object or where count_in() says.
+// A DeviceRuntime that counts calls and forwards them. The counters are relaxed atomics, one for
+// each kind of call, in this object or in those of count_in().
 #pragma once
 
 #include <array>
@@ -22,8 +21,8 @@ class CountingRuntime final : public DeviceRuntime {
   static constexpr std::size_t kCallKinds = 20;
   using Counters = std::array<std::atomic<std::uint64_t>, kCallKinds>;
 
-  // Counts there from now on, with what was counted so far. Call it before other threads call
-  // anything here; `counters` outlives this object.
+  // Counts in `counters` from now on, to which the counts so far are added. Called before other
+  // threads use this object, which `counters` outlives.
   void count_in(Counters* counters);
 
   // Calls so far, by the name of the DeviceRuntime method; those never made are left out.
@@ -33,7 +32,7 @@ class CountingRuntime final : public DeviceRuntime {
 
   std::string_view name() const override { return inner_->name(); }
   int device_count() const override { return inner_->device_count(); }
-  // Asks for nothing of the machine's, so it is not counted.
+  // Calls no driver, so it is not counted.
   bool has_context(int device) const override { return inner_->has_context(device); }
   RuntimeStatus describe(int device, DeviceDescription* out) const override;
   RuntimeStatus memory_figures(int device, MemoryFigures* out) const override;

@@ -1,5 +1,5 @@
-// What uvmalloc asks of a machine. A DeviceRuntime answers for all devices of one vendor; it holds
-// configuration and bound entry points only, so every method is const, thread-safe and may be
+// The calls that uvmalloc makes to a machine. A DeviceRuntime serves all devices of one vendor; it
+// holds configuration and bound entry points only, so every method is const, thread-safe and may be
 // called from any thread, with or without a current context: each call enters the context of the
 // device it names and restores the caller's. State (what is allocated, what is where) belongs to
 // the callers. Calls never throw; they return a RuntimeStatus.
@@ -26,7 +26,7 @@ inline const StreamHandle kPerThreadStream = reinterpret_cast<StreamHandle>(2);
 enum class RuntimeError : std::uint8_t {
   kNone,
   kNotReady,      // an event or stream has work pending; no failure
-  kOutOfMemory,   // the machine's memory is exhausted; nothing else is reported so
+  kOutOfMemory,   // the machine's memory is exhausted; no other failure has this value
   kNotSupported,  // this device or driver cannot do it
   kInvalidValue,  // an argument is wrong
   kNoDevice,      // no such device, or none at all
@@ -42,8 +42,8 @@ std::uint64_t this_thread_number();
 struct DeviceStream {
   int device = -1;
   StreamHandle handle = nullptr;
-  // Whose per-thread stream it is; 0: one for all threads; from kFirstGone on: of a stream that is
-  // gone, told apart by it from others that had its handle before or have it now.
+  // The thread of a per-thread stream; 0: a stream for all threads. From kFirstGone on: a stream
+  // that is gone; the number distinguishes it from other streams with the same handle.
   std::uint64_t thread = 0;
   static constexpr std::uint64_t kFirstGone = std::uint64_t{1} << 63;
 
@@ -122,15 +122,15 @@ class DeviceRuntime {
   // kNoDevice for an ordinal out of range.
   virtual RuntimeStatus describe(int device, DeviceDescription* out) const = 0;
   virtual RuntimeStatus memory_figures(int device, MemoryFigures* out) const = 0;
-  // Whether work can be given to the device without making a context on it first. Changes nothing.
-  // A runtime without contexts says true.
+  // Whether the device can get work without a context being made first. Changes nothing. A runtime
+  // without contexts returns true.
   virtual bool has_context(int /*device*/) const { return true; }
   virtual RuntimeStatus pointer_attributes(const void* address, PointerAttributes* out) const = 0;
 
   // Managed memory attached to all devices. `device` owns the allocation: it is made and freed in
-  // that device's context, so a free from a thread without one creates none elsewhere. Contents are
-  // undefined. Freeing may wait for the device. Neither disturbs a capture that goes on, of this
-  // thread or another.
+  // that device's context, so a free from a thread without a context creates none elsewhere.
+  // Contents are undefined. Freeing may wait for the device. Neither disturbs a capture of any
+  // thread.
   virtual RuntimeStatus allocate_managed(int device, std::size_t size_bytes, void** out) const = 0;
   virtual RuntimeStatus free_managed(int device, void* address) const = 0;
 
@@ -141,7 +141,7 @@ class DeviceRuntime {
   // Stream-ordered. May wait on the calling thread for destination host.
   virtual RuntimeStatus prefetch(int device, void* address, std::size_t size_bytes,
                                  Place destination, StreamHandle stream) const = 0;
-  // Stream-ordered: contents become undefined. kNotSupported where capabilities.discard is false.
+  // Stream-ordered: contents become undefined. kNotSupported if capabilities.discard is false.
   virtual RuntimeStatus discard(int device, void* address, std::size_t size_bytes,
                                 StreamHandle stream) const = 0;
   // Stream-ordered copy between any two addresses that the device can reach.
@@ -160,8 +160,8 @@ class DeviceRuntime {
   virtual RuntimeStatus create_event(int device, EventHandle* out) const = 0;
   virtual RuntimeStatus destroy_event(int device, EventHandle event) const = 0;
   virtual RuntimeStatus record_event(int device, EventHandle event, StreamHandle stream) const = 0;
-  // kNone when complete, kNotReady when not. Neither these two nor waiting for a stream that is not
-  // being captured disturbs a capture that goes on.
+  // kNone: complete; kNotReady: not yet. Neither these two nor waiting for a stream that is not
+  // being captured disturbs a capture.
   virtual RuntimeStatus query_event(int device, EventHandle event) const = 0;
   virtual RuntimeStatus synchronize_event(int device, EventHandle event) const = 0;
   virtual RuntimeStatus synchronize_device(int device) const = 0;

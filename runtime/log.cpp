@@ -55,7 +55,7 @@ void detail::log_formatted(LogLevel level, fmt::string_view format,
     std::copy(kCut.begin(), kCut.end(), text + size_bytes - kCut.size());
   }
   text[size_bytes] = '\n';
-  // A log line that cannot be written has nowhere else to go.
+  // A line that cannot be written is lost.
   [[maybe_unused]] ssize_t written = write(STDERR_FILENO, line, kPrefix.size() + size_bytes + 1);
 }
 
@@ -63,7 +63,7 @@ namespace {
 
 constinit std::mutex said_mutex;
 
-// Whether nobody has said it before.
+// Whether the key is new.
 bool is_first(std::string_view key) {
   // Leaked: usable while the process exits.
   static std::set<std::string, std::less<>>* const said = new std::set<std::string, std::less<>>;

@@ -1,9 +1,9 @@
-// One line at a time on stderr, prefixed "uvmalloc: ", by one write(2) so that lines of several
-// processes do not mix. Safe in any process and thread, before main, while exiting and when there
-// is no memory: a line is put together where it needs none, and cut at kMostLineBytes.
+// Lines on stderr, prefixed "uvmalloc: ". Each is one write(2), so that lines of several processes
+// do not mix. Safe in any process and thread, before main, at exit and without memory: a line is
+// built in a fixed buffer, and cut at kMostLineBytes.
 //
-// Whoever reads the lines may stall the writer. So no line is written with an arena's or a later
-// lock held (LockRank); builds without NDEBUG stop where one is.
+// The reader of the lines may stall the writer. So no line is written with the lock of an arena or
+// a later one held (LockRank); builds without NDEBUG abort otherwise.
 #pragma once
 
 #include <cstddef>
@@ -34,11 +34,11 @@ void log(LogLevel level, fmt::format_string<Arguments...> format,
   detail::log_formatted(level, format, fmt::make_format_args(arguments...));
 }
 
-// The same, but at most once in this process for each `key`; where there is no memory to note that,
+// The same, but at most once in this process for each `key`. Without memory to remember the key,
 // each time.
 void log_once(LogLevel level, std::string_view key, std::string_view text) noexcept;
 
-// Around a fork: nobody is noting a key meanwhile.
+// Around a fork: no thread adds a key meanwhile.
 void lock_log_for_fork() noexcept;
 void unlock_log_after_fork() noexcept;
 

@@ -1,5 +1,5 @@
-// Where bytes can be. Host memory and devices are the places this version moves between; code
-// outside hints/ and runtime/ compares places and never assumes that there are only two kinds.
+// A place for bytes: host memory or a device. Code outside hints/ and runtime/ compares places and
+// never assumes that there are only two kinds.
 #pragma once
 
 #include <compare>

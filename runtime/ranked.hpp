@@ -1,9 +1,10 @@
-// A mutex with a rank. In debug builds a thread that takes one of a lower or equal rank than it
-// holds is stopped with both names: that order could deadlock. In release builds it is the mutex
-// alone.
+// A mutex with a rank. Debug builds abort, with both names, if a thread takes a mutex whose rank is
+// not above those that it holds: that order could deadlock. Release builds have the mutex alone.
 #pragma once
 
 #include <cstdint>
+
+#include <uvmalloc/runtime/thread_safety.hpp>
 
 namespace uvm {
 
@@ -24,18 +25,18 @@ enum class LockRank : std::uint8_t {
 
 namespace detail {
 #ifndef NDEBUG
-// Of the locks that this thread holds. Ranks are few, so bits do.
+// The ranks of the locks that this thread holds, a bit each.
 inline thread_local unsigned held_ranks = 0;
 
-// Aborts with a line that names both, where `rank` may not be taken now.
+// Aborts with a line that names both if `rank` may not be taken now.
 void enter_rank(LockRank rank);
 void leave_rank(LockRank rank);
 // Whether this thread holds a lock of that rank or a later one.
 inline bool holds_rank_from(LockRank rank) {
   return held_ranks >> static_cast<unsigned>(rank) != 0;
 }
-// The locks that this thread holds do not count any more: around a fork it takes those of one
-// allocator after another's, and who is about to abort may write a line.
+// Forgets the locks that this thread holds. Around a fork it takes the locks of one allocator after
+// those of another, and a thread that is about to abort may log a line.
 inline void forget_ranks() {
   held_ranks = 0;
 }
@@ -50,22 +51,22 @@ inline void forget_ranks() {}
 }  // namespace detail
 
 template <class Mutex, LockRank kRank>
-class Ranked {
+class UVM_CAPABILITY("mutex") Ranked {
  public:
-  [[gnu::always_inline]] void lock() {
+  [[gnu::always_inline]] void lock() UVM_ACQUIRE() {
     detail::enter_rank(kRank);
     mutex_.lock();
   }
-  bool try_lock() {
+  bool try_lock() UVM_TRY_ACQUIRE(true) {
     if (!mutex_.try_lock()) return false;
     detail::enter_rank(kRank);
     return true;
   }
-  [[gnu::always_inline]] void unlock() {
+  [[gnu::always_inline]] void unlock() UVM_RELEASE() {
     mutex_.unlock();
     detail::leave_rank(kRank);
   }
-  void lock_for_fork() {
+  void lock_for_fork() UVM_ACQUIRE() {
     detail::enter_rank(kRank);
     mutex_.lock_for_fork();
   }
@@ -73,6 +74,20 @@ class Ranked {
 
  private:
   Mutex mutex_;
+};
+
+// Holds a Ranked mutex until the end of its scope. Unlike std::lock_guard it is known to clang's
+// analysis.
+template <class Mutex>
+class UVM_SCOPED_CAPABILITY RankedGuard {
+ public:
+  explicit RankedGuard(Mutex& mutex) UVM_ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }
+  ~RankedGuard() UVM_RELEASE() { mutex_.unlock(); }
+  RankedGuard(const RankedGuard&) = delete;
+  RankedGuard& operator=(const RankedGuard&) = delete;
+
+ private:
+  Mutex& mutex_;
 };
 
 }  // namespace uvm

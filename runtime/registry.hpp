@@ -13,12 +13,11 @@
 
 namespace uvm {
 
-// Makes a runtime, or returns nullptr and says in `*reason`, in one line, why this machine has
-// none.
+// Makes a runtime; nullptr, and why in one line in `*reason`: this machine has none.
 using RuntimeFactory = std::function<std::unique_ptr<DeviceRuntime>(std::string* reason)>;
 
-// What can be asked about a runtime that nobody has opened yet. The functions initialise nothing,
-// and are called often.
+// Questions about a runtime before it is opened. The functions initialise nothing, and are called
+// often.
 struct RuntimeQuestions {
   // Whether the program has initialised the vendor's driver, so that opening the runtime would not
   // be the first to do so.
@@ -27,8 +26,8 @@ struct RuntimeQuestions {
   std::function<bool()> is_present;
 };
 
-// Returns false, and changes nothing, where the name is taken or empty. A runtime without questions
-// counts as present, and as initialised where it is asked for by its name.
+// False, and nothing changes: the name is taken, empty or "auto". A runtime without questions
+// counts as present, and as initialised when it is named.
 bool add_runtime(std::string_view name, RuntimeFactory factory, RuntimeQuestions questions = {});
 
 // Whether open_runtime(name) would initialise nothing that the program has not initialised itself.

@@ -2,7 +2,8 @@
 """Checks that includes go one way.
 
 A room is a folder. LAYERS names the rooms that each room may include besides itself. A room inside
-another room has rules of its own. Prints a line for each include against the arrows, and for each
+another room has rules of its own. cmake/public_headers.txt lists the headers that are installed;
+they include only each other. Prints a line for each include against these rules, and for each
 include of a folder without a line. Ends with exit code 1 if there are any.
 """
 
@@ -50,6 +51,7 @@ LAYERS = {
     "tools": f"{ALLOCATOR} {BELOW_ALLOCATOR}",
     "bench": f"tools sim {ALLOCATOR} {BELOW_ALLOCATOR}",
 }
+PUBLIC = "cmake/public_headers.txt"
 SUFFIXES = {".h", ".hpp", ".c", ".cpp", ".cu", ".inc"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]uvmalloc/([^>"]+)[>"]', re.MULTILINE)
 
@@ -98,10 +100,30 @@ def violations(root: Path) -> Iterator[str]:
                     yield f"{relative} includes {header}: {room} may not include {other}"
 
 
+def public_headers(root: Path) -> list[str]:
+    """From the root, without comments; none where a tree has no list."""
+    file = root / PUBLIC
+    lines = file.read_text().splitlines() if file.is_file() else []
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def leaks(root: Path) -> Iterator[str]:
+    """Public headers that are missing, or include what is not installed."""
+    public = public_headers(root)
+    for header in public:
+        if not (root / header).is_file():
+            yield f"{PUBLIC} lists {header}, which does not exist"
+            continue
+        for included in includes(root, root / header):
+            if included not in public:
+                yield f"{header} includes {included}, which {PUBLIC} does not list"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parent.parent)
-    found = list(violations(parser.parse_args().root))
+    root = parser.parse_args().root
+    found = [*violations(root), *leaks(root)]
     for line in found:
         print(line)
     print(f"{len(found)} violations")

@@ -1,7 +1,7 @@
-// What is known of an address: 2 MiB page -> Entry. A two-level table over 48-bit addresses; to
-// find an entry takes no lock and may run beside everything else. Who makes entries excludes others
-// outside (the allocator's lock). Entries are never freed before the map, so a reader needs no
-// protection but that of what it finds there.
+// A map from 2 MiB pages to entries: a two-level table over 48-bit addresses. find() takes no lock
+// and may run beside everything else. Threads that make entries exclude each other by a lock of the
+// owner. Entries are never freed before the map, so a reader only has to protect the contents of an
+// entry.
 #pragma once
 
 #include <array>
@@ -24,7 +24,7 @@ class PageMap {
   PageMap(const PageMap&) = delete;
   PageMap& operator=(const PageMap&) = delete;
 
-  // The entry of the page that holds `address`; nullptr: there never was one near it.
+  // The entry of the page that holds `address`; nullptr: none was ever made near it.
   [[gnu::always_inline]] Entry* find(const void* address) const {
     std::uintptr_t page = address_of(address) >> kPageShift;
     if (page >> (kRootBits + kLeafBits)) return nullptr;
@@ -33,9 +33,9 @@ class PageMap {
     return &(*leaf)[page & (kLeafSize - 1)];
   }
 
-  // The entry of every page of [address, address + size_bytes), both of which are multiples of 2
-  // MiB; a new one is Entry{}. std::bad_alloc where there is no memory for all, and, before any is
-  // visited, where the table does not reach as far.
+  // Visits the entry of every page of [address, address + size_bytes), both multiples of 2 MiB; a
+  // new entry is Entry{}. std::bad_alloc: there is no memory for all, or, before any is visited,
+  // the addresses have more than 48 bits.
   template <class Visit>
   void each(const void* address, std::size_t size_bytes, Visit visit) {
     const std::uintptr_t first = address_of(address) >> kPageShift;

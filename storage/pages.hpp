@@ -1,4 +1,4 @@
-// The unit of placement: what drivers move, charge and evict as one.
+// The unit of placement, which drivers move, charge and evict as one.
 #pragma once
 
 #include <bit>

@@ -1,9 +1,8 @@
-// Where each 2 MiB page of our memory was last put, as far as we know: by a hint we sent or by the
-// first use we were told of. It is a belief, not a measurement; the driver may have moved pages
-// since. Kept per page in a flat table per span, because a place takes two bytes and spans are
-// large.
+// The last known place of each 2 MiB page of our memory: by a hint that was sent, or by its first
+// use. It is an assumption, not a measurement: the driver may have moved pages since. A flat table
+// for each span has two bytes for each page.
 //
-// Guarded by the allocator's lock.
+// Guarded by the state lock.
 #pragma once
 
 #include <array>
@@ -24,8 +23,8 @@ class ResidencyLedger {
   void add_span(const void* address, std::size_t size_bytes);
   void remove_span(const void* address);
 
-  // Notes that every page of the range, rounded inward to whole pages, is at `place`. Takes no
-  // memory: who notes has decided.
+  // Records that every page of the range, rounded inward to whole pages, is at `place`. Allocates
+  // nothing, because the decision is made already.
   void set(const void* address, std::size_t size_bytes, Place place);
 
   // Whether every page of the range, rounded outward, is known to be at `place`.
@@ -44,7 +43,7 @@ class ResidencyLedger {
   std::map<std::uintptr_t, Span>::const_iterator span_of(std::uintptr_t page_address) const;
 
   std::map<std::uintptr_t, Span> spans_;
-  // Totals, derived, and kept because asking for them must be cheap. The last one is nowhere's.
+  // Totals by place, stored because bytes_at() must be cheap. The last one is of pages nowhere.
   static constexpr std::size_t kMostDevices = std::numeric_limits<std::int8_t>::max() + 1;
   static std::size_t index_of(Place place) {
     if (place.is_device()) return static_cast<std::size_t>(place.index);

@@ -1,13 +1,13 @@
-// What an allocation is: one RealStorage, and an IndirectStorage for each use of it (RFC-0023,
-// "Empty Tensors"). The real record keeps what freeing needs, whatever has happened to the bytes
-// since: the address and the place whose context owns the memory. An indirect record says where and
-// on which stream the memory is used now. Every allocation starts with a pair, held inside the
-// block's own metadata, so pairing costs no allocation; a move adds another indirect record, which
-// names the real one. The memory is released when the last indirect record goes.
+// The records of an allocation: one RealStorage, and an IndirectStorage for each use of it
+// (RFC-0023, "Empty Tensors"). The real record has the data for freeing: the address, and the place
+// whose context owns the memory. An indirect record has the place and the stream where the memory
+// is used. Every allocation starts with a pair, inside the block's own record, so pairing costs no
+// allocation. A move adds another indirect record, which refers to the real one. The memory is
+// freed with the last indirect record.
 //
-// The pair of a block that only one thread has is that thread's; what other records are attached to
-// it is guarded by the lock of the allocator that owns them. The pair is laid out for size: there
-// is one for every live block, and with what the allocator adds it fills a line of the cache.
+// The pair of a block belongs to the block's thread. Other records attached to it are guarded by
+// the lock of their allocator. The pair is laid out for size: every live block has one, and with
+// the allocator's own data it fills a cache line.
 #pragma once
 
 #include <cstddef>
@@ -33,19 +33,19 @@ struct IndirectStorage {
   }
 
   IndirectStorage* next = nullptr;
-  // What the functions below tell, in one word that is read and written whole. Of bit-fields a
-  // compiler writes the bytes that it must; who reads the word soon after then waits for the cache,
-  // some 12 cycles each time.
+  // The values of the functions below, in one word that is read and written as a whole. For
+  // bit-fields a compiler writes single bytes; a read of the word soon afterwards then waits about
+  // 12 cycles for the store buffer.
   std::uint64_t word = kHeld | bits_of(Place::nowhere());
 
   IndirectStorage() = default;
   IndirectStorage(std::size_t size_bytes, Place location)
       : word(size_bytes | kHeld | bits_of(location)) {}
 
-  std::size_t size_bytes() const { return word & kSizeMask; }  // as asked for
-  // Whether somebody will release it; else it goes with the real record.
+  std::size_t size_bytes() const { return word & kSizeMask; }  // as requested
+  // Whether its owner releases it; otherwise it is freed with the real record.
   bool held() const { return (word & kHeld) != 0; }
-  Place location() const {  // where this use wants the bytes
+  Place location() const {  // the place that this use wants
     return {static_cast<PlaceKind>(word >> kKindBit & 0xff),
             static_cast<std::int8_t>(word >> kIndexBit)};
   }
@@ -63,7 +63,7 @@ struct RealStorage {
   IndirectStorage* indirect = nullptr;  // newest first; the last one is the allocation's own
   std::uint32_t granules = 0;           // its size as rounded
   std::uint16_t references = 0;         // indirect records
-  Place origin;                         // whose context frees it
+  Place origin;                         // its context frees the memory
 
   std::size_t size_bytes() const { return std::size_t{granules} * kGranule; }
   // A multiple of kGranule, up to kMostSizeBytes.
@@ -73,15 +73,14 @@ struct RealStorage {
 
   bool alive() const { return references != 0; }
 
-  // Puts `record` in front. The caller has set what it says, and has seen to it that there are less
-  // than kMostReferences.
+  // Puts `record`, which is filled in, in front. There must be less than kMostReferences records.
   void attach(IndirectStorage* record) {
     record->next = indirect;
     indirect = record;
     ++references;
   }
 
-  // True when that was the last one. `record` must be attached.
+  // True if it was the last record. `record` must be attached.
   bool detach(IndirectStorage* record) {
     IndirectStorage** link = &indirect;
     while (*link != record) link = &(*link)->next;

@@ -2,13 +2,13 @@
 
 namespace uvm {
 
-// With shared_.
+// Called with shared_.
 void BiasedMutex::take_from_owner() {
   if (owner_.load(std::memory_order_relaxed) == nullptr) return;
-  const std::array<OwnerLock*, 1> own = {&own_};
-  OwnerLock::take(own);
+  const std::array<AsymmetricLock*, 1> own = {&own_};
+  AsymmetricLock::lock_all(own);
   owner_.store(nullptr, std::memory_order_relaxed);
-  OwnerLock::give_back(own);
+  AsymmetricLock::unlock_all(own);
   turns_ = 0;
 }
 
@@ -18,24 +18,24 @@ void BiasedMutex::lock_for_fork() {
 }
 
 void BiasedMutex::after_fork_in_child() {
-  // Whoever was on the way into it, or had been the only one who may, is not here.
+  // The threads that were locking it, and the one that may hold the bias, are not in the child.
   own_.reset();
-  only_ = last_ = nullptr;
+  bias_holder_ever_ = last_ = nullptr;
   turns_ = 0;
 }
 
-void BiasedMutex::lock_slowly(const void* self) {
+void BiasedMutex::lock_slow(const void* self) {
   shared_.lock();
   take_from_owner();
   turns_ = last_ == self ? turns_ + 1 : 0;
   last_ = self;
   if (turns_ < kTurns) return;
   turns_ = 0;
-  if (only_ == nullptr) only_ = self;
-  if (only_ != self) return;
-  // From here on the thread's own: it is inside already.
+  if (bias_holder_ever_ == nullptr) bias_holder_ever_ = self;
+  if (bias_holder_ever_ != self) return;
+  // The bias begins: this thread is inside already.
   owner_.store(self, std::memory_order_relaxed);
-  own_.enter();
+  own_.lock_owner();
   by_owner_ = true;
   shared_.unlock();
 }

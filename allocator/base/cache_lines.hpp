@@ -1,5 +1,4 @@
-// What different threads write to lies this far apart: processors fetch lines of the cache in
-// pairs.
+// The distance between data that different threads write: processors fetch cache lines in pairs.
 #pragma once
 
 #include <cstddef>

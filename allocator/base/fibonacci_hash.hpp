@@ -1,5 +1,5 @@
 // Fibonacci hashing: multiplied by 2^64 over the golden ratio, whose upper bits are the slot.
-// Values at regular distances, as sizes and addresses are, come to lie apart.
+// Values at regular distances, such as sizes and addresses, get slots far apart.
 #pragma once
 
 #include <cstddef>

@@ -38,7 +38,7 @@ std::size_t unused_host_bytes() {
   return (machine.freeram + machine.bufferram) * machine.mem_unit;
 }
 
-// What a version of control groups calls its files.
+// The file names of a version of control groups.
 struct GroupFiles {
   const char* folder;
   const char* limit;
@@ -49,8 +49,8 @@ constexpr GroupFiles kVersion1{"/memory", "/memory.limit_in_bytes", "/memory.usa
                                "total_inactive_file"};
 constexpr GroupFiles kVersion2{"", "/memory.max", "/memory.current", "inactive_file"};
 
-// Lowers `*least` to what the group in `folder` still allows. Page cache counts as its use; the
-// part that nobody has used for a while is the first thing that the kernel takes back.
+// Lowers `*least` to the bytes that the group in `folder` may still use. Page cache counts as used;
+// the kernel first takes back its inactive part.
 void cap(std::size_t* least, const std::string& folder, const GroupFiles& files) {
   auto limit = read_number(folder + files.limit);
   auto use = read_number(folder + files.use);

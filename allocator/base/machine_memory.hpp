@@ -1,5 +1,4 @@
-// How much host memory this process may still take: what the kernel would give and what its control
-// group allows.
+// How much host memory this process may still take, by the kernel and by its control group.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +8,7 @@ namespace uvm {
 
 // MemAvailable, capped by the headroom of every control group (version 1 or 2) above this process.
 // Idle page cache of a group does not count as its use. Files are read below `root`, "/" outside of
-// tests. If no file tells MemAvailable, the kernel's sysinfo(2) answers: it needs no file, but
+// tests. If no file has MemAvailable, the kernel's sysinfo(2) answers: it needs no file, but
 // counts all page cache as used.
 std::size_t available_host_bytes(const std::string& root = "/");
 

@@ -1,5 +1,5 @@
-// Marks freed memory as not to be touched, in builds with AddressSanitizer, so that a use after
-// free is reported where it happens. Nothing in other builds. Only the host's touches are seen.
+// Marks freed memory as inaccessible in builds with AddressSanitizer, so that a use after free is
+// reported where it happens. Does nothing in other builds. Sees only accesses by the host.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Records that stay where they are and are used again, newest first. Guarded by their owner's lock.
+// Records with stable addresses that are used again, newest first. Guarded by their owner's lock.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ class Recycled {
  public:
   Record* make(const Record& like) {
     if (dropped_.empty()) {
-      // drop() then needs no memory.
+      // So that drop() allocates nothing.
       if (dropped_.capacity() <= all_.size()) dropped_.reserve(2 * all_.size() + 1);
       return &all_.emplace_back(like);
     }
@@ -21,7 +21,7 @@ class Recycled {
     *record = like;
     return record;
   }
-  // What it says may still be read until it is made again.
+  // The contents may still be read until the record is made again.
   void drop(Record* record) { dropped_.push_back(record); }
 
   std::size_t bytes() const { return all_.size() * sizeof(Record); }

@@ -1,5 +1,5 @@
 // Which sanitizer this is built with: UVMALLOC_ADDRESS_SANITIZER and UVMALLOC_THREAD_SANITIZER,
-// each 1 or 0. GCC says so by macros, clang by features.
+// each 1 or 0. GCC has macros for them, clang has features.
 #pragma once
 
 #if defined(__has_feature)

@@ -1,5 +1,4 @@
-// How much work a thread has caused, for tests that hold the allocator to a bound. Counted in
-// builds without NDEBUG; elsewhere nothing is done.
+// Counts the work of a thread, for tests with an upper bound. Does nothing in builds with NDEBUG.
 #pragma once
 
 #include <cstdint>

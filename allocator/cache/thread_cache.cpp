@@ -15,35 +15,35 @@ ThreadCache::Bin* ThreadCache::Stream::claim(std::uint32_t granules) {
   return nullptr;
 }
 
-void ThreadCache::open(const StreamKey& key, PoolIndex first, std::size_t place) {
+void ThreadCache::open(const StreamKey& key, PoolIndex first, std::size_t counter) {
   std::size_t index = first / kPoolsPerStream;
   if (index >= streams_.size()) streams_.resize(index + 1);
   if (streams_[index] == nullptr) {
     streams_[index] = std::make_unique<Stream>();
     streams_[index]->first_pool = first;
-    streams_[index]->tally = &tallies_[place];
+    streams_[index]->tally = &tallies_[counter];
     rename(first, key);
   } else if (streams_[index]->key != key) {
     rename(first, key);
   }
-  // Another thread's per-thread stream has this thread's handle.
+  // The per-thread stream of another thread has the same handle.
   if (key.private_pool != 0 || !key.device_stream().can_be_named()) return;
   recent_[slot_of(key.facade, key.device, key.stream)] = streams_[index].get();
 }
 
-void ThreadCache::keep_large(PoolIndex first, bool keep) {
+void ThreadCache::set_may_cache_large(PoolIndex first, bool keep) {
   Stream* of = stream_of(first);
   if (of == nullptr) return;
   const std::size_t largest = keep ? SIZE_MAX : kLargeBytes - 1;
-  if (of->largest_kept == 0 || of->largest_kept == largest) return;
-  of->largest_kept = largest;
+  if (of->largest_cached == 0 || of->largest_cached == largest) return;
+  of->largest_cached = largest;
   of->on_miss = keep ? kUnknownPools : first;
   of->blocks_at_miss = of->counts.blocks;
 }
 
-bool ThreadCache::take_out_large(PoolIndex first, BlockChain* out) noexcept {
+bool ThreadCache::flush_large(PoolIndex first, BlockChain* out) noexcept {
   Stream* of = streams_[first / kPoolsPerStream].get();
-  if (of->largest_kept != SIZE_MAX) return true;
+  if (of->largest_cached != SIZE_MAX) return true;
   flush(first, Kept::kLarge, out);
   if (out->empty()) return true;
   const std::uint64_t before = std::exchange(of->blocks_at_miss, of->counts.blocks);
@@ -55,7 +55,7 @@ void ThreadCache::close(PoolIndex first, BlockChain* out) noexcept {
   flush(first, Kept::kSmall, out);
   flush(first, Kept::kRuns, out);
   Stream* of = streams_[first / kPoolsPerStream].get();
-  of->largest_kept = 0;
+  of->largest_cached = 0;
   std::replace(recent_.begin(), recent_.end(), of, static_cast<Stream*>(nullptr));
 }
 
@@ -64,8 +64,8 @@ void ThreadCache::rename(PoolIndex first, const StreamKey& key) {
   if (of == nullptr) return;
   std::replace(recent_.begin(), recent_.end(), of, static_cast<Stream*>(nullptr));
   of->key = key;
-  // Blocks of private pools are counted here and never kept.
-  of->largest_kept = key.private_pool != 0 ? 0 : kLargeBytes - 1;
+  // Blocks of private pools are counted here and never cached.
+  of->largest_cached = key.private_pool != 0 ? 0 : kLargeBytes - 1;
   of->on_miss = first;
   of->blocks_at_miss = of->counts.blocks;
 }
@@ -115,7 +115,7 @@ void ThreadCache::flush(PoolIndex first, Kept kept, BlockChain* out) noexcept {
   }
 }
 
-void ThreadCache::tidy(PoolIndex first, std::size_t most_medium_bytes, BlockChain* out) noexcept {
+void ThreadCache::trim(PoolIndex first, std::size_t most_medium_bytes, BlockChain* out) noexcept {
   const Stream* of = stream_of(first);
   if (of == nullptr) return;
   flush(first, Kept::kLarge, out);

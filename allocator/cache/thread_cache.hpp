@@ -1,10 +1,10 @@
-// Blocks that one thread has freed and will likely ask for again: by stream and rounded size, last
-// in, first out. A hit takes no lock that another thread takes in normal operation (OwnerLock),
-// calls nothing and touches two lines of the block's record. What a free must look at closely never
-// gets in (Block::plain); what leaves goes to the pools.
+// Blocks that one thread has freed and will likely request again: by stream and rounded size, last
+// in, first out. A hit takes no lock that another thread takes in normal operation
+// (AsymmetricLock), calls nothing and touches two lines of the block's record. Only plain blocks
+// are cached (Block::plain). Blocks that leave go to the pools.
 //
 // A cache belongs to its thread; others may flush it and read its tallies while they hold its lock.
-// What it writes to shares no pair of cache lines with anything of other threads.
+// It shares no pair of cache lines with data of other threads.
 #pragma once
 
 #include <algorithm>
@@ -16,106 +16,83 @@
 #include <utility>
 #include <vector>
 
+#include <uvmalloc/allocator/base/asymmetric_lock.hpp>
 #include <uvmalloc/allocator/base/cache_lines.hpp>
 #include <uvmalloc/allocator/base/fibonacci_hash.hpp>
-#include <uvmalloc/allocator/base/owner_lock.hpp>
 #include <uvmalloc/allocator/counters/figure_store.hpp>
+#include <uvmalloc/allocator/counters/stream_tally.hpp>
 #include <uvmalloc/allocator/counters/tally.hpp>
 #include <uvmalloc/allocator/heap/block_chain.hpp>
 #include <uvmalloc/allocator/heap/block_pools.hpp>
 
 namespace uvm {
 
-// What one thread has allocated from one stream's pools and freed into them.
-struct StreamTally {
-  std::int64_t live_bytes = 0;  // below zero where others' blocks are freed here
-  std::int64_t peak_bytes = 0;
-  std::uint64_t blocks = 0;  // allocated since the start
-  std::uint64_t bytes = 0;
-
-  void allocated(std::size_t size_bytes) {
-    live_bytes += static_cast<std::int64_t>(size_bytes);
-    peak_bytes = std::max(peak_bytes, live_bytes);
-    bytes += size_bytes;
-    ++blocks;
-  }
-  void freed(std::size_t size_bytes) { live_bytes -= static_cast<std::int64_t>(size_bytes); }
-  // Takes over what another thread has counted; its peak is taken to be at the same time.
-  void absorb(const StreamTally& other) {
-    live_bytes += other.live_bytes;
-    peak_bytes += other.peak_bytes;
-    blocks += other.blocks;
-    bytes += other.bytes;
-  }
-};
-
 class alignas(kCacheLinePair) ThreadCache {
  public:
-  // `most_bytes`: what it may hold for one stream. `requests_per_look`: every so many of a stream
-  // that are served are kDoneAtLimit, a power of two; 0: none for that alone.
+  // `most_bytes`: the most that it caches for one stream. `requests_per_look`, a power of two: the
+  // outcome of one in so many hits of a stream is kDoneAtLimit; 0: of none for that reason alone.
   ThreadCache(FigureStore::Tallies tallies, std::size_t most_bytes, std::uint64_t requests_per_look)
       : most_bytes_(most_bytes), look_mask_(requests_per_look - 1), tallies_(std::move(tallies)) {}
   ThreadCache(const ThreadCache&) = delete;
   ThreadCache& operator=(const ThreadCache&) = delete;
 
-  OwnerLock lock;
+  AsymmetricLock lock;
 
-  // What the hot paths tell their caller, beside the block.
+  // The outcome of a request, beside the block.
   enum class Outcome : std::uint8_t {
     kMiss,  // nothing was done
     kDone,
-    kDoneAtLimit,  // and a peak may have been passed (PeakBook::add_up), or it is time to look up
+    kDoneAtLimit,  // and a peak may have been passed (PeakBook::add_up), or the clock is to be read
   };
 
   // ---- by the owner, inside the lock
 
-  // What a request that was not served here is to try next: the first pool of its stream.
+  // Instead of the first pool of a stream: the caller must take the slow path.
   static constexpr PoolIndex kUnknownPools = ~PoolIndex{0};
 
-  // The record of a block that this thread was given at `address`; nullptr: it does not remember.
-  // May be called outside the lock.
+  // The record of the block that this thread last got at `address`; nullptr: it was forgotten. May
+  // be called outside the lock.
   Block* known_at(const void* address) const {
     Block* block = known_[known_slot(address)];
     return block != nullptr && block->starts_at(address) ? block : nullptr;
   }
 
-  // A block of that size for a request; nullptr: there is none, and `*pools` is the first pool of
-  // its stream, or kUnknownPools where that was not used of late or keeps large blocks, which are
-  // to be seen to first (take_out_large()).
+  // A block of that size; nullptr on a miss. Then `*pools` is the stream's first pool, so that the
+  // caller can go straight there. It is kUnknownPools if the caller must take the slow path: the
+  // stream is not among the 16 recently used, or its cached large blocks have to be flushed first
+  // (flush_large()).
   Block* allocate(Facade facade, int device, StreamHandle stream, std::size_t size_bytes,
                   Outcome* outcome, PoolIndex* pools);
-  // A block that its caller gives back: live and plain. Returns whose it is; nullptr: there is no
-  // room.
+  // Caches a freed block: live and plain. Returns its stream; nullptr: there is no room.
   const StreamKey* put(Block* block);
-  // Counts one for which there was no room and which goes to its pool. Returns whose it is;
-  // nullptr: its stream is not open.
+  // Counts a block for which there was no room and which goes to its pool. Returns its stream;
+  // nullptr: the stream is not open.
   const StreamKey* pass_on(const Block& block);
 
-  // From now on blocks of these pools may be put in. `first` is the index of the stream's first
-  // pool, `place` that of its facade and device among the tallies.
-  void open(const StreamKey& key, PoolIndex first, std::size_t place);
+  // From now on blocks of these pools may be cached. `first` is the index of the stream's first
+  // pool, `counter` that of its facade and device among the tallies.
+  void open(const StreamKey& key, PoolIndex first, std::size_t counter);
   bool is_open(PoolIndex first) const { return stream_of(first) != nullptr; }
-  // Whether large blocks of these pools are kept from now on.
-  void keep_large(PoolIndex first, bool keep);
-  // For a large request of a stream that was not served here: `*out` gets the large blocks that are
-  // kept, where it or others may fit better. False: that is so often needed that none should be
-  // kept.
-  bool take_out_large(PoolIndex first, BlockChain* out) noexcept;
-  // What is kept of these pools and would stand in the way of larger blocks for good: the large
-  // ones, and the medium ones where they are more than so many bytes.
-  void tidy(PoolIndex first, std::size_t most_medium_bytes, BlockChain* out) noexcept;
-  // No more of these pools is kept or found here; `*out` gets what was, as by flush().
+  // Whether large blocks of these pools are cached from now on.
+  void set_may_cache_large(PoolIndex first, bool keep);
+  // On a miss of a large request: moves the stream's cached large blocks to `*out`, for their pool,
+  // where they may serve it. False: such misses are so frequent that none should be cached.
+  bool flush_large(PoolIndex first, BlockChain* out) noexcept;
+  // Moves the stream's cached large blocks to `*out`, and the medium ones if they are more than so
+  // many bytes: cached blocks cannot be joined to larger ones.
+  void trim(PoolIndex first, std::size_t most_medium_bytes, BlockChain* out) noexcept;
+  // Flushes these pools to `*out`, and caches no more of them.
   void close(PoolIndex first, BlockChain* out) noexcept;
-  // The pools are another stream's from now on: what is kept of them may be used for that, and it
-  // is found here once it was opened.
+  // The pools belong to another stream from now on. Its requests get the cached blocks once it was
+  // opened.
   void rename(PoolIndex first, const StreamKey& key);
-  // A block just taken from the arena, as spare.
+  // Caches a small object that was just taken from the arena.
   void put_spare(Block* block);
 
-  Tally& tally(std::size_t place) { return tallies_[place]; }
+  Tally& tally(std::size_t counter) { return tallies_[counter]; }
 
-  // Counts what did not come from, or go into, the cache, and remembers what was allocated. The
-  // stream must be open; false: a peak may have been passed.
+  // Counts a block that did not come from, or go into, the cache, and remembers an allocated one.
+  // The stream must be open. False: a peak may have been passed.
   [[gnu::always_inline]] bool count_allocated(Block& block, bool from_cache) {
     return allocated(streams_[block.pool / kPoolsPerStream].get(), block, block.requested_bytes(),
                      from_cache);
@@ -126,15 +103,15 @@ class alignas(kCacheLinePair) ThreadCache {
 
   // ---- by whoever holds the lock
 
-  // Takes out the blocks of one stream's pools (by its first): small objects, medium blocks, large
-  // ones (from kLargeBytes on), or the latter two; or all.
+  // Moves the cached blocks of one stream, by its first pool, to `*out`: small objects, medium
+  // blocks, large ones (from kLargeBytes on), or the latter two.
   enum class Kept : std::uint8_t { kSmall, kMedium, kLarge, kRuns };
   void flush(PoolIndex first, Kept kept, BlockChain* out) noexcept;
   void flush_all(BlockChain* out) noexcept;
-  // Some small objects of a block's size, when its bin is full.
+  // Moves some small objects of a block's size to `*out`, if their bin is full.
   void flush_some(const Block& like, BlockChain* out) noexcept;
 
-  // Whether the thread has allocated since it was last asked.
+  // Whether the thread has allocated since the last call.
   bool take_has_allocated();
 
   // Sets how much more the thread may allocate before the peak of all live bytes may be passed.
@@ -160,10 +137,10 @@ class alignas(kCacheLinePair) ThreadCache {
     std::uint32_t count = 0;
   };
   static constexpr std::size_t kSmallBins = kSmallBytes / kGranule;
-  // What is smaller than large blocks has a bin for each size.
+  // Small and medium blocks have a bin for each size.
   static constexpr std::size_t kDirectBins = kLargeBytes / kGranule - 1;
-  // A medium request may get a block that is larger by so many granules, as from a pool.
-  static constexpr std::size_t kNearBins = BlockPools::kSmallestShared / kGranule;
+  // A medium request may get a block that is up to so many granules larger, as from a pool.
+  static constexpr std::size_t kNearBins = kSmallestPacked / kGranule;
   static constexpr std::array<std::uint32_t, kSmallBins> kMostSmall = [] {
     std::array<std::uint32_t, kSmallBins> most{};
     for (std::size_t i = 0; i < kSmallBins; ++i) {
@@ -179,28 +156,27 @@ class alignas(kCacheLinePair) ThreadCache {
     StreamKey key;
     PoolIndex first_pool = 0;
     Tally* tally = nullptr;
-    PoolIndex on_miss = 0;  // what a request that is not served is told: first_pool, if no large
-                            // blocks are kept
-    std::size_t medium_bytes = 0;  // of medium blocks that are kept
-    std::size_t other_bytes = 0;   // of all others
-    // Large blocks that are kept cannot be joined with their neighbours, and others are cut from
-    // worse places meanwhile, which costs new pages in the end: they are kept only where hardly any
-    // request for a large one finds none.
-    std::size_t largest_kept = 0;
-    std::uint64_t blocks_at_miss = 0;  // counts.blocks when large blocks were last taken out
+    // Value of `*pools` on a miss: first_pool, or kUnknownPools while large blocks are cached.
+    PoolIndex on_miss = 0;
+    std::size_t medium_bytes = 0;  // of cached medium blocks
+    std::size_t other_bytes = 0;   // of all other cached blocks
+    // Cached large blocks cannot be joined with their neighbours, so other blocks are cut from
+    // worse places, which costs new pages in the end. They are cached only if hardly any large
+    // request misses. 0: not at all.
+    std::size_t largest_cached = 0;
+    std::uint64_t blocks_at_miss = 0;  // counts.blocks when large blocks were last flushed
     StreamTally counts;
-    // By granules: of small objects, then of medium blocks.
+    // By size in granules: small objects, then medium blocks.
     std::array<Bin, kDirectBins> direct;
     std::array<std::uint64_t, 3> filled_medium{};  // a bit for each; the last word has none
-    struct alignas(64) Set {                       // a line of the cache
+    struct alignas(64) Set {                       // a cache line
       std::array<Bin, kWays> bins;
     };
     std::array<Set, kSets> runs;
     std::uint64_t filled_sets = 0;  // a bit for each that may hold blocks
 
     std::size_t cached_bytes() const { return medium_bytes + other_bytes; }
-    // The first from `index` on that has blocks for a request of so many granules less one;
-    // nullptr: there is none near it.
+    // The first bin with blocks from `index` on, within kNearBins; nullptr: there is none.
     Bin* find_near(std::size_t index) {
       const std::size_t word = index / 64;
       std::uint64_t near = filled_medium[word] >> index % 64;
@@ -219,7 +195,7 @@ class alignas(kCacheLinePair) ThreadCache {
       }
       return nullptr;
     }
-    // An empty bin, from now on for that size, which has none; nullptr: all are taken.
+    // Gives an empty bin to that size, which has none; nullptr: all are taken.
     Bin* claim(std::uint32_t granules);
   };
 
@@ -236,12 +212,12 @@ class alignas(kCacheLinePair) ThreadCache {
                 of->key.device == device;
     return same ? of : nullptr;
   }
-  // By any of its pools; nullptr: it is not open.
+  // The stream of a pool; nullptr: it is not open.
   [[gnu::always_inline]] Stream* stream_of(PoolIndex pool) const {
     const std::size_t index = pool / kPoolsPerStream;
     return index < streams_.size() ? streams_[index].get() : nullptr;
   }
-  // Takes out all but so many; returns their bytes.
+  // Moves all but `keep` blocks to `*out`; returns their bytes.
   static std::size_t empty(Bin* bin, std::uint32_t keep, BlockChain* out) noexcept;
   static Block* pop(Bin* bin) {
     --bin->count;
@@ -277,25 +253,25 @@ class alignas(kCacheLinePair) ThreadCache {
   const std::size_t most_bytes_;
   const std::uint64_t look_mask_;
   std::array<Stream*, kSlots> recent_{};  // by slot_of(key)
-  // The records of blocks it was given last, so that a free need not look them up. What is there
-  // may be out of date: it is right if the record still says that the block starts there. Of a
-  // thousand live blocks, four fifths are found here when they are freed.
+  // The records of blocks that the thread got last, so that a free need not look them up. An entry
+  // may be out of date: it is right if the record still says that the block starts there. With
+  // 1,000 live blocks, four of five are found here when they are freed.
   static constexpr unsigned kKnownBits = 12;
   std::array<Block*, std::size_t{1} << kKnownBits> known_{};
   std::vector<std::unique_ptr<Stream>> streams_;  // by first pool / kPoolsPerStream
   FigureStore::Tallies tallies_;                  // by facade and device
-  std::int64_t live_bytes_ = 0;                   // of all places
+  std::int64_t live_bytes_ = 0;                   // of all counters
   std::int64_t most_live_bytes_ = 0;
   std::int64_t allocated_before_ = 0;  // blocks, by take_has_allocated()
 };
 
-// The owner inside its cache, until the end of the scope.
-class InsideCache {
+// Holds the lock of a thread's own cache until the end of its scope.
+class CacheOwnerGuard {
  public:
-  explicit InsideCache(ThreadCache& cache) : cache_(cache) { cache_.lock.enter(); }
-  ~InsideCache() { cache_.lock.leave(); }
-  InsideCache(const InsideCache&) = delete;
-  InsideCache& operator=(const InsideCache&) = delete;
+  explicit CacheOwnerGuard(ThreadCache& cache) : cache_(cache) { cache_.lock.lock_owner(); }
+  ~CacheOwnerGuard() { cache_.lock.unlock_owner(); }
+  CacheOwnerGuard(const CacheOwnerGuard&) = delete;
+  CacheOwnerGuard& operator=(const CacheOwnerGuard&) = delete;
 
  private:
   ThreadCache& cache_;
@@ -311,7 +287,7 @@ class InsideCache {
     return nullptr;
   }
   Block* block = nullptr;
-  const std::size_t index = (size_bytes - 1) / kGranule;  // huge where it is of no bytes
+  const std::size_t index = (size_bytes - 1) / kGranule;  // huge for 0 bytes
   if (index < kSmallBins) {
     if (Bin& bin = of->direct[index]; bin.count != 0) {
       block = pop(&bin);
@@ -323,7 +299,7 @@ class InsideCache {
       of->medium_bytes -= block->size_bytes();
       if (bin->count == 0) of->note_empty(*bin);
     }
-  } else if (size_bytes <= of->largest_kept) {
+  } else if (size_bytes <= of->largest_cached) {
     Bin* bin = of->find(rounded_size(facade, size_bytes) / kGranule);
     if (bin != nullptr && bin->count != 0) {
       block = pop(bin);
@@ -345,7 +321,7 @@ class InsideCache {
   Stream* of = stream_of(block->pool);
   std::size_t size_bytes = block->size_bytes();
   if (of == nullptr || of->cached_bytes() + size_bytes > most_bytes_) return nullptr;
-  if (size_bytes > of->largest_kept) return nullptr;
+  if (size_bytes > of->largest_cached) return nullptr;
   Bin* bin = nullptr;
   const std::size_t index = size_bytes / kGranule - 1;
   if (block->kind == BlockKind::kSmall) {
@@ -358,11 +334,10 @@ class InsideCache {
     of->medium_bytes += size_bytes;
     of->filled_medium[index / 64] |= std::uint64_t{1} << index % 64;
   } else {
-    // By what was asked for, which the block may exceed: a loop's next request finds it again.
-    // (Less than a large block, and than whole pages, is asked for at an alignment, or where the
-    // block was a little larger.)
+    // Binned by requested, not actual, size: a loop requests the same size again. The request can
+    // be below kLargeBytes although the block is large (aligned requests, near fits).
     const std::size_t for_bytes =
-        block->kind == BlockKind::kWhole
+        block->kind == BlockKind::kPageGranular
             ? size_bytes
             : std::max(rounded_size(of->key.facade, block->requested_bytes()), kLargeBytes);
     const std::size_t granules = for_bytes / kGranule;

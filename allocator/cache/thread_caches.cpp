@@ -19,8 +19,8 @@ std::uint64_t next_serial() {
   return ++last;
 }
 
-// The allocators there are, by serial: a thread that ends may outlive some of those it used. Never
-// destroyed, since threads may end after static objects do.
+// The existing allocators, by serial: a thread may outlive some of those that it used. Never
+// destroyed, because threads may end after static objects do.
 struct Living {
   Ranked<std::mutex, LockRank::kThreadEnds> mutex;
   std::map<std::uint64_t, ThreadCaches*> by_serial;
@@ -33,7 +33,7 @@ Living& living() {
 
 }  // namespace
 
-// What a thread leaves behind: its caches, by allocator.
+// The caches of a thread, by allocator, for its end.
 struct ThreadEnd {
   std::vector<std::pair<std::uint64_t, ThreadCache*>> caches;
   pid_t process = 0;  // where it got them
@@ -46,8 +46,8 @@ struct ThreadEnd {
   void come() noexcept {
     ThreadCaches::slot_ = {};
     const auto left = std::exchange(caches, {});
-    // A forked child has none of the threads that may have had locks, and what it inherited is its
-    // parent's to give back.
+    // In a forked child the threads that may have held locks are gone, and the inherited blocks are
+    // the parent's.
     if (process != getpid()) return;
     for (auto [serial, cache] : left) {
       ThreadCaches* const of = enter(serial);
@@ -58,23 +58,23 @@ struct ThreadEnd {
   }
 
  private:
-  // The allocator stays until leave(). nullptr: it is gone.
+  // The allocator exists until leave(). nullptr: it is gone.
   static ThreadCaches* enter(std::uint64_t serial) {
-    std::lock_guard lock(living().mutex);
+    const RankedGuard lock(living().mutex);
     const auto found = living().by_serial.find(serial);
     if (found == living().by_serial.end()) return nullptr;
     ++found->second->ending_threads_;
     return found->second;
   }
   static void leave(ThreadCaches* of) {
-    std::lock_guard lock(living().mutex);
+    const RankedGuard lock(living().mutex);
     --of->ending_threads_;
     living().left.notify_all();
   }
 };
 
 namespace {
-// Whether the object below is gone, readable for ever.
+// Whether the object below is destroyed. It can be read at any time.
 constinit thread_local bool thread_is_past = false;
 
 ThreadEnd& thread_end() {
@@ -85,9 +85,9 @@ ThreadEnd& thread_end() {
   return end;
 }
 
-// Destructors of thread-specific data come after those of thread-local objects. Where one of them
-// is the first of its thread to use an allocator, the object above is made too late to be
-// destroyed: then this key's data, which is that object, is seen to in the next round.
+// Destructors of thread-specific data run after those of thread-local objects. If one of them is
+// the first in its thread to use an allocator, the object above is made too late to be destroyed.
+// Then the next round of these destructors calls this key's, with that object.
 class LateEnd {
  public:
   LateEnd() : exists_(pthread_key_create(&key_, come) == 0) {}
@@ -118,15 +118,15 @@ ThreadCaches::ThreadCaches(FigureStore& figures, std::size_t most_bytes,
                            std::uint64_t requests_per_look, Retired retired)
     : serial_(next_serial()),
       figures_(figures),
-      places_(figures.places()),
+      counters_(figures.counters()),
       most_bytes_(most_bytes),
       requests_per_look_(requests_per_look),
       retired_(std::move(retired)),
       ended_(figures.ended()),
       book_(figures.peaks()),
       peak_live_bytes_(figures.peak_live_bytes()) {
-  OwnerLock::prepare();
-  std::lock_guard lock(living().mutex);
+  AsymmetricLock::prepare();
+  const RankedGuard lock(living().mutex);
   living().by_serial[serial_] = this;
 }
 
@@ -135,14 +135,14 @@ ThreadCaches::~ThreadCaches() {
 }
 
 void ThreadCaches::close() noexcept {
-  // In a forked child another thread may have had the mutex, and none is left that could end.
+  // In a forked child another thread may have held the mutex, and no thread is left to end.
   if (abandoned_) return;
   std::unique_lock lock(living().mutex);
   living().by_serial.erase(serial_);
   living().left.wait(lock, [&] { return ending_threads_ == 0; });
 }
 
-ThreadCache* ThreadCaches::mine_slowly() noexcept {
+ThreadCache* ThreadCaches::local_slow() noexcept {
   if (thread_is_past || abandoned_.load(std::memory_order_relaxed)) return nullptr;
   auto& ended = thread_end();
   auto known = std::find_if(ended.caches.begin(), ended.caches.end(),
@@ -161,7 +161,7 @@ ThreadCache* ThreadCaches::mine_slowly() noexcept {
   return cache;
 }
 
-// Everything that may fail comes before the first change.
+// All allocations come before the first change.
 ThreadCache* ThreadCaches::add_cache() {
   auto& ended = thread_end();
   auto cache =
@@ -173,7 +173,7 @@ ThreadCache* ThreadCaches::add_cache() {
   }
   ended.caches.reserve(ended.caches.size() + 1);
   {
-    std::lock_guard lock(mutex_);
+    const RankedGuard lock(mutex_);
     if (caches_.size() == caches_.capacity()) caches_.reserve(2 * caches_.size() + 1);
     taken_.reserve(caches_.capacity());
     tallies_.reserve(caches_.capacity());
@@ -191,19 +191,19 @@ void ThreadCaches::retire(ThreadCache* cache) noexcept {
   BlockChain blocks;
   std::vector<PoolIndex> streams;
   {
-    std::lock_guard lock(mutex_);
+    const RankedGuard lock(mutex_);
     if (abandoned_) return;
     take_out(cache, &blocks, &streams);
   }
   {
-    // What the thread has counted may be above what those left had as their limit.
-    Frozen frozen(*this);
+    // With this thread's counts, the sum may exceed a peak.
+    const StopTheWorld stopped(*this);
     add_up();
   }
   retired_(std::move(blocks), streams);
 }
 
-// Where there is no memory to list the streams that it knows, the cache stays among the others.
+// Without memory to list the streams that it knows, the cache stays among the others.
 void ThreadCaches::take_out(ThreadCache* cache, BlockChain* blocks,
                             std::vector<PoolIndex>* streams) noexcept {
   bool has_all = true;
@@ -215,26 +215,28 @@ void ThreadCaches::take_out(ThreadCache* cache, BlockChain* blocks,
   }
   cache->flush_all(blocks);
   if (!has_all) return;
-  for (std::size_t place = 0; place < places_; ++place) ended_[place].absorb(cache->tally(place));
+  for (std::size_t counter = 0; counter < counters_; ++counter)
+    ended_[counter].absorb(cache->tally(counter));
   cache->each_stream_tally([&](PoolIndex first, const StreamTally& counts) {
     ended_streams_[first / kPoolsPerStream].absorb(counts);
   });
   std::erase_if(caches_, [&](const auto& other) { return other.get() == cache; });
 }
 
-ThreadCaches::Frozen::Frozen(ThreadCaches& caches) : caches_(caches), lock_(caches.mutex_) {
-  // In a forked child nobody is inside, though the owner's mark may say so: another thread may have
-  // been about to notice that the lock was taken.
+ThreadCaches::StopTheWorld::StopTheWorld(ThreadCaches& caches)
+    : caches_(caches), lock_(caches.mutex_) {
+  // In a forked child no thread is inside, although a mark may say so: its thread may have been
+  // about to notice that the lock was taken.
   if (caches.abandoned_) return;
   const ThreadCache* own = slot_.serial == caches.serial_ ? slot_.cache : nullptr;
   for (const auto& cache : caches_.caches_) {
     if (cache.get() != own) caches.taken_.push_back(&cache->lock);
   }
-  OwnerLock::take(caches.taken_);
+  AsymmetricLock::lock_all(caches.taken_);
 }
 
-ThreadCaches::Frozen::~Frozen() {
-  OwnerLock::give_back(caches_.taken_);
+ThreadCaches::StopTheWorld::~StopTheWorld() {
+  AsymmetricLock::unlock_all(caches_.taken_);
   caches_.taken_.clear();
 }
 
@@ -250,15 +252,15 @@ void ThreadCaches::rename(PoolIndex first, const StreamKey& key) {
   for (const auto& cache : caches_) cache->rename(first, key);
 }
 
-void ThreadCaches::keep_large(PoolIndex first) {
-  Frozen frozen(*this);
-  for (const auto& cache : caches_) cache->keep_large(first, true);
+void ThreadCaches::set_may_cache_large(PoolIndex first) {
+  const StopTheWorld stopped(*this);
+  for (const auto& cache : caches_) cache->set_may_cache_large(first, true);
 }
 
-void ThreadCaches::keep_no_large(PoolIndex first, BlockChain* out) {
-  Frozen frozen(*this);
+void ThreadCaches::stop_caching_large(PoolIndex first, BlockChain* out) {
+  const StopTheWorld stopped(*this);
   for (const auto& cache : caches_) {
-    cache->keep_large(first, false);
+    cache->set_may_cache_large(first, false);
     cache->flush(first, ThreadCache::Kept::kLarge, out);
   }
 }
@@ -269,13 +271,13 @@ void ThreadCaches::flush_all(BlockChain* out) noexcept {
 
 void ThreadCaches::add_up() {
   find_shares();
-  for (std::size_t place = 0; place < places_; ++place) add_up_place(place);
+  for (std::size_t counter = 0; counter < counters_; ++counter) add_up_counter(counter);
   add_up_live();
 }
 
-void ThreadCaches::add_up(std::size_t place) {
+void ThreadCaches::add_up(std::size_t counter) {
   find_shares();
-  add_up_place(place);
+  add_up_counter(counter);
   add_up_live();
 }
 
@@ -285,17 +287,17 @@ void ThreadCaches::find_shares() {
   for (const auto& cache : caches_) shares_.add(cache->take_has_allocated(), cache.get() == own);
 }
 
-void ThreadCaches::add_up_place(std::size_t place) {
+void ThreadCaches::add_up_counter(std::size_t counter) {
   tallies_.clear();
-  for (const auto& cache : caches_) tallies_.push_back(&cache->tally(place));
-  book_.add_up(place, tallies_, ended_[place], shares_);
+  for (const auto& cache : caches_) tallies_.push_back(&cache->tally(counter));
+  book_.add_up(counter, tallies_, ended_[counter], shares_);
 }
 
 void ThreadCaches::add_up_live() {
   std::int64_t live_bytes = 0;
-  for (std::size_t place = 0; place < places_; ++place) {
-    live_bytes += ended_[place].live(Tally::kAll).bytes;
-    for (const auto& cache : caches_) live_bytes += cache->tally(place).live(Tally::kAll).bytes;
+  for (std::size_t counter = 0; counter < counters_; ++counter) {
+    live_bytes += ended_[counter].live(Tally::kAll).bytes;
+    for (const auto& cache : caches_) live_bytes += cache->tally(counter).live(Tally::kAll).bytes;
   }
   peak_live_bytes_ = std::max(peak_live_bytes_, live_bytes);
   const std::int64_t room = peak_live_bytes_ - live_bytes;
@@ -304,9 +306,9 @@ void ThreadCaches::add_up_live() {
   }
 }
 
-Tally ThreadCaches::sum(std::size_t place) const {
-  Tally sum = ended_[place];
-  for (const auto& cache : caches_) sum.absorb(cache->tally(place));
+Tally ThreadCaches::sum(std::size_t counter) const {
+  Tally sum = ended_[counter];
+  for (const auto& cache : caches_) sum.absorb(cache->tally(counter));
   return sum;
 }
 
@@ -317,7 +319,7 @@ std::size_t ThreadCaches::cached_bytes() const {
 }
 
 void ThreadCaches::make_more_room(PoolIndex first) {
-  std::lock_guard lock(mutex_);
+  const RankedGuard lock(mutex_);
   const std::size_t wanted = first / kPoolsPerStream + 1;
   if (ended_streams_.size() < wanted) ended_streams_.resize(wanted);
   streams_with_room_.store(ended_streams_.size(), std::memory_order_release);

@@ -45,8 +45,8 @@ Figures::OfHints copy_of(const HintCounters::Kind& kind) {
   return out;
 }
 
-// A write to a mapped page that the file system has no room for kills the process, so all of it is
-// asked for now. A limit on the size of files would, too.
+// Reserves all of the file now: a later write to a mapped page without room in the file system, or
+// beyond a limit on the size of files, would kill the process.
 bool has_room(int descriptor, std::size_t size_bytes) {
   rlimit limit{};
   if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur < size_bytes) return false;
@@ -55,19 +55,19 @@ bool has_room(int descriptor, std::size_t size_bytes) {
 
 }  // namespace
 
-FigureStore::Layout::Layout(std::size_t places) {
+FigureStore::Layout::Layout(std::size_t counters) {
   peaks = rounded_up(sizeof(Fixed), kCacheLinePair);
-  tallies = rounded_up(peaks + places * sizeof(PeakBook::Place), kCacheLinePair);
-  size_bytes = rounded_up(tallies + (1 + kThreads) * places * sizeof(Tally), kPage);
+  tallies = rounded_up(peaks + counters * sizeof(PeakBook::Peaks), kCacheLinePair);
+  size_bytes = rounded_up(tallies + (1 + kThreads) * counters * sizeof(Tally), kPage);
 }
 
-FigureStore::FigureStore(std::size_t places) : places_(places), layout_(places) {
+FigureStore::FigureStore(std::size_t counters) : counters_(counters), layout_(counters) {
   map_ordinary();
   make_parts();
 }
 
-FigureStore::FigureStore(std::size_t places, const std::string& file)
-    : places_(places), layout_(places) {
+FigureStore::FigureStore(std::size_t counters, const std::string& file)
+    : counters_(counters), layout_(counters) {
   if (file.empty() || !map_file(file)) map_ordinary();
   make_parts();
 }
@@ -94,8 +94,8 @@ bool FigureStore::map_file(const std::string& file) {
   if (has_room(descriptor, layout_.size_bytes)) {
     mapped = mmap(nullptr, layout_.size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
   }
-  // The mapping stays; a descriptor would be closed, or taken for another file, by programs that
-  // close all of theirs.
+  // The mapping stays. Programs that close all descriptors would close this one, or take it for
+  // another file.
   ::close(descriptor);
   if (mapped == MAP_FAILED) {
     remove_file();
@@ -107,12 +107,12 @@ bool FigureStore::map_file(const std::string& file) {
 
 void FigureStore::make_parts() {
   fixed_ = new (mapped_) Fixed{};
-  peaks_ = new (mapped_ + layout_.peaks) PeakBook::Place[places_]{};
-  tallies_ = new (mapped_ + layout_.tallies) Tally[(1 + kThreads) * places_]{};
+  peaks_ = new (mapped_ + layout_.peaks) PeakBook::Peaks[counters_]{};
+  tallies_ = new (mapped_ + layout_.tallies) Tally[(1 + kThreads) * counters_]{};
   Header& header = fixed_->header;
   header.size_bytes = layout_.size_bytes;
   header.fixed_bytes = sizeof(Fixed);
-  header.places = places_;
+  header.counters = counters_;
   copy_text(UVMALLOC_VERSION, &header.version);
   copy_text(kFormat, &header.format);  // last: now it can be read
 }
@@ -156,33 +156,33 @@ FigureStore::Tallies FigureStore::take_tallies() {
   for (std::size_t thread = 0; thread < kThreads; ++thread) {
     if (taken_[thread].exchange(true, std::memory_order_acquire)) continue;
     out.taken_ = &taken_[thread];
-    out.tallies_ = {tallies_ + (1 + thread) * places_, places_};
+    out.tallies_ = {tallies_ + (1 + thread) * counters_, counters_};
     return out;
   }
-  out.own_ = std::make_unique<Tally[]>(places_);
-  out.tallies_ = {out.own_.get(), places_};
+  out.own_ = std::make_unique<Tally[]>(counters_);
+  out.tallies_ = {out.own_.get(), counters_};
   ++fixed_->threads_left_out;
   return out;
 }
 
-Figures FigureStore::figures_of(const Fixed& fixed, const PeakBook::Place* peaks,
-                                const SumOfPlace& sum) {
+Figures FigureStore::figures_of(const Fixed& fixed, const PeakBook::Peaks* peaks,
+                                const SumOfCounter& sum) {
   Figures out;
   out.about = text_in(fixed.about);
   out.totals = fixed.totals;
-  const std::size_t devices = fixed.header.places / kFacades;
+  const std::size_t devices = fixed.header.counters / kFacades;
   std::int64_t live_bytes = 0;
-  for (std::size_t place = 0; place < devices * kFacades; ++place) {
-    const Tally tally = sum(place);
+  for (std::size_t counter = 0; counter < devices * kFacades; ++counter) {
+    const Tally tally = sum(counter);
     Amounts live = tally.live(Tally::kAll);
     live.bytes = std::max<std::int64_t>(live.bytes, 0);  // threads may have been left out
     const Amounts total = tally.total(Tally::kAll);
-    Figures::OfFacade& facade = out.facades[place / devices];
+    Figures::OfFacade& facade = out.facades[counter / devices];
     facade.allocations += static_cast<std::uint64_t>(total.blocks);
     facade.allocated_bytes += static_cast<std::uint64_t>(total.bytes);
     facade.live_bytes += static_cast<std::uint64_t>(live.bytes);
     facade.peak_bytes +=
-        static_cast<std::uint64_t>(std::max(peaks[place].peaks[Tally::kAll].bytes, live.bytes));
+        static_cast<std::uint64_t>(std::max(peaks[counter].peaks[Tally::kAll].bytes, live.bytes));
     for (std::size_t of = 0; of < kSizeClasses; ++of) facade.cache_hits += tally.hits(of);
     live_bytes += live.bytes;
   }
@@ -197,7 +197,7 @@ Figures FigureStore::figures_of(const Fixed& fixed, const PeakBook::Place* peaks
   return out;
 }
 
-Figures FigureStore::read(const SumOfPlace& sum) const {
+Figures FigureStore::read(const SumOfCounter& sum) const {
   return figures_of(*fixed_, peaks_, sum);
 }
 
@@ -205,8 +205,8 @@ bool FigureStore::is_ours(const Fixed& fixed, std::size_t size_bytes) {
   const Header& header = fixed.header;
   return text_in(header.format) == kFormat && text_in(header.version) == UVMALLOC_VERSION &&
          header.fixed_bytes == sizeof(Fixed) && header.size_bytes == size_bytes &&
-         header.places <= size_bytes / sizeof(Tally) && header.places % kFacades == 0 &&
-         Layout(header.places).size_bytes == size_bytes;
+         header.counters <= size_bytes / sizeof(Tally) && header.counters % kFacades == 0 &&
+         Layout(header.counters).size_bytes == size_bytes;
 }
 
 std::optional<Figures> FigureStore::read_file(const std::string& file, std::string* why_not) {
@@ -217,7 +217,7 @@ std::optional<Figures> FigureStore::read_file(const std::string& file, std::stri
   }
   const std::vector<char> bytes((std::istreambuf_iterator<char>(stream)),
                                 std::istreambuf_iterator<char>());
-  // In memory aligned as a store's own is.
+  // In memory with the alignment of a store.
   struct Free {
     void operator()(char* memory) const { ::operator delete(memory, std::align_val_t(kPage)); }
   };
@@ -231,13 +231,13 @@ std::optional<Figures> FigureStore::read_file(const std::string& file, std::stri
     *why_not = "it was not written by this version of uvmalloc";
     return std::nullopt;
   }
-  const Layout layout(fixed.header.places);
-  const auto* peaks = reinterpret_cast<const PeakBook::Place*>(copy.get() + layout.peaks);
+  const Layout layout(fixed.header.counters);
+  const auto* peaks = reinterpret_cast<const PeakBook::Peaks*>(copy.get() + layout.peaks);
   const auto* tallies = reinterpret_cast<const Tally*>(copy.get() + layout.tallies);
-  return figures_of(fixed, peaks, [&](std::size_t place) {
+  return figures_of(fixed, peaks, [&](std::size_t counter) {
     Tally sum;
     for (std::size_t thread = 0; thread <= kThreads; ++thread) {
-      sum.absorb(tallies[thread * fixed.header.places + place]);
+      sum.absorb(tallies[thread * fixed.header.counters + counter]);
     }
     return sum;
   });

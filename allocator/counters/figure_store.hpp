@@ -1,10 +1,9 @@
-// Where an allocator keeps the figures that its report needs: one piece of memory without pointers.
-// In a file, that memory is shared with it: whoever reads the file after the process has ended
-// finds everything that was counted, however the process ended. Without a file it is ordinary
-// memory.
+// The figures that an allocator's report needs, in one piece of memory without pointers. The memory
+// may be a shared mapping of a file. Then the file has every figure after the process has ended,
+// however it ended. Without a file it is ordinary memory.
 //
 // Made before the parts of the allocator that count in it, and destroyed after them. Each part
-// guards its own figures; take_tallies() and the end of a Tallies are thread-safe.
+// guards its own figures; take_tallies() and the destructor of Tallies are thread-safe.
 #pragma once
 
 #include <array>
@@ -37,7 +36,7 @@ struct UnmanagedHost {
   }
 };
 
-// What was in a store at one moment.
+// The figures of a store at one moment.
 struct Figures {
   struct OfFacade {
     std::uint64_t allocations = 0;
@@ -52,7 +51,7 @@ struct Figures {
     std::uint64_t failed = 0;
     std::array<std::uint64_t, kSkipReasons> skipped{};
   };
-  std::string about;  // what describe() was given
+  std::string about;  // the text of describe()
   std::array<OfFacade, kFacades> facades{};
   std::uint64_t peak_bytes = 0;  // of all facades together
   Totals totals;
@@ -60,15 +59,15 @@ struct Figures {
   CountingRuntime::Calls calls;
   std::uint64_t unmanaged_host_allocations = 0;
   std::uint64_t unmanaged_host_bytes = 0;
-  std::uint64_t threads_left_out = 0;  // whose tallies found no room in the store
+  std::uint64_t threads_left_out = 0;  // threads whose tallies found no room in the store
 };
 
 class FigureStore {
  public:
   // In ordinary memory, for so many facades and devices. Throws std::bad_alloc.
-  explicit FigureStore(std::size_t places);
-  // In `file`, which must not exist; in ordinary memory where the file cannot be had.
-  FigureStore(std::size_t places, const std::string& file);
+  explicit FigureStore(std::size_t counters);
+  // In `file`, which must not exist; in ordinary memory if the file cannot be made.
+  FigureStore(std::size_t counters, const std::string& file);
   ~FigureStore();
   FigureStore(const FigureStore&) = delete;
   FigureStore& operator=(const FigureStore&) = delete;
@@ -76,30 +75,30 @@ class FigureStore {
   bool is_in_file() const { return !file_.empty(); }
   // Removes the file's name.
   void remove_file() noexcept;
-  // In a forked child: what is counted from now on is not the parent's.
+  // In a forked child: later counts do not reach the parent's figures.
   void leave_to_parent() noexcept;
 
-  std::size_t places() const { return places_; }
+  std::size_t counters() const { return counters_; }
   Totals& totals() { return fixed_->totals; }
   std::int64_t& peak_live_bytes() { return fixed_->peak_live_bytes; }
   HintCounters& hints() { return fixed_->hints; }
   CountingRuntime::Counters& calls() { return fixed_->calls; }
   UnmanagedHost& unmanaged_host() { return fixed_->unmanaged_host; }
-  std::span<PeakBook::Place> peaks() { return {peaks_, places_}; }
+  std::span<PeakBook::Peaks> peaks() { return {peaks_, counters_}; }
   // Of threads that have ended.
-  std::span<Tally> ended() { return {tallies_, places_}; }
+  std::span<Tally> ended() { return {tallies_, counters_}; }
 
-  // Keeps a text that Figures::about gives back; false: it is too long.
+  // Stores the text of Figures::about; false: it is too long.
   bool describe(std::string_view text) noexcept;
 
-  // One thread's tallies, a zero one for each place, until the object ends. Where the store has no
-  // more room they are in ordinary memory, and who reads the file does not see them.
+  // One thread's tallies, one for each facade and device, all zero at first. If the store has no
+  // room left they are in ordinary memory, and a reader of the file does not see them.
   class Tallies {
    public:
     Tallies(Tallies&& other) noexcept;
     Tallies& operator=(Tallies&&) = delete;
     ~Tallies();
-    Tally& operator[](std::size_t place) { return tallies_[place]; }
+    Tally& operator[](std::size_t counter) { return tallies_[counter]; }
     std::span<const Tally> all() const { return tallies_; }
 
    private:
@@ -111,10 +110,11 @@ class FigureStore {
   };
   Tallies take_tallies();
 
-  // With all figures held still: `sum` gives the sum of all threads' tallies of a place.
-  using SumOfPlace = std::function<Tally(std::size_t place)>;
-  Figures read(const SumOfPlace& sum) const;
-  // What a process has left in a file. nullopt, and why in one line: it is no such file.
+  // Called while no figure changes. `sum` returns the sum of all threads' tallies at an index.
+  using SumOfCounter = std::function<Tally(std::size_t counter)>;
+  Figures read(const SumOfCounter& sum) const;
+  // The figures that a process has left in a file. nullopt, and why in one line: it is no such
+  // file.
   static std::optional<Figures> read_file(const std::string& file, std::string* why_not);
 
  private:
@@ -125,7 +125,7 @@ class FigureStore {
     std::array<char, 16> version;
     std::uint64_t size_bytes;
     std::uint64_t fixed_bytes;
-    std::uint64_t places;
+    std::uint64_t counters;
   };
   struct Fixed {
     Header header;
@@ -137,9 +137,9 @@ class FigureStore {
     CountingRuntime::Counters calls;
     UnmanagedHost unmanaged_host;
   };
-  // Offsets of the parts behind Fixed.
+  // Offsets of the parts behind `Fixed`.
   struct Layout {
-    explicit Layout(std::size_t places);
+    explicit Layout(std::size_t counters);
     std::size_t peaks = 0;
     std::size_t tallies = 0;  // those of ended threads, then those of kThreads threads
     std::size_t size_bytes = 0;
@@ -149,15 +149,15 @@ class FigureStore {
   bool map_file(const std::string& file);
   void make_parts();
   static bool is_ours(const Fixed& fixed, std::size_t size_bytes);
-  static Figures figures_of(const Fixed& fixed, const PeakBook::Place* peaks,
-                            const SumOfPlace& sum);
+  static Figures figures_of(const Fixed& fixed, const PeakBook::Peaks* peaks,
+                            const SumOfCounter& sum);
 
-  const std::size_t places_;
+  const std::size_t counters_;
   const Layout layout_;
   std::string file_;
   char* mapped_ = nullptr;
   Fixed* fixed_ = nullptr;
-  PeakBook::Place* peaks_ = nullptr;
+  PeakBook::Peaks* peaks_ = nullptr;
   Tally* tallies_ = nullptr;
   std::array<std::atomic<bool>, kThreads> taken_{};
 };

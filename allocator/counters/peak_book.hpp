@@ -1,5 +1,5 @@
-// Peaks of sums over threads, and of the process: the other half of Tally. Guarded by the lock of
-// the thread caches, held with all caches frozen.
+// Peaks of sums over threads, and of the process: the other half of Tally. Guarded by the stopped
+// world of the thread caches.
 #pragma once
 
 #include <array>
@@ -12,12 +12,12 @@
 
 namespace uvm {
 
-// How what lies below a peak is shared out among threads as room to grow: half to the one that
-// asks, the rest evenly among those that have allocated since the last time. Room of a thread that
-// stands still would be of no use to anybody.
+// Shares out the bytes between a sum and its peak among the threads, as room to grow. Half goes to
+// the thread that asks, the rest evenly to those that have allocated since the last time. Threads
+// that stand still get none.
 class RoomShares {
  public:
-  // The next thread.
+  // Adds the next thread.
   void add(bool has_allocated, bool asks);
   std::int64_t part(std::size_t thread, std::int64_t room) const;
   Amounts part(std::size_t thread, const Amounts& room) const {
@@ -36,32 +36,34 @@ class RoomShares {
 class PeakBook {
  public:
   static constexpr std::size_t kSums = Tally::kAll + 1;
-  struct Place {
+  struct Peaks {
     std::array<Amounts, kSums> peaks;
     std::array<Amounts, kSums> increased_before;
     std::array<Amounts, kSums> decreased_before;
   };
 
-  // `places` outlive the book.
-  explicit PeakBook(std::span<Place> places) : places_(places) {}
+  // `counters` outlive the book.
+  explicit PeakBook(std::span<Peaks> counters) : counters_(counters) {}
 
-  // Notes the present sum of `tallies`, those of one place, and of `ended`, as peaks where it is
-  // one, and shares out what lies below the peaks.
-  void add_up(std::size_t place, std::span<Tally* const> tallies, const Tally& ended,
+  // Adds up `tallies` and `ended`, which are those of one index, notes new peaks, and shares out
+  // the room below the peaks.
+  void add_up(std::size_t counter, std::span<Tally* const> tallies, const Tally& ended,
               const RoomShares& shares);
 
-  // Starts peaks again from the present sum, and totals from zero. Room shared out before is too
-  // much then: add_up() follows.
-  void reset_peaks(std::size_t place) { places_[place].peaks = {}; }
-  void reset_totals(std::size_t place, const Tally& sum);
+  // Starts peaks again from the present sum, and totals from zero. add_up() must follow, because
+  // the room shared out before is too large then.
+  void reset_peaks(std::size_t counter) { counters_[counter].peaks = {}; }
+  void reset_totals(std::size_t counter, const Tally& sum);
 
-  const Amounts& peak(std::size_t place, std::size_t of) const { return places_[place].peaks[of]; }
+  const Amounts& peak(std::size_t counter, std::size_t of) const {
+    return counters_[counter].peaks[of];
+  }
   // Allocated and freed since the start or the last reset.
-  Amounts increased(std::size_t place, std::size_t of, const Tally& sum) const;
-  Amounts decreased(std::size_t place, std::size_t of, const Tally& sum) const;
+  Amounts increased(std::size_t counter, std::size_t of, const Tally& sum) const;
+  Amounts decreased(std::size_t counter, std::size_t of, const Tally& sum) const;
 
  private:
-  std::span<Place> places_;
+  std::span<Peaks> counters_;
 };
 
 }  // namespace uvm

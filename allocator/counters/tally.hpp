@@ -1,10 +1,11 @@
-// What one thread has allocated and freed of one facade on one device, and how far it may go before
-// a peak might be passed. A thread counts for itself; a figure of the process is the sum over
-// threads. A peak of that sum is exact all the same: what lies between the present sum and the peak
-// is shared out among the threads as room to grow, and only a thread that has used up its room
-// makes somebody add up (PeakBook).
+// The blocks that one thread has allocated and freed of one facade on one device, and how far it
+// may go before a peak might be passed. Each thread counts for itself; a figure of the process is
+// the sum over threads. The peak of that sum is exact nevertheless: the bytes between the present
+// sum and the peak are shared out among the threads as room to grow. A thread that has used up its
+// room adds up again (PeakBook).
 //
-// A tally belongs to the thread whose cache it is in; others may look while they hold its lock.
+// A tally belongs to the thread whose cache it is in; others may read it while they hold that
+// cache's lock.
 #pragma once
 
 #include <array>
@@ -17,7 +18,7 @@
 
 namespace uvm {
 
-// What is counted of blocks.
+// Counts of blocks.
 struct Amounts {
   std::int64_t blocks = 0;
   std::int64_t bytes = 0;            // as rounded
@@ -63,13 +64,13 @@ class alignas(kCacheLinePair) Tally {
   static constexpr std::size_t kAll = kSizeClasses;  // both classes together
   Amounts live(std::size_t of) const { return of == kAll ? live_[0] + live_[1] : live_[of]; }
   Amounts total(std::size_t of) const { return of == kAll ? total_[0] + total_[1] : total_[of]; }
-  // Of all that was allocated, what came from the cache.
+  // Allocations that were served from a cache.
   std::uint64_t hits(std::size_t of) const {
     return static_cast<std::uint64_t>(total_[of].blocks) - misses_[of];
   }
   void set_limit(std::size_t of, const Amounts& limit) { limits_[of] = limit; }
 
-  // Takes over what another thread has counted. Limits stay.
+  // Adds the counts of another thread. Limits stay.
   void absorb(const Tally& other) {
     for (std::size_t of = 0; of < kSizeClasses; ++of) {
       live_[of] += other.live_[of];

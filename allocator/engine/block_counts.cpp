@@ -3,13 +3,13 @@
 namespace uvm {
 
 void BlockCounts::allocated(const Request& request, Block& block, bool from_cache) noexcept {
-  // A thread that had no cache when its request began may have one by now, which does not know the
+  // A thread without a cache at the start of its request may have one now that does not know the
   // stream.
-  ThreadCache* const cache = caches_.mine();
+  ThreadCache* const cache = caches_.local();
   if (cache != nullptr && cache->is_open(request.pools)) {
     bool within = false;
     {
-      const InsideCache inside(*cache);
+      const CacheOwnerGuard inside(*cache);
       within = cache->count_allocated(block, from_cache);
     }
     if (!within) settle_peaks(request.facade, request.device);
@@ -30,9 +30,9 @@ void BlockCounts::open(ThreadCache* cache, const StreamKey& key, PoolIndex first
 }
 
 void BlockCounts::freed(const Block& block, const StreamKey& key) noexcept {
-  if (ThreadCache* cache = caches_.mine()) {
+  if (ThreadCache* cache = caches_.local()) {
     try {
-      const InsideCache inside(*cache);
+      const CacheOwnerGuard inside(*cache);
       open(cache, key, first_of(block.pool));
       cache->count_freed(block);
       return;
@@ -49,15 +49,15 @@ void BlockCounts::freed(const Block& block, const StreamKey& key) noexcept {
 }
 
 void BlockCounts::settle_peaks(Facade facade, int device) noexcept {
-  ThreadCaches::Frozen frozen(caches_);
+  ThreadCaches::StopTheWorld stopped(caches_);
   caches_.add_up(state_.counter_index(facade, device));
 }
 
-BlockCounts::Sum BlockCounts::sum(std::size_t places) {
+BlockCounts::Sum BlockCounts::sum(std::size_t counters) {
   Sum bytes;
-  ThreadCaches::Frozen frozen(caches_);
-  for (std::size_t place = 0; place < places; ++place) {
-    const Tally sum = caches_.sum(place);
+  ThreadCaches::StopTheWorld stopped(caches_);
+  for (std::size_t counter = 0; counter < counters; ++counter) {
+    const Tally sum = caches_.sum(counter);
     const std::int64_t live = sum.live(Tally::kAll).bytes;
     bytes.live_bytes += live;
     bytes.freed_bytes += sum.total(Tally::kAll).bytes - live;

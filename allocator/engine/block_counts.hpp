@@ -1,5 +1,6 @@
-// Counts blocks that do not pass through a thread's cache. A thread counts in its own cache; where
-// there was no memory for that, or for the stream in it, in what all threads share.
+// Counts blocks that do not pass through a thread's cache. A thread counts in its own cache.
+// Without memory for the cache, or for the stream in it, it counts in tallies that all threads
+// share.
 #pragma once
 
 #include <uvmalloc/allocator/cache/thread_caches.hpp>
@@ -15,8 +16,8 @@ class BlockCounts {
   void allocated(const Request& request, Block& block, bool from_cache) noexcept;
   // `key` is that of the pool that served the block.
   void freed(const Block& block, const StreamKey& key) noexcept;
-  // By the owner inside its cache: what it counts of a stream may be the first that it has to do
-  // with the stream. `again`: requests of the stream are to be found as recent.
+  // By the owner inside its cache: opens the stream there if the cache does not know it. `again`:
+  // makes it one of the recent streams even if it is open.
   void open(ThreadCache* cache, const StreamKey& key, PoolIndex first, bool again = false);
   // A peak may have been passed.
   void settle_peaks(Facade facade, int device) noexcept;
@@ -26,7 +27,7 @@ class BlockCounts {
     std::int64_t live_bytes = 0;
     std::int64_t freed_bytes = 0;  // since the start
   };
-  Sum sum(std::size_t places);
+  Sum sum(std::size_t counters);
 
  private:
   const HeapState& state_;

@@ -4,14 +4,15 @@
 
 namespace uvm {
 
-// Of the stream with those pools. The block's pages count with the caller's from now on.
+// Takes a block displaced to the stream with those pools. Its pages count with the caller's from
+// now on.
 RunBlock* BlockFinder::take_displaced_here(const LockedHeap& heap, const Request& request,
                                            PoolIndex pools) {
-  if (request.requested_bytes < kWholeBytes ||
+  if (request.requested_bytes < kPageGranularBytes ||
       !limits::check(heap, heap->pools.at(request.pool()).key, 0, request.pages_bytes()).ok()) {
     return nullptr;
   }
-  return heap->pools.take_guest(heap->whole_pool(pools), request.size_bytes);
+  return heap->pools.take_displaced_here(heap->page_granular_pool(pools), request.size_bytes);
 }
 
 BlockFinder::Taken BlockFinder::take_displaced(const LockedHeap& heap, const Request& request) {
@@ -21,7 +22,7 @@ BlockFinder::Taken BlockFinder::take_displaced(const LockedHeap& heap, const Req
     // Its fences guarded it against its home pool; this caller is ordered by its stream.
     fenced_.drop_fences(heap, block);
   }
-  const bool may_be_away = !heap->pools.at(request.pool()).away.empty();
+  const bool may_be_away = !heap->pools.at(request.pool()).displaced_away.empty();
   return {block, may_be_away ? Searched::kPool : Searched::kAll};
 }
 
@@ -39,7 +40,7 @@ Found BlockFinder::find(const Request& request, Searched searched) {
       if (block != nullptr) return {block, true};
     }
     if (state_.is_capturing()) return {};
-    block = heap->pools.take_away(pool, request.size_bytes);
+    block = heap->pools.take_displaced_away(pool, request.size_bytes);
     if (block == nullptr) return {};
     fences = fenced_.fences_of(heap, block);
   }
@@ -55,15 +56,15 @@ Found BlockFinder::find(const Request& request, Searched searched) {
   return {block, true, block->address(), block->size_bytes()};
 }
 
-// Pages that were taken out of one pool become a block of another, in no index. std::bad_alloc:
-// they are the span's again.
-RunBlock* BlockFinder::transfer(const LockedHeap& heap, const Pool& lender,
-                                const BlockPools::Pages& pages, Pool& pool) {
+// Pages that were taken out of one pool become a block of another, in no index. std::bad_alloc: the
+// pages are free in their span.
+RunBlock* BlockFinder::transfer(const LockedHeap& heap, const Pool& lender, const PageRun& pages,
+                                Pool& pool) {
   heap->book.pages_removed(lender, pages.base, pages.size_bytes);
   RunBlock* block = nullptr;
   try {
     heap->book.prepare(pool);
-    block = heap->pools.add_pages(pages.span, pages.base, pages.size_bytes, pool, pages.placement);
+    block = heap->pools.add_pages(pages, pool);
   } catch (const std::bad_alloc&) {
     heap->spans.give_back(pages.span, pages.base, pages.size_bytes);
     throw;
@@ -75,16 +76,16 @@ RunBlock* BlockFinder::transfer(const LockedHeap& heap, const Pool& lender,
 RunBlock* BlockFinder::borrow(const Request& request) {
   if (request.facade == Facade::kDevice) return nullptr;
   const PoolClass other =
-      request.pool_class == PoolClass::kShared ? PoolClass::kWhole : PoolClass::kShared;
+      request.pool_class == PoolClass::kPacked ? PoolClass::kPageGranular : PoolClass::kPacked;
   const HeapGuard heap(state_);
   Pool& lender = heap->pools.at(request.pools + static_cast<PoolIndex>(other));
-  const BlockPools::Pages pages = heap->pools.take_pages(lender, request.pages_bytes());
+  const PageRun pages = heap->pools.take_pages(lender, request.pages_bytes());
   if (pages.base == nullptr) return nullptr;
   return transfer(heap, lender, pages, heap->pools.at(request.pool()));
 }
 
-// take(heap, pool) -> block. A private pool's memory must be its own until it is released, so it
-// neither lends nor borrows.
+// take(heap, pool) returns a block. A private pool's memory stays its own until it is released, so
+// it neither lends nor borrows.
 template <class Take>
 RunBlock* BlockFinder::take_of_other_stream(const Request& request, Take take) {
   if (request.facade != Facade::kDevice || state_.is_capturing()) return nullptr;
@@ -92,7 +93,7 @@ RunBlock* BlockFinder::take_of_other_stream(const Request& request, Take take) {
   {
     const HeapGuard heap(state_);
     if (heap->pools.at(request.pools).key.private_pool != 0) return nullptr;
-    for (const auto& pool : heap->pools.pools()) {
+    for (const auto& pool : heap->pools.all()) {
       if (!heap->may_release(*pool) || pool->key.facade != request.facade ||
           pool->key.device != request.device || pool->pool_class != request.pool_class) {
         continue;

@@ -1,5 +1,5 @@
-// Where a block for a request is free already: in its pool, displaced by a move, in the other class
-// of a host facade, or on another stream.
+// Finds a block that is free already: in the request's pool, displaced by a move, in the other
+// class of a host facade, or on another stream.
 #pragma once
 
 #include <uvmalloc/allocator/engine/fenced_blocks.hpp>
@@ -14,7 +14,7 @@ class BlockFinder {
   BlockFinder(const BlockFinder&) = delete;
   BlockFinder& operator=(const BlockFinder&) = delete;
 
-  // Where a request was searched for, and what was found.
+  // The places that were searched for a request, and the block that was found.
   enum class Searched : unsigned char { kNothing, kPool, kAll };
   struct Taken {
     RunBlock* block = nullptr;
@@ -23,17 +23,16 @@ class BlockFinder {
   // After the pool's own blocks: a block of another pool whose pages are here.
   Taken take_displaced(const LockedHeap& heap, const Request& request);
 
-  // Among the pool's own blocks, then among blocks of other pools whose pages are here, then among
-  // the pool's blocks whose pages have moved elsewhere and are through with their work there. What
-  // was searched is left out.
+  // Searches the pool's own blocks, then blocks displaced to it, then its blocks that are displaced
+  // elsewhere and have no work pending there. Places that were searched are left out.
   Found find(const Request& request, Searched searched = Searched::kNothing);
 
   // Whole pages that lie free in the other pool of a host facade become a block of the request's
   // pool, in no index. nullptr: there are none.
   RunBlock* borrow(const Request& request);
 
-  // These wait for the device. The block is taken before: one that is freed meanwhile may have work
-  // pending.
+  // These wait for the device. The block is taken before that: a block freed meanwhile may have
+  // work pending.
   //
   // A block of another stream.
   Found steal(const Request& request);
@@ -42,8 +41,7 @@ class BlockFinder {
   bool steal_page(const Request& request);
 
  private:
-  RunBlock* transfer(const LockedHeap& heap, const Pool& lender, const BlockPools::Pages& pages,
-                     Pool& pool);
+  RunBlock* transfer(const LockedHeap& heap, const Pool& lender, const PageRun& pages, Pool& pool);
   RunBlock* take_displaced_here(const LockedHeap& heap, const Request& request, PoolIndex pools);
   template <class Take>
   RunBlock* take_of_other_stream(const Request& request, Take take);

@@ -21,7 +21,7 @@ void BlockReturner::give_back(BlockChain blocks) noexcept {
   if (!small.empty()) give_back_small(std::move(small));
 }
 
-// As many at once as are of one size and come after each other.
+// Returns neighbours of the same size in the chain with one call.
 void BlockReturner::give_back_small(BlockChain blocks) noexcept {
   while (!blocks.empty()) {
     const PoolIndex pool = blocks.first()->pool;
@@ -34,7 +34,7 @@ void BlockReturner::give_back_small(BlockChain blocks) noexcept {
         if (blocks.first()->pool != pool || blocks.first()->size_bytes() != size_bytes) break;
         Block* block = blocks.pop();
         addresses[count] = block->address();
-        heap->pools.remove_small(block);
+        heap->pools.directory().remove_small(block);
       }
     }
     arenas_.free(pool, addresses.data(), count, size_bytes);
@@ -45,16 +45,16 @@ void BlockReturner::give_back_plain(Block* block) noexcept {
   Later back(*this);
   back.blocks.push(block);
   if (block->kind != BlockKind::kSmall) return;
-  ThreadCache* cache = caches_.mine();
+  ThreadCache* cache = caches_.local();
   if (cache == nullptr || !cache->is_open(first_of(block->pool))) return;
-  const InsideCache inside(*cache);
+  const CacheOwnerGuard inside(*cache);
   cache->flush_some(*block, &back.blocks);
 }
 
 bool BlockReturner::flush(PoolIndex pools, ThreadCache::Kept kept, bool* any_large) {
   Later back(*this);
   {
-    ThreadCaches::Frozen frozen(caches_);
+    ThreadCaches::StopTheWorld stopped(caches_);
     caches_.flush(pools, kept, &back.blocks);
   }
   *any_large = false;
@@ -65,7 +65,7 @@ bool BlockReturner::flush(PoolIndex pools, ThreadCache::Kept kept, bool* any_lar
 
 void BlockReturner::flush_all() {
   Later back(*this);
-  ThreadCaches::Frozen frozen(caches_);
+  ThreadCaches::StopTheWorld stopped(caches_);
   caches_.flush_all(&back.blocks);
 }
 

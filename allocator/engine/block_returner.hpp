@@ -1,5 +1,5 @@
-// The way of blocks with nobody to where they are free: pages to their pool, small objects to their
-// arena. Also brings back what thread caches hold. Thread-safe; called without the state lock.
+// Returns freed blocks: packed and page-granular blocks to their pool, small objects to their
+// arena. Also flushes thread caches. Thread-safe; called without the state lock.
 #pragma once
 
 #include <utility>
@@ -19,11 +19,11 @@ class BlockReturner {
   BlockReturner& operator=(const BlockReturner&) = delete;
 
   void give_back(BlockChain blocks) noexcept;
-  // A block that nobody waits for. With a small object whose bin is full go some of the bin's.
+  // A block without fences. If it is a small object whose bin is full, some of the bin go with it.
   void give_back_plain(Block* block) noexcept;
 
-  // Brings back what all threads cache of a stream. False: nothing. `*any_large`: large blocks were
-  // among it.
+  // Returns the blocks of a stream that all threads cache. False: there were none. `*any_large`:
+  // large blocks were among them.
   bool flush(PoolIndex pools, ThreadCache::Kept kept, bool* any_large);
   void flush_all();
 

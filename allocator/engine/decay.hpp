@@ -1,8 +1,7 @@
-// How much idle memory should go back: half of it in every half-life. Idle is what stayed free
-// during a whole period, an eighth of the half-life, so that memory that a program takes and gives
-// back in steps shorter than that is left alone. Memory that goes back in large pieces only stays
-// due until a piece is: the due bytes are carried over. Time is an argument. Guarded by whoever
-// owns it.
+// How much idle memory should go back: half of it in every half-life. Memory is idle if it stayed
+// free during a whole period, an eighth of the half-life. So memory that a program takes and frees
+// in shorter steps is left alone. Due bytes are carried over, for memory that goes back in large
+// pieces only. Time is an argument. Guarded by its owner.
 #pragma once
 
 #include <algorithm>
@@ -24,13 +23,13 @@ class Decay {
 
   bool enabled() const { return half_life_.count() > 0; }
 
-  // Whether what due() is told now may be found due: a period has passed.
+  // Whether due() may return more than 0 now: a period has passed.
   bool is_period_over(Time now) const {
     return started_ && now - since_ >= half_life_ / policy::kDecayPeriods;
   }
 
-  // `free_bytes` are free now and could go back. Returns how many of them are due, with those that
-  // were due before and have not gone. A first call, and one within a period, returns 0.
+  // `free_bytes` are free now and could go back. Returns how many of them are due, with earlier due
+  // bytes that have not gone. Returns 0 on the first call and within a period.
   std::size_t due(Time now, std::size_t free_bytes) {
     if (!enabled()) return 0;
     if (!started_) {
@@ -51,7 +50,7 @@ class Decay {
     return due_bytes_ > 0 ? static_cast<std::size_t>(due_bytes_) : 0;
   }
 
-  // So many of the bytes that were due have gone, or a few more.
+  // So many of the due bytes have gone, or a few more.
   void gave_back(std::size_t bytes) {
     due_bytes_ -= static_cast<double>(bytes);
     least_bytes_ -= std::min(least_bytes_, bytes);

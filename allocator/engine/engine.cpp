@@ -33,7 +33,9 @@ Engine::Engine(std::unique_ptr<DeviceRuntime> runtime, const Configuration& conf
       grower(machine, state, hints, reclaimer),
       finder(machine, state, fenced),
       small(state, caches, small_arenas, grower),
-      escalation(machine, state, fenced, returner, large, counts, finder, grower, reclaimer, decay),
+      pressure_callbacks(machine, state, counts),
+      escalation(machine, state, fenced, returner, large, pressure_callbacks, finder, grower,
+                 reclaimer, decay),
       uses(machine, state, caches, fenced),
       mover(machine, state, uses, hints),
       private_memory(machine, state, caches, fenced, returner, counts, hints,
@@ -50,7 +52,7 @@ Engine::Engine(std::unique_ptr<DeviceRuntime> runtime, const Configuration& conf
 Engine::~Engine() {
   caches.close();
   if (machine.in_forked_child()) {
-    // What the driver made is the parent's.
+    // The driver's objects are the parent's.
     machine.sender.abandon();
     machine.events.abandon();
     return;
@@ -62,7 +64,7 @@ Engine::~Engine() {
     }
   }
   fenced.close(heap);
-  for (const auto& pool : heap->pools.pools()) {
+  for (const auto& pool : heap->pools.all()) {
     if (pool->last_work) machine.stream_work.release(*pool->last_work);
   }
   small_arenas.clear();

@@ -1,4 +1,4 @@
-// The parts of an allocator and how they are wired. Each part is given what it uses.
+// The parts of an allocator and their wiring. Each part gets the parts that it uses.
 //
 // Locks, in the order in which they may be taken. The first two serialise slow work and may be held
 // across driver calls, so that a second thread short of memory waits for the first one's result
@@ -29,6 +29,7 @@
 #include <uvmalloc/allocator/engine/mover.hpp>
 #include <uvmalloc/allocator/engine/out_of_memory_report.hpp>
 #include <uvmalloc/allocator/engine/page_grower.hpp>
+#include <uvmalloc/allocator/engine/pressure_callbacks.hpp>
 #include <uvmalloc/allocator/engine/private_memory.hpp>
 #include <uvmalloc/allocator/engine/reclaimer.hpp>
 #include <uvmalloc/allocator/engine/request.hpp>
@@ -51,16 +52,16 @@ struct Engine {
                                                StreamHandle stream);
   [[gnu::always_inline]] inline FreeResult free(void* address) noexcept;
 
-  // ---- slow_path.cpp, which goes on with what the fast path has learnt
+  // ---- slow_path.cpp, which continues with the results of the fast path
   // Nothing is known of the stream, or the request is not like others.
   void* allocate_slow(Facade facade, int device, std::size_t size_bytes, StreamHandle stream,
                       std::size_t alignment_bytes = 0);
   // The stream's pools are known, and the thread's cache has nothing.
   void* allocate_pages(const Request& request, const BlockFinder::Taken& taken);
   void* allocate_small(const Request& request);
-  // `block`: what starts at the address, where that is known; nullptr: it is looked up.
+  // `block`: the block that starts at the address; nullptr: it is looked up.
   FreeResult free_slow(void* address, Block* block) noexcept;
-  // A peak may have been passed, or it is time to look at the clock.
+  // A peak may have been passed, or it is time to read the clock.
   void on_cache_limit(Facade facade, int device) noexcept;
 
   Machine machine;
@@ -78,6 +79,7 @@ struct Engine {
   PageGrower grower;
   BlockFinder finder;
   SmallAllocator small;
+  PressureCallbacks pressure_callbacks;
   Escalation escalation;
   StreamUses uses;
   Mover mover;

@@ -1,7 +1,6 @@
 #include <uvmalloc/allocator/engine/escalation.hpp>
 
 #include <algorithm>
-#include <memory>
 #include <utility>
 
 #include <uvmalloc/allocator/engine/out_of_memory_report.hpp>
@@ -13,7 +12,7 @@ const std::array<Escalation::Step, 17> Escalation::kSteps = {{
     {"other class", true, Of::kAll, &Escalation::borrow, Retry::kInFreeMemory},
     {"over fences", false, Of::kAll, &Escalation::drain_finished, Retry::kInFreeMemory},
     {"own memory", false, Of::kAll, &Escalation::stay_on_device, Retry::kInFreeMemory},
-    {"new pages", true, Of::kAll, &Escalation::allow_new_pages, Retry::kWithNewPages},
+    {"new pages", true, Of::kAll, &Escalation::make_page, Retry::kWithNewPages, kNewPages},
     {"all fences", true, Of::kAll, &Escalation::drain_all, Retry::kInFreeMemory},
     {"other class", true, Of::kAll, &Escalation::borrow, Retry::kInFreeMemory},
     {"other streams", false, Of::kAll, &Escalation::steal, Retry::kInFreeMemory},
@@ -22,9 +21,9 @@ const std::array<Escalation::Step, 17> Escalation::kSteps = {{
     {"other class", true, Of::kAll, &Escalation::borrow, Retry::kInFreeMemory},
     {"other streams", false, Of::kAll, &Escalation::steal, Retry::kInFreeMemory},
     {"release", true, Of::kAll, &Escalation::release, Retry::kWithNewPages},
-    {"any facade", true, Of::kAll, &Escalation::allow_any_facade, Retry::kWithNewPages},
+    {"any facade", true, Of::kAll, &Escalation::find_page, Retry::kWithNewPages, kAnyFacade},
     {"next callback", true, Of::kAll, &Escalation::repeat_callbacks, Retry::kInFreeMemory},
-    {"reserve", true, Of::kSmall, &Escalation::allow_reserve, Retry::kWithNewPages},
+    {"reserve", true, Of::kSmall, &Escalation::make_page, Retry::kWithNewPages, kReserve},
     {"again", true, Of::kSmall, &Escalation::again, Retry::kWithNewPages},
 }};
 
@@ -33,6 +32,7 @@ bool Escalation::climb(Demand* demand) {
     const Step& step = kSteps[demand->next++];
     if (!step.may_run_in_capture && state_.is_capturing()) continue;
     if (step.of == Of::kSmall && !demand->is_small) continue;
+    demand->most = std::max(demand->most, step.grows_into);
     const bool may_help = (this->*step.run)(demand);
     if (!demand->refusal.ok()) OutOfMemoryReport::throw_if_broken(demand->request, demand->refusal);
     if (!may_help) continue;
@@ -43,7 +43,7 @@ bool Escalation::climb(Demand* demand) {
   return false;
 }
 
-// `action` stands once in the table.
+// The next step is the one with `action`, which the table has once.
 void Escalation::go_on_with(Action action, Demand* demand) {
   const auto step = std::find_if(kSteps.begin(), kSteps.end(),
                                  [&](const Step& other) { return other.run == action; });
@@ -63,8 +63,8 @@ void Escalation::retry(const Step& step, Demand* demand) {
   }
 }
 
-// For a small object: whether a page is there that its arena may take. `grow()` finds out for
-// itself.
+// For a small object: makes a page that its arena may take. Other requests call grow(), which takes
+// pages itself.
 bool Escalation::make_page(Demand* demand) {
   return !demand->is_small || grower_.make_page(demand->request, demand->most, &demand->refusal);
 }
@@ -93,7 +93,7 @@ bool Escalation::drain_finished(Demand*) {
   return fenced_.drain_finished();
 }
 
-// Rather than touch pages in the host's memory.
+// Waits for fences rather than touch pages in the host's memory.
 bool Escalation::stay_on_device(Demand* demand) {
   if (!fenced_.any()) return false;
   {
@@ -102,11 +102,6 @@ bool Escalation::stay_on_device(Demand* demand) {
   }
   reclaimer_.reclaim_all_and_fenced(demand->request);
   return true;
-}
-
-bool Escalation::allow_new_pages(Demand* demand) {
-  demand->most = SmallArenas::Growth::kNewPages;
-  return make_page(demand);
 }
 
 bool Escalation::drain_all(Demand* demand) {
@@ -126,15 +121,15 @@ bool Escalation::decay(Demand* demand) {
   return true;
 }
 
-// Callbacks that free too little for the request even if everything cached is free are followed by
-// the next at once.
+// If a callback frees too little for the request even with all cached memory, the next one is
+// called at once.
 bool Escalation::call_back(Demand* demand) {
-  if (!demand->callbacks) demand->callbacks.emplace(pressure_rounds(demand->request));
+  if (!demand->callbacks) demand->callbacks.emplace(callbacks_.rounds(demand->request));
   bool has_any_freed = false;
   do {
     demand->has_callback_freed = demand->callbacks->next();
     has_any_freed |= demand->has_callback_freed;
-  } while (demand->has_callback_freed && !has_room_if_all_is_free(demand->request));
+  } while (demand->has_callback_freed && !callbacks_.has_room_if_all_is_free(demand->request));
   if (!has_any_freed) {
     go_on_with(&Escalation::release, demand);  // there is nothing new to borrow or steal
     return false;
@@ -148,7 +143,7 @@ bool Escalation::release(Demand* demand) {
   const Request& request = demand->request;
   {
     const HeapGuard heap(state_);
-    heap->pools.spare_pages();
+    heap->pools.conserve_pages();
     if (!std::exchange(demand->has_released, true)) {
       ++heap->book.figures().pressure_rounds;
       ++heap->book.service_of(request.facade, request.device).pressure_rounds;
@@ -159,8 +154,8 @@ bool Escalation::release(Demand* demand) {
   return true;
 }
 
-bool Escalation::allow_any_facade(Demand* demand) {
-  demand->most = SmallArenas::Growth::kNewPagesOfAnyFacade;
+// Whether there is a page of any facade.
+bool Escalation::find_page(Demand* demand) {
   return !demand->is_small || grower_.has_page(demand->request, demand->most, true);
 }
 
@@ -170,46 +165,11 @@ bool Escalation::repeat_callbacks(Demand* demand) {
   return false;
 }
 
-bool Escalation::allow_reserve(Demand* demand) {
-  demand->most = SmallArenas::Growth::kBeyondBudget;
-  return make_page(demand);
-}
-
-// Unless the page that is there cannot be had for another reason.
+// A limited number of times, in case the page cannot be taken for another reason.
 bool Escalation::again(Demand* demand) {
-  const bool may_help = demand->retries++ < policy::kSmallRetries &&
-                        grower_.has_page(demand->request, demand->most, true);
+  const bool may_help = demand->retries++ < policy::kSmallRetries && find_page(demand);
   if (may_help) go_on_with(&Escalation::again, demand);
   return may_help;
-}
-
-// Whether the budget would have room if only live blocks took some of it. That spares retries which
-// cannot succeed while callbacks free little at a time.
-bool Escalation::has_room_if_all_is_free(const Request& request) {
-  const std::int64_t live = counts_.sum(kFacades * machine_.devices.size()).live_bytes;
-  const auto live_bytes = static_cast<std::size_t>(std::max<std::int64_t>(live, 0));
-  const HeapGuard heap(state_);
-  return live_bytes <= heap->budget_bytes && request.size_bytes <= heap->budget_bytes - live_bytes;
-}
-
-void Escalation::add_callback(PressureRounds::Callback callback) {
-  auto added = std::make_shared<PressureRounds::Callback>(std::move(callback));
-  const HeapGuard heap(state_);
-  heap->pressure_callbacks.push_back(std::move(added));
-}
-
-// None for a request that frees cannot help.
-PressureRounds Escalation::pressure_rounds(const Request& request) {
-  PressureRounds::Callbacks callbacks;
-  std::size_t budget_bytes = 0;
-  {
-    const HeapGuard heap(state_);
-    budget_bytes = heap->budget_bytes;
-    if (!limits::exceeds(heap, request)) callbacks = heap->pressure_callbacks;
-  }
-  return {this, std::move(callbacks),
-          [this] { return counts_.sum(kFacades * machine_.devices.size()).freed_bytes; },
-          budget_bytes};
 }
 
 }  // namespace uvm

@@ -1,10 +1,10 @@
-// The ways that programs take all the time, in one translation unit so that they are inlined.
+// The hot paths, in one translation unit so that they are inlined.
 #include <uvmalloc/allocator/caching_managed_allocator.hpp>
 #include <uvmalloc/allocator/engine/engine.hpp>
 
 namespace uvm {
 
-// What fits in the stream's pools, under one lock and without a call.
+// Takes a block of the stream's pool, under one turn of the state lock and without a driver call.
 [[gnu::always_inline]] inline void* Engine::allocate_from_pool(ThreadCache* cache,
                                                                const Request& request) {
   RunBlock* block = nullptr;
@@ -32,7 +32,7 @@ namespace uvm {
     machine.trace.allocated(at, request.traced(address, block->size_bytes()));
   bool within = false;
   {
-    const InsideCache inside(*cache);
+    const CacheOwnerGuard inside(*cache);
     within = cache->count_allocated(*block, true);
   }
   if (!within) counts.settle_peaks(request.facade, request.device);
@@ -45,15 +45,15 @@ namespace uvm {
                                                      std::size_t size_bytes, StreamHandle stream) {
   // Private pools are of the device facade alone.
   const bool may_be_private = facade == Facade::kDevice && state.has_open_private_pools();
-  if (ThreadCache* cache = caches.mine(); cache != nullptr && !may_be_private) [[likely]] {
+  if (ThreadCache* cache = caches.local(); cache != nullptr && !may_be_private) [[likely]] {
     ThreadCache::Outcome outcome{};
     PoolIndex pools = ThreadCache::kUnknownPools;
     const StreamHandle of = is_stream_ordered(facade) ? stream : nullptr;
-    cache->lock.enter();
+    cache->lock.lock_owner();
     Block* block = cache->allocate(facade, device, of, size_bytes, &outcome, &pools);
-    // Inside: a trace begins with the world stopped, and what it lists is not allocated again.
+    // Read inside the lock: a trace begins with the world stopped, and lists the live blocks.
     const bool is_traced = machine.trace.enabled();
-    cache->lock.leave();
+    cache->lock.unlock_owner();
     if (block != nullptr) [[likely]] {
       void* address = block->address();
       unpoison(address, block->size_bytes());
@@ -76,13 +76,13 @@ namespace uvm {
 
 [[gnu::always_inline]] inline FreeResult Engine::free(void* address) noexcept {
   Block* block = nullptr;
-  if (ThreadCache* cache = caches.mine()) [[likely]] {
+  if (ThreadCache* cache = caches.local()) [[likely]] {
     block = cache->known_at(address);
     if (block == nullptr) block = state.block_at(address);
-    // Looked at inside: who stops the world may mark blocks, or begin a trace.
-    cache->lock.enter();
+    // Read inside the lock: a thread that stops the world may mark blocks, or begin a trace.
+    cache->lock.lock_owner();
     if (block != nullptr && block->now() == BlockState::kLive && block->plain) [[likely]] {
-      // Before the block can be anybody else's.
+      // Before another thread can get the block.
       const TraceTime at = machine.trace.now();
       const std::size_t requested_bytes = block->requested_bytes();
       const std::size_t size_bytes = block->size_bytes();
@@ -93,7 +93,7 @@ namespace uvm {
         key = cache->pass_on(*block);
         if (key != nullptr) block->set(BlockState::kReleasing);
       }
-      cache->lock.leave();
+      cache->lock.unlock_owner();
       if (key != nullptr) [[likely]] {
         if (at != 0) [[unlikely]] {
           machine.trace.freed(
@@ -109,7 +109,7 @@ namespace uvm {
         return FreeResult::kFreed;
       }
     } else {
-      cache->lock.leave();
+      cache->lock.unlock_owner();
     }
   }
   return free_slow(address, block);

@@ -10,13 +10,16 @@ FencedBlocks::FencedBlocks(HeapState& state, StreamWork& work, GiveBack give_bac
     : state_(state), work_(work), give_back_(std::move(give_back)) {}
 
 void FencedBlocks::close(const LockedHeap& heap) {
-  heap->pools.each_extras([&](BlockExtras& extras) { work_.release(&extras.fences); });
+  heap.proves(state_);
+  heap->pools.side_states().each(
+      [&](BlockSideState& side_state) { work_.release(&side_state.fences); });
   waiting_.each([&](const Fence& fence) { work_.release(fence); });
 }
 
 std::vector<DeviceStream> FencedBlocks::users_of(const LockedHeap& heap, const Block& block) const {
   std::vector<DeviceStream> users;
-  if (const BlockExtras* extras = heap->pools.extras(&block)) users = extras->uses;
+  if (const BlockSideState* side_state = heap->pools.side_states().find(&block))
+    users = side_state->uses;
   const StreamKey& key = heap->pools.at(block.pool).key;
   if (key.facade == Facade::kDevice) users.push_back(key.device_stream());
   return users;
@@ -31,22 +34,25 @@ std::vector<DeviceStream> FencedBlocks::streams_to_wait_for(const LockedHeap& he
 }
 
 PoolIndex FencedBlocks::pool_for(const LockedHeap& heap, const Block& block) {
-  const PoolIndex home = heap->pools.home_of(block);
+  const PoolIndex home = heap->pools.directory().home_of(block);
   const StreamKey& key = heap->pools.at(home).key;
   const Place place = block.use.location();
-  if (block.kind != BlockKind::kWhole || place == place_of_use(key.facade, key.device)) return home;
+  if (block.kind != BlockKind::kPageGranular || place == place_of_use(key.facade, key.device))
+    return home;
   StreamKey there{Facade::kHost, key.device, nullptr};
   if (place.is_device()) {
-    // Who has not moved it was served there.
-    const BlockExtras* extras = heap->pools.extras(&block);
-    const bool moved = extras != nullptr && extras->mover.exists();
-    DeviceStream stream = moved ? extras->mover : heap->pools.at(block.pool).key.device_stream();
-    // Nobody asks there any more; somebody may on the default stream.
+    // A block that was not moved was allocated on its stream.
+    const BlockSideState* side_state = heap->pools.side_states().find(&block);
+    const bool moved = side_state != nullptr && side_state->mover.exists();
+    DeviceStream stream =
+        moved ? side_state->mover : heap->pools.at(block.pool).key.device_stream();
+    // No request names that stream any more; one may name the default stream.
     if (stream.is_gone()) stream = {place.index, nullptr, 0};
     there = {Facade::kDevice, place.index, stream.handle, 0, stream.thread};
   }
-  const PoolIndex pool = heap->pools.pools_of(there) + static_cast<PoolIndex>(PoolClass::kWhole);
-  heap->pools.prepare_guests(pool);
+  const PoolIndex pool =
+      heap->pools.table().open(there) + static_cast<PoolIndex>(PoolClass::kPageGranular);
+  heap->pools.prepare_for_displaced(pool);
   return pool;
 }
 
@@ -57,18 +63,19 @@ bool FencedBlocks::needs_fence(const LockedHeap& heap, const Block& block, const
   };
   const StreamKey& key = heap->pools.at(block.pool).key;
   if (key.facade == Facade::kDevice && is_another(key.device_stream())) return true;
-  const BlockExtras* extras = heap->pools.extras(&block);
-  if (extras != nullptr && std::any_of(extras->uses.begin(), extras->uses.end(), is_another)) {
+  const BlockSideState* side_state = heap->pools.side_states().find(&block);
+  if (side_state != nullptr &&
+      std::any_of(side_state->uses.begin(), side_state->uses.end(), is_another)) {
     return true;
   }
-  return has_stream && pool.index != heap->pools.home_of(block);
+  return has_stream && pool.index != heap->pools.directory().home_of(block);
 }
 
 bool FencedBlocks::add(Block* block) noexcept {
   try {
     return try_to_add(block);
   } catch (const std::bad_alloc&) {
-    // Nothing was changed: whoever drains next tries again.
+    // Nothing has changed: the next drain tries again.
     const HeapGuard heap(state_);
     defer(heap, block);
     return true;
@@ -82,8 +89,8 @@ bool FencedBlocks::try_to_add(Block* block) {
   {
     const HeapGuard heap(state_);
     if (state_.is_capturing()) {
-      // An event on a captured stream would become part of the graph. With the lock, so that the
-      // capture's end does not miss it.
+      // An event on a captured stream would become part of the graph. Deferred with the lock, so
+      // that the end of the capture does not miss the block.
       defer(heap, block);
       return true;
     }
@@ -91,9 +98,9 @@ bool FencedBlocks::try_to_add(Block* block) {
     const Pool& pool = heap->pools.at(target);
     streams = streams_to_wait_for(heap, *block, pool);
     wait = !streams.empty();
-    // A guest of a device pool may be used by its stream at once, by its home only when that stream
-    // is through.
-    if (target != heap->pools.home_of(*block) && pool.key.facade == Facade::kDevice) {
+    // Its stream may use a block that is displaced to a device pool at once, its home only when
+    // that stream has finished.
+    if (target != heap->pools.directory().home_of(*block) && pool.key.facade == Facade::kDevice) {
       streams.push_back(pool.key.device_stream());
     }
   }
@@ -111,7 +118,7 @@ bool FencedBlocks::try_to_add(Block* block) {
     if (waits) {
       waiting_.add(block, fences);
     } else if (recorded != 0) {
-      heap->pools.make_extras(block);
+      heap->pools.side_states().make(block);
     }
   } catch (const std::bad_alloc&) {
     work_.release(&fences);
@@ -120,11 +127,11 @@ bool FencedBlocks::try_to_add(Block* block) {
   block->pool = target;
   heap->book.figures().fences += recorded;
   if (!waits && recorded != 0) {
-    BlockExtras& extras = *heap->pools.extras(block);
-    extras = {};
-    extras.fences = std::move(fences);
+    BlockSideState& side_state = *heap->pools.side_states().find(block);
+    side_state = {};
+    side_state.fences = std::move(fences);
   } else {
-    heap->pools.drop_extras(block);
+    heap->pools.side_states().drop(block);
   }
   if (waits) {
     block->set(BlockState::kFenced);
@@ -135,9 +142,10 @@ bool FencedBlocks::try_to_add(Block* block) {
   return waits;
 }
 
-// A block whose streams cannot be told to say when they are done with it, since some
-// stream is being captured or there is no memory.
+// Keeps a block whose fences cannot be recorded now: a stream is being captured, or there is no
+// memory.
 void FencedBlocks::defer(const LockedHeap& heap, Block* block) {
+  heap.proves(state_);
   block->set(BlockState::kFenced);
   heap->book.fence_begins(*block, heap->pools.at(block->pool));
   deferred_.push(block);
@@ -152,8 +160,8 @@ void FencedBlocks::record_deferred() noexcept {
     blocks.take(std::move(deferred_));
     has_deferred_ = false;
   }
-  // A capture that nobody told of may go on, or memory be short: where one block is refused, so
-  // would the others be.
+  // If a block is refused again, the others would be too: a capture that we were not notified of
+  // goes on, or memory is short.
   while (!blocks.empty() && !has_deferred_.load(std::memory_order_relaxed)) {
     Block* block = blocks.pop();
     {
@@ -191,19 +199,19 @@ void FencedBlocks::drain(std::size_t most_streams, bool wait) {
     return;
   }
   if (has_deferred_.load(std::memory_order_relaxed)) record_deferred();
-  // Nobody else takes fences out; new ones are added behind those that are looked at here.
+  // No other thread removes fences; new ones are added behind those that are queried here.
   for (bool more = true; more;) {
     std::vector<Fence> oldest;
     {
       const HeapGuard heap(state_);
-      oldest = waiting_.oldest(policy::kFencesPerStream, most_streams, looked_at_);
+      oldest = waiting_.oldest(policy::kFencesPerStream, most_streams, last_drained_);
     }
     give_back_(take_finished(oldest, wait, &more));
-    if (!more && !oldest.empty()) looked_at_ = oldest.back().stream;
+    if (!more && !oldest.empty()) last_drained_ = oldest.back().stream;
   }
 }
 
-// Of each stream's oldest fences; `*more`: its next ones may be over as well.
+// Takes the blocks whose fences are over. `*more`: the next fences of a stream may be over as well.
 BlockChain FencedBlocks::take_finished(const std::vector<Fence>& oldest, bool wait, bool* more) {
   std::vector<Fence> over;
   *more = false;
@@ -213,7 +221,7 @@ BlockChain FencedBlocks::take_finished(const std::vector<Fence>& oldest, bool wa
     while (end < oldest.size() && oldest[end].stream == stream) ++end;
     const bool may_have_more = end - i == policy::kFencesPerStream;
     for (; i < end; ++i) {
-      // Where it is waited for: of another stream that had this handle before.
+      // With `wait`, a fence that is not over is of an earlier stream with the same handle.
       if (!work_.is_over(oldest[i]) && !(wait && work_.wait_for(oldest[i]))) break;
       over.push_back(oldest[i]);
     }
@@ -236,10 +244,10 @@ BlockChain FencedBlocks::take_finished(const std::vector<Fence>& oldest, bool wa
 }
 
 std::vector<Fence> FencedBlocks::fences_of(const LockedHeap& heap, RunBlock* block) const {
-  const BlockExtras* extras = heap->pools.extras(block);
-  if (extras == nullptr) return {};
+  const BlockSideState* side_state = heap->pools.side_states().find(block);
+  if (side_state == nullptr) return {};
   try {
-    return extras->fences;
+    return side_state->fences;
   } catch (const std::bad_alloc&) {
     heap->pools.put(block, heap->pools.at(block->pool));
     throw;
@@ -247,33 +255,33 @@ std::vector<Fence> FencedBlocks::fences_of(const LockedHeap& heap, RunBlock* blo
 }
 
 void FencedBlocks::drop_fences(const LockedHeap& heap, RunBlock* block) {
-  BlockExtras* extras = heap->pools.extras(block);
-  if (extras == nullptr) return;
-  work_.release(&extras->fences);
-  heap->pools.drop_extras(block);
+  BlockSideState* side_state = heap->pools.side_states().find(block);
+  if (side_state == nullptr) return;
+  work_.release(&side_state->fences);
+  heap->pools.side_states().drop(block);
 }
 
 void FencedBlocks::shed_finished_fences() {
-  std::vector<RunBlock*> guests;
+  std::vector<RunBlock*> displaced;
   {
     const HeapGuard heap(state_);
-    for (const auto& pool : heap->pools.pools()) {
-      const std::vector<RunBlock*> fenced = heap->pools.fenced_guests(*pool);
-      guests.insert(guests.end(), fenced.begin(), fenced.end());
+    for (const auto& pool : heap->pools.all()) {
+      const std::vector<RunBlock*> fenced = heap->pools.fenced_displaced(*pool);
+      displaced.insert(displaced.end(), fenced.begin(), fenced.end());
     }
   }
-  for (RunBlock* guest : guests) {
+  for (RunBlock* block : displaced) {
     std::vector<Fence> fences;
     {
       const HeapGuard heap(state_);
-      if (!heap->pools.is_fenced_guest(guest)) continue;
-      heap->pools.take_guest(guest);
-      fences = fences_of(heap, guest);
+      if (!heap->pools.is_fenced_displaced(block)) continue;
+      heap->pools.take_displaced(block);
+      fences = fences_of(heap, block);
     }
     const bool are_over = work_.are_over(fences);
     const HeapGuard heap(state_);
-    if (are_over) drop_fences(heap, guest);
-    heap->pools.put(guest, heap->pools.at(guest->pool));
+    if (are_over) drop_fences(heap, block);
+    heap->pools.put(block, heap->pools.at(block->pool));
   }
 }
 

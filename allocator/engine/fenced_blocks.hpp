@@ -1,10 +1,9 @@
-// The streams' side of a free: which streams may still work on a block that is given back, whose
-// free blocks it joins, and what must be over first. It keeps the blocks that wait. Free blocks
-// that only their stream may use at once, since they are guests there (BlockPools), carry their
-// fences with them.
+// The streams' side of a free: which streams may still work on a freed block, which pool it joins,
+// and which fences must be over first. Owns the blocks that wait. A displaced block, which only the
+// stream of its pool may use at once, carries its fences with it.
 //
 // Thread-safe. Functions that take no LockedHeap take the state lock themselves and may call the
-// driver. One thread at a time looks which fences are over.
+// driver. One thread at a time queries fences.
 #pragma once
 
 #include <atomic>
@@ -23,53 +22,55 @@ namespace uvm {
 
 class FencedBlocks {
  public:
-  // Gets the blocks that nobody waits for any more. Called without the allocator's lock.
+  // Gets the blocks whose fences are over. Called without the state lock.
   using GiveBack = std::function<void(BlockChain)>;
 
   FencedBlocks(HeapState& state, StreamWork& work, GiveBack give_back);
   FencedBlocks(const FencedBlocks&) = delete;
   FencedBlocks& operator=(const FencedBlocks&) = delete;
-  // At the end, when the devices are idle: gives the events back. The blocks go with the pools.
+  // At the end, when the devices are idle: releases the events. The blocks go with the pools.
   void close(const LockedHeap& heap);
 
   // Every stream that may have work on the block.
   std::vector<DeviceStream> users_of(const LockedHeap& heap, const Block& block) const;
-  // The pool of the place where a block's pages are, that it joins when it is free.
-  // Its records are gone; the last one's place stays in `use`.
+  // The pool that a block joins when it is free: that of the place where its pages are. Its records
+  // are gone; the place of the last one is still in `use`.
   PoolIndex pool_for(const LockedHeap& heap, const Block& block);
-  // Whether anybody but the pool's own stream may still use the block, or its home
-  // may want it back.
+  // Whether another stream than the pool's own may still use the block, or its home may take it
+  // back.
   bool needs_fence(const LockedHeap& heap, const Block& block, const Pool& pool) const;
 
-  // Takes a block with nobody, whose records are gone, and says to which pool it belongs now. True:
-  // it waits here, until its streams are through or, where there is no memory to record that, until
-  // there is. False: it may be given back at once.
+  // Takes a freed block, whose records are gone, and sets the pool that it joins. True: it waits
+  // here until its streams have finished or, without memory to record that, until there is memory.
+  // False: it may be given back at once.
   bool add(Block* block) noexcept;
 
-  // Gives back blocks whose streams are through, those of some streams at a time, in turns; during
-  // a capture none.
+  // Gives back blocks whose streams have finished, of some streams in turn. Does nothing during a
+  // capture.
   void drain_some() {
     if (may_drain()) drain(policy::kStreamsPerDrain, false);
   }
-  // Those of all streams, where there are more. False: there are not.
+  // The same for all streams; false: there are no more than those.
   bool drain_finished() {
     if (!may_drain() || !has_more_streams()) return false;
     drain(kAllStreams, false);
     return true;
   }
   // Whether some blocks may be waiting here.
-  bool any() const { return !waiting_.empty() || has_deferred_.load(std::memory_order_relaxed); }
-  // Waits for all that are here, and gives them back.
+  bool any() const UVM_NOT_ANALYSED {
+    return !waiting_.empty() || has_deferred_.load(std::memory_order_relaxed);
+  }
+  // Waits for all blocks here, and gives them back.
   void drain_all() { drain(kAllStreams, true); }
-  // Records the fences of blocks that were given back during a capture, where it is over, or
-  // without memory.
+  // Records the fences of blocks that were freed during a capture that is over, or without memory.
   void record_deferred() noexcept;
 
-  // The fences of a free block that the caller has taken. std::bad_alloc: it is in its pool again.
+  // The fences of a free block that the caller has taken. std::bad_alloc: the block is in its pool
+  // again.
   std::vector<Fence> fences_of(const LockedHeap& heap, RunBlock* block) const;
-  // They guard it against others than the caller, or its device was waited for.
+  // Drops the fences of a block: its device was waited for, or they guard it against other callers.
   void drop_fences(const LockedHeap& heap, RunBlock* block);
-  // Free blocks that carry fences are free like others where these are over.
+  // Drops the fences of free blocks that are over.
   void shed_finished_fences();
 
  private:
@@ -80,20 +81,19 @@ class FencedBlocks {
   BlockChain take_finished(const std::vector<Fence>& oldest, bool wait, bool* more);
   bool try_to_add(Block* block);
   void defer(const LockedHeap& heap, Block* block);
-  // Whose work must be over before the blocks of `pool` may include this one.
+  // The streams whose work must be over before the block may join `pool`.
   std::vector<DeviceStream> streams_to_wait_for(const LockedHeap& heap, const Block& block,
                                                 const Pool& pool) const;
 
   HeapState& state_;
   StreamWork& work_;
   const GiveBack give_back_;
-  // One thread at a time takes blocks whose fences are over: another that needs memory must find
-  // what this one looks at. Taken before the arenas' lock and the allocator's.
+  // One thread at a time takes blocks whose fences are over, so that another thread short of memory
+  // finds those blocks given back.
   Ranked<std::mutex, LockRank::kFences> mutex_;
-  // Guarded by the state lock.
-  FenceQueues waiting_;
-  DeviceStream looked_at_;  // the last in turn
-  BlockChain deferred_;     // given back during a capture, or without memory
+  DeviceStream last_drained_;  // guarded by mutex_
+  FenceQueues waiting_ UVM_GUARDED_BY(state_);
+  BlockChain deferred_ UVM_GUARDED_BY(state_);  // given back during a capture, or without memory
   std::atomic<bool> has_deferred_ = false;
 };
 

@@ -9,7 +9,7 @@
 
 namespace uvm {
 
-// What may take long, or walks folders, comes before the locks.
+// Work that may take long, or walks folders, comes before the locks.
 void ForkGuard::before_fork() noexcept {
   if (machine_.in_forked_child()) {
     state_.lock_for_fork().lock_for_fork();
@@ -21,11 +21,11 @@ void ForkGuard::before_fork() noexcept {
     available_bytes = less_reserve(available_host_bytes(), machine_.configuration) / ranks;
     snapshot_.find_files();
   } catch (const std::exception&) {
-    // What is not found is copied anew.
+    // Copies that are not found are written anew.
   }
-  // Nobody is inside an arena or a cache while the process is copied.
+  // No thread is inside an arena or a cache while the process is copied.
   arenas_.lock();
-  frozen_.emplace(caches_);
+  stopped_.emplace(caches_);
   state_.lock_for_fork().lock_for_fork();
   const HeldHeap heap(state_);
   try {
@@ -35,18 +35,18 @@ void ForkGuard::before_fork() noexcept {
   }
 }
 
-// With all locks.
+// Called with all locks.
 void ForkGuard::copy_for_child(const LockedHeap& heap, std::size_t available_bytes) {
   for (const auto& span : heap->spans.spans()) {
     if (span->ordinary) continue;
     const char* page = nullptr;
-    heap->pools.each_block(*span, [&](const Block& block) {
+    heap->pools.directory().each_block(*span, [&](const Block& block) {
       if (!Introspection::is_used_by_host(heap, block)) return;
       if (block.kind != BlockKind::kSmall) {
         snapshot_.add(block.address(), block.requested_bytes());
         return;
       }
-      // Small objects: their page as a whole, once.
+      // The page of small objects is copied once.
       char* own = reinterpret_cast<char*>(address_of(block.address()) & ~(kPageBytes - 1));
       if (own != page) snapshot_.add(own, kPageBytes);
       page = own;
@@ -62,7 +62,7 @@ void ForkGuard::after_fork_in_parent() noexcept {
   if (machine_.in_forked_child()) return state_.lock_for_fork().unlock();
   snapshot_.release();
   state_.lock_for_fork().unlock();
-  frozen_.reset();
+  stopped_.reset();
   arenas_.unlock();
   snapshot_.say();
 }
@@ -76,7 +76,7 @@ void ForkGuard::after_fork_in_child() noexcept {
   machine_.trace.after_fork_in_child();
   snapshot_.restore();
   state_.lock_for_fork().unlock();
-  frozen_.reset();
+  stopped_.reset();
   arenas_.unlock();
 }
 
@@ -87,8 +87,8 @@ void* ForkGuard::allocate_in_child(Facade facade, std::size_t size_bytes) {
 
 FreeResult ForkGuard::free_in_child(void* address) noexcept {
   const HeapGuard heap(state_);
-  // The parent's blocks are not the child's to free: the copy goes with the process.
-  if (heap->pools.find(address) != nullptr) return FreeResult::kFreed;
+  // The child does not free blocks of the parent: the copy is freed with the process.
+  if (heap->pools.directory().find(address) != nullptr) return FreeResult::kFreed;
   return child_memory_.free(address) ? FreeResult::kFreed : FreeResult::kNotOurs;
 }
 

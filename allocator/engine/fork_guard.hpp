@@ -21,9 +21,10 @@ class ForkGuard {
   ForkGuard(const ForkGuard&) = delete;
   ForkGuard& operator=(const ForkGuard&) = delete;
 
-  void before_fork() noexcept;
-  void after_fork_in_parent() noexcept;
-  void after_fork_in_child() noexcept;
+  // The first takes locks that the others release.
+  void before_fork() noexcept UVM_NOT_ANALYSED;
+  void after_fork_in_parent() noexcept UVM_NOT_ANALYSED;
+  void after_fork_in_child() noexcept UVM_NOT_ANALYSED;
 
   // In a forked child: ordinary memory of the host. Throws as ChildMemory::allocate().
   void* allocate_in_child(Facade facade, std::size_t size_bytes);
@@ -37,8 +38,8 @@ class ForkGuard {
   ThreadCaches& caches_;
   SmallArenas& arenas_;
   ForkSnapshot snapshot_;
-  std::optional<ThreadCaches::Frozen> frozen_;  // while a fork is under way
-  ChildMemory child_memory_;                    // guarded by the state lock
+  std::optional<ThreadCaches::StopTheWorld> stopped_;  // while a fork is under way
+  ChildMemory child_memory_ UVM_GUARDED_BY(state_);
 };
 
 }  // namespace uvm

@@ -13,8 +13,8 @@
 namespace uvm {
 namespace {
 
-// Never destroyed: a process may fork while it exits. The mutex has no rank: it comes before all
-// others, and is taken where nobody but the thread that forks knows which locks it holds.
+// Never destroyed: a process may fork while it exits. The mutex has no rank. It is taken before all
+// others, by the forking thread, whose locks the ranks do not know.
 struct Allocators {
   std::mutex mutex;
   std::vector<ForkGuard*> all;

@@ -1,9 +1,10 @@
-// What the state lock guards, and the proof of holding it. The guarded members can be reached
-// through a LockedHeap alone, and only HeapGuard, which takes the lock, makes one. So a function
-// that needs the lock takes `const LockedHeap&`. A function that calls the driver or the system
-// takes none: the lock is never held across such a call.
+// The state that the lock guards, and the proof that a thread holds the lock. The guarded members
+// can be reached only through a LockedHeap, which only HeapGuard makes: it takes the lock. So a
+// function that needs the lock takes `const LockedHeap&`. A function that calls the driver or the
+// system takes none: the lock is never held across such a call.
 #pragma once
 
+#include <cassert>
 #include <cstddef>
 #include <memory>
 #include <vector>
@@ -21,12 +22,12 @@
 
 namespace uvm {
 
-class HeapState {
+class UVM_CAPABILITY("state lock") HeapState {
  public:
   struct Guarded {
     explicit Guarded(Machine& machine);
 
-    std::size_t budget_bytes;                // of everything; beyond it allocation fails
+    std::size_t budget_bytes;                // of the process; beyond it allocation fails
     std::vector<std::size_t> device_limits;  // of the device facade, by device
     ResidencyLedger ledger;
     PlacementPlanner planner;
@@ -42,17 +43,17 @@ class HeapState {
       const StreamKey& key = pool.key;
       return key.private_pool == 0 || private_pools.users(key.device, key.private_pool) == 0;
     }
-    // Of a stream, by its first pool: where blocks of whole pages are free, displaced ones of other
-    // pools among them.
-    Pool& whole_pool(PoolIndex first) {
-      return pools.at(first + static_cast<PoolIndex>(PoolClass::kWhole));
+    // The page-granular pool of a stream, by the stream's first pool. Blocks of other pools may be
+    // displaced to it.
+    Pool& page_granular_pool(PoolIndex first) {
+      return pools.at(first + static_cast<PoolIndex>(PoolClass::kPageGranular));
     }
     // The live block that holds `address`; nullptr: none does.
     Block* live_block(const void* address) const {
-      Block* block = pools.find(address);
+      Block* block = pools.directory().find(address);
       return block != nullptr && block->now() == BlockState::kLive ? block : nullptr;
     }
-    // The pages of a block that is used elsewhere than at home count where it is used.
+    // The pages of a displaced block count in the pool where it is used.
     void transfer_pages(const Block& block, PoolIndex from, PoolIndex to) {
       book.pages_removed(pools.at(from), block.address(), block.size_bytes());
       book.pages_added(pools.at(to), block.address(), block.size_bytes());
@@ -63,20 +64,24 @@ class HeapState {
   HeapState(const HeapState&) = delete;
   HeapState& operator=(const HeapState&) = delete;
 
-  // ---- without the lock
+  // ---- without the lock: these read atomics, or nothing that changes
 
   // The block that starts at `address`; nullptr: none does. Valid on the start of a live block.
-  Block* block_at(const void* address) const { return guarded_.pools.block_at(address); }
-  bool is_ours(const void* address) const { return guarded_.pools.is_ours(address); }
-  bool has_open_private_pools() const { return guarded_.private_pools.any_open(); }
+  Block* block_at(const void* address) const UVM_NOT_ANALYSED {
+    return guarded_.pools.directory().block_at(address);
+  }
+  bool is_ours(const void* address) const UVM_NOT_ANALYSED {
+    return guarded_.pools.directory().is_ours(address);
+  }
+  bool has_open_private_pools() const UVM_NOT_ANALYSED { return guarded_.private_pools.any_open(); }
   // Nothing may be waited for, queried or given to the driver.
-  bool is_capturing() const { return guarded_.private_pools.is_capturing(); }
+  bool is_capturing() const UVM_NOT_ANALYSED { return guarded_.private_pools.is_capturing(); }
   // Where threads count for that facade and device.
-  std::size_t counter_index(Facade facade, int device) const {
-    return guarded_.book.place_of(facade, device);
+  std::size_t counter_index(Facade facade, int device) const UVM_NOT_ANALYSED {
+    return guarded_.book.counter_index(facade, device);
   }
   // Hints for a span that nobody else knows yet.
-  HintPlan plan_span(Span* span) {
+  HintPlan plan_span(Span* span) UVM_NOT_ANALYSED {
     return guarded_.planner.plan_span(span->base, span->size_bytes, span->facade, span->device,
                                       &span->placement);
   }
@@ -88,13 +93,17 @@ class HeapState {
   friend class HeapGuard;
 
   mutable StateLock lock_;
-  mutable Guarded guarded_;
+  mutable Guarded guarded_ UVM_GUARDED_BY(this);
 };
 
 // Witness that this thread holds the state lock.
 class LockedHeap {
  public:
   HeapState::Guarded* operator->() const { return &state_.guarded_; }
+  // Tells clang's analysis, and checks in debug builds, that the lock of `state` is held.
+  void proves([[maybe_unused]] const HeapState& state) const UVM_ASSERT_HELD(state) {
+    assert(&state == &state_);
+  }
   LockedHeap(const LockedHeap&) = delete;
   LockedHeap& operator=(const LockedHeap&) = delete;
 
@@ -106,19 +115,20 @@ class LockedHeap {
 };
 
 // Holds the state lock until the end of its scope.
-class HeapGuard : public LockedHeap {
+class UVM_SCOPED_CAPABILITY HeapGuard : public LockedHeap {
  public:
-  [[gnu::always_inline]] explicit HeapGuard(const HeapState& state) : LockedHeap(state) {
+  [[gnu::always_inline]] explicit HeapGuard(const HeapState& state)
+      UVM_ACQUIRE(state) UVM_NOT_ANALYSED : LockedHeap(state) {
     state_.lock_.lock();
     count_work(&WorkCounters::state_cycles);
   }
-  [[gnu::always_inline]] ~HeapGuard() { state_.lock_.unlock(); }
+  [[gnu::always_inline]] ~HeapGuard() UVM_RELEASE() UVM_NOT_ANALYSED { state_.lock_.unlock(); }
 };
 
-// Of a thread that holds the lock otherwise: around a fork, and when nobody else is left.
+// For a thread that holds the lock in another way: around a fork, and when no other thread is left.
 class HeldHeap : public LockedHeap {
  public:
-  explicit HeldHeap(const HeapState& state) : LockedHeap(state) {}
+  explicit HeldHeap(const HeapState& state) UVM_ASSERT_HELD(state) : LockedHeap(state) {}
 };
 
 }  // namespace uvm

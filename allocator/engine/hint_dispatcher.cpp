@@ -4,18 +4,19 @@
 
 namespace uvm {
 
-// The planner has noted the hint as sent. What it believes of the range is dropped, so that the
-// next decision hints again.
+// The planner has recorded the hint as sent. Its record of the range is dropped, so that the next
+// decision hints again.
 void HintDispatcher::forget(const LockedHeap& heap, const Hint& hint) {
   if (hint.kind == HintKind::kPrefetch) {
     heap->ledger.set(hint.address, hint.size_bytes, Place::nowhere());
     return;
   }
-  const Block* block = heap->pools.find(hint.address);
-  if (block == nullptr || block->kind != BlockKind::kWhole || block->address() != hint.address) {
+  const Block* block = heap->pools.directory().find(hint.address);
+  if (block == nullptr || block->kind != BlockKind::kPageGranular ||
+      block->address() != hint.address) {
     return;
   }
-  forget_advice(hint.advice, heap->pools.placement_of(*block));
+  forget_advice(hint.advice, heap->pools.directory().placement_of(*block));
 }
 
 void HintDispatcher::forget(const LockedHeap& heap, const HintPlan& plan) {
@@ -69,13 +70,15 @@ void HintDispatcher::trace(const HintPlan& plan, const HintStatuses& statuses, i
   }
 }
 
-void HintDispatcher::prepare_pending(const LockedHeap&, std::size_t plans) {
+void HintDispatcher::prepare_pending(const LockedHeap& heap, std::size_t plans) {
+  heap.proves(state_);
   const std::size_t wanted = pending_.size() + plans;
   if (pending_.capacity() < wanted) pending_.reserve(2 * wanted);
 }
 
-void HintDispatcher::add_pending(const LockedHeap&, const HintPlan& plan, int device,
+void HintDispatcher::add_pending(const LockedHeap& heap, const HintPlan& plan, int device,
                                  const DeviceStream& user) {
+  heap.proves(state_);
   if (!plan.empty()) pending_.push_back({plan, device, user});
 }
 

@@ -1,6 +1,6 @@
-// Sends hints that the planner has decided, and corrects the ledger where the driver refuses one.
-// Plans are made with the state lock and sent without it. What arenas plan waits here: they grow
-// with locks under which the driver may not be called.
+// Sends the hints that the planner has decided, and corrects the ledger if the driver refuses one.
+// Plans are made with the state lock and sent without it. Plans for arenas wait here, because
+// arenas grow with locks under which the driver may not be called.
 #pragma once
 
 #include <vector>
@@ -16,20 +16,25 @@ class HintDispatcher {
   HintDispatcher(const HintDispatcher&) = delete;
   HintDispatcher& operator=(const HintDispatcher&) = delete;
 
-  // Sends a plan and traces it. Takes no memory. Returns how each hint fared.
+  // Sends a plan and traces it. Allocates nothing. Returns the status of each hint.
   HintStatuses send(const HintPlan& plan, int device, DeviceStream producer = {},
                     DeviceStream consumer = {});
   // Forgets hints that were planned and will not be sent.
   static void forget(const LockedHeap& heap, const HintPlan& plan);
   static void forget_advice(Advice advice, SegmentPlacement* placement);
 
-  // Hints for pages of arenas, which the stream `user` waits for; no stream for a host facade.
-  // Room for `plans` of them is made first, since a plan that nobody sends leaves the ledger wrong.
-  void prepare_pending(const LockedHeap&, std::size_t plans);
-  void add_pending(const LockedHeap&, const HintPlan& plan, int device, const DeviceStream& user);
-  bool has_pending(const LockedHeap&) const { return !pending_.empty(); }
-  // Sends them, whoever planned them, unless there is a capture. `user` waits for the prefetches of
-  // its own pages.
+  // Hints for pages of arenas, which the stream `user` waits for; no stream for a host facade. Room
+  // for `plans` of them is made first, because a plan that is never sent would leave the ledger
+  // wrong.
+  void prepare_pending(const LockedHeap& heap, std::size_t plans);
+  void add_pending(const LockedHeap& heap, const HintPlan& plan, int device,
+                   const DeviceStream& user);
+  bool has_pending(const LockedHeap& heap) const {
+    heap.proves(state_);
+    return !pending_.empty();
+  }
+  // Sends all pending plans, unless there is a capture. `user` waits for the prefetches of its own
+  // pages.
   void send_pending(const DeviceStream& user = {});
 
   // A plan that is sent at the end of its scope. Made before the state lock is taken.
@@ -59,7 +64,7 @@ class HintDispatcher {
 
   Machine& machine_;
   HeapState& state_;
-  std::vector<Pending> pending_;  // guarded by the state lock
+  std::vector<Pending> pending_ UVM_GUARDED_BY(state_);
 };
 
 }  // namespace uvm

@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <new>
-#include <optional>
 
 namespace uvm {
 
@@ -14,16 +13,18 @@ void IdleDecay::decay(Decay::Time now) {
     is_period_over = decay_.is_period_over(now);
   }
   if (is_period_over) fenced_.shed_finished_fences();
+  if (is_period_over) {
+    // Only then: all threads stop for this.
+    const ThreadCaches::StopTheWorld stopped(caches_);
+    const HeapGuard heap(state_);
+    cached_by_threads_ = caches_.cached_bytes();
+  }
   std::size_t due_bytes = 0;
   {
-    // Threads are stopped for a look at their caches, so only when something may be due.
-    std::optional<ThreadCaches::Frozen> frozen;
-    if (is_period_over) frozen.emplace(caches_);
     const HeapGuard heap(state_);
-    if (frozen) cached_by_threads_ = caches_.cached_bytes();
     due_bytes = decay_.due(now, cached_by_threads_ + reclaimer_.idle_bytes(heap));
   }
-  // To the nearest page, or the last page would stay for ever.
+  // To the nearest page: rounded down, the last page would stay for ever.
   due_bytes = (due_bytes + kPageBytes / 2) & ~(kPageBytes - 1);
   if (due_bytes == 0) return;
   const std::size_t left_bytes = reclaimer_.release_pages(due_bytes);
@@ -35,7 +36,7 @@ void IdleDecay::decay_now() noexcept {
   try {
     decay(std::chrono::steady_clock::now());
   } catch (const std::bad_alloc&) {
-    // It stays.
+    // The due memory stays.
   }
 }
 

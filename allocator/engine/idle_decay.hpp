@@ -1,5 +1,5 @@
-// Gives back memory that has been idle (UVMALLOC_DECAY; decay.hpp). The time is looked at on the
-// longer ways through the allocator, which steady programs seldom take.
+// Gives back memory that has been idle (UVMALLOC_DECAY; decay.hpp). The clock is read on the slow
+// paths of the allocator, which steady programs seldom take.
 #pragma once
 
 #include <atomic>
@@ -24,17 +24,17 @@ class IdleDecay {
   IdleDecay(const IdleDecay&) = delete;
   IdleDecay& operator=(const IdleDecay&) = delete;
 
-  bool enabled() const { return decay_.enabled(); }
-  // What is due at `now`. std::bad_alloc: there is no memory to list it.
+  bool enabled() const UVM_NOT_ANALYSED { return decay_.enabled(); }  // never changes
+  // Gives back the bytes that are due at `now`. std::bad_alloc: there is no memory to list them.
   void decay(Decay::Time now);
-  // The same with the present time; without memory, what is due stays.
+  // The same with the present time; without memory, nothing goes back.
   void decay_now() noexcept;
-  // The same every so many calls.
+  // The same on every 64th call.
   void now_and_then() {
     if (enabled()) [[unlikely]]
       every_so_often();
   }
-  // What is due before anything else is done for a request. False: nothing decays.
+  // For a request that found nothing: gives back the due bytes. False: nothing decays.
   bool under_pressure();
 
  private:
@@ -45,8 +45,8 @@ class IdleDecay {
   ThreadCaches& caches_;
   FencedBlocks& fenced_;
   Reclaimer& reclaimer_;
-  Decay decay_;                        // guarded by the state lock, but for enabled()
-  std::size_t cached_by_threads_ = 0;  // bytes, at the last period; guarded likewise
+  Decay decay_ UVM_GUARDED_BY(state_);
+  std::size_t cached_by_threads_ UVM_GUARDED_BY(state_) = 0;  // bytes, at the last period
   std::atomic<unsigned> slow_calls_ = 0;
 };
 

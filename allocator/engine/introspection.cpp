@@ -10,7 +10,7 @@ namespace uvm {
 
 std::optional<BlockDescription> Introspection::find(const void* address) const {
   const HeapGuard heap(state_);
-  const Block* block = heap->pools.find(address);
+  const Block* block = heap->pools.directory().find(address);
   if (block == nullptr) return std::nullopt;
   const StreamKey& key = heap->pools.at(block->pool).key;
   BlockDescription out;
@@ -21,16 +21,17 @@ std::optional<BlockDescription> Introspection::find(const void* address) const {
   out.stream = key.stream;
   out.private_pool = key.private_pool;
   out.live = block->now() == BlockState::kLive;
-  out.movable = block->kind != BlockKind::kSmall && block->size_bytes() >= kWholeBytes;
+  out.movable = block->kind != BlockKind::kSmall && block->size_bytes() >= kPageGranularBytes;
   if (out.live) {
     out.requested_bytes = block->requested_bytes();
     out.location = block->use.location();
     out.exported = block->exported || heap->private_pools.is_captured(key.device, key.private_pool);
     out.references = block->real.references;
     out.used_by_host = is_used_by_host(heap, *block);
-    const BlockExtras* extras = block->plain ? nullptr : heap->pools.extras(block);
-    out.pinned =
-        extras != nullptr && extras->pinned ? *extras->pinned : key.facade == Facade::kPinned;
+    const BlockSideState* side_state =
+        block->plain ? nullptr : heap->pools.side_states().find(block);
+    out.pinned = side_state != nullptr && side_state->pinned ? *side_state->pinned
+                                                             : key.facade == Facade::kPinned;
     out.waits_when_freed = key.facade == Facade::kDevice && !block->plain &&
                            fenced_.needs_fence(heap, *block, heap->pools.at(block->pool));
   }
@@ -56,7 +57,7 @@ std::size_t Introspection::free_bytes(int device, const MemoryFigures& driver) c
   std::size_t allowed_bytes = 0;
   {
     const HeapGuard heap(state_);
-    // The driver takes discarded pages for used until somebody needs their place.
+    // The driver counts discarded pages as used until it needs their memory.
     figures.free_bytes = std::min(
         driver.free_bytes + heap->spans.discarded_bytes(Facade::kDevice, device),
         std::max(driver.free_bytes,
@@ -110,22 +111,23 @@ void Introspection::change_budget_for_conversion(std::size_t size_bytes, bool gr
 }
 
 Statistics Introspection::statistics() const {
-  ThreadCaches::Frozen frozen(caches_);
+  ThreadCaches::StopTheWorld stopped(caches_);
   caches_.add_up();
   const HeapGuard heap(state_);
   return heap->book.all(caches_, heap->pools, heap->spans);
 }
 
 Figures Introspection::figures() const {
-  ThreadCaches::Frozen frozen(caches_);
+  ThreadCaches::StopTheWorld stopped(caches_);
   caches_.add_up();
   const HeapGuard heap(state_);
-  return machine_.figure_store.read([&](std::size_t place) { return caches_.sum(place); });
+  return machine_.figure_store.read([&](std::size_t place)
+                                        UVM_REQUIRES(caches_) { return caches_.sum(place); });
 }
 
 void Introspection::reset_peaks(Facade facade, int device) {
   machine_.check_device(device);
-  ThreadCaches::Frozen frozen(caches_);
+  ThreadCaches::StopTheWorld stopped(caches_);
   caches_.book().reset_peaks(state_.counter_index(facade, device));
   caches_.add_up();
   const HeapGuard heap(state_);
@@ -134,7 +136,7 @@ void Introspection::reset_peaks(Facade facade, int device) {
 
 void Introspection::reset_totals(Facade facade, int device) {
   machine_.check_device(device);
-  ThreadCaches::Frozen frozen(caches_);
+  ThreadCaches::StopTheWorld stopped(caches_);
   const std::size_t place = state_.counter_index(facade, device);
   caches_.book().reset_totals(place, caches_.sum(place));
   const HeapGuard heap(state_);
@@ -142,7 +144,7 @@ void Introspection::reset_totals(Facade facade, int device) {
 }
 
 std::vector<SegmentDescription> Introspection::segments() const {
-  ThreadCaches::Frozen frozen(caches_);
+  ThreadCaches::StopTheWorld stopped(caches_);
   const HeapGuard heap(state_);
   return describe_segments(heap->spans, heap->pools);
 }
@@ -154,11 +156,11 @@ std::string Introspection::start_trace(const std::string& file) {
   for (const auto& device : machine_.devices) devices.push_back({device.name, device.total_bytes});
   return machine_.trace.start(
       file, devices, [&](const TraceRecorder::BlockSink& sink, const TraceRecorder::Begin& begin) {
-        // Nobody gets or gives up a block while the live ones are listed.
-        ThreadCaches::Frozen frozen(caches_);
+        // No thread allocates or frees a block while the live ones are listed.
+        ThreadCaches::StopTheWorld stopped(caches_);
         const HeapGuard heap(state_);
         for (const auto& span : heap->spans.spans()) {
-          heap->pools.each_block(*span, [&](const Block& block) {
+          heap->pools.directory().each_block(*span, [&](const Block& block) {
             if (block.now() != BlockState::kLive) return;
             const StreamKey& key = heap->pools.at(block.pool).key;
             sink({key.facade, key.device, block.address(), block.requested_bytes(),
@@ -170,7 +172,7 @@ std::string Introspection::start_trace(const std::string& file) {
 }
 
 void Introspection::check_invariants() const {
-  ThreadCaches::Frozen frozen(caches_);
+  ThreadCaches::StopTheWorld stopped(caches_);
   const HeapGuard heap(state_);
   heap->pools.check_invariants(heap->spans.spans());
 }
@@ -179,7 +181,7 @@ std::map<Place, std::size_t> Introspection::residency(const void* address,
                                                       std::size_t size_bytes) const {
   std::map<Place, std::size_t> bytes;
   const HeapGuard heap(state_);
-  const Block* block = heap->pools.find(address);
+  const Block* block = heap->pools.directory().find(address);
   if (size_bytes == 0 || block == nullptr) return bytes;
   size_bytes = std::min(size_bytes,
                         static_cast<std::size_t>(block->end() - static_cast<const char*>(address)));
@@ -196,8 +198,8 @@ std::map<Place, std::size_t> Introspection::residency(const void* address,
 
 bool Introspection::is_used_by_host(const LockedHeap& heap, const Block& block) {
   if (block.now() != BlockState::kLive) return false;
-  const BlockExtras* extras = block.plain ? nullptr : heap->pools.extras(&block);
-  if (extras != nullptr && extras->left_host) return false;
+  const BlockSideState* side_state = block.plain ? nullptr : heap->pools.side_states().find(&block);
+  if (side_state != nullptr && side_state->left_host) return false;
   if (heap->pools.at(block.pool).key.facade != Facade::kDevice) return true;
   const IndirectStorage* record = block.real.indirect;
   while (record != nullptr && !record->location().is_host()) record = record->next;

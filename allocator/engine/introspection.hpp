@@ -1,4 +1,4 @@
-// What an allocator says of blocks and of itself, and the figures that programs report to it. The
+// Answers about blocks and about the allocator, and figures that programs report to it. The
 // functions are CachingManagedAllocator's, and are described there.
 #pragma once
 

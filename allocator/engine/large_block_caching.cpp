@@ -7,27 +7,27 @@ void LargeBlockCaching::trim(ThreadCache* cache, const Request& request) noexcep
   std::size_t used_bytes = 0;
   {
     const HeapGuard heap(state_);
-    may_cache_large = heap->pools.at(request.pool()).keeps_large();
-    // Not what the thread has live: that says little if others free its blocks.
+    may_cache_large = heap->pools.at(request.pool()).may_cache_large();
+    // Not the live bytes of the thread, which mean little if other threads free its blocks.
     used_bytes = heap->pools.bytes_in_use(request.pools);
   }
   {
     BlockReturner::Later kept(returner_);
-    const InsideCache inside(*cache);
-    cache->tidy(request.pools, used_bytes / policy::kMediumParts, &kept.blocks);
+    const CacheOwnerGuard inside(*cache);
+    cache->trim(request.pools, used_bytes / policy::kMediumParts, &kept.blocks);
   }
-  if (may_cache_large) caches_.keep_large(request.pools);
+  if (may_cache_large) caches_.set_may_cache_large(request.pools);
 }
 
 void LargeBlockCaching::stop(const Request& request) {
   {
     const HeapGuard heap(state_);
     for (PoolIndex pool = request.pools; pool < request.pools + kPoolsPerStream; ++pool) {
-      heap->pools.at(pool).keep_no_large();
+      heap->pools.at(pool).stop_caching_large();
     }
   }
   BlockReturner::Later kept(returner_);
-  caches_.keep_no_large(request.pools, &kept.blocks);
+  caches_.stop_caching_large(request.pools, &kept.blocks);
 }
 
 }  // namespace uvm

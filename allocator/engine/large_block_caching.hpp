@@ -1,5 +1,5 @@
 // When thread caches hold large blocks of a stream, and when they return them
-// (docs/rationale/large-blocks-in-caches.md).
+// (docs/rationale/large-blocks-in-threads.md).
 #pragma once
 
 #include <uvmalloc/allocator/cache/thread_caches.hpp>
@@ -15,7 +15,7 @@ class LargeBlockCaching {
 
   // A large request was served from its pool. True: it is time to trim().
   [[gnu::always_inline]] static bool hit(Pool& pool) {
-    return ++pool.met % policy::kRequestsPerTrim == 0;
+    return ++pool.large_hits % policy::kRequestsPerTrim == 0;
   }
   // The thread returns the blocks of pages that it caches for the stream, medium ones if they are
   // many. If enough large requests were served, all threads cache large blocks from now on.

@@ -1,5 +1,4 @@
-// What refuses memory, and whether it would: the budget of everything, the limit of a device, or
-// the driver.
+// The limits that can refuse memory: the budget of the process, the limit of a device, the driver.
 #pragma once
 
 #include <cstddef>
@@ -33,17 +32,17 @@ struct Refusal {
 
 namespace limits {
 
-// What all pools of that facade and device may hold.
+// Bytes that all pools of that facade and device may hold.
 std::size_t limit_of(const LockedHeap& heap, const StreamKey& key);
 
 // Whether pools of `key` may get `pool_bytes` of pages, of which `touched_bytes` are touched for
-// the first time. `beyond_budget_bytes`: what the budget may be exceeded by.
+// the first time. The budget may be exceeded by `beyond_budget_bytes`.
 Refusal check(const LockedHeap& heap, const StreamKey& key, std::size_t touched_bytes,
               std::size_t pool_bytes, std::size_t beyond_budget_bytes = 0);
 
-// What small objects may take beyond the budget when nothing else helps: a page for each facade on
-// each device. A program that has used up the budget can then still read a scalar or print a
-// tensor, and so free something and go on.
+// Bytes that small objects may take beyond the budget when nothing else helps: a page for each
+// facade on each device. So a program that has used up the budget can still read a scalar or print
+// a tensor, free something and go on.
 std::size_t beyond_budget_bytes(const LockedHeap& heap, SmallArenas::Growth most);
 
 // Whether no free can make room for the request. Bytes that a device holds beyond a lowered limit

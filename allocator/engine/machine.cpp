@@ -30,7 +30,7 @@ std::vector<DeviceDescription> describe_devices(const DeviceRuntime& runtime) {
   return devices;
 }
 
-// std::invalid_argument for a budget in which no page has room.
+// std::invalid_argument for a budget below the size of a page.
 const Configuration& checked(const Configuration& configuration) {
   auto check = [](std::string_view member, std::optional<std::size_t> bytes) {
     if (!bytes || *bytes >= kPageBytes) return;

@@ -1,5 +1,5 @@
-// What the parts of an allocator may call: the runtime and what is built on it. Nothing here is
-// guarded by the state lock; each member is thread-safe by itself, or constant.
+// The runtime and the services built on it, for all parts of an allocator. The state lock guards
+// none of it; each member is thread-safe by itself, or constant.
 #pragma once
 
 #include <atomic>

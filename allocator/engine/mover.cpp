@@ -2,9 +2,9 @@
 
 namespace uvm {
 
-// The record of a move, attached to the block. Returns nullptr if the block has as many as it can
-// have.
-MovedStorage* Mover::record_for(const LockedHeap&, Block* block, const MoveRequest& move) {
+// The record of a move, attached to the block. Returns nullptr if the block has the most possible.
+MovedStorage* Mover::record_for(const LockedHeap& heap, Block* block, const MoveRequest& move) {
+  heap.proves(state_);
   if (!move.held) {
     IndirectStorage* same = block->real.indirect;
     while (same != nullptr && (same->held() || same->location() != move.destination)) {
@@ -27,7 +27,8 @@ MovedStorage* Mover::record_for(const LockedHeap&, Block* block, const MoveReque
   return record;
 }
 
-void Mover::drop_record(const LockedHeap&, MovedStorage* record) {
+void Mover::drop_record(const LockedHeap& heap, MovedStorage* record) {
+  heap.proves(state_);
   record->real = nullptr;
   records_.drop(record);
 }
@@ -53,8 +54,8 @@ MovedStorage* Mover::move(void* address, const MoveRequest& move) {
     const HeapGuard heap(state_);
     Block* block = heap->live_block(address);
     if (block == nullptr) return nullptr;
-    // What needs memory comes first. From the record on nothing fails: the block either stays as it
-    // is, or has moved and the caller has the record.
+    // Allocations come first. After the record nothing fails: the block either stays as it is, or
+    // has moved and the caller has the record.
     if (move.destination.is_device()) StreamUses::prepare_uses(heap, block, 1);
     record = record_for(heap, block, move);
     if (record == nullptr) return nullptr;
@@ -62,25 +63,26 @@ MovedStorage* Mover::move(void* address, const MoveRequest& move) {
     at = machine_.trace.now();
     const std::size_t requested_bytes = block->requested_bytes();
     const bool whole = move.size_bytes == 0 || move.size_bytes >= requested_bytes;
-    // The block's own record outlives the others and tells, after the free, where the pages are.
+    // The block's own record outlives the others. After the free it has the place of the pages.
     if (whole) block->use.move_to(move.destination);
     moved.address = block->address();
     moved.requested_bytes = whole ? requested_bytes : move.size_bytes;
     if (move.destination.is_device()) {
       const DeviceStream stream = DeviceStream::named(move.destination.index, move.stream);
-      BlockExtras& extras = heap->pools.make_extras(block);
+      BlockSideState& side_state = heap->pools.side_states().make(block);
       if (move.source.is_device()) {
-        // Who had it there: the stream that it was moved for, or the one that it was allocated for.
+        // The stream that used it there: of its last move, or of its allocation.
         const StreamKey& key = heap->pools.at(block->pool).key;
-        producer = extras.mover.exists() ? extras.mover : key.device_stream();
+        producer = side_state.mover.exists() ? side_state.mover : key.device_stream();
         if (producer.device != move.source.index) producer = {};
       }
-      // A part does not take the rest along.
-      if (whole) extras.mover = stream;
+      // A move of a part does not change the stream of the block.
+      if (whole) side_state.mover = stream;
       StreamUses::add_use(heap, block, stream);
     }
     if (move.destination.is_host()) {
-      if (BlockExtras* extras = heap->pools.extras(block)) extras->left_host = false;
+      if (BlockSideState* side_state = heap->pools.side_states().find(block))
+        side_state->left_host = false;
     }
     MoveStatistics& moves = heap->book.figures().moves;
     std::uint64_t& direction = !move.destination.is_device() ? moves.device_to_host
@@ -88,10 +90,10 @@ MovedStorage* Mover::move(void* address, const MoveRequest& move) {
                                                              : moves.host_to_device;
     ++direction;
     moves.bytes += moved.requested_bytes;
-    bool whole_segments = whole && block->kind == BlockKind::kWhole;
+    bool whole_segments = whole && block->kind == BlockKind::kPageGranular;
     plan = heap->planner.plan_move(
         whole ? block->address() : address, whole ? block->size_bytes() : move.size_bytes,
-        whole_segments ? heap->pools.placement_of(*block) : nullptr, move.destination);
+        whole_segments ? heap->pools.directory().placement_of(*block) : nullptr, move.destination);
   }
   machine_.trace.moved(at, moved.address, moved.requested_bytes, move.source, move.destination,
                        move.stream);
@@ -99,7 +101,7 @@ MovedStorage* Mover::move(void* address, const MoveRequest& move) {
   if (move.destination.is_device()) {
     consumer = DeviceStream::named(move.stream_device, move.stream);
   } else {
-    // The pages must not leave before the stream is done with them.
+    // The pages must not leave before the stream has finished with them.
     if (!move.wait) producer = DeviceStream::named(move.stream_device, move.stream);
   }
   hints_.send(plan, device, producer, consumer);
@@ -145,9 +147,10 @@ bool Mover::advise(const void* address, const WantedPlacement& wanted) {
     const std::uintptr_t begin = round_up(address_of(block->address()), kPageBytes);
     const std::uintptr_t end = address_of(block->end()) & ~(kPageBytes - 1);
     if (begin >= end) return false;
-    // Pages that blocks share are advised with their span alone, and nothing is kept of this.
-    SegmentPlacement* placement =
-        block->kind == BlockKind::kWhole ? heap->pools.placement_of(*block) : nullptr;
+    // Packed pages have only the advice of their span on record; this advice is not recorded.
+    SegmentPlacement* placement = block->kind == BlockKind::kPageGranular
+                                      ? heap->pools.directory().placement_of(*block)
+                                      : nullptr;
     plan =
         heap->planner.plan_advice(reinterpret_cast<void*>(begin), end - begin, placement, wanted);
   }

@@ -30,14 +30,14 @@ class Mover {
   void drop_records(const LockedHeap& heap, Block* block);
 
  private:
-  MovedStorage* record_for(const LockedHeap&, Block* block, const MoveRequest& move);
-  void drop_record(const LockedHeap&, MovedStorage* record);
+  MovedStorage* record_for(const LockedHeap& heap, Block* block, const MoveRequest& move);
+  void drop_record(const LockedHeap& heap, MovedStorage* record);
 
   Machine& machine_;
   HeapState& state_;
   StreamUses& uses_;
   HintDispatcher& hints_;
-  Recycled<MovedStorage> records_;  // of moves; guarded by the state lock
+  Recycled<MovedStorage> records_ UVM_GUARDED_BY(state_);  // of moves
 };
 
 }  // namespace uvm

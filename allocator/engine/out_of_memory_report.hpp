@@ -1,4 +1,4 @@
-// What a caller is told when a request cannot be met: who holds how much, and what to set.
+// The error of a request that cannot be served: who holds how much, and which setting changes it.
 #pragma once
 
 #include <string>
@@ -13,10 +13,10 @@ class OutOfMemoryReport {
   OutOfMemoryReport(Machine& machine, HeapState& state, const Introspection& introspection)
       : machine_(machine), state_(state), introspection_(introspection) {}
 
-  // A driver that refuses memory for another reason than that there is none is not helped by giving
-  // any back, and the caller should learn why: std::runtime_error then.
+  // std::runtime_error if the driver refuses memory for another reason than a lack of it. Giving
+  // memory back does not help then, and the message says why.
   static void throw_if_broken(const Request& request, const Refusal& refusal);
-  // Counts and traces it, and throws OutOfMemoryError.
+  // Counts and traces the failure, and throws OutOfMemoryError.
   [[noreturn]] void raise(const Request& request, const Refusal& refusal);
 
  private:

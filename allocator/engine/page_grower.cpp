@@ -7,15 +7,15 @@
 
 namespace uvm {
 
-// Where the fewest new pages would be touched. In a pool of shared pages that is often between two
-// of its runs, or behind one: free blocks that end or begin there lack only a part.
+// The place where the fewest new pages are touched. In a packed pool that is often between two of
+// its runs, or behind one: a free block that ends or begins there lacks only a part.
 PageGrower::Growth PageGrower::plan_growth(const LockedHeap& heap, const Request& request,
                                            bool any_facade) const {
   Growth best;
   best.size_bytes = round_up(request.size_bytes, kPageBytes);
   best.run = heap->spans.find(request.facade, request.device, best.size_bytes, any_facade);
   const Pool& pool = heap->pools.at(request.pool());
-  if (pool.pool_class == PoolClass::kWhole) return best;
+  if (pool.pool_class == PoolClass::kPageGranular) return best;
   auto consider = [&](Span* span, const char* base, std::size_t size_bytes) {
     const SpanStore::Run run = SpanStore::find_at(span, base, size_bytes);
     if (run.span == nullptr) return;
@@ -32,7 +32,7 @@ PageGrower::Growth PageGrower::plan_growth(const LockedHeap& heap, const Request
         char* end = base + size_bytes;
         const std::size_t before = heap->pools.free_bytes_before(pool, *span, base);
         const std::size_t after = heap->pools.free_bytes_after(pool, *span, end);
-        // Freed since it was looked for.
+        // A block that fits was freed since the search.
         if (std::max(before, after) >= request.size_bytes) return;
         if (before != 0) consider(span, base, missing_bytes(before));
         if (after != 0) {
@@ -54,7 +54,7 @@ bool PageGrower::is_on_a_device(const LockedHeap& heap, const void* address,
 }
 
 // Pages of a span become a block of the pool, in no index, and the plan gets their hints.
-// std::bad_alloc: they are the span's again.
+// std::bad_alloc: the pages are free in their span.
 RunBlock* PageGrower::add_run(const LockedHeap& heap, const SpanStore::Run& run,
                               std::size_t size_bytes, Pool& pool, HintPlan* plan) {
   heap->spans.take(run, size_bytes);
@@ -68,12 +68,12 @@ RunBlock* PageGrower::add_run(const LockedHeap& heap, const SpanStore::Run& run,
     if (run.span->facade != key.facade || run.span->device != key.device) {
       *plan = heap->planner.plan_move(run.base(), size_bytes, &placement, wanted);
     } else if (wanted.is_host() && is_on_a_device(heap, run.base(), size_bytes)) {
-      // Of a block that had moved; what was advised for it is known no more.
+      // A block that was here had moved; its advice is not on record any more.
       SegmentPlacement of_the_block = placement;
       of_the_block.preferred = Place::nowhere();
       *plan = heap->planner.plan_move(run.base(), size_bytes, &of_the_block, wanted);
     }
-    block = heap->pools.add_pages(run.span, run.base(), size_bytes, pool, placement);
+    block = heap->pools.add_pages({run.span, run.base(), size_bytes, placement}, pool);
   } catch (const std::bad_alloc&) {
     HintDispatcher::forget(heap, *plan);
     *plan = {};
@@ -81,7 +81,7 @@ RunBlock* PageGrower::add_run(const LockedHeap& heap, const SpanStore::Run& run,
     throw;
   }
   heap->book.pages_added(pool, run.base(), size_bytes);
-  if (limits::are_pages_short(heap, key)) heap->pools.spare_pages();
+  if (limits::are_pages_short(heap, key)) heap->pools.conserve_pages();
   return block;
 }
 
@@ -90,7 +90,7 @@ Found PageGrower::take(const LockedHeap& heap, const Request& request, const Gro
   Pool& pool = heap->pools.at(request.pool());
   RunBlock* block = add_run(heap, growth.run, growth.size_bytes, pool, plan);
   if (growth.size_bytes < request.size_bytes) {
-    // It joins the tail that it makes long enough.
+    // It joins the free block beside it, which is long enough then.
     heap->pools.put(block, pool);
     block = heap->pools.take(pool, request.size_bytes);
   }
@@ -116,7 +116,7 @@ bool PageGrower::add_span(const Request& request, Refusal* refusal, Then then) {
     trace.call_failed(trace.now(), request.device, nullptr, span->size_bytes, status);
     return false;
   }
-  // Before anyone can see the span: its pages are to be populated under this advice.
+  // Before other threads see the span: its pages must be populated under this advice.
   const HintPlan plan = state_.plan_span(span.get());
   const HintStatuses statuses = hints_.send(plan, request.device);
   for (std::size_t index = 0; index < plan.size(); ++index) {
@@ -169,7 +169,7 @@ Found PageGrower::grow(const Request& request, bool any_facade, Refusal* refusal
   return found;
 }
 
-// The first part of the page; the rest is free.
+// Returns the first segment of the page; the rest is free.
 RunBlock* PageGrower::add_page_for_small(const LockedHeap& heap, Pool& pool,
                                          SmallArenas::Growth most) {
   const bool any_facade = most >= SmallArenas::Growth::kNewPagesOfAnyFacade;

@@ -1,5 +1,5 @@
-// New pages for a pool: from a span that has room, or a new span. Refused by the budget, a device's
-// limit or the driver.
+// Takes new pages for a pool from a span that has room, or from a new span. The budget, a device's
+// limit or the driver may refuse them.
 #pragma once
 
 #include <cstddef>
@@ -18,16 +18,16 @@ class PageGrower {
   PageGrower(const PageGrower&) = delete;
   PageGrower& operator=(const PageGrower&) = delete;
 
-  // A block for the request in new pages; none if they are refused. `any_facade`: pages of spans
-  // that were made for other facades, too.
+  // A block for the request in new pages; none if they are refused. `any_facade`: also pages of
+  // spans that were made for other facades.
   Found grow(const Request& request, bool any_facade, Refusal* refusal);
 
-  // For small objects, with the arenas' locks: a page, as a block in no index of the pool. Its
-  // hints are pending. nullptr: no span has one, or it is refused.
+  // For small objects, with the arenas' locks: a page, as a block in no index. Its hints are
+  // pending. nullptr: no span has a free page, or it is refused.
   RunBlock* add_page_for_small(const LockedHeap& heap, Pool& pool, SmallArenas::Growth most);
   // Whether add_page_for_small() would find one now.
   bool has_page(const Request& request, SmallArenas::Growth most, bool any_facade) const;
-  // The same of the request's own facade, or there is one now, of a new span.
+  // The same for the request's own facade. If no span has a page, a new span is made.
   bool make_page(const Request& request, SmallArenas::Growth most, Refusal* refusal);
 
  private:

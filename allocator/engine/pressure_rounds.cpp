@@ -6,7 +6,7 @@
 namespace uvm {
 namespace {
 
-// A call of a callback on this thread, and the call inside which it was made.
+// A running callback of this thread, linked to the running callback that contains it.
 class RunningCallback {
  public:
   explicit RunningCallback(const void* owner) : owner_(owner), outer_(innermost_) {

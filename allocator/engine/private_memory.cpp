@@ -15,7 +15,7 @@ PrivatePools::Scope PrivateMemory::scope_of(int device, StreamHandle stream) {
     const HeapGuard heap(state_);
     scopes = heap->private_pools.open_scopes(device);
   }
-  // A filter may ask the driver.
+  // Without the lock: a filter may call the driver.
   for (const PrivatePools::Scope& scope : scopes) {
     if ((*scope.routed)(stream)) return scope;
   }
@@ -47,11 +47,11 @@ bool PrivateMemory::give_whole_pages(int device, std::uint64_t id) {
 }
 
 std::vector<PrivateBlock> PrivateMemory::blocks(int device, std::uint64_t id) const {
-  ThreadCaches::Frozen frozen(caches_);
+  ThreadCaches::StopTheWorld stopped(caches_);
   std::vector<PrivateBlock> out;
   const HeapGuard heap(state_);
   for (const auto& span : heap->spans.spans()) {
-    heap->pools.each_block(*span, [&](const Block& block) {
+    heap->pools.directory().each_block(*span, [&](const Block& block) {
       const StreamKey& key = heap->pools.at(block.pool).key;
       if (block.now() != BlockState::kLive || key.private_pool != id || key.device != device) {
         return;
@@ -80,7 +80,7 @@ void PrivateMemory::restore(int device, std::uint64_t id, const std::vector<Priv
       free_(block.address);
     }
   }
-  // What was just freed must be with the pools.
+  // The blocks that were just freed must be in their pools.
   returner_.flush_all();
   fenced_.drain_all();
   for (const PrivateBlock& block : blocks) {
@@ -92,10 +92,10 @@ void PrivateMemory::restore_block(int device, std::uint64_t id, const PrivateBlo
   RunBlock* block = nullptr;
   StreamKey key;
   Request request{Facade::kDevice,    device, wanted.size_bytes, wanted.requested_bytes, nullptr,
-                  PoolClass::kShared, 0};
+                  PoolClass::kPacked, 0};
   {
     const HeapGuard heap(state_);
-    const Block* there = heap->pools.find(wanted.address);
+    const Block* there = heap->pools.directory().find(wanted.address);
     const Pool* pool = there != nullptr ? &heap->pools.at(there->pool) : nullptr;
     if (pool != nullptr && pool->key.private_pool == id && pool->key.device == device) {
       block = heap->pools.take_at(static_cast<char*>(wanted.address), wanted.size_bytes);
@@ -114,8 +114,8 @@ void PrivateMemory::restore_block(int device, std::uint64_t id, const PrivateBlo
                     "in use",
                     format_size(wanted.size_bytes), wanted.address, id));
   }
-  if (ThreadCache* cache = caches_.mine()) {
-    const InsideCache inside(*cache);
+  if (ThreadCache* cache = caches_.local()) {
+    const CacheOwnerGuard inside(*cache);
     counts_.open(cache, key, request.pools);
   }
   counts_.allocated(request, *block, true);

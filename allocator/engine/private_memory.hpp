@@ -1,5 +1,5 @@
-// Pools that belong to graphs or to users: which requests go there, and their blocks. The functions
-// are CachingManagedAllocator's, and are described there.
+// Pools that belong to graphs or to the program: which requests go there, and their blocks. The
+// functions are CachingManagedAllocator's, and are described there.
 #pragma once
 
 #include <cstddef>

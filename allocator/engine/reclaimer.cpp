@@ -60,15 +60,15 @@ std::size_t Reclaimer::release_pages(std::size_t most_bytes) {
       [](const LockedHeap& heap, const Pool& pool) { return heap->may_release(pool); }, most_bytes);
 }
 
-// Spans that go back to the driver as a whole or not at all, and that hold nothing
-// but free blocks of the wanted pools. The ones with the fewest touched bytes come first.
+// Spans whose pages cannot go back one by one, and that hold only free blocks of the wanted pools,
+// by touched bytes.
 std::vector<const Span*> Reclaimer::idle_spans(const LockedHeap& heap,
                                                const PoolFilter& wanted) const {
   std::map<const Span*, std::size_t> free_bytes;
-  for (const auto& pool : heap->pools.pools()) {
+  for (const auto& pool : heap->pools.all()) {
     if (!wanted(heap, *pool)) continue;
     for (const RunBlock* block : heap->pools.with_pages(*pool, false)) {
-      const Span* span = heap->pools.span_of(*block);
+      const Span* span = heap->pools.directory().span_of(*block);
       if (machine_.span_memory.gives_pages_back(*span)) continue;
       free_bytes[span] += BlockPools::whole_page_bytes(*block);
     }
@@ -89,10 +89,11 @@ std::size_t Reclaimer::idle_bytes(const LockedHeap& heap) const {
   };
   std::size_t bytes = 0;
   for (const Span* span : idle_spans(heap, any)) bytes += span->touched_bytes;
-  for (const auto& pool : heap->pools.pools()) {
+  for (const auto& pool : heap->pools.all()) {
     if (!any(heap, *pool)) continue;
     for (const RunBlock* block : heap->pools.with_pages(*pool, false)) {
-      if (!machine_.span_memory.gives_pages_back(*heap->pools.span_of(*block))) continue;
+      if (!machine_.span_memory.gives_pages_back(*heap->pools.directory().span_of(*block)))
+        continue;
       bytes += BlockPools::whole_page_bytes(*block);
     }
   }
@@ -116,26 +117,27 @@ void Reclaimer::release_surplus_spans(const Request& request) {
   }
 }
 
-// Whole free pages leave the pool, and their fences with them. A block behind fences goes whole or
-// not at all: what stays must keep its fence. After std::bad_alloc, `detached_` holds what has
-// left.
+// Whole free pages leave the pool, and their fences with them. A block with fences leaves only as a
+// whole, because a rest would have to keep its fence. After std::bad_alloc, `detached_` has the
+// pages that have left.
 void Reclaimer::detach_free_pages(const LockedHeap& heap, const Pool& pool, Departure* departure) {
+  heap.proves(state_);
   const std::vector<RunBlock*> blocks = heap->pools.with_pages(pool, departure->is_of_all);
   detached_.reserve(detached_.size() + blocks.size());
   for (RunBlock* block : blocks) {
-    const Span* span = heap->pools.span_of(*block);
+    const Span* span = heap->pools.directory().span_of(*block);
     const bool goes_whole = departure->is_of_all || departure->spans.contains(span);
     const bool goes_by_page =
         departure->pages_bytes >= kPageBytes && machine_.span_memory.gives_pages_back(*span);
     if (!goes_whole && !goes_by_page) continue;
-    if (BlockExtras* extras = heap->pools.extras(block)) {
-      departure->fences.insert(departure->fences.end(), extras->fences.begin(),
-                               extras->fences.end());
-      heap->pools.drop_extras(block);
+    if (BlockSideState* side_state = heap->pools.side_states().find(block)) {
+      departure->fences.insert(departure->fences.end(), side_state->fences.begin(),
+                               side_state->fences.end());
+      heap->pools.side_states().drop(block);
       block->plain = true;
     }
     const Pool& home = heap->pools.at(block->home);
-    const BlockPools::Pages pages =
+    const PageRun pages =
         heap->pools.release_pages(block, goes_whole ? SIZE_MAX : departure->pages_bytes);
     if (pages.base == nullptr) continue;
     if (!goes_whole) departure->pages_bytes -= pages.size_bytes;
@@ -146,8 +148,8 @@ void Reclaimer::detach_free_pages(const LockedHeap& heap, const Pool& pool, Depa
   }
 }
 
-// What makes up about `most_bytes` of the wanted pools. A span that goes as a whole counts if at
-// least half of its bytes do.
+// Chooses about `most_bytes` of the wanted pools. A span that can only go back as a whole is chosen
+// if at least half of its touched bytes are wanted.
 Reclaimer::Departure Reclaimer::departure_of(const LockedHeap& heap, const PoolFilter& wanted,
                                              std::size_t most_bytes) const {
   Departure departure;
@@ -162,13 +164,12 @@ Reclaimer::Departure Reclaimer::departure_of(const LockedHeap& heap, const PoolF
   return departure;
 }
 
-// Pages leave the pools before the devices are waited for, so that nothing freed meanwhile goes
+// Pages leave the pools before the devices are waited for, so that no block freed meanwhile goes
 // back with work pending. Pages of spans that stay in use are discarded or dropped if that frees
-// them; they count as untouched then. Where it frees none, less than SIZE_MAX takes idle spans
-// alone.
+// memory; they count as untouched then. Otherwise, below SIZE_MAX, only idle spans go back.
 std::size_t Reclaimer::release_pages_of(const PoolFilter& wanted, std::size_t most_bytes) {
-  std::lock_guard one_at_a_time(mutex_);
-  // While the pages are sure to be ours.
+  const RankedGuard one_at_a_time(mutex_);
+  // While the pages cannot have left.
   hints_.send_pending();
   returner_.flush_all();
   arenas_.purge([&](PoolIndex pool) {
@@ -176,7 +177,7 @@ std::size_t Reclaimer::release_pages_of(const PoolFilter& wanted, std::size_t mo
     return wanted(heap, heap->pools.at(pool));
   });
   Departure departure;
-  // Nobody can use what has left before the devices were waited for.
+  // No request can get the pages that have left before the devices were waited for.
   struct FencesEnd {
     ~FencesEnd() { work.release(&fences); }
     StreamWork& work;
@@ -186,7 +187,7 @@ std::size_t Reclaimer::release_pages_of(const PoolFilter& wanted, std::size_t mo
   {
     const HeapGuard heap(state_);
     departure = departure_of(heap, wanted, most_bytes);
-    for (const auto& pool : heap->pools.pools()) {
+    for (const auto& pool : heap->pools.all()) {
       if (wanted(heap, *pool)) detach_free_pages(heap, *pool, &departure);
     }
     devices = devices_to_wait_for(heap);
@@ -194,7 +195,7 @@ std::size_t Reclaimer::release_pages_of(const PoolFilter& wanted, std::size_t mo
   const bool are_idle = std::all_of(devices.begin(), devices.end(), [&](int device) {
     return machine_.stream_work.wait_for_device(device);
   });
-  // Else they are nobody's until the devices can be waited for.
+  // Otherwise the pages stay out of use until the devices can be waited for.
   if (!are_idle) return departure.left_bytes;
   std::vector<std::unique_ptr<Span>> empty;
   {
@@ -206,7 +207,8 @@ std::size_t Reclaimer::release_pages_of(const PoolFilter& wanted, std::size_t mo
   return departure.left_bytes;
 }
 
-std::set<int> Reclaimer::devices_to_wait_for(const LockedHeap&) const {
+std::set<int> Reclaimer::devices_to_wait_for(const LockedHeap& heap) const {
+  heap.proves(state_);
   std::set<int> devices;
   for (const Detached& left : detached_) {
     devices.insert(left.pages.span->device);
@@ -215,17 +217,17 @@ std::set<int> Reclaimer::devices_to_wait_for(const LockedHeap&) const {
   return devices;
 }
 
-// Returns the spans that are empty then.
+// Returns the pages to their spans. Returns the spans that are empty then.
 std::vector<std::unique_ptr<Span>> Reclaimer::attach_to_spans(const LockedHeap& heap) {
+  heap.proves(state_);
   while (!detached_.empty()) {
-    const BlockPools::Pages& pages = detached_.back().pages;
+    const PageRun& pages = detached_.back().pages;
     heap->spans.give_back(pages.span, pages.base, pages.size_bytes);
     detached_.pop_back();
   }
   // Of retired streams and released private pools only the pool indices stay.
-  for (const auto& pool : heap->pools.pools()) {
-    if (pool->key.private_pool != 0 && heap->may_release(*pool))
-      BlockPools::drop_empty_tables(*pool);
+  for (const auto& pool : heap->pools.all()) {
+    if (pool->key.private_pool != 0 && heap->may_release(*pool)) pool->drop_unused_tables();
   }
   auto empty = heap->spans.remove_empty();
   for (const auto& span : empty) {
@@ -257,8 +259,8 @@ void Reclaimer::free_spans(std::vector<std::unique_ptr<Span>> spans) noexcept {
   }
 }
 
-// Free pages whose span stays: their contents are dropped, and the budget has them again.
-// With mutex_, after the devices were waited for.
+// Drops the contents of free pages whose span stays, which returns them to the budget. Called with
+// mutex_, after the devices were waited for.
 void Reclaimer::discard_free_pages() {
   std::vector<Span*> spans;
   {
@@ -267,7 +269,7 @@ void Reclaimer::discard_free_pages() {
       if (machine_.span_memory.gives_pages_back(*span)) spans.push_back(span.get());
     }
   }
-  // They stay: only release_pages_of() removes some.
+  // The spans stay: only release_pages_of() removes spans.
   for (Span* span : spans) discard_free_pages_of(span);
 }
 
@@ -293,10 +295,10 @@ void Reclaimer::discard_free_pages_of(Span* span) {
   }
 }
 
-// Pages that are taken out of their span.
+// Discards pages that are taken out of their span.
 bool Reclaimer::try_to_discard(const SpanStore::Run& run) noexcept {
   try {
-    // A driver discards nothing of ordinary memory.
+    // A driver does not discard ordinary memory.
     const bool ordinary = run.span->ordinary;
     const int device = run.span->device;
     const RuntimeStatus status = ordinary

@@ -1,6 +1,6 @@
 // Gives cached memory back: whole free pages to their spans, where they are discarded if that frees
-// them, and empty spans to the driver. One thread at a time: another that needs memory must find
-// what is on its way back.
+// memory, and empty spans to the driver. One thread at a time, so that another thread short of
+// memory finds the memory given back.
 #pragma once
 
 #include <cstddef>
@@ -36,34 +36,35 @@ class Reclaimer {
   void release_cached_of(Facade facade);
   void release_cached_of(int device, std::uint64_t private_pool);
 
-  // For a request that would fail otherwise: what threads cache and, unless there is a capture,
-  // what is behind fences goes back to its pools.
+  // For a request that would fail otherwise: returns the blocks that threads cache and, unless
+  // there is a capture, the blocks behind fences to their pools.
   void reclaim_all_and_fenced(const Request& request);
 
-  // Whole free pages of all pools, at most about `most_bytes`. Returns what has left the pools.
+  // Releases whole free pages of all pools, at most about `most_bytes`. Returns the bytes that have
+  // left the pools.
   std::size_t release_pages(std::size_t most_bytes);
-  // Before another span is taken for a host facade. A free span there serves requests up to its
-  // size alone, so sizes that vary would leave ever more of them: they are held to a part of what
-  // is in use.
+  // Before another span is taken for a host facade: releases idle spans beyond a part of the bytes
+  // in use. A free span serves only requests up to its size, so varying sizes would leave ever
+  // more.
   void release_surplus_spans(const Request& request);
   // Touched bytes in free blocks that could go back to the driver now.
   std::size_t idle_bytes(const LockedHeap& heap) const;
 
  private:
   using PoolFilter = std::function<bool(const LockedHeap& heap, const Pool& pool)>;
-  // What leaves the pools in one release.
+  // The pages that leave the pools in one release.
   struct Departure {
-    bool is_of_all = false;       // all whole pages, and nothing else says what goes
-    std::set<const Span*> spans;  // whose pages all go
-    std::size_t pages_bytes = 0;  // that still go, of spans that give pages back
-    std::size_t left_bytes = 0;   // that have gone
-    std::vector<Fence> fences;    // of blocks that have gone
+    bool is_of_all = false;       // all whole pages leave
+    std::set<const Span*> spans;  // all of their pages leave
+    std::size_t pages_bytes = 0;  // still to leave, of spans that give pages back
+    std::size_t left_bytes = 0;   // have left
+    std::vector<Fence> fences;    // of blocks that have left
   };
-  // Pages of no pool any more and not yet their spans'.
+  // Pages that have left their pool and are not yet free in their span.
   struct Detached {
     static constexpr int kNobody = -1;
-    BlockPools::Pages pages;
-    int user_device = kNobody;  // that may still work on them, beside their span's
+    PageRun pages;
+    int user_device = kNobody;  // may still work on them, beside the device of their span
   };
 
   void release_cached_where(const PoolFilter& wanted);
@@ -72,7 +73,7 @@ class Reclaimer {
   Departure departure_of(const LockedHeap& heap, const PoolFilter& wanted,
                          std::size_t most_bytes) const;
   void detach_free_pages(const LockedHeap& heap, const Pool& pool, Departure* departure);
-  std::set<int> devices_to_wait_for(const LockedHeap&) const;
+  std::set<int> devices_to_wait_for(const LockedHeap& heap) const;
   std::vector<std::unique_ptr<Span>> attach_to_spans(const LockedHeap& heap);
   void free_spans(std::vector<std::unique_ptr<Span>> spans) noexcept;
   void discard_free_pages();
@@ -86,7 +87,7 @@ class Reclaimer {
   HintDispatcher& hints_;
   BlockReturner& returner_;
   Ranked<std::mutex, LockRank::kRelease> mutex_;  // one release at a time
-  std::vector<Detached> detached_;                // guarded by the state lock
+  std::vector<Detached> detached_ UVM_GUARDED_BY(state_);
 };
 
 }  // namespace uvm

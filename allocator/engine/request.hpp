@@ -1,4 +1,4 @@
-// A request on its way, and what is found for it.
+// A request, and the block that is found for it.
 #pragma once
 
 #include <algorithm>
@@ -12,17 +12,17 @@
 
 namespace uvm {
 
-// What sets a request apart from most.
+// Properties that few requests have.
 struct RequestShape {
   std::size_t alignment_bytes = 0;
-  bool is_private = false;   // of a private pool, which has no small objects: they could not be
-                             // restored at a given address
+  // Of a private pool. Those have no small objects, which could not be restored at their addresses.
+  bool is_private = false;
   bool whole_pages = false;  // of a private pool whose blocks share no page
   bool is_aligned() const { return alignment_bytes > kGranule; }
-  // In front of an aligned device block lies a block of its own.
+  // The bytes in front of an aligned device block are a block of their own.
   std::size_t room_bytes(Facade facade) const {
     return is_aligned() && is_stream_ordered(facade) && !whole_pages
-               ? alignment_bytes + BlockPools::kSmallestShared
+               ? alignment_bytes + kSmallestPacked
                : 0;
   }
 };
@@ -35,14 +35,14 @@ struct Request {
   StreamHandle stream;
   PoolClass pool_class;
   PoolIndex pools;  // the stream's first
-  // What is cut out of a block of size_bytes, if it need not be the block's beginning.
+  // An aligned request: the part that is cut out of a block of `size_bytes`.
   struct Aligned {
-    std::size_t to_bytes = 0;  // 0: it is its beginning
+    std::size_t to_bytes = 0;  // 0: the part is the block's beginning
     std::size_t size_bytes = 0;
   };
   Aligned aligned = {};
 
-  // The only place that rounds. `bytes` is at most kLargestRequest less the shape's room.
+  // The only function that rounds. `bytes` is at most kLargestRequest less the shape's room.
   [[gnu::always_inline]] static Request make(Facade facade, int device, std::size_t bytes,
                                              StreamHandle stream, PoolIndex pools,
                                              const RequestShape& shape = {}) {
@@ -51,23 +51,22 @@ struct Request {
                  rounded_size(facade, bytes),
                  bytes,
                  is_stream_ordered(facade) ? stream : nullptr,
-                 BlockPools::class_of(facade, bytes),
+                 pool_class_of(facade, bytes),
                  pools};
     if (shape.is_aligned() && !is_stream_ordered(facade)) {
-      // Blocks of whole pages start on a page.
+      // Page-granular blocks start on a page.
       made.size_bytes = round_up(bytes, kPageBytes);
-      made.pool_class = PoolClass::kWhole;
+      made.pool_class = PoolClass::kPageGranular;
     }
     if (shape.whole_pages) made.size_bytes = round_up(made.size_bytes, kPageBytes);
     if (shape.is_private) {
-      made.size_bytes = std::max(made.size_bytes, BlockPools::kSmallestShared);
-      made.pool_class = BlockPools::class_of(facade, made.size_bytes);
+      made.size_bytes = std::max(made.size_bytes, kSmallestPacked);
+      made.pool_class = pool_class_of(facade, made.size_bytes);
     }
     if (const std::size_t room_bytes = shape.room_bytes(facade); room_bytes != 0) {
-      made.aligned = {shape.alignment_bytes,
-                      std::max(made.size_bytes, BlockPools::kSmallestShared)};
+      made.aligned = {shape.alignment_bytes, std::max(made.size_bytes, kSmallestPacked)};
       made.size_bytes = made.aligned.size_bytes + room_bytes;
-      made.pool_class = BlockPools::class_of(facade, made.size_bytes);
+      made.pool_class = pool_class_of(facade, made.size_bytes);
     }
     return made;
   }
@@ -83,21 +82,21 @@ struct Request {
   }
 };
 
-// A block for a request: taken, in no index, and marked live by whoever serves the request.
+// A block for a request: taken, in no index, and not yet live.
 struct Found {
   RunBlock* block = nullptr;
   bool from_cache = true;
-  // Pages of it that are not where they will be used.
+  // The part whose pages are not where they will be used.
   char* populate = nullptr;
   std::size_t populate_bytes = 0;
 };
 
-// Gives a taken block, of that home, to the caller, with its pair of storage records.
+// Makes a taken block of that home live, with its pair of storage records.
 [[gnu::always_inline]] inline void* mark_live(const LockedHeap& heap, const Request& request,
                                               Block* block, PoolIndex home) {
-  // Of whatever class, a block of the same stream is where it belongs.
+  // A block of the same stream, of either class, is used by its home pool.
   block->pool = first_of(home) == request.pools ? home : request.pool();
-  // A block that is used elsewhere must find its way home when it is freed.
+  // The free of a displaced block must return its pages to its home.
   block->plain = home == block->pool;
   if (home != block->pool) heap->transfer_pages(*block, home, block->pool);
   block->exported = false;

@@ -1,5 +1,5 @@
-// What an allocator does when a thread's cache and the stream's pool have no block, and with frees
-// of blocks that are not plain.
+// The slow paths: requests that find no block in the thread's cache and the stream's pool, and
+// frees of blocks that are not plain.
 #include <stdexcept>
 
 #include <fmt/format.h>
@@ -28,7 +28,7 @@ void* Engine::allocate_slow(Facade facade, int device, std::size_t size_bytes, S
   if (size_bytes == 0) return nullptr;
   if (!is_stream_ordered(facade)) stream = nullptr;
   if (size_bytes > kLargestRequest - shape.room_bytes(facade)) {
-    const Request too_large{facade, device, 0, size_bytes, stream, PoolClass::kShared, 0};
+    const Request too_large{facade, device, 0, size_bytes, stream, PoolClass::kPacked, 0};
     out_of_memory.raise(too_large, Refusal::of_driver({RuntimeError::kOutOfMemory, 0,
                                                        "larger than a block can be", "allocate"}));
   }
@@ -45,7 +45,7 @@ void* Engine::allocate_slow(Facade facade, int device, std::size_t size_bytes, S
   if (opened.is_new && facade == Facade::kDevice) {
     machine.trace.stream_seen(machine.trace.now(), device, stream);
   }
-  if (ThreadCache* cache = caches.mine()) {
+  if (ThreadCache* cache = caches.local()) {
     const bool may_be_cached = !shape.is_private && !shape.is_aligned();
     void* address = allocate_from_cache(cache, request, key, may_be_cached, opened.may_cache_large);
     if (address != nullptr) return address;
@@ -53,8 +53,7 @@ void* Engine::allocate_slow(Facade facade, int device, std::size_t size_bytes, S
   return request.size_bytes <= kSmallBytes ? allocate_small(request) : allocate_pages(request, {});
 }
 
-// The stream's blocks may be in the thread's cache, but the stream is not among the recent ones
-// there. From now on it is.
+// Looks into the thread's cache for a stream that was not among the recent ones, and makes it one.
 void* Engine::allocate_from_cache(ThreadCache* cache, const Request& request, const StreamKey& key,
                                   bool may_be_cached, bool may_cache_large) {
   ThreadCache::Outcome outcome{};
@@ -63,15 +62,15 @@ void* Engine::allocate_from_cache(ThreadCache* cache, const Request& request, co
   Block* block = nullptr;
   {
     BlockReturner::Later large_blocks(returner);
-    const InsideCache inside(*cache);
+    const CacheOwnerGuard inside(*cache);
     counts.open(cache, key, request.pools, true);
-    if (may_cache_large) cache->keep_large(request.pools, true);
+    if (may_cache_large) cache->set_may_cache_large(request.pools, true);
     if (may_be_cached) {
       block = cache->allocate(request.facade, request.device, request.stream,
                               request.requested_bytes, &outcome, &pools);
     }
     if (block == nullptr && request.size_bytes >= kLargeBytes) {
-      goes_on = cache->take_out_large(request.pools, &large_blocks.blocks);
+      goes_on = cache->flush_large(request.pools, &large_blocks.blocks);
     }
   }
   if (!goes_on) large.stop(request);
@@ -138,7 +137,7 @@ void* Engine::allocate_small(const Request& request) {
     if (refill.block != nullptr) break;
     if (refill.thread_is_past) {
       Request as_pages = request;
-      as_pages.size_bytes = BlockPools::kSmallestShared;
+      as_pages.size_bytes = kSmallestPacked;
       return allocate_pages(as_pages, {});
     }
     if (!goes_on) out_of_memory.raise(request, demand.refusal);
@@ -150,7 +149,8 @@ void* Engine::allocate_small(const Request& request) {
   {
     const HeapGuard heap(state);
     has_pending_hints = hints.has_pending(heap);
-    address = mark_live(heap, request, refill.block, heap->pools.home_of(*refill.block));
+    address =
+        mark_live(heap, request, refill.block, heap->pools.directory().home_of(*refill.block));
     at = machine.trace.now();
   }
   machine.trace.allocated(at, request.traced(address, request.size_bytes));
@@ -171,9 +171,10 @@ FreeResult Engine::free_slow(void* address, Block* block) noexcept {
   StreamKey key;
   {
     const HeapGuard heap(state);
-    // What was looked up beside changes may be an arena's memory by now.
-    if (block == nullptr || block->now() != BlockState::kLive) block = heap->pools.find(address);
-    if (block == nullptr && !heap->pools.is_ours(address)) return FreeResult::kNotOurs;
+    // The block that was looked up without the lock may be an arena's part by now.
+    if (block == nullptr || block->now() != BlockState::kLive)
+      block = heap->pools.directory().find(address);
+    if (block == nullptr && !heap->pools.directory().is_ours(address)) return FreeResult::kNotOurs;
     is_misuse =
         block == nullptr || block->now() != BlockState::kLive || block->address() != address;
     if (!is_misuse) {
@@ -188,7 +189,7 @@ FreeResult Engine::free_slow(void* address, Block* block) noexcept {
           fence = true;  // its pools could not be made; nor may they be below
         }
       }
-      if (const PoolIndex home = heap->pools.home_of(*block); home != block->pool) {
+      if (const PoolIndex home = heap->pools.directory().home_of(*block); home != block->pool) {
         heap->transfer_pages(*block, block->pool, home);
       }
       at = machine.trace.now();
@@ -204,7 +205,7 @@ FreeResult Engine::free_slow(void* address, Block* block) noexcept {
     const HeapGuard heap(state);
     try {
       block->pool = fenced.pool_for(heap, *block);
-      heap->pools.drop_extras(block);
+      heap->pools.side_states().drop(block);
     } catch (const std::bad_alloc&) {
       fence = true;  // its pools are gone again
     }
@@ -214,7 +215,7 @@ FreeResult Engine::free_slow(void* address, Block* block) noexcept {
   return FreeResult::kFreed;
 }
 
-// Of memory that is ours and is no start of a live block.
+// For an address that is ours and is not the start of a live block.
 FreeResult Engine::report_misuse(const void* address) const noexcept {
   void* base = nullptr;
   std::size_t size_bytes = 0;
@@ -223,7 +224,7 @@ FreeResult Engine::report_misuse(const void* address) const noexcept {
   {
     const HeapGuard heap(state);
     // A free block may have been joined with the one before it.
-    if (const Block* block = heap->pools.find(address)) {
+    if (const Block* block = heap->pools.directory().find(address)) {
       base = block->address();
       size_bytes = block->size_bytes();
       facade = heap->pools.at(block->pool).key.facade;

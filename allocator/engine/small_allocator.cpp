@@ -16,7 +16,7 @@ SmallArenas::Segment SmallAllocator::take_segment(PoolIndex pool_index,
     if (is_new_page) segment = grower_.add_page_for_small(heap, pool, most);
     if (segment == nullptr) return {};
     try {
-      heap->pools.begin_small_run(segment);
+      heap->pools.directory().begin_small_run(segment);
     } catch (const std::bad_alloc&) {
       heap->pools.put(segment, heap->pools.at(segment->pool));
       throw;
@@ -30,7 +30,7 @@ SmallArenas::Segment SmallAllocator::take_segment(PoolIndex pool_index,
 
 void SmallAllocator::return_segment(void* base) noexcept {
   const HeapGuard heap(state_);
-  RunBlock* segment = heap->pools.end_small_run(static_cast<char*>(base));
+  RunBlock* segment = heap->pools.directory().end_small_run(static_cast<char*>(base));
   Pool& pool = heap->pools.at(segment->pool);
   heap->book.small_segment_returned(pool, segment->size_bytes());
   heap->pools.put(segment, pool);
@@ -39,7 +39,7 @@ void SmallAllocator::return_segment(void* base) noexcept {
 SmallAllocator::Refill SmallAllocator::refill(const Request& request, SmallArenas::Growth most) {
   std::array<void*, policy::kRefillBlocks> addresses;
   std::array<Block*, policy::kRefillBlocks> blocks;
-  ThreadCache* cache = caches_.mine();
+  ThreadCache* cache = caches_.local();
   const std::size_t wanted = cache == nullptr
                                  ? 1
                                  : std::clamp(policy::kRefillBytes / request.size_bytes,
@@ -50,16 +50,17 @@ SmallAllocator::Refill SmallAllocator::refill(const Request& request, SmallArena
   {
     const HeapGuard heap(state_);
     for (std::size_t i = 0; i < count; ++i) {
-      Block* block = heap->pools.add_small(static_cast<char*>(addresses[i]), request.size_bytes);
-      block->real.origin = Place::device(heap->pools.span_of(*block)->device);
+      Block* block =
+          heap->pools.directory().add_small(static_cast<char*>(addresses[i]), request.size_bytes);
+      block->real.origin = Place::device(heap->pools.directory().span_of(*block)->device);
       block->real.indirect = &block->use;
       block->use.move_to(place_of_use(request.facade, request.device));
       blocks[i] = block;
     }
   }
   if (count > 1) {
-    const InsideCache inside(*cache);
-    // Backwards: the cache gives the lowest first.
+    const CacheOwnerGuard inside(*cache);
+    // Backwards, so that the cache hands out the lowest first.
     for (std::size_t i = count; i-- > 1;) cache->put_spare(blocks[i]);
   }
   return {blocks[0], took_page, thread_is_past};

@@ -1,4 +1,4 @@
-// Small objects: batches from the arena of a stream, and the segments that arenas lie in.
+// Serves small objects in batches from the arena of a stream, and arenas with segments.
 #pragma once
 
 #include <uvmalloc/allocator/cache/thread_caches.hpp>
@@ -15,15 +15,15 @@ class SmallAllocator {
   SmallAllocator& operator=(const SmallAllocator&) = delete;
 
   struct Refill {
-    Block* block = nullptr;  // for the caller; the rest of the batch is in its thread's cache
+    Block* block = nullptr;  // for the caller; its thread's cache has the rest of the batch
     bool took_page = false;
     bool thread_is_past = false;  // no arena serves this thread any more
   };
-  // A batch from the arena, which may grow so far.
+  // A batch from the arena, which may grow into `most`.
   Refill refill(const Request& request, SmallArenas::Growth most);
 
-  // For arenas, with their locks held: a part of the stream's free memory, else of a page that a
-  // span has ready, under the budget.
+  // For arenas, with their locks held: a segment of the stream's free memory, else of a free page
+  // of a span, under the budget.
   SmallArenas::Segment take_segment(PoolIndex pool, SmallArenas::Growth most) noexcept;
   void return_segment(void* base) noexcept;
 

@@ -7,13 +7,13 @@ namespace uvm {
 
 bool StreamPools::has_pools_of(const StreamKey& key) const {
   const HeapGuard heap(state_);
-  return heap->pools.has_pools_of(key);
+  return heap->pools.table().contains(key);
 }
 
 std::vector<PoolIndex> StreamPools::private_pools_of(const LockedHeap& heap,
                                                      const DeviceStream& stream) {
   std::vector<PoolIndex> found;
-  for (PoolIndex first = 0; first < heap->pools.pools().size(); first += kPoolsPerStream) {
+  for (PoolIndex first = 0; first < heap->pools.all().size(); first += kPoolsPerStream) {
     const StreamKey& key = heap->pools.at(first).key;
     if (key.facade == Facade::kDevice && key.private_pool != 0 && key.device_stream() == stream) {
       found.push_back(first);
@@ -25,7 +25,7 @@ std::vector<PoolIndex> StreamPools::private_pools_of(const LockedHeap& heap,
 void StreamPools::retire_stream(int device, StreamHandle stream) {
   machine_.check_device(device);
   if (machine_.in_forked_child()) return;
-  // While it can still be named.
+  // While the stream can still be named.
   fenced_.record_deferred();
   const DeviceStream retired = DeviceStream::named(device, stream);
   const StreamKey key{Facade::kDevice, device, stream, 0, retired.thread};
@@ -36,15 +36,15 @@ void StreamPools::retire_stream(int device, StreamHandle stream) {
   bool is_known = false;
   std::vector<PoolIndex> in_private_pools;
   try {
-    ThreadCaches::Frozen frozen(caches_);
+    ThreadCaches::StopTheWorld stopped(caches_);
     const HeapGuard heap(state_);
     in_private_pools = private_pools_of(heap, retired);
     stand_in = machine_.stream_work.forget(retired);
-    heap->pools.each_extras([&](BlockExtras& extras) {
-      std::replace(extras.uses.begin(), extras.uses.end(), retired, stand_in);
-      if (extras.mover == retired) extras.mover = stand_in;
+    heap->pools.side_states().each([&](BlockSideState& side_state) {
+      std::replace(side_state.uses.begin(), side_state.uses.end(), retired, stand_in);
+      if (side_state.mover == retired) side_state.mover = stand_in;
     });
-    if (auto pools = heap->pools.forget(key, stand_in.thread)) {
+    if (auto pools = heap->pools.table().forget(key, stand_in.thread)) {
       is_known = true;
       if (!last_work.empty()) {
         orphan(heap, *pools, last_work.front());
@@ -70,7 +70,7 @@ void StreamPools::retire_in_private_pools(const std::vector<PoolIndex>& streams,
                                           const DeviceStream& stand_in) {
   const bool is_over =
       !state_.is_capturing() && machine_.stream_work.wait_for_device(stand_in.device);
-  ThreadCaches::Frozen frozen(caches_);
+  ThreadCaches::StopTheWorld stopped(caches_);
   const HeapGuard heap(state_);
   for (const PoolIndex first : streams) {
     Pool& pool = heap->pools.at(first);
@@ -80,7 +80,7 @@ void StreamPools::retire_in_private_pools(const std::vector<PoolIndex>& streams,
     }
     StreamKey key = pool.key;
     key.thread = stand_in.thread;
-    heap->pools.rename(first, key);
+    heap->pools.table().rename(first, key);
     caches_.rename(first, key);
   }
 }
@@ -107,8 +107,8 @@ void StreamPools::adopt(const StreamKey& key) {
   std::optional<Fence> last_work;
   {
     const HeapGuard heap(state_);
-    if (heap->orphaned_streams == 0 || heap->pools.has_pools_of(key)) return;
-    const auto& pools = heap->pools.pools();
+    if (heap->orphaned_streams == 0 || heap->pools.table().contains(key)) return;
+    const auto& pools = heap->pools.all();
     const auto found = std::find_if(pools.begin(), pools.end(), [&](const auto& pool) {
       return pool->is_orphaned && pool->key.device == key.device &&
              (key.thread != 0 || pool->last_work.has_value());
@@ -124,11 +124,11 @@ void StreamPools::adopt(const StreamKey& key) {
   const bool is_ordered = !state_.is_capturing() &&
                           (last_work ? machine_.stream_work.order_after(stream, *last_work)
                                      : machine_.stream_work.order_after_blocking_streams(stream));
-  ThreadCaches::Frozen frozen(caches_);
+  ThreadCaches::StopTheWorld stopped(caches_);
   const HeapGuard heap(state_);
-  // Another thread may have asked for the same stream meanwhile.
-  if (!is_ordered || heap->pools.has_pools_of(key)) return orphan(heap, first, last_work);
-  heap->pools.rename(first, key);
+  // Another thread may have opened the same stream meanwhile.
+  if (!is_ordered || heap->pools.table().contains(key)) return orphan(heap, first, last_work);
+  heap->pools.table().rename(first, key);
   if (last_work) machine_.stream_work.release(*last_work);
   caches_.rename(first, key);
 }
@@ -138,11 +138,11 @@ StreamPools::Opened StreamPools::open(const StreamKey& key, PoolClass pool_class
   Opened opened;
   {
     const HeapGuard heap(state_);
-    const std::size_t before = heap->pools.pools().size();
-    opened.pools = heap->pools.pools_of(key);
-    opened.is_new = heap->pools.pools().size() != before;
+    const std::size_t before = heap->pools.all().size();
+    opened.pools = heap->pools.table().open(key);
+    opened.is_new = heap->pools.all().size() != before;
     const PoolIndex pool = opened.pools + static_cast<PoolIndex>(pool_class);
-    opened.may_cache_large = heap->pools.at(pool).keeps_large();
+    opened.may_cache_large = heap->pools.at(pool).may_cache_large();
   }
   caches_.make_room(opened.pools);
   return opened;

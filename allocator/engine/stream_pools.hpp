@@ -1,5 +1,5 @@
-// Which pools a stream has, and what becomes of them when nobody can name it any more: the next
-// stream that is new adopts them.
+// The pools of each stream. When nobody can name a stream any more, the next new stream adopts its
+// pools.
 #pragma once
 
 #include <optional>
@@ -22,21 +22,21 @@ class StreamPools {
   struct Opened {
     PoolIndex pools = 0;  // the first
     bool is_new = false;
-    bool may_cache_large = false;  // Pool::keeps_large() of the pool of that class
+    bool may_cache_large = false;  // Pool::may_cache_large() of the pool of that class
   };
-  // The pools of a stream, made or adopted if it has none. Blocks of it can be counted then.
+  // The pools of a stream, made or adopted if it has none. Afterwards its blocks can be counted.
   Opened open(const StreamKey& key, PoolClass pool_class);
   // CachingManagedAllocator::forget_stream().
   void retire_stream(int device, StreamHandle stream);
-  // On a thread that ends: the pools of its per-thread streams are for the next thread's.
-  // `streams`: the first pools of those that it used.
+  // On a thread that ends: its per-thread streams are orphaned, and the next thread's adopt their
+  // pools. `streams`: the first pools of the streams that it used.
   void note_thread_end(const std::vector<PoolIndex>& streams) noexcept;
 
  private:
   bool has_pools_of(const StreamKey& key) const;
-  // A stream without pools gets those of a retired stream or, if it is a thread's own, those of a
-  // thread that has ended. Its work starts after theirs. So a program that makes and destroys
-  // streams for ever has as many pools as it has streams at once.
+  // A stream without pools gets those of a retired stream or, if it is a per-thread stream, those
+  // of a thread that has ended. Its work starts after theirs. So a program that keeps making and
+  // destroying streams has as many pools as it has streams at once.
   void adopt(const StreamKey& key);
   static void orphan(const LockedHeap& heap, PoolIndex first,
                      std::optional<Fence> last_work) noexcept;

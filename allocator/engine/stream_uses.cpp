@@ -8,7 +8,7 @@
 namespace uvm {
 
 void StreamUses::prepare_uses(const LockedHeap& heap, Block* block, std::size_t count) {
-  std::vector<DeviceStream>& uses = heap->pools.make_extras(block).uses;
+  std::vector<DeviceStream>& uses = heap->pools.side_states().make(block).uses;
   const std::size_t wanted = uses.size() + count;
   if (uses.capacity() < wanted) uses.reserve(std::max(wanted, 2 * uses.size()));
 }
@@ -16,7 +16,7 @@ void StreamUses::prepare_uses(const LockedHeap& heap, Block* block, std::size_t 
 void StreamUses::add_use(const LockedHeap& heap, Block* block, DeviceStream use) {
   const StreamKey& key = heap->pools.at(block->pool).key;
   if (key.facade == Facade::kDevice && use == key.device_stream()) return;
-  std::vector<DeviceStream>& uses = heap->pools.make_extras(block).uses;
+  std::vector<DeviceStream>& uses = heap->pools.side_states().make(block).uses;
   if (std::find(uses.begin(), uses.end(), use) == uses.end()) uses.push_back(use);
 }
 
@@ -47,9 +47,9 @@ bool StreamUses::record_use_of_all(const void* address, int device) {
   const HeapGuard heap(state_);
   Block* block = heap->live_block(address);
   if (block == nullptr) return false;
-  // All or, without memory, none.
-  prepare_uses(heap, block, heap->pools.pools().size() / kPoolsPerStream);
-  for (PoolIndex first = 0; first < heap->pools.pools().size(); first += kPoolsPerStream) {
+  // Room for all is made first: without memory, none is recorded.
+  prepare_uses(heap, block, heap->pools.all().size() / kPoolsPerStream);
+  for (PoolIndex first = 0; first < heap->pools.all().size(); first += kPoolsPerStream) {
     const Pool& pool = heap->pools.at(first);
     if (pool.key.facade != Facade::kDevice || pool.key.device != device || pool.stream_is_over) {
       continue;
@@ -79,13 +79,13 @@ bool StreamUses::mark_exported(const void* address) {
 
 void StreamUses::mark_live_exported() {
   if (machine_.in_forked_child()) return;
-  ThreadCaches::Frozen frozen(caches_);
+  ThreadCaches::StopTheWorld stopped(caches_);
   const HeapGuard heap(state_);
   for (const auto& span : heap->spans.spans()) {
-    heap->pools.each_block(*span, [&](const Block& block) {
-      // Small ones are never shared.
+    heap->pools.directory().each_block(*span, [&](const Block& block) {
+      // Small blocks are never shared between tensors.
       if (block.kind == BlockKind::kSmall || block.now() != BlockState::kLive) return;
-      Block* live = heap->pools.block_at(block.address());
+      Block* live = heap->pools.directory().block_at(block.address());
       live->exported = true;
       live->plain = false;
     });
@@ -96,7 +96,7 @@ void StreamUses::set_pinned(const void* address, bool pinned) {
   const HeapGuard heap(state_);
   Block* block = heap->live_block(address);
   if (block == nullptr) return;
-  heap->pools.make_extras(block).pinned = pinned;
+  heap->pools.side_states().make(block).pinned = pinned;
 }
 
 void StreamUses::wait_for_uses(const void* address) {
@@ -114,7 +114,7 @@ void StreamUses::note_left_host(const void* address) {
   const HeapGuard heap(state_);
   Block* block = heap->live_block(address);
   if (block == nullptr || block->plain) return;
-  heap->pools.make_extras(block).left_host = true;
+  heap->pools.side_states().make(block).left_host = true;
 }
 
 }  // namespace uvm

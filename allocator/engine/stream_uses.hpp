@@ -1,4 +1,4 @@
-// Which streams work on live blocks, and who else may have a pointer to one. The functions are
+// The streams that work on live blocks, and pointers to blocks that have left. The functions are
 // CachingManagedAllocator's, and are described there.
 #pragma once
 
@@ -26,7 +26,7 @@ class StreamUses {
   void set_pinned(const void* address, bool pinned);
   void note_left_host(const void* address);
 
-  // Room for `count` more uses of the block, so that add_use() takes no memory.
+  // Makes room for `count` more uses of the block, so that add_use() allocates nothing.
   static void prepare_uses(const LockedHeap& heap, Block* block, std::size_t count);
   static void add_use(const LockedHeap& heap, Block* block, DeviceStream use);
 

@@ -1,7 +1,5 @@
-// What a forked child gets, which can use neither the driver nor the memory of its parent's
-// allocator: ordinary memory for the host and pinned facades.
-//
-// Guarded by the allocator's lock.
+// Memory for a forked child, which can use neither the driver nor its parent's allocator: ordinary
+// memory for the host and pinned facades. Guarded by the state lock.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +14,7 @@ class ChildMemory {
   // Aligned to 512 bytes; 0 bytes: nullptr. OutOfMemoryError; std::runtime_error for the device
   // facade.
   void* allocate(Facade facade, std::size_t size_bytes);
-  // False: it is none of these.
+  // False: the block was not allocated here.
   bool free(void* address);
 
  private:

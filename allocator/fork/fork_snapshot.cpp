@@ -36,8 +36,8 @@ const char* way_out(const ForkSnapshot::Limits& limits) {
 
 bool write_all(int file, const char* from, std::size_t size_bytes, std::size_t offset) {
   while (size_bytes != 0) {
-    // By its number: AddressSanitizer's pwrite refuses the bytes of free blocks, which the pages
-    // around a live one hold too.
+    // By its number: AddressSanitizer's pwrite refuses the bytes of free blocks, which lie in the
+    // same pages as live ones.
     long written = syscall(SYS_pwrite64, file, from, size_bytes, offset);
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) return false;
@@ -48,8 +48,8 @@ bool write_all(int file, const char* from, std::size_t size_bytes, std::size_t o
   return true;
 }
 
-// Of whole pages. Not memcmp: AddressSanitizer's refuses the bytes of free blocks, and other
-// threads may be writing to live ones.
+// Compares whole pages. Not by memcmp: AddressSanitizer's refuses the bytes of free blocks, and
+// other threads may be writing to live ones.
 __attribute__((no_sanitize("address", "thread"))) bool same_bytes(const char* a, const char* b,
                                                                   std::size_t size_bytes) {
   using Word [[gnu::may_alias]] = std::uint64_t;
@@ -84,7 +84,7 @@ void ForkSnapshot::add(void* address, std::size_t size_bytes) {
   noted_.push_back({reinterpret_cast<char*>(begin), size});
 }
 
-// By address, and cut where pages of 2 MiB begin: each is compared and copied as one.
+// The noted ranges by address, cut at 2 MiB boundaries: each is compared and copied as one.
 std::vector<ForkSnapshot::Range> ForkSnapshot::merge_noted() {
   std::sort(noted_.begin(), noted_.end(),
             [](const Range& a, const Range& b) { return a.address < b.address; });
@@ -176,7 +176,8 @@ void ForkSnapshot::take(const Limits& limits, ForkStatistics* statistics) {
                        way_out(limits))};
 }
 
-// The files of the last fork that a child still has open. Nobody can have changed what they hold.
+// Opens the files of the last fork that a child still has open. They are sealed, so they are
+// unchanged.
 void ForkSnapshot::find_files() {
   if (files_.empty()) return;
   std::error_code error;
@@ -186,7 +187,7 @@ void ForkSnapshot::find_files() {
     const std::filesystem::path folder = "/proc/" + child + "/fd";
     for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
       struct stat found {};
-      // Not opened before it is known to be ours: opening can have effects.
+      // Checked before it is opened: opening a file of others can have effects.
       if (stat(entry.path().c_str(), &found) != 0) continue;
       for (File& file : files_) {
         if (file.descriptor >= 0 || file.device != found.st_dev || file.number != found.st_ino) {
@@ -218,7 +219,7 @@ void ForkSnapshot::unmap_files() noexcept {
   }
 }
 
-// Where all of the range was copied to, in a file that is mapped.
+// The copy of all of the range, in a file that is mapped; nullopt: there is none.
 std::optional<ForkSnapshot::Piece> ForkSnapshot::find_copy(const Range& range) const {
   auto after = std::upper_bound(
       pieces_.begin(), pieces_.end(), range.address,
@@ -231,7 +232,7 @@ std::optional<ForkSnapshot::Piece> ForkSnapshot::find_copy(const Range& range) c
   return Piece{range, piece.file, piece.offset + skipped};
 }
 
-// What earlier copies still say, and in `changed` the rest.
+// The pieces of earlier copies that are still right; the other ranges go to `changed`.
 std::vector<ForkSnapshot::Piece> ForkSnapshot::reuse(const std::vector<Range>& live,
                                                      std::vector<Range>* changed) {
   map_files();
@@ -248,7 +249,7 @@ std::vector<ForkSnapshot::Piece> ForkSnapshot::reuse(const std::vector<Range>& l
     }
   }
   unmap_files();
-  // Who keeps a file keeps all of it.
+  // A child that maps a part of a file keeps all of it.
   std::vector<Piece> kept;
   for (const Piece& piece : same) {
     if (same_bytes_of[piece.file] >= files_[piece.file].size_bytes / policy::kReusedFileParts) {
@@ -260,7 +261,7 @@ std::vector<ForkSnapshot::Piece> ForkSnapshot::reuse(const std::vector<Range>& l
   return kept;
 }
 
-// Into a file of their own, which nobody can change any more.
+// Writes the ranges to a new file and seals it.
 bool ForkSnapshot::write(const std::vector<Range>& changed, std::vector<Piece>* pieces) {
   if (changed.empty()) return true;
   File file;
@@ -286,8 +287,8 @@ bool ForkSnapshot::write(const std::vector<Range>& changed, std::vector<Piece>* 
   return true;
 }
 
-// Joins what lies side by side, so that a child maps as few ranges as can be, and closes the files
-// that nothing is in.
+// Joins neighbouring pieces, so that a child maps few ranges, and closes the files that have no
+// piece.
 void ForkSnapshot::keep(std::vector<Piece> pieces) {
   std::sort(pieces.begin(), pieces.end(),
             [](const Piece& a, const Piece& b) { return a.range.address < b.range.address; });
@@ -325,7 +326,7 @@ void ForkSnapshot::restore() noexcept {
 }
 
 void ForkSnapshot::release() noexcept {
-  // Those that no piece lies in any more go for good, and the others move up.
+  // Files without a piece are removed, and the others move up.
   std::size_t kept = 0;
   for (std::size_t i = 0; i < files_.size(); ++i) {
     if (files_[i].descriptor < 0) continue;

@@ -1,16 +1,16 @@
-// Host blocks that a forked child is to find where its parent has them. The driver's mappings are
-// not inherited, so before a fork the bytes are put into an anonymous file, and the child maps it
-// privately at the same addresses.
+// Copies of live host blocks for a forked child, at the addresses of its parent's. A child does not
+// inherit the driver's mappings. So before a fork the bytes are written to an anonymous file, and
+// the child maps it privately at the same addresses.
 //
-// A file is sealed once it is written, so what a child maps stays as it was. Only children hold the
-// files: the kernel drops one when the last child that maps it has ended. At the next fork the
-// parent looks for the files of the one before among its children's descriptors, compares them with
-// what is live, and writes anew only what differs. So children that are forked one after another
-// share one copy, and of a file of which less than half is still right nothing is used.
+// A file is sealed once it is written, so the bytes that a child maps never change. Only children
+// hold the files: the kernel drops a file when the last child that maps it has ended. At the next
+// fork the parent finds the files of the last one among its children's descriptors, compares them
+// with the live blocks, and writes only the differences. So children that are forked one after
+// another share one copy. A file is not used again if less than half of it is still right.
 //
 // Used by one fork at a time (Forks). take(), give_up(), restore() and release() are called with
-// the allocator's lock, find_files() and say() without it. But for take() and find_files(), nothing
-// allocates; where these throw, what was copied before is as it was.
+// the state lock, find_files() and say() without it. Only take() and find_files() allocate. If they
+// throw, earlier copies stay as they were.
 #pragma once
 
 #include <sys/types.h>
@@ -28,8 +28,8 @@ class ForkSnapshot {
  public:
   struct Limits {
     std::optional<std::size_t> live_bytes;  // of the noted ranges: UVMALLOC_FORK_LIMIT
-    std::size_t available_bytes = 0;        // where that is none: of what has to be written
-    bool can_be_ordinary = false;           // the host's memory could be (UVMALLOC_HOST_MEMORY)
+    std::size_t available_bytes = 0;        // without that limit: of the bytes to be written
+    bool can_be_ordinary = false;           // UVMALLOC_HOST_MEMORY=ordinary would work here
   };
 
   // Notes a range; it is widened to the host's pages.
@@ -38,10 +38,10 @@ class ForkSnapshot {
   // Before take(): opens the files of the last fork that a child still has.
   void find_files();
 
-  // Makes the child's copy of all noted ranges, or, where they exceed a limit or cannot be copied,
-  // of none, and has a line that says so. The first large copy is reported in a line as well.
+  // Makes the child's copy of all noted ranges. If they exceed a limit or cannot be copied, it
+  // copies none and prepares a line that says so. The first large copy gets a line as well.
   void take(const Limits& limits, ForkStatistics* statistics);
-  // Where add() or take() has thrown: makes no copy, and has a line that says so.
+  // After add() or take() has thrown: makes no copy, and prepares a line that says so.
   void give_up(ForkStatistics* statistics) noexcept;
 
   // In the child: maps the copy.
@@ -50,7 +50,7 @@ class ForkSnapshot {
   // In the parent: leaves the copy to the child.
   void release() noexcept;
 
-  // Writes the line that take() or give_up() has.
+  // Writes the line that take() or give_up() has prepared.
   void say() noexcept;
 
  private:
@@ -65,7 +65,7 @@ class ForkSnapshot {
     int descriptor = -1;          // open from take() to release()
     const char* bytes = nullptr;  // mapped while take() compares
   };
-  // A range and where its copy is.
+  // A range and the place of its copy.
   struct Piece {
     Range range;
     std::size_t file = 0;  // in files_
@@ -87,7 +87,7 @@ class ForkSnapshot {
   void keep(std::vector<Piece> pieces);
 
   std::vector<Range> noted_;
-  // Of the last fork: by address, and what they lie in.
+  // Of the last fork: the pieces by address, and their files.
   std::vector<Piece> pieces_;
   std::vector<File> files_;
   std::optional<Line> line_;

@@ -1,15 +1,14 @@
-// The records behind an address. A block is what a caller gets; its record lies in ordinary memory,
-// never in managed memory, and holds the allocation's pair of storage records. There are three
-// kinds by size:
-//  * small (up to kSmallBytes): an object of a jemalloc arena whose extents are shared blocks;
-//  * shared: cut from whole pages that it shares with others, at 512 byte steps: all other device
-//    blocks, and host blocks below kWholeBytes. A large one shares its first and last page at most;
-//    to give each its own pages would cost up to two pages per block, in memory that is scarce;
-//  * whole: it has its 2 MiB pages for itself, so it can be moved, advised and given back whole:
-//    host blocks from kWholeBytes on, which are the ones that programs move to devices.
+// The record of a block: the memory that a caller gets. The record lies in ordinary memory, never
+// in managed memory, and holds the allocation's pair of storage records. There are three kinds:
+//  * small (up to kSmallBytes): an object of a jemalloc arena, whose extents are packed blocks.
+//  * packed: cut at 512 byte steps from pages that it shares with others. All other device blocks,
+//    and host blocks below kPageGranularBytes. A large packed block shares its first and last page
+//    at most; pages of its own would cost up to two more, in memory that is scarce.
+//  * page-granular: it has its 2 MiB pages for itself, so it can be moved, advised and given back
+//    alone. Host blocks from kPageGranularBytes on, which programs move to devices.
 //
-// A live block's record belongs to its caller, a cached one's to the thread cache that holds it,
-// all others' to the allocator's lock. `state` alone may be read by anybody.
+// The record of a live block belongs to its caller, of a cached block to the thread cache that
+// holds it. All others are guarded by the state lock. Any thread may read `state`.
 #pragma once
 
 #include <atomic>
@@ -29,7 +28,8 @@ namespace uvm {
 struct Span;
 struct RunBlock;
 
-// A pool's place in BlockPools: kPoolsPerStream neighbours belong to one facade, device and stream.
+// The index of a pool in PoolTable: kPoolsPerStream neighbours belong to one facade, device and
+// stream.
 using PoolIndex = std::uint32_t;
 inline constexpr PoolIndex kPoolsPerStream = 2;
 constexpr PoolIndex first_of(PoolIndex pool) {
@@ -42,11 +42,11 @@ struct Fence {
   EventHandle event = nullptr;
 };
 
-// What few blocks have, kept beside them.
-struct BlockExtras {
+// State that few blocks have. It is kept beside their records (SideStates).
+struct BlockSideState {
   DeviceStream mover;              // of its last move to a device, if it had one
   std::vector<DeviceStream> uses;  // streams that touched a live block, other than its own
-  std::vector<Fence> fences;       // of a guest, free here, whose home must wait for them
+  std::vector<Fence> fences;       // of a free displaced block: its home must wait for them
   bool left_host = false;          // only devices use the live block
   std::optional<bool> pinned;      // set_pinned() was called; else the facade decides
 };
@@ -60,16 +60,17 @@ enum class BlockState : std::uint8_t {
   kArena,      // cut into small objects, which have records of their own
 };
 
-enum class BlockKind : std::uint8_t { kSmall, kShared, kWhole };
+enum class BlockKind : std::uint8_t { kSmall, kPacked, kPageGranular };
 
-// A run's address in granules and its number in one word: keys are in the order of addresses, and
-// name the block. Addresses have 48 bits (PageMap), which leaves 25 for numbers.
+// The address of a run block in granules and its number, in one word. Keys are in the order of
+// addresses, and name the block. Addresses have 48 bits (PageMap), which leaves 25 for numbers.
 using BlockKey = std::uint64_t;
 inline constexpr std::uint32_t kBlockKeys = 1u << 25;
 inline constexpr BlockKey kNoBlock = UINT64_MAX;  // behind all others
 
-struct alignas(64) Block {  // a line of the cache, of which the last quarter is RunBlock's
-  // A free run's node in the index (FreeTree) lies where a live block has its own indirect record.
+struct alignas(64) Block {  // a cache line; its last quarter is RunBlock's
+  // The node of a free run block in the index (FreeTree) lies where a live block has its own
+  // indirect record.
   struct IndexNode {
     std::uint32_t left;  // a run block's number; 0: none
     std::uint32_t right;
@@ -82,17 +83,18 @@ struct alignas(64) Block {  // a line of the cache, of which the last quarter is
   RealStorage real;
   std::atomic<BlockState> state{BlockState::kFree};
   BlockKind kind = BlockKind::kSmall;
-  // Anything that a free must look at: uses by other streams, moves, a raw pointer that has left.
+  // A live block: its free takes the short path. It has no side state and is used by its home pool.
+  // A free block: it carries no fences.
   bool plain = true;
-  bool exported = false;  // a raw pointer is in hands we cannot follow
-  // Live: the pool that served it; its facade, device and stream are the caller's. Free: where it
-  // is free.
+  bool exported = false;  // a raw pointer has left to code that cannot be followed
+  // Live: the pool that served it; its facade, device and stream are the caller's. Free: the pool
+  // in which it is free.
   PoolIndex pool = 0;
 
   Block() : use() {}
 
   char* address() const { return real.address; }
-  // Moves the record. Relaxed: a thread that remembers the block by what it was may look beside it.
+  // Moves the record. Relaxed: a thread that remembers the block may read it at the same time.
   void place_at(char* address) {
     std::atomic_ref(real.address).store(address, std::memory_order_relaxed);
   }
@@ -111,28 +113,28 @@ struct alignas(64) Block {  // a line of the cache, of which the last quarter is
   }
 };
 
-// What only blocks of whole pages have, beside their record.
+// State of page-granular blocks alone, beside their record.
 struct OwnPages {
   Span* span = nullptr;
   SegmentPlacement placement;
 };
 
-// A block of whole pages, alone or among others. `home` is the pool whose memory it is; a block
-// that moved may be free, and used, elsewhere in between.
+// A packed or page-granular block, cut out of a run of pages. `home` is the pool whose pages it
+// lies in. A block that moved may be free, and used, in another pool: it is displaced.
 struct RunBlock : Block {
   PoolIndex home = 0;
   std::uint32_t id = 0;  // its number in the store of run blocks; never 0 in use
-  // Which member is in force is said by `kind`.
+  // `kind` decides which member of the union is in use.
   struct Neighbours {
     std::uint32_t previous;  // by address, in the same run of pages; 0: none
     std::uint32_t next;
   };
   union {
-    Neighbours shared;
-    OwnPages* whole;
+    Neighbours chain;
+    OwnPages* own_pages;
   };
 
-  RunBlock() : shared{0, 0} {}
+  RunBlock() : chain{0, 0} {}
 };
 
 static_assert(sizeof(Block) == 64 && sizeof(RunBlock) == 64);

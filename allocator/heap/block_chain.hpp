@@ -1,7 +1,7 @@
-// Blocks on their way between caches, fences and pools: with nobody, in no index and no cache. They
-// are linked through their own records, so that however many there are no memory is needed to list
-// them, and none can be lost for want of it. Last in, first out. Belongs to one thread, or to
-// whoever guards what it is a member of.
+// Blocks on their way between caches, fences and pools: in no index, no cache and no caller's
+// hands. They are linked through their own records, so listing them needs no memory, and none can
+// be lost for lack of it. Last in, first out. Belongs to one thread, or is guarded with the object
+// that it is a member of.
 #pragma once
 
 #include <utility>
@@ -13,27 +13,27 @@ namespace uvm {
 class BlockChain {
  public:
   BlockChain() = default;
-  // What is in it would be lost: whoever has one empties it.
+  // Blocks in it would be lost: its owner empties it first.
   BlockChain(const BlockChain&) = delete;
   BlockChain& operator=(const BlockChain&) = delete;
   BlockChain(BlockChain&& other) noexcept : first_(std::exchange(other.first_, nullptr)) {}
 
   bool empty() const { return first_ == nullptr; }
-  // nullptr: it is empty.
+  // nullptr: the chain is empty.
   Block* first() const { return first_ == nullptr ? nullptr : Block::of_use(first_); }
 
   void push(Block* block) {
     block->use.next = first_;
     first_ = &block->use;
   }
-  // It must not be empty.
+  // The chain must not be empty.
   Block* pop() {
     Block* block = Block::of_use(first_);
     first_ = block->use.next;
     block->use.next = nullptr;
     return block;
   }
-  // All of the other's in front.
+  // Puts all blocks of the other chain in front.
   void take(BlockChain other) {
     if (empty()) std::swap(first_, other.first_);
     while (!other.empty()) push(other.pop());

@@ -1,19 +1,21 @@
 // Free blocks by size and address. A request gets the best fit of its own bin, which is at most an
-// eighth too large. Where there is none, a request
-//  * from kWholeBytes on gets the lowest of the blocks up to about half too large, else the lowest
-//    of all larger ones: a place that is nearly right is not passed by, and beyond that what is
-//    used stays together at the low end and large pieces stay whole. (Best fit throughout leaves
-//    rests that nothing fits into; plain first fit cuts up what the largest requests will need.)
-//  * below it gets the lowest of the blocks that are too small for the others, and a larger one
-//    only where none of those fits.
+// eighth too large. If its bin has no block,
+//  * a request from kPageGranularBytes on gets the lowest block that is up to about half too large,
+//    else the lowest of all larger ones. So a nearly right place is used, blocks in use stay
+//    together at the low end, and large free blocks stay in one piece. (Best fit throughout leaves
+//    rests that nothing fits into. First fit cuts up the blocks that the largest requests will
+//    need.)
+//  * a smaller request gets the lowest of the blocks below kPageGranularBytes, and a larger one
+//  only
+//    if none of those fits.
 //
-// A bin per eighth of a power of two, in parts by size, each of which holds a FreeTree, mostly of a
-// few blocks. The lowest block of each part, bin and octave of bins is at hand; which of several is
-// the lowest cannot be foreseen, so it is found without branches. The block that came last stays
-// beside the tables until the next one comes: in steps of training three to six of ten requests are
-// cut from it, and a sixth to a third of the blocks that come back are joined with it. The tables,
-// of about 25 KiB, are made with the first block; nothing else is allocated. Guarded by the
-// allocator's lock.
+// There is a bin for each eighth of a power of two. A bin has parts by size, and each part a
+// FreeTree, most often of a few blocks. The lowest block of each part, bin and octave of bins is
+// stored. The lowest of several is found without branches, which would be unpredictable. The newest
+// block stays beside the tables until the next one is inserted: in steps of training 30 to 60 % of
+// the requests are cut from it, and 17 to 33 % of the freed blocks are joined with it. The tables,
+// of about 25 KiB, are made with the first block; nothing else is allocated. Guarded by the state
+// lock.
 #pragma once
 
 #include <algorithm>
@@ -31,10 +33,10 @@ namespace uvm {
 
 class FreeIndex {
  public:
-  // Of blocks that have their records in that store.
+  // `blocks` has the records of all blocks in the index.
   explicit FreeIndex(const RunBlockStore& blocks) : blocks_(&blocks) {}
 
-  // The next insert() makes nothing.
+  // Makes the tables, so that insert() allocates nothing.
   void prepare() {
     if (tables_ == nullptr) [[unlikely]]
       tables_ = std::make_unique<Tables>();
@@ -48,7 +50,7 @@ class FreeIndex {
     if (before.block != nullptr) insert_in_tables(before);
   }
 
-  // The block must be in it, at the address and with the size it was inserted with.
+  // The block must be in the index, at the address and with the size it was inserted with.
   [[gnu::always_inline]] void erase(RunBlock* block) {
     bytes_ -= block->size_bytes();
     if (block == latest_.block) {
@@ -58,17 +60,17 @@ class FreeIndex {
     }
   }
 
-  // The block for a request of `size_bytes`; nullptr: none is as large.
+  // The block for a request of `size_bytes`; nullptr: no block is as large.
   RunBlock* fit(std::size_t size_bytes) const {
     if (size_bytes > bytes_ || size_bytes > RealStorage::kMostSizeBytes) return nullptr;
     const Tables& in = *tables_;
     const std::size_t part = part_of(size_bytes);
     const std::size_t bin = part / kParts;
-    // Behind all bins and blocks where it is too small.
+    // All ones if it is too small, which is behind all bins and keys.
     const std::uint64_t too_small = all_bits_if(latest_.size_bytes < size_bytes);
     const std::size_t latest_bin = latest_.part / kParts | too_small;
     const BlockKey latest = latest_.key | too_small;
-    // What is left of its bin, of which the first part may hold smaller blocks too.
+    // The rest of the request's bin. Its first part may hold smaller blocks too.
     const std::uint64_t rest_of_bin = bit(kParts - part % kParts) - 1;
     std::uint64_t filled =
         in.filled[part / kPartsOfOctave] >> (part % kPartsOfOctave) & rest_of_bin;
@@ -79,8 +81,8 @@ class FreeIndex {
       }
     }
     if (latest_bin == bin) return latest_.block;
-    const std::size_t small_end = part_of(kWholeBytes) / kPartsOfOctave;
-    const bool is_large = size_bytes >= kWholeBytes;
+    const std::size_t small_end = part_of(kPageGranularBytes) / kPartsOfOctave;
+    const bool is_large = size_bytes >= kPageGranularBytes;
     const std::size_t near_end = is_large ? bin + 1 + kCloseBins : small_end * kSteps;
     BlockKey near = is_large ? lowest_of<kCloseBins>(&in.lowest_of_bin[bin + 1])
                              : lowest_from(bin + 1, small_end);
@@ -88,7 +90,7 @@ class FreeIndex {
     return block_of(near != kNoBlock ? near : std::min(latest, lowest_from(near_end, kOctaves)));
   }
 
-  // All of them by size, then by address. nullptr: there is none, or no further one.
+  // All blocks by size, then by address. nullptr: there is none, or no further one.
   RunBlock* smallest() const { return smallest_of(0); }
   RunBlock* smallest_of(std::size_t size_bytes) const {
     if (empty() || size_bytes > RealStorage::kMostSizeBytes) return nullptr;
@@ -113,7 +115,7 @@ class FreeIndex {
     return found->size_bytes() < latest_.size_bytes ? latest_.block : found;
   }
 
-  // The tables, where there is nothing to be found in them.
+  // Frees the tables of an empty index.
   void drop_empty_tables() {
     if (empty()) tables_.reset();
   }
@@ -123,7 +125,8 @@ class FreeIndex {
   std::size_t table_bytes() const { return tables_ == nullptr ? 0 : sizeof(Tables); }
 
  private:
-  // Eighths of powers of two, from one granule up, each in eight; sizes have 32 bits in granules.
+  // Eighths of powers of two, from one granule up, each in eight parts. Sizes in granules have 32
+  // bits.
   static constexpr std::size_t kSteps = policy::kBinsOfOctave;
   static constexpr std::size_t kParts = 8;
   static constexpr std::size_t kPartsOfOctave = kSteps * kParts;
@@ -131,7 +134,7 @@ class FreeIndex {
   static constexpr std::size_t kBins = kOctaves * kSteps;
   static constexpr std::size_t kCloseBins = policy::kCloseBins;
 
-  // The block that came last, with what a request must know of it.
+  // The newest block, with all that a request compares.
   struct Latest {
     RunBlock* block = nullptr;
     std::size_t size_bytes = 0;
@@ -179,7 +182,7 @@ class FreeIndex {
     return static_cast<std::size_t>(std::bit_width(bits)) - 1;
   }
 
-  // By size, then by address. Of none and `other` it is the other.
+  // The first by size, then by address. `block` may be nullptr.
   static RunBlock* first_of(RunBlock* block, RunBlock* other) {
     return block == nullptr || FreeTree::is_before(other, block) ? other : block;
   }
@@ -191,7 +194,7 @@ class FreeIndex {
       return std::min(lowest_of<kCount / 2>(keys), lowest_of<kCount / 2>(keys + kCount / 2));
     }
   }
-  // Of the bins from `first` up to the octave `end`.
+  // The lowest key in the bins from `first` up to the octave `end`.
   BlockKey lowest_from(std::size_t first, std::size_t end) const {
     std::size_t octave = first / kSteps;
     if (octave >= end) return kNoBlock;

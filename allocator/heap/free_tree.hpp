@@ -1,10 +1,10 @@
-// Free blocks by size, then by address, each node with the lowest block below it: the best fit is
-// found on one way down, the lowest block at once. A treap: what would be random in it is a hash of
-// the block's address, so the same blocks always make the same tree, of logarithmic depth.
+// A tree of free blocks by size, then by address. Each node has the key of the lowest block below
+// it: the best fit is found on one way down, the lowest block at once. It is a treap whose ranks
+// are hashes of the blocks' addresses, so the same blocks always make the same tree, of logarithmic
+// depth.
 //
-// The nodes lie in the blocks (Block::node) and name each other by number, so nothing is allocated;
-// every call is told where the records are, which are those of one store. Guarded by the
-// allocator's lock.
+// The nodes lie in the blocks (Block::node) and name each other by number, so nothing is allocated.
+// Every call gets the store of the records, which is the same for all. Guarded by the state lock.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ class FreeTree {
  public:
   using Records = const RunBlockStore&;
 
-  // Mostly there is no other block, so only that is inlined.
+  // Most often there is no other block, so only that case is inlined.
   [[gnu::always_inline]] void insert(Records records, RunBlock* block) {
     if (empty()) {
       block->node = {0, 0, key_of(block)};
@@ -31,7 +31,7 @@ class FreeTree {
     }
   }
 
-  // The block must be in it, at the address and with the size it was inserted with.
+  // The block must be in the tree, at the address and with the size it was inserted with.
   [[gnu::always_inline]] void erase(Records records, RunBlock* block) {
     const Block::IndexNode& node = block->node;
     if (root_ == block->id && (node.left == 0 || node.right == 0)) {
@@ -41,7 +41,7 @@ class FreeTree {
     }
   }
 
-  // Its order.
+  // The order of the tree.
   static bool is_before(const RunBlock* left, const RunBlock* right) {
     return left->size_bytes() != right->size_bytes() ? left->size_bytes() < right->size_bytes()
                                                      : left->address() < right->address();
@@ -50,7 +50,7 @@ class FreeTree {
   bool empty() const { return root_ == 0; }
   BlockKey lowest(Records records) const { return lowest_below(records, root_); }
 
-  // The smallest block of at least `size_bytes`, of those the lowest; nullptr where there is none.
+  // The smallest block of at least `size_bytes`, of equal ones the lowest; nullptr: there is none.
   RunBlock* best_fit(Records records, std::size_t size_bytes) const {
     RunBlock* best = nullptr;
     for (std::uint32_t id = root_; id != 0;) {
@@ -74,7 +74,7 @@ class FreeTree {
     return next;
   }
 
-  // nullptr: it is empty.
+  // nullptr: the tree is empty.
   const RunBlock* largest(Records records) const {
     const RunBlock* at = records.find(root_);
     while (at != nullptr && at->node.right != 0) at = records.at(at->node.right);
@@ -87,7 +87,7 @@ class FreeTree {
     std::uint64_t bits = address_of(block->address()) * kFibonacci;
     return (bits ^ (bits >> 32)) * 0xD6E8FEB86659FD93ull;
   }
-  // kNoBlock of none, without a branch (RunBlockStore).
+  // kNoBlock for an empty tree, without a branch (RunBlockStore::at).
   static BlockKey lowest_below(Records records, std::uint32_t tree) {
     return records.at(tree)->node.lowest;
   }
@@ -112,12 +112,12 @@ class FreeTree {
     block->node.lowest = std::min({key_of(block), lowest_below(records, block->node.left),
                                    lowest_below(records, block->node.right)});
   }
-  // After a part with this lowest block has left the tree below `block`. Who was not the lowest
-  // changes nothing, and the other subtree, which lies elsewhere in memory, is not looked at.
+  // After a part with this lowest key has left the tree below `block`. If it was not the lowest of
+  // all, nothing changes, and the other subtree, elsewhere in memory, is not read.
   static void update_without(Records records, RunBlock* block, BlockKey lowest) {
     if (block->node.lowest == lowest) update(records, block);
   }
-  // What is before `at` and what is not.
+  // Splits into the blocks before `at` and the rest.
   static void split(Records records, std::uint32_t tree, const RunBlock* at, std::uint32_t* before,
                     std::uint32_t* rest) {
     if (tree == 0) {

@@ -1,4 +1,4 @@
-// Where in a free block a request lies best: pure functions of addresses.
+// The best place for a request in a free block: pure functions of addresses.
 #pragma once
 
 #include <algorithm>
@@ -6,12 +6,12 @@
 #include <utility>
 
 #include <uvmalloc/allocator/heap/block.hpp>
-#include <uvmalloc/allocator/heap/start_table.hpp>
+#include <uvmalloc/allocator/heap/block_start_map.hpp>
 
 namespace uvm {
 
-// The smallest block of a shared pool: less would let two start within one step.
-inline constexpr std::size_t kSmallestShared = StartTable::kStep + kGranule;
+// The smallest packed block: with smaller ones two could start in one step of a BlockStartMap.
+inline constexpr std::size_t kSmallestPacked = BlockStartMap::kStep + kGranule;
 
 inline char* page_of(const char* address) {
   return reinterpret_cast<char*>(address_of(address) & ~(kPageBytes - 1));
@@ -25,17 +25,18 @@ inline std::size_t bytes_between(const char* begin, const char* end) {
   return begin < end ? static_cast<std::size_t>(end - begin) : 0;
 }
 
-// From a shared block's start to a multiple of `alignment_bytes`: nothing, or enough for a block.
+// Bytes from the start of a packed block to a multiple of `alignment_bytes`: 0, or enough for a
+// block.
 inline std::size_t aligned_head(const RunBlock& block, std::size_t alignment_bytes) {
   const std::size_t begin = address_of(block.address());
   std::size_t head_bytes = round_up(begin, alignment_bytes) - begin;
-  while (head_bytes != 0 && head_bytes < kSmallestShared) head_bytes += alignment_bytes;
+  while (head_bytes != 0 && head_bytes < kSmallestPacked) head_bytes += alignment_bytes;
   return head_bytes;
 }
 
-// How much of a free block stays in front of a request that is cut out of it while pages are short.
-// The request takes the fewest of the pages in which nothing else lies; of such places, its ends
-// cut the fewest pages in two; else it lies at the low end.
+// Bytes of a free block that stay in front of a request, while pages are conserved. The request
+// takes the fewest pages in which nothing else lies. Of such places it takes one whose ends cut the
+// fewest pages in two, and of these the lowest.
 inline std::size_t page_conserving_offset(const RunBlock& block, std::size_t size_bytes) {
   const char* begin = block.address();
   const char* end = block.end();
@@ -43,7 +44,7 @@ inline std::size_t page_conserving_offset(const RunBlock& block, std::size_t siz
   const char* pages_end = page_of(end);
   auto cost_at = [&](const char* from) {
     const char* until = from + size_bytes;
-    if (bytes_between(until, end) < kSmallestShared) until = end;  // its own, too
+    if (bytes_between(until, end) < kSmallestPacked) until = end;  // its own, too
     const char* taken = std::max<const char*>(page_of(from), first_page);
     const char* taken_end = std::min<const char*>(page_after(until), pages_end);
     const int cuts =
@@ -53,7 +54,7 @@ inline std::size_t page_conserving_offset(const RunBlock& block, std::size_t siz
   const char* best = begin;
   auto least = cost_at(begin);
   for (const char* from : {first_page, pages_end - size_bytes, end - size_bytes}) {
-    if (from < begin + kSmallestShared || from + size_bytes > end) continue;
+    if (from < begin + kSmallestPacked || from + size_bytes > end) continue;
     if (const auto cost = cost_at(from); cost < least) {
       best = from;
       least = cost;

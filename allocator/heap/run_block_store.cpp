@@ -36,7 +36,7 @@ std::uint32_t RunBlockStore::make_group() {
   std::uint32_t next = 0;
   for (std::uint32_t id = made_ + kGroup; id-- > std::max(made_, 1u);) {
     at(id)->id = id;
-    at(id)->shared.next = next;
+    at(id)->chain.next = next;
     next = id;
   }
   made_ += kGroup;

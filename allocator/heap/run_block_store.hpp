@@ -1,13 +1,13 @@
-// Records of run blocks, named by numbers of four bytes, so that what names them is small: records
-// each fill a line of the cache, and lie in one piece of address space, of which only what was made
-// is memory. Records are used again and never freed before the store.
+// Records of run blocks, named by numbers of four bytes. Each record fills a cache line. They lie
+// in one piece of address space; only the records that were made take memory. Records are used
+// again and never freed before the store.
 //
 // Threads that use streams of their own write to records all the time, so records of different
 // streams lie in different pairs of lines, which processors fetch together: a stream gets them in
 // groups that fill such pairs, and keeps them. (Neighbours of two streams made two threads slower
 // together than one alone.)
 //
-// Guarded by the allocator's lock, but for at(), which may run beside everything else.
+// Guarded by the state lock, except at(), which may run beside everything else.
 #pragma once
 
 #include <array>
@@ -22,20 +22,19 @@ namespace uvm {
 
 class RunBlockStore {
  public:
-  // std::bad_alloc where the address space cannot be had.
+  // std::bad_alloc: the address space cannot be reserved.
   RunBlockStore();
   ~RunBlockStore();
   RunBlockStore(const RunBlockStore&) = delete;
   RunBlockStore& operator=(const RunBlockStore&) = delete;
 
-  // A record for a block of that pool, which says of its storage and neighbours what it happens to;
-  // its number is its `id`, never 0. std::bad_alloc where there is no memory or all numbers are
-  // taken.
+  // A record for a block of that pool; its storage and neighbours are not set. Its number is `id`,
+  // never 0. std::bad_alloc: there is no memory, or all numbers are taken.
   [[gnu::always_inline]] RunBlock* make(PoolIndex home) {
     std::uint32_t& free = free_of(home);
     if (free == 0) free = make_group();
     RunBlock* block = at(free);
-    free = block->shared.next;
+    free = block->chain.next;
     block->home = home;
     block->plain = true;
     block->exported = false;
@@ -46,12 +45,11 @@ class RunBlockStore {
     block->set(BlockState::kFree);
     block->place_at(nullptr);
     std::uint32_t& free = free_of(block->home);
-    block->shared.next = free;
+    block->chain.next = free;
     free = block->id;
   }
 
-  // Record 0, which is there once any other is, is no block: its node says that kNoBlock is the
-  // lowest of none.
+  // Record 0 exists once any other does and is no block: its node has kNoBlock as the lowest key.
   RunBlock* at(std::uint32_t id) const { return records_ + id; }
   // nullptr for number 0.
   RunBlock* find(std::uint32_t id) const { return id == 0 ? nullptr : at(id); }
@@ -65,7 +63,7 @@ class RunBlockStore {
   static constexpr std::uint32_t kChunk = 1024;  // records that become memory together
   static_assert(kGroup * sizeof(RunBlock) % kCacheLinePair == 0 && kChunk % kGroup == 0 &&
                 kBlockKeys % kChunk == 0 && std::is_trivially_destructible_v<RunBlock>);
-  // More streams than that share groups again.
+  // With more streams than this, some share groups.
   static constexpr std::size_t kLists = 64;
 
   std::uint32_t& free_of(PoolIndex home) { return free_[home / kPoolsPerStream % kLists]; }

@@ -8,7 +8,7 @@
 namespace uvm {
 namespace {
 
-// One more granule than objects is never reached: numbers go from 1 to kGranules.
+// Numbers go from 1 to kGranules.
 static_assert(SmallPage::kGranules < 65536);
 
 constexpr std::size_t kMappedBytes =
@@ -62,13 +62,13 @@ SmallPageStore::~SmallPageStore() {
   for (SmallPage* page : all_) munmap(page, kMappedBytes);
 }
 
-SmallPage* SmallPageStore::make(SharedPage* shared) {
+SmallPage* SmallPageStore::make(PackedPage* shared) {
   SmallPage* page = nullptr;
   if (!free_.empty()) {
     page = free_.back();
     free_.pop_back();
   } else {
-    // Nothing needs memory once it is mapped, nor does drop().
+    // Before the mapping, so that nothing fails after it. drop() allocates nothing.
     if (all_.capacity() == all_.size()) all_.reserve(2 * all_.size() + 1);
     if (free_.capacity() <= all_.size()) free_.reserve(2 * all_.size() + 1);
     void* mapped = mmap(nullptr, kMappedBytes, PROT_READ | PROT_WRITE,
@@ -81,7 +81,7 @@ SmallPage* SmallPageStore::make(SharedPage* shared) {
   return page;
 }
 
-// `made` and the list of free records stay as they are.
+// `made` and the list of free records stay.
 void SmallPageStore::drop(SmallPage* page) {
   free_.push_back(page);
 }

@@ -1,6 +1,5 @@
-// The small objects of a page of two MiB that are out of the arenas which have parts of it, and
-// their records. Tables are reserved for the smallest objects and cost memory only where they are
-// used.
+// The small objects that arenas have handed out in one 2 MiB page, and their records. The tables
+// have room for the smallest objects everywhere; only the parts in use cost memory.
 #pragma once
 
 #include <array>
@@ -13,16 +12,16 @@
 
 namespace uvm {
 
-struct SharedPage;
+struct PackedPage;
 
-struct alignas(64) SmallPage {  // so that each record is a line of the cache
+struct alignas(64) SmallPage {  // so that each record is a cache line
   static constexpr std::size_t kGranules = kPageBytes / kGranule;
 
-  SharedPage* shared = nullptr;
+  PackedPage* shared = nullptr;
   std::uint16_t runs = 0;  // parts that arenas have
   std::uint16_t made = 0;  // records so far
   std::uint16_t free = 0;  // number of a free one, 0: none
-  // By granule: the number of the object that starts there, 0: none.
+  // By granule: the number of the object that starts there; 0: none does.
   std::array<std::atomic<std::uint16_t>, kGranules> starts;
 
   Block* record(std::uint16_t number) { return reinterpret_cast<Block*>(this + 1) + (number - 1); }
@@ -30,21 +29,21 @@ struct alignas(64) SmallPage {  // so that each record is a line of the cache
     return (address_of(address) & (kPageBytes - 1)) / kGranule;
   }
 
-  // The object that starts at an address of the page; nullptr: none does. May run beside changes of
-  // others, and where the record is another page's by now.
+  // The object that starts at an address of the page; nullptr: none does. May run beside changes to
+  // other objects, and when the record has become another page's.
   Block* at(const void* address) {
     const std::uint16_t number = starts[granule_of(address)].load(std::memory_order_acquire);
     if (number == 0) return nullptr;
     Block* object = record(number);
     return object->starts_at(address) ? object : nullptr;
   }
-  // The object that holds it. Objects leave no page.
+  // The object that holds the address. An object lies in one page.
   Block* with(const void* address);
 
   Block* add(char* address, std::size_t size_bytes, PoolIndex pool);
   void remove(Block* object);
 
-  // Those in a block of the page, by address.
+  // Visits the objects in a block of the page, by address.
   template <class Visit>
   void each(const Block& part, Visit visit) {
     const std::size_t first = granule_of(part.address());
@@ -56,7 +55,8 @@ struct alignas(64) SmallPage {  // so that each record is a line of the cache
   }
 };
 
-// Such pages, used again and never freed before the store. Guarded by the allocator's lock.
+// Owns these records. They are used again and never freed before the store. Guarded by the state
+// lock.
 class SmallPageStore {
  public:
   SmallPageStore() = default;
@@ -64,11 +64,11 @@ class SmallPageStore {
   SmallPageStore(const SmallPageStore&) = delete;
   SmallPageStore& operator=(const SmallPageStore&) = delete;
 
-  SmallPage* make(SharedPage* shared);
-  // One without objects.
+  SmallPage* make(PackedPage* shared);
+  // A page without objects.
   void drop(SmallPage* page);
 
-  // At most: tables that are not used cost nothing.
+  // An upper bound: parts of tables that are not in use cost nothing.
   std::size_t bytes() const;
 
  private:

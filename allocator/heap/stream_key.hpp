@@ -1,4 +1,4 @@
-// Whose pools they are: a facade, device and stream, or a private pool of those.
+// Names the pools of a facade, device and stream, or of a private pool on them.
 #pragma once
 
 #include <compare>
@@ -13,7 +13,7 @@ struct StreamKey {
   Facade facade = Facade::kHost;
   int device = 0;
   StreamHandle stream = nullptr;   // device facade only
-  std::uint64_t private_pool = 0;  // of a graph or of the user's, device facade only; 0: none
+  std::uint64_t private_pool = 0;  // of a graph or of the program, device facade only; 0: none
   std::uint64_t thread = 0;        // whose per-thread stream it is (DeviceStream)
   DeviceStream device_stream() const { return {device, stream, thread}; }
   static constexpr std::uint64_t kForgotten = ~std::uint64_t{0};  // its stream is gone

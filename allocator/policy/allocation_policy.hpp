@@ -24,7 +24,7 @@ inline constexpr std::size_t kSmallBytes = 4 * kKiB;
 inline constexpr std::size_t kLargeBytes = 64 * kKiB;
 // From here on host blocks get whole 2 MiB pages, so that they can be moved and advised alone.
 // Judged by prefetches_per_move.
-inline constexpr std::size_t kWholeBytes = kMiB;
+inline constexpr std::size_t kPageGranularBytes = kMiB;
 
 // ---- Free blocks: fit, split, rest (touched_over_live, touched_over_live_mean)
 
@@ -39,7 +39,7 @@ inline constexpr std::size_t kCloseBins = 4;
 // Free blocks that are tried for aligned bytes before a surely large enough block is taken.
 inline constexpr int kTriesForAligned = 16;
 // Pages are conserved once more than one part in so many of the budget, or of the device's limit,
-// is in use. Judged by least_budget_mean; docs/rationale/page-conserving-placement.md.
+// is in use. Judged by least_budget_mean; docs/rationale/whole-pages-under-pressure.md.
 inline constexpr std::size_t kConserveFromParts = 2;
 
 // ---- Thread caches (pair_ns, replay_ns)
@@ -54,7 +54,8 @@ inline constexpr std::size_t kSmallBinBytes = 512 * kKiB;
 // Small objects that leave a full bin together.
 inline constexpr std::uint32_t kFlushedBlocks = 32;
 
-// ---- Large blocks in thread caches (two_thread_scaling; docs/rationale/large-blocks-in-caches.md)
+// ---- Large blocks in thread caches (two_thread_scaling;
+// docs/rationale/large-blocks-in-threads.md)
 
 // Threads cache large blocks of a pool once it has served so many such requests: several steps of a
 // training loop. Each time that cached large blocks were in the way, so many times as many.
@@ -78,7 +79,7 @@ inline constexpr std::size_t kRefillBytes = 16 * kKiB;
 inline constexpr std::size_t kRefillBlocks = 16;
 // Small objects that go back to an arena with one call.
 inline constexpr std::size_t kReturnedBlocks = 64;
-// Retries while a page is there and other threads take what was made of it.
+// Retries while a page is free and other threads take the segments made of it.
 inline constexpr unsigned kSmallRetries = 56;
 
 // ---- Spans (least_budget_mean, steady_driver_calls)

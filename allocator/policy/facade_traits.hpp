@@ -1,4 +1,4 @@
-// What follows from a facade: written once, so that a new facade is a row here.
+// Properties of facades, each written once, so that a new facade is a row here.
 #pragma once
 
 #include <cstddef>
@@ -16,21 +16,19 @@ constexpr bool is_stream_ordered(Facade facade) {
 }
 
 // Whether a block of so many bytes has its 2 MiB pages for itself.
-constexpr bool has_whole_pages(Facade facade, std::size_t size_bytes) {
-  return facade != Facade::kDevice && size_bytes >= kWholeBytes;
+constexpr bool is_page_granular(Facade facade, std::size_t size_bytes) {
+  return facade != Facade::kDevice && size_bytes >= kPageGranularBytes;
 }
 
-// How a request is rounded: to whole pages, else to 512 bytes.
+// How a request is rounded: to 2 MiB pages, to pages of the host, or to 512 bytes. A pinned block
+// begins on a page of the host, as memory from cudaHostAlloc does: direct I/O relies on that. A
+// block begins where the block before it ends, and all but small blocks of the facade have such
+// sizes, so all of them begin on such a page.
 constexpr std::size_t rounded_size(Facade facade, std::size_t size_bytes) {
-  return round_up(size_bytes, has_whole_pages(facade, size_bytes) ? kPageBytes : kGranule);
-}
-
-// The size of a pinned block that begins on a page of the host, as memory from cudaHostAlloc does.
-// Direct I/O relies on that. A block begins where the block before it ends, and all but small
-// blocks lie among their like, so it is enough that callers ask for such sizes.
-constexpr std::size_t in_host_pages(std::size_t size_bytes) {
   constexpr std::size_t kHostPageBytes = 4096;
-  return size_bytes > kSmallBytes ? round_up(size_bytes, kHostPageBytes) : size_bytes;
+  if (is_page_granular(facade, size_bytes)) return round_up(size_bytes, kPageBytes);
+  const bool in_host_pages = facade == Facade::kPinned && size_bytes > kSmallBytes;
+  return round_up(size_bytes, in_host_pages ? kHostPageBytes : kGranule);
 }
 
 }  // namespace uvm

@@ -2,7 +2,7 @@
 //   small    up to kSmallBytes: an object of an arena; statistics call everything above it large
 //   medium   below kLargeBytes: each multiple of 512 bytes has a bin of its own in thread caches
 //   large    from kLargeBytes on: thread caches hold it only if that pays
-// Independently of that, host and pinned blocks from kWholeBytes on have whole pages.
+// Independently of that, host and pinned blocks from kPageGranularBytes on have whole pages.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@
 namespace uvm {
 
 using policy::kLargeBytes;
+using policy::kPageGranularBytes;
 using policy::kSmallBytes;
-using policy::kWholeBytes;
 
 // The most that the record of a block can say, in whole pages: 2 TiB. More is refused before
 // rounding can overflow.
@@ -29,7 +29,8 @@ constexpr SizeClass size_class_of(std::size_t size_bytes) {
 }
 
 static_assert(kSmallBytes % kGranule == 0 && kLargeBytes % kGranule == 0);
-static_assert(kSmallBytes < kLargeBytes && kLargeBytes < kWholeBytes && kWholeBytes <= kPageBytes);
+static_assert(kSmallBytes < kLargeBytes && kLargeBytes < kPageGranularBytes &&
+              kPageGranularBytes <= kPageBytes);
 static_assert(kPageBytes % policy::kSmallSegmentBytes == 0, "segments fill a page");
 
 }  // namespace uvm

@@ -20,7 +20,7 @@
 
 namespace uvm {
 
-// In report.cpp: what does not change while an allocator lives.
+// In report.cpp: facts that do not change while an allocator lives.
 std::string about_json(const CachingManagedAllocator& allocator, bool has_framework);
 
 namespace {
@@ -32,20 +32,20 @@ std::atomic<bool> framework_installed{false};
 std::atomic<bool> cpu_tensors_at_once{false};
 std::atomic<bool> activation_failed{false};
 
-// What was set; nothing: as configured.
+// The mode that was set; none: as configured.
 std::atomic<std::optional<MoveMode>> process_move_mode{std::nullopt};
 
 // Counts until there is an allocator.
 UnmanagedHost early_unmanaged_host;
 std::atomic<UnmanagedHost*> unmanaged_host{&early_unmanaged_host};
 
-// From now on the figures of this process, with those so far.
+// From now on counts go to the figures of this process, with the counts so far.
 void count_unmanaged_host_in(UnmanagedHost* of) noexcept {
   UnmanagedHost* before = unmanaged_host.exchange(of);
   of->count(before->allocations.exchange(0), before->bytes.exchange(0));
 }
 
-// Keeps with the figures what the report says of the process itself.
+// Stores the report's facts about the process with the figures.
 void describe(CachingManagedAllocator* allocator) {
   const std::string about = about_json(*allocator, framework_installed);
   if (!allocator->figure_store().describe(about)) {
@@ -53,8 +53,8 @@ void describe(CachingManagedAllocator* allocator) {
   }
 }
 
-// Its name says that it is of this process. Where the process has been another program before
-// (exec), that program's file is there already.
+// The name of the file has the number of this process. If the process was another program before
+// (exec), that program's file exists already.
 std::string figures_file(const std::string& wanted_directory) {
   constexpr int kMostPrograms = 100;
   std::error_code error;  // the program may change its folder before it ends
@@ -66,7 +66,7 @@ std::string figures_file(const std::string& wanted_directory) {
   return file;
 }
 
-// The file of figures goes once the report is there: who finds it knows that there is none.
+// Removes the file of figures after the report is written: the file means that there is no report.
 void write_report_file(CachingManagedAllocator& allocator, const std::string& directory) {
   std::string path = fmt::format("{}/report.{}.json", directory, getpid());
   std::ofstream file(path);
@@ -91,12 +91,12 @@ void report_at_exit() {
       [[maybe_unused]] ssize_t written = write(STDERR_FILENO, text.data(), text.size());
     }
   } catch (const std::exception& error) {
-    // The program has ended well: it is not to die of its report.
+    // The program has ended well: its report must not make it fail.
     log(LogLevel::kWarning, "there is no report: {}", error.what());
   }
 }
 
-// What throws leaves everything as it was, so that the next call can try again.
+// An exception leaves everything as it was, so that the next call can try again.
 std::unique_ptr<Activation> activate() {
   const Configuration& configuration = process_configuration().configuration;
   auto activation = std::make_unique<Activation>();
@@ -207,7 +207,7 @@ void set_framework_installed(bool installed) noexcept {
   try {
     if (CachingManagedAllocator* allocator = process_allocator()) describe(allocator);
   } catch (const std::bad_alloc&) {
-    // The report says what was true before.
+    // The report says whether it was true at any time.
   }
 }
 

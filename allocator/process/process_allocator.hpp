@@ -1,8 +1,8 @@
-// The allocator of this process: made at most once, on first need, from the environment's
-// configuration, and never destroyed, since other libraries' exit handlers may still free into it.
-// Making it initialises the driver, so it is made when the program uses the device, and for CPU
-// tensors alone only where the program has initialised the driver. It registers the handlers for
-// fork and, where asked for, the report at exit.
+// The allocator of this process. It is made at most once, at first need, from the environment's
+// configuration. It is never destroyed, because exit handlers of other libraries may still free
+// into it. Making it initialises the driver. So it is made when the program uses the device; for
+// CPU tensors alone, only if the program has initialised the driver. It registers the handlers for
+// fork and, if configured, the report at exit.
 #pragma once
 
 #include <cstddef>
@@ -19,28 +19,29 @@ struct Activation {
   std::string reason;                            // why not, one line
 };
 
-// What this process is configured to be; parsed once, errors logged once.
+// The configuration of this process; parsed once, errors logged once.
 const ParsedConfiguration& process_configuration();
 
-// Thread-safe; the first call decides for the life of the process. Where it cannot be active, one
-// line says why.
+// Thread-safe; the first call decides for the life of the process. If the allocator cannot be
+// active, one line says why.
 const Activation& activate_process_allocator();
 
-// The allocator if it is active already; makes nothing.
+// The allocator if it is active; nullptr otherwise. Makes nothing.
 CachingManagedAllocator* process_allocator() noexcept;
 
 // Whether the program has initialised the driver, so that activate_process_allocator() would not be
 // the first to do so. Initialises nothing.
 bool is_driver_initialized();
 
-// Whether CPU tensors are to be managed at once, which may initialise the driver: UVMALLOC_CPU asks
-// for that, or the program has, by switching unified memory on itself.
+// Whether CPU tensors are managed at once, which may initialise the driver: by UVMALLOC_CPU, or
+// because the program has switched unified memory on itself.
 bool manages_cpu_tensors_at_once();
 void set_manages_cpu_tensors_at_once() noexcept;
 
-// Which host memory a framework gets on this thread, kManaged until set; returns what was.
+// The host memory that a framework gets on this thread; kManaged until set. The setter returns the
+// previous value.
 enum class HostMemory : unsigned char {
-  kMalloc,         // for what never goes to a device
+  kMalloc,         // for memory that never goes to a device
   kManaged,        // from UVMALLOC_HOST_THRESHOLD on
   kAlwaysManaged,  // whatever its size
 };
@@ -51,21 +52,21 @@ HostMemory host_memory() noexcept;
 MoveMode configured_move_mode() noexcept;
 // How a framework's tensors move, as configured until set.
 void set_move_mode(MoveMode mode) noexcept;
-// That of this process, or kAlias where this thread has asked for it.
+// The mode of this process, or kAlias if this thread has set that.
 MoveMode move_mode() noexcept;
-// Returns what was.
+// Returns the previous value.
 bool set_thread_aliases(bool aliases) noexcept;
 
 // Whether a framework's memory is managed: its plugin has taken its allocators' places, and there
 // is a device for it. Initialises nothing: before the program has initialised the driver, true
 // where this machine has one.
 bool is_framework_enabled();
-// Whether the plugin is in place, which the plugin says.
+// Whether the plugin is installed, which the plugin sets.
 bool is_framework_installed() noexcept;
 void set_framework_installed(bool installed) noexcept;
 
-// Allocations that a framework's own allocators made although they were replaced: only its plugin
-// can find out.
+// Allocations that a framework's own allocators made although they were replaced. Only its plugin
+// can count them.
 struct NativeAllocations {
   std::uint64_t device = 0;
   std::uint64_t pinned = 0;

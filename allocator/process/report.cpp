@@ -49,8 +49,8 @@ std::string program_name() {
   return text;
 }
 
-// When the kernel started the process, in its ticks: with the number of the process this names it
-// for good. 0: not known.
+// The start of the process in the kernel's ticks. With the process number it names the process
+// uniquely. 0: not known.
 std::uint64_t process_start_ticks() {
   constexpr int kField = 22;          // of proc(5)
   constexpr int kFieldAfterName = 3;  // the name before it may hold blanks
@@ -62,7 +62,7 @@ std::uint64_t process_start_ticks() {
   return at == std::string::npos ? 0 : std::strtoull(text.c_str() + at, nullptr, 10);
 }
 
-// Which of several like it the process is, where its launcher says so; null: it does not.
+// The rank of the process that its launcher has set; null: it has set none.
 Json rank() {
   for (const char* name : {"RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID"}) {
     if (const char* text = std::getenv(name); text != nullptr && *text != '\0') return text;
@@ -168,7 +168,7 @@ void add_figures(const Figures& figures, Json* out) {
   (*out)["threads_left_out"] = figures.threads_left_out;
 }
 
-// Only a framework's allocators are replaced, so without a framework there is nothing to count.
+// Without a framework no allocators are replaced, so there is nothing to count.
 Json native_json() {
   if (!native_allocations()) return nullptr;
   const NativeAllocations made = native_allocations()();
@@ -230,7 +230,7 @@ Json devices_json(const DeviceRuntime& runtime, std::string* trouble,
   return devices;
 }
 
-// What the automatic settings come to on this machine.
+// The values of automatic settings on this machine.
 std::map<std::string_view, std::string> automatic_values(
     const Configuration& configuration, std::string_view runtime,
     const std::vector<DeviceDescription>& devices) {
@@ -277,7 +277,8 @@ Json settings_json(const ParsedConfiguration& parsed,
   return settings;
 }
 
-// Arguments and variables may hold any bytes; what is no UTF-8 shows as replacement characters.
+// Arguments and variables may hold any bytes; those that are not UTF-8 become replacement
+// characters.
 std::string text_of(const Json& json) {
   return json.dump(1, ' ', false, Json::error_handler_t::replace);
 }
@@ -289,7 +290,7 @@ void set_native_allocations(std::function<NativeAllocations()> source) {
 }
 
 std::string about_json(const CachingManagedAllocator& allocator, bool has_framework) {
-  // Put together from its values: the library's objects end the process where memory runs out.
+  // Built from its values: the library's objects would end the process without memory.
   std::string text = "{";
   auto add = [&](const char* name, const Json& value) {
     text += fmt::format("{}\"{}\":{}", text.size() == 1 ? "" : ",", name, text_of(value));

@@ -1,20 +1,19 @@
+// The functions of the C interface that make and use allocators.
 #include <uvmalloc/uvmalloc.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstring>
-#include <exception>
 #include <memory>
-#include <new>
-#include <optional>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include <fmt/format.h>
 
-#include <uvmalloc/allocator/process/aligned_allocation.hpp>
+#include <uvmalloc/allocator/process/c_interface.hpp>
 #include <uvmalloc/allocator/process/process_allocator.hpp>
 #include <uvmalloc/runtime/registry.hpp>
 
@@ -23,12 +22,17 @@ namespace {
 using uvm::CachingManagedAllocator;
 using uvm::Facade;
 using uvm::Place;
+using uvm::c_interface::Failed;
+using uvm::c_interface::failure;
+using uvm::c_interface::guarded;
+using uvm::c_interface::not_ours;
+using uvm::c_interface::null_argument;
 
 static_assert(static_cast<int>(Facade::kHost) == UVMALLOC_HOST);
 static_assert(static_cast<int>(Facade::kPinned) == UVMALLOC_PINNED);
 static_assert(static_cast<int>(Facade::kDevice) == UVMALLOC_DEVICE);
 
-// What the first version of each structure held; never changes.
+// The size of the first version of each structure; never changes.
 constexpr std::size_t kFirstOptionsBytes =
     offsetof(uvmalloc_options, span_bytes) + sizeof(uvmalloc_options::span_bytes);
 constexpr std::size_t kFirstBlockBytes =
@@ -36,59 +40,9 @@ constexpr std::size_t kFirstBlockBytes =
 constexpr std::size_t kFirstStatisticsBytes =
     offsetof(uvmalloc_statistics, out_of_memory) + sizeof(uvmalloc_statistics::out_of_memory);
 
-// No structure of this interface will ever be as large: a number that was never set, of which as
-// many bytes would be looked at.
+// No structure of this interface will ever be as large. A larger `struct_bytes` was never set, and
+// as many bytes would be read.
 constexpr std::size_t kMostOptionsBytes = 4096;
-
-// Without a destructor: exit handlers and other threads' last destructors may still fail and ask.
-constexpr std::size_t kLastErrorBytes = 4096;
-thread_local char last_error[kLastErrorBytes];
-
-// Keeps what there is to say, cut to the room there is; where even that finds no memory, nothing.
-template <class... Arguments>
-uvmalloc_status failure(uvmalloc_status status, fmt::format_string<Arguments...> format,
-                        Arguments&&... arguments) noexcept {
-  try {
-    const auto end = fmt::format_to_n(last_error, kLastErrorBytes - 1, format,
-                                      std::forward<Arguments>(arguments)...);
-    *end.out = '\0';
-  } catch (...) {
-    last_error[0] = '\0';
-  }
-  return status;
-}
-
-// Runs the body of a function of the interface; what it throws becomes a status.
-template <class Body>
-uvmalloc_status guarded(Body body) noexcept {
-  try {
-    return body();
-  } catch (const std::bad_alloc& error) {
-    return failure(UVMALLOC_ERROR_OUT_OF_MEMORY, "{}", error.what());
-  } catch (const std::invalid_argument& error) {
-    return failure(UVMALLOC_ERROR_INVALID_ARGUMENT, "{}", error.what());
-  } catch (const std::runtime_error& error) {
-    return failure(UVMALLOC_ERROR_NOT_USABLE, "{}", error.what());
-  } catch (const std::exception& error) {
-    return failure(UVMALLOC_ERROR_INTERNAL, "{}", error.what());
-  } catch (...) {
-    return failure(UVMALLOC_ERROR_INTERNAL, "an unknown exception");
-  }
-}
-
-uvmalloc_status null_argument(const char* function, const char* argument) {
-  return failure(UVMALLOC_ERROR_INVALID_ARGUMENT, "{}: {} is NULL", function, argument);
-}
-
-uvmalloc_status not_ours(const char* function, const void* address) {
-  return failure(UVMALLOC_ERROR_NOT_OURS, "{}: {} is in no block of this allocator", function,
-                 address);
-}
-
-uvmalloc_status no_device(const char* function, int device, int count) {
-  return failure(UVMALLOC_ERROR_NO_DEVICE, "{}: device {} does not exist; there are {}", function,
-                 device, count);
-}
 
 uvmalloc_status too_small(const char* function, std::size_t struct_bytes, std::size_t least) {
   return failure(UVMALLOC_ERROR_INVALID_ARGUMENT,
@@ -96,18 +50,33 @@ uvmalloc_status too_small(const char* function, std::size_t struct_bytes, std::s
                  struct_bytes, least);
 }
 
-CachingManagedAllocator* own(uvmalloc_allocator* handle) {
-  return reinterpret_cast<CachingManagedAllocator*>(handle);
-}
-const CachingManagedAllocator* own(const uvmalloc_allocator* handle) {
-  return reinterpret_cast<const CachingManagedAllocator*>(handle);
-}
 uvmalloc_allocator* handle_of(CachingManagedAllocator* allocator) {
   return reinterpret_cast<uvmalloc_allocator*>(allocator);
 }
 
-bool has_device(const CachingManagedAllocator& allocator, int device) {
-  return device >= 0 && device < allocator.runtime().device_count();
+// Runs the body of a function of an allocator. The body may take the function's name, and may
+// return nothing, which is success.
+template <class Handle, class Body>
+uvmalloc_status with(Handle* handle, const char* function, Body body) noexcept {
+  if (handle == nullptr) return null_argument(function, "allocator");
+  using Allocator = std::conditional_t<std::is_const_v<Handle>, const CachingManagedAllocator,
+                                       CachingManagedAllocator>;
+  return guarded([&]() -> uvmalloc_status {
+    auto& own = *reinterpret_cast<Allocator*>(handle);
+    if constexpr (std::is_invocable_v<Body, Allocator&, const char*>) {
+      return body(own, function);
+    } else {
+      body(own);
+      return UVMALLOC_OK;
+    }
+  });
+}
+
+void require_device(const char* function, const CachingManagedAllocator& allocator, int device) {
+  const int count = allocator.runtime().device_count();
+  if (device >= 0 && device < count) return;
+  throw Failed{failure(UVMALLOC_ERROR_NO_DEVICE, "{}: device {} does not exist; there are {}",
+                       function, device, count)};
 }
 
 std::int32_t number_of(Place place) {
@@ -115,26 +84,56 @@ std::int32_t number_of(Place place) {
   return place.is_host() ? UVMALLOC_PLACE_HOST : UVMALLOC_PLACE_NOWHERE;
 }
 
-// The caller's structure as this version knows it: members that an older caller lacks are zero.
-// None where a newer caller has set one that is not known here.
-std::optional<uvmalloc_options> known_options(const uvmalloc_options* given) {
+// The caller's structure as this version has it: members that an older caller lacks are zero.
+uvmalloc_options known_options(const uvmalloc_options& given) {
+  if (given.struct_bytes < kFirstOptionsBytes) {
+    throw Failed{too_small("uvmalloc_create", given.struct_bytes, kFirstOptionsBytes)};
+  }
+  if (given.struct_bytes > kMostOptionsBytes) {
+    throw std::invalid_argument(
+        fmt::format("uvmalloc_create: struct_bytes is {}; it is the size of the structure, {} at "
+                    "most",
+                    given.struct_bytes, kMostOptionsBytes));
+  }
   uvmalloc_options options{};
-  const auto* bytes = reinterpret_cast<const unsigned char*>(given);
-  const std::size_t common = std::min(given->struct_bytes, sizeof options);
-  if (std::any_of(bytes + common, bytes + given->struct_bytes, [](auto byte) { return byte != 0; }))
-    return std::nullopt;
+  const auto* bytes = reinterpret_cast<const unsigned char*>(&given);
+  const std::size_t common = std::min(given.struct_bytes, sizeof options);
+  if (std::any_of(bytes + common, bytes + given.struct_bytes,
+                  [](auto byte) { return byte != 0; })) {
+    throw std::invalid_argument("uvmalloc_create: an option is set that this version lacks");
+  }
   std::memcpy(&options, bytes, common);
   return options;
 }
 
-std::optional<uvm::Policy> policy_of(std::int32_t policy) {
+uvm::Policy policy_of(std::int32_t policy) {
   switch (policy) {
     case UVMALLOC_POLICY_AUTO:
       return uvm::Policy::kAuto;
     case UVMALLOC_POLICY_DRIVER:
       return uvm::Policy::kDriver;
   }
-  return std::nullopt;
+  throw std::invalid_argument("uvmalloc_create: there is no such policy");
+}
+
+uvm::Configuration configuration_of(const uvmalloc_options& given) {
+  const uvmalloc_options options = known_options(given);
+  uvm::Configuration configuration;
+  configuration.policy = policy_of(options.policy);
+  if (options.runtime != nullptr) configuration.runtime = options.runtime;
+  if (options.budget_bytes != 0) configuration.budget_bytes = options.budget_bytes;
+  if (options.reserve_bytes != 0) configuration.reserve_bytes = options.reserve_bytes;
+  if (options.span_bytes != 0) configuration.span_bytes = options.span_bytes;
+  if (options.device_budget_bytes != 0) {
+    configuration.device_budget_bytes = options.device_budget_bytes;
+  }
+  if (!std::isfinite(options.decay_seconds) || options.decay_seconds < 0) {
+    throw std::invalid_argument(
+        fmt::format("uvmalloc_create: decay_seconds is {}; accepted: seconds from 0 on",
+                    options.decay_seconds));
+  }
+  configuration.decay_seconds = options.decay_seconds;
+  return configuration;
 }
 
 // As much of `all` as the caller's structure holds, whose struct_bytes is large enough.
@@ -144,65 +143,7 @@ void fill(Structure* out, Structure all) {
   std::memcpy(out, &all, all.struct_bytes);
 }
 
-std::int64_t copy_out(const std::string& text, char* buffer, std::size_t capacity_bytes) {
-  if (buffer != nullptr && capacity_bytes != 0) {
-    const std::size_t count = std::min(text.size(), capacity_bytes - 1);
-    std::memcpy(buffer, text.data(), count);
-    buffer[count] = '\0';
-  }
-  return static_cast<std::int64_t>(text.size()) + 1;
-}
-
-// copy_out() of what `make` returns, or -1.
-template <class Make>
-std::int64_t text_out(Make make, char* buffer, std::size_t capacity_bytes) {
-  std::int64_t needed = -1;
-  guarded([&] {
-    needed = copy_out(make(), buffer, capacity_bytes);
-    return UVMALLOC_OK;
-  });
-  return needed;
-}
-
 }  // namespace
-
-// ---- version and errors
-
-const char* uvmalloc_version(void) noexcept {
-  return uvm::version();
-}
-
-int uvmalloc_version_number(void) noexcept {
-  return UVMALLOC_VERSION_NUMBER;
-}
-
-const char* uvmalloc_status_name(int status) noexcept {
-  switch (status) {
-    case UVMALLOC_OK:
-      return "UVMALLOC_OK";
-    case UVMALLOC_ERROR_INVALID_ARGUMENT:
-      return "UVMALLOC_ERROR_INVALID_ARGUMENT";
-    case UVMALLOC_ERROR_OUT_OF_MEMORY:
-      return "UVMALLOC_ERROR_OUT_OF_MEMORY";
-    case UVMALLOC_ERROR_NO_DEVICE:
-      return "UVMALLOC_ERROR_NO_DEVICE";
-    case UVMALLOC_ERROR_NOT_USABLE:
-      return "UVMALLOC_ERROR_NOT_USABLE";
-    case UVMALLOC_ERROR_NOT_OURS:
-      return "UVMALLOC_ERROR_NOT_OURS";
-    case UVMALLOC_ERROR_DOUBLE_FREE:
-      return "UVMALLOC_ERROR_DOUBLE_FREE";
-    case UVMALLOC_ERROR_INTERIOR:
-      return "UVMALLOC_ERROR_INTERIOR";
-    case UVMALLOC_ERROR_INTERNAL:
-      return "UVMALLOC_ERROR_INTERNAL";
-  }
-  return "unknown status";
-}
-
-const char* uvmalloc_last_error(void) noexcept {
-  return last_error;
-}
 
 // ---- allocators
 
@@ -211,38 +152,8 @@ uvmalloc_status uvmalloc_create(const uvmalloc_options* options,
   if (out == nullptr) return null_argument(__func__, "out");
   *out = nullptr;
   return guarded([&] {
-    uvm::Configuration configuration;
-    if (options != nullptr) {
-      if (options->struct_bytes < kFirstOptionsBytes) {
-        return too_small("uvmalloc_create", options->struct_bytes, kFirstOptionsBytes);
-      }
-      if (options->struct_bytes > kMostOptionsBytes) {
-        return failure(UVMALLOC_ERROR_INVALID_ARGUMENT,
-                       "uvmalloc_create: struct_bytes is {}; it is the size of the structure, {} "
-                       "at most",
-                       options->struct_bytes, kMostOptionsBytes);
-      }
-      const std::optional<uvmalloc_options> known = known_options(options);
-      if (!known) {
-        throw std::invalid_argument("uvmalloc_create: an option is set that this version lacks");
-      }
-      const std::optional<uvm::Policy> policy = policy_of(known->policy);
-      if (!policy) throw std::invalid_argument("uvmalloc_create: there is no such policy");
-      configuration.policy = *policy;
-      if (known->runtime != nullptr) configuration.runtime = known->runtime;
-      if (known->budget_bytes != 0) configuration.budget_bytes = known->budget_bytes;
-      if (known->reserve_bytes != 0) configuration.reserve_bytes = known->reserve_bytes;
-      if (known->span_bytes != 0) configuration.span_bytes = known->span_bytes;
-      if (known->device_budget_bytes != 0) {
-        configuration.device_budget_bytes = known->device_budget_bytes;
-      }
-      if (!std::isfinite(known->decay_seconds) || known->decay_seconds < 0) {
-        throw std::invalid_argument(
-            fmt::format("uvmalloc_create: decay_seconds is {}; accepted: seconds from 0 on",
-                        known->decay_seconds));
-      }
-      configuration.decay_seconds = known->decay_seconds;
-    }
+    const uvm::Configuration configuration =
+        options == nullptr ? uvm::Configuration() : configuration_of(*options);
     uvm::RuntimeChoice choice = uvm::open_runtime(configuration.runtime);
     if (choice.runtime == nullptr) return failure(UVMALLOC_ERROR_NO_DEVICE, "{}", choice.reason);
     *out = handle_of(
@@ -254,11 +165,11 @@ uvmalloc_status uvmalloc_create(const uvmalloc_options* options,
 
 uvmalloc_status uvmalloc_destroy(uvmalloc_allocator* allocator) noexcept {
   if (allocator == nullptr) return UVMALLOC_OK;
-  if (own(allocator) == uvm::process_allocator()) {
+  if (allocator == handle_of(uvm::process_allocator())) {
     return failure(UVMALLOC_ERROR_INVALID_ARGUMENT,
                    "uvmalloc_destroy: the process's allocator is never destroyed");
   }
-  delete own(allocator);
+  delete reinterpret_cast<CachingManagedAllocator*>(allocator);
   return UVMALLOC_OK;
 }
 
@@ -277,13 +188,9 @@ uvmalloc_status uvmalloc_process_allocator(uvmalloc_allocator** out) noexcept {
 
 uvmalloc_status uvmalloc_set_device_limit(uvmalloc_allocator* allocator, int device,
                                           std::uint64_t most_bytes) noexcept {
-  if (allocator == nullptr) return null_argument(__func__, "allocator");
-  return guarded([&] {
-    if (!has_device(*own(allocator), device)) {
-      return no_device("uvmalloc_set_device_limit", device,
-                       own(allocator)->runtime().device_count());
-    }
-    own(allocator)->set_device_limit(device, most_bytes);
+  return with(allocator, __func__, [&](auto& own, const char* function) {
+    require_device(function, own, device);
+    own.set_device_limit(device, most_bytes);
     return UVMALLOC_OK;
   });
 }
@@ -291,20 +198,16 @@ uvmalloc_status uvmalloc_set_device_limit(uvmalloc_allocator* allocator, int dev
 uvmalloc_status uvmalloc_add_pressure_callback(uvmalloc_allocator* allocator,
                                                uvmalloc_pressure_callback callback,
                                                void* argument) noexcept {
-  if (allocator == nullptr) return null_argument(__func__, "allocator");
   if (callback == nullptr) return null_argument(__func__, "callback");
-  return guarded([&] {
-    own(allocator)->add_pressure_callback([=] { return callback(argument) != 0; });
-    return UVMALLOC_OK;
+  return with(allocator, __func__, [&](auto& own) {
+    own.add_pressure_callback([=] { return callback(argument) != 0; });
   });
 }
 
 uvmalloc_status uvmalloc_device_count(const uvmalloc_allocator* allocator, int* out) noexcept {
   if (out == nullptr) return null_argument(__func__, "out");
   *out = 0;
-  if (allocator == nullptr) return null_argument(__func__, "allocator");
-  *out = own(allocator)->runtime().device_count();
-  return UVMALLOC_OK;
+  return with(allocator, __func__, [&](auto& own) { *out = own.runtime().device_count(); });
 }
 
 // ---- memory
@@ -314,85 +217,75 @@ uvmalloc_status uvmalloc_allocate(uvmalloc_allocator* allocator, int facade, int
                                   uvmalloc_stream stream, void** out) noexcept {
   if (out == nullptr) return null_argument(__func__, "out");
   *out = nullptr;
-  if (allocator == nullptr) return null_argument(__func__, "allocator");
-  return guarded([&] {
+  return with(allocator, __func__, [&](auto& own, const char* function) {
     if (facade < UVMALLOC_HOST || facade > UVMALLOC_DEVICE) {
-      throw std::invalid_argument(fmt::format("uvmalloc_allocate: there is no facade {}", facade));
+      throw std::invalid_argument(fmt::format("{}: there is no facade {}", function, facade));
     }
-    if (!has_device(*own(allocator), device)) {
-      return no_device("uvmalloc_allocate", device, own(allocator)->runtime().device_count());
-    }
-    *out = uvm::allocate_aligned(*own(allocator), static_cast<Facade>(facade), device, size_bytes,
-                                 alignment_bytes, stream);
+    require_device(function, own, device);
+    const auto kind = static_cast<Facade>(facade);
+    *out = alignment_bytes == 0
+               ? own.allocate(kind, device, size_bytes, stream)
+               : own.allocate_aligned(kind, device, size_bytes, alignment_bytes, stream);
     return UVMALLOC_OK;
   });
 }
 
 uvmalloc_status uvmalloc_free(uvmalloc_allocator* allocator, void* address) noexcept {
-  if (allocator == nullptr) return null_argument(__func__, "allocator");
-  switch (own(allocator)->free(address)) {
-    case uvm::FreeResult::kFreed:
-      return UVMALLOC_OK;
-    case uvm::FreeResult::kNotOurs:
-      return not_ours(__func__, address);
-    case uvm::FreeResult::kDouble:
-      return failure(UVMALLOC_ERROR_DOUBLE_FREE, "uvmalloc_free: {} is free already", address);
-    case uvm::FreeResult::kInterior:
-      return failure(UVMALLOC_ERROR_INTERIOR, "uvmalloc_free: {} is not the start of its block",
-                     address);
-  }
-  return failure(UVMALLOC_ERROR_INTERNAL, "uvmalloc_free: an unknown result");
+  return with(allocator, __func__, [&](auto& own, const char* function) {
+    switch (own.free(address)) {
+      case uvm::FreeResult::kFreed:
+        return UVMALLOC_OK;
+      case uvm::FreeResult::kNotOurs:
+        return not_ours(function, address);
+      case uvm::FreeResult::kDouble:
+        return failure(UVMALLOC_ERROR_DOUBLE_FREE, "{}: {} is free already", function, address);
+      case uvm::FreeResult::kInterior:
+        return failure(UVMALLOC_ERROR_INTERIOR, "{}: {} is not the start of its block", function,
+                       address);
+    }
+    return failure(UVMALLOC_ERROR_INTERNAL, "{}: an unknown result", function);
+  });
 }
 
 uvmalloc_status uvmalloc_record_use(uvmalloc_allocator* allocator, const void* address, int device,
                                     uvmalloc_stream stream) noexcept {
-  if (allocator == nullptr) return null_argument(__func__, "allocator");
-  return guarded([&] {
-    if (!has_device(*own(allocator), device)) {
-      return no_device("uvmalloc_record_use", device, own(allocator)->runtime().device_count());
-    }
-    if (own(allocator)->record_use(address, device, stream)) return UVMALLOC_OK;
-    return not_ours("uvmalloc_record_use", address);
+  return with(allocator, __func__, [&](auto& own, const char* function) {
+    require_device(function, own, device);
+    if (own.record_use(address, device, stream)) return UVMALLOC_OK;
+    return not_ours(function, address);
   });
 }
 
 uvmalloc_status uvmalloc_forget_stream(uvmalloc_allocator* allocator, int device,
                                        uvmalloc_stream stream) noexcept {
-  if (allocator == nullptr) return null_argument(__func__, "allocator");
-  return guarded([&] {
-    if (!has_device(*own(allocator), device)) {
-      return no_device("uvmalloc_forget_stream", device, own(allocator)->runtime().device_count());
-    }
-    own(allocator)->forget_stream(device, stream);
+  return with(allocator, __func__, [&](auto& own, const char* function) {
+    require_device(function, own, device);
+    own.forget_stream(device, stream);
     return UVMALLOC_OK;
   });
 }
 
 uvmalloc_status uvmalloc_wait_for_uses(uvmalloc_allocator* allocator,
                                        const void* address) noexcept {
-  if (allocator == nullptr) return null_argument(__func__, "allocator");
-  return guarded([&] {
-    const auto block = own(allocator)->find(address);
-    if (!block || !block->live) return not_ours("uvmalloc_wait_for_uses", address);
-    own(allocator)->wait_for_uses(address);
+  return with(allocator, __func__, [&](auto& own, const char* function) {
+    const auto block = own.find(address);
+    if (!block || !block->live) return not_ours(function, address);
+    own.wait_for_uses(address);
     return UVMALLOC_OK;
   });
 }
 
 uvmalloc_status uvmalloc_move(uvmalloc_allocator* allocator, void* address, int destination,
                               uvmalloc_stream stream, int wait) noexcept {
-  if (allocator == nullptr) return null_argument(__func__, "allocator");
-  return guarded([&] {
+  return with(allocator, __func__, [&](auto& own, const char* function) {
     const bool to_host = destination == UVMALLOC_PLACE_HOST;
-    if (!to_host && !has_device(*own(allocator), destination)) {
-      return no_device("uvmalloc_move", destination, own(allocator)->runtime().device_count());
-    }
-    const auto block = own(allocator)->find(address);
-    if (!block || !block->live) return not_ours("uvmalloc_move", address);
+    if (!to_host) require_device(function, own, destination);
+    const auto block = own.find(address);
+    if (!block || !block->live) return not_ours(function, address);
     if (to_host && !block->location.is_device()) {
-      // It was there; the stream may have written to it in place.
-      own(allocator)->record_use(address, block->device, stream);
-      if (wait != 0) own(allocator)->wait_for_uses(address);
+      // It is on the host already; the stream may have written to it in place.
+      own.record_use(address, block->device, stream);
+      if (wait != 0) own.wait_for_uses(address);
       return UVMALLOC_OK;
     }
     const CachingManagedAllocator::Move move{
@@ -402,39 +295,30 @@ uvmalloc_status uvmalloc_move(uvmalloc_allocator* allocator, void* address, int 
         .stream = stream,
         .wait = wait != 0,
         .held = false};
-    if (own(allocator)->move(address, move) != nullptr) return UVMALLOC_OK;
-    return not_ours("uvmalloc_move", address);
+    if (own.move(address, move) != nullptr) return UVMALLOC_OK;
+    return not_ours(function, address);
   });
 }
 
 uvmalloc_status uvmalloc_release_cached(uvmalloc_allocator* allocator) noexcept {
-  if (allocator == nullptr) return null_argument(__func__, "allocator");
-  return guarded([&] {
-    own(allocator)->release_cached();
-    return UVMALLOC_OK;
-  });
+  return with(allocator, __func__, [&](auto& own) { own.release_cached(); });
 }
 
 uvmalloc_status uvmalloc_decay(uvmalloc_allocator* allocator) noexcept {
-  if (allocator == nullptr) return null_argument(__func__, "allocator");
-  return guarded([&] {
-    own(allocator)->decay(std::chrono::steady_clock::now());
-    return UVMALLOC_OK;
-  });
+  return with(allocator, __func__, [&](auto& own) { own.decay(std::chrono::steady_clock::now()); });
 }
 
-// ---- what is known
+// ---- information
 
 uvmalloc_status uvmalloc_describe(const uvmalloc_allocator* allocator, const void* address,
                                   uvmalloc_block* out) noexcept {
-  if (allocator == nullptr) return null_argument(__func__, "allocator");
   if (out == nullptr) return null_argument(__func__, "out");
   if (out->struct_bytes < kFirstBlockBytes) {
     return too_small(__func__, out->struct_bytes, kFirstBlockBytes);
   }
-  return guarded([&] {
-    const auto block = own(allocator)->find(address);
-    if (!block) return not_ours("uvmalloc_describe", address);
+  return with(allocator, __func__, [&](auto& own, const char* function) {
+    const auto block = own.find(address);
+    if (!block) return not_ours(function, address);
     fill(out, {.struct_bytes = 0,
                .base = block->base,
                .size_bytes = block->size_bytes,
@@ -450,13 +334,12 @@ uvmalloc_status uvmalloc_describe(const uvmalloc_allocator* allocator, const voi
 
 uvmalloc_status uvmalloc_get_statistics(const uvmalloc_allocator* allocator,
                                         uvmalloc_statistics* out) noexcept {
-  if (allocator == nullptr) return null_argument(__func__, "allocator");
   if (out == nullptr) return null_argument(__func__, "out");
   if (out->struct_bytes < kFirstStatisticsBytes) {
     return too_small(__func__, out->struct_bytes, kFirstStatisticsBytes);
   }
-  return guarded([&] {
-    const uvm::Statistics all = own(allocator)->statistics();
+  return with(allocator, __func__, [&](auto& own) {
+    const uvm::Statistics all = own.statistics();
     auto of = [&](Facade facade) -> uvmalloc_facade_statistics {
       const auto index = static_cast<std::size_t>(facade);
       const uvm::Gauge& bytes = all.facade_bytes[index];
@@ -466,7 +349,7 @@ uvmalloc_status uvmalloc_get_statistics(const uvmalloc_allocator* allocator,
               .peak_bytes = bytes.peak,
               .allocated_bytes = bytes.increased};
     };
-    const uvm::HintCounters& hints = own(allocator)->hints();
+    const uvm::HintCounters& hints = own.hints();
     fill(out, {.struct_bytes = 0,
                .host = of(Facade::kHost),
                .pinned = of(Facade::kPinned),
@@ -482,100 +365,33 @@ uvmalloc_status uvmalloc_get_statistics(const uvmalloc_allocator* allocator,
                .prefetches = hints.of(uvm::HintKind::kPrefetch).sent.load(),
                .advice = hints.of(uvm::HintKind::kAdvise).sent.load(),
                .out_of_memory = all.out_of_memory});
-    return UVMALLOC_OK;
   });
 }
 
 uvmalloc_status uvmalloc_reset_peaks(uvmalloc_allocator* allocator) noexcept {
-  if (allocator == nullptr) return null_argument(__func__, "allocator");
-  return guarded([&] {
+  return with(allocator, __func__, [&](auto& own) {
     for (Facade facade : {Facade::kHost, Facade::kPinned, Facade::kDevice}) {
-      for (int device = 0; device < own(allocator)->runtime().device_count(); ++device) {
-        own(allocator)->reset_peaks(facade, device);
+      for (int device = 0; device < own.runtime().device_count(); ++device) {
+        own.reset_peaks(facade, device);
       }
     }
-    return UVMALLOC_OK;
   });
 }
 
 uvmalloc_status uvmalloc_start_trace(uvmalloc_allocator* allocator, const char* file) noexcept {
-  if (allocator == nullptr) return null_argument(__func__, "allocator");
   if (file == nullptr) return null_argument(__func__, "file");
-  return guarded([&] {
-    const std::string why_not = own(allocator)->start_trace(file);
+  return with(allocator, __func__, [&](auto& own, const char* function) {
+    const std::string why_not = own.start_trace(file);
     if (why_not.empty()) return UVMALLOC_OK;
-    return failure(UVMALLOC_ERROR_NOT_USABLE, "uvmalloc_start_trace: {}", why_not);
+    return failure(UVMALLOC_ERROR_NOT_USABLE, "{}: {}", function, why_not);
   });
 }
 
 uvmalloc_status uvmalloc_stop_trace(uvmalloc_allocator* allocator) noexcept {
-  if (allocator == nullptr) return null_argument(__func__, "allocator");
-  own(allocator)->stop_trace();
-  return UVMALLOC_OK;
+  return with(allocator, __func__, [](auto& own) { own.stop_trace(); });
 }
 
 uvmalloc_status uvmalloc_mark_trace(uvmalloc_allocator* allocator, const char* text) noexcept {
-  if (allocator == nullptr) return null_argument(__func__, "allocator");
   if (text == nullptr) return null_argument(__func__, "text");
-  own(allocator)->mark_trace(text);
-  return UVMALLOC_OK;
-}
-
-// ---- this process
-
-std::int64_t uvmalloc_report_json(char* buffer, std::size_t capacity_bytes) noexcept {
-  return text_out(uvm::report_json, buffer, capacity_bytes);
-}
-
-std::int64_t uvmalloc_report_json_of(const char* figures_file, char* buffer,
-                                     std::size_t capacity_bytes) noexcept {
-  if (figures_file == nullptr) return -1;
-  return text_out(
-      [&] {
-        std::string why_not;
-        std::string text = uvm::report_json_of(figures_file, &why_not);
-        if (text.empty()) throw std::runtime_error(why_not);
-        return text;
-      },
-      buffer, capacity_bytes);
-}
-
-std::int64_t uvmalloc_doctor_json(char* buffer, std::size_t capacity_bytes) noexcept {
-  return text_out(uvm::doctor_json, buffer, capacity_bytes);
-}
-
-void uvmalloc_trace_mark(const char* text) noexcept {
-  uvm::CachingManagedAllocator* allocator = uvm::process_allocator();
-  if (allocator != nullptr && text != nullptr) allocator->mark_trace(text);
-}
-
-int uvmalloc_set_host_managed(int managed) noexcept {
-  const auto memory = managed == 0   ? uvm::HostMemory::kMalloc
-                      : managed == 2 ? uvm::HostMemory::kAlwaysManaged
-                                     : uvm::HostMemory::kManaged;
-  return static_cast<int>(uvm::set_host_memory(memory));
-}
-
-int uvmalloc_is_enabled() noexcept {
-  try {
-    return uvm::is_framework_enabled();
-  } catch (...) {
-    return 0;  // out of memory while looking
-  }
-}
-
-int uvmalloc_set_move_on_copy(int on) noexcept {
-  const int before = uvmalloc_move_on_copy();
-  const uvm::MoveMode configured = uvm::configured_move_mode();
-  const auto off = configured == uvm::MoveMode::kAlias ? uvm::MoveMode::kCopyOnWrite : configured;
-  uvm::set_move_mode(on != 0 ? uvm::MoveMode::kAlias : off);
-  return before;
-}
-
-int uvmalloc_move_on_copy() noexcept {
-  return uvm::move_mode() == uvm::MoveMode::kAlias;
-}
-
-int uvmalloc_set_thread_move_on_copy(int on) noexcept {
-  return uvm::set_thread_aliases(on != 0);
+  return with(allocator, __func__, [&](auto& own) { own.mark_trace(text); });
 }

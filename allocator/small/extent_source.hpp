@@ -1,10 +1,9 @@
-// Where a small arena gets its segments from, and where they go again. Implemented by whoever owns
-// spans; called by the arena from inside jemalloc.
+// The source of a small arena's segments, implemented by the owner of spans. The arena calls it
+// from inside jemalloc.
 //
-// take() and give_back() are called with locks of jemalloc's held (see SmallArena). So they take no
-// lock under which anybody calls an arena, call no arena themselves, and make no driver call. A
-// source without any lock, or one that is only used under the lock that its arena is used under, is
-// the safe kind.
+// take() and give_back() are called with locks of jemalloc held (see SmallArena). So they take no
+// lock under which an arena is called, call no arena themselves, and make no driver call. A source
+// without a lock is safe, and so is a source used only under the lock that guards its arena.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +14,8 @@ class ExtentSource {
  public:
   virtual ~ExtentSource() = default;
 
-  // A segment: SmallArena::kSegmentBytes at a multiple of that, nobody else's until they are given
-  // back; nullptr: none now. Its contents are never looked at.
+  // A segment: SmallArena::kSegmentBytes at a multiple of that, for this arena alone until it is
+  // given back; nullptr: there is none now. Its contents are never read.
   virtual void* take() noexcept = 0;
 
   // A segment that take() returned.

@@ -13,7 +13,7 @@
 
 namespace uvm {
 
-// What jemalloc asks of the arena's memory, and whom that comes from.
+// The functions that jemalloc calls for the arena's memory, and their source.
 struct SmallArena::Hooks : extent_hooks_t {
   explicit Hooks(ExtentSource& extent_source);
 
@@ -37,7 +37,7 @@ struct ArenaConfiguration {
 constexpr int kAlignmentFlag = MALLOCX_LG_ALIGN(std::countr_zero(SmallArena::kAlignmentBytes));
 constexpr int kSegmentAlignmentFlag = MALLOCX_LG_ALIGN(std::countr_zero(SmallArena::kSegmentBytes));
 
-// One of jemalloc's controls of one arena.
+// The name of a control of jemalloc for an arena.
 struct ControlName {
   ControlName(const char* format, unsigned index) {
     std::snprintf(text, sizeof text, format, index);
@@ -66,8 +66,8 @@ std::size_t read_control(const char* format, unsigned index) {
 SmallArena::Hooks::Hooks(ExtentSource& extent_source) : extent_hooks_t{}, source(extent_source) {
   // Commit, decommit and purge stay empty, which jemalloc takes for "not done".
   //
-  // jemalloc asks for a segment when it wants to grow. It asks for anything else as a last resort
-  // after that failed, and in purge(), which counts on the refusal.
+  // jemalloc requests a segment to grow. It requests other sizes as a last resort after that has
+  // failed, and in purge(), which relies on the refusal.
   alloc = [](extent_hooks_t* hooks, void* wanted_address, std::size_t size_bytes,
              std::size_t alignment, bool* zeroed, bool* committed, unsigned) -> void* {
     auto& self = *static_cast<Hooks*>(hooks);
@@ -86,7 +86,7 @@ SmallArena::Hooks::Hooks(ExtentSource& extent_source) : extent_hooks_t{}, source
     source_of(hooks).give_back(extent);
     return false;
   };
-  // When the arena is destroyed. All is free then, and what is free is joined to whole segments.
+  // Called when the arena is destroyed. All memory is free then, and joined to whole segments.
   destroy = [](extent_hooks_t* hooks, void* extent, std::size_t, bool, unsigned) {
     source_of(hooks).give_back(extent);
   };
@@ -148,9 +148,10 @@ std::size_t SmallArena::usable_size(std::size_t size_bytes) noexcept {
 
 void SmallArena::purge() noexcept {
   run_control("arena.%u.purge", index_);
-  // That gave back the segments that were whole already. Refused parts have been joined since, and
-  // nothing but a request of their size brings a segment made of them to light. With a segment's
-  // alignment, growth would need more than a segment, so this takes none from the source.
+  // The purge returned the segments that were fully free. Parts that our hook refused have been
+  // joined since, but only an allocation of exactly segment size finds such a segment. So allocate
+  // and free until there is none. With a segment's alignment, growth would need more than a
+  // segment, so this takes none from the source.
   void* last = nullptr;
   while (void* segment = uvm_je_mallocx(kSegmentBytes, flags_ | kSegmentAlignmentFlag)) {
     const bool is_own = hooks_->source.owns(segment);

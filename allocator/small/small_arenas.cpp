@@ -30,7 +30,7 @@ class SmallArenas::Arena final : public ExtentSource {
   PoolIndex pool() const { return pool_; }
   SmallArena& arena() { return arena_; }
 
-  // In one call of allocate().
+  // Set during one call of allocate().
   Growth most = Growth::kFreeMemory;
   bool took_page = false;
   mutable bool thread_is_past = false;
@@ -56,7 +56,7 @@ SmallArenas::Arena& SmallArenas::arena_of(PoolIndex pool) {
 
 SmallArenas::Batch SmallArenas::allocate(PoolIndex pool, std::size_t size_bytes, void** out,
                                          std::size_t count, Growth most) {
-  std::lock_guard lock(mutex_);
+  const RankedGuard lock(mutex_);
   Arena& arena = arena_of(pool);
   arena.most = most;
   arena.took_page = arena.thread_is_past = false;
@@ -66,12 +66,12 @@ SmallArenas::Batch SmallArenas::allocate(PoolIndex pool, std::size_t size_bytes,
 
 void SmallArenas::free(PoolIndex pool, void* const* blocks, std::size_t count,
                        std::size_t size_bytes) {
-  std::lock_guard lock(mutex_);
+  const RankedGuard lock(mutex_);
   arenas_[pool / kPoolsPerStream]->arena().free(blocks, count, size_bytes);
 }
 
 void SmallArenas::purge(const std::function<bool(PoolIndex pool)>& wanted) {
-  std::lock_guard lock(mutex_);
+  const RankedGuard lock(mutex_);
   for (const auto& arena : arenas_) {
     if (arena != nullptr && wanted(arena->pool())) arena->arena().purge();
   }

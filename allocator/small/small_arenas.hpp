@@ -1,8 +1,8 @@
-// The arenas of an allocator's small objects: one for each stream that has asked for some, by its
-// pool of shared pages. Arenas last as long as this.
+// The arenas of an allocator's small objects: one for each stream that has requested any, by its
+// packed pool. Arenas last as long as this object.
 //
-// Thread-safe: one thread at a time is inside an arena. Whoever gives the segments takes the
-// allocator's lock, so none of this is called under that.
+// Thread-safe: one thread at a time is inside an arena. The source of segments takes the state
+// lock, so no function here is called with it.
 #pragma once
 
 #include <cstddef>
@@ -20,13 +20,13 @@ namespace uvm {
 
 class SmallArenas {
  public:
-  // Where an arena may grow, each including those before it.
+  // Memory into which an arena may grow; each value includes those before it.
   enum class Growth : std::uint8_t { kFreeMemory, kNewPages, kNewPagesOfAnyFacade, kBeyondBudget };
   struct Segment {
     void* base = nullptr;  // nullptr: there is none
     bool is_new_page = false;
   };
-  // Where the segments of a pool come from and where they go (ExtentSource). None may throw.
+  // Takes the segments of a pool and gives them back (ExtentSource). No function may throw.
   struct Segments {
     std::function<Segment(PoolIndex pool, Growth most)> take;
     std::function<void(void* base)> give_back;
@@ -38,33 +38,33 @@ class SmallArenas {
   SmallArenas& operator=(const SmallArenas&) = delete;
 
   struct Batch {
-    std::size_t count = 0;  // fewer than wanted: it cannot grow, or must not
+    std::size_t count = 0;  // fewer than requested: the arena cannot grow, or must not
     bool took_page = false;
     // The thread ends, and no arena serves it any more (SmallArena::allocate()).
     bool thread_is_past = false;
   };
-  // SmallArena::allocate() of that pool's. std::bad_alloc: its arena cannot be made.
+  // SmallArena::allocate() of the pool's arena. std::bad_alloc: the arena cannot be made.
   Batch allocate(PoolIndex pool, std::size_t size_bytes, void** out, std::size_t count,
                  Growth most);
   void free(PoolIndex pool, void* const* blocks, std::size_t count, std::size_t size_bytes);
 
-  // Gives back the empty segments of pools of which `wanted` says so.
+  // Gives back the empty segments of the pools for which `wanted` returns true.
   void purge(const std::function<bool(PoolIndex pool)>& wanted);
-  // Ends all arenas. Their segments are not given back.
-  void clear();
+  // Ends all arenas when no thread uses them any more. Their segments are not given back.
+  void clear() UVM_NOT_ANALYSED;
 
-  // For forks: nobody is inside meanwhile.
-  void lock() { mutex_.lock(); }
-  void unlock() { mutex_.unlock(); }
+  // Around a fork: no thread is inside an arena meanwhile.
+  void lock() UVM_ACQUIRE(mutex_) { mutex_.lock(); }
+  void unlock() UVM_RELEASE(mutex_) { mutex_.unlock(); }
 
  private:
   class Arena;
-  Arena& arena_of(PoolIndex pool);
+  Arena& arena_of(PoolIndex pool) UVM_REQUIRES(mutex_);
 
   const Segments segments_;
-  Ranked<std::mutex, LockRank::kArena> mutex_;  // guards what follows
-  bool closed_ = false;
-  std::vector<std::unique_ptr<Arena>> arenas_;  // by pool / kPoolsPerStream
+  Ranked<std::mutex, LockRank::kArena> mutex_;
+  bool closed_ = false;  // changes when no thread uses the arenas any more
+  std::vector<std::unique_ptr<Arena>> arenas_ UVM_GUARDED_BY(mutex_);  // by pool / kPoolsPerStream
 };
 
 }  // namespace uvm

@@ -11,9 +11,9 @@
 namespace uvm {
 namespace {
 
-// Pages of 2 MiB, where the kernel has them: one fault instead of 512, and a fork copies one entry
-// of the page table. Larger ones, as of kernels with base pages of 64 KiB, would take more memory
-// at a touch than is counted.
+// Requests pages of 2 MiB: one fault instead of 512, and a fork copies one entry of the page table.
+// Larger huge pages, as in kernels with base pages of 64 KiB, would take more memory at a touch
+// than is counted.
 int huge_page_advice() {
   std::size_t bytes = 0;
   std::ifstream("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size") >> bytes;

@@ -28,7 +28,7 @@ MachineBudget machine_budget(const std::vector<DeviceDescription>& devices,
     if (!can.integrated && !can.memory_is_host_node) budget.hard_bytes += soft_bytes;
   }
   const std::size_t ranks = std::max<std::size_t>(configuration.local_ranks, 1);
-  // More ranks than devices share them evenly; fewer have one each or more.
+  // Ranks share the devices evenly if there are more ranks than devices.
   const std::size_t per_device =
       (ranks + devices.size() - 1) / std::max<std::size_t>(devices.size(), 1);
   for (DevicePlacement& device : budget.devices) {
@@ -36,7 +36,7 @@ MachineBudget machine_budget(const std::vector<DeviceDescription>& devices,
                                         configuration.device_budget_bytes.value_or(SIZE_MAX));
   }
   std::size_t host_bytes = less_reserve(available_host_bytes, configuration);
-  // An integrated device has no memory of its own: the host's is all there is.
+  // An integrated device has no memory of its own: it uses the host's.
   budget.hard_bytes = integrated ? host_bytes : budget.hard_bytes + host_bytes;
   budget.hard_bytes /= ranks;
   if (configuration.budget_bytes) budget.hard_bytes = *configuration.budget_bytes;

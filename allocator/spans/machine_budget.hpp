@@ -1,5 +1,5 @@
-// How much memory a process may use: a soft budget per device, beyond which nothing is prefetched
-// there, and a hard one for everything, beyond which allocation fails. Rules and defaults:
+// How much memory a process may use. Beyond the soft budget of a device nothing is prefetched
+// there; beyond the hard budget of the process allocation fails. Rules and defaults:
 // docs/configuration.md, "Budgets".
 #pragma once
 
@@ -17,21 +17,21 @@ struct MachineBudget {
   std::size_t hard_bytes = 0;
 };
 
-// What is left of `bytes` of memory when the reserve is kept free.
+// `bytes` of memory less the reserve that is kept free.
 std::size_t less_reserve(std::size_t bytes, const Configuration& configuration);
 
-// `available_host_bytes` is what the host can still give; settings in `configuration` override what
-// the machine says.
+// `available_host_bytes`: memory that the host can still give. Settings in `configuration` override
+// the machine's figures.
 MachineBudget machine_budget(const std::vector<DeviceDescription>& devices,
                              const Configuration& configuration, std::size_t available_host_bytes);
 
-// How much a thread may keep of a stream's freed memory. Others get it back before new pages are
-// touched.
+// Bytes of a stream's freed memory that a thread may cache. Threads return them before new pages
+// are touched.
 std::size_t thread_cache_bytes(const Configuration& configuration, std::size_t budget_bytes);
 
-// What of the free bytes of `driver`, its answer, can really be had: no more than the budget has
-// left, and on an integrated device what the host can give, whose page cache the driver takes for
-// used. Never more than the device's whole memory.
+// How many of the bytes that the driver reports free this process can obtain. At most the rest of
+// the budget. On an integrated device, the bytes that the host can give: there the driver counts
+// reclaimable page cache as used. Never more than the device's whole memory.
 std::size_t obtainable_bytes(const MemoryFigures& driver, bool integrated,
                              std::size_t available_host_bytes, std::size_t budget_left_bytes);
 

@@ -9,8 +9,8 @@
 namespace uvm {
 namespace {
 
-// Address space is one for all allocators of the process: the nth asks for an nth of the usual
-// span, so n of them take what the sum of 1/n grows to, 3 spans for 11 and 6 for 227.
+// All allocators of the process share one address space. The nth requests an nth of the usual span,
+// so that n of them take the sum of 1/n: 3 spans for 11 allocators, 6 for 227.
 std::atomic<std::size_t> living = 0;
 
 }  // namespace
@@ -57,8 +57,8 @@ RuntimeStatus SpanMemory::try_to_take(Span* span) const {
   }
   RuntimeStatus status = runtime_.allocate_managed(span->device, span->size_bytes, &span->raw);
   if (!status.ok() || address_of(span->raw) % kPageBytes == 0) return status;
-  // Drivers align large managed allocations to 2 MiB; where one does not, a page more holds an
-  // aligned span.
+  // Drivers align large managed allocations to 2 MiB. If one does not, an allocation with one more
+  // page holds an aligned span.
   runtime_.free_managed(span->device, span->raw);
   return runtime_.allocate_managed(span->device, span->size_bytes + kPageBytes, &span->raw);
 }
@@ -68,7 +68,7 @@ RuntimeStatus SpanMemory::take(std::size_t least_bytes, Span* span) {
   const std::size_t wanted = wanted_bytes(*span, least_bytes);
   span->size_bytes = std::max(std::min(wanted, most_bytes_.load()), least_bytes);
   RuntimeStatus status = try_to_take(span);
-  // So much address space may not be had in one piece.
+  // The address space may not have so much in one piece.
   while (status.error == RuntimeError::kOutOfMemory && span->size_bytes > least_bytes) {
     span->size_bytes = std::max(round_up(span->size_bytes / 2, kPageBytes), least_bytes);
     status = try_to_take(span);

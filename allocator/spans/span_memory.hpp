@@ -1,12 +1,11 @@
-// Where the memory of spans comes from: managed memory of the driver, or for the host facade
-// ordinary memory of the kernel where that serves better (host_backing.hpp); and how large spans
-// are.
+// Takes the memory of spans from the driver or, for the host facade, from the kernel
+// (host_backing.hpp), and decides how large spans are.
 //
-// A span is large where its pages can be given back one by one: free blocks of two spans are never
-// joined, and a span takes address space alone. Elsewhere one live block keeps all touched pages of
-// its span, so spans are small.
+// Spans are large if their pages can go back one by one: a span then takes address space alone, and
+// free blocks of two spans are never joined. Otherwise spans are small, because one live block
+// keeps all touched pages of its span.
 //
-// Thread-safe, without a lock. Calls the driver, so it is called without the allocator's lock.
+// Thread-safe, without a lock. Calls the driver, so it is called without the state lock.
 #pragma once
 
 #include <atomic>
@@ -31,15 +30,15 @@ class SpanMemory {
 
   HostBacking host_backing() const { return host_backing_; }  // kManaged or kOrdinary
 
-  // Whether pages of the span can be given back while others of it are in use: pages of ordinary
-  // memory by the kernel, a device's pages by a driver that discards. A discard leaves the host's
-  // own pages with the driver until the span is freed (nvidia-uvm up to 595:
-  // va_block_discard_locked ends their residency, block_kill frees them), and does nothing for an
+  // Whether pages of the span can go back while others are in use. The kernel takes back pages of
+  // ordinary memory; a driver that discards takes back a device's pages. A discard leaves the
+  // host's pages with the driver until the span is freed (nvidia-uvm up to 595:
+  // va_block_discard_locked ends their residency, block_kill frees them). It does nothing for an
   // integrated device.
   bool gives_pages_back(const Span& span) const;
 
-  // Fills in a span of that facade and device for a request of `least_bytes`, a multiple of 2 MiB,
-  // or says why it cannot be had. `size_bytes` is then what was asked for last.
+  // Takes memory for a request of `least_bytes`, a multiple of 2 MiB, and fills in the span, whose
+  // facade and device are set. On failure `size_bytes` is the size that was requested last.
   RuntimeStatus take(std::size_t least_bytes, Span* span);
   RuntimeStatus give_back(const Span& span) const noexcept;
 
@@ -53,8 +52,8 @@ class SpanMemory {
   const std::size_t budget_bytes_;
   const std::size_t sharers_;  // allocators of the process when this one was made, it included
   const HostBacking host_backing_;
-  // What the next span may have: where less than it wanted was to be had, twice of what the last
-  // got.
+  // Cap on the next span's size: none, or, after a request had to be reduced, twice what was
+  // granted.
   std::atomic<std::size_t> most_bytes_ = SIZE_MAX;
 };
 

@@ -1,11 +1,10 @@
-// The spans: managed allocations of the driver, or for the host facade ordinary memory where that
-// serves better (host_backing.hpp), cut into runs of whole 2 MiB pages. A span is homogeneous
-// in facade and device and is advised once, when made. Its memory is virtual, so a span costs
-// nothing until its pages are touched; what is counted is pages ever handed out. Runs given back
-// are joined with their neighbours; pages of a given-back run stay touched until the whole span is
-// freed.
+// The spans, cut into runs of whole 2 MiB pages. A span is one managed allocation of the driver, or
+// ordinary memory for the host facade (host_backing.hpp). It is made for one facade and device and
+// is advised once, when made. Its memory is virtual, so it costs nothing until its pages are
+// touched; pages that were ever handed out count as touched. Runs given back are joined with their
+// neighbours. Their pages stay touched until the span is freed or they are discarded.
 //
-// Calls no driver. Guarded by the allocator's lock.
+// Calls no driver. Guarded by the state lock.
 #pragma once
 
 #include <cstddef>
@@ -21,13 +20,13 @@
 namespace uvm {
 
 struct Span {
-  void* raw = nullptr;  // what the driver or kernel gave; `base` is the first 2 MiB boundary in it
+  void* raw = nullptr;  // from the driver or kernel; `base` is the first 2 MiB boundary in it
   char* base = nullptr;
   std::size_t size_bytes = 0;
   Facade facade = Facade::kHost;
   int device = 0;
   bool ordinary = false;                    // of the kernel's memory, not the driver's
-  SegmentPlacement placement;               // what the whole span was advised
+  SegmentPlacement placement;               // the advice on the whole span
   std::map<std::size_t, std::size_t> free;  // offset -> size of each free run
   std::vector<bool> touched;                // by page
   std::size_t touched_bytes = 0;
@@ -47,29 +46,28 @@ struct Span {
 class SpanStore {
  public:
   struct Run {
-    Span* span = nullptr;  // nullptr: none fits
+    Span* span = nullptr;  // nullptr: no run fits
     std::size_t offset = 0;
-    std::size_t untouched_bytes = 0;  // pages of it that no one has had yet
-    std::size_t size_bytes = 0;       // of take_touched()
+    std::size_t untouched_bytes = 0;  // in pages that were never handed out
+    std::size_t size_bytes = 0;       // set by take_touched()
     char* base() const { return span->base + offset; }
   };
 
   Span* add(std::unique_ptr<Span> span);
 
-  // The lowest free run of `size_bytes` in spans of this facade and device, with the fewest
-  // untouched pages where there is a choice of spans. With `any_facade`, spans made for others
-  // count too.
+  // The lowest free run of `size_bytes` in spans of this facade and device; of several spans, the
+  // run with the fewest untouched pages. With `any_facade`, spans made for other facades count too.
   Run find(Facade facade, int device, std::size_t size_bytes, bool any_facade) const;
 
-  // The run at exactly that place, if it is free.
+  // The run at exactly that address, if it is free.
   static Run find_at(Span* span, const char* base, std::size_t size_bytes);
 
   // Visits the lowest free runs of spans of this facade and device, each as long as it can be.
   using RunVisitor = std::function<void(Span* span, char* base, std::size_t size_bytes)>;
   void each_free(Facade facade, int device, const RunVisitor& visit) const;
 
-  // Takes every free run of touched pages of the span, for give_back_untouched().
-  // Giving these back needs no memory.
+  // Takes every free run of touched pages of the span, for give_back_untouched(). Giving them back
+  // allocates nothing.
   std::vector<Run> take_touched(Span* span);
 
   // Takes a run that find() returned since the last change; its pages are touched from now on.
@@ -93,7 +91,7 @@ class SpanStore {
  private:
   std::vector<std::unique_ptr<Span>> spans_;
   std::size_t touched_bytes_ = 0;
-  // Of runs that take_touched() took whole: for when they come back.
+  // Map nodes of the runs that take_touched() took, for giving those back.
   std::vector<std::map<std::size_t, std::size_t>::node_type> spare_;
 };
 

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t kMostRows = 5;  // of streams, and of private pools
 
-// A row of each of those that hold the most, most first.
+// Rows of the pools or streams that hold the most, by bytes.
 template <class Holder, class Held, class Row>
 std::string most_rows(std::vector<const Holder*> holders, std::string_view others, Held held,
                       Row row) {
@@ -53,7 +53,7 @@ std::string facade_rows(const Statistics& statistics) {
   return rows;
 }
 
-// Of those of devices.
+// Of the streams of devices.
 std::string stream_rows(const Statistics& statistics) {
   std::vector<const StreamStatistics*> streams;
   for (const StreamStatistics& stream : statistics.streams) {
@@ -61,7 +61,7 @@ std::string stream_rows(const Statistics& statistics) {
     if (stream.facade == Facade::kDevice && holds) streams.push_back(&stream);
   }
   if (streams.size() < 2) return "";
-  // Blocks may be freed into other pools than they came from.
+  // Blocks may be freed into other pools than those that served them.
   auto in_use = [](const StreamStatistics& stream) {
     return static_cast<std::size_t>(std::max<std::int64_t>(stream.live_bytes, 0));
   };

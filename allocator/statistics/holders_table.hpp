@@ -1,4 +1,4 @@
-// Who holds what, for somebody whose memory has run out.
+// The table of an out-of-memory message: who holds how much.
 #pragma once
 
 #include <string>
@@ -7,9 +7,9 @@
 
 namespace uvm {
 
-// Lines, each ended: of each facade and device, in blocks with callers, in blocks behind fences and
-// in pools; of private pools and streams of devices those that hold most; and what all of it is of
-// the budget.
+// Lines, each ended. For each facade and device: bytes in blocks with callers, in blocks behind
+// fences and in pools. For the private pools and device streams that hold most: their bytes. Last
+// the sum, compared with the budget.
 std::string holders_table(const Statistics& statistics);
 
 }  // namespace uvm

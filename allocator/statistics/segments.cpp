@@ -10,7 +10,7 @@ class SegmentList {
  public:
   explicit SegmentList(const BlockPools& pools) : pools_(pools) {}
 
-  // What an arena has is a segment of its own.
+  // The part of an arena is a segment of its own.
   void add_small_run(const RunBlock& run) {
     begin(run.address(), run.size_bytes(), pools_.at(run.home), true);
   }
@@ -29,16 +29,17 @@ class SegmentList {
 
   void add(const Block& block) {
     const bool small = block.kind == BlockKind::kSmall;
-    const bool goes_on = small || (block.kind == BlockKind::kShared && block.address() == end_ &&
+    const bool goes_on = small || (block.kind == BlockKind::kPacked && block.address() == end_ &&
                                    !segments_.back().is_of_small_objects &&
-                                   static_cast<const RunBlock&>(block).shared.previous != 0);
+                                   static_cast<const RunBlock&>(block).chain.previous != 0);
     if (!goes_on) {
-      // The pages of a guest count where they are used.
+      // The pages of a displaced block count where they are used.
       const bool lent = block.now() == BlockState::kLive;
-      begin(block.address(), 0, pools_.at(lent ? block.pool : pools_.home_of(block)), false);
+      begin(block.address(), 0, pools_.at(lent ? block.pool : pools_.directory().home_of(block)),
+            false);
     }
     SegmentDescription& segment = segments_.back();
-    // Free small objects are with the arena.
+    // The arena has the free small objects.
     if (block.address() > end_) {
       segment.blocks.push_back(
           {static_cast<std::size_t>(block.address() - end_), 0, BlockState::kFree});
@@ -50,7 +51,7 @@ class SegmentList {
     if (!small) segment.size_bytes += block.size_bytes();
   }
 
-  // What no block has at the ends is free.
+  // Bytes at the ends that are in no block are free.
   std::vector<SegmentDescription> take() {
     for (SegmentDescription& segment : segments_) {
       std::size_t bytes = 0;
@@ -73,7 +74,7 @@ class SegmentList {
 std::vector<SegmentDescription> describe_segments(const SpanStore& spans, const BlockPools& pools) {
   SegmentList list(pools);
   for (const auto& span : spans.spans()) {
-    pools.each_block(
+    pools.directory().each_block(
         *span, [&](const Block& block) { list.add(block); },
         [&](const RunBlock& run) { list.add_small_run(run); });
   }

@@ -1,4 +1,4 @@
-// How the memory of an allocator is cut, for segment viewers.
+// How the memory of an allocator is cut into blocks, for segment viewers.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace uvm {
 
-// A range whose blocks lie one after the other.
+// A range of blocks that lie one after another.
 struct SegmentDescription {
   void* base = nullptr;
   std::size_t size_bytes = 0;
@@ -29,7 +29,7 @@ struct SegmentDescription {
 class BlockPools;
 class SpanStore;
 
-// With the allocator's lock and the thread caches frozen.
+// Called with the state lock and a stopped world.
 std::vector<SegmentDescription> describe_segments(const SpanStore& spans, const BlockPools& pools);
 
 }  // namespace uvm

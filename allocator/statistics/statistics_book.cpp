@@ -17,8 +17,8 @@ Gauge gauge(std::int64_t current, std::int64_t peak, std::int64_t increased,
           static_cast<std::uint64_t>(increased), static_cast<std::uint64_t>(decreased)};
 }
 
-// What callers have and what waits behind fences. The peak is exact where nothing waited; it is at
-// most the sum of both peaks.
+// Adds blocks with callers and blocks behind fences. The peak is exact if none has waited, and else
+// at most the sum of both peaks.
 Gauge with_fenced(const Gauge& live, const Gauge& fenced) {
   return {live.current + fenced.current, live.peak + fenced.peak, live.increased,
           live.decreased + fenced.decreased - fenced.increased};
@@ -62,7 +62,7 @@ void StatisticsBook::check_device(int device) const {
   throw std::out_of_range(fmt::format("device {} does not exist; there are {}", device, devices_));
 }
 
-// nullptr: the pool is nobody's own.
+// nullptr: the pool is not private.
 PrivatePoolStatistics* StatisticsBook::private_pool(const StreamKey& key) {
   if (key.private_pool == 0 || key.private_pool == StreamKey::kForgotten) return nullptr;
   auto& all = figures_.private_pools;
@@ -73,7 +73,7 @@ PrivatePoolStatistics* StatisticsBook::private_pool(const StreamKey& key) {
   return &*found;
 }
 
-// Pages come as pages of large blocks; an arena takes its segments out of them.
+// Pages first count for large blocks; segments of arenas are moved to small ones.
 void StatisticsBook::count_pages(const Pool& pool, std::size_t size_bytes,
                                  void (Gauge::*count)(std::uint64_t)) {
   Classes& classes = classes_of(pool.key);
@@ -117,7 +117,7 @@ std::size_t StatisticsBook::reserved_bytes(Facade facade, int device) const {
       .reserved_bytes.current;
 }
 
-// In the gauges of active blocks, to which all() adds the live ones.
+// Counts in the gauges of active blocks, to which all() adds the live ones.
 void StatisticsBook::count_fenced(const Block& block, const Pool& pool,
                                   void (Gauge::*count)(std::uint64_t)) {
   Classes& classes = classes_of(pool.key);
@@ -167,15 +167,15 @@ void StatisticsBook::reset_totals(Facade facade, int device) {
 void StatisticsBook::add_classes(Facade facade, int device, ThreadCaches& caches,
                                  Statistics* out) const {
   const auto at = static_cast<std::size_t>(facade);
-  const std::size_t place = place_of(facade, device);
+  const std::size_t counter = counter_index(facade, device);
   const PeakBook& book = caches.book();
-  const Tally sum = caches.sum(place);
+  const Tally sum = caches.sum(counter);
   for (std::size_t of = 0; of <= Tally::kAll; ++of) {
     ClassStatistics& figures = out->classes[at][static_cast<std::size_t>(device)][of];
     const Amounts now = sum.live(of);
-    const Amounts& peak = book.peak(place, of);
-    const Amounts up = book.increased(place, of, sum);
-    const Amounts down = book.decreased(place, of, sum);
+    const Amounts& peak = book.peak(counter, of);
+    const Amounts up = book.increased(counter, of, sum);
+    const Amounts down = book.decreased(counter, of, sum);
     figures.allocations = gauge(now.blocks, peak.blocks, up.blocks, down.blocks);
     figures.allocated_bytes = gauge(now.bytes, peak.bytes, up.bytes, down.bytes);
     figures.requested_bytes =
@@ -202,7 +202,7 @@ void StatisticsBook::add_classes(Facade facade, int device, ThreadCaches& caches
 
 void StatisticsBook::add_streams(const ThreadCaches& caches, const BlockPools& pools,
                                  Statistics* out) {
-  for (PoolIndex first = 0; first < pools.pools().size(); first += kPoolsPerStream) {
+  for (PoolIndex first = 0; first < pools.all().size(); first += kPoolsPerStream) {
     const StreamKey& key = pools.at(first).key;
     const StreamTally tally = caches.sum_of_stream(first);
     StreamStatistics stream{key.facade,
@@ -215,7 +215,7 @@ void StatisticsBook::add_streams(const ThreadCaches& caches, const BlockPools& p
                             0,
                             0};
     for (PoolIndex pool = first; pool < first + kPoolsPerStream; ++pool) {
-      for (const FreeIndex* index : {&pools.at(pool).own, &pools.at(pool).guests}) {
+      for (const FreeIndex* index : {&pools.at(pool).own, &pools.at(pool).displaced_here}) {
         stream.free_bytes += index->free_bytes();
         if (const RunBlock* largest = index->largest()) {
           stream.largest_free_bytes =

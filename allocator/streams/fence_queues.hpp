@@ -1,8 +1,8 @@
-// Blocks that were given back while streams still worked on them, by stream in the order of their
-// fences, which is the order in which a stream finishes them. Only the oldest fence of each stream
-// is asked for; a block is over with its last fence. Knows no driver.
+// Freed blocks that streams still work on, by stream in the order of their fences, which is the
+// order in which a stream finishes them. So only the oldest fences of a stream are queried. A block
+// is free with its last fence. Calls no driver.
 //
-// Guarded by the allocator's lock, but for empty(), which may be asked at any time.
+// Guarded by the state lock, except empty(), which may be called at any time.
 #pragma once
 
 #include <algorithm>
@@ -20,8 +20,7 @@ namespace uvm {
 
 class FenceQueues {
  public:
-  // The block waits for all of these, at least one, from now on; or, without memory
-  // (std::bad_alloc), for none.
+  // The block waits for all of these fences, at least one. std::bad_alloc: it waits for none.
   void add(Block* block, const std::vector<Fence>& fences) {
     left_[block] = fences.size();
     std::size_t added = 0;
@@ -40,8 +39,8 @@ class FenceQueues {
 
   bool empty() const { return blocks_.load(std::memory_order_relaxed) == 0; }
 
-  // The oldest fences, at most `most` of each stream, of one stream after the other: of at most
-  // `most_streams`, from the first one behind `last` on and around.
+  // The oldest fences, at most `most` of each stream, stream by stream. At most `most_streams`
+  // streams in turn, from the one after `last` on.
   std::vector<Fence> oldest(std::size_t most, std::size_t most_streams,
                             const DeviceStream& last) const {
     std::vector<Fence> fences;
@@ -55,7 +54,7 @@ class FenceQueues {
     return fences;
   }
   std::size_t streams() const { return streams_.size(); }
-  // The newest of each stream.
+  // The newest fence of each stream.
   std::vector<Fence> newest() const {
     std::vector<Fence> fences;
     for (const auto& [stream, queue] : streams_) fences.push_back({stream, queue.back().event});
@@ -69,7 +68,7 @@ class FenceQueues {
     }
   }
 
-  // Takes the oldest fence of that stream out. Returns its block if that was the block's last one.
+  // Removes the oldest fence of that stream. Returns its block if it was the block's last fence.
   Block* take_oldest(DeviceStream stream) {
     auto found = streams_.find(stream);
     Block* block = found->second.front().block;

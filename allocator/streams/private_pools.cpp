@@ -57,7 +57,7 @@ bool PrivatePools::release(int device, std::uint64_t id) {
   if (found == pools_.end()) return false;
   if (--found->second.users != 0) return true;
   pools_.erase(found);
-  // With the last user ends what is still open, as after a capture that has failed.
+  // The last user's release closes open scopes, for example after a capture that has failed.
   while (end(device, id, 0)) {
   }
   return true;

@@ -1,8 +1,9 @@
-// Pools of a device that belong to graphs, whose replays use their memory without asking, or to
-// users: who uses them, and which requests go there. The memory itself is in BlockPools.
+// Pools of a device that belong to graphs, whose replays use the memory without a request, or to
+// the program: how many users each has, and which requests go there. The memory itself is in
+// BlockPools.
 //
-// Guarded by the allocator's lock, but for any_open() and is_capturing(), which may be asked at any
-// time. Filters are called by whoever asks where a request goes, without the lock.
+// Guarded by the state lock, except any_open() and is_capturing(), which may be called at any time.
+// Filters are called without the lock, on the thread of the request.
 #pragma once
 
 #include <atomic>
@@ -20,26 +21,26 @@ namespace uvm {
 
 class PrivatePools {
  public:
-  // Whether requests of a stream go there.
+  // Whether requests of a stream go to the pool.
   using StreamFilter = std::function<bool(StreamHandle)>;
 
   explicit PrivatePools(int devices) : devices_(devices) {}
 
   bool any_open() const { return open_.load(std::memory_order_relaxed) != 0; }
-  // Nothing may be waited for, queried or given to the driver.
+  // During a capture nothing may be waited for, queried or given to the driver.
   bool is_capturing() const { return capturing_.load(std::memory_order_relaxed) != 0; }
 
-  // Opens the pool, made where there is none, for one user more. Returns the scope's number, not 0.
-  // std::invalid_argument: `id` is 0, or there is no such device.
+  // Opens the pool for one more user, and makes it if it does not exist. Returns the scope's
+  // number, not 0. std::invalid_argument: `id` is 0, or the device does not exist.
   std::uint64_t begin(int device, std::uint64_t id, StreamFilter routed, bool capturing);
-  // One user more, as begin() without opening it.
+  // Adds a user, as begin() does, without opening the pool.
   void retain(int device, std::uint64_t id);
-  // Closes the scope of that number; 0: the innermost. False: that is not open.
+  // Closes the scope of that number; 0: the innermost. False: no such scope is open.
   bool end(int device, std::uint64_t id, std::uint64_t scope);
-  // One user less; with the last one the pool is gone, and what was open of it. False: there is no
+  // Removes a user. With the last one the pool and its open scopes are gone. False: there is no
   // such pool.
   bool release(int device, std::uint64_t id);
-  // From now on its blocks have whole pages for themselves. False: there is no such pool.
+  // From now on its blocks have pages for themselves. False: there is no such pool.
   bool give_whole_pages(int device, std::uint64_t id);
 
   std::size_t users(int device, std::uint64_t id) const;  // 0: there is no such pool
@@ -52,9 +53,9 @@ class PrivatePools {
     std::uint64_t number = 0;
     std::shared_ptr<StreamFilter> routed;
     bool capturing = false;
-    bool whole_pages = false;  // of its pool, as open_scopes() finds it
+    bool whole_pages = false;  // of its pool; set by open_scopes()
   };
-  // Those of a device, innermost first.
+  // The open scopes of a device, innermost first.
   std::vector<Scope> open_scopes(int device) const;
 
  private:
@@ -72,7 +73,7 @@ class PrivatePools {
   std::vector<Scope> scopes_;  // innermost last
   std::uint64_t opened_ = 0;
   std::atomic<std::size_t> open_ = 0;       // scopes
-  std::atomic<std::size_t> capturing_ = 0;  // of these, how many capture
+  std::atomic<std::size_t> capturing_ = 0;  // open scopes that capture
 };
 
 }  // namespace uvm

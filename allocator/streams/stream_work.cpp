@@ -5,7 +5,7 @@
 namespace uvm {
 namespace {
 
-// Whether a wait has ended as it should.
+// Whether a wait has succeeded.
 bool is_through(const RuntimeStatus& wait) {
   return wait.ok() || wait.error == RuntimeError::kNotUsable;
 }
@@ -34,7 +34,7 @@ bool StreamWork::record(const std::vector<DeviceStream>& streams, std::vector<Fe
     if (event != nullptr) {
       fences->push_back({use, event});
     } else if (status.error != RuntimeError::kNotUsable && !wait_for_device(use.device)) {
-      // A stream that is gone or refuses an event: the whole device stands for it.
+      // The stream is gone or refuses an event: the whole device is waited for.
       return false;
     }
   }

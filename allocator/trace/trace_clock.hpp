@@ -1,7 +1,7 @@
-// The clock of traces: the processor's time stamp counter where the kernel itself trusts it, else
+// The clock of traces: the processor's time stamp counter if the kernel trusts it, else
 // CLOCK_MONOTONIC. read() is ordered after everything before it in program order, and before any
-// store after it that another thread sees: a time taken while a block is held, by whoever frees it
-// or has just got it, orders the block's users. Holds its kind only; thread-safe.
+// later store that another thread sees. So times that are taken while a block is held order the
+// users of the block. Thread-safe; its only state is the kind of clock.
 #pragma once
 
 #include <time.h>

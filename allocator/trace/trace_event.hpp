@@ -22,7 +22,7 @@ enum class TraceKind : std::uint8_t {
   kDiscard,
   kUse,      // a stream works on a block
   kStream,   // a stream is seen for the first time, or is gone
-  kFailure,  // a request that could not be met, or a failing driver call
+  kFailure,  // a request that could not be served, or a failing driver call
   kMark,     // text of the user
 };
 inline constexpr std::uint8_t kLastTraceKind = static_cast<std::uint8_t>(TraceKind::kMark);

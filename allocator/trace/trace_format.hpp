@@ -1,5 +1,5 @@
-// The frame of a trace file, version 2: a header, then chunks, the last of which says that the
-// trace is whole. Version 1 has no packed chunks and is otherwise the same. docs/trace.md is the
+// The frame of a trace file, version 2: a header, then chunks. The last chunk says that the trace
+// is complete. Version 1 has no packed chunks and is otherwise the same. docs/trace.md is the
 // description for readers in other languages. Plain values, written as they lie in memory.
 #pragma once
 
@@ -48,7 +48,7 @@ inline constexpr std::size_t kMostTraceDevices = 1024;
 
 enum class TraceChunkKind : std::uint32_t {
   kEvents = 0x544e5645,  // "EVNT": `count` events of one thread, in its order
-  // "PACK": the same as `value` models, which are events that stand for others like them, and
+  // "PACK": `value` models, which are events that represent others like them, and
   // `count` words (PackedTraceEvent), padded with 0 to 8. The first is at the time of model 0.
   kPacked = 0x4b434150,
   kText = 0x54584554,  // "TEXT": text number `value`, `count` bytes, padded with 0 to 8
@@ -71,20 +71,20 @@ inline constexpr std::size_t kTraceEventsPerChunk = 1364;
 static_assert(sizeof(TraceChunkHeader) + kTraceEventsPerChunk * sizeof(TraceEvent) <= 64u << 10);
 inline constexpr std::size_t kMostTraceTextBytes = 4096;
 
-// A packed chunk too, with what a thread keeps to write it.
+// So is a packed chunk with the other members of TraceBuffer.
 inline constexpr std::size_t kPackedWordsPerChunk = 6144;
 inline constexpr std::size_t kPackedModelsPerChunk = 740;
 
-// One word of a packed chunk: an event like the chunk's model with that number, but so much later
-// than the last one and, where `is_free` is set, of the kind kFree, as a block's allocation and its
-// free have one model. Or a pause, which makes the next event later.
+// One word of a packed chunk. It is an event like one of the chunk's models, at a time after the
+// last event. With `is_free` its kind is kFree: a block's allocation and its free have one model.
+// Or it is a pause, which adds to the time of the next event.
 class PackedTraceEvent {
  public:
   PackedTraceEvent() = default;
   PackedTraceEvent(std::int64_t since_last, bool is_free, std::size_t model)
       : word_(static_cast<std::uint32_t>(since_last) << kTimeShift |
               std::uint32_t{is_free} << kFreeShift | static_cast<std::uint32_t>(model)) {}
-  // What `since_last` has more than an event's word holds.
+  // The part of `since_last` that an event's word cannot hold.
   static PackedTraceEvent pause(std::int64_t since_last) {
     return {pauses(since_last), false, kPauseModel};
   }
@@ -101,7 +101,7 @@ class PackedTraceEvent {
   }
 
   bool is_pause() const { return model() == kPauseModel; }
-  // Of a pause too.
+  // The time of an event or of a pause.
   std::int64_t since_last() const {
     const std::int64_t time = static_cast<std::int32_t>(word_) >> kTimeShift;
     return is_pause() ? time << kTimeBits : time;

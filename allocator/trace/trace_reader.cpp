@@ -41,9 +41,9 @@ void follow(const TraceEvent& event, std::unordered_set<std::uint64_t>* live) {
   if (event.kind == TraceKind::kFree) live->erase(event.address);
 }
 
-// Events of several threads at one time. Gives, again and again, the first one that is possible
-// among the first of each thread; where none is possible, the first. However many there are, on
-// however few addresses: each step looks at two threads and at one address.
+// Orders events of several threads at one time. Each step takes the first possible event among the
+// first of each thread; if none is possible, the first. A step compares two threads and one
+// address, whatever the number of events.
 class Simultaneous {
  public:
   Simultaneous(std::span<const ThreadEvent> events, std::unordered_set<std::uint64_t>* live)
@@ -62,7 +62,7 @@ class Simultaneous {
     heads_.erase(taken);
     if (depends_on_block(event)) {
       Block& block = blocks_[event.address];
-      // The first of those that want the same of the block.
+      // The first of those with the same kind of event for the block.
       (event.kind == TraceKind::kAllocate ? block.allocations : block.frees).erase(taken);
       follow(event, &live_);
       update(event.address, &block);
@@ -75,7 +75,7 @@ class Simultaneous {
 
  private:
   static constexpr std::size_t kNone = ~std::size_t{0};
-  // By place among the events, of those that are the first of their thread.
+  // The first event of each thread, by index among the events.
   struct Block {
     std::set<std::size_t> allocations;
     std::set<std::size_t> frees;

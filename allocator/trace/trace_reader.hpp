@@ -1,10 +1,10 @@
-// Reads a trace file (docs/trace.md) into memory, in the order in which things happened. Every
-// length in the file is checked before it is used: any file gives a trace or a TraceFormatError.
-// Free functions, thread-safe.
+// Reads a trace file (docs/trace.md) into memory, in the order of events. Every length in the file
+// is checked before it is used: any file gives a trace or a TraceFormatError. Free functions,
+// thread-safe.
 //
-// Order: by time; events of one thread stay in their order. Where events of several threads have
-// the same time, one that frees an address comes before one that allocates it if the block was
-// live, so that the trace replays also where the clock is coarse.
+// Order: by time; events of one thread stay in their order. Of events of several threads at the
+// same time, the free of a live block comes before the next allocation at its address. So a trace
+// replays even with a coarse clock.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace uvm {
 
-// "FILE: at byte N: what is wrong".
+// "FILE: at byte N: the fault".
 class TraceFormatError : public std::runtime_error {
  public:
   TraceFormatError(const std::string& file, std::uint64_t offset, const std::string& what);
@@ -47,7 +47,7 @@ struct Trace {
   std::uint64_t dropped = 0;       // events that could not be written
   bool finished = false;           // the recorder was stopped: nothing is missing at the end
 
-  // Of a mark or a failure; empty for others, and where it could not be written.
+  // The text of a mark or a failure; empty for others, and if it could not be written.
   std::string text(const TraceEvent& event) const;
 };
 
@@ -56,7 +56,7 @@ enum class UnfinishedTrace : std::uint8_t {
   kAccept,  // up to the last whole chunk: of a killed process
 };
 
-// Throws TraceFormatError, or std::system_error where the file cannot be read.
+// Throws TraceFormatError, or std::system_error if the file cannot be read.
 Trace read_trace(const std::string& file, UnfinishedTrace unfinished = UnfinishedTrace::kRefuse);
 
 }  // namespace uvm

@@ -56,7 +56,7 @@ c10::DataPtr allocate_early(size_t size_bytes) {
   void* address = c10::alloc_cpu(size_bytes);
   const CachingManagedAllocator* ours = process_allocator();
   const bool may_move = ours == nullptr || !ours->in_forked_child();
-  if (address == nullptr || size_bytes < kWholeBytes || !may_move)
+  if (address == nullptr || size_bytes < kPageGranularBytes || !may_move)
     return reported(address, size_bytes, &delete_unmanaged);
   try {
     watch_python_pointers();

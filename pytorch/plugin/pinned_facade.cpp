@@ -6,7 +6,6 @@
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAStream.h>
 
-#include <uvmalloc/allocator/policy/facade_traits.hpp>
 #include <uvmalloc/pytorch/plugin/facades.hpp>
 #include <uvmalloc/pytorch/plugin/host_device.hpp>
 #include <uvmalloc/pytorch/plugin/out_of_memory.hpp>
@@ -21,7 +20,6 @@ c10::DataPtr PinnedFacade::allocate(size_t size_bytes) {
     return at::getHostAllocator(c10::kCUDA)->allocate(size_bytes);
   }
   try {
-    size_bytes = in_host_pages(size_bytes);
     void* address = allocate_in_region(Facade::kPinned, size_bytes, [&] {
       return allocator().allocate(Facade::kPinned, device_for_pinned_memory(), size_bytes);
     });

@@ -290,6 +290,15 @@ TEST_F(EdgeTest, AUseOrAMoveOfADeviceThatDoesNotExistIsRefusedAndChangesNothing)
   EXPECT_EQ(allocator->free(block), FreeResult::kFreed);
 }
 
+TEST_F(EdgeTest, PinnedBlocksBeginOnAPageOfTheHost) {
+  for (std::size_t size_bytes : {4097, 4609, 65537, 100000, 5000, 12289}) {
+    void* block = allocator->allocate(Facade::kPinned, 0, size_bytes);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(block) % 4096, 0u) << size_bytes;
+    EXPECT_EQ(allocator->find(block)->requested_bytes, size_bytes);
+    EXPECT_EQ(allocator->find(block)->size_bytes, (size_bytes + 4095) / 4096 * 4096);
+  }
+}
+
 TEST_F(EdgeTest, AnAlignmentThatIsNoneIsRefused) {
   for (std::size_t alignment : {std::size_t{0}, std::size_t{3}, std::size_t{1536}, 4 * kMiB}) {
     for (Facade facade : {Facade::kHost, Facade::kDevice}) {

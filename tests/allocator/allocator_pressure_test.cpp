@@ -578,7 +578,7 @@ class ManyFencesTest : public testing::AllocatorTest {
     for (char* block : blocks) allocator->free(block);
   }
   std::uint64_t calls(const std::string& name) const {
-    const auto all = allocator->runtime().calls();
+    const auto all = allocator->runtime_calls();
     const auto found = all.find(name);
     return found != all.end() ? found->second : 0;
   }

@@ -368,13 +368,13 @@ TEST_F(RulesTest, DuringACaptureNothingIsGivenBack) {
   begin(7, stream(1), true);
   machine->busy = {stream(2)};
   const Decay::Time now = std::chrono::steady_clock::now() + std::chrono::hours(1);
-  auto calls = allocator->runtime().calls();
+  auto calls = allocator->runtime_calls();
   allocator->release_cached();
   allocator->release_cached_of(Facade::kDevice);
   allocator->release_cached_of(0, 0);
   allocator->decay(now);
   allocator->decay(now + std::chrono::seconds(100));
-  EXPECT_EQ(allocator->runtime().calls(), calls);
+  EXPECT_EQ(allocator->runtime_calls(), calls);
   EXPECT_EQ(reserved(Facade::kDevice), 8 * kMiB);
   end(7);
   allocator->release_cached();
@@ -385,7 +385,7 @@ TEST_F(RulesTest, WhereTheDriverSaysNothingOfAStreamForACaptureNoEventIsRecorded
   char* block = device(8 * kMiB, stream(1));
   allocator->record_use(block, 0, stream(2));
   machine->failures["is_capturing"] = 1;
-  auto recorded = [&] { return allocator->runtime().calls()["record_event"]; };
+  auto recorded = [&] { return allocator->runtime_calls()["record_event"]; };
   const auto before = recorded();
   allocator->free(block);
   EXPECT_EQ(recorded(), before);

@@ -315,7 +315,7 @@ TEST_F(AllocatorTest, OnlyTheOldestFenceOfEachStreamIsAskedFor) {
     allocator->record_use(blocks.back(), 0, stream(2 + i % 2));
   }
   for (char* block : blocks) allocator->free(block);
-  auto queries = [&] { return allocator->runtime().calls()["query_event"]; };
+  auto queries = [&] { return allocator->runtime_calls()["query_event"]; };
   auto before = queries();
   char* other = device(32768, stream(1));
   EXPECT_EQ(queries() - before, 2u) << "one of each stream";
@@ -342,9 +342,9 @@ TEST_F(AllocatorTest, AStreamThatRefusesItsEventIsWaitedForWithItsDevice) {
 TEST_F(AllocatorTest, ABlockNobodyElseUsedNeedsNoDriverCallToBeUsedAgain) {
   char* block = device(4 * kMiB, stream(1));
   allocator->free(block);
-  auto calls = allocator->runtime().calls();
+  auto calls = allocator->runtime_calls();
   for (int round = 0; round < 100; ++round) allocator->free(device(4 * kMiB, stream(1)));
-  EXPECT_EQ(allocator->runtime().calls(), calls);
+  EXPECT_EQ(allocator->runtime_calls(), calls);
 }
 
 // ---- hints and moves
@@ -500,9 +500,9 @@ TEST_F(AllocatorTest, SteadyStepsMakeNoDriverCallsButThePrefetchOfTheMove) {
     allocator->free(input);
   };
   for (int warm = 0; warm < 10; ++warm) step();
-  auto before = allocator->runtime().calls();
+  auto before = allocator->runtime_calls();
   for (int steady = 0; steady < 10; ++steady) step();
-  auto after = allocator->runtime().calls();
+  auto after = allocator->runtime_calls();
   EXPECT_EQ(after["allocate_managed"], before["allocate_managed"]);
   EXPECT_EQ(after["free_managed"], before["free_managed"]);
   EXPECT_EQ(after["advise"], before["advise"]);
@@ -1002,7 +1002,7 @@ TEST_F(AllocatorTest, LessAddressSpaceIsAskedForWhereSoMuchIsNotToBeHad) {
 }
 
 TEST_F(AllocatorTest, WhatWasRefusedIsNotAskedForAgainAtOnce) {
-  auto asked = [&] { return allocator->runtime().calls()["allocate_managed"]; };
+  auto asked = [&] { return allocator->runtime_calls()["allocate_managed"]; };
   Configuration configuration = without_thread_caches();
   configuration.span_bytes = 256 * kMiB;
   start(configuration);

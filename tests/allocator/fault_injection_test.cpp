@@ -22,7 +22,6 @@
 
 #include <uvmalloc/uvmalloc.h>
 #include <uvmalloc/allocator/memory_resource.hpp>
-#include <uvmalloc/allocator/process/aligned_allocation.hpp>
 #include <uvmalloc/runtime/registry.hpp>
 
 #include "support/allocator_fixture.hpp"
@@ -60,13 +59,13 @@ struct World {
     in_private = make(Facade::kDevice, 5 * kMiB, stream(9));
     other_private = make(Facade::kDevice, 100000, stream(9));
     allocator->end_private_pool(0, kPrivate);
-    // Free in pools, a guest, in the thread's cache, and behind fences.
-    void* guest = make(Facade::kHost, 8 * kMiB);
-    allocator->move(guest, {Place::host(), Place::device(0), 0, stream(3), true});
+    // Free in pools, a displaced block, in the thread's cache, and behind fences.
+    void* displaced = make(Facade::kHost, 8 * kMiB);
+    allocator->move(displaced, {Place::host(), Place::device(0), 0, stream(3), true});
     void* fenced = make(Facade::kDevice, 300000, stream(1));
     allocator->record_use(fenced, 0, stream(4));
     machine->busy = {stream(4)};
-    for (void* block : {guest, fenced, make(Facade::kDevice, 400, stream(1)),
+    for (void* block : {displaced, fenced, make(Facade::kDevice, 400, stream(1)),
                         make(Facade::kDevice, 50000, stream(2)), make(Facade::kHost, 9 * kMiB)}) {
       free(block);
     }
@@ -180,7 +179,7 @@ std::vector<Call> calls() {
   allocate("allocate a shared host block", Facade::kHost, 800000, nullptr);
   allocate("allocate a whole block", Facade::kHost, 3 * kMiB, nullptr);
   allocate("allocate what has moved away", Facade::kHost, 8 * kMiB, nullptr);
-  allocate("allocate a guest", Facade::kDevice, 8 * kMiB, stream(3));
+  allocate("allocate a displaced block", Facade::kDevice, 8 * kMiB, stream(3));
   allocate("allocate a pinned block", Facade::kPinned, 7 * kMiB, nullptr);
   allocate("allocate in a private pool", Facade::kDevice, 2 * kMiB, stream(9));
   all.push_back({"allocate in a new private pool",
@@ -412,12 +411,12 @@ std::vector<Call> calls() {
   }));
   all.push_back(call("free_after", [](World& world) {
     std::erase(world.live, world.shared);
-    free_after(*world.allocator, world.shared, 0, stream(7));
+    world.allocator->free_after(world.shared, 0, stream(7));
   }));
   all.push_back(call("ManagedMemoryResource", [](World& world) {
     ManagedMemoryResource resource(*world.allocator);
     resource.deallocate(resource.allocate(90000), 90000);
-    free_or_log(*world.allocator, nullptr);
+    world.allocator->free_or_log(nullptr);
   }));
 
   // The C interface.

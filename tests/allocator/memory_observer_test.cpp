@@ -91,14 +91,14 @@ TEST_F(MemoryObserverTest, AGuestsPagesCountWhereTheyAreUsed) {
     return allocator->statistics().classes[facade][0][kSizeClasses].reserved_bytes.current;
   };
   EXPECT_EQ(reserved(0), 8 * kMiB);
-  char* guest = device(6 * kMiB);
-  ASSERT_EQ(guest, block) << "the pages are on the device already";
+  char* displaced = device(6 * kMiB);
+  ASSERT_EQ(displaced, block) << "the pages are on the device already";
   EXPECT_EQ(reserved(0), 2 * kMiB);
   EXPECT_EQ(reserved(2), 6 * kMiB);
   for (const SegmentDescription& segment : allocator->segments()) {
-    EXPECT_EQ(segment.facade == Facade::kDevice, segment.base == guest);
+    EXPECT_EQ(segment.facade == Facade::kDevice, segment.base == displaced);
   }
-  allocator->free(guest);
+  allocator->free(displaced);
   EXPECT_EQ(reserved(0), 8 * kMiB);
   EXPECT_EQ(reserved(2), 0u);
 }

@@ -449,7 +449,7 @@ TEST(MetadataMemory, PagesThatAPoolCannotTakeLeaveTheirNeighboursAlone) {
   span.size_bytes = 128 * kPageBytes;
   auto page = [&](std::size_t number) { return base + number * kPageBytes; };
   BlockPools pools(0);
-  Pool& pool = pools.at(pools.pools_of({Facade::kDevice, 0, stream(1)}));
+  Pool& pool = pools.at(pools.table().open({Facade::kDevice, 0, stream(1)}));
   bool has_failed = false;
   // Pages before others, each two at a time, so that records run out between the two.
   for (std::size_t number = 100; number >= 20; number -= 2) {
@@ -457,16 +457,16 @@ TEST(MetadataMemory, PagesThatAPoolCannotTakeLeaveTheirNeighboursAlone) {
       for (long allocation = 1; !done; ++allocation) {
         failing = allocation;
         try {
-          pools.add_pages(&span, page(number), 2 * kPageBytes, pool, {});
+          pools.add_pages({&span, page(number), 2 * kPageBytes, {}}, pool);
           done = true;
         } catch (const std::bad_alloc&) {
           has_failed = true;
         }
         failing = 0;
-        EXPECT_EQ(pools.is_ours(page(number)), done);
-        EXPECT_EQ(pools.is_ours(page(number + 1)), done);
+        EXPECT_EQ(pools.directory().is_ours(page(number)), done);
+        EXPECT_EQ(pools.directory().is_ours(page(number + 1)), done);
         if (number < 100) {
-          ASSERT_TRUE(pools.is_ours(page(number + 2))) << "another run's";
+          ASSERT_TRUE(pools.directory().is_ours(page(number + 2))) << "another run's";
         }
       }
     }
@@ -479,11 +479,11 @@ TEST(MetadataMemory, ABlockThatCannotBeMadeTakesNoRecord) {
   span.base = reinterpret_cast<char*>(64 * kPageBytes);
   span.size_bytes = 4096 * kPageBytes;
   BlockPools pools(0);
-  Pool& pool = pools.at(pools.pools_of({Facade::kHost, 0}) + 1);
-  ASSERT_EQ(pool.pool_class, PoolClass::kWhole);
+  Pool& pool = pools.at(pools.table().open({Facade::kHost, 0}) + 1);
+  ASSERT_EQ(pool.pool_class, PoolClass::kPageGranular);
   std::size_t pages = 0;
   auto add = [&] {
-    pools.add_pages(&span, span.base + pages * kPageBytes, kPageBytes, pool, {});
+    pools.add_pages({&span, span.base + pages * kPageBytes, kPageBytes, {}}, pool);
     ++pages;
   };
   add();

@@ -34,7 +34,7 @@ TEST_P(AllocatorConformance, BlocksOfAllSizesAreAlignedAndHoldTheirBytes) {
   for (std::size_t size_bytes = 1; size_bytes <= 16 * kMiB; size_bytes = size_bytes * 3 + 1) {
     char* block = allocate(size_bytes);
     ASSERT_NE(block, nullptr);
-    bool whole = BlockPools::class_of(facade(), size_bytes) == PoolClass::kWhole;
+    bool whole = pool_class_of(facade(), size_bytes) == PoolClass::kPageGranular;
     EXPECT_EQ(address_of(block) % (whole ? kPageBytes : kGranule), 0u);
     std::memset(block, static_cast<int>(blocks.size()), size_bytes);
     blocks.emplace_back(block, size_bytes);
@@ -56,9 +56,9 @@ TEST_P(AllocatorConformance, ASteadyLoopAsksNothingOfTheMachine) {
     allocator.free(b);
   };
   step();
-  auto calls = allocator.runtime().calls();
+  auto calls = allocator.runtime_calls();
   for (int round = 0; round < 50; ++round) step();
-  EXPECT_EQ(allocator.runtime().calls(), calls);
+  EXPECT_EQ(allocator.runtime_calls(), calls);
 }
 
 TEST_P(AllocatorConformance, MovesThereAndBackKeepAddressAndBytes) {
@@ -91,7 +91,7 @@ TEST_P(AllocatorConformance, EverythingGoesBackToTheMachine) {
   for (char* block : blocks) allocator.free(block);
   allocator.release_cached();
   EXPECT_EQ(allocator.statistics().span_bytes.current, 0u);
-  auto calls = allocator.runtime().calls();
+  auto calls = allocator.runtime_calls();
   EXPECT_EQ(calls["allocate_managed"], calls["free_managed"]);
 }
 

@@ -77,11 +77,11 @@ TEST_P(CudaResource, TypeErasedReferencesReachIt) {
 
 TEST_P(CudaResource, SynchronousDeviceMemoryWaitsForTheDefaultStream) {
   void* block = resource.allocate_sync(100, 256);
-  EXPECT_EQ(allocator.runtime().calls().at("synchronize_stream"), 1u);
+  EXPECT_EQ(allocator.runtime_calls().at("synchronize_stream"), 1u);
   resource.deallocate_sync(block, 100, 256);
   CudaMemoryResource host(allocator, Facade::kHost);
   host.deallocate_sync(host.allocate_sync(100), 100);
-  EXPECT_EQ(allocator.runtime().calls().at("synchronize_stream"), 1u);
+  EXPECT_EQ(allocator.runtime_calls().at("synchronize_stream"), 1u);
 }
 
 TEST_P(CudaResource, FailuresAreBadAllocOrInvalidArgument) {

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 from uvmalloc.libraries import find_libraries
 
+ROOT = Path(__file__).resolve().parents[2]
 LISTED = [
     line
-    for line in (Path(__file__).resolve().parents[2] / "preload/exported_names.txt")
-    .read_text()
-    .splitlines()
+    for line in (ROOT / "preload/exported_names.txt").read_text().splitlines()
     if line and not line.startswith("#")
 ]
 
@@ -43,17 +42,29 @@ def test_the_list_names_each_once() -> None:
     assert sorted(LISTED) == sorted(set(LISTED))
 
 
-def test_the_plugins_use_what_is_listed() -> None:
+def names_used_by_plugins() -> set[str]:
     plugins = find_libraries().plugins()
     if not plugins:
         pytest.skip("this build has no PyTorch plugin")
-    for plugin in plugins:
-        used = {
-            name
-            for name in names(plugin, "--undefined-only")
-            if name.startswith(("uvm::", "uvmalloc_")) or " for uvm::" in name
-        }
-        assert sorted(used - set(LISTED)) == []
+    return {
+        name
+        for plugin in plugins
+        for name in names(plugin, "--undefined-only")
+        if name.startswith(("uvm::", "uvmalloc_")) or " for uvm::" in name
+    }
+
+
+def test_the_plugins_use_what_is_listed() -> None:
+    assert sorted(names_used_by_plugins() - set(LISTED)) == []
+
+
+def test_every_cpp_name_is_for_a_program_or_for_the_plugin() -> None:
+    """A program knows what the public headers declare."""
+    headers = (ROOT / "cmake/public_headers.txt").read_text().splitlines()
+    public = "".join((ROOT / line).read_text() for line in headers if not line.startswith("#"))
+    declared = set(re.findall(r"([\w~]+)\(", re.sub(r"//.*", "", public)))
+    unused = {name for name in LISTED if name.startswith("uvm::")} - names_used_by_plugins()
+    assert [name for name in sorted(unused) if name.rsplit("::")[-1] not in declared] == []
 
 
 def test_libraries_find_each_other_by_their_own_place_alone() -> None:

@@ -52,3 +52,18 @@ def test_a_folder_without_a_line_is_a_violation(tree: Path) -> None:
     assert "hints/planted.hpp includes attic/old.hpp, whose room has no line in LAYERS" in (
         finished.stdout
     )
+
+
+def test_a_public_header_that_includes_another_is_a_violation(tree: Path) -> None:
+    (tree / "cmake").mkdir()
+    listed = "# The contract\nruntime/place.hpp\nruntime/device_runtime.hpp\n"
+    (tree / "cmake" / "public_headers.txt").write_text(listed)
+    assert check(tree).stdout == "0 violations\n"
+    (tree / "cmake" / "public_headers.txt").write_text("runtime/device_runtime.hpp\nhints/no.hpp\n")
+    finished = check(tree)
+    assert finished.returncode == 1
+    assert finished.stdout == (
+        "runtime/device_runtime.hpp includes runtime/place.hpp, which cmake/public_headers.txt does"
+        " not list\ncmake/public_headers.txt lists hints/no.hpp, which does not exist\n"
+        "2 violations\n"
+    )

@@ -54,8 +54,13 @@ class AllocatorModel {
   static bool is_whole(Facade facade, std::size_t bytes) {
     return facade != Facade::kDevice && bytes >= 1u << 20;
   }
+  // Blocks begin and end at multiples of this.
+  static std::size_t unit_of(Facade facade, std::size_t bytes) {
+    if (is_whole(facade, bytes)) return kPage;
+    return facade == Facade::kPinned && bytes > 4096 ? 4096 : 512;
+  }
   static std::size_t rounded(Facade facade, std::size_t bytes) {
-    std::size_t unit = is_whole(facade, bytes) ? kPage : 512;
+    const std::size_t unit = unit_of(facade, bytes);
     return (bytes + unit - 1) / unit * unit;
   }
 
@@ -78,12 +83,14 @@ class AllocatorModel {
     if (aligned || block.pool.second != 0) least = std::max<std::size_t>(least, 4096 + 512);
     const bool exact = whole || least <= 4096;
     const auto address = reinterpret_cast<std::uintptr_t>(base);
-    expect(address % std::max(block.alignment_bytes, whole ? kPage : 512) == 0,
-           "a block of {} is not aligned", block.requested_bytes);
+    const std::size_t unit = unit_of(block.facade, block.requested_bytes);
+    expect(address % std::max(block.alignment_bytes, unit) == 0, "a block of {} is not aligned",
+           block.requested_bytes);
     // A large device request may get the whole pages of a block that has moved there.
-    const bool may_be_guest = block.facade == Facade::kDevice && block.requested_bytes >= 1u << 20;
+    const bool may_be_displaced =
+        block.facade == Facade::kDevice && block.requested_bytes >= 1u << 20;
     // So may one that begins where it is asked for; of the other facades it has whole pages.
-    const bool has_pages = may_be_guest || (aligned && block.facade != Facade::kDevice);
+    const bool has_pages = may_be_displaced || (aligned && block.facade != Facade::kDevice);
     const std::size_t rest = std::max<std::size_t>(4096 + 512, std::min(least / 32, kPage / 4)) - 1;
     const std::size_t most =
         std::max(least + (exact ? 0 : rest), has_pages ? (least + kPage - 1) / kPage * kPage : 0);

@@ -9,7 +9,6 @@
 #include <thread>
 
 #include <uvmalloc/allocator/engine/decay.hpp>
-#include <uvmalloc/allocator/process/aligned_allocation.hpp>
 #include <uvmalloc/runtime/log.hpp>
 
 #include "support/allocator_model.hpp"
@@ -407,9 +406,11 @@ void Sequence::allocate(Live live) {
   in_some_thread([&] {
     char* base = nullptr;
     try {
-      base = static_cast<char*>(uvm::allocate_aligned(*allocator_, live.facade, live.device,
-                                                      live.requested_bytes, live.alignment_bytes,
-                                                      live.stream));
+      base = static_cast<char*>(
+          live.alignment_bytes == 0
+              ? allocator_->allocate(live.facade, live.device, live.requested_bytes, live.stream)
+              : allocator_->allocate_aligned(live.facade, live.device, live.requested_bytes,
+                                             live.alignment_bytes, live.stream));
     } catch (const OutOfMemoryError& error) {
       expect(error.requested_bytes() == live.requested_bytes, "another request is refused");
       expect(live.requested_bytes != 0, "no bytes are refused");

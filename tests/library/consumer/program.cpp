@@ -6,8 +6,8 @@
 #include <vector>
 
 #include <uvmalloc/uvmalloc.h>
-#include <uvmalloc/allocator/interface.hpp>
 #include <uvmalloc/allocator/memory_resource.hpp>
+#include <uvmalloc/allocator/statistics.hpp>
 #include <uvmalloc/runtime/registry.hpp>
 
 int main() {
@@ -35,7 +35,7 @@ int main() {
         "%s caught=%s moved=%llu place=%s allocations=%llu\n", uvmalloc_version(), caught,
         static_cast<unsigned long long>(allocator.statistics().moves.bytes),
         uvm::to_string(allocator.find(numbers.data())->location).c_str(),
-        static_cast<unsigned long long>(allocator.runtime().calls().count("allocate_managed")));
+        static_cast<unsigned long long>(allocator.runtime_calls().count("allocate_managed")));
     return numbers[1000] == 3 ? 0 : 1;
   }
   return 1;

@@ -1,5 +1,5 @@
 // Starts in a page, against a plain array.
-#include <uvmalloc/allocator/heap/start_table.hpp>
+#include <uvmalloc/allocator/heap/block_start_map.hpp>
 
 #include <gtest/gtest.h>
 
@@ -61,10 +61,10 @@ class Starts {
     ASSERT_EQ(visited, in_order);
   }
 
-  StartTable table;
+  BlockStartMap table;
 
  private:
-  std::array<std::uint32_t, StartTable::kSteps> blocks_{};
+  std::array<std::uint32_t, BlockStartMap::kSteps> blocks_{};
   std::map<std::uint32_t, std::size_t> steps_;
   std::size_t count_ = 0;
   std::size_t table_bytes_ = 0;
@@ -75,7 +75,7 @@ void run(std::uint32_t seed, std::size_t most, std::uint32_t first_block) {
   std::mt19937 random(seed);
   Starts starts;
   for (int change = 0; change < 3000; ++change) {
-    const std::size_t step = random() % StartTable::kSteps;
+    const std::size_t step = random() % BlockStartMap::kSteps;
     if (starts.at(step) != 0) {
       starts.remove(step);
     } else if (starts.count() < most) {
@@ -87,13 +87,13 @@ void run(std::uint32_t seed, std::size_t most, std::uint32_t first_block) {
   starts.expect_same();
 }
 
-TEST(StartTable, IsAnArrayForFewAndForMany) {
+TEST(BlockStartMap, IsAnArrayForFewAndForMany) {
   for (std::size_t most : {1, 2, 3, 4, 5, 7, 20, 90, 512}) {
     for (std::uint32_t seed = 0; seed < 5; ++seed) run(seed, most, 1);
   }
 }
 
-TEST(StartTable, NumbersOfAllSizesAreKept) {
+TEST(BlockStartMap, NumbersOfAllSizesAreKept) {
   for (std::size_t most : {2, 3, 4, 10, 512}) {
     run(1, most, (1u << 22) - 500);
     run(2, most, 1u << 22);
@@ -102,25 +102,25 @@ TEST(StartTable, NumbersOfAllSizesAreKept) {
   }
 }
 
-TEST(StartTable, FewStartsCostNoTable) {
+TEST(BlockStartMap, FewStartsCostNoTable) {
   Starts starts;
   starts.add(0, 1);
   starts.add(511, 2);
   EXPECT_EQ(starts.table_bytes(), 0u);
-  EXPECT_EQ(sizeof(StartTable), 8u);
+  EXPECT_EQ(sizeof(BlockStartMap), 8u);
 }
 
-TEST(StartTable, BlocksOfOneSizeCostSixteenBytesEachAtMost) {
+TEST(BlockStartMap, BlocksOfOneSizeCostSixteenBytesEachAtMost) {
   for (std::size_t blocks = 4; blocks <= 512; blocks *= 2) {
     Starts starts;
     for (std::size_t i = 0; i < blocks; ++i) {
-      starts.add(i * (StartTable::kSteps / blocks), static_cast<std::uint32_t>(i + 1));
+      starts.add(i * (BlockStartMap::kSteps / blocks), static_cast<std::uint32_t>(i + 1));
     }
     EXPECT_LE(starts.table_bytes(), 16 * blocks) << blocks << " blocks";
   }
 }
 
-TEST(StartTable, AStartIsFoundWhileOthersChange) {
+TEST(BlockStartMap, AStartIsFoundWhileOthersChange) {
   Starts starts;
   starts.add(37, 99);
   std::atomic<bool> over = false;
@@ -130,7 +130,7 @@ TEST(StartTable, AStartIsFoundWhileOthersChange) {
   });
   std::mt19937 random(1);
   for (std::uint32_t change = 0; change < 100000; ++change) {
-    const std::size_t step = random() % StartTable::kSteps;
+    const std::size_t step = random() % BlockStartMap::kSteps;
     if (step == 37) continue;
     if (starts.at(step) != 0) {
       starts.remove(step);

@@ -1,12 +1,12 @@
-// Which block starts where in a page of 2 MiB, by steps of 4 KiB, of which each holds one start at
-// most. Two starts lie in the record itself and up to four in a short list, which is looked
-// through as a whole, since it cannot be foreseen where the wanted one stands. For more the page is
-// cut into equal slots, as few as give each start one of its own: blocks of one size cost one place
-// each. Numbers of blocks are never 0.
+// Maps places in a 2 MiB page to the blocks that start there. A page has 512 steps of 4 KiB, and at
+// most one block starts in a step. Two starts fit in the map itself and up to four in a short list.
+// All entries of the list are compared, without branches, because none of them is the likely one.
+// For more starts the page is cut into equal slots, as few as give each start a slot of its own:
+// blocks of one size cost one entry each. Numbers of blocks are never 0.
 //
 // at() may run beside a change of other starts; everything else is guarded by the owner's lock. A
-// reader may still look at a table that has been outgrown, so tables are kept until the end: all of
-// them together are smaller than the last one twice.
+// reader may still use a table that was outgrown, so tables are kept until the end. Together they
+// are smaller than twice the last one.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@
 
 namespace uvm {
 
-class StartTable {
+class BlockStartMap {
  public:
   static constexpr std::size_t kStep = 4096;
   static constexpr std::size_t kSteps = kPageBytes / kStep;
@@ -31,18 +31,18 @@ class StartTable {
     return (address_of(address) & (kPageBytes - 1)) / kStep;
   }
 
-  StartTable() = default;
-  ~StartTable() {
+  BlockStartMap() = default;
+  ~BlockStartMap() {
     for (Table* table = table_of(now()); table != nullptr;) {
       Table* outgrown = table->outgrown;
       ::operator delete(table);
       table = outgrown;
     }
   }
-  StartTable(const StartTable&) = delete;
-  StartTable& operator=(const StartTable&) = delete;
+  BlockStartMap(const BlockStartMap&) = delete;
+  BlockStartMap& operator=(const BlockStartMap&) = delete;
 
-  // The block that starts at a step or, in a table of slots, elsewhere in the step's slot; 0: none.
+  // The block that starts at a step; in a table of slots, anywhere in the step's slot. 0: none.
   std::uint32_t at(std::size_t step) const {
     const std::uint64_t word = word_.load(std::memory_order_acquire);
     if (is_two(word)) {
@@ -53,8 +53,8 @@ class StartTable {
     return table == nullptr ? 0 : table->at(step);
   }
 
-  // `step_of_block` tells of a block's number the step of its start. The step must have no start.
-  // Returns how many bytes of tables it has made.
+  // `step_of_block` returns the step of a block, given its number. The step must have no start.
+  // Returns the bytes of the tables that were made.
   template <class StepOfBlock>
   std::size_t add(std::size_t step, std::uint32_t block, StepOfBlock step_of_block) {
     const std::uint64_t word = now();
@@ -92,7 +92,7 @@ class StartTable {
                 std::memory_order_release);
   }
 
-  // The last start at or before a step; 0: there is none in this page.
+  // The last block that starts at or before a step; 0: none does in this page.
   template <class StepOfBlock>
   std::uint32_t last_until(std::size_t step, StepOfBlock step_of_block) const {
     if (const Table* table = table_of(now()); table != nullptr && !table->is_list) {
@@ -109,7 +109,7 @@ class StartTable {
     return found;
   }
 
-  // By step.
+  // Visits all blocks by step.
   template <class Visit, class StepOfBlock>
   void each(Visit visit, StepOfBlock step_of_block) const {
     std::array<std::uint32_t, kSteps> blocks{};
@@ -124,10 +124,10 @@ class StartTable {
     }
   }
 
-  // Nothing is looked up at this time.
+  // Nobody may call at() meanwhile.
   void clear() {
     if (Table* table = table_of(now())) {
-      for (std::size_t place = 0; place < table->count; ++place) table->places()[place] = 0;
+      for (std::size_t entry = 0; entry < table->count; ++entry) table->entries()[entry] = 0;
     } else {
       word_.store(0, std::memory_order_relaxed);
     }
@@ -135,7 +135,7 @@ class StartTable {
 
  private:
   // The word is 0, or the address of a table, or, with the lowest bit set, two starts of 31 bits
-  // each: 9 of the step, 22 of the block's number. Where a start is missing both are 0.
+  // each: 9 for the step, 22 for the block's number. A missing start is all 0.
   struct Two {
     static constexpr unsigned kIdBits = 22;
     static constexpr std::uint32_t kIds = (1u << kIdBits) - 1;
@@ -151,7 +151,7 @@ class StartTable {
     }
     static bool is_start(std::uint32_t start) { return (start & kIds) != 0; }
     static std::size_t step_of(std::uint32_t start) { return start >> kIdBits; }
-    // Without a branch, which could not be foreseen.
+    // Without a branch, which would be unpredictable.
     static std::uint32_t id_at(std::uint32_t start, std::size_t step) {
       return start & kIds & mask(step_of(start) == step);
     }
@@ -162,17 +162,17 @@ class StartTable {
 
   static std::uint32_t mask(bool holds) { return 0u - static_cast<std::uint32_t>(holds); }
 
-  // A list of starts in no order, of a step and a number each; or slots, with a number each.
+  // A list of starts in no order, each a step and a number; or slots, each a number.
   struct Table {
     static constexpr std::uint32_t kListed = 4;
     static constexpr unsigned kIdBits = 23;
     static constexpr std::uint32_t kIds = (1u << kIdBits) - 1;
-    using Place = std::atomic<std::uint32_t>;
+    using Entry = std::atomic<std::uint32_t>;
 
     static Table* make(std::size_t count, bool is_list, unsigned shift, Table* outgrown) {
-      void* memory = ::operator new(sizeof(Table) + count * sizeof(Place));
+      void* memory = ::operator new(sizeof(Table) + count * sizeof(Entry));
       auto* table = new (memory) Table{outgrown, static_cast<std::uint16_t>(count), is_list, shift};
-      for (std::size_t i = 0; i < count; ++i) new (table->places() + i) Place(0);
+      for (std::size_t i = 0; i < count; ++i) new (table->entries() + i) Entry(0);
       return table;
     }
 
@@ -181,58 +181,58 @@ class StartTable {
     bool is_list;
     unsigned shift;  // from a step to its slot
 
-    Place* places() { return reinterpret_cast<Place*>(this + 1); }
-    const Place* places() const { return reinterpret_cast<const Place*>(this + 1); }
-    std::size_t bytes() const { return sizeof(Table) + count * sizeof(Place); }
-    std::uint32_t id_of(std::uint32_t place) const { return is_list ? place & kIds : place; }
+    Entry* entries() { return reinterpret_cast<Entry*>(this + 1); }
+    const Entry* entries() const { return reinterpret_cast<const Entry*>(this + 1); }
+    std::size_t bytes() const { return sizeof(Table) + count * sizeof(Entry); }
+    std::uint32_t id_of(std::uint32_t entry) const { return is_list ? entry & kIds : entry; }
 
     std::uint32_t at(std::size_t step) const {
-      if (!is_list) return places()[step >> shift].load(std::memory_order_acquire);
+      if (!is_list) return entries()[step >> shift].load(std::memory_order_acquire);
       std::uint32_t found = 0;
       for (std::size_t i = 0; i < kListed; ++i) {
-        const std::uint32_t start = places()[i].load(std::memory_order_acquire);
+        const std::uint32_t start = entries()[i].load(std::memory_order_acquire);
         found |= start & kIds & mask(start >> kIdBits == step);
       }
       return found;
     }
-    // Of slots, which are in the order of steps: only the step's own may hold a later start.
+    // For slots, which are in the order of steps: only the step's own may hold a later start.
     template <class StepOfBlock>
     std::uint32_t last_until(std::size_t step, StepOfBlock step_of_block) const {
       for (std::size_t slot = (step >> shift) + 1; slot-- > 0;) {
-        const std::uint32_t block = places()[slot].load(std::memory_order_relaxed);
+        const std::uint32_t block = entries()[slot].load(std::memory_order_relaxed);
         if (block != 0 && step_of_block(block) <= step) return block;
       }
       return 0;
     }
     // False: there is no room.
     bool add(std::size_t step, std::uint32_t block) {
-      std::size_t place = step >> shift;
+      std::size_t entry = step >> shift;
       std::uint32_t start = block;
       if (is_list) {
         unsigned vacant = 0;  // a bit each
         for (unsigned i = 0; i < kListed; ++i) {
-          vacant |= unsigned{places()[i].load(std::memory_order_relaxed) == 0} << i;
+          vacant |= unsigned{entries()[i].load(std::memory_order_relaxed) == 0} << i;
         }
         if (vacant == 0 || block > kIds) return false;
-        place = static_cast<std::size_t>(std::countr_zero(vacant));
+        entry = static_cast<std::size_t>(std::countr_zero(vacant));
         start |= static_cast<std::uint32_t>(step) << kIdBits;
-      } else if (places()[place].load(std::memory_order_relaxed) != 0) {
+      } else if (entries()[entry].load(std::memory_order_relaxed) != 0) {
         return false;
       }
-      places()[place].store(start, std::memory_order_release);
+      entries()[entry].store(start, std::memory_order_release);
       return true;
     }
     void remove(std::size_t step) {
-      std::size_t place = step >> shift;
+      std::size_t entry = step >> shift;
       if (is_list) {
         unsigned there = 0;  // a bit each
         for (unsigned i = 0; i < kListed; ++i) {
-          const std::uint32_t start = places()[i].load(std::memory_order_relaxed);
+          const std::uint32_t start = entries()[i].load(std::memory_order_relaxed);
           there |= (unsigned{start >> kIdBits == step} & unsigned{start != 0}) << i;
         }
-        place = static_cast<std::size_t>(std::countr_zero(there));
+        entry = static_cast<std::size_t>(std::countr_zero(there));
       }
-      places()[place].store(0, std::memory_order_release);
+      entries()[entry].store(0, std::memory_order_release);
     }
   };
 
@@ -255,18 +255,18 @@ class StartTable {
     const Table* table = table_of(word);
     if (table == nullptr) return;
     for (std::size_t i = 0; i < table->count; ++i) {
-      const std::uint32_t place = table->places()[i].load(std::memory_order_relaxed);
-      if (place != 0) visit(table->id_of(place));
+      const std::uint32_t entry = table->entries()[i].load(std::memory_order_relaxed);
+      if (entry != 0) visit(table->id_of(entry));
     }
   }
 
-  // A list of what the word holds; of slots where a number is too large for a list.
+  // A list of the starts in the word, or slots if a number is too large for a list.
   template <class StepOfBlock>
   Table* grow_to_list(std::size_t new_step, std::uint32_t new_block, StepOfBlock step_of_block) {
     if (new_block > Table::kIds) return grow_to_slots(new_step, step_of_block);
     return fill(Table::make(Table::kListed, true, 0, nullptr), step_of_block);
   }
-  // The fewest slots of which none has two starts, nor any beside the new one's.
+  // The fewest slots in which no two starts, with the new one, share a slot.
   template <class StepOfBlock>
   Table* grow_to_slots(std::size_t new_step, StepOfBlock step_of_block) {
     Table* table = table_of(now());

@@ -90,10 +90,10 @@ TEST_F(PrivatePoolTest, NothingIsAskedOfTheMachineDuringACaptureAndFencesFollowI
   char* before = device(4 * kMiB, stream(1));
   machine->busy = {stream(2)};
   begin(7, stream(1), true);
-  auto calls = allocator->runtime().calls();
+  auto calls = allocator->runtime_calls();
   allocator->record_use(before, 0, stream(2));
   allocator->free(before);
-  EXPECT_EQ(allocator->runtime().calls(), calls) << "no event was recorded on a captured stream";
+  EXPECT_EQ(allocator->runtime_calls(), calls) << "no event was recorded on a captured stream";
   EXPECT_TRUE(allocator->end_private_pool(0, 7));
   EXPECT_EQ(allocator->statistics().fences, 1u);
   EXPECT_NE(device(4 * kMiB, stream(1)), before) << "its other stream is not through";

@@ -42,7 +42,7 @@ std::size_t bin_begin(std::size_t size_bytes, unsigned more) {
 }
 
 // The rule, said once more: best fit in the bin of the size; else the lowest of the four bins
-// above, or, for small requests, of all below kWholeBytes; else the lowest of all that are larger.
+// above, or, for small requests, of all below kPageGranularBytes; else the lowest of all that are larger.
 RunBlock* expected_fit(const Model& model, std::size_t size_bytes) {
   const std::size_t next = bin_begin(size_bytes, 1);
   auto lowest = [&](std::size_t end) {
@@ -56,7 +56,7 @@ RunBlock* expected_fit(const Model& model, std::size_t size_bytes) {
   for (RunBlock* one : model) {
     if (one->size_bytes() >= size_bytes && one->size_bytes() < next) return one;
   }
-  RunBlock* near = lowest(size_bytes < kWholeBytes ? kWholeBytes : bin_begin(size_bytes, 5));
+  RunBlock* near = lowest(size_bytes < kPageGranularBytes ? kPageGranularBytes : bin_begin(size_bytes, 5));
   return near != nullptr ? near : lowest(SIZE_MAX);
 }
 
@@ -198,7 +198,7 @@ TEST(RunBlockStore, ADroppedRecordIsUsedAgainUnderItsNumberAsOneThatNothingHappe
   RunBlockStore store;
   store.make(0);
   RunBlock* dropped = store.make(0);
-  dropped->kind = BlockKind::kWhole;
+  dropped->kind = BlockKind::kPageGranular;
   dropped->plain = false;
   dropped->exported = true;
   dropped->real.address = reinterpret_cast<char*>(4096);

@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/base/owner_lock.hpp>
+#include <uvmalloc/allocator/base/asymmetric_lock.hpp>
 
 #include <linux/membarrier.h>
 #include <sched.h>
@@ -22,13 +22,14 @@ bool barrier(int command) {
   return syscall(SYS_membarrier, command, 0, 0) == 0;
 }
 
-// Every thread of the process passes a full barrier. What has worked may fail later, for want of
-// memory or since a filter of system calls (seccomp) has been put in place. Without the barrier an
-// owner and a taker could be inside together, and owners cannot be told to take the lock otherwise.
+// Every thread of the process passes a full barrier. A call that has worked may fail later: memory
+// may be short, or a filter of system calls (seccomp) may have been installed. Without the barrier
+// the owner and another thread could be inside together, and owners cannot change the kind of their
+// locks.
 void pass_barrier() {
   if (barrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)) [[likely]]
     return;
-  // Slow, and of all processes.
+  // Slower: a barrier of all processes.
   if (barrier(MEMBARRIER_CMD_GLOBAL)) return;
   log(LogLevel::kError,
       "membarrier, which worked when the process began, fails now ({}): threads cannot be stopped "
@@ -39,14 +40,14 @@ void pass_barrier() {
 
 }  // namespace
 
-bool OwnerLock::asymmetric_ = false;
+bool AsymmetricLock::asymmetric_ = false;
 
-void OwnerLock::prepare() {
+void AsymmetricLock::prepare() {
   static const bool kPrepared = use(Kind::kAsymmetric) || use(Kind::kSymmetric);
   static_cast<void>(kPrepared);
 }
 
-bool OwnerLock::use(Kind kind) {
+bool AsymmetricLock::use(Kind kind) {
   static const bool kPossible = kMayBeAsymmetric &&
                                 barrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) &&
                                 barrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
@@ -55,11 +56,11 @@ bool OwnerLock::use(Kind kind) {
   return true;
 }
 
-void OwnerLock::spin() {
+void AsymmetricLock::spin() {
   while (busy_.exchange(true, std::memory_order_acquire)) sched_yield();
 }
 
-void OwnerLock::enter_slowly() {
+void AsymmetricLock::lock_owner_slow() {
   while (taken_.load(std::memory_order_acquire)) {
     busy_.store(false, std::memory_order_release);
     while (taken_.load(std::memory_order_acquire)) sched_yield();
@@ -67,21 +68,21 @@ void OwnerLock::enter_slowly() {
   }
 }
 
-void OwnerLock::take(std::span<OwnerLock* const> locks) {
+void AsymmetricLock::lock_all(std::span<AsymmetricLock* const> locks) {
   if (!asymmetric_) {
-    for (OwnerLock* lock : locks) lock->spin();
+    for (AsymmetricLock* lock : locks) lock->spin();
     return;
   }
   if (locks.empty()) return;
-  for (OwnerLock* lock : locks) lock->taken_.store(true, std::memory_order_seq_cst);
+  for (AsymmetricLock* lock : locks) lock->taken_.store(true, std::memory_order_seq_cst);
   pass_barrier();
-  for (OwnerLock* lock : locks) {
+  for (AsymmetricLock* lock : locks) {
     while (lock->busy_.load(std::memory_order_acquire)) sched_yield();
   }
 }
 
-void OwnerLock::give_back(std::span<OwnerLock* const> locks) {
-  for (OwnerLock* lock : locks) {
+void AsymmetricLock::unlock_all(std::span<AsymmetricLock* const> locks) {
+  for (AsymmetricLock* lock : locks) {
     (asymmetric_ ? lock->taken_ : lock->busy_).store(false, std::memory_order_release);
   }
 }

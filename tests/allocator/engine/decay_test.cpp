@@ -90,7 +90,7 @@ TEST_F(DecayTest, WhatHasMovedDecaysOnceNobodyWorksOnIt) {
   allocator->check_invariants();
 }
 
-// The page becomes one of shared blocks too.
+// The page becomes one of packed blocks too.
 TEST_F(DecayTest, WhatWasReleasedOnADeviceIsBroughtBackAlsoForSmallObjects) {
   start_decaying();
   host(4 * kMiB);  // the span stays

@@ -30,7 +30,7 @@ struct Guarded : testing::ExclusiveCounters {
 };
 
 TEST(BiasedMutex, ThreadsThatTakeTurnsAreNeverInsideTogether) {
-  OwnerLock::prepare();
+  AsymmetricLock::prepare();
   constexpr std::uint64_t kRounds = 200'000;
   Guarded guarded;
   std::vector<std::thread> threads;
@@ -45,7 +45,7 @@ TEST(BiasedMutex, ThreadsThatTakeTurnsAreNeverInsideTogether) {
 }
 
 TEST(BiasedMutex, AForkedChildHasItWhateverOtherThreadsWereDoing) {
-  OwnerLock::prepare();
+  AsymmetricLock::prepare();
   Guarded guarded;
   for (int i = 0; i < 1000; ++i) guarded.count();  // this thread's from some turn on
   guarded.mutex.lock_for_fork();
@@ -70,7 +70,7 @@ TEST(BiasedMutex, AForkedChildHasItWhateverOtherThreadsWereDoing) {
 
 // Signals stop the threads anywhere for longer than another needs to make the mutex its own.
 TEST(BiasedMutex, AThreadThatIsStoppedAnywhereDisturbsNobody) {
-  OwnerLock::prepare();
+  AsymmetricLock::prepare();
   struct sigaction stop {};
   stop.sa_handler = [](int) {
     const timespec while_others_work{0, 200'000};

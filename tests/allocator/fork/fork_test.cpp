@@ -481,14 +481,14 @@ TEST(ForkedThreadCaches, AChildThatOnlyExitsWaitsForNoThreadOfItsParent) {
   std::atomic<bool> inside = false;
   std::atomic<bool> over = false;
   std::thread other([&] {
-    ThreadCache* cache = caches.mine();
-    cache->lock.enter();
+    ThreadCache* cache = caches.local();
+    cache->lock.lock_owner();
     inside = true;
     while (!over) std::this_thread::yield();
-    cache->lock.leave();
+    cache->lock.unlock_owner();
   });
   while (!inside) std::this_thread::yield();
-  ASSERT_NE(caches.mine(), nullptr);
+  ASSERT_NE(caches.local(), nullptr);
   std::fflush(nullptr);
   const pid_t child = fork();
   if (child == 0) {

@@ -64,7 +64,7 @@ class ThreadEndTest : public testing::AllocatorTest {
     EXPECT_EQ(allocator->statistics().touched_bytes.current, 0u);
   }
 
-  // Everything there is, of small objects, shared and whole blocks.
+  // Everything there is, of small objects, packed and page-granular blocks.
   void use_all() {
     for (Facade facade : {Facade::kHost, Facade::kPinned, Facade::kDevice}) {
       for (std::size_t size_bytes :

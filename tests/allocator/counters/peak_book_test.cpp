@@ -48,8 +48,8 @@ struct Threads {
   std::vector<Tally> tallies;
   std::vector<std::int64_t> allocated_before;
   Tally ended;
-  std::array<PeakBook::Place, 1> places{};
-  PeakBook book{places};
+  std::array<PeakBook::Peaks, 1> counters{};
+  PeakBook book{counters};
   int times = 0;
 };
 

@@ -1,5 +1,5 @@
 // Mutual exclusion of both kinds, by counters that only the lock protects.
-#include <uvmalloc/allocator/base/owner_lock.hpp>
+#include <uvmalloc/allocator/base/asymmetric_lock.hpp>
 
 #include <gtest/gtest.h>
 #include <linux/filter.h>
@@ -26,22 +26,22 @@
 namespace uvm {
 namespace {
 
-class OwnerLockTest : public ::testing::TestWithParam<OwnerLock::Kind> {
+class AsymmetricLockTest : public ::testing::TestWithParam<AsymmetricLock::Kind> {
  protected:
   void SetUp() override {
-    OwnerLock::prepare();
-    if (!OwnerLock::use(GetParam())) GTEST_SKIP() << "not in this build or on this system";
+    AsymmetricLock::prepare();
+    if (!AsymmetricLock::use(GetParam())) GTEST_SKIP() << "not in this build or on this system";
   }
   void TearDown() override {
-    if (!OwnerLock::use(OwnerLock::Kind::kAsymmetric)) OwnerLock::use(OwnerLock::Kind::kSymmetric);
+    if (!AsymmetricLock::use(AsymmetricLock::Kind::kAsymmetric)) AsymmetricLock::use(AsymmetricLock::Kind::kSymmetric);
   }
 
   struct Guarded : testing::ExclusiveCounters {
-    OwnerLock lock;
+    AsymmetricLock lock;
   };
 };
 
-TEST_P(OwnerLockTest, TheOwnerAndATakerAreNeverInsideTogether) {
+TEST_P(AsymmetricLockTest, TheOwnerAndATakerAreNeverInsideTogether) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(300);
   Guarded guarded;
   std::atomic<bool> over = false;
@@ -58,18 +58,18 @@ TEST_P(OwnerLockTest, TheOwnerAndATakerAreNeverInsideTogether) {
   std::thread owner([&] {
     for (; !over.load(std::memory_order_relaxed); ++entered) {
       write_lines();
-      guarded.lock.enter();
+      guarded.lock.lock_owner();
       guarded.count();
-      guarded.lock.leave();
+      guarded.lock.unlock_owner();
     }
   });
-  OwnerLock* const lock = &guarded.lock;
+  AsymmetricLock* const lock = &guarded.lock;
   std::uint64_t takes = 0;
   for (; std::chrono::steady_clock::now() < end; ++takes) {
     write_lines();
-    OwnerLock::take({&lock, 1});
+    AsymmetricLock::lock_all({&lock, 1});
     for (int i = 0; i < 50; ++i) guarded.count();
-    OwnerLock::give_back({&lock, 1});
+    AsymmetricLock::unlock_all({&lock, 1});
   }
   over = true;
   owner.join();
@@ -77,25 +77,25 @@ TEST_P(OwnerLockTest, TheOwnerAndATakerAreNeverInsideTogether) {
   EXPECT_EQ(guarded.first, entered + takes * 50);
 }
 
-TEST_P(OwnerLockTest, ATakerOfAllHasThemAllAtOnce) {
+TEST_P(AsymmetricLockTest, ATakerOfAllHasThemAllAtOnce) {
   constexpr std::size_t kThreads = 4;
   constexpr std::uint64_t kRounds = 50'000;
   std::array<Guarded, kThreads> guarded;
   std::mutex takers;  // others exclude each other outside
   auto own = [&](std::size_t mine) {
     for (std::uint64_t round = 0; round < kRounds; ++round) {
-      guarded[mine].lock.enter();
+      guarded[mine].lock.lock_owner();
       guarded[mine].count();
-      guarded[mine].lock.leave();
+      guarded[mine].lock.unlock_owner();
       if (round % 64 != 0) continue;
       std::lock_guard lock(takers);
-      std::vector<OwnerLock*> others;
+      std::vector<AsymmetricLock*> others;
       for (std::size_t other = 0; other < kThreads; ++other) {
         if (other != mine) others.push_back(&guarded[other].lock);
       }
-      OwnerLock::take(others);
+      AsymmetricLock::lock_all(others);
       for (Guarded& one : guarded) one.count();  // its own too: it is not inside
-      OwnerLock::give_back(others);
+      AsymmetricLock::unlock_all(others);
     }
   };
   std::vector<std::thread> threads;
@@ -108,26 +108,26 @@ TEST_P(OwnerLockTest, ATakerOfAllHasThemAllAtOnce) {
   }
 }
 
-TEST_P(OwnerLockTest, AnOwnerWaitsWhileItsLockIsTaken) {
+TEST_P(AsymmetricLockTest, AnOwnerWaitsWhileItsLockIsTaken) {
   Guarded guarded;
-  OwnerLock* const lock = &guarded.lock;
-  OwnerLock::take({&lock, 1});
+  AsymmetricLock* const lock = &guarded.lock;
+  AsymmetricLock::lock_all({&lock, 1});
   std::atomic<bool> inside = false;
   testing::WaitingThread owner([&] {
-    guarded.lock.enter();
+    guarded.lock.lock_owner();
     inside = true;
-    guarded.lock.leave();
+    guarded.lock.unlock_owner();
   });
   EXPECT_TRUE(owner.waits());
   EXPECT_FALSE(inside);
-  OwnerLock::give_back({&lock, 1});
+  AsymmetricLock::unlock_all({&lock, 1});
   owner.join();
   EXPECT_TRUE(inside);
 }
 
-TEST_P(OwnerLockTest, NoLocksAreTakenAtOnce) {
-  OwnerLock::take({});
-  OwnerLock::give_back({});
+TEST_P(AsymmetricLockTest, NoLocksAreTakenAtOnce) {
+  AsymmetricLock::lock_all({});
+  AsymmetricLock::unlock_all({});
 }
 
 // As a filter of system calls does that a program puts in place after its first allocation.
@@ -147,26 +147,26 @@ bool refuse_membarrier(bool all) {
          prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
-TEST(OwnerLockBarrierTest, ABarrierThatFailsLaterIsReplacedByTheSlowOneOrEndsTheProcess) {
-  OwnerLock::prepare();
-  if (!OwnerLock::use(OwnerLock::Kind::kAsymmetric)) GTEST_SKIP() << "not in this build";
+TEST(AsymmetricLockBarrierTest, ABarrierThatFailsLaterIsReplacedByTheSlowOneOrEndsTheProcess) {
+  AsymmetricLock::prepare();
+  if (!AsymmetricLock::use(AsymmetricLock::Kind::kAsymmetric)) GTEST_SKIP() << "not in this build";
   auto take_with_filter = [](bool all) {
     if (!refuse_membarrier(all)) _exit(77);
-    OwnerLock lock;
-    OwnerLock* const one = &lock;
-    OwnerLock::take({&one, 1});
-    OwnerLock::give_back({&one, 1});
+    AsymmetricLock lock;
+    AsymmetricLock* const one = &lock;
+    AsymmetricLock::lock_all({&one, 1});
+    AsymmetricLock::unlock_all({&one, 1});
     _exit(0);
   };
   EXPECT_EXIT(take_with_filter(false), ::testing::ExitedWithCode(0), "");
   EXPECT_DEATH(take_with_filter(true), "membarrier, which worked .* fails now");
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, OwnerLockTest,
-                         ::testing::Values(OwnerLock::Kind::kSymmetric,
-                                           OwnerLock::Kind::kAsymmetric),
+INSTANTIATE_TEST_SUITE_P(Kinds, AsymmetricLockTest,
+                         ::testing::Values(AsymmetricLock::Kind::kSymmetric,
+                                           AsymmetricLock::Kind::kAsymmetric),
                          [](const auto& kind) {
-                           return kind.param == OwnerLock::Kind::kSymmetric ? "Symmetric"
+                           return kind.param == AsymmetricLock::Kind::kSymmetric ? "Symmetric"
                                                                             : "Asymmetric";
                          });
 

@@ -1,0 +1,33 @@
+// The blocks that one thread has allocated from one stream's pools and freed into them. Belongs to
+// the thread whose cache it is in; others may read it while they hold that cache's lock.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+namespace uvm {
+
+struct StreamTally {
+  std::int64_t live_bytes = 0;  // below zero where others' blocks are freed here
+  std::int64_t peak_bytes = 0;
+  std::uint64_t blocks = 0;  // allocated since the start
+  std::uint64_t bytes = 0;
+
+  void allocated(std::size_t size_bytes) {
+    live_bytes += static_cast<std::int64_t>(size_bytes);
+    peak_bytes = std::max(peak_bytes, live_bytes);
+    bytes += size_bytes;
+    ++blocks;
+  }
+  void freed(std::size_t size_bytes) { live_bytes -= static_cast<std::int64_t>(size_bytes); }
+  // Adds the counts of another thread, as if both peaks were at the same time.
+  void absorb(const StreamTally& other) {
+    live_bytes += other.live_bytes;
+    peak_bytes += other.peak_bytes;
+    blocks += other.blocks;
+    bytes += other.bytes;
+  }
+};
+
+}  // namespace uvm

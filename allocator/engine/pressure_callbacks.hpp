@@ -1,0 +1,33 @@
+// The callbacks of programs that free memory: the list, and the rounds in which a request under
+// pressure calls them (pressure_rounds.hpp). Thread-safe.
+#pragma once
+
+#include <cstddef>
+
+#include <uvmalloc/allocator/engine/block_counts.hpp>
+#include <uvmalloc/allocator/engine/heap_state.hpp>
+#include <uvmalloc/allocator/engine/request.hpp>
+
+namespace uvm {
+
+class PressureCallbacks {
+ public:
+  PressureCallbacks(Machine& machine, HeapState& state, BlockCounts& counts)
+      : state_(state), counts_(counts), counters_(kFacades * machine.devices.size()) {}
+  PressureCallbacks(const PressureCallbacks&) = delete;
+  PressureCallbacks& operator=(const PressureCallbacks&) = delete;
+
+  void add(PressureRounds::Callback callback);
+  // None for a request that frees cannot help.
+  PressureRounds rounds(const Request& request);
+  // Whether the budget would have room if only live blocks took some of it. That spares retries
+  // which cannot succeed while callbacks free little at a time.
+  bool has_room_if_all_is_free(const Request& request);
+
+ private:
+  HeapState& state_;
+  BlockCounts& counts_;
+  const std::size_t counters_;
+};
+
+}  // namespace uvm

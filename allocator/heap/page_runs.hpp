@@ -1,0 +1,111 @@
+// Cuts runs of whole pages into blocks and joins them again. A run of packed pages is a chain of
+// blocks, one after another. Pages added beside a run of the same pool, span and placement extend
+// its chain. A page-granular block has its pages for itself. Does not know which blocks are free.
+//
+// Guarded by the state lock. Blocks that are split, joined or removed are in no index.
+#pragma once
+
+#include <cstddef>
+#include <new>
+#include <utility>
+
+#include <uvmalloc/allocator/heap/page_directory.hpp>
+
+namespace uvm {
+
+// A run of whole pages that no block uses.
+struct PageRun {
+  Span* span = nullptr;
+  char* base = nullptr;
+  std::size_t size_bytes = 0;
+  SegmentPlacement placement;
+};
+
+class PageRuns {
+ public:
+  PageRuns() = default;
+  PageRuns(const PageRuns&) = delete;
+  PageRuns& operator=(const PageRuns&) = delete;
+
+  PageDirectory& directory() { return directory_; }
+  const PageDirectory& directory() const { return directory_; }
+
+  // Makes the pages one block of the pool `home`, packed or page-granular. std::bad_alloc: nothing
+  // has changed.
+  RunBlock* add(const PageRun& run, BlockKind kind, PoolIndex home);
+  // Removes a block that covers whole pages.
+  PageRun remove(RunBlock* block);
+
+  // Cuts a block in two. The larger part of a page-granular block keeps the record, so that fewer
+  // entries of the directory change. std::bad_alloc: nothing has changed.
+  [[gnu::always_inline]] std::pair<RunBlock*, RunBlock*> split(RunBlock* block,
+                                                               std::size_t size_bytes) {
+    if (block->kind == BlockKind::kPageGranular) return split_granular(block, size_bytes);
+    RunBlock* right = new_block(BlockKind::kPacked, block->address() + size_bytes,
+                                block->size_bytes() - size_bytes, block->home);
+    try {
+      directory_.add_start(*right);
+    } catch (const std::bad_alloc&) {
+      blocks().drop(right);
+      throw;
+    }
+    block->real.resize(size_bytes);
+    right->chain = {block->id, block->chain.next};
+    if (RunBlock* after = next_packed(right)) after->chain.previous = right->id;
+    block->chain.next = right->id;
+    right->pool = block->pool;
+    right->real.origin = block->real.origin;
+    return {block, right};
+  }
+
+  // The block of the same kind before or after a block; nullptr: there is none. Packed ones are of
+  // the same run.
+  RunBlock* previous_packed(const RunBlock* block) const {
+    return directory_.blocks().find(block->chain.previous);
+  }
+  RunBlock* next_packed(const RunBlock* block) const {
+    return directory_.blocks().find(block->chain.next);
+  }
+  RunBlock* previous_granular(const RunBlock* block) const {
+    return directory_.granular_at(block->address() - 1);
+  }
+  RunBlock* next_granular(const RunBlock* block) const {
+    return directory_.granular_at(block->end());
+  }
+
+  // Makes two neighbours one block. Of packed ones the left record stays.
+  [[gnu::always_inline]] RunBlock* join_packed(RunBlock* left, RunBlock* right) {
+    directory_.remove_start(*right);
+    left->real.granules += right->real.granules;
+    left->chain.next = right->chain.next;
+    if (RunBlock* after = next_packed(left)) after->chain.previous = left->id;
+    blocks().drop(right);
+    return left;
+  }
+  RunBlock* join_granular(RunBlock* left, RunBlock* right);
+
+ private:
+  RunBlockStore& blocks() { return directory_.blocks(); }
+
+  [[gnu::always_inline]] RunBlock* new_block(BlockKind kind, char* address, std::size_t size_bytes,
+                                             PoolIndex home) {
+    RunBlock* block = blocks().make(home);
+    block->kind = kind;
+    block->place_at(address);
+    block->real.resize(size_bytes);
+    block->pool = home;
+    block->real.indirect = nullptr;
+    block->real.references = 0;
+    if (kind == BlockKind::kPacked) block->chain = {0, 0};
+    block->set(BlockState::kReleasing);
+    return block;
+  }
+  RunBlock* new_granular_block(char* address, std::size_t size_bytes, PoolIndex home,
+                               const OwnPages& pages);
+  std::pair<RunBlock*, RunBlock*> split_granular(RunBlock* block, std::size_t size_bytes);
+  void link_to_neighbours(RunBlock* block, const PageRun& run);
+
+  PageDirectory directory_;
+};
+
+}  // namespace uvm

@@ -1,0 +1,74 @@
+// The free blocks of one facade, device, stream and class. Guarded by the state lock.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <set>
+
+#include <uvmalloc/allocator/heap/block.hpp>
+#include <uvmalloc/allocator/heap/free_index.hpp>
+#include <uvmalloc/allocator/heap/free_tree.hpp>
+#include <uvmalloc/allocator/heap/run_block_store.hpp>
+#include <uvmalloc/allocator/heap/stream_key.hpp>
+
+namespace uvm {
+
+// How memory is cut. Also the offset of a pool from its stream's first.
+enum class PoolClass : std::uint8_t { kPacked, kPageGranular };
+
+constexpr PoolClass pool_class_of(Facade facade, std::size_t size_bytes) {
+  return is_page_granular(facade, size_bytes) ? PoolClass::kPageGranular : PoolClass::kPacked;
+}
+
+struct Pool {
+  // Displaced blocks by size and address: the index inside a block is that of the pool it is in.
+  struct SmallestThenLowest {
+    using is_transparent = void;
+    bool operator()(const RunBlock* left, const RunBlock* right) const {
+      return FreeTree::is_before(left, right);
+    }
+    bool operator()(const RunBlock* block, std::size_t size_bytes) const {
+      return block->size_bytes() < size_bytes;
+    }
+  };
+
+  Pool(const RunBlockStore& blocks, std::uint64_t hits_required)
+      : own(blocks), large_hits_required(hits_required), displaced_here(blocks) {}
+
+  PoolIndex index = 0;
+  StreamKey key;
+  PoolClass pool_class = PoolClass::kPacked;
+  std::size_t run_bytes = 0;  // of all run blocks whose home this is, wherever they are
+  FreeIndex own;              // the free ones of those
+  // In a stream's first pool: nobody can name the stream, and its work is over. A request that
+  // names the handle again comes from another stream.
+  bool stream_is_over = false;
+  // In a stream's first pool: nobody can name the stream any more, and the next new stream takes
+  // the pools over. `last_work` is the fence of a stream that is gone, and empty for the per-thread
+  // stream of a thread that has ended.
+  bool is_orphaned = false;
+  std::optional<Fence> last_work;
+  // Requests for large blocks that this pool has served since thread caches last had to return
+  // large blocks. Threads may cache large blocks from `large_hits_required` on, which grows
+  // eightfold each time that they have to return some.
+  std::uint64_t large_hits = 0;
+  std::uint64_t large_hits_required;
+  bool may_cache_large() const { return large_hits >= large_hits_required; }
+  void stop_caching_large() {
+    large_hits = 0;
+    large_hits_required =
+        std::min(large_hits_required * policy::kLargeBackOff, policy::kMostLargeHitsRequired);
+  }
+  // Gives back the tables of a pool that has no pages.
+  void drop_unused_tables() {
+    if (run_bytes == 0) own.drop_empty_tables();
+  }
+  // Page-granular blocks only: whose pages are here, though another pool is their home; and whose
+  // home this is, though they are free elsewhere.
+  FreeIndex displaced_here;
+  std::set<RunBlock*, SmallestThenLowest> displaced_away;
+};
+
+}  // namespace uvm

@@ -1,0 +1,143 @@
+// Of BlockPools: whole pages that are added and leave.
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include <uvmalloc/allocator/heap/block_pools.hpp>
+#include <uvmalloc/allocator/heap/page_fit.hpp>
+
+namespace uvm {
+
+RunBlock* BlockPools::add_pages(const PageRun& run, Pool& home) {
+  home.own.prepare();
+  const bool is_whole = home.pool_class == PoolClass::kPageGranular;
+  RunBlock* block = runs_.add(run, is_whole ? BlockKind::kPageGranular : BlockKind::kPacked, home.index);
+  home.run_bytes += run.size_bytes;
+  return block;
+}
+
+PageRun BlockPools::take_pages(Pool& pool, std::size_t size_bytes) {
+  RunBlock* block = fit_aligned(pool, kPageBytes, size_bytes);
+  if (block == nullptr) return {};
+  unlink(block);
+  return cut_pages(block, size_bytes, size_bytes);
+}
+
+RunBlock* BlockPools::take_with_page(Pool& pool) {
+  RunBlock* block = fit_aligned(pool, kPageBytes, kPageBytes);
+  if (block != nullptr) unlink(block);
+  return block;
+}
+
+std::vector<RunBlock*> BlockPools::with_pages(const Pool& pool, bool fenced_too) const {
+  std::vector<RunBlock*> found;
+  for (const FreeIndex* index : {&pool.own, &pool.displaced_here}) {
+    for (RunBlock* block = index->smallest_of(kPageBytes); block != nullptr;
+         block = index->after(block)) {
+      if (block->plain || fenced_too) found.push_back(block);
+    }
+  }
+  return found;
+}
+
+std::size_t BlockPools::whole_page_bytes(const RunBlock& block) {
+  const char* begin = page_after(block.address());
+  const char* end = page_of(block.end());
+  return begin < end ? bytes_between(begin, end) : 0;
+}
+
+std::size_t BlockPools::free_page_bytes() const {
+  std::size_t bytes = 0;
+  for (const auto& pool : all()) {
+    for (const RunBlock* block : with_pages(*pool, true)) bytes += whole_page_bytes(*block);
+  }
+  return bytes;
+}
+
+std::size_t BlockPools::bytes_in_use(PoolIndex first) const {
+  std::size_t bytes = 0;
+  for (PoolIndex pool = first; pool < first + kPoolsPerStream; ++pool) {
+    bytes += at(pool).run_bytes - at(pool).own.free_bytes();
+  }
+  return bytes;
+}
+
+PageRun BlockPools::release_pages(RunBlock* block, std::size_t most_bytes) {
+  unlink(block);
+  return cut_pages(block, kPageBytes, most_bytes & ~(kPageBytes - 1));
+}
+
+// Takes whole pages out of a block that is in no index: at least `least_bytes` and at most
+// `most_bytes`; base is nullptr if it holds too few. The rest goes back.
+PageRun BlockPools::cut_pages(RunBlock* block, std::size_t least_bytes, std::size_t most_bytes) {
+  Pool& pool = at(block->pool);
+  char* begin = page_after(block->address());
+  char* end = page_of(block->end());
+  // A tail too small to be a block keeps its page.
+  if (std::size_t tail = bytes_between(end, block->end()); tail != 0 && tail < kSmallestPacked) {
+    end -= kPageBytes;
+  }
+  if (begin >= end || bytes_between(begin, end) < least_bytes) {
+    put(block, pool);
+    return {};
+  }
+  end = begin + std::min(bytes_between(begin, end), most_bytes);
+  RunBlock* head = nullptr;
+  RunBlock* tail = nullptr;
+  try {
+    if (block->address() < begin) {
+      std::tie(head, block) = runs_.split(block, bytes_between(block->address(), begin));
+    }
+    if (end < block->end()) std::tie(block, tail) = runs_.split(block, bytes_between(begin, end));
+  } catch (const std::bad_alloc&) {
+    put(block, pool);
+    if (head != nullptr) put(head, pool);
+    throw;
+  }
+  at(block->home).run_bytes -= block->size_bytes();
+  const PageRun run = runs_.remove(block);
+  for (RunBlock* rest : {head, tail}) {
+    if (rest != nullptr) put(rest, pool);
+  }
+  return run;
+}
+
+bool BlockPools::is_fenced_displaced(const RunBlock* block) {
+  return block->address() != nullptr && block->now() == BlockState::kFree && !block->plain &&
+         block->pool != block->home;
+}
+
+std::vector<RunBlock*> BlockPools::fenced_displaced(const Pool& pool) const {
+  std::vector<RunBlock*> out;
+  for (RunBlock* block = pool.displaced_here.smallest(); block != nullptr;
+       block = pool.displaced_here.after(block)) {
+    if (!block->plain) out.push_back(block);
+  }
+  return out;
+}
+
+// Whether new pages beside the page of `address` would become part of its run. They have their span's
+// advice, and join only pages with the same.
+bool BlockPools::takes_new_pages(const Pool& pool, const Span& span, const char* address) const {
+  const PackedPage* page = directory().packed_page(address);
+  return page != nullptr && page->home == pool.index && page->span == &span &&
+         page->placement == span.placement;
+}
+
+std::size_t BlockPools::free_bytes_before(const Pool& pool, const Span& span,
+                                          const char* boundary) const {
+  if (!takes_new_pages(pool, span, boundary - 1)) return 0;
+  const RunBlock* last = directory().run_with(boundary - 1);
+  const bool joins = last != nullptr && last->now() == BlockState::kFree && last->plain;
+  return joins ? last->size_bytes() : 0;
+}
+
+std::size_t BlockPools::free_bytes_after(const Pool& pool, const Span& span,
+                                         const char* boundary) const {
+  if (!takes_new_pages(pool, span, boundary)) return 0;
+  const RunBlock* first = directory().run_at(boundary);
+  const bool joins = first != nullptr && first->now() == BlockState::kFree && first->plain;
+  return joins ? first->size_bytes() : 0;
+}
+
+}  // namespace uvm

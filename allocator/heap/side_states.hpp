@@ -1,0 +1,43 @@
+// The side state of the few blocks that have one. Such a block is not `plain`. Guarded by the state
+// lock.
+#pragma once
+
+#include <functional>
+#include <unordered_map>
+#include <utility>
+
+#include <uvmalloc/allocator/heap/block.hpp>
+
+namespace uvm {
+
+class SideStates {
+ public:
+  // nullptr: the block has none.
+  BlockSideState* find(const Block* block) {
+    auto found = states_.find(block);
+    return found == states_.end() ? nullptr : &found->second;
+  }
+  // That of the block, made if it has none.
+  BlockSideState& make(Block* block) {
+    block->plain = false;
+    return states_[block];
+  }
+  void drop(const Block* block) { states_.erase(block); }
+  // Allocates nothing.
+  void transfer(Block* from, Block* to) noexcept {
+    auto state = states_.extract(from);
+    if (state.empty()) return;
+    state.key() = to;
+    states_.insert(std::move(state));
+    to->plain = false;
+    from->plain = true;
+  }
+  void each(const std::function<void(BlockSideState&)>& visit) {
+    for (auto& [block, state] : states_) visit(state);
+  }
+
+ private:
+  std::unordered_map<const Block*, BlockSideState> states_;
+};
+
+}  // namespace uvm

@@ -1,0 +1,289 @@
+#include <uvmalloc/allocator/trace/trace_file.hpp>
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <uvmalloc/allocator/base/errno_guard.hpp>
+
+namespace uvm {
+namespace {
+
+std::string with_process_number(std::string file) {
+  const std::string number = std::to_string(getpid());
+  for (std::size_t at = file.find("%p"); at != std::string::npos; at = file.find("%p", at)) {
+    file.replace(at, 2, number);
+    at += number.size();
+  }
+  return file;
+}
+
+// Keeps SIGXFSZ from the program while it lives: a write beyond RLIMIT_FSIZE would end the program.
+// The program's own handling of the signal stays.
+class WithoutSizeSignal {
+ public:
+  WithoutSizeSignal() noexcept {
+    sigemptyset(&signal_);
+    sigaddset(&signal_, SIGXFSZ);
+    pthread_sigmask(SIG_BLOCK, &signal_, &before_);
+    sigset_t pending;
+    if (sigismember(&before_, SIGXFSZ) == 1 && sigpending(&pending) == 0) {
+      was_pending_ = sigismember(&pending, SIGXFSZ) == 1;
+    }
+  }
+  ~WithoutSizeSignal() {
+    const ErrnoGuard errno_guard;
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  WithoutSizeSignal(const WithoutSizeSignal&) = delete;
+  WithoutSizeSignal& operator=(const WithoutSizeSignal&) = delete;
+
+  // Removes the pending signal of a write that has failed with EFBIG.
+  void take_back() noexcept {
+    if (was_pending_) return;
+    const ErrnoGuard errno_guard;
+    constexpr timespec kAtOnce{};
+    while (sigtimedwait(&signal_, nullptr, &kAtOnce) < 0 && errno == EINTR) {
+    }
+  }
+
+ private:
+  sigset_t signal_;
+  sigset_t before_;
+  bool was_pending_ = false;
+};
+
+// Opens and locks `*file`, or a name with the process number if another process traces there.
+// Returns -1, and why in `*why_not`, on failure. Only a regular file: a pipe whose reader waits or
+// ends would stop or end the program.
+int open_trace(std::string* file, struct stat* opened, std::string* why_not) {
+  const char* const kNoFile = "is not a regular file";
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    int descriptor =
+        open(file->c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666);
+    if (descriptor < 0) {
+      // ENXIO: a pipe without a reader, or a socket.
+      *why_not =
+          errno == ENXIO ? kNoFile : fmt::format("cannot be opened: {}", std::strerror(errno));
+      return -1;
+    }
+    if (fstat(descriptor, opened) != 0 || !S_ISREG(opened->st_mode)) {
+      close(descriptor);
+      *why_not = kNoFile;
+      return -1;
+    }
+    if (flock(descriptor, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) {
+      // Old contents would be read as the end of the trace.
+      if (ftruncate(descriptor, 0) == 0) return descriptor;
+      const int error = errno;
+      close(descriptor);
+      *why_not = fmt::format("cannot be emptied: {}", std::strerror(error));
+      return -1;
+    }
+    close(descriptor);
+    *file += "." + std::to_string(getpid());
+  }
+  *why_not = "other processes trace there";
+  return -1;
+}
+
+std::size_t round_up_to_8(std::size_t size_bytes) {
+  return (size_bytes + 7) / 8 * 8;
+}
+
+// The text cut to a chunk, at the end of a character. Text that is not UTF-8 is cut at the last
+// byte.
+std::string_view cut_text(std::string_view text) {
+  auto continues = [&](std::size_t at) {
+    return (static_cast<unsigned char>(text[at]) & 0xc0u) == 0x80u;
+  };
+  if (text.size() <= kMostTraceTextBytes) return text;
+  std::size_t size = kMostTraceTextBytes;
+  while (kMostTraceTextBytes - size < 3 && continues(size)) --size;
+  return text.substr(0, continues(size) ? kMostTraceTextBytes : size);
+}
+
+}  // namespace
+
+std::string TraceFile::open(const std::string& name, const std::vector<TraceDevice>& devices) {
+  if (is_open()) return fmt::format("trace {}: already tracing to {}", name, name_);
+  written_bytes_ = 0;
+  texts_ = dropped_ = 0;
+  last_text_.clear();
+  last_text_.reserve(kMostTraceTextBytes);
+  name_ = with_process_number(name);
+  const std::string header = make_header(devices);
+  struct stat opened {};
+  std::string why_not;
+  descriptor_ = open_trace(&name_, &opened, &why_not);
+  if (descriptor_ < 0) return fmt::format("trace {}: {}", name_, why_not);
+  device_ = opened.st_dev;
+  number_ = opened.st_ino;
+  if (!write_all(header.data(), header.size())) {
+    const int error = errno;
+    ::close(std::exchange(descriptor_, -1));
+    return fmt::format("trace {}: cannot be written: {}", name_, std::strerror(error));
+  }
+  written_bytes_ = static_cast<off_t>(header.size());
+  return "";
+}
+
+void TraceFile::close() noexcept {
+  TraceChunkHeader end;
+  end.kind = TraceChunkKind::kEnd;
+  end.value = dropped_;
+  write_chunk(end, {});
+  if (is_open()) ::close(std::exchange(descriptor_, -1));
+}
+
+void TraceFile::abandon() noexcept {
+  if (is_ours()) ::close(descriptor_);
+  descriptor_ = -1;
+}
+
+std::optional<TraceFile::Line> TraceFile::take_line() noexcept {
+  return std::exchange(line_, std::nullopt);
+}
+
+void TraceFile::write_events(const TraceBuffer& buffer) noexcept {
+  const auto [models, words] = buffer.events();
+  if (words.empty()) return;
+  TraceChunkHeader header;
+  header.kind = TraceChunkKind::kPacked;
+  header.count = static_cast<std::uint32_t>(words.size());
+  header.value = models.size();
+  header.thread = buffer.thread;
+  header.system_thread = buffer.system_thread;
+  if (!write_chunk(header, std::as_bytes(models), std::as_bytes(words))) {
+    dropped_ += static_cast<std::uint64_t>(
+        std::ranges::count_if(words, [](PackedTraceEvent word) { return !word.is_pause(); }));
+  }
+}
+
+void TraceFile::write_live_blocks(std::vector<TraceEvent>* events) noexcept {
+  for (std::size_t first = 0; first < events->size(); first += kTraceEventsPerChunk) {
+    TraceChunkHeader header;
+    header.count =
+        static_cast<std::uint32_t>(std::min(kTraceEventsPerChunk, events->size() - first));
+    for (std::size_t i = 0; i < header.count; ++i) (*events)[first + i].time = start_time_;
+    if (!write_chunk(header, std::as_bytes(std::span(*events).subspan(first, header.count)))) {
+      dropped_ += header.count;
+    }
+  }
+}
+
+std::string TraceFile::make_header(const std::vector<TraceDevice>& devices) {
+  const std::string_view program = program_invocation_short_name;
+  const std::size_t count = std::min(devices.size(), kMostTraceDevices);
+  TraceFileHeader header;
+  header.process = static_cast<std::uint64_t>(getpid());
+  header.clock = clock_.kind();
+  header.device_count = static_cast<std::uint32_t>(count);
+  header.program_bytes = static_cast<std::uint32_t>(program.size());
+  std::size_t total =
+      sizeof(header) + count * sizeof(TraceFileDevice) + round_up_to_8(program.size());
+  header.header_bytes = static_cast<std::uint32_t>(total);
+  header.start_time_of_day_ns = static_cast<std::int64_t>(TraceClock::nanoseconds(CLOCK_REALTIME));
+  header.start_time = start_time_ = clock_.read();
+  header.start_monotonic_ns = TraceClock::monotonic_ns();
+  std::string bytes(total, '\0');
+  char* to = bytes.data();
+  std::memcpy(to, &header, sizeof(header));
+  to += sizeof(header);
+  for (std::size_t i = 0; i < count; ++i, to += sizeof(TraceFileDevice)) {
+    TraceFileDevice device;
+    device.capacity_bytes = devices[i].capacity_bytes;
+    devices[i].name.copy(device.name.data(), device.name.size() - 1);
+    std::memcpy(to, &device, sizeof(device));
+  }
+  program.copy(to, program.size());
+  return bytes;
+}
+
+std::uint64_t TraceFile::write_text(std::string_view text) noexcept {
+  if (!is_open()) return 0;
+  text = cut_text(text);
+  // A repeated failure uses the same text.
+  if (texts_ != 0 && text == last_text_) return texts_;
+  TraceChunkHeader header;
+  header.kind = TraceChunkKind::kText;
+  header.count = static_cast<std::uint32_t>(text.size());
+  header.value = texts_ + 1;
+  if (!write_chunk(header, std::as_bytes(std::span(text)))) return 0;
+  last_text_.assign(text);  // has room: no allocation
+  return ++texts_;
+}
+
+// False: the file is as it was before.
+bool TraceFile::write_chunk(const TraceChunkHeader& header, std::span<const std::byte> content,
+                            std::span<const std::byte> more) noexcept {
+  if (!is_open()) return false;
+  if (!is_ours()) {
+    lose();
+    return false;
+  }
+  TraceChunkHeader stamped = header;
+  stamped.time = clock_.read();
+  stamped.monotonic_ns = TraceClock::monotonic_ns();
+  const std::size_t size_bytes = content.size() + more.size();
+  constexpr char kPadding[8] = {};
+  if (write_all(&stamped, sizeof(stamped)) && write_all(content.data(), content.size()) &&
+      write_all(more.data(), more.size()) &&
+      write_all(kPadding, round_up_to_8(size_bytes) - size_bytes)) {
+    written_bytes_ += static_cast<off_t>(sizeof(stamped) + round_up_to_8(size_bytes));
+    return true;
+  }
+  const int error = errno;
+  if (ftruncate(descriptor_, written_bytes_) == 0) lseek(descriptor_, written_bytes_, SEEK_SET);
+  try {
+    line_ = {"trace " + name_,
+             fmt::format("the trace {} cannot be written ({}): events are left out and counted",
+                         name_, std::strerror(error))};
+  } catch (const std::exception&) {  // no memory for the line
+  }
+  return false;
+}
+
+// A program that closes descriptors of others may have another file under this number.
+bool TraceFile::is_ours() const noexcept {
+  struct stat now {};
+  return is_open() && fstat(descriptor_, &now) == 0 && now.st_dev == device_ &&
+         now.st_ino == number_;
+}
+
+void TraceFile::lose() noexcept {
+  descriptor_ = -1;
+  try {
+    line_ = {"", fmt::format("the trace {} ends early: the program has closed its file", name_)};
+  } catch (const std::exception&) {  // no memory for the line
+  }
+}
+
+bool TraceFile::write_all(const void* content, std::size_t size_bytes) noexcept {
+  WithoutSizeSignal no_signal;
+  const char* from = static_cast<const char*>(content);
+  while (size_bytes != 0) {
+    ssize_t written = write(descriptor_, from, size_bytes);
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) {
+      if (written == 0) errno = ENOSPC;
+      if (errno == EFBIG) no_signal.take_back();
+      return false;
+    }
+    from += written;
+    size_bytes -= static_cast<std::size_t>(written);
+  }
+  return true;
+}
+
+}  // namespace uvm

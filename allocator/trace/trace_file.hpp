@@ -1,0 +1,83 @@
+// The file of a trace: its header and its chunks (trace_format.hpp). If it cannot be written,
+// events are counted as dropped, one line says so, and the program goes on: no signal reaches it
+// and no write waits. If the program closes the file, the trace ends.
+//
+// Guarded by the recorder's mutex. Only open() allocates.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <uvmalloc/allocator/trace/trace_buffer.hpp>
+#include <uvmalloc/allocator/trace/trace_clock.hpp>
+
+namespace uvm {
+
+struct TraceDevice {
+  std::string name;
+  std::uint64_t capacity_bytes = 0;
+};
+
+class TraceFile {
+ public:
+  explicit TraceFile(const TraceClock& clock) : clock_(clock) {}
+  TraceFile(const TraceFile&) = delete;
+  TraceFile& operator=(const TraceFile&) = delete;
+
+  // Makes the file, with its header; TraceRecorder::start() has the rules of its name. Returns an
+  // empty string, or in one line why not.
+  std::string open(const std::string& name, const std::vector<TraceDevice>& devices);
+  bool is_open() const noexcept { return descriptor_ >= 0; }
+  const std::string& name() const { return name_; }  // of the last one
+  // Ends the trace: nothing follows.
+  void close() noexcept;
+  // In a forked child: the descriptor shares the parent's lock on the file, so it is closed.
+  void abandon() noexcept;
+
+  // Events that cannot be written are counted.
+  void write_events(const TraceBuffer& buffer) noexcept;
+  // Blocks that were live at the start, with the time of the start.
+  void write_live_blocks(std::vector<TraceEvent>* events) noexcept;
+  // Cut to kMostTraceTextBytes, at the end of a character. Returns the number of the text; 0: it
+  // could not be written.
+  std::uint64_t write_text(std::string_view text) noexcept;
+
+  void count_dropped() noexcept { ++dropped_; }
+  std::uint64_t dropped() const noexcept { return dropped_; }
+
+  // A line for the log about the file. It is written without the recorder's mutex.
+  struct Line {
+    std::string once;  // its key; empty: it is written each time
+    std::string text;
+  };
+  std::optional<Line> take_line() noexcept;
+
+ private:
+  std::string make_header(const std::vector<TraceDevice>& devices);
+  bool is_ours() const noexcept;
+  void lose() noexcept;
+  bool write_chunk(const TraceChunkHeader& header, std::span<const std::byte> content,
+                   std::span<const std::byte> more = {}) noexcept;
+  bool write_all(const void* content, std::size_t size_bytes) noexcept;
+
+  const TraceClock& clock_;
+  std::string name_;
+  int descriptor_ = -1;
+  dev_t device_ = 0;  // with the number: which file that is
+  ino_t number_ = 0;
+  off_t written_bytes_ = 0;  // of the header and whole chunks
+  TraceTime start_time_ = 0;
+  std::string last_text_;
+  std::uint64_t texts_ = 0;
+  std::uint64_t dropped_ = 0;  // events
+  std::optional<Line> line_;   // to be written
+};
+
+}  // namespace uvm

@@ -1,0 +1,25 @@
+// How requests are rounded and which class of pools serves them, by facade and size.
+#include <uvmalloc/allocator/heap/pool.hpp>
+#include <uvmalloc/allocator/policy/facade_traits.hpp>
+
+#include <gtest/gtest.h>
+
+namespace uvm {
+namespace {
+
+TEST(FacadeTraits, ClassesAndRoundingChangeAtTheirBoundaries) {
+  EXPECT_EQ(pool_class_of(Facade::kHost, 1), PoolClass::kPacked);
+  EXPECT_EQ(pool_class_of(Facade::kHost, 4097), PoolClass::kPacked);
+  EXPECT_EQ(pool_class_of(Facade::kHost, kPageGranularBytes - 1), PoolClass::kPacked);
+  EXPECT_EQ(pool_class_of(Facade::kHost, kPageGranularBytes), PoolClass::kPageGranular);
+  EXPECT_EQ(pool_class_of(Facade::kDevice, 2 * kPageBytes), PoolClass::kPacked);
+  EXPECT_EQ(rounded_size(Facade::kHost, 4097), 4608u);
+  EXPECT_EQ(rounded_size(Facade::kPinned, 4096), 4096u);
+  EXPECT_EQ(rounded_size(Facade::kPinned, 4097), 8192u) << "pages of the host";
+  EXPECT_EQ(rounded_size(Facade::kHost, kPageGranularBytes), kPageBytes);
+  EXPECT_EQ(rounded_size(Facade::kPinned, kPageGranularBytes), kPageBytes);
+  EXPECT_EQ(rounded_size(Facade::kDevice, 3 * kPageGranularBytes), 3 * kPageGranularBytes);
+}
+
+}  // namespace
+}  // namespace uvm
