@@ -50,7 +50,7 @@ install(EXPORT uvmallocTargets NAMESPACE uvmalloc:: DESTINATION "${package_dir}"
 foreach(room allocator hints runtime storage)
   install(DIRECTORY "${PROJECT_SOURCE_DIR}/${room}" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/uvmalloc"
           COMPONENT Development FILES_MATCHING PATTERN "*.hpp"
-          PATTERN "runtime/cuda" EXCLUDE PATTERN "machine_memory.hpp" EXCLUDE)
+          PATTERN "runtime/cuda" EXCLUDE PATTERN "runtime/hip" EXCLUDE PATTERN "machine_memory.hpp" EXCLUDE)
 endforeach()
 install(FILES "${PROJECT_SOURCE_DIR}/allocator/uvmalloc.h" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/uvmalloc"
         COMPONENT Development)

@@ -29,6 +29,14 @@ std::string RuntimeStatus::text() const {
   return fmt::format("{}: {} ({})", call, native_name, native_code);
 }
 
+std::string why_not_usable(int device, const DeviceDescription& description) {
+  if (description.capabilities.migrates_on_fault) return "";
+  return fmt::format("device {} ({}) is not used: {}", device, description.name,
+                     description.why_pages_stay.empty()
+                         ? "pages of managed memory do not follow their use"
+                         : description.why_pages_stay);
+}
+
 std::string_view to_string(Advice advice) {
   switch (advice) {
     case Advice::kSetReadMostly:

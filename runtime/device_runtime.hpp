@@ -74,13 +74,16 @@ struct RuntimeStatus {
 
 struct DeviceCapabilities {
   bool managed_memory = false;
-  bool concurrent_managed_access = false;  // the gate: without it uvmalloc does nothing
-  bool pageable_memory_access = false;     // ordinary host memory is reachable (HMM or ATS)
-  bool host_page_tables = false;           // hardware coherent
-  bool direct_host_access = false;         // the host reads device-resident managed memory in place
-  bool integrated = false;                 // shares the host's memory
-  bool memory_is_host_node = false;  // its memory is a NUMA node that the host counts as its own
+  bool concurrent_managed_access = false;  // the host may use managed memory while the device works
+  bool migrates_on_fault =
+      false;  // pages of managed memory follow their use; without it uvmalloc does nothing
+  bool pageable_memory_access = false;  // ordinary host memory is reachable (HMM or ATS)
+  bool host_page_tables = false;        // hardware coherent
+  bool direct_host_access = false;      // the host reads device-resident managed memory in place
+  bool integrated = false;              // shares the host's memory
+  bool memory_is_host_node = false;     // its memory is a NUMA node that the host counts as its own
   bool discard = false;
+  bool prefetch_blocks = false;  // a prefetch waits for its copy on the calling thread
   int compute_major = 0;
   int compute_minor = 0;
 };
@@ -89,7 +92,11 @@ struct DeviceDescription {
   std::string name;
   std::size_t total_bytes = 0;
   DeviceCapabilities capabilities;
+  std::string why_pages_stay;  // one clause about the device, where they do not migrate on a fault
 };
+
+// Empty for a device whose managed memory uvmalloc can use; else one line that says why it cannot.
+std::string why_not_usable(int device, const DeviceDescription& description);
 
 struct MemoryFigures {
   std::size_t free_bytes = 0;
@@ -130,7 +137,7 @@ class DeviceRuntime {
   // Managed memory attached to all devices. `device` owns the allocation: it is made and freed in
   // that device's context, so a free from a thread without one creates none elsewhere. Contents are
   // undefined. Freeing may wait for the device. Neither disturbs a capture that goes on, of this
-  // thread or another.
+  // thread or another. Allocation and advice may be refused with kCapture while one does.
   virtual RuntimeStatus allocate_managed(int device, std::size_t size_bytes, void** out) const = 0;
   virtual RuntimeStatus free_managed(int device, void* address) const = 0;
 

@@ -8,6 +8,10 @@
 
 #include <uvmalloc/runtime/cuda/cuda_runtime.hpp>
 #include <uvmalloc/runtime/cuda/driver_api.hpp>
+#if UVMALLOC_HIP
+#include <uvmalloc/runtime/hip/driver_api.hpp>
+#include <uvmalloc/runtime/hip/hip_runtime.hpp>
+#endif
 
 namespace uvm {
 namespace {
@@ -29,6 +33,10 @@ Registry& registry() {
     auto* made = new Registry;
     made->entries.push_back(
         {"cuda", make_cuda_runtime, {cuda::is_driver_initialized, cuda::is_driver_present}});
+#if UVMALLOC_HIP
+    made->entries.push_back(
+        {"hip", make_hip_runtime, {hip::is_driver_initialized, hip::is_driver_present}});
+#endif
     return made;
   }();
   return *instance;

@@ -52,6 +52,7 @@ configure() {
   local log="$root/build/$preset.configure.log"
   if ! (cd "$root" && cmake --preset "$preset" -DUVMALLOC_TORCH_DIRS="$torch" \
           -DUVMALLOC_CUDA_INCLUDE_DIR="$site/nvidia/cu13/include" \
+          -DUVMALLOC_HIP_INCLUDE_DIR="$site/triton/backends/amd/include" \
           -DUVMALLOC_JEMALLOC_DIR="$(jemalloc_folder)" "$@" >"$log" 2>&1); then
     cat "$log" >&2
     die "configuring the preset '$preset' failed"

@@ -20,10 +20,8 @@ std::vector<DeviceDescription> describe_devices(const DeviceRuntime& runtime) {
     if (RuntimeStatus status = runtime.describe(device, &description); !status.ok()) {
       throw std::runtime_error(fmt::format("device {} cannot be asked: {}", device, status.text()));
     }
-    if (!description.capabilities.concurrent_managed_access) {
-      throw std::runtime_error(
-          fmt::format("device {} ({}) cannot use managed memory concurrently with the host", device,
-                      description.name));
+    if (std::string trouble = why_not_usable(device, description); !trouble.empty()) {
+      throw std::runtime_error(trouble);
     }
   }
   if (devices.empty()) throw std::runtime_error("there is no device");

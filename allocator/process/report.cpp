@@ -244,12 +244,14 @@ void add_interposed_calls(JsonText* out) {
 void add_capabilities(const DeviceCapabilities& can, JsonText* out) {
   out->add("managed_memory", can.managed_memory);
   out->add("concurrent_managed_access", can.concurrent_managed_access);
+  out->add("migrates_on_fault", can.migrates_on_fault);
   out->add("pageable_memory_access", can.pageable_memory_access);
   out->add("host_page_tables", can.host_page_tables);
   out->add("direct_host_access", can.direct_host_access);
   out->add("integrated", can.integrated);
   out->add("memory_is_host_node", can.memory_is_host_node);
   out->add("discard", can.discard);
+  out->add("prefetch_blocks", can.prefetch_blocks);
   out->add("compute_major", can.compute_major);
   out->add("compute_minor", can.compute_minor);
 }
@@ -315,10 +317,8 @@ void add_settings(const ParsedConfiguration& parsed,
 // Why uvmalloc cannot work on the devices; empty: it can.
 std::string trouble_with(const std::vector<DeviceDescription>& devices) {
   for (std::size_t device = 0; device < devices.size(); ++device) {
-    if (!devices[device].capabilities.concurrent_managed_access) {
-      return fmt::format("device {} ({}) cannot use managed memory concurrently with the host",
-                         device, devices[device].name);
-    }
+    std::string trouble = why_not_usable(static_cast<int>(device), devices[device]);
+    if (!trouble.empty()) return trouble;
   }
   return {};
 }

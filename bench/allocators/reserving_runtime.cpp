@@ -45,6 +45,7 @@ RuntimeStatus ReservingRuntime::describe(int device, DeviceDescription* out) con
   out->total_bytes = size_bytes_;
   out->capabilities.managed_memory = true;
   out->capabilities.concurrent_managed_access = true;
+  out->capabilities.migrates_on_fault = true;
   out->capabilities.discard = true;
   return {};
 }

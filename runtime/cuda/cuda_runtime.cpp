@@ -1,5 +1,6 @@
 #include <uvmalloc/runtime/cuda/cuda_runtime.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <vector>
 
@@ -40,7 +41,7 @@ RuntimeError translate(CUresult result) {
 }
 
 CUdeviceptr device_pointer(const void* address) {
-  return reinterpret_cast<CUdeviceptr>(address);
+  return reinterpret_cast<CUdeviceptr>(const_cast<void*>(address));
 }
 CUstream stream_of(StreamHandle stream) {
   return static_cast<CUstream>(stream);
@@ -49,12 +50,14 @@ CUevent event_of(EventHandle event) {
   return static_cast<CUevent>(event);
 }
 
+#if UVMALLOC_CALLS_BY_LOCATION
 CUmemLocation location_of(Place place) {
   CUmemLocation location{};
   location.type = place.is_device() ? CU_MEM_LOCATION_TYPE_DEVICE : CU_MEM_LOCATION_TYPE_HOST;
   location.id = place.is_device() ? place.index : 0;
   return location;
 }
+#endif
 
 CUdevice device_number_of(Place place) {
   return place.is_device() ? place.index : CU_DEVICE_CPU;
@@ -62,8 +65,10 @@ CUdevice device_number_of(Place place) {
 
 class CudaRuntime final : public DeviceRuntime {
  public:
-  CudaRuntime(std::unique_ptr<const DriverApi> api, int devices)
-      : api_(std::move(api)), contexts_(static_cast<size_t>(devices)) {}
+  CudaRuntime(std::unique_ptr<const DriverApi> api, int devices, int driver_version)
+      : api_(std::move(api)),
+        driver_version_(driver_version),
+        contexts_(static_cast<size_t>(devices)) {}
 
   std::string_view name() const override { return "cuda"; }
   int device_count() const override { return static_cast<int>(contexts_.size()); }
@@ -90,9 +95,11 @@ class CudaRuntime final : public DeviceRuntime {
     can.direct_host_access =
         attribute(CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST, device) != 0;
     can.integrated = attribute(CU_DEVICE_ATTRIBUTE_INTEGRATED, device) != 0;
-    can.memory_is_host_node =
-        attribute(CU_DEVICE_ATTRIBUTE_NUMA_CONFIG, device) == CU_DEVICE_NUMA_CONFIG_NUMA_NODE;
-    can.discard = api_->discard_batch != nullptr && can.concurrent_managed_access;
+    can.migrates_on_fault = attribute(kMigratesOnFault, device) != 0;
+    can.memory_is_host_node = memory_is_host_node(api_->device_get_attribute, device);
+    can.discard = api_->discard_batch != nullptr && can.migrates_on_fault;
+    can.prefetch_blocks = kPrefetchBlocks;
+    if (!can.migrates_on_fault) out->why_pages_stay = kWhyPagesStay;
     can.compute_major = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
     can.compute_minor = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device);
     return {};
@@ -100,6 +107,7 @@ class CudaRuntime final : public DeviceRuntime {
 
   bool has_context(int device) const override {
     if (!valid(device)) return false;
+    if (!kContextsAreMade) return true;
     if (contexts_[static_cast<size_t>(device)].load(std::memory_order_acquire) != nullptr)
       return true;
     unsigned flags = 0;
@@ -108,8 +116,13 @@ class CudaRuntime final : public DeviceRuntime {
   }
 
   RuntimeStatus memory_figures(int device, MemoryFigures* out) const override {
-    return in_context(device, "cuMemGetInfo",
-                      [&] { return api_->mem_get_info(&out->free_bytes, &out->total_bytes); });
+    return in_context(device, "cuMemGetInfo", [&] {
+      const CUresult result = api_->mem_get_info(&out->free_bytes, &out->total_bytes);
+      // Drivers of integrated devices may count only a carve-out as total, and all that can be had
+      // as free.
+      out->total_bytes = std::max(out->total_bytes, out->free_bytes);
+      return result;
+    });
   }
 
   RuntimeStatus pointer_attributes(const void* address, PointerAttributes* out) const override {
@@ -119,22 +132,24 @@ class CudaRuntime final : public DeviceRuntime {
     int device = -1;
     CUdeviceptr pointer = device_pointer(address);
     // Memory the driver does not know is no error here: its kind is unknown.
-    CUresult result = api_->pointer_get_attribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, pointer);
+    CUresult result =
+        api_->pointer_get_attribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, pointer);
     if (result == CUDA_ERROR_INVALID_VALUE) return {};
+    if (result == CUDA_SUCCESS) {
+      result = api_->pointer_get_attribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, pointer);
+    }
+    if (result == CUDA_SUCCESS) {
+      result = api_->pointer_get_attribute(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, pointer);
+    }
     if (result != CUDA_SUCCESS) return status(result, "cuPointerGetAttribute");
-    api_->pointer_get_attribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, pointer);
-    api_->pointer_get_attribute(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, pointer);
     out->device = device;
-    out->kind = managed                        ? PointerKind::kManaged
-                : type == CU_MEMORYTYPE_DEVICE ? PointerKind::kDevice
-                : type == CU_MEMORYTYPE_HOST   ? PointerKind::kHost
-                                               : PointerKind::kUnknown;
+    out->kind = managed != 0 ? PointerKind::kManaged : kind_of_memory(type, driver_version_);
     return {};
   }
 
   RuntimeStatus allocate_managed(int device, std::size_t size_bytes, void** out) const override {
     return beside_captures(device, "cuMemAllocManaged", [&] {
-      CUdeviceptr pointer = 0;
+      CUdeviceptr pointer{};
       CUresult result = api_->mem_alloc_managed(&pointer, size_bytes, CU_MEM_ATTACH_GLOBAL);
       *out = reinterpret_cast<void*>(pointer);
       return result;
@@ -150,10 +165,12 @@ class CudaRuntime final : public DeviceRuntime {
                        Place place) const override {
     auto value = static_cast<CUmem_advise>(advice);
     return beside_captures(device, "cuMemAdvise", [&] {
+#if UVMALLOC_CALLS_BY_LOCATION
       if (api_->advise_by_location != nullptr) {
         return api_->advise_by_location(device_pointer(address), size_bytes, value,
                                         location_of(place));
       }
+#endif
       return api_->advise_by_device(device_pointer(address), size_bytes, value,
                                     device_number_of(place));
     });
@@ -162,10 +179,12 @@ class CudaRuntime final : public DeviceRuntime {
   RuntimeStatus prefetch(int device, void* address, std::size_t size_bytes, Place destination,
                          StreamHandle stream) const override {
     return in_context(device, "cuMemPrefetchAsync", [&] {
+#if UVMALLOC_CALLS_BY_LOCATION
       if (api_->prefetch_by_location != nullptr) {
         return api_->prefetch_by_location(device_pointer(address), size_bytes,
                                           location_of(destination), 0, stream_of(stream));
       }
+#endif
       return api_->prefetch_by_device(device_pointer(address), size_bytes,
                                       device_number_of(destination), stream_of(stream));
     });
@@ -185,8 +204,8 @@ class CudaRuntime final : public DeviceRuntime {
   RuntimeStatus copy(int device, void* destination, const void* source, std::size_t size_bytes,
                      StreamHandle stream) const override {
     return in_context(device, "cuMemcpyAsync", [&] {
-      return api_->memcpy_async(device_pointer(destination), device_pointer(source), size_bytes,
-                                stream_of(stream));
+      return copy_bytes(api_->memcpy_async, device_pointer(destination), device_pointer(source),
+                        size_bytes, stream_of(stream));
     });
   }
 
@@ -253,7 +272,9 @@ class CudaRuntime final : public DeviceRuntime {
   }
 
  private:
-  bool valid(int device) const { return device >= 0 && device < device_count(); }
+  bool valid(int device) const {
+    return device >= 0 && device < device_count();
+  }
 
   static RuntimeStatus bad_device(std::string_view call) {
     return {RuntimeError::kNoDevice, CUDA_ERROR_INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", call};
@@ -261,15 +282,14 @@ class CudaRuntime final : public DeviceRuntime {
 
   RuntimeStatus status(CUresult result, std::string_view call) const {
     if (result == CUDA_SUCCESS) return {};
-    const char* name = nullptr;
-    api_->get_error_name(result, &name);
-    return {translate(result), static_cast<int>(result), name ? name : "unknown error", call};
+    return {translate(result), static_cast<int>(result), error_name(api_->get_error_name, result),
+            call};
   }
 
   int attribute(CUdevice_attribute which, int device) const {
     int value = 0;
-    api_->device_get_attribute(&value, which, device);
-    return value;
+    // A driver that does not know the attribute does not have the property.
+    return api_->device_get_attribute(&value, which, device) == CUDA_SUCCESS ? value : 0;
   }
 
   CUresult context_of(int device, CUcontext* out) const {
@@ -291,13 +311,19 @@ class CudaRuntime final : public DeviceRuntime {
       return status(result, "cuDevicePrimaryCtxRetain");
     }
     CUcontext current = nullptr;
-    api_->ctx_get_current(&current);
+    if (CUresult result = api_->ctx_get_current(&current); result != CUDA_SUCCESS) {
+      return status(result, "cuCtxGetCurrent");
+    }
     if (current == wanted) return status(body(), call);
-    if (CUresult result = api_->ctx_push_current(wanted); result != CUDA_SUCCESS) {
-      return status(result, "cuCtxPushCurrent");
+    // Set and set back, not pushed and popped: hipCtxPopCurrent leaves the thread on the device
+    // that was pushed. A null context set back takes away the one that was set.
+    if (CUresult result = api_->ctx_set_current(wanted); result != CUDA_SUCCESS) {
+      return status(result, "cuCtxSetCurrent");
     }
     RuntimeStatus outcome = status(body(), call);
-    api_->ctx_pop_current(nullptr);
+    if (CUresult result = api_->ctx_set_current(current); result != CUDA_SUCCESS && outcome.ok()) {
+      return status(result, "cuCtxSetCurrent");
+    }
     return outcome;
   }
 
@@ -308,14 +334,16 @@ class CudaRuntime final : public DeviceRuntime {
   RuntimeStatus beside_captures(int device, std::string_view call, Body body) const {
     return in_context(device, call, [&] {
       CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-      api_->exchange_capture_mode(&mode);
+      if (CUresult result = api_->exchange_capture_mode(&mode); result != CUDA_SUCCESS)
+        return result;
       const CUresult result = body();
-      api_->exchange_capture_mode(&mode);
-      return result;
+      const CUresult restored = api_->exchange_capture_mode(&mode);
+      return result == CUDA_SUCCESS ? restored : result;
     });
   }
 
   std::unique_ptr<const DriverApi> api_;
+  const int driver_version_;                              // the driver's own number
   mutable std::vector<std::atomic<CUcontext>> contexts_;  // a cache of what the driver would answer
 };
 
@@ -326,8 +354,13 @@ std::unique_ptr<DeviceRuntime> make_cuda_runtime(std::string* reason) {
   auto api = cuda::bind_driver(reason);
   if (api == nullptr) return nullptr;
   int devices = 0;
-  api->device_get_count(&devices);
-  return std::make_unique<cuda::CudaRuntime>(std::move(api), devices);
+  int driver_version = 0;
+  if (api->device_get_count(&devices) != CUDA_SUCCESS ||
+      api->driver_get_version(&driver_version) != CUDA_SUCCESS) {
+    *reason = "the CUDA driver does not say which devices it has";
+    return nullptr;
+  }
+  return std::make_unique<cuda::CudaRuntime>(std::move(api), devices, driver_version);
 }
 
 }  // namespace uvm

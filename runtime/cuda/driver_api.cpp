@@ -7,8 +7,6 @@
 namespace uvm::cuda {
 namespace {
 
-constexpr const char* kLibrary = "libcuda.so.1";
-
 class Binder {
  public:
   explicit Binder(void* library) : library_(library) {}
@@ -48,8 +46,7 @@ std::string bind_all(void* library, DriverApi* api) {
   bind.required(api->primary_ctx_retain, "cuDevicePrimaryCtxRetain");
   bind.required(api->primary_ctx_get_state, "cuDevicePrimaryCtxGetState");
   bind.required(api->ctx_get_current, "cuCtxGetCurrent");
-  bind.required(api->ctx_push_current, "cuCtxPushCurrent_v2");
-  bind.required(api->ctx_pop_current, "cuCtxPopCurrent_v2");
+  bind.required(api->ctx_set_current, "cuCtxSetCurrent");
   bind.required(api->ctx_synchronize, "cuCtxSynchronize");
   bind.required(api->mem_get_info, "cuMemGetInfo_v2");
   bind.required(api->mem_alloc_managed, "cuMemAllocManaged");
@@ -67,59 +64,47 @@ std::string bind_all(void* library, DriverApi* api) {
   bind.required(api->event_record, "cuEventRecord");
   bind.required(api->event_query, "cuEventQuery");
   bind.required(api->event_synchronize, "cuEventSynchronize");
+#if UVMALLOC_CALLS_BY_LOCATION
   bind.optional(api->advise_by_location, "cuMemAdvise_v2");
-  bind.optional(api->advise_by_device, "cuMemAdvise");
   bind.optional(api->prefetch_by_location, "cuMemPrefetchAsync_v2");
+#endif
+  bind.optional(api->advise_by_device, "cuMemAdvise");
   bind.optional(api->prefetch_by_device, "cuMemPrefetchAsync");
   bind.optional(api->discard_batch, "cuMemDiscardBatchAsync");
-  bind.require_one_of(api->advise_by_location || api->advise_by_device, "cuMemAdvise");
-  bind.require_one_of(api->prefetch_by_location || api->prefetch_by_device, "cuMemPrefetchAsync");
+  bind.require_one_of(api->can_advise(), "cuMemAdvise");
+  bind.require_one_of(api->can_prefetch(), "cuMemPrefetchAsync");
   return bind.missing();
 }
 
 }  // namespace
 
 std::unique_ptr<const DriverApi> bind_driver(std::string* reason) {
-  void* library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) {
-    *reason = fmt::format("{} could not be loaded (no NVIDIA driver on this machine?)", kLibrary);
+  const DriverLibrary library = load_driver();
+  if (library.handle == nullptr) {
+    *reason = kNoDriver;
     return nullptr;
   }
   auto api = std::make_unique<DriverApi>();
-  if (std::string missing = bind_all(library, api.get()); !missing.empty()) {
-    *reason = fmt::format("{} has no {}: the driver is older than CUDA 12", kLibrary, missing);
+  if (std::string missing = bind_all(library.handle, api.get()); !missing.empty()) {
+    *reason = fmt::format("{} has no {}: {}", library.name, missing, kTooOld);
     return nullptr;
   }
   CUresult result = api->init(0);
-  if (result != CUDA_SUCCESS && result != CUDA_ERROR_NO_DEVICE) {
-    const char* name = "unknown error";
-    api->get_error_name(result, &name);
-    *reason = fmt::format("cuInit failed: {} ({})", name, static_cast<int>(result));
+  if (result != CUDA_SUCCESS && !means_no_device(result)) {
+    *reason = fmt::format("cuInit failed: {} ({})", error_name(api->get_error_name, result),
+                          static_cast<int>(result));
     return nullptr;
   }
   int devices = 0;
-  if (result == CUDA_ERROR_NO_DEVICE || api->device_get_count(&devices) != CUDA_SUCCESS ||
-      devices == 0) {
+  if (means_no_device(result) || api->device_get_count(&devices) != CUDA_SUCCESS || devices == 0) {
     *reason = "no CUDA device is visible";
     return nullptr;
   }
   return api;
 }
 
-bool is_driver_initialized() {
-  void* library = dlopen(kLibrary, RTLD_NOW | RTLD_NOLOAD);
-  if (library == nullptr) return false;
-  const auto count_devices =
-      reinterpret_cast<decltype(DriverApi::device_get_count)>(dlsym(library, "cuDeviceGetCount"));
-  int devices = 0;
-  // CUDA_ERROR_NOT_INITIALIZED before cuInit, as from every entry point.
-  const bool initialized = count_devices != nullptr && count_devices(&devices) == CUDA_SUCCESS;
-  dlclose(library);
-  return initialized;
-}
-
 bool is_driver_present() {
-  return dlopen(kLibrary, RTLD_LAZY | RTLD_LOCAL) != nullptr;
+  return load_driver().handle != nullptr;
 }
 
 }  // namespace uvm::cuda

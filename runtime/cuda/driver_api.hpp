@@ -1,6 +1,6 @@
-// The entry points of the CUDA driver that uvmalloc uses, bound by name at run time from
-// libcuda.so.1: one binary serves CUDA 12 and 13, programs with a static or shared runtime library,
-// and machines without CUDA. Each one has a twin of the same meaning in HIP.
+// The entry points of the CUDA driver that uvmalloc uses, bound by name at run time. One binary
+// serves all versions of the driver, programs with a static or shared runtime library, and machines
+// without a driver. Each entry point has a row in hipify's table.
 #pragma once
 
 #include <memory>
@@ -8,19 +8,13 @@
 
 #include <cuda.h>
 
-namespace uvm::cuda {
+#include <uvmalloc/runtime/cuda/vendor.hpp>
 
-// Two generations of the same call: with a location structure (driver 12.2 and later) or a device
-// number.
-using AdviseByLocation = CUresult (*)(CUdeviceptr, size_t, CUmem_advise, CUmemLocation);
-using AdviseByDevice = CUresult (*)(CUdeviceptr, size_t, CUmem_advise, CUdevice);
-using PrefetchByLocation = CUresult (*)(CUdeviceptr, size_t, CUmemLocation, unsigned, CUstream);
-using PrefetchByDevice = CUresult (*)(CUdeviceptr, size_t, CUdevice, CUstream);
-using DiscardBatch = CUresult (*)(CUdeviceptr*, size_t*, size_t, unsigned long long, CUstream);
+namespace uvm::cuda {
 
 struct DriverApi {
   CUresult (*init)(unsigned) = nullptr;
-  CUresult (*get_error_name)(CUresult, const char**) = nullptr;
+  GetErrorName* get_error_name = nullptr;
   CUresult (*driver_get_version)(int*) = nullptr;
   CUresult (*device_get)(CUdevice*, int) = nullptr;
   CUresult (*device_get_count)(int*) = nullptr;
@@ -30,13 +24,12 @@ struct DriverApi {
   CUresult (*primary_ctx_retain)(CUcontext*, CUdevice) = nullptr;
   CUresult (*primary_ctx_get_state)(CUdevice, unsigned*, int*) = nullptr;
   CUresult (*ctx_get_current)(CUcontext*) = nullptr;
-  CUresult (*ctx_push_current)(CUcontext) = nullptr;
-  CUresult (*ctx_pop_current)(CUcontext*) = nullptr;
+  CUresult (*ctx_set_current)(CUcontext) = nullptr;
   CUresult (*ctx_synchronize)() = nullptr;
   CUresult (*mem_get_info)(size_t*, size_t*) = nullptr;
   CUresult (*mem_alloc_managed)(CUdeviceptr*, size_t, unsigned) = nullptr;
   CUresult (*mem_free)(CUdeviceptr) = nullptr;
-  CUresult (*memcpy_async)(CUdeviceptr, CUdeviceptr, size_t, CUstream) = nullptr;
+  CopyAsync* memcpy_async = nullptr;
   CUresult (*pointer_get_attribute)(void*, CUpointer_attribute, CUdeviceptr) = nullptr;
   CUresult (*stream_create)(CUstream*, unsigned) = nullptr;
   CUresult (*stream_destroy)(CUstream) = nullptr;
@@ -50,26 +43,39 @@ struct DriverApi {
   CUresult (*event_query)(CUevent) = nullptr;
   CUresult (*event_synchronize)(CUevent) = nullptr;
 
-  // Either generation; the newer one is preferred. At least one of each pair is bound.
-  AdviseByLocation advise_by_location = nullptr;
-  AdviseByDevice advise_by_device = nullptr;
-  PrefetchByLocation prefetch_by_location = nullptr;
-  PrefetchByDevice prefetch_by_device = nullptr;
+  // Two generations of the same call: with a location structure or a device number. The newer one
+  // is preferred. At least one of each pair is bound.
+#if UVMALLOC_CALLS_BY_LOCATION
+  CUresult (*advise_by_location)(HintAddress, size_t, CUmem_advise, CUmemLocation) = nullptr;
+  CUresult (*prefetch_by_location)(HintAddress, size_t, CUmemLocation, unsigned,
+                                   CUstream) = nullptr;
+  bool can_advise() const {
+    return advise_by_location != nullptr || advise_by_device != nullptr;
+  }
+  bool can_prefetch() const {
+    return prefetch_by_location != nullptr || prefetch_by_device != nullptr;
+  }
+#else
+  bool can_advise() const {
+    return advise_by_device != nullptr;
+  }
+  bool can_prefetch() const {
+    return prefetch_by_device != nullptr;
+  }
+#endif
+  CUresult (*advise_by_device)(HintAddress, size_t, CUmem_advise, CUdevice) = nullptr;
+  CUresult (*prefetch_by_device)(HintAddress, size_t, CUdevice, CUstream) = nullptr;
 
-  // Optional: driver 13.0 and later.
-  DiscardBatch discard_batch = nullptr;
+  // Optional: not in every version.
+  CUresult (*discard_batch)(CUdeviceptr*, size_t*, size_t, unsigned long long, CUstream) = nullptr;
 };
 
-// Loads libcuda.so.1, binds and calls cuInit. nullptr, and one line in `*reason`, where the
-// library, a required entry point or a device is missing. The library stays loaded for the life of
-// the process.
+// Loads the driver's library, binds and calls cuInit. Returns nullptr, with one line in `*reason`,
+// where the library, a required entry point or a device is missing. The library stays loaded for
+// the life of the process.
 std::unique_ptr<const DriverApi> bind_driver(std::string* reason);
 
-// Whether cuInit has succeeded in this process. Loads and initialises nothing. False in a forked
-// child of a process where it had.
-bool is_driver_initialized();
-
-// Whether libcuda.so.1 can be loaded, which this function then does. Does not call cuInit.
+// Whether the driver's library can be loaded, which this function then does. Does not call cuInit.
 bool is_driver_present();
 
 }  // namespace uvm::cuda

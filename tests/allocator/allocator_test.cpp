@@ -880,9 +880,9 @@ TEST_F(AllocatorTest, StatisticsCountBlocksBytesAndPeaks) {
   EXPECT_EQ(allocator->statistics().classes[2][0][0].allocated_bytes.peak, 0u);
 }
 
-TEST(AllocatorStart, ADeviceWithoutConcurrentManagedAccessIsRefused) {
+TEST(AllocatorStart, ADeviceWhosePagesDoNotMigrateIsRefused) {
   auto machine = std::make_shared<testing::FakeMachine>();
-  machine->capabilities.concurrent_managed_access = false;
+  machine->capabilities.migrates_on_fault = false;
   EXPECT_THROW(
       CachingManagedAllocator(std::make_unique<testing::FakeRuntime>(machine), Configuration{}),
       std::runtime_error);

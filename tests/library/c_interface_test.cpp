@@ -623,10 +623,10 @@ TEST_F(CMoves, ToTheHostTheStreamIsOfTheDeviceWhereTheBlockIs) {
   EXPECT_EQ(all.moves_to_host, 1u);
 }
 
-TEST(CCreate, ADeviceWithoutConcurrentManagedAccessIsNotUsable) {
+TEST(CCreate, ADeviceWhosePagesDoNotMigrateIsNotUsable) {
   static RuntimeRegistration weak("weak", [](std::string*) -> std::unique_ptr<DeviceRuntime> {
     auto machine = std::make_shared<testing::FakeMachine>();
-    machine->capabilities.concurrent_managed_access = false;
+    machine->capabilities.migrates_on_fault = false;
     return std::make_unique<testing::FakeRuntime>(machine);
   });
   const uvmalloc_options options = options_for("weak");
@@ -634,7 +634,7 @@ TEST(CCreate, ADeviceWithoutConcurrentManagedAccessIsNotUsable) {
   EXPECT_EQ(uvmalloc_create(&options, &allocator), UVMALLOC_ERROR_NOT_USABLE);
   EXPECT_EQ(allocator, nullptr);
   EXPECT_STREQ(uvmalloc_last_error(),
-               "device 0 (Fake Device) cannot use managed memory concurrently with the host");
+               "device 0 (Fake Device) is not used: pages of managed memory do not follow their use");
 }
 
 TEST(CVersion, LibraryHeaderAndTextAgree) {

@@ -106,6 +106,7 @@ class FakeMachine {
   const int device_count;
   DeviceCapabilities capabilities{.managed_memory = true,
                                   .concurrent_managed_access = true,
+                                  .migrates_on_fault = true,
                                   .discard = true,
                                   .compute_major = 9};
   std::size_t total_bytes = std::size_t{8} << 30;

@@ -1,0 +1,92 @@
+#include <uvmalloc/runtime/hip/vendor.hpp>
+
+#include <dlfcn.h>
+#include <link.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <string>
+#include <string_view>
+
+namespace uvm::hip {
+namespace {
+
+// By the major version of HIP. The wheels of ROCm have no file of the bare name.
+constexpr std::array kLibraries{"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5",
+                                "libamdhip64.so"};
+constexpr int kNewMemoryTypes = 60000000;  // HIP 6.0, as hipDriverGetVersion writes it
+
+// hsa_system_get_info(HSA_SYSTEM_INFO_VERSION_MAJOR): the HSA standard has it fail before hsa_init.
+constexpr int kHsaVersionMajor = 0;
+using HsaSystemGetInfo = unsigned(int attribute, void* value);
+
+// The path of the mapped object whose file name starts so; empty where there is none.
+std::string path_of_mapped(std::string_view start) {
+  struct Search {
+    std::string_view start;
+    std::string path;
+  } search{start, {}};
+  dl_iterate_phdr(
+      [](dl_phdr_info* object, std::size_t, void* context) {
+        auto& wanted = *static_cast<Search*>(context);
+        const std::string_view path = object->dlpi_name;
+        const std::size_t slash = path.rfind('/');
+        const std::string_view name =
+            slash == std::string_view::npos ? path : path.substr(slash + 1);
+        if (!name.starts_with(wanted.start)) return 0;
+        wanted.path = path;
+        return 1;
+      },
+      &search);
+  return search.path;
+}
+
+void* handle_of_mapped(std::string_view start) {
+  const std::string path = path_of_mapped(start);
+  return path.empty() ? nullptr : dlopen(path.c_str(), RTLD_NOW | RTLD_NOLOAD);
+}
+
+}  // namespace
+
+const char* error_name(GetErrorName* get_error_name, hipError_t result) {
+  const char* name = get_error_name(result);
+  return name != nullptr ? name : "unknown error";
+}
+
+hipError_t copy_bytes(CopyAsync* copy_async, hipDeviceptr_t destination, hipDeviceptr_t source,
+                      size_t size_bytes, hipStream_t stream) {
+  return copy_async(destination, source, size_bytes, hipMemcpyDefault, stream);
+}
+
+PointerKind kind_of_memory(unsigned type, int driver_version) {
+  const unsigned host = driver_version >= kNewMemoryTypes ? 1 : 0;
+  return type == host       ? PointerKind::kHost
+         : type == host + 1 ? PointerKind::kDevice
+                            : PointerKind::kUnknown;
+}
+
+bool means_no_device(hipError_t result) {
+  return result == hipErrorNoDevice || result == hipErrorInvalidDevice;
+}
+
+DriverLibrary load_driver() {
+  if (void* mapped = handle_of_mapped("libamdhip64.so")) return {mapped, "libamdhip64.so"};
+  for (const char* name : kLibraries) {
+    if (void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL)) return {library, name};
+  }
+  return {};
+}
+
+bool is_driver_initialized() {
+  if (path_of_mapped("libamdhip64.so").empty()) return false;
+  void* hsa = handle_of_mapped("libhsa-runtime64.so");
+  if (hsa == nullptr) return false;
+  auto* get_info = reinterpret_cast<HsaSystemGetInfo*>(dlsym(hsa, "hsa_system_get_info"));
+  std::uint16_t major = 0;
+  const bool initialized = get_info != nullptr && get_info(kHsaVersionMajor, &major) == 0;
+  dlclose(hsa);
+  return initialized;
+}
+
+}  // namespace uvm::hip
