@@ -48,8 +48,8 @@ struct WantedPlacement;
 
 class CachingManagedAllocator {
  public:
-  // Takes over the runtime. Throws std::runtime_error, in one line, where no device of it can use
-  // managed memory concurrently with the host, and std::invalid_argument where budget_bytes or
+  // Takes over the runtime. Throws std::runtime_error, in one line, where managed memory of
+  // a device does not follow its use, and std::invalid_argument where budget_bytes or
   // device_budget_bytes is below 2 MiB, the size of a page. With `figures_file` the figures of
   // figures() are also in that file, as long as it has its name, however the process ends
   // (figure_store.hpp).

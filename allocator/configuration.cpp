@@ -173,7 +173,7 @@ const std::vector<SettingDescription>& known_settings() {
       {"PYTORCH_ENABLE_UNIFIED_MEMORY", "0", "1, on, true, yes; 0, off, false, no or empty",
        "switches uvmalloc on (RFC-0023)"},
       {"UVMALLOC_RUNTIME", "auto",
-       "auto, or the name of a runtime: cuda, or one registered by a library",
+       "auto, or the name of a runtime: cuda, hip, or one registered by a library",
        "which kind of device to use"},
       {"UVMALLOC_POLICY", "auto", "auto, driver, off",
        "who decides on placement: uvmalloc, the driver's page faults alone, or nobody (moves "

@@ -123,7 +123,7 @@ typedef struct uvmalloc_options {
  * of the structure or above 4096, a member that this library does not know is not zero, no such
  * policy, a budget below 2 MiB, a decay that is negative or not finite.
  * UVMALLOC_ERROR_NO_DEVICE: no such runtime, or no driver, or no device.
- * UVMALLOC_ERROR_NOT_USABLE: a device cannot use managed memory concurrently with the host.
+ * UVMALLOC_ERROR_NOT_USABLE: managed memory of a device does not follow its use.
  * In a forked child it is as the process's own (uvmalloc_process_allocator()). */
 UVMALLOC_API uvmalloc_status uvmalloc_create(const uvmalloc_options* options,
                                              uvmalloc_allocator** out) UVMALLOC_NOEXCEPT;

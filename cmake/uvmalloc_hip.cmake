@@ -35,14 +35,18 @@ set(UVMALLOC_HIPIFIED "${CMAKE_BINARY_DIR}/hip")
 set(UVMALLOC_HIPIFY_TABLE "${PROJECT_SOURCE_DIR}/hipify/cuda_to_hip.csv")
 target_include_directories(uvmalloc_hip_headers INTERFACE "$<BUILD_INTERFACE:${UVMALLOC_HIPIFIED}>")
 
-# uvmalloc_hipify(OUTPUT variable FOLDER folder [CHECK file] [TABLES file...] FILES file...)
-# Translates files, which are named from the root, into `folder` when they are built. The variable gets the results.
+# uvmalloc_hipify(OUTPUT variable BELOW folder INTO folder [CHECK file] [TABLES file...])
+# Translates the files of hipify/translated.txt that lie below a folder of the root into another folder, when they are
+# built. The variable gets the results.
+set(UVMALLOC_HIPIFY_LIST "${PROJECT_SOURCE_DIR}/hipify/translated.txt")
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${UVMALLOC_HIPIFY_LIST}")
 function(uvmalloc_hipify)
-  cmake_parse_arguments(arg "" "OUTPUT;FOLDER;CHECK" "FILES;TABLES" ${ARGN})
+  cmake_parse_arguments(arg "" "OUTPUT;BELOW;INTO;CHECK" "TABLES" ${ARGN})
+  file(STRINGS "${UVMALLOC_HIPIFY_LIST}" arg_FILES REGEX "^${arg_BELOW}/")
   set(outputs "")
   foreach(file IN LISTS arg_FILES)
     string(REGEX REPLACE "cuda" "hip" translated "${file}")
-    list(APPEND outputs "${arg_FOLDER}/${translated}")
+    list(APPEND outputs "${arg_INTO}/${translated}")
   endforeach()
   set(check "")
   if(arg_CHECK)
@@ -55,9 +59,9 @@ function(uvmalloc_hipify)
   add_custom_command(
     OUTPUT ${outputs} ${arg_CHECK}
     COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/hipify/translate.py" ${table_options}
-            --root "${PROJECT_SOURCE_DIR}" --output "${arg_FOLDER}" ${check} ${arg_FILES}
+            --root "${PROJECT_SOURCE_DIR}" --output "${arg_INTO}" ${check} ${arg_FILES}
     DEPENDS "${PROJECT_SOURCE_DIR}/hipify/translate.py" ${tables} ${sources}
-    COMMENT "Translating to HIP: ${arg_FOLDER}"
+    COMMENT "Translating to HIP: ${arg_INTO}"
     VERBATIM)
   set(${arg_OUTPUT} ${outputs} PARENT_SCOPE)
 endfunction()

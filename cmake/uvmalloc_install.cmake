@@ -87,6 +87,11 @@ if(UVMALLOC_BUILD_SIM)
     uvmsim uvmsim_cuda uvmsim_cudart uvmsim_cupti uvmsim_nvml uvmsim_audit)
   uvmalloc_install_stand_ins("${private_dir}/sim/12.2" uvmsim_cuda_12020)
   uvmalloc_install_stand_ins("${private_dir}/sim/12.8" uvmsim_cuda_12080)
+  if(TARGET uvmsim_hip)
+    uvmalloc_install_stand_ins("${private_dir}/sim/hip" uvmsim_hsa uvmsim_hip_5 uvmsim_hip_6 uvmsim_hip_7)
+    install(FILES "${CMAKE_BINARY_DIR}/lib/sim/hip/libamdhip64.so" DESTINATION "${private_dir}/sim/hip"
+            COMPONENT Simulator)
+  endif()
   install(FILES "${PROJECT_SOURCE_DIR}/sim/uvmsim.h" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/uvmalloc/sim"
           COMPONENT Simulator)
 endif()

@@ -8,21 +8,36 @@ namespace uvm {
 namespace {
 
 constexpr RuntimeStatus kNoLane{RuntimeError::kOther, 0, "no stream", "create_stream"};
+constexpr RuntimeStatus kTooManyPrefetches{RuntimeError::kOther, 0, "too many wait", "prefetch"};
 
 }  // namespace
 
-HintSender::HintSender(const DeviceRuntime& runtime, EventPool& events, HintCounters& counters)
+HintSender::HintSender(const DeviceRuntime& runtime, EventPool& events, HintCounters& counters,
+                       bool prefetch_blocks)
     : runtime_(runtime),
       events_(events),
       counters_(counters),
-      lanes_(static_cast<std::size_t>(runtime.device_count())) {}
+      lanes_(static_cast<std::size_t>(runtime.device_count())) {
+  if (!prefetch_blocks) return;
+  prefetch_thread_ = std::make_unique<PrefetchThread>(
+      runtime, [this](const PrefetchThread::Request& request, const RuntimeStatus& status) {
+        note_late(request.hint, status);
+      });
+}
 
 HintSender::~HintSender() {
+  prefetch_thread_.reset();
   for (std::size_t device = 0; device < lanes_.size(); ++device) {
     if (lanes_[device] != nullptr) {
       runtime_.destroy_stream(static_cast<int>(device), lanes_[device]);
     }
   }
+}
+
+void HintSender::abandon() noexcept {
+  lanes_.clear();
+  deferred_.abandon();
+  (void)prefetch_thread_.release();  // its thread is the parent's, and its lock may be held by it
 }
 
 StreamHandle HintSender::lane(int device) {
@@ -63,38 +78,83 @@ bool HintSender::note(const Hint& hint, const RuntimeStatus& status) noexcept {
   return false;
 }
 
+// The memory may have been given back since: then the hint has no subject any more.
+void HintSender::note_late(const Hint& hint, const RuntimeStatus& status) noexcept {
+  if (status.error != RuntimeError::kInvalidValue) note(hint, status);
+}
+
+void HintSender::send_deferred() {
+  deferred_.flush([this](const AdviceQueue::Entry& entry) {
+    const Hint& hint = entry.hint;
+    const RuntimeStatus status =
+        runtime_.advise(entry.device, hint.address, hint.size_bytes, hint.advice, hint.place);
+    if (status.error == RuntimeError::kCapture) return false;
+    note_late(hint, status);
+    return true;
+  });
+}
+
+RuntimeStatus HintSender::advise(int device, const Hint& hint) {
+  RuntimeStatus status{RuntimeError::kCapture, 0, "a capture goes on", "advise"};
+  if (deferred_.is_empty()) {
+    status = runtime_.advise(device, hint.address, hint.size_bytes, hint.advice, hint.place);
+    if (status.error != RuntimeError::kCapture) {
+      note(hint, status);
+      return status;
+    }
+  }
+  if (deferred_.push({hint, device})) return {};
+  note(hint, status);
+  return status;
+}
+
+RuntimeStatus HintSender::prefetch(int device, const Hint& hint, StreamHandle lane_stream) {
+  if (prefetch_thread_ == nullptr) {
+    const RuntimeStatus status =
+        runtime_.prefetch(device, hint.address, hint.size_bytes, hint.place, lane_stream);
+    note(hint, status);
+    return status;
+  }
+  if (prefetch_thread_->hand_over({hint, device, lane_stream})) return {};
+  note(hint, kTooManyPrefetches);
+  return kTooManyPrefetches;
+}
+
 HintStatuses HintSender::send(const HintPlan& plan, int device, DeviceStream producer,
                               DeviceStream consumer) {
   HintStatuses statuses;
   bool prefetched = false;
   StreamHandle lane_stream = nullptr;
+  send_deferred();
   for (std::size_t place = 0; place < plan.size(); ++place) {
     const Hint& hint = plan[place];
-    RuntimeStatus status = kNoLane;
     if (hint.kind == HintKind::kAdvise) {
-      status = runtime_.advise(device, hint.address, hint.size_bytes, hint.advice, hint.place);
-    } else {
-      if (lane_stream == nullptr) {
-        lane_stream = lane(device);
-        if (lane_stream != nullptr && events_.may_wait(producer)) {
-          events_.order({device, lane_stream}, producer);
-        }
-      }
-      if (lane_stream != nullptr) {
-        status = runtime_.prefetch(device, hint.address, hint.size_bytes, hint.place, lane_stream);
-        prefetched |= status.ok();
+      statuses[place] = advise(device, hint);
+      continue;
+    }
+    if (lane_stream == nullptr) {
+      lane_stream = lane(device);
+      if (lane_stream != nullptr && events_.may_wait(producer)) {
+        events_.order({device, lane_stream}, producer);
       }
     }
-    note(hint, status);
-    statuses[place] = status;
+    if (lane_stream == nullptr) {
+      note(hint, kNoLane);
+      statuses[place] = kNoLane;
+      continue;
+    }
+    statuses[place] = prefetch(device, hint, lane_stream);
+    prefetched |= statuses[place].ok();
   }
-  if (prefetched && events_.may_wait(consumer)) events_.order(consumer, {device, lane_stream});
+  const bool has_begun = prefetched && prefetch_thread_ == nullptr;
+  if (has_begun && events_.may_wait(consumer)) events_.order(consumer, {device, lane_stream});
   return statuses;
 }
 
 RuntimeStatus HintSender::discard(int device, void* address, std::size_t size_bytes) {
   const Hint hint{HintKind::kDiscard, {}, Place::nowhere(), address, size_bytes};
   StreamHandle lane_stream = lane(device);
+  if (prefetch_thread_ != nullptr) prefetch_thread_->drain();  // of the same pages
   const RuntimeStatus status =
       lane_stream == nullptr ? kNoLane : runtime_.discard(device, address, size_bytes, lane_stream);
   return note(hint, status) ? runtime_.synchronize_stream(device, lane_stream) : status;

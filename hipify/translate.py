@@ -103,7 +103,9 @@ def check_of_types(translated: str, rows: dict[str, Row]) -> str:
     by_name = {row.hip: row for row in rows.values()}
     lines = [
         "// Written by hipify/translate.py.",
+        "#ifndef __HIP_DISABLE_CPP_FUNCTIONS__",
         "#define __HIP_DISABLE_CPP_FUNCTIONS__",
+        "#endif",
         "#define HIP_FORCE_API_VERSION 700  // hipMemAdvise as the library has it",
         '#pragma GCC diagnostic ignored "-Wdeprecated-declarations"  // of contexts',
         "#include <type_traits>",

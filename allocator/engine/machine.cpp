@@ -1,5 +1,6 @@
 #include <uvmalloc/allocator/engine/machine.hpp>
 
+#include <algorithm>
 #include <optional>
 #include <stdexcept>
 #include <string_view>
@@ -28,6 +29,12 @@ std::vector<DeviceDescription> describe_devices(const DeviceRuntime& runtime) {
   return devices;
 }
 
+bool prefetch_blocks(const std::vector<DeviceDescription>& devices) {
+  return std::any_of(devices.begin(), devices.end(), [](const DeviceDescription& device) {
+    return device.capabilities.prefetch_blocks;
+  });
+}
+
 // std::invalid_argument for a budget in which no page has room.
 const Configuration& checked(const Configuration& configuration) {
   auto check = [](std::string_view member, std::optional<std::size_t> bytes) {
@@ -52,7 +59,7 @@ Machine::Machine(std::unique_ptr<DeviceRuntime> device_runtime, const Configurat
       figure_store(kFacades * devices.size(), figures_file),
       events(runtime, runtime.device_count()),
       stream_work(runtime, events),
-      sender(runtime, events, figure_store.hints()) {
+      sender(runtime, events, figure_store.hints(), prefetch_blocks(devices)) {
   runtime.count_in(&figure_store.calls());
   if (configuration.host_backing == HostBacking::kOrdinary &&
       span_memory.host_backing() != HostBacking::kOrdinary) {

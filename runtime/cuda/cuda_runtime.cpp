@@ -50,7 +50,7 @@ CUevent event_of(EventHandle event) {
   return static_cast<CUevent>(event);
 }
 
-#if UVMALLOC_CALLS_BY_LOCATION
+#if UVMALLOC_CUDA_BY_LOCATION
 CUmemLocation location_of(Place place) {
   CUmemLocation location{};
   location.type = place.is_device() ? CU_MEM_LOCATION_TYPE_DEVICE : CU_MEM_LOCATION_TYPE_HOST;
@@ -165,7 +165,7 @@ class CudaRuntime final : public DeviceRuntime {
                        Place place) const override {
     auto value = static_cast<CUmem_advise>(advice);
     return beside_captures(device, "cuMemAdvise", [&] {
-#if UVMALLOC_CALLS_BY_LOCATION
+#if UVMALLOC_CUDA_BY_LOCATION
       if (api_->advise_by_location != nullptr) {
         return api_->advise_by_location(device_pointer(address), size_bytes, value,
                                         location_of(place));
@@ -178,8 +178,8 @@ class CudaRuntime final : public DeviceRuntime {
 
   RuntimeStatus prefetch(int device, void* address, std::size_t size_bytes, Place destination,
                          StreamHandle stream) const override {
-    return in_context(device, "cuMemPrefetchAsync", [&] {
-#if UVMALLOC_CALLS_BY_LOCATION
+    return beside_captures(device, "cuMemPrefetchAsync", [&] {
+#if UVMALLOC_CUDA_BY_LOCATION
       if (api_->prefetch_by_location != nullptr) {
         return api_->prefetch_by_location(device_pointer(address), size_bytes,
                                           location_of(destination), 0, stream_of(stream));
@@ -195,7 +195,7 @@ class CudaRuntime final : public DeviceRuntime {
     if (api_->discard_batch == nullptr) {
       return status(CUDA_ERROR_NOT_SUPPORTED, "cuMemDiscardBatchAsync");
     }
-    return in_context(device, "cuMemDiscardBatchAsync", [&] {
+    return beside_captures(device, "cuMemDiscardBatchAsync", [&] {
       CUdeviceptr pointer = device_pointer(address);
       return api_->discard_batch(&pointer, &size_bytes, 1, 0, stream_of(stream));
     });

@@ -45,7 +45,7 @@ struct DriverApi {
 
   // Two generations of the same call: with a location structure or a device number. The newer one
   // is preferred. At least one of each pair is bound.
-#if UVMALLOC_CALLS_BY_LOCATION
+#if UVMALLOC_CUDA_BY_LOCATION
   CUresult (*advise_by_location)(HintAddress, size_t, CUmem_advise, CUmemLocation) = nullptr;
   CUresult (*prefetch_by_location)(HintAddress, size_t, CUmemLocation, unsigned,
                                    CUstream) = nullptr;

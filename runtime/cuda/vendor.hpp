@@ -11,7 +11,7 @@
 
 // Calls that name a location by a structure (driver 12.2 and later). They are preferred where the
 // driver has them.
-#define UVMALLOC_CALLS_BY_LOCATION 1
+#define UVMALLOC_CUDA_BY_LOCATION 1
 
 namespace uvm::cuda {
 

@@ -11,7 +11,7 @@
 
 // HIP 7.1 brought calls that name a location by a structure. The older form says the same and is in
 // every version.
-#define UVMALLOC_CALLS_BY_LOCATION 0
+#define UVMALLOC_HIP_BY_LOCATION 0
 
 namespace uvm::hip {
 

@@ -1,6 +1,7 @@
 /* An auditor for the dynamic linker (man 7 rtld-audit): with LD_AUDIT=.../libuvmsim_audit.so every
- * search for CUDA's driver, runtime, profiling and management libraries, and for the simulator
- * itself, ends in this library's own folder, or in UVMSIM_LIBRARY_DIR where that is set. The driver
+ * search for a stand-in, such as that for CUDA's or HIP's runtime library, and for the simulator
+ * itself, ends in this library's own folder, or in UVMSIM_LIBRARY_DIR where that is set. A library
+ * that has no stand-in there is searched for as without the auditor. The driver
  * of an older version (UVMSIM_DRIVER_VERSION) lies in a subfolder there. It works where
  * LD_LIBRARY_PATH does not: against an RPATH, and against a full path given to dlopen. It prints
  * nothing and changes nothing else. Called by the linker with its lock held; it lives in a link
@@ -17,8 +18,10 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-static const char* const kRedirected[] = {"libcudart.so.13", "libcuda.so.1",      "libcuda.so",
-                                          "libcupti.so.13",  "libnvidia-ml.so.1", "libuvmsim.so"};
+static const char* const kRedirected[] = {
+    "libcudart.so.13",   "libcuda.so.1",   "libcuda.so",           "libcupti.so.13",
+    "libnvidia-ml.so.1", "libuvmsim.so",   "libamdhip64.so.7",     "libamdhip64.so.6",
+    "libamdhip64.so.5",  "libamdhip64.so", "libhsa-runtime64.so.1"};
 enum { kRedirectedCount = sizeof kRedirected / sizeof kRedirected[0] };
 
 /* Full paths of the stand-ins; empty where there is none. */
@@ -64,7 +67,9 @@ EXPORT unsigned int la_version(unsigned int version) {
     const char* name = kRedirected[i];
     const int is_driver = strncmp(name, "libcuda.so", strlen("libcuda.so")) == 0;
     if (is_driver && set_target(targets[i], folder, driver_subfolder(), name)) continue;
-    set_target(targets[i], folder, "", name);
+    if (set_target(targets[i], folder, "", name)) continue;
+    /* A wheel has no link of the bare name. */
+    if (strcmp(name, "libamdhip64.so") == 0) set_target(targets[i], folder, "", "libamdhip64.so.7");
   }
   return version;
 }

@@ -142,6 +142,16 @@ Status Captures::admit_unsafe_call() {
   return status;
 }
 
+Status Captures::refuse_beside() const {
+  const bool forbidden =
+      std::any_of(active_.begin(), active_.end(), [](const std::shared_ptr<Capture>& capture) {
+        const bool is_own = capture->thread == ThreadContext::current().number();
+        return is_own ? capture->mode != CaptureMode::kRelaxed
+                      : capture->mode == CaptureMode::kGlobal;
+      });
+  return forbidden ? Status::kCaptureUnsupported : Status::kOk;
+}
+
 Status Captures::admit_wait(const Stream& stream) {
   if (stream.capture != nullptr) {
     if (stream.capture->invalidated) return Status::kCaptureInvalidated;

@@ -67,6 +67,11 @@ class Captures {
   // synchronisation). The modes of the calling thread and of the captures decide.
   Status admit_unsafe_call();
 
+  // For interfaces that refuse a call beside a capture whatever the thread's own mode is:
+  // kCaptureUnsupported where a capture of this thread is not relaxed, or one of another thread is
+  // global. That alone invalidates none.
+  Status refuse_beside() const;
+
   // Before a question or a wait for a stream, an event, or all work of a device.
   Status admit_wait(const Stream& stream);
   Status admit_wait(const Event& event);

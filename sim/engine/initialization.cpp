@@ -7,7 +7,7 @@
 namespace uvmsim {
 namespace {
 
-std::atomic<bool> initialized{false};
+std::atomic<int> initialized_devices{0};
 std::atomic<bool> forked{false};
 
 [[gnu::constructor]] void watch_forks() {
@@ -19,14 +19,18 @@ std::atomic<bool> forked{false};
 const std::vector<int>& initialize(std::vector<int> (*read)()) {
   static const std::vector<int>* const devices = [read] {
     auto* visible = new std::vector<int>(read());
-    initialized.store(!visible->empty(), std::memory_order_release);
+    initialized_devices.store(static_cast<int>(visible->size()), std::memory_order_release);
     return visible;
   }();
   return *devices;
 }
 
+int initialized_device_count() {
+  return initialized_devices.load(std::memory_order_acquire);
+}
+
 bool is_initialized() {
-  return initialized.load(std::memory_order_acquire);
+  return initialized_device_count() != 0;
 }
 
 bool is_forked_child() {

@@ -14,6 +14,9 @@ namespace uvmsim {
 // process initialises it: it calls `read`, and later calls return that answer.
 UVMSIM_EXPORT const std::vector<int>& initialize(std::vector<int> (*read)());
 
+// How many devices that were; 0 before it.
+UVMSIM_EXPORT int initialized_device_count();
+
 // False also where the process was initialised without a visible device.
 UVMSIM_EXPORT bool is_initialized();
 

@@ -177,6 +177,11 @@ class UVMSIM_EXPORT Machine {
   Status update_capture_dependencies(int device, StreamHandle stream,
                                      const std::vector<GraphNodeHandle>& nodes,
                                      DependencyUpdate update);
+  // For calls that an interface refuses beside any capture that is not relaxed, in whatever mode
+  // the thread is. The thread's mode decides whether the captures are invalidated.
+  Status refuse_beside_captures();
+  // For calls that an interface refuses as far as the modes of the thread and of the captures say.
+  Status admit_unsafe_call();
   // For work that no graph can hold: kOk where the stream is not being captured.
   Status refuse_capture(int device, StreamHandle stream);
   // Handles that are none, and graphs that are being captured where they must not be:

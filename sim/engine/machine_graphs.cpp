@@ -53,6 +53,17 @@ Status Machine::update_capture_dependencies(int device, StreamHandle stream,
   return captures_.update_dependencies(*target, nodes, update);
 }
 
+Status Machine::admit_unsafe_call() {
+  const std::lock_guard lock(mutex_);
+  return captures_.admit_unsafe_call();
+}
+
+Status Machine::refuse_beside_captures() {
+  const std::lock_guard lock(mutex_);
+  const Status status = captures_.admit_unsafe_call();
+  return status == Status::kOk ? captures_.refuse_beside() : status;
+}
+
 Status Machine::refuse_capture(int device, StreamHandle stream) {
   const std::lock_guard lock(mutex_);
   Stream* target = timeline_.find_stream(device, stream);

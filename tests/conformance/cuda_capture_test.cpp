@@ -4,6 +4,9 @@
 
 #include <thread>
 
+#include <uvmalloc/runtime/cuda/vendor.hpp>
+
+#include "conformance/cuda_expectations.hpp"
 #include "conformance/runtimes.hpp"
 
 namespace uvm {
@@ -13,12 +16,13 @@ class CudaCapture : public ::testing::Test {
  protected:
   void SetUp() override {
     runtime = testing::open("cuda");
-    driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    driver = cuda::load_driver().handle;
     ASSERT_NE(driver, nullptr);
     ASSERT_TRUE(runtime->create_stream(0, &captured).ok());
     ASSERT_TRUE(runtime->create_stream(0, &own).ok());
     ASSERT_TRUE(runtime->create_event(0, &event).ok());
     ASSERT_TRUE(runtime->record_event(0, event, own).ok());
+    ASSERT_TRUE(runtime->allocate_managed(0, 4096, &earlier).ok());
     // The context of the calling thread, in which the program captures.
     CUcontext context = nullptr;
     ASSERT_EQ(find<CUresult(CUcontext*, CUdevice)>("cuDevicePrimaryCtxRetain")(&context, 0),
@@ -40,6 +44,7 @@ class CudaCapture : public ::testing::Test {
   }
 
   CUresult begin() {
+    is_capturing = true;
     return find<CUresult(CUstream, CUstreamCaptureMode)>("cuStreamBeginCapture_v2")(
         static_cast<CUstream>(captured), CU_STREAM_CAPTURE_MODE_GLOBAL);
   }
@@ -48,7 +53,9 @@ class CudaCapture : public ::testing::Test {
     CUgraph graph = nullptr;
     const CUresult result = find<CUresult(CUstream, CUgraph*)>("cuStreamEndCapture")(
         static_cast<CUstream>(captured), &graph);
-    if (graph != nullptr) find<CUresult(CUgraph)>("cuGraphDestroy")(graph);
+    if (graph != nullptr) {
+      EXPECT_EQ(find<CUresult(CUgraph)>("cuGraphDestroy")(graph), CUDA_SUCCESS);
+    }
     return result;
   }
 
@@ -56,8 +63,13 @@ class CudaCapture : public ::testing::Test {
   void use_runtime() {
     void* address = nullptr;
     RuntimeStatus status = runtime->allocate_managed(0, 4096, &address);
-    EXPECT_TRUE(status.ok()) << status.text();
-    status = runtime->free_managed(0, address);
+    if (is_capturing && !testing::allocates_beside_captures()) {
+      EXPECT_EQ(status.error, RuntimeError::kCapture) << status.text();
+    } else {
+      ASSERT_TRUE(status.ok()) << status.text();
+      EXPECT_TRUE(runtime->free_managed(0, address).ok());
+    }
+    status = runtime->free_managed(0, earlier);
     EXPECT_TRUE(status.ok()) << status.text();
     status = runtime->query_event(0, event);
     EXPECT_TRUE(status.ok() || status.error == RuntimeError::kNotReady) << status.text();
@@ -69,6 +81,8 @@ class CudaCapture : public ::testing::Test {
 
   std::unique_ptr<DeviceRuntime> runtime;
   void* driver = nullptr;
+  void* earlier = nullptr;  // allocated before a capture begins
+  bool is_capturing = false;
   StreamHandle captured = nullptr;
   StreamHandle own = nullptr;
   EventHandle event = nullptr;

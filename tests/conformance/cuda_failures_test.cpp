@@ -4,6 +4,8 @@
 
 #include <thread>
 
+#include <uvmalloc/runtime/cuda/vendor.hpp>
+
 #include "conformance/runtimes.hpp"
 
 namespace uvm {
@@ -78,27 +80,47 @@ TEST_F(CudaFailures, APointerQuestionThatFailsIsAnErrorAndNotAForeignPointer) {
 }
 
 TEST_F(CudaFailures, WithoutAContextNothingIsCalled) {
+  const int device = runtime->device_count() - 1;  // a thread of HIP is on device 0 from the start
   fail("cuDevicePrimaryCtxRetain", CUDA_ERROR_OUT_OF_MEMORY);
   void* address = nullptr;
-  EXPECT_EQ(runtime->allocate_managed(0, 4096, &address).call, "cuDevicePrimaryCtxRetain");
-  ASSERT_TRUE(runtime->allocate_managed(0, 4096, &address).ok()) << "it is tried again";
+  EXPECT_EQ(runtime->allocate_managed(device, 4096, &address).call, "cuDevicePrimaryCtxRetain");
+  ASSERT_TRUE(runtime->allocate_managed(device, 4096, &address).ok()) << "it is tried again";
   std::thread([&] {
-    fail("cuCtxPushCurrent_v2", CUDA_ERROR_INVALID_VALUE);
-    EXPECT_EQ(runtime->free_managed(0, address).call, "cuCtxPushCurrent");
-    EXPECT_TRUE(runtime->free_managed(0, address).ok());
+    fail("cuCtxGetCurrent", CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(runtime->free_managed(device, address).call, "cuCtxGetCurrent");
+    fail("cuCtxSetCurrent", CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(runtime->free_managed(device, address).call, "cuCtxSetCurrent");
+    EXPECT_TRUE(runtime->free_managed(device, address).ok());
   }).join();
 }
 
 TEST_F(CudaFailures, ADriverThatCannotStartSaysWhy) {
-  fail("cuInit", CUDA_ERROR_SYSTEM_DRIVER_MISMATCH);
+  fail("cuInit", CUDA_ERROR_UNKNOWN);
   RuntimeChoice choice = open_runtime("cuda");
   EXPECT_EQ(choice.runtime, nullptr);
-  EXPECT_EQ(choice.reason, "cuda: cuInit failed: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803)");
+  EXPECT_EQ(choice.reason, "cuda: cuInit failed: CUDA_ERROR_UNKNOWN (999)");
 }
 
 TEST_F(CudaFailures, ADriverWithoutDevicesSaysSo) {
   fail("cuInit", CUDA_ERROR_NO_DEVICE);
   EXPECT_EQ(open_runtime("cuda").reason, "cuda: no CUDA device is visible");
+}
+
+TEST_F(CudaFailures, ACallLeavesTheThreadOnItsDevice) {
+  const int device = runtime->device_count() - 1;
+  void* driver = cuda::load_driver().handle;
+  auto* current = reinterpret_cast<CUresult (*)(CUcontext*)>(dlsym(driver, "cuCtxGetCurrent"));
+  CUcontext before = nullptr;
+  ASSERT_EQ(current(&before), CUDA_SUCCESS);
+  void* address = nullptr;
+  ASSERT_TRUE(runtime->allocate_managed(device, 4096, &address).ok());
+  ASSERT_TRUE(runtime->free_managed(device, address).ok());
+  fail("cuMemGetInfo_v2", CUDA_ERROR_INVALID_VALUE);
+  MemoryFigures figures;
+  EXPECT_FALSE(runtime->memory_figures(device, &figures).ok());
+  CUcontext after = nullptr;
+  ASSERT_EQ(current(&after), CUDA_SUCCESS);
+  EXPECT_EQ(after, before);
 }
 
 }  // namespace

@@ -62,6 +62,7 @@ TEST_F(RegisteredMemoryTest, WhatIsNoLiveHostBlockOfThisProcessIsTheDrivers) {
 TEST_F(RegisteredMemoryTest, OrdinaryMemoryIsTheDrivers) {
   if (testing::on_real_device()) GTEST_SKIP() << "a real machine is of one kind";
   setenv("UVMSIM_PROFILE", "coherent", 1);
+  setenv("UVMALLOC_HOST_MEMORY", "ordinary", 1);
   start();
   ASSERT_EQ(allocator->host_backing(), HostBacking::kOrdinary);
   EXPECT_EQ(memory.add(block, kMiB), std::nullopt);

@@ -30,7 +30,7 @@ TEST_P(RuntimeConformance, ItHasItsNameAndADeviceThatUvmallocCanUse) {
   ASSERT_TRUE(runtime->describe(0, &description).ok());
   EXPECT_FALSE(description.name.empty());
   EXPECT_GT(description.total_bytes, 0u);
-  EXPECT_TRUE(description.capabilities.concurrent_managed_access);
+  EXPECT_TRUE(description.capabilities.migrates_on_fault);
 }
 
 TEST_P(RuntimeConformance, LargeManagedMemoryIsAlignedReadableAndWritableByTheHost) {

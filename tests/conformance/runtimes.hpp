@@ -1,4 +1,6 @@
-// The runtimes that must conform, by registered name. A new one is a line in kRuntimes.
+// The runtimes that must conform, by registered name. A new one is a line in kRuntimes. The tests
+// of this folder exist for HIP too: they are translated as the runtime itself is
+// (hipify/README.md), and then "cuda" reads "hip" here.
 //
 // "cuda" is the simulated device, unless UVM_TEST_DEVICE is "real": then it is a real one, which no
 // test may ask for more than a few hundred MiB. The program is not to be run on a card by mistake,

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <future>
+
 #include "support/fake_runtime.hpp"
 
 namespace uvm {
@@ -81,6 +83,105 @@ TEST_F(HintSenderTest, WhoIsSecondToMakeALaneHoldsNoLockWhileItsOwnIsDestroyed) 
   EXPECT_NE(first, nullptr);
   EXPECT_EQ(meanwhile, first);
   EXPECT_EQ(machine->streams, 1);
+}
+
+// ---- advice beside a capture
+
+TEST_F(HintSenderTest, AdviceThatACaptureForbidsIsSentWithTheFirstHintsAfterIt) {
+  machine->failures["advice_in_capture"] = 1;
+  EXPECT_TRUE(sender.send({advise}, 0)[0].ok());
+  EXPECT_TRUE(machine->hints.empty());
+  EXPECT_EQ(counters.of(HintKind::kAdvise).sent, 0u);
+  EXPECT_EQ(counters.of(HintKind::kAdvise).failed, 0u);
+  sender.send({prefetch}, 0);
+  EXPECT_EQ(machine->hints, (std::vector<Hint>{advise, prefetch}));
+  EXPECT_EQ(counters.of(HintKind::kAdvise).sent, 1u);
+}
+
+TEST_F(HintSenderTest, LaterAdviceDoesNotOvertakeAdviceThatWaits) {
+  Hint later = advise;
+  later.place = Place::host();
+  machine->failures["advice_in_capture"] = 2;  // the first, and its second attempt
+  sender.send({advise}, 0);
+  sender.send({later}, 0);
+  EXPECT_TRUE(machine->hints.empty());
+  sender.send({}, 0);
+  EXPECT_EQ(machine->hints, (std::vector<Hint>{advise, later}));
+}
+
+TEST_F(HintSenderTest, AdviceAboutMemoryThatIsGoneAfterTheCaptureIsNoFailure) {
+  machine->failures["advice_in_capture"] = 1;
+  sender.send({advise}, 0);
+  machine->failures["advice_on_nothing"] = 1;
+  sender.send({}, 0);
+  EXPECT_EQ(counters.of(HintKind::kAdvise).sent, 0u);
+  EXPECT_EQ(counters.of(HintKind::kAdvise).failed, 0u);
+  sender.send({}, 0);
+  EXPECT_TRUE(machine->hints.empty()) << "it was tried for good";
+}
+
+TEST_F(HintSenderTest, MoreAdviceThanCanWaitFails) {
+  machine->failures["advice_in_capture"] = 1000000;
+  for (std::size_t sent = 0; sent < AdviceQueue::kMostEntries; ++sent)
+    ASSERT_TRUE(sender.send({advise}, 0)[0].ok());
+  EXPECT_EQ(sender.send({advise}, 0)[0].error, RuntimeError::kCapture);
+  EXPECT_EQ(counters.of(HintKind::kAdvise).failed, 1u);
+}
+
+// ---- prefetches that block
+
+struct BlockingPrefetchTest : HintSenderTest {
+  HintSender blocking{runtime, events, counters, /*prefetch_blocks=*/true};
+};
+
+TEST_F(BlockingPrefetchTest, TheCallerDoesNotWaitForAPrefetch) {
+  std::promise<void> may_end;
+  machine->before_prefetch = [&] { may_end.get_future().wait(); };
+  EXPECT_TRUE(blocking.send({prefetch}, 0, {0, stream(1)}, {0, stream(2)})[0].ok());
+  EXPECT_EQ(counters.of(HintKind::kPrefetch).sent, 0u) << "it has not begun";
+  EXPECT_EQ(machine->waits, (std::vector<std::string>{"stream lane waits for stream 1"}));
+  may_end.set_value();
+  blocking.discard(0, nullptr, kPageBytes);  // waits for prefetches before
+  EXPECT_EQ(machine->hints, (std::vector<Hint>{prefetch}));
+  EXPECT_EQ(counters.of(HintKind::kPrefetch).sent, 1u);
+}
+
+TEST_F(BlockingPrefetchTest, PrefetchesKeepTheirOrder) {
+  std::vector<Hint> expected;
+  for (std::size_t page = 0; page < 100; ++page) {
+    Hint hint = prefetch;
+    hint.size_bytes = (page + 1) * kPageBytes;
+    expected.push_back(hint);
+    ASSERT_TRUE(blocking.send({hint}, 0)[0].ok());
+  }
+  blocking.discard(0, nullptr, kPageBytes);
+  EXPECT_EQ(machine->hints, expected);
+}
+
+TEST_F(BlockingPrefetchTest, AFailureIsCountedOnceItIsKnown) {
+  machine->failures["prefetch"] = 1;
+  EXPECT_TRUE(blocking.send({prefetch}, 0)[0].ok());
+  blocking.discard(0, nullptr, kPageBytes);
+  EXPECT_EQ(counters.of(HintKind::kPrefetch).failed, 1u);
+  EXPECT_EQ(counters.of(HintKind::kPrefetch).sent, 0u);
+}
+
+TEST_F(BlockingPrefetchTest, MoreThanCanWaitFail) {
+  std::promise<void> may_end;
+  machine->before_prefetch = [&] { may_end.get_future().wait(); };
+  for (std::size_t sent = 0; sent < PrefetchThread::kMostRequests; ++sent)
+    ASSERT_TRUE(blocking.send({prefetch}, 0)[0].ok());
+  EXPECT_EQ(blocking.send({prefetch}, 0)[0].native_name, "too many wait");
+  EXPECT_EQ(counters.of(HintKind::kPrefetch).failed, 1u);
+  may_end.set_value();
+}
+
+TEST_F(BlockingPrefetchTest, PrefetchesThatWereHandedOverRunBeforeTheSenderEnds) {
+  {
+    HintSender short_lived(runtime, events, counters, /*prefetch_blocks=*/true);
+    for (int sent = 0; sent < 10; ++sent) short_lived.send({prefetch}, 0);
+  }
+  EXPECT_EQ(counters.of(HintKind::kPrefetch).sent, 10u);
 }
 
 }  // namespace

@@ -90,6 +90,8 @@ def test_the_wheel_is_for_this_platform_and_holds_each_library_once(
     expected += [f"sim/lib{name}.so" for name in ("uvmsim", "uvmsim_audit")]
     expected += ["sim/libcudart.so.13", "sim/libcupti.so.13", "sim/libnvidia-ml.so.1"]
     expected += [f"sim/{folder}libcuda.so.1" for folder in ("", "12.2/", "12.8/")]
+    expected += [f"sim/hip/libamdhip64.so.{major}" for major in (5, 6, 7)]
+    expected += ["sim/hip/libhsa-runtime64.so.1"]
     assert carried == sorted(expected)
     assert installed.wheel.stat().st_size < 20 << 20, "its libraries are stripped"
 

@@ -132,6 +132,7 @@ class FakeMachine {
   std::function<void()> before_query;       // when an event is asked for
   std::function<void()> before_free;        // when managed memory is about to be freed
   std::function<void()> before_create_stream;
+  std::function<void()> before_prefetch;
   std::function<void()> before_destroy_stream;
 
   FakeMutex mutex;
@@ -200,7 +201,7 @@ class FakeRuntime final : public DeviceRuntime {
 
   RuntimeStatus describe(int, DeviceDescription* out) const override {
     is_called_without_locks("describe");
-    *out = {"Fake Device", machine_->total_bytes, machine_->capabilities};
+    *out = {"Fake Device", machine_->total_bytes, machine_->capabilities, ""};
     return {};
   }
   RuntimeStatus memory_figures(int, MemoryFigures* out) const override {
@@ -255,6 +256,9 @@ class FakeRuntime final : public DeviceRuntime {
                        Place place) const override {
     is_called_without_locks("advise");
     std::lock_guard lock(machine_->mutex);
+    if (fails("advice_in_capture")) return capture_refused("advise");
+    if (fails("advice_on_nothing"))
+      return {RuntimeError::kInvalidValue, 1, "FAKE_INVALID", "advise"};
     if (fails("advise")) return {RuntimeError::kOther, 99, "FAKE_FAILURE", "advise"};
     machine_->hints.push_back({HintKind::kAdvise, advice, place, address, size_bytes});
     machine_->calls_for_hints.emplace_back(device, machine_->hints.back());
@@ -263,6 +267,7 @@ class FakeRuntime final : public DeviceRuntime {
   RuntimeStatus prefetch(int device, void* address, std::size_t size_bytes, Place destination,
                          StreamHandle) const override {
     is_called_without_locks("prefetch");
+    run_once(&machine_->before_prefetch);
     std::lock_guard lock(machine_->mutex);
     if (fails("prefetch")) return {RuntimeError::kOther, 99, "FAKE_FAILURE", "prefetch"};
     machine_->hints.push_back({HintKind::kPrefetch, {}, destination, address, size_bytes});

@@ -155,6 +155,7 @@ def sim(
         str | None, _one_of(DRIVER_VERSIONS, "Version of CUDA that the driver has")
     ] = None,
     profile: Annotated[str | None, _one_of(PROFILES, "How devices and host share memory")] = None,
+    hip: Annotated[bool, typer.Option("--hip", help="Devices of HIP (ROCm), not of CUDA.")] = False,
     policy: PolicyOption = None,
     move: MoveOption = None,
     budget: BudgetOption = None,
@@ -166,7 +167,7 @@ def sim(
     no_report: NoReportOption = False,
 ) -> None:
     """Run a program on a simulated device, with uvmalloc unless --native."""
-    machine = machine_of(devices, capacity, driver_version, profile)
+    machine = machine_of(devices, capacity, driver_version, profile, hip)
     if native:
         refuse_with_native(
             policy=policy,

@@ -64,7 +64,12 @@ class Machine:
     capacity_bytes: int | None = None  # of each device; None: the simulator's default
     driver_version: str | None = None  # such as 12.8
     profile: str | None = None  # see sim/README.md; None: the simulator's default
+    hip: bool = False  # devices of HIP, not of CUDA
 
+
+# A card that has XNACK, and XNACK switched on: without it uvmalloc stays inactive. The option
+# --profile names another card.
+_HIP_MACHINE = {"UVMSIM_PROFILE": "hmm", "HSA_XNACK": "1", "UVMALLOC_RUNTIME": "hip"}
 
 _SETTING_PREFIXES = ("UVMALLOC_", "UVMSIM_", "PYTORCH_")
 
@@ -109,10 +114,14 @@ def on_simulated_device(
     environment: Mapping[str, str], libraries: Libraries, machine: Machine, report: Path | None
 ) -> Environment:
     """`environment` in which a program meets simulated devices, which write `report` at its end."""
-    libraries.require_stand_ins()
     result = dict(environment)
-    _redirect_cuda(result, libraries)
-    result["UVMSIM_LIBRARY_DIR"] = str(libraries.stand_ins)
+    if machine.hip:
+        libraries.require_hip_stand_ins()
+        _redirect(result, libraries, libraries.hip_stand_ins)
+        result.update(_HIP_MACHINE)
+    else:
+        libraries.require_stand_ins()
+        _redirect(result, libraries, libraries.stand_ins)
     result["UVMSIM_DEVICES"] = str(machine.devices)
     if machine.capacity_bytes is not None:
         result["UVMSIM_CAPACITY"] = str(machine.capacity_bytes)
@@ -120,7 +129,7 @@ def on_simulated_device(
         result["UVMSIM_DRIVER_VERSION"] = _version_number(machine.driver_version)
     if machine.profile is not None:
         result["UVMSIM_PROFILE"] = machine.profile
-    if libraries.kernels.is_file():
+    if libraries.kernels.is_file() and not machine.hip:
         result["UVMSIM_KERNELS"] = str(libraries.kernels)
     if report is not None:
         result[SIM_REPORT] = str(report)
@@ -146,10 +155,11 @@ def _version_number(version: str) -> str:
     return str(int(major) * 1000 + int(minor) * 10)
 
 
-def _redirect_cuda(environment: Environment, libraries: Libraries) -> None:
-    """Makes the loader take the stand-ins for libcuda and libcudart, whatever path asks."""
+def _redirect(environment: Environment, libraries: Libraries, stand_ins: Path) -> None:
+    """Makes the loader take the stand-ins of that folder, whatever path asks."""
     _prepend(environment, "LD_AUDIT", libraries.audit)
-    _prepend(environment, "LD_LIBRARY_PATH", libraries.stand_ins)
+    _prepend(environment, "LD_LIBRARY_PATH", stand_ins)
+    environment["UVMSIM_LIBRARY_DIR"] = str(stand_ins)
     tunables = [entry for entry in environment.get("GLIBC_TUNABLES", "").split(":") if entry]
     if not any(entry.startswith(f"{_STATIC_TLS}=") for entry in tunables):
         tunables.append(f"{_STATIC_TLS}={_STATIC_TLS_BYTES}")

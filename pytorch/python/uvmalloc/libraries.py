@@ -29,6 +29,11 @@ class Libraries:
         return self.folder / "sim"
 
     @property
+    def hip_stand_ins(self) -> Path:
+        """The same for a device of HIP; absent from a build without HIP's headers."""
+        return self.stand_ins / "hip"
+
+    @property
     def audit(self) -> Path:
         return self.stand_ins / "libuvmsim_audit.so"
 
@@ -52,6 +57,12 @@ class Libraries:
     def require_stand_ins(self) -> None:
         self._require(
             self.audit, self.stand_ins / "libcudart.so.13", self.stand_ins / "libcuda.so.1"
+        )
+
+    def require_hip_stand_ins(self) -> None:
+        self._require(self.audit)
+        self._require(
+            self.hip_stand_ins / "libamdhip64.so.7", self.hip_stand_ins / "libhsa-runtime64.so.1"
         )
 
     def _require(self, *files: Path) -> None:

@@ -83,14 +83,20 @@ def _check_file(option: str, file: Path) -> None:
 
 
 def machine_of(
-    devices: str, capacity: str | None, driver_version: str | None, profile: str | None
+    devices: str,
+    capacity: str | None,
+    driver_version: str | None,
+    profile: str | None,
+    hip: bool = False,
 ) -> Machine:
     if not (devices.isascii() and devices.isdigit() and int(devices) <= MOST_DEVICES):
         raise OptionError("--devices", devices, f"a whole number from 0 to {MOST_DEVICES}")
     _check_word("--driver-version", driver_version, DRIVER_VERSIONS)
+    if hip and driver_version is not None:
+        raise OptionError("--driver-version", driver_version, "nothing beside --hip")
     _check_word("--profile", profile, PROFILES)
     capacity_bytes = None if capacity is None else _size("--capacity", capacity)
-    return Machine(int(devices), capacity_bytes, driver_version, profile)
+    return Machine(int(devices), capacity_bytes, driver_version, profile, hip)
 
 
 def _size(option: str, text: str) -> int:

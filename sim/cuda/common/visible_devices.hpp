@@ -3,7 +3,6 @@
 // first ones are visible. Only the names of devices (PCI and UUID) follow the numbers of the list.
 #pragma once
 
-#include <string_view>
 #include <vector>
 
 namespace uvmsim::cuda {
@@ -18,9 +17,5 @@ inline int visible_device_count() {
 inline bool is_visible(int ordinal) {
   return ordinal >= 0 && ordinal < visible_device_count();
 }
-
-// As CUDA reads the list: numbers separated by commas, up to the first entry that is no device or
-// comes twice.
-std::vector<int> parse_visible_devices(std::string_view list, int device_count);
 
 }  // namespace uvmsim::cuda

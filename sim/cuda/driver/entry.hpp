@@ -8,7 +8,7 @@
 
 #include <cuda.h>
 
-#include <uvmalloc/sim/cuda/common/entry_point.hpp>
+#include <uvmalloc/sim/api/entry_point.hpp>
 #include <uvmalloc/sim/cuda/common/visible_devices.hpp>
 #include <uvmalloc/sim/engine/initialization.hpp>
 #include <uvmalloc/sim/engine/machine.hpp>
@@ -40,6 +40,8 @@
 #undef cuStreamUpdateCaptureDependencies
 
 namespace uvmsim::cuda {
+
+using namespace api;
 
 CUresult finish(Status status);
 

@@ -1,5 +1,5 @@
 // Events.
-#include <uvmalloc/sim/cuda/common/graphs.hpp>
+#include <uvmalloc/sim/api/graphs.hpp>
 #include <uvmalloc/sim/cuda/driver/entry.hpp>
 
 using namespace uvmsim;

@@ -1,5 +1,5 @@
 // Graphs, in the forms of CUDA 12 and of CUDA 13.
-#include <uvmalloc/sim/cuda/common/graphs.hpp>
+#include <uvmalloc/sim/api/graphs.hpp>
 #include <uvmalloc/sim/cuda/driver/entry.hpp>
 
 using namespace uvmsim;

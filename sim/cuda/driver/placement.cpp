@@ -1,6 +1,6 @@
 // Advice, prefetch, discard and range attributes, in CUDA 12's way (a device ordinal) and CUDA 13's
 // (a location).
-#include <uvmalloc/sim/cuda/common/placement.hpp>
+#include <uvmalloc/sim/api/placement.hpp>
 
 #include <uvmalloc/sim/cuda/driver/entry.hpp>
 

@@ -1,7 +1,7 @@
 // Streams, and their capture.
 #include <algorithm>
 
-#include <uvmalloc/sim/cuda/common/graphs.hpp>
+#include <uvmalloc/sim/api/graphs.hpp>
 #include <uvmalloc/sim/cuda/driver/entry.hpp>
 
 using namespace uvmsim;

@@ -29,8 +29,9 @@ bool read_kind(cudaMemcpyKind kind, Ends* out) {
     case cudaMemcpyDefault:
       *out = {CopyEnd::kUnknown, CopyEnd::kUnknown};
       return true;
+    default:
+      return false;
   }
-  return false;
 }
 
 cudaError_t run_copy(int device, Copy copy, cudaMemcpyKind kind, cudaStream_t stream, Wait wait) {

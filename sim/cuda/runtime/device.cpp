@@ -7,11 +7,11 @@
 #include <cstring>
 #include <string>
 
+#include <uvmalloc/sim/api/kernel_plugin.hpp>
 #include <uvmalloc/sim/cuda/common/device_attributes.hpp>
 #include <uvmalloc/sim/cuda/common/version.hpp>
 #include <uvmalloc/sim/cuda/common/visible_devices.hpp>
 #include <uvmalloc/sim/cuda/runtime/entry.hpp>
-#include <uvmalloc/sim/cuda/runtime/kernel_plugin.hpp>
 #include <uvmalloc/sim/engine/thread_context.hpp>
 
 using namespace uvmsim;
@@ -19,8 +19,6 @@ using namespace uvmsim::cuda;
 
 namespace {
 
-constexpr int kLeastPriority = 0;
-constexpr int kGreatestPriority = -5;
 constexpr std::size_t kDefaultLimitBytes = 1024;
 
 int attribute(int number, int device) {
@@ -327,4 +325,11 @@ RT_API cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr attribute_number,
     return fail(cudaErrorInvalidDevice);
   *value = attribute_number == cudaDevP2PAttrAccessSupported ? 1 : 0;
   return cudaSuccess;
+}
+
+// ---- textures
+
+RT_API_AS(cudaChannelFormatDesc)
+cudaCreateChannelDesc(int x, int y, int z, int w, cudaChannelFormatKind kind) {
+  return {x, y, z, w, kind};
 }

@@ -6,11 +6,13 @@
 
 #include <cuda_runtime_api.h>
 
-#include <uvmalloc/sim/cuda/common/entry_point.hpp>
+#include <uvmalloc/sim/api/entry_point.hpp>
 #include <uvmalloc/sim/engine/machine.hpp>
 #include <uvmalloc/sim/engine/status.hpp>
 
 namespace uvmsim::cuda {
+
+using namespace api;
 
 // Returned as is; anything but success becomes the thread's last error.
 cudaError_t fail(cudaError_t error);
@@ -22,6 +24,25 @@ int use_device();
 
 inline Machine& machine() {
   return Machine::instance();
+}
+
+// What differs in HIP, whose entry.hpp has it too: the other files of this folder that have a twin
+// there are translated.
+inline constexpr int kLeastPriority = 0;
+inline constexpr int kGreatestPriority = -5;
+inline constexpr unsigned kEventFlags =
+    cudaEventBlockingSync | cudaEventDisableTiming | cudaEventInterprocess;
+// Managed memory may be allocated beside a capture, as far as the modes of thread and capture
+// allow.
+inline Status admit_managed_call() {
+  return Status::kOk;
+}
+inline std::size_t total_bytes_of(const MemoryUse& use) {
+  return use.capacity_bytes;
+}
+// Whether the error becomes the thread's last one.
+inline bool is_kept(cudaError_t error) {
+  return error != cudaSuccess;
 }
 
 }  // namespace uvmsim::cuda

@@ -77,7 +77,7 @@ cudaError_t error_of(Status status) {
 }  // namespace
 
 cudaError_t fail(cudaError_t error) {
-  if (error != cudaSuccess) last_error = error;
+  if (is_kept(error)) last_error = error;
   return error;
 }
 

@@ -1,5 +1,5 @@
 // Events.
-#include <uvmalloc/sim/cuda/common/graphs.hpp>
+#include <uvmalloc/sim/api/graphs.hpp>
 #include <uvmalloc/sim/cuda/runtime/entry.hpp>
 
 using namespace uvmsim;
@@ -7,12 +7,11 @@ using namespace uvmsim::cuda;
 
 namespace {
 
-constexpr unsigned kFlags = cudaEventBlockingSync | cudaEventDisableTiming | cudaEventInterprocess;
 constexpr double kNsPerMs = 1e6;
 
 cudaError_t create(int device, cudaEvent_t* out, unsigned flags) {
   const bool timing = (flags & cudaEventDisableTiming) == 0;
-  if (out == nullptr || (flags & ~kFlags) != 0) return fail(cudaErrorInvalidValue);
+  if (out == nullptr || (flags & ~kEventFlags) != 0) return fail(cudaErrorInvalidValue);
   if ((flags & cudaEventInterprocess) != 0 && timing) return fail(cudaErrorInvalidValue);
   *out = static_cast<cudaEvent_t>(machine().create_event(device, flags, timing));
   return cudaSuccess;

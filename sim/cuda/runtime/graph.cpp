@@ -1,5 +1,5 @@
 // Graphs.
-#include <uvmalloc/sim/cuda/common/graphs.hpp>
+#include <uvmalloc/sim/api/graphs.hpp>
 #include <uvmalloc/sim/cuda/runtime/entry.hpp>
 
 using namespace uvmsim;

@@ -1,9 +1,8 @@
 // Allocation of every kind, and what can be asked about an address.
 #include <algorithm>
-#include <cstring>
 
+#include <uvmalloc/sim/api/kernel_plugin.hpp>
 #include <uvmalloc/sim/cuda/runtime/entry.hpp>
-#include <uvmalloc/sim/cuda/runtime/kernel_plugin.hpp>
 
 using namespace uvmsim;
 using namespace uvmsim::cuda;
@@ -54,17 +53,14 @@ RT_API cudaMalloc3D(cudaPitchedPtr* out, cudaExtent extent) {
   });
 }
 
-RT_API_AS(cudaChannelFormatDesc)
-cudaCreateChannelDesc(int x, int y, int z, int w, cudaChannelFormatKind kind) {
-  return {x, y, z, w, kind};
-}
-
 RT_API cudaMallocManaged(void** out, size_t bytes, unsigned flags) {
   RT_ENTER_DEVICE;
   if (out == nullptr || (flags != cudaMemAttachGlobal && flags != cudaMemAttachHost)) {
     return fail(cudaErrorInvalidValue);
   }
-  return finish(machine().allocate_managed(device, bytes, flags, out));
+  const Status status = admit_managed_call();
+  return finish(status == Status::kOk ? machine().allocate_managed(device, bytes, flags, out)
+                                      : status);
 }
 
 RT_API cudaMallocHost(void** out, size_t bytes) {
@@ -127,39 +123,7 @@ RT_API cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
   RT_ENTER_DEVICE;
   if (free_bytes == nullptr || total_bytes == nullptr) return fail(cudaErrorInvalidValue);
   const MemoryUse use = machine().memory_use(device);
-  *total_bytes = use.capacity_bytes;
+  *total_bytes = total_bytes_of(use);
   *free_bytes = use.free_bytes();
-  return cudaSuccess;
-}
-
-RT_API cudaPointerGetAttributes(cudaPointerAttributes* out, const void* address) {
-  RT_ENTER_DEVICE;
-  if (out == nullptr) return fail(cudaErrorInvalidValue);
-  std::memset(out, 0, sizeof *out);
-  auto* pointer = const_cast<void*>(address);
-  const auto allocation = machine().find(address);
-  if (!allocation) {
-    out->type = cudaMemoryTypeUnregistered;
-    out->device = cudaInvalidDeviceId;
-    out->hostPointer = pointer;
-    return cudaSuccess;
-  }
-  out->device = allocation->device;
-  out->devicePointer = pointer;
-  switch (allocation->kind) {
-    case MemoryKind::kManaged:
-      out->type = cudaMemoryTypeManaged;
-      break;
-    case MemoryKind::kDevice:
-      out->type = cudaMemoryTypeDevice;
-      break;
-    case MemoryKind::kPinned:
-    case MemoryKind::kRegistered:
-      out->type = cudaMemoryTypeHost;
-      break;
-    case MemoryKind::kOrdinary:  // no allocation of the machine's
-      break;
-  }
-  out->hostPointer = allocation->kind == MemoryKind::kDevice ? nullptr : pointer;
   return cudaSuccess;
 }

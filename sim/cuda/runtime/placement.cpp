@@ -1,5 +1,5 @@
 // Advice, prefetch, discard and range attributes.
-#include <uvmalloc/sim/cuda/common/placement.hpp>
+#include <uvmalloc/sim/api/placement.hpp>
 #include <uvmalloc/sim/cuda/runtime/entry.hpp>
 
 using namespace uvmsim;

@@ -1,6 +1,6 @@
 // Stream-ordered allocation in its simplest form: memory is taken and given back when the call is
 // made, which is right because all work takes effect in the order of its calls.
-#include <uvmalloc/sim/cuda/common/pool.hpp>
+#include <uvmalloc/sim/api/pool.hpp>
 
 #include <uvmalloc/sim/cuda/common/visible_devices.hpp>
 #include <uvmalloc/sim/cuda/runtime/entry.hpp>

@@ -1,7 +1,7 @@
 // Memory and events that other processes open.
 #include <unistd.h>
 
-#include <uvmalloc/sim/cuda/common/sharing.hpp>
+#include <uvmalloc/sim/api/sharing.hpp>
 #include <uvmalloc/sim/cuda/runtime/entry.hpp>
 
 using namespace uvmsim;

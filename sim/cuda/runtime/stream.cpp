@@ -1,9 +1,9 @@
 // Streams, and their capture.
 #include <algorithm>
 
-#include <uvmalloc/sim/cuda/common/graphs.hpp>
+#include <uvmalloc/sim/api/graphs.hpp>
+#include <uvmalloc/sim/api/kernel_plugin.hpp>
 #include <uvmalloc/sim/cuda/runtime/entry.hpp>
-#include <uvmalloc/sim/cuda/runtime/kernel_plugin.hpp>
 
 using namespace uvmsim;
 using namespace uvmsim::cuda;
@@ -13,8 +13,9 @@ namespace {
 cudaError_t create(int device, cudaStream_t* out, unsigned flags, int priority) {
   if (out == nullptr || (flags & ~unsigned{cudaStreamNonBlocking}) != 0)
     return fail(cudaErrorInvalidValue);
-  *out = static_cast<cudaStream_t>(machine().create_stream(
-      device, flags, (flags & cudaStreamNonBlocking) == 0, std::clamp(priority, -5, 0)));
+  *out = static_cast<cudaStream_t>(
+      machine().create_stream(device, flags, (flags & cudaStreamNonBlocking) == 0,
+                              std::clamp(priority, kGreatestPriority, kLeastPriority)));
   return cudaSuccess;
 }
 
@@ -103,27 +104,6 @@ RT_API cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* statu
   RT_ENTER_DEVICE;
   poll_kernel_plugin();
   return finish(capture_status(device, stream, reinterpret_cast<int*>(status)));
-}
-
-RT_API cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,
-                                unsigned long long* id, cudaGraph_t* graph,
-                                const cudaGraphNode_t** dependencies,
-                                const cudaGraphEdgeData** edges, size_t* dependency_count) {
-  RT_ENTER_DEVICE;
-  if (edges != nullptr) *edges = nullptr;
-  return finish(capture_info(device, stream,
-                             {.status = reinterpret_cast<int*>(status),
-                              .id = id,
-                              .graph = reinterpret_cast<void**>(graph),
-                              .dependencies = reinterpret_cast<void* const**>(dependencies),
-                              .count = dependency_count}));
-}
-
-RT_API cudaStreamUpdateCaptureDependencies(cudaStream_t stream, cudaGraphNode_t* dependencies,
-                                           const cudaGraphEdgeData*, size_t count, unsigned flags) {
-  RT_ENTER_DEVICE;
-  return finish(update_capture_dependencies(
-      device, stream, reinterpret_cast<void* const*>(dependencies), count, flags));
 }
 
 RT_API cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {

@@ -1,4 +1,4 @@
-#include <uvmalloc/sim/cuda/common/placement.hpp>
+#include <uvmalloc/sim/api/placement.hpp>
 
 #include <cuda.h>
 
@@ -6,10 +6,10 @@
 #include <cstring>
 #include <optional>
 
-#include <uvmalloc/sim/cuda/common/visible_devices.hpp>
+#include <uvmalloc/sim/engine/initialization.hpp>
 #include <uvmalloc/sim/engine/thread_context.hpp>
 
-namespace uvmsim::cuda {
+namespace uvmsim::api {
 namespace {
 
 struct NativeLocation {
@@ -20,6 +20,10 @@ static_assert(sizeof(NativeLocation) == sizeof(CUmemLocation));
 
 constexpr int kHostId = -1;     // cudaCpuDeviceId
 constexpr int kInvalidId = -2;  // cudaInvalidDeviceId
+
+bool is_visible(int device) {
+  return device >= 0 && device < initialized_device_count();
+}
 
 int current_device() {
   return ThreadContext::current().device();
@@ -61,7 +65,7 @@ void write_accessed_by(std::uint64_t accessed_by, int* out, std::size_t count) {
       out[written++] = id_of(location);
   };
   write(kHost);
-  for (int device = 0; device < visible_device_count(); ++device) write(device);
+  for (int device = 0; device < initialized_device_count(); ++device) write(device);
   while (written < count) out[written++] = kInvalidId;
 }
 
@@ -204,4 +208,4 @@ Status discard_and_prefetch_batch(const Batch& batch, const Targets& targets) {
   return status == Status::kOk ? prefetch_all(batch, targets) : status;
 }
 
-}  // namespace uvmsim::cuda
+}  // namespace uvmsim::api

@@ -1,4 +1,4 @@
-#include <uvmalloc/sim/cuda/common/graphs.hpp>
+#include <uvmalloc/sim/api/graphs.hpp>
 
 #include <cuda.h>
 
@@ -10,7 +10,7 @@
 
 #include <uvmalloc/sim/engine/thread_context.hpp>
 
-namespace uvmsim::cuda {
+namespace uvmsim::api {
 namespace {
 
 Machine& machine() {
@@ -242,4 +242,4 @@ Status upload_graph(int device, StreamHandle stream, GraphExecHandle exec) {
   return machine().refuse_capture(device, stream);
 }
 
-}  // namespace uvmsim::cuda
+}  // namespace uvmsim::api

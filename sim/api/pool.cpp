@@ -1,10 +1,10 @@
-#include <uvmalloc/sim/cuda/common/pool.hpp>
+#include <uvmalloc/sim/api/pool.hpp>
 
 #include <cuda.h>
 
 #include <cstdint>
 
-namespace uvmsim::cuda {
+namespace uvmsim::api {
 
 namespace {
 
@@ -64,4 +64,4 @@ Status set_pool_attribute(PoolHandle handle, int attribute, const void* value) {
   }
 }
 
-}  // namespace uvmsim::cuda
+}  // namespace uvmsim::api

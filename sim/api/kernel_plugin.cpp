@@ -1,4 +1,4 @@
-#include <uvmalloc/sim/cuda/runtime/kernel_plugin.hpp>
+#include <uvmalloc/sim/api/kernel_plugin.hpp>
 
 #include <dlfcn.h>
 
@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-namespace uvmsim::cuda {
+namespace uvmsim::api {
 namespace {
 
 using Poll = int (*)();
@@ -55,4 +55,4 @@ void poll_kernel_plugin() {
   if (!done.load(std::memory_order_relaxed)) poll_once();
 }
 
-}  // namespace uvmsim::cuda
+}  // namespace uvmsim::api

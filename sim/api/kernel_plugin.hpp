@@ -5,9 +5,9 @@
 // may itself call the stand-ins (it is not called again from within) and no lock is held around it.
 #pragma once
 
-namespace uvmsim::cuda {
+namespace uvmsim::api {
 
 // Costs one relaxed atomic load once the plug-in is done, or where there is none.
 void poll_kernel_plugin();
 
-}  // namespace uvmsim::cuda
+}  // namespace uvmsim::api

@@ -1,5 +1,4 @@
-// Handles that other processes open. CUDA says of them only that they are 64 bytes, of both
-// interfaces alike.
+// Handles that other processes open. The interfaces say of them only that they are 64 bytes.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +6,7 @@
 
 #include <uvmalloc/sim/engine/machine.hpp>
 
-namespace uvmsim::cuda {
+namespace uvmsim::api {
 
 inline constexpr std::size_t kIpcHandleBytes = 64;
 
@@ -43,4 +42,4 @@ bool read_handle(const char* handle, Content* out) {
   return true;
 }
 
-}  // namespace uvmsim::cuda
+}  // namespace uvmsim::api

@@ -1,5 +1,5 @@
-// Stream capture and graphs in terms that CUDA's two interfaces share: their handles are the same
-// pointers and their enumerations have the same numbers.
+// Stream capture and graphs in terms that the interfaces of CUDA and HIP share: their handles are
+// the same pointers and their enumerations have the same numbers.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 #include <uvmalloc/sim/engine/machine.hpp>
 
-namespace uvmsim::cuda {
+namespace uvmsim::api {
 
 // Modes as numbers; kInvalidValue where `mode` is none.
 Status begin_capture(int device, StreamHandle stream, int mode);
@@ -35,7 +35,7 @@ Status update_capture_dependencies(int device, StreamHandle stream, const GraphN
 
 Status check_event_flags(unsigned flags, EventScope* out);
 
-// Lists are given as in CUDA's interfaces. Without an array, `*count` is the length. With an array,
+// Lists are given as in those interfaces. Without an array, `*count` is the length. With an array,
 // at most `*count` entries are written, and the rest of the array is cleared.
 Status graph_nodes(GraphHandle graph, GraphNodeHandle* out, std::size_t* count);
 Status graph_root_nodes(GraphHandle graph, GraphNodeHandle* out, std::size_t* count);
@@ -62,4 +62,4 @@ Status instantiate_graph(GraphHandle graph, unsigned long long flags, GraphExecH
 Status graph_exec_flags(GraphExecHandle exec, unsigned long long* out);
 Status upload_graph(int device, StreamHandle stream, GraphExecHandle exec);
 
-}  // namespace uvmsim::cuda
+}  // namespace uvmsim::api

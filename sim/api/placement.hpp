@@ -1,12 +1,12 @@
-// Advice, prefetch, discard and range attributes in terms that CUDA's two interfaces share: their
-// enumerations have the same numbers and their location structures the same members.
+// Advice, prefetch, discard and range attributes in terms that the interfaces of CUDA and HIP
+// share: their enumerations have the same numbers and their location structures the same members.
 #pragma once
 
 #include <cstddef>
 
 #include <uvmalloc/sim/engine/machine.hpp>
 
-namespace uvmsim::cuda {
+namespace uvmsim::api {
 
 enum class LocationType { kNowhere = 0, kGpu = 1, kCpu = 2, kCpuNode = 3, kCurrentCpuNode = 4 };
 
@@ -54,4 +54,4 @@ Status prefetch_batch(const Batch& batch, const Targets& targets);
 Status discard_batch(const Batch& batch);
 Status discard_and_prefetch_batch(const Batch& batch, const Targets& targets);
 
-}  // namespace uvmsim::cuda
+}  // namespace uvmsim::api

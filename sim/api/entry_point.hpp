@@ -9,7 +9,7 @@
 #include <uvmalloc/sim/engine/export.hpp>
 #include <uvmalloc/sim/engine/machine.hpp>
 
-namespace uvmsim::cuda {
+namespace uvmsim::api {
 
 // "Not initialized" in both interfaces.
 inline constexpr int kNotInitializedError = 3;
@@ -21,7 +21,7 @@ inline std::optional<int> refuse(CallRecord& call) {
   return std::nullopt;
 }
 
-}  // namespace uvmsim::cuda
+}  // namespace uvmsim::api
 
 // The calling entry point's record, looked up once.
 #define UVMSIM_CALL_RECORD \

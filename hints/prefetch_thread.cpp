@@ -1,0 +1,79 @@
+#include <uvmalloc/hints/prefetch_thread.hpp>
+
+#include <csignal>
+#include <exception>
+
+namespace uvm {
+namespace {
+
+// A thread inherits the mask of its maker. Signals are the program's threads' to handle.
+class BlockedSignals {
+ public:
+  BlockedSignals() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~BlockedSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  BlockedSignals(const BlockedSignals&) = delete;
+  BlockedSignals& operator=(const BlockedSignals&) = delete;
+
+ private:
+  sigset_t before_{};
+};
+
+}  // namespace
+
+PrefetchThread::~PrefetchThread() {
+  {
+    const std::lock_guard lock(mutex_);
+    stops_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+bool PrefetchThread::start_with_lock() noexcept {
+  if (thread_.joinable()) return true;
+  try {
+    const BlockedSignals blocked;
+    thread_ = std::thread([this] { run(); });
+    return true;
+  } catch (const std::exception&) {
+    return false;  // the caller counts the hint as failed
+  }
+}
+
+bool PrefetchThread::hand_over(const Request& request) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (size_ == kMostRequests || !start_with_lock()) return false;
+    requests_[(first_ + size_) % kMostRequests] = request;
+    ++size_;
+  }
+  changed_.notify_all();
+  return true;
+}
+
+void PrefetchThread::drain() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return size_ == 0; });
+}
+
+void PrefetchThread::run() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return size_ != 0 || stops_; });
+    if (size_ == 0) return;
+    const Request request = requests_[first_];
+    lock.unlock();
+    done_(request, runtime_.prefetch(request.device, request.hint.address, request.hint.size_bytes,
+                                     request.hint.place, request.lane));
+    lock.lock();
+    first_ = (first_ + 1) % kMostRequests;
+    --size_;
+    changed_.notify_all();
+  }
+}
+
+}  // namespace uvm

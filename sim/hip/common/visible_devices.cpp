@@ -1,0 +1,29 @@
+#include <uvmalloc/sim/hip/common/visible_devices.hpp>
+
+#include <cstdlib>
+
+#include <uvmalloc/sim/api/listed_devices.hpp>
+#include <uvmalloc/sim/engine/initialization.hpp>
+#include <uvmalloc/sim/engine/machine.hpp>
+
+extern "C" unsigned hsa_init();
+
+namespace uvmsim::hip {
+namespace {
+
+std::vector<int> read_environment() {
+  const char* list = std::getenv("HIP_VISIBLE_DEVICES");
+  if (list == nullptr) list = std::getenv("CUDA_VISIBLE_DEVICES");
+  return api::listed_devices(list, Machine::instance().device_count());
+}
+
+}  // namespace
+
+const std::vector<int>& visible_devices() {
+  // Also where the process was initialised by another interface, which left the HSA runtime alone.
+  static const bool initialized = hsa_init() == 0;
+  (void)initialized;
+  return initialize(&read_environment);
+}
+
+}  // namespace uvmsim::hip

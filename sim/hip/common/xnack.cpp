@@ -1,0 +1,18 @@
+#include <uvmalloc/sim/hip/common/xnack.hpp>
+
+#include <cstdlib>
+#include <string_view>
+
+#include <uvmalloc/sim/engine/machine.hpp>
+
+namespace uvmsim::hip {
+
+bool is_xnack_on() {
+  static const bool wanted = [] {
+    const char* text = std::getenv("HSA_XNACK");
+    return text != nullptr && std::string_view(text) == "1";
+  }();
+  return wanted && Machine::instance().reaches_ordinary_memory();
+}
+
+}  // namespace uvmsim::hip

@@ -1,0 +1,62 @@
+// How every entry point of the stand-in for HIP begins and ends: the twin of
+// sim/cuda/runtime/entry.hpp, whose macros and functions it has, so that most files of that folder
+// serve both when they are translated (hipify/README.md).
+#pragma once
+
+#include <hip/hip_runtime_api.h>
+
+#include <algorithm>
+
+#include <uvmalloc/sim/api/entry_point.hpp>
+#include <uvmalloc/sim/engine/machine.hpp>
+#include <uvmalloc/sim/engine/status.hpp>
+#include <uvmalloc/sim/hip/common/version.hpp>
+
+namespace uvmsim::hip {
+
+using namespace api;
+
+// Returned as is; the thread's last error is kept as CUDA's stand-in does.
+hipError_t fail(hipError_t error);
+hipError_t finish(Status status);
+
+// The calling thread's device; a thread starts on device 0. -1 where no device is visible.
+int use_device();
+
+inline Machine& machine() {
+  return Machine::instance();
+}
+
+inline constexpr int kLeastPriority = 1;
+inline constexpr int kGreatestPriority = -1;
+inline constexpr unsigned kEventFlags = hipEventBlockingSync | hipEventDisableTiming |
+                                        hipEventInterprocess | hipEventDisableSystemFence |
+                                        hipEventReleaseToDevice | hipEventReleaseToSystem;
+// Newer versions refuse managed memory and advice while a stream is captured in a mode that is not
+// relaxed. They do so whatever the mode of the thread.
+inline Status admit_managed_call() {
+  return kVersion >= kStrictCaptures ? machine().refuse_beside_captures() : Status::kOk;
+}
+// An integrated device counts what the firmware has set aside for it: less than what it can have.
+inline std::size_t total_bytes_of(const MemoryUse& use) {
+  constexpr std::size_t kCarveOutPart = 4;
+  return machine().shares_host_memory() ? use.capacity_bytes / kCarveOutPart : use.capacity_bytes;
+}
+inline bool is_kept(hipError_t error) {
+  return error != hipSuccess && error != hipErrorNotReady;
+}
+
+}  // namespace uvmsim::hip
+
+#define RT_API extern "C" UVMSIM_EXPORT hipError_t
+#define RT_API_AS(type) extern "C" UVMSIM_EXPORT type
+
+#define RT_ENTER                                             \
+  UVMSIM_CALL_RECORD;                                        \
+  if (const auto refused = uvmsim::hip::refuse(call_record)) \
+  return uvmsim::hip::fail(static_cast<hipError_t>(*refused))
+
+#define RT_ENTER_DEVICE                         \
+  RT_ENTER;                                     \
+  const int device = uvmsim::hip::use_device(); \
+  if (device < 0) return uvmsim::hip::fail(hipErrorNoDevice)

@@ -1,0 +1,64 @@
+"""The command `uvmalloc` with devices of HIP, and the real HIP library of a machine without any."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from uvmalloc.environment import without_settings
+
+COMMAND = Path(sys.executable).with_name("uvmalloc")
+DEBIANS = Path("/usr/lib/x86_64-linux-gnu/libamdhip64.so.5")
+
+
+def doctor(*before: str, **variables: str) -> dict[str, Any]:
+    environment = {**without_settings(os.environ, "HSA_", "HIP_", "LD_"), **variables}
+    done = subprocess.run(
+        [COMMAND, *before, *([COMMAND] if before else []), "doctor", "--json"],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_sim_with_hip_gives_a_device_that_uvmalloc_uses() -> None:
+    found = doctor("sim", "--no-report", "--hip", "--capacity", "1GiB", "--")
+    assert found["runtime"]["name"] == "hip" and found["usable"] is True
+    (device,) = found["devices"]
+    assert device["capabilities"]["migrates_on_fault"] is True
+    assert device["capabilities"]["prefetch_blocks"] is True
+    assert device["total_bytes"] == 1 << 30
+
+
+@pytest.mark.parametrize("profile", ["discrete", "integrated"])
+def test_a_card_without_xnack_is_not_used(profile: str) -> None:
+    found = doctor("sim", "--no-report", "--hip", "--profile", profile, "--")
+    assert found["usable"] is False
+    assert found["devices"][0]["capabilities"]["migrates_on_fault"] is False
+    assert "XNACK is off" in json.dumps(found)
+
+
+def test_the_driver_version_is_cudas() -> None:
+    done = subprocess.run(
+        [COMMAND, "sim", "--hip", "--driver-version", "12.8", "--", "true"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert "--driver-version" in done.stderr and "nothing beside --hip" in done.stderr
+
+
+@pytest.mark.skipif(not DEBIANS.exists(), reason="Debian's HIP runtime is not installed")
+def test_the_real_library_without_a_device_is_said_and_nothing_breaks() -> None:
+    found = doctor(UVMALLOC_RUNTIME="hip")
+    assert found["usable"] is False
+    assert found["runtime"]["available"] is False
+    assert "hip: no HIP device is visible" in json.dumps(found)
