@@ -252,9 +252,11 @@ TEST_F(HipDifferences, BesideARelaxedCaptureMemoryIsAllocated) {
 // ---- the library
 
 TEST_F(HipDifferences, ALibraryThatIsMappedComesBeforeANewerOne) {
+  // By its path: the system may have such a library too.
+  const std::string folder = std::getenv("LD_LIBRARY_PATH");
   void* mapped = nullptr;
-  for (const char* older : {"libamdhip64.so.5", "libamdhip64.so.6"}) {
-    if (mapped == nullptr) mapped = dlopen(older, RTLD_NOW | RTLD_LOCAL);
+  for (const char* older : {"/libamdhip64.so.6", "/libamdhip64.so.5"}) {
+    if (mapped == nullptr) mapped = dlopen((folder + older).c_str(), RTLD_NOW | RTLD_LOCAL);
   }
   ASSERT_NE(mapped, nullptr);
   EXPECT_EQ(hip::load_driver().handle, mapped);

@@ -46,6 +46,20 @@ def test_a_card_without_xnack_is_not_used(profile: str) -> None:
     assert "XNACK is off" in json.dumps(found)
 
 
+def test_the_example_in_cpp_does_the_same_on_cuda_and_on_hip() -> None:
+    demo = Path(__file__).resolve().parents[2] / "scripts" / "demo_hip.py"
+    done = subprocess.run(
+        [sys.executable, demo],
+        env=without_settings(os.environ, "HSA_", "HIP_"),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "runtime cuda: UVM Simulated Device, 256 MiB" in done.stdout
+    assert "runtime hip: UVM Simulated Device, 256 MiB" in done.stdout
+    assert done.stdout.endswith("demo: the C++ example does the same on CUDA and on HIP\n")
+
+
 def test_the_driver_version_is_cudas() -> None:
     done = subprocess.run(
         [COMMAND, "sim", "--hip", "--driver-version", "12.8", "--", "true"],
