@@ -1,7 +1,8 @@
 """Measures uvmalloc beside other allocators on the simulated device.
 
 Programs of PyTorch (build/bench/pytorch.json), its allocator alone (build/bench/pairs.json) and
-below it (build/bench/engine.json); docs/benchmarks.md says how, and how fairly. A missed target is
+below it (build/bench/engine.json); plans, credits and tensors on devices, with --storage alone
+(build/bench/storage.json); docs/benchmarks.md says how, and how fairly. A missed target is
 printed as missed and is no failure. The exit code is 1 if an allocator hands out too little memory,
 or the same memory twice, in a replay.
 """
@@ -19,6 +20,7 @@ from bench.allocators import compare as engine
 from bench.allocators.engines import NAMES
 from bench.allocators.plan import FULL, QUICK, SMOKE
 from bench.programs import compare as programs
+from bench.storage import compare as storage
 from bench.torch_pairs import compare as torch_pairs
 from bench.traces import committed_traces
 
@@ -26,6 +28,7 @@ _LEVELS = {level.name: level for level in (FULL, QUICK, SMOKE)}
 _PROGRAMS = {FULL.name: programs.FULL, QUICK.name: programs.QUICK, SMOKE.name: programs.SMOKE}
 _OUTPUT = Path(__file__).resolve().parent.parent / "build" / "bench"
 _PARTS = ("torch", "programs", "engine")
+_ALONE = ("storage",)  # of no other part
 
 
 def _replay(text: str) -> tuple[str, Path]:
@@ -50,9 +53,12 @@ def _arguments() -> argparse.Namespace:
         "--quick", dest="level", action="store_const", const=QUICK.name, help="--level quick"
     )
     part = parser.add_mutually_exclusive_group()
-    part.add_argument("--part", choices=("all", *_PARTS), default="all")
+    part.add_argument("--part", choices=("all", *_PARTS, *_ALONE), default="all")
     part.add_argument(
         "--pytorch", dest="part", action="store_const", const="programs", help="--part programs"
+    )
+    part.add_argument(
+        "--storage", dest="part", action="store_const", const="storage", help="--part storage"
     )
     parser.add_argument("--allocators", type=_allocators, default=list(NAMES), metavar="A,B,...")
     parser.add_argument(
@@ -82,6 +88,8 @@ def main() -> int:
     if "programs" in parts and torch_pairs.library(libraries).is_file():
         programs_file = arguments.output / "pytorch.json"
         programs.compare(libraries, _PROGRAMS[level.name], programs_file, console)
+    if "storage" in parts:
+        storage.compare(libraries, arguments.output / "storage.json", console)
     if "engine" in parts:
         wrong = engine.compare(
             libraries,
