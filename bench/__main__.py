@@ -1,7 +1,8 @@
 """Measures uvmalloc beside other allocators on the simulated device.
 
 Programs of PyTorch (build/bench/pytorch.json), its allocator alone (build/bench/pairs.json) and
-below it (build/bench/engine.json), and CUDA programs without it (build/any_program.json).
+below it (build/bench/engine.json); CUDA programs without it (build/any_program.json); plans, credits
+and tensors on devices, with --storage alone (build/bench/storage.json).
 docs/benchmarks.md says how, and how fairly. A missed target is
 printed as missed and is no failure. The exit code is 1 if an allocator hands out too little memory,
 or the same memory twice, in a replay.
@@ -21,6 +22,7 @@ from bench.allocators.engines import NAMES
 from bench.allocators.plan import FULL, QUICK, SMOKE
 from bench.any_program import compare as any_program
 from bench.programs import compare as programs
+from bench.storage import compare as storage
 from bench.torch_pairs import compare as torch_pairs
 from bench.traces import committed_traces
 
@@ -33,6 +35,7 @@ _ANY_PROGRAM = {
 }
 _OUTPUT = Path(__file__).resolve().parent.parent / "build" / "bench"
 _PARTS = ("torch", "programs", "engine", "any-program")
+_ALONE = ("storage",)  # of no other part
 
 
 def _replay(text: str) -> tuple[str, Path]:
@@ -57,7 +60,7 @@ def _arguments() -> argparse.Namespace:
         "--quick", dest="level", action="store_const", const=QUICK.name, help="--level quick"
     )
     part = parser.add_mutually_exclusive_group()
-    part.add_argument("--part", choices=("all", *_PARTS), default="all")
+    part.add_argument("--part", choices=("all", *_PARTS, *_ALONE), default="all")
     part.add_argument(
         "--pytorch", dest="part", action="store_const", const="programs", help="--part programs"
     )
@@ -65,6 +68,9 @@ def _arguments() -> argparse.Namespace:
         "--any-program", dest="part", action="store_const", const="any-program",
         help="--part any-program",
     )  # fmt: skip
+    part.add_argument(
+        "--storage", dest="part", action="store_const", const="storage", help="--part storage"
+    )
     parser.add_argument("--allocators", type=_allocators, default=list(NAMES), metavar="A,B,...")
     parser.add_argument(
         "--replay", type=_replay, action="append", default=[], metavar="NAME=FILE",
@@ -96,6 +102,8 @@ def main() -> int:
     if "any-program" in parts:
         file = arguments.output.parent / "any_program.json"
         any_program.compare(libraries, _ANY_PROGRAM[level.name], file, console)
+    if "storage" in parts:
+        storage.compare(libraries, arguments.output / "storage.json", console)
     if "engine" in parts:
         wrong = engine.compare(
             libraries,

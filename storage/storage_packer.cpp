@@ -13,19 +13,18 @@
 namespace uvm {
 namespace {
 
-// Heights over the bound that are searched for, from the loosest on.
-constexpr std::array kRatios{1.10, 1.06, 1.04, 1.03, 1.02, 1.015, 1.01, 1.005, 1.0};
-
-std::vector<std::uint32_t> ranks_of(const std::vector<std::uint32_t>& order) {
-  std::vector<std::uint32_t> ranks(order.size());
-  for (std::uint32_t rank = 0; rank < order.size(); ++rank) ranks[order[rank]] = rank;
-  return ranks;
-}
+// Heights over the bound that are searched for, and the nodes of one search. At the bound itself a
+// wrong branch ends soonest; the looser heights are for problems that have no packing there.
+constexpr std::array kFirstRatios{1.0, 1.2, 1.1, 1.05, 1.02};
+constexpr std::size_t kShare = 50'000;
+constexpr std::array kOrders{SkylineOrder::kLengthAreaCrowd, SkylineOrder::kCrowdAreaLength,
+                             SkylineOrder::kCrowdLengthArea};
 
 }  // namespace
 
 StoragePacker::StoragePacker(const PackProblem& problem, const PackEffort& effort)
     : problem_(problem),
+      search_(problem),
       effort_(effort),
       random_(effort.seed),
       wanted_bytes_(static_cast<std::int64_t>(
@@ -107,47 +106,38 @@ std::vector<StoragePacker::Order> StoragePacker::fixed_orders() const {
 void StoragePacker::try_fixed_orders() {
   for (const Order& order : fixed_orders()) {
     FirstFit fit(problem_);
-    const std::int64_t before = best_.height_bytes;
     fit.place(order, 0, std::numeric_limits<std::int64_t>::max());
     keep(fit.offsets());
-    if (best_.height_bytes < before) best_order_ = order;
     if (is_good()) return;
   }
 }
 
-// Neighbours in the order change places, some of them.
-StoragePacker::Order StoragePacker::shaken(const Order& order) {
-  Order changed = order;
-  for (std::size_t times = 1 + order.size() / 8; times-- > 0 && order.size() > 1;) {
-    const std::size_t at = random_() % order.size();
-    const std::size_t other = std::min(order.size() - 1, at + 1 + random_() % 8);
-    std::swap(changed[at], changed[other]);
+void StoragePacker::search_skylines() {
+  nodes_ = effort_.nodes;
+  for (const double ratio : kFirstRatios) {
+    if (try_height(ratio, 0, kShare)) return;
   }
-  return changed;
+  for (std::size_t share = 2 * kShare; nodes_ != 0; share += kShare) {
+    for (const double noise : {0.3, 0.1}) {
+      if (try_height(1.0, noise, kShare)) return;
+    }
+    if (try_height(1.0, 0, share) || try_height(1.02, 0.3, kShare)) return;
+  }
 }
 
-void StoragePacker::search_skylines() {
-  SkylineSearch search(problem_);
-  const std::vector<Order> orders = fixed_orders();
-  std::size_t nodes = effort_.nodes;
-  std::size_t tries = 0;
-  for (const double ratio : kRatios) {
-    const std::int64_t height = std::max(
-        wanted_bytes_,
-        static_cast<std::int64_t>(static_cast<double>(problem_.lower_bound_bytes()) * ratio));
-    if (height >= best_.height_bytes) continue;
-    // The first orders as they are, then changed ones.
-    for (bool found = false; !found && nodes != 0; ++tries) {
-      const Order& order = orders[tries % orders.size()];
-      const std::size_t share = std::min(nodes, 8 * problem_.size());
-      nodes -= share;
-      const auto offsets =
-          search.fit(height, ranks_of(tries < orders.size() ? order : shaken(order)), share);
-      found = offsets.has_value();
-      if (found) keep(*offsets);
-    }
-    if (is_good() || nodes == 0) return;
+// In all orders. Returns whether the search is over.
+bool StoragePacker::try_height(double ratio, double noise, std::size_t most_nodes) {
+  const auto bound = static_cast<double>(problem_.lower_bound_bytes());
+  const std::int64_t height = std::max(wanted_bytes_, static_cast<std::int64_t>(ratio * bound));
+  for (const SkylineOrder order : kOrders) {
+    if (height >= best_.height_bytes) return false;
+    const std::size_t most = std::min(most_nodes, nodes_);
+    nodes_ -= most;
+    const auto offsets = search_.fit(height, order, most, noise, random_());
+    if (offsets) keep(*offsets);
+    if (is_good() || nodes_ == 0) return true;
   }
+  return false;
 }
 
 void StoragePacker::search_orders() {

@@ -17,13 +17,14 @@
 #include <vector>
 
 #include <uvmalloc/storage/pack_problem.hpp>
+#include <uvmalloc/storage/skyline_search.hpp>
 
 namespace uvm {
 
 // How much is tried before the best packing so far is taken. The default takes about half a second
 // for a hard problem of some hundred buffers, and no time where a first fit reaches the bound.
 struct PackEffort {
-  std::size_t nodes = 60'000;        // of SkylineSearch, in all
+  std::size_t nodes = 800'000;       // of SkylineSearch, in all
   std::size_t placements = 100'000;  // of single buffers by the search over orders
   std::uint32_t seed = 1;
   double good_enough = 1.0;  // height over bound at which the search ends
@@ -43,15 +44,16 @@ class StoragePacker {
   void keep(const std::vector<std::int64_t>& offsets);
   void try_fixed_orders();
   void search_skylines();
+  bool try_height(double ratio, double noise, std::size_t most_nodes);
   void search_orders();
-  Order shaken(const Order& order);
 
   const PackProblem& problem_;
+  SkylineSearch search_;
   PackEffort effort_;
+  std::size_t nodes_ = 0;  // that are left
   std::mt19937 random_;
   std::int64_t wanted_bytes_;
   Packing best_;
-  Order best_order_;
 };
 
 }  // namespace uvm

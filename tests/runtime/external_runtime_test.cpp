@@ -290,9 +290,10 @@ TEST_F(ExternalRuntimeTest, ADeviceIsDescribedByWhatTheTableFillsIn) {
   EXPECT_FALSE(description.capabilities.integrated);
   EXPECT_TRUE(description.capabilities.discard);
   EXPECT_EQ(description.capabilities.compute_major, 7);
+  EXPECT_TRUE(description.capabilities.migrates_on_fault);
   recorder_.migrates = 0;
   ASSERT_TRUE(runtime->describe(1, &description).ok());
-  EXPECT_FALSE(description.capabilities.concurrent_managed_access);
+  EXPECT_FALSE(description.capabilities.migrates_on_fault);
 }
 
 TEST_F(ExternalRuntimeTest, PointersHaveTheKindsOfTheTable) {

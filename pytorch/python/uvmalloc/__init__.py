@@ -9,6 +9,9 @@ import sys as _sys
 from uvmalloc.loading import load_safetensors
 from uvmalloc.memory import advise, enabled, prefetch, region, residency, stats
 from uvmalloc.native import mark
+from uvmalloc.pipelines import pipeline
+from uvmalloc.storage_plans import plan_storage
+from uvmalloc.streaming import stream_safetensors
 from uvmalloc.torch_names import add_methods as _add_methods
 
 __all__ = [
@@ -16,10 +19,13 @@ __all__ = [
     "enabled",
     "load_safetensors",
     "mark",
+    "pipeline",
+    "plan_storage",
     "prefetch",
     "region",
     "residency",
     "stats",
+    "stream_safetensors",
 ]
 __version__ = "0.1.0"
 

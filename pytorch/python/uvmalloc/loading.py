@@ -12,7 +12,7 @@ import json
 import math
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ _MOST_HEADER_BYTES = 100_000_000  # as the format's own library has it
 # Bytes that one read gets; loading needs as much page cache, and a buffer of this size. They are
 # whole 2 MiB pages, so that each page can follow to the device.
 _STEP_BYTES = 16 << 20
+_ATTEMPTS = 3  # of one read
 
 # By their names in torch, which not every version has all of.
 _DTYPES = {
@@ -96,26 +97,56 @@ def load_safetensors(
         OSError: a file is not there or cannot be read.
         torch.OutOfMemoryError: there is not enough memory; nothing is kept then.
     """
+    with contextlib.closing(Checkpoint(Path(path), as_device(device), keep_cached)) as checkpoint:
+        return checkpoint.load(checkpoint.sizes)
+
+
+def as_device(device: torch.device | str | int) -> torch.device:
     import torch
 
     if isinstance(device, int) and not isinstance(device, bool):
-        device = torch.device("cuda", device)
-    target = torch.device(device)
-    tensors: dict[str, torch.Tensor] = {}
-    buffer = _Buffer()
-    with contextlib.ExitStack() as files:
-        opened = []
-        for file_path, wanted in _files_of(Path(path)):
-            file = files.enter_context(_open(file_path, keep_cached))
-            opened.append((file, file.select(wanted)))
-        if target.type == "cuda" and enabled():
+        return torch.device("cuda", device)
+    return torch.device(device)
+
+
+class Checkpoint:
+    """Open safetensors files whose headers have been checked; loads any of their tensors."""
+
+    def __init__(self, path: Path, device: torch.device, keep_cached: bool) -> None:
+        import torch
+
+        self.path = path
+        self.bytes_read = 0
+        self._device = device
+        self._buffer = _Buffer()
+        self._files = contextlib.ExitStack()
+        self._entries: dict[str, tuple[_File, _Entry]] = {}
+        with contextlib.ExitStack() as files:
+            for file_path, wanted in _files_of(path):
+                file = files.enter_context(_open(file_path, keep_cached))
+                for entry in file.select(wanted):
+                    self._entries[entry.name] = (file, entry)
+            self._files = files.pop_all()
+        self.sizes = {name: entry.size_bytes for name, (_, entry) in self._entries.items()}
+        if device.type == "cuda" and enabled():
             # CPU tensors are managed once a device is in use.
-            torch.empty(1, dtype=torch.uint8, device=target)
-        for file, entries in opened:
-            for entry in entries:
-                tensors[entry.name] = _load(file, entry, target, buffer)
-            file.give_up_cache(file.size_bytes)
-    return tensors
+            torch.empty(1, dtype=torch.uint8, device=device)
+
+    def load(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
+        """These tensors, on the device; each has memory of its own."""
+        tensors: dict[str, torch.Tensor] = {}
+        ends: dict[Path, tuple[_File, int]] = {}
+        for name in names:
+            file, entry = self._entries[name]
+            tensors[name] = _load(file, entry, self._device, self._buffer)
+            self.bytes_read += entry.size_bytes
+            ends[file.path] = (file, entry.offset + entry.size_bytes)
+        for file, end in ends.values():
+            file.give_up_cache(end)
+        return tensors
+
+    def close(self) -> None:
+        self._files.close()
 
 
 # ---- files --------------------------------------------------------------------------------------
@@ -212,12 +243,23 @@ class _File:
             self._asked_bytes = ahead
         done = 0
         while done < len(buffer):
-            count = os.preadv(self.descriptor, [buffer[done:]], offset + done)
+            count = self._read(buffer[done:], offset + done)
             if count == 0:
                 raise ValueError(f"{self.path} ends at byte {offset + done}: it is being changed")
             done += count
         if offset + done - self._given_up_bytes >= _STEP_BYTES:
             self.give_up_cache(offset + done)
+
+    def _read(self, buffer: memoryview, offset: int) -> int:
+        """How many bytes came. A read that fails is repeated; then its error names the place."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                return os.preadv(self.descriptor, [buffer], offset)
+            except OSError as error:
+                if attempt == _ATTEMPTS:
+                    reason = f"{error.strerror}, at byte {offset}, in {_ATTEMPTS} attempts"
+                    raise OSError(error.errno, reason, str(self.path)) from None
+        raise AssertionError
 
     def give_up_cache(self, end: int) -> None:
         """Takes the whole pages before `end` from the page cache, unless they are to be kept."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import TracebackType
 from typing import Any
 
 from uvmalloc.sizes import EXAMPLES, parse_size
@@ -29,7 +28,7 @@ def pipeline(
     item_bytes: int | str | None = None,
     timeout: float | None = None,
 ) -> Pipeline:
-    """Runs the items of `source` through `stages`, all at once; gives the results in order.
+    """Runs the items of `source` through `stages`, all at the same time. Results come in order.
 
         batches = uvmalloc.pipeline(loader, preprocess, lambda b: b.to("cuda"), memory="512MiB")
         for batch in batches:
@@ -46,7 +45,7 @@ def pipeline(
             through all stages alone, and each stage's items may be as large as its first one.
         timeout: seconds within which a stage, or the caller, has to be done with an item.
 
-    An error of the source or of a stage is raised where the caller asks for the next item; items
+    An error of the source or of a stage is raised where the caller asks for the next item. Items
     before it come first.
 
     Raises:
@@ -133,16 +132,11 @@ class Pipeline:
     def __enter__(self) -> Pipeline:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Ends all stages, each after its item. Results that were not given are lost."""
+        """Ends all stages after their current items. Results that were not given are lost."""
         self._is_over = True
         if self._gate is not None:
             self._gate.stop("the pipeline is closed")

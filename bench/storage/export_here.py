@@ -1,0 +1,51 @@
+"""export_here MODEL eager|planned|instance FOLDER: one program of the comparison, in this process.
+
+Prints JSON: the most memory of the device that PyTorch's allocator has held during a run with the
+largest input, without the model's weights; or writes the model's packing problem to FOLDER.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+import uvmalloc
+
+from bench.storage.models import build, export
+
+
+def peak_bytes(run: object, inputs: torch.Tensor) -> dict[str, int]:
+    """Of three runs."""
+    before = torch.cuda.memory_allocated()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    with torch.no_grad():
+        for _ in range(3):
+            run(inputs)  # type: ignore[operator]
+    torch.cuda.synchronize()
+    return {
+        "reserved": torch.cuda.max_memory_reserved() - before,
+        "allocated": torch.cuda.max_memory_allocated() - before,
+    }
+
+
+def main() -> None:
+    name, way, folder = sys.argv[1:]
+    if way == "instance":
+        _, _, program = export(name, "cpu")
+        planned = uvmalloc.plan_storage(program)
+        (Path(folder) / f"{name}.csv").write_text(planned.to_csv())
+        print(json.dumps({"arena": planned.arena_bytes, "bound": planned.lower_bound_bytes}))
+    elif way == "eager":
+        model, inputs, _ = build(name, "cuda")
+        print(json.dumps(peak_bytes(model, inputs)))
+    else:
+        _, inputs, program = export(name, "cuda")
+        planned = uvmalloc.plan_storage(program)
+        print(json.dumps({**peak_bytes(planned, inputs), "arena": planned.arena_bytes}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+// How bytes get to a device and back: the hardware side of tensors that live on devices (Glow,
+// "Device Resident and Specific Tensors", Transferring To and From the Device). It holds
+// configuration only; every method is const and may be called from any thread. Each call has ended
+// when it returns.
+#pragma once
+
+#include <cstddef>
+#include <stdexcept>
+#include <string_view>
+
+namespace uvm {
+
+// A device refuses a copy. The message says which one and why.
+struct TransferError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// What host memory has to be like for a device to reach it without a staging copy.
+struct HostFormat {
+  std::size_t alignment_bytes = 1;  // a power of two
+  std::size_t padding_bytes = 0;    // behind the tensor, which the device may read
+  friend bool operator==(const HostFormat&, const HostFormat&) = default;
+};
+
+class DeviceTransfers {
+ public:
+  virtual ~DeviceTransfers() = default;
+  virtual std::string_view name() const = 0;  // of the runtime
+
+  // Memory of the device; std::bad_alloc without memory.
+  virtual void* allocate(int device, std::size_t size_bytes) const = 0;
+  virtual void free(int device, void* address) const noexcept = 0;
+
+  // TransferError where the device refuses.
+  virtual void to_device(int device, void* destination, const void* host,
+                         std::size_t size_bytes) const = 0;
+  virtual void to_host(int device, void* host, const void* source,
+                       std::size_t size_bytes) const = 0;
+
+  // Whether between() can be called for these two devices.
+  virtual bool has_peer_access(int source_device, int device) const = 0;
+  virtual void between(int source_device, const void* source, int device, void* destination,
+                       std::size_t size_bytes) const = 0;
+
+  // Host memory in the device's own format (Glow, Pinned Tensors); std::bad_alloc without memory.
+  virtual HostFormat host_format(int device) const = 0;
+  virtual void* allocate_pinned(int device, std::size_t size_bytes) const = 0;
+  virtual void free_pinned(int device, void* address) const noexcept = 0;
+};
+
+}  // namespace uvm
