@@ -1,8 +1,8 @@
 """Measures uvmalloc beside other allocators on the simulated device.
 
 Programs of PyTorch (build/bench/pytorch.json), its allocator alone (build/bench/pairs.json) and
-below it (build/bench/engine.json); CUDA programs without it (build/any_program.json); plans, credits
-and tensors on devices, with --storage alone (build/bench/storage.json).
+below it (build/bench/engine.json); CUDA programs without it (build/any_program.json); plans,
+credits and tensors on devices, with --storage alone (build/bench/storage.json).
 docs/benchmarks.md says how, and how fairly. A missed target is
 printed as missed and is no failure. The exit code is 1 if an allocator hands out too little memory,
 or the same memory twice, in a replay.
