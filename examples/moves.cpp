@@ -14,7 +14,8 @@
 #include <string_view>
 #include <vector>
 
-#include <uvmalloc/allocator/interface.hpp>
+#include <uvmalloc/allocator/caching_managed_allocator.hpp>
+#include <uvmalloc/allocator/statistics.hpp>
 #include <uvmalloc/runtime/registry.hpp>
 
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <uvmalloc/uvmalloc.h>
-#include <uvmalloc/allocator/interface.hpp>
+#include <uvmalloc/allocator/caching_managed_allocator.hpp>
 #include <uvmalloc/allocator/memory_resource.hpp>
 #include <uvmalloc/runtime/registry.hpp>
 #ifdef WITH_CCCL
