@@ -1,7 +1,8 @@
 """Measures uvmalloc beside other allocators on the simulated device.
 
 Programs of PyTorch (build/bench/pytorch.json), its allocator alone (build/bench/pairs.json) and
-below it (build/bench/engine.json), and CUDA programs without it (build/any_program.json).
+below it (build/bench/engine.json), CUDA programs without it (build/any_program.json), and the
+simulated machine beside published figures of real ones (build/bench/machine.json).
 docs/benchmarks.md says how, and how fairly. A missed target is
 printed as missed and is no failure. The exit code is 1 if an allocator hands out too little memory,
 or the same memory twice, in a replay.
@@ -20,6 +21,7 @@ from bench.allocators import compare as engine
 from bench.allocators.engines import NAMES
 from bench.allocators.plan import FULL, QUICK, SMOKE
 from bench.any_program import compare as any_program
+from bench.machine import compare as machine
 from bench.programs import compare as programs
 from bench.torch_pairs import compare as torch_pairs
 from bench.traces import committed_traces
@@ -57,7 +59,7 @@ def _arguments() -> argparse.Namespace:
         "--quick", dest="level", action="store_const", const=QUICK.name, help="--level quick"
     )
     part = parser.add_mutually_exclusive_group()
-    part.add_argument("--part", choices=("all", *_PARTS), default="all")
+    part.add_argument("--part", choices=("all", *_PARTS, "machine"), default="all")
     part.add_argument(
         "--pytorch", dest="part", action="store_const", const="programs", help="--part programs"
     )
@@ -65,6 +67,9 @@ def _arguments() -> argparse.Namespace:
         "--any-program", dest="part", action="store_const", const="any-program",
         help="--part any-program",
     )  # fmt: skip
+    part.add_argument(
+        "--machine", dest="part", action="store_const", const="machine", help="--part machine"
+    )
     parser.add_argument("--allocators", type=_allocators, default=list(NAMES), metavar="A,B,...")
     parser.add_argument(
         "--replay", type=_replay, action="append", default=[], metavar="NAME=FILE",
@@ -87,6 +92,8 @@ def main() -> int:
     libraries = find_libraries()
     console = Console()
     parts = _PARTS if arguments.part == "all" else (arguments.part,)
+    if "machine" in parts:
+        machine.compare(libraries, arguments.output / "machine.json", console)
     if "torch" in parts and torch_pairs.library(libraries).is_file():
         pairs_file = arguments.output / "pairs.json"
         torch_pairs.compare(libraries, level.rounds, pairs_file, console)
