@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import matplotlib
@@ -34,3 +34,19 @@ def draw_bars(
         figure.savefig(picture, dpi=120)
     plt.close(figure)
     return written
+
+
+def draw_model(ratios: Sequence[tuple[str, float, bool]], file: Path) -> None:
+    """A bar per figure: the model's value over the measured one; fitted figures are pale."""
+    names = [name for name, _, _ in ratios]
+    figure, axes = plt.subplots(figsize=(9, 0.24 * len(ratios) + 1), layout="constrained")
+    colours = ["#b8c4d6" if fitted else "#2f5d9b" for _, _, fitted in ratios]
+    bars = axes.barh(range(len(ratios)), [ratio for _, ratio, _ in ratios], color=colours)
+    axes.bar_label(bars, fmt="%.2f", fontsize=7, padding=2)
+    axes.axvline(1, color="black", linewidth=0.8)
+    axes.axvspan(0.75, 1.25, color="#2f5d9b", alpha=0.08)
+    axes.set_yticks(range(len(ratios)), names, fontsize=7)
+    axes.invert_yaxis()
+    axes.set_xlabel("model / measurement; pale: fitted; shaded: within 25 %")
+    figure.savefig(file)
+    plt.close(figure)

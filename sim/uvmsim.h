@@ -57,6 +57,11 @@ int uvmsim_used(int device, size_t* out_unevictable_bytes, size_t* out_managed_b
 int uvmsim_peak_used(int device, size_t* out_bytes);
 int uvmsim_reset_peak_used(int device);
 
+/* Memory of the host that managed and pinned memory take, the limit on it (SIZE_MAX for none), and
+ * the most at once. A page keeps its memory of the host when it migrates to a device. Any pointer
+ * may be null. */
+int uvmsim_host_used(size_t* out_capacity_bytes, size_t* out_used_bytes, size_t* out_peak_bytes);
+
 /* ---- kernels
  * ------------------------------------------------------------------------------------------------
  */
@@ -76,6 +81,20 @@ typedef struct {
  * cannot reach (plain host memory, unless the profile says otherwise; another process's). */
 int uvmsim_kernel(int device, void* stream, const uvmsim_access* accesses, size_t count,
                   uint64_t duration_ns);
+
+/* Types of a kernel's operations. */
+enum {
+  UVMSIM_FLOAT64 = 0,
+  UVMSIM_FLOAT32 = 1,
+  UVMSIM_TENSOR_FLOAT32 = 2,
+  UVMSIM_FLOAT16 = 3, /* and bfloat16 */
+  UVMSIM_FLOAT8 = 4
+};
+
+/* How long the machine's cost model says that a kernel takes, in virtual nanoseconds: its launch,
+ * and the longer of moving `bytes` in device memory and of `operations`. 0 for a type that is none.
+ */
+uint64_t uvmsim_kernel_ns(uint64_t bytes, uint64_t operations, int type);
 
 /* The same for a kernel that may become part of a graph: `run(context)` does its work on the device
  * views and returns 0, or anything else where it has failed. It is called once, before this
@@ -143,6 +162,12 @@ typedef struct {
   uint64_t remote_access_bytes; /* kernel accesses served over the link without migration */
   uint64_t unimplemented_calls;
   uint64_t graph_launches;
+  uint64_t faults_device; /* faults that the driver serviced: pages that others brought along raise
+                             none */
+  uint64_t speculative_pages_device; /* 4 KiB pages that came along with faulted ones */
+  uint64_t throttles_device;         /* times that a device slept because pages thrash */
+  uint64_t
+      pinned_pages_device; /* 4 KiB pages used where they are because they thrash, at each use */
 } uvmsim_counters;
 
 void uvmsim_get_counters(uvmsim_counters* out);

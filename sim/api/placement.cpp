@@ -69,8 +69,10 @@ void write_accessed_by(std::uint64_t accessed_by, int* out, std::size_t count) {
   while (written < count) out[written++] = kInvalidId;
 }
 
-// Batched calls are refused on the legacy default stream, under either of its names.
+// Batched calls are refused on the legacy default stream, under either of its names, and where a
+// device has no concurrent access to managed memory.
 Status check_batch(const Batch& batch) {
+  if (!Machine::instance().has_concurrent_access()) return Status::kInvalidDevice;
   if (batch.count == 0 || batch.addresses == nullptr || batch.sizes == nullptr ||
       batch.flags != 0) {
     return Status::kInvalidValue;
@@ -146,7 +148,7 @@ Status advise(MemoryRange range, int advice, Location location) {
 
 Status prefetch(StreamHandle stream, MemoryRange range, Location location) {
   const auto place = engine_location(location);
-  if (!place) return Status::kInvalidDevice;
+  if (!place || !Machine::instance().has_concurrent_access()) return Status::kInvalidDevice;
   return Machine::instance().prefetch(current_device(), stream, range, *place);
 }
 

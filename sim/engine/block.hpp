@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <list>
 #include <memory>
 #include <vector>
@@ -40,6 +41,13 @@ struct BlockPages {
   const DeviceSide& at(int device) const { return devices[static_cast<std::size_t>(device)]; }
   DeviceSide& at(int device) { return devices[static_cast<std::size_t>(device)]; }
 
+  const PageMask& resident_at(int location) const {
+    return location < 0 ? host : at(location).resident;
+  }
+
+  // Block::whole_at of these pages, looked at one by one.
+  int place() const;
+
   PageMask anywhere() const {
     PageMask pages = host;
     for (const DeviceSide& side : devices) pages |= side.resident;
@@ -55,23 +63,40 @@ struct Block {
   struct Chunk {
     ChunkList list = ChunkList::kNone;
     std::list<Block*>::iterator position;  // on that list
+    bool is_fresh = false;                 // not zeroed yet
+    bool was_full = false;  // every page was resident at once, so nothing old is left in it
+    std::uint64_t remote_accesses = 0;  // since the last migration, of 128 bytes each
   };
 
   static constexpr int kNowhere = -3;
   static constexpr int kUnknown = -4;  // not looked up since a page changed
 
-  Block(std::size_t block_index, std::size_t device_count)
-      : index(block_index), chunks(std::make_unique<Chunk[]>(device_count)) {}
+  Block(std::size_t block_index, std::size_t count)
+      : index(block_index), device_count(count), chunks(std::make_unique<Chunk[]>(count)) {}
 
   // Whether `by_page` says where its pages are.
   bool is_by_page() const { return whole_at == kUnknown || whole_at == kNoLocation; }
+  // The block's pages are looked at, or changed, one by one from here on.
+  void open();
+  // A location, kNowhere or kNoLocation, as `whole_at`.
+  int place();
+  PageMask resident_at(int location) const;
+  BlockPages pages() const;
 
-  std::size_t index;                // its number among all blocks
+  Chunk& chunk(int device) { return chunks[static_cast<std::size_t>(device)]; }
+  ChunkList list_of(int device) const { return chunks[static_cast<std::size_t>(device)].list; }
+  bool holds_chunk(int device) const { return list_of(device) != ChunkList::kNone; }
+
+  std::size_t index;  // its number among all blocks
+  std::size_t device_count;
   std::unique_ptr<Chunk[]> chunks;  // of each device
   // The only location of all pages, if none is discarded or mapped by a device. kNowhere if no page
   // is anywhere; kNoLocation if pages differ.
   int whole_at = kNowhere;
   std::unique_ptr<BlockPages> by_page;  // valid while is_by_page()
+  // Pages with memory of the host behind them. They keep it when they migrate.
+  PageMask host_backed;
+  PageMask evicted;  // since they were last made resident on a device
 };
 
 }  // namespace uvmsim

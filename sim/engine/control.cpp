@@ -149,6 +149,22 @@ UVMSIM_CONTROL void uvmsim_each_unimplemented(void (*visit)(const char* name, ui
   });
 }
 
+UVMSIM_CONTROL int uvmsim_host_used(size_t* out_capacity_bytes, size_t* out_used_bytes,
+                                    size_t* out_peak_bytes) {
+  if (is_absent()) return UVMSIM_ERROR_INVALID;
+  const uvmsim::HostUse use = Machine::instance().host_use();
+  if (out_capacity_bytes != nullptr) *out_capacity_bytes = use.capacity_bytes;
+  if (out_used_bytes != nullptr) *out_used_bytes = use.used_bytes;
+  if (out_peak_bytes != nullptr) *out_peak_bytes = use.peak_bytes;
+  return UVMSIM_OK;
+}
+
+UVMSIM_CONTROL uint64_t uvmsim_kernel_ns(uint64_t bytes, uint64_t operations, int type) {
+  if (is_absent() || type < 0 || static_cast<std::size_t>(type) >= uvmsim::kOperationTypes)
+    return 0;
+  return Machine::instance().kernel_ns(bytes, operations, static_cast<uvmsim::OperationType>(type));
+}
+
 UVMSIM_CONTROL uint64_t uvmsim_now_ns(void) {
   return is_absent() ? 0 : Machine::instance().now_ns();
 }

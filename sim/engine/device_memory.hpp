@@ -25,6 +25,7 @@ class DeviceMemory {
   // The same if the capacity were another.
   std::size_t unevictable_at(std::size_t capacity_bytes) const;
   std::size_t managed_bytes() const;
+  std::size_t charged_bytes() const { return charged_bytes_; }
 
   // What is free now; 0 while the capacity has been shrunk below what is in use.
   std::size_t free_bytes() const;

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <atomic>
 #include <fstream>
 #include <limits>
@@ -40,10 +41,16 @@ std::unique_ptr<OrdinaryMemory> make_ordinary_memory(Profile profile) {
   return reached ? std::make_unique<OrdinaryMemory>() : nullptr;
 }
 
+// Where devices share it, no more than they have.
+std::size_t host_bytes(const MachineProfile& machine) {
+  const std::size_t bytes = machine.rules.memory.host_bytes;
+  return machine.rules.memory.shares_host ? std::min(bytes, machine.capacity_bytes) : bytes;
+}
+
 std::vector<DeviceMemory> make_memories(const Settings& settings) {
   std::vector<DeviceMemory> memories;
   for (int device = 0; device < settings.devices; ++device) {
-    memories.emplace_back(device, settings.capacity_bytes);
+    memories.emplace_back(device, settings.machine.capacity_bytes);
   }
   return memories;
 }
@@ -71,17 +78,21 @@ bool Machine::lost_in_fork() {
 
 Machine::Machine(const Settings& settings)
     : settings_(settings),
+      costs_(settings.machine.costs, settings.machine.rules.faults.batch_faults,
+             settings.machine.rules.thrashing.lapse_ns),
       memories_(make_memories(settings)),
+      host_(host_bytes(settings.machine)),
       managed_("uvmsim-managed", kManagedArenaBytes, Arena::HostAccess::kReadWrite),
       device_only_("uvmsim-device", kDeviceArenaBytes, Arena::HostAccess::kNone),
-      ordinary_(make_ordinary_memory(settings.profile)),
+      ordinary_(make_ordinary_memory(settings.machine.memory)),
       residency_(
-          managed_.size() / kBlockBytes, memories_, counters_,
+          managed_.size() / kBlockBytes, memories_, host_, counters_,
           [this](int device, int peer) {
             return peers_.contains({device, peer});
           },
-          [](std::size_t block) { return OrdinaryMemory::mapped_pages(block * kBlockBytes); }),
-      timeline_(settings.devices),
+          [](std::size_t block) { return OrdinaryMemory::mapped_pages(block * kBlockBytes); },
+          settings.machine.rules),
+      timeline_(settings.devices, static_cast<std::uint64_t>(settings.machine.costs.query_ns)),
       pools_(settings.devices) {
   write_report_at_exit();
 }
@@ -116,8 +127,35 @@ MemoryUse Machine::memory_use(int device) {
   const std::lock_guard lock(mutex_);
   forget_unmapped();
   const DeviceMemory& used = memory(device);
-  return {used.capacity_bytes(), used.unevictable_bytes(), used.managed_bytes(), used.peak_bytes(),
-          host_free_bytes};
+  return {used.capacity_bytes(), used.unevictable_bytes(),
+          shares_host_memory() ? host_.used_bytes() - charged_bytes() : used.managed_bytes(),
+          used.peak_bytes(), host_free_bytes};
+}
+
+std::size_t Machine::charged_bytes() const {
+  std::size_t bytes = 0;
+  for (const DeviceMemory& each : memories_) bytes += each.charged_bytes();
+  return bytes;
+}
+
+HostUse Machine::host_use() {
+  const std::lock_guard lock(mutex_);
+  return {host_.capacity_bytes(), host_.used_bytes(), host_.peak_bytes()};
+}
+
+// Memory that no device can have while this is charged: its own, and the host's where it shares
+// that.
+bool Machine::charge_device(int device, std::size_t bytes) {
+  if (!memory(device).could_hold(bytes)) return false;
+  if (shares_host_memory() && !host_.take(bytes)) return false;
+  if (!residency_.make_room(device, bytes)) return false;
+  memory(device).charge(bytes);
+  return true;
+}
+
+void Machine::release_device(int device, std::size_t bytes) {
+  memory(device).release(bytes);
+  if (shares_host_memory()) host_.release(bytes);
 }
 
 void Machine::reset_peak_use(int device) {
@@ -137,6 +175,7 @@ Status Machine::set_capacity(int device, std::size_t bytes) {
     residency_.make_room(device, target.free_bytes() + used - bytes);
   }
   target.set_capacity(bytes);
+  if (shares_host_memory()) host_.set_capacity(bytes);
   return Status::kOk;
 }
 
@@ -198,8 +237,10 @@ Status Machine::take_device_memory(int device, std::size_t bytes, PoolHandle poo
   if (!memory(device).could_hold(charge)) return Status::kOutOfMemory;
   const std::uintptr_t address = device_only_.allocate(bytes);
   if (address == 0) return Status::kOutOfMemory;
-  residency_.make_room(device, charge);
-  memory(device).charge(charge);
+  if (!charge_device(device, charge)) {
+    device_only_.free(address, bytes);
+    return Status::kOutOfMemory;
+  }
   *out = reinterpret_cast<void*>(address);
   Allocation allocation = describe(MemoryKind::kDevice, *out, bytes, device, 0);
   allocation.charge_bytes = charge;
@@ -217,6 +258,10 @@ Status Machine::allocate_pinned(int device, std::size_t bytes, unsigned flags, v
   void* address = mmap(nullptr, round_up(bytes, kPageBytes), PROT_READ | PROT_WRITE,
                        MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (address == MAP_FAILED) return Status::kOutOfMemory;
+  if (!host_.take(round_up(bytes, kPageBytes))) {
+    munmap(address, round_up(bytes, kPageBytes));
+    return Status::kOutOfMemory;
+  }
   *out = address;
   allocations_.add({.allocation = describe(MemoryKind::kPinned, address, bytes, device, flags),
                     .placement = nullptr});
@@ -242,7 +287,7 @@ Status Machine::free_memory(void* address, Wait wait) {
     managed_.free(user, freed.size_bytes);
     ++counters_.managed_frees;
   } else {
-    memory(freed.device).release(freed.charge_bytes);
+    release_device(freed.device, freed.charge_bytes);
     if (Pool* pool = pools_.find(freed.pool)) pool->used_bytes -= freed.charge_bytes;
     device_only_.free(user, freed.size_bytes);
     ++counters_.device_frees;
@@ -264,6 +309,7 @@ Status Machine::free_pinned(void* address) {
     }
     timeline_.wait_until(timeline_.device_completion_ns(record->allocation.device));
     bytes = record->allocation.size_bytes;
+    host_.release(round_up(bytes, kPageBytes));
     allocations_.remove(user);
     ++counters_.pinned_frees;
   }

@@ -22,9 +22,11 @@
 #include <uvmalloc/sim/engine/allocation.hpp>
 #include <uvmalloc/sim/engine/arena.hpp>
 #include <uvmalloc/sim/engine/capture.hpp>
+#include <uvmalloc/sim/engine/cost_model.hpp>
 #include <uvmalloc/sim/engine/device_memory.hpp>
 #include <uvmalloc/sim/engine/export.hpp>
 #include <uvmalloc/sim/engine/graph.hpp>
+#include <uvmalloc/sim/engine/host_memory.hpp>
 #include <uvmalloc/sim/engine/machine_calls.hpp>
 #include <uvmalloc/sim/engine/ordinary_memory.hpp>
 #include <uvmalloc/sim/engine/policy.hpp>
@@ -52,10 +54,11 @@ class UVMSIM_EXPORT Machine {
   // False where the process may have too little address space, or no descriptor: then nothing can
   // be allocated.
   bool has_address_space() const { return managed_.size() != 0 && device_only_.size() != 0; }
-  bool shares_host_memory() const { return settings_.profile == Profile::kIntegrated; }
+  bool shares_host_memory() const { return settings_.machine.memory == Profile::kIntegrated; }
   // Whether devices reach the program's ordinary memory, and whether over a coherent link.
   bool reaches_ordinary_memory() const { return ordinary_ != nullptr; }
-  bool is_coherent() const { return settings_.profile == Profile::kCoherent; }
+  bool has_concurrent_access() const { return settings_.machine.concurrent_managed_access; }
+  bool is_coherent() const { return settings_.machine.memory == Profile::kCoherent; }
   MemoryUse memory_use(int device);
   void reset_peak_use(int device);
   Status set_capacity(int device, std::size_t bytes);
@@ -202,6 +205,12 @@ class UVMSIM_EXPORT Machine {
   // Its nodes' work takes effect before the call returns; the first failure ends it.
   Status launch_graph(int device, StreamHandle stream, GraphExecHandle exec);
 
+  // What the cost model says of a kernel.
+  std::uint64_t kernel_ns(std::uint64_t bytes, std::uint64_t operations, OperationType type) const {
+    return costs_.kernel_ns(bytes, operations, type);
+  }
+  HostUse host_use();
+
   std::uint64_t now_ns();
   void advance(std::uint64_t nanoseconds);
 
@@ -234,6 +243,9 @@ class UVMSIM_EXPORT Machine {
   static void after_fork_in_child();
 
   DeviceMemory& memory(int device) { return memories_[static_cast<std::size_t>(device)]; }
+  std::size_t charged_bytes() const;
+  bool charge_device(int device, std::size_t bytes);
+  void release_device(int device, std::size_t bytes);
   Status take_device_memory(int device, std::size_t bytes, PoolHandle pool, void** out);
   void drop_if_unused(PieceHandle handle);
   void know_mappings();
@@ -241,6 +253,8 @@ class UVMSIM_EXPORT Machine {
   bool may_use(int device, const Allocation& allocation) const;
   Allocation describe(MemoryKind kind, const void* address, std::size_t bytes, int device,
                       unsigned flags);
+  static Policy in_force(const AllocationRecord& record, Policy policy);
+  std::uint64_t call_ns() const { return static_cast<std::uint64_t>(costs_.costs().call_ns); }
   AllocationRecord* record_of(MemoryRange range);
   AllocationRecord* ordinary_record(MemoryRange range);
   AllocationRecord* placed_record(MemoryRange range);
@@ -260,7 +274,7 @@ class UVMSIM_EXPORT Machine {
   Status run_graph(int device, StreamHandle stream, GraphExec& exec);
   Status run_step(const GraphExec::Step& step, StreamHandle lane, std::uint64_t* time_ns);
 
-  Status touch(int device, const uvmsim_access& access, std::uint64_t* out_traffic_bytes);
+  Status touch(int device, const uvmsim_access& access, std::uint64_t at_ns);
   Status resolve_end(const void* address, std::size_t bytes, CopyEnd expected, End* out);
   Status resolve_copy(const Copy& copy, CopyEnds* out);
   Status submit_copy(Stream& stream, const Copy& copy, const CopyEnds& ends);
@@ -270,11 +284,12 @@ class UVMSIM_EXPORT Machine {
   Status place_copy_end(const End& end, const void* address, std::size_t bytes, CopyEnd expected,
                         int device, bool write);
   Status place_rows(const Copy& copy, const CopyEnds& ends, int device, bool write);
-  std::uint64_t transfer_cost_ns(std::uint64_t moved_bytes) const;
 
   std::mutex mutex_;
   const Settings settings_;
+  const CostModel costs_;
   std::vector<DeviceMemory> memories_;
+  HostMemory host_;
   Arena managed_;
   Arena device_only_;
   const std::unique_ptr<OrdinaryMemory> ordinary_;  // null where no device reaches it

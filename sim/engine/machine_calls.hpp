@@ -76,6 +76,13 @@ struct MemoryUse {
   }
 };
 
+// Memory of the host that managed and pinned memory take.
+struct HostUse {
+  std::size_t capacity_bytes;
+  std::size_t used_bytes;
+  std::size_t peak_bytes;
+};
+
 struct RangePlacement {
   bool read_mostly;           // everywhere
   int preferred;              // kNoLocation where unset or not the same everywhere

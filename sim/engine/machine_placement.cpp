@@ -1,16 +1,25 @@
 // Advice, prefetch, discard and what can be asked about placement.
-#include <uvmalloc/sim/engine/cost_model.hpp>
 #include <uvmalloc/sim/engine/machine.hpp>
 #include <uvmalloc/sim/engine/units.hpp>
 
 namespace uvmsim {
 namespace {
 
+std::uint64_t priced(std::uint64_t count, double ns) {
+  return static_cast<std::uint64_t>(static_cast<double>(count) * ns);
+}
+
 std::uintptr_t address_of(MemoryRange range) {
   return reinterpret_cast<std::uintptr_t>(range.address);
 }
 
 }  // namespace
+
+// Ordinary memory is not read-duplicated by the modelled driver.
+Policy Machine::in_force(const AllocationRecord& record, Policy policy) {
+  if (record.allocation.kind == MemoryKind::kOrdinary) policy.read_mostly = false;
+  return policy;
+}
 
 // What holds the range as a whole: one allocation, or the program's own memory where devices reach
 // that. Null: nothing that the machine knows.
@@ -62,10 +71,6 @@ std::size_t Machine::first_page_of(const AllocationRecord& record) const {
   return managed_.offset_of(record.allocation.address) / kPageBytes;
 }
 
-std::uint64_t Machine::transfer_cost_ns(std::uint64_t moved_bytes) const {
-  return transfer_ns(moved_bytes, kLinkBytesPerNs);
-}
-
 Status Machine::advise(MemoryRange range, Advice advice, int location) {
   if (location != kHost && !has_device(location)) return Status::kInvalidDevice;
   const std::lock_guard lock(mutex_);
@@ -77,6 +82,13 @@ Status Machine::advise(MemoryRange range, Advice advice, int location) {
   record->placement->policy.update(
       pages.first - base, pages.last - base,
       [&](const Policy& policy) { return advised(policy, advice, location); });
+  const std::uint64_t blocks =
+      round_up(pages.last, kPagesPerBlock) / kPagesPerBlock - pages.first / kPagesPerBlock;
+  timeline_.run_exclusively(priced(1, costs_.costs().advice_ns) +
+                            priced(blocks, costs_.costs().advice_block_ns));
+  if (advice == Advice::kSetReadMostly) residency_.unmap_remote(pages);
+  if (advice == Advice::kSetPreferredLocation && location != kHost)
+    residency_.unmap_remote(pages, location);
   if (advice != Advice::kUnsetReadMostly) return Status::kOk;
   record->placement->policy.visit(
       pages.first - base, pages.last - base,
@@ -99,16 +111,18 @@ Status Machine::prefetch(int device, StreamHandle stream, MemoryRange range, int
   const PageRange pages = pages_of(*record, range);
   const std::size_t base = first_page_of(*record);
   Status status = Status::kOk;
-  record->placement->policy.visit(
-      pages.first - base, pages.last - base,
-      [&](std::size_t first, std::size_t last, const Policy& policy) {
-        if (status != Status::kOk) return;
-        status = residency_.prefetch(location, {base + first, base + last}, policy);
-      });
+  record->placement->policy.visit(pages.first - base, pages.last - base,
+                                  [&](std::size_t first, std::size_t last, const Policy& policy) {
+                                    if (status != Status::kOk) return;
+                                    status =
+                                        residency_.prefetch(location, {base + first, base + last},
+                                                            in_force(*record, policy));
+                                  });
   record->placement->last_prefetch.update(
       pages.first - base, pages.last - base,
       [&](Placement::Target) { return Placement::Target{location}; });
-  timeline_.submit(*target, transfer_cost_ns(residency_.take_traffic_bytes()));
+  timeline_.advance(call_ns());
+  timeline_.submit(*target, costs_.phases(residency_.take_work()));
   return status;
 }
 
@@ -126,7 +140,10 @@ Status Machine::discard(int device, StreamHandle stream, MemoryRange range) {
                         base + (offset + range.size_bytes) / kPageBytes};
   if (whole.first < whole.last && record->allocation.kind == MemoryKind::kManaged)
     residency_.discard(whole);
-  timeline_.submit(*target, 0);
+  timeline_.advance(call_ns());
+  const std::uint64_t blocks =
+      round_up(whole.last, kPagesPerBlock) / kPagesPerBlock - whole.first / kPagesPerBlock;
+  timeline_.submit(*target, Phases{.driver_ns = priced(blocks, costs_.costs().discard_block_ns)});
   return Status::kOk;
 }
 

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include <uvmalloc/sim/engine/cost_model.hpp>
 #include <uvmalloc/sim/engine/machine.hpp>
 #include <uvmalloc/sim/engine/units.hpp>
 
@@ -63,16 +62,17 @@ Status Machine::kernel(int device, StreamHandle stream, const uvmsim_access* acc
     if (!may_use(device, record->allocation)) return Status::kIllegalAddress;
   }
   ++counters_.kernels;
+  timeline_.advance(call_ns());
+  const std::uint64_t at_ns = timeline_.earliest_start_ns(*target);
   Status status = Status::kOk;
-  std::uint64_t traffic_bytes = 0;
   for (std::size_t i = 0; i < count && status == Status::kOk; ++i) {
-    if (accesses[i].size_bytes != 0) status = touch(device, accesses[i], &traffic_bytes);
+    if (accesses[i].size_bytes != 0) status = touch(device, accesses[i], at_ns);
   }
-  timeline_.submit(*target, duration_ns + transfer_cost_ns(traffic_bytes));
+  timeline_.submit(*target, costs_.phases(residency_.take_work(), duration_ns));
   return status;
 }
 
-Status Machine::touch(int device, const uvmsim_access& access, std::uint64_t* out_traffic_bytes) {
+Status Machine::touch(int device, const uvmsim_access& access, std::uint64_t at_ns) {
   const AllocationRecord* found = record_of({access.address, access.size_bytes});
   // Ordinary memory may go at any time.
   if (found == nullptr) return Status::kIllegalAddress;
@@ -86,15 +86,16 @@ Status Machine::touch(int device, const uvmsim_access& access, std::uint64_t* ou
   const PageRange pages = pages_of(record, {access.address, access.size_bytes});
   if (residency_.is_whole_at(device, pages)) return Status::kOk;
   const std::size_t base = first_page_of(record);
-  const Access mode{(access.access & UVMSIM_READ) != 0, (access.access & UVMSIM_WRITE) != 0};
+  const Access mode{(access.access & UVMSIM_READ) != 0, (access.access & UVMSIM_WRITE) != 0, at_ns};
   Status status = Status::kOk;
   record.placement->policy.visit(
       pages.first - base, pages.last - base,
       [&](std::size_t first, std::size_t last, const Policy& policy) {
         if (status != Status::kOk) return;
-        status = residency_.touch(device, {base + first, base + last}, policy, mode);
+        const auto [begin, end] = record.placement->policy.span_of(first);
+        status = residency_.touch(device, {base + first, base + last}, {base + begin, base + end},
+                                  in_force(record, policy), mode);
       });
-  *out_traffic_bytes += residency_.take_traffic_bytes();
   return status;
 }
 
@@ -181,8 +182,15 @@ Status Machine::submit_copy(Stream& stream, const Copy& copy, const CopyEnds& en
   };
   const bool stays = is_on_device(ends.to) && is_on_device(ends.from) &&
                      ends.to.record->allocation.device == ends.from.record->allocation.device;
-  timeline_.submit(stream, transfer_ns(bytes, stays ? kDeviceBytesPerNs : kLinkBytesPerNs) +
-                               transfer_cost_ns(residency_.take_traffic_bytes()));
+  timeline_.advance(call_ns());
+  Phases phases = costs_.phases(residency_.take_work());
+  const bool to_host = is_on_device(ends.from) && !is_on_device(ends.to);
+  if (stays) {
+    phases.kernel_ns += costs_.local_copy_ns(bytes);
+  } else {
+    (to_host ? phases.to_host_ns : phases.to_device_ns) += costs_.link_copy_ns(bytes, to_host);
+  }
+  timeline_.submit(stream, phases);
   return Status::kOk;
 }
 
@@ -246,8 +254,8 @@ Status Machine::fill(int device, StreamHandle stream, const Fill& fill, Wait wai
     if (const auto outcome = record_or_refuse(*target, fill.node_kind, work)) return *outcome;
     status = place_copy_end(end, fill.to, bytes, CopyEnd::kDeviceMemory, target->device, true);
     if (status != Status::kOk) return status;
-    timeline_.submit(*target, transfer_ns(bytes, kDeviceBytesPerNs) +
-                                  transfer_cost_ns(residency_.take_traffic_bytes()));
+    timeline_.advance(call_ns());
+    timeline_.submit(*target, costs_.phases(residency_.take_work(), costs_.local_copy_ns(bytes)));
     if (wait == Wait::kYes) timeline_.wait_until(timeline_.completion_ns(*target));
     to = end.bytes;
   }

@@ -88,6 +88,10 @@ constexpr auto kFields = std::to_array<CounterField>({
     {"evicted_bytes", &uvmsim_counters::evicted_bytes},
     {"remote_access_bytes", &uvmsim_counters::remote_access_bytes},
     {"graph_launches", &uvmsim_counters::graph_launches},
+    {"faults_device", &uvmsim_counters::faults_device},
+    {"speculative_pages_device", &uvmsim_counters::speculative_pages_device},
+    {"throttles_device", &uvmsim_counters::throttles_device},
+    {"pinned_pages_device", &uvmsim_counters::pinned_pages_device},
     {"unimplemented_calls", &uvmsim_counters::unimplemented_calls},
 });
 

@@ -28,15 +28,15 @@ std::optional<std::size_t> parse_number(std::string_view text) {
   return number;
 }
 
-std::optional<Profile> parse_profile(std::string_view text) {
+}  // namespace
+
+std::optional<Profile> parse_memory(std::string_view text) {
   if (text == "discrete") return Profile::kDiscrete;
   if (text == "integrated") return Profile::kIntegrated;
   if (text == "hmm") return Profile::kHmm;
   if (text == "coherent") return Profile::kCoherent;
   return std::nullopt;
 }
-
-}  // namespace
 
 std::optional<std::size_t> parse_bytes(std::string_view text) {
   const std::size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
@@ -64,8 +64,39 @@ std::optional<std::size_t> parse_bytes(std::string_view text) {
          static_cast<std::size_t>(std::ldexp(fraction, static_cast<int>(shift)));
 }
 
+namespace {
+
+void read_size(const char* variable, const char* default_text, std::size_t* bytes) {
+  const char* text = std::getenv(variable);
+  if (text == nullptr) return;
+  const auto size = parse_bytes(text);
+  if (size && *size >= kBlockBytes && *size <= kLargestRequestBytes) {
+    *bytes = *size;
+  } else {
+    reject(variable, text, "a size from 2MiB to 64TiB, such as 512MiB, 8G, 1.5GiB or plain bytes",
+           default_text);
+  }
+}
+
+// False where it cannot be had.
+bool read_machine(MachineProfile* machine) {
+  const char* name = std::getenv("UVMSIM_MACHINE");
+  if (name == nullptr || *name == '\0') return true;
+  try {
+    *machine = read_profile(profile_path(name));
+    return true;
+  } catch (const ProfileError& error) {
+    std::fprintf(stderr, "uvmsim: UVMSIM_MACHINE is '%s': %s; the machine has no devices\n", name,
+                 error.what());
+    return false;
+  }
+}
+
+}  // namespace
+
 Settings Settings::from_environment() {
   Settings settings;
+  const bool has_machine = read_machine(&settings.machine);
   if (const char* text = std::getenv("UVMSIM_DEVICES")) {
     const auto devices = parse_number(text);
     if (devices && *devices <= kMostDevices) {
@@ -74,22 +105,21 @@ Settings Settings::from_environment() {
       reject("UVMSIM_DEVICES", text, "a whole number from 0 to 32", "1");
     }
   }
-  if (const char* text = std::getenv("UVMSIM_CAPACITY")) {
-    const auto capacity = parse_bytes(text);
-    if (capacity && *capacity >= kBlockBytes && *capacity <= kLargestRequestBytes) {
-      settings.capacity_bytes = *capacity;
-    } else {
-      reject("UVMSIM_CAPACITY", text,
-             "a size from 2MiB to 64TiB, such as 512MiB, 8G, 1.5GiB or plain bytes", "8GiB");
-    }
-  }
+  MachineProfile& machine = settings.machine;
+  const bool is_ideal = std::getenv("UVMSIM_MACHINE") == nullptr;
+  read_size("UVMSIM_CAPACITY", is_ideal ? "8GiB" : "the machine's own", &machine.capacity_bytes);
+  read_size("UVMSIM_HOST_MEMORY", is_ideal ? "no limit" : "the machine's own",
+            &machine.rules.memory.host_bytes);
   if (const char* text = std::getenv("UVMSIM_PROFILE")) {
-    if (const auto profile = parse_profile(text)) {
-      settings.profile = *profile;
+    if (const auto memory = parse_memory(text)) {
+      machine.memory = *memory;
     } else {
       reject("UVMSIM_PROFILE", text, "discrete, integrated, hmm, coherent", "discrete");
     }
   }
+  machine.rules.memory.shares_host = machine.memory == Profile::kIntegrated;
+  machine.rules.memory.uses_host_pages = machine.memory == Profile::kCoherent;
+  if (!has_machine) settings.devices = 0;
   return settings;
 }
 

@@ -8,23 +8,21 @@
 #include <string_view>
 
 #include <uvmalloc/sim/engine/export.hpp>
+#include <uvmalloc/sim/engine/machine_profile.hpp>
 
 namespace uvmsim {
 
-enum class Profile {
-  kDiscrete,    // devices have memory of their own
-  kIntegrated,  // they share the host's
-  kHmm,         // as discrete, and they reach the program's ordinary memory, by page faults
-  kCoherent,    // the same through the host's page tables, over a coherent link
-};
-
 struct Settings {
-  int devices = 1;                                    // UVMSIM_DEVICES, 0 to 32
-  std::size_t capacity_bytes = std::size_t{8} << 30;  // UVMSIM_CAPACITY, from 2 MiB
-  Profile profile = Profile::kDiscrete;               // UVMSIM_PROFILE
+  int devices = 1;  // UVMSIM_DEVICES, 0 to 32
+  // UVMSIM_MACHINE; UVMSIM_CAPACITY, from 2 MiB, UVMSIM_HOST_MEMORY and UVMSIM_PROFILE change parts
+  // of it. A machine that cannot be read has no devices: another one would give wrong answers.
+  MachineProfile machine;
 
   static Settings from_environment();
 };
+
+// "discrete" and so on. Nothing for other words.
+std::optional<Profile> parse_memory(std::string_view text);
 
 // Those of this process, read at the first call.
 UVMSIM_EXPORT const Settings& process_settings();

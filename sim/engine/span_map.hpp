@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <iterator>
 #include <map>
+#include <utility>
 
 namespace uvmsim {
 
@@ -17,6 +18,12 @@ class SpanMap {
   explicit SpanMap(std::size_t size) : size_(size) { starts_.emplace(0, Value{}); }
 
   const Value& at(std::size_t index) const { return std::prev(starts_.upper_bound(index))->second; }
+
+  // [first, last) of the span that holds `index`.
+  std::pair<std::size_t, std::size_t> span_of(std::size_t index) const {
+    const auto it = std::prev(starts_.upper_bound(index));
+    return {it->first, end_of(it)};
+  }
 
   // visit(first, last, value) for each piece of [first, last), in order.
   template <class Visit>

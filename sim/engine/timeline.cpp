@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include <uvmalloc/sim/engine/cost_model.hpp>
 #include <uvmalloc/sim/engine/thread_context.hpp>
 
 namespace uvmsim {
@@ -10,9 +9,18 @@ namespace {
 
 constexpr std::uintptr_t kPerThreadHandle = 2;
 
+// Puts work on a lane at `start_ns`, or when the lane is free; returns its end.
+std::uint64_t take_lane(std::uint64_t* busy_until_ns, std::uint64_t start_ns,
+                        std::uint64_t duration_ns) {
+  if (duration_ns == 0) return start_ns;
+  *busy_until_ns = std::max(*busy_until_ns, start_ns) + duration_ns;
+  return *busy_until_ns;
+}
+
 }  // namespace
 
-Timeline::Timeline(int device_count) {
+Timeline::Timeline(int device_count, std::uint64_t query_ns)
+    : query_ns_(query_ns), lanes_(static_cast<std::size_t>(device_count)) {
   for (int device = 0; device < device_count; ++device) {
     defaults_.push_back(Stream{.device = device, .id = next_id_++, .is_default = true});
     destroyed_.push_back({Stream{.device = device, .id = 0, .blocking = false},
@@ -96,8 +104,20 @@ std::uint64_t Timeline::earliest_start_ns(const Stream& stream) const {
   return start;
 }
 
-void Timeline::submit(Stream& stream, std::uint64_t duration_ns) {
-  stream.busy_until_ns = earliest_start_ns(stream) + duration_ns;
+void Timeline::submit(Stream& stream, const Phases& phases) {
+  Lanes& lanes = lanes_[static_cast<std::size_t>(stream.device)];
+  std::uint64_t time_ns = earliest_start_ns(stream);
+  time_ns = take_lane(&lanes.service_ns, time_ns, phases.service_ns) + phases.driver_ns;
+  time_ns = take_lane(&lanes.to_host_ns, time_ns, phases.to_host_ns);
+  time_ns = take_lane(&lanes.to_device_ns, time_ns, phases.to_device_ns);
+  stream.busy_until_ns = time_ns + phases.kernel_ns;
+}
+
+void Timeline::run_exclusively(std::uint64_t duration_ns) {
+  if (duration_ns == 0) return;
+  for (const Lanes& lanes : lanes_) now_ns_ = std::max(now_ns_, lanes.service_ns);
+  now_ns_ += duration_ns;
+  for (Lanes& lanes : lanes_) lanes.service_ns = now_ns_;
 }
 
 void Timeline::record(Event& event, Stream& stream) {
@@ -128,7 +148,7 @@ void Timeline::wait_until(std::uint64_t time_ns) {
 
 bool Timeline::query(std::uint64_t time_ns) {
   if (now_ns_ >= time_ns) return true;
-  now_ns_ += kQueryNs;
+  now_ns_ += query_ns_;
   return false;
 }
 

@@ -1,8 +1,9 @@
 // Virtual time: a clock for the host, and for each stream the moment until which it is busy. Work
 // takes effect on memory at once, in the order it is issued; only its completion lies on the time
-// line. The default streams have the handles 0 and 1 (one per device, ordered with its blocking
-// streams) and 2 (one per device and thread). Owns streams and events; guarded by
-// the machine's mutex.
+// line. Beside its streams a device has a lane for each copy engine and one for the service of its
+// faults; work waits for a lane that is busy. The default streams have the handles 0 and 1 (one per
+// device, ordered with its blocking streams) and 2 (one per device and thread). Owns streams and
+// events; guarded by the machine's mutex.
 #pragma once
 
 #include <array>
@@ -14,6 +15,8 @@
 #include <vector>
 
 #include <uvmalloc/sim/engine/capture.hpp>
+#include <uvmalloc/sim/engine/cost_model.hpp>
+#include <uvmalloc/sim/engine/export.hpp>
 
 namespace uvmsim {
 
@@ -44,9 +47,9 @@ struct Event {
       {};  // nodes it then stood for; gone once that capture ends
 };
 
-class Timeline {
+class UVMSIM_EXPORT Timeline {
  public:
-  explicit Timeline(int device_count);
+  Timeline(int device_count, std::uint64_t query_ns);
 
   std::uint64_t now_ns() const { return now_ns_; }
   void advance(std::uint64_t nanoseconds) { now_ns_ += nanoseconds; }
@@ -62,7 +65,15 @@ class Timeline {
   Event* find_event(EventHandle handle);
 
   // Puts work of that length on the stream, after all that the stream must wait for.
-  void submit(Stream& stream, std::uint64_t duration_ns);
+  void submit(Stream& stream, std::uint64_t duration_ns) {
+    submit(stream, Phases{.kernel_ns = duration_ns});
+  }
+  // The same for work that needs lanes of the device, phase by phase.
+  void submit(Stream& stream, const Phases& phases);
+
+  // The host works alone with the address space: it waits until no faults are serviced, and
+  // meanwhile none are.
+  void run_exclusively(std::uint64_t duration_ns);
 
   void record(Event& event, Stream& stream);
   void wait(Stream& stream, const Event& event);
@@ -81,11 +92,20 @@ class Timeline {
   bool query(std::uint64_t time_ns);
 
  private:
+  // Each is busy until then.
+  struct Lanes {
+    std::uint64_t service_ns = 0;
+    std::uint64_t to_host_ns = 0;
+    std::uint64_t to_device_ns = 0;
+  };
+
   template <class Visit>
   void each_stream(int device, Visit visit) const;
 
   std::uint64_t now_ns_ = 0;
+  const std::uint64_t query_ns_;
   std::uint64_t next_id_ = 1;
+  std::vector<Lanes> lanes_;      // by device
   std::vector<Stream> defaults_;  // by device
   // By device: for the blocking streams that were destroyed and for the others, one that is busy as
   // long as any of them. What was put on them goes on.

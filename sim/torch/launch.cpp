@@ -13,11 +13,6 @@
 namespace uvm::sim_kernels {
 namespace {
 
-// The cost model: every operator is bound by memory. A launch takes as long as an empty kernel on
-// current devices, and bytes move at one terabyte per second; arithmetic is free.
-constexpr std::uint64_t kLaunchNs = 2000;
-constexpr std::uint64_t kBytesPerNs = 1000;
-
 struct RecordedWork {
   std::string operator_name;
   std::function<void()> work;
@@ -110,13 +105,18 @@ void Launch::fail_illegal_address(const void* address) const {
                "device ", static_cast<int>(device().index()), " cannot reach"));
 }
 
+// What the machine's cost model says of the bytes. An operator is launched once, however often it
+// submits.
 std::uint64_t Launch::duration_ns() const {
+  const auto kernel_ns = simulator().kernel_ns;
+  if (!kernel_ns) return 0;
   std::uint64_t touched_bytes = 0;
   for (const uvmsim_access& access : accesses_) {
     const bool both = access.access == (UVMSIM_READ | UVMSIM_WRITE);
     touched_bytes += access.size_bytes * (both ? 2 : 1);
   }
-  return (submitted_ ? 0 : kLaunchNs) + touched_bytes / kBytesPerNs;
+  const std::uint64_t launch_ns = submitted_ ? kernel_ns(0, 0, UVMSIM_FLOAT32) : 0;
+  return kernel_ns(touched_bytes, 0, UVMSIM_FLOAT32) - launch_ns;
 }
 
 }  // namespace uvm::sim_kernels

@@ -12,6 +12,7 @@ struct Simulator {
   decltype(&uvmsim_launch) launch = nullptr;
   decltype(&uvmsim_device_view) device_view = nullptr;
   decltype(&uvmsim_is_forked_child) is_forked_child = nullptr;
+  decltype(&uvmsim_kernel_ns) kernel_ns = nullptr;
 };
 
 const Simulator& simulator();

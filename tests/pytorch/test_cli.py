@@ -263,6 +263,22 @@ def test_the_machine_becomes_variables(libraries, tmp_path):
     assert made["UVMSIM_LIBRARY_DIR"] == str(libraries.stand_ins)
 
 
+def test_a_named_machine_becomes_a_variable(libraries, tmp_path):
+    machine = Machine(machine="gb10", host_memory_bytes=4 << 30)
+    made = on_simulated_device({}, libraries, machine, tmp_path / "sim.json")
+    assert made["UVMSIM_MACHINE"] == "gb10"
+    assert made["UVMSIM_HOST_MEMORY"] == str(4 << 30)
+    assert "UVMSIM_CAPACITY" not in made
+
+
+def test_a_machine_that_is_none_is_refused(uvmalloc, libraries):
+    assert {"gb10", "h100-pcie5", "mi300a"} <= set(libraries.machines())
+    finished = uvmalloc("sim", "--machine", "gb11", "--", "true")
+    assert finished.returncode != 0
+    assert "--machine" in finished.stderr and "gb11" in finished.stderr
+    assert "gb10" in finished.stderr and "a file in TOML" in finished.stderr
+
+
 def test_native_leaves_uvmalloc_out(uvmalloc):
     show = ("sh", "-c", 'echo "$LD_PRELOAD|$PYTORCH_ENABLE_UNIFIED_MEMORY|$UVMSIM_DEVICES"')
     finished = uvmalloc("sim", "--native", "--no-report", "--", *show)

@@ -40,7 +40,7 @@ class OrdinaryMemoryTest : public MachineTest {
   std::vector<Mapping> mappings_;
 };
 
-TEST_F(OrdinaryMemoryTest, IsPlacedLikeManagedMemory) {
+TEST_F(OrdinaryMemoryTest, IsPrefetchedLikeManagedMemoryAndUsedOnTheHostWhereItIs) {
   std::byte* memory = map(4 * kMiB);
   EXPECT_EQ(resident(memory, 4 * kMiB, 0), 0U);
   ASSERT_EQ(prefetch(memory, 3 * kMiB, 0), Status::kOk);
@@ -50,7 +50,8 @@ TEST_F(OrdinaryMemoryTest, IsPlacedLikeManagedMemory) {
   EXPECT_EQ(resident(memory, 4 * kMiB, UVMSIM_HOST), 3 * kMiB);
   EXPECT_EQ(counters().migrated_bytes_to_host, 3 * kMiB);
   ASSERT_EQ(touch(0, memory + kMiB, kPage, UVMSIM_WRITE), UVMSIM_OK);
-  EXPECT_EQ(counters().migrated_bytes_to_device, kPage);
+  EXPECT_EQ(counters().migrated_bytes_to_device, 0U);
+  EXPECT_EQ(counters().remote_access_bytes, kPage);
   EXPECT_EQ(machine().broken_invariant(), "");
 }
 

@@ -354,6 +354,25 @@ void probe_fork() {
               RT(cudaFree)(memory));
 }
 
+// What a machine is by its attributes, and whether it takes a prefetch and a discard.
+void probe_machine() {
+  void* memory = nullptr;
+  RT(cudaMallocManaged)(&memory, 2 << 20, cudaMemAttachGlobal);
+  cudaStream_t stream = nullptr;
+  RT(cudaStreamCreate)(&stream);
+  const cudaMemLocation device{cudaMemLocationTypeDevice, 0};
+  const int prefetch = RT(cudaMemPrefetchAsync)(memory, 2 << 20, device, 0, stream);
+  std::size_t size = 2 << 20;
+  const int discard = RT(cudaMemDiscardBatchAsync)(&memory, &size, 1, 0, stream);
+  int concurrent = -1;
+  RT(cudaDeviceGetAttribute)(&concurrent, cudaDevAttrConcurrentManagedAccess, 0);
+  std::size_t free_bytes = 0;
+  std::size_t total_bytes = 0;
+  RT(cudaMemGetInfo)(&free_bytes, &total_bytes);
+  std::printf("probe: concurrent %d prefetch %d discard %d total %zu\n", concurrent, prefetch,
+              discard, total_bytes >> 30);
+}
+
 void probe_plugin() {
   int count = 0;
   for (int i = 0; i < 5; ++i) RT(cudaGetDeviceCount)(&count);
@@ -388,6 +407,7 @@ TEST(Probe, Run) {
   if (name == "nvml") probe_nvml();
   if (name == "driver_version") probe_driver_version();
   if (name == "fork") probe_fork();
+  if (name == "machine") probe_machine();
   if (name == "plugin") probe_plugin();
   if (name == "report") probe_report();
 }
@@ -422,6 +442,33 @@ TEST(ProcessTest, OrdinaryMemoryIsPlacedWhereDevicesReachIt) {
             "reaches 1 by page tables 0 atomics 0 direct 0\n" + placed + unregistered + refused);
   EXPECT_EQ(told(run_probe("UVMSIM_PROFILE=coherent", "ordinary_memory")),
             "reaches 1 by page tables 1 atomics 1 direct 1\n" + placed + unregistered + refused);
+}
+
+TEST(ProcessTest, AMachineIsNamedByItsProfile) {
+  EXPECT_EQ(told(run_probe("UVMSIM_MACHINE=rtx4090-pcie4", "machine")),
+            "concurrent 1 prefetch 0 discard 0 total 24\n");
+  EXPECT_EQ(told(run_probe("UVMSIM_MACHINE=gb10 UVMSIM_CAPACITY=2GiB", "machine")),
+            "concurrent 1 prefetch 0 discard 0 total 2\n");
+}
+
+TEST(ProcessTest, AMachineThatCannotBeReadHasNoDevices) {
+  const Outcome outcome = run_probe("UVMSIM_MACHINE=./none.toml", "devices");
+  EXPECT_NE(outcome.output.find("uvmsim: UVMSIM_MACHINE is './none.toml': "), std::string::npos)
+      << outcome.output;
+  EXPECT_NE(outcome.output.find("error 100 count 0"), std::string::npos) << outcome.output;
+}
+
+TEST(ProcessTest, WithoutConcurrentAccessPrefetchesAndDiscardsAreRefused) {
+  std::ifstream file(UVMALLOC_SOURCE_DIR "/sim/profiles/rtx4090-pcie4.toml");
+  std::string text(std::istreambuf_iterator<char>(file), {});
+  const std::string line = "concurrent_managed_access = ";
+  text.replace(text.find(line) + line.size(), 4, "false");
+  const std::string path =
+      ::testing::TempDir() + "uvmsim-limited-" + std::to_string(getpid()) + ".toml";
+  std::ofstream(path) << text;
+  EXPECT_EQ(told(run_probe("UVMSIM_MACHINE=" + path, "machine")),
+            "concurrent 0 prefetch 101 discard 101 total 24\n");
+  std::remove(path.c_str());
 }
 
 TEST(ProcessTest, MalformedSettingsAreNamedAndTheDefaultIsUsed) {

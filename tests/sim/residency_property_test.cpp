@@ -35,7 +35,8 @@ class Arena {
         const int device = step.location < 0 ? 0 : step.location;
         // As the machine does.
         if (skips_touches_ && residency_.is_whole_at(device, step.pages)) return;
-        ASSERT_EQ(residency_.touch(device, step.pages, step.policy, step.access), Status::kOk);
+        ASSERT_EQ(residency_.touch(device, step.pages, step.pages, step.policy, step.access),
+                  Status::kOk);
         break;
       }
       case Step::Kind::kPrefetch:
@@ -77,7 +78,8 @@ class Arena {
     }
     for (const DeviceMemory& memory : memories_)
       text += std::to_string(memory.managed_bytes()) + ' ';
-    return text + std::to_string(traffic_bytes_ += residency_.take_traffic_bytes());
+    const PlacementWork work = residency_.take_work();
+    return text + std::to_string(traffic_bytes_ += work.copied_bytes() + work.evicted_bytes);
   }
 
   const uvmsim_counters& counters() const { return counters_; }
@@ -88,7 +90,12 @@ class Arena {
   bool skips_touches_;
   uvmsim_counters counters_{};
   std::uint64_t traffic_bytes_ = 0;
-  Residency residency_{kBlocks, memories_, counters_, [](int, int) { return true; },
+  HostMemory host_{kBlocks * kBlockBytes};
+  Residency residency_{kBlocks,
+                       memories_,
+                       host_,
+                       counters_,
+                       [](int, int) { return true; },
                        [](std::size_t) { return PageMask{}; }};
 };
 

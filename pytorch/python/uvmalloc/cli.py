@@ -156,6 +156,15 @@ def sim(
     ] = None,
     profile: Annotated[str | None, _one_of(PROFILES, "How devices and host share memory")] = None,
     hip: Annotated[bool, typer.Option("--hip", help="Devices of HIP (ROCm), not of CUDA.")] = False,
+    machine_name: Annotated[
+        str | None,
+        typer.Option(
+            "--machine", metavar="NAME", help="A machine of sim/profiles, such as gb10, or a file."
+        ),
+    ] = None,
+    host_memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help=f"Memory of the host: {EXAMPLES}.")
+    ] = None,
     policy: PolicyOption = None,
     move: MoveOption = None,
     budget: BudgetOption = None,
@@ -167,7 +176,11 @@ def sim(
     no_report: NoReportOption = False,
 ) -> None:
     """Run a program on a simulated device, with uvmalloc unless --native."""
-    machine = machine_of(devices, capacity, driver_version, profile, hip)
+    libraries = find_libraries()
+    machine = machine_of(
+        devices, capacity, driver_version, profile, hip, machine_name, host_memory,
+        libraries.machines(),
+    )  # fmt: skip
     if native:
         refuse_with_native(
             policy=policy,
@@ -180,7 +193,6 @@ def sim(
         )
     options = allocator_options(policy, move, budget, device_budget, decay, trace, log)
     reporting = reporting_of(report, no_report)
-    libraries = find_libraries()
 
     def environment(folder: Path | None) -> Environment:
         counters = folder / SIM_REPORT_NAME if folder else None

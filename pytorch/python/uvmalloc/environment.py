@@ -65,6 +65,8 @@ class Machine:
     driver_version: str | None = None  # such as 12.8
     profile: str | None = None  # see sim/README.md; None: the simulator's default
     hip: bool = False  # devices of HIP, not of CUDA
+    machine: str | None = None  # a name in sim/profiles, or a file; None: the ideal machine
+    host_memory_bytes: int | None = None  # None: the machine's own
 
 
 # A card that has XNACK, and XNACK switched on: without it uvmalloc stays inactive. The option
@@ -129,6 +131,12 @@ def on_simulated_device(
         result["UVMSIM_DRIVER_VERSION"] = _version_number(machine.driver_version)
     if machine.profile is not None:
         result["UVMSIM_PROFILE"] = machine.profile
+    if machine.machine is not None:
+        result["UVMSIM_MACHINE"] = machine.machine
+        if machine.profile is None:
+            result.pop("UVMSIM_PROFILE", None)  # the machine's file says it
+    if machine.host_memory_bytes is not None:
+        result["UVMSIM_HOST_MEMORY"] = str(machine.host_memory_bytes)
     if libraries.kernels.is_file() and not machine.hip:
         result["UVMSIM_KERNELS"] = str(libraries.kernels)
     if report is not None:

@@ -47,6 +47,10 @@ class Libraries:
         """PyTorch's operators on the simulated device; absent from a build without torch."""
         return self.folder / "libuvmsim_torch.so"
 
+    def machines(self) -> list[str]:
+        """The names of the machines that can be simulated."""
+        return sorted(file.stem for file in (self.stand_ins / "profiles").glob("*.toml"))
+
     def plugin(self, torch_version: str) -> Path:
         """The plugin for a torch version such as 2.11.0+cu130: there is one per minor version."""
         major, minor = torch_version.split(".")[:2]

@@ -87,8 +87,12 @@ def machine_of(
     capacity: str | None,
     driver_version: str | None,
     profile: str | None,
-    hip: bool = False,
+    hip: bool,
+    machine: str | None,
+    host_memory: str | None,
+    machines: Sequence[str],
 ) -> Machine:
+    """`machines` are the names that `machine` may be besides a file."""
     if not (devices.isascii() and devices.isdigit() and int(devices) <= MOST_DEVICES):
         raise OptionError("--devices", devices, f"a whole number from 0 to {MOST_DEVICES}")
     _check_word("--driver-version", driver_version, DRIVER_VERSIONS)
@@ -96,7 +100,14 @@ def machine_of(
         raise OptionError("--driver-version", driver_version, "nothing beside --hip")
     _check_word("--profile", profile, PROFILES)
     capacity_bytes = None if capacity is None else _size("--capacity", capacity)
-    return Machine(int(devices), capacity_bytes, driver_version, profile, hip)
+    host_memory_bytes = None if host_memory is None else _size("--host-memory", host_memory)
+    if machine is not None and machine not in machines:
+        if not Path(machine).is_file():
+            raise OptionError("--machine", machine, f"{', '.join(machines)}; a file in TOML")
+        machine = str(Path(machine).absolute())
+    return Machine(
+        int(devices), capacity_bytes, driver_version, profile, hip, machine, host_memory_bytes
+    )
 
 
 def _size(option: str, text: str) -> int:

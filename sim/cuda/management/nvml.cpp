@@ -138,7 +138,7 @@ NvmlReturn find_device(int number, NvmlDevice* out) {
 NvmlMemory memory_of(int number) {
   Machine* machine = Machine::existing();
   if (machine == nullptr) {
-    const unsigned long long capacity = process_settings().capacity_bytes;
+    const unsigned long long capacity = process_settings().machine.capacity_bytes;
     return {capacity, capacity, 0};
   }
   const MemoryUse use = machine->memory_use(number);

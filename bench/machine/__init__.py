@@ -1,0 +1,1 @@
+"""The simulated machine beside published measurements of real ones."""

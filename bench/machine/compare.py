@@ -1,0 +1,170 @@
+"""The simulated machine beside published figures, its rules beside their tests, and its speed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from uvmalloc.libraries import Libraries
+
+from bench.charts import draw_model
+from bench.environment import clean_environment
+from bench.machine.published import Figure, figures
+from bench.machine.rules import count_rules
+from bench.verdict import Target, number, verdict_table
+
+_ROOT = Path(__file__).resolve().parents[2]
+_RUNS = 20
+
+
+@dataclass(frozen=True)
+class Compared:
+    figure: Figure
+    model: float
+
+    @property
+    def error(self) -> float:
+        return abs(self.model - self.figure.measured) / self.figure.measured
+
+
+class Runner:
+    """Runs scenarios, each once, in processes of their own."""
+
+    def __init__(self, libraries: Libraries) -> None:
+        libraries.require_stand_ins()
+        self._folder = libraries.stand_ins
+        self._known: dict[tuple[str, str, tuple[int, ...]], dict[str, float]] = {}
+
+    def run(self, machine: str, scenario: str, arguments: Sequence[int] = ()) -> dict[str, float]:
+        command = [sys.executable, "-P", "-m", "bench.machine.measure_here", str(self._folder)]
+        environment = {
+            **clean_environment(),
+            "UVMSIM_MACHINE": machine,
+            "UVMSIM_LIBRARY_DIR": str(self._folder),
+            "LD_LIBRARY_PATH": str(self._folder),
+            "PYTHONPATH": os.pathsep.join([str(_ROOT), *sys.path[1:]]),
+        }
+        if machine.startswith("gb10") and scenario == "mixed":
+            environment["UVMSIM_CAPACITY"] = "1GiB"
+        elif scenario == "mixed":
+            environment["UVMSIM_CAPACITY"] = "128MiB"
+        finished = subprocess.run(
+            [*command, scenario, *(str(argument) for argument in arguments)],
+            env=environment, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if finished.returncode != 0:
+            raise RuntimeError(f"{scenario} on {machine} failed:\n{finished.stderr}")
+        result: dict[str, float] = json.loads(finished.stdout)
+        return result
+
+    def run_once(self, machine: str, scenario: str, arguments: tuple[int, ...]) -> dict[str, float]:
+        key = (machine, scenario, arguments)
+        if key not in self._known:
+            self._known[key] = self.run(*key)
+        return self._known[key]
+
+
+def _worst(compared: Sequence[Compared], group: str) -> float:
+    predicted = [each for each in compared if not each.figure.fitted]
+    return max(each.error for each in predicted if each.figure.group == group)
+
+
+def _equal_runs(runner: Runner, runs: int) -> int:
+    """Runs with the result of the first, half of them beside a process that keeps a core busy."""
+    first = runner.run("h100-pcie5", "mixed")
+    equal = 0
+    for run in range(runs):
+        busy = None
+        if run % 2 == 1:
+            busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        try:
+            equal += runner.run("h100-pcie5", "mixed") == first
+        finally:
+            if busy is not None:
+                busy.kill()
+                busy.wait()
+    return equal
+
+
+def compare(libraries: Libraries, output: Path, console: Console, runs: int = _RUNS) -> None:
+    """Writes `output` (JSON) and, beside it, a chart of model against measurement."""
+    runner = Runner(libraries)
+    compared = [
+        Compared(
+            each,
+            runner.run_once(each.machine, each.scenario, each.arguments)[each.key] * each.scale,
+        )
+        for each in figures()
+    ]
+    predicted = [each for each in compared if not each.figure.fitted]
+    times = [each for each in predicted if each.figure.group in ("published", "fir_time")]
+    integrated = runner.run("gb10", "mixed")
+    rules = count_rules(_ROOT)
+    result = {
+        "rules_tested": int(str(rules["tested"])) / int(str(rules["rules"])),
+        "rules": rules,
+        "fir_bytes_error": _worst(compared, "fir_bytes"),
+        "fir_time_error": _worst(compared, "fir_time"),
+        "published_error": max(each.error for each in times),
+        "published_figures": len(times),
+        "published_machines": len({each.figure.machine for each in times}),
+        "deterministic_runs": _equal_runs(runner, runs),
+        "integrated_migrated_bytes": sum(
+            integrated[f"migrated_bytes_{direction}"]
+            for direction in ("to_device", "to_host", "between_devices")
+        ),
+        "block_ops_per_s": runner.run("h100-pcie5", "speed")["block_ops_per_s"],
+        "figures": [
+            {
+                "name": each.figure.name,
+                "machine": each.figure.machine,
+                "source": each.figure.source,
+                "measured": each.figure.measured,
+                "model": each.model,
+                "error": each.error,
+                "fitted": each.figure.fitted,
+            }
+            for each in compared
+        ],
+    }
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps(result, indent=2) + "\n")
+    draw_model(
+        [(f"{each.figure.machine}: {each.figure.name}", each.model / each.figure.measured,
+          each.figure.fitted) for each in compared],
+        output.with_suffix(".svg"),
+    )  # fmt: skip
+    _show(compared, result, console)
+
+
+def _show(compared: Sequence[Compared], result: dict[str, object], console: Console) -> None:
+    table = Table(title="Model against measurement")
+    for column in ("machine", "figure", "measured", "model", "error", ""):
+        table.add_column(column)
+    for each in compared:
+        figure = each.figure
+        word = "fitted" if figure.fitted else "predicted"
+        table.add_row(
+            figure.machine, figure.name, number(figure.measured), number(each.model),
+            f"{each.error:.1%}", word,
+        )  # fmt: skip
+    console.print(table)
+    bounds = (
+        ("rules_tested", 1.0, False), ("fir_bytes_error", 0.05, True),
+        ("fir_time_error", 0.25, True), ("published_error", 0.25, True),
+        ("published_figures", 12, False), ("published_machines", 4, False),
+        ("deterministic_runs", 20, False), ("integrated_migrated_bytes", 0, True),
+        ("block_ops_per_s", 2e6, False),
+    )  # fmt: skip
+    verdict = [
+        Target(name, "", float(str(result[name])), bound, at_most)
+        for name, bound, at_most in bounds
+    ]
+    console.print(verdict_table(verdict))

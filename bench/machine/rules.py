@@ -1,0 +1,50 @@
+"""How many of the rules in docs/simulator.md have a test that exists."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_TEST = re.compile(r"^TEST(?:_F|_P)?\((\w+), (\w+)\)", re.MULTILINE)
+_ROW = re.compile(r"^\| (?P<rule>[^|]+) \| (?P<tests>`[^|]*`|none[^|]*) \|$", re.MULTILINE)
+_SECTION = re.compile(r"^## Rules$(.*?)^## ", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Rule:
+    text: str
+    tests: tuple[str, ...]
+
+
+def rules_of(document: str) -> list[Rule]:
+    """The rows of the table under the heading Rules. The tests are names in backquotes."""
+    section = _SECTION.search(document)
+    if section is None:
+        raise ValueError("docs/simulator.md has no section 'Rules'")
+    return [
+        Rule(row["rule"].strip(), tuple(re.findall(r"`([^`]+)`", row["tests"])))
+        for row in _ROW.finditer(section.group(1))
+    ]
+
+
+def tests_of(folder: Path) -> Iterator[str]:
+    """The tests of the C++ sources in the folder, as GROUP.NAME."""
+    for source in sorted(folder.rglob("*.cpp")):
+        for group, name in _TEST.findall(source.read_text()):
+            yield f"{group}.{name}"
+
+
+def count_rules(root: Path) -> dict[str, object]:
+    """Rules with a test, all rules, those without one, and names of tests that do not exist."""
+    known = set(tests_of(root / "tests" / "sim"))
+    rules = rules_of((root / "docs" / "simulator.md").read_text())
+    missing = sorted({test for rule in rules for test in rule.tests if test not in known})
+    tested = [rule for rule in rules if rule.tests and not set(rule.tests) & set(missing)]
+    return {
+        "rules": len(rules),
+        "tested": len(tested),
+        "untested": [rule.text for rule in rules if rule not in tested],
+        "unknown_tests": missing,
+    }

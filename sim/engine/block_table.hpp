@@ -1,0 +1,78 @@
+// All blocks of memory whose pages move, by number: the arena's, and behind them ordinary memory's.
+// Blocks are made when they are first needed. Guarded by the machine's mutex.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include <uvmalloc/sim/engine/block.hpp>
+#include <uvmalloc/sim/engine/page_range.hpp>
+
+namespace uvmsim {
+
+class BlockTable {
+ public:
+  BlockTable(std::size_t arena_blocks, std::size_t device_count)
+      : blocks_(arena_blocks), device_count_(device_count) {}
+
+  Block& at(std::size_t index) {
+    if (index < blocks_.size() && blocks_[index] != nullptr) return *blocks_[index];
+    return found_or_made(index);
+  }
+  // Null where it has not been needed yet.
+  const Block* find(std::size_t index) const;
+
+  bool is_ordinary(const Block& block) const { return block.index >= blocks_.size(); }
+  // Its number among the blocks of ordinary memory.
+  std::size_t ordinary_index(const Block& block) const { return block.index - blocks_.size(); }
+
+  // visit(block, first, count) until one returns false; pages are counted within the block.
+  template <class Visit>
+  void each_piece(PageRange pages, Visit visit) {
+    for (std::size_t page = pages.first; page < pages.last;) {
+      const std::size_t first = page % kPagesPerBlock;
+      const std::size_t count = std::min(kPagesPerBlock - first, pages.last - page);
+      if (!visit(at(page / kPagesPerBlock), first, count)) return;
+      page += count;
+    }
+  }
+
+  // visit(block, mask) of opened blocks.
+  template <class Visit>
+  void each_open(PageRange pages, Visit visit) {
+    each_piece(pages, [&](Block& block, std::size_t first, std::size_t count) {
+      block.open();
+      return visit(block, page_mask(first, count));
+    });
+  }
+
+  // The same without the blocks that are wholly at one place, which need no work.
+  template <class Visit>
+  void each_mixed(PageRange pages, Visit visit) {
+    each_piece(pages, [&](Block& block, std::size_t first, std::size_t count) {
+      if (block.place() >= kHost) return true;
+      block.open();
+      return visit(block, page_mask(first, count));
+    });
+  }
+
+  // Drops the blocks of ordinary memory of which drop(block) is true.
+  template <class Drop>
+  void erase_ordinary_if(Drop drop) {
+    std::erase_if(ordinary_blocks_, [&](const auto& item) { return drop(*item.second); });
+  }
+
+  std::vector<const Block*> all() const;
+
+ private:
+  Block& found_or_made(std::size_t index);
+
+  std::vector<std::unique_ptr<Block>> blocks_;
+  std::map<std::size_t, std::unique_ptr<Block>> ordinary_blocks_;
+  std::size_t device_count_;
+};
+
+}  // namespace uvmsim
