@@ -20,7 +20,7 @@ class Planted {
   Planted(HeapState& state, ThreadCaches& caches) : state_(state), caches_(caches) {}
 
   std::size_t with_the_locks(BlockChain* out) {
-    const ThreadCaches::Frozen frozen(caches_);
+    const ThreadCaches::StopTheWorld stopped(caches_);
     caches_.flush_all(out);
     const HeapGuard heap(state_);
     return counted_ + with_the_witness(heap);
