@@ -28,9 +28,8 @@ constexpr std::size_t rounded_size(Facade facade, std::size_t size_bytes) {
 // The size of a pinned block that begins on a page of the host, as memory from cudaHostAlloc does.
 // Direct I/O relies on that. A block begins where the block before it ends, and all but small
 // blocks lie among their like, so it is enough that callers ask for such sizes.
-constexpr std::size_t in_host_pages(std::size_t size_bytes) {
-  constexpr std::size_t kHostPageBytes = 4096;
-  return size_bytes > kSmallBytes ? round_up(size_bytes, kHostPageBytes) : size_bytes;
+inline std::size_t in_host_pages(std::size_t size_bytes) {
+  return size_bytes > kSmallBytes ? round_up(size_bytes, host_page_bytes()) : size_bytes;
 }
 
 }  // namespace uvm
