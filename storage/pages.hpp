@@ -1,6 +1,8 @@
 // The unit of placement, which drivers move, charge and evict as one.
 #pragma once
 
+#include <unistd.h>
+
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -17,6 +19,12 @@ inline constexpr std::size_t kGranule = 512;
 constexpr std::size_t round_up(std::size_t bytes, std::size_t multiple) {
   std::size_t rounded = (bytes + multiple - 1) & ~(multiple - 1);
   return rounded < bytes ? ~(multiple - 1) : rounded;
+}
+
+// A page of the host's own memory: 4 KiB on x86-64, up to 64 KiB on 64-bit ARM.
+inline std::size_t host_page_bytes() {
+  static const auto kBytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  return kBytes;
 }
 
 inline std::uintptr_t address_of(const void* pointer) {

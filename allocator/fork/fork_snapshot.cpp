@@ -78,7 +78,7 @@ std::vector<std::string> children() {
 }  // namespace
 
 void ForkSnapshot::add(void* address, std::size_t size_bytes) {
-  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  const std::size_t page = host_page_bytes();
   std::uintptr_t begin = address_of(address) & ~(page - 1);
   std::size_t size = round_up(address_of(address) + size_bytes, page) - begin;
   noted_.push_back({reinterpret_cast<char*>(begin), size});

@@ -24,11 +24,10 @@ constexpr bool is_page_granular(Facade facade, std::size_t size_bytes) {
 // begins on a page of the host, as memory from cudaHostAlloc does: direct I/O relies on that. A
 // block begins where the block before it ends, and all but small blocks of the facade have such
 // sizes, so all of them begin on such a page.
-constexpr std::size_t rounded_size(Facade facade, std::size_t size_bytes) {
-  constexpr std::size_t kHostPageBytes = 4096;
+inline std::size_t rounded_size(Facade facade, std::size_t size_bytes) {
   if (is_page_granular(facade, size_bytes)) return round_up(size_bytes, kPageBytes);
   const bool in_host_pages = facade == Facade::kPinned && size_bytes > kSmallBytes;
-  return round_up(size_bytes, in_host_pages ? kHostPageBytes : kGranule);
+  return round_up(size_bytes, in_host_pages ? host_page_bytes() : kGranule);
 }
 
 }  // namespace uvm

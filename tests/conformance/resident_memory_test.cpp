@@ -20,7 +20,7 @@ std::size_t resident_mib() {
   std::size_t pages = 0;
   std::size_t resident_pages = 0;
   std::ifstream("/proc/self/statm") >> pages >> resident_pages;
-  return resident_pages * 4096 / kMiB;
+  return resident_pages * host_page_bytes() / kMiB;
 }
 
 // A facade, and how large the freed blocks are.

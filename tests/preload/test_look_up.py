@@ -1,7 +1,4 @@
-"""Functions that a program looks up, with libuvmalloc.so preloaded.
-
-scripts/cross_test runs the same program on 64-bit ARM, whose look-ups are other machine code.
-"""
+"""Functions that a program looks up, with libuvmalloc.so preloaded."""
 
 from __future__ import annotations
 
