@@ -31,7 +31,7 @@ Status PageMover::make_resident(int location, Block& block, const PageMask& page
     memory(location).move_to(block, ChunkList::kUsed);
     zero_chunk(location, block, missing);
     block.evicted &= ~pages;
-  } else if (!back_at_host(block, missing)) {
+  } else if (!back_at_host(block, missing, block.by_page->anywhere() & ~block.by_page->discarded)) {
     return Status::kOutOfMemory;
   }
   count_arrival(location, arrival_of(*block.by_page, missing));
@@ -51,7 +51,8 @@ bool PageMover::move_whole(int location, Block& block) {
   if (location != kHost) {
     if (!hold_chunk(location, block)) return false;
     memory(location).move_to(block, ChunkList::kUsed);
-  } else if (from != kHost && !back_at_host(block, ~PageMask{})) {
+  } else if (from != kHost && !back_at_host(block, ~PageMask{},
+                                            from == Block::kNowhere ? PageMask{} : ~PageMask{})) {
     return false;
   }
   if (from == location) return true;
@@ -156,7 +157,8 @@ bool PageMover::evict(int device, Block& block) {
   if (!block.holds_chunk(device)) return true;
   block.open();
   PageMask& resident = block.by_page->resident_at(device);
-  if (!back_at_host(block, resident & ~block.by_page->host)) return false;
+  if (!back_at_host(block, resident & ~block.by_page->host, resident & ~block.by_page->discarded))
+    return false;
   const std::size_t copied = bytes_of(resident & ~block.by_page->host & ~block.by_page->discarded);
   ++counters_.evicted_chunks;
   counters_.evicted_bytes += copied;
@@ -171,14 +173,15 @@ bool PageMover::evict(int device, Block& block) {
 
 // ---- memory of the host
 
-// Ordinary memory is the program's own and is counted by nobody here.
-bool PageMover::back_at_host(Block& block, const PageMask& pages) {
+// Ordinary memory is the program's own and is counted by nobody here. Pages that are copied into
+// need no zeroing.
+bool PageMover::back_at_host(Block& block, const PageMask& pages, const PageMask& copied) {
   const PageMask missing = pages & ~block.host_backed;
   if (missing.none() || blocks_.is_ordinary(block)) return true;
   const PageMask taken = host_allocation(missing, block.host_backed);
   const std::size_t bytes = bytes_of(taken);
   if (!host_.take(bytes)) return false;
-  work_.host_zeroed_bytes += bytes;
+  work_.host_zeroed_bytes += bytes_of(taken & ~copied);
   block.host_backed |= taken;
   return true;
 }

@@ -82,7 +82,7 @@ class PageMover {
   static ChunkList wanted_list(const BlockPages& pages, int device);
   bool hold_chunk(int device, Block& block);
   void zero_chunk(int device, Block& block, const PageMask& arriving);
-  bool back_at_host(Block& block, const PageMask& pages);
+  bool back_at_host(Block& block, const PageMask& pages, const PageMask& copied);
   void unback(Block& block, const PageMask& pages);
   bool evict(int device, Block& block);
 
