@@ -136,7 +136,7 @@ struct BlockingPrefetchTest : HintSenderTest {
 
 TEST_F(BlockingPrefetchTest, TheCallerDoesNotWaitForAPrefetch) {
   std::promise<void> may_end;
-  machine->before_prefetch = [&] { may_end.get_future().wait(); };
+  machine->before_prefetch = [ended = may_end.get_future().share()] { ended.wait(); };
   EXPECT_TRUE(blocking.send({prefetch}, 0, {0, stream(1)}, {0, stream(2)})[0].ok());
   EXPECT_EQ(counters.of(HintKind::kPrefetch).sent, 0u) << "it has not begun";
   EXPECT_EQ(machine->waits, (std::vector<std::string>{"stream lane waits for stream 1"}));
@@ -168,7 +168,7 @@ TEST_F(BlockingPrefetchTest, AFailureIsCountedOnceItIsKnown) {
 
 TEST_F(BlockingPrefetchTest, MoreThanCanWaitFail) {
   std::promise<void> may_end;
-  machine->before_prefetch = [&] { may_end.get_future().wait(); };
+  machine->before_prefetch = [ended = may_end.get_future().share()] { ended.wait(); };
   for (std::size_t sent = 0; sent < PrefetchThread::kMostRequests; ++sent)
     ASSERT_TRUE(blocking.send({prefetch}, 0)[0].ok());
   EXPECT_EQ(blocking.send({prefetch}, 0)[0].native_name, "too many wait");
