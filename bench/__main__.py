@@ -22,6 +22,7 @@ from bench.allocators import compare as engine
 from bench.allocators.engines import NAMES
 from bench.allocators.plan import FULL, QUICK, SMOKE
 from bench.any_program import compare as any_program
+from bench.any_program import figures as any_program_figures
 from bench.machine import compare as machine
 from bench.programs import compare as programs
 from bench.storage import compare as storage
@@ -107,7 +108,7 @@ def main() -> int:
         programs_file = arguments.output / "pytorch.json"
         programs.compare(libraries, _PROGRAMS[level.name], programs_file, console)
     if "any-program" in parts:
-        file = arguments.output.parent / "any_program.json"
+        file = arguments.output.parent / any_program_figures.FILE.name
         any_program.compare(libraries, _ANY_PROGRAM[level.name], file, console)
     if "storage" in parts:
         storage.compare(libraries, arguments.output / "storage.json", console)

@@ -11,15 +11,6 @@
 #include <uvmalloc/runtime/device_runtime.hpp>
 #include <uvmalloc/storage/pages.hpp>
 
-// The real function behind a call, looked up once.
-#define NEXT(function, library)                                                 \
-  ([]() noexcept {                                                              \
-    static const auto kNext =                                                   \
-        uvm::preload::next_function<decltype(&(function))>(#function, library); \
-    return kNext;                                                               \
-  }())
-#define NEXT_OF_RUNTIME(function) NEXT(function, "libcudart.so")
-#define NEXT_OF_DRIVER(function) NEXT(function, "libcuda.so")
 #define ASKED(function, kind, current_device)                                 \
   Asked {                                                                     \
     kCall_##function, Kind::kind, current_device, __builtin_return_address(0) \

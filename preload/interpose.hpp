@@ -9,6 +9,17 @@
 
 #define UVMALLOC_INTERPOSE extern "C" __attribute__((visibility("default")))
 
+// The real function of CUDA's runtime or driver behind a call, looked up once. Its type is that of
+// its declaration in scope.
+#define UVMALLOC_NEXT(function, library)                                        \
+  ([]() noexcept {                                                              \
+    static const auto kNext =                                                   \
+        uvm::preload::next_function<decltype(&(function))>(#function, library); \
+    return kNext;                                                               \
+  }())
+#define NEXT_OF_RUNTIME(function) UVMALLOC_NEXT(function, "libcudart.so")
+#define NEXT_OF_DRIVER(function) UVMALLOC_NEXT(function, "libcuda.so")
+
 namespace uvm::preload {
 
 // The next definition of `symbol`: in the global scope after us, else in a mapped library whose

@@ -26,16 +26,10 @@ struct Forward<Result (*)(Parameters...)> {
 
 using namespace uvm::preload;
 
-#define LEAVE(function, library, ...)                                                       \
-  Forward<decltype(&(function))>::call(                                                     \
-      kCall_##function,                                                                     \
-      []() noexcept {                                                                       \
-        static const auto kNext = next_function<decltype(&(function))>(#function, library); \
-        return kNext;                                                                       \
-      }(),                                                                                  \
-      __VA_ARGS__)
-#define LEAVE_TO_RUNTIME(function, ...) LEAVE(function, "libcudart.so", __VA_ARGS__)
-#define LEAVE_TO_DRIVER(function, ...) LEAVE(function, "libcuda.so", __VA_ARGS__)
+#define LEAVE(function, next, ...) \
+  Forward<decltype(&(function))>::call(kCall_##function, next, __VA_ARGS__)
+#define LEAVE_TO_RUNTIME(function, ...) LEAVE(function, NEXT_OF_RUNTIME(function), __VA_ARGS__)
+#define LEAVE_TO_DRIVER(function, ...) LEAVE(function, NEXT_OF_DRIVER(function), __VA_ARGS__)
 
 // NOLINTBEGIN(readability-identifier-naming)
 

@@ -32,10 +32,15 @@ int visit(dl_phdr_info* library, std::size_t, void* context) {
 
 }  // namespace
 
-std::string own_path() {
+Dl_info own_library() noexcept {
   Dl_info found{};
   dladdr(own_address(), &found);
-  return found.dli_fname != nullptr ? found.dli_fname : "";
+  return found;
+}
+
+std::string own_path() {
+  const char* path = own_library().dli_fname;
+  return path != nullptr ? path : "";
 }
 
 std::string earlier_copy() {

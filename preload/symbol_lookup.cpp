@@ -140,9 +140,7 @@ std::array<ServedCall, served_calls.size()>& all_served_calls() noexcept {
   static const bool kFilled = [] {
     if (uvmalloc_real_dlsym == nullptr) uvmalloc_find_real_lookups();
     const auto look_up = reinterpret_cast<Dlsym>(uvmalloc_real_dlsym);
-    Dl_info own{};
-    dladdr(reinterpret_cast<const void*>(&uvmalloc_find_real_lookups), &own);
-    void* self = dlopen(own.dli_fname, RTLD_NOLOAD | RTLD_LAZY);
+    void* self = dlopen(own_library().dli_fname, RTLD_NOLOAD | RTLD_LAZY);
     for (ServedCall& call : served_calls) {
       if (self != nullptr && look_up != nullptr) call.ours = look_up(self, call.name);
       if (call.is_of_driver) call.real = next_definition(call.name, call.library);
@@ -158,9 +156,8 @@ bool is_left_alone(const void* caller) noexcept {
   Dl_info found{};
   if (dladdr(caller, &found) == 0) return false;
   // This library may have any file name.
-  Dl_info own{};
-  dladdr(reinterpret_cast<const void*>(&uvmalloc_find_real_lookups), &own);
-  if (found.dli_fbase == own.dli_fbase) return true;
+  static const void* const kOwnBase = own_library().dli_fbase;
+  if (found.dli_fbase == kOwnBase) return true;
   const std::string_view name = file_name(found.dli_fname);
   return name.starts_with("libcuda") || name.starts_with("libuvm");
 }

@@ -8,7 +8,6 @@ forks, starts other programs and exits at moments that a seed decides.
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -19,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from uvmalloc.environment import Machine, on_simulated_device
+from uvmalloc.environment import Machine, on_simulated_device, with_cuda_calls_served
 from uvmalloc.libraries import Libraries
 
+from bench.any_program.figures import write_figures
 from bench.environment import clean_environment
 
 RESTLESS = Path(__file__).resolve().parent / "restless.py"
@@ -46,15 +46,6 @@ QUICK = Level(rounds=2, starts=15, restless=40)
 SMOKE = Level(rounds=1, starts=3, restless=3)
 
 
-def preloaded(environment: Mapping[str, str], libraries: Libraries) -> dict[str, str]:
-    return {
-        **environment,
-        "LD_PRELOAD": str(libraries.require_uvmalloc()),
-        "UVMALLOC_CUDA": "1",
-        "UVMALLOC_STARTUP_LINE": "0",
-    }
-
-
 def on_device(libraries: Libraries) -> dict[str, str]:
     return on_simulated_device(clean_environment(), libraries, Machine(), None)
 
@@ -72,7 +63,7 @@ def run_program(libraries: Libraries, what: str, environment: Mapping[str, str])
 def pair_ns(libraries: Libraries, rounds: int) -> dict[str, dict[str, float]]:
     """Nanoseconds of cudaMalloc and cudaFree by size in bytes: the driver's own, and ours."""
     plain = on_device(libraries)
-    ours = preloaded(plain, libraries)
+    ours = with_cuda_calls_served(plain, libraries.require_uvmalloc())
     samples: dict[str, dict[str, list[float]]] = {"driver": {}, "uvmalloc": {}}
     for _ in range(rounds):
         for name, environment in (("driver", plain), ("uvmalloc", ours)):
@@ -89,14 +80,16 @@ def driver_allocations_per_step(libraries: Libraries) -> dict[str, list[int]]:
     plain = on_device(libraries)
     return {
         "driver": run_program(libraries, "steps", plain),
-        "uvmalloc": run_program(libraries, "steps", preloaded(plain, libraries)),
+        "uvmalloc": run_program(
+            libraries, "steps", with_cuda_calls_served(plain, libraries.require_uvmalloc())
+        ),
     }
 
 
 def startup_ms(libraries: Libraries, starts: int) -> dict[str, float]:
     """What the preloaded library adds to the start of programs that do not use CUDA: medians."""
     plain = clean_environment()
-    ours = preloaded(plain, libraries)
+    ours = with_cuda_calls_served(plain, libraries.require_uvmalloc())
 
     def run(command: Sequence[str], environment: Mapping[str, str]) -> tuple[float, bytes]:
         began = time.perf_counter()
@@ -119,7 +112,7 @@ def startup_ms(libraries: Libraries, starts: int) -> dict[str, float]:
 
 def fork_runs_failed(libraries: Libraries, runs: int) -> int:
     """How many of `runs` runs hung, crashed or failed."""
-    environment = preloaded(on_device(libraries), libraries)
+    environment = with_cuda_calls_served(on_device(libraries), libraries.require_uvmalloc())
     failed = 0
     for seed in range(runs):
         try:
@@ -137,15 +130,6 @@ def fork_runs_failed(libraries: Libraries, runs: int) -> int:
             print(f"bench: seed {seed} hung")
             failed += 1
     return failed
-
-
-def write_figures(file: Path, figures: Mapping[str, Any]) -> None:
-    """Puts the figures into a JSON file, beside those that others have written there."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    known = json.loads(file.read_text()) if file.is_file() else {}
-    partial = file.with_name(f"{file.name}.{os.getpid()}")
-    partial.write_text(json.dumps({**known, **figures}, indent=1) + "\n")
-    partial.rename(file)
 
 
 def compare(libraries: Libraries, level: Level, file: Path, console: Console) -> None:
@@ -169,4 +153,4 @@ def compare(libraries: Libraries, level: Level, file: Path, console: Console) ->
         "fork_runs": level.restless,
         "fork_runs_failed": failed,
     }
-    write_figures(file, figures)
+    write_figures(figures, file)

@@ -11,6 +11,16 @@
 
 namespace uvmsim::api {
 
+// The interfaces' handles are addresses of nothing that is declared.
+template <class Handle>
+void** out_of(Handle* handle) {
+  return reinterpret_cast<void**>(handle);
+}
+template <class Handle>
+void* const* list_of(Handle const* handles) {
+  return reinterpret_cast<void* const*>(handles);
+}
+
 // Modes as numbers; kInvalidValue where `mode` is none.
 Status begin_capture(int device, StreamHandle stream, int mode);
 // Gives the calling thread that mode and `*mode` the one it had.

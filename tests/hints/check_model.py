@@ -3,9 +3,9 @@
     check_model.py [--json] [--break] [--tensors N]
 
 Up to four actors, in a line and as a diamond, each with one to three slots per register, hand N
-tensors on (4, unless it is said). The exit code is 0 if spin finds no error and stored more than 10,000 states in all. `--break` checks a
-protocol that gives slots back too early, in which an error must be found: then the exit code is 0
-if spin finds it.
+tensors on (4, unless it is said). The exit code is 0 if spin finds no error and stored more than
+10,000 states in all. `--break` checks a protocol that gives slots back too early, in which an error
+must be found: then the exit code is 0 if spin finds it.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ def main() -> int:
             sys.exit("the model has changed: --break does not fit it any more")
         found = [check(model.replace(*BROKEN), "DIAMOND", 1, arguments.tensors)]
     else:
-        found = [check(model, shape, quota, arguments.tensors) for shape in SHAPES for quota in QUOTAS]
+        found = [
+            check(model, shape, quota, arguments.tensors) for shape in SHAPES for quota in QUOTAS
+        ]
     states, errors = (sum(getattr(one, key) for one in found) for key in ("states", "errors"))
     figures = {"states": states, "errors": errors, "configurations": [asdict(one) for one in found]}
     if arguments.json:

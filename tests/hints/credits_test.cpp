@@ -10,8 +10,12 @@
 #include <string>
 #include <vector>
 
+#include "support/message_of.hpp"
+
 namespace uvm {
 namespace {
+
+using testing::message_of;
 
 using std::chrono::seconds;
 constexpr Credits::Time kNow{0};
@@ -32,15 +36,6 @@ struct Pair {
   Credits credits;
   std::size_t source = 0, sink = 0, reg = 0;
 };
-
-std::string message_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 TEST(Credits, CountersFollowTheProtocolMessageByMessage) {
   Pair pair(2);

@@ -9,12 +9,13 @@ from pathlib import Path
 from rich.console import Console
 from uvmalloc.libraries import find_libraries
 
-from bench.any_program.compare import SMOKE, compare, fork_runs_failed, write_figures
+from bench.any_program.compare import SMOKE, compare, fork_runs_failed
+from bench.any_program.figures import write_figures
 
 
 def test_figures_of_a_program_without_torch(tmp_path: Path) -> None:
     file = tmp_path / "any_program.json"
-    write_figures(file, {"hip_conformance": [1, 1]})
+    write_figures({"hip_conformance": [1, 1]}, file)
     compare(find_libraries(), SMOKE, file, Console(file=io.StringIO()))
     figures = json.loads(file.read_text())
     assert figures["hip_conformance"] == [1, 1], "figures of others stay"

@@ -15,23 +15,16 @@
 #include <uvmalloc/storage/tensor_bindings.hpp>
 
 #include "support/host_devices.hpp"
+#include "support/message_of.hpp"
 
 namespace uvm {
 namespace {
 
 using testing::HostBackend;
 using testing::HostDevices;
+using testing::message_of;
 
 const TensorType kVector{sizeof(float), {8}};
-
-std::string message_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 // y = 2 (2 x + w)
 PlanProgram affine() {

@@ -11,22 +11,15 @@
 #include <uvmalloc/storage/tensor_bindings.hpp>
 
 #include "support/host_devices.hpp"
+#include "support/message_of.hpp"
 
 namespace uvm {
 namespace {
 
 using testing::HostDevices;
+using testing::message_of;
 
 const TensorType kBytes{1, {4}};
-
-std::string message_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 void fill(void* data, const char* text) {
   std::memcpy(data, text, 4);

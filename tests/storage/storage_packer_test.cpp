@@ -14,18 +14,12 @@
 #include <uvmalloc/storage/skyline_search.hpp>
 
 #include "support/hard_instances.hpp"
+#include "support/message_of.hpp"
 
 namespace uvm {
 namespace {
 
-std::string message_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
+using testing::message_of;
 
 Packing pack(const PackProblem& problem, const PackEffort& effort = {}) {
   Packing packing = StoragePacker(problem, effort).pack();

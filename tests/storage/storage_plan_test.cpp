@@ -8,17 +8,12 @@
 
 #include <uvmalloc/storage/storage_plan_json.hpp>
 
+#include "support/message_of.hpp"
+
 namespace uvm {
 namespace {
 
-std::string message_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
+using testing::message_of;
 
 std::string fault(const PlanDescription& description) {
   return message_of([&] { StoragePlan::make(description); });

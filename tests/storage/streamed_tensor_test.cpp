@@ -13,20 +13,13 @@
 #include <uvmalloc/storage/file_source.hpp>
 
 #include "support/host_devices.hpp"
+#include "support/message_of.hpp"
 
 namespace uvm {
 namespace {
 
 using testing::HostDevices;
-
-std::string message_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
+using testing::message_of;
 
 // A remote whose reads are short, and fail when a test says so.
 class Remote final : public TensorSource {

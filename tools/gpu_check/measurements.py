@@ -11,6 +11,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from uvmalloc.environment import with_cuda_calls_served
+
 from gpu_check.place import MIB, ROOT, Place
 from gpu_check.subprograms import CheckError, Clock, ExitError, run
 
@@ -99,12 +101,7 @@ def any_program(place: Place, clock: Clock, folder: Path) -> Json:
         plain = place.driver_environment()
         paths = [plain.get("LD_LIBRARY_PATH", ""), str(libraries)]
         plain["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, paths))
-        preloaded = {
-            **plain,
-            "LD_PRELOAD": str(place.libraries / "libuvmalloc.so"),
-            "UVMALLOC_CUDA": "1",
-            "UVMALLOC_STARTUP_LINE": "0",
-        }
+        preloaded = with_cuda_calls_served(plain, place.libraries / "libuvmalloc.so")
         for name, environment in (("driver", plain), ("uvmalloc", preloaded)):
             done = run([str(program), "pairs"], environment, clock.left(60), program.name)
             out[f"{runtime}_runtime_{name}_ns"] = json.loads(done.stdout)

@@ -17,6 +17,7 @@ from uvmalloc.libraries import Libraries
 
 SWITCH = "PYTORCH_ENABLE_UNIFIED_MEMORY"
 SERVES_CUDA = "UVMALLOC_CUDA"
+STARTUP_LINE = "UVMALLOC_STARTUP_LINE"
 REPORT_DIR = "UVMALLOC_REPORT_DIR"
 SIM_REPORT = "UVMSIM_REPORT"
 
@@ -101,6 +102,16 @@ def with_uvmalloc(
     if report_dir is not None:
         result[REPORT_DIR] = str(report_dir)
     return {**result, **options.variables()}
+
+
+def with_cuda_calls_served(environment: Mapping[str, str], library: Path) -> Environment:
+    """`environment` in which `library` alone is preloaded and serves a CUDA program's own calls."""
+    return {
+        **environment,
+        "LD_PRELOAD": str(library),
+        SERVES_CUDA: "1",
+        STARTUP_LINE: "0",
+    }
 
 
 def without_uvmalloc(environment: Mapping[str, str]) -> Environment:

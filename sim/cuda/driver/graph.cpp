@@ -7,16 +7,6 @@ using namespace uvmsim::cuda;
 
 namespace {
 
-// Handles are addresses of nothing that is declared.
-template <class Handle>
-void** out_of(Handle* handle) {
-  return reinterpret_cast<void**>(handle);
-}
-
-void* const* list_of(const CUgraphNode* nodes) {
-  return reinterpret_cast<void* const*>(nodes);
-}
-
 // The old forms report a node that failed and a text; here there is neither.
 CUresult instantiate_reporting(CUgraphExec* exec, CUgraph graph, CUgraphNode* error_node, char* log,
                                size_t log_bytes) {

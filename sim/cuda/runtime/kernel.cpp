@@ -20,7 +20,6 @@
 
 using namespace uvmsim;
 using namespace uvmsim::cuda;
-using namespace uvmsim::api;
 
 namespace {
 

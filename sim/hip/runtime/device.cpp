@@ -136,30 +136,34 @@ RT_API hipDeviceComputeCapability(int* major, int* minor, hipDevice_t device) {
   return hipSuccess;
 }
 
+namespace {
+
+// `write` writes a device's properties in one of the layouts.
+template <class Properties>
+hipError_t answer_properties(void (*write)(int, Properties*), Properties* properties, int device) {
+  if (properties == nullptr) return fail(hipErrorInvalidValue);
+  if (!is_visible(device)) return fail(hipErrorInvalidDevice);
+  write(device, properties);
+  return hipSuccess;
+}
+
+}  // namespace
+
 // The plain name keeps the old layout for programs that were built before HIP 6.0.
 #undef hipGetDeviceProperties
 RT_API hipGetDeviceProperties(void* properties, int device) {
   RT_ENTER;
-  if (properties == nullptr) return fail(hipErrorInvalidValue);
-  if (!is_visible(device)) return fail(hipErrorInvalidDevice);
-  write_old_properties(device, properties);
-  return hipSuccess;
+  return answer_properties(write_old_properties, properties, device);
 }
 
 RT_API hipGetDevicePropertiesR0000(void* properties, int device) {
   RT_ENTER;
-  if (properties == nullptr) return fail(hipErrorInvalidValue);
-  if (!is_visible(device)) return fail(hipErrorInvalidDevice);
-  write_old_properties(device, properties);
-  return hipSuccess;
+  return answer_properties(write_old_properties, properties, device);
 }
 
 RT_API hipGetDevicePropertiesR0600(hipDeviceProp_tR0600* properties, int device) {
   RT_ENTER;
-  if (properties == nullptr) return fail(hipErrorInvalidValue);
-  if (!is_visible(device)) return fail(hipErrorInvalidDevice);
-  write_properties(device, properties);
-  return hipSuccess;
+  return answer_properties(write_properties, properties, device);
 }
 
 RT_API hipDeviceGetStreamPriorityRange(int* least, int* greatest) {

@@ -1,14 +1,13 @@
 """Figures about HIP: how much of the conformance suite passes, and what its translation leaves.
 
-`python -m bench.hip_figures` writes them to build/any_program.json, beside what others have written
-there: hip_conformance and cuda_conformance (passed and total, tests of the suite on the vendor's
-stand-in) and cuda_names_left (in files that the build has translated). It needs a release build.
-The exit code is 1 where a test fails, the counts of the vendors differ, or a name is left.
+`python -m bench.any_program.hip` writes them to build/any_program.json, beside what others have
+written there: hip_conformance and cuda_conformance (passed and total, tests of the suite on the
+vendor's stand-in) and cuda_names_left (in files that the build has translated). It needs a release
+build. The exit code is 1 where a test fails, the counts of the vendors differ, or a name is left.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -19,9 +18,10 @@ from pathlib import Path
 
 from uvmalloc.environment import without_settings
 
-ROOT = Path(__file__).resolve().parent.parent
+from bench.any_program.figures import write_figures
+
+ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "release"
-FIGURES = ROOT / "build" / "any_program.json"
 CUDA_NAME = re.compile(r"\bcu[A-Z]|\bcuda[A-Z]|\bCU(?:DA)?_")
 # As tests/conformance/CMakeLists.txt has them: the devices of the first are two.
 PROGRAMS = {"conformance_test": "2", "process_allocator_test": "1", "resident_memory_test": "1"}
@@ -51,13 +51,6 @@ def cuda_names_left(build: Path = BUILD) -> int:
             f"{build / 'hip'} holds no translated file: build with HIP's headers"
         )
     return sum(len(CUDA_NAME.findall(file.read_text())) for file in files)
-
-
-def write_figures(figures: dict[str, object], file: Path = FIGURES) -> None:
-    """Adds them to the file, and leaves its other keys as they are."""
-    known = json.loads(file.read_text()) if file.exists() else {}
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps({**known, **figures}, indent=2) + "\n")
 
 
 def _programs(vendor: str, build: Path) -> Iterator[tuple[Path, str]]:

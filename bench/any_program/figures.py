@@ -1,0 +1,20 @@
+"""build/any_program.json: figures of programs without PyTorch, of several measurements."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+FILE = Path(__file__).resolve().parents[2] / "build" / "any_program.json"
+
+
+def write_figures(figures: Mapping[str, Any], file: Path = FILE) -> None:
+    """Puts the figures into the file, whole or not at all. Its other keys stay."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    known = json.loads(file.read_text()) if file.is_file() else {}
+    partial = file.with_name(f"{file.name}.{os.getpid()}")
+    partial.write_text(json.dumps({**known, **figures}, indent=1) + "\n")
+    partial.rename(file)

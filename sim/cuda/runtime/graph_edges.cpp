@@ -1,0 +1,58 @@
+// Calls about graphs that HIP lacks or declares otherwise: edges with data, parameters of an
+// instance.
+#include <uvmalloc/sim/api/graphs.hpp>
+#include <uvmalloc/sim/cuda/runtime/entry.hpp>
+
+using namespace uvmsim;
+using namespace uvmsim::cuda;
+
+RT_API cudaGraphGetEdges(cudaGraph_t graph, cudaGraphNode_t* from, cudaGraphNode_t* to,
+                         cudaGraphEdgeData* edges, size_t* count) {
+  RT_ENTER;
+  return finish(graph_edges(graph, out_of(from), out_of(to), edges, count));
+}
+
+RT_API cudaGraphNodeGetType(cudaGraphNode_t node, cudaGraphNodeType* type) {
+  RT_ENTER;
+  return finish(node_type(node, reinterpret_cast<int*>(type)));
+}
+
+RT_API cudaGraphNodeGetDependencies(cudaGraphNode_t node, cudaGraphNode_t* dependencies,
+                                    cudaGraphEdgeData* edges, size_t* count) {
+  RT_ENTER;
+  return finish(node_dependencies(node, out_of(dependencies), edges, count));
+}
+
+RT_API cudaGraphNodeGetDependentNodes(cudaGraphNode_t node, cudaGraphNode_t* dependents,
+                                      cudaGraphEdgeData* edges, size_t* count) {
+  RT_ENTER;
+  return finish(node_dependents(node, out_of(dependents), edges, count));
+}
+
+RT_API cudaGraphDebugDotPrint(cudaGraph_t graph, const char* path, unsigned) {
+  RT_ENTER;
+  return finish(print_graph(graph, path));
+}
+
+RT_API cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long flags) {
+  RT_ENTER_DEVICE;
+  (void)device;
+  return finish(instantiate_graph(graph, flags, out_of(exec)));
+}
+
+RT_API cudaGraphInstantiateWithParams(cudaGraphExec_t* exec, cudaGraph_t graph,
+                                      cudaGraphInstantiateParams* parameters) {
+  RT_ENTER_DEVICE;
+  (void)device;
+  if (parameters == nullptr) return fail(cudaErrorInvalidValue);
+  const Status status = instantiate_graph(graph, parameters->flags, out_of(exec));
+  parameters->errNode_out = nullptr;
+  parameters->result_out =
+      status == Status::kOk ? cudaGraphInstantiateSuccess : cudaGraphInstantiateError;
+  return finish(status);
+}
+
+RT_API cudaGraphExecGetFlags(cudaGraphExec_t exec, unsigned long long* flags) {
+  RT_ENTER;
+  return finish(graph_exec_flags(exec, flags));
+}

@@ -1,0 +1,20 @@
+// What a failing call says.
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <string>
+
+namespace uvm::testing {
+
+// The message of the exception that `body` throws.
+inline std::string message_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+}  // namespace uvm::testing
