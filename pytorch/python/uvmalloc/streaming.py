@@ -115,28 +115,27 @@ class StreamedCheckpoint:
         names in the files. Parameters and buffers that the files do not have stay as they are.
         """
         owned = self._by_module(model, prefix)
-        modules = [module for module, _ in owned]
+        numbers = {module: number for number, (module, _) in enumerate(owned)}
         feed = _ModuleFeed(self, [list(names.values()) for _, names in owned])
         before: dict[Any, dict[str, Any]] = {}
 
         def enter(module: torch.nn.Module, _: Any) -> None:
-            number = modules.index(module)
+            number = numbers[module]
             tensors = feed.piece(number)
             before[module] = {}
             for name, file_name in owned[number][1].items():
-                store = module._parameters if name in module._parameters else module._buffers
+                store = _store_of(module, name)
                 before[module][name] = store[name]
                 store[name] = _like(store[name], tensors[file_name])
 
         def leave(module: torch.nn.Module, _: Any, __: Any) -> None:
             for name, tensor in before.pop(module, {}).items():
-                store = module._parameters if name in module._parameters else module._buffers
-                store[name] = tensor
+                _store_of(module, name)[name] = tensor
             feed.clear()
 
         with contextlib.ExitStack() as hooks:
             hooks.callback(feed.close)
-            for module in modules:
+            for module in numbers:
                 hooks.callback(module.register_forward_pre_hook(enter).remove)
                 hooks.callback(module.register_forward_hook(leave, always_call=True).remove)
             yield
@@ -202,6 +201,11 @@ class _ModuleFeed:
         if self._stream is not None:
             self._stream.close()
             self._stream = None
+
+
+def _store_of(module: torch.nn.Module, name: str) -> dict[str, Any]:
+    """Where the module keeps the parameter or buffer of that name."""
+    return module._parameters if name in module._parameters else module._buffers
 
 
 def _like(old: Any, tensor: torch.Tensor) -> torch.Tensor:
