@@ -151,10 +151,14 @@ HintStatuses HintSender::send(const HintPlan& plan, int device, DeviceStream pro
   return statuses;
 }
 
+void HintSender::finish_prefetches() noexcept {
+  if (prefetch_thread_ != nullptr) prefetch_thread_->drain();
+}
+
 RuntimeStatus HintSender::discard(int device, void* address, std::size_t size_bytes) {
   const Hint hint{HintKind::kDiscard, {}, Place::nowhere(), address, size_bytes};
   StreamHandle lane_stream = lane(device);
-  if (prefetch_thread_ != nullptr) prefetch_thread_->drain();  // of the same pages
+  finish_prefetches();  // of the same pages
   const RuntimeStatus status =
       lane_stream == nullptr ? kNoLane : runtime_.discard(device, address, size_bytes, lane_stream);
   return note(hint, status) ? runtime_.synchronize_stream(device, lane_stream) : status;

@@ -53,6 +53,10 @@ class HintSender {
   // they may still be there.
   RuntimeStatus discard(int device, void* address, std::size_t size_bytes);
 
+  // Waits until no prefetch is under way on the sender's own thread. Before memory is given back to
+  // the driver, because its addresses may be other memory's then.
+  void finish_prefetches() noexcept;
+
   // The I/O lane of a device, made at the first call; nullptr: it cannot be made.
   StreamHandle lane(int device);
 

@@ -55,7 +55,7 @@ bool PrefetchThread::hand_over(const Request& request) noexcept {
   return true;
 }
 
-void PrefetchThread::drain() {
+void PrefetchThread::drain() noexcept {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return size_ == 0; });
 }

@@ -39,7 +39,7 @@ class PrefetchThread {
   bool hand_over(const Request& request) noexcept;
 
   // Waits until all requests that were handed over have run.
-  void drain();
+  void drain() noexcept;
 
  private:
   bool start_with_lock() noexcept;

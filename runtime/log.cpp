@@ -81,6 +81,7 @@ void unlock_log_after_fork() noexcept {
 }
 
 void log_once(LogLevel level, std::string_view key, std::string_view text) noexcept {
+  if (level > log_level()) return;  // said when the level lets it through
   try {
     if (!is_first(key)) return;
   } catch (const std::bad_alloc&) {

@@ -14,6 +14,9 @@ die() {
 
 requirements="$root/scripts/requirements.txt"
 
+# Without it ccache keeps nothing that includes precompiled headers.
+export CCACHE_SLOPPINESS=pch_defines,time_macros
+
 # The minor version of torch that is built against and tested when nobody says otherwise.
 default_minor="$(sed -n 's/^torch==\([0-9]*\.[0-9]*\)\..*/\1/p' "$requirements")"
 

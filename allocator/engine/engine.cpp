@@ -68,6 +68,7 @@ Engine::~Engine() {
     if (pool->last_work) machine.stream_work.release(*pool->last_work);
   }
   small_arenas.clear();
+  machine.sender.finish_prefetches();
   for (const auto& span : heap->spans.spans()) {
     unpoison(span->base, span->size_bytes);
     machine.span_memory.give_back(*span);

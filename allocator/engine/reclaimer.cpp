@@ -239,6 +239,7 @@ std::vector<std::unique_ptr<Span>> Reclaimer::attach_to_spans(const LockedHeap& 
 }
 
 void Reclaimer::free_spans(std::vector<std::unique_ptr<Span>> spans) noexcept {
+  if (!spans.empty()) machine_.sender.finish_prefetches();
   for (const auto& span : spans) {
     unpoison(span->base, span->size_bytes);
     const auto begin = std::chrono::steady_clock::now();

@@ -143,12 +143,18 @@ HostUse Machine::host_use() {
   return {host_.capacity_bytes(), host_.used_bytes(), host_.peak_bytes()};
 }
 
+bool Machine::make_room(int device, std::size_t bytes) {
+  const bool is_made = residency_.make_room(device, bytes);
+  timeline_.run_on_host(device, costs_.phases(residency_.take_work()));
+  return is_made;
+}
+
 // Memory that no device can have while this is charged: its own, and the host's where it shares
 // that.
 bool Machine::charge_device(int device, std::size_t bytes) {
   if (!memory(device).could_hold(bytes)) return false;
   if (shares_host_memory() && !host_.take(bytes)) return false;
-  if (!residency_.make_room(device, bytes)) return false;
+  if (!make_room(device, bytes)) return false;
   memory(device).charge(bytes);
   return true;
 }
@@ -172,7 +178,7 @@ Status Machine::set_capacity(int device, std::size_t bytes) {
   const std::size_t used = unevictable + target.managed_bytes();
   if (used > bytes) {
     // Evict against the old capacity what the new one has no room for.
-    residency_.make_room(device, target.free_bytes() + used - bytes);
+    make_room(device, target.free_bytes() + used - bytes);
   }
   target.set_capacity(bytes);
   if (shares_host_memory()) host_.set_capacity(bytes);
@@ -184,7 +190,7 @@ void Machine::open_context(int device) {
   DeviceMemory& target = memory(device);
   const std::size_t bytes = DeviceMemory::context_bytes(target.capacity_bytes());
   if (!target.could_hold(bytes)) return;
-  residency_.make_room(device, bytes);
+  make_room(device, bytes);
   target.open_context();
 }
 
@@ -374,6 +380,7 @@ std::string Machine::broken_invariant() {
       return "device " + std::to_string(device) + " holds more than its capacity";
     }
   }
+  if (residency_.has_work()) return "pages were moved, and no thread or stream was charged for it";
   return residency_.broken_invariant();
 }
 

@@ -244,6 +244,8 @@ class UVMSIM_EXPORT Machine {
 
   DeviceMemory& memory(int device) { return memories_[static_cast<std::size_t>(device)]; }
   std::size_t charged_bytes() const;
+  // Evicts as Residency::make_room does; the calling thread waits until that is done.
+  bool make_room(int device, std::size_t bytes);
   bool charge_device(int device, std::size_t bytes);
   void release_device(int device, std::size_t bytes);
   Status take_device_memory(int device, std::size_t bytes, PoolHandle pool, void** out);
@@ -277,6 +279,8 @@ class UVMSIM_EXPORT Machine {
   Status touch(int device, const uvmsim_access& access, std::uint64_t at_ns);
   Status resolve_end(const void* address, std::size_t bytes, CopyEnd expected, End* out);
   Status resolve_copy(const Copy& copy, CopyEnds* out);
+  // Puts the moves of pages that a call has caused on its stream, whether or not the call succeeds.
+  void submit_moves(Stream& stream);
   Status submit_copy(Stream& stream, const Copy& copy, const CopyEnds& ends);
   Status refuse_unknown_stream(int device, StreamHandle stream);
   int landing_place(const AllocationRecord& record, std::uintptr_t address, CopyEnd end,

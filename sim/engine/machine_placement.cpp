@@ -122,7 +122,7 @@ Status Machine::prefetch(int device, StreamHandle stream, MemoryRange range, int
       pages.first - base, pages.last - base,
       [&](Placement::Target) { return Placement::Target{location}; });
   timeline_.advance(call_ns());
-  timeline_.submit(*target, costs_.phases(residency_.take_work()));
+  submit_moves(*target);
   return status;
 }
 

@@ -45,7 +45,7 @@ Status Machine::create_piece(int device, std::size_t bytes, PieceHandle* out) {
   if (!memory(device).could_hold(bytes)) return Status::kOutOfMemory;
   const std::uintptr_t address = device_only_.allocate(bytes);
   if (address == 0) return Status::kOutOfMemory;
-  residency_.make_room(device, bytes);
+  make_room(device, bytes);
   memory(device).charge(bytes);
   *out = virtual_.add({device, bytes, address});
   ++counters_.device_allocations;

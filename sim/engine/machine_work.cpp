@@ -170,10 +170,17 @@ Status Machine::resolve_copy(const Copy& copy, CopyEnds* out) {
                                : status;
 }
 
+void Machine::submit_moves(Stream& stream) {
+  timeline_.submit(stream, costs_.phases(residency_.take_work()));
+}
+
 Status Machine::submit_copy(Stream& stream, const Copy& copy, const CopyEnds& ends) {
   Status status = place_rows(copy, ends, stream.device, /*write=*/false);
   if (status == Status::kOk) status = place_rows(copy, ends, stream.device, /*write=*/true);
-  if (status != Status::kOk) return status;
+  if (status != Status::kOk) {
+    submit_moves(stream);
+    return status;
+  }
   const std::size_t bytes = copy.width_bytes * copy.rows;
   ++counters_.copy_calls;
   counters_.copy_bytes += bytes;
@@ -253,7 +260,10 @@ Status Machine::fill(int device, StreamHandle stream, const Fill& fill, Wait wai
     };
     if (const auto outcome = record_or_refuse(*target, fill.node_kind, work)) return *outcome;
     status = place_copy_end(end, fill.to, bytes, CopyEnd::kDeviceMemory, target->device, true);
-    if (status != Status::kOk) return status;
+    if (status != Status::kOk) {
+      submit_moves(*target);
+      return status;
+    }
     timeline_.advance(call_ns());
     timeline_.submit(*target, costs_.phases(residency_.take_work(), costs_.local_copy_ns(bytes)));
     if (wait == Wait::kYes) timeline_.wait_until(timeline_.completion_ns(*target));

@@ -66,6 +66,7 @@ class PageMover {
   // What was done since the last call.
   PlacementWork take_work() { return std::exchange(work_, {}); }
   PlacementWork& work() { return work_; }
+  bool has_work() const { return work_ != PlacementWork{}; }
 
   std::string broken_invariant() const;
 

@@ -30,6 +30,8 @@ struct PlacementWork {
   std::array<std::uint32_t, 32> faults_by_turn{};
   std::size_t turns = 0;
 
+  bool operator==(const PlacementWork&) const = default;
+
   std::uint64_t copied_bytes() const {
     return to_device_bytes + to_host_bytes + between_devices_bytes;
   }

@@ -87,6 +87,7 @@ class Residency {
 
   // What was done since the last call.
   PlacementWork take_work() { return mover_.take_work(); }
+  bool has_work() const { return mover_.has_work(); }
 
  private:
   using Others = PageMover::Others;

@@ -113,6 +113,12 @@ void Timeline::submit(Stream& stream, const Phases& phases) {
   stream.busy_until_ns = time_ns + phases.kernel_ns;
 }
 
+void Timeline::run_on_host(int device, const Phases& phases) {
+  Stream host{.device = device, .id = 0, .blocking = false};
+  submit(host, phases);
+  wait_until(host.busy_until_ns);
+}
+
 void Timeline::run_exclusively(std::uint64_t duration_ns) {
   if (duration_ns == 0) return;
   for (const Lanes& lanes : lanes_) now_ns_ = std::max(now_ns_, lanes.service_ns);

@@ -71,6 +71,9 @@ class UVMSIM_EXPORT Timeline {
   // The same for work that needs lanes of the device, phase by phase.
   void submit(Stream& stream, const Phases& phases);
 
+  // The calling thread does that work itself, and waits for the lanes that it needs.
+  void run_on_host(int device, const Phases& phases);
+
   // The host works alone with the address space: it waits until no faults are serviced, and
   // meanwhile none are.
   void run_exclusively(std::uint64_t duration_ns);

@@ -46,6 +46,15 @@ TEST_F(LogTest, OnceIsOnceForEachKey) {
             "uvmalloc: first\nuvmalloc: another\n");
 }
 
+TEST_F(LogTest, ALineThatWasDroppedIsStillSaidOnce) {
+  const auto say = [] { log_once(LogLevel::kWarning, "a dropped key", "at last"); };
+  set_log_level(LogLevel::kError);
+  EXPECT_EQ(written(say), "");
+  set_log_level(LogLevel::kWarning);
+  EXPECT_EQ(written(say), "uvmalloc: at last\n");
+  EXPECT_EQ(written(say), "");
+}
+
 TEST_F(LogTest, ALongLineIsCutAndStillALine) {
   const std::size_t most = kMostLineBytes - std::string("uvmalloc: \n").size();
   const std::string longest(most, 'x');

@@ -35,6 +35,7 @@ class MachineTest : public ::testing::Test {
     machine().destroy_stream(stream_);
     machine().disable_peer_access(0, 1);
     machine().disable_peer_access(1, 0);
+    EXPECT_EQ(machine().broken_invariant(), "");
     for (int device = 0; device < 2; ++device) EXPECT_EQ(used(device), 0U);
   }
 

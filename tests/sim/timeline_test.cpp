@@ -34,6 +34,19 @@ TEST_F(TimelineTest, AQueryOfUnfinishedWorkCosts1000Nanoseconds) {
   EXPECT_EQ(uvmsim_now_ns(), start + 3000);
 }
 
+TEST_F(TimelineTest, ACallThatEvictsWaitsForIt) {
+  const std::byte* memory = managed(kCapacity);
+  ASSERT_EQ(prefetch(memory, kCapacity, 0), Status::kOk);
+  ASSERT_EQ(machine().wait_for_device(0), Status::kOk);
+  const std::uint64_t start = uvmsim_now_ns();
+  device_memory(0, kBlock);
+  const std::uint64_t end = uvmsim_now_ns();
+  EXPECT_EQ(end - start, (kBlock + 49) / 50) << "2 MiB at 50 GB/s";
+  ASSERT_EQ(kernel(stream_, 10), Status::kOk);
+  ASSERT_EQ(machine().wait_for_stream(0, stream_), Status::kOk);
+  EXPECT_EQ(uvmsim_now_ns(), end + 10);
+}
+
 TEST_F(TimelineTest, AdvanceFinishesWork) {
   ASSERT_EQ(kernel(stream_, 2500), Status::kOk);
   uvmsim_advance_ns(2500);

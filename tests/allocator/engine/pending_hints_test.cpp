@@ -1,6 +1,8 @@
 // What is planned is sent: the ledger and the driver agree, whoever took a page, whatever is
 // captured and whichever hint fails.
 #include <algorithm>
+#include <chrono>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -106,6 +108,19 @@ TEST_F(PendingHintsTest, MarkingABlockReadMostlyIsTriedAgainWhereItFailed) {
   for (int i = 0; i < 3; ++i) allocator->advise(block, {.read_mostly = true});
   EXPECT_EQ(machine->hints, (std::vector<Hint>{{HintKind::kAdvise, Advice::kSetReadMostly,
                                                 Place::host(), block, 4 * kMiB}}));
+}
+
+TEST_F(PendingHintsTest, MemoryGoesBackAfterThePrefetchesOfItThatAThreadAsksFor) {
+  DeviceCapabilities blocking = machine->capabilities;
+  blocking.prefetch_blocks = true;
+  start(without_thread_caches(), 1, blocking);
+  machine->before_prefetch = [] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); };
+  std::size_t prefetches_before_free = 0;
+  machine->before_free = [&] { prefetches_before_free = prefetches().size(); };
+  allocator->free(device(3 * kMiB, stream(1)));
+  allocator->release_cached();
+  EXPECT_EQ(machine->allocated_bytes, 0u);
+  EXPECT_EQ(prefetches_before_free, 1u);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // not. The fake machine knows of managed memory alone, so what it does not know is ordinary.
 #include <uvmalloc/allocator/engine/decay.hpp>
 #include <uvmalloc/allocator/spans/host_backing.hpp>
+#include <uvmalloc/runtime/log.hpp>
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -174,7 +175,9 @@ TEST_F(HostBackingForkTest, ProcessesOfOneMachineShareWhatItHasForCopies) {
   configuration.local_ranks = 1u << 31;
   start(configuration);
   host(4 * kMiB);
+  set_log_level(LogLevel::kOff);
   EXPECT_EQ(fork_and_run([] { return 0; }), 0);
+  set_log_level(LogLevel::kWarning);
   EXPECT_EQ(forks().without_copy, 1u);
 }
 
