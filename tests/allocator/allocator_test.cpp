@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "support/allocator_fixture.hpp"
+#include "support/sanitized.hpp"
 
 namespace uvm {
 namespace {
@@ -695,7 +696,8 @@ TEST_F(AllocatorTest, AStepThatRepeatsTakesNoMorePagesInTheLongRun) {
   constexpr std::size_t kLongest = 40;  // in allocations
   Configuration configuration = small_configuration();
   configuration.budget_bytes = 2048 * kMiB;
-  for (unsigned seed = 0; seed < 20; ++seed) {
+  const auto seeds = static_cast<unsigned>(testing::steps(20, 1));
+  for (unsigned seed = 0; seed < seeds; ++seed) {
     start(configuration);
     std::minstd_rand random(seed + 1);
     std::vector<std::size_t> sizes, ends;
@@ -958,7 +960,7 @@ TEST_F(AllocatorTest, AddressSpaceIsSharedOutAmongTheAllocatorsOfAProcess) {
   configuration.span_bytes.reset();
   configuration.budget_bytes = 8 * 1024 * kMiB;
   std::vector<std::unique_ptr<CachingManagedAllocator>> allocators;
-  for (int count = 0; count < 100; ++count) {
+  for (int count = 0; count < testing::steps(100, 10); ++count) {
     allocators.push_back(std::make_unique<CachingManagedAllocator>(
         std::make_unique<testing::FakeRuntime>(machine), configuration));
     for (const Facade facade : {Facade::kHost, Facade::kPinned, Facade::kDevice}) {

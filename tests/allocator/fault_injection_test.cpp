@@ -26,6 +26,7 @@
 
 #include "support/allocator_fixture.hpp"
 #include "support/failing_memory.hpp"
+#include "support/sanitized.hpp"
 
 namespace uvm {
 namespace {
@@ -543,12 +544,8 @@ class FaultInjection : public ::testing::TestWithParam<Call> {
 
   // Calls that put long texts together make thousands of allocations alike. Under a sanitizer,
   // which is slow, some of those are left out.
-  static constexpr long kLeastInTurn = 500;
-#ifdef UVMALLOC_SANITIZED
-  static constexpr long kStep = 23;
-#else
-  static constexpr long kStep = 1;
-#endif
+  static constexpr long kLeastInTurn = 100;
+  static constexpr long kStep = testing::kIsSanitized ? 23 : 1;
 
   // Runs the call once with that allocation failing, on this thread, which has used the allocator,
   // or on one that has not. Returns whether the call made as many allocations.

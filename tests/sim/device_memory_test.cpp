@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "machine_test.hpp"
+#include "support/sanitized.hpp"
 
 namespace uvmsim::test {
 namespace {
@@ -37,7 +38,7 @@ TEST_F(DeviceMemoryTest, DeviceMemoryIsExhaustedExactlyAtCapacity) {
 }
 
 TEST_F(DeviceMemoryTest, SmallAllocationsMayTakeAllOfALargeDevice) {
-  constexpr std::size_t kLarge = std::size_t{40} << 30;
+  constexpr std::size_t kLarge = std::size_t{uvm::testing::steps(40, 4)} << 30;
   constexpr std::size_t kSmall = kBlock - kPage;
   ASSERT_EQ(uvmsim_set_capacity(0, kLarge), UVMSIM_OK);
   std::vector<std::byte*> all;

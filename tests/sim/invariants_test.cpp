@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "machine_test.hpp"
+#include "support/sanitized.hpp"
 
 namespace uvmsim::test {
 namespace {
@@ -63,7 +64,7 @@ TEST_F(InvariantsTest, HoldAfterEveryRandomStep) {
   ASSERT_EQ(machine().enable_peer_access(0, 1), Status::kOk);
   device_memory(0, kCapacity / 2);
   Operations operations(7, managed(kBytes), kBytes, stream_);
-  for (int step = 0; step < 3000; ++step) {
+  for (int step = 0; step < uvm::testing::steps(3000, 500); ++step) {
     operations.step();
     ASSERT_EQ(machine().broken_invariant(), "") << "after step " << step;
   }

@@ -15,6 +15,7 @@
 
 #include "support/hard_instances.hpp"
 #include "support/message_of.hpp"
+#include "support/sanitized.hpp"
 
 namespace uvm {
 namespace {
@@ -92,7 +93,7 @@ TEST(StoragePacker, BuffersThatAreNeverLiveTogetherShareTheirMemory) {
 
 TEST(StoragePacker, SmallProblemsArePackedAsWellAsPossible) {
   std::mt19937 random(11);
-  for (int round = 0; round < 60; ++round) {
+  for (int round = 0; round < testing::steps(60, 6); ++round) {
     const PackProblem problem(random_buffers(random, 7, true));
     const std::int64_t best = best_height(problem);
     ASSERT_EQ(pack(problem).height_bytes, best) << "round " << round;
@@ -101,7 +102,7 @@ TEST(StoragePacker, SmallProblemsArePackedAsWellAsPossible) {
 
 TEST(SkylineSearch, FindsTheBestHeightAndProvesThatLessIsImpossible) {
   std::mt19937 random(5);
-  for (int round = 0; round < 60; ++round) {
+  for (int round = 0; round < testing::steps(60, 6); ++round) {
     const PackProblem problem(random_buffers(random, 7, round % 2 == 0));
     const std::int64_t best = best_height(problem);
     SkylineSearch search(problem);
