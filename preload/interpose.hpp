@@ -9,16 +9,15 @@
 
 #define UVMALLOC_INTERPOSE extern "C" __attribute__((visibility("default")))
 
-// The real function of CUDA's runtime or driver behind a call, looked up once. Its type is that of
-// its declaration in scope.
-#define UVMALLOC_NEXT(function, library)                                        \
-  ([]() noexcept {                                                              \
-    static const auto kNext =                                                   \
-        uvm::preload::next_function<decltype(&(function))>(#function, library); \
-    return kNext;                                                               \
+// The real function behind a call, looked up once. Its type is that of its declaration in scope.
+#define UVMALLOC_NEXT(function, library) UVMALLOC_NEXT_AS(function, library, decltype(&(function)))
+// The same where a header overloads the name: `type` is the pointer that one declaration has.
+#define UVMALLOC_NEXT_AS(function, library, type)                                                  \
+  ([]() noexcept {                                                                                 \
+    static const auto kNext =                                                                      \
+        uvm::preload::next_function<decltype(static_cast<type>(&(function)))>(#function, library); \
+    return kNext;                                                                                  \
   }())
-#define NEXT_OF_RUNTIME(function) UVMALLOC_NEXT(function, "libcudart.so")
-#define NEXT_OF_DRIVER(function) UVMALLOC_NEXT(function, "libcuda.so")
 
 namespace uvm::preload {
 

@@ -18,14 +18,18 @@ namespace {
 
 std::atomic<ServedMemory*> the_instance{nullptr};
 
+const char* vendor_name(const CachingManagedAllocator& allocator) {
+  return allocator.runtime().name() == "hip" ? "HIP" : "CUDA";
+}
+
 void say_that_it_serves(const CachingManagedAllocator& allocator) {
   const Configuration& configuration = allocator.configuration();
   if (!configuration.startup_line) return;
   const bool is_coherent = allocator.host_backing() == HostBacking::kOrdinary;
   log_line(LogLevel::kError,
-           fmt::format("serves CUDA's allocation calls: {} x {}, {}, policy {}, budget {}; "
+           fmt::format("serves {}'s allocation calls: {} x {}, {}, policy {}, budget {}; "
                        "UVMALLOC_STARTUP_LINE=0 turns this line off",
-                       allocator.devices().size(), allocator.devices().front().name,
+                       vendor_name(allocator), allocator.devices().size(), allocator.devices().front().name,
                        is_coherent ? "memory that host and devices share" : "managed memory",
                        to_string(configuration.policy), format_size(allocator.budget_bytes())));
 }
@@ -61,7 +65,7 @@ ServedMemory* ServedMemory::instance() noexcept {
   try {
     return make();
   } catch (const std::exception& error) {
-    log(LogLevel::kError, "an allocation call of CUDA is not served: {}", error.what());
+    log(LogLevel::kError, "an allocation call is not served: {}", error.what());
     return nullptr;
   }
 }
@@ -87,6 +91,7 @@ ServedMemory* ServedMemory::make() {
 
 ServedMemory::ServedMemory(CachingManagedAllocator& allocator)
     : allocator_(allocator),
+      vendor_(allocator.runtime().name() == "hip" ? Vendor::kHip : Vendor::kCuda),
       exclusions_(process_configuration().configuration.exclude, &exclusion_errors_),
       deferred_(allocator) {
   for (const std::string& error : exclusion_errors_) log_line(LogLevel::kError, error);
@@ -114,7 +119,9 @@ void* ServedMemory::take_block(const Request& request) {
 }
 
 Outcome ServedMemory::allocate(const Request& request, void** out) noexcept {
-  if (request.size_bytes == 0 || allocator_.in_forked_child()) return Outcome::kLeft;
+  if (request.size_bytes == 0 || request.vendor != vendor_ || allocator_.in_forked_child()) {
+    return Outcome::kLeft;
+  }
   if (exclusions_.excludes(request.size_bytes, request.caller)) return Outcome::kExcluded;
   try {
     void* address = take_block(request);
@@ -129,8 +136,8 @@ Outcome ServedMemory::allocate(const Request& request, void** out) noexcept {
     *out = address;
     return Outcome::kServed;
   } catch (const std::exception& error) {
-    log(LogLevel::kInfo, "a request of {} is left to CUDA: {}", format_size(request.size_bytes),
-        error.what());
+    log(LogLevel::kInfo, "a request of {} is left to {}: {}", format_size(request.size_bytes),
+        vendor_name(allocator_), error.what());
     return Outcome::kNoMemory;
   }
 }

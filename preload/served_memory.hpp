@@ -40,7 +40,10 @@ class ServedMemory {
 
   // The kind of memory that a program asked for.
   enum class Kind : std::uint8_t { kDevice, kManaged, kPinned };
+  // Whose interface a call belongs to. Calls of the other vendor than the devices' are left.
+  enum class Vendor : std::uint8_t { kCuda, kHip };
   struct Request {
+    Vendor vendor = Vendor::kCuda;
     Kind kind = Kind::kDevice;
     int device = 0;
     std::size_t size_bytes = 0;
@@ -97,6 +100,7 @@ class ServedMemory {
   void forget_advice(void* address, const Block& block) noexcept;
 
   CachingManagedAllocator& allocator_;
+  const Vendor vendor_;
   std::vector<std::string> exclusion_errors_;
   Exclusions exclusions_;
   DeferredFrees deferred_;

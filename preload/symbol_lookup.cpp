@@ -15,6 +15,7 @@
 #include <uvmalloc/preload/interpose.hpp>
 #include <uvmalloc/preload/library_copies.hpp>
 #include <uvmalloc/preload/served_memory.hpp>
+#include <uvmalloc/preload/symbol_lookup.hpp>
 
 namespace uvm::preload {
 namespace {
@@ -151,7 +152,7 @@ std::array<ServedCall, served_calls.size()>& all_served_calls() noexcept {
   return served_calls;
 }
 
-// Libraries of CUDA call each other's functions, and ours call the real ones.
+// Libraries of CUDA and HIP call each other's functions, and ours call the real ones.
 bool is_left_alone(const void* caller) noexcept {
   Dl_info found{};
   if (dladdr(caller, &found) == 0) return false;
@@ -159,7 +160,8 @@ bool is_left_alone(const void* caller) noexcept {
   static const void* const kOwnBase = own_library().dli_fbase;
   if (found.dli_fbase == kOwnBase) return true;
   const std::string_view name = file_name(found.dli_fname);
-  return name.starts_with("libcuda") || name.starts_with("libuvm");
+  return name.starts_with("libcuda") || name.starts_with("libamdhip64") ||
+         name.starts_with("libuvm");
 }
 
 bool is_served(const char* name) noexcept {
@@ -195,14 +197,14 @@ void put_ours(int result, void** found) noexcept {
   }
 }
 
-// The same for `caller`, unless it is a library of CUDA.
+}  // namespace
+
 void put_ours_for(const void* caller, int result, void** found) noexcept {
   if (!wants_to_serve() || is_left_alone(caller)) return;
   note_lookup(caller);
   put_ours(result, found);
 }
 
-}  // namespace
 }  // namespace uvm::preload
 
 using namespace uvm::preload;
@@ -210,7 +212,7 @@ using namespace uvm::preload;
 extern "C" {
 
 // What dlsym and dlvsym answer to `caller`; nullptr: the real one is to answer. Names that start
-// with "cu" alone come here.
+// with "cu" or "hi" alone come here.
 __attribute__((visibility("hidden"), used)) void* uvmalloc_served_symbol(
     void* handle, const char* name, const void* caller) noexcept {
   if (!gives_ours(handle, name, caller)) return nullptr;
@@ -241,8 +243,13 @@ __attribute__((visibility("hidden"), used)) void* uvmalloc_served_version(
       "  popq %rdx\n  popq %rsi\n  popq %rdi\n"                 \
       "1:\n"                                                    \
       "  testq %rsi, %rsi\n  je 2f\n"                           \
+      "  cmpb $'h', (%rsi)\n  je 4f\n"                          \
       "  cmpb $'c', (%rsi)\n  jne 2f\n"                         \
       "  cmpb $'u', 1(%rsi)\n  jne 2f\n"                        \
+      "  jmp 5f\n"                                              \
+      "4:\n"                                                    \
+      "  cmpb $'i', 1(%rsi)\n  jne 2f\n"                        \
+      "5:\n"                                                    \
       "  movq (%rsp), " caller                                  \
       "\n"                                                      \
       "  pushq %rdi\n  pushq %rsi\n  pushq %rdx\n"              \
@@ -269,8 +276,13 @@ UVMALLOC_LOOKUP("dlvsym", "uvmalloc_real_dlvsym", "uvmalloc_served_version", "%r
       "1:\n"                                                    \
       "  ldp x0, x1, [sp, #16]\n  ldr x2, [sp, #32]\n"          \
       "  cbz x1, 2f\n"                                          \
-      "  ldrb w9, [x1]\n  cmp w9, #'c'\n  b.ne 2f\n"            \
+      "  ldrb w9, [x1]\n  cmp w9, #'h'\n  b.eq 4f\n"            \
+      "  cmp w9, #'c'\n  b.ne 2f\n"                             \
       "  ldrb w9, [x1, #1]\n  cmp w9, #'u'\n  b.ne 2f\n"        \
+      "  b 5f\n"                                                \
+      "4:\n"                                                    \
+      "  ldrb w9, [x1, #1]\n  cmp w9, #'i'\n  b.ne 2f\n"        \
+      "5:\n"                                                    \
       "  ldr " caller                                           \
       ", [sp, #8]\n"                                            \
       "  bl " served                                            \

@@ -7,29 +7,20 @@ and the report how many were served.
 from __future__ import annotations
 
 import io
-import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
-from uvmalloc.environment import (
-    AllocatorOptions,
-    Machine,
-    on_simulated_device,
-    with_uvmalloc,
-)
 from uvmalloc.libraries import find_libraries
-from uvmalloc.report import main_report, read_report, show_report
+from uvmalloc.report import show_report
+
+from tests.preload.conftest import Program, Run
 
 ROOT = Path(__file__).resolve().parents[2]
-STRAY_PREFIXES = ("UVMALLOC_", "UVMSIM_", "PYTORCH_", "CUDA_", "LD_")
 
 # The runtime and the driver as ctypes reaches them: by dlsym on a handle.
 PRELUDE = """
@@ -44,52 +35,6 @@ def free_of(function, address):
     return function(pointer(address) if isinstance(address, int) else address)
 assert runtime.cudaSetDevice(0) == 0 and runtime.cudaFree(None) == 0
 """
-
-
-@dataclass(frozen=True)
-class Run:
-    stdout: str
-    stderr: str
-    served: int  # allocations of the device and pinned facades
-    reached: int  # device and pinned allocations that the simulated driver made
-    report: dict[str, Any]
-
-
-Program = Callable[..., Run]
-
-
-def environment(folder: Path, variables: Mapping[str, str]) -> dict[str, str]:
-    libraries = find_libraries()
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(STRAY_PREFIXES)}
-    made = on_simulated_device(clean, libraries, Machine(), folder / "sim.json")
-    made = with_uvmalloc(made, libraries, AllocatorOptions(), folder)
-    del made["PYTORCH_ENABLE_UNIFIED_MEMORY"]
-    return {**made, "UVMALLOC_CUDA": "1", "UVMALLOC_STARTUP_LINE": "0", **variables}
-
-
-@pytest.fixture
-def program(tmp_path: Path) -> Program:
-    def run(*command: str | Path, **variables: str) -> Run:
-        finished = subprocess.run(
-            command,
-            env=environment(tmp_path, variables),
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        assert finished.returncode == 0, finished.stdout + finished.stderr
-        report: dict[str, Any] = main_report(tmp_path, -1) or {}
-        counters = read_report(tmp_path / "sim.json")["counters"]
-        facades = report.get("facades", {})
-        return Run(
-            finished.stdout,
-            finished.stderr,
-            sum(facades.get(name, {}).get("allocations", 0) for name in ("device", "pinned")),
-            counters["device_allocations"] + counters["pinned_allocations"],
-            report,
-        )
-
-    return run
 
 
 @pytest.fixture
@@ -438,7 +383,7 @@ def listed_calls() -> str:
 
 
 def test_every_served_call_is_declared_by_cuda_or_is_a_variant_of_one() -> None:
-    names = re.findall(r"^(?:SERVED|LEFT)\((\w+)", listed_calls(), re.M)
+    names = re.findall(r"^(?:SERVED|LEFT)\((cu\w+)", listed_calls(), re.M)
     assert len(names) == len(set(names)) > 30
     cache = (find_libraries().folder.parent / "CMakeCache.txt").read_text()
     [folder] = re.findall(r"^UVMALLOC_CUDA_INCLUDE_DIR:PATH=(.*)$", cache, re.M)

@@ -1,0 +1,34 @@
+#include <uvmalloc/preload/device_answers.hpp>
+
+#include <cstdint>
+
+#include <uvmalloc/allocator/process/process_allocator.hpp>
+#include <uvmalloc/preload/interpose.hpp>
+
+namespace uvm::preload {
+
+void tell_free_memory(std::size_t* free_bytes, const std::size_t* total_bytes,
+                      int (*current_device)() noexcept) {
+  CachingManagedAllocator* ours = process_allocator();
+  if (ours == nullptr && is_framework_installed() &&
+      process_configuration().configuration.enabled) {
+    ours = activate_process_allocator().allocator;
+  }
+  if (ours == nullptr || ours->in_forked_child()) return;
+  const int device = current_device();
+  if (device < 0 || device >= ours->runtime().device_count()) return;
+  *free_bytes = ours->free_bytes(device, {*free_bytes, *total_bytes});
+}
+
+// A stream belongs to one device, which its handle alone does not tell. Default streams stay.
+void note_stream_gone(void* stream) noexcept {
+  constexpr std::uintptr_t kLastDefault = 2;  // of the legacy and the per-thread one
+  CachingManagedAllocator* ours = process_allocator();
+  if (ours == nullptr || ours->in_forked_child()) return;
+  if (reinterpret_cast<std::uintptr_t>(stream) <= kLastDefault) return;
+  for (int device = 0; device < ours->runtime().device_count(); ++device) {
+    beside("the end of a stream", [&] { ours->forget_stream(device, stream); });
+  }
+}
+
+}  // namespace uvm::preload

@@ -1,0 +1,202 @@
+"""HIP's allocation calls, served by libuvmalloc.so as CUDA's are (test_allocation_calls.py)."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from uvmalloc.libraries import find_libraries
+
+from tests.preload.conftest import Program
+
+ROOT = Path(__file__).resolve().parents[2]
+
+PRELUDE = """
+import ctypes, os, sys
+runtime = ctypes.CDLL("libamdhip64.so.7")
+size, pointer, byref = ctypes.c_size_t, ctypes.c_void_p, ctypes.byref
+MIB = 1 << 20
+def allocate(function, *arguments):
+    out = pointer()
+    return function(byref(out), *arguments), out
+assert runtime.hipSetDevice(0) == 0 and runtime.hipFree(None) == 0
+"""
+
+
+@pytest.fixture
+def python(hip_program: Program) -> Program:
+    def run(text: str, **variables: str):  # type: ignore[no-untyped-def]
+        return hip_program(sys.executable, "-c", PRELUDE + text, **variables)
+
+    return run
+
+
+def test_without_the_variable_every_call_is_hips(python: Program) -> None:
+    text = """
+for i in range(5):
+    status, block = allocate(runtime.hipMalloc, size(MIB))
+    assert status == 0 and runtime.hipFree(block) == 0
+"""
+    run = python(text, UVMALLOC_CUDA="0")
+    assert (run.served, run.reached, run.stderr) == (0, 5, "")
+    run = python(text)
+    assert (run.served, run.reached, run.stderr) == (5, 0, "")
+
+
+@pytest.mark.parametrize(
+    ("allocating", "freeing"),
+    [
+        ("hipMalloc, size(3 * MIB)", "hipFree(block)"),
+        ("hipMallocManaged, size(3 * MIB), 1", "hipFree(block)"),
+        ("hipHostMalloc, size(3 * MIB), 0", "hipHostFree(block)"),
+        ("hipHostAlloc, size(3 * MIB), 0", "hipFreeHost(block)"),
+        ("hipMallocHost, size(3 * MIB)", "hipHostFree(block)"),
+        ("hipMemAllocHost, size(3 * MIB)", "hipHostFree(block)"),
+        ("hipMallocAsync, size(3 * MIB), None", "hipFreeAsync(block, None)"),
+        ("hipMalloc, size(3 * MIB)", "hipFreeAsync(block, None)"),
+        ("hipMallocAsync, size(3 * MIB), None", "hipFree(block)"),
+    ],
+)
+def test_each_call_is_served(python: Program, allocating: str, freeing: str) -> None:
+    run = python(f"""
+for i in range(20):
+    status, block = allocate(runtime.{allocating})
+    assert status == 0 and block.value % 512 == 0
+    assert runtime.{freeing} == 0
+print(i)
+""")
+    assert (run.stdout, run.served, run.reached) == ("19\n", 20, 0)
+
+
+def test_rows_of_pitched_memory_are_aligned(python: Program) -> None:
+    run = python("""
+block, pitch = pointer(), size()
+assert runtime.hipMallocPitch(byref(block), byref(pitch), size(1000), size(7)) == 0
+print(pitch.value, runtime.hipFree(block))
+assert runtime.hipMemAllocPitch(byref(block), byref(pitch), size(512), size(3), 4) == 0
+print(pitch.value, runtime.hipFree(block))
+""")
+    assert (run.stdout, run.served, run.reached) == ("1024 0\n512 0\n", 2, 0)
+
+
+def test_a_default_pool_is_served_and_another_one_is_hips(python: Program) -> None:
+    run = python("""
+default, current = pointer(), pointer()
+assert runtime.hipDeviceGetDefaultMemPool(byref(default), 0) == 0
+status, block = allocate(runtime.hipMallocFromPoolAsync, size(MIB), default, None)
+print(status, runtime.hipFreeAsync(block, None))
+""")
+    assert (run.stdout, run.served, run.reached) == ("0 0\n", 1, 0)
+
+
+def test_memory_of_another_grain_is_hips(python: Program) -> None:
+    coherent = 0x40000000
+    run = python(f"""
+status, block = allocate(runtime.hipHostMalloc, size(MIB), {coherent})
+print(status, runtime.hipHostFree(block), allocate(runtime.hipMalloc, size(MIB))[0])
+""")
+    assert (run.stdout, run.served) == ("0 0 0\n", 1)
+    assert run.report["cuda_calls"]["hipHostMalloc"]["left"] == 1
+
+
+def test_what_is_not_ours_is_hips(python: Program) -> None:
+    run = python("""
+print("foreign", runtime.hipFree(pointer(0x10000)))
+status, block = allocate(runtime.hipMalloc, size(MIB))
+print("interior", runtime.hipFree(pointer(block.value + 512)))
+print("twice", runtime.hipFree(block), runtime.hipFree(block))
+print("nothing", *allocate(runtime.hipMalloc, size(0)))
+print("too much", allocate(runtime.hipMalloc, size(1 << 45))[0])
+""")
+    assert run.stdout.splitlines() == [
+        "foreign 1",
+        "interior 1",
+        "twice 0 1",
+        "nothing 0 c_void_p(None)",
+        "too much 2",
+    ]
+    assert run.served == 1
+
+
+def test_the_range_of_an_address_is_its_blocks(python: Program) -> None:
+    run = python("""
+status, block = allocate(runtime.hipMalloc, size(5000))
+base, length = pointer(), size()
+inside = pointer(block.value + 4999)
+assert runtime.hipMemGetAddressRange(byref(base), byref(length), inside) == 0
+print(base.value == block.value, length.value)
+""")
+    assert run.stdout == "True 5000\n"
+
+
+def test_a_look_up_by_name_gives_ours(python: Program) -> None:
+    run = python("""
+found, status = pointer(), ctypes.c_int()
+look_up = runtime.hipGetProcAddress
+assert look_up(b"hipMalloc", byref(found), 600, ctypes.c_uint64(0), byref(status)) == 0
+function = ctypes.CFUNCTYPE(ctypes.c_int, pointer, size)(found.value)
+block = pointer()
+assert function(ctypes.addressof(block), MIB) == 0 and runtime.hipFree(block) == 0
+""")
+    assert (run.served, run.reached) == (1, 0)
+
+
+def test_without_migration_every_call_is_hips_and_one_line_says_why(python: Program) -> None:
+    run = python(
+        """
+for i in range(3):
+    status, block = allocate(runtime.hipMalloc, size(MIB))
+    assert status == 0 and runtime.hipFree(block) == 0
+""",
+        HSA_XNACK="0",
+    )
+    assert (run.served, run.reached) == (0, 3)
+    [line] = run.stderr.splitlines()
+    assert "XNACK is off" in line
+
+
+def test_one_line_says_that_calls_are_served(python: Program) -> None:
+    run = python("allocate(runtime.hipMalloc, size(MIB))", UVMALLOC_STARTUP_LINE="1")
+    [line] = run.stderr.splitlines()
+    assert line.startswith("uvmalloc: serves HIP's allocation calls: 1 x ")
+
+
+@pytest.mark.parametrize("version", [5, 6, 7])
+def test_a_linked_program_is_served(hip_program: Program, tmp_path: Path, version: int) -> None:
+    source = tmp_path / "linked.c"
+    source.write_text("""
+#include <hip/hip_runtime_api.h>
+int main(void) {
+  for (int i = 0; i < 4; ++i) {
+    void* block = 0;
+    if (hipMalloc(&block, 1 << 20) != hipSuccess || hipFree(block) != hipSuccess) return 1;
+  }
+  return hipDeviceSynchronize();
+}
+""")
+    compiler = shutil.which("gcc")
+    assert compiler, "this test compiles a program"
+    cache = (find_libraries().folder.parent / "CMakeCache.txt").read_text()
+    [folder] = re.findall(r"^UVMALLOC_HIP_INCLUDE_DIR:PATH=(.*)$", cache, re.M)
+    runtime = find_libraries().hip_stand_ins / f"libamdhip64.so.{version}"
+    linked = tmp_path / "linked"
+    options = ["-D__HIP_PLATFORM_AMD__", "-isystem", folder, "-Wl,--allow-shlib-undefined"]
+    subprocess.run([compiler, *options, "-o", linked, source, runtime], check=True)
+    run = hip_program(linked)
+    assert (run.served, run.reached) == (4, 0)
+
+
+def test_every_served_call_is_declared_by_hip_and_exported_by_a_version_of_it() -> None:
+    lists = [(ROOT / "preload" / f"{kind}_calls.inc").read_text() for kind in ("served", "left")]
+    names = re.findall(r"^(?:SERVED|LEFT)\((hip\w+)", "\n".join(lists), re.M)
+    assert len(names) == len(set(names)) > 25
+    cache = (find_libraries().folder.parent / "CMakeCache.txt").read_text()
+    [folder] = re.findall(r"^UVMALLOC_HIP_INCLUDE_DIR:PATH=(.*)$", cache, re.M)
+    declared = (Path(folder) / "hip" / "hip_runtime_api.h").read_text()
+    assert [name for name in names if not re.search(rf"\b{name}\b", declared)] == []
+    exported = set((ROOT / "sim" / "hip" / "hip_symbols.txt").read_text().split())
+    assert set(names) - exported == set()
