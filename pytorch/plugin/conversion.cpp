@@ -13,6 +13,7 @@
 #include <uvmalloc/pytorch/plugin/early_blocks.hpp>
 #include <uvmalloc/pytorch/plugin/facades.hpp>
 #include <uvmalloc/pytorch/plugin/host_device.hpp>
+#include <uvmalloc/pytorch/plugin/shared_block.hpp>
 
 namespace uvm::torch_plugin {
 namespace {
@@ -45,10 +46,6 @@ void move_bytes(char* to, char* from, std::size_t size_bytes) {
     drop_pages(dropped_to, copied_to);
     dropped_to = std::max(dropped_to, copied_to);
   }
-}
-
-const c10::DataPtr& data_of(const c10::StorageImpl& storage) {
-  return const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks();
 }
 
 }  // namespace

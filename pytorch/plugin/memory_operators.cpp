@@ -17,13 +17,13 @@
 namespace uvm::torch_plugin {
 namespace {
 
-struct Range {
+struct BlockRange {
   const char* begin = nullptr;
   std::size_t size_bytes = 0;
 };
 
 // From the tensor's first element to its last.
-Range range_of(const at::Tensor& self) {
+BlockRange block_range_of(const at::Tensor& self) {
   if (!self.has_storage() || self.numel() == 0) return {};
   std::size_t size_bytes =
       at::detail::computeStorageNbytes(self.sizes(), self.strides(), self.itemsize());
@@ -44,7 +44,7 @@ Place place_for(const char* function, at::Device device) {
 
 bool prefetch(const at::Tensor& self, at::Device device) {
   CachingManagedAllocator* ours = process_allocator();
-  const Range range = range_of(self);
+  const BlockRange range = block_range_of(self);
   if (ours == nullptr || range.size_bytes == 0 || !ours->find(range.begin)) return false;
   const Place place = place_for("uvmalloc.prefetch", device);
   const PolicyScope policy;
@@ -61,7 +61,7 @@ bool prefetch(const at::Tensor& self, at::Device device) {
 bool advise(const at::Tensor& self, std::optional<at::Device> preferred,
             std::optional<at::Device> accessed_by, std::optional<bool> read_mostly) {
   CachingManagedAllocator* ours = process_allocator();
-  const Range range = range_of(self);
+  const BlockRange range = block_range_of(self);
   if (ours == nullptr || range.size_bytes == 0) return false;
   const char* name = "uvmalloc.advise";
   WantedPlacement wanted{.read_mostly = read_mostly};
@@ -76,7 +76,7 @@ bool advise(const at::Tensor& self, std::optional<at::Device> preferred,
 c10::Dict<std::string, int64_t> residency(const at::Tensor& self) {
   c10::Dict<std::string, int64_t> bytes;
   CachingManagedAllocator* ours = process_allocator();
-  const Range range = range_of(self);
+  const BlockRange range = block_range_of(self);
   if (ours == nullptr || range.size_bytes == 0) return bytes;
   for (const auto& [place, at_place] : ours->residency(range.begin, range.size_bytes)) {
     bytes.insert(to_string(place), static_cast<int64_t>(at_place));
