@@ -84,6 +84,25 @@ UVMALLOC_INTERPOSE CUresult cuMemAllocAsync_ptsz(CUdeviceptr* out, std::size_t s
   return pass_on(NEXT_OF_DRIVER(cuMemAllocAsync_ptsz), out, size_bytes, stream);
 }
 
+UVMALLOC_INTERPOSE CUresult cuMemAllocFromPoolAsync(CUdeviceptr* out, std::size_t size_bytes,
+                                                    CUmemoryPool pool, CUstream stream) {
+  if (serve_from_pool_of_driver(UVMALLOC_ASKED(cuMemAllocFromPoolAsync, kDevice, device_of_driver),
+                                out, size_bytes, pool, stream)) {
+    return CUDA_SUCCESS;
+  }
+  return pass_on(NEXT_OF_DRIVER(cuMemAllocFromPoolAsync), out, size_bytes, pool, stream);
+}
+
+UVMALLOC_INTERPOSE CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* out, std::size_t size_bytes,
+                                                         CUmemoryPool pool, CUstream stream) {
+  if (serve_from_pool_of_driver(
+          UVMALLOC_ASKED(cuMemAllocFromPoolAsync_ptsz, kDevice, device_of_driver), out, size_bytes,
+          pool, per_thread(stream))) {
+    return CUDA_SUCCESS;
+  }
+  return pass_on(NEXT_OF_DRIVER(cuMemAllocFromPoolAsync_ptsz), out, size_bytes, pool, stream);
+}
+
 UVMALLOC_INTERPOSE CUresult cuMemFree_v2(CUdeviceptr address) {
   if (const auto answer = take_back<CUresult>(pointer_of(address))) return *answer;
   return pass_on(NEXT_OF_DRIVER(cuMemFree_v2), address);

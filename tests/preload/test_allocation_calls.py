@@ -120,6 +120,27 @@ print(third.value == first.value)
     assert run.stdout == "True\n"
 
 
+def test_a_default_pool_is_served_and_another_one_is_cudas(python: Program) -> None:
+    run = python("""
+pool = pointer()
+assert driver.cuDeviceGetDefaultMemPool(byref(pool), 0) == 0
+status, block = allocate(driver.cuMemAllocFromPoolAsync, size(MIB), pool, None)
+print(status, driver.cuMemFreeAsync(block, None))
+status, block = allocate(runtime.cudaMallocFromPoolAsync, size(MIB), pool, None)
+print(status, runtime.cudaFreeAsync(block, None))
+class Location(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int), ("id", ctypes.c_int)]
+class Properties(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int), ("handles", ctypes.c_int), ("location", Location),
+                ("rest", ctypes.c_uint64 * 16)]
+own, properties = pointer(), Properties(1, 0, Location(1, 0))
+assert runtime.cudaMemPoolCreate(byref(own), byref(properties)) == 0
+status, block = allocate(driver.cuMemAllocFromPoolAsync, size(MIB), own, None)
+print(status, driver.cuMemFreeAsync(block, None))
+""")
+    assert (run.stdout, run.served, run.reached) == ("0 0\n0 0\n0 0\n", 2, 1)
+
+
 def test_many_freed_blocks_are_waited_for_once(python: Program) -> None:
     run = python("""
 blocks = set()
