@@ -13,6 +13,8 @@ import pytest
 from uvmalloc.environment import Machine, on_simulated_device, without_settings
 from uvmalloc.libraries import find_libraries
 
+from tests.preload.conftest import run_on
+
 ROOT = Path(__file__).resolve().parents[2]
 
 PROGRAM = """
@@ -43,6 +45,30 @@ check(hip.hipFree(device)), check(hip.hipFree(managed)), check(hip.hipHostFree(h
 error, = hip.hipFree(managed)
 found["second_free"] = error.name
 print(json.dumps(found))
+"""
+
+
+# The same calls by the names of CUDA's bindings.
+INTEROP_PROGRAM = """
+import ctypes, json
+from cuda.bindings import driver, runtime
+
+def check(answer):
+    error, *values = answer
+    assert int(error) == 0, error
+    return values[0] if len(values) == 1 else values
+
+check(driver.cuInit(0))
+managed = check(driver.cuMemAllocManaged(1 << 20, 1))
+ctypes.memset(int(managed), 7, 1 << 20)
+device = check(runtime.cudaMalloc(1 << 20))
+host = ctypes.create_string_buffer(1 << 20)
+kind = runtime.cudaMemcpyKind
+check(runtime.cudaMemcpy(device, managed, 1 << 20, kind.cudaMemcpyDeviceToDevice))
+check(runtime.cudaMemcpy(host, device, 1 << 20, kind.cudaMemcpyDeviceToHost))
+total_mib = check(driver.cuMemGetInfo())[1] >> 20
+check(driver.cuMemFree(managed)), check(runtime.cudaFree(device))
+print(json.dumps({"byte": host.raw[-1], "total_mib": total_mib}))
 """
 
 
@@ -82,3 +108,19 @@ print(json.dumps({"error": error.name, "count": count}))
 """
     found = run(program, bindings, Machine(devices=0, hip=True))
     assert found == {"error": "hipErrorNoDevice", "count": 0}
+
+
+# -S: the environment's own packages hold CUDA's bindings, whose names these take.
+@pytest.mark.parametrize(("program", "allocations"), [(PROGRAM, 3), (INTEROP_PROGRAM, 2)])
+def test_each_program_is_served_under_the_preload(
+    tmp_path: Path, bindings: Path, program: str, allocations: int
+) -> None:
+    served = run_on(Machine(capacity_bytes=256 << 20, hip=True), tmp_path)
+    run = served(sys.executable, "-S", "-c", program, PYTHONPATH=str(bindings))
+    found = json.loads(run.stdout)
+    assert (found["byte"], found["total_mib"]) == (7, 256)
+    assert (run.served, run.reached, run.stderr) == (allocations, 0, "")
+    (tmp_path / "plain").mkdir()
+    alone = run_on(Machine(capacity_bytes=256 << 20, hip=True), tmp_path / "plain")
+    plain = alone(sys.executable, "-S", "-c", program, PYTHONPATH=str(bindings), UVMALLOC_CUDA="0")
+    assert (json.loads(plain.stdout)["byte"], plain.served) == (7, 0)
