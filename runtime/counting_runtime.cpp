@@ -14,14 +14,27 @@ CountingRuntime::Calls CountingRuntime::calls() const {
 }
 
 CountingRuntime::Calls CountingRuntime::named(const Counters& counters) {
-  static constexpr const char* kNames[kCallKinds] = {
-      "describe",          "memory_figures",    "pointer_attributes",
-      "allocate_managed",  "free_managed",      "advise",
-      "prefetch",          "discard",           "copy",
-      "create_stream",     "destroy_stream",    "synchronize_stream",
-      "stream_wait_event", "is_capturing",      "create_event",
-      "destroy_event",     "record_event",      "query_event",
-      "synchronize_event", "synchronize_device"};
+  static constexpr const char* kNames[kCallKinds] = {"describe",
+                                                     "memory_figures",
+                                                     "pointer_attributes",
+                                                     "allocate_managed",
+                                                     "free_managed",
+                                                     "allow_coarse_grain",
+                                                     "advise",
+                                                     "prefetch",
+                                                     "discard",
+                                                     "copy",
+                                                     "create_stream",
+                                                     "destroy_stream",
+                                                     "synchronize_stream",
+                                                     "stream_wait_event",
+                                                     "is_capturing",
+                                                     "create_event",
+                                                     "destroy_event",
+                                                     "record_event",
+                                                     "query_event",
+                                                     "synchronize_event",
+                                                     "synchronize_device"};
   Calls out;
   for (std::size_t call = 0; call < kCallKinds; ++call) {
     if (auto count = counters[call].load(std::memory_order_relaxed); count != 0) {
@@ -47,6 +60,10 @@ RuntimeStatus CountingRuntime::allocate_managed(int device, std::size_t size_byt
 }
 RuntimeStatus CountingRuntime::free_managed(int device, void* address) const {
   return counted(kFreeManaged).free_managed(device, address);
+}
+RuntimeStatus CountingRuntime::allow_coarse_grain(int device, void* address,
+                                                  std::size_t size_bytes) const {
+  return counted(kAllowCoarseGrain).allow_coarse_grain(device, address, size_bytes);
 }
 RuntimeStatus CountingRuntime::advise(int device, void* address, std::size_t size_bytes,
                                       Advice advice, Place place) const {

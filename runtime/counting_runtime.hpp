@@ -39,6 +39,8 @@ class CountingRuntime final : public DeviceRuntime {
   RuntimeStatus pointer_attributes(const void* address, PointerAttributes* out) const override;
   RuntimeStatus allocate_managed(int device, std::size_t size_bytes, void** out) const override;
   RuntimeStatus free_managed(int device, void* address) const override;
+  RuntimeStatus allow_coarse_grain(int device, void* address,
+                                   std::size_t size_bytes) const override;
   RuntimeStatus advise(int device, void* address, std::size_t size_bytes, Advice advice,
                        Place place) const override;
   RuntimeStatus prefetch(int device, void* address, std::size_t size_bytes, Place destination,
@@ -67,6 +69,7 @@ class CountingRuntime final : public DeviceRuntime {
     kPointerAttributes,
     kAllocateManaged,
     kFreeManaged,
+    kAllowCoarseGrain,
     kAdvise,
     kPrefetch,
     kDiscard,

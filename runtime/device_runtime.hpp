@@ -85,6 +85,7 @@ struct DeviceCapabilities {
   bool integrated = false;              // shares the host's memory
   bool memory_is_host_node = false;     // its memory is a NUMA node that the host counts as its own
   bool discard = false;
+  bool coarse_grain = false;     // allow_coarse_grain() says something to the driver
   bool prefetch_blocks = false;  // a prefetch waits for its copy on the calling thread
   int compute_major = 0;
   int compute_minor = 0;
@@ -143,6 +144,13 @@ class DeviceRuntime {
   // with kCapture while one goes on.
   virtual RuntimeStatus allocate_managed(int device, std::size_t size_bytes, void** out) const = 0;
   virtual RuntimeStatus free_managed(int device, void* address) const = 0;
+  // Of a whole managed allocation: the host reads what kernels of `device` write only after they
+  // have ended. The device may then cache it and use its own atomic operations. A hint: a refusal
+  // changes nothing.
+  virtual RuntimeStatus allow_coarse_grain(int /*device*/, void* /*address*/,
+                                           std::size_t /*size_bytes*/) const {
+    return {};
+  }
 
   // Hints. Ranges are rounded outward to the host's pages by the driver. `device` names the context
   // to call in.

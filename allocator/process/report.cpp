@@ -251,6 +251,7 @@ void add_capabilities(const DeviceCapabilities& can, JsonText* out) {
   out->add("integrated", can.integrated);
   out->add("memory_is_host_node", can.memory_is_host_node);
   out->add("discard", can.discard);
+  out->add("coarse_grain", can.coarse_grain);
   out->add("prefetch_blocks", can.prefetch_blocks);
   out->add("compute_major", can.compute_major);
   out->add("compute_minor", can.compute_minor);

@@ -76,6 +76,10 @@ RuntimeStatus SpanMemory::take(std::size_t least_bytes, Span* span) {
   if (!status.ok()) return status;
   most_bytes_ = span->size_bytes < wanted ? 2 * span->size_bytes : SIZE_MAX;
   span->base = reinterpret_cast<char*>(round_up(address_of(span->raw), kPageBytes));
+  if (span->facade == Facade::kDevice &&
+      devices_[static_cast<std::size_t>(span->device)].capabilities.coarse_grain) {
+    runtime_.allow_coarse_grain(span->device, span->base, span->size_bytes);
+  }
   return status;
 }
 

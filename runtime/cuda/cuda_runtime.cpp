@@ -99,6 +99,7 @@ class CudaRuntime final : public DeviceRuntime {
     can.memory_is_host_node = memory_is_host_node(api_->device_get_attribute, device);
     can.discard = api_->discard_batch != nullptr && can.migrates_on_fault;
     can.prefetch_blocks = kPrefetchBlocks;
+    can.coarse_grain = kCoarseGrainAdvice != 0 && can.migrates_on_fault && !can.integrated;
     if (!can.migrates_on_fault) out->why_pages_stay = kWhyPagesStay;
     can.compute_major = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
     can.compute_minor = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device);
@@ -159,6 +160,15 @@ class CudaRuntime final : public DeviceRuntime {
   RuntimeStatus free_managed(int device, void* address) const override {
     return beside_captures(device, "cuMemFree",
                            [&] { return api_->mem_free(device_pointer(address)); });
+  }
+
+  RuntimeStatus allow_coarse_grain(int device, void* address,
+                                   std::size_t size_bytes) const override {
+    if (kCoarseGrainAdvice == 0 || api_->advise_by_device == nullptr) return {};
+    return beside_captures(device, "cuMemAdvise", [&] {
+      return api_->advise_by_device(device_pointer(address), size_bytes,
+                                    static_cast<CUmem_advise>(kCoarseGrainAdvice), device);
+    });
   }
 
   RuntimeStatus advise(int device, void* address, std::size_t size_bytes, Advice advice,

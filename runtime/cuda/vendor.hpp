@@ -34,6 +34,8 @@ inline constexpr const char* kWhyPagesStay =
     "it cannot use managed memory concurrently with the host";
 // Whether a prefetch waits for its copy on the thread that asks for it.
 inline constexpr bool kPrefetchBlocks = false;
+// The advice that allow_coarse_grain() stands for; 0: there is none.
+inline constexpr int kCoarseGrainAdvice = 0;
 // Whether a context is made at the first use of a device and costs memory.
 inline constexpr bool kContextsAreMade = true;
 

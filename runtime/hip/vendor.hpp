@@ -33,6 +33,7 @@ inline constexpr const char* kWhyPagesStay =
     "RDNA has none)";
 // The runtime waits for the prefetch before it returns.
 inline constexpr bool kPrefetchBlocks = true;
+inline constexpr int kCoarseGrainAdvice = hipMemAdviseSetCoarseGrain;
 inline constexpr bool kContextsAreMade = false;
 
 // HIP has no such attribute. Where memory is shared, the device is integrated.

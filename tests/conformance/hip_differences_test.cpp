@@ -202,6 +202,24 @@ TEST_F(HipDifferences, PrefetchesAreAskedForOnAThreadOfTheirOwn) {
   EXPECT_EQ(allocator.hints().of(HintKind::kPrefetch).failed, 0u);
 }
 
+TEST_F(HipDifferences, MemoryOfADeviceMayBeCoarseGrainedAndThatOfTheHostIsNot) {
+  CachingManagedAllocator allocator(testing::open("hip"), configuration());
+  allocator.allocate(Facade::kHost, 0, 8 * kMiB);
+  allocator.allocate(Facade::kPinned, 0, 8 * kMiB);
+  EXPECT_EQ(allocator.runtime_calls().count("allow_coarse_grain"), 0u);
+  void* block = allocator.allocate(Facade::kDevice, 0, 8 * kMiB);
+  EXPECT_NE(block, nullptr);
+  EXPECT_EQ(allocator.runtime_calls().at("allow_coarse_grain"), 1u) << "once a span";
+  EXPECT_TRUE(allocator.runtime().allow_coarse_grain(0, block, 8 * kMiB).ok());
+}
+
+TEST_F(HipDifferences, AnIntegratedDeviceIsNotAskedForCoarseGrain) {
+  setenv("UVMSIM_PROFILE", "integrated", 1);
+  CachingManagedAllocator allocator(testing::open("hip"), configuration());
+  allocator.allocate(Facade::kDevice, 0, 8 * kMiB);
+  EXPECT_EQ(allocator.runtime_calls().count("allow_coarse_grain"), 0u);
+}
+
 // ---- captures
 
 TEST_F(HipDifferences, BesideACaptureRequestsAreServedFromTheCacheAndAdviceWaits) {

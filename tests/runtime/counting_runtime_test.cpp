@@ -41,6 +41,7 @@ void make_every_call(const DeviceRuntime& runtime) {
   EXPECT_TRUE(runtime.synchronize_device(0).ok());
   EXPECT_TRUE(runtime.destroy_event(0, event).ok());
   EXPECT_TRUE(runtime.destroy_stream(0, stream).ok());
+  EXPECT_TRUE(runtime.allow_coarse_grain(0, memory, kPageBytes).ok());
   EXPECT_TRUE(runtime.free_managed(0, memory).ok());
 }
 
@@ -58,13 +59,27 @@ TEST(CountingRuntime, EveryCallIsForwardedAndCountedOnceUnderItsOwnName) {
   EXPECT_TRUE(runtime.calls().empty()) << "neither of these asks the machine";
   make_every_call(runtime);
   std::map<std::string, std::uint64_t> expected;
-  for (const char* call : {"describe",          "memory_figures",    "pointer_attributes",
-                           "allocate_managed",  "free_managed",      "advise",
-                           "prefetch",          "discard",           "copy",
-                           "create_stream",     "destroy_stream",    "synchronize_stream",
-                           "stream_wait_event", "is_capturing",      "create_event",
-                           "destroy_event",     "record_event",      "query_event",
-                           "synchronize_event", "synchronize_device"}) {
+  for (const char* call : {"describe",
+                           "memory_figures",
+                           "pointer_attributes",
+                           "allocate_managed",
+                           "free_managed",
+                           "allow_coarse_grain",
+                           "advise",
+                           "prefetch",
+                           "discard",
+                           "copy",
+                           "create_stream",
+                           "destroy_stream",
+                           "synchronize_stream",
+                           "stream_wait_event",
+                           "is_capturing",
+                           "create_event",
+                           "destroy_event",
+                           "record_event",
+                           "query_event",
+                           "synchronize_event",
+                           "synchronize_device"}) {
     expected[call] = 1;
   }
   EXPECT_EQ(runtime.calls(), expected);
