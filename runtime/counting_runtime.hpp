@@ -18,7 +18,7 @@ class CountingRuntime final : public DeviceRuntime {
   CountingRuntime(const CountingRuntime&) = delete;
   CountingRuntime& operator=(const CountingRuntime&) = delete;
 
-  static constexpr std::size_t kCallKinds = 20;
+  static constexpr std::size_t kCallKinds = 21;
   using Counters = std::array<std::atomic<std::uint64_t>, kCallKinds>;
 
   // Counts in `counters` from now on, to which the counts so far are added. Called before other
