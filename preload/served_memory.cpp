@@ -29,7 +29,8 @@ void say_that_it_serves(const CachingManagedAllocator& allocator) {
   log_line(LogLevel::kError,
            fmt::format("serves {}'s allocation calls: {} x {}, {}, policy {}, budget {}; "
                        "UVMALLOC_STARTUP_LINE=0 turns this line off",
-                       vendor_name(allocator), allocator.devices().size(), allocator.devices().front().name,
+                       vendor_name(allocator), allocator.devices().size(),
+                       allocator.devices().front().name,
                        is_coherent ? "memory that host and devices share" : "managed memory",
                        to_string(configuration.policy), format_size(allocator.budget_bytes())));
 }
