@@ -12,6 +12,23 @@ die() {
   exit 1
 }
 
+# install_debian_packages NAME...: those that are missing.
+install_debian_packages() {
+  local name installed missing=()
+  installed=" $(dpkg-query -W -f='${db:Status-Status}:${Package} ' "$@" 2>/dev/null || true)"
+  for name in "$@"; do
+    [[ "$installed" == *" installed:$name "* ]] || missing+=("$name")
+  done
+  [[ ${#missing[@]} -gt 0 ]] || return 0
+  if [[ "$(id -u)" -ne 0 ]] || ! command -v apt-get >/dev/null; then
+    die "missing Debian packages: ${missing[*]}. Run: sudo apt-get install ${missing[*]}"
+  fi
+  say "installing ${missing[*]}"
+  export DEBIAN_FRONTEND=noninteractive
+  { apt-get update -q && apt-get install -q -y --no-install-recommends "${missing[@]}"; } >&2 ||
+    die "apt-get could not install ${missing[*]}"
+}
+
 requirements="$root/scripts/requirements.txt"
 
 # Without it ccache keeps nothing that includes precompiled headers.

@@ -1,4 +1,7 @@
-"""Functions that a program looks up, with libuvmalloc.so preloaded."""
+"""Functions that a program looks up, with libuvmalloc.so preloaded.
+
+scripts/cross_test runs the same program on 64-bit ARM, whose look-ups are other machine code.
+"""
 
 from __future__ import annotations
 
