@@ -1,5 +1,4 @@
-// The interposed calls whose meaning HIP does not share, or that it does not have. Where CUDA has
-// another type for a parameter in each version, the types here are plain.
+// The interposed calls that HIP does not have, or that mean something else there.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <sys/types.h>
