@@ -1,9 +1,6 @@
 // Places buffers one by one, each at the lowest offset at which it overlaps none that was placed
 // before. Every packing that is pushed down is the first fit of some order, so a search over orders
 // can find the best packing.
-//
-// The first fit of an order that differs from the last one only from a place on is found from that
-// place on.
 #pragma once
 
 #include <cstddef>
@@ -20,10 +17,8 @@ class FirstFit {
   // The problem must outlive this.
   explicit FirstFit(const PackProblem& problem);
 
-  // Places order[begin] and all after it; those before are as in the last call. Returns the height.
-  // Stops early, with a height above `most_bytes`, as soon as that is certain.
-  std::int64_t place(const std::vector<std::uint32_t>& order, std::size_t begin,
-                     std::int64_t most_bytes);
+  // Returns the height.
+  std::int64_t place(const std::vector<std::uint32_t>& order);
 
   const std::vector<std::int64_t>& offsets() const { return offsets_; }
 
@@ -32,8 +27,7 @@ class FirstFit {
 
   const PackProblem& problem_;
   std::vector<std::int64_t> offsets_;
-  std::vector<std::size_t> position_;  // in the order; beyond the end: not placed
-  std::vector<std::int64_t> heights_;  // by position: of all before it
+  std::vector<char> placed_;
   std::vector<std::pair<std::int64_t, std::int64_t>> taken_;
 };
 

@@ -18,11 +18,8 @@ uvmalloc_plan* uvmalloc_plan_make(const char* description, double effort, char* 
                                   size_t capacity) {
   return uvm::call_guarded<uvmalloc_plan*>(nullptr, error, capacity, [&] {
     uvm::PackEffort pack_effort;
-    const auto scaled = [effort](std::size_t number) {
-      return static_cast<std::size_t>(static_cast<double>(number) * std::clamp(effort, 0.0, 1e6));
-    };
-    pack_effort.nodes = scaled(pack_effort.nodes);
-    pack_effort.placements = scaled(pack_effort.placements);
+    pack_effort.steps = static_cast<std::size_t>(static_cast<double>(pack_effort.steps) *
+                                                 std::clamp(effort, 0.0, 1e6));
     return new uvmalloc_plan{
         uvm::StoragePlan::make(uvm::description_from_json(description), pack_effort)};
   });

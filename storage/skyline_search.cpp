@@ -28,12 +28,12 @@ void SkylineSearch::reset() {
 
 std::optional<std::vector<std::int64_t>> SkylineSearch::fit(std::int64_t height_bytes,
                                                             SkylineOrder order,
-                                                            std::size_t most_nodes, double noise,
+                                                            std::size_t most_steps, double noise,
                                                             std::uint32_t seed) {
   order_ = order;
   height_bytes_ = height_bytes;
-  most_nodes_ = most_nodes;
-  nodes_ = 0;
+  most_steps_ = most_steps;
+  steps_ = 0;
   reset();
   if (noise > 0) {
     std::mt19937 random(seed);
@@ -132,6 +132,7 @@ bool SkylineSearch::place_all(const Numbers& open, std::int64_t last_offset,
 }
 
 bool SkylineSearch::search(const Numbers& open, std::int64_t last_offset, std::uint32_t last_rank) {
+  steps_ += open.size();
   std::int64_t lowest_end = std::numeric_limits<std::int64_t>::max();
   for (const std::uint32_t buffer : open) {
     lowest_end = std::min(lowest_end, least_offset_[buffer] + problem_.buffer(buffer).size_bytes);
@@ -160,14 +161,15 @@ bool SkylineSearch::search(const Numbers& open, std::int64_t last_offset, std::u
     if (offset > highest_offset) return false;
     const std::uint32_t rank = rank_[buffer];
     const Mark mark{offset_changes_.size(), floor_changes_.size()};
-    if (++nodes_ > most_nodes_) return false;
+    if (steps_ > most_steps_) return false;
     const bool has_open_neighbors = place(buffer);
+    steps_ += open.size();
     rest.clear();
     std::copy_if(open.begin(), open.end(), std::back_inserter(rest),
                  [buffer](std::uint32_t other) { return other != buffer; });
     if (may_fit(open, offset) && (rest.empty() || place_all(rest, offset, rank))) return true;
     take_back(buffer, mark);
-    if (nodes_ > most_nodes_) return false;
+    if (steps_ > most_steps_) return false;
     if (!has_open_neighbors) return false;
   }
   return false;
@@ -185,6 +187,7 @@ bool SkylineSearch::place(std::uint32_t buffer) {
     floor_[section] = end;
   }
   bool has_open_neighbors = false;
+  steps_ += problem_.neighbors(buffer).size();
   raised_.clear();
   for (const std::uint32_t other : problem_.neighbors(buffer)) {
     if (placed_[other] != 0) continue;
@@ -207,6 +210,7 @@ bool SkylineSearch::place(std::uint32_t buffer) {
 void SkylineSearch::raise_floor(std::size_t section) {
   is_raised_[section] = 0;
   if (open_bytes_[section] == 0) return;
+  steps_ += problem_.live(section).size();
   std::int64_t lowest = std::numeric_limits<std::int64_t>::max();
   for (const std::uint32_t buffer : problem_.live(section)) {
     if (placed_[buffer] == 0) lowest = std::min(lowest, least_offset_[buffer]);

@@ -10,8 +10,7 @@
 //  * Buffers that no time connects any more are searched apart.
 //  * Where a buffer fails above which nothing is to be placed, its place was not the reason.
 //
-// Deterministic: the number of buffers that are placed is the limit, each counted as one node, not
-// the time.
+// Deterministic: the limit is a number of steps, each a buffer that is looked at, and not a time.
 #pragma once
 
 #include <cstddef>
@@ -38,13 +37,14 @@ class SkylineSearch {
 
   // Offsets of at most `height_bytes`. `noise` changes the order at random, by up to so much of
   // each key; 0: not at all. nullopt if there is no such packing, or it was not found within
-  // `most_nodes`.
+  // `most_steps`.
   std::optional<std::vector<std::int64_t>> fit(std::int64_t height_bytes, SkylineOrder order,
-                                               std::size_t most_nodes, double noise = 0,
+                                               std::size_t most_steps, double noise = 0,
                                                std::uint32_t seed = 0);
 
-  // Whether the last fit() has visited all nodes: if it found nothing, there is no such packing.
-  bool is_exhausted() const { return nodes_ <= most_nodes_; }
+  // Whether the last fit() has tried everything: if it found nothing, there is no such packing.
+  bool is_exhausted() const { return steps_ <= most_steps_; }
+  std::size_t steps() const { return steps_; }  // of the last fit()
 
  private:
   using Numbers = std::vector<std::uint32_t>;
@@ -77,8 +77,8 @@ class SkylineSearch {
   std::vector<double> factors_;  // by buffer: of its keys
   SkylineOrder order_ = SkylineOrder::kLengthAreaCrowd;
   std::int64_t height_bytes_ = 0;
-  std::size_t most_nodes_ = 0;
-  std::size_t nodes_ = 0;
+  std::size_t most_steps_ = 0;
+  std::size_t steps_ = 0;
   std::vector<std::uint32_t> rank_;         // within the group that is searched
   std::vector<std::int64_t> least_offset_;  // by what is placed so far; a placed buffer's own
   std::vector<char> placed_;

@@ -13,18 +13,20 @@
 namespace uvm {
 namespace {
 
-// Heights over the bound that are searched for, and the nodes of one search. At the bound itself a
-// wrong branch ends soonest; the looser heights are for problems that have no packing there.
-constexpr std::array kFirstRatios{1.0, 1.2, 1.1, 1.05, 1.02};
-constexpr std::size_t kShare = 50'000;
-constexpr std::array kOrders{SkylineOrder::kLengthAreaCrowd, SkylineOrder::kCrowdAreaLength,
-                             SkylineOrder::kCrowdLengthArea};
+// Steps of one search in the first round, which is enough for most problems. At least half of what
+// it takes to place all buffers once. Each round doubles them.
+constexpr std::size_t kFirstSteps = 1'000'000;
+// How much of all steps goes to searches at the bound itself. A wrong branch ends soonest there.
+constexpr double kAtBound = 0.45;
+// Heights are halved until they differ by this share of the bound.
+constexpr double kGap = 0.002;
 
 }  // namespace
 
 StoragePacker::StoragePacker(const PackProblem& problem, const PackEffort& effort)
     : problem_(problem),
-      search_(problem),
+      skylines_(problem),
+      corners_(problem),
       effort_(effort),
       random_(effort.seed),
       wanted_bytes_(static_cast<std::int64_t>(
@@ -35,8 +37,7 @@ StoragePacker::StoragePacker(const PackProblem& problem, const PackEffort& effor
 Packing StoragePacker::pack() {
   if (problem_.size() == 0) return {};
   try_fixed_orders();
-  if (!is_good()) search_skylines();
-  if (!is_good()) search_orders();
+  if (!is_good()) search_heights();
   return best_;
 }
 
@@ -106,88 +107,58 @@ std::vector<StoragePacker::Order> StoragePacker::fixed_orders() const {
 void StoragePacker::try_fixed_orders() {
   for (const Order& order : fixed_orders()) {
     FirstFit fit(problem_);
-    fit.place(order, 0, std::numeric_limits<std::int64_t>::max());
+    fit.place(order);
     keep(fit.offsets());
     if (is_good()) return;
   }
 }
 
-void StoragePacker::search_skylines() {
-  nodes_ = effort_.nodes;
-  for (const double ratio : kFirstRatios) {
-    if (try_height(ratio, 0, kShare)) return;
+void StoragePacker::search_heights() {
+  std::size_t live = 0;
+  for (std::size_t section = 0; section < problem_.section_count(); ++section) {
+    live += problem_.live(section).size();
   }
-  for (std::size_t share = 2 * kShare; nodes_ != 0; share += kShare) {
-    for (const double noise : {0.3, 0.1}) {
-      if (try_height(1.0, noise, kShare)) return;
-    }
-    if (try_height(1.0, 0, share) || try_height(1.02, 0.3, kShare)) return;
+  const std::size_t first_steps = std::max(kFirstSteps, problem_.size() * live / 2);
+  steps_ = effort_.steps;
+  const auto kept = static_cast<std::size_t>((1 - kAtBound) * static_cast<double>(steps_));
+  std::size_t most_steps = first_steps;
+  for (int round = 0; steps_ > kept && !is_good(); ++round, most_steps *= 2) {
+    try_height(wanted_bytes_, round, most_steps);
+  }
+  // Closer and closer to the best height, until one is reached.
+  const auto gap = static_cast<std::int64_t>(kGap * static_cast<double>(wanted_bytes_)) + 1;
+  most_steps = first_steps;
+  double part = 0.5;
+  for (int round = 0; steps_ != 0 && !is_good(); ++round) {
+    const std::int64_t above = best_.height_bytes - wanted_bytes_;
+    const auto lower = static_cast<std::int64_t>(part * static_cast<double>(above));
+    const bool is_found =
+        try_height(best_.height_bytes - std::max<std::int64_t>(lower, 1), round, most_steps);
+    if (is_found) continue;
+    part /= 2;
+    if (lower > gap) continue;
+    part = 0.5;
+    most_steps *= 2;
   }
 }
 
-// In all orders. Returns whether the search is over.
-bool StoragePacker::try_height(double ratio, double noise, std::size_t most_nodes) {
-  const auto bound = static_cast<double>(problem_.lower_bound_bytes());
-  const std::int64_t height = std::max(wanted_bytes_, static_cast<std::int64_t>(ratio * bound));
-  for (const SkylineOrder order : kOrders) {
-    if (height >= best_.height_bytes) return false;
-    const std::size_t most = std::min(most_nodes, nodes_);
-    nodes_ -= most;
-    const auto offsets = search_.fit(height, order, most, noise, random_());
+// With all searches in turn. Returns whether one has found a packing.
+bool StoragePacker::try_height(std::int64_t height_bytes, int round, std::size_t most_steps) {
+  const auto finds = [&](auto* search, auto order, double noise, std::size_t most) {
+    if (steps_ == 0 || height_bytes < wanted_bytes_) return false;
+    const auto offsets = search->fit(height_bytes, order, std::min(most, steps_), noise, random_());
+    steps_ -= std::min(steps_, search->steps());
     if (offsets) keep(*offsets);
-    if (is_good() || nodes_ == 0) return true;
-  }
-  return false;
-}
-
-void StoragePacker::search_orders() {
-  FirstFit fit(problem_);
-  Order order(problem_.size());
-  std::iota(order.begin(), order.end(), 0U);
-  // A packing is the first fit of its buffers by offset.
-  std::stable_sort(order.begin(), order.end(), [this](std::uint32_t left, std::uint32_t right) {
-    return best_.offsets[left] < best_.offsets[right];
-  });
-  constexpr auto kNoLimit = std::numeric_limits<std::int64_t>::max();
-  std::int64_t height = fit.place(order, 0, kNoLimit);
-  keep(fit.offsets());
-  std::vector<std::size_t> high;
-  for (std::size_t placements = effort_.placements; placements != 0 && !is_good();) {
-    high.clear();
-    for (std::size_t at = 0; at < order.size(); ++at) {
-      if (fit.offsets()[order[at]] + problem_.buffer(order[at]).size_bytes >= height) {
-        high.push_back(at);
-      }
-    }
-    const std::size_t from = high[random_() % high.size()];
-    // Before a buffer that is in its way, or anywhere before it.
-    std::size_t to = from == 0 ? 0 : random_() % from;
-    Order changed = order;
-    std::rotate(changed.begin() + static_cast<std::ptrdiff_t>(to),
-                changed.begin() + static_cast<std::ptrdiff_t>(from),
-                changed.begin() + static_cast<std::ptrdiff_t>(from) + 1);
-    if (random_() % 4 == 0 && order.size() > 1) {
-      const std::size_t left = random_() % order.size();
-      const std::size_t right = random_() % order.size();
-      std::swap(changed[left], changed[right]);
-      to = std::min({to, left, right});
-    }
-    placements -= std::min(placements, order.size() - to);
-    // A little worse is accepted now and then, less and less.
-    const auto worse = static_cast<std::int64_t>(static_cast<double>(problem_.lower_bound_bytes()) *
-                                                 0.01 * static_cast<double>(placements) /
-                                                 static_cast<double>(effort_.placements));
-    const std::int64_t most = height + (random_() % 4 == 0 ? worse : 0);
-    const std::int64_t changed_height = fit.place(changed, to, most);
-    if (changed_height <= most) {
-      order = std::move(changed);
-      height = changed_height;
-      keep(fit.offsets());
-    } else {
-      fit.place(order, to, kNoLimit);
-      placements -= std::min(placements, order.size() - to);
-    }
-  }
+    // The search has proved that there is none.
+    if (!offsets && search->is_exhausted()) wanted_bytes_ = height_bytes + 1;
+    return offsets.has_value();
+  };
+  const double corner_noise = round == 0 ? 0 : 0.5;
+  return finds(&skylines_, SkylineOrder::kCrowdLengthArea, 0, 2 * most_steps) ||
+         finds(&corners_, CornerOrder::kLength, corner_noise, most_steps) ||
+         finds(&corners_, CornerOrder::kSize, corner_noise, most_steps) ||
+         finds(&corners_, CornerOrder::kArea, corner_noise, most_steps) ||
+         finds(&skylines_, SkylineOrder::kLengthAreaCrowd, round == 0 ? 0 : 0.1, most_steps);
 }
 
 }  // namespace uvm

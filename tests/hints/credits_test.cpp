@@ -225,6 +225,8 @@ TEST(Credits, WrongRegistersAreNamed) {
               credits.add_register({"twice", 0, {1, 1}, 1, 1});
             }),
             "register 'twice' names the consumer 'sink' twice");
+  EXPECT_EQ(message_of([&] { credits.in_counter(pair.reg, pair.source); }),
+            "actor 0 does not read register 'made'");
   EXPECT_EQ(message_of([&] { credits.start(pair.sink, kNow); }), "'sink' cannot start");
   EXPECT_EQ(message_of([&] { credits.finish(pair.sink, kNow); }),
             "'sink' finishes an action and runs none");

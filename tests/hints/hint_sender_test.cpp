@@ -68,6 +68,53 @@ TEST_F(HintSenderTest, AnEventThatCannotBeRecordedMakesNobodyWait) {
   EXPECT_TRUE(machine->waits.empty());
 }
 
+TEST_F(HintSenderTest, AnEventThatCannotBeMadeMakesNobodyWaitAndIsTriedAgain) {
+  machine->failures["create_event"] = 2;
+  sender.send({prefetch}, 0, {0, stream(1)}, {0, stream(2)});
+  EXPECT_EQ(machine->hints, (std::vector<Hint>{prefetch}));
+  EXPECT_TRUE(machine->waits.empty());
+  sender.send({prefetch}, 0, {0, stream(1)}, {0, stream(2)});
+  EXPECT_EQ(machine->waits.size(), 2u);
+}
+
+TEST_F(HintSenderTest, ACapturedStreamIsLeftOutOfTheOrder) {
+  machine->capturing = {stream(1)};
+  sender.send({prefetch}, 0, {0, stream(1)}, {0, stream(2)});
+  EXPECT_EQ(machine->hints, (std::vector<Hint>{prefetch}));
+  EXPECT_EQ(machine->waits, (std::vector<std::string>{"stream 2 waits for stream lane"}));
+}
+
+TEST_F(HintSenderTest, ADiscardThatFailsIsCountedAndNobodyWaits) {
+  machine->failures["create_stream"] = 1;
+  EXPECT_EQ(sender.discard(0, nullptr, kPageBytes).call, "create_stream");
+  machine->failures["discard"] = 1;
+  EXPECT_EQ(sender.discard(0, nullptr, kPageBytes).call, "discard");
+  EXPECT_TRUE(machine->waits.empty());
+  EXPECT_EQ(counters.of(HintKind::kDiscard).failed, 2u);
+  EXPECT_TRUE(sender.discard(0, nullptr, kPageBytes).ok());
+  EXPECT_EQ(machine->waits, (std::vector<std::string>{"host waits for stream lane"}));
+  EXPECT_EQ(counters.of(HintKind::kDiscard).sent, 1u);
+  EXPECT_EQ(counters.of(HintKind::kDiscard).bytes, kPageBytes);
+}
+
+TEST_F(HintSenderTest, AForkedChildCallsNothingForWhatItsParentHas) {
+  machine->failures["advice_in_capture"] = 1;
+  {
+    EventPool inherited_events(runtime, 1);
+    HintSender inherited(runtime, inherited_events, counters);
+    inherited.send({prefetch}, 0, {0, stream(1)});
+    inherited.send({advise}, 0);  // waits for the end of the capture
+    ASSERT_EQ(machine->streams, 1);
+    ASSERT_EQ(machine->events.size(), 1u);
+    inherited.abandon();
+    inherited_events.abandon();
+  }
+  EXPECT_EQ(machine->streams, 1) << "the lane is the parent's";
+  ASSERT_EQ(machine->events.size(), 1u) << "so is the event";
+  EXPECT_EQ(machine->hints, (std::vector<Hint>{prefetch})) << "and the advice that waits";
+  runtime.destroy_event(0, *machine->events.begin());
+}
+
 TEST_F(HintSenderTest, EventsAreUsedAgain) {
   for (int round = 0; round < 10; ++round)
     sender.send({prefetch}, 0, {0, stream(1)}, {0, stream(2)});

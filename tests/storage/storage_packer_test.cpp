@@ -9,6 +9,7 @@
 #include <sstream>
 #include <string>
 
+#include <uvmalloc/storage/corner_search.hpp>
 #include <uvmalloc/storage/first_fit.hpp>
 #include <uvmalloc/storage/pack_instance.hpp>
 #include <uvmalloc/storage/skyline_search.hpp>
@@ -36,7 +37,7 @@ std::int64_t best_height(const PackProblem& problem) {
   std::int64_t best = PackProblem::kMostBytes;
   do {
     FirstFit fit(problem);
-    best = std::min(best, fit.place(order, 0, PackProblem::kMostBytes));
+    best = std::min(best, fit.place(order));
   } while (std::next_permutation(order.begin(), order.end()));
   return best;
 }
@@ -116,46 +117,123 @@ TEST(SkylineSearch, FindsTheBestHeightAndProvesThatLessIsImpossible) {
   }
 }
 
-TEST(SkylineSearch, StopsAfterSoManyNodes) {
+TEST(SkylineSearch, StopsAfterSoManySteps) {
   const PackProblem problem(testing::cut_rectangle(1, 100, 200, 1000));
   SkylineSearch search(problem);
   EXPECT_FALSE(search.fit(problem.lower_bound_bytes(), SkylineOrder::kCrowdAreaLength, 50));
   EXPECT_FALSE(search.is_exhausted());
 }
 
-TEST(FirstFit, PlacingFromTheMiddleGivesWhatPlacingAllGives) {
-  const PackProblem problem(testing::layers_of_program(4, 60));
-  std::mt19937 random(9);
-  std::vector<std::uint32_t> order(problem.size());
-  std::iota(order.begin(), order.end(), 0U);
-  FirstFit part(problem);
-  part.place(order, 0, PackProblem::kMostBytes);
-  for (int round = 0; round < 200; ++round) {
-    const std::size_t left = random() % order.size();
-    const std::size_t right = random() % order.size();
-    std::swap(order[left], order[right]);
-    const std::int64_t height = part.place(order, std::min(left, right), PackProblem::kMostBytes);
-    FirstFit whole(problem);
-    ASSERT_EQ(height, whole.place(order, 0, PackProblem::kMostBytes));
-    ASSERT_EQ(part.offsets(), whole.offsets());
+// Their bound is 5, and the best packing of each has the height 6.
+const std::vector<std::vector<PackBuffer>>& instances_without_packing_at_the_bound() {
+  static const std::vector<std::vector<PackBuffer>> all{{{0, 3, 1},
+                                                         {2, 6, 1},
+                                                         {0, 1, 4},
+                                                         {1, 5, 2},
+                                                         {5, 6, 4},
+                                                         {2, 4, 1},
+                                                         {3, 4, 1},
+                                                         {4, 5, 2},
+                                                         {1, 2, 2}},
+                                                        {{0, 1, 3},
+                                                         {2, 6, 1},
+                                                         {0, 3, 2},
+                                                         {2, 3, 1},
+                                                         {1, 2, 2},
+                                                         {1, 5, 1},
+                                                         {5, 6, 3},
+                                                         {4, 6, 1},
+                                                         {3, 4, 3},
+                                                         {4, 5, 2}},
+                                                        {{0, 4, 1},
+                                                         {5, 6, 4},
+                                                         {2, 6, 1},
+                                                         {0, 1, 4},
+                                                         {1, 5, 1},
+                                                         {1, 2, 3},
+                                                         {4, 5, 2},
+                                                         {3, 5, 1},
+                                                         {2, 3, 2},
+                                                         {3, 4, 1}}};
+  return all;
+}
+
+TEST(CornerSearch, FindsTheBestHeightAndProvesThatLessIsImpossible) {
+  for (const auto& buffers : instances_without_packing_at_the_bound()) {
+    const PackProblem problem(buffers);
+    ASSERT_EQ(problem.lower_bound_bytes(), 5);
+    SkylineSearch skylines(problem);
+    EXPECT_FALSE(skylines.fit(5, SkylineOrder::kLengthAreaCrowd, 10'000'000));
+    EXPECT_TRUE(skylines.is_exhausted());
+    for (const auto order : {CornerOrder::kLength, CornerOrder::kSize, CornerOrder::kArea}) {
+      CornerSearch search(problem);
+      EXPECT_FALSE(search.fit(5, order, 10'000'000, 0.5, 1));
+      EXPECT_TRUE(search.is_exhausted());
+      const auto found = search.fit(6, order, 10'000'000, 0.5, 1);
+      ASSERT_TRUE(found);
+      EXPECT_EQ(problem.fault_of(*found), "");
+      EXPECT_EQ(problem.height_of(*found), 6);
+    }
   }
 }
 
-TEST(StoragePacker, HardInstancesAreWithinTwoPercentOfTheLowerBound) {
+TEST(CornerSearch, FindsTheBestHeightOfRandomProblems) {
+  std::mt19937 random(6);
+  for (int round = 0; round < 60; ++round) {
+    const PackProblem problem(random_buffers(random, 7, round % 2 == 0));
+    const std::int64_t best = best_height(problem);
+    CornerSearch search(problem);
+    const auto order = static_cast<CornerOrder>(round % 3);
+    const auto found = search.fit(best, order, 1'000'000, round % 4 == 0 ? 0.5 : 0, random());
+    ASSERT_TRUE(found) << "round " << round;
+    EXPECT_EQ(problem.fault_of(*found), "");
+    EXPECT_LE(problem.height_of(*found), best);
+    EXPECT_FALSE(search.fit(best - 1, order, 1'000'000)) << "round " << round;
+  }
+}
+
+TEST(CornerSearch, StopsAfterSoManySteps) {
+  const PackProblem problem(testing::cut_rectangle(2, 130, 260, 1 << 20));
+  CornerSearch search(problem);
+  EXPECT_FALSE(search.fit(problem.lower_bound_bytes(), CornerOrder::kArea, 20'000));
+  EXPECT_FALSE(search.is_exhausted());
+  EXPECT_LE(search.steps(), 40'000u) << "it stops at the next choice";
+}
+
+TEST(CornerSearch, FillsMemoryThatIsFullAtAllTimes) {
   for (std::uint32_t seed = 0; seed < 4; ++seed) {
-    const PackProblem cut(testing::cut_rectangle(seed, 80, 160, 1 << 20));
-    PackEffort effort;
-    effort.good_enough = 1.02;
-    EXPECT_LE(pack(cut, effort).height_bytes, cut.lower_bound_bytes() * 102 / 100) << seed;
+    const PackProblem problem(testing::cut_rectangle(seed, 100, 200, 1 << 20));
+    CornerSearch search(problem);
+    // A first wrong choice costs most of a search, so others begin with other orders.
+    std::optional<std::vector<std::int64_t>> found;
+    for (std::uint32_t restart = 0; restart < 60 && !found; ++restart) {
+      found = search.fit(1 << 20, CornerOrder::kLength, 4'000'000, 0.5, restart);
+    }
+    ASSERT_TRUE(found) << "seed " << seed;
+    EXPECT_EQ(problem.fault_of(*found), "");
+    EXPECT_EQ(problem.height_of(*found), 1 << 20);
+  }
+}
+
+TEST(StoragePacker, ProblemsWithoutAPackingAtTheBoundArePackedAsWellAsPossible) {
+  for (const auto& buffers : instances_without_packing_at_the_bound()) {
+    EXPECT_EQ(pack(PackProblem(buffers)).height_bytes, 6);
+  }
+}
+
+TEST(StoragePacker, HardInstancesReachTheLowerBound) {
+  for (std::uint32_t seed = 0; seed < 6; ++seed) {
+    const PackProblem cut(testing::cut_rectangle(seed, 80 + 30 * seed, 300, 1 << 20));
+    EXPECT_EQ(pack(cut).height_bytes, cut.lower_bound_bytes()) << seed;
     const PackProblem layers(testing::layers_of_program(seed, 200));
-    EXPECT_LE(pack(layers, effort).height_bytes, layers.lower_bound_bytes() * 102 / 100) << seed;
+    EXPECT_EQ(pack(layers).height_bytes, layers.lower_bound_bytes()) << seed;
   }
 }
 
 TEST(StoragePacker, TheSameSeedGivesTheSamePacking) {
   const PackProblem problem(testing::cut_rectangle(2, 80, 200, 5000));
   PackEffort effort;
-  effort.nodes = effort.placements = 3000;
+  effort.steps = 300'000;
   EXPECT_EQ(pack(problem, effort).offsets, pack(problem, effort).offsets);
 }
 

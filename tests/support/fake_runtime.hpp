@@ -335,6 +335,7 @@ class FakeRuntime final : public DeviceRuntime {
   RuntimeStatus create_event(int, EventHandle* out) const override {
     is_called_without_locks("create_event");
     std::lock_guard lock(machine_->mutex);
+    if (fails("create_event")) return {RuntimeError::kOther, 99, "FAKE_FAILURE", "create_event"};
     auto* event = new FakeEvent;
     machine_->events.insert(event);
     *out = event;
