@@ -71,9 +71,16 @@ class Runner:
         return self._known[key]
 
 
+def _predicted(compared: Sequence[Compared], group: str) -> list[Compared]:
+    return [
+        each
+        for each in compared
+        if each.figure.group == group and not each.figure.fitted and not each.figure.unmodelled
+    ]
+
+
 def _worst(compared: Sequence[Compared], group: str) -> float:
-    predicted = [each for each in compared if not each.figure.fitted]
-    return max(each.error for each in predicted if each.figure.group == group)
+    return max(each.error for each in _predicted(compared, group))
 
 
 def _equal_runs(runner: Runner, runs: int) -> int:
@@ -103,8 +110,7 @@ def compare(libraries: Libraries, output: Path, console: Console, runs: int = _R
         )
         for each in figures()
     ]
-    predicted = [each for each in compared if not each.figure.fitted]
-    times = [each for each in predicted if each.figure.group in ("published", "fir_time")]
+    published = _predicted(compared, "published")
     integrated = runner.run("gb10", "mixed")
     rules = count_rules(_ROOT)
     result = {
@@ -112,9 +118,9 @@ def compare(libraries: Libraries, output: Path, console: Console, runs: int = _R
         "rules": rules,
         "fir_bytes_error": _worst(compared, "fir_bytes"),
         "fir_time_error": _worst(compared, "fir_time"),
-        "published_error": max(each.error for each in times),
-        "published_figures": len(times),
-        "published_machines": len({each.figure.machine for each in times}),
+        "published_error": _worst(compared, "published"),
+        "published_figures": len(published),
+        "published_machines": len({each.figure.machine for each in published}),
         "deterministic_runs": _equal_runs(runner, runs),
         "integrated_migrated_bytes": sum(
             integrated[f"migrated_bytes_{direction}"]
@@ -130,6 +136,7 @@ def compare(libraries: Libraries, output: Path, console: Console, runs: int = _R
                 "model": each.model,
                 "error": each.error,
                 "fitted": each.figure.fitted,
+                "unmodelled": each.figure.unmodelled,
             }
             for each in compared
         ],
@@ -138,7 +145,7 @@ def compare(libraries: Libraries, output: Path, console: Console, runs: int = _R
     output.write_text(json.dumps(result, indent=2) + "\n")
     draw_model(
         [(f"{each.figure.machine}: {each.figure.name}", each.model / each.figure.measured,
-          each.figure.fitted) for each in compared],
+          each.figure.fitted) for each in compared if not each.figure.unmodelled],
         output.with_suffix(".svg"),
     )  # fmt: skip
     _show(compared, result, console)
@@ -150,7 +157,7 @@ def _show(compared: Sequence[Compared], result: dict[str, object], console: Cons
         table.add_column(column)
     for each in compared:
         figure = each.figure
-        word = "fitted" if figure.fitted else "predicted"
+        word = "fitted" if figure.fitted else "not modelled" if figure.unmodelled else "predicted"
         table.add_row(
             figure.machine, figure.name, number(figure.measured), number(each.model),
             f"{each.error:.1%}", word,
