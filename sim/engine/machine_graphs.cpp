@@ -109,7 +109,7 @@ Status Machine::launch_kernel(int device, StreamHandle stream, Kernel launched) 
   const NodeWork work = [kernel = std::move(launched)](Machine& machine, int on,
                                                        StreamHandle lane) {
     const Status status = machine.kernel(on, lane, kernel.accesses.data(), kernel.accesses.size(),
-                                         kernel.duration_ns);
+                                         kernel.work);
     if (status != Status::kOk || !kernel.body) return status;
     return kernel.body() ? Status::kOk : Status::kLaunchFailure;
   };
