@@ -112,8 +112,8 @@ int uvmsim_launch_arithmetic(int device, void* stream, const uvmsim_access* acce
                              const uvmsim_arithmetic* arithmetic, int (*run)(void* context),
                              void (*release)(void* context), void* context);
 
-/* uvmsim_kernel for a kernel that may become part of a graph: `run(context)` does its work on the device
- * views and returns 0, or anything else where it has failed. It is called once, before this
+/* uvmsim_kernel for a kernel that may become part of a graph: `run(context)` does its work on the
+ * device views and returns 0, or anything else where it has failed. It is called once, before this
  * returns, or where the stream is being captured at each launch of a graph that holds it, by the
  * launching thread and after the ranges have been touched. `release(context)` is called once when
  * nothing can run it any more, also where this fails. Neither is called with a lock held.

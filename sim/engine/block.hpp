@@ -97,7 +97,7 @@ struct Block {
   std::unique_ptr<BlockPages> by_page;  // valid while is_by_page()
   // Pages with memory of the host behind them. They keep it when they migrate.
   PageMask host_backed;
-  PageMask evicted;  // since they were last made resident on a device
+  PageMask evicted;      // since they were last made resident on a device
   PageMask host_mapped;  // that the host reaches without a fault, where its touches are tracked
 };
 

@@ -43,8 +43,8 @@ struct Costs {
   double discard_block_ns = 0;
 };
 
-// What a kernel does beside touching its ranges: a time that is known, or operations of a type, whose
-// time the cost model says. A value.
+// What a kernel does beside touching its ranges: a time that is known, or operations of a type,
+// whose time the cost model says. A value.
 struct KernelWork {
   KernelWork(std::uint64_t nanoseconds) : duration_ns(nanoseconds) {}  // NOLINT: a time is a work
   KernelWork(std::uint64_t count, OperationType of, bool is_part = false)

@@ -1,6 +1,6 @@
-// Sees the host's own loads and stores to an arena, in system calls too: userfaultfd reports a touch
-// of a page that the host does not reach, before the touch goes on. A thread answers the faults. It
-// uses the device view alone, takes no signals and prints nothing while it answers.
+// Sees the host's own loads and stores to an arena, in system calls too: userfaultfd reports a
+// touch of a page that the host does not reach, before the touch goes on. A thread answers the
+// faults. It uses the device view alone, takes no signals and prints nothing while it answers.
 //
 // unmap() may be called with the machine's mutex held; the handler is called without it.
 #pragma once

@@ -136,9 +136,9 @@ MemoryRange Machine::touch_by_host(std::uintptr_t address, bool write) {
   const std::size_t number = managed_.offset_of(address) / kPageBytes;
   const auto [begin, end] = record->placement->policy.span_of(number - base);
   PageRange mapped{number, number + 1};
-  const Status status = residency_.touch_by_host(
-      number, {base + begin, base + end}, record->placement->policy.at(number - base),
-      {!write, write, timeline_.now_ns()}, &mapped);
+  const Status status = residency_.touch_by_host(number, {base + begin, base + end},
+                                                 record->placement->policy.at(number - base),
+                                                 {!write, write, timeline_.now_ns()}, &mapped);
   timeline_.run_on_host(record->allocation.device, costs_.phases(residency_.take_work()));
   // Where the host's memory has ended the touch goes on, and the next one faults again.
   if (status != Status::kOk) return page;

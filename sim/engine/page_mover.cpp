@@ -27,8 +27,8 @@ PageMask host_allocation(const PageMask& pages, const PageMask& backed) {
 Status PageMover::make_resident(int location, Block& block, const PageMask& pages, Others others) {
   const PageMask missing = pages & ~block.by_page->resident_at(location);
   if (location != kHost) {
-    const bool is_held = is_held_by_page(block) ? hold_pages(location, block, missing)
-                                                : hold_chunk(location, block);
+    const bool is_held =
+        is_held_by_page(block) ? hold_pages(location, block, missing) : hold_chunk(location, block);
     if (!is_held) return Status::kOutOfMemory;
     memory(location).move_to(block, ChunkList::kUsed);
     zero_chunk(location, block, missing);

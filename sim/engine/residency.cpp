@@ -22,8 +22,7 @@ Residency::Residency(std::size_t arena_blocks, std::vector<DeviceMemory>& memori
       reaches_(std::move(reaches)),
       rules_(rules),
       blocks_(arena_blocks, memories.size()),
-      mover_(blocks_, memories, host, counters, std::move(mapped),
-             rules.memory.ordinary_by_page),
+      mover_(blocks_, memories, host, counters, std::move(mapped), rules.memory.ordinary_by_page),
       thrashing_(rules.thrashing) {}
 
 // ---- touches by kernels

@@ -2,9 +2,9 @@
 // prefetch, discard, eviction, and explicit copies. Pages are numbered through the whole managed
 // arena, then through the address space of ordinary memory, if devices reach that.
 //
-// Touches by the host's own code are seen where somebody tells of them (touch_by_host). Where nobody
-// does, a page that only the host has touched is "nowhere" to the rules, and a page on a device
-// stays there while the host reads it. The bytes are right in both cases.
+// Touches by the host's own code are seen where somebody tells of them (touch_by_host). Where
+// nobody does, a page that only the host has touched is "nowhere" to the rules, and a page on a
+// device stays there while the host reads it. The bytes are right in both cases.
 //
 // Owns the blocks; refers to the devices' memory and to the counters of the machine, whose mutex
 // guards it.
@@ -53,9 +53,7 @@ class Residency {
   // of `out_mapped`, which hold that page, are now reached without a fault, until left_host.
   Status touch_by_host(std::size_t page, PageRange range, const Policy& policy, Access access,
                        PageRange* out_mapped);
-  void set_left_host(PageMover::LeftHost left_host) {
-    mover_.set_left_host(std::move(left_host));
-  }
+  void set_left_host(PageMover::LeftHost left_host) { mover_.set_left_host(std::move(left_host)); }
 
   // Puts all pages at `location`, next to the other copies where the policy says read-mostly, and
   // ends their being discarded. Errors as for touch.
