@@ -288,6 +288,27 @@ void CachingManagedAllocator::mark_trace(std::string_view text) noexcept {
   if (!in_forked_child()) engine_->machine.trace.mark(text);
 }
 
+void CachingManagedAllocator::trace_kernel(int device, StreamHandle stream, std::uint64_t amount,
+                                           int type, std::span<const TracedRange> ranges) noexcept {
+  if (in_forked_child() || device < 0 || static_cast<std::size_t>(device) >= devices().size())
+    return;
+  TraceRecorder& trace = engine_->machine.trace;
+  trace.kernel_started(trace.now(), device, stream, amount, static_cast<std::uint8_t>(type),
+                       ranges);
+}
+
+void CachingManagedAllocator::trace_order(int device, StreamHandle stream, const void* signal,
+                                          int order) noexcept {
+  if (in_forked_child() || device < 0 || static_cast<std::size_t>(device) >= devices().size())
+    return;
+  TraceRecorder& trace = engine_->machine.trace;
+  if (order < 0) {
+    trace.signalled(trace.now(), device, stream, signal);
+  } else if (order <= kLastTraceWait) {
+    trace.waited(trace.now(), device, stream, signal, static_cast<TraceWait>(order));
+  }
+}
+
 void CachingManagedAllocator::before_fork() noexcept {
   engine_->fork_guard.before_fork();
 }

@@ -23,6 +23,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -257,6 +258,11 @@ class CachingManagedAllocator {
   std::string start_trace(const std::string& file);
   void stop_trace() noexcept;
   void mark_trace(std::string_view text) noexcept;
+  // What the program puts on its streams, for the trace: uvmalloc_trace_kernel() and
+  // uvmalloc_trace_order() say what the arguments mean. They do nothing where no trace is written.
+  void trace_kernel(int device, StreamHandle stream, std::uint64_t amount, int type,
+                    std::span<const TracedRange> ranges) noexcept;
+  void trace_order(int device, StreamHandle stream, const void* signal, int order) noexcept;
 
   // Around a fork, as Forks calls them for all allocators in turn.
   void before_fork() noexcept;

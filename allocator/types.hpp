@@ -43,6 +43,13 @@ struct MoveRequest {
   bool held = true;
 };
 
+// A range that a kernel uses, for the trace. The same as uvmalloc_trace_range.
+struct TracedRange {
+  const void* address = nullptr;
+  std::size_t size_bytes = 0;
+  int access = 0;  // 1: read, 2: written, 3: both
+};
+
 // A live block of a private pool.
 struct PrivateBlock {
   void* address = nullptr;

@@ -337,6 +337,29 @@ UVMALLOC_API int64_t uvmalloc_doctor_json(char* buffer, size_t capacity_bytes) U
  * is no such allocator, or where `text` is NULL. */
 UVMALLOC_API void uvmalloc_trace_mark(const char* text) UVMALLOC_NOEXCEPT;
 
+/* A range that a kernel uses: 1 it reads, 2 it writes, 3 both. */
+typedef struct {
+  const void* address;
+  size_t size_bytes;
+  int access;
+} uvmalloc_trace_range;
+
+/* A kernel, a copy or a fill that the program has put on a stream of a device, for the trace of the
+ * process's allocator; nothing where none is written. With it the trace can be replayed on another
+ * machine. `type` says what `amount` counts: operations of float64 (0), float32 (1),
+ * tensor_float32 (2), float16 (3) or float8 (4); bytes that are copied to a device (252), to the
+ * host (253) or inside a device (254); nanoseconds (255). The simulated device calls this itself.
+ */
+UVMALLOC_API void uvmalloc_trace_kernel(int device, const void* stream, uint64_t amount, int type,
+                                        const uvmalloc_trace_range* ranges,
+                                        size_t range_count) UVMALLOC_NOEXCEPT;
+
+/* How the program orders its work, for the trace. `order` is -1: the event `signal` is recorded on
+ * the stream. 0: the stream waits for the event. 1, 2, 3: the host waits for the event, the stream,
+ * the device. */
+UVMALLOC_API void uvmalloc_trace_order(int device, const void* stream, const void* signal,
+                                       int order) UVMALLOC_NOEXCEPT;
+
 /* Whether host memory that a framework allocates on this thread is managed from
  * UVMALLOC_HOST_THRESHOLD on (1, as at the start), comes from malloc (0), or is managed whatever
  * its size (2). Returns what was. */

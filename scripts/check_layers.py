@@ -48,8 +48,10 @@ LAYERS = {
     "pytorch/plugin": f"pytorch/interpose {ALLOCATOR} {BELOW_ALLOCATOR}",
     "sim/torch": "pytorch/interpose sim",
     "sim": "",
+    "sim/replay": "sim",
     "tools": f"{ALLOCATOR} {BELOW_ALLOCATOR}",
-    "bench": f"tools sim {ALLOCATOR} {BELOW_ALLOCATOR}",
+    "tools/machine_replay": f"sim sim/replay {ALLOCATOR} {BELOW_ALLOCATOR}",
+    "bench": f"tools sim sim/replay {ALLOCATOR} {BELOW_ALLOCATOR}",
 }
 PUBLIC = "cmake/public_headers.txt"
 SUFFIXES = {".h", ".hpp", ".c", ".cpp", ".cu", ".inc"}

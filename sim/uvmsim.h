@@ -96,8 +96,24 @@ enum {
  */
 uint64_t uvmsim_kernel_ns(uint64_t bytes, uint64_t operations, int type);
 
-/* The same for a kernel that may become part of a graph: `run(context)` does its work on the device
- * views and returns 0, or anything else where it has failed. It is called once, before this
+/* What a kernel computes. */
+typedef struct {
+  uint64_t operations;
+  int type;      /* UVMSIM_FLOAT64 and so on */
+  int continues; /* nonzero: a part of a kernel that has been launched, without a launch */
+} uvmsim_arithmetic;
+
+/* uvmsim_kernel and uvmsim_launch for a kernel whose time the cost model says: that of
+ * uvmsim_kernel_ns for the bytes of its ranges, where a range that is read and written counts
+ * twice. A trace of uvmalloc keeps the operations, so that it replays on other machines. */
+int uvmsim_kernel_arithmetic(int device, void* stream, const uvmsim_access* accesses, size_t count,
+                             const uvmsim_arithmetic* arithmetic);
+int uvmsim_launch_arithmetic(int device, void* stream, const uvmsim_access* accesses, size_t count,
+                             const uvmsim_arithmetic* arithmetic, int (*run)(void* context),
+                             void (*release)(void* context), void* context);
+
+/* uvmsim_kernel for a kernel that may become part of a graph: `run(context)` does its work on the
+ * device views and returns 0, or anything else where it has failed. It is called once, before this
  * returns, or where the stream is being captured at each launch of a graph that holds it, by the
  * launching thread and after the ranges have been touched. `release(context)` is called once when
  * nothing can run it any more, also where this fails. Neither is called with a lock held.

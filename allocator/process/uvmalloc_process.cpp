@@ -1,5 +1,6 @@
 // The functions of the C interface that are about this process.
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <stdexcept>
 #include <string>
@@ -61,6 +62,22 @@ std::int64_t uvmalloc_doctor_json(char* buffer, std::size_t capacity_bytes) noex
 void uvmalloc_trace_mark(const char* text) noexcept {
   uvm::CachingManagedAllocator* allocator = uvm::process_allocator();
   if (allocator != nullptr && text != nullptr) allocator->mark_trace(text);
+}
+
+void uvmalloc_trace_kernel(int device, const void* stream, std::uint64_t amount, int type,
+                           const uvmalloc_trace_range* ranges, std::size_t range_count) noexcept {
+  static_assert(sizeof(uvmalloc_trace_range) == sizeof(uvm::TracedRange) &&
+                offsetof(uvmalloc_trace_range, access) == offsetof(uvm::TracedRange, access));
+  uvm::CachingManagedAllocator* allocator = uvm::process_allocator();
+  if (allocator == nullptr || (ranges == nullptr && range_count != 0)) return;
+  allocator->trace_kernel(device, const_cast<void*>(stream), amount, type,
+                          {reinterpret_cast<const uvm::TracedRange*>(ranges), range_count});
+}
+
+void uvmalloc_trace_order(int device, const void* stream, const void* signal, int order) noexcept {
+  uvm::CachingManagedAllocator* allocator = uvm::process_allocator();
+  if (allocator != nullptr)
+    allocator->trace_order(device, const_cast<void*>(stream), signal, order);
 }
 
 int uvmalloc_set_host_managed(int managed) noexcept {

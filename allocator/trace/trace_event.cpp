@@ -24,6 +24,14 @@ std::string_view to_string(TraceKind kind) {
       return "failure";
     case TraceKind::kMark:
       return "mark";
+    case TraceKind::kKernel:
+      return "kernel";
+    case TraceKind::kTouch:
+      return "touch";
+    case TraceKind::kSignal:
+      return "signal";
+    case TraceKind::kWait:
+      return "wait";
   }
   return "unknown";
 }

@@ -24,8 +24,13 @@ enum class TraceKind : std::uint8_t {
   kStream,   // a stream is seen for the first time, or is gone
   kFailure,  // a request that could not be served, or a failing driver call
   kMark,     // text of the user
+  // What the program does on its device's streams, as a machine in software reports it.
+  kKernel,  // followed by its touches, of the same thread
+  kTouch,   // a range that the kernel before it reads or writes
+  kSignal,  // an event is recorded on a stream
+  kWait,    // a stream or the host waits
 };
-inline constexpr std::uint8_t kLastTraceKind = static_cast<std::uint8_t>(TraceKind::kMark);
+inline constexpr std::uint8_t kLastTraceKind = static_cast<std::uint8_t>(TraceKind::kWait);
 // "allocate", "free", ...
 std::string_view to_string(TraceKind kind);
 
@@ -40,6 +45,23 @@ inline constexpr std::int16_t kNoPlace = -2;
 inline constexpr std::uint8_t kTraceAlreadyLive = 1;  // allocate: it was live when tracing began
 inline constexpr std::uint8_t kTraceGone = 2;         // stream: seen for the last time
 
+// In TraceEvent::detail of a kernel: its amount is one of operations of a type, below this number,
+// or ...
+inline constexpr std::uint8_t kTraceOperationTypes = 5;
+inline constexpr std::uint8_t kTraceCopyToDevice = 252;  // ... of bytes over the link ...
+inline constexpr std::uint8_t kTraceCopyToHost = 253;
+inline constexpr std::uint8_t kTraceCopyInside = 254;  // ... or inside a device ...
+inline constexpr std::uint8_t kTraceFixedTime = 255;   // ... or of nanoseconds.
+
+// In TraceEvent::detail of a wait.
+enum class TraceWait : std::uint8_t {
+  kStreamForSignal,
+  kHostForSignal,
+  kHostForStream,
+  kHostForDevice,
+};
+inline constexpr std::uint8_t kLastTraceWait = static_cast<std::uint8_t>(TraceWait::kHostForDevice);
+
 struct TraceEvent {
   TraceTime time = 0;
   std::uint64_t address = 0;
@@ -49,7 +71,7 @@ struct TraceEvent {
   TraceKind kind = TraceKind::kMark;
   std::uint8_t facade = kNoFacade;
   std::uint8_t flags = 0;
-  std::uint8_t detail = 0;         // the Advice or the RuntimeError
+  std::uint8_t detail = 0;  // the Advice, the RuntimeError, a kernel's type, a touch's access
   std::int16_t device = kNoPlace;  // a device's ordinal; for moves the source
   std::int16_t place = kNoPlace;   // where to
 

@@ -193,6 +193,36 @@ void TraceRecorder::call_failed(TraceTime at, int device, const void* address,
   append(event);
 }
 
+void TraceRecorder::kernel_started(TraceTime at, int device, StreamHandle stream,
+                                   std::uint64_t amount, std::uint8_t type,
+                                   std::span<const TracedRange> ranges) noexcept {
+  if (at == 0) return;
+  TraceEvent kernel = trace_event(TraceKind::kKernel, at, device, nullptr, amount, stream);
+  kernel.detail = type;
+  kernel.extra = ranges.size();
+  append(kernel);
+  for (const TracedRange& range : ranges) {
+    TraceEvent touch =
+        trace_event(TraceKind::kTouch, at, device, range.address, range.size_bytes, stream);
+    touch.detail = static_cast<std::uint8_t>(range.access);
+    append(touch);
+  }
+}
+
+void TraceRecorder::signalled(TraceTime at, int device, StreamHandle stream,
+                              const void* signal) noexcept {
+  if (at == 0) return;
+  append(trace_event(TraceKind::kSignal, at, device, signal, 0, stream));
+}
+
+void TraceRecorder::waited(TraceTime at, int device, StreamHandle stream, const void* signal,
+                           TraceWait wait) noexcept {
+  if (at == 0) return;
+  TraceEvent event = trace_event(TraceKind::kWait, at, device, signal, 0, stream);
+  event.detail = static_cast<std::uint8_t>(wait);
+  append(event);
+}
+
 void TraceRecorder::mark(std::string_view text) noexcept {
   TraceEvent event;
   event.time = now();

@@ -27,6 +27,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,6 +35,7 @@
 #include <uvmalloc/allocator/trace/trace_buffer.hpp>
 #include <uvmalloc/allocator/trace/trace_clock.hpp>
 #include <uvmalloc/allocator/trace/trace_file.hpp>
+#include <uvmalloc/allocator/types.hpp>
 #include <uvmalloc/runtime/ranked.hpp>
 
 namespace uvm {
@@ -97,6 +99,13 @@ class TraceRecorder {
   // A driver call about a range; address nullptr and size 0 if it has none.
   void call_failed(TraceTime at, int device, const void* address, std::size_t size_bytes,
                    const RuntimeStatus& status) noexcept;
+  // A kernel, a copy or a fill; `type` is TraceEvent::detail and says what is counted.
+  void kernel_started(TraceTime at, int device, StreamHandle stream, std::uint64_t amount,
+                      std::uint8_t type, std::span<const TracedRange> ranges) noexcept;
+  // An event of the runtime is recorded on a stream, or a stream or the host waits.
+  void signalled(TraceTime at, int device, StreamHandle stream, const void* signal) noexcept;
+  void waited(TraceTime at, int device, StreamHandle stream, const void* signal,
+              TraceWait wait) noexcept;
   // Cut to kMostTraceTextBytes, at the end of a character.
   void mark(std::string_view text) noexcept;
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Callable
 
@@ -123,6 +124,19 @@ def mixed(machine: SimulatedMachine) -> Result:
     return _timed(machine, run)
 
 
+def cpu_touch(machine: SimulatedMachine, size_bytes: int) -> Result:
+    """Real seconds that the host takes to write memory which a kernel has used before."""
+    memory = machine.allocate(size_bytes)
+    ctypes.memset(memory, 1, size_bytes)
+    queue = machine.stream()
+    machine.kernel([Touch(memory, size_bytes, READ | WRITE)], queue)
+    machine.wait(queue)
+    machine.reset_counters()
+    start = time.perf_counter()
+    ctypes.memset(memory, 2, size_bytes)
+    return {"seconds": time.perf_counter() - start, **machine.counters()}
+
+
 def speed(machine: SimulatedMachine) -> Result:
     """Block operations a second of real time: blocks of a prefetch to and fro."""
     blocks, rounds = 4096, 40
@@ -141,5 +155,6 @@ SCENARIOS: dict[str, Callable[..., Result]] = {
     "first_touch": first_touch,
     "bandwidth": bandwidth,
     "mixed": mixed,
+    "cpu_touch": cpu_touch,
     "speed": speed,
 }

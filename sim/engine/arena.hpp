@@ -48,6 +48,9 @@ class Arena {
     return show(address, bytes, fd_, offset_of(address));
   }
 
+  // Where the program's view begins.
+  std::uintptr_t user_base() const { return user_base_; }
+
   // Position of an address in the arena.
   std::size_t offset_of(std::uintptr_t address) const { return address - user_base_; }
   std::size_t size() const { return size_; }

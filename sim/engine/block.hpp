@@ -63,6 +63,7 @@ struct Block {
   struct Chunk {
     ChunkList list = ChunkList::kNone;
     std::list<Block*>::iterator position;  // on that list
+    std::size_t charged_bytes = 0;         // of the device's memory
     bool is_fresh = false;                 // not zeroed yet
     bool was_full = false;  // every page was resident at once, so nothing old is left in it
     std::uint64_t remote_accesses = 0;  // since the last migration, of 128 bytes each
@@ -96,7 +97,8 @@ struct Block {
   std::unique_ptr<BlockPages> by_page;  // valid while is_by_page()
   // Pages with memory of the host behind them. They keep it when they migrate.
   PageMask host_backed;
-  PageMask evicted;  // since they were last made resident on a device
+  PageMask evicted;      // since they were last made resident on a device
+  PageMask host_mapped;  // that the host reaches without a fault, where its touches are tracked
 };
 
 }  // namespace uvmsim

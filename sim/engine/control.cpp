@@ -87,23 +87,61 @@ UVMSIM_CONTROL int uvmsim_used(int device, size_t* out_unevictable_bytes,
   return UVMSIM_OK;
 }
 
-UVMSIM_CONTROL int uvmsim_kernel(int device, void* stream, const uvmsim_access* accesses,
-                                 size_t count, uint64_t duration_ns) {
+static int kernel_of(int device, void* stream, const uvmsim_access* accesses, size_t count,
+                     const uvmsim::KernelWork& work) {
   if (!has_device(device) || (accesses == nullptr && count != 0)) return UVMSIM_ERROR_INVALID;
-  return result_of(Machine::instance().kernel(device, stream, accesses, count, duration_ns));
+  return result_of(Machine::instance().kernel(device, stream, accesses, count, work));
 }
 
-UVMSIM_CONTROL int uvmsim_launch(int device, void* stream, const uvmsim_access* accesses,
-                                 size_t count, uint64_t duration_ns, int (*run)(void* context),
-                                 void (*release)(void* context), void* context) {
+static int launch_of(int device, void* stream, const uvmsim_access* accesses, size_t count,
+                     const uvmsim::KernelWork& work, int (*run)(void* context),
+                     void (*release)(void* context), void* context) {
   const std::shared_ptr<void> owned(
       context, release != nullptr ? release : [](void*) {});
   if (!has_device(device) || (accesses == nullptr && count != 0) || run == nullptr)
     return UVMSIM_ERROR_INVALID;
   uvmsim::Kernel kernel{.accesses = {accesses, accesses + count},
-                        .duration_ns = duration_ns,
+                        .work = work,
                         .body = [owned, run] { return run(owned.get()) == 0; }};
   return result_of(Machine::instance().launch_kernel(device, stream, std::move(kernel)));
+}
+
+static bool is_usable(const uvmsim_arithmetic* arithmetic) {
+  return arithmetic != nullptr && arithmetic->type >= 0 &&
+         static_cast<std::size_t>(arithmetic->type) < uvmsim::kOperationTypes;
+}
+
+static uvmsim::KernelWork work_of(const uvmsim_arithmetic& arithmetic) {
+  return {arithmetic.operations, static_cast<uvmsim::OperationType>(arithmetic.type),
+          arithmetic.continues != 0};
+}
+
+UVMSIM_CONTROL int uvmsim_kernel(int device, void* stream, const uvmsim_access* accesses,
+                                 size_t count, uint64_t duration_ns) {
+  return kernel_of(device, stream, accesses, count, duration_ns);
+}
+
+UVMSIM_CONTROL int uvmsim_kernel_arithmetic(int device, void* stream, const uvmsim_access* accesses,
+                                            size_t count, const uvmsim_arithmetic* arithmetic) {
+  if (!is_usable(arithmetic)) return UVMSIM_ERROR_INVALID;
+  return kernel_of(device, stream, accesses, count, work_of(*arithmetic));
+}
+
+UVMSIM_CONTROL int uvmsim_launch(int device, void* stream, const uvmsim_access* accesses,
+                                 size_t count, uint64_t duration_ns, int (*run)(void* context),
+                                 void (*release)(void* context), void* context) {
+  return launch_of(device, stream, accesses, count, duration_ns, run, release, context);
+}
+
+UVMSIM_CONTROL int uvmsim_launch_arithmetic(int device, void* stream, const uvmsim_access* accesses,
+                                            size_t count, const uvmsim_arithmetic* arithmetic,
+                                            int (*run)(void* context),
+                                            void (*release)(void* context), void* context) {
+  if (!is_usable(arithmetic)) {
+    if (release != nullptr) release(context);
+    return UVMSIM_ERROR_INVALID;
+  }
+  return launch_of(device, stream, accesses, count, work_of(*arithmetic), run, release, context);
 }
 
 UVMSIM_CONTROL void* uvmsim_device_view(const void* address) {

@@ -42,6 +42,18 @@ Phases CostModel::phases(const PlacementWork& work, std::uint64_t kernel_ns) con
   return phases;
 }
 
+Phases CostModel::copy_phases(const PlacementWork& work, std::uint64_t bytes, CopyWay way) const {
+  Phases phases = this->phases(work);
+  if (way == CopyWay::kInside) {
+    phases.kernel_ns += local_copy_ns(bytes);
+  } else if (way == CopyWay::kToHost) {
+    phases.to_host_ns += link_copy_ns(bytes, true);
+  } else {
+    phases.to_device_ns += link_copy_ns(bytes, false);
+  }
+  return phases;
+}
+
 std::uint64_t CostModel::local_copy_ns(std::uint64_t bytes) const {
   return rounded(time_of(bytes, costs_.copy_bytes_per_ns));
 }

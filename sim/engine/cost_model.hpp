@@ -43,6 +43,20 @@ struct Costs {
   double discard_block_ns = 0;
 };
 
+// What a kernel does beside touching its ranges: a time that is known, or operations of a type,
+// whose time the cost model says. A value.
+struct KernelWork {
+  KernelWork(std::uint64_t nanoseconds) : duration_ns(nanoseconds) {}  // NOLINT: a time is a work
+  KernelWork(std::uint64_t count, OperationType of, bool is_part = false)
+      : operations(count), type(of), continues(is_part), is_timed(false) {}
+
+  std::uint64_t duration_ns = 0;
+  std::uint64_t operations = 0;
+  OperationType type = OperationType::kFloat32;
+  bool continues = false;  // a part of a kernel that has been launched
+  bool is_timed = true;    // by duration_ns
+};
+
 // What a piece of work keeps busy. The parts follow one another: the eviction and the service of
 // faults are on the critical path of what waits for them.
 struct Phases {
@@ -52,6 +66,9 @@ struct Phases {
   std::uint64_t to_device_ns = 0;  // the copy engine to the device, or between devices
   std::uint64_t kernel_ns = 0;
 };
+
+// The way of an explicit copy.
+enum class CopyWay { kToDevice, kToHost, kInside };
 
 class CostModel {
  public:
@@ -63,6 +80,9 @@ class CostModel {
   // Of what moved, with `kernel_ns` of a kernel after it, or at once with remote accesses.
   Phases phases(const PlacementWork& work, std::uint64_t kernel_ns = 0) const;
 
+  // Of an explicit copy, with what moved for it.
+  Phases copy_phases(const PlacementWork& work, std::uint64_t bytes, CopyWay way) const;
+
   // Of an explicit copy: inside a device, or over the link.
   std::uint64_t local_copy_ns(std::uint64_t bytes) const;
   std::uint64_t link_copy_ns(std::uint64_t bytes, bool to_host) const;
@@ -70,6 +90,13 @@ class CostModel {
   // Launch, and the longer of moving the bytes and of the operations. Operations whose type has no
   // peak cost nothing.
   std::uint64_t kernel_ns(std::uint64_t bytes, std::uint64_t operations, OperationType type) const;
+
+  // Of a kernel that moves so many bytes.
+  std::uint64_t kernel_ns(const KernelWork& work, std::uint64_t bytes) const {
+    if (work.is_timed) return work.duration_ns;
+    const std::uint64_t whole_ns = kernel_ns(bytes, work.operations, work.type);
+    return work.continues ? whole_ns - kernel_ns(0, 0, work.type) : whole_ns;
+  }
 
  private:
   Costs costs_;

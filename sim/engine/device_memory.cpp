@@ -19,12 +19,6 @@ std::size_t DeviceMemory::unevictable_at(std::size_t capacity_bytes) const {
   return charged_bytes_ + (has_context_ ? context_bytes(capacity_bytes) : 0);
 }
 
-std::size_t DeviceMemory::managed_bytes() const {
-  std::size_t chunks = 0;
-  for (const auto& list : lists_) chunks += list.size();
-  return chunks * kBlockBytes;
-}
-
 std::size_t DeviceMemory::free_bytes() const {
   const std::size_t used = used_bytes();
   return capacity_bytes_ > used ? capacity_bytes_ - used : 0;
@@ -53,6 +47,7 @@ void DeviceMemory::move_to(Block& block, ChunkList list) {
   const ChunkList before = std::exchange(chunk.list, list);
   if (list == ChunkList::kNone) {
     if (before != ChunkList::kNone) list_of(before).erase(chunk.position);
+    managed_bytes_ -= std::exchange(chunk.charged_bytes, 0);
     return;
   }
   auto& target = list_of(list);
@@ -61,6 +56,12 @@ void DeviceMemory::move_to(Block& block, ChunkList list) {
     return;
   }
   chunk.position = target.insert(target.end(), &block);
+  charge_held(block, kBlockBytes);
+}
+
+void DeviceMemory::charge_held(Block& block, std::size_t bytes) {
+  Block::Chunk& chunk = block.chunks[device_];
+  managed_bytes_ += bytes - std::exchange(chunk.charged_bytes, bytes);
   note_peak();
 }
 

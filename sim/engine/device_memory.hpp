@@ -24,7 +24,7 @@ class DeviceMemory {
   std::size_t unevictable_bytes() const { return unevictable_at(capacity_bytes_); }
   // The same if the capacity were another.
   std::size_t unevictable_at(std::size_t capacity_bytes) const;
-  std::size_t managed_bytes() const;
+  std::size_t managed_bytes() const { return managed_bytes_; }
   std::size_t charged_bytes() const { return charged_bytes_; }
 
   // What is free now; 0 while the capacity has been shrunk below what is in use.
@@ -48,6 +48,10 @@ class DeviceMemory {
   // chunk up.
   void move_to(Block& block, ChunkList list);
 
+  // What the block holds here takes `bytes` from now on: pages of ordinary memory are had one by
+  // one.
+  void charge_held(Block& block, std::size_t bytes);
+
   // The block whose chunk is evicted next, or null where no managed block holds any.
   Block* victim() const;
 
@@ -67,6 +71,7 @@ class DeviceMemory {
   std::size_t device_;
   std::size_t capacity_bytes_;
   std::size_t charged_bytes_ = 0;
+  std::size_t managed_bytes_ = 0;  // that blocks hold
   bool has_context_ = false;
   std::size_t peak_bytes_ = 0;
   std::array<std::list<Block*>, 3> lists_;

@@ -13,6 +13,7 @@
 #include <uvmalloc/sim/engine/call_table.hpp>
 #include <uvmalloc/sim/engine/report.hpp>
 #include <uvmalloc/sim/engine/units.hpp>
+#include <uvmalloc/sim/engine/work_trace.hpp>
 
 namespace uvmsim {
 namespace {
@@ -61,6 +62,7 @@ Machine& Machine::instance() {
   static Machine* const machine = [] {
     auto* instance = new Machine(process_settings());  // outlives all that may call it at exit
     made.store(instance, std::memory_order_release);
+    instance->track_host_touches();
     pthread_atfork(&Machine::before_fork, &Machine::after_fork_in_parent,
                    &Machine::after_fork_in_child);
     return instance;
@@ -97,6 +99,53 @@ Machine::Machine(const Settings& settings)
   write_report_at_exit();
 }
 
+// Called once the machine is known: its thread may be needed at once.
+void Machine::track_host_touches() {
+  if (!settings_.cpu_touches || managed_.size() == 0) return;
+  host_touches_ = HostTouches::start(
+      {managed_.user_base(), managed_.size()},
+      [this](std::uintptr_t address) { return managed_.device_view(address); },
+      [this](std::uintptr_t address, bool write) {
+        const MemoryRange range = touch_by_host(address, write);
+        return HostTouches::Range{reinterpret_cast<std::uintptr_t>(range.address),
+                                  range.size_bytes};
+      });
+  if (host_touches_ == nullptr) return;
+  residency_.set_left_host([this](const Block& block, const PageMask& pages) {
+    if (block.index * kBlockBytes >= managed_.size()) return;
+    const std::uintptr_t base = managed_.user_base() + block.index * kBlockBytes;
+    for (std::size_t first = 0; first < kPagesPerBlock;) {
+      if (!pages.test(first)) {
+        ++first;
+        continue;
+      }
+      std::size_t last = first;
+      while (last < kPagesPerBlock && pages.test(last)) ++last;
+      HostTouches::unmap({base + first * kPageBytes, (last - first) * kPageBytes});
+      first = last;
+    }
+  });
+}
+
+MemoryRange Machine::touch_by_host(std::uintptr_t address, bool write) {
+  const MemoryRange page{reinterpret_cast<void*>(address), kPageBytes};
+  const std::lock_guard lock(mutex_);
+  const AllocationRecord* record = allocations_.find(address);
+  if (record == nullptr || record->placement == nullptr) return page;
+  const std::size_t base = first_page_of(*record);
+  const std::size_t number = managed_.offset_of(address) / kPageBytes;
+  const auto [begin, end] = record->placement->policy.span_of(number - base);
+  PageRange mapped{number, number + 1};
+  const Status status = residency_.touch_by_host(number, {base + begin, base + end},
+                                                 record->placement->policy.at(number - base),
+                                                 {!write, write, timeline_.now_ns()}, &mapped);
+  timeline_.run_on_host(record->allocation.device, costs_.phases(residency_.take_work()));
+  // Where the host's memory has ended the touch goes on, and the next one faults again.
+  if (status != Status::kOk) return page;
+  return {reinterpret_cast<void*>(managed_.user_base() + mapped.first * kPageBytes),
+          (mapped.last - mapped.first) * kPageBytes};
+}
+
 // A fork must not happen while another thread holds a lock that the child would find taken for
 // ever.
 void Machine::before_fork() {
@@ -113,6 +162,7 @@ void Machine::after_fork_in_child() {
   Machine* machine = made.load(std::memory_order_acquire);
   lost.store(true, std::memory_order_relaxed);
   CallTable::instance().unlock();
+  if (machine->host_touches_ != nullptr) machine->host_touches_->abandon();
   machine->managed_.abandon();
   machine->device_only_.abandon();
   machine->mutex_.unlock();
@@ -207,6 +257,7 @@ Allocation Machine::describe(MemoryKind kind, const void* address, std::size_t b
 Status Machine::allocate_managed(int device, std::size_t bytes, unsigned flags, void** out) {
   if (bytes == 0) return Status::kInvalidValue;
   if (bytes > kLargestRequestBytes) return Status::kOutOfMemory;
+  WorkTrace::find_library();
   const std::lock_guard lock(mutex_);
   if (const Status status = captures_.admit_unsafe_call(); status != Status::kOk) return status;
   const std::uintptr_t address = managed_.allocate(bytes);

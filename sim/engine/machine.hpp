@@ -27,6 +27,7 @@
 #include <uvmalloc/sim/engine/export.hpp>
 #include <uvmalloc/sim/engine/graph.hpp>
 #include <uvmalloc/sim/engine/host_memory.hpp>
+#include <uvmalloc/sim/engine/host_touches.hpp>
 #include <uvmalloc/sim/engine/machine_calls.hpp>
 #include <uvmalloc/sim/engine/ordinary_memory.hpp>
 #include <uvmalloc/sim/engine/policy.hpp>
@@ -136,7 +137,7 @@ class UVMSIM_EXPORT Machine {
   // not allow a call, here and everywhere else, the status says which rule it breaks. A kernel
   // whose work the caller does itself cannot be recorded: kCaptureUnsupported.
   Status kernel(int device, StreamHandle stream, const uvmsim_access* accesses, std::size_t count,
-                std::uint64_t duration_ns);
+                const KernelWork& work);
   Status launch_kernel(int device, StreamHandle stream, Kernel kernel);
   Status run_host_function(int device, StreamHandle stream, const HostFunction& function);
   Status copy(int device, StreamHandle stream, const Copy& copy, Wait wait);
@@ -276,11 +277,18 @@ class UVMSIM_EXPORT Machine {
   Status run_graph(int device, StreamHandle stream, GraphExec& exec);
   Status run_step(const GraphExec::Step& step, StreamHandle lane, std::uint64_t* time_ns);
 
+  Status start_kernel(int device, StreamHandle stream, const uvmsim_access* accesses,
+                      std::size_t count, const KernelWork& work);
+  void track_host_touches();
+  // The host's own code touches an address that it does not reach; the pages that it reaches then.
+  MemoryRange touch_by_host(std::uintptr_t address, bool write);
   Status touch(int device, const uvmsim_access& access, std::uint64_t at_ns);
   Status resolve_end(const void* address, std::size_t bytes, CopyEnd expected, End* out);
   Status resolve_copy(const Copy& copy, CopyEnds* out);
   // Puts the moves of pages that a call has caused on its stream, whether or not the call succeeds.
   void submit_moves(Stream& stream);
+  static CopyWay way_of(const CopyEnds& ends);
+  static TracedCopy traced_copy(const Copy& copy, const CopyEnds& ends);
   Status submit_copy(Stream& stream, const Copy& copy, const CopyEnds& ends);
   Status refuse_unknown_stream(int device, StreamHandle stream);
   int landing_place(const AllocationRecord& record, std::uintptr_t address, CopyEnd end,
@@ -299,6 +307,7 @@ class UVMSIM_EXPORT Machine {
   const std::unique_ptr<OrdinaryMemory> ordinary_;  // null where no device reaches it
   uvmsim_counters& counters_ = counters_of_process();
   Residency residency_;
+  std::unique_ptr<HostTouches> host_touches_;  // null where they are not tracked
   AllocationTable allocations_;
   Timeline timeline_;
   Captures captures_;

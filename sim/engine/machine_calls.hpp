@@ -9,6 +9,7 @@
 
 #include <uvmalloc/sim/uvmsim.h>
 #include <uvmalloc/sim/engine/capture.hpp>
+#include <uvmalloc/sim/engine/cost_model.hpp>
 #include <uvmalloc/sim/engine/graph.hpp>
 
 namespace uvmsim {
@@ -33,6 +34,14 @@ struct Copy {
   std::size_t from_pitch_bytes = 0;
 };
 
+// A copy as a trace has it. Ends outside of memory whose pages move have no bytes.
+struct TracedCopy {
+  CopyWay way = CopyWay::kToDevice;
+  std::size_t size_bytes = 0;
+  uvmsim_access from{};
+  uvmsim_access to{};
+};
+
 struct Fill {
   void* to;
   std::size_t count;
@@ -44,7 +53,7 @@ struct Fill {
 // A kernel together with the work that it does on the device views.
 struct Kernel {
   std::vector<uvmsim_access> accesses;
-  std::uint64_t duration_ns;
+  KernelWork work;
   std::function<bool()> body;  // false: the launch has failed; none: nothing to do
 };
 

@@ -108,8 +108,8 @@ Status Machine::run_host_function(int device, StreamHandle stream, const HostFun
 Status Machine::launch_kernel(int device, StreamHandle stream, Kernel launched) {
   const NodeWork work = [kernel = std::move(launched)](Machine& machine, int on,
                                                        StreamHandle lane) {
-    const Status status = machine.kernel(on, lane, kernel.accesses.data(), kernel.accesses.size(),
-                                         kernel.duration_ns);
+    const Status status =
+        machine.kernel(on, lane, kernel.accesses.data(), kernel.accesses.size(), kernel.work);
     if (status != Status::kOk || !kernel.body) return status;
     return kernel.body() ? Status::kOk : Status::kLaunchFailure;
   };

@@ -41,6 +41,8 @@ struct MemoryRules {
   // Devices use ordinary memory where it is, through the host's page tables, and what was evicted
   // too.
   bool uses_host_pages = false;
+  // Ordinary memory takes single pages of a device, not whole chunks.
+  bool ordinary_by_page = false;
   // So many accesses of 128 bytes to a 2 MiB block from afar bring it to the device. 0: never.
   std::uint64_t access_counter_threshold = 0;
   std::size_t host_bytes = std::numeric_limits<std::size_t>::max();

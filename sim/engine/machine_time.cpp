@@ -1,5 +1,6 @@
 // Streams, events and the virtual clock.
 #include <uvmalloc/sim/engine/machine.hpp>
+#include <uvmalloc/sim/engine/work_trace.hpp>
 
 namespace uvmsim {
 
@@ -36,19 +37,23 @@ Status Machine::query_stream(int device, StreamHandle handle) {
 }
 
 Status Machine::wait_for_stream(int device, StreamHandle handle) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   const Stream* stream = timeline_.find_stream(device, handle);
   if (stream == nullptr) return Status::kInvalidHandle;
   if (const Status status = captures_.admit_wait(*stream); status != Status::kOk) return status;
   timeline_.wait_until(timeline_.completion_ns(*stream));
+  lock.unlock();
+  WorkTrace::order(device, handle, nullptr, TracedOrder::kHostForStream);
   return Status::kOk;
 }
 
 Status Machine::wait_for_device(int device) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   if (const Status status = captures_.admit_device_wait(device); status != Status::kOk)
     return status;
   timeline_.wait_until(timeline_.device_completion_ns(device));
+  lock.unlock();
+  WorkTrace::order(device, nullptr, nullptr, TracedOrder::kHostForDevice);
   return Status::kOk;
 }
 
@@ -74,7 +79,7 @@ std::optional<unsigned> Machine::event_flags(EventHandle handle) {
 }
 
 Status Machine::record_event(int device, EventHandle event, StreamHandle stream, EventScope scope) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   Event* recorded = timeline_.find_event(event);
   Stream* source = timeline_.find_stream(device, stream);
   // An event belongs to the device it was made on.
@@ -95,12 +100,14 @@ Status Machine::record_event(int device, EventHandle event, StreamHandle stream,
     return Status::kOk;
   }
   timeline_.record(*recorded, *source);
+  lock.unlock();
+  WorkTrace::order(device, stream, event, TracedOrder::kSignal);
   return Status::kOk;
 }
 
 Status Machine::make_stream_wait(int device, StreamHandle stream, EventHandle event,
                                  EventScope scope) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   const Event* awaited = timeline_.find_event(event);
   Stream* waiting = timeline_.find_stream(device, stream);
   if (awaited == nullptr || waiting == nullptr) return Status::kInvalidHandle;
@@ -115,6 +122,8 @@ Status Machine::make_stream_wait(int device, StreamHandle stream, EventHandle ev
   if (waiting->capture != nullptr || awaited->capture != nullptr)
     return captures_.wait_event(*waiting, *awaited);
   timeline_.wait(*waiting, *awaited);
+  lock.unlock();
+  WorkTrace::order(device, stream, event, TracedOrder::kStreamForSignal);
   return Status::kOk;
 }
 
@@ -127,11 +136,14 @@ Status Machine::query_event(EventHandle event) {
 }
 
 Status Machine::wait_for_event(EventHandle event) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   const Event* awaited = timeline_.find_event(event);
   if (awaited == nullptr) return Status::kInvalidHandle;
   if (const Status status = captures_.admit_wait(*awaited); status != Status::kOk) return status;
   if (awaited->recorded) timeline_.wait_until(awaited->time_ns);
+  const int device = awaited->device;
+  lock.unlock();
+  WorkTrace::order(device, nullptr, event, TracedOrder::kHostForSignal);
   return Status::kOk;
 }
 

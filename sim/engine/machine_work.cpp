@@ -4,6 +4,7 @@
 
 #include <uvmalloc/sim/engine/machine.hpp>
 #include <uvmalloc/sim/engine/units.hpp>
+#include <uvmalloc/sim/engine/work_trace.hpp>
 
 namespace uvmsim {
 namespace {
@@ -36,6 +37,12 @@ void copy_rows(std::byte* to, const std::byte* from, const Copy& copy) {
   }
 }
 
+// A range that is read and written is moved twice.
+std::uint64_t moved_bytes(const uvmsim_access& access) {
+  const bool is_both = access.access == (UVMSIM_READ | UVMSIM_WRITE);
+  return std::uint64_t{access.size_bytes} * (is_both ? 2 : 1);
+}
+
 }  // namespace
 
 // ---- kernels
@@ -47,15 +54,24 @@ bool Machine::may_use(int device, const Allocation& allocation) const {
 }
 
 Status Machine::kernel(int device, StreamHandle stream, const uvmsim_access* accesses,
-                       std::size_t count, std::uint64_t duration_ns) {
+                       std::size_t count, const KernelWork& work) {
+  const Status status = start_kernel(device, stream, accesses, count, work);
+  if (status == Status::kOk) WorkTrace::kernel(device, stream, work, {accesses, count});
+  return status;
+}
+
+Status Machine::start_kernel(int device, StreamHandle stream, const uvmsim_access* accesses,
+                             std::size_t count, const KernelWork& work) {
   if (!has_device(device)) return Status::kInvalidDevice;
   const std::lock_guard lock(mutex_);
   Stream* target = timeline_.find_stream(device, stream);
   if (target == nullptr || target->device != device) return Status::kInvalidHandle;
   if (const auto outcome = record_or_refuse(*target, NodeKind::kKernel, nullptr)) return *outcome;
+  std::uint64_t bytes = 0;
   for (std::size_t i = 0; i < count; ++i) {
     const uvmsim_access& access = accesses[i];
     if (access.size_bytes == 0) continue;
+    bytes += moved_bytes(access);
     if ((access.access & (UVMSIM_READ | UVMSIM_WRITE)) == 0) return Status::kInvalidValue;
     const AllocationRecord* record = record_of({access.address, access.size_bytes});
     if (record == nullptr) return Status::kIllegalAddress;
@@ -68,7 +84,7 @@ Status Machine::kernel(int device, StreamHandle stream, const uvmsim_access* acc
   for (std::size_t i = 0; i < count && status == Status::kOk; ++i) {
     if (accesses[i].size_bytes != 0) status = touch(device, accesses[i], at_ns);
   }
-  timeline_.submit(*target, costs_.phases(residency_.take_work(), duration_ns));
+  timeline_.submit(*target, costs_.phases(residency_.take_work(), costs_.kernel_ns(work, bytes)));
   return status;
 }
 
@@ -184,21 +200,30 @@ Status Machine::submit_copy(Stream& stream, const Copy& copy, const CopyEnds& en
   const std::size_t bytes = copy.width_bytes * copy.rows;
   ++counters_.copy_calls;
   counters_.copy_bytes += bytes;
+  timeline_.advance(call_ns());
+  timeline_.submit(stream, costs_.copy_phases(residency_.take_work(), bytes, way_of(ends)));
+  return Status::kOk;
+}
+
+CopyWay Machine::way_of(const CopyEnds& ends) {
   const auto is_on_device = [](const End& end) {
     return end.record != nullptr && end.record->allocation.kind == MemoryKind::kDevice;
   };
-  const bool stays = is_on_device(ends.to) && is_on_device(ends.from) &&
-                     ends.to.record->allocation.device == ends.from.record->allocation.device;
-  timeline_.advance(call_ns());
-  Phases phases = costs_.phases(residency_.take_work());
-  const bool to_host = is_on_device(ends.from) && !is_on_device(ends.to);
-  if (stays) {
-    phases.kernel_ns += costs_.local_copy_ns(bytes);
-  } else {
-    (to_host ? phases.to_host_ns : phases.to_device_ns) += costs_.link_copy_ns(bytes, to_host);
+  if (is_on_device(ends.to) && is_on_device(ends.from) &&
+      ends.to.record->allocation.device == ends.from.record->allocation.device) {
+    return CopyWay::kInside;
   }
-  timeline_.submit(stream, phases);
-  return Status::kOk;
+  return is_on_device(ends.from) && !is_on_device(ends.to) ? CopyWay::kToHost : CopyWay::kToDevice;
+}
+
+TracedCopy Machine::traced_copy(const Copy& copy, const CopyEnds& ends) {
+  const auto placed = [](const End& end, const void* address, std::size_t extent, int access) {
+    const bool is_placed = end.record != nullptr && end.record->placement != nullptr;
+    return uvmsim_access{address, is_placed ? extent : 0, access};
+  };
+  return {way_of(ends), copy.width_bytes * copy.rows,
+          placed(ends.from, copy.from, ends.from_extent, UVMSIM_READ),
+          placed(ends.to, copy.to, ends.to_extent, UVMSIM_WRITE)};
 }
 
 Status Machine::copy(int device, StreamHandle stream, const Copy& copy, Wait wait) {
@@ -206,6 +231,7 @@ Status Machine::copy(int device, StreamHandle stream, const Copy& copy, Wait wai
   CopyEnds ends{};
   bool waits = wait == Wait::kYes;
   std::uint64_t completion_ns = 0;
+  TracedCopy traced;
   {
     const std::lock_guard lock(mutex_);
     Stream* target = timeline_.find_stream(device, stream);
@@ -221,11 +247,13 @@ Status Machine::copy(int device, StreamHandle stream, const Copy& copy, Wait wai
     if (const auto outcome = record_or_refuse(*target, NodeKind::kCopy, work)) return *outcome;
     status = submit_copy(*target, copy, ends);
     if (status != Status::kOk) return status;
+    traced = traced_copy(copy, ends);
     completion_ns = timeline_.completion_ns(*target);
     // A copy to memory that is not pinned is complete when the call returns.
     waits = waits || ends.to.is_pageable();
   }
   copy_rows(ends.to.bytes, ends.from.bytes, copy);
+  WorkTrace::copy(device, stream, traced);
   if (waits) {
     const std::lock_guard lock(mutex_);
     timeline_.wait_until(completion_ns);
@@ -270,6 +298,7 @@ Status Machine::fill(int device, StreamHandle stream, const Fill& fill, Wait wai
     to = end.bytes;
   }
   fill_bytes(to, fill);
+  WorkTrace::fill(device, stream, fill);
   return Status::kOk;
 }
 

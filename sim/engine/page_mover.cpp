@@ -27,7 +27,9 @@ PageMask host_allocation(const PageMask& pages, const PageMask& backed) {
 Status PageMover::make_resident(int location, Block& block, const PageMask& pages, Others others) {
   const PageMask missing = pages & ~block.by_page->resident_at(location);
   if (location != kHost) {
-    if (!hold_chunk(location, block)) return Status::kOutOfMemory;
+    const bool is_held =
+        is_held_by_page(block) ? hold_pages(location, block, missing) : hold_chunk(location, block);
+    if (!is_held) return Status::kOutOfMemory;
     memory(location).move_to(block, ChunkList::kUsed);
     zero_chunk(location, block, missing);
     block.evicted &= ~pages;
@@ -47,7 +49,7 @@ Status PageMover::make_resident(int location, Block& block, const PageMask& page
 
 bool PageMover::move_whole(int location, Block& block) {
   const int from = block.place();
-  if (from == kNoLocation) return false;
+  if (from == kNoLocation || is_held_by_page(block)) return false;
   if (location != kHost) {
     if (!hold_chunk(location, block)) return false;
     memory(location).move_to(block, ChunkList::kUsed);
@@ -62,6 +64,7 @@ bool PageMover::move_whole(int location, Block& block) {
       work_.zeroed_bytes += kBlockBytes;
     chunk.was_full = true;
     block.evicted.reset();
+    unmap_from_host(block, ~PageMask{});
   }
   block.whole_at = location;
   count_arrival(location, {.populated_bytes = from == Block::kNowhere ? kBlockBytes : 0,
@@ -97,8 +100,19 @@ void PageMover::drop_elsewhere(int location, Block& block, const PageMask& pages
   for (int other = kHost; other < device_count(); ++other) {
     if (other == location) continue;
     block.by_page->resident_at(other) &= ~pages;
-    if (other != kHost) settle_chunk(other, block);
+    if (other == kHost) {
+      unmap_from_host(block, pages);
+    } else {
+      settle_chunk(other, block);
+    }
   }
+}
+
+void PageMover::unmap_from_host(Block& block, const PageMask& pages) {
+  const PageMask leaving = block.host_mapped & pages;
+  if (leaving.none()) return;
+  block.host_mapped &= ~leaving;
+  if (left_host_) left_host_(block, leaving);
 }
 
 // ---- chunks
@@ -111,6 +125,11 @@ ChunkList PageMover::wanted_list(const BlockPages& pages, int device) {
 
 void PageMover::settle_chunk(int device, Block& block) {
   if (!block.holds_chunk(device)) return;
+  if (is_held_by_page(block)) {
+    const PageMask& resident = block.by_page->at(device).resident;
+    if (resident.none()) return memory(device).move_to(block, ChunkList::kNone);
+    memory(device).charge_held(block, bytes_of(resident));
+  }
   const ChunkList wanted = wanted_list(*block.by_page, device);
   if (block.list_of(device) != wanted) memory(device).move_to(block, wanted);
 }
@@ -128,13 +147,26 @@ bool PageMover::hold_chunk(int device, Block& block) {
   return true;
 }
 
+// Room for the arriving pages alone. The block becomes the last to be evicted before others are.
+bool PageMover::hold_pages(int device, Block& block, const PageMask& arriving) {
+  if (block.holds_chunk(device)) memory(device).move_to(block, ChunkList::kUsed);
+  if (!make_room(device, bytes_of(arriving))) return false;
+  if (block.holds_chunk(device)) return true;
+  ++work_.populated_blocks;
+  memory(device).move_to(block, ChunkList::kUsed);
+  memory(device).charge_held(block, 0);
+  return true;
+}
+
 // A fresh chunk is zeroed but for the pages that are copied into it. One that is held is zeroed
 // where discarded pages would let old contents be seen, unless the block has been wholly resident
 // there.
 void PageMover::zero_chunk(int device, Block& block, const PageMask& arriving) {
   const BlockPages& pages = *block.by_page;
   Block::Chunk& chunk = block.chunk(device);
-  if (std::exchange(chunk.is_fresh, false)) {
+  if (is_held_by_page(block)) {
+    work_.zeroed_bytes += bytes_of(arriving & ~pages.anywhere());
+  } else if (std::exchange(chunk.is_fresh, false)) {
     work_.zeroed_bytes += bytes_of(~(pages.anywhere() & ~pages.discarded));
   } else if (!chunk.was_full) {
     work_.zeroed_bytes += bytes_of(arriving & pages.discarded);
@@ -195,6 +227,7 @@ void PageMover::unback(Block& block, const PageMask& pages) {
 
 void PageMover::drop_whole(Block& block) {
   unback(block, ~PageMask{});
+  block.host_mapped.reset();
   block.evicted.reset();
   block.whole_at = Block::kNowhere;
   for (int device = 0; device < device_count(); ++device) {
@@ -204,6 +237,7 @@ void PageMover::drop_whole(Block& block) {
 
 void PageMover::drop(Block& block, const PageMask& pages) {
   unback(block, pages);
+  block.host_mapped &= ~pages;
   if (block.place() == Block::kNowhere) return;
   block.open();
   block.evicted &= ~pages;
@@ -259,7 +293,11 @@ std::string PageMover::broken_invariant() const {
         if (side.resident.any()) return name + " has resident pages without a chunk";
         continue;
       }
-      held_bytes[static_cast<std::size_t>(device)] += kBlockBytes;
+      const std::size_t charged_bytes =
+          block->chunks[static_cast<std::size_t>(device)].charged_bytes;
+      held_bytes[static_cast<std::size_t>(device)] += charged_bytes;
+      if (charged_bytes != (is_held_by_page(*block) ? bytes_of(side.resident) : kBlockBytes))
+        return name + " is charged what it does not hold";
       if (block->list_of(device) != wanted_list(pages, device))
         return name + " has its chunk on the wrong list";
     }

@@ -28,13 +28,19 @@ class PageMover {
   using Mapped = std::function<PageMask(std::size_t ordinary_block)>;
   enum class Others { kKeep, kDrop };
 
+  // Pages that the host reaches are no longer there: its next touch must fault.
+  using LeftHost = std::function<void(const Block&, const PageMask&)>;
+
   PageMover(BlockTable& blocks, std::vector<DeviceMemory>& memories, HostMemory& host,
-            uvmsim_counters& counters, Mapped mapped)
+            uvmsim_counters& counters, Mapped mapped, bool ordinary_by_page = false)
       : blocks_(blocks),
         memories_(memories),
         host_(host),
         counters_(counters),
-        mapped_(std::move(mapped)) {}
+        mapped_(std::move(mapped)),
+        ordinary_by_page_(ordinary_by_page) {}
+
+  void set_left_host(LeftHost left_host) { left_host_ = std::move(left_host); }
 
   // Makes the pages resident at the location, and drops them elsewhere or keeps the other copies.
   // The block is the last to be evicted then. kOutOfMemory where a chunk, or memory of the host, is
@@ -81,7 +87,13 @@ class PageMover {
   static Arrival arrival_of(const BlockPages& pages, const PageMask& missing);
   void count_arrival(int location, const Arrival& arrival);
   static ChunkList wanted_list(const BlockPages& pages, int device);
+  // Whether it holds pages of a device one by one, without a chunk.
+  bool is_held_by_page(const Block& block) const {
+    return ordinary_by_page_ && blocks_.is_ordinary(block);
+  }
   bool hold_chunk(int device, Block& block);
+  bool hold_pages(int device, Block& block, const PageMask& arriving);
+  void unmap_from_host(Block& block, const PageMask& pages);
   void zero_chunk(int device, Block& block, const PageMask& arriving);
   bool back_at_host(Block& block, const PageMask& pages, const PageMask& copied);
   void unback(Block& block, const PageMask& pages);
@@ -95,6 +107,8 @@ class PageMover {
   HostMemory& host_;
   uvmsim_counters& counters_;
   Mapped mapped_;
+  const bool ordinary_by_page_;
+  LeftHost left_host_;
   PlacementWork work_;
 };
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include <uvmalloc/sim/engine/fault_growth.hpp>
+#include <uvmalloc/sim/engine/units.hpp>
 
 namespace uvmsim {
 namespace {
@@ -21,7 +22,7 @@ Residency::Residency(std::size_t arena_blocks, std::vector<DeviceMemory>& memori
       reaches_(std::move(reaches)),
       rules_(rules),
       blocks_(arena_blocks, memories.size()),
-      mover_(blocks_, memories, host, counters, std::move(mapped)),
+      mover_(blocks_, memories, host, counters, std::move(mapped), rules.memory.ordinary_by_page),
       thrashing_(rules.thrashing) {}
 
 // ---- touches by kernels
@@ -224,6 +225,67 @@ PageMask Residency::usable_in_place(int device, const Block& block) const {
     if (can_use_in_place(device, other)) pages |= block.by_page->at(other).resident;
   }
   return pages;
+}
+
+// ---- touches by the host
+
+// The host reaches pages of the host, and those of devices over a coherent link. Others come to it
+// by a fault, as they come to a device.
+Status Residency::touch_by_host(std::size_t page, PageRange range, const Policy& policy,
+                                Access access, PageRange* out_mapped) {
+  Block& block = blocks_.at(page / kPagesPerBlock);
+  block.open();
+  const std::size_t base = block.index * kPagesPerBlock;
+  const std::size_t first = std::max(range.first, base);
+  const std::size_t last = std::min(range.last, base + kPagesPerBlock);
+  const PageMask eligible = page_mask(first - base, last - first);
+  const PageMask faulted = page_mask(page - base, 1);
+  PageMask reached = block.by_page->host;
+  if (rules_.memory.uses_host_pages) reached = block.by_page->anywhere();
+  const PageMask missing = faulted & ~reached;
+  if (missing.any()) {
+    const PageMask arriving = grow_faults(faulted, reached, eligible, rules_.faults) & ~reached;
+    if (const Status status = bring_to_host(block, arriving, policy, access);
+        status != Status::kOk) {
+      return status;
+    }
+    reached |= arriving;
+  }
+  if (access.write) {
+    if (policy.read_mostly) mover_.drop_elsewhere(kHost, block, faulted);
+    block.by_page->discarded &= ~faulted;
+    mover_.settle_chunks(block);
+  }
+  block.host_mapped |= faulted;
+  *out_mapped = {page, page + 1};
+  const auto is_mappable = [&](std::size_t number) {
+    return reached.test(number - base) && eligible.test(number - base);
+  };
+  // A store to a read-only duplicate must fault again: no more than the page is mapped.
+  if (policy.read_mostly) return Status::kOk;
+  const std::size_t group = rules_.faults.granularity_pages;
+  const std::size_t group_first = round_down(page, group);
+  while (out_mapped->first > std::max(group_first, first) && is_mappable(out_mapped->first - 1))
+    --out_mapped->first;
+  while (out_mapped->last < std::min(group_first + group, last) && is_mappable(out_mapped->last))
+    ++out_mapped->last;
+  block.host_mapped |= page_mask(out_mapped->first - base, out_mapped->last - out_mapped->first);
+  return Status::kOk;
+}
+
+Status Residency::bring_to_host(Block& block, const PageMask& arriving, const Policy& policy,
+                                Access access) {
+  const PageMask elsewhere = arriving & block.by_page->anywhere();
+  counters_.fault_pages_host += arriving.count();
+  mover_.work().count_faults(0, 1);
+  if (thrashing_.answer(block.index, elsewhere, access.at_ns).throttled.any())
+    ++mover_.work().throttles;
+  const bool keeps = policy.read_mostly && !access.write;
+  const Status status =
+      mover_.make_resident(kHost, block, arriving, keeps ? Others::kKeep : Others::kDrop);
+  if (status == Status::kOk && !keeps)
+    thrashing_.note_migration(block.index, elsewhere, access.at_ns);
+  return status;
 }
 
 // ---- requests by the program

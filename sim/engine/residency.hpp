@@ -2,9 +2,9 @@
 // prefetch, discard, eviction, and explicit copies. Pages are numbered through the whole managed
 // arena, then through the address space of ordinary memory, if devices reach that.
 //
-// Touches by the host's own code are not seen. A page that only the host has touched is "nowhere"
-// to the rules. A page on a device stays there while the host reads it. The bytes are right in both
-// cases.
+// Touches by the host's own code are seen where somebody tells of them (touch_by_host). Where
+// nobody does, a page that only the host has touched is "nowhere" to the rules, and a page on a
+// device stays there while the host reads it. The bytes are right in both cases.
 //
 // Owns the blocks; refers to the devices' memory and to the counters of the machine, whose mutex
 // guards it.
@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <uvmalloc/sim/uvmsim.h>
@@ -47,6 +48,12 @@ class Residency {
   // of `range`, which the policy covers as well. kOutOfMemory where a chunk or memory of the host
   // is needed and cannot be had; pages before that point have moved.
   Status touch(int device, PageRange pages, PageRange range, const Policy& policy, Access access);
+
+  // The host's own code touches a page that it does not reach. `range` is as for touch(). The pages
+  // of `out_mapped`, which hold that page, are now reached without a fault, until left_host.
+  Status touch_by_host(std::size_t page, PageRange range, const Policy& policy, Access access,
+                       PageRange* out_mapped);
+  void set_left_host(PageMover::LeftHost left_host) { mover_.set_left_host(std::move(left_host)); }
 
   // Puts all pages at `location`, next to the other copies where the policy says read-mostly, and
   // ends their being discarded. Errors as for touch.
@@ -114,6 +121,7 @@ class Residency {
                          const PageMask& eligible, Others others);
   Status pin(const Fault& fault, Block& block, PageMask* missing);
   bool fills_block(const Fault& fault, const Block& block) const;
+  Status bring_to_host(Block& block, const PageMask& arriving, const Policy& policy, Access access);
   void use_remotely(int device, Block& block, const PageMask& pages, bool faults);
   Status count_accesses(int device, Block& block, const PageMask& pages);
   bool can_use_in_place(int device, int location) const;

@@ -119,6 +119,12 @@ Settings Settings::from_environment() {
   }
   machine.rules.memory.shares_host = machine.memory == Profile::kIntegrated;
   machine.rules.memory.uses_host_pages = machine.memory == Profile::kCoherent;
+  machine.rules.memory.ordinary_by_page = machine.memory == Profile::kHmm;
+  if (const char* text = std::getenv("UVMSIM_CPU_TOUCHES")) {
+    settings.cpu_touches = std::string_view(text) == "1";
+    if (!settings.cpu_touches && std::string_view(text) != "0")
+      reject("UVMSIM_CPU_TOUCHES", text, "0, 1", "0");
+  }
   if (!has_machine) settings.devices = 0;
   return settings;
 }

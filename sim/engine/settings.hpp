@@ -17,6 +17,7 @@ struct Settings {
   // UVMSIM_MACHINE; UVMSIM_CAPACITY, from 2 MiB, UVMSIM_HOST_MEMORY and UVMSIM_PROFILE change parts
   // of it. A machine that cannot be read has no devices: another one would give wrong answers.
   MachineProfile machine;
+  bool cpu_touches = false;  // UVMSIM_CPU_TOUCHES, 0 or 1: whether the host's own touches are seen
 
   static Settings from_environment();
 };

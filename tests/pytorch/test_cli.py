@@ -264,10 +264,11 @@ def test_the_machine_becomes_variables(libraries, tmp_path):
 
 
 def test_a_named_machine_becomes_a_variable(libraries, tmp_path):
-    machine = Machine(machine="gb10", host_memory_bytes=4 << 30)
+    machine = Machine(machine="gb10", host_memory_bytes=4 << 30, cpu_touches=True)
     made = on_simulated_device({}, libraries, machine, tmp_path / "sim.json")
     assert made["UVMSIM_MACHINE"] == "gb10"
     assert made["UVMSIM_HOST_MEMORY"] == str(4 << 30)
+    assert made["UVMSIM_CPU_TOUCHES"] == "1"
     assert "UVMSIM_CAPACITY" not in made
 
 

@@ -297,3 +297,40 @@ def test_a_device_name_becomes_a_file_name(gpu_check: Any) -> None:
     assert gpu_check.document.slug("NVIDIA GeForce RTX 3080 Ti") == "nvidia-geforce-rtx-3080-ti"
     assert gpu_check.document.slug("(tm)") == "tm"
     assert gpu_check.document.slug("") == "device"
+
+
+def model(*options: str) -> subprocess.CompletedProcess[str]:
+    build = str(find_libraries().folder.parent)
+    return subprocess.run(
+        [SCRIPTS / "gpu_check", "--simulated", "--build", build, *options],
+        env=without_settings(os.environ, "LD_"), capture_output=True, text=True, timeout=120,
+        check=False,
+    )  # fmt: skip
+
+
+def test_the_model_beside_a_machine_that_stands_for_the_card() -> None:
+    done = model("--model", "gtx1080-pcie3")
+    assert done.returncode == 0, done.stderr
+    rows = {words[0]: words[1:] for line in done.stdout.splitlines() if (words := line.split())}
+    assert float(rows["copy_inside_gb_per_s"][0]) == pytest.approx(900, rel=0.01)
+    assert float(rows["copy_inside_gb_per_s"][1]) == pytest.approx(121, rel=0.01)
+    card, modelled, ratio = map(float, rows["prefetch_to_device_gb_per_s"])
+    assert 30 < card < 50
+    assert 8 < modelled < 12.3
+    assert ratio == pytest.approx(modelled / card, abs=0.01)
+    assert float(rows["advice_block_us"][0]) > 2
+    assert float(rows["populate_block_us"][1]) > 0
+
+
+def test_a_machine_beside_itself_is_the_same() -> None:
+    done = model("--model", "h100-pcie5")
+    assert done.returncode == 0, done.stderr
+    ratios = [line.split()[-1] for line in done.stdout.splitlines()[3:]]
+    assert len(ratios) == 6
+    assert set(ratios) == {"1.00"}
+
+
+def test_a_model_that_is_none_is_refused() -> None:
+    done = model("--model", "none")
+    assert done.returncode == 1
+    assert "--model is 'none'; accepted: gb10, gh200" in done.stderr

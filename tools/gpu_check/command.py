@@ -14,6 +14,7 @@ from pathlib import Path
 
 from gpu_check.carried import MissingSourceError, prepare
 from gpu_check.check import Check
+from gpu_check.model import compare
 from gpu_check.place import DEPS, ROOT, Place
 from gpu_check.subprograms import CheckError, Clock, say
 from gpu_check.toolchain import build, missing
@@ -25,10 +26,23 @@ def main() -> int:
     parser.add_argument("--simulated", action="store_true", help="a trial on the simulated device")
     parser.add_argument("--build", type=Path, help="a finished build to check instead of a new one")
     parser.add_argument("--output", type=Path, help="default: docs/measurements")
+    parser.add_argument(
+        "--model", metavar="PROFILE",
+        help="only small probes, on the card and on the simulated machine of that profile; with "
+        "--simulated, h100-pcie5 stands for the card",
+    )  # fmt: skip
     arguments = parser.parse_args()
     try:
         if arguments.prepare:
             prepare(ROOT, DEPS)
+            return 0
+        if arguments.model:
+            build_folder = ROOT / "build" / ("release" if arguments.simulated else "gpu")
+            lines = compare(
+                (arguments.build or build_folder).resolve(), arguments.model,
+                "h100-pcie5" if arguments.simulated else None, Clock(),
+            )  # fmt: skip
+            print("\n".join(lines))
             return 0
         return check(arguments.simulated, arguments.build, arguments.output)
     except (CheckError, MissingSourceError) as error:

@@ -165,6 +165,10 @@ def sim(
     host_memory: Annotated[
         str | None, typer.Option(metavar="SIZE", help=f"Memory of the host: {EXAMPLES}.")
     ] = None,
+    cpu_touches: Annotated[
+        bool,
+        typer.Option("--cpu-touches", help="The CPU's loads and stores fault and migrate."),
+    ] = False,
     policy: PolicyOption = None,
     move: MoveOption = None,
     budget: BudgetOption = None,
@@ -178,7 +182,7 @@ def sim(
     """Run a program on a simulated device, with uvmalloc unless --native."""
     libraries = find_libraries()
     machine = machine_of(
-        devices, capacity, driver_version, profile, hip, machine_name, host_memory,
+        devices, capacity, driver_version, profile, hip, machine_name, host_memory, cpu_touches,
         libraries.machines(),
     )  # fmt: skip
     if native:

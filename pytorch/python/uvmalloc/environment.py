@@ -68,6 +68,7 @@ class Machine:
     hip: bool = False  # devices of HIP, not of CUDA
     machine: str | None = None  # a name in sim/profiles, or a file; None: the ideal machine
     host_memory_bytes: int | None = None  # None: the machine's own
+    cpu_touches: bool = False
 
 
 # A card that has XNACK, and XNACK switched on: without it uvmalloc stays inactive. The option
@@ -148,6 +149,8 @@ def on_simulated_device(
             result.pop("UVMSIM_PROFILE", None)  # the machine's file says it
     if machine.host_memory_bytes is not None:
         result["UVMSIM_HOST_MEMORY"] = str(machine.host_memory_bytes)
+    if machine.cpu_touches:
+        result["UVMSIM_CPU_TOUCHES"] = "1"
     if libraries.kernels.is_file() and not machine.hip:
         result["UVMSIM_KERNELS"] = str(libraries.kernels)
     if report is not None:

@@ -90,6 +90,7 @@ def machine_of(
     hip: bool,
     machine: str | None,
     host_memory: str | None,
+    cpu_touches: bool,
     machines: Sequence[str],
 ) -> Machine:
     """`machines` are the names that `machine` may be besides a file."""
@@ -106,8 +107,9 @@ def machine_of(
             raise OptionError("--machine", machine, f"{', '.join(machines)}; a file in TOML")
         machine = str(Path(machine).absolute())
     return Machine(
-        int(devices), capacity_bytes, driver_version, profile, hip, machine, host_memory_bytes
-    )
+        int(devices), capacity_bytes, driver_version, profile, hip, machine, host_memory_bytes,
+        cpu_touches,
+    )  # fmt: skip
 
 
 def _size(option: str, text: str) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 
 from uvmalloc.errors import CommandError
 
-VERSION = 2
+VERSION = 3
 KINDS = (
     "",
     "allocate",
@@ -27,8 +27,20 @@ KINDS = (
     "stream",
     "failure",
     "mark",
+    "kernel",
+    "touch",
+    "signal",
+    "wait",
 )
 ALLOCATE, FREE, MOVE, ADVISE, PREFETCH, DISCARD, USE, STREAM, FAILURE, MARK = range(1, 11)
+KERNEL, TOUCH, SIGNAL, WAIT = range(11, 15)
+ACCESSES = ("none", "read", "write", "read_write")  # of a touch
+WAITS = ("stream_for_event", "host_for_event", "host_for_stream", "host_for_device")
+# What a kernel counts.
+WORK = {
+    0: "float64", 1: "float32", 2: "tensor_float32", 3: "float16", 4: "float8",
+    252: "bytes_to_device", 253: "bytes_to_host", 254: "bytes_inside", 255: "nanoseconds",
+}  # fmt: skip
 FACADES = ("host", "pinned", "device")
 NO_FACADE = 0xFF
 HOST, NOWHERE = -1, -2  # places that are no device's number

@@ -14,6 +14,7 @@ from rich.console import Console
 from uvmalloc.sizes import format_size
 from uvmalloc.tables import print_table
 from uvmalloc.trace import (
+    ACCESSES,
     ADVICE,
     ADVISE,
     ALLOCATE,
@@ -24,12 +25,17 @@ from uvmalloc.trace import (
     FREE,
     GONE,
     HOST,
+    KERNEL,
     KINDS,
     MARK,
     MOVE,
     NO_FACADE,
     STREAM,
+    TOUCH,
     USE,
+    WAIT,
+    WAITS,
+    WORK,
     Trace,
 )
 
@@ -91,6 +97,12 @@ def _detail(kind: int, detail: int, flags: int) -> str:
         return _name(ERRORS, detail)
     if kind == STREAM:
         return "gone" if flags & GONE else "seen"
+    if kind == KERNEL:
+        return WORK.get(detail, str(detail))
+    if kind == TOUCH:
+        return _name(ACCESSES, detail)
+    if kind == WAIT:
+        return _name(WAITS, detail)
     return "already_live" if flags & ALREADY_LIVE else ""
 
 

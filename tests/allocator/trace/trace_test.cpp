@@ -167,6 +167,34 @@ TEST_F(TraceTest, EveryKindIsReadAsItWasRecorded) {
   EXPECT_EQ(trace.text(trace.events[10]), "");
 }
 
+TEST_F(TraceTest, KernelsWithTheirTouchesAndTheOrderOfStreamsAreReadAsTheyWereRecorded) {
+  start();
+  const TracedRange ranges[] = {{at(0x1000), 4096, 1}, {at(0x9000), 512, 3}};
+  recorder.kernel_started(recorder.now(), 1, stream(7), 1u << 20, 3, ranges);
+  recorder.kernel_started(recorder.now(), 0, stream(0), 500, kTraceFixedTime, {});
+  recorder.signalled(recorder.now(), 0, stream(7), at(0x70));
+  recorder.waited(recorder.now(), 0, stream(9), at(0x70), TraceWait::kStreamForSignal);
+  recorder.waited(recorder.now(), 1, nullptr, nullptr, TraceWait::kHostForDevice);
+  const Trace trace = stop_and_read();
+  ASSERT_EQ(trace.events.size(), 7U);
+  const ThreadEvent& kernel = trace.events[0];
+  EXPECT_EQ(kernel.kind, TraceKind::kKernel);
+  EXPECT_EQ(kernel.device, 1);
+  EXPECT_EQ(kernel.size_bytes, 1U << 20);
+  EXPECT_EQ(kernel.extra, 2U) << "touches follow";
+  EXPECT_EQ(kernel.detail, 3);
+  EXPECT_EQ(trace.events[2].kind, TraceKind::kTouch);
+  EXPECT_EQ(trace.events[2].address, 0x9000U);
+  EXPECT_EQ(trace.events[2].size_bytes, 512U);
+  EXPECT_EQ(trace.events[2].detail, 3);
+  EXPECT_EQ(trace.events[3].detail, kTraceFixedTime);
+  EXPECT_EQ(trace.events[4].kind, TraceKind::kSignal);
+  EXPECT_EQ(trace.events[4].address, 0x70U);
+  EXPECT_EQ(trace.events[5].kind, TraceKind::kWait);
+  EXPECT_EQ(trace.events[5].stream, 9U);
+  EXPECT_EQ(trace.events[6].detail, static_cast<std::uint8_t>(TraceWait::kHostForDevice));
+}
+
 TEST_F(TraceTest, TimesAreNanosecondsSinceTheStart) {
   start();
   const auto begin = TraceClock::monotonic_ns();
@@ -839,7 +867,7 @@ TEST_F(TraceTest, ARefusalNamesWhatIsWrong) {
   };
   EXPECT_EQ(changed(0, "PK\3\4", 4), "at byte 0: this is not a trace of uvmalloc");
   EXPECT_EQ(changed(8, "\3\0\0\0", 4),
-            "at byte 8: the trace has version 3; this program reads versions up to 2");
+            "at byte 8: the trace has version 4; this program reads versions up to 3");
   EXPECT_EQ(changed(12, "\1\2\3\4", 4),
             "at byte 12: the trace is from a machine with the other byte order");
   EXPECT_EQ(refusal(write(bytes() + "x")).find("there is more behind the end") != std::string::npos,

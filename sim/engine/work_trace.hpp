@@ -1,0 +1,37 @@
+// Reports what a program puts on its streams to the trace of uvmalloc, where that library is in the
+// process and writes one (uvmalloc_trace_kernel in uvmalloc.h). The library is looked for by name,
+// because programs without it run here too. Does nothing until it is found. Thread-safe; never
+// called with the machine's mutex held.
+#pragma once
+
+#include <span>
+
+#include <uvmalloc/sim/uvmsim.h>
+#include <uvmalloc/sim/engine/cost_model.hpp>
+#include <uvmalloc/sim/engine/machine_calls.hpp>
+#include <uvmalloc/sim/engine/timeline.hpp>
+
+namespace uvmsim {
+
+enum class TracedOrder {
+  kSignal = -1,
+  kStreamForSignal = 0,
+  kHostForSignal,
+  kHostForStream,
+  kHostForDevice,
+};
+
+class WorkTrace {
+ public:
+  // Looks for the library, until it is found. The allocator of a program is there before its memory
+  // is, so calls that allocate look.
+  static void find_library();
+
+  static void kernel(int device, StreamHandle stream, const KernelWork& work,
+                     std::span<const uvmsim_access> accesses);
+  static void copy(int device, StreamHandle stream, const TracedCopy& copy);
+  static void fill(int device, StreamHandle stream, const Fill& fill);
+  static void order(int device, StreamHandle stream, EventHandle event, TracedOrder order);
+};
+
+}  // namespace uvmsim

@@ -1,0 +1,88 @@
+// What a program did to memory whose pages move, and on which streams: enough to run it again on
+// any simulated machine, without the program. Pages are numbered from 0 through all 2 MiB blocks
+// that the recording names, in the order of their addresses. tools/machine_replay makes one from a
+// trace. A plain value.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <uvmalloc/sim/engine/cost_model.hpp>
+#include <uvmalloc/sim/engine/page_range.hpp>
+#include <uvmalloc/sim/engine/policy.hpp>
+#include <uvmalloc/sim/engine/units.hpp>
+
+namespace uvmsim::replay {
+
+enum class EventKind : std::uint8_t {
+  kKernel,    // with its touches
+  kCopy,      // an explicit copy or fill, with its touches
+  kAllocate,  // the allocator hands out `pages`; the machine does nothing
+  kFree,      // it takes them back; the machine does nothing
+  kAdvise,    // a hint, as the three below
+  kPrefetch,
+  kDiscard,
+  kSignal,          // `signal` stands for what is on the stream so far
+  kStreamWait,      // the stream waits for `signal`
+  kHostWait,        // the host waits for `signal`
+  kHostWaitStream,  // ... for the stream
+  kHostWaitDevice,  // ... for all streams of the device
+  kMark,            // a step begins; see Recording::marks
+};
+
+inline constexpr bool is_hint(EventKind kind) {
+  return kind == EventKind::kAdvise || kind == EventKind::kPrefetch || kind == EventKind::kDiscard;
+}
+
+struct Touch {
+  PageRange pages;
+  std::uint64_t size_bytes = 0;  // less than that of the pages, where it has no whole pages
+  int access = 0;                // UVMSIM_READ, UVMSIM_WRITE or both
+  std::uint32_t block = 0;       // the allocation that holds it, as Event::block
+};
+
+struct Event {
+  EventKind kind = EventKind::kKernel;
+  CopyWay way = CopyWay::kToDevice;              // kCopy
+  OperationType type = OperationType::kFloat32;  // kKernel
+  Advice advice = Advice::kSetReadMostly;        // kAdvise
+  bool is_timed = false;                         // kKernel: `amount` is nanoseconds
+  int device = 0;
+  int location = kNoLocation;     // kAdvise, kPrefetch
+  std::uint32_t stream = 0;       // in Recording::streams
+  std::uint32_t first_touch = 0;  // kKernel, kCopy: in Recording::touches
+  std::uint32_t touch_count = 0;
+  std::uint32_t signal = 0;       // below Recording::signal_count
+  std::uint32_t block = 0;        // kAllocate, kFree: the same number in both
+  PageRange pages{0, 0};          // kAllocate, kFree, kAdvise, kPrefetch, kDiscard
+  std::uint64_t amount = 0;       // operations, bytes of a copy, or bytes of a block
+  std::uint64_t other_bytes = 0;  // kKernel: that it moves in memory which the recording lacks
+  std::uint64_t recorded_ns = 0;  // real time since the start of the recording
+};
+
+struct Mark {
+  std::size_t event = 0;  // its place among the events
+  std::string text;
+};
+
+struct Recording {
+  struct Stream {
+    int device = 0;
+  };
+  std::vector<Event> events;
+  std::vector<Touch> touches;
+  std::vector<Stream> streams;
+  std::vector<Mark> marks;
+  std::vector<std::uint64_t> block_addresses;  // of each 2 MiB block
+  std::size_t signal_count = 0;
+  std::size_t allocation_count = 0;
+  int device_count = 1;
+  // Left out, because the recording began after it or names no such memory.
+  std::size_t unknown_touches = 0;
+
+  std::size_t page_count() const { return block_addresses.size() * kPagesPerBlock; }
+};
+
+}  // namespace uvmsim::replay

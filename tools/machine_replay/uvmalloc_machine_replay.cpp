@@ -1,0 +1,274 @@
+// uvmalloc_machine_replay TRACE [OPTION...]: runs a trace on a simulated machine of some profile,
+// in virtual time, and prints its steps. kHelp has the options. Exit code 0; 1 where memory ends
+// before the trace does; 2 where the command, the trace or the profile is of no use.
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cstdio>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <uvmalloc/sim/engine/settings.hpp>
+#include <uvmalloc/sim/replay/replay_machine.hpp>
+
+#include "machine_replay/trace_recording.hpp"
+
+namespace uvm::machine_replay {
+namespace {
+
+namespace replay = uvmsim::replay;
+using Json = nlohmann::ordered_json;
+
+constexpr std::string_view kUsage =
+    "usage: uvmalloc_machine_replay TRACE [--machine NAME] [--capacity SIZE] [--host-memory SIZE] "
+    "[--hints none|recorded] [--samples N] [--blocks N] [--repeat N] [--unfinished]";
+
+constexpr std::string_view kHelp =
+    R"(runs a trace on a simulated machine, in virtual time, and prints JSON
+
+  --machine NAME       a machine of sim/profiles, or a file in TOML; without it the ideal machine
+  --capacity SIZE      memory of each device, from 2MiB; without it the machine's own
+  --host-memory SIZE   memory of the host, from 2MiB; without it the machine's own
+  --hints WORD         none: the driver is left alone. recorded: as the program's (the default)
+  --samples N          counters and residency after each N events
+  --blocks N           the N allocations whose touches have moved most
+  --repeat N           so many times; the real time is that of the fastest
+  --unfinished         of a killed process, up to the last whole chunk
+
+exit code: 0, 1 where memory ends before the trace does, 2 where the command, the trace or the
+profile is of no use
+)";
+
+struct Command {
+  std::string file;
+  std::string machine;
+  std::optional<std::size_t> capacity_bytes;
+  std::optional<std::size_t> host_bytes;
+  std::string hints = "recorded";
+  std::size_t samples = 0;
+  std::size_t blocks = 0;
+  std::size_t repeat = 1;
+  UnfinishedTrace unfinished = UnfinishedTrace::kRefuse;
+  bool help = false;
+};
+
+std::size_t size_of(std::string_view option, std::string_view text) {
+  const std::optional<std::size_t> bytes = uvmsim::parse_bytes(text);
+  if (bytes && *bytes >= uvmsim::kBlockBytes && *bytes <= uvmsim::kLargestRequestBytes)
+    return *bytes;
+  throw std::invalid_argument(
+      fmt::format("{} is '{}'; accepted: a size from 2MiB to 64TiB, such as 512MiB", option, text));
+}
+
+std::size_t number_of(std::string_view option, std::string_view text) {
+  std::size_t number = 0;
+  const auto read = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (read.ec == std::errc() && read.ptr == text.data() + text.size() && number != 0) return number;
+  throw std::invalid_argument(
+      fmt::format("{} is '{}'; accepted: a whole number from 1", option, text));
+}
+
+Command parse_command(int count, char** arguments) {
+  Command command;
+  for (int i = 1; i < count; ++i) {
+    const std::string_view word = arguments[i];
+    const auto value = [&]() -> std::string_view {
+      if (++i == count) throw std::invalid_argument(fmt::format("{} lacks its value", word));
+      return arguments[i];
+    };
+    if (word == "--help" || word == "-h") {
+      command.help = true;
+      return command;
+    }
+    if (word == "--machine") {
+      command.machine = value();
+    } else if (word == "--capacity") {
+      command.capacity_bytes = size_of(word, value());
+    } else if (word == "--host-memory") {
+      command.host_bytes = size_of(word, value());
+    } else if (word == "--hints") {
+      command.hints = value();
+      if (command.hints != "none" && command.hints != "recorded")
+        throw std::invalid_argument(
+            fmt::format("--hints is '{}'; accepted: none, recorded", command.hints));
+    } else if (word == "--samples") {
+      command.samples = number_of(word, value());
+    } else if (word == "--blocks") {
+      command.blocks = number_of(word, value());
+    } else if (word == "--repeat") {
+      command.repeat = number_of(word, value());
+    } else if (word == "--unfinished") {
+      command.unfinished = UnfinishedTrace::kAccept;
+    } else if (word.starts_with("-") || !command.file.empty()) {
+      throw std::invalid_argument(fmt::format("'{}' is not understood; {}", word, kUsage));
+    } else {
+      command.file = word;
+    }
+  }
+  if (command.file.empty()) throw std::invalid_argument(std::string(kUsage));
+  return command;
+}
+
+uvmsim::MachineProfile profile_of(const Command& command) {
+  uvmsim::MachineProfile profile;
+  if (!command.machine.empty())
+    profile = uvmsim::read_profile(uvmsim::profile_path(command.machine));
+  if (command.capacity_bytes) profile.capacity_bytes = *command.capacity_bytes;
+  if (command.host_bytes) profile.rules.memory.host_bytes = *command.host_bytes;
+  profile.rules.memory.shares_host = profile.memory == uvmsim::Profile::kIntegrated;
+  profile.rules.memory.uses_host_pages = profile.memory == uvmsim::Profile::kCoherent;
+  profile.rules.memory.ordinary_by_page = profile.memory == uvmsim::Profile::kHmm;
+  if (profile.rules.memory.shares_host)
+    profile.rules.memory.host_bytes =
+        std::min(profile.rules.memory.host_bytes, profile.capacity_bytes);
+  return profile;
+}
+
+Json json_of(const uvmsim_counters& counters) {
+  return {{"kernels", counters.kernels},
+          {"faults_device", counters.faults_device},
+          {"fault_pages_device", counters.fault_pages_device},
+          {"migrated_bytes_to_device", counters.migrated_bytes_to_device},
+          {"migrated_bytes_to_host", counters.migrated_bytes_to_host},
+          {"migrated_bytes_between_devices", counters.migrated_bytes_between_devices},
+          {"populated_bytes_device", counters.populated_bytes_device},
+          {"evicted_chunks", counters.evicted_chunks},
+          {"evicted_bytes", counters.evicted_bytes},
+          {"remote_access_bytes", counters.remote_access_bytes},
+          {"advice_calls", counters.advice_calls},
+          {"prefetch_calls", counters.prefetch_calls},
+          {"discard_calls", counters.discard_calls},
+          {"copy_bytes", counters.copy_bytes}};
+}
+
+// The allocations whose touches have moved most, with when they lived.
+Json moved_most(const replay::Recording& recording, const replay::Outcome& outcome,
+                std::size_t count) {
+  struct Life {
+    std::uint64_t size_bytes = 0;
+    std::uint64_t from_ns = 0;
+    std::optional<std::uint64_t> to_ns;
+    std::string mark;
+  };
+  std::vector<Life> lives(outcome.blocks.size());
+  auto mark = recording.marks.begin();
+  std::string latest;
+  for (std::size_t index = 0; index < recording.events.size(); ++index) {
+    const replay::Event& event = recording.events[index];
+    if (mark != recording.marks.end() && mark->event == index) latest = (mark++)->text;
+    if (event.kind == replay::EventKind::kAllocate)
+      lives.at(event.block) = {event.amount, event.recorded_ns, std::nullopt, latest};
+    if (event.kind == replay::EventKind::kFree) lives.at(event.block).to_ns = event.recorded_ns;
+  }
+  std::vector<std::size_t> order;
+  for (std::size_t block = 0; block < outcome.blocks.size(); ++block) {
+    const replay::BlockFigures& figures = outcome.blocks[block];
+    if (figures.faults != 0 || figures.bytes_to_device != 0) order.push_back(block);
+  }
+  const auto moved = [&](std::size_t block) {
+    const replay::BlockFigures& figures = outcome.blocks[block];
+    return std::pair(figures.bytes_to_device + figures.evicted_bytes, figures.faults);
+  };
+  std::ranges::stable_sort(order, std::greater{}, moved);
+  Json result = Json::array();
+  for (const std::size_t block : std::span(order).first(std::min(count, order.size()))) {
+    const replay::BlockFigures& figures = outcome.blocks[block];
+    Json each = {{"block", block},
+                 {"size_bytes", lives[block].size_bytes},
+                 {"allocated_in", lives[block].mark},
+                 {"from_ns", lives[block].from_ns}};
+    if (lives[block].to_ns) each["to_ns"] = *lives[block].to_ns;
+    each.update({{"touches", figures.touches},
+                 {"faults", figures.faults},
+                 {"bytes_to_device", figures.bytes_to_device},
+                 {"evicted_bytes", figures.evicted_bytes}});
+    result.push_back(each);
+  }
+  return result;
+}
+
+void print(const replay::Recording& recording, const replay::Outcome& outcome,
+           std::uint64_t real_ns, std::size_t blocks) {
+  Json steps = Json::array();
+  for (const replay::Step& step : outcome.steps) {
+    Json each = {
+        {"mark", step.mark}, {"duration_ns", step.duration_ns}, {"kernel_ns", step.kernel_ns}};
+    each.update(json_of(step.counters));
+    steps.push_back(each);
+  }
+  Json result = {{"duration_ns", outcome.duration_ns},
+                 {"real_ns", real_ns},
+                 {"events", recording.events.size()},
+                 {"unknown_touches", recording.unknown_touches},
+                 {"peak_bytes", outcome.peak_bytes},
+                 {"counters", json_of(outcome.counters)},
+                 {"steps", steps}};
+  if (!outcome.failure.empty()) result["failure"] = outcome.failure;
+  if (blocks != 0) result["blocks"] = moved_most(recording, outcome, blocks);
+  if (!outcome.samples.empty()) {
+    Json samples = Json::array();
+    for (const replay::Sample& sample : outcome.samples) {
+      Json each = {{"event", sample.event},
+                   {"at_ns", sample.at_ns},
+                   {"recorded_ns", recording.events[sample.event].recorded_ns},
+                   {"resident_bytes", sample.resident_bytes}};
+      each.update(json_of(sample.counters));
+      samples.push_back(each);
+    }
+    result["samples"] = samples;
+  }
+  fmt::print("{}\n", result.dump(1, ' ', false, Json::error_handler_t::replace));
+}
+
+int replay_command(const Command& command) {
+  if (command.help) {
+    fmt::print("{}\n{}", kUsage, kHelp);
+    return 0;
+  }
+  const uvmsim::MachineProfile profile = profile_of(command);
+  const replay::Recording recording = [&] {
+    const Trace trace = read_trace(command.file, command.unfinished);
+    try {
+      return recording_of(trace);
+    } catch (const std::invalid_argument& error) {
+      throw std::invalid_argument(command.file + ": " + error.what());
+    }
+  }();
+  replay::Outcome outcome;
+  std::uint64_t fastest_ns = ~std::uint64_t{0};
+  for (std::size_t run = 0; run < command.repeat; ++run) {
+    std::unique_ptr<replay::HintPolicy> policy = std::make_unique<replay::NoHints>();
+    if (command.hints == "recorded") policy = std::make_unique<replay::RecordedHints>();
+    const auto start = std::chrono::steady_clock::now();
+    outcome = replay::run(recording, profile, *policy, {.sample_every = command.samples});
+    const auto taken = std::chrono::steady_clock::now() - start;
+    fastest_ns =
+        std::min(fastest_ns, static_cast<std::uint64_t>(std::chrono::nanoseconds(taken).count()));
+  }
+  print(recording, outcome, fastest_ns, command.blocks);
+  return outcome.failure.empty() ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace uvm::machine_replay
+
+int main(int count, char** arguments) {
+  try {
+    return uvm::machine_replay::replay_command(
+        uvm::machine_replay::parse_command(count, arguments));
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "uvmalloc_machine_replay: {}\n", error.what());
+    return 2;
+  }
+}
