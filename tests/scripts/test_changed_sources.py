@@ -1,0 +1,41 @@
+"""clang-tidy sees a file when it changes, or when something that it includes does."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from uvmalloc.libraries import find_libraries
+
+from tests.hipify.test_translation import ROOT
+
+FILES = (
+    "allocator/base/machine_memory.cpp",
+    "preload/served_memory.cpp",
+    "preload/symbol_lookup.cpp",
+)
+
+
+def concerned(*changed: str, files: tuple[str, ...] = FILES) -> list[str]:
+    build = find_libraries().folder.parent
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "changed_sources.py", build, *files],
+        input="".join(f"{name}\n" for name in changed),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.split()
+
+
+def test_a_source_concerns_itself() -> None:
+    assert concerned("preload/symbol_lookup.cpp", "docs/faq.md") == ["preload/symbol_lookup.cpp"]
+    assert concerned("docs/faq.md") == []
+
+
+def test_a_header_concerns_those_that_include_it() -> None:
+    assert concerned("preload/served_memory.hpp") == list(FILES[1:])
+
+
+def test_a_source_that_was_never_built_is_checked() -> None:
+    assert concerned("docs/faq.md", files=("allocator/new.cpp",)) == ["allocator/new.cpp"]
