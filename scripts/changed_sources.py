@@ -1,4 +1,4 @@
-"""Which source files a change concerns: those that it changes, and those that include what it changes.
+"""Which source files a change concerns: those that it changes, and those that include them.
 
 changed_sources.py BUILD FILE... < CHANGED
 
@@ -9,6 +9,7 @@ the files that are concerned.
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -21,10 +22,11 @@ def included_by(build: Path) -> dict[Path, set[Path]]:
     text = subprocess.run(
         ["ninja", "-C", build, "-t", "deps"], capture_output=True, text=True, check=True
     ).stdout
+    at = functools.cache(lambda line: (build / line).resolve())  # headers are listed very often
     found: dict[Path, set[Path]] = {}
     for entry in text.split("\n\n"):
         lines = [line.strip() for line in entry.splitlines() if line.startswith("    ")]
-        paths = [(build / line).resolve() for line in lines]
+        paths = [at(line) for line in lines]
         if paths:
             found.setdefault(paths[0], set()).update(paths)
     return found
