@@ -48,6 +48,13 @@ def _replay(text: str) -> tuple[str, Path]:
     return name, Path(path).resolve()
 
 
+def _instances(text: str) -> dict[str, Path]:
+    files = sorted(Path(text).glob("*.csv"))
+    if not files:
+        raise argparse.ArgumentTypeError(f"'{text}'; accepted: a folder of CSV files")
+    return {file.name.split(".")[0]: file.resolve() for file in files}
+
+
 def _allocators(text: str) -> list[str]:
     names = text.split(",")
     if not set(names) <= set(NAMES):
@@ -85,6 +92,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--instructions", action="store_true", help="count instructions per pair with valgrind"
     )
+    parser.add_argument(
+        "--instances", type=_instances, default={}, metavar="FOLDER",
+        help="CSV files of packing problems for --storage, as MiniMalloc's benchmarks have them",
+    )  # fmt: skip
     parser.add_argument("--output", type=Path, default=_OUTPUT, metavar="FOLDER")
     parser.add_argument("--rmm", metavar="FOLDER", help="a source tree of RMM 25.10 to build")
     parser.add_argument(
@@ -111,7 +122,8 @@ def main() -> int:
         file = arguments.output.parent / any_program_figures.FILE.name
         any_program.compare(libraries, _ANY_PROGRAM[level.name], file, console)
     if "storage" in parts:
-        storage.compare(libraries, arguments.output / "storage.json", console)
+        file = arguments.output / "storage.json"
+        storage.compare(libraries, arguments.instances, file, console)
     if "engine" in parts:
         wrong = engine.compare(
             libraries,

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,8 @@ from rich.console import Console
 from uvmalloc.environment import Machine, on_simulated_device, without_uvmalloc
 from uvmalloc.libraries import Libraries
 
-from bench.charts import draw_bars
 from bench.environment import clean_environment
+from bench.storage.chart import draw_storage
 from bench.verdict import Target, verdict_table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,31 +24,33 @@ MODELS = ("resnet18", "gpt2", "llama")
 DEVICE_BYTES = 64 << 20
 
 
-def compare(libraries: Libraries, file: Path, console: Console) -> None:
+def compare(
+    libraries: Libraries, instances: Mapping[str, Path], file: Path, console: Console
+) -> None:
+    """`instances`: further problems to pack, CSV files by name."""
+    programs = libraries.folder.parent / "bin"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         exported = {model: _here(libraries, "export_here", model, "instance", folder)
                     for model in MODELS}  # fmt: skip
-        program = libraries.folder.parent / "bin" / "storage_bench"
-        instances = [f"{model}={folder / model}.csv" for model in MODELS]
-        native = _json([str(program), *instances])
+        given = {**{model: folder / f"{model}.csv" for model in MODELS}, **instances}
+        native = _json([str(programs / "storage_bench"),
+                        *(f"{case}={problem}" for case, problem in given.items())])  # fmt: skip
         peaks = {model: {way: _here(libraries, "export_here", model, way, folder)
                          for way in ("eager", "planned")} for model in MODELS}  # fmt: skip
         streamed = _here(libraries, "stream_here", folder, DEVICE_BYTES, capacity=DEVICE_BYTES * 2)
+    tensors = _simulated(libraries, [str(programs / "resident_bench")])
     checked = _json([sys.executable, str(MODEL_CHECKER), "--json"])
-    results = _results(native, exported, peaks, streamed, checked)
+    results = _results(native, tensors, exported, peaks, streamed, checked)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(results, indent=1))
     console.print(verdict_table(_targets(results)))
-    ratios = {"height over the bound": {case: found["over_bound"]
-                                        for case, found in native["packings"].items()}}  # fmt: skip
-    title = "Packing: height over the live-range bound"
-    for picture in draw_bars(ratios, title, "ratio", file.with_name("storage")):
-        console.print(f"{picture}")
+    console.print(f"{draw_storage(results, file.with_suffix('.svg'))}")
 
 
 def _results(
     native: dict[str, Any],
+    tensors: dict[str, Any],
     exported: dict[str, Any],
     peaks: dict[str, Any],
     streamed: dict[str, Any],
@@ -56,8 +58,7 @@ def _results(
 ) -> dict[str, Any]:
     packings = native["packings"]
     return {
-        "weight_crossings": native["tensors"]["weight_crossings"],
-        "colocated_transfers": native["tensors"]["colocated_transfers"],
+        **tensors,
         "stream_peak_over_window": streamed["peak_over_window"],
         "stream_read_over_file": streamed["read_over_file"],
         "pipeline_throughput": native["pipeline"]["ratio"],
@@ -65,12 +66,14 @@ def _results(
         "spin_errors": checked["errors"],
         "plan_over_bound": max(found["over_bound"] for found in packings.values()),
         "plan_seconds": max(found["seconds"] for found in packings.values()),
+        "plan_instances": len(packings),
         "view_hit_ns": native["views"]["hit_ns"],
         "view_hits": native["views"]["hits"],
         "export_peak_ratio": {
             model: found["planned"]["reserved"] / found["eager"]["reserved"]
             for model, found in peaks.items()
         },
+        "export_different": sum(found["different"] for found in exported.values()),
         "details": {"native": native, "exported": exported, "peaks": peaks, "streamed": streamed},
     }
 
@@ -88,6 +91,7 @@ def _targets(results: dict[str, Any]) -> list[Target]:
         ("plan_seconds", 1, True),
         ("view_hit_ns", 100, True),
         ("view_hits", 0.99, False),
+        ("export_different", 0, True),
     )
     targets = [Target(key, "", results[key], bound, at_most) for key, bound, at_most in bounds]
     for model, ratio in results["export_peak_ratio"].items():
@@ -99,14 +103,18 @@ def _here(
     libraries: Libraries, module: str, *arguments: object, capacity: int | None = None
 ) -> dict[str, Any]:
     """A program on the simulated device with PyTorch's own allocator."""
-    with tempfile.TemporaryDirectory() as folder:
-        counters = Path(folder) / "sim.json"
-        machine = Machine(1, capacity)
-        environment = on_simulated_device(clean_environment(), libraries, machine, counters)
-        command = [sys.executable, "-m", f"bench.storage.{module}", *map(str, arguments)]
-        environment = {**without_uvmalloc(environment), "PYTHONPATH": str(ROOT)}
-        environment["UVMALLOC_LIB_DIR"] = str(libraries.folder)
-        return _json(command, environment)
+    command = [sys.executable, "-m", f"bench.storage.{module}", *map(str, arguments)]
+    return _simulated(libraries, command, capacity)
+
+
+def _simulated(
+    libraries: Libraries, command: Sequence[str], capacity: int | None = None
+) -> dict[str, Any]:
+    machine = Machine(1, capacity)
+    environment = on_simulated_device(clean_environment(), libraries, machine, None)
+    environment = {**without_uvmalloc(environment), "PYTHONPATH": str(ROOT)}
+    environment["UVMALLOC_LIB_DIR"] = str(libraries.folder)
+    return _json(command, environment)
 
 
 def _json(command: Sequence[str], environment: dict[str, str] | None = None) -> dict[str, Any]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import torch
 
 NAMES = ("resnet18", "gpt2", "llama")
+LARGEST_BATCH, LONGEST, WORDS = 8, 64, 2000
+IMAGE = (3, 96, 96)
 
 
 class Logits(torch.nn.Module):
@@ -23,24 +26,26 @@ class Logits(torch.nn.Module):
 def build(name: str, device: str) -> tuple[torch.nn.Module, torch.Tensor, Any]:
     """The model, its largest input, and the dynamic shapes of its inputs."""
     torch.manual_seed(0)
-    shapes = ({0: torch.export.Dim("batch", min=1, max=8)},)
+    batch = torch.export.Dim("batch", min=1, max=LARGEST_BATCH)
+    length = torch.export.Dim("length", min=2, max=LONGEST)
+    shapes = ({0: batch},) if name == "resnet18" else ({0: batch, 1: length},)
     if name == "resnet18":
         import torchvision
 
         model: torch.nn.Module = torchvision.models.resnet18(weights=None)
-        inputs = torch.randn(8, 3, 96, 96)
+        inputs = torch.randn(LARGEST_BATCH, *IMAGE)
     else:
         import transformers
 
-        inputs = torch.randint(0, 2000, (8, 64))
+        inputs = torch.randint(0, WORDS, (LARGEST_BATCH, LONGEST))
         if name == "gpt2":
             config = transformers.GPT2Config(
-                vocab_size=2000, n_positions=256, n_embd=256, n_layer=6, n_head=8
+                vocab_size=WORDS, n_positions=256, n_embd=256, n_layer=6, n_head=8
             )
             model = Logits(transformers.GPT2LMHeadModel(config))
         else:
             config = transformers.LlamaConfig(
-                vocab_size=2000,
+                vocab_size=WORDS,
                 hidden_size=256,
                 intermediate_size=688,
                 num_hidden_layers=6,
@@ -55,4 +60,22 @@ def build(name: str, device: str) -> tuple[torch.nn.Module, torch.Tensor, Any]:
 def export(name: str, device: str) -> tuple[torch.nn.Module, torch.Tensor, Any]:
     """The model, its largest input, and its exported program."""
     model, inputs, shapes = build(name, device)
-    return model, inputs, torch.export.export(model, (inputs[:4],), dynamic_shapes=shapes)
+    example = (inputs[:4] if name == "resnet18" else inputs[:4, :32]).contiguous()
+    return (
+        model,
+        inputs,
+        torch.export.export(
+            model,
+            (example,),
+            dynamic_shapes=shapes,
+            prefer_deferred_runtime_asserts_over_guards=True,
+        ),
+    )
+
+
+def random_input(name: str, random: Random) -> torch.Tensor:
+    """Of a size within the bounds."""
+    batch = random.randint(1, LARGEST_BATCH)
+    if name == "resnet18":
+        return torch.randn(batch, *IMAGE)
+    return torch.randint(0, WORDS, (batch, random.randint(2, LONGEST)))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.pytorch.conftest import Simulate
+
+ROOT = Path(__file__).resolve().parents[2]
 
 HEAD = """
 import random, torch, uvmalloc
@@ -73,6 +77,7 @@ assert planned.view_hits >= hits + 2
 print(planned.view_misses <= 51)
 """,
         device,
+        timeout_seconds=300,
     ).check()
     assert run.stdout == "True\n"
 
@@ -158,3 +163,71 @@ except TypeError:
     assert lines[1] == "plan_storage: the program has no symbolic size 'zz'; it has: SIZE"
     assert lines[2] == "plan_storage: beyond_bound is 'explode'; accepted: refuse, fall back"
     assert lines[3:] == ["TypeError"]
+
+
+def test_a_part_without_gradients_runs_in_its_place(simulate: Simulate) -> None:
+    simulate(
+        HEAD
+        + """
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.randn(6))
+    def forward(self, x):
+        with torch.no_grad():
+            a = (x + 1).sin()
+            b = a * self.scale
+        return (a + b).relu() * self.scale, b
+
+model = Model()
+shapes = {"x": {0: Dim("n", min=1, max=30)}}
+program = export(model, (torch.randn(4, 6),), dynamic_shapes=shapes)
+assert "wrap_with_set_grad_enabled" in str(program.graph)
+planned = uvmalloc.plan_storage(program)
+assert planned.arena_bytes > 0
+for rows in (30, 1, 7):
+    x = torch.randn(rows, 6)
+    assert all(torch.equal(*pair) for pair in zip(planned(x), model(x), strict=True))
+""",
+        native=True,
+    ).check()
+
+
+def test_a_branch_is_named(simulate: Simulate) -> None:
+    run = simulate(
+        HEAD
+        + """
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))
+try:
+    uvmalloc.plan_storage(export(Model(), (torch.randn(4),)))
+except ValueError as error:
+    print(error)
+""",
+        native=True,
+    ).check()
+    assert run.stdout == "plan_storage: the program has a part that is a 'cond'\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["resnet18", "gpt2", "llama"])
+def test_a_real_model_gives_the_bits_of_eager(simulate: Simulate, name: str) -> None:
+    simulate(
+        HEAD
+        + f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+from bench.storage.models import export, random_input
+model, largest, program = export({name!r}, "cpu")
+planned = uvmalloc.plan_storage(program)
+assert planned.arena_bytes <= 1.02 * planned.lower_bound_bytes
+source = random.Random(2)
+same(planned, model, largest)
+for _ in range(5):
+    same(planned, model, random_input({name!r}, source))
+assert planned.fall_backs == 0
+""",
+        native=True,
+        timeout_seconds=600,
+    ).check()

@@ -14,6 +14,8 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from uvmalloc.exported_graphs import flat_graph, inputs_of, may_alias, out_variant, tensors_of
+from uvmalloc.plan_sizes import Symbols
 from uvmalloc.storage_calls import Plan
 
 if TYPE_CHECKING:
@@ -22,12 +24,6 @@ if TYPE_CHECKING:
 _VERSION = 1
 _ALIGNMENT_BYTES = 512
 _CACHED_VIEWS = 64
-# Composite operators whose results always have memory of their own.
-_FRESH = {
-    "adaptive_avg_pool2d", "avg_pool1d", "batch_norm", "conv1d", "conv2d", "conv3d",
-    "cross_entropy_loss", "group_norm", "layer_norm", "linear", "log_softmax", "matmul",
-    "max_pool1d", "max_pool2d", "rms_norm", "scaled_dot_product_attention", "softmax",
-}  # fmt: skip
 _POLICIES = ("refuse", "fall back")
 
 
@@ -86,12 +82,12 @@ class PlannedProgram:
     def __init__(
         self, program: Any, upper_bounds: dict[str, int], beyond_bound: str, effort: float
     ) -> None:
-
         self._program = program
         self._beyond_bound = beyond_bound
-        self._symbols = _Symbols(program, upper_bounds)
-        self._inputs = _inputs_of(program)
-        self._outputs = list(program.graph.output_node().args[0])
+        self._graph = flat_graph(program)
+        self._symbols = Symbols(program, self._graph, upper_bounds)
+        self._inputs = inputs_of(program, self._graph)
+        self._outputs = list(self._graph.output_node().args[0])
         self._device = self._device_of()
         self._steps, storages = self._read()
         description = {
@@ -142,7 +138,7 @@ class PlannedProgram:
 
     def _read(self) -> tuple[list[_Step], list[dict[str, Any]]]:
         """The steps, and the storages that they write, live until their last use."""
-        nodes = [node for node in self._program.graph.nodes if node.op == "call_function"]
+        nodes = [node for node in self._graph.nodes if node.op == "call_function"]
         number_of = {node: number for number, node in enumerate(nodes)}
         returned = {node for node in self._outputs if hasattr(node, "op")}
         last_use = self._last_uses(nodes, number_of, returned)
@@ -153,7 +149,7 @@ class PlannedProgram:
             frees.setdefault(number, []).append(node)
         for number, node in enumerate(nodes):
             places: list[int | None] = []
-            for index, value in enumerate(_tensors(node.meta.get("val"))):
+            for index, value in enumerate(tensors_of(node.meta.get("val"))):
                 if node in returned or node.target is operator.getitem or not self._is_dense(value):
                     places.append(None)
                     continue
@@ -171,8 +167,8 @@ class PlannedProgram:
                     node,
                     node.target,
                     places,
-                    _may_alias(node.target),
-                    _out_variant(node.target, self._device),
+                    may_alias(node.target),
+                    out_variant(node.target, self._device),
                     frees.get(number, []),
                 )
             )
@@ -191,7 +187,7 @@ class PlannedProgram:
         for node in reversed(nodes):
             number = number_of[node]
             until = max(last.get(node, number), number)
-            passes_on = _may_alias(node.target) or node.target is operator.getitem
+            passes_on = may_alias(node.target) or node.target is operator.getitem
             for argument in node.all_input_nodes:
                 last[argument] = max(last.get(argument, 0), until if passes_on else number)
             last.setdefault(node, number)
@@ -233,10 +229,10 @@ class PlannedProgram:
         memory = {
             tensor.untyped_storage()._cdata
             for argument in (*arguments, *options.values())
-            for tensor in _tensors(argument)
+            for tensor in tensors_of(argument)
         }
         placed = []
-        for index, tensor in enumerate(_tensors(result)):
+        for index, tensor in enumerate(tensors_of(result)):
             is_view = step.may_alias and tensor.untyped_storage()._cdata in memory
             at = None if is_view else self._view(number, index, tensor, views)
             placed.append(tensor if at is None else at.copy_(tensor))
@@ -313,237 +309,9 @@ class PlannedProgram:
         user = [self._own(value) for value in user]
         return _pytree.tree_unflatten(user, self._program.call_spec.out_spec)
 
-
     def _own(self, value: Any) -> Any:
         """Not in the arena, which the next run writes to."""
-        if not _tensors(value) or self._arena is None:
+        if not tensors_of(value) or self._arena is None:
             return value
         is_in_arena = value.untyped_storage()._cdata == self._arena.untyped_storage()._cdata
         return value.clone() if is_in_arena else value
-
-
-class _Inputs:
-    """The placeholders: weights, which the program holds, and what a call is given."""
-
-    def __init__(self, order: list[Any], specs: Mapping[str, Any]) -> None:
-        self.order = order
-        self._specs = specs
-
-    def bind(self, program: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[Any, Any]:
-        from torch.utils import _pytree
-
-        wanted = program.call_spec.in_spec
-        flat, found = _pytree.tree_flatten((tuple(args), dict(kwargs)))
-        if found != wanted:
-            raise TypeError(f"plan_storage: the program takes {wanted}, and is given {found}")
-        given = iter(flat)
-        values = {}
-        for node in self.order:
-            spec = self._specs[node.name]
-            is_user = spec.kind.name == "USER_INPUT"
-            values[node] = next(given) if is_user else self.lifted(program, spec.target)
-        return values
-
-    @staticmethod
-    def lifted(program: Any, name: str) -> Any:
-        return program.state_dict[name] if name in program.state_dict else program.constants[name]
-
-
-def _inputs_of(program: Any) -> _Inputs:
-    specs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
-    return _Inputs([node for node in program.graph.nodes if node.op == "placeholder"], specs)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Shown:
-    """Where a symbolic size is seen: an input is, or has a dimension of, factor * size + rest."""
-
-    node: Any
-    dimension: int | None  # None: the input is a number
-    factor: int
-    rest: int
-
-    def value(self, given: Any) -> int:
-        seen = given if self.dimension is None else given.shape[self.dimension]
-        return (int(seen) - self.rest) // self.factor
-
-
-class _Symbols:
-    """The symbolic sizes of a program: the variables of its plan."""
-
-    def __init__(self, program: Any, upper_bounds: dict[str, int]) -> None:
-        self._where: dict[Any, _Shown] = {}
-        self._ranges: dict[Any, tuple[int, int]] = {}
-        for node in program.graph.nodes:
-            if node.op == "placeholder":
-                self._look_at(node)
-        known = {str(symbol) for symbol in self._where}
-        unknown = sorted(set(upper_bounds) - known)
-        if unknown:
-            raise ValueError(
-                f"plan_storage: the program has no symbolic size '{unknown[0]}'; it has: "
-                f"{', '.join(sorted(known)) or 'none'}"
-            )
-        for symbol in self._where:
-            self._ranges[symbol] = self._range(program, symbol, upper_bounds)
-        self._names = {symbol: str(symbol) for symbol in self._where}
-
-    def _look_at(self, node: Any) -> None:
-        import torch
-
-        value = node.meta.get("val")
-        if isinstance(value, torch.SymInt):
-            self._note(value.node.expr, node, None)
-        if not isinstance(value, torch.Tensor):
-            return
-        for dimension, size in enumerate(value.shape):
-            if isinstance(size, torch.SymInt):
-                self._note(size.node.expr, node, dimension)
-
-    def _note(self, expression: Any, node: Any, dimension: int | None) -> None:
-        """An input's size shows a symbol if it is factor * symbol + rest."""
-        if len(expression.free_symbols) != 1:
-            return
-        (symbol,) = expression.free_symbols
-        rest = expression.subs(symbol, 0)
-        factor = expression.subs(symbol, 1) - rest
-        is_linear = (factor * symbol + rest - expression).expand() == 0
-        if is_linear and factor.is_Integer and factor != 0:
-            self._where.setdefault(symbol, _Shown(node, dimension, int(factor), int(rest)))
-
-    @staticmethod
-    def _range(program: Any, symbol: Any, upper_bounds: dict[str, int]) -> tuple[int, int]:
-        constraint = program.range_constraints.get(symbol)
-        lower = 0 if constraint is None else max(0, int(constraint.lower))
-        if str(symbol) in upper_bounds:
-            return lower, upper_bounds[str(symbol)]
-        upper = None if constraint is None else constraint.upper
-        if upper is None or not upper.is_Integer or int(upper) >= 1 << 31:
-            raise ValueError(
-                f"plan_storage: the symbolic size '{symbol}' has no upper bound. Give one with "
-                f"Dim(..., max=...), or upper_bounds={{'{symbol}': ...}}"
-            )
-        return lower, int(upper)
-
-    def variables(self) -> list[dict[str, Any]]:
-        return [
-            {"name": self._names[symbol], "lower": lower, "upper": upper}
-            for symbol, (lower, upper) in self._ranges.items()
-        ]
-
-    def values(self, bound: Mapping[Any, Any]) -> tuple[int, ...]:
-        """The sizes of one run."""
-        return tuple(shown.value(bound[shown.node]) for shown in self._where.values())
-
-    def are_above(self, given: Sequence[int]) -> bool:
-        """Whether all are in range but for some that are above it."""
-        return all(
-            value >= lower for value, (lower, _) in zip(given, self._ranges.values(), strict=True)
-        )
-
-    def size_bytes(self, value: torch.Tensor) -> str:
-        """An expression of what the tensor's storage takes: up to its last element."""
-        terms = [
-            f"max(0, {_text(size)} - 1) * ({_text(stride)})"
-            for size, stride in zip(value.shape, value.stride(), strict=True)
-        ]
-        elements = " + ".join(["1", *terms])
-        return f"({elements}) * {value.element_size()}"
-
-
-def _text(size: Any) -> str:
-    """A size as an infix expression. ValueError for an operation that plans do not have."""
-    if isinstance(size, int):
-        return str(size)
-    return _expression(size.node.expr)
-
-
-def _expression(expression: Any) -> str:
-    import sympy
-
-    if expression.is_Integer:
-        return str(int(expression)) if expression >= 0 else f"(0 - {-int(expression)})"
-    if expression.is_Symbol:
-        return str(expression)
-    parts = [_expression(part) for part in expression.args if not isinstance(expression, sympy.Pow)]
-    name = type(expression).__name__
-    if expression.is_Add:
-        return "(" + " + ".join(parts) + ")"
-    if expression.is_Mul:
-        return "(" + " * ".join(parts) + ")"
-    if isinstance(expression, sympy.Pow) and expression.exp.is_Integer and expression.exp > 0:
-        return "(" + " * ".join([_expression(expression.base)] * int(expression.exp)) + ")"
-    if name in ("FloorDiv", "CleanDiv"):
-        return f"({parts[0]} / {parts[1]})"
-    if name in ("Mod", "PythonMod"):
-        return f"({parts[0]} % {parts[1]})"
-    if name in ("Max", "Min"):
-        text = parts[0]
-        for part in parts[1:]:
-            text = f"{name.lower()}({text}, {part})"
-        return text
-    raise ValueError(f"plan_storage: a size is '{expression}'; {name} has no form in a plan")
-
-
-def _tensors(value: Any) -> list[torch.Tensor]:
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, tuple | list):
-        return [item for item in value if isinstance(item, torch.Tensor)]
-    return []
-
-
-def _schema_of(target: Any) -> Any:
-    return getattr(target, "_schema", None)
-
-
-def _may_alias(target: Any) -> bool:
-    """Whether a result may lie in an argument's memory, as the operator's schema says.
-
-    A composite operator may also give an argument back as it is, without its schema saying so:
-    dropout does. Those of _FRESH never do.
-    """
-    schema = _schema_of(target)
-    if schema is None:
-        return True
-    if any(result.alias_info is not None for result in schema.returns):
-        return True
-    return _is_composite(target) and target.overloadpacket.__name__ not in _FRESH
-
-
-def _is_composite(target: Any) -> bool:
-    """Whether it is written in terms of other operators."""
-    import torch
-
-    return torch._C._dispatch_has_kernel_for_dispatch_key(
-        target.name(), "CompositeImplicitAutograd"
-    )
-
-
-def _out_variant(target: Any, device: torch.device) -> Callable[..., Any] | None:
-    """The overload that writes one result to `out`, where the device has a kernel of its own.
-
-    Others compute elsewhere and copy, which saves nothing. A composite operator may compute in
-    another way than its overload with `out`, with other bits.
-    """
-    import torch
-
-    schema = _schema_of(target)
-    if schema is None or len(schema.returns) != 1 or schema.is_mutable or _is_composite(target):
-        return None
-    if _may_alias(target):
-        return None
-    key = "CUDA" if device.type == "cuda" else "CPU"
-    packet = target.overloadpacket
-    wanted = [(argument.name, str(argument.type)) for argument in schema.arguments]
-    for name in packet.overloads():
-        overload = getattr(packet, name)
-        arguments = overload._schema.arguments
-        outs = [argument for argument in arguments if argument.is_out]
-        rest = [(each.name, str(each.type)) for each in arguments if not each.is_out]
-        if len(outs) == 1 and outs[0].name == "out" and rest == wanted:
-            has_own = torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), key)
-            return overload if has_own else None
-    return None

@@ -1,0 +1,72 @@
+"""The picture of docs/storage.md.
+
+    build/venv/bin/python -m bench.storage.chart [STORAGE.json [FILE.svg]]
+
+Draws the figures that scripts/bench --storage has written.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+ROOT = Path(__file__).resolve().parents[2]
+MIB = 1 << 20
+# Of a palette that people with any colour vision can tell apart.
+OURS, NATIVE = "#0072b2", "#d55e00"
+NAMES = {"resnet18": "ResNet-18", "gpt2": "GPT-2", "llama": "Llama"}
+
+
+def draw_storage(results: dict[str, Any], file: Path) -> Path:
+    """On the left the memory of real models, on the right the packings of all problems."""
+    plt.rcParams["svg.hashsalt"] = "uvmalloc"  # the same figures give the same file
+    details = results["details"]
+    figure, (left, right) = plt.subplots(
+        1, 2, figsize=(11, 4.2), layout="constrained", width_ratios=(1, 2)
+    )
+    peaks = details["peaks"]
+    for index, (way, color, label) in enumerate(
+        (("eager", NATIVE, "PyTorch's caching allocator"), ("planned", OURS, "planned arena"))
+    ):
+        places = [number + (index - 0.5) * 0.4 for number in range(len(peaks))]
+        heights = [found[way]["reserved"] / MIB for found in peaks.values()]
+        bars = left.bar(places, heights, 0.4, color=color, label=label)
+        left.bar_label(bars, fmt="%.0f", fontsize=8)
+    left.set_xticks(range(len(peaks)), [NAMES[model] for model in peaks])
+    left.set_ylabel("MiB beside the weights")
+    left.set_title("Memory of one run with the largest input")
+    left.legend(fontsize=8)
+
+    packings = details["native"]["packings"]
+    heights = [found["over_bound"] for found in packings.values()]
+    bars = right.bar(range(len(packings)), heights, color=OURS)
+    for bar, height in zip(bars, heights, strict=True):
+        if height > 1.0005:
+            right.annotate(f"{height:.3f}", (bar.get_x() + 0.4, height), ha="center", fontsize=7)
+    right.axhline(1.02, color=NATIVE, linewidth=0.8, linestyle="--", label="target: 1.02")
+    right.set_xticks(range(len(packings)), list(packings), rotation=90, fontsize=7)
+    right.set_ylim(0.9, max(1.1, 1.02 * max(heights)))
+    right.set_ylabel("arena / live-range bound")
+    right.set_title("Packings")
+    right.legend(fontsize=8)
+    figure.savefig(file, metadata={"Date": None})
+    plt.close(figure)
+    return file
+
+
+def main() -> None:
+    given = [Path(argument) for argument in sys.argv[1:]]
+    results = given[0] if given else ROOT / "build" / "bench" / "storage.json"
+    file = given[1] if len(given) > 1 else ROOT / "docs" / "storage.svg"
+    print(draw_storage(json.loads(results.read_text()), file))
+
+
+if __name__ == "__main__":
+    main()
