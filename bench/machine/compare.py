@@ -7,6 +7,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from bench.verdict import Target, number, verdict_table
 _ROOT = Path(__file__).resolve().parents[2]
 _RUNS = 20
 _TOUCHED_BYTES = 1 << 30
+_STEPS, _WARM_UP_STEPS = 8, 2
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,51 @@ def _cpu_touches(runner: Runner) -> dict[str, float]:
     }
 
 
+def _train(trace: Path | None) -> list[float]:
+    """Real seconds of the steps of a training program on the simulated device."""
+    command = [sys.executable, "-m", "uvmalloc", "sim", "--no-report", "--machine", "h100-pcie5"]
+    if trace is not None:
+        command += ["--trace", str(trace)]
+    command += ["--", sys.executable, "-m", "bench.machine.steps_here", str(_STEPS)]
+    environment = {
+        **clean_environment(),
+        "PYTHONPATH": os.pathsep.join([str(_ROOT), *sys.path[1:]]),
+    }
+    finished = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if finished.returncode != 0:
+        raise RuntimeError(f"the training program failed:\n{finished.stderr}")
+    seconds: list[float] = json.loads(finished.stdout.splitlines()[-1])
+    return seconds
+
+
+def _replays(libraries: Libraries) -> dict[str, float]:
+    """A step of a training program, run with PyTorch and replayed from its trace.
+
+    The real time of a replay is that of the whole recording, with what comes before the first step.
+    """
+    stepped = statistics.median(_train(None)[_WARM_UP_STEPS:])
+    program = libraries.folder.parent / "bin" / "uvmalloc_machine_replay"
+    with tempfile.TemporaryDirectory() as scratch:
+        trace = Path(scratch) / "steps.trace"
+        _train(trace)
+        finished = subprocess.run(
+            [str(program), str(trace), "--machine", "h100-pcie5", "--repeat", "5"],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    if finished.returncode != 0:
+        raise RuntimeError(f"the replay failed:\n{finished.stderr}")
+    replay = json.loads(finished.stdout)
+    if replay["counters"]["kernels"] < 100 * _STEPS:
+        raise RuntimeError("the trace lacks the kernels of its steps")
+    replayed = replay["real_ns"] * 1e-9 / _STEPS
+    return {
+        "replay_speedup": stepped / replayed,
+        "pytorch_step_seconds": stepped,
+        "replayed_step_seconds": replayed,
+        "replayed_step_kernels": replay["counters"]["kernels"] / _STEPS,
+    }
+
+
 def compare(libraries: Libraries, output: Path, console: Console, runs: int = _RUNS) -> None:
     """Writes `output` (JSON) and, beside it, a chart of model against measurement."""
     runner = Runner(libraries)
@@ -151,6 +198,7 @@ def compare(libraries: Libraries, output: Path, console: Console, runs: int = _R
             for direction in ("to_device", "to_host", "between_devices")
         ),
         **_cpu_touches(runner),
+        **_replays(libraries),
         "block_ops_per_s": runner.run("h100-pcie5", "speed")["block_ops_per_s"],
         "figures": [
             {
@@ -193,10 +241,15 @@ def _show(compared: Sequence[Compared], result: dict[str, object], console: Cons
         ("fir_time_error", 0.25, True), ("published_error", 0.25, True),
         ("published_figures", 12, False), ("published_machines", 4, False),
         ("deterministic_runs", 20, False), ("integrated_migrated_bytes", 0, True),
-        ("block_ops_per_s", 2e6, False),
+        ("block_ops_per_s", 2e6, False), ("replay_speedup", 100, False),
     )  # fmt: skip
     verdict = [
         Target(name, "", float(str(result[name])), bound, at_most)
         for name, bound, at_most in bounds
     ]
     console.print(verdict_table(verdict))
+    console.print(
+        f"A CPU that touches 1 GiB after device use: {result['cpu_touch_seconds']:.2f} s tracked, "
+        f"{result['cpu_untracked_seconds']:.2f} s untracked "
+        f"(cpu_touch_overhead {result['cpu_touch_overhead']:.1f} x)"
+    )

@@ -113,18 +113,17 @@ class Run final : public Hints {
   void discard(std::uint32_t stream, PageRange pages) override {
     ++counters_.discard_calls;
     residency_.discard(pages);
-    const std::size_t blocks =
-        round_up(pages.last, kPagesPerBlock) / kPagesPerBlock - pages.first / kPagesPerBlock;
-    submit(stream, {.driver_ns = static_cast<std::uint64_t>(static_cast<double>(blocks) *
+    submit(stream, {.driver_ns = static_cast<std::uint64_t>(static_cast<double>(blocks_of(pages)) *
                                                             costs_.costs().discard_block_ns)});
   }
 
   void advise(PageRange pages, Advice advice, int location) override {
+    advise(pages, advice, location, blocks_of(pages));
+  }
+  void advise(PageRange pages, Advice advice, int location, std::uint64_t blocks) {
     ++counters_.advice_calls;
     advice_.update(pages.first, pages.last,
                    [&](const Policy& policy) { return advised(policy, advice, location); });
-    const std::size_t blocks =
-        round_up(pages.last, kPagesPerBlock) / kPagesPerBlock - pages.first / kPagesPerBlock;
     timeline_.run_exclusively(
         static_cast<std::uint64_t>(costs_.costs().advice_ns) +
         static_cast<std::uint64_t>(static_cast<double>(blocks) * costs_.costs().advice_block_ns));
@@ -157,6 +156,10 @@ class Run final : public Hints {
   std::uint64_t now_ns() const override { return timeline_.now_ns(); }
 
  private:
+  static std::uint64_t blocks_of(PageRange pages) {
+    return round_up(pages.last, kPagesPerBlock) / kPagesPerBlock - pages.first / kPagesPerBlock;
+  }
+
   using RuntimeEvent = uvmsim::Event;
 
   std::uint32_t add_stream(int device) {
@@ -182,7 +185,7 @@ class Run final : public Hints {
       case EventKind::kFree:
         return Status::kOk;
       case EventKind::kAdvise:
-        advise(event.pages, event.advice, event.location);
+        advise(event.pages, event.advice, event.location, event.amount);
         return Status::kOk;
       case EventKind::kPrefetch:
         prefetch(event.stream, event.pages, event.location);

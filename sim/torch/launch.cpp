@@ -61,8 +61,9 @@ void Launch::touch(const at::Tensor& tensor, int access) {
 void Launch::submit() {
   if (accesses_.empty() || is_capturing_) return;
   if (const auto kernel = simulator().kernel) {
+    const uvmsim_arithmetic arithmetic = this->arithmetic();
     check(kernel(device().index(), stream_.stream(), accesses_.data(), accesses_.size(),
-                 duration_ns()));
+                 &arithmetic));
   }
   accesses_.clear();
   submitted_ = true;
@@ -72,8 +73,9 @@ void Launch::record(std::function<void()> work) {
   const auto launch = simulator().launch;
   TORCH_CHECK(launch, operator_name_, ": there is no simulator that could capture it");
   auto* recorded = new RecordedWork{operator_name_, std::move(work)};
-  check(launch(device().index(), stream_.stream(), accesses_.data(), accesses_.size(),
-               duration_ns(), &run_recorded, &release_recorded, recorded));
+  const uvmsim_arithmetic arithmetic = this->arithmetic();
+  check(launch(device().index(), stream_.stream(), accesses_.data(), accesses_.size(), &arithmetic,
+               &run_recorded, &release_recorded, recorded));
 }
 
 void Launch::check(int error) const {
@@ -105,18 +107,10 @@ void Launch::fail_illegal_address(const void* address) const {
                "device ", static_cast<int>(device().index()), " cannot reach"));
 }
 
-// What the machine's cost model says of the bytes. An operator is launched once, however often it
-// submits.
-std::uint64_t Launch::duration_ns() const {
-  const auto kernel_ns = simulator().kernel_ns;
-  if (!kernel_ns) return 0;
-  std::uint64_t touched_bytes = 0;
-  for (const uvmsim_access& access : accesses_) {
-    const bool both = access.access == (UVMSIM_READ | UVMSIM_WRITE);
-    touched_bytes += access.size_bytes * (both ? 2 : 1);
-  }
-  const std::uint64_t launch_ns = submitted_ ? kernel_ns(0, 0, UVMSIM_FLOAT32) : 0;
-  return kernel_ns(touched_bytes, 0, UVMSIM_FLOAT32) - launch_ns;
+// An operator is launched once and computes once, however often it submits.
+uvmsim_arithmetic Launch::arithmetic() const {
+  if (submitted_) return {.operations = 0, .type = arithmetic_.type, .continues = 1};
+  return {.operations = arithmetic_.operations, .type = arithmetic_.type, .continues = 0};
 }
 
 }  // namespace uvm::sim_kernels

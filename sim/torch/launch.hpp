@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include <uvmalloc/sim/torch/arithmetic.hpp>
 #include <uvmalloc/sim/torch/simulator.hpp>
 
 namespace uvm::sim_kernels {
@@ -26,6 +27,9 @@ class Launch {
   // The strided extent of the tensor, at the program's address. `access` is a mask of UVMSIM_READ
   // and UVMSIM_WRITE.
   void touch(const at::Tensor& tensor, int access);
+
+  // What the operator computes. Without it, bytes alone take time.
+  void compute(const Arithmetic& arithmetic) { arithmetic_ = arithmetic; }
 
   // Tells the simulator what was touched since the last submit; nothing touched, nothing told. To
   // be called before the bytes are written. Throws what a real device would answer:
@@ -55,13 +59,14 @@ class Launch {
   c10::Device device() const { return stream_.device(); }
 
  private:
-  std::uint64_t duration_ns() const;
+  uvmsim_arithmetic arithmetic() const;
   void check(int error) const;
 
   c10::cuda::CUDAGuard device_guard_;
   c10::cuda::CUDAStream stream_;
   std::string operator_name_;
   std::vector<uvmsim_access> accesses_;
+  Arithmetic arithmetic_;
   bool submitted_ = false;
   bool is_capturing_ = false;
 };

@@ -7,6 +7,7 @@
 #include <exception>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -52,7 +53,11 @@ class RedirectedCall {
         plan_(plan),
         stack_(stack),
         arguments_(torch::jit::last(*stack, plan.accesses.size())),
-        launch_(device_of(arguments_), plan.name) {}
+        launch_(device_of(arguments_), plan.name) {
+    constexpr std::string_view kNamespace = "aten::";
+    launch_.compute(
+        arithmetic_of(std::string_view(plan.name).substr(kNamespace.size()), arguments_));
+  }
 
   void run() {
     for (std::size_t i = 0; i < arguments_.size(); ++i) check_devices(i);

@@ -15,11 +15,12 @@ void* find_symbol(const char* name) {
 
 const Simulator& simulator() {
   static const Simulator bound = {
-      reinterpret_cast<decltype(&uvmsim_kernel)>(find_symbol("uvmsim_kernel")),
-      reinterpret_cast<decltype(&uvmsim_launch)>(find_symbol("uvmsim_launch")),
+      reinterpret_cast<decltype(&uvmsim_kernel_arithmetic)>(
+          find_symbol("uvmsim_kernel_arithmetic")),
+      reinterpret_cast<decltype(&uvmsim_launch_arithmetic)>(
+          find_symbol("uvmsim_launch_arithmetic")),
       reinterpret_cast<decltype(&uvmsim_device_view)>(find_symbol("uvmsim_device_view")),
-      reinterpret_cast<decltype(&uvmsim_is_forked_child)>(find_symbol("uvmsim_is_forked_child")),
-      reinterpret_cast<decltype(&uvmsim_kernel_ns)>(find_symbol("uvmsim_kernel_ns"))};
+      reinterpret_cast<decltype(&uvmsim_is_forked_child)>(find_symbol("uvmsim_is_forked_child"))};
   return bound;
 }
 

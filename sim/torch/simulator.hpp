@@ -8,11 +8,10 @@
 namespace uvm::sim_kernels {
 
 struct Simulator {
-  decltype(&uvmsim_kernel) kernel = nullptr;
-  decltype(&uvmsim_launch) launch = nullptr;
+  decltype(&uvmsim_kernel_arithmetic) kernel = nullptr;
+  decltype(&uvmsim_launch_arithmetic) launch = nullptr;
   decltype(&uvmsim_device_view) device_view = nullptr;
   decltype(&uvmsim_is_forked_child) is_forked_child = nullptr;
-  decltype(&uvmsim_kernel_ns) kernel_ns = nullptr;
 };
 
 const Simulator& simulator();

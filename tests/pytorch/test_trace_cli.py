@@ -255,7 +255,7 @@ def test_a_damaged_file_is_named_with_offset_and_fault(trace_file, tmp_path, off
 def test_every_command_refuses_a_damaged_file_in_one_line(
     trace_command, trace_file, tmp_path, command
 ):
-    file = changed(trace_file, tmp_path, 8, b"\3")
+    file = changed(trace_file, tmp_path, 8, b"\4")
     assert refusal(trace_command(command, file)) == (
         f"{file}: at byte 8: the trace has version 4; this program reads versions up to 3"
     )

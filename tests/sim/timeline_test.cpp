@@ -34,6 +34,28 @@ TEST_F(TimelineTest, AQueryOfUnfinishedWorkCosts1000Nanoseconds) {
   EXPECT_EQ(uvmsim_now_ns(), start + 3000);
 }
 
+TEST_F(TimelineTest, AKernelOfOperationsTakesWhatTheCostModelSaysOfItsRanges) {
+  const std::byte* memory = device_memory(0, 2 * kBlock);
+  const uvmsim_access ranges[] = {{memory, kBlock, UVMSIM_READ | UVMSIM_WRITE},
+                                  {memory + kBlock, kPage, UVMSIM_READ}};
+  const uvmsim_arithmetic whole{.operations = 1000, .type = UVMSIM_FLOAT32, .continues = 0};
+  const uvmsim_arithmetic part{.operations = 0, .type = UVMSIM_FLOAT32, .continues = 1};
+  const std::uint64_t modelled_ns = uvmsim_kernel_ns(2 * kBlock + kPage, 1000, UVMSIM_FLOAT32);
+  const std::uint64_t launch_ns = uvmsim_kernel_ns(0, 0, UVMSIM_FLOAT32);
+  const auto taken = [&](const uvmsim_arithmetic& arithmetic) {
+    const std::uint64_t start = uvmsim_now_ns();
+    EXPECT_EQ(uvmsim_kernel_arithmetic(0, stream_, ranges, 2, &arithmetic), UVMSIM_OK);
+    EXPECT_EQ(machine().wait_for_stream(0, stream_), Status::kOk);
+    return uvmsim_now_ns() - start;
+  };
+  EXPECT_GT(launch_ns, 0U);
+  EXPECT_EQ(taken(whole), modelled_ns);
+  EXPECT_EQ(taken(part), modelled_ns - launch_ns);
+  const uvmsim_arithmetic unknown{.operations = 1, .type = 5, .continues = 0};
+  EXPECT_EQ(uvmsim_kernel_arithmetic(0, stream_, ranges, 2, &unknown), UVMSIM_ERROR_INVALID);
+  EXPECT_EQ(uvmsim_kernel_arithmetic(0, stream_, ranges, 2, nullptr), UVMSIM_ERROR_INVALID);
+}
+
 TEST_F(TimelineTest, ACallThatEvictsWaitsForIt) {
   const std::byte* memory = managed(kCapacity);
   ASSERT_EQ(prefetch(memory, kCapacity, 0), Status::kOk);

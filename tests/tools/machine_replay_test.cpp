@@ -129,6 +129,22 @@ TEST_F(TraceRecording, HintsCopiesOrderAndMarksComeAlong) {
   EXPECT_EQ(outcome.steps.size(), 2U);
 }
 
+TEST_F(TraceRecording, AdviceOnASpanKeepsItsBlocksAndNamesThePagesThatAreAllocated) {
+  allocate(kFirst + kBlockBytes, kBlockBytes);
+  allocate(kSecond, 4096);
+  recorder.advised(recorder.now(), 0, at(kFirst), 1000 * kBlockBytes, Advice::kSetPreferredLocation,
+                   Place::device(0));
+  recorder.prefetched(recorder.now(), 0, at(kFirst), kBlockBytes, Place::device(0), at(9));
+  kernel(1, 1, {{at(kSecond), 4096, 1}});
+  const Recording recording = made();
+  EXPECT_EQ(recording.block_addresses, (std::vector<std::uint64_t>{kFirst + kBlockBytes, kSecond}));
+  ASSERT_EQ(recording.events.size(), 4U) << "the prefetch of memory without a block is left out";
+  EXPECT_EQ(recording.events[2].kind, EventKind::kAdvise);
+  EXPECT_EQ(recording.events[2].pages.first, 0U);
+  EXPECT_EQ(recording.events[2].pages.last, 2 * kPagesPerBlock);
+  EXPECT_EQ(recording.events[2].amount, 1000U);
+}
+
 TEST_F(TraceRecording, ATraceWithoutKernelsIsRefused) {
   allocate(kFirst, kBlockBytes);
   EXPECT_EQ(refusal(),

@@ -29,18 +29,6 @@ constexpr std::uint8_t kBothAccesses = 3;
 // No trace is of a machine with more.
 constexpr std::uint64_t kMostRangeBytes = std::uint64_t{1} << 46;
 
-bool names_range(TraceKind kind) {
-  switch (kind) {
-    case TraceKind::kAllocate:
-    case TraceKind::kAdvise:
-    case TraceKind::kPrefetch:
-    case TraceKind::kDiscard:
-      return true;
-    default:
-      return false;
-  }
-}
-
 class Builder {
  public:
   explicit Builder(const Trace& trace) : trace_(trace) {
@@ -79,12 +67,13 @@ class Builder {
     throw std::invalid_argument(fmt::format("event {}: {}; accepted: {}", index_, what, accepted));
   }
 
-  // All 2 MiB blocks that anything names, in the order of their addresses.
+  // All 2 MiB blocks with an allocation, in the order of their addresses. Hints may name more: the
+  // allocator advises all of a span that it has reserved.
   void number_blocks() {
     std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;
     for (index_ = 0; index_ < trace_.events.size(); ++index_) {
       const ThreadEvent& event = trace_.events[index_];
-      if (!names_range(event.kind) || event.size_bytes == 0) continue;
+      if (event.kind != TraceKind::kAllocate || event.size_bytes == 0) continue;
       if (event.size_bytes > kMostRangeBytes || event.address > ~std::uint64_t{0} - kMostRangeBytes)
         refuse(fmt::format("a range of {} bytes", event.size_bytes), "at most 64 TiB");
       ranges.emplace_back(event.address / kBlockBytes,
@@ -106,6 +95,21 @@ class Builder {
     const std::size_t base = number * kPagesPerBlock;
     const std::uint64_t offset = address - *found;
     return {base + offset / kPageBytes, base + (offset + size_bytes + kPageBytes - 1) / kPageBytes};
+  }
+
+  // Of the addresses from `first` up to `last`, as far as the recording has their blocks.
+  PageRange known_pages(std::uint64_t first, std::uint64_t last) const {
+    const auto& blocks = recording_.block_addresses;
+    const auto begin = std::ranges::lower_bound(blocks, first / kBlockBytes * kBlockBytes);
+    const auto end = std::ranges::lower_bound(blocks, last);
+    if (begin == end) return {0, 0};
+    const auto page_of = [&](auto block, std::uint64_t offset) {
+      return static_cast<std::size_t>(block - blocks.begin()) * kPagesPerBlock +
+             std::min<std::uint64_t>(offset, kBlockBytes) / kPageBytes;
+    };
+    const auto final = std::prev(end);
+    return {page_of(begin, first > *begin ? first - *begin : 0),
+            page_of(final, last - *final + kPageBytes - 1)};
   }
 
   std::uint32_t stream_of(const TraceEvent& event) {
@@ -201,8 +205,10 @@ class Builder {
     }
     if (first >= last) return;
     event.location = from.place;
-    event.pages = pages_of(first, last - first);
-    push(event);
+    event.pages = known_pages(first, last);
+    event.amount = (last - 1) / kBlockBytes + 1 - first / kBlockBytes;
+    const bool is_known = event.pages.first < event.pages.last;
+    if (is_known || event.kind == EventKind::kAdvise) push(event);
   }
 
   void kernel(const ThreadEvent& from) {

@@ -7,6 +7,7 @@ POLICIES = ("auto", "driver", "off")
 MOVES = ("cow", "alias", "copy")
 LOG_LEVELS = ("off", "error", "warning", "info", "debug")
 DRIVER_VERSIONS = ("12.2", "12.8", "13.0")
+HINTS = ("none", "recorded")  # that a replay of a trace sends
 PROFILES = ("discrete", "integrated", "hmm", "coherent")
 LEAST_SIZE_BYTES = 2 << 20  # of a capacity or a budget: one page of unified memory
 MOST_SIZE_BYTES = 64 << 40  # the simulator has addresses for no more

@@ -18,7 +18,15 @@ import typer
 
 from uvmalloc import __version__
 from uvmalloc import doctor as doctor_module
-from uvmalloc.accepted import DRIVER_VERSIONS, LOG_LEVELS, MOST_DEVICES, MOVES, POLICIES, PROFILES
+from uvmalloc.accepted import (
+    DRIVER_VERSIONS,
+    HINTS,
+    LOG_LEVELS,
+    MOST_DEVICES,
+    MOVES,
+    POLICIES,
+    PROFILES,
+)
 from uvmalloc.environment import (
     Environment,
     on_simulated_device,
@@ -28,7 +36,9 @@ from uvmalloc.environment import (
 from uvmalloc.errors import CommandError
 from uvmalloc.libraries import find_libraries
 from uvmalloc.options import (
+    OptionError,
     allocator_options,
+    check_word,
     machine_of,
     refuse_with_native,
     reporting_of,
@@ -260,15 +270,62 @@ def perfetto(
 @app.command()
 def report(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="Written by --report, or left by a process.")
+        Path,
+        typer.Argument(
+            metavar="FILE", help="Written by --report, or left by a process; or a trace."
+        ),
     ],
+    page: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Of a trace: the page (default: TRACE.html)."),
+    ] = None,
+    picture: Annotated[
+        Path | None, typer.Option("--png", metavar="FILE", help="Of a trace: the charts alone.")
+    ] = None,
+    machine_name: Annotated[
+        str | None,
+        typer.Option("--machine", metavar="NAME", help="Of a trace: the machine it replays on."),
+    ] = None,
+    capacity: Annotated[
+        str | None, typer.Option(metavar="SIZE", help=f"Memory of each device: {EXAMPLES}.")
+    ] = None,
+    hints: Annotated[
+        str, _one_of(HINTS, "Of a trace: the hints that are sent in the replay")
+    ] = "recorded",
 ) -> None:
-    """Show a saved report."""
+    """Show a saved report, or draw a trace."""
+    if is_trace(file):
+        draw_trace(file, page, picture, machine_name, capacity, hints)
+        return
+    given = {"--html": page, "--png": picture, "--machine": machine_name, "--capacity": capacity}
+    for option, value in given.items():
+        if value is not None:
+            raise OptionError(option, str(value), "nothing beside a report: only a trace is drawn")
     saved = read_report(file)
     try:
         show_report(saved, console())
     except CommandError as error:
         raise CommandError(f"{file} is no report: {error}") from None
+
+
+@app.command()
+def top(
+    process: Annotated[
+        list[str] | None, typer.Argument(metavar="[PID]", help="One process (default: all).")
+    ] = None,
+    interval: Annotated[
+        str, typer.Option(metavar="SECONDS", help="Between two pictures, 0.1 to 3600.")
+    ] = "1",
+    count: Annotated[
+        str | None, typer.Option(metavar="N", help="End after so many pictures.")
+    ] = None,
+) -> None:
+    """Show running programs live: memory, moves, faults, traffic a second."""
+    from uvmalloc import top as top_module
+
+    pid = top_module.pid_of(process or [])
+    seconds, pictures = top_module.interval_of(interval), top_module.count_of(count)
+    top_module.show(pid, seconds, pictures, console())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -313,6 +370,45 @@ def _read_trace(file: Path, unfinished: bool) -> tuple[Trace, ModuleType]:
     except ImportError as error:
         raise CommandError(f"traces need {error.name}: pip install {error.name}") from None
     return trace.read_trace(file, unfinished), trace_export
+
+
+def is_trace(file: Path) -> bool:
+    try:
+        with file.open("rb") as stream:
+            return stream.read(8) == b"UVMTRACE"
+    except OSError:
+        return False
+
+
+def draw_trace(
+    file: Path,
+    page: Path | None,
+    picture: Path | None,
+    machine_name: str | None,
+    capacity: str | None,
+    hints: str,
+) -> None:
+    libraries = find_libraries()
+    machine = machine_of("1", capacity, None, None, False, machine_name, None, False,
+                         libraries.machines())  # fmt: skip
+    check_word("--hints", hints, HINTS)
+    trace, _ = _read_trace(file, False)
+    from uvmalloc import trace_report
+
+    replayed = None
+    if trace_report.has_kernels(trace):
+        replayed = trace_report.replay(
+            libraries.machine_replay, file, machine.machine, machine.capacity_bytes, hints
+        )
+    if picture is not None:
+        trace_report.write_png(trace, replayed, picture)
+    if page is None and picture is None:
+        page = file.with_name(file.name + ".html")
+    if page is not None:
+        trace_report.write_html(trace, replayed, page)
+    for written in (page, picture):
+        if written is not None:
+            say(f"wrote {written}")
 
 
 @contextmanager

@@ -47,6 +47,11 @@ class Libraries:
         """PyTorch's operators on the simulated device; absent from a build without torch."""
         return self.folder / "libuvmsim_torch.so"
 
+    @property
+    def machine_replay(self) -> Path:
+        """Runs traces on simulated machines; scripts/build makes it, and a wheel lacks it."""
+        return self.folder.parent / "bin" / "uvmalloc_machine_replay"
+
     def machines(self) -> list[str]:
         """The names of the machines that can be simulated."""
         return sorted(file.stem for file in (self.stand_ins / "profiles").glob("*.toml"))

@@ -35,9 +35,9 @@ def allocator_options(
     trace: Path | None,
     log: str | None,
 ) -> AllocatorOptions:
-    _check_word("--policy", policy, POLICIES)
-    _check_word("--move", move, MOVES)
-    _check_word("--log", log, LOG_LEVELS)
+    check_word("--policy", policy, POLICIES)
+    check_word("--move", move, MOVES)
+    check_word("--log", log, LOG_LEVELS)
     if trace is not None:
         _check_file("--trace", trace)
     return AllocatorOptions(
@@ -60,7 +60,7 @@ def refuse_with_native(**options: object) -> None:
             raise OptionError(option, str(value), "nothing beside --native, which has no uvmalloc")
 
 
-def _check_word(option: str, word: str | None, accepted: Sequence[str]) -> None:
+def check_word(option: str, word: str | None, accepted: Sequence[str]) -> None:
     if word is not None and word not in accepted:
         raise OptionError(option, word, ", ".join(accepted))
 
@@ -96,10 +96,10 @@ def machine_of(
     """`machines` are the names that `machine` may be besides a file."""
     if not (devices.isascii() and devices.isdigit() and int(devices) <= MOST_DEVICES):
         raise OptionError("--devices", devices, f"a whole number from 0 to {MOST_DEVICES}")
-    _check_word("--driver-version", driver_version, DRIVER_VERSIONS)
+    check_word("--driver-version", driver_version, DRIVER_VERSIONS)
     if hip and driver_version is not None:
         raise OptionError("--driver-version", driver_version, "nothing beside --hip")
-    _check_word("--profile", profile, PROFILES)
+    check_word("--profile", profile, PROFILES)
     capacity_bytes = None if capacity is None else _size("--capacity", capacity)
     host_memory_bytes = None if host_memory is None else _size("--host-memory", host_memory)
     if machine is not None and machine not in machines:

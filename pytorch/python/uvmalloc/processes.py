@@ -48,6 +48,17 @@ def collect(folder: Path, command: Sequence[str], finished: Finished, reason: st
     return {**sum_of(processes), "launched": launched, "processes": processes}
 
 
+def running(folder: Path) -> list[Report]:
+    """Reports on the processes of a folder that still run, as they are now."""
+    reports = []
+    for report in _with_counters(folder, _figures_left(folder), ""):
+        pid = report.get("pid", 0)
+        alone = "ended" not in report and Path(f"/proc/{pid}").exists()
+        if alone or report.get("ended", {}).get("how") == "running":
+            reports.append(report)
+    return reports
+
+
 def sum_of(processes: Sequence[Report]) -> Report:
     """Figures added up, and everything else that is the same in all.
 

@@ -33,6 +33,8 @@ TEST(TimeRulesTest, AKernelTakesTheLongerOfItsBytesAndItsOperations) {
   EXPECT_EQ(model.kernel_ns(5000, 400, OperationType::kFloat32), 140U);
   EXPECT_EQ(model.kernel_ns(5000, 400, OperationType::kFloat16), 105U)
       << "a type without a peak costs nothing";
+  EXPECT_EQ(model.kernel_ns(5000, 400, OperationType::kTensorFloat32), 140U)
+      << "but for this one, which float32 stands in for";
 }
 
 TEST(TimeRulesTest, FaultsCostByBatchAndByBlock) {

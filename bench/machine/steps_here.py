@@ -1,0 +1,42 @@
+"""Trains a small GPT for as many steps as the argument says, each with a mark, and prints the real
+seconds of each step as JSON.
+
+`python -m bench.machine.steps_here STEPS`
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import torch
+import uvmalloc
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
+
+from train_gpt import GPT, train_step
+
+EMBEDDING, LAYERS, HEADS, CONTEXT, BATCH_SIZE = 256, 4, 8, 256, 4
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    model = GPT(EMBEDDING, LAYERS, HEADS, CONTEXT).to("cuda")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    seconds = []
+    for step in range(int(sys.argv[1])):
+        uvmalloc.mark(f"step {step}")
+        start = time.perf_counter()
+        shape = (BATCH_SIZE, CONTEXT + 1)
+        tokens = torch.randint(model.tokens.num_embeddings, shape).to("cuda")
+        train_step(model, optimizer, tokens[:, :-1], tokens[:, 1:])
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - start)
+    uvmalloc.mark("end")
+    print(json.dumps(seconds))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+"""Shows running programs live: memory by facade, moves, faults and traffic a second.
+
+The figures are those that processes under `uvmalloc run` and `uvmalloc sim` keep in mapped files
+(processes.py). Nothing in the programs runs for it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from uvmalloc.errors import CommandError, OptionError
+from uvmalloc.processes import running
+from uvmalloc.report import Report
+from uvmalloc.sizes import format_size
+
+_VARIABLE = b"UVMALLOC_REPORT_DIR="
+_FACADES = ("host", "pinned", "device")
+# Counters of the simulated machine that are shown, and whether they are bytes.
+_RATES = (
+    ("kernels", "kernels", False),
+    ("faulted pages", "fault_pages_device", False),
+    ("to devices", "migrated_bytes_to_device", True),
+    ("to the host", "migrated_bytes_to_host", True),
+    ("evicted", "evicted_bytes", True),
+    ("over the link", "remote_access_bytes", True),
+)
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The figures of a process at one time."""
+
+    at: float
+    report: Report
+
+
+def folders_of(pid: int | None) -> list[Path]:
+    """The folders in which running processes keep their figures: of one process, or of all."""
+    chosen = [pid] if pid is not None else sorted(_processes())
+    found: dict[Path, None] = {}
+    for each in chosen:
+        try:
+            variables = Path(f"/proc/{each}/environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        for variable in variables:
+            if variable.startswith(_VARIABLE):
+                found[Path(os.fsdecode(variable.removeprefix(_VARIABLE)))] = None
+    return [folder for folder in found if folder.is_dir()]
+
+
+def _processes() -> Iterator[int]:
+    return (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+
+
+def moments(pid: int | None) -> dict[int, Moment]:
+    """By process, those that run now."""
+    found = {}
+    for folder in folders_of(pid):
+        for report in running(folder):
+            number = report.get("pid")
+            if isinstance(number, int) and pid in (None, number):
+                found[number] = Moment(time.monotonic(), report)
+    return found
+
+
+def _counters(report: Mapping[str, Any]) -> Mapping[str, int]:
+    counters: Mapping[str, int] = report.get("simulator", {}).get("counters", {})
+    return counters
+
+
+def _moved(report: Mapping[str, Any]) -> int:
+    moves: Iterable[Any] = report.get("moves", {}).values()
+    return sum(value for value in moves if isinstance(value, int))
+
+
+def memory_table(moment: Moment) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for column in ("memory", "live", "peak", "allocations", "from cache"):
+        table.add_column(column, justify="left" if column == "memory" else "right")
+    facades = moment.report.get("facades", {})
+    for name in _FACADES:
+        facade = facades.get(name, {})
+        allocations, hits = facade.get("allocations", 0), facade.get("cache_hits", 0)
+        share = f"{100 * hits / allocations:.0f} %" if allocations else ""
+        table.add_row(
+            name, format_size(facade.get("live_bytes", 0)),
+            format_size(facade.get("peak_bytes", 0)), f"{allocations:,}", share,
+        )  # fmt: skip
+    return table
+
+
+def rate_table(now: Moment, before: Moment | None) -> Table:
+    """What happened a second since `before`, and in all."""
+    table = Table(box=None, pad_edge=False)
+    for column in ("activity", "a second", "in all"):
+        table.add_column(column, justify="left" if column == "activity" else "right")
+    seconds = now.at - before.at if before else 0.0
+    rows = [("moves without a copy", _moved, False)]
+    if _counters(now.report):
+        rows += [
+            (name, lambda report, key=key: _counters(report).get(key, 0), is_bytes)
+            for name, key, is_bytes in _RATES
+        ]
+    for name, value_of, is_bytes in rows:
+        value = value_of(now.report)
+        rate = ""
+        if before and seconds > 0:
+            a_second = max(0, value - value_of(before.report)) / seconds
+            rate = format_size(int(a_second)) if is_bytes else f"{a_second:,.0f}"
+        table.add_row(name, rate, format_size(value) if is_bytes else f"{value:,}")
+    return table
+
+
+def picture(now: Mapping[int, Moment], before: Mapping[int, Moment]) -> RenderableType:
+    if not now:
+        return Text("no running process")
+    parts: list[RenderableType] = []
+    for pid, moment in sorted(now.items()):
+        program = " ".join(str(moment.report.get("program", "")).split())[:120]
+        parts += [Text(f"{pid}  {program}", style="bold"), memory_table(moment), Text("")]
+        parts += [rate_table(moment, before.get(pid)), Text("")]
+    return Group(*parts)
+
+
+def show(pid: int | None, interval: float, count: int | None, console: Console) -> None:
+    """Until the processes have ended, `count` pictures are drawn, or the user interrupts."""
+    before = moments(pid)
+    if not before:
+        which = f"process {pid}" if pid is not None else "a process"
+        raise CommandError(
+            f"{which} under `uvmalloc run` or `uvmalloc sim` is not running (without --no-report)"
+        )
+    with Live(picture(before, {}), console=console, auto_refresh=False) as live:
+        drawn = 1
+        while count is None or drawn < count:
+            time.sleep(interval)
+            now = moments(pid)
+            if not now:
+                return
+            live.update(picture(now, before), refresh=True)
+            before, drawn = now, drawn + 1
+
+
+def interval_of(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0.1 <= seconds <= 3600:
+        raise OptionError("--interval", text, "seconds from 0.1 to 3600")
+    return seconds
+
+
+def count_of(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and int(text) >= 1):
+        raise OptionError("--count", text, "a whole number from 1")
+    return int(text)
+
+
+def pid_of(words: Sequence[str]) -> int | None:
+    if not words:
+        return None
+    if len(words) == 1 and words[0].isascii() and words[0].isdigit():
+        return int(words[0])
+    raise OptionError("PID", " ".join(words), "the number of a process")

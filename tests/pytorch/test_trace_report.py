@@ -1,0 +1,125 @@
+"""`uvmalloc report TRACE`: one page, and pictures, with the figures of the trace and its replay."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from uvmalloc.trace import read_trace
+from uvmalloc.trace_report import memory_chart
+
+from tests.pytorch.conftest import Simulate
+
+PROGRAM = """
+import torch, uvmalloc
+weights = [torch.zeros(8 << 20, device='cuda') for _ in range(4)]
+for step in range(2):
+    uvmalloc.mark(f'step <{step}>')
+    for weight in weights:
+        weight.add_(1)
+uvmalloc.mark('end')
+"""
+CHARTS = ("memory", "residency", "traffic", "faults")
+_CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def trace_file(simulate: Simulate, tmp_path: Path) -> Path:
+    file = tmp_path / "run.trace"
+    simulate(PROGRAM, environment={"UVMALLOC_TRACE": str(file)}).check()
+    return file
+
+
+@pytest.fixture
+def report(clean_environment):
+    """Runs `uvmalloc report`, with the packages that scripts/setup has put beside the others."""
+    packages = (_CHECKOUT / "build" / "report").read_text().strip()
+
+    def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "uvmalloc", "report", *map(str, arguments)],
+            env={**clean_environment, "PYTHONPATH": packages},
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+
+    return run
+
+
+def cells(page: str, table: str) -> list[list[str]]:
+    body = re.search(rf'<table id="{table}">(.*?)</table>', page, re.DOTALL)
+    assert body is not None
+    return [
+        re.findall(r"<t[dh]>(.*?)</t[dh]>", row)
+        for row in re.findall(r"<tr>(.*?)</tr>", body.group(1))
+    ]
+
+
+def test_the_page_holds_charts_steps_and_allocations_and_fetches_nothing(
+    report, trace_file, tmp_path
+):
+    page_file = tmp_path / "page.html"
+    finished = report(trace_file, "--html", page_file, "--machine", "h100-pcie5",
+                      "--capacity", "96MiB", "--hints", "none")  # fmt: skip
+    assert finished.returncode == 0, finished.stderr
+    page = page_file.read_text()
+    for chart in CHARTS:
+        assert f'id="{chart}"' in page
+    assert not re.search(r"<(script|link|img|iframe)[^>]+(src|href)=", page)
+    steps = cells(page, "steps")
+    assert [row[0] for row in steps[1:]] == [
+        "before the first mark", "step &lt;0&gt;", "step &lt;1&gt;", "end",
+    ]  # fmt: skip
+    assert steps[3][5] == "128 MiB"  # to the device in the second step
+    blocks = cells(page, "blocks")
+    assert [row[1] for row in blocks[1:5]] == ["32 MiB"] * 4
+
+
+def test_without_an_option_the_page_lies_beside_the_trace(report, trace_file):
+    finished = report(trace_file)
+    assert finished.returncode == 0, finished.stderr
+    assert trace_file.with_name("run.trace.html").stat().st_size > 1 << 20  # the library is in it
+
+
+def test_the_picture_is_a_png(report, trace_file, tmp_path):
+    picture = tmp_path / "charts.png"
+    finished = report(trace_file, "--png", picture)
+    assert finished.returncode == 0, finished.stderr
+    content = picture.read_bytes()
+    assert content.startswith(b"\x89PNG\r\n\x1a\n")
+    width, height = (int.from_bytes(content[at : at + 4], "big") for at in (16, 20))
+    assert width > 800
+    assert height > 1000
+    assert not trace_file.with_name("run.trace.html").exists()
+
+
+def test_memory_over_time_reaches_the_peak(trace_file):
+    chart = memory_chart(read_trace(trace_file))
+    device = next(curve for curve in chart.curves if curve.name == "device 0")
+    assert max(device.y) == pytest.approx(128, abs=1)
+    assert [text for _, text in chart.marks] == ["step <0>", "step <1>", "end"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--machine", "none"], "--machine is 'none'; accepted: gb10"),
+        (["--capacity", "0"], "--capacity is '0'; accepted"),
+        (["--hints", "all"], "--hints is 'all'; accepted: none, recorded"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(report, trace_file, options, said):
+    finished = report(trace_file, *options)
+    assert finished.returncode == 2
+    assert said in finished.stderr
+    assert finished.stderr.count("\n") == 1
+
+
+def test_a_report_is_not_drawn(report, tmp_path):
+    file = tmp_path / "report.json"
+    file.write_text('{"active": false}')
+    finished = report(file, "--png", tmp_path / "out.png")
+    assert finished.returncode == 2
+    assert "only a trace is drawn" in finished.stderr
