@@ -866,7 +866,7 @@ TEST_F(TraceTest, ARefusalNamesWhatIsWrong) {
     return said.substr(said.find(": at byte ") + 2);
   };
   EXPECT_EQ(changed(0, "PK\3\4", 4), "at byte 0: this is not a trace of uvmalloc");
-  EXPECT_EQ(changed(8, "\3\0\0\0", 4),
+  EXPECT_EQ(changed(8, "\4\0\0\0", 4),
             "at byte 8: the trace has version 4; this program reads versions up to 3");
   EXPECT_EQ(changed(12, "\1\2\3\4", 4),
             "at byte 12: the trace is from a machine with the other byte order");
