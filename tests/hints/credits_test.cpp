@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "support/message_of.hpp"
+#include "support/sanitized.hpp"
 
 namespace uvm {
 namespace {
@@ -345,7 +346,8 @@ TEST(Credits, AConsumerThatWaitsForCreditsOfItsOwnIsNotLate) {
 // reads each tensor once and in order.
 TEST(Credits, RandomGraphsNeverDeadlockNorOverwriteATensorThatIsRead) {
   int bounded_graphs = 0;
-  for (unsigned seed = 0; seed < 100; ++seed) {
+  const auto seeds = static_cast<unsigned>(testing::steps(100, 30));
+  for (unsigned seed = 0; seed < seeds; ++seed) {
     std::mt19937 random(seed);
     const std::size_t actors = 2 + random() % 5;
     std::size_t all_bytes = 0;
@@ -423,7 +425,7 @@ TEST(Credits, RandomGraphsNeverDeadlockNorOverwriteATensorThatIsRead) {
     for (std::size_t reg = 0; reg < made.size(); ++reg)
       EXPECT_EQ(credits.out_counter(reg), made[reg].quota);
   }
-  EXPECT_GT(bounded_graphs, 50);
+  EXPECT_GT(bounded_graphs, static_cast<int>(seeds) / 2);
 }
 
 }  // namespace

@@ -179,7 +179,7 @@ TEST(CornerSearch, FindsTheBestHeightAndProvesThatLessIsImpossible) {
 
 TEST(CornerSearch, FindsTheBestHeightOfRandomProblems) {
   std::mt19937 random(6);
-  for (int round = 0; round < 60; ++round) {
+  for (int round = 0; round < testing::steps(60, 12); ++round) {
     const PackProblem problem(random_buffers(random, 7, round % 2 == 0));
     const std::int64_t best = best_height(problem);
     CornerSearch search(problem);
@@ -201,7 +201,8 @@ TEST(CornerSearch, StopsAfterSoManySteps) {
 }
 
 TEST(CornerSearch, FillsMemoryThatIsFullAtAllTimes) {
-  for (std::uint32_t seed = 0; seed < 4; ++seed) {
+  const auto seeds = static_cast<std::uint32_t>(testing::steps(4, 1));
+  for (std::uint32_t seed = 0; seed < seeds; ++seed) {
     const PackProblem problem(testing::cut_rectangle(seed, 100, 200, 1 << 20));
     CornerSearch search(problem);
     // A first wrong choice costs most of a search, so others begin with other orders.
