@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from test_allocation_calls import environment
-from uvmalloc.environment import without_uvmalloc
+from uvmalloc.environment import Machine, without_uvmalloc
 from uvmalloc.libraries import find_libraries
 from uvmalloc.report import read_report
+
+from tests.preload.conftest import environment
 
 PROGRAMS = Path(__file__).parent / "programs"
 # Steps. Freed blocks that the device has not been waited for make up 256 MiB before they are used
@@ -36,7 +37,7 @@ class Run:
 def run(folder: Path, command: list[str | Path], *, preloaded: bool, kernels: Path | None) -> Run:
     folder.mkdir()
     variables = {"UVMSIM_KERNELS": str(kernels)} if kernels else {}
-    found = environment(folder, variables)
+    found = environment(folder, variables, Machine())
     if not preloaded:
         found = without_uvmalloc(found)
     done = subprocess.run(command, env=found, capture_output=True, text=True, timeout=300)
