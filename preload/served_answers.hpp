@@ -72,6 +72,26 @@ inline bool leave(Call call) noexcept {
   return false;
 }
 
+// The current device of the thread by the interface's own question; -1: none.
+template <class Result>
+int device_by(Result (*get_device)(int*)) noexcept {
+  int device = -1;
+  return get_device != nullptr && get_device(&device) == Result{} ? device : -1;
+}
+
+// From a device's default pool, for which `get_default` asks the interface. The limits of other
+// pools are the program's.
+template <class Address, class Pool, class Result>
+bool serve_from_pool(const Asked& asked, Address* out, std::size_t size_bytes, Pool pool,
+                     StreamHandle stream, Result (*get_default)(Pool*, int)) noexcept {
+  if (!wants_to_serve()) return false;
+  const int device = asked.current_device();
+  Pool default_pool = nullptr;
+  const bool is_default = device >= 0 && get_default != nullptr &&
+                          get_default(&default_pool, device) == Result{} && pool == default_pool;
+  return is_default ? serve(asked, out, size_bytes, stream) : leave(asked.call);
+}
+
 // Pitched memory of `rows` rows. 0 bytes, and more than there can be, are the runtime's.
 template <class Address>
 bool serve_rows(const Asked& asked, Address* out, std::size_t* pitch_bytes, std::size_t width_bytes,
@@ -119,6 +139,13 @@ inline std::optional<ServedMemory::Range> find(const void* address) noexcept {
 inline bool is_pinned(const void* address) noexcept {
   const auto range = find(address);
   return range && range->kind == ServedMemory::Kind::kPinned;
+}
+
+// Whether the memory is to be called device memory, although it is managed.
+inline bool hides_management(const void* address) noexcept {
+  if (!calls_memory_devices()) return false;
+  const auto range = find(address);
+  return range && range->kind == ServedMemory::Kind::kDevice;
 }
 
 template <class Result>

@@ -18,8 +18,14 @@ namespace {
 
 std::atomic<ServedMemory*> the_instance{nullptr};
 
-const char* vendor_name(const CachingManagedAllocator& allocator) {
-  return allocator.runtime().name() == "hip" ? "HIP" : "CUDA";
+using Vendor = ServedMemory::Vendor;
+
+Vendor vendor_of(const CachingManagedAllocator& allocator) {
+  return allocator.runtime().name() == "hip" ? Vendor::kHip : Vendor::kCuda;
+}
+
+const char* to_string(Vendor vendor) {
+  return vendor == Vendor::kHip ? "HIP" : "CUDA";
 }
 
 void say_that_it_serves(const CachingManagedAllocator& allocator) {
@@ -29,7 +35,7 @@ void say_that_it_serves(const CachingManagedAllocator& allocator) {
   log_line(LogLevel::kError,
            fmt::format("serves {}'s allocation calls: {} x {}, {}, policy {}, budget {}; "
                        "UVMALLOC_STARTUP_LINE=0 turns this line off",
-                       vendor_name(allocator), allocator.devices().size(),
+                       to_string(vendor_of(allocator)), allocator.devices().size(),
                        allocator.devices().front().name,
                        is_coherent ? "memory that host and devices share" : "managed memory",
                        to_string(configuration.policy), format_size(allocator.budget_bytes())));
@@ -92,7 +98,7 @@ ServedMemory* ServedMemory::make() {
 
 ServedMemory::ServedMemory(CachingManagedAllocator& allocator)
     : allocator_(allocator),
-      vendor_(allocator.runtime().name() == "hip" ? Vendor::kHip : Vendor::kCuda),
+      vendor_(vendor_of(allocator)),
       exclusions_(process_configuration().configuration.exclude, &exclusion_errors_),
       deferred_(allocator) {
   for (const std::string& error : exclusion_errors_) log_line(LogLevel::kError, error);
@@ -138,7 +144,7 @@ Outcome ServedMemory::allocate(const Request& request, void** out) noexcept {
     return Outcome::kServed;
   } catch (const std::exception& error) {
     log(LogLevel::kInfo, "a request of {} is left to {}: {}", format_size(request.size_bytes),
-        vendor_name(allocator_), error.what());
+        to_string(vendor_), error.what());
     return Outcome::kNoMemory;
   }
 }

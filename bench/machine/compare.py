@@ -149,12 +149,11 @@ def _replays(libraries: Libraries) -> dict[str, float]:
     The real time of a replay is that of the whole recording, with what comes before the first step.
     """
     stepped = statistics.median(_train(None)[_WARM_UP_STEPS:])
-    program = libraries.folder.parent / "bin" / "uvmalloc_machine_replay"
     with tempfile.TemporaryDirectory() as scratch:
         trace = Path(scratch) / "steps.trace"
         _train(trace)
         finished = subprocess.run(
-            [str(program), str(trace), "--machine", "h100-pcie5", "--repeat", "5"],
+            [str(libraries.machine_replay), str(trace), "--machine", "h100-pcie5", "--repeat", "5"],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
     if finished.returncode != 0:

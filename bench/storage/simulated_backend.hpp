@@ -29,11 +29,7 @@ class SimulatedDevices final : public DeviceTransfers {
 
   std::string_view name() const override { return "simulated"; }
   void* allocate(int, std::size_t size_bytes) const override {
-    void* address = nullptr;
-    if (call<int(void**, std::size_t)>("cuMemAlloc_v2")(&address, size_bytes) != 0) {
-      throw std::bad_alloc();
-    }
-    return address;
+    return allocate_by("cuMemAlloc_v2", size_bytes);
   }
   void free(int, void* address) const noexcept override {
     call<int(void*)>("cuMemFree_v2")(address);
@@ -52,11 +48,7 @@ class SimulatedDevices final : public DeviceTransfers {
   }
   HostFormat host_format(int) const override { return {}; }
   void* allocate_pinned(int, std::size_t size_bytes) const override {
-    void* address = nullptr;
-    if (call<int(void**, std::size_t)>("cuMemAllocHost_v2")(&address, size_bytes) != 0) {
-      throw std::bad_alloc();
-    }
-    return address;
+    return allocate_by("cuMemAllocHost_v2", size_bytes);
   }
   void free_pinned(int, void* address) const noexcept override {
     call<int(void*)>("cuMemFreeHost")(address);
@@ -79,6 +71,12 @@ class SimulatedDevices final : public DeviceTransfers {
   }
 
  private:
+  void* allocate_by(const char* function, std::size_t size_bytes) const {
+    void* address = nullptr;
+    if (call<int(void**, std::size_t)>(function)(&address, size_bytes) != 0) throw std::bad_alloc();
+    return address;
+  }
+
   void* library_;
 };
 

@@ -86,8 +86,8 @@ UVMALLOC_INTERPOSE CUresult cuMemAllocAsync_ptsz(CUdeviceptr* out, std::size_t s
 
 UVMALLOC_INTERPOSE CUresult cuMemAllocFromPoolAsync(CUdeviceptr* out, std::size_t size_bytes,
                                                     CUmemoryPool pool, CUstream stream) {
-  if (serve_from_pool_of_driver(UVMALLOC_ASKED(cuMemAllocFromPoolAsync, kDevice, device_of_driver),
-                                out, size_bytes, pool, stream)) {
+  if (serve_from_pool(UVMALLOC_ASKED(cuMemAllocFromPoolAsync, kDevice, device_of_driver), out,
+                      size_bytes, pool, stream, NEXT_OF_DRIVER(cuDeviceGetDefaultMemPool))) {
     return CUDA_SUCCESS;
   }
   return pass_on(NEXT_OF_DRIVER(cuMemAllocFromPoolAsync), out, size_bytes, pool, stream);
@@ -95,9 +95,9 @@ UVMALLOC_INTERPOSE CUresult cuMemAllocFromPoolAsync(CUdeviceptr* out, std::size_
 
 UVMALLOC_INTERPOSE CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* out, std::size_t size_bytes,
                                                          CUmemoryPool pool, CUstream stream) {
-  if (serve_from_pool_of_driver(
-          UVMALLOC_ASKED(cuMemAllocFromPoolAsync_ptsz, kDevice, device_of_driver), out, size_bytes,
-          pool, per_thread(stream))) {
+  if (serve_from_pool(UVMALLOC_ASKED(cuMemAllocFromPoolAsync_ptsz, kDevice, device_of_driver), out,
+                      size_bytes, pool, per_thread(stream),
+                      NEXT_OF_DRIVER(cuDeviceGetDefaultMemPool))) {
     return CUDA_SUCCESS;
   }
   return pass_on(NEXT_OF_DRIVER(cuMemAllocFromPoolAsync_ptsz), out, size_bytes, pool, stream);
@@ -163,12 +163,6 @@ UVMALLOC_INTERPOSE CUresult cuStreamAttachMemAsync_ptsz(CUstream stream, CUdevic
   return pass_on(NEXT_OF_DRIVER(cuStreamAttachMemAsync_ptsz), stream, address, size_bytes, flags);
 }
 
-// Whether the memory is to be called device memory, although it is managed.
-static bool hides_management(CUdeviceptr address) noexcept {
-  if (!calls_memory_devices()) return false;
-  const auto range = find(pointer_of(address));
-  return range && range->kind == ServedMemory::Kind::kDevice;
-}
 static void hide_management(CUpointer_attribute attribute, void* answer) noexcept {
   if (attribute == CU_POINTER_ATTRIBUTE_IS_MANAGED && answer != nullptr) {
     *static_cast<unsigned char*>(answer) = 0;
@@ -179,7 +173,8 @@ UVMALLOC_INTERPOSE CUresult cuPointerGetAttribute(void* answer, CUpointer_attrib
                                                   CUdeviceptr address) {
   const CUresult result =
       pass_on(NEXT_OF_DRIVER(cuPointerGetAttribute), answer, attribute, address);
-  if (result == CUDA_SUCCESS && hides_management(address)) hide_management(attribute, answer);
+  if (result == CUDA_SUCCESS && hides_management(pointer_of(address)))
+    hide_management(attribute, answer);
   return result;
 }
 
@@ -187,7 +182,7 @@ UVMALLOC_INTERPOSE CUresult cuPointerGetAttributes(unsigned count, CUpointer_att
                                                    void** answers, CUdeviceptr address) {
   const CUresult result =
       pass_on(NEXT_OF_DRIVER(cuPointerGetAttributes), count, attributes, answers, address);
-  if (result == CUDA_SUCCESS && hides_management(address)) {
+  if (result == CUDA_SUCCESS && hides_management(pointer_of(address))) {
     for (unsigned i = 0; i < count; ++i) hide_management(attributes[i], answers[i]);
   }
   return result;

@@ -36,11 +36,7 @@ void tell_place(const void* address, PointerAnswer* answer) {
     return;
   }
   if (calls_memory_devices()) {
-    ServedMemory::Range range;
-    if (ServedMemory::existing()->find(address, &range) &&
-        range.kind == ServedMemory::Kind::kDevice) {
-      *answer = {kDevice, answer->device, address, nullptr};
-    }
+    if (hides_management(address)) *answer = {kDevice, answer->device, address, nullptr};
     return;
   }
   if (answer->type != kUnregistered) return;

@@ -23,7 +23,8 @@ UVMALLOC_INTERPOSE cudaError_t cudaMallocFromPoolAsync_ptsz(void** out, std::siz
                                                             cudaMemPool_t pool,
                                                             cudaStream_t stream) {
   if (serve_from_pool(UVMALLOC_ASKED(cudaMallocFromPoolAsync_ptsz, kDevice, device_of_runtime), out,
-                      size_bytes, pool, per_thread(stream)))
+                      size_bytes, pool, per_thread(stream),
+                      NEXT_OF_RUNTIME(cudaDeviceGetDefaultMemPool)))
     return cudaSuccess;
   return pass_on(NEXT_OF_RUNTIME(cudaMallocFromPoolAsync_ptsz), out, size_bytes, pool, stream);
 }

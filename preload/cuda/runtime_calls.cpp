@@ -78,7 +78,7 @@ UVMALLOC_INTERPOSE cudaError_t cudaMallocAsync(void** out, std::size_t size_byte
 UVMALLOC_INTERPOSE cudaError_t cudaMallocFromPoolAsync(void** out, std::size_t size_bytes,
                                                        cudaMemPool_t pool, cudaStream_t stream) {
   if (serve_from_pool(UVMALLOC_ASKED(cudaMallocFromPoolAsync, kDevice, device_of_runtime), out,
-                      size_bytes, pool, stream))
+                      size_bytes, pool, stream, NEXT_OF_RUNTIME(cudaDeviceGetDefaultMemPool)))
     return cudaSuccess;
   return pass_on(NEXT_OF_RUNTIME_AS(cudaMallocFromPoolAsync, AllocateFromPool), out, size_bytes,
                  pool, stream);

@@ -1,5 +1,5 @@
 // The twin of preload/hip/vendor.hpp: where the functions behind the interposed calls of CUDA are,
-// and what the two interfaces ask of their runtime for them.
+// and the question for the current device that they share.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -14,22 +14,9 @@ namespace uvm::preload::cuda {
 
 inline constexpr auto kVendor = ServedMemory::Vendor::kCuda;
 
+// The current device of the thread; -1: none, and CUDA is to say why.
 inline int device_of_runtime() noexcept {
-  int device = -1;
-  const auto get = NEXT_OF_RUNTIME(cudaGetDevice);
-  return get != nullptr && get(&device) == cudaSuccess ? device : -1;
-}
-
-// From a device's default pool. The limits of other pools are the program's.
-inline bool serve_from_pool(const Asked& asked, void** out, std::size_t size_bytes,
-                            cudaMemPool_t pool, StreamHandle stream) noexcept {
-  if (!wants_to_serve()) return false;
-  const auto get = NEXT_OF_RUNTIME(cudaDeviceGetDefaultMemPool);
-  const int device = device_of_runtime();
-  cudaMemPool_t default_pool = nullptr;
-  const bool is_default = device >= 0 && get != nullptr &&
-                          get(&default_pool, device) == cudaSuccess && pool == default_pool;
-  return is_default ? serve(asked, out, size_bytes, stream) : leave(asked.call);
+  return device_by(NEXT_OF_RUNTIME(cudaGetDevice));
 }
 
 }  // namespace uvm::preload::cuda

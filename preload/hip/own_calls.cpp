@@ -69,9 +69,7 @@ UVMALLOC_INTERPOSE hipError_t hipHostGetFlags(unsigned* flags, void* address) {
 UVMALLOC_INTERPOSE hipError_t hipPointerGetAttributes(hipPointerAttribute_t* out,
                                                       const void* address) {
   const hipError_t result = pass_on(NEXT_OF_RUNTIME(hipPointerGetAttributes), out, address);
-  if (result != hipSuccess || !calls_memory_devices()) return result;
-  const auto range = find(address);
-  if (range && range->kind == ServedMemory::Kind::kDevice) {
+  if (result == hipSuccess && hides_management(address)) {
     out->type = hipMemoryTypeDevice;
     out->isManaged = 0;
   }
@@ -82,9 +80,10 @@ UVMALLOC_INTERPOSE hipError_t hipPointerGetAttribute(void* answer, hipPointer_at
                                                      hipDeviceptr_t address) {
   const hipError_t result =
       pass_on(NEXT_OF_RUNTIME(hipPointerGetAttribute), answer, attribute, address);
-  if (result != hipSuccess || attribute != HIP_POINTER_ATTRIBUTE_IS_MANAGED) return result;
-  const auto range = calls_memory_devices() ? find(address) : std::nullopt;
-  if (range && range->kind == ServedMemory::Kind::kDevice) *static_cast<bool*>(answer) = false;
+  if (result == hipSuccess && attribute == HIP_POINTER_ATTRIBUTE_IS_MANAGED &&
+      hides_management(address)) {
+    *static_cast<bool*>(answer) = false;
+  }
   return result;
 }
 

@@ -24,21 +24,7 @@ inline constexpr auto kVendor = ServedMemory::Vendor::kHip;
 
 // The current device of the thread; -1: none, and HIP is to say why.
 inline int device_of_runtime() noexcept {
-  int device = -1;
-  const auto get = NEXT_OF_RUNTIME(hipGetDevice);
-  return get != nullptr && get(&device) == hipSuccess ? device : -1;
-}
-
-// From a device's default pool. The limits of other pools are the program's.
-inline bool serve_from_pool(const Asked& asked, void** out, std::size_t size_bytes,
-                            hipMemPool_t pool, StreamHandle stream) noexcept {
-  if (!wants_to_serve()) return false;
-  const auto get = NEXT_OF_RUNTIME(hipDeviceGetDefaultMemPool);
-  const int device = device_of_runtime();
-  hipMemPool_t default_pool = nullptr;
-  const bool is_default = device >= 0 && get != nullptr &&
-                          get(&default_pool, device) == hipSuccess && pool == default_pool;
-  return is_default ? serve(asked, out, size_bytes, stream) : leave(asked.call);
+  return device_by(NEXT_OF_RUNTIME(hipGetDevice));
 }
 
 }  // namespace uvm::preload::hip

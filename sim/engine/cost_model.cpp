@@ -18,6 +18,10 @@ double times(std::uint64_t count, double ns) {
   return static_cast<double>(count) * ns;
 }
 
+std::uint64_t priced(std::uint64_t count, double ns) {
+  return static_cast<std::uint64_t>(times(count, ns));
+}
+
 }  // namespace
 
 Phases CostModel::phases(const PlacementWork& work, std::uint64_t kernel_ns) const {
@@ -52,6 +56,14 @@ Phases CostModel::copy_phases(const PlacementWork& work, std::uint64_t bytes, Co
     phases.to_device_ns += link_copy_ns(bytes, false);
   }
   return phases;
+}
+
+std::uint64_t CostModel::advice_ns(std::uint64_t blocks) const {
+  return priced(1, costs_.advice_ns) + priced(blocks, costs_.advice_block_ns);
+}
+
+Phases CostModel::discard_phases(std::uint64_t blocks) const {
+  return {.driver_ns = priced(blocks, costs_.discard_block_ns)};
 }
 
 std::uint64_t CostModel::local_copy_ns(std::uint64_t bytes) const {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include <uvmalloc/sim/uvmsim.h>
 #include <uvmalloc/sim/engine/placement_work.hpp>
 
 namespace uvmsim {
@@ -67,6 +68,12 @@ struct Phases {
   std::uint64_t kernel_ns = 0;
 };
 
+// What a kernel moves of a range: what it reads and writes is moved twice. `access` is UVMSIM_READ,
+// UVMSIM_WRITE or both.
+constexpr std::uint64_t moved_bytes(std::uint64_t size_bytes, int access) {
+  return size_bytes * (access == (UVMSIM_READ | UVMSIM_WRITE) ? 2 : 1);
+}
+
 // The way of an explicit copy.
 enum class CopyWay { kToDevice, kToHost, kInside };
 
@@ -82,6 +89,11 @@ class CostModel {
 
   // Of an explicit copy, with what moved for it.
   Phases copy_phases(const PlacementWork& work, std::uint64_t bytes, CopyWay way) const;
+
+  // Of advice for a range that meets so many blocks, during which the host works alone.
+  std::uint64_t advice_ns(std::uint64_t blocks) const;
+  // Of a discard of so many blocks.
+  Phases discard_phases(std::uint64_t blocks) const;
 
   // Of an explicit copy: inside a device, or over the link.
   std::uint64_t local_copy_ns(std::uint64_t bytes) const;

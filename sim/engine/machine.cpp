@@ -42,12 +42,6 @@ std::unique_ptr<OrdinaryMemory> make_ordinary_memory(Profile profile) {
   return reached ? std::make_unique<OrdinaryMemory>() : nullptr;
 }
 
-// Where devices share it, no more than they have.
-std::size_t host_bytes(const MachineProfile& machine) {
-  const std::size_t bytes = machine.rules.memory.host_bytes;
-  return machine.rules.memory.shares_host ? std::min(bytes, machine.capacity_bytes) : bytes;
-}
-
 std::vector<DeviceMemory> make_memories(const Settings& settings) {
   std::vector<DeviceMemory> memories;
   for (int device = 0; device < settings.devices; ++device) {
@@ -83,7 +77,7 @@ Machine::Machine(const Settings& settings)
       costs_(settings.machine.costs, settings.machine.rules.faults.batch_faults,
              settings.machine.rules.thrashing.lapse_ns),
       memories_(make_memories(settings)),
-      host_(host_bytes(settings.machine)),
+      host_(host_capacity_bytes(settings.machine)),
       managed_("uvmsim-managed", kManagedArenaBytes, Arena::HostAccess::kReadWrite),
       device_only_("uvmsim-device", kDeviceArenaBytes, Arena::HostAccess::kNone),
       ordinary_(make_ordinary_memory(settings.machine.memory)),

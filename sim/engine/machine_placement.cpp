@@ -5,10 +5,6 @@
 namespace uvmsim {
 namespace {
 
-std::uint64_t priced(std::uint64_t count, double ns) {
-  return static_cast<std::uint64_t>(static_cast<double>(count) * ns);
-}
-
 std::uintptr_t address_of(MemoryRange range) {
   return reinterpret_cast<std::uintptr_t>(range.address);
 }
@@ -78,23 +74,8 @@ Status Machine::advise(MemoryRange range, Advice advice, int location) {
   if (record == nullptr) return Status::kInvalidValue;
   ++counters_.advice_calls;
   const PageRange pages = pages_of(*record, range);
-  const std::size_t base = first_page_of(*record);
-  record->placement->policy.update(
-      pages.first - base, pages.last - base,
-      [&](const Policy& policy) { return advised(policy, advice, location); });
-  const std::uint64_t blocks =
-      round_up(pages.last, kPagesPerBlock) / kPagesPerBlock - pages.first / kPagesPerBlock;
-  timeline_.run_exclusively(priced(1, costs_.costs().advice_ns) +
-                            priced(blocks, costs_.costs().advice_block_ns));
-  if (advice == Advice::kSetReadMostly) residency_.unmap_remote(pages);
-  if (advice == Advice::kSetPreferredLocation && location != kHost)
-    residency_.unmap_remote(pages, location);
-  if (advice != Advice::kUnsetReadMostly) return Status::kOk;
-  record->placement->policy.visit(
-      pages.first - base, pages.last - base,
-      [&](std::size_t first, std::size_t last, const Policy& policy) {
-        residency_.collapse({base + first, base + last}, policy.preferred);
-      });
+  timeline_.run_exclusively(costs_.advice_ns(blocks_of(pages)));
+  residency_.advise(&record->placement->policy, first_page_of(*record), pages, advice, location);
   return Status::kOk;
 }
 
@@ -141,9 +122,7 @@ Status Machine::discard(int device, StreamHandle stream, MemoryRange range) {
   if (whole.first < whole.last && record->allocation.kind == MemoryKind::kManaged)
     residency_.discard(whole);
   timeline_.advance(call_ns());
-  const std::uint64_t blocks =
-      round_up(whole.last, kPagesPerBlock) / kPagesPerBlock - whole.first / kPagesPerBlock;
-  timeline_.submit(*target, Phases{.driver_ns = priced(blocks, costs_.costs().discard_block_ns)});
+  timeline_.submit(*target, costs_.discard_phases(blocks_of(whole)));
   return Status::kOk;
 }
 

@@ -213,6 +213,18 @@ MachineProfile read_profile(const std::string& path) {
   return profile_of(reader);
 }
 
+void follow_memory_kind(MachineProfile* profile) {
+  MemoryRules& rules = profile->rules.memory;
+  rules.shares_host = profile->memory == Profile::kIntegrated;
+  rules.uses_host_pages = profile->memory == Profile::kCoherent;
+  rules.ordinary_by_page = profile->memory == Profile::kHmm;
+}
+
+std::size_t host_capacity_bytes(const MachineProfile& profile) {
+  const MemoryRules& rules = profile.rules.memory;
+  return rules.shares_host ? std::min(rules.host_bytes, profile.capacity_bytes) : rules.host_bytes;
+}
+
 std::string profile_path(const std::string& name_or_path) {
   if (name_or_path.find('/') != std::string::npos || name_or_path.ends_with(".toml"))
     return name_or_path;

@@ -29,6 +29,12 @@ struct MachineProfile {
   Costs costs;
 };
 
+// Sets the rules of memory that follow from its kind.
+UVMSIM_EXPORT void follow_memory_kind(MachineProfile* profile);
+
+// What the host has. Where devices share it, no more than they have.
+UVMSIM_EXPORT std::size_t host_capacity_bytes(const MachineProfile& profile);
+
 // Names the file, the key and what is accepted.
 class ProfileError : public std::runtime_error {
  public:

@@ -37,12 +37,6 @@ void copy_rows(std::byte* to, const std::byte* from, const Copy& copy) {
   }
 }
 
-// A range that is read and written is moved twice.
-std::uint64_t moved_bytes(const uvmsim_access& access) {
-  const bool is_both = access.access == (UVMSIM_READ | UVMSIM_WRITE);
-  return std::uint64_t{access.size_bytes} * (is_both ? 2 : 1);
-}
-
 }  // namespace
 
 // ---- kernels
@@ -71,7 +65,7 @@ Status Machine::start_kernel(int device, StreamHandle stream, const uvmsim_acces
   for (std::size_t i = 0; i < count; ++i) {
     const uvmsim_access& access = accesses[i];
     if (access.size_bytes == 0) continue;
-    bytes += moved_bytes(access);
+    bytes += moved_bytes(access.size_bytes, access.access);
     if ((access.access & (UVMSIM_READ | UVMSIM_WRITE)) == 0) return Status::kInvalidValue;
     const AllocationRecord* record = record_of({access.address, access.size_bytes});
     if (record == nullptr) return Status::kIllegalAddress;

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include <uvmalloc/sim/engine/units.hpp>
+
 namespace uvmsim {
 
 // Pages [first, last), by number.
@@ -11,6 +13,11 @@ struct PageRange {
   std::size_t first;
   std::size_t last;
 };
+
+// How many blocks of 2 MiB it meets.
+constexpr std::uint64_t blocks_of(PageRange pages) {
+  return round_up(pages.last, kPagesPerBlock) / kPagesPerBlock - pages.first / kPagesPerBlock;
+}
 
 struct Access {
   bool read;

@@ -290,6 +290,20 @@ Status Residency::bring_to_host(Block& block, const PageMask& arriving, const Po
 
 // ---- requests by the program
 
+void Residency::advise(SpanMap<Policy>* policies, std::size_t base, PageRange pages, Advice advice,
+                       int location) {
+  const std::size_t first = pages.first - base;
+  const std::size_t last = pages.last - base;
+  policies->update(first, last,
+                   [&](const Policy& policy) { return advised(policy, advice, location); });
+  if (advice == Advice::kSetReadMostly) unmap_remote(pages);
+  if (advice == Advice::kSetPreferredLocation && location != kHost) unmap_remote(pages, location);
+  if (advice != Advice::kUnsetReadMostly) return;
+  policies->visit(first, last, [&](std::size_t begin, std::size_t end, const Policy& policy) {
+    collapse({base + begin, base + end}, policy.preferred);
+  });
+}
+
 Status Residency::prefetch(int location, PageRange pages, const Policy& policy) {
   location = placed_at(location);
   const bool keeps_copies = policy.read_mostly && !rules_.memory.shares_host;

@@ -25,6 +25,7 @@
 #include <uvmalloc/sim/engine/page_mover.hpp>
 #include <uvmalloc/sim/engine/page_range.hpp>
 #include <uvmalloc/sim/engine/policy.hpp>
+#include <uvmalloc/sim/engine/span_map.hpp>
 #include <uvmalloc/sim/engine/status.hpp>
 #include <uvmalloc/sim/engine/thrashing.hpp>
 
@@ -54,6 +55,11 @@ class Residency {
   Status touch_by_host(std::size_t page, PageRange range, const Policy& policy, Access access,
                        PageRange* out_mapped);
   void set_left_host(PageMover::LeftHost left_host) { mover_.set_left_host(std::move(left_host)); }
+
+  // Gives advice for `pages`: `policies` gets it, where page `base` has the place 0. Mappings and
+  // copies that it ends are gone then.
+  void advise(SpanMap<Policy>* policies, std::size_t base, PageRange pages, Advice advice,
+              int location);
 
   // Puts all pages at `location`, next to the other copies where the policy says read-mostly, and
   // ends their being discarded. Errors as for touch.

@@ -117,9 +117,7 @@ Settings Settings::from_environment() {
       reject("UVMSIM_PROFILE", text, "discrete, integrated, hmm, coherent", "discrete");
     }
   }
-  machine.rules.memory.shares_host = machine.memory == Profile::kIntegrated;
-  machine.rules.memory.uses_host_pages = machine.memory == Profile::kCoherent;
-  machine.rules.memory.ordinary_by_page = machine.memory == Profile::kHmm;
+  follow_memory_kind(&machine);
   if (const char* text = std::getenv("UVMSIM_CPU_TOUCHES")) {
     settings.cpu_touches = std::string_view(text) == "1";
     if (!settings.cpu_touches && std::string_view(text) != "0")

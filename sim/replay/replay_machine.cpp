@@ -113,8 +113,7 @@ class Run final : public Hints {
   void discard(std::uint32_t stream, PageRange pages) override {
     ++counters_.discard_calls;
     residency_.discard(pages);
-    submit(stream, {.driver_ns = static_cast<std::uint64_t>(static_cast<double>(blocks_of(pages)) *
-                                                            costs_.costs().discard_block_ns)});
+    submit(stream, costs_.discard_phases(blocks_of(pages)));
   }
 
   void advise(PageRange pages, Advice advice, int location) override {
@@ -122,19 +121,8 @@ class Run final : public Hints {
   }
   void advise(PageRange pages, Advice advice, int location, std::uint64_t blocks) {
     ++counters_.advice_calls;
-    advice_.update(pages.first, pages.last,
-                   [&](const Policy& policy) { return advised(policy, advice, location); });
-    timeline_.run_exclusively(
-        static_cast<std::uint64_t>(costs_.costs().advice_ns) +
-        static_cast<std::uint64_t>(static_cast<double>(blocks) * costs_.costs().advice_block_ns));
-    if (advice == Advice::kSetReadMostly) residency_.unmap_remote(pages);
-    if (advice == Advice::kSetPreferredLocation && location != kHost)
-      residency_.unmap_remote(pages, location);
-    if (advice == Advice::kUnsetReadMostly)
-      advice_.visit(pages.first, pages.last,
-                    [&](std::size_t first, std::size_t last, const Policy& policy) {
-                      residency_.collapse({first, last}, policy.preferred);
-                    });
+    timeline_.run_exclusively(costs_.advice_ns(blocks));
+    residency_.advise(&advice_, 0, pages, advice, location);
   }
 
   void wait(std::uint32_t stream, std::uint32_t other) override {
@@ -156,10 +144,6 @@ class Run final : public Hints {
   std::uint64_t now_ns() const override { return timeline_.now_ns(); }
 
  private:
-  static std::uint64_t blocks_of(PageRange pages) {
-    return round_up(pages.last, kPagesPerBlock) / kPagesPerBlock - pages.first / kPagesPerBlock;
-  }
-
   using RuntimeEvent = uvmsim::Event;
 
   std::uint32_t add_stream(int device) {
@@ -227,8 +211,7 @@ class Run final : public Hints {
     std::uint64_t bytes = event.other_bytes;
     for (std::uint32_t i = 0; i < event.touch_count; ++i) {
       const Touch& touch = recording_.touches.at(event.first_touch + i);
-      const bool is_both = touch.access == (UVMSIM_READ | UVMSIM_WRITE);
-      bytes += touch.size_bytes * (is_both ? 2 : 1);
+      bytes += moved_bytes(touch.size_bytes, touch.access);
       if (status == Status::kOk) status = use(event.device, touch, at_ns);
       count(touch);
     }

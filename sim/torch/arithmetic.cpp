@@ -56,10 +56,10 @@ std::int64_t list_at(const c10::IValue& list, std::size_t i) {
   return values.empty() ? 1 : values[std::min(i, values.size() - 1)];
 }
 
-// One pass of a convolution with that many results for each filter: every result needs each of a
-// filter's elements.
-std::uint64_t convolution_pass(std::uint64_t results, const at::Tensor& weight, bool transposed) {
-  const std::int64_t filters = std::max<std::int64_t>(weight.size(transposed ? 1 : 0), 1);
+// One pass of a convolution with that many results: each needs all elements of a filter.
+// Transposed, each element of the input is used as a result would be.
+std::uint64_t convolution_pass(std::uint64_t results, const at::Tensor& weight) {
+  const std::int64_t filters = std::max<std::int64_t>(weight.size(0), 1);
   return 2 * results * static_cast<std::uint64_t>(weight.numel() / filters);
 }
 
@@ -69,12 +69,8 @@ Arithmetic convolution(Arguments arguments) {
   const at::Tensor& input = arguments[0].toTensor();
   const at::Tensor& weight = arguments[1].toTensor();
   const int type = with_tensor_cores(product_type(input), at::globalContext().allowTF32CuDNN());
-  // Transposed, each element of the input is used as a result would be.
   if (arguments[6].toBool())
-    return {
-        2 * static_cast<std::uint64_t>(input.numel()) *
-            static_cast<std::uint64_t>(weight.numel() / std::max<std::int64_t>(weight.size(0), 1)),
-        type};
+    return {convolution_pass(static_cast<std::uint64_t>(input.numel()), weight), type};
   std::uint64_t results =
       static_cast<std::uint64_t>(weight.size(0)) *
       static_cast<std::uint64_t>(input.dim() == weight.dim() ? input.size(0) : 1);
@@ -86,7 +82,7 @@ Arithmetic convolution(Arguments arguments) {
         (padded - reach) / std::max<std::int64_t>(list_at(arguments[3], at), 1) + 1;
     results *= static_cast<std::uint64_t>(std::max<std::int64_t>(places, 0));
   }
-  return {convolution_pass(results, weight, false), type};
+  return {convolution_pass(results, weight), type};
 }
 
 // grad_output, input, weight, ..., transposed (7), ..., output_mask (10): a pass for each gradient
@@ -103,7 +99,7 @@ Arithmetic convolution_backward(Arguments arguments) {
   const auto wanted = arguments[10].toBoolList();
   std::uint64_t passes = 0;
   for (std::size_t i = 0; i < 2 && i < wanted.size(); ++i) passes += wanted[i] ? 1 : 0;
-  return {passes * convolution_pass(static_cast<std::uint64_t>(results.numel()), weight, false),
+  return {passes * convolution_pass(static_cast<std::uint64_t>(results.numel()), weight),
           with_tensor_cores(product_type(gradient), at::globalContext().allowTF32CuDNN())};
 }
 
@@ -138,12 +134,12 @@ Arithmetic by_element(Arguments arguments) {
 Arithmetic arithmetic_of(std::string_view name, Arguments arguments) {
   std::string_view base = name.substr(0, name.find('.'));
   if (base.ends_with('_')) base.remove_suffix(1);  // in place
-  if (base == "mm" || base == "bmm" || base == "mv" || base == "dot" || base == "_int_mm")
+  if (base == "mm" || base == "bmm" || base == "mv" || base == "dot" || base == "_int_mm" ||
+      base == "_scaled_mm")
     return matrix_product(arguments, 0, 1);
   if (base == "addmm" || base == "baddbmm" || base == "addbmm" || base == "addmv" ||
       base == "_addmm_activation")
     return matrix_product(arguments, 1, 2);
-  if (base == "_scaled_mm") return matrix_product(arguments, 0, 1);
   if (base == "convolution" || base == "convolution_overrideable" || base == "_convolution" ||
       base == "cudnn_convolution")
     return convolution(arguments);

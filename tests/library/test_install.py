@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from uvmalloc.libraries import find_libraries
 
+from tests.build_facts import found_by_cmake
+
 from .conftest import ROOT, Installed, run
 
 pytestmark = pytest.mark.slow
@@ -25,13 +27,6 @@ NVCC = shutil.which("nvcc", path=f"{os.environ.get('PATH', '')}:/usr/local/cuda/
 WITH_OTHERS = "uvmalloc/allocator/cuda_memory_resource.hpp"
 # Of stand-ins too, which a program may find through a link in a subfolder.
 _RELATIVE_PATHS = {"$ORIGIN]", "$ORIGIN/..]", "$ORIGIN:$ORIGIN/..:$ORIGIN/../..]"}
-
-
-def found_by_cmake(name: str) -> str:
-    """A folder of this build's cache; empty where it was not looked for or not found."""
-    cache = (find_libraries().folder.parent / "CMakeCache.txt").read_text()
-    [*found] = re.findall(rf"^{name}:PATH=(.*)$", cache, re.MULTILINE)
-    return found[0] if found else ""
 
 
 def cuda_include_dirs() -> list[str]:

@@ -7,7 +7,9 @@ served.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +25,7 @@ from uvmalloc.environment import (
 from uvmalloc.libraries import find_libraries
 from uvmalloc.report import main_report, read_report
 
+ROOT = Path(__file__).resolve().parents[2]
 STRAY_PREFIXES = ("UVMALLOC_", "UVMSIM_", "PYTORCH_", "CUDA_", "HIP_", "HSA_", "LD_")
 
 
@@ -36,6 +39,16 @@ class Run:
 
 
 Program = Callable[..., Run]
+
+# How programs in Python reach a runtime: by dlsym on a handle.
+CTYPES = """
+import ctypes, os, sys
+size, pointer, byref = ctypes.c_size_t, ctypes.c_void_p, ctypes.byref
+MIB = 1 << 20
+def allocate(function, *arguments):
+    out = pointer()
+    return function(byref(out), *arguments), out
+"""
 
 
 def environment(folder: Path, variables: Mapping[str, str], machine: Machine) -> dict[str, str]:
@@ -71,6 +84,22 @@ def run_on(machine: Machine, folder: Path) -> Program:
         )
 
     return run
+
+
+def in_python(program: Program, prelude: str) -> Program:
+    """Runs text in Python, behind CTYPES and the prelude."""
+
+    def run(text: str, **variables: str) -> Run:
+        return program(sys.executable, "-c", CTYPES + prelude + text, **variables)
+
+    return run
+
+
+def listed_calls(beginning: str, library: str = "") -> list[str]:
+    """The names of interposed calls that begin so, of a library whose name begins so."""
+    lists = [(ROOT / "preload" / f"{kind}_calls.inc").read_text() for kind in ("served", "left")]
+    pattern = rf'^(?:SERVED|LEFT)\(({beginning}\w+), "{library}'
+    return re.findall(pattern, "\n".join(lists), re.MULTILINE)
 
 
 @pytest.fixture

@@ -18,19 +18,11 @@ from rich.console import Console
 from uvmalloc.libraries import find_libraries
 from uvmalloc.report import show_report
 
-from tests.preload.conftest import Program, Run
+from tests.build_facts import found_by_cmake
+from tests.preload.conftest import ROOT, Program, in_python, listed_calls
 
-ROOT = Path(__file__).resolve().parents[2]
-
-# The runtime and the driver as ctypes reaches them: by dlsym on a handle.
 PRELUDE = """
-import ctypes, os, sys
 runtime, driver = ctypes.CDLL("libcudart.so.13"), ctypes.CDLL("libcuda.so.1")
-size, pointer, byref = ctypes.c_size_t, ctypes.c_void_p, ctypes.byref
-MIB = 1 << 20
-def allocate(function, *arguments):
-    out = pointer()
-    return function(byref(out), *arguments), out
 def free_of(function, address):
     return function(pointer(address) if isinstance(address, int) else address)
 assert runtime.cudaSetDevice(0) == 0 and runtime.cudaFree(None) == 0
@@ -39,10 +31,7 @@ assert runtime.cudaSetDevice(0) == 0 and runtime.cudaFree(None) == 0
 
 @pytest.fixture
 def python(program: Program) -> Program:
-    def run(text: str, **variables: str) -> Run:
-        return program(sys.executable, "-c", PRELUDE + text, **variables)
-
-    return run
+    return in_python(program, PRELUDE)
 
 
 def test_without_the_variable_every_call_is_cudas(python: Program) -> None:
@@ -398,16 +387,10 @@ print(runtime.cudaFree(block))
     assert run.stdout == "0\n"
 
 
-def listed_calls() -> str:
-    folder = ROOT / "preload"
-    return (folder / "served_calls.inc").read_text() + (folder / "left_calls.inc").read_text()
-
-
 def test_every_served_call_is_declared_by_cuda_or_is_a_variant_of_one() -> None:
-    names = re.findall(r"^(?:SERVED|LEFT)\((cu\w+)", listed_calls(), re.M)
+    names = listed_calls("cu")
     assert len(names) == len(set(names)) > 30
-    cache = (find_libraries().folder.parent / "CMakeCache.txt").read_text()
-    [folder] = re.findall(r"^UVMALLOC_CUDA_INCLUDE_DIR:PATH=(.*)$", cache, re.M)
+    folder = found_by_cmake("UVMALLOC_CUDA_INCLUDE_DIR")
     declared = (Path(folder) / "cuda.h").read_text()
     declared += (Path(folder) / "cuda_runtime_api.h").read_text()
     missing = [name for name in names if not re.search(rf"\b{name.split('_ptsz')[0]}\b", declared)]
@@ -415,6 +398,6 @@ def test_every_served_call_is_declared_by_cuda_or_is_a_variant_of_one() -> None:
 
 
 def test_the_real_runtime_exports_every_served_call_of_it() -> None:
-    names = set(re.findall(r'^(?:SERVED|LEFT)\((\w+), "libcudart', listed_calls(), re.M))
+    names = set(listed_calls("cu", "libcudart"))
     exported = set((ROOT / "sim" / "cuda" / "cudart_symbols.txt").read_text().split())
     assert names - exported == set()

@@ -12,6 +12,8 @@ from uvmalloc.environment import Machine, on_simulated_device, without_settings
 from uvmalloc.libraries import find_libraries
 from uvmalloc.report import main_report
 
+from tests.build_facts import found_by_cmake
+
 PROGRAM = """
 #include <cuda_runtime_api.h>
 #include <stdio.h>
@@ -118,10 +120,8 @@ def compiled(folder: Path, name: str, source: str, *options: str | Path) -> Path
 
 
 def cuda_options() -> list[str | Path]:
-    cache = (find_libraries().folder.parent / "CMakeCache.txt").read_text()
-    [line] = [line for line in cache.splitlines() if line.startswith("UVMALLOC_CUDA_INCLUDE_DIR:")]
     runtime = find_libraries().stand_ins / "libcudart.so.13"
-    return ["-I" + line.partition("=")[2], runtime, "-lpthread"]
+    return ["-I" + found_by_cmake("UVMALLOC_CUDA_INCLUDE_DIR"), runtime, "-lpthread"]
 
 
 def run(

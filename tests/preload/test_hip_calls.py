@@ -5,34 +5,23 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from uvmalloc.libraries import find_libraries
 
-from tests.preload.conftest import Program
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.build_facts import found_by_cmake
+from tests.preload.conftest import ROOT, Program, in_python, listed_calls
 
 PRELUDE = """
-import ctypes, os, sys
 runtime = ctypes.CDLL("libamdhip64.so.7")
-size, pointer, byref = ctypes.c_size_t, ctypes.c_void_p, ctypes.byref
-MIB = 1 << 20
-def allocate(function, *arguments):
-    out = pointer()
-    return function(byref(out), *arguments), out
 assert runtime.hipSetDevice(0) == 0 and runtime.hipFree(None) == 0
 """
 
 
 @pytest.fixture
 def python(hip_program: Program) -> Program:
-    def run(text: str, **variables: str):  # type: ignore[no-untyped-def]
-        return hip_program(sys.executable, "-c", PRELUDE + text, **variables)
-
-    return run
+    return in_python(hip_program, PRELUDE)
 
 
 def test_without_the_variable_every_call_is_hips(python: Program) -> None:
@@ -180,8 +169,7 @@ int main(void) {
 """)
     compiler = shutil.which("gcc")
     assert compiler, "this test compiles a program"
-    cache = (find_libraries().folder.parent / "CMakeCache.txt").read_text()
-    [folder] = re.findall(r"^UVMALLOC_HIP_INCLUDE_DIR:PATH=(.*)$", cache, re.M)
+    folder = found_by_cmake("UVMALLOC_HIP_INCLUDE_DIR")
     runtime = find_libraries().hip_stand_ins / f"libamdhip64.so.{version}"
     linked = tmp_path / "linked"
     options = ["-D__HIP_PLATFORM_AMD__", "-isystem", folder, "-Wl,--allow-shlib-undefined"]
@@ -191,11 +179,9 @@ int main(void) {
 
 
 def test_every_served_call_is_declared_by_hip_and_exported_by_a_version_of_it() -> None:
-    lists = [(ROOT / "preload" / f"{kind}_calls.inc").read_text() for kind in ("served", "left")]
-    names = re.findall(r"^(?:SERVED|LEFT)\((hip\w+)", "\n".join(lists), re.M)
+    names = listed_calls("hip")
     assert len(names) == len(set(names)) > 25
-    cache = (find_libraries().folder.parent / "CMakeCache.txt").read_text()
-    [folder] = re.findall(r"^UVMALLOC_HIP_INCLUDE_DIR:PATH=(.*)$", cache, re.M)
+    folder = found_by_cmake("UVMALLOC_HIP_INCLUDE_DIR")
     declared = (Path(folder) / "hip" / "hip_runtime_api.h").read_text()
     assert [name for name in names if not re.search(rf"\b{name}\b", declared)] == []
     exported = set((ROOT / "sim" / "hip" / "hip_symbols.txt").read_text().split())

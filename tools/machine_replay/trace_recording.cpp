@@ -254,7 +254,7 @@ class Builder {
       --open.wanted;
       if (from.size_bytes != 0) ++recording_.unknown_touches;
       recording_.events[open.event].other_bytes +=
-          from.size_bytes * (from.detail == kBothAccesses ? 2 : 1);
+          uvmsim::moved_bytes(from.size_bytes, from.detail);
     }
     if (open.touches.size() < open.wanted) return;
     Event& event = recording_.events[open.event];

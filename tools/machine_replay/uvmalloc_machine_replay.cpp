@@ -2,7 +2,6 @@
 // in virtual time, and prints its steps. kHelp has the options. Exit code 0; 1 where memory ends
 // before the trace does; 2 where the command, the trace or the profile is of no use.
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <exception>
@@ -22,6 +21,7 @@
 #include <uvmalloc/sim/engine/settings.hpp>
 #include <uvmalloc/sim/replay/replay_machine.hpp>
 
+#include "command_words.hpp"
 #include "machine_replay/trace_recording.hpp"
 
 namespace uvm::machine_replay {
@@ -71,43 +71,32 @@ std::size_t size_of(std::string_view option, std::string_view text) {
       fmt::format("{} is '{}'; accepted: a size from 2MiB to 64TiB, such as 512MiB", option, text));
 }
 
-std::size_t number_of(std::string_view option, std::string_view text) {
-  std::size_t number = 0;
-  const auto read = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (read.ec == std::errc() && read.ptr == text.data() + text.size() && number != 0) return number;
-  throw std::invalid_argument(
-      fmt::format("{} is '{}'; accepted: a whole number from 1", option, text));
-}
-
 Command parse_command(int count, char** arguments) {
   Command command;
-  for (int i = 1; i < count; ++i) {
-    const std::string_view word = arguments[i];
-    const auto value = [&]() -> std::string_view {
-      if (++i == count) throw std::invalid_argument(fmt::format("{} lacks its value", word));
-      return arguments[i];
-    };
+  CommandWords words(count, arguments);
+  while (words.next()) {
+    const std::string_view word = words.word();
     if (word == "--help" || word == "-h") {
       command.help = true;
       return command;
     }
     if (word == "--machine") {
-      command.machine = value();
+      command.machine = words.value();
     } else if (word == "--capacity") {
-      command.capacity_bytes = size_of(word, value());
+      command.capacity_bytes = size_of(word, words.value());
     } else if (word == "--host-memory") {
-      command.host_bytes = size_of(word, value());
+      command.host_bytes = size_of(word, words.value());
     } else if (word == "--hints") {
-      command.hints = value();
+      command.hints = words.value();
       if (command.hints != "none" && command.hints != "recorded")
         throw std::invalid_argument(
             fmt::format("--hints is '{}'; accepted: none, recorded", command.hints));
     } else if (word == "--samples") {
-      command.samples = number_of(word, value());
+      command.samples = whole_number<std::size_t>(word, words.value());
     } else if (word == "--blocks") {
-      command.blocks = number_of(word, value());
+      command.blocks = whole_number<std::size_t>(word, words.value());
     } else if (word == "--repeat") {
-      command.repeat = number_of(word, value());
+      command.repeat = whole_number<std::size_t>(word, words.value());
     } else if (word == "--unfinished") {
       command.unfinished = UnfinishedTrace::kAccept;
     } else if (word.starts_with("-") || !command.file.empty()) {
@@ -126,12 +115,8 @@ uvmsim::MachineProfile profile_of(const Command& command) {
     profile = uvmsim::read_profile(uvmsim::profile_path(command.machine));
   if (command.capacity_bytes) profile.capacity_bytes = *command.capacity_bytes;
   if (command.host_bytes) profile.rules.memory.host_bytes = *command.host_bytes;
-  profile.rules.memory.shares_host = profile.memory == uvmsim::Profile::kIntegrated;
-  profile.rules.memory.uses_host_pages = profile.memory == uvmsim::Profile::kCoherent;
-  profile.rules.memory.ordinary_by_page = profile.memory == uvmsim::Profile::kHmm;
-  if (profile.rules.memory.shares_host)
-    profile.rules.memory.host_bytes =
-        std::min(profile.rules.memory.host_bytes, profile.capacity_bytes);
+  uvmsim::follow_memory_kind(&profile);
+  profile.rules.memory.host_bytes = uvmsim::host_capacity_bytes(profile);
   return profile;
 }
 

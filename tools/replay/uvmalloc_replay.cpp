@@ -2,7 +2,6 @@
 // kUsage has the options. The machine is what UVMALLOC_RUNTIME names; for the simulated one,
 // LD_LIBRARY_PATH names the stand-ins. Exit code 0, 1 where something differs, 2 where the command,
 // the trace or the machine is of no use.
-#include <charconv>
 #include <cstdio>
 #include <exception>
 #include <optional>
@@ -12,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include "command_words.hpp"
 #include "replay/replayer.hpp"
 #include "replay/uvmalloc_target.hpp"
 
@@ -51,12 +51,9 @@ std::size_t budget_of(std::string_view option, std::string_view text) {
 Command parse_command(int count, char** arguments) {
   Command command;
   bool other_memory = false;
-  for (int i = 1; i < count; ++i) {
-    const std::string_view word = arguments[i];
-    const auto value = [&]() -> std::string_view {
-      if (++i == count) throw std::invalid_argument(fmt::format("{} lacks its value", word));
-      return arguments[i];
-    };
+  CommandWords words(count, arguments);
+  while (words.next()) {
+    const std::string_view word = words.word();
     if (word == "--help" || word == "-h") {
       command.help = true;
       return command;
@@ -64,15 +61,10 @@ Command parse_command(int count, char** arguments) {
     if (word == "--check") {
       command.options.check = true;
     } else if (word == "--repeat") {
-      const std::string_view text = value();
-      const auto read = std::from_chars(text.data(), text.data() + text.size(), command.repeat);
-      if (read.ec != std::errc() || read.ptr != text.data() + text.size() || command.repeat == 0) {
-        throw std::invalid_argument(
-            fmt::format("--repeat is '{}'; accepted: a whole number from 1", text));
-      }
+      command.repeat = whole_number<unsigned>(word, words.value());
     } else if (word == "--budget" || word == "--other-budget") {
       if (command.budget_bytes) throw std::invalid_argument("one budget only");
-      command.budget_bytes = budget_of(word, value());
+      command.budget_bytes = budget_of(word, words.value());
       other_memory = word == "--other-budget";
     } else if (word.starts_with("-") || !command.file.empty()) {
       throw std::invalid_argument(fmt::format("'{}' is not understood; {}", word, kUsage));

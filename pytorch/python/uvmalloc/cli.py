@@ -26,6 +26,7 @@ from uvmalloc.accepted import (
     MOVES,
     POLICIES,
     PROFILES,
+    TRACE_MAGIC,
 )
 from uvmalloc.environment import (
     Environment,
@@ -33,10 +34,9 @@ from uvmalloc.environment import (
     with_uvmalloc,
     without_uvmalloc,
 )
-from uvmalloc.errors import CommandError
+from uvmalloc.errors import CommandError, OptionError
 from uvmalloc.libraries import find_libraries
 from uvmalloc.options import (
-    OptionError,
     allocator_options,
     check_word,
     machine_of,
@@ -294,8 +294,8 @@ def report(
     ] = "recorded",
 ) -> None:
     """Show a saved report, or draw a trace."""
-    if is_trace(file):
-        draw_trace(file, page, picture, machine_name, capacity, hints)
+    if _is_trace(file):
+        _draw_trace(file, page, picture, machine_name, capacity, hints)
         return
     given = {"--html": page, "--png": picture, "--machine": machine_name, "--capacity": capacity}
     for option, value in given.items():
@@ -372,15 +372,15 @@ def _read_trace(file: Path, unfinished: bool) -> tuple[Trace, ModuleType]:
     return trace.read_trace(file, unfinished), trace_export
 
 
-def is_trace(file: Path) -> bool:
+def _is_trace(file: Path) -> bool:
     try:
         with file.open("rb") as stream:
-            return stream.read(8) == b"UVMTRACE"
+            return stream.read(len(TRACE_MAGIC)) == TRACE_MAGIC
     except OSError:
         return False
 
 
-def draw_trace(
+def _draw_trace(
     file: Path,
     page: Path | None,
     picture: Path | None,

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from uvmalloc.accepted import TRACE_MAGIC
 from uvmalloc.errors import CommandError
 
 VERSION = 3
@@ -66,7 +67,6 @@ ERRORS = (
     "other",
 )
 
-_MAGIC = b"UVMTRACE"
 _HEADER = "8s4IQq2Q4I"
 _DEVICE = "Q56s"
 CHUNK = "4I3Q"
@@ -217,7 +217,7 @@ class _Parser:
 
     def _header(self) -> tuple[int, ...]:
         size = len(self._content)
-        if not _MAGIC.startswith(self._content[:8]):
+        if not TRACE_MAGIC.startswith(self._content[:8]):
             raise self._error(0, "this is not a trace of uvmalloc")
         if size < struct.calcsize("<" + _HEADER):
             raise self._error(size, "the file ends in its header (truncated)")
