@@ -2,7 +2,7 @@
 
     build/venv/bin/python -m bench.storage.chart [STORAGE.json [FILE.svg]]
 
-Draws the figures that scripts/bench --storage has written.
+Draws the figures that scripts/bench --storage has written, and prints them as rows of a table.
 """
 
 from __future__ import annotations
@@ -61,11 +61,35 @@ def draw_storage(results: dict[str, Any], file: Path) -> Path:
     return file
 
 
+def figures_table(results: dict[str, Any]) -> str:
+    """The rows of the table of docs/storage.md."""
+    pipeline = results["details"]["native"]["pipeline"]
+    ratios = results["export_peak_ratio"]
+    rows = {
+        "weight_crossings": f"{results['weight_crossings']:g}",
+        "colocated_transfers": f"{results['colocated_transfers']}",
+        "stream_peak_over_window": f"{results['stream_peak_over_window']:.3f}",
+        "stream_read_over_file": f"{results['stream_read_over_file']:.4f}",
+        "pipeline_throughput": f"{results['pipeline_throughput']:.3f}, quotas {pipeline['quotas']}",
+        "spin_states": f"{results['spin_states']:,}",
+        "spin_errors": f"{results['spin_errors']}",
+        "plan_over_bound": f"{results['plan_over_bound']:.4f} of {results['plan_instances']}",
+        "plan_seconds": f"{results['plan_seconds']:.2f}",
+        "view_hit_ns": f"{results['view_hit_ns']:.0f}",
+        "view_hits": f"{results['view_hits']:.4%}",
+        "export_peak_ratio": ", ".join(f"{NAMES[m]} {ratio:.3f}" for m, ratio in ratios.items()),
+        "export_different": f"{results['export_different']}",
+    }
+    return "\n".join(f"| `{key}` | {value} |" for key, value in rows.items())
+
+
 def main() -> None:
     given = [Path(argument) for argument in sys.argv[1:]]
     results = given[0] if given else ROOT / "build" / "bench" / "storage.json"
     file = given[1] if len(given) > 1 else ROOT / "docs" / "storage.svg"
-    print(draw_storage(json.loads(results.read_text()), file))
+    figures = json.loads(results.read_text())
+    print(draw_storage(figures, file))
+    print(figures_table(figures))
 
 
 if __name__ == "__main__":
