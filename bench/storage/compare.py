@@ -38,7 +38,7 @@ def compare(
                         *(f"{case}={problem}" for case, problem in given.items())])  # fmt: skip
         peaks = {model: {way: _here(libraries, "export_here", model, way, folder)
                          for way in ("eager", "planned")} for model in MODELS}  # fmt: skip
-        streamed = _here(libraries, "stream_here", folder, DEVICE_BYTES, capacity=DEVICE_BYTES * 2)
+        streamed = _here(libraries, "stream_here", folder, DEVICE_BYTES, capacity=DEVICE_BYTES)
     tensors = _simulated(libraries, [str(programs / "resident_bench")])
     checked = _json([sys.executable, str(MODEL_CHECKER), "--json"])
     results = _results(native, tensors, exported, peaks, streamed, checked)

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 NAMES = ("resnet18", "gpt2", "llama")
-LARGEST_BATCH, LONGEST, WORDS = 8, 64, 2000
-IMAGE = (3, 96, 96)
+LARGEST_BATCH, LONGEST, WORDS = 8, 256, 2000
+IMAGE = (3, 224, 224)
 
 
 class Logits(torch.nn.Module):

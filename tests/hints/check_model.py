@@ -3,7 +3,7 @@
     check_model.py [--json] [--break] [--tensors N]
 
 Up to four actors, in a line and as a diamond, each with one to three slots per register, hand N
-tensors on (4, unless it is said). The exit code is 0 if spin finds no error and stored more than
+tensors on (2, unless it is said). The exit code is 0 if spin finds no error and stored more than
 10,000 states in all. `--break` checks a protocol that gives slots back too early, in which an error
 must be found: then the exit code is 0 if spin finds it.
 """
@@ -62,7 +62,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print all figures as JSON")
     parser.add_argument("--break", dest="is_broken", action="store_true")
-    parser.add_argument("--tensors", type=int, default=4, help="how many are handed on")
+    parser.add_argument("--tensors", type=int, default=2, help="how many are handed on")
     arguments = parser.parse_args()
     if shutil.which("spin") is None:
         sys.exit("spin is not on the path; scripts/setup installs it")

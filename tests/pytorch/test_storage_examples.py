@@ -22,9 +22,7 @@ def test_training_stays_within_the_memory_of_its_pipeline(simulate: Simulate) ->
 
 
 def test_an_exported_resnet_gives_the_same_bits_at_every_batch_size(simulate: Simulate) -> None:
-    run = simulate(
-        EXAMPLES / "plan_exported_model.py", "--largest-batch", "4", native=True
-    ).check()
+    run = simulate(EXAMPLES / "plan_exported_model.py", "--largest-batch", "4", native=True).check()
     lines = run.stdout.splitlines()
     assert float(lines[0].split()[3]) <= 1.02
     assert lines[1:] == [f"batch of {size}: the same bits" for size in (1, 4, 3, 1)]

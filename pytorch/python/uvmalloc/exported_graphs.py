@@ -86,6 +86,41 @@ def may_alias(target: Any) -> bool:
     return _is_composite(target) and target.overloadpacket.__name__ not in _FRESH
 
 
+def is_alias(node: Any) -> bool:
+    """Whether the result lies in an argument's memory, as far as the program says.
+
+    It needs no place then. A run whose result lies elsewhere all the same gives it memory of its
+    own.
+    """
+    if not may_alias(node.target) or node.target is operator.getitem:
+        return False
+    schema = _schema_of(node.target)
+    return schema is not None and (not _is_composite(node.target) or _shares_memory(node))
+
+
+def _shares_memory(node: Any) -> bool:
+    """Runs a composite operator on tensors without data: it copies or not, as its strides say."""
+    import torch
+
+    results = tensors_of(node.meta.get("val"))
+    arguments = torch.fx.node.map_arg((node.args, node.kwargs), lambda each: each.meta.get("val"))
+    given = [
+        tensor
+        for argument in torch.utils._pytree.tree_leaves(arguments)
+        for tensor in tensors_of(argument)
+    ]
+    mode = getattr(results[0], "fake_mode", None) if results else None
+    if mode is None:
+        return False
+    try:
+        with mode, torch.no_grad():
+            found = tensors_of(node.target(*arguments[0], **arguments[1]))
+    except Exception:  # a size that is not known: at worst a place that nobody uses
+        return False
+    memory = {tensor.untyped_storage()._cdata for tensor in given}
+    return bool(found) and all(each.untyped_storage()._cdata in memory for each in found)
+
+
 def _is_composite(target: Any) -> bool:
     """Whether it is written in terms of other operators."""
     import torch

@@ -14,7 +14,14 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from uvmalloc.exported_graphs import flat_graph, inputs_of, may_alias, out_variant, tensors_of
+from uvmalloc.exported_graphs import (
+    flat_graph,
+    inputs_of,
+    is_alias,
+    may_alias,
+    out_variant,
+    tensors_of,
+)
 from uvmalloc.plan_sizes import Symbols
 from uvmalloc.storage_calls import Plan
 
@@ -149,8 +156,9 @@ class PlannedProgram:
             frees.setdefault(number, []).append(node)
         for number, node in enumerate(nodes):
             places: list[int | None] = []
+            has_no_place = node in returned or node.target is operator.getitem or is_alias(node)
             for index, value in enumerate(tensors_of(node.meta.get("val"))):
-                if node in returned or node.target is operator.getitem or not self._is_dense(value):
+                if has_no_place or not self._is_dense(value):
                     places.append(None)
                     continue
                 places.append(len(storages))
