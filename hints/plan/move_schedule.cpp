@@ -72,7 +72,7 @@ class Scheduler {
   void take_chunk(Move* move) {
     candidates_.clear();
     for (const std::uint32_t number : here_) {
-      if (!blocks_[number].is_needed) candidates_.push_back(candidate(number));
+      if (!blocks_[number].is_needed) candidates_.push_back(candidate(number, move->need));
     }
     const Candidate chosen = candidates_[choice_.choose(candidates_)];
     Block& victim = blocks_[chosen.block];
@@ -91,9 +91,9 @@ class Scheduler {
     }
   }
 
-  Candidate candidate(std::uint32_t number) const {
+  Candidate candidate(std::uint32_t number, std::size_t kernel) const {
     const Block& block = blocks_[number];
-    Candidate result{.block = number, .last_use = block.last_use};
+    Candidate result{.block = number, .last_use = block.last_use, .kernel = kernel};
     if (block.next < block.uses.size()) {
       result.next_use = block.uses[block.next].kernel;
       result.live_bytes = block.uses[block.next].live_bytes;

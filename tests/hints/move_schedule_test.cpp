@@ -67,6 +67,19 @@ TEST(MoveScheduleTest, ADeadBlockLeavesFirstAndNothingIsCopied) {
   EXPECT_EQ(schedule.moves[3].arriving_bytes, 0U);
 }
 
+TEST(MoveScheduleTest, OfBlocksThatCostUnequallyTheOneLeavesThatIsAwayLongestForItsCost) {
+  UseOrder order = reads({0, 1, 2, 3, 3, 0, 1, 2});
+  order.kernels[5][0].live_bytes = 10;
+  const ScheduleOptions options{.chunks = 3};
+  // Away for 2, 3 and 4 kernels, for 20, 200 and 200 bytes; with 1000 more for a move the cost is
+  // nearly the same.
+  EXPECT_EQ(schedule_moves(order, options, FurthestUse()).moves[3].victim, 2U);
+  EXPECT_EQ(schedule_moves(order, options, CheapestAbsence(0)).moves[3].victim, 0U);
+  EXPECT_EQ(schedule_moves(order, options, CheapestAbsence(1000)).moves[3].victim, 2U);
+  order.kernels[6][0].live_bytes = 0;
+  EXPECT_EQ(schedule_moves(order, options, CheapestAbsence(0)).moves[3].victim, 1U);
+}
+
 TEST(MoveScheduleTest, WhatIsOnlyReadIsNotCopiedBackWhereTheHostKeepsIt) {
   UseOrder order = reads({0, 1, 0, 1, 0});
   const ScheduleOptions options{.chunks = 1, .keeps_host_copies = true};

@@ -18,9 +18,12 @@ using uvmsim::replay::Hints;
 using uvmsim::replay::Recording;
 
 constexpr int kDevice = 0;
-constexpr std::size_t kStreamsEachWay = 2;
+constexpr std::size_t kStreamsEachWay = 4;
+// The driver's own work for a block that leaves and one that arrives takes about as long as a copy
+// of one block over PCIe 5.
+constexpr std::uint64_t kMoveBytes = kBlockBytes;
 // A shorter run of dead pages is copied: that takes less time than a call.
-constexpr std::size_t kLeastDeadPages = 64;
+constexpr std::size_t kLeastDeadPages = 16;
 // Kernels between the last use of a block and the call by which the host lets go of it, so that the
 // host, which waits for that use, stays ahead of the device.
 constexpr std::size_t kKernelsBehind = 8;
@@ -105,6 +108,7 @@ std::uint32_t ScheduledMoves::send_away(const Move& move, Hints& hints) {
       // Of two copies the host's stays. The call takes effect at once.
       if (move.after != 0) hints.host_wait_for(kernel_end_.at(move.after - 1));
       hints.advise(pages, uvmsim::Advice::kUnsetReadMostly, uvmsim::kNoLocation);
+      discard_dead_pages(move, stream, hints);
       break;
     case Leaving::kDropped:
       hints.discard(stream, pages);
@@ -112,6 +116,8 @@ std::uint32_t ScheduledMoves::send_away(const Move& move, Hints& hints) {
     case Leaving::kCopied:
       discard_dead_pages(move, stream, hints);
       hints.prefetch(stream, pages, uvmsim::kHost);
+      // A prefetch ends a discard. Without another one the dead pages would come back.
+      discard_dead_pages(move, stream, hints);
       break;
     case Leaving::kNothing:
       break;
@@ -156,7 +162,7 @@ plan::MoveSchedule LruPolicy::schedule_for(std::size_t chunks) const {
 
 plan::MoveSchedule PlannedPolicy::schedule_for(std::size_t chunks) const {
   return plan::schedule_moves(known_.order, {.chunks = chunks, .keeps_host_copies = true},
-                              plan::FurthestUse());
+                              plan::CheapestAbsence(kMoveBytes));
 }
 
 std::unique_ptr<uvmsim::replay::HintPolicy> make_policy(std::string_view name,

@@ -23,7 +23,7 @@ class OffPolicy final : public uvmsim::replay::HintPolicy {};
 // Plain unified memory. Nothing is sent.
 class DriverPolicy final : public uvmsim::replay::HintPolicy {};
 
-// Sends the moves of a schedule: blocks leave on two streams and arrive on two others, so that the
+// Sends the moves of a schedule: blocks leave on some streams and arrive on others, so that the
 // driver's own work for one block runs beside the copy of another. A leaving block waits for its
 // last use, an arriving one for the chunk that it takes, and a kernel for the blocks that it needs.
 class ScheduledMoves : public uvmsim::replay::HintPolicy {
@@ -82,7 +82,8 @@ class LruPolicy final : public ScheduledMoves {
   const RecordedOrder& known_;
 };
 
-// Belady's choice on the recorded order, and arrivals as early as their chunks are there.
+// Belady's choice on the recorded order, weighed by cost, and arrivals as early as their chunks are
+// there.
 class PlannedPolicy final : public ScheduledMoves {
  public:
   // So far ahead that the copies of a step's largest gap are under way, and not so far that what is
