@@ -3,7 +3,9 @@
 Programs of PyTorch (build/bench/pytorch.json), its allocator alone (build/bench/pairs.json) and
 below it (build/bench/engine.json); CUDA programs without it (build/any_program.json); plans,
 credits and tensors on devices, with --storage alone (build/bench/storage.json); the simulated
-machine beside published figures of real ones, with --machine alone (build/bench/machine.json).
+machine beside published figures of real ones, with --machine alone (build/bench/machine.json);
+training steps with too little memory, with --oversubscription alone
+(build/bench/oversubscription.json).
 docs/benchmarks.md says how, and how fairly. A missed target is
 printed as missed and is no failure. The exit code is 1 if an allocator hands out too little memory,
 or the same memory twice, in a replay.
@@ -24,6 +26,7 @@ from bench.allocators.plan import FULL, QUICK, SMOKE
 from bench.any_program import compare as any_program
 from bench.any_program import figures as any_program_figures
 from bench.machine import compare as machine
+from bench.oversubscription import compare as oversubscription
 from bench.programs import compare as programs
 from bench.storage import compare as storage
 from bench.torch_pairs import compare as torch_pairs
@@ -38,7 +41,7 @@ _ANY_PROGRAM = {
 }
 _OUTPUT = Path(__file__).resolve().parent.parent / "build" / "bench"
 _PARTS = ("torch", "programs", "engine", "any-program")
-_ALONE = ("storage", "machine")  # of no other part
+_ALONE = ("storage", "machine", "oversubscription")  # of no other part
 
 
 def _replay(text: str) -> tuple[str, Path]:
@@ -84,6 +87,10 @@ def _arguments() -> argparse.Namespace:
     part.add_argument(
         "--machine", dest="part", action="store_const", const="machine", help="--part machine"
     )
+    part.add_argument(
+        "--oversubscription", dest="part", action="store_const", const="oversubscription",
+        help="--part oversubscription",
+    )  # fmt: skip
     parser.add_argument("--allocators", type=_allocators, default=list(NAMES), metavar="A,B,...")
     parser.add_argument(
         "--replay", type=_replay, action="append", default=[], metavar="NAME=FILE",
@@ -112,6 +119,9 @@ def main() -> int:
     parts = _PARTS if arguments.part == "all" else (arguments.part,)
     if "machine" in parts:
         machine.compare(libraries, arguments.output / "machine.json", console)
+    if "oversubscription" in parts:
+        file = arguments.output / "oversubscription.json"
+        oversubscription.compare(libraries, file, console)
     if "torch" in parts and torch_pairs.library(libraries).is_file():
         pairs_file = arguments.output / "pairs.json"
         torch_pairs.compare(libraries, level.rounds, pairs_file, console)

@@ -41,6 +41,7 @@ LAYERS = {
     "runtime": "",
     "storage": "runtime",
     "hints": "storage runtime",
+    "hints/plan": "",
     "allocator": f"{ALLOCATOR} {BELOW_ALLOCATOR}",
     **allocator_layers(),
     "preload": f"{ALLOCATOR} {BELOW_ALLOCATOR}",
@@ -50,6 +51,9 @@ LAYERS = {
     "sim": "",
     "sim/replay": "sim",
     "tools": f"{ALLOCATOR} {BELOW_ALLOCATOR}",
+    "tools/oversubscription": (
+        f"hints/plan tools/machine_replay sim sim/replay {ALLOCATOR} {BELOW_ALLOCATOR}"
+    ),
     "tools/machine_replay": f"sim sim/replay {ALLOCATOR} {BELOW_ALLOCATOR}",
     "bench": f"tools sim sim/replay {ALLOCATOR} {BELOW_ALLOCATOR}",
 }

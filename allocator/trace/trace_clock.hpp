@@ -7,9 +7,6 @@
 #include <time.h>
 
 #include <cstdint>
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 #include <uvmalloc/allocator/trace/trace_format.hpp>
 
@@ -25,9 +22,10 @@ class TraceClock {
   std::uint64_t read() const noexcept {
 #if defined(__x86_64__)
     if (kind_ == TraceClockKind::kTicks) {
-      // The counter may be read before older loads are done: the fence waits for them.
-      _mm_lfence();
-      return __rdtsc();
+      // The counter may be read before older loads are done: the fence waits for them. The builtins
+      // spare every includer <immintrin.h>, 70,000 lines.
+      __builtin_ia32_lfence();
+      return __builtin_ia32_rdtsc();
     }
 #endif
     return monotonic_ns();

@@ -16,14 +16,19 @@ class Hints {
  public:
   virtual ~Hints() = default;
 
-  // A stream of the device beside those of the recording. Work there is ordered with others by
-  // `wait` alone.
-  virtual std::uint32_t side_stream(int device) = 0;
+  // A stream of the device beside those of the recording, for each number another one. Work there
+  // is ordered with others by waits alone.
+  virtual std::uint32_t side_stream(int device, unsigned number) = 0;
+  std::uint32_t side_stream(int device) { return side_stream(device, 0); }
   virtual void prefetch(std::uint32_t stream, PageRange pages, int location) = 0;
   virtual void discard(std::uint32_t stream, PageRange pages) = 0;
   virtual void advise(PageRange pages, Advice advice, int location) = 0;
   // `stream` waits for all that is on `other` so far.
   virtual void wait(std::uint32_t stream, std::uint32_t other) = 0;
+  // The number of what is on the stream so far, as an event of a runtime stands for it.
+  virtual std::uint32_t record(std::uint32_t stream) = 0;
+  virtual void wait_for(std::uint32_t stream, std::uint32_t recorded) = 0;
+  virtual void host_wait_for(std::uint32_t recorded) = 0;
 
   virtual std::size_t resident_pages(PageRange pages, int location) const = 0;
   // What managed memory can have of the device, and what is free now.

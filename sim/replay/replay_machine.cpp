@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <map>
 #include <stdexcept>
 #include <utility>
 
@@ -91,12 +92,10 @@ class Run final : public Hints {
 
   // ---- for policies
 
-  std::uint32_t side_stream(int device) override {
-    for (std::uint32_t i = static_cast<std::uint32_t>(recording_.streams.size());
-         i < streams_.size(); ++i) {
-      if (streams_[i]->device == device) return i;
-    }
-    return add_stream(device);
+  std::uint32_t side_stream(int device, unsigned number) override {
+    const auto [found, added] = side_streams_.try_emplace({device, number}, 0);
+    if (added) found->second = add_stream(device);
+    return found->second;
   }
 
   void prefetch(std::uint32_t stream, PageRange pages, int location) override {
@@ -125,10 +124,17 @@ class Run final : public Hints {
     residency_.advise(&advice_, 0, pages, advice, location);
   }
 
-  void wait(std::uint32_t stream, std::uint32_t other) override {
-    RuntimeEvent mark = RuntimeEvent{.device = streams_.at(other)->device};
-    timeline_.record(mark, *streams_.at(other));
-    timeline_.wait(*streams_.at(stream), mark);
+  void wait(std::uint32_t stream, std::uint32_t other) override { wait_for(stream, record(other)); }
+  std::uint32_t record(std::uint32_t stream) override {
+    recorded_.push_back(RuntimeEvent{.device = streams_.at(stream)->device});
+    timeline_.record(recorded_.back(), *streams_.at(stream));
+    return static_cast<std::uint32_t>(recorded_.size() - 1);
+  }
+  void wait_for(std::uint32_t stream, std::uint32_t recorded) override {
+    timeline_.wait(*streams_.at(stream), recorded_.at(recorded));
+  }
+  void host_wait_for(std::uint32_t recorded) override {
+    timeline_.wait_until(recorded_.at(recorded).time_ns);
   }
 
   std::size_t resident_pages(PageRange pages, int location) const override {
@@ -319,7 +325,9 @@ class Run final : public Hints {
   Timeline timeline_;
   SpanMap<Policy> advice_;
   std::vector<Stream*> streams_;
+  std::map<std::pair<int, unsigned>, std::uint32_t> side_streams_;
   std::vector<RuntimeEvent> signals_;
+  std::vector<RuntimeEvent> recorded_;  // by policies
   const std::uint64_t call_ns_;
   Outcome outcome_;
   BlockFigures counted_;

@@ -309,6 +309,43 @@ def report(
 
 
 @app.command()
+def plan(
+    file: Annotated[
+        Path, typer.Argument(metavar="TRACE", help="Of steps with marks, from a simulated device.")
+    ],
+    machine_name: Annotated[
+        str,
+        typer.Option("--machine", metavar="NAME", help="A machine of sim/profiles, or a file."),
+    ],
+    memory: Annotated[
+        list[str],
+        typer.Option(metavar="SIZE", help=f"Memory of the device, repeatable: {EXAMPLES}."),
+    ],
+    step: Annotated[
+        str | None,
+        typer.Option(metavar="MARK", help="The step that begins there (default: the last one)."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Show what a recorded step takes with less memory, under each policy."""
+    from uvmalloc import plan as plan_module
+
+    libraries = find_libraries()
+    machines = [
+        machine_of("1", size, None, None, False, machine_name, None, False, libraries.machines())
+        for size in memory
+    ]
+    sizes = [machine.capacity_bytes for machine in machines if machine.capacity_bytes is not None]
+    result = plan_module.what_if(
+        libraries.what_if, file, machines[0].machine or machine_name, sizes, step
+    )
+    if as_json:
+        typer.echo(json.dumps(result, indent=2))
+    else:
+        plan_module.show(result, console())
+
+
+@app.command()
 def top(
     process: Annotated[
         list[str] | None, typer.Argument(metavar="[PID]", help="One process (default: all).")

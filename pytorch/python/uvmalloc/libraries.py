@@ -52,6 +52,11 @@ class Libraries:
         """Runs traces on simulated machines; scripts/build makes it, and a wheel lacks it."""
         return self.folder.parent / "bin" / "uvmalloc_machine_replay"
 
+    @property
+    def what_if(self) -> Path:
+        """Runs recorded steps with less memory; made and left out as machine_replay is."""
+        return self.folder.parent / "bin" / "uvmalloc_plan"
+
     def machines(self) -> list[str]:
         """The names of the machines that can be simulated."""
         return sorted(file.stem for file in (self.stand_ins / "profiles").glob("*.toml"))

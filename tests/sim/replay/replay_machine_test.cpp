@@ -136,6 +136,42 @@ TEST_F(ReplayMachineTest, APolicyHidesACopyBehindAKernel) {
   EXPECT_EQ(run(recording, small_machine(), hidden).duration_ns, 200 + 3 * kCopyNs);
 }
 
+// Two prefetches on streams of their own. The kernel waits for the first of them alone.
+class TwoSideStreams final : public HintPolicy {
+ public:
+  explicit TwoSideStreams(bool host_waits) : host_waits_(host_waits) {}
+  bool keeps_recorded_hints() const override { return true; }
+  void before(std::size_t event, Hints& hints) override {
+    if (event != 3) return;
+    const std::uint32_t first = hints.side_stream(0, 0);
+    const std::uint32_t second = hints.side_stream(0, 1);
+    EXPECT_NE(first, second);
+    hints.prefetch(first, block_pages(1), 0);
+    const std::uint32_t recorded = hints.record(first);
+    hints.prefetch(second, block_pages(2), 0);
+    const std::uint64_t before_ns = hints.now_ns();
+    host_waits_ ? hints.host_wait_for(recorded) : hints.wait_for(0, recorded);
+    EXPECT_EQ(hints.now_ns() - before_ns, host_waits_ ? kCopyNs : 0U);
+  }
+
+ private:
+  static PageRange block_pages(std::size_t number) {
+    return {number * kPagesPerBlock, (number + 1) * kPagesPerBlock};
+  }
+  const bool host_waits_;
+};
+
+TEST_F(ReplayMachineTest, AKernelWaitsForTheRecordedWorkAndNotForWhatIsBehindIt) {
+  add_prefetch(1, kHost);
+  add_prefetch(2, kHost);
+  add_mark("step");
+  add_kernel(1, 3 * kCopyNs);
+  for (const bool host_waits : {false, true}) {
+    TwoSideStreams policy(host_waits);
+    EXPECT_EQ(run(recording, small_machine(3), policy).steps[1].duration_ns, 4 * kCopyNs);
+  }
+}
+
 TEST_F(ReplayMachineTest, StepsBeginAtMarksAndHaveTheirOwnFigures) {
   add_kernel(0, 10);
   add_mark("step 1");

@@ -1,0 +1,1 @@
+"""Recorded steps replayed with too little memory, under each policy and beside a bound."""

@@ -1,0 +1,269 @@
+"""The fewest bytes that a recorded step can move on a device with less memory than it needs.
+
+A step that is repeated for ever, with 2 MiB blocks: a kernel's blocks are on the device together,
+and each other block of the step is either there too or away until its next use. A block that is
+away costs its live bytes on the way back. It costs them on the way out too, but only once between
+two kernels that write it: the host's copy is then still right. A page that is freed or allocated
+again before its next use is dead and costs nothing. That is a linear program; its least value is a
+bound, which no order of evictions goes below. It shares no code with the planner.
+
+`python -m bench.oversubscription.bound TRACE MARK BLOCKS...` prints JSON. An empty mark is the last
+whole step.
+"""
+
+from __future__ import annotations
+
+import bisect
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from scipy.optimize import linprog
+from scipy.sparse import csr_matrix
+from uvmalloc.trace import ALLOCATE, FREE, KERNEL, MARK, Trace, read_trace
+
+_TOUCH = 12
+_PAGE, _BLOCK = 4096, 2 << 20
+_PAGES_PER_BLOCK = _BLOCK // _PAGE
+_COPIES = range(252, 255)  # details of copies and fills, which use memory where it is
+_WRITES = 2
+
+
+def _pieces(first: int, last: int) -> Iterator[tuple[int, int]]:
+    """The blocks of pages [first, last), each with a bit for each of its pages."""
+    while first < last:
+        block, offset = divmod(first, _PAGES_PER_BLOCK)
+        count = min(_PAGES_PER_BLOCK - offset, last - first)
+        yield block, ((1 << count) - 1) << offset
+        first += count
+
+
+@dataclass
+class Kernel:
+    pages: dict[int, int] = field(default_factory=lambda: defaultdict(int))  # bits, by block
+    written: set[int] = field(default_factory=set)  # blocks
+
+
+@dataclass
+class End:
+    """An allocation begins or ends: its pages hold nothing."""
+
+    pages: dict[int, int]
+
+
+@dataclass(frozen=True)
+class Gap:
+    """From one use of a block to the next, which may be in the next round."""
+
+    block: int
+    use: int  # a kernel
+    next_use: int  # a kernel; not above `use` where it is in the next round
+    live_bytes: int
+    epoch: int  # equal for gaps with no write between them
+
+    def spans(self, kernel: int) -> bool:
+        if self.use < self.next_use:
+            return self.use < kernel < self.next_use
+        return kernel > self.use or kernel < self.next_use
+
+
+def step_of(trace: Trace, mark: str) -> list[Kernel | End]:
+    """What the step does, in its order."""
+    events = trace.events
+    marks = [i for i in range(len(events)) if events["kind"][i] == MARK]
+    texts = [trace.text(MARK, int(events["extra"][i])) for i in marks]
+    steps = [n for n in range(len(marks) - 1) if not mark or texts[n] == mark]
+    if not steps:
+        raise SystemExit(f"no whole step begins at the mark '{mark}'")
+    first, last = marks[steps[-1]], marks[steps[-1] + 1]
+    sizes: dict[int, int] = {}  # of live allocations, by address
+    addresses: list[int] = []
+    open_kernels: dict[int, Kernel | None] = {}  # by thread
+    result: list[Kernel | End] = []
+    rows = zip(events[:last].tolist(), trace.threads[:last].tolist(), strict=True)
+    names = events.dtype.names
+    at = {name: names.index(name) for name in ("address", "size_bytes", "kind", "detail")}
+    for index, (event, thread) in enumerate(rows):
+        address, size, kind, detail = (
+            event[at[name]] for name in ("address", "size_bytes", "kind", "detail")
+        )
+        if kind in (ALLOCATE, FREE):
+            if kind == ALLOCATE and size:
+                if address not in sizes:
+                    bisect.insort(addresses, address)
+                sizes[address] = size
+            elif kind == FREE and address in sizes:
+                size = sizes.pop(address)
+                addresses.remove(address)
+            own = _pieces(-(-address // _PAGE), (address + size) // _PAGE)
+            if index > first:
+                result.append(End(dict(own)))
+        elif kind == KERNEL:
+            open_kernels[thread] = None if detail in _COPIES else Kernel()
+            kernel = open_kernels[thread]
+            if index > first and kernel is not None:
+                result.append(kernel)
+        elif kind == _TOUCH and size:
+            kernel = open_kernels.get(thread)
+            place = bisect.bisect_right(addresses, address) - 1
+            if kernel is None or place < 0:
+                continue
+            end = addresses[place] + sizes[addresses[place]]
+            if address >= end:
+                continue
+            last_page = -(-min(address + size, end) // _PAGE)
+            for block, pages in _pieces(address // _PAGE, last_page):
+                kernel.pages[block] |= pages
+                if detail & _WRITES:
+                    kernel.written.add(block)
+    return [each for each in result if isinstance(each, End) or each.pages]
+
+
+def live_pages(step: list[Kernel | End]) -> list[dict[int, int]]:
+    """For each kernel, by block: the bits of pages that are live before it. Two rounds are looked
+    at, because what one leaves is there in the next."""
+    held: dict[int, int] = defaultdict(int)
+    before: list[dict[int, int]] = []
+    for each in step * 2:
+        if isinstance(each, End):
+            for block, pages in each.pages.items():
+                held[block] &= ~pages
+        else:
+            before.append({block: held[block] for block in each.pages})
+            for block, pages in each.pages.items():
+                held[block] |= pages
+    needed: dict[int, int] = defaultdict(int)
+    after: list[dict[int, int]] = []
+    for each in reversed(step * 2):
+        if isinstance(each, End):
+            for block, pages in each.pages.items():
+                needed[block] &= ~pages
+        else:
+            for block, pages in each.pages.items():
+                needed[block] |= pages
+            after.append({block: needed[block] for block in each.pages})
+    after.reverse()
+    kernels = len(before) // 2
+    return [
+        {block: held_pages & after[i][block] for block, held_pages in before[kernels + i].items()}
+        for i in range(kernels)
+    ]
+
+
+def gaps_of(kernels: list[Kernel], live: list[dict[int, int]]) -> list[Gap]:
+    uses: dict[int, list[int]] = defaultdict(list)
+    for number, kernel in enumerate(kernels):
+        for block in kernel.pages:
+            uses[block].append(number)
+    gaps = []
+    epochs = 0
+    for block, at in uses.items():
+        writes = [block in kernels[use].written for use in at]
+        # The gaps before the first write go on from the last ones of the round before.
+        epoch = first_epoch = epochs
+        own = []
+        for place, use in enumerate(at):
+            if writes[place]:
+                epoch += 1
+            next_use = at[(place + 1) % len(at)]
+            own.append((use, next_use, live[next_use].get(block, 0).bit_count() * _PAGE, epoch))
+        if any(writes):
+            own = [(u, n, b, epoch if e == first_epoch else e) for u, n, b, e in own]
+        else:
+            own = [(u, n, b, -1) for u, n, b, _ in own]  # the host's copy is always right
+        gaps += [Gap(block, *each) for each in own]
+        epochs = epoch + 1
+    return gaps
+
+
+@dataclass(frozen=True)
+class Level:
+    """Bytes that are copied back if a block is away in any of these gaps."""
+
+    bytes: int
+    gaps: list[int]  # by their place
+
+
+def _levels(gaps: Sequence[Gap]) -> list[Level]:
+    """Between two writes a block is copied back once: as much as the largest gap needs in which it
+    is away."""
+    epochs: dict[int, list[int]] = defaultdict(list)
+    for i, gap in enumerate(gaps):
+        if gap.epoch >= 0:
+            epochs[gap.epoch].append(i)
+    levels = []
+    for own in epochs.values():
+        lower = 0
+        for size in sorted({gaps[i].live_bytes for i in own} - {0}):
+            levels.append(Level(size - lower, [i for i in own if gaps[i].live_bytes >= size]))
+            lower = size
+    return levels
+
+
+class Bound:
+    def __init__(self, step: list[Kernel | End]) -> None:
+        self.kernels = [each for each in step if isinstance(each, Kernel)]
+        self.gaps = gaps_of(self.kernels, live_pages(step))
+        self.blocks = len({gap.block for gap in self.gaps})
+        self.largest_kernel_blocks = max(len(kernel.pages) for kernel in self.kernels)
+
+    def fewest_bytes(self, chunks: int, to_device: bool, to_host: bool) -> float:
+        levels = _levels(self.gaps)
+        cost = np.zeros(len(self.gaps) + len(levels))
+        for i, gap in enumerate(self.gaps):
+            cost[i] = gap.live_bytes if to_device else 0
+        for i, level in enumerate(levels):
+            cost[len(self.gaps) + i] = level.bytes if to_host else 0
+        rows, columns, values, bounds = [], [], [], []
+
+        def add(entries: list[tuple[int, float]], at_most: float) -> None:
+            for place, value in entries:
+                rows.append(len(bounds))
+                columns.append(place)
+                values.append(value)
+            bounds.append(at_most)
+
+        for number, kernel in enumerate(self.kernels):
+            others = [(i, -1.0) for i, gap in enumerate(self.gaps) if gap.spans(number)]
+            away = min(len(others), len(others) + len(kernel.pages) - chunks)
+            if away > 0:
+                add(others, -away)
+        for i, level in enumerate(levels):
+            for gap in level.gaps:
+                add([(gap, 1.0), (len(self.gaps) + i, -1.0)], 0)
+        if not bounds:
+            return 0.0
+        matrix = csr_matrix((values, (rows, columns)), shape=(len(bounds), len(cost)))
+        # In blocks, so that the numbers are near 1.
+        solved = linprog(cost / _BLOCK, A_ub=matrix, b_ub=bounds, bounds=(0, 1), method="highs")
+        if not solved.success:
+            raise RuntimeError(f"no bound for {chunks} blocks: {solved.message}")
+        return float(solved.fun) * _BLOCK
+
+
+def main() -> None:
+    file, mark, *chunks = sys.argv[1:]
+    bound = Bound(step_of(read_trace(Path(file)), mark))
+    points = {
+        count: {
+            "moved_bytes": bound.fewest_bytes(int(count), True, True),
+            "to_device_bytes": bound.fewest_bytes(int(count), True, False),
+            "to_host_bytes": bound.fewest_bytes(int(count), False, True),
+        }
+        for count in chunks
+    }
+    result = {
+        "blocks": bound.blocks,
+        "kernels": len(bound.kernels),
+        "largest_kernel_blocks": bound.largest_kernel_blocks,
+        "points": points,
+    }
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

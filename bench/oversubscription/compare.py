@@ -1,0 +1,257 @@
+"""Recorded training steps on machines with less memory than they need, under each policy.
+
+Each workload is recorded once on the simulated device. Its last whole step is replayed again and
+again by uvmalloc_plan, in virtual time, so that the figures are the same on every run.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from uvmalloc.libraries import Libraries
+
+from bench.environment import clean_environment
+from bench.verdict import Target, number, verdict_table
+
+_ROOT = Path(__file__).resolve().parents[2]
+WORKLOADS = ("gpt", "cnn")
+MACHINES = ("h100-pcie5", "rtx4090-pcie4")
+TIMES = (0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
+_SHORT = (1.25, 1.5, 2.0)  # of memory
+_POLICIES = ("off", "driver", "lru", "planned")
+_RECORDED_STEPS = 3
+_RECORDED_ON = "h100-pcie5"
+_BLOCK_BYTES = 2 << 20
+
+
+@dataclass(frozen=True)
+class Point:
+    """A workload on a machine of which it needs `times` the memory."""
+
+    workload: str
+    machine: str
+    times: float
+    memory_bytes: int
+    resident_ns: float
+    policies: dict[str, dict[str, Any]]
+    bound: dict[str, float]
+    to_device_bytes_per_ns: float
+    to_host_bytes_per_ns: float
+
+    def step_ns(self, policy: str) -> float | None:
+        return self.policies[policy].get("step_ns")
+
+    def figure(self, name: str) -> float:
+        return float(self.policies["planned"][name])
+
+    def _copy_ns(self, to_device: float, to_host: float) -> float:
+        """The longer of both lanes."""
+        return max(to_device / self.to_device_bytes_per_ns, to_host / self.to_host_bytes_per_ns)
+
+    @property
+    def runs(self) -> bool:
+        """Whether the plan and the driver both get to the end."""
+        return self.step_ns("planned") is not None and self.step_ns("driver") is not None
+
+    @property
+    def speedup(self) -> float:
+        return float(self.policies["driver"]["step_ns"]) / self.figure("step_ns")
+
+    @property
+    def over_resident(self) -> float:
+        return self.figure("step_ns") / self.resident_ns
+
+    @property
+    def moved_bytes(self) -> float:
+        return self.figure("to_device_bytes") + self.figure("to_host_bytes")
+
+    @property
+    def bytes_over_optimum(self) -> float | None:
+        optimum = self.bound["moved_bytes"]
+        if optimum < _BLOCK_BYTES:
+            return 1.0 if self.moved_bytes < _BLOCK_BYTES else None
+        return self.moved_bytes / optimum
+
+    @property
+    def bound_ns(self) -> float:
+        copies = self._copy_ns(self.bound["to_device_bytes"], self.bound["to_host_bytes"])
+        return max(self.resident_ns, copies)
+
+    @property
+    def step_over_bound(self) -> float:
+        return self.figure("step_ns") / self.bound_ns
+
+    @property
+    def hidden_share(self) -> float | None:
+        """Of the busier copy lane's time, what does not make the step longer."""
+        copies = self._copy_ns(self.figure("to_device_bytes"), self.figure("to_host_bytes"))
+        if copies == 0:
+            return None
+        return max(0.0, 1 - (self.figure("step_ns") - self.resident_ns) / copies)
+
+    @property
+    def could_hide(self) -> bool:
+        """Whether the kernels of a step are as long as the copies that the bound needs."""
+        copies = self._copy_ns(self.bound["to_device_bytes"], self.bound["to_host_bytes"])
+        return copies <= self.resident_ns
+
+    def as_json(self) -> dict[str, Any]:
+        result: dict[str, Any] = {
+            "workload": self.workload,
+            "machine": self.machine,
+            "times": self.times,
+            "memory_bytes": self.memory_bytes,
+            "resident_ns": self.resident_ns,
+            "policies": self.policies,
+            "bound": self.bound,
+        }
+        if self.runs:
+            result |= {
+                "speedup_over_driver": self.speedup,
+                "bytes_over_optimum": self.bytes_over_optimum,
+                "step_over_bound": self.step_over_bound,
+                "hidden_share": self.hidden_share,
+                "could_hide": self.could_hide,
+            }
+        return result
+
+
+def _run(command: Sequence[str], what: str) -> str:
+    environment = {
+        **clean_environment(),
+        "PYTHONPATH": os.pathsep.join([str(_ROOT), *sys.path[1:]]),
+    }
+    finished = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if finished.returncode != 0:
+        raise RuntimeError(f"{what} failed:\n{finished.stderr}")
+    return finished.stdout
+
+
+def record(workload: str, trace: Path) -> None:
+    command = [sys.executable, "-m", "uvmalloc", "sim", "--no-report", "--machine", _RECORDED_ON]
+    command += ["--trace", str(trace), "--", sys.executable, "-m"]
+    command += ["bench.oversubscription.steps_here", workload, str(_RECORDED_STEPS)]
+    _run(command, f"the recording of {workload}")
+
+
+def _points(program: Path, workload: str, trace: Path) -> Iterator[Point]:
+    planned = {}
+    for machine in MACHINES:
+        command = [str(program), str(trace), "--machine", machine]
+        for times in TIMES:
+            command += ["--times", str(times)]
+        planned[machine] = json.loads(_run(command, f"the plan of {workload} on {machine}"))
+    chunks = sorted(
+        {
+            point["memory_bytes"] // _BLOCK_BYTES
+            for each in planned.values()
+            for point in each["points"]
+        }
+    )
+    command = [sys.executable, "-P", "-m", "bench.oversubscription.bound", str(trace), ""]
+    bounds = json.loads(
+        _run(command + [str(count) for count in chunks], f"the bound of {workload}")
+    )
+    for machine, result in planned.items():
+        for point in result["points"]:
+            yield Point(
+                workload, machine, point["times"], point["memory_bytes"],
+                result["all_resident"]["step_ns"], point["policies"],
+                bounds["points"][str(point["memory_bytes"] // _BLOCK_BYTES)],
+                result["to_device_bytes_per_ns"], result["to_host_bytes_per_ns"],
+            )  # fmt: skip
+
+
+def _geometric_means(points: Sequence[Point], times: Sequence[float]) -> Iterator[float]:
+    """Of the workloads, for each machine and memory."""
+    for machine in MACHINES:
+        for each in times:
+            speedups = [p.speedup for p in points if p.machine == machine and p.times == each]
+            if speedups:
+                yield math.prod(speedups) ** (1 / len(speedups))
+
+
+def _worst(
+    points: Sequence[Point], value: Callable[[Point], float | None], pick: Callable[..., float]
+) -> float | None:
+    values = [found for point in points if (found := value(point)) is not None]
+    return pick(values) if values else None
+
+
+def keys_of(points: Sequence[Point]) -> dict[str, float | int | None]:
+    """The worst of each measure. None where no point has it."""
+    run = [point for point in points if point.runs]
+    short = [point for point in run if point.times in _SHORT]
+    return {
+        "fit_overhead": _worst([p for p in run if p.times == 0.75], lambda p: p.over_resident, max),
+        "fit_hint_calls": _worst(
+            [p for p in run if p.times == 0.75], lambda p: p.figure("hint_calls"), max
+        ),
+        "speedup_over_driver": min(_geometric_means(run, _SHORT), default=None),
+        "speedup_over_driver_at_3": min(_geometric_means(run, (3.0,)), default=None),
+        "least_speedup": _worst([p for p in run if p.times > 1], lambda p: p.speedup, min),
+        "bytes_over_optimum": _worst(short, lambda p: p.bytes_over_optimum, max),
+        "step_over_bound": _worst(short, lambda p: p.step_over_bound, max),
+        "hidden_share": _worst([p for p in short if p.could_hide], lambda p: p.hidden_share, min),
+        "at_capacity": _worst([p for p in run if p.times == 1.0], lambda p: p.over_resident, max),
+        "steady_faults": _worst(short, lambda p: p.figure("faults"), max),
+        "points_that_end_early": len(points) - len(run),
+    }
+
+
+_BOUNDS = (
+    ("fit_overhead", 1.01, True), ("fit_hint_calls", 0, True), ("speedup_over_driver", 3, False),
+    ("speedup_over_driver_at_3", 2, False), ("least_speedup", 1, False),
+    ("bytes_over_optimum", 1.11, True), ("step_over_bound", 1.15, True),
+    ("hidden_share", 0.8, False), ("at_capacity", 1.05, True), ("steady_faults", 0, True),
+)  # fmt: skip
+
+
+def compare(libraries: Libraries, output: Path, console: Console) -> None:
+    """Writes `output` (JSON) and, beside it, the traces, in the folder `oversubscription`."""
+    libraries.require_stand_ins()
+    program = libraries.folder.parent / "bin" / "uvmalloc_plan"
+    traces = output.with_suffix("")
+    traces.mkdir(parents=True, exist_ok=True)
+    points: list[Point] = []
+    for workload in WORKLOADS:
+        trace = traces / f"{workload}.trace"
+        record(workload, trace)
+        points += _points(program, workload, trace)
+    keys = keys_of(points)
+    # The plan knows the order of the step because it was recorded. No running program has it yet.
+    result = {
+        **keys,
+        "policy": "planned, on a recorded order",
+        "detail": [point.as_json() for point in points],
+    }
+    output.write_text(json.dumps(result, indent=2) + "\n")
+    _show(points, keys, console)
+
+
+def _show(points: Sequence[Point], keys: dict[str, float | int | None], console: Console) -> None:
+    table = Table(title="Time of a step against all memory resident")
+    for column in ("workload", "machine", "needs", *_POLICIES, "moved, MiB", "fewest, MiB"):
+        table.add_column(column)
+    for point in points:
+        steps = [point.step_ns(policy) for policy in _POLICIES]
+        table.add_row(
+            point.workload, point.machine, f"{point.times:g} x",
+            *(number(None if step is None else step / point.resident_ns) for step in steps),
+            number(point.moved_bytes / (1 << 20) if point.runs else None),
+            number(point.bound["moved_bytes"] / (1 << 20)),
+        )  # fmt: skip
+    console.print(table)
+    console.print(
+        verdict_table([Target(name, "", keys[name], bound, most) for name, bound, most in _BOUNDS])
+    )

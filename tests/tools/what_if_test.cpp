@@ -1,0 +1,214 @@
+// Recordings made by hand: what a step uses, and what each policy makes of it with less memory.
+#include "oversubscription/what_if.hpp"
+
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <uvmalloc/sim/uvmsim.h>
+#include <uvmalloc/sim/engine/units.hpp>
+
+#include "oversubscription/policies.hpp"
+#include "oversubscription/repeated_step.hpp"
+
+namespace uvm::oversubscription {
+namespace {
+
+using uvmsim::kBlockBytes;
+using uvmsim::kPageBytes;
+using uvmsim::kPagesPerBlock;
+using uvmsim::MachineProfile;
+using uvmsim::PageRange;
+using uvmsim::replay::Event;
+using uvmsim::replay::EventKind;
+using uvmsim::replay::Recording;
+
+constexpr int kBoth = UVMSIM_READ | UVMSIM_WRITE;
+constexpr std::uint64_t kCopyNs = kBlockBytes / 2;
+
+// Copies at 2 bytes a nanosecond, kernels by their own time alone.
+MachineProfile machine() {
+  MachineProfile profile;
+  profile.costs = uvmsim::Costs{};
+  profile.costs.to_device_bytes_per_ns = 2;
+  profile.costs.to_host_bytes_per_ns = 2;
+  return profile;
+}
+
+// An allocation for each block, all made before the only step.
+class WhatIfTest : public ::testing::Test {
+ protected:
+  explicit WhatIfTest(std::uint32_t blocks = 4) {
+    recording.streams.push_back({0});
+    recording.allocation_count = blocks;
+    for (std::uint32_t block = 0; block < blocks; ++block) {
+      recording.block_addresses.push_back(block * kBlockBytes);
+      add_allocation(block, EventKind::kAllocate);
+    }
+    add_mark("step");
+  }
+
+  static PageRange pages_of(std::uint32_t block) {
+    return {block * kPagesPerBlock, (block + 1) * kPagesPerBlock};
+  }
+  void add_allocation(std::uint32_t block, EventKind kind) {
+    Event event;
+    event.kind = kind;
+    event.block = block;
+    event.pages = pages_of(block);
+    event.amount = kBlockBytes;
+    recording.events.push_back(event);
+  }
+  void add_kernel(const std::vector<std::uint32_t>& blocks, std::uint64_t duration_ns,
+                  int access = kBoth) {
+    Event event;
+    event.is_timed = true;
+    event.amount = duration_ns;
+    event.first_touch = static_cast<std::uint32_t>(recording.touches.size());
+    event.touch_count = static_cast<std::uint32_t>(blocks.size());
+    for (const std::uint32_t block : blocks)
+      recording.touches.push_back({pages_of(block), kBlockBytes, access, block});
+    recording.events.push_back(event);
+  }
+  void add_mark(const std::string& text) {
+    recording.marks.push_back({recording.events.size(), text});
+    Event event;
+    event.kind = EventKind::kMark;
+    recording.events.push_back(event);
+  }
+
+  WhatIf what_if() {
+    add_mark("end");
+    return WhatIf(recording, "", machine());
+  }
+
+  Recording recording;
+};
+
+TEST_F(WhatIfTest, AStepIsRepeatedAfterWhatCameBeforeIt) {
+  add_kernel({0}, 10);
+  add_mark("second");
+  add_kernel({1}, 20);
+  add_mark("end");
+  const Recording first = repeated_step(recording, "step", 3);
+  EXPECT_EQ(first.events.size(), 4 + 3 * 2 + 1U);
+  ASSERT_EQ(first.marks.size(), 4U);
+  EXPECT_EQ(first.marks[1].event, 6U);
+  EXPECT_EQ(first.events[5].amount, 10U);
+  const Recording last = repeated_step(recording, "", 1);
+  EXPECT_EQ(last.events[4].amount, 10U) << "the step before is not left out";
+  EXPECT_EQ(last.events[6].amount, 20U);
+  EXPECT_THROW(repeated_step(recording, "third", 1), std::invalid_argument);
+  EXPECT_THROW(repeated_step(recording, "end", 1), std::invalid_argument);
+}
+
+TEST_F(WhatIfTest, PagesAreLiveFromTheirFirstUseToTheLastBeforeTheyAreFreed) {
+  add_kernel({0, 1}, 1);
+  add_kernel({0}, 1);
+  add_allocation(0, EventKind::kFree);
+  add_kernel({1}, 1);
+  add_allocation(0, EventKind::kAllocate);
+  add_kernel({0}, 1);
+  const RecordedOrder order = order_of(recording);
+  ASSERT_EQ(order.order.kernels.size(), 4U);
+  EXPECT_EQ(order.order.kernels[0][0].live_bytes, 0U) << "nothing has been written yet";
+  EXPECT_EQ(order.order.kernels[1][0].live_bytes, kBlockBytes);
+  EXPECT_EQ(order.order.kernels[2][0].live_bytes, kBlockBytes);
+  EXPECT_EQ(order.order.kernels[3][0].live_bytes, 0U) << "it has been freed";
+  EXPECT_EQ(order.order.live_at_end[0], kBlockBytes);
+  EXPECT_EQ(order.order.live_at_end[2], 0U);
+  EXPECT_TRUE(order.live_before(0, 2).none());
+}
+
+TEST_F(WhatIfTest, APageThatTwoAllocationsShareStaysLive) {
+  recording.events[0].amount = kBlockBytes - 100;
+  add_kernel({0}, 1);
+  Event freed = recording.events[0];
+  freed.kind = EventKind::kFree;
+  recording.events.push_back(freed);
+  EXPECT_EQ(order_of(recording).order.live_at_end[0], 2 * kPageBytes);
+}
+
+TEST_F(WhatIfTest, WithAllOfItsMemoryEveryPolicyTakesTheTimeOfTheKernels) {
+  add_kernel({0}, 100);
+  add_kernel({1, 2}, 200);
+  const WhatIf whole = what_if();
+  EXPECT_EQ(whole.footprint().peak_bytes, 3 * kBlockBytes);
+  EXPECT_EQ(whole.footprint().largest_kernel_blocks, 2U);
+  for (const std::string_view policy : kPolicyNames) {
+    const StepFigures figures = whole.step(policy, whole.block_bytes());
+    EXPECT_EQ(figures.failure, "") << policy;
+    EXPECT_EQ(figures.step_ns, 300U) << policy;
+    EXPECT_EQ(figures.to_device_bytes, 0U) << policy;
+    EXPECT_EQ(figures.hint_calls, 0U) << policy;
+  }
+}
+
+TEST_F(WhatIfTest, APlanMovesWhatBeladyMovesAndHidesItBehindKernels) {
+  for (std::uint32_t block = 0; block < 4; ++block) add_kernel({block}, 10 * kCopyNs);
+  const WhatIf shorter = what_if();
+  const StepFigures driver = shorter.step("driver", 3 * kBlockBytes);
+  EXPECT_EQ(driver.to_device_bytes, 4 * kBlockBytes) << "the oldest is always what is needed next";
+  const StepFigures lru = shorter.step("lru", 3 * kBlockBytes);
+  EXPECT_EQ(lru.to_device_bytes, 4 * kBlockBytes);
+  EXPECT_EQ(lru.faults, 0U);
+  const StepFigures planned = shorter.step("planned", 3 * kBlockBytes);
+  // Three turns of four kernels have four arrivals: those of a block that has just been used.
+  EXPECT_LE(planned.to_device_bytes, 2 * kBlockBytes);
+  EXPECT_GT(planned.to_device_bytes, 0U);
+  EXPECT_EQ(planned.faults, 0U);
+  EXPECT_EQ(planned.repairs, 0U);
+  EXPECT_LT(planned.step_ns, driver.step_ns);
+  EXPECT_NE(shorter.step("off", 3 * kBlockBytes).failure, "");
+}
+
+TEST_F(WhatIfTest, WhatIsOnlyReadIsNotCopiedBack) {
+  // Each use needs the only chunk. The first time a block leaves it comes from nowhere, so that it
+  // is copied then; that is over before the measured steps.
+  for (std::uint32_t block = 0; block < 3; ++block) add_kernel({block}, 10 * kCopyNs, UVMSIM_READ);
+  const WhatIf reads = what_if();
+  EXPECT_EQ(reads.step("driver", kBlockBytes).to_host_bytes, 3 * kBlockBytes);
+  EXPECT_EQ(reads.step("lru", kBlockBytes).to_host_bytes, 3 * kBlockBytes);
+  const StepFigures planned = reads.step("planned", kBlockBytes);
+  EXPECT_EQ(planned.to_device_bytes, 3 * kBlockBytes);
+  EXPECT_EQ(planned.to_host_bytes, 0U);
+  EXPECT_EQ(planned.faults, 0U);
+}
+
+TEST_F(WhatIfTest, DeadMemoryIsNotCopied) {
+  for (std::uint32_t block = 0; block < 4; ++block) {
+    add_kernel({block}, 10);
+    add_allocation(block, EventKind::kFree);
+    add_allocation(block, EventKind::kAllocate);
+  }
+  const WhatIf dead = what_if();
+  EXPECT_NE(dead.step("driver", 2 * kBlockBytes).to_host_bytes, 0U);
+  const StepFigures planned = dead.step("planned", 2 * kBlockBytes);
+  EXPECT_EQ(planned.to_host_bytes, 0U);
+  EXPECT_EQ(planned.to_device_bytes, 0U);
+}
+
+TEST_F(WhatIfTest, AKernelThatNeedsMoreThanThereIsRunsAndWhatFollowsToo) {
+  add_kernel({0, 1, 2}, 10);
+  add_kernel({3}, 10);
+  add_kernel({0}, 10);
+  const WhatIf large = what_if();
+  const StepFigures planned = large.step("planned", 2 * kBlockBytes);
+  EXPECT_EQ(planned.failure, "");
+  EXPECT_NE(planned.faults, 0U);
+}
+
+TEST_F(WhatIfTest, TheSmallestMemoryIsThatOfTheFirstStepWithinTheRatio) {
+  for (std::uint32_t block = 0; block < 4; ++block) add_kernel({block}, 20 * kCopyNs);
+  const WhatIf any = what_if();
+  const std::size_t planned = any.smallest_memory("planned", 1.1);
+  EXPECT_LT(planned, any.smallest_memory("driver", 1.05));
+  const double most_ns = 1.1 * static_cast<double>(any.all_resident().step_ns);
+  EXPECT_LE(static_cast<double>(any.step("planned", planned).step_ns), most_ns);
+  EXPECT_EQ(any.smallest_memory("off", 1.1), any.block_bytes());
+}
+
+}  // namespace
+}  // namespace uvm::oversubscription

@@ -1,0 +1,41 @@
+// The order in which the kernels of a recording use 2 MiB blocks, and which pages are live in
+// between. A page is live from its first use after an allocation until its last one before it is
+// freed or allocated again. Made once from a recording; a pure function.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <uvmalloc/hints/plan/use_order.hpp>
+#include <uvmalloc/sim/engine/page_mask.hpp>
+#include <uvmalloc/sim/replay/recording.hpp>
+
+namespace uvm::oversubscription {
+
+struct RecordedOrder {
+  struct LivePages {
+    std::size_t kernel = 0;
+    uvmsim::PageMask pages;  // before it
+  };
+  plan::UseOrder order;
+  // By event: its number among the kernels and copies, or that of the next one.
+  std::vector<std::size_t> kernel_of_event;
+  std::vector<std::vector<LivePages>> live;   // by block, for each of its uses
+  std::vector<uvmsim::PageMask> live_at_end;  // by block
+
+  // Pages of the block that kernels from that one on need.
+  const uvmsim::PageMask& live_before(std::uint32_t block, std::size_t kernel) const;
+};
+
+RecordedOrder order_of(const uvmsim::replay::Recording& recording);
+
+// From the first mark on: the most bytes of allocations that kernels use, and the most blocks that
+// one kernel uses.
+struct Footprint {
+  std::uint64_t peak_bytes = 0;
+  std::size_t largest_kernel_blocks = 0;
+};
+Footprint footprint_of(const uvmsim::replay::Recording& recording, const RecordedOrder& order);
+
+}  // namespace uvm::oversubscription

@@ -1,0 +1,57 @@
+#include "oversubscription/repeated_step.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <stdexcept>
+#include <utility>
+
+namespace uvm::oversubscription {
+namespace {
+
+using uvmsim::replay::Event;
+using uvmsim::replay::EventKind;
+using uvmsim::replay::Mark;
+using uvmsim::replay::Recording;
+
+// Events [first, last) of the step, with its mark.
+std::pair<std::size_t, std::size_t> step_at(const Recording& recording, const std::string& mark) {
+  for (std::size_t i = recording.marks.size(); i-- > 1;) {
+    const Mark& begin = recording.marks[i - 1];
+    if (mark.empty() || begin.text == mark) return {begin.event, recording.marks[i].event};
+  }
+  throw std::invalid_argument(
+      mark.empty() ? "the trace has no step; accepted: one with two marks (uvmalloc.mark)"
+                   : "no step begins at the mark '" + mark + "' and ends at another mark");
+}
+
+}  // namespace
+
+Recording repeated_step(const Recording& recording, const std::string& mark, std::size_t times) {
+  if (recording.device_count != 1)
+    throw std::invalid_argument("the trace is of several devices; accepted: of one");
+  const auto [first, last] = step_at(recording, mark);
+  Recording result = recording;
+  result.events.clear();
+  result.marks.clear();
+  const auto begin = recording.events.begin();
+  const auto step = begin + static_cast<std::ptrdiff_t>(first);
+  const auto end = begin + static_cast<std::ptrdiff_t>(last);
+  if (std::none_of(step, end, [](const Event& each) { return each.kind == EventKind::kKernel; }))
+    throw std::invalid_argument("the step has no kernel");
+  const auto add_mark = [&](const std::string& text) {
+    result.marks.push_back({result.events.size(), text});
+    Event event;
+    event.kind = EventKind::kMark;
+    result.events.push_back(event);
+  };
+  std::copy_if(begin, step, std::back_inserter(result.events),
+               [](const Event& each) { return each.kind != EventKind::kMark; });
+  for (std::size_t time = 0; time < times; ++time) {
+    add_mark(std::to_string(time));
+    result.events.insert(result.events.end(), step + 1, end);
+  }
+  add_mark("end");
+  return result;
+}
+
+}  // namespace uvm::oversubscription

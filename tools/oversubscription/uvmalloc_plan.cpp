@@ -1,0 +1,159 @@
+// uvmalloc_plan TRACE --machine NAME [OPTION...]: a recorded step on a machine with less memory,
+// under each policy. kHelp has the options. Prints JSON. Exit code 0; 2 where the command, the
+// trace or the profile is of no use.
+#include <charconv>
+#include <cstdio>
+#include <exception>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <uvmalloc/sim/engine/settings.hpp>
+#include <uvmalloc/sim/engine/units.hpp>
+
+#include "machine_replay/trace_recording.hpp"
+#include "oversubscription/policies.hpp"
+#include "oversubscription/what_if.hpp"
+
+namespace uvm::oversubscription {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr double kWithin = 1.1;
+constexpr std::string_view kUsage =
+    "usage: uvmalloc_plan TRACE --machine NAME [--step MARK] [--memory SIZE]... [--times X]...";
+constexpr std::string_view kHelp =
+    R"(a recorded step on a machine with some memory, under each policy, in virtual time, as JSON
+
+  --machine NAME   a machine of sim/profiles, or a file in TOML
+  --step MARK      the step that begins at that mark; without it the last whole one
+  --memory SIZE    that programs have of the device; may be repeated
+  --times X        memory such that the step needs X times as much; may be repeated
+)";
+
+struct Command {
+  std::string file;
+  std::string machine;
+  std::string step;
+  std::vector<std::size_t> memory_bytes;
+  std::vector<double> times;
+};
+
+double times_of(std::string_view text) {
+  double value = 0;
+  const auto read = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (read.ec == std::errc() && read.ptr == text.data() + text.size() && value > 0 && value < 1000)
+    return value;
+  throw std::invalid_argument(fmt::format("--times is '{}'; accepted: a number, as 1.5", text));
+}
+
+std::size_t memory_of(std::string_view text) {
+  const std::optional<std::size_t> bytes = uvmsim::parse_bytes(text);
+  if (bytes && *bytes >= uvmsim::kBlockBytes && *bytes <= uvmsim::kLargestRequestBytes)
+    return *bytes;
+  throw std::invalid_argument(
+      fmt::format("--memory is '{}'; accepted: a size from 2MiB to 64TiB, as 512MiB", text));
+}
+
+Command parse_command(int count, char** arguments) {
+  Command command;
+  for (int i = 1; i < count; ++i) {
+    const std::string_view word = arguments[i];
+    const auto value = [&]() -> std::string_view {
+      if (++i == count) throw std::invalid_argument(fmt::format("{} lacks its value", word));
+      return arguments[i];
+    };
+    if (word == "--machine") {
+      command.machine = value();
+    } else if (word == "--step") {
+      command.step = value();
+    } else if (word == "--memory") {
+      command.memory_bytes.push_back(memory_of(value()));
+    } else if (word == "--times") {
+      command.times.push_back(times_of(value()));
+    } else if (word.starts_with("-") || !command.file.empty()) {
+      throw std::invalid_argument(fmt::format("'{}' is not understood; {}", word, kUsage));
+    } else {
+      command.file = word;
+    }
+  }
+  if (command.file.empty() || command.machine.empty())
+    throw std::invalid_argument(std::string(kUsage));
+  return command;
+}
+
+Json json_of(const StepFigures& figures) {
+  if (!figures.failure.empty()) return {{"failure", figures.failure}};
+  return {{"step_ns", figures.step_ns},
+          {"kernel_ns", figures.kernel_ns},
+          {"to_device_bytes", figures.to_device_bytes},
+          {"to_host_bytes", figures.to_host_bytes},
+          {"faults", figures.faults},
+          {"hint_calls", figures.hint_calls},
+          {"repairs", figures.repairs}};
+}
+
+Json point_of(const WhatIf& what_if, std::size_t memory_bytes) {
+  Json policies;
+  for (const std::string_view policy : kPolicyNames)
+    policies[std::string(policy)] = json_of(what_if.step(policy, memory_bytes));
+  return {{"memory_bytes", memory_bytes},
+          {"capacity_bytes", capacity_with(memory_bytes)},
+          {"policies", policies}};
+}
+
+void plan(const Command& command) {
+  const auto profile = uvmsim::read_profile(uvmsim::profile_path(command.machine));
+  if (profile.memory == uvmsim::Profile::kIntegrated ||
+      profile.memory == uvmsim::Profile::kCoherent)
+    throw std::invalid_argument(
+        "the machine has no memory of its own to plan for; accepted: one "
+        "whose memory is discrete");
+  const auto recording = machine_replay::recording_of(read_trace(command.file));
+  const WhatIf what_if(recording, command.step, profile);
+  const Footprint& footprint = what_if.footprint();
+  Json points = Json::array();
+  for (const std::size_t bytes : command.memory_bytes) points.push_back(point_of(what_if, bytes));
+  for (const double times : command.times) {
+    const auto bytes = static_cast<std::size_t>(static_cast<double>(footprint.peak_bytes) / times);
+    Json point = {{"times", times}};
+    point.update(point_of(what_if, bytes / uvmsim::kBlockBytes * uvmsim::kBlockBytes));
+    points.push_back(point);
+  }
+  Json smallest;
+  for (const std::string_view policy : kPolicyNames)
+    smallest[std::string(policy)] = what_if.smallest_memory(policy, kWithin);
+  const Json result = {
+      {"machine", command.machine},
+      {"to_device_bytes_per_ns", profile.costs.to_device_bytes_per_ns},
+      {"to_host_bytes_per_ns", profile.costs.to_host_bytes_per_ns},
+      {"footprint_bytes", footprint.peak_bytes},
+      {"largest_kernel_bytes", footprint.largest_kernel_blocks * uvmsim::kBlockBytes},
+      {"all_resident", json_of(what_if.all_resident())},
+      {"smallest_memory_bytes", smallest},
+      {"points", points}};
+  fmt::print("{}\n", result.dump(1));
+}
+
+}  // namespace
+}  // namespace uvm::oversubscription
+
+int main(int count, char** arguments) {
+  try {
+    if (count == 2 && std::string_view(arguments[1]) == "--help") {
+      fmt::print("{}\n{}", uvm::oversubscription::kUsage, uvm::oversubscription::kHelp);
+      return 0;
+    }
+    uvm::oversubscription::plan(uvm::oversubscription::parse_command(count, arguments));
+    return 0;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "uvmalloc_plan: {}\n", error.what());
+    return 2;
+  }
+}

@@ -1,0 +1,98 @@
+#include "oversubscription/what_if.hpp"
+
+#include <algorithm>
+#include <memory>
+
+#include <uvmalloc/sim/engine/device_memory.hpp>
+#include <uvmalloc/sim/engine/units.hpp>
+#include <uvmalloc/sim/replay/replay_machine.hpp>
+
+#include "oversubscription/policies.hpp"
+#include "oversubscription/repeated_step.hpp"
+
+namespace uvm::oversubscription {
+namespace {
+
+using uvmsim::kBlockBytes;
+using uvmsim::replay::Outcome;
+using uvmsim::replay::Step;
+
+constexpr std::size_t kContextUnitBytes = std::size_t{64} << 10;
+
+StepFigures mean_of(const Outcome& outcome) {
+  StepFigures sum;
+  // The outcome's first step is what comes before any mark.
+  for (std::size_t i = 0; i < WhatIf::kMeasuredSteps; ++i) {
+    const Step& step = outcome.steps.at(1 + WhatIf::kWarmUpSteps + i);
+    const uvmsim_counters& counters = step.counters;
+    sum.step_ns += step.duration_ns;
+    sum.kernel_ns += step.kernel_ns;
+    sum.to_device_bytes += counters.migrated_bytes_to_device;
+    sum.to_host_bytes += counters.migrated_bytes_to_host + counters.evicted_bytes;
+    sum.faults += counters.faults_device;
+    sum.hint_calls += counters.advice_calls + counters.prefetch_calls + counters.discard_calls;
+  }
+  for (std::uint64_t* each : {&sum.step_ns, &sum.kernel_ns, &sum.to_device_bytes,
+                              &sum.to_host_bytes, &sum.faults, &sum.hint_calls})
+    *each /= WhatIf::kMeasuredSteps;
+  return sum;
+}
+
+}  // namespace
+
+std::size_t capacity_with(std::size_t memory_bytes) {
+  std::size_t capacity = memory_bytes + uvmsim::DeviceMemory::context_bytes(memory_bytes);
+  while (capacity - uvmsim::DeviceMemory::context_bytes(capacity) < memory_bytes)
+    capacity += kContextUnitBytes;
+  return capacity;
+}
+
+WhatIf::WhatIf(const uvmsim::replay::Recording& recording, const std::string& mark,
+               const uvmsim::MachineProfile& profile)
+    : recording_(repeated_step(recording, mark, kWarmUpSteps + kMeasuredSteps + 1)),
+      order_(order_of(recording_)),
+      footprint_(footprint_of(recording_, order_)),
+      profile_(profile) {}
+
+std::size_t WhatIf::block_bytes() const {
+  return std::max<std::size_t>(recording_.block_addresses.size(), 1) * kBlockBytes;
+}
+
+StepFigures WhatIf::step(std::string_view policy_name, std::size_t memory_bytes) const {
+  if (policy_name == "off" && memory_bytes < footprint_.peak_bytes) {
+    StepFigures none;
+    none.failure = "it does not fit";
+    return none;
+  }
+  uvmsim::MachineProfile profile = profile_;
+  // Memory of a device is taken where it is allocated, and stays.
+  profile.capacity_bytes =
+      capacity_with(policy_name == "off" ? std::max(memory_bytes, block_bytes()) : memory_bytes);
+  const auto policy = make_policy(policy_name, recording_, order_);
+  const Outcome outcome = uvmsim::replay::run(recording_, profile, *policy);
+  if (!outcome.failure.empty()) {
+    StepFigures none;
+    none.failure = outcome.failure;
+    return none;
+  }
+  StepFigures figures = mean_of(outcome);
+  if (const auto* moves = dynamic_cast<const ScheduledMoves*>(policy.get()))
+    figures.repairs = moves->repairs();
+  return figures;
+}
+
+std::size_t WhatIf::smallest_memory(std::string_view policy, double ratio) const {
+  const double most_ns = static_cast<double>(all_resident().step_ns) * ratio;
+  std::size_t too_few = 0;
+  std::size_t enough = block_bytes() / kBlockBytes;
+  while (enough - too_few > 1) {
+    const std::size_t blocks = too_few + (enough - too_few) / 2;
+    const StepFigures figures = step(policy, blocks * kBlockBytes);
+    const bool is_enough =
+        figures.failure.empty() && static_cast<double>(figures.step_ns) <= most_ns;
+    (is_enough ? enough : too_few) = blocks;
+  }
+  return enough * kBlockBytes;
+}
+
+}  // namespace uvm::oversubscription
