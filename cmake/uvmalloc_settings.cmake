@@ -22,6 +22,10 @@ if(UVMALLOC_CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER "${UVMALLOC_CCACHE}")
 endif()
 
+# Where a preset asks for it (CMAKE_UNITY_BUILD), several files of a library are compiled as one: each file by itself takes most
+# of its time for headers. The release build compiles each by itself and therefore shows an include that is missing.
+set(CMAKE_UNITY_BUILD_BATCH_SIZE 8)
+
 add_library(uvmalloc_flags INTERFACE)
 target_compile_options(uvmalloc_flags INTERFACE -Wall -Wextra -Wshadow $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor> -Wcast-align
                                                 $<$<BOOL:${UVMALLOC_WERROR}>:-Werror>)
@@ -48,20 +52,6 @@ foreach(header allocator/uvmalloc.h runtime/uvmalloc_runtime.h)
 endforeach()
 target_include_directories(uvmalloc_flags INTERFACE "$<BUILD_INTERFACE:${UVMALLOC_FORWARDING_INCLUDE}>")
 
-# uvmalloc_parse_headers_once(TARGET [LIKE OTHER]): parses the headers that most files include once for all files of TARGET, or
-# takes them from OTHER, which has the same compile options. It does so in sanitized builds only. The release build parses each
-# file by itself and therefore shows an include that is missing.
-function(uvmalloc_parse_headers_once target)
-  cmake_parse_arguments(arg "" "LIKE" "" ${ARGN})
-  if(NOT UVMALLOC_SANITIZER)
-    return()
-  elseif(arg_LIKE)
-    target_precompile_headers(${target} REUSE_FROM ${arg_LIKE})
-  else()
-    target_precompile_headers(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${PROJECT_SOURCE_DIR}/cmake/common_headers.hpp>")
-  endif()
-endfunction()
-
 # Objects of one room, used by both the static and the shared library.
 function(uvmalloc_add_room name)
   add_library(uvmalloc_${name} OBJECT ${ARGN})
@@ -73,9 +63,6 @@ function(uvmalloc_add_room name)
   endif()
   # What the shared library shows is decided by its version script alone.
   set_target_properties(uvmalloc_${name} PROPERTIES CXX_VISIBILITY_PRESET default VISIBILITY_INLINES_HIDDEN OFF)
-  if(NOT name STREQUAL "room_headers")
-    uvmalloc_parse_headers_once(uvmalloc_${name} LIKE uvmalloc_room_headers)
-  endif()
 endfunction()
 
 # All rooms into one library. Rooms are no part of what is installed: the library brings their objects.

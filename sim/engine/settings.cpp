@@ -14,7 +14,7 @@
 namespace uvmsim {
 namespace {
 
-constexpr int kMostDevices = 32;
+constexpr int kMostDevicesAccepted = 32;
 
 void reject(const char* variable, const char* value, const char* accepted, const char* used) {
   std::fprintf(stderr, "uvmsim: %s is '%s'; accepted: %s; using %s\n", variable, value, accepted,
@@ -99,7 +99,7 @@ Settings Settings::from_environment() {
   const bool has_machine = read_machine(&settings.machine);
   if (const char* text = std::getenv("UVMSIM_DEVICES")) {
     const auto devices = parse_number(text);
-    if (devices && *devices <= kMostDevices) {
+    if (devices && *devices <= kMostDevicesAccepted) {
       settings.devices = static_cast<int>(*devices);
     } else {
       reject("UVMSIM_DEVICES", text, "a whole number from 0 to 32", "1");

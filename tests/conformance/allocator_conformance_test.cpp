@@ -8,10 +8,10 @@
 
 #include "conformance/runtimes.hpp"
 
+#include "support/sizes.hpp"
+
 namespace uvm {
 namespace {
-
-constexpr std::size_t kMiB = 1u << 20;
 
 using Case = std::tuple<const char*, Facade>;
 

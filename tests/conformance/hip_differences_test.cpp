@@ -10,12 +10,13 @@
 
 #include "conformance/runtimes.hpp"
 
+#include "support/sizes.hpp"
+
 #undef hipGetDeviceProperties
 
 namespace uvm {
 namespace {
 
-constexpr std::size_t kMiB = 1u << 20;
 constexpr int kNewNumbers = 60000000;
 constexpr int kStrictCaptures = 70000000;
 constexpr int kHasDiscard = 71400000;

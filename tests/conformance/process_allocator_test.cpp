@@ -21,12 +21,12 @@
 #include "conformance/cuda_expectations.hpp"
 #include "conformance/runtimes.hpp"
 
+#include "support/sizes.hpp"
+
 namespace uvm {
 namespace {
 
 using Json = nlohmann::json;
-
-constexpr std::size_t kMiB = 1u << 20;
 
 class ProcessAllocator : public ::testing::Test {
  protected:

@@ -10,10 +10,11 @@
 
 #include "conformance/runtimes.hpp"
 
+#include "support/sizes.hpp"
+
 namespace uvm::preload {
 namespace {
 
-constexpr std::size_t kMiB = 1u << 20;
 constexpr int kInvalidValue = 1;
 constexpr int kAlreadyRegistered = 712;
 

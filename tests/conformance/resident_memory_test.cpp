@@ -11,10 +11,10 @@
 
 #include "conformance/runtimes.hpp"
 
+#include "support/sizes.hpp"
+
 namespace uvm {
 namespace {
-
-constexpr std::size_t kMiB = std::size_t{1} << 20;
 
 std::size_t resident_mib() {
   std::size_t pages = 0;

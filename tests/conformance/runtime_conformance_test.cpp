@@ -6,10 +6,10 @@
 
 #include "conformance/runtimes.hpp"
 
+#include "support/sizes.hpp"
+
 namespace uvm {
 namespace {
-
-constexpr std::size_t kMiB = 1u << 20;
 
 class RuntimeConformance : public ::testing::TestWithParam<const char*> {
  protected:

@@ -11,6 +11,8 @@
 
 #include "conformance/runtimes.hpp"
 
+#include "support/sizes.hpp"
+
 namespace uvm {
 namespace {
 
@@ -25,8 +27,6 @@ static_assert(
     cuda::mr::synchronous_resource_with<CudaMemoryResource, host_accessible, device_accessible>);
 static_assert(cuda::mr::resource_with<CudaMemoryResource, host_accessible, device_accessible>);
 #endif
-
-constexpr std::size_t kMiB = std::size_t{1} << 20;
 
 class CudaResource : public ::testing::TestWithParam<const char*> {
  protected:

@@ -13,10 +13,10 @@
 
 #include "conformance/runtimes.hpp"
 
+#include "support/sizes.hpp"
+
 namespace uvm {
 namespace {
-
-constexpr std::size_t kMiB = std::size_t{1} << 20;
 
 class MemoryResource : public ::testing::TestWithParam<const char*> {
  protected:

@@ -110,7 +110,7 @@ TEST_F(AddressSpaceTest, CopiesBeyondAnAllocationAreRefused) {
 class AddressSpaceDeathTest : public MachineTest {
  protected:
   // In a process image of its own: a forked child of this one would have no machine.
-  static void SetUpTestSuite() { testing::FLAGS_gtest_death_test_style = "threadsafe"; }
+  static void SetUpTestSuite() { ::testing::FLAGS_gtest_death_test_style = "threadsafe"; }
 };
 
 TEST_F(AddressSpaceDeathTest, AHostTouchOfDeviceMemoryCrashes) {

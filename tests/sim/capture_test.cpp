@@ -291,9 +291,9 @@ TEST_F(CaptureTest, WorkThatGraphsDoNotHoldIsForbidden) {
 TEST_F(CaptureTest, AllocationInTheOrderOfACapturingStreamIsNotSupportedAndCounted) {
   begin(stream_);
   void* out = nullptr;
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   EXPECT_EQ(RT(cudaMallocAsync)(&out, 16, stream_), cudaErrorNotSupported);
-  testing::internal::GetCapturedStderr();
+  ::testing::internal::GetCapturedStderr();
   uvmsim_counters counters{};
   uvmsim_get_counters(&counters);
   EXPECT_EQ(counters.unimplemented_calls, 1U);

@@ -96,10 +96,10 @@ TEST_F(DriverTest, RowsOfAPitchedAllocationAreAligned) {
 TEST_F(DriverTest, AProgramWithTheStaticRuntimeIsToldWhatToDo) {
   const void* table = this;
   const CUuuid id{};
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   EXPECT_EQ(CU(cuGetExportTable)(&table, &id), CUDA_ERROR_NOT_SUPPORTED);
   EXPECT_EQ(CU(cuGetExportTable)(&table, &id), CUDA_ERROR_NOT_SUPPORTED);
-  const std::string said = testing::internal::GetCapturedStderr();
+  const std::string said = ::testing::internal::GetCapturedStderr();
   EXPECT_EQ(table, nullptr);
   const std::string rest =
       "sim_stand_in_test is linked with CUDA's static runtime, which cannot use the simulated "

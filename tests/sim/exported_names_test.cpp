@@ -39,10 +39,10 @@ TEST(ExportedNames, TheRuntimeHasEveryListedNameUnderItsVersion) {
 TEST(ExportedNames, AStubOfTheDriverIsCountedAndSaysSoOnce) {
   auto* stub = CU(cuModuleUnload);
   const std::uint64_t before = uvmsim_call_count("cuModuleUnload");
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   EXPECT_EQ(stub(nullptr), CUDA_ERROR_NOT_SUPPORTED);
   EXPECT_EQ(stub(nullptr), CUDA_ERROR_NOT_SUPPORTED);
-  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
             "uvmsim: cuModuleUnload is not implemented by the simulated device (returned \"not "
             "supported\")\n");
   EXPECT_EQ(uvmsim_call_count("cuModuleUnload"), before + 2);
@@ -58,9 +58,9 @@ TEST(ExportedNames, AStubOfTheDriverIsCountedAndSaysSoOnce) {
 
 TEST(ExportedNames, AStubOfTheRuntimeSetsTheLastError) {
   auto* stub = RT(cudaFreeMipmappedArray);
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   EXPECT_EQ(stub(nullptr), cudaErrorNotSupported);
-  testing::internal::GetCapturedStderr();
+  ::testing::internal::GetCapturedStderr();
   EXPECT_EQ(RT(cudaPeekAtLastError)(), cudaErrorNotSupported);
   EXPECT_EQ(RT(cudaGetLastError)(), cudaErrorNotSupported);
   EXPECT_EQ(RT(cudaGetLastError)(), cudaSuccess);

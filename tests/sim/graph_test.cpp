@@ -246,7 +246,7 @@ TEST_F(GraphTest, TheDotFileShowsNodesAndEdges) {
     ASSERT_EQ(RT(cudaMemcpyAsync)(memory_, memory_, 1, cudaMemcpyDeviceToDevice, stream_),
               cudaSuccess);
   });
-  const std::string path = testing::TempDir() + "/graph.dot";
+  const std::string path = ::testing::TempDir() + "/graph.dot";
   ASSERT_EQ(RT(cudaGraphDebugDotPrint)(graph, path.c_str(), cudaGraphDebugDotFlagsVerbose),
             cudaSuccess);
   std::ostringstream text;

@@ -237,7 +237,7 @@ void probe_sharing() {
   error = RT(cudaIpcGetMemHandle)(&handle, managed);
   std::printf("probe: managed %d\n", error);
   RT(cudaIpcGetMemHandle)(&handle, memory);
-  const std::string path = testing::TempDir() + "uvmsim_handles_" + std::to_string(getpid());
+  const std::string path = ::testing::TempDir() + "uvmsim_handles_" + std::to_string(getpid());
   std::ofstream(path, std::ios::binary)
       .write(handle.reserved, sizeof handle.reserved)
       .write(event_handle.reserved, sizeof event_handle.reserved);
@@ -609,7 +609,7 @@ TEST(ProcessTest, AKernelPluginThatCannotBeLoadedIsNamedOnce) {
 
 TEST(ProcessTest, TheReportIsWrittenByTheFirstProcessOnly) {
   const std::string path =
-      testing::TempDir() + "uvmsim_report_" + std::to_string(getpid()) + ".json";
+      ::testing::TempDir() + "uvmsim_report_" + std::to_string(getpid()) + ".json";
   run_probe("UVMSIM_REPORT=" + path, "report");
   std::ifstream file(path);
   ASSERT_TRUE(file.good());

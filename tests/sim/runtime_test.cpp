@@ -166,12 +166,12 @@ TEST(RuntimeTest, AnUnknownKernelIsNamedOnceAndTheSpinKernelTakesTime) {
   auto* launch = StandIn::runtime()
                      .function<cudaError_t(const void*, dim3, dim3, void**, size_t, cudaStream_t)>(
                          "cudaLaunchKernel");
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   EXPECT_EQ(launch(&unknown_stub, dim3(), dim3(), nullptr, 0, nullptr),
             cudaErrorNoKernelImageForDevice);
   EXPECT_EQ(launch(&unknown_stub, dim3(), dim3(), nullptr, 0, nullptr),
             cudaErrorNoKernelImageForDevice);
-  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
             "uvmsim: kernel some_thing(float*, int) cannot run on the simulated device\n");
   EXPECT_EQ(RT(cudaGetLastError)(), cudaErrorNoKernelImageForDevice);
 

@@ -9,10 +9,9 @@
 #include <uvmalloc/allocator/interface.hpp>
 
 #include "support/fake_runtime.hpp"
+#include "support/sizes.hpp"
 
 namespace uvm::testing {
-
-inline constexpr std::size_t kMiB = 1u << 20;
 
 class AllocatorTest : public ::testing::Test {
  protected:

@@ -16,6 +16,8 @@
 
 #include <uvmalloc/allocator/interface.hpp>
 
+#include "support/sizes.hpp"
+
 namespace uvm::testing {
 
 class ModelError : public std::logic_error {
@@ -222,7 +224,6 @@ class AllocatorModel {
            wanted.bytes, wanted.blocks, seen.live_bytes, seen.bytes, seen.blocks);
   }
 
-  static constexpr std::size_t kMiB = std::size_t{1} << 20;
   static constexpr std::size_t kPage = 2 * kMiB;
   using Figures = std::array<std::int64_t, 3>;  // blocks, bytes, requested bytes
   struct Sums {

@@ -13,11 +13,11 @@
 
 #include "support/allocator_model.hpp"
 #include "support/fake_runtime.hpp"
+#include "support/sizes.hpp"
 
 namespace uvm::testing {
 namespace {
 
-constexpr std::size_t kMiB = std::size_t{1} << 20;
 constexpr std::size_t kLargest = std::numeric_limits<std::size_t>::max();
 // Where rounding or the kind of block changes, and what cannot be had.
 constexpr std::array<std::size_t, 32> kSizes = {0,

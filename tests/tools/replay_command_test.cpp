@@ -12,10 +12,10 @@
 
 #include <uvmalloc/allocator/trace/trace_recorder.hpp>
 
+#include "support/sizes.hpp"
+
 namespace uvm {
 namespace {
-
-constexpr std::size_t kMiB = 1u << 20;
 
 struct Finished {
   int exit_code = -1;

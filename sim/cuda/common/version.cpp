@@ -18,7 +18,7 @@ constexpr std::array<DriverVersion, 3> kAccepted{
     {{"12020", 12020, "/12.2"}, {"12080", 12080, "/12.8"}, {"13000", 13000, ""}}};
 constexpr const DriverVersion& kDefault = kAccepted.back();
 
-const DriverVersion& read_environment() {
+const DriverVersion& read_version() {
   const char* text = std::getenv("UVMSIM_DRIVER_VERSION");
   if (text == nullptr) return kDefault;
   for (const DriverVersion& version : kAccepted) {
@@ -31,7 +31,7 @@ const DriverVersion& read_environment() {
 }
 
 const DriverVersion& chosen() {
-  static const DriverVersion& version = read_environment();
+  static const DriverVersion& version = read_version();
   return version;
 }
 

@@ -20,7 +20,7 @@ void load_driver_library() {
   dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
 }
 
-std::vector<int> read_environment() {
+std::vector<int> read_visible_devices() {
   load_driver_library();
   const int device_count = Machine::instance().device_count();
   return api::listed_devices(std::getenv("CUDA_VISIBLE_DEVICES"), device_count);
@@ -29,7 +29,7 @@ std::vector<int> read_environment() {
 }  // namespace
 
 const std::vector<int>& visible_devices() {
-  return initialize(&read_environment);
+  return initialize(&read_visible_devices);
 }
 
 }  // namespace uvmsim::cuda

@@ -11,7 +11,7 @@ extern "C" unsigned hsa_init();
 namespace uvmsim::hip {
 namespace {
 
-std::vector<int> read_environment() {
+std::vector<int> read_visible_devices() {
   const char* list = std::getenv("HIP_VISIBLE_DEVICES");
   if (list == nullptr) list = std::getenv("CUDA_VISIBLE_DEVICES");
   return api::listed_devices(list, Machine::instance().device_count());
@@ -23,7 +23,7 @@ const std::vector<int>& visible_devices() {
   // Also where the process was initialised by another interface, which left the HSA runtime alone.
   static const bool initialized = hsa_init() == 0;
   (void)initialized;
-  return initialize(&read_environment);
+  return initialize(&read_visible_devices);
 }
 
 }  // namespace uvmsim::hip

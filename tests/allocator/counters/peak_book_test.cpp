@@ -10,10 +10,10 @@
 
 #include <uvmalloc/storage/pages.hpp>
 
+#include "support/sizes.hpp"
+
 namespace uvm {
 namespace {
-
-constexpr std::size_t kMiB = std::size_t{1} << 20;
 
 // Threads that count by themselves and say so when they have used up their room.
 struct Threads {

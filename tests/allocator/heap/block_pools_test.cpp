@@ -7,10 +7,10 @@
 #include <memory>
 #include <vector>
 
+#include "support/sizes.hpp"
+
 namespace uvm {
 namespace {
-
-constexpr std::size_t kKiB = 1024;
 
 class BlockPoolsTest : public ::testing::Test {
  protected:

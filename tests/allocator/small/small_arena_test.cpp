@@ -236,7 +236,7 @@ TEST(SmallArena, RecordsTakeLessThanTwoBytesPerBlockOf512) {
   EXPECT_LT(arena.metadata_bytes() - before, 200000u);
 }
 
-class SmallArenaProperty : public testing::TestWithParam<unsigned> {};
+class SmallArenaProperty : public ::testing::TestWithParam<unsigned> {};
 
 TEST_P(SmallArenaProperty, RandomProgramsNeverOverlapAndLeaveNoEmptySegmentBehind) {
   constexpr std::size_t kSegments = 256;
@@ -279,7 +279,7 @@ TEST_P(SmallArenaProperty, RandomProgramsNeverOverlapAndLeaveNoEmptySegmentBehin
   EXPECT_EQ(segments.odd_calls(), 0u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, SmallArenaProperty, testing::Values(1u, 2u, 3u));
+INSTANTIATE_TEST_SUITE_P(Seeds, SmallArenaProperty, ::testing::Values(1u, 2u, 3u));
 
 TEST(SmallArena, TwoThreadsNeverHoldTheSameBlockAndFreeEachOthers) {
   constexpr std::size_t kSegments = 64;

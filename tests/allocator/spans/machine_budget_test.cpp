@@ -2,11 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include "support/sizes.hpp"
+
 namespace uvm {
 namespace {
-
-constexpr std::size_t kGiB = std::size_t{1} << 30;
-constexpr std::size_t kMiB = std::size_t{1} << 20;
 
 DeviceDescription device(std::size_t total_bytes, bool integrated = false) {
   DeviceDescription out{"", total_bytes, {}, {}};

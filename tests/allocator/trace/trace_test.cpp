@@ -29,10 +29,10 @@
 #include <uvmalloc/allocator/trace/trace_reader.hpp>
 #include <uvmalloc/allocator/trace/trace_recorder.hpp>
 
+#include "support/sizes.hpp"
+
 namespace uvm {
 namespace {
-
-constexpr std::size_t kMiB = 1u << 20;
 
 const std::vector<TraceRecorder::Device> kDevices = {{"first card", 8192 * kMiB},
                                                      {"second card", 4096 * kMiB}};
@@ -40,12 +40,12 @@ const std::vector<TraceRecorder::Device> kDevices = {{"first card", 8192 * kMiB}
 const void* at(std::uint64_t address) {
   return reinterpret_cast<const void*>(address);
 }
-StreamHandle stream(std::uint64_t number) {
+StreamHandle numbered_stream(std::uint64_t number) {
   return reinterpret_cast<StreamHandle>(number);
 }
 
 TraceBlock block(std::uint64_t address, std::size_t requested_bytes = 100) {
-  return {Facade::kDevice, 1, at(address), requested_bytes, 512, stream(7)};
+  return {Facade::kDevice, 1, at(address), requested_bytes, 512, numbered_stream(7)};
 }
 
 // Fails where an address is allocated twice or freed when it is not live.
@@ -105,14 +105,15 @@ class TraceTest : public ::testing::Test {
 TEST_F(TraceTest, EveryKindIsReadAsItWasRecorded) {
   start();
   EXPECT_TRUE(recorder.enabled());
-  recorder.stream_seen(recorder.now(), 1, stream(7));
+  recorder.stream_seen(recorder.now(), 1, numbered_stream(7));
   recorder.allocated(recorder.now(), block(0x1000));
-  recorder.used(recorder.now(), at(0x1000), 0, stream(9));
-  recorder.moved(recorder.now(), at(0x1000), 100, Place::device(1), Place::host(), stream(7));
+  recorder.used(recorder.now(), at(0x1000), 0, numbered_stream(9));
+  recorder.moved(recorder.now(), at(0x1000), 100, Place::device(1), Place::host(),
+                 numbered_stream(7));
   recorder.advised(recorder.now(), 1, at(0x200000), 2 * kMiB, Advice::kSetAccessedBy,
                    Place::device(0));
-  recorder.prefetched(recorder.now(), 1, at(0x200000), 2 * kMiB, Place::host(), stream(3));
-  recorder.discarded(recorder.now(), 0, at(0x200000), 2 * kMiB, stream(3));
+  recorder.prefetched(recorder.now(), 1, at(0x200000), 2 * kMiB, Place::host(), numbered_stream(3));
+  recorder.discarded(recorder.now(), 0, at(0x200000), 2 * kMiB, numbered_stream(3));
   recorder.out_of_memory(recorder.now(), block(0, 64 * kMiB),
                          {RuntimeError::kOutOfMemory, 2, "CUDA_ERROR_OUT_OF_MEMORY", "cuMemAlloc"});
   recorder.call_failed(
@@ -120,7 +121,7 @@ TEST_F(TraceTest, EveryKindIsReadAsItWasRecorded) {
       {RuntimeError::kNotSupported, 801, "CUDA_ERROR_NOT_SUPPORTED", "cuMemAdvise"});
   recorder.mark("step 1");
   recorder.freed(recorder.now(), block(0x1000));
-  recorder.stream_gone(recorder.now(), 1, stream(7));
+  recorder.stream_gone(recorder.now(), 1, numbered_stream(7));
   Trace trace = stop_and_read();
 
   EXPECT_FALSE(recorder.enabled());
@@ -170,10 +171,10 @@ TEST_F(TraceTest, EveryKindIsReadAsItWasRecorded) {
 TEST_F(TraceTest, KernelsWithTheirTouchesAndTheOrderOfStreamsAreReadAsTheyWereRecorded) {
   start();
   const TracedRange ranges[] = {{at(0x1000), 4096, 1}, {at(0x9000), 512, 3}};
-  recorder.kernel_started(recorder.now(), 1, stream(7), 1u << 20, 3, ranges);
-  recorder.kernel_started(recorder.now(), 0, stream(0), 500, kTraceFixedTime, {});
-  recorder.signalled(recorder.now(), 0, stream(7), at(0x70));
-  recorder.waited(recorder.now(), 0, stream(9), at(0x70), TraceWait::kStreamForSignal);
+  recorder.kernel_started(recorder.now(), 1, numbered_stream(7), 1u << 20, 3, ranges);
+  recorder.kernel_started(recorder.now(), 0, numbered_stream(0), 500, kTraceFixedTime, {});
+  recorder.signalled(recorder.now(), 0, numbered_stream(7), at(0x70));
+  recorder.waited(recorder.now(), 0, numbered_stream(9), at(0x70), TraceWait::kStreamForSignal);
   recorder.waited(recorder.now(), 1, nullptr, nullptr, TraceWait::kHostForDevice);
   const Trace trace = stop_and_read();
   ASSERT_EQ(trace.events.size(), 7U);
@@ -240,7 +241,7 @@ TEST_F(TraceTest, WhatIsReadIsWhatWasRecorded) {
                            at(4096 * (1 + random() % addresses)),
                            random() % 3,
                            512 * (random() % 2),
-                           stream(random() % 2)};
+                           numbered_stream(random() % 2)};
       if (pick % 89 == 0) {
         own.used(when, one.address, one.device, one.stream);
         expected.push_back(

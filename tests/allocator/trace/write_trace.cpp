@@ -7,11 +7,11 @@
 
 #include <uvmalloc/allocator/trace/trace_recorder.hpp>
 
+#include "support/sizes.hpp"
+
 namespace {
 
 using namespace uvm;
-
-constexpr std::size_t kMiB = 1u << 20;
 
 TraceBlock block(Facade facade, int device, std::uintptr_t address, std::size_t requested_bytes,
                  std::size_t block_bytes) {
