@@ -1,5 +1,5 @@
-"""For all Python tests: the marks `slow` and `fresh_start`; and torch's own CPU kernels do not die
-where AMX is announced and refused.
+"""For all Python tests: the marks `slow`, `all` and `fresh_start`; and torch's own CPU kernels do
+not die where AMX is announced and refused.
 
 Some virtual machines do that. There every product of bfloat16 matrices ends in SIGILL, with or
 without uvmalloc, and the simulated device runs the same kernels.
@@ -19,6 +19,7 @@ import pytest
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: left out by scripts/test --fast")
+    config.addinivalue_line("markers", "all: run by scripts/test --all alone")
     config.addinivalue_line("markers", "fresh_start: its programs import torch themselves")
 
 

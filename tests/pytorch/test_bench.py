@@ -355,6 +355,7 @@ def test_a_second_prefetch_for_a_move_is_a_miss() -> None:
     assert verdict == [("to", True), ("from", False)]
 
 
+@pytest.mark.all
 def test_programs_give_every_figure(tmp_path: Path) -> None:
     run_bench(tmp_path, 300, "--pytorch")
     document = json.loads((tmp_path / "pytorch.json").read_text())

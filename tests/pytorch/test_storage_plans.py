@@ -211,7 +211,7 @@ except ValueError as error:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["resnet18", "gpt2", "llama"])
+@pytest.mark.parametrize("name", ["resnet18", "gpt2", pytest.param("llama", marks=pytest.mark.all)])
 def test_a_real_model_gives_the_bits_of_eager(simulate: Simulate, name: str) -> None:
     simulate(
         HEAD

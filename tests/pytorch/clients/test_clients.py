@@ -51,7 +51,9 @@ def large_copies(run: SimulatedRun, *allowed: str) -> int:
     )
 
 
-@pytest.mark.parametrize(("model", "workers"), [("gpt2", "0"), ("llama", "2")])
+@pytest.mark.parametrize(
+    ("model", "workers"), [("gpt2", "0"), pytest.param("llama", "2", marks=pytest.mark.all)]
+)
 def test_transformers_trains_and_generates(simulate: Simulate, model: str, workers: str) -> None:
     found, run = run_both(
         simulate, PROGRAMS / "train_language_model.py", model, "--workers", workers
@@ -89,7 +91,10 @@ def test_safetensors_round_trips(simulate: Simulate) -> None:
 TORCHRUN = "from torch.distributed.run import main; main()"
 
 
-@pytest.mark.parametrize(("kind", "weight"), [("ddp", "Parameter"), ("fsdp", "DTensor")])
+@pytest.mark.parametrize(
+    ("kind", "weight"),
+    [pytest.param("ddp", "Parameter", marks=pytest.mark.all), ("fsdp", "DTensor")],
+)
 def test_two_ranks_train_over_gloo(simulate: Simulate, kind: str, weight: str) -> None:
     found, _ = run_both(
         simulate,
