@@ -18,7 +18,8 @@ namespace uvm {
 CachingManagedAllocator::CachingManagedAllocator(std::unique_ptr<DeviceRuntime> runtime,
                                                  const Configuration& configuration,
                                                  const std::string& figures_file)
-    : engine_(std::make_unique<Engine>(std::move(runtime), configuration, figures_file)) {
+    : engine_(std::make_unique<Engine>(std::move(runtime), configuration, figures_file)),
+      wants_call_sites_(configuration.call_sites) {
   Forks::add(&engine_->fork_guard);
 }
 
@@ -286,6 +287,18 @@ void CachingManagedAllocator::stop_trace() noexcept {
 
 void CachingManagedAllocator::mark_trace(std::string_view text) noexcept {
   if (!in_forked_child()) engine_->machine.trace.mark(text);
+}
+
+void CachingManagedAllocator::trace_call_site(const void* address, std::string_view site) noexcept {
+  if (!wants_call_sites_ || site.empty() || in_forked_child()) return;
+  TraceRecorder& trace = engine_->machine.trace;
+  trace.allocated_at(trace.now(), address, site);
+}
+
+void CachingManagedAllocator::trace_caller(const void* address, const void* caller) noexcept {
+  if (!wants_call_sites_ || in_forked_child()) return;
+  TraceRecorder& trace = engine_->machine.trace;
+  trace.allocated_by(trace.now(), address, caller);
 }
 
 void CachingManagedAllocator::trace_kernel(int device, StreamHandle stream, std::uint64_t amount,

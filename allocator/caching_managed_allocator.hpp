@@ -258,6 +258,13 @@ class CachingManagedAllocator {
   std::string start_trace(const std::string& file);
   void stop_trace() noexcept;
   void mark_trace(std::string_view text) noexcept;
+  // Whether Configuration asks for call sites.
+  bool wants_call_sites() const noexcept { return wants_call_sites_; }
+  // For the trace, where call sites are asked for: the place in the program that made the block at
+  // `address`, which the caller holds. `site` is text; `caller` is a return address. Called without
+  // any lock of the allocator.
+  void trace_call_site(const void* address, std::string_view site) noexcept;
+  void trace_caller(const void* address, const void* caller) noexcept;
   // What the program puts on its streams, for the trace: uvmalloc_trace_kernel() and
   // uvmalloc_trace_order() say what the arguments mean. They do nothing where no trace is written.
   void trace_kernel(int device, StreamHandle stream, std::uint64_t amount, int type,
@@ -290,6 +297,7 @@ class CachingManagedAllocator {
  private:
   // By fast_path.cpp alone, so that a hit in the thread's cache is one function.
   const std::unique_ptr<Engine> engine_;
+  const bool wants_call_sites_;
 };
 
 }  // namespace uvm

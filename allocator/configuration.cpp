@@ -217,6 +217,8 @@ const std::vector<SettingDescription>& known_settings() {
       {"UVMALLOC_REPORT", "", "stderr, or off", "prints a short report at exit"},
       {"UVMALLOC_TRACE", "", "a file name, in which %p is the process number, or off",
        "every event of the allocator is written there (docs/trace.md)"},
+      {"UVMALLOC_CALL_SITES", "0", "1, on, true, yes; 0, off, false, no",
+       "the trace names the place in the program that made each allocation"},
   };
   return kSettings;
 }
@@ -271,6 +273,7 @@ ParsedConfiguration parse_configuration(const VariableLookup& lookup,
   const std::string no_report;
   read.choice(&configuration.report, Choices<std::string>{{"stderr", "stderr"}}, &no_report);
   read.file_name(&configuration.trace_file);
+  read.flag(&configuration.call_sites);
   // Not a setting of ours: launchers such as torchrun set it.
   if (const char* ranks = lookup("LOCAL_WORLD_SIZE"); ranks != nullptr && *ranks != '\0') {
     unsigned read_ranks = 0;

@@ -71,6 +71,7 @@ struct Configuration {
   std::string report_directory;  // UVMALLOC_REPORT_DIR; empty: no report file
   std::string report;            // UVMALLOC_REPORT: "stderr" prints it at exit
   std::string trace_file;        // UVMALLOC_TRACE; empty: no trace
+  bool call_sites = false;       // UVMALLOC_CALL_SITES: in the trace
   // Whether the variables were read. Messages to a program that makes its own allocator name the
   // members instead.
   bool from_variables = false;

@@ -140,6 +140,7 @@ Outcome ServedMemory::allocate(const Request& request, void** out) noexcept {
       allocator_.free(address);
       throw;
     }
+    allocator_.trace_caller(address, request.caller);
     *out = address;
     return Outcome::kServed;
   } catch (const std::exception& error) {

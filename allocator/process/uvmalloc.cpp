@@ -228,6 +228,7 @@ uvmalloc_status uvmalloc_allocate(uvmalloc_allocator* allocator, int facade, int
                                   uvmalloc_stream stream, void** out) noexcept {
   if (out == nullptr) return null_argument(__func__, "out");
   *out = nullptr;
+  const void* const caller = __builtin_return_address(0);
   return with(allocator, __func__, [&](auto& own, const char* function) {
     if (facade < UVMALLOC_HOST || facade > UVMALLOC_DEVICE) {
       throw std::invalid_argument(fmt::format("{}: there is no facade {}", function, facade));
@@ -237,6 +238,7 @@ uvmalloc_status uvmalloc_allocate(uvmalloc_allocator* allocator, int facade, int
     *out = alignment_bytes == 0
                ? own.allocate(kind, device, size_bytes, stream)
                : own.allocate_aligned(kind, device, size_bytes, alignment_bytes, stream);
+    if (own.wants_call_sites()) own.trace_caller(*out, caller);
     return UVMALLOC_OK;
   });
 }

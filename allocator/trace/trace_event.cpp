@@ -32,6 +32,8 @@ std::string_view to_string(TraceKind kind) {
       return "signal";
     case TraceKind::kWait:
       return "wait";
+    case TraceKind::kSite:
+      return "site";
   }
   return "unknown";
 }

@@ -29,8 +29,9 @@ enum class TraceKind : std::uint8_t {
   kTouch,   // a range that the kernel before it reads or writes
   kSignal,  // an event is recorded on a stream
   kWait,    // a stream or the host waits
+  kSite,    // the place in the program that made the latest allocation at the address
 };
-inline constexpr std::uint8_t kLastTraceKind = static_cast<std::uint8_t>(TraceKind::kWait);
+inline constexpr std::uint8_t kLastTraceKind = static_cast<std::uint8_t>(TraceKind::kSite);
 // "allocate", "free", ...
 std::string_view to_string(TraceKind kind);
 

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include <fmt/format.h>
@@ -119,6 +120,8 @@ std::string TraceFile::open(const std::string& name, const std::vector<TraceDevi
   if (is_open()) return fmt::format("trace {}: already tracing to {}", name, name_);
   written_bytes_ = 0;
   texts_ = dropped_ = 0;
+  sites_.clear();
+  sites_of_code_.clear();
   last_text_.clear();
   last_text_.reserve(kMostTraceTextBytes);
   name_ = with_process_number(name);
@@ -222,6 +225,29 @@ std::uint64_t TraceFile::write_text(std::string_view text) noexcept {
   if (!write_chunk(header, std::as_bytes(std::span(text)))) return 0;
   last_text_.assign(text);  // has room: no allocation
   return ++texts_;
+}
+
+std::uint64_t TraceFile::write_site(std::string_view site) noexcept {
+  if (!is_open()) return 0;
+  if (const auto known = sites_.find(site); known != sites_.end()) return known->second;
+  const std::uint64_t text = write_text(site);
+  try {
+    if (text != 0) sites_.emplace(site, text);
+  } catch (const std::bad_alloc&) {  // the text is written again
+  }
+  return text;
+}
+
+std::uint64_t TraceFile::site_of(const void* caller) const noexcept {
+  const auto known = sites_of_code_.find(caller);
+  return known != sites_of_code_.end() ? known->second : 0;
+}
+
+void TraceFile::remember_site(const void* caller, std::uint64_t text) noexcept {
+  try {
+    if (text != 0) sites_of_code_.emplace(caller, text);
+  } catch (const std::bad_alloc&) {
+  }
 }
 
 // False: the file is as it was before.

@@ -2,17 +2,20 @@
 // events are counted as dropped, one line says so, and the program goes on: no signal reaches it
 // and no write waits. If the program closes the file, the trace ends.
 //
-// Guarded by the recorder's mutex. Only open() allocates.
+// Guarded by the recorder's mutex. Only open() and the functions about call sites allocate.
 #pragma once
 
 #include <sys/types.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include <uvmalloc/allocator/trace/trace_buffer.hpp>
@@ -49,6 +52,12 @@ class TraceFile {
   // could not be written.
   std::uint64_t write_text(std::string_view text) noexcept;
 
+  // The same for a call site, whose text is written once.
+  std::uint64_t write_site(std::string_view site) noexcept;
+  // The number of the text of a call in code; 0: not known yet, or forgotten for want of memory.
+  std::uint64_t site_of(const void* caller) const noexcept;
+  void remember_site(const void* caller, std::uint64_t text) noexcept;
+
   void count_dropped() noexcept { ++dropped_; }
   std::uint64_t dropped() const noexcept { return dropped_; }
 
@@ -76,8 +85,10 @@ class TraceFile {
   TraceTime start_time_ = 0;
   std::string last_text_;
   std::uint64_t texts_ = 0;
-  std::uint64_t dropped_ = 0;  // events
-  std::optional<Line> line_;   // to be written
+  std::map<std::string, std::uint64_t, std::less<>> sites_;       // numbers of texts
+  std::unordered_map<const void*, std::uint64_t> sites_of_code_;  // by the address of the call
+  std::uint64_t dropped_ = 0;                                     // events
+  std::optional<Line> line_;                                      // to be written
 };
 
 }  // namespace uvm

@@ -1,7 +1,7 @@
-// The frame of a trace file, version 3: a header, then chunks. The last chunk says that the trace
-// is complete. Version 2 has no kernels, touches, signals and waits; version 1 has no packed chunks
-// either. docs/trace.md is the description for readers in other languages. Plain values, written as
-// they lie in memory.
+// The frame of a trace file, version 4: a header, then chunks. The last chunk says that the trace
+// is complete. Version 3 has no call sites; version 2 has no kernels, touches, signals and waits
+// either; version 1 has no packed chunks either. docs/trace.md is the description for readers in
+// other languages. Plain values, written as they lie in memory.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@
 namespace uvm {
 
 inline constexpr std::array<char, 8> kTraceMagic = {'U', 'V', 'M', 'T', 'R', 'A', 'C', 'E'};
-inline constexpr std::uint32_t kTraceVersion = 3;
+inline constexpr std::uint32_t kTraceVersion = 4;
 inline constexpr std::uint32_t kTraceByteOrder = 0x01020304;
 
 enum class TraceClockKind : std::uint32_t {

@@ -350,7 +350,8 @@ TraceFormatError::TraceFormatError(const std::string& file, std::uint64_t offset
     : std::runtime_error(fmt::format("{}: at byte {}: {}", file, offset, what)), offset_(offset) {}
 
 std::string Trace::text(const TraceEvent& event) const {
-  const bool has_text = event.kind == TraceKind::kMark || event.kind == TraceKind::kFailure;
+  const bool has_text = event.kind == TraceKind::kMark || event.kind == TraceKind::kFailure ||
+                        event.kind == TraceKind::kSite;
   return has_text && event.extra >= 1 && event.extra <= texts.size() ? texts[event.extra - 1] : "";
 }
 

@@ -47,7 +47,8 @@ struct Trace {
   std::uint64_t dropped = 0;       // events that could not be written
   bool finished = false;           // the recorder was stopped: nothing is missing at the end
 
-  // The text of a mark or a failure; empty for others, and if it could not be written.
+  // The text of a mark, a failure or a call site; empty for others, and if it could not be
+  // written.
   std::string text(const TraceEvent& event) const;
 };
 

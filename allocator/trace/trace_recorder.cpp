@@ -4,12 +4,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <exception>
 #include <new>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include <uvmalloc/allocator/base/errno_guard.hpp>
+#include <uvmalloc/allocator/trace/code_site.hpp>
 #include <uvmalloc/runtime/log.hpp>
 
 namespace uvm {
@@ -128,6 +130,40 @@ std::uint64_t TraceRecorder::dropped() const {
 }
 
 // ---- events
+
+void TraceRecorder::allocated_at(TraceTime at, const void* address,
+                                 std::string_view site) noexcept {
+  if (at == 0 || in_child()) return;
+  ErrnoGuard errno_guard;
+  TraceEvent event = trace_event(TraceKind::kSite, at, kNoPlace, address, 0, nullptr);
+  {
+    const Locked lock(*this);
+    event.extra = file_.write_site(site);
+  }
+  if (event.extra != 0) append(event);
+}
+
+// The symbol is looked up without the mutex, because the loader's lock may be held while memory is
+// allocated.
+void TraceRecorder::allocated_by(TraceTime at, const void* address, const void* caller) noexcept {
+  if (at == 0 || in_child()) return;
+  ErrnoGuard errno_guard;
+  TraceEvent event = trace_event(TraceKind::kSite, at, kNoPlace, address, 0, nullptr);
+  {
+    const Locked lock(*this);
+    event.extra = file_.site_of(caller);
+  }
+  if (event.extra == 0) {
+    try {
+      const std::string site = code_site(caller);
+      const Locked lock(*this);
+      event.extra = file_.write_site(site);
+      file_.remember_site(caller, event.extra);
+    } catch (const std::exception&) {  // no memory for the text
+    }
+  }
+  if (event.extra != 0) append(event);
+}
 
 void TraceRecorder::moved(TraceTime at, const void* address, std::size_t size_bytes, Place source,
                           Place destination, StreamHandle stream) noexcept {

@@ -1,8 +1,9 @@
 // Records the allocator's events in a file, for `uvmalloc trace` and for replay. Each thread fills
 // a buffer of its own, without a lock, and writes it when it is full. Every member function may be
-// called from any thread, with any lock of the allocator held. Only start(), mark() and a thread's
-// first event allocate. The mutex guards the file and the list of buffers and is taken once in
-// thousands of events.
+// called from any thread. All but the two about call sites may be called with any lock of the
+// allocator held. Only these two, start(), mark() and a thread's first event allocate. The mutex
+// guards the file and the list of buffers. It is taken once in thousands of events, and for each
+// call site.
 //
 // A trace replays if times are taken while the block is held: by a free before another thread can
 // get the block, by an allocation after it has the block. The simplest way is under the pool's
@@ -81,6 +82,10 @@ class TraceRecorder {
   void freed(TraceTime at, const TraceBlock& block) noexcept {
     if (at != 0) append(true, at, block);
   }
+  // The place in the program that made the block at `address`, which is live: after its
+  // allocated(), on the same thread. `site` is text; `caller` is a return address.
+  void allocated_at(TraceTime at, const void* address, std::string_view site) noexcept;
+  void allocated_by(TraceTime at, const void* address, const void* caller) noexcept;
   void used(TraceTime at, const void* address, int device, StreamHandle stream) noexcept {
     if (at != 0) append(trace_event(TraceKind::kUse, at, device, address, 0, stream));
   }

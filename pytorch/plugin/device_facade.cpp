@@ -9,6 +9,7 @@
 #include <c10/cuda/CUDAStream.h>
 #include <c10/util/Registry.h>
 
+#include <uvmalloc/pytorch/plugin/call_sites.hpp>
 #include <uvmalloc/pytorch/plugin/conversion.hpp>
 #include <uvmalloc/pytorch/plugin/export_hooks.hpp>
 #include <uvmalloc/pytorch/plugin/facades.hpp>
@@ -129,17 +130,19 @@ void* DeviceFacade::allocate_watched(c10::DeviceIndex device, size_t size_bytes,
 
 void* DeviceFacade::allocate_on(c10::DeviceIndex device, size_t size_bytes, cudaStream_t stream) {
   static const MemoryHistory::Context kNoContext;
-  if (any_region() || is_watched()) [[unlikely]]
+  if (any_region() || is_watched() || allocator().wants_call_sites()) [[unlikely]]
     return allocate_in_regions(device, size_bytes, stream);
   return allocate_or_throw(device, size_bytes, stream, kNoContext);
 }
 
 void* DeviceFacade::allocate_in_regions(c10::DeviceIndex device, size_t size_bytes,
                                         cudaStream_t stream) {
-  return allocate_in_region(Facade::kDevice, size_bytes, [&] {
+  void* address = allocate_in_region(Facade::kDevice, size_bytes, [&] {
     return is_watched() ? allocate_watched(device, size_bytes, stream)
                         : allocate_or_throw(device, size_bytes, stream, nullptr);
   });
+  trace_call_site(allocator(), address);
+  return address;
 }
 
 c10::DataPtr DeviceFacade::allocate(size_t size_bytes) {

@@ -6,6 +6,7 @@
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/alloc_cpu.h>
 
+#include <uvmalloc/pytorch/plugin/call_sites.hpp>
 #include <uvmalloc/pytorch/plugin/early_blocks.hpp>
 #include <uvmalloc/pytorch/plugin/export_hooks.hpp>
 #include <uvmalloc/pytorch/plugin/facades.hpp>
@@ -94,6 +95,7 @@ c10::DataPtr HostFacade::allocate(size_t size_bytes) {
       void* address = allocate_in_region(Facade::kHost, size_bytes, [&] {
         return place->allocator->allocate(Facade::kHost, place->device, size_bytes);
       });
+      trace_call_site(*place->allocator, address);
       return managed_host_data(address, size_bytes);
     } catch (const OutOfMemoryError& error) {
       c10::profiledCPUMemoryReporter().OutOfMemory(size_bytes);

@@ -6,6 +6,7 @@
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <uvmalloc/pytorch/plugin/call_sites.hpp>
 #include <uvmalloc/pytorch/plugin/facades.hpp>
 #include <uvmalloc/pytorch/plugin/host_device.hpp>
 #include <uvmalloc/pytorch/plugin/out_of_memory.hpp>
@@ -23,6 +24,7 @@ c10::DataPtr PinnedFacade::allocate(size_t size_bytes) {
     void* address = allocate_in_region(Facade::kPinned, size_bytes, [&] {
       return allocator().allocate(Facade::kPinned, device_for_pinned_memory(), size_bytes);
     });
+    trace_call_site(allocator(), address);
     if (open_pools_.load(std::memory_order_relaxed) != 0) [[unlikely]]
       note_owner(address);
     return {address, address, &delete_pinned, c10::Device(c10::kCPU)};

@@ -1,6 +1,7 @@
 #include <uvmalloc/pytorch/plugin/python_frames.hpp>
 
 #include <algorithm>
+#include <string_view>
 
 #include <uvmalloc/pytorch/interpose/python_symbol.hpp>
 
@@ -18,10 +19,20 @@ struct Python {
   void (*clear_error)() = nullptr;
   void (*release)(Object) = nullptr;
   void (*retain)(Object) = nullptr;
+  int (*is_initialized)() = nullptr;           // Py_IsInitialized
+  int (*is_finalizing)() = nullptr;            // Py_IsFinalizing, before Python 3.13 with a _
+  int (*take_lock)() = nullptr;                // PyGILState_Ensure
+  void (*release_lock)(int before) = nullptr;  // PyGILState_Release
+  const char* (*text)(Object) = nullptr;       // PyUnicode_AsUTF8: the object keeps it
+  long (*number)(Object) = nullptr;            // PyLong_AsLong
 
   bool complete() const {
     return current_frame && caller && modules && item && attribute && clear_error && release &&
            retain;
+  }
+  bool can_take_lock() const {
+    return complete() && is_initialized && is_finalizing && take_lock && release_lock && text &&
+           number && is_initialized() != 0 && is_finalizing() == 0;
   }
 };
 
@@ -36,6 +47,13 @@ const Python& python() {
     bind_python(made.clear_error, "PyErr_Clear");
     bind_python(made.release, "Py_DecRef");
     bind_python(made.retain, "Py_IncRef");
+    bind_python(made.is_initialized, "Py_IsInitialized");
+    bind_python(made.is_finalizing, "Py_IsFinalizing");
+    if (made.is_finalizing == nullptr) bind_python(made.is_finalizing, "_Py_IsFinalizing");
+    bind_python(made.take_lock, "PyGILState_Ensure");
+    bind_python(made.release_lock, "PyGILState_Release");
+    bind_python(made.text, "PyUnicode_AsUTF8");
+    bind_python(made.number, "PyLong_AsLong");
     return made;
   }();
   return bound;
@@ -58,7 +76,78 @@ bool is_of(Object globals, std::span<const char* const> modules) {
   });
 }
 
+class Locked {
+ public:
+  Locked() : before_(python().take_lock()) {}
+  ~Locked() { python().release_lock(before_); }
+  Locked(const Locked&) = delete;
+  Locked& operator=(const Locked&) = delete;
+
+ private:
+  int before_;
+};
+
+// Of an attribute; empty where the object has none, or it is no text.
+std::string text_of(Object object, const char* name) {
+  Object value = attribute_of(object, name);
+  if (value == nullptr) return "";
+  const char* text = python().text(value);
+  if (text == nullptr) python().clear_error();
+  std::string copy = text != nullptr ? text : "";
+  python().release(value);
+  return copy;
+}
+
+long line_of(Object frame) {
+  Object value = attribute_of(frame, "f_lineno");
+  if (value == nullptr) return 0;
+  const long line = python().number(value);
+  if (line < 0) python().clear_error();
+  python().release(value);
+  return line;
+}
+
+bool is_outside(Object frame) {
+  Object globals = attribute_of(frame, "f_globals");
+  if (globals == nullptr) return true;
+  Object name = python().item(globals, "__name__");
+  const char* text = name != nullptr ? python().text(name) : nullptr;
+  if (text == nullptr) python().clear_error();
+  const std::string_view module = text != nullptr ? text : "";
+  const std::string_view package = module.substr(0, module.find('.'));
+  const bool outside = package != "torch" && package != "uvmalloc";
+  python().release(globals);
+  return outside;
+}
+
+std::string line_text(Object frame) {
+  Object code = attribute_of(frame, "f_code");
+  if (code == nullptr) return "";
+  const std::string file = text_of(code, "co_filename");
+  std::string function = text_of(code, "co_qualname");  // from Python 3.11 on
+  if (function.empty()) function = text_of(code, "co_name");
+  python().release(code);
+  return file + ":" + std::to_string(line_of(frame)) + " " + function;
+}
+
 }  // namespace
+
+std::string calling_line() {
+  if (!python().can_take_lock()) return "";
+  const Locked locked;
+  Object frame = python().current_frame();
+  if (frame == nullptr) return "";
+  python().retain(frame);
+  while (frame != nullptr && !is_outside(frame)) {
+    Object caller = python().caller(frame);
+    python().release(frame);
+    frame = caller;
+  }
+  if (frame == nullptr) return "";
+  std::string line = line_text(frame);
+  python().release(frame);
+  return line;
+}
 
 bool called_from(std::span<const char* const> modules, std::span<const char* const> between) {
   if (!python().complete()) return false;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 
 namespace uvm::torch_plugin {
 
@@ -11,5 +12,9 @@ namespace uvm::torch_plugin {
 // the same name elsewhere is not taken for it. Needs the global interpreter lock and leaves no
 // Python error set; false where there is no Python.
 bool called_from(std::span<const char* const> modules, std::span<const char* const> between);
+
+// "file.py:12 function" of this thread's innermost Python frame outside torch and uvmalloc. Empty
+// where there is none, or no Python that still runs. Takes the global interpreter lock.
+std::string calling_line();
 
 }  // namespace uvm::torch_plugin

@@ -73,8 +73,10 @@ TEST(Configuration, ValuesAreReadAndTheirSourceIsKept) {
                                       {"UVMALLOC_LOG", "debug"},
                                       {"UVMALLOC_MOVE", "alias"},
                                       {"UVMALLOC_CPU", "Managed"},
-                                      {"UVMALLOC_TRACE", "run.%p.trace"}});
+                                      {"UVMALLOC_TRACE", "run.%p.trace"},
+                                      {"UVMALLOC_CALL_SITES", "yes"}});
   EXPECT_TRUE(parsed.errors.empty());
+  EXPECT_TRUE(parsed.configuration.call_sites);
   EXPECT_EQ(parsed.configuration.cpu_tensors, CpuTensors::kManaged);
   EXPECT_EQ(parsed.configuration.policy, Policy::kDriver);
   EXPECT_EQ(parsed.configuration.budget_bytes, std::size_t{3} << 29);

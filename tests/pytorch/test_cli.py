@@ -141,6 +141,12 @@ def test_what_sets_uvmalloc_is_refused_where_there_is_none(uvmalloc, option, val
     assert line.startswith(f"{option} is '{value}'; accepted: nothing beside --native")
 
 
+def test_call_sites_without_a_trace_are_refused(uvmalloc):
+    finished = uvmalloc("run", "--call-sites", "--", "true")
+    assert finished.returncode == 2
+    assert "--call-sites is 'given'; accepted: only with --trace" in error_line(finished)
+
+
 @pytest.mark.parametrize(
     "arguments", [("frobnicate",), ("run", "--frobnicate", "true"), ("run",), ("report",)]
 )
@@ -224,6 +230,7 @@ def test_options_become_variables(libraries, tmp_path):
         move="alias",
         decay_seconds=2.5,
         trace=Path("/tmp/trace"),
+        call_sites=True,
         log="debug",
     )
     made = with_uvmalloc({}, libraries, options, tmp_path)
@@ -234,6 +241,7 @@ def test_options_become_variables(libraries, tmp_path):
     assert made["UVMALLOC_MOVE"] == "alias"
     assert made["UVMALLOC_DECAY"] == "2.5"
     assert made["UVMALLOC_TRACE"] == "/tmp/trace"
+    assert made["UVMALLOC_CALL_SITES"] == "1"
     assert made["UVMALLOC_LOG"] == "debug"
     assert made["UVMALLOC_REPORT_DIR"] == str(tmp_path)
 

@@ -200,6 +200,24 @@ def test_options_that_mean_nothing_are_refused_in_one_line(libraries, recorded, 
     assert finished.stderr.count("\n") == 1
 
 
+def test_where_the_hosts_memory_ends_the_replay_ends_and_says_so(libraries, recorded) -> None:
+    file = recorded("""
+import torch
+weights = [torch.zeros(8 << 20, device='cuda') for _ in range(8)]  # 32 MiB each
+for weight in weights:
+    weight.add_(1)
+torch.cuda.synchronize()
+""")
+    options = ["--machine", "h100-pcie5", "--hints", "none", "--capacity", "64MiB"]
+    finished = subprocess.run(
+        [str(libraries.machine_replay), str(file), *options, "--host-memory", "32MiB"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (finished.returncode, finished.stderr) == (1, "")
+    failure = json.loads(finished.stdout)["failure"]
+    assert failure.endswith("finds no memory on the device or the host")
+
+
 def test_a_trace_that_is_cut_short_is_refused(libraries, recorded, tmp_path) -> None:
     file = tmp_path / "cut.trace"
     file.write_bytes(recorded(STEPS).read_bytes()[:-100])

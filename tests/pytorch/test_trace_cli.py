@@ -226,7 +226,7 @@ def changed(file: Path, folder: Path, offset: int, to: bytes) -> Path:
     ("offset", "to", "said"),
     [
         (0, b"PK\3\4", "at byte 0: this is not a trace of uvmalloc"),
-        (8, b"\4", "at byte 8: the trace has version 4; this program reads versions up to 3"),
+        (8, b"\5", "at byte 8: the trace has version 5; this program reads versions up to 4"),
         (8, b"\0", "at byte 8: the version is 0"),
         (12, b"\0", "at byte 12: the mark of the byte order is damaged"),
         (16, b"\0", "at byte 16: the size of the header is damaged"),
@@ -255,9 +255,9 @@ def test_a_damaged_file_is_named_with_offset_and_fault(trace_file, tmp_path, off
 def test_every_command_refuses_a_damaged_file_in_one_line(
     trace_command, trace_file, tmp_path, command
 ):
-    file = changed(trace_file, tmp_path, 8, b"\4")
+    file = changed(trace_file, tmp_path, 8, b"\5")
     assert refusal(trace_command(command, file)) == (
-        f"{file}: at byte 8: the trace has version 4; this program reads versions up to 3"
+        f"{file}: at byte 8: the trace has version 5; this program reads versions up to 4"
     )
 
 

@@ -52,7 +52,7 @@ def cells(page: str, table: str) -> list[list[str]]:
     body = re.search(rf'<table id="{table}">(.*?)</table>', page, re.DOTALL)
     assert body is not None
     return [
-        re.findall(r"<t[dh]>(.*?)</t[dh]>", row)
+        re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row)
         for row in re.findall(r"<tr>(.*?)</tr>", body.group(1))
     ]
 

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <filesystem>
+#include <map>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -13,6 +14,8 @@
 #include <uvmalloc/allocator/trace/trace_recorder.hpp>
 #include <uvmalloc/sim/engine/units.hpp>
 #include <uvmalloc/sim/replay/replay_machine.hpp>
+
+#include "machine_replay/moved_memory.hpp"
 
 namespace uvm::machine_replay {
 namespace {
@@ -49,6 +52,10 @@ class TraceRecording : public ::testing::Test {
     recorder.kernel_started(recorder.now(), 0, at(7), operations, type, ranges);
   }
 
+  Trace read() {
+    recorder.stop();
+    return read_trace(file);
+  }
   Recording made() {
     recorder.stop();
     return recording_of(read_trace(file));
@@ -143,6 +150,53 @@ TEST_F(TraceRecording, AdviceOnASpanKeepsItsBlocksAndNamesThePagesThatAreAllocat
   EXPECT_EQ(recording.events[2].pages.first, 0U);
   EXPECT_EQ(recording.events[2].pages.last, 2 * kPagesPerBlock);
   EXPECT_EQ(recording.events[2].amount, 1000U);
+}
+
+TEST_F(TraceRecording, FiguresAreByAllocationAndByCallSite) {
+  allocate(kFirst, kBlockBytes);
+  recorder.allocated_at(recorder.now(), at(kFirst), "a.py:1 load");
+  allocate(kSecond, 2 * kBlockBytes);
+  kernel(0, 1, {{at(kFirst), kBlockBytes, 1}, {at(kSecond), 2 * kBlockBytes, 1}});
+  free(kFirst, kBlockBytes);
+  allocate(kFirst, 4096);
+  recorder.allocated_at(recorder.now(), at(kFirst), "a.py:1 load");
+  recorder.allocated_at(recorder.now(), at(kFirst + kBlockBytes), "of no block");
+  kernel(0, 1, {{at(kFirst), 4096, 3}});
+  const Trace trace = read();
+  const Recording recording = recording_of(trace);
+  const std::vector<std::string> sites = call_sites_of(trace);
+  EXPECT_EQ(sites, (std::vector<std::string>{"a.py:1 load", "", "a.py:1 load"}));
+  uvmsim::replay::NoHints hints;
+  const auto outcome = uvmsim::replay::run(recording, {}, hints);
+  const auto by_site = sites_that_moved_most(recording, outcome, sites, 10);
+  ASSERT_EQ(by_site.size(), 2U);
+  std::map<std::string, nlohmann::ordered_json> found;
+  for (const auto& each : by_site) found[each["site"]] = each;
+  EXPECT_EQ(found["a.py:1 load"]["allocations"], 2U);
+  EXPECT_EQ(found["a.py:1 load"]["allocated_bytes"], kBlockBytes + 4096);
+  EXPECT_EQ(found["a.py:1 load"]["touches"], 2U);
+  EXPECT_EQ(found[""]["allocations"], 1U);
+  EXPECT_EQ(found["a.py:1 load"]["faults"],
+            outcome.blocks.at(0).faults + outcome.blocks.at(2).faults);
+  EXPECT_EQ(found[""]["faults"], outcome.blocks.at(1).faults);
+  EXPECT_GT(outcome.blocks.at(1).faults, 0U);
+  EXPECT_EQ(sites_that_moved_most(recording, outcome, sites, 1).size(), 1U);
+  const auto by_block = allocations_that_moved_most(recording, outcome, sites, 1);
+  ASSERT_EQ(by_block.size(), 1U);
+  EXPECT_EQ(by_block[0]["site"], sites.at(by_block[0]["block"]));
+}
+
+TEST_F(TraceRecording, ATraceWithoutCallSitesHasNone) {
+  allocate(kFirst, kBlockBytes);
+  kernel(0, 1, {{at(kFirst), kBlockBytes, 1}});
+  const Trace trace = read();
+  EXPECT_TRUE(call_sites_of(trace).empty());
+  const Recording recording = recording_of(trace);
+  uvmsim::replay::NoHints hints;
+  const auto outcome = uvmsim::replay::run(recording, {}, hints);
+  const auto by_block = allocations_that_moved_most(recording, outcome, {}, 10);
+  ASSERT_EQ(by_block.size(), 1U);
+  EXPECT_FALSE(by_block[0].contains("site"));
 }
 
 TEST_F(TraceRecording, ATraceWithoutKernelsIsRefused) {

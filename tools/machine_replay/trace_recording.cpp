@@ -159,6 +159,7 @@ class Builder {
       case TraceKind::kUse:
       case TraceKind::kStream:
       case TraceKind::kFailure:
+      case TraceKind::kSite:
         return;
     }
   }

@@ -5,14 +5,11 @@
 #include <chrono>
 #include <cstdio>
 #include <exception>
-#include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -22,6 +19,7 @@
 #include <uvmalloc/sim/replay/replay_machine.hpp>
 
 #include "command_words.hpp"
+#include "machine_replay/moved_memory.hpp"
 #include "machine_replay/trace_recording.hpp"
 
 namespace uvm::machine_replay {
@@ -42,7 +40,7 @@ constexpr std::string_view kHelp =
   --host-memory SIZE   memory of the host, from 2MiB; without it the machine's own
   --hints WORD         none: the driver is left alone. recorded: as the program's (the default)
   --samples N          counters and residency after each N events
-  --blocks N           the N allocations whose touches have moved most
+  --blocks N           the N allocations, and the N call sites, whose touches have moved most
   --repeat N           so many times; the real time is that of the fastest
   --unfinished         of a killed process, up to the last whole chunk
 
@@ -137,54 +135,8 @@ Json json_of(const uvmsim_counters& counters) {
           {"copy_bytes", counters.copy_bytes}};
 }
 
-// The allocations whose touches have moved most, with when they lived.
-Json moved_most(const replay::Recording& recording, const replay::Outcome& outcome,
-                std::size_t count) {
-  struct Life {
-    std::uint64_t size_bytes = 0;
-    std::uint64_t from_ns = 0;
-    std::optional<std::uint64_t> to_ns;
-    std::string mark;
-  };
-  std::vector<Life> lives(outcome.blocks.size());
-  auto mark = recording.marks.begin();
-  std::string latest;
-  for (std::size_t index = 0; index < recording.events.size(); ++index) {
-    const replay::Event& event = recording.events[index];
-    if (mark != recording.marks.end() && mark->event == index) latest = (mark++)->text;
-    if (event.kind == replay::EventKind::kAllocate)
-      lives.at(event.block) = {event.amount, event.recorded_ns, std::nullopt, latest};
-    if (event.kind == replay::EventKind::kFree) lives.at(event.block).to_ns = event.recorded_ns;
-  }
-  std::vector<std::size_t> order;
-  for (std::size_t block = 0; block < outcome.blocks.size(); ++block) {
-    const replay::BlockFigures& figures = outcome.blocks[block];
-    if (figures.faults != 0 || figures.bytes_to_device != 0) order.push_back(block);
-  }
-  const auto moved = [&](std::size_t block) {
-    const replay::BlockFigures& figures = outcome.blocks[block];
-    return std::pair(figures.bytes_to_device + figures.evicted_bytes, figures.faults);
-  };
-  std::ranges::stable_sort(order, std::greater{}, moved);
-  Json result = Json::array();
-  for (const std::size_t block : std::span(order).first(std::min(count, order.size()))) {
-    const replay::BlockFigures& figures = outcome.blocks[block];
-    Json each = {{"block", block},
-                 {"size_bytes", lives[block].size_bytes},
-                 {"allocated_in", lives[block].mark},
-                 {"from_ns", lives[block].from_ns}};
-    if (lives[block].to_ns) each["to_ns"] = *lives[block].to_ns;
-    each.update({{"touches", figures.touches},
-                 {"faults", figures.faults},
-                 {"bytes_to_device", figures.bytes_to_device},
-                 {"evicted_bytes", figures.evicted_bytes}});
-    result.push_back(each);
-  }
-  return result;
-}
-
 void print(const replay::Recording& recording, const replay::Outcome& outcome,
-           std::uint64_t real_ns, std::size_t blocks) {
+           const std::vector<std::string>& sites, std::uint64_t real_ns, std::size_t blocks) {
   Json steps = Json::array();
   for (const replay::Step& step : outcome.steps) {
     Json each = {
@@ -200,7 +152,11 @@ void print(const replay::Recording& recording, const replay::Outcome& outcome,
                  {"counters", json_of(outcome.counters)},
                  {"steps", steps}};
   if (!outcome.failure.empty()) result["failure"] = outcome.failure;
-  if (blocks != 0) result["blocks"] = moved_most(recording, outcome, blocks);
+  if (blocks != 0) {
+    result["blocks"] = allocations_that_moved_most(recording, outcome, sites, blocks);
+    if (!sites.empty())
+      result["call_sites"] = sites_that_moved_most(recording, outcome, sites, blocks);
+  }
   if (!outcome.samples.empty()) {
     Json samples = Json::array();
     for (const replay::Sample& sample : outcome.samples) {
@@ -222,8 +178,10 @@ int replay_command(const Command& command) {
     return 0;
   }
   const uvmsim::MachineProfile profile = profile_of(command);
+  std::vector<std::string> sites;
   const replay::Recording recording = [&] {
     const Trace trace = read_trace(command.file, command.unfinished);
+    sites = call_sites_of(trace);
     try {
       return recording_of(trace);
     } catch (const std::invalid_argument& error) {
@@ -241,7 +199,7 @@ int replay_command(const Command& command) {
     fastest_ns =
         std::min(fastest_ns, static_cast<std::uint64_t>(std::chrono::nanoseconds(taken).count()));
   }
-  print(recording, outcome, fastest_ns, command.blocks);
+  print(recording, outcome, sites, fastest_ns, command.blocks);
   return outcome.failure.empty() ? 0 : 1;
 }
 

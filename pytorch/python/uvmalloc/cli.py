@@ -100,6 +100,9 @@ TraceOption = Annotated[
         "--trace", metavar="FILE", help="Trace the allocator there; %p is the process number."
     ),
 ]
+CallSitesOption = Annotated[
+    bool, typer.Option("--call-sites", help="The trace names the line that made each allocation.")
+]
 ReportOption = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Also write the report there, as JSON.")
 ]
@@ -134,12 +137,13 @@ def run(
     device_budget: DeviceBudgetOption = None,
     decay: DecayOption = None,
     trace: TraceOption = None,
+    call_sites: CallSitesOption = False,
     log: LogOption = None,
     report: ReportOption = None,
     no_report: NoReportOption = False,
 ) -> None:
     """Run a program with its allocators replaced by uvmalloc."""
-    options = allocator_options(policy, move, budget, device_budget, decay, trace, log)
+    options = allocator_options(policy, move, budget, device_budget, decay, trace, call_sites, log)
     reporting = reporting_of(report, no_report)
     libraries = find_libraries()
 
@@ -185,6 +189,7 @@ def sim(
     device_budget: DeviceBudgetOption = None,
     decay: DecayOption = None,
     trace: TraceOption = None,
+    call_sites: CallSitesOption = False,
     log: LogOption = None,
     report: ReportOption = None,
     no_report: NoReportOption = False,
@@ -203,9 +208,10 @@ def sim(
             device_budget=device_budget,
             decay=decay,
             trace=trace,
+            call_sites=call_sites or None,
             log=log,
         )
-    options = allocator_options(policy, move, budget, device_budget, decay, trace, log)
+    options = allocator_options(policy, move, budget, device_budget, decay, trace, call_sites, log)
     reporting = reporting_of(report, no_report)
 
     def environment(folder: Path | None) -> Environment:

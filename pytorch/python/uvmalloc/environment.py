@@ -42,6 +42,7 @@ class AllocatorOptions:
     move: str | None = None
     decay_seconds: float | None = None
     trace: Path | None = None
+    call_sites: bool = False
     log: str | None = None
 
     def variables(self) -> Environment:
@@ -52,6 +53,7 @@ class AllocatorOptions:
             "UVMALLOC_MOVE": self.move,
             "UVMALLOC_DECAY": self.decay_seconds,
             "UVMALLOC_TRACE": self.trace,
+            "UVMALLOC_CALL_SITES": 1 if self.call_sites else None,
             "UVMALLOC_LOG": self.log,
         }
         return {name: str(value) for name, value in values.items() if value is not None}

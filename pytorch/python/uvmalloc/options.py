@@ -33,6 +33,7 @@ def allocator_options(
     device_budget: str | None,
     decay: str | None,
     trace: Path | None,
+    call_sites: bool,
     log: str | None,
 ) -> AllocatorOptions:
     check_word("--policy", policy, POLICIES)
@@ -40,6 +41,8 @@ def allocator_options(
     check_word("--log", log, LOG_LEVELS)
     if trace is not None:
         _check_file("--trace", trace)
+    elif call_sites and "UVMALLOC_TRACE" not in os.environ:
+        raise OptionError("--call-sites", "given", "only with --trace: the trace names them")
     return AllocatorOptions(
         policy=policy,
         move=move,
@@ -49,6 +52,7 @@ def allocator_options(
         ),
         decay_seconds=None if decay is None else _seconds("--decay", decay),
         trace=None if trace is None else trace.absolute(),
+        call_sites=call_sites,
         log=log,
     )
 

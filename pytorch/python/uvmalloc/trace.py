@@ -15,7 +15,7 @@ import numpy as np
 from uvmalloc.accepted import TRACE_MAGIC
 from uvmalloc.errors import CommandError
 
-VERSION = 3
+VERSION = 4
 KINDS = (
     "",
     "allocate",
@@ -32,9 +32,10 @@ KINDS = (
     "touch",
     "signal",
     "wait",
+    "site",
 )
 ALLOCATE, FREE, MOVE, ADVISE, PREFETCH, DISCARD, USE, STREAM, FAILURE, MARK = range(1, 11)
-KERNEL, TOUCH, SIGNAL, WAIT = range(11, 15)
+KERNEL, TOUCH, SIGNAL, WAIT, SITE = range(11, 16)
 ACCESSES = ("none", "read", "write", "read_write")  # of a touch
 WAITS = ("stream_for_event", "host_for_event", "host_for_stream", "host_for_device")
 # What a kernel counts.
@@ -130,8 +131,8 @@ class Trace:
     finished: bool
 
     def text(self, kind: int, extra: int) -> str:
-        """Of a mark or a failure; empty for others."""
-        known = kind in (FAILURE, MARK) and 1 <= extra <= len(self.texts)
+        """Of a mark, a failure or a call site; empty for others."""
+        known = kind in (FAILURE, MARK, SITE) and 1 <= extra <= len(self.texts)
         return self.texts[extra - 1] if known else ""
 
 

@@ -25,7 +25,8 @@ _BLOCKS = 40
 _STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;max-width:72rem;margin:2rem auto;padding:0 1rem;"
     "color:#1b2733}table{border-collapse:collapse;margin:1rem 0}td,th{padding:.2rem .8rem;"
-    "text-align:right;border-bottom:1px solid #dde3ea}th{font-weight:600}"
+    "text-align:right;border-bottom:1px solid #dde3ea;white-space:nowrap}th{font-weight:600}"
+    ".text{text-align:left;white-space:normal;overflow-wrap:anywhere}"
 )
 
 
@@ -176,13 +177,24 @@ def _figure(chart: Chart) -> Any:
     figure.update_layout(
         title=chart.title, xaxis_title=chart.x_label, yaxis_title=chart.y_label,
         template="plotly_white", height=420, hovermode="x unified", showlegend=True,
+        margin_r=170,  # more than any legend takes, so that the axes of all charts end together
     )  # fmt: skip
     return figure
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], key: str) -> str:
+def _table(
+    head: Sequence[str], rows: Sequence[Sequence[str]], key: str, texts: Sequence[str] = ()
+) -> str:
+    """`texts` are the columns that hold text, not numbers."""
+    classes = [' class="text"' if name in texts else "" for name in head]
+
     def line(tag: str, cells: Sequence[str]) -> str:
-        return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+        columns = zip(classes, cells, strict=True)
+        return (
+            "<tr>"
+            + "".join(f"<{tag}{column}>{html.escape(cell)}</{tag}>" for column, cell in columns)
+            + "</tr>"
+        )
 
     body = "".join(line("td", row) for row in rows)
     return f'<table id="{key}">{line("th", head)}{body}</table>'
@@ -203,12 +215,16 @@ def step_rows(result: dict[str, Any]) -> list[list[str]]:
     ]
 
 
+_NO_SITE = "not in the trace"
+
+
 def block_rows(result: dict[str, Any]) -> list[list[str]]:
     return [
         [
             str(block["block"]),
             format_size(block["size_bytes"]),
             block["allocated_in"] or "before the first mark",
+            *([block["site"] or _NO_SITE] if "site" in block else ()),
             f"{block['touches']:,}",
             f"{block['faults']:,}",
             format_size(block["bytes_to_device"]),
@@ -216,6 +232,47 @@ def block_rows(result: dict[str, Any]) -> list[list[str]]:
         ]
         for block in result["blocks"]
     ]
+
+
+def site_rows(result: dict[str, Any]) -> list[list[str]]:
+    return [
+        [
+            site["site"] or _NO_SITE,
+            f"{site['allocations']:,}",
+            format_size(site["allocated_bytes"]),
+            f"{site['touches']:,}",
+            f"{site['faults']:,}",
+            format_size(site["bytes_to_device"]),
+            format_size(site["evicted_bytes"]),
+        ]
+        for site in result.get("call_sites", ())
+    ]
+
+
+def _machine_parts(replayed: Replayed) -> Iterator[str]:
+    """The tables of a replay."""
+    result = replayed.result
+    total_ms = result["duration_ns"] / 1e6
+    failure = result.get("failure")
+    said = f" The run ended early: {failure}." if failure else ""
+    yield (
+        f"<h2>Steps on {html.escape(replayed.machine)}</h2>"
+        f"<p>{total_ms:,.3f} ms of virtual time.{html.escape(said)}</p>"
+    )
+    yield _table(
+        ("step", "ms", "ms of kernels", "kernels", "faults", "to the device", "to the host"),
+        step_rows(result), "steps", ("step",),
+    )  # fmt: skip
+    sites = site_rows(result)
+    moved = ("touches", "faults", "to the device", "evicted for it")
+    if sites:
+        yield "<h2>Call sites whose allocations move most</h2>"
+        head = ("call site", "allocations", "allocated", *moved)
+        yield _table(head, sites, "sites", ("call site",))
+    yield "<h2>Allocations whose touches move most</h2>"
+    called = ("call site",) if sites else ()
+    head = ("allocation", "size", "made in", *called, *moved)
+    yield _table(head, block_rows(result), "blocks", ("made in", "call site"))
 
 
 def write_html(trace: Trace, replayed: Replayed | None, out: Path) -> None:
@@ -228,7 +285,7 @@ def write_html(trace: Trace, replayed: Replayed | None, out: Path) -> None:
     parts = [
         to_html(
             _figure(chart), full_html=False, include_plotlyjs=number == 0, div_id=chart.key,
-            config={"displaylogo": False},
+            config={"displaylogo": False, "responsive": True},
         )
         for number, chart in enumerate(charts)
     ]  # fmt: skip
@@ -236,29 +293,7 @@ def write_html(trace: Trace, replayed: Replayed | None, out: Path) -> None:
     if replayed is None:
         parts.append("<p>The trace holds no kernels: what moves is not known.</p>")
     else:
-        result = replayed.result
-        total_ms = result["duration_ns"] / 1e6
-        failure = result.get("failure")
-        said = f" The run ended early: {failure}." if failure else ""
-        parts.append(
-            f"<h2>Steps on {html.escape(replayed.machine)}</h2>"
-            f"<p>{total_ms:,.3f} ms of virtual time.{html.escape(said)}</p>"
-        )
-        parts.append(
-            _table(
-                ("step", "ms", "ms of kernels", "kernels", "faults", "to the device",
-                 "to the host"),
-                step_rows(result), "steps",
-            )
-        )  # fmt: skip
-        parts.append("<h2>Allocations whose touches move most</h2>")
-        parts.append(
-            _table(
-                ("allocation", "size", "made in", "touches", "faults", "to the device",
-                 "evicted for it"),
-                block_rows(result), "blocks",
-            )
-        )  # fmt: skip
+        parts.extend(_machine_parts(replayed))
     page = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f"<title>{program}: memory</title><style>{_STYLE}</style></head><body>"

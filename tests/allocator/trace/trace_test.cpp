@@ -196,6 +196,51 @@ TEST_F(TraceTest, KernelsWithTheirTouchesAndTheOrderOfStreamsAreReadAsTheyWereRe
   EXPECT_EQ(trace.events[6].detail, static_cast<std::uint8_t>(TraceWait::kHostForDevice));
 }
 
+TEST_F(TraceTest, ACallSiteNamesItsBlockAndItsTextIsWrittenOnce) {
+  start();
+  for (const std::uint64_t address : {0x1000, 0x2000, 0x3000}) {
+    recorder.allocated(recorder.now(), block(address));
+    recorder.allocated_at(recorder.now(), at(address),
+                          address == 0x2000 ? "train.py:7 step" : "train.py:3 load");
+  }
+  const Trace trace = stop_and_read();
+  ASSERT_EQ(trace.events.size(), 6U);
+  EXPECT_EQ(trace.texts, (std::vector<std::string>{"train.py:3 load", "train.py:7 step"}));
+  EXPECT_EQ(trace.events[1].kind, TraceKind::kSite);
+  EXPECT_EQ(trace.events[1].address, 0x1000U);
+  EXPECT_EQ(trace.text(trace.events[1]), "train.py:3 load");
+  EXPECT_EQ(trace.text(trace.events[3]), "train.py:7 step");
+  EXPECT_EQ(trace.text(trace.events[5]), "train.py:3 load");
+}
+
+TEST_F(TraceTest, ACallSiteInCodeIsAFunctionOrAnOffsetInItsFile) {
+  start();
+  const auto in_library = reinterpret_cast<std::uintptr_t>(&getpid) + 4;
+  const auto in_program = reinterpret_cast<std::uintptr_t>(&block);
+  for (int repeat = 0; repeat < 2; ++repeat) {
+    recorder.allocated_by(recorder.now(), at(0x1000), at(in_library));
+    recorder.allocated_by(recorder.now(), at(0x2000), at(in_program));
+  }
+  recorder.allocated_by(recorder.now(), at(0x3000), at(0x11));
+  const Trace trace = stop_and_read();
+  ASSERT_EQ(trace.texts.size(), 3U);
+  EXPECT_NE(trace.texts[0].find("getpid+0x3 in libc"), std::string::npos) << trace.texts[0];
+  EXPECT_EQ(trace.texts[1].rfind("allocator_test+0x", 0), 0U) << trace.texts[1];
+  EXPECT_EQ(trace.texts[2], "0x10");
+  EXPECT_EQ(trace.text(trace.events[2]), trace.texts[0]);
+  EXPECT_EQ(trace.text(trace.events[3]), trace.texts[1]);
+}
+
+TEST_F(TraceTest, ANewTraceWritesItsCallSitesAgain) {
+  for (int run = 0; run < 2; ++run) {
+    start();
+    recorder.allocated_at(recorder.now(), at(0x1000), "train.py:3 load");
+    recorder.allocated_by(recorder.now(), at(0x1000), at(0x11));
+    const Trace trace = stop_and_read();
+    EXPECT_EQ(trace.texts, (std::vector<std::string>{"train.py:3 load", "0x10"}));
+  }
+}
+
 TEST_F(TraceTest, TimesAreNanosecondsSinceTheStart) {
   start();
   const auto begin = TraceClock::monotonic_ns();
@@ -867,8 +912,8 @@ TEST_F(TraceTest, ARefusalNamesWhatIsWrong) {
     return said.substr(said.find(": at byte ") + 2);
   };
   EXPECT_EQ(changed(0, "PK\3\4", 4), "at byte 0: this is not a trace of uvmalloc");
-  EXPECT_EQ(changed(8, "\4\0\0\0", 4),
-            "at byte 8: the trace has version 4; this program reads versions up to 3");
+  EXPECT_EQ(changed(8, "\5\0\0\0", 4),
+            "at byte 8: the trace has version 5; this program reads versions up to 4");
   EXPECT_EQ(changed(12, "\1\2\3\4", 4),
             "at byte 12: the trace is from a machine with the other byte order");
   EXPECT_EQ(refusal(write(bytes() + "x")).find("there is more behind the end") != std::string::npos,

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -69,6 +70,34 @@ TEST_F(ProfileTest, AMissingFigureIsNamed) {
       error_of(with("to_device_gb_per_s", "")),
       path_ +
           ": links.to_device_gb_per_s is missing; accepted: a number above 0, at most 1000000000");
+}
+
+// Each line but those of peaks, which a machine may lack.
+TEST_F(ProfileTest, EveryKeyThatAMachineNeedsIsNamedWhereItIsMissing) {
+  std::istringstream lines(text_);
+  std::string section;
+  int needed = 0;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("[")) section = line.substr(1, line.find(']') - 1) + ".";
+    const std::size_t end = line.find(" =");
+    if (end == std::string::npos || line.starts_with("#") || line.find("_tflops") < end) continue;
+    const std::string key = line.substr(0, end);
+    ++needed;
+    const std::string error = error_of(with(key, ""));
+    EXPECT_EQ(error.rfind(path_ + ": " + section + key + " is missing; accepted: ", 0), 0U)
+        << key << ": " << error;
+  }
+  EXPECT_GT(needed, 25);
+}
+
+TEST_F(ProfileTest, AFileCutShortAnywhereIsRefusedByItsName) {
+  const std::size_t last = text_.find("\ndiscard_block_us =");
+  ASSERT_NE(last, std::string::npos);
+  for (std::size_t size = 0; size <= last; size += 13) {
+    const std::string error = error_of(text_.substr(0, size));
+    EXPECT_EQ(error.rfind(path_ + ":", 0), 0U) << "cut at " << size << ": " << error;
+    EXPECT_NE(error.find("; accepted: "), std::string::npos) << "cut at " << size << ": " << error;
+  }
 }
 
 TEST_F(ProfileTest, AFigureThatIsNoneIsNamed) {

@@ -1,0 +1,24 @@
+#include <uvmalloc/pytorch/plugin/call_sites.hpp>
+
+#include <exception>
+#include <memory>
+#include <string>
+
+#include <torch/csrc/autograd/function.h>
+
+#include <uvmalloc/pytorch/plugin/python_frames.hpp>
+
+namespace uvm::torch_plugin {
+
+void name_call_site(CachingManagedAllocator& allocator, const void* address) noexcept {
+  try {
+    std::string site = calling_line();
+    if (const auto node = torch::autograd::get_current_node()) {
+      site = site.empty() ? "autograd, " + node->name() : site + ", " + node->name();
+    }
+    allocator.trace_call_site(address, site);
+  } catch (const std::exception&) {  // no memory for the text: the block has no call site
+  }
+}
+
+}  // namespace uvm::torch_plugin

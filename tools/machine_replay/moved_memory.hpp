@@ -1,0 +1,33 @@
+// Whose touches move most in a replay: which allocations, and which places in the program that made
+// them. Pure functions.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include <uvmalloc/allocator/trace/trace_reader.hpp>
+#include <uvmalloc/sim/replay/replay_machine.hpp>
+
+namespace uvm::machine_replay {
+
+// The call site of each allocation of recording_of(trace), by its number. An empty text: the trace
+// does not say. An empty vector: the trace has no call sites.
+std::vector<std::string> call_sites_of(const Trace& trace);
+
+// The first `count` allocations, with when they lived and, where it is known, their call site.
+nlohmann::ordered_json allocations_that_moved_most(const uvmsim::replay::Recording& recording,
+                                                   const uvmsim::replay::Outcome& outcome,
+                                                   const std::vector<std::string>& sites,
+                                                   std::size_t count);
+
+// The first `count` call sites, each with the sums over its allocations. An empty text stands for
+// all allocations without a call site.
+nlohmann::ordered_json sites_that_moved_most(const uvmsim::replay::Recording& recording,
+                                             const uvmsim::replay::Outcome& outcome,
+                                             const std::vector<std::string>& sites,
+                                             std::size_t count);
+
+}  // namespace uvm::machine_replay
