@@ -210,5 +210,65 @@ TEST_F(WhatIfTest, TheSmallestMemoryIsThatOfTheFirstStepWithinTheRatio) {
   EXPECT_EQ(any.smallest_memory("off", 1.1), any.block_bytes());
 }
 
+TEST_F(WhatIfTest, CopiesAreHiddenInBothDirectionsWhereKernelsAreLong) {
+  // A chunk less than there are blocks, and kernels that are as long as three copies.
+  for (int round = 0; round < 3; ++round)
+    for (std::uint32_t block = 0; block < 4; ++block) add_kernel({block}, 3 * kCopyNs);
+  const WhatIf hidden = what_if();
+  const StepFigures planned = hidden.step("planned", 3 * kBlockBytes);
+  EXPECT_GT(planned.to_device_bytes, 3 * kBlockBytes);
+  EXPECT_GT(planned.to_host_bytes, 3 * kBlockBytes);
+  EXPECT_EQ(planned.step_ns, hidden.all_resident().step_ns);
+  EXPECT_GT(hidden.step("lru", 3 * kBlockBytes).step_ns, planned.step_ns);
+  EXPECT_GT(2 * hidden.step("driver", 3 * kBlockBytes).step_ns, 3 * planned.step_ns);
+}
+
+TEST_F(WhatIfTest, AWeightThatIsMovedByHandIsCopiedForEachModuleThatUsesIt) {
+  for (const std::uint32_t block : {0, 1, 2, 0}) add_kernel({block}, 100, UVMSIM_READ);
+  const WhatIf reads = what_if();
+  const WhatIf::ByHand weights = reads.by_hand("offload-weights");
+  EXPECT_EQ(weights.memory_bytes, kBlockBytes);
+  EXPECT_EQ(weights.figures.step_ns, 400 + 4 * kCopyNs);
+  EXPECT_EQ(weights.figures.copied_bytes, 4 * kBlockBytes);
+  EXPECT_NE(reads.by_hand("offload-activations").figures.failure, "");
+  EXPECT_NE(reads.by_hand("offload-optimizer").figures.failure, "");
+  EXPECT_THROW(reads.by_hand("offload"), std::invalid_argument);
+}
+
+TEST_F(WhatIfTest, StateThatIsMovedByHandIsThereForTheOptimizerAlone) {
+  const Event inner = recording.events[3];
+  recording.events.erase(recording.events.begin() + 3);
+  recording.marks[0].event = 3;
+  add_kernel({1}, 10);
+  recording.events.push_back(inner);
+  add_kernel({1, 3}, 100);
+  add_allocation(3, EventKind::kFree);
+  add_kernel({0}, 50);
+  const WhatIf trains = what_if();
+  EXPECT_EQ(trains.footprint().peak_bytes, 3 * kBlockBytes);
+  const WhatIf::ByHand state = trains.by_hand("offload-optimizer");
+  EXPECT_EQ(state.memory_bytes, 2 * kBlockBytes);
+  EXPECT_EQ(state.figures.step_ns, 160 + 2 * kCopyNs);
+  EXPECT_EQ(state.figures.copied_bytes, 2 * kBlockBytes);
+}
+
+TEST_F(WhatIfTest, AnActivationThatIsMovedByHandIsAwayBetweenForwardAndBackward) {
+  recording.events.erase(recording.events.begin() + 2, recording.events.begin() + 4);
+  recording.marks[0].event = 2;
+  add_allocation(2, EventKind::kAllocate);
+  add_kernel({2}, 100);
+  add_allocation(3, EventKind::kAllocate);
+  add_kernel({1, 3}, 100);
+  add_allocation(3, EventKind::kFree);
+  add_kernel({1, 2}, 100);
+  add_allocation(2, EventKind::kFree);
+  const WhatIf trains = what_if();
+  EXPECT_EQ(trains.footprint().peak_bytes, 3 * kBlockBytes);
+  const WhatIf::ByHand activations = trains.by_hand("offload-activations");
+  EXPECT_EQ(activations.memory_bytes, 2 * kBlockBytes);
+  EXPECT_EQ(activations.figures.step_ns, 300 + 2 * kCopyNs);
+  EXPECT_EQ(activations.figures.copied_bytes, 2 * kBlockBytes);
+}
+
 }  // namespace
 }  // namespace uvm::oversubscription

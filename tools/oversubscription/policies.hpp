@@ -11,6 +11,8 @@
 #include <vector>
 
 #include <uvmalloc/hints/plan/move_schedule.hpp>
+#include <uvmalloc/hints/plan/move_timing.hpp>
+#include <uvmalloc/sim/engine/cost_model.hpp>
 #include <uvmalloc/sim/replay/hint_policy.hpp>
 
 #include "oversubscription/recorded_order.hpp"
@@ -40,30 +42,25 @@ class ScheduledMoves : public uvmsim::replay::HintPolicy {
  private:
   using Hints = uvmsim::replay::Hints;
 
-  virtual plan::MoveSchedule schedule_for(std::size_t chunks) const = 0;
-  // How many kernels ahead of its need a move may be sent.
-  virtual std::size_t kernels_ahead() const = 0;
+  virtual plan::TimedSchedule moves_for(std::size_t chunks) const = 0;
 
-  void send_due_moves(std::size_t kernel, Hints& hints);
-  bool is_due(const plan::Move& move, std::size_t kernel) const;
-  void send(const plan::Move& move, Hints& hints);
-  std::uint32_t send_away(const plan::Move& move, Hints& hints);
+  std::uint32_t next_stream(unsigned kind, Hints& hints);
+  void send_arrival(std::uint32_t number, Hints& hints);
+  void send_away(std::uint32_t number, Hints& hints);
   void discard_dead_pages(const plan::Move& move, std::uint32_t stream, Hints& hints);
   void wait_for_needs(std::size_t kernel, std::uint32_t stream, Hints& hints);
   void repair(std::uint32_t block, Hints& hints);
 
   const uvmsim::replay::Recording& recording_;
   const RecordedOrder& order_;
-  std::optional<plan::MoveSchedule> schedule_;
-  std::vector<bool> sent_;
-  std::size_t first_unsent_ = 0;
-  std::vector<std::uint32_t> held_back_;  // blocks whose leaving is not due yet
-  std::uint32_t last_stream_ = 0;         // of the kernel before
-  std::size_t leavings_ = 0;
-  std::size_t arrivals_ = 0;
+  std::optional<plan::TimedSchedule> moves_;
+  std::size_t next_call_ = 0;
+  std::uint32_t last_stream_ = 0;  // of the kernel before
+  std::array<std::size_t, 4> used_streams_{};
   std::size_t repairs_ = 0;
   std::vector<std::optional<std::uint32_t>> arrival_;  // by block: recorded, for the next use
   std::vector<std::optional<std::uint32_t>> left_;     // by block: recorded
+  std::vector<std::uint32_t> left_with_;               // by move: recorded
   std::vector<std::uint32_t> kernel_end_;              // by kernel: recorded after it
   std::vector<bool> is_too_large_;                     // by kernel
 };
@@ -76,8 +73,7 @@ class LruPolicy final : public ScheduledMoves {
       : ScheduledMoves(recording, order), known_(order) {}
 
  private:
-  plan::MoveSchedule schedule_for(std::size_t chunks) const override;
-  std::size_t kernels_ahead() const override { return 0; }
+  plan::TimedSchedule moves_for(std::size_t chunks) const override;
 
   const RecordedOrder& known_;
 };
@@ -86,19 +82,15 @@ class LruPolicy final : public ScheduledMoves {
 // there.
 class PlannedPolicy final : public ScheduledMoves {
  public:
-  // A shorter way leaves copies too little time. On a longer one, copies that are needed late hold
-  // up those that are needed soon. Between 16 and 64 a step of the benchmark changes by 8 % at
-  // most.
-  static constexpr std::size_t kKernelsAhead = 32;
-
-  PlannedPolicy(const uvmsim::replay::Recording& recording, const RecordedOrder& order)
-      : ScheduledMoves(recording, order), known_(order) {}
+  PlannedPolicy(const uvmsim::replay::Recording& recording, const RecordedOrder& order,
+                const uvmsim::Costs& costs)
+      : ScheduledMoves(recording, order), known_(order), costs_(costs) {}
 
  private:
-  plan::MoveSchedule schedule_for(std::size_t chunks) const override;
-  std::size_t kernels_ahead() const override { return kKernelsAhead; }
+  plan::TimedSchedule moves_for(std::size_t chunks) const override;
 
   const RecordedOrder& known_;
+  const uvmsim::Costs costs_;
 };
 
 inline constexpr std::array<std::string_view, 4> kPolicyNames = {"off", "driver", "lru", "planned"};
@@ -106,6 +98,7 @@ inline constexpr std::array<std::string_view, 4> kPolicyNames = {"off", "driver"
 // Null for a name that is none.
 std::unique_ptr<uvmsim::replay::HintPolicy> make_policy(std::string_view name,
                                                         const uvmsim::replay::Recording& recording,
-                                                        const RecordedOrder& order);
+                                                        const RecordedOrder& order,
+                                                        const uvmsim::Costs& costs);
 
 }  // namespace uvm::oversubscription
