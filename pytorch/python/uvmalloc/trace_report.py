@@ -180,7 +180,7 @@ def _figure(chart: Chart) -> Any:
     return figure
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], key: str) -> str:
+def table_html(head: Sequence[str], rows: Sequence[Sequence[str]], key: str) -> str:
     def line(tag: str, cells: Sequence[str]) -> str:
         return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
 
@@ -218,21 +218,35 @@ def block_rows(result: dict[str, Any]) -> list[list[str]]:
     ]
 
 
-def write_html(trace: Trace, replayed: Replayed | None, out: Path) -> None:
-    """One page with all charts and tables."""
+def chart_parts(charts: Sequence[Chart]) -> list[str]:
+    """Of a page: the charts, the first of which brings the chart library."""
     try:
         from plotly.io import to_html
     except ImportError:
         raise CommandError("the page needs plotly: pip install plotly") from None
-    charts = [memory_chart(trace), *(machine_charts(replayed) if replayed else ())]
-    parts = [
+    return [
         to_html(
             _figure(chart), full_html=False, include_plotlyjs=number == 0, div_id=chart.key,
             config={"displaylogo": False},
         )
         for number, chart in enumerate(charts)
     ]  # fmt: skip
-    program = html.escape(trace.program or "program")
+
+
+def write_page(title: str, heading: str, parts: Sequence[str], out: Path) -> None:
+    """The title and the heading are text, the parts are HTML."""
+    out.write_text(
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head><body>"
+        f"<h1>{html.escape(heading)}</h1>{''.join(parts)}</body></html>\n",
+        encoding="utf-8",
+    )
+
+
+def write_html(trace: Trace, replayed: Replayed | None, out: Path) -> None:
+    """One page with all charts and tables."""
+    parts = chart_parts([memory_chart(trace), *(machine_charts(replayed) if replayed else ())])
+    program = trace.program or "program"
     if replayed is None:
         parts.append("<p>The trace holds no kernels: what moves is not known.</p>")
     else:
@@ -245,7 +259,7 @@ def write_html(trace: Trace, replayed: Replayed | None, out: Path) -> None:
             f"<p>{total_ms:,.3f} ms of virtual time.{html.escape(said)}</p>"
         )
         parts.append(
-            _table(
+            table_html(
                 ("step", "ms", "ms of kernels", "kernels", "faults", "to the device",
                  "to the host"),
                 step_rows(result), "steps",
@@ -253,21 +267,20 @@ def write_html(trace: Trace, replayed: Replayed | None, out: Path) -> None:
         )  # fmt: skip
         parts.append("<h2>Allocations whose touches move most</h2>")
         parts.append(
-            _table(
+            table_html(
                 ("allocation", "size", "made in", "touches", "faults", "to the device",
                  "evicted for it"),
                 block_rows(result), "blocks",
             )
         )  # fmt: skip
-    page = (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        f"<title>{program}: memory</title><style>{_STYLE}</style></head><body>"
-        f"<h1>{program}, process {trace.process}</h1>{''.join(parts)}</body></html>\n"
-    )
-    out.write_text(page, encoding="utf-8")
+    write_page(f"{program}: memory", f"{program}, process {trace.process}", parts, out)
 
 
 def write_png(trace: Trace, replayed: Replayed | None, out: Path) -> None:
+    draw_png([memory_chart(trace), *(machine_charts(replayed) if replayed else ())], out)
+
+
+def draw_png(charts: Sequence[Chart], out: Path) -> None:
     """All charts, one below the other."""
     try:
         import matplotlib
@@ -276,7 +289,6 @@ def write_png(trace: Trace, replayed: Replayed | None, out: Path) -> None:
         import matplotlib.pyplot as plots
     except ImportError:
         raise CommandError("the picture needs matplotlib: pip install matplotlib") from None
-    charts = [memory_chart(trace), *(machine_charts(replayed) if replayed else ())]
     figure, axes = plots.subplots(
         len(charts), figsize=(10, 3.2 * len(charts)), layout="constrained", squeeze=False
     )
