@@ -53,6 +53,7 @@ class Point:
     to_device_bytes_per_ns: float
     to_host_bytes_per_ns: float
     least_ns: float | None = None  # timed_bound.py
+    shuffled: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)  # by policy
 
     def step_ns(self, policy: str) -> float | None:
         return self.policies[policy].get("step_ns")
@@ -72,6 +73,12 @@ class Point:
     @property
     def speedup(self) -> float:
         return float(self.policies["driver"]["step_ns"]) / self.figure("step_ns")
+
+    @property
+    def unlearnable_ratio(self) -> float | None:
+        """Time against that of the driver, where no step has the recorded order."""
+        steps = [self.shuffled.get(policy, {}).get("step_ns") for policy in ("planned", "driver")]
+        return None if None in steps else float(steps[0]) / float(steps[1])
 
     @property
     def over_resident(self) -> float:
@@ -132,6 +139,7 @@ class Point:
                 "bytes_over_optimum": self.bytes_over_optimum,
                 "step_over_bound": self.step_over_bound,
                 "least_ns": self.least_ns,
+                "unlearnable_ratio": self.unlearnable_ratio,
                 "step_over_timed_bound": self.step_over_timed_bound,
                 "hidden_share": self.hidden_share,
                 "could_hide": self.could_hide,
@@ -199,7 +207,7 @@ def _points(
         yield Point(
             workload, machine, point["times"], point["memory_bytes"],
             planned["all_resident"]["step_ns"], point["policies"], bytes_of, *rates,
-            timed.least_ns(chunks) if point["times"] in _SHORT else None,
+            timed.least_ns(chunks) if point["times"] in _SHORT else None, point["shuffled"],
         )  # fmt: skip
 
 
@@ -254,6 +262,7 @@ def keys_of(points: Sequence[Point], by_hand: Sequence[ByHand]) -> dict[str, flo
             [p for p in run if p.workload in _INFERENCE and p.times == 1.5],
             lambda p: p.figure("to_host_bytes"), max,
         ),
+        "unlearnable_ratio": _worst(short, lambda p: p.unlearnable_ratio, max),
         "speedup_over_offload": min((each.speedup for each in by_hand), default=None),
         "points_that_end_early": len(points) - len(run),
     }
@@ -265,7 +274,8 @@ _BOUNDS = (
     ("bytes_over_optimum", 1.11, True), ("step_over_bound", 1.15, True),
     ("step_over_timed_bound", 1.15, True), ("hidden_share", 0.8, False),
     ("at_capacity", 1.05, True), ("steady_faults", 0, True),
-    ("inference_d2h_bytes", 0, True), ("speedup_over_offload", 1.2, False),
+    ("inference_d2h_bytes", 0, True), ("unlearnable_ratio", 1.02, True),
+    ("speedup_over_offload", 1.2, False),
 )  # fmt: skip
 
 

@@ -16,10 +16,11 @@ namespace {
 constexpr std::uint64_t kEmptyArrivalLeadNs = 200'000;
 // The host stops to give up a device's copy that it has itself (Leaving::kUnchanged). It does so
 // this many kernels after the last use, so that kernels are enqueued meanwhile.
-constexpr std::size_t kKernelsBehind = 8;
+constexpr std::size_t kKernelsBehind = 3;
 
-// Times that differ by less than one part in so many are equal: predictions are no better.
-constexpr std::uint64_t kEqualTimes = 50;
+// Times that differ by less than one part in so many are equal. Predictions are no better: they
+// know nothing of the host's calls.
+constexpr std::uint64_t kEqualTimes = 10;
 
 std::uint64_t copy_ns(std::uint64_t bytes, double bytes_per_ns) {
   return bytes_per_ns == 0 ? 0

@@ -55,7 +55,7 @@ struct TimedSchedule {
   MoveTiming timing;
 };
 
-// The plan of one of the rules of choice. Of those that are predicted to end within 2 % of the
+// The plan of one of the rules of choice. Of those that are predicted to end within 10 % of the
 // first to end, it is the one that moves the fewest bytes. `choices` is not empty.
 TimedSchedule fastest(const UseOrder& order, const ScheduleOptions& options, const MoveCosts& costs,
                       std::span<const VictimChoice* const> choices);

@@ -143,6 +143,7 @@ POINT = Point(
     },
     bound={"moved_bytes": 2.0 * BLOCK, "to_device_bytes": BLOCK, "to_host_bytes": BLOCK},
     to_device_bytes_per_ns=BLOCK / 40, to_host_bytes_per_ns=BLOCK / 40, least_ns=90.0,
+    shuffled={"planned": {"step_ns": 408}, "driver": {"step_ns": 400}},
 )  # fmt: skip
 
 
@@ -165,6 +166,7 @@ def test_the_keys_are_the_worst_of_the_points() -> None:
     assert keys["step_over_bound"] == pytest.approx(1.2)
     assert keys["hidden_share"] == pytest.approx(1 - 20 / 80)
     assert keys["steady_faults"] == 3
+    assert keys["unlearnable_ratio"] == pytest.approx(1.02)
     assert keys["at_capacity"] is None
     assert keys["points_that_end_early"] == 0
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -221,6 +222,37 @@ TEST_F(WhatIfTest, CopiesAreHiddenInBothDirectionsWhereKernelsAreLong) {
   EXPECT_EQ(planned.step_ns, hidden.all_resident().step_ns);
   EXPECT_GT(hidden.step("lru", 3 * kBlockBytes).step_ns, planned.step_ns);
   EXPECT_GT(2 * hidden.step("driver", 3 * kBlockBytes).step_ns, 3 * planned.step_ns);
+}
+
+TEST_F(WhatIfTest, InAnOrderThatIsNotTheRecordedOneThePlanIsGivenUp) {
+  for (int round = 0; round < 3; ++round)
+    for (std::uint32_t block = 0; block < 4; ++block)
+      add_kernel({block}, kCopyNs, round == 0 ? kBoth : UVMSIM_READ);
+  const Recording repeated = [this] {
+    add_mark("end");
+    return repeated_step(recording, "", 2);
+  }();
+  const Recording shuffled = with_shuffled_kernels(repeated, 1);
+  ASSERT_EQ(shuffled.events.size(), repeated.events.size());
+  const auto touches_of = [](const Recording& from) {
+    std::vector<std::uint32_t> result;
+    for (const Event& event : from.events)
+      if (event.kind == EventKind::kKernel) result.push_back(event.first_touch);
+    return result;
+  };
+  std::vector<std::uint32_t> one = touches_of(repeated);
+  std::vector<std::uint32_t> other = touches_of(shuffled);
+  EXPECT_NE(one, other);
+  std::ranges::sort(one);
+  std::ranges::sort(other);
+  EXPECT_EQ(one, other);
+  const WhatIf step(recording, "", machine());
+  const StepFigures driver = step.shuffled_step("driver", 3 * kBlockBytes);
+  const StepFigures planned = step.shuffled_step("planned", 3 * kBlockBytes);
+  EXPECT_EQ(planned.hint_calls, 0U) << "it has given up before the measured steps";
+  EXPECT_EQ(planned.step_ns, driver.step_ns);
+  EXPECT_GT(driver.faults, 0U);
+  EXPECT_NE(step.step("planned", 3 * kBlockBytes).hint_calls, 0U);
 }
 
 TEST_F(WhatIfTest, AWeightThatIsMovedByHandIsCopiedForEachModuleThatUsesIt) {

@@ -47,7 +47,7 @@ std::uint32_t ScheduledMoves::next_stream(unsigned kind, Hints& hints) {
 
 void ScheduledMoves::before(std::size_t event, Hints& hints) {
   const auto& at = recording_.events[event];
-  if (at.kind != EventKind::kKernel && at.kind != EventKind::kCopy) return;
+  if (has_given_up_ || (at.kind != EventKind::kKernel && at.kind != EventKind::kCopy)) return;
   if (!moves_) {
     moves_ = moves_for(hints.usable_bytes(kDevice) / kBlockBytes);
     left_with_.resize(moves_->schedule.moves.size());
@@ -55,16 +55,83 @@ void ScheduledMoves::before(std::size_t event, Hints& hints) {
     left_.resize(order_.order.block_count);
     is_too_large_.resize(order_.order.kernels.size());
     for (const std::size_t kernel : moves_->schedule.too_large) is_too_large_[kernel] = true;
+    find_returns();
   }
   const std::size_t kernel = order_.kernel_of_event[event];
+  if (!follows_order(event, kernel)) {
+    give_up(hints);
+    return;
+  }
   if (kernel != 0) kernel_end_.push_back(hints.record(last_stream_));
   last_stream_ = at.stream;
+  send_calls(kernel, hints);
+  wait_for_needs(kernel, at.stream, hints);
+}
+
+void ScheduledMoves::find_returns() {
+  const auto& moves = moves_->schedule.moves;
+  keeps_copy_again_.resize(moves.size());
+  std::vector<bool> keeps(order_.order.block_count);  // by block, at its next arrival
+  for (std::size_t i = moves.size(); i-- > 0;) {
+    if (moves[i].leaving != Leaving::kNothing) keeps_copy_again_[i] = keeps[moves[i].victim];
+    keeps[moves[i].block] = moves[i].keeps_host_copy;
+  }
+}
+
+void ScheduledMoves::send_calls(std::size_t kernel, Hints& hints) {
   const auto& calls = moves_->timing.calls;
+  std::vector<std::uint32_t> unchanged;  // that leave before the next arrival
   for (; next_call_ < calls.size() && calls[next_call_].before <= kernel; ++next_call_) {
     const std::uint32_t move = calls[next_call_].move;
-    calls[next_call_].is_arrival ? send_arrival(move, hints) : send_away(move, hints);
+    if (calls[next_call_].is_arrival) {
+      give_up_copies(&unchanged, hints);
+      send_arrival(move, hints);
+    } else if (moves_->schedule.moves[move].leaving == Leaving::kUnchanged) {
+      unchanged.push_back(move);
+    } else {
+      send_away(move, hints);
+    }
   }
-  wait_for_needs(kernel, at.stream, hints);
+  give_up_copies(&unchanged, hints);
+}
+
+// Of two copies the host's stays. Advice takes effect at once, and a call costs more than a block
+// of its range: blocks beside each other share a call.
+void ScheduledMoves::give_up_copies(std::vector<std::uint32_t>* numbers, Hints& hints) {
+  const auto& moves = moves_->schedule.moves;
+  const auto victim = [&](std::uint32_t number) { return moves[number].victim; };
+  const auto comes_again = [&](std::uint32_t number) { return keeps_copy_again_[number]; };
+  std::ranges::sort(*numbers, {}, victim);
+  for (auto first = numbers->begin(); first != numbers->end();) {
+    auto last = first + 1;
+    while (last != numbers->end() && victim(*last) == victim(*(last - 1)) + 1 &&
+           comes_again(*last) == comes_again(*first))
+      ++last;
+    const PageRange pages{pages_of(victim(*first)).first, pages_of(victim(*(last - 1))).last};
+    for (auto each = first; each != last; ++each)
+      hints.host_wait_for(kernel_end_.at(moves[*each].after - 1));
+    hints.advise(pages, uvmsim::Advice::kUnsetReadMostly, uvmsim::kNoLocation);
+    if (comes_again(*first))
+      hints.advise(pages, uvmsim::Advice::kSetReadMostly, uvmsim::kNoLocation);
+    for (auto each = first; each != last; ++each) {
+      if (!comes_again(*each)) read_mostly_.erase(victim(*each));
+      send_away(*each, hints);
+    }
+    first = last;
+  }
+  numbers->clear();
+}
+
+bool ScheduledMoves::follows_order(std::size_t event, std::size_t kernel) const {
+  const auto& expected = order_.order.kernels[kernel];
+  const std::vector<std::uint32_t> used = blocks_of(recording_, recording_.events[event]);
+  return std::ranges::equal(used, expected, {}, {}, &plan::BlockUse::block);
+}
+
+void ScheduledMoves::give_up(Hints& hints) {
+  has_given_up_ = true;
+  for (const std::uint32_t block : read_mostly_)
+    hints.advise(pages_of(block), uvmsim::Advice::kUnsetReadMostly, uvmsim::kNoLocation);
 }
 
 void ScheduledMoves::send_arrival(std::uint32_t number, Hints& hints) {
@@ -75,7 +142,7 @@ void ScheduledMoves::send_arrival(std::uint32_t number, Hints& hints) {
   if (chunk_from != plan::kFreeChunk) hints.wait_for(stream, left_with_[chunk_from]);
   if (left_[move.block]) hints.wait_for(stream, *left_[move.block]);
   const PageRange pages = pages_of(move.block);
-  if (move.keeps_host_copy)
+  if (move.keeps_host_copy && read_mostly_.insert(move.block).second)
     hints.advise(pages, uvmsim::Advice::kSetReadMostly, uvmsim::kNoLocation);
   hints.prefetch(stream, pages, kDevice);
   arrival_[move.block] = hints.record(stream);
@@ -90,9 +157,6 @@ void ScheduledMoves::send_away(std::uint32_t number, Hints& hints) {
   if (move.after != 0) hints.wait_for(stream, kernel_end_.at(move.after - 1));
   switch (move.leaving) {
     case Leaving::kUnchanged:
-      // Of two copies the host's stays. The call takes effect at once.
-      if (move.after != 0) hints.host_wait_for(kernel_end_.at(move.after - 1));
-      hints.advise(pages, uvmsim::Advice::kUnsetReadMostly, uvmsim::kNoLocation);
       discard_dead_pages(move, stream, hints);
       break;
     case Leaving::kDropped:

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <vector>
 
@@ -28,12 +29,14 @@ class DriverPolicy final : public uvmsim::replay::HintPolicy {};
 // Sends the moves of a schedule: blocks leave on some streams and arrive on others, so that the
 // driver's own work for one block runs beside the copy of another. A leaving block waits for its
 // last use, an arriving one for the chunk that it takes, and a kernel for the blocks that it needs.
+// Where a kernel uses other blocks than the order says, no more is sent: the driver is on its own.
 class ScheduledMoves : public uvmsim::replay::HintPolicy {
  public:
   void before(std::size_t event, uvmsim::replay::Hints& hints) final;
 
   // Blocks that the schedule had on the device and that were not there.
   std::size_t repairs() const { return repairs_; }
+  bool has_given_up() const { return has_given_up_; }
 
  protected:
   ScheduledMoves(const uvmsim::replay::Recording& recording, const RecordedOrder& order)
@@ -45,6 +48,11 @@ class ScheduledMoves : public uvmsim::replay::HintPolicy {
   virtual plan::TimedSchedule moves_for(std::size_t chunks) const = 0;
 
   std::uint32_t next_stream(unsigned kind, Hints& hints);
+  bool follows_order(std::size_t event, std::size_t kernel) const;
+  void give_up(Hints& hints);
+  void find_returns();
+  void send_calls(std::size_t kernel, Hints& hints);
+  void give_up_copies(std::vector<std::uint32_t>* numbers, Hints& hints);
   void send_arrival(std::uint32_t number, Hints& hints);
   void send_away(std::uint32_t number, Hints& hints);
   void discard_dead_pages(const plan::Move& move, std::uint32_t stream, Hints& hints);
@@ -58,11 +66,14 @@ class ScheduledMoves : public uvmsim::replay::HintPolicy {
   std::uint32_t last_stream_ = 0;  // of the kernel before
   std::array<std::size_t, 4> used_streams_{};
   std::size_t repairs_ = 0;
+  bool has_given_up_ = false;
+  std::set<std::uint32_t> read_mostly_;                // blocks that are advised so
   std::vector<std::optional<std::uint32_t>> arrival_;  // by block: recorded, for the next use
   std::vector<std::optional<std::uint32_t>> left_;     // by block: recorded
   std::vector<std::uint32_t> left_with_;               // by move: recorded
   std::vector<std::uint32_t> kernel_end_;              // by kernel: recorded after it
   std::vector<bool> is_too_large_;                     // by kernel
+  std::vector<bool> keeps_copy_again_;  // by move: its victim is only read after its next arrival
 };
 
 // The block that was used longest ago leaves, when a kernel needs its chunk. Nothing is known of

@@ -142,6 +142,21 @@ RecordedOrder order_of(const Recording& recording) {
   return OrderBuilder(recording).make();
 }
 
+std::vector<std::uint32_t> blocks_of(const Recording& recording, const Event& event) {
+  std::vector<std::uint32_t> result;
+  for (std::uint32_t i = 0; i < event.touch_count; ++i) {
+    const PageRange pages = recording.touches.at(event.first_touch + i).pages;
+    if (pages.first == pages.last) continue;
+    for (std::size_t block = pages.first / kPagesPerBlock;
+         block <= (pages.last - 1) / kPagesPerBlock; ++block)
+      result.push_back(static_cast<std::uint32_t>(block));
+  }
+  std::ranges::sort(result);
+  const auto repeated = std::ranges::unique(result);
+  result.erase(repeated.begin(), repeated.end());
+  return result;
+}
+
 std::vector<std::uint64_t> live_bytes(const Recording& recording) {
   std::set<std::uint32_t> touched;  // allocations
   const std::size_t first = recording.marks.empty() ? 0 : recording.marks.front().event;

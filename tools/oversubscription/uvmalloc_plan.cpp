@@ -107,7 +107,10 @@ Json point_of(const WhatIf& what_if, std::size_t memory_bytes) {
     policies[std::string(policy)] = json_of(what_if.step(policy, memory_bytes));
   return {{"memory_bytes", memory_bytes},
           {"capacity_bytes", capacity_with(memory_bytes)},
-          {"policies", policies}};
+          {"policies", policies},
+          {"shuffled",
+           {{"driver", json_of(what_if.shuffled_step("driver", memory_bytes))},
+            {"planned", json_of(what_if.shuffled_step("planned", memory_bytes))}}}};
 }
 
 void plan(const Command& command) {

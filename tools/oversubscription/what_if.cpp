@@ -20,6 +20,7 @@ using uvmsim::replay::EventKind;
 using uvmsim::replay::Outcome;
 using uvmsim::replay::Step;
 
+constexpr std::uint64_t kSeed = 1;
 constexpr std::size_t kContextUnitBytes = std::size_t{64} << 10;
 
 StepFigures mean_of(const Outcome& outcome) {
@@ -77,6 +78,15 @@ std::vector<std::uint64_t> WhatIf::kernel_ns() const {
 }
 
 StepFigures WhatIf::step(std::string_view policy_name, std::size_t memory_bytes) const {
+  return step_of(recording_, policy_name, memory_bytes);
+}
+
+StepFigures WhatIf::shuffled_step(std::string_view policy_name, std::size_t memory_bytes) const {
+  return step_of(with_shuffled_kernels(recording_, kSeed), policy_name, memory_bytes);
+}
+
+StepFigures WhatIf::step_of(const uvmsim::replay::Recording& recording,
+                            std::string_view policy_name, std::size_t memory_bytes) const {
   if (policy_name == "off" && memory_bytes < footprint_.peak_bytes) {
     StepFigures none;
     none.failure = "it does not fit";
@@ -84,17 +94,18 @@ StepFigures WhatIf::step(std::string_view policy_name, std::size_t memory_bytes)
   }
   // Memory of a device is taken where it is allocated, and stays.
   const std::size_t held = policy_name == "off" ? std::max(memory_bytes, block_bytes()) : 0;
-  const auto policy = make_policy(policy_name, recording_, order_, profile_.costs);
-  StepFigures figures = run(*policy, std::max(memory_bytes, held));
+  const auto policy = make_policy(policy_name, recording, order_, profile_.costs);
+  StepFigures figures = run(recording, *policy, std::max(memory_bytes, held));
   if (const auto* moves = dynamic_cast<const ScheduledMoves*>(policy.get()))
     figures.repairs = moves->repairs();
   return figures;
 }
 
-StepFigures WhatIf::run(uvmsim::replay::HintPolicy& policy, std::size_t memory_bytes) const {
+StepFigures WhatIf::run(const uvmsim::replay::Recording& recording,
+                        uvmsim::replay::HintPolicy& policy, std::size_t memory_bytes) const {
   uvmsim::MachineProfile profile = profile_;
   profile.capacity_bytes = capacity_with(memory_bytes);
-  const Outcome outcome = uvmsim::replay::run(recording_, profile, policy);
+  const Outcome outcome = uvmsim::replay::run(recording, profile, policy);
   if (outcome.failure.empty()) return mean_of(outcome);
   StepFigures none;
   none.failure = outcome.failure;
@@ -110,7 +121,7 @@ WhatIf::ByHand WhatIf::by_hand(std::string_view name) const {
     result.figures.failure = "it saves no memory";
   if (!result.figures.failure.empty()) return result;
   OffloadPolicy policy(offload);
-  result.figures = run(policy, block_bytes());
+  result.figures = run(recording_, policy, block_bytes());
   return result;
 }
 

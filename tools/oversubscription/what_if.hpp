@@ -49,6 +49,9 @@ class WhatIf {
   std::vector<std::uint64_t> kernel_ns() const;
   StepFigures all_resident() const { return step("driver", block_bytes()); }
 
+  // The same where each step runs its kernels in another order. The policy knows the recorded one.
+  StepFigures shuffled_step(std::string_view policy, std::size_t memory_bytes) const;
+
   // A way to move memory by hand (offload.hpp), with the least memory that it needs, in blocks.
   struct ByHand {
     std::size_t memory_bytes = 0;
@@ -61,7 +64,10 @@ class WhatIf {
   std::size_t smallest_memory(std::string_view policy, double ratio) const;
 
  private:
-  StepFigures run(uvmsim::replay::HintPolicy& policy, std::size_t memory_bytes) const;
+  StepFigures step_of(const uvmsim::replay::Recording& recording, std::string_view policy,
+                      std::size_t memory_bytes) const;
+  StepFigures run(const uvmsim::replay::Recording& recording, uvmsim::replay::HintPolicy& policy,
+                  std::size_t memory_bytes) const;
 
   uvmsim::replay::Recording recording_;
   RecordedOrder order_;
