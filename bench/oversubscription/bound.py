@@ -6,25 +6,19 @@ away costs its live bytes on the way back. It costs them on the way out too, but
 two kernels that write it: the host's copy is then still right. A page that is freed or allocated
 again before its next use is dead and costs nothing. That is a linear program; its least value is a
 bound, which no order of evictions goes below. It shares no code with the planner.
-
-`python -m bench.oversubscription.bound TRACE MARK BLOCKS...` prints JSON. An empty mark is the last
-whole step.
 """
 
 from __future__ import annotations
 
 import bisect
-import json
-import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import csr_matrix
-from uvmalloc.trace import ALLOCATE, FREE, KERNEL, MARK, Trace, read_trace
+from uvmalloc.trace import ALLOCATE, FREE, KERNEL, MARK, Trace
 
 _TOUCH = 12
 _PAGE, _BLOCK = 4096, 2 << 20
@@ -46,6 +40,7 @@ def _pieces(first: int, last: int) -> Iterator[tuple[int, int]]:
 class Kernel:
     pages: dict[int, int] = field(default_factory=lambda: defaultdict(int))  # bits, by block
     written: set[int] = field(default_factory=set)  # blocks
+    number: int = 0  # among the kernels and copies of the step
 
 
 @dataclass
@@ -57,13 +52,15 @@ class End:
 
 @dataclass(frozen=True)
 class Gap:
-    """From one use of a block to the next, which may be in the next round."""
+    """From one use of a block to the next, which may be in the next round. Blocks that are used
+    alike count as one."""
 
     block: int
     use: int  # a kernel
     next_use: int  # a kernel; not above `use` where it is in the next round
     live_bytes: int
     epoch: int  # equal for gaps with no write between them
+    count: int = 1  # of blocks
 
     def spans(self, kernel: int) -> bool:
         if self.use < self.next_use:
@@ -72,7 +69,8 @@ class Gap:
 
 
 def step_of(trace: Trace, mark: str) -> list[Kernel | End]:
-    """What the step does, in its order."""
+    """The kernels of the step and the ends of allocations, in its order. An empty mark is the last
+    whole step."""
     events = trace.events
     marks = [i for i in range(len(events)) if events["kind"][i] == MARK]
     texts = [trace.text(MARK, int(events["extra"][i])) for i in marks]
@@ -84,6 +82,7 @@ def step_of(trace: Trace, mark: str) -> list[Kernel | End]:
     addresses: list[int] = []
     open_kernels: dict[int, Kernel | None] = {}  # by thread
     result: list[Kernel | End] = []
+    kernels = 0
     rows = zip(events[:last].tolist(), trace.threads[:last].tolist(), strict=True)
     names = events.dtype.names
     at = {name: names.index(name) for name in ("address", "size_bytes", "kind", "detail")}
@@ -103,10 +102,12 @@ def step_of(trace: Trace, mark: str) -> list[Kernel | End]:
             if index > first:
                 result.append(End(dict(own)))
         elif kind == KERNEL:
-            open_kernels[thread] = None if detail in _COPIES else Kernel()
+            open_kernels[thread] = None if detail in _COPIES else Kernel(number=kernels)
             kernel = open_kernels[thread]
-            if index > first and kernel is not None:
-                result.append(kernel)
+            if index > first:
+                kernels += 1
+                if kernel is not None:
+                    result.append(kernel)
         elif kind == _TOUCH and size:
             kernel = open_kernels.get(thread)
             place = bisect.bisect_right(addresses, address) - 1
@@ -161,7 +162,12 @@ def gaps_of(kernels: list[Kernel], live: list[dict[int, int]]) -> list[Gap]:
             uses[block].append(number)
     gaps = []
     epochs = 0
+    alike: dict[tuple[tuple[int, bool, int], ...], list[int]] = defaultdict(list)
     for block, at in uses.items():
+        key = tuple((u, block in kernels[u].written, live[u].get(block, 0).bit_count()) for u in at)
+        alike[key].append(block)
+    for blocks in alike.values():
+        block, at = blocks[0], uses[blocks[0]]
         writes = [block in kernels[use].written for use in at]
         # The gaps before the first write go on from the last ones of the round before.
         epoch = first_epoch = epochs
@@ -173,9 +179,12 @@ def gaps_of(kernels: list[Kernel], live: list[dict[int, int]]) -> list[Gap]:
             own.append((use, next_use, live[next_use].get(block, 0).bit_count() * _PAGE, epoch))
         if any(writes):
             own = [(u, n, b, epoch if e == first_epoch else e) for u, n, b, e in own]
+            # So that the gaps between two writes follow one another.
+            first_write = writes.index(True)
+            own = own[first_write:] + own[:first_write]
         else:
             own = [(u, n, b, -1) for u, n, b, _ in own]  # the host's copy is always right
-        gaps += [Gap(block, *each) for each in own]
+        gaps += [Gap(block, *each, count=len(blocks)) for each in own]
         epochs = epoch + 1
     return gaps
 
@@ -188,7 +197,7 @@ class Level:
     gaps: list[int]  # by their place
 
 
-def _levels(gaps: Sequence[Gap]) -> list[Level]:
+def levels_of(gaps: Sequence[Gap]) -> list[Level]:
     """Between two writes a block is copied back once: as much as the largest gap needs in which it
     is away."""
     epochs: dict[int, list[int]] = defaultdict(list)
@@ -208,16 +217,17 @@ class Bound:
     def __init__(self, step: list[Kernel | End]) -> None:
         self.kernels = [each for each in step if isinstance(each, Kernel)]
         self.gaps = gaps_of(self.kernels, live_pages(step))
-        self.blocks = len({gap.block for gap in self.gaps})
+        self.blocks = sum({gap.block: gap.count for gap in self.gaps}.values())
         self.largest_kernel_blocks = max(len(kernel.pages) for kernel in self.kernels)
 
     def fewest_bytes(self, chunks: int, to_device: bool, to_host: bool) -> float:
-        levels = _levels(self.gaps)
+        levels = levels_of(self.gaps)
         cost = np.zeros(len(self.gaps) + len(levels))
         for i, gap in enumerate(self.gaps):
-            cost[i] = gap.live_bytes if to_device else 0
+            cost[i] = gap.live_bytes * gap.count if to_device else 0
         for i, level in enumerate(levels):
-            cost[len(self.gaps) + i] = level.bytes if to_host else 0
+            count = self.gaps[level.gaps[0]].count
+            cost[len(self.gaps) + i] = level.bytes * count if to_host else 0
         rows, columns, values, bounds = [], [], [], []
 
         def add(entries: list[tuple[int, float]], at_most: float) -> None:
@@ -228,8 +238,9 @@ class Bound:
             bounds.append(at_most)
 
         for number, kernel in enumerate(self.kernels):
-            others = [(i, -1.0) for i, gap in enumerate(self.gaps) if gap.spans(number)]
-            away = min(len(others), len(others) + len(kernel.pages) - chunks)
+            others = [(i, -gap.count) for i, gap in enumerate(self.gaps) if gap.spans(number)]
+            count = -sum(value for _, value in others)
+            away = min(count, count + len(kernel.pages) - chunks)
             if away > 0:
                 add(others, -away)
         for i, level in enumerate(levels):
@@ -243,27 +254,3 @@ class Bound:
         if not solved.success:
             raise RuntimeError(f"no bound for {chunks} blocks: {solved.message}")
         return float(solved.fun) * _BLOCK
-
-
-def main() -> None:
-    file, mark, *chunks = sys.argv[1:]
-    bound = Bound(step_of(read_trace(Path(file)), mark))
-    points = {
-        count: {
-            "moved_bytes": bound.fewest_bytes(int(count), True, True),
-            "to_device_bytes": bound.fewest_bytes(int(count), True, False),
-            "to_host_bytes": bound.fewest_bytes(int(count), False, True),
-        }
-        for count in chunks
-    }
-    result = {
-        "blocks": bound.blocks,
-        "kernels": len(bound.kernels),
-        "largest_kernel_blocks": bound.largest_kernel_blocks,
-        "points": points,
-    }
-    print(json.dumps(result))
-
-
-if __name__ == "__main__":
-    main()

@@ -6,6 +6,7 @@ again by uvmalloc_plan, in virtual time, so that the figures are the same on eve
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
@@ -19,17 +20,21 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 from uvmalloc.libraries import Libraries
+from uvmalloc.trace import read_trace
 
 from bench.environment import clean_environment
+from bench.oversubscription.bound import Bound, step_of
+from bench.oversubscription.timed_bound import Link, TimedBound
 from bench.verdict import Target, number, verdict_table
 
 _ROOT = Path(__file__).resolve().parents[2]
-WORKLOADS = ("gpt", "cnn")
+WORKLOADS = ("gpt", "cnn", "recommender", "generation")
+_INFERENCE = ("generation",)
 MACHINES = ("h100-pcie5", "rtx4090-pcie4")
 TIMES = (0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
 _SHORT = (1.25, 1.5, 2.0)  # of memory
 _POLICIES = ("off", "driver", "lru", "planned")
-_RECORDED_STEPS = 3
+_RECORDED_STEPS = 2
 _RECORDED_ON = "h100-pcie5"
 _BLOCK_BYTES = 2 << 20
 
@@ -47,6 +52,8 @@ class Point:
     bound: dict[str, float]
     to_device_bytes_per_ns: float
     to_host_bytes_per_ns: float
+    least_ns: float | None = None  # timed_bound.py
+    shuffled: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)  # by policy
 
     def step_ns(self, policy: str) -> float | None:
         return self.policies[policy].get("step_ns")
@@ -66,6 +73,12 @@ class Point:
     @property
     def speedup(self) -> float:
         return float(self.policies["driver"]["step_ns"]) / self.figure("step_ns")
+
+    @property
+    def unlearnable_ratio(self) -> float | None:
+        """Time against that of the driver, where no step has the recorded order."""
+        steps = [self.shuffled.get(policy, {}).get("step_ns") for policy in ("planned", "driver")]
+        return None if None in steps else float(steps[0]) / float(steps[1])
 
     @property
     def over_resident(self) -> float:
@@ -101,9 +114,14 @@ class Point:
 
     @property
     def could_hide(self) -> bool:
-        """Whether the kernels of a step are as long as the copies that the bound needs."""
-        copies = self._copy_ns(self.bound["to_device_bytes"], self.bound["to_host_bytes"])
-        return copies <= self.resident_ns
+        """Whether a schedule could hide all copies, by the bound of time."""
+        return self.least_ns is not None and self.least_ns <= self.resident_ns
+
+    @property
+    def step_over_timed_bound(self) -> float | None:
+        if self.least_ns is None:
+            return None
+        return self.figure("step_ns") / max(self.least_ns, self.resident_ns)
 
     def as_json(self) -> dict[str, Any]:
         result: dict[str, Any] = {
@@ -120,6 +138,9 @@ class Point:
                 "speedup_over_driver": self.speedup,
                 "bytes_over_optimum": self.bytes_over_optimum,
                 "step_over_bound": self.step_over_bound,
+                "least_ns": self.least_ns,
+                "unlearnable_ratio": self.unlearnable_ratio,
+                "step_over_timed_bound": self.step_over_timed_bound,
                 "hidden_share": self.hidden_share,
                 "could_hide": self.could_hide,
             }
@@ -144,32 +165,63 @@ def record(workload: str, trace: Path) -> None:
     _run(command, f"the recording of {workload}")
 
 
-def _points(program: Path, workload: str, trace: Path) -> Iterator[Point]:
-    planned = {}
-    for machine in MACHINES:
-        command = [str(program), str(trace), "--machine", machine]
-        for times in TIMES:
-            command += ["--times", str(times)]
-        planned[machine] = json.loads(_run(command, f"the plan of {workload} on {machine}"))
-    chunks = sorted(
-        {
-            point["memory_bytes"] // _BLOCK_BYTES
-            for each in planned.values()
-            for point in each["points"]
-        }
-    )
-    command = [sys.executable, "-P", "-m", "bench.oversubscription.bound", str(trace), ""]
-    bounds = json.loads(
-        _run(command + [str(count) for count in chunks], f"the bound of {workload}")
-    )
-    for machine, result in planned.items():
-        for point in result["points"]:
-            yield Point(
-                workload, machine, point["times"], point["memory_bytes"],
-                result["all_resident"]["step_ns"], point["policies"],
-                bounds["points"][str(point["memory_bytes"] // _BLOCK_BYTES)],
-                result["to_device_bytes_per_ns"], result["to_host_bytes_per_ns"],
+@dataclass(frozen=True)
+class ByHand:
+    """A way to move memory by hand, and the plan with the memory that this way needs."""
+
+    workload: str
+    machine: str
+    name: str
+    memory_bytes: int
+    resident_ns: float
+    step_ns: float
+    planned_ns: float
+
+    @property
+    def speedup(self) -> float:
+        return self.step_ns / self.planned_ns
+
+
+def _by_hand(workload: str, machine: str, planned: dict[str, Any]) -> Iterator[ByHand]:
+    for name, entry in planned["by_hand"].items():
+        if "failure" not in entry["figures"] and "failure" not in entry["planned"]:
+            yield ByHand(
+                workload, machine, name, entry["memory_bytes"], planned["all_resident"]["step_ns"],
+                entry["figures"]["step_ns"], entry["planned"]["step_ns"],
             )  # fmt: skip
+
+
+def _points(
+    workload: str, machine: str, planned: dict[str, Any], bound: Bound
+) -> Iterator[Point]:
+    rates = planned["to_device_bytes_per_ns"], planned["to_host_bytes_per_ns"]
+    durations = [planned["kernel_ns"][kernel.number] for kernel in bound.kernels]
+    timed = TimedBound(bound, durations, Link(*rates))
+    for point in planned["points"]:
+        chunks = point["memory_bytes"] // _BLOCK_BYTES
+        bytes_of = {
+            "moved_bytes": bound.fewest_bytes(chunks, True, True),
+            "to_device_bytes": bound.fewest_bytes(chunks, True, False),
+            "to_host_bytes": bound.fewest_bytes(chunks, False, True),
+        }
+        yield Point(
+            workload, machine, point["times"], point["memory_bytes"],
+            planned["all_resident"]["step_ns"], point["policies"], bytes_of, *rates,
+            timed.least_ns(chunks) if point["times"] in _SHORT else None, point["shuffled"],
+        )  # fmt: skip
+
+
+def _measure(
+    program: Path, workload: str, machine: str, trace: Path, bound: Bound
+) -> tuple[list[Point], list[ByHand]]:
+    command = [str(program), str(trace), "--machine", machine]
+    for times in TIMES:
+        command += ["--times", str(times)]
+    planned = json.loads(_run(command, f"the plan of {workload} on {machine}"))
+    return (
+        list(_points(workload, machine, planned, bound)),
+        list(_by_hand(workload, machine, planned)),
+    )
 
 
 def _geometric_means(points: Sequence[Point], times: Sequence[float]) -> Iterator[float]:
@@ -188,7 +240,7 @@ def _worst(
     return pick(values) if values else None
 
 
-def keys_of(points: Sequence[Point]) -> dict[str, float | int | None]:
+def keys_of(points: Sequence[Point], by_hand: Sequence[ByHand]) -> dict[str, float | int | None]:
     """The worst of each measure. None where no point has it."""
     run = [point for point in points if point.runs]
     short = [point for point in run if point.times in _SHORT]
@@ -202,9 +254,16 @@ def keys_of(points: Sequence[Point]) -> dict[str, float | int | None]:
         "least_speedup": _worst([p for p in run if p.times > 1], lambda p: p.speedup, min),
         "bytes_over_optimum": _worst(short, lambda p: p.bytes_over_optimum, max),
         "step_over_bound": _worst(short, lambda p: p.step_over_bound, max),
+        "step_over_timed_bound": _worst(short, lambda p: p.step_over_timed_bound, max),
         "hidden_share": _worst([p for p in short if p.could_hide], lambda p: p.hidden_share, min),
         "at_capacity": _worst([p for p in run if p.times == 1.0], lambda p: p.over_resident, max),
         "steady_faults": _worst(short, lambda p: p.figure("faults"), max),
+        "inference_d2h_bytes": _worst(
+            [p for p in run if p.workload in _INFERENCE and p.times == 1.5],
+            lambda p: p.figure("to_host_bytes"), max,
+        ),
+        "unlearnable_ratio": _worst(short, lambda p: p.unlearnable_ratio, max),
+        "speedup_over_offload": min((each.speedup for each in by_hand), default=None),
         "points_that_end_early": len(points) - len(run),
     }
 
@@ -213,7 +272,10 @@ _BOUNDS = (
     ("fit_overhead", 1.01, True), ("fit_hint_calls", 0, True), ("speedup_over_driver", 3, False),
     ("speedup_over_driver_at_3", 2, False), ("least_speedup", 1, False),
     ("bytes_over_optimum", 1.11, True), ("step_over_bound", 1.15, True),
-    ("hidden_share", 0.8, False), ("at_capacity", 1.05, True), ("steady_faults", 0, True),
+    ("step_over_timed_bound", 1.15, True), ("hidden_share", 0.8, False),
+    ("at_capacity", 1.05, True), ("steady_faults", 0, True),
+    ("inference_d2h_bytes", 0, True), ("unlearnable_ratio", 1.02, True),
+    ("speedup_over_offload", 1.2, False),
 )  # fmt: skip
 
 
@@ -224,34 +286,55 @@ def compare(libraries: Libraries, output: Path, console: Console) -> None:
     traces = output.with_suffix("")
     traces.mkdir(parents=True, exist_ok=True)
     points: list[Point] = []
+    by_hand: list[ByHand] = []
     for workload in WORKLOADS:
         trace = traces / f"{workload}.trace"
         record(workload, trace)
-        points += _points(program, workload, trace)
-    keys = keys_of(points)
+        bound = Bound(step_of(read_trace(trace), ""))
+        for machine in MACHINES:
+            found = _measure(program, workload, machine, trace, bound)
+            points += found[0]
+            by_hand += found[1]
+    keys = keys_of(points, by_hand)
     # The plan knows the order of the step because it was recorded. No running program has it yet.
     result = {
         **keys,
         "policy": "planned, on a recorded order",
         "detail": [point.as_json() for point in points],
+        "by_hand": [dataclasses.asdict(each) | {"speedup": each.speedup} for each in by_hand],
     }
     output.write_text(json.dumps(result, indent=2) + "\n")
-    _show(points, keys, console)
+    _show(points, by_hand, keys, console)
 
 
-def _show(points: Sequence[Point], keys: dict[str, float | int | None], console: Console) -> None:
+def _show(
+    points: Sequence[Point], by_hand: Sequence[ByHand], keys: dict[str, float | int | None],
+    console: Console,
+) -> None:  # fmt: skip
     table = Table(title="Time of a step against all memory resident")
-    for column in ("workload", "machine", "needs", *_POLICIES, "moved, MiB", "fewest, MiB"):
+    columns = ("workload", "machine", "needs", *_POLICIES, "least", "moved, MiB", "fewest, MiB")
+    for column in columns:
         table.add_column(column)
     for point in points:
         steps = [point.step_ns(policy) for policy in _POLICIES]
         table.add_row(
             point.workload, point.machine, f"{point.times:g} x",
             *(number(None if step is None else step / point.resident_ns) for step in steps),
+            number(None if point.least_ns is None else point.least_ns / point.resident_ns),
             number(point.moved_bytes / (1 << 20) if point.runs else None),
             number(point.bound["moved_bytes"] / (1 << 20)),
         )  # fmt: skip
     console.print(table)
+    hand = Table(title="Memory moved by hand, and `planned` with the same memory")
+    for column in ("workload", "machine", "way", "memory, MiB", "by hand", "planned", "speed-up"):
+        hand.add_column(column)
+    for each in by_hand:
+        hand.add_row(
+            each.workload, each.machine, each.name, number(each.memory_bytes / (1 << 20)),
+            number(each.step_ns / each.resident_ns), number(each.planned_ns / each.resident_ns),
+            number(each.speedup),
+        )  # fmt: skip
+    console.print(hand)
     console.print(
         verdict_table([Target(name, "", keys[name], bound, most) for name, bound, most in _BOUNDS])
     )

@@ -1,10 +1,14 @@
-"""Trains a workload on the device for as many steps as the argument says, each with a mark.
+"""Runs a workload on the device for as many steps as the argument says, each with a mark.
 
 `python -m bench.oversubscription.steps_here WORKLOAD STEPS`
+
+The sizes are those of full-size models, with fewer layers or tables
+(docs/oversubscription.md, "Workloads").
 """
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,20 +16,24 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 import uvmalloc
-from torch import nn
+from torch import Tensor, nn
 
-from bench.traces.workloads import resnet18
+from bench.traces.workloads import Cache, next_logits, resnet18
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 
 from train_gpt import GPT, train_step
 
-EMBEDDING, LAYERS, HEADS, CONTEXT, SEQUENCES = 256, 4, 8, 256, 4
+# GPT-2 medium has this width, these heads and this context, and 24 layers.
+EMBEDDING, LAYERS, HEADS, CONTEXT, SEQUENCES = 1024, 2, 16, 1024, 4
 IMAGES, CHANNELS, IMAGE_SIZE, CLASSES = 64, 3, 32, 10
+# Widths of the recommender (DLRM) of MLPerf; it has 26 tables, of up to 40 million rows.
+TABLES, ROWS, FEATURES, DENSE, SAMPLES, LOOKUPS = 8, 100_000, 128, 13, 2048, 4
+PROMPT, TOKENS, PROMPTS = 256, 8, 4
 
 
 def gpt() -> Callable[[], None]:
-    """The demo's GPT, with the default AdamW of PyTorch."""
+    """The demo's GPT with layers of GPT-2 medium, with the default AdamW of PyTorch."""
     model = GPT(EMBEDDING, LAYERS, HEADS, CONTEXT).to("cuda")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
@@ -54,7 +62,71 @@ def cnn() -> Callable[[], None]:
     return step
 
 
-WORKLOADS = {"gpt": gpt, "cnn": cnn}
+class Recommender(nn.Module):
+    """Embedding tables, and dense layers before and after their products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList(
+            nn.EmbeddingBag(ROWS, FEATURES, mode="sum") for _ in range(TABLES)
+        )
+        self.bottom = _layers(DENSE, 512, 256, FEATURES)
+        pairs = (TABLES + 1) * TABLES // 2
+        self.top = _layers(FEATURES + pairs, 1024, 1024, 512, 256, 1)
+
+    def forward(self, dense: Tensor, rows: list[Tensor]) -> Tensor:
+        x = self.bottom(dense)
+        vectors = torch.stack(
+            [x, *(table(own) for table, own in zip(self.tables, rows, strict=True))], dim=1
+        )
+        products = torch.bmm(vectors, vectors.transpose(1, 2))
+        first, second = torch.tril_indices(TABLES + 1, TABLES + 1, offset=-1)
+        return self.top(torch.cat([x, products[:, first, second]], dim=1)).squeeze(1)
+
+
+def _layers(*widths: int) -> nn.Sequential:
+    parts: list[nn.Module] = []
+    for inputs, outputs in itertools.pairwise(widths):
+        parts += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return nn.Sequential(*parts[:-1])
+
+
+def recommender() -> Callable[[], None]:
+    """Clicks, with dense gradients of the tables and plain SGD, one table after another."""
+    model = Recommender().to("cuda")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
+
+    def step() -> None:
+        dense = torch.randn(SAMPLES, DENSE).to("cuda")
+        rows = [torch.randint(ROWS, (SAMPLES, LOOKUPS)).to("cuda") for _ in range(TABLES)]
+        clicks = torch.randint(2, (SAMPLES,)).float().to("cuda")
+        loss = F.binary_cross_entropy_with_logits(model(dense, rows), clicks)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        loss.item()
+
+    return step
+
+
+def generation() -> Callable[[], None]:
+    """Prompts and the tokens that follow, with frozen weights and a cache that grows."""
+    model = GPT(EMBEDDING, 2 * LAYERS, HEADS, CONTEXT).to("cuda").requires_grad_(False)
+
+    def step() -> None:
+        tokens = torch.randint(model.tokens.num_embeddings, (PROMPTS, PROMPT)).to("cuda")
+        caches = [Cache() for _ in model.blocks]
+        position = 0
+        for _ in range(TOKENS):
+            logits = next_logits(model, tokens, caches, position)
+            position += tokens.size(1)
+            tokens = logits.argmax(-1)
+        tokens.tolist()
+
+    return step
+
+
+WORKLOADS = {"gpt": gpt, "cnn": cnn, "recommender": recommender, "generation": generation}
 
 
 def main() -> None:
@@ -63,7 +135,6 @@ def main() -> None:
     for number in range(int(sys.argv[2])):
         uvmalloc.mark(f"step {number}")
         step()
-        torch.cuda.synchronize()
     uvmalloc.mark("end")
 
 

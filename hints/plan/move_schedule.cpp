@@ -13,6 +13,9 @@ class Scheduler {
     for (std::size_t kernel = 0; kernel < order.kernels.size(); ++kernel)
       for (const BlockUse& use : order.kernels[kernel])
         blocks_.at(use.block).uses.push_back({kernel, use.live_bytes});
+    starts_ns_.push_back(0);
+    for (const std::uint64_t duration_ns : order.kernel_ns)
+      starts_ns_.push_back(starts_ns_.back() + duration_ns);
   }
 
   MoveSchedule make() {
@@ -94,9 +97,15 @@ class Scheduler {
   Candidate candidate(std::uint32_t number, std::size_t kernel) const {
     const Block& block = blocks_[number];
     Candidate result{.block = number, .last_use = block.last_use, .kernel = kernel};
+    if (starts_ns_.size() > kernel) {
+      result.away_ns = kNever;
+      result.rested_ns = starts_ns_[kernel] - starts_ns_[block.last_use + 1];
+    }
     if (block.next < block.uses.size()) {
       result.next_use = block.uses[block.next].kernel;
       result.live_bytes = block.uses[block.next].live_bytes;
+      if (starts_ns_.size() > result.next_use)
+        result.away_ns = starts_ns_[result.next_use] - starts_ns_[kernel];
     } else if (number < order_.live_at_end.size()) {
       result.live_bytes = order_.live_at_end[number];
     }
@@ -109,6 +118,7 @@ class Scheduler {
   const ScheduleOptions options_;
   const VictimChoice& choice_;
   std::vector<Block> blocks_;
+  std::vector<std::uint64_t> starts_ns_;  // by kernel, if their lengths are known
   std::vector<std::uint32_t> here_;
   std::vector<Candidate> candidates_;
   MoveSchedule schedule_;

@@ -19,6 +19,8 @@ struct BlockUse {
 // Kernels in the order of their stream, each with every block that it uses, once.
 struct UseOrder {
   std::vector<std::vector<BlockUse>> kernels;
+  // How long each takes with its blocks on the device. Empty where that is not known.
+  std::vector<std::uint64_t> kernel_ns;
   std::size_t block_count = 0;
   // By block: bytes that are needed after the last kernel. Blocks beyond the end have none.
   std::vector<std::uint64_t> live_at_end;

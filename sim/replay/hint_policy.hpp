@@ -23,6 +23,8 @@ class Hints {
   virtual void prefetch(std::uint32_t stream, PageRange pages, int location) = 0;
   virtual void discard(std::uint32_t stream, PageRange pages) = 0;
   virtual void advise(PageRange pages, Advice advice, int location) = 0;
+  // An explicit copy of memory that the recording lacks.
+  virtual void copy(std::uint32_t stream, std::uint64_t bytes, CopyWay way) = 0;
   // `stream` waits for all that is on `other` so far.
   virtual void wait(std::uint32_t stream, std::uint32_t other) = 0;
   // The number of what is on the stream so far, as an event of a runtime stands for it.

@@ -13,6 +13,7 @@
 #include <uvmalloc/sim/engine/span_map.hpp>
 #include <uvmalloc/sim/engine/timeline.hpp>
 #include <uvmalloc/sim/engine/units.hpp>
+#include <uvmalloc/sim/replay/event_time.hpp>
 
 namespace uvmsim::replay {
 namespace {
@@ -124,6 +125,12 @@ class Run final : public Hints {
     residency_.advise(&advice_, 0, pages, advice, location);
   }
 
+  void copy(std::uint32_t stream, std::uint64_t bytes, CopyWay way) override {
+    ++counters_.copy_calls;
+    counters_.copy_bytes += bytes;
+    submit(stream, costs_.copy_phases({}, bytes, way));
+  }
+
   void wait(std::uint32_t stream, std::uint32_t other) override { wait_for(stream, record(other)); }
   std::uint32_t record(std::uint32_t stream) override {
     recorded_.push_back(RuntimeEvent{.device = streams_.at(stream)->device});
@@ -214,16 +221,12 @@ class Run final : public Hints {
     Stream& stream = *streams_.at(event.stream);
     const std::uint64_t at_ns = timeline_.earliest_start_ns(stream);
     Status status = Status::kOk;
-    std::uint64_t bytes = event.other_bytes;
     for (std::uint32_t i = 0; i < event.touch_count; ++i) {
       const Touch& touch = recording_.touches.at(event.first_touch + i);
-      bytes += moved_bytes(touch.size_bytes, touch.access);
       if (status == Status::kOk) status = use(event.device, touch, at_ns);
       count(touch);
     }
-    const KernelWork work =
-        event.is_timed ? KernelWork(event.amount) : KernelWork(event.amount, event.type);
-    const std::uint64_t kernel_ns = costs_.kernel_ns(work, bytes);
+    const std::uint64_t kernel_ns = event_ns(recording_, event, costs_);
     step_kernel_ns_ += kernel_ns;
     timeline_.submit(stream, costs_.phases(residency_.take_work(), kernel_ns));
     return status;
@@ -295,10 +298,11 @@ class Run final : public Hints {
     step_kernel_ns_ = 0;
   }
 
-  // A step ends when all its work is done.
+  // A step ends when all that the program has enqueued is done. Moves of a policy may go on beside
+  // the next step.
   void end_step() {
-    for (int device = 0; device < recording_.device_count; ++device)
-      timeline_.wait_until(timeline_.device_completion_ns(device));
+    for (std::size_t i = 0; i < recording_.streams.size(); ++i)
+      timeline_.wait_until(timeline_.completion_ns(*streams_[i]));
     step_.duration_ns = timeline_.now_ns() - step_start_ns_;
     step_.kernel_ns = step_kernel_ns_;
     step_.counters = difference(counters_, step_counters_);

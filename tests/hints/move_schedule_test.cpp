@@ -95,6 +95,37 @@ TEST(MoveScheduleTest, WhatIsOnlyReadIsNotCopiedBackWhereTheHostKeepsIt) {
   EXPECT_TRUE(schedule.moves[2].keeps_host_copy);
 }
 
+TEST(MoveScheduleTest, AnAbsenceIsMeasuredInTimeWhereThatIsAsked) {
+  // Away for 2, 3 and 4 kernels, the last of which are short. Block 0 costs a third of the others.
+  UseOrder order = reads({0, 1, 2, 3, 3, 0, 1, 2});
+  order.kernels[5][0].live_bytes = 40;
+  order.kernel_ns = {1, 1, 1, 100, 1, 1, 1, 1};
+  const ScheduleOptions options{.chunks = 3};
+  using Unit = CheapestAbsence::Unit;
+  EXPECT_EQ(schedule_moves(order, options, CheapestAbsence(40)).moves[3].victim, 0U);
+  order.kernel_ns = {1, 1, 1, 1, 1, 1000, 1, 1};
+  EXPECT_EQ(schedule_moves(order, options, CheapestAbsence(40, Unit::kTime)).moves[3].victim, 2U);
+}
+
+TEST(MoveScheduleTest, ABlockThatWasJustUsedStaysWhereAnotherHasRestedLongEnough) {
+  UseOrder order = reads({0, 1, 2, 3, 0, 1, 2, 3});
+  order.kernel_ns.assign(8, 100);
+  const ScheduleOptions options{.chunks = 3};
+  // Before kernel 3, blocks 0, 1 and 2 have rested for 200, 100 and 0 ns.
+  EXPECT_EQ(schedule_moves(order, options, FurthestRested(0)).moves[3].victim, 2U);
+  EXPECT_EQ(schedule_moves(order, options, FurthestRested(100)).moves[3].victim, 1U);
+  EXPECT_EQ(schedule_moves(order, options, FurthestRested(200)).moves[3].victim, 0U);
+  EXPECT_EQ(schedule_moves(order, options, FurthestRested(300)).moves[3].victim, 2U);
+}
+
+TEST(MoveScheduleTest, UnchangedFirstCopiesNothingBackWhileABlockIsOnlyRead) {
+  UseOrder order = reads({0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3});
+  for (const std::size_t kernel : {0, 4, 8}) order.kernels[kernel][0].writes = true;
+  const ScheduleOptions options{.chunks = 2, .keeps_host_copies = true};
+  EXPECT_EQ(schedule_moves(order, options, UnchangedFirst()).leaving_bytes, 0U);
+  EXPECT_NE(schedule_moves(order, options, LeastRecentUse()).leaving_bytes, 0U);
+}
+
 TEST(MoveScheduleTest, AKernelThatUsesMoreThanThereIsIsNamed) {
   UseOrder order = reads({0, 1, 2});
   order.kernels.push_back({{0, kBytes, true}, {1, kBytes, true}, {2, kBytes, true}});

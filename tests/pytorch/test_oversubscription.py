@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
+import sys
+from pathlib import Path
 
 import pytest
+from rich.console import Console
 from uvmalloc import plan
 from uvmalloc.cli import main
 from uvmalloc.errors import CommandError
 from uvmalloc.libraries import find_libraries
 
 from bench.oversubscription.bound import Bound, End, Kernel
-from bench.oversubscription.compare import Point, keys_of
+from bench.oversubscription.compare import ByHand, Point, keys_of
+from bench.oversubscription.timed_bound import Link, TimedBound, slots_of
 
+_CHECKOUT = Path(__file__).resolve().parents[2]
 BLOCK = 2 << 20
 ALL = (1 << 512) - 1
 
@@ -75,6 +81,55 @@ def test_a_block_that_shrinks_between_its_writes_is_copied_back_as_large_as_it_w
     assert bound.fewest_bytes(1, False, True) == pytest.approx(2 * BLOCK)
 
 
+def test_blocks_that_are_used_alike_count_together() -> None:
+    step: list[Kernel | End] = [kernel(0, 1, 2), kernel(3)]
+    bound = Bound(step)
+    assert sorted(gap.count for gap in bound.gaps) == [1, 3]
+    assert bound.blocks == 4
+    # Block 3 and one of the others take turns, out and in.
+    assert bound.fewest_bytes(3, True, True) == pytest.approx(4 * BLOCK)
+
+
+# A block takes 40 ns each way.
+LINK = Link(BLOCK / 40, BLOCK / 40)
+
+
+def timed(step: list[Kernel | End], kernel_ns: float, chunks: int) -> float:
+    bound = Bound(step)
+    return TimedBound(bound, [kernel_ns] * len(bound.kernels), LINK).least_ns(chunks)
+
+
+def test_the_bound_of_time_is_that_of_the_kernels_where_copies_fit_beside_them() -> None:
+    step: list[Kernel | End] = [kernel(0), kernel(1), kernel(2)]
+    assert timed(step, 1000, 2) == pytest.approx(3000)
+    assert timed(step, 1, 3) == pytest.approx(3)
+
+
+def test_the_bound_of_time_is_never_below_a_lane() -> None:
+    # Both blocks go both ways in each round.
+    assert timed([kernel(0), kernel(1)], 10, 1) == pytest.approx(80)
+    reads: list[Kernel | End] = [kernel(0, writes=False), kernel(1, writes=False)]
+    assert timed(reads, 10, 1) == pytest.approx(80)
+
+
+def test_the_bound_of_time_knows_that_a_peak_parts_the_ways() -> None:
+    # Eight blocks are written and read again in the opposite order, and then they are dead.
+    order = [*range(8), *reversed(range(8))]
+    step: list[Kernel | End] = [kernel(block) for block in order]
+    step.append(End(dict.fromkeys(range(8), ALL)))
+    bound = Bound(step)
+    lane = bound.fewest_bytes(2, True, False) / BLOCK * 40
+    assert lane == pytest.approx(6 * 40)
+    # Six blocks must have left before the middle, and they come back after it.
+    assert timed(step, 1, 2) > 1.5 * lane
+
+
+def test_slots_take_about_equal_time() -> None:
+    assert slots_of([1, 1, 1, 1], 2) == [0, 0, 1, 1]
+    assert slots_of([3, 1, 1, 1], 2) == [0, 1, 1, 1]
+    assert slots_of([0, 0], 4) == [0, 0]
+
+
 POINT = Point(
     workload="w", machine="h100-pcie5", times=1.5, memory_bytes=BLOCK, resident_ns=100.0,
     policies={
@@ -87,7 +142,8 @@ POINT = Point(
         },
     },
     bound={"moved_bytes": 2.0 * BLOCK, "to_device_bytes": BLOCK, "to_host_bytes": BLOCK},
-    to_device_bytes_per_ns=BLOCK / 40, to_host_bytes_per_ns=BLOCK / 40,
+    to_device_bytes_per_ns=BLOCK / 40, to_host_bytes_per_ns=BLOCK / 40, least_ns=90.0,
+    shuffled={"planned": {"step_ns": 408}, "driver": {"step_ns": 400}},
 )  # fmt: skip
 
 
@@ -95,13 +151,22 @@ def test_the_keys_are_the_worst_of_the_points() -> None:
     other = dataclasses.replace(
         POINT, workload="v", policies=POINT.policies | {"driver": {"step_ns": 120}}
     )
-    keys = keys_of([POINT, other])
+    late = dataclasses.replace(POINT, workload="generation", least_ns=110.0)
+    hand = ByHand("v", "m", "offload-weights", BLOCK, 100.0, 330.0, 110.0)
+    keys = keys_of([POINT, other], [hand, dataclasses.replace(hand, step_ns=220.0)])
+    assert keys["speedup_over_offload"] == pytest.approx(2)
+    assert keys["step_over_timed_bound"] == pytest.approx(1.2)
+    assert keys["inference_d2h_bytes"] is None
+    assert keys_of([late], [])["inference_d2h_bytes"] == BLOCK
+    assert keys_of([late], [])["hidden_share"] is None, "the bound does not allow it"
+    assert keys_of([late], [])["speedup_over_offload"] is None
     assert keys["speedup_over_driver"] == pytest.approx((400 / 120) ** 0.5)
     assert keys["least_speedup"] == pytest.approx(1)
     assert keys["bytes_over_optimum"] == pytest.approx(1.5)
     assert keys["step_over_bound"] == pytest.approx(1.2)
     assert keys["hidden_share"] == pytest.approx(1 - 20 / 80)
     assert keys["steady_faults"] == 3
+    assert keys["unlearnable_ratio"] == pytest.approx(1.02)
     assert keys["at_capacity"] is None
     assert keys["points_that_end_early"] == 0
 
@@ -110,7 +175,7 @@ def test_a_point_that_does_not_run_is_counted() -> None:
     failed = dataclasses.replace(
         POINT, policies=POINT.policies | {"planned": {"failure": "no memory"}}
     )
-    keys = keys_of([failed])
+    keys = keys_of([failed], [])
     assert keys["points_that_end_early"] == 1
     assert keys["speedup_over_driver"] is None
 
@@ -125,27 +190,72 @@ def test_a_trace_of_no_use_is_refused(tmp_path, capsys: pytest.CaptureFixture[st
     assert "no.trace" in capsys.readouterr().err
 
 
-def test_the_table_names_every_policy(capsys: pytest.CaptureFixture[str]) -> None:
-    from rich.console import Console
+RESULT = {
+    "machine": "m", "footprint_bytes": 3 * BLOCK, "largest_kernel_bytes": BLOCK,
+    "all_resident": {"step_ns": 1000000},
+    "smallest_memory_bytes": {"off": 3 * BLOCK, "driver": 4 * BLOCK, "lru": BLOCK},
+    "by_hand": {
+        "offload-weights": {"memory_bytes": 0, "figures": {"failure": "it saves no memory"}},
+        "offload-optimizer": {
+            "memory_bytes": 2 * BLOCK, "figures": {"step_ns": 1700000},
+            "planned": {"step_ns": 1250000},
+        },
+    },
+    "points": [
+        {
+            "memory_bytes": 2 * BLOCK,
+            "policies": {
+                "off": {"failure": "it does not fit"},
+                "planned": {"step_ns": 1500000, "to_device_bytes": BLOCK, "to_host_bytes": 0},
+            },
+        }
+    ],
+}  # fmt: skip
 
-    result = {
-        "machine": "m", "footprint_bytes": 3 * BLOCK, "largest_kernel_bytes": BLOCK,
-        "all_resident": {"step_ns": 1000000}, "smallest_memory_bytes": {"planned": 2 * BLOCK},
-        "points": [
-            {
-                "memory_bytes": 2 * BLOCK,
-                "policies": {
-                    "off": {"failure": "it does not fit"},
-                    "planned": {"step_ns": 1500000, "to_device_bytes": BLOCK, "to_host_bytes": 0},
-                },
-            }
-        ],
-    }  # fmt: skip
-    plan.show(json.loads(json.dumps(result)), Console(width=200))
+
+def test_the_table_names_every_policy(capsys: pytest.CaptureFixture[str]) -> None:
+    plan.show(RESULT, Console(width=200))
     shown = capsys.readouterr().out
     assert "it does not fit" in shown
     assert "1.50 x" in shown
-    assert "planned: within 10 % of that from 4 MiB on." in shown
+    assert "it saves no memory" in shown
+    assert re.search(r"offload-optimizer +4 MiB +1.70 x +1.25 x", shown)
+    assert "driver: within 10 % of that from 8 MiB on." in shown
+    assert "UVMALLOC_POLICY=off needs the least" in shown, "no program can choose lru"
+
+
+def test_the_page_has_the_tables_and_the_picture_the_chart(tmp_path, monkeypatch) -> None:
+    # The chart library, which scripts/setup has put beside the other packages.
+    monkeypatch.syspath_prepend((_CHECKOUT / "build" / "report").read_text().strip())
+    plan.write(RESULT, tmp_path / "plan.html", tmp_path / "plan.png")
+    page = (tmp_path / "plan.html").read_text()
+    assert '<table id="policies">' in page
+    assert '<div id="steps"' in page
+    assert "<td>offload-optimizer</td><td>4 MiB</td><td>1.70 x</td><td>1.25 x</td>" in page
+    assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
+
+
+PROGRAM = """
+import torch, uvmalloc
+x = torch.zeros(1 << 20, device="cuda")
+for step in range(3):
+    uvmalloc.mark(f"step {step}")
+    x += 1
+    x.sum().item()
+uvmalloc.mark("end")
+"""
+
+
+def test_a_program_is_recorded_and_planned(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
+    if not find_libraries().what_if.is_file():
+        pytest.skip("uvmalloc_plan is not built")
+    command = ["plan", "--machine", "h100-pcie5", "--json", "--step", "step 1", "--"]
+    assert main([*command, sys.executable, "-c", PROGRAM]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert len(result["points"]) == 10
+    assert result["footprint_bytes"] >= 4 << 20
+    assert main([*command, sys.executable, "-c", "raise SystemExit(3)"]) != 0
+    assert "ended with the code 3" in capsys.readouterr().err
 
 
 def test_a_missing_program_is_named(tmp_path) -> None:

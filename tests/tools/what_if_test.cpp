@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -208,6 +209,97 @@ TEST_F(WhatIfTest, TheSmallestMemoryIsThatOfTheFirstStepWithinTheRatio) {
   const double most_ns = 1.1 * static_cast<double>(any.all_resident().step_ns);
   EXPECT_LE(static_cast<double>(any.step("planned", planned).step_ns), most_ns);
   EXPECT_EQ(any.smallest_memory("off", 1.1), any.block_bytes());
+}
+
+TEST_F(WhatIfTest, CopiesAreHiddenInBothDirectionsWhereKernelsAreLong) {
+  // A chunk less than there are blocks, and kernels that are as long as three copies.
+  for (int round = 0; round < 3; ++round)
+    for (std::uint32_t block = 0; block < 4; ++block) add_kernel({block}, 3 * kCopyNs);
+  const WhatIf hidden = what_if();
+  const StepFigures planned = hidden.step("planned", 3 * kBlockBytes);
+  EXPECT_GT(planned.to_device_bytes, 3 * kBlockBytes);
+  EXPECT_GT(planned.to_host_bytes, 3 * kBlockBytes);
+  EXPECT_EQ(planned.step_ns, hidden.all_resident().step_ns);
+  EXPECT_GT(hidden.step("lru", 3 * kBlockBytes).step_ns, planned.step_ns);
+  EXPECT_GT(2 * hidden.step("driver", 3 * kBlockBytes).step_ns, 3 * planned.step_ns);
+}
+
+TEST_F(WhatIfTest, InAnOrderThatIsNotTheRecordedOneThePlanIsGivenUp) {
+  for (int round = 0; round < 3; ++round)
+    for (std::uint32_t block = 0; block < 4; ++block)
+      add_kernel({block}, kCopyNs, round == 0 ? kBoth : UVMSIM_READ);
+  const Recording repeated = [this] {
+    add_mark("end");
+    return repeated_step(recording, "", 2);
+  }();
+  const Recording shuffled = with_shuffled_kernels(repeated, 1);
+  ASSERT_EQ(shuffled.events.size(), repeated.events.size());
+  const auto touches_of = [](const Recording& from) {
+    std::vector<std::uint32_t> result;
+    for (const Event& event : from.events)
+      if (event.kind == EventKind::kKernel) result.push_back(event.first_touch);
+    return result;
+  };
+  std::vector<std::uint32_t> one = touches_of(repeated);
+  std::vector<std::uint32_t> other = touches_of(shuffled);
+  EXPECT_NE(one, other);
+  std::ranges::sort(one);
+  std::ranges::sort(other);
+  EXPECT_EQ(one, other);
+  const WhatIf step(recording, "", machine());
+  const StepFigures driver = step.shuffled_step("driver", 3 * kBlockBytes);
+  const StepFigures planned = step.shuffled_step("planned", 3 * kBlockBytes);
+  EXPECT_EQ(planned.hint_calls, 0U) << "it has given up before the measured steps";
+  EXPECT_EQ(planned.step_ns, driver.step_ns);
+  EXPECT_GT(driver.faults, 0U);
+  EXPECT_NE(step.step("planned", 3 * kBlockBytes).hint_calls, 0U);
+}
+
+TEST_F(WhatIfTest, AWeightThatIsMovedByHandIsCopiedForEachModuleThatUsesIt) {
+  for (const std::uint32_t block : {0, 1, 2, 0}) add_kernel({block}, 100, UVMSIM_READ);
+  const WhatIf reads = what_if();
+  const WhatIf::ByHand weights = reads.by_hand("offload-weights");
+  EXPECT_EQ(weights.memory_bytes, kBlockBytes);
+  EXPECT_EQ(weights.figures.step_ns, 400 + 4 * kCopyNs);
+  EXPECT_EQ(weights.figures.copied_bytes, 4 * kBlockBytes);
+  EXPECT_NE(reads.by_hand("offload-activations").figures.failure, "");
+  EXPECT_NE(reads.by_hand("offload-optimizer").figures.failure, "");
+  EXPECT_THROW(reads.by_hand("offload"), std::invalid_argument);
+}
+
+TEST_F(WhatIfTest, StateThatIsMovedByHandIsThereForTheOptimizerAlone) {
+  const Event inner = recording.events[3];
+  recording.events.erase(recording.events.begin() + 3);
+  recording.marks[0].event = 3;
+  add_kernel({1}, 10);
+  recording.events.push_back(inner);
+  add_kernel({1, 3}, 100);
+  add_allocation(3, EventKind::kFree);
+  add_kernel({0}, 50);
+  const WhatIf trains = what_if();
+  EXPECT_EQ(trains.footprint().peak_bytes, 3 * kBlockBytes);
+  const WhatIf::ByHand state = trains.by_hand("offload-optimizer");
+  EXPECT_EQ(state.memory_bytes, 2 * kBlockBytes);
+  EXPECT_EQ(state.figures.step_ns, 160 + 2 * kCopyNs);
+  EXPECT_EQ(state.figures.copied_bytes, 2 * kBlockBytes);
+}
+
+TEST_F(WhatIfTest, AnActivationThatIsMovedByHandIsAwayBetweenForwardAndBackward) {
+  recording.events.erase(recording.events.begin() + 2, recording.events.begin() + 4);
+  recording.marks[0].event = 2;
+  add_allocation(2, EventKind::kAllocate);
+  add_kernel({2}, 100);
+  add_allocation(3, EventKind::kAllocate);
+  add_kernel({1, 3}, 100);
+  add_allocation(3, EventKind::kFree);
+  add_kernel({1, 2}, 100);
+  add_allocation(2, EventKind::kFree);
+  const WhatIf trains = what_if();
+  EXPECT_EQ(trains.footprint().peak_bytes, 3 * kBlockBytes);
+  const WhatIf::ByHand activations = trains.by_hand("offload-activations");
+  EXPECT_EQ(activations.memory_bytes, 2 * kBlockBytes);
+  EXPECT_EQ(activations.figures.step_ns, 300 + 2 * kCopyNs);
+  EXPECT_EQ(activations.figures.copied_bytes, 2 * kBlockBytes);
 }
 
 }  // namespace

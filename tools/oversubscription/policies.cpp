@@ -18,96 +18,145 @@ using uvmsim::replay::Hints;
 using uvmsim::replay::Recording;
 
 constexpr int kDevice = 0;
-constexpr std::size_t kStreamsEachWay = 4;
-// The driver's own work for a block that leaves and one that arrives takes about as long as a copy
-// of one block over PCIe 5.
-constexpr std::uint64_t kMoveBytes = kBlockBytes;
 // A shorter run of dead pages is copied: that takes less time than a call.
 constexpr std::size_t kLeastDeadPages = 16;
-// Kernels between the last use of a block and the call by which the host lets go of it, so that the
-// host, which waits for that use, stays ahead of the device.
-constexpr std::size_t kKernelsBehind = 8;
+
+// Streams for each kind of move. Moves without a copy never wait behind copies.
+constexpr std::size_t kStreamsEach = 4;
+enum MoveStreams : unsigned { kCopiesToHost, kCopiesToDevice, kEmptyToHost, kEmptyToDevice };
 
 PageRange pages_of(std::uint32_t block) {
   return {block * kPagesPerBlock, (block + 1) * kPagesPerBlock};
 }
 
-std::uint32_t leaving_stream(std::size_t number, Hints& hints) {
-  return hints.side_stream(kDevice, static_cast<unsigned>(number % kStreamsEachWay));
-}
-std::uint32_t arrival_stream(std::size_t number, Hints& hints) {
-  return hints.side_stream(kDevice,
-                           static_cast<unsigned>(kStreamsEachWay + number % kStreamsEachWay));
+// The driver's own work for a block, beside the copy.
+plan::MoveCosts costs_of(const uvmsim::Costs& costs) {
+  return {.to_device_bytes_per_ns = costs.to_device_bytes_per_ns,
+          .to_host_bytes_per_ns = costs.to_host_bytes_per_ns,
+          .arrival_ns = static_cast<std::uint64_t>(
+              costs.prefetch_block_ns + costs.populate_block_ns + costs.reclaim_block_ns),
+          .leaving_ns = static_cast<std::uint64_t>(costs.prefetch_block_ns)};
 }
 
 }  // namespace
 
+std::uint32_t ScheduledMoves::next_stream(unsigned kind, Hints& hints) {
+  const std::size_t number = kind * kStreamsEach + used_streams_.at(kind)++ % kStreamsEach;
+  return hints.side_stream(kDevice, static_cast<unsigned>(number));
+}
+
 void ScheduledMoves::before(std::size_t event, Hints& hints) {
   const auto& at = recording_.events[event];
-  if (at.kind != EventKind::kKernel && at.kind != EventKind::kCopy) return;
-  if (!schedule_) {
-    schedule_ = schedule_for(hints.usable_bytes(kDevice) / kBlockBytes);
-    sent_.resize(schedule_->moves.size());
+  if (has_given_up_ || (at.kind != EventKind::kKernel && at.kind != EventKind::kCopy)) return;
+  if (!moves_) {
+    moves_ = moves_for(hints.usable_bytes(kDevice) / kBlockBytes);
+    left_with_.resize(moves_->schedule.moves.size());
     arrival_.resize(order_.order.block_count);
     left_.resize(order_.order.block_count);
     is_too_large_.resize(order_.order.kernels.size());
-    for (const std::size_t kernel : schedule_->too_large) is_too_large_[kernel] = true;
+    for (const std::size_t kernel : moves_->schedule.too_large) is_too_large_[kernel] = true;
+    find_returns();
   }
   const std::size_t kernel = order_.kernel_of_event[event];
+  if (!follows_order(event, kernel)) {
+    give_up(hints);
+    return;
+  }
   if (kernel != 0) kernel_end_.push_back(hints.record(last_stream_));
   last_stream_ = at.stream;
-  send_due_moves(kernel, hints);
+  send_calls(kernel, hints);
   wait_for_needs(kernel, at.stream, hints);
 }
 
-bool ScheduledMoves::is_due(const Move& move, std::size_t kernel) const {
-  if (move.need == kernel) return true;
-  const std::size_t behind = move.leaving == Leaving::kUnchanged ? kKernelsBehind : 0;
-  return move.after + behind <= kernel;
+void ScheduledMoves::find_returns() {
+  const auto& moves = moves_->schedule.moves;
+  keeps_copy_again_.resize(moves.size());
+  std::vector<bool> keeps(order_.order.block_count);  // by block, at its next arrival
+  for (std::size_t i = moves.size(); i-- > 0;) {
+    if (moves[i].leaving != Leaving::kNothing) keeps_copy_again_[i] = keeps[moves[i].victim];
+    keeps[moves[i].block] = moves[i].keeps_host_copy;
+  }
 }
 
-void ScheduledMoves::send_due_moves(std::size_t kernel, Hints& hints) {
-  const auto& moves = schedule_->moves;
-  while (first_unsent_ < moves.size() && sent_[first_unsent_]) ++first_unsent_;
-  held_back_.clear();
-  for (std::size_t i = first_unsent_; i < moves.size() && moves[i].need <= kernel + kernels_ahead();
-       ++i) {
-    if (sent_[i]) continue;
-    // A block comes back only when it has left.
-    const bool is_held_back = std::ranges::find(held_back_, moves[i].block) != held_back_.end();
-    if (is_held_back || !is_due(moves[i], kernel)) {
-      if (moves[i].leaving != Leaving::kNothing) held_back_.push_back(moves[i].victim);
-      continue;
+void ScheduledMoves::send_calls(std::size_t kernel, Hints& hints) {
+  const auto& calls = moves_->timing.calls;
+  std::vector<std::uint32_t> unchanged;  // that leave before the next arrival
+  for (; next_call_ < calls.size() && calls[next_call_].before <= kernel; ++next_call_) {
+    const std::uint32_t move = calls[next_call_].move;
+    if (calls[next_call_].is_arrival) {
+      give_up_copies(&unchanged, hints);
+      send_arrival(move, hints);
+    } else if (moves_->schedule.moves[move].leaving == Leaving::kUnchanged) {
+      unchanged.push_back(move);
+    } else {
+      send_away(move, hints);
     }
-    sent_[i] = true;
-    send(moves[i], hints);
   }
+  give_up_copies(&unchanged, hints);
 }
 
-void ScheduledMoves::send(const Move& move, Hints& hints) {
-  const std::uint32_t stream = arrival_stream(arrivals_++, hints);
-  if (move.leaving != Leaving::kNothing) {
-    left_[move.victim] = send_away(move, hints);
-    hints.wait_for(stream, *left_[move.victim]);
+// Of two copies the host's stays. Advice takes effect at once, and a call costs more than a block
+// of its range: blocks beside each other share a call.
+void ScheduledMoves::give_up_copies(std::vector<std::uint32_t>* numbers, Hints& hints) {
+  const auto& moves = moves_->schedule.moves;
+  const auto victim = [&](std::uint32_t number) { return moves[number].victim; };
+  const auto comes_again = [&](std::uint32_t number) { return keeps_copy_again_[number]; };
+  std::ranges::sort(*numbers, {}, victim);
+  for (auto first = numbers->begin(); first != numbers->end();) {
+    auto last = first + 1;
+    while (last != numbers->end() && victim(*last) == victim(*(last - 1)) + 1 &&
+           comes_again(*last) == comes_again(*first))
+      ++last;
+    const PageRange pages{pages_of(victim(*first)).first, pages_of(victim(*(last - 1))).last};
+    for (auto each = first; each != last; ++each)
+      hints.host_wait_for(kernel_end_.at(moves[*each].after - 1));
+    hints.advise(pages, uvmsim::Advice::kUnsetReadMostly, uvmsim::kNoLocation);
+    if (comes_again(*first))
+      hints.advise(pages, uvmsim::Advice::kSetReadMostly, uvmsim::kNoLocation);
+    for (auto each = first; each != last; ++each) {
+      if (!comes_again(*each)) read_mostly_.erase(victim(*each));
+      send_away(*each, hints);
+    }
+    first = last;
   }
+  numbers->clear();
+}
+
+bool ScheduledMoves::follows_order(std::size_t event, std::size_t kernel) const {
+  const auto& expected = order_.order.kernels[kernel];
+  const std::vector<std::uint32_t> used = blocks_of(recording_, recording_.events[event]);
+  return std::ranges::equal(used, expected, {}, {}, &plan::BlockUse::block);
+}
+
+void ScheduledMoves::give_up(Hints& hints) {
+  has_given_up_ = true;
+  for (const std::uint32_t block : read_mostly_)
+    hints.advise(pages_of(block), uvmsim::Advice::kUnsetReadMostly, uvmsim::kNoLocation);
+}
+
+void ScheduledMoves::send_arrival(std::uint32_t number, Hints& hints) {
+  const Move& move = moves_->schedule.moves[number];
+  const unsigned kind = move.arriving_bytes == 0 ? kEmptyToDevice : kCopiesToDevice;
+  const std::uint32_t stream = next_stream(kind, hints);
+  const std::uint32_t chunk_from = moves_->timing.chunk_from[number];
+  if (chunk_from != plan::kFreeChunk) hints.wait_for(stream, left_with_[chunk_from]);
   if (left_[move.block]) hints.wait_for(stream, *left_[move.block]);
   const PageRange pages = pages_of(move.block);
-  if (move.keeps_host_copy)
+  if (move.keeps_host_copy && read_mostly_.insert(move.block).second)
     hints.advise(pages, uvmsim::Advice::kSetReadMostly, uvmsim::kNoLocation);
   hints.prefetch(stream, pages, kDevice);
   arrival_[move.block] = hints.record(stream);
 }
 
-std::uint32_t ScheduledMoves::send_away(const Move& move, Hints& hints) {
+void ScheduledMoves::send_away(std::uint32_t number, Hints& hints) {
+  const Move& move = moves_->schedule.moves[number];
   const PageRange pages = pages_of(move.victim);
-  const std::uint32_t stream = leaving_stream(leavings_++, hints);
+  const bool is_copied = move.leaving == Leaving::kCopied;
+  const std::uint32_t stream = next_stream(is_copied ? kCopiesToHost : kEmptyToHost, hints);
   if (arrival_[move.victim]) hints.wait_for(stream, *arrival_[move.victim]);
   if (move.after != 0) hints.wait_for(stream, kernel_end_.at(move.after - 1));
   switch (move.leaving) {
     case Leaving::kUnchanged:
-      // Of two copies the host's stays. The call takes effect at once.
-      if (move.after != 0) hints.host_wait_for(kernel_end_.at(move.after - 1));
-      hints.advise(pages, uvmsim::Advice::kUnsetReadMostly, uvmsim::kNoLocation);
       discard_dead_pages(move, stream, hints);
       break;
     case Leaving::kDropped:
@@ -122,7 +171,8 @@ std::uint32_t ScheduledMoves::send_away(const Move& move, Hints& hints) {
     case Leaving::kNothing:
       break;
   }
-  return hints.record(stream);
+  left_with_[number] = hints.record(stream);
+  left_[move.victim] = left_with_[number];
 }
 
 void ScheduledMoves::discard_dead_pages(const Move& move, std::uint32_t stream, Hints& hints) {
@@ -150,28 +200,52 @@ void ScheduledMoves::repair(std::uint32_t block, Hints& hints) {
   const PageRange pages = pages_of(block);
   if (hints.resident_pages(pages, kDevice) == kPagesPerBlock) return;
   ++repairs_;
-  const std::uint32_t stream = arrival_stream(arrivals_++, hints);
+  const std::uint32_t stream = next_stream(kCopiesToDevice, hints);
   if (!kernel_end_.empty()) hints.wait_for(stream, kernel_end_.back());
   hints.prefetch(stream, pages, kDevice);
   arrival_[block] = hints.record(stream);
 }
 
-plan::MoveSchedule LruPolicy::schedule_for(std::size_t chunks) const {
-  return plan::schedule_moves(known_.order, {.chunks = chunks}, plan::LeastRecentUse());
+plan::TimedSchedule LruPolicy::moves_for(std::size_t chunks) const {
+  plan::TimedSchedule result;
+  result.schedule = plan::schedule_moves(known_.order, {.chunks = chunks}, plan::LeastRecentUse());
+  result.timing = plan::on_demand(result.schedule);
+  return result;
 }
 
-plan::MoveSchedule PlannedPolicy::schedule_for(std::size_t chunks) const {
-  return plan::schedule_moves(known_.order, {.chunks = chunks, .keeps_host_copies = true},
-                              plan::CheapestAbsence(kMoveBytes));
+plan::TimedSchedule PlannedPolicy::moves_for(std::size_t chunks) const {
+  using plan::CheapestAbsence;
+  using Unit = CheapestAbsence::Unit;
+  // A block that leaves costs the driver's work beside its bytes. How much that weighs depends on
+  // which of them is scarce.
+  const plan::FurthestUse furthest;
+  const plan::UnchangedFirst unchanged;
+  const std::array absences = {CheapestAbsence(0), CheapestAbsence(kBlockBytes / 2),
+                               CheapestAbsence(kBlockBytes), CheapestAbsence(0, Unit::kTime),
+                               CheapestAbsence(kBlockBytes, Unit::kTime)};
+  // So many copies there and back take place between the last use of a block and the next one of
+  // its chunk.
+  const plan::LeastRecentUse recent;
+  const plan::MoveCosts costs = costs_of(costs_);
+  const auto copy_ns =
+      static_cast<std::uint64_t>(kBlockBytes / std::max(costs.to_host_bytes_per_ns, 1.0) +
+                                 kBlockBytes / std::max(costs.to_device_bytes_per_ns, 1.0));
+  const std::array rested = {plan::FurthestRested(copy_ns), plan::FurthestRested(4 * copy_ns),
+                             plan::FurthestRested(16 * copy_ns)};
+  std::vector<const plan::VictimChoice*> choices = {&furthest, &unchanged, &recent};
+  for (const CheapestAbsence& each : absences) choices.push_back(&each);
+  for (const plan::FurthestRested& each : rested) choices.push_back(&each);
+  return plan::fastest(known_.order, {.chunks = chunks, .keeps_host_copies = true}, costs, choices);
 }
 
 std::unique_ptr<uvmsim::replay::HintPolicy> make_policy(std::string_view name,
                                                         const Recording& recording,
-                                                        const RecordedOrder& order) {
+                                                        const RecordedOrder& order,
+                                                        const uvmsim::Costs& costs) {
   if (name == "off") return std::make_unique<OffPolicy>();
   if (name == "driver") return std::make_unique<DriverPolicy>();
   if (name == "lru") return std::make_unique<LruPolicy>(recording, order);
-  if (name == "planned") return std::make_unique<PlannedPolicy>(recording, order);
+  if (name == "planned") return std::make_unique<PlannedPolicy>(recording, order, costs);
   return nullptr;
 }
 

@@ -7,10 +7,13 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <vector>
 
 #include <uvmalloc/hints/plan/move_schedule.hpp>
+#include <uvmalloc/hints/plan/move_timing.hpp>
+#include <uvmalloc/sim/engine/cost_model.hpp>
 #include <uvmalloc/sim/replay/hint_policy.hpp>
 
 #include "oversubscription/recorded_order.hpp"
@@ -26,12 +29,14 @@ class DriverPolicy final : public uvmsim::replay::HintPolicy {};
 // Sends the moves of a schedule: blocks leave on some streams and arrive on others, so that the
 // driver's own work for one block runs beside the copy of another. A leaving block waits for its
 // last use, an arriving one for the chunk that it takes, and a kernel for the blocks that it needs.
+// Where a kernel uses other blocks than the order says, no more is sent: the driver is on its own.
 class ScheduledMoves : public uvmsim::replay::HintPolicy {
  public:
   void before(std::size_t event, uvmsim::replay::Hints& hints) final;
 
   // Blocks that the schedule had on the device and that were not there.
   std::size_t repairs() const { return repairs_; }
+  bool has_given_up() const { return has_given_up_; }
 
  protected:
   ScheduledMoves(const uvmsim::replay::Recording& recording, const RecordedOrder& order)
@@ -40,32 +45,35 @@ class ScheduledMoves : public uvmsim::replay::HintPolicy {
  private:
   using Hints = uvmsim::replay::Hints;
 
-  virtual plan::MoveSchedule schedule_for(std::size_t chunks) const = 0;
-  // How many kernels ahead of its need a move may be sent.
-  virtual std::size_t kernels_ahead() const = 0;
+  virtual plan::TimedSchedule moves_for(std::size_t chunks) const = 0;
 
-  void send_due_moves(std::size_t kernel, Hints& hints);
-  bool is_due(const plan::Move& move, std::size_t kernel) const;
-  void send(const plan::Move& move, Hints& hints);
-  std::uint32_t send_away(const plan::Move& move, Hints& hints);
+  std::uint32_t next_stream(unsigned kind, Hints& hints);
+  bool follows_order(std::size_t event, std::size_t kernel) const;
+  void give_up(Hints& hints);
+  void find_returns();
+  void send_calls(std::size_t kernel, Hints& hints);
+  void give_up_copies(std::vector<std::uint32_t>* numbers, Hints& hints);
+  void send_arrival(std::uint32_t number, Hints& hints);
+  void send_away(std::uint32_t number, Hints& hints);
   void discard_dead_pages(const plan::Move& move, std::uint32_t stream, Hints& hints);
   void wait_for_needs(std::size_t kernel, std::uint32_t stream, Hints& hints);
   void repair(std::uint32_t block, Hints& hints);
 
   const uvmsim::replay::Recording& recording_;
   const RecordedOrder& order_;
-  std::optional<plan::MoveSchedule> schedule_;
-  std::vector<bool> sent_;
-  std::size_t first_unsent_ = 0;
-  std::vector<std::uint32_t> held_back_;  // blocks whose leaving is not due yet
-  std::uint32_t last_stream_ = 0;         // of the kernel before
-  std::size_t leavings_ = 0;
-  std::size_t arrivals_ = 0;
+  std::optional<plan::TimedSchedule> moves_;
+  std::size_t next_call_ = 0;
+  std::uint32_t last_stream_ = 0;  // of the kernel before
+  std::array<std::size_t, 4> used_streams_{};
   std::size_t repairs_ = 0;
+  bool has_given_up_ = false;
+  std::set<std::uint32_t> read_mostly_;                // blocks that are advised so
   std::vector<std::optional<std::uint32_t>> arrival_;  // by block: recorded, for the next use
   std::vector<std::optional<std::uint32_t>> left_;     // by block: recorded
+  std::vector<std::uint32_t> left_with_;               // by move: recorded
   std::vector<std::uint32_t> kernel_end_;              // by kernel: recorded after it
   std::vector<bool> is_too_large_;                     // by kernel
+  std::vector<bool> keeps_copy_again_;  // by move: its victim is only read after its next arrival
 };
 
 // The block that was used longest ago leaves, when a kernel needs its chunk. Nothing is known of
@@ -76,8 +84,7 @@ class LruPolicy final : public ScheduledMoves {
       : ScheduledMoves(recording, order), known_(order) {}
 
  private:
-  plan::MoveSchedule schedule_for(std::size_t chunks) const override;
-  std::size_t kernels_ahead() const override { return 0; }
+  plan::TimedSchedule moves_for(std::size_t chunks) const override;
 
   const RecordedOrder& known_;
 };
@@ -86,19 +93,15 @@ class LruPolicy final : public ScheduledMoves {
 // there.
 class PlannedPolicy final : public ScheduledMoves {
  public:
-  // A shorter way leaves copies too little time. On a longer one, copies that are needed late hold
-  // up those that are needed soon. Between 16 and 64 a step of the benchmark changes by 8 % at
-  // most.
-  static constexpr std::size_t kKernelsAhead = 32;
-
-  PlannedPolicy(const uvmsim::replay::Recording& recording, const RecordedOrder& order)
-      : ScheduledMoves(recording, order), known_(order) {}
+  PlannedPolicy(const uvmsim::replay::Recording& recording, const RecordedOrder& order,
+                const uvmsim::Costs& costs)
+      : ScheduledMoves(recording, order), known_(order), costs_(costs) {}
 
  private:
-  plan::MoveSchedule schedule_for(std::size_t chunks) const override;
-  std::size_t kernels_ahead() const override { return kKernelsAhead; }
+  plan::TimedSchedule moves_for(std::size_t chunks) const override;
 
   const RecordedOrder& known_;
+  const uvmsim::Costs costs_;
 };
 
 inline constexpr std::array<std::string_view, 4> kPolicyNames = {"off", "driver", "lru", "planned"};
@@ -106,6 +109,7 @@ inline constexpr std::array<std::string_view, 4> kPolicyNames = {"off", "driver"
 // Null for a name that is none.
 std::unique_ptr<uvmsim::replay::HintPolicy> make_policy(std::string_view name,
                                                         const uvmsim::replay::Recording& recording,
-                                                        const RecordedOrder& order);
+                                                        const RecordedOrder& order,
+                                                        const uvmsim::Costs& costs);
 
 }  // namespace uvm::oversubscription

@@ -142,27 +142,50 @@ RecordedOrder order_of(const Recording& recording) {
   return OrderBuilder(recording).make();
 }
 
-Footprint footprint_of(const Recording& recording, const RecordedOrder& order) {
-  Footprint result;
-  const std::size_t first = recording.marks.empty() ? 0 : recording.marks.front().event;
+std::vector<std::uint32_t> blocks_of(const Recording& recording, const Event& event) {
+  std::vector<std::uint32_t> result;
+  for (std::uint32_t i = 0; i < event.touch_count; ++i) {
+    const PageRange pages = recording.touches.at(event.first_touch + i).pages;
+    if (pages.first == pages.last) continue;
+    for (std::size_t block = pages.first / kPagesPerBlock;
+         block <= (pages.last - 1) / kPagesPerBlock; ++block)
+      result.push_back(static_cast<std::uint32_t>(block));
+  }
+  std::ranges::sort(result);
+  const auto repeated = std::ranges::unique(result);
+  result.erase(repeated.begin(), repeated.end());
+  return result;
+}
+
+std::vector<std::uint64_t> live_bytes(const Recording& recording) {
   std::set<std::uint32_t> touched;  // allocations
+  const std::size_t first = recording.marks.empty() ? 0 : recording.marks.front().event;
   for (std::size_t index = first; index < recording.events.size(); ++index) {
     const Event& event = recording.events[index];
     if (!is_kernel(event)) continue;
     for (std::uint32_t i = 0; i < event.touch_count; ++i)
       touched.insert(recording.touches[event.first_touch + i].block);
   }
+  std::vector<std::uint64_t> result;
   std::set<std::uint32_t> live;  // an allocation of a repeated step may lack its end
   std::uint64_t bytes = 0;
-  for (std::size_t index = 0; index < recording.events.size(); ++index) {
-    const Event& event = recording.events[index];
+  for (const Event& event : recording.events) {
     const bool is_counted = touched.contains(event.block);
     if (event.kind == EventKind::kAllocate && is_counted && live.insert(event.block).second)
       bytes += event.amount;
     if (event.kind == EventKind::kFree && live.erase(event.block) != 0) bytes -= event.amount;
-    if (index < first) continue;
-    result.peak_bytes = std::max(result.peak_bytes, bytes);
-    if (is_kernel(event))
+    result.push_back(bytes);
+  }
+  return result;
+}
+
+Footprint footprint_of(const Recording& recording, const RecordedOrder& order) {
+  Footprint result;
+  const std::size_t first = recording.marks.empty() ? 0 : recording.marks.front().event;
+  const std::vector<std::uint64_t> bytes = live_bytes(recording);
+  for (std::size_t index = first; index < recording.events.size(); ++index) {
+    result.peak_bytes = std::max(result.peak_bytes, bytes[index]);
+    if (is_kernel(recording.events[index]))
       result.largest_kernel_blocks = std::max(
           result.largest_kernel_blocks, order.order.kernels[order.kernel_of_event[index]].size());
   }

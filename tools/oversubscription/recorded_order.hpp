@@ -30,6 +30,13 @@ struct RecordedOrder {
 
 RecordedOrder order_of(const uvmsim::replay::Recording& recording);
 
+// That a kernel or a copy uses, in their order.
+std::vector<std::uint32_t> blocks_of(const uvmsim::replay::Recording& recording,
+                                     const uvmsim::replay::Event& event);
+
+// At the end of each event: bytes of allocations that kernels use from the first mark on.
+std::vector<std::uint64_t> live_bytes(const uvmsim::replay::Recording& recording);
+
 // From the first mark on: the most bytes of allocations that kernels use, and the most blocks that
 // one kernel uses.
 struct Footprint {

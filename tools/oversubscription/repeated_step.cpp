@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <iterator>
+#include <random>
 #include <stdexcept>
 #include <utility>
+#include <vector>
 
 namespace uvm::oversubscription {
 namespace {
@@ -51,6 +53,21 @@ Recording repeated_step(const Recording& recording, const std::string& mark, std
     result.events.insert(result.events.end(), step + 1, end);
   }
   add_mark("end");
+  return result;
+}
+
+Recording with_shuffled_kernels(const Recording& recording, std::uint64_t seed) {
+  Recording result = recording;
+  std::mt19937_64 random(seed);
+  std::vector<std::size_t> kernels;  // of the step at hand
+  for (std::size_t index = 0; index < result.events.size(); ++index) {
+    const EventKind kind = result.events[index].kind;
+    if (kind == EventKind::kKernel) kernels.push_back(index);
+    if (kind != EventKind::kMark) continue;
+    for (std::size_t left = kernels.size(); left > 1; --left)
+      std::swap(result.events[kernels[left - 1]], result.events[kernels[random() % left]]);
+    kernels.clear();
+  }
   return result;
 }
 

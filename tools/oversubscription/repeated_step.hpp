@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 #include <uvmalloc/sim/replay/recording.hpp>
@@ -14,5 +15,10 @@ namespace uvm::oversubscription {
 // of several devices, or without a kernel in the step.
 uvmsim::replay::Recording repeated_step(const uvmsim::replay::Recording& recording,
                                         const std::string& mark, std::size_t times);
+
+// Kernels of each step in an order of its own. All else stays in its place. The same numbers come
+// from the same seed everywhere.
+uvmsim::replay::Recording with_shuffled_kernels(const uvmsim::replay::Recording& recording,
+                                                std::uint64_t seed);
 
 }  // namespace uvm::oversubscription

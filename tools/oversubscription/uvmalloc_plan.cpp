@@ -17,6 +17,7 @@
 #include <uvmalloc/sim/engine/units.hpp>
 
 #include "machine_replay/trace_recording.hpp"
+#include "oversubscription/offload.hpp"
 #include "oversubscription/policies.hpp"
 #include "oversubscription/what_if.hpp"
 
@@ -96,6 +97,7 @@ Json json_of(const StepFigures& figures) {
           {"to_host_bytes", figures.to_host_bytes},
           {"faults", figures.faults},
           {"hint_calls", figures.hint_calls},
+          {"copied_bytes", figures.copied_bytes},
           {"repairs", figures.repairs}};
 }
 
@@ -105,7 +107,10 @@ Json point_of(const WhatIf& what_if, std::size_t memory_bytes) {
     policies[std::string(policy)] = json_of(what_if.step(policy, memory_bytes));
   return {{"memory_bytes", memory_bytes},
           {"capacity_bytes", capacity_with(memory_bytes)},
-          {"policies", policies}};
+          {"policies", policies},
+          {"shuffled",
+           {{"driver", json_of(what_if.shuffled_step("driver", memory_bytes))},
+            {"planned", json_of(what_if.shuffled_step("planned", memory_bytes))}}}};
 }
 
 void plan(const Command& command) {
@@ -126,6 +131,14 @@ void plan(const Command& command) {
     point.update(point_of(what_if, bytes / uvmsim::kBlockBytes * uvmsim::kBlockBytes));
     points.push_back(point);
   }
+  Json by_hand;
+  for (const std::string_view name : kOffloadNames) {
+    const WhatIf::ByHand found = what_if.by_hand(name);
+    Json entry = {{"memory_bytes", found.memory_bytes}, {"figures", json_of(found.figures)}};
+    if (found.figures.failure.empty())
+      entry["planned"] = json_of(what_if.step("planned", found.memory_bytes));
+    by_hand[std::string(name)] = entry;
+  }
   Json smallest;
   for (const std::string_view policy : kPolicyNames)
     smallest[std::string(policy)] = what_if.smallest_memory(policy, kWithin);
@@ -136,7 +149,9 @@ void plan(const Command& command) {
       {"footprint_bytes", footprint.peak_bytes},
       {"largest_kernel_bytes", footprint.largest_kernel_blocks * uvmsim::kBlockBytes},
       {"all_resident", json_of(what_if.all_resident())},
+      {"kernel_ns", what_if.kernel_ns()},
       {"smallest_memory_bytes", smallest},
+      {"by_hand", by_hand},
       {"points", points}};
   fmt::print("{}\n", result.dump(1));
 }

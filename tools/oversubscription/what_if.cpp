@@ -5,8 +5,10 @@
 
 #include <uvmalloc/sim/engine/device_memory.hpp>
 #include <uvmalloc/sim/engine/units.hpp>
+#include <uvmalloc/sim/replay/event_time.hpp>
 #include <uvmalloc/sim/replay/replay_machine.hpp>
 
+#include "oversubscription/offload.hpp"
 #include "oversubscription/policies.hpp"
 #include "oversubscription/repeated_step.hpp"
 
@@ -14,9 +16,11 @@ namespace uvm::oversubscription {
 namespace {
 
 using uvmsim::kBlockBytes;
+using uvmsim::replay::EventKind;
 using uvmsim::replay::Outcome;
 using uvmsim::replay::Step;
 
+constexpr std::uint64_t kSeed = 1;
 constexpr std::size_t kContextUnitBytes = std::size_t{64} << 10;
 
 StepFigures mean_of(const Outcome& outcome) {
@@ -30,10 +34,11 @@ StepFigures mean_of(const Outcome& outcome) {
     sum.to_device_bytes += counters.migrated_bytes_to_device;
     sum.to_host_bytes += counters.migrated_bytes_to_host + counters.evicted_bytes;
     sum.faults += counters.faults_device;
+    sum.copied_bytes += counters.copy_bytes;
     sum.hint_calls += counters.advice_calls + counters.prefetch_calls + counters.discard_calls;
   }
   for (std::uint64_t* each : {&sum.step_ns, &sum.kernel_ns, &sum.to_device_bytes,
-                              &sum.to_host_bytes, &sum.faults, &sum.hint_calls})
+                              &sum.to_host_bytes, &sum.faults, &sum.hint_calls, &sum.copied_bytes})
     *each /= WhatIf::kMeasuredSteps;
   return sum;
 }
@@ -52,33 +57,72 @@ WhatIf::WhatIf(const uvmsim::replay::Recording& recording, const std::string& ma
     : recording_(repeated_step(recording, mark, kWarmUpSteps + kMeasuredSteps + 1)),
       order_(order_of(recording_)),
       footprint_(footprint_of(recording_, order_)),
-      profile_(profile) {}
+      profile_(profile) {
+  const uvmsim::CostModel costs(profile.costs, 1, 0);
+  for (const uvmsim::replay::Event& event : recording_.events) {
+    if (event.kind == EventKind::kKernel || event.kind == EventKind::kCopy)
+      order_.order.kernel_ns.push_back(uvmsim::replay::event_ns(recording_, event, costs));
+  }
+}
 
 std::size_t WhatIf::block_bytes() const {
   return std::max<std::size_t>(recording_.block_addresses.size(), 1) * kBlockBytes;
 }
 
+std::vector<std::uint64_t> WhatIf::kernel_ns() const {
+  const auto at = [this](std::size_t mark) {
+    const std::size_t kernel = order_.kernel_of_event[recording_.marks.at(mark).event];
+    return order_.order.kernel_ns.begin() + static_cast<std::ptrdiff_t>(kernel);
+  };
+  return {at(0), at(1)};
+}
+
 StepFigures WhatIf::step(std::string_view policy_name, std::size_t memory_bytes) const {
+  return step_of(recording_, policy_name, memory_bytes);
+}
+
+StepFigures WhatIf::shuffled_step(std::string_view policy_name, std::size_t memory_bytes) const {
+  return step_of(with_shuffled_kernels(recording_, kSeed), policy_name, memory_bytes);
+}
+
+StepFigures WhatIf::step_of(const uvmsim::replay::Recording& recording,
+                            std::string_view policy_name, std::size_t memory_bytes) const {
   if (policy_name == "off" && memory_bytes < footprint_.peak_bytes) {
     StepFigures none;
     none.failure = "it does not fit";
     return none;
   }
-  uvmsim::MachineProfile profile = profile_;
   // Memory of a device is taken where it is allocated, and stays.
-  profile.capacity_bytes =
-      capacity_with(policy_name == "off" ? std::max(memory_bytes, block_bytes()) : memory_bytes);
-  const auto policy = make_policy(policy_name, recording_, order_);
-  const Outcome outcome = uvmsim::replay::run(recording_, profile, *policy);
-  if (!outcome.failure.empty()) {
-    StepFigures none;
-    none.failure = outcome.failure;
-    return none;
-  }
-  StepFigures figures = mean_of(outcome);
+  const std::size_t held = policy_name == "off" ? std::max(memory_bytes, block_bytes()) : 0;
+  const auto policy = make_policy(policy_name, recording, order_, profile_.costs);
+  StepFigures figures = run(recording, *policy, std::max(memory_bytes, held));
   if (const auto* moves = dynamic_cast<const ScheduledMoves*>(policy.get()))
     figures.repairs = moves->repairs();
   return figures;
+}
+
+StepFigures WhatIf::run(const uvmsim::replay::Recording& recording,
+                        uvmsim::replay::HintPolicy& policy, std::size_t memory_bytes) const {
+  uvmsim::MachineProfile profile = profile_;
+  profile.capacity_bytes = capacity_with(memory_bytes);
+  const Outcome outcome = uvmsim::replay::run(recording, profile, policy);
+  if (outcome.failure.empty()) return mean_of(outcome);
+  StepFigures none;
+  none.failure = outcome.failure;
+  return none;
+}
+
+WhatIf::ByHand WhatIf::by_hand(std::string_view name) const {
+  const Offload offload = offload_of(recording_, name);
+  ByHand result;
+  result.memory_bytes = (offload.peak_bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
+  result.figures.failure = offload.failure;
+  if (offload.failure.empty() && result.memory_bytes >= footprint_.peak_bytes)
+    result.figures.failure = "it saves no memory";
+  if (!result.figures.failure.empty()) return result;
+  OffloadPolicy policy(offload);
+  result.figures = run(recording_, policy, block_bytes());
+  return result;
 }
 
 std::size_t WhatIf::smallest_memory(std::string_view policy, double ratio) const {

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -316,20 +317,33 @@ def report(
 
 @app.command()
 def plan(
-    file: Annotated[
-        Path, typer.Argument(metavar="TRACE", help="Of steps with marks, from a simulated device.")
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TRACE | -- COMMAND...",
+            help="A trace of steps with marks, or a program that is recorded first.",
+        ),
     ],
     machine_name: Annotated[
         str,
         typer.Option("--machine", metavar="NAME", help="A machine of sim/profiles, or a file."),
     ],
     memory: Annotated[
-        list[str],
-        typer.Option(metavar="SIZE", help=f"Memory of the device, repeatable: {EXAMPLES}."),
-    ],
+        list[str] | None,
+        typer.Option(
+            metavar="SIZE",
+            help=f"Memory of the device, repeatable: {EXAMPLES} (default: ten sizes).",
+        ),
+    ] = None,
     step: Annotated[
         str | None,
         typer.Option(metavar="MARK", help="The step that begins there (default: the last one)."),
+    ] = None,
+    page: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write a page there.")
+    ] = None,
+    picture: Annotated[
+        Path | None, typer.Option("--png", metavar="FILE", help="Write the chart there.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
@@ -339,16 +353,24 @@ def plan(
     libraries = find_libraries()
     machines = [
         machine_of("1", size, None, None, False, machine_name, None, False, libraries.machines())
-        for size in memory
+        for size in memory or [None]
     ]
     sizes = [machine.capacity_bytes for machine in machines if machine.capacity_bytes is not None]
-    result = plan_module.what_if(
-        libraries.what_if, file, machines[0].machine or machine_name, sizes, step
-    )
+    machine = machines[0].machine or machine_name
+    with TemporaryDirectory() as folder:
+        trace = Path(words[0])
+        if len(words) > 1:
+            trace = Path(folder) / "steps.trace"
+            plan_module.record(words, machine, trace)
+        result = plan_module.what_if(libraries.what_if, trace, machine, sizes, step)
     if as_json:
         typer.echo(json.dumps(result, indent=2))
     else:
         plan_module.show(result, console())
+    plan_module.write(result, page, picture)
+    for written in (page, picture):
+        if written is not None:
+            say(f"wrote {written}")
 
 
 @app.command()

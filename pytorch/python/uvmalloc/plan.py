@@ -5,30 +5,49 @@ docs/oversubscription.md says what the policies are.
 
 from __future__ import annotations
 
+import html
 import json
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from uvmalloc.accepted import POLICIES
 from uvmalloc.errors import CommandError
 from uvmalloc.sizes import format_size
 from uvmalloc.tables import print_table
 
 _COLUMNS = ("memory", "policy", "time of a step", "against all resident", "to device", "to host")
+_HAND_COLUMNS = ("moved by hand", "memory", "against all resident", "`planned` with it")
+_MIB = 1 << 20
+# By how much the step's need exceeds the memory, where no memory is named.
+_TIMES = (3.0, 2.5, 2.0, 1.75, 1.5, 1.25, 1.15, 1.05, 1.0, 0.95)
+
+
+def record(command: Sequence[str], machine: str, trace: Path) -> None:
+    """Runs the program on the simulated device until it ends. CommandError where it fails."""
+    words = [sys.executable, "-m", "uvmalloc", "sim", "--no-report", "--machine", machine]
+    code = subprocess.run([*words, "--trace", str(trace), "--", *command], check=False).returncode
+    if code != 0:
+        raise CommandError(f"{command[0]} ended with the code {code}: there is no whole step")
 
 
 def what_if(
     program: Path, trace: Path, machine: str, memory_bytes: Sequence[int], step: str | None
 ) -> dict[str, Any]:
-    """The program's answer. CommandError where the trace or the machine is of no use."""
+    """The program's answer, for ten sizes of memory where none is named. CommandError where the
+    trace or the machine is of no use."""
     if not program.is_file():
         raise CommandError(f"{program} is missing: scripts/build makes it")
     command = [str(program), str(trace), "--machine", machine]
     for size in memory_bytes:
         command += ["--memory", str(size)]
+    if not memory_bytes:
+        for times in _TIMES:
+            command += ["--times", str(times)]
     if step is not None:
         command += ["--step", step]
     finished = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -55,13 +74,77 @@ def _rows(result: dict[str, Any]) -> Iterator[list[str]]:
             ]
 
 
-def show(result: dict[str, Any], console: Console) -> None:
+def _hand_rows(result: dict[str, Any]) -> Iterator[list[str]]:
+    resident_ns = result["all_resident"]["step_ns"]
+    for name, entry in result["by_hand"].items():
+        if "failure" in entry["figures"]:
+            yield [name, "", entry["figures"]["failure"], ""]
+            continue
+        planned = entry["planned"]
+        yield [
+            name,
+            format_size(entry["memory_bytes"]),
+            f"{entry['figures']['step_ns'] / resident_ns:.2f} x",
+            planned.get("failure") or f"{planned['step_ns'] / resident_ns:.2f} x",
+        ]
+
+
+def summary(result: dict[str, Any]) -> list[str]:
+    """What the step needs, and the setting to use, in sentences."""
     footprint, largest = result["footprint_bytes"], result["largest_kernel_bytes"]
-    console.print(
+    lines = [
         f"The step needs {format_size(footprint)}, one kernel at most {format_size(largest)}. "
         f"On {result['machine']}, with all of it resident, it takes "
         f"{result['all_resident']['step_ns'] / 1e6:.3f} ms."
-    )
+    ]
+    smallest = result["smallest_memory_bytes"]
+    for policy, size in smallest.items():
+        lines.append(f"{policy}: within 10 % of that from {format_size(size)} on.")
+    usable = [policy for policy in smallest if policy in POLICIES]
+    if usable:
+        best = min(usable, key=lambda policy: smallest[policy])
+        lines.append(
+            f"UVMALLOC_POLICY={best} needs the least of the policies that a program can choose: "
+            f"{format_size(smallest[best])}."
+        )
+    return lines
+
+
+def show(result: dict[str, Any], console: Console) -> None:
+    lines = summary(result)
+    console.print(lines[0])
     print_table(console, _COLUMNS, _rows(result), numbers_from=2)
-    for policy, size in result["smallest_memory_bytes"].items():
-        console.print(f"{policy}: within 10 % of that from {format_size(size)} on.")
+    print_table(console, _HAND_COLUMNS, _hand_rows(result), numbers_from=1)
+    for line in lines[1:]:
+        console.print(line)
+
+
+def write(result: dict[str, Any], page: Path | None, picture: Path | None) -> None:
+    """The tables and the chart as a page, and the chart as a picture."""
+    from uvmalloc.trace_report import Chart, Curve, chart_parts, draw_png, table_html, write_page
+
+    resident_ns = result["all_resident"]["step_ns"]
+    points = sorted(result["points"], key=lambda point: point["memory_bytes"])
+    curves = []
+    for policy in points[0]["policies"]:
+        runs = [p for p in points if "failure" not in p["policies"][policy]]
+        curves.append(
+            Curve(
+                policy,
+                [p["memory_bytes"] / _MIB for p in runs],
+                [p["policies"][policy]["step_ns"] / resident_ns for p in runs],
+            )
+        )
+    chart = Chart(
+        "steps", f"Time of a step on {result['machine']}, against all memory resident",
+        "memory of the device, MiB", "times", curves,
+        [(result["footprint_bytes"] / _MIB, "the step's need")],
+    )  # fmt: skip
+    if picture is not None:
+        draw_png([chart], picture)
+    if page is not None:
+        parts = [f"<p>{html.escape(line)}</p>" for line in summary(result)]
+        parts += chart_parts([chart])
+        parts.append(table_html(_COLUMNS, list(_rows(result)), "policies"))
+        parts.append(table_html(_HAND_COLUMNS, list(_hand_rows(result)), "by-hand"))
+        write_page("A step with less memory", "A step with less memory", parts, page)

@@ -182,7 +182,7 @@ def _figure(chart: Chart) -> Any:
     return figure
 
 
-def _table(
+def table_html(
     head: Sequence[str], rows: Sequence[Sequence[str]], key: str, texts: Sequence[str] = ()
 ) -> str:
     """`texts` are the columns that hold text, not numbers."""
@@ -259,7 +259,7 @@ def _machine_parts(replayed: Replayed) -> Iterator[str]:
         f"<h2>Steps on {html.escape(replayed.machine)}</h2>"
         f"<p>{total_ms:,.3f} ms of virtual time.{html.escape(said)}</p>"
     )
-    yield _table(
+    yield table_html(
         ("step", "ms", "ms of kernels", "kernels", "faults", "to the device", "to the host"),
         step_rows(result), "steps", ("step",),
     )  # fmt: skip
@@ -268,41 +268,54 @@ def _machine_parts(replayed: Replayed) -> Iterator[str]:
     if sites:
         yield "<h2>Call sites whose allocations move most</h2>"
         head = ("call site", "allocations", "allocated", *moved)
-        yield _table(head, sites, "sites", ("call site",))
+        yield table_html(head, sites, "sites", ("call site",))
     yield "<h2>Allocations whose touches move most</h2>"
     called = ("call site",) if sites else ()
     head = ("allocation", "size", "made in", *called, *moved)
-    yield _table(head, block_rows(result), "blocks", ("made in", "call site"))
+    yield table_html(head, block_rows(result), "blocks", ("made in", "call site"))
 
 
-def write_html(trace: Trace, replayed: Replayed | None, out: Path) -> None:
-    """One page with all charts and tables."""
+def chart_parts(charts: Sequence[Chart]) -> list[str]:
+    """Of a page: the charts, the first of which brings the chart library."""
     try:
         from plotly.io import to_html
     except ImportError:
         raise CommandError("the page needs plotly: pip install plotly") from None
-    charts = [memory_chart(trace), *(machine_charts(replayed) if replayed else ())]
-    parts = [
+    return [
         to_html(
             _figure(chart), full_html=False, include_plotlyjs=number == 0, div_id=chart.key,
             config={"displaylogo": False, "responsive": True},
         )
         for number, chart in enumerate(charts)
     ]  # fmt: skip
-    program = html.escape(trace.program or "program")
+
+
+def write_page(title: str, heading: str, parts: Sequence[str], out: Path) -> None:
+    """The title and the heading are text, the parts are HTML."""
+    out.write_text(
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head><body>"
+        f"<h1>{html.escape(heading)}</h1>{''.join(parts)}</body></html>\n",
+        encoding="utf-8",
+    )
+
+
+def write_html(trace: Trace, replayed: Replayed | None, out: Path) -> None:
+    """One page with all charts and tables."""
+    parts = chart_parts([memory_chart(trace), *(machine_charts(replayed) if replayed else ())])
+    program = trace.program or "program"
     if replayed is None:
         parts.append("<p>The trace holds no kernels: what moves is not known.</p>")
     else:
         parts.extend(_machine_parts(replayed))
-    page = (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        f"<title>{program}: memory</title><style>{_STYLE}</style></head><body>"
-        f"<h1>{program}, process {trace.process}</h1>{''.join(parts)}</body></html>\n"
-    )
-    out.write_text(page, encoding="utf-8")
+    write_page(f"{program}: memory", f"{program}, process {trace.process}", parts, out)
 
 
 def write_png(trace: Trace, replayed: Replayed | None, out: Path) -> None:
+    draw_png([memory_chart(trace), *(machine_charts(replayed) if replayed else ())], out)
+
+
+def draw_png(charts: Sequence[Chart], out: Path) -> None:
     """All charts, one below the other."""
     try:
         import matplotlib
@@ -311,7 +324,6 @@ def write_png(trace: Trace, replayed: Replayed | None, out: Path) -> None:
         import matplotlib.pyplot as plots
     except ImportError:
         raise CommandError("the picture needs matplotlib: pip install matplotlib") from None
-    charts = [memory_chart(trace), *(machine_charts(replayed) if replayed else ())]
     figure, axes = plots.subplots(
         len(charts), figsize=(10, 3.2 * len(charts)), layout="constrained", squeeze=False
     )

@@ -1,0 +1,209 @@
+#include "oversubscription/offload.hpp"
+
+#include <algorithm>
+#include <map>
+#include <stdexcept>
+#include <utility>
+
+#include <uvmalloc/sim/uvmsim.h>
+
+#include "oversubscription/recorded_order.hpp"
+
+namespace uvm::oversubscription {
+namespace {
+
+using uvmsim::CopyWay;
+using uvmsim::replay::Event;
+using uvmsim::replay::EventKind;
+using uvmsim::replay::Recording;
+using uvmsim::replay::Touch;
+
+// A module's kernels follow one another. Two uses of a weight with more kernels between them are of
+// two modules, or of two runs of one module.
+constexpr std::size_t kKernelsOfModule = 2;
+
+// Of one allocation in one step.
+struct Life {
+  std::vector<std::size_t> uses;  // events
+  std::uint64_t bytes = 0;
+  bool is_written = false;
+  bool begins = false;  // in the step
+  bool ends = false;
+};
+
+// Events [first, last) of one repetition.
+class StepLives {
+ public:
+  StepLives(const Recording& recording, std::size_t first, std::size_t last,
+            const std::map<std::uint32_t, std::uint64_t>& bytes_of)
+      : recording_(recording) {
+    std::uint64_t live_bytes = 0;
+    std::uint64_t most_bytes = 0;
+    for (std::size_t index = first; index < last; ++index) {
+      const Event& event = recording.events[index];
+      if (event.kind == EventKind::kAllocate) {
+        lives_[event.block].begins = true;
+        live_bytes += event.amount;
+      } else if (event.kind == EventKind::kFree) {
+        lives_[event.block].ends = true;
+        live_bytes -= event.amount;
+      } else if (event.kind == EventKind::kKernel) {
+        add_uses(index, event);
+      }
+      // Differences are enough to find the fullest moment.
+      if (static_cast<std::int64_t>(live_bytes) > static_cast<std::int64_t>(most_bytes)) {
+        most_bytes = live_bytes;
+        fullest_ = index;
+      }
+    }
+    for (auto& [block, life] : lives_) {
+      const auto found = bytes_of.find(block);
+      life.bytes = found == bytes_of.end() ? 0 : found->second;
+    }
+  }
+
+  const std::map<std::uint32_t, Life>& lives() const { return lives_; }
+  // Training does so; without it there is no backward.
+  bool writes_lasting_memory() const {
+    return std::ranges::any_of(lives_, [](const auto& each) {
+      return !each.second.begins && !each.second.ends && each.second.is_written;
+    });
+  }
+  // The event at which forward ends and backward begins.
+  std::size_t fullest() const { return fullest_; }
+
+ private:
+  void add_uses(std::size_t index, const Event& event) {
+    for (std::uint32_t i = 0; i < event.touch_count; ++i) {
+      const Touch& touch = recording_.touches.at(event.first_touch + i);
+      Life& life = lives_[touch.block];
+      if (life.uses.empty() || life.uses.back() != index) life.uses.push_back(index);
+      life.is_written |= (touch.access & UVMSIM_WRITE) != 0;
+    }
+  }
+
+  const Recording& recording_;
+  std::map<std::uint32_t, Life> lives_;  // by allocation
+  std::size_t fullest_ = 0;
+};
+
+class Builder {
+ public:
+  explicit Builder(const Recording& recording)
+      : recording_(recording), change_(recording.events.size() + 1) {
+    for (const Event& event : recording.events) {
+      if (event.kind == EventKind::kAllocate) bytes_of_[event.block] = event.amount;
+    }
+  }
+
+  Offload build(std::string_view name) {
+    for (std::size_t i = 0; i + 1 < recording_.marks.size(); ++i) {
+      const StepLives step(recording_, recording_.marks[i].event, recording_.marks[i + 1].event,
+                           bytes_of_);
+      const bool trains = step.writes_lasting_memory();
+      for (const auto& [block, life] : step.lives()) {
+        if (life.uses.empty() || life.bytes == 0) continue;
+        const std::pair around(recording_.marks[i].event, recording_.marks[i + 1].event);
+        if (name == kOffloadNames[0]) move_weights(life, around);
+        if (name == kOffloadNames[1] && trains) move_activation(life, step.fullest());
+        if (name == kOffloadNames[2]) move_state(life, around, step.fullest());
+      }
+    }
+    std::ranges::stable_sort(made_.copies, {}, &OffloadCopy::before);
+    if (made_.copies.empty()) made_.failure = "the step has no memory of that kind";
+    add_up();
+    return std::move(made_);
+  }
+
+ private:
+  void copy(std::size_t before, std::size_t at, CopyWay way, std::uint64_t bytes,
+            bool host_waits = true) {
+    made_.copies.push_back({before, recording_.events[at].stream, way, bytes, host_waits});
+  }
+
+  // Bytes are not on the device during the events [first, last).
+  void take_away(std::size_t first, std::size_t last, std::uint64_t bytes) {
+    if (first >= last) return;
+    change_[first] -= static_cast<std::int64_t>(bytes);
+    change_[last] += static_cast<std::int64_t>(bytes);
+  }
+
+  std::size_t kernels_between(std::size_t first, std::size_t last) const {
+    return static_cast<std::size_t>(
+        std::count_if(recording_.events.begin() + static_cast<std::ptrdiff_t>(first) + 1,
+                      recording_.events.begin() + static_cast<std::ptrdiff_t>(last),
+                      [](const Event& each) { return each.kind == EventKind::kKernel; }));
+  }
+
+  void move_weights(const Life& life, std::pair<std::size_t, std::size_t> step) {
+    if (life.begins || life.ends || life.is_written) return;
+    copy(life.uses.front(), life.uses.front(), CopyWay::kToDevice, life.bytes);
+    for (std::size_t i = 1; i < life.uses.size(); ++i) {
+      if (kernels_between(life.uses[i - 1], life.uses[i]) < kKernelsOfModule) continue;
+      copy(life.uses[i], life.uses[i], CopyWay::kToDevice, life.bytes);
+      take_away(life.uses[i - 1] + 1, life.uses[i], life.bytes);
+    }
+    take_away_outside(life, step);
+  }
+
+  void move_activation(const Life& life, std::size_t fullest) {
+    if (!life.begins || !life.ends) return;
+    const auto backward = std::ranges::upper_bound(life.uses, fullest);
+    if (backward == life.uses.begin() || backward == life.uses.end()) return;
+    const std::size_t saved = *std::prev(backward);
+    copy(saved + 1, saved, CopyWay::kToHost, life.bytes);
+    copy(*backward, *backward, CopyWay::kToDevice, life.bytes, false);
+    take_away(saved + 1, *backward, life.bytes);
+  }
+
+  // Memory that forward and backward do not use.
+  void move_state(const Life& life, std::pair<std::size_t, std::size_t> step, std::size_t fullest) {
+    if (life.begins || life.ends || !life.is_written || life.uses.front() < fullest) return;
+    copy(life.uses.front(), life.uses.front(), CopyWay::kToDevice, life.bytes);
+    copy(life.uses.back() + 1, life.uses.back(), CopyWay::kToHost, life.bytes);
+    take_away_outside(life, step);
+  }
+
+  // Before the first use of a step and after the last one.
+  void take_away_outside(const Life& life, std::pair<std::size_t, std::size_t> step) {
+    take_away(step.first, life.uses.front(), life.bytes);
+    take_away(life.uses.back() + 1, step.second, life.bytes);
+  }
+
+  void add_up() {
+    // After the last mark the moves by hand are over.
+    std::vector<std::uint64_t> live = live_bytes(recording_);
+    live.resize(recording_.marks.back().event);
+    std::int64_t away = 0;
+    for (std::size_t index = 0; index < live.size(); ++index) {
+      away += change_[index];
+      if (index < recording_.marks.front().event) continue;
+      made_.peak_bytes =
+          std::max(made_.peak_bytes,
+                   static_cast<std::uint64_t>(static_cast<std::int64_t>(live[index]) + away));
+    }
+  }
+
+  const Recording& recording_;
+  std::map<std::uint32_t, std::uint64_t> bytes_of_;  // by allocation
+  std::vector<std::int64_t> change_;                 // by event, of bytes on the device
+  Offload made_;
+};
+
+}  // namespace
+
+Offload offload_of(const Recording& recording, std::string_view name) {
+  if (std::ranges::find(kOffloadNames, name) == kOffloadNames.end())
+    throw std::invalid_argument("'" + std::string(name) + "' is no way to move memory by hand");
+  return Builder(recording).build(name);
+}
+
+void OffloadPolicy::before(std::size_t event, uvmsim::replay::Hints& hints) {
+  for (; next_ < copies_.size() && copies_[next_].before <= event; ++next_) {
+    const OffloadCopy& copy = copies_[next_];
+    hints.copy(copy.stream, copy.bytes, copy.way);
+    if (copy.host_waits) hints.host_wait_for(hints.record(copy.stream));
+  }
+}
+
+}  // namespace uvm::oversubscription

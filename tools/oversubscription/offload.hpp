@@ -1,0 +1,56 @@
+// Programs that move a part of their memory by hand, on a device without unified memory: a recorded
+// step with copies added to it. Copies are those of these programs, on the stream of the kernels:
+//   offload-weights      accelerate's cpu_offload: a module's weights come before it runs and are
+//                        dropped after it. They must not be written.
+//   offload-activations  PyTorch's save_on_cpu with pinned memory: a tensor that backward needs is
+//                        copied to the host after its last use in forward, and back before
+//                        backward.
+//   offload-optimizer    the optimizer's state comes before its step and goes back after it.
+// The copies are as fast as the link. Memory that is away is freed at once. Pure functions, and a
+// policy that sends the copies.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <uvmalloc/sim/engine/cost_model.hpp>
+#include <uvmalloc/sim/replay/hint_policy.hpp>
+#include <uvmalloc/sim/replay/recording.hpp>
+
+namespace uvm::oversubscription {
+
+inline constexpr std::array<std::string_view, 3> kOffloadNames = {
+    "offload-weights", "offload-activations", "offload-optimizer"};
+
+struct OffloadCopy {
+  std::size_t before = 0;    // an event
+  std::uint32_t stream = 0;  // that the copy is on
+  uvmsim::CopyWay way = uvmsim::CopyWay::kToDevice;
+  std::uint64_t bytes = 0;
+  bool host_waits = true;
+};
+
+struct Offload {
+  std::uint64_t peak_bytes = 0;     // from the first mark on, of memory that is not away
+  std::vector<OffloadCopy> copies;  // by `before`
+  std::string failure;              // empty, or why there is nothing to move
+};
+
+// `recording` is a repeated step. Throws std::invalid_argument for a name that is none.
+Offload offload_of(const uvmsim::replay::Recording& recording, std::string_view name);
+
+class OffloadPolicy final : public uvmsim::replay::HintPolicy {
+ public:
+  explicit OffloadPolicy(const Offload& offload) : copies_(offload.copies) {}
+  void before(std::size_t event, uvmsim::replay::Hints& hints) override;
+
+ private:
+  const std::vector<OffloadCopy>& copies_;
+  std::size_t next_ = 0;
+};
+
+}  // namespace uvm::oversubscription
