@@ -21,6 +21,7 @@ from rich.table import Table
 from uvmalloc.libraries import Libraries
 
 from bench.environment import clean_environment
+from bench.oversubscription import live
 from bench.verdict import Target, number, verdict_table
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -234,6 +235,7 @@ def compare(libraries: Libraries, output: Path, console: Console) -> None:
         **keys,
         "policy": "planned, on a recorded order",
         "detail": [point.as_json() for point in points],
+        **live.compare(console),
     }
     output.write_text(json.dumps(result, indent=2) + "\n")
     _show(points, keys, console)
