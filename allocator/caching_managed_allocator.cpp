@@ -35,7 +35,10 @@ void* CachingManagedAllocator::allocate_aligned(Facade facade, int device, std::
                     alignment_bytes));
   }
   if (alignment_bytes <= kGranule) return allocate(facade, device, size_bytes, stream);
-  return engine_->allocate_slow(facade, device, size_bytes, stream, alignment_bytes);
+  void* address = engine_->allocate_slow(facade, device, size_bytes, stream, alignment_bytes);
+  if (engine_->live.is_watching())
+    engine_->note_allocated(address, facade, device, size_bytes, stream);
+  return address;
 }
 
 void CachingManagedAllocator::free_or_log(void* address) noexcept {
@@ -57,11 +60,48 @@ void CachingManagedAllocator::free_after(void* address, int device, StreamHandle
 // ---- uses and moves
 
 bool CachingManagedAllocator::record_use(const void* address, int device, StreamHandle stream) {
-  return engine_->uses.record_use(address, device, stream);
+  return record_use(address, DeviceStream::named(device, stream));
+}
+
+bool CachingManagedAllocator::wants_uses() const noexcept {
+  return engine_->live.is_watching();
+}
+
+void CachingManagedAllocator::set_use_listener(std::function<void(bool wants_uses)> listener) {
+  engine_->live.set_listener(std::move(listener));
+}
+
+bool CachingManagedAllocator::note_use(const void* address, std::size_t size_bytes,
+                                       StreamHandle stream, std::uint8_t access) {
+  if (!wants_uses()) return true;
+  const auto block = find(address);
+  if (!block || !block->live) return false;
+  const int device = block->location.is_device() ? block->location.index : block->device;
+  const live::UseRange use{address_of(address), size_bytes, access};
+  note_uses(device, stream, {&use, 1});
+  return true;
+}
+
+void CachingManagedAllocator::note_uses(int device, StreamHandle stream,
+                                        std::span<const live::UseRange> uses) noexcept {
+  engine_->live.note_uses(device, stream, uses);
+}
+
+void CachingManagedAllocator::step_boundary() noexcept {
+  engine_->live.step_boundary();
+}
+
+live::LiveFigures CachingManagedAllocator::live_figures() const {
+  return engine_->live.figures();
 }
 
 bool CachingManagedAllocator::record_use(const void* address, const DeviceStream& stream) {
-  return engine_->uses.record_use(address, stream);
+  if (!engine_->uses.record_use(address, stream)) return false;
+  if (wants_uses()) {
+    const live::UseRange use{.address = address_of(address), .size_bytes = 1};
+    note_uses(stream.device, stream.handle, {&use, 1});
+  }
+  return true;
 }
 
 bool CachingManagedAllocator::record_use_of_all(const void* address, int device) {
@@ -93,7 +133,9 @@ void CachingManagedAllocator::note_left_host(const void* address) {
 }
 
 MovedStorage* CachingManagedAllocator::move(void* address, const Move& move) {
-  return engine_->mover.move(address, move);
+  MovedStorage* record = engine_->mover.move(address, move);
+  if (move.destination.is_device()) engine_->plan_if_short();
+  return record;
 }
 
 bool CachingManagedAllocator::prefetch(const void* address, std::size_t size_bytes,

@@ -31,6 +31,7 @@
 #include <uvmalloc/allocator/configuration.hpp>
 #include <uvmalloc/allocator/errors.hpp>
 #include <uvmalloc/allocator/types.hpp>
+#include <uvmalloc/hints/live/use_range.hpp>
 #include <uvmalloc/runtime/device_runtime.hpp>
 
 namespace uvm {
@@ -91,6 +92,26 @@ class CachingManagedAllocator {
   bool record_use(const void* address, const DeviceStream& stream);
   // The same for all streams of the device for which memory was ever requested.
   bool record_use_of_all(const void* address, int device);
+
+  // Uses of memory, for planning while a device has less memory than the program uses
+  // (docs/oversubscription.md). Otherwise the functions do nothing. They move memory, and never
+  // change its contents.
+  //
+  // Whether a plan needs them now. The listener is called at each change. It must not call the
+  // allocator.
+  bool wants_uses() const noexcept;
+  void set_use_listener(std::function<void(bool wants_uses)> listener);
+  // A kernel that uses these ranges is about to be put on `stream` of `device`. Each range lies in
+  // one block; ranges in no block are left out.
+  void note_uses(int device, StreamHandle stream, std::span<const live::UseRange> uses) noexcept;
+  // The same for one range, on the device where its block is used: `access` is live::kReads,
+  // live::kWrites or both. False: the address is in no live block, which is looked up only if
+  // wants_uses().
+  bool note_use(const void* address, std::size_t size_bytes, StreamHandle stream,
+                std::uint8_t access);
+  // A step of the program ends here. Steps are found without it too.
+  void step_boundary() noexcept;
+  live::LiveFigures live_figures() const;
 
   // The streams that work on the block, its own included; none if the address is not ours.
   std::vector<DeviceStream> uses_of(const void* address) const;

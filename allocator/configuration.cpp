@@ -175,9 +175,11 @@ const std::vector<SettingDescription>& known_settings() {
       {"UVMALLOC_RUNTIME", "auto",
        "auto, or the name of a runtime: cuda, hip, or one registered by a library",
        "which kind of device to use"},
-      {"UVMALLOC_POLICY", "auto", "auto, driver, off",
+      {"UVMALLOC_POLICY", "auto", "auto, planned, lru, driver, off",
        "who decides on placement: uvmalloc, the driver's page faults alone, or nobody (moves "
        "copy)"},
+      {"UVMALLOC_THRASHING", "warn", "warn, fail, off",
+       "the reaction to steps that spend most of their time moving memory"},
       {"UVMALLOC_MOVE", "cow", "cow, alias, copy",
        "a device move shares the bytes until one side is written, or copies at once"},
       {"UVMALLOC_BUDGET", "auto", kPagesOrAuto,
@@ -231,9 +233,14 @@ ParsedConfiguration parse_configuration(const VariableLookup& lookup,
   Reader read(lookup, &out);
   read.flag(&configuration.enabled);
   read.word(&configuration.runtime);
-  read.choice(
-      &configuration.policy,
-      Choices<Policy>{{"auto", Policy::kAuto}, {"driver", Policy::kDriver}, {"off", Policy::kOff}});
+  read.choice(&configuration.policy, Choices<Policy>{{"auto", Policy::kAuto},
+                                                     {"planned", Policy::kPlanned},
+                                                     {"lru", Policy::kLru},
+                                                     {"driver", Policy::kDriver},
+                                                     {"off", Policy::kOff}});
+  read.choice(&configuration.thrashing, Choices<Thrashing>{{"warn", Thrashing::kWarn},
+                                                           {"fail", Thrashing::kFail},
+                                                           {"off", Thrashing::kIgnore}});
   read.choice(&configuration.move, Choices<MoveMode>{{"cow", MoveMode::kCopyOnWrite},
                                                      {"alias", MoveMode::kAlias},
                                                      {"copy", MoveMode::kCopy}});

@@ -43,10 +43,18 @@ enum class ServeCuda : std::uint8_t { kNo, kYes, kAuto };
 // The kind of memory that CUDA's questions about a pointer of cudaMalloc answer with.
 enum class PointerType : std::uint8_t { kManaged, kDevice };
 
+// The reaction to steps that spend most of their time moving memory.
+enum class Thrashing : std::uint8_t {
+  kWarn,  // one line
+  kFail,  // an out-of-memory error of a later allocation
+  kIgnore,
+};
+
 struct Configuration {
   bool enabled = false;                     // PYTORCH_ENABLE_UNIFIED_MEMORY
   std::string runtime = "auto";             // UVMALLOC_RUNTIME
   Policy policy = Policy::kAuto;            // UVMALLOC_POLICY
+  Thrashing thrashing = Thrashing::kWarn;   // UVMALLOC_THRASHING
   MoveMode move = MoveMode::kCopyOnWrite;   // UVMALLOC_MOVE
   std::optional<std::size_t> budget_bytes;  // UVMALLOC_BUDGET; none: from the machine
   // UVMALLOC_DEVICE_BUDGET; none: beyond a device's own memory the host's serves.

@@ -84,8 +84,11 @@ typedef enum uvmalloc_facade {
 
 /* Who decides where pages are. */
 typedef enum uvmalloc_policy {
-  UVMALLOC_POLICY_AUTO = 0,  /* uvmalloc, by advice and prefetches */
-  UVMALLOC_POLICY_DRIVER = 1 /* the driver alone: none are sent */
+  UVMALLOC_POLICY_AUTO = 0,   /* uvmalloc, by advice and prefetches */
+  UVMALLOC_POLICY_DRIVER = 1, /* the driver alone: none are sent */
+  UVMALLOC_POLICY_LRU = 2,    /* as AUTO; where memory is short, the page leaves that was used
+                                 longest ago */
+  UVMALLOC_POLICY_PLANNED = 3 /* as AUTO; it plans on where the program does not repeat a step */
 } uvmalloc_policy;
 
 /* ---- version and errors */
@@ -206,6 +209,20 @@ UVMALLOC_API uvmalloc_status uvmalloc_free(uvmalloc_allocator* allocator,
 UVMALLOC_API uvmalloc_status uvmalloc_record_use(uvmalloc_allocator* allocator, const void* address,
                                                  int device,
                                                  uvmalloc_stream stream) UVMALLOC_NOEXCEPT;
+
+/* `stream` is about to get a kernel that uses the range, which lies in one block. `access` is 1 if
+ * the kernel reads the range, 2 if it writes it, 3 for both. The stream is of the device where the
+ * block is in use. While a device has less memory than the program uses, uvmalloc then moves memory
+ * ahead of its use (docs/oversubscription.md). Otherwise the call does nothing and checks nothing
+ * but its pointers and `access`. It never changes contents.
+ * UVMALLOC_ERROR_INVALID_ARGUMENT, UVMALLOC_ERROR_NOT_OURS. */
+UVMALLOC_API uvmalloc_status uvmalloc_note_use(uvmalloc_allocator* allocator, const void* address,
+                                               size_t size_bytes, uvmalloc_stream stream,
+                                               int access) UVMALLOC_NOEXCEPT;
+
+/* A step that the program repeats ends here. Steps are found without it too, later. */
+UVMALLOC_API uvmalloc_status uvmalloc_step_boundary(uvmalloc_allocator* allocator)
+    UVMALLOC_NOEXCEPT;
 
 /* `stream` of `device` is about to be destroyed and gets no more work. The next stream of which
  * memory is asked for takes over what was cached for it, and starts after the work that it has so

@@ -21,7 +21,7 @@ class WithoutThreadPolicy {
 
 // A hint that the thread's policy leaves out must not be recorded as sent.
 bool is_silent_here() {
-  return thread_policy.value_or(Policy::kAuto) != Policy::kAuto;
+  return !sends_hints(thread_policy.value_or(Policy::kAuto));
 }
 
 }  // namespace
@@ -56,13 +56,31 @@ std::string_view to_string(Policy policy) {
       return "driver";
     case Policy::kOff:
       return "off";
+    case Policy::kLru:
+      return "lru";
+    case Policy::kPlanned:
+      return "planned";
   }
   return "unknown";
 }
 
 PlacementPlanner::PlacementPlanner(Policy policy, std::vector<DevicePlacement> devices,
                                    ResidencyLedger& ledger, HintCounters& counters)
-    : policy_(policy), devices_(std::move(devices)), ledger_(ledger), counters_(counters) {}
+    : policy_(policy),
+      devices_(std::move(devices)),
+      is_short_(devices_.size()),
+      ledger_(ledger),
+      counters_(counters) {}
+
+std::vector<int> PlacementPlanner::take_short_devices() {
+  std::vector<int> devices;
+  for (std::size_t device = 0; device < is_short_.size(); ++device) {
+    if (is_short_[device]) devices.push_back(static_cast<int>(device));
+    is_short_[device] = false;
+  }
+  is_any_short_ = false;
+  return devices;
+}
 
 std::size_t PlacementPlanner::credit_bytes(int device) const {
   std::size_t budget = devices_.at(static_cast<std::size_t>(device)).soft_budget_bytes;
@@ -72,7 +90,7 @@ std::size_t PlacementPlanner::credit_bytes(int device) const {
 
 // Whether the policy or the kind of device excludes all hints of the kind, which are counted then.
 bool PlacementPlanner::silent(HintKind kind, Place place) {
-  if (thread_policy.value_or(policy_) != Policy::kAuto) {
+  if (!sends_hints(thread_policy.value_or(policy_))) {
     counters_.skip(kind, SkipReason::kPolicy);
     return true;
   }
@@ -111,6 +129,7 @@ void PlacementPlanner::prefetch(HintPlan* plan, void* address, std::size_t size_
   }
   if (destination.is_device() && credit_bytes(destination.index) < missing) {
     counters_.skip(HintKind::kPrefetch, SkipReason::kNoCredit);
+    is_any_short_ = is_short_[static_cast<std::size_t>(destination.index)] = true;
     return;
   }
   ledger_.set(address, size_bytes, destination);

@@ -89,6 +89,10 @@ class PlacementPlanner {
   HintPlan plan_advice(void* address, std::size_t size_bytes, SegmentPlacement* placement,
                        const WantedPlacement& wanted);
 
+  // Whether a prefetch found no credit on some device since take_short_devices(), which names them.
+  bool is_any_device_short() const { return is_any_short_; }
+  std::vector<int> take_short_devices();
+
   // Bytes that may still be prefetched to the device.
   std::size_t credit_bytes(int device) const;
 
@@ -99,6 +103,8 @@ class PlacementPlanner {
 
   Policy policy_;
   std::vector<DevicePlacement> devices_;
+  std::vector<bool> is_short_;  // by device
+  bool is_any_short_ = false;
   ResidencyLedger& ledger_;
   HintCounters& counters_;
 };

@@ -174,7 +174,7 @@ ServedMemory::Freed ServedMemory::take(const void* address, Block* out) noexcept
 void ServedMemory::forget_advice(void* address, const Block& block) noexcept {
   if (allocator_.host_backing() == HostBacking::kOrdinary) return;  // no page ever moves
   const Place device = Place::device(block.device);
-  const bool has_hints = allocator_.configuration().policy == Policy::kAuto;
+  const bool has_hints = sends_hints(allocator_.configuration().policy);
   const auto advise = [&](Advice advice, Place place) {
     allocator_.runtime().advise(block.device, address, block.size_bytes, advice, place);
   };

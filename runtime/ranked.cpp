@@ -12,6 +12,8 @@ const char* name(LockRank rank) {
   switch (rank) {
     case LockRank::kNone:
       return "none";
+    case LockRank::kPlan:
+      return "live plan";
     case LockRank::kRelease:
       return "release";
     case LockRank::kFences:

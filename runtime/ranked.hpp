@@ -12,6 +12,7 @@ namespace uvm {
 // call.
 enum class LockRank : std::uint8_t {
   kNone,
+  kPlan,
   kRelease,
   kFences,
   kArena,

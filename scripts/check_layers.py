@@ -20,7 +20,7 @@ FOLDERS = (
     "base", "policy", "counters", "spans", "heap", "cache", "statistics", "streams", "small",
     "fork", "engine", "trace", "process",
 )  # fmt: skip
-BELOW_ALLOCATOR = "hints storage runtime"
+BELOW_ALLOCATOR = "hints hints/live storage runtime"
 ALLOCATOR = "allocator " + " ".join(f"allocator/{folder}" for folder in FOLDERS)
 
 
@@ -42,6 +42,7 @@ LAYERS = {
     "storage": "runtime",
     "hints": "storage runtime",
     "hints/plan": "",
+    "hints/live": "hints hints/plan storage runtime",
     "allocator": f"{ALLOCATOR} {BELOW_ALLOCATOR}",
     **allocator_layers(),
     "preload": f"{ALLOCATOR} {BELOW_ALLOCATOR}",

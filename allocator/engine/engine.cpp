@@ -38,6 +38,7 @@ Engine::Engine(std::unique_ptr<DeviceRuntime> runtime, const Configuration& conf
                  reclaimer, decay),
       uses(machine, state, caches, fenced),
       mover(machine, state, uses, hints),
+      live(machine, state),
       private_memory(machine, state, caches, fenced, returner, counts, hints,
                      [this](void* address) { free_slow(address, nullptr); }),
       introspection(machine, state, caches, fenced),
@@ -53,6 +54,7 @@ Engine::~Engine() {
   caches.close();
   if (machine.in_forked_child()) {
     // The driver's objects are the parent's.
+    live.abandon();
     machine.sender.abandon();
     machine.events.abandon();
     return;

@@ -25,6 +25,7 @@
 #include <uvmalloc/allocator/engine/idle_decay.hpp>
 #include <uvmalloc/allocator/engine/introspection.hpp>
 #include <uvmalloc/allocator/engine/large_block_caching.hpp>
+#include <uvmalloc/allocator/engine/live_planner.hpp>
 #include <uvmalloc/allocator/engine/machine.hpp>
 #include <uvmalloc/allocator/engine/mover.hpp>
 #include <uvmalloc/allocator/engine/out_of_memory_report.hpp>
@@ -61,6 +62,12 @@ struct Engine {
   void* allocate_small(const Request& request);
   // `block`: the block that starts at the address; nullptr: it is looked up.
   FreeResult free_slow(void* address, Block* block) noexcept;
+  // Begins to plan where a prefetch has found no credit.
+  void plan_if_short();
+  // While moves are planned. Throws OutOfMemoryError, with the block freed, if the program is to
+  // fail because it thrashes.
+  void note_allocated(void* address, Facade facade, int device, std::size_t size_bytes,
+                      StreamHandle stream);
   // A peak may have been passed, or it is time to read the clock.
   void on_cache_limit(Facade facade, int device) noexcept;
 
@@ -83,6 +90,7 @@ struct Engine {
   Escalation escalation;
   StreamUses uses;
   Mover mover;
+  LivePlanner live;
   PrivateMemory private_memory;
   Introspection introspection;
   OutOfMemoryReport out_of_memory;

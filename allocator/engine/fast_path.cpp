@@ -117,10 +117,18 @@ namespace uvm {
 
 void* CachingManagedAllocator::allocate(Facade facade, int device, std::size_t size_bytes,
                                         StreamHandle stream) {
-  return engine_->allocate(facade, device, size_bytes, stream);
+  void* address = engine_->allocate(facade, device, size_bytes, stream);
+  if (engine_->live.is_watching()) [[unlikely]]
+    engine_->note_allocated(address, facade, device, size_bytes, stream);
+  return address;
 }
 
 FreeResult CachingManagedAllocator::free(void* address) noexcept {
+  if (engine_->live.is_watching()) [[unlikely]] {
+    engine_->live.freed(address);
+    // Past the thread's cache: what is free in the pools can be discarded.
+    return engine_->free_slow(address, nullptr);
+  }
   return engine_->free(address);
 }
 

@@ -41,7 +41,8 @@ MovedStorage* Mover::move(void* address, const MoveRequest& move) {
   if (!move.destination.is_device()) {
     // The producer counts as a user: it is waited for with the others, each once, now or when the
     // block is freed.
-    if (!uses_.record_use(address, move.stream_device, move.stream)) return nullptr;
+    if (!uses_.record_use(address, DeviceStream::named(move.stream_device, move.stream)))
+      return nullptr;
     if (move.wait) uses_.wait_for_uses(address);
   }
   MovedStorage* record = nullptr;

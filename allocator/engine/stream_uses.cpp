@@ -20,10 +20,6 @@ void StreamUses::add_use(const LockedHeap& heap, Block* block, DeviceStream use)
   if (std::find(uses.begin(), uses.end(), use) == uses.end()) uses.push_back(use);
 }
 
-bool StreamUses::record_use(const void* address, int device, StreamHandle stream) {
-  return record_use(address, DeviceStream::named(device, stream));
-}
-
 bool StreamUses::record_use(const void* address, const DeviceStream& stream) {
   machine_.check_device(stream.device);
   if (machine_.in_forked_child()) return false;

@@ -16,7 +16,6 @@ class StreamUses {
   StreamUses(Machine& machine, HeapState& state, ThreadCaches& caches, FencedBlocks& fenced)
       : machine_(machine), state_(state), caches_(caches), fenced_(fenced) {}
 
-  bool record_use(const void* address, int device, StreamHandle stream);
   bool record_use(const void* address, const DeviceStream& stream);
   bool record_use_of_all(const void* address, int device);
   std::vector<DeviceStream> uses_of(const void* address) const;

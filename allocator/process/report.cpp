@@ -97,6 +97,14 @@ void add_allocator(const CachingManagedAllocator& allocator, bool has_framework,
   out->add("threshold_bytes", configuration.host_threshold_bytes);
   out->add("host_memory", to_string(allocator.host_backing()));
   out->add("budget_bytes", allocator.budget_bytes());
+  out->add_object("live_plan", [&] {
+    const live::LiveFigures figures = allocator.live_figures();
+    out->add("kernels", figures.kernels);
+    out->add("brought_pages", figures.brought_pages);
+    out->add("evicted_pages", figures.evicted_pages);
+    out->add("discarded_pages", figures.discarded_pages);
+    out->add("missing_pages", figures.missing_pages);
+  });
   out->add_array("devices", [&] {
     for (const DeviceDescription& device : allocator.devices()) {
       out->add_object_element([&] {

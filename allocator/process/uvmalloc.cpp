@@ -113,6 +113,10 @@ uvm::Policy policy_of(std::int32_t policy) {
       return uvm::Policy::kAuto;
     case UVMALLOC_POLICY_DRIVER:
       return uvm::Policy::kDriver;
+    case UVMALLOC_POLICY_LRU:
+      return uvm::Policy::kLru;
+    case UVMALLOC_POLICY_PLANNED:
+      return uvm::Policy::kPlanned;
   }
   throw std::invalid_argument("uvmalloc_create: there is no such policy");
 }
@@ -267,6 +271,23 @@ uvmalloc_status uvmalloc_record_use(uvmalloc_allocator* allocator, const void* a
     if (own.record_use(address, device, stream)) return UVMALLOC_OK;
     return not_ours(function, address);
   });
+}
+
+uvmalloc_status uvmalloc_note_use(uvmalloc_allocator* allocator, const void* address,
+                                  size_t size_bytes, uvmalloc_stream stream, int access) noexcept {
+  return with(allocator, __func__, [&](auto& own, const char* function) {
+    if (access < 1 || access > 3) {
+      throw std::invalid_argument(fmt::format(
+          "{}: the access is {}; accepted: 1 (read), 2 (write), 3 (both)", function, access));
+    }
+    if (own.note_use(address, size_bytes, stream, static_cast<std::uint8_t>(access)))
+      return UVMALLOC_OK;
+    return not_ours(function, address);
+  });
+}
+
+uvmalloc_status uvmalloc_step_boundary(uvmalloc_allocator* allocator) noexcept {
+  return with(allocator, __func__, [&](auto& own) { own.step_boundary(); });
 }
 
 uvmalloc_status uvmalloc_forget_stream(uvmalloc_allocator* allocator, int device,

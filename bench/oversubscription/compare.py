@@ -23,6 +23,7 @@ from uvmalloc.libraries import Libraries
 from uvmalloc.trace import read_trace
 
 from bench.environment import clean_environment
+from bench.oversubscription import live
 from bench.oversubscription.bound import Bound, step_of
 from bench.oversubscription.timed_bound import Link, TimedBound
 from bench.verdict import Target, number, verdict_table
@@ -302,6 +303,7 @@ def compare(libraries: Libraries, output: Path, console: Console) -> None:
         "policy": "planned, on a recorded order",
         "detail": [point.as_json() for point in points],
         "by_hand": [dataclasses.asdict(each) | {"speedup": each.speedup} for each in by_hand],
+        **live.compare(console),
     }
     output.write_text(json.dumps(result, indent=2) + "\n")
     _show(points, by_hand, keys, console)

@@ -13,6 +13,7 @@
 #include <uvmalloc/pytorch/plugin/conversion.hpp>
 #include <uvmalloc/pytorch/plugin/export_hooks.hpp>
 #include <uvmalloc/pytorch/plugin/facades.hpp>
+#include <uvmalloc/pytorch/plugin/operator_uses.hpp>
 #include <uvmalloc/pytorch/plugin/region.hpp>
 #include <uvmalloc/pytorch/plugin/torch_statistics.hpp>
 #include <uvmalloc/runtime/log.hpp>
@@ -253,6 +254,7 @@ void DeviceFacade::init(int device_count) {
     hold_forks_during_conversions();
     activation.allocator->add_pressure_callback(run_free_memory_callbacks);
     activation.allocator->set_memory_observer(&history_);
+    watch_operators(*activation.allocator);
     set_first_limits(device_count);
   }
 }

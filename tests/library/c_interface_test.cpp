@@ -306,7 +306,7 @@ TEST_P(CInterface, AnOptionThatThisVersionLacksIsRefusedUnlessItIsZero) {
                                          "; it is the size of the structure, 4096 at most");
   }
   larger.known.struct_bytes = sizeof(uvmalloc_options);
-  larger.known.policy = 2;
+  larger.known.policy = 4;
   EXPECT_EQ(uvmalloc_create(&larger.known, &other), UVMALLOC_ERROR_INVALID_ARGUMENT);
   larger.known.policy = UVMALLOC_POLICY_DRIVER;
   larger.known.runtime = "abacus";

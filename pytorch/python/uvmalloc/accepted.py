@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 # libuvmalloc.so and the simulator accept the same; tests/pytorch/test_cli.py compares.
-POLICIES = ("auto", "driver", "off")
+POLICIES = ("auto", "planned", "lru", "driver", "off")
+REGION_POLICIES = ("auto", "driver", "off")
 MOVES = ("cow", "alias", "copy")
 LOG_LEVELS = ("off", "error", "warning", "info", "debug")
 DRIVER_VERSIONS = ("12.2", "12.8", "13.0")

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from uvmalloc.accepted import POLICIES
+from uvmalloc.accepted import REGION_POLICIES
 from uvmalloc.sizes import EXAMPLES, parse_size
 from uvmalloc.torch_names import get_enabled_uvm, library_function
 
@@ -126,8 +126,9 @@ def region(
         ValueError: no such policy, or no such size.
         TypeError: a budget that is neither a number nor a text.
     """
-    if policy is not None and policy not in POLICIES:
-        raise ValueError(f"region: the policy is {policy!r}; accepted: {', '.join(POLICIES)}")
+    if policy is not None and policy not in REGION_POLICIES:
+        accepted = ", ".join(REGION_POLICIES)
+        raise ValueError(f"region: the policy is {policy!r}; accepted: {accepted}")
     budget_bytes = 0 if budget is None else _budget_bytes(budget)
     with contextlib.ExitStack() as effects:
         switch = library_function("uvmalloc_set_host_managed", ctypes.c_int, ctypes.c_int)

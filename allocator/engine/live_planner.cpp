@@ -1,0 +1,261 @@
+#include <uvmalloc/allocator/engine/live_planner.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+
+#include <fmt/format.h>
+
+#include <uvmalloc/allocator/errors.hpp>
+#include <uvmalloc/hints/live/live_plan.hpp>
+#include <uvmalloc/hints/live/move_lanes.hpp>
+#include <uvmalloc/hints/live/thrash_detector.hpp>
+#include <uvmalloc/runtime/log.hpp>
+
+namespace uvm {
+
+using live::BlockExtent;
+using live::LiveFigures;
+using live::UseLog;
+
+// The plan of one device with the services that it uses.
+class LivePlanner::DevicePlan final : public live::MoveSink {
+ public:
+  DevicePlan(LivePlanner& owner, int device)
+      : owner_(owner),
+        device_(device),
+        log_([&owner](std::uintptr_t address) { return owner.block_at(address); }),
+        learner_(log_),
+        lanes_(owner.machine_.runtime, owner.machine_.events, owner.machine_.figure_store.hints(),
+               device),
+        plan_(log_, learner_, *owner.policy_, *this, chunks()) {}
+
+  void allocated(const BlockExtent& block, bool is_used_here, const DeviceStream& stream) {
+    const live::RecordId id = log_.allocated(block.address, block.size_bytes);
+    if (id == live::kNoRecord || !is_used_here) return;
+    lanes_.begin(stream);
+    plan_.block_allocated(id);
+  }
+  void freed(std::uintptr_t address) { log_.freed(address); }
+
+  void note_uses(const DeviceStream& stream, std::span<const live::UseRange> uses) {
+    if (log_.add_kernel(uses) == live::kBeforeLog) return;
+    learner_.kernel_added();
+    lanes_.begin(stream);
+    plan_.before_kernel();
+    judge_step();
+  }
+  void step_boundary() { learner_.step_boundary(); }
+
+  bool is_over() const { return calm_kernels_ >= kCalmKernels; }
+  std::optional<live::ThrashDetector::Alarm> take_alarm() { return thrashing_.take_alarm(); }
+  const LiveFigures& figures() const { return plan_.figures(); }
+  void abandon() noexcept { lanes_.abandon(); }
+
+  // ---- MoveSink
+  void evict(std::uintptr_t page) override {
+    if (owner_.state_.is_ours(reinterpret_cast<void*>(page * kPageBytes))) lanes_.to_host(page);
+  }
+  void bring(std::uintptr_t page) override { lanes_.to_device(page); }
+  void wait_for(std::uintptr_t page) override { lanes_.wait_for(page); }
+
+  // The page leaves its pool meanwhile, so that nobody allocates it.
+  bool discard(std::uintptr_t page) override {
+    if (!owner_.machine_.device(device_).capabilities.discard) return false;
+    RunBlock* block = nullptr;
+    StreamKey key;
+    {
+      const HeapGuard heap(owner_.state_);
+      char* address = reinterpret_cast<char*>(page * kPageBytes);
+      const Block* there = heap->pools.directory().find(address);
+      if (there == nullptr || there->kind != BlockKind::kPacked) return false;
+      key = heap->pools.at(there->pool).key;
+      if (key.facade != Facade::kDevice || key.private_pool != 0) return false;
+      block = heap->pools.take_at(address, kPageBytes);
+    }
+    if (block == nullptr) return false;
+    const bool is_discarded = lanes_.discard(page, key.device_stream());
+    const HeapGuard heap(owner_.state_);
+    heap->pools.put(block, heap->pools.at(block->pool));
+    return is_discarded;
+  }
+
+ private:
+  // Without a move for so many kernels the plan ends.
+  static constexpr std::uint64_t kCalmKernels = 8192;
+
+  std::size_t chunks() const {
+    return owner_.machine_.budget.devices[static_cast<std::size_t>(device_)].soft_budget_bytes /
+           kPageBytes;
+  }
+
+  void judge_step() {
+    const LiveFigures& now = plan_.figures();
+    const std::uint64_t moved = now.brought_pages + now.evicted_pages + now.missing_pages;
+    calm_kernels_ = moved == moved_pages_ ? calm_kernels_ + 1 : 0;
+    moved_pages_ = moved;
+    thrashing_.kernel_added(learner_.step_kernels(), moved * kPageBytes,
+                            std::chrono::steady_clock::now().time_since_epoch());
+  }
+
+  LivePlanner& owner_;
+  const int device_;
+  UseLog log_;
+  live::StepLearner learner_;
+  live::MoveLanes lanes_;
+  live::LivePlan plan_;
+  live::ThrashDetector thrashing_;
+  std::uint64_t moved_pages_ = 0;
+  std::uint64_t calm_kernels_ = 0;
+};
+
+LivePlanner::LivePlanner(Machine& machine, HeapState& state)
+    : machine_(machine),
+      state_(state),
+      policy_(live::make_live_policy(machine.configuration.policy)),
+      plans_(static_cast<std::size_t>(machine.device_count())) {}
+
+LivePlanner::~LivePlanner() = default;
+
+void LivePlanner::set_listener(Listener listener) {
+  const RankedGuard lock(mutex_);
+  listener_ = std::move(listener);
+  if (is_watching()) listener_(true);
+}
+
+void LivePlanner::begin(const std::vector<int>& devices) noexcept {
+  if (policy_ == nullptr || machine_.in_forked_child()) return;
+  try {
+    const RankedGuard lock(mutex_);
+    for (const int device : devices) {
+      // A prefetch that waits for its copy would hold up the program.
+      if (machine_.device(device).capabilities.prefetch_blocks) continue;
+      auto& plan = plans_[static_cast<std::size_t>(device)];
+      if (plan == nullptr) plan = std::make_unique<DevicePlan>(*this, device);
+      if (watches_.exchange(true, std::memory_order_relaxed)) continue;
+      log(LogLevel::kInfo, "device {} has less memory than the program uses: moves are planned",
+          device);
+      if (listener_) listener_(true);
+    }
+  } catch (const std::exception& error) {
+    log(LogLevel::kWarning, "moves are not planned: {}", error.what());
+  }
+}
+
+void LivePlanner::end_with_lock() noexcept {
+  for (auto& plan : plans_) {
+    if (plan == nullptr) continue;
+    ended_ += plan->figures();
+    plan.reset();
+  }
+  watches_.store(false, std::memory_order_relaxed);
+  if (listener_) listener_(false);
+}
+
+// Without memory for the plan there is none.
+template <class Act>
+void LivePlanner::act(Act act) noexcept {
+  if (!is_watching() || machine_.in_forked_child()) return;
+  const RankedGuard lock(mutex_);
+  try {
+    act();
+  } catch (const std::exception& error) {
+    log(LogLevel::kWarning, "moves are not planned any more: {}", error.what());
+    end_with_lock();
+  }
+}
+
+LivePlanner::DevicePlan* LivePlanner::plan_of(int device) {
+  const auto index = static_cast<std::size_t>(device);
+  return index < plans_.size() ? plans_[index].get() : nullptr;
+}
+
+BlockExtent LivePlanner::block_at(std::uintptr_t address) const {
+  const HeapGuard heap(state_);
+  const Block* block = heap->live_block(reinterpret_cast<const void*>(address));
+  if (block == nullptr) return {};
+  return {address_of(block->address()), block->requested_bytes()};
+}
+
+void LivePlanner::allocated(const void* address, Facade facade, int device, std::size_t size_bytes,
+                            StreamHandle stream) noexcept {
+  if (size_bytes < UseLog::kLeastBlockBytes || state_.is_capturing()) return;
+  act([&]() UVM_NOT_ANALYSED {
+    const BlockExtent block{address_of(address), size_bytes};
+    for (std::size_t each = 0; each < plans_.size(); ++each) {
+      if (plans_[each] == nullptr) continue;
+      const DeviceStream user = DeviceStream::named(static_cast<int>(each), stream);
+      const bool is_used_here = facade == Facade::kDevice && user.device == device;
+      plans_[each]->allocated(block, is_used_here && machine_.events.may_wait(user), user);
+    }
+  });
+}
+
+void LivePlanner::freed(const void* address) noexcept {
+  act([&]() UVM_NOT_ANALYSED {
+    for (auto& plan : plans_) {
+      if (plan != nullptr) plan->freed(address_of(address));
+    }
+  });
+}
+
+void LivePlanner::note_uses(int device, StreamHandle stream,
+                            std::span<const live::UseRange> uses) noexcept {
+  if (state_.is_capturing()) return;
+  act([&]() UVM_NOT_ANALYSED {
+    DevicePlan* plan = plan_of(device);
+    const DeviceStream user = DeviceStream::named(device, stream);
+    if (plan == nullptr || !machine_.events.may_wait(user)) return;
+    plan->note_uses(user, uses);
+    if (const auto alarm = plan->take_alarm()) react_to_thrashing(alarm->moved_bytes, alarm->share);
+    if (plan->is_over()) end_with_lock();
+  });
+}
+
+void LivePlanner::react_to_thrashing(std::uint64_t moved_bytes, double share) {
+  const Thrashing wanted = machine_.configuration.thrashing;
+  if (wanted == Thrashing::kIgnore) return;
+  if (wanted == Thrashing::kFail) {
+    fails_.store(true, std::memory_order_relaxed);
+    return;
+  }
+  log(LogLevel::kWarning,
+      "a step moves {} and spends about {:.0f} % of its time on that: the device has too little "
+      "memory for it. Smaller batches help; {}=fail raises an out-of-memory error instead",
+      format_size(moved_bytes), 100 * share,
+      machine_.configuration.name_of("UVMALLOC_THRASHING", "thrashing"));
+}
+
+void LivePlanner::step_boundary() noexcept {
+  act([&]() UVM_NOT_ANALYSED {
+    for (auto& plan : plans_) {
+      if (plan != nullptr) plan->step_boundary();
+    }
+  });
+}
+
+void LivePlanner::check_thrashing(std::size_t requested_bytes) {
+  if (!fails_.exchange(false, std::memory_order_relaxed)) return;
+  throw OutOfMemoryError(
+      requested_bytes,
+      fmt::format("the device has less memory than a step uses, and most of the step's time goes "
+                  "into moving memory; {}=warn goes on instead",
+                  machine_.configuration.name_of("UVMALLOC_THRASHING", "thrashing")));
+}
+
+LiveFigures LivePlanner::figures() const {
+  const RankedGuard lock(mutex_);
+  LiveFigures sum = ended_;
+  for (const auto& plan : plans_) {
+    if (plan != nullptr) sum += plan->figures();
+  }
+  return sum;
+}
+
+void LivePlanner::abandon() noexcept UVM_NOT_ANALYSED {
+  for (auto& plan : plans_) {
+    if (plan != nullptr) plan->abandon();
+  }
+}
+
+}  // namespace uvm

@@ -1,0 +1,82 @@
+// Plans placement while a program runs with less device memory than it uses
+// (docs/oversubscription.md, "A running program"). Until a prefetch to a device finds no credit,
+// there is no plan, and the allocator's hot paths read one variable. From then on it hears of
+// allocations, frees and uses, and moves pages ahead of the kernels that use them.
+//
+// Thread-safe. One thread at a time plans and sends, so that the order of decisions is that of the
+// calls. Moves never change contents: a program that gets no move, or a wrong one, computes the
+// same.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include <uvmalloc/allocator/engine/heap_state.hpp>
+#include <uvmalloc/hints/live/use_range.hpp>
+
+namespace uvm {
+
+namespace live {
+class LivePolicy;
+struct BlockExtent;
+}  // namespace live
+
+class LivePlanner {
+ public:
+  // Is called with true when the planner begins to need uses, with false when it needs none any
+  // more. Without locks but the planner's own; it must not call the allocator.
+  using Listener = std::function<void(bool wants_uses)>;
+
+  LivePlanner(Machine& machine, HeapState& state);
+  ~LivePlanner();
+  LivePlanner(const LivePlanner&) = delete;
+  LivePlanner& operator=(const LivePlanner&) = delete;
+
+  bool is_watching() const noexcept { return watches_.load(std::memory_order_relaxed); }
+  void set_listener(Listener listener);
+
+  // Memory of these devices is short.
+  void begin(const std::vector<int>& devices) noexcept;
+
+  // The functions that follow do nothing unless is_watching().
+  void allocated(const void* address, Facade facade, int device, std::size_t size_bytes,
+                 StreamHandle stream) noexcept;
+  void freed(const void* address) noexcept;
+  // Before a kernel with these ranges is put on the stream.
+  void note_uses(int device, StreamHandle stream, std::span<const live::UseRange> uses) noexcept;
+  void step_boundary() noexcept;
+  // Throws OutOfMemoryError, once, if the program is to fail because it thrashes.
+  void check_thrashing(std::size_t requested_bytes);
+
+  live::LiveFigures figures() const;
+
+  // In a forked child, and at the end of one.
+  void abandon() noexcept;
+
+ private:
+  class DevicePlan;
+
+  DevicePlan* plan_of(int device) UVM_NOT_ANALYSED;
+  live::BlockExtent block_at(std::uintptr_t address) const;
+  void end_with_lock() noexcept UVM_NOT_ANALYSED;
+  void react_to_thrashing(std::uint64_t moved_bytes, double share);
+  template <class Act>
+  void act(Act act) noexcept;
+
+  Machine& machine_;
+  HeapState& state_;
+  const std::unique_ptr<live::LivePolicy> policy_;  // null: the policy plans nothing
+  std::atomic<bool> watches_{false};
+  std::atomic<bool> fails_{false};
+  mutable Ranked<std::mutex, LockRank::kPlan> mutex_;  // guards the rest
+  Listener listener_ UVM_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<DevicePlan>> plans_ UVM_GUARDED_BY(mutex_);  // by device
+  live::LiveFigures ended_ UVM_GUARDED_BY(mutex_);                         // of plans that are over
+};
+
+}  // namespace uvm

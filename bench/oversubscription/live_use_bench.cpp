@@ -1,0 +1,64 @@
+// CPU time of one use event of the live planner: the log, the learner and the plan, without the
+// driver's calls. A step of 256 kernels, each with four blocks of 2 MiB, is repeated on a device
+// with room for three quarters of the blocks.
+#include <benchmark/benchmark.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+
+#include <uvmalloc/hints/live/live_plan.hpp>
+
+namespace {
+
+using namespace uvm::live;
+
+class NoMoves final : public MoveSink {
+ public:
+  void evict(std::uintptr_t) override {}
+  bool discard(std::uintptr_t) override { return false; }
+  void bring(std::uintptr_t) override {}
+  void wait_for(std::uintptr_t) override {}
+};
+
+// `short_of_memory`: a quarter of the blocks has no room; otherwise all fit.
+void use_event(benchmark::State& state) {
+  constexpr std::size_t kBlocks = 128;
+  constexpr std::size_t kKernels = 256;
+  constexpr std::size_t kUses = 4;
+  const bool is_short = state.range(0) != 0;
+  UseLog log([](std::uintptr_t) { return BlockExtent{}; });
+  StepLearner learner(log);
+  NoMoves sink;
+  const PlannedLivePolicy policy;
+  LivePlan plan(log, learner, policy, sink, is_short ? kBlocks * 3 / 4 : kBlocks);
+  for (std::size_t block = 1; block <= kBlocks; ++block)
+    log.allocated(block * UseLog::kPageBytes, UseLog::kPageBytes);
+  std::size_t kernel = 0;
+  const auto note = [&] {
+    std::array<UseRange, kUses> uses;
+    for (std::size_t i = 0; i < kUses; ++i)
+      uses[i] = {(1 + (kernel / 2 + i) % kBlocks) * UseLog::kPageBytes, UseLog::kPageBytes, kReads};
+    kernel = (kernel + 1) % kKernels;
+    log.add_kernel(uses);
+    learner.kernel_added();
+    plan.before_kernel();
+  };
+  for (std::size_t i = 0; i < 4 * kKernels; ++i) note();
+  for (auto _ : state) note();
+  if (!learner.predicts()) state.SkipWithError("the step was not learned");
+  state.counters["per_use"] = benchmark::Counter(
+      kUses, benchmark::Counter::kIsIterationInvariantRate | benchmark::Counter::kInvert);
+}
+BENCHMARK(use_event)->ArgName("short")->Arg(0)->Arg(1);
+
+// All that a program pays while memory is not short.
+void not_watching(benchmark::State& state) {
+  std::atomic<bool> watches{false};
+  for (auto _ : state) benchmark::DoNotOptimize(watches.load(std::memory_order_relaxed));
+}
+BENCHMARK(not_watching);
+
+}  // namespace
+
+BENCHMARK_MAIN();

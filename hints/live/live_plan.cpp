@@ -1,0 +1,243 @@
+#include <uvmalloc/hints/live/live_plan.hpp>
+
+#include <algorithm>
+#include <utility>
+
+namespace uvm::live {
+
+LivePlan::LivePlan(const UseLog& log, const StepLearner& learner, const LivePolicy& policy,
+                   MoveSink& sink, std::size_t chunks)
+    : log_(log), learner_(learner), policy_(policy), sink_(sink), chunks_(chunks) {}
+
+void LivePlan::set_chunks(std::size_t chunks) {
+  chunks_ = chunks;
+  is_synchronized_ = false;
+}
+
+Page& LivePlan::page_at(std::uintptr_t number) {
+  Page& page = pages_[number];
+  page.number = number;
+  return page;
+}
+
+void LivePlan::before_kernel() {
+  now_ = log_.newest();
+  ++figures_.kernels;
+  judge();
+  const LoggedKernel& kernel = log_.kernel(now_);
+  // All pages first: none of them may leave for another one.
+  std::vector<Page*>& used = wanted_;
+  used.clear();
+  for (std::uint32_t i = 0; i < kernel.use_count; ++i) {
+    UseLog::each_page(log_.record(log_.use(kernel.first_use + i).record).extent,
+                      [&](std::uintptr_t number) { used.push_back(&page_at(number)); });
+  }
+  std::size_t pages = 0;
+  for (Page* page : used) pages += std::exchange(page->last_use, now_) != now_ ? 1 : 0;
+  if (log_.use(kernel.first_use).twin == kNoUse) is_synchronized_ = false;
+  if (pages > chunks_) {
+    // Such a kernel often uses little of a large block, and the driver moves only that.
+    figures_.missing_pages += pages;
+    is_synchronized_ = false;
+    return;
+  }
+  send_due_moves();
+  for (Page* page : used) use(*page);
+  if (predicts()) {
+    look_ahead();
+  } else {
+    is_synchronized_ = false;
+  }
+}
+
+void LivePlan::block_allocated(RecordId id) {
+  now_ = log_.newest();
+  if (log_.record(id).extent.size_bytes > chunks_ * UseLog::kPageBytes) return;
+  UseLog::each_page(log_.record(id).extent,
+                    [&](std::uintptr_t number) { page_at(number).last_use = now_ + 1; });
+  UseLog::each_page(log_.record(id).extent, [&](std::uintptr_t number) { use(page_at(number)); });
+}
+
+void LivePlan::use(Page& page) {
+  if (!here_.contains(page)) {
+    is_synchronized_ = false;
+    if (!moves_now() || !bring_now(page)) leave_to_driver(page);
+  }
+  if (!page.is_arriving) return;
+  sink_.wait_for(page.number);
+  set_arriving(page, false);
+}
+
+// The driver brings the page when it is used, and makes room by its own rule.
+void LivePlan::leave_to_driver(Page& page) {
+  ++figures_.missing_pages;
+  here_.add(page);
+  while (here_.size() > chunks_) {
+    Page* oldest = &page;
+    const std::size_t looked_at = std::min(here_.size(), kMostCandidates);
+    for (std::size_t i = 0; i < looked_at; ++i) {
+      Page& each = here_[(turn_ + i) % here_.size()];
+      if (each.last_use < oldest->last_use) oldest = &each;
+    }
+    here_.remove(*oldest);
+    take_turn(here_.size());
+  }
+}
+
+bool LivePlan::bring_now(Page& page) {
+  while (here_.size() >= chunks_) {
+    Page* victim = choose_victim(here_, now_, now_);
+    if (victim == nullptr) return false;
+    evict(*victim);
+  }
+  here_.add(page);
+  set_arriving(page, true);
+  sink_.bring(page.number);
+  ++figures_.brought_pages;
+  return true;
+}
+
+void LivePlan::evict(Page& page) {
+  here_.remove(page);
+  set_arriving(page, false);
+  if (log_.blocks_in_page(page.number).empty() && sink_.discard(page.number)) {
+    ++figures_.discarded_pages;
+    return;
+  }
+  sink_.evict(page.number);
+  ++figures_.evicted_pages;
+}
+
+void LivePlan::set_arriving(Page& page, bool is_arriving) {
+  arriving_ += static_cast<std::size_t>(is_arriving) - static_cast<std::size_t>(page.is_arriving);
+  page.is_arriving = is_arriving;
+}
+
+// ---- coming kernels
+
+void LivePlan::look_ahead() {
+  if (!is_synchronized_) synchronize();
+  // A step ahead at most: what comes later is the same again.
+  const std::uint64_t ahead =
+      std::min<std::uint64_t>(policy_.kernels_ahead(), learner_.step_kernels());
+  while (planned_until_ < now_ + ahead) plan_kernel(++planned_until_);
+  send_due_moves();
+}
+
+void LivePlan::synchronize() {
+  moves_.clear();
+  planned_.clear();
+  for (Page* page : here_) {
+    planned_.add(*page);
+    page->planned_last_use = page->last_use;
+  }
+  planned_until_ = now_;
+  is_synchronized_ = true;
+}
+
+void LivePlan::plan_kernel(KernelNumber kernel) {
+  wanted_.clear();
+  learner_.each_coming_use(kernel, [&](RecordId id) {
+    UseLog::each_page(log_.record(id).extent,
+                      [&](std::uintptr_t number) { wanted_.push_back(&page_at(number)); });
+  });
+  std::size_t pages = 0;
+  for (Page* page : wanted_)
+    pages += std::exchange(page->planned_last_use, kernel) != kernel ? 1 : 0;
+  if (pages > chunks_) return;
+  for (Page* page : wanted_) {
+    if (planned_.contains(*page)) continue;
+    Move move{.page = page, .need = kernel};
+    if (planned_.size() >= chunks_) {
+      move.victim = choose_victim(planned_, kernel, kernel);
+      if (move.victim == nullptr) continue;
+      move.after = move.victim->planned_last_use;
+      planned_.remove(*move.victim);
+    }
+    planned_.add(*page);
+    moves_.push_back(move);
+  }
+}
+
+// In their order, but for those that wait for a last use. A page comes back only when it has left.
+void LivePlan::send_due_moves() {
+  if (!is_synchronized_) return;
+  held_back_.clear();
+  const std::size_t credits = std::max(kLeastCredits, chunks_ / kChunksPerCredit);
+  for (auto at = moves_.begin(); at != moves_.end();) {
+    const bool is_held_back = std::ranges::find(held_back_, at->page) != held_back_.end();
+    const bool has_credit = at->need <= now_ || arriving_ < credits;
+    if (is_held_back || at->after >= now_ || !has_credit) {
+      if (at->victim != nullptr) held_back_.push_back(at->victim);
+      ++at;
+      continue;
+    }
+    const Move move = *at;
+    at = moves_.erase(at);
+    if (send(move)) continue;
+    is_synchronized_ = false;
+    return;
+  }
+}
+
+// False: the program has used the leaving page again, which the plan did not expect.
+bool LivePlan::send(const Move& move) {
+  if (move.victim != nullptr && here_.contains(*move.victim)) {
+    if (move.victim->last_use > move.after) return false;
+    evict(*move.victim);
+  }
+  return here_.contains(*move.page) || bring_now(*move.page);
+}
+
+Page* LivePlan::choose_victim(const PageSet& pages, KernelNumber needed_from, KernelNumber kernel) {
+  const bool is_planned = &pages == &planned_;
+  candidates_.clear();
+  candidate_pages_.clear();
+  const std::size_t count = pages.size();
+  for (std::size_t i = 0; i < count && candidates_.size() < kMostCandidates; ++i) {
+    Page& page = pages[(turn_ + i) % count];
+    plan::Candidate candidate{.last_use = is_planned ? page.planned_last_use : page.last_use,
+                              .kernel = kernel};
+    if (candidate.last_use >= needed_from) continue;
+    if (predicts()) {
+      candidate.next_use = next_use(page, kernel, &candidate.live_bytes);
+    } else {
+      candidate.live_bytes = log_.blocks_in_page(page.number).empty() ? 0 : UseLog::kPageBytes;
+    }
+    candidate.copied_back_bytes = candidate.live_bytes;
+    candidates_.push_back(candidate);
+    candidate_pages_.push_back(&page);
+  }
+  take_turn(count);
+  if (candidates_.empty()) return nullptr;
+  return candidate_pages_[policy_.choice().choose(candidates_)];
+}
+
+void LivePlan::take_turn(std::size_t pages) {
+  turn_ = pages > kMostCandidates ? (turn_ + kMostCandidates) % pages : 0;
+}
+
+// The earliest of the page's blocks after that kernel.
+KernelNumber LivePlan::next_use(const Page& page, KernelNumber after,
+                                std::uint64_t* live_bytes) const {
+  KernelNumber earliest = plan::kNever;
+  *live_bytes = 0;
+  for (const RecordId id : log_.blocks_in_page(page.number)) {
+    *live_bytes += std::min(log_.record(id).extent.size_bytes, UseLog::kPageBytes);
+    if (const auto next = learner_.next_use(id, after)) earliest = std::min(earliest, *next);
+  }
+  return earliest;
+}
+
+// A step that is lost again and again is not worth its wrong moves.
+void LivePlan::judge() {
+  if (!policy_.gives_up()) return;
+  const bool is_new_count = figures_.kernels - losses_since_ > kLossKernels;
+  const bool has_too_many = learner_.times_lost() - losses_before_ >= kMostLosses;
+  if (!is_new_count && !has_too_many) return;
+  if (has_too_many && !is_paused()) paused_until_ = figures_.kernels + kPauseKernels;
+  losses_since_ = figures_.kernels;
+  losses_before_ = learner_.times_lost();
+}
+
+}  // namespace uvm::live

@@ -1,0 +1,114 @@
+// Decides which pages of 2 MiB come to one device and which leave it, while a program uses more of
+// them than the device holds. Before each kernel it makes sure of the kernel's pages. Once the
+// learner knows the step, it goes through the coming kernels: a page that is not there then takes
+// the chunk of the page that is needed last. The move is sent as soon as the last use of the
+// leaving page is on its stream.
+//
+// A page comes only if a chunk is free for it or made free before, so pages on their way are
+// bounded by the chunks. Where pages really are is not known: faults move them too. The plan
+// believes that a page is on the device from its last use or arrival until it leaves, and that the
+// driver evicts the page that was used longest ago.
+//
+// Not thread-safe: LivePlanner's lock guards it. Knows no driver.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <unordered_map>
+#include <vector>
+
+#include <uvmalloc/hints/live/live_policy.hpp>
+#include <uvmalloc/hints/live/move_sink.hpp>
+#include <uvmalloc/hints/live/page_set.hpp>
+#include <uvmalloc/hints/live/step_learner.hpp>
+#include <uvmalloc/hints/live/use_log.hpp>
+
+namespace uvm::live {
+
+class LivePlan {
+ public:
+  // Credits: pages may be on their way ahead of their use in one of so many chunks. More of them
+  // hold chunks that kernels before them need.
+  static constexpr std::size_t kChunksPerCredit = 16;
+  static constexpr std::size_t kLeastCredits = 2;
+  // Pages among which the one that leaves is chosen. A larger device is looked at in turns.
+  static constexpr std::size_t kMostCandidates = 256;
+  // After so many losses of the step within kLossKernels the policy `auto` plans nothing for
+  // kPauseKernels.
+  static constexpr std::uint64_t kMostLosses = 4;
+  static constexpr std::uint64_t kLossKernels = 4096;
+  static constexpr std::uint64_t kPauseKernels = 16384;
+
+  LivePlan(const UseLog& log, const StepLearner& learner, const LivePolicy& policy, MoveSink& sink,
+           std::size_t chunks);
+
+  // The newest kernel of the log is about to be put on a stream.
+  void before_kernel();
+  // A block was allocated whose first use comes soon.
+  void block_allocated(RecordId id);
+  // Chunks that pages may have of the device.
+  void set_chunks(std::size_t chunks);
+
+  bool is_paused() const { return figures_.kernels < paused_until_; }
+  std::size_t pages_here() const { return here_.size(); }
+  const LiveFigures& figures() const { return figures_; }
+
+ private:
+  // A page that comes to the device for a coming kernel.
+  struct Move {
+    Page* page = nullptr;
+    Page* victim = nullptr;  // null: a chunk is free
+    KernelNumber after = 0;  // the victim's last use before
+    KernelNumber need = 0;
+  };
+
+  Page& page_at(std::uintptr_t number);
+  bool predicts() const { return learner_.predicts() && !is_paused(); }
+  bool moves_now() const { return predicts() || policy_.moves_unlearned(); }
+  void use(Page& page);
+  void leave_to_driver(Page& page);
+  // Brings the page now. False: no page can leave for it.
+  bool bring_now(Page& page);
+  void evict(Page& page);
+  void set_arriving(Page& page, bool is_arriving);
+
+  // ---- coming kernels
+  void look_ahead();
+  void synchronize();
+  void plan_kernel(KernelNumber kernel);
+  void send_due_moves();
+  bool send(const Move& move);
+  // The page that leaves for a page of `kernel`. Pages whose last use is `needed_from` or later
+  // stay. nullptr: all stay.
+  Page* choose_victim(const PageSet& pages, KernelNumber needed_from, KernelNumber kernel);
+  KernelNumber next_use(const Page& page, KernelNumber after, std::uint64_t* live_bytes) const;
+  // The next choice looks at other pages, if there are many.
+  void take_turn(std::size_t pages);
+  void judge();
+
+  const UseLog& log_;
+  const StepLearner& learner_;
+  const LivePolicy& policy_;
+  MoveSink& sink_;
+  std::size_t chunks_;
+  std::unordered_map<std::uintptr_t, Page> pages_;
+  PageSet here_{&Page::place};             // now
+  PageSet planned_{&Page::planned_place};  // before kernel planned_until_ + 1
+  KernelNumber planned_until_ = 0;
+  bool is_synchronized_ = false;  // the planned pages follow from those that are here
+  std::deque<Move> moves_;        // that are not sent yet
+  std::size_t arriving_ = 0;      // pages
+  std::vector<Page*> wanted_;
+  std::vector<Page*> held_back_;
+  std::vector<plan::Candidate> candidates_;
+  std::vector<Page*> candidate_pages_;
+  std::size_t turn_ = 0;  // where the next candidates begin
+  KernelNumber now_ = 0;
+  std::uint64_t paused_until_ = 0;
+  std::uint64_t losses_before_ = 0;
+  std::uint64_t losses_since_ = 0;
+  LiveFigures figures_;
+};
+
+}  // namespace uvm::live

@@ -1,0 +1,76 @@
+// What a policy does while a device has less memory than a program uses. One class for each policy
+// that moves memory itself; under `off` and `driver` there is no plan.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include <uvmalloc/hints/plan/victim_choice.hpp>
+#include <uvmalloc/hints/policy.hpp>
+
+namespace uvm::live {
+
+class LivePolicy {
+ public:
+  virtual ~LivePolicy() = default;
+
+  // How many kernels ahead of their use pages come, once the step is known; 0: not ahead.
+  virtual std::size_t kernels_ahead() const = 0;
+  // Whether pages are moved before the step is known. Otherwise the driver's faults move them.
+  virtual bool moves_unlearned() const = 0;
+  // Whether it stops when predictions fail often.
+  virtual bool gives_up() const = 0;
+  virtual const plan::VictimChoice& choice() const = 0;
+};
+
+// The page that was used longest ago leaves, when a kernel needs its chunk.
+class LruLivePolicy final : public LivePolicy {
+ public:
+  std::size_t kernels_ahead() const override { return 0; }
+  bool moves_unlearned() const override { return true; }
+  bool gives_up() const override { return false; }
+  const plan::VictimChoice& choice() const override { return choice_; }
+
+ private:
+  plan::LeastRecentUse choice_;
+};
+
+// The learned step says which pages come, and which page is needed last.
+class PlannedLivePolicy : public LivePolicy {
+ public:
+  // Of the GPT's 236 kernels. A longer way brings pages so early that they hold chunks which
+  // kernels before them need: for 32 kernels instead of 16 a step moves a tenth more.
+  static constexpr std::size_t kKernelsAhead = 16;
+
+  std::size_t kernels_ahead() const override { return kKernelsAhead; }
+  bool moves_unlearned() const override { return false; }
+  bool gives_up() const override { return false; }
+  const plan::VictimChoice& choice() const override { return choice_; }
+
+ private:
+  plan::FurthestUse choice_;
+};
+
+// As `planned`, for programs that are not known to repeat a step.
+class AutoLivePolicy final : public PlannedLivePolicy {
+ public:
+  bool gives_up() const override { return true; }
+};
+
+// Null for a policy that moves nothing itself.
+inline std::unique_ptr<LivePolicy> make_live_policy(Policy policy) {
+  switch (policy) {
+    case Policy::kAuto:
+      return std::make_unique<AutoLivePolicy>();
+    case Policy::kPlanned:
+      return std::make_unique<PlannedLivePolicy>();
+    case Policy::kLru:
+      return std::make_unique<LruLivePolicy>();
+    case Policy::kDriver:
+    case Policy::kOff:
+      break;
+  }
+  return nullptr;
+}
+
+}  // namespace uvm::live

@@ -1,0 +1,78 @@
+// Sends the moves of a live plan to one device, on streams of its own: some for pages that leave,
+// some for pages that come, so that the driver's work for one page runs beside the copy of another.
+// All order is by events: nobody waits on the host. A call that fails is counted, and has no other
+// effect than that the driver's page faults move the page.
+//
+// Not thread-safe: LivePlanner's lock guards it, and is held across these calls.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <unordered_map>
+#include <vector>
+
+#include <uvmalloc/hints/event_pool.hpp>
+#include <uvmalloc/hints/hint_counters.hpp>
+#include <uvmalloc/runtime/device_runtime.hpp>
+
+namespace uvm::live {
+
+class MoveLanes {
+ public:
+  static constexpr std::size_t kLanesEachWay = 4;
+  // Evictions whose pages a return waits for. Older ones are over, or it costs only time.
+  static constexpr std::size_t kMostEvictions = 64;
+
+  MoveLanes(const DeviceRuntime& runtime, EventPool& events, HintCounters& counters, int device)
+      : runtime_(runtime), events_(events), counters_(counters), device_(device) {}
+  ~MoveLanes();
+  MoveLanes(const MoveLanes&) = delete;
+  MoveLanes& operator=(const MoveLanes&) = delete;
+
+  // In a forked child: streams and events are the parent's.
+  void abandon() noexcept;
+
+  // What follows is for the next work of the stream.
+  void begin(const DeviceStream& stream);
+
+  void to_host(std::uintptr_t page);
+  void to_device(std::uintptr_t page);
+  void wait_for(std::uintptr_t page);
+  // Drops the contents of a page after the work so far of `user`, and before its later work. False:
+  // the order cannot be had, or the driver refuses.
+  bool discard(std::uintptr_t page, const DeviceStream& user);
+
+ private:
+  struct Lane {
+    StreamHandle stream = nullptr;
+    bool has_begun = false;  // it waits for the stream at hand
+  };
+  using Lanes = std::array<Lane, kLanesEachWay>;
+
+  StreamHandle next_lane(Lanes& lanes, std::size_t* turn);
+  bool follow_the_stream(Lane& lane);
+  void wait(StreamHandle stream, EventHandle event);
+  EventHandle record(StreamHandle stream);
+  void release(EventHandle event);
+  bool count(HintKind kind, const RuntimeStatus& status);
+
+  const DeviceRuntime& runtime_;
+  EventPool& events_;
+  HintCounters& counters_;
+  const int device_;
+  DeviceStream at_hand_;
+  EventHandle now_ = nullptr;  // on the stream at hand
+  Lanes leaving_lanes_;
+  Lanes arriving_lanes_;
+  std::size_t leaving_turn_ = 0;
+  std::size_t arriving_turn_ = 0;
+  // Evictions for which no page has come yet.
+  std::vector<EventHandle> new_evictions_;
+  std::unordered_map<std::uintptr_t, EventHandle> evictions_;
+  std::deque<std::uintptr_t> eviction_order_;
+  std::unordered_map<std::uintptr_t, EventHandle> arrivals_;
+};
+
+}  // namespace uvm::live

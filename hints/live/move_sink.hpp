@@ -1,0 +1,24 @@
+// Carries out the moves of a live plan on one device. Each call is for one page of 2 MiB, by its
+// number. Nothing that a call does or fails to do changes the contents of a block in use.
+#pragma once
+
+#include <cstdint>
+
+namespace uvm::live {
+
+class MoveSink {
+ public:
+  virtual ~MoveSink() = default;
+
+  // The page goes to the host, after the work so far of the stream at hand.
+  virtual void evict(std::uintptr_t page) = 0;
+  // The page's chunk is given up without a copy. False, and nothing done, unless the whole page is
+  // free memory.
+  virtual bool discard(std::uintptr_t page) = 0;
+  // The page comes to the device, after the evictions so far.
+  virtual void bring(std::uintptr_t page) = 0;
+  // Later work of the stream at hand waits for the page, if bring() was called for it.
+  virtual void wait_for(std::uintptr_t page) = 0;
+};
+
+}  // namespace uvm::live

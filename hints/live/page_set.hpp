@@ -1,0 +1,56 @@
+// A page of 2 MiB as a live plan knows it, and sets of pages that are added, removed and visited in
+// any order in constant time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include <uvmalloc/hints/live/use_log.hpp>
+
+namespace uvm::live {
+
+struct Page {
+  static constexpr std::size_t kNoPlace = std::numeric_limits<std::size_t>::max();
+
+  std::uintptr_t number = 0;
+  KernelNumber last_use = 0;
+  KernelNumber planned_last_use = 0;     // as far as kernels are planned
+  std::size_t place = kNoPlace;          // in the set of pages on the device
+  std::size_t planned_place = kNoPlace;  // in the set of pages that are there later
+  bool is_arriving = false;              // since no kernel has waited for it
+};
+
+class PageSet {
+ public:
+  // `place`: the member in which a page keeps its place in this set.
+  explicit PageSet(std::size_t Page::*place) : place_(place) {}
+
+  std::size_t size() const { return pages_.size(); }
+  Page& operator[](std::size_t index) const { return *pages_[index]; }
+  bool contains(const Page& page) const { return page.*place_ != Page::kNoPlace; }
+  auto begin() const { return pages_.begin(); }
+  auto end() const { return pages_.end(); }
+
+  void add(Page& page) {
+    page.*place_ = pages_.size();
+    pages_.push_back(&page);
+  }
+  void remove(Page& page) {
+    pages_.back()->*place_ = page.*place_;
+    pages_[page.*place_] = pages_.back();
+    pages_.pop_back();
+    page.*place_ = Page::kNoPlace;
+  }
+  void clear() {
+    for (Page* page : pages_) page->*place_ = Page::kNoPlace;
+    pages_.clear();
+  }
+
+ private:
+  std::size_t Page::*place_;
+  std::vector<Page*> pages_;
+};
+
+}  // namespace uvm::live

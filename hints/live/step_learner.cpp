@@ -1,0 +1,127 @@
+#include <uvmalloc/hints/live/step_learner.hpp>
+
+#include <algorithm>
+
+namespace uvm::live {
+
+void StepLearner::kernel_added() {
+  if (distance_ != 0) {
+    follow();
+  } else {
+    search();
+  }
+}
+
+void StepLearner::step_boundary() {
+  const KernelNumber now = log_.newest();
+  between_boundaries_ = boundary_ == kBeforeLog ? 0 : now - boundary_;
+  boundary_ = now;
+}
+
+void StepLearner::follow() {
+  const KernelNumber newest = log_.newest();
+  const KernelNumber expected = newest - distance_;
+  for (KernelNumber twin = expected; twin < newest && twin <= expected + kAgeSlack; ++twin) {
+    if (!log_.has_kernel(twin) || !try_to_match(newest, twin)) continue;
+    distance_ = newest - twin;
+    strays_ = 0;
+    ++run_;
+    return;
+  }
+  // It counts as added, so that the next kernel has the same twin.
+  ++distance_;
+  if (++strays_ <= kMostStrays && log_.has_kernel(newest + 1 - distance_)) return;
+  if (predicts()) ++times_lost_;
+  distance_ = run_ = strays_ = 0;
+}
+
+void StepLearner::search() {
+  const KernelNumber newest = log_.newest();
+  if (between_boundaries_ != 0 && follow_at(between_boundaries_)) return;
+  const LoggedKernel& kernel = log_.kernel(newest);
+  for (std::uint32_t i = 0; i < std::min(kernel.use_count, kMostBlocks); ++i) {
+    UseNumber use = kernel.first_use + i;
+    for (std::size_t back = 0; back < kMostUsesBack; ++back) {
+      use = log_.use(use).previous;
+      if (!log_.has_use(use)) break;
+      if (follow_at(newest - log_.use(use).kernel)) return;
+    }
+  }
+}
+
+// Begins to follow where the newest kernels correspond to those that far back. One block at least
+// must be the same, because blocks of the same sizes and ages occur in each layer.
+bool StepLearner::follow_at(std::uint64_t distance) {
+  const KernelNumber newest = log_.newest();
+  bool any_same_block = false;
+  for (std::uint64_t back = 0; back < kComparedKernels; ++back) {
+    const KernelNumber later = newest - back;
+    if (later <= distance || !log_.has_kernel(later - distance)) return false;
+    if (!correspond(later, later - distance, &any_same_block)) return false;
+  }
+  if (!any_same_block) return false;
+  distance_ = distance;
+  run_ = kComparedKernels;
+  strays_ = 0;
+  for (std::uint64_t back = kComparedKernels; back-- > 0;)
+    try_to_match(newest - back, newest - back - distance);
+  return true;
+}
+
+bool StepLearner::has_same_role(const LoggedUse& later, const LoggedUse& earlier,
+                                std::uint64_t distance) const {
+  if (later.access != earlier.access) return false;
+  if (later.record == earlier.record) return true;
+  const BlockRecord& now = log_.record(later.record);
+  const BlockRecord& before = log_.record(earlier.record);
+  if (now.extent.size_bytes != before.extent.size_bytes) return false;
+  if (now.born <= before.born) return false;
+  const std::uint64_t age = now.born - before.born;
+  return age + kAgeSlack >= distance && age <= distance + kAgeSlack;
+}
+
+bool StepLearner::correspond(KernelNumber later, KernelNumber earlier, bool* any_same_block) const {
+  const LoggedKernel& now = log_.kernel(later);
+  const LoggedKernel& before = log_.kernel(earlier);
+  if (now.use_count != before.use_count) return false;
+  for (std::uint32_t i = 0; i < now.use_count; ++i) {
+    const LoggedUse& use = log_.use(now.first_use + i);
+    const LoggedUse& twin = log_.use(before.first_use + i);
+    if (!has_same_role(use, twin, later - earlier)) return false;
+    *any_same_block |= use.record == twin.record;
+  }
+  return true;
+}
+
+bool StepLearner::try_to_match(KernelNumber later, KernelNumber earlier) {
+  bool any_same_block = false;
+  if (!correspond(later, earlier, &any_same_block)) return false;
+  const LoggedKernel& now = log_.kernel(later);
+  const LoggedKernel& before = log_.kernel(earlier);
+  for (std::uint32_t i = 0; i < now.use_count; ++i)
+    log_.set_twin(now.first_use + i, before.first_use + i);
+  return true;
+}
+
+RecordId StepLearner::present_block(RecordId id) const {
+  if (log_.record(id).is_live) return id;
+  const RecordId successor = log_.record(id).successor;
+  return successor != kNoRecord && log_.record(successor).is_live ? successor : kNoRecord;
+}
+
+std::optional<KernelNumber> StepLearner::next_use(RecordId id, KernelNumber after) const {
+  const BlockRecord& record = log_.record(id);
+  if (record.last_use == kNoUse)
+    return record.born == kBeforeLog ? std::nullopt : std::optional(after + 1);
+  const UseNumber twin = log_.use(record.last_use).twin;
+  if (twin == kNoUse || !log_.has_use(twin)) return std::nullopt;
+  for (UseNumber next = log_.use(twin).next; log_.has_use(next); next = log_.use(next).next) {
+    const KernelNumber kernel = log_.use(next).kernel + distance_;
+    if (kernel > after) return kernel;
+    // The newest use comes again with the step after the next one.
+    if (next == record.last_use) return kernel + distance_;
+  }
+  return std::nullopt;
+}
+
+}  // namespace uvm::live

@@ -1,0 +1,87 @@
+// Finds the step that a program repeats, and says which blocks its next kernels use.
+//
+// Two kernels correspond when they use blocks of the same sizes in the same order with the same
+// access, and each pair of blocks has the same role. A role is the same block, or two blocks that
+// were allocated the same number of kernels before their use. So addresses may differ from step to
+// step, and layers of the same shapes are told apart by their parameters.
+//
+// The step is known as the distance to the corresponding kernel. It is followed from kernel to
+// kernel: a few kernels may be left out, added or exchanged. After more than kMostStrays in a row
+// the step is lost, and nothing is predicted until it is found again.
+//
+// Not thread-safe, and knows no driver, as UseLog.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include <uvmalloc/hints/live/use_log.hpp>
+
+namespace uvm::live {
+
+class StepLearner {
+ public:
+  static constexpr std::size_t kMostStrays = 16;
+  // Corresponding kernels in a row before predictions begin.
+  static constexpr std::size_t kLeastRun = 16;
+  // Kernels in a row that are compared before a step is followed.
+  static constexpr std::uint64_t kComparedKernels = 8;
+  // Blocks of the newest kernel, and earlier uses of each, at which the step before may have been.
+  static constexpr std::uint32_t kMostBlocks = 4;
+  static constexpr std::size_t kMostUsesBack = 16;
+  // Kernels by which the age of a block may differ, because kernels were left out or added.
+  static constexpr std::uint64_t kAgeSlack = 8;
+
+  explicit StepLearner(UseLog& log) : log_(log) {}
+
+  // After each kernel that was added to the log.
+  void kernel_added();
+  // The program says that a step ends here. A help, not a need.
+  void step_boundary();
+
+  bool predicts() const { return distance_ != 0 && run_ >= kLeastRun; }
+  // Kernels of a step; 0: no step is known.
+  std::uint64_t step_kernels() const { return predicts() ? distance_ : 0; }
+  std::uint64_t times_lost() const { return times_lost_; }
+
+  // The first kernel after `after` that uses the block, while predicts(). `after` is the newest
+  // kernel or one of the next step. nullopt: no use is known. A block without any use so far is
+  // used by the next kernel.
+  std::optional<KernelNumber> next_use(RecordId id, KernelNumber after) const;
+
+  // Visits the live blocks that a coming kernel will use, while predicts(). False: nothing is known
+  // of the kernel. Blocks that are not allocated yet are left out.
+  template <class Visit>
+  bool each_coming_use(KernelNumber coming, Visit visit) const {
+    const KernelNumber twin = coming - distance_;
+    if (coming <= distance_ || !log_.has_kernel(twin)) return false;
+    const LoggedKernel& kernel = log_.kernel(twin);
+    for (std::uint32_t i = 0; i < kernel.use_count; ++i) {
+      const RecordId id = present_block(log_.use(kernel.first_use + i).record);
+      if (id != kNoRecord) visit(id);
+    }
+    return true;
+  }
+
+ private:
+  RecordId present_block(RecordId id) const;
+  // The blocks of equal role are linked if the kernels correspond.
+  bool try_to_match(KernelNumber later, KernelNumber earlier);
+  bool correspond(KernelNumber later, KernelNumber earlier, bool* any_same_block) const;
+  bool has_same_role(const LoggedUse& later, const LoggedUse& earlier,
+                     std::uint64_t distance) const;
+  void follow();
+  void search();
+  bool follow_at(std::uint64_t distance);
+
+  UseLog& log_;
+  std::uint64_t distance_ = 0;  // to the corresponding kernel; 0: none is known
+  std::uint64_t run_ = 0;       // corresponding kernels since the step was found
+  std::uint64_t strays_ = 0;    // kernels in a row without one
+  std::uint64_t times_lost_ = 0;
+  KernelNumber boundary_ = kBeforeLog;
+  std::uint64_t between_boundaries_ = 0;
+};
+
+}  // namespace uvm::live

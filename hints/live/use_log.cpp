@@ -1,0 +1,116 @@
+#include <uvmalloc/hints/live/use_log.hpp>
+
+#include <algorithm>
+
+namespace uvm::live {
+RecordId UseLog::allocated(std::uintptr_t address, std::size_t size_bytes) {
+  if (size_bytes < kLeastBlockBytes) return kNoRecord;
+  // A record there is of a block whose free came before the log.
+  if (const RecordId stale = find(address); stale != kNoRecord) end(stale);
+  return add_record({address, size_bytes}, newest());
+}
+
+void UseLog::freed(std::uintptr_t address) {
+  const RecordId id = find(address);
+  if (id != kNoRecord && records_[id].extent.address == address) end(id);
+}
+
+RecordId UseLog::find(std::uintptr_t address) const {
+  for (const RecordId id : blocks_in_page(address / kPageBytes)) {
+    const BlockExtent& extent = records_[id].extent;
+    if (address - extent.address < extent.size_bytes) return id;
+  }
+  return kNoRecord;
+}
+
+std::span<const RecordId> UseLog::blocks_in_page(std::uintptr_t page) const {
+  const auto found = pages_.find(page);
+  if (found == pages_.end()) return {};
+  return found->second;
+}
+
+RecordId UseLog::add_record(const BlockExtent& extent, KernelNumber born) {
+  RecordId id = kNoRecord;
+  if (unused_.empty()) {
+    id = static_cast<RecordId>(records_.size());
+    records_.emplace_back();
+  } else {
+    id = unused_.back();
+    unused_.pop_back();
+  }
+  records_[id] = {.extent = extent, .born = born, .is_live = true};
+  each_page(extent, [&](std::uintptr_t page) { pages_[page].push_back(id); });
+  return id;
+}
+
+void UseLog::end(RecordId id) {
+  BlockRecord& record = records_[id];
+  record.is_live = false;
+  each_page(record.extent, [&](std::uintptr_t page) {
+    const auto found = pages_.find(page);
+    std::erase(found->second, id);
+    if (found->second.empty()) pages_.erase(found);
+  });
+  if (record.logged_uses == 0) recycle(id);
+}
+
+void UseLog::recycle(RecordId id) {
+  unused_.push_back(id);
+}
+
+KernelNumber UseLog::add_kernel(std::span<const UseRange> ranges) {
+  const UseNumber first = first_use_ + uses_.size();
+  for (const UseRange& range : ranges) {
+    RecordId id = find(range.address);
+    if (id == kNoRecord) {
+      const BlockExtent extent = block_of_(range.address);
+      if (extent.size_bytes < kLeastBlockBytes) continue;
+      id = add_record(extent, kBeforeLog);
+    }
+    add_use(id, range.access);
+  }
+  LoggedKernel kernel{.first_use = first};
+  kernel.use_count = static_cast<std::uint32_t>(first_use_ + uses_.size() - first);
+  if (kernel.use_count == 0) return kBeforeLog;
+  kernels_.push_back(kernel);
+  while (kernels_.size() > kMostKernels || (uses_.size() > kMostUses && kernels_.size() > 1))
+    forget_oldest_kernel();
+  return newest();
+}
+
+void UseLog::add_use(RecordId id, std::uint8_t access) {
+  BlockRecord& record = records_[id];
+  const KernelNumber kernel = newest() + 1;
+  if (record.last_use != kNoUse && use(record.last_use).kernel == kernel) {
+    uses_[record.last_use - first_use_].access |= access;
+    return;
+  }
+  const UseNumber number = first_use_ + uses_.size();
+  if (record.last_use != kNoUse) uses_[record.last_use - first_use_].next = number;
+  const UseNumber previous = record.last_use;
+  record.last_use = number;
+  ++record.logged_uses;
+  uses_.push_back({.record = id, .kernel = kernel, .previous = previous, .access = access});
+}
+
+void UseLog::forget_oldest_kernel() {
+  const LoggedKernel& oldest = kernels_.front();
+  for (std::uint32_t i = 0; i < oldest.use_count; ++i) {
+    BlockRecord& record = records_[uses_.front().record];
+    if (record.last_use == first_use_) record.last_use = kNoUse;
+    if (--record.logged_uses == 0 && !record.is_live) recycle(uses_.front().record);
+    uses_.pop_front();
+    ++first_use_;
+  }
+  kernels_.pop_front();
+  ++first_kernel_;
+}
+
+void UseLog::set_twin(UseNumber later, UseNumber earlier) {
+  LoggedUse& use = uses_[later - first_use_];
+  use.twin = earlier;
+  const RecordId before = this->use(earlier).record;
+  if (before != use.record) records_[before].successor = use.record;
+}
+
+}  // namespace uvm::live

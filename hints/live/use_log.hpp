@@ -1,0 +1,122 @@
+// Which kernels use which blocks, in the order in which a program puts them on its streams. A
+// program runs ahead of its device, so the newest kernels of the log have not run yet. The log
+// exists only while memory is short.
+//
+// A record stands for one allocation. A freed address that is allocated again gets a new record, so
+// a record is an identity that survives no free. Kernels are numbered from 1.
+//
+// Not thread-safe: LivePlanner's lock guards it. Knows no driver.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <limits>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include <uvmalloc/hints/live/use_range.hpp>
+
+namespace uvm::live {
+
+using KernelNumber = std::uint64_t;
+using RecordId = std::uint32_t;
+using UseNumber = std::uint64_t;
+inline constexpr RecordId kNoRecord = std::numeric_limits<RecordId>::max();
+inline constexpr UseNumber kNoUse = std::numeric_limits<UseNumber>::max();
+inline constexpr KernelNumber kBeforeLog = 0;
+
+struct BlockExtent {
+  std::uintptr_t address = 0;
+  std::size_t size_bytes = 0;  // 0: there is no such block
+};
+
+struct BlockRecord {
+  BlockExtent extent;
+  KernelNumber born = kBeforeLog;  // the newest kernel when it was allocated
+  bool is_live = false;
+  std::uint32_t logged_uses = 0;   // uses in the log that name the record
+  UseNumber last_use = kNoUse;     // in the log
+  RecordId successor = kNoRecord;  // the block with the same role one step later
+};
+
+struct LoggedUse {
+  RecordId record = kNoRecord;
+  KernelNumber kernel = 0;
+  UseNumber previous = kNoUse;  // of the same record
+  UseNumber next = kNoUse;      // of the same record
+  UseNumber twin = kNoUse;      // the same use one step earlier
+  std::uint8_t access = 0;
+};
+
+struct LoggedKernel {
+  UseNumber first_use = 0;
+  std::uint32_t use_count = 0;
+};
+
+class UseLog {
+ public:
+  static constexpr std::size_t kPageBytes = std::size_t{2} << 20;
+  // A smaller block shares its page with so many others that the page stays in use.
+  static constexpr std::size_t kLeastBlockBytes = std::size_t{16} << 10;
+  // Older kernels are forgotten. A step with more kernels is not recognised.
+  static constexpr std::size_t kMostKernels = std::size_t{1} << 15;
+  static constexpr std::size_t kMostUses = std::size_t{1} << 18;
+
+  // `block_of` finds the block that holds an address, for blocks from before the log.
+  using BlockOf = std::function<BlockExtent(std::uintptr_t address)>;
+  explicit UseLog(BlockOf block_of) : block_of_(std::move(block_of)) {}
+
+  // kNoRecord for a block below kLeastBlockBytes.
+  RecordId allocated(std::uintptr_t address, std::size_t size_bytes);
+  void freed(std::uintptr_t address);
+
+  // Adds a kernel and returns its number. Ranges in no known block, and in small ones, are left
+  // out; a block counts once. A kernel without other ranges is not added: kBeforeLog.
+  KernelNumber add_kernel(std::span<const UseRange> ranges);
+
+  KernelNumber newest() const { return first_kernel_ + kernels_.size() - 1; }
+  bool has_kernel(KernelNumber number) const {
+    return number >= first_kernel_ && number <= newest();
+  }
+  const LoggedKernel& kernel(KernelNumber number) const { return kernels_[number - first_kernel_]; }
+  bool has_use(UseNumber number) const {
+    return number >= first_use_ && number - first_use_ < uses_.size();
+  }
+  const LoggedUse& use(UseNumber number) const { return uses_[number - first_use_]; }
+  const BlockRecord& record(RecordId id) const { return records_[id]; }
+
+  // The use `later` does in its step what `earlier` did one step before.
+  void set_twin(UseNumber later, UseNumber earlier);
+
+  // The records of live blocks that lie, in part or as a whole, in the page.
+  std::span<const RecordId> blocks_in_page(std::uintptr_t page) const;
+
+  template <class Visit>
+  static void each_page(const BlockExtent& extent, Visit visit) {
+    const std::uintptr_t end = extent.address + extent.size_bytes;
+    for (std::uintptr_t page = extent.address / kPageBytes; page * kPageBytes < end; ++page)
+      visit(page);
+  }
+
+ private:
+  RecordId find(std::uintptr_t address) const;
+  RecordId add_record(const BlockExtent& extent, KernelNumber born);
+  void end(RecordId id);
+  void recycle(RecordId id);
+  void add_use(RecordId id, std::uint8_t access);
+  void forget_oldest_kernel();
+
+  BlockOf block_of_;
+  std::vector<BlockRecord> records_;
+  std::vector<RecordId> unused_;
+  std::unordered_map<std::uintptr_t, std::vector<RecordId>> pages_;
+  std::deque<LoggedKernel> kernels_;
+  std::deque<LoggedUse> uses_;
+  KernelNumber first_kernel_ = 1;
+  UseNumber first_use_ = 0;
+};
+
+}  // namespace uvm::live

@@ -1,0 +1,37 @@
+// What a program says about its kernels, and what the plan has done with it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace uvm::live {
+
+inline constexpr std::uint8_t kReads = 1;
+inline constexpr std::uint8_t kWrites = 2;
+
+// A range that a kernel uses. It lies in one block.
+struct UseRange {
+  std::uintptr_t address = 0;
+  std::size_t size_bytes = 0;
+  std::uint8_t access = kReads | kWrites;
+};
+
+// Totals. A page has 2 MiB.
+struct LiveFigures {
+  std::uint64_t kernels = 0;
+  std::uint64_t brought_pages = 0;  // by the plan
+  std::uint64_t evicted_pages = 0;
+  std::uint64_t discarded_pages = 0;
+  std::uint64_t missing_pages = 0;  // of kernels, left to the driver
+
+  LiveFigures& operator+=(const LiveFigures& other) {
+    kernels += other.kernels;
+    brought_pages += other.brought_pages;
+    evicted_pages += other.evicted_pages;
+    discarded_pages += other.discarded_pages;
+    missing_pages += other.missing_pages;
+    return *this;
+  }
+};
+
+}  // namespace uvm::live

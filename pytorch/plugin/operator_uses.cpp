@@ -1,0 +1,117 @@
+#include <uvmalloc/pytorch/plugin/operator_uses.hpp>
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/record_function.h>
+#include <c10/util/SmallVector.h>
+
+#include <uvmalloc/pytorch/plugin/facades.hpp>
+
+namespace uvm::torch_plugin {
+namespace {
+
+using Accesses = std::vector<std::uint8_t>;  // by argument; empty: the operator launches no kernel
+using Uses = c10::SmallVector<live::UseRange, 16>;
+
+// By its schema. An operator without a kernel for CUDA calls others, which are noted themselves. A
+// view launches nothing.
+Accesses accesses_of(const at::RecordFunction& call) {
+  const auto name = call.operator_name();
+  if (!name) return {};
+  const auto op = c10::Dispatcher::singleton().findOp(*name);
+  if (!op || !op->hasSchema() || !op->hasKernelForDispatchKey(c10::DispatchKey::CUDA)) return {};
+  const auto is_written = [](const c10::Argument& argument) {
+    return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+  };
+  for (const c10::Argument& result : op->schema().returns()) {
+    if (result.alias_info() != nullptr && !is_written(result)) return {};
+  }
+  Accesses accesses;
+  for (const c10::Argument& argument : op->schema().arguments()) {
+    const bool is_only_written = argument.is_out();
+    std::uint8_t access = is_only_written ? 0 : live::kReads;
+    if (is_written(argument)) access |= live::kWrites;
+    accesses.push_back(access);
+  }
+  return accesses;
+}
+
+// Torch keeps the texts of a schema for good, so their addresses name the operator.
+const Accesses& known_accesses_of(const at::RecordFunction& call) {
+  using Key = std::pair<const char*, const char*>;
+  thread_local std::map<Key, Accesses> known;
+  const Key key{call.name(), call.overload_name()};
+  const auto found = known.find(key);
+  if (found != known.end()) return found->second;
+  return known.emplace(key, accesses_of(call)).first->second;
+}
+
+void add_use(const at::Tensor& tensor, std::uint8_t access, Uses* uses,
+             std::optional<c10::DeviceIndex>* device) {
+  if (!tensor.defined() || !tensor.is_cuda() || !tensor.has_storage()) return;
+  const c10::Storage& storage = tensor.storage();
+  const void* base = storage.data();  // a read, which separates no shared storage
+  if (base == nullptr) return;
+  const auto offset = static_cast<std::size_t>(tensor.storage_offset()) * tensor.itemsize();
+  const std::size_t size_bytes =
+      at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.itemsize());
+  if (size_bytes == 0) return;
+  if (!*device) *device = tensor.get_device();
+  uses->push_back({address_of(base) + offset, size_bytes, access});
+}
+
+void add_uses(const c10::IValue& argument, std::uint8_t access, Uses* uses,
+              std::optional<c10::DeviceIndex>* device) {
+  if (argument.isTensor()) {
+    add_use(argument.toTensor(), access, uses, device);
+  } else if (argument.isList()) {
+    for (const c10::IValue& element : argument.toListRef()) {
+      if (element.isTensor()) add_use(element.toTensor(), access, uses, device);
+    }
+  }
+}
+
+std::unique_ptr<at::ObserverContext> note_operator(const at::RecordFunction& call) {
+  CachingManagedAllocator* ours = process_allocator();
+  if (ours == nullptr || !ours->wants_uses()) return nullptr;
+  const Accesses& accesses = known_accesses_of(call);
+  if (accesses.empty()) return nullptr;
+  Uses uses;
+  std::optional<c10::DeviceIndex> device;
+  const auto arguments = call.inputs();
+  for (std::size_t i = 0; i < arguments.size() && i < accesses.size(); ++i)
+    add_uses(arguments[i], accesses[i], &uses, &device);
+  if (device) ours->note_uses(*device, current_stream(*device), {uses.data(), uses.size()});
+  return nullptr;
+}
+
+// Of all threads, autograd's too.
+void set_watched(bool watched) {
+  static std::mutex mutex;
+  static at::CallbackHandle callback = at::INVALID_CALLBACK_HANDLE;
+  const std::lock_guard lock(mutex);
+  if (watched == (callback != at::INVALID_CALLBACK_HANDLE)) return;
+  if (watched) {
+    callback = at::addGlobalCallback(at::RecordFunctionCallback(note_operator)
+                                         .needsInputs(true)
+                                         .scopes({at::RecordScope::FUNCTION}));
+  } else {
+    at::removeCallback(std::exchange(callback, at::INVALID_CALLBACK_HANDLE));
+  }
+}
+
+}  // namespace
+
+void watch_operators(CachingManagedAllocator& allocator) {
+  allocator.set_use_listener(set_watched);
+}
+
+}  // namespace uvm::torch_plugin

@@ -1,0 +1,210 @@
+#include <atomic>
+#include <random>
+#include <thread>
+
+#include <uvmalloc/allocator/uvmalloc.h>
+
+#include "support/allocator_fixture.hpp"
+
+namespace uvm {
+namespace {
+
+using testing::AllocatorTest;
+using testing::FakeMachine;
+using testing::FakeRuntime;
+using testing::kMiB;
+using testing::stream;
+
+// A device with room for 30 pages of 2 MiB beside the reserve.
+class LivePlannerTest : public AllocatorTest {
+ protected:
+  static constexpr std::size_t kPages = 30;
+
+  void start_small(Policy policy, Thrashing thrashing = Thrashing::kIgnore) {
+    allocator.reset();
+    machine = std::make_shared<FakeMachine>();
+    machine->total_bytes = 64 * kMiB;
+    Configuration configuration = without_thread_caches();
+    configuration.policy = policy;
+    configuration.thrashing = thrashing;
+    configuration.span_bytes = 256 * kMiB;
+    allocator = std::make_unique<CachingManagedAllocator>(std::make_unique<FakeRuntime>(machine),
+                                                          configuration);
+  }
+  void SetUp() override { start_small(Policy::kAuto); }
+
+  void allocate_pages(std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i) blocks.push_back(device(2 * kMiB, stream(1)));
+  }
+  void kernel(std::size_t block) {
+    EXPECT_TRUE(allocator->note_use(blocks[block], 2 * kMiB, stream(1), live::kReads));
+  }
+  void step(std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i) kernel(i);
+    for (std::size_t i = count; i-- > 0;) kernel(i);
+  }
+  std::vector<char*> blocks;
+};
+
+TEST_F(LivePlannerTest, NothingIsCalledOrCountedWhileAllFits) {
+  allocate_pages(kPages);
+  const auto calls = allocator->runtime_calls();
+  for (int i = 0; i < 20; ++i) step(kPages);
+  allocator->step_boundary();
+  for (char*& block : blocks) {
+    allocator->free(block);
+    block = device(2 * kMiB, stream(1));
+  }
+  EXPECT_FALSE(allocator->wants_uses());
+  EXPECT_EQ(allocator->live_figures().kernels, 0u);
+  EXPECT_EQ(allocator->runtime_calls(), calls);
+}
+
+TEST_F(LivePlannerTest, ItWantsUsesOnceMemoryIsShort) {
+  std::vector<bool> wanted;
+  allocator->set_use_listener([&](bool wants_uses) { wanted.push_back(wants_uses); });
+  allocate_pages(kPages);
+  EXPECT_TRUE(wanted.empty());
+  allocate_pages(1);
+  EXPECT_TRUE(allocator->wants_uses());
+  EXPECT_EQ(wanted, std::vector<bool>{true});
+}
+
+TEST_F(LivePlannerTest, APolicyWithoutMovesNeverWantsUses) {
+  for (const Policy policy : {Policy::kDriver, Policy::kOff}) {
+    start_small(policy);
+    blocks.clear();
+    allocate_pages(kPages + 10);
+    EXPECT_FALSE(allocator->wants_uses()) << to_string(policy);
+  }
+}
+
+TEST_F(LivePlannerTest, ARepeatedStepIsServedAheadByAutoAndPlanned) {
+  for (const Policy policy : {Policy::kAuto, Policy::kPlanned}) {
+    start_small(policy);
+    blocks.clear();
+    allocate_pages(kPages + 10);
+    for (int i = 0; i < 3; ++i) step(blocks.size());
+    const live::LiveFigures before = allocator->live_figures();
+    machine->hints.clear();
+    step(blocks.size());
+    const live::LiveFigures now = allocator->live_figures();
+    EXPECT_EQ(now.missing_pages, before.missing_pages);
+    // Ten pages are too many, on the way there and on the way back.
+    EXPECT_EQ(now.brought_pages - before.brought_pages, 20u);
+    EXPECT_EQ(now.evicted_pages - before.evicted_pages, 20u);
+    EXPECT_EQ(count_hints(HintKind::kPrefetch), 40u);
+  }
+}
+
+TEST_F(LivePlannerTest, LruMovesAtTheKernelThatNeedsThePage) {
+  start_small(Policy::kLru);
+  allocate_pages(kPages + 1);
+  for (std::size_t i = 0; i < blocks.size(); ++i) kernel(i);
+  machine->hints.clear();
+  kernel(0);
+  ASSERT_EQ(machine->hints.size(), 2u);
+  EXPECT_EQ(machine->hints[0].place, Place::host());
+  EXPECT_EQ(machine->hints[0].address, blocks[1]);
+  EXPECT_EQ(machine->hints[1].place, Place::device(0));
+  EXPECT_EQ(machine->hints[1].address, blocks[0]);
+}
+
+TEST_F(LivePlannerTest, OnlyFreeMemoryIsDiscarded) {
+  start_small(Policy::kLru);
+  allocate_pages(kPages + 4);
+  for (std::size_t i = 0; i < blocks.size(); ++i) kernel(i);
+  char* const freed = blocks[20];
+  allocator->free(freed);
+  const live::LiveFigures before = allocator->live_figures();
+  kernel(0);
+  const live::LiveFigures now = allocator->live_figures();
+  EXPECT_EQ(now.discarded_pages - before.discarded_pages, 1u);
+  EXPECT_EQ(now.evicted_pages, before.evicted_pages);
+  EXPECT_EQ(allocator->runtime_calls()["discard"], 1u);
+  EXPECT_EQ(device(2 * kMiB, stream(1)), freed) << "it is free again";
+  allocator->check_invariants();
+}
+
+TEST_F(LivePlannerTest, NothingIsSentForAStreamThatIsCaptured) {
+  start_small(Policy::kLru);
+  allocate_pages(kPages + 4);
+  machine->capturing = {stream(1)};
+  machine->hints.clear();
+  for (std::size_t i = 0; i < blocks.size(); ++i) kernel(i);
+  EXPECT_TRUE(machine->hints.empty());
+  EXPECT_EQ(allocator->live_figures().kernels, 0u);
+  machine->capturing.clear();
+}
+
+TEST_F(LivePlannerTest, ThePlanEndsWhenNothingMovesForLong) {
+  allocate_pages(kPages + 1);
+  ASSERT_TRUE(allocator->wants_uses());
+  for (int i = 0; i < 9000; ++i) kernel(static_cast<std::size_t>(i) % 4);
+  EXPECT_FALSE(allocator->wants_uses());
+  allocate_pages(1);
+  EXPECT_TRUE(allocator->wants_uses()) << "it begins again";
+}
+
+TEST_F(LivePlannerTest, AThrashingProgramGetsACatchableErrorIfItAsksForOne) {
+  start_small(Policy::kPlanned, Thrashing::kFail);
+  allocate_pages(kPages + 10);
+  // The fake device takes no time, so that the moves are most of it.
+  bool has_failed = false;
+  for (int i = 0; i < 20 && !has_failed; ++i) {
+    step(blocks.size());
+    try {
+      allocator->free(device(kMiB, stream(1)));
+    } catch (const OutOfMemoryError& error) {
+      has_failed = true;
+      EXPECT_NE(std::string(error.what()).find("thrashing"), std::string::npos) << error.what();
+    }
+  }
+  EXPECT_TRUE(has_failed);
+  allocator->free(device(kMiB, stream(1)));
+}
+
+TEST_F(LivePlannerTest, ThreadsMayAllocateFreeAndUseMemoryWhileMovesArePlanned) {
+  start_small(Policy::kLru);
+  allocate_pages(kPages + 4);
+  std::vector<std::thread> threads;
+  for (unsigned number = 0; number < 4; ++number) {
+    threads.emplace_back([&, number] {
+      std::mt19937 random(number);
+      std::vector<char*> own;
+      for (int i = 0; i < 1500; ++i) {
+        const std::size_t what = random() % 4;
+        if (what == 0 && own.size() < 8)
+          own.push_back(device((1 + random() % 4) * kMiB, stream(1)));
+        if (what == 1 && !own.empty()) {
+          allocator->free(own.back());
+          own.pop_back();
+        }
+        char* const used =
+            own.empty() ? blocks[random() % blocks.size()] : own[random() % own.size()];
+        allocator->note_use(used, kMiB, stream(1 + number % 2), live::kWrites);
+      }
+      for (char* block : own) allocator->free(block);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_GT(allocator->live_figures().kernels, 0u);
+}
+
+TEST_F(LivePlannerTest, TheCInterfaceSaysWhatIsWrong) {
+  auto* handle = reinterpret_cast<uvmalloc_allocator*>(allocator.get());
+  char outside = 0;
+  EXPECT_EQ(uvmalloc_note_use(handle, &outside, 1, nullptr, 0), UVMALLOC_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(std::string(uvmalloc_last_error()),
+            "uvmalloc_note_use: the access is 0; accepted: 1 (read), 2 (write), 3 (both)");
+  EXPECT_EQ(uvmalloc_note_use(nullptr, &outside, 1, nullptr, 1), UVMALLOC_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(uvmalloc_note_use(handle, &outside, 1, nullptr, 1), UVMALLOC_OK) << "nothing is short";
+  allocate_pages(kPages + 1);
+  EXPECT_EQ(uvmalloc_note_use(handle, &outside, 1, nullptr, 1), UVMALLOC_ERROR_NOT_OURS);
+  EXPECT_EQ(uvmalloc_note_use(handle, blocks[0] + 100, 1, stream(1), 3), UVMALLOC_OK);
+  EXPECT_EQ(uvmalloc_step_boundary(handle), UVMALLOC_OK);
+  EXPECT_EQ(allocator->live_figures().kernels, 1u);
+}
+
+}  // namespace
+}  // namespace uvm

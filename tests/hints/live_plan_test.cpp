@@ -1,0 +1,208 @@
+#include <uvmalloc/hints/live/live_plan.hpp>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+
+#include "hints/live_program.hpp"
+
+namespace uvm {
+namespace {
+
+using live::LiveFigures;
+using live::UseLog;
+using testing::LiveProgram;
+
+// Uses pages 0 to `pages` - 1 and back again.
+void there_and_back(LiveProgram& program, std::size_t pages) {
+  for (std::size_t page = 0; page < pages; ++page) program.kernel({page});
+  for (std::size_t page = pages; page-- > 0;) program.kernel({page});
+}
+
+TEST(LivePlanTest, NothingIsSentWhenAllFits) {
+  LiveProgram program(12);
+  for (int step = 0; step < 10; ++step) there_and_back(program, 12);
+  EXPECT_TRUE(program.learner.predicts());
+  EXPECT_EQ(program.sink.calls(), 0u);
+}
+
+TEST(LivePlanTest, TheDriverIsLeftAloneUntilTheStepIsKnown) {
+  LiveProgram program(8);
+  there_and_back(program, 12);
+  EXPECT_EQ(program.sink.calls(), 0u);
+  EXPECT_EQ(program.plan.figures().missing_pages, 16u) << "12 at first, 4 on the way back";
+}
+
+TEST(LivePlanTest, PagesComeAheadOfTheirUseOnceTheStepIsKnown) {
+  LiveProgram program(8);
+  for (int step = 0; step < 4; ++step) there_and_back(program, 12);
+  const LiveFigures before = program.plan.figures();
+  program.sink.clear();
+  for (int step = 0; step < 10; ++step) there_and_back(program, 12);
+  EXPECT_EQ(program.plan.figures().missing_pages, before.missing_pages);
+  // Belady: of 12 pages and 8 chunks 4 leave on each way.
+  EXPECT_EQ(program.sink.brought.size(), 80u);
+  EXPECT_EQ(program.sink.evicted.size(), 80u);
+  EXPECT_EQ(program.sink.waited.size(), 80u);
+}
+
+TEST(LivePlanTest, LruMovesMoreThanThePlanForTheSameStep) {
+  // In a circle the page that was used longest ago is the one that is needed next.
+  std::map<Policy, std::size_t> brought;
+  for (const Policy policy : {Policy::kLru, Policy::kPlanned}) {
+    LiveProgram program(8, policy);
+    auto circle = [&] {
+      for (std::size_t page = 0; page < 12; ++page) program.kernel({page});
+    };
+    for (int step = 0; step < 4; ++step) circle();
+    program.sink.clear();
+    for (int step = 0; step < 10; ++step) circle();
+    brought[policy] = program.sink.brought.size();
+  }
+  EXPECT_EQ(brought[Policy::kLru], 120u);
+  EXPECT_LE(brought[Policy::kPlanned], 50u);
+}
+
+TEST(LivePlanTest, NoPageLeavesThatIsNeededEarlierThanTheOneThatComes) {
+  LiveProgram program(8);
+  for (int step = 0; step < 4; ++step) there_and_back(program, 12);
+  program.sink.clear();
+  // Pages 8 to 11 and back to 8: those that leave are the first four.
+  for (std::size_t page = 0; page < 8; ++page) program.kernel({page});
+  for (const std::uintptr_t page : program.sink.evicted)
+    EXPECT_LT(page, LiveProgram::at(8) / testing::kPage);
+}
+
+TEST(LivePlanTest, AChangedStepIsLeftToTheDriverAndLearnedAgain) {
+  LiveProgram program(8);
+  for (int step = 0; step < 4; ++step) there_and_back(program, 12);
+  for (std::size_t page = 20; page < 44; ++page) program.kernel({page, page + 1});
+  EXPECT_FALSE(program.learner.predicts());
+  const std::size_t calls = program.sink.calls();
+  for (std::size_t page = 50; page < 80; ++page) program.kernel({page, page + 1, page + 2});
+  EXPECT_EQ(program.sink.calls(), calls);
+  for (int step = 0; step < 4; ++step) there_and_back(program, 12);
+  EXPECT_TRUE(program.learner.predicts());
+  const LiveFigures before = program.plan.figures();
+  there_and_back(program, 12);
+  EXPECT_EQ(program.plan.figures().missing_pages, before.missing_pages);
+  EXPECT_GT(program.plan.figures().brought_pages, before.brought_pages);
+}
+
+TEST(LivePlanTest, StepsThatNeverRepeatSendNothing) {
+  LiveProgram program(8);
+  std::mt19937 random(1);
+  for (int kernel = 0; kernel < 5000; ++kernel) program.kernel({random() % 40, 40 + random() % 40});
+  EXPECT_EQ(program.sink.calls(), 0u);
+}
+
+TEST(LivePlanTest, AutoGivesUpWhenTheStepIsLostOftenAndPlannedDoesNot) {
+  for (const Policy policy : {Policy::kAuto, Policy::kPlanned}) {
+    LiveProgram program(8, policy);
+    std::size_t first = 0;
+    for (int program_number = 0; program_number < 6; ++program_number, first += 30) {
+      for (int step = 0; step < 4; ++step)
+        for (std::size_t page = 0; page < 20; ++page) program.kernel({first + page});
+    }
+    EXPECT_EQ(program.plan.is_paused(), policy == Policy::kAuto);
+    if (policy == Policy::kAuto) {
+      program.sink.clear();
+      for (std::size_t page = 0; page < 20; ++page) program.kernel({first - 30 + page});
+      EXPECT_EQ(program.sink.calls(), 0u);
+    }
+  }
+}
+
+TEST(LivePlanTest, ADeviceThatShrinksKeepsNoMorePagesThanItHas) {
+  LiveProgram program(10);
+  for (int step = 0; step < 4; ++step) there_and_back(program, 12);
+  program.plan.set_chunks(5);
+  for (int step = 0; step < 4; ++step) there_and_back(program, 12);
+  EXPECT_LE(program.plan.pages_here(), 5u);
+  const LiveFigures before = program.plan.figures();
+  there_and_back(program, 12);
+  EXPECT_EQ(program.plan.figures().missing_pages, before.missing_pages);
+}
+
+TEST(LivePlanTest, AFreePageIsDiscardedBeforeAPageInUseIsCopied) {
+  LiveProgram program(8, Policy::kLru);
+  for (std::size_t page = 0; page < 8; ++page) {
+    program.allocate(page);
+    program.kernel({page});
+  }
+  program.free(5);
+  program.sink.clear();
+  program.kernel({20});
+  EXPECT_EQ(program.sink.discarded,
+            std::vector<std::uintptr_t>{LiveProgram::at(5) / testing::kPage});
+  EXPECT_TRUE(program.sink.evicted.empty());
+}
+
+TEST(LivePlanTest, AFreePageThatCannotBeDiscardedIsCopied) {
+  LiveProgram program(8, Policy::kLru);
+  for (std::size_t page = 0; page < 8; ++page) {
+    program.allocate(page);
+    program.kernel({page});
+  }
+  program.free(5);
+  program.sink.clear();
+  program.sink.discards = false;
+  program.kernel({20});
+  EXPECT_EQ(program.sink.evicted, std::vector<std::uintptr_t>{LiveProgram::at(5) / testing::kPage});
+}
+
+TEST(LivePlanTest, AKernelThatNeedsMoreThanTheDeviceHasIsLeftToTheDriver) {
+  LiveProgram program(4, Policy::kLru);
+  program.kernel({6, 7});
+  program.sink.clear();
+  program.kernel({0, 1, 2, 3, 4, 5});
+  EXPECT_EQ(program.sink.calls(), 0u);
+  EXPECT_EQ(program.plan.figures().missing_pages, 6u);
+  EXPECT_EQ(program.plan.pages_here(), 2u);
+}
+
+// With any events: no page of the kernel at hand leaves, no page with a live block is discarded,
+// and a page that was asked for is waited for before it is used.
+TEST(LivePlanTest, NoOrderOfEventsMovesMemoryThatAKernelAtHandUses) {
+  for (unsigned seed = 0; seed < 12; ++seed) {
+    std::mt19937 random(seed);
+    const Policy policies[] = {Policy::kAuto, Policy::kPlanned, Policy::kLru};
+    LiveProgram program(4 + random() % 12, policies[seed % 3]);
+    std::set<std::size_t> live;
+    const std::size_t step = 10 + random() % 30;
+    std::vector<std::vector<std::size_t>> kernels;
+    for (std::size_t i = 0; i < step; ++i) kernels.push_back({random() % 24, random() % 24});
+    for (int event = 0; event < 1500; ++event) {
+      const std::size_t what = random() % 100;
+      program.sink.clear();
+      if (what < 2) {
+        const std::size_t page = 30 + random() % 20;
+        if (live.contains(page)) {
+          program.free(page);
+          live.erase(page);
+        } else {
+          program.allocate(page);
+          live.insert(page);
+        }
+        continue;
+      }
+      if (what == 2) program.plan.set_chunks(3 + random() % 14);
+      std::vector<std::size_t> pages =
+          what < 8 ? std::vector{random() % 24, random() % 24} : kernels[event % step];
+      if (what < 30 && !live.empty()) pages.push_back(*live.begin());
+      program.kernel(pages);
+      for (const std::size_t used : pages) {
+        const std::uintptr_t page = LiveProgram::at(used) / testing::kPage;
+        EXPECT_EQ(std::ranges::count(program.sink.evicted, page), 0) << "seed " << seed;
+        EXPECT_FALSE(program.sink.arriving.contains(page)) << "seed " << seed;
+      }
+      for (const std::uintptr_t page : program.sink.discarded)
+        EXPECT_TRUE(program.log.blocks_in_page(page).empty()) << "seed " << seed;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace uvm

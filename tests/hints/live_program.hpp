@@ -1,0 +1,83 @@
+// A program that repeats a step on a device with too little memory, for tests of the live planner.
+// Addresses are numbers: nothing is allocated.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <set>
+#include <vector>
+
+#include <uvmalloc/hints/live/live_plan.hpp>
+
+namespace uvm::testing {
+
+inline constexpr std::size_t kPage = live::UseLog::kPageBytes;
+
+// Obeys every move, and checks that it may be made.
+class RecordingSink final : public live::MoveSink {
+ public:
+  void evict(std::uintptr_t page) override {
+    evicted.push_back(page);
+    arriving.erase(page);
+  }
+  bool discard(std::uintptr_t page) override {
+    discarded.push_back(page);
+    return discards;
+  }
+  void bring(std::uintptr_t page) override {
+    brought.push_back(page);
+    arriving.insert(page);
+  }
+  void wait_for(std::uintptr_t page) override {
+    waited.push_back(page);
+    arriving.erase(page);
+  }
+  std::size_t calls() const {
+    return evicted.size() + discarded.size() + brought.size() + waited.size();
+  }
+  void clear() {
+    evicted.clear();
+    discarded.clear();
+    brought.clear();
+    waited.clear();
+  }
+
+  std::vector<std::uintptr_t> evicted;
+  std::vector<std::uintptr_t> discarded;
+  std::vector<std::uintptr_t> brought;
+  std::vector<std::uintptr_t> waited;
+  std::set<std::uintptr_t> arriving;
+  bool discards = true;
+};
+
+// One device's log, learner and plan.
+struct LiveProgram {
+  explicit LiveProgram(std::size_t chunks, Policy wanted = Policy::kAuto)
+      : policy(live::make_live_policy(wanted)), plan(log, learner, *policy, sink, chunks) {}
+
+  static std::uintptr_t at(std::size_t page) { return (page + 16) * kPage; }
+
+  // A kernel that reads and writes the blocks that begin at these pages.
+  void kernel(const std::vector<std::size_t>& pages) {
+    std::vector<live::UseRange> uses;
+    for (const std::size_t page : pages) uses.push_back({.address = at(page), .size_bytes = kPage});
+    if (log.add_kernel(uses) == live::kBeforeLog) return;
+    learner.kernel_added();
+    plan.before_kernel();
+  }
+  void allocate(std::size_t page, std::size_t pages = 1) {
+    const live::RecordId id = log.allocated(at(page), pages * kPage);
+    plan.block_allocated(id);
+  }
+  void free(std::size_t page) { log.freed(at(page)); }
+
+  live::UseLog log{[](std::uintptr_t address) {
+    return live::BlockExtent{address / kPage * kPage, kPage};
+  }};
+  live::StepLearner learner{log};
+  RecordingSink sink;
+  std::unique_ptr<live::LivePolicy> policy;
+  live::LivePlan plan;
+};
+
+}  // namespace uvm::testing

@@ -1,0 +1,113 @@
+#include <uvmalloc/hints/live/move_lanes.hpp>
+
+#include <gtest/gtest.h>
+
+#include "support/fake_runtime.hpp"
+
+namespace uvm::live {
+namespace {
+
+using testing::FakeMachine;
+using testing::FakeRuntime;
+using testing::stream;
+
+struct MoveLanesTest : ::testing::Test {
+  std::shared_ptr<FakeMachine> machine = std::make_shared<FakeMachine>();
+  FakeRuntime runtime{machine};
+  EventPool events{runtime, 1};
+  HintCounters counters;
+  MoveLanes lanes{runtime, events, counters, 0};
+
+  std::size_t waits_of(const std::string& who) const {
+    return static_cast<std::size_t>(std::ranges::count_if(
+        machine->waits, [&](const std::string& wait) { return wait.starts_with(who); }));
+  }
+};
+
+TEST_F(MoveLanesTest, APageLeavesAfterTheStreamAndTheNextOneComesAfterIt) {
+  lanes.begin({0, stream(1)});
+  lanes.to_host(7);
+  lanes.to_device(9);
+  lanes.wait_for(9);
+  ASSERT_EQ(machine->hints.size(), 2u);
+  EXPECT_EQ(machine->hints[0].place, Place::host());
+  EXPECT_EQ(machine->hints[0].address, reinterpret_cast<void*>(7 * kPageBytes));
+  EXPECT_EQ(machine->hints[1].place, Place::device(0));
+  EXPECT_EQ(machine->waits, (std::vector<std::string>{"stream lane waits for stream 1",
+                                                      "stream lane waits for stream lane",
+                                                      "stream 1 waits for stream lane"}));
+}
+
+TEST_F(MoveLanesTest, AStreamWaitsOnceAndOnlyForPagesThatWereBrought) {
+  lanes.begin({0, stream(1)});
+  lanes.wait_for(9);
+  EXPECT_TRUE(machine->waits.empty());
+  lanes.to_device(9);
+  lanes.wait_for(9);
+  lanes.wait_for(9);
+  EXPECT_EQ(waits_of("stream 1 waits"), 1u);
+}
+
+TEST_F(MoveLanesTest, AFailedMoveIsCountedAndNobodyWaitsForIt) {
+  machine->failures["prefetch"] = 2;
+  lanes.begin({0, stream(1)});
+  lanes.to_host(7);
+  lanes.to_device(9);
+  lanes.wait_for(9);
+  EXPECT_EQ(counters.of(HintKind::kPrefetch).failed, 2u);
+  EXPECT_EQ(waits_of("stream 1 waits"), 0u);
+}
+
+TEST_F(MoveLanesTest, WithoutStreamsOrEventsNothingIsSent) {
+  machine->failures["create_stream"] = 2;
+  lanes.begin({0, stream(1)});
+  lanes.to_host(7);
+  lanes.to_device(9);
+  EXPECT_TRUE(machine->hints.empty());
+  machine->failures["create_event"] = 1;
+  lanes.to_host(7);
+  EXPECT_TRUE(machine->hints.empty()) << "it could not wait for the stream's kernels";
+}
+
+TEST_F(MoveLanesTest, ADiscardIsBetweenTheWorkOfItsStreamSoFarAndLater) {
+  lanes.begin({0, stream(1)});
+  EXPECT_TRUE(lanes.discard(7, {0, stream(2)}));
+  ASSERT_EQ(machine->waits.size(), 3u);
+  EXPECT_EQ(machine->waits[1], "stream lane waits for stream 2");
+  EXPECT_EQ(machine->waits[2], "stream 2 waits for stream lane");
+  EXPECT_EQ(counters.of(HintKind::kDiscard).sent, 1u);
+}
+
+TEST_F(MoveLanesTest, NothingIsDiscardedForAStreamThatCannotBeOrdered) {
+  machine->capturing = {stream(2)};
+  lanes.begin({0, stream(1)});
+  EXPECT_FALSE(lanes.discard(7, {0, stream(2)}));
+  machine->failures["discard"] = 1;
+  EXPECT_FALSE(lanes.discard(7, {0, stream(1)}));
+  EXPECT_EQ(counters.of(HintKind::kDiscard).sent, 0u);
+  EXPECT_EQ(counters.of(HintKind::kDiscard).failed, 1u);
+}
+
+TEST_F(MoveLanesTest, EventsAreUsedAgain) {
+  for (std::uintptr_t round = 0; round < 200; ++round) {
+    lanes.begin({0, stream(1)});
+    lanes.to_host(round);
+    lanes.to_device(1000 + round);
+    lanes.wait_for(1000 + round);
+  }
+  EXPECT_LE(machine->events.size(), MoveLanes::kMostEvictions + 8);
+}
+
+TEST_F(MoveLanesTest, AForkedChildDestroysNothingOfItsParent) {
+  {
+    MoveLanes inherited(runtime, events, counters, 0);
+    inherited.begin({0, stream(1)});
+    inherited.to_host(7);
+    ASSERT_EQ(machine->streams, 1);
+    inherited.abandon();
+  }
+  EXPECT_EQ(machine->streams, 1);
+}
+
+}  // namespace
+}  // namespace uvm::live

@@ -1,0 +1,180 @@
+#include <uvmalloc/hints/live/step_learner.hpp>
+
+#include <gtest/gtest.h>
+
+#include "hints/live_program.hpp"
+
+namespace uvm::live {
+namespace {
+
+using testing::kPage;
+
+struct StepLearnerTest : ::testing::Test {
+  UseLog log{[](std::uintptr_t) { return BlockExtent{}; }};
+  StepLearner learner{log};
+
+  static std::uintptr_t at(std::size_t page) { return (page + 16) * kPage; }
+  RecordId allocate(std::size_t page, std::size_t size_bytes = kPage) {
+    return log.allocated(at(page), size_bytes);
+  }
+  void kernel(const std::vector<std::size_t>& pages) {
+    std::vector<UseRange> uses;
+    for (const std::size_t page : pages) uses.push_back({.address = at(page), .size_bytes = 1});
+    log.add_kernel(uses);
+    learner.kernel_added();
+  }
+  std::vector<RecordId> coming(std::uint64_t kernels_ahead) const {
+    std::vector<RecordId> blocks;
+    learner.each_coming_use(log.newest() + kernels_ahead,
+                            [&](RecordId id) { blocks.push_back(id); });
+    return blocks;
+  }
+};
+
+TEST_F(StepLearnerTest, ARepeatedStepIsFoundAndItsNextBlocksAreKnown) {
+  std::vector<RecordId> blocks;
+  for (std::size_t page = 0; page < 12; ++page) blocks.push_back(allocate(page));
+  for (int step = 0; step < 3; ++step)
+    for (std::size_t page = 0; page < 12; ++page) kernel({page});
+  ASSERT_TRUE(learner.predicts());
+  EXPECT_EQ(learner.step_kernels(), 12u);
+  EXPECT_EQ(coming(1), std::vector<RecordId>{blocks[0]});
+  EXPECT_EQ(coming(12), std::vector<RecordId>{blocks[11]});
+  EXPECT_EQ(learner.next_use(blocks[3], log.newest()), log.newest() + 4);
+  EXPECT_EQ(learner.next_use(blocks[11], log.newest()), log.newest() + 12);
+}
+
+TEST_F(StepLearnerTest, TemporaryBlocksMayLieElsewhereInEachStep) {
+  for (std::size_t page = 0; page < 12; ++page) allocate(page);
+  for (std::size_t step = 0; step < 4; ++step) {
+    for (std::size_t layer = 0; layer < 12; ++layer) {
+      allocate(100 + 50 * step + layer);
+      kernel({layer, 100 + 50 * step + layer});
+    }
+    for (std::size_t layer = 12; layer-- > 0;) {
+      kernel({layer, 100 + 50 * step + layer});
+      log.freed(at(100 + 50 * step + layer));
+    }
+  }
+  ASSERT_TRUE(learner.predicts());
+  EXPECT_EQ(learner.step_kernels(), 24u);
+  EXPECT_EQ(learner.times_lost(), 0u);
+  allocate(900);
+  kernel({0, 900});
+  // The block of this step, at its new address, is used by the last kernel of the step.
+  const std::vector<RecordId> last = coming(23);
+  ASSERT_EQ(last.size(), 2u);
+  EXPECT_EQ(log.record(last[1]).extent.address, at(900));
+}
+
+TEST_F(StepLearnerTest, ATemporaryBlockHasNoNextUseAfterItsLast) {
+  for (std::size_t page = 0; page < 12; ++page) allocate(page);
+  RecordId temporary = kNoRecord;
+  for (std::size_t step = 0; step < 4; ++step) {
+    temporary = allocate(100 + step);
+    for (std::size_t page = 0; page < 12; ++page) {
+      kernel(page < 6 ? std::vector<std::size_t>{page, 100 + step}
+                      : std::vector<std::size_t>{page});
+      if (step == 3 && page == 2) {
+        EXPECT_EQ(learner.next_use(temporary, log.newest()), log.newest() + 1);
+      }
+    }
+    if (step < 3) log.freed(at(100 + step));
+  }
+  EXPECT_EQ(learner.next_use(temporary, log.newest()), std::nullopt);
+}
+
+TEST_F(StepLearnerTest, LayersOfTheSameShapesAreNotTakenForTheStep) {
+  // Three kernels for each of eight layers: only the parameters tell the layers apart.
+  for (std::size_t page = 0; page < 8; ++page) allocate(page);
+  allocate(50);
+  for (int step = 0; step < 4; ++step)
+    for (std::size_t layer = 0; layer < 8; ++layer)
+      for (int part = 0; part < 3; ++part) kernel({layer, 50});
+  ASSERT_TRUE(learner.predicts());
+  EXPECT_EQ(learner.step_kernels(), 24u);
+  EXPECT_EQ(learner.times_lost(), 0u);
+}
+
+TEST_F(StepLearnerTest, AFewMissingAndAddedKernelsDoNotLoseTheStep) {
+  for (std::size_t page = 0; page < 20; ++page) allocate(page);
+  for (int step = 0; step < 3; ++step)
+    for (std::size_t page = 0; page < 20; ++page) kernel({page});
+  ASSERT_TRUE(learner.predicts());
+  for (std::size_t page = 0; page < 20; ++page) {
+    if (page == 5 || page == 6) continue;
+    kernel({page});
+    if (page == 12) kernel({3, 4});
+  }
+  EXPECT_TRUE(learner.predicts());
+  EXPECT_EQ(learner.times_lost(), 0u);
+  for (std::size_t page = 0; page < 20; ++page) kernel({page});
+  EXPECT_TRUE(learner.predicts());
+  EXPECT_EQ(coming(1).size(), 1u);
+}
+
+TEST_F(StepLearnerTest, AnotherProgramLosesTheStepAndIsLearnedInItsTurn) {
+  for (std::size_t page = 0; page < 40; ++page) allocate(page);
+  for (int step = 0; step < 3; ++step)
+    for (std::size_t page = 0; page < 20; ++page) kernel({page});
+  ASSERT_TRUE(learner.predicts());
+  for (std::size_t page = 20; page < 40; ++page) kernel({page, page - 1});
+  EXPECT_FALSE(learner.predicts());
+  EXPECT_EQ(learner.times_lost(), 1u);
+  for (int step = 0; step < 2; ++step)
+    for (std::size_t page = 20; page < 40; ++page) kernel({page, page - 1});
+  EXPECT_TRUE(learner.predicts());
+  EXPECT_EQ(learner.step_kernels(), 20u);
+}
+
+TEST_F(StepLearnerTest, NothingIsPredictedWhereNothingRepeats) {
+  for (std::size_t page = 0; page < 500; ++page) allocate(page, kPage / 2 + page * 512);
+  for (std::size_t page = 0; page < 500; ++page) {
+    kernel({page});
+    EXPECT_FALSE(learner.predicts());
+  }
+  EXPECT_EQ(learner.step_kernels(), 0u);
+}
+
+TEST_F(StepLearnerTest, ABoundaryNeedsNoHashOfTheKernels) {
+  for (std::size_t page = 0; page < 24; ++page) allocate(page);
+  for (int step = 0; step < 3; ++step) {
+    for (std::size_t page = 0; page < 24; ++page) kernel({page});
+    learner.step_boundary();
+  }
+  EXPECT_EQ(learner.step_kernels(), 24u);
+}
+
+TEST_F(StepLearnerTest, AStepLongerThanTheLogIsNotLearned) {
+  for (std::size_t page = 0; page < 64; ++page) allocate(page, kPage / 2 + page * 512);
+  std::uint64_t state = 1;
+  for (std::size_t i = 0; i < UseLog::kMostKernels + 1000; ++i) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    kernel({state >> 58});
+  }
+  EXPECT_FALSE(learner.predicts());
+  EXPECT_LE(log.newest(), UseLog::kMostKernels + 1000);
+  EXPECT_FALSE(log.has_kernel(1));
+}
+
+TEST_F(StepLearnerTest, AnAddressThatIsAllocatedAgainIsAnotherBlock) {
+  const RecordId first = allocate(3);
+  kernel({3});
+  log.freed(at(3));
+  const RecordId second = allocate(3);
+  kernel({3});
+  EXPECT_NE(first, second);
+  EXPECT_FALSE(log.record(first).is_live);
+  EXPECT_EQ(log.use(log.kernel(2).first_use).record, second);
+}
+
+TEST_F(StepLearnerTest, SmallBlocksAndUnknownOnesAreLeftOut) {
+  EXPECT_EQ(allocate(3, UseLog::kLeastBlockBytes - 1), kNoRecord);
+  const UseRange uses[] = {{.address = at(3), .size_bytes = 1},
+                           {.address = at(9), .size_bytes = 1}};
+  EXPECT_EQ(log.add_kernel(uses), kBeforeLog);
+  EXPECT_EQ(log.newest(), 0u);
+}
+
+}  // namespace
+}  // namespace uvm::live

@@ -1,0 +1,92 @@
+"""Programs that need more memory than the device has, while uvmalloc plans their moves."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.pytorch.conftest import Simulate, SimulatedRun
+
+# Twelve layers of 2 MiB each, with momentum: 36 MiB that last, and activations.
+TRAINING = """
+import sys, json, torch
+torch.manual_seed(0)
+torch.set_num_threads(1)
+width, layers = 724, 12
+model = torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(layers))).to("cuda")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, foreach=False)
+losses = []
+for step in range(int(sys.argv[1])):
+    x = torch.randn(64, width).to("cuda")
+    loss = model(x).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item().hex())
+print(json.dumps(losses))
+"""
+STEPS = "8"
+
+
+def losses(run: SimulatedRun) -> list[str]:
+    found = json.loads(run.check().stdout)
+    assert len(found) > 0
+    return found
+
+
+def test_nothing_is_planned_where_all_fits(simulate: Simulate) -> None:
+    run = simulate(TRAINING, STEPS, capacity="1GiB").check()
+    assert set(run.report["live_plan"].values()) == {0}
+    assert run.sim["evicted_chunks"] == 0
+
+
+@pytest.mark.parametrize("policy", ["auto", "planned", "lru"])
+def test_planned_moves_change_no_result(simulate: Simulate, policy: str) -> None:
+    enough = simulate(TRAINING, STEPS, capacity="1GiB")
+    short = simulate(TRAINING, STEPS, capacity="48MiB", policy=policy)
+    assert losses(short) == losses(enough)
+    plan = short.report["live_plan"]
+    assert plan["kernels"] > 100
+    assert plan["brought_pages"] > 0
+    assert plan["evicted_pages"] > 0
+
+
+def test_the_driver_alone_plans_nothing(simulate: Simulate) -> None:
+    run = simulate(TRAINING, "3", capacity="48MiB", policy="driver").check()
+    assert set(run.report["live_plan"].values()) == {0}
+    assert run.sim["evicted_chunks"] > 0
+
+
+def test_a_learned_step_faults_less_than_the_driver(simulate: Simulate) -> None:
+    faults = {
+        policy: simulate(TRAINING, STEPS, capacity="48MiB", policy=policy).check().sim
+        for policy in ("driver", "auto")
+    }
+    assert faults["auto"]["faults_device"] < 0.7 * faults["driver"]["faults_device"]
+
+
+CHANGING = """
+import json, torch
+torch.manual_seed(0)
+torch.set_num_threads(1)
+weights = [torch.randn(724, 724).to("cuda") for _ in range(24)]
+x = torch.randn(64, 724).to("cuda")
+sums = []
+for step in range(12):
+    # Forward, then backward, then every second layer: the sequence changes twice.
+    order = weights if step < 4 else weights[::-1] if step < 8 else weights[::2]
+    y = x
+    for weight in order:
+        y = torch.tanh(y @ weight)
+        weight.mul_(0.999)
+    sums.append(y.sum().item().hex())
+print(json.dumps(sums))
+"""
+
+
+def test_a_program_that_changes_its_step_computes_the_same(simulate: Simulate) -> None:
+    enough = simulate(CHANGING, capacity="1GiB")
+    short = simulate(CHANGING, capacity="32MiB")
+    assert losses(short) == losses(enough)
+    assert short.report["live_plan"]["kernels"] > 100
