@@ -122,7 +122,8 @@ class Point:
     def step_over_timed_bound(self) -> float | None:
         if self.least_ns is None:
             return None
-        return self.figure("step_ns") / max(self.least_ns, self.resident_ns)
+        # In each slot one kernel is looked at, so that a lane's bound of bytes may be larger.
+        return self.figure("step_ns") / max(self.least_ns, self.bound_ns)
 
     def as_json(self) -> dict[str, Any]:
         result: dict[str, Any] = {
@@ -192,9 +193,7 @@ def _by_hand(workload: str, machine: str, planned: dict[str, Any]) -> Iterator[B
             )  # fmt: skip
 
 
-def _points(
-    workload: str, machine: str, planned: dict[str, Any], bound: Bound
-) -> Iterator[Point]:
+def _points(workload: str, machine: str, planned: dict[str, Any], bound: Bound) -> Iterator[Point]:
     rates = planned["to_device_bytes_per_ns"], planned["to_host_bytes_per_ns"]
     durations = [planned["kernel_ns"][kernel.number] for kernel in bound.kernels]
     timed = TimedBound(bound, durations, Link(*rates))
@@ -261,7 +260,8 @@ def keys_of(points: Sequence[Point], by_hand: Sequence[ByHand]) -> dict[str, flo
         "steady_faults": _worst(short, lambda p: p.figure("faults"), max),
         "inference_d2h_bytes": _worst(
             [p for p in run if p.workload in _INFERENCE and p.times == 1.5],
-            lambda p: p.figure("to_host_bytes"), max,
+            lambda p: p.figure("to_host_bytes"),
+            max,
         ),
         "unlearnable_ratio": _worst(short, lambda p: p.unlearnable_ratio, max),
         "speedup_over_offload": min((each.speedup for each in by_hand), default=None),
