@@ -221,7 +221,7 @@ def test_the_table_names_every_policy(capsys: pytest.CaptureFixture[str]) -> Non
     assert "it saves no memory" in shown
     assert re.search(r"offload-optimizer +4 MiB +1.70 x +1.25 x", shown)
     assert "driver: within 10 % of that from 8 MiB on." in shown
-    assert "UVMALLOC_POLICY=off needs the least" in shown, "no program can choose lru"
+    assert "UVMALLOC_POLICY=lru needs the least" in shown
 
 
 def test_the_page_has_the_tables_and_the_picture_the_chart(tmp_path, monkeypatch) -> None:
