@@ -291,11 +291,12 @@ TEST_F(EdgeTest, AUseOrAMoveOfADeviceThatDoesNotExistIsRefusedAndChangesNothing)
 }
 
 TEST_F(EdgeTest, PinnedBlocksBeginOnAPageOfTheHost) {
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   for (std::size_t size_bytes : {4097, 4609, 65537, 100000, 5000, 12289}) {
     void* block = allocator->allocate(Facade::kPinned, 0, size_bytes);
-    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(block) % 4096, 0u) << size_bytes;
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(block) % page, 0u) << size_bytes;
     EXPECT_EQ(allocator->find(block)->requested_bytes, size_bytes);
-    EXPECT_EQ(allocator->find(block)->size_bytes, (size_bytes + 4095) / 4096 * 4096);
+    EXPECT_EQ(allocator->find(block)->size_bytes, (size_bytes + page - 1) / page * page);
   }
 }
 

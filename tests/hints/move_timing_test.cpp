@@ -14,18 +14,18 @@
 namespace uvm::plan {
 namespace {
 
-constexpr std::uint64_t kBytes = 100;
+constexpr std::uint64_t kBlockBytes = 100;
 constexpr MoveCosts kByteANanosecond{.to_device_bytes_per_ns = 1, .to_host_bytes_per_ns = 1};
 
 // Each number is a kernel of 100 ns that writes that block.
 UseOrder writes(const std::vector<std::uint32_t>& blocks) {
   UseOrder order;
   for (const std::uint32_t block : blocks) {
-    order.kernels.push_back({{block, kBytes, true}});
+    order.kernels.push_back({{block, kBlockBytes, true}});
     order.kernel_ns.push_back(100);
     order.block_count = std::max<std::size_t>(order.block_count, block + 1);
   }
-  order.live_at_end.assign(order.block_count, kBytes);
+  order.live_at_end.assign(order.block_count, kBlockBytes);
   return order;
 }
 
@@ -58,7 +58,7 @@ TEST(MoveTimingTest, AKernelWaitsForACopyThatCannotBeSooner) {
 
 TEST(MoveTimingTest, TheDriversOwnWorkRunsBesideCopies) {
   UseOrder order = writes({0});
-  order.kernels[0] = {{0, kBytes, true}, {1, kBytes, true}};
+  order.kernels[0] = {{0, kBlockBytes, true}, {1, kBlockBytes, true}};
   order.block_count = 2;
   const MoveSchedule schedule = schedule_moves(order, {.chunks = 2}, FurthestUse());
   MoveCosts costs = kByteANanosecond;
@@ -144,12 +144,12 @@ class Device {
 UseOrder random_order(std::mt19937& random) {
   UseOrder order;
   order.block_count = 3 + random() % 12;
-  order.live_at_end.assign(order.block_count, kBytes);
+  order.live_at_end.assign(order.block_count, kBlockBytes);
   for (int kernel = 0; kernel < 40; ++kernel) {
     std::vector<BlockUse> uses;
     for (std::uint32_t block = 0; block < order.block_count; ++block) {
       if (uses.size() == 3 || random() % 4 != 0) continue;
-      uses.push_back({block, random() % 4 == 0 ? 0 : kBytes, random() % 2 == 0});
+      uses.push_back({block, random() % 4 == 0 ? 0 : kBlockBytes, random() % 2 == 0});
     }
     order.kernels.push_back(uses);
     order.kernel_ns.push_back(random() % 300);
@@ -165,7 +165,7 @@ TEST(MoveTimingTest, AnyOrderIsServedInTime) {
     const UseOrder order = random_order(random);
     const ScheduleOptions options{.chunks = 3 + random() % 5,
                                   .keeps_host_copies = random() % 2 == 0};
-    const MoveSchedule schedule = schedule_moves(order, options, CheapestAbsence(kBytes));
+    const MoveSchedule schedule = schedule_moves(order, options, CheapestAbsence(kBlockBytes));
     MoveCosts costs = kByteANanosecond;
     costs.arrival_ns = random() % 50;
     costs.leaving_ns = random() % 50;
