@@ -58,6 +58,12 @@ def _instances(text: str) -> dict[str, Path]:
     return {file.name.split(".")[0]: file.resolve() for file in files}
 
 
+def _checkout(text: str) -> Path:
+    if not (Path(text) / "build" / "release" / "lib" / "sim").is_dir():
+        raise argparse.ArgumentTypeError(f"'{text}'; accepted: a checkout that is built")
+    return Path(text).resolve()
+
+
 def _allocators(text: str) -> list[str]:
     names = text.split(",")
     if not set(names) <= set(NAMES):
@@ -103,6 +109,10 @@ def _arguments() -> argparse.Namespace:
         "--instances", type=_instances, default={}, metavar="FOLDER",
         help="CSV files of packing problems for --storage, as MiniMalloc's benchmarks have them",
     )  # fmt: skip
+    parser.add_argument(
+        "--earlier", type=_checkout, metavar="FOLDER",
+        help="a checkout with a release build, whose training step --machine times too",
+    )  # fmt: skip
     parser.add_argument("--output", type=Path, default=_OUTPUT, metavar="FOLDER")
     parser.add_argument("--rmm", metavar="FOLDER", help="a source tree of RMM 25.10 to build")
     parser.add_argument(
@@ -118,7 +128,7 @@ def main() -> int:
     console = Console()
     parts = _PARTS if arguments.part == "all" else (arguments.part,)
     if "machine" in parts:
-        machine.compare(libraries, arguments.output / "machine.json", console)
+        machine.compare(libraries, arguments.output / "machine.json", console, arguments.earlier)
     if "oversubscription" in parts:
         file = arguments.output / "oversubscription.json"
         oversubscription.compare(libraries, file, console)

@@ -86,8 +86,8 @@ def _streams() -> list[Figure]:
     machine, whole = "rtx5090-pcie5", 32109 << 20
     resident = GPU_EXT.format("rq1_results.csv")
     half = GPU_EXT.format("rq2_results.csv")
-    beyond = GPU_EXT.format("CSV of the sweep over sizes")
-    window = "the card's threads use resident pages while others wait for theirs"
+    beyond = GPU_EXT.format("t0rq3_results.csv")
+    window = "all threads of the kernel run at once; the model walks through the memory"
 
     def figure(factor: float, source: str, measured: float, **more: object) -> Figure:
         return Figure(
