@@ -459,7 +459,7 @@ def test_help_is_no_wider_than_the_terminal(uvmalloc, command):
         ("uvmalloc s", ["sim"]),
         ("uvmalloc sim --pro", ["--profile"]),
         ("uvmalloc sim --profile h", ["hmm"]),
-        ("uvmalloc run --policy ", ["auto", "driver", "off"]),
+        ("uvmalloc run --policy ", ["auto", "planned", "lru", "driver", "off"]),
         ("uvmalloc sim --driver-version 12", ["12.2", "12.8"]),
     ],
 )
