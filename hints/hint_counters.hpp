@@ -33,6 +33,15 @@ class HintCounters {
 
   Kind& of(HintKind kind) { return kinds_[static_cast<std::size_t>(kind)]; }
   const Kind& of(HintKind kind) const { return kinds_[static_cast<std::size_t>(kind)]; }
+  void count(HintKind kind, std::size_t size_bytes, bool is_sent) {
+    Kind& counted = of(kind);
+    if (is_sent) {
+      counted.sent.fetch_add(1, std::memory_order_relaxed);
+      counted.bytes.fetch_add(size_bytes, std::memory_order_relaxed);
+    } else {
+      counted.failed.fetch_add(1, std::memory_order_relaxed);
+    }
+  }
   void skip(HintKind kind, SkipReason reason) {
     of(kind).skipped[static_cast<std::size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
   }

@@ -59,13 +59,8 @@ StreamHandle HintSender::lane(int device) {
 }
 
 bool HintSender::note(const Hint& hint, const RuntimeStatus& status) noexcept {
-  HintCounters::Kind& kind = counters_.of(hint.kind);
-  if (status.ok()) {
-    kind.sent.fetch_add(1, std::memory_order_relaxed);
-    kind.bytes.fetch_add(hint.size_bytes, std::memory_order_relaxed);
-    return true;
-  }
-  kind.failed.fetch_add(1, std::memory_order_relaxed);
+  counters_.count(hint.kind, hint.size_bytes, status.ok());
+  if (status.ok()) return true;
   try {
     log_once(
         LogLevel::kWarning, status.text(),

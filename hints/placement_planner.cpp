@@ -78,7 +78,7 @@ std::vector<int> PlacementPlanner::take_short_devices() {
     if (is_short_[device]) devices.push_back(static_cast<int>(device));
     is_short_[device] = false;
   }
-  is_any_short_ = false;
+  is_any_short_.store(false, std::memory_order_relaxed);
   return devices;
 }
 
@@ -129,7 +129,8 @@ void PlacementPlanner::prefetch(HintPlan* plan, void* address, std::size_t size_
   }
   if (destination.is_device() && credit_bytes(destination.index) < missing) {
     counters_.skip(HintKind::kPrefetch, SkipReason::kNoCredit);
-    is_any_short_ = is_short_[static_cast<std::size_t>(destination.index)] = true;
+    is_short_[static_cast<std::size_t>(destination.index)] = true;
+    is_any_short_.store(true, std::memory_order_relaxed);
     return;
   }
   ledger_.set(address, size_bytes, destination);

@@ -17,9 +17,11 @@
 //  * No hint is sent for devices that share the host's memory or page tables, nor by policies other
 //    than automatic.
 //
-// Guarded by the state lock, except plan_span(), which reads no state that changes.
+// Guarded by the state lock, except is_any_device_short() and plan_span(). The latter reads no
+// state that changes.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -90,7 +92,7 @@ class PlacementPlanner {
                        const WantedPlacement& wanted);
 
   // Whether a prefetch found no credit on some device since take_short_devices(), which names them.
-  bool is_any_device_short() const { return is_any_short_; }
+  bool is_any_device_short() const { return is_any_short_.load(std::memory_order_relaxed); }
   std::vector<int> take_short_devices();
 
   // Bytes that may still be prefetched to the device.
@@ -104,7 +106,7 @@ class PlacementPlanner {
   Policy policy_;
   std::vector<DevicePlacement> devices_;
   std::vector<bool> is_short_;  // by device
-  bool is_any_short_ = false;
+  std::atomic<bool> is_any_short_{false};
   ResidencyLedger& ledger_;
   HintCounters& counters_;
 };

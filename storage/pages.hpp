@@ -31,4 +31,9 @@ inline std::uintptr_t address_of(const void* pointer) {
   return reinterpret_cast<std::uintptr_t>(pointer);
 }
 
+// Of the page with that number, which is its address divided by kPageBytes.
+inline char* start_of_page(std::uintptr_t number) {
+  return reinterpret_cast<char*>(number << kPageShift);
+}
+
 }  // namespace uvm

@@ -54,7 +54,7 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
 
   // ---- MoveSink
   void evict(std::uintptr_t page) override {
-    if (owner_.state_.is_ours(reinterpret_cast<void*>(page * kPageBytes))) lanes_.to_host(page);
+    if (owner_.state_.is_ours(start_of_page(page))) lanes_.to_host(page);
   }
   void bring(std::uintptr_t page) override { lanes_.to_device(page); }
   void wait_for(std::uintptr_t page) override { lanes_.wait_for(page); }
@@ -66,7 +66,7 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
     StreamKey key;
     {
       const HeapGuard heap(owner_.state_);
-      char* address = reinterpret_cast<char*>(page * kPageBytes);
+      char* address = start_of_page(page);
       const Block* there = heap->pools.directory().find(address);
       if (there == nullptr || there->kind != BlockKind::kPacked) return false;
       key = heap->pools.at(there->pool).key;
@@ -120,7 +120,7 @@ LivePlanner::~LivePlanner() = default;
 void LivePlanner::set_listener(Listener listener) {
   const RankedGuard lock(mutex_);
   listener_ = std::move(listener);
-  if (is_watching()) listener_(true);
+  if (listener_ && is_watching()) listener_(true);
 }
 
 void LivePlanner::begin(const std::vector<int>& devices) noexcept {

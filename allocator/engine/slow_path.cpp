@@ -105,7 +105,6 @@ void* Engine::finish_allocation(const Request& request, Found found) {
   void* address = nullptr;
   TraceTime at = 0;
   HintPlan plan;
-  bool is_short = false;
   {
     const HeapGuard heap(state);
     if (request.aligned.to_bytes != 0) {
@@ -119,12 +118,11 @@ void* Engine::finish_allocation(const Request& request, Found found) {
       plan = heap->planner.plan_use(found.populate, found.populate_bytes,
                                     place_of_use(request.facade, request.device));
     }
-    is_short = heap->planner.is_any_device_short();
   }
   machine.trace.allocated(at, request.traced(address, found.block->size_bytes()));
   counts.allocated(request, *found.block, found.from_cache);
   if (!plan.empty()) hints.send(plan, request.device, {}, request.consumer());
-  if (is_short) plan_if_short();
+  plan_if_short();
   return address;
 }
 
@@ -142,10 +140,11 @@ void Engine::note_allocated(void* address, Facade facade, int device, std::size_
 }
 
 void Engine::plan_if_short() {
+  if (!state.is_any_device_short()) return;
   std::vector<int> devices;
   {
     const HeapGuard heap(state);
-    if (heap->planner.is_any_device_short()) devices = heap->planner.take_short_devices();
+    devices = heap->planner.take_short_devices();
   }
   live.begin(devices);
 }

@@ -10,12 +10,10 @@
 
 #include <fmt/format.h>
 
+#include <uvmalloc/storage/pages.hpp>
+
 namespace uvm {
 namespace {
-
-std::uintptr_t number(const void* address) {
-  return reinterpret_cast<std::uintptr_t>(address);
-}
 
 std::string readable(const char* symbol) {
   int status = 0;
@@ -27,7 +25,7 @@ std::string readable(const char* symbol) {
 }  // namespace
 
 std::string code_site(const void* caller) {
-  const std::uintptr_t at = number(caller) - 1;
+  const std::uintptr_t at = address_of(caller) - 1;
   Dl_info found{};
   if (dladdr(reinterpret_cast<const void*>(at), &found) == 0 || found.dli_fname == nullptr) {
     return fmt::format("{:#x}", at);
@@ -35,9 +33,9 @@ std::string code_site(const void* caller) {
   std::string_view file = found.dli_fname;
   file.remove_prefix(file.rfind('/') + 1);
   if (found.dli_sname == nullptr) {
-    return fmt::format("{}+{:#x}", file, at - number(found.dli_fbase));
+    return fmt::format("{}+{:#x}", file, at - address_of(found.dli_fbase));
   }
-  return fmt::format("{}+{:#x} in {}", readable(found.dli_sname), at - number(found.dli_saddr),
+  return fmt::format("{}+{:#x} in {}", readable(found.dli_sname), at - address_of(found.dli_saddr),
                      file);
 }
 

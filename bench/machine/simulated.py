@@ -10,6 +10,8 @@ from ctypes import POINTER, Structure, byref, c_int, c_size_t, c_uint, c_uint64,
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.simulated_counters import read_counters
+
 HOST = -1
 READ, WRITE = 1, 2
 BLOCK_BYTES = 2 << 20
@@ -25,21 +27,6 @@ class _Location(Structure):
 
 class _Access(Structure):
     _fields_ = (("address", c_void_p), ("size_bytes", c_size_t), ("access", c_int))
-
-
-_COUNTERS = (
-    "kernels", "managed_allocations", "managed_frees", "device_allocations", "device_frees",
-    "pinned_allocations", "pinned_frees", "advice_calls", "prefetch_calls", "discard_calls",
-    "copy_calls", "copy_bytes", "fault_pages_device", "fault_pages_host",
-    "migrated_bytes_to_device", "migrated_bytes_to_host", "migrated_bytes_between_devices",
-    "populated_bytes_device", "populated_bytes_host", "evicted_chunks", "evicted_bytes",
-    "remote_access_bytes", "unimplemented_calls", "graph_launches", "faults_device",
-    "speculative_pages_device", "throttles_device", "pinned_pages_device",
-)  # fmt: skip
-
-
-class _Counters(Structure):
-    _fields_ = tuple((name, c_uint64) for name in _COUNTERS)
 
 
 @dataclass(frozen=True)
@@ -153,9 +140,7 @@ class SimulatedMachine:
         self._simulator.uvmsim_reset_counters()
 
     def counters(self) -> dict[str, int]:
-        counters = _Counters()
-        self._simulator.uvmsim_get_counters(byref(counters))
-        return {name: int(getattr(counters, name)) for name in _COUNTERS}
+        return read_counters(self._simulator)
 
 
 def _location(location: int) -> _Location:

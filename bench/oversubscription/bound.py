@@ -15,10 +15,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-from scipy.optimize import linprog
-from scipy.sparse import csr_matrix
 from uvmalloc.trace import ALLOCATE, FREE, KERNEL, MARK, Trace
+
+from bench.oversubscription.linear_program import LinearProgram
 
 _TOUCH = 12
 _PAGE, _BLOCK = 4096, 2 << 20
@@ -221,36 +220,25 @@ class Bound:
         self.largest_kernel_blocks = max(len(kernel.pages) for kernel in self.kernels)
 
     def fewest_bytes(self, chunks: int, to_device: bool, to_host: bool) -> float:
-        levels = levels_of(self.gaps)
-        cost = np.zeros(len(self.gaps) + len(levels))
-        for i, gap in enumerate(self.gaps):
-            cost[i] = gap.live_bytes * gap.count if to_device else 0
-        for i, level in enumerate(levels):
-            count = self.gaps[level.gaps[0]].count
-            cost[len(self.gaps) + i] = level.bytes * count if to_host else 0
-        rows, columns, values, bounds = [], [], [], []
-
-        def add(entries: list[tuple[int, float]], at_most: float) -> None:
-            for place, value in entries:
-                rows.append(len(bounds))
-                columns.append(place)
-                values.append(value)
-            bounds.append(at_most)
-
+        program = LinearProgram()
+        # In blocks, so that the numbers are near 1.
+        away_at = [
+            program.variable(gap.live_bytes * gap.count / _BLOCK if to_device else 0)
+            for gap in self.gaps
+        ]
         for number, kernel in enumerate(self.kernels):
-            others = [(i, -gap.count) for i, gap in enumerate(self.gaps) if gap.spans(number)]
+            others = [
+                (i, -gap.count)
+                for i, gap in zip(away_at, self.gaps, strict=True)
+                if gap.spans(number)
+            ]
             count = -sum(value for _, value in others)
             away = min(count, count + len(kernel.pages) - chunks)
             if away > 0:
-                add(others, -away)
-        for i, level in enumerate(levels):
+                program.at_most(others, -away)
+        for level in levels_of(self.gaps):
+            count = self.gaps[level.gaps[0]].count
+            copied = program.variable(level.bytes * count / _BLOCK if to_host else 0)
             for gap in level.gaps:
-                add([(gap, 1.0), (len(self.gaps) + i, -1.0)], 0)
-        if not bounds:
-            return 0.0
-        matrix = csr_matrix((values, (rows, columns)), shape=(len(bounds), len(cost)))
-        # In blocks, so that the numbers are near 1.
-        solved = linprog(cost / _BLOCK, A_ub=matrix, b_ub=bounds, bounds=(0, 1), method="highs")
-        if not solved.success:
-            raise RuntimeError(f"no bound for {chunks} blocks: {solved.message}")
-        return float(solved.fun) * _BLOCK
+                program.at_most([(away_at[gap], 1.0), (copied, -1.0)], 0)
+        return program.least(f"for {chunks} blocks", largest=1) * _BLOCK

@@ -15,26 +15,11 @@ import torch
 from uvmalloc.libraries import find_libraries
 
 from bench.oversubscription.steps_here import CONTEXT, EMBEDDING, HEADS, LAYERS, SEQUENCES
+from bench.simulated_counters import read_counters
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 
 from train_gpt import GPT, train_step
-
-_COUNTERS = (
-    "kernels", "managed_allocations", "managed_frees", "device_allocations", "device_frees",
-    "pinned_allocations", "pinned_frees", "advice_calls", "prefetch_calls", "discard_calls",
-    "copy_calls", "copy_bytes", "fault_pages_device", "fault_pages_host",
-    "migrated_bytes_to_device", "migrated_bytes_to_host", "migrated_bytes_between_devices",
-    "populated_bytes_device", "populated_bytes_host", "evicted_chunks", "evicted_bytes",
-    "remote_access_bytes", "unimplemented_calls", "graph_launches", "faults_device",
-    "speculative_pages_device", "throttles_device", "pinned_pages_device",
-)  # fmt: skip
-
-
-class _Counters(ctypes.Structure):
-    """uvmsim_counters of sim/uvmsim.h."""
-
-    _fields_ = [(name, ctypes.c_uint64) for name in _COUNTERS]
 
 
 def main() -> None:
@@ -48,9 +33,7 @@ def main() -> None:
         tokens = torch.randint(model.tokens.num_embeddings, (SEQUENCES, CONTEXT + 1)).to("cuda")
         loss = train_step(model, optimizer, tokens[:, :-1], tokens[:, 1:])
         torch.cuda.synchronize()
-        counters = _Counters()
-        simulator.uvmsim_get_counters(ctypes.byref(counters))
-        figures = {name: int(getattr(counters, name)) for name in _COUNTERS}
+        figures = read_counters(simulator)
         steps.append({"loss": loss.hex(), "now_ns": int(simulator.uvmsim_now_ns()), **figures})
     print(json.dumps(steps))
 

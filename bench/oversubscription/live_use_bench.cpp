@@ -12,6 +12,7 @@
 namespace {
 
 using namespace uvm::live;
+using uvm::kPageBytes;
 
 class NoMoves final : public MoveSink {
  public:
@@ -33,12 +34,12 @@ void use_event(benchmark::State& state) {
   const PlannedLivePolicy policy;
   LivePlan plan(log, learner, policy, sink, is_short ? kBlocks * 3 / 4 : kBlocks);
   for (std::size_t block = 1; block <= kBlocks; ++block)
-    log.allocated(block * UseLog::kPageBytes, UseLog::kPageBytes);
+    log.allocated(block * kPageBytes, kPageBytes);
   std::size_t kernel = 0;
   const auto note = [&] {
     std::array<UseRange, kUses> uses;
     for (std::size_t i = 0; i < kUses; ++i)
-      uses[i] = {(1 + (kernel / 2 + i) % kBlocks) * UseLog::kPageBytes, UseLog::kPageBytes, kReads};
+      uses[i] = {(1 + (kernel / 2 + i) % kBlocks) * kPageBytes, kPageBytes, kReads};
     kernel = (kernel + 1) % kKernels;
     log.add_kernel(uses);
     learner.kernel_added();

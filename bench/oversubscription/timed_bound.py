@@ -15,10 +15,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scipy.optimize import linprog
-from scipy.sparse import csr_matrix
-
 from bench.oversubscription.bound import Bound, Gap, Level, levels_of
+from bench.oversubscription.linear_program import LinearProgram
 
 _SLOTS = 48
 
@@ -27,38 +25,6 @@ _SLOTS = 48
 class Link:
     to_device_bytes_per_ns: float
     to_host_bytes_per_ns: float
-
-
-class _Program:
-    """Rows of `values * variables <= limit`, over variables from 0 on."""
-
-    def __init__(self) -> None:
-        self.costs: list[float] = []
-        self._rows: list[int] = []
-        self._columns: list[int] = []
-        self._values: list[float] = []
-        self._limits: list[float] = []
-
-    def variable(self, cost: float = 0.0) -> int:
-        self.costs.append(cost)
-        return len(self.costs) - 1
-
-    def at_most(self, entries: Sequence[tuple[int, float]], limit: float) -> None:
-        for column, value in entries:
-            self._rows.append(len(self._limits))
-            self._columns.append(column)
-            self._values.append(value)
-        self._limits.append(limit)
-
-    def least(self) -> float:
-        shape = (len(self._limits), len(self.costs))
-        matrix = csr_matrix((self._values, (self._rows, self._columns)), shape=shape)
-        solved = linprog(
-            self.costs, A_ub=matrix, b_ub=self._limits, bounds=(0, None), method="highs"
-        )
-        if not solved.success:
-            raise RuntimeError(f"no bound of time: {solved.message}")
-        return float(solved.fun)
 
 
 def slots_of(kernel_ns: Sequence[float], count: int = _SLOTS) -> list[int]:
@@ -83,7 +49,7 @@ class TimedBound:
             self._slot_ns[slot] += duration
 
     def least_ns(self, chunks: int) -> float:
-        program = _Program()
+        program = LinearProgram()
         waits = [program.variable(cost=1e-3) for _ in range(self._slots)]
         to_device: list[list[tuple[int, float]]] = [[] for _ in range(self._slots)]
         to_host: list[list[tuple[int, float]]] = [[] for _ in range(self._slots)]
@@ -120,7 +86,7 @@ class TimedBound:
             needed = min(others, others + len(self._bound.kernels[kernel].pages) - chunks)
             if needed > 0:
                 program.at_most([(v, -count) for v, count in away[kernel]], -needed)
-        return sum(self._slot_ns) + program.least() * 1e3
+        return sum(self._slot_ns) + program.least("of time") * 1e3
 
     def _path(self, gap: Gap) -> list[int]:
         """The slots from one use to the next, in the order of time."""
@@ -163,7 +129,7 @@ class TimedBound:
             away[kernel] += [(v, -float(gap.count)) for v in ins[:place]]
 
     def _copy_back(
-        self, program: _Program, level: Level, leaving: dict[int, list[tuple[int, int]]],
+        self, program: LinearProgram, level: Level, leaving: dict[int, list[tuple[int, int]]],
         to_host: list[list[tuple[int, float]]],
     ) -> None:  # fmt: skip
         """A part that is away in one of the gaps has been copied back, at the latest as it left."""

@@ -4,10 +4,26 @@
 #include <utility>
 
 namespace uvm::live {
+namespace {
+
+// How many different pages there are. It notes in each that the kernel uses it.
+std::size_t count_used(const std::vector<Page*>& pages, KernelNumber Page::*last_use,
+                       KernelNumber kernel) {
+  std::size_t count = 0;
+  for (Page* page : pages) count += std::exchange(page->*last_use, kernel) != kernel ? 1 : 0;
+  return count;
+}
+
+}  // namespace
 
 LivePlan::LivePlan(const UseLog& log, const StepLearner& learner, const LivePolicy& policy,
                    MoveSink& sink, std::size_t chunks)
-    : log_(log), learner_(learner), policy_(policy), sink_(sink), chunks_(chunks) {}
+    : log_(log),
+      learner_(learner),
+      policy_(policy),
+      sink_(sink),
+      chunks_(chunks),
+      victims_(log, learner, policy) {}
 
 void LivePlan::set_chunks(std::size_t chunks) {
   chunks_ = chunks;
@@ -32,8 +48,7 @@ void LivePlan::before_kernel() {
     UseLog::each_page(log_.record(log_.use(kernel.first_use + i).record).extent,
                       [&](std::uintptr_t number) { used.push_back(&page_at(number)); });
   }
-  std::size_t pages = 0;
-  for (Page* page : used) pages += std::exchange(page->last_use, now_) != now_ ? 1 : 0;
+  const std::size_t pages = count_used(used, &Page::last_use, now_);
   if (log_.use(kernel.first_use).twin == kNoUse) is_synchronized_ = false;
   if (pages > chunks_) {
     // Such a kernel often uses little of a large block, and the driver moves only that.
@@ -52,7 +67,7 @@ void LivePlan::before_kernel() {
 
 void LivePlan::block_allocated(RecordId id) {
   now_ = log_.newest();
-  if (log_.record(id).extent.size_bytes > chunks_ * UseLog::kPageBytes) return;
+  if (log_.record(id).extent.size_bytes > chunks_ * kPageBytes) return;
   UseLog::each_page(log_.record(id).extent,
                     [&](std::uintptr_t number) { page_at(number).last_use = now_ + 1; });
   UseLog::each_page(log_.record(id).extent, [&](std::uintptr_t number) { use(page_at(number)); });
@@ -72,21 +87,12 @@ void LivePlan::use(Page& page) {
 void LivePlan::leave_to_driver(Page& page) {
   ++figures_.missing_pages;
   here_.add(page);
-  while (here_.size() > chunks_) {
-    Page* oldest = &page;
-    const std::size_t looked_at = std::min(here_.size(), kMostCandidates);
-    for (std::size_t i = 0; i < looked_at; ++i) {
-      Page& each = here_[(turn_ + i) % here_.size()];
-      if (each.last_use < oldest->last_use) oldest = &each;
-    }
-    here_.remove(*oldest);
-    take_turn(here_.size());
-  }
+  while (here_.size() > chunks_) here_.remove(victims_.oldest(here_, page));
 }
 
 bool LivePlan::bring_now(Page& page) {
   while (here_.size() >= chunks_) {
-    Page* victim = choose_victim(here_, now_, now_);
+    Page* victim = victims_.choose(here_, now_, predicts());
     if (victim == nullptr) return false;
     evict(*victim);
   }
@@ -141,15 +147,12 @@ void LivePlan::plan_kernel(KernelNumber kernel) {
     UseLog::each_page(log_.record(id).extent,
                       [&](std::uintptr_t number) { wanted_.push_back(&page_at(number)); });
   });
-  std::size_t pages = 0;
-  for (Page* page : wanted_)
-    pages += std::exchange(page->planned_last_use, kernel) != kernel ? 1 : 0;
-  if (pages > chunks_) return;
+  if (count_used(wanted_, &Page::planned_last_use, kernel) > chunks_) return;
   for (Page* page : wanted_) {
     if (planned_.contains(*page)) continue;
     Move move{.page = page, .need = kernel};
     if (planned_.size() >= chunks_) {
-      move.victim = choose_victim(planned_, kernel, kernel);
+      move.victim = victims_.choose(planned_, kernel, predicts());
       if (move.victim == nullptr) continue;
       move.after = move.victim->planned_last_use;
       planned_.remove(*move.victim);
@@ -187,46 +190,6 @@ bool LivePlan::send(const Move& move) {
     evict(*move.victim);
   }
   return here_.contains(*move.page) || bring_now(*move.page);
-}
-
-Page* LivePlan::choose_victim(const PageSet& pages, KernelNumber needed_from, KernelNumber kernel) {
-  const bool is_planned = &pages == &planned_;
-  candidates_.clear();
-  candidate_pages_.clear();
-  const std::size_t count = pages.size();
-  for (std::size_t i = 0; i < count && candidates_.size() < kMostCandidates; ++i) {
-    Page& page = pages[(turn_ + i) % count];
-    plan::Candidate candidate{.last_use = is_planned ? page.planned_last_use : page.last_use,
-                              .kernel = kernel};
-    if (candidate.last_use >= needed_from) continue;
-    if (predicts()) {
-      candidate.next_use = next_use(page, kernel, &candidate.live_bytes);
-    } else {
-      candidate.live_bytes = log_.blocks_in_page(page.number).empty() ? 0 : UseLog::kPageBytes;
-    }
-    candidate.copied_back_bytes = candidate.live_bytes;
-    candidates_.push_back(candidate);
-    candidate_pages_.push_back(&page);
-  }
-  take_turn(count);
-  if (candidates_.empty()) return nullptr;
-  return candidate_pages_[policy_.choice().choose(candidates_)];
-}
-
-void LivePlan::take_turn(std::size_t pages) {
-  turn_ = pages > kMostCandidates ? (turn_ + kMostCandidates) % pages : 0;
-}
-
-// The earliest of the page's blocks after that kernel.
-KernelNumber LivePlan::next_use(const Page& page, KernelNumber after,
-                                std::uint64_t* live_bytes) const {
-  KernelNumber earliest = plan::kNever;
-  *live_bytes = 0;
-  for (const RecordId id : log_.blocks_in_page(page.number)) {
-    *live_bytes += std::min(log_.record(id).extent.size_bytes, UseLog::kPageBytes);
-    if (const auto next = learner_.next_use(id, after)) earliest = std::min(earliest, *next);
-  }
-  return earliest;
 }
 
 // A step that is lost again and again is not worth its wrong moves.

@@ -23,6 +23,7 @@
 #include <uvmalloc/hints/live/page_set.hpp>
 #include <uvmalloc/hints/live/step_learner.hpp>
 #include <uvmalloc/hints/live/use_log.hpp>
+#include <uvmalloc/hints/live/victim_finder.hpp>
 
 namespace uvm::live {
 
@@ -32,8 +33,6 @@ class LivePlan {
   // hold chunks that kernels before them need.
   static constexpr std::size_t kChunksPerCredit = 16;
   static constexpr std::size_t kLeastCredits = 2;
-  // Pages among which the one that leaves is chosen. A larger device is looked at in turns.
-  static constexpr std::size_t kMostCandidates = 256;
   // After so many losses of the step within kLossKernels the policy `auto` plans nothing for
   // kPauseKernels.
   static constexpr std::uint64_t kMostLosses = 4;
@@ -79,12 +78,6 @@ class LivePlan {
   void plan_kernel(KernelNumber kernel);
   void send_due_moves();
   bool send(const Move& move);
-  // The page that leaves for a page of `kernel`. Pages whose last use is `needed_from` or later
-  // stay. nullptr: all stay.
-  Page* choose_victim(const PageSet& pages, KernelNumber needed_from, KernelNumber kernel);
-  KernelNumber next_use(const Page& page, KernelNumber after, std::uint64_t* live_bytes) const;
-  // The next choice looks at other pages, if there are many.
-  void take_turn(std::size_t pages);
   void judge();
 
   const UseLog& log_;
@@ -93,17 +86,16 @@ class LivePlan {
   MoveSink& sink_;
   std::size_t chunks_;
   std::unordered_map<std::uintptr_t, Page> pages_;
-  PageSet here_{&Page::place};             // now
-  PageSet planned_{&Page::planned_place};  // before kernel planned_until_ + 1
+  PageSet here_{&Page::place, &Page::last_use};  // now
+  // Before kernel planned_until_ + 1.
+  PageSet planned_{&Page::planned_place, &Page::planned_last_use};
   KernelNumber planned_until_ = 0;
   bool is_synchronized_ = false;  // the planned pages follow from those that are here
   std::deque<Move> moves_;        // that are not sent yet
   std::size_t arriving_ = 0;      // pages
   std::vector<Page*> wanted_;
   std::vector<Page*> held_back_;
-  std::vector<plan::Candidate> candidates_;
-  std::vector<Page*> candidate_pages_;
-  std::size_t turn_ = 0;  // where the next candidates begin
+  VictimFinder victims_;
   KernelNumber now_ = 0;
   std::uint64_t paused_until_ = 0;
   std::uint64_t losses_before_ = 0;

@@ -4,13 +4,6 @@
 #include <uvmalloc/storage/pages.hpp>
 
 namespace uvm::live {
-namespace {
-
-void* address_of_page(std::uintptr_t page) {
-  return reinterpret_cast<void*>(page * kPageBytes);
-}
-
-}  // namespace
 
 MoveLanes::~MoveLanes() {
   release(now_);
@@ -65,7 +58,7 @@ void MoveLanes::to_host(std::uintptr_t page) {
   if (lane == nullptr) return;
   if (const auto arrival = arrivals_.extract(page)) wait(lane, arrival.mapped());
   const RuntimeStatus status =
-      runtime_.prefetch(device_, address_of_page(page), kPageBytes, Place::host(), lane);
+      runtime_.prefetch(device_, start_of_page(page), kPageBytes, Place::host(), lane);
   if (!count(HintKind::kPrefetch, status)) return;
   const EventHandle left = record(lane);
   if (left == nullptr) return;
@@ -91,7 +84,7 @@ void MoveLanes::to_device(std::uintptr_t page) {
     std::erase(eviction_order_, page);
   }
   const RuntimeStatus status =
-      runtime_.prefetch(device_, address_of_page(page), kPageBytes, Place::device(device_), lane);
+      runtime_.prefetch(device_, start_of_page(page), kPageBytes, Place::device(device_), lane);
   if (!count(HintKind::kPrefetch, status)) return;
   if (const auto before = arrivals_.extract(page)) release(before.mapped());
   if (const EventHandle arrival = record(lane)) arrivals_.emplace(page, arrival);
@@ -106,7 +99,7 @@ bool MoveLanes::discard(std::uintptr_t page, const DeviceStream& user) {
   const StreamHandle lane = next_lane(leaving_lanes_, &leaving_turn_);
   if (lane == nullptr || !events_.order({device_, lane}, user)) return false;
   if (const auto arrival = arrivals_.extract(page)) wait(lane, arrival.mapped());
-  const RuntimeStatus status = runtime_.discard(device_, address_of_page(page), kPageBytes, lane);
+  const RuntimeStatus status = runtime_.discard(device_, start_of_page(page), kPageBytes, lane);
   if (!count(HintKind::kDiscard, status)) return false;
   if (const EventHandle left = record(lane)) new_evictions_.push_back(left);
   if (events_.order(user, {device_, lane})) return true;
@@ -129,13 +122,8 @@ void MoveLanes::release(EventHandle event) {
 }
 
 bool MoveLanes::count(HintKind kind, const RuntimeStatus& status) {
-  HintCounters::Kind& counted = counters_.of(kind);
-  if (status.ok()) {
-    counted.sent.fetch_add(1, std::memory_order_relaxed);
-    counted.bytes.fetch_add(kPageBytes, std::memory_order_relaxed);
-    return true;
-  }
-  counted.failed.fetch_add(1, std::memory_order_relaxed);
+  counters_.count(kind, kPageBytes, status.ok());
+  if (status.ok()) return true;
   log_once(LogLevel::kWarning, status.text(),
            fmt::format("a page of 2 MiB could not be moved ahead of its use: {} (said once; the "
                        "program is correct without it)",

@@ -24,11 +24,13 @@ struct Page {
 
 class PageSet {
  public:
-  // `place`: the member in which a page keeps its place in this set.
-  explicit PageSet(std::size_t Page::*place) : place_(place) {}
+  // The members in which a page keeps its place in this set, and its last use as this set sees it.
+  PageSet(std::size_t Page::*place, KernelNumber Page::*last_use)
+      : place_(place), last_use_(last_use) {}
 
   std::size_t size() const { return pages_.size(); }
   Page& operator[](std::size_t index) const { return *pages_[index]; }
+  KernelNumber last_use(const Page& page) const { return page.*last_use_; }
   bool contains(const Page& page) const { return page.*place_ != Page::kNoPlace; }
   auto begin() const { return pages_.begin(); }
   auto end() const { return pages_.end(); }
@@ -50,6 +52,7 @@ class PageSet {
 
  private:
   std::size_t Page::*place_;
+  KernelNumber Page::*last_use_;
   std::vector<Page*> pages_;
 };
 

@@ -51,11 +51,7 @@ void UseLog::end(RecordId id) {
     std::erase(found->second, id);
     if (found->second.empty()) pages_.erase(found);
   });
-  if (record.logged_uses == 0) recycle(id);
-}
-
-void UseLog::recycle(RecordId id) {
-  unused_.push_back(id);
+  if (record.logged_uses == 0) unused_.push_back(id);
 }
 
 KernelNumber UseLog::add_kernel(std::span<const UseRange> ranges) {
@@ -98,7 +94,7 @@ void UseLog::forget_oldest_kernel() {
   for (std::uint32_t i = 0; i < oldest.use_count; ++i) {
     BlockRecord& record = records_[uses_.front().record];
     if (record.last_use == first_use_) record.last_use = kNoUse;
-    if (--record.logged_uses == 0 && !record.is_live) recycle(uses_.front().record);
+    if (--record.logged_uses == 0 && !record.is_live) unused_.push_back(uses_.front().record);
     uses_.pop_front();
     ++first_use_;
   }

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include <uvmalloc/hints/live/use_range.hpp>
+#include <uvmalloc/storage/pages.hpp>
 
 namespace uvm::live {
 
@@ -58,7 +59,6 @@ struct LoggedKernel {
 
 class UseLog {
  public:
-  static constexpr std::size_t kPageBytes = std::size_t{2} << 20;
   // A smaller block shares its page with so many others that the page stays in use.
   static constexpr std::size_t kLeastBlockBytes = std::size_t{16} << 10;
   // Older kernels are forgotten. A step with more kernels is not recognised.
@@ -105,7 +105,6 @@ class UseLog {
   RecordId find(std::uintptr_t address) const;
   RecordId add_record(const BlockExtent& extent, KernelNumber born);
   void end(RecordId id);
-  void recycle(RecordId id);
   void add_use(RecordId id, std::uint8_t access);
   void forget_oldest_kernel();
 

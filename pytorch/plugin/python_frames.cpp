@@ -76,6 +76,20 @@ bool is_of(Object globals, std::span<const char* const> modules) {
   });
 }
 
+// The frame that runs; a new reference or null.
+Object innermost_frame() {
+  Object frame = python().current_frame();
+  if (frame != nullptr) python().retain(frame);
+  return frame;
+}
+
+// The frame that called it; a new reference or null, for the one that is given up.
+Object step_out(Object frame) {
+  Object caller = python().caller(frame);
+  python().release(frame);
+  return caller;
+}
+
 class Locked {
  public:
   Locked() : before_(python().take_lock()) {}
@@ -135,14 +149,8 @@ std::string line_text(Object frame) {
 std::string calling_line() {
   if (!python().can_take_lock()) return "";
   const Locked locked;
-  Object frame = python().current_frame();
-  if (frame == nullptr) return "";
-  python().retain(frame);
-  while (frame != nullptr && !is_outside(frame)) {
-    Object caller = python().caller(frame);
-    python().release(frame);
-    frame = caller;
-  }
+  Object frame = innermost_frame();
+  while (frame != nullptr && !is_outside(frame)) frame = step_out(frame);
   if (frame == nullptr) return "";
   std::string line = line_text(frame);
   python().release(frame);
@@ -151,9 +159,7 @@ std::string calling_line() {
 
 bool called_from(std::span<const char* const> modules, std::span<const char* const> between) {
   if (!python().complete()) return false;
-  Object frame = python().current_frame();
-  if (frame == nullptr) return false;
-  python().retain(frame);
+  Object frame = innermost_frame();
   bool found = false;
   bool passed_over = true;
   while (frame != nullptr && passed_over) {
@@ -161,9 +167,7 @@ bool called_from(std::span<const char* const> modules, std::span<const char* con
     found = is_of(globals, modules);
     passed_over = !found && is_of(globals, between);
     python().release(globals);
-    Object caller = python().caller(frame);
-    python().release(frame);
-    frame = caller;
+    frame = step_out(frame);
   }
   python().release(frame);
   return found;

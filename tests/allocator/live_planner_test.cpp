@@ -4,6 +4,8 @@
 
 #include <uvmalloc/allocator/uvmalloc.h>
 
+#include <uvmalloc/allocator/base/work_counters.hpp>
+
 #include "support/allocator_fixture.hpp"
 
 namespace uvm {
@@ -59,6 +61,16 @@ TEST_F(LivePlannerTest, NothingIsCalledOrCountedWhileAllFits) {
   EXPECT_EQ(allocator->live_figures().kernels, 0u);
   EXPECT_EQ(allocator->runtime_calls(), calls);
 }
+
+#ifndef NDEBUG
+TEST_F(LivePlannerTest, AMoveTakesTheStateLockOnceWhileAllFits) {
+  char* block = device(2 * kMiB, stream(1));
+  ASSERT_NE(allocator->move(block, {Place::device(0), Place::host(), 0, stream(1)}), nullptr);
+  work_counters = {};
+  ASSERT_NE(allocator->move(block, {Place::host(), Place::device(0), 0, stream(1)}), nullptr);
+  EXPECT_EQ(work_counters.state_cycles, 1u);
+}
+#endif
 
 TEST_F(LivePlannerTest, ItWantsUsesOnceMemoryIsShort) {
   std::vector<bool> wanted;

@@ -11,7 +11,7 @@
 
 namespace uvm::testing {
 
-inline constexpr std::size_t kPage = live::UseLog::kPageBytes;
+inline constexpr std::size_t kPage = kPageBytes;
 
 // Obeys every move, and checks that it may be made.
 class RecordingSink final : public live::MoveSink {

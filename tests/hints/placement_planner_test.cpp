@@ -178,13 +178,14 @@ TEST_F(PlacementPlannerTest, PrefetchesStopWhenTheSoftBudgetIsBelievedFull) {
 }
 
 TEST_F(PlacementPlannerTest, CoherentMachinesAndOtherPoliciesGetNoHints) {
-  for (auto& plan_for :
-       {planner(Policy::kAuto, 1u << 30, true), planner(Policy::kDriver), planner(Policy::kOff)}) {
-    PlacementPlanner copy = plan_for;
+  const auto expect_no_hints = [&](PlacementPlanner plan_for) {
     SegmentPlacement placement;
-    EXPECT_EQ(copy.plan_span(base_, kPageBytes, Facade::kHost, 0, &placement), HintPlan{});
-    EXPECT_EQ(copy.plan_move(base_, kPageBytes, &placement, Place::device(0)), HintPlan{});
-  }
+    EXPECT_EQ(plan_for.plan_span(base_, kPageBytes, Facade::kHost, 0, &placement), HintPlan{});
+    EXPECT_EQ(plan_for.plan_move(base_, kPageBytes, &placement, Place::device(0)), HintPlan{});
+  };
+  expect_no_hints(planner(Policy::kAuto, 1u << 30, true));
+  expect_no_hints(planner(Policy::kDriver));
+  expect_no_hints(planner(Policy::kOff));
   EXPECT_GT(skipped(HintKind::kAdvise, SkipReason::kCoherent), 0u);
   EXPECT_GT(skipped(HintKind::kAdvise, SkipReason::kPolicy), 0u);
 }
@@ -202,6 +203,8 @@ TEST(Policy, HasANameForEachValue) {
   EXPECT_EQ(to_string(Policy::kAuto), "auto");
   EXPECT_EQ(to_string(Policy::kDriver), "driver");
   EXPECT_EQ(to_string(Policy::kOff), "off");
+  EXPECT_EQ(to_string(Policy::kLru), "lru");
+  EXPECT_EQ(to_string(Policy::kPlanned), "planned");
 }
 
 }  // namespace

@@ -13,7 +13,6 @@ from rich.console import Console
 from uvmalloc import plan
 from uvmalloc.cli import main
 from uvmalloc.errors import CommandError
-from uvmalloc.libraries import find_libraries
 
 from bench.oversubscription.bound import Bound, End, Kernel
 from bench.oversubscription.compare import ByHand, Point, keys_of
@@ -181,8 +180,6 @@ def test_a_point_that_does_not_run_is_counted() -> None:
 
 
 def test_a_trace_of_no_use_is_refused(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
-    if not find_libraries().what_if.is_file():
-        pytest.skip("uvmalloc_plan is not built")
     file = tmp_path / "no.trace"
     file.write_text("nothing")
     code = main(["plan", str(file), "--machine", "h100-pcie5", "--memory", "1GiB"])
@@ -247,8 +244,6 @@ uvmalloc.mark("end")
 
 
 def test_a_program_is_recorded_and_planned(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
-    if not find_libraries().what_if.is_file():
-        pytest.skip("uvmalloc_plan is not built")
     command = ["plan", "--machine", "h100-pcie5", "--json", "--step", "step 1", "--"]
     assert main([*command, sys.executable, "-c", PROGRAM]) == 0
     result = json.loads(capsys.readouterr().out)

@@ -1,0 +1,28 @@
+"""The counters of a simulated machine, read from its library."""
+
+from __future__ import annotations
+
+import ctypes
+
+_NAMES = (
+    "kernels", "managed_allocations", "managed_frees", "device_allocations", "device_frees",
+    "pinned_allocations", "pinned_frees", "advice_calls", "prefetch_calls", "discard_calls",
+    "copy_calls", "copy_bytes", "fault_pages_device", "fault_pages_host",
+    "migrated_bytes_to_device", "migrated_bytes_to_host", "migrated_bytes_between_devices",
+    "populated_bytes_device", "populated_bytes_host", "evicted_chunks", "evicted_bytes",
+    "remote_access_bytes", "unimplemented_calls", "graph_launches", "faults_device",
+    "speculative_pages_device", "throttles_device", "pinned_pages_device",
+)  # fmt: skip
+
+
+class _Counters(ctypes.Structure):
+    """uvmsim_counters of sim/uvmsim.h."""
+
+    _fields_ = tuple((name, ctypes.c_uint64) for name in _NAMES)
+
+
+def read_counters(simulator: ctypes.CDLL) -> dict[str, int]:
+    """All counters since the start of the process, by name. `simulator` is libuvmsim.so."""
+    counters = _Counters()
+    simulator.uvmsim_get_counters(ctypes.byref(counters))
+    return {name: int(getattr(counters, name)) for name in _NAMES}

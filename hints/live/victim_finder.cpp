@@ -1,0 +1,56 @@
+#include <uvmalloc/hints/live/victim_finder.hpp>
+
+#include <algorithm>
+
+namespace uvm::live {
+
+Page* VictimFinder::choose(const PageSet& pages, KernelNumber kernel, bool predicts) {
+  candidates_.clear();
+  candidate_pages_.clear();
+  const std::size_t count = pages.size();
+  for (std::size_t i = 0; i < count && candidates_.size() < kMostCandidates; ++i) {
+    Page& page = pages[(turn_ + i) % count];
+    plan::Candidate candidate{.last_use = pages.last_use(page), .kernel = kernel};
+    if (candidate.last_use >= kernel) continue;
+    if (predicts) {
+      candidate.next_use = next_use(page, kernel, &candidate.live_bytes);
+    } else {
+      candidate.live_bytes = log_.blocks_in_page(page.number).empty() ? 0 : kPageBytes;
+    }
+    candidate.copied_back_bytes = candidate.live_bytes;
+    candidates_.push_back(candidate);
+    candidate_pages_.push_back(&page);
+  }
+  take_turn(count);
+  if (candidates_.empty()) return nullptr;
+  return candidate_pages_[policy_.choice().choose(candidates_)];
+}
+
+Page& VictimFinder::oldest(const PageSet& pages, Page& otherwise) {
+  Page* oldest = &otherwise;
+  const std::size_t looked_at = std::min(pages.size(), kMostCandidates);
+  for (std::size_t i = 0; i < looked_at; ++i) {
+    Page& each = pages[(turn_ + i) % pages.size()];
+    if (pages.last_use(each) < pages.last_use(*oldest)) oldest = &each;
+  }
+  take_turn(pages.size());
+  return *oldest;
+}
+
+// The earliest of the page's blocks after that kernel.
+KernelNumber VictimFinder::next_use(const Page& page, KernelNumber after,
+                                    std::uint64_t* live_bytes) const {
+  KernelNumber earliest = plan::kNever;
+  *live_bytes = 0;
+  for (const RecordId id : log_.blocks_in_page(page.number)) {
+    *live_bytes += std::min(log_.record(id).extent.size_bytes, kPageBytes);
+    if (const auto next = learner_.next_use(id, after)) earliest = std::min(earliest, *next);
+  }
+  return earliest;
+}
+
+void VictimFinder::take_turn(std::size_t pages) {
+  turn_ = pages > kMostCandidates ? (turn_ + kMostCandidates) % pages : 0;
+}
+
+}  // namespace uvm::live

@@ -1,0 +1,43 @@
+// Finds the page that leaves a device when another page needs its chunk. On a large device each
+// search looks at some of the pages, and the next one goes on behind them.
+//
+// Not thread-safe, as LivePlan. Knows no driver.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <uvmalloc/hints/live/live_policy.hpp>
+#include <uvmalloc/hints/live/page_set.hpp>
+#include <uvmalloc/hints/live/step_learner.hpp>
+#include <uvmalloc/hints/live/use_log.hpp>
+
+namespace uvm::live {
+
+class VictimFinder {
+ public:
+  static constexpr std::size_t kMostCandidates = 256;
+
+  VictimFinder(const UseLog& log, const StepLearner& learner, const LivePolicy& policy)
+      : log_(log), learner_(learner), policy_(policy) {}
+
+  // By the policy, for a page of `kernel`. Pages that this kernel or a later one uses stay.
+  // nullptr: all stay. `predicts`: the learner knows the next uses.
+  Page* choose(const PageSet& pages, KernelNumber kernel, bool predicts);
+  // The page that was used longest ago; `otherwise` if no page was used before that one.
+  Page& oldest(const PageSet& pages, Page& otherwise);
+
+ private:
+  KernelNumber next_use(const Page& page, KernelNumber after, std::uint64_t* live_bytes) const;
+  void take_turn(std::size_t pages);
+
+  const UseLog& log_;
+  const StepLearner& learner_;
+  const LivePolicy& policy_;
+  std::vector<plan::Candidate> candidates_;
+  std::vector<Page*> candidate_pages_;
+  std::size_t turn_ = 0;  // where the next search begins
+};
+
+}  // namespace uvm::live
