@@ -84,7 +84,7 @@ bool CachingManagedAllocator::note_use(const void* address, std::size_t size_byt
 
 void CachingManagedAllocator::note_uses(int device, StreamHandle stream,
                                         std::span<const live::UseRange> uses) noexcept {
-  engine_->live.note_uses(device, stream, uses);
+  engine_->note_uses(device, stream, uses);
 }
 
 void CachingManagedAllocator::step_boundary() noexcept {
@@ -95,11 +95,16 @@ live::LiveFigures CachingManagedAllocator::live_figures() const {
   return engine_->live.figures();
 }
 
+std::vector<arbiter::SharingFigures> CachingManagedAllocator::sharing_figures() const {
+  return engine_->sharing.figures();
+}
+
 bool CachingManagedAllocator::record_use(const void* address, const DeviceStream& stream) {
   if (!engine_->uses.record_use(address, stream)) return false;
   if (wants_uses()) {
     const live::UseRange use{.address = address_of(address), .size_bytes = 1};
-    note_uses(stream.device, stream.handle, {&use, 1});
+    // The kernel is on its stream already, so no turn is waited for.
+    engine_->live.note_uses(stream.device, stream.handle, {&use, 1});
   }
   return true;
 }

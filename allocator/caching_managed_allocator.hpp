@@ -46,6 +46,9 @@ struct MovedStorage;
 struct SegmentDescription;
 struct Statistics;
 struct WantedPlacement;
+namespace arbiter {
+struct SharingFigures;
+}
 
 class CachingManagedAllocator {
  public:
@@ -102,7 +105,8 @@ class CachingManagedAllocator {
   bool wants_uses() const noexcept;
   void set_use_listener(std::function<void(bool wants_uses)> listener);
   // A kernel that uses these ranges is about to be put on `stream` of `device`. Each range lies in
-  // one block; ranges in no block are left out.
+  // one block; ranges in no block are left out. Where programs take turns on the device
+  // (UVMALLOC_SHARE), the function returns when it is this program's turn.
   void note_uses(int device, StreamHandle stream, std::span<const live::UseRange> uses) noexcept;
   // The same for one range, on the device where its block is used: `access` is live::kReads,
   // live::kWrites or both. False: the address is in no live block, which is looked up only if
@@ -112,6 +116,8 @@ class CachingManagedAllocator {
   // A step of the program ends here. Steps are found without it too.
   void step_boundary() noexcept;
   live::LiveFigures live_figures() const;
+  // By device; empty unless UVMALLOC_SHARE is on.
+  std::vector<arbiter::SharingFigures> sharing_figures() const;
 
   // The streams that work on the block, its own included; none if the address is not ours.
   std::vector<DeviceStream> uses_of(const void* address) const;

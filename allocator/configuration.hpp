@@ -63,11 +63,14 @@ struct Configuration {
   std::size_t host_threshold_bytes = 1u << 20;       // UVMALLOC_HOST_THRESHOLD
   ServeCuda serve_cuda = ServeCuda::kNo;             // UVMALLOC_CUDA
   PointerType pointer_type = PointerType::kManaged;  // UVMALLOC_POINTER_TYPE
-  bool startup_line = true;                          // UVMALLOC_STARTUP_LINE
-  std::string exclude;                               // UVMALLOC_EXCLUDE
-  CpuTensors cpu_tensors = CpuTensors::kAuto;        // UVMALLOC_CPU
-  HostBacking host_backing = HostBacking::kAuto;     // UVMALLOC_HOST_MEMORY
-  std::optional<std::size_t> fork_limit_bytes;       // UVMALLOC_FORK_LIMIT; none: what the host has
+  bool share = false;                                // UVMALLOC_SHARE
+  // No variable: of the files through which programs agree on turns.
+  std::string share_folder = "/dev/shm";
+  bool startup_line = true;                       // UVMALLOC_STARTUP_LINE
+  std::string exclude;                            // UVMALLOC_EXCLUDE
+  CpuTensors cpu_tensors = CpuTensors::kAuto;     // UVMALLOC_CPU
+  HostBacking host_backing = HostBacking::kAuto;  // UVMALLOC_HOST_MEMORY
+  std::optional<std::size_t> fork_limit_bytes;    // UVMALLOC_FORK_LIMIT; none: what the host has
   std::optional<std::size_t> span_bytes;  // UVMALLOC_SPAN_SIZE; none: from the device's abilities
   std::optional<std::size_t> thread_cache_bytes;  // UVMALLOC_THREAD_CACHE; none: from the budget
   // No variable: requests for large blocks that a pool serves before threads cache some; none:

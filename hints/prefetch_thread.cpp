@@ -1,28 +1,10 @@
 #include <uvmalloc/hints/prefetch_thread.hpp>
 
-#include <csignal>
 #include <exception>
 
+#include <uvmalloc/hints/background_thread.hpp>
+
 namespace uvm {
-namespace {
-
-// A thread inherits the mask of its maker. Signals are the program's threads' to handle.
-class BlockedSignals {
- public:
-  BlockedSignals() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~BlockedSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  BlockedSignals(const BlockedSignals&) = delete;
-  BlockedSignals& operator=(const BlockedSignals&) = delete;
-
- private:
-  sigset_t before_{};
-};
-
-}  // namespace
 
 PrefetchThread::~PrefetchThread() {
   {
@@ -36,8 +18,7 @@ PrefetchThread::~PrefetchThread() {
 bool PrefetchThread::start_with_lock() noexcept {
   if (thread_.joinable()) return true;
   try {
-    const BlockedSignals blocked;
-    thread_ = std::thread([this] { run(); });
+    thread_ = start_background_thread([this] { run(); });
     return true;
   } catch (const std::exception&) {
     return false;  // the caller counts the hint as failed

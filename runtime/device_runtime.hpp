@@ -96,6 +96,7 @@ struct DeviceDescription {
   std::size_t total_bytes = 0;
   DeviceCapabilities capabilities;
   std::string why_pages_stay;  // one clause about the device, where they do not migrate on a fault
+  std::string bus_address = {};  // domain, bus and device in hexadecimal; empty: not known
 };
 
 // Empty for a device whose managed memory uvmalloc can use; else one line that says why it cannot.

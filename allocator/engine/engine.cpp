@@ -38,12 +38,15 @@ Engine::Engine(std::unique_ptr<DeviceRuntime> runtime, const Configuration& conf
                  reclaimer, decay),
       uses(machine, state, caches, fenced),
       mover(machine, state, uses, hints),
-      live(machine, state),
+      sharing(machine, state),
+      live(machine, state, sharing),
       private_memory(machine, state, caches, fenced, returner, counts, hints,
                      [this](void* address) { free_slow(address, nullptr); }),
       introspection(machine, state, caches, fenced),
       out_of_memory(machine, state, introspection),
       fork_guard(machine, state, caches, small_arenas) {
+  sharing.start({.release_cached = [this] { reclaimer.release_cached(); },
+                 .plan_moves = [this](int device) { live.begin({device}); }});
   if (configuration.trace_file.empty()) return;
   if (std::string why = introspection.start_trace(configuration.trace_file); !why.empty()) {
     log_line(LogLevel::kWarning, why);
@@ -51,9 +54,11 @@ Engine::Engine(std::unique_ptr<DeviceRuntime> runtime, const Configuration& conf
 }
 
 Engine::~Engine() {
+  if (!machine.in_forked_child()) sharing.stop();
   caches.close();
   if (machine.in_forked_child()) {
     // The driver's objects are the parent's.
+    sharing.abandon();
     live.abandon();
     machine.sender.abandon();
     machine.events.abandon();

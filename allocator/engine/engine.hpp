@@ -17,6 +17,7 @@
 #include <uvmalloc/allocator/engine/block_counts.hpp>
 #include <uvmalloc/allocator/engine/block_finder.hpp>
 #include <uvmalloc/allocator/engine/block_returner.hpp>
+#include <uvmalloc/allocator/engine/device_sharing.hpp>
 #include <uvmalloc/allocator/engine/escalation.hpp>
 #include <uvmalloc/allocator/engine/fenced_blocks.hpp>
 #include <uvmalloc/allocator/engine/fork_guard.hpp>
@@ -64,6 +65,8 @@ struct Engine {
   FreeResult free_slow(void* address, Block* block) noexcept;
   // Begins to plan where a prefetch has found no credit.
   void plan_if_short();
+  // Before a kernel that uses the ranges: waits for the program's turn on the device, and plans.
+  void note_uses(int device, StreamHandle stream, std::span<const live::UseRange> ranges) noexcept;
   // While moves are planned. Throws OutOfMemoryError, with the block freed, if the program is to
   // fail because it thrashes.
   void note_allocated(void* address, Facade facade, int device, std::size_t size_bytes,
@@ -90,6 +93,7 @@ struct Engine {
   Escalation escalation;
   StreamUses uses;
   Mover mover;
+  DeviceSharing sharing;
   LivePlanner live;
   PrivateMemory private_memory;
   Introspection introspection;

@@ -46,6 +46,11 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
     judge_step();
   }
   void step_boundary() { learner_.step_boundary(); }
+  void leave_device(const DeviceStream& stream) {
+    lanes_.begin(stream);
+    plan_.leave_device();
+    lanes_.wait_until_left();
+  }
 
   bool is_over() const { return calm_kernels_ >= kCalmKernels; }
   std::optional<live::ThrashDetector::Alarm> take_alarm() { return thrashing_.take_alarm(); }
@@ -109,9 +114,10 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
   std::uint64_t calm_kernels_ = 0;
 };
 
-LivePlanner::LivePlanner(Machine& machine, HeapState& state)
+LivePlanner::LivePlanner(Machine& machine, HeapState& state, const DeviceSharing& sharing)
     : machine_(machine),
       state_(state),
+      sharing_(sharing),
       policy_(live::make_live_policy(machine.configuration.policy)),
       plans_(static_cast<std::size_t>(machine.device_count())) {}
 
@@ -208,7 +214,15 @@ void LivePlanner::note_uses(int device, StreamHandle stream,
     if (plan == nullptr || !machine_.events.may_wait(user)) return;
     plan->note_uses(user, uses);
     if (const auto alarm = plan->take_alarm()) react_to_thrashing(alarm->moved_bytes, alarm->share);
-    if (plan->is_over()) end_with_lock();
+    if (plan->is_over() && !sharing_.is_crowded(device)) end_with_lock();
+  });
+}
+
+void LivePlanner::leave_device(int device, StreamHandle stream) noexcept {
+  act([&]() UVM_NOT_ANALYSED {
+    DevicePlan* plan = plan_of(device);
+    const DeviceStream user = DeviceStream::named(device, stream);
+    if (plan != nullptr && machine_.events.may_wait(user)) plan->leave_device(user);
   });
 }
 

@@ -16,6 +16,7 @@
 #include <span>
 #include <vector>
 
+#include <uvmalloc/allocator/engine/device_sharing.hpp>
 #include <uvmalloc/allocator/engine/heap_state.hpp>
 #include <uvmalloc/hints/live/use_range.hpp>
 
@@ -32,7 +33,7 @@ class LivePlanner {
   // more. Without locks but the planner's own; it must not call the allocator.
   using Listener = std::function<void(bool wants_uses)>;
 
-  LivePlanner(Machine& machine, HeapState& state);
+  LivePlanner(Machine& machine, HeapState& state, const DeviceSharing& sharing);
   ~LivePlanner();
   LivePlanner(const LivePlanner&) = delete;
   LivePlanner& operator=(const LivePlanner&) = delete;
@@ -49,6 +50,8 @@ class LivePlanner {
   void freed(const void* address) noexcept;
   // Before a kernel with these ranges is put on the stream.
   void note_uses(int device, StreamHandle stream, std::span<const live::UseRange> uses) noexcept;
+  // Moves the program's pages away and waits until the stream and the moves have ended.
+  void leave_device(int device, StreamHandle stream) noexcept;
   void step_boundary() noexcept;
   // Throws OutOfMemoryError, once, if the program is to fail because it thrashes.
   void check_thrashing(std::size_t requested_bytes);
@@ -70,6 +73,7 @@ class LivePlanner {
 
   Machine& machine_;
   HeapState& state_;
+  const DeviceSharing& sharing_;
   const std::unique_ptr<live::LivePolicy> policy_;  // null: the policy plans nothing
   std::atomic<bool> watches_{false};
   std::atomic<bool> fails_{false};

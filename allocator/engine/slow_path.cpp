@@ -1,5 +1,6 @@
 // The slow paths: requests that find no block in the thread's cache and the stream's pool, and
 // frees of blocks that are not plain.
+#include <exception>
 #include <stdexcept>
 
 #include <fmt/format.h>
@@ -137,6 +138,18 @@ void Engine::note_allocated(void* address, Facade facade, int device, std::size_
     }
   }
   live.allocated(address, facade, device, size_bytes, stream);
+}
+
+void Engine::note_uses(int device, StreamHandle stream,
+                       std::span<const live::UseRange> ranges) noexcept {
+  if (live.is_watching() && !machine.in_forked_child() && !state.is_capturing()) {
+    try {
+      sharing.before_kernel(device, [&](int shared) { live.leave_device(shared, stream); });
+    } catch (const std::exception& error) {
+      log(LogLevel::kWarning, "no turn was waited for: {}", error.what());
+    }
+  }
+  live.note_uses(device, stream, ranges);
 }
 
 void Engine::plan_if_short() {

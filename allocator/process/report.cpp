@@ -18,6 +18,7 @@
 #include <uvmalloc/allocator/process/process_allocator.hpp>
 #include <uvmalloc/allocator/spans/host_backing.hpp>
 #include <uvmalloc/allocator/spans/machine_budget.hpp>
+#include <uvmalloc/hints/arbiter/shared_turns.hpp>
 #include <uvmalloc/runtime/registry.hpp>
 
 namespace uvm {
@@ -104,6 +105,16 @@ void add_allocator(const CachingManagedAllocator& allocator, bool has_framework,
     out->add("evicted_pages", figures.evicted_pages);
     out->add("discarded_pages", figures.discarded_pages);
     out->add("missing_pages", figures.missing_pages);
+  });
+  out->add_array("shared_devices", [&] {
+    for (const arbiter::SharingFigures& figures : allocator.sharing_figures()) {
+      out->add_object_element([&] {
+        out->add("programs", figures.programs);
+        out->add("held_bytes", figures.held_bytes);
+        out->add("turns", figures.turns);
+        out->add("waited_ns", figures.waited_ns);
+      });
+    }
   });
   out->add_array("devices", [&] {
     for (const DeviceDescription& device : allocator.devices()) {

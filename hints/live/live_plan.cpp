@@ -73,6 +73,12 @@ void LivePlan::block_allocated(RecordId id) {
   UseLog::each_page(log_.record(id).extent, [&](std::uintptr_t number) { use(page_at(number)); });
 }
 
+void LivePlan::leave_device() {
+  moves_.clear();
+  is_synchronized_ = false;
+  while (here_.size() != 0) evict(here_[here_.size() - 1]);
+}
+
 void LivePlan::use(Page& page) {
   if (!here_.contains(page)) {
     is_synchronized_ = false;

@@ -46,6 +46,8 @@ class LivePlan {
   void before_kernel();
   // A block was allocated whose first use comes soon.
   void block_allocated(RecordId id);
+  // All pages go to the host: the device is another program's for a while.
+  void leave_device();
   // Chunks that pages may have of the device.
   void set_chunks(std::size_t chunks);
 

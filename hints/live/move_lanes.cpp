@@ -94,6 +94,13 @@ void MoveLanes::wait_for(std::uintptr_t page) {
   if (const auto arrival = arrivals_.extract(page)) wait(at_hand_.handle, arrival.mapped());
 }
 
+void MoveLanes::wait_until_left() {
+  (void)runtime_.synchronize_stream(device_, at_hand_.handle);
+  for (const Lane& lane : leaving_lanes_) {
+    if (lane.stream != nullptr) (void)runtime_.synchronize_stream(device_, lane.stream);
+  }
+}
+
 bool MoveLanes::discard(std::uintptr_t page, const DeviceStream& user) {
   if (user.device != device_ || !events_.may_wait(user)) return false;
   const StreamHandle lane = next_lane(leaving_lanes_, &leaving_turn_);

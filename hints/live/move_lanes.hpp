@@ -40,6 +40,8 @@ class MoveLanes {
   void to_host(std::uintptr_t page);
   void to_device(std::uintptr_t page);
   void wait_for(std::uintptr_t page);
+  // The calling thread waits for the work so far of the stream at hand, and for pages that leave.
+  void wait_until_left();
   // Drops the contents of a page after the work so far of `user`, and before its later work. False:
   // the order cannot be had, or the driver refuses.
   bool discard(std::uintptr_t page, const DeviceStream& user);

@@ -4,6 +4,8 @@
 #include <atomic>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include <uvmalloc/runtime/cuda/driver_api.hpp>
 
 namespace uvm {
@@ -81,6 +83,7 @@ class CudaRuntime final : public DeviceRuntime {
       return status(result, "cuDeviceGetName");
     }
     out->name = text;
+    out->bus_address = bus_address(device);
     if (CUresult result = api_->device_total_mem(&out->total_bytes, device);
         result != CUDA_SUCCESS) {
       return status(result, "cuDeviceTotalMem");
@@ -300,6 +303,13 @@ class CudaRuntime final : public DeviceRuntime {
     int value = 0;
     // A driver that does not know the attribute does not have the property.
     return api_->device_get_attribute(&value, which, device) == CUDA_SUCCESS ? value : 0;
+  }
+
+  // As nvidia-smi and rocm-smi write it, without the function.
+  std::string bus_address(int device) const {
+    return fmt::format("{:04x}:{:02x}:{:02x}", attribute(CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID, device),
+                       attribute(CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, device),
+                       attribute(CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID, device));
   }
 
   CUresult context_of(int device, CUcontext* out) const {

@@ -232,6 +232,7 @@ def test_options_become_variables(libraries, tmp_path):
         trace=Path("/tmp/trace"),
         call_sites=True,
         log="debug",
+        share=True,
     )
     made = with_uvmalloc({}, libraries, options, tmp_path)
     assert made["PYTORCH_ENABLE_UNIFIED_MEMORY"] == "1"
@@ -243,6 +244,7 @@ def test_options_become_variables(libraries, tmp_path):
     assert made["UVMALLOC_TRACE"] == "/tmp/trace"
     assert made["UVMALLOC_CALL_SITES"] == "1"
     assert made["UVMALLOC_LOG"] == "debug"
+    assert made["UVMALLOC_SHARE"] == "1"
     assert made["UVMALLOC_REPORT_DIR"] == str(tmp_path)
 
 

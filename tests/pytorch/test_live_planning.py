@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -90,3 +91,23 @@ def test_a_program_that_changes_its_step_computes_the_same(simulate: Simulate) -
     short = simulate(CHANGING, capacity="32MiB")
     assert losses(short) == losses(enough)
     assert short.report["live_plan"]["kernels"] > 100
+
+
+def test_two_programs_on_one_device_take_turns(simulate: Simulate) -> None:
+    def run(_: int) -> SimulatedRun:
+        return simulate(
+            TRAINING, "40", capacity="80MiB", policy="auto", environment={"UVMALLOC_SHARE": "1"}
+        )
+
+    alone = run(0)
+    assert alone.sim["evicted_chunks"] == 0, "the program does not fit alone"
+    assert alone.report["shared_devices"][0]["waited_ns"] == 0
+    with ThreadPoolExecutor(2) as threads:
+        both = list(threads.map(run, range(2)))
+    for each in both:
+        assert losses(each) == losses(alone)
+        assert "programs hold" in each.stderr
+        assert "they take turns of 0.1 s" in each.stderr
+        shared = each.report["shared_devices"][0]
+        assert shared["turns"] >= 4
+        assert shared["waited_ns"] > 0

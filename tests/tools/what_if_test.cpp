@@ -13,30 +13,22 @@
 
 #include "oversubscription/policies.hpp"
 #include "oversubscription/repeated_step.hpp"
+#include "tools/copying_machine.hpp"
 
 namespace uvm::oversubscription {
 namespace {
 
+using testing::copying_machine;
+using testing::kCopyNs;
 using uvmsim::kBlockBytes;
 using uvmsim::kPageBytes;
 using uvmsim::kPagesPerBlock;
-using uvmsim::MachineProfile;
 using uvmsim::PageRange;
 using uvmsim::replay::Event;
 using uvmsim::replay::EventKind;
 using uvmsim::replay::Recording;
 
 constexpr int kBoth = UVMSIM_READ | UVMSIM_WRITE;
-constexpr std::uint64_t kCopyNs = kBlockBytes / 2;
-
-// Copies at 2 bytes a nanosecond, kernels by their own time alone.
-MachineProfile machine() {
-  MachineProfile profile;
-  profile.costs = uvmsim::Costs{};
-  profile.costs.to_device_bytes_per_ns = 2;
-  profile.costs.to_host_bytes_per_ns = 2;
-  return profile;
-}
 
 // An allocation for each block, all made before the only step.
 class WhatIfTest : public ::testing::Test {
@@ -82,7 +74,7 @@ class WhatIfTest : public ::testing::Test {
 
   WhatIf what_if() {
     add_mark("end");
-    return WhatIf(recording, "", machine());
+    return WhatIf(recording, "", copying_machine());
   }
 
   Recording recording;
@@ -246,7 +238,7 @@ TEST_F(WhatIfTest, InAnOrderThatIsNotTheRecordedOneThePlanIsGivenUp) {
   std::ranges::sort(one);
   std::ranges::sort(other);
   EXPECT_EQ(one, other);
-  const WhatIf step(recording, "", machine());
+  const WhatIf step(recording, "", copying_machine());
   const StepFigures driver = step.shuffled_step("driver", 3 * kBlockBytes);
   const StepFigures planned = step.shuffled_step("planned", 3 * kBlockBytes);
   EXPECT_EQ(planned.hint_calls, 0U) << "it has given up before the measured steps";

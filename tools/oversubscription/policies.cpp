@@ -25,10 +25,6 @@ constexpr std::size_t kLeastDeadPages = 16;
 constexpr std::size_t kStreamsEach = 4;
 enum MoveStreams : unsigned { kCopiesToHost, kCopiesToDevice, kEmptyToHost, kEmptyToDevice };
 
-PageRange pages_of(std::uint32_t block) {
-  return {block * kPagesPerBlock, (block + 1) * kPagesPerBlock};
-}
-
 // The driver's own work for a block, beside the copy.
 plan::MoveCosts costs_of(const uvmsim::Costs& costs) {
   return {.to_device_bytes_per_ns = costs.to_device_bytes_per_ns,

@@ -22,10 +22,6 @@ using uvmsim::replay::EventKind;
 using uvmsim::replay::Recording;
 using uvmsim::replay::Touch;
 
-bool is_kernel(const Event& event) {
-  return event.kind == EventKind::kKernel || event.kind == EventKind::kCopy;
-}
-
 template <class Visit>
 void each_block(PageRange pages, Visit visit) {
   for (std::size_t page = pages.first; page < pages.last;) {
@@ -131,6 +127,10 @@ class OrderBuilder {
 };
 
 }  // namespace
+
+bool is_kernel(const Event& event) {
+  return event.kind == EventKind::kKernel || event.kind == EventKind::kCopy;
+}
 
 const PageMask& RecordedOrder::live_before(std::uint32_t block, std::size_t kernel) const {
   const auto& uses = live[block];

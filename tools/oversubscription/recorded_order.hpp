@@ -9,9 +9,18 @@
 
 #include <uvmalloc/hints/plan/use_order.hpp>
 #include <uvmalloc/sim/engine/page_mask.hpp>
+#include <uvmalloc/sim/engine/page_range.hpp>
+#include <uvmalloc/sim/engine/units.hpp>
 #include <uvmalloc/sim/replay/recording.hpp>
 
 namespace uvm::oversubscription {
+
+inline uvmsim::PageRange pages_of(std::uint32_t block) {
+  return {block * uvmsim::kPagesPerBlock, (block + 1) * uvmsim::kPagesPerBlock};
+}
+
+// Or a copy.
+bool is_kernel(const uvmsim::replay::Event& event);
 
 struct RecordedOrder {
   struct LivePages {

@@ -1,6 +1,7 @@
 // uvmalloc_plan TRACE --machine NAME [OPTION...]: a recorded step on a machine with less memory,
 // under each policy. kHelp has the options. Prints JSON. Exit code 0; 2 where the command, the
 // trace or the profile is of no use.
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <exception>
@@ -19,6 +20,7 @@
 #include "machine_replay/trace_recording.hpp"
 #include "oversubscription/offload.hpp"
 #include "oversubscription/policies.hpp"
+#include "oversubscription/two_programs.hpp"
 #include "oversubscription/what_if.hpp"
 
 namespace uvm::oversubscription {
@@ -36,6 +38,8 @@ constexpr std::string_view kHelp =
   --step MARK      the step that begins at that mark; without it the last whole one
   --memory SIZE    that programs have of the device; may be repeated
   --times X        memory such that the step needs X times as much; may be repeated
+  --beside TRACE   only this: with the last whole step of another program on the same device, by
+                   turns; with --times, which is of the larger of both
 )";
 
 struct Command {
@@ -44,6 +48,7 @@ struct Command {
   std::string step;
   std::vector<std::size_t> memory_bytes;
   std::vector<double> times;
+  std::string beside;
 };
 
 double times_of(std::string_view text) {
@@ -78,6 +83,8 @@ Command parse_command(int count, char** arguments) {
       command.memory_bytes.push_back(memory_of(value()));
     } else if (word == "--times") {
       command.times.push_back(times_of(value()));
+    } else if (word == "--beside") {
+      command.beside = value();
     } else if (word.starts_with("-") || !command.file.empty()) {
       throw std::invalid_argument(fmt::format("'{}' is not understood; {}", word, kUsage));
     } else {
@@ -86,6 +93,8 @@ Command parse_command(int count, char** arguments) {
   }
   if (command.file.empty() || command.machine.empty())
     throw std::invalid_argument(std::string(kUsage));
+  if (!command.beside.empty() && (command.times.size() != 1 || !command.step.empty()))
+    throw std::invalid_argument("--beside goes with --machine and one --times alone");
   return command;
 }
 
@@ -101,6 +110,12 @@ Json json_of(const StepFigures& figures) {
           {"repairs", figures.repairs}};
 }
 
+// Memory of which so many bytes are `times`; whole blocks.
+std::size_t bytes_for(std::size_t needed_bytes, double times) {
+  const auto bytes = static_cast<std::size_t>(static_cast<double>(needed_bytes) / times);
+  return bytes / uvmsim::kBlockBytes * uvmsim::kBlockBytes;
+}
+
 Json point_of(const WhatIf& what_if, std::size_t memory_bytes) {
   Json policies;
   for (const std::string_view policy : kPolicyNames)
@@ -113,6 +128,21 @@ Json point_of(const WhatIf& what_if, std::size_t memory_bytes) {
             {"planned", json_of(what_if.shuffled_step("planned", memory_bytes))}}}};
 }
 
+void plan_beside(const Command& command, const uvmsim::MachineProfile& profile) {
+  const auto first = machine_replay::recording_of(read_trace(command.file));
+  const auto second = machine_replay::recording_of(read_trace(command.beside));
+  const std::size_t most = std::max(WhatIf(first, "", profile).footprint().peak_bytes,
+                                    WhatIf(second, "", profile).footprint().peak_bytes);
+  const std::size_t memory_bytes = bytes_for(most, command.times.front());
+  const TwoPrograms found = two_programs(first, second, profile, memory_bytes);
+  const Json result = found.failure.empty()
+                          ? Json{{"memory_bytes", memory_bytes},     {"steps", found.steps},
+                                 {"alone_ns", found.alone_ns},       {"turns_ns", found.turns_ns},
+                                 {"moved_bytes", found.moved_bytes}, {"driver_ns", found.driver_ns}}
+                          : Json{{"failure", found.failure}};
+  fmt::print("{}\n", result.dump(1));
+}
+
 void plan(const Command& command) {
   const auto profile = uvmsim::read_profile(uvmsim::profile_path(command.machine));
   if (profile.memory == uvmsim::Profile::kIntegrated ||
@@ -120,15 +150,18 @@ void plan(const Command& command) {
     throw std::invalid_argument(
         "the machine has no memory of its own to plan for; accepted: one "
         "whose memory is discrete");
+  if (!command.beside.empty()) {
+    plan_beside(command, profile);
+    return;
+  }
   const auto recording = machine_replay::recording_of(read_trace(command.file));
   const WhatIf what_if(recording, command.step, profile);
   const Footprint& footprint = what_if.footprint();
   Json points = Json::array();
   for (const std::size_t bytes : command.memory_bytes) points.push_back(point_of(what_if, bytes));
   for (const double times : command.times) {
-    const auto bytes = static_cast<std::size_t>(static_cast<double>(footprint.peak_bytes) / times);
     Json point = {{"times", times}};
-    point.update(point_of(what_if, bytes / uvmsim::kBlockBytes * uvmsim::kBlockBytes));
+    point.update(point_of(what_if, bytes_for(footprint.peak_bytes, times)));
     points.push_back(point);
   }
   Json by_hand;

@@ -104,6 +104,9 @@ TraceOption = Annotated[
 CallSitesOption = Annotated[
     bool, typer.Option("--call-sites", help="The trace names the line that made each allocation.")
 ]
+ShareOption = Annotated[
+    bool, typer.Option("--share", help="Take turns on a device with other programs that share it.")
+]
 ReportOption = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Also write the report there, as JSON.")
 ]
@@ -140,11 +143,14 @@ def run(
     trace: TraceOption = None,
     call_sites: CallSitesOption = False,
     log: LogOption = None,
+    share: ShareOption = False,
     report: ReportOption = None,
     no_report: NoReportOption = False,
 ) -> None:
     """Run a program with its allocators replaced by uvmalloc."""
-    options = allocator_options(policy, move, budget, device_budget, decay, trace, call_sites, log)
+    options = allocator_options(
+        policy, move, budget, device_budget, decay, trace, call_sites, log, share
+    )  # fmt: skip
     reporting = reporting_of(report, no_report)
     libraries = find_libraries()
 
@@ -192,6 +198,7 @@ def sim(
     trace: TraceOption = None,
     call_sites: CallSitesOption = False,
     log: LogOption = None,
+    share: ShareOption = False,
     report: ReportOption = None,
     no_report: NoReportOption = False,
 ) -> None:
@@ -211,8 +218,11 @@ def sim(
             trace=trace,
             call_sites=call_sites or None,
             log=log,
+            share=share or None,
         )
-    options = allocator_options(policy, move, budget, device_budget, decay, trace, call_sites, log)
+    options = allocator_options(
+        policy, move, budget, device_budget, decay, trace, call_sites, log, share
+    )  # fmt: skip
     reporting = reporting_of(report, no_report)
 
     def environment(folder: Path | None) -> Environment:

@@ -44,6 +44,7 @@ class AllocatorOptions:
     trace: Path | None = None
     call_sites: bool = False
     log: str | None = None
+    share: bool = False
 
     def variables(self) -> Environment:
         values = {
@@ -55,6 +56,7 @@ class AllocatorOptions:
             "UVMALLOC_TRACE": self.trace,
             "UVMALLOC_CALL_SITES": 1 if self.call_sites else None,
             "UVMALLOC_LOG": self.log,
+            "UVMALLOC_SHARE": 1 if self.share else None,
         }
         return {name: str(value) for name, value in values.items() if value is not None}
 

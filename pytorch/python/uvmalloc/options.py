@@ -35,6 +35,7 @@ def allocator_options(
     trace: Path | None,
     call_sites: bool,
     log: str | None,
+    share: bool,
 ) -> AllocatorOptions:
     check_word("--policy", policy, POLICIES)
     check_word("--move", move, MOVES)
@@ -54,6 +55,7 @@ def allocator_options(
         trace=None if trace is None else trace.absolute(),
         call_sites=call_sites,
         log=log,
+        share=share,
     )
 
 

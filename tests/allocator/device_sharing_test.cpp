@@ -1,0 +1,171 @@
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <thread>
+
+#include <uvmalloc/hints/arbiter/shared_turns.hpp>
+
+#include "support/allocator_fixture.hpp"
+
+namespace uvm {
+namespace {
+
+using namespace std::chrono_literals;
+using arbiter::SharedTurns;
+using arbiter::TurnRules;
+using testing::AllocatorTest;
+using testing::FakeMachine;
+using testing::FakeRuntime;
+using testing::kMiB;
+using testing::stream;
+
+// A device of 64 MiB. Another program, a forked child, says that it holds as much of it as asked.
+class DeviceSharingTest : public AllocatorTest {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/sharing.XXXXXX";
+    ASSERT_NE(mkdtemp(name), nullptr);
+    folder = name;
+    void* memory = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ASSERT_NE(memory, MAP_FAILED);
+    kernels_of_other = new (memory) std::atomic<int>(0);
+  }
+  void TearDown() override {
+    stop_other();
+    allocator.reset();
+    munmap(kernels_of_other, 4096);
+    std::filesystem::remove_all(folder);
+  }
+
+  void start(Policy policy = Policy::kAuto) {
+    allocator.reset();
+    machine = std::make_shared<FakeMachine>();
+    machine->total_bytes = 64 * kMiB;
+    Configuration configuration = without_thread_caches();
+    configuration.policy = policy;
+    configuration.share = true;
+    configuration.share_folder = folder;
+    configuration.span_bytes = 256 * kMiB;
+    allocator = std::make_unique<CachingManagedAllocator>(std::make_unique<FakeRuntime>(machine),
+                                                          configuration);
+  }
+
+  // Goes on launching kernels until it is stopped.
+  void start_other(std::size_t held_bytes) {
+    other = fork();
+    if (other != 0) return;
+    std::string why;
+    const auto turns = SharedTurns::join(folder, "fake-0", TurnRules::for_device(60 * kMiB), &why);
+    if (turns == nullptr) _exit(1);
+    turns->set_held_bytes(held_bytes);
+    while (true) {
+      turns->before_kernel([] {});
+      ++*kernels_of_other;
+      std::this_thread::sleep_for(1ms);
+    }
+  }
+  void stop_other() {
+    if (other <= 0) return;
+    kill(other, SIGKILL);
+    waitpid(other, nullptr, 0);
+    other = -1;
+  }
+  template <class Condition>
+  static bool soon(Condition condition) {
+    for (int i = 0; i < 1000; ++i) {
+      if (condition()) return true;
+      std::this_thread::sleep_for(10ms);
+    }
+    return false;
+  }
+  void kernel(char* block) {
+    EXPECT_TRUE(allocator->note_use(block, 2 * kMiB, stream(1), live::kReads));
+  }
+
+  std::string folder;
+  std::atomic<int>* kernels_of_other = nullptr;
+  pid_t other = -1;
+};
+
+TEST_F(DeviceSharingTest, AProgramAloneAndTwoThatFitPlanNothing) {
+  start();
+  device(2 * kMiB, stream(1));
+  ASSERT_TRUE(soon([&] { return allocator->sharing_figures().at(0).held_bytes == 2 * kMiB; }));
+  start_other(20 * kMiB);
+  ASSERT_TRUE(soon([&] { return allocator->sharing_figures()[0].held_bytes == 22 * kMiB; }));
+  std::this_thread::sleep_for(600ms);
+  EXPECT_FALSE(allocator->wants_uses());
+  EXPECT_EQ(allocator->sharing_figures()[0].programs, 2u);
+  EXPECT_EQ(allocator->sharing_figures()[0].turns, 0u);
+}
+
+TEST_F(DeviceSharingTest, CachedMemoryIsGivenBackBeforeTurnsBegin) {
+  start();
+  char* block = device(40 * kMiB, stream(1));
+  device(2 * kMiB, stream(1));
+  allocator->free(block);
+  ASSERT_TRUE(soon([&] { return allocator->sharing_figures()[0].held_bytes == 42 * kMiB; }));
+  start_other(40 * kMiB);
+  ASSERT_TRUE(soon([&] { return allocator->sharing_figures()[0].held_bytes == 42 * kMiB; }));
+  EXPECT_FALSE(allocator->wants_uses());
+  EXPECT_EQ(allocator->sharing_figures()[0].turns, 0u);
+}
+
+TEST_F(DeviceSharingTest, KernelsWaitForTheirTurnAndPagesLeaveBeforeItPasses) {
+  start();
+  char* block = device(40 * kMiB, stream(1));
+  start_other(40 * kMiB);
+  ASSERT_TRUE(soon([&] { return allocator->wants_uses(); }));
+  kernel(block);  // when the other's turn is over
+  EXPECT_GT(*kernels_of_other, 0);
+  const int before = *kernels_of_other;
+  const std::uint64_t evicted = allocator->live_figures().evicted_pages;
+  ASSERT_TRUE(soon([&] {
+    kernel(block);
+    return *kernels_of_other > before + 10;
+  }));
+  EXPECT_GT(allocator->live_figures().evicted_pages, evicted);
+  EXPECT_GT(allocator->sharing_figures()[0].waited_ns, 0u);
+  EXPECT_GT(allocator->sharing_figures()[0].turns, 2u);
+}
+
+TEST_F(DeviceSharingTest, AProgramThatIsKilledInItsTurnDelaysNobody) {
+  start();
+  char* block = device(40 * kMiB, stream(1));
+  start_other(40 * kMiB);
+  ASSERT_TRUE(soon([&] { return allocator->wants_uses(); }));
+  ASSERT_TRUE(soon([&] { return *kernels_of_other > 10; }));
+  stop_other();
+  kernel(block);
+  EXPECT_EQ(allocator->sharing_figures()[0].programs, 1u);
+}
+
+TEST_F(DeviceSharingTest, AFreeNeverWaitsForATurn) {
+  start();
+  char* block = device(40 * kMiB, stream(1));
+  start_other(40 * kMiB);
+  ASSERT_TRUE(soon([&] { return allocator->wants_uses(); }));
+  ASSERT_TRUE(soon([&] { return *kernels_of_other > 10; }));
+  const std::uint64_t waited = allocator->sharing_figures()[0].waited_ns;
+  EXPECT_TRUE(allocator->record_use(block, 0, stream(2)));
+  allocator->free(block);
+  EXPECT_EQ(allocator->sharing_figures()[0].waited_ns, waited);
+}
+
+TEST_F(DeviceSharingTest, WithoutAPlanThereAreNoTurns) {
+  start(Policy::kDriver);
+  EXPECT_EQ(allocator->sharing_figures().at(0).programs, 0u);
+  device(40 * kMiB, stream(1));
+  start_other(40 * kMiB);
+  std::this_thread::sleep_for(600ms);
+  EXPECT_FALSE(allocator->wants_uses());
+}
+
+}  // namespace
+}  // namespace uvm

@@ -1,0 +1,239 @@
+#include <uvmalloc/hints/arbiter/shared_turns.hpp>
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <random>
+#include <thread>
+#include <vector>
+
+namespace uvm::arbiter {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr TurnRules kRules{.device_bytes = 100, .turn_ns = 20'000'000, .idle_ns = 10'000'000};
+
+// Memory that forked programs share, all zeros.
+struct Shared {
+  std::atomic<int> inside{0};
+  std::atomic<int> overlaps{0};
+  std::atomic<int> kernels{0};
+  std::atomic<int> leaves{0};
+  std::atomic<int> ready{0};
+};
+
+class SharedTurnsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/turns.XXXXXX";
+    ASSERT_NE(mkdtemp(name), nullptr);
+    folder = name;
+    void* memory =
+        mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ASSERT_NE(memory, MAP_FAILED);
+    shared = new (memory) Shared;
+  }
+  void TearDown() override {
+    munmap(shared, sizeof(Shared));
+    std::filesystem::remove_all(folder);
+  }
+
+  std::unique_ptr<SharedTurns> join(std::uint64_t bytes) {
+    std::string why;
+    auto turns = SharedTurns::join(folder, "card", kRules, &why);
+    EXPECT_NE(turns, nullptr) << why;
+    if (turns != nullptr) turns->set_held_bytes(bytes);
+    return turns;
+  }
+  pid_t start(const std::function<void()>& program) {
+    const pid_t child = fork();
+    if (child == 0) {
+      program();
+      _exit(0);
+    }
+    return child;
+  }
+  static void wait_for(const std::atomic<int>& count, int least) {
+    while (count < least) std::this_thread::sleep_for(1ms);
+  }
+  static int result_of(pid_t child) {
+    int status = 0;
+    waitpid(child, &status, 0);
+    return status;
+  }
+  void kernel(SharedTurns& turns) {
+    turns.before_kernel([this] { ++shared->leaves; });
+    ++shared->kernels;
+  }
+
+  std::string folder;
+  Shared* shared = nullptr;
+};
+
+TEST_F(SharedTurnsTest, AProgramThatIsKilledTakesItsTurnAndItsBytesWithIt) {
+  const pid_t holder = start([this] {
+    const auto turns = join(80);
+    kernel(*turns);
+    ++shared->ready;
+    while (true) {
+      kernel(*turns);
+      std::this_thread::sleep_for(1ms);
+    }
+  });
+  wait_for(shared->ready, 1);
+  const auto turns = join(80);
+  EXPECT_TRUE(turns->is_crowded());
+  EXPECT_EQ(turns->figures().programs, 2u);
+  kill(holder, SIGKILL);
+  result_of(holder);
+  kernel(*turns);
+  EXPECT_EQ(turns->figures().programs, 1u);
+  EXPECT_FALSE(turns->is_crowded());
+}
+
+TEST_F(SharedTurnsTest, AStoppedHolderLosesItsTurn) {
+  const pid_t holder = start([this] {
+    const auto turns = join(80);
+    while (true) {
+      kernel(*turns);
+      ++shared->ready;
+    }
+  });
+  wait_for(shared->ready, 100);
+  const auto turns = join(80);
+  kernel(*turns);
+  kill(holder, SIGSTOP);
+  for (int i = 0; i < 10; ++i) {
+    kernel(*turns);
+    std::this_thread::sleep_for(3ms);
+  }
+  EXPECT_EQ(turns->figures().programs, 2u);
+  kill(holder, SIGKILL);
+  result_of(holder);
+}
+
+TEST_F(SharedTurnsTest, ProgramsRunInTurnAndEachMovesItsMemoryAwayBefore) {
+  constexpr int kPrograms = 3;
+  std::vector<pid_t> children;
+  for (int i = 0; i < kPrograms; ++i) {
+    children.push_back(start([this] {
+      const auto turns = join(80);
+      ++shared->ready;
+      wait_for(shared->ready, kPrograms);
+      for (int kernels = 0; kernels < 200; ++kernels) {
+        turns->before_kernel([this] { ++shared->leaves; });
+        if (++shared->inside > 1) ++shared->overlaps;
+        std::this_thread::sleep_for(500us);
+        --shared->inside;
+      }
+    }));
+  }
+  for (const pid_t child : children) EXPECT_EQ(result_of(child), 0);
+  EXPECT_EQ(shared->overlaps, 0);
+  EXPECT_GE(shared->leaves, 2 * kPrograms);
+}
+
+TEST_F(SharedTurnsTest, ThreadsOfAProgramShareItsTurn) {
+  const pid_t other = start([this] {
+    const auto turns = join(80);
+    ++shared->ready;
+    for (int i = 0; i < 500; ++i) {
+      kernel(*turns);
+      std::this_thread::sleep_for(100us);
+    }
+  });
+  wait_for(shared->ready, 1);
+  const auto turns = join(80);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      for (int kernels = 0; kernels < 100; ++kernels) kernel(*turns);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(result_of(other), 0);
+  EXPECT_EQ(shared->kernels, 900);
+}
+
+TEST_F(SharedTurnsTest, ProgramsThatAreKilledAtAnyPointNeverStopTheOthers) {
+  std::mt19937 random(1);
+  const auto endless = [this] {
+    std::string why;
+    const auto turns = SharedTurns::join(folder, "card", kRules, &why);
+    if (turns == nullptr) _exit(1);
+    turns->set_held_bytes(80);
+    while (true) kernel(*turns);
+  };
+  std::vector<pid_t> children;
+  for (int i = 0; i < 4; ++i) children.push_back(start(endless));
+  for (int round = 0; round < 200; ++round) {
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 2000));
+    pid_t& victim = children[random() % children.size()];
+    kill(victim, SIGKILL);
+    result_of(victim);
+    victim = start(endless);
+  }
+  const int before = shared->kernels;
+  const auto turns = join(80);
+  for (int i = 0; i < 20; ++i) kernel(*turns);
+  EXPECT_GT(shared->kernels, before);
+  for (const pid_t child : children) {
+    kill(child, SIGKILL);
+    result_of(child);
+  }
+}
+
+TEST_F(SharedTurnsTest, AForkedChildThatOnlyDestroysTheObjectChangesNothing) {
+  auto turns = join(80);
+  EXPECT_EQ(result_of(start([&] { turns.reset(); })), 0);
+  const pid_t other = start([this] {
+    const auto mine = join(80);
+    _exit(mine->figures().programs == 2 ? 0 : 1);
+  });
+  EXPECT_EQ(result_of(other), 0);
+}
+
+TEST_F(SharedTurnsTest, WhatIsWrongIsSaid) {
+  const auto turns = join(80);
+  std::string why;
+  EXPECT_EQ(SharedTurns::join(folder, "card", kRules, &why), nullptr);
+  EXPECT_EQ(why, "another allocator of this process shares it already");
+  EXPECT_EQ(SharedTurns::join(folder + "/none", "card", kRules, &why), nullptr);
+  EXPECT_NE(why.find("No such file or directory"), std::string::npos) << why;
+  const std::string link = folder + "/uvmalloc-turns-1-" + std::to_string(geteuid()) + "-link";
+  std::filesystem::create_symlink("/etc/passwd", link);
+  EXPECT_EQ(SharedTurns::join(folder, "link", kRules, &why), nullptr);
+  EXPECT_NE(why.find(link), std::string::npos) << why;
+}
+
+TEST_F(SharedTurnsTest, AThirtyThirdProgramIsRefused) {
+  std::vector<pid_t> children;
+  for (std::size_t i = 0; i < kMostPrograms; ++i) {
+    children.push_back(start([this] {
+      const auto turns = join(1);
+      ++shared->ready;
+      pause();
+    }));
+  }
+  wait_for(shared->ready, kMostPrograms);
+  std::string why;
+  EXPECT_EQ(SharedTurns::join(folder, "card", kRules, &why), nullptr);
+  EXPECT_EQ(why, "32 programs share it already, as many as can");
+  for (const pid_t child : children) {
+    kill(child, SIGKILL);
+    result_of(child);
+  }
+  EXPECT_NE(join(1), nullptr);
+}
+
+}  // namespace
+}  // namespace uvm::arbiter

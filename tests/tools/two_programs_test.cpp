@@ -1,0 +1,89 @@
+#include "oversubscription/two_programs.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <uvmalloc/sim/uvmsim.h>
+#include <uvmalloc/hints/arbiter/turns.hpp>
+#include <uvmalloc/sim/engine/units.hpp>
+
+#include "tools/copying_machine.hpp"
+
+namespace uvm::oversubscription {
+namespace {
+
+using testing::copying_machine;
+using testing::kCopyNs;
+using uvmsim::kBlockBytes;
+using uvmsim::kPagesPerBlock;
+using uvmsim::PageRange;
+using uvmsim::replay::Event;
+using uvmsim::replay::EventKind;
+using uvmsim::replay::Recording;
+
+constexpr std::uint64_t kKernelNs = 10'000'000;
+
+// A step of one kernel for each block, all of the same length.
+Recording program(std::uint32_t blocks) {
+  Recording recording;
+  recording.streams.push_back({0});
+  recording.allocation_count = blocks;
+  const auto add_mark = [&](const std::string& text) {
+    recording.marks.push_back({recording.events.size(), text});
+    Event event;
+    event.kind = EventKind::kMark;
+    recording.events.push_back(event);
+  };
+  for (std::uint32_t block = 0; block < blocks; ++block) {
+    recording.block_addresses.push_back(block * kBlockBytes);
+    Event event;
+    event.kind = EventKind::kAllocate;
+    event.block = block;
+    event.pages = {block * kPagesPerBlock, (block + 1) * kPagesPerBlock};
+    event.amount = kBlockBytes;
+    recording.events.push_back(event);
+  }
+  add_mark("step");
+  for (std::uint32_t block = 0; block < blocks; ++block) {
+    Event event;
+    event.is_timed = true;
+    event.amount = kKernelNs;
+    event.first_touch = static_cast<std::uint32_t>(recording.touches.size());
+    event.touch_count = 1;
+    recording.touches.push_back({{block * kPagesPerBlock, (block + 1) * kPagesPerBlock},
+                                 kBlockBytes,
+                                 UVMSIM_READ | UVMSIM_WRITE,
+                                 block});
+    recording.events.push_back(event);
+  }
+  add_mark("end");
+  return recording;
+}
+
+TEST(TwoProgramsTest, EachTurnBringsAndTakesAwayTheMemoryOfOneProgram) {
+  const TwoPrograms found =
+      two_programs(program(3), program(2), copying_machine(), 4 * kBlockBytes);
+  ASSERT_EQ(found.failure, "");
+  const std::uint64_t turn_ns = arbiter::TurnRules::for_device(4 * kBlockBytes).turn_ns;
+  EXPECT_EQ(found.steps[0], (turn_ns + 3 * kKernelNs - 1) / (3 * kKernelNs));
+  EXPECT_EQ(found.steps[1], (turn_ns + 2 * kKernelNs - 1) / (2 * kKernelNs));
+  EXPECT_EQ(found.alone_ns, (3 * found.steps[0] + 2 * found.steps[1]) * kKernelNs);
+  EXPECT_EQ(found.moved_bytes, 2 * 5 * kBlockBytes);
+  // All of it leaves while the host waits. Of what comes only the first block does not come beside
+  // a kernel.
+  EXPECT_EQ(found.turns_ns, found.alone_ns + (5 + 2) * kCopyNs);
+  EXPECT_GT(found.driver_ns, found.turns_ns);
+}
+
+TEST(TwoProgramsTest, OneThatDoesNotFitAloneIsMovedByTheDriverWithinItsTurn) {
+  const TwoPrograms found =
+      two_programs(program(6), program(2), copying_machine(), 4 * kBlockBytes);
+  ASSERT_EQ(found.failure, "");
+  EXPECT_GT(found.moved_bytes, 2 * 8 * kBlockBytes);
+}
+
+}  // namespace
+}  // namespace uvm::oversubscription
