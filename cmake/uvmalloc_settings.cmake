@@ -23,7 +23,8 @@ if(UVMALLOC_CCACHE)
 endif()
 
 # Where a preset asks for it (CMAKE_UNITY_BUILD), several files of a library are compiled as one: each file by itself takes most
-# of its time for headers. The release build compiles each by itself and therefore shows an include that is missing.
+# of its time for headers. The debug build compiles each by itself, and so does clang-tidy, which therefore shows an include
+# that is missing.
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 8)
 
 add_library(uvmalloc_flags INTERFACE)

@@ -127,14 +127,18 @@ build_programs() {
 # Options with which pytest runs tests side by side. Each test starts programs with torch, so not on every core.
 side_by_side=(-n "$(($(nproc) < 4 ? $(nproc) : 4))" --dist worksteal)
 
-# test_torch_version MINOR FOLDER: the tests of what depends on torch's version, with that one; their results go to
-# FOLDER/pytest-torch-MINOR.xml. Its environment is set up and its plugin is built.
+# Tests in tests/pytorch of what depends on torch's version: those that each run has, and all.
+version_tests=(allocator_calls differential every_move memory_tools moves ways_in)
+all_version_tests=("${version_tests[@]}" fork memory switch)
+
+# test_torch_version MINOR FOLDER NAME...: these tests with that torch; their results go to FOLDER/pytest-torch-MINOR.xml.
+# Its environment is set up and its plugin is built.
 test_torch_version() {
   local minor="$1" folder="$2" python
+  shift 2
   python="$(venv_of "$minor")/bin/python"
   (cd "$root" && "$(venv_of "$minor")/bin/uvmalloc" sim --no-report -- "$python" -m pytest --rootdir "$root" \
     -o cache_dir=build/.pytest_cache -q -rs tests/sim/torch_operators) || return 1
   (cd "$root" && "$python" -m pytest --rootdir "$root" -o cache_dir=build/.pytest_cache -o junit_family=xunit1 \
-    --junitxml "$folder/pytest-torch-$minor.xml" -q -rs "${side_by_side[@]}" \
-    tests/pytorch/test_{allocator_calls,differential,every_move,fork,memory,memory_tools,moves,switch,ways_in}.py)
+    --junitxml "$folder/pytest-torch-$minor.xml" -q -rs "${side_by_side[@]}" $(printf 'tests/pytorch/test_%s.py ' "$@"))
 }
