@@ -114,7 +114,7 @@ TEST_F(DeviceSharingTest, CachedMemoryIsGivenBackBeforeTurnsBegin) {
   start_other(40 * kMiB);
   ASSERT_TRUE(soon([&] { return allocator->sharing_figures()[0].held_bytes == 42 * kMiB; }));
   EXPECT_FALSE(allocator->wants_uses());
-  EXPECT_EQ(allocator->sharing_figures()[0].turns, 0u);
+  EXPECT_EQ(allocator->sharing_figures()[0].waited_ns, 0u);
 }
 
 TEST_F(DeviceSharingTest, KernelsWaitForTheirTurnAndPagesLeaveBeforeItPasses) {
