@@ -67,8 +67,10 @@ struct Engine {
   void plan_if_short();
   // Before a kernel that uses the ranges: waits for the program's turn on the device, and plans.
   void note_uses(int device, StreamHandle stream, std::span<const live::UseRange> ranges) noexcept;
-  // While moves are planned. Throws OutOfMemoryError, with the block freed, if the program is to
-  // fail because it thrashes.
+  // While moves are planned.
+  void* allocate_watched(Facade facade, int device, std::size_t size_bytes, StreamHandle stream);
+  // The same, for a block that has been allocated. Throws OutOfMemoryError, with the block freed,
+  // if the program is to fail because it thrashes.
   void note_allocated(void* address, Facade facade, int device, std::size_t size_bytes,
                       StreamHandle stream);
   // A peak may have been passed, or it is time to read the clock.

@@ -117,10 +117,9 @@ namespace uvm {
 
 void* CachingManagedAllocator::allocate(Facade facade, int device, std::size_t size_bytes,
                                         StreamHandle stream) {
-  void* address = engine_->allocate(facade, device, size_bytes, stream);
   if (engine_->live.is_watching()) [[unlikely]]
-    engine_->note_allocated(address, facade, device, size_bytes, stream);
-  return address;
+    return engine_->allocate_watched(facade, device, size_bytes, stream);
+  return engine_->allocate(facade, device, size_bytes, stream);
 }
 
 FreeResult CachingManagedAllocator::free(void* address) noexcept {

@@ -127,6 +127,13 @@ void* Engine::finish_allocation(const Request& request, Found found) {
   return address;
 }
 
+void* Engine::allocate_watched(Facade facade, int device, std::size_t size_bytes,
+                               StreamHandle stream) {
+  void* address = allocate_slow(facade, device, size_bytes, stream);
+  note_allocated(address, facade, device, size_bytes, stream);
+  return address;
+}
+
 void Engine::note_allocated(void* address, Facade facade, int device, std::size_t size_bytes,
                             StreamHandle stream) {
   if (facade == Facade::kDevice) {
