@@ -21,6 +21,9 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr TurnRules kRules{.device_bytes = 100, .turn_ns = 20'000'000, .idle_ns = 10'000'000};
+// Nobody is idle, however slow the machine is.
+constexpr TurnRules kPatientRules{
+    .device_bytes = 100, .turn_ns = 5'000'000, .idle_ns = 600'000'000'000};
 
 // Memory that forked programs share, all zeros.
 struct Shared {
@@ -47,9 +50,9 @@ class SharedTurnsTest : public ::testing::Test {
     std::filesystem::remove_all(folder);
   }
 
-  std::unique_ptr<SharedTurns> join(std::uint64_t bytes) {
+  std::unique_ptr<SharedTurns> join(std::uint64_t bytes, const TurnRules& rules = kRules) {
     std::string why;
-    auto turns = SharedTurns::join(folder, "card", kRules, &why);
+    auto turns = SharedTurns::join(folder, "card", rules, &why);
     EXPECT_NE(turns, nullptr) << why;
     if (turns != nullptr) turns->set_held_bytes(bytes);
     return turns;
@@ -126,7 +129,7 @@ TEST_F(SharedTurnsTest, ProgramsRunInTurnAndEachMovesItsMemoryAwayBefore) {
   std::vector<pid_t> children;
   for (int i = 0; i < kPrograms; ++i) {
     children.push_back(start([this] {
-      const auto turns = join(80);
+      const auto turns = join(80, kPatientRules);
       ++shared->ready;
       wait_for(shared->ready, kPrograms);
       for (int kernels = 0; kernels < 200; ++kernels) {
