@@ -1,8 +1,10 @@
-"""The counters of a simulated machine, read from its library."""
+"""The clock and the counters of a simulated machine, read from its library."""
 
 from __future__ import annotations
 
 import ctypes
+
+from uvmalloc.libraries import find_libraries
 
 _NAMES = (
     "kernels", "managed_allocations", "managed_frees", "device_allocations", "device_frees",
@@ -26,3 +28,15 @@ def read_counters(simulator: ctypes.CDLL) -> dict[str, int]:
     counters = _Counters()
     simulator.uvmsim_get_counters(ctypes.byref(counters))
     return {name: int(getattr(counters, name)) for name in _NAMES}
+
+
+def load_simulator() -> ctypes.CDLL:
+    """The machine of this process, under `uvmalloc sim`."""
+    simulator = ctypes.CDLL(str(find_libraries().stand_ins / "libuvmsim.so"))
+    simulator.uvmsim_now_ns.restype = ctypes.c_uint64
+    return simulator
+
+
+def read_machine(simulator: ctypes.CDLL) -> dict[str, int]:
+    """The virtual time as `now_ns`, and all counters."""
+    return {"now_ns": int(simulator.uvmsim_now_ns()), **read_counters(simulator)}

@@ -23,7 +23,7 @@ from uvmalloc.libraries import Libraries
 from uvmalloc.trace import read_trace
 
 from bench.environment import clean_environment
-from bench.oversubscription import live
+from bench.oversubscription import live, to_use
 from bench.oversubscription.bound import Bound, step_of
 from bench.oversubscription.timed_bound import Link, TimedBound
 from bench.verdict import Target, number, verdict_table
@@ -276,7 +276,7 @@ _BOUNDS = (
     ("step_over_timed_bound", 1.15, True), ("hidden_share", 0.8, False),
     ("at_capacity", 1.05, True), ("steady_faults", 0, True),
     ("inference_d2h_bytes", 0, True), ("unlearnable_ratio", 1.02, True),
-    ("speedup_over_offload", 1.2, False),
+    ("speedup_over_offload", 1.2, False), ("to_use_ratio", 1, True),
 )  # fmt: skip
 
 
@@ -296,10 +296,12 @@ def compare(libraries: Libraries, output: Path, console: Console) -> None:
             found = _measure(program, workload, machine, trace, bound)
             points += found[0]
             by_hand += found[1]
-    keys = keys_of(points, by_hand)
+    moved = to_use.measure()
+    keys = keys_of(points, by_hand) | {"to_use_ratio": moved["to_use_ratio"]}
     # The plan knows the order of the step because it was recorded. No running program has it yet.
     result = {
         **keys,
+        **moved,
         "policy": "planned, on a recorded order",
         "detail": [point.as_json() for point in points],
         "by_hand": [dataclasses.asdict(each) | {"speedup": each.speedup} for each in by_hand],

@@ -14,6 +14,7 @@ from uvmalloc import plan
 from uvmalloc.cli import main
 from uvmalloc.errors import CommandError
 
+from bench.oversubscription import to_use
 from bench.oversubscription.bound import Bound, End, Kernel
 from bench.oversubscription.compare import ByHand, Point, keys_of
 from bench.oversubscription.timed_bound import Link, TimedBound, slots_of
@@ -177,6 +178,18 @@ def test_a_point_that_does_not_run_is_counted() -> None:
     keys = keys_of([failed], [])
     assert keys["points_that_end_early"] == 1
     assert keys["speedup_over_driver"] is None
+
+
+def rounds(*times_ns: int, copied_bytes: int = BLOCK) -> list[dict[str, float]]:
+    return [{"sum": 1.0, "time_ns": each, "copied_bytes": copied_bytes} for each in times_ns]
+
+
+def test_the_slowest_round_of_a_move_and_a_use_counts() -> None:
+    assert to_use.ratio_of(rounds(110, 90), rounds(100, 100), BLOCK) == pytest.approx(1.1)
+    with pytest.raises(RuntimeError, match="touches by the CPU are not tracked"):
+        to_use.ratio_of(rounds(110, copied_bytes=0), rounds(100), BLOCK)
+    with pytest.raises(RuntimeError, match="different bytes"):
+        to_use.ratio_of(rounds(110), [rounds(100)[0] | {"sum": 2.0}], BLOCK)
 
 
 def test_a_trace_of_no_use_is_refused(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
