@@ -40,3 +40,11 @@ def load_simulator() -> ctypes.CDLL:
 def read_machine(simulator: ctypes.CDLL) -> dict[str, int]:
     """The virtual time as `now_ns`, and all counters."""
     return {"now_ns": int(simulator.uvmsim_now_ns()), **read_counters(simulator)}
+
+
+def read_managed_bytes(simulator: ctypes.CDLL, device: int = 0) -> int:
+    """The device's memory that pages of managed memory hold."""
+    used, managed = ctypes.c_size_t(), ctypes.c_size_t()
+    if simulator.uvmsim_used(device, ctypes.byref(used), ctypes.byref(managed)) != 0:
+        raise RuntimeError(f"the simulated machine has no device {device}")
+    return managed.value

@@ -277,6 +277,7 @@ _BOUNDS = (
     ("at_capacity", 1.05, True), ("steady_faults", 0, True),
     ("inference_d2h_bytes", 0, True), ("unlearnable_ratio", 1.02, True),
     ("speedup_over_offload", 1.2, False), ("to_use_ratio", 1, True),
+    ("live_speedup_over_driver", 3, False), ("live_least_speedup", 1, False),
 )  # fmt: skip
 
 
@@ -297,7 +298,8 @@ def compare(libraries: Libraries, output: Path, console: Console) -> None:
             points += found[0]
             by_hand += found[1]
     moved = to_use.measure()
-    keys = keys_of(points, by_hand) | {"to_use_ratio": moved["to_use_ratio"]}
+    running = live.compare(console)
+    keys = keys_of(points, by_hand)
     # The plan knows the order of the step because it was recorded. No running program has it yet.
     result = {
         **keys,
@@ -305,15 +307,14 @@ def compare(libraries: Libraries, output: Path, console: Console) -> None:
         "policy": "planned, on a recorded order",
         "detail": [point.as_json() for point in points],
         "by_hand": [dataclasses.asdict(each) | {"speedup": each.speedup} for each in by_hand],
-        **live.compare(console),
+        **running,
     }
     output.write_text(json.dumps(result, indent=2) + "\n")
-    _show(points, by_hand, keys, console)
+    _show(points, by_hand, result, console)
 
 
 def _show(
-    points: Sequence[Point], by_hand: Sequence[ByHand], keys: dict[str, float | int | None],
-    console: Console,
+    points: Sequence[Point], by_hand: Sequence[ByHand], keys: dict[str, Any], console: Console,
 ) -> None:  # fmt: skip
     table = Table(title="Time of a step against all memory resident")
     columns = ("workload", "machine", "needs", *_POLICIES, "least", "moved, MiB", "fewest, MiB")
