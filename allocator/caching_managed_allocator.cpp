@@ -83,8 +83,9 @@ bool CachingManagedAllocator::note_use(const void* address, std::size_t size_byt
 }
 
 void CachingManagedAllocator::note_uses(int device, StreamHandle stream,
-                                        std::span<const live::UseRange> uses) noexcept {
-  engine_->note_uses(device, stream, uses);
+                                        std::span<const live::UseRange> uses,
+                                        live::Launch launch) noexcept {
+  engine_->note_uses(device, stream, uses, launch);
 }
 
 void CachingManagedAllocator::step_boundary() noexcept {

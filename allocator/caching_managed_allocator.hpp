@@ -105,9 +105,11 @@ class CachingManagedAllocator {
   bool wants_uses() const noexcept;
   void set_use_listener(std::function<void(bool wants_uses)> listener);
   // A kernel that uses these ranges is about to be put on `stream` of `device`. Each range lies in
-  // one block; ranges in no block are left out. Where programs take turns on the device
-  // (UVMALLOC_SHARE), the function returns when it is this program's turn.
-  void note_uses(int device, StreamHandle stream, std::span<const live::UseRange> uses) noexcept;
+  // one block; ranges in no block are left out. For a captured graph the ranges are those of all
+  // its kernels (live::joined_uses), also where its memory is in no live block. Where programs take
+  // turns on the device (UVMALLOC_SHARE), the function returns when it is this program's turn.
+  void note_uses(int device, StreamHandle stream, std::span<const live::UseRange> uses,
+                 live::Launch launch = live::Launch::kKernel) noexcept;
   // The same for one range, on the device where its block is used: `access` is live::kReads,
   // live::kWrites or both. False: the address is in no live block, which is looked up only if
   // wants_uses().

@@ -1,8 +1,10 @@
-"""The counters of a simulated machine, read from its library."""
+"""The clock and the counters of a simulated machine, read from its library."""
 
 from __future__ import annotations
 
 import ctypes
+
+from uvmalloc.libraries import find_libraries
 
 _NAMES = (
     "kernels", "managed_allocations", "managed_frees", "device_allocations", "device_frees",
@@ -26,3 +28,23 @@ def read_counters(simulator: ctypes.CDLL) -> dict[str, int]:
     counters = _Counters()
     simulator.uvmsim_get_counters(ctypes.byref(counters))
     return {name: int(getattr(counters, name)) for name in _NAMES}
+
+
+def load_simulator() -> ctypes.CDLL:
+    """The machine of this process, under `uvmalloc sim`."""
+    simulator = ctypes.CDLL(str(find_libraries().stand_ins / "libuvmsim.so"))
+    simulator.uvmsim_now_ns.restype = ctypes.c_uint64
+    return simulator
+
+
+def read_machine(simulator: ctypes.CDLL) -> dict[str, int]:
+    """The virtual time as `now_ns`, and all counters."""
+    return {"now_ns": int(simulator.uvmsim_now_ns()), **read_counters(simulator)}
+
+
+def read_managed_bytes(simulator: ctypes.CDLL, device: int = 0) -> int:
+    """The device's memory that pages of managed memory hold."""
+    used, managed = ctypes.c_size_t(), ctypes.c_size_t()
+    if simulator.uvmsim_used(device, ctypes.byref(used), ctypes.byref(managed)) != 0:
+        raise RuntimeError(f"the simulated machine has no device {device}")
+    return managed.value

@@ -21,6 +21,7 @@ struct Hint {
   Place place;  // the location advised or the prefetch's destination
   void* address = nullptr;
   std::size_t size_bytes = 0;
+  bool is_copied = false;  // of a prefetch: the pages have contents, which the driver copies
 
   friend bool operator==(const Hint&, const Hint&) = default;
 };

@@ -1,5 +1,6 @@
 #include <uvmalloc/hints/hint_sender.hpp>
 
+#include <algorithm>
 #include <new>
 
 #include <uvmalloc/runtime/log.hpp>
@@ -28,8 +29,8 @@ HintSender::HintSender(const DeviceRuntime& runtime, EventPool& events, HintCoun
 HintSender::~HintSender() {
   prefetch_thread_.reset();
   for (std::size_t device = 0; device < lanes_.size(); ++device) {
-    if (lanes_[device] != nullptr) {
-      runtime_.destroy_stream(static_cast<int>(device), lanes_[device]);
+    for (const StreamHandle each : {lanes_[device].first, lanes_[device].second}) {
+      if (each != nullptr) runtime_.destroy_stream(static_cast<int>(device), each);
     }
   }
 }
@@ -40,19 +41,19 @@ void HintSender::abandon() noexcept {
   (void)prefetch_thread_.release();  // its thread is the parent's, and its lock may be held by it
 }
 
-StreamHandle HintSender::lane(int device) {
+StreamHandle HintSender::lane_of(int device, StreamHandle Lanes::*which) {
   auto index = static_cast<std::size_t>(device);
   {
     const RankedGuard lock(mutex_);
-    if (lanes_.at(index) != nullptr) return lanes_[index];
+    if (lanes_.at(index).*which != nullptr) return lanes_[index].*which;
   }
   StreamHandle made = nullptr;
   if (!runtime_.create_stream(device, &made).ok()) return nullptr;
   StreamHandle first = nullptr;
   {
     const RankedGuard lock(mutex_);
-    if (lanes_[index] == nullptr) lanes_[index] = made;
-    first = lanes_[index];
+    if (lanes_[index].*which == nullptr) lanes_[index].*which = made;
+    first = lanes_[index].*which;
   }
   if (first != made) runtime_.destroy_stream(device, made);  // another thread was first
   return first;
@@ -105,6 +106,8 @@ RuntimeStatus HintSender::advise(int device, const Hint& hint) {
 
 RuntimeStatus HintSender::prefetch(int device, const Hint& hint, StreamHandle lane_stream) {
   if (prefetch_thread_ == nullptr) {
+    if (hint.is_copied && hint.size_bytes >= kLeastSplitBytes)
+      return prefetch_in_pieces(device, hint, lane_stream);
     const RuntimeStatus status =
         runtime_.prefetch(device, hint.address, hint.size_bytes, hint.place, lane_stream);
     note(hint, status);
@@ -113,6 +116,32 @@ RuntimeStatus HintSender::prefetch(int device, const Hint& hint, StreamHandle la
   if (prefetch_thread_->hand_over({hint, device, lane_stream})) return {};
   note(hint, kTooManyPrefetches);
   return kTooManyPrefetches;
+}
+
+// Without a second lane all pieces go through the first.
+RuntimeStatus HintSender::prefetch_in_pieces(int device, const Hint& hint,
+                                             StreamHandle lane_stream) {
+  const DeviceStream first{device, lane_stream};
+  const DeviceStream second{device, lane_of(device, &Lanes::second)};
+  const bool has_second = second.handle != nullptr && events_.order(second, first);
+  RuntimeStatus status;
+  Hint piece = hint;
+  std::size_t sent_bytes = 0;
+  std::size_t next_bytes = kFirstPieceBytes;
+  for (bool takes_first = true; status.ok() && sent_bytes < hint.size_bytes;) {
+    piece.address = static_cast<char*>(hint.address) + sent_bytes;
+    piece.size_bytes = std::min(next_bytes, hint.size_bytes - sent_bytes);
+    const StreamHandle taken = takes_first || !has_second ? first.handle : second.handle;
+    status = runtime_.prefetch(device, piece.address, piece.size_bytes, piece.place, taken);
+    note(piece, status);
+    sent_bytes += piece.size_bytes;
+    next_bytes = std::min(2 * next_bytes, kMostPieceBytes);
+    takes_first = !takes_first;
+  }
+  // Whoever waits for the first lane, or sends on it, counts on this order.
+  if (has_second && !events_.order(first, second))
+    (void)runtime_.synchronize_stream(device, second.handle);
+  return status;
 }
 
 HintStatuses HintSender::send(const HintPlan& plan, int device, DeviceStream producer,

@@ -3,6 +3,10 @@
 // caller's kernels, and because the default stream refuses the batched calls. The stream that will
 // use the bytes waits for the lane; the lane waits for the stream that made them.
 //
+// A large copy is sent in pieces, on the I/O lane and on a second lane in turn. The driver then
+// prepares a piece while the piece before is copied. The I/O lane waits for the second lane, so
+// the order of prefetches is that of the I/O lane alone.
+//
 // A failing hint is never an error of the program: it is counted and logged once. Thread-safe; the
 // lock guards the lanes and is never held across a driver call.
 #pragma once
@@ -19,6 +23,7 @@
 #include <uvmalloc/hints/prefetch_thread.hpp>
 #include <uvmalloc/runtime/device_runtime.hpp>
 #include <uvmalloc/runtime/ranked.hpp>
+#include <uvmalloc/storage/pages.hpp>
 
 namespace uvm {
 
@@ -27,6 +32,13 @@ using HintStatuses = std::array<RuntimeStatus, HintPlan::kMostHints>;
 
 class HintSender {
  public:
+  // From here on a copy is sent in pieces. A smaller copy gains less than the calls cost.
+  static constexpr std::size_t kLeastSplitBytes = 32 * kPageBytes;
+  // Nothing is copied while the first piece is prepared. Each piece is twice the piece before, so
+  // that its preparation is over when that piece has been copied.
+  static constexpr std::size_t kFirstPieceBytes = kPageBytes;
+  static constexpr std::size_t kMostPieceBytes = 32 * kPageBytes;
+
   // With `prefetch_blocks` (DeviceCapabilities) prefetches are asked for on a thread of the
   // sender's own.
   HintSender(const DeviceRuntime& runtime, EventPool& events, HintCounters& counters,
@@ -58,20 +70,27 @@ class HintSender {
   void finish_prefetches() noexcept;
 
   // The I/O lane of a device, made at the first call; nullptr: it cannot be made.
-  StreamHandle lane(int device);
+  StreamHandle lane(int device) { return lane_of(device, &Lanes::first); }
 
  private:
+  struct Lanes {
+    StreamHandle first = nullptr;
+    StreamHandle second = nullptr;  // for pieces
+  };
+
+  StreamHandle lane_of(int device, StreamHandle Lanes::*which);
   bool note(const Hint& hint, const RuntimeStatus& status) noexcept;
   void note_late(const Hint& hint, const RuntimeStatus& status) noexcept;
   void send_deferred();
   RuntimeStatus advise(int device, const Hint& hint);
   RuntimeStatus prefetch(int device, const Hint& hint, StreamHandle lane_stream);
+  RuntimeStatus prefetch_in_pieces(int device, const Hint& hint, StreamHandle lane_stream);
 
   const DeviceRuntime& runtime_;
   EventPool& events_;
   HintCounters& counters_;
   Ranked<std::mutex, LockRank::kLanes> mutex_;
-  std::vector<StreamHandle> lanes_ UVM_GUARDED_BY(mutex_);  // by device
+  std::vector<Lanes> lanes_ UVM_GUARDED_BY(mutex_);  // by device
   AdviceQueue deferred_;
   std::unique_ptr<PrefetchThread> prefetch_thread_;  // null where prefetches do not block
 };

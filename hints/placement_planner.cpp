@@ -111,7 +111,7 @@ void PlacementPlanner::advise(HintPlan* plan, void* address, std::size_t size_by
 }
 
 void PlacementPlanner::prefetch(HintPlan* plan, void* address, std::size_t size_bytes,
-                                Place destination) {
+                                Place destination, bool is_copied) {
   if (silent(HintKind::kPrefetch, destination)) return;
   // Whole pages only: pages at the ends that other blocks share stay.
   std::uintptr_t begin = round_up(address_of(address), kPageBytes);
@@ -134,7 +134,7 @@ void PlacementPlanner::prefetch(HintPlan* plan, void* address, std::size_t size_
     return;
   }
   ledger_.set(address, size_bytes, destination);
-  plan->push_back({HintKind::kPrefetch, {}, destination, address, size_bytes});
+  plan->push_back({HintKind::kPrefetch, {}, destination, address, size_bytes, is_copied});
 }
 
 HintPlan PlacementPlanner::plan_span(void* address, std::size_t size_bytes, Facade facade,
@@ -158,13 +158,15 @@ HintPlan PlacementPlanner::plan_span(void* address, std::size_t size_bytes, Faca
 
 HintPlan PlacementPlanner::plan_use(void* address, std::size_t size_bytes, Place place) {
   HintPlan plan;
-  prefetch(&plan, address, size_bytes, place);
+  prefetch(&plan, address, size_bytes, place, false);
   return plan;
 }
 
 HintPlan PlacementPlanner::plan_move(void* address, std::size_t size_bytes,
                                      SegmentPlacement* placement, Place destination) {
   HintPlan plan;
+  // First: the copy goes on while the host sends advice, which takes time for each 2 MiB.
+  prefetch(&plan, address, size_bytes, destination, true);
   if (placement == nullptr) {
     counters_.skip(HintKind::kAdvise, SkipReason::kSharedPages);
   } else if (is_silent_here()) {
@@ -185,7 +187,6 @@ HintPlan PlacementPlanner::plan_move(void* address, std::size_t size_bytes,
     placement->preferred = destination;
     advise(&plan, address, size_bytes, Advice::kSetPreferredLocation, destination);
   }
-  prefetch(&plan, address, size_bytes, destination);
   return plan;
 }
 

@@ -101,7 +101,8 @@ class PlacementPlanner {
  private:
   bool silent(HintKind kind, Place place);
   void advise(HintPlan* plan, void* address, std::size_t size_bytes, Advice advice, Place place);
-  void prefetch(HintPlan* plan, void* address, std::size_t size_bytes, Place destination);
+  void prefetch(HintPlan* plan, void* address, std::size_t size_bytes, Place destination,
+                bool is_copied);
 
   Policy policy_;
   std::vector<DevicePlacement> devices_;

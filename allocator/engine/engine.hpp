@@ -66,7 +66,8 @@ struct Engine {
   // Begins to plan where a prefetch has found no credit.
   void plan_if_short();
   // Before a kernel that uses the ranges: waits for the program's turn on the device, and plans.
-  void note_uses(int device, StreamHandle stream, std::span<const live::UseRange> ranges) noexcept;
+  void note_uses(int device, StreamHandle stream, std::span<const live::UseRange> ranges,
+                 live::Launch launch) noexcept;
   // While moves are planned.
   void* allocate_watched(Facade facade, int device, std::size_t size_bytes, StreamHandle stream);
   // The same, for a block that has been allocated. Throws OutOfMemoryError, with the block freed,

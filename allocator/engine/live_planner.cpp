@@ -38,11 +38,12 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
   }
   void freed(std::uintptr_t address) { log_.freed(address); }
 
-  void note_uses(const DeviceStream& stream, std::span<const live::UseRange> uses) {
-    if (log_.add_kernel(uses) == live::kBeforeLog) return;
+  void note_uses(const DeviceStream& stream, std::span<const live::UseRange> uses,
+                 live::Launch launch) {
+    if (log_.add_kernel(uses, launch) == live::kBeforeLog) return;
     learner_.kernel_added();
     lanes_.begin(stream);
-    plan_.before_kernel();
+    plan_.before_kernel(launch);
     judge_step();
   }
   void step_boundary() { learner_.step_boundary(); }
@@ -61,6 +62,7 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
   void evict(std::uintptr_t page) override {
     if (owner_.state_.is_ours(start_of_page(page))) lanes_.to_host(page);
   }
+  void hold_arrivals() override { lanes_.hold_arrivals(); }
   void bring(std::uintptr_t page) override { lanes_.to_device(page); }
   void wait_for(std::uintptr_t page) override { lanes_.wait_for(page); }
 
@@ -205,14 +207,14 @@ void LivePlanner::freed(const void* address) noexcept {
   });
 }
 
-void LivePlanner::note_uses(int device, StreamHandle stream,
-                            std::span<const live::UseRange> uses) noexcept {
+void LivePlanner::note_uses(int device, StreamHandle stream, std::span<const live::UseRange> uses,
+                            live::Launch launch) noexcept {
   if (state_.is_capturing()) return;
   act([&]() UVM_NOT_ANALYSED {
     DevicePlan* plan = plan_of(device);
     const DeviceStream user = DeviceStream::named(device, stream);
     if (plan == nullptr || !machine_.events.may_wait(user)) return;
-    plan->note_uses(user, uses);
+    plan->note_uses(user, uses, launch);
     if (const auto alarm = plan->take_alarm()) react_to_thrashing(alarm->moved_bytes, alarm->share);
     if (plan->is_over() && !sharing_.is_crowded(device)) end_with_lock();
   });

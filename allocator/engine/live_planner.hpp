@@ -48,8 +48,9 @@ class LivePlanner {
   void allocated(const void* address, Facade facade, int device, std::size_t size_bytes,
                  StreamHandle stream) noexcept;
   void freed(const void* address) noexcept;
-  // Before a kernel with these ranges is put on the stream.
-  void note_uses(int device, StreamHandle stream, std::span<const live::UseRange> uses) noexcept;
+  // Before a kernel, or a graph of kernels, with these ranges is put on the stream.
+  void note_uses(int device, StreamHandle stream, std::span<const live::UseRange> uses,
+                 live::Launch launch = live::Launch::kKernel) noexcept;
   // Moves the program's pages away and waits until the stream and the moves have ended.
   void leave_device(int device, StreamHandle stream) noexcept;
   void step_boundary() noexcept;

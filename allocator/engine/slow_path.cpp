@@ -148,7 +148,7 @@ void Engine::note_allocated(void* address, Facade facade, int device, std::size_
 }
 
 void Engine::note_uses(int device, StreamHandle stream,
-                       std::span<const live::UseRange> ranges) noexcept {
+                       std::span<const live::UseRange> ranges, live::Launch launch) noexcept {
   if (live.is_watching() && !machine.in_forked_child() && !state.is_capturing()) {
     try {
       sharing.before_kernel(device, [&](int shared) { live.leave_device(shared, stream); });
@@ -156,7 +156,7 @@ void Engine::note_uses(int device, StreamHandle stream,
       log(LogLevel::kWarning, "no turn was waited for: {}", error.what());
     }
   }
-  live.note_uses(device, stream, ranges);
+  live.note_uses(device, stream, ranges, launch);
 }
 
 void Engine::plan_if_short() {

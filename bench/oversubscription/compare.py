@@ -23,7 +23,7 @@ from uvmalloc.libraries import Libraries
 from uvmalloc.trace import read_trace
 
 from bench.environment import clean_environment
-from bench.oversubscription import live
+from bench.oversubscription import live, to_use
 from bench.oversubscription.bound import Bound, step_of
 from bench.oversubscription.timed_bound import Link, TimedBound
 from bench.verdict import Target, number, verdict_table
@@ -300,7 +300,8 @@ _BOUNDS = (
     ("step_over_timed_bound", 1.15, True), ("hidden_share", 0.8, False),
     ("at_capacity", 1.05, True), ("steady_faults", 0, True),
     ("inference_d2h_bytes", 0, True), ("unlearnable_ratio", 1.02, True),
-    ("speedup_over_offload", 1.2, False), ("two_programs", 1.1, True),
+    ("speedup_over_offload", 1.2, False), ("two_programs", 1.1, True), ("to_use_ratio", 1, True),
+    ("live_speedup_over_driver", 3, False), ("live_least_speedup", 1, False),
 )  # fmt: skip
 
 
@@ -323,26 +324,29 @@ def compare(libraries: Libraries, output: Path, console: Console) -> None:
             by_hand += found[1]
             if workload not in _INFERENCE:
                 two_programs.append(_two_programs(program, workload, machine, trace))
+    moved = to_use.measure()
+    running = live.compare(console)
     keys = keys_of(points, by_hand)
     keys["two_programs"] = max(each.ratio for each in two_programs)
     # The plan knows the order of the step because it was recorded. No running program has it yet.
     result = {
         **keys,
+        **moved,
         "policy": "planned, on a recorded order",
         "detail": [point.as_json() for point in points],
         "by_hand": [dataclasses.asdict(each) | {"speedup": each.speedup} for each in by_hand],
         "two_programs_detail": [
             dataclasses.asdict(each) | {"ratio": each.ratio} for each in two_programs
         ],
-        **live.compare(console),
+        **running,
     }
     output.write_text(json.dumps(result, indent=2) + "\n")
-    _show(points, by_hand, two_programs, keys, console)
+    _show(points, by_hand, two_programs, result, console)
 
 
 def _show(
     points: Sequence[Point], by_hand: Sequence[ByHand], two_programs: Sequence[TwoPrograms],
-    keys: dict[str, float | int | None], console: Console,
+    keys: dict[str, Any], console: Console,
 ) -> None:  # fmt: skip
     table = Table(title="Time of a step against all memory resident")
     columns = ("workload", "machine", "needs", *_POLICIES, "least", "moved, MiB", "fewest, MiB")

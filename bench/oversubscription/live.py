@@ -1,16 +1,19 @@
-"""A PyTorch program that runs with less device memory than it needs, under each policy.
+"""Programs that run with less device memory than they need, under each policy.
 
-The demo's GPT trains for ten steps on the simulated device, unmodified. Nothing is recorded before:
-uvmalloc learns the step while it runs. Figures are of all ten steps; the time is the mean of the
-last four, in virtual time. The program runs as it does on a card, so that two runs may differ in
-the order of the host's calls, and not in their losses.
+The workloads of steps_here.py run on the simulated device, unmodified. Nothing is recorded before:
+uvmalloc learns the step while it runs. A workload needs the pages that it holds at the end of a run
+with memory enough. Figures are of the last steps, in virtual time. A program runs as it does on a
+card, so that two runs may differ in the order of the host's calls, and not in their results.
 
-`python -m bench.oversubscription.live` prints the table alone.
+`python -m bench.oversubscription.live [WORKLOAD...] [--times N] [--policy NAME]` prints the table
+alone, of these workloads, memories and policies, and writes build/bench/live.json.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -25,51 +28,65 @@ from rich.table import Table
 from bench.environment import clean_environment
 
 _ROOT = Path(__file__).resolve().parents[2]
+_OUTPUT = _ROOT / "build" / "bench" / "live.json"
 _MIB = 1 << 20
-CAPACITIES_MIB = (100, 126)
-POLICIES = ("driver", "lru", "auto")
-STEPS = 10
-_STEADY_STEPS = 4
+WORKLOADS = ("gpt", "cnn", "recommender", "generation")
+TIMES = (1.25, 1.5, 2.0)  # of memory
+# With the steps that are run, so that the last ones are alike: a program begins with steps that
+# allocate, and `auto` and `planned` learn during some more.
+POLICIES = {"driver": 3, "lru": 3, "auto": 6, "planned": 6}
+_STEADY_STEPS = 2
 _MACHINE = "h100-pcie5"
-_ENOUGH_MIB = 1024
+_ENOUGH_MIB = 16 << 10
+_CHUNK_BYTES = 2 << 20
 
 
 @dataclass(frozen=True)
 class LiveRun:
-    """The steps of one run."""
+    """The steps of one run. `times` is the memory needed over the memory there."""
 
+    workload: str
     policy: str
+    times: float
     capacity_mib: int
+    managed_bytes: int
     steps: list[dict[str, Any]]
 
-    def total(self, counter: str) -> int:
-        return int(self.steps[-1][counter])
-
-    def in_a_steady_step(self, counter: str) -> float:
+    def of_a_step(self, counter: str) -> float:
         """The mean of the last steps."""
-        return (self.steps[-1][counter] - self.steps[-1 - _STEADY_STEPS][counter]) / _STEADY_STEPS
+        last = int(self.steps[-1][counter]) - int(self.steps[-1 - _STEADY_STEPS][counter])
+        return last / _STEADY_STEPS
 
     @property
-    def losses(self) -> list[str]:
-        return [step["loss"] for step in self.steps]
+    def to_host_bytes_of_a_step(self) -> float:
+        return self.of_a_step("migrated_bytes_to_host") + self.of_a_step("evicted_bytes")
+
+    @property
+    def results(self) -> list[str]:
+        return [step["result"] for step in self.steps]
 
     def as_json(self) -> dict[str, Any]:
         return {
+            "workload": self.workload,
             "policy": self.policy,
+            "times": self.times,
             "capacity_mib": self.capacity_mib,
-            "to_device_bytes": self.total("migrated_bytes_to_device"),
-            "to_host_bytes": self.total("migrated_bytes_to_host") + self.total("evicted_bytes"),
-            "steady_to_device_bytes": self.in_a_steady_step("migrated_bytes_to_device"),
-            "steady_faults": self.in_a_steady_step("faults_device"),
-            "steady_step_ns": self.in_a_steady_step("now_ns"),
-            "losses": self.losses,
+            "managed_bytes": self.managed_bytes,
+            "step_ns": self.of_a_step("now_ns"),
+            "to_device_bytes": self.of_a_step("migrated_bytes_to_device"),
+            "to_host_bytes": self.to_host_bytes_of_a_step,
+            "faults": self.of_a_step("faults_device"),
+            "step_ns_of_each": [
+                after["now_ns"] - before["now_ns"]
+                for before, after in zip(self.steps, self.steps[1:], strict=False)
+            ],
         }
 
 
-def run(policy: str, capacity_mib: int, machine: str = _MACHINE, steps: int = STEPS) -> LiveRun:
-    command = [sys.executable, "-m", "uvmalloc", "sim", "--no-report", "--machine", machine]
-    command += ["--capacity", f"{capacity_mib}MiB", "--policy", policy, "--"]
-    command += [sys.executable, "-m", "bench.oversubscription.live_steps_here", str(steps)]
+def run(workload: str, policy: str, steps: int, times: float, capacity_mib: int) -> LiveRun:
+    command = [sys.executable, "-m", "uvmalloc", "sim", "--no-report", "--machine", _MACHINE]
+    command += ["--capacity", f"{capacity_mib}MiB", "--policy", policy, "--", sys.executable, "-m"]
+    command += ["bench.oversubscription.live_steps_here", workload, str(steps)]
     environment = {
         **clean_environment(),
         "PYTHONPATH": os.pathsep.join([str(_ROOT), *sys.path[1:]]),
@@ -78,45 +95,141 @@ def run(policy: str, capacity_mib: int, machine: str = _MACHINE, steps: int = ST
     }
     finished = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if finished.returncode != 0:
-        raise RuntimeError(f"{policy} on {capacity_mib} MiB failed:\n{finished.stderr}")
-    return LiveRun(policy, capacity_mib, json.loads(finished.stdout))
+        raise RuntimeError(
+            f"{workload} under {policy} on {capacity_mib} MiB failed:\n{finished.stderr}"
+        )
+    printed = json.loads(finished.stdout)
+    return LiveRun(
+        workload, policy, times, capacity_mib, printed["managed_bytes"], printed["steps"]
+    )
 
 
-def runs() -> Iterator[LiveRun]:
+def capacity_for(needed_bytes: int, times: float) -> int:
+    """MiB of a device that has room for the part of the pages, beside its context, which takes a
+    64th."""
+    room_bytes = math.ceil(needed_bytes / times / _CHUNK_BYTES) * _CHUNK_BYTES
+    return math.ceil(room_bytes * 64 / 63 / _CHUNK_BYTES) * _CHUNK_BYTES // _MIB
+
+
+def runs_of(
+    workload: str, all_times: Sequence[float] = TIMES, policies: Sequence[str] = tuple(POLICIES)
+) -> Iterator[LiveRun]:
     """The first one has memory enough."""
-    yield run("auto", _ENOUGH_MIB)
-    for capacity_mib in CAPACITIES_MIB:
-        for policy in POLICIES:
-            yield run(policy, capacity_mib)
+    enough = run(workload, "auto", max(POLICIES.values()), 0, _ENOUGH_MIB)
+    yield enough
+    for times in all_times:
+        capacity_mib = capacity_for(enough.managed_bytes, times)
+        for policy in policies:
+            yield run(workload, policy, POLICIES[policy], times, capacity_mib)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A workload with too little memory: its runs by policy, and the run with memory enough."""
+
+    enough: LiveRun
+    by_policy: dict[str, LiveRun]
+
+    @property
+    def times(self) -> float:
+        return self.by_policy["driver"].times
+
+    def slowdown(self, policy: str) -> float:
+        return self.by_policy[policy].of_a_step("now_ns") / self.enough.of_a_step("now_ns")
+
+    def speedup(self, policy: str) -> float:
+        return self.slowdown("driver") / self.slowdown(policy)
+
+    @property
+    def has_equal_results(self) -> bool:
+        return all(
+            each.results == self.enough.results[: len(each.results)]
+            for each in self.by_policy.values()
+        )
+
+
+def cases_of(measured: Sequence[LiveRun]) -> list[Case]:
+    """By workload and memory. The runs of a workload follow its run with memory enough."""
+    cases: dict[tuple[str, float], Case] = {}
+    enough = measured[0]
+    for each in measured:
+        if each.times == 0:
+            enough = each
+        else:
+            case = cases.setdefault((each.workload, each.times), Case(enough, {}))
+            case.by_policy[each.policy] = each
+    return list(cases.values())
+
+
+def keys_of(cases: Sequence[Case], policy: str = "auto") -> dict[str, Any]:
+    """The speed-up over the driver: the geometric mean of the workloads for each memory, the least
+    of these means, and the least of all."""
+    means: dict[float, float] = {}
+    for times in sorted({case.times for case in cases}):
+        speedups = [case.speedup(policy) for case in cases if case.times == times]
+        means[times] = math.prod(speedups) ** (1 / len(speedups))
+    return {
+        "live_speedup_over_driver": min(means.values()),
+        "live_least_speedup": min(case.speedup(policy) for case in cases),
+        "live_speedups": {f"{times:g}": mean for times, mean in means.items()},
+        "live_results_equal": all(case.has_equal_results for case in cases),
+    }
 
 
 def compare(console: Console) -> dict[str, Any]:
     """The part of oversubscription.json that is about running programs."""
-    measured = list(runs())
-    enough, short = measured[0], measured[1:]
-    _show(enough, short, console)
-    return {
-        "live_losses_equal": all(each.losses == enough.losses for each in short),
-        "live": [each.as_json() for each in measured],
-    }
+    return _report([each for workload in WORKLOADS for each in runs_of(workload)], console)
 
 
-def _show(enough: LiveRun, short: Sequence[LiveRun], console: Console) -> None:
-    table = Table(title=f"GPT, {STEPS} steps, on a device that is too small")
-    columns = ("device", "policy", "to device", "of a step", "faults of a step", "step", "losses")
+def _report(measured: Sequence[LiveRun], console: Console) -> dict[str, Any]:
+    cases = cases_of(measured)
+    _show(cases, console)
+    return {**keys_of(cases), "live": [each.as_json() for each in measured]}
+
+
+def _show(cases: Sequence[Case], console: Console) -> None:
+    table = Table(title="Running programs on a device that is too small")
+    columns = (
+        "workload", "needs", "device", "policy", "to device, MiB", "to host, MiB", "faults", "step",
+        "results",
+    )  # fmt: skip
     for column in columns:
         table.add_column(column)
-    for each in short:
-        slower = each.in_a_steady_step("now_ns") / enough.in_a_steady_step("now_ns")
-        table.add_row(
-            f"{each.capacity_mib} MiB", each.policy,
-            f"{each.total('migrated_bytes_to_device') / _MIB:,.0f} MiB",
-            f"{each.in_a_steady_step('migrated_bytes_to_device') / _MIB:,.1f} MiB",
-            f"{each.in_a_steady_step('faults_device'):,.0f}", f"{slower:.2f} x",
-            "equal" if each.losses == enough.losses else "[red]different[/red]",
-        )  # fmt: skip
+    for case in cases:
+        for policy, each in case.by_policy.items():
+            table.add_row(
+                each.workload, f"{each.times:g} x", f"{each.capacity_mib} MiB", policy,
+                f"{each.of_a_step('migrated_bytes_to_device') / _MIB:,.1f}",
+                f"{each.to_host_bytes_of_a_step / _MIB:,.1f}",
+                f"{each.of_a_step('faults_device'):,.0f}", f"{case.slowdown(policy):.2f} x",
+                "equal" if case.has_equal_results else "[red]different[/red]",
+            )  # fmt: skip
     console.print(table)
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=", ".join(WORKLOADS))
+    parser.add_argument("--times", type=float, action="append", help="memory needed over memory")
+    parser.add_argument("--policy", choices=list(POLICIES), action="append")
+    chosen = parser.parse_args()
+    unknown = set(chosen.workloads) - set(WORKLOADS)
+    if unknown:
+        parser.error(f"no workload {', '.join(unknown)}; accepted: {', '.join(WORKLOADS)}")
+    policies = chosen.policy or list(POLICIES)
+    if not {"driver", "auto"} <= set(policies):
+        parser.error("the policies driver and auto are compared, so both are needed")
+    measured = [
+        each
+        for workload in chosen.workloads or WORKLOADS
+        for each in runs_of(workload, chosen.times or TIMES, policies)
+    ]
+    result = _report(measured, Console())
+    _OUTPUT.parent.mkdir(parents=True, exist_ok=True)
+    _OUTPUT.write_text(json.dumps(result, indent=2) + "\n")
+    del result["live"]
+    Console().print_json(data=result)
+
+
 if __name__ == "__main__":
-    compare(Console())
+    main()

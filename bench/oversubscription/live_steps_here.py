@@ -1,41 +1,31 @@
-"""Trains the demo's GPT for as many steps as the argument says, and prints each step's figures.
+"""Runs steps of a workload on the device, and prints the figures of each.
 
-`python -m bench.oversubscription.live_steps_here STEPS` under `uvmalloc sim`. The output is JSON:
-for each step the exact loss, and the simulated machine's virtual time and counters.
+`python -m bench.oversubscription.live_steps_here WORKLOAD STEPS` under `uvmalloc sim`. The output
+is JSON: the device memory that pages take at the end, and for each step what it computed, and the
+simulated machine's virtual time and counters after it.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
 import sys
-from pathlib import Path
 
 import torch
-from uvmalloc.libraries import find_libraries
 
-from bench.oversubscription.steps_here import CONTEXT, EMBEDDING, HEADS, LAYERS, SEQUENCES
-from bench.simulated_counters import read_counters
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
-
-from train_gpt import GPT, train_step
+from bench.oversubscription.steps_here import WORKLOADS
+from bench.simulated_counters import load_simulator, read_machine, read_managed_bytes
 
 
 def main() -> None:
-    simulator = ctypes.CDLL(str(find_libraries().stand_ins / "libuvmsim.so"))
-    simulator.uvmsim_now_ns.restype = ctypes.c_uint64
+    simulator = load_simulator()
     torch.manual_seed(0)
-    model = GPT(EMBEDDING, LAYERS, HEADS, CONTEXT).to("cuda")
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    step = WORKLOADS[sys.argv[1]]()
     steps = []
-    for _ in range(int(sys.argv[1])):
-        tokens = torch.randint(model.tokens.num_embeddings, (SEQUENCES, CONTEXT + 1)).to("cuda")
-        loss = train_step(model, optimizer, tokens[:, :-1], tokens[:, 1:])
+    for _ in range(int(sys.argv[2])):
+        result = step()
         torch.cuda.synchronize()
-        figures = read_counters(simulator)
-        steps.append({"loss": loss.hex(), "now_ns": int(simulator.uvmsim_now_ns()), **figures})
-    print(json.dumps(steps))
+        steps.append({"result": result, **read_machine(simulator)})
+    print(json.dumps({"managed_bytes": read_managed_bytes(simulator), "steps": steps}))
 
 
 if __name__ == "__main__":

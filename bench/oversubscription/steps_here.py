@@ -32,32 +32,36 @@ TABLES, ROWS, FEATURES, DENSE, SAMPLES, LOOKUPS = 8, 100_000, 128, 13, 2048, 4
 PROMPT, TOKENS, PROMPTS = 256, 8, 4
 
 
-def gpt() -> Callable[[], None]:
+# Runs a step and says exactly what it computed.
+Step = Callable[[], str]
+
+
+def gpt() -> Step:
     """The demo's GPT with layers of GPT-2 medium, with the default AdamW of PyTorch."""
     model = GPT(EMBEDDING, LAYERS, HEADS, CONTEXT).to("cuda")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
-    def step() -> None:
+    def step() -> str:
         shape = (SEQUENCES, CONTEXT + 1)
         tokens = torch.randint(model.tokens.num_embeddings, shape).to("cuda")
-        train_step(model, optimizer, tokens[:, :-1], tokens[:, 1:])
+        return train_step(model, optimizer, tokens[:, :-1], tokens[:, 1:]).hex()
 
     return step
 
 
-def cnn() -> Callable[[], None]:
+def cnn() -> Step:
     """ResNet-18 for small images, with momentum."""
     model: nn.Sequential = resnet18().to("cuda")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
 
-    def step() -> None:
+    def step() -> str:
         images = torch.randn(IMAGES, CHANNELS, IMAGE_SIZE, IMAGE_SIZE).to("cuda")
         labels = torch.randint(CLASSES, (IMAGES,)).to("cuda")
         loss = F.cross_entropy(model(images), labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        loss.item()
+        return loss.item().hex()
 
     return step
 
@@ -91,12 +95,12 @@ def _layers(*widths: int) -> nn.Sequential:
     return nn.Sequential(*parts[:-1])
 
 
-def recommender() -> Callable[[], None]:
+def recommender() -> Step:
     """Clicks, with dense gradients of the tables and plain SGD, one table after another."""
     model = Recommender().to("cuda")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
 
-    def step() -> None:
+    def step() -> str:
         dense = torch.randn(SAMPLES, DENSE).to("cuda")
         rows = [torch.randint(ROWS, (SAMPLES, LOOKUPS)).to("cuda") for _ in range(TABLES)]
         clicks = torch.randint(2, (SAMPLES,)).float().to("cuda")
@@ -104,16 +108,16 @@ def recommender() -> Callable[[], None]:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        loss.item()
+        return loss.item().hex()
 
     return step
 
 
-def generation() -> Callable[[], None]:
+def generation() -> Step:
     """Prompts and the tokens that follow, with frozen weights and a cache that grows."""
     model = GPT(EMBEDDING, 2 * LAYERS, HEADS, CONTEXT).to("cuda").requires_grad_(False)
 
-    def step() -> None:
+    def step() -> str:
         tokens = torch.randint(model.tokens.num_embeddings, (PROMPTS, PROMPT)).to("cuda")
         caches = [Cache() for _ in model.blocks]
         position = 0
@@ -121,7 +125,7 @@ def generation() -> Callable[[], None]:
             logits = next_logits(model, tokens, caches, position)
             position += tokens.size(1)
             tokens = logits.argmax(-1)
-        tokens.tolist()
+        return str(tokens.tolist())
 
     return step
 

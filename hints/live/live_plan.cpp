@@ -36,10 +36,11 @@ Page& LivePlan::page_at(std::uintptr_t number) {
   return page;
 }
 
-void LivePlan::before_kernel() {
+void LivePlan::before_kernel(Launch launch) {
   now_ = log_.newest();
   ++figures_.kernels;
   judge();
+  const bool is_graph = launch == Launch::kGraph && !is_paused();
   const LoggedKernel& kernel = log_.kernel(now_);
   // All pages first: none of them may leave for another one.
   std::vector<Page*>& used = wanted_;
@@ -54,10 +55,12 @@ void LivePlan::before_kernel() {
     // Such a kernel often uses little of a large block, and the driver moves only that.
     figures_.missing_pages += pages;
     is_synchronized_ = false;
+    if (is_graph) bring_first(used);
     return;
   }
   send_due_moves();
-  for (Page* page : used) use(*page);
+  const bool moves = moves_now() || is_graph;
+  for (Page* page : used) use(*page, moves);
   if (predicts()) {
     look_ahead();
   } else {
@@ -70,7 +73,8 @@ void LivePlan::block_allocated(RecordId id) {
   if (log_.record(id).extent.size_bytes > chunks_ * kPageBytes) return;
   UseLog::each_page(log_.record(id).extent,
                     [&](std::uintptr_t number) { page_at(number).last_use = now_ + 1; });
-  UseLog::each_page(log_.record(id).extent, [&](std::uintptr_t number) { use(page_at(number)); });
+  UseLog::each_page(log_.record(id).extent,
+                    [&](std::uintptr_t number) { use(page_at(number), moves_now()); });
 }
 
 void LivePlan::leave_device() {
@@ -79,14 +83,34 @@ void LivePlan::leave_device() {
   while (here_.size() != 0) evict(here_[here_.size() - 1]);
 }
 
-void LivePlan::use(Page& page) {
+void LivePlan::use(Page& page, bool moves) {
   if (!here_.contains(page)) {
     is_synchronized_ = false;
-    if (!moves_now() || !bring_now(page)) leave_to_driver(page);
+    if (!moves || !bring_now(page)) leave_to_driver(page);
   }
   if (!page.is_arriving) return;
   sink_.wait_for(page.number);
   set_arriving(page, false);
+}
+
+// Of a graph that needs more than there is, the pages come that it uses first. The driver brings
+// the others, and takes the chunks of these for them. So nothing is known of the device afterwards.
+void LivePlan::bring_first(const std::vector<Page*>& pages) {
+  const auto forget_all = [this] {
+    for (Page* page : here_) set_arriving(*page, false);
+    here_.clear();
+  };
+  forget_all();
+  sink_.hold_arrivals();
+  for (Page* page : pages) {
+    if (here_.size() == chunks_) break;
+    if (here_.contains(*page)) continue;
+    here_.add(*page);
+    sink_.bring(page->number);
+    sink_.wait_for(page->number);
+    ++figures_.brought_pages;
+  }
+  forget_all();
 }
 
 // The driver brings the page when it is used, and makes room by its own rule.

@@ -42,8 +42,9 @@ class LivePlan {
   LivePlan(const UseLog& log, const StepLearner& learner, const LivePolicy& policy, MoveSink& sink,
            std::size_t chunks);
 
-  // The newest kernel of the log is about to be put on a stream.
-  void before_kernel();
+  // The newest kernel of the log is about to be put on a stream. The pages of a graph come before
+  // it, whether or not its step is known.
+  void before_kernel(Launch launch = Launch::kKernel);
   // A block was allocated whose first use comes soon.
   void block_allocated(RecordId id);
   // All pages go to the host: the device is another program's for a while.
@@ -67,7 +68,8 @@ class LivePlan {
   Page& page_at(std::uintptr_t number);
   bool predicts() const { return learner_.predicts() && !is_paused(); }
   bool moves_now() const { return predicts() || policy_.moves_unlearned(); }
-  void use(Page& page);
+  void use(Page& page, bool moves);
+  void bring_first(const std::vector<Page*>& pages);
   void leave_to_driver(Page& page);
   // Brings the page now. False: no page can leave for it.
   bool bring_now(Page& page);

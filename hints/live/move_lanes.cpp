@@ -30,15 +30,18 @@ void MoveLanes::begin(const DeviceStream& stream) {
   at_hand_ = stream;
   release(now_);
   now_ = nullptr;
-  for (Lane& lane : leaving_lanes_) lane.has_begun = false;
+  holds_arrivals_ = false;
+  for (Lanes* lanes : {&leaving_lanes_, &arriving_lanes_}) {
+    for (Lane& lane : *lanes) lane.has_begun = false;
+  }
 }
 
 StreamHandle MoveLanes::next_lane(Lanes& lanes, std::size_t* turn) {
   Lane& lane = lanes[(*turn)++ % kLanesEachWay];
   if (lane.stream == nullptr && !runtime_.create_stream(device_, &lane.stream).ok())
     lane.stream = nullptr;
-  if (&lanes == &leaving_lanes_ && lane.stream != nullptr && !follow_the_stream(lane))
-    return nullptr;
+  const bool follows = &lanes == &leaving_lanes_ || holds_arrivals_;
+  if (follows && lane.stream != nullptr && !follow_the_stream(lane)) return nullptr;
   return lane.stream;
 }
 

@@ -38,6 +38,8 @@ class MoveLanes {
   void begin(const DeviceStream& stream);
 
   void to_host(std::uintptr_t page);
+  // Pages that come before the next begin() wait for the work so far of the stream at hand.
+  void hold_arrivals() { holds_arrivals_ = true; }
   void to_device(std::uintptr_t page);
   void wait_for(std::uintptr_t page);
   // The calling thread waits for the work so far of the stream at hand, and for pages that leave.
@@ -66,6 +68,7 @@ class MoveLanes {
   const int device_;
   DeviceStream at_hand_;
   EventHandle now_ = nullptr;  // on the stream at hand
+  bool holds_arrivals_ = false;
   Lanes leaving_lanes_;
   Lanes arriving_lanes_;
   std::size_t leaving_turn_ = 0;

@@ -15,6 +15,8 @@ class MoveSink {
   // The page's chunk is given up without a copy. False, and nothing done, unless the whole page is
   // free memory.
   virtual bool discard(std::uintptr_t page) = 0;
+  // Pages that come from here on do so after the work so far of the stream at hand.
+  virtual void hold_arrivals() = 0;
   // The page comes to the device, after the evictions so far.
   virtual void bring(std::uintptr_t page) = 0;
   // Later work of the stream at hand waits for the page, if bring() was called for it.

@@ -54,12 +54,14 @@ void UseLog::end(RecordId id) {
   if (record.logged_uses == 0) unused_.push_back(id);
 }
 
-KernelNumber UseLog::add_kernel(std::span<const UseRange> ranges) {
+KernelNumber UseLog::add_kernel(std::span<const UseRange> ranges, Launch launch) {
   const UseNumber first = first_use_ + uses_.size();
   for (const UseRange& range : ranges) {
     RecordId id = find(range.address);
     if (id == kNoRecord) {
-      const BlockExtent extent = block_of_(range.address);
+      BlockExtent extent = block_of_(range.address);
+      if (extent.size_bytes == 0 && launch == Launch::kGraph)
+        extent = {range.address, range.size_bytes};
       if (extent.size_bytes < kLeastBlockBytes) continue;
       id = add_record(extent, kBeforeLog);
     }

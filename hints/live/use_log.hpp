@@ -74,8 +74,9 @@ class UseLog {
   void freed(std::uintptr_t address);
 
   // Adds a kernel and returns its number. Ranges in no known block, and in small ones, are left
-  // out; a block counts once. A kernel without other ranges is not added: kBeforeLog.
-  KernelNumber add_kernel(std::span<const UseRange> ranges);
+  // out; a block counts once. A kernel without other ranges is not added: kBeforeLog. A range of a
+  // graph in no known block counts as a block.
+  KernelNumber add_kernel(std::span<const UseRange> ranges, Launch launch = Launch::kKernel);
 
   KernelNumber newest() const { return first_kernel_ + kernels_.size() - 1; }
   bool has_kernel(KernelNumber number) const {

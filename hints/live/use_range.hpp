@@ -16,6 +16,10 @@ struct UseRange {
   std::uint8_t access = kReads | kWrites;
 };
 
+// Between the kernels of a captured graph nothing can be moved: it counts as one kernel. Its
+// temporary memory lies in no live block.
+enum class Launch : std::uint8_t { kKernel, kGraph };
+
 // Totals. A page has 2 MiB.
 struct LiveFigures {
   std::uint64_t kernels = 0;

@@ -22,6 +22,10 @@ constexpr std::array kTorchCalls = {
     "_ZN2at17toDLPackNonOwningERKNS_6TensorEP8DLTensor",
     "_ZN2at17toDLPackNonOwningERKNS_6TensorEP8DLTensorb",
     "_ZN3c104impl3cow23materialize_cow_storageERNS_11StorageImplE",
+    "_ZN2at4cuda9CUDAGraph11capture_endEv",
+    "_ZN2at4cuda9CUDAGraph16capture_end_postEv",
+    "_ZN2at4cuda9CUDAGraph6replayEv",
+    "_ZN2at4cuda9CUDAGraphD1Ev",
 };
 
 }  // namespace

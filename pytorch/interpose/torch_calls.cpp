@@ -140,4 +140,35 @@ UVMALLOC_INTERPOSE void _ZN3c104impl3cow23materialize_cow_storageERNS_11StorageI
   }
 }
 
+// at::cuda::CUDAGraph::capture_end(), or the second part of it in newer versions,
+// at::cuda::CUDAGraph::replay() and its destructor, of libtorch_cuda.
+UVMALLOC_INTERPOSE void _ZN2at4cuda9CUDAGraph11capture_endEv(void* graph) {
+  static const auto next = uvm::interpose::next_of_torch<void (*)(void*)>(
+      "_ZN2at4cuda9CUDAGraph11capture_endEv", "libtorch_cuda.so");
+  next(graph);
+  if (const auto* hooks = torch_hooks.load(std::memory_order_acquire)) hooks->graph_captured(graph);
+}
+
+UVMALLOC_INTERPOSE void _ZN2at4cuda9CUDAGraph16capture_end_postEv(void* graph) {
+  static const auto next = uvm::interpose::next_of_torch<void (*)(void*)>(
+      "_ZN2at4cuda9CUDAGraph16capture_end_postEv", "libtorch_cuda.so");
+  next(graph);
+  if (const auto* hooks = torch_hooks.load(std::memory_order_acquire)) hooks->graph_captured(graph);
+}
+
+UVMALLOC_INTERPOSE void _ZN2at4cuda9CUDAGraph6replayEv(void* graph) {
+  static const auto next = uvm::interpose::next_of_torch<void (*)(void*)>(
+      "_ZN2at4cuda9CUDAGraph6replayEv", "libtorch_cuda.so");
+  if (const auto* hooks = torch_hooks.load(std::memory_order_acquire)) hooks->graph_replayed(graph);
+  next(graph);
+}
+
+UVMALLOC_INTERPOSE void _ZN2at4cuda9CUDAGraphD1Ev(void* graph) {
+  static const auto next = uvm::interpose::next_of_torch<void (*)(void*)>(
+      "_ZN2at4cuda9CUDAGraphD1Ev", "libtorch_cuda.so");
+  if (const auto* hooks = torch_hooks.load(std::memory_order_acquire))
+    hooks->graph_destroyed(graph);
+  next(graph);
+}
+
 // NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)

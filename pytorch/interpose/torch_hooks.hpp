@@ -13,6 +13,10 @@ struct TorchHooks {
   // Runs `materialize(storage)`, the first write to a shared storage (a c10::StorageImpl), with
   // what surrounds it.
   void (*materialize)(void* storage, void (*materialize)(void* storage)) = nullptr;
+  // The capture of `graph`, an at::cuda::CUDAGraph, is over. It is about to be launched. It goes.
+  void (*graph_captured)(const void* graph) = nullptr;
+  void (*graph_replayed)(const void* graph) = nullptr;
+  void (*graph_destroyed)(const void* graph) = nullptr;
 };
 
 // Set once, before the first tensor exists; never unset.

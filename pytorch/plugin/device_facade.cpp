@@ -254,7 +254,7 @@ void DeviceFacade::init(int device_count) {
     hold_forks_during_conversions();
     activation.allocator->add_pressure_callback(run_free_memory_callbacks);
     activation.allocator->set_memory_observer(&history_);
-    watch_operators(*activation.allocator);
+    watch_operators_for(*activation.allocator);
     set_first_limits(device_count);
   }
 }

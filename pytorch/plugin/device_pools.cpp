@@ -5,6 +5,7 @@
 
 #include <c10/cuda/CUDAStream.h>
 
+#include <uvmalloc/pytorch/plugin/captured_graphs.hpp>
 #include <uvmalloc/pytorch/plugin/facades.hpp>
 #include <uvmalloc/pytorch/plugin/memory_history.hpp>
 #include <uvmalloc/pytorch/plugin/shared_storage.hpp>
@@ -102,6 +103,7 @@ void DevicePools::begin(c10::DeviceIndex device, c10::MempoolId_t id, Filter fil
     close(key);
     throw;
   }
+  if (is_for_capture) CapturedGraphs::instance().begin_capture();
 }
 
 void DevicePools::end(c10::DeviceIndex device, c10::MempoolId_t id) {
@@ -113,6 +115,7 @@ void DevicePools::end(c10::DeviceIndex device, c10::MempoolId_t id) {
     TORCH_CHECK(closed.has_value(), "endAllocatePool: not currently recording to mempool_id");
     was_for_capture = *closed;
   }
+  if (was_for_capture) CapturedGraphs::instance().end_capture();
   if (is_own(key)) {
     allocator().end_private_pool(device, pool_number(id));
   } else {
@@ -132,7 +135,8 @@ void DevicePools::release(c10::DeviceIndex device, c10::MempoolId_t id) {
               id.second, ") has no user on device ", static_cast<int>(device));
   if (ours.private_pool_users(device, pool_number(id)) != 0) return;
   std::lock_guard lock(mutex_);
-  close(key);  // of a capture that failed
+  const bool has_failed = close(key).value_or(false);  // the capture of a graph
+  if (has_failed) CapturedGraphs::instance().end_capture();
   for_oom_.erase(key);
 }
 

@@ -10,6 +10,7 @@
 #include <uvmalloc/allocator/process/process_allocator.hpp>
 #include <uvmalloc/pytorch/interpose/imported_function.hpp>
 #include <uvmalloc/pytorch/interpose/torch_hooks.hpp>
+#include <uvmalloc/pytorch/plugin/captured_graphs.hpp>
 #include <uvmalloc/pytorch/plugin/conversion.hpp>
 #include <uvmalloc/pytorch/plugin/early_blocks.hpp>
 #include <uvmalloc/pytorch/plugin/python_frames.hpp>
@@ -59,7 +60,14 @@ void* python_number_of(void* pointer) {
   return python(pointer);
 }
 
-const interpose::TorchHooks kHooks{tensor_exported, materialize_core};
+const interpose::TorchHooks kHooks{
+    .tensor_exported = tensor_exported,
+    .materialize = materialize_core,
+    .graph_captured =
+        [](const void* graph) { CapturedGraphs::instance().name_last_capture(graph); },
+    .graph_replayed = [](const void* graph) { CapturedGraphs::instance().before_replay(graph); },
+    .graph_destroyed = [](const void* graph) { CapturedGraphs::instance().forget(graph); },
+};
 
 }  // namespace
 

@@ -4,6 +4,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -11,8 +12,10 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/record_function.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/util/SmallVector.h>
 
+#include <uvmalloc/pytorch/plugin/captured_graphs.hpp>
 #include <uvmalloc/pytorch/plugin/facades.hpp>
 
 namespace uvm::torch_plugin {
@@ -79,9 +82,15 @@ void add_uses(const c10::IValue& argument, std::uint8_t access, Uses* uses,
   }
 }
 
+// Whether the current stream is being captured.
+bool is_captured_here() {
+  return c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
+}
+
 std::unique_ptr<at::ObserverContext> note_operator(const at::RecordFunction& call) {
   CachingManagedAllocator* ours = process_allocator();
-  if (ours == nullptr || !ours->wants_uses()) return nullptr;
+  CapturedGraphs& graphs = CapturedGraphs::instance();
+  if (ours == nullptr || (!ours->wants_uses() && !graphs.is_capturing())) return nullptr;
   const Accesses& accesses = known_accesses_of(call);
   if (accesses.empty()) return nullptr;
   Uses uses;
@@ -89,17 +98,29 @@ std::unique_ptr<at::ObserverContext> note_operator(const at::RecordFunction& cal
   const auto arguments = call.inputs();
   for (std::size_t i = 0; i < arguments.size() && i < accesses.size(); ++i)
     add_uses(arguments[i], accesses[i], &uses, &device);
-  if (device) ours->note_uses(*device, current_stream(*device), {uses.data(), uses.size()});
+  if (!device) return nullptr;
+  if (graphs.is_capturing() && is_captured_here()) {
+    graphs.add(*device, {uses.data(), uses.size()});
+  } else {
+    ours->note_uses(*device, current_stream(*device), {uses.data(), uses.size()});
+  }
   return nullptr;
 }
 
-// Of all threads, autograd's too.
-void set_watched(bool watched) {
+}  // namespace
+
+void watch_operators(Watcher watcher, bool watches) {
   static std::mutex mutex;
+  static std::set<Watcher> watchers;
   static at::CallbackHandle callback = at::INVALID_CALLBACK_HANDLE;
   const std::lock_guard lock(mutex);
-  if (watched == (callback != at::INVALID_CALLBACK_HANDLE)) return;
-  if (watched) {
+  if (watches) {
+    watchers.insert(watcher);
+  } else {
+    watchers.erase(watcher);
+  }
+  if (watchers.empty() == (callback == at::INVALID_CALLBACK_HANDLE)) return;
+  if (watches) {
     callback = at::addGlobalCallback(at::RecordFunctionCallback(note_operator)
                                          .needsInputs(true)
                                          .scopes({at::RecordScope::FUNCTION}));
@@ -108,10 +129,8 @@ void set_watched(bool watched) {
   }
 }
 
-}  // namespace
-
-void watch_operators(CachingManagedAllocator& allocator) {
-  allocator.set_use_listener(set_watched);
+void watch_operators_for(CachingManagedAllocator& allocator) {
+  allocator.set_use_listener([](bool wants_uses) { watch_operators(Watcher::kPlan, wants_uses); });
 }
 
 }  // namespace uvm::torch_plugin

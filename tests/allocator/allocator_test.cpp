@@ -369,9 +369,9 @@ TEST_F(AllocatorTest, AMoveKeepsTheAddressAddsARecordAndPrefetchesOnTheLane) {
   to_device(block, stream(1));
   EXPECT_EQ(block[0], 42);
   EXPECT_EQ(machine->hints,
-            (std::vector<Hint>{{HintKind::kAdvise, Advice::kSetPreferredLocation, Place::device(0),
-                                block, 4 * kMiB},
-                               {HintKind::kPrefetch, {}, Place::device(0), block, 4 * kMiB}}));
+            (std::vector<Hint>{{HintKind::kPrefetch, {}, Place::device(0), block, 4 * kMiB},
+                               {HintKind::kAdvise, Advice::kSetPreferredLocation, Place::device(0),
+                                block, 4 * kMiB}}));
   EXPECT_EQ(machine->waits, (std::vector<std::string>{"stream 1 waits for stream lane"}));
   auto found = allocator->find(block + 12345);
   ASSERT_TRUE(found);

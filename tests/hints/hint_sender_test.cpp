@@ -121,6 +121,69 @@ TEST_F(HintSenderTest, EventsAreUsedAgain) {
   EXPECT_LE(machine->events.size(), 2u);
 }
 
+// ---- large copies
+
+struct HintSenderPiecesTest : HintSenderTest {
+  static constexpr std::size_t kPages = 100;
+  Hint copy{HintKind::kPrefetch, {}, Place::device(0), nullptr, kPages* kPageBytes, true};
+
+  Hint piece(std::size_t first_page, std::size_t pages) {
+    return {HintKind::kPrefetch,
+            {},
+            Place::device(0),
+            reinterpret_cast<void*>(first_page * kPageBytes),
+            pages * kPageBytes};
+  }
+};
+
+TEST_F(HintSenderPiecesTest, PiecesOfALargeCopyDoubleAndCoverIt) {
+  sender.send({copy}, 0, {0, stream(1)}, {0, stream(2)});
+  EXPECT_EQ(machine->hints,
+            (std::vector<Hint>{piece(0, 1), piece(1, 2), piece(3, 4), piece(7, 8), piece(15, 16),
+                               piece(31, 32), piece(63, 32), piece(95, 5)}));
+  EXPECT_EQ(machine->waits,
+            (std::vector<std::string>{
+                "stream lane waits for stream 1", "stream lane waits for stream lane",
+                "stream lane waits for stream lane", "stream 2 waits for stream lane"}));
+  EXPECT_EQ(counters.of(HintKind::kPrefetch).sent, 8u);
+  EXPECT_EQ(counters.of(HintKind::kPrefetch).bytes, kPages * kPageBytes);
+  EXPECT_EQ(machine->streams, 2);
+}
+
+TEST_F(HintSenderPiecesTest, PagesWithoutContentsAndSmallCopiesAreOnePrefetch) {
+  Hint fresh = copy;
+  fresh.is_copied = false;
+  sender.send({fresh}, 0);
+  Hint small = copy;
+  small.size_bytes = HintSender::kLeastSplitBytes - kPageBytes;
+  sender.send({small}, 0);
+  EXPECT_EQ(counters.of(HintKind::kPrefetch).sent, 2u);
+  EXPECT_EQ(machine->streams, 1);
+}
+
+TEST_F(HintSenderPiecesTest, WithoutASecondLaneAllPiecesAreSent) {
+  ASSERT_NE(sender.lane(0), nullptr);
+  machine->failures["create_stream"] = 1;
+  EXPECT_TRUE(sender.send({copy}, 0)[0].ok());
+  EXPECT_EQ(counters.of(HintKind::kPrefetch).bytes, kPages * kPageBytes);
+  EXPECT_TRUE(machine->waits.empty());
+}
+
+TEST_F(HintSenderPiecesTest, APieceThatFailsEndsTheCopy) {
+  machine->failures["prefetch"] = 1;
+  EXPECT_FALSE(sender.send({copy}, 0)[0].ok());
+  EXPECT_EQ(counters.of(HintKind::kPrefetch).failed, 1u);
+  EXPECT_TRUE(machine->hints.empty());
+}
+
+TEST_F(HintSenderPiecesTest, WhereTheLanesCannotBeOrderedTheHostWaitsForTheSecond) {
+  ASSERT_NE(sender.lane(0), nullptr);
+  machine->before_prefetch = [&] { machine->failures["record_event"] = 1; };
+  EXPECT_TRUE(sender.send({copy}, 0)[0].ok());
+  EXPECT_EQ(machine->waits, (std::vector<std::string>{"stream lane waits for stream lane",
+                                                      "host waits for stream lane"}));
+}
+
 TEST_F(HintSenderTest, WhoIsSecondToMakeALaneHoldsNoLockWhileItsOwnIsDestroyed) {
   StreamHandle first = nullptr;
   StreamHandle meanwhile = nullptr;

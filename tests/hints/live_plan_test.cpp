@@ -163,6 +163,34 @@ TEST(LivePlanTest, AKernelThatNeedsMoreThanTheDeviceHasIsLeftToTheDriver) {
   EXPECT_EQ(program.plan.pages_here(), 2u);
 }
 
+TEST(LivePlanTest, PagesOfAGraphComeBeforeItThoughNoStepIsKnown) {
+  LiveProgram program(4);
+  program.kernel({0, 1, 2, 3});
+  program.sink.clear();
+  program.graph({2, 3, 4, 5});
+  EXPECT_FALSE(program.learner.predicts());
+  const std::uintptr_t first = LiveProgram::at(0) / testing::kPage;
+  EXPECT_EQ(program.sink.brought, (std::vector<std::uintptr_t>{first + 4, first + 5}));
+  EXPECT_EQ(program.sink.evicted, (std::vector<std::uintptr_t>{first, first + 1}));
+  EXPECT_EQ(program.sink.waited, program.sink.brought);
+  EXPECT_EQ(program.sink.holds, 0u);
+}
+
+TEST(LivePlanTest, OfAGraphThatNeedsMoreThanTheDeviceHasThePagesOfItsFirstKernelsCome) {
+  LiveProgram program(4);
+  for (int launch = 0; launch < 2; ++launch) {
+    program.sink.clear();
+    program.graph({5, 4, 3, 2, 1, 0});
+    const std::uintptr_t first = LiveProgram::at(0) / testing::kPage;
+    EXPECT_EQ(program.sink.brought,
+              (std::vector<std::uintptr_t>{first + 5, first + 4, first + 3, first + 2}));
+    EXPECT_EQ(program.sink.waited, program.sink.brought);
+    EXPECT_TRUE(program.sink.evicted.empty());
+  }
+  EXPECT_EQ(program.sink.holds, 2u) << "the launch before may still use what leaves";
+  EXPECT_EQ(program.plan.pages_here(), 0u);
+}
+
 // With any events: no page of the kernel at hand leaves, no page with a live block is discarded,
 // and a page that was asked for is waited for before it is used.
 TEST(LivePlanTest, NoOrderOfEventsMovesMemoryThatAKernelAtHandUses) {

@@ -24,6 +24,7 @@ class RecordingSink final : public live::MoveSink {
     discarded.push_back(page);
     return discards;
   }
+  void hold_arrivals() override { ++holds; }
   void bring(std::uintptr_t page) override {
     brought.push_back(page);
     arriving.insert(page);
@@ -47,6 +48,7 @@ class RecordingSink final : public live::MoveSink {
   std::vector<std::uintptr_t> brought;
   std::vector<std::uintptr_t> waited;
   std::set<std::uintptr_t> arriving;
+  std::size_t holds = 0;
   bool discards = true;
 };
 
@@ -58,13 +60,14 @@ struct LiveProgram {
   static std::uintptr_t at(std::size_t page) { return (page + 16) * kPage; }
 
   // A kernel that reads and writes the blocks that begin at these pages.
-  void kernel(const std::vector<std::size_t>& pages) {
+  void kernel(const std::vector<std::size_t>& pages, live::Launch launch = live::Launch::kKernel) {
     std::vector<live::UseRange> uses;
     for (const std::size_t page : pages) uses.push_back({.address = at(page), .size_bytes = kPage});
-    if (log.add_kernel(uses) == live::kBeforeLog) return;
+    if (log.add_kernel(uses, launch) == live::kBeforeLog) return;
     learner.kernel_added();
-    plan.before_kernel();
+    plan.before_kernel(launch);
   }
+  void graph(const std::vector<std::size_t>& pages) { kernel(pages, live::Launch::kGraph); }
   void allocate(std::size_t page, std::size_t pages = 1) {
     const live::RecordId id = log.allocated(at(page), pages * kPage);
     plan.block_allocated(id);

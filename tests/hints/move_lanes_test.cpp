@@ -88,6 +88,17 @@ TEST_F(MoveLanesTest, NothingIsDiscardedForAStreamThatCannotBeOrdered) {
   EXPECT_EQ(counters.of(HintKind::kDiscard).failed, 1u);
 }
 
+TEST_F(MoveLanesTest, ArrivalsThatAreHeldWaitForTheStreamUntilTheNextKernel) {
+  lanes.begin({0, stream(1)});
+  lanes.hold_arrivals();
+  lanes.to_device(7);
+  EXPECT_EQ(machine->waits, (std::vector<std::string>{"stream lane waits for stream 1"}));
+  lanes.begin({0, stream(1)});
+  machine->waits.clear();
+  for (std::uintptr_t page = 8; page < 8 + MoveLanes::kLanesEachWay; ++page) lanes.to_device(page);
+  EXPECT_TRUE(machine->waits.empty());
+}
+
 TEST_F(MoveLanesTest, EventsAreUsedAgain) {
   for (std::uintptr_t round = 0; round < 200; ++round) {
     lanes.begin({0, stream(1)});

@@ -25,6 +25,9 @@ class PlacementPlannerTest : public ::testing::Test {
   Hint prefetch(Place place, std::size_t pages) {
     return {HintKind::kPrefetch, {}, place, base_, pages * kPageBytes};
   }
+  Hint copy(Place place, std::size_t pages) {
+    return {HintKind::kPrefetch, {}, place, base_, pages * kPageBytes, true};
+  }
 
   char* base_ = reinterpret_cast<char*>(1000 * kPageBytes);
   ResidencyLedger ledger_;
@@ -51,8 +54,8 @@ TEST_F(PlacementPlannerTest, AMoveAdvisesOnceAndPrefetchesOnce) {
   auto plan_for = planner();
   SegmentPlacement placement{Place::host(), Place::device(0), 0};
   EXPECT_EQ(plan_for.plan_move(base_, 4 * kPageBytes, &placement, Place::device(0)),
-            (HintPlan{advise(Advice::kSetPreferredLocation, Place::device(0), 4),
-                      prefetch(Place::device(0), 4)}));
+            (HintPlan{copy(Place::device(0), 4),
+                      advise(Advice::kSetPreferredLocation, Place::device(0), 4)}));
   EXPECT_EQ(plan_for.plan_move(base_, 4 * kPageBytes, &placement, Place::device(0)), HintPlan{})
       << "a repeat sends nothing";
   EXPECT_EQ(skipped(HintKind::kAdvise, SkipReason::kAlreadyThere), 1u);
@@ -116,8 +119,8 @@ TEST_F(PlacementPlannerTest, WhatAThreadsPolicyRulesOutIsNotNotedAsSent) {
       << "others will use the span";
   EXPECT_EQ(set_thread_policy(std::nullopt), Policy::kDriver);
   EXPECT_EQ(plan_for.plan_move(base_, kPageBytes, &placement, Place::device(0)),
-            (HintPlan{advise(Advice::kSetPreferredLocation, Place::device(0), 1),
-                      prefetch(Place::device(0), 1)}));
+            (HintPlan{copy(Place::device(0), 1),
+                      advise(Advice::kSetPreferredLocation, Place::device(0), 1)}));
 }
 
 TEST_F(PlacementPlannerTest, AThreadMayHavePrefetchesWherePlannersHaveNone) {
@@ -132,7 +135,7 @@ TEST_F(PlacementPlannerTest, AThreadMayHavePrefetchesWherePlannersHaveNone) {
 TEST_F(PlacementPlannerTest, APartOfASegmentIsPrefetchedButNeverAdvised) {
   auto plan_for = planner();
   EXPECT_EQ(plan_for.plan_move(base_, 2 * kPageBytes, nullptr, Place::device(0)),
-            (HintPlan{prefetch(Place::device(0), 2)}));
+            (HintPlan{copy(Place::device(0), 2)}));
   EXPECT_EQ(skipped(HintKind::kAdvise, SkipReason::kSharedPages), 1u);
 }
 
@@ -148,11 +151,11 @@ TEST_F(PlacementPlannerTest, PingPongIsAdvisedForBothSidesAndThenOnlyPrefetched)
   auto to = [&](Place place) { return plan_for.plan_move(base_, kPageBytes, &placement, place); };
   EXPECT_EQ(to(Place::device(0)).size(), 2u);
   EXPECT_EQ(to(Place::host()).size(), 2u);
-  EXPECT_EQ(to(Place::device(0)), (HintPlan{advise(Advice::kSetPreferredLocation, Place::host(), 1),
-                                            advise(Advice::kSetAccessedBy, Place::device(0), 1),
-                                            prefetch(Place::device(0), 1)}));
-  EXPECT_EQ(to(Place::host()), (HintPlan{prefetch(Place::host(), 1)}));
-  EXPECT_EQ(to(Place::device(0)), (HintPlan{prefetch(Place::device(0), 1)}));
+  EXPECT_EQ(to(Place::device(0)), (HintPlan{copy(Place::device(0), 1),
+                                            advise(Advice::kSetPreferredLocation, Place::host(), 1),
+                                            advise(Advice::kSetAccessedBy, Place::device(0), 1)}));
+  EXPECT_EQ(to(Place::host()), (HintPlan{copy(Place::host(), 1)}));
+  EXPECT_EQ(to(Place::device(0)), (HintPlan{copy(Place::device(0), 1)}));
   EXPECT_EQ(skipped(HintKind::kAdvise, SkipReason::kPingPong), 1u);
 }
 
@@ -162,8 +165,9 @@ TEST_F(PlacementPlannerTest, ADeviceThatHasThePagesMappedIsNotAdvisedSoAgain) {
   auto to = [&](Place place) { return plan_for.plan_move(base_, kPageBytes, &placement, place); };
   to(Place::device(0));
   to(Place::host());
-  EXPECT_EQ(to(Place::device(0)), (HintPlan{advise(Advice::kSetPreferredLocation, Place::host(), 1),
-                                            prefetch(Place::device(0), 1)}));
+  EXPECT_EQ(to(Place::device(0)),
+            (HintPlan{copy(Place::device(0), 1),
+                      advise(Advice::kSetPreferredLocation, Place::host(), 1)}));
 }
 
 TEST_F(PlacementPlannerTest, PrefetchesStopWhenTheSoftBudgetIsBelievedFull) {

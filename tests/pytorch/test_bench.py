@@ -350,7 +350,9 @@ def test_a_missing_value_is_named_with_its_case_where_others_of_the_key_are_ther
 
 
 def test_a_second_prefetch_for_a_move_is_a_miss() -> None:
-    results: Results = {"prefetches_per_move": {"uvmalloc": {"to": 1.0, "from": 1.01}}}
+    results: Results = {
+        "prefetches_per_move": {"uvmalloc": {"to": 1.0, "from": 1.01, "256 MiB, to": 8.0}}
+    }
     verdict = [(target.case, target.met) for target in targets(results)]
     assert verdict == [("to", True), ("from", False)]
 

@@ -67,6 +67,53 @@ def test_a_learned_step_faults_less_than_the_driver(simulate: Simulate) -> None:
     assert faults["auto"]["faults_device"] < 0.7 * faults["driver"]["faults_device"]
 
 
+CAPTURED = """
+import sys, json, torch
+torch.manual_seed(0)
+torch.set_num_threads(1)
+width, layers = 724, 12
+model = torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(layers))).to("cuda")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, foreach=False)
+x = torch.zeros(64, width, device="cuda")
+def step():
+    loss = model(x).square().mean()
+    optimizer.zero_grad(set_to_none=False)
+    loss.backward()
+    optimizer.step()
+    return loss
+side = torch.cuda.Stream()
+with torch.cuda.stream(side):
+    for _ in range(2):
+        step()
+torch.cuda.current_stream().wait_stream(side)
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    loss = step()
+losses = []
+for _ in range(int(sys.argv[1])):
+    x.copy_(torch.randn(64, width))
+    graph.replay()
+    losses.append(loss.item().hex())
+print(json.dumps(losses))
+"""
+
+
+@pytest.mark.parametrize("capacity", ["48MiB", "80MiB"])
+def test_pages_of_a_captured_step_come_before_its_replays(
+    simulate: Simulate, capacity: str
+) -> None:
+    enough = simulate(CAPTURED, STEPS, capacity="1GiB")
+    runs = {
+        policy: simulate(CAPTURED, STEPS, capacity=capacity, policy=policy)
+        for policy in ("driver", "auto")
+    }
+    for run in runs.values():
+        assert losses(run) == losses(enough)
+    assert runs["auto"].sim["graph_launches"] == int(STEPS)
+    assert runs["auto"].report["live_plan"]["brought_pages"] > 0
+    assert runs["auto"].sim["faults_device"] < 0.7 * runs["driver"].sim["faults_device"]
+
+
 CHANGING = """
 import json, torch
 torch.manual_seed(0)

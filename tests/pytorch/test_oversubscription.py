@@ -14,6 +14,7 @@ from uvmalloc import plan
 from uvmalloc.cli import main
 from uvmalloc.errors import CommandError
 
+from bench.oversubscription import live, to_use
 from bench.oversubscription.bound import Bound, End, Kernel
 from bench.oversubscription.compare import ByHand, Point, keys_of
 from bench.oversubscription.timed_bound import Link, TimedBound, slots_of
@@ -177,6 +178,47 @@ def test_a_point_that_does_not_run_is_counted() -> None:
     keys = keys_of([failed], [])
     assert keys["points_that_end_early"] == 1
     assert keys["speedup_over_driver"] is None
+
+
+def rounds(*times_ns: int, copied_bytes: int = BLOCK) -> list[dict[str, float]]:
+    return [{"sum": 1.0, "time_ns": each, "copied_bytes": copied_bytes} for each in times_ns]
+
+
+def test_the_slowest_round_of_a_move_and_a_use_counts() -> None:
+    assert to_use.ratio_of(rounds(110, 90), rounds(100, 100), BLOCK) == pytest.approx(1.1)
+    with pytest.raises(RuntimeError, match="touches by the CPU are not tracked"):
+        to_use.ratio_of(rounds(110, copied_bytes=0), rounds(100), BLOCK)
+    with pytest.raises(RuntimeError, match="different bytes"):
+        to_use.ratio_of(rounds(110), [rounds(100)[0] | {"sum": 2.0}], BLOCK)
+
+
+def live_run(workload: str, policy: str, times: float, step_ns: int) -> live.LiveRun:
+    counters = dict.fromkeys(("migrated_bytes_to_host", "evicted_bytes"), 0)
+    steps = [{"result": "1", "now_ns": step * step_ns, **counters} for step in range(4)]
+    return live.LiveRun(workload, policy, times, 100, BLOCK, steps)
+
+
+def test_live_keys_are_the_least_mean_and_the_least_of_all() -> None:
+    measured = []
+    for workload, driver_ns in (("v", 400), ("w", 90)):
+        measured.append(live_run(workload, "auto", 0, 50))
+        for times in (1.25, 2.0):
+            measured.append(live_run(workload, "driver", times, driver_ns))
+            measured.append(live_run(workload, "auto", times, 100 if times == 2.0 else 50))
+    cases = live.cases_of(measured)
+    keys = live.keys_of(cases)
+    assert keys["live_speedups"]["1.25"] == pytest.approx((8 * 1.8) ** 0.5)
+    assert keys["live_speedup_over_driver"] == pytest.approx((4 * 0.9) ** 0.5)
+    assert keys["live_least_speedup"] == pytest.approx(0.9)
+    assert keys["live_results_equal"]
+    assert cases[0].slowdown("driver") == pytest.approx(8)
+    measured[-1].steps[2]["result"] = "2"
+    assert not live.keys_of(live.cases_of(measured))["live_results_equal"]
+
+
+def test_a_device_for_a_part_of_the_pages_has_room_beside_its_context() -> None:
+    assert live.capacity_for(63 * BLOCK, 1.0) == 128
+    assert live.capacity_for(63 * BLOCK, 1.5) == 2 * 43
 
 
 def test_a_trace_of_no_use_is_refused(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:

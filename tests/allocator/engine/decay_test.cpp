@@ -101,9 +101,9 @@ TEST_F(DecayTest, WhatWasReleasedOnADeviceIsBroughtBackAlsoForSmallObjects) {
   machine->hints.clear();
   ASSERT_EQ(host(512), block);
   EXPECT_EQ(machine->hints,
-            (std::vector<Hint>{
-                {HintKind::kAdvise, Advice::kSetPreferredLocation, Place::host(), block, 2 * kMiB},
-                {HintKind::kPrefetch, {}, Place::host(), block, 2 * kMiB}}));
+            (std::vector<Hint>{{HintKind::kPrefetch, {}, Place::host(), block, 2 * kMiB},
+                               {HintKind::kAdvise, Advice::kSetPreferredLocation, Place::host(),
+                                block, 2 * kMiB}}));
   EXPECT_EQ(allocator->residency(block, 2 * kMiB)[Place::host()], 2 * kMiB);
 }
 
@@ -118,9 +118,9 @@ TEST_F(DecayTest, WhatWasReleasedOnADeviceIsBroughtBackForItsNextUser) {
   ASSERT_EQ(host(4 * kMiB), block);
   EXPECT_EQ(allocator->statistics().recalls, 0u);
   EXPECT_EQ(machine->hints,
-            (std::vector<Hint>{
-                {HintKind::kAdvise, Advice::kSetPreferredLocation, Place::host(), block, 4 * kMiB},
-                {HintKind::kPrefetch, {}, Place::host(), block, 4 * kMiB}}));
+            (std::vector<Hint>{{HintKind::kPrefetch, {}, Place::host(), block, 4 * kMiB},
+                               {HintKind::kAdvise, Advice::kSetPreferredLocation, Place::host(),
+                                block, 4 * kMiB}}));
   EXPECT_EQ(allocator->residency(block, 4 * kMiB)[Place::host()], 4 * kMiB);
 }
 

@@ -1,0 +1,43 @@
+#include <uvmalloc/hints/live/graph_uses.hpp>
+
+#include <gtest/gtest.h>
+
+#include <uvmalloc/hints/live/use_log.hpp>
+
+namespace uvm::live {
+namespace {
+
+using Range = std::tuple<std::uintptr_t, std::size_t, int>;
+
+std::vector<Range> joined(const std::vector<UseRange>& uses) {
+  std::vector<Range> ranges;
+  for (const UseRange& use : joined_uses(uses))
+    ranges.emplace_back(use.address, use.size_bytes, use.access);
+  return ranges;
+}
+
+TEST(GraphUsesTest, ARangeIsThereOnceInTheOrderOfFirstUses) {
+  EXPECT_EQ(joined({{900, 10, kReads}, {100, 20, kReads}, {900, 10, kWrites}}),
+            (std::vector<Range>{{900, 10, kReads | kWrites}, {100, 20, kReads}}));
+}
+
+TEST(GraphUsesTest, OverlappingRangesAreOneAndNeighboursAreNot) {
+  EXPECT_EQ(
+      joined({{500, 100, kReads}, {150, 100, kReads}, {100, 100, kWrites}, {600, 50, kReads}}),
+      (std::vector<Range>{{500, 100, kReads}, {100, 150, kReads | kWrites}, {600, 50, kReads}}));
+  EXPECT_EQ(joined({{100, 400, kReads}, {200, 10, kReads}, {450, 10, kReads}}),
+            (std::vector<Range>{{100, 400, kReads}}));
+  EXPECT_TRUE(joined({}).empty());
+}
+
+TEST(GraphUsesTest, TheLogTakesARangeOfAGraphInNoBlockAsABlock) {
+  UseLog log([](std::uintptr_t) { return BlockExtent{}; });
+  const UseRange use{.address = 8 * kPageBytes, .size_bytes = 3 * kPageBytes};
+  EXPECT_EQ(log.add_kernel({&use, 1}), kBeforeLog);
+  EXPECT_EQ(log.add_kernel({&use, 1}, Launch::kGraph), 1u);
+  EXPECT_EQ(log.blocks_in_page(10).size(), 1u);
+  EXPECT_TRUE(log.blocks_in_page(11).empty());
+}
+
+}  // namespace
+}  // namespace uvm::live
