@@ -147,8 +147,8 @@ void Engine::note_allocated(void* address, Facade facade, int device, std::size_
   live.allocated(address, facade, device, size_bytes, stream);
 }
 
-void Engine::note_uses(int device, StreamHandle stream,
-                       std::span<const live::UseRange> ranges, live::Launch launch) noexcept {
+void Engine::note_uses(int device, StreamHandle stream, std::span<const live::UseRange> ranges,
+                       live::Launch launch) noexcept {
   if (live.is_watching() && !machine.in_forked_child() && !state.is_capturing()) {
     try {
       sharing.before_kernel(device, [&](int shared) { live.leave_device(shared, stream); });
