@@ -124,21 +124,23 @@ build_programs() {
     "uvmsim_torch_$suffix" "uvmalloc_torch_$suffix" "$@" || die "building the plugin for torch $minor failed"
 }
 
-# Options with which pytest runs tests side by side. Each test starts programs with torch, so not on every core.
-side_by_side=(-n "$(($(nproc) < 4 ? $(nproc) : 4))" --dist worksteal)
+# Options with which pytest runs tests side by side. One more than cores, because a test also waits for its programs; few,
+# because each of these has torch.
+side_by_side=(-n "$(($(nproc) < 4 ? $(nproc) + 1 : 4))" --dist worksteal)
 
 # Tests in tests/pytorch of what depends on torch's version: those that each run has, and all.
 version_tests=(allocator_calls differential every_move memory_tools moves ways_in)
 all_version_tests=("${version_tests[@]}" fork memory switch)
 
-# test_torch_version MINOR FOLDER NAME...: these tests with that torch; their results go to FOLDER/pytest-torch-MINOR.xml.
-# Its environment is set up and its plugin is built.
+# test_torch_version MINOR FOLDER MARKS NAME...: those of these tests that MARKS selects (empty: all), with that torch; their
+# results go to FOLDER/pytest-torch-MINOR.xml. Its environment is set up and its plugin is built.
 test_torch_version() {
-  local minor="$1" folder="$2" python
-  shift 2
+  local minor="$1" folder="$2" marks="$3" python
+  shift 3
   python="$(venv_of "$minor")/bin/python"
   (cd "$root" && "$(venv_of "$minor")/bin/uvmalloc" sim --no-report -- "$python" -m pytest --rootdir "$root" \
     -o cache_dir=build/.pytest_cache -q -rs tests/sim/torch_operators) || return 1
   (cd "$root" && "$python" -m pytest --rootdir "$root" -o cache_dir=build/.pytest_cache -o junit_family=xunit1 \
-    --junitxml "$folder/pytest-torch-$minor.xml" -q -rs "${side_by_side[@]}" $(printf 'tests/pytorch/test_%s.py ' "$@"))
+    --junitxml "$folder/pytest-torch-$minor.xml" -q -rs "${side_by_side[@]}" -m "$marks" \
+    $(printf 'tests/pytorch/test_%s.py ' "$@"))
 }

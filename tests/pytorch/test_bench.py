@@ -153,6 +153,7 @@ def test_faults_name_allocator_replay_and_count() -> None:
     ]
 
 
+@pytest.mark.all
 def test_an_allocator_without_enough_memory_for_a_replay_is_a_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

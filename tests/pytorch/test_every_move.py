@@ -50,6 +50,7 @@ def with_open_strides(line: str) -> str:
     return f"{kind}|{way}|{[seen, *others]}"
 
 
+@pytest.mark.all
 def test_an_alias_that_nobody_writes_to_differs_in_strides_alone(simulate: Simulate) -> None:
     native = lines(simulate, "reads", native=True)
     assert len(native) > 400
