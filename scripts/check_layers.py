@@ -20,7 +20,7 @@ FOLDERS = (
     "base", "policy", "counters", "spans", "heap", "cache", "statistics", "streams", "small",
     "fork", "engine", "trace", "process",
 )  # fmt: skip
-BELOW_ALLOCATOR = "hints hints/live storage runtime"
+BELOW_ALLOCATOR = "hints hints/arbiter hints/live storage runtime"
 ALLOCATOR = "allocator " + " ".join(f"allocator/{folder}" for folder in FOLDERS)
 
 
@@ -41,6 +41,7 @@ LAYERS = {
     "runtime": "",
     "storage": "runtime",
     "hints": "storage runtime",
+    "hints/arbiter": "",
     "hints/plan": "",
     "hints/live": "hints hints/plan storage runtime",
     "allocator": f"{ALLOCATOR} {BELOW_ALLOCATOR}",
@@ -53,7 +54,8 @@ LAYERS = {
     "sim/replay": "sim",
     "tools": f"{ALLOCATOR} {BELOW_ALLOCATOR}",
     "tools/oversubscription": (
-        f"hints/plan tools/machine_replay sim sim/replay {ALLOCATOR} {BELOW_ALLOCATOR}"
+        "hints/arbiter hints/plan tools/machine_replay sim sim/replay "
+        f"{ALLOCATOR} {BELOW_ALLOCATOR}"
     ),
     "tools/machine_replay": f"sim sim/replay {ALLOCATOR} {BELOW_ALLOCATOR}",
     "bench": f"tools sim sim/replay {ALLOCATOR} {BELOW_ALLOCATOR}",
