@@ -62,6 +62,11 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
   void evict(std::uintptr_t page) override {
     if (owner_.state_.is_ours(start_of_page(page))) lanes_.to_host(page);
   }
+  void keep_copy(std::uintptr_t page) override {
+    if (owner_.state_.is_ours(start_of_page(page))) lanes_.keep_copy(page);
+  }
+  void end_copy(std::uintptr_t page) override { lanes_.end_copy(page); }
+  void drop(std::uintptr_t page) override { lanes_.drop(page); }
   void hold_arrivals() override { lanes_.hold_arrivals(); }
   void bring(std::uintptr_t page) override { lanes_.to_device(page); }
   void wait_for(std::uintptr_t page) override { lanes_.wait_for(page); }

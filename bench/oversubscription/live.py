@@ -224,7 +224,7 @@ def main() -> None:
         for workload in chosen.workloads or WORKLOADS
         for each in runs_of(workload, chosen.times or TIMES, policies)
     ]
-    result = _report(measured, Console())
+    result = _report(measured, Console(width=120))
     _OUTPUT.parent.mkdir(parents=True, exist_ok=True)
     _OUTPUT.write_text(json.dumps(result, indent=2) + "\n")
     del result["live"]

@@ -18,6 +18,9 @@ class NoMoves final : public MoveSink {
  public:
   void evict(std::uintptr_t) override {}
   bool discard(std::uintptr_t) override { return false; }
+  void keep_copy(std::uintptr_t) override {}
+  void end_copy(std::uintptr_t) override {}
+  void drop(std::uintptr_t) override {}
   void hold_arrivals() override {}
   void bring(std::uintptr_t) override {}
   void wait_for(std::uintptr_t) override {}

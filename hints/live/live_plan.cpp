@@ -23,7 +23,8 @@ LivePlan::LivePlan(const UseLog& log, const StepLearner& learner, const LivePoli
       policy_(policy),
       sink_(sink),
       chunks_(chunks),
-      victims_(log, learner, policy) {}
+      victims_(log, learner, policy),
+      read_only_(log, learner) {}
 
 void LivePlan::set_chunks(std::size_t chunks) {
   chunks_ = chunks;
@@ -46,8 +47,11 @@ void LivePlan::before_kernel(Launch launch) {
   std::vector<Page*>& used = wanted_;
   used.clear();
   for (std::uint32_t i = 0; i < kernel.use_count; ++i) {
-    UseLog::each_page(log_.record(log_.use(kernel.first_use + i).record).extent,
-                      [&](std::uintptr_t number) { used.push_back(&page_at(number)); });
+    const LoggedUse& use = log_.use(kernel.first_use + i);
+    UseLog::each_page(log_.record(use.record).extent, [&](std::uintptr_t number) {
+      used.push_back(&page_at(number));
+      if ((use.access & kWrites) != 0) end_copy(*used.back());
+    });
   }
   const std::size_t pages = count_used(used, &Page::last_use, now_);
   if (log_.use(kernel.first_use).twin == kNoUse) is_synchronized_ = false;
@@ -71,8 +75,10 @@ void LivePlan::before_kernel(Launch launch) {
 void LivePlan::block_allocated(RecordId id) {
   now_ = log_.newest();
   if (log_.record(id).extent.size_bytes > chunks_ * kPageBytes) return;
-  UseLog::each_page(log_.record(id).extent,
-                    [&](std::uintptr_t number) { page_at(number).last_use = now_ + 1; });
+  UseLog::each_page(log_.record(id).extent, [&](std::uintptr_t number) {
+    page_at(number).last_use = now_ + 1;
+    end_copy(page_at(number));
+  });
   UseLog::each_page(log_.record(id).extent,
                     [&](std::uintptr_t number) { use(page_at(number), moves_now()); });
 }
@@ -116,6 +122,7 @@ void LivePlan::bring_first(const std::vector<Page*>& pages) {
 // The driver brings the page when it is used, and makes room by its own rule.
 void LivePlan::leave_to_driver(Page& page) {
   ++figures_.missing_pages;
+  page.is_on_host = false;
   here_.add(page);
   while (here_.size() > chunks_) here_.remove(victims_.oldest(here_, page));
 }
@@ -126,6 +133,10 @@ bool LivePlan::bring_now(Page& page) {
     if (victim == nullptr) return false;
     evict(*victim);
   }
+  if (std::exchange(page.is_on_host, false) && predicts() && read_only_.contains(page)) {
+    page.keeps_copy = true;
+    sink_.keep_copy(page.number);
+  }
   here_.add(page);
   set_arriving(page, true);
   sink_.bring(page.number);
@@ -133,14 +144,24 @@ bool LivePlan::bring_now(Page& page) {
   return true;
 }
 
+void LivePlan::end_copy(Page& page) {
+  if (std::exchange(page.keeps_copy, false)) sink_.end_copy(page.number);
+}
+
 void LivePlan::evict(Page& page) {
   here_.remove(page);
   set_arriving(page, false);
+  if (page.keeps_copy) {
+    sink_.drop(page.number);
+    ++figures_.evicted_pages;
+    return;
+  }
   if (log_.blocks_in_page(page.number).empty() && sink_.discard(page.number)) {
     ++figures_.discarded_pages;
     return;
   }
   sink_.evict(page.number);
+  page.is_on_host = true;
   ++figures_.evicted_pages;
 }
 
@@ -193,33 +214,37 @@ void LivePlan::plan_kernel(KernelNumber kernel) {
 }
 
 // In their order, but for those that wait for a last use. A page comes back only when it has left.
+// Pages that leave are sent before pages that come, so that neighbours can leave together.
 void LivePlan::send_due_moves() {
   if (!is_synchronized_) return;
   held_back_.clear();
+  due_.clear();
   const std::size_t credits = std::max(kLeastCredits, chunks_ / kChunksPerCredit);
   for (auto at = moves_.begin(); at != moves_.end();) {
     const bool is_held_back = std::ranges::find(held_back_, at->page) != held_back_.end();
-    const bool has_credit = at->need <= now_ || arriving_ < credits;
+    const bool has_credit = at->need <= now_ || arriving_ + due_.size() < credits;
     if (is_held_back || at->after >= now_ || !has_credit) {
       if (at->victim != nullptr) held_back_.push_back(at->victim);
       ++at;
       continue;
     }
-    const Move move = *at;
+    due_.push_back(*at);
     at = moves_.erase(at);
-    if (send(move)) continue;
-    is_synchronized_ = false;
-    return;
+  }
+  const auto last =
+      std::ranges::find_if_not(due_, [&](const Move& each) { return make_room(each); });
+  is_synchronized_ = last == due_.end();
+  for (auto each = due_.begin(); each != last; ++each) {
+    if (!here_.contains(*each->page) && !bring_now(*each->page)) is_synchronized_ = false;
   }
 }
 
 // False: the program has used the leaving page again, which the plan did not expect.
-bool LivePlan::send(const Move& move) {
-  if (move.victim != nullptr && here_.contains(*move.victim)) {
-    if (move.victim->last_use > move.after) return false;
-    evict(*move.victim);
-  }
-  return here_.contains(*move.page) || bring_now(*move.page);
+bool LivePlan::make_room(const Move& move) {
+  if (move.victim == nullptr || !here_.contains(*move.victim)) return true;
+  if (move.victim->last_use > move.after) return false;
+  evict(*move.victim);
+  return true;
 }
 
 // A step that is lost again and again is not worth its wrong moves.

@@ -21,6 +21,7 @@
 #include <uvmalloc/hints/live/live_policy.hpp>
 #include <uvmalloc/hints/live/move_sink.hpp>
 #include <uvmalloc/hints/live/page_set.hpp>
+#include <uvmalloc/hints/live/read_only_pages.hpp>
 #include <uvmalloc/hints/live/step_learner.hpp>
 #include <uvmalloc/hints/live/use_log.hpp>
 #include <uvmalloc/hints/live/victim_finder.hpp>
@@ -81,7 +82,8 @@ class LivePlan {
   void synchronize();
   void plan_kernel(KernelNumber kernel);
   void send_due_moves();
-  bool send(const Move& move);
+  bool make_room(const Move& move);
+  void end_copy(Page& page);
   void judge();
 
   const UseLog& log_;
@@ -99,7 +101,9 @@ class LivePlan {
   std::size_t arriving_ = 0;      // pages
   std::vector<Page*> wanted_;
   std::vector<Page*> held_back_;
+  std::vector<Move> due_;
   VictimFinder victims_;
+  ReadOnlyPages read_only_;
   KernelNumber now_ = 0;
   std::uint64_t paused_until_ = 0;
   std::uint64_t losses_before_ = 0;

@@ -1,11 +1,14 @@
 #include <uvmalloc/hints/live/move_lanes.hpp>
 
+#include <algorithm>
+
 #include <uvmalloc/runtime/log.hpp>
 #include <uvmalloc/storage/pages.hpp>
 
 namespace uvm::live {
 
 MoveLanes::~MoveLanes() {
+  while (!copied_pages_.empty()) end_copy(*copied_pages_.begin());
   release(now_);
   for (const EventHandle event : new_evictions_) release(event);
   for (const auto& [page, event] : evictions_) release(event);
@@ -24,6 +27,8 @@ void MoveLanes::abandon() noexcept {
   arrivals_.clear();
   leaving_lanes_ = {};
   arriving_lanes_ = {};
+  copied_pages_.clear();
+  dropped_.clear();
 }
 
 void MoveLanes::begin(const DeviceStream& stream) {
@@ -47,13 +52,56 @@ StreamHandle MoveLanes::next_lane(Lanes& lanes, std::size_t* turn) {
 
 bool MoveLanes::follow_the_stream(Lane& lane) {
   if (lane.has_begun) return true;
-  if (now_ == nullptr) {
-    RuntimeStatus status;
-    now_ = events_.record(at_hand_, &status);
-    if (now_ == nullptr) return false;
-  }
+  if (!record_now()) return false;
   lane.has_begun = runtime_.stream_wait_event(device_, lane.stream, now_).ok();
   return lane.has_begun;
+}
+
+bool MoveLanes::record_now() {
+  RuntimeStatus status;
+  if (now_ == nullptr) now_ = events_.record(at_hand_, &status);
+  return now_ != nullptr;
+}
+
+// The host is the preferred place, so that its copy stays where one of two copies goes.
+void MoveLanes::keep_copy(std::uintptr_t page) {
+  copied_pages_.insert(page);
+  advise(page, 1, Advice::kSetPreferredLocation, Place::host());
+  advise(page, 1, Advice::kSetReadMostly, Place::host());
+}
+
+void MoveLanes::end_copy(std::uintptr_t page) {
+  copied_pages_.erase(page);
+  advise(page, 1, Advice::kSetPreferredLocation, Place::device(device_));
+  advise(page, 1, Advice::kUnsetReadMostly, Place::host());
+}
+
+void MoveLanes::drop(std::uintptr_t page) {
+  if (const auto arrival = arrivals_.extract(page)) release(arrival.mapped());
+  dropped_.push_back(page);
+}
+
+void MoveLanes::drop_pages() {
+  if (dropped_.empty()) return;
+  std::ranges::sort(dropped_);
+  if (record_now() && runtime_.synchronize_event(device_, now_).ok()) {
+    for (auto first = dropped_.begin(); first != dropped_.end();) {
+      auto last = first + 1;
+      while (last != dropped_.end() && *last == *(last - 1) + 1) ++last;
+      const auto pages = static_cast<std::size_t>(last - first);
+      advise(*first, pages, Advice::kUnsetReadMostly, Place::host());
+      advise(*first, pages, Advice::kSetReadMostly, Place::host());
+      first = last;
+    }
+  }
+  dropped_.clear();
+}
+
+// The memory may have been given back since: then the advice has no subject any more.
+void MoveLanes::advise(std::uintptr_t page, std::size_t pages, Advice advice, Place place) {
+  const RuntimeStatus status =
+      runtime_.advise(device_, start_of_page(page), pages * kPageBytes, advice, place);
+  if (status.error != RuntimeError::kInvalidValue) count(HintKind::kAdvise, status);
 }
 
 void MoveLanes::to_host(std::uintptr_t page) {
@@ -78,6 +126,7 @@ void MoveLanes::to_host(std::uintptr_t page) {
 }
 
 void MoveLanes::to_device(std::uintptr_t page) {
+  drop_pages();
   const StreamHandle lane = next_lane(arriving_lanes_, &arriving_turn_);
   if (lane == nullptr) return;
   for (const EventHandle event : new_evictions_) wait(lane, event);

@@ -1,6 +1,7 @@
 // Sends the moves of a live plan to one device, on streams of its own: some for pages that leave,
 // some for pages that come, so that the driver's work for one page runs beside the copy of another.
-// All order is by events: nobody waits on the host. A call that fails is counted, and has no other
+// All order is by events: nobody waits on the host, but for pages with a copy there, which leave by
+// advice. A call that fails is counted, and has no other
 // effect than that the driver's page faults move the page.
 //
 // Not thread-safe: LivePlanner's lock guards it, and is held across these calls.
@@ -11,6 +12,7 @@
 #include <cstdint>
 #include <deque>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include <uvmalloc/hints/event_pool.hpp>
@@ -38,6 +40,11 @@ class MoveLanes {
   void begin(const DeviceStream& stream);
 
   void to_host(std::uintptr_t page);
+  // As in MoveSink. Advice takes effect at once: drop() waits for the stream. Neighbours that leave
+  // together share the calls.
+  void keep_copy(std::uintptr_t page);
+  void end_copy(std::uintptr_t page);
+  void drop(std::uintptr_t page);
   // Pages that come before the next begin() wait for the work so far of the stream at hand.
   void hold_arrivals() { holds_arrivals_ = true; }
   void to_device(std::uintptr_t page);
@@ -57,6 +64,9 @@ class MoveLanes {
 
   StreamHandle next_lane(Lanes& lanes, std::size_t* turn);
   bool follow_the_stream(Lane& lane);
+  bool record_now();
+  void drop_pages();
+  void advise(std::uintptr_t page, std::size_t pages, Advice advice, Place place);
   void wait(StreamHandle stream, EventHandle event);
   EventHandle record(StreamHandle stream);
   void release(EventHandle event);
@@ -78,6 +88,8 @@ class MoveLanes {
   std::unordered_map<std::uintptr_t, EventHandle> evictions_;
   std::deque<std::uintptr_t> eviction_order_;
   std::unordered_map<std::uintptr_t, EventHandle> arrivals_;
+  std::unordered_set<std::uintptr_t> copied_pages_;  // keep_copy() was called for them
+  std::vector<std::uintptr_t> dropped_;              // that still have their chunks
 };
 
 }  // namespace uvm::live

@@ -15,6 +15,13 @@ class MoveSink {
   // The page's chunk is given up without a copy. False, and nothing done, unless the whole page is
   // free memory.
   virtual bool discard(std::uintptr_t page) = 0;
+  // The page's bytes stay on the host when it comes, until end_copy().
+  virtual void keep_copy(std::uintptr_t page) = 0;
+  // Before the page is written to.
+  virtual void end_copy(std::uintptr_t page) = 0;
+  // A page whose bytes are on the host gives up its chunk, after the work so far of the stream at
+  // hand and before the next page comes. The calling thread may wait for that work.
+  virtual void drop(std::uintptr_t page) = 0;
   // Pages that come from here on do so after the work so far of the stream at hand.
   virtual void hold_arrivals() = 0;
   // The page comes to the device, after the evictions so far.

@@ -20,6 +20,8 @@ struct Page {
   std::size_t place = kNoPlace;          // in the set of pages on the device
   std::size_t planned_place = kNoPlace;  // in the set of pages that are there later
   bool is_arriving = false;              // since no kernel has waited for it
+  bool is_on_host = false;               // the plan has sent it there
+  bool keeps_copy = false;               // on the host, while it is on the device
 };
 
 class PageSet {

@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <atomic>
 #include <random>
+#include <set>
 #include <thread>
 
 #include <uvmalloc/allocator/uvmalloc.h>
@@ -38,12 +40,19 @@ class LivePlannerTest : public AllocatorTest {
   void allocate_pages(std::size_t count) {
     for (std::size_t i = 0; i < count; ++i) blocks.push_back(device(2 * kMiB, stream(1)));
   }
-  void kernel(std::size_t block) {
-    EXPECT_TRUE(allocator->note_use(blocks[block], 2 * kMiB, stream(1), live::kReads));
+  static constexpr std::uint8_t kBoth = live::kReads | live::kWrites;
+
+  void kernel(std::size_t block, std::uint8_t access = kBoth) {
+    EXPECT_TRUE(allocator->note_use(blocks[block], 2 * kMiB, stream(1), access));
   }
-  void step(std::size_t count) {
-    for (std::size_t i = 0; i < count; ++i) kernel(i);
-    for (std::size_t i = count; i-- > 0;) kernel(i);
+  void step(std::size_t count, std::uint8_t access = kBoth) {
+    for (std::size_t i = 0; i < count; ++i) kernel(i, access);
+    for (std::size_t i = count; i-- > 0;) kernel(i, access);
+  }
+  std::ptrdiff_t prefetches_to_host() const {
+    return std::ranges::count_if(machine->hints, [](const Hint& hint) {
+      return hint.kind == HintKind::kPrefetch && hint.place == Place::host();
+    });
   }
   std::vector<char*> blocks;
 };
@@ -107,6 +116,29 @@ TEST_F(LivePlannerTest, ARepeatedStepIsServedAheadByAutoAndPlanned) {
     EXPECT_EQ(now.evicted_pages - before.evicted_pages, 20u);
     EXPECT_EQ(count_hints(HintKind::kPrefetch), 40u);
   }
+}
+
+TEST_F(LivePlannerTest, PagesThatAreOnlyReadLeaveWithoutACopyAndAreOrdinaryAfterwards) {
+  allocate_pages(kPages + 10);
+  for (int i = 0; i < 20; ++i) step(blocks.size(), live::kReads);
+  machine->hints.clear();
+  const live::LiveFigures before = allocator->live_figures();
+  step(blocks.size(), live::kReads);
+  EXPECT_EQ(allocator->live_figures().evicted_pages - before.evicted_pages, 20u);
+  EXPECT_EQ(count_hints(HintKind::kPrefetch), 20u);
+  EXPECT_EQ(prefetches_to_host(), 0);
+  machine->hints.clear();
+  step(blocks.size());
+  std::set<void*> written;
+  for (const Hint& hint : machine->hints) {
+    if (hint.kind == HintKind::kAdvise && hint.advice == Advice::kUnsetReadMostly)
+      written.insert(hint.address);
+  }
+  EXPECT_GE(written.size(), 10u);
+  machine->hints.clear();
+  for (int i = 0; i < 3; ++i) step(blocks.size());
+  EXPECT_EQ(count_hints(HintKind::kAdvise), 0u);
+  EXPECT_EQ(prefetches_to_host(), 60);
 }
 
 TEST_F(LivePlannerTest, LruMovesAtTheKernelThatNeedsThePage) {

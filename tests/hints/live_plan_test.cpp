@@ -163,6 +163,30 @@ TEST(LivePlanTest, AKernelThatNeedsMoreThanTheDeviceHasIsLeftToTheDriver) {
   EXPECT_EQ(program.plan.pages_here(), 2u);
 }
 
+TEST(LivePlanTest, PagesThatTheStepOnlyReadsLeaveWithoutACopyOnceTheyHaveComeForIt) {
+  LiveProgram program(8);
+  const auto step = [&] {
+    for (std::size_t page = 0; page < 12; ++page) program.kernel({page}, live::kReads);
+  };
+  for (int i = 0; i < 30; ++i) step();
+  EXPECT_EQ(program.sink.copied.size(), 12u) << "each has left once";
+  program.sink.clear();
+  for (int i = 0; i < 10; ++i) step();
+  EXPECT_TRUE(program.sink.evicted.empty());
+  EXPECT_GE(program.sink.dropped.size(), 40u);
+  program.kernel({3}, live::kWrites);
+  EXPECT_EQ(program.sink.copied.size(), 11u) << "a page that is written keeps no copy";
+  program.allocate(5);
+  EXPECT_EQ(program.sink.copied.size(), 10u) << "nor a page in which a block is allocated";
+}
+
+TEST(LivePlanTest, PagesThatTheStepWritesKeepNoCopy) {
+  LiveProgram program(8);
+  for (int step = 0; step < 8; ++step) there_and_back(program, 12);
+  EXPECT_TRUE(program.sink.copied.empty());
+  EXPECT_TRUE(program.sink.dropped.empty());
+}
+
 TEST(LivePlanTest, PagesOfAGraphComeBeforeItThoughNoStepIsKnown) {
   LiveProgram program(4);
   program.kernel({0, 1, 2, 3});

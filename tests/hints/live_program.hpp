@@ -24,6 +24,12 @@ class RecordingSink final : public live::MoveSink {
     discarded.push_back(page);
     return discards;
   }
+  void keep_copy(std::uintptr_t page) override { copied.insert(page); }
+  void end_copy(std::uintptr_t page) override { copied.erase(page); }
+  void drop(std::uintptr_t page) override {
+    dropped.push_back(page);
+    arriving.erase(page);
+  }
   void hold_arrivals() override { ++holds; }
   void bring(std::uintptr_t page) override {
     brought.push_back(page);
@@ -34,10 +40,11 @@ class RecordingSink final : public live::MoveSink {
     arriving.erase(page);
   }
   std::size_t calls() const {
-    return evicted.size() + discarded.size() + brought.size() + waited.size();
+    return evicted.size() + dropped.size() + discarded.size() + brought.size() + waited.size();
   }
   void clear() {
     evicted.clear();
+    dropped.clear();
     discarded.clear();
     brought.clear();
     waited.clear();
@@ -47,27 +54,32 @@ class RecordingSink final : public live::MoveSink {
   std::vector<std::uintptr_t> discarded;
   std::vector<std::uintptr_t> brought;
   std::vector<std::uintptr_t> waited;
+  std::vector<std::uintptr_t> dropped;
   std::set<std::uintptr_t> arriving;
+  std::set<std::uintptr_t> copied;
   std::size_t holds = 0;
   bool discards = true;
 };
 
 // One device's log, learner and plan.
 struct LiveProgram {
+  static constexpr std::uint8_t kBoth = live::kReads | live::kWrites;
+
   explicit LiveProgram(std::size_t chunks, Policy wanted = Policy::kAuto)
       : policy(live::make_live_policy(wanted)), plan(log, learner, *policy, sink, chunks) {}
 
   static std::uintptr_t at(std::size_t page) { return (page + 16) * kPage; }
 
-  // A kernel that reads and writes the blocks that begin at these pages.
-  void kernel(const std::vector<std::size_t>& pages, live::Launch launch = live::Launch::kKernel) {
+  // A kernel that uses the blocks that begin at these pages.
+  void kernel(const std::vector<std::size_t>& pages, std::uint8_t access = kBoth,
+              live::Launch launch = live::Launch::kKernel) {
     std::vector<live::UseRange> uses;
-    for (const std::size_t page : pages) uses.push_back({.address = at(page), .size_bytes = kPage});
+    for (const std::size_t page : pages) uses.push_back({at(page), kPage, access});
     if (log.add_kernel(uses, launch) == live::kBeforeLog) return;
     learner.kernel_added();
     plan.before_kernel(launch);
   }
-  void graph(const std::vector<std::size_t>& pages) { kernel(pages, live::Launch::kGraph); }
+  void graph(const std::vector<std::size_t>& pages) { kernel(pages, kBoth, live::Launch::kGraph); }
   void allocate(std::size_t page, std::size_t pages = 1) {
     const live::RecordId id = log.allocated(at(page), pages * kPage);
     plan.block_allocated(id);

@@ -99,6 +99,43 @@ TEST_F(MoveLanesTest, ArrivalsThatAreHeldWaitForTheStreamUntilTheNextKernel) {
   EXPECT_TRUE(machine->waits.empty());
 }
 
+TEST_F(MoveLanesTest, NeighboursWithCopiesLeaveByAdviceWhenTheStreamIsDone) {
+  lanes.begin({0, stream(1)});
+  for (const std::uintptr_t page : {7u, 8u, 20u}) lanes.keep_copy(page);
+  machine->hints.clear();
+  for (const std::uintptr_t page : {8u, 20u, 7u}) lanes.drop(page);
+  EXPECT_TRUE(machine->hints.empty());
+  machine->busy = {stream(1)};
+  lanes.to_device(9);
+  EXPECT_TRUE(machine->busy.empty()) << "the host has waited";
+  const auto at = [](std::uintptr_t page) { return reinterpret_cast<void*>(page * kPageBytes); };
+  const auto advice = [&](Advice what, std::uintptr_t page, std::size_t pages) {
+    return Hint{HintKind::kAdvise, what, Place::host(), at(page), pages * kPageBytes};
+  };
+  EXPECT_EQ(machine->hints,
+            (std::vector<Hint>{
+                advice(Advice::kUnsetReadMostly, 7, 2), advice(Advice::kSetReadMostly, 7, 2),
+                advice(Advice::kUnsetReadMostly, 20, 1), advice(Advice::kSetReadMostly, 20, 1),
+                Hint{HintKind::kPrefetch, {}, Place::device(0), at(9), kPageBytes}}));
+}
+
+TEST_F(MoveLanesTest, AdviceForCopiesEndsWithThem) {
+  const auto last = [&] { return machine->hints.back(); };
+  {
+    MoveLanes own(runtime, events, counters, 0);
+    own.begin({0, stream(1)});
+    own.keep_copy(7);
+    own.keep_copy(8);
+    EXPECT_EQ(last().advice, Advice::kSetReadMostly);
+    own.end_copy(7);
+    EXPECT_EQ(last().advice, Advice::kUnsetReadMostly);
+    EXPECT_EQ(last().address, reinterpret_cast<void*>(7 * kPageBytes));
+  }
+  EXPECT_EQ(last().advice, Advice::kUnsetReadMostly);
+  EXPECT_EQ(last().address, reinterpret_cast<void*>(8 * kPageBytes));
+  EXPECT_EQ(machine->hints[machine->hints.size() - 2].place, Place::device(0));
+}
+
 TEST_F(MoveLanesTest, EventsAreUsedAgain) {
   for (std::uintptr_t round = 0; round < 200; ++round) {
     lanes.begin({0, stream(1)});
