@@ -214,7 +214,6 @@ void LivePlan::plan_kernel(KernelNumber kernel) {
 }
 
 // In their order, but for those that wait for a last use. A page comes back only when it has left.
-// Pages that leave are sent before pages that come, so that neighbours can leave together.
 void LivePlan::send_due_moves() {
   if (!is_synchronized_) return;
   held_back_.clear();
@@ -231,12 +230,17 @@ void LivePlan::send_due_moves() {
     due_.push_back(*at);
     at = moves_.erase(at);
   }
-  const auto last =
-      std::ranges::find_if_not(due_, [&](const Move& each) { return make_room(each); });
-  is_synchronized_ = last == due_.end();
-  for (auto each = due_.begin(); each != last; ++each) {
-    if (!here_.contains(*each->page) && !bring_now(*each->page)) is_synchronized_ = false;
-  }
+  // Neighbours with copies on the host leave together. Others leave one by one, because a page that
+  // comes waits for all that have left.
+  is_synchronized_ =
+      std::ranges::all_of(due_,
+                          [&](const Move& each) {
+                            return each.victim == nullptr || !each.victim->keeps_copy ||
+                                   make_room(each);
+                          }) &&
+      std::ranges::all_of(due_, [&](const Move& each) {
+        return make_room(each) && (here_.contains(*each.page) || bring_now(*each.page));
+      });
 }
 
 // False: the program has used the leaving page again, which the plan did not expect.
