@@ -78,7 +78,7 @@ bool CachingManagedAllocator::note_use(const void* address, std::size_t size_byt
   if (!block || !block->live) return false;
   const int device = block->location.is_device() ? block->location.index : block->device;
   const live::UseRange use{address_of(address), size_bytes, access};
-  note_uses(device, stream, {&use, 1});
+  note_uses(device, stream, {&use, 1}, live::Launch::kKernel);
   return true;
 }
 

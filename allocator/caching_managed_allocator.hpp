@@ -31,7 +31,6 @@
 #include <uvmalloc/allocator/configuration.hpp>
 #include <uvmalloc/allocator/errors.hpp>
 #include <uvmalloc/allocator/types.hpp>
-#include <uvmalloc/hints/live/use_range.hpp>
 #include <uvmalloc/runtime/device_runtime.hpp>
 
 namespace uvm {
@@ -49,6 +48,11 @@ struct WantedPlacement;
 namespace arbiter {
 struct SharingFigures;
 }
+namespace live {  // hints/live/use_range.hpp
+enum class Launch : std::uint8_t;
+struct LiveFigures;
+struct UseRange;
+}  // namespace live
 
 class CachingManagedAllocator {
  public:
@@ -109,7 +113,7 @@ class CachingManagedAllocator {
   // its kernels (live::joined_uses), also where its memory is in no live block. Where programs take
   // turns on the device (UVMALLOC_SHARE), the function returns when it is this program's turn.
   void note_uses(int device, StreamHandle stream, std::span<const live::UseRange> uses,
-                 live::Launch launch = live::Launch::kKernel) noexcept;
+                 live::Launch launch) noexcept;
   // The same for one range, on the device where its block is used: `access` is live::kReads,
   // live::kWrites or both. False: the address is in no live block, which is looked up only if
   // wants_uses().

@@ -19,6 +19,7 @@
 #include <uvmalloc/allocator/spans/host_backing.hpp>
 #include <uvmalloc/allocator/spans/machine_budget.hpp>
 #include <uvmalloc/hints/arbiter/shared_turns.hpp>
+#include <uvmalloc/hints/live/use_range.hpp>
 #include <uvmalloc/runtime/registry.hpp>
 
 namespace uvm {

@@ -40,7 +40,7 @@ Page& LivePlan::page_at(std::uintptr_t number) {
 void LivePlan::before_kernel(Launch launch) {
   now_ = log_.newest();
   ++figures_.kernels;
-  judge();
+  if (policy_.gives_up()) pause_.kernel_added(figures_.kernels, learner_.times_lost());
   const bool is_graph = launch == Launch::kGraph && !is_paused();
   const LoggedKernel& kernel = log_.kernel(now_);
   // All pages first: none of them may leave for another one.
@@ -249,17 +249,6 @@ bool LivePlan::make_room(const Move& move) {
   if (move.victim->last_use > move.after) return false;
   evict(*move.victim);
   return true;
-}
-
-// A step that is lost again and again is not worth its wrong moves.
-void LivePlan::judge() {
-  if (!policy_.gives_up()) return;
-  const bool is_new_count = figures_.kernels - losses_since_ > kLossKernels;
-  const bool has_too_many = learner_.times_lost() - losses_before_ >= kMostLosses;
-  if (!is_new_count && !has_too_many) return;
-  if (has_too_many && !is_paused()) paused_until_ = figures_.kernels + kPauseKernels;
-  losses_since_ = figures_.kernels;
-  losses_before_ = learner_.times_lost();
 }
 
 }  // namespace uvm::live

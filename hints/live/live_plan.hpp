@@ -19,6 +19,7 @@
 #include <vector>
 
 #include <uvmalloc/hints/live/live_policy.hpp>
+#include <uvmalloc/hints/live/loss_pause.hpp>
 #include <uvmalloc/hints/live/move_sink.hpp>
 #include <uvmalloc/hints/live/page_set.hpp>
 #include <uvmalloc/hints/live/read_only_pages.hpp>
@@ -34,11 +35,6 @@ class LivePlan {
   // hold chunks that kernels before them need.
   static constexpr std::size_t kChunksPerCredit = 16;
   static constexpr std::size_t kLeastCredits = 2;
-  // After so many losses of the step within kLossKernels the policy `auto` plans nothing for
-  // kPauseKernels.
-  static constexpr std::uint64_t kMostLosses = 4;
-  static constexpr std::uint64_t kLossKernels = 4096;
-  static constexpr std::uint64_t kPauseKernels = 16384;
 
   LivePlan(const UseLog& log, const StepLearner& learner, const LivePolicy& policy, MoveSink& sink,
            std::size_t chunks);
@@ -53,7 +49,7 @@ class LivePlan {
   // Chunks that pages may have of the device.
   void set_chunks(std::size_t chunks);
 
-  bool is_paused() const { return figures_.kernels < paused_until_; }
+  bool is_paused() const { return pause_.is_on(figures_.kernels); }
   std::size_t pages_here() const { return here_.size(); }
   const LiveFigures& figures() const { return figures_; }
 
@@ -84,7 +80,6 @@ class LivePlan {
   void send_due_moves();
   bool make_room(const Move& move);
   void end_copy(Page& page);
-  void judge();
 
   const UseLog& log_;
   const StepLearner& learner_;
@@ -105,9 +100,7 @@ class LivePlan {
   VictimFinder victims_;
   ReadOnlyPages read_only_;
   KernelNumber now_ = 0;
-  std::uint64_t paused_until_ = 0;
-  std::uint64_t losses_before_ = 0;
-  std::uint64_t losses_since_ = 0;
+  LossPause pause_;  // of a policy that gives up
   LiveFigures figures_;
 };
 

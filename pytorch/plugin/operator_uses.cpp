@@ -15,6 +15,7 @@
 #include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/util/SmallVector.h>
 
+#include <uvmalloc/hints/live/use_range.hpp>
 #include <uvmalloc/pytorch/plugin/captured_graphs.hpp>
 #include <uvmalloc/pytorch/plugin/facades.hpp>
 
@@ -102,7 +103,8 @@ std::unique_ptr<at::ObserverContext> note_operator(const at::RecordFunction& cal
   if (graphs.is_capturing() && is_captured_here()) {
     graphs.add(*device, {uses.data(), uses.size()});
   } else {
-    ours->note_uses(*device, current_stream(*device), {uses.data(), uses.size()});
+    ours->note_uses(*device, current_stream(*device), {uses.data(), uses.size()},
+                    live::Launch::kKernel);
   }
   return nullptr;
 }

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include <uvmalloc/hints/arbiter/shared_turns.hpp>
+#include <uvmalloc/hints/live/use_range.hpp>
 
 #include "support/allocator_fixture.hpp"
 

@@ -7,6 +7,7 @@
 #include <uvmalloc/allocator/uvmalloc.h>
 
 #include <uvmalloc/allocator/base/work_counters.hpp>
+#include <uvmalloc/hints/live/use_range.hpp>
 
 #include "support/allocator_fixture.hpp"
 
