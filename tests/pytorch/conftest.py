@@ -81,7 +81,7 @@ class Simulate(Protocol):
         policy: str | None = None,
         budget: str | None = None,
         environment: Mapping[str, str] | None = None,
-        timeout_seconds: float = 60,
+        timeout_seconds: float = 180,
     ) -> SimulatedRun: ...
 
 
@@ -181,7 +181,7 @@ def simulate(
         policy: str | None = None,
         budget: str | None = None,
         environment: Mapping[str, str] | None = None,
-        timeout_seconds: float = 60,
+        timeout_seconds: float = 180,
     ) -> SimulatedRun:
         folder = tmp_path_factory.mktemp("reports")
         counters = folder / "sim.json"
