@@ -71,20 +71,24 @@ DeviceSharing::~DeviceSharing() {
 void DeviceSharing::start(Actions actions) {
   if (turns_.empty()) return;
   actions_ = std::move(actions);
-  thread_ = start_background_thread([this] { watch(); });
+  watch_ = std::make_unique<Watch>();
+  watch_->thread = start_background_thread([this] { watch(); });
 }
 
 void DeviceSharing::stop() noexcept {
+  if (watch_ == nullptr) return;
   {
-    const std::lock_guard lock(mutex_);
-    stops_ = true;
+    const std::lock_guard lock(watch_->mutex);
+    watch_->stops = true;
   }
-  changed_.notify_all();
-  if (thread_.joinable()) thread_.join();
+  watch_->changed.notify_all();
+  if (watch_->thread.joinable()) watch_->thread.join();
+  watch_.reset();
 }
 
+// The condition counts a thread that waits, which the child does not have, so it is not destroyed.
 void DeviceSharing::abandon() noexcept {
-  if (thread_.joinable()) thread_.detach();
+  (void)watch_.release();
 }
 
 std::vector<SharingFigures> DeviceSharing::figures() const {
@@ -95,8 +99,8 @@ std::vector<SharingFigures> DeviceSharing::figures() const {
 }
 
 void DeviceSharing::watch() {
-  std::unique_lock lock(mutex_);
-  while (!changed_.wait_for(lock, kPeriod, [this] { return stops_; })) {
+  std::unique_lock lock(watch_->mutex);
+  while (!watch_->changed.wait_for(lock, kPeriod, [this] { return watch_->stops; })) {
     lock.unlock();
     for (int device = 0; device < machine_.device_count(); ++device) {
       if (SharedTurns* turns = turns_of(device)) look_at(device, *turns);

@@ -68,10 +68,13 @@ class DeviceSharing {
   Actions actions_;
   std::vector<std::unique_ptr<arbiter::SharedTurns>> turns_;  // by device; null: not shared
   std::vector<bool> told_;                                    // by device: the log has a line
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool stops_ = false;
-  std::thread thread_;
+  struct Watch {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool stops = false;
+    std::thread thread;
+  };
+  std::unique_ptr<Watch> watch_;  // null: nothing is shared
 };
 
 }  // namespace uvm

@@ -147,6 +147,7 @@ void MoveLanes::wait_for(std::uintptr_t page) {
 }
 
 void MoveLanes::wait_until_left() {
+  drop_pages();
   (void)runtime_.synchronize_stream(device_, at_hand_.handle);
   for (const Lane& lane : leaving_lanes_) {
     if (lane.stream != nullptr) (void)runtime_.synchronize_stream(device_, lane.stream);

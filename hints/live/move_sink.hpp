@@ -20,7 +20,8 @@ class MoveSink {
   // Before the page is written to.
   virtual void end_copy(std::uintptr_t page) = 0;
   // A page whose bytes are on the host gives up its chunk, after the work so far of the stream at
-  // hand and before the next page comes. The calling thread may wait for that work.
+  // hand and before the next page comes, or all have left. The calling thread may wait for that
+  // work.
   virtual void drop(std::uintptr_t page) = 0;
   // Pages that come from here on do so after the work so far of the stream at hand.
   virtual void hold_arrivals() = 0;

@@ -159,6 +159,20 @@ TEST_F(DeviceSharingTest, AFreeNeverWaitsForATurn) {
   EXPECT_EQ(allocator->sharing_figures()[0].waited_ns, waited);
 }
 
+TEST_F(DeviceSharingTest, AForkedChildCanDestroyTheAllocator) {
+  start();
+  ASSERT_TRUE(soon([&] { return allocator->sharing_figures().at(0).programs == 1u; }));
+  const pid_t child = fork();
+  if (child == 0) {
+    allocator.reset();
+    _exit(0);
+  }
+  int status = -1;
+  EXPECT_TRUE(soon([&] { return waitpid(child, &status, WNOHANG) == child; })) << "it hangs";
+  if (status == -1) kill(child, SIGKILL);
+  EXPECT_EQ(status, 0);
+}
+
 TEST_F(DeviceSharingTest, WithoutAPlanThereAreNoTurns) {
   start(Policy::kDriver);
   EXPECT_EQ(allocator->sharing_figures().at(0).programs, 0u);

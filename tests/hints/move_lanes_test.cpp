@@ -119,6 +119,17 @@ TEST_F(MoveLanesTest, NeighboursWithCopiesLeaveByAdviceWhenTheStreamIsDone) {
                 Hint{HintKind::kPrefetch, {}, Place::device(0), at(9), kPageBytes}}));
 }
 
+TEST_F(MoveLanesTest, WhoeverWaitsUntilAllHaveLeftWaitsForPagesWithCopiesToo) {
+  lanes.begin({0, stream(1)});
+  lanes.keep_copy(7);
+  lanes.drop(7);
+  machine->hints.clear();
+  lanes.wait_until_left();
+  ASSERT_EQ(machine->hints.size(), 2u);
+  EXPECT_EQ(machine->hints[0].advice, Advice::kUnsetReadMostly);
+  EXPECT_EQ(machine->hints[0].address, reinterpret_cast<void*>(7 * kPageBytes));
+}
+
 TEST_F(MoveLanesTest, AdviceForCopiesEndsWithThem) {
   const auto last = [&] { return machine->hints.back(); };
   {
