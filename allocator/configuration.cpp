@@ -181,9 +181,7 @@ const std::vector<SettingDescription>& known_settings() {
       {"UVMALLOC_THRASHING", "warn", "warn, fail, off",
        "the reaction to steps that spend most of their time moving memory"},
       {"UVMALLOC_SHARE", "0", "1, on, true, yes; 0, off, false, no",
-       "takes turns on a device with other programs that share it, when all together need more "
-       "than "
-       "it has"},
+       "takes turns on a device with other programs that share it, when all need more than it has"},
       {"UVMALLOC_MOVE", "cow", "cow, alias, copy",
        "a device move shares the bytes until one side is written, or copies at once"},
       {"UVMALLOC_BUDGET", "auto", kPagesOrAuto,

@@ -12,8 +12,7 @@
 //  * A segment whose preferred location would change for the third time moves back and forth. It is
 //    advised preferred=host and accessed-by=device once, and only prefetched from then on.
 //  * A prefetch to a device needs credits: bytes of the soft budget that are not resident there by
-//  the
-//    ledger. It covers whole 2 MiB pages only.
+//    the ledger. It covers whole 2 MiB pages only.
 //  * No hint is sent for devices that share the host's memory or page tables, nor by policies other
 //    than automatic.
 //

@@ -1,8 +1,8 @@
 // Sends the moves of a live plan to one device, on streams of its own: some for pages that leave,
 // some for pages that come, so that the driver's work for one page runs beside the copy of another.
 // All order is by events: nobody waits on the host, but for pages with a copy there, which leave by
-// advice. A call that fails is counted, and has no other
-// effect than that the driver's page faults move the page.
+// advice. A call that fails is counted, and has no other effect than that the driver's page faults
+// move the page.
 //
 // Not thread-safe: LivePlanner's lock guards it, and is held across these calls.
 #pragma once

@@ -5,14 +5,13 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
-#include <cstdlib>
-#include <filesystem>
 #include <thread>
 
 #include <uvmalloc/hints/arbiter/shared_turns.hpp>
 #include <uvmalloc/hints/live/use_range.hpp>
 
 #include "support/allocator_fixture.hpp"
+#include "support/temporary_folder.hpp"
 
 namespace uvm {
 namespace {
@@ -30,9 +29,6 @@ using testing::stream;
 class DeviceSharingTest : public AllocatorTest {
  protected:
   void SetUp() override {
-    char name[] = "/tmp/sharing.XXXXXX";
-    ASSERT_NE(mkdtemp(name), nullptr);
-    folder = name;
     void* memory = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     ASSERT_NE(memory, MAP_FAILED);
     kernels_of_other = new (memory) std::atomic<int>(0);
@@ -41,7 +37,6 @@ class DeviceSharingTest : public AllocatorTest {
     stop_other();
     allocator.reset();
     munmap(kernels_of_other, 4096);
-    std::filesystem::remove_all(folder);
   }
 
   void start(Policy policy = Policy::kAuto) {
@@ -89,7 +84,8 @@ class DeviceSharingTest : public AllocatorTest {
     EXPECT_TRUE(allocator->note_use(block, 2 * kMiB, stream(1), live::kReads));
   }
 
-  std::string folder;
+  const testing::TemporaryFolder temporary;
+  const std::string& folder = temporary.path();
   std::atomic<int>* kernels_of_other = nullptr;
   pid_t other = -1;
 };

@@ -8,12 +8,13 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
-#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <random>
 #include <thread>
 #include <vector>
+
+#include "support/temporary_folder.hpp"
 
 namespace uvm::arbiter {
 namespace {
@@ -37,18 +38,12 @@ struct Shared {
 class SharedTurnsTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    char name[] = "/tmp/turns.XXXXXX";
-    ASSERT_NE(mkdtemp(name), nullptr);
-    folder = name;
     void* memory =
         mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     ASSERT_NE(memory, MAP_FAILED);
     shared = new (memory) Shared;
   }
-  void TearDown() override {
-    munmap(shared, sizeof(Shared));
-    std::filesystem::remove_all(folder);
-  }
+  void TearDown() override { munmap(shared, sizeof(Shared)); }
 
   std::unique_ptr<SharedTurns> join(std::uint64_t bytes, const TurnRules& rules = kRules) {
     std::string why;
@@ -78,7 +73,8 @@ class SharedTurnsTest : public ::testing::Test {
     ++shared->kernels;
   }
 
-  std::string folder;
+  const testing::TemporaryFolder temporary;
+  const std::string& folder = temporary.path();
   Shared* shared = nullptr;
 };
 

@@ -13,22 +13,16 @@
 #include <uvmalloc/uvmalloc_runtime.h>
 #include <uvmalloc/runtime/registry.hpp>
 
+#include "support/temporary_folder.hpp"
+
 namespace uvm {
 namespace {
 
 class RuntimeLibrary : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = std::filesystem::temp_directory_path() / "uvmalloc_runtime_XXXXXX";
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    folder_ = name;
-  }
-  void TearDown() override {
-    unsetenv("UVM_TEST_TABLE");
-    std::filesystem::remove_all(folder_);
-  }
+  void TearDown() override { unsetenv("UVM_TEST_TABLE"); }
 
-  std::string path(const std::string& name) const { return folder_ / name; }
+  std::string path(const std::string& name) const { return folder_.path() + "/" + name; }
   // An object of its own, which answers by `table`.
   std::string object(const std::string& table) const {
     setenv("UVM_TEST_TABLE", table.c_str(), 1);
@@ -45,7 +39,7 @@ class RuntimeLibrary : public ::testing::Test {
   }
 
  private:
-  std::filesystem::path folder_;
+  testing::TemporaryFolder folder_;
 };
 
 TEST_F(RuntimeLibrary, AFileThatIsNotThereIsNamed) {

@@ -3,14 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <string>
-#include <vector>
 
-#include <uvmalloc/sim/uvmsim.h>
 #include <uvmalloc/hints/arbiter/turns.hpp>
 #include <uvmalloc/sim/engine/units.hpp>
 
-#include "tools/copying_machine.hpp"
+#include "tools/made_recording.hpp"
 
 namespace uvm::oversubscription {
 namespace {
@@ -18,49 +15,16 @@ namespace {
 using testing::copying_machine;
 using testing::kCopyNs;
 using uvmsim::kBlockBytes;
-using uvmsim::kPagesPerBlock;
-using uvmsim::PageRange;
-using uvmsim::replay::Event;
-using uvmsim::replay::EventKind;
 using uvmsim::replay::Recording;
 
 constexpr std::uint64_t kKernelNs = 10'000'000;
 
 // A step of one kernel for each block, all of the same length.
 Recording program(std::uint32_t blocks) {
-  Recording recording;
-  recording.streams.push_back({0});
-  recording.allocation_count = blocks;
-  const auto add_mark = [&](const std::string& text) {
-    recording.marks.push_back({recording.events.size(), text});
-    Event event;
-    event.kind = EventKind::kMark;
-    recording.events.push_back(event);
-  };
-  for (std::uint32_t block = 0; block < blocks; ++block) {
-    recording.block_addresses.push_back(block * kBlockBytes);
-    Event event;
-    event.kind = EventKind::kAllocate;
-    event.block = block;
-    event.pages = {block * kPagesPerBlock, (block + 1) * kPagesPerBlock};
-    event.amount = kBlockBytes;
-    recording.events.push_back(event);
-  }
-  add_mark("step");
-  for (std::uint32_t block = 0; block < blocks; ++block) {
-    Event event;
-    event.is_timed = true;
-    event.amount = kKernelNs;
-    event.first_touch = static_cast<std::uint32_t>(recording.touches.size());
-    event.touch_count = 1;
-    recording.touches.push_back({{block * kPagesPerBlock, (block + 1) * kPagesPerBlock},
-                                 kBlockBytes,
-                                 UVMSIM_READ | UVMSIM_WRITE,
-                                 block});
-    recording.events.push_back(event);
-  }
-  add_mark("end");
-  return recording;
+  testing::MadeRecording made(blocks);
+  for (std::uint32_t block = 0; block < blocks; ++block) made.add_kernel({block}, kKernelNs);
+  made.add_mark("end");
+  return made.recording;
 }
 
 TEST(TwoProgramsTest, EachTurnBringsAndTakesAwayTheMemoryOfOneProgram) {

@@ -13,71 +13,28 @@
 
 #include "oversubscription/policies.hpp"
 #include "oversubscription/repeated_step.hpp"
-#include "tools/copying_machine.hpp"
+#include "tools/made_recording.hpp"
 
 namespace uvm::oversubscription {
 namespace {
 
 using testing::copying_machine;
 using testing::kCopyNs;
+using testing::MadeRecording;
 using uvmsim::kBlockBytes;
 using uvmsim::kPageBytes;
-using uvmsim::kPagesPerBlock;
-using uvmsim::PageRange;
 using uvmsim::replay::Event;
 using uvmsim::replay::EventKind;
 using uvmsim::replay::Recording;
 
-constexpr int kBoth = UVMSIM_READ | UVMSIM_WRITE;
-
-// An allocation for each block, all made before the only step.
-class WhatIfTest : public ::testing::Test {
+class WhatIfTest : public ::testing::Test, protected MadeRecording {
  protected:
-  explicit WhatIfTest(std::uint32_t blocks = 4) {
-    recording.streams.push_back({0});
-    recording.allocation_count = blocks;
-    for (std::uint32_t block = 0; block < blocks; ++block) {
-      recording.block_addresses.push_back(block * kBlockBytes);
-      add_allocation(block, EventKind::kAllocate);
-    }
-    add_mark("step");
-  }
-
-  static PageRange pages_of(std::uint32_t block) {
-    return {block * kPagesPerBlock, (block + 1) * kPagesPerBlock};
-  }
-  void add_allocation(std::uint32_t block, EventKind kind) {
-    Event event;
-    event.kind = kind;
-    event.block = block;
-    event.pages = pages_of(block);
-    event.amount = kBlockBytes;
-    recording.events.push_back(event);
-  }
-  void add_kernel(const std::vector<std::uint32_t>& blocks, std::uint64_t duration_ns,
-                  int access = kBoth) {
-    Event event;
-    event.is_timed = true;
-    event.amount = duration_ns;
-    event.first_touch = static_cast<std::uint32_t>(recording.touches.size());
-    event.touch_count = static_cast<std::uint32_t>(blocks.size());
-    for (const std::uint32_t block : blocks)
-      recording.touches.push_back({pages_of(block), kBlockBytes, access, block});
-    recording.events.push_back(event);
-  }
-  void add_mark(const std::string& text) {
-    recording.marks.push_back({recording.events.size(), text});
-    Event event;
-    event.kind = EventKind::kMark;
-    recording.events.push_back(event);
-  }
+  explicit WhatIfTest(std::uint32_t blocks = 4) : MadeRecording(blocks) {}
 
   WhatIf what_if() {
     add_mark("end");
     return WhatIf(recording, "", copying_machine());
   }
-
-  Recording recording;
 };
 
 TEST_F(WhatIfTest, AStepIsRepeatedAfterWhatCameBeforeIt) {
@@ -219,7 +176,7 @@ TEST_F(WhatIfTest, CopiesAreHiddenInBothDirectionsWhereKernelsAreLong) {
 TEST_F(WhatIfTest, InAnOrderThatIsNotTheRecordedOneThePlanIsGivenUp) {
   for (int round = 0; round < 3; ++round)
     for (std::uint32_t block = 0; block < 4; ++block)
-      add_kernel({block}, kCopyNs, round == 0 ? kBoth : UVMSIM_READ);
+      add_kernel({block}, kCopyNs, round == 0 ? UVMSIM_READ | UVMSIM_WRITE : UVMSIM_READ);
   const Recording repeated = [this] {
     add_mark("end");
     return repeated_step(recording, "", 2);
