@@ -12,6 +12,7 @@ from uvmalloc.top import Moment, rate_table
 PROGRAM = """
 import sys, torch
 kept = torch.ones(16 << 20, device='cuda')
+torch.cuda.synchronize()  # the kernel has written its pages
 print('ready', flush=True)
 for line in sys.stdin:
     kept.add_(1)
