@@ -6,6 +6,9 @@
 #include <climits>
 #include <cstring>
 
+#include <uvmalloc/preload/library_copies.hpp>
+#include <uvmalloc/preload/symbol_table.hpp>
+
 namespace uvm::preload {
 namespace {
 
@@ -24,7 +27,38 @@ struct LibrarySearch {
   }
 };
 
+// Finds the first library after this one that defines a symbol. The loader lists libraries in the
+// order in which they came. Those before us may be hooks that have just called us.
+struct DefinitionSearch {
+  const char* symbol;
+  const void* own_base;
+  bool is_after_own = false;
+  void* found = nullptr;
+
+  static int look(dl_phdr_info* info, std::size_t, void* context) noexcept {
+    auto* search = static_cast<DefinitionSearch*>(context);
+    if (!search->is_after_own) {
+      search->is_after_own = info->dlpi_addr == reinterpret_cast<ElfW(Addr)>(search->own_base);
+      return 0;
+    }
+    if (file_name(info->dlpi_name).starts_with("linux-vdso.so")) return 0;
+    for (int index = 0; index < info->dlpi_phnum; ++index) {
+      const ElfW(Phdr)& header = info->dlpi_phdr[index];
+      if (header.p_type != PT_DYNAMIC) continue;
+      const auto* dynamic = reinterpret_cast<const ElfW(Dyn)*>(info->dlpi_addr + header.p_vaddr);
+      search->found = symbol_in(info->dlpi_addr, dynamic, search->symbol);
+    }
+    return search->found != nullptr ? 1 : 0;
+  }
+};
+
 }  // namespace
+
+void* later_definition(const char* symbol) noexcept {
+  DefinitionSearch search{symbol, own_library().dli_fbase};
+  dl_iterate_phdr(DefinitionSearch::look, &search);
+  return search.found;
+}
 
 void* next_definition(const char* symbol, const char* library) noexcept {
   if (void* found = dlsym(RTLD_NEXT, symbol)) return found;

@@ -26,11 +26,18 @@ namespace uvm::preload {
 // scope. Returns nullptr if there is none. Needs no memory.
 void* next_definition(const char* symbol, const char* library) noexcept;
 
-// The same, as a function. Look it up on first use: the libraries that define such functions are
+// The definition in the first library that was mapped after us and has one, whichever its name.
+// Some libraries define functions of CUDA themselves: CuPy for ROCm calls HIP in them. Needs no
+// memory.
+void* later_definition(const char* symbol) noexcept;
+
+// The function behind a call. Look it up on first use: the libraries that define such functions are
 // never unloaded.
 template <class Function>
 Function next_function(const char* symbol, const char* library) noexcept {
-  return reinterpret_cast<Function>(next_definition(symbol, library));
+  void* found = next_definition(symbol, library);
+  if (found == nullptr) found = later_definition(symbol);
+  return reinterpret_cast<Function>(found);
 }
 
 // Passes a call of CUDA on. A library that is not there is answered for: 3 is both

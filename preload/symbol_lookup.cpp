@@ -16,6 +16,7 @@
 #include <uvmalloc/preload/library_copies.hpp>
 #include <uvmalloc/preload/served_memory.hpp>
 #include <uvmalloc/preload/symbol_lookup.hpp>
+#include <uvmalloc/preload/symbol_table.hpp>
 
 namespace uvm::preload {
 namespace {
@@ -25,17 +26,6 @@ using Dlvsym = void* (*)(void*, const char*, const char*);
 
 // The code down to RealLookups runs inside the first look-up of the process, which may be that of a
 // sanitizer's runtime before it is initialised. It calls no function that such a runtime replaces.
-#if defined(__clang__)
-#define UVMALLOC_CALLS_NOTHING __attribute__((no_builtin))
-#else
-#define UVMALLOC_CALLS_NOTHING __attribute__((optimize("no-tree-loop-distribute-patterns")))
-#endif
-
-UVMALLOC_CALLS_NOTHING bool are_equal(const char* one, const char* other) noexcept {
-  while (*one != '\0' && *one == *other) ++one, ++other;
-  return *one == *other;
-}
-
 // Whether the file of a path has a name that begins so.
 UVMALLOC_CALLS_NOTHING bool is_file_named(const char* path, const char* beginning) noexcept {
   const char* name = path;
@@ -44,40 +34,6 @@ UVMALLOC_CALLS_NOTHING bool is_file_named(const char* path, const char* beginnin
   }
   while (*beginning != '\0' && *name == *beginning) ++name, ++beginning;
   return *beginning == '\0';
-}
-
-// A function in the tables of one loaded library.
-UVMALLOC_CALLS_NOTHING void* find_in(const link_map& library, const char* wanted) noexcept {
-  const ElfW(Sym)* symbols = nullptr;
-  const char* names = nullptr;
-  const std::uint32_t* hashes = nullptr;
-  for (const ElfW(Dyn)* entry = library.l_ld; entry->d_tag != DT_NULL; ++entry) {
-    const ElfW(Addr) address = entry->d_un.d_ptr;
-    if (entry->d_tag == DT_SYMTAB) symbols = reinterpret_cast<const ElfW(Sym)*>(address);
-    if (entry->d_tag == DT_STRTAB) names = reinterpret_cast<const char*>(address);
-    if (entry->d_tag == DT_GNU_HASH) hashes = reinterpret_cast<const std::uint32_t*>(address);
-  }
-  if (symbols == nullptr || names == nullptr || hashes == nullptr) return nullptr;
-  // GNU_HASH: counts, a filter of words, buckets, then a chain whose last entry is odd.
-  const std::uint32_t bucket_count = hashes[0];
-  const std::uint32_t first_hashed = hashes[1];
-  const std::uint32_t* buckets = hashes + 4 + hashes[2] * (sizeof(ElfW(Addr)) / 4);
-  const std::uint32_t* chain = buckets + bucket_count;
-  std::uint32_t hash = 5381;
-  for (const char* letter = wanted; *letter != '\0'; ++letter) {
-    hash = hash * 33 + static_cast<unsigned char>(*letter);
-  }
-  std::uint32_t index = buckets[hash % bucket_count];
-  if (index < first_hashed) return nullptr;
-  for (;; ++index) {
-    const std::uint32_t other = chain[index - first_hashed];
-    const ElfW(Sym)& symbol = symbols[index];
-    if ((other | 1) == (hash | 1) && symbol.st_value != 0 &&
-        are_equal(names + symbol.st_name, wanted)) {
-      return reinterpret_cast<void*>(library.l_addr + symbol.st_value);
-    }
-    if ((other & 1) != 0) return nullptr;
-  }
 }
 
 // The real look-ups, of libc or, in older versions of it, of libdl.
@@ -91,8 +47,9 @@ struct RealLookups {
           !is_file_named(library->l_name, "libdl.so")) {
         continue;
       }
-      if (dlsym_found == nullptr) dlsym_found = find_in(*library, "dlsym");
-      if (dlvsym_found == nullptr) dlvsym_found = find_in(*library, "dlvsym");
+      if (dlsym_found == nullptr) dlsym_found = symbol_in(library->l_addr, library->l_ld, "dlsym");
+      if (dlvsym_found == nullptr)
+        dlvsym_found = symbol_in(library->l_addr, library->l_ld, "dlvsym");
     }
   }
 };

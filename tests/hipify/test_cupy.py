@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from uvmalloc.environment import Machine, on_simulated_device, without_settings
 from uvmalloc.libraries import find_libraries
+from uvmalloc.report import main_report
 
 NOTE = Path(__file__).resolve().parents[2] / "build" / "cupy-rocm"
 OF_ROCM = re.compile(r"lib(roc|hip|rccl)[\w-]*\.so\.\d+")
@@ -87,13 +88,18 @@ def write_empty_libraries(folder: Path, modules: list[Path]) -> None:
         run(compiler, "-shared", "-fPIC", "-w", *options, "-o", folder / library, source)
 
 
-def test_managed_pools_copies_streams_and_events_work(tmp_path: Path) -> None:
+@pytest.mark.parametrize("preloaded", [False, True])
+def test_managed_pools_copies_streams_and_events_work(tmp_path: Path, preloaded: bool) -> None:
     cupy = Path(NOTE.read_text().strip())
     write_empty_libraries(tmp_path, sorted(cupy.rglob("*.so")))
     machine = Machine(capacity_bytes=256 << 20, hip=True)
     environment = on_simulated_device(without_settings(os.environ), find_libraries(), machine, None)
     environment["PYTHONPATH"] = str(cupy)
     environment["LD_LIBRARY_PATH"] += f":{tmp_path}"
+    if preloaded:
+        environment["LD_PRELOAD"] = str(find_libraries().require_uvmalloc())
+        environment["UVMALLOC_CUDA"] = "1"
+        environment["UVMALLOC_REPORT_DIR"] = str(tmp_path)
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True
     )
@@ -105,3 +111,6 @@ def test_managed_pools_copies_streams_and_events_work(tmp_path: Path) -> None:
         "used_bytes": 0,
         "kept_bytes": 0,
     }
+    if preloaded:
+        facades = (main_report(tmp_path, -1) or {})["facades"]
+        assert sum(facade["allocations"] for facade in facades.values()) > 0

@@ -110,6 +110,39 @@ int main(void) {
 }
 """
 
+# CuPy for ROCm defines functions of CUDA in its modules, and calls HIP in them.
+OWN_DEFINITIONS = """
+#include <stdlib.h>
+int cudaGetDeviceCount(int* count) { *count = 7; return 0; }
+int cudaMalloc(void** out, unsigned long bytes) { *out = malloc(bytes); return *out ? 0 : 2; }
+int cudaFree(void* block) { free(block); return 0; }
+int use(void) {
+  int count = 0;
+  void* block = 0;
+  if (cudaGetDeviceCount(&count) || cudaMalloc(&block, 100) || cudaFree(block)) return 1;
+  return count == 7 ? 0 : 2;
+}
+"""
+
+LOADS_PRIVATELY = """
+#include <dlfcn.h>
+int main(int count, char** arguments) {
+  void* library = dlopen(arguments[count - 1], RTLD_NOW | RTLD_LOCAL);
+  int (*use)(void) = library ? dlsym(library, "use") : 0;
+  return use ? use() : 9;
+}
+"""
+
+# Its own cudaMalloc comes first, and calls the next.
+HOOK_WITHOUT_CUDA = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+int cudaMalloc(void** out, unsigned long bytes) {
+  int (*next)(void**, unsigned long) = dlsym(RTLD_NEXT, "cudaMalloc");
+  return next(out, bytes);
+}
+"""
+
 
 def compiled(folder: Path, name: str, source: str, *options: str | Path) -> Path:
     file = folder / f"{name}.c"
@@ -125,13 +158,13 @@ def cuda_options() -> list[str | Path]:
 
 
 def run(
-    folder: Path, program: Path, *preloads: Path, **variables: str
+    folder: Path, program: Path, *preloads: Path, argument: str | Path = "", **variables: str
 ) -> subprocess.CompletedProcess:
     environment = on_simulated_device(
         without_settings(os.environ, "CUDA_", "LD_"), find_libraries(), Machine(), None
     )
     return subprocess.run(
-        [program],
+        [program, argument],
         env={
             **environment,
             "LD_PRELOAD": ":".join(map(str, preloads)),
@@ -191,6 +224,24 @@ def test_a_program_without_cuda_is_told_so(tmp_path: Path) -> None:
     program = compiled(tmp_path, "program", WITHOUT_CUDA)
     done = run(tmp_path, program, find_libraries().require_uvmalloc(), LD_AUDIT="")
     assert done.returncode == 0
+
+
+@pytest.mark.parametrize("serving", ["0", "1"])
+def test_a_library_that_defines_functions_of_cuda_itself_keeps_them(
+    tmp_path: Path, serving: str
+) -> None:
+    library = compiled(tmp_path, "own.so", OWN_DEFINITIONS, "-shared", "-fPIC")
+    program = compiled(tmp_path, "program", LOADS_PRIVATELY)
+    ours = find_libraries().require_uvmalloc()
+    done = run(tmp_path, program, ours, argument=library, LD_AUDIT="", UVMALLOC_CUDA=serving)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_hook_that_calls_the_next_is_not_called_again(tmp_path: Path) -> None:
+    hook = compiled(tmp_path, "hook.so", HOOK_WITHOUT_CUDA, "-shared", "-fPIC")
+    program = compiled(tmp_path, "program", WITHOUT_CUDA)
+    done = run(tmp_path, program, hook, find_libraries().require_uvmalloc(), LD_AUDIT="")
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_static_program_runs_as_without_us(tmp_path: Path) -> None:
