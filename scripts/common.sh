@@ -12,6 +12,9 @@ die() {
   exit 1
 }
 
+# Python keeps what it compiles. Tests import torch hundreds of times, and each time would take seconds more.
+unset PYTHONDONTWRITEBYTECODE
+
 # install_debian_packages NAME...: those that are missing.
 install_debian_packages() {
   local name installed missing=()
