@@ -3,6 +3,8 @@
 // choice, the model states its limits.
 #pragma once
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -59,7 +61,8 @@ class AllocatorModel {
   // Blocks begin and end at multiples of this.
   static std::size_t unit_of(Facade facade, std::size_t bytes) {
     if (is_whole(facade, bytes)) return kPage;
-    return facade == Facade::kPinned && bytes > 4096 ? 4096 : 512;
+    static const auto kHostPage = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+    return facade == Facade::kPinned && bytes > 4096 ? kHostPage : 512;
   }
   static std::size_t rounded(Facade facade, std::size_t bytes) {
     const std::size_t unit = unit_of(facade, bytes);
@@ -93,7 +96,7 @@ class AllocatorModel {
         block.facade == Facade::kDevice && block.requested_bytes >= 1u << 20;
     // So may one that begins where it is asked for; of the other facades it has whole pages.
     const bool has_pages = may_be_displaced || (aligned && block.facade != Facade::kDevice);
-    const std::size_t rest = std::max<std::size_t>(4096 + 512, std::min(least / 32, kPage / 4)) - 1;
+    const std::size_t rest = std::max({4096 + 512ul, unit, std::min(least / 32, kPage / 4)}) - 1;
     const std::size_t most =
         std::max(least + (exact ? 0 : rest), has_pages ? (least + kPage - 1) / kPage * kPage : 0);
     expect(block.size_bytes >= least && block.size_bytes <= most, "{} bytes were rounded to {}",
