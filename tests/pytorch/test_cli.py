@@ -425,7 +425,7 @@ def test_a_program_that_never_used_uvmalloc_has_no_report(uvmalloc):
     finished = uvmalloc("run", "--", "true")
     assert finished.stderr == (
         "uvmalloc, not active: this program did not use it "
-        "(it serves PyTorch, and programs linked to it)\n"
+        "(it serves PyTorch, and allocation calls of CUDA and HIP)\n"
     )
 
 

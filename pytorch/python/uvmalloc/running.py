@@ -20,7 +20,7 @@ from uvmalloc.launch import launch
 from uvmalloc.processes import collect
 from uvmalloc.report import show_report
 
-NOT_USED = "this program did not use it (it serves PyTorch, and programs linked to it)"
+NOT_USED = "this program did not use it (it serves PyTorch, and allocation calls of CUDA and HIP)"
 
 
 @dataclass(frozen=True)
