@@ -63,8 +63,7 @@ void LivePlan::before_kernel(Launch launch) {
     return;
   }
   send_due_moves();
-  const bool moves = moves_now() || is_graph;
-  for (Page* page : used) use(*page, moves);
+  for (Page* page : used) use(*page);
   if (predicts()) {
     look_ahead();
   } else {
@@ -79,8 +78,7 @@ void LivePlan::block_allocated(RecordId id) {
     page_at(number).last_use = now_ + 1;
     end_copy(page_at(number));
   });
-  UseLog::each_page(log_.record(id).extent,
-                    [&](std::uintptr_t number) { use(page_at(number), moves_now()); });
+  UseLog::each_page(log_.record(id).extent, [&](std::uintptr_t number) { use(page_at(number)); });
 }
 
 void LivePlan::leave_device() {
@@ -89,10 +87,10 @@ void LivePlan::leave_device() {
   while (here_.size() != 0) evict(here_[here_.size() - 1]);
 }
 
-void LivePlan::use(Page& page, bool moves) {
+void LivePlan::use(Page& page) {
   if (!here_.contains(page)) {
     is_synchronized_ = false;
-    if (!moves || !bring_now(page)) leave_to_driver(page);
+    if (!bring_now(page)) leave_to_driver(page);
   }
   if (!page.is_arriving) return;
   sink_.wait_for(page.number);

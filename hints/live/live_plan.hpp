@@ -64,8 +64,7 @@ class LivePlan {
 
   Page& page_at(std::uintptr_t number);
   bool predicts() const { return learner_.predicts() && !is_paused(); }
-  bool moves_now() const { return predicts() || policy_.moves_unlearned(); }
-  void use(Page& page, bool moves);
+  void use(Page& page);
   void bring_first(const std::vector<Page*>& pages);
   void leave_to_driver(Page& page);
   // Brings the page now. False: no page can leave for it.

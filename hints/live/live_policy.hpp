@@ -16,9 +16,7 @@ class LivePolicy {
 
   // How many kernels ahead of their use pages come, once the step is known; 0: not ahead.
   virtual std::size_t kernels_ahead() const = 0;
-  // Whether pages are moved before the step is known. Otherwise the driver's faults move them.
-  virtual bool moves_unlearned() const = 0;
-  // Whether it stops when predictions fail often.
+  // Whether it stops to predict when predictions fail often.
   virtual bool gives_up() const = 0;
   virtual const plan::VictimChoice& choice() const = 0;
 };
@@ -27,7 +25,6 @@ class LivePolicy {
 class LruLivePolicy final : public LivePolicy {
  public:
   std::size_t kernels_ahead() const override { return 0; }
-  bool moves_unlearned() const override { return true; }
   bool gives_up() const override { return false; }
   const plan::VictimChoice& choice() const override { return choice_; }
 
@@ -35,7 +32,8 @@ class LruLivePolicy final : public LivePolicy {
   plan::LeastRecentUse choice_;
 };
 
-// The learned step says which pages come, and which page is needed last.
+// The learned step says which pages come, and which page is needed last. Until a step is known this
+// is `lru`.
 class PlannedLivePolicy : public LivePolicy {
  public:
   // Of the GPT's 236 kernels. A longer way brings pages so early that they hold chunks which
@@ -43,7 +41,6 @@ class PlannedLivePolicy : public LivePolicy {
   static constexpr std::size_t kKernelsAhead = 16;
 
   std::size_t kernels_ahead() const override { return kKernelsAhead; }
-  bool moves_unlearned() const override { return false; }
   bool gives_up() const override { return false; }
   const plan::VictimChoice& choice() const override { return choice_; }
 
