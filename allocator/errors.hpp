@@ -12,14 +12,19 @@ namespace uvm {
 // it.
 class OutOfMemoryError : public std::bad_alloc {
  public:
-  OutOfMemoryError(std::size_t requested_bytes, std::string message)
-      : requested_bytes_(requested_bytes), message_(std::move(message)) {}
+  OutOfMemoryError(std::size_t requested_bytes, std::string message, bool is_beyond_limit = false)
+      : requested_bytes_(requested_bytes),
+        message_(std::move(message)),
+        is_beyond_limit_(is_beyond_limit) {}
   const char* what() const noexcept override { return message_.c_str(); }
   std::size_t requested_bytes() const { return requested_bytes_; }
+  // A budget or another limit of this allocator refused it. Otherwise the driver did.
+  bool is_beyond_limit() const { return is_beyond_limit_; }
 
  private:
   std::size_t requested_bytes_;
   std::string message_;
+  bool is_beyond_limit_;
 };
 
 // The result of a free.

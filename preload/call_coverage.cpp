@@ -46,7 +46,7 @@ InterposedCalls coverage() {
       now[outcome] = counts[call][outcome].load(std::memory_order_relaxed);
       is_used |= now[outcome] != 0;
     }
-    if (is_used) out.calls.push_back({kNames[call], now[0], now[1], now[2], now[3]});
+    if (is_used) out.calls.push_back({kNames[call], now[0], now[1], now[2], now[3], now[4]});
   }
   const std::lock_guard lock(lookups().mutex);
   for (const auto& [file, count] : lookups().by_file) {

@@ -21,11 +21,12 @@ enum Call : std::uint8_t {
 
 enum class Outcome : std::uint8_t {
   kServed,
-  kExcluded,  // UVMALLOC_EXCLUDE, or a library that is excluded always
-  kNoMemory,  // for the block, or for its records
-  kLeft,      // the call, or this use of it, is left to CUDA on purpose
+  kExcluded,     // UVMALLOC_EXCLUDE, or a library that is excluded always
+  kNoMemory,     // for the block, or for its records: CUDA is asked
+  kLeft,         // the call, or this use of it, is left to CUDA on purpose
+  kBeyondLimit,  // a limit of this process refuses it
 };
-inline constexpr std::size_t kOutcomes = 4;
+inline constexpr std::size_t kOutcomes = 5;
 
 void count(Call call, Outcome outcome) noexcept;
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 
 #include <uvmalloc/preload/call_coverage.hpp>
@@ -46,30 +47,48 @@ struct Asked {
   const void* caller;
 };
 
+// A runtime has no memory for it. Asked for so much, it says so and sets its last error.
+inline constexpr std::size_t kMoreThanThereIs = std::size_t{1} << 62;
+
 // `out` gets the block, as a pointer or as the driver's number for one. False: the call is the
-// runtime's.
+// runtime's. A request beyond a limit of this process is the runtime's as one for kMoreThanThereIs.
 template <class Address>
-bool serve(const Asked& asked, Address* out, std::size_t size_bytes,
-           StreamHandle stream = nullptr) noexcept {
-  if (!wants_to_serve()) return false;
-  const int device = out != nullptr ? asked.current_device() : -1;
-  ServedMemory* memory = device >= 0 ? ServedMemory::instance() : nullptr;
+bool serve_request(Call call, ServedMemory::Request request, Address* out,
+                   std::size_t& size_bytes) noexcept {
+  request.size_bytes = size_bytes;
+  ServedMemory* memory = out != nullptr && request.device >= 0 ? ServedMemory::instance() : nullptr;
   void* address = nullptr;
-  const Outcome outcome =
-      memory == nullptr
-          ? Outcome::kLeft
-          : memory->allocate({asked.vendor, asked.kind, device, size_bytes, stream, asked.caller},
-                             &address);
-  count(asked.call, outcome);
+  const Outcome outcome = memory == nullptr ? Outcome::kLeft : memory->allocate(request, &address);
+  count(call, outcome);
+  if (outcome == Outcome::kBeyondLimit) size_bytes = kMoreThanThereIs;
   if (outcome != Outcome::kServed) return false;
   *out = reinterpret_cast<Address>(address);
   return true;
+}
+
+template <class Address>
+bool serve(const Asked& asked, Address* out, std::size_t& size_bytes) noexcept {
+  if (!wants_to_serve()) return false;
+  const int device = out != nullptr ? asked.current_device() : -1;
+  return serve_request(
+      asked.call,
+      {.vendor = asked.vendor, .kind = asked.kind, .device = device, .caller = asked.caller}, out,
+      size_bytes);
 }
 
 // This use of the call is left to the runtime.
 inline bool leave(Call call) noexcept {
   if (wants_to_serve()) count(call, Outcome::kLeft);
   return false;
+}
+
+// The device of a stream that is not a stream 0, by the interface's own question; -1: the current
+// device is to be asked for.
+template <class Stream, class Result>
+int device_by(Result (*get_device)(Stream, int*), Stream stream) noexcept {
+  int device = -1;
+  const bool is_asked = stream != nullptr && get_device != nullptr;
+  return is_asked && get_device(stream, &device) == Result{} ? device : -1;
 }
 
 // The current device of the thread by the interface's own question; -1: none.
@@ -79,54 +98,114 @@ int device_by(Result (*get_device)(int*)) noexcept {
   return get_device != nullptr && get_device(&device) == Result{} ? device : -1;
 }
 
-// From a device's default pool, for which `get_default` asks the interface. The limits of other
-// pools are the program's.
-template <class Address, class Pool, class Result>
-bool serve_from_pool(const Asked& asked, Address* out, std::size_t size_bytes, Pool pool,
-                     StreamHandle stream, Result (*get_default)(Pool*, int)) noexcept {
+// What is asked of an interface about memory in the order of a stream.
+template <class Stream, class Pool, class Result>
+struct PoolQuestions {
+  int (*device_of)(Stream) noexcept;  // as CurrentDevice
+  Result (*default_pool)(Pool*, int);
+  Result (*current_pool)(Pool*, int);
+
+  bool is_default(int device, Pool pool) const noexcept {
+    Pool found = nullptr;
+    return default_pool != nullptr && default_pool(&found, device) == Result{} && found == pool;
+  }
+  // The pool that the program has chosen for the device's allocations.
+  bool has_default(int device) const noexcept {
+    Pool chosen = nullptr;
+    return current_pool == nullptr || current_pool(&chosen, device) != Result{} ||
+           is_default(device, chosen);
+  }
+};
+
+// In the order of a stream, from its device's default pool. The limits of other pools are the
+// program's. `order` is the stream as a runtime of ours names it.
+template <class Address, class Stream, class Pool, class Result>
+bool serve_in_order(const Asked& asked, Address* out, std::size_t& size_bytes, Stream stream,
+                    StreamHandle order,
+                    const PoolQuestions<Stream, Pool, Result>& questions) noexcept {
   if (!wants_to_serve()) return false;
-  const int device = asked.current_device();
-  Pool default_pool = nullptr;
-  const bool is_default = device >= 0 && get_default != nullptr &&
-                          get_default(&default_pool, device) == Result{} && pool == default_pool;
-  return is_default ? serve(asked, out, size_bytes, stream) : leave(asked.call);
+  const int device = questions.device_of(stream);
+  if (device >= 0 && !questions.has_default(device)) return leave(asked.call);
+  return serve_request(asked.call,
+                       {.vendor = asked.vendor,
+                        .kind = asked.kind,
+                        .device = device,
+                        .stream = order,
+                        .is_ordered = true,
+                        .caller = asked.caller},
+                       out, size_bytes);
+}
+// The same from a pool that the call names.
+template <class Address, class Stream, class Pool, class Result>
+bool serve_from_pool(const Asked& asked, Address* out, std::size_t& size_bytes, Pool pool,
+                     Stream stream, StreamHandle order,
+                     const PoolQuestions<Stream, Pool, Result>& questions) noexcept {
+  if (!wants_to_serve()) return false;
+  const int device = questions.device_of(stream);
+  if (device < 0 || !questions.is_default(device, pool)) return leave(asked.call);
+  return serve_request(asked.call,
+                       {.vendor = asked.vendor,
+                        .kind = asked.kind,
+                        .device = device,
+                        .stream = order,
+                        .is_ordered = true,
+                        .caller = asked.caller},
+                       out, size_bytes);
 }
 
 // Pitched memory of `rows` rows. 0 bytes, and more than there can be, are the runtime's.
 template <class Address>
-bool serve_rows(const Asked& asked, Address* out, std::size_t* pitch_bytes, std::size_t width_bytes,
-                std::size_t rows) noexcept {
+bool serve_rows(const Asked& asked, Address* out, std::size_t* pitch_bytes,
+                std::size_t& width_bytes, std::size_t rows) noexcept {
   const std::size_t pitch = round_up(width_bytes, kPitchBytes);
   std::size_t size_bytes = 0;
   if (pitch_bytes == nullptr || pitch < width_bytes ||
       __builtin_mul_overflow(pitch, rows, &size_bytes)) {
     return leave(asked.call);
   }
-  if (!serve(asked, out, size_bytes)) return false;
+  if (!serve(asked, out, size_bytes)) {
+    if (size_bytes == kMoreThanThereIs) width_bytes = kMoreThanThereIs / rows;
+    return false;
+  }
   *pitch_bytes = pitch;
   return true;
 }
 
-// What a free answers; nullopt: the address is the runtime's. An invalid value is 1 in every
-// interface.
-template <class Result>
-std::optional<Result> answer_of(ServedMemory::Freed freed) noexcept {
-  if (freed == ServedMemory::Freed::kNotOurs) return std::nullopt;
-  return static_cast<Result>(freed == ServedMemory::Freed::kYes ? 0 : 1);
+// Passes a free on unless it was done. In our memory the runtime would free the whole span that
+// begins at the address. So it is asked to free an address that no memory has: it refuses that, and
+// sets its last error.
+template <class Result, class Address, class... Arguments>
+Result answer_free(ServedMemory::Freed freed, Result (*next)(Address, Arguments...),
+                   Address address, Arguments... arguments) noexcept {
+  if (freed == ServedMemory::Freed::kYes) return Result{};
+  if (freed == ServedMemory::Freed::kNoBlock) {
+    void* const nobodys = reinterpret_cast<void*>(1);
+    address = reinterpret_cast<Address>(nobodys);
+  }
+  return pass_on(next, address, arguments...);
 }
-template <class Result>
-std::optional<Result> take_back(void* address) noexcept {
-  ServedMemory* memory = ServedMemory::existing();
-  if (memory == nullptr) return std::nullopt;
-  return answer_of<Result>(memory->free(address));
+
+template <class Address>
+void* pointer_of(Address address) {
+  return reinterpret_cast<void*>(address);
 }
-template <class Result>
-std::optional<Result> take_back(void* address, CurrentDevice current_device,
-                                StreamHandle stream) noexcept {
+
+template <class Result, class Address>
+Result release(Address address, ServedMemory::Frees frees, Result (*next)(Address)) noexcept {
   ServedMemory* memory = ServedMemory::existing();
-  const int device = memory != nullptr ? current_device() : -1;
-  if (device < 0) return std::nullopt;
-  return answer_of<Result>(memory->free_async(address, device, stream));
+  const auto freed =
+      memory != nullptr ? memory->free(pointer_of(address), frees) : ServedMemory::Freed::kNotOurs;
+  return answer_free(freed, next, address);
+}
+template <class Result, class Address, class Stream>
+Result release_in_order(Address address, Stream stream, StreamHandle order,
+                        int (*device_of)(Stream) noexcept,
+                        Result (*next)(Address, Stream)) noexcept {
+  ServedMemory* memory = ServedMemory::existing();
+  const int device = memory != nullptr ? device_of(stream) : -1;
+  const auto freed = device >= 0 ? memory->free_async(pointer_of(address), device, order)
+                                 : ServedMemory::Freed::kNotOurs;
+  return answer_free(freed, next, address, stream);
 }
 
 // The block of ours that `address` points into.
@@ -142,10 +221,8 @@ inline bool is_pinned(const void* address) noexcept {
 }
 
 // Whether the memory is to be called device memory, although it is managed.
-inline bool hides_management(const void* address) noexcept {
-  if (!calls_memory_devices()) return false;
-  const auto range = find(address);
-  return range && range->kind == ServedMemory::Kind::kDevice;
+inline bool hides_management(const ServedMemory::Range& block) noexcept {
+  return block.kind == ServedMemory::Kind::kDevice && calls_memory_devices();
 }
 
 template <class Result>

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include <uvmalloc/allocator/errors.hpp>
 #include <uvmalloc/allocator/interface.hpp>
 #include <uvmalloc/allocator/process/process_allocator.hpp>
 #include <uvmalloc/hints/placement_planner.hpp>
@@ -125,10 +126,18 @@ void* ServedMemory::take_block(const Request& request) {
   return allocator_.allocate(Facade::kDevice, request.device, request.size_bytes);
 }
 
+bool ServedMemory::is_capturing(const Request& request) const noexcept {
+  bool answer = false;
+  // The stream 0 that all threads share cannot capture.
+  return request.stream != nullptr &&
+         allocator_.runtime().is_capturing(request.device, request.stream, &answer).ok() && answer;
+}
+
 Outcome ServedMemory::allocate(const Request& request, void** out) noexcept {
   if (request.size_bytes == 0 || request.vendor != vendor_ || allocator_.in_forked_child()) {
     return Outcome::kLeft;
   }
+  if (request.is_ordered && is_capturing(request)) return Outcome::kLeft;
   if (exclusions_.excludes(request.size_bytes, request.caller)) return Outcome::kExcluded;
   try {
     void* address = take_block(request);
@@ -143,6 +152,14 @@ Outcome ServedMemory::allocate(const Request& request, void** out) noexcept {
     allocator_.trace_caller(address, request.caller);
     *out = address;
     return Outcome::kServed;
+  } catch (const OutOfMemoryError& error) {
+    if (error.is_beyond_limit()) {
+      log(LogLevel::kInfo, "{}", error.what());
+      return Outcome::kBeyondLimit;
+    }
+    log(LogLevel::kInfo, "a request of {} is left to {}: {}", format_size(request.size_bytes),
+        to_string(vendor_), error.what());
+    return Outcome::kNoMemory;
   } catch (const std::exception& error) {
     log(LogLevel::kInfo, "a request of {} is left to {}: {}", format_size(request.size_bytes),
         to_string(vendor_), error.what());
@@ -150,13 +167,15 @@ Outcome ServedMemory::allocate(const Request& request, void** out) noexcept {
   }
 }
 
-ServedMemory::Freed ServedMemory::take(const void* address, Block* out) noexcept {
+ServedMemory::Freed ServedMemory::take(const void* address, Frees frees, Block* out) noexcept {
   if (allocator_.in_forked_child()) return Freed::kNotOurs;
   {
     Shard& shard = shard_of(address);
     std::lock_guard lock(shard.mutex);
     const auto found = shard.blocks.find(address);
     if (found != shard.blocks.end()) {
+      const bool is_pinned = found->second.kind == Kind::kPinned;
+      if (frees != Frees::kAll && (frees == Frees::kPinned) != is_pinned) return Freed::kNoBlock;
       *out = found->second;
       shard.blocks.erase(found);
       return Freed::kYes;
@@ -186,9 +205,9 @@ void ServedMemory::forget_advice(void* address, const Block& block) noexcept {
   advise(has_hints ? Advice::kSetPreferredLocation : Advice::kUnsetPreferredLocation, device);
 }
 
-ServedMemory::Freed ServedMemory::free(void* address) noexcept {
+ServedMemory::Freed ServedMemory::free(void* address, Frees frees) noexcept {
   Block block;
-  if (const Freed taken = take(address, &block); taken != Freed::kYes) return taken;
+  if (const Freed taken = take(address, frees, &block); taken != Freed::kYes) return taken;
   if (block.kind == Kind::kManaged) forget_advice(address, block);
   try {
     deferred_.add(block.device, address, block.size_bytes);
@@ -203,10 +222,11 @@ ServedMemory::Freed ServedMemory::free(void* address) noexcept {
 ServedMemory::Freed ServedMemory::free_async(void* address, int device,
                                              StreamHandle stream) noexcept {
   Block block;
-  if (const Freed taken = take(address, &block); taken != Freed::kYes) return taken;
+  if (const Freed taken = take(address, Frees::kAllButPinned, &block); taken != Freed::kYes)
+    return taken;
   if (block.kind == Kind::kManaged) forget_advice(address, block);
   try {
-    if (block.kind == Kind::kPinned || block.device != device || block.stream != stream) {
+    if (block.device != device || block.stream != stream) {
       allocator_.record_use(address, device, stream);
     }
   } catch (const std::exception&) {

@@ -48,19 +48,22 @@ class ServedMemory {
     int device = 0;
     std::size_t size_bytes = 0;
     StreamHandle stream = nullptr;  // device memory only
-    const void* caller = nullptr;   // code that called
+    // A call in the order of the stream. While the stream captures, it makes memory of the graph.
+    bool is_ordered = false;
+    const void* caller = nullptr;  // code that called
   };
-  // A block for the request in `*out`. Otherwise the call is left to CUDA, and the outcome says
-  // why.
+  // A block for the request in `*out`. Otherwise the outcome says why there is none.
   Outcome allocate(const Request& request, void** out) noexcept;
 
   enum class Freed : std::uint8_t {
     kYes,
     kNotOurs,  // CUDA is to say
-    kNoBlock,  // in our memory, and not the start of a live block: freed before, or inside a block
+    kNoBlock,  // in our memory, and no live block that this call frees begins there
   };
+  // Which kinds of memory a call frees.
+  enum class Frees : std::uint8_t { kAll, kPinned, kAllButPinned };
   // As cudaFree: work of any stream that was given before may still use the block.
-  Freed free(void* address) noexcept;
+  Freed free(void* address, Frees frees = Frees::kAll) noexcept;
   // As cudaFreeAsync: the block is free after the stream's work.
   Freed free_async(void* address, int device, StreamHandle stream) noexcept;
 
@@ -94,7 +97,8 @@ class ServedMemory {
 
   Shard& shard_of(const void* address) const;
   // Forgets the block.
-  Freed take(const void* address, Block* out) noexcept;
+  Freed take(const void* address, Frees frees, Block* out) noexcept;
+  bool is_capturing(const Request& request) const noexcept;
   void* take_block(const Request& request);
   // Takes back the advice that the program may have given for its managed memory.
   void forget_advice(void* address, const Block& block) noexcept;

@@ -261,7 +261,8 @@ void LivePlanner::check_thrashing(std::size_t requested_bytes) {
       requested_bytes,
       fmt::format("the device has less memory than a step uses, and most of the step's time goes "
                   "into moving memory; {}=warn goes on instead",
-                  machine_.configuration.name_of("UVMALLOC_THRASHING", "thrashing")));
+                  machine_.configuration.name_of("UVMALLOC_THRASHING", "thrashing")),
+      true);
 }
 
 LiveFigures LivePlanner::figures() const {

@@ -95,7 +95,8 @@ void OutOfMemoryReport::raise(const Request& request, const Refusal& refusal) {
           "{}",
           format_size(request.requested_bytes), to_string(request.facade), request.device,
           refusal.status.ok() ? "no memory" : std::string(refusal.status.native_name), table,
-          advice(request, refusal)));
+          advice(request, refusal)),
+      refusal.by == RefusedBy::kBudget || refusal.by == RefusedBy::kDeviceLimit);
 }
 
 }  // namespace uvm

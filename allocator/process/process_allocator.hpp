@@ -82,6 +82,7 @@ struct InterposedCalls {
     std::uint64_t excluded = 0;   // by UVMALLOC_EXCLUDE and the libraries that are always excluded
     std::uint64_t no_memory = 0;  // left to CUDA, because there was none
     std::uint64_t left = 0;       // left to CUDA on purpose
+    std::uint64_t beyond_limit = 0;  // refused, because of a budget or a limit of this process
   };
   std::vector<Call> calls;                   // those that were made
   std::vector<std::string> static_runtimes;  // files that hold CUDA's static runtime

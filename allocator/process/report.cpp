@@ -253,6 +253,7 @@ void add_interposed_calls(JsonText* out) {
         out->add("excluded", call.excluded);
         out->add("no_memory", call.no_memory);
         out->add("left", call.left);
+        out->add("beyond_limit", call.beyond_limit);
       });
     }
   });

@@ -16,4 +16,17 @@ inline int device_of_driver() noexcept {
   return device_by(NEXT_OF_DRIVER(cuCtxGetDevice));
 }
 
+// The device of a stream; that of stream 0 is the current one, and that of every stream is where
+// the driver is older than the question.
+inline int device_of_stream_by_driver(CUstream stream) noexcept {
+  const int device = device_by(NEXT_OF_DRIVER(cuStreamGetDevice), stream);
+  return device >= 0 ? device : device_of_driver();
+}
+
+#define POOL_QUESTIONS_OF_DRIVER                                           \
+  uvm::preload::PoolQuestions {                                            \
+    device_of_stream_by_driver, NEXT_OF_DRIVER(cuDeviceGetDefaultMemPool), \
+        NEXT_OF_DRIVER(cuDeviceGetMemPool)                                 \
+  }
+
 }  // namespace uvm::preload::cuda

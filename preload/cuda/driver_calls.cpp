@@ -6,16 +6,6 @@
 #include <uvmalloc/preload/cuda/vendor.hpp>
 #include <uvmalloc/preload/served_answers.hpp>
 
-namespace uvm::preload {
-namespace {
-
-void* pointer_of(CUdeviceptr address) {
-  return reinterpret_cast<void*>(address);
-}
-
-}  // namespace
-}  // namespace uvm::preload
-
 using namespace uvm::preload;
 using namespace uvm::preload::cuda;
 
@@ -69,7 +59,8 @@ UVMALLOC_INTERPOSE CUresult cuMemHostAlloc(void** out, std::size_t size_bytes, u
 
 UVMALLOC_INTERPOSE CUresult cuMemAllocAsync(CUdeviceptr* out, std::size_t size_bytes,
                                             CUstream stream) {
-  if (serve(UVMALLOC_ASKED(cuMemAllocAsync, kDevice, device_of_driver), out, size_bytes, stream)) {
+  if (serve_in_order(UVMALLOC_ASKED(cuMemAllocAsync, kDevice, device_of_driver), out, size_bytes,
+                     stream, stream, POOL_QUESTIONS_OF_DRIVER)) {
     return CUDA_SUCCESS;
   }
   return pass_on(NEXT_OF_DRIVER(cuMemAllocAsync), out, size_bytes, stream);
@@ -77,8 +68,8 @@ UVMALLOC_INTERPOSE CUresult cuMemAllocAsync(CUdeviceptr* out, std::size_t size_b
 
 UVMALLOC_INTERPOSE CUresult cuMemAllocAsync_ptsz(CUdeviceptr* out, std::size_t size_bytes,
                                                  CUstream stream) {
-  if (serve(UVMALLOC_ASKED(cuMemAllocAsync_ptsz, kDevice, device_of_driver), out, size_bytes,
-            per_thread(stream))) {
+  if (serve_in_order(UVMALLOC_ASKED(cuMemAllocAsync_ptsz, kDevice, device_of_driver), out,
+                     size_bytes, stream, per_thread(stream), POOL_QUESTIONS_OF_DRIVER)) {
     return CUDA_SUCCESS;
   }
   return pass_on(NEXT_OF_DRIVER(cuMemAllocAsync_ptsz), out, size_bytes, stream);
@@ -87,7 +78,7 @@ UVMALLOC_INTERPOSE CUresult cuMemAllocAsync_ptsz(CUdeviceptr* out, std::size_t s
 UVMALLOC_INTERPOSE CUresult cuMemAllocFromPoolAsync(CUdeviceptr* out, std::size_t size_bytes,
                                                     CUmemoryPool pool, CUstream stream) {
   if (serve_from_pool(UVMALLOC_ASKED(cuMemAllocFromPoolAsync, kDevice, device_of_driver), out,
-                      size_bytes, pool, stream, NEXT_OF_DRIVER(cuDeviceGetDefaultMemPool))) {
+                      size_bytes, pool, stream, stream, POOL_QUESTIONS_OF_DRIVER)) {
     return CUDA_SUCCESS;
   }
   return pass_on(NEXT_OF_DRIVER(cuMemAllocFromPoolAsync), out, size_bytes, pool, stream);
@@ -96,32 +87,28 @@ UVMALLOC_INTERPOSE CUresult cuMemAllocFromPoolAsync(CUdeviceptr* out, std::size_
 UVMALLOC_INTERPOSE CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* out, std::size_t size_bytes,
                                                          CUmemoryPool pool, CUstream stream) {
   if (serve_from_pool(UVMALLOC_ASKED(cuMemAllocFromPoolAsync_ptsz, kDevice, device_of_driver), out,
-                      size_bytes, pool, per_thread(stream),
-                      NEXT_OF_DRIVER(cuDeviceGetDefaultMemPool))) {
+                      size_bytes, pool, stream, per_thread(stream), POOL_QUESTIONS_OF_DRIVER)) {
     return CUDA_SUCCESS;
   }
   return pass_on(NEXT_OF_DRIVER(cuMemAllocFromPoolAsync_ptsz), out, size_bytes, pool, stream);
 }
 
 UVMALLOC_INTERPOSE CUresult cuMemFree_v2(CUdeviceptr address) {
-  if (const auto answer = take_back<CUresult>(pointer_of(address))) return *answer;
-  return pass_on(NEXT_OF_DRIVER(cuMemFree_v2), address);
+  return release(address, kFreesOfDevice, NEXT_OF_DRIVER(cuMemFree_v2));
 }
 
 UVMALLOC_INTERPOSE CUresult cuMemFreeHost(void* address) {
-  if (const auto answer = take_back<CUresult>(address)) return *answer;
-  return pass_on(NEXT_OF_DRIVER(cuMemFreeHost), address);
+  return release(address, kFreesOfHost, NEXT_OF_DRIVER(cuMemFreeHost));
 }
 
 UVMALLOC_INTERPOSE CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
-  const auto answer = take_back<CUresult>(pointer_of(address), device_of_driver, stream);
-  return answer ? *answer : pass_on(NEXT_OF_DRIVER(cuMemFreeAsync), address, stream);
+  return release_in_order(address, stream, stream, device_of_stream_by_driver,
+                          NEXT_OF_DRIVER(cuMemFreeAsync));
 }
 
 UVMALLOC_INTERPOSE CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream) {
-  const auto answer =
-      take_back<CUresult>(pointer_of(address), device_of_driver, per_thread(stream));
-  return answer ? *answer : pass_on(NEXT_OF_DRIVER(cuMemFreeAsync_ptsz), address, stream);
+  return release_in_order(address, stream, per_thread(stream), device_of_stream_by_driver,
+                          NEXT_OF_DRIVER(cuMemFreeAsync_ptsz));
 }
 
 // The driver knows spans, not the blocks in them.
@@ -163,9 +150,26 @@ UVMALLOC_INTERPOSE CUresult cuStreamAttachMemAsync_ptsz(CUstream stream, CUdevic
   return pass_on(NEXT_OF_DRIVER(cuStreamAttachMemAsync_ptsz), stream, address, size_bytes, flags);
 }
 
-static void hide_management(CUpointer_attribute attribute, void* answer) noexcept {
-  if (attribute == CU_POINTER_ATTRIBUTE_IS_MANAGED && answer != nullptr) {
-    *static_cast<unsigned char*>(answer) = 0;
+// What the driver says of the span that an address is in is made true of the block.
+static void tell_of_block(CUpointer_attribute attribute, void* answer,
+                          const ServedMemory::Range& block) noexcept {
+  if (answer == nullptr) return;
+  const bool is_pinned = block.kind == Kind::kPinned;
+  switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+      *static_cast<CUdeviceptr*>(answer) = reinterpret_cast<CUdeviceptr>(block.base);
+      break;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+      *static_cast<std::size_t*>(answer) = block.size_bytes;
+      break;
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+      if (is_pinned) *static_cast<unsigned*>(answer) = CU_MEMORYTYPE_HOST;
+      break;
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+      if (is_pinned || hides_management(block)) *static_cast<unsigned char*>(answer) = 0;
+      break;
+    default:
+      break;
   }
 }
 
@@ -173,8 +177,9 @@ UVMALLOC_INTERPOSE CUresult cuPointerGetAttribute(void* answer, CUpointer_attrib
                                                   CUdeviceptr address) {
   const CUresult result =
       pass_on(NEXT_OF_DRIVER(cuPointerGetAttribute), answer, attribute, address);
-  if (result == CUDA_SUCCESS && hides_management(pointer_of(address)))
-    hide_management(attribute, answer);
+  if (result == CUDA_SUCCESS) {
+    if (const auto block = find(pointer_of(address))) tell_of_block(attribute, answer, *block);
+  }
   return result;
 }
 
@@ -182,8 +187,10 @@ UVMALLOC_INTERPOSE CUresult cuPointerGetAttributes(unsigned count, CUpointer_att
                                                    void** answers, CUdeviceptr address) {
   const CUresult result =
       pass_on(NEXT_OF_DRIVER(cuPointerGetAttributes), count, attributes, answers, address);
-  if (result == CUDA_SUCCESS && hides_management(pointer_of(address))) {
-    for (unsigned i = 0; i < count; ++i) hide_management(attributes[i], answers[i]);
+  if (result == CUDA_SUCCESS) {
+    if (const auto block = find(pointer_of(address))) {
+      for (unsigned i = 0; i < count; ++i) tell_of_block(attributes[i], answers[i], *block);
+    }
   }
   return result;
 }

@@ -31,12 +31,14 @@ void tell_place(const void* address, PointerAnswer* answer) {
   constexpr int kHost = 1;          // cudaMemoryTypeHost
   constexpr int kDevice = 2;        // cudaMemoryTypeDevice
   constexpr int kManaged = 3;       // cudaMemoryTypeManaged
-  if (RegisteredMemory::instance().contains(address)) {
+  const auto served = find(address);
+  const bool is_pinned = served && served->kind == Kind::kPinned;
+  if (is_pinned || RegisteredMemory::instance().contains(address)) {
     *answer = {kHost, answer->device, address, address};
     return;
   }
-  if (calls_memory_devices()) {
-    if (hides_management(address)) *answer = {kDevice, answer->device, address, nullptr};
+  if (served && hides_management(*served)) {
+    *answer = {kDevice, answer->device, address, nullptr};
     return;
   }
   if (answer->type != kUnregistered) return;

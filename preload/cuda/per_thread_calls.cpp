@@ -12,8 +12,8 @@ using namespace uvm::preload::cuda;
 
 UVMALLOC_INTERPOSE cudaError_t cudaMallocAsync_ptsz(void** out, std::size_t size_bytes,
                                                     cudaStream_t stream) {
-  if (serve(UVMALLOC_ASKED(cudaMallocAsync_ptsz, kDevice, device_of_runtime), out, size_bytes,
-            per_thread(stream))) {
+  if (serve_in_order(UVMALLOC_ASKED(cudaMallocAsync_ptsz, kDevice, device_of_runtime), out,
+                     size_bytes, stream, per_thread(stream), POOL_QUESTIONS)) {
     return cudaSuccess;
   }
   return pass_on(NEXT_OF_RUNTIME(cudaMallocAsync_ptsz), out, size_bytes, stream);
@@ -23,15 +23,14 @@ UVMALLOC_INTERPOSE cudaError_t cudaMallocFromPoolAsync_ptsz(void** out, std::siz
                                                             cudaMemPool_t pool,
                                                             cudaStream_t stream) {
   if (serve_from_pool(UVMALLOC_ASKED(cudaMallocFromPoolAsync_ptsz, kDevice, device_of_runtime), out,
-                      size_bytes, pool, per_thread(stream),
-                      NEXT_OF_RUNTIME(cudaDeviceGetDefaultMemPool)))
+                      size_bytes, pool, stream, per_thread(stream), POOL_QUESTIONS))
     return cudaSuccess;
   return pass_on(NEXT_OF_RUNTIME(cudaMallocFromPoolAsync_ptsz), out, size_bytes, pool, stream);
 }
 
 UVMALLOC_INTERPOSE cudaError_t cudaFreeAsync_ptsz(void* address, cudaStream_t stream) {
-  const auto answer = take_back<cudaError_t>(address, device_of_runtime, per_thread(stream));
-  return answer ? *answer : pass_on(NEXT_OF_RUNTIME(cudaFreeAsync_ptsz), address, stream);
+  return release_in_order(address, stream, per_thread(stream), device_of_stream,
+                          NEXT_OF_RUNTIME(cudaFreeAsync_ptsz));
 }
 
 UVMALLOC_INTERPOSE cudaError_t cudaStreamAttachMemAsync_ptsz(cudaStream_t stream, void* address,

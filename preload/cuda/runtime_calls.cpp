@@ -69,7 +69,8 @@ UVMALLOC_INTERPOSE cudaError_t cudaMalloc3D(cudaPitchedPtr* out, cudaExtent exte
 
 UVMALLOC_INTERPOSE cudaError_t cudaMallocAsync(void** out, std::size_t size_bytes,
                                                cudaStream_t stream) {
-  if (serve(UVMALLOC_ASKED(cudaMallocAsync, kDevice, device_of_runtime), out, size_bytes, stream)) {
+  if (serve_in_order(UVMALLOC_ASKED(cudaMallocAsync, kDevice, device_of_runtime), out, size_bytes,
+                     stream, stream, POOL_QUESTIONS)) {
     return cudaSuccess;
   }
   return pass_on(NEXT_OF_RUNTIME_AS(cudaMallocAsync, AllocateOnStream), out, size_bytes, stream);
@@ -78,25 +79,23 @@ UVMALLOC_INTERPOSE cudaError_t cudaMallocAsync(void** out, std::size_t size_byte
 UVMALLOC_INTERPOSE cudaError_t cudaMallocFromPoolAsync(void** out, std::size_t size_bytes,
                                                        cudaMemPool_t pool, cudaStream_t stream) {
   if (serve_from_pool(UVMALLOC_ASKED(cudaMallocFromPoolAsync, kDevice, device_of_runtime), out,
-                      size_bytes, pool, stream, NEXT_OF_RUNTIME(cudaDeviceGetDefaultMemPool)))
+                      size_bytes, pool, stream, stream, POOL_QUESTIONS))
     return cudaSuccess;
   return pass_on(NEXT_OF_RUNTIME_AS(cudaMallocFromPoolAsync, AllocateFromPool), out, size_bytes,
                  pool, stream);
 }
 
 UVMALLOC_INTERPOSE cudaError_t cudaFree(void* address) {
-  if (const auto answer = take_back<cudaError_t>(address)) return *answer;
-  return pass_on(NEXT_OF_RUNTIME(cudaFree), address);
+  return release(address, kFreesOfDevice, NEXT_OF_RUNTIME(cudaFree));
 }
 
 UVMALLOC_INTERPOSE cudaError_t cudaFreeHost(void* address) {
-  if (const auto answer = take_back<cudaError_t>(address)) return *answer;
-  return pass_on(NEXT_OF_RUNTIME(cudaFreeHost), address);
+  return release(address, kFreesOfHost, NEXT_OF_RUNTIME(cudaFreeHost));
 }
 
 UVMALLOC_INTERPOSE cudaError_t cudaFreeAsync(void* address, cudaStream_t stream) {
-  const auto answer = take_back<cudaError_t>(address, device_of_runtime, stream);
-  return answer ? *answer : pass_on(NEXT_OF_RUNTIME(cudaFreeAsync), address, stream);
+  return release_in_order(address, stream, stream, device_of_stream,
+                          NEXT_OF_RUNTIME(cudaFreeAsync));
 }
 
 // Attaching says which stream will use the memory, on devices that cannot share it with the host.

@@ -36,13 +36,23 @@ UVMALLOC_INTERPOSE cudaError_t cudaHostUnregister(void* address) {
 
 UVMALLOC_INTERPOSE cudaError_t cudaHostGetDevicePointer(void** out, void* address, unsigned flags) {
   bool is_ours = false;
-  beside("cudaHostGetDevicePointer",
-         [&] { is_ours = out != nullptr && RegisteredMemory::instance().contains(address); });
+  beside("cudaHostGetDevicePointer", [&] {
+    is_ours =
+        out != nullptr && (is_pinned(address) || RegisteredMemory::instance().contains(address));
+  });
   if (is_ours) {
     *out = address;
     return cudaSuccess;
   }
   return pass_on(NEXT_OF_RUNTIME(cudaHostGetDevicePointer), out, address, flags);
+}
+
+UVMALLOC_INTERPOSE cudaError_t cudaHostGetFlags(unsigned* flags, void* address) {
+  if (flags != nullptr && is_pinned(address)) {
+    *flags = cudaHostAllocPortable | cudaHostAllocMapped;
+    return cudaSuccess;
+  }
+  return pass_on(NEXT_OF_RUNTIME(cudaHostGetFlags), flags, address);
 }
 
 UVMALLOC_INTERPOSE cudaError_t cudaStreamDestroy(cudaStream_t stream) {

@@ -1,5 +1,7 @@
 // The allocation calls of HIP that CUDA's runtime does not have: the older names of pinned memory,
 // and those of HIP's copy of the driver interface.
+#include <optional>
+
 #include <uvmalloc/preload/hip/vendor.hpp>
 #include <uvmalloc/preload/symbol_lookup.hpp>
 
@@ -32,8 +34,7 @@ UVMALLOC_INTERPOSE hipError_t hipMemAllocHost(void** out, std::size_t size_bytes
 }
 
 UVMALLOC_INTERPOSE hipError_t hipHostFree(void* address) {
-  if (const auto answer = take_back<hipError_t>(address)) return *answer;
-  return pass_on(NEXT_OF_RUNTIME(hipHostFree), address);
+  return release(address, kFreesOfHost, NEXT_OF_RUNTIME(hipHostFree));
 }
 
 UVMALLOC_INTERPOSE hipError_t hipMemAllocPitch(hipDeviceptr_t* out, std::size_t* pitch_bytes,
@@ -58,18 +59,11 @@ UVMALLOC_INTERPOSE hipError_t hipMemGetAddressRange(hipDeviceptr_t* base, std::s
   return pass_on(NEXT_OF_RUNTIME(hipMemGetAddressRange), base, size_bytes, address);
 }
 
-UVMALLOC_INTERPOSE hipError_t hipHostGetFlags(unsigned* flags, void* address) {
-  if (flags != nullptr && is_pinned(address)) {
-    *flags = hipHostMallocPortable | hipHostMallocMapped;
-    return hipSuccess;
-  }
-  return pass_on(NEXT_OF_RUNTIME(hipHostGetFlags), flags, address);
-}
-
 UVMALLOC_INTERPOSE hipError_t hipPointerGetAttributes(hipPointerAttribute_t* out,
                                                       const void* address) {
   const hipError_t result = pass_on(NEXT_OF_RUNTIME(hipPointerGetAttributes), out, address);
-  if (result == hipSuccess && hides_management(address)) {
+  const auto block = result == hipSuccess ? find(address) : std::nullopt;
+  if (block && hides_management(*block)) {
     out->type = hipMemoryTypeDevice;
     out->isManaged = 0;
   }
@@ -80,9 +74,14 @@ UVMALLOC_INTERPOSE hipError_t hipPointerGetAttribute(void* answer, hipPointer_at
                                                      hipDeviceptr_t address) {
   const hipError_t result =
       pass_on(NEXT_OF_RUNTIME(hipPointerGetAttribute), answer, attribute, address);
-  if (result == hipSuccess && attribute == HIP_POINTER_ATTRIBUTE_IS_MANAGED &&
-      hides_management(address)) {
+  const auto block = result == hipSuccess && answer != nullptr ? find(address) : std::nullopt;
+  if (!block) return result;
+  if (attribute == HIP_POINTER_ATTRIBUTE_IS_MANAGED && hides_management(*block)) {
     *static_cast<bool*>(answer) = false;
+  } else if (attribute == HIP_POINTER_ATTRIBUTE_RANGE_START_ADDR) {
+    *static_cast<void**>(answer) = block->base;
+  } else if (attribute == HIP_POINTER_ATTRIBUTE_RANGE_SIZE) {
+    *static_cast<std::size_t*>(answer) = block->size_bytes;
   }
   return result;
 }

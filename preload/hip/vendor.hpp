@@ -21,10 +21,25 @@
 namespace uvm::preload::hip {
 
 inline constexpr auto kVendor = ServedMemory::Vendor::kHip;
+// hipFree and hipHostFree are the same function.
+inline constexpr auto kFreesOfDevice = ServedMemory::Frees::kAll;
+inline constexpr auto kFreesOfHost = ServedMemory::Frees::kAll;
 
 // The current device of the thread; -1: none, and HIP is to say why.
 inline int device_of_runtime() noexcept {
   return device_by(NEXT_OF_RUNTIME(hipGetDevice));
 }
+
+// The device of a stream; that of stream 0 is the current one.
+inline int device_of_stream(hipStream_t stream) noexcept {
+  const int device = device_by(NEXT_OF_RUNTIME(hipStreamGetDevice), stream);
+  return device >= 0 ? device : device_of_runtime();
+}
+
+#define POOL_QUESTIONS                                             \
+  uvm::preload::PoolQuestions {                                    \
+    device_of_stream, NEXT_OF_RUNTIME(hipDeviceGetDefaultMemPool), \
+        NEXT_OF_RUNTIME(hipDeviceGetMemPool)                       \
+  }
 
 }  // namespace uvm::preload::hip

@@ -15,11 +15,12 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from uvmalloc.environment import Machine
 from uvmalloc.libraries import find_libraries
 from uvmalloc.report import show_report
 
 from tests.build_facts import found_by_cmake
-from tests.preload.conftest import ROOT, Program, in_python, listed_calls
+from tests.preload.conftest import ROOT, Program, in_python, listed_calls, run_on
 
 PRELUDE = """
 runtime, driver = ctypes.CDLL("libcudart.so.13"), ctypes.CDLL("libcuda.so.1")
@@ -228,8 +229,9 @@ assert driver.cuMemCreate(byref(handle), size(2 * MIB), byref(properties), ctype
         UVMALLOC_EXCLUDE=">3MiB",
     )
     calls = run.report["cuda_calls"]
-    assert calls["cudaMalloc"] == {"served": 2, "excluded": 2, "no_memory": 0, "left": 1}
-    assert calls["cuMemCreate"] == {"served": 0, "excluded": 0, "no_memory": 0, "left": 1}
+    others = {"no_memory": 0, "beyond_limit": 0}
+    assert calls["cudaMalloc"] == {"served": 2, "excluded": 2, "left": 1, **others}
+    assert calls["cuMemCreate"] == {"served": 0, "excluded": 0, "left": 1, **others}
     assert run.report["static_cuda_runtimes"] == []
     shown = Console(width=200, record=True, markup=False, file=io.StringIO())
     show_report(run.report, shown)
@@ -401,3 +403,148 @@ def test_the_real_runtime_exports_every_served_call_of_it() -> None:
     names = set(listed_calls("cu", "libcudart"))
     exported = set((ROOT / "sim" / "cuda" / "cudart_symbols.txt").read_text().split())
     assert names - exported == set()
+
+
+STREAM = """
+stream = pointer()
+assert runtime.cudaStreamCreate(byref(stream)) == 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("allocating", "name"),
+    [
+        ("runtime.cudaMallocAsync, size(MIB), stream", "cudaMallocAsync"),
+        ("driver.cuMemAllocAsync, size(MIB), stream", "cuMemAllocAsync"),
+        ("runtime.cudaMallocFromPoolAsync, size(MIB), pool, stream", "cudaMallocFromPoolAsync"),
+    ],
+)
+def test_memory_in_the_order_of_a_capture_is_the_graphs(
+    python: Program, allocating: str, name: str
+) -> None:
+    run = python(f"""{STREAM}
+pool, graph = pointer(), pointer()
+assert runtime.cudaDeviceGetDefaultMemPool(byref(pool), 0) == 0
+assert runtime.cudaStreamBeginCapture(stream, 0) == 0
+status, block = allocate({allocating})
+runtime.cudaStreamEndCapture(stream, byref(graph))
+print(status)
+status, block = allocate({allocating})
+print(status)
+""")
+    not_supported = 801  # by the simulated device
+    assert run.stdout == f"{not_supported}\n0\n"
+    assert run.report["cuda_calls"][name]["left"] == 1
+    assert run.served == 1
+
+
+def test_a_request_beyond_the_budget_is_refused_as_by_cuda(python: Program) -> None:
+    run = python(
+        """
+calls = (runtime.cudaMalloc, runtime.cudaMallocHost, runtime.cudaMallocManaged,
+         driver.cuMemAlloc_v2)
+for call in calls:
+    print(allocate(call, size(96 * MIB), 1)[0], runtime.cudaGetLastError())
+pitch = size()
+print(runtime.cudaMallocPitch(byref(pointer()), byref(pitch), size(32 * MIB), size(3)))
+print(allocate(runtime.cudaMalloc, size(16 * MIB))[0])
+""",
+        UVMALLOC_BUDGET="64MiB",
+    )
+    assert run.stdout == "2 2\n2 2\n2 2\n2 0\n2\n0\n"
+    assert (run.served, run.reached) == (1, 0)
+    assert run.report["cuda_calls"]["cudaMalloc"]["beyond_limit"] == 1
+
+
+def test_stream_ordered_memory_is_on_the_device_of_its_stream(tmp_path: Path) -> None:
+    run = in_python(run_on(Machine(devices=2), tmp_path), PRELUDE)("""
+assert runtime.cudaSetDevice(1) == 0
+stream = pointer()
+assert runtime.cudaStreamCreate(byref(stream)) == 0
+assert runtime.cudaSetDevice(0) == 0
+def device_of(block):
+    answer = (ctypes.c_int * 64)()
+    assert runtime.cudaPointerGetAttributes(answer, block) == 0
+    return answer[1]
+status, ours = allocate(runtime.cudaMallocAsync, size(MIB), stream)
+status, of_driver = allocate(driver.cuMemAllocAsync, size(MIB), stream)
+status, plain = allocate(runtime.cudaMallocAsync, size(MIB), None)
+print(*map(device_of, (ours, of_driver, plain)))
+print(runtime.cudaFreeAsync(ours, stream), runtime.cudaStreamSynchronize(stream))
+""")
+    assert run.stdout == "1 1 0\n0 0\n"
+    assert run.served == 3
+
+
+def test_the_pool_that_a_program_has_chosen_is_cudas(python: Program) -> None:
+    run = python(f"""{STREAM}
+class Location(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int), ("id", ctypes.c_int)]
+class Properties(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int), ("handles", ctypes.c_int), ("location", Location),
+                ("rest", ctypes.c_uint64 * 12)]
+pool, default = pointer(), pointer()
+properties = Properties(1, 0, Location(1, 0))
+assert runtime.cudaMemPoolCreate(byref(pool), byref(properties)) == 0
+assert runtime.cudaDeviceGetDefaultMemPool(byref(default), 0) == 0
+assert runtime.cudaDeviceSetMemPool(0, pool) == 0
+print(allocate(runtime.cudaMallocAsync, size(MIB), stream)[0])
+assert runtime.cudaDeviceSetMemPool(0, default) == 0
+print(allocate(runtime.cudaMallocAsync, size(MIB), stream)[0])
+""")
+    assert run.stdout == "0\n0\n"
+    assert run.report["cuda_calls"]["cudaMallocAsync"]["left"] == 1
+    assert run.served == 1
+
+
+def test_what_is_asked_of_an_address_is_answered_for_its_block(python: Program) -> None:
+    run = python("""
+def asked(attribute, block, offset):
+    answer, address = ctypes.c_uint64(), pointer(block.value + offset)
+    assert driver.cuPointerGetAttribute(byref(answer), attribute, address) == 0
+    return answer.value
+RANGE_START, RANGE_SIZE, MEMORY_TYPE, IS_MANAGED = 11, 12, 2, 8
+for call, arguments in ((runtime.cudaMalloc, ()), (runtime.cudaHostAlloc, (2,))):
+    status, block = allocate(call, size(100_000), *arguments)
+    print(asked(RANGE_START, block, 50_000) - block.value, asked(RANGE_SIZE, block, 50_000),
+          asked(MEMORY_TYPE, block, 0), asked(IS_MANAGED, block, 0))
+    both = (ctypes.c_int * 2)(RANGE_SIZE, RANGE_START)
+    answers = (ctypes.c_uint64(), ctypes.c_uint64())
+    places = (pointer * 2)(*map(ctypes.addressof, answers))
+    assert driver.cuPointerGetAttributes(2, both, places, block) == 0
+    print(answers[0].value, answers[1].value - block.value)
+""")
+    assert run.stdout == "0 100000 2 1\n100000 0\n0 100000 1 0\n100000 0\n"
+
+
+def test_pinned_memory_is_pinned_memory_to_programs(python: Program) -> None:
+    run = python("""
+status, block = allocate(runtime.cudaHostAlloc, size(5000), 2)
+answer = (ctypes.c_int * 64)()
+on_device, flags = pointer(), ctypes.c_uint()
+assert runtime.cudaPointerGetAttributes(answer, block) == 0
+assert runtime.cudaHostGetDevicePointer(byref(on_device), block, 0) == 0
+assert runtime.cudaHostGetFlags(byref(flags), block) == 0
+print(answer[0], on_device.value == block.value, flags.value)
+""")
+    mapped_and_portable = 3
+    assert run.stdout == f"1 True {mapped_and_portable}\n"
+
+
+def test_a_refused_free_sets_the_last_error_and_frees_nothing(python: Program) -> None:
+    run = python("""
+status, block = allocate(runtime.cudaMalloc, size(MIB))
+status, pinned = allocate(runtime.cudaMallocHost, size(MIB))
+def last(status):
+    return status, runtime.cudaGetLastError()
+print("pinned", last(runtime.cudaFree(pinned)), last(runtime.cudaFreeHost(pinned)))
+print("device", last(runtime.cudaFreeHost(block)), last(runtime.cudaFree(block)))
+print("twice", last(runtime.cudaFree(block)), last(runtime.cudaFreeAsync(block, None)))
+print("driver", driver.cuMemFree_v2(block), driver.cuMemFreeHost(pinned))
+""")
+    assert run.stdout.splitlines() == [
+        "pinned (1, 1) (0, 0)",
+        "device (1, 1) (0, 0)",
+        "twice (1, 1) (1, 1)",
+        "driver 1 1",
+    ]

@@ -186,3 +186,42 @@ def test_every_served_call_is_declared_by_hip_and_exported_by_a_version_of_it() 
     assert [name for name in names if not re.search(rf"\b{name}\b", declared)] == []
     exported = set((ROOT / "sim" / "hip" / "hip_symbols.txt").read_text().split())
     assert set(names) - exported == set()
+
+
+def test_what_is_asked_of_an_address_is_answered_for_its_block(python: Program) -> None:
+    run = python("""
+status, block = allocate(runtime.hipMalloc, size(100_000))
+status, pinned = allocate(runtime.hipHostMalloc, size(5000), 0)
+RANGE_START, RANGE_SIZE = 11, 12
+start, bytes, on_device = pointer(), size(), pointer()
+inside = pointer(block.value + 50_000)
+assert runtime.hipPointerGetAttribute(byref(start), RANGE_START, inside) == 0
+assert runtime.hipPointerGetAttribute(byref(bytes), RANGE_SIZE, inside) == 0
+assert runtime.hipHostGetDevicePointer(byref(on_device), pinned, 0) == 0
+print(start.value == block.value, bytes.value, on_device.value == pinned.value)
+""")
+    assert run.stdout == "True 100000 True\n"
+
+
+def test_a_request_beyond_the_budget_is_refused_as_by_hip(python: Program) -> None:
+    run = python(
+        """
+print(allocate(runtime.hipMalloc, size(96 * MIB))[0], runtime.hipGetLastError())
+print(allocate(runtime.hipHostMalloc, size(96 * MIB), 0)[0])
+""",
+        UVMALLOC_BUDGET="64MiB",
+    )
+    assert run.stdout == "2 2\n2\n"
+    assert (run.served, run.reached) == (0, 0)
+
+
+def test_memory_in_the_order_of_a_capture_is_the_graphs(python: Program) -> None:
+    run = python("""
+stream, graph = pointer(), pointer()
+assert runtime.hipStreamCreate(byref(stream)) == 0
+assert runtime.hipStreamBeginCapture(stream, 0) == 0
+print(allocate(runtime.hipMallocAsync, size(MIB), stream)[0] != 0)
+runtime.hipStreamEndCapture(stream, byref(graph))
+""")
+    assert (run.stdout, run.served) == ("True\n", 0)
+    assert run.report["cuda_calls"]["hipMallocAsync"]["left"] == 1

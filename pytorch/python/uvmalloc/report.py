@@ -281,6 +281,7 @@ def _cuda_calls(calls: Mapping[str, Mapping[str, int]]) -> Iterable[Text]:
         ("excluded", "excluded"),
         ("no_memory", "no memory here, so CUDA was asked"),
         ("left", "left to CUDA on purpose"),
+        ("beyond_limit", "refused, because of a budget"),
     ):
         passed = {name: counts[outcome] for name, counts in calls.items() if counts.get(outcome)}
         if passed:
