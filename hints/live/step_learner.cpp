@@ -49,8 +49,22 @@ void StepLearner::search() {
   }
 }
 
+bool StepLearner::repeats_twice(std::uint64_t distance) const {
+  const std::uint64_t compared = std::max(2 * distance, kTemporaryRun);
+  if (compared > kMostCompared) return false;
+  bool any_same_block = false;
+  const KernelNumber newest = log_.newest();
+  for (std::uint64_t back = kComparedKernels; back < compared; ++back) {
+    const KernelNumber later = newest - back;
+    if (newest <= back + distance || !log_.has_kernel(later - distance)) return false;
+    if (!correspond(later, later - distance, &any_same_block)) return false;
+  }
+  return true;
+}
+
 // Begins to follow where the newest kernels correspond to those that far back. One block at least
-// must be the same, because blocks of the same sizes and ages occur in each layer.
+// must be the same, because blocks of the same sizes and ages occur in each layer. Where all blocks
+// are temporary, two whole steps must correspond.
 bool StepLearner::follow_at(std::uint64_t distance) {
   const KernelNumber newest = log_.newest();
   bool any_same_block = false;
@@ -59,7 +73,7 @@ bool StepLearner::follow_at(std::uint64_t distance) {
     if (later <= distance || !log_.has_kernel(later - distance)) return false;
     if (!correspond(later, later - distance, &any_same_block)) return false;
   }
-  if (!any_same_block) return false;
+  if (!any_same_block && !repeats_twice(distance)) return false;
   distance_ = distance;
   run_ = kComparedKernels;
   strays_ = 0;

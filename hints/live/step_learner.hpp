@@ -27,6 +27,9 @@ class StepLearner {
   static constexpr std::size_t kLeastRun = 16;
   // Kernels in a row that are compared before a step is followed.
   static constexpr std::uint64_t kComparedKernels = 8;
+  // Where no block is the same in both steps: kernels that are compared, at least and at most.
+  static constexpr std::uint64_t kTemporaryRun = 64;
+  static constexpr std::uint64_t kMostCompared = 4096;
   // Blocks of the newest kernel, and earlier uses of each, at which the step before may have been.
   static constexpr std::uint32_t kMostBlocks = 4;
   static constexpr std::size_t kMostUsesBack = 16;
@@ -74,6 +77,8 @@ class StepLearner {
   void follow();
   void search();
   bool follow_at(std::uint64_t distance);
+  // Whether the newest two steps correspond to those before, for a step of that length.
+  bool repeats_twice(std::uint64_t distance) const;
 
   UseLog& log_;
   std::uint64_t distance_ = 0;  // to the corresponding kernel; 0: none is known

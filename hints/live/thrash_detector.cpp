@@ -6,11 +6,7 @@
 namespace uvm::live {
 
 void ThrashDetector::kernel_added(std::uint64_t step_kernels, std::uint64_t moved_bytes, Time now) {
-  if (step_kernels == 0) {
-    has_begun_ = false;
-    return;
-  }
-  if (has_begun_ && ++kernels_ < step_kernels) return;
+  if (has_begun_ && ++kernels_ < (step_kernels != 0 ? step_kernels : kKernelsWithoutStep)) return;
   const auto step_ns = static_cast<double>((now - began_).count());
   const std::uint64_t bytes = moved_bytes - moved_before_;
   const double share = static_cast<double>(bytes) / kBytesPerNanosecond / std::max(step_ns, 1.0);

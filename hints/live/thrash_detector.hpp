@@ -20,6 +20,9 @@ class ThrashDetector {
   // In a row, so that one step that compiles or loads says nothing.
   static constexpr int kSteps = 3;
 
+  // While no step is known, so many kernels are taken for one.
+  static constexpr std::uint64_t kKernelsWithoutStep = 1024;
+
   // A kernel of a step with so many kernels (0: no step is known). `moved_bytes` is a total.
   void kernel_added(std::uint64_t step_kernels, std::uint64_t moved_bytes, Time now);
 

@@ -67,6 +67,36 @@ TEST_F(StepLearnerTest, TemporaryBlocksMayLieElsewhereInEachStep) {
   EXPECT_EQ(log.record(last[1]).extent.address, at(900));
 }
 
+TEST_F(StepLearnerTest, AStepMayReplaceAllOfItsBlocks) {
+  // As `values[k] = f(values[k])` for 12 of them: no block is used by two steps in the same role.
+  std::vector<std::size_t> place(12);
+  std::size_t next = 0;
+  for (std::size_t& page : place) allocate(page = next++);
+  const auto replace = [&](std::size_t k) {
+    allocate(next);
+    kernel({place[k], next});
+    log.freed(at(place[k]));
+    place[k] = next++;
+  };
+  for (int step = 0; step < 10; ++step)
+    for (std::size_t k = 0; k < 12; ++k) replace(k);
+  ASSERT_TRUE(learner.predicts());
+  EXPECT_EQ(learner.step_kernels(), 12u);
+  EXPECT_EQ(learner.times_lost(), 0u);
+  const std::vector<RecordId> blocks = coming(5);
+  ASSERT_FALSE(blocks.empty());
+  EXPECT_EQ(log.record(blocks[0]).extent.address, at(place[4]));
+  EXPECT_EQ(learner.next_use(blocks[0], log.newest()), log.newest() + 5);
+}
+
+TEST_F(StepLearnerTest, AChainOfTemporaryBlocksIsNoStep) {
+  for (std::size_t page = 0; page < 60; ++page) {
+    allocate(page + 1);
+    kernel({page, page + 1});
+  }
+  EXPECT_FALSE(learner.predicts());
+}
+
 TEST_F(StepLearnerTest, ATemporaryBlockHasNoNextUseAfterItsLast) {
   for (std::size_t page = 0; page < 12; ++page) allocate(page);
   RecordId temporary = kNoRecord;

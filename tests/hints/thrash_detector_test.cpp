@@ -41,10 +41,17 @@ TEST_F(ThrashDetectorTest, OneSlowStepRaisesNone) {
   EXPECT_FALSE(detector.take_alarm());
 }
 
-TEST_F(ThrashDetectorTest, WithoutAKnownStepThereIsNoAlarm) {
-  for (int kernel = 0; kernel < 100; ++kernel)
-    detector.kernel_added(0, moved += 1'000'000'000, now += milliseconds(1));
-  EXPECT_FALSE(detector.take_alarm());
+TEST_F(ThrashDetectorTest, WithoutAKnownStepAThousandKernelsAreTakenForOne) {
+  const auto kernels = [&](std::uint64_t count) {
+    for (std::uint64_t kernel = 0; kernel < count; ++kernel)
+      detector.kernel_added(0, moved += 9'000'000, now += milliseconds(1));
+  };
+  kernels(3 * ThrashDetector::kKernelsWithoutStep);
+  EXPECT_FALSE(detector.take_alarm()) << "the first kernel ends no step";
+  kernels(1);
+  const auto alarm = detector.take_alarm();
+  ASSERT_TRUE(alarm);
+  EXPECT_EQ(alarm->moved_bytes, ThrashDetector::kKernelsWithoutStep * 9'000'000);
 }
 
 }  // namespace
