@@ -113,13 +113,16 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
  private:
   // Without a move for so many kernels the plan ends.
   static constexpr std::uint64_t kCalmKernels = 8192;
-  // Kernels between two looks at what the peers' budgets have left, and at the driver's figures.
+  // Kernels between two looks at the device's limit and at what the peers' budgets have left, and
+  // between two looks at the driver's figures of peers.
   static constexpr std::uint64_t kLookKernels = 64;
   static constexpr std::uint64_t kMeasureKernels = 1024;
 
+  // A program may lower its limit while it runs.
   std::size_t chunks() const {
-    return owner_.machine_.budget.devices[static_cast<std::size_t>(device_)].soft_budget_bytes /
-           kPageBytes;
+    const HeapGuard heap(owner_.state_);
+    const std::size_t limit_bytes = heap->device_limits[static_cast<std::size_t>(device_)];
+    return std::min(heap->planner.soft_budget_bytes(device_), limit_bytes) / kPageBytes;
   }
 
   void leave(std::uintptr_t page, Place place) {
@@ -129,6 +132,7 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
   void look_around() {
     const std::uint64_t kernels = plan_.figures().kernels + 1;
     if (kernels % kLookKernels != 0) return;
+    if (const std::size_t now = chunks(); now != plan_.chunks()) plan_.set_chunks(now);
     if (kernels % kMeasureKernels == 0) {
       plan_.end_peer_period();
       measure_peers();

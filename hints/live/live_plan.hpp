@@ -54,6 +54,7 @@ class LivePlan {
   void end_peer_period() { peers_.end_period(); }
   // Chunks that pages may have of the device.
   void set_chunks(std::size_t chunks);
+  std::size_t chunks() const { return chunks_; }
 
   bool is_paused() const { return pause_.is_on(figures_.kernels); }
   std::size_t pages_here() const { return here_.size(); }

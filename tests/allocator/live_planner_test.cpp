@@ -143,6 +143,40 @@ TEST_F(LivePlannerTest, PagesThatAreOnlyReadLeaveWithoutACopyAndAreOrdinaryAfter
   EXPECT_EQ(prefetches_to_host(), 60);
 }
 
+TEST_F(LivePlannerTest, AProgramThatLowersItsLimitWhileItRunsHasFewerPagesOnTheDevice) {
+  allocate_pages(kPages + 10);
+  const auto evicted_by_a_step = [&] {
+    const std::uint64_t before = allocator->live_figures().evicted_pages;
+    step(blocks.size());
+    return allocator->live_figures().evicted_pages - before;
+  };
+  for (int i = 0; i < 4; ++i) step(blocks.size());
+  EXPECT_EQ(evicted_by_a_step(), 20u);
+  allocator->set_device_limit(0, 20 * kPageBytes);
+  for (int i = 0; i < 4; ++i) step(blocks.size());
+  EXPECT_EQ(evicted_by_a_step(), 40u);
+  allocator->set_device_limit(0, 256 * kMiB);
+  for (int i = 0; i < 4; ++i) step(blocks.size());
+  EXPECT_EQ(evicted_by_a_step(), 20u);
+}
+
+TEST_F(LivePlannerTest, MemoryThatAnotherProgramHasIsNotPlannedWith) {
+  constexpr std::size_t kRoom = 20;  // pages that the other program leaves
+  for (std::size_t pages = 1; pages <= kRoom; ++pages) {
+    machine->free_bytes[0] = (kRoom - pages) * kPageBytes;
+    allocate_pages(1);
+    EXPECT_FALSE(allocator->wants_uses());
+  }
+  machine->free_bytes[0] = 0;
+  allocate_pages(1);
+  EXPECT_TRUE(allocator->wants_uses());
+  allocate_pages(kRoom - 1);
+  for (int i = 0; i < 4; ++i) step(blocks.size());
+  const std::uint64_t before = allocator->live_figures().evicted_pages;
+  step(blocks.size());
+  EXPECT_EQ(allocator->live_figures().evicted_pages - before, 2 * kRoom);
+}
+
 // Two devices with room for 30 pages each beside their reserve, over a fast link.
 class PeerPlannerTest : public LivePlannerTest {
  protected:
