@@ -37,8 +37,15 @@ for step in range(steps):
     losses.append(loss.item().hex())
 torch.cuda.synchronize()
 times.append(simulator.uvmsim_now_ns())
+there = 0
+for other in others:
+    size_bytes = ctypes.c_size_t()
+    address = ctypes.c_void_p(other.data_ptr())
+    simulator.uvmsim_residency(address, ctypes.c_size_t(1 << 20), 1, ctypes.byref(size_bytes))
+    there += size_bytes.value
 sums = [other.sum().item() for other in others]
-print(json.dumps({"losses": losses, "last_ns": times[-1] - times[-4], "sums": sums}))
+last_ns = times[-1] - times[-4]
+print(json.dumps({"losses": losses, "last_ns": last_ns, "there": there, "sums": sums}))
 """
 STEPS = 12
 NEVER = 1 << 20
@@ -84,8 +91,9 @@ def test_a_peer_that_needs_its_memory_gets_it_and_keeps_it(simulate: Simulate) -
     figures, run = train(simulate, "h100-sxm-nvlink", 2, steps=STEPS, **needs)
     longer, later = train(simulate, "h100-sxm-nvlink", 2, steps=STEPS + 4, **needs)
     assert run.report["live_plan"]["pages_to_peers"] > 0
-    # In the last steps nothing goes to the peer, comes from it, or is evicted there.
-    for counter in ("migrated_bytes_between_devices", "evicted_chunks"):
-        assert later.sim[counter] == run.sim[counter], counter
+    # In the last steps nothing goes to the peer or comes from it, and all of its own is there.
+    counter = "migrated_bytes_between_devices"
+    assert later.sim[counter] == run.sim[counter]
+    assert figures["there"] == longer["there"] == 42 << 20
     assert figures["sums"] == [(STEPS - 8) * float(1 << 18)] * 42
     assert longer["losses"][:STEPS] == figures["losses"]
