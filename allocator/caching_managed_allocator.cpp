@@ -140,7 +140,7 @@ void CachingManagedAllocator::note_left_host(const void* address) {
 
 MovedStorage* CachingManagedAllocator::move(void* address, const Move& move) {
   MovedStorage* record = engine_->mover.move(address, move);
-  if (move.destination.is_device()) engine_->plan_if_short();
+  if (move.destination.is_device()) engine_->follow_placement();
   return record;
 }
 

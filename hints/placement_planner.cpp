@@ -1,5 +1,6 @@
 #include <uvmalloc/hints/placement_planner.hpp>
 
+#include <algorithm>
 #include <utility>
 
 namespace uvm {
@@ -66,24 +67,46 @@ std::string_view to_string(Policy policy) {
 
 PlacementPlanner::PlacementPlanner(Policy policy, std::vector<DevicePlacement> devices,
                                    ResidencyLedger& ledger, HintCounters& counters)
-    : policy_(policy),
-      devices_(std::move(devices)),
-      is_short_(devices_.size()),
-      ledger_(ledger),
-      counters_(counters) {}
-
-std::vector<int> PlacementPlanner::take_short_devices() {
-  std::vector<int> devices;
-  for (std::size_t device = 0; device < is_short_.size(); ++device) {
-    if (is_short_[device]) devices.push_back(static_cast<int>(device));
-    is_short_[device] = false;
+    : policy_(policy), ledger_(ledger), counters_(counters) {
+  for (const DevicePlacement& device : devices) {
+    const std::size_t bytes = device.soft_budget_bytes;
+    devices_.push_back(
+        {.placement = device, .soft_budget_bytes = bytes, .next_look_bytes = bytes / kLooks});
   }
-  is_any_short_.store(false, std::memory_order_relaxed);
-  return devices;
+}
+
+PlacementPlanner::News PlacementPlanner::take_news() {
+  News news;
+  for (std::size_t index = 0; index < devices_.size(); ++index) {
+    const int device = static_cast<int>(index);
+    if (std::exchange(at(device).is_short, false)) news.short_devices.push_back(device);
+    if (std::exchange(at(device).is_to_be_measured, false))
+      news.devices_to_measure.push_back(device);
+  }
+  has_news_.store(false, std::memory_order_relaxed);
+  return news;
+}
+
+void PlacementPlanner::set_free_bytes(int device, std::size_t free_bytes) {
+  const std::size_t had_bytes = ledger_.bytes_at(Place::device(device)) + free_bytes;
+  at(device).soft_budget_bytes = std::min(at(device).placement.soft_budget_bytes, had_bytes);
+}
+
+std::size_t PlacementPlanner::soft_budget_bytes(int device) const {
+  return at(device).soft_budget_bytes;
+}
+
+void PlacementPlanner::note_arrival(int device) {
+  const std::size_t resident = ledger_.bytes_at(Place::device(device));
+  if (resident < at(device).next_look_bytes) return;
+  const std::size_t quarter = at(device).placement.soft_budget_bytes / kLooks;
+  at(device).next_look_bytes = resident + std::max(quarter, kPageBytes);
+  at(device).is_to_be_measured = true;
+  has_news_.store(true, std::memory_order_relaxed);
 }
 
 std::size_t PlacementPlanner::credit_bytes(int device) const {
-  std::size_t budget = devices_.at(static_cast<std::size_t>(device)).soft_budget_bytes;
+  std::size_t budget = at(device).soft_budget_bytes;
   std::size_t resident = ledger_.bytes_at(Place::device(device));
   return budget > resident ? budget - resident : 0;
 }
@@ -96,8 +119,7 @@ bool PlacementPlanner::silent(HintKind kind, Place place) {
   }
   // A hint to the host concerns all devices that might use the memory. The devices of a machine are
   // coherent, or none is.
-  std::size_t device = place.is_device() ? static_cast<std::size_t>(place.index) : 0;
-  if (devices_.at(device).coherent) {
+  if (at(place.is_device() ? place.index : 0).placement.coherent) {
     counters_.skip(kind, SkipReason::kCoherent);
     return true;
   }
@@ -129,11 +151,12 @@ void PlacementPlanner::prefetch(HintPlan* plan, void* address, std::size_t size_
   }
   if (destination.is_device() && credit_bytes(destination.index) < missing) {
     counters_.skip(HintKind::kPrefetch, SkipReason::kNoCredit);
-    is_short_[static_cast<std::size_t>(destination.index)] = true;
-    is_any_short_.store(true, std::memory_order_relaxed);
+    at(destination.index).is_short = true;
+    has_news_.store(true, std::memory_order_relaxed);
     return;
   }
   ledger_.set(address, size_bytes, destination);
+  if (destination.is_device()) note_arrival(destination.index);
   plan->push_back({HintKind::kPrefetch, {}, destination, address, size_bytes, is_copied});
 }
 

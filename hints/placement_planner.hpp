@@ -16,7 +16,7 @@
 //  * No hint is sent for devices that share the host's memory or page tables, nor by policies other
 //    than automatic.
 //
-// Guarded by the state lock, except is_any_device_short() and plan_span(). The latter reads no
+// Guarded by the state lock, except has_news() and plan_span(). The latter reads no
 // state that changes.
 #pragma once
 
@@ -90,10 +90,18 @@ class PlacementPlanner {
   HintPlan plan_advice(void* address, std::size_t size_bytes, SegmentPlacement* placement,
                        const WantedPlacement& wanted);
 
-  // Whether a prefetch found no credit on some device since take_short_devices(), which names them.
-  bool is_any_device_short() const { return is_any_short_.load(std::memory_order_relaxed); }
-  std::vector<int> take_short_devices();
+  struct News {
+    std::vector<int> short_devices;       // a prefetch found no credit there
+    std::vector<int> devices_to_measure;  // another quarter of the soft budget is resident there
+  };
+  // Whether take_news() has something to tell.
+  bool has_news() const { return has_news_.load(std::memory_order_relaxed); }
+  News take_news();
 
+  // The driver has so many bytes free on a device of which nothing was evicted so far. The soft
+  // budget follows, because other programs have the rest; it is never larger than at first.
+  void set_free_bytes(int device, std::size_t free_bytes);
+  std::size_t soft_budget_bytes(int device) const;
   // Bytes that may still be prefetched to the device.
   std::size_t credit_bytes(int device) const;
 
@@ -103,10 +111,23 @@ class PlacementPlanner {
   void prefetch(HintPlan* plan, void* address, std::size_t size_bytes, Place destination,
                 bool is_copied);
 
+  struct Device {
+    DevicePlacement placement;  // with the soft budget at first
+    std::size_t soft_budget_bytes = 0;
+    std::size_t next_look_bytes = 0;  // of resident memory
+    bool is_short = false;
+    bool is_to_be_measured = false;
+  };
+
+  static constexpr std::size_t kLooks = 4;  // at the driver's figures, while a device is filled
+
+  Device& at(int device) { return devices_.at(static_cast<std::size_t>(device)); }
+  const Device& at(int device) const { return devices_.at(static_cast<std::size_t>(device)); }
+  void note_arrival(int device);
+
   Policy policy_;
-  std::vector<DevicePlacement> devices_;
-  std::vector<bool> is_short_;  // by device
-  std::atomic<bool> is_any_short_{false};
+  std::vector<Device> devices_;
+  std::atomic<bool> has_news_{false};
   ResidencyLedger& ledger_;
   HintCounters& counters_;
 };

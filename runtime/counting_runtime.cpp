@@ -16,6 +16,7 @@ CountingRuntime::Calls CountingRuntime::calls() const {
 CountingRuntime::Calls CountingRuntime::named(const Counters& counters) {
   static constexpr const char* kNames[kCallKinds] = {"describe",
                                                      "memory_figures",
+                                                     "has_fast_link",
                                                      "pointer_attributes",
                                                      "allocate_managed",
                                                      "free_managed",
@@ -49,6 +50,9 @@ RuntimeStatus CountingRuntime::describe(int device, DeviceDescription* out) cons
 }
 RuntimeStatus CountingRuntime::memory_figures(int device, MemoryFigures* out) const {
   return counted(kMemoryFigures).memory_figures(device, out);
+}
+RuntimeStatus CountingRuntime::has_fast_link(int device, int peer, bool* out) const {
+  return counted(kHasFastLink).has_fast_link(device, peer, out);
 }
 RuntimeStatus CountingRuntime::pointer_attributes(const void* address,
                                                   PointerAttributes* out) const {

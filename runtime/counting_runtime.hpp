@@ -18,7 +18,7 @@ class CountingRuntime final : public DeviceRuntime {
   CountingRuntime(const CountingRuntime&) = delete;
   CountingRuntime& operator=(const CountingRuntime&) = delete;
 
-  static constexpr std::size_t kCallKinds = 21;
+  static constexpr std::size_t kCallKinds = 22;
   using Counters = std::array<std::atomic<std::uint64_t>, kCallKinds>;
 
   // Counts in `counters` from now on, to which the counts so far are added. Called before other
@@ -36,6 +36,7 @@ class CountingRuntime final : public DeviceRuntime {
   bool has_context(int device) const override { return inner_->has_context(device); }
   RuntimeStatus describe(int device, DeviceDescription* out) const override;
   RuntimeStatus memory_figures(int device, MemoryFigures* out) const override;
+  RuntimeStatus has_fast_link(int device, int peer, bool* out) const override;
   RuntimeStatus pointer_attributes(const void* address, PointerAttributes* out) const override;
   RuntimeStatus allocate_managed(int device, std::size_t size_bytes, void** out) const override;
   RuntimeStatus free_managed(int device, void* address) const override;
@@ -66,6 +67,7 @@ class CountingRuntime final : public DeviceRuntime {
   enum Call : std::size_t {
     kDescribe,
     kMemoryFigures,
+    kHasFastLink,
     kPointerAttributes,
     kAllocateManaged,
     kFreeManaged,

@@ -133,6 +133,12 @@ class DeviceRuntime {
   // kNoDevice for an ordinal out of range.
   virtual RuntimeStatus describe(int device, DeviceDescription* out) const = 0;
   virtual RuntimeStatus memory_figures(int device, MemoryFigures* out) const = 0;
+  // Whether pages come to the device from another one faster than from the host: each reaches the
+  // other's memory, over a link that is not the host's bus. False where that is not known.
+  virtual RuntimeStatus has_fast_link(int /*device*/, int /*peer*/, bool* out) const {
+    *out = false;
+    return {};
+  }
   // Whether the device can get work without a context being made first. Changes nothing. A runtime
   // without contexts returns true.
   virtual bool has_context(int /*device*/) const { return true; }

@@ -46,7 +46,7 @@ DeviceSharing::DeviceSharing(Machine& machine, HeapState& state)
     : machine_(machine), state_(state) {
   if (!machine.configuration.share) return;
   turns_.resize(static_cast<std::size_t>(machine.device_count()));
-  told_.resize(turns_.size());
+  crowds_.resize(turns_.size());
   for (int device = 0; device < machine.device_count(); ++device) {
     std::string why = why_without_turns(machine, device);
     if (why.empty()) turns_[static_cast<std::size_t>(device)] = join(device, &why);
@@ -112,14 +112,18 @@ void DeviceSharing::watch() {
 void DeviceSharing::look_at(int device, SharedTurns& turns) {
   try {
     const std::size_t held_bytes = publish(device, turns);
-    if (!turns.is_crowded()) return;
-    turns.remove_gone_programs();
-    if (held_bytes == 0 || !turns.is_crowded()) return;
-    if (!told_[static_cast<std::size_t>(device)]) {
+    if (turns.is_crowded()) turns.remove_gone_programs();
+    Crowd& crowd = crowds_[static_cast<std::size_t>(device)];
+    if (held_bytes == 0 || !turns.is_crowded()) {
+      crowd.is_there = false;
+      return;
+    }
+    if (!crowd.is_there) {
       actions_.release_cached();
       publish(device, turns);
       if (!turns.is_crowded()) return;
-      tell(device, turns);
+      crowd.is_there = true;
+      if (!std::exchange(crowd.is_told, true)) tell(device, turns);
     }
     actions_.plan_moves(device);
   } catch (const std::exception& error) {
@@ -138,8 +142,7 @@ std::size_t DeviceSharing::publish(int device, SharedTurns& turns) const {
   return bytes;
 }
 
-void DeviceSharing::tell(int device, const SharedTurns& turns) {
-  told_[static_cast<std::size_t>(device)] = true;
+void DeviceSharing::tell(int device, const SharedTurns& turns) const {
   const SharingFigures figures = turns.figures();
   const std::size_t room = room_bytes(device);
   log(LogLevel::kWarning,

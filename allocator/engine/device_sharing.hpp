@@ -61,13 +61,18 @@ class DeviceSharing {
   void watch();
   void look_at(int device, arbiter::SharedTurns& turns);
   std::size_t publish(int device, arbiter::SharedTurns& turns) const;
-  void tell(int device, const arbiter::SharedTurns& turns);
+  void tell(int device, const arbiter::SharedTurns& turns) const;
 
   Machine& machine_;
   HeapState& state_;
   Actions actions_;
   std::vector<std::unique_ptr<arbiter::SharedTurns>> turns_;  // by device; null: not shared
-  std::vector<bool> told_;                                    // by device: the log has a line
+  // Programs that hold more of a device than there is, though they keep nothing cached.
+  struct Crowd {
+    bool is_there = false;
+    bool is_told = false;  // the log has a line, of this or an earlier crowd
+  };
+  std::vector<Crowd> crowds_;  // by device
   struct Watch {
     std::mutex mutex;
     std::condition_variable changed;

@@ -63,8 +63,9 @@ struct Engine {
   void* allocate_small(const Request& request);
   // `block`: the block that starts at the address; nullptr: it is looked up.
   FreeResult free_slow(void* address, Block* block) noexcept;
-  // Begins to plan where a prefetch has found no credit.
-  void plan_if_short();
+  // Asks for the driver's figures of a device that fills up, and begins to plan where a prefetch
+  // has found no credit.
+  void follow_placement();
   // Before a kernel that uses the ranges: waits for the program's turn on the device, and plans.
   void note_uses(int device, StreamHandle stream, std::span<const live::UseRange> ranges,
                  live::Launch launch) noexcept;

@@ -98,7 +98,7 @@ bool Escalation::stay_on_device(Demand* demand) {
   if (!fenced_.any()) return false;
   {
     const HeapGuard heap(state_);
-    if (!limits::would_leave_device(heap, machine_, demand->request)) return false;
+    if (!limits::would_leave_device(heap, demand->request)) return false;
   }
   reclaimer_.reclaim_all_and_fenced(demand->request);
   return true;

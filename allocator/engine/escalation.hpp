@@ -55,11 +55,10 @@ struct Demand {
 
 class Escalation {
  public:
-  Escalation(Machine& machine, HeapState& state, FencedBlocks& fenced, BlockReturner& returner,
+  Escalation(HeapState& state, FencedBlocks& fenced, BlockReturner& returner,
              LargeBlockCaching& large, PressureCallbacks& callbacks, BlockFinder& finder,
              PageGrower& grower, Reclaimer& reclaimer, IdleDecay& decay)
-      : machine_(machine),
-        state_(state),
+      : state_(state),
         fenced_(fenced),
         returner_(returner),
         large_(large),
@@ -109,7 +108,6 @@ class Escalation {
   static void go_on_with(Action action, Demand* demand);
   void retry(const Step& step, Demand* demand);
 
-  Machine& machine_;
   HeapState& state_;
   FencedBlocks& fenced_;
   BlockReturner& returner_;

@@ -76,9 +76,7 @@ class UVM_CAPABILITY("state lock") HeapState {
   bool has_open_private_pools() const UVM_NOT_ANALYSED { return guarded_.private_pools.any_open(); }
   // Nothing may be waited for, queried or given to the driver.
   bool is_capturing() const UVM_NOT_ANALYSED { return guarded_.private_pools.is_capturing(); }
-  bool is_any_device_short() const UVM_NOT_ANALYSED {
-    return guarded_.planner.is_any_device_short();
-  }
+  bool has_placement_news() const UVM_NOT_ANALYSED { return guarded_.planner.has_news(); }
   // Where threads count for that facade and device.
   std::size_t counter_index(Facade facade, int device) const UVM_NOT_ANALYSED {
     return guarded_.book.counter_index(facade, device);

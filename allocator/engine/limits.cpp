@@ -48,11 +48,10 @@ bool exceeds(const LockedHeap& heap, const Request& request) {
          std::max(limit_of(heap, key), heap->book.reserved_bytes(key.facade, key.device));
 }
 
-bool would_leave_device(const LockedHeap& heap, const Machine& machine, const Request& request) {
+bool would_leave_device(const LockedHeap& heap, const Request& request) {
   if (request.facade != Facade::kDevice) return false;
-  const auto device = static_cast<std::size_t>(request.device);
   return heap->book.reserved_bytes(Facade::kDevice, request.device) + request.pages_bytes() >
-         machine.budget.devices[device].soft_budget_bytes;
+         heap->planner.soft_budget_bytes(request.device);
 }
 
 bool are_pages_short(const LockedHeap& heap, const StreamKey& key) {

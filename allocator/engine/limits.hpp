@@ -51,7 +51,7 @@ bool exceeds(const LockedHeap& heap, const Request& request);
 
 // Whether the device's own memory may have no room for the pages of the request. The host's would
 // be used then.
-bool would_leave_device(const LockedHeap& heap, const Machine& machine, const Request& request);
+bool would_leave_device(const LockedHeap& heap, const Request& request);
 
 // Whether pages run short, so that placement should conserve them.
 bool are_pages_short(const LockedHeap& heap, const StreamKey& key);

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include <uvmalloc/allocator/engine/peer_room.hpp>
 #include <uvmalloc/allocator/errors.hpp>
 #include <uvmalloc/hints/live/live_plan.hpp>
 #include <uvmalloc/hints/live/move_lanes.hpp>
@@ -28,7 +29,10 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
         learner_(log_),
         lanes_(owner.machine_.runtime, owner.machine_.events, owner.machine_.figure_store.hints(),
                device),
-        plan_(log_, learner_, *owner.policy_, *this, chunks()) {}
+        plan_(log_, learner_, *owner.policy_, *this, chunks()),
+        peers_(owner.machine_, owner.state_, device) {
+    measure_peers();
+  }
 
   void allocated(const BlockExtent& block, bool is_used_here, const DeviceStream& stream) {
     const live::RecordId id = log_.allocated(block.address, block.size_bytes);
@@ -43,10 +47,22 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
     if (log_.add_kernel(uses, launch) == live::kBeforeLog) return;
     learner_.kernel_added();
     lanes_.begin(stream);
+    look_around();
     plan_.before_kernel(launch);
     judge_step();
   }
   void step_boundary() { learner_.step_boundary(); }
+
+  // The peers' own needs come first: pages that have no room there any more go to the host.
+  void look_at_peers() {
+    peers_.each([this](int peer, std::size_t pages) {
+      plan_.set_peer_room(peer, owner_.plan_of(peer) == nullptr ? pages : 0);
+    });
+  }
+  void leave_peers() {
+    peers_.each([this](int peer, std::size_t) { plan_.set_peer_room(peer, 0); });
+  }
+
   void leave_device(const DeviceStream& stream) {
     lanes_.begin(stream);
     plan_.leave_device();
@@ -59,8 +75,10 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
   void abandon() noexcept { lanes_.abandon(); }
 
   // ---- MoveSink
-  void evict(std::uintptr_t page) override {
-    if (owner_.state_.is_ours(start_of_page(page))) lanes_.to_host(page);
+  void evict(std::uintptr_t page) override { leave(page, Place::host()); }
+  void evict_to_peer(std::uintptr_t page, int peer) override { leave(page, Place::device(peer)); }
+  void leave_peer(std::uintptr_t page) override {
+    if (owner_.state_.is_ours(start_of_page(page))) lanes_.leave_peer(page);
   }
   void keep_copy(std::uintptr_t page) override {
     if (owner_.state_.is_ours(start_of_page(page))) lanes_.keep_copy(page);
@@ -95,10 +113,36 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
  private:
   // Without a move for so many kernels the plan ends.
   static constexpr std::uint64_t kCalmKernels = 8192;
+  // Kernels between two looks at the device's limit and at what the peers' budgets have left, and
+  // between two looks at the driver's figures of peers.
+  static constexpr std::uint64_t kLookKernels = 64;
+  static constexpr std::uint64_t kMeasureKernels = 1024;
 
+  // A program may lower its limit while it runs.
   std::size_t chunks() const {
-    return owner_.machine_.budget.devices[static_cast<std::size_t>(device_)].soft_budget_bytes /
-           kPageBytes;
+    const HeapGuard heap(owner_.state_);
+    const std::size_t limit_bytes = heap->device_limits[static_cast<std::size_t>(device_)];
+    return std::min(heap->planner.soft_budget_bytes(device_), limit_bytes) / kPageBytes;
+  }
+
+  void leave(std::uintptr_t page, Place place) {
+    if (owner_.state_.is_ours(start_of_page(page))) lanes_.leave(page, place);
+  }
+
+  void look_around() {
+    const std::uint64_t kernels = plan_.figures().kernels + 1;
+    if (kernels % kLookKernels != 0) return;
+    if (const std::size_t now = chunks(); now != plan_.chunks()) plan_.set_chunks(now);
+    if (kernels % kMeasureKernels == 0) {
+      plan_.end_peer_period();
+      measure_peers();
+    } else {
+      look_at_peers();
+    }
+  }
+  void measure_peers() {
+    peers_.measure([this](int peer) { return plan_.pages_of_peer(peer); });
+    look_at_peers();
   }
 
   void judge_step() {
@@ -116,6 +160,7 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
   live::StepLearner learner_;
   live::MoveLanes lanes_;
   live::LivePlan plan_;
+  PeerRoom peers_;
   live::ThrashDetector thrashing_;
   std::uint64_t moved_pages_ = 0;
   std::uint64_t calm_kernels_ = 0;
@@ -145,6 +190,7 @@ void LivePlanner::begin(const std::vector<int>& devices) noexcept {
       if (machine_.device(device).capabilities.prefetch_blocks) continue;
       auto& plan = plans_[static_cast<std::size_t>(device)];
       if (plan == nullptr) plan = std::make_unique<DevicePlan>(*this, device);
+      look_at_peers_with_lock();
       if (watches_.exchange(true, std::memory_order_relaxed)) continue;
       log(LogLevel::kInfo, "device {} has less memory than the program uses: moves are planned",
           device);
@@ -155,9 +201,16 @@ void LivePlanner::begin(const std::vector<int>& devices) noexcept {
   }
 }
 
+void LivePlanner::look_at_peers_with_lock() {
+  for (auto& plan : plans_) {
+    if (plan != nullptr) plan->look_at_peers();
+  }
+}
+
 void LivePlanner::end_with_lock() noexcept {
   for (auto& plan : plans_) {
     if (plan == nullptr) continue;
+    plan->leave_peers();
     ended_ += plan->figures();
     plan.reset();
   }
@@ -201,6 +254,7 @@ void LivePlanner::allocated(const void* address, Facade facade, int device, std:
       const bool is_used_here = facade == Facade::kDevice && user.device == device;
       plans_[each]->allocated(block, is_used_here && machine_.events.may_wait(user), user);
     }
+    if (facade == Facade::kDevice && plan_of(device) == nullptr) look_at_peers_with_lock();
   });
 }
 

@@ -67,6 +67,7 @@ class LivePlanner {
 
   DevicePlan* plan_of(int device) UVM_NOT_ANALYSED;
   live::BlockExtent block_at(std::uintptr_t address) const;
+  void look_at_peers_with_lock() UVM_NOT_ANALYSED;
   void end_with_lock() noexcept UVM_NOT_ANALYSED;
   void react_to_thrashing(std::uint64_t moved_bytes, double share);
   template <class Act>

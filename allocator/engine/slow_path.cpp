@@ -123,7 +123,7 @@ void* Engine::finish_allocation(const Request& request, Found found) {
   machine.trace.allocated(at, request.traced(address, found.block->size_bytes()));
   counts.allocated(request, *found.block, found.from_cache);
   if (!plan.empty()) hints.send(plan, request.device, {}, request.consumer());
-  plan_if_short();
+  follow_placement();
   return address;
 }
 
@@ -159,14 +159,21 @@ void Engine::note_uses(int device, StreamHandle stream, std::span<const live::Us
   live.note_uses(device, stream, ranges, launch);
 }
 
-void Engine::plan_if_short() {
-  if (!state.is_any_device_short()) return;
-  std::vector<int> devices;
+void Engine::follow_placement() {
+  if (!state.has_placement_news() || machine.in_forked_child()) return;
+  PlacementPlanner::News news;
   {
     const HeapGuard heap(state);
-    devices = heap->planner.take_short_devices();
+    news = heap->planner.take_news();
   }
-  live.begin(devices);
+  for (const int device : news.devices_to_measure) {
+    MemoryFigures figures;
+    // While moves are planned pages may be evicted, and the figures do not tell.
+    if (live.is_watching() || !machine.runtime.memory_figures(device, &figures).ok()) continue;
+    const HeapGuard heap(state);
+    heap->planner.set_free_bytes(device, figures.free_bytes);
+  }
+  live.begin(news.short_devices);
 }
 
 void* Engine::allocate_small(const Request& request) {

@@ -104,6 +104,7 @@ void add_allocator(const CachingManagedAllocator& allocator, bool has_framework,
     out->add("kernels", figures.kernels);
     out->add("brought_pages", figures.brought_pages);
     out->add("evicted_pages", figures.evicted_pages);
+    out->add("pages_to_peers", figures.pages_to_peers);
     out->add("discarded_pages", figures.discarded_pages);
     out->add("missing_pages", figures.missing_pages);
   });

@@ -23,7 +23,7 @@ from uvmalloc.libraries import Libraries
 from uvmalloc.trace import read_trace
 
 from bench.environment import clean_environment
-from bench.oversubscription import live, to_use
+from bench.oversubscription import live, peers, to_use
 from bench.oversubscription.bound import Bound, step_of
 from bench.oversubscription.timed_bound import Link, TimedBound
 from bench.verdict import Target, number, verdict_table
@@ -302,6 +302,7 @@ _BOUNDS = (
     ("inference_d2h_bytes", 0, True), ("unlearnable_ratio", 1.02, True),
     ("speedup_over_offload", 1.2, False), ("two_programs", 1.1, True), ("to_use_ratio", 1, True),
     ("live_speedup_over_driver", 3, False), ("live_least_speedup", 1, False),
+    ("peer_speedup", 1.2, False),
 )  # fmt: skip
 
 
@@ -326,6 +327,7 @@ def compare(libraries: Libraries, output: Path, console: Console) -> None:
                 two_programs.append(_two_programs(program, workload, machine, trace))
     moved = to_use.measure()
     running = live.compare(console)
+    beside = peers.measure()
     keys = keys_of(points, by_hand)
     keys["two_programs"] = max(each.ratio for each in two_programs)
     # The plan knows the order of the step because it was recorded. No running program has it yet.
@@ -339,6 +341,7 @@ def compare(libraries: Libraries, output: Path, console: Console) -> None:
             dataclasses.asdict(each) | {"ratio": each.ratio} for each in two_programs
         ],
         **running,
+        **beside,
     }
     output.write_text(json.dumps(result, indent=2) + "\n")
     _show(points, by_hand, two_programs, result, console)

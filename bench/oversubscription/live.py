@@ -37,7 +37,7 @@ TIMES = (1.25, 1.5, 2.0)  # of memory
 POLICIES = {"driver": 3, "lru": 3, "auto": 6, "planned": 6}
 _STEADY_STEPS = 2
 _MACHINE = "h100-pcie5"
-_ENOUGH_MIB = 16 << 10
+ENOUGH_MIB = 16 << 10
 _CHUNK_BYTES = 2 << 20
 
 
@@ -83,8 +83,12 @@ class LiveRun:
         }
 
 
-def run(workload: str, policy: str, steps: int, times: float, capacity_mib: int) -> LiveRun:
-    command = [sys.executable, "-m", "uvmalloc", "sim", "--no-report", "--machine", _MACHINE]
+def run(
+    workload: str, policy: str, steps: int, times: float, capacity_mib: int,
+    machine: str = _MACHINE, devices: int = 1,
+) -> LiveRun:  # fmt: skip
+    command = [sys.executable, "-m", "uvmalloc", "sim", "--no-report", "--machine", machine]
+    command += ["--devices", str(devices)]
     command += ["--capacity", f"{capacity_mib}MiB", "--policy", policy, "--", sys.executable, "-m"]
     command += ["bench.oversubscription.live_steps_here", workload, str(steps)]
     environment = {
@@ -115,7 +119,7 @@ def runs_of(
     workload: str, all_times: Sequence[float] = TIMES, policies: Sequence[str] = tuple(POLICIES)
 ) -> Iterator[LiveRun]:
     """The first one has memory enough."""
-    enough = run(workload, "auto", max(POLICIES.values()), 0, _ENOUGH_MIB)
+    enough = run(workload, "auto", max(POLICIES.values()), 0, ENOUGH_MIB)
     yield enough
     for times in all_times:
         capacity_mib = capacity_for(enough.managed_bytes, times)

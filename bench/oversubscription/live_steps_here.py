@@ -19,6 +19,8 @@ from bench.simulated_counters import load_simulator, read_machine, read_managed_
 def main() -> None:
     simulator = load_simulator()
     torch.manual_seed(0)
+    for device in range(1, torch.cuda.device_count()):
+        torch.zeros(1, device=f"cuda:{device}")  # the process uses it
     step = WORKLOADS[sys.argv[1]]()
     steps = []
     for _ in range(int(sys.argv[2])):

@@ -87,6 +87,13 @@ void LivePlan::leave_device() {
   while (here_.size() != 0) evict(here_[here_.size() - 1]);
 }
 
+void LivePlan::set_peer_room(int device, std::size_t pages) {
+  for (Page* page : peers_.set_room(device, pages)) {
+    sink_.leave_peer(page->number);
+    page->is_on_host = true;
+  }
+}
+
 void LivePlan::use(Page& page) {
   if (!here_.contains(page)) {
     is_synchronized_ = false;
@@ -109,6 +116,7 @@ void LivePlan::bring_first(const std::vector<Page*>& pages) {
   for (Page* page : pages) {
     if (here_.size() == chunks_) break;
     if (here_.contains(*page)) continue;
+    peers_.came_back(*page);
     here_.add(*page);
     sink_.bring(page->number);
     sink_.wait_for(page->number);
@@ -121,6 +129,7 @@ void LivePlan::bring_first(const std::vector<Page*>& pages) {
 void LivePlan::leave_to_driver(Page& page) {
   ++figures_.missing_pages;
   page.is_on_host = false;
+  peers_.came_back(page);
   here_.add(page);
   while (here_.size() > chunks_) here_.remove(victims_.oldest(here_, page));
 }
@@ -135,6 +144,7 @@ bool LivePlan::bring_now(Page& page) {
     page.keeps_copy = true;
     sink_.keep_copy(page.number);
   }
+  peers_.came_back(page);
   here_.add(page);
   set_arriving(page, true);
   sink_.bring(page.number);
@@ -158,9 +168,15 @@ void LivePlan::evict(Page& page) {
     ++figures_.discarded_pages;
     return;
   }
-  sink_.evict(page.number);
-  page.is_on_host = true;
   ++figures_.evicted_pages;
+  const int peer = peers_.send(page);
+  if (peer == Page::kNoPeer) {
+    sink_.evict(page.number);
+    page.is_on_host = true;
+    return;
+  }
+  sink_.evict_to_peer(page.number, peer);
+  ++figures_.pages_to_peers;
 }
 
 void LivePlan::set_arriving(Page& page, bool is_arriving) {

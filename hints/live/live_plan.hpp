@@ -22,6 +22,7 @@
 #include <uvmalloc/hints/live/loss_pause.hpp>
 #include <uvmalloc/hints/live/move_sink.hpp>
 #include <uvmalloc/hints/live/page_set.hpp>
+#include <uvmalloc/hints/live/peer_pages.hpp>
 #include <uvmalloc/hints/live/read_only_pages.hpp>
 #include <uvmalloc/hints/live/step_learner.hpp>
 #include <uvmalloc/hints/live/use_log.hpp>
@@ -44,10 +45,16 @@ class LivePlan {
   void before_kernel(Launch launch = Launch::kKernel);
   // A block was allocated whose first use comes soon.
   void block_allocated(RecordId id);
-  // All pages go to the host: the device is another program's for a while.
+  // All pages leave: the device is another program's for a while.
   void leave_device();
+  // So many pages may be on another device, whose link is faster than the host's, when they leave.
+  void set_peer_room(int device, std::size_t pages);
+  // As in PeerPages.
+  std::size_t pages_of_peer(int device) const { return peers_.pages_of(device); }
+  void end_peer_period() { peers_.end_period(); }
   // Chunks that pages may have of the device.
   void set_chunks(std::size_t chunks);
+  std::size_t chunks() const { return chunks_; }
 
   bool is_paused() const { return pause_.is_on(figures_.kernels); }
   std::size_t pages_here() const { return here_.size(); }
@@ -98,6 +105,7 @@ class LivePlan {
   std::vector<Move> due_;
   VictimFinder victims_;
   ReadOnlyPages read_only_;
+  PeerPages peers_;
   KernelNumber now_ = 0;
   LossPause pause_;  // of a policy that gives up
   LiveFigures figures_;

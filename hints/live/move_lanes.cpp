@@ -41,13 +41,23 @@ void MoveLanes::begin(const DeviceStream& stream) {
   }
 }
 
-StreamHandle MoveLanes::next_lane(Lanes& lanes, std::size_t* turn) {
+// Its stream is null if the runtime has none.
+MoveLanes::Lane& MoveLanes::next_lane(Lanes& lanes, std::size_t* turn) {
   Lane& lane = lanes[(*turn)++ % kLanesEachWay];
   if (lane.stream == nullptr && !runtime_.create_stream(device_, &lane.stream).ok())
     lane.stream = nullptr;
-  const bool follows = &lanes == &leaving_lanes_ || holds_arrivals_;
-  if (follows && lane.stream != nullptr && !follow_the_stream(lane)) return nullptr;
-  return lane.stream;
+  return lane;
+}
+
+StreamHandle MoveLanes::next_leaving_lane() {
+  Lane& lane = next_lane(leaving_lanes_, &leaving_turn_);
+  return lane.stream != nullptr && follow_the_stream(lane) ? lane.stream : nullptr;
+}
+
+StreamHandle MoveLanes::next_arriving_lane() {
+  Lane& lane = next_lane(arriving_lanes_, &arriving_turn_);
+  if (!holds_arrivals_ || lane.stream == nullptr) return lane.stream;
+  return follow_the_stream(lane) ? lane.stream : nullptr;
 }
 
 bool MoveLanes::follow_the_stream(Lane& lane) {
@@ -104,18 +114,33 @@ void MoveLanes::advise(std::uintptr_t page, std::size_t pages, Advice advice, Pl
   if (status.error != RuntimeError::kInvalidValue) count(HintKind::kAdvise, status);
 }
 
-void MoveLanes::to_host(std::uintptr_t page) {
-  const StreamHandle lane = next_lane(leaving_lanes_, &leaving_turn_);
+void MoveLanes::leave(std::uintptr_t page, Place place) {
+  const StreamHandle lane = next_leaving_lane();
   if (lane == nullptr) return;
   if (const auto arrival = arrivals_.extract(page)) wait(lane, arrival.mapped());
   const RuntimeStatus status =
-      runtime_.prefetch(device_, start_of_page(page), kPageBytes, Place::host(), lane);
+      runtime_.prefetch(device_, start_of_page(page), kPageBytes, place, lane);
   if (!count(HintKind::kPrefetch, status)) return;
   const EventHandle left = record(lane);
   if (left == nullptr) return;
-  new_evictions_.push_back(left);
-  if (evictions_.contains(page)) return;
   // One event for the arrivals that take the chunk, one for the page's own return.
+  new_evictions_.push_back(left);
+  if (!evictions_.contains(page)) note_eviction(page, lane);
+}
+
+void MoveLanes::leave_peer(std::uintptr_t page) {
+  const StreamHandle lane = next_lane(leaving_lanes_, &leaving_turn_).stream;
+  if (lane == nullptr) return;
+  if (const auto left = evictions_.extract(page)) {
+    wait(lane, left.mapped());
+    std::erase(eviction_order_, page);
+  }
+  const RuntimeStatus status =
+      runtime_.prefetch(device_, start_of_page(page), kPageBytes, Place::host(), lane);
+  if (count(HintKind::kPrefetch, status)) note_eviction(page, lane);
+}
+
+void MoveLanes::note_eviction(std::uintptr_t page, StreamHandle lane) {
   const EventHandle own = record(lane);
   if (own == nullptr) return;
   evictions_.emplace(page, own);
@@ -127,7 +152,7 @@ void MoveLanes::to_host(std::uintptr_t page) {
 
 void MoveLanes::to_device(std::uintptr_t page) {
   drop_pages();
-  const StreamHandle lane = next_lane(arriving_lanes_, &arriving_turn_);
+  const StreamHandle lane = next_arriving_lane();
   if (lane == nullptr) return;
   for (const EventHandle event : new_evictions_) wait(lane, event);
   new_evictions_.clear();
@@ -156,7 +181,7 @@ void MoveLanes::wait_until_left() {
 
 bool MoveLanes::discard(std::uintptr_t page, const DeviceStream& user) {
   if (user.device != device_ || !events_.may_wait(user)) return false;
-  const StreamHandle lane = next_lane(leaving_lanes_, &leaving_turn_);
+  const StreamHandle lane = next_leaving_lane();
   if (lane == nullptr || !events_.order({device_, lane}, user)) return false;
   if (const auto arrival = arrivals_.extract(page)) wait(lane, arrival.mapped());
   const RuntimeStatus status = runtime_.discard(device_, start_of_page(page), kPageBytes, lane);

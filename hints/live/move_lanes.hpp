@@ -1,4 +1,4 @@
-// Sends the moves of a live plan to one device, on streams of its own: some for pages that leave,
+// Sends the moves of a live plan for one device, on streams of its own: some for pages that leave,
 // some for pages that come, so that the driver's work for one page runs beside the copy of another.
 // All order is by events: nobody waits on the host, but for pages with a copy there, which leave by
 // advice. A call that fails is counted, and has no other effect than that the driver's page faults
@@ -39,7 +39,11 @@ class MoveLanes {
   // What follows is for the next work of the stream.
   void begin(const DeviceStream& stream);
 
-  void to_host(std::uintptr_t page);
+  // The page leaves to the host, or to another device.
+  void leave(std::uintptr_t page, Place place);
+  // A page that has left to another device goes on to the host. The stream at hand is not waited
+  // for.
+  void leave_peer(std::uintptr_t page);
   // As in MoveSink. Advice takes effect at once: drop() waits for the stream. Neighbours that leave
   // together share the calls.
   void keep_copy(std::uintptr_t page);
@@ -62,7 +66,10 @@ class MoveLanes {
   };
   using Lanes = std::array<Lane, kLanesEachWay>;
 
-  StreamHandle next_lane(Lanes& lanes, std::size_t* turn);
+  Lane& next_lane(Lanes& lanes, std::size_t* turn);
+  StreamHandle next_leaving_lane();
+  StreamHandle next_arriving_lane();
+  void note_eviction(std::uintptr_t page, StreamHandle lane);
   bool follow_the_stream(Lane& lane);
   bool record_now();
   void drop_pages();

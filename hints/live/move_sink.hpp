@@ -12,6 +12,10 @@ class MoveSink {
 
   // The page goes to the host, after the work so far of the stream at hand.
   virtual void evict(std::uintptr_t page) = 0;
+  // The same to another device, which has room for it.
+  virtual void evict_to_peer(std::uintptr_t page, int peer) = 0;
+  // A page that was evicted to a peer goes on to the host, and waits for nothing else.
+  virtual void leave_peer(std::uintptr_t page) = 0;
   // The page's chunk is given up without a copy. False, and nothing done, unless the whole page is
   // free memory.
   virtual bool discard(std::uintptr_t page) = 0;

@@ -13,6 +13,7 @@ namespace uvm::live {
 
 struct Page {
   static constexpr std::size_t kNoPlace = std::numeric_limits<std::size_t>::max();
+  static constexpr int kNoPeer = -1;
 
   std::uintptr_t number = 0;
   KernelNumber last_use = 0;
@@ -22,6 +23,9 @@ struct Page {
   bool is_arriving = false;              // since no kernel has waited for it
   bool is_on_host = false;               // the plan has sent it there
   bool keeps_copy = false;               // on the host, while it is on the device
+  bool is_on_peer = false;               // the plan has sent it there
+  int peer = kNoPeer;                    // where it is, or was lately
+  std::uint64_t peer_period = 0;         // of PeerPages, when it was sent there
 };
 
 class PageSet {

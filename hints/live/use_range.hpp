@@ -25,6 +25,7 @@ struct LiveFigures {
   std::uint64_t kernels = 0;
   std::uint64_t brought_pages = 0;  // by the plan
   std::uint64_t evicted_pages = 0;
+  std::uint64_t pages_to_peers = 0;  // of those that were evicted
   std::uint64_t discarded_pages = 0;
   std::uint64_t missing_pages = 0;  // of kernels, left to the driver
 
@@ -32,6 +33,7 @@ struct LiveFigures {
     kernels += other.kernels;
     brought_pages += other.brought_pages;
     evicted_pages += other.evicted_pages;
+    pages_to_peers += other.pages_to_peers;
     discarded_pages += other.discarded_pages;
     missing_pages += other.missing_pages;
     return *this;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -127,6 +128,25 @@ class CudaRuntime final : public DeviceRuntime {
       out->total_bytes = std::max(out->total_bytes, out->free_bytes);
       return result;
     });
+  }
+
+  // Links of the vendor alone have all atomic operations between devices. A rank of performance
+  // orders links to other devices, and says nothing about the host's.
+  RuntimeStatus has_fast_link(int device, int peer, bool* out) const override {
+    *out = false;
+    if (!valid(device) || !valid(peer)) return bad_device("cuDeviceGetP2PAttribute");
+    if (api_->device_get_p2p_attribute == nullptr || device == peer) return {};
+    for (const CUdevice_P2PAttribute wanted : {CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED,
+                                               CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED}) {
+      for (const auto& [from, to] : {std::pair(device, peer), std::pair(peer, device)}) {
+        int value = 0;
+        const CUresult result = api_->device_get_p2p_attribute(&value, wanted, from, to);
+        if (result != CUDA_SUCCESS) return status(result, "cuDeviceGetP2PAttribute");
+        if (value == 0) return {};
+      }
+    }
+    *out = true;
+    return {};
   }
 
   RuntimeStatus pointer_attributes(const void* address, PointerAttributes* out) const override {

@@ -71,6 +71,7 @@ std::string bind_all(void* library, DriverApi* api) {
   bind.optional(api->advise_by_device, "cuMemAdvise");
   bind.optional(api->prefetch_by_device, "cuMemPrefetchAsync");
   bind.optional(api->discard_batch, "cuMemDiscardBatchAsync");
+  bind.optional(api->device_get_p2p_attribute, "cuDeviceGetP2PAttribute");
   bind.require_one_of(api->can_advise(), "cuMemAdvise");
   bind.require_one_of(api->can_prefetch(), "cuMemPrefetchAsync");
   return bind.missing();

@@ -67,6 +67,7 @@ struct DriverApi {
   CUresult (*prefetch_by_device)(HintAddress, size_t, CUdevice, CUstream) = nullptr;
 
   // Optional: not in every version.
+  CUresult (*device_get_p2p_attribute)(int*, CUdevice_P2PAttribute, CUdevice, CUdevice) = nullptr;
   CUresult (*discard_batch)(CUdeviceptr*, size_t*, size_t, unsigned long long, CUstream) = nullptr;
 };
 

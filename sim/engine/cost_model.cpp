@@ -38,9 +38,10 @@ Phases CostModel::phases(const PlacementWork& work, std::uint64_t kernel_ns) con
                              time_of(work.host_zeroed_bytes, c.host_zero_bytes_per_ns));
   phases.to_host_ns =
       rounded(time_of(work.evicted_bytes + work.to_host_bytes, c.to_host_bytes_per_ns));
-  phases.to_device_ns =
-      rounded(time_of(work.to_device_bytes, c.to_device_bytes_per_ns) +
-              time_of(work.between_devices_bytes, c.between_devices_bytes_per_ns));
+  phases.to_device_ns = rounded(time_of(work.to_device_bytes, c.to_device_bytes_per_ns));
+  phases.between_devices_ns =
+      rounded(time_of(work.between_devices_bytes, c.between_devices_bytes_per_ns));
+  phases.between_devices_to = work.between_devices_to;
   phases.kernel_ns =
       std::max(kernel_ns, rounded(time_of(work.remote_bytes, c.remote_bytes_per_ns)));
   return phases;
@@ -52,6 +53,8 @@ Phases CostModel::copy_phases(const PlacementWork& work, std::uint64_t bytes, Co
     phases.kernel_ns += local_copy_ns(bytes);
   } else if (way == CopyWay::kToHost) {
     phases.to_host_ns += link_copy_ns(bytes, true);
+  } else if (way == CopyWay::kBetweenDevices) {
+    phases.between_devices_ns += rounded(time_of(bytes, costs_.between_devices_bytes_per_ns));
   } else {
     phases.to_device_ns += link_copy_ns(bytes, false);
   }

@@ -64,7 +64,10 @@ struct Phases {
   std::uint64_t service_ns = 0;    // the driver's service of faults
   std::uint64_t driver_ns = 0;     // its other work, by the thread that asks for it
   std::uint64_t to_host_ns = 0;    // the copy engine to the host
-  std::uint64_t to_device_ns = 0;  // the copy engine to the device, or between devices
+  std::uint64_t to_device_ns = 0;  // the copy engine to the device
+  // The link by which a device gets bytes of others; -1: it is the device of the work.
+  std::uint64_t between_devices_ns = 0;
+  int between_devices_to = -1;
   std::uint64_t kernel_ns = 0;
 };
 
@@ -75,7 +78,7 @@ constexpr std::uint64_t moved_bytes(std::uint64_t size_bytes, int access) {
 }
 
 // The way of an explicit copy.
-enum class CopyWay { kToDevice, kToHost, kInside };
+enum class CopyWay { kToDevice, kToHost, kInside, kBetweenDevices };
 
 class CostModel {
  public:

@@ -146,6 +146,11 @@ class UVMSIM_EXPORT Machine {
   bool peer_access(int device, int peer);
   Status enable_peer_access(int device, int peer);
   Status disable_peer_access(int device, int peer);
+  // Whether bytes come faster from another device than from the host, as over NVLink.
+  bool has_fast_peer_links() const {
+    const Costs& costs = costs_.costs();
+    return costs.between_devices_bytes_per_ns > costs.to_device_bytes_per_ns;
+  }
 
   // ---- streams, events, time
   StreamHandle create_stream(int device, unsigned flags, bool blocking, int priority);

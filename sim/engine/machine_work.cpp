@@ -203,9 +203,9 @@ CopyWay Machine::way_of(const CopyEnds& ends) {
   const auto is_on_device = [](const End& end) {
     return end.record != nullptr && end.record->allocation.kind == MemoryKind::kDevice;
   };
-  if (is_on_device(ends.to) && is_on_device(ends.from) &&
-      ends.to.record->allocation.device == ends.from.record->allocation.device) {
-    return CopyWay::kInside;
+  if (is_on_device(ends.to) && is_on_device(ends.from)) {
+    const bool is_inside = ends.to.record->allocation.device == ends.from.record->allocation.device;
+    return is_inside ? CopyWay::kInside : CopyWay::kBetweenDevices;
   }
   return is_on_device(ends.from) && !is_on_device(ends.to) ? CopyWay::kToHost : CopyWay::kToDevice;
 }

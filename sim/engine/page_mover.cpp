@@ -93,6 +93,7 @@ void PageMover::count_arrival(int location, const Arrival& arrival) {
     counters_.migrated_bytes_between_devices += arrival.from_devices_bytes;
     work_.to_device_bytes += arrival.from_host_bytes;
     work_.between_devices_bytes += arrival.from_devices_bytes;
+    if (arrival.from_devices_bytes != 0) work_.between_devices_to = location;
   }
 }
 

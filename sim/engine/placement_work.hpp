@@ -13,6 +13,7 @@ struct PlacementWork {
   std::uint64_t to_device_bytes = 0;
   std::uint64_t to_host_bytes = 0;
   std::uint64_t between_devices_bytes = 0;
+  int between_devices_to = -1;     // the device that they were copied to; -1: none
   std::uint64_t moved_blocks = 0;  // times that pages of a block were made resident by a request
 
   std::uint64_t evicted_bytes = 0;

@@ -110,6 +110,9 @@ void Timeline::submit(Stream& stream, const Phases& phases) {
   time_ns = take_lane(&lanes.service_ns, time_ns, phases.service_ns) + phases.driver_ns;
   time_ns = take_lane(&lanes.to_host_ns, time_ns, phases.to_host_ns);
   time_ns = take_lane(&lanes.to_device_ns, time_ns, phases.to_device_ns);
+  const int getter = phases.between_devices_to < 0 ? stream.device : phases.between_devices_to;
+  time_ns = take_lane(&lanes_[static_cast<std::size_t>(getter)].from_devices_ns, time_ns,
+                      phases.between_devices_ns);
   stream.busy_until_ns = time_ns + phases.kernel_ns;
 }
 

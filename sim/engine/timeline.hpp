@@ -1,7 +1,8 @@
 // Virtual time: a clock for the host, and for each stream the moment until which it is busy. Work
 // takes effect on memory at once, in the order it is issued; only its completion lies on the time
-// line. Beside its streams a device has a lane for each copy engine and one for the service of its
-// faults; work waits for a lane that is busy. The default streams have the handles 0 and 1 (one per
+// line. Beside its streams a device has a lane for each way to and from the host, one for bytes
+// that come from other devices, and one for the service of its faults; work waits for a lane that
+// is busy. The default streams have the handles 0 and 1 (one per
 // device, ordered with its blocking streams) and 2 (one per device and thread). Owns streams and
 // events; guarded by the machine's mutex.
 #pragma once
@@ -100,6 +101,7 @@ class UVMSIM_EXPORT Timeline {
     std::uint64_t service_ns = 0;
     std::uint64_t to_host_ns = 0;
     std::uint64_t to_device_ns = 0;
+    std::uint64_t from_devices_ns = 0;
   };
 
   template <class Visit>

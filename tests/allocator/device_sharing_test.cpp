@@ -114,6 +114,29 @@ TEST_F(DeviceSharingTest, CachedMemoryIsGivenBackBeforeTurnsBegin) {
   EXPECT_EQ(allocator->sharing_figures()[0].waited_ns, 0u);
 }
 
+TEST_F(DeviceSharingTest, CachedMemoryIsGivenBackEachTimeTheDeviceIsCrowdedAndOneLineSaysSo) {
+  start();
+  ::testing::internal::CaptureStderr();
+  device(40 * kMiB, stream(1));
+  const auto held_soon = [&](std::size_t bytes) {
+    return soon([&] { return allocator->sharing_figures()[0].held_bytes == bytes; });
+  };
+  for (int crowd = 0; crowd < 2; ++crowd) {
+    char* cached = device(10 * kMiB, stream(1));
+    allocator->free(cached);
+    EXPECT_TRUE(held_soon(50 * kMiB));
+    start_other(40 * kMiB);
+    EXPECT_TRUE(held_soon(80 * kMiB)) << crowd;
+    EXPECT_TRUE(soon([&] { return allocator->wants_uses(); }));
+    stop_other();
+    EXPECT_TRUE(soon([&] { return allocator->sharing_figures()[0].programs == 1; }));
+  }
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  const std::size_t line = said.find("they take turns");
+  EXPECT_NE(line, std::string::npos);
+  EXPECT_EQ(said.find("they take turns", line + 1), std::string::npos);
+}
+
 TEST_F(DeviceSharingTest, KernelsWaitForTheirTurnAndPagesLeaveBeforeItPasses) {
   start();
   char* block = device(40 * kMiB, stream(1));

@@ -27,7 +27,7 @@ class LivePlannerTest : public AllocatorTest {
 
   void start_small(Policy policy, Thrashing thrashing = Thrashing::kIgnore) {
     allocator.reset();
-    machine = std::make_shared<FakeMachine>();
+    machine = std::make_shared<FakeMachine>(devices);
     machine->total_bytes = 64 * kMiB;
     Configuration configuration = without_thread_caches();
     configuration.policy = policy;
@@ -37,6 +37,7 @@ class LivePlannerTest : public AllocatorTest {
                                                           configuration);
   }
   void SetUp() override { start_small(Policy::kAuto); }
+  int devices = 1;
 
   void allocate_pages(std::size_t count) {
     for (std::size_t i = 0; i < count; ++i) blocks.push_back(device(2 * kMiB, stream(1)));
@@ -140,6 +141,145 @@ TEST_F(LivePlannerTest, PagesThatAreOnlyReadLeaveWithoutACopyAndAreOrdinaryAfter
   for (int i = 0; i < 3; ++i) step(blocks.size());
   EXPECT_EQ(count_hints(HintKind::kAdvise), 0u);
   EXPECT_EQ(prefetches_to_host(), 60);
+}
+
+TEST_F(LivePlannerTest, AProgramThatLowersItsLimitWhileItRunsHasFewerPagesOnTheDevice) {
+  allocate_pages(kPages + 10);
+  const auto evicted_by_a_step = [&] {
+    const std::uint64_t before = allocator->live_figures().evicted_pages;
+    step(blocks.size());
+    return allocator->live_figures().evicted_pages - before;
+  };
+  for (int i = 0; i < 4; ++i) step(blocks.size());
+  EXPECT_EQ(evicted_by_a_step(), 20u);
+  allocator->set_device_limit(0, 20 * kPageBytes);
+  for (int i = 0; i < 4; ++i) step(blocks.size());
+  EXPECT_EQ(evicted_by_a_step(), 40u);
+  allocator->set_device_limit(0, 256 * kMiB);
+  for (int i = 0; i < 4; ++i) step(blocks.size());
+  EXPECT_EQ(evicted_by_a_step(), 20u);
+}
+
+TEST_F(LivePlannerTest, MemoryThatAnotherProgramHasIsNotPlannedWith) {
+  constexpr std::size_t kRoom = 20;  // pages that the other program leaves
+  for (std::size_t pages = 1; pages <= kRoom; ++pages) {
+    machine->free_bytes[0] = (kRoom - pages) * kPageBytes;
+    allocate_pages(1);
+    EXPECT_FALSE(allocator->wants_uses());
+  }
+  machine->free_bytes[0] = 0;
+  allocate_pages(1);
+  EXPECT_TRUE(allocator->wants_uses());
+  allocate_pages(kRoom - 1);
+  for (int i = 0; i < 4; ++i) step(blocks.size());
+  const std::uint64_t before = allocator->live_figures().evicted_pages;
+  step(blocks.size());
+  EXPECT_EQ(allocator->live_figures().evicted_pages - before, 2 * kRoom);
+}
+
+// Two devices with room for 30 pages each beside their reserve, over a fast link.
+class PeerPlannerTest : public LivePlannerTest {
+ protected:
+  void SetUp() override {
+    devices = 2;
+    start_small(Policy::kPlanned);
+    machine->has_fast_links = true;
+  }
+  std::ptrdiff_t prefetches_to(Place place) const {
+    return std::ranges::count_if(machine->hints, [&](const Hint& hint) {
+      return hint.kind == HintKind::kPrefetch && hint.place == place;
+    });
+  }
+  void run_short(int steps) {
+    if (blocks.empty()) allocate_pages(kPages + 10);
+    machine->hints.clear();
+    for (int i = 0; i < steps; ++i) step(blocks.size());
+  }
+};
+
+TEST_F(PeerPlannerTest, PagesLeaveToHalfOfWhatAPeerHasFreeAndOthersToTheHost) {
+  machine->free_bytes[1] = 8 * kPageBytes;
+  run_short(10);
+  std::set<void*> on_peer;
+  std::size_t most = 0;
+  for (const Hint& hint : machine->hints) {
+    if (hint.place == Place::device(1)) {
+      on_peer.insert(hint.address);
+    } else {
+      on_peer.erase(hint.address);
+    }
+    most = std::max(most, on_peer.size());
+  }
+  EXPECT_EQ(most, 4u);
+  EXPECT_GT(prefetches_to(Place::host()), 0);
+  EXPECT_EQ(allocator->live_figures().pages_to_peers,
+            static_cast<std::uint64_t>(prefetches_to(Place::device(1))));
+}
+
+TEST_F(PeerPlannerTest, WithRoomForAllNoPageLeavesToTheHost) {
+  run_short(10);
+  EXPECT_GT(prefetches_to(Place::device(1)), 100);
+  EXPECT_EQ(prefetches_to_host(), 0);
+}
+
+TEST_F(PeerPlannerTest, ASlowLinkAndADeviceThatTheProcessDoesNotUseAndASharedOneGetNothing) {
+  machine->has_fast_links = false;
+  run_short(5);
+  EXPECT_GT(prefetches_to_host(), 0);
+  EXPECT_EQ(prefetches_to(Place::device(1)), 0);
+  blocks.clear();
+  SetUp();
+  machine->unused_devices = {1};
+  run_short(5);
+  EXPECT_GT(prefetches_to_host(), 0);
+  EXPECT_EQ(prefetches_to(Place::device(1)), 0);
+}
+
+TEST_F(PeerPlannerTest, APeerThatNeedsItsMemoryGetsItBeforeItsNextKernelAndKeepsIt) {
+  run_short(10);
+  ASSERT_GT(prefetches_to(Place::device(1)), 0);
+  machine->hints.clear();
+  for (std::size_t i = 0; i < kPages; ++i)
+    ASSERT_NE(allocator->allocate(Facade::kDevice, 1, kPageBytes, stream(2)), nullptr);
+  EXPECT_EQ(prefetches_to_host(), 10) << "all that were there";
+  for (int i = 0; i < 200; ++i) step(blocks.size());
+  EXPECT_EQ(prefetches_to(Place::device(1)), static_cast<std::ptrdiff_t>(kPages))
+      << "its own alone";
+}
+
+TEST_F(PeerPlannerTest, ADeviceWhoseMovesArePlannedIsNoPeer) {
+  run_short(10);
+  ASSERT_GT(prefetches_to(Place::device(1)), 0);
+  for (std::size_t i = 0; i < kPages + 1; ++i)
+    ASSERT_NE(allocator->allocate(Facade::kDevice, 1, kPageBytes, stream(2)), nullptr);
+  machine->hints.clear();
+  run_short(5);
+  EXPECT_EQ(prefetches_to(Place::device(1)), 0);
+}
+
+TEST_F(PeerPlannerTest, TheDriverIsAskedForAPeersMemoryOnceInAThousandKernels) {
+  run_short(10);
+  const auto asked = [&] { return allocator->runtime_calls()["memory_figures"]; };
+  const auto kernels = [&] { return allocator->live_figures().kernels; };
+  const std::uint64_t before = asked();
+  const std::uint64_t first = kernels();
+  while (kernels() < first + 4096) step(blocks.size());
+  EXPECT_LE(asked() - before, 5u);
+  EXPECT_GE(asked() - before, 3u);
+}
+
+TEST_F(PeerPlannerTest, NoPageStaysOnAPeerWhenThePlanEnds) {
+  run_short(10);
+  std::map<void*, Place> places;
+  // Of pages that fit no page has to leave. The driver brings those that are not there.
+  constexpr std::size_t kFew = 16;
+  while (allocator->wants_uses()) {
+    for (std::size_t i = 0; i < kFew; ++i) kernel(i);
+  }
+  for (const Hint& hint : machine->hints) places[hint.address] = hint.place;
+  for (std::size_t i = 0; i < kFew; ++i) places.erase(blocks[i]);
+  EXPECT_GT(places.size(), 10u);
+  for (const auto& [address, place] : places) EXPECT_NE(place, Place::device(1));
 }
 
 TEST_F(LivePlannerTest, LruMovesAtTheKernelThatNeedsThePage) {

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <set>
 #include <vector>
 
@@ -20,6 +21,14 @@ class RecordingSink final : public live::MoveSink {
     evicted.push_back(page);
     arriving.erase(page);
   }
+  void evict_to_peer(std::uintptr_t page, int peer) override {
+    on_peer[page] = peer;
+    arriving.erase(page);
+  }
+  void leave_peer(std::uintptr_t page) override {
+    left_peer.push_back(page);
+    on_peer.erase(page);
+  }
   bool discard(std::uintptr_t page) override {
     discarded.push_back(page);
     return discards;
@@ -34,6 +43,7 @@ class RecordingSink final : public live::MoveSink {
   void bring(std::uintptr_t page) override {
     brought.push_back(page);
     arriving.insert(page);
+    on_peer.erase(page);
   }
   void wait_for(std::uintptr_t page) override {
     waited.push_back(page);
@@ -55,6 +65,8 @@ class RecordingSink final : public live::MoveSink {
   std::vector<std::uintptr_t> brought;
   std::vector<std::uintptr_t> waited;
   std::vector<std::uintptr_t> dropped;
+  std::map<std::uintptr_t, int> on_peer;
+  std::vector<std::uintptr_t> left_peer;
   std::set<std::uintptr_t> arriving;
   std::set<std::uintptr_t> copied;
   std::size_t holds = 0;

@@ -26,7 +26,7 @@ struct MoveLanesTest : ::testing::Test {
 
 TEST_F(MoveLanesTest, APageLeavesAfterTheStreamAndTheNextOneComesAfterIt) {
   lanes.begin({0, stream(1)});
-  lanes.to_host(7);
+  lanes.leave(7, Place::host());
   lanes.to_device(9);
   lanes.wait_for(9);
   ASSERT_EQ(machine->hints.size(), 2u);
@@ -51,7 +51,7 @@ TEST_F(MoveLanesTest, AStreamWaitsOnceAndOnlyForPagesThatWereBrought) {
 TEST_F(MoveLanesTest, AFailedMoveIsCountedAndNobodyWaitsForIt) {
   machine->failures["prefetch"] = 2;
   lanes.begin({0, stream(1)});
-  lanes.to_host(7);
+  lanes.leave(7, Place::host());
   lanes.to_device(9);
   lanes.wait_for(9);
   EXPECT_EQ(counters.of(HintKind::kPrefetch).failed, 2u);
@@ -61,11 +61,11 @@ TEST_F(MoveLanesTest, AFailedMoveIsCountedAndNobodyWaitsForIt) {
 TEST_F(MoveLanesTest, WithoutStreamsOrEventsNothingIsSent) {
   machine->failures["create_stream"] = 2;
   lanes.begin({0, stream(1)});
-  lanes.to_host(7);
+  lanes.leave(7, Place::host());
   lanes.to_device(9);
   EXPECT_TRUE(machine->hints.empty());
   machine->failures["create_event"] = 1;
-  lanes.to_host(7);
+  lanes.leave(7, Place::host());
   EXPECT_TRUE(machine->hints.empty()) << "it could not wait for the stream's kernels";
 }
 
@@ -147,10 +147,25 @@ TEST_F(MoveLanesTest, AdviceForCopiesEndsWithThem) {
   EXPECT_EQ(machine->hints[machine->hints.size() - 2].place, Place::device(0));
 }
 
+TEST_F(MoveLanesTest, APageOfAPeerGoesOnToTheHostAfterItHasLeftAndBeforeItComesBack) {
+  lanes.begin({0, stream(1)});
+  lanes.leave(7, Place::device(1));
+  EXPECT_EQ(machine->hints.back().place, Place::device(1));
+  machine->waits.clear();
+  lanes.leave_peer(7);
+  EXPECT_EQ(machine->hints.back().place, Place::host());
+  EXPECT_EQ(machine->waits, (std::vector<std::string>{"stream lane waits for stream lane"}))
+      << "it waits for nothing but the page";
+  machine->waits.clear();
+  lanes.to_device(7);
+  // For the page's way to the host, and for its first chunk.
+  EXPECT_EQ(waits_of("stream lane waits for stream lane"), 2u);
+}
+
 TEST_F(MoveLanesTest, EventsAreUsedAgain) {
   for (std::uintptr_t round = 0; round < 200; ++round) {
     lanes.begin({0, stream(1)});
-    lanes.to_host(round);
+    lanes.leave(round, Place::host());
     lanes.to_device(1000 + round);
     lanes.wait_for(1000 + round);
   }
@@ -161,7 +176,7 @@ TEST_F(MoveLanesTest, AForkedChildDestroysNothingOfItsParent) {
   {
     MoveLanes inherited(runtime, events, counters, 0);
     inherited.begin({0, stream(1)});
-    inherited.to_host(7);
+    inherited.leave(7, Place::host());
     ASSERT_EQ(machine->streams, 1);
     inherited.abandon();
   }

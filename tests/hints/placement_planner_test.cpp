@@ -34,6 +34,33 @@ class PlacementPlannerTest : public ::testing::Test {
   HintCounters counters_;
 };
 
+TEST_F(PlacementPlannerTest, ADeviceIsToBeMeasuredAtEachQuarterOfItsSoftBudget) {
+  auto plan_for = planner();
+  std::vector<std::size_t> measured;
+  for (std::size_t page = 0; page < kSpanPages; ++page) {
+    plan_for.plan_use(base_ + page * kPageBytes, kPageBytes, Place::device(0));
+    if (!plan_for.has_news()) continue;
+    const PlacementPlanner::News news = plan_for.take_news();
+    EXPECT_EQ(news.devices_to_measure, std::vector<int>{0});
+    EXPECT_TRUE(news.short_devices.empty());
+    measured.push_back(page + 1);
+  }
+  EXPECT_EQ(measured, (std::vector<std::size_t>{8, 16, 24, 32}));
+}
+
+TEST_F(PlacementPlannerTest,
+       TheSoftBudgetFollowsWhatOtherProgramsLeaveAndNeverGrowsBeyondItsStart) {
+  auto plan_for = planner();
+  plan_for.plan_use(base_, 8 * kPageBytes, Place::device(0));
+  plan_for.set_free_bytes(0, 4 * kPageBytes);
+  EXPECT_EQ(plan_for.soft_budget_bytes(0), 12 * kPageBytes);
+  EXPECT_EQ(plan_for.credit_bytes(0), 4 * kPageBytes);
+  plan_for.set_free_bytes(0, 0);
+  EXPECT_EQ(plan_for.credit_bytes(0), 0u);
+  plan_for.set_free_bytes(0, 100 * kPageBytes);
+  EXPECT_EQ(plan_for.soft_budget_bytes(0), kSpanPages * kPageBytes);
+}
+
 TEST_F(PlacementPlannerTest, ADeviceSpanPrefersItsDevice) {
   SegmentPlacement placement;
   HintPlan plan =

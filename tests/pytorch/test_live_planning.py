@@ -67,6 +67,44 @@ def test_a_learned_step_faults_less_than_the_driver(simulate: Simulate) -> None:
     assert faults["auto"]["faults_device"] < 0.7 * faults["driver"]["faults_device"]
 
 
+# The driver's own memory, as another program's. No figure of uvmalloc counts it.
+OTHER = """
+import ctypes, torch
+torch.zeros(1, device="cuda")
+driver, address = ctypes.CDLL("libcuda.so.1"), ctypes.c_uint64()
+assert driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(24 << 20)) == 0
+"""
+
+
+def test_memory_of_another_program_is_not_planned_with(simulate: Simulate) -> None:
+    enough = simulate(TRAINING, STEPS, capacity="1GiB")
+    beside = {
+        policy: simulate(OTHER + TRAINING, STEPS, capacity="72MiB", policy=policy)
+        for policy in ("driver", "auto")
+    }
+    assert losses(beside["auto"]) == losses(enough)
+    faults = {policy: run.check().sim["faults_device"] for policy, run in beside.items()}
+    assert faults["auto"] < 0.7 * faults["driver"]
+
+
+LIMITED = TRAINING.replace(
+    "    losses.append", "    if step == 5: torch.cuda.set_per_process_memory_fraction(0.4)\n"
+    "    losses.append"
+)  # fmt: skip
+
+
+def test_a_limit_that_is_lowered_while_a_program_runs_is_obeyed(simulate: Simulate) -> None:
+    longer = str(int(STEPS) + 8)
+    enough = simulate(TRAINING, longer, capacity="1GiB")
+    runs = {
+        text: simulate(text, longer, capacity="64MiB", policy="planned")
+        for text in (TRAINING, LIMITED)
+    }
+    assert losses(runs[LIMITED]) == losses(enough)
+    evicted = {text: run.report["live_plan"]["evicted_pages"] for text, run in runs.items()}
+    assert evicted[LIMITED] > evicted[TRAINING] + 50
+
+
 CAPTURED = """
 import sys, json, torch
 torch.manual_seed(0)

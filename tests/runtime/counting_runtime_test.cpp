@@ -22,6 +22,8 @@ void make_every_call(const DeviceRuntime& runtime) {
   char source[16] = "fifteen letters";
   EXPECT_TRUE(runtime.describe(0, &description).ok());
   EXPECT_TRUE(runtime.memory_figures(0, &figures).ok());
+  bool is_fast = true;
+  EXPECT_TRUE(runtime.has_fast_link(0, 0, &is_fast).ok());
   EXPECT_TRUE(runtime.allocate_managed(0, kPageBytes, &memory).ok());
   EXPECT_TRUE(runtime.pointer_attributes(memory, &attributes).ok());
   EXPECT_TRUE(runtime.create_stream(0, &stream).ok());
@@ -61,6 +63,7 @@ TEST(CountingRuntime, EveryCallIsForwardedAndCountedOnceUnderItsOwnName) {
   std::map<std::string, std::uint64_t> expected;
   for (const char* call : {"describe",
                            "memory_figures",
+                           "has_fast_link",
                            "pointer_attributes",
                            "allocate_managed",
                            "free_managed",

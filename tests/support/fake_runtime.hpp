@@ -110,6 +110,9 @@ class FakeMachine {
                                   .discard = true,
                                   .compute_major = 9};
   std::size_t total_bytes = std::size_t{8} << 30;
+  std::map<int, std::size_t> free_bytes;  // of devices that do not have all of it free
+  bool has_fast_links = false;            // between its devices
+  std::set<int> unused_devices;           // that have no context
   std::size_t allocatable_bytes = std::size_t{64}
                                   << 30;     // what managed allocations may take together
   std::map<char*, std::size_t> allocations;  // with what surrounds them
@@ -204,9 +207,18 @@ class FakeRuntime final : public DeviceRuntime {
     *out = {"Fake Device", machine_->total_bytes, machine_->capabilities, ""};
     return {};
   }
-  RuntimeStatus memory_figures(int, MemoryFigures* out) const override {
+  RuntimeStatus memory_figures(int device, MemoryFigures* out) const override {
     is_called_without_locks("memory_figures");
     *out = {machine_->total_bytes, machine_->total_bytes};
+    std::lock_guard lock(machine_->mutex);
+    const auto found = machine_->free_bytes.find(device);
+    if (found != machine_->free_bytes.end()) out->free_bytes = found->second;
+    return {};
+  }
+  bool has_context(int device) const override { return !machine_->unused_devices.contains(device); }
+  RuntimeStatus has_fast_link(int, int, bool* out) const override {
+    is_called_without_locks("has_fast_link");
+    *out = machine_->has_fast_links;
     return {};
   }
   RuntimeStatus pointer_attributes(const void*, PointerAttributes* out) const override {

@@ -116,6 +116,9 @@ CU_API cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute number, CUdevic
                                CUdevice peer) {
   CU_ENTER;
   if (!is_visible(device) || !is_visible(peer) || device == peer) return CUDA_ERROR_INVALID_DEVICE;
-  *value = number == CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED ? 1 : 0;
+  const bool has_it = number == CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED ||
+                      (number == CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED &&
+                       machine().has_fast_peer_links());
+  *value = has_it ? 1 : 0;
   return CUDA_SUCCESS;
 }

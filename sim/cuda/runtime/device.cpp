@@ -323,7 +323,10 @@ RT_API cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr attribute_number,
   if (value == nullptr) return fail(cudaErrorInvalidValue);
   if (!is_visible(device) || !is_visible(peer) || device == peer)
     return fail(cudaErrorInvalidDevice);
-  *value = attribute_number == cudaDevP2PAttrAccessSupported ? 1 : 0;
+  const bool has_it =
+      attribute_number == cudaDevP2PAttrAccessSupported ||
+      (attribute_number == cudaDevP2PAttrNativeAtomicSupported && machine().has_fast_peer_links());
+  *value = has_it ? 1 : 0;
   return cudaSuccess;
 }
 

@@ -14,6 +14,7 @@ Costs simple_costs() {
   costs.operations_per_ns[static_cast<std::size_t>(OperationType::kFloat32)] = 10;
   costs.to_device_bytes_per_ns = 2;
   costs.to_host_bytes_per_ns = 4;
+  costs.between_devices_bytes_per_ns = 8;
   costs.remote_bytes_per_ns = 1;
   costs.evict_block_ns = 7;
   costs.reclaim_block_ns = 5;
@@ -66,6 +67,19 @@ TEST(TimeRulesTest, AThrottledDeviceSleepsALapse) {
   EXPECT_EQ(simple_model().phases(work).service_ns, 1000000U);
 }
 
+TEST(TimeRulesTest, BytesBetweenDevicesTakeTheirLinkAlone) {
+  PlacementWork work;
+  work.between_devices_bytes = 800;
+  work.between_devices_to = 1;
+  Phases phases = simple_model().phases(work);
+  EXPECT_EQ(phases.between_devices_ns, 100U);
+  EXPECT_EQ(phases.between_devices_to, 1);
+  EXPECT_EQ(phases.to_device_ns, 0U);
+  phases = simple_model().copy_phases({}, 800, CopyWay::kBetweenDevices);
+  EXPECT_EQ(phases.between_devices_ns, 100U);
+  EXPECT_EQ(phases.to_device_ns, 0U);
+}
+
 class Lanes {
  public:
   Stream& stream() { return *timeline.find_stream(0, timeline.create_stream(0, 0, false, 0)); }
@@ -96,6 +110,21 @@ TEST(TimeRulesTest, CopiesOfOneDirectionShareItsEngineAndOthersDoNot) {
   EXPECT_EQ(lanes.timeline.device_completion_ns(0), 1000U);
   lanes.timeline.submit(lanes.stream(), Phases{.to_host_ns = 900});
   EXPECT_EQ(lanes.timeline.device_completion_ns(0), 1000U);
+}
+
+TEST(TimeRulesTest, BytesOfOtherDevicesComeOnALaneOfTheDeviceThatGetsThem) {
+  Timeline timeline{2, 1000};
+  const auto submit = [&](const Phases& phases) {
+    Stream& stream = *timeline.find_stream(0, timeline.create_stream(0, 0, false, 0));
+    timeline.submit(stream, phases);
+    return stream.busy_until_ns;
+  };
+  submit({.to_device_ns = 800});
+  submit({.to_host_ns = 800});
+  EXPECT_EQ(submit({.between_devices_ns = 100}), 100U);
+  EXPECT_EQ(submit({.between_devices_ns = 100, .between_devices_to = 0}), 200U);
+  EXPECT_EQ(submit({.between_devices_ns = 100, .between_devices_to = 1}), 100U);
+  EXPECT_EQ(submit({.between_devices_ns = 100, .between_devices_to = 1}), 200U);
 }
 
 TEST(TimeRulesTest, AdviceWaitsForFaultsAndHoldsTheNextOnesBack) {

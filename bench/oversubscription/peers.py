@@ -1,0 +1,57 @@
+"""Programs whose pages may leave to another device, over a link that is faster than the host's.
+
+The workloads of steps_here.py run as in live.py, on a machine with NVLink: once with one device,
+and once with two, of which they use the first. The other one has as much memory, all of it free.
+
+`python -m bench.oversubscription.peers` prints the figures alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+
+from bench.oversubscription import live
+
+MACHINE = "h100-sxm-nvlink"
+WORKLOADS = ("recommender", "generation")
+TIMES = 1.5
+_POLICY = "auto"
+
+
+def speedup(alone: live.LiveRun, beside: live.LiveRun) -> float:
+    """Of a step, by the other device. Refuses runs with different results, or without its use."""
+    if alone.results != beside.results:
+        raise RuntimeError(f"{alone.workload} has other results with a second device")
+    if beside.of_a_step("migrated_bytes_between_devices") == 0:
+        raise RuntimeError(f"no page of {alone.workload} has left to the other device")
+    return alone.of_a_step("now_ns") / beside.of_a_step("now_ns")
+
+
+def measure() -> dict[str, Any]:
+    """The part of oversubscription.json that is about other devices."""
+    found = {}
+    for workload in WORKLOADS:
+        steps = live.POLICIES[_POLICY]
+        enough = live.run(workload, _POLICY, steps, 0, live.ENOUGH_MIB, MACHINE)
+        capacity_mib = live.capacity_for(enough.managed_bytes, TIMES)
+        alone, beside = (
+            live.run(workload, _POLICY, steps, TIMES, capacity_mib, MACHINE, devices)
+            for devices in (1, 2)
+        )
+        found[workload] = {
+            "speedup": speedup(alone, beside),
+            "resident_ns": enough.of_a_step("now_ns"),
+            "host_ns": alone.of_a_step("now_ns"),
+            "peer_ns": beside.of_a_step("now_ns"),
+            "peer_bytes": beside.of_a_step("migrated_bytes_between_devices"),
+        }
+    return {
+        "peer_speedup": min(float(each["speedup"]) for each in found.values()),
+        "peer_detail": found,
+    }
+
+
+if __name__ == "__main__":
+    Console().print_json(data=measure())
