@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -239,6 +240,46 @@ launch._start = start_and_sleep
 assert launch.launch(["true"], {dict(clean_environment)!r}).exit_code == 0
 """
     subprocess.run([sys.executable, "-c", text], env=clean_environment, check=True, timeout=20)
+
+
+def test_a_stop_of_the_launcher_alone_changes_nothing(clean_environment):
+    with subprocess.Popen(
+        [*UVMALLOC, "run", "--", "sh", "-c", "echo ready; sleep 3; exit 7"],
+        env=clean_environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        # The stop begins while the launcher waits, and outlasts the time between two looks.
+        for _ in range(2):
+            os.kill(process.pid, signal.SIGSTOP)
+            time.sleep(0.8)
+            os.kill(process.pid, signal.SIGCONT)
+            time.sleep(0.2)
+        _, said = process.communicate(timeout=60)
+    assert (process.returncode, "error" in said) == (7, False), said
+    assert "uvmalloc" in said  # the report
+
+
+def test_a_failure_of_the_launcher_is_named_and_leaves_no_program(clean_environment, tmp_path):
+    note = tmp_path / "pid"
+    text = f"""
+import errno, os, sys, time
+from uvmalloc import launch
+from uvmalloc.cli import main
+def take(program, received):
+    raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+launch._Program.take = take
+program = "echo $$ > '{note}'; (sleep 0.1; kill -CHLD $PPID) & exec sleep 60"
+sys.exit(main(["run", "--no-report", "--", "sh", "-c", program]))
+"""
+    finished = subprocess.run(
+        [sys.executable, "-c", text], env=clean_environment, stderr=subprocess.PIPE, text=True,
+        timeout=20, check=False,
+    )  # fmt: skip
+    said = "uvmalloc: error: cannot wait for sh: Invalid argument\n"
+    assert (finished.returncode, finished.stderr) == (1, said)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(note.read_text()), 0)
 
 
 # ---- sanitizers ---------------------------------------------------------------------------------

@@ -86,3 +86,10 @@ def test_rates_are_what_has_happened_between_two_pictures():
     assert (rates[row], totals[row]) == ("200", "500")
     row = names.index("to devices")
     assert (rates[row], totals[row]) == ("2 MiB", "6 MiB")
+
+
+def test_moves_are_counted_without_their_bytes_and_their_directions():
+    moves = {"total": 5, "host_to_device": 3, "device_to_host": 2, "bytes": 20 << 20}
+    table = rate_table(Moment(1.0, {"moves": moves}), None)
+    names, _, totals = (list(column.cells) for column in table.columns)
+    assert totals[names.index("moves without a copy")] == "5"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -54,6 +55,9 @@ if TYPE_CHECKING:
 
 # Words after the first one that is no option belong to the program, also without `--`.
 _PROGRAM = {"allow_interspersed_args": False}
+
+# Those of a file that takes no more. Writing is all that the command does to most files.
+_WRITE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
 
 # Plain help, as wide as the terminal: panels are unreadable where there is little room.
 _HELP = {"terminal_width": min(shutil.get_terminal_size().columns, 100)}
@@ -424,8 +428,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     except OSError as error:
         _drop_output()
-        return _fail(f"cannot write {error.filename or 'the output'}: {error.strerror}", 1)
+        return _fail(_reason(error), 1)
     return code if isinstance(code, int) else 0
+
+
+def _reason(error: OSError) -> str:
+    if error.errno in _WRITE_ERRORS:
+        return f"cannot write {error.filename or 'the output'}: {error.strerror}"
+    return f"{error.filename}: {error.strerror}" if error.filename else f"{error.strerror}"
 
 
 def _fail(message: str, exit_code: int) -> int:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import select
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from uvmalloc.errors import CommandError
@@ -24,6 +27,9 @@ _PRIVATE = {signal.SIGPIPE, signal.SIGXCPU, signal.SIGXFSZ}
 # How often the program is looked at without a signal: SIGCHLD is lost when the kernel gives it to
 # another thread of this process, which does not wait for it.
 _LOOK_SECONDS = 0.5
+# How long a program may take to end after SIGTERM, where this process cannot wait for it.
+_END_SECONDS = 5.0
+_SFD_FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class CommandNotFoundError(CommandError):
@@ -55,19 +61,63 @@ def launch(command: Sequence[str], environment: Mapping[str, str]) -> Finished:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, waited_for)
     try:
-        program = _Program(_start(command, environment, mask))
-        while program.finished is None:
-            received = signal.sigtimedwait(waited_for, _LOOK_SECONDS)
-            if received is not None:
-                program.take(received)
-            else:
-                program.look()
-        # Signals to the whole group that ended the program must not end the report as well.
-        while signal.sigtimedwait(waited_for, 0) is not None:
-            pass
-        return program.finished
+        with _Signals(waited_for) as signals:
+            program = _Program(_start(command, environment, mask))
+            with _ended_on_failure(program):
+                while program.finished is None:
+                    received = signals.next_within(_LOOK_SECONDS)
+                    if received is not None:
+                        program.take(received)
+                    else:
+                        program.look()
+            # Signals to the whole group that ended the program must not end the report as well.
+            while signals.next_within(0) is not None:
+                pass
+            return program.finished
+    except OSError as error:
+        raise CommandError(f"cannot wait for {command[0]}: {error.strerror}") from error
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+class _Signals:
+    """Blocked signals, one by one.
+
+    `signal.sigtimedwait` with a time is of no use: when a stop of this process outlasts the time,
+    some versions of Python return a signal that nobody sent.
+    """
+
+    def __init__(self, numbers: Iterable[int]) -> None:
+        self._numbers = set(numbers)
+
+    def __enter__(self) -> _Signals:
+        mask = (ctypes.c_uint8 * 128)()  # the C library's sigset_t
+        for number in self._numbers:
+            mask[(number - 1) // 8] |= 1 << (number - 1) % 8
+        library = ctypes.CDLL(None, use_errno=True)
+        self._file = library.signalfd(-1, ctypes.byref(mask), _SFD_FLAGS)
+        if self._file < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        self._poll = select.poll()
+        self._poll.register(self._file, select.POLLIN)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._file)
+
+    def next_within(self, seconds: float) -> signal.struct_siginfo | None:
+        self._poll.poll(seconds * 1000)
+        return signal.sigtimedwait(self._numbers, 0)
+
+
+@contextmanager
+def _ended_on_failure(program: _Program) -> Iterator[None]:
+    """Leaves no program that nobody waits for."""
+    try:
+        yield
+    except BaseException:
+        program.end()
+        raise
 
 
 class _Program:
@@ -118,10 +168,24 @@ class _Program:
             elif state.si_code == os.CLD_CONTINUED:
                 self._stopped_by = None
             else:
-                self._end(state)
+                self._note_end(state)
                 return
 
-    def _end(self, state: os.waitid_result) -> None:
+    def end(self) -> None:
+        """Ends the program: with SIGTERM, and with SIGKILL where it goes on."""
+        with contextlib.suppress(OSError):
+            for number in (signal.SIGTERM, signal.SIGCONT):
+                self._send(number)
+            given_up_at = time.monotonic() + _END_SECONDS
+            while self.finished is None and time.monotonic() < given_up_at:
+                self.look()
+                time.sleep(0.01)
+        if self.finished is None:
+            with contextlib.suppress(OSError):
+                self._send(signal.SIGKILL)
+                os.waitid(os.P_PID, self.pid, os.WEXITED)
+
+    def _note_end(self, state: os.waitid_result) -> None:
         if state.si_code == os.CLD_EXITED:
             self.finished = Finished(self.pid, state.si_status, None, time.time())
             return

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,8 +80,8 @@ def _counters(report: Mapping[str, Any]) -> Mapping[str, int]:
 
 
 def _moved(report: Mapping[str, Any]) -> int:
-    moves: Iterable[Any] = report.get("moves", {}).values()
-    return sum(value for value in moves if isinstance(value, int))
+    total: int = report.get("moves", {}).get("total", 0)
+    return total
 
 
 def memory_table(moment: Moment) -> Table:
