@@ -1021,18 +1021,16 @@ TEST_F(TraceTest, SimultaneousEventsComeAsTheFirstThatIsPossibleEachTime) {
   }
 }
 
-// Frees of a block that nobody has, of two threads and of as many as there are: some minutes where
-// each step looks at all that are left.
+// Frees of a block that nobody has, of two threads and of as many as there are. Where each step
+// looks at all that are left, that takes hours, and the runner's limit ends the test.
 TEST_F(TraceTest, ManySimultaneousEventsAreReadInTheTimeOfAFewSteps) {
-  for (std::uint32_t threads : {2u, 100'000u}) {
+  constexpr std::uint32_t kEvents = 300'000;
+  for (std::uint32_t threads : {2u, kEvents}) {
     std::vector<ThreadEvent> events;
-    for (std::uint32_t i = 0; i < 100'000; ++i) {
+    for (std::uint32_t i = 0; i < kEvents; ++i) {
       events.push_back(at_one_time(TraceKind::kFree, 512, 1 + i % threads));
     }
-    const std::string name = write(simultaneous(events));
-    const auto begin = std::chrono::steady_clock::now();
-    EXPECT_EQ(read_trace(name).events.size(), events.size());
-    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+    EXPECT_EQ(read_trace(write(simultaneous(events))).events.size(), events.size());
   }
 }
 
