@@ -17,6 +17,8 @@ using uvm::kPageBytes;
 class NoMoves final : public MoveSink {
  public:
   void evict(std::uintptr_t) override {}
+  void evict_to_peer(std::uintptr_t, int) override {}
+  void leave_peer(std::uintptr_t) override {}
   bool discard(std::uintptr_t) override { return false; }
   void keep_copy(std::uintptr_t) override {}
   void end_copy(std::uintptr_t) override {}
