@@ -67,19 +67,24 @@ def test_a_learned_step_faults_less_than_the_driver(simulate: Simulate) -> None:
     assert faults["auto"]["faults_device"] < 0.7 * faults["driver"]["faults_device"]
 
 
-# The driver's own memory, as another program's. No figure of uvmalloc counts it.
-OTHER = """
-import ctypes, torch
+# The driver's memory, which no figure of uvmalloc counts, as another program's.
+BESIDE_OTHERS = TRAINING.replace(
+    "width, layers",
+    """
+import ctypes
 torch.zeros(1, device="cuda")
-driver, address = ctypes.CDLL("libcuda.so.1"), ctypes.c_uint64()
+address = ctypes.c_uint64()
+driver = ctypes.CDLL("libcuda.so.1")
 assert driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(24 << 20)) == 0
-"""
+width, layers""",
+    1,
+)
 
 
 def test_memory_of_another_program_is_not_planned_with(simulate: Simulate) -> None:
     enough = simulate(TRAINING, STEPS, capacity="1GiB")
     beside = {
-        policy: simulate(OTHER + TRAINING, STEPS, capacity="72MiB", policy=policy)
+        policy: simulate(BESIDE_OTHERS, STEPS, capacity="72MiB", policy=policy)
         for policy in ("driver", "auto")
     }
     assert losses(beside["auto"]) == losses(enough)
