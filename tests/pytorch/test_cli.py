@@ -290,6 +290,32 @@ def test_a_machine_that_is_none_is_refused(uvmalloc, libraries):
     assert "gb10" in finished.stderr and "a file in TOML" in finished.stderr
 
 
+VIRTUAL_TIME = """
+import ctypes, torch
+x = torch.ones(4 << 20).to("cuda")
+y = torch.zeros(1 << 20, device="cuda") + x[: 1 << 20]
+print(y.sum().item())
+del x, y
+torch.cuda.empty_cache()
+torch.cuda.synchronize()
+now_ns = ctypes.CDLL("libuvmsim.so").uvmsim_now_ns
+now_ns.restype = ctypes.c_uint64
+print(now_ns())
+"""
+
+
+def test_virtual_time_does_not_depend_on_the_budget(uvmalloc):
+    def run(budget: str) -> str:
+        finished = uvmalloc(
+            "sim", "--no-report", "--machine", "h100-pcie5", "--budget", budget, "--",
+            sys.executable, "-c", VIRTUAL_TIME,
+        )  # fmt: skip
+        assert finished.returncode == 0, finished.stderr
+        return finished.stdout
+
+    assert run("1GiB") == run("6GiB")
+
+
 def test_native_leaves_uvmalloc_out(uvmalloc):
     show = ("sh", "-c", 'echo "$LD_PRELOAD|$PYTORCH_ENABLE_UNIFIED_MEMORY|$UVMSIM_DEVICES"')
     finished = uvmalloc("sim", "--native", "--no-report", "--", *show)
