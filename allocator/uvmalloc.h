@@ -333,7 +333,7 @@ UVMALLOC_API uvmalloc_status uvmalloc_start_trace(uvmalloc_allocator* allocator,
 UVMALLOC_API uvmalloc_status uvmalloc_stop_trace(uvmalloc_allocator* allocator) UVMALLOC_NOEXCEPT;
 
 /* Writes `text`, UTF-8, into the trace, cut to 4096 bytes at the end of a character; nothing where
- * none is written. UVMALLOC_ERROR_INVALID_ARGUMENT: a null pointer. */
+ * none is written. UVMALLOC_ERROR_INVALID_ARGUMENT: a null pointer, or an empty text. */
 UVMALLOC_API uvmalloc_status uvmalloc_mark_trace(uvmalloc_allocator* allocator,
                                                  const char* text) UVMALLOC_NOEXCEPT;
 
@@ -351,7 +351,7 @@ UVMALLOC_API int64_t uvmalloc_report_json_of(const char* figures_file, char* buf
 UVMALLOC_API int64_t uvmalloc_doctor_json(char* buffer, size_t capacity_bytes) UVMALLOC_NOEXCEPT;
 
 /* uvmalloc_mark_trace() of the process's allocator. Nothing where no trace is written, where there
- * is no such allocator, or where `text` is NULL. */
+ * is no such allocator, or where `text` is NULL or empty. */
 UVMALLOC_API void uvmalloc_trace_mark(const char* text) UVMALLOC_NOEXCEPT;
 
 /* A range that a kernel uses: 1 it reads, 2 it writes, 3 both. */
