@@ -62,11 +62,11 @@ typedef enum uvmalloc_status {
   UVMALLOC_ERROR_OUT_OF_MEMORY = 2,    /* by the budget or by the driver, after giving back what was
                                           cached; nothing already allocated is affected */
   UVMALLOC_ERROR_NO_DEVICE = 3,        /* no device of that number, or none at all */
-  UVMALLOC_ERROR_NOT_USABLE = 4,       /* unified memory cannot be used here (a device without it, a
-                                          forked child) */
-  UVMALLOC_ERROR_NOT_OURS = 5,         /* the address is in no block of this allocator */
-  UVMALLOC_ERROR_DOUBLE_FREE = 6,      /* the block is free already */
-  UVMALLOC_ERROR_INTERIOR = 7,         /* inside a block, where its start is needed */
+  UVMALLOC_ERROR_NOT_USABLE = 4,  /* unified memory cannot be used here (a device without it, an
+                                     allocator of its parent in a forked child) */
+  UVMALLOC_ERROR_NOT_OURS = 5,    /* the address is in no block of this allocator */
+  UVMALLOC_ERROR_DOUBLE_FREE = 6, /* the block is free already */
+  UVMALLOC_ERROR_INTERIOR = 7,    /* inside a block, where its start is needed */
   UVMALLOC_ERROR_INTERNAL = 8
 } uvmalloc_status;
 
@@ -128,7 +128,9 @@ typedef struct uvmalloc_options {
  * policy, a budget below 2 MiB, a decay that is negative or not finite.
  * UVMALLOC_ERROR_NO_DEVICE: no such runtime, or no driver, or no device.
  * UVMALLOC_ERROR_NOT_USABLE: managed memory of a device does not follow its use.
- * In a forked child it is as the process's own (uvmalloc_process_allocator()). */
+ * In a forked child an allocator of its parent is as the process's own
+ * (uvmalloc_process_allocator()). A new one is UVMALLOC_ERROR_NO_DEVICE there if the parent has
+ * used the driver: the child has no device. */
 UVMALLOC_API uvmalloc_status uvmalloc_create(const uvmalloc_options* options,
                                              uvmalloc_allocator** out) UVMALLOC_NOEXCEPT;
 
@@ -333,7 +335,7 @@ UVMALLOC_API uvmalloc_status uvmalloc_start_trace(uvmalloc_allocator* allocator,
 UVMALLOC_API uvmalloc_status uvmalloc_stop_trace(uvmalloc_allocator* allocator) UVMALLOC_NOEXCEPT;
 
 /* Writes `text`, UTF-8, into the trace, cut to 4096 bytes at the end of a character; nothing where
- * none is written. UVMALLOC_ERROR_INVALID_ARGUMENT: a null pointer. */
+ * none is written. UVMALLOC_ERROR_INVALID_ARGUMENT: a null pointer, or an empty text. */
 UVMALLOC_API uvmalloc_status uvmalloc_mark_trace(uvmalloc_allocator* allocator,
                                                  const char* text) UVMALLOC_NOEXCEPT;
 
@@ -351,7 +353,7 @@ UVMALLOC_API int64_t uvmalloc_report_json_of(const char* figures_file, char* buf
 UVMALLOC_API int64_t uvmalloc_doctor_json(char* buffer, size_t capacity_bytes) UVMALLOC_NOEXCEPT;
 
 /* uvmalloc_mark_trace() of the process's allocator. Nothing where no trace is written, where there
- * is no such allocator, or where `text` is NULL. */
+ * is no such allocator, or where `text` is NULL or empty. */
 UVMALLOC_API void uvmalloc_trace_mark(const char* text) UVMALLOC_NOEXCEPT;
 
 /* A range that a kernel uses: 1 it reads, 2 it writes, 3 both. */

@@ -96,6 +96,9 @@ if(UVMALLOC_BUILD_SIM)
     install(FILES "${CMAKE_BINARY_DIR}/lib/sim/hip/libamdhip64.so" DESTINATION "${private_dir}/sim/hip"
             COMPONENT Simulator)
   endif()
+  # The machines, where the library looks for them.
+  install(DIRECTORY "${PROJECT_SOURCE_DIR}/sim/profiles" DESTINATION "${private_dir}/sim" COMPONENT Simulator
+          FILES_MATCHING PATTERN "*.toml")
   install(FILES "${PROJECT_SOURCE_DIR}/sim/uvmsim.h" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/uvmalloc/sim"
           COMPONENT Simulator)
 endif()
@@ -103,6 +106,14 @@ endif()
 install(FILES README.md ARCHITECTURE.md LICENSE THIRD_PARTY_NOTICES CONTRIBUTING.md DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT Documents)
 install(DIRECTORY docs DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT Documents
         FILES_MATCHING PATTERN "*.md" PATTERN "*.svg")
+# Files elsewhere in the tree that these documents link to, at the same places beside them.
+foreach(file allocator/README.md allocator/uvmalloc.h bench/traces/README.md cmake/public_headers.txt
+        examples/custom_runtime/host_threads.c hipify/README.md preload/exported_names.txt preload/served_calls.inc
+        runtime/uvmalloc_runtime.h)
+  cmake_path(GET file PARENT_PATH folder)
+  install(FILES ${file} DESTINATION "${CMAKE_INSTALL_DOCDIR}/${folder}" COMPONENT Documents)
+endforeach()
 if(UVMALLOC_BUILD_SIM)
   install(FILES sim/README.md DESTINATION "${CMAKE_INSTALL_DOCDIR}/sim" COMPONENT Documents)
+  install(FILES sim/profiles/README.md DESTINATION "${CMAKE_INSTALL_DOCDIR}/sim/profiles" COMPONENT Documents)
 endif()

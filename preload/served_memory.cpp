@@ -29,7 +29,11 @@ const char* to_string(Vendor vendor) {
   return vendor == Vendor::kHip ? "HIP" : "CUDA";
 }
 
+// At the first call that is served. A device that is there may serve none: the program may use
+// another vendor's.
 void say_that_it_serves(const CachingManagedAllocator& allocator) {
+  static std::atomic_flag has_said;
+  if (has_said.test(std::memory_order_relaxed) || has_said.test_and_set()) return;
   const Configuration& configuration = allocator.configuration();
   if (!configuration.startup_line) return;
   const bool is_coherent = allocator.host_backing() == HostBacking::kOrdinary;
@@ -91,7 +95,6 @@ ServedMemory* ServedMemory::make() {
     if (allocator == nullptr) return nullptr;
     auto* made = new ServedMemory(*allocator);
     the_instance.store(made, std::memory_order_release);
-    say_that_it_serves(*allocator);
     return made;
   }();
   return kMade;
@@ -151,6 +154,7 @@ Outcome ServedMemory::allocate(const Request& request, void** out) noexcept {
     }
     allocator_.trace_caller(address, request.caller);
     *out = address;
+    say_that_it_serves(allocator_);
     return Outcome::kServed;
   } catch (const OutOfMemoryError& error) {
     if (error.is_beyond_limit()) {

@@ -61,7 +61,7 @@ std::int64_t uvmalloc_doctor_json(char* buffer, std::size_t capacity_bytes) noex
 
 void uvmalloc_trace_mark(const char* text) noexcept {
   uvm::CachingManagedAllocator* allocator = uvm::process_allocator();
-  if (allocator != nullptr && text != nullptr) allocator->mark_trace(text);
+  if (allocator != nullptr && text != nullptr && *text != '\0') allocator->mark_trace(text);
 }
 
 void uvmalloc_trace_kernel(int device, const void* stream, std::uint64_t amount, int type,

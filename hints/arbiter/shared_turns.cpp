@@ -24,7 +24,7 @@ namespace {
 using std::chrono::nanoseconds;
 
 // Another number for each layout of the table, so that versions of uvmalloc do not meet.
-constexpr int kLayout = 1;
+constexpr int kLayout = 2;
 // Bytes of the file that are locked: one for each program, and one for the table.
 constexpr off_t kTableByte = kMostPrograms;
 constexpr auto kMostLockTime = std::chrono::seconds(1);
@@ -249,7 +249,8 @@ SharingFigures SharedTurns::figures() const {
     ++figures.programs;
     figures.held_bytes += table_->programs[program].held_bytes.load(std::memory_order_relaxed);
   });
-  figures.turns = table_->turns.load(std::memory_order_relaxed);
+  if (program_ != kMostPrograms)
+    figures.turns = table_->programs[program_].turns.load(std::memory_order_relaxed);
   figures.waited_ns = waited_ns_.load(std::memory_order_relaxed);
   return figures;
 }

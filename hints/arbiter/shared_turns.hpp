@@ -25,7 +25,7 @@ namespace uvm::arbiter {
 struct SharingFigures {
   std::size_t programs = 0;      // that are there, with this one
   std::uint64_t held_bytes = 0;  // by all of them
-  std::uint64_t turns = 0;       // of all programs, since the table was made
+  std::uint64_t turns = 0;       // of this program
   std::uint64_t waited_ns = 0;   // by threads of this program
 };
 

@@ -32,6 +32,7 @@ std::optional<std::size_t> Turns::join() {
     if (slot.is_here.load(kOrder) != 0) continue;
     slot.held_bytes.store(0, kOrder);
     slot.waits_since_ns.store(0, kOrder);
+    slot.turns.store(0, kOrder);
     slot.is_here.store(1, kOrder);
     return program;
   }
@@ -111,7 +112,7 @@ void Turns::begin_turn(std::size_t program, std::uint64_t now_ns) {
   table_.programs[program].waits_since_ns.store(0, kOrder);
   table_.turn_began_ns.store(now_ns, kOrder);
   table_.last_kernel_ns.store(now_ns, kOrder);
-  table_.turns.fetch_add(1, kOrder);
+  table_.programs[program].turns.fetch_add(1, kOrder);
   table_.holder.store(program + 1, kOrder);
 }
 

@@ -28,13 +28,13 @@ struct TurnTable {
     std::atomic<std::uint64_t> is_here;
     std::atomic<std::uint64_t> held_bytes;
     std::atomic<std::uint64_t> waits_since_ns;  // 0: it does not wait
+    std::atomic<std::uint64_t> turns;           // that have begun, since it joined
   };
   std::atomic<std::uint32_t> changes;  // a futex: programs wait for the next one
   std::array<Program, kMostPrograms> programs;
   std::atomic<std::uint64_t> holder;  // its number and 1; 0: nobody has the turn
   std::atomic<std::uint64_t> turn_began_ns;
   std::atomic<std::uint64_t> last_kernel_ns;  // of the holder
-  std::atomic<std::uint64_t> turns;           // that have begun
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 

@@ -88,6 +88,9 @@ struct Block {
   ChunkList list_of(int device) const { return chunks[static_cast<std::size_t>(device)].list; }
   bool holds_chunk(int device) const { return list_of(device) != ChunkList::kNone; }
 
+  // Whether it has had a page anywhere since its memory was allocated. The driver's own work for
+  // advice and discards is for such blocks alone.
+  bool is_populated = false;
   std::size_t index;  // its number among all blocks
   std::size_t device_count;
   std::unique_ptr<Chunk[]> chunks;  // of each device

@@ -83,7 +83,8 @@ class UVMSIM_EXPORT Machine {
   PoolHandle default_pool(int device);
   PoolHandle current_pool(int device);
   Status set_current_pool(int device, PoolHandle pool);
-  PoolHandle create_pool(int device);
+  // `most_bytes` in use at once; 0: no limit.
+  PoolHandle create_pool(int device, std::uint64_t most_bytes);
   // kInvalidValue for a default pool. What was taken from the pool lives on.
   Status destroy_pool(PoolHandle pool);
   std::optional<Pool> find_pool(PoolHandle pool);

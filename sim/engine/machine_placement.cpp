@@ -74,7 +74,7 @@ Status Machine::advise(MemoryRange range, Advice advice, int location) {
   if (record == nullptr) return Status::kInvalidValue;
   ++counters_.advice_calls;
   const PageRange pages = pages_of(*record, range);
-  timeline_.run_exclusively(costs_.advice_ns(blocks_of(pages)));
+  timeline_.run_exclusively(costs_.advice_ns(residency_.populated_blocks(pages)));
   residency_.advise(&record->placement->policy, first_page_of(*record), pages, advice, location);
   return Status::kOk;
 }
@@ -119,10 +119,12 @@ Status Machine::discard(int device, StreamHandle stream, MemoryRange range) {
   const std::size_t offset = address_of(range) - record->allocation.address;
   const PageRange whole{base + round_up(offset, kPageBytes) / kPageBytes,
                         base + (offset + range.size_bytes) / kPageBytes};
+  const std::uint64_t blocks =
+      whole.first < whole.last ? residency_.populated_blocks(whole) : std::uint64_t{0};
   if (whole.first < whole.last && record->allocation.kind == MemoryKind::kManaged)
     residency_.discard(whole);
   timeline_.advance(call_ns());
-  timeline_.submit(*target, costs_.discard_phases(blocks_of(whole)));
+  timeline_.submit(*target, costs_.discard_phases(blocks));
   return Status::kOk;
 }
 

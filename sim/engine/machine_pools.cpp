@@ -20,9 +20,9 @@ Status Machine::set_current_pool(int device, PoolHandle handle) {
   return pools_.set_current(device, handle);
 }
 
-PoolHandle Machine::create_pool(int device) {
+PoolHandle Machine::create_pool(int device, std::uint64_t most_bytes) {
   const std::lock_guard lock(mutex_);
-  return pools_.create(device);
+  return pools_.create(device, most_bytes);
 }
 
 Status Machine::destroy_pool(PoolHandle handle) {
@@ -57,9 +57,13 @@ Status Machine::allocate_from_pool(PoolHandle handle, std::size_t bytes, void** 
   const std::lock_guard lock(mutex_);
   Pool* pool = pools_.find(handle);
   if (pool == nullptr) return Status::kInvalidValue;
+  if (bytes > kLargestRequestBytes) return Status::kOutOfMemory;
+  const std::uint64_t charge = DeviceMemory::charge_of(bytes);
+  if (pool->most_bytes != 0 && pool->used_bytes + charge > pool->most_bytes)
+    return Status::kOutOfMemory;
   const Status status = take_device_memory(pool->device, bytes, handle, out);
   if (status != Status::kOk) return status;
-  pool->used_bytes += DeviceMemory::charge_of(bytes);
+  pool->used_bytes += charge;
   pool->used_high_bytes = std::max(pool->used_high_bytes, pool->used_bytes);
   return Status::kOk;
 }

@@ -205,7 +205,8 @@ MachineProfile read_profile(const std::string& path) {
   const toml::parse_result parsed = toml::parse_file(path);
   if (!parsed) {
     const toml::parse_error& error = parsed.error();
-    throw ProfileError(path + ":" + std::to_string(error.source().begin.line) + ": " +
+    const std::uint32_t line = error.source().begin.line;  // 0: the file cannot be read
+    throw ProfileError(path + (line == 0 ? "" : ":" + std::to_string(line)) + ": " +
                        std::string(error.description()) +
                        "; accepted: a file in TOML, as sim/profiles/README.md describes it");
   }

@@ -21,7 +21,7 @@ enum class Profile {
 };
 
 struct MachineProfile {
-  std::string name = "ideal";
+  std::string name = "UVM Simulated Device";  // of each device
   Profile memory = Profile::kDiscrete;
   std::size_t capacity_bytes = std::size_t{8} << 30;  // of each device
   bool concurrent_managed_access = true;

@@ -36,6 +36,7 @@ Status PageMover::make_resident(int location, Block& block, const PageMask& page
   } else if (!back_at_host(block, missing, block.by_page->anywhere() & ~block.by_page->discarded)) {
     return Status::kOutOfMemory;
   }
+  block.is_populated = true;
   count_arrival(location, arrival_of(*block.by_page, missing));
   block.by_page->resident_at(location) |= missing;
   for (BlockPages::DeviceSide& side : block.by_page->devices) side.mapped &= ~missing;
@@ -67,6 +68,7 @@ bool PageMover::move_whole(int location, Block& block) {
     unmap_from_host(block, ~PageMask{});
   }
   block.whole_at = location;
+  block.is_populated = true;
   count_arrival(location, {.populated_bytes = from == Block::kNowhere ? kBlockBytes : 0,
                            .from_host_bytes = from == kHost ? kBlockBytes : 0,
                            .from_devices_bytes = from >= 0 ? kBlockBytes : 0});
@@ -231,6 +233,7 @@ void PageMover::drop_whole(Block& block) {
   block.host_mapped.reset();
   block.evicted.reset();
   block.whole_at = Block::kNowhere;
+  block.is_populated = false;
   for (int device = 0; device < device_count(); ++device) {
     if (block.holds_chunk(device)) memory(device).move_to(block, ChunkList::kNone);
   }

@@ -29,10 +29,10 @@ Status Pools::set_current(int device, PoolHandle handle) {
   return Status::kOk;
 }
 
-PoolHandle Pools::create(int device) {
+PoolHandle Pools::create(int device, std::uint64_t most_bytes) {
   // A number is not used again: allocations from a destroyed pool still name it.
   const auto handle = reinterpret_cast<PoolHandle>(next_++);
-  pools_.emplace(handle, Pool{.device = device});
+  pools_.emplace(handle, Pool{.device = device, .most_bytes = most_bytes});
   return handle;
 }
 

@@ -15,6 +15,7 @@ using PoolHandle = void*;
 // A stream-ordered pool in its simplest form: it keeps no memory, so it reserves the bytes in use.
 struct Pool {
   int device;
+  std::uint64_t most_bytes = 0;               // 0: no limit
   std::uint64_t release_threshold_bytes = 0;  // remembered, without effect
   std::uint64_t used_bytes = 0;
   std::uint64_t used_high_bytes = 0;
@@ -30,7 +31,7 @@ class Pools {
   PoolHandle default_of(int device) const;
   PoolHandle current_of(int device) const;
   Status set_current(int device, PoolHandle handle);
-  PoolHandle create(int device);
+  PoolHandle create(int device, std::uint64_t most_bytes = 0);
   // kInvalidValue for a default pool.
   Status destroy(PoolHandle handle);
 

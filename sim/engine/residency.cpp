@@ -399,6 +399,16 @@ void Residency::forget(PageRange pages) {
 
 // ---- questions
 
+std::uint64_t Residency::populated_blocks(PageRange pages) const {
+  std::uint64_t count = 0;
+  for (std::size_t index = pages.first / kPagesPerBlock; index * kPagesPerBlock < pages.last;
+       ++index) {
+    const Block* block = blocks_.find(index);
+    if (block != nullptr && block->is_populated) ++count;
+  }
+  return count;
+}
+
 std::size_t Residency::resident_pages(int location, std::size_t page, std::size_t count) const {
   std::size_t found = 0;
   for (const std::size_t last = page + count; page < last;) {

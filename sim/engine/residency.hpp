@@ -89,6 +89,9 @@ class Residency {
   // Evicts until `bytes` are free on the device; false where eviction cannot achieve that.
   bool make_room(int device, std::size_t bytes) { return mover_.make_room(device, bytes); }
 
+  // Blocks of the range that have had a page anywhere since their memory was allocated.
+  std::uint64_t populated_blocks(PageRange pages) const;
+
   // Pages of the range at `location`.
   std::size_t resident_pages(int location, std::size_t page, std::size_t count) const;
   bool is_resident(int location, std::size_t page) const {

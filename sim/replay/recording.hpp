@@ -58,7 +58,7 @@ struct Event {
   std::uint32_t block = 0;   // kAllocate, kFree: the same number in both
   PageRange pages{0, 0};     // kAllocate, kFree, kAdvise, kPrefetch, kDiscard
   // Operations, bytes of a copy or of an allocation; of advice the 2 MiB blocks of its range, with
-  // those that nothing is allocated in.
+  // those that nothing is allocated in. The latter cost nothing.
   std::uint64_t amount = 0;
   std::uint64_t other_bytes = 0;  // kKernel: that it moves in memory which the recording lacks
   std::uint64_t recorded_ns = 0;  // real time since the start of the recording

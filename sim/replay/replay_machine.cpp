@@ -112,16 +112,14 @@ class Run final : public Hints {
 
   void discard(std::uint32_t stream, PageRange pages) override {
     ++counters_.discard_calls;
+    const std::uint64_t blocks = residency_.populated_blocks(pages);
     residency_.discard(pages);
-    submit(stream, costs_.discard_phases(blocks_of(pages)));
+    submit(stream, costs_.discard_phases(blocks));
   }
 
   void advise(PageRange pages, Advice advice, int location) override {
-    advise(pages, advice, location, blocks_of(pages));
-  }
-  void advise(PageRange pages, Advice advice, int location, std::uint64_t blocks) {
     ++counters_.advice_calls;
-    timeline_.run_exclusively(costs_.advice_ns(blocks));
+    timeline_.run_exclusively(costs_.advice_ns(residency_.populated_blocks(pages)));
     residency_.advise(&advice_, 0, pages, advice, location);
   }
 
@@ -182,7 +180,7 @@ class Run final : public Hints {
       case EventKind::kFree:
         return Status::kOk;
       case EventKind::kAdvise:
-        advise(event.pages, event.advice, event.location, event.amount);
+        advise(event.pages, event.advice, event.location);
         return Status::kOk;
       case EventKind::kPrefetch:
         prefetch(event.stream, event.pages, event.location);

@@ -81,9 +81,11 @@ void Launch::record(std::function<void()> work) {
 void Launch::check(int error) const {
   if (error == UVMSIM_ERROR_ADDRESS) fail_illegal_address(nullptr);
   if (error == UVMSIM_ERROR_CAPTURE) C10_CUDA_CHECK(cudaErrorStreamCaptureInvalidated);
-  TORCH_CHECK_WITH(OutOfMemoryError, error != UVMSIM_ERROR_OUT_OF_MEMORY,
-                   "CUDA out of memory. The device has no room left for the managed memory that ",
-                   operator_name_, " touches");
+  TORCH_CHECK_WITH(
+      OutOfMemoryError, error != UVMSIM_ERROR_OUT_OF_MEMORY,
+      "CUDA out of memory. The device or the host has no room left for the managed memory "
+      "that ",
+      operator_name_, " touches");
   TORCH_CHECK(error == UVMSIM_OK, "the simulated device refused ", operator_name_, " with error ",
               error);
 }

@@ -99,6 +99,23 @@ TEST_F(SharedTurnsTest, AProgramThatIsKilledTakesItsTurnAndItsBytesWithIt) {
   EXPECT_FALSE(turns->is_crowded());
 }
 
+TEST_F(SharedTurnsTest, TurnsOfProgramsThatAreGoneAreNotThoseOfTheNext) {
+  std::vector<pid_t> children;
+  for (int i = 0; i < 2; ++i) {
+    children.push_back(start([this] {
+      const auto turns = join(80);
+      ++shared->ready;
+      wait_for(shared->ready, 2);
+      kernel(*turns);  // the first of both has a turn
+    }));
+  }
+  for (const pid_t child : children) EXPECT_EQ(result_of(child), 0);
+  const auto turns = join(80);
+  kernel(*turns);
+  EXPECT_EQ(turns->figures().turns, 0u);
+  EXPECT_EQ(turns->figures().waited_ns, 0u);
+}
+
 TEST_F(SharedTurnsTest, AStoppedHolderLosesItsTurn) {
   const pid_t holder = start([this] {
     const auto turns = join(80);
@@ -208,7 +225,7 @@ TEST_F(SharedTurnsTest, WhatIsWrongIsSaid) {
   EXPECT_EQ(why, "another allocator of this process shares it already");
   EXPECT_EQ(SharedTurns::join(folder + "/none", "card", kRules, &why), nullptr);
   EXPECT_NE(why.find("No such file or directory"), std::string::npos) << why;
-  const std::string link = folder + "/uvmalloc-turns-1-" + std::to_string(geteuid()) + "-link";
+  const std::string link = folder + "/uvmalloc-turns-2-" + std::to_string(geteuid()) + "-link";
   std::filesystem::create_symlink("/etc/passwd", link);
   EXPECT_EQ(SharedTurns::join(folder, "link", kRules, &why), nullptr);
   EXPECT_NE(why.find(link), std::string::npos) << why;

@@ -34,7 +34,20 @@ TEST_F(TurnsTest, WhileAllFitsEverybodyRuns) {
   EXPECT_EQ(turns.before_kernel(first, 1), Answer::kRuns);
   EXPECT_EQ(turns.before_kernel(second, 1), Answer::kRuns);
   EXPECT_TRUE(turns.take(second, 2));
-  EXPECT_EQ(table.turns, 0u);
+  EXPECT_EQ(table.programs[first].turns + table.programs[second].turns, 0u);
+}
+
+TEST_F(TurnsTest, TheTurnsOfAProgramAreCountedFromItsStart) {
+  const std::size_t first = join(60);
+  const std::size_t second = join(60);
+  ASSERT_TRUE(turns.take(first, 1));
+  EXPECT_FALSE(turns.take(second, 2));
+  turns.yield(first, 3);
+  EXPECT_EQ(table.programs[first].turns, 1u);
+  EXPECT_EQ(table.programs[second].turns, 1u);
+  turns.leave(first);
+  EXPECT_EQ(join(60), first);
+  EXPECT_EQ(table.programs[first].turns, 0u);
 }
 
 TEST_F(TurnsTest, AProgramAloneIsNeverCrowded) {

@@ -181,6 +181,7 @@ TEST_P(CInterface, NullPointersAreRefusedOrFine) {
   EXPECT_EQ(uvmalloc_stop_trace(nullptr), kInvalid);
   EXPECT_EQ(uvmalloc_mark_trace(nullptr, "a"), kInvalid);
   EXPECT_EQ(uvmalloc_mark_trace(allocator, nullptr), kInvalid);
+  EXPECT_EQ(uvmalloc_mark_trace(allocator, ""), kInvalid);
   EXPECT_EQ(uvmalloc_set_device_limit(nullptr, 0, 1), kInvalid);
   EXPECT_EQ(uvmalloc_add_pressure_callback(
                 nullptr, +[](void*) { return 0; }, nullptr),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -247,6 +249,36 @@ def test_licences_and_documents_are_installed(installed: Installed) -> None:
     assert files_below(documents / "docs") == {
         file for file in files_below(ROOT / "docs") if file.suffix in (".md", ".svg")
     }
+
+
+def test_links_of_installed_documents_lead_to_installed_files(installed: Installed) -> None:
+    documents = installed.prefix / "share/doc/uvmalloc"
+    missing = [
+        f"{page.relative_to(documents)}: {link}"
+        for page in documents.rglob("*.md")
+        for link in re.findall(r"\]\(([^)\s#]+)[^)]*\)", page.read_text())
+        if "://" not in link and not (page.parent / link).exists()
+    ]
+    assert missing == []
+
+
+def test_the_installed_simulator_has_the_machines(installed: Installed) -> None:
+    profiles = {file.name for file in (ROOT / "sim/profiles").glob("*.toml")}
+    assert files_below(installed.stand_ins / "profiles") == {Path(name) for name in profiles}
+    text = """
+import ctypes
+driver, name = ctypes.CDLL("libcuda.so.1"), ctypes.create_string_buffer(100)
+assert driver.cuInit(0) == 0
+assert driver.cuDeviceGetName(name, 100, 0) == 0
+print(name.value.decode())
+"""
+    found = {"LD_LIBRARY_PATH": str(installed.stand_ins)}
+    assert run(sys.executable, "-c", text, UVMSIM_MACHINE="gb10", **found) == "NVIDIA GB10\n"
+    failed = subprocess.run(
+        [sys.executable, "-c", text], env={**os.environ, **found, "UVMSIM_MACHINE": "none"},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert f"{installed.stand_ins}/profiles/none.toml: File could not be opened" in failed.stderr
 
 
 def test_the_documented_versions_of_the_systems_libraries_are_those_needed(

@@ -246,6 +246,9 @@ def test_one_line_says_that_calls_are_served(python: Program) -> None:
     assert "managed memory, policy auto, budget " in line
     run = python("runtime.cudaGetDeviceCount(byref(pointer()))", UVMALLOC_STARTUP_LINE="1")
     assert run.stderr == "", "no allocation call was made"
+    allocation = "allocate(runtime.cudaMalloc, size(MIB))"
+    run = python(allocation, UVMALLOC_STARTUP_LINE="1", UVMALLOC_EXCLUDE="<2MiB")
+    assert run.stderr == "", "no allocation call was served"
 
 
 def test_the_range_of_an_address_is_its_blocks(python: Program) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from uvmalloc.libraries import find_libraries
+from uvmalloc.report import show_report
 
 from tests.build_facts import found_by_cmake
 from tests.preload.conftest import ROOT, Program, in_python, listed_calls
@@ -70,6 +73,14 @@ assert runtime.hipMemAllocPitch(byref(block), byref(pitch), size(512), size(3), 
 print(pitch.value, runtime.hipFree(block))
 """)
     assert (run.stdout, run.served, run.reached) == ("1024 0\n512 0\n", 2, 0)
+
+
+def test_the_report_names_the_vendor_whose_calls_were_served(python: Program) -> None:
+    run = python("status, block = allocate(runtime.hipMalloc, size(MIB))", UVMALLOC_CUDA="1")
+    shown = Console(width=200, record=True, markup=False, file=io.StringIO())
+    show_report(run.report, shown)
+    assert "HIP calls served: hipMalloc 1" in shown.file.getvalue()
+    assert "CUDA calls served" not in shown.file.getvalue()
 
 
 def test_a_default_pool_is_served_and_another_one_is_hips(python: Program) -> None:

@@ -290,6 +290,67 @@ def test_a_machine_that_is_none_is_refused(uvmalloc, libraries):
     assert "gb10" in finished.stderr and "a file in TOML" in finished.stderr
 
 
+DEVICE_NAMES = """
+import ctypes, torch
+names = {torch.cuda.get_device_name()}  # initialises the driver
+name = ctypes.create_string_buffer(96)
+assert ctypes.CDLL("libcuda.so.1").cuDeviceGetName(name, 96, 0) == 0
+manager, device = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_void_p()
+managed = ctypes.create_string_buffer(96)
+assert manager.nvmlInit_v2() == 0
+assert manager.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device)) == 0
+assert manager.nvmlDeviceGetName(device, managed, 96) == 0
+names |= {name.value.decode(), managed.value.decode()}
+print(*names)
+"""
+HIP_DEVICE_NAME = """
+import ctypes
+runtime, name = ctypes.CDLL("libamdhip64.so.7"), ctypes.create_string_buffer(96)
+assert runtime.hipDeviceGetName(name, 96, 0) == 0
+print(name.value.decode())
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "program", "name"),
+    [
+        ((), DEVICE_NAMES, "UVM Simulated Device"),
+        (("--machine", "h100-pcie5"), DEVICE_NAMES, "NVIDIA H100 PCIe"),
+        (("--hip",), HIP_DEVICE_NAME, "UVM Simulated Device"),
+        (("--hip", "--machine", "mi300a"), HIP_DEVICE_NAME, "AMD Instinct MI300A"),
+    ],
+)
+def test_a_device_has_its_machines_name(uvmalloc, options, program, name):
+    finished = uvmalloc("sim", "--no-report", *options, "--", sys.executable, "-c", program)
+    assert finished.stdout == f"{name}\n", finished.stderr
+
+
+VIRTUAL_TIME = """
+import ctypes, torch
+x = torch.ones(4 << 20).to("cuda")
+y = torch.zeros(1 << 20, device="cuda") + x[: 1 << 20]
+print(y.sum().item())
+del x, y
+torch.cuda.empty_cache()
+torch.cuda.synchronize()
+now_ns = ctypes.CDLL("libuvmsim.so").uvmsim_now_ns
+now_ns.restype = ctypes.c_uint64
+print(now_ns())
+"""
+
+
+def test_virtual_time_does_not_depend_on_the_budget(uvmalloc):
+    def run(budget: str) -> str:
+        finished = uvmalloc(
+            "sim", "--no-report", "--machine", "h100-pcie5", "--budget", budget, "--",
+            sys.executable, "-c", VIRTUAL_TIME,
+        )  # fmt: skip
+        assert finished.returncode == 0, finished.stderr
+        return finished.stdout
+
+    assert run("1GiB") == run("6GiB")
+
+
 def test_native_leaves_uvmalloc_out(uvmalloc):
     show = ("sh", "-c", 'echo "$LD_PRELOAD|$PYTORCH_ENABLE_UNIFIED_MEMORY|$UVMSIM_DEVICES"')
     finished = uvmalloc("sim", "--native", "--no-report", "--", *show)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+import uvmalloc
 from uvmalloc.trace import MARK, read_trace
 
 from tests.pytorch.conftest import Simulate
@@ -29,6 +31,11 @@ def test_marks_of_a_program_are_in_its_trace(simulate: Simulate, tmp_path: Path)
         "x" + "é" * 2047,
         "half of a pair: ?",
     ]
+
+
+def test_an_empty_mark_is_refused() -> None:
+    with pytest.raises(ValueError, match="the text is empty"):
+        uvmalloc.mark("")
 
 
 def test_a_mark_without_uvmalloc_does_nothing(simulate: Simulate) -> None:

@@ -261,6 +261,14 @@ def test_the_table_names_every_policy(capsys: pytest.CaptureFixture[str]) -> Non
     assert re.search(r"offload-optimizer +4 MiB +1.70 x +1.25 x", shown)
     assert "driver: within 10 % of that from 8 MiB on." in shown
     assert "UVMALLOC_POLICY=lru needs the least" in shown
+    assert "device memory alone: within 10 % of that from 6 MiB on." in shown
+    assert re.search(r"device memory alone +it does not fit", shown)
+
+
+def test_no_row_recommends_a_device_without_unified_memory() -> None:
+    sizes = dict.fromkeys(("off", "driver", "lru", "planned"), BLOCK)
+    last = plan.summary(RESULT | {"smallest_memory_bytes": sizes})[-1]
+    assert last.startswith("UVMALLOC_POLICY=driver needs the least")
 
 
 def test_the_page_has_the_tables_and_the_picture_the_chart(tmp_path, monkeypatch) -> None:
@@ -289,7 +297,8 @@ def test_a_program_is_recorded_and_planned(tmp_path, capsys: pytest.CaptureFixtu
     command = ["plan", "--machine", "h100-pcie5", "--json", "--step", "step 1", "--"]
     assert main([*command, sys.executable, "-c", PROGRAM]) == 0
     result = json.loads(capsys.readouterr().out)
-    assert len(result["points"]) == 10
+    sizes = [point["memory_bytes"] for point in result["points"]]
+    assert sizes == [BLOCK, 2 * BLOCK]
     assert result["footprint_bytes"] >= 4 << 20
     assert main([*command, sys.executable, "-c", "raise SystemExit(3)"]) != 0
     assert "ended with the code 3" in capsys.readouterr().err
@@ -298,3 +307,53 @@ def test_a_program_is_recorded_and_planned(tmp_path, capsys: pytest.CaptureFixtu
 def test_a_missing_program_is_named(tmp_path) -> None:
     with pytest.raises(CommandError, match="scripts/build makes it"):
         plan.what_if(tmp_path / "none", tmp_path / "trace", "m", [BLOCK], None)
+
+
+def test_a_single_word_behind_two_dashes_is_a_program(
+    tmp_path, monkeypatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan_of = ["plan", "--machine", "h100-pcie5"]
+    assert main([*plan_of, "--", "false"]) == 1
+    assert "false ended with the code 1: there is no whole step" in capsys.readouterr().err
+    assert main([*plan_of, "--", "true"]) == 1
+    said = capsys.readouterr().err
+    assert "true recorded nothing: it made no allocation that uvmalloc serves" in said
+    assert main([*plan_of, "true"]) != 0
+    assert "true: No such file or directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "accepted"), [("--memory=0", "a size from 2 MiB"), ("--step=", "the text of a mark")]
+)
+def test_a_refused_option_of_the_plan_has_its_own_name(
+    option, accepted, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", "none.trace", "--machine", "h100-pcie5", option]) == 2
+    name, value = option.split("=")
+    assert f"{name} is '{value}'; accepted: {accepted}" in capsys.readouterr().err
+
+
+SMALL_MODEL = """
+import torch, uvmalloc
+model = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(6)]).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+for step in range(3):
+    uvmalloc.mark(f"step {step}")
+    loss = (model(torch.randn(256, 1024, device="cuda")) ** 2).mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+uvmalloc.mark("end")
+"""
+
+
+@pytest.mark.slow
+def test_a_small_model_has_state_and_activations_that_move_by_hand(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = ["plan", "--machine", "h100-pcie5", "--memory", "1GiB", "--json", "--"]
+    assert main([*command, sys.executable, "-c", SMALL_MODEL]) == 0
+    by_hand = json.loads(capsys.readouterr().out)["by_hand"]
+    # The optimizer needs most of all, with its state.
+    for way in ("offload-optimizer", "offload-activations"):
+        assert by_hand[way]["figures"]["failure"] == "it saves no memory"

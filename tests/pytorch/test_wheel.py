@@ -93,6 +93,8 @@ def test_the_wheel_is_for_this_platform_and_holds_each_library_once(
     expected += [f"sim/hip/libamdhip64.so.{major}" for major in (5, 6, 7)]
     expected += ["sim/hip/libhsa-runtime64.so.1"]
     assert carried == sorted(expected)
+    machines = {f"uvmalloc/lib/sim/profiles/{name}.toml" for name in libraries.machines()}
+    assert machines <= set(names)
     assert installed.wheel.stat().st_size < 20 << 20, "its libraries are stripped"
 
 

@@ -365,6 +365,23 @@ TEST_F(DriverTest, PoolsAccountForWhatIsTaken) {
   EXPECT_EQ(used, kBlock);
 }
 
+TEST_F(DriverTest, APoolGivesNoMoreThanItsMaximum) {
+  CUmemPoolProps properties{};
+  properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  properties.maxSize = 2 * kBlock;
+  CUmemoryPool pool = nullptr;
+  EXPECT_EQ(CU(cuMemPoolCreate)(&pool, nullptr), CUDA_ERROR_INVALID_VALUE);
+  ASSERT_EQ(CU(cuMemPoolCreate)(&pool, &properties), CUDA_SUCCESS);
+  CUdeviceptr memory = 0;
+  ASSERT_EQ(CU(cuMemAllocFromPoolAsync)(&memory, 2 * kBlock, pool, stream_), CUDA_SUCCESS);
+  CUdeviceptr none = 0;
+  EXPECT_EQ(CU(cuMemAllocFromPoolAsync)(&none, 1, pool, stream_), CUDA_ERROR_OUT_OF_MEMORY);
+  ASSERT_EQ(CU(cuMemFreeAsync)(memory, stream_), CUDA_SUCCESS);
+  ASSERT_EQ(CU(cuMemPoolDestroy)(pool), CUDA_SUCCESS);
+  EXPECT_EQ(CU(cuMemPoolDestroy)(pool), CUDA_ERROR_INVALID_VALUE);
+}
+
 TEST_F(DriverTest, ListenersToTheLogComeAndGo) {
   const CUlogsCallback listener = [](void*, CUlogLevel, char*, size_t) {};
   CUlogsCallbackHandle first = nullptr;

@@ -293,6 +293,25 @@ TEST(RuntimeTest, WhatADestroyedPoolGaveIsNoneOfTheNextOnes) {
   ASSERT_EQ(RT(cudaMemPoolDestroy)(pool), cudaSuccess);
 }
 
+TEST(RuntimeTest, APoolGivesNoMoreThanItsMaximum) {
+  cudaMemPoolProps properties{};
+  properties.allocType = cudaMemAllocationTypePinned;
+  properties.location = {cudaMemLocationTypeDevice, 0};
+  properties.maxSize = 8 * kMiB;
+  cudaMemPool_t pool = nullptr;
+  ASSERT_EQ(RT(cudaMemPoolCreate)(&pool, &properties), cudaSuccess);
+  void* blocks[2] = {};
+  for (void*& block : blocks)
+    ASSERT_EQ(RT(cudaMallocFromPoolAsync)(&block, 4 * kMiB, pool, nullptr), cudaSuccess);
+  void* none = nullptr;
+  EXPECT_EQ(RT(cudaMallocFromPoolAsync)(&none, 1, pool, nullptr), cudaErrorMemoryAllocation);
+  RT(cudaGetLastError)();
+  ASSERT_EQ(RT(cudaFreeAsync)(blocks[0], nullptr), cudaSuccess);
+  ASSERT_EQ(RT(cudaMallocFromPoolAsync)(&blocks[0], 4 * kMiB, pool, nullptr), cudaSuccess);
+  for (void* block : blocks) ASSERT_EQ(RT(cudaFreeAsync)(block, nullptr), cudaSuccess);
+  ASSERT_EQ(RT(cudaMemPoolDestroy)(pool), cudaSuccess);
+}
+
 TEST(RuntimeTest, AnArrayKeepsTheRowsThatAreCopiedIntoIt) {
   const cudaChannelFormatDesc pairs{16, 16, 0, 0, cudaChannelFormatKindUnsigned};
   cudaArray_t array = nullptr;

@@ -11,6 +11,7 @@
 #include <uvmalloc/sim/uvmsim.h>
 #include <uvmalloc/sim/engine/units.hpp>
 
+#include "oversubscription/offload.hpp"
 #include "oversubscription/policies.hpp"
 #include "oversubscription/repeated_step.hpp"
 #include "tools/made_recording.hpp"
@@ -231,6 +232,53 @@ TEST_F(WhatIfTest, StateThatIsMovedByHandIsThereForTheOptimizerAlone) {
   EXPECT_EQ(state.memory_bytes, 2 * kBlockBytes);
   EXPECT_EQ(state.figures.step_ns, 160 + 2 * kCopyNs);
   EXPECT_EQ(state.figures.copied_bytes, 2 * kBlockBytes);
+}
+
+// Blocks 0 and 1 are weights, 2 and 3 the optimizer's state, 4 an activation, 5 a gradient, and 6
+// to 8 the optimizer's memory for a moment, which makes the step's fullest moment.
+class SmallModelTest : public ::testing::Test, protected MadeRecording {
+ protected:
+  SmallModelTest() : MadeRecording(9) {
+    recording.events.erase(recording.events.begin() + 4, recording.events.begin() + 9);
+    recording.marks[0].event = 4;
+    add_allocation(4, EventKind::kAllocate);
+    add_read({0}, {4});
+    add_kernel({1, 4}, 100, UVMSIM_READ);
+    add_allocation(5, EventKind::kAllocate);
+    add_read({1, 4}, {5});
+    add_allocation(4, EventKind::kFree);
+    add_read({0}, {5});
+    for (std::uint32_t block = 6; block < 9; ++block) add_allocation(block, EventKind::kAllocate);
+    add_read({5}, {2, 6});
+    add_read({5}, {3, 7});
+    add_read({2, 3}, {8});
+    add_read({8}, {0, 1});
+    for (std::uint32_t block = 5; block < 9; ++block) add_allocation(block, EventKind::kFree);
+    add_mark("end");
+  }
+
+  // A kernel of 100 ns that reads blocks, and reads and writes others.
+  void add_read(const std::vector<std::uint32_t>& read, const std::vector<std::uint32_t>& written) {
+    add_kernel(read, 100, UVMSIM_READ);
+    Event& kernel = recording.events.back();
+    for (const std::uint32_t block : written) {
+      recording.touches.push_back(
+          {pages_of(block), kBlockBytes, UVMSIM_READ | UVMSIM_WRITE, block});
+      ++kernel.touch_count;
+    }
+  }
+};
+
+TEST_F(SmallModelTest, StateAndActivationsAreFoundWhereTheOptimizerHasTheFullestMoment) {
+  const WhatIf trains(recording, "", copying_machine());
+  EXPECT_EQ(trains.footprint().peak_bytes, 8 * kBlockBytes);
+  const WhatIf::ByHand state = trains.by_hand("offload-optimizer");
+  EXPECT_EQ(state.figures.failure, "it saves no memory") << "all of it is there at that moment";
+  const Recording twice = repeated_step(recording, "", 2);
+  EXPECT_EQ(offload_of(twice, "offload-optimizer").copies.size(), 2 * 2 * 2U);
+  EXPECT_EQ(offload_of(twice, "offload-activations").copies.size(), 2 * 2U);
+  const WhatIf::ByHand activations = trains.by_hand("offload-activations");
+  EXPECT_EQ(activations.figures.failure, "it saves no memory");
 }
 
 TEST_F(WhatIfTest, AnActivationThatIsMovedByHandIsAwayBetweenForwardAndBackward) {

@@ -24,7 +24,8 @@ constexpr std::size_t kKernelsOfModule = 2;
 
 // Of one allocation in one step.
 struct Life {
-  std::vector<std::size_t> uses;  // events
+  std::vector<std::size_t> uses;      // events
+  std::size_t uses_before_write = 0;  // of `uses`, those before the first that writes
   std::uint64_t bytes = 0;
   bool is_written = false;
   bool begins = false;  // in the step
@@ -36,9 +37,8 @@ class StepLives {
  public:
   StepLives(const Recording& recording, std::size_t first, std::size_t last,
             const std::map<std::uint32_t, std::uint64_t>& bytes_of)
-      : recording_(recording) {
+      : recording_(recording), first_(first) {
     std::uint64_t live_bytes = 0;
-    std::uint64_t most_bytes = 0;
     for (std::size_t index = first; index < last; ++index) {
       const Event& event = recording.events[index];
       if (event.kind == EventKind::kAllocate) {
@@ -50,11 +50,7 @@ class StepLives {
       } else if (event.kind == EventKind::kKernel) {
         add_uses(index, event);
       }
-      // Differences are enough to find the fullest moment.
-      if (static_cast<std::int64_t>(live_bytes) > static_cast<std::int64_t>(most_bytes)) {
-        most_bytes = live_bytes;
-        fullest_ = index;
-      }
+      live_bytes_.push_back(static_cast<std::int64_t>(live_bytes));
     }
     for (auto& [block, life] : lives_) {
       const auto found = bytes_of.find(block);
@@ -69,22 +65,50 @@ class StepLives {
       return !each.second.begins && !each.second.ends && each.second.is_written;
     });
   }
-  // The event at which forward ends and backward begins.
-  std::size_t fullest() const { return fullest_; }
+  // The event at which forward ends and backward begins: the fullest moment between the first use
+  // of the last weight and the next use of any weight. Without weights it is the step's fullest
+  // moment. That may lie inside the optimizer, whose memory for a moment can be larger.
+  std::size_t end_of_forward() const {
+    std::size_t begin = first_;
+    for (const Life* weight : weights()) begin = std::max(begin, weight->uses.front());
+    std::size_t end = first_ + live_bytes_.size() - 1;
+    for (const Life* weight : weights()) {
+      const auto next = std::ranges::upper_bound(weight->uses, begin);
+      if (next != weight->uses.end()) end = std::min(end, *next);
+    }
+    const auto from = live_bytes_.begin() + static_cast<std::ptrdiff_t>(begin - first_);
+    const auto to = live_bytes_.begin() + static_cast<std::ptrdiff_t>(end - first_ + 1);
+    return first_ + static_cast<std::size_t>(std::max_element(from, to) - live_bytes_.begin());
+  }
 
  private:
   void add_uses(std::size_t index, const Event& event) {
     for (std::uint32_t i = 0; i < event.touch_count; ++i) {
       const Touch& touch = recording_.touches.at(event.first_touch + i);
       Life& life = lives_[touch.block];
+      const bool is_written = (touch.access & UVMSIM_WRITE) != 0;
       if (life.uses.empty() || life.uses.back() != index) life.uses.push_back(index);
-      life.is_written |= (touch.access & UVMSIM_WRITE) != 0;
+      if (is_written && !life.is_written) life.uses_before_write = life.uses.size() - 1;
+      life.is_written |= is_written;
     }
   }
 
+  // Forward and backward read a weight, and then the optimizer writes it. An optimizer's own state
+  // is written, or read at most once, before anything of it is written.
+  std::vector<const Life*> weights() const {
+    std::vector<const Life*> found;
+    for (const auto& [block, life] : lives_) {
+      const bool is_weight =
+          !life.begins && !life.ends && life.is_written && life.uses_before_write >= 2;
+      if (is_weight) found.push_back(&life);
+    }
+    return found;
+  }
+
   const Recording& recording_;
-  std::map<std::uint32_t, Life> lives_;  // by allocation
-  std::size_t fullest_ = 0;
+  const std::size_t first_;
+  std::map<std::uint32_t, Life> lives_;   // by allocation
+  std::vector<std::int64_t> live_bytes_;  // by event; differences are enough
 };
 
 class Builder {
@@ -101,12 +125,13 @@ class Builder {
       const StepLives step(recording_, recording_.marks[i].event, recording_.marks[i + 1].event,
                            bytes_of_);
       const bool trains = step.writes_lasting_memory();
+      const std::size_t turn = step.end_of_forward();
       for (const auto& [block, life] : step.lives()) {
         if (life.uses.empty() || life.bytes == 0) continue;
         const std::pair around(recording_.marks[i].event, recording_.marks[i + 1].event);
         if (name == kOffloadNames[0]) move_weights(life, around);
-        if (name == kOffloadNames[1] && trains) move_activation(life, step.fullest());
-        if (name == kOffloadNames[2]) move_state(life, around, step.fullest());
+        if (name == kOffloadNames[1] && trains) move_activation(life, turn);
+        if (name == kOffloadNames[2]) move_state(life, around, turn);
       }
     }
     std::ranges::stable_sort(made_.copies, {}, &OffloadCopy::before);
@@ -146,9 +171,9 @@ class Builder {
     take_away_outside(life, step);
   }
 
-  void move_activation(const Life& life, std::size_t fullest) {
+  void move_activation(const Life& life, std::size_t turn) {
     if (!life.begins || !life.ends) return;
-    const auto backward = std::ranges::upper_bound(life.uses, fullest);
+    const auto backward = std::ranges::upper_bound(life.uses, turn);
     if (backward == life.uses.begin() || backward == life.uses.end()) return;
     const std::size_t saved = *std::prev(backward);
     copy(saved + 1, saved, CopyWay::kToHost, life.bytes);
@@ -157,8 +182,8 @@ class Builder {
   }
 
   // Memory that forward and backward do not use.
-  void move_state(const Life& life, std::pair<std::size_t, std::size_t> step, std::size_t fullest) {
-    if (life.begins || life.ends || !life.is_written || life.uses.front() < fullest) return;
+  void move_state(const Life& life, std::pair<std::size_t, std::size_t> step, std::size_t turn) {
+    if (life.begins || life.ends || !life.is_written || life.uses.front() < turn) return;
     copy(life.uses.front(), life.uses.front(), CopyWay::kToDevice, life.bytes);
     copy(life.uses.back() + 1, life.uses.back(), CopyWay::kToHost, life.bytes);
     take_away_outside(life, step);

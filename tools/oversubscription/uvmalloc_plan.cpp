@@ -79,6 +79,8 @@ Command parse_command(int count, char** arguments) {
       command.machine = value();
     } else if (word == "--step") {
       command.step = value();
+      if (command.step.empty())
+        throw std::invalid_argument("--step is ''; accepted: the text of a mark");
     } else if (word == "--memory") {
       command.memory_bytes.push_back(memory_of(value()));
     } else if (word == "--times") {
@@ -110,10 +112,10 @@ Json json_of(const StepFigures& figures) {
           {"repairs", figures.repairs}};
 }
 
-// Memory of which so many bytes are `times`; whole blocks.
+// Memory of which so many bytes are `times`; whole blocks, at least one.
 std::size_t bytes_for(std::size_t needed_bytes, double times) {
   const auto bytes = static_cast<std::size_t>(static_cast<double>(needed_bytes) / times);
-  return bytes / uvmsim::kBlockBytes * uvmsim::kBlockBytes;
+  return std::max<std::size_t>(bytes / uvmsim::kBlockBytes, 1) * uvmsim::kBlockBytes;
 }
 
 Json point_of(const WhatIf& what_if, std::size_t memory_bytes) {

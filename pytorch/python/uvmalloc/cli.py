@@ -44,6 +44,7 @@ from uvmalloc.options import (
     machine_of,
     refuse_with_native,
     reporting_of,
+    size_of,
 )
 from uvmalloc.processes import SIM_REPORT_NAME
 from uvmalloc.report import read_report, show_report
@@ -52,6 +53,14 @@ from uvmalloc.sizes import EXAMPLES
 
 if TYPE_CHECKING:
     from uvmalloc.trace import Trace
+
+class _PlanCommand(typer.core.TyperCommand):
+    """Notes whether `--` was given, which is no word of the arguments."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:
+        ctx.obj = "--" in args
+        return super().parse_args(ctx, args)
+
 
 # Words after the first one that is no option belong to the program, also without `--`.
 _PROGRAM = {"allow_interspersed_args": False}
@@ -329,8 +338,9 @@ def report(
         raise CommandError(f"{file} is no report: {error}") from None
 
 
-@app.command()
+@app.command(cls=_PlanCommand)
 def plan(
+    context: typer.Context,
     words: Annotated[
         list[str],
         typer.Argument(
@@ -364,16 +374,17 @@ def plan(
     """Show what a recorded step takes with less memory, under each policy."""
     from uvmalloc import plan as plan_module
 
+    sizes = [size_of("--memory", size) for size in memory or []]
+    if step == "":
+        raise OptionError("--step", step, "the text of a mark")
     libraries = find_libraries()
-    machines = [
-        machine_of("1", size, None, None, False, machine_name, None, False, libraries.machines())
-        for size in memory or [None]
-    ]
-    sizes = [machine.capacity_bytes for machine in machines if machine.capacity_bytes is not None]
-    machine = machines[0].machine or machine_name
+    machine = machine_of(
+        "1", None, None, None, False, machine_name, None, False, libraries.machines()
+    ).machine
+    assert machine is not None
     with TemporaryDirectory() as folder:
         trace = Path(words[0])
-        if len(words) > 1:
+        if len(words) > 1 or context.obj:
             trace = Path(folder) / "steps.trace"
             plan_module.record(words, machine, trace)
         result = plan_module.what_if(libraries.what_if, trace, machine, sizes, step)

@@ -18,8 +18,11 @@ from uvmalloc.torch_names import library_function
 def mark(text: str) -> None:
     """Writes `text` into the trace that UVMALLOC_TRACE asks for: where a step begins, for example.
 
-    Does nothing in a program that does not run under uvmalloc, or without a trace.
+    Does nothing in a program that does not run under uvmalloc, or without a trace. Raises
+    ValueError for an empty text.
     """
+    if not text:
+        raise ValueError("uvmalloc.mark: the text is empty; accepted: a text that names the mark")
     trace_mark = library_function("uvmalloc_trace_mark", None, ctypes.c_char_p)
     if trace_mark is not None:
         trace_mark(text.encode(errors="replace"))

@@ -47,9 +47,9 @@ def allocator_options(
     return AllocatorOptions(
         policy=policy,
         move=move,
-        budget_bytes=None if budget is None else _size("--budget", budget),
+        budget_bytes=None if budget is None else size_of("--budget", budget),
         device_budget_bytes=(
-            None if device_budget is None else _size("--device-budget", device_budget)
+            None if device_budget is None else size_of("--device-budget", device_budget)
         ),
         decay_seconds=None if decay is None else _seconds("--decay", decay),
         trace=None if trace is None else trace.absolute(),
@@ -106,8 +106,8 @@ def machine_of(
     if hip and driver_version is not None:
         raise OptionError("--driver-version", driver_version, "nothing beside --hip")
     check_word("--profile", profile, PROFILES)
-    capacity_bytes = None if capacity is None else _size("--capacity", capacity)
-    host_memory_bytes = None if host_memory is None else _size("--host-memory", host_memory)
+    capacity_bytes = None if capacity is None else size_of("--capacity", capacity)
+    host_memory_bytes = None if host_memory is None else size_of("--host-memory", host_memory)
     if machine is not None and machine not in machines:
         if not Path(machine).is_file():
             raise OptionError("--machine", machine, f"{', '.join(machines)}; a file in TOML")
@@ -118,7 +118,7 @@ def machine_of(
     )  # fmt: skip
 
 
-def _size(option: str, text: str) -> int:
+def size_of(option: str, text: str) -> int:
     least, most = format_size(LEAST_SIZE_BYTES), format_size(MOST_SIZE_BYTES)
     accepted = f"a size from {least} to {most}, such as {EXAMPLES}"
     try:

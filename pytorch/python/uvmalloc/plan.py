@@ -28,18 +28,26 @@ _TIMES = (3.0, 2.5, 2.0, 1.75, 1.5, 1.25, 1.15, 1.05, 1.0, 0.95)
 
 
 def record(command: Sequence[str], machine: str, trace: Path) -> None:
-    """Runs the program on the simulated device until it ends. CommandError where it fails."""
+    """Runs the program on the simulated device until it ends.
+
+    CommandError where it fails or records nothing.
+    """
     words = [sys.executable, "-m", "uvmalloc", "sim", "--no-report", "--machine", machine]
     code = subprocess.run([*words, "--trace", str(trace), "--", *command], check=False).returncode
     if code != 0:
         raise CommandError(f"{command[0]} ended with the code {code}: there is no whole step")
+    if not trace.is_file():
+        raise CommandError(
+            f"{command[0]} recorded nothing: it made no allocation that uvmalloc serves "
+            "(PyTorch's, and allocation calls of CUDA and HIP)"
+        )
 
 
 def what_if(
     program: Path, trace: Path, machine: str, memory_bytes: Sequence[int], step: str | None
 ) -> dict[str, Any]:
-    """The program's answer, for ten sizes of memory where none is named. CommandError where the
-    trace or the machine is of no use."""
+    """The program's answer, for up to ten sizes of memory where none is named. CommandError where
+    the trace or the machine is of no use."""
     if not program.is_file():
         raise CommandError(f"{program} is missing: scripts/build makes it")
     command = [str(program), str(trace), "--machine", machine]
@@ -54,14 +62,21 @@ def what_if(
     if finished.returncode != 0:
         raise CommandError(finished.stderr.strip().removeprefix("uvmalloc_plan: "))
     result: dict[str, Any] = json.loads(finished.stdout)
+    # Parts of a small step's need are the same number of blocks.
+    result["points"] = list({point["memory_bytes"]: point for point in result["points"]}.values())
     return result
+
+
+def _name_of(policy: str) -> str:
+    """The answer's `off` is a device without unified memory: not the program's policy `off`."""
+    return "device memory alone" if policy == "off" else policy
 
 
 def _rows(result: dict[str, Any]) -> Iterator[list[str]]:
     resident_ns = result["all_resident"]["step_ns"]
     for point in result["points"]:
         for policy, figures in point["policies"].items():
-            row = [format_size(point["memory_bytes"]), policy]
+            row = [format_size(point["memory_bytes"]), _name_of(policy)]
             if "failure" in figures:
                 yield [*row, figures["failure"], "", "", ""]
                 continue
@@ -99,8 +114,8 @@ def summary(result: dict[str, Any]) -> list[str]:
     ]
     smallest = result["smallest_memory_bytes"]
     for policy, size in smallest.items():
-        lines.append(f"{policy}: within 10 % of that from {format_size(size)} on.")
-    usable = [policy for policy in smallest if policy in POLICIES]
+        lines.append(f"{_name_of(policy)}: within 10 % of that from {format_size(size)} on.")
+    usable = [policy for policy in smallest if policy in POLICIES and policy != "off"]
     if usable:
         best = min(usable, key=lambda policy: smallest[policy])
         lines.append(
@@ -130,7 +145,7 @@ def write(result: dict[str, Any], page: Path | None, picture: Path | None) -> No
         runs = [p for p in points if "failure" not in p["policies"][policy]]
         curves.append(
             Curve(
-                policy,
+                _name_of(policy),
                 [p["memory_bytes"] / _MIB for p in runs],
                 [p["policies"][policy]["step_ns"] / resident_ns for p in runs],
             )

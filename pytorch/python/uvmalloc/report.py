@@ -250,7 +250,7 @@ def _past(report: Mapping[str, Any]) -> Iterable[Text]:
     """Allocations of the program that others served."""
     calls = report.get("cuda_calls")
     if calls:
-        yield from _cuda_calls(calls)
+        yield from _allocation_calls(calls)
     for file in report.get("static_cuda_runtimes") or []:
         yield _line(
             "past uvmalloc",
@@ -272,15 +272,21 @@ def _past(report: Mapping[str, Any]) -> Iterable[Text]:
     yield _line("past uvmalloc", text, alarming=bool(made))
 
 
-def _cuda_calls(calls: Mapping[str, Mapping[str, int]]) -> Iterable[Text]:
-    """Calls of CUDA's allocation functions that were served, and those that CUDA answered."""
+def _allocation_calls(calls: Mapping[str, Mapping[str, int]]) -> Iterable[Text]:
+    """Calls of the vendors' allocation functions that were served, and that the vendor answered."""
+    for vendor, prefix in (("CUDA", "cu"), ("HIP", "hip")):
+        of_vendor = {name: counts for name, counts in calls.items() if name.startswith(prefix)}
+        yield from _calls_of(vendor, of_vendor)
+
+
+def _calls_of(vendor: str, calls: Mapping[str, Mapping[str, int]]) -> Iterable[Text]:
     served = {name: counts["served"] for name, counts in calls.items() if counts.get("served")}
     if served:
-        yield _line("CUDA calls served", _counts(served))
+        yield _line(f"{vendor} calls served", _counts(served))
     for outcome, words in (
         ("excluded", "excluded"),
-        ("no_memory", "no memory here, so CUDA was asked"),
-        ("left", "left to CUDA on purpose"),
+        ("no_memory", f"no memory here, so {vendor} was asked"),
+        ("left", f"left to {vendor} on purpose"),
         ("beyond_limit", "refused, because of a budget"),
     ):
         passed = {name: counts[outcome] for name, counts in calls.items() if counts.get(outcome)}

@@ -203,7 +203,7 @@ def table_html(
 def step_rows(result: dict[str, Any]) -> list[list[str]]:
     return [
         [
-            step["mark"] or "before the first mark",
+            "before the first mark" if number == 0 else step["mark"] or '""',
             f"{step['duration_ns'] / 1e6:,.3f}",
             f"{step['kernel_ns'] / 1e6:,.3f}",
             f"{step['kernels']:,}",
@@ -211,7 +211,7 @@ def step_rows(result: dict[str, Any]) -> list[list[str]]:
             format_size(step["migrated_bytes_to_device"]),
             format_size(step["evicted_bytes"] + step["migrated_bytes_to_host"]),
         ]
-        for step in result["steps"]
+        for number, step in enumerate(result["steps"])
     ]
 
 

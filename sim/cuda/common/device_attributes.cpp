@@ -7,6 +7,7 @@
 
 #include <uvmalloc/sim/cuda/common/visible_devices.hpp>
 #include <uvmalloc/sim/engine/machine.hpp>
+#include <uvmalloc/sim/engine/settings.hpp>
 
 namespace uvmsim::cuda {
 namespace {
@@ -14,6 +15,10 @@ namespace {
 constexpr int kPciBusOfFirstDevice = 1;
 
 }  // namespace
+
+const char* device_name() {
+  return process_settings().machine.name.c_str();
+}
 
 std::optional<int> device_attribute(int attribute, int ordinal) {
   if (attribute < 1 || attribute >= CU_DEVICE_ATTRIBUTE_MAX) return std::nullopt;

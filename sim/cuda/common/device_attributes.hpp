@@ -5,7 +5,8 @@
 
 namespace uvmsim::cuda {
 
-inline constexpr const char* kDeviceName = "UVM Simulated Device";
+// Of every device: the machine's.
+const char* device_name();
 
 // Nothing for a number that CUDA 13.0 does not know.
 std::optional<int> device_attribute(int attribute, int ordinal);

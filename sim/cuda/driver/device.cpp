@@ -51,7 +51,7 @@ CU_API cuDeviceGetName(char* name, int size, CUdevice device) {
   CU_ENTER;
   if (name == nullptr || size <= 0) return CUDA_ERROR_INVALID_VALUE;
   if (!is_visible(device)) return CUDA_ERROR_INVALID_DEVICE;
-  std::snprintf(name, static_cast<std::size_t>(size), "%s", kDeviceName);
+  std::snprintf(name, static_cast<std::size_t>(size), "%s", device_name());
   return CUDA_SUCCESS;
 }
 

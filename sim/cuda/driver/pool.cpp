@@ -63,6 +63,24 @@ CU_API cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
   return finish(machine().set_current_pool(device, pool));
 }
 
+CU_API cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) {
+  CU_ENTER;
+  if (pool == nullptr || properties == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const bool is_plain = properties->allocType == CU_MEM_ALLOCATION_TYPE_PINNED &&
+                        properties->handleTypes == CU_MEM_HANDLE_TYPE_NONE &&
+                        properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+  if (!is_plain) return CUDA_ERROR_NOT_SUPPORTED;
+  const int device = properties->location.id;
+  if (!is_visible(device)) return CUDA_ERROR_INVALID_DEVICE;
+  *pool = static_cast<CUmemoryPool>(machine().create_pool(device, properties->maxSize));
+  return CUDA_SUCCESS;
+}
+
+CU_API cuMemPoolDestroy(CUmemoryPool pool) {
+  CU_ENTER;
+  return finish(machine().destroy_pool(pool));
+}
+
 CU_API cuMemPoolTrimTo(CUmemoryPool pool, size_t) {
   CU_ENTER;
   return machine().find_pool(pool) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;

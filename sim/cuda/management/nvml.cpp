@@ -270,7 +270,7 @@ NVML_API nvmlDeviceGetIndex(NvmlDevice device, unsigned* index) {
 
 NVML_API nvmlDeviceGetName(NvmlDevice device, char* text, unsigned size) {
   if (number_of(device) < 0) return NVML_ERROR_INVALID_ARGUMENT;
-  return copy_text(kDeviceName, text, size);
+  return copy_text(device_name(), text, size);
 }
 
 NVML_API nvmlDeviceGetUUID(NvmlDevice device, char* text, unsigned size) {

@@ -206,7 +206,7 @@ RT_API cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   if (properties == nullptr) return fail(cudaErrorInvalidValue);
   if (!is_visible(device)) return fail(cudaErrorInvalidDevice);
   std::memset(properties, 0, sizeof *properties);
-  std::snprintf(properties->name, sizeof properties->name, "%s", kDeviceName);
+  std::snprintf(properties->name, sizeof properties->name, "%s", device_name());
   device_uuid(device, properties->uuid.bytes);
   properties->totalGlobalMem = machine().memory_use(device).capacity_bytes;
   fill_limits(properties, device);

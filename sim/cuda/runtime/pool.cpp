@@ -76,7 +76,7 @@ RT_API cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* properties
                         properties->location.type == cudaMemLocationTypeDevice;
   if (!is_plain) return fail(cudaErrorNotSupported);
   if (!is_visible(properties->location.id)) return fail(cudaErrorInvalidDevice);
-  return deliver(machine().create_pool(properties->location.id), pool);
+  return deliver(machine().create_pool(properties->location.id, properties->maxSize), pool);
 }
 
 RT_API cudaMemPoolDestroy(cudaMemPool_t pool) {

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include <uvmalloc/sim/engine/machine.hpp>
+#include <uvmalloc/sim/engine/settings.hpp>
 #include <uvmalloc/sim/hip/common/visible_devices.hpp>
 #include <uvmalloc/sim/hip/common/xnack.hpp>
 #include <uvmalloc/sim/hip/runtime/entry.hpp>
@@ -41,7 +42,7 @@ void write_common(int ordinal, Properties* out) {
     return device_attribute(number, ordinal).value_or(0);
   };
   std::memset(out, 0, sizeof *out);
-  std::snprintf(out->name, sizeof out->name, "%s", kDeviceName);
+  std::snprintf(out->name, sizeof out->name, "%s", device_name());
   std::snprintf(out->gcnArchName, sizeof out->gcnArchName, "%s", architecture());
   out->totalGlobalMem = total_bytes(ordinal);
   out->sharedMemPerBlock = static_cast<std::size_t>(at(hipDeviceAttributeMaxSharedMemoryPerBlock));
@@ -61,6 +62,10 @@ void write_common(int ordinal, Properties* out) {
 }
 
 }  // namespace
+
+const char* device_name() {
+  return process_settings().machine.name.c_str();
+}
 
 std::optional<int> device_attribute(hipDeviceAttribute_t attribute, int ordinal) {
   switch (attribute) {

@@ -8,7 +8,8 @@
 
 namespace uvmsim::hip {
 
-inline constexpr const char* kDeviceName = "UVM Simulated Device";
+// Of every device: the machine's.
+const char* device_name();
 
 // Nothing for a number that HIP does not know.
 std::optional<int> device_attribute(hipDeviceAttribute_t attribute, int ordinal);

@@ -97,7 +97,7 @@ RT_API hipDeviceGetName(char* name, int size, hipDevice_t device) {
   RT_ENTER;
   if (!is_visible(device)) return fail(hipErrorInvalidDevice);
   if (name == nullptr || size <= 0) return fail(hipErrorInvalidValue);
-  std::snprintf(name, static_cast<std::size_t>(size), "%s", kDeviceName);
+  std::snprintf(name, static_cast<std::size_t>(size), "%s", device_name());
   return hipSuccess;
 }
 

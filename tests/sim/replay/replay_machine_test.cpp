@@ -87,6 +87,24 @@ TEST_F(ReplayMachineTest, AWorkingSetBeyondTheCapacityMovesAndASmallerOneDoesNot
   EXPECT_EQ(short_of_memory.duration_ns, 600 + (4 + 3) * kCopyNs);
 }
 
+TEST_F(ReplayMachineTest, AdviceAndDiscardsArePricedByTheBlocksThatHaveHadPages) {
+  add_kernel(1, 100);
+  Event hint;
+  hint.kind = EventKind::kAdvise;
+  hint.pages = {0, 4 * kPagesPerBlock};
+  hint.amount = 1000;  // of the span around them
+  hint.advice = Advice::kSetPreferredLocation;
+  hint.location = 0;
+  recording.events.push_back(hint);
+  hint.kind = EventKind::kDiscard;
+  recording.events.push_back(hint);
+  MachineProfile profile = small_machine(4);
+  profile.costs.advice_block_ns = 5000;
+  profile.costs.discard_block_ns = 300;
+  RecordedHints hints;
+  EXPECT_EQ(run(recording, profile, hints).duration_ns, 5000 + 300U) << "beside the kernel";
+}
+
 TEST_F(ReplayMachineTest, RecordedHintsAreSentAgainOrLeftOut) {
   add_prefetch(0, 0);
   add_kernel(0, 100);
