@@ -64,3 +64,20 @@ for kind in KINDS:
         budget="64MiB",
     ).check()
     assert run.stdout == "device True True\npinned True True\nhost True True\n"
+
+
+FULL_HOST = """
+import torch
+kept = []
+try:
+    for _ in range(4):
+        kept.append(torch.ones(16 << 20, device="cuda"))
+        torch.cuda.synchronize()
+except torch.OutOfMemoryError as error:
+    print(str(error).splitlines()[0])
+"""
+
+
+def test_an_error_says_that_the_host_may_be_full(simulate: Simulate) -> None:
+    run = simulate(FULL_HOST, capacity="96MiB", environment={"UVMSIM_HOST_MEMORY": "4MiB"}).check()
+    assert "The device or the host has no room left for the managed memory" in run.stdout
