@@ -296,7 +296,8 @@ void LivePlanner::react_to_thrashing(std::uint64_t moved_bytes, double share) {
   }
   log(LogLevel::kWarning,
       "each step, or 1024 kernels, moves {} and spends about {:.0f} % of its time on that: the "
-      "device has too little memory for it. Smaller batches help; {}=fail raises an out-of-memory error instead",
+      "device has too little memory for it. Smaller batches help; {}=fail raises an out-of-memory "
+      "error instead",
       format_size(moved_bytes), 100 * share,
       machine_.configuration.name_of("UVMALLOC_THRASHING", "thrashing"));
 }
