@@ -152,7 +152,7 @@ TEST_F(DeviceSharingTest, KernelsWaitForTheirTurnAndPagesLeaveBeforeItPasses) {
   }));
   EXPECT_GT(allocator->live_figures().evicted_pages, evicted);
   EXPECT_GT(allocator->sharing_figures()[0].waited_ns, 0u);
-  EXPECT_GT(allocator->sharing_figures()[0].turns, 2u);
+  EXPECT_GT(allocator->sharing_figures()[0].turns, 0u);
 }
 
 TEST_F(DeviceSharingTest, AProgramThatIsKilledInItsTurnDelaysNobody) {
