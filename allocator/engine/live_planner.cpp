@@ -84,6 +84,10 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
     if (owner_.state_.is_ours(start_of_page(page))) lanes_.keep_copy(page);
   }
   void end_copy(std::uintptr_t page) override { lanes_.end_copy(page); }
+  void use_in_place(std::uintptr_t page) override {
+    if (owner_.state_.is_ours(start_of_page(page))) lanes_.use_in_place(page);
+  }
+  void end_in_place(std::uintptr_t page) override { lanes_.end_in_place(page); }
   void drop(std::uintptr_t page) override { lanes_.drop(page); }
   void hold_arrivals() override { lanes_.hold_arrivals(); }
   void bring(std::uintptr_t page) override { lanes_.to_device(page); }

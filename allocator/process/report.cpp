@@ -107,6 +107,7 @@ void add_allocator(const CachingManagedAllocator& allocator, bool has_framework,
     out->add("pages_to_peers", figures.pages_to_peers);
     out->add("discarded_pages", figures.discarded_pages);
     out->add("missing_pages", figures.missing_pages);
+    out->add("in_place_pages", figures.in_place_pages);
   });
   out->add_array("shared_devices", [&] {
     for (const arbiter::SharingFigures& figures : allocator.sharing_figures()) {

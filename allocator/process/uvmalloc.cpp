@@ -15,6 +15,7 @@
 
 #include <uvmalloc/allocator/process/c_interface.hpp>
 #include <uvmalloc/allocator/process/process_allocator.hpp>
+#include <uvmalloc/hints/live/use_range.hpp>
 #include <uvmalloc/runtime/external/external_runtime.hpp>
 #include <uvmalloc/runtime/registry.hpp>
 
@@ -276,9 +277,10 @@ uvmalloc_status uvmalloc_record_use(uvmalloc_allocator* allocator, const void* a
 uvmalloc_status uvmalloc_note_use(uvmalloc_allocator* allocator, const void* address,
                                   size_t size_bytes, uvmalloc_stream stream, int access) noexcept {
   return with(allocator, __func__, [&](auto& own, const char* function) {
-    if (access < 1 || access > 3) {
+    if ((access < 1 || access > 3) && access != (uvm::live::kReads | uvm::live::kOnce)) {
       throw std::invalid_argument(fmt::format(
-          "{}: the access is {}; accepted: 1 (read), 2 (write), 3 (both)", function, access));
+          "{}: the access is {}; accepted: 1 (read), 2 (write), 3 (both), 5 (read once)", function,
+          access));
     }
     if (own.note_use(address, size_bytes, stream, static_cast<std::uint8_t>(access)))
       return UVMALLOC_OK;

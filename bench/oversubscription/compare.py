@@ -23,7 +23,7 @@ from uvmalloc.libraries import Libraries
 from uvmalloc.trace import read_trace
 
 from bench.environment import clean_environment
-from bench.oversubscription import live, peers, to_use
+from bench.oversubscription import in_place, live, peers, to_use
 from bench.oversubscription.bound import Bound, step_of
 from bench.oversubscription.timed_bound import Link, TimedBound
 from bench.verdict import Target, number, verdict_table
@@ -302,7 +302,7 @@ _BOUNDS = (
     ("inference_d2h_bytes", 0, True), ("unlearnable_ratio", 1.02, True),
     ("speedup_over_offload", 1.2, False), ("two_programs", 1.1, True), ("to_use_ratio", 1, True),
     ("live_speedup_over_driver", 3, False), ("live_least_speedup", 1, False),
-    ("peer_speedup", 1.2, False),
+    ("peer_speedup", 1.2, False), ("in_place_speedup", 1.2, False),
 )  # fmt: skip
 
 
@@ -342,6 +342,7 @@ def compare(libraries: Libraries, output: Path, console: Console) -> None:
         ],
         **running,
         **beside,
+        **in_place.measure(),
     }
     output.write_text(json.dumps(result, indent=2) + "\n")
     _show(points, by_hand, two_programs, result, console)

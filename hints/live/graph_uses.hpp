@@ -32,7 +32,7 @@ inline std::vector<UseRange> joined_uses(const std::vector<UseRange>& uses) {
     auto& [first_use, range] = joined.back();
     first_use = std::min(first_use, i);
     range.size_bytes = std::max(range.size_bytes, use.address + use.size_bytes - range.address);
-    range.access |= use.access;
+    range.access = joined_access(range.access, use.access);
   }
   std::ranges::sort(joined, {}, &Joined::first_use);
   std::vector<UseRange> result;

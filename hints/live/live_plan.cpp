@@ -48,9 +48,12 @@ void LivePlan::before_kernel(Launch launch) {
   used.clear();
   for (std::uint32_t i = 0; i < kernel.use_count; ++i) {
     const LoggedUse& use = log_.use(kernel.first_use + i);
+    const bool is_read_once = read_only_.is_read_once(use);
     UseLog::each_page(log_.record(use.record).extent, [&](std::uintptr_t number) {
-      used.push_back(&page_at(number));
-      if ((use.access & kWrites) != 0) end_copy(*used.back());
+      Page& page = page_at(number);
+      if ((use.access & kWrites) != 0) end_copy(page);
+      if (!is_read_once) end_in_place(page);
+      if (!page.is_in_place) used.push_back(&page);
     });
   }
   const std::size_t pages = count_used(used, &Page::last_use, now_);
@@ -77,6 +80,7 @@ void LivePlan::block_allocated(RecordId id) {
   UseLog::each_page(log_.record(id).extent, [&](std::uintptr_t number) {
     page_at(number).last_use = now_ + 1;
     end_copy(page_at(number));
+    end_in_place(page_at(number));
   });
   UseLog::each_page(log_.record(id).extent, [&](std::uintptr_t number) { use(page_at(number)); });
 }
@@ -97,6 +101,7 @@ void LivePlan::set_peer_room(int device, std::size_t pages) {
 void LivePlan::use(Page& page) {
   if (!here_.contains(page)) {
     is_synchronized_ = false;
+    if (here_.size() >= chunks_ && use_in_place(page)) return;
     if (!bring_now(page)) leave_to_driver(page);
   }
   if (!page.is_arriving) return;
@@ -150,6 +155,21 @@ bool LivePlan::bring_now(Page& page) {
   sink_.bring(page.number);
   ++figures_.brought_pages;
   return true;
+}
+
+// A page that is read once is copied as often as it is read, and another page leaves for it.
+bool LivePlan::use_in_place(Page& page) {
+  if (!predicts() || page.is_on_peer || !read_only_.is_read_once(page)) return false;
+  end_copy(page);
+  page.is_in_place = true;
+  page.is_on_host = true;
+  ++figures_.in_place_pages;
+  sink_.use_in_place(page.number);
+  return true;
+}
+
+void LivePlan::end_in_place(Page& page) {
+  if (std::exchange(page.is_in_place, false)) sink_.end_in_place(page.number);
 }
 
 void LivePlan::end_copy(Page& page) {
@@ -209,12 +229,14 @@ void LivePlan::synchronize() {
 void LivePlan::plan_kernel(KernelNumber kernel) {
   wanted_.clear();
   learner_.each_coming_use(kernel, [&](RecordId id) {
-    UseLog::each_page(log_.record(id).extent,
-                      [&](std::uintptr_t number) { wanted_.push_back(&page_at(number)); });
+    UseLog::each_page(log_.record(id).extent, [&](std::uintptr_t number) {
+      if (Page& page = page_at(number); !page.is_in_place) wanted_.push_back(&page);
+    });
   });
   if (count_used(wanted_, &Page::planned_last_use, kernel) > chunks_) return;
   for (Page* page : wanted_) {
     if (planned_.contains(*page)) continue;
+    if (planned_.size() >= chunks_ && !here_.contains(*page) && use_in_place(*page)) continue;
     Move move{.page = page, .need = kernel};
     if (planned_.size() >= chunks_) {
       move.victim = victims_.choose(planned_, kernel, predicts());

@@ -86,6 +86,9 @@ class LivePlan {
   void send_due_moves();
   bool make_room(const Move& move);
   void end_copy(Page& page);
+  // Whether kernels read the page on the host from now on.
+  bool use_in_place(Page& page);
+  void end_in_place(Page& page);
 
   const UseLog& log_;
   const StepLearner& learner_;

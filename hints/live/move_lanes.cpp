@@ -9,6 +9,7 @@ namespace uvm::live {
 
 MoveLanes::~MoveLanes() {
   while (!copied_pages_.empty()) end_copy(*copied_pages_.begin());
+  while (!in_place_pages_.empty()) end_in_place(*in_place_pages_.begin());
   release(now_);
   for (const EventHandle event : new_evictions_) release(event);
   for (const auto& [page, event] : evictions_) release(event);
@@ -28,6 +29,7 @@ void MoveLanes::abandon() noexcept {
   leaving_lanes_ = {};
   arriving_lanes_ = {};
   copied_pages_.clear();
+  in_place_pages_.clear();
   dropped_.clear();
 }
 
@@ -84,6 +86,19 @@ void MoveLanes::end_copy(std::uintptr_t page) {
   copied_pages_.erase(page);
   advise(page, 1, Advice::kSetPreferredLocation, Place::device(device_));
   advise(page, 1, Advice::kUnsetReadMostly, Place::host());
+}
+
+void MoveLanes::use_in_place(std::uintptr_t page) {
+  in_place_pages_.insert(page);
+  advise(page, 1, Advice::kSetPreferredLocation, Place::host());
+  advise(page, 1, Advice::kSetAccessedBy, Place::device(device_));
+  leave(page, Place::host());
+}
+
+void MoveLanes::end_in_place(std::uintptr_t page) {
+  in_place_pages_.erase(page);
+  advise(page, 1, Advice::kUnsetAccessedBy, Place::device(device_));
+  advise(page, 1, Advice::kSetPreferredLocation, Place::device(device_));
 }
 
 void MoveLanes::drop(std::uintptr_t page) {

@@ -49,6 +49,8 @@ class MoveLanes {
   void keep_copy(std::uintptr_t page);
   void end_copy(std::uintptr_t page);
   void drop(std::uintptr_t page);
+  void use_in_place(std::uintptr_t page);
+  void end_in_place(std::uintptr_t page);
   // Pages that come before the next begin() wait for the work so far of the stream at hand.
   void hold_arrivals() { holds_arrivals_ = true; }
   void to_device(std::uintptr_t page);
@@ -95,8 +97,9 @@ class MoveLanes {
   std::unordered_map<std::uintptr_t, EventHandle> evictions_;
   std::deque<std::uintptr_t> eviction_order_;
   std::unordered_map<std::uintptr_t, EventHandle> arrivals_;
-  std::unordered_set<std::uintptr_t> copied_pages_;  // keep_copy() was called for them
-  std::vector<std::uintptr_t> dropped_;              // that still have their chunks
+  std::unordered_set<std::uintptr_t> copied_pages_;    // keep_copy() was called for them
+  std::unordered_set<std::uintptr_t> in_place_pages_;  // use_in_place() was called for them
+  std::vector<std::uintptr_t> dropped_;                // that still have their chunks
 };
 
 }  // namespace uvm::live

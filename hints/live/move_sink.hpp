@@ -23,6 +23,9 @@ class MoveSink {
   virtual void keep_copy(std::uintptr_t page) = 0;
   // Before the page is written to.
   virtual void end_copy(std::uintptr_t page) = 0;
+  // The page goes to the host, where the device reads it without faults, until end_in_place().
+  virtual void use_in_place(std::uintptr_t page) = 0;
+  virtual void end_in_place(std::uintptr_t page) = 0;
   // A page whose bytes are on the host gives up its chunk, after the work so far of the stream at
   // hand and before the next page comes, or all have left. The calling thread may wait for that
   // work.

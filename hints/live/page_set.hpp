@@ -23,6 +23,7 @@ struct Page {
   bool is_arriving = false;              // since no kernel has waited for it
   bool is_on_host = false;               // the plan has sent it there
   bool keeps_copy = false;               // on the host, while it is on the device
+  bool is_in_place = false;              // kernels read it on the host
   bool is_on_peer = false;               // the plan has sent it there
   int peer = kNoPeer;                    // where it is, or was lately
   std::uint64_t peer_period = 0;         // of PeerPages, when it was sent there

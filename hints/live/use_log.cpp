@@ -80,7 +80,8 @@ void UseLog::add_use(RecordId id, std::uint8_t access) {
   BlockRecord& record = records_[id];
   const KernelNumber kernel = newest() + 1;
   if (record.last_use != kNoUse && use(record.last_use).kernel == kernel) {
-    uses_[record.last_use - first_use_].access |= access;
+    std::uint8_t& known = uses_[record.last_use - first_use_].access;
+    known = joined_access(known, access);
     return;
   }
   const UseNumber number = first_use_ + uses_.size();

@@ -8,6 +8,14 @@ namespace uvm::live {
 
 inline constexpr std::uint8_t kReads = 1;
 inline constexpr std::uint8_t kWrites = 2;
+// The kernel reads each byte of the range once at most, so that caches would save it nothing.
+inline constexpr std::uint8_t kOnce = 4;
+
+// Of a range that is accessed both ways.
+constexpr std::uint8_t joined_access(std::uint8_t one, std::uint8_t other) {
+  const auto either = static_cast<std::uint8_t>(one | other);
+  return (one & other & kOnce) != 0 ? either : static_cast<std::uint8_t>(either & ~kOnce);
+}
 
 // A range that a kernel uses. It lies in one block.
 struct UseRange {
@@ -27,7 +35,8 @@ struct LiveFigures {
   std::uint64_t evicted_pages = 0;
   std::uint64_t pages_to_peers = 0;  // of those that were evicted
   std::uint64_t discarded_pages = 0;
-  std::uint64_t missing_pages = 0;  // of kernels, left to the driver
+  std::uint64_t missing_pages = 0;   // of kernels, left to the driver
+  std::uint64_t in_place_pages = 0;  // times that a page began to be read on the host
 
   LiveFigures& operator+=(const LiveFigures& other) {
     kernels += other.kernels;
@@ -36,6 +45,7 @@ struct LiveFigures {
     pages_to_peers += other.pages_to_peers;
     discarded_pages += other.discarded_pages;
     missing_pages += other.missing_pages;
+    in_place_pages += other.in_place_pages;
     return *this;
   }
 };

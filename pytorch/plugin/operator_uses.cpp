@@ -5,6 +5,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -22,8 +23,28 @@
 namespace uvm::torch_plugin {
 namespace {
 
-using Accesses = std::vector<std::uint8_t>;  // by argument; empty: the operator launches no kernel
+// A product whose one matrix has so few rows reads the other matrix once.
+constexpr std::int64_t kFewRows = 16;
+
+enum class Reads : std::uint8_t { kOften, kOnce, kOnceForFewRows };
+
+struct Accesses {
+  std::vector<std::uint8_t> by_argument;  // empty: the operator launches no kernel
+  Reads reads = Reads::kOften;
+};
 using Uses = c10::SmallVector<live::UseRange, 16>;
+
+// How often an operator reads the bytes of a tensor that it does not write.
+Reads reads_of(const c10::OperatorHandle& op) {
+  static const std::set<std::string> lookups = {"aten::embedding", "aten::index_select",
+                                                "aten::gather"};
+  static const std::set<std::string> products = {"aten::mm", "aten::addmm", "aten::bmm",
+                                                 "aten::baddbmm"};
+  const std::string& name = op.operator_name().name;
+  if (products.contains(name)) return Reads::kOnceForFewRows;
+  const bool reads_once = lookups.contains(name) || op.hasTag(at::Tag::pointwise);
+  return reads_once ? Reads::kOnce : Reads::kOften;
+}
 
 // By its schema. An operator without a kernel for CUDA calls others, which are noted themselves. A
 // view launches nothing.
@@ -38,12 +59,12 @@ Accesses accesses_of(const at::RecordFunction& call) {
   for (const c10::Argument& result : op->schema().returns()) {
     if (result.alias_info() != nullptr && !is_written(result)) return {};
   }
-  Accesses accesses;
+  Accesses accesses{.by_argument = {}, .reads = reads_of(*op)};
   for (const c10::Argument& argument : op->schema().arguments()) {
     const bool is_only_written = argument.is_out();
     std::uint8_t access = is_only_written ? 0 : live::kReads;
     if (is_written(argument)) access |= live::kWrites;
-    accesses.push_back(access);
+    accesses.by_argument.push_back(access);
   }
   return accesses;
 }
@@ -56,6 +77,14 @@ const Accesses& known_accesses_of(const at::RecordFunction& call) {
   const auto found = known.find(key);
   if (found != known.end()) return found->second;
   return known.emplace(key, accesses_of(call)).first->second;
+}
+
+// A product's matrix of few rows is the argument before the matrix that is read once.
+bool is_read_once(Reads reads, c10::ArrayRef<const c10::IValue> arguments, std::size_t argument) {
+  if (reads != Reads::kOnceForFewRows) return reads == Reads::kOnce;
+  if (argument == 0 || !arguments[argument - 1].isTensor()) return false;
+  const at::Tensor& rows = arguments[argument - 1].toTensor();
+  return rows.dim() >= 2 && rows.size(-2) <= kFewRows;
 }
 
 void add_use(const at::Tensor& tensor, std::uint8_t access, Uses* uses,
@@ -93,12 +122,15 @@ std::unique_ptr<at::ObserverContext> note_operator(const at::RecordFunction& cal
   CapturedGraphs& graphs = CapturedGraphs::instance();
   if (ours == nullptr || (!ours->wants_uses() && !graphs.is_capturing())) return nullptr;
   const Accesses& accesses = known_accesses_of(call);
-  if (accesses.empty()) return nullptr;
+  if (accesses.by_argument.empty()) return nullptr;
   Uses uses;
   std::optional<c10::DeviceIndex> device;
   const auto arguments = call.inputs();
-  for (std::size_t i = 0; i < arguments.size() && i < accesses.size(); ++i)
-    add_uses(arguments[i], accesses[i], &uses, &device);
+  for (std::size_t i = 0; i < arguments.size() && i < accesses.by_argument.size(); ++i) {
+    std::uint8_t access = accesses.by_argument[i];
+    if (access == live::kReads && is_read_once(accesses.reads, arguments, i)) access |= live::kOnce;
+    add_uses(arguments[i], access, &uses, &device);
+  }
   if (!device) return nullptr;
   if (graphs.is_capturing() && is_captured_here()) {
     graphs.add(*device, {uses.data(), uses.size()});

@@ -143,6 +143,23 @@ TEST_F(LivePlannerTest, PagesThatAreOnlyReadLeaveWithoutACopyAndAreOrdinaryAfter
   EXPECT_EQ(prefetches_to_host(), 60);
 }
 
+TEST_F(LivePlannerTest, PagesThatAreReadOnceAndDoNotFitAreReadOnTheHostUntilTheyAreWritten) {
+  allocate_pages(kPages + 10);
+  const auto circle = [&](std::uint8_t access) {
+    for (std::size_t i = 0; i < blocks.size(); ++i) kernel(i, access);
+  };
+  for (int i = 0; i < 5; ++i) circle(live::kReads | live::kOnce);
+  EXPECT_EQ(allocator->live_figures().in_place_pages, 10u);
+  machine->hints.clear();
+  for (int i = 0; i < 5; ++i) circle(live::kReads | live::kOnce);
+  EXPECT_TRUE(machine->hints.empty());
+  circle(kBoth);
+  const auto ended = std::ranges::count_if(machine->hints, [](const Hint& hint) {
+    return hint.kind == HintKind::kAdvise && hint.advice == Advice::kUnsetAccessedBy;
+  });
+  EXPECT_EQ(ended, 10);
+}
+
 TEST_F(LivePlannerTest, AProgramThatLowersItsLimitWhileItRunsHasFewerPagesOnTheDevice) {
   allocate_pages(kPages + 10);
   const auto evicted_by_a_step = [&] {
@@ -381,7 +398,12 @@ TEST_F(LivePlannerTest, TheCInterfaceSaysWhatIsWrong) {
   char outside = 0;
   EXPECT_EQ(uvmalloc_note_use(handle, &outside, 1, nullptr, 0), UVMALLOC_ERROR_INVALID_ARGUMENT);
   EXPECT_EQ(std::string(uvmalloc_last_error()),
-            "uvmalloc_note_use: the access is 0; accepted: 1 (read), 2 (write), 3 (both)");
+            "uvmalloc_note_use: the access is 0; accepted: 1 (read), 2 (write), 3 (both), "
+            "5 (read once)");
+  for (const int access : {-1, 4, 6, 7})
+    EXPECT_EQ(uvmalloc_note_use(handle, &outside, 1, nullptr, access),
+              UVMALLOC_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(uvmalloc_note_use(handle, &outside, 1, nullptr, 5), UVMALLOC_OK);
   EXPECT_EQ(uvmalloc_note_use(nullptr, &outside, 1, nullptr, 1), UVMALLOC_ERROR_INVALID_ARGUMENT);
   EXPECT_EQ(uvmalloc_note_use(handle, &outside, 1, nullptr, 1), UVMALLOC_OK) << "nothing is short";
   allocate_pages(kPages + 1);

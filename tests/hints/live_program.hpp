@@ -35,6 +35,11 @@ class RecordingSink final : public live::MoveSink {
   }
   void keep_copy(std::uintptr_t page) override { copied.insert(page); }
   void end_copy(std::uintptr_t page) override { copied.erase(page); }
+  void use_in_place(std::uintptr_t page) override {
+    in_place.insert(page);
+    arriving.erase(page);
+  }
+  void end_in_place(std::uintptr_t page) override { in_place.erase(page); }
   void drop(std::uintptr_t page) override {
     dropped.push_back(page);
     arriving.erase(page);
@@ -69,6 +74,7 @@ class RecordingSink final : public live::MoveSink {
   std::vector<std::uintptr_t> left_peer;
   std::set<std::uintptr_t> arriving;
   std::set<std::uintptr_t> copied;
+  std::set<std::uintptr_t> in_place;
   std::size_t holds = 0;
   bool discards = true;
 };

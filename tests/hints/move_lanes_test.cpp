@@ -162,6 +162,32 @@ TEST_F(MoveLanesTest, APageOfAPeerGoesOnToTheHostAfterItHasLeftAndBeforeItComesB
   EXPECT_EQ(waits_of("stream lane waits for stream lane"), 2u);
 }
 
+TEST_F(MoveLanesTest, APageThatIsReadInPlaceIsAdvisedSoUntilThatEndsOrTheLanesDo) {
+  const auto at = [](std::uintptr_t page) { return reinterpret_cast<void*>(page * kPageBytes); };
+  const auto advice = [&](Advice what, Place place, std::uintptr_t page) {
+    return Hint{HintKind::kAdvise, what, place, at(page), kPageBytes};
+  };
+  const auto end_of = [&](std::uintptr_t page) {
+    return std::vector<Hint>{advice(Advice::kUnsetAccessedBy, Place::device(0), page),
+                             advice(Advice::kSetPreferredLocation, Place::device(0), page)};
+  };
+  {
+    MoveLanes own(runtime, events, counters, 0);
+    own.begin({0, stream(1)});
+    own.use_in_place(7);
+    EXPECT_EQ(machine->hints,
+              (std::vector<Hint>{advice(Advice::kSetPreferredLocation, Place::host(), 7),
+                                 advice(Advice::kSetAccessedBy, Place::device(0), 7),
+                                 Hint{HintKind::kPrefetch, {}, Place::host(), at(7), kPageBytes}}));
+    machine->hints.clear();
+    own.end_in_place(7);
+    EXPECT_EQ(machine->hints, end_of(7));
+    own.use_in_place(8);
+    machine->hints.clear();
+  }
+  EXPECT_EQ(machine->hints, end_of(8));
+}
+
 TEST_F(MoveLanesTest, EventsAreUsedAgain) {
   for (std::uintptr_t round = 0; round < 200; ++round) {
     lanes.begin({0, stream(1)});

@@ -1,0 +1,85 @@
+"""Frozen weights that a step reads once, on a device that holds two thirds of them.
+
+Products with up to 16 rows read the other matrix once, so that pages of it that do not fit may stay
+on the host. With one row more they are moved. Both run on the simulated device, under `planned`.
+Times are against those of the same program with memory enough.
+
+`python -m bench.oversubscription.in_place` prints the figure alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from bench.environment import clean_environment
+
+_ROOT = Path(__file__).resolve().parents[2]
+MACHINE = "h100-pcie5"
+FEW_ROWS = 16
+# Arguments: rows and steps. 24 weights of 2 MiB.
+PROGRAM = """
+import ctypes, json, sys, torch
+simulator = ctypes.CDLL("libuvmsim.so")
+simulator.uvmsim_now_ns.restype = ctypes.c_uint64
+torch.manual_seed(0)
+torch.set_num_threads(1)
+rows, steps = int(sys.argv[1]), int(sys.argv[2])
+down = [torch.randn(1024, 512).to("cuda") for _ in range(12)]
+up = [torch.randn(512, 1024).to("cuda") for _ in range(12)]
+start = torch.randn(rows, 1024).to("cuda")
+times, sums = [], []
+for _ in range(steps):
+    torch.cuda.synchronize()
+    times.append(simulator.uvmsim_now_ns())
+    x = start
+    for first, second in zip(down, up):
+        x = torch.tanh(torch.mm(torch.tanh(torch.mm(x, first)), second))
+    sums.append(x.sum().item().hex())
+print(json.dumps({"step_ns": (times[-1] - times[-5]) / 4, "sums": sums}))
+"""
+_CAPACITIES = ("1GiB", "36MiB")
+
+
+def _run(rows: int, capacity: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "uvmalloc", "sim", "--no-report", "--machine", MACHINE]
+    command += ["--capacity", capacity, "--policy", "planned", "--"]
+    command += [sys.executable, "-c", PROGRAM, str(rows), "20"]
+    environment = {
+        **clean_environment(),
+        "PYTHONPATH": os.pathsep.join([str(_ROOT), *sys.path[1:]]),
+    }
+    finished = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if finished.returncode != 0:
+        raise RuntimeError(f"a program with {rows} rows failed:\n{finished.stderr}")
+    result: dict[str, Any] = json.loads(finished.stdout)
+    return result
+
+
+def slowdown(enough: dict[str, Any], short: dict[str, Any]) -> float:
+    """Refuses runs with different results."""
+    if enough["sums"] != short["sums"]:
+        raise RuntimeError("the steps have other results with less memory")
+    return float(short["step_ns"]) / float(enough["step_ns"])
+
+
+def measure() -> dict[str, Any]:
+    """The part of oversubscription.json that is about pages that are read in place."""
+    in_place, moved = (
+        slowdown(*(_run(rows, capacity) for capacity in _CAPACITIES))
+        for rows in (FEW_ROWS, FEW_ROWS + 1)
+    )
+    return {
+        "in_place_speedup": moved / in_place,
+        "in_place_detail": {"in_place": in_place, "moved": moved},
+    }
+
+
+if __name__ == "__main__":
+    Console().print_json(data=measure())

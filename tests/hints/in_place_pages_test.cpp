@@ -1,0 +1,89 @@
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "hints/live_program.hpp"
+
+namespace uvm {
+namespace {
+
+using testing::LiveProgram;
+
+constexpr std::uint8_t kReadOnce = live::kReads | live::kOnce;
+
+// One kernel for each of pages 0 to `pages` - 1.
+void circle(LiveProgram& program, std::size_t pages, std::uint8_t access) {
+  for (std::size_t page = 0; page < pages; ++page) program.kernel({page}, access);
+}
+
+TEST(InPlacePagesTest, PagesThatDoNotFitAndAreReadOnceStayOnTheHostAndNothingMovesAnyMore) {
+  LiveProgram program(12);
+  for (int step = 0; step < 4; ++step) circle(program, 20, kReadOnce);
+  EXPECT_EQ(program.sink.in_place.size(), 8u);
+  program.sink.clear();
+  const live::LiveFigures before = program.plan.figures();
+  for (int step = 0; step < 10; ++step) circle(program, 20, kReadOnce);
+  EXPECT_EQ(program.sink.calls(), 0u);
+  EXPECT_EQ(program.plan.figures().missing_pages, before.missing_pages);
+  EXPECT_EQ(program.sink.in_place.size(), 8u);
+}
+
+TEST(InPlacePagesTest, PagesAreMovedThatAreWrittenOrReadMoreThanOnce) {
+  for (const std::uint8_t access : {std::uint8_t{live::kReads}, LiveProgram::kBoth}) {
+    LiveProgram program(12);
+    for (int step = 0; step < 6; ++step) circle(program, 20, access);
+    EXPECT_TRUE(program.sink.in_place.empty());
+  }
+  // By two kernels of the step.
+  LiveProgram program(12);
+  for (int step = 0; step < 6; ++step) {
+    circle(program, 20, kReadOnce);
+    for (std::size_t page = 20; page-- > 0;) program.kernel({page}, kReadOnce);
+  }
+  EXPECT_TRUE(program.sink.in_place.empty());
+  EXPECT_GT(program.plan.figures().brought_pages, 0u);
+}
+
+TEST(InPlacePagesTest, AWriteOrASecondUseInAStepBringsThePage) {
+  for (const std::uint8_t access : {LiveProgram::kBoth, kReadOnce}) {
+    LiveProgram program(12);
+    for (int step = 0; step < 4; ++step) circle(program, 20, kReadOnce);
+    ASSERT_EQ(program.sink.in_place.size(), 8u);
+    const std::uintptr_t page = *program.sink.in_place.begin();
+    const std::size_t number = page - LiveProgram::at(0) / testing::kPage;
+    program.sink.clear();
+    for (std::size_t each = 0; each <= number; ++each) program.kernel({each}, kReadOnce);
+    program.kernel({number}, access);
+    EXPECT_FALSE(program.sink.in_place.contains(page));
+    EXPECT_EQ(program.sink.brought, std::vector<std::uintptr_t>{page});
+  }
+}
+
+TEST(InPlacePagesTest, ABlockThatIsAllocatedInAPageEndsItsStay) {
+  LiveProgram program(12);
+  for (int step = 0; step < 4; ++step) circle(program, 20, kReadOnce);
+  ASSERT_FALSE(program.sink.in_place.empty());
+  const std::uintptr_t page = *program.sink.in_place.begin();
+  const std::size_t number = page - LiveProgram::at(0) / testing::kPage;
+  program.free(number);
+  program.allocate(number);
+  EXPECT_FALSE(program.sink.in_place.contains(page));
+}
+
+TEST(InPlacePagesTest, NoOrderOfKernelsWritesAPageInPlace) {
+  for (unsigned seed = 0; seed < 20; ++seed) {
+    std::mt19937 random(seed);
+    LiveProgram program(10);
+    for (int kernel = 0; kernel < 2000; ++kernel) {
+      const bool strays = random() % 50 == 0;
+      const std::size_t page = strays ? random() % 24 : static_cast<std::size_t>(kernel) % 24;
+      const std::uint8_t access = strays && random() % 2 == 0 ? LiveProgram::kBoth : kReadOnce;
+      program.kernel({page}, access);
+      if ((access & live::kWrites) == 0) continue;
+      EXPECT_FALSE(program.sink.in_place.contains(LiveProgram::at(page) / testing::kPage));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace uvm

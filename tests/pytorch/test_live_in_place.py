@@ -1,0 +1,35 @@
+"""Programs whose weights are read once a step, by products with few rows, while memory is short."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from bench.oversubscription import in_place
+from tests.pytorch.conftest import Simulate, SimulatedRun
+
+ENVIRONMENT = {"UVMSIM_MACHINE": in_place.MACHINE}
+
+
+def decode(simulate: Simulate, rows: int, capacity: str) -> tuple[dict[str, Any], SimulatedRun]:
+    run = simulate(
+        in_place.PROGRAM, str(rows), "20", capacity=capacity, policy="planned",
+        environment=ENVIRONMENT,
+    ).check()  # fmt: skip
+    return json.loads(run.stdout), run
+
+
+def test_weights_that_are_read_once_stay_on_the_host_and_steps_are_shorter(
+    simulate: Simulate,
+) -> None:
+    few, many = in_place.FEW_ROWS, in_place.FEW_ROWS + 1
+    enough, _ = decode(simulate, few, "1GiB")
+    short, run = decode(simulate, few, "36MiB")
+    moved, other = decode(simulate, many, "36MiB")
+    assert short["sums"] == enough["sums"]
+    assert run.report["live_plan"]["in_place_pages"] > 0
+    assert run.report["live_plan"]["brought_pages"] == 0
+    assert run.sim["remote_access_bytes"] > 0
+    assert other.report["live_plan"]["in_place_pages"] == 0
+    assert other.report["live_plan"]["brought_pages"] > 100
+    assert short["step_ns"] < 0.7 * moved["step_ns"]
