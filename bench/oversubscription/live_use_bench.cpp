@@ -19,6 +19,8 @@ class NoMoves final : public MoveSink {
   void evict(std::uintptr_t) override {}
   void evict_to_peer(std::uintptr_t, int) override {}
   void leave_peer(std::uintptr_t) override {}
+  void use_in_place(std::uintptr_t) override {}
+  void end_in_place(std::uintptr_t) override {}
   bool discard(std::uintptr_t) override { return false; }
   void keep_copy(std::uintptr_t) override {}
   void end_copy(std::uintptr_t) override {}

@@ -248,11 +248,10 @@ class SmallModelTest : public ::testing::Test, protected MadeRecording {
     add_read({1, 4}, {5});
     add_allocation(4, EventKind::kFree);
     add_read({0}, {5});
+    add_read({5}, {2, 3});
     for (std::uint32_t block = 6; block < 9; ++block) add_allocation(block, EventKind::kAllocate);
-    add_read({5}, {2, 6});
-    add_read({5}, {3, 7});
-    add_read({2, 3}, {8});
-    add_read({8}, {0, 1});
+    add_read({2, 3}, {6, 7, 8});
+    add_read({6, 7, 8}, {0, 1});
     for (std::uint32_t block = 5; block < 9; ++block) add_allocation(block, EventKind::kFree);
     add_mark("end");
   }
