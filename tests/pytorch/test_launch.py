@@ -94,7 +94,7 @@ def test_every_signal_is_passed_on_and_kills_neither(clean_environment, name):
 def test_a_timer_that_is_set_before_runs_out_in_the_program(clean_environment):
     """As in `perl -e 'alarm 1; exec @ARGV' uvmalloc run ...`."""
     command = [*UVMALLOC, "run", "--no-report", "--", "sleep", "60"]
-    text = "import os, signal, sys; signal.alarm(2); os.execvp(sys.argv[1], sys.argv[1:])"
+    text = "import os, signal, sys; signal.alarm(8); os.execvp(sys.argv[1], sys.argv[1:])"
     finished = subprocess.run([sys.executable, "-c", text, *command], env=clean_environment)
     assert finished.returncode == 128 + signal.SIGALRM
 
