@@ -83,7 +83,7 @@ TEST(TimeRulesTest, BytesBetweenDevicesTakeTheirLinkAlone) {
 class Lanes {
  public:
   Stream& stream() { return *timeline.find_stream(0, timeline.create_stream(0, 0, false, 0)); }
-  Timeline timeline{1, 1000};
+  Timeline timeline{2, 1000};
 };
 
 TEST(TimeRulesTest, APrefetchOnAnotherStreamHidesBehindAKernel) {
