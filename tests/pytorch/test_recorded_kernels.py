@@ -86,7 +86,7 @@ def test_operators_say_how_many_operations_they_do(recorded) -> None:
     for number, (expression, shapes, _, _) in enumerate(OPERATIONS):
         for name, shape in zip("abc", shapes, strict=False):
             lines.append(f"{name} = torch.randn({shape}, device='cuda')")
-        lines += [f"uvmalloc.mark('{number}')", expression, "uvmalloc.mark('')"]
+        lines += [f"uvmalloc.mark('{number}')", expression, "uvmalloc.mark('end')"]
     trace = read_trace(recorded("\n".join(lines)))
     for number, (expression, _, kind, operations) in enumerate(OPERATIONS):
         assert (kind, operations) in kernels_after(trace, str(number)), expression
@@ -101,7 +101,7 @@ b = torch.randn(5, 3, 3, 3, device='cuda', requires_grad=True)
 loss = F.conv2d(a, b).sum()
 uvmalloc.mark('backward')
 loss.backward()
-uvmalloc.mark('')
+uvmalloc.mark('end')
 """
     forward = 2 * 2 * 5 * 6 * 6 * 3 * 3 * 3
     for needs_input, passes in ((True, 2), (False, 1)):
