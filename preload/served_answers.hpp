@@ -117,6 +117,10 @@ struct PoolQuestions {
   }
 };
 
+template <class Stream, class Pool, class Result>
+PoolQuestions(int (*)(Stream) noexcept, Result (*)(Pool*, int), Result (*)(Pool*, int))
+    -> PoolQuestions<Stream, Pool, Result>;
+
 // In the order of a stream, from its device's default pool. The limits of other pools are the
 // program's. `order` is the stream as a runtime of ours names it.
 template <class Address, class Stream, class Pool, class Result>
