@@ -52,14 +52,22 @@ inline constexpr std::size_t kMoreThanThereIs = std::size_t{1} << 62;
 
 // `out` gets the block, as a pointer or as the driver's number for one. False: the call is the
 // runtime's. A request beyond a limit of this process is the runtime's as one for kMoreThanThereIs.
+// With `is_ordered` in the order of the stream.
 template <class Address>
-bool serve_request(Call call, ServedMemory::Request request, Address* out,
-                   std::size_t& size_bytes) noexcept {
-  request.size_bytes = size_bytes;
-  ServedMemory* memory = out != nullptr && request.device >= 0 ? ServedMemory::instance() : nullptr;
+bool serve_at(const Asked& asked, int device, Address* out, std::size_t& size_bytes,
+              StreamHandle stream = nullptr, bool is_ordered = false) noexcept {
+  ServedMemory* memory = out != nullptr && device >= 0 ? ServedMemory::instance() : nullptr;
   void* address = nullptr;
-  const Outcome outcome = memory == nullptr ? Outcome::kLeft : memory->allocate(request, &address);
-  count(call, outcome);
+  const Outcome outcome = memory == nullptr ? Outcome::kLeft
+                                            : memory->allocate({.vendor = asked.vendor,
+                                                                .kind = asked.kind,
+                                                                .device = device,
+                                                                .size_bytes = size_bytes,
+                                                                .stream = stream,
+                                                                .is_ordered = is_ordered,
+                                                                .caller = asked.caller},
+                                                               &address);
+  count(asked.call, outcome);
   if (outcome == Outcome::kBeyondLimit) size_bytes = kMoreThanThereIs;
   if (outcome != Outcome::kServed) return false;
   *out = reinterpret_cast<Address>(address);
@@ -69,11 +77,7 @@ bool serve_request(Call call, ServedMemory::Request request, Address* out,
 template <class Address>
 bool serve(const Asked& asked, Address* out, std::size_t& size_bytes) noexcept {
   if (!wants_to_serve()) return false;
-  const int device = out != nullptr ? asked.current_device() : -1;
-  return serve_request(
-      asked.call,
-      {.vendor = asked.vendor, .kind = asked.kind, .device = device, .caller = asked.caller}, out,
-      size_bytes);
+  return serve_at(asked, out != nullptr ? asked.current_device() : -1, out, size_bytes);
 }
 
 // This use of the call is left to the runtime.
@@ -130,14 +134,7 @@ bool serve_in_order(const Asked& asked, Address* out, std::size_t& size_bytes, S
   if (!wants_to_serve()) return false;
   const int device = questions.device_of(stream);
   if (device >= 0 && !questions.has_default(device)) return leave(asked.call);
-  return serve_request(asked.call,
-                       {.vendor = asked.vendor,
-                        .kind = asked.kind,
-                        .device = device,
-                        .stream = order,
-                        .is_ordered = true,
-                        .caller = asked.caller},
-                       out, size_bytes);
+  return serve_at(asked, device, out, size_bytes, order, true);
 }
 // The same from a pool that the call names.
 template <class Address, class Stream, class Pool, class Result>
@@ -147,14 +144,7 @@ bool serve_from_pool(const Asked& asked, Address* out, std::size_t& size_bytes, 
   if (!wants_to_serve()) return false;
   const int device = questions.device_of(stream);
   if (device < 0 || !questions.is_default(device, pool)) return leave(asked.call);
-  return serve_request(asked.call,
-                       {.vendor = asked.vendor,
-                        .kind = asked.kind,
-                        .device = device,
-                        .stream = order,
-                        .is_ordered = true,
-                        .caller = asked.caller},
-                       out, size_bytes);
+  return serve_at(asked, device, out, size_bytes, order, true);
 }
 
 // Pitched memory of `rows` rows. 0 bytes, and more than there can be, are the runtime's.

@@ -156,15 +156,12 @@ Outcome ServedMemory::allocate(const Request& request, void** out) noexcept {
     *out = address;
     say_that_it_serves(allocator_);
     return Outcome::kServed;
-  } catch (const OutOfMemoryError& error) {
-    if (error.is_beyond_limit()) {
+  } catch (const std::exception& error) {
+    const auto* refused = dynamic_cast<const OutOfMemoryError*>(&error);
+    if (refused != nullptr && refused->is_beyond_limit()) {
       log(LogLevel::kInfo, "{}", error.what());
       return Outcome::kBeyondLimit;
     }
-    log(LogLevel::kInfo, "a request of {} is left to {}: {}", format_size(request.size_bytes),
-        to_string(vendor_), error.what());
-    return Outcome::kNoMemory;
-  } catch (const std::exception& error) {
     log(LogLevel::kInfo, "a request of {} is left to {}: {}", format_size(request.size_bytes),
         to_string(vendor_), error.what());
     return Outcome::kNoMemory;
