@@ -37,16 +37,21 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
   void allocated(const BlockExtent& block, bool is_used_here, const DeviceStream& stream) {
     const live::RecordId id = log_.allocated(block.address, block.size_bytes);
     if (id == live::kNoRecord || !is_used_here) return;
-    lanes_.begin(stream);
+    lanes_.begin(stream, log_.newest() + 1);
     plan_.block_allocated(id);
   }
-  void freed(std::uintptr_t address) { log_.freed(address); }
+  void freed(std::uintptr_t address) {
+    BlockExtent block = log_.freed(address);
+    // The block's size is not known: it may end in the next page.
+    if (block.size_bytes == 0) block = {address, UseLog::kLeastBlockBytes};
+    plan_.block_freed(block);
+  }
 
   void note_uses(const DeviceStream& stream, std::span<const live::UseRange> uses,
                  live::Launch launch) {
     if (log_.add_kernel(uses, launch) == live::kBeforeLog) return;
     learner_.kernel_added();
-    lanes_.begin(stream);
+    lanes_.begin_kernel(stream, log_.newest());
     look_around();
     plan_.before_kernel(launch);
     judge_step();
@@ -64,7 +69,7 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
   }
 
   void leave_device(const DeviceStream& stream) {
-    lanes_.begin(stream);
+    lanes_.begin(stream, log_.newest() + 1);
     plan_.leave_device();
     lanes_.wait_until_left();
   }
@@ -75,8 +80,12 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
   void abandon() noexcept { lanes_.abandon(); }
 
   // ---- MoveSink
-  void evict(std::uintptr_t page) override { leave(page, Place::host()); }
-  void evict_to_peer(std::uintptr_t page, int peer) override { leave(page, Place::device(peer)); }
+  void evict(std::uintptr_t page, live::KernelNumber last_use) override {
+    leave(page, Place::host(), last_use);
+  }
+  void evict_to_peer(std::uintptr_t page, int peer, live::KernelNumber last_use) override {
+    leave(page, Place::device(peer), last_use);
+  }
   void leave_peer(std::uintptr_t page) override {
     if (owner_.state_.is_ours(start_of_page(page))) lanes_.leave_peer(page);
   }
@@ -84,34 +93,40 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
     if (owner_.state_.is_ours(start_of_page(page))) lanes_.keep_copy(page);
   }
   void end_copy(std::uintptr_t page) override { lanes_.end_copy(page); }
-  void use_in_place(std::uintptr_t page) override {
-    if (owner_.state_.is_ours(start_of_page(page))) lanes_.use_in_place(page);
+  void use_in_place(std::uintptr_t page, live::KernelNumber last_use) override {
+    if (owner_.state_.is_ours(start_of_page(page))) lanes_.use_in_place(page, last_use);
   }
   void end_in_place(std::uintptr_t page) override { lanes_.end_in_place(page); }
-  void drop(std::uintptr_t page) override { lanes_.drop(page); }
+  void drop(std::uintptr_t page, live::KernelNumber last_use) override {
+    lanes_.drop(page, last_use);
+  }
   void hold_arrivals() override { lanes_.hold_arrivals(); }
-  void bring(std::uintptr_t page) override { lanes_.to_device(page); }
+  void bring(std::uintptr_t page, live::Arrival arrival) override {
+    const bool discards = owner_.machine_.device(device_).capabilities.discard;
+    lanes_.to_device(page, discards ? arrival : live::Arrival::kCopied);
+  }
   void wait_for(std::uintptr_t page) override { lanes_.wait_for(page); }
 
   // The page leaves its pool meanwhile, so that nobody allocates it.
-  bool discard(std::uintptr_t page) override {
-    if (!owner_.machine_.device(device_).capabilities.discard) return false;
+  live::Discarded discard(std::uintptr_t page, live::KernelNumber freed) override {
+    using live::Discarded;
+    if (!owner_.machine_.device(device_).capabilities.discard) return Discarded::kRefused;
     RunBlock* block = nullptr;
     StreamKey key;
     {
       const HeapGuard heap(owner_.state_);
       char* address = start_of_page(page);
       const Block* there = heap->pools.directory().find(address);
-      if (there == nullptr || there->kind != BlockKind::kPacked) return false;
+      if (there == nullptr || there->kind != BlockKind::kPacked) return Discarded::kRefused;
       key = heap->pools.at(there->pool).key;
-      if (key.facade != Facade::kDevice || key.private_pool != 0) return false;
+      if (key.facade != Facade::kDevice || key.private_pool != 0) return Discarded::kRefused;
       block = heap->pools.take_at(address, kPageBytes);
     }
-    if (block == nullptr) return false;
-    const bool is_discarded = lanes_.discard(page, key.device_stream());
+    if (block == nullptr) return Discarded::kInUse;
+    const bool is_discarded = lanes_.discard(page, key.device_stream(), freed);
     const HeapGuard heap(owner_.state_);
     heap->pools.put(block, heap->pools.at(block->pool));
-    return is_discarded;
+    return is_discarded ? Discarded::kYes : Discarded::kRefused;
   }
 
  private:
@@ -129,8 +144,8 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
     return std::min(heap->planner.soft_budget_bytes(device_), limit_bytes) / kPageBytes;
   }
 
-  void leave(std::uintptr_t page, Place place) {
-    if (owner_.state_.is_ours(start_of_page(page))) lanes_.leave(page, place);
+  void leave(std::uintptr_t page, Place place, live::KernelNumber last_use) {
+    if (owner_.state_.is_ours(start_of_page(page))) lanes_.leave(page, place, last_use);
   }
 
   void look_around() {

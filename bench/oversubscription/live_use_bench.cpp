@@ -16,17 +16,17 @@ using uvm::kPageBytes;
 
 class NoMoves final : public MoveSink {
  public:
-  void evict(std::uintptr_t) override {}
-  void evict_to_peer(std::uintptr_t, int) override {}
+  void evict(std::uintptr_t, KernelNumber) override {}
+  void evict_to_peer(std::uintptr_t, int, KernelNumber) override {}
   void leave_peer(std::uintptr_t) override {}
-  void use_in_place(std::uintptr_t) override {}
+  void use_in_place(std::uintptr_t, KernelNumber) override {}
   void end_in_place(std::uintptr_t) override {}
-  bool discard(std::uintptr_t) override { return false; }
+  Discarded discard(std::uintptr_t, KernelNumber) override { return Discarded::kRefused; }
   void keep_copy(std::uintptr_t) override {}
   void end_copy(std::uintptr_t) override {}
-  void drop(std::uintptr_t) override {}
+  void drop(std::uintptr_t, KernelNumber) override {}
   void hold_arrivals() override {}
-  void bring(std::uintptr_t) override {}
+  void bring(std::uintptr_t, Arrival) override {}
   void wait_for(std::uintptr_t) override {}
 };
 

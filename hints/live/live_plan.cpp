@@ -41,6 +41,7 @@ void LivePlan::before_kernel(Launch launch) {
   now_ = log_.newest();
   ++figures_.kernels;
   if (policy_.gives_up()) pause_.kernel_added(figures_.kernels, learner_.times_lost());
+  forget_contents();
   const bool is_graph = launch == Launch::kGraph && !is_paused();
   const LoggedKernel& kernel = log_.kernel(now_);
   // All pages first: none of them may leave for another one.
@@ -51,17 +52,21 @@ void LivePlan::before_kernel(Launch launch) {
     const bool is_read_once = read_only_.is_read_once(use);
     UseLog::each_page(log_.record(use.record).extent, [&](std::uintptr_t number) {
       Page& page = page_at(number);
+      page.history.used(now_, use.record, learner_.step_kernels());
       if ((use.access & kWrites) != 0) end_copy(page);
       if (!is_read_once) end_in_place(page);
       if (!page.is_in_place) used.push_back(&page);
     });
   }
-  const std::size_t pages = count_used(used, &Page::last_use, now_);
+  // A new block's pages have this kernel as their last use already.
+  const std::size_t pages = count_used(used, &Page::counted, now_);
+  for (Page* page : used) page->last_use = now_;
   if (log_.use(kernel.first_use).twin == kNoUse) is_synchronized_ = false;
   if (pages > chunks_) {
     // Such a kernel often uses little of a large block, and the driver moves only that.
     figures_.missing_pages += pages;
     is_synchronized_ = false;
+    forget_places();
     if (is_graph) bring_first(used);
     return;
   }
@@ -82,13 +87,43 @@ void LivePlan::block_allocated(RecordId id) {
     end_copy(page_at(number));
     end_in_place(page_at(number));
   });
-  UseLog::each_page(log_.record(id).extent, [&](std::uintptr_t number) { use(page_at(number)); });
+  send_due_moves();
+  // Nobody has written to the block yet.
+  const BlockExtent& extent = log_.record(id).extent;
+  UseLog::each_page(extent, [&](std::uintptr_t number) {
+    const bool is_own = number * kPageBytes >= extent.address &&
+                        (number + 1) * kPageBytes <= extent.address + extent.size_bytes;
+    use(page_at(number), is_own ? Contents::kDropped : Contents::kKept);
+  });
+}
+
+void LivePlan::block_freed(const BlockExtent& extent) {
+  UseLog::each_page(extent, [&](std::uintptr_t number) {
+    const auto found = pages_.find(number);
+    if (found == pages_.end()) return;
+    Page& page = found->second;
+    page.freed = log_.newest();
+    if (page.is_on_host) freed_.push_back(&page);
+    if (log_.blocks_in_page(number).empty())
+      page.history.emptied(log_.newest(), learner_.step_kernels());
+  });
+}
+
+// A page that comes back without contents is not copied.
+void LivePlan::forget_contents() {
+  for (Page* page : freed_) {
+    if (!page->is_on_host || page->is_in_place || !log_.blocks_in_page(page->number).empty())
+      continue;
+    if (discard(*page) == Discarded::kYes) page->is_on_host = false;
+  }
+  freed_.clear();
 }
 
 void LivePlan::leave_device() {
   moves_.clear();
   is_synchronized_ = false;
-  while (here_.size() != 0) evict(here_[here_.size() - 1]);
+  const std::vector<Page*> leaving(here_.begin(), here_.end());
+  for (Page* page : leaving) (void)evict(*page);
 }
 
 void LivePlan::set_peer_room(int device, std::size_t pages) {
@@ -98,11 +133,11 @@ void LivePlan::set_peer_room(int device, std::size_t pages) {
   }
 }
 
-void LivePlan::use(Page& page) {
+void LivePlan::use(Page& page, Contents contents) {
   if (!here_.contains(page)) {
     is_synchronized_ = false;
     if (here_.size() >= chunks_ && use_in_place(page)) return;
-    if (!bring_now(page)) leave_to_driver(page);
+    if (!bring_now(page, contents)) leave_to_driver(page);
   }
   if (!page.is_arriving) return;
   sink_.wait_for(page.number);
@@ -110,24 +145,28 @@ void LivePlan::use(Page& page) {
 }
 
 // Of a graph that needs more than there is, the pages come that it uses first. The driver brings
-// the others, and takes the chunks of these for them. So nothing is known of the device afterwards.
+// the others, and takes the chunks of these for them.
 void LivePlan::bring_first(const std::vector<Page*>& pages) {
-  const auto forget_all = [this] {
-    for (Page* page : here_) set_arriving(*page, false);
-    here_.clear();
-  };
-  forget_all();
   sink_.hold_arrivals();
   for (Page* page : pages) {
     if (here_.size() == chunks_) break;
     if (here_.contains(*page)) continue;
     peers_.came_back(*page);
     here_.add(*page);
-    sink_.bring(page->number);
+    sink_.bring(page->number, Arrival::kCopied);
     sink_.wait_for(page->number);
     ++figures_.brought_pages;
   }
-  forget_all();
+  forget_places();
+}
+
+// The driver moves pages, and which ones is not known.
+void LivePlan::forget_places() {
+  for (Page* page : here_) {
+    set_arriving(*page, false);
+    page->is_on_host = true;
+  }
+  here_.clear();
 }
 
 // The driver brings the page when it is used, and makes room by its own rule.
@@ -139,20 +178,24 @@ void LivePlan::leave_to_driver(Page& page) {
   while (here_.size() > chunks_) here_.remove(victims_.oldest(here_, page));
 }
 
-bool LivePlan::bring_now(Page& page) {
+bool LivePlan::bring_now(Page& page, Contents contents) {
   while (here_.size() >= chunks_) {
     Page* victim = victims_.choose(here_, now_, predicts());
     if (victim == nullptr) return false;
-    evict(*victim);
+    (void)evict(*victim);
   }
-  if (std::exchange(page.is_on_host, false) && predicts() && read_only_.contains(page)) {
+  const bool was_on_host = std::exchange(page.is_on_host, false);
+  const bool was_away = was_on_host || page.is_on_peer;
+  if (was_on_host && predicts() && read_only_.contains(page)) {
     page.keeps_copy = true;
     sink_.keep_copy(page.number);
   }
   peers_.came_back(page);
   here_.add(page);
   set_arriving(page, true);
-  sink_.bring(page.number);
+  sink_.bring(page.number, !was_away                        ? Arrival::kNew
+                           : contents == Contents::kDropped ? Arrival::kDropped
+                                                            : Arrival::kCopied);
   ++figures_.brought_pages;
   return true;
 }
@@ -164,7 +207,7 @@ bool LivePlan::use_in_place(Page& page) {
   page.is_in_place = true;
   page.is_on_host = true;
   ++figures_.in_place_pages;
-  sink_.use_in_place(page.number);
+  sink_.use_in_place(page.number, page.last_use);
   return true;
 }
 
@@ -176,27 +219,39 @@ void LivePlan::end_copy(Page& page) {
   if (std::exchange(page.keeps_copy, false)) sink_.end_copy(page.number);
 }
 
-void LivePlan::evict(Page& page) {
+// Graphs may use memory that has been freed.
+Discarded LivePlan::discard(const Page& page) {
+  return sink_.discard(page.number, page.freed == 0 ? 0 : std::max(page.freed, page.last_use));
+}
+
+bool LivePlan::evict(Page& page) {
+  auto discarded = Discarded::kRefused;
+  if (!page.keeps_copy && log_.blocks_in_page(page.number).empty()) discarded = discard(page);
+  if (discarded == Discarded::kInUse) {
+    page.last_use = now_;
+    return false;
+  }
   here_.remove(page);
   set_arriving(page, false);
-  if (page.keeps_copy) {
-    sink_.drop(page.number);
-    ++figures_.evicted_pages;
-    return;
-  }
-  if (log_.blocks_in_page(page.number).empty() && sink_.discard(page.number)) {
+  if (discarded == Discarded::kYes) {
     ++figures_.discarded_pages;
-    return;
+    return true;
+  }
+  if (page.keeps_copy) {
+    sink_.drop(page.number, page.last_use);
+    ++figures_.evicted_pages;
+    return true;
   }
   ++figures_.evicted_pages;
   const int peer = peers_.send(page);
   if (peer == Page::kNoPeer) {
-    sink_.evict(page.number);
+    sink_.evict(page.number, page.last_use);
     page.is_on_host = true;
-    return;
+    return true;
   }
-  sink_.evict_to_peer(page.number, peer);
+  sink_.evict_to_peer(page.number, peer, page.last_use);
   ++figures_.pages_to_peers;
+  return true;
 }
 
 void LivePlan::set_arriving(Page& page, bool is_arriving) {
@@ -228,8 +283,8 @@ void LivePlan::synchronize() {
 
 void LivePlan::plan_kernel(KernelNumber kernel) {
   wanted_.clear();
-  learner_.each_coming_use(kernel, [&](RecordId id) {
-    UseLog::each_page(log_.record(id).extent, [&](std::uintptr_t number) {
+  learner_.each_coming_use(kernel, [&](const BlockExtent& extent) {
+    UseLog::each_page(extent, [&](std::uintptr_t number) {
       if (Page& page = page_at(number); !page.is_in_place) wanted_.push_back(&page);
     });
   });
@@ -242,6 +297,7 @@ void LivePlan::plan_kernel(KernelNumber kernel) {
       move.victim = victims_.choose(planned_, kernel, predicts());
       if (move.victim == nullptr) continue;
       move.after = move.victim->planned_last_use;
+      move.waits_for_free = !victims_.will_hold_blocks(*move.victim, kernel);
       planned_.remove(*move.victim);
     }
     planned_.add(*page);
@@ -257,8 +313,10 @@ void LivePlan::send_due_moves() {
   const std::size_t credits = std::max(kLeastCredits, chunks_ / kChunksPerCredit);
   for (auto at = moves_.begin(); at != moves_.end();) {
     const bool is_held_back = std::ranges::find(held_back_, at->page) != held_back_.end();
-    const bool has_credit = at->need <= now_ || arriving_ + due_.size() < credits;
-    if (is_held_back || at->after >= now_ || !has_credit) {
+    const bool is_needed = at->need <= now_ || at->page->last_use > now_;
+    const bool has_credit = is_needed || arriving_ + due_.size() < credits;
+    const bool is_free = !at->waits_for_free || log_.blocks_in_page(at->victim->number).empty();
+    if (is_held_back || at->after >= now_ || !has_credit || (!is_free && at->need > now_)) {
       if (at->victim != nullptr) held_back_.push_back(at->victim);
       ++at;
       continue;
@@ -283,8 +341,7 @@ void LivePlan::send_due_moves() {
 bool LivePlan::make_room(const Move& move) {
   if (move.victim == nullptr || !here_.contains(*move.victim)) return true;
   if (move.victim->last_use > move.after) return false;
-  evict(*move.victim);
-  return true;
+  return evict(*move.victim);
 }
 
 }  // namespace uvm::live

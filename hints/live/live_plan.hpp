@@ -34,7 +34,7 @@ class LivePlan {
  public:
   // Credits: pages may be on their way ahead of their use in one of so many chunks. More of them
   // hold chunks that kernels before them need.
-  static constexpr std::size_t kChunksPerCredit = 16;
+  static constexpr std::size_t kChunksPerCredit = 4;
   static constexpr std::size_t kLeastCredits = 2;
 
   LivePlan(const UseLog& log, const StepLearner& learner, const LivePolicy& policy, MoveSink& sink,
@@ -45,6 +45,9 @@ class LivePlan {
   void before_kernel(Launch launch = Launch::kKernel);
   // A block was allocated whose first use comes soon.
   void block_allocated(RecordId id);
+  // A block was freed that lay there. All frees are told, those of blocks that are too small for
+  // the log too.
+  void block_freed(const BlockExtent& extent);
   // All pages leave: the device is another program's for a while.
   void leave_device();
   // So many pages may be on another device, whose link is faster than the host's, when they leave.
@@ -61,22 +64,29 @@ class LivePlan {
   const LiveFigures& figures() const { return figures_; }
 
  private:
+  enum class Contents : std::uint8_t { kKept, kDropped };
+
   // A page that comes to the device for a coming kernel.
   struct Move {
     Page* page = nullptr;
     Page* victim = nullptr;  // null: a chunk is free
     KernelNumber after = 0;  // the victim's last use before
     KernelNumber need = 0;
+    bool waits_for_free = false;  // the victim's blocks are expected to be freed before
   };
 
   Page& page_at(std::uintptr_t number);
   bool predicts() const { return learner_.predicts() && !is_paused(); }
-  void use(Page& page);
+  void use(Page& page, Contents contents = Contents::kKept);
   void bring_first(const std::vector<Page*>& pages);
+  void forget_places();
   void leave_to_driver(Page& page);
+  void forget_contents();
   // Brings the page now. False: no page can leave for it.
-  bool bring_now(Page& page);
-  void evict(Page& page);
+  bool bring_now(Page& page, Contents contents = Contents::kKept);
+  // False: the page holds blocks that are too small for the log, and stays.
+  bool evict(Page& page);
+  Discarded discard(const Page& page);
   void set_arriving(Page& page, bool is_arriving);
 
   // ---- coming kernels
@@ -103,6 +113,7 @@ class LivePlan {
   bool is_synchronized_ = false;  // the planned pages follow from those that are here
   std::deque<Move> moves_;        // that are not sent yet
   std::size_t arriving_ = 0;      // pages
+  std::vector<Page*> freed_;      // on the host, since the last kernel
   std::vector<Page*> wanted_;
   std::vector<Page*> held_back_;
   std::vector<Move> due_;

@@ -38,7 +38,7 @@ class PlannedLivePolicy : public LivePolicy {
  public:
   // Of the GPT's 236 kernels. A longer way brings pages so early that they hold chunks which
   // kernels before them need: for 32 kernels instead of 16 a step moves a tenth more.
-  static constexpr std::size_t kKernelsAhead = 16;
+  static constexpr std::size_t kKernelsAhead = 32;
 
   std::size_t kernels_ahead() const override { return kKernelsAhead; }
   bool gives_up() const override { return false; }

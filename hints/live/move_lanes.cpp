@@ -1,6 +1,7 @@
 #include <uvmalloc/hints/live/move_lanes.hpp>
 
 #include <algorithm>
+#include <utility>
 
 #include <uvmalloc/runtime/log.hpp>
 #include <uvmalloc/storage/pages.hpp>
@@ -10,11 +11,12 @@ namespace uvm::live {
 MoveLanes::~MoveLanes() {
   while (!copied_pages_.empty()) end_copy(*copied_pages_.begin());
   while (!in_place_pages_.empty()) end_in_place(*in_place_pages_.begin());
-  release(now_);
+  while (!kernel_events_.empty()) release(kernel_events_.take());
   for (const EventHandle event : new_evictions_) release(event);
   for (const auto& [page, event] : evictions_) release(event);
   for (const auto& [page, event] : arrivals_) release(event);
-  for (const Lanes* lanes : {&leaving_lanes_, &arriving_lanes_}) {
+  for (const Lanes* lanes :
+       {&leaving_lanes_, &arriving_lanes_, &emptying_lanes_, &filling_lanes_}) {
     for (const Lane& lane : *lanes) {
       if (lane.stream != nullptr) runtime_.destroy_stream(device_, lane.stream);
     }
@@ -23,24 +25,32 @@ MoveLanes::~MoveLanes() {
 
 void MoveLanes::abandon() noexcept {
   now_ = nullptr;
+  kernel_events_.clear();
   new_evictions_.clear();
   evictions_.clear();
   arrivals_.clear();
   leaving_lanes_ = {};
   arriving_lanes_ = {};
+  emptying_lanes_ = {};
+  filling_lanes_ = {};
   copied_pages_.clear();
   in_place_pages_.clear();
   dropped_.clear();
 }
 
-void MoveLanes::begin(const DeviceStream& stream) {
+void MoveLanes::begin(const DeviceStream& stream, KernelNumber next) {
   at_hand_ = stream;
-  release(now_);
+  next_ = next;
   now_ = nullptr;
   holds_arrivals_ = false;
-  for (Lanes* lanes : {&leaving_lanes_, &arriving_lanes_}) {
+  for (Lanes* lanes : {&leaving_lanes_, &arriving_lanes_, &emptying_lanes_, &filling_lanes_}) {
     for (Lane& lane : *lanes) lane.has_begun = false;
   }
+}
+
+void MoveLanes::begin_kernel(const DeviceStream& stream, KernelNumber kernel) {
+  begin(stream, kernel);
+  (void)record_now();
 }
 
 // Its stream is null if the runtime has none.
@@ -51,13 +61,19 @@ MoveLanes::Lane& MoveLanes::next_lane(Lanes& lanes, std::size_t* turn) {
   return lane;
 }
 
-StreamHandle MoveLanes::next_leaving_lane() {
+StreamHandle MoveLanes::next_leaving_lane(KernelNumber last_use) {
   Lane& lane = next_lane(leaving_lanes_, &leaving_turn_);
-  return lane.stream != nullptr && follow_the_stream(lane) ? lane.stream : nullptr;
+  if (lane.stream == nullptr) return nullptr;
+  if (const EventHandle used = kernel_events_.after(last_use)) {
+    const RuntimeStatus status = runtime_.stream_wait_event(device_, lane.stream, used);
+    return status.ok() ? lane.stream : nullptr;
+  }
+  return follow_the_stream(lane) ? lane.stream : nullptr;
 }
 
-StreamHandle MoveLanes::next_arriving_lane() {
-  Lane& lane = next_lane(arriving_lanes_, &arriving_turn_);
+StreamHandle MoveLanes::next_arriving_lane(Arrival arrival) {
+  Lane& lane = arrival == Arrival::kCopied ? next_lane(arriving_lanes_, &arriving_turn_)
+                                           : next_lane(filling_lanes_, &filling_turn_);
   if (!holds_arrivals_ || lane.stream == nullptr) return lane.stream;
   return follow_the_stream(lane) ? lane.stream : nullptr;
 }
@@ -71,7 +87,9 @@ bool MoveLanes::follow_the_stream(Lane& lane) {
 
 bool MoveLanes::record_now() {
   RuntimeStatus status;
-  if (now_ == nullptr) now_ = events_.record(at_hand_, &status);
+  if (now_ != nullptr) return true;
+  now_ = events_.record(at_hand_, &status);
+  if (now_ != nullptr) release(kernel_events_.add(next_, at_hand_, now_));
   return now_ != nullptr;
 }
 
@@ -88,11 +106,11 @@ void MoveLanes::end_copy(std::uintptr_t page) {
   advise(page, 1, Advice::kUnsetReadMostly, Place::host());
 }
 
-void MoveLanes::use_in_place(std::uintptr_t page) {
+void MoveLanes::use_in_place(std::uintptr_t page, KernelNumber last_use) {
   in_place_pages_.insert(page);
   advise(page, 1, Advice::kSetPreferredLocation, Place::host());
   advise(page, 1, Advice::kSetAccessedBy, Place::device(device_));
-  leave(page, Place::host());
+  leave(page, Place::host(), last_use);
 }
 
 void MoveLanes::end_in_place(std::uintptr_t page) {
@@ -101,15 +119,18 @@ void MoveLanes::end_in_place(std::uintptr_t page) {
   advise(page, 1, Advice::kSetPreferredLocation, Place::device(device_));
 }
 
-void MoveLanes::drop(std::uintptr_t page) {
+void MoveLanes::drop(std::uintptr_t page, KernelNumber last_use) {
   if (const auto arrival = arrivals_.extract(page)) release(arrival.mapped());
   dropped_.push_back(page);
+  dropped_use_ = std::max(dropped_use_, last_use);
 }
 
 void MoveLanes::drop_pages() {
   if (dropped_.empty()) return;
   std::ranges::sort(dropped_);
-  if (record_now() && runtime_.synchronize_event(device_, now_).ok()) {
+  EventHandle used = kernel_events_.after(std::exchange(dropped_use_, 0));
+  if (used == nullptr && record_now()) used = now_;
+  if (used != nullptr && runtime_.synchronize_event(device_, used).ok()) {
     for (auto first = dropped_.begin(); first != dropped_.end();) {
       auto last = first + 1;
       while (last != dropped_.end() && *last == *(last - 1) + 1) ++last;
@@ -129,8 +150,8 @@ void MoveLanes::advise(std::uintptr_t page, std::size_t pages, Advice advice, Pl
   if (status.error != RuntimeError::kInvalidValue) count(HintKind::kAdvise, status);
 }
 
-void MoveLanes::leave(std::uintptr_t page, Place place) {
-  const StreamHandle lane = next_leaving_lane();
+void MoveLanes::leave(std::uintptr_t page, Place place, KernelNumber last_use) {
+  const StreamHandle lane = next_leaving_lane(last_use);
   if (lane == nullptr) return;
   if (const auto arrival = arrivals_.extract(page)) wait(lane, arrival.mapped());
   const RuntimeStatus status =
@@ -165,9 +186,9 @@ void MoveLanes::note_eviction(std::uintptr_t page, StreamHandle lane) {
   eviction_order_.pop_front();
 }
 
-void MoveLanes::to_device(std::uintptr_t page) {
+void MoveLanes::to_device(std::uintptr_t page, Arrival kind) {
   drop_pages();
-  const StreamHandle lane = next_arriving_lane();
+  const StreamHandle lane = next_arriving_lane(kind);
   if (lane == nullptr) return;
   for (const EventHandle event : new_evictions_) wait(lane, event);
   new_evictions_.clear();
@@ -175,6 +196,8 @@ void MoveLanes::to_device(std::uintptr_t page) {
     wait(lane, left.mapped());
     std::erase(eviction_order_, page);
   }
+  if (kind == Arrival::kDropped)
+    count(HintKind::kDiscard, runtime_.discard(device_, start_of_page(page), kPageBytes, lane));
   const RuntimeStatus status =
       runtime_.prefetch(device_, start_of_page(page), kPageBytes, Place::device(device_), lane);
   if (!count(HintKind::kPrefetch, status)) return;
@@ -194,10 +217,15 @@ void MoveLanes::wait_until_left() {
   }
 }
 
-bool MoveLanes::discard(std::uintptr_t page, const DeviceStream& user) {
+bool MoveLanes::discard(std::uintptr_t page, const DeviceStream& user, KernelNumber freed) {
   if (user.device != device_ || !events_.may_wait(user)) return false;
-  const StreamHandle lane = next_leaving_lane();
-  if (lane == nullptr || !events_.order({device_, lane}, user)) return false;
+  const StreamHandle lane = next_lane(emptying_lanes_, &emptying_turn_).stream;
+  if (lane == nullptr) return false;
+  // All that the stream has got since before the free.
+  const EventHandle used = freed == 0 ? nullptr : kernel_events_.after(freed, user);
+  const bool is_ordered = used != nullptr ? runtime_.stream_wait_event(device_, lane, used).ok()
+                                          : events_.order({device_, lane}, user);
+  if (!is_ordered) return false;
   if (const auto arrival = arrivals_.extract(page)) wait(lane, arrival.mapped());
   const RuntimeStatus status = runtime_.discard(device_, start_of_page(page), kPageBytes, lane);
   if (!count(HintKind::kDiscard, status)) return false;

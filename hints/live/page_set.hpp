@@ -7,6 +7,7 @@
 #include <limits>
 #include <vector>
 
+#include <uvmalloc/hints/live/page_history.hpp>
 #include <uvmalloc/hints/live/use_log.hpp>
 
 namespace uvm::live {
@@ -17,6 +18,7 @@ struct Page {
 
   std::uintptr_t number = 0;
   KernelNumber last_use = 0;
+  KernelNumber counted = 0;              // the kernel of which it was counted as a page
   KernelNumber planned_last_use = 0;     // as far as kernels are planned
   std::size_t place = kNoPlace;          // in the set of pages on the device
   std::size_t planned_place = kNoPlace;  // in the set of pages that are there later
@@ -27,6 +29,8 @@ struct Page {
   bool is_on_peer = false;               // the plan has sent it there
   int peer = kNoPeer;                    // where it is, or was lately
   std::uint64_t peer_period = 0;         // of PeerPages, when it was sent there
+  KernelNumber freed = 0;                // the newest kernel at the last free of a block in it
+  PageHistory history;
 };
 
 class PageSet {

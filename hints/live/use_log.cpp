@@ -10,9 +10,12 @@ RecordId UseLog::allocated(std::uintptr_t address, std::size_t size_bytes) {
   return add_record({address, size_bytes}, newest());
 }
 
-void UseLog::freed(std::uintptr_t address) {
+BlockExtent UseLog::freed(std::uintptr_t address) {
   const RecordId id = find(address);
-  if (id != kNoRecord && records_[id].extent.address == address) end(id);
+  if (id == kNoRecord || records_[id].extent.address != address) return {};
+  const BlockExtent extent = records_[id].extent;
+  end(id);
+  return extent;
 }
 
 RecordId UseLog::find(std::uintptr_t address) const {

@@ -71,7 +71,8 @@ class UseLog {
 
   // kNoRecord for a block below kLeastBlockBytes.
   RecordId allocated(std::uintptr_t address, std::size_t size_bytes);
-  void freed(std::uintptr_t address);
+  // The block that was there; empty if the log does not know it.
+  BlockExtent freed(std::uintptr_t address);
 
   // Adds a kernel and returns its number. Ranges in no known block, and in small ones, are left
   // out; a block counts once. A kernel without other ranges is not added: kBeforeLog. A range of a

@@ -14,6 +14,9 @@ Page* VictimFinder::choose(const PageSet& pages, KernelNumber kernel, bool predi
     if (candidate.last_use >= kernel) continue;
     if (predicts) {
       candidate.next_use = next_use(page, kernel, &candidate.live_bytes);
+      const bool will_hold = will_hold_blocks(page, kernel);
+      if (!will_hold) candidate.live_bytes = 0;
+      if (will_hold && candidate.live_bytes == 0) candidate.live_bytes = kPageBytes;
     } else {
       candidate.live_bytes = log_.blocks_in_page(page.number).empty() ? 0 : kPageBytes;
     }
@@ -37,7 +40,8 @@ Page& VictimFinder::oldest(const PageSet& pages, Page& otherwise) {
   return *oldest;
 }
 
-// The earliest of the page's blocks after that kernel.
+// The earliest of the page's blocks after that kernel, and of blocks that come where others were
+// one step before.
 KernelNumber VictimFinder::next_use(const Page& page, KernelNumber after,
                                     std::uint64_t* live_bytes) const {
   KernelNumber earliest = plan::kNever;
@@ -46,7 +50,16 @@ KernelNumber VictimFinder::next_use(const Page& page, KernelNumber after,
     *live_bytes += std::min(log_.record(id).extent.size_bytes, kPageBytes);
     if (const auto next = learner_.next_use(id, after)) earliest = std::min(earliest, *next);
   }
-  return earliest;
+  const auto by_others = page.history.next_use_by_others(
+      after, learner_.step_kernels(), [this](RecordId id) { return log_.record(id).is_live; });
+  return std::min(earliest, by_others.value_or(plan::kNever));
+}
+
+bool VictimFinder::will_hold_blocks(const Page& page, KernelNumber kernel) const {
+  const bool holds_now = !log_.blocks_in_page(page.number).empty();
+  const std::uint64_t step = learner_.step_kernels();
+  if (step == 0 || kernel <= log_.newest()) return holds_now;
+  return page.history.holds_blocks_before(kernel, log_.newest(), step).value_or(holds_now);
 }
 
 void VictimFinder::take_turn(std::size_t pages) {

@@ -25,6 +25,9 @@ class VictimFinder {
   // By the policy, for a page of `kernel`. Pages that this kernel or a later one uses stay.
   // nullptr: all stay. `predicts`: the learner knows the next uses.
   Page* choose(const PageSet& pages, KernelNumber kernel, bool predicts);
+  // Whether blocks are expected in the page before that coming kernel: as one step before, where
+  // they were allocated or all freed between the kernels at hand and that one.
+  bool will_hold_blocks(const Page& page, KernelNumber kernel) const;
   // The page that was used longest ago; `otherwise` if no page was used before that one.
   Page& oldest(const PageSet& pages, Page& otherwise);
 

@@ -17,11 +17,12 @@ inline constexpr std::size_t kPage = kPageBytes;
 // Obeys every move, and checks that it may be made.
 class RecordingSink final : public live::MoveSink {
  public:
-  void evict(std::uintptr_t page) override {
+  void evict(std::uintptr_t page, live::KernelNumber last_use) override {
+    last_uses[page] = last_use;
     evicted.push_back(page);
     arriving.erase(page);
   }
-  void evict_to_peer(std::uintptr_t page, int peer) override {
+  void evict_to_peer(std::uintptr_t page, int peer, live::KernelNumber) override {
     on_peer[page] = peer;
     arriving.erase(page);
   }
@@ -29,24 +30,29 @@ class RecordingSink final : public live::MoveSink {
     left_peer.push_back(page);
     on_peer.erase(page);
   }
-  bool discard(std::uintptr_t page) override {
+  live::Discarded discard(std::uintptr_t page, live::KernelNumber freed) override {
+    if (holds_small_blocks.contains(page)) return live::Discarded::kInUse;
+    if (!discards) return live::Discarded::kRefused;
+    freed_at[page] = freed;
     discarded.push_back(page);
-    return discards;
+    return live::Discarded::kYes;
   }
   void keep_copy(std::uintptr_t page) override { copied.insert(page); }
   void end_copy(std::uintptr_t page) override { copied.erase(page); }
-  void use_in_place(std::uintptr_t page) override {
+  void use_in_place(std::uintptr_t page, live::KernelNumber) override {
     in_place.insert(page);
     arriving.erase(page);
   }
   void end_in_place(std::uintptr_t page) override { in_place.erase(page); }
-  void drop(std::uintptr_t page) override {
+  void drop(std::uintptr_t page, live::KernelNumber last_use) override {
+    last_uses[page] = last_use;
     dropped.push_back(page);
     arriving.erase(page);
   }
   void hold_arrivals() override { ++holds; }
-  void bring(std::uintptr_t page) override {
+  void bring(std::uintptr_t page, live::Arrival arrival) override {
     brought.push_back(page);
+    arrivals[page] = arrival;
     arriving.insert(page);
     on_peer.erase(page);
   }
@@ -65,6 +71,9 @@ class RecordingSink final : public live::MoveSink {
     waited.clear();
   }
 
+  std::map<std::uintptr_t, live::KernelNumber> last_uses;  // as of the last eviction
+  std::map<std::uintptr_t, live::KernelNumber> freed_at;   // as of the last discard
+  std::map<std::uintptr_t, live::Arrival> arrivals;        // as of the last one
   std::vector<std::uintptr_t> evicted;
   std::vector<std::uintptr_t> discarded;
   std::vector<std::uintptr_t> brought;
@@ -76,6 +85,7 @@ class RecordingSink final : public live::MoveSink {
   std::set<std::uintptr_t> copied;
   std::set<std::uintptr_t> in_place;
   std::size_t holds = 0;
+  std::set<std::uintptr_t> holds_small_blocks;
   bool discards = true;
 };
 
@@ -102,7 +112,10 @@ struct LiveProgram {
     const live::RecordId id = log.allocated(at(page), pages * kPage);
     plan.block_allocated(id);
   }
-  void free(std::size_t page) { log.freed(at(page)); }
+  void allocate_bytes(std::uintptr_t address, std::size_t size_bytes) {
+    plan.block_allocated(log.allocated(address, size_bytes));
+  }
+  void free(std::size_t page) { plan.block_freed(log.freed(at(page))); }
 
   live::UseLog log{[](std::uintptr_t address) {
     return live::BlockExtent{address / kPage * kPage, kPage};

@@ -25,9 +25,9 @@ struct MoveLanesTest : ::testing::Test {
 };
 
 TEST_F(MoveLanesTest, APageLeavesAfterTheStreamAndTheNextOneComesAfterIt) {
-  lanes.begin({0, stream(1)});
-  lanes.leave(7, Place::host());
-  lanes.to_device(9);
+  lanes.begin({0, stream(1)}, 1);
+  lanes.leave(7, Place::host(), 1);
+  lanes.to_device(9, Arrival::kCopied);
   lanes.wait_for(9);
   ASSERT_EQ(machine->hints.size(), 2u);
   EXPECT_EQ(machine->hints[0].place, Place::host());
@@ -39,10 +39,10 @@ TEST_F(MoveLanesTest, APageLeavesAfterTheStreamAndTheNextOneComesAfterIt) {
 }
 
 TEST_F(MoveLanesTest, AStreamWaitsOnceAndOnlyForPagesThatWereBrought) {
-  lanes.begin({0, stream(1)});
+  lanes.begin({0, stream(1)}, 1);
   lanes.wait_for(9);
   EXPECT_TRUE(machine->waits.empty());
-  lanes.to_device(9);
+  lanes.to_device(9, Arrival::kCopied);
   lanes.wait_for(9);
   lanes.wait_for(9);
   EXPECT_EQ(waits_of("stream 1 waits"), 1u);
@@ -50,9 +50,9 @@ TEST_F(MoveLanesTest, AStreamWaitsOnceAndOnlyForPagesThatWereBrought) {
 
 TEST_F(MoveLanesTest, AFailedMoveIsCountedAndNobodyWaitsForIt) {
   machine->failures["prefetch"] = 2;
-  lanes.begin({0, stream(1)});
-  lanes.leave(7, Place::host());
-  lanes.to_device(9);
+  lanes.begin({0, stream(1)}, 1);
+  lanes.leave(7, Place::host(), 1);
+  lanes.to_device(9, Arrival::kCopied);
   lanes.wait_for(9);
   EXPECT_EQ(counters.of(HintKind::kPrefetch).failed, 2u);
   EXPECT_EQ(waits_of("stream 1 waits"), 0u);
@@ -60,53 +60,53 @@ TEST_F(MoveLanesTest, AFailedMoveIsCountedAndNobodyWaitsForIt) {
 
 TEST_F(MoveLanesTest, WithoutStreamsOrEventsNothingIsSent) {
   machine->failures["create_stream"] = 2;
-  lanes.begin({0, stream(1)});
-  lanes.leave(7, Place::host());
-  lanes.to_device(9);
+  lanes.begin({0, stream(1)}, 1);
+  lanes.leave(7, Place::host(), 1);
+  lanes.to_device(9, Arrival::kCopied);
   EXPECT_TRUE(machine->hints.empty());
   machine->failures["create_event"] = 1;
-  lanes.leave(7, Place::host());
+  lanes.leave(7, Place::host(), 1);
   EXPECT_TRUE(machine->hints.empty()) << "it could not wait for the stream's kernels";
 }
 
 TEST_F(MoveLanesTest, ADiscardIsBetweenTheWorkOfItsStreamSoFarAndLater) {
-  lanes.begin({0, stream(1)});
-  EXPECT_TRUE(lanes.discard(7, {0, stream(2)}));
-  ASSERT_EQ(machine->waits.size(), 3u);
-  EXPECT_EQ(machine->waits[1], "stream lane waits for stream 2");
-  EXPECT_EQ(machine->waits[2], "stream 2 waits for stream lane");
+  lanes.begin({0, stream(1)}, 1);
+  EXPECT_TRUE(lanes.discard(7, {0, stream(2)}, 0));
+  EXPECT_EQ(machine->waits, (std::vector<std::string>{"stream lane waits for stream 2",
+                                                      "stream 2 waits for stream lane"}));
   EXPECT_EQ(counters.of(HintKind::kDiscard).sent, 1u);
 }
 
 TEST_F(MoveLanesTest, NothingIsDiscardedForAStreamThatCannotBeOrdered) {
   machine->capturing = {stream(2)};
-  lanes.begin({0, stream(1)});
-  EXPECT_FALSE(lanes.discard(7, {0, stream(2)}));
+  lanes.begin({0, stream(1)}, 1);
+  EXPECT_FALSE(lanes.discard(7, {0, stream(2)}, 0));
   machine->failures["discard"] = 1;
-  EXPECT_FALSE(lanes.discard(7, {0, stream(1)}));
+  EXPECT_FALSE(lanes.discard(7, {0, stream(1)}, 0));
   EXPECT_EQ(counters.of(HintKind::kDiscard).sent, 0u);
   EXPECT_EQ(counters.of(HintKind::kDiscard).failed, 1u);
 }
 
 TEST_F(MoveLanesTest, ArrivalsThatAreHeldWaitForTheStreamUntilTheNextKernel) {
-  lanes.begin({0, stream(1)});
+  lanes.begin({0, stream(1)}, 1);
   lanes.hold_arrivals();
-  lanes.to_device(7);
+  lanes.to_device(7, Arrival::kCopied);
   EXPECT_EQ(machine->waits, (std::vector<std::string>{"stream lane waits for stream 1"}));
-  lanes.begin({0, stream(1)});
+  lanes.begin({0, stream(1)}, 1);
   machine->waits.clear();
-  for (std::uintptr_t page = 8; page < 8 + MoveLanes::kLanesEachWay; ++page) lanes.to_device(page);
+  for (std::uintptr_t page = 8; page < 8 + MoveLanes::kLanesEachWay; ++page)
+    lanes.to_device(page, Arrival::kCopied);
   EXPECT_TRUE(machine->waits.empty());
 }
 
 TEST_F(MoveLanesTest, NeighboursWithCopiesLeaveByAdviceWhenTheStreamIsDone) {
-  lanes.begin({0, stream(1)});
+  lanes.begin({0, stream(1)}, 1);
   for (const std::uintptr_t page : {7u, 8u, 20u}) lanes.keep_copy(page);
   machine->hints.clear();
-  for (const std::uintptr_t page : {8u, 20u, 7u}) lanes.drop(page);
+  for (const std::uintptr_t page : {8u, 20u, 7u}) lanes.drop(page, 1);
   EXPECT_TRUE(machine->hints.empty());
   machine->busy = {stream(1)};
-  lanes.to_device(9);
+  lanes.to_device(9, Arrival::kCopied);
   EXPECT_TRUE(machine->busy.empty()) << "the host has waited";
   const auto at = [](std::uintptr_t page) { return reinterpret_cast<void*>(page * kPageBytes); };
   const auto advice = [&](Advice what, std::uintptr_t page, std::size_t pages) {
@@ -120,9 +120,9 @@ TEST_F(MoveLanesTest, NeighboursWithCopiesLeaveByAdviceWhenTheStreamIsDone) {
 }
 
 TEST_F(MoveLanesTest, WhoeverWaitsUntilAllHaveLeftWaitsForPagesWithCopiesToo) {
-  lanes.begin({0, stream(1)});
+  lanes.begin({0, stream(1)}, 1);
   lanes.keep_copy(7);
-  lanes.drop(7);
+  lanes.drop(7, 1);
   machine->hints.clear();
   lanes.wait_until_left();
   ASSERT_EQ(machine->hints.size(), 2u);
@@ -134,7 +134,7 @@ TEST_F(MoveLanesTest, AdviceForCopiesEndsWithThem) {
   const auto last = [&] { return machine->hints.back(); };
   {
     MoveLanes own(runtime, events, counters, 0);
-    own.begin({0, stream(1)});
+    own.begin({0, stream(1)}, 1);
     own.keep_copy(7);
     own.keep_copy(8);
     EXPECT_EQ(last().advice, Advice::kSetReadMostly);
@@ -148,8 +148,8 @@ TEST_F(MoveLanesTest, AdviceForCopiesEndsWithThem) {
 }
 
 TEST_F(MoveLanesTest, APageOfAPeerGoesOnToTheHostAfterItHasLeftAndBeforeItComesBack) {
-  lanes.begin({0, stream(1)});
-  lanes.leave(7, Place::device(1));
+  lanes.begin({0, stream(1)}, 1);
+  lanes.leave(7, Place::device(1), 1);
   EXPECT_EQ(machine->hints.back().place, Place::device(1));
   machine->waits.clear();
   lanes.leave_peer(7);
@@ -157,7 +157,7 @@ TEST_F(MoveLanesTest, APageOfAPeerGoesOnToTheHostAfterItHasLeftAndBeforeItComesB
   EXPECT_EQ(machine->waits, (std::vector<std::string>{"stream lane waits for stream lane"}))
       << "it waits for nothing but the page";
   machine->waits.clear();
-  lanes.to_device(7);
+  lanes.to_device(7, Arrival::kCopied);
   // For the page's way to the host, and for its first chunk.
   EXPECT_EQ(waits_of("stream lane waits for stream lane"), 2u);
 }
@@ -173,8 +173,8 @@ TEST_F(MoveLanesTest, APageThatIsReadInPlaceIsAdvisedSoUntilThatEndsOrTheLanesDo
   };
   {
     MoveLanes own(runtime, events, counters, 0);
-    own.begin({0, stream(1)});
-    own.use_in_place(7);
+    own.begin({0, stream(1)}, 1);
+    own.use_in_place(7, 1);
     EXPECT_EQ(machine->hints,
               (std::vector<Hint>{advice(Advice::kSetPreferredLocation, Place::host(), 7),
                                  advice(Advice::kSetAccessedBy, Place::device(0), 7),
@@ -182,27 +182,48 @@ TEST_F(MoveLanesTest, APageThatIsReadInPlaceIsAdvisedSoUntilThatEndsOrTheLanesDo
     machine->hints.clear();
     own.end_in_place(7);
     EXPECT_EQ(machine->hints, end_of(7));
-    own.use_in_place(8);
+    own.use_in_place(8, 1);
     machine->hints.clear();
   }
   EXPECT_EQ(machine->hints, end_of(8));
 }
 
+TEST_F(MoveLanesTest, ADiscardWaitsForTheEventAfterTheFreeWhereThatIsKnown) {
+  for (KernelNumber kernel = 1; kernel <= 3; ++kernel) lanes.begin_kernel({0, stream(1)}, kernel);
+  const std::size_t recorded = machine->records;
+  EXPECT_TRUE(lanes.discard(7, {0, stream(1)}, 1));
+  EXPECT_EQ(machine->records, recorded + 2) << "for the chunk and for the stream, none before it";
+  EXPECT_TRUE(lanes.discard(8, {0, stream(1)}, 0));
+  EXPECT_EQ(machine->records, recorded + 5);
+}
+
+TEST_F(MoveLanesTest, PagesThatMoveWithoutACopyHaveLanesOfTheirOwn) {
+  lanes.begin({0, stream(1)}, 1);
+  for (std::uintptr_t page = 0; page < MoveLanes::kLanesEachWay; ++page)
+    lanes.to_device(page, Arrival::kCopied);
+  EXPECT_EQ(machine->streams, static_cast<int>(MoveLanes::kLanesEachWay));
+  lanes.to_device(20, Arrival::kNew);
+  EXPECT_EQ(machine->streams, static_cast<int>(MoveLanes::kLanesEachWay) + 1);
+  EXPECT_EQ(counters.of(HintKind::kDiscard).sent, 0u);
+  lanes.to_device(21, Arrival::kDropped);
+  EXPECT_EQ(counters.of(HintKind::kDiscard).sent, 1u);
+}
+
 TEST_F(MoveLanesTest, EventsAreUsedAgain) {
-  for (std::uintptr_t round = 0; round < 200; ++round) {
-    lanes.begin({0, stream(1)});
-    lanes.leave(round, Place::host());
-    lanes.to_device(1000 + round);
+  for (std::uintptr_t round = 0; round < 2000; ++round) {
+    lanes.begin_kernel({0, stream(1)}, round + 1);
+    lanes.leave(round, Place::host(), 1);
+    lanes.to_device(1000 + round, Arrival::kCopied);
     lanes.wait_for(1000 + round);
   }
-  EXPECT_LE(machine->events.size(), MoveLanes::kMostEvictions + 8);
+  EXPECT_LE(machine->events.size(), MoveLanes::kMostEvictions + KernelEvents::kMost + 8);
 }
 
 TEST_F(MoveLanesTest, AForkedChildDestroysNothingOfItsParent) {
   {
     MoveLanes inherited(runtime, events, counters, 0);
-    inherited.begin({0, stream(1)});
-    inherited.leave(7, Place::host());
+    inherited.begin({0, stream(1)}, 1);
+    inherited.leave(7, Place::host(), 1);
     ASSERT_EQ(machine->streams, 1);
     inherited.abandon();
   }

@@ -123,6 +123,7 @@ class FakeMachine {
   std::map<StreamHandle, int> device_of;  // streams not in it end with any device's work
   std::set<StreamHandle> capturing;       // streams that are captured; no device can be waited for
   std::map<std::string, int> failures;    // call -> how often it still fails
+  std::size_t records = 0;                // of events
   std::vector<std::string> waits;  // streams that were made to wait, and who waited on the host
   // Those with work that a stream's later work starts after.
   std::map<StreamHandle, std::set<StreamHandle>> after;
@@ -365,6 +366,7 @@ class FakeRuntime final : public DeviceRuntime {
     std::lock_guard lock(machine_->mutex);
     if (fails("record_event")) return {RuntimeError::kOther, 99, "FAKE_FAILURE", "record_event"};
     *static_cast<FakeEvent*>(event) = {handle, machine_->work_of(handle)};
+    ++machine_->records;
     return {};
   }
   RuntimeStatus query_event(int, EventHandle event) const override {

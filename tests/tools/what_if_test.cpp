@@ -115,6 +115,34 @@ TEST_F(WhatIfTest, APlanMovesWhatBeladyMovesAndHidesItBehindKernels) {
   EXPECT_NE(shorter.step("off", 3 * kBlockBytes).failure, "");
 }
 
+TEST_F(WhatIfTest, ARunningProgramIsPlannedOnceItsStepIsKnown) {
+  // In a circle, so that the oldest block is always the next one.
+  for (int round = 0; round < 4; ++round)
+    for (std::uint32_t block = 0; block < 4; ++block) add_kernel({block}, 10 * kCopyNs);
+  const WhatIf shorter = what_if();
+  const StepFigures driver = shorter.step("driver", 3 * kBlockBytes);
+  const StepFigures live = shorter.step("auto", 3 * kBlockBytes);
+  EXPECT_EQ(driver.to_device_bytes, 16 * kBlockBytes);
+  EXPECT_LE(live.to_device_bytes, 8 * kBlockBytes);
+  EXPECT_EQ(live.faults, 0U);
+  EXPECT_LT(live.step_ns, driver.step_ns);
+}
+
+TEST_F(WhatIfTest, AStepFreesTheBlocksThatTheStepBeforeHasLeft) {
+  // The step frees block 0, which was there before, and leaves block 1 to the next one.
+  add_kernel({0}, 10);
+  add_allocation(0, EventKind::kFree);
+  add_allocation(1, EventKind::kFree);
+  add_allocation(1, EventKind::kAllocate);
+  add_kernel({1}, 10);
+  add_mark("end");
+  const Recording repeated = repeated_step(recording, "", 3);
+  std::vector<std::uint32_t> freed;
+  for (const Event& event : repeated.events)
+    if (event.kind == EventKind::kFree) freed.push_back(event.block);
+  EXPECT_EQ(freed, (std::vector<std::uint32_t>{0, 1, 1, 1, 1, 1}));
+}
+
 TEST_F(WhatIfTest, WhatIsOnlyReadIsNotCopiedBack) {
   // Each use needs the only chunk. The first time a block leaves it comes from nowhere, so that it
   // is copied then; that is over before the measured steps.

@@ -4,6 +4,8 @@
 
 #include <uvmalloc/sim/engine/units.hpp>
 
+#include "oversubscription/live_moves.hpp"
+
 namespace uvm::oversubscription {
 namespace {
 
@@ -241,6 +243,7 @@ std::unique_ptr<uvmsim::replay::HintPolicy> make_policy(std::string_view name,
   if (name == "off") return std::make_unique<OffPolicy>();
   if (name == "driver") return std::make_unique<DriverPolicy>();
   if (name == "lru") return std::make_unique<LruPolicy>(recording, order);
+  if (name == "auto") return std::make_unique<LiveMoves>(recording, Policy::kAuto);
   if (name == "planned") return std::make_unique<PlannedPolicy>(recording, order, costs);
   return nullptr;
 }

@@ -104,7 +104,8 @@ class PlannedPolicy final : public ScheduledMoves {
   const uvmsim::Costs costs_;
 };
 
-inline constexpr std::array<std::string_view, 4> kPolicyNames = {"off", "driver", "lru", "planned"};
+inline constexpr std::array<std::string_view, 5> kPolicyNames = {"off", "driver", "lru", "auto",
+                                                                 "planned"};
 
 // Null for a name that is none.
 std::unique_ptr<uvmsim::replay::HintPolicy> make_policy(std::string_view name,

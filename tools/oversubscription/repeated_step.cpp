@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <random>
+#include <set>
+#include <span>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -24,6 +27,29 @@ std::pair<std::size_t, std::size_t> step_at(const Recording& recording, const st
   throw std::invalid_argument(
       mark.empty() ? "the trace has no step; accepted: one with two marks (uvmalloc.mark)"
                    : "no step begins at the mark '" + mark + "' and ends at another mark");
+}
+
+// Blocks that the step frees and does not allocate, by the block that takes their place: the one of
+// the same size that the step allocates and leaves to the next one. Of several they pair in the
+// order of their allocation.
+std::map<std::uint32_t, Event> frees_of_the_next_step(std::span<const Event> step) {
+  std::map<std::uint64_t, std::set<std::uint32_t>> from_before;  // by size
+  std::map<std::uint32_t, const Event*> left;
+  for (const Event& event : step) {
+    if (event.kind == EventKind::kAllocate) left[event.block] = &event;
+    if (event.kind == EventKind::kFree && left.erase(event.block) == 0)
+      from_before[event.amount].insert(event.block);
+  }
+  std::map<std::uint32_t, Event> result;
+  for (const auto& [block, event] : left) {
+    const auto found = from_before.find(event->amount);
+    if (found == from_before.end() || found->second.empty()) continue;
+    Event free = *event;
+    free.kind = EventKind::kFree;
+    result.emplace(*found->second.begin(), free);
+    found->second.erase(found->second.begin());
+  }
+  return result;
 }
 
 }  // namespace
@@ -48,9 +74,14 @@ Recording repeated_step(const Recording& recording, const std::string& mark, std
   };
   std::copy_if(begin, step, std::back_inserter(result.events),
                [](const Event& each) { return each.kind != EventKind::kMark; });
+  const auto frees = frees_of_the_next_step({step + 1, end});
   for (std::size_t time = 0; time < times; ++time) {
     add_mark(std::to_string(time));
-    result.events.insert(result.events.end(), step + 1, end);
+    std::transform(step + 1, end, std::back_inserter(result.events), [&](const Event& each) {
+      const auto found = frees.find(each.block);
+      const bool is_next = time != 0 && each.kind == EventKind::kFree && found != frees.end();
+      return is_next ? found->second : each;
+    });
   }
   add_mark("end");
   return result;

@@ -33,7 +33,7 @@ class WhatIf {
  public:
   // Steps before the measured ones, and measured ones. The last of all is left out: nothing follows
   // it that would have to be prefetched.
-  static constexpr std::size_t kWarmUpSteps = 2;
+  static constexpr std::size_t kWarmUpSteps = 6;
   static constexpr std::size_t kMeasuredSteps = 4;
 
   // `mark` as for repeated_step.

@@ -1,0 +1,45 @@
+// Events on the streams of a program, so that a page can leave right after the kernel that used it
+// last. An event that was recorded before a kernel stands for the kernels before it on its stream.
+//
+// Not thread-safe, as MoveLanes. Knows no driver.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+
+#include <uvmalloc/hints/live/use_log.hpp>
+#include <uvmalloc/runtime/device_runtime.hpp>
+
+namespace uvm::live {
+
+class KernelEvents {
+ public:
+  // Of older kernels a later event is taken: most are over.
+  static constexpr std::size_t kMost = 512;
+
+  // Recorded on the stream before that kernel, which is not below that of the event before. Returns
+  // an event that is not needed any more, or null.
+  EventHandle add(KernelNumber kernel, const DeviceStream& stream, EventHandle event);
+  // The earliest event after the kernel on its stream; null: there is none yet, or the streams are
+  // many.
+  EventHandle after(KernelNumber kernel) const;
+  // The earliest event after the kernel on that stream; null: there is none yet.
+  EventHandle after(KernelNumber kernel, const DeviceStream& stream) const;
+
+  bool empty() const { return events_.empty(); }
+  EventHandle take();
+  void clear() { events_.clear(); }
+
+ private:
+  struct Recorded {
+    KernelNumber before = 0;
+    DeviceStream stream;
+    EventHandle event = nullptr;
+  };
+  // Events behind the one of the kernel that are looked at.
+  static constexpr std::size_t kMostLookedAt = 16;
+
+  std::deque<Recorded> events_;
+};
+
+}  // namespace uvm::live

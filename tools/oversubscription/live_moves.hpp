@@ -1,0 +1,88 @@
+// The plan of a running program (hints/live) in a replay: `auto` of a program, on a machine of any
+// size. It hears of allocations, frees and kernels as they come, and of nothing before. Which reads
+// touch each byte once is not recorded, so no memory is read in place.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include <uvmalloc/hints/event_pool.hpp>
+#include <uvmalloc/hints/hint_counters.hpp>
+#include <uvmalloc/hints/live/live_plan.hpp>
+#include <uvmalloc/hints/live/move_lanes.hpp>
+#include <uvmalloc/sim/replay/hint_policy.hpp>
+
+#include "oversubscription/replay_runtime.hpp"
+
+namespace uvm::oversubscription {
+
+class LiveMoves final : public uvmsim::replay::HintPolicy, private live::MoveSink {
+ public:
+  LiveMoves(const uvmsim::replay::Recording& recording, Policy policy);
+  // The replay is over: its machine gets no more calls.
+  ~LiveMoves() override { lanes_.abandon(); }
+
+  void before(std::size_t event, uvmsim::replay::Hints& hints) override;
+
+  const live::LiveFigures& figures() const { return plan_->figures(); }
+
+ private:
+  struct Allocation {
+    std::uintptr_t address = 0;  // of its first 4 KiB page
+    std::size_t size_bytes = 0;
+    bool is_live = false;
+  };
+
+  void allocate(const uvmsim::replay::Event& event);
+  void free(const uvmsim::replay::Event& event);
+  void run_kernel(const uvmsim::replay::Event& event, uvmsim::replay::Hints& hints);
+  bool is_short(const uvmsim::replay::Event& event, uvmsim::replay::Hints& hints);
+  std::uintptr_t address_of(std::size_t page) const;
+  live::BlockExtent block_at(std::uintptr_t address) const;
+  bool holds_anything(std::uintptr_t page) const;
+  DeviceStream stream() const { return {0, ReplayRuntime::handle_of(last_stream_)}; }
+
+  // ---- MoveSink
+  void evict(std::uintptr_t page, live::KernelNumber last_use) override {
+    lanes_.leave(page, Place::host(), last_use);
+  }
+  void evict_to_peer(std::uintptr_t page, int, live::KernelNumber last_use) override {
+    evict(page, last_use);
+  }
+  void leave_peer(std::uintptr_t page) override { lanes_.leave_peer(page); }
+  live::Discarded discard(std::uintptr_t page, live::KernelNumber freed) override;
+  void keep_copy(std::uintptr_t page) override { lanes_.keep_copy(page); }
+  void end_copy(std::uintptr_t page) override { lanes_.end_copy(page); }
+  void use_in_place(std::uintptr_t page, live::KernelNumber last_use) override {
+    lanes_.use_in_place(page, last_use);
+  }
+  void end_in_place(std::uintptr_t page) override { lanes_.end_in_place(page); }
+  void drop(std::uintptr_t page, live::KernelNumber last_use) override {
+    lanes_.drop(page, last_use);
+  }
+  void hold_arrivals() override { lanes_.hold_arrivals(); }
+  void bring(std::uintptr_t page, live::Arrival arrival) override {
+    lanes_.to_device(page, arrival);
+  }
+  void wait_for(std::uintptr_t page) override { lanes_.wait_for(page); }
+
+  const uvmsim::replay::Recording& recording_;
+  const std::unique_ptr<live::LivePolicy> policy_;
+  ReplayRuntime runtime_;
+  EventPool events_{runtime_, 1};
+  HintCounters counters_;
+  std::vector<Allocation> allocations_;  // by Event::block
+  // Live allocations by the address of their first page, with their numbers. Small ones share it.
+  std::set<std::pair<std::uintptr_t, std::uint32_t>> live_;
+  std::set<std::size_t> used_blocks_;  // of 2 MiB, before memory was short
+  std::uint32_t last_stream_ = 0;
+  live::UseLog log_;
+  live::StepLearner learner_{log_};
+  live::MoveLanes lanes_{runtime_, events_, counters_, 0};
+  std::unique_ptr<live::LivePlan> plan_;  // null while all memory fits
+};
+
+}  // namespace uvm::oversubscription
