@@ -29,6 +29,7 @@
 #undef cuGetProcAddress
 #undef cuGraphGetEdges
 #undef cuGraphInstantiate
+#undef cuGraphKernelNodeGetParams
 #undef cuGraphNodeGetDependencies
 #undef cuGraphNodeGetDependentNodes
 #undef cuMemAdvise
