@@ -85,6 +85,25 @@ LaunchResult launch_kernel(const KernelLaunch& launch) {
   return {.kind = LaunchResult::Kind::kNoImage};
 }
 
+// The kernel is captured on a stream of its own.
+LaunchResult set_graph_kernel(GraphExecHandle exec, GraphNodeHandle node, KernelLaunch launch) {
+  Machine& machine = Machine::instance();
+  launch.stream = machine.create_stream(launch.device, 0, /*blocking=*/false, 0);
+  LaunchResult result{.kind = LaunchResult::Kind::kLaunched};
+  result.status = machine.begin_capture(launch.device, launch.stream, CaptureMode::kRelaxed);
+  GraphHandle captured = nullptr;
+  if (result.status == Status::kOk) {
+    result = launch_kernel(launch);
+    const Status ended = machine.end_capture(launch.device, launch.stream, &captured);
+    if (result.status == Status::kOk) result.status = ended;
+  }
+  if (captured != nullptr && result.kind == LaunchResult::Kind::kLaunched)
+    result.status = machine.set_graph_exec_kernel(exec, node, captured);
+  if (captured != nullptr) machine.destroy_graph(captured);
+  machine.destroy_stream(launch.stream);
+  return result;
+}
+
 std::optional<std::vector<Parameter>> parameters_of(const void* function) {
   const char* symbol = KernelRegistry::instance().name_of(function);
   const auto sizes = symbol != nullptr ? parameter_sizes_in_plugin(symbol) : std::nullopt;

@@ -29,6 +29,10 @@ struct KernelLaunch {
 // (torch.cuda._sleep) keeps its stream busy for one virtual nanosecond a cycle.
 LaunchResult launch_kernel(const KernelLaunch& launch);
 
+// A node of an executable graph launches this kernel from now on. The launch's stream is not looked
+// at.
+LaunchResult set_graph_kernel(GraphExecHandle exec, GraphNodeHandle node, KernelLaunch launch);
+
 struct Parameter {
   std::size_t offset_bytes;
   std::size_t size_bytes;

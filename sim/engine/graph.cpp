@@ -111,4 +111,16 @@ GraphExec::GraphExec(const Graph& graph, std::uint64_t flags)
   }
 }
 
+bool GraphExec::has_form_of(const Graph& graph) const {
+  const GraphExec other(graph, flags_);
+  if (steps_.size() != other.steps_.size()) return false;
+  for (std::size_t i = 0; i < steps_.size(); ++i) {
+    if (graph_->nodes()[i]->kind != graph.nodes()[i]->kind ||
+        steps_[i].dependencies != other.steps_[i].dependencies) {
+      return false;
+    }
+  }
+  return true;
+}
+
 }  // namespace uvmsim

@@ -79,9 +79,10 @@ class UVMSIM_EXPORT Graph {
   // In Graphviz's language.
   std::string to_dot() const;
 
- private:
+  // Of a node of this graph.
   std::size_t position_of(const GraphNode* node) const;
 
+ private:
   std::vector<std::unique_ptr<GraphNode>> nodes_;
   std::unordered_map<const void*, std::size_t> positions_;
 };
@@ -98,6 +99,12 @@ class GraphExec {
 
   const std::vector<Step>& steps() const { return steps_; }
   std::uint64_t flags() const { return flags_; }
+  // Whether that graph has nodes of the same kinds with the same dependencies.
+  bool has_form_of(const Graph& graph) const;
+  // The step of the node at that position does other work from now on. Gives back the old work.
+  NodeWork exchange_work(std::size_t position, NodeWork work) {
+    return std::exchange(steps_[position].work, std::move(work));
+  }
   // A copy of the graph as it was.
   const std::shared_ptr<Graph>& graph() const { return graph_; }
 

@@ -224,6 +224,38 @@ Status Machine::destroy_graph_exec(GraphExecHandle handle) {
   return graph_execs_.erase(handle) != 0 ? Status::kOk : Status::kInvalidValue;
 }
 
+Status Machine::update_graph_exec(GraphExecHandle handle, GraphHandle graph_handle) {
+  std::shared_ptr<GraphExec> before;  // destroyed without the lock
+  const std::lock_guard lock(mutex_);
+  const auto exec = graph_exec_of(handle);
+  const auto graph = graph_of(graph_handle);
+  if (exec == nullptr || graph == nullptr || captures_.is_capturing(*graph))
+    return Status::kInvalidValue;
+  if (!exec->has_form_of(*graph)) return Status::kIllegalState;
+  before = std::make_shared<GraphExec>(*graph, exec->flags());
+  before->busy_until_ns = exec->busy_until_ns;
+  std::swap(*before, *exec);
+  return Status::kOk;
+}
+
+Status Machine::set_graph_exec_kernel(GraphExecHandle handle, GraphNodeHandle node,
+                                      GraphHandle kernel) {
+  NodeWork before;  // destroyed without the lock
+  const std::lock_guard lock(mutex_);
+  const auto exec = graph_exec_of(handle);
+  const auto made = graph_of(kernel);
+  const Graph* holder = nullptr;
+  for (const auto& [graph_handle, graph] : graphs_) {
+    if (graph->find(node) != nullptr) holder = graph.get();
+  }
+  if (exec == nullptr || made == nullptr || made->nodes().size() != 1 || holder == nullptr ||
+      !exec->has_form_of(*holder)) {
+    return Status::kInvalidValue;
+  }
+  before = exec->exchange_work(holder->position_of(holder->find(node)), made->nodes()[0]->work);
+  return Status::kOk;
+}
+
 Status Machine::graph_exec_flags(GraphExecHandle handle, std::uint64_t* out) {
   const std::lock_guard lock(mutex_);
   const auto exec = graph_exec_of(handle);

@@ -27,6 +27,8 @@
 #undef cuEventDestroy
 #undef cuEventElapsedTime
 #undef cuGetProcAddress
+#undef cuGraphExecKernelNodeSetParams
+#undef cuGraphExecUpdate
 #undef cuGraphGetEdges
 #undef cuGraphInstantiate
 #undef cuGraphKernelNodeGetParams

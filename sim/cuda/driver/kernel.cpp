@@ -103,6 +103,31 @@ CU_API cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* 
   return CUDA_SUCCESS;
 }
 
+CU_API cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node,
+                                         const CUDA_KERNEL_NODE_PARAMS* parameters) {
+  CU_ENTER_CONTEXT;
+  if (parameters == nullptr || parameters->kernelParams == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const CUDA_KERNEL_NODE_PARAMS& given = *parameters;
+  const void* function = given.func != nullptr ? static_cast<const void*>(given.func) : given.kern;
+  return result_of(set_graph_kernel(exec, node,
+                                    {device,
+                                     nullptr,
+                                     function,
+                                     {{given.gridDimX, given.gridDimY, given.gridDimZ},
+                                      {given.blockDimX, given.blockDimY, given.blockDimZ}},
+                                     given.kernelParams}));
+}
+
+CU_API cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo* info) {
+  CU_ENTER;
+  const Status status = machine().update_graph_exec(exec, graph);
+  if (info != nullptr) {
+    *info = {};
+    if (status != Status::kOk) info->result = CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
+  }
+  return status == Status::kIllegalState ? CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE : finish(status);
+}
+
 CU_API cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph* out) {
   CU_ENTER;
   return finish(child_graph(node, out_of(out)));

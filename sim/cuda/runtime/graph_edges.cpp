@@ -71,6 +71,17 @@ RT_API cudaGraphInstantiateWithParams(cudaGraphExec_t* exec, cudaGraph_t graph,
   return finish(status);
 }
 
+RT_API cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t graph,
+                           cudaGraphExecUpdateResultInfo* info) {
+  RT_ENTER;
+  const Status status = machine().update_graph_exec(exec, graph);
+  if (info != nullptr) {
+    *info = {};
+    if (status != Status::kOk) info->result = cudaGraphExecUpdateErrorTopologyChanged;
+  }
+  return status == Status::kIllegalState ? fail(cudaErrorGraphExecUpdateFailure) : finish(status);
+}
+
 RT_API cudaGraphExecGetFlags(cudaGraphExec_t exec, unsigned long long* flags) {
   RT_ENTER;
   return finish(graph_exec_flags(exec, flags));

@@ -20,9 +20,7 @@ uvmsim_grid grid_of(dim3 blocks, dim3 threads) {
   return {{blocks.x, blocks.y, blocks.z}, {threads.x, threads.y, threads.z}};
 }
 
-cudaError_t launch(int device, const void* function, const uvmsim_grid& grid, void** arguments,
-                   cudaStream_t stream) {
-  const LaunchResult result = launch_kernel({device, stream, function, grid, arguments});
+cudaError_t result_of(const LaunchResult& result) {
   switch (result.kind) {
     case LaunchResult::Kind::kLaunched:
       return finish(result.status);
@@ -32,6 +30,11 @@ cudaError_t launch(int device, const void* function, const uvmsim_grid& grid, vo
       break;
   }
   return fail(cudaErrorNoKernelImageForDevice);
+}
+
+cudaError_t launch(int device, const void* function, const uvmsim_grid& grid, void** arguments,
+                   cudaStream_t stream) {
+  return result_of(launch_kernel({device, stream, function, grid, arguments}));
 }
 
 struct CallConfiguration {
@@ -165,6 +168,17 @@ RT_API cudaLaunchKernelExC(const cudaLaunchConfig_t* configuration, const void* 
   if (configuration == nullptr) return fail(cudaErrorInvalidValue);
   return launch(device, function, grid_of(configuration->gridDim, configuration->blockDim),
                 arguments, configuration->stream);
+}
+
+RT_API cudaGraphExecKernelNodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node,
+                                        const cudaKernelNodeParams* parameters) {
+  RT_ENTER_DEVICE;
+  if (parameters == nullptr || parameters->kernelParams == nullptr)
+    return fail(cudaErrorInvalidValue);
+  return result_of(set_graph_kernel(
+      exec, node,
+      {device, nullptr, parameters->func, grid_of(parameters->gridDim, parameters->blockDim),
+       parameters->kernelParams}));
 }
 
 RT_API cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {

@@ -84,6 +84,13 @@ void launch_all(Launch kernel, const std::vector<float*>& blocks, cudaStream_t s
     kernel(blocks[i], blocks[(i + 1) % blocks.size()], stream);
 }
 
+constexpr std::size_t kGroup = 8;
+
+std::vector<float*> group_at(const std::vector<float*>& blocks, std::size_t first) {
+  const auto begin = blocks.begin() + static_cast<std::ptrdiff_t>(first);
+  return {begin, begin + kGroup};
+}
+
 cudaGraph_t captured(Launch kernel, const std::vector<float*>& blocks, cudaStream_t stream) {
   cudaGraph_t graph = nullptr;
   CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
@@ -96,6 +103,34 @@ cudaGraphExec_t instantiated(cudaGraph_t graph) {
   cudaGraphExec_t executable = nullptr;
   CHECK(cudaGraphInstantiate(&executable, graph, 0));
   return executable;
+}
+
+// Makes a graph use other blocks, in one of two ways.
+void change(const char* mode, cudaGraphExec_t executable, cudaGraph_t graph,
+            const std::vector<float*>& blocks, cudaStream_t stream) {
+  if (std::strcmp(mode, "update") == 0) {
+    cudaGraph_t made = captured(launch, blocks, stream);
+    cudaGraphExecUpdateResultInfo info{};
+    CHECK(cudaGraphExecUpdate(executable, made, &info));
+    CHECK(cudaGraphDestroy(made));
+    return;
+  }
+  std::vector<cudaGraphNode_t> nodes(blocks.size());
+  std::size_t count = nodes.size();
+  CHECK(cudaGraphGetNodes(graph, nodes.data(), &count));
+  for (std::size_t i = 0; i < count; ++i) {
+    float* to = blocks[i];
+    const float* from = blocks[(i + 1) % blocks.size()];
+    float factor = kFactor;
+    int elements = kCount;
+    void* arguments[] = {&to, &from, &factor, &elements};
+    cudaKernelNodeParams parameters{};
+    parameters.func = reinterpret_cast<void*>(mix);
+    parameters.gridDim = kGrid;
+    parameters.blockDim = kThreads;
+    parameters.kernelParams = arguments;
+    CHECK(cudaGraphExecKernelNodeSetParams(executable, nodes[i], &parameters));
+  }
 }
 
 // Another block at the same address, which a graph goes on to use.
@@ -132,12 +167,16 @@ int main(int argc, char** argv) {
   }
   CHECK(cudaDeviceSynchronize());
 
-  // The blocks in groups of eight, each of which is a graph.
+  // The blocks in groups of eight, each of which is a graph. Where the graphs are to change, each
+  // is of the first group before.
   std::vector<cudaGraphExec_t> graphs;
-  const bool has_graphs = is("graph") || is("child") || is("replace");
-  for (std::size_t first = 0; has_graphs && first < blocks.size(); first += 8) {
-    const auto begin = blocks.begin() + static_cast<std::ptrdiff_t>(first);
-    cudaGraphExec_t made = instantiated(captured(kernel, {begin, begin + 8}, stream));
+  const bool has_graphs = is("graph") || is("child") || is("replace") || is("update") || is("set");
+  for (std::size_t first = 0; has_graphs && first < blocks.size(); first += kGroup) {
+    const std::vector<float*> group = group_at(blocks, first);
+    const bool changes = is("update") || is("set");
+    cudaGraph_t graph = captured(kernel, changes ? group_at(blocks, 0) : group, stream);
+    cudaGraphExec_t made = instantiated(graph);
+    if (changes) change(mode, made, graph, group, stream);
     if (is("child")) {
       cudaGraph_t parent = nullptr;
       CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
