@@ -111,8 +111,8 @@ def build_with_nvcc(name: str, folder: Path) -> Path:
 
 def listed_calls(beginning: str, library: str = "") -> list[str]:
     """The names of interposed calls that begin so, of a library whose name begins so."""
-    lists = [(ROOT / "preload" / f"{kind}_calls.inc").read_text() for kind in ("served", "left")]
-    pattern = rf'^(?:SERVED|LEFT)\(({beginning}\w+), "{library}'
+    lists = [(ROOT / "preload" / f"{kind}_calls.inc").read_text() for kind in ("served", "left", "noted")]
+    pattern = rf'^(?:SERVED|LEFT|NOTED)\(({beginning}\w+), "{library}'
     return re.findall(pattern, "\n".join(lists), re.MULTILINE)
 
 
