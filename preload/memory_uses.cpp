@@ -15,6 +15,15 @@ void begin_to_note_uses(CachingManagedAllocator& allocator) {
       [](bool wants_uses) { detail::wants_uses.store(wants_uses, std::memory_order_relaxed); });
 }
 
+bool runs_now(int device, StreamHandle stream) {
+  const CachingManagedAllocator* ours = process_allocator();
+  if (ours == nullptr || device < 0) return false;
+  bool is_capturing = false;
+  // The stream 0 that all threads share cannot capture.
+  return stream == nullptr ||
+         (ours->runtime().is_capturing(device, stream, &is_capturing).ok() && !is_capturing);
+}
+
 void note_words(int device, StreamHandle stream, const Words& words, live::Launch launch) {
   CachingManagedAllocator* ours = process_allocator();
   const ServedMemory* served = ServedMemory::existing();

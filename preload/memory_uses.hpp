@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <uvmalloc/hints/live/use_range.hpp>
+#include <uvmalloc/preload/interpose.hpp>
 #include <uvmalloc/runtime/device_runtime.hpp>
 
 namespace uvm {
@@ -41,5 +42,16 @@ void begin_to_note_uses(CachingManagedAllocator& allocator);
 // that they point into, and that are in use on the device, are used. A program places its managed
 // memory itself: that is left out.
 void note_words(int device, StreamHandle stream, const Words& words, live::Launch launch);
+
+// Whether the stream is not being captured: then nothing runs yet, and nothing may be asked.
+bool runs_now(int device, StreamHandle stream);
+
+// The same for a kernel that a call launches, of which words() finds the words.
+template <class FindWords>
+void note_launch(const char* call, int device, StreamHandle stream, FindWords words) noexcept {
+  beside(call, [&] {
+    if (runs_now(device, stream)) note_words(device, stream, words(), live::Launch::kKernel);
+  });
+}
 
 }  // namespace uvm::preload

@@ -14,10 +14,7 @@ namespace {
 // A stream is of the current device where a kernel is launched on it.
 void note_driver_launch(const char* call, CUfunction function, const Arguments& arguments,
                         uvm::StreamHandle stream) noexcept {
-  beside(call, [&] {
-    note_words(device_of_driver(), stream, words_of(function, arguments),
-               uvm::live::Launch::kKernel);
-  });
+  note_launch(call, device_of_driver(), stream, [&] { return words_of(function, arguments); });
 }
 
 }  // namespace

@@ -14,18 +14,14 @@ namespace {
 // A stream is of the current device where a kernel is launched on it.
 void note_runtime_launch(const char* call, const void* symbol, void** arguments,
                          uvm::StreamHandle stream) noexcept {
-  beside(call, [&] {
-    note_words(device_of_runtime(), stream, words_of_symbol(symbol, {.each = arguments}),
-               uvm::live::Launch::kKernel);
-  });
+  note_launch(call, device_of_runtime(), stream,
+              [&] { return words_of_symbol(symbol, {.each = arguments}); });
 }
 
 void note_runtime_launch(const char* call, cudaKernel_t kernel, void** arguments,
                          uvm::StreamHandle stream) noexcept {
-  beside(call, [&] {
-    note_words(device_of_runtime(), stream, words_of(CUkernel{kernel}, {.each = arguments}),
-               uvm::live::Launch::kKernel);
-  });
+  note_launch(call, device_of_runtime(), stream,
+              [&] { return words_of(CUkernel{kernel}, {.each = arguments}); });
 }
 
 }  // namespace
