@@ -42,7 +42,7 @@ std::optional<Layout> layout_of(Handle handle, Question<Handle> ask) {
 
 // A launch takes a CUkernel in the place of a CUfunction too.
 std::optional<Layout> layout_of(CUfunction function) {
-  const auto layout = layout_of(function, NEXT_OF_DRIVER(cuFuncGetParamInfo));
+  auto layout = layout_of(function, NEXT_OF_DRIVER(cuFuncGetParamInfo));
   if (layout || NEXT_OF_DRIVER(cuKernelGetParamInfo) == nullptr) return layout;
   return layout_of(reinterpret_cast<CUkernel>(function), NEXT_OF_DRIVER(cuKernelGetParamInfo));
 }

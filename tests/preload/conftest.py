@@ -97,7 +97,7 @@ def in_python(program: Program, prelude: str) -> Program:
 
 
 def build_with_nvcc(name: str, folder: Path) -> Path:
-    """The program that nvcc makes of programs/NAME.cu. The test is skipped where there is no nvcc."""
+    """The program that nvcc makes of programs/NAME.cu. Without nvcc the test is skipped."""
     nvcc = shutil.which("nvcc", path=f"{os.environ.get('PATH', '')}:/usr/local/cuda/bin")
     if nvcc is None:
         pytest.skip("no nvcc: a CUDA toolkit has it, which a machine without a GPU need not have")
@@ -111,7 +111,9 @@ def build_with_nvcc(name: str, folder: Path) -> Path:
 
 def listed_calls(beginning: str, library: str = "") -> list[str]:
     """The names of interposed calls that begin so, of a library whose name begins so."""
-    lists = [(ROOT / "preload" / f"{kind}_calls.inc").read_text() for kind in ("served", "left", "noted")]
+    lists = [
+        (ROOT / "preload" / f"{kind}_calls.inc").read_text() for kind in ("served", "left", "noted")
+    ]
     pattern = rf'^(?:SERVED|LEFT|NOTED)\(({beginning}\w+), "{library}'
     return re.findall(pattern, "\n".join(lists), re.MULTILINE)
 
