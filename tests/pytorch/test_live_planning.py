@@ -158,8 +158,10 @@ def test_pages_of_a_captured_step_come_before_its_replays(
 
 
 BESIDE_LAUNCHES = """
-import ctypes, torch
+import ctypes, sys, torch
 from bench.simulated_counters import load_simulator
+if sys.argv[1] == "torch first":
+    torch.zeros(1, device="cuda")
 runtime = ctypes.CDLL("libcudart.so.13")
 block = ctypes.c_void_p()
 assert runtime.cudaMalloc(ctypes.byref(block), ctypes.c_size_t(2 << 20)) == 0
@@ -174,8 +176,12 @@ print(launches, count(b"cudaGetFuncBySymbol") + count(b"cuKernelGetParamInfo"))
 """
 
 
-def test_launches_are_not_looked_at_where_operators_say_their_uses(simulate: Simulate) -> None:
-    run = simulate(BESIDE_LAUNCHES, capacity="48MiB", environment={"UVMALLOC_CUDA": "1"}).check()
+@pytest.mark.parametrize("order", ["torch first", "torch last"])
+def test_launches_are_not_looked_at_where_operators_say_their_uses(
+    simulate: Simulate, order: str
+) -> None:
+    variables = {"UVMALLOC_CUDA": "1"}
+    run = simulate(BESIDE_LAUNCHES, order, capacity="48MiB", environment=variables).check()
     assert run.stdout == "1 0\n"
     assert run.report["live_plan"]["kernels"] > 0
     assert run.report["cuda_calls"]["cudaMalloc"]["served"] == 1
