@@ -38,7 +38,8 @@ void launch_symbol(float* to, const float* from, cudaStream_t stream) {
   float factor = kFactor;
   int count = kCount;
   void* arguments[] = {&to, &from, &factor, &count};
-  CHECK(cudaLaunchKernel(reinterpret_cast<const void*>(mix), kGrid, kThreads, arguments, 0, stream));
+  CHECK(
+      cudaLaunchKernel(reinterpret_cast<const void*>(mix), kGrid, kThreads, arguments, 0, stream));
 }
 
 void launch_views(float* to, const float* from, cudaStream_t stream) {
