@@ -73,13 +73,23 @@ void CachingManagedAllocator::set_use_listener(std::function<void(bool wants_use
 
 bool CachingManagedAllocator::note_use(const void* address, std::size_t size_bytes,
                                        StreamHandle stream, std::uint8_t access) {
-  if (!wants_uses()) return true;
-  const auto block = find(address);
-  if (!block || !block->live) return false;
-  const int device = block->location.is_device() ? block->location.index : block->device;
   const live::UseRange use{address_of(address), size_bytes, access};
-  note_uses(device, stream, {&use, 1}, live::Launch::kKernel);
-  return true;
+  return note_uses(stream, {&use, 1}, live::Launch::kKernel) == nullptr;
+}
+
+const void* CachingManagedAllocator::note_uses(StreamHandle stream,
+                                               std::span<const live::UseRange> uses,
+                                               live::Launch launch) {
+  if (!wants_uses()) return nullptr;
+  std::optional<int> device;
+  for (const live::UseRange& use : uses) {
+    const auto* address = reinterpret_cast<const void*>(use.address);
+    const auto block = find(address);
+    if (!block || !block->live) return address;
+    if (!device) device = block->location.is_device() ? block->location.index : block->device;
+  }
+  if (device) note_uses(*device, stream, uses, launch);
+  return nullptr;
 }
 
 void CachingManagedAllocator::note_uses(int device, StreamHandle stream,

@@ -119,6 +119,11 @@ class CachingManagedAllocator {
   // wants_uses().
   bool note_use(const void* address, std::size_t size_bytes, StreamHandle stream,
                 std::uint8_t access);
+  // The same for the ranges of one kernel, or of all kernels of a graph, on the device where the
+  // block of the first range is used. Returns the first address in no live block, and notes nothing
+  // then; nullptr: there is none.
+  const void* note_uses(StreamHandle stream, std::span<const live::UseRange> uses,
+                        live::Launch launch);
   // A step of the program ends here. Steps are found without it too.
   void step_boundary() noexcept;
   live::LiveFigures live_figures() const;

@@ -223,6 +223,30 @@ UVMALLOC_API uvmalloc_status uvmalloc_note_use(uvmalloc_allocator* allocator, co
                                                size_t size_bytes, uvmalloc_stream stream,
                                                int access) UVMALLOC_NOEXCEPT;
 
+/* A range that a kernel uses, as in uvmalloc_note_use(). Its members stay as they are. */
+typedef struct uvmalloc_use {
+  const void* address;
+  size_t size_bytes;
+  int access;
+} uvmalloc_use;
+
+typedef enum uvmalloc_launch {
+  UVMALLOC_LAUNCH_KERNEL = 0,
+  UVMALLOC_LAUNCH_GRAPH = 1 /* a captured graph; nothing can be moved between its kernels */
+} uvmalloc_launch;
+
+/* The same for all `count` ranges of one kernel, or of all kernels of a graph in their order:
+ * `launch` is a uvmalloc_launch. Each range lies in one block, and ranges may overlap. `stream` is
+ * of the device where the block of the first range is in use; the others are in use there too. Call
+ * it before each launch, by the thread that launches. A graph that is being captured launches
+ * nothing yet: then the call does nothing. 0 ranges are fine.
+ * UVMALLOC_ERROR_INVALID_ARGUMENT, also where `uses` is NULL and `count` is not 0;
+ * UVMALLOC_ERROR_NOT_OURS: an address is in no live block, and nothing is noted. */
+UVMALLOC_API uvmalloc_status uvmalloc_note_uses(uvmalloc_allocator* allocator,
+                                                const uvmalloc_use* uses, size_t count,
+                                                uvmalloc_stream stream,
+                                                int launch) UVMALLOC_NOEXCEPT;
+
 /* A step that the program repeats ends here. Steps are found without it too, later. */
 UVMALLOC_API uvmalloc_status uvmalloc_step_boundary(uvmalloc_allocator* allocator)
     UVMALLOC_NOEXCEPT;

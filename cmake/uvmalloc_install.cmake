@@ -108,7 +108,8 @@ install(DIRECTORY docs DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT Documents
         FILES_MATCHING PATTERN "*.md" PATTERN "*.svg")
 # Files elsewhere in the tree that these documents link to, at the same places beside them.
 foreach(file allocator/README.md allocator/uvmalloc.h bench/traces/README.md cmake/public_headers.txt
-        examples/custom_runtime/host_threads.c hipify/README.md preload/exported_names.txt preload/served_calls.inc
+        examples/custom_runtime/host_threads.c hipify/README.md preload/exported_names.txt preload/noted_calls.inc
+        preload/served_calls.inc
         runtime/uvmalloc_runtime.h)
   cmake_path(GET file PARENT_PATH folder)
   install(FILES ${file} DESTINATION "${CMAKE_INSTALL_DOCDIR}/${folder}" COMPONENT Documents)

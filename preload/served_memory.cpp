@@ -12,6 +12,7 @@
 #include <uvmalloc/allocator/interface.hpp>
 #include <uvmalloc/allocator/process/process_allocator.hpp>
 #include <uvmalloc/hints/placement_planner.hpp>
+#include <uvmalloc/preload/memory_uses.hpp>
 #include <uvmalloc/runtime/log.hpp>
 
 namespace uvm::preload {
@@ -107,6 +108,7 @@ ServedMemory::ServedMemory(CachingManagedAllocator& allocator)
       deferred_(allocator) {
   for (const std::string& error : exclusion_errors_) log_line(LogLevel::kError, error);
   report_coverage();
+  begin_to_note_uses(allocator_);
   allocator_.add_pressure_callback([this] { return deferred_.wait_and_free(); });
 }
 
@@ -259,6 +261,13 @@ bool ServedMemory::find(const void* address, Range* out) const noexcept {
   } catch (const std::exception&) {
     return false;
   }
+}
+
+bool ServedMemory::is_placed_by_program(const void* base) const noexcept {
+  Shard& shard = shard_of(base);
+  std::lock_guard lock(shard.mutex);
+  const auto found = shard.blocks.find(base);
+  return found != shard.blocks.end() && found->second.kind == Kind::kManaged;
 }
 
 }  // namespace uvm::preload

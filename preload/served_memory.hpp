@@ -77,6 +77,8 @@ class ServedMemory {
   };
   // The block that `address` points into. False: it is no block of ours.
   bool find(const void* address, Range* out) const noexcept;
+  // Whether a block of ours begins there that the program asked for as managed memory.
+  bool is_placed_by_program(const void* base) const noexcept;
 
  private:
   explicit ServedMemory(CachingManagedAllocator& allocator);

@@ -72,6 +72,9 @@ std::array served_calls = {
 #define LEFT(symbol, library, table) ServedCall{#symbol, library, table},
 #include <uvmalloc/preload/left_calls.inc>
 #undef LEFT
+#define NOTED(symbol, library, table) ServedCall{#symbol, library, table},
+#include <uvmalloc/preload/noted_calls.inc>
+#undef NOTED
 };
 
 }  // namespace

@@ -142,6 +142,12 @@ typedef struct {
 int uvmsim_kernels_launch(const char* symbol, int device, void* stream, const uvmsim_grid* grid,
                           void** arguments);
 
+/* What it may export beside that: writes the sizes of the kernel's parameters in bytes, in their
+ * order and not more than `capacity`, and returns their number; -1: it does not know this kernel.
+ * The interfaces then tell the layout of the parameters (cuFuncGetParamInfo), and the arguments of
+ * the nodes of captured graphs. */
+int uvmsim_kernels_parameters(const char* symbol, size_t* sizes_bytes, size_t capacity);
+
 /* ---- residency
  * ---------------------------------------------------------------------------------------------- */
 

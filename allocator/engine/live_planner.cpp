@@ -196,6 +196,7 @@ LivePlanner::~LivePlanner() = default;
 
 void LivePlanner::set_listener(Listener listener) {
   const RankedGuard lock(mutex_);
+  if (listener_ && is_watching()) listener_(false);
   listener_ = std::move(listener);
   if (listener_ && is_watching()) listener_(true);
 }

@@ -30,7 +30,8 @@ struct BlockExtent;
 class LivePlanner {
  public:
   // Is called with true when the planner begins to need uses, with false when it needs none any
-  // more. Without locks but the planner's own; it must not call the allocator.
+  // more, and when another listener takes its place. Without locks but the planner's own; it must
+  // not call the allocator.
   using Listener = std::function<void(bool wants_uses)>;
 
   LivePlanner(Machine& machine, HeapState& state, const DeviceSharing& sharing);

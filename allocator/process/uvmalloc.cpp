@@ -10,11 +10,13 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
 #include <uvmalloc/allocator/process/c_interface.hpp>
 #include <uvmalloc/allocator/process/process_allocator.hpp>
+#include <uvmalloc/hints/live/graph_uses.hpp>
 #include <uvmalloc/hints/live/use_range.hpp>
 #include <uvmalloc/runtime/external/external_runtime.hpp>
 #include <uvmalloc/runtime/registry.hpp>
@@ -274,17 +276,43 @@ uvmalloc_status uvmalloc_record_use(uvmalloc_allocator* allocator, const void* a
   });
 }
 
+// Throws where it is none.
+static std::uint8_t access_of(const char* function, int access) {
+  if ((access < 1 || access > 3) && access != (uvm::live::kReads | uvm::live::kOnce)) {
+    throw std::invalid_argument(
+        fmt::format("{}: the access is {}; accepted: 1 (read), 2 (write), 3 (both), 5 (read once)",
+                    function, access));
+  }
+  return static_cast<std::uint8_t>(access);
+}
+
 uvmalloc_status uvmalloc_note_use(uvmalloc_allocator* allocator, const void* address,
                                   size_t size_bytes, uvmalloc_stream stream, int access) noexcept {
   return with(allocator, __func__, [&](auto& own, const char* function) {
-    if ((access < 1 || access > 3) && access != (uvm::live::kReads | uvm::live::kOnce)) {
-      throw std::invalid_argument(fmt::format(
-          "{}: the access is {}; accepted: 1 (read), 2 (write), 3 (both), 5 (read once)", function,
-          access));
-    }
-    if (own.note_use(address, size_bytes, stream, static_cast<std::uint8_t>(access)))
-      return UVMALLOC_OK;
+    if (own.note_use(address, size_bytes, stream, access_of(function, access))) return UVMALLOC_OK;
     return not_ours(function, address);
+  });
+}
+
+uvmalloc_status uvmalloc_note_uses(uvmalloc_allocator* allocator, const uvmalloc_use* uses,
+                                   size_t count, uvmalloc_stream stream, int launch) noexcept {
+  return with(allocator, __func__, [&](auto& own, const char* function) {
+    if (launch != UVMALLOC_LAUNCH_KERNEL && launch != UVMALLOC_LAUNCH_GRAPH) {
+      throw std::invalid_argument(fmt::format(
+          "{}: the launch is {}; accepted: 0 (a kernel), 1 (a graph)", function, launch));
+    }
+    if (uses == nullptr && count != 0)
+      throw std::invalid_argument(fmt::format("{}: uses is NULL, count is {}", function, count));
+    std::vector<uvm::live::UseRange> ranges;
+    for (std::size_t i = 0; i < count; ++i) {
+      ranges.push_back({reinterpret_cast<std::uintptr_t>(uses[i].address), uses[i].size_bytes,
+                        access_of(function, uses[i].access)});
+    }
+    const bool is_graph = launch == UVMALLOC_LAUNCH_GRAPH;
+    const void* foreign =
+        own.note_uses(stream, is_graph ? uvm::live::joined_uses(ranges) : ranges,
+                      is_graph ? uvm::live::Launch::kGraph : uvm::live::Launch::kKernel);
+    return foreign == nullptr ? UVMALLOC_OK : not_ours(function, foreign);
   });
 }
 

@@ -36,6 +36,7 @@ inline std::vector<UseRange> joined_uses(const std::vector<UseRange>& uses) {
   }
   std::ranges::sort(joined, {}, &Joined::first_use);
   std::vector<UseRange> result;
+  result.reserve(joined.size());
   for (const Joined& each : joined) result.push_back(each.range);
   return result;
 }

@@ -178,6 +178,26 @@ Status node_type(GraphNodeHandle node, int* out) {
       node, [&](const Graph&, const GraphNode& found) { *out = type_of(found.kind); });
 }
 
+Status kernel_call(GraphNodeHandle node, std::shared_ptr<const KernelCall>* out) {
+  bool is_kernel = false;
+  const Status status = machine().visit_graph_node(node, [&](const Graph&, const GraphNode& found) {
+    is_kernel = found.kind == NodeKind::kKernel;
+    *out = found.call;
+  });
+  if (status != Status::kOk || !is_kernel) return Status::kInvalidValue;
+  return *out != nullptr ? Status::kOk : Status::kNotSupported;
+}
+
+Status child_graph(GraphNodeHandle node, GraphHandle* out) {
+  if (out == nullptr) return Status::kInvalidValue;
+  GraphHandle child = nullptr;
+  machine().visit_graph_node(
+      node, [&](const Graph&, const GraphNode& found) { child = found.child.get(); });
+  if (child == nullptr) return Status::kInvalidValue;
+  *out = child;
+  return Status::kOk;
+}
+
 Status print_graph(GraphHandle graph, const char* path) {
   if (path == nullptr) return Status::kInvalidValue;
   std::string text;

@@ -5,8 +5,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
+#include <uvmalloc/sim/engine/kernel_call.hpp>
 #include <uvmalloc/sim/engine/machine.hpp>
 
 namespace uvmsim::api {
@@ -56,6 +58,11 @@ Status node_dependencies(GraphNodeHandle node, GraphNodeHandle* out, void* edge_
 Status node_dependents(GraphNodeHandle node, GraphNodeHandle* out, void* edge_data,
                        std::size_t* count);
 Status node_type(GraphNodeHandle node, int* out);
+// How the program launched the kernel of a node: kInvalidValue for another node, kNotSupported
+// where that is not known.
+Status kernel_call(GraphNodeHandle node, std::shared_ptr<const KernelCall>* out);
+// The graph that a node launches, which belongs to the node.
+Status child_graph(GraphNodeHandle node, GraphHandle* out);
 
 // Into a file of Graphviz's language, overwritten.
 Status print_graph(GraphHandle graph, const char* path);

@@ -11,9 +11,11 @@ namespace {
 
 using Poll = int (*)();
 using LaunchKernel = decltype(&uvmsim_kernels_launch);
+using TellParameters = decltype(&uvmsim_kernels_parameters);
 
 std::atomic<bool> done{false};
-std::atomic<LaunchKernel> launch_kernel{nullptr};
+std::atomic<LaunchKernel> plugin_launch{nullptr};
+std::atomic<TellParameters> plugin_parameters{nullptr};
 
 Poll load_poll() {
   const char* path = std::getenv("UVMSIM_KERNELS");
@@ -26,7 +28,8 @@ Poll load_poll() {
         path, dlerror());
     return nullptr;
   }
-  launch_kernel = reinterpret_cast<LaunchKernel>(dlsym(library, "uvmsim_kernels_launch"));
+  plugin_launch = reinterpret_cast<LaunchKernel>(dlsym(library, "uvmsim_kernels_launch"));
+  plugin_parameters = reinterpret_cast<TellParameters>(dlsym(library, "uvmsim_kernels_parameters"));
   auto poll = reinterpret_cast<Poll>(dlsym(library, "uvmsim_kernels_poll"));
   if (poll == nullptr) {
     std::fprintf(stderr,
@@ -61,9 +64,21 @@ void poll_kernel_plugin() {
 int launch_in_plugin(const char* symbol, int device, void* stream, const uvmsim_grid& grid,
                      void** arguments) {
   poll_kernel_plugin();
-  const LaunchKernel launch = launch_kernel.load(std::memory_order_acquire);
+  const LaunchKernel launch = plugin_launch.load(std::memory_order_acquire);
   return launch != nullptr ? launch(symbol, device, stream, &grid, arguments)
                            : UVMSIM_ERROR_INVALID;
+}
+
+std::optional<std::vector<std::size_t>> parameter_sizes_in_plugin(const char* symbol) {
+  constexpr std::size_t kMostParameters = 1024;
+  poll_kernel_plugin();
+  const TellParameters tell = plugin_parameters.load(std::memory_order_acquire);
+  if (tell == nullptr) return std::nullopt;
+  std::vector<std::size_t> sizes(kMostParameters);
+  const int count = tell(symbol, sizes.data(), sizes.size());
+  if (count < 0) return std::nullopt;
+  sizes.resize(static_cast<std::size_t>(count));
+  return sizes;
 }
 
 }  // namespace uvmsim::api

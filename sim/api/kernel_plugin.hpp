@@ -4,9 +4,13 @@
 // libraries that it depends on are in the process; then it registers its kernels. The poll
 // may itself call the stand-ins (it is not called again from within) and no lock is held around it.
 //
-// A plug-in may also export uvmsim_kernels_launch (uvmsim.h), for kernels that a program launches
-// itself.
+// A plug-in may also export uvmsim_kernels_launch and uvmsim_kernels_parameters (uvmsim.h), for
+// kernels that a program launches itself.
 #pragma once
+
+#include <cstddef>
+#include <optional>
+#include <vector>
 
 #include <uvmalloc/sim/uvmsim.h>
 
@@ -18,5 +22,8 @@ void poll_kernel_plugin();
 // What the plug-in's uvmsim_kernels_launch() returns; UVMSIM_ERROR_INVALID where it has none.
 int launch_in_plugin(const char* symbol, int device, void* stream, const uvmsim_grid& grid,
                      void** arguments);
+
+// What its uvmsim_kernels_parameters() says; nothing where it has none or does not know the kernel.
+std::optional<std::vector<std::size_t>> parameter_sizes_in_plugin(const char* symbol);
 
 }  // namespace uvmsim::api

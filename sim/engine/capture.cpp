@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include <uvmalloc/sim/engine/kernel_call.hpp>
 #include <uvmalloc/sim/engine/thread_context.hpp>
 #include <uvmalloc/sim/engine/timeline.hpp>
 
@@ -123,6 +124,8 @@ Status Captures::refuse_work(Stream& stream) {
 void Captures::record(Stream& stream, NodeKind kind, NodeWork work) {
   GraphNode* node = stream.capture->graph->add(kind, stream.device, std::move(work),
                                                std::move(stream.capture_tips));
+  const KernelCall* call = ThreadContext::current().kernel_call;
+  if (kind == NodeKind::kKernel && call != nullptr) node->call = call->shared_from_this();
   stream.capture_tips = {node};
 }
 

@@ -17,7 +17,7 @@ const char* name_of(NodeKind kind) {
 GraphNode* Graph::add(NodeKind kind, int device, NodeWork work,
                       std::vector<GraphNode*> dependencies) {
   nodes_.push_back(std::make_unique<GraphNode>(
-      GraphNode{kind, device, std::move(work), std::move(dependencies)}));
+      GraphNode{kind, device, std::move(work), std::move(dependencies), nullptr, nullptr}));
   positions_.emplace(nodes_.back().get(), nodes_.size() - 1);
   return nodes_.back().get();
 }
@@ -25,6 +25,24 @@ GraphNode* Graph::add(NodeKind kind, int device, NodeWork work,
 GraphNode* Graph::find(GraphNodeHandle node) const {
   const auto it = positions_.find(node);
   return it == positions_.end() ? nullptr : nodes_[it->second].get();
+}
+
+const Graph* Graph::find_holder(GraphNodeHandle node) const {
+  if (find(node) != nullptr) return this;
+  for (const auto& each : nodes_) {
+    const Graph* found = each->child != nullptr ? each->child->find_holder(node) : nullptr;
+    if (found != nullptr) return found;
+  }
+  return nullptr;
+}
+
+std::shared_ptr<Graph> Graph::find_child(GraphHandle handle) const {
+  for (const auto& node : nodes_) {
+    if (node->child == nullptr) continue;
+    if (node->child.get() == handle) return node->child;
+    if (auto found = node->child->find_child(handle)) return found;
+  }
+  return nullptr;
 }
 
 std::size_t Graph::position_of(const GraphNode* node) const {
@@ -61,7 +79,9 @@ std::shared_ptr<Graph> Graph::clone() const {
     std::vector<GraphNode*> dependencies;
     for (const GraphNode* dependency : node->dependencies)
       dependencies.push_back(copy->nodes_[position_of(dependency)].get());
-    copy->add(node->kind, node->device, node->work, std::move(dependencies));
+    GraphNode* copied = copy->add(node->kind, node->device, node->work, std::move(dependencies));
+    copied->call = node->call;
+    copied->child = node->child;
   }
   return copy;
 }
@@ -79,7 +99,8 @@ std::string Graph::to_dot() const {
   return text + "}\n";
 }
 
-GraphExec::GraphExec(const Graph& graph, std::uint64_t flags) : flags_(flags) {
+GraphExec::GraphExec(const Graph& graph, std::uint64_t flags)
+    : flags_(flags), graph_(graph.clone()) {
   std::unordered_map<const GraphNode*, std::size_t> positions;
   for (const auto& node : graph.nodes()) {
     Step step{node->device, node->work, {}};
@@ -88,6 +109,18 @@ GraphExec::GraphExec(const Graph& graph, std::uint64_t flags) : flags_(flags) {
     positions.emplace(node.get(), steps_.size());
     steps_.push_back(std::move(step));
   }
+}
+
+bool GraphExec::has_form_of(const Graph& graph) const {
+  const GraphExec other(graph, flags_);
+  if (steps_.size() != other.steps_.size()) return false;
+  for (std::size_t i = 0; i < steps_.size(); ++i) {
+    if (graph_->nodes()[i]->kind != graph.nodes()[i]->kind ||
+        steps_[i].dependencies != other.steps_[i].dependencies) {
+      return false;
+    }
+  }
+  return true;
 }
 
 }  // namespace uvmsim

@@ -24,6 +24,8 @@ using StreamHandle = void*;
 using GraphHandle = void*;
 using GraphNodeHandle = void*;
 using GraphExecHandle = void*;
+struct KernelCall;
+class Graph;
 
 enum class NodeKind {
   kKernel,
@@ -43,8 +45,10 @@ using NodeWork = std::function<Status(Machine& machine, int device, StreamHandle
 struct GraphNode {
   NodeKind kind;
   int device;
-  NodeWork work;                         // none: nothing to do
-  std::vector<GraphNode*> dependencies;  // each once
+  NodeWork work;                           // none: nothing to do
+  std::vector<GraphNode*> dependencies;    // each once
+  std::shared_ptr<const KernelCall> call;  // of a kernel; null: not known
+  std::shared_ptr<Graph> child;            // of another graph's launch
 };
 
 struct GraphEdge {
@@ -61,6 +65,10 @@ class UVMSIM_EXPORT Graph {
 
   // Null where the handle is no node of this graph.
   GraphNode* find(GraphNodeHandle node) const;
+  // This graph or the one below it that has the node; else null.
+  const Graph* find_holder(GraphNodeHandle node) const;
+  // The graph below this one, at any depth, that has the handle; else null.
+  std::shared_ptr<Graph> find_child(GraphHandle handle) const;
 
   std::vector<GraphNode*> roots() const;
   std::vector<GraphNode*> dependents_of(const GraphNode* node) const;
@@ -71,9 +79,10 @@ class UVMSIM_EXPORT Graph {
   // In Graphviz's language.
   std::string to_dot() const;
 
- private:
+  // Of a node of this graph.
   std::size_t position_of(const GraphNode* node) const;
 
+ private:
   std::vector<std::unique_ptr<GraphNode>> nodes_;
   std::unordered_map<const void*, std::size_t> positions_;
 };
@@ -90,6 +99,14 @@ class GraphExec {
 
   const std::vector<Step>& steps() const { return steps_; }
   std::uint64_t flags() const { return flags_; }
+  // Whether that graph has nodes of the same kinds with the same dependencies.
+  bool has_form_of(const Graph& graph) const;
+  // The step of the node at that position does other work from now on. Gives back the old work.
+  NodeWork exchange_work(std::size_t position, NodeWork work) {
+    return std::exchange(steps_[position].work, std::move(work));
+  }
+  // A copy of the graph as it was.
+  const std::shared_ptr<Graph>& graph() const { return graph_; }
 
   // When its last launch ends: the next one comes after it, on whichever stream.
   std::uint64_t busy_until_ns = 0;
@@ -97,6 +114,7 @@ class GraphExec {
  private:
   std::vector<Step> steps_;
   std::uint64_t flags_;
+  std::shared_ptr<Graph> graph_;
 };
 
 }  // namespace uvmsim

@@ -208,6 +208,11 @@ class UVMSIM_EXPORT Machine {
                           const std::function<void(const Graph&, const GraphNode&)>& visit);
   Status instantiate_graph(GraphHandle graph, std::uint64_t flags, GraphExecHandle* out);
   Status destroy_graph_exec(GraphExecHandle exec);
+  // The executable graph does what `graph` does from now on. kIllegalState where the nodes of the
+  // two differ.
+  Status update_graph_exec(GraphExecHandle exec, GraphHandle graph);
+  // The step of a kernel's node does what the only node of `kernel` does.
+  Status set_graph_exec_kernel(GraphExecHandle exec, GraphNodeHandle node, GraphHandle kernel);
   Status graph_exec_flags(GraphExecHandle exec, std::uint64_t* out);
   // Its nodes' work takes effect before the call returns; the first failure ends it.
   Status launch_graph(int device, StreamHandle stream, GraphExecHandle exec);

@@ -131,7 +131,11 @@ GraphHandle Machine::add_graph(const std::shared_ptr<Graph>& graph) {
 
 std::shared_ptr<Graph> Machine::graph_of(GraphHandle handle) const {
   const auto it = graphs_.find(handle);
-  return it == graphs_.end() ? nullptr : it->second;
+  if (it != graphs_.end()) return it->second;
+  for (const auto& [parent, graph] : graphs_) {
+    if (auto child = graph->find_child(handle)) return child;
+  }
+  return nullptr;
 }
 
 GraphHandle Machine::create_graph() {
@@ -151,8 +155,9 @@ Status Machine::destroy_graph(GraphHandle handle) {
   std::shared_ptr<Graph> graph;  // destroyed without the lock
   const std::lock_guard lock(mutex_);
   graph = graph_of(handle);
-  // A graph that is being captured belongs to its capture.
-  if (graph == nullptr || captures_.is_capturing(*graph)) return Status::kInvalidValue;
+  // A graph that is being captured belongs to its capture, and a child to its parent.
+  if (graph == nullptr || !graphs_.contains(handle) || captures_.is_capturing(*graph))
+    return Status::kInvalidValue;
   graphs_.erase(handle);
   return Status::kOk;
 }
@@ -185,13 +190,14 @@ Status Machine::visit_graph(GraphHandle handle, const std::function<void(const G
 Status Machine::visit_graph_node(GraphNodeHandle handle,
                                  const std::function<void(const Graph&, const GraphNode&)>& visit) {
   const std::lock_guard lock(mutex_);
+  const Graph* holder = nullptr;
   for (const auto& [graph_handle, graph] : graphs_) {
-    const GraphNode* node = graph->find(handle);
-    if (node == nullptr) continue;
-    visit(*graph, *node);
-    return Status::kOk;
+    holder = graph->find_holder(handle);
+    if (holder != nullptr) break;
   }
-  return Status::kInvalidValue;
+  if (holder == nullptr) return Status::kInvalidValue;
+  visit(*holder, *holder->find(handle));
+  return Status::kOk;
 }
 
 // ---- executable graphs
@@ -218,6 +224,38 @@ Status Machine::destroy_graph_exec(GraphExecHandle handle) {
   return graph_execs_.erase(handle) != 0 ? Status::kOk : Status::kInvalidValue;
 }
 
+Status Machine::update_graph_exec(GraphExecHandle handle, GraphHandle graph_handle) {
+  std::shared_ptr<GraphExec> before;  // destroyed without the lock
+  const std::lock_guard lock(mutex_);
+  const auto exec = graph_exec_of(handle);
+  const auto graph = graph_of(graph_handle);
+  if (exec == nullptr || graph == nullptr || captures_.is_capturing(*graph))
+    return Status::kInvalidValue;
+  if (!exec->has_form_of(*graph)) return Status::kIllegalState;
+  before = std::make_shared<GraphExec>(*graph, exec->flags());
+  before->busy_until_ns = exec->busy_until_ns;
+  std::swap(*before, *exec);
+  return Status::kOk;
+}
+
+Status Machine::set_graph_exec_kernel(GraphExecHandle handle, GraphNodeHandle node,
+                                      GraphHandle kernel) {
+  NodeWork before;  // destroyed without the lock
+  const std::lock_guard lock(mutex_);
+  const auto exec = graph_exec_of(handle);
+  const auto made = graph_of(kernel);
+  const Graph* holder = nullptr;
+  for (const auto& [graph_handle, graph] : graphs_) {
+    if (graph->find(node) != nullptr) holder = graph.get();
+  }
+  if (exec == nullptr || made == nullptr || made->nodes().size() != 1 || holder == nullptr ||
+      !exec->has_form_of(*holder)) {
+    return Status::kInvalidValue;
+  }
+  before = exec->exchange_work(holder->position_of(holder->find(node)), made->nodes()[0]->work);
+  return Status::kOk;
+}
+
 Status Machine::graph_exec_flags(GraphExecHandle handle, std::uint64_t* out) {
   const std::lock_guard lock(mutex_);
   const auto exec = graph_exec_of(handle);
@@ -237,8 +275,10 @@ Status Machine::launch_graph(int device, StreamHandle stream, GraphExecHandle ha
     const NodeWork work = [exec](Machine& machine, int on, StreamHandle lane) {
       return machine.run_graph(on, lane, *exec);
     };
-    if (const auto outcome = record_or_refuse(*target, NodeKind::kChildGraph, work))
+    if (const auto outcome = record_or_refuse(*target, NodeKind::kChildGraph, work)) {
+      if (*outcome == Status::kOk) target->capture_tips.front()->child = exec->graph();
       return *outcome;
+    }
     ++counters_.graph_launches;
   }
   return run_graph(device, stream, *exec);

@@ -18,6 +18,8 @@ namespace uvmsim {
 inline constexpr int kNoContext = -1;
 inline constexpr int kMostDevices = 64;
 
+struct KernelCall;
+
 class UVMSIM_EXPORT ThreadContext {
  public:
   // The calling thread's.
@@ -46,6 +48,8 @@ class UVMSIM_EXPORT ThreadContext {
 
   // Which calls it may make while streams are captured.
   CaptureMode capture_mode = CaptureMode::kGlobal;
+  // How the program launched the kernel that the thread records now; null: that is not known.
+  const KernelCall* kernel_call = nullptr;
 
  private:
   ThreadContext();

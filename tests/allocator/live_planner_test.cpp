@@ -93,6 +93,16 @@ TEST_F(LivePlannerTest, ItWantsUsesOnceMemoryIsShort) {
   EXPECT_EQ(wanted, std::vector<bool>{true});
 }
 
+TEST_F(LivePlannerTest, AListenerIsToldThatAnotherTakesItsPlace) {
+  std::vector<bool> first;
+  std::vector<bool> second;
+  allocate_pages(kPages + 1);
+  allocator->set_use_listener([&](bool wants_uses) { first.push_back(wants_uses); });
+  allocator->set_use_listener([&](bool wants_uses) { second.push_back(wants_uses); });
+  EXPECT_EQ(first, (std::vector<bool>{true, false}));
+  EXPECT_EQ(second, std::vector<bool>{true});
+}
+
 TEST_F(LivePlannerTest, APolicyWithoutMovesNeverWantsUses) {
   for (const Policy policy : {Policy::kDriver, Policy::kOff}) {
     start_small(policy);
@@ -412,6 +422,28 @@ TEST_F(LivePlannerTest, TheCInterfaceSaysWhatIsWrong) {
   EXPECT_EQ(uvmalloc_note_use(handle, blocks[0] + 100, 1, stream(1), 3), UVMALLOC_OK);
   EXPECT_EQ(uvmalloc_step_boundary(handle), UVMALLOC_OK);
   EXPECT_EQ(allocator->live_figures().kernels, 1u);
+}
+
+TEST_F(LivePlannerTest, ManyUsesOfOneLaunchAreNotedByTheCInterface) {
+  auto* handle = reinterpret_cast<uvmalloc_allocator*>(allocator.get());
+  char outside = 0;
+  const uvmalloc_use foreign = {&outside, 1, 3};
+  EXPECT_EQ(uvmalloc_note_uses(handle, &foreign, 1, nullptr, 0), UVMALLOC_OK) << "nothing is short";
+  allocate_pages(kPages + 1);
+  const uvmalloc_use uses[] = {{blocks[0] + 100, kMiB, 1}, {blocks[1], kMiB, 3}, foreign};
+  EXPECT_EQ(uvmalloc_note_uses(handle, uses, 2, stream(1), UVMALLOC_LAUNCH_KERNEL), UVMALLOC_OK);
+  EXPECT_EQ(allocator->live_figures().kernels, 1u) << "not one for each range";
+  EXPECT_EQ(uvmalloc_note_uses(handle, uses, 2, stream(1), UVMALLOC_LAUNCH_GRAPH), UVMALLOC_OK);
+  EXPECT_EQ(uvmalloc_note_uses(handle, nullptr, 0, stream(1), UVMALLOC_LAUNCH_GRAPH), UVMALLOC_OK);
+  EXPECT_EQ(allocator->live_figures().kernels, 2u);
+  EXPECT_EQ(uvmalloc_note_uses(handle, uses, 3, stream(1), 0), UVMALLOC_ERROR_NOT_OURS);
+  EXPECT_EQ(uvmalloc_note_uses(handle, nullptr, 1, stream(1), 0), UVMALLOC_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(uvmalloc_note_uses(handle, uses, 1, stream(1), 2), UVMALLOC_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(std::string(uvmalloc_last_error()),
+            "uvmalloc_note_uses: the launch is 2; accepted: 0 (a kernel), 1 (a graph)");
+  const uvmalloc_use nothing = {blocks[0], 1, 0};
+  EXPECT_EQ(uvmalloc_note_uses(handle, &nothing, 1, nullptr, 0), UVMALLOC_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(allocator->live_figures().kernels, 2u) << "nothing that is wrong was noted";
 }
 
 }  // namespace

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -95,10 +96,25 @@ def in_python(program: Program, prelude: str) -> Program:
     return run
 
 
+def build_with_nvcc(name: str, folder: Path) -> Path:
+    """The program that nvcc makes of programs/NAME.cu. Without nvcc the test is skipped."""
+    nvcc = shutil.which("nvcc", path=f"{os.environ.get('PATH', '')}:/usr/local/cuda/bin")
+    if nvcc is None:
+        pytest.skip("no nvcc: a CUDA toolkit has it, which a machine without a GPU need not have")
+    source = ROOT / "tests" / "preload" / "programs" / f"{name}.cu"
+    program = folder / name
+    command = [nvcc, "-cudart", "shared", "-std=c++17", "-o", program, source]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return program
+
+
 def listed_calls(beginning: str, library: str = "") -> list[str]:
     """The names of interposed calls that begin so, of a library whose name begins so."""
-    lists = [(ROOT / "preload" / f"{kind}_calls.inc").read_text() for kind in ("served", "left")]
-    pattern = rf'^(?:SERVED|LEFT)\(({beginning}\w+), "{library}'
+    lists = [
+        (ROOT / "preload" / f"{kind}_calls.inc").read_text() for kind in ("served", "left", "noted")
+    ]
+    pattern = rf'^(?:SERVED|LEFT|NOTED)\(({beginning}\w+), "{library}'
     return re.findall(pattern, "\n".join(lists), re.MULTILINE)
 
 

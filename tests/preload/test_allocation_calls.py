@@ -392,7 +392,7 @@ print(runtime.cudaFree(block))
     assert run.stdout == "0\n"
 
 
-def test_every_served_call_is_declared_by_cuda_or_is_a_variant_of_one() -> None:
+def test_every_interposed_call_is_declared_by_cuda_or_is_a_variant_of_one() -> None:
     names = listed_calls("cu")
     assert len(names) == len(set(names)) > 30
     folder = found_by_cmake("UVMALLOC_CUDA_INCLUDE_DIR")
@@ -402,10 +402,29 @@ def test_every_served_call_is_declared_by_cuda_or_is_a_variant_of_one() -> None:
     assert missing == []
 
 
-def test_the_real_runtime_exports_every_served_call_of_it() -> None:
+def test_the_real_runtime_exports_every_interposed_call_of_it() -> None:
     names = set(listed_calls("cu", "libcudart"))
     exported = set((ROOT / "sim" / "cuda" / "cudart_symbols.txt").read_text().split())
     assert names - exported == set()
+
+
+def test_a_program_that_looks_up_a_launch_gets_ours(python: Program) -> None:
+    run = python("""
+libc = ctypes.CDLL(None)
+libc.dladdr.argtypes = [pointer, pointer]
+def file_of(address):
+    found = (pointer * 4)()
+    assert libc.dladdr(address, found) != 0
+    return os.path.basename(ctypes.cast(found[0], ctypes.c_char_p).value.decode())
+for name in ("cudaLaunchKernel", "cudaGraphInstantiate", "cudaGraphLaunch"):
+    print(file_of(ctypes.cast(getattr(runtime, name), pointer)))
+for name in (b"cuLaunchKernel", b"cuLaunchKernelEx", b"cuGraphLaunch", b"cuGraphInstantiate"):
+    found = pointer()
+    assert runtime.cudaGetDriverEntryPointByVersion(name, byref(found), 13000, 0, None) == 0
+    print(file_of(found))
+print(file_of(ctypes.cast(driver.cuLaunchKernel, pointer)))
+""")
+    assert {name.split(".so")[0] for name in run.stdout.split()} == {"libuvmalloc"}
 
 
 STREAM = """

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from uvmalloc.environment import Machine, without_uvmalloc
 from uvmalloc.libraries import find_libraries
 from uvmalloc.report import read_report
 
-from tests.preload.conftest import environment
+from tests.preload.conftest import build_with_nvcc, environment
 
 PROGRAMS = Path(__file__).parent / "programs"
 # Steps. Freed blocks that the device has not been waited for make up 256 MiB before they are used
@@ -96,11 +95,6 @@ def test_numba(tmp_path: Path) -> None:
 # ---- programs built by nvcc
 
 
-def build(command: list[str | Path]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("sample", "allocations_per_step"), [("streams_and_pools", 6), ("pitched_and_pinned", 4)]
@@ -108,10 +102,6 @@ def build(command: list[str | Path]) -> None:
 def test_a_sample_that_nvcc_has_built(
     tmp_path: Path, sample: str, allocations_per_step: int
 ) -> None:
-    nvcc = shutil.which("nvcc", path=f"{os.environ.get('PATH', '')}:/usr/local/cuda/bin")
-    if nvcc is None:
-        pytest.skip("no nvcc: a CUDA toolkit has it, which a machine without a GPU need not have")
-    program = tmp_path / sample
-    build([nvcc, "-cudart", "shared", "-std=c++17", "-o", program, PROGRAMS / f"{sample}.cu"])
+    program = build_with_nvcc(sample, tmp_path)
     kernels = find_libraries().folder / "tests" / "libcpu_kernels.so"
     assert_same_and_served(tmp_path, [program], allocations_per_step, kernels)

@@ -157,6 +157,36 @@ def test_pages_of_a_captured_step_come_before_its_replays(
     assert runs["auto"].sim["faults_device"] < 0.7 * runs["driver"].sim["faults_device"]
 
 
+BESIDE_LAUNCHES = """
+import ctypes, sys, torch
+from bench.simulated_counters import load_simulator
+if sys.argv[1] == "torch first":
+    torch.zeros(1, device="cuda")
+runtime = ctypes.CDLL("libcudart.so.13")
+block = ctypes.c_void_p()
+assert runtime.cudaMalloc(ctypes.byref(block), ctypes.c_size_t(2 << 20)) == 0
+weights = [torch.zeros(724, 724, device="cuda") for _ in range(40)]
+for weight in weights:
+    weight.add_(1)
+torch.cuda._sleep(10)
+count = load_simulator().uvmsim_call_count
+count.restype = ctypes.c_uint64
+launches = sum(count(name) for name in (b"cudaLaunchKernel", b"__cudaLaunchKernel"))
+print(launches, count(b"cudaGetFuncBySymbol") + count(b"cuKernelGetParamInfo"))
+"""
+
+
+@pytest.mark.parametrize("order", ["torch first", "torch last"])
+def test_launches_are_not_looked_at_where_operators_say_their_uses(
+    simulate: Simulate, order: str
+) -> None:
+    variables = {"UVMALLOC_CUDA": "1"}
+    run = simulate(BESIDE_LAUNCHES, order, capacity="48MiB", environment=variables).check()
+    assert run.stdout == "1 0\n"
+    assert run.report["live_plan"]["kernels"] > 0
+    assert run.report["cuda_calls"]["cudaMalloc"]["served"] == 1
+
+
 CHANGING = """
 import json, torch
 torch.manual_seed(0)

@@ -27,8 +27,11 @@
 #undef cuEventDestroy
 #undef cuEventElapsedTime
 #undef cuGetProcAddress
+#undef cuGraphExecKernelNodeSetParams
+#undef cuGraphExecUpdate
 #undef cuGraphGetEdges
 #undef cuGraphInstantiate
+#undef cuGraphKernelNodeGetParams
 #undef cuGraphNodeGetDependencies
 #undef cuGraphNodeGetDependentNodes
 #undef cuMemAdvise

@@ -17,6 +17,25 @@ RT_API cudaGraphNodeGetType(cudaGraphNode_t node, cudaGraphNodeType* type) {
   return finish(node_type(node, reinterpret_cast<int*>(type)));
 }
 
+RT_API cudaGraphKernelNodeGetParams(cudaGraphNode_t node, cudaKernelNodeParams* out) {
+  RT_ENTER;
+  if (out == nullptr) return fail(cudaErrorInvalidValue);
+  std::shared_ptr<const KernelCall> call;
+  if (const Status status = kernel_call(node, &call); status != Status::kOk) return finish(status);
+  const auto dimensions = [](const unsigned(&each)[3]) { return dim3(each[0], each[1], each[2]); };
+  *out = {};
+  out->func = const_cast<void*>(call->function);
+  out->gridDim = dimensions(call->grid.blocks);
+  out->blockDim = dimensions(call->grid.threads);
+  out->kernelParams = const_cast<void**>(call->arguments.data());
+  return cudaSuccess;
+}
+
+RT_API cudaGraphChildGraphNodeGetGraph(cudaGraphNode_t node, cudaGraph_t* out) {
+  RT_ENTER;
+  return finish(child_graph(node, out_of(out)));
+}
+
 RT_API cudaGraphNodeGetDependencies(cudaGraphNode_t node, cudaGraphNode_t* dependencies,
                                     cudaGraphEdgeData* edges, size_t* count) {
   RT_ENTER;
@@ -50,6 +69,17 @@ RT_API cudaGraphInstantiateWithParams(cudaGraphExec_t* exec, cudaGraph_t graph,
   parameters->result_out =
       status == Status::kOk ? cudaGraphInstantiateSuccess : cudaGraphInstantiateError;
   return finish(status);
+}
+
+RT_API cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t graph,
+                           cudaGraphExecUpdateResultInfo* info) {
+  RT_ENTER;
+  const Status status = machine().update_graph_exec(exec, graph);
+  if (info != nullptr) {
+    *info = {};
+    if (status != Status::kOk) info->result = cudaGraphExecUpdateErrorTopologyChanged;
+  }
+  return status == Status::kIllegalState ? fail(cudaErrorGraphExecUpdateFailure) : finish(status);
 }
 
 RT_API cudaGraphExecGetFlags(cudaGraphExec_t exec, unsigned long long* flags) {

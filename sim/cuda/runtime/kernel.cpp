@@ -3,106 +3,38 @@
 // with "no kernel image", and names the kernel on stderr once. PyTorch's spin kernel
 // (torch.cuda._sleep) does run: it keeps its stream busy for one virtual nanosecond a cycle.
 #include <cuda.h>
-#include <cxxabi.h>
 
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <memory>
-#include <mutex>
-#include <string>
-#include <unordered_map>
-#include <unordered_set>
 
-#include <uvmalloc/sim/api/kernel_plugin.hpp>
+#include <uvmalloc/sim/api/kernel_launch.hpp>
 #include <uvmalloc/sim/cuda/common/device_attributes.hpp>
 #include <uvmalloc/sim/cuda/runtime/entry.hpp>
+#include <uvmalloc/sim/engine/kernel_registry.hpp>
 
 using namespace uvmsim;
 using namespace uvmsim::cuda;
 
 namespace {
 
-// Names of kernels by the host function that stands for them. The names belong to the registering
-// library. Has a mutex of its own and calls nothing under it.
-class KernelRegistry {
- public:
-  static KernelRegistry& instance() {
-    static auto* const registry = new KernelRegistry;
-    return *registry;
-  }
-
-  void add(const void* function, const char* name) {
-    const std::lock_guard lock(mutex_);
-    names_[function] = name;
-  }
-
-  // Null for a function that was not registered.
-  const char* name_of(const void* function) const {
-    const std::lock_guard lock(mutex_);
-    const auto it = names_.find(function);
-    return it == names_.end() ? nullptr : it->second;
-  }
-
-  bool is_first_failure(const std::string& name) {
-    const std::lock_guard lock(mutex_);
-    return failed_.insert(name).second;
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::unordered_map<const void*, const char*> names_;
-  std::unordered_set<std::string> failed_;
-};
-
-std::string readable(const char* symbol) {
-  int status = 0;
-  const std::unique_ptr<char, decltype(&std::free)> text(
-      abi::__cxa_demangle(symbol, nullptr, nullptr, &status), &std::free);
-  return status == 0 ? text.get() : symbol;
-}
-
-bool is_spin_kernel(const std::string& name) {
-  return name.find("spin_kernel") != std::string::npos &&
-         name.find("spin_kernel_ms") == std::string::npos;
-}
-
 uvmsim_grid grid_of(dim3 blocks, dim3 threads) {
   return {{blocks.x, blocks.y, blocks.z}, {threads.x, threads.y, threads.z}};
 }
 
-// Of what a plug-in returns for a kernel that it knows.
-cudaError_t error_of_kernel(int result) {
-  switch (result) {
-    case UVMSIM_OK:
-      return cudaSuccess;
-    case UVMSIM_ERROR_OUT_OF_MEMORY:
-      return cudaErrorMemoryAllocation;
-    case UVMSIM_ERROR_ADDRESS:
-      return cudaErrorIllegalAddress;
-    case UVMSIM_ERROR_CAPTURE:
-      return cudaErrorStreamCaptureInvalidated;
-    default:
-      return cudaErrorLaunchFailure;
+cudaError_t result_of(const LaunchResult& result) {
+  switch (result.kind) {
+    case LaunchResult::Kind::kLaunched:
+      return finish(result.status);
+    case LaunchResult::Kind::kUnknownFunction:
+      return fail(cudaErrorInvalidDeviceFunction);
+    case LaunchResult::Kind::kNoImage:
+      break;
   }
+  return fail(cudaErrorNoKernelImageForDevice);
 }
 
 cudaError_t launch(int device, const void* function, const uvmsim_grid& grid, void** arguments,
                    cudaStream_t stream) {
-  const char* symbol = KernelRegistry::instance().name_of(function);
-  if (symbol == nullptr) return fail(cudaErrorInvalidDeviceFunction);
-  const std::string name = readable(symbol);
-  if (is_spin_kernel(name)) {
-    const auto cycles = *static_cast<const std::int64_t*>(arguments[0]);
-    const std::uint64_t duration_ns = cycles > 0 ? static_cast<std::uint64_t>(cycles) : 0;
-    return finish(machine().launch_kernel(device, stream, {{}, duration_ns, nullptr}));
-  }
-  const int result = launch_in_plugin(symbol, device, stream, grid, arguments);
-  if (result != UVMSIM_ERROR_INVALID) return fail(error_of_kernel(result));
-  if (KernelRegistry::instance().is_first_failure(name)) {
-    std::fprintf(stderr, "uvmsim: kernel %s cannot run on the simulated device\n", name.c_str());
-  }
-  return fail(cudaErrorNoKernelImageForDevice);
+  return result_of(launch_kernel({device, stream, function, grid, arguments}));
 }
 
 struct CallConfiguration {
@@ -194,6 +126,24 @@ RT_API cudaGetKernel(cudaKernel_t* kernel, const void* function) {
   return cudaSuccess;
 }
 
+// The driver's handle is the same.
+RT_API cudaGetFuncBySymbol(cudaFunction_t* out, const void* function) {
+  RT_ENTER;
+  if (out == nullptr) return fail(cudaErrorInvalidValue);
+  if (KernelRegistry::instance().name_of(function) == nullptr)
+    return fail(cudaErrorInvalidDeviceFunction);
+  *out = static_cast<cudaFunction_t>(const_cast<void*>(function));
+  return cudaSuccess;
+}
+
+RT_API cudaFuncGetParamInfo(const void* function, size_t index, size_t* offset_bytes,
+                            size_t* size_bytes) {
+  RT_ENTER;
+  if (KernelRegistry::instance().name_of(function) == nullptr)
+    return fail(cudaErrorInvalidDeviceFunction);
+  return finish(parameter_of(function, index, offset_bytes, size_bytes));
+}
+
 RT_API __cudaLaunchKernel(cudaKernel_t kernel, dim3 blocks, dim3 threads, void** arguments, size_t,
                           cudaStream_t stream) {
   RT_ENTER_DEVICE;
@@ -218,6 +168,17 @@ RT_API cudaLaunchKernelExC(const cudaLaunchConfig_t* configuration, const void* 
   if (configuration == nullptr) return fail(cudaErrorInvalidValue);
   return launch(device, function, grid_of(configuration->gridDim, configuration->blockDim),
                 arguments, configuration->stream);
+}
+
+RT_API cudaGraphExecKernelNodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node,
+                                        const cudaKernelNodeParams* parameters) {
+  RT_ENTER_DEVICE;
+  if (parameters == nullptr || parameters->kernelParams == nullptr)
+    return fail(cudaErrorInvalidValue);
+  return result_of(set_graph_kernel(
+      exec, node,
+      {device, nullptr, parameters->func, grid_of(parameters->gridDim, parameters->blockDim),
+       parameters->kernelParams}));
 }
 
 RT_API cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {

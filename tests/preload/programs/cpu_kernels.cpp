@@ -1,6 +1,7 @@
 // The samples' kernels on the simulated device, as UVMSIM_KERNELS names them.
 #include <cstdint>
 #include <cstring>
+#include <vector>
 
 #include <uvmalloc/sim/uvmsim.h>
 
@@ -57,6 +58,73 @@ int row_sums(int device, void* stream, const uvmsim_grid& grid, void** arguments
   return UVMSIM_OK;
 }
 
+// A kernel that may become part of a graph.
+struct Mix {
+  float* to;
+  const float* from;
+  float factor;
+  int count;
+
+  static int run(void* context) {
+    const auto* mix = static_cast<const Mix*>(context);
+    float* at = view(mix->to);
+    const float* with = view(mix->from);
+    for (int index = 0; index < mix->count; ++index) mix_element(at, with, mix->factor, index);
+    return 0;
+  }
+};
+
+int launch_mix(int device, void* stream, const Mix& mix) {
+  const std::size_t size_bytes = sizeof(float) * static_cast<std::size_t>(mix.count);
+  const uvmsim_access touched[] = {{mix.to, size_bytes, UVMSIM_READ | UVMSIM_WRITE},
+                                   {mix.from, size_bytes, UVMSIM_READ}};
+  return uvmsim_launch(
+      device, stream, touched, 2, kDurationNs, Mix::run,
+      [](void* context) { delete static_cast<Mix*>(context); }, new Mix(mix));
+}
+
+int mix(int device, void* stream, const uvmsim_grid&, void** arguments) {
+  return launch_mix(device, stream,
+                    {argument<float*>(arguments, 0), argument<const float*>(arguments, 1),
+                     argument<float>(arguments, 2), argument<int>(arguments, 3)});
+}
+
+int mix_views(int device, void* stream, const uvmsim_grid&, void** arguments) {
+  const auto views = argument<MixViews>(arguments, 0);
+  return launch_mix(
+      device, stream,
+      {views.to.values, views.from.values, argument<float>(arguments, 1), views.to.count});
+}
+
+int tick(int device, void* stream, const uvmsim_grid&, void**) {
+  return uvmsim_kernel(device, stream, nullptr, 0, kDurationNs);
+}
+
+struct Kernel {
+  const char* symbol;
+  int (*launch)(int device, void* stream, const uvmsim_grid& grid, void** arguments);
+  std::vector<std::size_t> sizes_bytes;  // of the parameters
+};
+
+const std::vector<Kernel>& kernels() {
+  constexpr std::size_t kAddress = sizeof(void*);
+  static const std::vector<Kernel> all = {
+      {"_Z5scalePffi", scale, {kAddress, 4, 4}},
+      {"_Z8row_sumsPKfmiiPf", row_sums, {kAddress, 8, 4, 4, kAddress}},
+      {"_Z3mixPfPKffi", mix, {kAddress, kAddress, 4, 4}},
+      {"_Z9mix_views8MixViewsf", mix_views, {sizeof(MixViews), 4}},
+      {"_Z4tickid", tick, {4, 8}},
+  };
+  return all;
+}
+
+const Kernel* find(const char* symbol) {
+  for (const Kernel& kernel : kernels()) {
+    if (std::strcmp(symbol, kernel.symbol) == 0) return &kernel;
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 extern "C" __attribute__((visibility("default"))) int uvmsim_kernels_poll(void) {
@@ -65,9 +133,16 @@ extern "C" __attribute__((visibility("default"))) int uvmsim_kernels_poll(void) 
 
 extern "C" __attribute__((visibility("default"))) int uvmsim_kernels_launch(
     const char* symbol, int device, void* stream, const uvmsim_grid* grid, void** arguments) {
-  if (std::strcmp(symbol, "_Z5scalePffi") == 0) return scale(device, stream, *grid, arguments);
-  if (std::strcmp(symbol, "_Z8row_sumsPKfmiiPf") == 0) {
-    return row_sums(device, stream, *grid, arguments);
-  }
-  return UVMSIM_ERROR_INVALID;
+  const Kernel* kernel = find(symbol);
+  return kernel != nullptr ? kernel->launch(device, stream, *grid, arguments)
+                           : UVMSIM_ERROR_INVALID;
+}
+
+extern "C" __attribute__((visibility("default"))) int uvmsim_kernels_parameters(
+    const char* symbol, std::size_t* sizes_bytes, std::size_t capacity) {
+  const Kernel* kernel = find(symbol);
+  if (kernel == nullptr) return -1;
+  const std::vector<std::size_t>& sizes = kernel->sizes_bytes;
+  for (std::size_t i = 0; i < sizes.size() && i < capacity; ++i) sizes_bytes[i] = sizes[i];
+  return static_cast<int>(sizes.size());
 }

@@ -23,3 +23,18 @@ HOST_DEVICE inline void sum_row(const float* image, std::size_t pitch_bytes, int
   for (int column = 0; column < width; ++column) sum += first[column];
   sums[row] = sum;
 }
+
+HOST_DEVICE inline void mix_element(float* to, const float* from, float factor, int index) {
+  to[index] = to[index] * factor + from[index] + 1.0f;
+}
+
+// Arguments that are passed as one structure.
+struct View {
+  float* values;
+  int count;
+};
+struct MixViews {
+  int tag;
+  View to;
+  View from;
+};

@@ -1,0 +1,45 @@
+#include <uvmalloc/preload/memory_uses.hpp>
+
+#include <algorithm>
+
+#include <uvmalloc/allocator/interface.hpp>
+#include <uvmalloc/allocator/process/process_allocator.hpp>
+#include <uvmalloc/preload/served_memory.hpp>
+
+namespace uvm::preload {
+
+void begin_to_note_uses(CachingManagedAllocator& allocator) {
+  if (is_framework_installed()) return;
+  detail::may_want_uses.store(true, std::memory_order_relaxed);
+  allocator.set_use_listener(
+      [](bool wants_uses) { detail::wants_uses.store(wants_uses, std::memory_order_relaxed); });
+}
+
+bool runs_now(int device, StreamHandle stream) {
+  const CachingManagedAllocator* ours = process_allocator();
+  if (ours == nullptr || device < 0) return false;
+  bool is_capturing = false;
+  // The stream 0 that all threads share cannot capture.
+  return stream == nullptr ||
+         (ours->runtime().is_capturing(device, stream, &is_capturing).ok() && !is_capturing);
+}
+
+void note_words(int device, StreamHandle stream, const Words& words, live::Launch launch) {
+  CachingManagedAllocator* ours = process_allocator();
+  const ServedMemory* served = ServedMemory::existing();
+  if (ours == nullptr || served == nullptr || ours->in_forked_child()) return;
+  std::vector<live::UseRange> uses;
+  for (const std::uintptr_t word : words) {
+    const bool is_known = std::ranges::any_of(
+        uses, [&](const live::UseRange& use) { return word - use.address < use.size_bytes; });
+    if (is_known) continue;
+    const auto block = ours->find(reinterpret_cast<const void*>(word));
+    if (!block || !block->live || block->location != Place::device(device)) continue;
+    if (served->is_placed_by_program(block->base)) continue;
+    uses.push_back({.address = reinterpret_cast<std::uintptr_t>(block->base),
+                    .size_bytes = block->requested_bytes});
+  }
+  if (!uses.empty()) ours->note_uses(device, stream, uses, launch);
+}
+
+}  // namespace uvm::preload
