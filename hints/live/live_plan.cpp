@@ -58,6 +58,7 @@ void LivePlan::before_kernel(Launch launch) {
       if (!page.is_in_place) used.push_back(&page);
     });
   }
+  for (const std::uintptr_t number : log_.pages_of_small_blocks()) used.push_back(&page_at(number));
   // A new block's pages have this kernel as their last use already.
   const std::size_t pages = count_used(used, &Page::counted, now_);
   for (Page* page : used) page->last_use = now_;

@@ -59,13 +59,18 @@ void UseLog::end(RecordId id) {
 
 KernelNumber UseLog::add_kernel(std::span<const UseRange> ranges, Launch launch) {
   const UseNumber first = first_use_ + uses_.size();
+  small_pages_.clear();
   for (const UseRange& range : ranges) {
     RecordId id = find(range.address);
     if (id == kNoRecord) {
       BlockExtent extent = block_of_(range.address);
       if (extent.size_bytes == 0 && launch == Launch::kGraph)
         extent = {range.address, range.size_bytes};
-      if (extent.size_bytes < kLeastBlockBytes) continue;
+      if (extent.size_bytes < kLeastBlockBytes) {
+        if (extent.size_bytes != 0)
+          each_page(extent, [this](std::uintptr_t page) { small_pages_.push_back(page); });
+        continue;
+      }
       id = add_record(extent, kBeforeLog);
     }
     add_use(id, range.access);

@@ -79,6 +79,9 @@ class UseLog {
   // graph in no known block counts as a block.
   KernelNumber add_kernel(std::span<const UseRange> ranges, Launch launch = Launch::kKernel);
 
+  // Pages in which the newest kernel uses blocks that are too small for the log.
+  const std::vector<std::uintptr_t>& pages_of_small_blocks() const { return small_pages_; }
+
   KernelNumber newest() const { return first_kernel_ + kernels_.size() - 1; }
   bool has_kernel(KernelNumber number) const {
     return number >= first_kernel_ && number <= newest();
@@ -114,6 +117,7 @@ class UseLog {
   std::vector<BlockRecord> records_;
   std::vector<RecordId> unused_;
   std::unordered_map<std::uintptr_t, std::vector<RecordId>> pages_;
+  std::vector<std::uintptr_t> small_pages_;
   std::deque<LoggedKernel> kernels_;
   std::deque<LoggedUse> uses_;
   KernelNumber first_kernel_ = 1;

@@ -136,6 +136,7 @@ POINT = Point(
         "off": {"failure": "it does not fit"},
         "driver": {"step_ns": 400},
         "lru": {"step_ns": 300},
+        "auto": {"step_ns": 160},
         "planned": {
             "step_ns": 120, "to_device_bytes": 2 * BLOCK, "to_host_bytes": BLOCK, "faults": 3,
             "hint_calls": 5,
@@ -143,7 +144,7 @@ POINT = Point(
     },
     bound={"moved_bytes": 2.0 * BLOCK, "to_device_bytes": BLOCK, "to_host_bytes": BLOCK},
     to_device_bytes_per_ns=BLOCK / 40, to_host_bytes_per_ns=BLOCK / 40, least_ns=90.0,
-    shuffled={"planned": {"step_ns": 408}, "driver": {"step_ns": 400}},
+    shuffled={"auto": {"step_ns": 408}, "driver": {"step_ns": 400}},
 )  # fmt: skip
 
 
@@ -152,7 +153,7 @@ def test_the_keys_are_the_worst_of_the_points() -> None:
         POINT, workload="v", policies=POINT.policies | {"driver": {"step_ns": 120}}
     )
     late = dataclasses.replace(POINT, workload="generation", least_ns=110.0)
-    hand = ByHand("v", "m", "offload-weights", BLOCK, 100.0, 330.0, 110.0)
+    hand = ByHand("v", "m", "offload-weights", BLOCK, 100.0, 330.0, 110.0, 105.0)
     keys = keys_of([POINT, other], [hand, dataclasses.replace(hand, step_ns=220.0)])
     assert keys["speedup_over_offload"] == pytest.approx(2)
     assert keys["step_over_timed_bound"] == pytest.approx(1.2)
@@ -160,8 +161,9 @@ def test_the_keys_are_the_worst_of_the_points() -> None:
     assert keys_of([late], [])["inference_d2h_bytes"] == BLOCK
     assert keys_of([late], [])["hidden_share"] is None, "the bound does not allow it"
     assert keys_of([late], [])["speedup_over_offload"] is None
-    assert keys["speedup_over_driver"] == pytest.approx((400 / 120) ** 0.5)
-    assert keys["least_speedup"] == pytest.approx(1)
+    assert keys["speedup_over_driver"] == pytest.approx((400 / 160 * 120 / 160) ** 0.5)
+    assert keys["planned_speedup_over_driver"] == pytest.approx((400 / 120) ** 0.5)
+    assert keys["least_speedup"] == pytest.approx(120 / 160)
     assert keys["bytes_over_optimum"] == pytest.approx(1.5)
     assert keys["step_over_bound"] == pytest.approx(1.2)
     assert keys["hidden_share"] == pytest.approx(1 - 20 / 80)
@@ -172,12 +174,13 @@ def test_the_keys_are_the_worst_of_the_points() -> None:
 
 
 def test_a_point_that_does_not_run_is_counted() -> None:
-    failed = dataclasses.replace(
-        POINT, policies=POINT.policies | {"planned": {"failure": "no memory"}}
-    )
-    keys = keys_of([failed], [])
-    assert keys["points_that_end_early"] == 1
-    assert keys["speedup_over_driver"] is None
+    for policy in ("auto", "planned"):
+        failed = dataclasses.replace(
+            POINT, policies=POINT.policies | {policy: {"failure": "no memory"}}
+        )
+        keys = keys_of([failed], [])
+        assert keys["points_that_end_early"] == 1
+        assert keys["speedup_over_driver"] is None
 
 
 def rounds(*times_ns: int, copied_bytes: int = BLOCK) -> list[dict[str, float]]:
@@ -237,7 +240,7 @@ RESULT = {
         "offload-weights": {"memory_bytes": 0, "figures": {"failure": "it saves no memory"}},
         "offload-optimizer": {
             "memory_bytes": 2 * BLOCK, "figures": {"step_ns": 1700000},
-            "planned": {"step_ns": 1250000},
+            "auto": {"step_ns": 1300000}, "planned": {"step_ns": 1250000},
         },
     },
     "points": [
@@ -258,7 +261,7 @@ def test_the_table_names_every_policy(capsys: pytest.CaptureFixture[str]) -> Non
     assert "it does not fit" in shown
     assert "1.50 x" in shown
     assert "it saves no memory" in shown
-    assert re.search(r"offload-optimizer +4 MiB +1.70 x +1.25 x", shown)
+    assert re.search(r"offload-optimizer +4 MiB +1.70 x +1.30 x +1.25 x", shown)
     assert "driver: within 10 % of that from 8 MiB on." in shown
     assert "UVMALLOC_POLICY=lru needs the least" in shown
     assert "device memory alone: within 10 % of that from 6 MiB on." in shown
@@ -266,9 +269,15 @@ def test_the_table_names_every_policy(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_no_row_recommends_a_device_without_unified_memory() -> None:
-    sizes = dict.fromkeys(("off", "driver", "lru", "planned"), BLOCK)
+    sizes = dict.fromkeys(("off", "driver", "lru", "auto", "planned"), BLOCK)
     last = plan.summary(RESULT | {"smallest_memory_bytes": sizes})[-1]
     assert last.startswith("UVMALLOC_POLICY=driver needs the least")
+
+
+def test_the_plan_that_is_told_the_order_is_no_setting() -> None:
+    sizes = {"off": 3 * BLOCK, "auto": 2 * BLOCK, "planned": BLOCK}
+    last = plan.summary(RESULT | {"smallest_memory_bytes": sizes})[-1]
+    assert last.startswith("UVMALLOC_POLICY=auto needs the least")
 
 
 def test_the_page_has_the_tables_and_the_picture_the_chart(tmp_path, monkeypatch) -> None:

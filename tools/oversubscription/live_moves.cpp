@@ -6,6 +6,19 @@
 #include "oversubscription/recorded_order.hpp"
 
 namespace uvm::oversubscription {
+namespace {
+
+// The soft budget of a running program keeps this part of the device free, up to that many bytes
+// (docs/configuration.md, "Budgets").
+constexpr std::size_t kReserveParts = 16;
+constexpr std::size_t kMostReserveBytes = std::size_t{512} << 20;
+
+std::size_t chunks_of(const uvmsim::replay::Hints& hints) {
+  const std::size_t bytes = hints.usable_bytes(0);
+  return (bytes - std::min(bytes / kReserveParts, kMostReserveBytes)) / uvmsim::kBlockBytes;
+}
+
+}  // namespace
 
 using live::BlockExtent;
 using uvmsim::kBlockBytes;
@@ -56,8 +69,7 @@ void LiveMoves::run_kernel(const Event& event, Hints& hints) {
   if (plan_ == nullptr) {
     if (!is_short(event, hints)) return;
     live::MoveSink& sink = *this;
-    plan_ = std::make_unique<live::LivePlan>(log_, learner_, *policy_, sink,
-                                             hints.usable_bytes(0) / kBlockBytes);
+    plan_ = std::make_unique<live::LivePlan>(log_, learner_, *policy_, sink, chunks_of(hints));
   }
   std::vector<live::UseRange> uses;
   for (std::uint32_t i = 0; i < event.touch_count; ++i) {
@@ -71,7 +83,7 @@ void LiveMoves::run_kernel(const Event& event, Hints& hints) {
   plan_->before_kernel();
 }
 
-// Since more memory has been used than the device has.
+// Since more memory has been used than a running program fills ahead of need.
 bool LiveMoves::is_short(const Event& event, Hints& hints) {
   for (std::uint32_t i = 0; i < event.touch_count; ++i) {
     const Touch& touch = recording_.touches.at(event.first_touch + i);
@@ -79,7 +91,7 @@ bool LiveMoves::is_short(const Event& event, Hints& hints) {
          page = (page / kPagesPerBlock + 1) * kPagesPerBlock)
       used_blocks_.insert(page / kPagesPerBlock);
   }
-  return used_blocks_.size() > hints.usable_bytes(0) / kBlockBytes;
+  return used_blocks_.size() > chunks_of(hints);
 }
 
 std::uintptr_t LiveMoves::address_of(std::size_t page) const {

@@ -127,7 +127,7 @@ Json point_of(const WhatIf& what_if, std::size_t memory_bytes) {
           {"policies", policies},
           {"shuffled",
            {{"driver", json_of(what_if.shuffled_step("driver", memory_bytes))},
-            {"planned", json_of(what_if.shuffled_step("planned", memory_bytes))}}}};
+            {"auto", json_of(what_if.shuffled_step("auto", memory_bytes))}}}};
 }
 
 void plan_beside(const Command& command, const uvmsim::MachineProfile& profile) {
@@ -170,8 +170,10 @@ void plan(const Command& command) {
   for (const std::string_view name : kOffloadNames) {
     const WhatIf::ByHand found = what_if.by_hand(name);
     Json entry = {{"memory_bytes", found.memory_bytes}, {"figures", json_of(found.figures)}};
-    if (found.figures.failure.empty())
-      entry["planned"] = json_of(what_if.step("planned", found.memory_bytes));
+    if (found.figures.failure.empty()) {
+      for (const char* policy : {"auto", "planned"})
+        entry[policy] = json_of(what_if.step(policy, found.memory_bytes));
+    }
     by_hand[std::string(name)] = entry;
   }
   Json smallest;

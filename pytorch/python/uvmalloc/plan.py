@@ -21,7 +21,11 @@ from uvmalloc.sizes import format_size
 from uvmalloc.tables import print_table
 
 _COLUMNS = ("memory", "policy", "time of a step", "against all resident", "to device", "to host")
-_HAND_COLUMNS = ("moved by hand", "memory", "against all resident", "`planned` with it")
+_HAND_COLUMNS = (
+    "moved by hand", "memory", "against all resident", "`auto` with it", "`planned` with it",
+)  # fmt: skip
+# Told the recorded order, which a running program has to learn: no setting of a program.
+_TOLD = "planned"
 _MIB = 1 << 20
 # By how much the step's need exceeds the memory, where no memory is named.
 _TIMES = (3.0, 2.5, 2.0, 1.75, 1.5, 1.25, 1.15, 1.05, 1.0, 0.95)
@@ -93,14 +97,13 @@ def _hand_rows(result: dict[str, Any]) -> Iterator[list[str]]:
     resident_ns = result["all_resident"]["step_ns"]
     for name, entry in result["by_hand"].items():
         if "failure" in entry["figures"]:
-            yield [name, "", entry["figures"]["failure"], ""]
+            yield [name, "", entry["figures"]["failure"], "", ""]
             continue
-        planned = entry["planned"]
+        ways = (entry["figures"], entry["auto"], entry[_TOLD])
         yield [
             name,
             format_size(entry["memory_bytes"]),
-            f"{entry['figures']['step_ns'] / resident_ns:.2f} x",
-            planned.get("failure") or f"{planned['step_ns'] / resident_ns:.2f} x",
+            *(way.get("failure") or f"{way['step_ns'] / resident_ns:.2f} x" for way in ways),
         ]
 
 
@@ -115,7 +118,7 @@ def summary(result: dict[str, Any]) -> list[str]:
     smallest = result["smallest_memory_bytes"]
     for policy, size in smallest.items():
         lines.append(f"{_name_of(policy)}: within 10 % of that from {format_size(size)} on.")
-    usable = [policy for policy in smallest if policy in POLICIES and policy != "off"]
+    usable = [policy for policy in smallest if policy in POLICIES and policy not in ("off", _TOLD)]
     if usable:
         best = min(usable, key=lambda policy: smallest[policy])
         lines.append(
