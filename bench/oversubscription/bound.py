@@ -78,6 +78,8 @@ def step_of(trace: Trace, mark: str) -> list[Kernel | End]:
         raise SystemExit(f"no whole step begins at the mark '{mark}'")
     first, last = marks[steps[-1]], marks[steps[-1] + 1]
     sizes: dict[int, int] = {}  # of live allocations, by address
+    made: dict[int, int] = {}  # likewise: the event
+    of_the_step_before: list[tuple[int, int, End]] = []  # frees: event of the allocation, and size
     addresses: list[int] = []
     open_kernels: dict[int, Kernel | None] = {}  # by thread
     result: list[Kernel | End] = []
@@ -93,13 +95,15 @@ def step_of(trace: Trace, mark: str) -> list[Kernel | End]:
             if kind == ALLOCATE and size:
                 if address not in sizes:
                     bisect.insort(addresses, address)
-                sizes[address] = size
+                sizes[address], made[address] = size, index
             elif kind == FREE and address in sizes:
                 size = sizes.pop(address)
                 addresses.remove(address)
-            own = _pieces(-(-address // _PAGE), (address + size) // _PAGE)
+            end_of_block = End(_own_pages(address, size))
             if index > first:
-                result.append(End(dict(own)))
+                result.append(end_of_block)
+                if kind == FREE and made.get(address, index) < first:
+                    of_the_step_before.append((made[address], size, end_of_block))
         elif kind == KERNEL:
             open_kernels[thread] = None if detail in _COPIES else Kernel(number=kernels)
             kernel = open_kernels[thread]
@@ -120,7 +124,30 @@ def step_of(trace: Trace, mark: str) -> list[Kernel | End]:
                 kernel.pages[block] |= pages
                 if detail & _WRITES:
                     kernel.written.add(block)
+    left = [
+        (event, sizes[address], address)
+        for address, event in made.items()
+        if address in sizes and event > first
+    ]
+    free_what_the_step_leaves(of_the_step_before, left)
     return [each for each in result if isinstance(each, End) or each.pages]
+
+
+def _own_pages(address: int, size: int) -> dict[int, int]:
+    return dict(_pieces(-(-address // _PAGE), (address + size) // _PAGE))
+
+
+def free_what_the_step_leaves(
+    frees: list[tuple[int, int, End]], left: list[tuple[int, int, int]]
+) -> None:
+    """A repeated step frees the blocks that its last round has left, in the place of those that the
+    step before has left: of the same size, in the order of their allocation."""
+    by_size: dict[int, list[int]] = defaultdict(list)
+    for _, size, address in sorted(left):
+        by_size[size].append(address)
+    for _, size, end in sorted(frees, key=lambda free: free[0]):
+        if by_size[size]:
+            end.pages = _own_pages(by_size[size].pop(0), size)
 
 
 def live_pages(step: list[Kernel | End]) -> list[dict[int, int]]:

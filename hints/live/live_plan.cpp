@@ -124,7 +124,9 @@ void LivePlan::leave_device() {
   moves_.clear();
   is_synchronized_ = false;
   const std::vector<Page*> leaving(here_.begin(), here_.end());
-  for (Page* page : leaving) (void)evict(*page);
+  for (Page* page : leaving) {
+    if (!evict(*page)) send_away(*page);
+  }
 }
 
 void LivePlan::set_peer_room(int device, std::size_t pages) {
@@ -226,33 +228,42 @@ Discarded LivePlan::discard(const Page& page) {
 }
 
 bool LivePlan::evict(Page& page) {
-  auto discarded = Discarded::kRefused;
-  if (!page.keeps_copy && log_.blocks_in_page(page.number).empty()) discarded = discard(page);
+  if (page.keeps_copy || !log_.blocks_in_page(page.number).empty()) {
+    send_away(page);
+    return true;
+  }
+  const Discarded discarded = discard(page);
   if (discarded == Discarded::kInUse) {
     page.last_use = now_;
     return false;
   }
+  if (discarded == Discarded::kRefused) {
+    send_away(page);
+    return true;
+  }
   here_.remove(page);
   set_arriving(page, false);
-  if (discarded == Discarded::kYes) {
-    ++figures_.discarded_pages;
-    return true;
-  }
+  ++figures_.discarded_pages;
+  return true;
+}
+
+// With its contents.
+void LivePlan::send_away(Page& page) {
+  here_.remove(page);
+  set_arriving(page, false);
+  ++figures_.evicted_pages;
   if (page.keeps_copy) {
     sink_.drop(page.number, page.last_use);
-    ++figures_.evicted_pages;
-    return true;
+    return;
   }
-  ++figures_.evicted_pages;
   const int peer = peers_.send(page);
   if (peer == Page::kNoPeer) {
     sink_.evict(page.number, page.last_use);
     page.is_on_host = true;
-    return true;
+  } else {
+    sink_.evict_to_peer(page.number, peer, page.last_use);
+    ++figures_.pages_to_peers;
   }
-  sink_.evict_to_peer(page.number, peer, page.last_use);
-  ++figures_.pages_to_peers;
-  return true;
 }
 
 void LivePlan::set_arriving(Page& page, bool is_arriving) {

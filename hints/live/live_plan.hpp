@@ -86,6 +86,7 @@ class LivePlan {
   bool bring_now(Page& page, Contents contents = Contents::kKept);
   // False: the page holds blocks that are too small for the log, and stays.
   bool evict(Page& page);
+  void send_away(Page& page);
   Discarded discard(const Page& page);
   void set_arriving(Page& page, bool is_arriving);
 

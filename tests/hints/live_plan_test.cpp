@@ -249,6 +249,21 @@ TEST(LivePlanTest, APageWithBlocksThatAreTooSmallForTheLogStays) {
   EXPECT_EQ(program.sink.evicted, std::vector<std::uintptr_t>{LiveProgram::at(0) / testing::kPage});
 }
 
+TEST(LivePlanTest, EveryPageLeavesADeviceThatIsAnotherProgramsForAWhile) {
+  LiveProgram program(8, Policy::kLru);
+  for (std::size_t page = 0; page < 4; ++page) {
+    program.allocate(page);
+    program.kernel({page});
+  }
+  program.free(2);
+  program.free(3);
+  program.sink.holds_small_blocks = {LiveProgram::at(3) / testing::kPage};
+  program.plan.leave_device();
+  EXPECT_EQ(program.plan.pages_here(), 0u);
+  EXPECT_EQ(program.sink.discarded.size(), 1u);
+  EXPECT_EQ(program.sink.evicted.size(), 3u) << "with the page of small blocks";
+}
+
 // Ten parameters that stay, and a temporary block for each, in the same place in every step.
 struct TemporaryBlocksTest : ::testing::Test {
   LiveProgram program{10};

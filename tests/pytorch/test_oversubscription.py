@@ -15,7 +15,7 @@ from uvmalloc.cli import main
 from uvmalloc.errors import CommandError
 
 from bench.oversubscription import live, to_use
-from bench.oversubscription.bound import Bound, End, Kernel
+from bench.oversubscription.bound import Bound, End, Kernel, free_what_the_step_leaves
 from bench.oversubscription.compare import ByHand, Point, keys_of
 from bench.oversubscription.timed_bound import Link, TimedBound, slots_of
 
@@ -128,6 +128,18 @@ def test_slots_take_about_equal_time() -> None:
     assert slots_of([1, 1, 1, 1], 2) == [0, 0, 1, 1]
     assert slots_of([3, 1, 1, 1], 2) == [0, 1, 1, 1]
     assert slots_of([0, 0], 4) == [0, 0]
+
+
+def test_a_repeated_step_frees_what_its_last_round_has_left() -> None:
+    # Two blocks of 2 MiB and one of 4 MiB, from before the step. It leaves one of each size.
+    first, second, large = End({7: ALL}), End({8: ALL}), End({9: ALL, 10: ALL})
+    free_what_the_step_leaves(
+        [(3, BLOCK, second), (1, BLOCK, first), (2, 2 * BLOCK, large)],
+        [(20, BLOCK, 40 * BLOCK), (21, 2 * BLOCK, 50 * BLOCK)],
+    )
+    assert first.pages == {40: ALL}, "the one that was allocated first"
+    assert second.pages == {8: ALL}, "it has no successor"
+    assert large.pages == {50: ALL, 51: ALL}
 
 
 POINT = Point(
