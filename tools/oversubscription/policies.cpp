@@ -16,7 +16,6 @@ using uvmsim::kPagesPerBlock;
 using uvmsim::PageMask;
 using uvmsim::PageRange;
 using uvmsim::replay::EventKind;
-using uvmsim::replay::Hints;
 using uvmsim::replay::Recording;
 
 constexpr int kDevice = 0;
