@@ -32,8 +32,9 @@ class CountingRuntime final : public DeviceRuntime {
 
   std::string_view name() const override { return inner_->name(); }
   int device_count() const override { return inner_->device_count(); }
-  // Calls no driver, so it is not counted.
+  // These call no driver, so they are not counted.
   bool has_context(int device) const override { return inner_->has_context(device); }
+  std::chrono::nanoseconds now() const override { return inner_->now(); }
   RuntimeStatus describe(int device, DeviceDescription* out) const override;
   RuntimeStatus memory_figures(int device, MemoryFigures* out) const override;
   RuntimeStatus has_fast_link(int device, int peer, bool* out) const override;

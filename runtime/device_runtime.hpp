@@ -8,6 +8,7 @@
 // default stream, kPerThreadStream that of the calling thread.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -190,6 +191,11 @@ class DeviceRuntime {
   virtual RuntimeStatus query_event(int device, EventHandle event) const = 0;
   virtual RuntimeStatus synchronize_event(int device, EventHandle event) const = 0;
   virtual RuntimeStatus synchronize_device(int device) const = 0;
+
+  // The time that passes while devices work, of which only differences count. Tests have their own.
+  virtual std::chrono::nanoseconds now() const {
+    return std::chrono::steady_clock::now().time_since_epoch();
+  }
 };
 
 }  // namespace uvm

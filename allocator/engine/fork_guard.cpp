@@ -18,7 +18,7 @@ void ForkGuard::before_fork() noexcept {
   std::size_t available_bytes = 0;
   try {
     const std::size_t ranks = std::max(machine_.configuration.local_ranks, 1u);
-    available_bytes = less_reserve(available_host_bytes(), machine_.configuration) / ranks;
+    available_bytes = host_less_reserve(available_host_bytes(), machine_.configuration) / ranks;
     snapshot_.find_files();
   } catch (const std::exception&) {
     // Copies that are not found are written anew.

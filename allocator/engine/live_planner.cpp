@@ -49,7 +49,11 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
 
   void note_uses(const DeviceStream& stream, std::span<const live::UseRange> uses,
                  live::Launch launch) {
-    if (log_.add_kernel(uses, launch) == live::kBeforeLog) return;
+    if (log_.add_kernel(uses, launch) == live::kBeforeLog) {
+      lanes_.begin(stream, log_.newest() + 1);
+      plan_.before_unlogged_kernel();
+      return;
+    }
     learner_.kernel_added();
     lanes_.begin_kernel(stream, log_.newest());
     look_around();
@@ -170,7 +174,7 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
     calm_kernels_ = moved == moved_pages_ ? calm_kernels_ + 1 : 0;
     moved_pages_ = moved;
     thrashing_.kernel_added(learner_.step_kernels(), moved * kPageBytes,
-                            std::chrono::steady_clock::now().time_since_epoch());
+                            owner_.machine_.runtime.now());
   }
 
   LivePlanner& owner_;

@@ -100,8 +100,10 @@ inline constexpr std::size_t kSurplusParts = 2;
 
 // ---- Budget
 
-// Kept free unless UVMALLOC_RESERVE says otherwise: a part of the memory, at most 512 MiB.
-inline constexpr std::size_t kReserveParts = 16;
+// Kept free unless UVMALLOC_RESERVE says otherwise: a part of the memory, at most 512 MiB. Of a
+// device, the program's context lies in it.
+inline constexpr std::size_t kHostReserveParts = 16;
+inline constexpr std::size_t kDeviceReserveParts = 64;
 inline constexpr std::size_t kMostReserveBytes = 512 * kMiB;
 
 // ---- Fences: one drain queries so many streams in turn, and so many fences of each (churn_ns)

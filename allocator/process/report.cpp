@@ -298,22 +298,23 @@ std::map<std::string_view, std::string> automatic_values(
   std::map<std::string_view, std::string> values;
   if (devices.empty()) return values;
   const std::size_t host_bytes = available_host_bytes();
+  const std::size_t host_bytes_less_reserve = host_less_reserve(host_bytes, configuration);
   const MachineBudget budget = machine_budget(devices, configuration, host_bytes);
   const bool hints = std::any_of(budget.devices.begin(), budget.devices.end(),
                                  [](const DevicePlacement& device) { return !device.coherent; });
-  const auto reserve = [&](std::size_t bytes) {
-    return format_size(bytes - less_reserve(bytes, configuration));
-  };
+  const std::size_t device_bytes = devices[0].total_bytes;
   const std::size_t ranks = std::max(configuration.local_ranks, 1u);
   values["UVMALLOC_RUNTIME"] = runtime;
   values["UVMALLOC_POLICY"] = hints ? "advice and prefetches" : "no hints: memory is shared";
   values["UVMALLOC_BUDGET"] = format_size(budget.hard_bytes);
   values["UVMALLOC_DEVICE_BUDGET"] = "none";
-  values["UVMALLOC_RESERVE"] = fmt::format("{} of device 0, {} of the host",
-                                           reserve(devices[0].total_bytes), reserve(host_bytes));
+  values["UVMALLOC_RESERVE"] =
+      fmt::format("{} of device 0, {} of the host",
+                  format_size(device_bytes - device_less_reserve(device_bytes, configuration)),
+                  format_size(host_bytes - host_bytes_less_reserve));
   values["UVMALLOC_CPU"] = "managed once the program has initialised the driver";
   values["UVMALLOC_HOST_MEMORY"] = to_string(host_backing_of(devices, configuration.host_backing));
-  values["UVMALLOC_FORK_LIMIT"] = format_size(less_reserve(host_bytes, configuration) / ranks);
+  values["UVMALLOC_FORK_LIMIT"] = format_size(host_bytes_less_reserve / ranks);
   values["UVMALLOC_SPAN_SIZE"] = "by the budget and the request";
   values["UVMALLOC_THREAD_CACHE"] =
       format_size(thread_cache_bytes(configuration, budget.hard_bytes));

@@ -5,15 +5,26 @@
 #include <uvmalloc/allocator/policy/allocation_policy.hpp>
 
 namespace uvm {
+namespace {
+
+std::size_t less_reserve(std::size_t bytes, std::size_t parts, const Configuration& configuration) {
+  const std::size_t automatic = std::min(policy::kMostReserveBytes, bytes / parts);
+  return bytes - std::min(configuration.reserve_bytes.value_or(automatic), bytes);
+}
+
+}  // namespace
 
 std::size_t thread_cache_bytes(const Configuration& configuration, std::size_t budget_bytes) {
   return configuration.thread_cache_bytes.value_or(
       std::max(policy::kLeastThreadCacheBytes, budget_bytes / policy::kThreadCacheParts));
 }
 
-std::size_t less_reserve(std::size_t bytes, const Configuration& configuration) {
-  const std::size_t automatic = std::min(policy::kMostReserveBytes, bytes / policy::kReserveParts);
-  return bytes - std::min(configuration.reserve_bytes.value_or(automatic), bytes);
+std::size_t host_less_reserve(std::size_t bytes, const Configuration& configuration) {
+  return less_reserve(bytes, policy::kHostReserveParts, configuration);
+}
+
+std::size_t device_less_reserve(std::size_t bytes, const Configuration& configuration) {
+  return less_reserve(bytes, policy::kDeviceReserveParts, configuration);
 }
 
 MachineBudget machine_budget(const std::vector<DeviceDescription>& devices,
@@ -21,7 +32,7 @@ MachineBudget machine_budget(const std::vector<DeviceDescription>& devices,
   MachineBudget budget;
   bool integrated = false;
   for (const DeviceDescription& device : devices) {
-    std::size_t soft_bytes = less_reserve(device.total_bytes, configuration);
+    std::size_t soft_bytes = device_less_reserve(device.total_bytes, configuration);
     const DeviceCapabilities& can = device.capabilities;
     budget.devices.push_back({soft_bytes, can.integrated || can.host_page_tables});
     integrated |= can.integrated;
@@ -35,7 +46,7 @@ MachineBudget machine_budget(const std::vector<DeviceDescription>& devices,
     device.soft_budget_bytes = std::min(device.soft_budget_bytes / per_device,
                                         configuration.device_budget_bytes.value_or(SIZE_MAX));
   }
-  std::size_t host_bytes = less_reserve(available_host_bytes, configuration);
+  std::size_t host_bytes = host_less_reserve(available_host_bytes, configuration);
   // An integrated device has no memory of its own: it uses the host's.
   budget.hard_bytes = integrated ? host_bytes : budget.hard_bytes + host_bytes;
   budget.hard_bytes /= ranks;

@@ -17,8 +17,9 @@ struct MachineBudget {
   std::size_t hard_bytes = 0;
 };
 
-// `bytes` of memory less the reserve that is kept free.
-std::size_t less_reserve(std::size_t bytes, const Configuration& configuration);
+// Memory of the host, or of a device, less the reserve that is kept free.
+std::size_t host_less_reserve(std::size_t bytes, const Configuration& configuration);
+std::size_t device_less_reserve(std::size_t bytes, const Configuration& configuration);
 
 // `available_host_bytes`: memory that the host can still give. Settings in `configuration` override
 // the machine's figures.

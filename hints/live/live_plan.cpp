@@ -1,6 +1,7 @@
 #include <uvmalloc/hints/live/live_plan.hpp>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 namespace uvm::live {
@@ -42,37 +43,16 @@ void LivePlan::before_kernel(Launch launch) {
   ++figures_.kernels;
   if (policy_.gives_up()) pause_.kernel_added(figures_.kernels, learner_.times_lost());
   forget_contents();
-  const bool is_graph = launch == Launch::kGraph && !is_paused();
-  const LoggedKernel& kernel = log_.kernel(now_);
-  // All pages first: none of them may leave for another one.
-  std::vector<Page*>& used = wanted_;
-  used.clear();
-  for (std::uint32_t i = 0; i < kernel.use_count; ++i) {
-    const LoggedUse& use = log_.use(kernel.first_use + i);
-    const bool is_read_once = read_only_.is_read_once(use);
-    UseLog::each_page(log_.record(use.record).extent, [&](std::uintptr_t number) {
-      Page& page = page_at(number);
-      page.history.used(now_, use.record, learner_.step_kernels());
-      if ((use.access & kWrites) != 0) end_copy(page);
-      if (!is_read_once) end_in_place(page);
-      if (!page.is_in_place) used.push_back(&page);
-    });
-  }
-  for (const std::uintptr_t number : log_.pages_of_small_blocks()) used.push_back(&page_at(number));
-  // A new block's pages have this kernel as their last use already.
-  const std::size_t pages = count_used(used, &Page::counted, now_);
-  for (Page* page : used) page->last_use = now_;
-  if (log_.use(kernel.first_use).twin == kNoUse) is_synchronized_ = false;
-  if (pages > chunks_) {
-    // Such a kernel often uses little of a large block, and the driver moves only that.
-    figures_.missing_pages += pages;
-    is_synchronized_ = false;
-    forget_places();
-    if (is_graph) bring_first(used);
+  bool fits = true;  // each block alone
+  find_used_pages(&fits);
+  if (log_.use(log_.kernel(now_).first_use).twin == kNoUse) is_synchronized_ = false;
+  if (used_.size() > chunks_) {
+    use_too_many(launch == Launch::kGraph || fits);
     return;
   }
+  for (Page* page : used_) page->last_use = now_;
   send_due_moves();
-  for (Page* page : used) use(*page);
+  for (Page* page : used_) use(*page);
   if (predicts()) {
     look_ahead();
   } else {
@@ -80,9 +60,64 @@ void LivePlan::before_kernel(Launch launch) {
   }
 }
 
+// Each page once. Pages that the kernel reads come first: the others need no copy.
+void LivePlan::find_used_pages(bool* fits) {
+  used_.clear();
+  const LoggedKernel& kernel = log_.kernel(now_);
+  for (const bool reads : {true, false}) {
+    for (std::uint32_t i = 0; i < kernel.use_count; ++i) {
+      const LoggedUse& use = log_.use(kernel.first_use + i);
+      if (((use.access & kReads) != 0) == reads) add_used_pages(use, fits);
+    }
+  }
+  for (const std::uintptr_t number : log_.pages_of_small_blocks()) add_used(page_at(number));
+}
+
+void LivePlan::add_used_pages(const LoggedUse& use, bool* fits) {
+  const BlockExtent& extent = log_.record(use.record).extent;
+  const bool is_read_once = read_only_.is_read_once(use);
+  if (extent.size_bytes > chunks_ * kPageBytes) *fits = false;
+  UseLog::each_page(extent, [&](std::uintptr_t number) {
+    Page& page = page_at(number);
+    page.history.used(now_, use.record, learner_.step_kernels());
+    if ((use.access & kWrites) != 0) end_copy(page);
+    if (!is_read_once) end_in_place(page);
+    if (!page.is_in_place) add_used(page);
+  });
+}
+
+// A new block's pages have this kernel as their last use already.
+void LivePlan::add_used(Page& page) {
+  if (std::exchange(page.counted, now_) != now_) used_.push_back(&page);
+}
+
+// The pages come that the kernel, or the graph, uses first, and the driver moves the others. Of a
+// block that is larger than the device a kernel often uses little, and the driver moves only that.
+void LivePlan::use_too_many(bool brings_first) {
+  is_synchronized_ = false;
+  const std::size_t brought = brings_first ? chunks_ : 0;
+  figures_.missing_pages += used_.size() - brought;
+  for (std::size_t i = 0; i < used_.size(); ++i) used_[i]->last_use = i < brought ? now_ : now_ - 1;
+  for (std::size_t i = 0; i < brought; ++i) use(*used_[i]);
+  for (Page* page : used_) page->last_use = now_;
+  for (Page* page : used_) peers_.came_back(*page);
+  here_.add_by_driver(used_, chunks_);
+}
+
+void LivePlan::before_unlogged_kernel() {
+  now_ = log_.newest();
+  for (const std::uintptr_t number : log_.pages_of_small_blocks()) {
+    Page& page = page_at(number);
+    page.last_use = now_ + 1;
+    end_copy(page);
+    end_in_place(page);
+    use(page);
+  }
+}
+
 void LivePlan::block_allocated(RecordId id) {
   now_ = log_.newest();
-  if (log_.record(id).extent.size_bytes > chunks_ * kPageBytes) return;
+  if (log_.record(id).extent.size_bytes > chunks_ * kPageBytes / kLargeBlockParts) return;
   UseLog::each_page(log_.record(id).extent, [&](std::uintptr_t number) {
     page_at(number).last_use = now_ + 1;
     end_copy(page_at(number));
@@ -123,7 +158,7 @@ void LivePlan::forget_contents() {
 void LivePlan::leave_device() {
   moves_.clear();
   is_synchronized_ = false;
-  const std::vector<Page*> leaving(here_.begin(), here_.end());
+  const std::vector<Page*> leaving(here_.set().begin(), here_.set().end());
   for (Page* page : leaving) {
     if (!evict(*page)) send_away(*page);
   }
@@ -141,53 +176,36 @@ void LivePlan::use(Page& page, Contents contents) {
     is_synchronized_ = false;
     if (here_.size() >= chunks_ && use_in_place(page)) return;
     if (!bring_now(page, contents)) leave_to_driver(page);
+  } else if (page.is_uncertain) {
+    bring_again(page);
   }
   if (!page.is_arriving) return;
   sink_.wait_for(page.number);
-  set_arriving(page, false);
+  here_.set_arriving(page, false);
 }
 
-// Of a graph that needs more than there is, the pages come that it uses first. The driver brings
-// the others, and takes the chunks of these for them.
-void LivePlan::bring_first(const std::vector<Page*>& pages) {
+// If it is there, nothing happens.
+void LivePlan::bring_again(Page& page) {
+  page.is_uncertain = false;
+  here_.set_arriving(page, true);
   sink_.hold_arrivals();
-  for (Page* page : pages) {
-    if (here_.size() == chunks_) break;
-    if (here_.contains(*page)) continue;
-    peers_.came_back(*page);
-    here_.add(*page);
-    sink_.bring(page->number, Arrival::kCopied);
-    sink_.wait_for(page->number);
-    ++figures_.brought_pages;
-  }
-  forget_places();
-}
-
-// The driver moves pages, and which ones is not known.
-void LivePlan::forget_places() {
-  for (Page* page : here_) {
-    set_arriving(*page, false);
-    page->is_on_host = true;
-  }
-  here_.clear();
+  sink_.bring(page.number, Arrival::kCopied);
 }
 
 // The driver brings the page when it is used, and makes room by its own rule.
 void LivePlan::leave_to_driver(Page& page) {
   ++figures_.missing_pages;
-  page.is_on_host = false;
   peers_.came_back(page);
-  here_.add(page);
-  while (here_.size() > chunks_) here_.remove(victims_.oldest(here_, page));
+  here_.add_by_driver(std::array{&page}, chunks_);
 }
 
 bool LivePlan::bring_now(Page& page, Contents contents) {
   while (here_.size() >= chunks_) {
-    Page* victim = victims_.choose(here_, now_, predicts());
+    Page* victim = victims_.choose(here_.set(), now_, predicts());
     if (victim == nullptr) return false;
     (void)evict(*victim);
   }
-  const bool was_on_host = std::exchange(page.is_on_host, false);
+  const bool was_on_host = page.is_on_host;
   const bool was_away = was_on_host || page.is_on_peer;
   if (was_on_host && predicts() && read_only_.contains(page)) {
     page.keeps_copy = true;
@@ -195,7 +213,7 @@ bool LivePlan::bring_now(Page& page, Contents contents) {
   }
   peers_.came_back(page);
   here_.add(page);
-  set_arriving(page, true);
+  here_.set_arriving(page, true);
   sink_.bring(page.number, !was_away                        ? Arrival::kNew
                            : contents == Contents::kDropped ? Arrival::kDropped
                                                             : Arrival::kCopied);
@@ -242,7 +260,6 @@ bool LivePlan::evict(Page& page) {
     return true;
   }
   here_.remove(page);
-  set_arriving(page, false);
   ++figures_.discarded_pages;
   return true;
 }
@@ -250,7 +267,6 @@ bool LivePlan::evict(Page& page) {
 // With its contents.
 void LivePlan::send_away(Page& page) {
   here_.remove(page);
-  set_arriving(page, false);
   ++figures_.evicted_pages;
   if (page.keeps_copy) {
     sink_.drop(page.number, page.last_use);
@@ -264,11 +280,6 @@ void LivePlan::send_away(Page& page) {
     sink_.evict_to_peer(page.number, peer, page.last_use);
     ++figures_.pages_to_peers;
   }
-}
-
-void LivePlan::set_arriving(Page& page, bool is_arriving) {
-  arriving_ += static_cast<std::size_t>(is_arriving) - static_cast<std::size_t>(page.is_arriving);
-  page.is_arriving = is_arriving;
 }
 
 // ---- coming kernels
@@ -285,7 +296,7 @@ void LivePlan::look_ahead() {
 void LivePlan::synchronize() {
   moves_.clear();
   planned_.clear();
-  for (Page* page : here_) {
+  for (Page* page : here_.set()) {
     planned_.add(*page);
     page->planned_last_use = page->last_use;
   }
@@ -326,7 +337,7 @@ void LivePlan::send_due_moves() {
   for (auto at = moves_.begin(); at != moves_.end();) {
     const bool is_held_back = std::ranges::find(held_back_, at->page) != held_back_.end();
     const bool is_needed = at->need <= now_ || at->page->last_use > now_;
-    const bool has_credit = is_needed || arriving_ + due_.size() < credits;
+    const bool has_credit = is_needed || here_.arriving() + due_.size() < credits;
     const bool is_free = !at->waits_for_free || log_.blocks_in_page(at->victim->number).empty();
     if (is_held_back || at->after >= now_ || !has_credit || (!is_free && at->need > now_)) {
       if (at->victim != nullptr) held_back_.push_back(at->victim);

@@ -6,8 +6,7 @@
 //
 // A page comes only if a chunk is free for it or made free before, so pages on their way are
 // bounded by the chunks. Where pages really are is not known: faults move them too. The plan
-// believes that a page is on the device from its last use or arrival until it leaves, and that the
-// driver evicts the page that was used longest ago.
+// believes that a page is on the device from its last use or arrival until it leaves.
 //
 // Not thread-safe: LivePlanner's lock guards it. Knows no driver.
 #pragma once
@@ -18,6 +17,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include <uvmalloc/hints/live/device_pages.hpp>
 #include <uvmalloc/hints/live/live_policy.hpp>
 #include <uvmalloc/hints/live/loss_pause.hpp>
 #include <uvmalloc/hints/live/move_sink.hpp>
@@ -36,6 +36,9 @@ class LivePlan {
   // hold chunks that kernels before them need.
   static constexpr std::size_t kChunksPerCredit = 4;
   static constexpr std::size_t kLeastCredits = 2;
+  // A new block that is larger than this part of the device comes with its first kernel alone. That
+  // may need more than the device has, and then the pages come that it reads.
+  static constexpr std::size_t kLargeBlockParts = 4;
 
   LivePlan(const UseLog& log, const StepLearner& learner, const LivePolicy& policy, MoveSink& sink,
            std::size_t chunks);
@@ -43,6 +46,8 @@ class LivePlan {
   // The newest kernel of the log is about to be put on a stream. The pages of a graph come before
   // it, whether or not its step is known.
   void before_kernel(Launch launch = Launch::kKernel);
+  // A kernel is about to be put on a stream that the log has not taken: it uses small blocks alone.
+  void before_unlogged_kernel();
   // A block was allocated whose first use comes soon.
   void block_allocated(RecordId id);
   // A block was freed that lay there. All frees are told, those of blocks that are too small for
@@ -78,8 +83,11 @@ class LivePlan {
   Page& page_at(std::uintptr_t number);
   bool predicts() const { return learner_.predicts() && !is_paused(); }
   void use(Page& page, Contents contents = Contents::kKept);
-  void bring_first(const std::vector<Page*>& pages);
-  void forget_places();
+  void find_used_pages(bool* fits);
+  void add_used_pages(const LoggedUse& use, bool* fits);
+  void add_used(Page& page);
+  void use_too_many(bool brings_first);
+  void bring_again(Page& page);
   void leave_to_driver(Page& page);
   void forget_contents();
   // Brings the page now. False: no page can leave for it.
@@ -88,7 +96,6 @@ class LivePlan {
   bool evict(Page& page);
   void send_away(Page& page);
   Discarded discard(const Page& page);
-  void set_arriving(Page& page, bool is_arriving);
 
   // ---- coming kernels
   void look_ahead();
@@ -107,14 +114,14 @@ class LivePlan {
   MoveSink& sink_;
   std::size_t chunks_;
   std::unordered_map<std::uintptr_t, Page> pages_;
-  PageSet here_{&Page::place, &Page::last_use};  // now
+  DevicePages here_;
   // Before kernel planned_until_ + 1.
   PageSet planned_{&Page::planned_place, &Page::planned_last_use};
   KernelNumber planned_until_ = 0;
   bool is_synchronized_ = false;  // the planned pages follow from those that are here
   std::deque<Move> moves_;        // that are not sent yet
-  std::size_t arriving_ = 0;      // pages
   std::vector<Page*> freed_;      // on the host, since the last kernel
+  std::vector<Page*> used_;       // by the newest kernel
   std::vector<Page*> wanted_;
   std::vector<Page*> held_back_;
   std::vector<Move> due_;

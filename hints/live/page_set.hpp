@@ -22,7 +22,9 @@ struct Page {
   KernelNumber planned_last_use = 0;     // as far as kernels are planned
   std::size_t place = kNoPlace;          // in the set of pages on the device
   std::size_t planned_place = kNoPlace;  // in the set of pages that are there later
+  std::uint64_t arrived = 0;             // it was the device's so manieth arrival
   bool is_arriving = false;              // since no kernel has waited for it
+  bool is_uncertain = false;             // the driver may have evicted it from the device
   bool is_on_host = false;               // the plan has sent it there
   bool keeps_copy = false;               // on the host, while it is on the device
   bool is_in_place = false;              // kernels read it on the host

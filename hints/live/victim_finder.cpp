@@ -29,17 +29,6 @@ Page* VictimFinder::choose(const PageSet& pages, KernelNumber kernel, bool predi
   return candidate_pages_[policy_.choice().choose(candidates_)];
 }
 
-Page& VictimFinder::oldest(const PageSet& pages, Page& otherwise) {
-  Page* oldest = &otherwise;
-  const std::size_t looked_at = std::min(pages.size(), kMostCandidates);
-  for (std::size_t i = 0; i < looked_at; ++i) {
-    Page& each = pages[(turn_ + i) % pages.size()];
-    if (pages.last_use(each) < pages.last_use(*oldest)) oldest = &each;
-  }
-  take_turn(pages.size());
-  return *oldest;
-}
-
 // The earliest of the page's blocks after that kernel, and of blocks that come where others were
 // one step before.
 KernelNumber VictimFinder::next_use(const Page& page, KernelNumber after,

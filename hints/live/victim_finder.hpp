@@ -28,8 +28,6 @@ class VictimFinder {
   // Whether blocks are expected in the page before that coming kernel: as one step before, where
   // they were allocated or all freed between the kernels at hand and that one.
   bool will_hold_blocks(const Page& page, KernelNumber kernel) const;
-  // The page that was used longest ago; `otherwise` if no page was used before that one.
-  Page& oldest(const PageSet& pages, Page& otherwise);
 
  private:
   KernelNumber next_use(const Page& page, KernelNumber after, std::uint64_t* live_bytes) const;

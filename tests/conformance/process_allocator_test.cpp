@@ -306,7 +306,7 @@ TEST_F(ProcessAllocator, TheDoctorSaysWhatAutomaticSettingsComeTo) {
   EXPECT_EQ(effective["UVMALLOC_RUNTIME"], "cuda");
   EXPECT_EQ(effective["UVMALLOC_HOST_MEMORY"], "managed");
   EXPECT_EQ(effective["UVMALLOC_THREAD_CACHE"], "64 MiB");
-  EXPECT_TRUE(effective["UVMALLOC_RESERVE"].starts_with("10 MiB of device 0"));
+  EXPECT_TRUE(effective["UVMALLOC_RESERVE"].starts_with("2.5 MiB of device 0"));
   EXPECT_FALSE(effective.contains("UVMALLOC_BUDGET")) << "it is set";
 }
 

@@ -164,14 +164,54 @@ TEST(LivePlanTest, AFreePageThatCannotBeDiscardedIsCopied) {
   EXPECT_EQ(program.sink.evicted, std::vector<std::uintptr_t>{LiveProgram::at(5) / testing::kPage});
 }
 
-TEST(LivePlanTest, AKernelThatNeedsMoreThanTheDeviceHasIsLeftToTheDriver) {
+TEST(LivePlanTest, OfAKernelThatNeedsMoreThanTheDeviceHasThePagesComeThatItReads) {
   LiveProgram program(4, Policy::kLru);
   program.kernel({6, 7});
   program.sink.clear();
+  const std::vector<live::UseRange> uses = {{LiveProgram::at(0), testing::kPage, live::kWrites},
+                                            {LiveProgram::at(1), testing::kPage, live::kWrites},
+                                            {LiveProgram::at(2), testing::kPage, live::kReads},
+                                            {LiveProgram::at(3), testing::kPage, live::kReads},
+                                            {LiveProgram::at(4), testing::kPage, live::kReads}};
+  program.kernel_of(uses);
+  const std::uintptr_t first = LiveProgram::at(0) / testing::kPage;
+  EXPECT_EQ(program.sink.brought,
+            (std::vector<std::uintptr_t>{first + 2, first + 3, first + 4, first}));
+  EXPECT_EQ(program.sink.evicted, (std::vector<std::uintptr_t>{first + 6, first + 7}));
+  EXPECT_EQ(program.plan.figures().missing_pages, 1u);
+  EXPECT_EQ(program.plan.pages_here(), 4u) << "page 1 has the chunk of page 2, which came first";
+}
+
+TEST(LivePlanTest, APageThatTheDriverMayHaveEvictedComesAgainWithoutAVictim) {
+  LiveProgram program(4, Policy::kLru);
   program.kernel({0, 1, 2, 3, 4, 5});
+  program.sink.clear();
+  program.kernel({5});
+  EXPECT_EQ(program.sink.brought, std::vector<std::uintptr_t>{LiveProgram::at(5) / testing::kPage});
+  EXPECT_TRUE(program.sink.evicted.empty());
+  EXPECT_EQ(program.sink.holds, 1u) << "the kernel before evicts it again, if it comes earlier";
+  program.sink.clear();
+  program.kernel({5});
   EXPECT_EQ(program.sink.calls(), 0u);
-  EXPECT_EQ(program.plan.figures().missing_pages, 6u);
-  EXPECT_EQ(program.plan.pages_here(), 0u) << "the driver has moved pages, nobody knows which";
+}
+
+TEST(LivePlanTest, ABlockThatIsLargerThanTheDeviceIsLeftToTheDriver) {
+  LiveProgram program(4, Policy::kLru);
+  program.allocate(0, 5);
+  program.kernel({0});
+  EXPECT_EQ(program.sink.calls(), 0u) << "the kernel may use little of it";
+  EXPECT_EQ(program.plan.figures().missing_pages, 5u);
+}
+
+TEST(LivePlanTest, ALargeNewBlockTakesNoChunksThatItsKernelNeedsForWhatItReads) {
+  LiveProgram program(8, Policy::kLru);
+  for (std::size_t page = 0; page < 8; ++page) program.kernel({page});
+  program.sink.clear();
+  program.allocate(20, 2);
+  EXPECT_EQ(program.sink.evicted.size(), 2u);
+  program.sink.clear();
+  program.allocate(30, 3);
+  EXPECT_EQ(program.sink.calls(), 0u);
 }
 
 TEST(LivePlanTest, ANewBlockCountsAmongThePagesThatAKernelNeeds) {
@@ -179,8 +219,20 @@ TEST(LivePlanTest, ANewBlockCountsAmongThePagesThatAKernelNeeds) {
   program.allocate(0, 3);
   program.sink.clear();
   program.kernel({0, 1, 2, 10, 11});
-  EXPECT_EQ(program.sink.calls(), 0u) << "five pages, of a device with four";
-  EXPECT_EQ(program.plan.figures().missing_pages, 5u);
+  EXPECT_EQ(program.plan.figures().missing_pages, 1u) << "five pages, of a device with four";
+}
+
+TEST(LivePlanTest, PagesOfKernelsThatUseSmallBlocksAloneCount) {
+  LiveProgram program(4, Policy::kLru);
+  program.small_extent = 1 << 10;
+  program.kernel({9});
+  program.small_extent = 0;
+  EXPECT_EQ(program.sink.brought, std::vector<std::uintptr_t>{LiveProgram::at(9) / testing::kPage});
+  program.sink.holds_small_blocks = {LiveProgram::at(9) / testing::kPage};
+  program.kernel({0});
+  program.kernel({1, 2, 3});
+  EXPECT_EQ(program.sink.evicted, std::vector<std::uintptr_t>{LiveProgram::at(0) / testing::kPage})
+      << "of five pages in four chunks";
 }
 
 TEST(LivePlanTest, APageLeavesAfterTheKernelThatUsedItLast) {
@@ -344,17 +396,17 @@ TEST(LivePlanTest, PagesOfAGraphComeBeforeItThoughNoStepIsKnown) {
 
 TEST(LivePlanTest, OfAGraphThatNeedsMoreThanTheDeviceHasThePagesOfItsFirstKernelsCome) {
   LiveProgram program(4);
-  for (int launch = 0; launch < 2; ++launch) {
-    program.sink.clear();
-    program.graph({5, 4, 3, 2, 1, 0});
-    const std::uintptr_t first = LiveProgram::at(0) / testing::kPage;
-    EXPECT_EQ(program.sink.brought,
-              (std::vector<std::uintptr_t>{first + 5, first + 4, first + 3, first + 2}));
-    EXPECT_EQ(program.sink.waited, program.sink.brought);
-    EXPECT_TRUE(program.sink.evicted.empty());
-  }
-  EXPECT_EQ(program.sink.holds, 2u) << "the launch before may still use what leaves";
-  EXPECT_EQ(program.plan.pages_here(), 0u);
+  const std::uintptr_t first = LiveProgram::at(0) / testing::kPage;
+  program.graph({5, 4, 3, 2, 1, 0});
+  EXPECT_EQ(program.sink.brought,
+            (std::vector<std::uintptr_t>{first + 5, first + 4, first + 3, first + 2}));
+  EXPECT_EQ(program.sink.waited, program.sink.brought);
+  EXPECT_TRUE(program.sink.evicted.empty());
+  program.sink.clear();
+  program.graph({5, 4, 3, 2, 1, 0});
+  EXPECT_EQ(program.sink.brought, (std::vector<std::uintptr_t>{first + 5, first + 4}))
+      << "the driver has taken their chunks for pages 1 and 0";
+  EXPECT_EQ(program.sink.evicted.size(), 2u);
 }
 
 // With any events: no page of the kernel at hand leaves, no page with a live block is discarded,

@@ -103,7 +103,14 @@ struct LiveProgram {
               live::Launch launch = live::Launch::kKernel) {
     std::vector<live::UseRange> uses;
     for (const std::size_t page : pages) uses.push_back({at(page), kPage, access});
-    if (log.add_kernel(uses, launch) == live::kBeforeLog) return;
+    kernel_of(uses, launch);
+  }
+  void kernel_of(const std::vector<live::UseRange>& uses,
+                 live::Launch launch = live::Launch::kKernel) {
+    if (log.add_kernel(uses, launch) == live::kBeforeLog) {
+      plan.before_unlogged_kernel();
+      return;
+    }
     learner.kernel_added();
     plan.before_kernel(launch);
   }
@@ -117,8 +124,10 @@ struct LiveProgram {
   }
   void free(std::size_t page) { plan.block_freed(log.freed(at(page))); }
 
-  live::UseLog log{[](std::uintptr_t address) {
-    return live::BlockExtent{address / kPage * kPage, kPage};
+  // Bytes of each block that was not allocated; 0: a page.
+  std::size_t small_extent = 0;
+  live::UseLog log{[this](std::uintptr_t address) {
+    return live::BlockExtent{address / kPage * kPage, small_extent == 0 ? kPage : small_extent};
   }};
   live::StepLearner learner{log};
   RecordingSink sink;

@@ -110,9 +110,10 @@ class FakeMachine {
                                   .discard = true,
                                   .compute_major = 9};
   std::size_t total_bytes = std::size_t{8} << 30;
-  std::map<int, std::size_t> free_bytes;  // of devices that do not have all of it free
-  bool has_fast_links = false;            // between its devices
-  std::set<int> unused_devices;           // that have no context
+  std::optional<std::chrono::nanoseconds> now;  // nothing: the real time
+  std::map<int, std::size_t> free_bytes;        // of devices that do not have all of it free
+  bool has_fast_links = false;                  // between its devices
+  std::set<int> unused_devices;                 // that have no context
   std::size_t allocatable_bytes = std::size_t{64}
                                   << 30;     // what managed allocations may take together
   std::map<char*, std::size_t> allocations;  // with what surrounds them
@@ -202,6 +203,9 @@ class FakeRuntime final : public DeviceRuntime {
 
   std::string_view name() const override { return "fake"; }
   int device_count() const override { return machine_->device_count; }
+  std::chrono::nanoseconds now() const override {
+    return machine_->now ? *machine_->now : DeviceRuntime::now();
+  }
 
   RuntimeStatus describe(int, DeviceDescription* out) const override {
     is_called_without_locks("describe");

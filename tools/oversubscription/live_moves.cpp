@@ -8,14 +8,10 @@
 namespace uvm::oversubscription {
 namespace {
 
-// The soft budget of a running program keeps this part of the device free, up to that many bytes
-// (docs/configuration.md, "Budgets").
-constexpr std::size_t kReserveParts = 16;
-constexpr std::size_t kMostReserveBytes = std::size_t{512} << 20;
-
+// As a running program: what its context leaves, because the reserve of the soft budget is no
+// larger (docs/configuration.md, "Budgets").
 std::size_t chunks_of(const uvmsim::replay::Hints& hints) {
-  const std::size_t bytes = hints.usable_bytes(0);
-  return (bytes - std::min(bytes / kReserveParts, kMostReserveBytes)) / uvmsim::kBlockBytes;
+  return hints.usable_bytes(0) / uvmsim::kBlockBytes;
 }
 
 }  // namespace
@@ -77,7 +73,11 @@ void LiveMoves::run_kernel(const Event& event, Hints& hints) {
     uses.push_back(
         {address_of(touch.pages.first), touch.size_bytes, static_cast<std::uint8_t>(touch.access)});
   }
-  if (log_.add_kernel(uses) == live::kBeforeLog) return;
+  if (log_.add_kernel(uses) == live::kBeforeLog) {
+    lanes_.begin(stream(), log_.newest() + 1);
+    plan_->before_unlogged_kernel();
+    return;
+  }
   learner_.kernel_added();
   lanes_.begin_kernel(stream(), log_.newest());
   plan_->before_kernel();

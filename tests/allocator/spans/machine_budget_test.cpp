@@ -14,10 +14,10 @@ DeviceDescription device(std::size_t total_bytes, bool integrated = false) {
 }
 
 TEST(MachineBudget, DiscreteDevicesAddUpWithTheHostEachLessItsReserve) {
-  MachineBudget budget = machine_budget({device(16 * kGiB), device(1 * kGiB)}, {}, 4 * kGiB);
-  EXPECT_EQ(budget.devices[0].soft_budget_bytes, 16 * kGiB - 512 * kMiB);
-  EXPECT_EQ(budget.devices[1].soft_budget_bytes, 1 * kGiB - 64 * kMiB);
-  EXPECT_EQ(budget.hard_bytes, 17 * kGiB - 576 * kMiB + 4 * kGiB - 256 * kMiB);
+  MachineBudget budget = machine_budget({device(64 * kGiB), device(1 * kGiB)}, {}, 4 * kGiB);
+  EXPECT_EQ(budget.devices[0].soft_budget_bytes, 64 * kGiB - 512 * kMiB);
+  EXPECT_EQ(budget.devices[1].soft_budget_bytes, 1 * kGiB - 16 * kMiB);
+  EXPECT_EQ(budget.hard_bytes, 65 * kGiB - 528 * kMiB + 4 * kGiB - 256 * kMiB);
 }
 
 TEST(MachineBudget, OnAnIntegratedMachineTheHostsMemoryIsAll) {
@@ -31,8 +31,8 @@ TEST(MachineBudget, DeviceMemoryThatIsANodeOfTheHostIsCountedOnce) {
   DeviceDescription node = device(16 * kGiB);
   node.capabilities.memory_is_host_node = true;
   MachineBudget budget = machine_budget({node, device(1 * kGiB)}, {}, 32 * kGiB);
-  EXPECT_EQ(budget.devices[0].soft_budget_bytes, 16 * kGiB - 512 * kMiB);
-  EXPECT_EQ(budget.hard_bytes, 32 * kGiB - 512 * kMiB + 1 * kGiB - 64 * kMiB);
+  EXPECT_EQ(budget.devices[0].soft_budget_bytes, 16 * kGiB - 256 * kMiB);
+  EXPECT_EQ(budget.hard_bytes, 32 * kGiB - 512 * kMiB + 1 * kGiB - 16 * kMiB);
 }
 
 TEST(MachineBudget, ADeviceThatUsesTheHostsPageTablesIsCoherent) {
@@ -59,7 +59,7 @@ TEST(MachineBudget, ADevicesBudgetBoundsWhatIsPutThereAndNothingElse) {
   const MachineBudget budget =
       machine_budget({device(16 * kGiB), device(1 * kGiB)}, configuration, 4 * kGiB);
   EXPECT_EQ(budget.devices[0].soft_budget_bytes, 3 * kGiB);
-  EXPECT_EQ(budget.devices[1].soft_budget_bytes, 1 * kGiB - 64 * kMiB);
+  EXPECT_EQ(budget.devices[1].soft_budget_bytes, 1 * kGiB - 16 * kMiB);
   EXPECT_EQ(budget.hard_bytes,
             machine_budget({device(16 * kGiB), device(1 * kGiB)}, {}, 4 * kGiB).hard_bytes);
 }
