@@ -296,7 +296,7 @@ TEST_F(ProcessAllocator, TheDoctorMakesNoAllocatorAndFindsTheDevices) {
 
 TEST_F(ProcessAllocator, TheDoctorSaysWhatAutomaticSettingsComeTo) {
   if (testing::on_real_device()) GTEST_SKIP() << "the sizes are the simulated device's";
-  setenv("UVMSIM_CAPACITY", "160MiB", 1);
+  setenv("UVMSIM_CAPACITY", "128MiB", 1);
   const Json found = Json::parse(doctor_json());
   std::map<std::string, std::string> effective;
   for (const Json& setting : found["configuration"]) {
@@ -306,7 +306,7 @@ TEST_F(ProcessAllocator, TheDoctorSaysWhatAutomaticSettingsComeTo) {
   EXPECT_EQ(effective["UVMALLOC_RUNTIME"], "cuda");
   EXPECT_EQ(effective["UVMALLOC_HOST_MEMORY"], "managed");
   EXPECT_EQ(effective["UVMALLOC_THREAD_CACHE"], "64 MiB");
-  EXPECT_TRUE(effective["UVMALLOC_RESERVE"].starts_with("2.5 MiB of device 0"));
+  EXPECT_TRUE(effective["UVMALLOC_RESERVE"].starts_with("2 MiB of device 0"));
   EXPECT_FALSE(effective.contains("UVMALLOC_BUDGET")) << "it is set";
 }
 
