@@ -278,10 +278,12 @@ uvmalloc_status uvmalloc_record_use(uvmalloc_allocator* allocator, const void* a
 
 // Throws where it is none.
 static std::uint8_t access_of(const char* function, int access) {
-  if ((access < 1 || access > 3) && access != (uvm::live::kReads | uvm::live::kOnce)) {
-    throw std::invalid_argument(
-        fmt::format("{}: the access is {}; accepted: 1 (read), 2 (write), 3 (both), 5 (read once)",
-                    function, access));
+  constexpr int kOnce = uvm::live::kOnce;
+  if ((access & ~kOnce) < 1 || (access & ~kOnce) > 3) {
+    throw std::invalid_argument(fmt::format(
+        "{}: the access is {}; accepted: 1 (read), 2 (write), 3 (both), and 4 more where "
+        "each byte is touched once",
+        function, access));
   }
   return static_cast<std::uint8_t>(access);
 }

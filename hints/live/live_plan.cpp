@@ -25,7 +25,7 @@ LivePlan::LivePlan(const UseLog& log, const StepLearner& learner, const LivePoli
       sink_(sink),
       chunks_(chunks),
       victims_(log, learner, policy),
-      read_only_(log, learner) {}
+      uses_(log, learner) {}
 
 void LivePlan::set_chunks(std::size_t chunks) {
   chunks_ = chunks;
@@ -75,13 +75,13 @@ void LivePlan::find_used_pages(bool* fits) {
 
 void LivePlan::add_used_pages(const LoggedUse& use, bool* fits) {
   const BlockExtent& extent = log_.record(use.record).extent;
-  const bool is_read_once = read_only_.is_read_once(use);
   if (extent.size_bytes > chunks_ * kPageBytes) *fits = false;
   UseLog::each_page(extent, [&](std::uintptr_t number) {
     Page& page = page_at(number);
     page.history.used(now_, use.record, learner_.step_kernels());
+    if ((use.access & kOnce) == 0) page.used_often = now_;
     if ((use.access & kWrites) != 0) end_copy(page);
-    if (!is_read_once) end_in_place(page);
+    if (page.is_in_place && !may_stay_in_place(page)) end_in_place(page);
     if (!page.is_in_place) add_used(page);
   });
 }
@@ -173,8 +173,12 @@ void LivePlan::set_peer_room(int device, std::size_t pages) {
 
 void LivePlan::use(Page& page, Contents contents) {
   if (!here_.contains(page)) {
+    if (here_.size() >= chunks_ &&
+        may_be_in_place(page, now_, victims_.choose(here_.set(), now_, predicts()))) {
+      use_in_place(page);
+      return;
+    }
     is_synchronized_ = false;
-    if (here_.size() >= chunks_ && use_in_place(page)) return;
     if (!bring_now(page, contents)) leave_to_driver(page);
   } else if (page.is_uncertain) {
     bring_again(page);
@@ -200,6 +204,7 @@ void LivePlan::leave_to_driver(Page& page) {
 }
 
 bool LivePlan::bring_now(Page& page, Contents contents) {
+  end_in_place(page);
   while (here_.size() >= chunks_) {
     Page* victim = victims_.choose(here_.set(), now_, predicts());
     if (victim == nullptr) return false;
@@ -207,7 +212,7 @@ bool LivePlan::bring_now(Page& page, Contents contents) {
   }
   const bool was_on_host = page.is_on_host;
   const bool was_away = was_on_host || page.is_on_peer;
-  if (was_on_host && predicts() && read_only_.contains(page)) {
+  if (was_on_host && predicts() && uses_.are_reads(page)) {
     page.keeps_copy = true;
     sink_.keep_copy(page.number);
   }
@@ -221,15 +226,32 @@ bool LivePlan::bring_now(Page& page, Contents contents) {
   return true;
 }
 
-// A page that is read once is copied as often as it is read, and another page leaves for it.
-bool LivePlan::use_in_place(Page& page) {
-  if (!predicts() || page.is_on_peer || !read_only_.is_read_once(page)) return false;
+// Where a kernel touches each byte once, a copy moves no fewer bytes, and another page leaves for
+// it. So the page comes only if it is used again before that one is.
+bool LivePlan::may_be_in_place(const Page& page, KernelNumber kernel, const Page* victim) const {
+  if (!predicts() || page.is_on_peer || page.used_often == kernel) return false;
+  if (!uses_.are_one(page) && !uses_.are_reads(page)) return false;
+  return victim == nullptr || victims_.next_use(page, kernel) >= victims_.next_use(*victim, kernel);
+}
+
+void LivePlan::use_in_place(Page& page) {
   end_copy(page);
   page.is_in_place = true;
   page.is_on_host = true;
   ++figures_.in_place_pages;
   sink_.use_in_place(page.number, page.last_use);
-  return true;
+}
+
+// Before each use of a page that stays on the host.
+bool LivePlan::may_stay_in_place(const Page& page) {
+  if (!predicts() || page.used_often == now_) return false;
+  const KernelNumber next = victims_.next_use(page, now_);
+  if (next + StepLearner::kAgeSlack >= now_ + learner_.step_kernels()) return true;
+  if (std::exchange(judged_kernel_, now_) != now_) {
+    const Page* victim = victims_.choose(here_.set(), now_, true);
+    victims_next_use_ = victim == nullptr ? 0 : victims_.next_use(*victim, now_);
+  }
+  return next >= victims_next_use_;
 }
 
 void LivePlan::end_in_place(Page& page) {
@@ -306,18 +328,26 @@ void LivePlan::synchronize() {
 
 void LivePlan::plan_kernel(KernelNumber kernel) {
   wanted_.clear();
-  learner_.each_coming_use(kernel, [&](const BlockExtent& extent) {
+  learner_.each_coming_use(kernel, [&](const BlockExtent& extent, std::uint8_t access) {
     UseLog::each_page(extent, [&](std::uintptr_t number) {
-      if (Page& page = page_at(number); !page.is_in_place) wanted_.push_back(&page);
+      Page& page = page_at(number);
+      if ((access & kOnce) == 0) page.used_often = kernel;
+      wanted_.push_back(&page);
     });
   });
+  std::erase_if(wanted_,
+                [&](const Page* page) { return page->is_in_place && page->used_often != kernel; });
   if (count_used(wanted_, &Page::planned_last_use, kernel) > chunks_) return;
   for (Page* page : wanted_) {
     if (planned_.contains(*page)) continue;
-    if (planned_.size() >= chunks_ && !here_.contains(*page) && use_in_place(*page)) continue;
     Move move{.page = page, .need = kernel};
     if (planned_.size() >= chunks_) {
       move.victim = victims_.choose(planned_, kernel, predicts());
+      if (may_be_in_place(*page, kernel, move.victim)) {
+        // A page that is still there and leaves before is judged again at its use.
+        if (!here_.contains(*page)) use_in_place(*page);
+        continue;
+      }
       if (move.victim == nullptr) continue;
       move.after = move.victim->planned_last_use;
       move.waits_for_free = !victims_.will_hold_blocks(*move.victim, kernel);

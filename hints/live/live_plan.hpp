@@ -22,8 +22,8 @@
 #include <uvmalloc/hints/live/loss_pause.hpp>
 #include <uvmalloc/hints/live/move_sink.hpp>
 #include <uvmalloc/hints/live/page_set.hpp>
+#include <uvmalloc/hints/live/page_uses.hpp>
 #include <uvmalloc/hints/live/peer_pages.hpp>
-#include <uvmalloc/hints/live/read_only_pages.hpp>
 #include <uvmalloc/hints/live/step_learner.hpp>
 #include <uvmalloc/hints/live/use_log.hpp>
 #include <uvmalloc/hints/live/victim_finder.hpp>
@@ -104,8 +104,10 @@ class LivePlan {
   void send_due_moves();
   bool make_room(const Move& move);
   void end_copy(Page& page);
-  // Whether kernels read the page on the host from now on.
-  bool use_in_place(Page& page);
+  // Whether kernels use the page on the host, from that kernel on. `victim` would leave for it.
+  bool may_be_in_place(const Page& page, KernelNumber kernel, const Page* victim) const;
+  void use_in_place(Page& page);
+  bool may_stay_in_place(const Page& page);
   void end_in_place(Page& page);
 
   const UseLog& log_;
@@ -126,10 +128,12 @@ class LivePlan {
   std::vector<Page*> held_back_;
   std::vector<Move> due_;
   VictimFinder victims_;
-  ReadOnlyPages read_only_;
+  PageUses uses_;
   PeerPages peers_;
   KernelNumber now_ = 0;
-  LossPause pause_;  // of a policy that gives up
+  KernelNumber judged_kernel_ = 0;     // for which the next member holds
+  KernelNumber victims_next_use_ = 0;  // of the page that would leave
+  LossPause pause_;                    // of a policy that gives up
   LiveFigures figures_;
 };
 

@@ -27,7 +27,8 @@ struct Page {
   bool is_uncertain = false;             // the driver may have evicted it from the device
   bool is_on_host = false;               // the plan has sent it there
   bool keeps_copy = false;               // on the host, while it is on the device
-  bool is_in_place = false;              // kernels read it on the host
+  bool is_in_place = false;              // kernels use it on the host
+  KernelNumber used_often = 0;           // the last kernel that touches its bytes more than once
   bool is_on_peer = false;               // the plan has sent it there
   int peer = kNoPeer;                    // where it is, or was lately
   std::uint64_t peer_period = 0;         // of PeerPages, when it was sent there

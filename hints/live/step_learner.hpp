@@ -53,18 +53,19 @@ class StepLearner {
   // used by the next kernel.
   std::optional<KernelNumber> next_use(RecordId id, KernelNumber after) const;
 
-  // Visits the memory of the blocks that a coming kernel will use, while predicts(). False: nothing
-  // is known of the kernel. A block that is not allocated yet is expected where it was one step
-  // before: an allocator that gets the same requests finds the same places.
+  // Visits the memory of the blocks that a coming kernel will use, and the access to it, while
+  // predicts(). False: nothing is known of the kernel. A block that is not allocated yet is
+  // expected where it was one step before: an allocator that gets the same requests finds the same
+  // places.
   template <class Visit>
   bool each_coming_use(KernelNumber coming, Visit visit) const {
     const KernelNumber twin = coming - distance_;
     if (coming <= distance_ || !log_.has_kernel(twin)) return false;
     const LoggedKernel& kernel = log_.kernel(twin);
     for (std::uint32_t i = 0; i < kernel.use_count; ++i) {
-      const RecordId before = log_.use(kernel.first_use + i).record;
-      const RecordId present = present_block(before);
-      visit(log_.record(present == kNoRecord ? before : present).extent);
+      const LoggedUse& before = log_.use(kernel.first_use + i);
+      const RecordId present = present_block(before.record);
+      visit(log_.record(present == kNoRecord ? before.record : present).extent, before.access);
     }
     return true;
   }

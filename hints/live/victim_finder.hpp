@@ -28,6 +28,11 @@ class VictimFinder {
   // Whether blocks are expected in the page before that coming kernel: as one step before, where
   // they were allocated or all freed between the kernels at hand and that one.
   bool will_hold_blocks(const Page& page, KernelNumber kernel) const;
+  // The first kernel after that one that is expected to use the page; plan::kNever: none.
+  KernelNumber next_use(const Page& page, KernelNumber after) const {
+    std::uint64_t live_bytes = 0;
+    return next_use(page, after, &live_bytes);
+  }
 
  private:
   KernelNumber next_use(const Page& page, KernelNumber after, std::uint64_t* live_bytes) const;

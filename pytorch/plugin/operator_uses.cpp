@@ -1,5 +1,6 @@
 #include <uvmalloc/pytorch/plugin/operator_uses.hpp>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -26,24 +27,32 @@ namespace {
 // A product whose one matrix has so few rows reads the other matrix once.
 constexpr std::int64_t kFewRows = 16;
 
-enum class Reads : std::uint8_t { kOften, kOnce, kOnceForFewRows };
+// Of which tensors an operator touches each byte once.
+enum class Once : std::uint8_t {
+  kNone,
+  kRead,          // those that it only reads
+  kSecondMatrix,  // the matrix of a product that comes after one of few rows
+  kElements,  // those with as many elements as the result; it reads smaller ones again and again
+};
 
 struct Accesses {
   std::vector<std::uint8_t> by_argument;  // empty: the operator launches no kernel
-  Reads reads = Reads::kOften;
+  Once once = Once::kNone;
 };
 using Uses = c10::SmallVector<live::UseRange, 16>;
 
-// How often an operator reads the bytes of a tensor that it does not write.
-Reads reads_of(const c10::OperatorHandle& op) {
+Once touches_once(const c10::OperatorHandle& op) {
   static const std::set<std::string> lookups = {"aten::embedding", "aten::index_select",
                                                 "aten::gather"};
   static const std::set<std::string> products = {"aten::mm", "aten::addmm", "aten::bmm",
                                                  "aten::baddbmm"};
+  static const std::set<std::string> steps = {"aten::_fused_adam_", "aten::_fused_adamw_",
+                                              "aten::_fused_sgd_", "aten::_fused_adagrad_"};
   const std::string& name = op.operator_name().name;
-  if (products.contains(name)) return Reads::kOnceForFewRows;
-  const bool reads_once = lookups.contains(name) || op.hasTag(at::Tag::pointwise);
-  return reads_once ? Reads::kOnce : Reads::kOften;
+  if (products.contains(name)) return Once::kSecondMatrix;
+  if (lookups.contains(name)) return Once::kRead;
+  const bool is_optimizers = name.starts_with("aten::_foreach_") || steps.contains(name);
+  return is_optimizers || op.hasTag(at::Tag::pointwise) ? Once::kElements : Once::kNone;
 }
 
 // By its schema. An operator without a kernel for CUDA calls others, which are noted themselves. A
@@ -59,7 +68,7 @@ Accesses accesses_of(const at::RecordFunction& call) {
   for (const c10::Argument& result : op->schema().returns()) {
     if (result.alias_info() != nullptr && !is_written(result)) return {};
   }
-  Accesses accesses{.by_argument = {}, .reads = reads_of(*op)};
+  Accesses accesses{.by_argument = {}, .once = touches_once(*op)};
   for (const c10::Argument& argument : op->schema().arguments()) {
     const bool is_only_written = argument.is_out();
     std::uint8_t access = is_only_written ? 0 : live::kReads;
@@ -79,12 +88,36 @@ const Accesses& known_accesses_of(const at::RecordFunction& call) {
   return known.emplace(key, accesses_of(call)).first->second;
 }
 
-// A product's matrix of few rows is the argument before the matrix that is read once.
-bool is_read_once(Reads reads, c10::ArrayRef<const c10::IValue> arguments, std::size_t argument) {
-  if (reads != Reads::kOnceForFewRows) return reads == Reads::kOnce;
-  if (argument == 0 || !arguments[argument - 1].isTensor()) return false;
-  const at::Tensor& rows = arguments[argument - 1].toTensor();
-  return rows.dim() >= 2 && rows.size(-2) <= kFewRows;
+std::int64_t elements_of_largest(c10::ArrayRef<const c10::IValue> arguments) {
+  std::int64_t largest = 0;
+  for (const c10::IValue& argument : arguments) {
+    if (argument.isTensor()) largest = std::max(largest, argument.toTensor().numel());
+  }
+  return largest;
+}
+
+// Lists are of an optimizer's step, which goes through all of their tensors once.
+bool is_touched_once(Once once, c10::ArrayRef<const c10::IValue> arguments, std::size_t argument,
+                     std::uint8_t access) {
+  switch (once) {
+    case Once::kNone:
+      return false;
+    case Once::kRead:
+      return access == live::kReads;
+    case Once::kSecondMatrix: {
+      if (access != live::kReads || argument == 0 || !arguments[argument - 1].isTensor())
+        return false;
+      const at::Tensor& rows = arguments[argument - 1].toTensor();
+      return rows.dim() >= 2 && rows.size(-2) <= kFewRows;
+    }
+    case Once::kElements: {
+      if (!arguments[argument].isTensor()) return true;
+      const at::Tensor& tensor = arguments[argument].toTensor();
+      return tensor.defined() && tensor.numel() == elements_of_largest(arguments) &&
+             tensor.is_non_overlapping_and_dense();
+    }
+  }
+  return false;
 }
 
 void add_use(const at::Tensor& tensor, std::uint8_t access, Uses* uses,
@@ -128,7 +161,7 @@ std::unique_ptr<at::ObserverContext> note_operator(const at::RecordFunction& cal
   const auto arguments = call.inputs();
   for (std::size_t i = 0; i < arguments.size() && i < accesses.by_argument.size(); ++i) {
     std::uint8_t access = accesses.by_argument[i];
-    if (access == live::kReads && is_read_once(accesses.reads, arguments, i)) access |= live::kOnce;
+    if (is_touched_once(accesses.once, arguments, i, access)) access |= live::kOnce;
     add_uses(arguments[i], access, &uses, &device);
   }
   if (!device) return nullptr;

@@ -412,9 +412,9 @@ TEST_F(LivePlannerTest, TheCInterfaceSaysWhatIsWrong) {
   char outside = 0;
   EXPECT_EQ(uvmalloc_note_use(handle, &outside, 1, nullptr, 0), UVMALLOC_ERROR_INVALID_ARGUMENT);
   EXPECT_EQ(std::string(uvmalloc_last_error()),
-            "uvmalloc_note_use: the access is 0; accepted: 1 (read), 2 (write), 3 (both), "
-            "5 (read once)");
-  for (const int access : {-1, 4, 6, 7})
+            "uvmalloc_note_use: the access is 0; accepted: 1 (read), 2 (write), 3 (both), and 4 "
+            "more where each byte is touched once");
+  for (const int access : {-1, 4, 8, 9})
     EXPECT_EQ(uvmalloc_note_use(handle, &outside, 1, nullptr, access),
               UVMALLOC_ERROR_INVALID_ARGUMENT);
   EXPECT_EQ(uvmalloc_note_use(handle, &outside, 1, nullptr, 5), UVMALLOC_OK);

@@ -26,8 +26,9 @@ struct StepLearnerTest : ::testing::Test {
   // The addresses of the blocks that are expected.
   std::vector<std::uintptr_t> coming(std::uint64_t kernels_ahead) const {
     std::vector<std::uintptr_t> blocks;
-    learner.each_coming_use(log.newest() + kernels_ahead,
-                            [&](const BlockExtent& extent) { blocks.push_back(extent.address); });
+    learner.each_coming_use(
+        log.newest() + kernels_ahead,
+        [&](const BlockExtent& extent, std::uint8_t) { blocks.push_back(extent.address); });
     return blocks;
   }
 };

@@ -1,6 +1,6 @@
-// Finds pages that the learned step only reads. They may keep their bytes on the host while they
-// are on the device, and then leave it without a copy. Those that it reads once may stay on the
-// host.
+// What the learned step does with a page. Pages that it only reads may keep their bytes on the host
+// while they are on the device, and then leave it without a copy. Pages of which a kernel touches
+// each byte once may stay on the host for that kernel.
 //
 // Not thread-safe, and knows no driver, as UseLog.
 #pragma once
@@ -11,18 +11,17 @@
 
 namespace uvm::live {
 
-class ReadOnlyPages {
+class PageUses {
  public:
-  ReadOnlyPages(const UseLog& log, const StepLearner& learner) : log_(log), learner_(learner) {}
+  PageUses(const UseLog& log, const StepLearner& learner) : log_(log), learner_(learner) {}
 
   // While the learner predicts: all blocks of the page are older than a step, and no kernel of the
   // last step has written to them. A block is written when it is allocated, of which the log tells
   // nothing.
-  bool contains(const Page& page) const;
-  // The same, and each block is used by one kernel of the step at most, which reads each byte once.
-  bool is_read_once(const Page& page) const;
-  // Whether a use of a page that was read once still is such a use.
-  bool is_read_once(const LoggedUse& use) const;
+  bool are_reads(const Page& page) const;
+  // The same, but each block is used by one kernel of the step at most, which touches each byte
+  // once. It may write.
+  bool are_one(const Page& page) const;
 
  private:
   // Whether all blocks of the page are older than a step, and their uses in the last one are as

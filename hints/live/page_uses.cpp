@@ -1,11 +1,11 @@
-#include <uvmalloc/hints/live/read_only_pages.hpp>
+#include <uvmalloc/hints/live/page_uses.hpp>
 
 #include <algorithm>
 
 namespace uvm::live {
 
 template <class Ask>
-bool ReadOnlyPages::all_uses(const Page& page, Ask ask) const {
+bool PageUses::all_uses(const Page& page, Ask ask) const {
   const std::uint64_t step = learner_.step_kernels();
   const auto blocks = log_.blocks_in_page(page.number);
   if (step == 0 || log_.newest() <= step || blocks.empty()) return false;
@@ -21,20 +21,18 @@ bool ReadOnlyPages::all_uses(const Page& page, Ask ask) const {
   });
 }
 
-bool ReadOnlyPages::contains(const Page& page) const {
+bool PageUses::are_reads(const Page& page) const {
   return all_uses(page, [](const LoggedUse& use) { return (use.access & kWrites) == 0; });
 }
 
-bool ReadOnlyPages::is_read_once(const Page& page) const {
-  return all_uses(page, [this](const LoggedUse& use) { return is_read_once(use); });
-}
-
-// A step before, more or less: kernels may have been added or left out.
-bool ReadOnlyPages::is_read_once(const LoggedUse& use) const {
-  if (use.access != (kReads | kOnce)) return false;
-  const std::uint64_t step = learner_.step_kernels();
-  if (!log_.has_use(use.previous) || step == 0) return true;
-  return use.kernel - log_.use(use.previous).kernel + StepLearner::kAgeSlack >= step;
+// The use before was a step before, more or less: kernels may have been added or left out.
+bool PageUses::are_one(const Page& page) const {
+  return all_uses(page, [this](const LoggedUse& use) {
+    if ((use.access & kOnce) == 0) return false;
+    return !log_.has_use(use.previous) ||
+           use.kernel - log_.use(use.previous).kernel + StepLearner::kAgeSlack >=
+               learner_.step_kernels();
+  });
 }
 
 }  // namespace uvm::live
