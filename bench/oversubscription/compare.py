@@ -313,6 +313,7 @@ _BOUNDS = (
     ("speedup_over_offload", 1.2, False), ("two_programs", 1.1, True), ("to_use_ratio", 1, True),
     ("live_speedup_over_driver", 3, False), ("live_least_speedup", 1, False),
     ("peer_speedup", 1.2, False), ("in_place_speedup", 1.2, False),
+    ("in_place_optimizer_speedup", 1.2, False),
 )  # fmt: skip
 
 

@@ -1,10 +1,14 @@
-"""Frozen weights that a step reads once, on a device that holds two thirds of them.
+"""Memory that kernels use on the host, where each byte is touched once. All runs are on the
+simulated device, and times are against those of the same program with memory enough.
 
-Products with up to 16 rows read the other matrix once, so that pages of it that do not fit may stay
-on the host. With one row more they are moved. Both run on the simulated device, under `planned`.
-Times are against those of the same program with memory enough.
+* Frozen weights, on a device that holds two thirds of them. Products with up to 16 rows read the
+  other matrix once, so that pages of it that do not fit may stay on the host. With one row more
+  they are moved.
+* The state of AdamW, on a device that holds three fifths of the step. The fused optimizer goes
+  through it in one kernel, so that it may stay. The default one needs it in several, and it is
+  moved.
 
-`python -m bench.oversubscription.in_place` prints the figure alone.
+`python -m bench.oversubscription.in_place` prints the figures alone.
 """
 
 from __future__ import annotations
@@ -44,20 +48,42 @@ for _ in range(steps):
     sums.append(x.sum().item().hex())
 print(json.dumps({"step_ns": (times[-1] - times[-5]) / 4, "sums": sums}))
 """
-_CAPACITIES = ("1GiB", "36MiB")
+OPTIMIZER_PROGRAM = """
+import ctypes, json, sys, torch
+simulator = ctypes.CDLL("libuvmsim.so")
+simulator.uvmsim_now_ns.restype = ctypes.c_uint64
+torch.manual_seed(0)
+torch.set_num_threads(1)
+fused = sys.argv[1] == "fused"
+layers = [torch.nn.Linear(1024, 1024, bias=False) for _ in range(12)]
+model = torch.nn.Sequential(*layers).to("cuda")
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=fused or None)
+x = torch.randn(2048, 1024).to("cuda")
+times, sums = [], []
+for _ in range(10):
+    torch.cuda.synchronize()
+    times.append(simulator.uvmsim_now_ns())
+    optimizer.zero_grad()
+    loss = torch.tanh(model(x)).square().mean()
+    loss.backward()
+    optimizer.step()
+    sums.append(loss.item().hex())
+print(json.dumps({"step_ns": (times[-1] - times[-5]) / 4, "sums": sums}))
+"""
+ENOUGH, WEIGHTS_CAPACITY, OPTIMIZER_CAPACITY = "1GiB", "36MiB", "150MiB"
 
 
-def _run(rows: int, capacity: str) -> dict[str, Any]:
+def _run(program: str, arguments: list[str], capacity: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "uvmalloc", "sim", "--no-report", "--machine", MACHINE]
     command += ["--capacity", capacity, "--policy", "planned", "--"]
-    command += [sys.executable, "-c", PROGRAM, str(rows), "20"]
+    command += [sys.executable, "-c", program, *arguments]
     environment = {
         **clean_environment(),
         "PYTHONPATH": os.pathsep.join([str(_ROOT), *sys.path[1:]]),
     }
     finished = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if finished.returncode != 0:
-        raise RuntimeError(f"a program with {rows} rows failed:\n{finished.stderr}")
+        raise RuntimeError(f"a program with {arguments} failed:\n{finished.stderr}")
     result: dict[str, Any] = json.loads(finished.stdout)
     return result
 
@@ -69,15 +95,28 @@ def slowdown(enough: dict[str, Any], short: dict[str, Any]) -> float:
     return float(short["step_ns"]) / float(enough["step_ns"])
 
 
+def _slowdown_of(program: str, arguments: list[str], capacity: str) -> float:
+    return slowdown(*(_run(program, arguments, each) for each in (ENOUGH, capacity)))
+
+
 def measure() -> dict[str, Any]:
-    """The part of oversubscription.json that is about pages that are read in place."""
-    in_place, moved = (
-        slowdown(*(_run(rows, capacity) for capacity in _CAPACITIES))
+    """The part of oversubscription.json that is about memory that is used in place."""
+    weights, moved_weights = (
+        _slowdown_of(PROGRAM, [str(rows), "20"], WEIGHTS_CAPACITY)
         for rows in (FEW_ROWS, FEW_ROWS + 1)
     )
+    state, moved_state = (
+        _slowdown_of(OPTIMIZER_PROGRAM, [kind], OPTIMIZER_CAPACITY) for kind in ("fused", "default")
+    )
     return {
-        "in_place_speedup": moved / in_place,
-        "in_place_detail": {"in_place": in_place, "moved": moved},
+        "in_place_speedup": moved_weights / weights,
+        "in_place_optimizer_speedup": moved_state / state,
+        "in_place_detail": {
+            "in_place": weights,
+            "moved": moved_weights,
+            "optimizer_in_place": state,
+            "optimizer_moved": moved_state,
+        },
     }
 
 

@@ -1,4 +1,4 @@
-"""Programs whose weights are read once a step, by products with few rows, while memory is short."""
+"""Programs with memory of which a kernel touches each byte once, on devices that are too small."""
 
 from __future__ import annotations
 
@@ -35,3 +35,22 @@ def test_weights_that_are_read_once_stay_on_the_host_and_steps_are_shorter(
     assert other.report["live_plan"]["in_place_pages"] == 0
     assert other.report["live_plan"]["brought_pages"] > 100
     assert short["step_ns"] < 0.7 * moved["step_ns"]
+
+
+def test_state_of_a_fused_optimizer_stays_on_the_host_and_is_written_there(
+    simulate: Simulate,
+) -> None:
+    def run(kind: str, capacity: str) -> SimulatedRun:
+        return simulate(
+            in_place.OPTIMIZER_PROGRAM, kind, capacity=capacity, policy="planned",
+            environment=ENVIRONMENT,
+        ).check()  # fmt: skip
+
+    enough = json.loads(run("fused", in_place.ENOUGH).stdout)
+    fused, default = (run(kind, in_place.OPTIMIZER_CAPACITY) for kind in ("fused", "default"))
+    short = json.loads(fused.stdout)
+    assert short["sums"] == enough["sums"]
+    assert fused.report["live_plan"]["in_place_pages"] > 0
+    assert fused.sim["remote_access_bytes"] > 0
+    assert fused.report["live_plan"]["brought_pages"] < default.report["live_plan"]["brought_pages"]
+    assert short["step_ns"] < json.loads(default.stdout)["step_ns"]
