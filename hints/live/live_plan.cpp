@@ -25,7 +25,8 @@ LivePlan::LivePlan(const UseLog& log, const StepLearner& learner, const LivePoli
       sink_(sink),
       chunks_(chunks),
       victims_(log, learner, policy),
-      uses_(log, learner) {}
+      uses_(log, learner),
+      in_place_(learner, uses_, victims_, sink) {}
 
 void LivePlan::set_chunks(std::size_t chunks) {
   chunks_ = chunks;
@@ -81,7 +82,8 @@ void LivePlan::add_used_pages(const LoggedUse& use, bool* fits) {
     page.history.used(now_, use.record, learner_.step_kernels());
     if ((use.access & kOnce) == 0) page.used_often = now_;
     if ((use.access & kWrites) != 0) end_copy(page);
-    if (page.is_in_place && !may_stay_in_place(page)) end_in_place(page);
+    if (page.is_in_place && !(predicts() && in_place_.may_go_on(page, now_, here_.set())))
+      in_place_.end(page);
     if (!page.is_in_place) add_used(page);
   });
 }
@@ -110,7 +112,7 @@ void LivePlan::before_unlogged_kernel() {
     Page& page = page_at(number);
     page.last_use = now_ + 1;
     end_copy(page);
-    end_in_place(page);
+    in_place_.end(page);
     use(page);
   }
 }
@@ -121,7 +123,7 @@ void LivePlan::block_allocated(RecordId id) {
   UseLog::each_page(log_.record(id).extent, [&](std::uintptr_t number) {
     page_at(number).last_use = now_ + 1;
     end_copy(page_at(number));
-    end_in_place(page_at(number));
+    in_place_.end(page_at(number));
   });
   send_due_moves();
   // Nobody has written to the block yet.
@@ -173,8 +175,8 @@ void LivePlan::set_peer_room(int device, std::size_t pages) {
 
 void LivePlan::use(Page& page, Contents contents) {
   if (!here_.contains(page)) {
-    if (here_.size() >= chunks_ &&
-        may_be_in_place(page, now_, victims_.choose(here_.set(), now_, predicts()))) {
+    if (here_.size() >= chunks_ && predicts() &&
+        in_place_.may_begin(page, now_, victims_.choose(here_.set(), now_, true))) {
       use_in_place(page);
       return;
     }
@@ -204,7 +206,7 @@ void LivePlan::leave_to_driver(Page& page) {
 }
 
 bool LivePlan::bring_now(Page& page, Contents contents) {
-  end_in_place(page);
+  in_place_.end(page);
   while (here_.size() >= chunks_) {
     Page* victim = victims_.choose(here_.set(), now_, predicts());
     if (victim == nullptr) return false;
@@ -226,36 +228,10 @@ bool LivePlan::bring_now(Page& page, Contents contents) {
   return true;
 }
 
-// Where a kernel touches each byte once, a copy moves no fewer bytes, and another page leaves for
-// it. So the page comes only if it is used again before that one is.
-bool LivePlan::may_be_in_place(const Page& page, KernelNumber kernel, const Page* victim) const {
-  if (!predicts() || page.is_on_peer || page.used_often == kernel) return false;
-  if (!uses_.are_one(page) && !uses_.are_reads(page)) return false;
-  return victim == nullptr || victims_.next_use(page, kernel) >= victims_.next_use(*victim, kernel);
-}
-
 void LivePlan::use_in_place(Page& page) {
   end_copy(page);
-  page.is_in_place = true;
-  page.is_on_host = true;
   ++figures_.in_place_pages;
-  sink_.use_in_place(page.number, page.last_use);
-}
-
-// Before each use of a page that stays on the host.
-bool LivePlan::may_stay_in_place(const Page& page) {
-  if (!predicts() || page.used_often == now_) return false;
-  const KernelNumber next = victims_.next_use(page, now_);
-  if (next + StepLearner::kAgeSlack >= now_ + learner_.step_kernels()) return true;
-  if (std::exchange(judged_kernel_, now_) != now_) {
-    const Page* victim = victims_.choose(here_.set(), now_, true);
-    victims_next_use_ = victim == nullptr ? 0 : victims_.next_use(*victim, now_);
-  }
-  return next >= victims_next_use_;
-}
-
-void LivePlan::end_in_place(Page& page) {
-  if (std::exchange(page.is_in_place, false)) sink_.end_in_place(page.number);
+  in_place_.begin(page);
 }
 
 void LivePlan::end_copy(Page& page) {
@@ -343,7 +319,7 @@ void LivePlan::plan_kernel(KernelNumber kernel) {
     Move move{.page = page, .need = kernel};
     if (planned_.size() >= chunks_) {
       move.victim = victims_.choose(planned_, kernel, predicts());
-      if (may_be_in_place(*page, kernel, move.victim)) {
+      if (in_place_.may_begin(*page, kernel, move.victim)) {
         // A page that is still there and leaves before is judged again at its use.
         if (!here_.contains(*page)) use_in_place(*page);
         continue;

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include <uvmalloc/hints/live/device_pages.hpp>
+#include <uvmalloc/hints/live/in_place_pages.hpp>
 #include <uvmalloc/hints/live/live_policy.hpp>
 #include <uvmalloc/hints/live/loss_pause.hpp>
 #include <uvmalloc/hints/live/move_sink.hpp>
@@ -96,6 +97,8 @@ class LivePlan {
   bool evict(Page& page);
   void send_away(Page& page);
   Discarded discard(const Page& page);
+  void end_copy(Page& page);
+  void use_in_place(Page& page);
 
   // ---- coming kernels
   void look_ahead();
@@ -103,12 +106,6 @@ class LivePlan {
   void plan_kernel(KernelNumber kernel);
   void send_due_moves();
   bool make_room(const Move& move);
-  void end_copy(Page& page);
-  // Whether kernels use the page on the host, from that kernel on. `victim` would leave for it.
-  bool may_be_in_place(const Page& page, KernelNumber kernel, const Page* victim) const;
-  void use_in_place(Page& page);
-  bool may_stay_in_place(const Page& page);
-  void end_in_place(Page& page);
 
   const UseLog& log_;
   const StepLearner& learner_;
@@ -129,11 +126,10 @@ class LivePlan {
   std::vector<Move> due_;
   VictimFinder victims_;
   PageUses uses_;
+  InPlacePages in_place_;
   PeerPages peers_;
   KernelNumber now_ = 0;
-  KernelNumber judged_kernel_ = 0;     // for which the next member holds
-  KernelNumber victims_next_use_ = 0;  // of the page that would leave
-  LossPause pause_;                    // of a policy that gives up
+  LossPause pause_;  // of a policy that gives up
   LiveFigures figures_;
 };
 

@@ -5,23 +5,24 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 from uvmalloc.top import Moment, rate_table
 
 PROGRAM = """
-import sys, torch
+import os, sys, torch
 kept = torch.ones(16 << 20, device='cuda')
 torch.cuda.synchronize()  # the kernel has written its pages
-print('ready', flush=True)
+print(os.getpid(), flush=True)  # now it may be looked at
 for line in sys.stdin:
     kept.add_(1)
 """
 
 
 @pytest.fixture
-def running(clean_environment):
-    """A program on the simulated device, under `uvmalloc sim`."""
+def running(clean_environment) -> Iterator[str]:
+    """The number of a process on the simulated device, under `uvmalloc sim`."""
     process = subprocess.Popen(
         [sys.executable, "-m", "uvmalloc", "sim", "--", sys.executable, "-c",
          PROGRAM],
@@ -30,8 +31,7 @@ def running(clean_environment):
     )  # fmt: skip
     assert process.stdout is not None
     assert process.stdin is not None
-    assert process.stdout.readline() == "ready\n"
-    yield process
+    yield process.stdout.readline().strip()
     process.stdin.close()
     process.wait(timeout=60)
 
@@ -45,7 +45,8 @@ def top(environment, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_running_program_shows_its_memory_and_the_machines_counters(running, clean_environment):
-    finished = top(clean_environment, "--count", "2", "--interval", "0.2")
+    # Without a number it would be the newest process, which may be another test's.
+    finished = top(clean_environment, running, "--count", "2", "--interval", "0.2")
     assert finished.returncode == 0, finished.stderr
     rows = [line.split() for line in finished.stdout.splitlines() if line.strip()]
     device = next(row for row in rows if row[0] == "device")

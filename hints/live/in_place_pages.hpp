@@ -1,0 +1,39 @@
+// Decides which pages stay on the host while kernels use them there. Where a kernel touches each
+// byte once, a copy moves no fewer bytes, and another page leaves for it. So a page comes only if
+// it is used again before that one is.
+//
+// Not thread-safe, as LivePlan. Knows no driver.
+#pragma once
+
+#include <uvmalloc/hints/live/move_sink.hpp>
+#include <uvmalloc/hints/live/page_set.hpp>
+#include <uvmalloc/hints/live/page_uses.hpp>
+#include <uvmalloc/hints/live/step_learner.hpp>
+#include <uvmalloc/hints/live/victim_finder.hpp>
+
+namespace uvm::live {
+
+class InPlacePages {
+ public:
+  InPlacePages(const StepLearner& learner, const PageUses& uses, VictimFinder& victims,
+               MoveSink& sink)
+      : learner_(learner), uses_(uses), victims_(victims), sink_(sink) {}
+
+  // While the learner predicts: whether a page that is not on the device may stay away for that
+  // kernel. `victim` would leave for it; nullptr: none can.
+  bool may_begin(const Page& page, KernelNumber kernel, const Page* victim) const;
+  void begin(Page& page);
+  // Whether such a page may stay away for the newest kernel too. `here`: the pages on the device.
+  bool may_go_on(const Page& page, KernelNumber newest, const PageSet& here);
+  void end(Page& page);
+
+ private:
+  const StepLearner& learner_;
+  const PageUses& uses_;
+  VictimFinder& victims_;
+  MoveSink& sink_;
+  KernelNumber judged_kernel_ = 0;     // for which the next member holds
+  KernelNumber victims_next_use_ = 0;  // of the page that would leave
+};
+
+}  // namespace uvm::live
