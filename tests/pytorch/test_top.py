@@ -45,7 +45,7 @@ def top(environment, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_running_program_shows_its_memory_and_the_machines_counters(running, clean_environment):
-    # Without a number it would be the newest process, which may be another test's.
+    # Without a number it would show all processes, other tests' too.
     finished = top(clean_environment, running, "--count", "2", "--interval", "0.2")
     assert finished.returncode == 0, finished.stderr
     rows = [line.split() for line in finished.stdout.splitlines() if line.strip()]
