@@ -101,8 +101,11 @@ void LivePlan::use_too_many(bool brings_first) {
   figures_.missing_pages += used_.size() - brought;
   for (std::size_t i = 0; i < used_.size(); ++i) used_[i]->last_use = i < brought ? now_ : now_ - 1;
   for (std::size_t i = 0; i < brought; ++i) use(*used_[i]);
-  for (Page* page : used_) page->last_use = now_;
-  for (Page* page : used_) peers_.came_back(*page);
+  for (Page* page : used_) {
+    page->last_use = now_;
+    wait_for(*page);
+    peers_.came_back(*page);
+  }
   here_.add_by_driver(used_, chunks_);
 }
 
@@ -185,6 +188,10 @@ void LivePlan::use(Page& page, Contents contents) {
   } else if (page.is_uncertain) {
     bring_again(page);
   }
+  wait_for(page);
+}
+
+void LivePlan::wait_for(Page& page) {
   if (!page.is_arriving) return;
   sink_.wait_for(page.number);
   here_.set_arriving(page, false);
