@@ -84,7 +84,11 @@ void LivePlan::add_used_pages(const LoggedUse& use, bool* fits) {
     if ((use.access & kWrites) != 0) end_copy(page);
     if (page.is_in_place && !(predicts() && in_place_.may_go_on(page, now_, here_.set())))
       in_place_.end(page);
-    if (!page.is_in_place) add_used(page);
+    if (page.is_in_place) {
+      page.last_use = now_;
+    } else {
+      add_used(page);
+    }
   });
 }
 
@@ -103,7 +107,9 @@ void LivePlan::use_too_many(bool brings_first) {
   for (std::size_t i = 0; i < brought; ++i) use(*used_[i]);
   for (Page* page : used_) {
     page->last_use = now_;
-    wait_for(*page);
+    // Also for pages that the driver seems to have evicted since they were brought.
+    sink_.wait_for(page->number);
+    here_.set_arriving(*page, false);
     peers_.came_back(*page);
   }
   here_.add_by_driver(used_, chunks_);
@@ -188,10 +194,6 @@ void LivePlan::use(Page& page, Contents contents) {
   } else if (page.is_uncertain) {
     bring_again(page);
   }
-  wait_for(page);
-}
-
-void LivePlan::wait_for(Page& page) {
   if (!page.is_arriving) return;
   sink_.wait_for(page.number);
   here_.set_arriving(page, false);
@@ -213,7 +215,10 @@ void LivePlan::leave_to_driver(Page& page) {
 }
 
 bool LivePlan::bring_now(Page& page, Contents contents) {
-  in_place_.end(page);
+  if (page.is_in_place) {
+    sink_.hold_arrivals();  // kernels on the stream still use it on the host
+    in_place_.end(page);
+  }
   while (here_.size() >= chunks_) {
     Page* victim = victims_.choose(here_.set(), now_, predicts());
     if (victim == nullptr) return false;
@@ -348,7 +353,9 @@ void LivePlan::send_due_moves() {
   due_.clear();
   const std::size_t credits = std::max(kLeastCredits, chunks_ / kChunksPerCredit);
   for (auto at = moves_.begin(); at != moves_.end();) {
-    const bool is_held_back = std::ranges::find(held_back_, at->page) != held_back_.end();
+    // It has to leave first, or the kernel at hand uses it on the host.
+    const bool is_held_back = std::ranges::find(held_back_, at->page) != held_back_.end() ||
+                              (at->page->is_in_place && at->page->last_use == now_);
     const bool is_needed = at->need <= now_ || at->page->last_use > now_;
     const bool has_credit = is_needed || here_.arriving() + due_.size() < credits;
     const bool is_free = !at->waits_for_free || log_.blocks_in_page(at->victim->number).empty();

@@ -84,7 +84,6 @@ class LivePlan {
   Page& page_at(std::uintptr_t number);
   bool predicts() const { return learner_.predicts() && !is_paused(); }
   void use(Page& page, Contents contents = Contents::kKept);
-  void wait_for(Page& page);
   void find_used_pages(bool* fits);
   void add_used_pages(const LoggedUse& use, bool* fits);
   void add_used(Page& page);

@@ -57,8 +57,7 @@ class RecordingSink final : public live::MoveSink {
     on_peer.erase(page);
   }
   void wait_for(std::uintptr_t page) override {
-    waited.push_back(page);
-    arriving.erase(page);
+    if (arriving.erase(page) != 0) waited.push_back(page);
   }
   std::size_t calls() const {
     return evicted.size() + dropped.size() + discarded.size() + brought.size() + waited.size();
