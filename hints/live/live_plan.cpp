@@ -215,10 +215,7 @@ void LivePlan::leave_to_driver(Page& page) {
 }
 
 bool LivePlan::bring_now(Page& page, Contents contents) {
-  if (page.is_in_place) {
-    sink_.hold_arrivals();  // kernels on the stream still use it on the host
-    in_place_.end(page);
-  }
+  in_place_.end(page);
   while (here_.size() >= chunks_) {
     Page* victim = victims_.choose(here_.set(), now_, predicts());
     if (victim == nullptr) return false;

@@ -70,7 +70,6 @@ TEST(InPlacePagesTest, PagesThatOnlySomeKernelsReadOnceStayForThese) {
   program.sink.clear();
   const live::LiveFigures before = program.plan.figures();
   for (int i = 0; i < 10; ++i) step();
-  EXPECT_GT(program.sink.holds, 0u) << "kernels before still use a page that comes on the host";
   EXPECT_LE(program.sink.brought.size(), 100u) << "moved for each kernel they would be 320";
   EXPECT_EQ(program.plan.figures().missing_pages, before.missing_pages);
 }
