@@ -24,12 +24,14 @@ void DevicePages::set_arriving(Page& page, bool is_arriving) {
 
 void DevicePages::add_by_driver(std::span<Page* const> used, std::size_t chunks) {
   std::deque<Page*> by_arrival(set_.begin(), set_.end());
-  std::ranges::sort(by_arrival, {}, &Page::arrived);
+  if (used.size() > 1) std::ranges::sort(by_arrival, {}, &Page::arrived);
   for (Page* page : used) {
     if (contains(*page)) continue;
     if (size() >= chunks && !by_arrival.empty()) {
-      Page& victim = *by_arrival.front();
-      by_arrival.pop_front();
+      const auto first = used.size() > 1 ? by_arrival.begin()
+                                         : std::ranges::min_element(by_arrival, {}, &Page::arrived);
+      Page& victim = **first;
+      by_arrival.erase(first);
       remove(victim);
       victim.is_on_host = true;
     }

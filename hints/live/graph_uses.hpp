@@ -11,8 +11,8 @@
 namespace uvm::live {
 
 // `uses` are those of all kernels, in the order of the capture. Ranges that overlap are joined: a
-// capture gives memory that it has freed to later kernels. The result is in the order of the first
-// uses.
+// capture gives memory that it has freed to later kernels. Two kernels may touch the same bytes, so
+// a joined range is none that is touched once. The result is in the order of the first uses.
 inline std::vector<UseRange> joined_uses(const std::vector<UseRange>& uses) {
   std::vector<std::size_t> by_address(uses.size());
   for (std::size_t i = 0; i < uses.size(); ++i) by_address[i] = i;
@@ -32,7 +32,7 @@ inline std::vector<UseRange> joined_uses(const std::vector<UseRange>& uses) {
     auto& [first_use, range] = joined.back();
     first_use = std::min(first_use, i);
     range.size_bytes = std::max(range.size_bytes, use.address + use.size_bytes - range.address);
-    range.access = joined_access(range.access, use.access);
+    range.access = static_cast<std::uint8_t>((range.access | use.access) & ~kOnce);
   }
   std::ranges::sort(joined, {}, &Joined::first_use);
   std::vector<UseRange> result;

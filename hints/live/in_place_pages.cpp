@@ -4,9 +4,12 @@
 
 namespace uvm::live {
 
-bool InPlacePages::may_begin(const Page& page, KernelNumber kernel, const Page* victim) const {
+bool InPlacePages::may_begin(const Page& page, KernelNumber kernel) const {
   if (page.is_on_peer || page.used_often == kernel) return false;
-  if (!uses_.are_one(page) && !uses_.are_reads(page)) return false;
+  return uses_.are_once_each(page) || uses_.are_reads(page);
+}
+
+bool InPlacePages::is_back_later(const Page& page, KernelNumber kernel, const Page* victim) const {
   return victim == nullptr || victims_.next_use(page, kernel) >= victims_.next_use(*victim, kernel);
 }
 
@@ -19,7 +22,7 @@ void InPlacePages::begin(Page& page) {
 bool InPlacePages::may_go_on(const Page& page, KernelNumber newest, const PageSet& here) {
   if (page.used_often == newest) return false;
   const KernelNumber next = victims_.next_use(page, newest);
-  if (next + StepLearner::kAgeSlack >= newest + learner_.step_kernels()) return true;
+  if (next >= newest + learner_.step_kernels() - learner_.slack()) return true;
   if (std::exchange(judged_kernel_, newest) != newest) {
     const Page* victim = victims_.choose(here, newest, true);
     victims_next_use_ = victim == nullptr ? 0 : victims_.next_use(*victim, newest);

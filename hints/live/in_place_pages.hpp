@@ -19,11 +19,14 @@ class InPlacePages {
                MoveSink& sink)
       : learner_(learner), uses_(uses), victims_(victims), sink_(sink) {}
 
-  // While the learner predicts: whether a page that is not on the device may stay away for that
-  // kernel. `victim` would leave for it; nullptr: none can.
-  bool may_begin(const Page& page, KernelNumber kernel, const Page* victim) const;
+  // While the learner predicts: whether that kernel may use a page on the host.
+  bool may_begin(const Page& page, KernelNumber kernel) const;
+  // Whether the page is used again after that kernel, and no sooner than `victim`, which would
+  // leave for it; nullptr: no page can leave.
+  bool is_back_later(const Page& page, KernelNumber kernel, const Page* victim) const;
   void begin(Page& page);
-  // Whether such a page may stay away for the newest kernel too. `here`: the pages on the device.
+  // Whether a page on the host may stay there for the newest kernel. `here`: the pages on the
+  // device. Those of this kernel have it as their last use.
   bool may_go_on(const Page& page, KernelNumber newest, const PageSet& here);
   void end(Page& page);
 

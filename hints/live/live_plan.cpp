@@ -5,18 +5,6 @@
 #include <utility>
 
 namespace uvm::live {
-namespace {
-
-// How many different pages there are. It notes in each that the kernel uses it.
-std::size_t count_used(const std::vector<Page*>& pages, KernelNumber Page::*last_use,
-                       KernelNumber kernel) {
-  std::size_t count = 0;
-  for (Page* page : pages) count += std::exchange(page->*last_use, kernel) != kernel ? 1 : 0;
-  return count;
-}
-
-}  // namespace
-
 LivePlan::LivePlan(const UseLog& log, const StepLearner& learner, const LivePolicy& policy,
                    MoveSink& sink, std::size_t chunks)
     : log_(log),
@@ -44,14 +32,25 @@ void LivePlan::before_kernel(Launch launch) {
   ++figures_.kernels;
   if (policy_.gives_up()) pause_.kernel_added(figures_.kernels, learner_.times_lost());
   forget_contents();
-  bool fits = true;  // each block alone
-  find_used_pages(&fits);
-  if (log_.use(log_.kernel(now_).first_use).twin == kNoUse) is_synchronized_ = false;
+  const LoggedKernel& kernel = log_.kernel(now_);
+  if (log_.use(kernel.first_use).twin == kNoUse) is_synchronized_ = false;
+  bool each_block_fits = true;
+  for (std::uint32_t i = 0; i < kernel.use_count; ++i) {
+    const LoggedUse& use = log_.use(kernel.first_use + i);
+    note_use(use);
+    each_block_fits &= log_.record(use.record).extent.size_bytes <= chunks_ * kPageBytes;
+  }
+  for (const std::uintptr_t number : log_.pages_of_small_blocks())
+    note_small_use(page_at(number), now_);
+  find_used_pages();
   if (used_.size() > chunks_) {
-    use_too_many(launch == Launch::kGraph || fits);
+    is_synchronized_ = false;
+    leave_in_place(now_, &used_);
+  }
+  if (used_.size() > chunks_) {
+    use_too_many(launch == Launch::kGraph || each_block_fits);
     return;
   }
-  for (Page* page : used_) page->last_use = now_;
   send_due_moves();
   for (Page* page : used_) use(*page);
   if (predicts()) {
@@ -61,50 +60,69 @@ void LivePlan::before_kernel(Launch launch) {
   }
 }
 
-// Each page once. Pages that the kernel reads come first: the others need no copy.
-void LivePlan::find_used_pages(bool* fits) {
+void LivePlan::note_use(const LoggedUse& use) {
+  UseLog::each_page(log_.record(use.record).extent, [&](std::uintptr_t number) {
+    Page& page = page_at(number);
+    page.last_use = now_;
+    page.history.used(now_, use.record, learner_.step_kernels());
+    if ((use.access & kOnce) == 0) page.used_often = now_;
+    if ((use.access & kWrites) != 0) end_copy(page);
+  });
+}
+
+// Nothing is known of how the kernel uses the small blocks.
+void LivePlan::note_small_use(Page& page, KernelNumber kernel) {
+  page.last_use = kernel;
+  page.small_use = kernel;
+  page.used_often = now_;
+  end_copy(page);
+  in_place_.end(page);
+}
+
+// Each page once, without those that stay on the host. Pages that the kernel reads come first: the
+// others need no copy.
+void LivePlan::find_used_pages() {
   used_.clear();
+  const auto add = [this](Page& page) {
+    const bool may_stay =
+        page.is_in_place && predicts() && in_place_.may_go_on(page, now_, here_.set());
+    if (!may_stay) in_place_.end(page);
+    // A new block's pages have this kernel as their last use already.
+    if (!may_stay && std::exchange(page.counted, now_) != now_) used_.push_back(&page);
+  };
   const LoggedKernel& kernel = log_.kernel(now_);
   for (const bool reads : {true, false}) {
     for (std::uint32_t i = 0; i < kernel.use_count; ++i) {
       const LoggedUse& use = log_.use(kernel.first_use + i);
-      if (((use.access & kReads) != 0) == reads) add_used_pages(use, fits);
+      if (((use.access & kReads) != 0) != reads) continue;
+      UseLog::each_page(log_.record(use.record).extent,
+                        [&](std::uintptr_t number) { add(page_at(number)); });
     }
   }
-  for (const std::uintptr_t number : log_.pages_of_small_blocks()) add_used(page_at(number));
+  for (const std::uintptr_t number : log_.pages_of_small_blocks()) add(page_at(number));
 }
 
-void LivePlan::add_used_pages(const LoggedUse& use, bool* fits) {
-  const BlockExtent& extent = log_.record(use.record).extent;
-  if (extent.size_bytes > chunks_ * kPageBytes) *fits = false;
-  UseLog::each_page(extent, [&](std::uintptr_t number) {
-    Page& page = page_at(number);
-    page.history.used(now_, use.record, learner_.step_kernels());
-    if ((use.access & kOnce) == 0) page.used_often = now_;
-    if ((use.access & kWrites) != 0) end_copy(page);
-    if (page.is_in_place && !(predicts() && in_place_.may_go_on(page, now_, here_.set())))
-      in_place_.end(page);
-    if (page.is_in_place) {
-      page.last_use = now_;
-    } else {
-      add_used(page);
-    }
+// Of a kernel that needs more than there is: pages that may stay on the host leave room for others.
+// Of a coming kernel, a page that comes before is judged again at its use.
+void LivePlan::leave_in_place(KernelNumber kernel, std::vector<Page*>* pages) {
+  if (!predicts()) return;
+  std::erase_if(*pages, [&](Page* page) {
+    if (here_.contains(*page) || !in_place_.may_begin(*page, kernel)) return false;
+    const bool comes_before = kernel != now_ && is_to_come(*page);
+    if (!page->is_in_place && !comes_before) use_in_place(*page);
+    return true;
   });
 }
 
-// A new block's pages have this kernel as their last use already.
-void LivePlan::add_used(Page& page) {
-  if (std::exchange(page.counted, now_) != now_) used_.push_back(&page);
-}
-
-// The pages come that the kernel, or the graph, uses first, and the driver moves the others. Of a
-// block that is larger than the device a kernel often uses little, and the driver moves only that.
-void LivePlan::use_too_many(bool brings_first) {
-  is_synchronized_ = false;
-  const std::size_t brought = brings_first ? chunks_ : 0;
+// The pages come that the kernel, or the graph, reads, and then others while there is room. The
+// driver moves the rest. Of a block that is larger than the device a kernel often uses little, and
+// the driver moves only that.
+void LivePlan::use_too_many(bool brings_some) {
+  const std::size_t brought = brings_some ? chunks_ : 0;
   figures_.missing_pages += used_.size() - brought;
-  for (std::size_t i = 0; i < used_.size(); ++i) used_[i]->last_use = i < brought ? now_ : now_ - 1;
+  for (std::size_t i = brought; i < used_.size(); ++i) used_[i]->last_use = now_ - 1;
   for (std::size_t i = 0; i < brought; ++i) use(*used_[i]);
+  std::erase_if(used_, [](const Page* page) { return page->is_in_place; });
   for (Page* page : used_) {
     page->last_use = now_;
     // Also for pages that the driver seems to have evicted since they were brought.
@@ -119,28 +137,30 @@ void LivePlan::before_unlogged_kernel() {
   now_ = log_.newest();
   for (const std::uintptr_t number : log_.pages_of_small_blocks()) {
     Page& page = page_at(number);
-    page.last_use = now_ + 1;
-    end_copy(page);
-    in_place_.end(page);
+    note_small_use(page, now_ + 1);
     use(page);
   }
 }
 
 void LivePlan::block_allocated(RecordId id) {
   now_ = log_.newest();
-  if (log_.record(id).extent.size_bytes > chunks_ * kPageBytes / kLargeBlockParts) return;
-  UseLog::each_page(log_.record(id).extent, [&](std::uintptr_t number) {
-    page_at(number).last_use = now_ + 1;
-    end_copy(page_at(number));
-    in_place_.end(page_at(number));
-  });
-  send_due_moves();
-  // Nobody has written to the block yet.
   const BlockExtent& extent = log_.record(id).extent;
+  bool was_in_place = false;
+  UseLog::each_page(extent, [&](std::uintptr_t number) {
+    Page& page = page_at(number);
+    page.last_use = now_ + 1;
+    was_in_place |= page.is_in_place;
+    end_copy(page);
+    in_place_.end(page);
+  });
+  if (extent.size_bytes > chunks_ * kPageBytes / kLargeBlockParts) return;
+  send_due_moves();
+  // Nobody has written to the block yet. Kernels that are launched may still use what was there
+  // before, on the host: then its bytes are not dropped.
   UseLog::each_page(extent, [&](std::uintptr_t number) {
     const bool is_own = number * kPageBytes >= extent.address &&
                         (number + 1) * kPageBytes <= extent.address + extent.size_bytes;
-    use(page_at(number), is_own ? Contents::kDropped : Contents::kKept);
+    use(page_at(number), is_own && !was_in_place ? Contents::kDropped : Contents::kKept);
   });
 }
 
@@ -184,13 +204,17 @@ void LivePlan::set_peer_room(int device, std::size_t pages) {
 
 void LivePlan::use(Page& page, Contents contents) {
   if (!here_.contains(page)) {
-    if (here_.size() >= chunks_ && predicts() &&
-        in_place_.may_begin(page, now_, victims_.choose(here_.set(), now_, true))) {
-      use_in_place(page);
-      return;
+    Page* victim = nullptr;
+    if (here_.size() >= chunks_ && predicts() && in_place_.may_begin(page, now_)) {
+      victim = victims_.choose(here_.set(), now_, true);
+      if (in_place_.is_back_later(page, now_, victim)) {
+        if (planned_.contains(page)) is_synchronized_ = false;
+        use_in_place(page);
+        return;
+      }
     }
     is_synchronized_ = false;
-    if (!bring_now(page, contents)) leave_to_driver(page);
+    if (!bring_now(page, contents, victim)) leave_to_driver(page);
   } else if (page.is_uncertain) {
     bring_again(page);
   }
@@ -214,10 +238,11 @@ void LivePlan::leave_to_driver(Page& page) {
   here_.add_by_driver(std::array{&page}, chunks_);
 }
 
-bool LivePlan::bring_now(Page& page, Contents contents) {
+bool LivePlan::bring_now(Page& page, Contents contents, Page* first_victim) {
   in_place_.end(page);
   while (here_.size() >= chunks_) {
-    Page* victim = victims_.choose(here_.set(), now_, predicts());
+    Page* victim = std::exchange(first_victim, nullptr);
+    if (victim == nullptr) victim = victims_.choose(here_.set(), now_, predicts());
     if (victim == nullptr) return false;
     (void)evict(*victim);
   }
@@ -317,20 +342,21 @@ void LivePlan::plan_kernel(KernelNumber kernel) {
     UseLog::each_page(extent, [&](std::uintptr_t number) {
       Page& page = page_at(number);
       if ((access & kOnce) == 0) page.used_often = kernel;
-      wanted_.push_back(&page);
+      if (std::exchange(page.planned_last_use, kernel) != kernel) wanted_.push_back(&page);
     });
   });
-  std::erase_if(wanted_,
-                [&](const Page* page) { return page->is_in_place && page->used_often != kernel; });
-  if (count_used(wanted_, &Page::planned_last_use, kernel) > chunks_) return;
+  if (wanted_.size() > chunks_) leave_in_place(kernel, &wanted_);
+  if (wanted_.size() > chunks_) return;
   for (Page* page : wanted_) {
     if (planned_.contains(*page)) continue;
     Move move{.page = page, .need = kernel};
     if (planned_.size() >= chunks_) {
+      const bool may_stay = in_place_.may_begin(*page, kernel);
+      if (may_stay && page->is_in_place) continue;
       move.victim = victims_.choose(planned_, kernel, predicts());
-      if (in_place_.may_begin(*page, kernel, move.victim)) {
-        // A page that is still there and leaves before is judged again at its use.
-        if (!here_.contains(*page)) use_in_place(*page);
+      if (may_stay && in_place_.is_back_later(*page, kernel, move.victim)) {
+        // A page that is there, or comes, and leaves before is judged again at its use.
+        if (!here_.contains(*page) && !is_to_come(*page)) use_in_place(*page);
         continue;
       }
       if (move.victim == nullptr) continue;
@@ -341,6 +367,10 @@ void LivePlan::plan_kernel(KernelNumber kernel) {
     planned_.add(*page);
     moves_.push_back(move);
   }
+}
+
+bool LivePlan::is_to_come(const Page& page) const {
+  return std::ranges::find(moves_, &page, &Move::page) != moves_.end();
 }
 
 // In their order, but for those that wait for a last use. A page comes back only when it has left.

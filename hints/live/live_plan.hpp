@@ -84,15 +84,17 @@ class LivePlan {
   Page& page_at(std::uintptr_t number);
   bool predicts() const { return learner_.predicts() && !is_paused(); }
   void use(Page& page, Contents contents = Contents::kKept);
-  void find_used_pages(bool* fits);
-  void add_used_pages(const LoggedUse& use, bool* fits);
-  void add_used(Page& page);
-  void use_too_many(bool brings_first);
+  void note_use(const LoggedUse& use);
+  void note_small_use(Page& page, KernelNumber kernel);
+  void find_used_pages();
+  void leave_in_place(KernelNumber kernel, std::vector<Page*>* pages);
+  void use_too_many(bool brings_some);
   void bring_again(Page& page);
   void leave_to_driver(Page& page);
   void forget_contents();
-  // Brings the page now. False: no page can leave for it.
-  bool bring_now(Page& page, Contents contents = Contents::kKept);
+  // Brings the page now. False: no page can leave for it. `first_victim`: leaves first; nullptr: it
+  // is chosen.
+  bool bring_now(Page& page, Contents contents = Contents::kKept, Page* first_victim = nullptr);
   // False: the page holds blocks that are too small for the log, and stays.
   bool evict(Page& page);
   void send_away(Page& page);
@@ -106,6 +108,7 @@ class LivePlan {
   void plan_kernel(KernelNumber kernel);
   void send_due_moves();
   bool make_room(const Move& move);
+  bool is_to_come(const Page& page) const;
 
   const UseLog& log_;
   const StepLearner& learner_;

@@ -102,12 +102,14 @@ void MoveLanes::keep_copy(std::uintptr_t page) {
 
 void MoveLanes::end_copy(std::uintptr_t page) {
   copied_pages_.erase(page);
+  std::erase(dropped_, page);
   advise(page, 1, Advice::kSetPreferredLocation, Place::device(device_));
   advise(page, 1, Advice::kUnsetReadMostly, Place::host());
 }
 
 void MoveLanes::use_in_place(std::uintptr_t page, KernelNumber last_use) {
   in_place_pages_.insert(page);
+  std::erase(dropped_, page);
   advise(page, 1, Advice::kSetPreferredLocation, Place::host());
   advise(page, 1, Advice::kSetAccessedBy, Place::device(device_));
   leave(page, Place::host(), last_use);

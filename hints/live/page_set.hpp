@@ -28,7 +28,8 @@ struct Page {
   bool is_on_host = false;               // the plan has sent it there
   bool keeps_copy = false;               // on the host, while it is on the device
   bool is_in_place = false;              // kernels use it on the host
-  KernelNumber used_often = 0;           // the last kernel that touches its bytes more than once
+  KernelNumber used_often = 0;           // a kernel, or a coming one, touches bytes more than once
+  KernelNumber small_use = 0;            // the last kernel that uses small blocks in it
   bool is_on_peer = false;               // the plan has sent it there
   int peer = kNoPeer;                    // where it is, or was lately
   std::uint64_t peer_period = 0;         // of PeerPages, when it was sent there

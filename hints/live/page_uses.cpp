@@ -26,12 +26,11 @@ bool PageUses::are_reads(const Page& page) const {
 }
 
 // The use before was a step before, more or less: kernels may have been added or left out.
-bool PageUses::are_one(const Page& page) const {
+bool PageUses::are_once_each(const Page& page) const {
   return all_uses(page, [this](const LoggedUse& use) {
     if ((use.access & kOnce) == 0) return false;
     return !log_.has_use(use.previous) ||
-           use.kernel - log_.use(use.previous).kernel + StepLearner::kAgeSlack >=
-               learner_.step_kernels();
+           use.kernel - log_.use(use.previous).kernel + learner_.slack() >= learner_.step_kernels();
   });
 }
 

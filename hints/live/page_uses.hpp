@@ -21,7 +21,7 @@ class PageUses {
   bool are_reads(const Page& page) const;
   // The same, but each block is used by one kernel of the step at most, which touches each byte
   // once. It may write.
-  bool are_one(const Page& page) const;
+  bool are_once_each(const Page& page) const;
 
  private:
   // Whether all blocks of the page are older than a step, and their uses in the last one are as

@@ -12,6 +12,7 @@
 // Not thread-safe, and knows no driver, as UseLog.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -46,6 +47,8 @@ class StepLearner {
   bool predicts() const { return distance_ != 0 && run_ >= kLeastRun; }
   // Kernels of a step; 0: no step is known.
   std::uint64_t step_kernels() const { return predicts() ? distance_ : 0; }
+  // Kernels by which the distance of two uses may be less than a step.
+  std::uint64_t slack() const { return std::min(kAgeSlack, step_kernels() / 2); }
   std::uint64_t times_lost() const { return times_lost_; }
 
   // The first kernel after `after` that uses the block, while predicts(). `after` is the newest

@@ -11,7 +11,7 @@ Page* VictimFinder::choose(const PageSet& pages, KernelNumber kernel, bool predi
   for (std::size_t i = 0; i < count && candidates_.size() < kMostCandidates; ++i) {
     Page& page = pages[(turn_ + i) % count];
     plan::Candidate candidate{.last_use = pages.last_use(page), .kernel = kernel};
-    if (candidate.last_use >= kernel) continue;
+    if (candidate.last_use >= kernel || has_small_blocks(page, kernel)) continue;
     if (predicts) {
       candidate.next_use = next_use(page, kernel, &candidate.live_bytes);
       const bool will_hold = will_hold_blocks(page, kernel);
@@ -49,6 +49,12 @@ bool VictimFinder::will_hold_blocks(const Page& page, KernelNumber kernel) const
   const std::uint64_t step = learner_.step_kernels();
   if (step == 0 || kernel <= log_.newest()) return holds_now;
   return page.history.holds_blocks_before(kernel, log_.newest(), step).value_or(holds_now);
+}
+
+// The log does not know them. A page stays for a step after their last use.
+bool VictimFinder::has_small_blocks(const Page& page, KernelNumber kernel) const {
+  const std::uint64_t step = learner_.step_kernels();
+  return page.small_use != 0 && kernel < page.small_use + (step != 0 ? step : kUnknownStep);
 }
 
 void VictimFinder::take_turn(std::size_t pages) {

@@ -18,6 +18,8 @@ namespace uvm::live {
 class VictimFinder {
  public:
   static constexpr std::size_t kMostCandidates = 256;
+  // Kernels of a step while none is known.
+  static constexpr std::uint64_t kUnknownStep = 256;
 
   VictimFinder(const UseLog& log, const StepLearner& learner, const LivePolicy& policy)
       : log_(log), learner_(learner), policy_(policy) {}
@@ -36,6 +38,7 @@ class VictimFinder {
 
  private:
   KernelNumber next_use(const Page& page, KernelNumber after, std::uint64_t* live_bytes) const;
+  bool has_small_blocks(const Page& page, KernelNumber kernel) const;
   void take_turn(std::size_t pages);
 
   const UseLog& log_;

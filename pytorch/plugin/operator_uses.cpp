@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/ExpandUtils.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/record_function.h>
@@ -88,12 +89,14 @@ const Accesses& known_accesses_of(const at::RecordFunction& call) {
   return known.emplace(key, accesses_of(call)).first->second;
 }
 
-std::int64_t elements_of_largest(c10::ArrayRef<const c10::IValue> arguments) {
-  std::int64_t largest = 0;
-  for (const c10::IValue& argument : arguments) {
-    if (argument.isTensor()) largest = std::max(largest, argument.toTensor().numel());
-  }
-  return largest;
+// Whether an element-wise operator goes through the tensor once, and not again for other elements
+// of a larger one.
+bool has_shape_of_result(const at::Tensor& tensor, c10::ArrayRef<const c10::IValue> arguments) {
+  return tensor.defined() && tensor.is_non_overlapping_and_dense() &&
+         std::ranges::all_of(arguments, [&](const c10::IValue& other) {
+           return !other.isTensor() || !other.toTensor().defined() ||
+                  at::is_expandable_to(other.toTensor().sizes(), tensor.sizes());
+         });
 }
 
 // Lists are of an optimizer's step, which goes through all of their tensors once.
@@ -110,12 +113,9 @@ bool is_touched_once(Once once, c10::ArrayRef<const c10::IValue> arguments, std:
       const at::Tensor& rows = arguments[argument - 1].toTensor();
       return rows.dim() >= 2 && rows.size(-2) <= kFewRows;
     }
-    case Once::kElements: {
-      if (!arguments[argument].isTensor()) return true;
-      const at::Tensor& tensor = arguments[argument].toTensor();
-      return tensor.defined() && tensor.numel() == elements_of_largest(arguments) &&
-             tensor.is_non_overlapping_and_dense();
-    }
+    case Once::kElements:
+      return !arguments[argument].isTensor() ||
+             has_shape_of_result(arguments[argument].toTensor(), arguments);
   }
   return false;
 }

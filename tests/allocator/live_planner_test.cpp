@@ -20,7 +20,7 @@ using testing::FakeRuntime;
 using testing::kMiB;
 using testing::stream;
 
-// A device with room for 30 pages of 2 MiB beside the reserve.
+// A device with room for 31 pages of 2 MiB beside the reserve.
 class LivePlannerTest : public AllocatorTest {
  protected:
   static constexpr std::size_t kPages = 31;
@@ -204,7 +204,7 @@ TEST_F(LivePlannerTest, MemoryThatAnotherProgramHasIsNotPlannedWith) {
   EXPECT_EQ(allocator->live_figures().evicted_pages - before, 2 * kRoom);
 }
 
-// Two devices with room for 30 pages each beside their reserve, over a fast link.
+// Two devices with room for 31 pages each beside their reserve, over a fast link.
 class PeerPlannerTest : public LivePlannerTest {
  protected:
   void SetUp() override {

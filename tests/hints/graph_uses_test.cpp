@@ -30,6 +30,12 @@ TEST(GraphUsesTest, OverlappingRangesAreOneAndNeighboursAreNot) {
   EXPECT_TRUE(joined({}).empty());
 }
 
+TEST(GraphUsesTest, ARangeThatTwoKernelsTouchOnceIsTouchedTwice) {
+  EXPECT_EQ(
+      joined({{100, 50, kReads | kOnce}, {100, 50, kReads | kOnce}, {400, 50, kReads | kOnce}}),
+      (std::vector<Range>{{100, 50, kReads}, {400, 50, kReads | kOnce}}));
+}
+
 TEST(GraphUsesTest, TheLogTakesARangeOfAGraphInNoBlockAsABlock) {
   UseLog log([](std::uintptr_t) { return BlockExtent{}; });
   const UseRange use{.address = 8 * kPageBytes, .size_bytes = 3 * kPageBytes};

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <numeric>
 #include <random>
 
 #include "hints/live_program.hpp"
@@ -98,9 +100,67 @@ TEST(InPlacePagesTest, ABlockThatIsAllocatedInAPageEndsItsStay) {
   program.free(number);
   program.allocate(number);
   EXPECT_FALSE(program.sink.in_place.contains(page));
+  EXPECT_EQ(program.sink.arrivals[page], live::Arrival::kCopied)
+      << "kernels that are launched may still read the old bytes";
 }
 
-TEST(InPlacePagesTest, NoOrderOfKernelsWritesAPageInPlace) {
+TEST(InPlacePagesTest, AKernelThatNeedsMoreThanThereIsUsesTheRestInPlace) {
+  LiveProgram program(12);
+  std::vector<std::size_t> state(20);
+  std::iota(state.begin(), state.end(), 0);
+  const auto step = [&] {
+    program.kernel(state, LiveProgram::kBoth | live::kOnce);
+    for (std::size_t page = 30; page < 50; ++page) program.kernel({page}, live::kReads);
+  };
+  for (int i = 0; i < 5; ++i) step();
+  const live::LiveFigures before = program.plan.figures();
+  for (int i = 0; i < 5; ++i) step();
+  EXPECT_EQ(program.plan.figures().missing_pages, before.missing_pages);
+  EXPECT_GE(program.sink.in_place.size(), 8u);
+}
+
+TEST(InPlacePagesTest, PagesOfTheSameKernelAreNotThoseThatWouldLeave) {
+  LiveProgram program(12);
+  const auto step = [&program] {
+    for (std::size_t page = 0; page < 20; page += 2) program.kernel({page, page + 1}, kReadOnce);
+  };
+  for (int i = 0; i < 8; ++i) step();
+  EXPECT_EQ(program.sink.in_place.size(), 8u);
+  program.sink.clear();
+  const live::LiveFigures before = program.plan.figures();
+  for (int i = 0; i < 10; ++i) step();
+  EXPECT_EQ(program.sink.calls(), 0u);
+  EXPECT_EQ(program.plan.figures().in_place_pages, before.in_place_pages);
+}
+
+TEST(InPlacePagesTest, PagesComeBackWhenThereIsRoom) {
+  LiveProgram program(12);
+  for (int step = 0; step < 4; ++step) circle(program, 20, kReadOnce);
+  ASSERT_FALSE(program.sink.in_place.empty());
+  program.plan.set_chunks(20);
+  for (int step = 0; step < 2; ++step) circle(program, 20, kReadOnce);
+  EXPECT_TRUE(program.sink.in_place.empty());
+}
+
+TEST(InPlacePagesTest, ASmallBlockThatAKernelUsesInAPageEndsItsStay) {
+  for (const bool is_logged : {true, false}) {
+    LiveProgram program(12);
+    for (int step = 0; step < 4; ++step) circle(program, 20, kReadOnce);
+    ASSERT_FALSE(program.sink.in_place.empty());
+    const std::uintptr_t page = *program.sink.in_place.begin();
+    const std::uintptr_t small = page * testing::kPage;
+    program.free(page - LiveProgram::at(0) / testing::kPage);
+    program.small_extent = 1 << 10;
+    std::vector<live::UseRange> uses = {{small, 64, live::kReads}};
+    if (is_logged) uses.push_back({LiveProgram::at(1), testing::kPage, kReadOnce});
+    program.sink.clear();
+    program.kernel_of(uses);
+    EXPECT_FALSE(program.sink.in_place.contains(page));
+    EXPECT_EQ(std::ranges::count(program.sink.brought, page), 1);
+  }
+}
+
+TEST(InPlacePagesTest, NoOrderOfKernelsWritesBytesOfAPageInPlaceMoreThanOnce) {
   for (unsigned seed = 0; seed < 20; ++seed) {
     std::mt19937 random(seed);
     LiveProgram program(10);

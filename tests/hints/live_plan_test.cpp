@@ -236,6 +236,25 @@ TEST(LivePlanTest, PagesOfKernelsThatUseSmallBlocksAloneCount) {
       << "of five pages in four chunks";
 }
 
+TEST(LivePlanTest, APageOfSmallBlocksStaysForAStepAfterTheirLastUse) {
+  LiveProgram program(8, Policy::kPlanned);
+  const std::uintptr_t small = LiveProgram::at(40) / testing::kPage;
+  program.sink.holds_small_blocks = {small};
+  const auto step = [&] {
+    program.small_extent = 1 << 10;
+    program.kernel({40});
+    program.small_extent = 0;
+    there_and_back(program, 12);
+  };
+  for (int i = 0; i < 6; ++i) step();
+  const LiveFigures before = program.plan.figures();
+  program.sink.clear();
+  for (int i = 0; i < 10; ++i) step();
+  // Of 12 pages and the 7 chunks that are left 5 leave on each way.
+  EXPECT_EQ(program.sink.brought.size(), 100u);
+  EXPECT_EQ(program.plan.figures().missing_pages, before.missing_pages);
+}
+
 TEST(LivePlanTest, APageLeavesAfterTheKernelThatUsedItLast) {
   LiveProgram program(4, Policy::kLru);
   for (const std::size_t page : {0u, 1u, 0u, 2u, 3u, 4u, 5u}) program.kernel({page});
@@ -458,6 +477,8 @@ TEST(LivePlanTest, NoOrderOfEventsMovesMemoryThatAKernelAtHandUses) {
       }
       for (const std::uintptr_t page : program.sink.discarded)
         EXPECT_TRUE(program.log.blocks_in_page(page).empty()) << "seed " << seed;
+      for (const std::uintptr_t page : program.sink.in_place)
+        EXPECT_FALSE(program.sink.arriving.contains(page)) << "seed " << seed;
     }
   }
 }
