@@ -100,8 +100,8 @@ inline constexpr std::size_t kSurplusParts = 2;
 
 // ---- Budget
 
-// Kept free unless UVMALLOC_RESERVE says otherwise: a part of the memory, at most 512 MiB. Of a
-// device, the program's context lies in it.
+// Kept free unless UVMALLOC_RESERVE says otherwise: a part of the memory, at most 512 MiB. A
+// device's holds the program's context, or a part of it: the driver's count of free bytes tells.
 inline constexpr std::size_t kHostReserveParts = 16;
 inline constexpr std::size_t kDeviceReserveParts = 64;
 inline constexpr std::size_t kMostReserveBytes = 512 * kMiB;

@@ -5,7 +5,7 @@
 namespace uvm::live {
 
 bool InPlacePages::may_begin(const Page& page, KernelNumber kernel) const {
-  if (page.is_on_peer || page.used_often == kernel) return false;
+  if (page.is_on_peer || peers_.has_room() || page.used_often == kernel) return false;
   return uses_.are_once_each(page) || uses_.are_reads(page);
 }
 
@@ -20,7 +20,7 @@ void InPlacePages::begin(Page& page) {
 }
 
 bool InPlacePages::may_go_on(const Page& page, KernelNumber newest, const PageSet& here) {
-  if (page.used_often == newest) return false;
+  if (peers_.has_room() || page.used_often == newest) return false;
   const KernelNumber next = victims_.next_use(page, newest);
   if (next >= newest + learner_.step_kernels() - learner_.slack()) return true;
   if (std::exchange(judged_kernel_, newest) != newest) {

@@ -1,6 +1,6 @@
 // Decides which pages stay on the host while kernels use them there. Where a kernel touches each
 // byte once, a copy moves no fewer bytes, and another page leaves for it. So a page comes only if
-// it is used again before that one is.
+// it is used again sooner than the page that would leave.
 //
 // Not thread-safe, as LivePlan. Knows no driver.
 #pragma once
@@ -8,6 +8,7 @@
 #include <uvmalloc/hints/live/move_sink.hpp>
 #include <uvmalloc/hints/live/page_set.hpp>
 #include <uvmalloc/hints/live/page_uses.hpp>
+#include <uvmalloc/hints/live/peer_pages.hpp>
 #include <uvmalloc/hints/live/step_learner.hpp>
 #include <uvmalloc/hints/live/victim_finder.hpp>
 
@@ -16,10 +17,11 @@ namespace uvm::live {
 class InPlacePages {
  public:
   InPlacePages(const StepLearner& learner, const PageUses& uses, VictimFinder& victims,
-               MoveSink& sink)
-      : learner_(learner), uses_(uses), victims_(victims), sink_(sink) {}
+               const PeerPages& peers, MoveSink& sink)
+      : learner_(learner), uses_(uses), victims_(victims), peers_(peers), sink_(sink) {}
 
-  // While the learner predicts: whether that kernel may use a page on the host.
+  // While the learner predicts: whether that kernel may use a page on the host. Where another
+  // device has room, pages come, because those that leave for them go there.
   bool may_begin(const Page& page, KernelNumber kernel) const;
   // Whether the page is used again after that kernel, and no sooner than `victim`, which would
   // leave for it; nullptr: no page can leave.
@@ -34,6 +36,7 @@ class InPlacePages {
   const StepLearner& learner_;
   const PageUses& uses_;
   VictimFinder& victims_;
+  const PeerPages& peers_;
   MoveSink& sink_;
   KernelNumber judged_kernel_ = 0;     // for which the next member holds
   KernelNumber victims_next_use_ = 0;  // of the page that would leave

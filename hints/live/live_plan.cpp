@@ -14,7 +14,7 @@ LivePlan::LivePlan(const UseLog& log, const StepLearner& learner, const LivePoli
       chunks_(chunks),
       victims_(log, learner, policy),
       uses_(log, learner),
-      in_place_(learner, uses_, victims_, sink) {}
+      in_place_(learner, uses_, victims_, peers_, sink) {}
 
 void LivePlan::set_chunks(std::size_t chunks) {
   chunks_ = chunks;
@@ -248,7 +248,7 @@ bool LivePlan::bring_now(Page& page, Contents contents, Page* first_victim) {
   }
   const bool was_on_host = page.is_on_host;
   const bool was_away = was_on_host || page.is_on_peer;
-  if (was_on_host && predicts() && uses_.are_reads(page)) {
+  if (was_on_host && predicts() && !peers_.has_room() && uses_.are_reads(page)) {
     page.keeps_copy = true;
     sink_.keep_copy(page.number);
   }

@@ -129,8 +129,8 @@ class LivePlan {
   std::vector<Move> due_;
   VictimFinder victims_;
   PageUses uses_;
-  InPlacePages in_place_;
   PeerPages peers_;
+  InPlacePages in_place_;
   KernelNumber now_ = 0;
   LossPause pause_;  // of a policy that gives up
   LiveFigures figures_;

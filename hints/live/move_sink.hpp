@@ -38,7 +38,7 @@ class MoveSink {
   virtual void keep_copy(std::uintptr_t page) = 0;
   // Before the page is written to.
   virtual void end_copy(std::uintptr_t page) = 0;
-  // The page goes to the host, where the device reads it without faults, until end_in_place().
+  // The page goes to the host, where the device uses it without faults, until end_in_place().
   virtual void use_in_place(std::uintptr_t page, KernelNumber last_use) = 0;
   virtual void end_in_place(std::uintptr_t page) = 0;
   // A page whose bytes are on the host gives up its chunk, after the kernel that used it last and

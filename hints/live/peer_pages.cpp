@@ -33,6 +33,10 @@ void PeerPages::came_back(Page& page) {
   --peer_of(page.peer)->count;
 }
 
+bool PeerPages::has_room() const {
+  return std::ranges::any_of(peers_, [](const Peer& peer) { return peer.count < peer.room; });
+}
+
 std::vector<Page*> PeerPages::set_room(int device, std::size_t pages) {
   Peer* peer = peer_of(device);
   if (peer == nullptr) peer = &peers_.emplace_back(Peer{.device = device});

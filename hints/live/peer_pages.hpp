@@ -21,6 +21,8 @@ class PeerPages {
   // The page is no longer there, if it was.
   void came_back(Page& page);
 
+  bool has_room() const;
+
   // So many pages may be on the device. Returns those that were there beyond that.
   std::vector<Page*> set_room(int device, std::size_t pages);
 

@@ -56,7 +56,7 @@ class StepLearner {
   // used by the next kernel.
   std::optional<KernelNumber> next_use(RecordId id, KernelNumber after) const;
 
-  // Visits the memory of the blocks that a coming kernel will use, and the access to it, while
+  // Visits the memory of the blocks that a coming kernel will use, with its access, while
   // predicts(). False: nothing is known of the kernel. A block that is not allocated yet is
   // expected where it was one step before: an allocator that gets the same requests finds the same
   // places.

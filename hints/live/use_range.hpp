@@ -8,7 +8,7 @@ namespace uvm::live {
 
 inline constexpr std::uint8_t kReads = 1;
 inline constexpr std::uint8_t kWrites = 2;
-// The kernel reads each byte of the range once at most, so that caches would save it nothing.
+// The kernel touches each byte of the range once at most, so that caches would save it nothing.
 inline constexpr std::uint8_t kOnce = 4;
 
 // Of a range that is accessed both ways.
@@ -36,7 +36,7 @@ struct LiveFigures {
   std::uint64_t pages_to_peers = 0;  // of those that were evicted
   std::uint64_t discarded_pages = 0;
   std::uint64_t missing_pages = 0;   // of kernels, left to the driver
-  std::uint64_t in_place_pages = 0;  // times that a page began to be read on the host
+  std::uint64_t in_place_pages = 0;  // times that a page began to be used on the host
 
   LiveFigures& operator+=(const LiveFigures& other) {
     kernels += other.kernels;

@@ -133,6 +133,16 @@ TEST(InPlacePagesTest, PagesOfTheSameKernelAreNotThoseThatWouldLeave) {
   EXPECT_EQ(program.plan.figures().in_place_pages, before.in_place_pages);
 }
 
+TEST(InPlacePagesTest, NoPageStaysOnTheHostWhileAnotherDeviceHasRoom) {
+  LiveProgram program(12);
+  for (int step = 0; step < 4; ++step) circle(program, 20, kReadOnce);
+  ASSERT_EQ(program.sink.in_place.size(), 8u);
+  program.plan.set_peer_room(1, 9);
+  for (int step = 0; step < 2; ++step) circle(program, 20, kReadOnce);
+  EXPECT_TRUE(program.sink.in_place.empty());
+  EXPECT_EQ(program.sink.on_peer.size(), 8u);
+}
+
 TEST(InPlacePagesTest, PagesComeBackWhenThereIsRoom) {
   LiveProgram program(12);
   for (int step = 0; step < 4; ++step) circle(program, 20, kReadOnce);

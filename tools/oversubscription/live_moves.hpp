@@ -1,6 +1,6 @@
 // The plan of a running program (hints/live) in a replay: `auto` of a program, on a machine of any
-// size. It hears of allocations, frees and kernels as they come, and of nothing before. Which reads
-// touch each byte once is not recorded, so no memory is read in place.
+// size. It hears of allocations, frees and kernels as they come, and of nothing before. Which
+// kernels touch each byte once is not recorded, so no memory is used in place.
 #pragma once
 
 #include <cstddef>
