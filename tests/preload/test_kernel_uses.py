@@ -19,7 +19,7 @@ from tests.preload.conftest import build_with_nvcc, environment
 MIB = 1 << 20
 SMALL = Machine(machine="h100-pcie5", capacity_bytes=64 * MIB)
 AMPLE = replace(SMALL, capacity_bytes=1024 * MIB)
-# Of 2 MiB each. SMALL has room for 30.
+# Of 2 MiB each. SMALL has room for 31.
 BLOCKS = 40
 FEW, MANY = 10, 20
 
