@@ -215,9 +215,9 @@ UVMALLOC_API uvmalloc_status uvmalloc_record_use(uvmalloc_allocator* allocator, 
 /* `stream` is about to get a kernel that uses the range, which lies in one block. `access` is 1 if
  * the kernel reads the range, 2 if it writes it, 3 for both. Add 4 if it touches each byte once at
  * most, without atomic operations: such memory may then stay on the host. The stream is of the
- * device where the block is in use. While a device has less memory than the program uses, uvmalloc then moves memory
- * ahead of its use (docs/oversubscription.md). Otherwise the call does nothing and checks nothing
- * but its pointers and `access`. It never changes contents.
+ * device where the block is in use. While a device has less memory than the program uses, uvmalloc
+ * then moves memory ahead of its use (docs/oversubscription.md). Otherwise the call does nothing
+ * and checks nothing but its pointers and `access`. It never changes contents.
  * UVMALLOC_ERROR_INVALID_ARGUMENT, UVMALLOC_ERROR_NOT_OURS. */
 UVMALLOC_API uvmalloc_status uvmalloc_note_use(uvmalloc_allocator* allocator, const void* address,
                                                size_t size_bytes, uvmalloc_stream stream,
