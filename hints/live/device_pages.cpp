@@ -1,7 +1,8 @@
 #include <uvmalloc/hints/live/device_pages.hpp>
 
 #include <algorithm>
-#include <deque>
+#include <functional>
+#include <vector>
 
 namespace uvm::live {
 
@@ -23,21 +24,21 @@ void DevicePages::set_arriving(Page& page, bool is_arriving) {
 }
 
 void DevicePages::add_by_driver(std::span<Page* const> used, std::size_t chunks) {
-  std::deque<Page*> by_arrival(set_.begin(), set_.end());
-  if (used.size() > 1) std::ranges::sort(by_arrival, {}, &Page::arrived);
+  std::vector<Page*> first_to_come(set_.begin(), set_.end());  // a heap
+  std::ranges::make_heap(first_to_come, std::greater(), &Page::arrived);
   for (Page* page : used) {
     if (contains(*page)) continue;
-    if (size() >= chunks && !by_arrival.empty()) {
-      const auto first = used.size() > 1 ? by_arrival.begin()
-                                         : std::ranges::min_element(by_arrival, {}, &Page::arrived);
-      Page& victim = **first;
-      by_arrival.erase(first);
+    if (size() >= chunks && !first_to_come.empty()) {
+      std::ranges::pop_heap(first_to_come, std::greater(), &Page::arrived);
+      Page& victim = *first_to_come.back();
+      first_to_come.pop_back();
       remove(victim);
       victim.is_on_host = true;
     }
     add(*page);
     page->is_uncertain = true;
-    by_arrival.push_back(page);
+    first_to_come.push_back(page);
+    std::ranges::push_heap(first_to_come, std::greater(), &Page::arrived);
   }
 }
 
