@@ -4,7 +4,7 @@ simulated device, and times are against those of the same program with memory en
 * Frozen weights, on a device that holds two thirds of them. Products with up to 16 rows read the
   other matrix once, so that pages of it that do not fit may stay on the host. With one row more
   they are moved.
-* The state of AdamW, on a device that holds three fifths of the step. The fused optimizer goes
+* The state of AdamW, on a device that holds two thirds of the step. The fused optimizer goes
   through it in one kernel, so that it may stay. The default one needs it in several, and it is
   moved.
 
@@ -26,19 +26,27 @@ from bench.environment import clean_environment
 
 _ROOT = Path(__file__).resolve().parents[2]
 MACHINE = "h100-pcie5"
-FEW_ROWS = 16
-# Arguments: rows and steps. 24 weights of 2 MiB.
-PROGRAM = """
+# Of each program. It adds to `times` before a step, and to `sums` after it.
+_BEGIN = """
 import ctypes, json, sys, torch
 simulator = ctypes.CDLL("libuvmsim.so")
 simulator.uvmsim_now_ns.restype = ctypes.c_uint64
 torch.manual_seed(0)
 torch.set_num_threads(1)
+times, sums = [], []
+"""
+_END = """
+print(json.dumps({"step_ns": (times[-1] - times[-5]) / 4, "sums": sums}))
+"""
+FEW_ROWS = 16
+# Arguments: rows and steps. 24 weights of 2 MiB.
+PROGRAM = (
+    _BEGIN
+    + """
 rows, steps = int(sys.argv[1]), int(sys.argv[2])
 down = [torch.randn(1024, 512).to("cuda") for _ in range(12)]
 up = [torch.randn(512, 1024).to("cuda") for _ in range(12)]
 start = torch.randn(rows, 1024).to("cuda")
-times, sums = [], []
 for _ in range(steps):
     torch.cuda.synchronize()
     times.append(simulator.uvmsim_now_ns())
@@ -46,20 +54,18 @@ for _ in range(steps):
     for first, second in zip(down, up):
         x = torch.tanh(torch.mm(torch.tanh(torch.mm(x, first)), second))
     sums.append(x.sum().item().hex())
-print(json.dumps({"step_ns": (times[-1] - times[-5]) / 4, "sums": sums}))
 """
-OPTIMIZER_PROGRAM = """
-import ctypes, json, sys, torch
-simulator = ctypes.CDLL("libuvmsim.so")
-simulator.uvmsim_now_ns.restype = ctypes.c_uint64
-torch.manual_seed(0)
-torch.set_num_threads(1)
+    + _END
+)
+# Argument: fused or default.
+OPTIMIZER_PROGRAM = (
+    _BEGIN
+    + """
 fused = sys.argv[1] == "fused"
 layers = [torch.nn.Linear(1024, 1024, bias=False) for _ in range(12)]
 model = torch.nn.Sequential(*layers).to("cuda")
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=fused or None)
 x = torch.randn(2048, 1024).to("cuda")
-times, sums = [], []
 for _ in range(10):
     torch.cuda.synchronize()
     times.append(simulator.uvmsim_now_ns())
@@ -68,8 +74,9 @@ for _ in range(10):
     loss.backward()
     optimizer.step()
     sums.append(loss.item().hex())
-print(json.dumps({"step_ns": (times[-1] - times[-5]) / 4, "sums": sums}))
 """
+    + _END
+)
 ENOUGH, WEIGHTS_CAPACITY, OPTIMIZER_CAPACITY = "1GiB", "36MiB", "150MiB"
 
 
