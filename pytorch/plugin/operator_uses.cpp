@@ -33,7 +33,7 @@ enum class Once : std::uint8_t {
   kNone,
   kRead,          // those that it only reads
   kSecondMatrix,  // the matrix of a product that comes after one of few rows
-  kElements,  // those with as many elements as the result; it reads smaller ones again and again
+  kElements,      // those with the shape of the result: it reads smaller ones again and again
 };
 
 struct Accesses {
