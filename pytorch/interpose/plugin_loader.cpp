@@ -81,7 +81,9 @@ void load_torch_plugin_if_due() {
   if (done.exchange(true) || !preload::earlier_copy().empty()) return;
   if (!process_configuration().configuration.enabled) return;
   const std::string why_not = load_plugin(torch);
-  if (!why_not.empty()) log(LogLevel::kError, "{}: torch keeps its own allocators", why_not);
+  if (why_not.empty()) return;
+  log(LogLevel::kError, "{}: torch keeps its own allocators", why_not);
+  note_inactive(why_not);
 }
 
 std::string load_torch_plugin_late() {

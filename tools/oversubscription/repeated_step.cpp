@@ -10,6 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 namespace uvm::oversubscription {
 namespace {
 
@@ -18,15 +21,29 @@ using uvmsim::replay::EventKind;
 using uvmsim::replay::Mark;
 using uvmsim::replay::Recording;
 
+std::string names_of(const std::vector<Mark>& marks) {
+  constexpr std::size_t kMostNames = 20;
+  if (marks.empty()) return "no marks";
+  std::vector<std::string> names;
+  for (const Mark& mark : marks) {
+    if (std::find(names.begin(), names.end(), mark.text) == names.end()) names.push_back(mark.text);
+  }
+  const std::size_t shown = std::min(names.size(), kMostNames);
+  return fmt::format("the marks '{}'{}", fmt::join(names.begin(), names.begin() + shown, "', '"),
+                     shown == names.size() ? "" : " and others");
+}
+
 // Events [first, last) of the step, with its mark.
 std::pair<std::size_t, std::size_t> step_at(const Recording& recording, const std::string& mark) {
   for (std::size_t i = recording.marks.size(); i-- > 1;) {
     const Mark& begin = recording.marks[i - 1];
     if (mark.empty() || begin.text == mark) return {begin.event, recording.marks[i].event};
   }
+  if (mark.empty())
+    throw std::invalid_argument("the trace has no step; accepted: one with two marks");
   throw std::invalid_argument(
-      mark.empty() ? "the trace has no step; accepted: one with two marks (uvmalloc.mark)"
-                   : "no step begins at the mark '" + mark + "' and ends at another mark");
+      fmt::format("no step begins at the mark '{}' and ends at another mark; the trace has {}",
+                  mark, names_of(recording.marks)));
 }
 
 // Blocks that the step frees and does not allocate, by the block that takes their place: the one of

@@ -39,6 +39,10 @@ class Libraries:
         return self.stand_ins / "hip"
 
     @property
+    def simulator(self) -> Path:
+        return self.stand_ins / "libuvmsim.so"
+
+    @property
     def audit(self) -> Path:
         return self.stand_ins / "libuvmsim_audit.so"
 
@@ -49,12 +53,12 @@ class Libraries:
 
     @property
     def machine_replay(self) -> Path:
-        """Runs traces on simulated machines; scripts/build makes it, and a wheel lacks it."""
+        """Runs traces on simulated machines."""
         return self.folder.parent / "bin" / "uvmalloc_machine_replay"
 
     @property
     def what_if(self) -> Path:
-        """Runs recorded steps with less memory; made and left out as machine_replay is."""
+        """Runs recorded steps with less memory."""
         return self.folder.parent / "bin" / "uvmalloc_plan"
 
     def machines(self) -> list[str]:
@@ -72,6 +76,18 @@ class Libraries:
     def require_uvmalloc(self) -> Path:
         self._require(self.uvmalloc)
         return self.uvmalloc
+
+    def require_simulator(self) -> Path:
+        self._require(self.simulator)
+        return self.simulator
+
+    def require_machine_replay(self) -> Path:
+        self._require(self.machine_replay)
+        return self.machine_replay
+
+    def require_what_if(self) -> Path:
+        self._require(self.what_if)
+        return self.what_if
 
     def require_stand_ins(self) -> None:
         runtime = self.stand_ins / f"libcudart.so.{CUDA_MAJOR}"
