@@ -429,11 +429,11 @@ def _entry(path: Path, name: str, value: Any, data_begin: int, twice: bool) -> _
         if not shape or shape[-1] % 2 != 0:
             raise wrong(f"has the shape {shape!r}; accepted for F4: an even last dimension")
         shape = [*shape[:-1], shape[-1] // 2]
-    if any(count > _MOST_SIZE for count in itertools.accumulate(shape, operator.mul)):
-        raise wrong(f"has the shape {shape!r}: more elements than can be counted")
     size_bytes = math.prod(shape) * dtype.itemsize
     if offsets[1] - offsets[0] != size_bytes:
         raise wrong(f"has {offsets[1] - offsets[0]} bytes; its dtype and shape need {size_bytes}")
+    if any(count > _MOST_SIZE for count in itertools.accumulate(shape, operator.mul)):
+        raise wrong(f"has the shape {shape!r}: more elements than can be counted before the 0")
     return _Entry(name, dtype, tuple(shape), data_begin + offsets[0], size_bytes)
 
 

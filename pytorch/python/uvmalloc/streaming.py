@@ -128,8 +128,8 @@ class StreamedCheckpoint:
         tensors' names in the files.
 
         A tensor that several modules share comes to all of them, under whichever of its names the
-        files have it. Parameters and buffers that the files do not have stay as they are. Buffers
-        that a forward pass has written stay in the model, as do parameters.
+        files have it. Parameters and buffers that the files do not have stay as they are. What a
+        forward pass has written stays in the model. Parameters from the files require no gradients.
 
         Several threads may call the model. One of them at a time is inside, so that the window
         holds; a recomputation in a backward pass does not wait for another thread.
