@@ -41,8 +41,8 @@ int uvmalloc_credits_open(uvmalloc_credits* credits, double timeout_seconds, cha
  * order in which its registers were added; both arrays have room for as many. */
 int uvmalloc_credits_start(uvmalloc_credits* credits, int actor, uint64_t* inputs,
                            uint64_t* outputs, char* error, size_t capacity);
-/* Waits until uvmalloc_credits_start() would answer at once, but not longer than `seconds`. Returns 1
- * if it would, 0 if not, -1 on failure. An interpreter looks for signals between such waits. */
+/* Waits until uvmalloc_credits_start() would answer at once, but not longer than `seconds`. Returns
+ * 1 if it would, 0 if not, -1 on failure. An interpreter looks for signals between such waits. */
 int uvmalloc_credits_wait(uvmalloc_credits* credits, int actor, double seconds, char* error,
                           size_t capacity);
 /* The size of the tensor that the register's producer has just made. -1 if it is more than
