@@ -37,8 +37,9 @@ std::string load_plugin(const TorchInProcess& torch) {
       fmt::format("{}libuvmalloc_torch_{}_{}.so", library.substr(0, library.rfind('/') + 1),
                   torch.major, torch.minor);
   if (access(path.c_str(), R_OK) != 0) {
-    return fmt::format("there is no plugin for torch {} ({} is missing)",
-                       torch.version.empty() ? "of unknown version" : torch.version, path);
+    return fmt::format(
+        "there is no plugin for torch {} ({} is missing; uvmalloc doctor says what to do)",
+        torch.version.empty() ? "of unknown version" : torch.version, path);
   }
   if (std::string why_not = take_torch_calls(); !why_not.empty()) return why_not;
   void* plugin = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);

@@ -549,9 +549,7 @@ USES_TORCH = "import torch; x = torch.ones(1 << 20); print(torch.cuda.is_availab
         (("run",), {"UVMALLOC_CPU": "managed", "UVMALLOC_RUNTIME": "soup"}, "named 'soup'"),
     ],
 )
-def test_the_report_gives_the_reason_that_the_first_line_gave(
-    uvmalloc, command, variables, reason
-):
+def test_the_report_gives_the_reason_that_the_first_line_gave(uvmalloc, command, variables, reason):
     finished = uvmalloc(*command, "--", sys.executable, "-c", USES_TORCH, **variables)
     assert finished.returncode == 0
     first, title, *_ = finished.stderr.splitlines()
@@ -925,6 +923,56 @@ def test_doctor_believes_a_library_that_cannot_be_used_here(libraries, monkeypat
     monkeypatch.setattr(doctor.native, "doctor", lambda library: said)
     diagnosis = doctor.diagnose()
     assert (diagnosis["usable"], diagnosis["problems"]) == (False, [verdict])
+
+
+def torch_problems(uvmalloc, folder, version, cuda, **environment):
+    """What doctor says of a torch in `folder`, of which only the version is there."""
+    (folder / "torch").mkdir(parents=True)
+    (folder / "torch" / "version.py").write_text(f"__version__ = '{version}'\ncuda = {cuda!r}\n")
+    (folder / f"torch-{version}.dist-info").mkdir()
+    text = f"Name: torch\nVersion: {version}\n"
+    (folder / f"torch-{version}.dist-info" / "METADATA").write_text(text)
+    finished = uvmalloc("doctor", "--json", PYTHONPATH=str(folder), **environment)
+    problems = json.loads(finished.stdout)["problems"]
+    return [problem for problem in problems if "torch" in problem]
+
+
+def test_doctor_says_how_to_get_a_plugin(uvmalloc, libraries, tmp_path):
+    checkout = libraries.folder.parents[2]
+    without = tmp_path / "checkout"
+    built = without / "build" / "release" / "lib"
+    shutil.copytree(checkout / "scripts", without / "scripts")
+    built.mkdir(parents=True)
+    shutil.copy(libraries.uvmalloc, built / "libuvmalloc.so")
+    [problem] = torch_problems(
+        uvmalloc, tmp_path / "a", "2.15.0", "13.2", UVMALLOC_LIB_DIR=str(built)
+    )
+    command = f"{without}/scripts/build --torch-of {sys.executable}"
+    assert problem == f"no plugin for torch 2.15.0 in {built}: run {command}"
+    [problem] = torch_problems(
+        uvmalloc, tmp_path / "b", "2.10.0", "13.0", UVMALLOC_LIB_DIR=str(built)
+    )
+    served = "2.11, 2.12, 2.13, 2.14, 2.15"
+    assert problem.endswith(f"in {built}: install one of the versions {served}")
+
+
+def test_doctor_names_the_torch_that_a_wheel_serves(uvmalloc, libraries, tmp_path):
+    lib = tmp_path / "lib"
+    lib.mkdir()
+    shutil.copy(libraries.uvmalloc, lib / "libuvmalloc.so")
+    (lib / "libuvmalloc_torch_2_12.so").touch()
+    [problem] = torch_problems(
+        uvmalloc, tmp_path / "torch", "2.16.0", "13.3", UVMALLOC_LIB_DIR=str(lib)
+    )
+    assert problem == f"no plugin for torch 2.16.0 in {lib}: install one of the versions 2.12"
+
+
+@pytest.mark.parametrize(("cuda", "built"), [(None, "without CUDA"), ("12.8", "for CUDA 12.8")])
+def test_doctor_says_which_build_of_torch_is_needed(uvmalloc, tmp_path, cuda, built):
+    [problem] = torch_problems(uvmalloc, tmp_path / "torch", "2.15.0", cuda)
+    assert problem == (
+        f"torch 2.15.0 is built {built}, and uvmalloc needs a torch for CUDA 13: install that wheel"
+    )
 
 
 def test_doctor_shows_values_and_where_they_come_from(uvmalloc):

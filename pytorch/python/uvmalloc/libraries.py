@@ -73,6 +73,21 @@ class Libraries:
     def plugins(self) -> list[Path]:
         return sorted(self.folder.glob("libuvmalloc_torch_*.so"))
 
+    @property
+    def checkout(self) -> Path | None:
+        """The checkout whose scripts/build made these libraries; None: they come from a wheel."""
+        root = self.folder.parents[2] if len(self.folder.parents) > 2 else self.folder
+        return root if (root / "scripts" / "build").is_file() else None
+
+    def served_torch(self) -> list[str]:
+        """Versions such as 2.15: those that the checkout can build for, or that the wheel holds."""
+        if self.checkout is not None:
+            lines = (self.checkout / "scripts" / "torch_versions.txt").read_text().splitlines()
+            releases = [line for line in lines if line and not line.startswith("#")]
+            return [release.rpartition(".")[0] for release in releases]
+        names = [file.stem.removeprefix("libuvmalloc_torch_") for file in self.plugins()]
+        return [name.replace("_", ".") for name in names]
+
     def require_uvmalloc(self) -> Path:
         self._require(self.uvmalloc)
         return self.uvmalloc
