@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import json
 import shutil
@@ -565,6 +566,27 @@ def test_the_report_names_the_plugin_that_is_missing(uvmalloc, lonely_library):
     why = first.removeprefix("uvmalloc: ").removesuffix(": torch keeps its own allocators")
     assert why.startswith("there is no plugin for torch ")
     assert title.endswith(f", not active: {why}")
+
+
+def test_a_program_with_a_static_runtime_is_refused_before_it_runs(uvmalloc, tmp_path):
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    assert compiler, "this test compiles a program"
+    runtime = Path(importlib.util.find_spec("torch").origin).parents[1] / "nvidia" / "cu13" / "lib"
+    (tmp_path / "program.c").write_text(
+        "int cudaMallocHost(void**, unsigned long);\n"
+        "int main(void) { int* p = 0; cudaMallocHost((void**)&p, 4096); return *p = 0; }\n"
+    )
+    build = [compiler, tmp_path / "program.c", "-o", tmp_path / "program", "-ldl", "-lpthread"]
+    for library in ("libcudart.so.13", "libcudart_static.a"):
+        subprocess.run([*build[:2], runtime / library, *build[2:], "-lrt", "-lm"], check=True)
+        finished = uvmalloc("sim", "--no-report", "--", "./program")
+        if library == "libcudart.so.13":
+            assert finished.returncode == 0, finished.stderr
+    assert finished.returncode == 126
+    assert error_line(finished) == (
+        "cannot run ./program on a simulated device: it holds CUDA's static runtime; link it with "
+        "the shared one: nvcc -cudart shared"
+    )
 
 
 def test_the_report_says_that_a_static_runtime_cannot_be_simulated(uvmalloc):

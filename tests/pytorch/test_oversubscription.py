@@ -469,6 +469,9 @@ def test_what_was_recorded_in_vain_is_kept(
     Path(kept).unlink()
     Path(kept).parent.rmdir()
     assert main(["plan", *of_program, "--step", "step 1", *program]) == 0
+    failing = (*program[:-1], PROGRAM + "raise SystemExit(3)")
+    assert main(["plan", *of_program, *failing]) == 1
+    assert "ended with the code 3" in capsys.readouterr().err
     assert list(tmp_path.glob("uvmalloc-plan-*")) == []
 
 

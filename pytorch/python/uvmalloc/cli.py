@@ -51,6 +51,7 @@ from uvmalloc.processes import SIM_REPORT_NAME
 from uvmalloc.report import read_report, show_report
 from uvmalloc.running import console, run_program, say
 from uvmalloc.sizes import EXAMPLES
+from uvmalloc.static_runtime import refuse_static_runtime
 
 if TYPE_CHECKING:
     from uvmalloc.trace import Trace
@@ -250,6 +251,8 @@ def sim(
         policy, move, budget, device_budget, decay, trace, call_sites, log, share
     )  # fmt: skip
     reporting = reporting_of(report, no_report)
+    if not hip:
+        refuse_static_runtime(command)
 
     def environment(folder: Path | None) -> Environment:
         counters = folder / SIM_REPORT_NAME if folder else None
@@ -414,18 +417,19 @@ def plan(
 
 @contextmanager
 def _folder_of_trace() -> Iterator[Path]:
-    """A folder for a trace, which is removed again unless the trace was recorded in vain."""
+    """A folder for a trace. It stays if the trace is whole and no plan can be made of it."""
     folder = Path(mkdtemp(prefix="uvmalloc-plan-"))
+    is_kept = False
     try:
         yield folder
-    except BaseException:
-        traces = list(folder.iterdir())
-        if not traces:
-            folder.rmdir()
-        for trace in traces:
+    except CommandError:
+        for trace in folder.iterdir():
+            is_kept = True
             say(f"what was recorded is kept: {trace}. Plan for it with: uvmalloc plan {trace}")
         raise
-    shutil.rmtree(folder)
+    finally:
+        if not is_kept:
+            shutil.rmtree(folder)
 
 
 @app.command()

@@ -53,6 +53,7 @@ def record(command: Sequence[str], machine: str, trace: Path, keep_stdout: bool)
     output = _STDERR if keep_stdout else None
     code = subprocess.run(recording, stdout=output, check=False).returncode
     if code != 0:
+        trace.unlink(missing_ok=True)
         raise CommandError(f"{command[0]} ended with the code {code}: there is no whole step")
     if not trace.is_file():
         raise CommandError(
