@@ -38,7 +38,7 @@ std::string load_plugin(const TorchInProcess& torch) {
                   torch.major, torch.minor);
   if (access(path.c_str(), R_OK) != 0) {
     return fmt::format(
-        "there is no plugin for torch {} ({} is missing; uvmalloc doctor says what to do)",
+        "there is no plugin for torch {} ({} is missing; scripts/build --torch-of PYTHON makes it)",
         torch.version.empty() ? "of unknown version" : torch.version, path);
   }
   if (std::string why_not = take_torch_calls(); !why_not.empty()) return why_not;
