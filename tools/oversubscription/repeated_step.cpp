@@ -33,14 +33,23 @@ std::string names_of(const std::vector<Mark>& marks) {
                      shown == names.size() ? "" : " and others");
 }
 
+bool has_kernel(const Recording& recording, std::size_t first, std::size_t last) {
+  const auto begin = recording.events.begin();
+  return std::any_of(begin + static_cast<std::ptrdiff_t>(first),
+                     begin + static_cast<std::ptrdiff_t>(last),
+                     [](const Event& each) { return each.kind == EventKind::kKernel; });
+}
+
 // Events [first, last) of the step, with its mark.
 std::pair<std::size_t, std::size_t> step_at(const Recording& recording, const std::string& mark) {
   for (std::size_t i = recording.marks.size(); i-- > 1;) {
     const Mark& begin = recording.marks[i - 1];
-    if (mark.empty() || begin.text == mark) return {begin.event, recording.marks[i].event};
+    const std::size_t end = recording.marks[i].event;
+    if (mark.empty() ? has_kernel(recording, begin.event, end) : begin.text == mark)
+      return {begin.event, end};
   }
   if (mark.empty())
-    throw std::invalid_argument("the trace has no step; accepted: one with two marks");
+    throw std::invalid_argument("no two marks of the trace have a kernel between them");
   throw std::invalid_argument(
       fmt::format("no step begins at the mark '{}' and ends at another mark; the trace has {}",
                   mark, names_of(recording.marks)));
@@ -81,8 +90,7 @@ Recording repeated_step(const Recording& recording, const std::string& mark, std
   const auto begin = recording.events.begin();
   const auto step = begin + static_cast<std::ptrdiff_t>(first);
   const auto end = begin + static_cast<std::ptrdiff_t>(last);
-  if (std::none_of(step, end, [](const Event& each) { return each.kind == EventKind::kKernel; }))
-    throw std::invalid_argument("the step has no kernel");
+  if (!has_kernel(recording, first, last)) throw std::invalid_argument("the step has no kernel");
   const auto add_mark = [&](const std::string& text) {
     result.marks.push_back({result.events.size(), text});
     Event event;
