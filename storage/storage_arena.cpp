@@ -21,6 +21,7 @@ StorageArena::StorageArena(StoragePlan plan, ArenaMemory& memory, BeyondBound po
 }
 
 StorageArena::~StorageArena() {
+  free_apart();
   give_arena_back();
 }
 
@@ -30,21 +31,27 @@ std::span<const StorageView> StorageArena::bind(std::span<const std::int64_t> va
                                 plan_.description().variables.size()));
   }
   for (std::size_t place = 0; place < given_.size(); ++place) key_[place] = values[given_[place]];
+  free_apart();
   if (Views* known = cache_.find(key_)) {
     current_ = known;
     return known->views;
   }
   if (policy_ == BeyondBound::kGrow) grow(values);
   provide_arena();
-  Views made = make_views(values);
+  Views made;
   try {
-    current_ = cache_.insert(key_, made, [this](const Views& old) {
-      if (current_ == &old) current_ = nullptr;
-      release(old);
-    });
+    made = make_views(values);
   } catch (...) {
-    release(made);
+    free_apart();
     throw;
+  }
+  if (apart_.empty()) {
+    current_ = cache_.insert(key_, std::move(made), [this](const Views& old) {
+      if (current_ == &old) current_ = nullptr;
+    });
+  } else {
+    beyond_ = std::move(made);
+    current_ = &beyond_;
   }
   return current_->views;
 }
@@ -59,14 +66,15 @@ void StorageArena::provide_arena() {
 
 // All views go with it.
 void StorageArena::give_arena_back() noexcept {
-  cache_.clear([this](const Views& views) { release(views); });
+  cache_.clear();
   current_ = nullptr;
   if (arena_ != nullptr) memory_.free(arena_, arena_bytes_);
   arena_ = nullptr;
 }
 
-void StorageArena::release(const Views& views) noexcept {
-  for (const Apart& apart : views.apart) memory_.free(apart.address, apart.size_bytes);
+void StorageArena::free_apart() noexcept {
+  for (const Apart& apart : apart_) memory_.free(apart.address, apart.size_bytes);
+  apart_.clear();
 }
 
 void StorageArena::grow(std::span<const std::int64_t> values) {
@@ -130,29 +138,23 @@ void StorageArena::place(Views* made) {
     of_owner = std::max(of_owner, made->sizes[storage]);
   }
   std::vector<char*> addresses(count);
-  try {
-    for (std::size_t storage = 0; storage < count; ++storage) {
-      if (plan_.owner(storage) != storage) continue;
-      const StoragePlan::Place& place = plan_.places()[storage];
-      if (needed[storage] <= place.most_bytes) {
-        addresses[storage] = arena_ == nullptr ? nullptr : arena_ + place.offset;
-        continue;
-      }
-      const auto size_bytes = static_cast<std::size_t>(needed[storage]);
-      made->apart.reserve(made->apart.size() + 1);
-      made->apart.push_back({memory_.allocate(size_bytes, static_cast<std::size_t>(
-                                                              plan_.description().alignment_bytes)),
-                             size_bytes});
-      addresses[storage] = static_cast<char*>(made->apart.back().address);
-      ++fall_backs_;
+  for (std::size_t storage = 0; storage < count; ++storage) {
+    if (plan_.owner(storage) != storage) continue;
+    const StoragePlan::Place& place = plan_.places()[storage];
+    if (needed[storage] <= place.most_bytes) {
+      addresses[storage] = arena_ == nullptr ? nullptr : arena_ + place.offset;
+      continue;
     }
-    for (std::size_t storage = 0; storage < count; ++storage) {
-      made->views.push_back(
-          {addresses[plan_.owner(storage)], static_cast<std::size_t>(made->sizes[storage])});
-    }
-  } catch (...) {
-    release(*made);
-    throw;
+    const auto size_bytes = static_cast<std::size_t>(needed[storage]);
+    const auto alignment = static_cast<std::size_t>(plan_.description().alignment_bytes);
+    apart_.reserve(apart_.size() + 1);
+    apart_.push_back({memory_.allocate(size_bytes, alignment), size_bytes});
+    addresses[storage] = static_cast<char*>(apart_.back().address);
+    ++fall_backs_;
+  }
+  for (std::size_t storage = 0; storage < count; ++storage) {
+    made->views.push_back(
+        {addresses[plan_.owner(storage)], static_cast<std::size_t>(made->sizes[storage])});
   }
 }
 

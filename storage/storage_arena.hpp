@@ -45,7 +45,8 @@ class StorageArena {
 
   // The views of all storages, in the plan's order. `values` has a value for each variable of the
   // plan; those of derived ones are not read. The views and what they hold are valid until the next
-  // bind(). PlanError, ExpressionError and std::bad_alloc leave the arena ready for another bind().
+  // bind(), which frees the memory apart from the arena, if they have any. PlanError,
+  // ExpressionError and std::bad_alloc leave the arena ready for another bind().
   std::span<const StorageView> bind(std::span<const std::int64_t> values);
 
   const StoragePlan& plan() const { return plan_; }  // the one in force: growing replaces it
@@ -66,17 +67,15 @@ class StorageArena {
     std::vector<std::int64_t> values;  // with derived ones
     std::vector<std::int64_t> sizes;
     std::vector<StorageView> views;
-    std::vector<Apart> apart;
   };
 
-  void find_given();
   void provide_arena();
   void give_arena_back() noexcept;
   void grow(std::span<const std::int64_t> values);
   Views make_views(std::span<const std::int64_t> values);
   void evaluate(Views* made);
   void place(Views* made);
-  void release(const Views& views) noexcept;
+  void free_apart() noexcept;
 
   StoragePlan plan_;
   ArenaMemory& memory_;
@@ -85,7 +84,9 @@ class StorageArena {
   ViewCache<Views> cache_;
   std::vector<std::size_t> given_;  // variables that the program sets
   std::vector<std::int64_t> key_;   // their values
-  Views* current_ = nullptr;        // in the cache
+  Views* current_ = nullptr;        // in the cache, or beyond_
+  Views beyond_;                    // of one run beyond the bounds; the cache has none of these
+  std::vector<Apart> apart_;        // the memory of beyond_
   char* arena_ = nullptr;
   std::size_t arena_bytes_ = 0;
   std::uint64_t evaluations_ = 0;

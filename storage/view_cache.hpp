@@ -48,11 +48,7 @@ class ViewCache {
     return &entry->second.views;
   }
 
-  template <class Visit>
-  void clear(Visit visit) {
-    for (auto& [values, entry] : entries_) visit(entry.views);
-    entries_.clear();
-  }
+  void clear() { entries_.clear(); }
 
   std::size_t size() const { return entries_.size(); }
   std::uint64_t hits() const { return hits_; }

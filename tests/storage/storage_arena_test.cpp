@@ -129,8 +129,25 @@ TEST(StorageArena, StoragesThatDoNotFitFallBackToMemoryOfTheirOwn) {
     EXPECT_EQ(views[4].address, views[0].address) << "the part goes with its owner";
     EXPECT_EQ(memory.live.count(views[1].address), 0u) << "y is in the arena";
     arena.bind(Values{1, 1, 0});
-    arena.bind(Values{2, 1, 0});
-    EXPECT_EQ(memory.live.size(), 1u) << "evicted views give their memory back";
+    EXPECT_EQ(memory.live.size(), 1u) << "the next run gives it back";
+  }
+  EXPECT_EQ(memory.live_bytes, 0u);
+}
+
+TEST(StorageArena, MemoryBeyondTheBoundIsThatOfTheLastRun) {
+  CountingMemory memory;
+  {
+    StorageArena arena(small_plan(), memory, BeyondBound::kFallBack);
+    const auto arena_bytes = static_cast<std::size_t>(arena.plan().arena_bytes());
+    for (std::int64_t n = 20; n < 120; ++n) {
+      arena.bind(Values{n, 1, 0});
+      EXPECT_EQ(memory.live_bytes, arena_bytes + 8 * static_cast<std::size_t>(n)) << "x alone";
+      if (n % 10 == 0) arena.bind(Values{4, 4, 0});
+    }
+    EXPECT_EQ(arena.view_hits(), 9u) << "views within the bound stay";
+    memory.refuses = true;
+    EXPECT_THROW(arena.bind(Values{20, 1, 0}), std::bad_alloc);
+    EXPECT_EQ(memory.live_bytes, arena_bytes);
   }
   EXPECT_EQ(memory.live_bytes, 0u);
 }
