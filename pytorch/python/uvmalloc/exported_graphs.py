@@ -1,9 +1,14 @@
-"""The graph of an exported program, and what its operators do with memory."""
+"""The module of an exported program as one list of operators, and what these do with memory.
+
+The module is torch.export's own, `program.module()`. Its graph checks the inputs, reads weights as
+attributes and writes changed buffers and inputs back, so a run of its operators has all effects of
+the module.
+"""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,43 +24,79 @@ _FRESH = {
 }  # fmt: skip
 
 
-def flat_graph(program: Any) -> torch.fx.Graph:
-    """The program's graph as one list of operators.
+class FlatModule:
+    """A module's operators in order.
 
     Parts that only switch gradients on or off stand in their place: a planned run computes none.
     ValueError names a part of another kind, for example a branch.
     """
+
+    def __init__(self, module: torch.fx.GraphModule) -> None:
+        import torch
+
+        self.held: dict[Any, Any] = {}  # weights, buffers and constants, by their nodes
+        self._graph = torch.fx.Graph()
+        # Without containers: the module puts them around the results.
+        self.outputs: list[Any] = list(self._copied(module, {}))
+        self.inputs = [node for node in self._graph.nodes if node.op == "placeholder"]
+        self.operators = [node for node in self._graph.nodes if node.op == "call_function"]
+
+    def _copied(self, module: Any, copies: dict[Any, Any]) -> Any:
+        """Copies the nodes that `copies` does not have, and returns the copy of the result."""
+        import torch
+
+        result: Any = None
+        for node in module.graph.nodes:
+            if node in copies or node.op == "call_module":  # a check: see with_body()
+                continue
+            if node.op == "output":
+                result = torch.fx.node.map_arg(node.args[0], copies.__getitem__)
+            elif node.op == "get_attr":
+                value = operator.attrgetter(node.target)(module)
+                if not isinstance(value, torch.nn.Module):
+                    copies[node] = self._graph.node_copy(node)
+                    self.held[copies[node]] = value
+            elif str(node.target) == _PART:
+                _, part, *arguments = node.args
+                inner = operator.attrgetter(part.target)(module)
+                given = [copies[each] if isinstance(each, torch.fx.Node) else each
+                         for each in arguments]  # fmt: skip
+                taken = [each for each in inner.graph.nodes if each.op == "placeholder"]
+                copies[node] = self._copied(inner, dict(zip(taken, given, strict=True)))
+            elif node.target is operator.getitem and isinstance(copies[node.args[0]], tuple | list):
+                copies[node] = copies[node.args[0]][node.args[1]]
+            elif isinstance(node.target, torch._ops.HigherOrderOperator):
+                raise ValueError(f"plan_storage: the program has a part that is a '{node.target}'")
+            else:
+                copies[node] = self._graph.node_copy(node, copies.__getitem__)
+        return result
+
+
+def with_body(module: torch.fx.GraphModule, body: Callable[..., list[Any]]) -> torch.fx.GraphModule:
+    """The module with `body` instead of its operators.
+
+    `body` gets the inputs and returns the results, both in flat order. The module still takes what
+    the program takes and runs the program's guards.
+    """
     import torch
+    from torch.utils import _pytree
 
     graph = torch.fx.Graph()
-    graph.output(_copied(program.graph_module, graph, {}))
-    return graph
-
-
-def _copied(module: Any, graph: torch.fx.Graph, copies: dict[Any, Any]) -> Any:
-    """Copies the nodes that `copies` does not have, and returns the copy of the result."""
-    import torch
-
-    result: Any = None
+    copies: dict[Any, Any] = {}
     for node in module.graph.nodes:
-        if node in copies or node.op == "get_attr":
-            continue
-        if node.op == "output":
-            result = torch.fx.node.map_arg(node.args[0], copies.__getitem__)
-        elif str(node.target) == _PART:
-            _, part, *arguments = node.args
-            inner = getattr(module, part.target)
-            given = [copies[each] if isinstance(each, torch.fx.Node) else each
-                     for each in arguments]  # fmt: skip
-            taken = [each for each in inner.graph.nodes if each.op == "placeholder"]
-            copies[node] = _copied(inner, graph, dict(zip(taken, given, strict=True)))
-        elif node.target is operator.getitem and isinstance(copies[node.args[0]], tuple | list):
-            copies[node] = copies[node.args[0]][node.args[1]]
-        elif isinstance(node.target, torch._ops.HigherOrderOperator):
-            raise ValueError(f"plan_storage: the program has a part that is a '{node.target}'")
-        else:
+        if node.op in ("placeholder", "call_module"):
             copies[node] = graph.node_copy(node, copies.__getitem__)
-    return result
+    given = tuple(copy for copy in copies.values() if copy.op == "placeholder")
+    codegen = module.graph._codegen
+    containers = codegen.pytree_info.out_spec
+    # Code that puts the results into containers fails for an argument of the name "pytree".
+    codegen.pytree_info = codegen.pytree_info._replace(out_spec=None)
+    module._planned_body = torch.nn.Module()
+    module._planned_body.forward = lambda *given: _pytree.tree_unflatten(body(*given), containers)
+    graph.output(graph.call_module("_planned_body", given))
+    graph.set_codegen(codegen)
+    module.graph = graph
+    return module
 
 
 def tensors_of(value: Any) -> list[torch.Tensor]:
@@ -84,6 +125,43 @@ def may_alias(target: Any) -> bool:
     if any(result.alias_info is not None for result in schema.returns):
         return True
     return _is_composite(target) and target.overloadpacket.__name__ not in _FRESH
+
+
+def aliased(node: Any) -> list[Any]:
+    """The values in whose memory a result of the operator may lie."""
+    import torch
+
+    if not may_alias(node.target):
+        return []
+    schema = _schema_of(node.target)
+    if schema is None or _is_composite(node.target):
+        return list(node.all_input_nodes)
+    names = {argument.name for argument in schema.arguments if argument.alias_info is not None}
+    positional = zip(schema.arguments, node.args, strict=False)  # a default may be left out
+    found: list[Any] = []
+    for name, value in [(each.name, value) for each, value in positional] + [*node.kwargs.items()]:
+        if name in names:
+            torch.fx.node.map_arg(value, found.append)
+    return found
+
+
+def escaping(operators: Sequence[Any], outputs: Sequence[Any]) -> set[Any]:
+    """Values that cannot lie at places which the next run writes again.
+
+    They are what the program returns, whatever that may be a view of, and what an operator may give
+    another shape in place.
+    """
+    import torch
+
+    found = {each for each in outputs if isinstance(each, torch.fx.Node)}
+    for node in reversed(operators):
+        schema = _schema_of(node.target)
+        may_resize = schema is not None and any(each.is_out for each in schema.arguments)
+        if may_resize or torch.Tag.inplace_view in getattr(node.target, "tags", ()):
+            found.update(node.all_input_nodes)
+        if node in found:
+            found.update(aliased(node))
+    return found
 
 
 def is_alias(node: Any) -> bool:
@@ -155,35 +233,3 @@ def out_variant(target: Any, device: torch.device) -> Callable[..., Any] | None:
             has_own = torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), key)
             return overload if has_own else None
     return None
-
-
-class Inputs:
-    """The placeholders: weights, which the program holds, and what a call is given."""
-
-    def __init__(self, order: list[Any], specs: Mapping[str, Any]) -> None:
-        self.order = order
-        self._specs = specs
-
-    def bind(self, program: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[Any, Any]:
-        from torch.utils import _pytree
-
-        wanted = program.call_spec.in_spec
-        flat, found = _pytree.tree_flatten((tuple(args), dict(kwargs)))
-        if found != wanted:
-            raise TypeError(f"plan_storage: the program takes {wanted}, and is given {found}")
-        given = iter(flat)
-        values = {}
-        for node in self.order:
-            spec = self._specs[node.name]
-            is_user = spec.kind.name == "USER_INPUT"
-            values[node] = next(given) if is_user else self.lifted(program, spec.target)
-        return values
-
-    @staticmethod
-    def lifted(program: Any, name: str) -> Any:
-        return program.state_dict[name] if name in program.state_dict else program.constants[name]
-
-
-def inputs_of(program: Any, graph: torch.fx.Graph) -> Inputs:
-    specs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
-    return Inputs([node for node in graph.nodes if node.op == "placeholder"], specs)

@@ -1,7 +1,6 @@
-"""The symbolic sizes of an exported program, as the variables and expressions of a plan.
+"""The symbolic sizes of an exported program: their bounds, and their values in one run.
 
-torch.export writes sizes as sympy expressions; plans write them as text
-(storage/size_expression.hpp).
+torch.export writes sizes as sympy expressions of symbols, and knows a range for each symbol.
 """
 
 from __future__ import annotations
@@ -13,54 +12,66 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
+_ENDLESS = 1 << 62  # sizes without a bound may have about 2^63 for one
+
 
 @dataclasses.dataclass(frozen=True)
 class _Shown:
     """Where a symbolic size is seen: an input is, or has a dimension of, factor * size + rest."""
 
-    node: Any
+    input: int  # its place among the flat inputs
     dimension: int | None  # None: the input is a number
     factor: int
     rest: int
 
-    def value(self, given: Any) -> int:
-        seen = given if self.dimension is None else given.shape[self.dimension]
-        return (int(seen) - self.rest) // self.factor
+    def value(self, given: Sequence[Any]) -> int:
+        """0 if the input, which no guard of the program looks at, is of another kind."""
+        seen = given[self.input]
+        if self.dimension is not None:
+            seen = dict(enumerate(getattr(seen, "shape", ()))).get(self.dimension)
+        return (seen - self.rest) // self.factor if isinstance(seen, int) else 0
 
 
 class Symbols:
-    """The symbolic sizes of a program: the variables of its plan."""
+    """The symbolic sizes of a program's inputs, with the bounds that a plan is made for."""
 
-    def __init__(self, program: Any, graph: torch.fx.Graph, upper_bounds: dict[str, int]) -> None:
+    def __init__(
+        self, program: Any, inputs: Sequence[Any], upper_bounds: Mapping[str, int]
+    ) -> None:
         self._where: dict[Any, _Shown] = {}
-        self._ranges: dict[Any, tuple[int, int]] = {}
-        for node in graph.nodes:
-            if node.op == "placeholder":
-                self._look_at(node)
-        known = {str(symbol) for symbol in self._where}
-        unknown = sorted(set(upper_bounds) - known)
+        for place, node in enumerate(inputs):
+            self._look_at(place, node.meta.get("val"))
+        known = {str(symbol): symbol for symbol in self._where}
+        unknown = sorted(set(upper_bounds) - set(known))
         if unknown:
             raise ValueError(
                 f"plan_storage: the program has no symbolic size '{unknown[0]}'; it has: "
                 f"{', '.join(sorted(known)) or 'none'}"
             )
+        self._ranges: dict[Any, Any] = dict(program.range_constraints)
+        for name, upper in upper_bounds.items():
+            self._bound(known[name], upper)
+        # A size below its bound of the program needs no question: the program's guards ask it.
+        self._limits = {known[name]: upper for name, upper in upper_bounds.items()}
         for symbol in self._where:
-            self._ranges[symbol] = self._range(program, symbol, upper_bounds)
-        self._names = {symbol: str(symbol) for symbol in self._where}
+            if self._largest(symbol) is None:
+                raise ValueError(
+                    f"plan_storage: the symbolic size '{symbol}' has no upper bound. Give one with "
+                    f"Dim(..., max=...), or upper_bounds={{'{symbol}': ...}}"
+                )
 
-    def _look_at(self, node: Any) -> None:
+    def _look_at(self, place: int, value: Any) -> None:
         import torch
 
-        value = node.meta.get("val")
         if isinstance(value, torch.SymInt):
-            self._note(value.node.expr, node, None)
+            self._note(value.node.expr, place, None)
         if not isinstance(value, torch.Tensor):
             return
         for dimension, size in enumerate(value.shape):
             if isinstance(size, torch.SymInt):
-                self._note(size.node.expr, node, dimension)
+                self._note(size.node.expr, place, dimension)
 
-    def _note(self, expression: Any, node: Any, dimension: int | None) -> None:
+    def _note(self, expression: Any, place: int, dimension: int | None) -> None:
         """An input's size shows a symbol if it is factor * symbol + rest."""
         if len(expression.free_symbols) != 1:
             return
@@ -69,77 +80,50 @@ class Symbols:
         factor = expression.subs(symbol, 1) - rest
         is_linear = (factor * symbol + rest - expression).expand() == 0
         if is_linear and factor.is_Integer and factor != 0:
-            self._where.setdefault(symbol, _Shown(node, dimension, int(factor), int(rest)))
+            self._where.setdefault(symbol, _Shown(place, dimension, int(factor), int(rest)))
 
-    @staticmethod
-    def _range(program: Any, symbol: Any, upper_bounds: dict[str, int]) -> tuple[int, int]:
-        constraint = program.range_constraints.get(symbol)
-        lower = 0 if constraint is None else max(0, int(constraint.lower))
-        if str(symbol) in upper_bounds:
-            return lower, upper_bounds[str(symbol)]
-        upper = None if constraint is None else constraint.upper
-        if upper is None or not upper.is_Integer or int(upper) >= 1 << 31:
+    def _bound(self, symbol: Any, upper: int) -> None:
+        from torch.utils._sympy.value_ranges import ValueRanges
+
+        known = self._ranges.get(symbol, ValueRanges.unknown_int())
+        if upper < known.lower:
             raise ValueError(
-                f"plan_storage: the symbolic size '{symbol}' has no upper bound. Give one with "
-                f"Dim(..., max=...), or upper_bounds={{'{symbol}': ...}}"
+                f"plan_storage: the upper bound of '{symbol}' is {upper}; accepted: at least "
+                f"{known.lower}"
             )
-        return lower, int(upper)
+        self._ranges[symbol] = ValueRanges(known.lower, min(known.upper, upper))
 
-    def variables(self) -> list[dict[str, Any]]:
-        return [
-            {"name": self._names[symbol], "lower": lower, "upper": upper}
-            for symbol, (lower, upper) in self._ranges.items()
-        ]
+    def beyond(self, given: Sequence[Any]) -> str | None:
+        """The first size of a run that is above its bound: a sentence that names it."""
+        for symbol, upper in self._limits.items():
+            value = self._where[symbol].value(given)
+            if value > upper:
+                return f"the size '{symbol}' is {value}; accepted: at most {upper}"
+        return None
 
-    def values(self, bound: Mapping[Any, Any]) -> tuple[int, ...]:
-        """The sizes of one run."""
-        return tuple(shown.value(bound[shown.node]) for shown in self._where.values())
+    def most_bytes(self, value: torch.Tensor) -> int | None:
+        """The most that the tensor's storage takes, up to its last element.
 
-    def are_above(self, given: Sequence[int]) -> bool:
-        """Whether all are in range but for some that are above it."""
-        return all(
-            value >= lower for value, (lower, _) in zip(given, self._ranges.values(), strict=True)
-        )
+        None if that has no bound, or a size depends on what tensors hold.
+        """
+        from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-    def size_bytes(self, value: torch.Tensor) -> str:
-        """An expression of what the tensor's storage takes: up to its last element."""
-        terms = [
-            f"max(0, {_text(size)} - 1) * ({_text(stride)})"
-            for size, stride in zip(value.shape, value.stride(), strict=True)
-        ]
-        elements = " + ".join(["1", *terms])
-        return f"({elements}) * {value.element_size()}"
+        if free_unbacked_symbols(value):
+            return None
+        elements = 1
+        for size, stride in zip(value.shape, value.stride(), strict=True):
+            most, step = self._most(size), self._most(stride)
+            if most is None or step is None:
+                return None
+            elements += max(0, most - 1) * step
+        return elements * value.element_size()
 
+    def _most(self, size: Any) -> int | None:
+        return size if isinstance(size, int) else self._largest(size.node.expr)
 
-def _text(size: Any) -> str:
-    """A size as an infix expression. ValueError for an operation that plans do not have."""
-    if isinstance(size, int):
-        return str(size)
-    return _expression(size.node.expr)
+    def _largest(self, expression: Any) -> int | None:
+        """The upper bound of an expression, which may have fractions inside; None: it has none."""
+        from torch.utils._sympy.value_ranges import bound_sympy
 
-
-def _expression(expression: Any) -> str:
-    import sympy
-
-    if expression.is_Integer:
-        return str(int(expression)) if expression >= 0 else f"(0 - {-int(expression)})"
-    if expression.is_Symbol:
-        return str(expression)
-    parts = [_expression(part) for part in expression.args if not isinstance(expression, sympy.Pow)]
-    name = type(expression).__name__
-    if expression.is_Add:
-        return "(" + " + ".join(parts) + ")"
-    if expression.is_Mul:
-        return "(" + " * ".join(parts) + ")"
-    if isinstance(expression, sympy.Pow) and expression.exp.is_Integer and expression.exp > 0:
-        return "(" + " * ".join([_expression(expression.base)] * int(expression.exp)) + ")"
-    if name in ("FloorDiv", "CleanDiv"):
-        return f"({parts[0]} / {parts[1]})"
-    if name in ("Mod", "PythonMod"):
-        return f"({parts[0]} % {parts[1]})"
-    if name in ("Max", "Min"):
-        text = parts[0]
-        for part in parts[1:]:
-            text = f"{name.lower()}({text}, {part})"
-        return text
-    raise ValueError(f"plan_storage: a size is '{expression}'; {name} has no form in a plan")
+        upper = bound_sympy(expression, self._ranges).upper
+        return int(upper) if upper.is_finite and upper < _ENDLESS else None

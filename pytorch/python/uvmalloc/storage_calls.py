@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -30,7 +29,6 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     ),
     "uvmalloc_credits_open": (_INT, (_HANDLE, _DOUBLE, *_ERROR)),
     "uvmalloc_credits_start": (_INT, (_HANDLE, _INT, _UINT64S, _UINT64S, *_ERROR)),
-    "uvmalloc_credits_wait": (_INT, (_HANDLE, _INT, _DOUBLE, *_ERROR)),
     "uvmalloc_credits_set_output_bytes": (_INT, (_HANDLE, _INT, _UINT64, *_ERROR)),
     "uvmalloc_credits_finish": (_INT, (_HANDLE, _INT, *_ERROR)),
     "uvmalloc_credits_close": (_INT, (_HANDLE, _INT, *_ERROR)),
@@ -46,7 +44,6 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "uvmalloc_plan_lower_bound_bytes": (_INT64, (_HANDLE,)),
     "uvmalloc_plan_storage_count": (_SIZE, (_HANDLE,)),
     "uvmalloc_plan_places": (None, (_HANDLE, _INT64S, _INT64S)),
-    "uvmalloc_plan_sizes": (_INT, (_HANDLE, _INT64S, _SIZE, _INT64S, *_ERROR)),
 }  # fmt: skip
 
 STARTED, OVER, FAILED, LATE, STOPPED = 1, 0, -1, -2, -3
@@ -81,7 +78,6 @@ class CreditsGate:
     def __init__(self, memory_bytes: int | None = None) -> None:
         self._library = calls()
         limit = UNLIMITED if memory_bytes is None else memory_bytes
-        self._process = os.getpid()
         self._handle = self._library.uvmalloc_credits_create(limit)
         if not self._handle:
             raise MemoryError("no memory for credits")
@@ -127,10 +123,6 @@ class CreditsGate:
         faults = {LATE: CreditTimeout, STOPPED: CreditStopped}
         raise faults.get(status, RuntimeError)(error.value.decode("utf-8", "replace"))
 
-    def wait(self, actor: int, seconds: float) -> bool:
-        """Whether start() has an answer, an error included; waits for it for so long at most."""
-        return bool(self._call("wait", actor, seconds))
-
     def set_output_bytes(self, register: int, size_bytes: int) -> None:
         self._call("set_output_bytes", register, size_bytes)
 
@@ -159,8 +151,7 @@ class CreditsGate:
         return checked(function, self._handle, *arguments, fault=CreditError)
 
     def __del__(self) -> None:
-        # In a forked child, threads that are not there may still wait at the gate.
-        if getattr(self, "_handle", None) and os.getpid() == self._process:
+        if getattr(self, "_handle", None):
             self._library.uvmalloc_credits_destroy(self._handle)
 
 
@@ -169,7 +160,7 @@ class CreditError(ValueError):
 
 
 class CreditTimeout(TimeoutError):
-    """An actor was not done in time; the message names it."""
+    """A consumer has not acknowledged in time; the message names it."""
 
 
 class CreditStopped(RuntimeError):
@@ -213,14 +204,6 @@ class Plan:
     @property
     def lower_bound_bytes(self) -> int:
         return self._library.uvmalloc_plan_lower_bound_bytes(self._handle)
-
-    def sizes(self, values: Sequence[int]) -> list[int]:
-        """Of all storages. ValueError names a variable beyond its range, or a size that is none."""
-        given = (_INT64 * max(1, len(values)))(*values)
-        sizes = (_INT64 * max(1, len(self.offsets)))()
-        function = self._library.uvmalloc_plan_sizes
-        checked(function, self._handle, given, len(values), sizes, fault=ValueError)
-        return list(sizes[: len(self.offsets)])
 
     def __del__(self) -> None:
         if getattr(self, "_handle", None):

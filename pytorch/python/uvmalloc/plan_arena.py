@@ -1,0 +1,79 @@
+"""The memory of a plan's storages, as tensors of torch.
+
+Runs take turns, also those of several threads and of several streams of a device: a run starts on
+the device when the one before it has ended there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+    from uvmalloc.storage_calls import Plan
+
+
+class PlanArena:
+    """One allocation on a device, made at the first use. Tensors in it are for one turn."""
+
+    def __init__(self, plan: Plan, device: torch.device) -> None:
+        self._plan = plan
+        self._device = device
+        self._memory: torch.Tensor | None = None
+        self._one_run = threading.Lock()
+        self._stream: torch.cuda.Stream | None = None  # of the last run
+        self._ended: torch.cuda.Event | None = None  # where the last run ends on its stream
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        """The turn of one run. A captured run has no turn when it is replayed."""
+        import torch
+
+        with self._one_run:
+            if self._device.type != "cuda" or torch.cuda.is_current_stream_capturing():
+                yield
+                return
+            stream = torch.cuda.current_stream(self._device)
+            if self._ended is None:
+                self._ended = torch.cuda.Event()
+            elif stream != self._stream:
+                stream.wait_event(self._ended)
+                if self._memory is not None:
+                    self._memory.record_stream(stream)
+            self._stream = stream
+            try:
+                yield
+            finally:
+                self._ended.record(stream)
+
+    def tensor(self, storage: int, like: torch.Tensor) -> torch.Tensor | None:
+        """A tensor that looks like `like`, at the storage's place; None if it cannot lie there."""
+        import torch
+
+        if type(like) is not torch.Tensor or like.layout != torch.strided:
+            return None
+        if like.device != self._device or like.is_conj() or like.is_neg():
+            return None
+        dimensions = list(zip(like.shape, like.stride(), strict=True))
+        if any(stride == 0 and size > 1 for size, stride in dimensions):
+            return None  # elements share memory: nothing can be copied to it
+        # Strides are the kernel's choice: they may be others than the program says.
+        elements = (
+            1 + sum((size - 1) * stride for size, stride in dimensions) if like.numel() else 0
+        )
+        most_bytes = self._plan.most_bytes[storage]
+        if elements * like.element_size() > most_bytes:
+            return None
+        # A tensor that is made in inference mode cannot be written outside of it.
+        with torch.inference_mode(False), torch.no_grad():
+            if self._memory is None:
+                self._memory = torch.empty(
+                    self._plan.arena_bytes, dtype=torch.uint8, device=self._device
+                )
+            begin = self._plan.offsets[storage]
+            part = self._memory[begin : begin + most_bytes].view(like.dtype)
+            return part.as_strided(like.shape, like.stride(), begin // like.element_size())
