@@ -64,8 +64,8 @@ struct Configuration {
   ServeCuda serve_cuda = ServeCuda::kNo;             // UVMALLOC_CUDA
   PointerType pointer_type = PointerType::kManaged;  // UVMALLOC_POINTER_TYPE
   bool share = false;                                // UVMALLOC_SHARE
-  // No variable: of the files through which programs agree on turns.
-  std::string share_folder = "/dev/shm";
+  // No variable: of the files through which programs agree on turns; empty: turn_folder().
+  std::string share_folder;
   bool startup_line = true;                       // UVMALLOC_STARTUP_LINE
   std::string exclude;                            // UVMALLOC_EXCLUDE
   CpuTensors cpu_tensors = CpuTensors::kAuto;     // UVMALLOC_CPU

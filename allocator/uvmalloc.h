@@ -106,11 +106,13 @@ UVMALLOC_API const char* uvmalloc_last_error(void) UVMALLOC_NOEXCEPT;
 
 /* ---- allocators */
 
-/* All zero but struct_bytes: the defaults. Variables (UVMALLOC_BUDGET and others) are not read. */
+/* All zero but struct_bytes: the defaults. Variables (UVMALLOC_BUDGET and others) are not read, but
+ * for UVMALLOC_RUNTIME if `runtime` is NULL. */
 typedef struct uvmalloc_options {
   size_t struct_bytes;
   const char* runtime;    /* the kind of device by name, "cuda", or by the path of a shared object
-                             (uvmalloc_runtime.h); NULL: the first that has one */
+                             (uvmalloc_runtime.h); NULL: UVMALLOC_RUNTIME, else the first that has
+                             one */
   int32_t policy;         /* a uvmalloc_policy */
   uint64_t budget_bytes;  /* the most memory that may be in use at a time, at least 2 MiB; 0: by the
                              machine */

@@ -29,6 +29,11 @@ uvm::CreditGate& gate(uvmalloc_credits* credits) {
   if (!credits->gate) throw std::logic_error("the credits are not open yet");
   return *credits->gate;
 }
+// More than three years would not fit beside the clock's own time.
+uvm::Credits::Time time_of(double seconds) {
+  return std::chrono::duration_cast<uvm::Credits::Time>(
+      std::chrono::duration<double>(std::clamp(seconds, 0.0, 1e8)));
+}
 std::size_t number(int given) {
   if (given < 0) throw std::invalid_argument("a number is negative");
   return static_cast<std::size_t>(given);
@@ -67,10 +72,7 @@ int uvmalloc_credits_open(uvmalloc_credits* credits, double timeout_seconds, cha
                           size_t capacity) {
   return uvm::call_guarded(-1, error, capacity, [&] {
     std::optional<uvm::Credits::Time> timeout;
-    if (timeout_seconds > 0) {
-      timeout = std::chrono::duration_cast<uvm::Credits::Time>(
-          std::chrono::duration<double>(timeout_seconds));
-    }
+    if (timeout_seconds > 0) timeout = time_of(timeout_seconds);
     credits->gate = std::make_unique<uvm::CreditGate>(building(credits), credits->clock, timeout);
     credits->building.reset();
     return 0;
@@ -94,6 +96,13 @@ int uvmalloc_credits_start(uvmalloc_credits* credits, int actor, uint64_t* input
       uvm::write_text(stopped.what(), error, capacity);
       return UVMALLOC_CREDITS_STOPPED;
     }
+  });
+}
+
+int uvmalloc_credits_wait(uvmalloc_credits* credits, int actor, double seconds, char* error,
+                          size_t capacity) {
+  return uvm::call_guarded(-1, error, capacity, [&] {
+    return gate(credits).wait(number(actor), time_of(seconds)) ? 1 : 0;
   });
 }
 

@@ -19,7 +19,7 @@ typedef struct uvmalloc_credits uvmalloc_credits;
 #define UVMALLOC_CREDITS_STARTED 1
 #define UVMALLOC_CREDITS_OVER 0      /* the actor gets no more tensors, or nobody reads its own */
 #define UVMALLOC_CREDITS_FAILED (-1) /* a wrong argument, or no memory */
-#define UVMALLOC_CREDITS_LATE (-2)   /* a consumer did not acknowledge in time; `error` names it */
+#define UVMALLOC_CREDITS_LATE (-2)   /* an actor was not done in time; `error` names it */
 #define UVMALLOC_CREDITS_STOPPED (-3)
 
 /* `memory_bytes`: the most that all slots together may hold; UINT64_MAX: as much as the quotas.
@@ -41,6 +41,10 @@ int uvmalloc_credits_open(uvmalloc_credits* credits, double timeout_seconds, cha
  * order in which its registers were added; both arrays have room for as many. */
 int uvmalloc_credits_start(uvmalloc_credits* credits, int actor, uint64_t* inputs,
                            uint64_t* outputs, char* error, size_t capacity);
+/* Waits until uvmalloc_credits_start() would answer at once, but not longer than `seconds`. Returns
+ * 1 if it would, 0 if not, -1 on failure. An interpreter looks for signals between such waits. */
+int uvmalloc_credits_wait(uvmalloc_credits* credits, int actor, double seconds, char* error,
+                          size_t capacity);
 /* The size of the tensor that the register's producer has just made. -1 if it is more than
  * slot_bytes. */
 int uvmalloc_credits_set_output_bytes(uvmalloc_credits* credits, int reg, uint64_t size_bytes,

@@ -1,5 +1,6 @@
 #include <uvmalloc/hints/credit_gate.hpp>
 
+#include <algorithm>
 #include <utility>
 
 namespace uvm {
@@ -11,20 +12,37 @@ CreditGate::CreditGate(Credits credits, CreditClock& clock, std::optional<Credit
 
 std::optional<CreditAction> CreditGate::start(std::size_t actor) {
   std::unique_lock lock(mutex_);
+  wait_until(lock, actor, std::nullopt);
+  if (stopped_) throw CreditStoppedError(*stopped_);
+  if (late_) throw CreditTimeoutError(*late_);
+  if (!credits_.can_start(actor)) return std::nullopt;
+  return credits_.start(actor, clock_.now());
+}
+
+bool CreditGate::wait(std::size_t actor, Credits::Time most) {
+  std::unique_lock lock(mutex_);
+  return wait_until(lock, actor, clock_.now() + most);
+}
+
+bool CreditGate::wait_until(std::unique_lock<std::mutex>& lock, std::size_t actor,
+                            std::optional<Credits::Time> until) {
   while (true) {
+    const Credits::Time now = clock_.now();
     if (!late_ && timeout_) {
-      late_ = credits_.overdue(clock_.now(), *timeout_);
+      late_ = credits_.overdue(now, *timeout_);
       if (late_) changed_.notify_all();
     }
-    if (stopped_) throw CreditStoppedError(*stopped_);
-    if (late_) throw CreditTimeoutError(*late_);
-    if (credits_.can_start(actor)) return credits_.start(actor, clock_.now());
-    if (credits_.is_over(actor)) return std::nullopt;
-    std::optional<Credits::Time> until;
-    if (timeout_) until = credits_.next_overdue(*timeout_);
-    // A moment later: overdue() wants more than the limit.
-    if (until) *until += std::chrono::microseconds(1);
-    clock_.wait(lock, changed_, until);
+    if (stopped_ || late_ || credits_.can_start(actor) || credits_.is_over(actor)) return true;
+    if (until && now >= *until) return false;
+    std::optional<Credits::Time> wake = until;
+    if (timeout_) {
+      if (const auto overdue = credits_.next_overdue(*timeout_)) {
+        // A moment later: overdue() wants more than the limit.
+        const Credits::Time after = *overdue + std::chrono::microseconds(1);
+        wake = until ? std::min(*until, after) : after;
+      }
+    }
+    clock_.wait(lock, changed_, wake);
   }
 }
 

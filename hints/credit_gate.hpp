@@ -14,7 +14,7 @@
 
 namespace uvm {
 
-// A consumer has not acknowledged a tensor in time. The message names it.
+// An actor was not done in time. The message names it.
 struct CreditTimeoutError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -25,9 +25,8 @@ struct CreditStoppedError : std::runtime_error {
 
 class CreditGate {
  public:
-  // `timeout`: how long a consumer may have a tensor without an acknowledgement; nullopt: as long
-  // as it takes. The clock must outlive the gate. std::invalid_argument as from
-  // Credits::check_memory().
+  // `timeout`: as `limit` of Credits::overdue(); nullopt: as long as it takes. The clock must
+  // outlive the gate. std::invalid_argument as from Credits::check_memory().
   CreditGate(Credits credits, CreditClock& clock, std::optional<Credits::Time> timeout);
   CreditGate(const CreditGate&) = delete;
   CreditGate& operator=(const CreditGate&) = delete;
@@ -35,6 +34,9 @@ class CreditGate {
   // Waits until the actor's next action may start, and starts it. nullopt: the actor is over. After
   // a time-out and after stop() every actor gets the error.
   std::optional<CreditAction> start(std::size_t actor);
+  // Waits until start() has an answer for the actor, an error included, but not longer than `most`.
+  // Returns whether it has one. For a caller that looks at something else between its waits.
+  bool wait(std::size_t actor, Credits::Time most);
   // As of Credits.
   void set_output_bytes(std::size_t reg, std::size_t size_bytes);
   void finish(std::size_t actor);
@@ -48,6 +50,9 @@ class CreditGate {
   std::size_t held_bytes() const;
 
  private:
+  // Waits until the actor may start, is over, or gets an error. Returns false after `until`.
+  bool wait_until(std::unique_lock<std::mutex>& lock, std::size_t actor,
+                  std::optional<Credits::Time> until);
   // After a change of the credits.
   void deliver_and_wake();
 

@@ -358,14 +358,24 @@ void Credits::settle(Time now) {
 
 // ---- what is known
 
+// A source that has not started waits for nobody: nothing of others stands still because of it.
+bool Credits::must_act(const Actor& actor) const {
+  if (!actor.since) return false;
+  return actor.inputs.empty() ? actor.running && !actor.outputs.empty() : true;
+}
+
 std::optional<std::string> Credits::overdue(Time now, Time limit) const {
   for (const Actor& actor : actors_) {
-    if (actor.inputs.empty() || !actor.since || now - *actor.since <= limit) continue;
+    if (!must_act(actor) || now - *actor.since <= limit) continue;
+    const std::chrono::duration<double> seconds = now - *actor.since;
+    if (actor.inputs.empty()) {
+      return fmt::format("'{}' has not made a tensor for register '{}' for {:.3f} s", actor.name,
+                         registers_[actor.outputs.front()].described.name, seconds.count());
+    }
     const Input& input = actor.inputs.front();
     const Register& reg = registers_[input.reg];
     const std::size_t slot =
         actor.running ? actor.running->inputs.front().index : reg.ready[input.consumer].front();
-    const std::chrono::duration<double> seconds = now - *actor.since;
     return fmt::format("'{}' has not acknowledged slot {} of register '{}' for {:.3f} s",
                        actor.name, slot, reg.described.name, seconds.count());
   }
@@ -375,7 +385,7 @@ std::optional<std::string> Credits::overdue(Time now, Time limit) const {
 std::optional<Credits::Time> Credits::next_overdue(Time limit) const {
   std::optional<Time> first;
   for (const Actor& actor : actors_) {
-    if (actor.inputs.empty() || !actor.since) continue;
+    if (!must_act(actor)) continue;
     if (!first || *actor.since + limit < *first) first = *actor.since + limit;
   }
   return first;

@@ -98,11 +98,10 @@ class Credits {
   // Whether the actor will never start again and runs no action.
   bool is_over(std::size_t actor) const;
 
-  // Where a consumer could have acknowledged a tensor for longer than `limit`: a sentence that
-  // names the consumer, the register and the slot.
+  // A sentence that names the actor and its register, if a consumer could have acknowledged a
+  // tensor for longer than `limit`, or if a source has been making one for longer.
   std::optional<std::string> overdue(Time now, Time limit) const;
-  // When overdue() may have something to say at the earliest; nullopt while nobody has to
-  // acknowledge.
+  // When overdue() may have something to say at the earliest; nullopt while nobody has to act.
   std::optional<Time> next_overdue(Time limit) const;
 
   // ---- the counters
@@ -154,6 +153,7 @@ class Credits {
   void take_slots(Actor* actor);
   void end_action(Actor* actor);
   bool has_ended(std::size_t actor) const;
+  bool must_act(const Actor& actor) const;  // overdue() looks at it
   // An actor that cannot start although tensors wait for it; nullopt if all tensors in flight can
   // be consumed.
   std::optional<std::size_t> stuck_actor() const;

@@ -12,6 +12,12 @@ die() {
   exit 1
 }
 
+# The comment at a script's head says what it does. A script with options of its own sets own_help.
+if [[ -z "${own_help:-}" && ("${1:-}" == --help || "${1:-}" == -h) ]]; then
+  sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
+  exit
+fi
+
 # Python keeps what it compiles. Tests import torch hundreds of times, and each time would take seconds more.
 unset PYTHONDONTWRITEBYTECODE
 
@@ -69,10 +75,12 @@ default_minor="$(sed -n 's/^torch==\([0-9]*\.[0-9]*\)\..*/\1/p' "$requirements")
 release_of() {
   local known
   known="$(sed -n "s/^\(${1//./\\.}\.[0-9]*\)$/\1/p" "$root/scripts/torch_versions.txt")"
-  [[ -n "$known" ]] || die "the version of torch is '$1'; accepted: $(sed -n 's/^\([0-9]*\.[0-9]*\)\..*/\1/p' \
-    "$root/scripts/torch_versions.txt" | paste -sd' ')"
+  [[ -n "$known" ]] || die "the version of torch is '$1'; accepted: $(torch_minors | paste -sd' ')"
   printf '%s\n' "$known"
 }
+
+# All minor versions that uvmalloc serves.
+torch_minors() { sed -n 's/^\([0-9]*\.[0-9]*\)\..*/\1/p' "$root/scripts/torch_versions.txt"; }
 
 # This checkout's environment with that minor version of torch.
 venv_of() { if [[ "$1" == "$default_minor" ]]; then echo "$venv"; else echo "$venv-$1"; fi; }
@@ -80,15 +88,71 @@ venv_of() { if [[ "$1" == "$default_minor" ]]; then echo "$venv"; else echo "$ve
 # The site-packages folder of this checkout's environment that holds torch; scripts/setup wrote it down.
 torch_site_packages() { cat "$venv/site-packages"; }
 
-# The torch packages of all environments that are set up, the default one first, as CMake has lists.
-torch_folders() {
-  local noted notes=("$venv/site-packages")
-  for noted in "$venv"-*/site-packages; do [[ ! -f "$noted" ]] || notes+=("$noted"); done
-  cat "${notes[@]}" | sed 's|$|/torch|' | paste -sd';'
+# The folders that hold torch packages to build plugins for, each behind its minor version and a tab: those of all
+# environments that are set up, the default one first, then those that build/torch-MINOR names.
+torch_packages() {
+  local noted minor folder
+  printf '%s\t%s\n' "$default_minor" "$(torch_site_packages)"
+  for noted in "$venv"-*/site-packages; do
+    minor="${noted%/site-packages}"
+    [[ ! -f "$noted" ]] || printf '%s\t%s\n' "${minor##*/venv-}" "$(cat "$noted")"
+  done
+  for noted in "$root"/build/torch-*; do
+    minor="${noted##*/torch-}"
+    [[ -f "$noted" && ! -f "$(venv_of "$minor")/site-packages" ]] || continue
+    folder="$(cat "$noted")"
+    [[ ! -f "$folder/torch/include/ATen/ATen.h" ]] || printf '%s\t%s\n' "$minor" "$folder"
+  done
+}
+
+# As CMake has lists.
+torch_folders() { torch_packages | sed 's|^[^\t]*\t\(.*\)|\1/torch|' | paste -sd';'; }
+
+# describe_torch PYTHON: the folder, the minor version and the CUDA ("none") of the torch that this Python would import;
+# nothing where it has none.
+describe_torch() {
+  "$1" - 2>/dev/null <<'PY' || true
+import importlib.util, pathlib, re
+folder = pathlib.Path(importlib.util.find_spec("torch").origin).parent
+text = (folder / "version.py").read_text()
+found = [re.search(rf"^{name}\b[^=\n]*= *['\"]([^'\"]+)", text, re.M) for name in ("__version__", "cuda")]
+print(folder.parent, ".".join(found[0][1].split(".")[:2]), found[1][1] if found[1] else "none", sep="\t")
+PY
+}
+
+# note_torch PYTHON: builds from now on have a plugin for the torch of that environment. Fails and says why it is left
+# out. An environment of ours that has the same minor version serves as well.
+note_torch() {
+  local described folder minor cuda
+  described="$(describe_torch "$1")"
+  [[ -n "$described" ]] || { say "$1 has no torch" && return 1; }
+  IFS=$'\t' read -r folder minor cuda <<<"$described"
+  if ! torch_minors | grep -qxF "$minor"; then
+    say "no plugin for torch $minor in $folder: uvmalloc serves torch $(torch_minors | paste -sd' ')"
+    return 1
+  fi
+  if [[ "$cuda" != 13.* ]]; then
+    say "no plugin for torch $minor in $folder: it is built for CUDA $cuda, and uvmalloc needs a torch for CUDA 13"
+    return 1
+  fi
+  if [[ -f "$(venv_of "$minor")/site-packages" ]]; then return; fi
+  say "the plugin for torch $minor is built for the one in $folder"
+  printf '%s\n' "$folder" >"$root/build/torch-$minor"
 }
 
 # Where the jemalloc of this checkout lies; scripts/setup wrote it down.
 jemalloc_folder() { cat "$root/build/jemalloc"; }
+
+# A plugin that nothing builds again must not meet a later libuvmalloc.so.
+remove_other_plugins() {
+  local plugin minor kept
+  kept="$(torch_packages | cut -f1)"
+  for plugin in "$root"/build/release/lib/lib{uvmalloc,uvmsim}_torch_[0-9]*.so; do
+    [[ "$plugin" =~ _torch_([0-9]+)_([0-9]+)\.so$ ]] || continue
+    minor="${BASH_REMATCH[1]}.${BASH_REMATCH[2]}"
+    grep -qxF "$minor" <<<"$kept" || rm -f "$plugin"
+  done
+}
 
 # configure PRESET [CMAKE_ARGUMENT...]. Only release holds the PyTorch plugins, one for each torch that is set up: torch is
 # not built with sanitizers.
@@ -96,7 +160,10 @@ configure() {
   local preset="$1" site torch=""
   shift
   site="$(torch_site_packages)"
-  [[ "$preset" == release ]] && torch="$(torch_folders)"
+  if [[ "$preset" == release ]]; then
+    torch="$(torch_folders)"
+    remove_other_plugins
+  fi
   local log="$root/build/$preset.configure.log"
   if ! (cd "$root" && cmake --preset "$preset" -DUVMALLOC_TORCH_DIRS="$torch" \
           -DUVMALLOC_CUDA_INCLUDE_DIR="$site/nvidia/cu13/include" \
@@ -132,7 +199,7 @@ build_programs() {
 side_by_side=(-n "$(($(nproc) < 4 ? $(nproc) + 1 : 4))" --dist worksteal)
 
 # Tests in tests/pytorch of what depends on torch's version: those that each run has, and all.
-version_tests=(allocator_calls differential every_move memory_tools moves plan_fuzz ways_in)
+version_tests=(allocator_calls differential every_move memory_tools moves plan_fuzz ways_in wheel)
 all_version_tests=("${version_tests[@]}" fork memory switch)
 
 # test_torch_version MINOR FOLDER MARKS NAME...: those of these tests that MARKS selects (empty: all), with that torch; their

@@ -37,6 +37,10 @@ enum {
 /* Devices, as set by UVMSIM_DEVICES (default 1), before CUDA_VISIBLE_DEVICES hides any. */
 int uvmsim_device_count(void);
 
+/* Whether UVMSIM_MACHINE could be `machine`: a name in profiles/ beside the library, or a file. On
+ * failure `fault` gets a sentence, ended by NUL and cut to the capacity. Makes no machine. */
+int uvmsim_check_machine(const char* machine, char* fault, size_t capacity);
+
 /* 1 in a child by fork of the process that loaded the simulator, 0 elsewhere. The threads of the
  * parent's CPU libraries do not exist there. */
 int uvmsim_is_forked_child(void);

@@ -6,6 +6,7 @@
 //   product := unary (("*" | "/" | "%") unary)*
 //   unary   := "-" unary | number | name | "(" sum ")" | ("min" | "max") "(" sum "," sum ")"
 //
+// A name has letters, digits and "_", begins with no digit, and is neither "min" nor "max".
 // "/" rounds down, "%" is what remains then: for both, a == a / b * b + a % b, and the remainder
 // has the sign of b, as in Python. Immutable after parse(); may be used by several threads.
 #pragma once
@@ -39,6 +40,9 @@ class SizeExpression {
   // `names` are the variables that the text may use. ExpressionError for anything else, with the
   // place in the text.
   static SizeExpression parse(std::string_view text, std::span<const std::string> names);
+
+  // Whether an expression can use a variable of that name.
+  static bool is_variable_name(std::string_view name);
 
   // `values` has a value for each of the names. ExpressionError for a division by zero and for
   // overflow.

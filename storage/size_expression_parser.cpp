@@ -16,8 +16,16 @@ bool is_name(char character) {
   return is_digit(character) || (character >= 'a' && character <= 'z') ||
          (character >= 'A' && character <= 'Z') || character == '_';
 }
+bool is_function(std::string_view name) {
+  return name == "min" || name == "max";
+}
 
 }  // namespace
+
+bool SizeExpression::is_variable_name(std::string_view name) {
+  return !name.empty() && !is_digit(name.front()) && !is_function(name) &&
+         std::all_of(name.begin(), name.end(), is_name);
+}
 
 SizeExpressionParser::SizeExpressionParser(std::string_view text,
                                            std::span<const std::string> names)
@@ -105,7 +113,7 @@ void SizeExpressionParser::name() {
   const std::size_t begin = place_;
   while (place_ < text_.size() && is_name(text_[place_])) ++place_;
   const std::string_view found = text_.substr(begin, place_ - begin);
-  if (found == "min" || found == "max") {
+  if (is_function(found)) {
     two_arguments(found == "min" ? Operation::kMinimum : Operation::kMaximum);
     return;
   }

@@ -122,7 +122,15 @@ void StoragePlan::compile() {
       description_.variables, [](const auto& one) -> const auto& { return one.name; }, "variable");
   refuse_twice(
       description_.storages, [](const auto& one) -> const auto& { return one.id; }, "storage");
-  for (const PlanVariable& variable : description_.variables) names_.push_back(variable.name);
+  for (const PlanVariable& variable : description_.variables) {
+    if (!SizeExpression::is_variable_name(variable.name)) {
+      throw PlanError(fmt::format(
+          "no expression can use the variable '{}'; accepted: a name of letters, digits and '_' "
+          "that begins with no digit, and that is not min or max",
+          variable.name));
+    }
+    names_.push_back(variable.name);
+  }
   order_derived();
   for (const PlanStorage& storage : description_.storages) {
     if (storage.first_use >= storage.end_use) {

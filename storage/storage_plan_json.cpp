@@ -1,6 +1,8 @@
 #include <uvmalloc/storage/storage_plan_json.hpp>
 
 #include <initializer_list>
+#include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -86,10 +88,23 @@ PlanStorage storage_of(const Json& object, std::size_t number, bool is_placed) {
   return storage;
 }
 
+// JSON leaves open which of two equal keys counts, so neither does.
+Json parse(std::string_view text) {
+  std::vector<std::set<std::string>> keys;  // of the objects that are open
+  return Json::parse(text, [&keys](int, Json::parse_event_t event, Json& value) {
+    if (event == Json::parse_event_t::object_start) keys.emplace_back();
+    if (event == Json::parse_event_t::object_end) keys.pop_back();
+    if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second)
+      throw PlanError(
+          fmt::format("the plan has the key '{}' twice in one object", value.get<std::string>()));
+    return true;
+  });
+}
+
 PlanDescription read(std::string_view text, std::vector<StoragePlan::Place>* places) {
   Json all;
   try {
-    all = Json::parse(text);
+    all = parse(text);
   } catch (const nlohmann::json::exception& error) {
     throw PlanError(fmt::format("the plan is no JSON: {}", error.what()));
   }

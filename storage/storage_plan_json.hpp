@@ -7,8 +7,8 @@
 //    "most_bytes": 512},
 //                 {"id": "y", "size": "4 * m", "first_use": 1, "end_use": 3, "part_of": "x", ...}]}
 //
-// A description has no `offset` and no `most_bytes`. A reader accepts version 1 alone, and no key
-// that is not above.
+// A description has no `offset` and no `most_bytes`. A reader accepts version 1 alone, no key that
+// is not above, and no key twice.
 #pragma once
 
 #include <string>

@@ -1,12 +1,14 @@
 #include <uvmalloc/allocator/engine/device_sharing.hpp>
 
 #include <chrono>
+#include <cstdlib>
 #include <exception>
 #include <string>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include <uvmalloc/hints/arbiter/turn_folder.hpp>
 #include <uvmalloc/hints/background_thread.hpp>
 #include <uvmalloc/hints/live/live_policy.hpp>
 #include <uvmalloc/runtime/log.hpp>
@@ -56,7 +58,9 @@ DeviceSharing::DeviceSharing(Machine& machine, HeapState& state)
 }
 
 std::unique_ptr<SharedTurns> DeviceSharing::join(int device, std::string* why) const {
-  return SharedTurns::join(machine_.configuration.share_folder, name_of(machine_, device),
+  std::string folder = machine_.configuration.share_folder;
+  if (folder.empty()) folder = arbiter::turn_folder(secure_getenv("XDG_RUNTIME_DIR"));
+  return SharedTurns::join(folder, name_of(machine_, device),
                            TurnRules::for_device(room_bytes(device)), why);
 }
 

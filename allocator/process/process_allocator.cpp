@@ -31,6 +31,7 @@ thread_local bool thread_aliases = false;
 std::atomic<bool> framework_installed{false};
 std::atomic<bool> cpu_tensors_at_once{false};
 std::atomic<bool> activation_failed{false};
+std::atomic<const std::string*> why_inactive{nullptr};  // never destroyed
 
 // The mode that was set; none: as configured.
 std::atomic<std::optional<MoveMode>> process_move_mode{std::nullopt};
@@ -75,6 +76,15 @@ void write_report_file(CachingManagedAllocator& allocator, const std::string& di
   } else {
     log(LogLevel::kWarning, "the report could not be written to {}", path);
   }
+}
+
+// For a launcher, which would else say that the program never asked.
+void report_inactive_at_exit() {
+  if (process_allocator() != nullptr) return;
+  const std::string& directory = process_configuration().configuration.report_directory;
+  if (directory.empty()) return;
+  std::ofstream file(fmt::format("{}/report.{}.json", directory, getpid()));
+  file << report_json() << '\n';
 }
 
 void report_at_exit() {
@@ -123,6 +133,7 @@ std::unique_ptr<Activation> activate() {
   }
   activation_failed = true;
   log(LogLevel::kWarning, "not active, memory is served as without it: {}", activation->reason);
+  note_inactive(activation->reason);
   return activation;
 }
 
@@ -136,6 +147,25 @@ const ParsedConfiguration& process_configuration() {
     return parsed;
   }();
   return *kParsed;
+}
+
+void note_inactive(const std::string& reason) {
+  static const pid_t kProcess = getpid();
+  const std::string* none = nullptr;
+  auto noted = std::make_unique<const std::string>(reason);
+  if (!why_inactive.compare_exchange_strong(none, noted.get())) return;
+  [[maybe_unused]] const std::string* kept = noted.release();
+  std::atexit([] {
+    if (getpid() != kProcess) return;
+    try {
+      report_inactive_at_exit();
+    } catch (const std::exception& error) {
+      log(LogLevel::kWarning, "there is no report: {}", error.what());
+    }
+  });
+}
+const std::string* inactive_reason() noexcept {
+  return why_inactive.load();
 }
 
 const Activation& activate_process_allocator() {

@@ -26,6 +26,11 @@ const ParsedConfiguration& process_configuration();
 // active, one line says why.
 const Activation& activate_process_allocator();
 
+// Why this process does not use uvmalloc, which the log has said in one line. The report says it
+// again at exit unless the allocator is active then. The first reason counts.
+void note_inactive(const std::string& reason);
+const std::string* inactive_reason() noexcept;  // nullptr: none was noted
+
 // The allocator if it is active; nullptr otherwise. Makes nothing.
 CachingManagedAllocator* process_allocator() noexcept;
 

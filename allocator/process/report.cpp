@@ -378,6 +378,7 @@ std::string report_json() {
   CachingManagedAllocator* allocator = process_allocator();
   if (allocator == nullptr) {
     out.add("active", false);
+    if (const std::string* reason = inactive_reason()) out.add("reason", *reason);
     return std::move(out).finish();
   }
   add_allocator(*allocator, is_framework_installed(), &out);

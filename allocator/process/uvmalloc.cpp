@@ -160,8 +160,12 @@ uvmalloc_status uvmalloc_create(const uvmalloc_options* options,
   if (out == nullptr) return null_argument(__func__, "out");
   *out = nullptr;
   return guarded([&] {
-    const uvm::Configuration configuration =
+    uvm::Configuration configuration =
         options == nullptr ? uvm::Configuration() : configuration_of(*options);
+    // Which devices there are is the machine's matter: the user may say it, as for programs that
+    // are preloaded.
+    if (options == nullptr || options->runtime == nullptr)
+      configuration.runtime = uvm::process_configuration().configuration.runtime;
     uvm::RuntimeChoice choice = uvm::open_runtime(configuration.runtime);
     if (choice.runtime == nullptr) return failure(UVMALLOC_ERROR_NO_DEVICE, "{}", choice.reason);
     *out = handle_of(

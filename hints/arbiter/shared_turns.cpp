@@ -27,7 +27,7 @@ using std::chrono::nanoseconds;
 constexpr int kLayout = 2;
 // Bytes of the file that are locked: one for each program, and one for the table.
 constexpr off_t kTableByte = kMostPrograms;
-constexpr auto kMostLockTime = std::chrono::seconds(1);
+constexpr std::uint64_t kMostLockNs = 1'000'000'000;
 constexpr std::uint64_t kLongestNapNs = 50'000'000;
 
 // The machine's clock, the same in all its processes.
@@ -70,8 +70,10 @@ int open_table(const std::string& path, std::string* why) {
   const int descriptor = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
   struct stat found {};
   if (descriptor >= 0 && fstat(descriptor, &found) == 0) {
-    if (found.st_uid != geteuid()) {
-      *why = fmt::format("{} belongs to another user", path);
+    // Another user can give a file of this user a second name in a shared folder.
+    const bool is_own = found.st_uid == geteuid();
+    if (!is_own || found.st_nlink > 1) {
+      *why = fmt::format("{} {}", path, is_own ? "has another name" : "belongs to another user");
       close(descriptor);
       return -1;
     }
@@ -90,11 +92,12 @@ int open_table(const std::string& path, std::string* why) {
 class SharedTurns::TableLock {
  public:
   explicit TableLock(SharedTurns& turns) : turns_(turns), threads_(turns.mutex_) {
-    const auto last = std::chrono::steady_clock::now() + kMostLockTime;
+    const std::uint64_t last_ns = now_ns() + kMostLockNs;
     nanoseconds nap{1000};
     while (true) {
       is_held_ = set_lock(turns.descriptor_, kTableByte, F_WRLCK);
-      if (is_held_ || std::chrono::steady_clock::now() > last) return;
+      const std::uint64_t now = now_ns();
+      if (is_held_ || now > last_ns || turns.is_without_turns(now)) return;
       std::this_thread::sleep_for(nap);
       nap = std::min(2 * nap, nanoseconds(1'000'000));
     }
@@ -187,8 +190,9 @@ void SharedTurns::remove_gone_programs() {
 }
 
 void SharedTurns::before_kernel(const std::function<void()>& leave) {
-  const Answer answer = turns_.before_kernel(program_, now_ns());
-  if (answer == Answer::kRuns) return;
+  const std::uint64_t now = now_ns();
+  const Answer answer = turns_.before_kernel(program_, now);
+  if (answer == Answer::kRuns || is_without_turns(now)) return;
   leave();
   if (answer == Answer::kYields) {
     const TableLock lock(*this);
@@ -202,15 +206,38 @@ void SharedTurns::wait_for_turn() {
   const std::uint64_t began_ns = now_ns();
   while (true) {
     const std::uint32_t seen = table_->changes.load();
-    {
-      const TableLock lock(*this);
-      if (!lock.is_held()) break;
-      remove_gone_with_lock();
-      if (turns_.take(program_, now_ns())) break;
-    }
+    if (ask_for_turn(began_ns)) break;
     await_change(seen);
   }
   waited_ns_.fetch_add(now_ns() - began_ns, std::memory_order_relaxed);
+}
+
+bool SharedTurns::ask_for_turn(std::uint64_t began_ns) {
+  const TableLock lock(*this);
+  const std::uint64_t now = now_ns();
+  if (is_without_turns(now)) return true;  // another thread has found it out
+  if (!lock.is_held()) {
+    go_without_turns(now);
+    return true;
+  }
+  remove_gone_with_lock();
+  const std::uint64_t holder = table_->holder.load();
+  bool may_run = turns_.take(program_, now);
+  if (!may_run && now - began_ns > rules_.longest_wait_ns(figures().programs)) {
+    turns_.seize(program_, now);
+    go_without_turns(now);
+    may_run = true;
+  }
+  if (table_->holder.load() != holder) announce_change();
+  return may_run;
+}
+
+bool SharedTurns::is_without_turns(std::uint64_t now_ns) const {
+  return now_ns < without_turns_until_ns_.load(std::memory_order_relaxed);
+}
+
+void SharedTurns::go_without_turns(std::uint64_t now_ns) {
+  without_turns_until_ns_.store(now_ns + rules_.longest_turn_ns, std::memory_order_relaxed);
 }
 
 void SharedTurns::remove_gone_with_lock() {

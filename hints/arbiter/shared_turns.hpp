@@ -3,8 +3,9 @@
 //
 // A lock of the file marks each program that is there. The kernel drops it when the program ends,
 // however it ends, and others then remove the program from the table. A second lock guards changes
-// of the table. A program that cannot get it within a second goes on without a turn: it may be slow
-// then, and it never hangs.
+// of the table. A program that cannot get it within a second goes on without turns, for as long as
+// a turn can last. So does a program that has waited longer than all others' turns can last: one of
+// them writes false words into the table. Both may be slow then, and they never hang.
 //
 // Thread-safe. In a forked child only the destructor may be called.
 #pragma once
@@ -43,7 +44,7 @@ class SharedTurns {
   bool is_crowded() const { return turns_.is_crowded(); }
   void remove_gone_programs();
 
-  // Before a kernel: returns when this program may use the device. Where it may not, or its turn is
+  // Before a kernel: returns when this program may use the device. If it may not, or its turn is
   // over, `leave` is called first: it moves the program's memory away and waits until the device
   // has done the program's work.
   void before_kernel(const std::function<void()>& leave);
@@ -57,6 +58,10 @@ class SharedTurns {
 
   bool enter(std::string* why);
   void wait_for_turn();
+  // Whether this program may run now; with the threads' turn at the table.
+  bool ask_for_turn(std::uint64_t began_ns);
+  bool is_without_turns(std::uint64_t now_ns) const;
+  void go_without_turns(std::uint64_t now_ns);
   void remove_gone_with_lock();
   bool is_gone(std::size_t program) const;
   void announce_change();
@@ -71,6 +76,8 @@ class SharedTurns {
   std::size_t program_ = kMostPrograms;
   std::mutex mutex_;  // between threads of this process, which the file's lock does not part
   std::atomic<std::uint64_t> waited_ns_{0};
+  std::atomic<std::uint64_t> without_turns_until_ns_{
+      0};  // of this program alone: no other writes it
 };
 
 }  // namespace uvm::arbiter

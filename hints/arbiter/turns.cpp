@@ -10,6 +10,7 @@ constexpr double kLinkBytesPerNanosecond = 24.0;
 constexpr std::uint64_t kTurnsPerChange = 20;
 constexpr std::uint64_t kLeastChangeNs = 5'000'000;
 constexpr std::uint64_t kMostChangeNs = 3'000'000'000;
+static_assert(TurnRules{}.longest_turn_ns == kTurnsPerChange * kMostChangeNs);
 
 constexpr auto kOrder = std::memory_order_seq_cst;
 
@@ -23,7 +24,13 @@ TurnRules TurnRules::for_device(std::size_t device_bytes) {
   const double copy_ns = static_cast<double>(device_bytes) / kLinkBytesPerNanosecond;
   const std::uint64_t change_ns =
       std::clamp(static_cast<std::uint64_t>(copy_ns), kLeastChangeNs, kMostChangeNs);
-  return {device_bytes, kTurnsPerChange * change_ns, change_ns};
+  return {
+      .device_bytes = device_bytes, .turn_ns = kTurnsPerChange * change_ns, .idle_ns = change_ns};
+}
+
+std::uint64_t TurnRules::longest_wait_ns(std::size_t programs) const {
+  const std::uint64_t longest_idle_ns = std::max(idle_ns, longest_turn_ns / kTurnsPerChange);
+  return programs * (longest_turn_ns + 2 * longest_idle_ns);
 }
 
 std::optional<std::size_t> Turns::join() {
@@ -79,9 +86,8 @@ bool Turns::take(std::size_t program, std::uint64_t now_ns) {
   }
   if (slot.waits_since_ns.load(kOrder) == 0)
     slot.waits_since_ns.store(std::max<std::uint64_t>(now_ns, 1), kOrder);
-  if (!is_free(now_ns) || longest_waiting() != program) return false;
-  begin_turn(program, now_ns);
-  return true;
+  if (is_free(now_ns)) begin_turn(longest_waiting().value_or(program), now_ns);
+  return table_.holder.load(kOrder) == program + 1;
 }
 
 void Turns::yield(std::size_t program, std::uint64_t now_ns) {

@@ -5,11 +5,14 @@
 //
 // A turn ends when the program gives it up, or when it launched no kernel for `idle_ns` and another
 // program takes it. So a program that sleeps, is stopped or waits for another one delays others for
-// a bounded time. A program that is gone is removed by the caller, who can tell.
+// a bounded time, whether it has the turn or waits for it. A program that is gone is removed by the
+// caller, who can tell.
 //
 // The table is in memory that the programs share. Every member is one word, and every combination
-// of them is valid, so that a program may die at any point. Functions marked "locked" need the
-// table's lock; others are safe at any time. Time is an argument, on one clock for all programs.
+// of them is valid, so that a program may die at any point. A program that writes false words can
+// keep the turn from others: the caller bounds its wait, and then seizes the turn. Functions marked
+// "locked" need the table's lock; others are safe at any time. Time is an argument, on one clock
+// for all programs.
 #pragma once
 
 #include <array>
@@ -42,6 +45,12 @@ struct TurnRules {
   std::uint64_t device_bytes = 0;  // that programs can hold
   std::uint64_t turn_ns = 0;
   std::uint64_t idle_ns = 0;
+  // Of every program: a budget of their own gives others other turns.
+  std::uint64_t longest_turn_ns = 60'000'000'000;
+
+  // How long a wait for a turn can last among so many programs that keep the rules: each has one
+  // turn, is idle before it yields, and is idle again while its memory leaves.
+  std::uint64_t longest_wait_ns(std::size_t programs) const;
 
   // A turn is twenty times as long as a change of programs, so that changes take 5 % of the time.
   // Waiting for an idle program never costs more than the change that it saves.
@@ -69,12 +78,14 @@ class Turns {
 
   // Before a kernel.
   Answer before_kernel(std::size_t program, std::uint64_t now_ns);
-  // Whether the program may run: all fits, or it has the turn. It takes a turn that is free or that
-  // its holder makes no use of, if nobody has waited longer. Otherwise it waits from now on.
-  // Locked.
+  // Whether the program may run: all fits, or it has the turn. Otherwise it waits from now on. A
+  // turn that is free, or that its holder makes no use of, passes to the program that has waited
+  // longest. That program may be stopped: then it is the idle holder. Locked.
   bool take(std::size_t program, std::uint64_t now_ns);
   // Passes the turn to the program that has waited longest. Locked.
   void yield(std::size_t program, std::uint64_t now_ns);
+  // Takes the turn, whatever the table says. Locked.
+  void seize(std::size_t program, std::uint64_t now_ns) { begin_turn(program, now_ns); }
 
   template <class Visit>
   void each_program(Visit visit) const {

@@ -37,8 +37,9 @@ std::string load_plugin(const TorchInProcess& torch) {
       fmt::format("{}libuvmalloc_torch_{}_{}.so", library.substr(0, library.rfind('/') + 1),
                   torch.major, torch.minor);
   if (access(path.c_str(), R_OK) != 0) {
-    return fmt::format("there is no plugin for torch {} ({} is missing)",
-                       torch.version.empty() ? "of unknown version" : torch.version, path);
+    return fmt::format(
+        "there is no plugin for torch {} ({} is missing; scripts/build --torch-of PYTHON makes it)",
+        torch.version.empty() ? "of unknown version" : torch.version, path);
   }
   if (std::string why_not = take_torch_calls(); !why_not.empty()) return why_not;
   void* plugin = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -81,7 +82,9 @@ void load_torch_plugin_if_due() {
   if (done.exchange(true) || !preload::earlier_copy().empty()) return;
   if (!process_configuration().configuration.enabled) return;
   const std::string why_not = load_plugin(torch);
-  if (!why_not.empty()) log(LogLevel::kError, "{}: torch keeps its own allocators", why_not);
+  if (why_not.empty()) return;
+  log(LogLevel::kError, "{}: torch keeps its own allocators", why_not);
+  note_inactive(why_not);
 }
 
 std::string load_torch_plugin_late() {

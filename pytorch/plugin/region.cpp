@@ -111,6 +111,16 @@ void Region::close() {
   }
 }
 
+ThreadRegions::ThreadRegions() : innermost_(innermost()) {}
+
+void ThreadRegions::enter() const {
+  if (innermost_ != nullptr) c10::ThreadLocalDebugInfo::_push(kind(), innermost_);
+}
+
+void ThreadRegions::leave() const {
+  if (innermost_ != nullptr) c10::ThreadLocalDebugInfo::_pop(kind());
+}
+
 Policy effective_policy() {
   for (auto region = innermost(); region != nullptr; region = region->outer) {
     if (region->policy) return *region->policy;
@@ -184,7 +194,13 @@ void forget_noted_block(void* address) {
 
 TORCH_LIBRARY_FRAGMENT(uvmalloc, library) {
   using uvm::torch_plugin::Region;
+  using uvm::torch_plugin::ThreadRegions;
   library.class_<Region>("Region")
       .def(torch::init<const std::string&, std::int64_t>())
       .def("close", [](const c10::intrusive_ptr<Region>& region) { region->close(); });
+  using Regions = c10::intrusive_ptr<ThreadRegions>;
+  library.class_<ThreadRegions>("ThreadRegions")
+      .def(torch::init<>())
+      .def("enter", [](const Regions& regions) { regions->enter(); })
+      .def("leave", [](const Regions& regions) { regions->leave(); });
 }

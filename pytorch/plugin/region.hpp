@@ -41,6 +41,18 @@ class Region final : public torch::CustomClassHolder {
   std::shared_ptr<RegionState> state_;
 };
 
+// The regions that are open on the thread that makes this, for threads that work for it. enter()
+// and leave() come in pairs on each of these threads.
+class ThreadRegions final : public torch::CustomClassHolder {
+ public:
+  ThreadRegions();
+  void enter() const;
+  void leave() const;
+
+ private:
+  std::shared_ptr<RegionState> innermost_;  // nullptr: none
+};
+
 // The policy that holds on this thread.
 Policy effective_policy();
 

@@ -1,4 +1,6 @@
 // The C control interface of uvmsim.h over the engine.
+#include <cstdio>
+#include <exception>
 #include <memory>
 #include <utility>
 
@@ -7,6 +9,7 @@
 #include <uvmalloc/sim/engine/export.hpp>
 #include <uvmalloc/sim/engine/initialization.hpp>
 #include <uvmalloc/sim/engine/machine.hpp>
+#include <uvmalloc/sim/engine/machine_profile.hpp>
 
 namespace {
 
@@ -49,6 +52,16 @@ int result_of(Status status) {
 
 UVMSIM_CONTROL int uvmsim_device_count(void) {
   return is_absent() ? 0 : Machine::instance().device_count();
+}
+
+UVMSIM_CONTROL int uvmsim_check_machine(const char* machine, char* fault, size_t capacity) {
+  try {
+    uvmsim::read_profile(uvmsim::profile_path(machine));
+    return UVMSIM_OK;
+  } catch (const std::exception& error) {
+    if (capacity != 0) std::snprintf(fault, capacity, "%s", error.what());
+    return UVMSIM_ERROR_INVALID;
+  }
 }
 
 UVMSIM_CONTROL int uvmsim_is_forked_child(void) {

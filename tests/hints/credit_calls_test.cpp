@@ -177,6 +177,20 @@ TEST_F(CreditCallsTest, AConsumerThatNeverFinishesIsNamed) {
       << error();
 }
 
+TEST_F(CreditCallsTest, ABoundedWaitSaysWhetherAnActorWouldStart) {
+  const auto wait = [&](int number) {
+    return uvmalloc_credits_wait(credits.get(), number, 0.001, text.data(), text.size());
+  };
+  EXPECT_EQ(wait(sink), -1);
+  EXPECT_EQ(error(), "the credits are not open yet");
+  ASSERT_EQ(open(), 0);
+  EXPECT_EQ(wait(source), 1);
+  EXPECT_EQ(wait(sink), 0);
+  ASSERT_EQ(close(source), 0);
+  EXPECT_EQ(wait(sink), 1);
+  EXPECT_EQ(start(sink), UVMALLOC_CREDITS_OVER);
+}
+
 TEST_F(CreditCallsTest, AfterAStopNobodyStartsAndTheFirstReasonCounts) {
   ASSERT_EQ(open(), 0);
   uvmalloc_credits_stop(credits.get(), "the disk is gone");

@@ -72,6 +72,41 @@ TEST(CreditGate, AConsumerThatNeverAcknowledgesTimesOutByName) {
   EXPECT_THROW(gate.start(0), CreditTimeoutError);
 }
 
+TEST(CreditGate, ABoundedWaitEndsWithoutAnAnswerAndThenWithEachKindOfAnswer) {
+  FakeCreditClock clock;
+  CreditGate gate(line(2, 1), clock, seconds(60));
+  bool is_ready = true;
+  {
+    WaitingThread consumer([&] { is_ready = gate.wait(1, seconds(5)); });
+    ASSERT_TRUE(consumer.waits());
+    clock.advance(seconds(5));
+    consumer.join();
+  }
+  EXPECT_FALSE(is_ready) << "nothing was made";
+  EXPECT_TRUE(gate.wait(0, seconds(0)));
+  gate.start(0);
+  {
+    WaitingThread consumer([&] { is_ready = gate.wait(1, seconds(5)); });
+    ASSERT_TRUE(consumer.waits());
+    gate.finish(0);
+    consumer.join();
+  }
+  EXPECT_TRUE(is_ready) << "a tensor came";
+  EXPECT_TRUE(gate.start(1).has_value()) << "the wait has not started the action";
+  gate.finish(1);
+  gate.start(0);
+  {
+    WaitingThread consumer([&] { is_ready = gate.wait(1, seconds(100)); });
+    ASSERT_TRUE(consumer.waits());
+    clock.advance(seconds(61));
+    consumer.join();
+  }
+  EXPECT_TRUE(is_ready) << "the source is late";
+  EXPECT_THROW(gate.start(1), CreditTimeoutError);
+  gate.stop("the end");
+  EXPECT_TRUE(gate.wait(0, seconds(0)));
+}
+
 TEST(CreditGate, StopWakesWhoWaitsWithItsReason) {
   FakeCreditClock clock;
   CreditGate gate(line(2, 1), clock, std::nullopt);

@@ -325,6 +325,16 @@ TEST(Credits, AConsumerThatNeverAcknowledgesIsNamed) {
   EXPECT_EQ(pair.credits.next_overdue(seconds(5)), std::nullopt);
 }
 
+TEST(Credits, ASourceThatMakesItsTensorForTooLongIsNamed) {
+  Pair pair(2);
+  EXPECT_EQ(pair.credits.next_overdue(seconds(5)), std::nullopt) << "it has not started";
+  pair.credits.start(pair.source, seconds(1));
+  EXPECT_EQ(pair.credits.next_overdue(seconds(5)), seconds(6));
+  EXPECT_EQ(pair.credits.overdue(seconds(6), seconds(5)), std::nullopt);
+  EXPECT_EQ(pair.credits.overdue(seconds(7), seconds(5)),
+            "'source' has not made a tensor for register 'made' for 6.000 s");
+}
+
 TEST(Credits, AConsumerThatWaitsForCreditsOfItsOwnIsNotLate) {
   Credits credits;
   const std::size_t source = credits.add_actor("source");

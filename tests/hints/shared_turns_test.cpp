@@ -1,5 +1,6 @@
 #include <uvmalloc/hints/arbiter/shared_turns.hpp>
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -9,6 +10,7 @@
 #include <chrono>
 #include <csignal>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <random>
 #include <thread>
@@ -25,6 +27,14 @@ constexpr TurnRules kRules{.device_bytes = 100, .turn_ns = 20'000'000, .idle_ns 
 // Nobody is idle, however slow the machine is.
 constexpr TurnRules kPatientRules{
     .device_bytes = 100, .turn_ns = 5'000'000, .idle_ns = 600'000'000'000};
+
+// A wait that honest programs cannot cause ends soon; a turn lasts longer than the test.
+constexpr TurnRules kSuspiciousRules{.device_bytes = 100,
+                                     .turn_ns = 600'000'000'000,
+                                     .idle_ns = 1'000'000,
+                                     .longest_turn_ns = 50'000'000};
+constexpr TurnRules kLongTurns{
+    .device_bytes = 100, .turn_ns = 600'000'000'000, .idle_ns = 10'000'000};
 
 // Memory that forked programs share, all zeros.
 struct Shared {
@@ -59,6 +69,28 @@ class SharedTurnsTest : public ::testing::Test {
       _exit(0);
     }
     return child;
+  }
+  // The table that programs have joined, as any process of the user can have it.
+  TurnTable& table() {
+    const int descriptor = open(table_file().c_str(), O_RDWR | O_CLOEXEC);
+    void* memory =
+        mmap(nullptr, sizeof(TurnTable), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+    EXPECT_NE(memory, MAP_FAILED);
+    return *static_cast<TurnTable*>(memory);  // until the process ends
+  }
+  std::string table_file(const std::string& device = "card") const {
+    return folder + "/uvmalloc-turns-2-" + std::to_string(geteuid()) + "-" + device;
+  }
+  // Of a process that has not joined.
+  bool is_table_locked() const {
+    const int descriptor = open(table_file().c_str(), O_RDWR | O_CLOEXEC);
+    struct flock lock {};
+    lock.l_type = F_WRLCK;
+    lock.l_start = kMostPrograms;
+    lock.l_len = 1;
+    EXPECT_EQ(fcntl(descriptor, F_GETLK, &lock), 0);
+    close(descriptor);
+    return lock.l_type != F_UNLCK;
   }
   static void wait_for(const std::atomic<int>& count, int least) {
     while (count < least) std::this_thread::sleep_for(1ms);
@@ -133,6 +165,84 @@ TEST_F(SharedTurnsTest, AStoppedHolderLosesItsTurn) {
     std::this_thread::sleep_for(3ms);
   }
   EXPECT_EQ(turns->figures().programs, 2u);
+  kill(holder, SIGKILL);
+  result_of(holder);
+}
+
+TEST_F(SharedTurnsTest, AStoppedWaiterDelaysTheNextByItsIdleTime) {
+  const auto launch_for_ever = [this](const TurnRules& rules) {
+    const auto turns = join(80, rules);
+    while (true) {
+      kernel(*turns);
+      ++shared->ready;
+    }
+  };
+  const pid_t holder = start([&] { launch_for_ever(kLongTurns); });
+  wait_for(shared->ready, 1);
+  const pid_t waiter = start([&] { launch_for_ever(kPatientRules); });
+  // A table of its own for the look: closing a file of the table would drop the locks.
+  const pid_t look = start([this] {
+    const TurnTable& words = table();
+    while (words.programs[1].waits_since_ns == 0) std::this_thread::sleep_for(1ms);
+  });
+  EXPECT_EQ(result_of(look), 0);
+  do {  // it asks from time to time, and is not to be stopped while it has the lock
+    kill(waiter, SIGCONT);
+    std::this_thread::sleep_for(1ms);
+    kill(waiter, SIGSTOP);
+    waitpid(waiter, nullptr, WUNTRACED);
+  } while (is_table_locked());
+  const auto turns = join(80, kLongTurns);
+  kill(holder, SIGKILL);
+  result_of(holder);
+  kernel(*turns);
+  EXPECT_EQ(turns->figures().programs, 2u);
+  EXPECT_EQ(turns->figures().turns, 1u);
+  kill(waiter, SIGKILL);
+  result_of(waiter);
+}
+
+// As a broken program could: it has the turn, makes use of it, has waited longest and is never
+// gone.
+TEST_F(SharedTurnsTest, AProgramThatWritesFalseWordsDelaysOthersButNotForEver) {
+  const pid_t liar = start([this] {
+    const auto turns = join(80);
+    TurnTable& words = table();
+    ++shared->ready;
+    while (true) {
+      words.holder = 1;
+      words.turn_began_ns = words.last_kernel_ns = ~std::uint64_t{0};
+      words.programs[0].waits_since_ns = 1;
+    }
+  });
+  wait_for(shared->ready, 1);
+  const auto turns = join(80, kSuspiciousRules);
+  kernel(*turns);
+  EXPECT_GT(turns->figures().waited_ns, kSuspiciousRules.longest_wait_ns(2));
+  kernel(*turns);
+  kernel(*turns);
+  EXPECT_TRUE(turns->is_crowded());
+  kill(liar, SIGKILL);
+  result_of(liar);
+}
+
+TEST_F(SharedTurnsTest, AfterOneWaitForALockThatNobodyGivesBackKernelsRunWithoutTurns) {
+  const pid_t holder = start([this] {
+    const auto turns = join(80, kLongTurns);
+    kernel(*turns);
+    struct flock lock {};
+    lock.l_type = F_WRLCK;
+    lock.l_start = kMostPrograms;
+    lock.l_len = 1;
+    fcntl(open(table_file().c_str(), O_RDWR), F_SETLKW, &lock);
+    ++shared->ready;
+    while (true) kernel(*turns);
+  });
+  const auto turns = join(80, kLongTurns);
+  wait_for(shared->ready, 1);
+  const int before = shared->leaves;
+  for (int i = 0; i < 50; ++i) kernel(*turns);
+  EXPECT_EQ(shared->leaves, before + 1) << "each leave is followed by a wait of a second";
   kill(holder, SIGKILL);
   result_of(holder);
 }
@@ -225,10 +335,15 @@ TEST_F(SharedTurnsTest, WhatIsWrongIsSaid) {
   EXPECT_EQ(why, "another allocator of this process shares it already");
   EXPECT_EQ(SharedTurns::join(folder + "/none", "card", kRules, &why), nullptr);
   EXPECT_NE(why.find("No such file or directory"), std::string::npos) << why;
-  const std::string link = folder + "/uvmalloc-turns-2-" + std::to_string(geteuid()) + "-link";
+  const std::string link = table_file("link");
   std::filesystem::create_symlink("/etc/passwd", link);
   EXPECT_EQ(SharedTurns::join(folder, "link", kRules, &why), nullptr);
   EXPECT_NE(why.find(link), std::string::npos) << why;
+  std::ofstream(folder + "/precious") << "precious";
+  std::filesystem::create_hard_link(folder + "/precious", table_file("name"));
+  EXPECT_EQ(SharedTurns::join(folder, "name", kRules, &why), nullptr);
+  EXPECT_EQ(why, table_file("name") + " has another name");
+  EXPECT_EQ(std::filesystem::file_size(folder + "/precious"), 8u);
 }
 
 TEST_F(SharedTurnsTest, AThirtyThirdProgramIsRefused) {

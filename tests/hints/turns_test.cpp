@@ -86,6 +86,32 @@ TEST_F(TurnsTest, AnIdleHolderLosesItsTurnToTheOneThatHasWaitedLongest) {
   EXPECT_EQ(turns.before_kernel(idle, 132 + kIdle), Answer::kWaits);
 }
 
+// It may be stopped, and then nobody else would ever be the one that has waited longest.
+TEST_F(TurnsTest, AWaiterThatTakesNoTurnDelaysTheNextByItsIdleTime) {
+  const std::size_t holder_program = join(60);
+  const std::size_t stopped = join(60);
+  const std::size_t next = join(60);
+  ASSERT_TRUE(turns.take(holder_program, 1));
+  EXPECT_FALSE(turns.take(stopped, 2));
+  EXPECT_FALSE(turns.take(next, 3));
+  turns.leave(holder_program);
+  EXPECT_FALSE(turns.take(next, 10));
+  EXPECT_EQ(holder(), stopped + 1);
+  EXPECT_FALSE(turns.take(next, 10 + kIdle));
+  EXPECT_TRUE(turns.take(next, 11 + kIdle));
+  EXPECT_FALSE(turns.take(stopped, 12 + kIdle)) << "it goes on, and waits again";
+}
+
+TEST_F(TurnsTest, ATurnIsSeizedWhateverTheTableSays) {
+  const std::size_t program = join(60);
+  join(60);
+  table.holder = 77;
+  table.last_kernel_ns = ~std::uint64_t{0};
+  EXPECT_FALSE(turns.take(program, 1'000'000));
+  turns.seize(program, 1'000'000);
+  EXPECT_EQ(turns.before_kernel(program, 1'000'001), Answer::kRuns);
+}
+
 TEST_F(TurnsTest, ATurnThatSomebodyElseHasCannotBeYielded) {
   const std::size_t first = join(60);
   const std::size_t second = join(60);
@@ -122,6 +148,11 @@ TEST(TurnRulesTest, ChangesTakeATwentiethOfTheTime) {
   EXPECT_EQ(large.turn_ns, 20 * large.idle_ns);
   EXPECT_EQ(TurnRules::for_device(std::size_t{1} << 20).idle_ns, 5'000'000u);
   EXPECT_EQ(TurnRules::for_device(std::size_t{1} << 40).idle_ns, 3'000'000'000u);
+}
+
+TEST(TurnRulesTest, AWaitLastsForTheLongestTurnsOfAllPrograms) {
+  const TurnRules small = TurnRules::for_device(std::size_t{1} << 20);
+  EXPECT_EQ(small.longest_wait_ns(3), 3 * 66'000'000'000u);
 }
 
 // Programs that launch, sleep, leave and come in any order. Beside the table a list says who was

@@ -57,6 +57,15 @@ def test_the_c_program_runs_on_it(program: Path, installed: Installed, host_thre
     assert output == PROGRAM_OUTPUT
 
 
+def test_the_variable_names_the_runtime_of_a_program_that_names_none(
+    program: Path, installed: Installed, host_threads: Path
+) -> None:
+    found = {"LD_LIBRARY_PATH": str(installed.libraries)}
+    assert run(program, UVMALLOC_RUNTIME=str(host_threads), **found) == PROGRAM_OUTPUT
+    named = run(program, host_threads, UVMALLOC_RUNTIME="another", **found)
+    assert named == PROGRAM_OUTPUT, "the program's own word counts"
+
+
 def test_it_passes_the_conformance_suite_of_a_build_that_has_not_seen_it(
     host_threads: Path,
 ) -> None:

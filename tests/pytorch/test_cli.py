@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import json
 import shutil
@@ -290,6 +291,31 @@ def test_a_machine_that_is_none_is_refused(uvmalloc, libraries):
     assert "gb10" in finished.stderr and "a file in TOML" in finished.stderr
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("no toml", "bad.toml"),
+        ("", "name is missing"),
+        (None, "a file in TOML"),
+    ],
+)
+def test_a_machine_that_cannot_be_read_stops_the_command(uvmalloc, tmp_path, text, said):
+    if text is not None:
+        (tmp_path / "bad.toml").write_text(text)
+    finished = uvmalloc("sim", "--machine", "bad.toml", "--", "touch", "ran")
+    assert finished.returncode == 2
+    line = error_line(finished)
+    assert line.startswith("--machine is 'bad.toml'; accepted: ") and said in line
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_machine_may_be_a_file(uvmalloc, libraries, tmp_path):
+    shutil.copy(libraries.stand_ins / "profiles" / "gb10.toml", tmp_path / "mine.toml")
+    finished = uvmalloc("sim", "--no-report", "--machine", "mine.toml", "--", "touch", "ran")
+    assert finished.returncode == 0, finished.stderr
+    assert (tmp_path / "ran").exists()
+
+
 DEVICE_NAMES = """
 import ctypes, torch
 names = {torch.cuda.get_device_name()}  # initialises the driver
@@ -463,6 +489,29 @@ def test_a_program_that_cannot_be_executed_is_126(uvmalloc, tmp_path):
     assert str(file) in error_line(finished)
 
 
+@pytest.mark.parametrize(
+    ("name", "word", "is_executable", "hint"),
+    [
+        ("train.py", "train.py", False, "Write: python train.py"),
+        ("train.py", "./train.py", False, "Write: python ./train.py"),
+        ("train.py", "./train.py", True, "Write: python ./train.py"),
+        ("train.sh", "train.sh", True, "Write: sh train.sh"),
+        ("program", "program", True, "Write: ./program"),
+        ("program", "./program", False, "Run: chmod +x ./program"),
+    ],
+)
+@pytest.mark.parametrize("command", ["run", "sim"])
+def test_a_file_that_is_no_program_is_told_how_to_run(
+    uvmalloc, tmp_path, command, name, word, is_executable, hint
+):
+    (tmp_path / name).write_text("print(1)\n")
+    (tmp_path / name).chmod(0o755 if is_executable else 0o644)
+    finished = uvmalloc(command, word)
+    assert finished.returncode in (126, 127)
+    line = error_line(finished)
+    assert word in line and line.endswith(hint)
+
+
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGKILL", "SIGSEGV"])
 def test_death_by_signal_is_128_and_its_number(uvmalloc, name):
     finished = uvmalloc("run", "--", "sh", "-c", f"kill -{name.removeprefix('SIG')} $$")
@@ -490,6 +539,66 @@ def test_a_program_that_never_used_uvmalloc_has_no_report(uvmalloc):
     )
 
 
+USES_TORCH = "import torch; x = torch.ones(1 << 20); print(torch.cuda.is_available())"
+
+
+@pytest.mark.parametrize(
+    ("command", "variables", "reason"),
+    [
+        (("run",), {"UVMALLOC_RUNTIME": "soup"}, "no runtime is named 'soup'"),
+        (("sim", "--devices", "0"), {}, "no CUDA device is visible"),
+        (("run",), {"UVMALLOC_CPU": "managed", "UVMALLOC_RUNTIME": "soup"}, "named 'soup'"),
+    ],
+)
+def test_the_report_gives_the_reason_that_the_first_line_gave(uvmalloc, command, variables, reason):
+    finished = uvmalloc(*command, "--", sys.executable, "-c", USES_TORCH, **variables)
+    assert finished.returncode == 0
+    first, title, *_ = finished.stderr.splitlines()
+    why = first.partition("memory is served as without it: ")[2]
+    assert reason in why
+    assert title.endswith(f", not active: {why}")
+
+
+def test_the_report_names_the_plugin_that_is_missing(uvmalloc, lonely_library):
+    program = ("--", sys.executable, "-c", "import torch; torch.ones(1)")
+    finished = uvmalloc("run", *program, UVMALLOC_LIB_DIR=str(lonely_library.parent))
+    first, title = finished.stderr.splitlines()
+    why = first.removeprefix("uvmalloc: ").removesuffix(": torch keeps its own allocators")
+    assert why.startswith("there is no plugin for torch ")
+    assert title.endswith(f", not active: {why}")
+
+
+def test_a_program_with_a_static_runtime_is_refused_before_it_runs(uvmalloc, tmp_path):
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    assert compiler, "this test compiles a program"
+    runtime = Path(importlib.util.find_spec("torch").origin).parents[1] / "nvidia" / "cu13" / "lib"
+    (tmp_path / "program.c").write_text(
+        "int cudaMallocHost(void**, unsigned long);\n"
+        "int main(void) { int* p = 0; cudaMallocHost((void**)&p, 4096); return *p = 0; }\n"
+    )
+    build = [compiler, tmp_path / "program.c", "-o", tmp_path / "program", "-ldl", "-lpthread"]
+    for library in ("libcudart.so.13", "libcudart_static.a"):
+        subprocess.run([*build[:2], runtime / library, *build[2:], "-lrt", "-lm"], check=True)
+        finished = uvmalloc("sim", "--no-report", "--", "./program")
+        if library == "libcudart.so.13":
+            assert finished.returncode == 0, finished.stderr
+    assert finished.returncode == 126
+    assert error_line(finished) == (
+        "cannot run ./program on a simulated device: it holds CUDA's static runtime; link it with "
+        "the shared one: nvcc -cudart shared"
+    )
+
+
+def test_the_report_says_that_a_static_runtime_cannot_be_simulated(uvmalloc):
+    # The call by which the simulator knows it.
+    ask = "import ctypes\ntable = ctypes.c_void_p()\ndriver = ctypes.CDLL('libcuda.so.1')\n"
+    ask += "driver.cuInit(0); driver.cuGetExportTable(ctypes.byref(table), bytes(16))"
+    finished = uvmalloc("sim", "--", sys.executable, "-c", ask)
+    first, title, *_ = finished.stderr.splitlines()
+    assert "is linked with CUDA's static runtime" in first
+    assert "not active: it holds CUDA's static runtime, which cannot use the simulated" in title
+
+
 def test_how_a_program_ended_is_said(uvmalloc):
     finished = uvmalloc("run", "--", "sh", "-c", "exit 3")
     assert finished.stderr.startswith("uvmalloc, ended with exit code 3, not active: ")
@@ -508,6 +617,15 @@ def test_a_program_runs_where_no_folder_can_be_written(monkeypatch, capfd, clean
 
 
 # ---- help and completion ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("command", "part"), [((), "doctor"), (("trace",), "perfetto")])
+def test_a_command_without_its_command_shows_help(uvmalloc, command, part):
+    finished = uvmalloc(*command)
+    assert (finished.returncode, finished.stderr) == (2, "")
+    assert finished.stdout.strip().startswith("Usage: uvmalloc")
+    assert part in finished.stdout
+    assert finished.stdout == uvmalloc(*command, "--help").stdout
 
 
 @pytest.mark.parametrize("command", [(), ("run",), ("sim",), ("doctor",), ("trace", "csv")])
@@ -827,6 +945,56 @@ def test_doctor_believes_a_library_that_cannot_be_used_here(libraries, monkeypat
     monkeypatch.setattr(doctor.native, "doctor", lambda library: said)
     diagnosis = doctor.diagnose()
     assert (diagnosis["usable"], diagnosis["problems"]) == (False, [verdict])
+
+
+def torch_problems(uvmalloc, folder, version, cuda, **environment):
+    """What doctor says of a torch in `folder`, of which only the version is there."""
+    (folder / "torch").mkdir(parents=True)
+    (folder / "torch" / "version.py").write_text(f"__version__ = '{version}'\ncuda = {cuda!r}\n")
+    (folder / f"torch-{version}.dist-info").mkdir()
+    text = f"Name: torch\nVersion: {version}\n"
+    (folder / f"torch-{version}.dist-info" / "METADATA").write_text(text)
+    finished = uvmalloc("doctor", "--json", PYTHONPATH=str(folder), **environment)
+    problems = json.loads(finished.stdout)["problems"]
+    return [problem for problem in problems if "torch" in problem]
+
+
+def test_doctor_says_how_to_get_a_plugin(uvmalloc, libraries, tmp_path):
+    checkout = libraries.folder.parents[2]
+    without = tmp_path / "checkout"
+    built = without / "build" / "release" / "lib"
+    shutil.copytree(checkout / "scripts", without / "scripts")
+    built.mkdir(parents=True)
+    shutil.copy(libraries.uvmalloc, built / "libuvmalloc.so")
+    [problem] = torch_problems(
+        uvmalloc, tmp_path / "a", "2.15.0", "13.2", UVMALLOC_LIB_DIR=str(built)
+    )
+    command = f"{without}/scripts/build --torch-of {sys.executable}"
+    assert problem == f"no plugin for torch 2.15.0 in {built}: run {command}"
+    [problem] = torch_problems(
+        uvmalloc, tmp_path / "b", "2.10.0", "13.0", UVMALLOC_LIB_DIR=str(built)
+    )
+    served = "2.11, 2.12, 2.13, 2.14, 2.15"
+    assert problem.endswith(f"in {built}: install one of the versions {served}")
+
+
+def test_doctor_names_the_torch_that_a_wheel_serves(uvmalloc, libraries, tmp_path):
+    lib = tmp_path / "lib"
+    lib.mkdir()
+    shutil.copy(libraries.uvmalloc, lib / "libuvmalloc.so")
+    (lib / "libuvmalloc_torch_2_12.so").touch()
+    [problem] = torch_problems(
+        uvmalloc, tmp_path / "torch", "2.16.0", "13.3", UVMALLOC_LIB_DIR=str(lib)
+    )
+    assert problem == f"no plugin for torch 2.16.0 in {lib}: install one of the versions 2.12"
+
+
+@pytest.mark.parametrize(("cuda", "built"), [(None, "without CUDA"), ("12.8", "for CUDA 12.8")])
+def test_doctor_says_which_build_of_torch_is_needed(uvmalloc, tmp_path, cuda, built):
+    [problem] = torch_problems(uvmalloc, tmp_path / "torch", "2.15.0", cuda)
+    assert problem == (
+        f"torch 2.15.0 is built {built}, and uvmalloc needs a torch for CUDA 13: install that wheel"
+    )
 
 
 def test_doctor_shows_values_and_where_they_come_from(uvmalloc):

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 import re
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 from uvmalloc import plan
 from uvmalloc.cli import main
-from uvmalloc.errors import CommandError
+from uvmalloc.libraries import Libraries
 
 from bench.oversubscription import live, to_use
 from bench.oversubscription.bound import Bound, End, Kernel, free_what_the_step_leaves
@@ -244,52 +248,106 @@ def test_a_trace_of_no_use_is_refused(tmp_path, capsys: pytest.CaptureFixture[st
     assert "no.trace" in capsys.readouterr().err
 
 
-RESULT = {
-    "machine": "m", "footprint_bytes": 3 * BLOCK, "largest_kernel_bytes": BLOCK,
-    "all_resident": {"step_ns": 1000000},
-    "smallest_memory_bytes": {"off": 3 * BLOCK, "driver": 4 * BLOCK, "lru": BLOCK},
-    "by_hand": {
-        "offload-weights": {"memory_bytes": 0, "figures": {"failure": "it saves no memory"}},
-        "offload-optimizer": {
-            "memory_bytes": 2 * BLOCK, "figures": {"step_ns": 1700000},
-            "auto": {"step_ns": 1300000}, "planned": {"step_ns": 1250000},
-        },
-    },
-    "points": [
-        {
-            "memory_bytes": 2 * BLOCK,
-            "policies": {
-                "off": {"failure": "it does not fit"},
-                "planned": {"step_ns": 1500000, "to_device_bytes": BLOCK, "to_host_bytes": 0},
+def figures(ratio: float) -> dict[str, int]:
+    return {
+        "step_ns": round(ratio * 1000000), "to_device_bytes": BLOCK, "to_host_bytes": 3 * BLOCK,
+    }  # fmt: skip
+
+
+NO_ROOM = {"failure": "it does not fit"}
+
+
+def result_of(*points: tuple[int, dict[str, float]], asked: bool = False) -> dict[str, Any]:
+    """An answer for sizes in blocks; the policies' ratios, those that are missing do not fit."""
+    names = ("off", "driver", "lru", "auto", "planned")
+    return {
+        "machine": "m", "program": "python train.py", "step_found_by": "marks",
+        "footprint_bytes": 3 * BLOCK, "largest_kernel_bytes": BLOCK, "kernel_ns": [1] * 7,
+        "all_resident": {"step_ns": 1000000},
+        "smallest_memory_bytes": dict(zip(names, (6 * BLOCK, 4 * BLOCK, 5 * BLOCK, 5 * BLOCK,
+                                                  BLOCK), strict=True)),
+        "by_hand": {
+            "offload-weights": {"memory_bytes": 0, "figures": {"failure": "it saves no memory"}},
+            "offload-optimizer": {
+                "memory_bytes": 2 * BLOCK, "figures": figures(1.7), "auto": figures(1.3),
+                "planned": figures(1.25),
             },
-        }
-    ],
-}  # fmt: skip
+        },
+        "asked_memory_bytes": [blocks * BLOCK for blocks, _ in points] if asked else [],
+        "points": [
+            {
+                "memory_bytes": blocks * BLOCK,
+                "policies": {
+                    name: figures(ratios[name]) if name in ratios else NO_ROOM for name in names
+                },
+            }
+            for blocks, ratios in points
+        ],
+    }  # fmt: skip
 
 
-def test_the_table_names_every_policy(capsys: pytest.CaptureFixture[str]) -> None:
-    plan.show(RESULT, Console(width=200))
+FULL = dict.fromkeys(("off", "driver", "lru", "auto", "planned"), 1.0)
+RESULT = result_of((2, {"planned": 1.5, "driver": 34.0, "lru": 2.4, "auto": 2.2}), (6, FULL))
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_each_memory_is_a_line(width: int, capsys: pytest.CaptureFixture[str]) -> None:
+    plan.show(RESULT, Console(width=width))
     shown = capsys.readouterr().out
-    assert "it does not fit" in shown
-    assert "1.50 x" in shown
-    assert "it saves no memory" in shown
+    assert re.search(r"\n 4 MiB +it does not fit +34.00 x +2.40 x +2.20 x +1.50 x *\n", shown)
+    assert re.search(r"\n 4 MiB +8 MiB +8 MiB +8 MiB +8 MiB *\n", shown), "both ways"
+    assert re.search(r"offload-weights +it saves no memory *\n", shown)
     assert re.search(r"offload-optimizer +4 MiB +1.70 x +1.30 x +1.25 x", shown)
-    assert "driver: within 10 % of that from 8 MiB on." in shown
-    assert "UVMALLOC_POLICY=lru needs the least" in shown
-    assert "device memory alone: within 10 % of that from 6 MiB on." in shown
-    assert re.search(r"device memory alone +it does not fit", shown)
+    assert "driver: at most 1.1 x from 8 MiB on." in shown
+    assert "device memory alone: at most 1.1 x from 12 MiB on." in shown
+    assert shown.count("\n") < 40
 
 
-def test_no_row_recommends_a_device_without_unified_memory() -> None:
-    sizes = dict.fromkeys(("off", "driver", "lru", "auto", "planned"), BLOCK)
-    last = plan.summary(RESULT | {"smallest_memory_bytes": sizes})[-1]
-    assert last.startswith("UVMALLOC_POLICY=driver needs the least")
+def test_the_last_line_says_what_to_set_how_slow_it_is_and_how_much_is_enough() -> None:
+    assert plan.summary(RESULT)[-1] == (
+        "UVMALLOC_POLICY=auto, the default, is the fastest setting. Against all memory resident a "
+        "step takes 1.00 x with 12 MiB, 2.20 x with 4 MiB. From 10 MiB on it takes at most 1.1 x."
+    )
 
 
-def test_the_plan_that_is_told_the_order_is_no_setting() -> None:
-    sizes = {"off": 3 * BLOCK, "auto": 2 * BLOCK, "planned": BLOCK}
-    last = plan.summary(RESULT | {"smallest_memory_bytes": sizes})[-1]
-    assert last.startswith("UVMALLOC_POLICY=auto needs the least")
+def test_another_setting_is_named_where_it_is_faster() -> None:
+    slower = {"driver": 34.0, "lru": 1.5, "auto": 2.2}
+    last = plan.summary(result_of((2, slower), (6, FULL)))[-1]
+    assert last.startswith("UVMALLOC_POLICY=lru is the fastest setting. ")
+    assert "1.50 x with 4 MiB" in last
+    alike = {"driver": 34.0, "lru": 2.15, "auto": 2.2}
+    last = plan.summary(result_of((2, alike), (6, FULL)))[-1]
+    assert last.startswith("UVMALLOC_POLICY=auto, "), "a small gain is no reason to set anything"
+
+
+def test_each_memory_that_was_asked_for_has_its_answer() -> None:
+    asked = result_of((2, {"driver": 34.0, "lru": 1.5, "auto": 2.2}), (6, FULL), asked=True)
+    assert plan.summary(asked)[-2:] == [
+        "The memory is enough, and nothing has to be set. Against all memory resident a step takes "
+        "1.00 x with 12 MiB.",
+        "UVMALLOC_POLICY=lru is the fastest setting. Against all memory resident a step takes "
+        "1.50 x with 4 MiB. From 10 MiB on it takes at most 1.1 x.",
+    ]
+    fits = result_of((6, {"driver": 2.0, "lru": 1.05, "auto": 1.2}), asked=True)
+    assert plan.summary(fits)[-1].startswith("The memory is enough with UVMALLOC_POLICY=lru. ")
+    none = result_of((1, {}), asked=True)
+    assert plan.summary(none)[-1].startswith("With 2 MiB the step does not run under any setting.")
+
+
+def test_a_memory_at_which_the_step_is_slow_is_not_enough() -> None:
+    slow_above = result_of((5, {"auto": 1.0}), (6, {"auto": 1.4}), (7, {"auto": 1.1}))
+    assert plan.summary(slow_above)[-1].endswith("From 14 MiB on it takes at most 1.1 x.")
+
+
+def test_what_no_program_can_set_is_never_recommended() -> None:
+    told = {"off": 1.0, "planned": 1.0, "auto": 3.0, "lru": 3.0, "driver": 3.0}
+    assert "=auto, the default, is the fastest" in plan.summary(result_of((2, told)))[-1]
+
+
+def test_a_step_without_marks_is_described() -> None:
+    assert not any("marks" in line for line in plan.summary(RESULT))
+    lines = plan.summary(RESULT | {"step_found_by": "repetition"})
+    assert lines[1].startswith("The trace has no marks: the step is the 7 kernels that the program")
 
 
 def test_the_page_has_the_tables_and_the_picture_the_chart(tmp_path, monkeypatch) -> None:
@@ -301,6 +359,8 @@ def test_the_page_has_the_tables_and_the_picture_the_chart(tmp_path, monkeypatch
     assert '<div id="steps"' in page
     cells = ("offload-optimizer", "4 MiB", "1.70 x", "1.30 x", "1.25 x")
     assert "".join(f"<td>{cell}</td>" for cell in cells) in page
+    assert "<h1>python train.py: a step with less memory</h1>" in page
+    assert "python train.py: time of a step on m, against all memory resident" in page
     assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -326,9 +386,93 @@ def test_a_program_is_recorded_and_planned(tmp_path, capsys: pytest.CaptureFixtu
     assert "ended with the code 3" in capsys.readouterr().err
 
 
-def test_a_missing_program_is_named(tmp_path) -> None:
-    with pytest.raises(CommandError, match="scripts/build makes it"):
-        plan.what_if(tmp_path / "none", tmp_path / "trace", "m", [BLOCK], None)
+def test_a_step_without_marks_is_found_by_its_kernels(capsys: pytest.CaptureFixture[str]) -> None:
+    program = """
+import torch
+model = torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(4)]).cuda()
+optimizer = torch.optim.SGD(model.parameters())
+print("begins")
+for step in range(4):
+    (model(torch.randn(64, 256, device="cuda")) ** 2).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    command = ["plan", "--machine", "h100-pcie5", "--memory", "1GiB", "--json", "--"]
+    run = [sys.executable, "-m", "uvmalloc", *command, sys.executable, "-c", program]
+    finished = subprocess.run(run, capture_output=True, text=True, timeout=300)
+    assert finished.returncode == 0, finished.stderr
+    found = json.loads(finished.stdout)
+    assert "begins" in finished.stderr, "the program's output is not lost"
+    assert found["step_found_by"] == "repetition"
+    marked = program.replace("step in range(4):", 'step in range(4):\n    uvmalloc.mark("step")')
+    marked = marked.replace("import torch", "import torch, uvmalloc") + "uvmalloc.mark('end')\n"
+    assert main([*command, sys.executable, "-c", marked]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["step_found_by"] == "marks"
+    assert len(found["kernel_ns"]) == len(told["kernel_ns"]) > 16
+    assert found["footprint_bytes"] == told["footprint_bytes"]
+
+
+NOT_RUN = (sys.executable, "-c", "open('ran', 'w')")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--machine", "gb10"), "the machine has no memory of its own to plan for"),
+        (("--machine", "bad.toml"), "--machine is 'bad.toml'; accepted: a file that describes"),
+        (("--html", "no/page.html"), "--html is 'no/page.html'; accepted: a file in a folder"),
+        (("--html", "page.html"), "--html needs plotly: pip install plotly"),
+        (("--png", "page.png"), "--png needs matplotlib: pip install matplotlib"),
+        (("--memory", "1KiB"), "--memory is '1KiB'; accepted: a size from 2 MiB"),
+    ],
+)
+def test_nothing_is_recorded_for_a_plan_that_cannot_be_made(
+    options, said, tmp_path, monkeypatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("bad.toml").write_text("[memory]\nkind = 'soup'\n")
+    installed = importlib.util.find_spec
+    missing = ("plotly", "matplotlib")
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name in missing else installed(name)
+    )
+    assert main(["plan", "--machine", "h100-pcie5", *options, "--", *NOT_RUN]) != 0
+    assert said in capsys.readouterr().err
+    assert not Path("ran").exists()
+
+
+def test_a_missing_program_is_named_before_anything_runs(
+    libraries: Libraries, tmp_path, monkeypatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "lib").symlink_to(libraries.folder)
+    monkeypatch.setenv("UVMALLOC_LIB_DIR", str(tmp_path / "lib"))
+    monkeypatch.chdir(tmp_path)
+    assert main(["plan", "--machine", "h100-pcie5", "--", *NOT_RUN]) == 3
+    assert f"uvmalloc_plan not found in {tmp_path}/bin" in capsys.readouterr().err
+    assert not Path("ran").exists()
+
+
+def test_what_was_recorded_in_vain_is_kept(
+    tmp_path, monkeypatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    of_program = ["--machine", "h100-pcie5", "--json"]
+    program = ("--", sys.executable, "-c", PROGRAM)
+    assert main(["plan", *of_program, "--step", "step 7", *program]) == 1
+    said = capsys.readouterr().err
+    assert "no step begins at the mark 'step 7' and ends at another mark; the trace has the" in said
+    assert "'step 0', 'step 1', 'step 2', 'end'" in said
+    [kept] = re.findall(r"what was recorded is kept: (\S+)\. ", said)
+    assert main(["plan", kept, *of_program, "--step", "step 1"]) == 0
+    assert json.loads(capsys.readouterr().out)["footprint_bytes"] >= 4 << 20
+    Path(kept).unlink()
+    Path(kept).parent.rmdir()
+    assert main(["plan", *of_program, "--step", "step 1", *program]) == 0
+    failing = (*program[:-1], PROGRAM + "raise SystemExit(3)")
+    assert main(["plan", *of_program, *failing]) == 1
+    assert "ended with the code 3" in capsys.readouterr().err
+    assert list(tmp_path.glob("uvmalloc-plan-*")) == []
 
 
 def test_a_single_word_behind_two_dashes_is_a_program(

@@ -20,6 +20,9 @@ def stages_alive() -> int:
 @pytest.fixture(autouse=True)
 def _no_thread_is_left() -> Iterator[None]:
     yield
+    for thread in threading.enumerate():
+        if thread.name.startswith("uvmalloc pipeline"):
+            thread.join(60)
     assert stages_alive() == 0
 
 
@@ -205,6 +208,284 @@ def test_memory_that_items_share_counts_once() -> None:
     shared = bytearray(50)
     assert size_of([shared, (shared, {"again": shared})]) == 50
     assert size_of(whole) == 100
+
+
+class Stuck:
+    """A stage or a source that stands still until the test ends."""
+
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+        self.released = threading.Event()
+
+    def __enter__(self) -> Stuck:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.released.set()
+
+    def __call__(self, item: Any = None) -> Any:
+        self.reached.set()
+        assert self.released.wait(120)
+        return item
+
+    def __iter__(self) -> Iterator[Any]:
+        yield self()
+
+
+@pytest.mark.parametrize("memory", [None, "1MiB"])
+@pytest.mark.parametrize("stuck_in", ["source", "stage"])
+def test_a_timeout_does_not_wait_for_what_is_stuck(stuck_in: str, memory: str | None) -> None:
+    with Stuck() as stuck:
+        source = stuck if stuck_in == "source" else [1]
+        made = uvmalloc.pipeline(source, ("act", stuck), memory=memory, timeout=0.05)
+        late = "'source' has not made" if stuck_in == "source" else "'act' has not acknowledged"
+        with pytest.raises(TimeoutError, match=late), made:
+            next(made)
+        assert stages_alive() == 1
+        assert list(made) == []
+
+
+@pytest.mark.parametrize("memory", [None, "1MiB"])
+def test_an_error_does_not_wait_for_what_is_stuck(memory: str | None) -> None:
+    with Stuck() as stuck:
+
+        def source() -> Iterator[int]:
+            yield 1
+            yield 2
+            stuck()
+
+        def stage(item: int) -> int:
+            if item == 2:
+                assert stuck.reached.wait(60)
+                raise OSError("the disk is gone")
+            return item
+
+        with (
+            pytest.raises(OSError, match="the disk is gone"),
+            uvmalloc.pipeline(source(), stage, memory=memory) as made,
+        ):
+            list(made)
+        assert stages_alive() == 1
+
+
+SIGNALS = """
+import os, signal, sys, threading, uvmalloc
+stuck, released, handled = threading.Event(), threading.Event(), threading.Event()
+def stand(item=None):
+    stuck.set()
+    released.wait(120)
+    print('the stage has ended first')
+signal.signal(signal.SIGALRM, lambda *_: handled.set())
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+last = getattr(signal, sys.argv[1])
+def send():
+    stuck.wait()
+    os.kill(os.getpid(), signal.SIGALRM)
+    if not handled.wait(60):
+        print('SIGALRM was not handled')
+    os.kill(os.getpid(), last)
+threading.Thread(target=send, daemon=True).start()
+made = uvmalloc.pipeline([1], stand, memory='1MiB' if 'memory' in sys.argv else None)
+try:
+    if 'close' in sys.argv:
+        threading.Thread(target=lambda: (stuck.wait(), os.kill(os.getpid(), last))).start()
+        iterator = threading.Thread(target=lambda: next(made, None), daemon=True)
+        iterator.start()
+        stuck.wait()
+        made.close()
+    else:
+        with made:
+            next(made)
+except KeyboardInterrupt:
+    print('interrupted')
+except SystemExit as end:
+    print('ended with', end.code)
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("memory",), ("close",)])
+@pytest.mark.parametrize(
+    ("name", "said"), [("SIGINT", "interrupted\n"), ("SIGTERM", "ended with 7\n")]
+)
+def test_signals_are_handled_while_the_caller_waits(
+    simulate: Simulate, name: str, said: str, options: tuple[str, ...]
+) -> None:
+    run = simulate(SIGNALS, name, *options, native=True).check()
+    assert run.stdout == said
+
+
+STATE = """
+import contextlib, contextvars, threading, torch, uvmalloc
+variable = contextvars.ContextVar('variable', default=0)
+torch.cuda.init()
+on_a_side_stream = torch.cuda.Stream(1)
+weight = torch.ones(2, 2, requires_grad=True)
+thread = threading.local()
+def packed():
+    thread.__dict__.setdefault('count', 0)
+    return thread.count
+def pack(tensor):
+    thread.count = packed() + 1
+    return tensor
+def state(item):
+    before = packed()
+    tensor = torch.ones(2)
+    product = torch.nn.functional.linear(torch.ones(1, 2, device='cpu'), weight)
+    (weight * weight).sum()  # saves tensors
+    return (
+        torch.is_grad_enabled(), torch.is_inference_mode_enabled(), tensor.is_inference(),
+        product.requires_grad, product.dtype, torch.is_autocast_enabled('cuda'),
+        torch.get_autocast_dtype('cuda'), torch.is_autocast_cache_enabled(),
+        torch.cuda.current_device(), torch.cuda.current_stream(0), torch.cuda.current_stream(1),
+        torch.ones(2, device='cuda').device, tensor.device, variable.get(), packed() - before)
+def source():
+    while True:
+        yield state(None)
+both = lambda item: (item, state(item))
+def streams():
+    return torch.cuda.device(1), torch.cuda.stream(on_a_side_stream)
+hooks = lambda: torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
+@contextlib.contextmanager
+def context():
+    token = variable.set(3)
+    yield
+    variable.reset(token)
+CONTEXTS = {
+    'none': lambda: (),
+    'no_grad': lambda: (torch.no_grad(),),
+    'inference': lambda: (torch.inference_mode(),),
+    'enable_grad in inference': lambda: (torch.inference_mode(), torch.enable_grad()),
+    'autocast': lambda: (torch.autocast('cpu', torch.bfloat16),),
+    'autocast cuda': lambda: (torch.autocast('cuda', torch.bfloat16, cache_enabled=False),),
+    'device': lambda: (torch.cuda.device(1),),
+    'stream': streams,
+    'default device': lambda: (torch.device('cuda:1'),),
+    'meta': lambda: (torch.device('meta'),),
+    'hooks': lambda: (hooks(),),
+    'variable': lambda: (context(),),
+    'all': lambda: (torch.no_grad(), torch.autocast('cpu'), *streams(), torch.device('cuda:0'),
+                    hooks(), context()),
+}
+for name, contexts in CONTEXTS.items():
+    for options in ({}, {'memory': '1MiB'}, {'credits': 1}):
+        made = uvmalloc.pipeline(source(), both, **options)
+        with contextlib.ExitStack() as stack:
+            for entered in contexts():
+                stack.enter_context(entered)
+            wanted = both(state(None))
+            for number in range(4):
+                found = next(made)
+                assert found == wanted, (name, options, number, found, wanted)
+        made.close()
+# The caller's casts of weights are still there afterwards.
+with torch.autocast('cpu', torch.bfloat16):
+    torch.autocast_increment_nesting()
+    list(uvmalloc.pipeline([1, 2], state))
+    assert torch.autocast_decrement_nesting() == 1
+print('same')
+"""
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_stages_run_as_if_the_caller_had_called_them(simulate: Simulate, native: bool) -> None:
+    assert simulate(STATE, native=native, devices=2).check().stdout == "same\n"
+
+
+REGION = """
+import torch, uvmalloc
+torch.cuda.init()
+def managed(_):
+    return torch.ops.uvmalloc.is_managed(torch.empty(1 << 20))
+def too_much(_):
+    try:
+        torch.empty(1 << 20, device='cuda')
+    except torch.OutOfMemoryError as error:
+        return 'budget' in str(error)
+for options in ({}, {'memory': '1MiB'}):
+    with uvmalloc.region(managed=False, budget='1MiB'):
+        print(list(uvmalloc.pipeline([1, 2], managed, **options)),
+              list(uvmalloc.pipeline([1, 2], too_much, **options)))
+    print(list(uvmalloc.pipeline([1, 2], managed, **options)),
+          list(uvmalloc.pipeline([1, 2], too_much, **options)))
+"""
+
+
+def test_a_region_of_the_caller_holds_in_stages(simulate: Simulate) -> None:
+    inside, outside = "[False, False] [True, True]\n", "[True, True] [None, None]\n"
+    assert simulate(REGION).check().stdout == (inside + outside) * 2
+
+
+HAND_OVER = """
+import threading, torch, uvmalloc
+torch.cuda.init()
+side = torch.cuda.Stream()
+order = []
+begun = threading.Event()
+def make(number):
+    if number == 1:
+        begun.set()  # under the state of the first request
+    return {'x': [torch.full((4,), number, device='cuda')]}
+wait, record = torch.cuda.Stream.wait_stream, torch.Tensor.record_stream
+torch.cuda.Stream.wait_stream = lambda self, other: (
+    order.append(('wait', self == side)), wait(self, other))[1]
+torch.Tensor.record_stream = lambda self, stream: (
+    order.append(('record', stream == side)), record(self, stream))[1]
+made = uvmalloc.pipeline(range(2), make)
+next(made)
+assert begun.wait(60) and order == []
+with torch.cuda.stream(side):
+    next(made)
+assert order == [('wait', True), ('record', True)], order
+assert list(made) == []
+print('ordered')
+"""
+
+
+def test_an_item_made_on_another_stream_is_waited_for(simulate: Simulate) -> None:
+    assert simulate(HAND_OVER).check().stdout == "ordered\n"
+
+
+OPEN_AT_THE_END = """
+import itertools, torch, uvmalloc
+made = uvmalloc.pipeline(itertools.count(), lambda number: torch.full((1 << 16,), 1.0).cuda().sum())
+print(next(made).item(), flush=True)
+if 'error' in __import__('sys').argv:
+    raise SystemExit(3)
+"""
+
+
+@pytest.mark.fresh_start
+@pytest.mark.parametrize(("options", "code"), [((), 0), (("error",), 3)])
+def test_a_program_may_end_while_stages_run(
+    simulate: Simulate, options: tuple[str, ...], code: int
+) -> None:
+    for _ in range(3):
+        run = simulate(OPEN_AT_THE_END, *options)
+        assert (run.returncode, run.stdout, run.stderr) == (code, "65536.0\n", "")
+
+
+FORKED = """
+import os, uvmalloc
+made = uvmalloc.pipeline(range(100))
+next(made)
+child = os.fork()
+if child == 0:
+    try:
+        next(made)
+    except RuntimeError as error:
+        print(error, flush=True)
+    made.close()
+    del made
+    print(list(uvmalloc.pipeline(range(3))), flush=True)
+    os._exit(0)
+print(os.waitpid(child, 0)[1], next(made))
+"""
+
+
+def test_a_forked_child_gets_an_error_and_no_hang(simulate: Simulate) -> None:
+    lines = simulate(FORKED, native=True).check().stdout.splitlines()
+    assert lines[0].startswith("pipeline: its stages are threads of the process that has forked")
+    assert lines[1:] == ["[0, 1, 2]", "0 1"]
 
 
 TRAINING = """

@@ -56,7 +56,10 @@ class Installed:
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     folder = tmp_path_factory.mktemp("wheel")
     made = subprocess.run(
-        [CHECKOUT / "scripts" / "wheel", folder], check=True, stdout=subprocess.PIPE, text=True
+        [CHECKOUT / "scripts" / "wheel", "--built", folder],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     wheel = Path(made.stdout.strip())
     venv = folder / "venv"
@@ -96,6 +99,17 @@ def test_the_wheel_is_for_this_platform_and_holds_each_library_once(
     machines = {f"uvmalloc/lib/sim/profiles/{name}.toml" for name in libraries.machines()}
     assert machines <= set(names)
     assert installed.wheel.stat().st_size < 20 << 20, "its libraries are stripped"
+
+
+def test_its_command_finds_its_programs(installed: Installed) -> None:
+    steps = "import torch\nx = torch.ones(1 << 20).cuda()\nfor _ in range(99): x += 1"
+    machine = ("--machine", "h100-pcie5", "--memory", "1GiB")
+    run = installed.run("uvmalloc", "plan", *machine, "--", "python", "-c", steps)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "nothing has to be set" in run.stdout.splitlines()[-1]
+    for name in ("uvmalloc_plan", "uvmalloc_machine_replay"):
+        shown = installed.run(installed.package / "bin" / name, "--help")
+        assert shown.returncode == 0 and shown.stdout.startswith(f"usage: {name}")
 
 
 def test_its_command_finds_its_libraries(installed: Installed) -> None:

@@ -6,6 +6,8 @@
 #include <random>
 #include <string>
 
+#include <fmt/format.h>
+
 #include <uvmalloc/storage/storage_plan_json.hpp>
 
 #include "support/message_of.hpp"
@@ -86,6 +88,13 @@ TEST(StoragePlan, WrongDescriptionsAreNamed) {
   };
   EXPECT_EQ(with({n, n}, {}), "the variable 'n' is there twice");
   EXPECT_EQ(with({{"", 0, 1, ""}}, {}), "a variable has no name");
+  for (const char* name : {"min", "max", "2n", "n m", "a.b", "n\u00e9", "-n"}) {
+    EXPECT_NE(with({{name, 0, 1, ""}}, {}).find(fmt::format("can use the variable '{}'", name)),
+              std::string::npos)
+        << name;
+  }
+  EXPECT_EQ(with({{"_min2", 0, 1, ""}, {"maX", 0, 1, "_min2 + 1"}}, {{"x", "maX", 0, 1, ""}}),
+            "nothing was thrown");
   EXPECT_EQ(with({{"n", 5, 4, ""}}, {}), "the variable 'n' has the range 5 to 4: no number");
   EXPECT_EQ(with({n}, {{"x", "n", 0, 1, ""}, {"x", "n", 0, 1, ""}}),
             "the storage 'x' is there twice");
@@ -182,6 +191,17 @@ TEST(StoragePlanJson, WrongTextIsNamed) {
   EXPECT_EQ(json_fault(changed("\"id\": \"x\"", "\"id\": 5")), "storage 0: 'id' is no text");
   EXPECT_EQ(json_fault(changed("\"lower\": 1,", "\"expression\": \"2\",")),
             "variable 0 has a range beside its expression, or an empty one");
+}
+
+TEST(StoragePlanJson, AKeyIsThereOnce) {
+  EXPECT_EQ(json_fault(changed("\"alignment_bytes\": 4",
+                               "\"alignment_bytes\": 8, "
+                               "\"alignment_bytes\": 4")),
+            "the plan has the key 'alignment_bytes' twice in one object");
+  EXPECT_EQ(json_fault(changed("\"lower\": 1,", "\"lower\": 1, \"lower\": 1,")),
+            "the plan has the key 'lower' twice in one object");
+  EXPECT_EQ(json_fault(changed("\"offset\": 32", "\"offset\": 0, \"offset\": 32")),
+            "the plan has the key 'offset' twice in one object");
 }
 
 TEST(StoragePlanJson, PlacesThatDoNotFitAreRefused) {

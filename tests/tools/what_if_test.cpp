@@ -53,6 +53,11 @@ TEST_F(WhatIfTest, AStepIsRepeatedAfterWhatCameBeforeIt) {
   EXPECT_EQ(last.events[6].amount, 20U);
   EXPECT_THROW(repeated_step(recording, "third", 1), std::invalid_argument);
   EXPECT_THROW(repeated_step(recording, "end", 1), std::invalid_argument);
+  add_mark("really the end");
+  const Recording same = repeated_step(recording, "", 1);
+  EXPECT_EQ(same.events.size(), last.events.size());
+  EXPECT_EQ(same.events[6].amount, 20U) << "of the last step with a kernel";
+  EXPECT_THROW(repeated_step(recording, "end", 1), std::invalid_argument);
 }
 
 TEST_F(WhatIfTest, PagesAreLiveFromTheirFirstUseToTheLastBeforeTheyAreFreed) {

@@ -42,7 +42,7 @@ void LiveMoves::before(std::size_t number, Hints& hints) {
 
 void LiveMoves::allocate(const Event& event) {
   Allocation& allocation = allocations_.at(event.block);
-  allocation = {address_of(event.pages.first), event.amount, true};
+  allocation = {address_of(recording_, event.pages.first), event.amount, true};
   live_.emplace(allocation.address, event.block);
   if (plan_ == nullptr) return;
   const live::RecordId id = log_.allocated(allocation.address, allocation.size_bytes);
@@ -70,8 +70,8 @@ void LiveMoves::run_kernel(const Event& event, Hints& hints) {
   std::vector<live::UseRange> uses;
   for (std::uint32_t i = 0; i < event.touch_count; ++i) {
     const Touch& touch = recording_.touches.at(event.first_touch + i);
-    uses.push_back(
-        {address_of(touch.pages.first), touch.size_bytes, static_cast<std::uint8_t>(touch.access)});
+    uses.push_back({address_of(recording_, touch.pages.first), touch.size_bytes,
+                    static_cast<std::uint8_t>(touch.access)});
   }
   if (log_.add_kernel(uses) == live::kBeforeLog) {
     lanes_.begin(stream(), log_.newest() + 1);
@@ -92,11 +92,6 @@ bool LiveMoves::is_short(const Event& event, Hints& hints) {
       used_blocks_.insert(page / kPagesPerBlock);
   }
   return used_blocks_.size() > chunks_of(hints);
-}
-
-std::uintptr_t LiveMoves::address_of(std::size_t page) const {
-  return recording_.block_addresses.at(page / kPagesPerBlock) +
-         page % kPagesPerBlock * uvmsim::kPageBytes;
 }
 
 // Of blocks that share a 4 KiB page any is the block.

@@ -40,7 +40,6 @@ class LiveMoves final : public uvmsim::replay::HintPolicy, private live::MoveSin
   void free(const uvmsim::replay::Event& event);
   void run_kernel(const uvmsim::replay::Event& event, uvmsim::replay::Hints& hints);
   bool is_short(const uvmsim::replay::Event& event, uvmsim::replay::Hints& hints);
-  std::uintptr_t address_of(std::size_t page) const;
   live::BlockExtent block_at(std::uintptr_t address) const;
   bool holds_anything(std::uintptr_t page) const;
   DeviceStream stream() const { return {0, ReplayRuntime::handle_of(last_stream_)}; }

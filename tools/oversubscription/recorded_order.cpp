@@ -128,6 +128,10 @@ class OrderBuilder {
 
 }  // namespace
 
+std::uintptr_t address_of(const Recording& recording, std::size_t page) {
+  return recording.block_addresses.at(page / kPagesPerBlock) + page % kPagesPerBlock * kPageBytes;
+}
+
 bool is_kernel(const Event& event) {
   return event.kind == EventKind::kKernel || event.kind == EventKind::kCopy;
 }

@@ -19,6 +19,9 @@ inline uvmsim::PageRange pages_of(std::uint32_t block) {
   return {block * uvmsim::kPagesPerBlock, (block + 1) * uvmsim::kPagesPerBlock};
 }
 
+// Where a page of the recording was in the program.
+std::uintptr_t address_of(const uvmsim::replay::Recording& recording, std::size_t page);
+
 // Or a copy.
 bool is_kernel(const uvmsim::replay::Event& event);
 

@@ -10,6 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 namespace uvm::oversubscription {
 namespace {
 
@@ -18,15 +21,38 @@ using uvmsim::replay::EventKind;
 using uvmsim::replay::Mark;
 using uvmsim::replay::Recording;
 
+std::string names_of(const std::vector<Mark>& marks) {
+  constexpr std::size_t kMostNames = 20;
+  if (marks.empty()) return "no marks";
+  std::vector<std::string> names;
+  for (const Mark& mark : marks) {
+    if (std::find(names.begin(), names.end(), mark.text) == names.end()) names.push_back(mark.text);
+  }
+  const std::size_t shown = std::min(names.size(), kMostNames);
+  return fmt::format("the marks '{}'{}", fmt::join(names.begin(), names.begin() + shown, "', '"),
+                     shown == names.size() ? "" : " and others");
+}
+
+bool has_kernel(const Recording& recording, std::size_t first, std::size_t last) {
+  const auto begin = recording.events.begin();
+  return std::any_of(begin + static_cast<std::ptrdiff_t>(first),
+                     begin + static_cast<std::ptrdiff_t>(last),
+                     [](const Event& each) { return each.kind == EventKind::kKernel; });
+}
+
 // Events [first, last) of the step, with its mark.
 std::pair<std::size_t, std::size_t> step_at(const Recording& recording, const std::string& mark) {
   for (std::size_t i = recording.marks.size(); i-- > 1;) {
     const Mark& begin = recording.marks[i - 1];
-    if (mark.empty() || begin.text == mark) return {begin.event, recording.marks[i].event};
+    const std::size_t end = recording.marks[i].event;
+    if (mark.empty() ? has_kernel(recording, begin.event, end) : begin.text == mark)
+      return {begin.event, end};
   }
+  if (mark.empty())
+    throw std::invalid_argument("no two marks of the trace have a kernel between them");
   throw std::invalid_argument(
-      mark.empty() ? "the trace has no step; accepted: one with two marks (uvmalloc.mark)"
-                   : "no step begins at the mark '" + mark + "' and ends at another mark");
+      fmt::format("no step begins at the mark '{}' and ends at another mark; the trace has {}",
+                  mark, names_of(recording.marks)));
 }
 
 // Blocks that the step frees and does not allocate, by the block that takes their place: the one of
@@ -64,8 +90,7 @@ Recording repeated_step(const Recording& recording, const std::string& mark, std
   const auto begin = recording.events.begin();
   const auto step = begin + static_cast<std::ptrdiff_t>(first);
   const auto end = begin + static_cast<std::ptrdiff_t>(last);
-  if (std::none_of(step, end, [](const Event& each) { return each.kind == EventKind::kKernel; }))
-    throw std::invalid_argument("the step has no kernel");
+  if (!has_kernel(recording, first, last)) throw std::invalid_argument("the step has no kernel");
   const auto add_mark = [&](const std::string& text) {
     result.marks.push_back({result.events.size(), text});
     Event event;

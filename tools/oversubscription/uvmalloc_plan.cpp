@@ -18,6 +18,7 @@
 #include <uvmalloc/sim/engine/units.hpp>
 
 #include "machine_replay/trace_recording.hpp"
+#include "oversubscription/found_step.hpp"
 #include "oversubscription/offload.hpp"
 #include "oversubscription/policies.hpp"
 #include "oversubscription/two_programs.hpp"
@@ -30,16 +31,19 @@ using Json = nlohmann::ordered_json;
 
 constexpr double kWithin = 1.1;
 constexpr std::string_view kUsage =
-    "usage: uvmalloc_plan TRACE --machine NAME [--step MARK] [--memory SIZE]... [--times X]...";
+    "usage: uvmalloc_plan TRACE --machine NAME [--step MARK] [--memory SIZE]... [--times X]...\n"
+    "       uvmalloc_plan --check --machine NAME [OPTION...]";
 constexpr std::string_view kHelp =
     R"(a recorded step on a machine with some memory, under each policy, in virtual time, as JSON
 
   --machine NAME   a machine of sim/profiles, or a file in TOML
-  --step MARK      the step that begins at that mark; without it the last whole one
+  --step MARK      the step that begins at that mark; without it the last whole one. In a trace
+                   with fewer than two marks: the step that the kernels repeat
   --memory SIZE    that programs have of the device; may be repeated
   --times X        memory such that the step needs X times as much; may be repeated
   --beside TRACE   only this: with the last whole step of another program on the same device, by
                    turns; with --times, which is of the larger of both
+  --check          only this, without a trace: whether the machine and the options are of use
 )";
 
 struct Command {
@@ -49,6 +53,7 @@ struct Command {
   std::vector<std::size_t> memory_bytes;
   std::vector<double> times;
   std::string beside;
+  bool check = false;
 };
 
 double times_of(std::string_view text) {
@@ -87,13 +92,15 @@ Command parse_command(int count, char** arguments) {
       command.times.push_back(times_of(value()));
     } else if (word == "--beside") {
       command.beside = value();
+    } else if (word == "--check") {
+      command.check = true;
     } else if (word.starts_with("-") || !command.file.empty()) {
       throw std::invalid_argument(fmt::format("'{}' is not understood; {}", word, kUsage));
     } else {
       command.file = word;
     }
   }
-  if (command.file.empty() || command.machine.empty())
+  if (command.file.empty() != command.check || command.machine.empty())
     throw std::invalid_argument(std::string(kUsage));
   if (!command.beside.empty() && (command.times.size() != 1 || !command.step.empty()))
     throw std::invalid_argument("--beside goes with --machine and one --times alone");
@@ -130,9 +137,23 @@ Json point_of(const WhatIf& what_if, std::size_t memory_bytes) {
             {"auto", json_of(what_if.shuffled_step("auto", memory_bytes))}}}};
 }
 
+struct Steps {
+  uvmsim::replay::Recording recording;
+  std::string program;
+  bool has_marks = true;  // as it was recorded; the found step has two
+};
+
+Steps steps_of(const std::string& file, const std::string& step) {
+  const Trace trace = read_trace(file);
+  Steps steps{machine_replay::recording_of(trace), trace.program};
+  steps.has_marks = steps.recording.marks.size() >= 2 || !step.empty();
+  if (!steps.has_marks) steps.recording = with_found_step(steps.recording);
+  return steps;
+}
+
 void plan_beside(const Command& command, const uvmsim::MachineProfile& profile) {
-  const auto first = machine_replay::recording_of(read_trace(command.file));
-  const auto second = machine_replay::recording_of(read_trace(command.beside));
+  const auto first = steps_of(command.file, "").recording;
+  const auto second = steps_of(command.beside, "").recording;
   const std::size_t most = std::max(WhatIf(first, "", profile).footprint().peak_bytes,
                                     WhatIf(second, "", profile).footprint().peak_bytes);
   const std::size_t memory_bytes = bytes_for(most, command.times.front());
@@ -152,12 +173,13 @@ void plan(const Command& command) {
     throw std::invalid_argument(
         "the machine has no memory of its own to plan for; accepted: one "
         "whose memory is discrete");
+  if (command.check) return;
   if (!command.beside.empty()) {
     plan_beside(command, profile);
     return;
   }
-  const auto recording = machine_replay::recording_of(read_trace(command.file));
-  const WhatIf what_if(recording, command.step, profile);
+  const Steps steps = steps_of(command.file, command.step);
+  const WhatIf what_if(steps.recording, command.step, profile);
   const Footprint& footprint = what_if.footprint();
   Json points = Json::array();
   for (const std::size_t bytes : command.memory_bytes) points.push_back(point_of(what_if, bytes));
@@ -181,6 +203,8 @@ void plan(const Command& command) {
     smallest[std::string(policy)] = what_if.smallest_memory(policy, kWithin);
   const Json result = {
       {"machine", command.machine},
+      {"program", steps.program},
+      {"step_found_by", steps.has_marks ? "marks" : "repetition"},
       {"to_device_bytes_per_ns", profile.costs.to_device_bytes_per_ns},
       {"to_host_bytes_per_ns", profile.costs.to_host_bytes_per_ns},
       {"footprint_bytes", footprint.peak_bytes},
@@ -190,7 +214,7 @@ void plan(const Command& command) {
       {"smallest_memory_bytes", smallest},
       {"by_hand", by_hand},
       {"points", points}};
-  fmt::print("{}\n", result.dump(1));
+  fmt::print("{}\n", result.dump(1, ' ', false, Json::error_handler_t::replace));
 }
 
 }  // namespace

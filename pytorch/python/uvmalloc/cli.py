@@ -10,9 +10,9 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -40,6 +40,7 @@ from uvmalloc.errors import CommandError, OptionError
 from uvmalloc.libraries import find_libraries
 from uvmalloc.options import (
     allocator_options,
+    check_drawings,
     check_word,
     machine_of,
     refuse_with_native,
@@ -50,9 +51,11 @@ from uvmalloc.processes import SIM_REPORT_NAME
 from uvmalloc.report import read_report, show_report
 from uvmalloc.running import console, run_program, say
 from uvmalloc.sizes import EXAMPLES
+from uvmalloc.static_runtime import refuse_static_runtime
 
 if TYPE_CHECKING:
     from uvmalloc.trace import Trace
+
 
 class _PlanCommand(typer.core.TyperCommand):
     """Notes whether `--` was given, which is no word of the arguments."""
@@ -73,12 +76,9 @@ _HELP = {"terminal_width": min(shutil.get_terminal_size().columns, 100)}
 app = typer.Typer(
     rich_markup_mode=None,
     context_settings=_HELP,
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-trace_app = typer.Typer(
-    rich_markup_mode=None, no_args_is_help=True, help="Show and convert traces of the allocator."
-)
+trace_app = typer.Typer(rich_markup_mode=None)
 app.add_typer(trace_app, name="trace")
 
 CommandArgument = Annotated[
@@ -137,12 +137,26 @@ NoReportOption = Annotated[bool, typer.Option("--no-report", help="Show no repor
 
 @app.callback(invoke_without_command=True)
 def _root(
+    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
 ) -> None:
     """Caching allocation over unified memory, for unmodified programs."""
     if version:
         typer.echo(f"uvmalloc {__version__}")
         raise typer.Exit()
+    _help_without_command(context)
+
+
+@trace_app.callback(invoke_without_command=True)
+def _trace(context: typer.Context) -> None:
+    """Show and convert traces of the allocator."""
+    _help_without_command(context)
+
+
+def _help_without_command(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit(2)
 
 
 @app.command(context_settings=_PROGRAM)
@@ -219,7 +233,7 @@ def sim(
     libraries = find_libraries()
     machine = machine_of(
         devices, capacity, driver_version, profile, hip, machine_name, host_memory, cpu_touches,
-        libraries.machines(),
+        libraries,
     )  # fmt: skip
     if native:
         refuse_with_native(
@@ -237,6 +251,8 @@ def sim(
         policy, move, budget, device_budget, decay, trace, call_sites, log, share
     )  # fmt: skip
     reporting = reporting_of(report, no_report)
+    if not hip:
+        refuse_static_runtime(command)
 
     def environment(folder: Path | None) -> Environment:
         counters = folder / SIM_REPORT_NAME if folder else None
@@ -377,17 +393,18 @@ def plan(
     sizes = [size_of("--memory", size) for size in memory or []]
     if step == "":
         raise OptionError("--step", step, "the text of a mark")
+    check_drawings(page, picture)
     libraries = find_libraries()
-    machine = machine_of(
-        "1", None, None, None, False, machine_name, None, False, libraries.machines()
-    ).machine
+    program = libraries.require_what_if()
+    machine = machine_of("1", None, None, None, False, machine_name, None, False, libraries).machine
     assert machine is not None
-    with TemporaryDirectory() as folder:
-        trace = Path(words[0])
-        if len(words) > 1 or context.obj:
-            trace = Path(folder) / "steps.trace"
-            plan_module.record(words, machine, trace)
-        result = plan_module.what_if(libraries.what_if, trace, machine, sizes, step)
+    plan_module.check(program, machine, sizes)
+    recorded = len(words) > 1 or context.obj
+    with _folder_of_trace() if recorded else nullcontext(Path()) as folder:
+        trace = folder / "steps.trace" if recorded else Path(words[0])
+        if recorded:
+            plan_module.record(words, machine, trace, keep_stdout=as_json)
+        result = plan_module.what_if(program, trace, machine, sizes, step)
     if as_json:
         typer.echo(json.dumps(result, indent=2))
     else:
@@ -396,6 +413,23 @@ def plan(
     for written in (page, picture):
         if written is not None:
             say(f"wrote {written}")
+
+
+@contextmanager
+def _folder_of_trace() -> Iterator[Path]:
+    """A folder for a trace. It stays if the trace is whole and no plan can be made of it."""
+    folder = Path(mkdtemp(prefix="uvmalloc-plan-"))
+    is_kept = False
+    try:
+        yield folder
+    except CommandError:
+        for trace in folder.iterdir():
+            is_kept = True
+            say(f"what was recorded is kept: {trace}. Plan for it with: uvmalloc plan {trace}")
+        raise
+    finally:
+        if not is_kept:
+            shutil.rmtree(folder)
 
 
 @app.command()
@@ -485,21 +519,21 @@ def _draw_trace(
     hints: str,
 ) -> None:
     libraries = find_libraries()
-    machine = machine_of("1", capacity, None, None, False, machine_name, None, False,
-                         libraries.machines())  # fmt: skip
+    machine = machine_of("1", capacity, None, None, False, machine_name, None, False, libraries)
     check_word("--hints", hints, HINTS)
+    if page is None and picture is None:
+        page = file.with_name(file.name + ".html")
+    check_drawings(page, picture)
     trace, _ = _read_trace(file, False)
     from uvmalloc import trace_report
 
     replayed = None
     if trace_report.has_kernels(trace):
         replayed = trace_report.replay(
-            libraries.machine_replay, file, machine.machine, machine.capacity_bytes, hints
+            libraries.require_machine_replay(), file, machine.machine, machine.capacity_bytes, hints
         )
     if picture is not None:
         trace_report.write_png(trace, replayed, picture)
-    if page is None and picture is None:
-        page = file.with_name(file.name + ".html")
     if page is not None:
         trace_report.write_html(trace, replayed, page)
     for written in (page, picture):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -35,19 +36,10 @@ def diagnose() -> Diagnosis:
     else:
         problems += _machine_problems(diagnosis)
     torch = _describe_torch(libraries)
-    if torch["version"] and libraries and not torch["plugin"]:
-        built = ", ".join(torch["plugins"]) or "none"
-        problems.append(
-            f"no plugin for torch {torch['version']} in {libraries.folder} (built: {built}): "
-            "run scripts/build with this torch"
-        )
+    if torch["version"] and libraries:
+        problems += _torch_problems(torch, libraries)
     host = machine_facts.host_facts()
     devices = [_with_paradigm(device) for device in diagnosis.get("devices", [])]
-    if torch["cuda"] and torch["cuda"].split(".")[0] != str(CUDA_MAJOR):
-        problems.append(
-            f"torch {torch['version']} is built for CUDA {torch['cuda']}, and uvmalloc needs a "
-            f"torch for CUDA {CUDA_MAJOR}: install that wheel"
-        )
     return {
         **diagnosis,
         "devices": devices,
@@ -82,6 +74,23 @@ def _machine_problems(diagnosis: Diagnosis) -> list[str]:
     if not diagnosis.get("usable", True):
         return [diagnosis.get("verdict") or "libuvmalloc.so says that it cannot be used here"]
     return []
+
+
+def _torch_problems(torch: Diagnosis, libraries: Libraries) -> list[str]:
+    version, cuda = torch["version"], torch["cuda"]
+    if cuda is None or cuda.split(".")[0] != str(CUDA_MAJOR):
+        built = f"for CUDA {cuda}" if cuda else "without CUDA"
+        return [
+            f"torch {version} is built {built}, and uvmalloc needs a torch for CUDA {CUDA_MAJOR}: "
+            "install that wheel"
+        ]
+    if torch["plugin"]:
+        return []
+    served = libraries.served_torch()
+    missing = f"no plugin for torch {version} in {libraries.folder}"
+    if ".".join(version.split(".")[:2]) not in served:
+        return [f"{missing}: install one of the versions {', '.join(served)}"]
+    return [f"{missing}: run {libraries.checkout}/scripts/build --torch-of {sys.executable}"]
 
 
 def _describe_torch(libraries: Libraries | None) -> Diagnosis:

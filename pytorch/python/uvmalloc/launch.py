@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from uvmalloc.errors import CommandError
 
@@ -29,6 +30,7 @@ _PRIVATE = {signal.SIGPIPE, signal.SIGXCPU, signal.SIGXFSZ}
 _LOOK_SECONDS = 0.5
 # How long a program may take to end after SIGTERM, where this process cannot wait for it.
 _END_SECONDS = 5.0
+_INTERPRETERS = {".py": "python", ".sh": "sh"}
 _SFD_FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -211,6 +213,22 @@ def _start(command: Sequence[str], environment: Mapping[str, str], mask: set[int
             setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
         )
     except FileNotFoundError:
-        raise CommandNotFoundError(f"command not found: {command[0]}") from None
+        hint = _hint(command[0])
+        raise CommandNotFoundError(f"command not found: {command[0]}{hint}") from None
     except OSError as error:
-        raise CommandNotExecutableError(f"cannot run {command[0]}: {error.strerror}") from None
+        raise CommandNotExecutableError(
+            f"cannot run {command[0]}: {error.strerror}{_hint(command[0])}"
+        ) from None
+
+
+def _hint(word: str) -> str:
+    """What to write instead of a word that is a file, and no program that the path leads to."""
+    file = Path(word)
+    if not file.is_file():
+        return ""
+    interpreter = _INTERPRETERS.get(file.suffix)
+    if interpreter is not None:
+        return f"; it is a file that a program reads. Write: {interpreter} {word}"
+    if os.access(file, os.X_OK):
+        return "" if "/" in word else f"; there is a file of that name. Write: ./{word}"
+    return f"; the file is not executable. Run: chmod +x {word}"

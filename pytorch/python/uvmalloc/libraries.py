@@ -39,6 +39,10 @@ class Libraries:
         return self.stand_ins / "hip"
 
     @property
+    def simulator(self) -> Path:
+        return self.stand_ins / "libuvmsim.so"
+
+    @property
     def audit(self) -> Path:
         return self.stand_ins / "libuvmsim_audit.so"
 
@@ -49,12 +53,12 @@ class Libraries:
 
     @property
     def machine_replay(self) -> Path:
-        """Runs traces on simulated machines; scripts/build makes it, and a wheel lacks it."""
+        """Runs traces on simulated machines."""
         return self.folder.parent / "bin" / "uvmalloc_machine_replay"
 
     @property
     def what_if(self) -> Path:
-        """Runs recorded steps with less memory; made and left out as machine_replay is."""
+        """Runs recorded steps with less memory."""
         return self.folder.parent / "bin" / "uvmalloc_plan"
 
     def machines(self) -> list[str]:
@@ -69,9 +73,36 @@ class Libraries:
     def plugins(self) -> list[Path]:
         return sorted(self.folder.glob("libuvmalloc_torch_*.so"))
 
+    @property
+    def checkout(self) -> Path | None:
+        """The checkout whose scripts/build made these libraries; None: they come from a wheel."""
+        root = self.folder.parents[2] if len(self.folder.parents) > 2 else self.folder
+        return root if (root / "scripts" / "build").is_file() else None
+
+    def served_torch(self) -> list[str]:
+        """Versions such as 2.15: those that the checkout can build for, or that the wheel holds."""
+        if self.checkout is not None:
+            lines = (self.checkout / "scripts" / "torch_versions.txt").read_text().splitlines()
+            releases = [line for line in lines if line and not line.startswith("#")]
+            return [release.rpartition(".")[0] for release in releases]
+        names = [file.stem.removeprefix("libuvmalloc_torch_") for file in self.plugins()]
+        return [name.replace("_", ".") for name in names]
+
     def require_uvmalloc(self) -> Path:
         self._require(self.uvmalloc)
         return self.uvmalloc
+
+    def require_simulator(self) -> Path:
+        self._require(self.simulator)
+        return self.simulator
+
+    def require_machine_replay(self) -> Path:
+        self._require(self.machine_replay)
+        return self.machine_replay
+
+    def require_what_if(self) -> Path:
+        self._require(self.what_if)
+        return self.what_if
 
     def require_stand_ins(self) -> None:
         runtime = self.stand_ins / f"libcudart.so.{CUDA_MAJOR}"

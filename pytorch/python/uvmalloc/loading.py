@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import json
 import math
+import operator
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -24,6 +28,8 @@ if TYPE_CHECKING:
 
 INDEX_NAME = "model.safetensors.index.json"
 _METADATA = "__metadata__"
+_FIELDS = ("dtype", "shape", "data_offsets")  # of a tensor, in the order of the format
+_MOST_SIZE = (1 << 63) - 1  # that torch has
 _LENGTH_BYTES = 8
 _MOST_HEADER_BYTES = 100_000_000  # as the format's own library has it
 # Bytes that one read gets; loading needs as much page cache, and a buffer of this size. They are
@@ -110,7 +116,10 @@ def as_device(device: torch.device | str | int) -> torch.device:
 
 
 class Checkpoint:
-    """Open safetensors files whose headers have been checked; loads any of their tensors."""
+    """Open safetensors files whose headers have been checked; loads any of their tensors.
+
+    Any threads may load at the same time. A load that close() interrupts is read to its end.
+    """
 
     def __init__(self, path: Path, device: torch.device, keep_cached: bool) -> None:
         import torch
@@ -118,35 +127,63 @@ class Checkpoint:
         self.path = path
         self.bytes_read = 0
         self._device = device
-        self._buffer = _Buffer()
-        self._files = contextlib.ExitStack()
+        self._keep_cached = keep_cached
         self._entries: dict[str, tuple[_File, _Entry]] = {}
+        self._lock = threading.Lock()  # guards bytes_read, and the rest
+        self._is_closed = False
+        self._loads = 0  # that are running
         with contextlib.ExitStack() as files:
             for file_path, wanted in _files_of(path):
-                file = files.enter_context(_open(file_path, keep_cached))
+                file = files.enter_context(_open(file_path))
                 for entry in file.select(wanted):
                     self._entries[entry.name] = (file, entry)
             self._files = files.pop_all()
         self.sizes = {name: entry.size_bytes for name, (_, entry) in self._entries.items()}
+        self.shapes = {name: entry.shape for name, (_, entry) in self._entries.items()}
         if device.type == "cuda" and enabled():
             # CPU tensors are managed once a device is in use.
             torch.empty(1, dtype=torch.uint8, device=device)
 
     def load(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
-        """These tensors, on the device; each has memory of its own."""
+        """These tensors, on the device; each has memory of its own.
+
+        Raises ValueError after close().
+        """
         tensors: dict[str, torch.Tensor] = {}
-        ends: dict[Path, tuple[_File, int]] = {}
-        for name in names:
-            file, entry = self._entries[name]
-            tensors[name] = _load(file, entry, self._device, self._buffer)
-            self.bytes_read += entry.size_bytes
-            ends[file.path] = (file, entry.offset + entry.size_bytes)
-        for file, end in ends.values():
-            file.give_up_cache(end)
+        readers: dict[Path, _Reader] = {}
+        buffer = _Buffer()
+        with self._open_files():
+            for name in names:
+                file, entry = self._entries[name]
+                if file.path not in readers:
+                    readers[file.path] = _Reader(file, self._keep_cached)
+                tensors[name] = _load(readers[file.path], entry, self._device, buffer)
+                with self._lock:
+                    self.bytes_read += entry.size_bytes
+            for reader in readers.values():
+                reader.give_up_cache()
         return tensors
 
     def close(self) -> None:
-        self._files.close()
+        with self._lock:
+            self._is_closed = True
+            if self._loads == 0:
+                self._files.close()
+
+    @contextlib.contextmanager
+    def _open_files(self) -> Iterator[None]:
+        """Keeps the descriptors: the numbers of closed ones may be those of other files."""
+        with self._lock:
+            if self._is_closed:
+                raise ValueError(f"{self.path}: the checkpoint is closed; open it again to read it")
+            self._loads += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._loads -= 1
+                if self._is_closed and self._loads == 0:
+                    self._files.close()
 
 
 # ---- files --------------------------------------------------------------------------------------
@@ -178,41 +215,43 @@ def _files_of(path: Path) -> list[tuple[Path, set[str] | None]]:
 
 
 @contextlib.contextmanager
-def _open(path: Path, keep_cached: bool) -> Iterator[_File]:
+def _open(path: Path) -> Iterator[_File]:
     # A pipe that nobody writes to would keep the open waiting.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
-        yield _File(path, descriptor, keep_cached)
+        yield _File(path, descriptor)
     finally:
         os.close(descriptor)
 
 
 class _File:
-    """An open safetensors file whose header has been checked; read from front to back."""
+    """An open safetensors file whose header has been checked."""
 
-    def __init__(self, path: Path, descriptor: int, keep_cached: bool) -> None:
+    def __init__(self, path: Path, descriptor: int) -> None:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise ValueError(f"{path} is no regular file")
         self.path = path
         self.descriptor = descriptor
         self.size_bytes = status.st_size
-        self.keep_cached = keep_cached
         self.entries = self._entries()
-        self._asked_bytes = 0  # up to where the kernel has been asked to read ahead
-        self._given_up_bytes = 0
 
     def _entries(self) -> list[_Entry]:
         """What the header says, in the order of the file; every byte of it belongs to one."""
         text = self._header()
-        header = _parse(text, self.path, "the header")
-        if not isinstance(header, dict):
+        header = _parse(text, self.path, "the header", _Pairs)
+        if not isinstance(header, _Pairs):
             raise ValueError(f"{self.path}: the header is no JSON object")
-        metadata = header.pop(_METADATA, {})
-        if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
-            raise ValueError(f"{self.path}: the header's {_METADATA} is not a map of texts")
         end = _LENGTH_BYTES + len(text)
-        entries = [_entry(self.path, name, value, end) for name, value in header.items()]
+        times = Counter(name for name, _ in header)
+        _check_metadata(self.path, [value for name, value in header if name == _METADATA])
+        # Of two tensors of one name the last one counts.
+        named = {
+            name: _entry(self.path, name, value, end, times[name] > 1)
+            for name, value in header
+            if name != _METADATA
+        }
+        entries = list(named.values())
         entries.sort(key=lambda entry: (entry.offset, entry.size_bytes))
         for entry in entries:
             if entry.offset != end:
@@ -233,42 +272,6 @@ class _File:
         if missing:
             raise ValueError(f"{self.path} does not hold '{min(missing)}', which the index says")
         return [entry for entry in self.entries if names is None or entry.name in names]
-
-    def read_into(self, buffer: memoryview, offset: int) -> None:
-        """Fills `buffer`. The kernel reads ahead meanwhile; what lies behind is given up."""
-        ahead = offset + len(buffer) + _STEP_BYTES
-        if ahead - self._asked_bytes >= _STEP_BYTES:
-            begin = max(self._asked_bytes, offset)
-            os.posix_fadvise(self.descriptor, begin, ahead - begin, os.POSIX_FADV_WILLNEED)
-            self._asked_bytes = ahead
-        done = 0
-        while done < len(buffer):
-            count = self._read(buffer[done:], offset + done)
-            if count == 0:
-                raise ValueError(f"{self.path} ends at byte {offset + done}: it is being changed")
-            done += count
-        if offset + done - self._given_up_bytes >= _STEP_BYTES:
-            self.give_up_cache(offset + done)
-
-    def _read(self, buffer: memoryview, offset: int) -> int:
-        """How many bytes came. A read that fails is repeated; then its error names the place."""
-        for attempt in range(1, _ATTEMPTS + 1):
-            try:
-                return os.preadv(self.descriptor, [buffer], offset)
-            except OSError as error:
-                if attempt == _ATTEMPTS:
-                    reason = f"{error.strerror}, at byte {offset}, in {_ATTEMPTS} attempts"
-                    raise OSError(error.errno, reason, str(self.path)) from None
-        raise AssertionError
-
-    def give_up_cache(self, end: int) -> None:
-        """Takes the whole pages before `end` from the page cache, unless they are to be kept."""
-        if end < self.size_bytes:
-            end -= end % os.sysconf("SC_PAGESIZE")
-        if not self.keep_cached:
-            # From the start: the kernel keeps a folio of which it was told a part.
-            os.posix_fadvise(self.descriptor, 0, end, os.POSIX_FADV_DONTNEED)
-        self._given_up_bytes = end
 
     def _header(self) -> bytes:
         length_bytes = os.pread(self.descriptor, _LENGTH_BYTES, 0)
@@ -291,54 +294,153 @@ class _File:
         return os.pread(self.descriptor, length, _LENGTH_BYTES)
 
 
+class _Reader:
+    """Reads parts of a file from front to back, for one load."""
+
+    def __init__(self, file: _File, keep_cached: bool) -> None:
+        self._file = file
+        self._keep_cached = keep_cached
+        self._asked_bytes = 0  # up to where the kernel has been asked to read ahead
+        self._read_bytes = 0
+        self._given_up_bytes = 0
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        """Fills `buffer`. The kernel reads ahead meanwhile; what lies behind is given up."""
+        ahead = offset + len(buffer) + _STEP_BYTES
+        if ahead - self._asked_bytes >= _STEP_BYTES:
+            begin = max(self._asked_bytes, offset)
+            os.posix_fadvise(self._file.descriptor, begin, ahead - begin, os.POSIX_FADV_WILLNEED)
+            self._asked_bytes = ahead
+        done = 0
+        while done < len(buffer):
+            count = self._read(buffer[done:], offset + done)
+            if count == 0:
+                end = offset + done
+                raise ValueError(f"{self._file.path} ends at byte {end}: it is being changed")
+            done += count
+        self._read_bytes = offset + done
+        if self._read_bytes - self._given_up_bytes >= _STEP_BYTES:
+            self.give_up_cache()
+
+    def _read(self, buffer: memoryview, offset: int) -> int:
+        """How many bytes came. A read that fails is repeated; then its error names the place."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                return os.preadv(self._file.descriptor, [buffer], offset)
+            except OSError as error:
+                if attempt == _ATTEMPTS:
+                    reason = f"{error.strerror}, at byte {offset}, in {_ATTEMPTS} attempts"
+                    raise OSError(error.errno, reason, str(self._file.path)) from None
+        raise AssertionError
+
+    def give_up_cache(self) -> None:
+        """Takes the whole pages that have been read from the page cache, unless to be kept."""
+        end = self._read_bytes
+        if end < self._file.size_bytes:
+            end -= end % os.sysconf("SC_PAGESIZE")
+        if not self._keep_cached:
+            # From the start: the kernel keeps a folio of which it was told a part.
+            os.posix_fadvise(self._file.descriptor, 0, end, os.POSIX_FADV_DONTNEED)
+        self._given_up_bytes = end
+
+
 # ---- the header ---------------------------------------------------------------------------------
 
 
-def _parse(text: bytes, path: Path, what: str) -> Any:
-    """JSON in which no name is there twice."""
+class _Pairs(list[tuple[str, Any]]):
+    """A JSON object. safetensors accepts some names twice."""
 
-    def unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for name, value in pairs:
-            if name in found:
-                raise ValueError(f"'{name}' is there twice")
-            found[name] = value
-        return found
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        for text in itertools.chain.from_iterable(pairs):
+            if isinstance(text, str):
+                text.encode()  # fails for half of a surrogate pair
+
+
+def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"'{name}' is there twice")
+        found[name] = value
+    return found
+
+
+def _parse(
+    text: bytes, path: Path, what: str, objects: Callable[[list[tuple[str, Any]]], Any] = _unique
+) -> Any:
+    """JSON as safetensors reads it: in this it is stricter than Python."""
+
+    def no_number(constant: str) -> Any:
+        raise ValueError(f"{constant} is no JSON")
+
+    def number(digits: str) -> int | float:
+        value = float(digits)
+        if math.isinf(value):
+            raise ValueError("a number is too large")
+        return value if digits == "-0" or not digits.lstrip("-").isdecimal() else int(digits)
 
     try:
-        return json.loads(text.decode("utf-8"), object_pairs_hook=unique)
+        return json.loads(
+            text.decode("utf-8"),
+            object_pairs_hook=objects,
+            parse_constant=no_number,
+            parse_int=number,
+            parse_float=number,
+        )
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: {what} cannot be understood: {error}") from None
 
 
-def _entry(path: Path, name: str, value: Any, data_begin: int) -> _Entry:
-    def wrong(what: str) -> ValueError:
-        return ValueError(f"{path}: tensor '{name}' {what}")
+def _check_metadata(path: Path, found: list[Any]) -> None:
+    if len(found) > 1:
+        raise ValueError(f"{path}: the header has {_METADATA} twice")
+    for metadata in found:
+        texts = isinstance(metadata, _Pairs) and all(isinstance(text, str) for _, text in metadata)
+        if metadata is not None and not texts:
+            raise ValueError(f"{path}: the header's {_METADATA} is not a map of texts")
 
-    if not isinstance(value, Mapping) or value.keys() != {"dtype", "shape", "data_offsets"}:
+
+def _entry(path: Path, name: str, value: Any, data_begin: int, twice: bool) -> _Entry:
+    def wrong(what: str) -> ValueError:
+        more = f"; '{name}' is there twice" if twice else ""
+        return ValueError(f"{path}: tensor '{name}' {what}{more}")
+
+    # Other keys may be there. An array has the values in the order of the fields.
+    pairs = zip(_FIELDS, value, strict=False) if type(value) is list else value
+    fields = [pair for pair in pairs if pair[0] in _FIELDS] if isinstance(value, list) else []
+    if sorted(key for key, _ in fields) != sorted(_FIELDS):
+        raise wrong("has not exactly dtype, shape and data_offsets")
+    if type(value) is list and len(value) != len(_FIELDS):
         raise wrong("has not exactly dtype, shape and data_offsets")
     import torch
 
-    dtype = getattr(torch, _DTYPES.get(str(value["dtype"]), ""), None)
+    kind, shape, offsets = (dict(fields)[key] for key in _FIELDS)
+    if isinstance(kind, _Pairs) and [empty for _, empty in kind] == [None]:
+        kind = kind[0][0]  # {"F32": null}
+    dtype = getattr(torch, _DTYPES.get(str(kind), ""), None)
     if dtype is None:
-        raise wrong(f"has the dtype {value['dtype']!r}; accepted: {', '.join(_DTYPES)}")
-    shape, offsets = value["shape"], value["data_offsets"]
+        raise wrong(f"has the dtype {kind!r}; accepted: {', '.join(_DTYPES)}")
     if not _are_sizes(shape):
         raise wrong(f"has the shape {shape!r}; accepted: a list of whole numbers from 0")
     if not _are_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
         raise wrong(f"has the data_offsets {offsets!r}; accepted: where it begins and ends")
-    if value["dtype"] == "F4":  # two elements in a byte, which torch counts as one
+    if kind == "F4":  # two elements in a byte, which torch counts as one
         if not shape or shape[-1] % 2 != 0:
             raise wrong(f"has the shape {shape!r}; accepted for F4: an even last dimension")
         shape = [*shape[:-1], shape[-1] // 2]
     size_bytes = math.prod(shape) * dtype.itemsize
     if offsets[1] - offsets[0] != size_bytes:
         raise wrong(f"has {offsets[1] - offsets[0]} bytes; its dtype and shape need {size_bytes}")
+    if any(count > _MOST_SIZE for count in itertools.accumulate(shape, operator.mul)):
+        raise wrong(f"has the shape {shape!r}: more elements than can be counted before the 0")
     return _Entry(name, dtype, tuple(shape), data_begin + offsets[0], size_bytes)
 
 
 def _are_sizes(value: Any) -> bool:
-    return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
+    return type(value) is list and all(
+        type(item) is int and 0 <= item <= _MOST_SIZE for item in value
+    )
 
 
 # ---- tensors ------------------------------------------------------------------------------------
@@ -359,16 +461,19 @@ class _Buffer:
         return self.memory[:size_bytes]
 
 
-def _load(file: _File, entry: _Entry, device: torch.device, buffer: _Buffer) -> torch.Tensor:
+def _load(reader: _Reader, entry: _Entry, device: torch.device, buffer: _Buffer) -> torch.Tensor:
     import torch
 
+    if entry.size_bytes == 0:
+        # The other dimensions may be larger than torch.empty() takes.
+        return torch.empty(0, dtype=entry.dtype, device=device).view(entry.shape)
     if device.type == "cpu" or (device.type == "cuda" and enabled()):
         host = torch.empty(entry.shape, dtype=entry.dtype, device="cpu")
         if device.type == "cpu":
-            _fill(file, entry, host, None)
+            _fill(reader, entry, host, None)
             return host
         if torch.ops.uvmalloc.is_managed(host):
-            _fill(file, entry, host, device)
+            _fill(reader, entry, host, device)
             return host.to(device, non_blocking=True)
         del host
     result = torch.empty(entry.shape, dtype=entry.dtype, device=device)
@@ -376,18 +481,18 @@ def _load(file: _File, entry: _Entry, device: torch.device, buffer: _Buffer) -> 
     for begin, end in _steps(entry.size_bytes):
         part = buffer.of(end - begin)
         with _memory(part) as memory:
-            file.read_into(memory, entry.offset + begin)
+            reader.read_into(memory, entry.offset + begin)
         whole[begin:end].copy_(part)
     return result
 
 
-def _fill(file: _File, entry: _Entry, host: torch.Tensor, device: torch.device | None) -> None:
+def _fill(reader: _Reader, entry: _Entry, host: torch.Tensor, device: torch.device | None) -> None:
     """Reads the tensor's bytes; what has been read is sent on to the device."""
     whole = _bytes_of(host)
     follows = device is not None and entry.size_bytes > _STEP_BYTES
     with _memory(host) as memory:
         for begin, end in _steps(entry.size_bytes):
-            file.read_into(memory[begin:end], entry.offset + begin)
+            reader.read_into(memory[begin:end], entry.offset + begin)
             if follows and device is not None:
                 prefetch(whole[begin:end], device)
 

@@ -63,6 +63,17 @@ def report_of(library: Path, figures: Path) -> dict[str, Any] | None:
     return None if text is None else json.loads(text)
 
 
+def machine_fault(library: Path, machine: str) -> str | None:
+    """Why the simulator in `library` cannot read a machine, by name or by file; None: it can."""
+    check = _function(
+        library, "uvmsim_check_machine", ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t
+    )
+    fault = ctypes.create_string_buffer(1024)
+    if check(os.fsencode(machine), fault, len(fault)) == 0:
+        return None
+    return fault.value.decode("utf-8", "replace")
+
+
 def _function(library: Path, name: str, *arguments: Any) -> Callable[..., int]:
     try:
         function = getattr(ctypes.CDLL(str(library)), name)

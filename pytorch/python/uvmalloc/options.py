@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import math
 import os
 from collections.abc import Sequence
@@ -21,7 +22,9 @@ from uvmalloc.accepted import (
     PROFILES,
 )
 from uvmalloc.environment import AllocatorOptions, Machine
-from uvmalloc.errors import OptionError
+from uvmalloc.errors import CommandError, OptionError
+from uvmalloc.libraries import Libraries
+from uvmalloc.native import machine_fault
 from uvmalloc.running import Reporting
 from uvmalloc.sizes import EXAMPLES, format_size, parse_size
 
@@ -88,6 +91,21 @@ def _check_file(option: str, file: Path) -> None:
         raise OptionError(option, str(file), "a file in a folder that exists and can be written")
 
 
+def check_drawings(page: Path | None, picture: Path | None) -> None:
+    """Refuses files that cannot be drawn, before anything is recorded, read or printed."""
+    for option, file, package in (("--html", page, "plotly"), ("--png", picture, "matplotlib")):
+        if file is None:
+            continue
+        _check_file(option, file)
+        for needed in ("numpy", package):
+            require_package(needed, option)
+
+
+def require_package(package: str, needed_by: str) -> None:
+    if importlib.util.find_spec(package) is None:
+        raise CommandError(f"{needed_by} needs {package}: pip install {package}")
+
+
 def machine_of(
     devices: str,
     capacity: str | None,
@@ -97,9 +115,9 @@ def machine_of(
     machine: str | None,
     host_memory: str | None,
     cpu_touches: bool,
-    machines: Sequence[str],
+    libraries: Libraries,
 ) -> Machine:
-    """`machines` are the names that `machine` may be besides a file."""
+    """`machine` is a name in sim/profiles, or a file that the simulator can read."""
     if not (devices.isascii() and devices.isdigit() and int(devices) <= MOST_DEVICES):
         raise OptionError("--devices", devices, f"a whole number from 0 to {MOST_DEVICES}")
     check_word("--driver-version", driver_version, DRIVER_VERSIONS)
@@ -108,10 +126,13 @@ def machine_of(
     check_word("--profile", profile, PROFILES)
     capacity_bytes = None if capacity is None else size_of("--capacity", capacity)
     host_memory_bytes = None if host_memory is None else size_of("--host-memory", host_memory)
-    if machine is not None and machine not in machines:
+    if machine is not None and machine not in (machines := libraries.machines()):
         if not Path(machine).is_file():
             raise OptionError("--machine", machine, f"{', '.join(machines)}; a file in TOML")
-        machine = str(Path(machine).absolute())
+        file = str(Path(machine).absolute())
+        if fault := machine_fault(libraries.require_simulator(), file):
+            raise OptionError("--machine", machine, f"a file that describes a machine: {fault}")
+        machine = file
     return Machine(
         int(devices), capacity_bytes, driver_version, profile, hip, machine, host_memory_bytes,
         cpu_touches,

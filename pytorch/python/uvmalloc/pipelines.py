@@ -7,14 +7,26 @@ memory.
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
+import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
 
+from uvmalloc.caller_state import CallerState
 from uvmalloc.sizes import EXAMPLES, parse_size
 from uvmalloc.storage_calls import CreditError, CreditsGate, CreditStopped
 
+if TYPE_CHECKING:
+    import torch
+
+_SLICE_SECONDS = 0.05  # of one wait of the caller; signals are handled between two
+# After an error, stages that are about to end are waited for. A stage that is stuck is not.
+_GRACE_SECONDS = 0.2
 _SOURCE = "source"
 _CONSUMER = "consumer"
 Stage = Callable[[Any], Any]
@@ -43,16 +55,24 @@ def pipeline(
             to the caller. An item counts until the caller asks for the next one.
         item_bytes: the most that an item takes, at any stage. By default the first item is run
             through all stages alone, and each stage's items may be as large as its first one.
-        timeout: seconds within which a stage, or the caller, has to be done with an item.
+        timeout: seconds within which the source, a stage or the caller has to be done with an item.
+
+    The source and the stages run as if the caller had called them where it asks for an item: on its
+    current device and streams, with its modes of gradients, inference and autocast, its default
+    device, its hooks for saved tensors and its uvmalloc.region. An item that is begun ahead has the
+    state of the caller's last request before that. If the caller asks on another stream, the stream
+    waits for the item, and the item's memory waits for the stream.
 
     An error of the source or of a stage is raised where the caller asks for the next item. Items
-    before it come first.
+    before it come first. A stage that has not ended then ends after its current item; the caller
+    does not wait for it. Signal handlers run while the caller waits, so Ctrl-C ends the wait.
 
     Raises:
         ValueError: no such size or number; `memory` does not hold one item on its way through all
             stages; an item is larger than `item_bytes` or than the first one. The message names the
             stage.
-        TimeoutError: a stage or the caller was not done in time; the message names it.
+        TimeoutError: the source, a stage or the caller was not done in time; the message names it.
+        RuntimeError: the pipeline was made in another process than this one.
     """
     if isinstance(credits, bool) or not isinstance(credits, int) or credits < 1:
         raise ValueError(f"pipeline: credits is {credits!r}; accepted: a whole number from 1")
@@ -84,7 +104,10 @@ def _size(name: str, given: int | str | None) -> int | None:
 
 
 class Pipeline:
-    """An iterator over the results; close() or the end of a `with` ends it early."""
+    """An iterator over the results; close() or the end of a `with` ends it early.
+
+    One thread at a time may ask for results.
+    """
 
     def __init__(
         self,
@@ -95,25 +118,34 @@ class Pipeline:
         item_bytes: int | None,
         timeout: float | None,
     ) -> None:
-        self._source = iter(source)
-        self._stages = stages
+        iterator = iter(source)
+        self._names = [_SOURCE, *(name for name, _ in stages), _CONSUMER]
+        self._consumer = len(stages) + 1
         self._credits = credits
-        self._memory_bytes = memory_bytes
-        self._item_bytes = item_bytes
         self._timeout = timeout
-        self._gate: CreditsGate | None = None
         self._threads: list[threading.Thread] = []
-        self._items: list[dict[int, Any]] = []  # by register: what its slots hold
+        self._process = os.getpid()
         self._holds_item = False
         self._is_over = False
-        self._failures: list[BaseException] = []  # of stages, the first one first
+        self._rest_gate: CreditsGate | None = None
+        self._shared = _Shared(
+            [lambda _: next(iterator), *(function for _, function in stages)],
+            [{} for _ in range(self._consumer)],
+            counts_bytes=memory_bytes is not None,
+        )
+        self._memory_bytes = memory_bytes
+        _open_pipelines.add(self)
         if memory_bytes is None or item_bytes is not None:
-            self._open([item_bytes or 0] * (len(stages) + 1))
+            self._shared.rest.set_result(None)
+            self._gate = self._open(memory_bytes, credits, [item_bytes or 0] * self._consumer)
+        else:
+            # The first item runs alone, and shows how large items are.
+            self._gate = self._open(None, 1, [0] * self._consumer)
 
     @property
     def peak_bytes(self) -> int:
         """The most that items have taken together, and were granted, so far."""
-        return 0 if self._gate is None else self._gate.peak_bytes
+        return self._gate.peak_bytes
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -122,153 +154,222 @@ class Pipeline:
         if self._is_over:
             raise StopIteration
         try:
-            if self._gate is None:
-                return self._first_item()
-            return self._next_item(self._gate)
+            return self._next_item()
         except BaseException:
-            self.close()
+            self._end(_GRACE_SECONDS)
             raise
 
     def __enter__(self) -> Pipeline:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        self._end(None if error is None else _GRACE_SECONDS)
 
     def close(self) -> None:
         """Ends all stages after their current items. Results that were not given are lost."""
-        self._is_over = True
-        if self._gate is not None:
-            self._gate.stop("the pipeline is closed")
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join()
-        self._threads.clear()
-        self._items.clear()
+        self._end(None)
 
     def __del__(self) -> None:
         if getattr(self, "_threads", None):
-            self.close()
+            self._end(_GRACE_SECONDS)
 
     # ---- the caller's side
 
-    def _first_item(self) -> Any:
-        """Runs alone, and shows how large items are. The threads start when it is done with."""
-        item = next(self._source)
-        sizes = [size_of(item)]
-        for _, function in self._stages:
-            item = function(item)
-            sizes.append(size_of(item))
-        self._open(sizes)
-        return item
-
-    def _next_item(self, gate: CreditsGate) -> Any:
-        self._start_threads(gate)
-        consumer = len(self._stages) + 1
+    def _next_item(self) -> Any:
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                "pipeline: its stages are threads of the process that has forked this one; make "
+                "a pipeline of its own in each process"
+            )
+        caller = self._shared.caller = CallerState.now()
+        self._start_threads()
         if self._holds_item:
             self._holds_item = False
-            gate.finish(consumer)
-        action = gate.start(consumer)
+            self._gate.finish(self._consumer)
+        if self._rest_gate is not None:
+            self._gate, self._rest_gate = self._rest_gate, None
+            self._shared.rest.set_result(self._gate)
+        while not self._gate.wait(self._consumer, _SLICE_SECONDS):
+            pass  # the interpreter handles signals here
+        action = self._gate.start(self._consumer)
         if action is None:
-            raise self._failures[0] if self._failures else StopIteration
+            raise self._shared.failures[0] if self._shared.failures else StopIteration
         self._holds_item = True
-        return self._items[-1].pop(action[0][0])
+        item, made_under = self._shared.items[-1].pop(action[0][0])
+        if not self._shared.rest.done():
+            sizes = self._shared.first_bytes
+            self._rest_gate = self._open(self._memory_bytes, self._credits, sizes)
+        caller.follow(made_under, lambda: _tensors(item))
+        return item
 
-    def _open(self, slot_bytes: list[int]) -> None:
-        gate = CreditsGate(self._memory_bytes)
-        names = [_SOURCE, *(name for name, _ in self._stages), _CONSUMER]
-        actors = [gate.add_actor(name) for name in names]
+    def _open(
+        self, memory_bytes: int | None, credits: int, slot_bytes: Sequence[int]
+    ) -> CreditsGate:
+        gate = CreditsGate(memory_bytes)
+        actors = [gate.add_actor(name) for name in self._names]
         for producer, size_bytes in zip(actors, slot_bytes, strict=False):
-            gate.add_register(
-                f"items of {names[producer]}", producer, [producer + 1], self._credits, size_bytes
-            )
-            self._items.append({})
+            register = f"items of {self._names[producer]}"
+            gate.add_register(register, producer, [producer + 1], credits, size_bytes)
         gate.open(self._timeout)
-        self._gate = gate
+        return gate
 
-    # ---- the stages' side
+    def _end(self, most_seconds: float | None) -> None:
+        """Ends all stages after their current items. Waits for them, but not for longer."""
+        self._is_over = True
+        if os.getpid() != self._process:
+            return
+        for gate in (self._gate, self._rest_gate):
+            if gate is not None:
+                gate.stop("the pipeline is closed")
+        if not self._shared.rest.done():
+            self._shared.rest.set_result(None)
+        end = None if most_seconds is None else time.monotonic() + most_seconds
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(None if end is None else max(0.0, end - time.monotonic()))
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        for items in self._shared.items:
+            items.clear()
 
-    def _start_threads(self, gate: CreditsGate) -> None:
+    def _start_threads(self) -> None:
         if self._threads:
             return
-        for actor, name in enumerate([_SOURCE, *(name for name, _ in self._stages)]):
+        for actor, name in enumerate(self._names[:-1]):
             thread = threading.Thread(
-                target=_run_actor,
-                args=(gate, actor, self._function(actor), self._items, self._failures),
-                kwargs={"counts": self._memory_bytes is not None},
+                target=_run_stage,
+                args=(self._shared, actor, self._gate),
                 name=f"uvmalloc pipeline: {name}",
                 daemon=True,
             )
             self._threads.append(thread)
             thread.start()
 
-    def _function(self, actor: int) -> Stage:
-        source = self._source
-        return (lambda _: next(source)) if actor == 0 else self._stages[actor - 1][1]
+
+_open_pipelines: weakref.WeakSet[Pipeline] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    """The interpreter ends threads where they are, also in the middle of a kernel's code."""
+    for pipeline in list(_open_pipelines):
+        pipeline._end(_GRACE_SECONDS)
+
+
+# ---- the stages' side
+
+
+@dataclasses.dataclass
+class _Shared:
+    """For the caller and all stages. It has no reference to the Pipeline, whose end must end them.
+
+    Lists are by register, that is by the actor that fills it.
+    """
+
+    functions: list[Stage]
+    items: list[dict[int, tuple[Any, CallerState]]]  # by slot, with the state they were made under
+    counts_bytes: bool
+    first_bytes: list[int] = dataclasses.field(init=False)  # sizes of the first item
+    caller: CallerState = dataclasses.field(init=False)  # when it asked for an item last
+    failures: list[BaseException] = dataclasses.field(default_factory=list)
+    # The gate for all items but the first, if that one has run alone; None: there is none.
+    rest: Future[CreditsGate | None] = dataclasses.field(default_factory=Future)
+
+    def __post_init__(self) -> None:
+        self.first_bytes = [0] * len(self.functions)
+
+
+def _run_stage(shared: _Shared, actor: int, gate: CreditsGate) -> None:
+    if shared.rest.done():
+        _run_actor(shared, actor, gate, shared.counts_bytes)
+        return
+    if _run_actor(shared, actor, gate, counts_bytes=False, only_first=True):
+        rest = shared.rest.result()
+        if rest is not None:
+            _run_actor(shared, actor, rest, counts_bytes=True)
 
 
 def _run_actor(
-    gate: CreditsGate,
-    actor: int,
-    function: Stage,
-    items: list[dict[int, Any]],
-    failures: list[BaseException],
-    *,
-    counts: bool,
-) -> None:
-    """A thread of one stage. It holds no reference to the Pipeline, whose end must end it."""
+    shared: _Shared, actor: int, gate: CreditsGate, counts_bytes: bool, only_first: bool = False
+) -> bool:
+    """Runs the actor's items, or the first one. Returns whether there may be more."""
     try:
         while (action := gate.start(actor)) is not None:
-            item = items[actor - 1].pop(action[0][0]) if actor else None
+            caller = shared.caller
+            entry = shared.items[actor - 1].pop(action[0][0]) if actor else (None, caller)
             try:
-                result = function(item)
+                result = caller.run(_act, caller, shared.functions[actor], *entry)
             except StopIteration:
                 if actor:
                     raise RuntimeError("a stage of the pipeline raised StopIteration") from None
                 break
-            del item
-            if counts:
+            del entry
+            if counts_bytes:
                 gate.set_output_bytes(actor, size_of(result))
-            items[actor][action[1][0]] = result
+            if only_first:
+                shared.first_bytes[actor] = size_of(result)
+            shared.items[actor][action[1][0]] = (result, caller)
             del result
             gate.finish(actor)
+            if only_first:
+                return True
     except CreditStopped:
-        return
+        return False
     except CreditError as error:
-        failures.append(ValueError(f"pipeline: {error}. Set item_bytes to the most that one takes"))
+        message = f"pipeline: {error}. Set item_bytes to the most that one takes"
+        shared.failures.append(ValueError(message))
     except BaseException as error:
-        failures.append(error)
+        shared.failures.append(error)
     # What it made before goes on to the caller.
     gate.abandon(actor)
+    return False
+
+
+def _act(caller: CallerState, function: Stage, item: Any, made_under: CallerState) -> Any:
+    caller.follow(made_under, lambda: _tensors(item))
+    return function(item)
+
+
+# ---- what items hold
 
 
 def size_of(item: Any) -> int:
     """Bytes of the tensors, arrays and bytes in an item; memory that several share counts once."""
-    storages: dict[int, int] = {}
-    _add_storages(item, storages, set())
-    return sum(storages.values())
+    sizes: dict[int, int] = {}
+    for part in _parts(item, set()):
+        if hasattr(part, "untyped_storage"):
+            storage = part.untyped_storage()
+            sizes[storage._cdata] = storage.nbytes()
+        elif isinstance(part, bytes | bytearray):
+            sizes[id(part)] = len(part)
+        else:
+            owner = part
+            while hasattr(getattr(owner, "base", None), "nbytes"):
+                owner = owner.base
+            sizes[id(owner)] = owner.nbytes
+    return sum(sizes.values())
 
 
-def _add_storages(item: Any, storages: dict[int, int], seen: set[int]) -> None:
+def _tensors(item: Any) -> Iterator[torch.Tensor]:
+    return (part for part in _parts(item, set()) if hasattr(part, "untyped_storage"))
+
+
+def _parts(item: Any, seen: set[int]) -> Iterator[Any]:
+    """The tensors, arrays and bytes in an item, each once."""
     if isinstance(item, str | int | float | bool | None) or id(item) in seen:
         return
     seen.add(id(item))
-    if hasattr(item, "untyped_storage"):
-        storage = item.untyped_storage()
-        storages[storage._cdata] = storage.nbytes()
-    elif isinstance(item, bytes | bytearray):
-        storages[id(item)] = len(item)
-    elif isinstance(getattr(item, "nbytes", None), int):
-        owner = item
-        while hasattr(getattr(owner, "base", None), "nbytes"):
-            owner = owner.base
-        storages[id(owner)] = owner.nbytes
+    inner: Iterable[Any] = ()
+    if (
+        hasattr(item, "untyped_storage")
+        or isinstance(item, bytes | bytearray)
+        or isinstance(getattr(item, "nbytes", None), int)
+    ):
+        yield item
     elif isinstance(item, Mapping):
-        for value in item.values():
-            _add_storages(value, storages, seen)
+        inner = item.values()
     elif isinstance(item, list | tuple | set | frozenset):
-        for value in item:
-            _add_storages(value, storages, seen)
+        inner = item
     elif dataclasses.is_dataclass(item) and not isinstance(item, type):
-        for field in dataclasses.fields(item):
-            _add_storages(getattr(item, field.name), storages, seen)
+        inner = [getattr(item, field.name) for field in dataclasses.fields(item)]
+    for part in inner:
+        yield from _parts(part, seen)

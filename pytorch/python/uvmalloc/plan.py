@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import html
 import json
+import math
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,27 +19,41 @@ from rich.console import Console
 from uvmalloc.accepted import POLICIES
 from uvmalloc.errors import CommandError
 from uvmalloc.sizes import format_size
-from uvmalloc.tables import print_table
+from uvmalloc.tables import one_line, print_table
 
 _COLUMNS = ("memory", "policy", "time of a step", "against all resident", "to device", "to host")
-_HAND_COLUMNS = (
-    "moved by hand", "memory", "against all resident", "`auto` with it", "`planned` with it",
-)  # fmt: skip
+_HAND_COLUMNS = ("moved by hand", "memory", "by hand", "auto", "planned")
 # Told the recorded order, which a running program has to learn: no setting of a program.
 _TOLD = "planned"
+_STDERR = 2  # its descriptor
 _MIB = 1 << 20
+_DEFAULT = "auto"
+# What a program can set, of the policies in the answer.
+_SETTINGS = [policy for policy in POLICIES if policy not in ("off", _TOLD)]
+_WITHIN = 1.1  # times the step's time with all memory resident; uvmalloc_plan's own figure
+_GAIN = 1.05  # by which another setting has to be faster than the default
+_LONGEST_PROGRAM = 60  # in a title
 # By how much the step's need exceeds the memory, where no memory is named.
 _TIMES = (3.0, 2.5, 2.0, 1.75, 1.5, 1.25, 1.15, 1.05, 1.0, 0.95)
 
 
-def record(command: Sequence[str], machine: str, trace: Path) -> None:
+def check(program: Path, machine: str, memory_bytes: Sequence[int]) -> None:
+    """CommandError if the machine or a size cannot be planned for: before anything is recorded."""
+    _ask(program, ["--check", *_options(machine, memory_bytes)])
+
+
+def record(command: Sequence[str], machine: str, trace: Path, keep_stdout: bool) -> None:
     """Runs the program on the simulated device until it ends.
 
-    CommandError where it fails or records nothing.
+    `keep_stdout`: what it prints goes to stderr, because stdout is for the answer. CommandError
+    where it fails or records nothing.
     """
     words = [sys.executable, "-m", "uvmalloc", "sim", "--no-report", "--machine", machine]
-    code = subprocess.run([*words, "--trace", str(trace), "--", *command], check=False).returncode
+    recording = [*words, "--trace", str(trace), "--", *command]
+    output = _STDERR if keep_stdout else None
+    code = subprocess.run(recording, stdout=output, check=False).returncode
     if code != 0:
+        trace.unlink(missing_ok=True)
         raise CommandError(f"{command[0]} ended with the code {code}: there is no whole step")
     if not trace.is_file():
         raise CommandError(
@@ -52,23 +67,29 @@ def what_if(
 ) -> dict[str, Any]:
     """The program's answer, for up to ten sizes of memory where none is named. CommandError where
     the trace or the machine is of no use."""
-    if not program.is_file():
-        raise CommandError(f"{program} is missing: scripts/build makes it")
-    command = [str(program), str(trace), "--machine", machine]
-    for size in memory_bytes:
-        command += ["--memory", str(size)]
+    command = [str(trace), *_options(machine, memory_bytes)]
     if not memory_bytes:
         for times in _TIMES:
             command += ["--times", str(times)]
     if step is not None:
         command += ["--step", step]
-    finished = subprocess.run(command, capture_output=True, text=True, check=False)
-    if finished.returncode != 0:
-        raise CommandError(finished.stderr.strip().removeprefix("uvmalloc_plan: "))
-    result: dict[str, Any] = json.loads(finished.stdout)
+    result: dict[str, Any] = json.loads(_ask(program, command))
     # Parts of a small step's need are the same number of blocks.
     result["points"] = list({point["memory_bytes"]: point for point in result["points"]}.values())
-    return result
+    return {**result, "asked_memory_bytes": list(memory_bytes)}
+
+
+def _options(machine: str, memory_bytes: Sequence[int]) -> list[str]:
+    sizes = [word for size in memory_bytes for word in ("--memory", str(size))]
+    return ["--machine", machine, *sizes]
+
+
+def _ask(program: Path, arguments: Sequence[str]) -> str:
+    finished = subprocess.run([str(program), *arguments], capture_output=True, check=False)
+    if finished.returncode != 0:
+        said = finished.stderr.decode("utf-8", "replace").strip()
+        raise CommandError(said.removeprefix("uvmalloc_plan: "))
+    return finished.stdout.decode("utf-8", "replace")
 
 
 def _name_of(policy: str) -> str:
@@ -76,8 +97,14 @@ def _name_of(policy: str) -> str:
     return "device memory alone" if policy == "off" else policy
 
 
+def _ratio(result: dict[str, Any], figures: dict[str, Any]) -> float:
+    """Of a step's time to that with all memory resident; infinite where it does not run."""
+    if "failure" in figures:
+        return math.inf
+    return figures["step_ns"] / result["all_resident"]["step_ns"]
+
+
 def _rows(result: dict[str, Any]) -> Iterator[list[str]]:
-    resident_ns = result["all_resident"]["step_ns"]
     for point in result["points"]:
         for policy, figures in point["policies"].items():
             row = [format_size(point["memory_bytes"]), _name_of(policy)]
@@ -87,14 +114,13 @@ def _rows(result: dict[str, Any]) -> Iterator[list[str]]:
             yield [
                 *row,
                 f"{figures['step_ns'] / 1e6:.3f} ms",
-                f"{figures['step_ns'] / resident_ns:.2f} x",
+                f"{_ratio(result, figures):.2f} x",
                 format_size(figures["to_device_bytes"]),
                 format_size(figures["to_host_bytes"]),
             ]
 
 
 def _hand_rows(result: dict[str, Any]) -> Iterator[list[str]]:
-    resident_ns = result["all_resident"]["step_ns"]
     for name, entry in result["by_hand"].items():
         if "failure" in entry["figures"]:
             yield [name, "", entry["figures"]["failure"], "", ""]
@@ -103,45 +129,133 @@ def _hand_rows(result: dict[str, Any]) -> Iterator[list[str]]:
         yield [
             name,
             format_size(entry["memory_bytes"]),
-            *(way.get("failure") or f"{way['step_ns'] / resident_ns:.2f} x" for way in ways),
+            *(way.get("failure") or f"{_ratio(result, way):.2f} x" for way in ways),
         ]
 
 
+# ---- the answer, in sentences -------------------------------------------------------------------
+
+
 def summary(result: dict[str, Any]) -> list[str]:
-    """What the step needs, and the setting to use, in sentences."""
+    """What the step needs, and what to set. The last line answers what was asked."""
     footprint, largest = result["footprint_bytes"], result["largest_kernel_bytes"]
     lines = [
         f"The step needs {format_size(footprint)}, one kernel at most {format_size(largest)}. "
         f"On {result['machine']}, with all of it resident, it takes "
         f"{result['all_resident']['step_ns'] / 1e6:.3f} ms."
     ]
-    smallest = result["smallest_memory_bytes"]
-    for policy, size in smallest.items():
-        lines.append(f"{_name_of(policy)}: within 10 % of that from {format_size(size)} on.")
-    usable = [policy for policy in smallest if policy in POLICIES and policy not in ("off", _TOLD)]
-    if usable:
-        best = min(usable, key=lambda policy: smallest[policy])
+    if result.get("step_found_by") == "repetition":
         lines.append(
-            f"UVMALLOC_POLICY={best} needs the least of the policies that a program can choose: "
-            f"{format_size(smallest[best])}."
+            f"The trace has no marks: the step is the {len(result['kernel_ns'])} kernels that the "
+            "program repeats. uvmalloc.mark() where a step begins would choose it."
         )
-    return lines
+    for policy, size in result["smallest_memory_bytes"].items():
+        lines.append(f"{_name_of(policy)}: at most {_WITHIN:g} x from {format_size(size)} on.")
+    points = sorted(result["points"], key=lambda point: -point["memory_bytes"])
+    if result.get("asked_memory_bytes"):
+        return [*lines, *(_answer(result, [point]) for point in points)]
+    return [*lines, _answer(result, points)]
+
+
+def _answer(result: dict[str, Any], points: Sequence[dict[str, Any]]) -> str:
+    """Which setting is the fastest for these memories, how slow it is, and how much is enough."""
+    setting = _fastest(result, points)
+    ratios = {p["memory_bytes"]: _ratio(result, p["policies"][setting]) for p in points}
+    runs = {size: ratio for size, ratio in ratios.items() if math.isfinite(ratio)}
+    enough = f"From {format_size(_enough(result, setting))} on it takes at most {_WITHIN:g} x."
+    if not runs:
+        sizes = " or ".join(map(format_size, ratios))
+        return f"With {sizes} the step does not run under any setting. {enough}"
+    times = ", ".join(
+        f"{ratio:.2f} x with {format_size(size)}" for size, ratio in _told_of(runs).items()
+    )
+    takes = f"Against all memory resident a step takes {times}."
+    if max(ratios.values()) > _WITHIN:
+        return f"{_set_to(setting)} is the fastest setting. {takes} {enough}"
+    if setting == _DEFAULT:
+        return f"The memory is enough, and nothing has to be set. {takes}"
+    return f"The memory is enough with {_set_to(setting)}. {takes}"
+
+
+def _set_to(policy: str) -> str:
+    return f"UVMALLOC_POLICY={policy}{', the default,' if policy == _DEFAULT else ''}"
+
+
+def _told_of(ratios: dict[int, float]) -> dict[int, float]:
+    """Of many sizes the largest, one in the middle and the smallest."""
+    sizes = list(ratios)
+    chosen = {sizes[0], sizes[len(sizes) // 2], sizes[-1]} if len(sizes) > 3 else set(sizes)
+    return {size: ratio for size, ratio in ratios.items() if size in chosen}
+
+
+def _fastest(result: dict[str, Any], points: Sequence[dict[str, Any]]) -> str:
+    """The setting that runs most of the points, and is the fastest on average of these.
+
+    The default, where no other gains more than _GAIN.
+    """
+
+    def cost(policy: str) -> tuple[int, float]:
+        ratios = [_ratio(result, point["policies"][policy]) for point in points]
+        runs = [math.log(ratio) for ratio in ratios if math.isfinite(ratio)]
+        slowness = sum(runs) / len(runs) if runs else 0.0
+        return len(ratios) - len(runs), slowness - (policy == _DEFAULT) * math.log(_GAIN)
+
+    settings = [name for name in points[0]["policies"] if name in _SETTINGS]
+    return min(settings, key=cost)
+
+
+def _enough(result: dict[str, Any], policy: str) -> int:
+    """The least memory from which on no figure of the policy is slower than _WITHIN."""
+    least: int = result["smallest_memory_bytes"][policy]
+    tried = {p["memory_bytes"]: _ratio(result, p["policies"][policy]) for p in result["points"]}
+    too_small = max((size for size, ratio in tried.items() if ratio > _WITHIN), default=0)
+    if too_small < least:
+        return least
+    # A step may be slower with more memory, which the search for the least leaves out.
+    larger = (size for size in tried if size > too_small)
+    return min(larger, default=max(too_small, result["footprint_bytes"]))
+
+
+# ---- pictures of it -----------------------------------------------------------------------------
 
 
 def show(result: dict[str, Any], console: Console) -> None:
-    lines = summary(result)
-    console.print(lines[0])
-    print_table(console, _COLUMNS, _rows(result), numbers_from=2)
+    """Tables of a line for each memory, and the sentences."""
+    first, *rest = summary(result)
+    console.print(first, soft_wrap=True)
+    policies = list(result["points"][0]["policies"])
+    columns = ("memory", *map(_name_of, policies))
+
+    def table(title: str, cell: Callable[[dict[str, Any]], str]) -> None:
+        console.print(f"\n{title}", soft_wrap=True)
+        rows = [
+            [format_size(point["memory_bytes"]), *(cell(point["policies"][p]) for p in policies)]
+            for point in result["points"]
+        ]
+        print_table(console, columns, rows, numbers_from=1)
+
+    def time(figures: dict[str, Any]) -> str:
+        return figures.get("failure") or f"{_ratio(result, figures):.2f} x"
+
+    def moved(figures: dict[str, Any]) -> str:
+        if "failure" in figures:
+            return ""
+        return format_size(figures["to_device_bytes"] + figures["to_host_bytes"])
+
+    table("Time of a step, against all memory resident:", time)
+    if _TOLD in policies:
+        console.print(f"{_TOLD} knows the recorded order, which a program has to learn.")
+    table("Bytes that a step moves, to the device and to the host:", moved)
+    console.print("\nMemory moved by hand, and the policies with as much memory:", soft_wrap=True)
     print_table(console, _HAND_COLUMNS, _hand_rows(result), numbers_from=1)
-    for line in lines[1:]:
-        console.print(line)
+    for line in rest:
+        console.print(line, soft_wrap=True)
 
 
 def write(result: dict[str, Any], page: Path | None, picture: Path | None) -> None:
     """The tables and the chart as a page, and the chart as a picture."""
     from uvmalloc.trace_report import Chart, Curve, chart_parts, draw_png, table_html, write_page
 
-    resident_ns = result["all_resident"]["step_ns"]
     points = sorted(result["points"], key=lambda point: point["memory_bytes"])
     curves = []
     for policy in points[0]["policies"]:
@@ -150,11 +264,13 @@ def write(result: dict[str, Any], page: Path | None, picture: Path | None) -> No
             Curve(
                 _name_of(policy),
                 [p["memory_bytes"] / _MIB for p in runs],
-                [p["policies"][policy]["step_ns"] / resident_ns for p in runs],
+                [_ratio(result, p["policies"][policy]) for p in runs],
             )
         )
+    program = one_line(result.get("program") or "program", _LONGEST_PROGRAM)
     chart = Chart(
-        "steps", f"Time of a step on {result['machine']}, against all memory resident",
+        "steps",
+        f"{program}: time of a step on {result['machine']}, against all memory resident",
         "memory of the device, MiB", "times", curves,
         [(result["footprint_bytes"] / _MIB, "the step's need")],
     )  # fmt: skip
@@ -165,4 +281,5 @@ def write(result: dict[str, Any], page: Path | None, picture: Path | None) -> No
         parts += chart_parts([chart])
         parts.append(table_html(_COLUMNS, list(_rows(result)), "policies"))
         parts.append(table_html(_HAND_COLUMNS, list(_hand_rows(result)), "by-hand"))
-        write_page("A step with less memory", "A step with less memory", parts, page)
+        heading = f"{program}: a step with less memory"
+        write_page(heading, heading, parts, page)

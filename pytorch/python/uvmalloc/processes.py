@@ -20,6 +20,10 @@ from uvmalloc.launch import Finished
 from uvmalloc.report import Report, read_report
 
 SIM_REPORT_NAME = "sim.%p.json"
+_STATIC_RUNTIME = (
+    "it holds CUDA's static runtime, which cannot use the simulated device (link it with the "
+    "shared one: nvcc -cudart shared)"
+)
 _COUNTERS_HEADER_BYTES = 4096  # sim/engine/report.hpp
 # Of each process alone: the sum has none.
 _OWN_KEYS = {"pid", "parent", "rank", "start_time", "start_ticks", "budget_bytes", "ended"}
@@ -160,11 +164,17 @@ def _with_counters(folder: Path, reports: Iterable[Report], reason: str) -> list
         if own:
             own[-1]["simulator"] = counters
             continue
-        report: Report = {"active": False, "reason": reason, "pid": pid}
+        why = _STATIC_RUNTIME if _holds_static_runtime(counters) else reason
+        report: Report = {"active": False, "reason": why, "pid": pid}
         if "program" in counters:
             report["program"] = counters["program"]
         reports.append({**report, "simulator": counters})
     return reports
+
+
+def _holds_static_runtime(counters: Report) -> bool:
+    """Nothing else asks for the driver's tables that are not documented."""
+    return "cuGetExportTable" in counters.get("unimplemented", {})
 
 
 def _simulated(folder: Path) -> Iterator[dict[str, Any]]:

@@ -17,7 +17,7 @@ from uvmalloc import native
 from uvmalloc.errors import CommandError
 from uvmalloc.libraries import find_libraries
 from uvmalloc.sizes import format_size
-from uvmalloc.tables import print_table
+from uvmalloc.tables import one_line, print_table
 
 Report = dict[str, Any]
 
@@ -145,10 +145,7 @@ def _show_title(report: Mapping[str, Any], console: Console, which: str | None) 
         title.append(f" ({', '.join(parts)})")
     program = report.get("program")
     if program:
-        words = " ".join(str(program).split())
-        if len(words) > _LONGEST_PROGRAM:
-            words = words[: _LONGEST_PROGRAM - 3] + "..."
-        title.append(f": {words}", style="not bold")
+        title.append(f": {one_line(str(program), _LONGEST_PROGRAM)}", style="not bold")
     if "wall_seconds" in report:
         title.append(f", {report['wall_seconds']:.1f} s", style="not bold")
     ended = _ended(report.get("ended", {}))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,6 +30,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     ),
     "uvmalloc_credits_open": (_INT, (_HANDLE, _DOUBLE, *_ERROR)),
     "uvmalloc_credits_start": (_INT, (_HANDLE, _INT, _UINT64S, _UINT64S, *_ERROR)),
+    "uvmalloc_credits_wait": (_INT, (_HANDLE, _INT, _DOUBLE, *_ERROR)),
     "uvmalloc_credits_set_output_bytes": (_INT, (_HANDLE, _INT, _UINT64, *_ERROR)),
     "uvmalloc_credits_finish": (_INT, (_HANDLE, _INT, *_ERROR)),
     "uvmalloc_credits_close": (_INT, (_HANDLE, _INT, *_ERROR)),
@@ -78,6 +80,7 @@ class CreditsGate:
     def __init__(self, memory_bytes: int | None = None) -> None:
         self._library = calls()
         limit = UNLIMITED if memory_bytes is None else memory_bytes
+        self._process = os.getpid()
         self._handle = self._library.uvmalloc_credits_create(limit)
         if not self._handle:
             raise MemoryError("no memory for credits")
@@ -123,6 +126,10 @@ class CreditsGate:
         faults = {LATE: CreditTimeout, STOPPED: CreditStopped}
         raise faults.get(status, RuntimeError)(error.value.decode("utf-8", "replace"))
 
+    def wait(self, actor: int, seconds: float) -> bool:
+        """Whether start() has an answer, an error included; waits for it for so long at most."""
+        return bool(self._call("wait", actor, seconds))
+
     def set_output_bytes(self, register: int, size_bytes: int) -> None:
         self._call("set_output_bytes", register, size_bytes)
 
@@ -151,7 +158,8 @@ class CreditsGate:
         return checked(function, self._handle, *arguments, fault=CreditError)
 
     def __del__(self) -> None:
-        if getattr(self, "_handle", None):
+        # In a forked child, threads that are not there may still wait at the gate.
+        if getattr(self, "_handle", None) and os.getpid() == self._process:
             self._library.uvmalloc_credits_destroy(self._handle)
 
 
@@ -160,7 +168,7 @@ class CreditError(ValueError):
 
 
 class CreditTimeout(TimeoutError):
-    """A consumer has not acknowledged in time; the message names it."""
+    """An actor was not done in time; the message names it."""
 
 
 class CreditStopped(RuntimeError):

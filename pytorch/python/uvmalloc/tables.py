@@ -10,6 +10,12 @@ from rich.measure import Measurement
 from rich.table import Table
 
 
+def one_line(text: str, most: int) -> str:
+    """`text` in one line, cut to `most` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else line[: most - 3] + "..."
+
+
 def print_table(
     console: Console,
     columns: Sequence[str],

@@ -16,12 +16,14 @@ from typing import Any
 
 from uvmalloc.errors import CommandError
 from uvmalloc.sizes import format_size
+from uvmalloc.tables import one_line
 from uvmalloc.trace import ALLOCATE, FREE, KERNEL, MARK, Trace
 from uvmalloc.trace_export import LiveBytes
 
 _MIB = 1 << 20
 _MOST_POINTS = 4000  # of a curve
 _BLOCKS = 40
+_LONGEST_PROGRAM = 60  # in a title
 _STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;max-width:72rem;margin:2rem auto;padding:0 1rem;"
     "color:#1b2733}table{border-collapse:collapse;margin:1rem 0}td,th{padding:.2rem .8rem;"
@@ -60,8 +62,6 @@ def replay(
     program: Path, trace: Path, machine: str | None, capacity: int | None, hints: str
 ) -> Replayed:
     """What the simulated machine makes of the trace."""
-    if not program.is_file():
-        raise CommandError(f"{program} is missing: scripts/build makes it")
     command = [str(program), str(trace), "--hints", hints, "--blocks", str(_BLOCKS)]
     command += ["--samples", "1"]
     if machine is not None:
@@ -92,6 +92,10 @@ def _thinned(x: list[float], y: list[float]) -> tuple[list[float], list[float]]:
     return [x[i] for i in kept], [y[i] for i in kept]
 
 
+def _program(trace: Trace) -> str:
+    return one_line(trace.program or "program", _LONGEST_PROGRAM)
+
+
 def memory_chart(trace: Trace) -> Chart:
     """Live bytes of each facade, and of each device, over the recorded time."""
     live = LiveBytes()
@@ -111,7 +115,8 @@ def memory_chart(trace: Trace) -> Chart:
             trace.times_ns[kinds == MARK], trace.events["extra"][kinds == MARK], strict=True
         )
     ]
-    return Chart("memory", "Memory in blocks", "recorded time, ms", "MiB", curves, marks)
+    title = f"{_program(trace)}: memory in blocks"
+    return Chart("memory", title, "recorded time, ms", "MiB", curves, marks)
 
 
 def _step_marks(result: dict[str, Any]) -> list[tuple[float, str]]:
@@ -123,7 +128,7 @@ def _step_marks(result: dict[str, Any]) -> list[tuple[float, str]]:
     return marks
 
 
-def machine_charts(replayed: Replayed) -> Iterator[Chart]:
+def machine_charts(program: str, replayed: Replayed) -> Iterator[Chart]:
     samples = replayed.result.get("samples", [])
     marks = _step_marks(replayed.result)
     times = [sample["at_ns"] / 1e6 for sample in samples]
@@ -134,8 +139,8 @@ def machine_charts(replayed: Replayed) -> Iterator[Chart]:
     devices = len(samples[0]["resident_bytes"]) if samples else 0
     on = f"on {replayed.machine}"
     yield Chart(
-        "residency", f"Memory of devices that managed memory holds, {on}", "virtual time, ms",
-        "MiB",
+        "residency", f"{program}: memory of devices that managed memory holds, {on}",
+        "virtual time, ms", "MiB",
         [
             curve(f"device {device}", [s["resident_bytes"][device] / _MIB for s in samples])
             for device in range(devices)
@@ -143,7 +148,7 @@ def machine_charts(replayed: Replayed) -> Iterator[Chart]:
         marks,
     )  # fmt: skip
     yield Chart(
-        "traffic", f"Bytes moved so far, {on}", "virtual time, ms", "MiB",
+        "traffic", f"{program}: bytes moved so far, {on}", "virtual time, ms", "MiB",
         [
             curve(name, [s[key] / _MIB for s in samples])
             for name, key in (
@@ -156,7 +161,7 @@ def machine_charts(replayed: Replayed) -> Iterator[Chart]:
         marks,
     )  # fmt: skip
     yield Chart(
-        "faults", f"Faults of devices so far, {on}", "virtual time, ms", "faults",
+        "faults", f"{program}: faults of devices so far, {on}", "virtual time, ms", "faults",
         [curve("faults", [s["faults_device"] for s in samples])], marks,
     )  # fmt: skip
 
@@ -277,10 +282,8 @@ def _machine_parts(replayed: Replayed) -> Iterator[str]:
 
 def chart_parts(charts: Sequence[Chart]) -> list[str]:
     """Of a page: the charts, the first of which brings the chart library."""
-    try:
-        from plotly.io import to_html
-    except ImportError:
-        raise CommandError("the page needs plotly: pip install plotly") from None
+    from plotly.io import to_html
+
     return [
         to_html(
             _figure(chart), full_html=False, include_plotlyjs=number == 0, div_id=chart.key,
@@ -302,8 +305,8 @@ def write_page(title: str, heading: str, parts: Sequence[str], out: Path) -> Non
 
 def write_html(trace: Trace, replayed: Replayed | None, out: Path) -> None:
     """One page with all charts and tables."""
-    parts = chart_parts([memory_chart(trace), *(machine_charts(replayed) if replayed else ())])
-    program = trace.program or "program"
+    program = _program(trace)
+    parts = chart_parts(_charts(trace, replayed))
     if replayed is None:
         parts.append("<p>The trace holds no kernels: what moves is not known.</p>")
     else:
@@ -312,18 +315,21 @@ def write_html(trace: Trace, replayed: Replayed | None, out: Path) -> None:
 
 
 def write_png(trace: Trace, replayed: Replayed | None, out: Path) -> None:
-    draw_png([memory_chart(trace), *(machine_charts(replayed) if replayed else ())], out)
+    draw_png(_charts(trace, replayed), out)
+
+
+def _charts(trace: Trace, replayed: Replayed | None) -> list[Chart]:
+    of_machine = machine_charts(_program(trace), replayed) if replayed else ()
+    return [memory_chart(trace), *of_machine]
 
 
 def draw_png(charts: Sequence[Chart], out: Path) -> None:
     """All charts, one below the other."""
-    try:
-        import matplotlib
+    import matplotlib
 
-        matplotlib.use("Agg")
-        import matplotlib.pyplot as plots
-    except ImportError:
-        raise CommandError("the picture needs matplotlib: pip install matplotlib") from None
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plots
+
     figure, axes = plots.subplots(
         len(charts), figsize=(10, 3.2 * len(charts)), layout="constrained", squeeze=False
     )

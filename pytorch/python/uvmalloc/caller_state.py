@@ -1,0 +1,173 @@
+"""What torch keeps for each thread, carried from a caller to the threads that work for it.
+
+A thread of ours then does what the caller would have done itself: on the caller's device and
+streams, with its modes of gradients, inference and autocast. Imports no torch: without torch in the
+process there is nothing to carry but the caller's context variables.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import ctypes
+import dataclasses
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from uvmalloc.memory import enabled
+from uvmalloc.torch_names import library_function
+
+if TYPE_CHECKING:
+    import torch
+
+_AUTOCAST_DEVICES = ("cpu", "cuda")
+
+
+@dataclasses.dataclass(frozen=True)
+class CallerState:
+    """The state of the thread that called now(). States are equal if work under them is the same.
+
+    Not carried: modes that see every operator (TorchFunctionMode, TorchDispatchMode). They belong
+    to one thread; two threads would change them at once.
+    """
+
+    process: int
+    gradients: bool = True
+    inference: bool = False
+    autocasts: tuple[tuple[str, torch.dtype], ...] = ()
+    autocast_cache: bool = True
+    default_device: torch.device | None = None
+    saved_tensors_hooks: tuple[Any, Any] | None = None
+    device: int | None = None  # None: CUDA is not initialised
+    streams: tuple[torch.cuda.Stream, ...] = ()  # the current ones, by device
+    host_managed: int | None = None  # as uvmalloc_set_host_managed() has it
+    context: contextvars.Context = dataclasses.field(
+        default_factory=contextvars.copy_context, compare=False, repr=False
+    )
+    regions: Any = dataclasses.field(default=None, compare=False, repr=False)
+
+    @classmethod
+    def now(cls) -> CallerState:
+        torch = sys.modules.get("torch")
+        if torch is None or not hasattr(torch, "cuda"):  # or its import has not ended
+            return cls(os.getpid())
+        autocasts = tuple(
+            (kind, torch.get_autocast_dtype(kind))
+            for kind in _AUTOCAST_DEVICES
+            if torch.is_autocast_enabled(kind)
+        )
+        return dataclasses.replace(
+            cls.of_load(),
+            gradients=torch.is_grad_enabled(),
+            autocasts=autocasts,
+            autocast_cache=torch.is_autocast_cache_enabled(),
+            default_device=_default_device(),
+            saved_tensors_hooks=torch._C._autograd._top_saved_tensors_default_hooks(True),
+        )
+
+    @classmethod
+    def of_load(cls) -> CallerState:
+        """The part of it that a load from a file depends on."""
+        torch = sys.modules["torch"]
+        device, streams = None, ()
+        if torch.cuda.is_initialized():
+            device = torch.cuda.current_device()
+            streams = tuple(map(torch.cuda.current_stream, range(torch.cuda.device_count())))
+        return cls(
+            os.getpid(),
+            inference=torch.is_inference_mode_enabled(),
+            device=device,
+            streams=streams,
+            host_managed=_host_managed(),
+            regions=torch.classes.uvmalloc.ThreadRegions() if enabled() else None,
+        )
+
+    def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Calls the function under this state, on a thread of ours."""
+        return self.context.copy().run(self._run, function, *arguments)
+
+    def _run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        with self._entered():
+            return function(*arguments)
+
+    @contextlib.contextmanager
+    def _entered(self) -> Iterator[None]:
+        torch = sys.modules.get("torch")
+        with contextlib.ExitStack() as stack:
+            if torch is not None and self.inference:
+                stack.enter_context(torch.inference_mode())
+            if torch is not None and self.gradients != torch.is_grad_enabled():
+                stack.enter_context(torch.set_grad_enabled(self.gradients))
+            if self.autocasts:
+                self._enter_autocast(stack)
+            if self.saved_tensors_hooks is not None:
+                hooks = torch.autograd.graph.saved_tensors_hooks(*self.saved_tensors_hooks)
+                stack.enter_context(hooks)
+            if self.host_managed is not None:
+                switch = _host_managed_switch()
+                stack.callback(switch, switch(self.host_managed))
+            if self.regions is not None:
+                self.regions.enter()
+                stack.callback(self.regions.leave)
+            for stream in self.streams:
+                if stream != torch.cuda.current_stream(stream.device):
+                    stack.enter_context(torch.cuda.stream(stream))
+            if self.device is not None:
+                stack.enter_context(torch.cuda.device(self.device))
+            if self.default_device is not None:
+                # Not `with` the device: that sets a variable of all threads too.
+                mode = torch.utils._device.DeviceContext(self.default_device)
+                torch.overrides._push_mode(mode)
+                stack.callback(torch.overrides._pop_mode)
+            yield
+
+    def _enter_autocast(self, stack: contextlib.ExitStack) -> None:
+        """Not by torch.autocast, whose end drops the caller's casts of weights too."""
+        torch = sys.modules["torch"]
+        torch.autocast_increment_nesting()
+        stack.callback(torch.autocast_decrement_nesting)
+        stack.callback(torch.set_autocast_cache_enabled, torch.is_autocast_cache_enabled())
+        torch.set_autocast_cache_enabled(self.autocast_cache)
+        for kind, dtype in self.autocasts:
+            stack.callback(torch.set_autocast_enabled, kind, torch.is_autocast_enabled(kind))
+            stack.callback(torch.set_autocast_dtype, kind, torch.get_autocast_dtype(kind))
+            torch.set_autocast_enabled(kind, True)
+            torch.set_autocast_dtype(kind, dtype)
+
+    def follow(self, before: CallerState, tensors: Callable[[], Iterable[torch.Tensor]]) -> None:
+        """Makes the streams of this state wait for `tensors`, which were made under `before`.
+
+        The tensors' memory then waits for work of these streams before it is used again. Nothing
+        happens if both states have the same streams.
+        """
+        for mine, other in zip(self.streams, before.streams, strict=False):
+            if mine == other:
+                continue
+            mine.wait_stream(other)
+            for tensor in tensors():
+                if tensor.device == mine.device:
+                    tensor.record_stream(mine)
+
+
+def _default_device() -> torch.device | None:
+    """What `with torch.device(...)` or torch.set_default_device() has set on this thread."""
+    torch = sys.modules["torch"]
+    for mode in torch.overrides._get_current_function_mode_stack():
+        if isinstance(mode, torch.utils._device.DeviceContext):
+            return mode.device
+    return None
+
+
+def _host_managed_switch() -> Callable[[int], int] | None:
+    return library_function("uvmalloc_set_host_managed", ctypes.c_int, ctypes.c_int)
+
+
+def _host_managed() -> int | None:
+    switch = _host_managed_switch()
+    if switch is None:
+        return None
+    value = switch(1)
+    switch(value)
+    return value

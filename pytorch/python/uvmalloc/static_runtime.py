@@ -1,0 +1,43 @@
+"""Whether a program holds CUDA's static runtime, which is nvcc's default.
+
+That runtime asks the driver for tables that are not documented, so no simulated device can serve
+it. The program would go on without a device, and often end by a signal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from uvmalloc.errors import CommandError
+
+# A name that the runtime looks up in the driver, and one of its errors. Both together are in the
+# runtime alone: the driver has no such errors, and other users of the driver have no such names.
+_MARKS = (b"\0cuGetExportTable\0", b"\0cudaErrorStreamCaptureUnsupported\0")
+
+
+class StaticRuntimeError(CommandError):
+    exit_code = 126
+
+
+def refuse_static_runtime(command: Sequence[str]) -> None:
+    """StaticRuntimeError if the program itself holds that runtime. Libraries that it loads later
+    are named by the simulator."""
+    program = shutil.which(command[0])
+    if program is not None and _holds_static_runtime(Path(program)):
+        raise StaticRuntimeError(
+            f"cannot run {command[0]} on a simulated device: it holds CUDA's static runtime; link "
+            "it with the shared one: nvcc -cudart shared"
+        )
+
+
+def _holds_static_runtime(program: Path) -> bool:
+    with contextlib.suppress(OSError, ValueError), program.open("rb") as file:
+        if file.read(4) != b"\x7fELF":
+            return False
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return all(content.find(mark) >= 0 for mark in _MARKS)
+    return False

@@ -1,0 +1,197 @@
+"""The window of a streamed checkpoint: which pieces are on the device, and which come ahead."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import threading
+import weakref
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from uvmalloc.caller_state import CallerState
+from uvmalloc.loading import Checkpoint
+from uvmalloc.sizes import format_size
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Tensors that come and go together."""
+
+    what: str  # for messages
+    names: tuple[str, ...]  # in the files
+    size_bytes: int
+
+    def with_more(self, other: Piece) -> Piece:
+        return Piece(self.what, self.names + other.names, self.size_bytes + other.size_bytes)
+
+
+class Window:
+    """The bytes that tensors of a checkpoint may take, and who takes them.
+
+    `lock` is held while bytes are taken and given back, and while a piece is read that is needed.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, limit_bytes: int) -> None:
+        self.checkpoint = checkpoint
+        self.limit_bytes = limit_bytes
+        self.half_bytes = limit_bytes // 2
+        self.lock = threading.RLock()
+        self._used_bytes = 0
+        self._feeds: weakref.WeakSet[Feed] = weakref.WeakSet()
+        self._dropped: list[_Ahead] = []  # whose reading has not ended
+        self._start_reader()
+
+    def _start_reader(self) -> None:
+        self._process = os.getpid()
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="uvmalloc stream")
+
+    def close(self) -> None:
+        if os.getpid() == self._process:
+            self._reader.shutdown(wait=False, cancel_futures=True)
+
+    def add(self, feed: Feed) -> None:
+        self._feeds.add(feed)
+
+    def check(self, piece: Piece) -> None:
+        """ValueError for a piece that leaves no room for the next one."""
+        if piece.size_bytes > self.half_bytes:
+            raise ValueError(
+                f"{self.checkpoint.path}: {piece.what} has {format_size(piece.size_bytes)}; "
+                f"accepted in a window of {format_size(self.limit_bytes)}: half of it"
+            )
+
+    def take(self, piece: Piece) -> None:
+        """Takes the piece's bytes; what was read ahead makes room. ValueError if there is none."""
+        if self._has_room(piece):
+            self._used_bytes += piece.size_bytes
+            return
+        for feed in list(self._feeds):
+            feed.drop_ahead()
+        while not self._has_room(piece):
+            if not self._dropped:
+                raise ValueError(
+                    f"{self.checkpoint.path}: {piece.what} has {format_size(piece.size_bytes)}, "
+                    f"and others use {format_size(self._used_bytes)} of the window of "
+                    f"{format_size(self.limit_bytes)}; use a larger window, or fewer at a time"
+                )
+            futures = [ahead.future for ahead in self._dropped]
+            concurrent.futures.wait(futures, return_when=concurrent.futures.FIRST_COMPLETED)
+        self._used_bytes += piece.size_bytes
+
+    def _has_room(self, piece: Piece) -> bool:
+        for ahead in [ahead for ahead in self._dropped if ahead.has_ended()]:
+            self._dropped.remove(ahead)
+            self.give_back(ahead.piece)
+        return self._used_bytes + piece.size_bytes <= self.limit_bytes
+
+    def give_back(self, piece: Piece) -> None:
+        self._used_bytes -= piece.size_bytes
+
+    def read_ahead(self, number: int, piece: Piece, caller: CallerState) -> _Ahead | None:
+        """Begins to read the piece, as if `caller` did it. None: there is no room for it."""
+        if not self._has_room(piece):
+            return None
+        if os.getpid() != self._process:
+            self._start_reader()  # a forked child has none of its parent's threads
+        try:
+            future = self._reader.submit(caller.run, self.checkpoint.load, piece.names)
+        except RuntimeError:  # closed, or the interpreter ends
+            return None
+        self._used_bytes += piece.size_bytes
+        return _Ahead(number, piece, caller, future)
+
+    def drop(self, ahead: _Ahead) -> None:
+        """Nobody wants it. Its bytes are free when its reading has ended."""
+        if ahead.future.cancel() or ahead.has_ended():
+            self.give_back(ahead.piece)
+        else:
+            self._dropped.append(ahead)
+
+
+@dataclass(eq=False)
+class _Ahead:
+    """A piece that is read, or was, before it is asked for."""
+
+    number: int
+    piece: Piece
+    caller: CallerState
+    future: Future[dict[str, torch.Tensor]]
+
+    def has_ended(self) -> bool:
+        """Also if this is a forked child, which has not the thread that reads."""
+        return self.future.done() or self.caller.process != os.getpid()
+
+
+class Feed:
+    """Gives pieces in any order. Reads the next one ahead if the window has room."""
+
+    def __init__(self, window: Window, pieces: list[Piece]) -> None:
+        self._window = window
+        self._pieces = pieces
+        self._next = len(pieces)
+        self._caller: CallerState | None = None  # when it asked last
+        self._ahead: _Ahead | None = None
+        self._taken: dict[int, Piece] = {}  # by number
+        window.add(self)
+
+    def take(self, number: int) -> dict[str, torch.Tensor]:
+        """The piece, as if the caller loaded it now; to be given back before it is taken again."""
+        with self._window.lock:
+            caller = self._caller = CallerState.of_load()
+            ahead, self._ahead = self._ahead, None
+            if ahead is not None and (ahead.number, ahead.caller) != (number, caller):
+                self._window.drop(ahead)
+                ahead = None
+            if ahead is None:
+                piece = self._pieces[number]
+                self._window.take(piece)
+            else:
+                piece = ahead.piece
+            try:
+                if ahead is None:
+                    tensors = self._window.checkpoint.load(piece.names)
+                else:
+                    tensors = ahead.future.result()
+                self._next = number + 1
+                self._look_ahead()
+            except BaseException:
+                if ahead is None:
+                    self._window.give_back(piece)
+                else:
+                    self._window.drop(ahead)
+                raise
+            self._taken[number] = piece
+            return tensors
+
+    def give_back(self, number: int) -> None:
+        """The caller has dropped the piece's tensors."""
+        with self._window.lock:
+            self._window.give_back(self._taken.pop(number))
+            self._look_ahead()
+
+    def replace(self, number: int, piece: Piece) -> None:
+        """From its next reading on."""
+        with self._window.lock:
+            self._pieces[number] = piece
+            self.drop_ahead()
+
+    def drop_ahead(self) -> None:
+        with self._window.lock:
+            if self._ahead is not None:
+                self._window.drop(self._ahead)
+                self._ahead = None
+
+    def close(self) -> None:
+        with self._window.lock:
+            self._next = len(self._pieces)
+            self.drop_ahead()
+
+    def _look_ahead(self) -> None:
+        if self._ahead is None and self._next < len(self._pieces) and self._caller is not None:
+            piece = self._pieces[self._next]
+            self._ahead = self._window.read_ahead(self._next, piece, self._caller)

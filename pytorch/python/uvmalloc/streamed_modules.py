@@ -1,0 +1,372 @@
+"""Gives the modules of a model the tensors of a streamed checkpoint, for as long as they run."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from uvmalloc.sizes import format_size
+from uvmalloc.stream_window import Feed, Piece, Window
+
+if TYPE_CHECKING:
+    import torch
+
+_MISSING_NAMED = 4  # of the tensors that an error names
+
+
+class StreamedModules:
+    """A model whose modules get their tensors when they are called, until close().
+
+    A call of a module is a frame. A frame holds the tensors of its module, and those of other
+    modules whose attributes are read in it. What a frame holds goes at its end.
+    """
+
+    def __init__(self, window: Window, model: torch.nn.Module, prefix: str) -> None:
+        self._window = window
+        self._units = _units_of(window, model, prefix)
+        self._numbers = {id(unit.module): number for number, unit in enumerate(self._units)}
+        self._feed = Feed(window, [unit.piece(window.checkpoint.sizes) for unit in self._units])
+        self._turn = threading.RLock()  # of the thread that is inside the model
+        self._thread = threading.local()
+        self._undo = contextlib.ExitStack()
+        self._undo.callback(self._feed.close)
+        for module in model.modules():
+            # Both: a program may call forward() itself, and hooks are called around it.
+            for name in ("forward", "_call_impl"):
+                self._wrap(module, name)
+        for number, unit in enumerate(self._units):
+            for store in ("_parameters", "_buffers"):
+                self._watch(unit.module, store, number)
+
+    def close(self) -> None:
+        self._undo.close()
+
+    # ---- the model's side
+
+    def _wrap(self, module: torch.nn.Module, name: str) -> None:
+        function = getattr(module, name)
+
+        @functools.wraps(function)
+        def framed(*arguments: Any, **keywords: Any) -> Any:
+            with self._frame(module):
+                return function(*arguments, **keywords)
+
+        if name in vars(module):
+            self._undo.callback(vars(module).__setitem__, name, function)
+        else:
+            self._undo.callback(vars(module).pop, name, None)
+        vars(module)[name] = framed
+
+    def _watch(self, module: torch.nn.Module, store: str, number: int) -> None:
+        before = vars(module)[store]
+        watched = _Watched(before, functools.partial(self._use, number))
+
+        def undo() -> None:
+            before.clear()
+            before.update(watched)
+            vars(module)[store] = before
+
+        self._undo.callback(undo)
+        vars(module)[store] = watched
+
+    # ---- frames
+
+    @contextlib.contextmanager
+    def _frame(self, module: torch.nn.Module) -> Iterator[None]:
+        import torch
+
+        # A forward pass may wait for a backward pass, whose threads then must not wait for it.
+        is_backward = torch._C._current_graph_task_id() != -1
+        with contextlib.ExitStack() as stack:
+            if self._turn.acquire(blocking=not is_backward):
+                stack.callback(self._turn.release)
+            held: list[int] = []
+            frames = self._frames()
+            frames.append(held)
+            stack.callback(self._end_frame, frames, held)
+            number = self._numbers.get(id(module))
+            if number is not None:
+                self._use(number)
+            yield
+
+    def _frames(self) -> list[list[int]]:
+        """Numbers of units that each frame of this thread holds, the innermost last."""
+        if not hasattr(self._thread, "frames"):
+            self._thread.frames = []
+        return self._thread.frames
+
+    def _end_frame(self, frames: list[list[int]], held: list[int]) -> None:
+        for number in held:
+            self._release(number)
+        frames.pop()
+
+    def _use(self, number: int) -> None:
+        """The unit's tensors are there until this thread's innermost frame ends."""
+        frames = self._frames()
+        if not frames:
+            return
+        unit = self._units[number]
+        if not any(number in held for held in frames):
+            frames[-1].append(number)  # before: to set an attribute reads it
+            with self._window.lock:
+                try:
+                    if unit.holders == 0:
+                        self._install(unit, number)
+                except BaseException:
+                    frames[-1].remove(number)
+                    raise
+                unit.holders += 1
+        unit.order()
+
+    def _install(self, unit: _Unit, number: int) -> None:
+        import torch
+
+        # Of inference tensors nobody could see whether the module writes them.
+        with torch.inference_mode(False):
+            tensors = self._feed.take(number)
+            try:
+                unit.install(tensors)
+            except BaseException:
+                unit.uninstall()
+                self._feed.give_back(number)
+                raise
+            finally:
+                tensors.clear()
+
+    def _release(self, number: int) -> None:
+        with self._window.lock:
+            unit = self._units[number]
+            unit.holders -= 1
+            if unit.holders == 0:
+                has_changed = unit.uninstall()
+                self._feed.give_back(number)
+                if has_changed:
+                    self._feed.replace(number, unit.piece(self._window.checkpoint.sizes))
+
+
+class _Watched(dict[str, Any]):
+    """A module's parameters or buffers. Reading one by its name says so first."""
+
+    def __init__(self, values: dict[str, Any], before_reading: Callable[[], None]) -> None:
+        super().__init__(values)
+        self._before_reading = before_reading
+
+    def __getitem__(self, name: str) -> Any:
+        self._before_reading()
+        return super().__getitem__(name)
+
+    def __reduce__(self) -> tuple[Any, ...]:  # a copy of the model is not watched
+        return dict, (dict(self),)
+
+
+# ---- units --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Where a module's tensor is: in the files, perhaps as a view of what is there."""
+
+    name: str
+    view: tuple[tuple[int, ...], tuple[int, ...], int] | None = None  # sizes, strides, offset
+
+    def of(self, tensors: dict[str, torch.Tensor]) -> torch.Tensor:
+        whole = tensors[self.name]
+        return whole if self.view is None else whole.as_strided(*self.view)
+
+
+@dataclass(frozen=True)
+class _Installed:
+    before: Any
+    value: torch.Tensor
+    version: int
+
+
+@dataclass(eq=False)
+class _Unit:
+    """A module's own tensors that are in the files. The window's lock guards it."""
+
+    path: str
+    module: torch.nn.Module
+    sources: dict[str, _Source]  # by name in the module
+    holders: int = 0  # frames
+    installed: dict[str, _Installed] = field(default_factory=dict)
+    streams: list[torch.cuda.Stream] = field(default_factory=list)  # that may use the tensors
+
+    def piece(self, sizes: dict[str, int]) -> Piece:
+        names = tuple(dict.fromkeys(source.name for source in self.sources.values()))
+        return Piece(f"module '{self.path}'", names, sum(sizes[name] for name in names))
+
+    def store(self, name: str) -> dict[str, Any]:
+        """Where the module keeps the parameter or buffer of that name."""
+        module = self.module
+        return module._parameters if name in module._parameters else module._buffers
+
+    def install(self, tensors: dict[str, torch.Tensor]) -> None:
+        import torch
+
+        made: dict[tuple[_Source, bool], torch.Tensor] = {}  # one tensor stays one
+        for name, source in self.sources.items():
+            before = self.store(name).get(name)
+            key = source, isinstance(before, torch.nn.Parameter)
+            if key not in made:
+                value = source.of(tensors)
+                made[key] = torch.nn.Parameter(value, False) if key[1] else value
+            self.installed[name] = _Installed(before, made[key], made[key]._version)
+            # Not into the store: nn.LSTM and others follow what is set.
+            setattr(self.module, name, made[key])
+        devices = {tensor.device for tensor in made.values() if tensor.is_cuda}
+        self.streams = [torch.cuda.current_stream(device) for device in devices]
+
+    def uninstall(self) -> bool:
+        """Puts back what was there. What the module has written stays; returns whether it has."""
+        import torch
+
+        def is_written(name: str, installed: _Installed) -> bool:
+            now = self.store(name).get(name)
+            return now is not installed.value or now._version != installed.version
+
+        written = {name for name, entry in self.installed.items() if is_written(name, entry)}
+        # A batch norm's kernel writes its averages unseen, beside a counter whose change is seen.
+        if any(name in self.module._buffers for name in written):
+            written |= self.installed.keys() & self.module._buffers.keys()
+        with torch.inference_mode(False):
+            for name, installed in self.installed.items():
+                if name in written:
+                    del self.sources[name]
+                else:
+                    setattr(self.module, name, installed.before)
+        self.installed.clear()
+        self.streams.clear()
+        return bool(written)
+
+    def order(self) -> None:
+        """The current stream may use the tensors, as it might if they had always been there."""
+        if not self.streams:
+            return
+        import torch
+
+        loaded_on = self.streams[0]
+        current = torch.cuda.current_stream(loaded_on.device)
+        if current in self.streams:
+            return
+        current.wait_stream(loaded_on)
+        for installed in self.installed.values():
+            installed.value.record_stream(current)
+        self.streams.append(current)
+
+
+def _units_of(window: Window, model: torch.nn.Module, prefix: str) -> list[_Unit]:
+    """The modules with tensors in the files, in the model's order."""
+    checkpoint = window.checkpoint
+    try:
+        sources = _Sources(checkpoint.shapes, model, prefix)
+    except ValueError as error:
+        raise ValueError(f"{checkpoint.path}: {error}") from None
+    units = []
+    missing = []
+    for path, module in model.named_modules():
+        found = {}
+        for name, tensor in _own_tensors(module):
+            source = sources.of(tensor)
+            if source is not None:
+                found[name] = source
+            elif tensor.is_meta:
+                missing.append(f"{path}.{name}" if path else name)
+        if found:
+            units.append(_Unit(path, module, found))
+    if not units:
+        raise ValueError(f"{checkpoint.path} has no tensor of the model")
+    if missing:
+        named = ", ".join(f"'{name}'" for name in missing[:_MISSING_NAMED])
+        more = f" and {len(missing) - _MISSING_NAMED} more" if missing[_MISSING_NAMED:] else ""
+        raise ValueError(
+            f"{checkpoint.path} has no tensor for {named}{more} of the model, on the device meta; "
+            "give them values, or tie them to what the file has"
+        )
+    _check_sizes(window, model, units)
+    return units
+
+
+def _check_sizes(window: Window, model: torch.nn.Module, units: list[_Unit]) -> None:
+    """ValueError if the window does not hold a module's tensors beside those around it."""
+    sizes = window.checkpoint.sizes
+    pieces = {id(unit.module): unit.piece(sizes) for unit in units}
+    for piece in pieces.values():
+        window.check(piece)
+    modules = dict(model.named_modules(remove_duplicate=False))
+    for path, module in modules.items():
+        if id(module) not in pieces:
+            continue
+        parts = path.split(".") if path else []
+        around = {id(modules[".".join(parts[:depth])]) for depth in range(len(parts))}
+        around_bytes = sum(pieces[key].size_bytes for key in around if key in pieces)
+        own_bytes = pieces[id(module)].size_bytes
+        if around_bytes + own_bytes > window.limit_bytes:
+            raise ValueError(
+                f"{window.checkpoint.path}: module '{path}' has {format_size(own_bytes)} and the "
+                f"modules around it {format_size(around_bytes)}; accepted together in a window of "
+                f"{format_size(window.limit_bytes)}: all of it"
+            )
+
+
+class _Sources:
+    """Finds a model's tensors in files that may hold a shared one once, under any of its names."""
+
+    def __init__(
+        self, shapes: dict[str, tuple[int, ...]], model: torch.nn.Module, prefix: str
+    ) -> None:
+        self._found: dict[int, _Source] = {}  # by the tensor's id
+        self._by_storage: dict[Any, list[tuple[torch.Tensor, str]]] = {}
+        for path, module in model.named_modules(remove_duplicate=False):
+            begin = prefix + (f"{path}." if path else "")
+            for own_name, tensor in _own_tensors(module):
+                name = begin + own_name
+                if name not in shapes or id(tensor) in self._found:
+                    continue
+                _check_shape(name, shapes[name], tensor)
+                self._found[id(tensor)] = _Source(name)
+                self._by_storage.setdefault(_storage(tensor), []).append((tensor, name))
+
+    def of(self, tensor: torch.Tensor) -> _Source | None:
+        found = self._found.get(id(tensor))
+        if found is not None:
+            return found
+        for whole, name in self._by_storage.get(_storage(tensor), ()):
+            offset = tensor.storage_offset() - whole.storage_offset()
+            last = offset + sum(
+                (size - 1) * stride
+                for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+            )
+            is_inside = offset >= 0 and last < whole.numel() and tensor.numel() > 0
+            if is_inside and whole.is_contiguous() and whole.dtype == tensor.dtype:
+                return _Source(name, (tuple(tensor.shape), tensor.stride(), offset))
+        return None
+
+
+def _own_tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    for store in (module._parameters, module._buffers):
+        yield from ((name, tensor) for name, tensor in store.items() if tensor is not None)
+
+
+def _storage(tensor: torch.Tensor) -> Any:
+    """The same for tensors that share memory, on the device meta too."""
+    import torch
+
+    if torch.nn.parameter.is_lazy(tensor) or tensor.layout != torch.strided:
+        return id(tensor)
+    return tensor.untyped_storage()._cdata
+
+
+def _check_shape(name: str, shape: tuple[int, ...], tensor: torch.Tensor) -> None:
+    import torch
+
+    if torch.nn.parameter.is_lazy(tensor):
+        raise ValueError(f"the model has no shape for '{name}' yet; call it once before")
+    if tuple(tensor.shape) != shape:
+        raise ValueError(
+            f"tensor '{name}' has the shape {list(shape)}, and the model's {list(tensor.shape)}"
+        )

@@ -1,0 +1,15 @@
+// The step that a program repeats, for a recording without marks. A running program's plan finds
+// its step in the same way (hints/live/step_learner.hpp).
+#pragma once
+
+#include <uvmalloc/sim/replay/recording.hpp>
+
+namespace uvm::oversubscription {
+
+// The recording with two marks alone: around a whole step that corresponds to the one before it, as
+// late as possible. The step begins where the least memory is in use, which in training is between
+// the optimizer and the next forward pass. Throws std::invalid_argument if the kernels repeat no
+// step.
+uvmsim::replay::Recording with_found_step(const uvmsim::replay::Recording& recording);
+
+}  // namespace uvm::oversubscription
