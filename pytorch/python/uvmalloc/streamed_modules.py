@@ -184,6 +184,9 @@ class _Installed:
     value: torch.Tensor
     version: int
 
+    def is_written(self, now: Any) -> bool:
+        return now is not self.value or now._version != self.version
+
 
 @dataclass(eq=False)
 class _Unit:
@@ -225,11 +228,11 @@ class _Unit:
         """Puts back what was there. What the module has written stays; returns whether it has."""
         import torch
 
-        def is_written(name: str, installed: _Installed) -> bool:
-            now = self.store(name).get(name)
-            return now is not installed.value or now._version != installed.version
-
-        written = {name for name, entry in self.installed.items() if is_written(name, entry)}
+        written = {
+            name
+            for name, installed in self.installed.items()
+            if installed.is_written(self.store(name).get(name))
+        }
         # A batch norm's kernel writes its averages unseen, beside a counter whose change is seen.
         if any(name in self.module._buffers for name in written):
             written |= self.installed.keys() & self.module._buffers.keys()
