@@ -1,4 +1,4 @@
-"""Random models, files and callers: streams, loads and pipelines give what PyTorch itself gives.
+"""Random models, files and callers: streams, loads and pipelines give what PyTorch gives.
 
 `python -m bench.programs.random_streams --seconds 600` on a simulated machine looks for longer.
 """
