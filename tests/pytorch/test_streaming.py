@@ -697,6 +697,23 @@ for thread in threading.enumerate():
         thread.join()  # it may still read ahead
 gc.collect()
 assert len(os.listdir('/proc/self/fd')) == open_before
+# A copy would call the modules of the original, and a graph keep addresses of tensors that go.
+import copy, inspect
+with uvmalloc.stream_safetensors(file, device, window='1MiB') as stream, stream.into(empty):
+    assert list(inspect.signature(empty[0].forward).parameters) == ['input']
+    try:
+        copy.deepcopy(empty)
+    except TypeError as error:
+        print(error)
+    if device == 'cuda':
+        for function in (lambda: empty[0](x.cuda()), lambda: next(iter(stream)),
+                         lambda: next(uvmalloc.pipeline([1]))):
+            x = x.cuda()
+            try:
+                with torch.cuda.graph(torch.cuda.CUDAGraph()):
+                    function()
+            except RuntimeError as error:
+                print(error)
 # A forked child reads by itself.
 if device == 'cpu':
     with uvmalloc.stream_safetensors(file, device, window='1MiB') as stream, stream.into(empty):
@@ -717,4 +734,16 @@ def test_an_end_in_the_middle_leaves_the_model_and_other_files_alone(
 ) -> None:
     run = simulate(ENDS, str(tmp_path), device).check()
     line = "FOLDER/model.safetensors: the checkpoint is closed; open it again to read it"
-    assert run.stdout.splitlines() == [line] * 3
+    graphs = [
+        f"{name} cannot be used inside a capture: {reason}"
+        for name, reason in (
+            ("stream_safetensors", "a graph would keep the addresses of tensors that go"),
+            ("stream_safetensors", "a graph would keep the addresses of tensors that go"),
+            ("pipeline", "its threads would add to the graph what they do ahead"),
+        )
+    ]
+    assert run.stdout.splitlines() == [
+        *[line] * 3,
+        "a model cannot be copied or saved while its tensors are streamed into it",
+        *(graphs if device == "cuda" else []),
+    ]

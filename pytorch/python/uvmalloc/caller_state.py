@@ -151,6 +151,15 @@ class CallerState:
                     tensor.record_stream(mine)
 
 
+def refuse_capture(function: str, reason: str) -> None:
+    """RuntimeError if this thread's current stream is being captured."""
+    torch = sys.modules.get("torch")
+    if torch is None or not hasattr(torch, "cuda") or not torch.cuda.is_initialized():
+        return
+    if torch.cuda.is_current_stream_capturing():
+        raise RuntimeError(f"{function} cannot be used inside a capture: {reason}")
+
+
 def _default_device() -> torch.device | None:
     """What `with torch.device(...)` or torch.set_default_device() has set on this thread."""
     torch = sys.modules["torch"]

@@ -8,16 +8,17 @@ memory.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import dataclasses
 import os
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from typing import TYPE_CHECKING, Any
 
-from uvmalloc.caller_state import CallerState
+from uvmalloc.caller_state import CallerState, refuse_capture
 from uvmalloc.sizes import EXAMPLES, parse_size
 from uvmalloc.storage_calls import CreditError, CreditsGate, CreditStopped
 
@@ -72,7 +73,8 @@ def pipeline(
             stages; an item is larger than `item_bytes` or than the first one. The message names the
             stage.
         TimeoutError: the source, a stage or the caller was not done in time; the message names it.
-        RuntimeError: the pipeline was made in another process than this one.
+        RuntimeError: the pipeline was made in another process than this one; the caller's current
+            stream is being captured.
     """
     if isinstance(credits, bool) or not isinstance(credits, int) or credits < 1:
         raise ValueError(f"pipeline: credits is {credits!r}; accepted: a whole number from 1")
@@ -181,6 +183,7 @@ class Pipeline:
                 "pipeline: its stages are threads of the process that has forked this one; make "
                 "a pipeline of its own in each process"
             )
+        refuse_capture("pipeline", "its threads would add to the graph what they do ahead")
         caller = self._shared.caller = CallerState.now()
         self._start_threads()
         if self._holds_item:
@@ -221,7 +224,7 @@ class Pipeline:
         for gate in (self._gate, self._rest_gate):
             if gate is not None:
                 gate.stop("the pipeline is closed")
-        if not self._shared.rest.done():
+        with contextlib.suppress(InvalidStateError):  # it has its result
             self._shared.rest.set_result(None)
         end = None if most_seconds is None else time.monotonic() + most_seconds
         for thread in self._threads:

@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from uvmalloc.caller_state import CallerState
+from uvmalloc.caller_state import CallerState, refuse_capture
 from uvmalloc.loading import Checkpoint
 from uvmalloc.sizes import format_size
 
@@ -141,6 +141,7 @@ class Feed:
 
     def take(self, number: int) -> dict[str, torch.Tensor]:
         """The piece, as if the caller loaded it now; to be given back before it is taken again."""
+        refuse_capture("stream_safetensors", "a graph would keep the addresses of tensors that go")
         with self._window.lock:
             caller = self._caller = CallerState.of_load()
             ahead, self._ahead = self._ahead, None

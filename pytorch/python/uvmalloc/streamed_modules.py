@@ -49,17 +49,11 @@ class StreamedModules:
 
     def _wrap(self, module: torch.nn.Module, name: str) -> None:
         function = getattr(module, name)
-
-        @functools.wraps(function)
-        def framed(*arguments: Any, **keywords: Any) -> Any:
-            with self._frame(module):
-                return function(*arguments, **keywords)
-
         if name in vars(module):
             self._undo.callback(vars(module).__setitem__, name, function)
         else:
             self._undo.callback(vars(module).pop, name, None)
-        vars(module)[name] = framed
+        vars(module)[name] = _Framed(function, functools.partial(self._frame, module))
 
     def _watch(self, module: torch.nn.Module, store: str, number: int) -> None:
         before = vars(module)[store]
@@ -148,7 +142,26 @@ class StreamedModules:
                     self._feed.replace(number, unit.piece(self._window.checkpoint.sizes))
 
 
-class _Watched(dict[str, Any]):
+class _BoundToModule:
+    def __reduce_ex__(self, _: Any) -> tuple[Any, ...]:
+        # The copy would call the module that it is a copy of.
+        raise TypeError("a model cannot be copied or saved while its tensors are streamed into it")
+
+
+class _Framed(_BoundToModule):
+    """A method of a module, whose call is a frame."""
+
+    def __init__(self, function: Callable[..., Any], frame: Callable[[], Any]) -> None:
+        self._function = function
+        self._frame = frame
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        with self._frame():
+            return self._function(*arguments, **keywords)
+
+
+class _Watched(_BoundToModule, dict[str, Any]):
     """A module's parameters or buffers. Reading one by its name says so first."""
 
     def __init__(self, values: dict[str, Any], before_reading: Callable[[], None]) -> None:
@@ -158,9 +171,6 @@ class _Watched(dict[str, Any]):
     def __getitem__(self, name: str) -> Any:
         self._before_reading()
         return super().__getitem__(name)
-
-    def __reduce__(self) -> tuple[Any, ...]:  # a copy of the model is not watched
-        return dict, (dict(self),)
 
 
 # ---- units --------------------------------------------------------------------------------------

@@ -54,6 +54,7 @@ def stream_safetensors(
             which names the tensor or the module; a file that ends early, since it has been changed
             meanwhile; a stream that is closed.
         OSError: a file cannot be read, after some attempts. What was given before stays as it is.
+        RuntimeError: tensors are asked for while the caller's current stream is being captured.
     """
     try:
         window_bytes = 0 if isinstance(window, bool) else parse_size(str(window))
