@@ -270,7 +270,7 @@ def test_an_error_does_not_wait_for_what_is_stuck(memory: str | None) -> None:
 
 SIGNALS = """
 import os, signal, sys, threading, uvmalloc
-stuck, released, handled = threading.Event(), threading.Event(), threading.Event()
+stuck, waiting, released, handled = (threading.Event() for _ in range(4))
 def stand(item=None):
     stuck.set()
     released.wait(120)
@@ -280,6 +280,7 @@ signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
 last = getattr(signal, sys.argv[1])
 def send():
     stuck.wait()
+    waiting.wait()
     os.kill(os.getpid(), signal.SIGALRM)
     if not handled.wait(60):
         print('SIGALRM was not handled')
@@ -288,12 +289,12 @@ threading.Thread(target=send, daemon=True).start()
 made = uvmalloc.pipeline([1], stand, memory='1MiB' if 'memory' in sys.argv else None)
 try:
     if 'close' in sys.argv:
-        threading.Thread(target=lambda: (stuck.wait(), os.kill(os.getpid(), last))).start()
-        iterator = threading.Thread(target=lambda: next(made, None), daemon=True)
-        iterator.start()
+        threading.Thread(target=lambda: next(made, None), daemon=True).start()
         stuck.wait()
+        waiting.set()
         made.close()
     else:
+        waiting.set()
         with made:
             next(made)
 except KeyboardInterrupt:
