@@ -88,7 +88,7 @@ if(UVMALLOC_BUILD_SIM)
     endforeach()
   endfunction()
   uvmalloc_install_stand_ins("${private_dir}/sim"
-    uvmsim uvmsim_cuda uvmsim_cudart uvmsim_cupti uvmsim_nvml uvmsim_audit)
+    uvmsim uvmsim_cuda uvmsim_cudart uvmsim_cupti uvmsim_nvml uvmsim_audit uvmsim_host)
   uvmalloc_install_stand_ins("${private_dir}/sim/12.2" uvmsim_cuda_12020)
   uvmalloc_install_stand_ins("${private_dir}/sim/12.8" uvmsim_cuda_12080)
   if(TARGET uvmsim_hip)
@@ -109,7 +109,7 @@ install(DIRECTORY docs DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT Documents
 # Files elsewhere in the tree that these documents link to, at the same places beside them.
 foreach(file allocator/README.md allocator/uvmalloc.h bench/traces/README.md cmake/public_headers.txt
         examples/custom_runtime/host_threads.c hipify/README.md preload/exported_names.txt preload/noted_calls.inc
-        preload/served_calls.inc
+        preload/served_calls.inc preload/variants_left.txt
         runtime/uvmalloc_runtime.h)
   cmake_path(GET file PARENT_PATH folder)
   install(FILES ${file} DESTINATION "${CMAKE_INSTALL_DOCDIR}/${folder}" COMPONENT Documents)

@@ -190,7 +190,7 @@ build_programs() {
   local minor="$1" suffix="${1/./_}"
   shift
   configure release
-  cmake --build "$root/build/release" --target uvmalloc_shared uvmsim_audit uvmsim_cuda uvmsim_cudart uvmsim_torch \
+  cmake --build "$root/build/release" --target uvmalloc_shared uvmsim_audit uvmsim_host uvmsim_cuda uvmsim_cudart uvmsim_torch \
     "uvmsim_torch_$suffix" "uvmalloc_torch_$suffix" "$@" || die "building the plugin for torch $minor failed"
 }
 

@@ -210,6 +210,13 @@ UVMSIM_CONTROL int uvmsim_host_used(size_t* out_capacity_bytes, size_t* out_used
   return UVMSIM_OK;
 }
 
+UVMSIM_CONTROL int uvmsim_host_taken(size_t* out_bytes) {
+  if (out_bytes == nullptr) return UVMSIM_ERROR_INVALID;
+  Machine* machine = Machine::existing();
+  *out_bytes = machine != nullptr ? machine->host_use().used_bytes : 0;
+  return UVMSIM_OK;
+}
+
 UVMSIM_CONTROL uint64_t uvmsim_kernel_ns(uint64_t bytes, uint64_t operations, int type) {
   if (is_absent() || type < 0 || static_cast<std::size_t>(type) >= uvmsim::kOperationTypes)
     return 0;

@@ -207,7 +207,13 @@ def test_stand_ins_lie_where_no_program_finds_them_by_chance(installed: Installe
     files = [file for file in installed.stand_ins.rglob("*.so*") if file.is_file()]
     names = {str(file.relative_to(installed.stand_ins)) for file in files if not file.is_symlink()}
     assert names == {
-        *("libuvmsim.so", "libuvmsim_audit.so", "libcuda.so.1", "libcudart.so.13"),
+        *(
+            "libuvmsim.so",
+            "libuvmsim_audit.so",
+            "libuvmsim_host.so",
+            "libcuda.so.1",
+            "libcudart.so.13",
+        ),
         *("libcupti.so.13", "libnvidia-ml.so.1", "12.2/libcuda.so.1", "12.8/libcuda.so.1"),
         *(f"hip/libamdhip64.so.{major}" for major in (5, 6, 7)),
         "hip/libhsa-runtime64.so.1",

@@ -210,6 +210,43 @@ def test_a_path_the_loader_would_split_is_refused(tmp_path):
         with_uvmalloc({}, Libraries(folder), AllocatorOptions(), None)
 
 
+# ---- the memory of a simulated host -------------------------------------------------------------
+
+MEMORY_OF_HOST = """
+import ctypes, os
+def shown():
+    lines = dict(line.split(":") for line in open("/proc/meminfo"))
+    return [int(lines[name].split()[0]) >> 10 for name in ("MemTotal", "MemAvailable", "MemFree")]
+before = shown()
+page = os.sysconf("SC_PAGE_SIZE")
+assert before[0] == os.sysconf("SC_PHYS_PAGES") * page >> 20
+assert abs((os.sysconf("SC_AVPHYS_PAGES") * page >> 20) - before[1]) < 16
+runtime, block = ctypes.CDLL("libcudart.so.13"), ctypes.c_void_p()
+assert runtime.cudaMallocHost(ctypes.byref(block), ctypes.c_size_t(256 << 20)) == 0
+pinned = shown()
+own = bytearray(os.urandom(1 << 20) * 64)
+filled = shown()
+print(before[0], before[1] - pinned[1], pinned[1] - filled[1], before[1])
+"""
+
+
+def test_programs_see_the_simulated_host_memory(uvmalloc):
+    command = ["sim", "--native", "--host-memory", "700MiB", "--", sys.executable, "-c"]
+    finished = uvmalloc(*command, MEMORY_OF_HOST)
+    assert finished.returncode == 0, finished.stderr
+    total, pinned, own, available = (int(number) for number in finished.stdout.split())
+    assert total == 700
+    assert 256 <= pinned < 290
+    assert 64 <= own < 140
+    assert 500 < available < 700
+
+
+def test_programs_see_the_real_host_memory_without_a_simulated_one(uvmalloc):
+    text = "print(next(open('/proc/meminfo')))"
+    finished = uvmalloc("sim", "--native", "--", sys.executable, "-c", text)
+    assert finished.stdout.split()[1] == Path("/proc/meminfo").read_text().split()[1]
+
+
 # ---- the environment of programs ----------------------------------------------------------------
 
 

@@ -90,7 +90,7 @@ def test_the_wheel_is_for_this_platform_and_holds_each_library_once(
     versions = [p.stem.removeprefix("libuvmalloc_torch_") for p in libraries.plugins()]
     expected = ["libuvmalloc.so", "libuvmalloc_storage.so", "libuvmsim_torch.so"]
     expected += [f"lib{room}_torch_{v}.so" for v in versions for room in ("uvmalloc", "uvmsim")]
-    expected += [f"sim/lib{name}.so" for name in ("uvmsim", "uvmsim_audit")]
+    expected += [f"sim/lib{name}.so" for name in ("uvmsim", "uvmsim_audit", "uvmsim_host")]
     expected += ["sim/libcudart.so.13", "sim/libcupti.so.13", "sim/libnvidia-ml.so.1"]
     expected += [f"sim/{folder}libcuda.so.1" for folder in ("", "12.2/", "12.8/")]
     expected += [f"sim/hip/libamdhip64.so.{major}" for major in (5, 6, 7)]

@@ -153,6 +153,7 @@ def on_simulated_device(
             result.pop("UVMSIM_PROFILE", None)  # the machine's file says it
     if machine.host_memory_bytes is not None:
         result["UVMSIM_HOST_MEMORY"] = str(machine.host_memory_bytes)
+        _prepend(result, "LD_PRELOAD", libraries.simulated_host, separators=" :")
     if machine.cpu_touches:
         result["UVMSIM_CPU_TOUCHES"] = "1"
     if libraries.kernels.is_file() and not machine.hip:

@@ -47,6 +47,11 @@ class Libraries:
         return self.stand_ins / "libuvmsim_audit.so"
 
     @property
+    def simulated_host(self) -> Path:
+        """Shows programs the host memory of a simulated machine."""
+        return self.stand_ins / "libuvmsim_host.so"
+
+    @property
     def kernels(self) -> Path:
         """PyTorch's operators on the simulated device; absent from a build without torch."""
         return self.folder / "libuvmsim_torch.so"
