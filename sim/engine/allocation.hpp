@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <vector>
 
 #include <uvmalloc/sim/engine/location.hpp>
 #include <uvmalloc/sim/engine/policy.hpp>
@@ -26,6 +27,7 @@ struct Allocation {
   std::uint64_t id;              // never reused
   std::size_t charge_bytes = 0;  // device memory only
   void* pool = nullptr;          // the pool it was taken from, if any
+  int context = -1;              // ends with it; -1: belongs to no context
   bool imported = false;         // device memory that another process allocated
   std::uint64_t mapped_for = 0;  // the devices, as bits, for which the program has mapped it
 
@@ -61,6 +63,16 @@ class AllocationTable {
   // The record whose memory holds `address`, or null.
   AllocationRecord* find(std::uintptr_t address);
   const AllocationRecord* find(std::uintptr_t address) const;
+
+  // The records for which `wanted` returns true.
+  template <class Wanted>
+  std::vector<Allocation> all_where(Wanted wanted) const {
+    std::vector<Allocation> found;
+    for (const auto& [address, record] : records_) {
+      if (wanted(record.allocation)) found.push_back(record.allocation);
+    }
+    return found;
+  }
 
   // Whether any record's memory meets [address, address + size_bytes).
   bool overlaps(std::uintptr_t address, std::size_t size_bytes) const;

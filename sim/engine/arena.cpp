@@ -144,8 +144,19 @@ std::uintptr_t Arena::allocate_in(Part& part, std::size_t bytes) {
 }
 
 void Arena::free(std::uintptr_t address, std::size_t bytes) {
+  clear(address, bytes);
+  reuse(address, bytes);
+}
+
+void Arena::reuse(std::uintptr_t address, std::size_t bytes) {
   const std::size_t offset = offset_of(address);
   Part& part = offset < large_.begin ? small_ : large_;
+  part.intervals.free(offset - part.begin, round_up(bytes, part.unit));
+}
+
+void Arena::clear(std::uintptr_t address, std::size_t bytes) {
+  const std::size_t offset = offset_of(address);
+  const Part& part = offset < large_.begin ? small_ : large_;
   const std::size_t length = round_up(bytes, part.unit);
   if (host_access_ == HostAccess::kReadWrite) mprotect(as_pointer(address), length, PROT_NONE);
   // The next owner of the address must find zeros; should the hole fail, write them.
@@ -153,7 +164,6 @@ void Arena::free(std::uintptr_t address, std::size_t bytes) {
                 static_cast<off_t>(length)) != 0) {
     std::memset(device_view(address), 0, length);
   }
-  part.intervals.free(offset - part.begin, length);
 }
 
 std::byte* Arena::device_view(std::uintptr_t address) const {

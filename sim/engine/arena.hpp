@@ -35,6 +35,9 @@ class Arena {
   // Gives back what allocate returned for the same size: its pages are dropped and its address has
   // no access.
   void free(std::uintptr_t address, std::size_t bytes);
+  // The same in two parts: the bytes and the access end; the addresses may be given out again.
+  void clear(std::uintptr_t address, std::size_t bytes);
+  void reuse(std::uintptr_t address, std::size_t bytes);
 
   std::byte* device_view(std::uintptr_t address) const;
 

@@ -43,6 +43,7 @@ class DeviceMemory {
 
   // From now on the device's context takes its part of the memory, if it can be had.
   void open_context();
+  void close_context() { has_context_ = false; }
 
   // Puts the chunk that `block` holds here, or gets now, at the end of `list`; kNone gives the
   // chunk up.

@@ -12,6 +12,7 @@
 
 #include <uvmalloc/sim/engine/call_table.hpp>
 #include <uvmalloc/sim/engine/report.hpp>
+#include <uvmalloc/sim/engine/thread_context.hpp>
 #include <uvmalloc/sim/engine/units.hpp>
 #include <uvmalloc/sim/engine/work_trace.hpp>
 
@@ -21,6 +22,9 @@ namespace {
 // Address space only: pages exist once they are touched.
 constexpr std::size_t kManagedArenaBytes = std::size_t{256} << 30;
 constexpr std::size_t kDeviceArenaBytes = std::size_t{256} << 30;
+
+// An eighth of an arena.
+constexpr std::size_t kMostKeptBackBytes = std::size_t{32} << 30;
 
 constexpr std::size_t kRowAlignmentBytes = 512;
 
@@ -245,7 +249,8 @@ Allocation Machine::describe(MemoryKind kind, const void* address, std::size_t b
                     .size_bytes = bytes,
                     .device = device,
                     .flags = flags,
-                    .id = next_allocation_id_++};
+                    .id = next_allocation_id_++,
+                    .context = context_for(device)};
 }
 
 Status Machine::allocate_managed(int device, std::size_t bytes, unsigned flags, void** out) {
@@ -296,6 +301,7 @@ Status Machine::take_device_memory(int device, std::size_t bytes, PoolHandle poo
   Allocation allocation = describe(MemoryKind::kDevice, *out, bytes, device, 0);
   allocation.charge_bytes = charge;
   allocation.pool = pool;
+  if (pool != nullptr) allocation.context = device;  // pools are the device's
   allocations_.add({.allocation = allocation, .placement = nullptr});
   ++counters_.device_allocations;
   return Status::kOk;
@@ -333,18 +339,99 @@ Status Machine::free_memory(void* address, Wait wait) {
     if (const Status status = captures_.admit_unsafe_call(); status != Status::kOk) return status;
     timeline_.wait_until(timeline_.device_completion_ns(freed.device));
   }
+  remove_allocation(*record, Addresses::kReuse);
+  return Status::kOk;
+}
+
+// Managed memory, and device memory of this process that the machine has placed.
+void Machine::remove_allocation(const AllocationRecord& record, Addresses addresses) {
+  const Allocation freed = record.allocation;
   if (freed.kind == MemoryKind::kManaged) {
-    residency_.forget(pages_of(*record, {address, freed.size_bytes}));
-    managed_.free(user, freed.size_bytes);
+    residency_.forget(pages_of(record, {reinterpret_cast<void*>(freed.address), freed.size_bytes}));
+    managed_.clear(freed.address, freed.size_bytes);
     ++counters_.managed_frees;
   } else {
     release_device(freed.device, freed.charge_bytes);
     if (Pool* pool = pools_.find(freed.pool)) pool->used_bytes -= freed.charge_bytes;
-    device_only_.free(user, freed.size_bytes);
+    device_only_.clear(freed.address, freed.size_bytes);
     ++counters_.device_frees;
   }
-  allocations_.remove(user);
-  return Status::kOk;
+  allocations_.remove(freed.address);
+  if (addresses == Addresses::kKeepBack) {
+    keep_back(freed);
+  } else {
+    arena_of(freed).reuse(freed.address, freed.size_bytes);
+  }
+}
+
+void Machine::keep_back(const Allocation& ended) {
+  kept_back_.push_back(ended);
+  kept_back_bytes_ += ended.size_bytes;
+  while (kept_back_bytes_ > kMostKeptBackBytes) {
+    const Allocation& oldest = kept_back_.front();
+    arena_of(oldest).reuse(oldest.address, oldest.size_bytes);
+    kept_back_bytes_ -= oldest.size_bytes;
+    kept_back_.pop_front();
+  }
+}
+
+void Machine::end_capture_of(Stream& stream, std::vector<std::shared_ptr<Graph>>* graphs) {
+  std::shared_ptr<Graph> graph;
+  captures_.forget(stream, &graph);
+  if (graph == nullptr) return;
+  graphs_.erase(graph.get());
+  graphs->push_back(std::move(graph));
+}
+
+void Machine::end_streams_of(int context, std::vector<std::shared_ptr<Graph>>* graphs) {
+  for (const StreamHandle handle : timeline_.streams_of(context)) {
+    end_capture_of(*timeline_.find_stream(kHost, handle), graphs);
+    timeline_.destroy_stream(handle);
+  }
+  timeline_.destroy_events_of(context);
+}
+
+void Machine::end_primary_context(int device, std::vector<std::shared_ptr<Graph>>* graphs) {
+  for (Stream* stream : timeline_.per_thread_streams_of(device)) end_capture_of(*stream, graphs);
+  std::erase_if(peers_,
+                [&](const auto& pair) { return pair.first == device || pair.second == device; });
+  pools_.set_current(device, pools_.default_of(device));
+  memory(device).close_context();
+}
+
+void Machine::end_allocation(const Allocation& allocation) {
+  auto* const address = reinterpret_cast<void*>(allocation.address);
+  const AllocationRecord* record = allocations_.find(allocation.address);
+  switch (allocation.kind) {
+    case MemoryKind::kManaged:
+      remove_allocation(*record, Addresses::kKeepBack);
+      break;
+    case MemoryKind::kDevice:
+      if (!allocation.imported && allocation.mapped_for == 0)
+        remove_allocation(*record, Addresses::kKeepBack);
+      break;
+    case MemoryKind::kPinned:
+      host_.release(round_up(allocation.size_bytes, kPageBytes));
+      allocations_.remove(allocation.address);
+      ++counters_.pinned_frees;
+      munmap(address, round_up(allocation.size_bytes, kPageBytes));
+      break;
+    case MemoryKind::kRegistered:
+      allocations_.remove(allocation.address);
+      break;
+    case MemoryKind::kOrdinary:
+      break;
+  }
+}
+
+void Machine::destroy_context(int context) {
+  std::vector<std::shared_ptr<Graph>> graphs;  // of captures; destroyed without the lock
+  const std::lock_guard lock(mutex_);
+  end_streams_of(context, &graphs);
+  const auto ended = allocations_.all_where(
+      [&](const Allocation& allocation) { return allocation.context == context; });
+  for (const Allocation& allocation : ended) end_allocation(allocation);
+  if (context < kMostDevices) end_primary_context(context, &graphs);
 }
 
 Status Machine::free_pinned(void* address) {

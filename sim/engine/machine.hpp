@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -65,6 +66,9 @@ class UVMSIM_EXPORT Machine {
   Status set_capacity(int device, std::size_t bytes);
   // The first use of a device makes its context, which keeps its part of the memory for good.
   void open_context(int device);
+  // Ends all memory, streams and events that were made in the context, by its number; with a
+  // primary context also what the device keeps for it.
+  void destroy_context(int context);
 
   Status allocate_managed(int device, std::size_t bytes, unsigned flags, void** out);
   Status allocate_device(int device, std::size_t bytes, void** out);
@@ -260,6 +264,16 @@ class UVMSIM_EXPORT Machine {
   bool make_room(int device, std::size_t bytes);
   bool charge_device(int device, std::size_t bytes);
   void release_device(int device, std::size_t bytes);
+  void end_streams_of(int context, std::vector<std::shared_ptr<Graph>>* graphs);
+  void end_primary_context(int device, std::vector<std::shared_ptr<Graph>>* graphs);
+  void end_capture_of(Stream& stream, std::vector<std::shared_ptr<Graph>>* graphs);
+  void end_allocation(const Allocation& allocation);
+  enum class Addresses { kReuse, kKeepBack };
+  void remove_allocation(const AllocationRecord& record, Addresses addresses);
+  void keep_back(const Allocation& ended);
+  Arena& arena_of(const Allocation& allocation) {
+    return allocation.kind == MemoryKind::kManaged ? managed_ : device_only_;
+  }
   Status take_device_memory(int device, std::size_t bytes, PoolHandle pool, void** out);
   void drop_if_unused(PieceHandle handle);
   void know_mappings();
@@ -320,6 +334,10 @@ class UVMSIM_EXPORT Machine {
   Residency residency_;
   std::unique_ptr<HostTouches> host_touches_;  // null where they are not tracked
   AllocationTable allocations_;
+  // Memory that ended with its context, the oldest first. Its addresses are kept back, so that a
+  // program which still uses them does not meet other memory there.
+  std::deque<Allocation> kept_back_;
+  std::size_t kept_back_bytes_ = 0;
   Timeline timeline_;
   Captures captures_;
   std::unordered_map<GraphHandle, std::shared_ptr<Graph>> graphs_;

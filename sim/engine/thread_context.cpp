@@ -9,6 +9,7 @@ namespace uvmsim {
 namespace {
 
 struct Activity {
+  std::atomic<bool> active{false};
   std::atomic<int> retained{0};
   std::atomic<bool> implicit{false};
   std::atomic<bool> opened{false};
@@ -20,6 +21,11 @@ Activity& activity(int device) {
 }
 
 }  // namespace
+
+int context_for(int device) {
+  const ThreadContext& thread = ThreadContext::current();
+  return thread.context() == device ? thread.context_number() : device;
+}
 
 ThreadContext::ThreadContext()
     : number_([] {
@@ -64,15 +70,17 @@ void ThreadContext::choose_device(int device) {
 
 void PrimaryContexts::activate(int device) {
   activity(device).implicit = true;
+  activity(device).active = true;
   open(device);
 }
 
 bool PrimaryContexts::is_active(int device) {
-  return activity(device).implicit || activity(device).retained > 0;
+  return activity(device).active;
 }
 
 void PrimaryContexts::retain(int device) {
   ++activity(device).retained;
+  activity(device).active = true;
   open(device);
 }
 
@@ -80,14 +88,18 @@ bool PrimaryContexts::release(int device) {
   std::atomic<int>& retained = activity(device).retained;
   int count = retained.load();
   while (count > 0) {
-    if (retained.compare_exchange_weak(count, count - 1)) return true;
+    if (!retained.compare_exchange_weak(count, count - 1)) continue;
+    if (count == 1 && !activity(device).implicit) reset(device);
+    return true;
   }
   return false;
 }
 
 void PrimaryContexts::reset(int device) {
-  activity(device).retained = 0;
   activity(device).implicit = false;
+  activity(device).active = false;
+  if (!activity(device).opened.exchange(false)) return;
+  if (Machine* machine = Machine::existing()) machine->destroy_context(device);
 }
 
 void PrimaryContexts::open(int device) {

@@ -18,6 +18,10 @@ namespace uvmsim {
 inline constexpr int kNoContext = -1;
 inline constexpr int kMostDevices = 64;
 
+// The context in which the calling thread makes things of the device: its current one if that is of
+// the device, else the primary one.
+int context_for(int device);
+
 struct KernelCall;
 
 class UVMSIM_EXPORT ThreadContext {
@@ -48,6 +52,8 @@ class UVMSIM_EXPORT ThreadContext {
 
   // Which calls it may make while streams are captured.
   CaptureMode capture_mode = CaptureMode::kGlobal;
+  // Whether stream 0 is the thread's own default stream in the call that it makes.
+  bool has_own_default_stream = false;
   // How the program launched the kernel that the thread records now; null: that is not known.
   const KernelCall* kernel_call = nullptr;
 
@@ -60,14 +66,31 @@ class UVMSIM_EXPORT ThreadContext {
   std::array<int, 64> stack_{};
 };
 
-// Primary contexts count how often they are retained; the implicit use by choose_device counts once
-// for good.
+// Around a call of a program that was compiled for a default stream per thread.
+class PerThreadDefaultStream {
+ public:
+  PerThreadDefaultStream() : before_(ThreadContext::current().has_own_default_stream) {
+    ThreadContext::current().has_own_default_stream = true;
+  }
+  ~PerThreadDefaultStream() { ThreadContext::current().has_own_default_stream = before_; }
+  PerThreadDefaultStream(const PerThreadDefaultStream&) = delete;
+  PerThreadDefaultStream& operator=(const PerThreadDefaultStream&) = delete;
+
+ private:
+  const bool before_;
+};
+
+// Primary contexts count how often they are retained; the implicit use by choose_device counts
+// once, until a reset. A primary context ends with its last use, or by a reset, which leaves the
+// count as it is. Its memory, streams and events end then. The next use makes it anew.
 class UVMSIM_EXPORT PrimaryContexts {
  public:
   static void activate(int device);
   static bool is_active(int device);
   static void retain(int device);
   static bool release(int device);  // false where it was not retained
+  // Whether calls in the context of that number may be made: its primary context is active.
+  static bool has_ended(int context) { return context < kMostDevices && !is_active(context); }
   static void reset(int device);
 
   // A context of the device is made: the first one takes its part of the device's memory.

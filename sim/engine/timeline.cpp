@@ -30,6 +30,7 @@ Timeline::Timeline(int device_count, std::uint64_t query_ns)
 
 StreamHandle Timeline::create_stream(int device, unsigned flags, bool blocking, int priority) {
   auto stream = std::make_unique<Stream>(Stream{.device = device,
+                                                .context = context_for(device),
                                                 .id = next_id_++,
                                                 .flags = flags,
                                                 .priority = priority,
@@ -37,6 +38,26 @@ StreamHandle Timeline::create_stream(int device, unsigned flags, bool blocking, 
   const StreamHandle handle = stream.get();
   streams_.emplace(handle, std::move(stream));
   return handle;
+}
+
+std::vector<StreamHandle> Timeline::streams_of(int context) const {
+  std::vector<StreamHandle> found;
+  for (const auto& [handle, stream] : streams_) {
+    if (stream->context == context) found.push_back(handle);
+  }
+  return found;
+}
+
+std::vector<Stream*> Timeline::per_thread_streams_of(int device) {
+  std::vector<Stream*> found;
+  for (auto& [key, stream] : per_thread_) {
+    if (key.second == device) found.push_back(&stream);
+  }
+  return found;
+}
+
+void Timeline::destroy_events_of(int context) {
+  std::erase_if(events_, [&](const auto& entry) { return entry.second->context == context; });
 }
 
 bool Timeline::destroy_stream(StreamHandle handle) {
@@ -56,7 +77,8 @@ Stream* Timeline::find_stream(int device, StreamHandle handle) {
     return it == streams_.end() ? nullptr : it->second.get();
   }
   if (device < 0 || static_cast<std::size_t>(device) >= defaults_.size()) return nullptr;
-  if (number < kPerThreadHandle) return &defaults_[static_cast<std::size_t>(device)];
+  const bool is_own = number == 0 && ThreadContext::current().has_own_default_stream;
+  if (number < kPerThreadHandle && !is_own) return &defaults_[static_cast<std::size_t>(device)];
   const auto [it, added] = per_thread_.try_emplace({ThreadContext::current().number(), device},
                                                    Stream{.device = device, .id = 0});
   if (added) it->second.id = next_id_++;
@@ -64,7 +86,8 @@ Stream* Timeline::find_stream(int device, StreamHandle handle) {
 }
 
 EventHandle Timeline::create_event(int device, unsigned flags, bool timing) {
-  auto event = std::make_unique<Event>(Event{.device = device, .flags = flags, .timing = timing});
+  auto event = std::make_unique<Event>(
+      Event{.device = device, .context = context_for(device), .flags = flags, .timing = timing});
   const EventHandle handle = event.get();
   events_.emplace(handle, std::move(event));
   return handle;

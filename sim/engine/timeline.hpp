@@ -27,6 +27,7 @@ using EventHandle = void*;
 
 struct Stream {
   int device;
+  int context = -1;    // ends with it; -1: a default stream, or one of the machine's own
   std::uint64_t id;    // unique in the process
   unsigned flags = 0;  // as given by the caller; the engine attaches no meaning
   int priority = 0;
@@ -39,6 +40,7 @@ struct Stream {
 
 struct Event {
   int device;
+  int context = -1;
   unsigned flags = 0;
   bool timing = true;
   bool recorded = false;
@@ -57,6 +59,10 @@ class UVMSIM_EXPORT Timeline {
 
   StreamHandle create_stream(int device, unsigned flags, bool blocking, int priority);
   bool destroy_stream(StreamHandle handle);
+  // What a context had. The default streams of a device are those of its primary context.
+  std::vector<StreamHandle> streams_of(int context) const;
+  std::vector<Stream*> per_thread_streams_of(int device);
+  void destroy_events_of(int context);
 
   // `device` matters for default streams only. Null where the handle is none.
   Stream* find_stream(int device, StreamHandle handle);

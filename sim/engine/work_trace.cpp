@@ -5,6 +5,8 @@
 #include <array>
 #include <atomic>
 
+#include <uvmalloc/sim/engine/thread_context.hpp>
+
 namespace uvmsim {
 namespace {
 
@@ -21,6 +23,12 @@ using TraceOrder = void (*)(int device, const void* stream, const void* signal, 
 
 std::atomic<TraceKernel> trace_kernel{nullptr};
 std::atomic<TraceOrder> trace_order{nullptr};
+
+// As the allocator names it.
+StreamHandle named(StreamHandle stream) {
+  const bool is_own = stream == nullptr && ThreadContext::current().has_own_default_stream;
+  return is_own ? reinterpret_cast<StreamHandle>(2) : stream;
+}
 
 void* find_symbol(const char* name) {
   if (void* symbol = dlsym(RTLD_DEFAULT, name)) return symbol;
@@ -44,7 +52,7 @@ void WorkTrace::kernel(int device, StreamHandle stream, const KernelWork& work,
   if (trace == nullptr) return;
   const std::uint64_t amount = work.is_timed ? work.duration_ns : work.operations;
   const int type = work.is_timed ? kNanoseconds : static_cast<int>(work.type);
-  trace(device, stream, amount, type, accesses.data(), accesses.size());
+  trace(device, named(stream), amount, type, accesses.data(), accesses.size());
 }
 
 void WorkTrace::copy(int device, StreamHandle stream, const TracedCopy& copy) {
@@ -54,19 +62,19 @@ void WorkTrace::copy(int device, StreamHandle stream, const TracedCopy& copy) {
   const int type = copy.way == CopyWay::kInside   ? kBytesInside
                    : copy.way == CopyWay::kToHost ? kBytesToHost
                                                   : kBytesToDevice;
-  trace(device, stream, copy.size_bytes, type, ends.data(), ends.size());
+  trace(device, named(stream), copy.size_bytes, type, ends.data(), ends.size());
 }
 
 void WorkTrace::fill(int device, StreamHandle stream, const Fill& fill) {
   const TraceKernel trace = trace_kernel.load(std::memory_order_acquire);
   if (trace == nullptr) return;
   const uvmsim_access range{fill.to, fill.count * fill.value_bytes, UVMSIM_WRITE};
-  trace(device, stream, range.size_bytes, kBytesInside, &range, 1);
+  trace(device, named(stream), range.size_bytes, kBytesInside, &range, 1);
 }
 
 void WorkTrace::order(int device, StreamHandle stream, EventHandle event, TracedOrder order) {
   const TraceOrder trace = trace_order.load(std::memory_order_acquire);
-  if (trace != nullptr) trace(device, stream, event, static_cast<int>(order));
+  if (trace != nullptr) trace(device, named(stream), event, static_cast<int>(order));
 }
 
 }  // namespace uvmsim

@@ -55,10 +55,20 @@ CUresult destroy_context(CUcontext context) {
   int popped = kNoContext;
   if (thread.context_number() == number) thread.pop_context(&popped);
   contexts[static_cast<std::size_t>(number)] = false;
+  machine().destroy_context(number);
   return CUDA_SUCCESS;
 }
 
 }  // namespace
+
+CUresult uvmsim::cuda::current_device(int* device) {
+  const int number = ThreadContext::current().context_number();
+  if (number == kNoContext) return CUDA_ERROR_INVALID_CONTEXT;
+  *device = number % kMostDevices;
+  const bool exists = number < kMostDevices ? !PrimaryContexts::has_ended(number)
+                                            : contexts[static_cast<std::size_t>(number)].load();
+  return exists ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
 
 CUcontext uvmsim::cuda::context_of(int number) {
   return reinterpret_cast<CUcontext>(&contexts[static_cast<std::size_t>(number)]);

@@ -52,6 +52,8 @@ CUresult finish(Status status);
 // none or a foreign one).
 CUcontext context_of(int number);
 int device_of(CUcontext context);
+// The device of the thread's current context; an error where there is none, or where it has ended.
+CUresult current_device(int* device);
 
 inline Machine& machine() {
   return Machine::instance();
@@ -73,7 +75,8 @@ inline void* as_pointer(CUdeviceptr address) {
   CU_ENTER_ANYTIME; \
   if (!uvmsim::is_initialized()) return CUDA_ERROR_NOT_INITIALIZED
 
-#define CU_ENTER_CONTEXT                                         \
-  CU_ENTER;                                                      \
-  const int device = uvmsim::ThreadContext::current().context(); \
-  if (device == uvmsim::kNoContext) return CUDA_ERROR_INVALID_CONTEXT
+#define CU_ENTER_CONTEXT                                                                   \
+  CU_ENTER;                                                                                \
+  int device = uvmsim::kNoContext;                                                         \
+  if (const CUresult ended = uvmsim::cuda::current_device(&device); ended != CUDA_SUCCESS) \
+  return ended

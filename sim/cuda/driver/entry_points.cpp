@@ -70,9 +70,12 @@ const EntryPoint* resolve(const std::string& name, int version) {
 }
 
 const EntryPoint* resolve_for_thread_stream(const std::string& name, int version) {
-  for (const char* suffix : {"_v2_ptsz", "_v2_ptds", "_ptsz", "_ptds"}) {
-    const EntryPoint* entry = find(name + suffix);
-    if (entry != nullptr && entry->implemented != 0) return entry;
+  for (const char* form : {"_v3", "_v2", ""}) {
+    if (!existed(name + form, version)) continue;
+    for (const char* suffix : {"_ptsz", "_ptds"}) {
+      const EntryPoint* entry = find(name + form + suffix);
+      if (entry != nullptr && entry->implemented != 0) return entry;
+    }
   }
   return resolve(name, version);
 }

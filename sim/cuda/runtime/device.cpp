@@ -172,7 +172,8 @@ RT_API cudaGetDeviceFlags(unsigned* flags) {
 
 RT_API cudaDeviceReset() {
   RT_ENTER_DEVICE;
-  return finish(machine().wait_for_device(device));
+  PrimaryContexts::reset(device);
+  return cudaSuccess;
 }
 
 RT_API cudaDeviceSynchronize() {

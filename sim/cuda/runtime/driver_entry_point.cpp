@@ -52,3 +52,29 @@ RT_API cudaGetDriverEntryPointByVersion(const char* name, void** function, unsig
   RT_ENTER;
   return find_entry_point(name, function, static_cast<int>(version), flags, result);
 }
+
+// ---- as programs have them that were compiled for a default stream per thread
+
+namespace {
+
+// A program that asks for neither kind of default stream gets the functions of its own.
+unsigned long long per_thread_by_default(unsigned long long flags) {
+  constexpr unsigned long long kKinds = cudaEnableLegacyStream | cudaEnablePerThreadDefaultStream;
+  return (flags & kKinds) != 0 ? flags : flags | cudaEnablePerThreadDefaultStream;
+}
+
+}  // namespace
+
+RT_API cudaGetDriverEntryPoint_ptsz(const char* name, void** function, unsigned long long flags,
+                                    cudaDriverEntryPointQueryResult* result) {
+  RT_ENTER;
+  return find_entry_point(name, function, kRuntimeVersion, per_thread_by_default(flags), result);
+}
+
+RT_API cudaGetDriverEntryPointByVersion_ptsz(const char* name, void** function, unsigned version,
+                                             unsigned long long flags,
+                                             cudaDriverEntryPointQueryResult* result) {
+  RT_ENTER;
+  return find_entry_point(name, function, static_cast<int>(version), per_thread_by_default(flags),
+                          result);
+}

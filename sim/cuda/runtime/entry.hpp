@@ -37,6 +37,13 @@ inline constexpr unsigned kEventFlags =
 inline Status admit_managed_call() {
   return Status::kOk;
 }
+// Each kind of memory is freed by calls of its own.
+inline Status free_of_device(void* address) {
+  return machine().free_memory(address, Wait::kYes);
+}
+inline Status free_of_host(void* address) {
+  return machine().free_pinned(address);
+}
 inline std::size_t total_bytes_of(const MemoryUse& use) {
   return use.capacity_bytes;
 }

@@ -88,7 +88,9 @@ cudaError_t finish(Status status) {
 int use_device() {
   if (visible_device_count() == 0) return -1;
   ThreadContext& thread = ThreadContext::current();
-  if (thread.context() == kNoContext) thread.choose_device(thread.device());
+  // A primary context that has ended is made anew.
+  if (thread.context() == kNoContext || PrimaryContexts::has_ended(thread.context_number()))
+    thread.choose_device(thread.device());
   return thread.device();
 }
 

@@ -79,13 +79,13 @@ RT_API cudaHostAlloc(void** out, size_t bytes, unsigned flags) {
 RT_API cudaFree(void* address) {
   RT_ENTER_DEVICE;
   if (address == nullptr) return cudaSuccess;
-  return finish(machine().free_memory(address, Wait::kYes));
+  return finish(free_of_device(address));
 }
 
 RT_API cudaFreeHost(void* address) {
   RT_ENTER_DEVICE;
   if (address == nullptr) return cudaSuccess;
-  return finish(machine().free_pinned(address));
+  return finish(free_of_host(address));
 }
 
 RT_API cudaHostRegister(void* address, size_t bytes, unsigned flags) {

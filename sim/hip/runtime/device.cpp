@@ -63,7 +63,8 @@ RT_API hipGetDeviceFlags(unsigned* flags) {
 
 RT_API hipDeviceReset() {
   RT_ENTER_DEVICE;
-  return finish(machine().wait_for_device(device));
+  PrimaryContexts::reset(device);
+  return hipSuccess;
 }
 
 RT_API hipDeviceSynchronize() {

@@ -37,6 +37,16 @@ inline constexpr unsigned kEventFlags = hipEventBlockingSync | hipEventDisableTi
 inline Status admit_managed_call() {
   return kVersion >= kStrictCaptures ? machine().refuse_beside_captures() : Status::kOk;
 }
+// All frees are the same function.
+inline Status free_of_device(void* address) {
+  const auto allocation = machine().find(address);
+  return allocation && allocation->kind == MemoryKind::kPinned
+             ? machine().free_pinned(address)
+             : machine().free_memory(address, Wait::kYes);
+}
+inline Status free_of_host(void* address) {
+  return free_of_device(address);
+}
 // An integrated device counts what the firmware has set aside for it: less than what it can have.
 inline std::size_t total_bytes_of(const MemoryUse& use) {
   constexpr std::size_t kCarveOutPart = 4;

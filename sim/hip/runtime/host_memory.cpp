@@ -36,5 +36,5 @@ RT_API hipMemAllocHost(void** out, size_t bytes) {
 RT_API hipHostFree(void* address) {
   RT_ENTER_DEVICE;
   (void)device;
-  return address == nullptr ? hipSuccess : finish(machine().free_pinned(address));
+  return address == nullptr ? hipSuccess : finish(free_of_host(address));
 }
