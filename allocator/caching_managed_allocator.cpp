@@ -182,6 +182,18 @@ void CachingManagedAllocator::release_cached_of(int device, std::uint64_t privat
   engine_->reclaimer.release_cached_of(device, private_pool);
 }
 
+std::vector<DeviceStream> CachingManagedAllocator::streams_of(int device) const {
+  return engine_->stream_pools.streams_of(device);
+}
+
+std::vector<void*> CachingManagedAllocator::forget_device(int device) {
+  return engine_->device_reset.forget(device);
+}
+
+bool CachingManagedAllocator::wait_for_device(int device) {
+  return engine_->machine.stream_work.wait_for_device(device);
+}
+
 void CachingManagedAllocator::forget_stream(int device, StreamHandle stream) {
   engine_->stream_pools.retire_stream(device, stream);
 }
@@ -253,6 +265,10 @@ void CachingManagedAllocator::end_conversion(void* address, std::size_t size_byt
 }
 
 // ---- what it knows
+
+bool CachingManagedAllocator::has_taken(const void* address) const {
+  return engine_->introspection.has_taken(address);
+}
 
 std::optional<BlockDescription> CachingManagedAllocator::find(const void* address) const {
   return engine_->introspection.find(address);

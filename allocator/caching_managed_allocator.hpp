@@ -184,6 +184,9 @@ class CachingManagedAllocator {
 
   // nullopt: the address is not ours. Interior addresses are fine.
   std::optional<BlockDescription> find(const void* address) const;
+  // Whether the address lies in memory that we have from the driver, used or not. There the driver
+  // must not be asked to free anything: it would free all blocks of an allocation of its own.
+  bool has_taken(const void* address) const;
 
   // Gives all cached memory back: free pages to their spans, where they are discarded if the device
   // can, and empty spans to the driver. Blocks behind fences are waited for.
@@ -199,6 +202,19 @@ class CachingManagedAllocator {
   // other streams that it worked on are used again, and at once if private pools hold some of its
   // memory. If that is not possible, the memory stays unused until those pools are released.
   void forget_stream(int device, StreamHandle stream);
+
+  // The streams of the device that memory was requested for and that have not been forgotten.
+  std::vector<DeviceStream> streams_of(int device) const;
+
+  // The program has destroyed the device's context, and with it all memory, streams and events
+  // there (cudaDeviceReset): call it right after that. Ends the blocks of that memory, which must
+  // not be freed again, and returns their addresses. Blocks in ordinary memory stay. Other threads
+  // must not use the device meanwhile, as for the reset itself.
+  std::vector<void*> forget_device(int device);
+
+  // Waits for all work of the device. False: the work may go on, because the device fails, or
+  // because a stream captures: waiting would invalidate its graph.
+  bool wait_for_device(int device);
 
   // Gives back the part of idle cached memory that is due at `now`. With UVMALLOC_DECAY it is
   // called during allocations and frees; a program may call it as well.

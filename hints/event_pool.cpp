@@ -59,6 +59,13 @@ void EventPool::release(int device, EventHandle event) noexcept {
   events_[static_cast<std::size_t>(device)].free.push_back(event);
 }
 
+void EventPool::forget_device(int device) noexcept {
+  const RankedGuard lock(mutex_);
+  Events& events = events_[static_cast<std::size_t>(device)];
+  events.made -= events.free.size();
+  events.free.clear();
+}
+
 bool EventPool::may_wait(const DeviceStream& stream) const {
   if (!stream.exists() || !stream.can_be_named()) return false;
   bool is_capturing = false;

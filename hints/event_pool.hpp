@@ -22,6 +22,9 @@ class EventPool {
   // In a forked child, which has one thread: the events are the parent's.
   void abandon() noexcept UVM_NOT_ANALYSED { events_.clear(); }
 
+  // The device's context is gone, and its events with it. Nobody may hold one.
+  void forget_device(int device) noexcept;
+
   // An event of the stream's device, recorded on the stream now. nullptr, and why in `*status`: the
   // runtime refuses, or there is no memory. The calling thread must be able to name the stream.
   EventHandle record(const DeviceStream& stream, RuntimeStatus* status) noexcept;

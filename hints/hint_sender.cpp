@@ -175,6 +175,12 @@ HintStatuses HintSender::send(const HintPlan& plan, int device, DeviceStream pro
   return statuses;
 }
 
+void HintSender::forget_device(int device) noexcept {
+  finish_prefetches();
+  const RankedGuard lock(mutex_);
+  lanes_[static_cast<std::size_t>(device)] = {};
+}
+
 void HintSender::finish_prefetches() noexcept {
   if (prefetch_thread_ != nullptr) prefetch_thread_->drain();
 }

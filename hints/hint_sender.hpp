@@ -50,6 +50,9 @@ class HintSender {
   // In a forked child, which has one thread: the lanes are the parent's.
   void abandon() noexcept UVM_NOT_ANALYSED;
 
+  // The device's context is gone, and the lanes with it.
+  void forget_device(int device) noexcept;
+
   // Sends `plan` in order in the context of `device`. With a producer, prefetches start after its
   // work so far. With a consumer, its later work starts after the prefetches. A stream that is
   // being captured is left out of this order, because an event from outside would end its capture.

@@ -34,6 +34,8 @@ class CountingRuntime final : public DeviceRuntime {
   int device_count() const override { return inner_->device_count(); }
   // These call no driver, so they are not counted.
   bool has_context(int device) const override { return inner_->has_context(device); }
+  void lose_context(int device) const override { inner_->lose_context(device); }
+  void renew_context(int device) const override { inner_->renew_context(device); }
   std::chrono::nanoseconds now() const override { return inner_->now(); }
   RuntimeStatus describe(int device, DeviceDescription* out) const override;
   RuntimeStatus memory_figures(int device, MemoryFigures* out) const override;

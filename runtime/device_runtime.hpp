@@ -143,6 +143,11 @@ class DeviceRuntime {
   // Whether the device can get work without a context being made first. Changes nothing. A runtime
   // without contexts returns true.
   virtual bool has_context(int /*device*/) const { return true; }
+  // The program has destroyed the context of the device, with all memory, streams and events in it.
+  // From now on calls for the device reach no driver, and say kNotUsable, until renew_context():
+  // from then on they use the context that the driver makes anew.
+  virtual void lose_context(int /*device*/) const {}
+  virtual void renew_context(int /*device*/) const {}
   virtual RuntimeStatus pointer_attributes(const void* address, PointerAttributes* out) const = 0;
 
   // Managed memory attached to all devices. `device` owns the allocation: it is made and freed in

@@ -18,6 +18,8 @@ const char* name(LockRank rank) {
       return "release";
     case LockRank::kFences:
       return "fences";
+    case LockRank::kCaptures:
+      return "captures";
     case LockRank::kArena:
       return "arena";
     case LockRank::kCaches:

@@ -15,6 +15,7 @@ enum class LockRank : std::uint8_t {
   kPlan,
   kRelease,
   kFences,
+  kCaptures,
   kArena,
   kCaches,
   kState,
@@ -65,6 +66,14 @@ class UVM_CAPABILITY("mutex") Ranked {
   }
   [[gnu::always_inline]] void unlock() UVM_RELEASE() {
     mutex_.unlock();
+    detail::leave_rank(kRank);
+  }
+  void lock_shared() UVM_NOT_ANALYSED {
+    detail::enter_rank(kRank);
+    mutex_.lock_shared();
+  }
+  void unlock_shared() UVM_NOT_ANALYSED {
+    mutex_.unlock_shared();
     detail::leave_rank(kRank);
   }
   void lock_for_fork() UVM_ACQUIRE() {

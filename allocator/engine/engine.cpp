@@ -40,6 +40,8 @@ Engine::Engine(std::unique_ptr<DeviceRuntime> runtime, const Configuration& conf
       mover(machine, state, uses, hints),
       sharing(machine, state),
       live(machine, state, sharing),
+      device_reset(machine, state, hints, fenced, stream_pools, reclaimer, live,
+                   [this](void* address) { free_slow(address, nullptr); }),
       private_memory(machine, state, caches, fenced, returner, counts, hints,
                      [this](void* address) { free_slow(address, nullptr); }),
       introspection(machine, state, caches, fenced),
@@ -67,7 +69,7 @@ Engine::~Engine() {
   const HeldHeap heap(state);
   for (int device = 0; device < machine.device_count(); ++device) {
     if (heap->book.figures().span_bytes.increased != 0) {
-      machine.runtime.synchronize_device(device);
+      machine.stream_work.wait_for_device(device);
     }
   }
   fenced.close(heap);

@@ -17,6 +17,7 @@
 #include <uvmalloc/allocator/engine/block_counts.hpp>
 #include <uvmalloc/allocator/engine/block_finder.hpp>
 #include <uvmalloc/allocator/engine/block_returner.hpp>
+#include <uvmalloc/allocator/engine/device_reset.hpp>
 #include <uvmalloc/allocator/engine/device_sharing.hpp>
 #include <uvmalloc/allocator/engine/escalation.hpp>
 #include <uvmalloc/allocator/engine/fenced_blocks.hpp>
@@ -99,6 +100,7 @@ struct Engine {
   Mover mover;
   DeviceSharing sharing;
   LivePlanner live;
+  DeviceReset device_reset;
   PrivateMemory private_memory;
   Introspection introspection;
   OutOfMemoryReport out_of_memory;

@@ -18,6 +18,7 @@
 #include <uvmalloc/allocator/statistics/statistics_book.hpp>
 #include <uvmalloc/allocator/streams/private_pools.hpp>
 #include <uvmalloc/hints/placement_planner.hpp>
+#include <uvmalloc/runtime/capture_guard.hpp>
 #include <uvmalloc/storage/residency_ledger.hpp>
 
 namespace uvm {
@@ -75,7 +76,7 @@ class UVM_CAPABILITY("state lock") HeapState {
   }
   bool has_open_private_pools() const UVM_NOT_ANALYSED { return guarded_.private_pools.any_open(); }
   // Nothing may be waited for, queried or given to the driver.
-  bool is_capturing() const UVM_NOT_ANALYSED { return guarded_.private_pools.is_capturing(); }
+  static bool is_capturing() { return CaptureGuard::of_process().any(); }
   bool has_placement_news() const UVM_NOT_ANALYSED { return guarded_.planner.has_news(); }
   // Where threads count for that facade and device.
   std::size_t counter_index(Facade facade, int device) const UVM_NOT_ANALYSED {

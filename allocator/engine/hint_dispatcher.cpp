@@ -82,6 +82,11 @@ void HintDispatcher::add_pending(const LockedHeap& heap, const HintPlan& plan, i
   if (!plan.empty()) pending_.push_back({plan, device, user});
 }
 
+void HintDispatcher::forget_pending() {
+  const HeapGuard heap(state_);
+  pending_.clear();
+}
+
 void HintDispatcher::send_pending(const DeviceStream& user) {
   std::vector<Pending> pending;
   {

@@ -33,6 +33,8 @@ class HintDispatcher {
     heap.proves(state_);
     return !pending_.empty();
   }
+  // A device was reset: pages that hints are about may be gone.
+  void forget_pending();
   // Sends all pending plans, unless there is a capture. `user` waits for the prefetches of its own
   // pages.
   void send_pending(const DeviceStream& user = {});

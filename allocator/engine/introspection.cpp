@@ -8,6 +8,13 @@
 
 namespace uvm {
 
+bool Introspection::has_taken(const void* address) const {
+  const HeapGuard heap(state_);
+  return std::any_of(heap->spans.spans().begin(), heap->spans.spans().end(), [&](const auto& span) {
+    return address >= span->raw && address < span->base + span->size_bytes;
+  });
+}
+
 std::optional<BlockDescription> Introspection::find(const void* address) const {
   const HeapGuard heap(state_);
   const Block* block = heap->pools.directory().find(address);

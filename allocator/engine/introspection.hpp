@@ -22,6 +22,7 @@ class Introspection {
       : machine_(machine), state_(state), caches_(caches), fenced_(fenced) {}
 
   std::optional<BlockDescription> find(const void* address) const;
+  bool has_taken(const void* address) const;
   std::map<Place, std::size_t> residency(const void* address, std::size_t size_bytes) const;
   Statistics statistics() const;
   Figures figures() const;

@@ -255,6 +255,10 @@ void LivePlanner::act(Act act) noexcept {
   }
 }
 
+void LivePlanner::end() noexcept {
+  act([&]() UVM_NOT_ANALYSED { end_with_lock(); });
+}
+
 LivePlanner::DevicePlan* LivePlanner::plan_of(int device) {
   const auto index = static_cast<std::size_t>(device);
   return index < plans_.size() ? plans_[index].get() : nullptr;

@@ -46,6 +46,8 @@ class LivePlanner {
   void begin(const std::vector<int>& devices) noexcept;
 
   // The functions that follow do nothing unless is_watching().
+  // Ends the plans of all devices, with their streams and events.
+  void end() noexcept;
   void allocated(const void* address, Facade facade, int device, std::size_t size_bytes,
                  StreamHandle stream) noexcept;
   void freed(const void* address) noexcept;

@@ -25,8 +25,20 @@ PrivatePools::Scope PrivateMemory::scope_of(int device, StreamHandle stream) {
 std::uint64_t PrivateMemory::begin(int device, std::uint64_t id, PrivatePools::StreamFilter routed,
                                    bool capturing) {
   machine_.require_device();
-  const HeapGuard heap(state_);
-  return heap->private_pools.begin(device, id, std::move(routed), capturing);
+  if (!capturing) {
+    const HeapGuard heap(state_);
+    return heap->private_pools.begin(device, id, std::move(routed), false);
+  }
+  // The program begins its capture after this call.
+  CaptureGuard& captures = CaptureGuard::of_process();
+  CaptureGuard::Beginning(captures).begun();
+  try {
+    const HeapGuard heap(state_);
+    return heap->private_pools.begin(device, id, std::move(routed), true);
+  } catch (...) {
+    captures.end();
+    throw;
+  }
 }
 
 void PrivateMemory::retain(int device, std::uint64_t id) {

@@ -122,7 +122,8 @@ void Reclaimer::release_surplus_spans(const Request& request) {
 // pages that have left.
 void Reclaimer::detach_free_pages(const LockedHeap& heap, const Pool& pool, Departure* departure) {
   heap.proves(state_);
-  const std::vector<RunBlock*> blocks = heap->pools.with_pages(pool, departure->is_of_all);
+  const bool takes_fenced = departure->is_of_all || departure->takes_fenced;
+  const std::vector<RunBlock*> blocks = heap->pools.with_pages(pool, takes_fenced);
   detached_.reserve(detached_.size() + blocks.size());
   for (RunBlock* block : blocks) {
     const Span* span = heap->pools.directory().span_of(*block);
@@ -168,6 +169,37 @@ Reclaimer::Departure Reclaimer::departure_of(const LockedHeap& heap, const PoolF
 // back with work pending. Pages of spans that stay in use are discarded or dropped if that frees
 // memory; they count as untouched then. Otherwise, below SIZE_MAX, only idle spans go back.
 std::size_t Reclaimer::release_pages_of(const PoolFilter& wanted, std::size_t most_bytes) {
+  return release_chosen(
+      wanted, [&](const LockedHeap& heap) { return departure_of(heap, wanted, most_bytes); });
+}
+
+void Reclaimer::release_spans_of(int device) {
+  const auto is_lost = [&](const Span& span) { return span.device == device && !span.ordinary; };
+  release_chosen([](const LockedHeap&, const Pool&) { return true; },
+                 [&](const LockedHeap& heap) {
+                   Departure departure;
+                   departure.takes_fenced = true;
+                   for (const auto& span : heap->spans.spans()) {
+                     if (is_lost(*span)) departure.spans.insert(span.get());
+                   }
+                   return departure;
+                 });
+  std::size_t left_bytes = 0;
+  {
+    const HeapGuard heap(state_);
+    for (const auto& span : heap->spans.spans()) {
+      if (is_lost(*span)) left_bytes += span->size_bytes;
+    }
+  }
+  if (left_bytes == 0) return;
+  log(LogLevel::kWarning,
+      "device {} was reset while {} of its memory could not be taken out of use: a stream of "
+      "another "
+      "device may still work there",
+      device, format_size(left_bytes));
+}
+
+std::size_t Reclaimer::release_chosen(const PoolFilter& wanted, const Choose& choose) {
   const RankedGuard one_at_a_time(mutex_);
   // While the pages cannot have left.
   hints_.send_pending();
@@ -186,7 +218,7 @@ std::size_t Reclaimer::release_pages_of(const PoolFilter& wanted, std::size_t mo
   std::set<int> devices;
   {
     const HeapGuard heap(state_);
-    departure = departure_of(heap, wanted, most_bytes);
+    departure = choose(heap);
     for (const auto& pool : heap->pools.all()) {
       if (wanted(heap, *pool)) detach_free_pages(heap, *pool, &departure);
     }

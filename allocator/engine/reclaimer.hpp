@@ -35,6 +35,9 @@ class Reclaimer {
   void release_cached();
   void release_cached_of(Facade facade);
   void release_cached_of(int device, std::uint64_t private_pool);
+  // All free pages of the device's own spans leave, whichever pools they are in: the driver has
+  // ended that memory. What is still in use there is logged.
+  void release_spans_of(int device);
 
   // For a request that would fail otherwise: returns the blocks that threads cache and, unless
   // there is a capture, the blocks behind fences to their pools.
@@ -56,6 +59,7 @@ class Reclaimer {
   struct Departure {
     bool is_of_all = false;       // all whole pages leave
     std::set<const Span*> spans;  // all of their pages leave
+    bool takes_fenced = false;    // of these spans also blocks behind fences
     std::size_t pages_bytes = 0;  // still to leave, of spans that give pages back
     std::size_t left_bytes = 0;   // have left
     std::vector<Fence> fences;    // of blocks that have left
@@ -69,6 +73,8 @@ class Reclaimer {
 
   void release_cached_where(const PoolFilter& wanted);
   std::size_t release_pages_of(const PoolFilter& wanted, std::size_t most_bytes);
+  using Choose = std::function<Departure(const LockedHeap& heap)>;
+  std::size_t release_chosen(const PoolFilter& wanted, const Choose& choose);
   std::vector<const Span*> idle_spans(const LockedHeap& heap, const PoolFilter& wanted) const;
   Departure departure_of(const LockedHeap& heap, const PoolFilter& wanted,
                          std::size_t most_bytes) const;

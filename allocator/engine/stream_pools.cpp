@@ -22,13 +22,28 @@ std::vector<PoolIndex> StreamPools::private_pools_of(const LockedHeap& heap,
   return found;
 }
 
+std::vector<DeviceStream> StreamPools::streams_of(int device) const {
+  std::vector<DeviceStream> found;
+  const HeapGuard heap(state_);
+  for (const auto& pool : heap->pools.all()) {
+    const DeviceStream stream = pool->key.device_stream();
+    const bool has_ended = stream.is_gone() || stream.device != device;
+    if (pool->key.facade != Facade::kDevice || has_ended) continue;
+    if (found.empty() || found.back() != stream) found.push_back(stream);
+  }
+  return found;
+}
+
 void StreamPools::retire_stream(int device, StreamHandle stream) {
   machine_.check_device(device);
   if (machine_.in_forked_child()) return;
+  retire(DeviceStream::named(device, stream));
+}
+
+void StreamPools::retire(const DeviceStream& retired) {
   // While the stream can still be named.
   fenced_.record_deferred();
-  const DeviceStream retired = DeviceStream::named(device, stream);
-  const StreamKey key{Facade::kDevice, device, stream, 0, retired.thread};
+  const StreamKey key{Facade::kDevice, retired.device, retired.handle, 0, retired.thread};
   std::vector<Fence> last_work;
   if (has_pools_of(key)) machine_.stream_work.record({retired}, &last_work);
   BlockReturner::Later back(returner_);
@@ -59,7 +74,7 @@ void StreamPools::retire_stream(int device, StreamHandle stream) {
   machine_.stream_work.release(&last_work);
   back.now();
   if (is_known || !in_private_pools.empty())
-    machine_.trace.stream_gone(machine_.trace.now(), device, stream);
+    machine_.trace.stream_gone(machine_.trace.now(), retired.device, retired.handle);
   if (!in_private_pools.empty()) retire_in_private_pools(in_private_pools, stand_in);
 }
 

@@ -26,8 +26,12 @@ class StreamPools {
   };
   // The pools of a stream, made or adopted if it has none. Afterwards its blocks can be counted.
   Opened open(const StreamKey& key, PoolClass pool_class);
+  // Those that calls can name.
+  std::vector<DeviceStream> streams_of(int device) const;
   // CachingManagedAllocator::forget_stream().
   void retire_stream(int device, StreamHandle stream);
+  // The same for a stream that the calling thread need not be able to name.
+  void retire(const DeviceStream& stream);
   // On a thread that ends: its per-thread streams are orphaned, and the next thread's adopt their
   // pools. `streams`: the first pools of the streams that it used.
   void note_thread_end(const std::vector<PoolIndex>& streams) noexcept;

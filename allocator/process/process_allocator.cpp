@@ -16,6 +16,7 @@
 
 #include <uvmalloc/uvmalloc.h>
 #include <uvmalloc/runtime/log.hpp>
+#include <uvmalloc/runtime/made_once.hpp>
 #include <uvmalloc/runtime/registry.hpp>
 
 namespace uvm {
@@ -140,13 +141,13 @@ std::unique_ptr<Activation> activate() {
 }  // namespace
 
 const ParsedConfiguration& process_configuration() {
-  static const ParsedConfiguration* const kParsed = [] {
-    auto* parsed = new ParsedConfiguration(parse_environment());
+  static constinit MadeOnce<ParsedConfiguration> configuration;
+  return configuration.get([] {
+    auto parsed = std::make_unique<ParsedConfiguration>(parse_environment());
     set_log_level(parsed->configuration.log);
     for (const std::string& error : parsed->errors) log_line(LogLevel::kError, error);
     return parsed;
-  }();
-  return *kParsed;
+  });
 }
 
 void note_inactive(const std::string& reason) {
@@ -169,8 +170,13 @@ const std::string* inactive_reason() noexcept {
 }
 
 const Activation& activate_process_allocator() {
-  static const Activation* const kActivation = activate().release();
-  return *kActivation;
+  static constinit MadeOnce<Activation> activation;
+  return activation.get(activate, [] {
+    auto lost = std::make_unique<Activation>();
+    lost->reason = "this process was forked while its parent initialised the device";
+    activation_failed = true;
+    return lost;
+  });
 }
 
 CachingManagedAllocator* process_allocator() noexcept {

@@ -6,7 +6,13 @@
 
 #include <fmt/format.h>
 
+#include <uvmalloc/runtime/capture_guard.hpp>
+
 namespace uvm {
+
+PrivatePools::~PrivatePools() {
+  while (!scopes_.empty()) close(scopes_.end() - 1);
+}
 
 PrivatePools::PrivatePool& PrivatePools::make(const Key& key) {
   if (key.second == 0) {
@@ -29,7 +35,6 @@ std::uint64_t PrivatePools::begin(int device, std::uint64_t id, StreamFilter rou
   pool.captured |= capturing;
   scopes_.push_back(std::move(scope));
   ++open_;
-  capturing_ += capturing ? 1 : 0;
   return ++opened_;
 }
 
@@ -39,7 +44,7 @@ void PrivatePools::retain(int device, std::uint64_t id) {
 
 void PrivatePools::close(std::vector<Scope>::iterator scope) {
   --open_;
-  capturing_ -= scope->capturing ? 1 : 0;
+  if (scope->capturing) CaptureGuard::of_process().end();
   scopes_.erase(scope);
 }
 

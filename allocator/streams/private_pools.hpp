@@ -2,7 +2,7 @@
 // the program: how many users each has, and which requests go there. The memory itself is in
 // BlockPools.
 //
-// Guarded by the state lock, except any_open() and is_capturing(), which may be called at any time.
+// Guarded by the state lock, except any_open(), which may be called at any time.
 // Filters are called without the lock, on the thread of the request.
 #pragma once
 
@@ -25,13 +25,15 @@ class PrivatePools {
   using StreamFilter = std::function<bool(StreamHandle)>;
 
   explicit PrivatePools(int devices) : devices_(devices) {}
+  ~PrivatePools();
+  PrivatePools(const PrivatePools&) = delete;
+  PrivatePools& operator=(const PrivatePools&) = delete;
 
   bool any_open() const { return open_.load(std::memory_order_relaxed) != 0; }
-  // During a capture nothing may be waited for, queried or given to the driver.
-  bool is_capturing() const { return capturing_.load(std::memory_order_relaxed) != 0; }
 
   // Opens the pool for one more user, and makes it if it does not exist. Returns the scope's
-  // number, not 0. std::invalid_argument: `id` is 0, or the device does not exist.
+  // number, not 0. std::invalid_argument: `id` is 0, or the device does not exist. A scope for a
+  // capture ends it in the process's CaptureGuard when it closes; the caller has begun it there.
   std::uint64_t begin(int device, std::uint64_t id, StreamFilter routed, bool capturing);
   // Adds a user, as begin() does, without opening the pool.
   void retain(int device, std::uint64_t id);
@@ -72,8 +74,7 @@ class PrivatePools {
   std::map<Key, PrivatePool> pools_;
   std::vector<Scope> scopes_;  // innermost last
   std::uint64_t opened_ = 0;
-  std::atomic<std::size_t> open_ = 0;       // scopes
-  std::atomic<std::size_t> capturing_ = 0;  // open scopes that capture
+  std::atomic<std::size_t> open_ = 0;  // scopes
 };
 
 }  // namespace uvm

@@ -1,6 +1,7 @@
 #include <uvmalloc/allocator/streams/stream_work.hpp>
 
 #include <algorithm>
+#include <set>
 
 namespace uvm {
 namespace {
@@ -19,26 +20,32 @@ StreamWork::StreamWork(const DeviceRuntime& runtime, EventPool& events)
           static_cast<std::size_t>(runtime.device_count()))) {}
 
 bool StreamWork::record(const std::vector<DeviceStream>& streams, std::vector<Fence>* fences) {
-  for (const DeviceStream& use : streams) {
-    if (!use.can_be_named()) continue;
-    bool is_captured = false;
-    const RuntimeStatus status = runtime_.is_capturing(use.device, use.handle, &is_captured);
-    if (is_captured || status.error == RuntimeError::kCapture) return false;
-  }
-  fences->reserve(fences->size() + streams.size());
-  for (const DeviceStream& use : streams) {
-    if (use.is_gone() && is_over(use)) continue;
-    RuntimeStatus status{RuntimeError::kInvalidValue, 0, "another thread's stream", "record_event"};
-    EventHandle event = nullptr;
-    if (use.can_be_named()) event = events_.record(use, &status);
-    if (event != nullptr) {
-      fences->push_back({use, event});
-    } else if (status.error != RuntimeError::kNotUsable && !wait_for_device(use.device)) {
-      // The stream is gone or refuses an event: the whole device is waited for.
-      return false;
+  std::set<int> unfenced;
+  {
+    const CaptureGuard::Hold hold(captures_);
+    for (const DeviceStream& use : streams) {
+      if (!use.can_be_named()) continue;
+      bool is_captured = false;
+      const RuntimeStatus status = runtime_.is_capturing(use.device, use.handle, &is_captured);
+      if (is_captured || status.error == RuntimeError::kCapture) return false;
+    }
+    fences->reserve(fences->size() + streams.size());
+    for (const DeviceStream& use : streams) {
+      if (use.is_gone() && is_over(use)) continue;
+      RuntimeStatus status{RuntimeError::kInvalidValue, 0, "another thread's stream",
+                           "record_event"};
+      EventHandle event = nullptr;
+      if (use.can_be_named()) event = events_.record(use, &status);
+      if (event != nullptr) {
+        fences->push_back({use, event});
+      } else if (status.error != RuntimeError::kNotUsable) {
+        unfenced.insert(use.device);
+      }
     }
   }
-  return true;
+  // A stream is gone or refuses an event: the whole device is waited for.
+  return std::all_of(unfenced.begin(), unfenced.end(),
+                     [&](int device) { return wait_for_device(device); });
 }
 
 void StreamWork::release(std::vector<Fence>* fences) {
@@ -63,18 +70,32 @@ bool StreamWork::wait_for(const Fence& fence) {
 
 bool StreamWork::wait_for_device(int device) {
   const std::uint64_t gone_before = forgotten_.load(std::memory_order_relaxed);
-  if (!is_through(runtime_.synchronize_device(device))) return false;
+  if (!is_through(synchronize(device))) return false;
+  note_over(device, gone_before);
+  return true;
+}
+
+void StreamWork::note_over(int device, std::uint64_t gone_before) {
   std::atomic<std::uint64_t>& over = over_[static_cast<std::size_t>(device)];
   std::uint64_t known = over.load(std::memory_order_relaxed);
   while (known < gone_before && !over.compare_exchange_weak(known, gone_before)) {
   }
-  return true;
+}
+
+void StreamWork::note_idle(int device) {
+  note_over(device, forgotten_.load(std::memory_order_relaxed));
+}
+
+RuntimeStatus StreamWork::synchronize(int device) const {
+  const CaptureGuard::Hold hold(captures_);
+  if (hold.captures()) return {RuntimeError::kCapture, 0, "a stream captures", "wait_for_device"};
+  return runtime_.synchronize_device(device);
 }
 
 RuntimeStatus StreamWork::wait_for(const DeviceStream& stream) const {
   const RuntimeStatus status = stream.can_be_named()
                                    ? runtime_.synchronize_stream(stream.device, stream.handle)
-                                   : runtime_.synchronize_device(stream.device);
+                                   : synchronize(stream.device);
   return is_through(status) ? RuntimeStatus{} : status;
 }
 
@@ -89,11 +110,13 @@ bool StreamWork::is_over(const DeviceStream& gone) const {
 }
 
 bool StreamWork::order_after(const DeviceStream& stream, const Fence& fence) {
+  const CaptureGuard::Hold hold(captures_);
   return events_.may_wait(stream) &&
          runtime_.stream_wait_event(stream.device, stream.handle, fence.event).ok();
 }
 
 bool StreamWork::order_after_blocking_streams(const DeviceStream& stream) {
+  const CaptureGuard::Hold hold(captures_);
   const DeviceStream legacy{stream.device, nullptr, 0};
   return events_.may_wait(legacy) && events_.may_wait(stream) && events_.order(stream, legacy);
 }

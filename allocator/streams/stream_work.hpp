@@ -13,6 +13,7 @@
 
 #include <uvmalloc/allocator/heap/block.hpp>
 #include <uvmalloc/hints/event_pool.hpp>
+#include <uvmalloc/runtime/capture_guard.hpp>
 #include <uvmalloc/runtime/device_runtime.hpp>
 
 namespace uvm {
@@ -30,10 +31,14 @@ class StreamWork {
   bool is_over(const Fence& fence) const;
   bool are_over(const std::vector<Fence>& fences) const;
 
-  // These wait. False: the work may go on. On a device that has become unusable nothing runs.
+  // These wait. False: the work may go on, or something captures, which a wait for a device would
+  // invalidate. On a device that has become unusable nothing runs.
   bool wait_for(const Fence& fence);
   bool wait_for_device(int device);
   RuntimeStatus wait_for(const DeviceStream& stream) const;  // not ok: the same
+
+  // The work of all streams that were forgotten is over: the device's context is gone.
+  void note_idle(int device);
 
   // The stream is about to be destroyed, and another stream may get its handle. Returns a stand-in
   // for it, which no call can name.
@@ -51,8 +56,12 @@ class StreamWork {
   bool order_after_blocking_streams(const DeviceStream& stream);
 
  private:
+  RuntimeStatus synchronize(int device) const;
+  void note_over(int device, std::uint64_t gone_before);
+
   const DeviceRuntime& runtime_;
   EventPool& events_;
+  CaptureGuard& captures_ = CaptureGuard::of_process();
   std::atomic<std::uint64_t> forgotten_ = 0;  // streams
   // By device: the work of so many forgotten streams is known to be over.
   std::unique_ptr<std::atomic<std::uint64_t>[]> over_;

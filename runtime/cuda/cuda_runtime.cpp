@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <uvmalloc/runtime/cuda/driver_api.hpp>
+#include <uvmalloc/runtime/log.hpp>
 
 namespace uvm {
 namespace cuda {
@@ -71,7 +72,8 @@ class CudaRuntime final : public DeviceRuntime {
   CudaRuntime(std::unique_ptr<const DriverApi> api, int devices, int driver_version)
       : api_(std::move(api)),
         driver_version_(driver_version),
-        contexts_(static_cast<size_t>(devices)) {}
+        contexts_(static_cast<size_t>(devices)),
+        are_lost_(static_cast<size_t>(devices)) {}
 
   std::string_view name() const override { return "cuda"; }
   int device_count() const override { return static_cast<int>(contexts_.size()); }
@@ -118,6 +120,16 @@ class CudaRuntime final : public DeviceRuntime {
     unsigned flags = 0;
     int active = 0;
     return api_->primary_ctx_get_state(device, &flags, &active) == CUDA_SUCCESS && active != 0;
+  }
+
+  void lose_context(int device) const override {
+    if (valid(device)) are_lost_[static_cast<size_t>(device)] = true;
+  }
+  // The driver makes the context anew for the next call that retains it.
+  void renew_context(int device) const override {
+    if (!valid(device)) return;
+    contexts_[static_cast<size_t>(device)] = nullptr;
+    are_lost_[static_cast<size_t>(device)] = false;
   }
 
   RuntimeStatus memory_figures(int device, MemoryFigures* out) const override {
@@ -313,6 +325,10 @@ class CudaRuntime final : public DeviceRuntime {
     return {RuntimeError::kNoDevice, CUDA_ERROR_INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", call};
   }
 
+  static RuntimeStatus lost(std::string_view call) {
+    return {RuntimeError::kNotUsable, CUDA_ERROR_DEINITIALIZED, "CUDA_ERROR_DEINITIALIZED", call};
+  }
+
   RuntimeStatus status(CUresult result, std::string_view call) const {
     if (result == CUDA_SUCCESS) return {};
     return {translate(result), static_cast<int>(result), error_name(api_->get_error_name, result),
@@ -346,6 +362,7 @@ class CudaRuntime final : public DeviceRuntime {
   template <class Body>
   RuntimeStatus in_context(int device, std::string_view call, Body body) const {
     if (!valid(device)) return bad_device(call);
+    if (are_lost_[static_cast<size_t>(device)].load(std::memory_order_relaxed)) return lost(call);
     CUcontext wanted = nullptr;
     if (CUresult result = context_of(device, &wanted); result != CUDA_SUCCESS) {
       return status(result, "cuDevicePrimaryCtxRetain");
@@ -360,11 +377,16 @@ class CudaRuntime final : public DeviceRuntime {
     if (CUresult result = api_->ctx_set_current(wanted); result != CUDA_SUCCESS) {
       return status(result, "cuCtxSetCurrent");
     }
-    RuntimeStatus outcome = status(body(), call);
-    if (CUresult result = api_->ctx_set_current(current); result != CUDA_SUCCESS && outcome.ok()) {
-      return status(result, "cuCtxSetCurrent");
-    }
+    const RuntimeStatus outcome = status(body(), call);
+    note_unrestored(api_->ctx_set_current(current), "cuCtxSetCurrent");
     return outcome;
+  }
+
+  // The call itself has been made, and the caller needs its result: memory would be lost otherwise.
+  void note_unrestored(CUresult result, std::string_view call) const {
+    if (result == CUDA_SUCCESS) return;
+    log(LogLevel::kWarning, "a thread's state could not be restored: {}: {} ({})", call,
+        status(result, call).native_name, static_cast<int>(result));
   }
 
   // The same for calls that the driver takes for unsafe while a stream is captured, by this thread
@@ -377,14 +399,15 @@ class CudaRuntime final : public DeviceRuntime {
       if (CUresult result = api_->exchange_capture_mode(&mode); result != CUDA_SUCCESS)
         return result;
       const CUresult result = body();
-      const CUresult restored = api_->exchange_capture_mode(&mode);
-      return result == CUDA_SUCCESS ? restored : result;
+      note_unrestored(api_->exchange_capture_mode(&mode), "cuThreadExchangeStreamCaptureMode");
+      return result;
     });
   }
 
   std::unique_ptr<const DriverApi> api_;
   const int driver_version_;                              // the driver's own number
   mutable std::vector<std::atomic<CUcontext>> contexts_;  // a cache of what the driver would answer
+  mutable std::vector<std::atomic<bool>> are_lost_;  // between lose_context() and renew_context()
 };
 
 }  // namespace

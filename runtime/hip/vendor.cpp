@@ -15,7 +15,6 @@ namespace {
 // By the major version of HIP. The wheels of ROCm have no file of the bare name.
 constexpr std::array kLibraries{"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5",
                                 "libamdhip64.so"};
-constexpr int kNewMemoryTypes = 60000000;  // HIP 6.0, as hipDriverGetVersion writes it
 
 // hsa_system_get_info(HSA_SYSTEM_INFO_VERSION_MAJOR): the HSA standard has it fail before hsa_init.
 constexpr int kHsaVersionMajor = 0;
@@ -60,10 +59,9 @@ hipError_t copy_bytes(CopyAsync* copy_async, hipDeviceptr_t destination, hipDevi
 }
 
 PointerKind kind_of_memory(unsigned type, int driver_version) {
-  const unsigned host = driver_version >= kNewMemoryTypes ? 1 : 0;
-  return type == host       ? PointerKind::kHost
-         : type == host + 1 ? PointerKind::kDevice
-                            : PointerKind::kUnknown;
+  return type == host_memory_type(driver_version)     ? PointerKind::kHost
+         : type == device_memory_type(driver_version) ? PointerKind::kDevice
+                                                      : PointerKind::kUnknown;
 }
 
 bool means_no_device(hipError_t result) {

@@ -42,6 +42,13 @@ inline bool memory_is_host_node(hipError_t (*)(int*, hipDeviceAttribute_t, int),
 }
 // The numbers of hipMemoryType changed in HIP 6.0, so the version that runs decides, not the
 // headers'.
+inline constexpr int kNewMemoryTypes = 60000000;  // HIP 6.0, as hipDriverGetVersion writes it
+constexpr unsigned host_memory_type(int driver_version) {
+  return driver_version >= kNewMemoryTypes ? 1 : 0;
+}
+constexpr unsigned device_memory_type(int driver_version) {
+  return host_memory_type(driver_version) + 1;
+}
 PointerKind kind_of_memory(unsigned type, int driver_version);
 
 // Which of the two is returned depends on whether the kernel driver is there.

@@ -94,6 +94,21 @@ TEST_F(CudaFailures, WithoutAContextNothingIsCalled) {
   }).join();
 }
 
+TEST_F(CudaFailures, MemoryThatWasAllocatedIsKeptWhereTheThreadCannotBeRestored) {
+  const int device = runtime->device_count() - 1;  // a thread of HIP is on device 0 from the start
+  for (const auto& [name, nth] :
+       {std::pair{"cuCtxSetCurrent", 2}, std::pair{"cuThreadExchangeStreamCaptureMode", 2}}) {
+    std::thread([&, call = name, count = nth] {
+      ASSERT_EQ(fail_call(call, static_cast<std::uint64_t>(count), CUDA_ERROR_INVALID_VALUE), 0);
+      void* address = nullptr;
+      EXPECT_EQ(runtime->allocate_managed(device, 4096, &address).text(), "ok") << call;
+      ASSERT_NE(address, nullptr);
+      EXPECT_EQ(fail_call(call, 0, 0), 0);
+      EXPECT_EQ(runtime->free_managed(device, address).text(), "ok") << call;
+    }).join();
+  }
+}
+
 TEST_F(CudaFailures, ADriverThatCannotStartSaysWhy) {
   fail("cuInit", CUDA_ERROR_UNKNOWN);
   RuntimeChoice choice = open_runtime("cuda");

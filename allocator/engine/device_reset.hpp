@@ -1,0 +1,53 @@
+// A device whose context a program has destroyed: cudaDeviceReset and its like end all memory,
+// streams and events of the device, ours too. Forgets what we had there, without a call to the
+// device. One thread at a time.
+#pragma once
+
+#include <functional>
+#include <mutex>
+#include <vector>
+
+#include <uvmalloc/allocator/engine/block_returner.hpp>
+#include <uvmalloc/allocator/engine/fenced_blocks.hpp>
+#include <uvmalloc/allocator/engine/hint_dispatcher.hpp>
+#include <uvmalloc/allocator/engine/live_planner.hpp>
+#include <uvmalloc/allocator/engine/reclaimer.hpp>
+#include <uvmalloc/allocator/engine/stream_pools.hpp>
+
+namespace uvm {
+
+class DeviceReset {
+ public:
+  using Free = std::function<void(void* address)>;
+
+  DeviceReset(Machine& machine, HeapState& state, HintDispatcher& hints, FencedBlocks& fenced,
+              StreamPools& stream_pools, Reclaimer& reclaimer, LivePlanner& live, Free free)
+      : machine_(machine),
+        state_(state),
+        hints_(hints),
+        fenced_(fenced),
+        stream_pools_(stream_pools),
+        reclaimer_(reclaimer),
+        live_(live),
+        free_(std::move(free)) {}
+  DeviceReset(const DeviceReset&) = delete;
+  DeviceReset& operator=(const DeviceReset&) = delete;
+
+  // CachingManagedAllocator::forget_device().
+  std::vector<void*> forget(int device);
+
+ private:
+  std::vector<void*> live_blocks_of(int device) const;
+
+  Machine& machine_;
+  HeapState& state_;
+  HintDispatcher& hints_;
+  FencedBlocks& fenced_;
+  StreamPools& stream_pools_;
+  Reclaimer& reclaimer_;
+  LivePlanner& live_;
+  const Free free_;
+  std::mutex mutex_;
+};
+
+}  // namespace uvm

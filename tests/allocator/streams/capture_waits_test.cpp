@@ -1,0 +1,75 @@
+// No wait for a device falls into a capture, whichever thread begins it.
+#include <uvmalloc/runtime/capture_guard.hpp>
+
+#include "support/allocator_fixture.hpp"
+#include "support/waiting_thread.hpp"
+
+namespace uvm::testing {
+namespace {
+
+class CaptureWaits : public AllocatorTest {
+ protected:
+  bool has_waited() const {
+    return std::ranges::any_of(machine->waits, [](const std::string& wait) {
+      return wait.starts_with("host waits for device");
+    });
+  }
+};
+
+TEST_F(CaptureWaits, ACaptureBeginsAfterTheWaitOfARelease) {
+  start(without_thread_caches());
+  allocator->free(device(4 * kMiB));
+  std::unique_ptr<WaitingThread> other;
+  machine->after_device_wait = [&] {
+    other = std::make_unique<WaitingThread>(
+        [] { CaptureGuard::Beginning(CaptureGuard::of_process()).begun(); });
+    // The wait goes on, as far as the driver's caller knows.
+    EXPECT_TRUE(other->waits());
+    EXPECT_FALSE(CaptureGuard::of_process().any());
+  };
+  allocator->release_cached();
+  ASSERT_NE(other, nullptr);
+  other->join();
+  CaptureGuard::of_process().end();
+}
+
+TEST_F(CaptureWaits, APoolThatAThreadOpensForACaptureWaitsToo) {
+  start(without_thread_caches());
+  allocator->free(device(4 * kMiB));
+  std::unique_ptr<WaitingThread> other;
+  machine->after_device_wait = [&] {
+    other = std::make_unique<WaitingThread>([&] {
+      allocator->begin_private_pool(
+          0, 7, [](StreamHandle) { return false; }, true);
+    });
+    EXPECT_TRUE(other->waits());
+  };
+  allocator->release_cached();
+  ASSERT_NE(other, nullptr);
+  other->join();
+  EXPECT_TRUE(allocator->end_private_pool(0, 7));
+  EXPECT_TRUE(allocator->release_private_pool(0, 7));
+  EXPECT_FALSE(CaptureGuard::of_process().any());
+}
+
+TEST_F(CaptureWaits, WhileSomethingCapturesNoDeviceIsWaitedFor) {
+  CaptureGuard::Beginning(CaptureGuard::of_process()).begun();
+  EXPECT_FALSE(allocator->wait_for_device(0));
+  allocator->free(device(4 * kMiB));
+  allocator->release_cached();
+  EXPECT_FALSE(has_waited());
+  CaptureGuard::of_process().end();
+  EXPECT_TRUE(allocator->wait_for_device(0));
+  EXPECT_TRUE(has_waited());
+}
+
+TEST_F(CaptureWaits, ScopesThatAreOpenAtTheEndOfAnAllocatorCaptureNoMore) {
+  allocator->begin_private_pool(
+      0, 7, [](StreamHandle) { return false; }, true);
+  EXPECT_TRUE(CaptureGuard::of_process().any());
+  allocator.reset();
+  EXPECT_FALSE(CaptureGuard::of_process().any());
+}
+
+}  // namespace
+}  // namespace uvm::testing

@@ -1,0 +1,47 @@
+// The guard between beginnings of captures and calls that would invalidate them.
+#include <gtest/gtest.h>
+
+#include <uvmalloc/runtime/capture_guard.hpp>
+
+#include "support/waiting_thread.hpp"
+
+namespace uvm {
+namespace {
+
+CaptureGuard& guard() {
+  return CaptureGuard::of_process();
+}
+
+TEST(CaptureGuardTest, ACaptureThatHasBegunIsSeenUntilItEnds) {
+  EXPECT_FALSE(CaptureGuard::Hold(guard()).captures());
+  CaptureGuard::Beginning(guard()).begun();
+  EXPECT_TRUE(CaptureGuard::Hold(guard()).captures());
+  guard().end();
+  EXPECT_FALSE(CaptureGuard::Hold(guard()).captures());
+}
+
+TEST(CaptureGuardTest, ABeginningWaitsForEveryHold) {
+  auto first = std::make_unique<CaptureGuard::Hold>(guard());
+  auto second = std::make_unique<CaptureGuard::Hold>(guard());
+  testing::WaitingThread other([] { const CaptureGuard::Beginning beginning(guard()); });
+  EXPECT_TRUE(other.waits());
+  first.reset();
+  EXPECT_TRUE(other.waits());
+  second.reset();
+  other.join();
+}
+
+TEST(CaptureGuardTest, AHoldWaitsForABeginning) {
+  auto beginning = std::make_unique<CaptureGuard::Beginning>(guard());
+  bool captures = false;
+  testing::WaitingThread other([&] { captures = CaptureGuard::Hold(guard()).captures(); });
+  EXPECT_TRUE(other.waits());
+  beginning->begun();
+  beginning.reset();
+  other.join();
+  EXPECT_TRUE(captures);
+  guard().end();
+}
+
+}  // namespace
+}  // namespace uvm

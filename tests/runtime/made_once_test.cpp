@@ -1,0 +1,75 @@
+// Values that a process makes once, also around a fork.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <stdexcept>
+#include <thread>
+
+#include <uvmalloc/runtime/made_once.hpp>
+
+#include "support/waiting_thread.hpp"
+
+namespace uvm {
+namespace {
+
+// What a child that is forked here returns. It ends by an alarm if it waits for its parent's
+// thread.
+int in_child(const std::function<int()>& body) {
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(30);
+    _exit(body());
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST(MadeOnceTest, TheValueIsMadeOnceAndForAll) {
+  MadeOnce<int> once;
+  int& first = once.get([] { return std::make_unique<int>(1); });
+  int& second = once.get([] { return std::make_unique<int>(2); });
+  EXPECT_EQ(first, 1);
+  EXPECT_EQ(&first, &second);
+}
+
+TEST(MadeOnceTest, AnotherThreadWaitsForTheOneThatMakesIt) {
+  MadeOnce<int> once;
+  std::unique_ptr<testing::WaitingThread> other;
+  int seen = 0;
+  once.get([&] {
+    other = std::make_unique<testing::WaitingThread>(
+        [&] { seen = once.get([] { return std::make_unique<int>(2); }); });
+    EXPECT_TRUE(other->waits());
+    return std::make_unique<int>(1);
+  });
+  other->join();
+  EXPECT_EQ(seen, 1);
+}
+
+TEST(MadeOnceTest, AfterAnExceptionTheNextCallMakesIt) {
+  MadeOnce<int> once;
+  const auto fails = []() -> std::unique_ptr<int> { throw std::runtime_error("no"); };
+  EXPECT_THROW(once.get(fails), std::runtime_error);
+  EXPECT_EQ(once.get([] { return std::make_unique<int>(3); }), 3);
+}
+
+TEST(MadeOnceTest, AChildThatIsForkedMeanwhileHasTheLostValueAndDoesNotWait) {
+  MadeOnce<int> once;
+  int in_the_child = 0;
+  once.get([&] {
+    // As another thread would, whose child has this thread no more.
+    std::thread([&] {
+      in_the_child = in_child([&] {
+        return once.get([] { return std::make_unique<int>(1); },
+                        [] { return std::make_unique<int>(7); });
+      });
+    }).join();
+    return std::make_unique<int>(1);
+  });
+  EXPECT_EQ(in_the_child, 7);
+  EXPECT_EQ(in_child([&] { return once.get([] { return std::make_unique<int>(2); }); }), 1);
+}
+
+}  // namespace
+}  // namespace uvm
