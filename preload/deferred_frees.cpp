@@ -47,6 +47,16 @@ bool DeferredFrees::free_after(int device, const Wait& wait) {
   return true;
 }
 
+void DeferredFrees::forget(const std::unordered_set<const void*>& ended) {
+  const std::lock_guard lock(mutex_);
+  for (OfDevice& of : devices_) {
+    for (auto& batch : of.batches) {
+      of.blocks -= std::erase_if(batch, [&](void* address) { return ended.contains(address); });
+    }
+    if (of.blocks == 0) of = {};
+  }
+}
+
 bool DeferredFrees::wait_and_free() {
   bool freed = false;
   for (std::size_t device = 0; device < devices_.size(); ++device) {
@@ -60,7 +70,7 @@ bool DeferredFrees::wait_and_free(int device) {
     std::lock_guard lock(mutex_);
     if (devices_[static_cast<std::size_t>(device)].blocks == 0) return false;
   }
-  return free_after(device, [&] { return allocator_.runtime().synchronize_device(device).ok(); });
+  return free_after(device, [&] { return allocator_.wait_for_device(device); });
 }
 
 }  // namespace uvm::preload

@@ -1,7 +1,8 @@
 // Blocks that a program has freed with a call that waits for the device (cudaFree), while the
 // device may still work on them. The call does not wait here. Instead the blocks are kept apart
 // until the device is known to be done with all work from before their free: because the program
-// itself has waited for it, or because there are too many of them and we wait once for all.
+// itself has waited for it, or because there are too many of them and we wait once for all. While a
+// stream captures they stay, because a wait would invalidate its graph.
 // Thread-safe.
 #pragma once
 
@@ -9,6 +10,7 @@
 #include <functional>
 #include <list>
 #include <mutex>
+#include <unordered_set>
 #include <vector>
 
 namespace uvm {
@@ -31,6 +33,9 @@ class DeferredFrees {
   // before the call. Returns whether any was freed.
   using Wait = std::function<bool()>;
   bool free_after(int device, const Wait& wait);
+
+  // These blocks have ended by themselves.
+  void forget(const std::unordered_set<const void*>& ended);
 
   // Waits for all devices that have blocks here, and frees these. Returns whether any was freed.
   bool wait_and_free();

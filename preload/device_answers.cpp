@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include <uvmalloc/allocator/process/process_allocator.hpp>
+#include <uvmalloc/preload/captures.hpp>
 #include <uvmalloc/preload/interpose.hpp>
 
 namespace uvm::preload {
@@ -20,12 +21,17 @@ void tell_free_memory(std::size_t* free_bytes, const std::size_t* total_bytes,
   *free_bytes = ours->free_bytes(device, {*free_bytes, *total_bytes});
 }
 
-// A stream belongs to one device, which its handle alone does not tell. Default streams stay.
-void note_stream_gone(void* stream) noexcept {
+bool is_default_stream(const void* stream) noexcept {
   constexpr std::uintptr_t kLastDefault = 2;  // of the legacy and the per-thread one
+  return reinterpret_cast<std::uintptr_t>(stream) <= kLastDefault;
+}
+
+// A stream belongs to one device, which its handle alone does not tell.
+void note_stream_gone(void* stream) noexcept {
+  if (is_default_stream(stream)) return;
+  OpenCaptures::instance().remove({0, stream, 0});
   CachingManagedAllocator* ours = process_allocator();
   if (ours == nullptr || ours->in_forked_child()) return;
-  if (reinterpret_cast<std::uintptr_t>(stream) <= kLastDefault) return;
   for (int device = 0; device < ours->runtime().device_count(); ++device) {
     beside("the end of a stream", [&] { ours->forget_stream(device, stream); });
   }

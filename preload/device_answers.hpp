@@ -14,5 +14,7 @@ void tell_free_memory(std::size_t* free_bytes, const std::size_t* total_bytes,
 
 // Before a stream is destroyed: its handle may come again.
 void note_stream_gone(void* stream) noexcept;
+// Default streams stay.
+bool is_default_stream(const void* stream) noexcept;
 
 }  // namespace uvm::preload

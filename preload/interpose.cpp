@@ -6,6 +6,7 @@
 #include <climits>
 #include <cstring>
 
+#include <uvmalloc/preload/dropped_libraries.hpp>
 #include <uvmalloc/preload/library_copies.hpp>
 #include <uvmalloc/preload/symbol_table.hpp>
 
@@ -52,21 +53,52 @@ struct DefinitionSearch {
   }
 };
 
-}  // namespace
-
-void* later_definition(const char* symbol) noexcept {
-  DefinitionSearch search{symbol, own_library().dli_fbase};
-  dl_iterate_phdr(DefinitionSearch::look, &search);
-  return search.found;
+// How often the loader has mapped a library; at least 1.
+std::uint64_t mapped_so_far() noexcept {
+  unsigned long long count = 0;
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, std::size_t, void* context) {
+        *static_cast<unsigned long long*>(context) = info->dlpi_adds;
+        return 1;
+      },
+      &count);
+  return count;
 }
 
-void* next_definition(const char* symbol, const char* library) noexcept {
-  if (void* found = dlsym(RTLD_NEXT, symbol)) return found;
+void* in_mapped_library(const char* symbol, const char* library) noexcept {
   LibrarySearch search{library};
   dl_iterate_phdr(LibrarySearch::look, &search);
   if (search.path[0] == '\0') return nullptr;
   void* handle = dlopen(search.path, RTLD_NOLOAD | RTLD_LAZY);
   return handle != nullptr ? dlsym(handle, symbol) : nullptr;
+}
+
+void* in_later_library(const char* symbol) noexcept {
+  DefinitionSearch search{symbol, own_library().dli_fbase};
+  dl_iterate_phdr(DefinitionSearch::look, &search);
+  return search.found;
+}
+
+}  // namespace
+
+void* next_definition(const char* symbol, const char* library) noexcept {
+  void* found = dlsym(RTLD_NEXT, symbol);
+  if (found == nullptr && library != nullptr) found = in_mapped_library(symbol, library);
+  return found != nullptr ? found : in_later_library(symbol);
+}
+
+void* NextDefinition::look_up() noexcept {
+  const std::uint64_t mapped = mapped_so_far();
+  if (missing_at_.load(std::memory_order_relaxed) == mapped) return nullptr;
+  void* found = next_definition(symbol_, library_);
+  if (found == nullptr && open_dropped_library(library_))
+    found = next_definition(symbol_, library_);
+  if (found != nullptr) {
+    found_.store(found, std::memory_order_release);
+  } else {
+    missing_at_.store(mapped, std::memory_order_relaxed);
+  }
+  return found;
 }
 
 }  // namespace uvm::preload

@@ -2,6 +2,8 @@
 // it that cannot make it fail. Thread-safe; owns nothing.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <exception>
 #include <string_view>
 
@@ -9,36 +11,55 @@
 
 #define UVMALLOC_INTERPOSE extern "C" __attribute__((visibility("default")))
 
-// The real function behind a call, looked up once. Its type is that of its declaration in scope.
+// The real function behind a call. Its type is that of its declaration in scope.
 #define UVMALLOC_NEXT(function, library) UVMALLOC_NEXT_AS(function, library, decltype(&(function)))
 // The same where a header overloads the name: `type` is the pointer that one declaration has.
-#define UVMALLOC_NEXT_AS(function, library, type)                                                  \
-  ([]() noexcept {                                                                                 \
-    static const auto kNext =                                                                      \
-        uvm::preload::next_function<decltype(static_cast<type>(&(function)))>(#function, library); \
-    return kNext;                                                                                  \
+#define UVMALLOC_NEXT_AS(function, library, type)                                         \
+  ([]() noexcept {                                                                        \
+    static constinit uvm::preload::NextFunction<decltype(static_cast<type>(&(function)))> \
+        next_of_name{#function, library};                                                 \
+    return next_of_name.get();                                                            \
   }())
 
 namespace uvm::preload {
 
-// The next definition of `symbol`: in the global scope after us, else in a mapped library whose
-// file name starts with `library`. Libraries opened privately (by a Python import) are in no global
-// scope. Returns nullptr if there is none. Needs no memory.
+// The next definition of `symbol`: in the global scope after us; else in a mapped library whose
+// file name starts with `library` (nullptr: in none), because libraries opened privately (by a
+// Python import) are in no global scope; else in the first library that was mapped after us and has
+// one, because some libraries define functions of CUDA themselves (CuPy for ROCm calls HIP in
+// them). Returns nullptr if there is none. Needs no memory.
 void* next_definition(const char* symbol, const char* library) noexcept;
 
-// The definition in the first library that was mapped after us and has one, whichever its name.
-// Some libraries define functions of CUDA themselves: CuPy for ROCm calls HIP in them. Needs no
-// memory.
-void* later_definition(const char* symbol) noexcept;
+// The definition behind a function of ours, kept once it is found: the libraries that define such
+// functions are never unloaded. As long as there is none, each call looks again after more
+// libraries have been mapped: a program may reach our function by a weak reference before it opens
+// the library. Constant-initialized, and without a guard that a fork could leave taken.
+class NextDefinition {
+ public:
+  constexpr NextDefinition(const char* symbol, const char* library)
+      : symbol_(symbol), library_(library) {}
 
-// The function behind a call. Look it up on first use: the libraries that define such functions are
-// never unloaded.
+  // nullptr: there is none now. Needs no memory.
+  void* get() noexcept {
+    void* known = found_.load(std::memory_order_acquire);
+    return known != nullptr ? known : look_up();
+  }
+
+ private:
+  void* look_up() noexcept;
+
+  const char* const symbol_;
+  const char* const library_;
+  std::atomic<void*> found_ = nullptr;
+  std::atomic<std::uint64_t> missing_at_ = 0;  // libraries that had been mapped
+};
+
 template <class Function>
-Function next_function(const char* symbol, const char* library) noexcept {
-  void* found = next_definition(symbol, library);
-  if (found == nullptr) found = later_definition(symbol);
-  return reinterpret_cast<Function>(found);
-}
+class NextFunction : NextDefinition {
+ public:
+  using NextDefinition::NextDefinition;
+  Function get() noexcept { return reinterpret_cast<Function>(NextDefinition::get()); }
+};
 
 // Passes a call of CUDA on. A library that is not there is answered for: 3 is both
 // cudaErrorInitializationError and CUDA_ERROR_NOT_INITIALIZED.

@@ -45,6 +45,14 @@ bool RegisteredMemory::remove(const void* address) {
   return ranges_.erase(static_cast<const char*>(address)) != 0;
 }
 
+void RegisteredMemory::forget_ended_blocks() {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(ranges_, [](const auto& range) {
+    const auto block = managed_block_of(range.first);
+    return !block || !block->live;
+  });
+}
+
 bool RegisteredMemory::contains(const void* address) {
   const auto* wanted = static_cast<const char*>(address);
   std::lock_guard lock(mutex_);

@@ -21,6 +21,8 @@ class RegisteredMemory {
   // By its start. False: none does.
   bool remove(const void* address);
   bool contains(const void* address);
+  // Registrations end with the blocks that they are in.
+  void forget_ended_blocks();
 
  private:
   using Ranges = std::map<const char*, std::size_t>;  // bytes by start

@@ -14,10 +14,10 @@
 #include <uvmalloc/storage/pages.hpp>
 
 // The Asked of the function that this stands in. vendor.hpp of the interface has kVendor.
-#define UVMALLOC_ASKED(function, kind, current_device)                          \
-  uvm::preload::Asked {                                                         \
-    UVMALLOC_CALL(function), kVendor, uvm::preload::Kind::kind, current_device, \
-        __builtin_return_address(0)                                             \
+#define UVMALLOC_ASKED(function, kind, current_device)                                             \
+  uvm::preload::Asked {                                                                            \
+    UVMALLOC_CALL(function), kVendor, uvm::preload::Kind::kind, current_device, context_of_thread, \
+        __builtin_return_address(0)                                                                \
   }
 #define UVMALLOC_CALL(function) uvm::preload::kCall_##function
 
@@ -44,6 +44,7 @@ struct Asked {
   ServedMemory::Vendor vendor;
   Kind kind;
   CurrentDevice current_device;
+  const void* (*context_of_thread)() noexcept;
   const void* caller;
 };
 
@@ -58,6 +59,8 @@ bool serve_at(const Asked& asked, int device, Address* out, std::size_t& size_by
               StreamHandle stream = nullptr, bool is_ordered = false) noexcept {
   ServedMemory* memory = out != nullptr && device >= 0 ? ServedMemory::instance() : nullptr;
   void* address = nullptr;
+  // Memory in the order of a stream belongs to a pool of the device, not to a context.
+  const void* context = memory != nullptr && !is_ordered ? asked.context_of_thread() : nullptr;
   const Outcome outcome = memory == nullptr ? Outcome::kLeft
                                             : memory->allocate({.vendor = asked.vendor,
                                                                 .kind = asked.kind,
@@ -65,6 +68,7 @@ bool serve_at(const Asked& asked, int device, Address* out, std::size_t& size_by
                                                                 .size_bytes = size_bytes,
                                                                 .stream = stream,
                                                                 .is_ordered = is_ordered,
+                                                                .context = context,
                                                                 .caller = asked.caller},
                                                                &address);
   count(asked.call, outcome);
@@ -219,14 +223,15 @@ inline bool hides_management(const ServedMemory::Range& block) noexcept {
   return block.kind == ServedMemory::Kind::kDevice && calls_memory_devices();
 }
 
-template <class Result>
-Result synchronize(CurrentDevice current_device, Result (*next)()) noexcept {
+// A wait of the program for a device, by its current context or by one that the call names.
+template <class DeviceOf, class Result, class... Context>
+Result synchronize(DeviceOf device_of, Result (*next)(Context...), Context... context) noexcept {
   ServedMemory* memory = ServedMemory::existing();
-  const int device = memory != nullptr && next != nullptr ? current_device() : -1;
-  if (device < 0) return pass_on(next);
+  const int device = memory != nullptr && next != nullptr ? device_of() : -1;
+  if (device < 0) return pass_on(next, context...);
   Result result{};
   memory->free_after(device, [&] {
-    result = next();
+    result = next(context...);
     return result == Result{};
   });
   return result;

@@ -1,9 +1,12 @@
 #include <uvmalloc/preload/served_memory.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <exception>
+#include <memory>
 #include <optional>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include <fmt/format.h>
@@ -14,6 +17,7 @@
 #include <uvmalloc/hints/placement_planner.hpp>
 #include <uvmalloc/preload/memory_uses.hpp>
 #include <uvmalloc/runtime/log.hpp>
+#include <uvmalloc/runtime/made_once.hpp>
 
 namespace uvm::preload {
 namespace {
@@ -38,7 +42,7 @@ void say_that_it_serves(const CachingManagedAllocator& allocator) {
   const Configuration& configuration = allocator.configuration();
   if (!configuration.startup_line) return;
   const bool is_coherent = allocator.host_backing() == HostBacking::kOrdinary;
-  log_line(LogLevel::kError,
+  log_line(LogLevel::kWarning,
            fmt::format("serves {}'s allocation calls: {} x {}, {}, policy {}, budget {}; "
                        "UVMALLOC_STARTUP_LINE=0 turns this line off",
                        to_string(vendor_of(allocator)), allocator.devices().size(),
@@ -91,14 +95,14 @@ ServedMemory* ServedMemory::make() {
     Making() { is_making = true; }
     ~Making() { is_making = false; }
   } making;
-  static ServedMemory* const kMade = []() -> ServedMemory* {
-    CachingManagedAllocator* allocator = activate_process_allocator().allocator;
-    if (allocator == nullptr) return nullptr;
-    auto* made = new ServedMemory(*allocator);
-    the_instance.store(made, std::memory_order_release);
+  CachingManagedAllocator* allocator = activate_process_allocator().allocator;
+  if (allocator == nullptr) return nullptr;
+  static constinit MadeOnce<ServedMemory> memory;
+  return &memory.get([&] {
+    std::unique_ptr<ServedMemory> made(new ServedMemory(*allocator));
+    the_instance.store(made.get(), std::memory_order_release);
     return made;
-  }();
-  return kMade;
+  });
 }
 
 ServedMemory::ServedMemory(CachingManagedAllocator& allocator)
@@ -149,7 +153,8 @@ Outcome ServedMemory::allocate(const Request& request, void** out) noexcept {
     try {
       Shard& shard = shard_of(address);
       std::lock_guard lock(shard.mutex);
-      shard.blocks[address] = {request.size_bytes, request.stream, request.device, request.kind};
+      shard.blocks[address] = {request.size_bytes, request.stream, request.context, request.device,
+                               request.kind};
     } catch (const std::bad_alloc&) {
       allocator_.free(address);
       throw;
@@ -185,11 +190,7 @@ ServedMemory::Freed ServedMemory::take(const void* address, Frees frees, Block* 
     }
   }
   // The driver would free the whole span that begins here.
-  try {
-    return address != nullptr && allocator_.find(address) ? Freed::kNoBlock : Freed::kNotOurs;
-  } catch (const std::exception&) {
-    return Freed::kNoBlock;
-  }
+  return address != nullptr && allocator_.has_taken(address) ? Freed::kNoBlock : Freed::kNotOurs;
 }
 
 // The pages go to blocks of the device facade, whose standing advice is their device.
@@ -215,11 +216,59 @@ ServedMemory::Freed ServedMemory::free(void* address, Frees frees) noexcept {
   try {
     deferred_.add(block.device, address, block.size_bytes);
   } catch (const std::bad_alloc&) {
-    // There is no memory to note it, so the device is waited for at once.
-    allocator_.runtime().synchronize_device(block.device);
-    allocator_.free(address);
+    free_after_wait(address, block.device);
   }
   return Freed::kYes;
+}
+
+void ServedMemory::free_after_wait(void* address, int device) noexcept {
+  if (allocator_.wait_for_device(device)) {
+    allocator_.free(address);
+    return;
+  }
+  log(LogLevel::kWarning,
+      "a freed block stays out of use: there was no host memory to note it while a stream "
+      "captured");
+}
+
+// Nothing uses the memory any more: the context's work has ended with it.
+void ServedMemory::free_all_of(const void* context) noexcept {
+  if (context == nullptr || allocator_.in_forked_child()) return;
+  for (Shard& shard : shards_) {
+    std::unordered_map<const void*, Block> ended;
+    {
+      const std::lock_guard lock(shard.mutex);
+      for (auto at = shard.blocks.begin(); at != shard.blocks.end();) {
+        const auto next = std::next(at);
+        if (at->second.context == context) ended.insert(shard.blocks.extract(at));
+        at = next;
+      }
+    }
+    for (const auto& [key, block] : ended) {
+      auto* const address = const_cast<void*>(key);
+      if (block.kind == Kind::kManaged) forget_advice(address, block);
+      allocator_.free(address);
+    }
+  }
+}
+
+void ServedMemory::forget_device(int device, const std::vector<void*>& lost) {
+  const std::unordered_set<const void*> ended(lost.begin(), lost.end());
+  deferred_.forget(ended);
+  // Nothing runs on the device any more.
+  deferred_.free_after(device, [] { return true; });
+  std::vector<void*> others;
+  for (Shard& shard : shards_) {
+    const std::lock_guard lock(shard.mutex);
+    std::erase_if(shard.blocks, [&](const auto& entry) {
+      const auto& [address, block] = entry;
+      if (ended.contains(address)) return true;
+      if (block.device != device) return false;
+      others.push_back(const_cast<void*>(address));
+      return true;
+    });
+  }
+  for (void* address : others) allocator_.free(address);
 }
 
 ServedMemory::Freed ServedMemory::free_async(void* address, int device,
@@ -233,7 +282,8 @@ ServedMemory::Freed ServedMemory::free_async(void* address, int device,
       allocator_.record_use(address, device, stream);
     }
   } catch (const std::exception&) {
-    allocator_.runtime().synchronize_device(device);
+    free_after_wait(address, device);
+    return Freed::kYes;
   }
   allocator_.free(address);
   return Freed::kYes;

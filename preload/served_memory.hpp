@@ -50,7 +50,8 @@ class ServedMemory {
     StreamHandle stream = nullptr;  // device memory only
     // A call in the order of the stream. While the stream captures, it makes memory of the graph.
     bool is_ordered = false;
-    const void* caller = nullptr;  // code that called
+    const void* context = nullptr;  // whose end frees the block
+    const void* caller = nullptr;   // code that called
   };
   // A block for the request in `*out`. Otherwise the outcome says why there is none.
   Outcome allocate(const Request& request, void** out) noexcept;
@@ -66,6 +67,12 @@ class ServedMemory {
   Freed free(void* address, Frees frees = Frees::kAll) noexcept;
   // As cudaFreeAsync: the block is free after the stream's work.
   Freed free_async(void* address, int device, StreamHandle stream) noexcept;
+
+  // The context was destroyed, and the program's memory with it.
+  void free_all_of(const void* context) noexcept;
+  // The device was reset, and the allocator has ended the `lost` blocks. Frees the program's
+  // others.
+  void forget_device(int device, const std::vector<void*>& lost);
 
   // Calls `wait`, with which the program waits for the device: blocks from before it are free then.
   void free_after(int device, const DeferredFrees::Wait& wait) noexcept;
@@ -87,6 +94,7 @@ class ServedMemory {
   struct Block {
     std::size_t size_bytes = 0;
     StreamHandle stream = nullptr;
+    const void* context = nullptr;
     int device = 0;
     Kind kind = Kind::kDevice;
   };
@@ -102,6 +110,8 @@ class ServedMemory {
   Freed take(const void* address, Frees frees, Block* out) noexcept;
   bool is_capturing(const Request& request) const noexcept;
   void* take_block(const Request& request);
+  // For a block that cannot be kept until the device is done: there is no memory to note it.
+  void free_after_wait(void* address, int device) noexcept;
   // Takes back the advice that the program may have given for its managed memory.
   void forget_advice(void* address, const Block& block) noexcept;
 

@@ -54,25 +54,24 @@ struct RealLookups {
   }
 };
 
-struct ServedCall {
+struct InterposedCall {
   const char* name;
-  const char* library;
   bool is_of_driver;
-  void* ours = nullptr;
-  void* real = nullptr;  // of the driver's calls
+  NextDefinition real;
+  std::atomic<void*> ours = nullptr;
 };
 
 constexpr bool kRuntime = false;
 constexpr bool kDriver = true;
 
-std::array served_calls = {
-#define SERVED(symbol, library, table) ServedCall{#symbol, library, table},
+constinit InterposedCall interposed_calls[] = {
+#define SERVED(symbol, library, table) {#symbol, table, {#symbol, library}},
 #include <uvmalloc/preload/served_calls.inc>
 #undef SERVED
-#define LEFT(symbol, library, table) ServedCall{#symbol, library, table},
+#define LEFT(symbol, library, table) {#symbol, table, {#symbol, library}},
 #include <uvmalloc/preload/left_calls.inc>
 #undef LEFT
-#define NOTED(symbol, library, table) ServedCall{#symbol, library, table},
+#define NOTED(symbol, library, table) {#symbol, table, {#symbol, library}},
 #include <uvmalloc/preload/noted_calls.inc>
 #undef NOTED
 };
@@ -96,64 +95,81 @@ __attribute__((visibility("hidden"), used)) void uvmalloc_find_real_lookups() no
 namespace uvm::preload {
 namespace {
 
-// Fills in the addresses, once.
-std::array<ServedCall, served_calls.size()>& all_served_calls() noexcept {
-  static const bool kFilled = [] {
-    if (uvmalloc_real_dlsym == nullptr) uvmalloc_find_real_lookups();
-    const auto look_up = reinterpret_cast<Dlsym>(uvmalloc_real_dlsym);
-    void* self = dlopen(own_library().dli_fname, RTLD_NOLOAD | RTLD_LAZY);
-    for (ServedCall& call : served_calls) {
-      if (self != nullptr && look_up != nullptr) call.ours = look_up(self, call.name);
-      if (call.is_of_driver) call.real = next_definition(call.name, call.library);
-    }
-    return true;
-  }();
-  static_cast<void>(kFilled);
-  return served_calls;
+// Our function of a name; nullptr: this library has been unloaded, or has none.
+void* ours_of(InterposedCall& call) noexcept {
+  if (void* known = call.ours.load(std::memory_order_acquire)) return known;
+  if (uvmalloc_real_dlsym == nullptr) uvmalloc_find_real_lookups();
+  const auto look_up = reinterpret_cast<Dlsym>(uvmalloc_real_dlsym);
+  void* self = dlopen(own_library().dli_fname, RTLD_NOLOAD | RTLD_LAZY);
+  void* found = self != nullptr && look_up != nullptr ? look_up(self, call.name) : nullptr;
+  call.ours.store(found, std::memory_order_release);
+  return found;
+}
+
+bool is_of_own_library(const void* address) noexcept {
+  // This library may have any file name.
+  static const void* const kOwnBase = own_library().dli_fbase;
+  Dl_info found{};
+  return dladdr(address, &found) != 0 && found.dli_fbase == kOwnBase;
 }
 
 // Libraries of CUDA and HIP call each other's functions, and ours call the real ones.
 bool is_left_alone(const void* caller) noexcept {
+  if (is_of_own_library(caller)) return true;
   Dl_info found{};
   if (dladdr(caller, &found) == 0) return false;
-  // This library may have any file name.
-  static const void* const kOwnBase = own_library().dli_fbase;
-  if (found.dli_fbase == kOwnBase) return true;
   const std::string_view name = file_name(found.dli_fname);
   return name.starts_with("libcuda") || name.starts_with("libamdhip64") ||
          name.starts_with("libuvm");
 }
 
-bool is_served(const char* name) noexcept {
-  return std::any_of(served_calls.begin(), served_calls.end(),
-                     [&](const ServedCall& call) { return std::strcmp(call.name, name) == 0; });
+InterposedCall* call_of(const char* name) noexcept {
+  auto* const found = std::ranges::find_if(interposed_calls, [&](const InterposedCall& call) {
+    return std::strcmp(call.name, name) == 0;
+  });
+  return found != std::end(interposed_calls) ? found : nullptr;
 }
 
-// Whether a look-up by handle is to give ours where it finds the function. Pseudo-handles are about
-// the caller's place among the libraries.
-bool gives_ours(void* handle, const char* name, const void* caller) noexcept {
-  return handle != RTLD_NEXT && handle != RTLD_DEFAULT && is_served(name) && wants_to_serve() &&
-         !is_left_alone(caller);
+// What a look-up answers that finds nothing; dlerror() says why.
+void* const kNothing = reinterpret_cast<void*>(1);
+
+// Ours where a look-up by a handle, `look_up`, finds a function of this name. Pseudo-handles are
+// about the caller's place among the libraries.
+template <class LookUp>
+void* ours_for_handle(const char* name, const void* caller, LookUp look_up) noexcept {
+  InterposedCall* call = call_of(name);
+  if (call == nullptr || !wants_to_serve() || is_left_alone(caller)) return nullptr;
+  void* real = look_up();
+  void* ours = real != nullptr ? ours_of(*call) : nullptr;
+  return ours != nullptr ? ours : real;
 }
 
-// Ours in the place of a function of this name; `real` where there is none.
-void* ours_for_name(const char* name, void* real) noexcept {
-  if (real == nullptr) return nullptr;
-  for (const ServedCall& call : all_served_calls()) {
-    if (call.ours != nullptr && std::strcmp(call.name, name) == 0) return call.ours;
-  }
-  return real;
+// Programs ask the global scope whether CUDA is there. Ours alone is no answer: it has nothing to
+// pass calls on to.
+template <class LookUp>
+void* nothing_where_ours_is_alone(const char* name, LookUp look_up) noexcept {
+  void* found = look_up(RTLD_DEFAULT);
+  if (found == nullptr || !is_of_own_library(found)) return nullptr;
+  if (next_definition(name, nullptr) != nullptr) return nullptr;
+  look_up(RTLD_NEXT);  // sets the text of dlerror()
+  return kNothing;
+}
+
+template <class LookUp>
+void* answer(void* handle, const char* name, const void* caller, LookUp look_up) noexcept {
+  if (handle == RTLD_NEXT) return nullptr;
+  if (handle == RTLD_DEFAULT) return nothing_where_ours_is_alone(name, look_up);
+  return ours_for_handle(name, caller, [&] { return look_up(handle); });
 }
 
 // Puts ours in the place of a function of the driver that a look-up has found. Results of both
 // interfaces are 0 for success.
 void put_ours(int result, void** found) noexcept {
   if (result != 0 || found == nullptr || !wants_to_serve()) return;
-  for (const ServedCall& call : all_served_calls()) {
-    if (call.is_of_driver && call.ours != nullptr && call.real == *found) {
-      *found = call.ours;
-      return;
-    }
+  for (InterposedCall& call : interposed_calls) {
+    if (!call.is_of_driver || call.real.get() != *found) continue;
+    if (void* ours = ours_of(call)) *found = ours;
+    return;
   }
 }
 
@@ -171,90 +187,103 @@ using namespace uvm::preload;
 
 extern "C" {
 
-// What dlsym and dlvsym answer to `caller`; nullptr: the real one is to answer. Names that start
-// with "cu" or "hi" alone come here.
+// What dlsym and dlvsym answer to `caller`; nullptr: the real one is to answer; 1: they answer
+// nullptr. Names that start with "cu" or "hi" alone come here.
 __attribute__((visibility("hidden"), used)) void* uvmalloc_served_symbol(
     void* handle, const char* name, const void* caller) noexcept {
-  if (!gives_ours(handle, name, caller)) return nullptr;
-  void* real = reinterpret_cast<Dlsym>(uvmalloc_real_dlsym)(handle, name);
-  return ours_for_name(name, real);
+  return answer(handle, name, caller,
+                [&](void* in) { return reinterpret_cast<Dlsym>(uvmalloc_real_dlsym)(in, name); });
 }
 
 __attribute__((visibility("hidden"), used)) void* uvmalloc_served_version(
     void* handle, const char* name, const char* version, const void* caller) noexcept {
-  if (!gives_ours(handle, name, caller)) return nullptr;
-  void* real = reinterpret_cast<Dlvsym>(uvmalloc_real_dlvsym)(handle, name, version);
-  return ours_for_name(name, real);
+  return answer(handle, name, caller, [&](void* in) {
+    return reinterpret_cast<Dlvsym>(uvmalloc_real_dlvsym)(in, name, version);
+  });
 }
 }
 
-// The real dlsym looks at its caller's address, so everything else goes on to it by a jump. These
-// are not there in sanitized builds, whose runtimes look functions up before they are initialised.
+// The real dlsym looks at its caller's address, so everything else goes on to it by a jump. A
+// debugger or profiler unwinds through them by their call-frame information. These are not there in
+// sanitized builds, whose runtimes look functions up before they are initialised.
 #if !defined(UVMALLOC_SANITIZED) && defined(__x86_64__)
-#define UVMALLOC_LOOKUP(name, real, served, caller)             \
-  asm(".text\n.globl " name "\n.type " name ",@function\n" name \
-      ":\n"                                                     \
-      "  endbr64\n"                                             \
-      "  cmpq $0, " real                                        \
-      "(%rip)\n"                                                \
-      "  jne 1f\n"                                              \
-      "  pushq %rdi\n  pushq %rsi\n  pushq %rdx\n"              \
-      "  call uvmalloc_find_real_lookups\n"                     \
-      "  popq %rdx\n  popq %rsi\n  popq %rdi\n"                 \
-      "1:\n"                                                    \
-      "  testq %rsi, %rsi\n  je 2f\n"                           \
-      "  cmpb $'h', (%rsi)\n  je 4f\n"                          \
-      "  cmpb $'c', (%rsi)\n  jne 2f\n"                         \
-      "  cmpb $'u', 1(%rsi)\n  jne 2f\n"                        \
-      "  jmp 5f\n"                                              \
-      "4:\n"                                                    \
-      "  cmpb $'i', 1(%rsi)\n  jne 2f\n"                        \
-      "5:\n"                                                    \
-      "  movq (%rsp), " caller                                  \
-      "\n"                                                      \
-      "  pushq %rdi\n  pushq %rsi\n  pushq %rdx\n"              \
-      "  call " served                                          \
-      "\n"                                                      \
-      "  popq %rdx\n  popq %rsi\n  popq %rdi\n"                 \
-      "  testq %rax, %rax\n  jne 3f\n"                          \
-      "2:\n"                                                    \
-      "  jmpq *" real                                           \
-      "(%rip)\n"                                                \
-      "3:\n  ret\n.size " name ", .-" name "\n")
+#define UVMALLOC_PUSH(registers) "  pushq " registers "\n  .cfi_adjust_cfa_offset 8\n"
+#define UVMALLOC_POP(registers) "  popq " registers "\n  .cfi_adjust_cfa_offset -8\n"
+#define UVMALLOC_SAVE UVMALLOC_PUSH("%rdi") UVMALLOC_PUSH("%rsi") UVMALLOC_PUSH("%rdx")
+#define UVMALLOC_RESTORE UVMALLOC_POP("%rdx") UVMALLOC_POP("%rsi") UVMALLOC_POP("%rdi")
+#define UVMALLOC_LOOKUP(name, real, served, caller)                                      \
+  asm(".text\n.globl " name "\n.type " name ",@function\n" name                          \
+      ":\n"                                                                              \
+      "  .cfi_startproc\n"                                                               \
+      "  endbr64\n"                                                                      \
+      "  cmpq $0, " real                                                                 \
+      "(%rip)\n"                                                                         \
+      "  jne 1f\n" UVMALLOC_SAVE "  call uvmalloc_find_real_lookups\n" UVMALLOC_RESTORE  \
+      "1:\n"                                                                             \
+      "  testq %rsi, %rsi\n  je 2f\n"                                                    \
+      "  cmpb $'h', (%rsi)\n  je 4f\n"                                                   \
+      "  cmpb $'c', (%rsi)\n  jne 2f\n"                                                  \
+      "  cmpb $'u', 1(%rsi)\n  jne 2f\n"                                                 \
+      "  jmp 5f\n"                                                                       \
+      "4:\n"                                                                             \
+      "  cmpb $'i', 1(%rsi)\n  jne 2f\n"                                                 \
+      "5:\n"                                                                             \
+      "  movq (%rsp), " caller "\n" UVMALLOC_SAVE "  call " served "\n" UVMALLOC_RESTORE \
+      "  testq %rax, %rax\n  jne 3f\n"                                                   \
+      "2:\n"                                                                             \
+      "  jmpq *" real                                                                    \
+      "(%rip)\n"                                                                         \
+      "3:\n"                                                                             \
+      "  cmpq $1, %rax\n  jne 6f\n"                                                      \
+      "  xorl %eax, %eax\n"                                                              \
+      "6:\n  ret\n  .cfi_endproc\n.size " name ", .-" name "\n")
 UVMALLOC_LOOKUP("dlsym", "uvmalloc_real_dlsym", "uvmalloc_served_symbol", "%rdx");
 UVMALLOC_LOOKUP("dlvsym", "uvmalloc_real_dlvsym", "uvmalloc_served_version", "%rcx");
 #elif !defined(UVMALLOC_SANITIZED) && defined(__aarch64__)
-#define UVMALLOC_LOOKUP(name, real, served, caller)             \
-  asm(".text\n.globl " name "\n.type " name ",%function\n" name \
-      ":\n"                                                     \
-      "  stp x29, x30, [sp, #-48]!\n  mov x29, sp\n"            \
-      "  stp x0, x1, [sp, #16]\n  str x2, [sp, #32]\n"          \
-      "  adrp x9, " real "\n  ldr x9, [x9, :lo12:" real         \
-      "]\n"                                                     \
-      "  cbnz x9, 1f\n"                                         \
-      "  bl uvmalloc_find_real_lookups\n"                       \
-      "1:\n"                                                    \
-      "  ldp x0, x1, [sp, #16]\n  ldr x2, [sp, #32]\n"          \
-      "  cbz x1, 2f\n"                                          \
-      "  ldrb w9, [x1]\n  cmp w9, #'h'\n  b.eq 4f\n"            \
-      "  cmp w9, #'c'\n  b.ne 2f\n"                             \
-      "  ldrb w9, [x1, #1]\n  cmp w9, #'u'\n  b.ne 2f\n"        \
-      "  b 5f\n"                                                \
-      "4:\n"                                                    \
-      "  ldrb w9, [x1, #1]\n  cmp w9, #'i'\n  b.ne 2f\n"        \
-      "5:\n"                                                    \
-      "  ldr " caller                                           \
-      ", [sp, #8]\n"                                            \
-      "  bl " served                                            \
-      "\n"                                                      \
-      "  cbnz x0, 3f\n"                                         \
-      "  ldp x0, x1, [sp, #16]\n  ldr x2, [sp, #32]\n"          \
-      "2:\n"                                                    \
-      "  ldp x29, x30, [sp], #48\n"                             \
-      "  adrp x9, " real "\n  ldr x9, [x9, :lo12:" real         \
-      "]\n"                                                     \
-      "  br x9\n"                                               \
-      "3:\n  ldp x29, x30, [sp], #48\n  ret\n.size " name ", .-" name "\n")
+// "hint #34" is the landing pad of an indirect call (bti c), by a name that all assemblers know. A
+// jump by x16 may end at another function's landing pad.
+#define UVMALLOC_LEAVE_FRAME    \
+  "  ldp x29, x30, [sp], #48\n" \
+  "  .cfi_restore 29\n  .cfi_restore 30\n  .cfi_def_cfa_offset 0\n"
+#define UVMALLOC_LOOKUP(name, real, served, caller)                      \
+  asm(".text\n.globl " name "\n.type " name ",%function\n" name          \
+      ":\n"                                                              \
+      "  .cfi_startproc\n"                                               \
+      "  hint #34\n"                                                     \
+      "  stp x29, x30, [sp, #-48]!\n"                                    \
+      "  .cfi_def_cfa_offset 48\n"                                       \
+      "  .cfi_offset 29, -48\n  .cfi_offset 30, -40\n"                   \
+      "  mov x29, sp\n"                                                  \
+      "  stp x0, x1, [sp, #16]\n  str x2, [sp, #32]\n"                   \
+      "  adrp x9, " real "\n  ldr x9, [x9, :lo12:" real                  \
+      "]\n"                                                              \
+      "  cbnz x9, 1f\n"                                                  \
+      "  bl uvmalloc_find_real_lookups\n"                                \
+      "1:\n"                                                             \
+      "  ldp x0, x1, [sp, #16]\n  ldr x2, [sp, #32]\n"                   \
+      "  cbz x1, 2f\n"                                                   \
+      "  ldrb w9, [x1]\n  cmp w9, #'h'\n  b.eq 4f\n"                     \
+      "  cmp w9, #'c'\n  b.ne 2f\n"                                      \
+      "  ldrb w9, [x1, #1]\n  cmp w9, #'u'\n  b.ne 2f\n"                 \
+      "  b 5f\n"                                                         \
+      "4:\n"                                                             \
+      "  ldrb w9, [x1, #1]\n  cmp w9, #'i'\n  b.ne 2f\n"                 \
+      "5:\n"                                                             \
+      "  ldr " caller                                                    \
+      ", [sp, #8]\n"                                                     \
+      "  bl " served                                                     \
+      "\n"                                                               \
+      "  cbnz x0, 3f\n"                                                  \
+      "  ldp x0, x1, [sp, #16]\n  ldr x2, [sp, #32]\n"                   \
+      "2:\n"                                                             \
+      "  .cfi_remember_state\n" UVMALLOC_LEAVE_FRAME "  adrp x16, " real \
+      "\n  ldr x16, [x16, :lo12:" real                                   \
+      "]\n"                                                              \
+      "  br x16\n"                                                       \
+      "3:\n"                                                             \
+      "  .cfi_restore_state\n"                                           \
+      "  cmp x0, #1\n  csel x0, xzr, x0, eq\n" UVMALLOC_LEAVE_FRAME      \
+      "  ret\n  .cfi_endproc\n.size " name ", .-" name "\n")
 UVMALLOC_LOOKUP("dlsym", "uvmalloc_real_dlsym", "uvmalloc_served_symbol", "x2");
 UVMALLOC_LOOKUP("dlvsym", "uvmalloc_real_dlvsym", "uvmalloc_served_version", "x3");
 #endif
@@ -264,9 +293,8 @@ UVMALLOC_LOOKUP("dlvsym", "uvmalloc_real_dlvsym", "uvmalloc_served_version", "x3
 UVMALLOC_INTERPOSE CUresult cuGetProcAddress_v2(const char* name, void** out, int version,
                                                 cuuint64_t flags,
                                                 CUdriverProcAddressQueryResult* status) {
-  static const auto next =
-      next_function<decltype(&cuGetProcAddress_v2)>("cuGetProcAddress_v2", "libcuda.so");
-  const CUresult result = pass_on(next, name, out, version, flags, status);
+  const CUresult result =
+      pass_on(UVMALLOC_NEXT(cuGetProcAddress_v2, "libcuda.so"), name, out, version, flags, status);
   put_ours_for(__builtin_return_address(0), result, out);
   return result;
 }
@@ -275,31 +303,32 @@ UVMALLOC_INTERPOSE CUresult cuGetProcAddress_v2(const char* name, void** out, in
 #undef cuGetProcAddress
 UVMALLOC_INTERPOSE CUresult cuGetProcAddress(const char* name, void** out, int version,
                                              cuuint64_t flags) {
-  static const auto next =
-      next_function<decltype(&cuGetProcAddress)>("cuGetProcAddress", "libcuda.so");
-  const CUresult result = pass_on(next, name, out, version, flags);
+  const CUresult result =
+      pass_on(UVMALLOC_NEXT(cuGetProcAddress, "libcuda.so"), name, out, version, flags);
   put_ours_for(__builtin_return_address(0), result, out);
   return result;
 }
 
-// Results are cudaError_t; the fourth argument of the first is a place for the reason.
-UVMALLOC_INTERPOSE int cudaGetDriverEntryPoint(const char* name, void** out,
-                                               unsigned long long flags, void* status) {
-  static const auto next =
-      next_function<decltype(&cudaGetDriverEntryPoint)>("cudaGetDriverEntryPoint", "libcudart.so");
-  const int result = pass_on(next, name, out, flags, status);
-  put_ours(result, out);
-  return result;
-}
-
-UVMALLOC_INTERPOSE int cudaGetDriverEntryPointByVersion(const char* name, void** out,
-                                                        unsigned version, unsigned long long flags,
-                                                        void* status) {
-  static const auto next = next_function<decltype(&cudaGetDriverEntryPointByVersion)>(
-      "cudaGetDriverEntryPointByVersion", "libcudart.so");
-  const int result = pass_on(next, name, out, version, flags, status);
-  put_ours(result, out);
-  return result;
-}
+// Results are cudaError_t; the last argument is a place for the reason. A default stream per thread
+// has names of its own, whose flags mean other functions of the driver.
+#define UVMALLOC_DRIVER_ENTRY_POINT(function)                                                      \
+  UVMALLOC_INTERPOSE int function(const char* name, void** out, unsigned long long flags,          \
+                                  void* status) {                                                  \
+    const int result = pass_on(UVMALLOC_NEXT(function, "libcudart.so"), name, out, flags, status); \
+    put_ours(result, out);                                                                         \
+    return result;                                                                                 \
+  }
+#define UVMALLOC_DRIVER_ENTRY_POINT_BY_VERSION(function)                                     \
+  UVMALLOC_INTERPOSE int function(const char* name, void** out, unsigned version,            \
+                                  unsigned long long flags, void* status) {                  \
+    const int result =                                                                       \
+        pass_on(UVMALLOC_NEXT(function, "libcudart.so"), name, out, version, flags, status); \
+    put_ours(result, out);                                                                   \
+    return result;                                                                           \
+  }
+UVMALLOC_DRIVER_ENTRY_POINT(cudaGetDriverEntryPoint)
+UVMALLOC_DRIVER_ENTRY_POINT(cudaGetDriverEntryPoint_ptsz)
+UVMALLOC_DRIVER_ENTRY_POINT_BY_VERSION(cudaGetDriverEntryPointByVersion)
+UVMALLOC_DRIVER_ENTRY_POINT_BY_VERSION(cudaGetDriverEntryPointByVersion_ptsz)
 
 // NOLINTEND(readability-identifier-naming)

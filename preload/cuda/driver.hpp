@@ -4,6 +4,7 @@
 
 #include <cuda.h>
 
+#include <uvmalloc/preload/cuda/vendor.hpp>
 #include <uvmalloc/preload/interpose.hpp>
 #include <uvmalloc/preload/served_answers.hpp>
 
@@ -15,6 +16,9 @@ namespace uvm::preload::cuda {
 inline int device_of_driver() noexcept {
   return device_by(NEXT_OF_DRIVER(cuCtxGetDevice));
 }
+
+// The device of a context; nullptr: of the current one. -1: none, and the driver is to say why.
+int device_of(CUcontext context) noexcept;
 
 // The device of a stream; that of stream 0 is the current one, and that of every stream is where
 // the driver is older than the question.

@@ -199,4 +199,10 @@ UVMALLOC_INTERPOSE CUresult cuCtxSynchronize() {
   return synchronize(device_of_driver, NEXT_OF_DRIVER(cuCtxSynchronize));
 }
 
+// nullptr is the current context.
+UVMALLOC_INTERPOSE CUresult cuCtxSynchronize_v2(CUcontext context) {
+  return synchronize([&] { return device_of(context); }, NEXT_OF_DRIVER(cuCtxSynchronize_v2),
+                     context);
+}
+
 // NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)

@@ -48,6 +48,30 @@ UVMALLOC_INTERPOSE CUresult cuGraphExecKernelNodeSetParams_v2(
   return result;
 }
 
+// The forms of CUDA 11 and earlier.
+#undef cuGraphExecUpdate
+UVMALLOC_INTERPOSE CUresult cuGraphExecUpdate(CUgraphExec executable, CUgraph graph,
+                                              CUgraphNode* error_node,
+                                              CUgraphExecUpdateResult* answer) {
+  const CUresult result =
+      pass_on(NEXT_OF_DRIVER(cuGraphExecUpdate), executable, graph, error_node, answer);
+  if (result == CUDA_SUCCESS) note_graph(__func__, executable, graph);
+  return result;
+}
+
+#undef cuGraphExecKernelNodeSetParams
+UVMALLOC_INTERPOSE CUresult cuGraphExecKernelNodeSetParams(
+    CUgraphExec executable, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v1* parameters) {
+  const CUresult result =
+      pass_on(NEXT_OF_DRIVER(cuGraphExecKernelNodeSetParams), executable, node, parameters);
+  if (result == CUDA_SUCCESS) {
+    note_node(__func__, executable, node, [&] {
+      return words_of(parameters->func, {parameters->kernelParams, parameters->extra});
+    });
+  }
+  return result;
+}
+
 UVMALLOC_INTERPOSE CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec executable,
                                                                CUgraphNode node, CUgraph child) {
   const CUresult result =

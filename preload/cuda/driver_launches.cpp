@@ -86,14 +86,4 @@ UVMALLOC_INTERPOSE CUresult cuLibraryUnload(CUlibrary library) {
   return pass_on(NEXT_OF_DRIVER(cuLibraryUnload), library);
 }
 
-UVMALLOC_INTERPOSE CUresult cuCtxDestroy_v2(CUcontext context) {
-  forget_layouts(__func__);
-  return pass_on(NEXT_OF_DRIVER(cuCtxDestroy_v2), context);
-}
-
-UVMALLOC_INTERPOSE CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
-  forget_layouts(__func__);
-  return pass_on(NEXT_OF_DRIVER(cuDevicePrimaryCtxReset_v2), device);
-}
-
 // NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)

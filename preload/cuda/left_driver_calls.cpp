@@ -36,6 +36,13 @@ UVMALLOC_INTERPOSE CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* out, CUipcMemHand
   return UVMALLOC_LEAVE(cuIpcOpenMemHandle_v2, NEXT_OF_DRIVER, out, handle, flags);
 }
 
+// The form of CUDA 10 and earlier.
+#undef cuIpcOpenMemHandle
+UVMALLOC_INTERPOSE CUresult cuIpcOpenMemHandle(CUdeviceptr* out, CUipcMemHandle handle,
+                                               unsigned flags) {
+  return UVMALLOC_LEAVE(cuIpcOpenMemHandle, NEXT_OF_DRIVER, out, handle, flags);
+}
+
 UVMALLOC_INTERPOSE CUresult
 cuImportExternalMemory(CUexternalMemory* out, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC* description) {
   return UVMALLOC_LEAVE(cuImportExternalMemory, NEXT_OF_DRIVER, out, description);

@@ -108,6 +108,13 @@ UVMALLOC_INTERPOSE cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* o
   return result;
 }
 
+// The form of CUDA 3.2 and earlier.
+#undef cuStreamDestroy
+UVMALLOC_INTERPOSE CUresult cuStreamDestroy(CUstream stream) {
+  note_stream_gone(stream);
+  return pass_on(NEXT_OF_DRIVER(cuStreamDestroy), stream);
+}
+
 UVMALLOC_INTERPOSE CUresult cuStreamDestroy_v2(CUstream stream) {
   note_stream_gone(stream);
   return pass_on(NEXT_OF_DRIVER(cuStreamDestroy_v2), stream);

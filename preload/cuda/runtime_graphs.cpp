@@ -21,18 +21,18 @@ __attribute__((visibility("default"))) cudaError_t uvmalloc_graph_exec_update(
 
 cudaError_t uvmalloc_graph_instantiate(CUgraphExec* out, CUgraph graph, void* third, void* fourth,
                                        std::size_t fifth) {
-  static const auto next =
-      next_function<decltype(&uvmalloc_graph_instantiate)>("cudaGraphInstantiate", "libcudart.so");
-  const cudaError_t result = pass_on(next, out, graph, third, fourth, fifth);
+  static constinit NextFunction<decltype(&uvmalloc_graph_instantiate)> next{"cudaGraphInstantiate",
+                                                                            "libcudart.so"};
+  const cudaError_t result = pass_on(next.get(), out, graph, third, fourth, fifth);
   if (result == cudaSuccess) note_graph("cudaGraphInstantiate", *out, graph);
   return result;
 }
 
 cudaError_t uvmalloc_graph_exec_update(CUgraphExec executable, CUgraph graph, void* third,
                                        void* fourth) {
-  static const auto next =
-      next_function<decltype(&uvmalloc_graph_exec_update)>("cudaGraphExecUpdate", "libcudart.so");
-  const cudaError_t result = pass_on(next, executable, graph, third, fourth);
+  static constinit NextFunction<decltype(&uvmalloc_graph_exec_update)> next{"cudaGraphExecUpdate",
+                                                                            "libcudart.so"};
+  const cudaError_t result = pass_on(next.get(), executable, graph, third, fourth);
   if (result == cudaSuccess) note_graph("cudaGraphExecUpdate", executable, graph);
   return result;
 }

@@ -104,9 +104,4 @@ UVMALLOC_INTERPOSE cudaError_t cudaLibraryUnload(cudaLibrary_t library) {
   return pass_on(NEXT_OF_RUNTIME(cudaLibraryUnload), library);
 }
 
-UVMALLOC_INTERPOSE cudaError_t cudaDeviceReset() {
-  forget_layouts(__func__);
-  return pass_on(NEXT_OF_RUNTIME(cudaDeviceReset));
-}
-
 // NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)

@@ -22,6 +22,9 @@ inline int device_of_runtime() noexcept {
   return device_by(NEXT_OF_RUNTIME(cudaGetDevice));
 }
 
+// The current context of the thread, whose end ends memory that is allocated now; nullptr: none.
+const void* context_of_thread() noexcept;
+
 // The device of a stream; that of stream 0 is the current one.
 inline int device_of_stream(cudaStream_t stream) noexcept {
   const int device = device_by(NEXT_OF_RUNTIME(cudaStreamGetDevice), stream);

@@ -2,8 +2,11 @@
 // and those of HIP's copy of the driver interface.
 #include <optional>
 
+#include <uvmalloc/preload/captures.hpp>
+#include <uvmalloc/preload/context_ends.hpp>
 #include <uvmalloc/preload/hip/vendor.hpp>
 #include <uvmalloc/preload/symbol_lookup.hpp>
+#include <uvmalloc/runtime/hip/vendor.hpp>
 
 using namespace uvm::preload;
 using namespace uvm::preload::hip;
@@ -13,6 +16,14 @@ namespace {
 // The only grain and placement that served pinned memory has.
 constexpr unsigned kKnownHostFlags =
     hipHostMallocPortable | hipHostMallocMapped | hipHostMallocWriteCombined;
+
+// Its number in the version that runs, not the headers'.
+hipMemoryType device_type() noexcept {
+  int version = 0;
+  const bool is_known = pass_on(NEXT_OF_RUNTIME(hipDriverGetVersion), &version) == hipSuccess;
+  if (!is_known) return hipMemoryTypeDevice;
+  return static_cast<hipMemoryType>(uvm::hip::device_memory_type(version));
+}
 
 }  // namespace
 
@@ -64,7 +75,7 @@ UVMALLOC_INTERPOSE hipError_t hipPointerGetAttributes(hipPointerAttribute_t* out
   const hipError_t result = pass_on(NEXT_OF_RUNTIME(hipPointerGetAttributes), out, address);
   const auto block = result == hipSuccess ? find(address) : std::nullopt;
   if (block && hides_management(*block)) {
-    out->type = hipMemoryTypeDevice;
+    out->type = device_type();
     out->isManaged = 0;
   }
   return result;
@@ -78,6 +89,8 @@ UVMALLOC_INTERPOSE hipError_t hipPointerGetAttribute(void* answer, hipPointer_at
   if (!block) return result;
   if (attribute == HIP_POINTER_ATTRIBUTE_IS_MANAGED && hides_management(*block)) {
     *static_cast<bool*>(answer) = false;
+  } else if (attribute == HIP_POINTER_ATTRIBUTE_MEMORY_TYPE && hides_management(*block)) {
+    *static_cast<unsigned*>(answer) = device_type();
   } else if (attribute == HIP_POINTER_ATTRIBUTE_RANGE_START_ADDR) {
     *static_cast<void**>(answer) = block->base;
   } else if (attribute == HIP_POINTER_ATTRIBUTE_RANGE_SIZE) {
@@ -93,6 +106,55 @@ UVMALLOC_INTERPOSE hipError_t hipGetProcAddress(const char* name, void** out, in
       pass_on(NEXT_OF_RUNTIME(hipGetProcAddress), name, out, version, flags, status);
   put_ours_for(__builtin_return_address(0), result, out);
   return result;
+}
+
+#define UVMALLOC_HIP_ENTRY_POINT(function)                                                       \
+  UVMALLOC_INTERPOSE hipError_t function(const char* name, void** out, unsigned long long flags, \
+                                         hipDriverEntryPointQueryResult* status) {               \
+    const hipError_t result = pass_on(NEXT_OF_RUNTIME(function), name, out, flags, status);      \
+    put_ours_for(__builtin_return_address(0), result, out);                                      \
+    return result;                                                                               \
+  }
+UVMALLOC_HIP_ENTRY_POINT(hipGetDriverEntryPoint)
+UVMALLOC_HIP_ENTRY_POINT(hipGetDriverEntryPoint_spt)
+
+#define UVMALLOC_BEGIN_CAPTURE(function, order)                                             \
+  UVMALLOC_INTERPOSE hipError_t function(hipStream_t stream, hipStreamCaptureMode mode) {   \
+    return begin_capture(#function, device_of_stream(stream), order(stream),                \
+                         [&] { return pass_on(NEXT_OF_RUNTIME(function), stream, mode); }); \
+  }
+#define UVMALLOC_END_CAPTURE(function, order)                                     \
+  UVMALLOC_INTERPOSE hipError_t function(hipStream_t stream, hipGraph_t* graph) { \
+    return end_capture(                                                           \
+        static_cast<hipStream_t>(order(stream)),                                  \
+        [&] { return pass_on(NEXT_OF_RUNTIME(function), stream, graph); },        \
+        NEXT_OF_RUNTIME(hipStreamIsCapturing));                                   \
+  }
+
+static uvm::StreamHandle as_it_is(hipStream_t stream) {
+  return stream;
+}
+
+UVMALLOC_BEGIN_CAPTURE(hipStreamBeginCapture, as_it_is)
+UVMALLOC_BEGIN_CAPTURE(hipStreamBeginCapture_spt, per_thread)
+UVMALLOC_END_CAPTURE(hipStreamEndCapture, as_it_is)
+UVMALLOC_END_CAPTURE(hipStreamEndCapture_spt, per_thread)
+
+UVMALLOC_INTERPOSE hipError_t hipStreamBeginCaptureToGraph(hipStream_t stream, hipGraph_t graph,
+                                                           const hipGraphNode_t* dependencies,
+                                                           const hipGraphEdgeData* edges,
+                                                           std::size_t count,
+                                                           hipStreamCaptureMode mode) {
+  return begin_capture(__func__, device_of_stream(stream), stream, [&] {
+    return pass_on(NEXT_OF_RUNTIME(hipStreamBeginCaptureToGraph), stream, graph, dependencies,
+                   edges, count, mode);
+  });
+}
+
+UVMALLOC_INTERPOSE hipError_t hipDeviceReset() {
+  return pass_reset_on(
+      __func__, device_of_runtime(), [] { return pass_on(NEXT_OF_RUNTIME(hipDeviceReset)); },
+      [] { return false; });
 }
 
 // NOLINTEND(readability-identifier-naming)

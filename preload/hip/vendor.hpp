@@ -30,6 +30,11 @@ inline int device_of_runtime() noexcept {
   return device_by(NEXT_OF_RUNTIME(hipGetDevice));
 }
 
+// Contexts of HIP are its devices.
+inline const void* context_of_thread() noexcept {
+  return nullptr;
+}
+
 // The device of a stream; that of stream 0 is the current one.
 inline int device_of_stream(hipStream_t stream) noexcept {
   const int device = device_by(NEXT_OF_RUNTIME(hipStreamGetDevice), stream);

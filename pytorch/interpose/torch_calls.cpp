@@ -21,7 +21,8 @@ namespace {
 // The same for a C++ function of torch, which may throw: nobody can do without its result.
 template <class Function>
 Function next_of_torch(const char* symbol, const char* library) {
-  if (auto function = preload::next_function<Function>(symbol, library)) return function;
+  if (void* function = preload::next_definition(symbol, library))
+    return reinterpret_cast<Function>(function);
   throw std::runtime_error(
       fmt::format("uvmalloc: {} is called, and no {} in this process has it", symbol, library));
 }
@@ -48,9 +49,9 @@ UVMALLOC_INTERPOSE void uvmalloc_set_torch_hooks(const uvm::interpose::TorchHook
 // Called by the static initialisers of every library with CUDA code, once its kernels are
 // registered: inside `import torch`, before any tensor exists.
 UVMALLOC_INTERPOSE void __cudaRegisterFatBinaryEnd(void** handle) noexcept {
-  static const auto next =
-      uvm::preload::next_function<void (*)(void**)>("__cudaRegisterFatBinaryEnd", "libcudart.so");
-  if (next != nullptr) next(handle);
+  static constinit uvm::preload::NextFunction<void (*)(void**)> next{"__cudaRegisterFatBinaryEnd",
+                                                                     "libcudart.so"};
+  if (const auto function = next.get()) function(handle);
   uvm::preload::beside("import torch", [] { uvm::interpose::load_torch_plugin_if_due(); });
 }
 
@@ -71,9 +72,9 @@ UVMALLOC_INTERPOSE void _ZN2at16setHostAllocatorEN3c1010DeviceTypeEPNS_13HostAll
 // libshm_init(const char*), of libshm: called inside `import torch` by the thread that imports,
 // once, with Python's lock and none of the loader's.
 UVMALLOC_INTERPOSE void _Z11libshm_initPKc(const char* manager) {
-  static const auto next =
-      uvm::preload::next_function<void (*)(const char*)>("_Z11libshm_initPKc", "libshm.so");
-  if (next != nullptr) next(manager);
+  static constinit uvm::preload::NextFunction<void (*)(const char*)> next{"_Z11libshm_initPKc",
+                                                                          "libshm.so"};
+  if (const auto function = next.get()) function(manager);
   if (uvm::preload::earlier_copy().empty()) uvm::add_python_names();
 }
 

@@ -570,3 +570,24 @@ print("driver", driver.cuMemFree_v2(block), driver.cuMemFreeHost(pinned))
         "twice (1, 1) (1, 1)",
         "driver 1 1",
     ]
+
+
+def test_a_second_free_at_the_beginning_of_a_span_frees_no_other_block(python: Program) -> None:
+    """The pages may have left the pools by then, and the driver would free the whole span."""
+    run = python(
+        """
+WHOLE = 200 * MIB
+first = allocate(runtime.cudaMalloc, size(WHOLE))[1]
+other = allocate(runtime.cudaMalloc, size(MIB))[1]
+assert runtime.cudaMemset(other, 7, size(MIB)) == 0
+assert runtime.cudaFree(first) == 0 and runtime.cudaDeviceSynchronize() == 0
+# There is room for it once whole free pages have left the pools.
+print(allocate(runtime.cudaMallocHost, size(WHOLE))[0])
+frees = runtime.cudaFree, driver.cuMemFree_v2, lambda block: runtime.cudaFreeAsync(block, None)
+print(*(free(first) for free in frees))
+back = ctypes.create_string_buffer(4)
+print(runtime.cudaMemcpy(back, other, size(4), 2), back.raw)
+""",
+        UVMALLOC_BUDGET="256MiB",
+    )
+    assert run.stdout == "0\n1 1 1\n0 b'\\x07\\x07\\x07\\x07'\n"

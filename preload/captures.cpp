@@ -1,0 +1,53 @@
+#include <uvmalloc/preload/captures.hpp>
+
+#include <algorithm>
+
+#include <uvmalloc/allocator/process/process_allocator.hpp>
+
+namespace uvm::preload {
+namespace {
+
+bool is_same(const DeviceStream& one, const DeviceStream& other) {
+  return one.handle == other.handle && one.thread == other.thread;
+}
+
+}  // namespace
+
+OpenCaptures& OpenCaptures::instance() {
+  static auto& captures = *new OpenCaptures;  // for good
+  return captures;
+}
+
+void OpenCaptures::make_room() {
+  const std::lock_guard lock(mutex_);
+  streams_.reserve(streams_.size() + room_ + 1);
+  ++room_;
+}
+
+void OpenCaptures::use_room(const DeviceStream& stream) noexcept {
+  const std::lock_guard lock(mutex_);
+  --room_;
+  if (stream.exists()) streams_.push_back(stream);
+}
+
+template <class Ended>
+void OpenCaptures::remove_where(Ended ended) noexcept {
+  const std::lock_guard lock(mutex_);
+  const std::size_t count = std::erase_if(streams_, ended);
+  for (std::size_t i = 0; i < count; ++i) CaptureGuard::of_process().end();
+}
+
+void OpenCaptures::remove(const DeviceStream& stream) noexcept {
+  remove_where([&](const DeviceStream& each) { return is_same(each, stream); });
+}
+
+void OpenCaptures::remove_all_of(int device) noexcept {
+  remove_where([&](const DeviceStream& each) { return each.device == device; });
+}
+
+bool notes_captures() noexcept {
+  const CachingManagedAllocator* ours = process_allocator();
+  return ours == nullptr || !ours->in_forked_child();
+}
+
+}  // namespace uvm::preload

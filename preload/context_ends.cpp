@@ -1,0 +1,20 @@
+#include <uvmalloc/preload/context_ends.hpp>
+
+#include <uvmalloc/allocator/process/process_allocator.hpp>
+#include <uvmalloc/preload/captures.hpp>
+#include <uvmalloc/preload/registered_memory.hpp>
+#include <uvmalloc/preload/served_memory.hpp>
+
+namespace uvm::preload {
+
+void note_device_reset(int device) {
+  OpenCaptures::instance().remove_all_of(device);
+  CachingManagedAllocator* ours = process_allocator();
+  if (ours == nullptr || ours->in_forked_child()) return;
+  if (device >= ours->runtime().device_count()) return;
+  const std::vector<void*> lost = ours->forget_device(device);
+  if (ServedMemory* served = ServedMemory::existing()) served->forget_device(device, lost);
+  RegisteredMemory::instance().forget_ended_blocks();
+}
+
+}  // namespace uvm::preload

@@ -1,0 +1,88 @@
+"""Random programs of CUDA print the same when libuvmalloc.so serves them as on the simulated device
+alone. programs/served_fuzz.cpp says what they do, and where the two may differ.
+
+    build/venv/bin/python -m tests.preload.served_fuzz --seconds 600
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from uvmalloc.environment import Machine
+from uvmalloc.libraries import find_libraries
+
+from tests.build_facts import found_by_cmake
+from tests.preload.conftest import environment
+
+SOURCE = Path(__file__).parent / "programs" / "served_fuzz.cpp"
+SEQUENCES, CALLS = 20, 150  # of a program
+DEFAULT_STREAMS = {"legacy": [], "per_thread": ["-DCUDA_API_PER_THREAD_DEFAULT_STREAM"]}
+
+
+@dataclass(frozen=True)
+class Fuzzer:
+    program: Path
+    folder: Path
+
+    def output(self, seed: int, **variables: str) -> str:
+        command = [self.program, str(seed), str(SEQUENCES), str(CALLS)]
+        settings = environment(self.folder, variables, Machine(devices=2))
+        done = subprocess.run(
+            command, env=settings, capture_output=True, text=True, timeout=300, check=False
+        )
+        return f"{done.stdout}exit {done.returncode}\n{done.stderr}"
+
+    def difference(self, seed: int, **variables: str) -> str:
+        """The first line that differs, with the lines before it; empty: none does."""
+        alone = self.output(seed, UVMALLOC_CUDA="0").splitlines()
+        served = self.output(seed, UVMALLOC_POINTER_TYPE="device", **variables).splitlines()
+        for number, pair in enumerate(zip(alone, served, strict=False)):
+            if pair[0] != pair[1]:
+                before = alone[max(0, number - 12) : number]
+                return "\n".join(
+                    [f"seed {seed}", *before, f"alone:  {pair[0]}", f"served: {pair[1]}"]
+                )
+        return "" if len(alone) == len(served) else f"seed {seed}: one ends before the other"
+
+
+def built(default_stream: str, folder: Path) -> Fuzzer:
+    compiler = shutil.which("g++") or shutil.which("c++")
+    assert compiler, "no C++ compiler on the path"
+    stand_ins = find_libraries().stand_ins
+    libraries = [stand_ins / "libcudart.so.13", stand_ins / "libcuda.so.1", "-lpthread"]
+    headers = ["-isystem", found_by_cmake("UVMALLOC_CUDA_INCLUDE_DIR")]
+    options = ["-std=c++20", "-O1", *DEFAULT_STREAMS[default_stream]]
+    program = folder / f"served_fuzz_{default_stream}"
+    subprocess.run([compiler, *options, *headers, SOURCE, "-o", program, *libraries], check=True)
+    return Fuzzer(program, folder)
+
+
+def main(seconds: float) -> int:
+    end = time.monotonic() + seconds
+    with tempfile.TemporaryDirectory() as folder:
+        fuzzers = [built(name, Path(folder)) for name in DEFAULT_STREAMS]
+        for number in itertools.count():
+            # Others than those of the test.
+            seed = 1_000_001 + number * SEQUENCES
+            for fuzzer in fuzzers:
+                if difference := fuzzer.difference(seed):
+                    print(difference)
+                    return 1
+            if time.monotonic() > end:
+                print(f"{len(fuzzers) * (number + 1) * SEQUENCES} sequences, no difference")
+                return 0
+    return 0
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60)
+    sys.exit(main(parser.parse_args().seconds))

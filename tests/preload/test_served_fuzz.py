@@ -1,0 +1,52 @@
+"""Random programs of CUDA, served and alone (served_fuzz.py), for about a minute.
+
+`python -m tests.preload.served_fuzz --seconds 600` looks for longer.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from uvmalloc.libraries import find_libraries
+
+from tests.preload.served_fuzz import DEFAULT_STREAMS, SEQUENCES, Fuzzer, built
+
+PROGRAMS = 14  # for each kind of default stream
+
+# A library before ours, in which every free succeeds.
+PLANTED = """
+int cudaFree(void*);
+#define _GNU_SOURCE
+#include <dlfcn.h>
+int cudaFree(void* address) {
+  static int (*next)(void*);
+  if (next == 0) *(void**)&next = dlsym((void*)-1L, "cudaFree");
+  next(address);
+  return 0;
+}
+"""
+
+
+@pytest.fixture(scope="module", params=sorted(DEFAULT_STREAMS))
+def fuzzer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Fuzzer:
+    return built(request.param, tmp_path_factory.mktemp("served_fuzz"))
+
+
+@pytest.mark.slow
+def test_served_programs_print_what_they_print_without_us(fuzzer: Fuzzer) -> None:
+    for number in range(PROGRAMS):
+        difference = fuzzer.difference(1 + number * SEQUENCES)
+        assert difference == "", difference
+
+
+def test_a_planted_fault_is_found(fuzzer: Fuzzer, tmp_path: Path) -> None:
+    source, library = tmp_path / "planted.c", tmp_path / "libplanted.so"
+    source.write_text(PLANTED)
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    assert compiler, "no C compiler on the path"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    preloads = f"{library} {find_libraries().require_uvmalloc()}"
+    assert "served: " in fuzzer.difference(1, LD_PRELOAD=preloads)
