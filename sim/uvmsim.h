@@ -66,7 +66,8 @@ int uvmsim_reset_peak_used(int device);
  * may be null. */
 int uvmsim_host_used(size_t* out_capacity_bytes, size_t* out_used_bytes, size_t* out_peak_bytes);
 
-/* The bytes in use alone. 0 where this process has no machine yet, which this call does not make. */
+/* The bytes in use alone. 0 where this process has no machine yet, which this call does not make.
+ */
 int uvmsim_host_taken(size_t* out_bytes);
 
 /* ---- kernels

@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHECK(call)                                              \
-  do {                                                           \
-    const int result = (int)(call);                              \
+#define CHECK(call)                                               \
+  do {                                                            \
+    const int result = (int)(call);                               \
     if (result != 0) return printf("%s: %d\n", #call, result), 1; \
   } while (0)
 
