@@ -22,6 +22,8 @@ from uvmalloc.torch_names import library_function
 if TYPE_CHECKING:
     import torch
 
+# Of one wait of a caller. A signal that comes just before a wait is handled after it.
+WAIT_SECONDS = 0.05
 _AUTOCAST_DEVICES = ("cpu", "cuda")
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
+import math
 import os
 import threading
 import time
@@ -18,14 +19,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from typing import TYPE_CHECKING, Any
 
-from uvmalloc.caller_state import CallerState, refuse_capture
+from uvmalloc.caller_state import WAIT_SECONDS, CallerState, refuse_capture
 from uvmalloc.sizes import EXAMPLES, parse_size
 from uvmalloc.storage_calls import CreditError, CreditsGate, CreditStopped
 
 if TYPE_CHECKING:
     import torch
 
-_SLICE_SECONDS = 0.05  # of one wait of the caller; signals are handled between two
 # After an error, stages that are about to end are waited for. A stage that is stuck is not.
 _GRACE_SECONDS = 0.2
 _SOURCE = "source"
@@ -192,9 +192,12 @@ class Pipeline:
         if self._rest_gate is not None:
             self._gate, self._rest_gate = self._rest_gate, None
             self._shared.rest.set_result(self._gate)
-        while not self._gate.wait(self._consumer, _SLICE_SECONDS):
+        while not self._gate.wait(self._consumer, WAIT_SECONDS):
             pass  # the interpreter handles signals here
-        action = self._gate.start(self._consumer)
+        try:
+            action = self._gate.start(self._consumer)
+        except CreditStopped:  # another thread has closed it
+            raise StopIteration from None
         if action is None:
             raise self._shared.failures[0] if self._shared.failures else StopIteration
         self._holds_item = True
@@ -226,10 +229,13 @@ class Pipeline:
                 gate.stop("the pipeline is closed")
         with contextlib.suppress(InvalidStateError):  # it has its result
             self._shared.rest.set_result(None)
-        end = None if most_seconds is None else time.monotonic() + most_seconds
+        end = math.inf if most_seconds is None else time.monotonic() + most_seconds
         for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join(None if end is None else max(0.0, end - time.monotonic()))
+            while thread is not threading.current_thread() and thread.is_alive():
+                left_seconds = end - time.monotonic()
+                if left_seconds <= 0:
+                    break
+                thread.join(min(left_seconds, WAIT_SECONDS))
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         for items in self._shared.items:
             items.clear()

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import os
 import threading
 import weakref
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from uvmalloc.caller_state import CallerState, refuse_capture
+from uvmalloc.caller_state import WAIT_SECONDS, CallerState, refuse_capture
 from uvmalloc.loading import Checkpoint
 from uvmalloc.sizes import format_size
 
@@ -80,7 +79,7 @@ class Window:
                     f"{format_size(self.limit_bytes)}; use a larger window, or fewer at a time"
                 )
             futures = [ahead.future for ahead in self._dropped]
-            concurrent.futures.wait(futures, return_when=concurrent.futures.FIRST_COMPLETED)
+            wait(futures, WAIT_SECONDS, return_when=FIRST_COMPLETED)
         self._used_bytes += piece.size_bytes
 
     def _has_room(self, piece: Piece) -> bool:
@@ -157,6 +156,8 @@ class Feed:
                 if ahead is None:
                     tensors = self._window.checkpoint.load(piece.names)
                 else:
+                    while not ahead.future.done():
+                        wait([ahead.future], WAIT_SECONDS)
                     tensors = ahead.future.result()
                 self._next = number + 1
                 self._look_ahead()

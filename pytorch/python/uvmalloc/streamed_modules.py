@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from uvmalloc.caller_state import WAIT_SECONDS
 from uvmalloc.sizes import format_size
 from uvmalloc.stream_window import Feed, Piece, Window
 
@@ -76,7 +77,9 @@ class StreamedModules:
         # A forward pass may wait for a backward pass, whose threads then must not wait for it.
         is_backward = torch._C._current_graph_task_id() != -1
         with contextlib.ExitStack() as stack:
-            if self._turn.acquire(blocking=not is_backward):
+            while not (has_turn := self._turn.acquire(timeout=WAIT_SECONDS)) and not is_backward:
+                pass
+            if has_turn:
                 stack.callback(self._turn.release)
             held: list[int] = []
             frames = self._frames()
