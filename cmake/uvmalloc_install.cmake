@@ -115,6 +115,6 @@ foreach(file allocator/README.md allocator/uvmalloc.h bench/traces/README.md cma
   install(FILES ${file} DESTINATION "${CMAKE_INSTALL_DOCDIR}/${folder}" COMPONENT Documents)
 endforeach()
 if(UVMALLOC_BUILD_SIM)
-  install(FILES sim/README.md DESTINATION "${CMAKE_INSTALL_DOCDIR}/sim" COMPONENT Documents)
+  install(FILES sim/README.md sim/lacks.md DESTINATION "${CMAKE_INSTALL_DOCDIR}/sim" COMPONENT Documents)
   install(FILES sim/profiles/README.md DESTINATION "${CMAKE_INSTALL_DOCDIR}/sim/profiles" COMPONENT Documents)
 endif()
