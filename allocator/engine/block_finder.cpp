@@ -28,32 +28,18 @@ BlockFinder::Taken BlockFinder::take_displaced(const LockedHeap& heap, const Req
 
 Found BlockFinder::find(const Request& request, Searched searched) {
   if (searched == Searched::kAll) return {};
-  RunBlock* block = nullptr;
-  std::vector<Fence> fences;
   {
     const HeapGuard heap(state_);
     Pool& pool = heap->pools.at(request.pool());
     if (searched == Searched::kNothing) {
-      block = heap->pools.take(pool, request.size_bytes);
+      RunBlock* block = heap->pools.take(pool, request.size_bytes);
       if (block != nullptr) return {heap->pools.trim(block, request.size_bytes), true};
       block = take_displaced(heap, request).block;
       if (block != nullptr) return {block, true};
     }
-    if (state_.is_capturing()) return {};
-    block = heap->pools.take_displaced_away(pool, request.size_bytes);
-    if (block == nullptr) return {};
-    fences = fenced_.fences_of(heap, block);
+    if (pool.displaced_away.empty() || state_.is_capturing()) return {};
   }
-  const bool are_over = machine_.stream_work.are_over(fences);
-  const HeapGuard heap(state_);
-  if (!are_over) {
-    heap->pools.put(block, heap->pools.at(block->pool));
-    return {};
-  }
-  fenced_.drop_fences(heap, block);
-  block = heap->pools.trim(block, request.size_bytes);
-  ++heap->book.figures().recalls;
-  return {block, true, block->address(), block->size_bytes()};
+  return displaced_.recall(request);
 }
 
 // Pages that were taken out of one pool become a block of another, in no index. std::bad_alloc: the

@@ -2,15 +2,15 @@
 // class of a host facade, or on another stream.
 #pragma once
 
-#include <uvmalloc/allocator/engine/fenced_blocks.hpp>
+#include <uvmalloc/allocator/engine/displaced_blocks.hpp>
 #include <uvmalloc/allocator/engine/request.hpp>
 
 namespace uvm {
 
 class BlockFinder {
  public:
-  BlockFinder(Machine& machine, HeapState& state, FencedBlocks& fenced)
-      : machine_(machine), state_(state), fenced_(fenced) {}
+  BlockFinder(Machine& machine, HeapState& state, FencedBlocks& fenced, DisplacedBlocks& displaced)
+      : machine_(machine), state_(state), fenced_(fenced), displaced_(displaced) {}
   BlockFinder(const BlockFinder&) = delete;
   BlockFinder& operator=(const BlockFinder&) = delete;
 
@@ -24,7 +24,8 @@ class BlockFinder {
   Taken take_displaced(const LockedHeap& heap, const Request& request);
 
   // Searches the pool's own blocks, then blocks displaced to it, then its blocks that are displaced
-  // elsewhere and have no work pending there. Places that were searched are left out.
+  // elsewhere and have no work pending there (DisplacedBlocks). Places that were searched are left
+  // out.
   Found find(const Request& request, Searched searched = Searched::kNothing);
 
   // Whole pages that lie free in the other pool of a host facade become a block of the request's
@@ -49,6 +50,7 @@ class BlockFinder {
   Machine& machine_;
   HeapState& state_;
   FencedBlocks& fenced_;
+  DisplacedBlocks& displaced_;
 };
 
 }  // namespace uvm

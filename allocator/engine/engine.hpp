@@ -76,6 +76,8 @@ struct Engine {
   // if the program is to fail because it thrashes.
   void note_allocated(void* address, Facade facade, int device, std::size_t size_bytes,
                       StreamHandle stream);
+  // A large request was served, as every few are: gives back what is not likely to be used soon.
+  void trim_large(ThreadCache* cache, const Request& request) noexcept;
   // A peak may have been passed, or it is time to read the clock.
   void on_cache_limit(Facade facade, int device) noexcept;
 
@@ -85,6 +87,7 @@ struct Engine {
   ThreadCaches caches;
   BlockReturner returner;
   FencedBlocks fenced;
+  DisplacedBlocks displaced;
   HintDispatcher hints;
   BlockCounts counts;
   LargeBlockCaching large;

@@ -7,10 +7,11 @@
 
 namespace uvm {
 
-const std::array<Escalation::Step, 17> Escalation::kSteps = {{
+const std::array<Escalation::Step, 18> Escalation::kSteps = {{
     {"other threads", true, Of::kAll, &Escalation::flush_stream, Retry::kInFreeMemory},
     {"other class", true, Of::kAll, &Escalation::borrow, Retry::kInFreeMemory},
     {"over fences", false, Of::kAll, &Escalation::drain_finished, Retry::kInFreeMemory},
+    {"lead", false, Of::kAll, &Escalation::hold_lead, Retry::kInFreeMemory},
     {"own memory", false, Of::kAll, &Escalation::stay_on_device, Retry::kInFreeMemory},
     {"new pages", true, Of::kAll, &Escalation::make_page, Retry::kWithNewPages, kNewPages},
     {"all fences", true, Of::kAll, &Escalation::drain_all, Retry::kInFreeMemory},
@@ -91,6 +92,11 @@ bool Escalation::borrow(Demand* demand) {
 
 bool Escalation::drain_finished(Demand*) {
   return fenced_.drain_finished();
+}
+
+// A small object takes no displaced block.
+bool Escalation::hold_lead(Demand* demand) {
+  return !demand->is_small && displaced_.hold_lead(demand->request);
 }
 
 // Waits for fences rather than touch pages in the host's memory.

@@ -5,6 +5,7 @@
 //   other threads    all threads return what they cache of the stream          free memory
 //   other class      whole pages of a host facade's other pool                 free memory
 //   over fences      blocks whose streams have finished                        free memory
+//   lead             waits if the host is too far ahead of a device            free memory
 //   own memory       waits for fences before a device's own memory is exceeded free memory
 //   new pages        pages of spans, under the budget                          new pages
 //   all fences       all threads return what they cache; waits for all fences  free memory
@@ -55,11 +56,12 @@ struct Demand {
 
 class Escalation {
  public:
-  Escalation(HeapState& state, FencedBlocks& fenced, BlockReturner& returner,
-             LargeBlockCaching& large, PressureCallbacks& callbacks, BlockFinder& finder,
-             PageGrower& grower, Reclaimer& reclaimer, IdleDecay& decay)
+  Escalation(HeapState& state, FencedBlocks& fenced, DisplacedBlocks& displaced,
+             BlockReturner& returner, LargeBlockCaching& large, PressureCallbacks& callbacks,
+             BlockFinder& finder, PageGrower& grower, Reclaimer& reclaimer, IdleDecay& decay)
       : state_(state),
         fenced_(fenced),
+        displaced_(displaced),
         returner_(returner),
         large_(large),
         callbacks_(callbacks),
@@ -89,12 +91,13 @@ class Escalation {
   static constexpr auto kNewPages = SmallArenas::Growth::kNewPages;
   static constexpr auto kAnyFacade = SmallArenas::Growth::kNewPagesOfAnyFacade;
   static constexpr auto kReserve = SmallArenas::Growth::kBeyondBudget;
-  static const std::array<Step, 17> kSteps;
+  static const std::array<Step, 18> kSteps;
 
   bool make_page(Demand* demand);
   bool flush_stream(Demand* demand);
   bool borrow(Demand* demand);
   bool drain_finished(Demand* demand);
+  bool hold_lead(Demand* demand);
   bool stay_on_device(Demand* demand);
   bool drain_all(Demand* demand);
   bool steal(Demand* demand);
@@ -110,6 +113,7 @@ class Escalation {
 
   HeapState& state_;
   FencedBlocks& fenced_;
+  DisplacedBlocks& displaced_;
   BlockReturner& returner_;
   LargeBlockCaching& large_;
   PressureCallbacks& callbacks_;

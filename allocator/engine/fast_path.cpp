@@ -37,7 +37,7 @@ namespace uvm {
   }
   if (!within) counts.settle_peaks(request.facade, request.device);
   if (is_time_to_trim) [[unlikely]]
-    large.trim(cache, request);
+    trim_large(cache, request);
   return address;
 }
 

@@ -124,6 +124,9 @@ bool FencedBlocks::try_to_add(Block* block) {
     work_.release(&fences);
     throw;
   }
+  if (target != heap->pools.directory().home_of(*block)) {
+    static_cast<RunBlock*>(block)->own_pages->displaced_at = ++displaced_;
+  }
   block->pool = target;
   heap->book.figures().fences += recorded;
   if (!waits && recorded != 0) {
@@ -211,6 +214,31 @@ void FencedBlocks::drain(std::size_t most_streams, bool wait) {
   }
 }
 
+bool FencedBlocks::wait_for_oldest() {
+  const std::lock_guard one_at_a_time(mutex_);
+  std::vector<Fence> oldest;
+  {
+    const HeapGuard heap(state_);
+    oldest = waiting_.oldest(1, kAllStreams, last_drained_);
+  }
+  if (!std::all_of(oldest.begin(), oldest.end(),
+                   [&](const Fence& fence) { return work_.wait_for(fence); })) {
+    return false;
+  }
+  bool more = false;
+  give_back_(take_finished(oldest, true, &more));
+  return !oldest.empty();
+}
+
+std::size_t FencedBlocks::waiting_bytes(const LockedHeap& heap, PoolIndex home) const {
+  heap.proves(state_);
+  std::size_t bytes = 0;
+  waiting_.each_block([&](const Block& block) {
+    if (heap->pools.directory().home_of(block) == home) bytes += block.size_bytes();
+  });
+  return bytes;
+}
+
 // Takes the blocks whose fences are over. `*more`: the next fences of a stream may be over as well.
 BlockChain FencedBlocks::take_finished(const std::vector<Fence>& oldest, bool wait, bool* more) {
   std::vector<Fence> over;
@@ -259,30 +287,6 @@ void FencedBlocks::drop_fences(const LockedHeap& heap, RunBlock* block) {
   if (side_state == nullptr) return;
   work_.release(&side_state->fences);
   heap->pools.side_states().drop(block);
-}
-
-void FencedBlocks::shed_finished_fences() {
-  std::vector<RunBlock*> displaced;
-  {
-    const HeapGuard heap(state_);
-    for (const auto& pool : heap->pools.all()) {
-      const std::vector<RunBlock*> fenced = heap->pools.fenced_displaced(*pool);
-      displaced.insert(displaced.end(), fenced.begin(), fenced.end());
-    }
-  }
-  for (RunBlock* block : displaced) {
-    std::vector<Fence> fences;
-    {
-      const HeapGuard heap(state_);
-      if (!heap->pools.is_fenced_displaced(block)) continue;
-      heap->pools.take_displaced(block);
-      fences = fences_of(heap, block);
-    }
-    const bool are_over = work_.are_over(fences);
-    const HeapGuard heap(state_);
-    if (are_over) drop_fences(heap, block);
-    heap->pools.put(block, heap->pools.at(block->pool));
-  }
 }
 
 }  // namespace uvm

@@ -62,6 +62,11 @@ class FencedBlocks {
   }
   // Waits for all blocks here, and gives them back.
   void drain_all() { drain(kAllStreams, true); }
+  // Waits for the oldest fence of each stream, and gives back the blocks that are free then. False:
+  // there is none, or its device cannot be waited for.
+  bool wait_for_oldest();
+  // Bytes of the blocks here whose home is that pool.
+  std::size_t waiting_bytes(const LockedHeap& heap, PoolIndex home) const;
   // Records the fences of blocks that were freed during a capture that is over, or without memory.
   void record_deferred() noexcept;
 
@@ -70,8 +75,6 @@ class FencedBlocks {
   std::vector<Fence> fences_of(const LockedHeap& heap, RunBlock* block) const;
   // Drops the fences of a block: its device was waited for, or they guard it against other callers.
   void drop_fences(const LockedHeap& heap, RunBlock* block);
-  // Drops the fences of free blocks that are over.
-  void shed_finished_fences();
 
  private:
   static constexpr std::size_t kAllStreams = SIZE_MAX;
@@ -94,6 +97,7 @@ class FencedBlocks {
   DeviceStream last_drained_;  // guarded by mutex_
   FenceQueues waiting_ UVM_GUARDED_BY(state_);
   BlockChain deferred_ UVM_GUARDED_BY(state_);  // given back during a capture, or without memory
+  std::uint64_t displaced_ UVM_GUARDED_BY(state_) = 0;  // blocks so far
   std::atomic<bool> has_deferred_ = false;
 };
 

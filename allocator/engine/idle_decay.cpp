@@ -12,7 +12,7 @@ void IdleDecay::decay(Decay::Time now) {
     const HeapGuard heap(state_);
     is_period_over = decay_.is_period_over(now);
   }
-  if (is_period_over) fenced_.shed_finished_fences();
+  if (is_period_over) displaced_.shed_finished_fences();
   if (is_period_over) {
     // Only then: all threads stop for this.
     const ThreadCaches::StopTheWorld stopped(caches_);

@@ -7,18 +7,19 @@
 
 #include <uvmalloc/allocator/cache/thread_caches.hpp>
 #include <uvmalloc/allocator/engine/decay.hpp>
+#include <uvmalloc/allocator/engine/displaced_blocks.hpp>
 #include <uvmalloc/allocator/engine/reclaimer.hpp>
 
 namespace uvm {
 
 class IdleDecay {
  public:
-  IdleDecay(Machine& machine, HeapState& state, ThreadCaches& caches, FencedBlocks& fenced,
+  IdleDecay(Machine& machine, HeapState& state, ThreadCaches& caches, DisplacedBlocks& displaced,
             Reclaimer& reclaimer)
       : machine_(machine),
         state_(state),
         caches_(caches),
-        fenced_(fenced),
+        displaced_(displaced),
         reclaimer_(reclaimer),
         decay_(Decay::Duration(machine.configuration.decay_seconds)) {}
   IdleDecay(const IdleDecay&) = delete;
@@ -43,7 +44,7 @@ class IdleDecay {
   Machine& machine_;
   HeapState& state_;
   ThreadCaches& caches_;
-  FencedBlocks& fenced_;
+  DisplacedBlocks& displaced_;
   Reclaimer& reclaimer_;
   Decay decay_ UVM_GUARDED_BY(state_);
   std::size_t cached_by_threads_ UVM_GUARDED_BY(state_) = 0;  // bytes, at the last period

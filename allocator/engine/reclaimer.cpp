@@ -60,14 +60,24 @@ std::size_t Reclaimer::release_pages(std::size_t most_bytes) {
       [](const LockedHeap& heap, const Pool& pool) { return heap->may_release(pool); }, most_bytes);
 }
 
+// The pool's free blocks that may hold whole pages; of a pool that is not wanted, those that are
+// displaced from one that is.
+std::vector<RunBlock*> Reclaimer::free_blocks(const LockedHeap& heap, const Pool& pool,
+                                              const PoolFilter& wanted, bool fenced_too) const {
+  if (wanted(heap, pool)) return heap->pools.with_pages(pool, fenced_too);
+  std::vector<RunBlock*> blocks = heap->pools.displaced_with_pages(pool, fenced_too);
+  std::erase_if(blocks,
+                [&](const RunBlock* block) { return !wanted(heap, heap->pools.at(block->home)); });
+  return blocks;
+}
+
 // Spans whose pages cannot go back one by one, and that hold only free blocks of the wanted pools,
 // by touched bytes.
 std::vector<const Span*> Reclaimer::idle_spans(const LockedHeap& heap,
                                                const PoolFilter& wanted) const {
   std::map<const Span*, std::size_t> free_bytes;
   for (const auto& pool : heap->pools.all()) {
-    if (!wanted(heap, *pool)) continue;
-    for (const RunBlock* block : heap->pools.with_pages(*pool, false)) {
+    for (const RunBlock* block : free_blocks(heap, *pool, wanted, false)) {
       const Span* span = heap->pools.directory().span_of(*block);
       if (machine_.span_memory.gives_pages_back(*span)) continue;
       free_bytes[span] += BlockPools::whole_page_bytes(*block);
@@ -106,24 +116,32 @@ void Reclaimer::release_surplus_spans(const Request& request) {
     return pool.key.facade == request.facade && pool.key.device == request.device;
   };
   std::size_t surplus_bytes = 0;
-  std::size_t used_bytes = 0;
+  std::size_t most_bytes = 0;
   {
     const HeapGuard heap(state_);
+    const Pool& pool = heap->page_granular_pool(request.pools);
+    std::size_t free_bytes = pool.own.free_bytes();
+    for (const RunBlock* block : pool.displaced_away) free_bytes += block->size_bytes();
+    const std::size_t touched_bytes = heap->spans.touched_bytes(request.facade, request.device);
+    auto bound = [](std::size_t used_bytes) {
+      return std::max(policy::kLeastSurplusBytes, used_bytes / policy::kSurplusParts);
+    };
+    if (free_bytes <= bound(touched_bytes - std::min(free_bytes, touched_bytes))) return;
     for (const Span* span : idle_spans(heap, wanted)) surplus_bytes += span->touched_bytes;
-    used_bytes = heap->spans.touched_bytes(request.facade, request.device) - surplus_bytes;
+    most_bytes = bound(touched_bytes - surplus_bytes);
   }
-  if (surplus_bytes > std::max(policy::kLeastSurplusBytes, used_bytes / policy::kSurplusParts)) {
-    release_pages_of(wanted, surplus_bytes);
-  }
+  // Half of the surplus stays, so that the next request does not release again.
+  if (surplus_bytes > most_bytes) release_pages_of(wanted, surplus_bytes - most_bytes / 2);
 }
 
 // Whole free pages leave the pool, and their fences with them. A block with fences leaves only as a
 // whole, because a rest would have to keep its fence. After std::bad_alloc, `detached_` has the
 // pages that have left.
-void Reclaimer::detach_free_pages(const LockedHeap& heap, const Pool& pool, Departure* departure) {
+void Reclaimer::detach_free_pages(const LockedHeap& heap, const Pool& pool,
+                                  const PoolFilter& wanted, Departure* departure) {
   heap.proves(state_);
   const bool takes_fenced = departure->is_of_all || departure->takes_fenced;
-  const std::vector<RunBlock*> blocks = heap->pools.with_pages(pool, takes_fenced);
+  const std::vector<RunBlock*> blocks = free_blocks(heap, pool, wanted, takes_fenced);
   detached_.reserve(detached_.size() + blocks.size());
   for (RunBlock* block : blocks) {
     const Span* span = heap->pools.directory().span_of(*block);
@@ -220,7 +238,7 @@ std::size_t Reclaimer::release_chosen(const PoolFilter& wanted, const Choose& ch
     const HeapGuard heap(state_);
     departure = choose(heap);
     for (const auto& pool : heap->pools.all()) {
-      if (wanted(heap, *pool)) detach_free_pages(heap, *pool, &departure);
+      detach_free_pages(heap, *pool, wanted, &departure);
     }
     devices = devices_to_wait_for(heap);
   }

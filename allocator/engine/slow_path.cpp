@@ -88,6 +88,15 @@ void Engine::on_cache_limit(Facade facade, int device) noexcept {
   if (decay.enabled()) decay.decay_now();
 }
 
+void Engine::trim_large(ThreadCache* cache, const Request& request) noexcept {
+  large.trim(cache, request);
+  try {
+    reclaimer.release_surplus_spans(request);
+  } catch (const std::bad_alloc&) {
+    // The surplus stays.
+  }
+}
+
 void* Engine::allocate_pages(const Request& request, const BlockFinder::Taken& taken) {
   Demand demand(request, false);
   if (taken.block != nullptr) return finish_allocation(request, {taken.block, true});

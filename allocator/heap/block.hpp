@@ -117,6 +117,7 @@ struct alignas(64) Block {  // a cache line; its last quarter is RunBlock's
 struct OwnPages {
   Span* span = nullptr;
   SegmentPlacement placement;
+  std::uint64_t displaced_at = 0;  // grows with each block that is displaced
 };
 
 // A packed or page-granular block, cut out of a run of pages. `home` is the pool whose pages it

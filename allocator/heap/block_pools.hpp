@@ -40,10 +40,9 @@ class BlockPools {
   // ---- blocks
 
   // Takes the free block that fits (FreeIndex::fit), uncut; nullptr: none is as large. The second
-  // searches blocks displaced to the pool, the third blocks displaced from it.
+  // searches blocks displaced to the pool.
   RunBlock* take(Pool& pool, std::size_t size_bytes);
   RunBlock* take_displaced_here(Pool& pool, std::size_t size_bytes);
-  RunBlock* take_displaced_away(Pool& home, std::size_t size_bytes);
   // Takes these bytes out of the free block that holds them all, which is not displaced; nullptr:
   // there is none, or a rest beside them would be too small for a block.
   RunBlock* take_at(char* address, std::size_t size_bytes);
@@ -67,9 +66,7 @@ class BlockPools {
   void put(RunBlock* block, Pool& pool) noexcept;
   // Before blocks of other pools are put into the pool.
   void prepare_for_displaced(PoolIndex pool) { at(pool).displaced_here.prepare(); }
-  std::vector<RunBlock*> fenced_displaced(const Pool& pool) const;
-  // Whether a block that was among them earlier still is. Its record may be another block's by now.
-  static bool is_fenced_displaced(const RunBlock* block);
+  // A block that is free in another pool than its home leaves the indexes of both.
   void take_displaced(RunBlock* block) { unlink(block); }
   // Bytes of a stream's pools, by the first, in blocks that are not free there.
   std::size_t bytes_in_use(PoolIndex first) const;
@@ -99,6 +96,8 @@ class BlockPools {
   // The free blocks of the pool that may hold whole pages, smallest first; those with fences only
   // if `fenced_too`.
   std::vector<RunBlock*> with_pages(const Pool& pool, bool fenced_too) const;
+  // Of those, the blocks of other pools that are displaced to this one.
+  std::vector<RunBlock*> displaced_with_pages(const Pool& pool, bool fenced_too) const;
   // Bytes of the pages that the block covers.
   static std::size_t whole_page_bytes(const RunBlock& block);
   // Bytes of whole pages in the free blocks of all pools.

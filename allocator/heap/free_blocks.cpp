@@ -33,14 +33,6 @@ RunBlock* BlockPools::take_displaced_here(Pool& pool, std::size_t size_bytes) {
   return block;
 }
 
-RunBlock* BlockPools::take_displaced_away(Pool& home, std::size_t size_bytes) {
-  auto found = home.displaced_away.lower_bound(size_bytes);
-  if (found == home.displaced_away.end()) return nullptr;
-  RunBlock* block = *found;
-  unlink(block);
-  return block;
-}
-
 RunBlock* BlockPools::take_at(char* address, std::size_t size_bytes) {
   Block* found = directory().find(address);
   if (found == nullptr || found->kind != BlockKind::kPacked || found->now() != BlockState::kFree ||

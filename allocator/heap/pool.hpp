@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <set>
+#include <tuple>
 
 #include <uvmalloc/allocator/heap/block.hpp>
 #include <uvmalloc/allocator/heap/free_index.hpp>
@@ -23,11 +24,15 @@ constexpr PoolClass pool_class_of(Facade facade, std::size_t size_bytes) {
 }
 
 struct Pool {
-  // Displaced blocks by size and address: the index inside a block is that of the pool it is in.
-  struct SmallestThenLowest {
+  // Displaced blocks by size, and the oldest first: its fences are over before those of the others.
+  // The index inside a block is that of the pool it is in.
+  struct SmallestThenOldest {
     using is_transparent = void;
+    static auto key(const RunBlock* block) {
+      return std::tuple(block->size_bytes(), block->own_pages->displaced_at, block->address());
+    }
     bool operator()(const RunBlock* left, const RunBlock* right) const {
-      return FreeTree::is_before(left, right);
+      return key(left) < key(right);
     }
     bool operator()(const RunBlock* block, std::size_t size_bytes) const {
       return block->size_bytes() < size_bytes;
@@ -68,7 +73,7 @@ struct Pool {
   // Page-granular blocks only: whose pages are here, though another pool is their home; and whose
   // home this is, though they are free elsewhere.
   FreeIndex displaced_here;
-  std::set<RunBlock*, SmallestThenLowest> displaced_away;
+  std::set<RunBlock*, SmallestThenOldest> displaced_away;
 };
 
 }  // namespace uvm

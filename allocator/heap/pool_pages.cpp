@@ -30,14 +30,27 @@ RunBlock* BlockPools::take_with_page(Pool& pool) {
   return block;
 }
 
+namespace {
+
+void add_with_pages(const FreeIndex& index, bool fenced_too, std::vector<RunBlock*>* found) {
+  for (RunBlock* block = index.smallest_of(kPageBytes); block != nullptr;
+       block = index.after(block)) {
+    if (block->plain || fenced_too) found->push_back(block);
+  }
+}
+
+}  // namespace
+
 std::vector<RunBlock*> BlockPools::with_pages(const Pool& pool, bool fenced_too) const {
   std::vector<RunBlock*> found;
-  for (const FreeIndex* index : {&pool.own, &pool.displaced_here}) {
-    for (RunBlock* block = index->smallest_of(kPageBytes); block != nullptr;
-         block = index->after(block)) {
-      if (block->plain || fenced_too) found.push_back(block);
-    }
-  }
+  add_with_pages(pool.own, fenced_too, &found);
+  add_with_pages(pool.displaced_here, fenced_too, &found);
+  return found;
+}
+
+std::vector<RunBlock*> BlockPools::displaced_with_pages(const Pool& pool, bool fenced_too) const {
+  std::vector<RunBlock*> found;
+  add_with_pages(pool.displaced_here, fenced_too, &found);
   return found;
 }
 
@@ -101,20 +114,6 @@ PageRun BlockPools::cut_pages(RunBlock* block, std::size_t least_bytes, std::siz
     if (rest != nullptr) put(rest, pool);
   }
   return run;
-}
-
-bool BlockPools::is_fenced_displaced(const RunBlock* block) {
-  return block->address() != nullptr && block->now() == BlockState::kFree && !block->plain &&
-         block->pool != block->home;
-}
-
-std::vector<RunBlock*> BlockPools::fenced_displaced(const Pool& pool) const {
-  std::vector<RunBlock*> out;
-  for (RunBlock* block = pool.displaced_here.smallest(); block != nullptr;
-       block = pool.displaced_here.after(block)) {
-    if (!block->plain) out.push_back(block);
-  }
-  return out;
 }
 
 // Whether new pages beside the page of `address` would become part of its run. They have their

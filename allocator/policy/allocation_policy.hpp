@@ -94,9 +94,10 @@ inline constexpr std::size_t kRequestsPerSpan = 8;
 // Free runs that are compared; beyond them the first that fits is taken.
 inline constexpr std::size_t kComparedRuns = 64;
 // Idle host spans go back before another is made if they hold more than this, and more than this
-// part of the bytes in use.
-inline constexpr std::size_t kLeastSurplusBytes = 256 * kMiB;
-inline constexpr std::size_t kSurplusParts = 2;
+// part of the bytes in use. A C library gives such memory back at once. Judged by
+// resident_over_stock.
+inline constexpr std::size_t kLeastSurplusBytes = 64 * kMiB;
+inline constexpr std::size_t kSurplusParts = 4;
 
 // ---- Budget
 
@@ -110,6 +111,15 @@ inline constexpr std::size_t kMostReserveBytes = 512 * kMiB;
 
 inline constexpr std::size_t kStreamsPerDrain = 8;
 inline constexpr std::size_t kFencesPerStream = 16;
+
+// ---- The host's lead over the devices (resident_over_stock)
+
+// A pageable host request waits for the oldest block that a device still uses, rather than take new
+// pages, once blocks of its pool hold so many bytes for devices, and so many of its own size. Two
+// let the host fill a batch while a device works on another; torch's own allocator has one on the
+// host and one on the device.
+inline constexpr std::size_t kHostLeadBytes = 32 * kMiB;
+inline constexpr std::size_t kHostLeadBlocks = 2;
 
 // ---- Idle memory (UVMALLOC_DECAY)
 

@@ -68,6 +68,11 @@ class FenceQueues {
     }
   }
 
+  template <class Visit>
+  void each_block(Visit visit) const {
+    for (const auto& [block, fences] : left_) visit(*block);
+  }
+
   // Removes the oldest fence of that stream. Returns its block if it was the block's last fence.
   Block* take_oldest(DeviceStream stream) {
     auto found = streams_.find(stream);

@@ -943,14 +943,29 @@ TEST_F(AllocatorTest, ASmallHostBlockKeepsNoMoreThanASmallSpan) {
   }
 }
 
-TEST_F(AllocatorTest, FreeHostSpansOfOtherSizesAreHeldToHalfOfWhatIsInUse) {
+TEST_F(AllocatorTest, FreeHostSpansOfOtherSizesAreHeldToAQuarterOfWhatIsInUse) {
   Configuration configuration = without_thread_caches();
   configuration.span_bytes.reset();
   configuration.budget_bytes = 8192 * kMiB;
   start(configuration);
+  host(1024 * kMiB);
   // Each larger than the one before, as batches of texts are.
   for (std::size_t size = 100; size <= 150; size += 2) allocator->free(host(size * kMiB));
-  EXPECT_EQ(allocator->statistics().touched_bytes.peak, (124 + 126 + 128) * kMiB);
+  EXPECT_EQ(allocator->statistics().touched_bytes.peak, (1024 + 124 + 126 + 128) * kMiB);
+}
+
+TEST_F(AllocatorTest, FreeHostSpansGoBackWhileOthersServeAllRequests) {
+  Configuration configuration = without_thread_caches();
+  configuration.span_bytes.reset();
+  configuration.budget_bytes = 8192 * kMiB;
+  start(configuration);
+  std::vector<void*> blocks;
+  for (int block = 0; block < 10; ++block) blocks.push_back(host(100 * kMiB));
+  for (void* block : blocks) allocator->free(block);
+  for (std::uint64_t step = 0; step < policy::kRequestsPerTrim; ++step) {
+    allocator->free(host(50 * kMiB));
+  }
+  EXPECT_EQ(allocator->statistics().touched_bytes.current, 100 * kMiB) << "the one that serves";
 }
 
 TEST_F(AllocatorTest, AddressSpaceIsSharedOutAmongTheAllocatorsOfAProcess) {

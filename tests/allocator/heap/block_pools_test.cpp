@@ -403,7 +403,7 @@ TEST_F(BlockPoolsTest, OfAWholeBlockTheLargerPartKeepsTheRecord) {
   EXPECT_EQ(free_blocks(PoolClass::kPageGranular), (Free{{page(0), 8 * kPageBytes}}));
 }
 
-TEST_F(BlockPoolsTest, AGuestIsFreeWhereItsPagesAreAndKnownAsAwayAtHome) {
+TEST_F(BlockPoolsTest, ADisplacedBlockIsFreeWhereItsPagesAreAndKnownAsAwayAtHome) {
   PoolIndex host = pools.table().open({Facade::kHost, 0, nullptr});
   Pool& elsewhere = pools.at(host + static_cast<PoolIndex>(PoolClass::kPageGranular));
   add(PoolClass::kPageGranular, 0, 4);
@@ -413,7 +413,8 @@ TEST_F(BlockPoolsTest, AGuestIsFreeWhereItsPagesAreAndKnownAsAwayAtHome) {
   pools.put(block, elsewhere);
   EXPECT_FALSE(block->plain);
   EXPECT_EQ(pools.take(pool(PoolClass::kPageGranular), kPageBytes), nullptr);
-  EXPECT_EQ(pools.fenced_displaced(elsewhere), std::vector<RunBlock*>{block});
+  const auto& away = pool(PoolClass::kPageGranular).displaced_away;
+  EXPECT_EQ(std::vector<RunBlock*>(away.begin(), away.end()), std::vector<RunBlock*>{block});
   RunBlock* taken = pools.take_displaced_here(elsewhere, kPageBytes);
   ASSERT_EQ(taken, block);
   taken = pools.trim(taken, kPageBytes);
@@ -422,10 +423,12 @@ TEST_F(BlockPoolsTest, AGuestIsFreeWhereItsPagesAreAndKnownAsAwayAtHome) {
   EXPECT_FALSE(elsewhere.displaced_here.smallest()->plain) << "the fence stays with the rest";
   EXPECT_EQ(pools.side_states().find(taken), nullptr);
   pools.put(taken, pool(PoolClass::kPageGranular));
-  RunBlock* away = pools.take_displaced_away(pool(PoolClass::kPageGranular), kPageBytes);
-  ASSERT_EQ(away->address(), page(1));
-  pools.side_states().drop(away);
-  pools.put(away, pool(PoolClass::kPageGranular));
+  RunBlock* rest = *away.begin();
+  ASSERT_EQ(rest->address(), page(1));
+  pools.take_displaced(rest);
+  EXPECT_TRUE(away.empty());
+  pools.side_states().drop(rest);
+  pools.put(rest, pool(PoolClass::kPageGranular));
   EXPECT_EQ(free_blocks(PoolClass::kPageGranular), (Free{{page(0), 4 * kPageBytes}}));
 }
 
