@@ -469,6 +469,59 @@ TEST_F(AllocatorTest, ADeviceRequestBelowOneMebibyteTakesNoWholePagesOfABlockTha
   EXPECT_EQ(device(4 * kMiB, stream(1)), block);
 }
 
+TEST_F(AllocatorTest, AnyBlockThatMovedAwayIsFoundOnceItsDeviceIsThrough) {
+  std::vector<char*> blocks;
+  for (int on = 1; on <= 3; ++on) {
+    blocks.push_back(host(4 * kMiB));
+    to_device(blocks.back(), stream(on));
+  }
+  machine->busy = {stream(1), stream(2), stream(3)};
+  for (char* block : blocks) allocator->free(block);
+  machine->finish(stream(2));
+  EXPECT_EQ(host(4 * kMiB), blocks[1]);
+  EXPECT_EQ(allocator->statistics().recalls, 1u);
+}
+
+TEST_F(AllocatorTest, APageableLoopWaitsForTheOldestOfTwoBatchesThatADeviceHas) {
+  std::set<char*> blocks;
+  for (int step = 0; step < 20; ++step) {
+    machine->busy = {stream(1)};
+    char* block = host(32 * kMiB);
+    to_device(block, stream(1));
+    allocator->free(block);
+    blocks.insert(block);
+  }
+  EXPECT_EQ(blocks.size(), policy::kHostLeadBlocks);
+  EXPECT_EQ(allocator->statistics().touched_bytes.peak, policy::kHostLeadBlocks * 32 * kMiB);
+}
+
+TEST_F(AllocatorTest, BlocksThatWaitForSeveralStreamsCountForTheLeadOfTheHost) {
+  std::set<char*> blocks;
+  for (int step = 0; step < 20; ++step) {
+    machine->busy = {stream(1), stream(2)};
+    char* block = host(32 * kMiB);
+    to_device(block, stream(1));
+    allocator->record_use(block, 0, stream(2));
+    allocator->free(block);
+    blocks.insert(block);
+  }
+  EXPECT_EQ(blocks.size(), policy::kHostLeadBlocks);
+}
+
+TEST_F(AllocatorTest, APinnedLoopWaitsForNothing) {
+  machine->busy = {stream(1)};
+  std::set<void*> blocks;
+  for (int step = 0; step < 4; ++step) {
+    void* block = allocator->allocate(Facade::kPinned, 0, 32 * kMiB);
+    to_device(block, stream(1));
+    machine->waits.clear();
+    allocator->free(block);
+    blocks.insert(block);
+  }
+  EXPECT_EQ(blocks.size(), 4u);
+  EXPECT_TRUE(machine->waits.empty());
+}
+
 TEST_F(AllocatorTest, ABlockThatMovedAwayComesBackToItsFacadeWhenTheDeviceIsThrough) {
   char* block = host(4 * kMiB);
   to_device(block, stream(1));
