@@ -73,7 +73,9 @@ int uvmalloc_credits_open(uvmalloc_credits* credits, double timeout_seconds, cha
   return uvm::call_guarded(-1, error, capacity, [&] {
     std::optional<uvm::Credits::Time> timeout;
     if (timeout_seconds > 0) timeout = time_of(timeout_seconds);
-    credits->gate = std::make_unique<uvm::CreditGate>(building(credits), credits->clock, timeout);
+    building(credits).check_memory();
+    credits->gate =
+        std::make_unique<uvm::CreditGate>(std::move(building(credits)), credits->clock, timeout);
     credits->building.reset();
     return 0;
   });

@@ -91,98 +91,15 @@ bool Credits::can_start(std::size_t number) const {
   const Actor& actor = actors_[number];
   if (actor.closed || actor.running || !has_inputs(actor) || !has_credits(actor)) return false;
   if (memory_bytes_ == kUnlimited) return true;
-  Credits after = *this;
-  after.take_slots(&after.actors_[number]);
-  return !after.stuck_actor();
-}
-
-// Runs actions until nothing is in flight, in an order that the state alone decides. Therefore a
-// state from which this succeeds has a first action after which it succeeds again: the actors
-// always get on.
-std::optional<std::size_t> Credits::stuck_actor() const {
-  Credits state = *this;
-  for (Actor& actor : state.actors_) {
-    if (actor.running) state.end_action(&actor);
-  }
-  state.deliver_all({});
-  return state.drain(std::vector<bool>(actors_.size(), false));
-}
-
-std::optional<std::size_t> Credits::drain(std::vector<bool> must_run) {
-  auto run_one = [this](const std::vector<bool>* sources) {
-    for (std::size_t number = 0; number < actors_.size(); ++number) {
-      Actor& actor = actors_[number];
-      const bool chosen =
-          sources == nullptr ? !actor.inputs.empty() : actor.inputs.empty() && (*sources)[number];
-      if (!chosen || actor.closed || !has_inputs(actor) || !has_credits(actor)) continue;
-      take_slots(&actor);
-      end_action(&actor);
-      deliver_all({});
-      return number;
-    }
-    return actors_.size();
-  };
-  // Actions take tensors one by one, so no source runs more often than there are slots.
-  std::size_t most_runs = 1;
-  for (const Register& reg : registers_) most_runs += reg.described.quota;
-  for (most_runs *= actors_.size(); most_runs != 0; --most_runs) {
-    if (run_one(nullptr) != actors_.size()) continue;
-    std::vector<bool> wanted = must_run;
-    const std::optional<std::size_t> waiting = waiting_actor(&wanted);
-    const std::size_t source = run_one(&wanted);
-    if (source != actors_.size()) {
-      must_run[source] = false;
-    } else if (waiting) {
-      return waiting;
-    } else {
-      const auto left = std::find(must_run.begin(), must_run.end(), true);
-      if (left == must_run.end()) return std::nullopt;
-      return static_cast<std::size_t>(left - must_run.begin());
-    }
-  }
-  return 0;
-}
-
-// An actor for which tensors wait. Marks the sources that its other inputs come from.
-std::optional<std::size_t> Credits::waiting_actor(std::vector<bool>* wanted) const {
-  std::optional<std::size_t> found;
-  std::vector<bool> starved(actors_.size(), false);  // of a tensor that another one waits for
-  for (std::size_t number = actors_.size(); number-- > 0;) {
-    const Actor& actor = actors_[number];
-    const auto is_empty = [this](const Input& input) {
-      return registers_[input.reg].ready[input.consumer].empty();
-    };
-    if (!std::all_of(actor.inputs.begin(), actor.inputs.end(), is_empty)) {
-      found = number;
-      starved[number] = true;
-    }
-  }
-  // Towards the sources: as many rounds as the longest way has actors.
-  for (std::size_t round = 0; round < actors_.size(); ++round) {
-    for (std::size_t number = 0; number < actors_.size(); ++number) {
-      if (!starved[number]) continue;
-      for (const Input& input : actors_[number].inputs) {
-        if (registers_[input.reg].ready[input.consumer].empty()) {
-          starved[registers_[input.reg].described.producer] = true;
-        }
-      }
-    }
-  }
-  for (std::size_t number = 0; number < actors_.size(); ++number) {
-    if (starved[number] && actors_[number].inputs.empty()) (*wanted)[number] = true;
-  }
-  return found;
+  trial_.begin(*this, number);
+  return !trial_.drain(false);
 }
 
 void Credits::check_memory() const {
-  Credits state = *this;
-  std::vector<bool> sources(actors_.size());
-  for (std::size_t number = 0; number < actors_.size(); ++number) {
-    sources[number] = actors_[number].inputs.empty();
-  }
-  const std::optional<std::size_t> stuck = state.drain(sources);
+  trial_.begin(*this);
+  const std::optional<std::size_t> stuck = trial_.drain(true);
   if (!stuck) return;
-  std::size_t needed_bytes = state.held_bytes_;
+  std::size_t needed_bytes = trial_.held_bytes();
   for (const std::size_t output : actors_[*stuck].outputs) {
     needed_bytes += registers_[output].described.slot_bytes;
   }

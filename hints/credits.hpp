@@ -29,6 +29,8 @@
 #include <string>
 #include <vector>
 
+#include <uvmalloc/hints/credit_trial.hpp>
+
 namespace uvm {
 
 // One tensor's memory: slot `index` of register `reg`.
@@ -60,6 +62,8 @@ class Credits {
   static constexpr std::size_t kUnlimited = std::numeric_limits<std::size_t>::max();
 
   explicit Credits(std::size_t memory_bytes = kUnlimited) : memory_bytes_(memory_bytes) {}
+  Credits(Credits&&) = default;  // nothing copies what threads wait for
+  Credits& operator=(Credits&&) = default;
 
   // Both return the number of what they add. An actor without input registers is a source.
   // std::invalid_argument for a register with an actor that does not exist, a consumer that is
@@ -116,6 +120,7 @@ class Credits {
   const std::string& actor_name(std::size_t actor) const { return actors_[actor].name; }
 
  private:
+  friend class CreditTrial;
   struct Slot {
     std::size_t references = 0;
     std::size_t bytes = 0;  // that are charged for it
@@ -154,13 +159,6 @@ class Credits {
   void end_action(Actor* actor);
   bool has_ended(std::size_t actor) const;
   bool must_act(const Actor& actor) const;  // overdue() looks at it
-  // An actor that cannot start although tensors wait for it; nullopt if all tensors in flight can
-  // be consumed.
-  std::optional<std::size_t> stuck_actor() const;
-  // Runs actors until nothing is in flight. Sources run where `must_run` or a waiting tensor asks
-  // for it. Returns the actor at which that ends early.
-  std::optional<std::size_t> drain(std::vector<bool> must_run);
-  std::optional<std::size_t> waiting_actor(std::vector<bool>* wanted) const;
   void settle(Time now);
   void check(std::size_t actor) const;
 
@@ -170,6 +168,7 @@ class Credits {
   std::deque<Message> messages_;
   std::size_t held_bytes_ = 0;
   std::size_t peak_bytes_ = 0;
+  mutable CreditTrial trial_;  // keeps its memory between questions
 };
 
 }  // namespace uvm

@@ -8,6 +8,7 @@
 #include <random>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "support/message_of.hpp"
@@ -205,6 +206,33 @@ TEST(Credits, MemoryThatHoldsNoRoundIsAnErrorThatNamesTheActor) {
   EXPECT_EQ(message_of([&] { credits.check_memory(); }),
             "a memory quota of 12 bytes is too small: for one tensor on its way through all actors "
             "'compute' needs 13 bytes");
+}
+
+// Each waiting thread asks at each change, under the lock of the gate.
+TEST(Credits, NoQuestionCopiesTheState) {
+  static_assert(!std::is_copy_constructible_v<Credits> && !std::is_copy_assignable_v<Credits>);
+}
+
+TEST(Credits, ATensorOnItsWayToOneConsumerIsCountedOnce) {
+  Credits credits(4);
+  const std::size_t source = credits.add_actor("source");
+  const std::size_t fast = credits.add_actor("fast");
+  const std::size_t slow = credits.add_actor("slow");
+  const std::size_t made = credits.add_register({"made", source, {fast, slow}, 3, 1});
+  credits.add_register({"memory", slow, {}, 1, 3});
+  credits.check_memory();
+  credits.start(source, kNow);
+  credits.set_output_bytes(made, 0);
+  credits.finish(source, kNow);
+  credits.deliver_all(kNow);
+  credits.start(fast, kNow);
+  credits.finish(fast, kNow);
+  credits.start(source, kNow);
+  credits.finish(source, kNow);
+  while (credits.in_counter(made, fast) == 0) credits.deliver(kNow);
+  EXPECT_EQ(credits.in_counter(made, slow), 1u) << "the request for the second one is on its way";
+  EXPECT_EQ(credits.held_bytes(), 1u);
+  EXPECT_TRUE(credits.can_start(fast)) << "then 'slow' has its 3 bytes beside that one";
 }
 
 TEST(Credits, WrongRegistersAreNamed) {

@@ -1,0 +1,62 @@
+// A trial of what Credits may do next (credits.hpp): whether the tensors in flight can all be
+// consumed within the memory, in some order. A trial counts tensors instead of handing slots over.
+// So it copies no actors, registers or messages, and its vectors keep their memory between trials.
+//
+// A register's tensors are consumed in the order in which they were made, by each of its consumers.
+// So the tensors that are left are those that the slowest consumer has not read.
+//
+// Not thread-safe: it belongs to the Credits that it is tried for.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+namespace uvm {
+
+class Credits;
+
+class CreditTrial {
+ public:
+  // The state after all running actions have ended and all messages are delivered. The actor
+  // `starting`, if there is one, has run an action that it may start.
+  void begin(const Credits& credits, std::optional<std::size_t> starting = std::nullopt);
+  // Runs actions until nothing is in flight, in an order that the state alone decides. Sources run
+  // if a waiting tensor needs it, and once each if `with_all_sources`. Returns an actor that cannot
+  // start although a tensor waits for it, or it has to run; nullopt if there is none.
+  std::optional<std::size_t> drain(bool with_all_sources);
+  std::size_t held_bytes() const { return held_bytes_; }
+
+ private:
+  // A register's tensors, the oldest first.
+  struct Tensors {
+    std::vector<std::size_t> bytes;
+    std::size_t first = 0;           // those before it are consumed
+    std::vector<std::size_t> ready;  // by consumer: how many of the last ones it has not read
+    std::size_t count() const { return bytes.size() - first; }
+  };
+
+  void count_tensors();
+  void load_sizes(std::size_t reg);
+  bool has_inputs(std::size_t actor) const;
+  bool has_credits(std::size_t actor) const;
+  bool has_ended(std::size_t actor) const;
+  void read_inputs(std::size_t actor);
+  void make(std::size_t reg, std::size_t size_bytes);
+  void drop_consumed(std::size_t reg);
+  void run(std::size_t actor);
+  void close(std::size_t actor);
+  void settle();
+  std::optional<std::size_t> run_one(bool sources);
+  std::optional<std::size_t> find_waiting();
+
+  const Credits* credits_ = nullptr;  // of the trial that began last
+  std::vector<Tensors> tensors_;      // by register
+  std::vector<bool> closed_;          // by actor
+  std::vector<bool> must_run_;        // sources that have not run yet and have to
+  std::vector<bool> wanted_;          // must_run_, and sources that a waiting tensor needs
+  std::vector<bool> starved_;         // actors without a tensor that another one waits for
+  std::size_t held_bytes_ = 0;
+};
+
+}  // namespace uvm
