@@ -136,8 +136,10 @@ def mode(name: str, device: str) -> Iterator[None]:
 
 
 def bits(tensor: torch.Tensor) -> bytes:
-    return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes() \
-        if tensor.numel() else b""  # fmt: skip
+    dense = tensor.detach().cpu().contiguous()
+    # Also a dense tensor of one element may have another stride.
+    flat = dense.as_strided((dense.numel(),), (1,))
+    return flat.view(torch.uint8).numpy().tobytes() if dense.numel() else b""
 
 
 def described(leaves: list[Any]) -> list[Any]:
