@@ -145,7 +145,19 @@ void CachingManagedAllocator::wait_for_uses(const void* address) {
 }
 
 void CachingManagedAllocator::note_left_host(const void* address) {
-  engine_->uses.note_left_host(address);
+  engine_->mover.note_left(address, Place::host());
+}
+
+bool CachingManagedAllocator::note_places(const void* address, PlaceSet places) {
+  return engine_->mover.note_places(address, places);
+}
+
+void CachingManagedAllocator::note_place_again(const void* address, Place place) {
+  engine_->mover.note_place_again(address, place);
+}
+
+void CachingManagedAllocator::set_places_source(std::function<void()> source) {
+  engine_->places_source = std::move(source);
 }
 
 MovedStorage* CachingManagedAllocator::move(void* address, const Move& move) {
@@ -280,6 +292,7 @@ std::map<Place, std::size_t> CachingManagedAllocator::residency(const void* addr
 }
 
 Statistics CachingManagedAllocator::statistics() const {
+  if (engine_->places_source) engine_->places_source();
   return engine_->introspection.statistics();
 }
 
@@ -332,6 +345,7 @@ HostBacking CachingManagedAllocator::host_backing() const {
 }
 
 std::size_t CachingManagedAllocator::free_bytes(int device, const MemoryFigures& driver) const {
+  if (engine_->places_source) engine_->places_source();
   return engine_->introspection.free_bytes(device, driver);
 }
 

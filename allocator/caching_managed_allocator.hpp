@@ -273,6 +273,16 @@ class CachingManagedAllocator {
   // gets no copy of it. Does nothing if `address` is in no live block.
   void note_left_host(const void* address);
 
+  // The block that holds `address` is used at none but these places: its use elsewhere has ended.
+  // For a caller whose moves keep their source. False: nothing has changed, because that was known,
+  // `address` is in no live block, or no use would be left.
+  bool note_places(const void* address, PlaceSet places);
+  // Takes back a note_places(): the block is used at that place as well, where it was used before.
+  void note_place_again(const void* address, Place place);
+  // Called before figures are read and without locks: an owner whose uses end without a word then
+  // calls note_places(). Set it before other threads use the allocator.
+  void set_places_source(std::function<void()> source);
+
   // A conversion: bytes in other memory of this process go into a host block of ours. The caller
   // copies them and returns the other memory piece by piece, so they never take memory twice. An
   // automatic budget grows by the block, because that memory did not count as available. Throws as

@@ -7,6 +7,7 @@
 #include <uvmalloc/runtime/device_runtime.hpp>
 #include <uvmalloc/runtime/place.hpp>
 #include <uvmalloc/storage/facade.hpp>
+#include <uvmalloc/storage/place_set.hpp>
 
 namespace uvm {
 
@@ -41,6 +42,9 @@ struct MoveRequest {
   // The caller releases the record. Otherwise one record per place serves all moves there, and is
   // freed with the block.
   bool held = true;
+  // The use at `source` goes on beside the new one, as on both sides of a copy-on-write copy: both
+  // are charged for the block until note_places() says otherwise.
+  bool keeps_source = false;
 };
 
 // A range that a kernel uses, for the trace. The same as uvmalloc_trace_range.

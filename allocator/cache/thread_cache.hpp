@@ -92,13 +92,13 @@ class alignas(kCacheLinePair) ThreadCache {
   Tally& tally(std::size_t counter) { return tallies_[counter]; }
 
   // Counts a block that did not come from, or go into, the cache, and remembers an allocated one.
-  // The stream must be open. False: a peak may have been passed.
-  [[gnu::always_inline]] bool count_allocated(Block& block, bool from_cache) {
-    return allocated(streams_[block.pool / kPoolsPerStream].get(), block, block.requested_bytes(),
+  // The stream with the pool `first` must be open. False: a peak may have been passed.
+  [[gnu::always_inline]] bool count_allocated(PoolIndex first, Block& block, bool from_cache) {
+    return allocated(streams_[first / kPoolsPerStream].get(), block, block.requested_bytes(),
                      from_cache);
   }
-  void count_freed(const Block& block) {
-    freed(streams_[block.pool / kPoolsPerStream].get(), block);
+  void count_freed(PoolIndex first, const Block& block) {
+    freed(streams_[first / kPoolsPerStream].get(), block);
   }
 
   // ---- by whoever holds the lock

@@ -3,16 +3,33 @@
 namespace uvm {
 
 void BlockCounts::allocated(const Request& request, Block& block, bool from_cache) noexcept {
+  count_allocated(request.facade, request.device, request.pools, block, from_cache);
+}
+
+void BlockCounts::allocated(const StreamKey& key, PoolIndex pool, Block& block) noexcept {
+  try {
+    if (ThreadCache* cache = caches_.local()) {
+      const CacheOwnerGuard inside(*cache);
+      open(cache, key, first_of(pool));
+    }
+  } catch (const std::bad_alloc&) {
+    // The cache does not know the stream, and there is no memory to open it.
+  }
+  count_allocated(key.facade, key.device, first_of(pool), block, true);
+}
+
+void BlockCounts::count_allocated(Facade facade, int device, PoolIndex first, Block& block,
+                                  bool from_cache) noexcept {
   // A thread without a cache at the start of its request may have one now that does not know the
   // stream.
   ThreadCache* const cache = caches_.local();
-  if (cache != nullptr && cache->is_open(request.pools)) {
+  if (cache != nullptr && cache->is_open(first)) {
     bool within = false;
     {
       const CacheOwnerGuard inside(*cache);
-      within = cache->count_allocated(block, from_cache);
+      within = cache->count_allocated(first, block, from_cache);
     }
-    if (!within) settle_peaks(request.facade, request.device);
+    if (!within) settle_peaks(facade, device);
     return;
   }
   auto count = [&](Tally& tally, StreamTally& stream) {
@@ -20,8 +37,7 @@ void BlockCounts::allocated(const Request& request, Block& block, bool from_cach
                     from_cache);
     stream.allocated(block.size_bytes());
   };
-  caches_.count_elsewhere(count, state_.counter_index(request.facade, request.device),
-                          request.pools);
+  caches_.count_elsewhere(count, state_.counter_index(facade, device), first);
 }
 
 void BlockCounts::open(ThreadCache* cache, const StreamKey& key, PoolIndex first, bool again) {
@@ -29,12 +45,12 @@ void BlockCounts::open(ThreadCache* cache, const StreamKey& key, PoolIndex first
   cache->open(key, first, state_.counter_index(key.facade, key.device));
 }
 
-void BlockCounts::freed(const Block& block, const StreamKey& key) noexcept {
+void BlockCounts::freed(const Block& block, const StreamKey& key, PoolIndex pool) noexcept {
   if (ThreadCache* cache = caches_.local()) {
     try {
       const CacheOwnerGuard inside(*cache);
-      open(cache, key, first_of(block.pool));
-      cache->count_freed(block);
+      open(cache, key, first_of(pool));
+      cache->count_freed(first_of(pool), block);
       return;
     } catch (const std::bad_alloc&) {
       // The cache does not know the stream, and there is no memory to open it.
@@ -45,7 +61,7 @@ void BlockCounts::freed(const Block& block, const StreamKey& key) noexcept {
         tally.freed(size_class_of(block.size_bytes()), block.size_bytes(), block.requested_bytes());
         stream.freed(block.size_bytes());
       },
-      state_.counter_index(key.facade, key.device), first_of(block.pool));
+      state_.counter_index(key.facade, key.device), first_of(pool));
 }
 
 void BlockCounts::settle_peaks(Facade facade, int device) noexcept {

@@ -14,8 +14,14 @@ class BlockCounts {
   BlockCounts(const HeapState& state, ThreadCaches& caches) : state_(state), caches_(caches) {}
 
   void allocated(const Request& request, Block& block, bool from_cache) noexcept;
-  // `key` is that of the pool that served the block.
-  void freed(const Block& block, const StreamKey& key) noexcept;
+  // Before blocks of the pool are counted.
+  void make_room(PoolIndex pool) { caches_.make_room(first_of(pool)); }
+  // The same for a block that another pool is charged for from now on, which did not serve it.
+  void allocated(const StreamKey& key, PoolIndex pool, Block& block) noexcept;
+  // `pool` was charged for the block, and has that key.
+  void freed(const Block& block, const StreamKey& key, PoolIndex pool) noexcept;
+  void count_allocated(Facade facade, int device, PoolIndex first, Block& block,
+                       bool from_cache) noexcept;
   // By the owner inside its cache: opens the stream there if the cache does not know it. `again`:
   // makes it one of the recent streams even if it is open.
   void open(ThreadCache* cache, const StreamKey& key, PoolIndex first, bool again = false);

@@ -17,6 +17,7 @@
 #include <uvmalloc/allocator/engine/block_counts.hpp>
 #include <uvmalloc/allocator/engine/block_finder.hpp>
 #include <uvmalloc/allocator/engine/block_returner.hpp>
+#include <uvmalloc/allocator/engine/charges.hpp>
 #include <uvmalloc/allocator/engine/device_reset.hpp>
 #include <uvmalloc/allocator/engine/device_sharing.hpp>
 #include <uvmalloc/allocator/engine/escalation.hpp>
@@ -76,6 +77,9 @@ struct Engine {
   // if the program is to fail because it thrashes.
   void note_allocated(void* address, Facade facade, int device, std::size_t size_bytes,
                       StreamHandle stream);
+  // A block is to be charged to a device whose limit has no room for it: gives back what is cached
+  // there, and calls pressure callbacks. Throws OutOfMemoryError.
+  void make_room_on_device(const Request& request);
   // A large request was served, as every few are: gives back what is not likely to be used soon.
   void trim_large(ThreadCache* cache, const Request& request) noexcept;
   // A peak may have been passed, or it is time to read the clock.
@@ -90,6 +94,7 @@ struct Engine {
   DisplacedBlocks displaced;
   HintDispatcher hints;
   BlockCounts counts;
+  Charges charges;
   LargeBlockCaching large;
   StreamPools stream_pools;
   Reclaimer reclaimer;
@@ -108,6 +113,7 @@ struct Engine {
   Introspection introspection;
   OutOfMemoryReport out_of_memory;
   ForkGuard fork_guard;
+  std::function<void()> places_source;  // CachingManagedAllocator::set_places_source()
 
  private:
   [[gnu::always_inline]] inline void* allocate_from_pool(ThreadCache* cache,

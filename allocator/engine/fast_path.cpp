@@ -33,7 +33,7 @@ namespace uvm {
   bool within = false;
   {
     const CacheOwnerGuard inside(*cache);
-    within = cache->count_allocated(*block, true);
+    within = cache->count_allocated(block->pool, *block, true);
   }
   if (!within) counts.settle_peaks(request.facade, request.device);
   if (is_time_to_trim) [[unlikely]]

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <uvmalloc/allocator/base/machine_memory.hpp>
+#include <uvmalloc/allocator/engine/charges.hpp>
 
 namespace uvm {
 
@@ -64,17 +65,45 @@ std::size_t Introspection::free_bytes(int device, const MemoryFigures& driver) c
   std::size_t allowed_bytes = 0;
   {
     const HeapGuard heap(state_);
-    // The driver counts discarded pages as used until it needs their memory.
+    // The driver counts pages as used that were discarded or have left, until it needs their
+    // memory.
+    const Moved moved = moved_blocks(heap, device);
+    const std::size_t touched_bytes = heap->spans.touched_bytes(Facade::kDevice, device);
     figures.free_bytes = std::min(
-        driver.free_bytes + heap->spans.discarded_bytes(Facade::kDevice, device),
+        driver.free_bytes + heap->spans.discarded_bytes(Facade::kDevice, device) + moved.left_bytes,
         std::max(driver.free_bytes,
-                 left(driver.total_bytes, heap->spans.touched_bytes(Facade::kDevice, device))));
+                 left(driver.total_bytes, left(touched_bytes, moved.out_bytes) + moved.in_bytes)));
     allowed_bytes = std::min(left(heap->budget_bytes, heap->spans.touched_bytes()),
                              left(machine_.configuration.device_budget_bytes.value_or(SIZE_MAX),
                                   heap->book.reserved_bytes(Facade::kDevice, device)));
   }
   return obtainable_bytes(figures, integrated, integrated ? available_host_bytes() : 0,
                           allowed_bytes);
+}
+
+Introspection::Moved Introspection::moved_blocks(const LockedHeap& heap, int device) {
+  Moved moved;
+  for (const auto& pool : heap->pools.all()) {
+    if (pool->key.facade == Facade::kDevice && pool->key.device == device)
+      moved.left_bytes += pool->displaced_here.free_bytes();
+  }
+  heap->pools.side_states().each_block([&](const Block& block) {
+    if (block.now() != BlockState::kLive) return;
+    const StreamKey& charged = heap->pools.at(Charges::pool_of(heap, block)).key;
+    const StreamKey& own = heap->pools.at(block.pool).key;
+    auto is_of_device = [&](const StreamKey& key) {
+      return key.facade == Facade::kDevice && key.device == device;
+    };
+    if (is_of_device(charged)) {
+      if (!is_of_device(own)) moved.in_bytes += block.size_bytes();
+      return;
+    }
+    if (is_of_device(own)) moved.out_bytes += block.size_bytes();
+    const BlockSideState& side_state = *heap->pools.side_states().find(&block);
+    const bool was_there = side_state.mover.exists() && side_state.mover.device == device;
+    if (is_of_device(own) || was_there) moved.left_bytes += block.size_bytes();
+  });
+  return moved;
 }
 
 std::size_t Introspection::budget_bytes() const {
@@ -153,7 +182,8 @@ void Introspection::reset_totals(Facade facade, int device) {
 std::vector<SegmentDescription> Introspection::segments() const {
   ThreadCaches::StopTheWorld stopped(caches_);
   const HeapGuard heap(state_);
-  return describe_segments(heap->spans, heap->pools);
+  return describe_segments(heap->spans, heap->pools,
+                           [&](const Block& block) { return Charges::pool_of(heap, block); });
 }
 
 std::string Introspection::start_trace(const std::string& file) {
@@ -204,13 +234,7 @@ std::map<Place, std::size_t> Introspection::residency(const void* address,
 }
 
 bool Introspection::is_used_by_host(const LockedHeap& heap, const Block& block) {
-  if (block.now() != BlockState::kLive) return false;
-  const BlockSideState* side_state = block.plain ? nullptr : heap->pools.side_states().find(&block);
-  if (side_state != nullptr && side_state->left_host) return false;
-  if (heap->pools.at(block.pool).key.facade != Facade::kDevice) return true;
-  const IndirectStorage* record = block.real.indirect;
-  while (record != nullptr && !record->location().is_host()) record = record->next;
-  return record != nullptr;
+  return block.now() == BlockState::kLive && Charges::places_of(heap, block).has(Place::host());
 }
 
 }  // namespace uvm

@@ -1,5 +1,7 @@
 #include <uvmalloc/allocator/engine/mover.hpp>
 
+#include <uvmalloc/allocator/engine/limits.hpp>
+
 namespace uvm {
 
 // The record of a move, attached to the block. Returns nullptr if the block has the most possible.
@@ -45,27 +47,36 @@ MovedStorage* Mover::move(void* address, const MoveRequest& move) {
       return nullptr;
     if (move.wait) uses_.wait_for_uses(address);
   }
+  prepare(address, move);
   MovedStorage* record = nullptr;
   TraceTime at = 0;
   TraceBlock moved;
   HintPlan plan;
   int device = move.stream_device;
   DeviceStream producer;
+  Block* block = nullptr;
+  Charges::Change charged;
   {
     const HeapGuard heap(state_);
-    Block* block = heap->live_block(address);
+    block = heap->live_block(address);
     if (block == nullptr) return nullptr;
     // Allocations come first. After the record nothing fails: the block either stays as it is, or
     // has moved and the caller has the record.
+    const bool whole = moves_whole(*block, move);
+    PlaceSet places = Charges::places_of(heap, *block);
+    // The host may go on reading a block that moved away, unless its owner says otherwise.
+    if (whole && !move.keeps_source && move.source.is_device()) places.remove(move.source);
+    if (whole || move.destination.is_host()) places.add(move.destination);
+    Charges::prepare(heap, block, places);
     if (move.destination.is_device()) StreamUses::prepare_uses(heap, block, 1);
     record = record_for(heap, block, move);
     if (record == nullptr) return nullptr;
     block->plain = false;
     at = machine_.trace.now();
     const std::size_t requested_bytes = block->requested_bytes();
-    const bool whole = move.size_bytes == 0 || move.size_bytes >= requested_bytes;
     // The block's own record outlives the others. After the free it has the place of the pages.
-    if (whole) block->use.move_to(move.destination);
+    charged =
+        Charges::set_places(heap, block, places, whole ? move.destination : block->use.location());
     moved.address = block->address();
     moved.requested_bytes = whole ? requested_bytes : move.size_bytes;
     if (move.destination.is_device()) {
@@ -81,10 +92,6 @@ MovedStorage* Mover::move(void* address, const MoveRequest& move) {
       if (whole) side_state.mover = stream;
       StreamUses::add_use(heap, block, stream);
     }
-    if (move.destination.is_host()) {
-      if (BlockSideState* side_state = heap->pools.side_states().find(block))
-        side_state->left_host = false;
-    }
     MoveStatistics& moves = heap->book.figures().moves;
     std::uint64_t& direction = !move.destination.is_device() ? moves.device_to_host
                                : move.source.is_device()     ? moves.device_to_device
@@ -96,6 +103,7 @@ MovedStorage* Mover::move(void* address, const MoveRequest& move) {
         whole ? block->address() : address, whole ? block->size_bytes() : move.size_bytes,
         whole_segments ? heap->pools.directory().placement_of(*block) : nullptr, move.destination);
   }
+  charges_.count(*block, charged);
   machine_.trace.moved(at, moved.address, moved.requested_bytes, move.source, move.destination,
                        move.stream);
   DeviceStream consumer;
@@ -107,6 +115,77 @@ MovedStorage* Mover::move(void* address, const MoveRequest& move) {
   }
   hints_.send(plan, device, producer, consumer);
   return record;
+}
+
+// Pools that will be charged get room for figures, and a device gets room under its limit.
+void Mover::prepare(const void* address, const MoveRequest& move) {
+  Request request{};
+  std::vector<PoolIndex> pools;
+  {
+    const HeapGuard heap(state_);
+    Block* block = heap->live_block(address);
+    if (block == nullptr) return;
+    PlaceSet places = Charges::places_of(heap, *block);
+    const bool is_charged = places.has(move.destination);
+    places.add(move.destination);
+    pools = Charges::prepare(heap, block, places);
+    const int device = move.destination.index;
+    if (move.destination.is_device() && !is_charged && moves_whole(*block, move) &&
+        block->kind != BlockKind::kSmall &&
+        !limits::check(heap, {Facade::kDevice, device}, 0, block->size_bytes()).ok()) {
+      request = Request::make(Facade::kDevice, device, block->size_bytes(), nullptr,
+                              first_of(pools.back()));
+      request.requested_bytes = block->requested_bytes();
+    }
+  }
+  charges_.make_room(pools);
+  if (request.size_bytes != 0) make_room_(request);
+}
+
+void Mover::note_left(const void* address, Place place) {
+  if (machine_.in_forked_child()) return;
+  PlaceSet places;
+  {
+    const HeapGuard heap(state_);
+    const Block* block = heap->live_block(address);
+    if (block == nullptr || block->plain) return;
+    places = Charges::places_of(heap, *block);
+  }
+  places.remove(place);
+  note_places(address, places);
+}
+
+void Mover::note_place_again(const void* address, Place place) {
+  Block* block = nullptr;
+  Charges::Change charged;
+  {
+    const HeapGuard heap(state_);
+    block = heap->live_block(address);
+    // Its side state and its pools are there since it was used in that place.
+    if (block == nullptr || block->plain || block->kind == BlockKind::kSmall) return;
+    PlaceSet places = Charges::places_of(heap, *block);
+    places.add(place);
+    charged = Charges::set_places(heap, block, places, block->use.location());
+  }
+  charges_.count(*block, charged);
+}
+
+bool Mover::note_places(const void* address, PlaceSet places) {
+  if (machine_.in_forked_child()) return false;
+  Block* block = nullptr;
+  Charges::Change charged;
+  {
+    const HeapGuard heap(state_);
+    block = heap->live_block(address);
+    // A block that never moved is used in one place.
+    if (block == nullptr || block->plain || block->kind == BlockKind::kSmall) return false;
+    const PlaceSet before = Charges::places_of(heap, *block);
+    places.keep(before);
+    if (places.empty() || places == before) return false;
+    charged = Charges::set_places(heap, block, places, block->use.location());
+  }
+  charges_.count(*block, charged);
+  return true;
 }
 
 bool Mover::prefetch(const void* address, std::size_t size_bytes, Place destination,
@@ -160,13 +239,35 @@ bool Mover::advise(const void* address, const WantedPlacement& wanted) {
 }
 
 void* Mover::detach(MovedStorage* record) noexcept {
-  const HeapGuard heap(state_);
-  RealStorage* real = record->real;
-  if (real == nullptr) return nullptr;
-  if (real->references == 1) return real->address;
-  real->detach(record);
-  drop_record(heap, record);
+  Block* block = nullptr;
+  Charges::Change charged;
+  {
+    const HeapGuard heap(state_);
+    RealStorage* real = record->real;
+    if (real == nullptr) return nullptr;
+    if (real->references == 1) return real->address;
+    const Place place = record->location();
+    real->detach(record);
+    drop_record(heap, record);
+    block = heap->live_block(real->address);
+    if (block == nullptr) return nullptr;
+    charged = end_use(heap, block, place);
+  }
+  charges_.count(*block, charged);
   return nullptr;
+}
+
+// A record of that place is gone. The place of the allocation itself stays while the block lives.
+Charges::Change Mover::end_use(const LockedHeap& heap, Block* block, Place place) noexcept {
+  const StreamKey& key = heap->pools.at(block->pool).key;
+  PlaceSet places = Charges::places_of(heap, *block);
+  bool is_used = place == place_of_use(key.facade, key.device) || !places.has(place);
+  for (const IndirectStorage* other = block->real.indirect; other != nullptr; other = other->next) {
+    is_used |= other != &block->use && other->location() == place;
+  }
+  places.remove(place);
+  if (is_used || places.empty()) return {};
+  return Charges::set_places(heap, block, places, block->use.location());
 }
 
 void Mover::drop_records(const LockedHeap& heap, Block* block) {

@@ -88,6 +88,21 @@ void Engine::on_cache_limit(Facade facade, int device) noexcept {
   if (decay.enabled()) decay.decay_now();
 }
 
+void Engine::make_room_on_device(const Request& request) {
+  const StreamKey key{Facade::kDevice, request.device};
+  auto refusal = [&] {
+    const HeapGuard heap(state);
+    return limits::check(heap, key, 0, request.size_bytes);
+  };
+  if (refusal().ok()) return;
+  reclaimer.release_cached();
+  PressureRounds callbacks = pressure_callbacks.rounds(request);
+  while (!refusal().ok()) {
+    if (!callbacks.next()) out_of_memory.raise(request, refusal());
+    reclaimer.release_cached();
+  }
+}
+
 void Engine::trim_large(ThreadCache* cache, const Request& request) noexcept {
   large.trim(cache, request);
   try {
@@ -229,6 +244,7 @@ FreeResult Engine::free_slow(void* address, Block* block) noexcept {
   bool fence = false;
   TraceTime at = 0;
   StreamKey key;
+  Charges::Change charged;
   {
     const HeapGuard heap(state);
     // The block that was looked up without the lock may be an arena's part by now.
@@ -249,9 +265,7 @@ FreeResult Engine::free_slow(void* address, Block* block) noexcept {
           fence = true;  // its pools could not be made; nor may they be below
         }
       }
-      if (const PoolIndex home = heap->pools.directory().home_of(*block); home != block->pool) {
-        heap->transfer_pages(*block, block->pool, home);
-      }
+      charged = Charges::end(heap, *block);
       at = machine.trace.now();
       block->set(BlockState::kReleasing);
       poison(block->address(), block->size_bytes());
@@ -260,7 +274,7 @@ FreeResult Engine::free_slow(void* address, Block* block) noexcept {
   if (is_misuse) return report_misuse(address);
   machine.trace.freed(at, {key.facade, key.device, address, block->requested_bytes(),
                            block->size_bytes(), key.stream});
-  counts.freed(*block, key);
+  charges.count_freed(*block, charged);
   if (!fence && !is_plain) {
     const HeapGuard heap(state);
     try {

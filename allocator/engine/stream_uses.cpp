@@ -105,12 +105,4 @@ void StreamUses::wait_for_uses(const void* address) {
   }
 }
 
-void StreamUses::note_left_host(const void* address) {
-  if (machine_.in_forked_child()) return;
-  const HeapGuard heap(state_);
-  Block* block = heap->live_block(address);
-  if (block == nullptr || block->plain) return;
-  heap->pools.side_states().make(block).left_host = true;
-}
-
 }  // namespace uvm

@@ -23,7 +23,6 @@ class StreamUses {
   bool mark_exported(const void* address);
   void mark_live_exported();
   void set_pinned(const void* address, bool pinned);
-  void note_left_host(const void* address);
 
   // Makes room for `count` more uses of the block, so that add_use() allocates nothing.
   static void prepare_uses(const LockedHeap& heap, Block* block, std::size_t count);

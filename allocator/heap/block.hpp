@@ -21,6 +21,7 @@
 #include <uvmalloc/allocator/policy/size_classes.hpp>
 #include <uvmalloc/hints/placement_planner.hpp>
 #include <uvmalloc/storage/pages.hpp>
+#include <uvmalloc/storage/place_set.hpp>
 #include <uvmalloc/storage/storage_records.hpp>
 
 namespace uvm {
@@ -44,11 +45,11 @@ struct Fence {
 
 // State that few blocks have. It is kept beside their records (SideStates).
 struct BlockSideState {
-  DeviceStream mover;              // of its last move to a device, if it had one
-  std::vector<DeviceStream> uses;  // streams that touched a live block, other than its own
-  std::vector<Fence> fences;       // of a free displaced block: its home must wait for them
-  bool left_host = false;          // only devices use the live block
-  std::optional<bool> pinned;      // set_pinned() was called; else the facade decides
+  DeviceStream mover;               // of its last move to a device, if it had one
+  std::vector<DeviceStream> uses;   // streams that touched a live block, other than its own
+  std::vector<Fence> fences;        // of a free displaced block: its home must wait for them
+  std::optional<PlaceSet> used_at;  // of a live block that moved; else where its pool is used
+  std::optional<bool> pinned;       // set_pinned() was called; else the facade decides
 };
 
 enum class BlockState : std::uint8_t {

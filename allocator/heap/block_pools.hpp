@@ -36,6 +36,7 @@ class BlockPools {
   PageDirectory& directory() { return runs_.directory(); }
   const PageDirectory& directory() const { return runs_.directory(); }
   SideStates& side_states() { return side_states_; }
+  const SideStates& side_states() const { return side_states_; }
 
   // ---- blocks
 

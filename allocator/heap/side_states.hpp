@@ -35,6 +35,9 @@ class SideStates {
   void each(const std::function<void(BlockSideState&)>& visit) {
     for (auto& [block, state] : states_) visit(state);
   }
+  void each_block(const std::function<void(const Block&)>& visit) const {
+    for (const auto& [block, state] : states_) visit(*block);
+  }
 
  private:
   std::unordered_map<const Block*, BlockSideState> states_;

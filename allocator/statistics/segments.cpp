@@ -8,14 +8,17 @@ namespace {
 
 class SegmentList {
  public:
-  explicit SegmentList(const BlockPools& pools) : pools_(pools) {}
+  SegmentList(const BlockPools& pools, const PoolOfBlock& charged)
+      : pools_(pools), charged_(charged) {}
 
   // The part of an arena is a segment of its own.
   void add_small_run(const RunBlock& run) {
-    begin(run.address(), run.size_bytes(), pools_.at(run.home), true);
+    begin(run.address(), run.size_bytes(), run.home, true);
   }
 
-  void begin(char* base, std::size_t size_bytes, const Pool& home, bool is_of_small_objects) {
+  void begin(char* base, std::size_t size_bytes, PoolIndex pool, bool is_of_small_objects) {
+    const Pool& home = pools_.at(pool);
+    pool_ = pool;
     segments_.push_back({base,
                          size_bytes,
                          home.key.facade,
@@ -29,15 +32,13 @@ class SegmentList {
 
   void add(const Block& block) {
     const bool small = block.kind == BlockKind::kSmall;
+    // Pages count where they are used.
+    const PoolIndex pool =
+        block.now() == BlockState::kLive ? charged_(block) : pools_.directory().home_of(block);
     const bool goes_on = small || (block.kind == BlockKind::kPacked && block.address() == end_ &&
-                                   !segments_.back().is_of_small_objects &&
+                                   pool == pool_ && !segments_.back().is_of_small_objects &&
                                    static_cast<const RunBlock&>(block).chain.previous != 0);
-    if (!goes_on) {
-      // The pages of a displaced block count where they are used.
-      const bool lent = block.now() == BlockState::kLive;
-      begin(block.address(), 0, pools_.at(lent ? block.pool : pools_.directory().home_of(block)),
-            false);
-    }
+    if (!goes_on) begin(block.address(), 0, pool, false);
     SegmentDescription& segment = segments_.back();
     // The arena has the free small objects.
     if (block.address() > end_) {
@@ -65,14 +66,17 @@ class SegmentList {
 
  private:
   const BlockPools& pools_;
+  const PoolOfBlock& charged_;
   std::vector<SegmentDescription> segments_;
+  PoolIndex pool_ = 0;         // of the last segment
   const char* end_ = nullptr;  // of the last block
 };
 
 }  // namespace
 
-std::vector<SegmentDescription> describe_segments(const SpanStore& spans, const BlockPools& pools) {
-  SegmentList list(pools);
+std::vector<SegmentDescription> describe_segments(const SpanStore& spans, const BlockPools& pools,
+                                                  const PoolOfBlock& charged) {
+  SegmentList list(pools, charged);
   for (const auto& span : spans.spans()) {
     pools.directory().each_block(
         *span, [&](const Block& block) { list.add(block); },

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include <uvmalloc/allocator/heap/block.hpp>
@@ -29,7 +30,10 @@ struct SegmentDescription {
 class BlockPools;
 class SpanStore;
 
-// Called with the state lock and a stopped world.
-std::vector<SegmentDescription> describe_segments(const SpanStore& spans, const BlockPools& pools);
+using PoolOfBlock = std::function<PoolIndex(const Block&)>;
+
+// Called with the state lock and a stopped world. `charged`: the pool that a live block counts in.
+std::vector<SegmentDescription> describe_segments(const SpanStore& spans, const BlockPools& pools,
+                                                  const PoolOfBlock& charged);
 
 }  // namespace uvm

@@ -87,8 +87,16 @@ thread_local bool copies_for_others = false;
 // Torch asks for memory on the current device, whichever that is.
 c10::DataPtr own_copy(const c10::StorageImpl& storage) {
   c10::DeviceGuard guard(storage.device());
-  c10::DataPtr copy =
-      const_cast<c10::Allocator*>(storage.allocator())->clone(storage.data(), storage.nbytes());
+  // A limit that has room for the shared block has room for the copy.
+  const UseThatEnds use(storage);
+  c10::DataPtr copy;
+  try {
+    copy =
+        const_cast<c10::Allocator*>(storage.allocator())->clone(storage.data(), storage.nbytes());
+  } catch (...) {
+    use.restore();
+    throw;
+  }
   // Other threads' streams are not ordered after this thread's, which copies.
   if (copies_for_others && storage.device().is_cuda()) allocator().wait_for_uses(copy.get());
   return copy;

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <deque>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include <c10/core/Storage.h>
@@ -20,11 +22,27 @@ class CopyOnWriteStorages {
     if (blocks_.size() >= most_) forget_gone();
     std::vector<Weak>& over = blocks_[block];
     forget_gone(&over);
+    watch(block);
     for (const Weak& known : over) {
       if (known._unsafe_get_target() == storage.unsafeGetStorageImpl()) return;
     }
     over.push_back(storage.getWeakStorageImpl());
   }
+
+  // Blocks whose places may have changed: up to `most` of those that were shared, in turn. A block
+  // that fewer than two storages share is not looked at again until it is shared anew.
+  std::vector<const void*> take_watched(std::size_t most) {
+    std::vector<const void*> blocks;
+    for (; blocks.size() < most && !watched_.empty(); watched_.pop_front()) {
+      is_watched_.erase(watched_.front());
+      blocks.push_back(watched_.front());
+    }
+    return blocks;
+  }
+  void watch(const void* block) {
+    if (is_watched_.insert(block).second) watched_.push_back(block);
+  }
+  std::size_t watched() const { return watched_.size(); }
 
   // In the order in which they began to share the block. They may have other memory by now.
   std::vector<Weak> of(const void* block) const {
@@ -48,6 +66,8 @@ class CopyOnWriteStorages {
     most_ = std::max<std::size_t>(1024, 2 * blocks_.size());
   }
 
+  std::deque<const void*> watched_;
+  std::unordered_set<const void*> is_watched_;
   std::size_t most_ = 1024;
   std::unordered_map<const void*, std::vector<Weak>> blocks_;
 };

@@ -15,6 +15,7 @@
 #include <uvmalloc/pytorch/plugin/facades.hpp>
 #include <uvmalloc/pytorch/plugin/operator_uses.hpp>
 #include <uvmalloc/pytorch/plugin/region.hpp>
+#include <uvmalloc/pytorch/plugin/shared_storage.hpp>
 #include <uvmalloc/pytorch/plugin/torch_statistics.hpp>
 #include <uvmalloc/runtime/log.hpp>
 
@@ -252,6 +253,8 @@ void DeviceFacade::init(int device_count) {
     warn_of_ignored_variables();
     watch_python_pointers();
     hold_forks_during_conversions();
+    activation.allocator->set_places_source([] { note_places_of_shared(); });
+    activation.allocator->add_pressure_callback([] { return note_places_of_shared(); });
     activation.allocator->add_pressure_callback(run_free_memory_callbacks);
     activation.allocator->set_memory_observer(&history_);
     watch_operators_for(*activation.allocator);

@@ -176,6 +176,11 @@ class DeviceFacade final : public native::CUDAAllocator {
                                                  std::shared_ptr<native::AllocatorState>) override;
   std::string name() override { return "uvmalloc"; }
 
+  // Throws torch's error for a request, or a move to the device, that has no room there.
+  [[noreturn]] void out_of_memory(const OutOfMemoryError& error, c10::DeviceIndex device,
+                                  size_t size_bytes, cudaStream_t stream,
+                                  const MemoryHistory::Context& context);
+
  private:
   struct Limit {
     double fraction = 1.0;
@@ -188,9 +193,6 @@ class DeviceFacade final : public native::CUDAAllocator {
   void* allocate_watched(c10::DeviceIndex device, size_t size_bytes, cudaStream_t stream);
   inline void* allocate_or_throw(c10::DeviceIndex device, size_t size_bytes, cudaStream_t stream,
                                  const MemoryHistory::Context& context);
-  [[noreturn]] void out_of_memory(const OutOfMemoryError& error, c10::DeviceIndex device,
-                                  size_t size_bytes, cudaStream_t stream,
-                                  const MemoryHistory::Context& context);
   // They call the observers.
   void tell_out_of_memory(c10::DeviceIndex device, size_t size_bytes, size_t allowed_bytes,
                           size_t free_bytes);

@@ -32,14 +32,24 @@ void order_streams(c10::Device before, c10::Device after) {
   event.block(guard.getStream(after));
 }
 
-Place place_of(c10::Device device) {
-  return device.is_cuda() ? Place::device(device.index()) : Place::host();
-}
-
 // As stock: pinned where the caller does not wait for the bytes.
 c10::Allocator* allocator_of_result(c10::Device device, bool non_blocking) {
   if (device.is_cpu() && non_blocking) return facades().pinned;
   return facades().of(device);
+}
+
+// Blocks that are shared are looked at a few at a time, so that figures follow.
+constexpr std::size_t kBlocksPerMove = 8;
+
+void move_or_throw(void* address, const CachingManagedAllocator::Move& move) {
+  try {
+    allocator().move(address, move);
+  } catch (const OutOfMemoryError& error) {
+    facades().device->out_of_memory(error, static_cast<c10::DeviceIndex>(move.stream_device),
+                                    move.size_bytes, static_cast<cudaStream_t>(move.stream),
+                                    nullptr);
+  }
+  note_places_of_shared(kBlocksPerMove);
 }
 
 // The moved tensor, or why it must be copied.
@@ -57,6 +67,7 @@ std::variant<at::Tensor, CopyReason> moved(const at::Tensor& self, const MoveReq
   move.wait = !non_blocking;
   // Torch counts the references itself, and tells us of the last one only.
   move.held = false;
+  move.keeps_source = true;
   move.size_bytes = range.size_bytes;
   // An alias must be made before: it may give the storage bytes of its own.
   const StorageOwner owner{device, allocator_of_result(device, non_blocking)};
@@ -65,7 +76,7 @@ std::variant<at::Tensor, CopyReason> moved(const at::Tensor& self, const MoveReq
   c10::Storage other = std::get<c10::Storage>(std::move(shared));
   {
     const PolicyScope policy;
-    allocator().move(const_cast<void*>(other.data()), move);
+    move_or_throw(const_cast<void*>(other.data()), move);
   }
   c10::DispatchKey key = device.is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU;
   at::Tensor result = at::detail::make_tensor<c10::TensorImpl>(

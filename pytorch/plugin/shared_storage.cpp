@@ -1,6 +1,7 @@
 #include <uvmalloc/pytorch/plugin/shared_storage.hpp>
 
 #include <algorithm>
+#include <iterator>
 #include <mutex>
 #include <new>
 #include <utility>
@@ -61,15 +62,24 @@ std::optional<CopyReason> why_not_share(const c10::StorageImpl& storage, const S
   return block && block->exported ? std::optional(CopyReason::kExported) : std::nullopt;
 }
 
-// The storages that share the block copy-on-write, the one that was there first in front.
-std::vector<c10::Storage> sharers_of(const void* block) {
+// The storages that lie over the block and share it, or have shared it, copy-on-write. The one that
+// was there first is in front.
+std::vector<c10::Storage> storages_over(const void* block) {
   std::vector<c10::Storage> out;
   for (const auto& weak : copy_on_write_storages.of(block)) {
     c10::Storage storage(weak.lock());
-    if (!storage || !is_copy_on_write(*storage.unsafeGetStorageImpl())) continue;
+    if (!storage) continue;
     const auto found = allocator().find(storage.data());
     if (found && found->base == block) out.push_back(std::move(storage));
   }
+  return out;
+}
+
+std::vector<c10::Storage> sharers_of(const void* block) {
+  std::vector<c10::Storage> out = storages_over(block);
+  std::erase_if(out, [](const c10::Storage& storage) {
+    return !is_copy_on_write(*storage.unsafeGetStorageImpl());
+  });
   return out;
 }
 
@@ -102,6 +112,43 @@ std::variant<c10::Storage, CopyReason> share(const c10::Storage& source, const S
   copy_on_write_storages.add(block->base, source);
   copy_on_write_storages.add(block->base, other);
   return other;
+}
+
+bool note_places_of_shared(std::size_t most_blocks) {
+  CachingManagedAllocator* ours = process_allocator();
+  if (ours == nullptr) return false;
+  bool any_left = false;
+  std::vector<c10::Storage> storages;  // outlive the lock, which their release may take
+  std::lock_guard lock(sharing_mutex);
+  most_blocks = std::min(most_blocks, copy_on_write_storages.watched());
+  for (const void* block : copy_on_write_storages.take_watched(most_blocks)) {
+    PlaceSet places;
+    std::vector<c10::Storage> over = storages_over(block);
+    for (const c10::Storage& storage : over) places.add(place_of(storage.device()));
+    if (over.size() > 1) copy_on_write_storages.watch(block);
+    std::move(over.begin(), over.end(), std::back_inserter(storages));
+    any_left |= ours->note_places(block, places);
+  }
+  return any_left;
+}
+
+UseThatEnds::UseThatEnds(const c10::StorageImpl& storage)
+    : address_(storage.data()), place_(place_of(storage.device())) {
+  CachingManagedAllocator* ours = process_allocator();
+  const auto block = ours != nullptr ? ours->find(address_) : std::nullopt;
+  if (!block) return;
+  std::vector<c10::Storage> over;  // outlive the lock, which their release may take
+  std::lock_guard lock(sharing_mutex);
+  over = storages_over(block->base);
+  PlaceSet places;
+  for (const c10::Storage& other : over) {
+    if (other.unsafeGetStorageImpl() != &storage) places.add(place_of(other.device()));
+  }
+  has_ended_ = !places.has(place_) && ours->note_places(block->base, places);
+}
+
+void UseThatEnds::restore() const {
+  if (has_ended_) allocator().note_place_again(address_, place_);
 }
 
 void note_exported(const void* address) {

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <variant>
 
@@ -19,12 +20,17 @@
 #include <torch/version.h>
 
 #include <uvmalloc/allocator/statistics.hpp>
+#include <uvmalloc/runtime/place.hpp>
 
 namespace uvm::torch_plugin {
 
 enum class Sharing : unsigned char { kCopyOnWrite, kAlias };
 
 inline constexpr bool kPartsCanBeShared = TORCH_VERSION_MINOR >= 13;
+
+inline Place place_of(c10::Device device) {
+  return device.is_cuda() ? Place::device(device.index()) : Place::host();
+}
 
 struct StorageRange {
   std::size_t offset_bytes = 0;
@@ -48,6 +54,24 @@ std::optional<CopyReason> reason_not_to_share(const c10::StorageImpl& storage,
 // of its own.
 std::variant<c10::Storage, CopyReason> share(const c10::Storage& storage, const StorageRange& range,
                                              const StorageOwner& owner, Sharing sharing);
+
+// Tells the allocator at which places blocks are used that copy-on-write storages share: torch does
+// not say when one side goes. Looks at up to `most_blocks` of them, in turn. True: a block is not
+// used at some place any more, so limits may have room.
+bool note_places_of_shared(std::size_t most_blocks = SIZE_MAX);
+
+// The storage is about to get bytes of its own, so its place is not charged for the shared block
+// any more, unless another storage there uses it. Without restore(), that stays.
+class UseThatEnds {
+ public:
+  explicit UseThatEnds(const c10::StorageImpl& storage);
+  void restore() const;
+
+ private:
+  const void* address_;
+  Place place_;
+  bool has_ended_ = false;
+};
 
 // A raw pointer into a block of ours leaves torch, and its storage had the block alone when the
 // pointer was taken. From now on the block is not shared copy-on-write. Storages that have begun to

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <stdexcept>
 #include <tuple>
@@ -48,9 +49,17 @@ class AllocatorModel {
     std::vector<MovedStorage*> held;  // records of moves
     std::set<Place> unheld;           // places that have a record nobody releases
     Place location;
+    std::set<Place> used_at = {};  // where a move has not ended its use
     bool exported = false;
     std::size_t alignment_bytes = 0;  // asked for; 0: the allocator's own
     PrivatePool pool{};
+  };
+  // The facade, device and stream whose figures count a block.
+  struct Charge {
+    Facade facade;
+    int device;
+    StreamHandle stream;
+    bool operator==(const Charge&) const = default;
   };
   using Blocks = std::map<char*, Live>;
   Blocks live;
@@ -127,6 +136,7 @@ class AllocatorModel {
       private_ranges_[block.pool].insert({base, base + block.size_bytes});
     }
     if (block.facade == Facade::kDevice) block.users.insert(block.stream);
+    block.used_at = {origin_of(block)};
     count(block, 1);
     live.emplace(base, std::move(block));
   }
@@ -137,6 +147,34 @@ class AllocatorModel {
     settle(busy);
     count(at->second, -1);
     live.erase(at);
+  }
+
+  static Place origin_of(const Live& block) {
+    return block.facade == Facade::kDevice ? Place::device(block.device) : Place::host();
+  }
+  // The device that uses it, the newest if several do; the host if none does. Small objects share
+  // their pages, so they stay with their pool.
+  static Charge charge_of(const Live& block) {
+    const Charge own{block.facade, block.device, block.stream};
+    if (block.size_bytes <= 4096 && block.pool.second == 0) return own;
+    std::optional<Place> device;
+    for (Place place : block.used_at) {
+      if (place.is_device() && (!device || place == block.location)) device = place;
+    }
+    const Place place = device.value_or(Place::host());
+    if (place == origin_of(block)) return own;
+    return device ? Charge{Facade::kDevice, place.index, nullptr}
+                  : Charge{Facade::kHost, block.device, nullptr};
+  }
+  // The block's figures follow a change of its uses.
+  template <class Change>
+  void change_uses(Live* block, Change change) {
+    const Charge before = charge_of(*block);
+    change();
+    const Charge after = charge_of(*block);
+    if (after == before) return;
+    count_at(before, *block, -1);
+    count_at(after, *block, 1);
   }
 
   // Work that is over is forgotten: `busy` streams alone have some. After every call, since a
@@ -254,12 +292,13 @@ class AllocatorModel {
            static_cast<std::size_t>(device);
   }
 
-  void count(const Live& block, std::int64_t sign) {
+  void count(const Live& block, std::int64_t sign) { count_at(charge_of(block), block, sign); }
+  void count_at(const Charge& charge, const Live& block, std::int64_t sign) {
     const Figures amounts{1, static_cast<std::int64_t>(block.size_bytes),
                           static_cast<std::int64_t>(block.requested_bytes)};
     std::size_t size_class = block.size_bytes <= 4096 ? 0 : 1;
     for (std::size_t of : {size_class, kSizeClasses}) {
-      Sums& sums = places_[place_of(block.facade, block.device)][of];
+      Sums& sums = places_[place_of(charge.facade, charge.device)][of];
       for (std::size_t figure = 0; figure < amounts.size(); ++figure) {
         sums.now[figure] += sign * amounts[figure];
         sums.peak[figure] = std::max(sums.peak[figure], sums.now[figure]);
@@ -269,7 +308,7 @@ class AllocatorModel {
     live_bytes_ += sign * amounts[1];
     peak_live_bytes_ = std::max(peak_live_bytes_, live_bytes_);
     StreamSums& stream =
-        streams_[{block.facade, block.device, reinterpret_cast<std::uintptr_t>(block.stream)}];
+        streams_[{charge.facade, charge.device, reinterpret_cast<std::uintptr_t>(charge.stream)}];
     stream.add(sign * amounts[1], sign > 0 ? 1 : 0, sign > 0 ? block.size_bytes : 0);
     stream.peak_bytes = std::max(stream.peak_bytes, stream.live_bytes);
   }

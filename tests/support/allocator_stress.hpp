@@ -158,6 +158,8 @@ class AllocatorStress {
                                          random() % 2 == 0 ? Place::host() : Place::device(0), 0,
                                          any_stream(random), random() % 2 == 0};
       move.held = random() % 2 == 0;
+      // A move of a part leaves the figures of the facades as they are.
+      if (block.size_bytes > 4096) move.size_bytes = block.size_bytes - 1;
       MovedStorage* record = allocator_.move(block.base, move);
       if (move.held && random() % 2 == 0) allocator_.release(record);
     }

@@ -222,7 +222,8 @@ class Sequence {
   std::uint8_t next_mark_ = 1;
   std::vector<char*> gone_;  // freed addresses
   MoveStatistics moves_;
-  std::uint64_t refused_ = 0;        // requests
+  std::uint64_t refused_ = 0;        // requests, and moves
+  const char* moving_ = nullptr;     // the block that a move is under way for
   std::vector<std::size_t> limits_;  // by device
   std::vector<std::uint64_t> held_;  // by the device facade, before the present call
   Decay::Time now_{1000 * kHalfLife};
@@ -447,7 +448,9 @@ void Sequence::free(Block block) {
 // Gives a block up when the allocator asks for memory.
 bool Sequence::shed() {
   if (model_.live.size() < 2) return false;
-  free(model_.live.begin());
+  Block block = model_.live.begin();
+  if (block->first == moving_) ++block;
+  free(block);
   return true;
 }
 
@@ -504,13 +507,22 @@ void Sequence::move() {
   move.held = bytes_.below(2) == 0;
   MovedStorage* record = nullptr;
   char* address = inside(block);
+  moving_ = block->first;
   try {
     in_some_thread([&] { record = allocator_->move(address, move); });
+  } catch (const OutOfMemoryError&) {
+    moving_ = nullptr;
+    expect(move.destination.is_device() && limits_[static_cast<std::size_t>(device)] != SIZE_MAX,
+           "a move to a device without a limit is refused");
+    ++refused_;
+    return;
   } catch (const std::runtime_error&) {
+    moving_ = nullptr;
     expect(is_capturing() && move.destination.is_host() && move.wait, "a move fails");
     live.users.insert(move.stream);
     return;
   }
+  moving_ = nullptr;
   expect(record != nullptr && record->location() == move.destination &&
              record->size_bytes() == live.requested_bytes,
          "a move's record is not of the move");
@@ -520,7 +532,11 @@ void Sequence::move() {
     live.unheld.insert(move.destination);
   }
   live.users.insert(move.stream);
-  live.location = move.destination;
+  model_.change_uses(&live, [&] {
+    if (move.source.is_device()) live.used_at.erase(move.source);
+    live.used_at.insert(move.destination);
+    live.location = move.destination;
+  });
   if (move.destination.is_host() && move.wait) {
     for (StreamHandle user : live.users) {
       expect(!busy().contains(user), "a move to the host did not wait for stream {}", user);
@@ -539,7 +555,20 @@ void Sequence::release() {
   if (live.held.empty()) return;
   MovedStorage* record = live.held[bytes_.below(8) % live.held.size()];
   std::erase(live.held, record);
+  const Place place = record->location();
   in_some_thread([&] { allocator_->release(record); });
+  const bool has_another = std::any_of(live.held.begin(), live.held.end(),
+                                       [&](auto* other) { return other->location() == place; });
+  if (has_another || live.unheld.contains(place) || place == AllocatorModel::origin_of(live) ||
+      live.used_at == std::set{place}) {
+    return;
+  }
+  model_.change_uses(&live, [&] { live.used_at.erase(place); });
+  // No limit refuses the use that is left.
+  const AllocatorModel::Charge charge = AllocatorModel::charge_of(live);
+  if (charge.facade == Facade::kDevice) {
+    held_[static_cast<std::size_t>(charge.device)] += live.size_bytes;
+  }
 }
 
 void Sequence::look() {
@@ -709,12 +738,19 @@ void Sequence::check() {
 
 void Sequence::check_segments(const Statistics& now) {
   std::vector<std::array<std::uint64_t, kFacades>> reserved(static_cast<std::size_t>(devices_));
+  // By device. What is cached may exceed a limit, and be used again: pages of a block that was used
+  // elsewhere come back.
+  std::vector<std::uint64_t> used(static_cast<std::size_t>(devices_));
   std::size_t live_blocks = 0;
   std::size_t requested_bytes = 0;
   for (const SegmentDescription& segment : allocator_->segments()) {
     std::size_t bytes = 0;
     for (const auto& piece : segment.blocks) {
       bytes += piece.size_bytes;
+      if (segment.facade == Facade::kDevice && piece.state != BlockState::kFree &&
+          piece.state != BlockState::kCached) {
+        used[static_cast<std::size_t>(segment.device)] += piece.size_bytes;
+      }
       if (piece.state != BlockState::kLive) continue;
       ++live_blocks;
       requested_bytes += piece.requested_bytes;
@@ -725,10 +761,10 @@ void Sequence::check_segments(const Statistics& now) {
         bytes;
   }
   for (std::size_t device = 0; device < reserved.size(); ++device) {
-    const std::uint64_t held = reserved[device][static_cast<std::size_t>(Facade::kDevice)];
-    expect(held <= std::max<std::uint64_t>(limits_[device], held_[device]),
-           "a device limited to {} bytes goes from {} to {}", limits_[device], held_[device], held);
-    held_[device] = held;
+    expect(used[device] <= std::max<std::uint64_t>(limits_[device], held_[device]),
+           "a device limited to {} bytes that holds {} uses {}", limits_[device], held_[device],
+           used[device]);
+    held_[device] = reserved[device][static_cast<std::size_t>(Facade::kDevice)];
   }
   std::uint64_t sum = 0;
   for (std::size_t facade = 0; facade < kFacades; ++facade) {
