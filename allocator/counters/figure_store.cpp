@@ -3,23 +3,25 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
-#include <fstream>
-#include <iterator>
+#include <memory>
 #include <new>
 #include <utility>
-#include <vector>
 
 #include <uvmalloc/uvmalloc.h>
 #include <uvmalloc/allocator/base/cache_lines.hpp>
+#include <uvmalloc/allocator/base/descriptor.hpp>
+#include <uvmalloc/allocator/base/own_file.hpp>
 
 namespace uvm {
 namespace {
 
 constexpr std::size_t kPage = 4096;  // offsets of mappings; what threads count lies apart
+constexpr off_t kMostFileBytes = off_t{64} << 20;  // a store for 500 devices is smaller
 constexpr std::string_view kFormat = "uvmalloc-fig-1";
 
 constexpr std::size_t rounded_up(std::size_t value, std::size_t unit) {
@@ -51,6 +53,38 @@ bool has_room(int descriptor, std::size_t size_bytes) {
   rlimit limit{};
   if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur < size_bytes) return false;
   return posix_fallocate(descriptor, 0, static_cast<off_t>(size_bytes)) == 0;
+}
+
+// A copy of a file, with the alignment of a store.
+struct FileContent {
+  struct Free {
+    void operator()(char* memory) const { ::operator delete(memory, std::align_val_t(kPage)); }
+  };
+  std::unique_ptr<char, Free> memory;  // nullptr: it cannot be read
+  std::size_t size_bytes = 0;
+};
+
+// Zeros follow a file that is smaller than `least_bytes`. Only a regular file is read, as far as it
+// went at first: another user may have put anything there, a pipe without a writer for example.
+FileContent content_of(const std::string& file, std::size_t least_bytes) {
+  FileContent content;
+  const Descriptor descriptor(open(file.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  struct stat found {};
+  if (!descriptor.is_open() || fstat(descriptor.get(), &found) != 0 || !S_ISREG(found.st_mode) ||
+      found.st_size > kMostFileBytes) {
+    return content;
+  }
+  const auto size_bytes = static_cast<std::size_t>(found.st_size);
+  const std::size_t room_bytes = std::max(size_bytes, least_bytes);
+  content.memory.reset(static_cast<char*>(::operator new(room_bytes, std::align_val_t(kPage))));
+  std::memset(content.memory.get(), 0, room_bytes);
+  ssize_t now = 1;
+  while (now > 0 && content.size_bytes < size_bytes) {
+    now = read(descriptor.get(), content.memory.get() + content.size_bytes,
+               size_bytes - content.size_bytes);
+    if (now > 0) content.size_bytes += static_cast<std::size_t>(now);
+  }
+  return content;
 }
 
 }  // namespace
@@ -85,7 +119,7 @@ void FigureStore::map_ordinary() {
 
 bool FigureStore::map_file(const std::string& file) {
   file_ = file;
-  const int descriptor = open(file.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
+  const int descriptor = OwnFile(file).create();
   if (descriptor < 0) {
     file_.clear();
     return false;
@@ -210,30 +244,20 @@ bool FigureStore::is_ours(const Fixed& fixed, std::size_t size_bytes) {
 }
 
 std::optional<Figures> FigureStore::read_file(const std::string& file, std::string* why_not) {
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream) {
+  const FileContent content = content_of(file, sizeof(Fixed));
+  if (content.memory == nullptr) {
     *why_not = "it cannot be read";
     return std::nullopt;
   }
-  const std::vector<char> bytes((std::istreambuf_iterator<char>(stream)),
-                                std::istreambuf_iterator<char>());
-  // In memory with the alignment of a store.
-  struct Free {
-    void operator()(char* memory) const { ::operator delete(memory, std::align_val_t(kPage)); }
-  };
-  const std::size_t least_bytes = std::max(bytes.size(), sizeof(Fixed));
-  const std::unique_ptr<char, Free> copy(
-      static_cast<char*>(::operator new(least_bytes, std::align_val_t(kPage))));
-  std::memset(copy.get(), 0, least_bytes);
-  std::copy(bytes.begin(), bytes.end(), copy.get());
-  const auto& fixed = *reinterpret_cast<const Fixed*>(copy.get());
-  if (!is_ours(fixed, bytes.size())) {
+  const char* const copy = content.memory.get();
+  const auto& fixed = *reinterpret_cast<const Fixed*>(copy);
+  if (!is_ours(fixed, content.size_bytes)) {
     *why_not = "it was not written by this version of uvmalloc";
     return std::nullopt;
   }
   const Layout layout(fixed.header.counters);
-  const auto* peaks = reinterpret_cast<const PeakBook::Peaks*>(copy.get() + layout.peaks);
-  const auto* tallies = reinterpret_cast<const Tally*>(copy.get() + layout.tallies);
+  const auto* peaks = reinterpret_cast<const PeakBook::Peaks*>(copy + layout.peaks);
+  const auto* tallies = reinterpret_cast<const Tally*>(copy + layout.tallies);
   return figures_of(fixed, peaks, [&](std::size_t counter) {
     Tally sum;
     for (std::size_t thread = 0; thread <= kThreads; ++thread) {

@@ -3,9 +3,9 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <new>
 #include <optional>
@@ -15,6 +15,7 @@
 #include <fmt/format.h>
 
 #include <uvmalloc/uvmalloc.h>
+#include <uvmalloc/allocator/base/own_file.hpp>
 #include <uvmalloc/runtime/log.hpp>
 #include <uvmalloc/runtime/made_once.hpp>
 #include <uvmalloc/runtime/registry.hpp>
@@ -62,7 +63,10 @@ std::string figures_file(const std::string& wanted_directory) {
   std::error_code error;  // the program may change its folder before it ends
   const std::string directory = std::filesystem::absolute(wanted_directory, error);
   std::string file = fmt::format("{}/report.{}.figures", directory, getpid());
-  for (int number = 2; number < kMostPrograms && access(file.c_str(), F_OK) == 0; ++number) {
+  const auto is_taken = [&] {
+    return std::filesystem::exists(std::filesystem::symlink_status(file, error));
+  };
+  for (int number = 2; number < kMostPrograms && is_taken(); ++number) {
     file = fmt::format("{}/report.{}-{}.figures", directory, getpid(), number);
   }
   return file;
@@ -70,12 +74,12 @@ std::string figures_file(const std::string& wanted_directory) {
 
 // Removes the file of figures after the report is written: the file means that there is no report.
 void write_report_file(CachingManagedAllocator& allocator, const std::string& directory) {
-  std::string path = fmt::format("{}/report.{}.json", directory, getpid());
-  std::ofstream file(path);
-  if (file << report_json() << '\n' << std::flush) {
+  const std::string path = fmt::format("{}/report.{}.json", directory, getpid());
+  if (OwnFile(path).replace(report_json() + '\n')) {
     allocator.figure_store().remove_file();
   } else {
-    log(LogLevel::kWarning, "the report could not be written to {}", path);
+    log(LogLevel::kWarning, "the report could not be written to {}: {}", path,
+        own_file_error(errno));
   }
 }
 

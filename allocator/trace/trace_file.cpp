@@ -16,9 +16,12 @@
 #include <fmt/format.h>
 
 #include <uvmalloc/allocator/base/errno_guard.hpp>
+#include <uvmalloc/allocator/base/own_file.hpp>
 
 namespace uvm {
 namespace {
+
+constexpr const char* kNoFile = "is not a regular file";
 
 std::string with_process_number(std::string file) {
   const std::string number = std::to_string(getpid());
@@ -64,18 +67,19 @@ class WithoutSizeSignal {
   bool was_pending_ = false;
 };
 
-// Opens and locks `*file`, or a name with the process number if another process traces there.
-// Returns -1, and why in `*why_not`, on failure. Only a regular file: a pipe whose reader waits or
-// ends would stop or end the program.
-int open_trace(std::string* file, struct stat* opened, std::string* why_not) {
-  const char* const kNoFile = "is not a regular file";
-  for (int attempt = 0; attempt < 2; ++attempt) {
-    int descriptor =
-        open(file->c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666);
+// A new file in that place, locked. What had the name before is removed, not emptied: it may have
+// another name too. Returns -1 on failure, with the reason in `*why_not`; an empty one: another
+// process traces there. Only a regular file gives way: a pipe or a device is the user's.
+int make_trace(const OwnFile& place, struct stat* opened, std::string* why_not) {
+  constexpr int kMostAttempts = 100;
+  for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
+    const int made = place.create();
+    const bool is_there = made < 0 && errno == EEXIST;
+    const int descriptor = is_there ? place.open_existing() : made;
+    if (descriptor < 0 && errno == ENOENT && is_there) continue;  // another process removes it
     if (descriptor < 0) {
       // ENXIO: a pipe without a reader, or a socket.
-      *why_not =
-          errno == ENXIO ? kNoFile : fmt::format("cannot be opened: {}", std::strerror(errno));
+      *why_not = errno == ENXIO ? kNoFile : "cannot be opened: " + own_file_error(errno);
       return -1;
     }
     if (fstat(descriptor, opened) != 0 || !S_ISREG(opened->st_mode)) {
@@ -83,15 +87,32 @@ int open_trace(std::string* file, struct stat* opened, std::string* why_not) {
       *why_not = kNoFile;
       return -1;
     }
-    if (flock(descriptor, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) {
-      // Old contents would be read as the end of the trace.
-      if (ftruncate(descriptor, 0) == 0) return descriptor;
-      const int error = errno;
+    if (flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
       close(descriptor);
-      *why_not = fmt::format("cannot be emptied: {}", std::strerror(error));
       return -1;
     }
+    // Without a name, another process has replaced it before the lock.
+    const bool has_name = fstat(descriptor, opened) == 0 && opened->st_nlink > 0;
+    if (has_name && !is_there) return descriptor;
+    const bool is_removed = !has_name || place.remove();
+    const int error = errno;
     close(descriptor);
+    if (!is_removed) {
+      *why_not = fmt::format("cannot be replaced: {}", std::strerror(error));
+      return -1;
+    }
+  }
+  *why_not = "is replaced by other programs again and again";
+  return -1;
+}
+
+// Makes `*file`, or a name with the process number if another process traces there. Returns -1, and
+// why in `*why_not`, on failure.
+int open_trace(std::string* file, struct stat* opened, std::string* why_not) {
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    const OwnFile place(*file);
+    const int descriptor = make_trace(place, opened, why_not);
+    if (descriptor >= 0 || !why_not->empty()) return descriptor;
     *file += "." + std::to_string(getpid());
   }
   *why_not = "other processes trace there";

@@ -57,10 +57,11 @@ class TraceRecorder {
   using Begin = std::function<void()>;
   using LiveBlocks = std::function<void(const BlockSink&, const Begin&)>;
 
-  // Begins a trace in `file`, whose former content is lost; "%p" in the name is the process number.
+  // Begins a trace in `file`, which this user alone may read, and which takes the place of a former
+  // one; "%p" in the name is the process number.
   // Where another process is tracing to that file, ".<process number>" is added. Blocks that
   // `live_blocks` lists come first, marked as already live. Returns an empty string, or in one line
-  // why not: only a regular file is accepted. After an exception no trace runs.
+  // why not: only a regular file is replaced. After an exception no trace runs.
   std::string start(const std::string& file, const std::vector<Device>& devices,
                     const LiveBlocks& live_blocks = {}) UVM_NOT_ANALYSED;
 

@@ -30,7 +30,7 @@ struct Report {
 
 // UVMSIM_REPORT, in which %p is the number of the process.
 std::string path_of(pid_t process) {
-  const char* wanted = std::getenv("UVMSIM_REPORT");
+  const char* wanted = secure_getenv("UVMSIM_REPORT");
   std::string path = wanted != nullptr ? wanted : "";
   const std::size_t at = path.find("%p");
   if (at != std::string::npos) path.replace(at, 2, std::to_string(process));
@@ -169,7 +169,9 @@ void* map_counters(const std::string& path) {
 
 void write_report() {
   if (getpid() != report().process) return;
-  std::FILE* file = std::fopen(report().path.c_str(), "we");
+  const int descriptor =
+      open(report().path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+  std::FILE* file = descriptor >= 0 ? fdopen(descriptor, "w") : nullptr;
   if (file == nullptr) {
     std::fprintf(stderr, "uvmsim: UVMSIM_REPORT is '%s', which cannot be written: %s\n",
                  report().path.c_str(), std::strerror(errno));

@@ -1,5 +1,6 @@
 // Figures in a file: what is there after the process has gone, and what is not.
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,6 +16,7 @@
 
 #include "support/allocator_fixture.hpp"
 #include "support/fork_fixture.hpp"
+#include "support/temporary_folder.hpp"
 
 namespace uvm {
 namespace {
@@ -191,6 +193,14 @@ TEST_F(FiguresInAFile, AreNotKeptThereBeyondALimitOnTheSizeOfFiles) {
 TEST_F(FiguresInAFile, AreNotTakenFromAFileOfAnotherKind) {
   std::string why_not;
   EXPECT_FALSE(FigureStore::read_file("/nowhere/figures", &why_not));
+  const testing::TemporaryFolder folder;
+  const std::string pipe = folder.path() + "/pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_FALSE(FigureStore::read_file(pipe, &why_not)) << "it would wait for a writer";
+  const std::string huge = folder.path() + "/huge";
+  std::ofstream(huge) << "uvmalloc-fig-1";
+  std::filesystem::resize_file(huge, std::uintmax_t{1} << 40);
+  EXPECT_FALSE(FigureStore::read_file(huge, &why_not)) << "no such memory";
   EXPECT_EQ(why_not, "it cannot be read");
   { const FigureStore store(kFacades, file); }
   std::filesystem::resize_file(file, std::filesystem::file_size(file) - 1);

@@ -660,6 +660,29 @@ TEST_F(TraceTest, APipeIsRefusedWhetherOrNotSomebodyReadsIt) {
   start();
 }
 
+TEST_F(TraceTest, ALinkIsRefusedAndWhatItNamesStays) {
+  const std::string precious = folder / "precious";
+  const std::string link = folder / "link";
+  std::ofstream(precious) << "precious";
+  std::filesystem::create_symlink(precious, link);
+  EXPECT_EQ(
+      recorder.start(link, kDevices),
+      "trace " + link +
+          ": cannot be opened: a link leads there, which is not followed; name the file itself");
+  EXPECT_EQ(std::filesystem::file_size(precious), 8u);
+}
+
+TEST_F(TraceTest, AFormerFileIsReplacedAndItsOtherNameKeepsItsContent) {
+  const std::string precious = folder / "precious";
+  std::ofstream(precious) << "precious";
+  std::filesystem::permissions(precious, std::filesystem::perms(0666));
+  std::filesystem::create_hard_link(precious, file);
+  start();
+  EXPECT_EQ(stop_and_read().events.size(), 0u);
+  EXPECT_EQ(std::filesystem::file_size(precious), 8u);
+  EXPECT_EQ(std::filesystem::status(file).permissions(), std::filesystem::perms(0600));
+}
+
 TEST_F(TraceTest, AFileThatHasTheNumberOfAClosedDescriptorIsLeftAlone) {
   start();
   int descriptor = -1;
