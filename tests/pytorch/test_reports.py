@@ -179,7 +179,7 @@ def test_the_launched_process_comes_first_then_ranks_then_the_oldest(tmp_path):
     write(tmp_path, 12, 3, rank="1", start_time=3.0)
     write(tmp_path, 13, 4, rank="0", start_time=9.0)
     write(tmp_path, 14, 5, start_time=10.0)
-    found = collect(tmp_path, ["train"], Finished(14, 0, None, 20.0), "reason")
+    found, _ = collect(tmp_path, ["train"], Finished(14, 0, None, 20.0), "reason")
     assert [process["pid"] for process in found["processes"]] == [14, 13, 12, 11, 10]
     assert found["processes"][0]["wall_seconds"] == 10.0
     assert found["moves"]["total"] == 15
@@ -188,7 +188,7 @@ def test_the_launched_process_comes_first_then_ranks_then_the_oldest(tmp_path):
 
 def test_one_process_is_the_report_itself(tmp_path):
     write(tmp_path, 10, 1)
-    found = collect(tmp_path, ["sh", "-c", "train"], Finished(9, 3, None, 20.0), "reason")
+    found, _ = collect(tmp_path, ["sh", "-c", "train"], Finished(9, 3, None, 20.0), "reason")
     assert (found["pid"], found["moves"]["total"]) == (10, 1)
     assert found["ended"] == {"how": "exit"}
     assert found["launched"]["command"] == ["sh", "-c", "train"]
@@ -221,17 +221,31 @@ def test_figures_of_a_process_that_went_on_or_still_runs_say_so(tmp_path, monkey
     gone = 4_000_000  # more than the kernel gives
     for name in (f"{gone}", f"{gone}-2", f"{os.getpid()}"):
         (tmp_path / f"report.{name}.figures").touch()
-    monkeypatch.setattr(processes, "read_report", read)
-    found = collect(tmp_path, ["train"], Finished(9, 0, None, 20.0), "reason")
+    monkeypatch.setattr(processes, "read_found", read)
+    found, _ = collect(tmp_path, ["train"], Finished(9, 0, None, 20.0), "reason")
     how = [(process["pid"], process["ended"]["how"]) for process in found["processes"]]
     assert sorted(how) == sorted([(gone, "exec"), (gone, "unknown"), (os.getpid(), "running")])
+
+
+def test_a_damaged_file_leaves_the_reports_of_other_processes(tmp_path):
+    write(tmp_path, 10, 1)
+    (tmp_path / "report.11.json").write_text("{")
+    (tmp_path / "report.12.figures").write_bytes(b"uvmalloc-fig-1")
+    (tmp_path / "sim.13.json").write_text("[]")
+    os.mkfifo(tmp_path / "sim.14.json.counters")
+    found, left_out = collect(tmp_path, ["train"], Finished(10, 0, None, 20.0), "reason")
+    assert (found["pid"], found["moves"]["total"]) == (10, 1)
+    names = ["report.11.json", "report.12.figures", "sim.13.json", "sim.14.json.counters"]
+    assert len(left_out) == len(names)
+    for name, line in zip(names, left_out, strict=True):
+        assert str(tmp_path / name) in line
 
 
 def test_counters_that_a_killed_process_left_are_read(tmp_path):
     header = {"pid": 7, "program": "train", "counters": {"kernels": 1, "copy_calls": 0}}
     content = json.dumps(header).encode().ljust(4096) + struct.pack("<2Q", 5, 6)
     (tmp_path / "sim.7.json.counters").write_bytes(content)
-    found = collect(tmp_path, ["train"], Finished(7, 0, None, 20.0), "left out")
+    found, _ = collect(tmp_path, ["train"], Finished(7, 0, None, 20.0), "left out")
     assert found["simulator"]["counters"] == {"kernels": 6, "copy_calls": 5}
     assert (found["active"], found["reason"]) == (False, "left out")
     out = io.StringIO()

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
-from uvmalloc.top import Moment, rate_table
+from rich.console import Console
+from uvmalloc.credentials import Answer, Credentials, credentials_of
+from uvmalloc.errors import CommandError
+from uvmalloc.files import MOST_BYTES
+from uvmalloc.top import Moment, Moments, folders_of, picture, rate_table
 
 PROGRAM = """
 import os, sys, torch
@@ -52,6 +63,98 @@ def test_a_running_program_shows_its_memory_and_the_machines_counters(running, c
     device = next(row for row in rows if row[0] == "device")
     assert "64" in " ".join(device)  # MiB that the tensor takes
     assert any(row[0] == "kernels" for row in rows)
+
+
+NESTED = b"[" * 4000
+GONE = 4_000_000  # more than the kernel gives: not a process that runs
+OF_ANOTHER_VERSION = b"uvmalloc-fig-1".ljust(16, b"\0") + b"99.0".ljust(16, b"\0")
+BAD_FILES: list[Callable[[Path], object]] = [
+    os.mkfifo,
+    Path.mkdir,
+    Path.touch,
+    lambda file: file.symlink_to("/etc/passwd"),
+    lambda file: (file.touch(), os.truncate(file, MOST_BYTES + 1)),
+    lambda file: file.write_bytes(OF_ANOTHER_VERSION.ljust(1 << 20, b"\0")),
+    lambda file: file.write_bytes(NESTED),
+    lambda file: file.write_bytes(b"[1]"),
+]
+BAD_COUNTERS: list[Callable[[Path], object]] = [
+    lambda file: file.write_bytes(b'{"pid": "\\u0000", "counters": {"a": 0}}'.ljust(4096 + 8)),
+    lambda file: file.write_bytes(b'{"pid": 1, "counters": [0]}'.ljust(4096 + 8)),
+    lambda file: file.write_bytes(b'{"pid": 1, "counters": {"a": "b"}}'.ljust(4096 + 8)),
+    lambda file: file.write_bytes(b'{"pid": 1, "counters": {}, "unimplemented": 1}'),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "makers"),
+    [
+        ("report.{}.figures", BAD_FILES),
+        ("sim.{}.json", BAD_FILES + BAD_COUNTERS),
+        ("sim.{}.json.counters", BAD_FILES + BAD_COUNTERS),
+    ],
+)
+def test_each_bad_file_costs_one_line_and_no_more(running, clean_environment, name, makers):
+    (folder,) = folders_of([int(running)])
+    bad = [folder / name.format(GONE + number) for number in range(len(makers))]
+    for make, file in zip(makers, bad, strict=True):
+        make(file)
+    finished = top(clean_environment, running, "--count", "1")
+    assert finished.returncode == 0, finished.stderr
+    assert any(line.split()[:1] == ["device"] for line in finished.stdout.splitlines())
+    assert finished.stdout.count("left out: ") == len(bad), finished.stdout
+    said = "".join(finished.stdout.split())
+    assert [file.name for file in bad if file.name not in said] == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may look at other users' processes")
+def test_root_reads_with_the_rights_of_the_process(clean_environment):
+    nobody = 65534
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as at_the_end:
+        folder = Path(name, "figures")
+        folder.mkdir(0o700)
+        Path(name).chmod(0o755)
+        process = subprocess.Popen(
+            ["sleep", "1000"], user=nobody, group=nobody, extra_groups=[],
+            env={"UVMALLOC_REPORT_DIR": str(folder)},
+        )  # fmt: skip
+        at_the_end.callback(process.wait)
+        at_the_end.callback(process.kill)
+        (folder / f"report.{process.pid}.figures").write_text("not for this user")
+        credentials = credentials_of(process.pid)
+        assert credentials == Credentials(nobody, nobody, ())
+        assert Answer(credentials, os.getresuid).read(time.monotonic() + 60) == [nobody] * 3
+        hidden = top(clean_environment, str(process.pid))
+        assert (hidden.returncode, "left out" in hidden.stderr) == (1, False)
+        folder.chmod(0o755)
+        seen = top(clean_environment, str(process.pid))
+        assert (seen.returncode, "left out" in seen.stderr) == (1, True)
+
+
+def test_a_reader_that_hangs_or_dies_is_given_up():
+    own = Credentials(os.geteuid(), os.getegid(), ())
+    hanging = Answer(own, signal.pause)
+    with pytest.raises(CommandError, match="takes too long"):
+        hanging.read(time.monotonic() + 0.1)
+    dying = Answer(own, lambda: os.kill(os.getpid(), signal.SIGKILL))
+    with pytest.raises(CommandError, match="could not be read"):
+        dying.read(time.monotonic() + 60)
+    assert Answer(own, lambda: {"a": [1]}).read(time.monotonic() + 60) == {"a": [1]}
+
+
+def test_figures_of_a_wrong_type_and_characters_for_the_terminal_cost_one_line():
+    good = Moment(1.0, {"program": "train\x1b[2J", "facades": {}})
+    bad = Moment(1.0, json.loads('{"facades": 3, "moves": {"total": "many"}}'))
+    out = io.StringIO()
+    now = Moments({1: bad, 2: good}, ["/tmp/\x1b]0;title\udcff"])
+    Console(file=out, width=200).print(picture(now, {1: bad}))
+    lines = out.getvalue().splitlines()
+    assert "2  train?[2J" in [line.strip() for line in lines]
+    left_out = [line for line in lines if line.startswith("left out: ")]
+    assert [line.split(":")[1] for line in left_out] == [
+        " /tmp/?]0;title?", " figures of process 1"
+    ]  # fmt: skip
+    assert "\x1b" not in out.getvalue()
 
 
 def test_a_process_that_is_none_is_refused_in_one_line(clean_environment):

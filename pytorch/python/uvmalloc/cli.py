@@ -37,6 +37,7 @@ from uvmalloc.environment import (
     without_uvmalloc,
 )
 from uvmalloc.errors import CommandError, OptionError
+from uvmalloc.files import open_own
 from uvmalloc.libraries import find_libraries
 from uvmalloc.options import (
     allocator_options,
@@ -553,7 +554,7 @@ def _output(file: Path | None) -> Iterator[TextIO]:
             _drop_output()
         return
     try:
-        with file.open("w", encoding="utf-8", newline="") as stream:
+        with os.fdopen(open_own(file), "w", encoding="utf-8", newline="") as stream:
             yield stream
     except OSError as error:
         raise CommandError(f"cannot write {file}: {error.strerror}") from None

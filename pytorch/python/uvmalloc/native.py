@@ -54,12 +54,18 @@ def doctor(library: Path) -> dict[str, Any]:
     return json.loads(text)
 
 
-def report_of(library: Path, figures: Path) -> dict[str, Any] | None:
+@functools.cache
+def figures_reader() -> Callable[..., int]:
+    """The library's function, found: a process may then give up the right to load the library."""
+    return _function(
+        find_libraries().require_uvmalloc(),
+        "uvmalloc_report_json_of", ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t,
+    )  # fmt: skip
+
+
+def report_of(figures: Path) -> dict[str, Any] | None:
     """The report on a process that left its figures in a file; None: it is no such file."""
-    read = _function(
-        library, "uvmalloc_report_json_of", ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t
-    )
-    text = _text(functools.partial(read, os.fsencode(figures)))
+    text = _text(functools.partial(figures_reader(), os.fsencode(figures)))
     return None if text is None else json.loads(text)
 
 

@@ -11,13 +11,15 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from uvmalloc.errors import CommandError
+from uvmalloc.files import MOST_BYTES
 from uvmalloc.launch import Finished
-from uvmalloc.report import Report, read_report
+from uvmalloc.report import Report, opened, read_found
 
 SIM_REPORT_NAME = "sim.%p.json"
 _STATIC_RUNTIME = (
@@ -30,12 +32,37 @@ _OWN_KEYS = {"pid", "parent", "rank", "start_time", "start_ticks", "budget_bytes
 _LIMITS = {"threshold_bytes"}  # hold for each process and are not added up
 
 
-def collect(folder: Path, command: Sequence[str], finished: Finished, reason: str) -> Report:
+@dataclass
+class Found:
+    """What was read in a folder. Why a file was left out is in one line each."""
+
+    reports: list[Report] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+    def reading(self, read: Callable[[Path], Report], file: Path) -> Iterator[Report]:
+        """The report in a file, or none: one bad file must not hide the others."""
+        try:
+            yield read(file)
+        except CommandError as error:
+            self.left_out.append(str(error))
+
+
+def collect(
+    folder: Path, command: Sequence[str], finished: Finished, reason: str
+) -> tuple[Report, list[str]]:
     """The report on a launch: of its one process, or a sum, with "processes" in it.
 
-    `reason` is why a process without figures has none.
+    `reason` is why a process without figures has none. The lines say which files were left out.
     """
-    processes = _with_counters(folder, [*_ended_reports(folder), *_figures_left(folder)], reason)
+    found = Found()
+    found.reports += [*_ended_reports(folder, found), *_figures_left(folder, found)]
+    _add_counters(folder, found, reason)
+    return _summary(found.reports, command, finished, reason), found.left_out
+
+
+def _summary(
+    processes: list[Report], command: Sequence[str], finished: Finished, reason: str
+) -> Report:
     own = [report for report in processes if report.get("pid") == finished.pid]
     for report in own:
         if report.get("ended", {}).get("how") != "exec":
@@ -52,15 +79,19 @@ def collect(folder: Path, command: Sequence[str], finished: Finished, reason: st
     return {**sum_of(processes), "launched": launched, "processes": processes}
 
 
-def running(folder: Path) -> list[Report]:
+def running(folder: Path) -> Found:
     """Reports on the processes of a folder that still run, as they are now."""
-    reports = []
-    for report in _with_counters(folder, _figures_left(folder), ""):
-        pid = report.get("pid", 0)
-        alone = "ended" not in report and Path(f"/proc/{pid}").exists()
-        if alone or report.get("ended", {}).get("how") == "running":
-            reports.append(report)
-    return reports
+    found = Found()
+    found.reports += _figures_left(folder, found)
+    _add_counters(folder, found, "")
+    found.reports = [report for report in found.reports if _runs(report)]
+    return found
+
+
+def _runs(report: Report) -> bool:
+    if "ended" in report:
+        return report["ended"]["how"] == "running"
+    return Path(f"/proc/{report['pid']}").exists()
 
 
 def sum_of(processes: Sequence[Report]) -> Report:
@@ -119,31 +150,33 @@ def _order(report: Report, launched_pid: int) -> tuple[bool, float, float]:
 # ---- what is in the folder ----------------------------------------------------------------------
 
 
-def _ended_reports(folder: Path) -> Iterator[Report]:
+def _ended_reports(folder: Path, found: Found) -> Iterator[Report]:
     for file in sorted(folder.glob("report.*.json")):
-        yield {**read_report(file), "ended": {"how": "exit"}}
+        for report in found.reading(read_found, file):
+            yield {**report, "ended": {"how": "exit"}}
 
 
-def _figures_left(folder: Path) -> Iterator[Report]:
+def _figures_left(folder: Path, found: Found) -> Iterator[Report]:
     """Reports on processes that did not write theirs."""
     files: dict[int, list[Path]] = {}
     for file in folder.glob("report.*.figures"):
-        name = re.fullmatch(r"report\.(\d+)(?:-\d+)?\.figures", file.name)
+        name = re.fullmatch(r"report\.(\d{1,10})(?:-\d+)?\.figures", file.name)
         if name is not None:
             files.setdefault(int(name[1]), []).append(file)
     for pid, of_process in files.items():
         of_process.sort(key=lambda file: (len(file.name), file.name))
         for file in of_process:
-            report = read_report(file)
             went_on = file is not of_process[-1] or (folder / f"report.{pid}.json").exists()
-            report["ended"] = {"how": _how_left(report, went_on)}
-            yield report
+            for report in found.reading(read_found, file):
+                report["pid"] = pid
+                report["ended"] = {"how": _how_left(report, went_on)}
+                yield report
 
 
 def _how_left(report: Report, went_on: bool) -> str:
     if went_on:
         return "exec"
-    return "running" if _is_alive(report.get("pid", 0), report.get("start_ticks")) else "unknown"
+    return "running" if _is_alive(report["pid"], report.get("start_ticks")) else "unknown"
 
 
 def _is_alive(pid: int, start_ticks: int | None) -> bool:
@@ -155,12 +188,11 @@ def _is_alive(pid: int, start_ticks: int | None) -> bool:
     return state not in "ZX" and int(fields[18]) == start_ticks
 
 
-def _with_counters(folder: Path, reports: Iterable[Report], reason: str) -> list[Report]:
-    """`reports` with the simulator's counters, and one for each process that has these alone."""
-    reports = list(reports)
-    for counters in _simulated(folder):
-        pid = counters.get("pid")
-        own = [report for report in reports if report.get("pid") == pid]
+def _add_counters(folder: Path, found: Found, reason: str) -> None:
+    """Adds the simulator's counters, and a report for each process that has these alone."""
+    for counters in _simulated(folder, found):
+        pid = counters["pid"]
+        own = [report for report in found.reports if report.get("pid") == pid]
         if own:
             own[-1]["simulator"] = counters
             continue
@@ -168,8 +200,7 @@ def _with_counters(folder: Path, reports: Iterable[Report], reason: str) -> list
         report: Report = {"active": False, "reason": why, "pid": pid}
         if "program" in counters:
             report["program"] = counters["program"]
-        reports.append({**report, "simulator": counters})
-    return reports
+        found.reports.append({**report, "simulator": counters})
 
 
 def _holds_static_runtime(counters: Report) -> bool:
@@ -177,21 +208,36 @@ def _holds_static_runtime(counters: Report) -> bool:
     return "cuGetExportTable" in counters.get("unimplemented", {})
 
 
-def _simulated(folder: Path) -> Iterator[dict[str, Any]]:
+def _simulated(folder: Path, found: Found) -> Iterator[dict[str, Any]]:
     for file in sorted(folder.glob("sim.*.json")):
-        yield read_report(file)
+        yield from found.reading(_read_ended_counters, file)
     for file in sorted(folder.glob("sim.*.json.counters")):
         if not file.with_suffix("").exists():
-            yield _read_counters(file)
+            yield from found.reading(_read_counters, file)
+
+
+def _read_ended_counters(file: Path) -> dict[str, Any]:
+    return _checked(read_found(file), file)
 
 
 def _read_counters(file: Path) -> dict[str, Any]:
-    content = file.read_bytes()
+    with opened(file) as stream:
+        content = stream.read(MOST_BYTES)
     try:
         header = json.loads(content[:_COUNTERS_HEADER_BYTES])
         values = content[_COUNTERS_HEADER_BYTES:]
         numbers = struct.unpack(f"<{len(values) // 8}Q", values)
         counters = {name: numbers[index] for name, index in header["counters"].items()}
-    except (ValueError, KeyError, IndexError, struct.error) as error:
+        return _checked({**header, "counters": counters}, file)
+    except (
+        ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError, struct.error
+    ) as error:  # fmt: skip
         raise CommandError(f"{file} holds no counters: {error}") from None
-    return {**header, "counters": counters}
+
+
+def _checked(counters: dict[str, Any], file: Path) -> dict[str, Any]:
+    numbers, calls = counters.get("counters"), counters.get("unimplemented", {})
+    are_dicts = isinstance(numbers, dict) and isinstance(calls, dict)
+    if are_dicts and isinstance(counters.get("pid"), int) and _all_numbers(numbers.values()):
+        return counters
+    raise CommandError(f"{file} holds no counters of a process")

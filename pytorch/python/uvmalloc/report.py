@@ -5,17 +5,18 @@ Every key may be absent: a report may come from another version.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from rich.console import Console
 from rich.text import Text
 
 from uvmalloc import native
 from uvmalloc.errors import CommandError
-from uvmalloc.libraries import find_libraries
+from uvmalloc.files import MOST_BYTES, open_found
 from uvmalloc.sizes import format_size
 from uvmalloc.tables import one_line, print_table
 
@@ -46,11 +47,31 @@ def read_report(file: Path) -> Report:
     """A report as JSON, or the figures that a process has left (report.<pid>.figures)."""
     try:
         content = file.read_bytes()
-        if content.startswith(_FIGURES_FORMAT):
-            return _read_figures(file)
-        report = json.loads(content.decode("utf-8"))
     except OSError as error:
         raise CommandError(f"cannot read {file}: {error.strerror}") from None
+    return _parsed(content, file, file)
+
+
+def read_found(file: Path) -> Report:
+    """The same for a file that was found in a folder, where another user may have put anything."""
+    with opened(file) as stream:
+        return _parsed(stream.read(MOST_BYTES), file, Path(f"/proc/self/fd/{stream.fileno()}"))
+
+
+def opened(file: Path) -> BinaryIO:
+    """The file as open_found() opens it; raises CommandError."""
+    try:
+        return open_found(file)
+    except OSError as error:
+        raise CommandError(f"cannot read {file}: {error.strerror}") from None
+
+
+def _parsed(content: bytes, file: Path, again: Path) -> Report:
+    """`again` opens the same file once more."""
+    if content.startswith(_FIGURES_FORMAT):
+        return _read_figures(file, again)
+    try:
+        report = json.loads(content.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise CommandError(f"{file} is no report: {error}") from None
     if not isinstance(report, dict):
@@ -58,11 +79,12 @@ def read_report(file: Path) -> Report:
     return report
 
 
-def _read_figures(file: Path) -> Report:
-    report = native.report_of(find_libraries().require_uvmalloc(), file)
-    if report is None:
-        raise CommandError(f"{file} is of another version of uvmalloc, or damaged")
-    return report
+def _read_figures(file: Path, again: Path) -> Report:
+    with contextlib.suppress(ValueError, RecursionError):
+        report = native.report_of(again)
+        if report is not None:
+            return report
+    raise CommandError(f"{file} is of another version of uvmalloc, or damaged")
 
 
 def main_report(folder: Path, pid: int) -> Report | None:

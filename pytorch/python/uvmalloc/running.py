@@ -16,6 +16,7 @@ from rich.console import Console
 
 from uvmalloc.environment import Environment, wanted_reports
 from uvmalloc.errors import CommandError
+from uvmalloc.files import write_own
 from uvmalloc.launch import launch
 from uvmalloc.processes import collect
 from uvmalloc.report import show_report
@@ -52,10 +53,11 @@ def run_program(
         finished = launch(command, environment(folder))
         _copy_reports(folder)
         try:
-            found = collect(folder, command, finished, inactive_reason)
+            found, left_out = collect(folder, command, finished, inactive_reason)
+            for line in left_out:
+                say(f"left out of the report: {line}")
             if reporting.file is not None:
-                text = json.dumps(found, indent=2) + "\n"
-                reporting.file.write_text(text, encoding="utf-8")
+                write_own(reporting.file, (json.dumps(found, indent=2) + "\n").encode())
             if reporting.shown:
                 show_report(found, console(stderr=True))
         except (CommandError, OSError) as error:  # the program's exit code counts
@@ -82,7 +84,7 @@ def _copy_reports(folder: Path) -> None:
     """Copies reports to the files that the user's own variables name."""
     for file, wanted in wanted_reports(os.environ, folder):
         try:
-            shutil.copyfile(file, wanted)
+            write_own(wanted, file.read_bytes())
         except OSError as error:
             say(f"cannot write {wanted}: {error.strerror}")
 

@@ -11,8 +11,9 @@ from rich.table import Table
 
 
 def one_line(text: str, most: int) -> str:
-    """`text` in one line, cut to `most` characters."""
+    """`text` in one line, cut to `most` characters, without characters that command a terminal."""
     line = " ".join(text.split())
+    line = "".join(each if each.isprintable() else "?" for each in line)
     return line if len(line) <= most else line[: most - 3] + "..."
 
 

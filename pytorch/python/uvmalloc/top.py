@@ -1,14 +1,16 @@
 """Shows running programs live: memory by facade, moves, faults and traffic a second.
 
 The figures are those that processes under `uvmalloc run` and `uvmalloc sim` keep in mapped files
-(processes.py). Nothing in the programs runs for it.
+(processes.py). Nothing in the programs runs for it. A child with the rights of a program's own user
+reads them: files that hang, lie or are broken cost a line.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,13 +20,17 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from uvmalloc.credentials import Answer, Credentials, credentials_of
 from uvmalloc.errors import CommandError, OptionError
+from uvmalloc.native import figures_reader
 from uvmalloc.processes import running
 from uvmalloc.report import Report
 from uvmalloc.sizes import format_size
+from uvmalloc.tables import one_line
 
 _VARIABLE = b"UVMALLOC_REPORT_DIR="
 _FACADES = ("host", "pinned", "device")
+_LONGEST_LINE = 300
 # Counters of the simulated machine that are shown, and whether they are bytes.
 _RATES = (
     ("kernels", "kernels", False),
@@ -36,6 +42,10 @@ _RATES = (
 )
 
 
+# For one picture. Reading takes milliseconds; a file system of a user's may never answer.
+_MOST_SECONDS = 10.0
+
+
 @dataclass(frozen=True)
 class Moment:
     """The figures of a process at one time."""
@@ -44,11 +54,18 @@ class Moment:
     report: Report
 
 
-def folders_of(pid: int | None) -> list[Path]:
-    """The folders in which running processes keep their figures: of one process, or of all."""
-    chosen = [pid] if pid is not None else sorted(_processes())
+@dataclass(frozen=True)
+class Moments:
+    """Of processes that run now, by number; and why files were left out, in one line each."""
+
+    processes: Mapping[int, Moment]
+    left_out: Sequence[str]
+
+
+def folders_of(pids: Iterable[int]) -> list[Path]:
+    """The folders in which these processes keep their figures."""
     found: dict[Path, None] = {}
-    for each in chosen:
+    for each in pids:
         try:
             variables = Path(f"/proc/{each}/environ").read_bytes().split(b"\0")
         except OSError:
@@ -63,15 +80,41 @@ def _processes() -> Iterator[int]:
     return (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
 
 
-def moments(pid: int | None) -> dict[int, Moment]:
-    """By process, those that run now."""
-    found = {}
-    for folder in folders_of(pid):
-        for report in running(folder):
-            number = report.get("pid")
-            if isinstance(number, int) and pid in (None, number):
-                found[number] = Moment(time.monotonic(), report)
-    return found
+def moments(pid: int | None) -> Moments:
+    """Of one process, or of all whose files this user may read."""
+    by_credentials: dict[Credentials, list[int]] = {}
+    for each in [pid] if pid is not None else sorted(_processes()):
+        credentials = credentials_of(each)
+        if credentials is not None:
+            by_credentials.setdefault(credentials, []).append(each)
+    figures_reader()  # before rights are given up
+    answers = [
+        Answer(credentials, functools.partial(_look_at, pids))
+        for credentials, pids in by_credentials.items()
+    ]
+    deadline = time.monotonic() + _MOST_SECONDS
+    processes: dict[int, Moment] = {}
+    left_out: list[str] = []
+    for answer in answers:
+        try:
+            reports, lines = answer.read(deadline)
+        except CommandError as error:
+            left_out.append(str(error))
+            continue
+        now = time.monotonic()
+        processes |= {each["pid"]: Moment(now, each) for each in reports}
+        left_out += lines
+    return Moments(processes, left_out)
+
+
+def _look_at(pids: Sequence[int]) -> tuple[list[Report], list[str]]:
+    reports: list[Report] = []
+    left_out: list[str] = []
+    for folder in folders_of(pids):
+        found = running(folder)
+        reports += [report for report in found.reports if report["pid"] in pids]
+        left_out += found.left_out
+    return reports, left_out
 
 
 def _counters(report: Mapping[str, Any]) -> Mapping[str, int]:
@@ -122,34 +165,47 @@ def rate_table(now: Moment, before: Moment | None) -> Table:
     return table
 
 
-def picture(now: Mapping[int, Moment], before: Mapping[int, Moment]) -> RenderableType:
-    if not now:
-        return Text("no running process")
+def picture(now: Moments, before: Mapping[int, Moment]) -> RenderableType:
     parts: list[RenderableType] = []
-    for pid, moment in sorted(now.items()):
-        program = " ".join(str(moment.report.get("program", "")).split())[:120]
-        parts += [Text(f"{pid}  {program}", style="bold"), memory_table(moment), Text("")]
-        parts += [rate_table(moment, before.get(pid)), Text("")]
+    left_out = list(now.left_out)
+    for pid, moment in sorted(now.processes.items()):
+        try:
+            parts += _process_picture(pid, moment, before.get(pid))
+        except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
+            left_out.append(f"figures of process {pid}: a value has another type: {error}")
+    parts += [Text(f"left out: {_line(line)}", style="yellow") for line in left_out]
     return Group(*parts)
+
+
+def _process_picture(pid: int, now: Moment, before: Moment | None) -> list[RenderableType]:
+    title = Text(f"{pid}  {one_line(str(now.report.get('program', '')), 120)}", style="bold")
+    return [title, memory_table(now), Text(""), rate_table(now, before), Text("")]
+
+
+def _line(text: str) -> str:
+    return one_line(text, _LONGEST_LINE)
 
 
 def show(pid: int | None, interval: float, count: int | None, console: Console) -> None:
     """Until the processes have ended, `count` pictures are drawn, or the user interrupts."""
-    before = moments(pid)
-    if not before:
+    now = moments(pid)
+    if not now.processes:
         which = f"process {pid}" if pid is not None else "a process"
+        why = "".join(f"; left out: {_line(line)}" for line in now.left_out)
         raise CommandError(
             f"{which} under `uvmalloc run` or `uvmalloc sim` is not running (without --no-report)"
+            f"{why}"
         )
-    with Live(picture(before, {}), console=console, auto_refresh=False) as live:
+    with Live(picture(now, {}), console=console, auto_refresh=False) as live:
         drawn = 1
         while count is None or drawn < count:
+            before = now.processes
             time.sleep(interval)
             now = moments(pid)
-            if not now:
+            if not now.processes and not now.left_out:
                 return
             live.update(picture(now, before), refresh=True)
-            before, drawn = now, drawn + 1
+            drawn += 1
 
 
 def interval_of(text: str) -> float:

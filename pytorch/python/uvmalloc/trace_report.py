@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from uvmalloc.errors import CommandError
+from uvmalloc.files import write_own
 from uvmalloc.sizes import format_size
 from uvmalloc.tables import one_line
 from uvmalloc.trace import ALLOCATE, FREE, KERNEL, MARK, Trace
@@ -295,12 +296,12 @@ def chart_parts(charts: Sequence[Chart]) -> list[str]:
 
 def write_page(title: str, heading: str, parts: Sequence[str], out: Path) -> None:
     """The title and the heading are text, the parts are HTML."""
-    out.write_text(
+    page = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head><body>"
-        f"<h1>{html.escape(heading)}</h1>{''.join(parts)}</body></html>\n",
-        encoding="utf-8",
+        f"<h1>{html.escape(heading)}</h1>{''.join(parts)}</body></html>\n"
     )
+    write_own(out, page.encode())
 
 
 def write_html(trace: Trace, replayed: Replayed | None, out: Path) -> None:

@@ -1,0 +1,60 @@
+"""Files in folders that other users may write to (docs/security.md)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+MOST_BYTES = 64 << 20  # of a file that others may have written
+
+
+def open_found(file: Path) -> BinaryIO:
+    """Opens a file that a process has left in a folder. Another user may have put anything there.
+
+    Raises OSError for a link, for what is no regular file (a pipe would wait for its writer), and
+    for a file that is larger than any that uvmalloc writes.
+    """
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    descriptor = os.open(file, flags)
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(file))
+        if found.st_size > MOST_BYTES:
+            raise OSError(errno.EFBIG, "it is larger than any report", str(file))
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def open_own(file: Path) -> int:
+    """The descriptor of `file`, emptied, to write a report to it.
+
+    A new file is this user's alone. In a folder that everybody may write to, a link is refused, and
+    a file that another user owns or has given a second name: raises OSError.
+    """
+    flags = os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC
+    try:
+        return os.open(file, flags | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        pass
+    if not file.parent.stat().st_mode & stat.S_IWOTH:
+        return os.open(file, flags | os.O_CREAT | os.O_TRUNC, 0o600)
+    descriptor = os.open(file, flags | os.O_NOFOLLOW)
+    found = os.fstat(descriptor)
+    if found.st_uid != os.geteuid() or found.st_nlink != 1:
+        os.close(descriptor)
+        raise OSError(errno.EPERM, "it belongs to another user or has another name", str(file))
+    if stat.S_ISREG(found.st_mode):
+        os.ftruncate(descriptor, 0)
+    return descriptor
+
+
+def write_own(file: Path, content: bytes) -> None:
+    """Writes `content` to `file`, under the rules of open_own()."""
+    with os.fdopen(open_own(file), "wb") as stream:
+        stream.write(content)
