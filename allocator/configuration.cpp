@@ -1,6 +1,7 @@
 #include <uvmalloc/allocator/configuration.hpp>
 #include <uvmalloc/storage/pages.hpp>
 
+#include <sys/auxv.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -34,6 +35,12 @@ std::string lower(std::string_view text) {
 bool is_off(std::string_view text) {
   static constexpr std::array<std::string_view, 5> kOff = {"", "0", "off", "false", "no"};
   return std::find(kOff.begin(), kOff.end(), lower(text)) != kOff.end();
+}
+
+// Variables of the build and of the command line are not of the library.
+bool is_of_uvmalloc(std::string_view name) {
+  return name.starts_with("UVMALLOC_") && name != "UVMALLOC_CACHE" && name != "UVMALLOC_LIB_DIR" &&
+         name != "UVMALLOC_JEMALLOC_DIR";
 }
 
 template <class Enum>
@@ -300,11 +307,7 @@ ParsedConfiguration parse_configuration(const VariableLookup& lookup,
     }
   }
   for (const std::string& name : all_names) {
-    if (!name.starts_with("UVMALLOC_")) continue;
-    // Variables of the build and of the command line, not of the library.
-    if (name == "UVMALLOC_CACHE" || name == "UVMALLOC_LIB_DIR" || name == "UVMALLOC_JEMALLOC_DIR") {
-      continue;
-    }
+    if (!is_of_uvmalloc(name)) continue;
     bool known = std::any_of(known_settings().begin(), known_settings().end(),
                              [&](const auto& setting) { return setting.name == name; });
     if (!known) {
@@ -316,12 +319,25 @@ ParsedConfiguration parse_configuration(const VariableLookup& lookup,
 }
 
 ParsedConfiguration parse_environment() {
+  return parse_environment(getauxval(AT_SECURE) != 0);
+}
+
+ParsedConfiguration parse_environment(bool has_raised_rights) {
   std::vector<std::string> names;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     std::string_view text(*entry);
     names.emplace_back(text.substr(0, text.find('=')));
   }
-  return parse_configuration([](const char* name) { return std::getenv(name); }, names);
+  if (!has_raised_rights) {
+    return parse_configuration([](const char* name) { return secure_getenv(name); }, names);
+  }
+  ParsedConfiguration defaults = parse_configuration([](const char*) { return nullptr; }, {});
+  if (std::any_of(names.begin(), names.end(), is_of_uvmalloc)) {
+    defaults.errors.emplace_back(
+        "this program runs with raised rights: variables of uvmalloc are not used, all settings "
+        "have their defaults");
+  }
+  return defaults;
 }
 
 std::optional<std::size_t> parse_size(std::string_view text) {

@@ -119,8 +119,11 @@ using VariableLookup = std::function<const char*(const char* name)>;
 ParsedConfiguration parse_configuration(const VariableLookup& lookup,
                                         const std::vector<std::string>& all_names);
 
-// The same from this process's environment.
+// The same from this process's environment. If the process has rights that its caller lacks
+// (AT_SECURE: setuid, setgid, capabilities of the program's file), nothing of it is used: the
+// variables are the caller's. One error says so if there are variables of uvmalloc.
 ParsedConfiguration parse_environment();
+ParsedConfiguration parse_environment(bool has_raised_rights);
 
 // "512MiB", "8G", "1.5GiB", "4096": bytes. K, M, G, T mean powers of 1024, with or without "iB" or
 // "B".

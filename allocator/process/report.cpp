@@ -71,7 +71,7 @@ std::uint64_t process_start_ticks() {
 // The rank of the process that its launcher has set; nullptr: it has set none.
 const char* rank() {
   for (const char* name : {"RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID"}) {
-    if (const char* text = std::getenv(name); text != nullptr && *text != '\0') return text;
+    if (const char* text = secure_getenv(name); text != nullptr && *text != '\0') return text;
   }
   return nullptr;
 }

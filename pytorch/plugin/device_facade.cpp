@@ -59,7 +59,7 @@ void delete_device(void* address) {
 // Torch's own allocator looks whether they are set, whatever their values.
 void warn_of_ignored_variables() {
   for (const char* name : {"PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_NO_HIP_MEMORY_CACHING"}) {
-    if (std::getenv(name) == nullptr) continue;
+    if (secure_getenv(name) == nullptr) continue;
     log_line(LogLevel::kWarning, std::string(name) +
                                      " has no effect: uvmalloc always caches; to check single "
                                      "allocations, run without uvmalloc");

@@ -18,7 +18,7 @@ std::atomic<LaunchKernel> plugin_launch{nullptr};
 std::atomic<TellParameters> plugin_parameters{nullptr};
 
 Poll load_poll() {
-  const char* path = std::getenv("UVMSIM_KERNELS");
+  const char* path = secure_getenv("UVMSIM_KERNELS");
   if (path == nullptr || *path == '\0') return nullptr;
   void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {

@@ -28,7 +28,7 @@ enum { kRedirectedCount = sizeof kRedirected / sizeof kRedirected[0] };
 static char targets[kRedirectedCount][PATH_MAX];
 
 static size_t own_folder(char* out, size_t size) {
-  const char* folder = getenv("UVMSIM_LIBRARY_DIR");
+  const char* folder = secure_getenv("UVMSIM_LIBRARY_DIR");
   if (folder != NULL && *folder != '\0') {
     const size_t length = strlen(folder);
     if (length >= size) return 0;
@@ -54,7 +54,7 @@ static int set_target(char* target, const char* folder, const char* subfolder, c
 
 /* Where the driver of the chosen version lies, below the folder. */
 static const char* driver_subfolder(void) {
-  const char* version = getenv("UVMSIM_DRIVER_VERSION");
+  const char* version = secure_getenv("UVMSIM_DRIVER_VERSION");
   if (version != NULL && strcmp(version, "12020") == 0) return "12.2/";
   if (version != NULL && strcmp(version, "12080") == 0) return "12.8/";
   return "";

@@ -67,7 +67,7 @@ std::optional<std::size_t> parse_bytes(std::string_view text) {
 namespace {
 
 void read_size(const char* variable, const char* default_text, std::size_t* bytes) {
-  const char* text = std::getenv(variable);
+  const char* text = secure_getenv(variable);
   if (text == nullptr) return;
   const auto size = parse_bytes(text);
   if (size && *size >= kBlockBytes && *size <= kLargestRequestBytes) {
@@ -80,7 +80,7 @@ void read_size(const char* variable, const char* default_text, std::size_t* byte
 
 // False where it cannot be had.
 bool read_machine(MachineProfile* machine) {
-  const char* name = std::getenv("UVMSIM_MACHINE");
+  const char* name = secure_getenv("UVMSIM_MACHINE");
   if (name == nullptr || *name == '\0') return true;
   try {
     *machine = read_profile(profile_path(name));
@@ -97,7 +97,7 @@ bool read_machine(MachineProfile* machine) {
 Settings Settings::from_environment() {
   Settings settings;
   const bool has_machine = read_machine(&settings.machine);
-  if (const char* text = std::getenv("UVMSIM_DEVICES")) {
+  if (const char* text = secure_getenv("UVMSIM_DEVICES")) {
     const auto devices = parse_number(text);
     if (devices && *devices <= kMostDevicesAccepted) {
       settings.devices = static_cast<int>(*devices);
@@ -106,11 +106,11 @@ Settings Settings::from_environment() {
     }
   }
   MachineProfile& machine = settings.machine;
-  const bool is_ideal = std::getenv("UVMSIM_MACHINE") == nullptr;
+  const bool is_ideal = secure_getenv("UVMSIM_MACHINE") == nullptr;
   read_size("UVMSIM_CAPACITY", is_ideal ? "8GiB" : "the machine's own", &machine.capacity_bytes);
   read_size("UVMSIM_HOST_MEMORY", is_ideal ? "no limit" : "the machine's own",
             &machine.rules.memory.host_bytes);
-  if (const char* text = std::getenv("UVMSIM_PROFILE")) {
+  if (const char* text = secure_getenv("UVMSIM_PROFILE")) {
     if (const auto memory = parse_memory(text)) {
       machine.memory = *memory;
     } else {
@@ -118,7 +118,7 @@ Settings Settings::from_environment() {
     }
   }
   follow_memory_kind(&machine);
-  if (const char* text = std::getenv("UVMSIM_CPU_TOUCHES")) {
+  if (const char* text = secure_getenv("UVMSIM_CPU_TOUCHES")) {
     settings.cpu_touches = std::string_view(text) == "1";
     if (!settings.cpu_touches && std::string_view(text) != "0")
       reject("UVMSIM_CPU_TOUCHES", text, "0, 1", "0");

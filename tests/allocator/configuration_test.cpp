@@ -165,6 +165,22 @@ TEST(Configuration, AMisspeltNameIsAnError) {
   EXPECT_NE(parsed.errors[0].find("UVMALLOC_BUGDET"), std::string::npos);
 }
 
+TEST(Configuration, WithRaisedRightsNothingOfTheEnvironmentIsUsedAndOneLineSaysSo) {
+  setenv("UVMALLOC_TRACE", "/nowhere/trace", 1);
+  setenv("LOCAL_WORLD_SIZE", "7", 1);
+  EXPECT_EQ(parse_environment(false).configuration.trace_file, "/nowhere/trace");
+  const ParsedConfiguration parsed = parse_environment(true);
+  unsetenv("UVMALLOC_TRACE");
+  unsetenv("LOCAL_WORLD_SIZE");
+  EXPECT_EQ(parsed.configuration.trace_file, "");
+  EXPECT_EQ(parsed.configuration.local_ranks, 1u);
+  ASSERT_EQ(parsed.errors.size(), 1u);
+  EXPECT_NE(parsed.errors[0].find("raised rights"), std::string::npos);
+  for (const EffectiveSetting& setting : parsed.effective) {
+    EXPECT_FALSE(setting.from_environment) << setting.description.name;
+  }
+}
+
 TEST(Configuration, Sizes) {
   EXPECT_EQ(parse_size("0"), 0u);
   EXPECT_EQ(parse_size("4096"), 4096u);

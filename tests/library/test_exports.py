@@ -67,6 +67,18 @@ def test_every_cpp_name_is_for_a_program_or_for_the_plugin() -> None:
     assert [name for name in sorted(unused) if name.rsplit("::")[-1] not in declared] == []
 
 
+def test_no_library_reads_variables_of_a_program_with_raised_rights() -> None:
+    """The C library's secure_getenv() finds none there; getenv() finds the caller's."""
+    found = [path for path in find_libraries().folder.rglob("libuv*.so") if path.is_file()]
+    libraries = [path for path in found if "bench" not in path.name]
+    readers = [
+        path.name for path in libraries if "secure_getenv" in names(path, "--undefined-only")
+    ]
+    assert {"libuvmalloc.so", "libuvmsim.so"} <= set(readers)
+    plain = [path.name for path in libraries if "getenv" in names(path, "--undefined-only")]
+    assert plain == []
+
+
 def test_libraries_find_each_other_by_their_own_place_alone() -> None:
     """The wheel takes them as they were built; an empty element would be the current folder."""
     libraries = [path for path in find_libraries().folder.rglob("*.so*") if not path.is_symlink()]

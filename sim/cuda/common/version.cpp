@@ -19,7 +19,7 @@ constexpr std::array<DriverVersion, 3> kAccepted{
 constexpr const DriverVersion& kDefault = kAccepted.back();
 
 const DriverVersion& read_version() {
-  const char* text = std::getenv("UVMSIM_DRIVER_VERSION");
+  const char* text = secure_getenv("UVMSIM_DRIVER_VERSION");
   if (text == nullptr) return kDefault;
   for (const DriverVersion& version : kAccepted) {
     if (version.text == text) return version;

@@ -23,7 +23,7 @@ void load_driver_library() {
 std::vector<int> read_visible_devices() {
   load_driver_library();
   const int device_count = Machine::instance().device_count();
-  return api::listed_devices(std::getenv("CUDA_VISIBLE_DEVICES"), device_count);
+  return api::listed_devices(secure_getenv("CUDA_VISIBLE_DEVICES"), device_count);
 }
 
 }  // namespace

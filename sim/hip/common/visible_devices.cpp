@@ -12,8 +12,8 @@ namespace uvmsim::hip {
 namespace {
 
 std::vector<int> read_visible_devices() {
-  const char* list = std::getenv("HIP_VISIBLE_DEVICES");
-  if (list == nullptr) list = std::getenv("CUDA_VISIBLE_DEVICES");
+  const char* list = secure_getenv("HIP_VISIBLE_DEVICES");
+  if (list == nullptr) list = secure_getenv("CUDA_VISIBLE_DEVICES");
   return api::listed_devices(list, Machine::instance().device_count());
 }
 

@@ -9,7 +9,7 @@ namespace uvmsim::hip {
 
 bool is_xnack_on() {
   static const bool wanted = [] {
-    const char* text = std::getenv("HSA_XNACK");
+    const char* text = secure_getenv("HSA_XNACK");
     return text != nullptr && std::string_view(text) == "1";
   }();
   return wanted && Machine::instance().reaches_ordinary_memory();
