@@ -17,6 +17,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,8 @@ from uvmalloc.report import main_report, read_report
 from uvmalloc.sizes import parse_size
 
 from tests.pytorch.fork_server import READ_LATE, Ended, ForkServer
+
+ROOT = Path(__file__).resolve().parents[2]
 
 # The minor version of the torch that the programs import: 11 of 2.11.
 TORCH_MINOR = int(importlib.metadata.version("torch").split(".")[1])
@@ -117,9 +120,16 @@ def libraries() -> Libraries:
 
 
 @pytest.fixture
-def lonely_library(libraries: Libraries, tmp_path: Path) -> Path:
+def other_build() -> Iterator[Path]:
+    """An empty folder of this checkout, which UVMALLOC_LIB_DIR may name."""
+    with tempfile.TemporaryDirectory(dir=ROOT / "build") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def lonely_library(libraries: Libraries, other_build: Path) -> Path:
     """The library in a folder that holds no plugin for the torch at hand."""
-    lonely = tmp_path / "libuvmalloc.so"
+    lonely = other_build / "libuvmalloc.so"
     shutil.copy(libraries.require_uvmalloc(), lonely)
     return lonely
 

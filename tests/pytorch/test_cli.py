@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 from uvmalloc import accepted, cli, doctor, report, running
 from uvmalloc.environment import AllocatorOptions, Machine, on_simulated_device, with_uvmalloc
-from uvmalloc.errors import CommandError
+from uvmalloc.errors import CommandError, MissingLibraryError
 from uvmalloc.libraries import Libraries, find_libraries
 from uvmalloc.sizes import EXAMPLES, format_size, parse_size
 
@@ -170,14 +170,40 @@ def test_importing_the_package_imports_no_torch():
 # ---- libraries ----------------------------------------------------------------------------------
 
 
-def test_lib_dir_must_be_a_folder(uvmalloc, tmp_path):
-    finished = uvmalloc("run", "true", UVMALLOC_LIB_DIR=str(tmp_path / "nowhere"))
+@pytest.mark.parametrize("where", ["of nobody", "of another user", "by a link"])
+def test_lib_dir_must_be_a_folder_of_the_checkout(
+    uvmalloc, libraries, other_build, tmp_path, where
+):
+    """A folder elsewhere may be one that others write to, and its library runs in the process."""
+    folder = tmp_path / "lib"
+    if where == "of nobody":
+        folder = other_build / "nowhere"
+    else:
+        folder.mkdir()
+        (folder / "libuvmalloc.so").symlink_to(libraries.uvmalloc)
+    if where == "by a link":
+        folder = other_build / "link"
+        folder.symlink_to(tmp_path / "lib")
+    finished = uvmalloc("run", "true", UVMALLOC_LIB_DIR=str(folder))
     assert finished.returncode == 3
-    assert "UVMALLOC_LIB_DIR is '" in error_line(finished)
+    line = error_line(finished)
+    assert f"UVMALLOC_LIB_DIR is '{folder}'; accepted: the folder of libuvmalloc.so, in " in line
 
 
-def test_a_missing_libuvmalloc_is_named(uvmalloc, tmp_path):
-    finished = uvmalloc("run", "true", UVMALLOC_LIB_DIR=str(tmp_path))
+def test_a_build_above_a_package_that_is_in_no_checkout_is_not_found(tmp_path):
+    """The folder above may be one that others write to."""
+    for package in (tmp_path / "site/uvmalloc", tmp_path / "a/python/uvmalloc"):
+        package.mkdir(parents=True)
+        for above in (package.parent, tmp_path):
+            (above / "build/release/lib").mkdir(parents=True, exist_ok=True)
+        with pytest.raises(MissingLibraryError, match=r"libuvmalloc\.so not found"):
+            find_libraries({}, package)
+        (package / "lib").mkdir()
+        assert find_libraries({}, package).folder == package / "lib"
+
+
+def test_a_missing_libuvmalloc_is_named(uvmalloc, other_build):
+    finished = uvmalloc("run", "true", UVMALLOC_LIB_DIR=str(other_build))
     assert finished.returncode == 3
     line = error_line(finished)
     assert "libuvmalloc.so not found" in line
@@ -185,19 +211,19 @@ def test_a_missing_libuvmalloc_is_named(uvmalloc, tmp_path):
 
 
 @pytest.mark.parametrize("missing", ["libuvmsim_audit.so", "libcudart.so.13", "libcuda.so.1"])
-def test_a_missing_stand_in_is_named(uvmalloc, libraries, tmp_path, missing):
-    (tmp_path / "sim").mkdir()
+def test_a_missing_stand_in_is_named(uvmalloc, libraries, other_build, missing):
+    (other_build / "sim").mkdir()
     for file in (libraries.uvmalloc, *libraries.stand_ins.glob("*.so*")):
         if file.name != missing:
-            (tmp_path / file.relative_to(libraries.folder)).symlink_to(file)
-    finished = uvmalloc("sim", "--", "true", UVMALLOC_LIB_DIR=str(tmp_path))
+            (other_build / file.relative_to(libraries.folder)).symlink_to(file)
+    finished = uvmalloc("sim", "--", "true", UVMALLOC_LIB_DIR=str(other_build))
     assert finished.returncode == 3
     line = error_line(finished)
     assert f"{missing} not found" in line
     assert "scripts/build" in line
 
 
-def test_the_nearest_build_is_found_without_a_variable():
+def test_the_release_build_is_found_without_a_variable():
     found = find_libraries({})
     assert found.folder.parts[-3:] == ("build", "release", "lib")
 
@@ -952,8 +978,8 @@ def test_the_simulator_has_the_drivers_that_the_command_offers(uvmalloc):
 # ---- doctor -------------------------------------------------------------------------------------
 
 
-def test_doctor_without_a_library_says_what_to_do(uvmalloc, tmp_path):
-    finished = uvmalloc("doctor", UVMALLOC_LIB_DIR=str(tmp_path))
+def test_doctor_without_a_library_says_what_to_do(uvmalloc, other_build):
+    finished = uvmalloc("doctor", UVMALLOC_LIB_DIR=str(other_build))
     assert finished.returncode == 1
     assert "libuvmalloc.so not found" in finished.stdout
     assert finished.stderr == ""

@@ -443,13 +443,20 @@ def test_nothing_is_recorded_for_a_plan_that_cannot_be_made(
 
 
 def test_a_missing_program_is_named_before_anything_runs(
-    libraries: Libraries, tmp_path, monkeypatch, capsys: pytest.CaptureFixture[str]
+    libraries: Libraries,
+    other_build: Path,
+    tmp_path,
+    monkeypatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    (tmp_path / "lib").symlink_to(libraries.folder)
-    monkeypatch.setenv("UVMALLOC_LIB_DIR", str(tmp_path / "lib"))
+    folder = other_build / "lib"
+    folder.mkdir()
+    for file in libraries.folder.iterdir():
+        (folder / file.name).symlink_to(file)
+    monkeypatch.setenv("UVMALLOC_LIB_DIR", str(folder))
     monkeypatch.chdir(tmp_path)
     assert main(["plan", "--machine", "h100-pcie5", "--", *NOT_RUN]) == 3
-    assert f"uvmalloc_plan not found in {tmp_path}/bin" in capsys.readouterr().err
+    assert f"uvmalloc_plan not found in {other_build}/bin" in capsys.readouterr().err
     assert not Path("ran").exists()
 
 

@@ -95,7 +95,7 @@ def test_torch_is_untouched_without_uvmalloc(simulate: Simulate) -> None:
 
 @pytest.mark.parametrize("imports", ["import torch, uvmalloc", "import uvmalloc, torch"])
 def test_where_there_is_no_library_the_refusal_names_the_ways_in(
-    simulate: Simulate, tmp_path: Path, imports: str
+    simulate: Simulate, other_build: Path, imports: str
 ) -> None:
     simulate(
         imports
@@ -113,7 +113,7 @@ assert not x.is_managed() and x.unmanage_memory() is x and x.uvm_to('cuda').sum(
 refused(x.manage_memory, RuntimeError, 'not enabled', 'set_enabled_uvm(True)')
 """,
         native=True,
-        environment={"UVMALLOC_LIB_DIR": str(tmp_path)},
+        environment={"UVMALLOC_LIB_DIR": str(other_build)},
     ).check()
 
 

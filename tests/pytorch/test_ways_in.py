@@ -307,9 +307,9 @@ except RuntimeError as error:
     ],
 )
 def test_whatever_is_wrong_is_one_line_and_torch_is_untouched(
-    simulate: Simulate, libraries: Libraries, tmp_path: Path, files: str, words: str
+    simulate: Simulate, libraries: Libraries, other_build: Path, files: str, words: str
 ) -> None:
-    folder = tmp_path / "lib"
+    folder = other_build / "lib"
     if files != "no folder":
         copy_of(libraries, folder)
     for plugin in folder.glob("libuvmalloc_torch_*.so"):

@@ -11,6 +11,7 @@ from uvmalloc.errors import MissingLibraryError
 
 LIB_DIR_VARIABLE = "UVMALLOC_LIB_DIR"
 CUDA_MAJOR = 13  # of the headers that the plugin is compiled with
+_PACKAGE = Path(__file__).resolve().parent
 _BUILD_HINT = "build them with scripts/build, or set UVMALLOC_LIB_DIR to the folder that holds them"
 
 
@@ -126,20 +127,33 @@ class Libraries:
             raise MissingLibraryError(f"{', '.join(missing)} not found in {where}: {_BUILD_HINT}")
 
 
-def find_libraries(environment: Mapping[str, str] | None = None) -> Libraries:
-    """UVMALLOC_LIB_DIR, else `lib` in this package, else the nearest build/release/lib above it."""
+def find_libraries(
+    environment: Mapping[str, str] | None = None, package: Path = _PACKAGE
+) -> Libraries:
+    """`lib` in this package, else build/release/lib of the checkout that holds the package.
+
+    UVMALLOC_LIB_DIR chooses another folder in one of the two, such as build/asan/lib. Code is
+    loaded from nowhere else: a folder above the package, or elsewhere, may be another user's.
+    """
     environment = os.environ if environment is None else environment
+    checkout = _checkout_of(package)
     chosen = environment.get(LIB_DIR_VARIABLE)
     if chosen:
-        folder = Path(chosen).absolute()
-        if not folder.is_dir():
+        folder = Path(chosen).resolve()
+        homes = [home for home in (package, checkout) if home is not None]
+        if not folder.is_dir() or not any(folder.is_relative_to(home) for home in homes):
             raise MissingLibraryError(
-                f"{LIB_DIR_VARIABLE} is '{chosen}'; accepted: the folder of libuvmalloc.so"
+                f"{LIB_DIR_VARIABLE} is '{chosen}'; accepted: the folder of libuvmalloc.so, in "
+                + " or ".join(map(str, homes))
             )
         return Libraries(folder)
-    package = Path(__file__).resolve().parent
-    candidates = [package / "lib", *(parent / "build/release/lib" for parent in package.parents)]
-    for folder in candidates:
+    folders = [package / "lib"] + ([checkout / "build/release/lib"] if checkout is not None else [])
+    for folder in folders:
         if folder.is_dir():
             return Libraries(folder)
     raise MissingLibraryError(f"libuvmalloc.so not found: {_BUILD_HINT}")
+
+
+def _checkout_of(package: Path) -> Path | None:
+    root = package.parent.parent.parent
+    return root if package == root / "pytorch/python/uvmalloc" else None
