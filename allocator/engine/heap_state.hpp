@@ -11,6 +11,7 @@
 
 #include <uvmalloc/allocator/base/biased_mutex.hpp>
 #include <uvmalloc/allocator/base/work_counters.hpp>
+#include <uvmalloc/allocator/engine/budget_reserve.hpp>
 #include <uvmalloc/allocator/engine/machine.hpp>
 #include <uvmalloc/allocator/engine/pressure_rounds.hpp>
 #include <uvmalloc/allocator/heap/block_pools.hpp>
@@ -33,6 +34,7 @@ class UVM_CAPABILITY("state lock") HeapState {
     ResidencyLedger ledger;
     PlacementPlanner planner;
     SpanStore spans;
+    BudgetReserve reserve;
     BlockPools pools;
     PrivatePools private_pools;
     StatisticsBook book;

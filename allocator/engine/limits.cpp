@@ -10,6 +10,7 @@ HeapState::Guarded::Guarded(Machine& machine)
                     machine.configuration.device_budget_bytes.value_or(SIZE_MAX)),
       planner(machine.configuration.policy, machine.budget.devices, ledger,
               machine.figure_store.hints()),
+      reserve(machine.devices.size()),
       pools(machine.configuration.large_hits_required.value_or(policy::kLargeHitsRequired)),
       private_pools(machine.device_count()),
       book(machine.devices.size(), budget_bytes, machine.figure_store.totals()) {}
@@ -35,10 +36,11 @@ Refusal check(const LockedHeap& heap, const StreamKey& key, std::size_t touched_
   return {};
 }
 
-std::size_t beyond_budget_bytes(const LockedHeap& heap, SmallArenas::Growth most) {
-  return most == SmallArenas::Growth::kBeyondBudget
-             ? kFacades * heap->device_limits.size() * kPageBytes
-             : 0;
+std::size_t beyond_budget_bytes(const LockedHeap& heap, const StreamKey& key,
+                                SmallArenas::Growth most) {
+  const bool may_exceed =
+      most == SmallArenas::Growth::kBeyondBudget && heap->reserve.has_page(key.facade, key.device);
+  return may_exceed ? heap->reserve.size_bytes() : 0;
 }
 
 bool exceeds(const LockedHeap& heap, const Request& request) {

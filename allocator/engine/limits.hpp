@@ -40,10 +40,9 @@ std::size_t limit_of(const LockedHeap& heap, const StreamKey& key);
 Refusal check(const LockedHeap& heap, const StreamKey& key, std::size_t touched_bytes,
               std::size_t pool_bytes, std::size_t beyond_budget_bytes = 0);
 
-// Bytes that small objects may take beyond the budget when nothing else helps: a page for each
-// facade on each device. So a program that has used up the budget can still read a scalar or print
-// a tensor, free something and go on.
-std::size_t beyond_budget_bytes(const LockedHeap& heap, SmallArenas::Growth most);
+// Bytes by which small objects in pools of `key` may exceed the budget (budget_reserve.hpp).
+std::size_t beyond_budget_bytes(const LockedHeap& heap, const StreamKey& key,
+                                SmallArenas::Growth most);
 
 // Whether no free can make room for the request. Bytes that a device holds beyond a lowered limit
 // stay, and may be used again.

@@ -81,6 +81,7 @@ RunBlock* PageGrower::add_run(const LockedHeap& heap, const SpanStore::Run& run,
     throw;
   }
   heap->book.pages_added(pool, run.base(), size_bytes);
+  if (heap->spans.touched_bytes() <= heap->budget_bytes) heap->reserve.refill();
   if (limits::are_pages_short(heap, key)) heap->pools.conserve_pages();
   return block;
 }
@@ -176,7 +177,7 @@ RunBlock* PageGrower::add_page_for_small(const LockedHeap& heap, Pool& pool,
   const StreamKey& key = pool.key;
   const SpanStore::Run run = heap->spans.find(key.facade, key.device, kPageBytes, any_facade);
   if (run.span == nullptr || !limits::check(heap, key, run.untouched_bytes, kPageBytes,
-                                            limits::beyond_budget_bytes(heap, most))
+                                            limits::beyond_budget_bytes(heap, key, most))
                                   .ok()) {
     return nullptr;
   }
@@ -186,6 +187,9 @@ RunBlock* PageGrower::add_page_for_small(const LockedHeap& heap, Pool& pool,
   const DeviceStream user = is_device ? key.device_stream() : DeviceStream{};
   HintPlan plan;
   RunBlock* page = add_run(heap, run, kPageBytes, pool, &plan);
+  if (run.untouched_bytes != 0 && heap->spans.touched_bytes() > heap->budget_bytes) {
+    heap->reserve.take_page(key.facade, key.device);
+  }
   hints_.add_pending(heap, plan, key.device, user);
   if (is_device) {
     plan = heap->planner.plan_use(run.base(), kPageBytes, Place::device(key.device));
@@ -198,18 +202,19 @@ bool PageGrower::has_page(const Request& request, SmallArenas::Growth most, bool
   const HeapGuard heap(state_);
   const SpanStore::Run run =
       heap->spans.find(request.facade, request.device, kPageBytes, any_facade);
-  return run.span != nullptr &&
-         limits::check(heap, heap->pools.at(request.pools).key, run.untouched_bytes, kPageBytes,
-                       limits::beyond_budget_bytes(heap, most))
-             .ok();
+  const StreamKey& key = heap->pools.at(request.pools).key;
+  return run.span != nullptr && limits::check(heap, key, run.untouched_bytes, kPageBytes,
+                                              limits::beyond_budget_bytes(heap, key, most))
+                                    .ok();
 }
 
 bool PageGrower::make_page(const Request& request, SmallArenas::Growth most, Refusal* refusal) {
   if (has_page(request, most, false)) return true;
   {
     const HeapGuard heap(state_);
-    *refusal = limits::check(heap, heap->pools.at(request.pools).key, kPageBytes, kPageBytes,
-                             limits::beyond_budget_bytes(heap, most));
+    const StreamKey& key = heap->pools.at(request.pools).key;
+    *refusal = limits::check(heap, key, kPageBytes, kPageBytes,
+                             limits::beyond_budget_bytes(heap, key, most));
     if (!refusal->ok()) return false;
   }
   return add_span(request, refusal, [](const LockedHeap&) {});

@@ -164,6 +164,7 @@ void Reclaimer::detach_free_pages(const LockedHeap& heap, const Pool& pool,
     detached_.push_back(
         {pages, pool.key.facade == Facade::kDevice ? pool.key.device : Detached::kNobody});
     heap->book.pages_removed(home, pages.base, pages.size_bytes);
+    heap->reserve.give_back(home.key.facade, home.key.device, pages.size_bytes);
   }
 }
 

@@ -638,8 +638,34 @@ TEST_F(PressureTest, AScalarCanBeReadWhenTheBudgetIsUsedUp) {
 
 TEST_F(PressureTest, WhatSmallObjectsTakeBeyondTheBudgetHasAnEnd) {
   device(64 * kMiB);
-  EXPECT_THROW(for (;;) allocator->allocate(Facade::kPinned, 0, 4096), OutOfMemoryError);
-  EXPECT_EQ(allocator->statistics().touched_bytes.current, 70 * kMiB);
+  std::size_t touched_bytes = 64 * kMiB;
+  for (const Facade facade : {Facade::kDevice, Facade::kPinned, Facade::kHost}) {
+    EXPECT_THROW(for (;;) allocator->allocate(facade, 0, 4096), OutOfMemoryError);
+    touched_bytes += 2 * kMiB;
+    EXPECT_EQ(allocator->statistics().touched_bytes.current, touched_bytes)
+        << "each facade has a page of its own, and no other one's";
+  }
+}
+
+TEST_F(PressureTest, APageBeyondTheBudgetThatWasGivenBackCanBeTakenAgain) {
+  device(64 * kMiB);
+  EXPECT_NE(device(4), nullptr) << "so the budget stays exceeded";
+  for (int round = 0; round < 3; ++round) {
+    void* scalar = allocator->allocate(Facade::kPinned, 0, 4);
+    EXPECT_NE(scalar, nullptr);
+    allocator->free(scalar);
+    allocator->release_cached();
+  }
+}
+
+TEST_F(PressureTest, PagesBeyondTheBudgetAreThereAgainOnceItIsKept) {
+  char* large = device(64 * kMiB);
+  EXPECT_NE(device(4), nullptr);
+  allocator->free(large);
+  allocator->release_cached();
+  device(62 * kMiB);
+  EXPECT_THROW(for (;;) device(4096, stream(1)), OutOfMemoryError);
+  EXPECT_EQ(allocator->statistics().touched_bytes.current, 66 * kMiB);
 }
 
 TEST_F(PressureTest, SmallObjectsTakeCachedMemoryBeforePagesBeyondTheBudget) {

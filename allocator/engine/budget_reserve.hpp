@@ -1,0 +1,50 @@
+// The pages that small objects may take beyond the budget when nothing else helps: one for each
+// facade on each device. So a program that has used up the budget can still read a scalar or print
+// a tensor, free something and go on, whichever memory has used the budget up. The state lock
+// guards it.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <vector>
+
+#include <uvmalloc/storage/facade.hpp>
+#include <uvmalloc/storage/pages.hpp>
+
+namespace uvm {
+
+class BudgetReserve {
+ public:
+  explicit BudgetReserve(std::size_t devices) {
+    for (auto& facade : taken_bytes_) facade.resize(devices);
+  }
+
+  // The most that all of them may exceed the budget by.
+  std::size_t size_bytes() const { return kFacades * taken_bytes_[0].size() * kPageBytes; }
+
+  bool has_page(Facade facade, int device) const { return of(facade, device) < kPageBytes; }
+
+  void take_page(Facade facade, int device) { of(facade, device) += kPageBytes; }
+  // Pages that left the facade's pools.
+  void give_back(Facade facade, int device, std::size_t size_bytes) {
+    std::size_t& taken = of(facade, device);
+    taken -= std::min(taken, size_bytes);
+  }
+  // The budget is not exceeded any more.
+  void refill() {
+    for (auto& facade : taken_bytes_) std::fill(facade.begin(), facade.end(), 0);
+  }
+
+ private:
+  std::size_t& of(Facade facade, int device) {
+    return taken_bytes_[static_cast<std::size_t>(facade)][static_cast<std::size_t>(device)];
+  }
+  std::size_t of(Facade facade, int device) const {
+    return taken_bytes_[static_cast<std::size_t>(facade)][static_cast<std::size_t>(device)];
+  }
+
+  std::array<std::vector<std::size_t>, kFacades> taken_bytes_;  // by facade and device
+};
+
+}  // namespace uvm
