@@ -257,23 +257,16 @@ void CachingManagedAllocator::restore_private_pool(int device, std::uint64_t id,
 
 // ---- conversions
 
-void* CachingManagedAllocator::begin_conversion(int device, std::size_t size_bytes) {
+void* CachingManagedAllocator::allocate_for_conversion(int device, std::size_t size_bytes) {
   engine_->introspection.change_budget_for_conversion(size_bytes, true);
   try {
-    return allocate(Facade::kHost, device, size_bytes, nullptr);
+    void* address = allocate(Facade::kHost, device, size_bytes, nullptr);
+    engine_->introspection.note_conversion(size_bytes);
+    return address;
   } catch (...) {
     engine_->introspection.change_budget_for_conversion(size_bytes, false);
     throw;
   }
-}
-
-void CachingManagedAllocator::end_conversion(void* address, std::size_t size_bytes, bool done) {
-  if (done) {
-    engine_->introspection.note_conversion(size_bytes);
-    return;
-  }
-  engine_->introspection.change_budget_for_conversion(size_bytes, false);
-  free(address);
 }
 
 // ---- what it knows

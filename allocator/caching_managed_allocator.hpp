@@ -283,13 +283,10 @@ class CachingManagedAllocator {
   // calls note_places(). Set it before other threads use the allocator.
   void set_places_source(std::function<void()> source);
 
-  // A conversion: bytes in other memory of this process go into a host block of ours. The caller
-  // copies them and returns the other memory piece by piece, so they never take memory twice. An
-  // automatic budget grows by the block, because that memory did not count as available. Throws as
-  // allocate().
-  void* begin_conversion(int device, std::size_t size_bytes);
-  // After the copy, for the same size. With `done` false nothing was copied: the block is freed.
-  void end_conversion(void* address, std::size_t size_bytes, bool done);
+  // A host block for bytes in other memory of this process. The caller copies them and returns the
+  // other memory piece by piece, so they never take memory twice. An automatic budget grows by the
+  // block, because that memory did not count as available. Throws as allocate().
+  void* allocate_for_conversion(int device, std::size_t size_bytes);
 
   void note_copy(CopyReason reason, std::size_t size_bytes);
   void note_materialization(std::size_t copied_bytes, bool steal);

@@ -69,9 +69,10 @@ enum class CopyReason : std::uint8_t {
   kConversion,      // the element type, layout or pinning changes in the same call
   kCapturing,       // a stream is capturing
   kAliased,         // others see writes to these bytes, so they cannot be copy-on-write
+  kMayBeRead,       // bytes that a conversion would take away while somebody may read them
   kMode,            // UVMALLOC_MOVE=copy or UVMALLOC_POLICY=off
 };
-inline constexpr std::size_t kCopyReasons = 9;
+inline constexpr std::size_t kCopyReasons = 10;
 const char* to_string(CopyReason reason);
 
 struct MoveStatistics {

@@ -44,6 +44,8 @@ const char* to_string(CopyReason reason) {
       return "capturing";
     case CopyReason::kAliased:
       return "aliased";
+    case CopyReason::kMayBeRead:
+      return "may_be_read";
     case CopyReason::kMode:
       return "mode";
   }

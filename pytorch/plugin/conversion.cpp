@@ -1,19 +1,18 @@
 #include <uvmalloc/pytorch/plugin/conversion.hpp>
 
-#include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <mutex>
-#include <utility>
 
 #include <uvmalloc/pytorch/plugin/early_blocks.hpp>
 #include <uvmalloc/pytorch/plugin/facades.hpp>
 #include <uvmalloc/pytorch/plugin/host_device.hpp>
 #include <uvmalloc/pytorch/plugin/shared_block.hpp>
+#include <uvmalloc/pytorch/plugin/sole_python_thread.hpp>
+#include <uvmalloc/pytorch/plugin/tensor_storage.hpp>
 
 namespace uvm::torch_plugin {
 namespace {
@@ -21,10 +20,6 @@ namespace {
 // How much of a tensor is in memory twice. Small against every tensor that is converted, and large
 // against what a call of madvise costs.
 constexpr std::size_t kPieceBytes = 256u << 10;
-
-// Held while bytes go from one block to another. No allocation and no call of the driver is made
-// under it.
-std::mutex conversion_mutex;
 
 // Gives the kernel the whole pages between two addresses. Where it refuses (locked memory) they go
 // when the block is freed.
@@ -48,17 +43,15 @@ void move_bytes(char* to, char* from, std::size_t size_bytes) {
   }
 }
 
-}  // namespace
-
-// A fork in the middle of a conversion would leave the child a storage whose pages are gone. The
-// handler runs before that of the allocator, which copies managed blocks for the child, because it
-// is registered later.
-void hold_forks_during_conversions() {
-  static const int kRegistered =
-      pthread_atfork([] { conversion_mutex.lock(); }, [] { conversion_mutex.unlock(); },
-                     [] { conversion_mutex.unlock(); });
-  (void)kRegistered;
+// Whether the tensor's object in Python is all that refers to the tensor and to its storage, beside
+// the storage's own object there. Views, autograd and C++ code that works on the tensor refer to it
+// too.
+bool is_held_by_python_alone(const at::Tensor& tensor) {
+  const bool has_storage_object = storage_of(tensor).pyobj_slot()->load_pyobj() != nullptr;
+  return tensor.use_count() == 1 && tensor.storage().use_count() <= (has_storage_object ? 2 : 1);
 }
+
+}  // namespace
 
 bool is_early(const c10::StorageImpl& storage) {
   const c10::DataPtr& data = data_of(storage);
@@ -70,34 +63,22 @@ bool is_early_and_exported(const c10::StorageImpl& storage) {
   return is_early(storage) && EarlyBlocks::instance().is_exported(data_of(storage).get());
 }
 
-std::optional<CopyReason> convert(c10::StorageImpl& storage, int device) {
-  CachingManagedAllocator& ours = allocator();
+std::optional<CopyReason> convert(const at::Tensor& tensor, int device) {
+  const SolePythonThread thread;  // no other one can begin to read
+  if (!thread.is_sole() || !is_held_by_python_alone(tensor)) return CopyReason::kMayBeRead;
+  c10::StorageImpl& storage = storage_of(tensor);
+  void* address = data_of(storage).get();
   const std::size_t size_bytes = storage.nbytes();
+  if (EarlyBlocks::instance().convertible_bytes(address) < size_bytes) return CopyReason::kForeign;
   void* block = nullptr;
   try {
-    block = ours.begin_conversion(device_for_host_memory(device), size_bytes);
+    block = allocator().allocate_for_conversion(device_for_host_memory(device), size_bytes);
   } catch (const OutOfMemoryError&) {
     return CopyReason::kForeign;
   }
-  c10::DataPtr before;  // freed without the lock
-  {
-    std::lock_guard lock(conversion_mutex);
-    void* address = data_of(storage).get();
-    if (is_early(storage) && EarlyBlocks::instance().convertible_bytes(address) >= size_bytes) {
-      move_bytes(static_cast<char*>(block), static_cast<char*>(address), size_bytes);
-      before = storage.set_data_ptr(managed_host_data(block, size_bytes));
-    }
-  }
-  const bool done = before.get() != nullptr;
-  ours.end_conversion(block, size_bytes, done);
-  if (done || !is_early(storage)) return std::nullopt;
-  return is_early_and_exported(storage) ? CopyReason::kExported : CopyReason::kForeign;
-}
-
-bool mark_early_exported(const c10::StorageImpl& storage) {
-  if (EarlyBlocks::instance().empty()) return false;
-  std::lock_guard lock(conversion_mutex);
-  return is_early(storage) && EarlyBlocks::instance().mark_exported(data_of(storage).get());
+  move_bytes(static_cast<char*>(block), static_cast<char*>(address), size_bytes);
+  storage.set_data_ptr(managed_host_data(block, size_bytes));
+  return std::nullopt;
 }
 
 bool mark_early_exported(const void* pointer) {

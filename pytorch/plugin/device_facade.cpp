@@ -10,7 +10,6 @@
 #include <c10/util/Registry.h>
 
 #include <uvmalloc/pytorch/plugin/call_sites.hpp>
-#include <uvmalloc/pytorch/plugin/conversion.hpp>
 #include <uvmalloc/pytorch/plugin/export_hooks.hpp>
 #include <uvmalloc/pytorch/plugin/facades.hpp>
 #include <uvmalloc/pytorch/plugin/operator_uses.hpp>
@@ -252,7 +251,6 @@ void DeviceFacade::init(int device_count) {
   if (!initialized_.exchange(true)) {
     warn_of_ignored_variables();
     watch_python_pointers();
-    hold_forks_during_conversions();
     activation.allocator->set_places_source([] { note_places_of_shared(); });
     activation.allocator->add_pressure_callback([] { return note_places_of_shared(); });
     activation.allocator->add_pressure_callback(run_free_memory_callbacks);

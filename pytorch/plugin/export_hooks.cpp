@@ -24,7 +24,7 @@ void tensor_exported(const void* opaque) {
   const auto& tensor = *static_cast<const at::Tensor*>(opaque);
   if (!tensor.defined() || !tensor.has_storage()) return;
   c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
-  if (mark_early_exported(storage) || ours == nullptr) return;
+  if (mark_early_exported(storage.data()) || ours == nullptr) return;
   // The export asks for a writable pointer, so a shared storage gets its own bytes. The mark is for
   // these bytes, not for those of the other side.
   if (storage.nbytes() != 0) note_exported(storage.mutable_data());

@@ -78,6 +78,10 @@ std::variant<at::Tensor, CopyReason> moved(const at::Tensor& self, const MoveReq
     const PolicyScope policy;
     move_or_throw(const_cast<void*>(other.data()), move);
   }
+  // Stock has copied by now. To the host the allocator has waited, before it moved the pages.
+  if (self.is_cpu() && move.wait) {
+    c10::cuda::getCurrentCUDAStream(device.index()).synchronize();
+  }
   c10::DispatchKey key = device.is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU;
   at::Tensor result = at::detail::make_tensor<c10::TensorImpl>(
       std::move(other), c10::DispatchKeySet(key), self.dtype());
@@ -124,7 +128,7 @@ at::Tensor to_copy(const at::Tensor& self, std::optional<c10::ScalarType> dtype,
     std::optional<CopyReason> reason =
         mode == MoveMode::kCopy ? CopyReason::kMode : reason_to_copy(self, request);
     if (!reason && is_early(storage_of(self))) {
-      reason = convert(storage_of(self), device->index());
+      reason = convert(self, device->index());
       if (!reason) reason = reason_to_copy(self, request);
     }
     if (!reason) {

@@ -27,7 +27,7 @@ def load() -> None:
         from uvmalloc import native, torch_names
 
         if native.library().uvmalloc_load_in_torch():
-            torch_names.take_manage_argument()
+            torch_names.follow_torch()
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         print(f"uvmalloc: {reason}: torch keeps its own allocators", file=sys.stderr)

@@ -686,24 +686,20 @@ TEST_F(RulesTest, AnAutomaticBudgetGrowsByWhatIsConverted) {
   automatic.budget_bytes.reset();
   start(automatic);
   const std::size_t before = allocator->budget_bytes();
-  void* block = allocator->begin_conversion(0, 3 * kMiB);
-  allocator->end_conversion(block, 3 * kMiB, true);
+  void* block = allocator->allocate_for_conversion(0, 3 * kMiB);
   EXPECT_EQ(allocator->budget_bytes(), before + 4 * kMiB) << "whole pages of 2 MiB";
-  void* given_up = allocator->begin_conversion(0, 2 * kMiB);
-  allocator->end_conversion(given_up, 2 * kMiB, false);
-  EXPECT_EQ(allocator->budget_bytes(), before + 4 * kMiB);
+  EXPECT_THROW(allocator->allocate_for_conversion(7, 2 * kMiB), std::invalid_argument);
+  EXPECT_EQ(allocator->budget_bytes(), before + 4 * kMiB) << "there is no such device";
   const Statistics now = allocator->statistics();
   EXPECT_EQ(now.conversions.count, 1u);
   EXPECT_EQ(now.conversions.bytes, 3 * kMiB);
   EXPECT_EQ(now.budget_bytes, before + 4 * kMiB);
-  EXPECT_FALSE(allocator->find(given_up)->live);
   allocator->free(block);
 }
 
 TEST_F(TightTest, AConversionKeepsTheBudgetThatTheUserHasSet) {
-  EXPECT_THROW(allocator->begin_conversion(0, 128 * kMiB), OutOfMemoryError);
-  void* block = allocator->begin_conversion(0, 32 * kMiB);
-  allocator->end_conversion(block, 32 * kMiB, true);
+  EXPECT_THROW(allocator->allocate_for_conversion(0, 128 * kMiB), OutOfMemoryError);
+  void* block = allocator->allocate_for_conversion(0, 32 * kMiB);
   EXPECT_EQ(allocator->budget_bytes(), 64 * kMiB);
   EXPECT_EQ(allocator->statistics().conversions.count, 1u);
   allocator->free(block);

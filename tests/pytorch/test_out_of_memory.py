@@ -81,3 +81,37 @@ except torch.OutOfMemoryError as error:
 def test_an_error_says_that_the_host_may_be_full(simulate: Simulate) -> None:
     run = simulate(FULL_HOST, capacity="96MiB", environment={"UVMSIM_HOST_MEMORY": "4MiB"}).check()
     assert "The device or the host has no room left for the managed memory" in run.stdout
+
+
+def test_small_allocations_that_fill_the_device_leave_room_to_read_scalars(
+    simulate: Simulate,
+) -> None:
+    simulate(
+        """
+import io, torch
+scalar = torch.full((), 3.0, device='cuda', requires_grad=True)
+vector = torch.arange(8, device='cuda')
+large = torch.full((1 << 20,), 2.0, device='cuda')
+kept, size = [], 1 << 26
+while size >= 128:
+    try:
+        kept.append(torch.empty(size, dtype=torch.uint8, device='cuda'))
+    except torch.OutOfMemoryError:
+        size //= 4
+for _ in range(3):
+    assert scalar.item() == float(scalar) == 3.0 and bool(scalar)
+    assert vector.tolist() == [0, 1, 2, 3, 4, 5, 6, 7] and vector.cpu().sum().item() == 28
+    assert repr(scalar).startswith('tensor(3.') and 'tensor' in repr(vector)
+    assert vector.to('cpu', non_blocking=True).is_pinned()
+    assert torch.empty(10, pin_memory=True).shape == (10,)
+    assert large.cpu()[5].item() == 2.0
+    saved = io.BytesIO()
+    torch.save({'vector': vector, 'large': large}, saved)
+    # What a caller does with the error: it gives cached memory back, and reads on.
+    torch.cuda.empty_cache()
+del kept
+assert (large + 1).sum().item() == 3 << 20
+torch.ops.uvmalloc.check_invariants()
+""",
+        budget="128MiB",
+    ).check()

@@ -338,6 +338,45 @@ for count in 1000, 1 << 20:
     )
 
 
+def test_a_blocking_move_returns_when_its_stream_has_done_all_its_work(
+    simulate: Simulate,
+) -> None:
+    """Programs take it for a barrier, and read clocks around it."""
+    same_output(
+        simulate,
+        _NON_BLOCKING
+        + """
+sources = {
+    **hosts,
+    'small': torch.ones(100),
+    'part': torch.ones(2 * count)[count:],
+    'device': d,
+    'device, small': torch.ones(100, device='cuda'),
+    'moved there': torch.ones(count).cuda(),
+}
+side = torch.cuda.Stream()
+def move(name, source, way):
+    # A copy from managed memory that is not pinned waits, so that its source may be written to.
+    for non_blocking in (False, True) if source.is_cuda or source.is_pinned() else (False,):
+        busy()
+        moved = source.to('cpu' if source.is_cuda else 'cuda', non_blocking=non_blocking)
+        print(name, way, non_blocking, idle(), non_blocking or moved.double().sum().item())
+for name, source in sources.items():
+    move(name, source, 'current stream')
+    with torch.cuda.stream(side):
+        move(name, source, 'side stream')
+    busy()
+    source.cpu() if source.is_cuda else source.cuda()
+    print(name, idle())
+other = d.to('cuda:1')
+busy()
+d.to('cuda:1')
+print('between devices', idle())
+""",
+        devices=2,
+    )
+
+
 def test_pinned_tensors_of_a_page_and_more_begin_on_a_page_of_the_host(simulate: Simulate) -> None:
     simulate("""
 import random, torch

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import pytest
 from uvmalloc.libraries import Libraries
 
 from tests.pytorch.conftest import Simulate
@@ -108,12 +109,100 @@ for tensor in tensors:
     refused(context.Pipe()[1].send, tensor)
     refused(lambda tensor: tensor.untyped_storage()._share_cuda_(), tensor)
 assert [tensor.sum().item() for tensor in tensors] == [1 << 20, 1 << 20, 3, 3]
-queue = context.Queue()  # sends in a thread, which prints what goes wrong there
-queue.put(tensors[0])
-queue.put(tensors[0].cpu())
-assert queue.get().sum().item() == 1 << 20
 """).check()
-    assert run.stderr.count("send tensor.cpu()") == 1
+    assert run.stderr == ""
+
+
+PUT = """
+import collections, dataclasses, sys
+import torch
+import torch.multiprocessing as multiprocessing
+
+@dataclasses.dataclass
+class Batch:
+    tensors: list
+
+class Kept:  # says itself what is pickled
+    def __init__(self, tensor): self.tensor = tensor
+    def __getstate__(self): return {'tensor': self.tensor}
+
+class Moved(Kept):
+    def __getstate__(self): return {'tensor': self.tensor.cpu()}
+
+tensor = lambda: torch.arange(1000, device='cuda')
+SENT = {
+    'tensor': tensor,
+    'parameter': lambda: torch.nn.Parameter(tensor().float()),
+    'nested': lambda: (1, {'a': [tensor()]}),
+    'state': lambda: torch.nn.Linear(4, 4, device='cuda').state_dict(),
+    'module': lambda: torch.nn.Linear(4, 4, device='cuda'),
+    'object': lambda: Batch([torch.ones(2), tensor()]),
+    'kept': lambda: Kept(tensor()),
+}
+
+def produce(queue, asked):
+    for name, make in SENT.items():
+        try:
+            queue.put(make())
+            print('put', name, flush=True)
+        except NotImplementedError as error:
+            assert 'send tensor.cpu()' in str(error), error
+            print('refused', name, flush=True)
+    queue.put(Moved(tensor()))
+    asked.wait()
+
+if __name__ == '__main__':
+    context = multiprocessing.get_context('spawn')
+    queue, asked = getattr(context, sys.argv[1])(), context.Event()
+    child = context.Process(target=produce, args=(queue, asked), daemon=True)
+    child.start()
+    for name in SENT:
+        try:
+            print(name, queue.get())
+        except NotImplementedError as error:
+            assert 'send tensor.cpu()' in str(error), error
+            print('error', flush=True)
+    print(queue.get().tensor.sum().item())
+    asked.set()
+    child.join()
+    print(child.exitcode)
+"""
+
+
+@pytest.mark.fresh_start
+@pytest.mark.parametrize("queue", ["Queue", "JoinableQueue"])
+def test_a_queue_refuses_a_device_tensor_on_both_sides_at_once(
+    simulate: Simulate, tmp_path: Path, queue: str
+) -> None:
+    program = tmp_path / "put.py"
+    program.write_text(PUT)
+    run = simulate(program, queue).check()
+    refused = {"tensor", "parameter", "nested", "state", "module", "object"}
+    lines = run.stdout.splitlines()
+    assert {line for line in lines if line.startswith("refused")} == {
+        f"refused {n}" for n in refused
+    }
+    assert lines.count("error") == len(refused) + 1, "also where pickling alone finds the tensor"
+    assert "put kept" in lines and run.stderr.count("send tensor.cpu()") == 1
+    assert {"499500", "0"} <= set(lines)
+
+
+@pytest.mark.fresh_start
+def test_an_executor_handles_a_refused_tensor_itself(simulate: Simulate, tmp_path: Path) -> None:
+    program = tmp_path / "executor.py"
+    program.write_text("""
+import concurrent.futures, multiprocessing, torch
+if __name__ == '__main__':
+    context = multiprocessing.get_context('spawn')
+    with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as executor:
+        for sent in (torch.ones(3, device='cuda'), torch.ones(3)):
+            try:
+                print(executor.submit(torch.sum, sent).result().item())
+            except NotImplementedError as error:
+                assert 'send tensor.cpu()' in str(error), error
+                print('refused')
+""")
+    assert simulate(program).check().stdout == "refused\n3.0\n"
 
 
 NCCL = """

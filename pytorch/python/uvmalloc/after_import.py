@@ -1,7 +1,7 @@
 """Actions that follow the import of a module.
 
-libuvmalloc.so carries this text and torch_names.py behind it (pytorch/interpose/CMakeLists.txt). So
-this file imports nothing but the standard library.
+libuvmalloc.so carries this text, and those of queues.py and torch_names.py behind it
+(pytorch/interpose/CMakeLists.txt). So this file imports nothing but the standard library.
 """
 
 from __future__ import annotations

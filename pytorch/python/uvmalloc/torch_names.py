@@ -2,7 +2,7 @@
 
 libuvmalloc.so carries this file and runs it inside `import torch`. So a program under it has the
 functions without importing anything of ours. `import uvmalloc` gives them to any other program, and
-`set_enabled_uvm` then loads the library. This file imports the standard library, and after_import,
+`set_enabled_uvm` then loads the library. This file imports the standard library, and the files
 whose text the library carries in front of this one. It adds names and changes none. Without
 libuvmalloc.so a call of them says how to get it. This file also tells torch.load how a storage that
 it has read gets to a device without a copy.
@@ -23,6 +23,7 @@ from types import MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from uvmalloc.after_import import after_import
+from uvmalloc.queues import watch_queues
 
 if TYPE_CHECKING:
     import torch
@@ -58,7 +59,7 @@ def set_enabled_uvm(enabled: bool) -> None:
     reason = _enable_in_torch()
     if reason is not None:
         raise RuntimeError(f"unified memory cannot be enabled: {reason}")
-    take_manage_argument()
+    follow_torch()
     add_methods()
 
 
@@ -219,7 +220,7 @@ def install() -> None:
     """Adds the functions once: now, or after the import of torch's modules."""
     after_import(
         {
-            "torch._tensor": _take_manage_argument_in_torch,
+            "torch._tensor": _follow_enabled_torch,
             "torch.cuda": _add_functions,
             "torch.serialization": _add_deserializer,
         }
@@ -245,9 +246,15 @@ def _add_methods(module: ModuleType) -> None:
             setattr(module.Tensor, name, method)
 
 
-def _take_manage_argument_in_torch(module: ModuleType) -> None:
+def _follow_enabled_torch(module: ModuleType) -> None:
     if _flag("uvmalloc_is_in_torch"):
-        take_manage_argument()
+        follow_torch()
+
+
+def follow_torch() -> None:
+    """Changes in Python that a torch with unified memory needs, and no other one gets."""
+    take_manage_argument()
+    watch_queues()
 
 
 def _enable_in_torch() -> str | None:
