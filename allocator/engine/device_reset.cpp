@@ -33,7 +33,7 @@ std::vector<void*> DeviceReset::forget(int device) {
   live_.end();
   for (const DeviceStream& stream : stream_pools_.streams_of(device)) stream_pools_.retire(stream);
   machine_.stream_work.note_idle(device);
-  const std::vector<void*> lost = live_blocks_of(device);
+  std::vector<void*> lost = live_blocks_of(device);
   for (void* address : lost) free_(address);
   fenced_.drain_all();
   hints_.forget_pending();
