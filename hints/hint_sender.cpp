@@ -74,9 +74,12 @@ bool HintSender::note(const Hint& hint, const RuntimeStatus& status) noexcept {
   return false;
 }
 
-// The memory may have been given back since: then the hint has no subject any more.
+// The memory may have been given back since, or have ended with its device's context: then the hint
+// has no subject any more.
 void HintSender::note_late(const Hint& hint, const RuntimeStatus& status) noexcept {
-  if (status.error != RuntimeError::kInvalidValue) note(hint, status);
+  const bool has_ended =
+      status.error == RuntimeError::kInvalidValue || status.error == RuntimeError::kNotUsable;
+  if (!has_ended) note(hint, status);
 }
 
 void HintSender::send_deferred() {

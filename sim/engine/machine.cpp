@@ -395,7 +395,10 @@ void Machine::end_primary_context(int device, std::vector<std::shared_ptr<Graph>
   for (Stream* stream : timeline_.per_thread_streams_of(device)) end_capture_of(*stream, graphs);
   std::erase_if(peers_,
                 [&](const auto& pair) { return pair.first == device || pair.second == device; });
-  pools_.set_current(device, pools_.default_of(device));
+  const PoolHandle pool = pools_.default_of(device);
+  pools_.set_current(device, pool);
+  pools_.find(pool)->release_threshold_bytes = 0;
+  pools_.find(pool)->used_high_bytes = pools_.find(pool)->used_bytes;
   memory(device).close_context();
 }
 

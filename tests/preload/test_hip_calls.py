@@ -280,3 +280,20 @@ for free in (runtime.hipFree, runtime.hipHostFree, runtime.hipFreeHost):
         UVMALLOC_CUDA=switch,
     )
     assert run.stdout == "0 0 1 " * 9
+
+
+def test_blocks_of_before_a_reset_are_never_handed_out_again(python: Program) -> None:
+    run = python("""
+def new(*sizes): return [allocate(runtime.hipMalloc, size(count))[1] for count in sizes]
+for i in range(5):
+    old = new(100, MIB, 8 * MIB)
+    assert runtime.hipFree(old[1]) == 0 and runtime.hipDeviceSynchronize() == 0
+    assert runtime.hipDeviceReset() == 0
+    fresh = new(100, MIB, 8 * MIB)
+    assert not {each.value >> 21 for each in old} & {each.value >> 21 for each in fresh}
+    assert all(runtime.hipMemset(each, 1, size(100)) == 0 for each in fresh)
+    assert runtime.hipFree(old[0]) == 1
+    assert all(runtime.hipFree(each) == 0 for each in fresh)
+print("done")
+""")
+    assert (run.stdout, run.reached, run.stderr) == ("done\n", 0, "")
