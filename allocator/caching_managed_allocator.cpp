@@ -198,6 +198,10 @@ std::vector<DeviceStream> CachingManagedAllocator::streams_of(int device) const 
   return engine_->stream_pools.streams_of(device);
 }
 
+void CachingManagedAllocator::finish_prefetches() noexcept {
+  if (!engine_->machine.in_forked_child()) engine_->machine.sender.finish_prefetches();
+}
+
 std::vector<void*> CachingManagedAllocator::forget_device(int device) {
   return engine_->device_reset.forget(device);
 }

@@ -206,6 +206,9 @@ class CachingManagedAllocator {
   // The streams of the device that memory was requested for and that have not been forgotten.
   std::vector<DeviceStream> streams_of(int device) const;
 
+  // Waits until no thread of ours calls the device: before the program destroys its context.
+  void finish_prefetches() noexcept;
+
   // The program has destroyed the device's context, and with it all memory, streams and events
   // there (cudaDeviceReset): call it right after that. Ends the blocks of that memory, which must
   // not be freed again, and returns their addresses. Blocks in ordinary memory stay. Other threads

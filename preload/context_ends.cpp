@@ -7,6 +7,10 @@
 
 namespace uvm::preload {
 
+void prepare_for_reset() noexcept {
+  if (CachingManagedAllocator* ours = process_allocator()) ours->finish_prefetches();
+}
+
 void note_device_reset(int device) {
   OpenCaptures::instance().remove_all_of(device);
   CachingManagedAllocator* ours = process_allocator();

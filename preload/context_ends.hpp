@@ -7,7 +7,9 @@
 
 namespace uvm::preload {
 
-// The device's primary context was destroyed: blocks in its memory have ended.
+// The device's primary context is about to be destroyed: nothing of ours calls it meanwhile.
+void prepare_for_reset() noexcept;
+// It was destroyed: blocks in its memory have ended.
 void note_device_reset(int device);
 
 // Passes on a call that destroys the primary context of `device`; -1: there is no such device. A
@@ -16,6 +18,7 @@ void note_device_reset(int device);
 template <class Reset, class IsGone>
 auto pass_reset_on(const char* call, int device, Reset reset, IsGone is_gone) noexcept {
   forget_layouts(call);
+  prepare_for_reset();
   const auto result = reset();
   if (device >= 0 && (result == decltype(result){} || is_gone()))
     beside(call, [&] { note_device_reset(device); });

@@ -26,7 +26,7 @@ int in_child(const std::function<int()>& body) {
 }
 
 TEST(MadeOnceTest, TheValueIsMadeOnceAndForAll) {
-  MadeOnce<int> once;
+  static MadeOnce<int> once;  // for good
   int& first = once.get([] { return std::make_unique<int>(1); });
   int& second = once.get([] { return std::make_unique<int>(2); });
   EXPECT_EQ(first, 1);
@@ -34,7 +34,7 @@ TEST(MadeOnceTest, TheValueIsMadeOnceAndForAll) {
 }
 
 TEST(MadeOnceTest, AnotherThreadWaitsForTheOneThatMakesIt) {
-  MadeOnce<int> once;
+  static MadeOnce<int> once;  // for good
   std::unique_ptr<testing::WaitingThread> other;
   int seen = 0;
   once.get([&] {
@@ -48,14 +48,14 @@ TEST(MadeOnceTest, AnotherThreadWaitsForTheOneThatMakesIt) {
 }
 
 TEST(MadeOnceTest, AfterAnExceptionTheNextCallMakesIt) {
-  MadeOnce<int> once;
+  static MadeOnce<int> once;  // for good
   const auto fails = []() -> std::unique_ptr<int> { throw std::runtime_error("no"); };
   EXPECT_THROW(once.get(fails), std::runtime_error);
   EXPECT_EQ(once.get([] { return std::make_unique<int>(3); }), 3);
 }
 
 TEST(MadeOnceTest, AChildThatIsForkedMeanwhileHasTheLostValueAndDoesNotWait) {
-  MadeOnce<int> once;
+  static MadeOnce<int> once;  // for good
   int in_the_child = 0;
   once.get([&] {
     // As another thread would, whose child has this thread no more.
