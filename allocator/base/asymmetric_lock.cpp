@@ -56,21 +56,23 @@ bool AsymmetricLock::use(Kind kind) {
   return true;
 }
 
-void AsymmetricLock::spin() {
-  while (busy_.exchange(true, std::memory_order_acquire)) sched_yield();
+void AsymmetricLock::lock_symmetric() {
+  while (busy_.exchange(true, std::memory_order_acquire)) busy_.wait(true);
 }
 
 void AsymmetricLock::lock_owner_slow() {
   while (taken_.load(std::memory_order_acquire)) {
     busy_.store(false, std::memory_order_release);
-    while (taken_.load(std::memory_order_acquire)) sched_yield();
+    taken_.wait(true);
     busy_.store(true, std::memory_order_seq_cst);
   }
 }
 
 void AsymmetricLock::lock_all(std::span<AsymmetricLock* const> locks) {
   if (!asymmetric_) {
-    for (AsymmetricLock* lock : locks) lock->spin();
+    for (AsymmetricLock* lock : locks) {
+      while (lock->busy_.exchange(true, std::memory_order_acquire)) sched_yield();
+    }
     return;
   }
   if (locks.empty()) return;
@@ -83,7 +85,9 @@ void AsymmetricLock::lock_all(std::span<AsymmetricLock* const> locks) {
 
 void AsymmetricLock::unlock_all(std::span<AsymmetricLock* const> locks) {
   for (AsymmetricLock* lock : locks) {
-    (asymmetric_ ? lock->taken_ : lock->busy_).store(false, std::memory_order_release);
+    std::atomic<bool>& held = asymmetric_ ? lock->taken_ : lock->busy_;
+    held.store(false, std::memory_order_release);
+    held.notify_one();
   }
 }
 

@@ -1,10 +1,11 @@
 // A lock for data that one thread, its owner, uses all the time and others hardly ever. The owner
 // locks it without an atomic read-modify-write or a fence. Others pay for both sides with the
 // membarrier system call (asymmetric Dekker, membarrier(2)). If the system has no membarrier, and
-// under ThreadSanitizer, which does not see that call, the owner uses a plain spin lock.
+// under ThreadSanitizer, which does not see that call, the owner locks by an exchange.
 //
-// The owner must not block while it holds the lock. Other threads exclude each other by a mutex of
-// their own.
+// The owner must not block while it holds the lock, because others spin until it leaves. Another
+// thread may hold it for long, such as around a fork that copies memory: the owner sleeps
+// meanwhile. Other threads exclude each other by a mutex of their own.
 #pragma once
 
 #include <atomic>
@@ -14,7 +15,7 @@ namespace uvm {
 
 class AsymmetricLock {
  public:
-  // By the owner only. Waits while another thread has the lock, which is short.
+  // By the owner only. Waits while another thread has the lock.
   [[gnu::always_inline]] void lock_owner() {
     if (asymmetric_) [[likely]] {
       busy_.store(true, std::memory_order_relaxed);
@@ -25,7 +26,7 @@ class AsymmetricLock {
         return;
       lock_owner_slow();
     } else {
-      spin();
+      lock_symmetric();
     }
   }
   void unlock_owner() { busy_.store(false, std::memory_order_release); }
@@ -50,7 +51,7 @@ class AsymmetricLock {
 
  private:
   void lock_owner_slow();
-  void spin();
+  void lock_symmetric();
 
   static bool asymmetric_;
   std::atomic<bool> busy_{false};   // the owner is inside; of the symmetric kind, any thread

@@ -33,19 +33,24 @@ class WaitingThread {
 
   // Returns true once the thread sleeps in the kernel or has spun for a millisecond of its own
   // processor time. Returns false if `body` has returned: nothing made it wait.
-  bool waits() {
+  bool waits() { return comes_to_wait(1'000'000, true); }
+  // Returns true once the thread sleeps in the kernel. Returns false if it has spun for a tenth of
+  // a second of its own processor time, or if `body` has returned.
+  bool falls_asleep() { return comes_to_wait(100'000'000, false); }
+
+ private:
+  bool comes_to_wait(long long spun_ns, bool may_spin) {
     while (tid_ == 0) sched_yield();
     clockid_t clock = 0;
     pthread_getcpuclockid(thread_.native_handle(), &clock);
     const long long begin = nanoseconds(clock);
     while (!over_) {
-      if (nanoseconds(clock) - begin > 1'000'000 || sleeps()) return !over_;
+      if (sleeps()) return !over_;
+      if (nanoseconds(clock) - begin > spun_ns) return may_spin && !over_;
       sched_yield();
     }
     return false;
   }
-
- private:
   static long long nanoseconds(clockid_t clock) {
     timespec time{};
     clock_gettime(clock, &time);

@@ -42,6 +42,19 @@ class AsymmetricLockTest : public ::testing::TestWithParam<AsymmetricLock::Kind>
   };
 };
 
+TEST_P(AsymmetricLockTest, TheOwnerSleepsWhileAnotherThreadHasTheLock) {
+  AsymmetricLock own;
+  AsymmetricLock* const lock = &own;
+  AsymmetricLock::lock_all({&lock, 1});
+  testing::WaitingThread owner([&] {
+    own.lock_owner();
+    own.unlock_owner();
+  });
+  EXPECT_TRUE(owner.falls_asleep());
+  AsymmetricLock::unlock_all({&lock, 1});
+  owner.join();
+}
+
 TEST_P(AsymmetricLockTest, TheOwnerAndATakerAreNeverInsideTogether) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(300);
   Guarded guarded;
