@@ -178,10 +178,9 @@ inline Block* PageDirectory::block_at(const void* address) const {
   if (entry == nullptr) return nullptr;
   Page* page = entry->page.load(std::memory_order_acquire);
   if (page == nullptr) return nullptr;
-  Block* block = nullptr;
+  Block* block = record_of<RunBlock>(page);
   switch (kind_of(page)) {
     case PageKind::kPageGranular:
-      block = record_of<RunBlock>(page);
       break;
     case PageKind::kMixed:
       if (Block* object = record_of<SmallPage>(page)->at(address)) return object;
@@ -193,7 +192,7 @@ inline Block* PageDirectory::block_at(const void* address) const {
       break;
     }
   }
-  return block->address() == address ? block : nullptr;
+  return block->starts_at(address) ? block : nullptr;
 }
 
 }  // namespace uvm
