@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <new>
 
-#include <uvmalloc/runtime/log.hpp>
 #include <uvmalloc/storage/pages.hpp>
 
 namespace uvm {
@@ -126,14 +125,13 @@ std::size_t SmallArena::allocate(std::size_t size_bytes, void** out, std::size_t
       return 0;
     }
     if (out[i] != nullptr) continue;
-    if (hooks_->has_asked_for_more && !hooks_->has_asked_for_segments) {
-      log_once(LogLevel::kError, "jemalloc",
-               "small blocks cannot be had: jemalloc was not built with --with-lg-hugepage=18. Run "
-               "scripts/setup and configure anew");
-    }
     return i;
   }
   return count;
+}
+
+bool SmallArena::is_unsuited() const noexcept {
+  return hooks_->has_asked_for_more && !hooks_->has_asked_for_segments;
 }
 
 void SmallArena::free(void* const* blocks, std::size_t count, std::size_t size_bytes) noexcept {

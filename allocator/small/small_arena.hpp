@@ -57,6 +57,9 @@ class SmallArena {
   // from another arena (ExtentSource::owns()).
   std::size_t allocate(std::size_t size_bytes, void** out, std::size_t count) noexcept;
 
+  // Whether this build of jemalloc can serve no arena, as far as allocate() has shown.
+  bool is_unsuited() const noexcept;
+
   // Takes back blocks of one requested size, from any calls.
   void free(void* const* blocks, std::size_t count, std::size_t size_bytes) noexcept;
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include <uvmalloc/allocator/small/extent_source.hpp>
+#include <uvmalloc/runtime/log.hpp>
 
 namespace uvm {
 
@@ -56,12 +57,25 @@ SmallArenas::Arena& SmallArenas::arena_of(PoolIndex pool) {
 
 SmallArenas::Batch SmallArenas::allocate(PoolIndex pool, std::size_t size_bytes, void** out,
                                          std::size_t count, Growth most) {
-  const RankedGuard lock(mutex_);
-  Arena& arena = arena_of(pool);
-  arena.most = most;
-  arena.took_page = arena.thread_is_past = false;
-  const std::size_t got = arena.arena().allocate(size_bytes, out, count);
-  return {got, arena.took_page, arena.thread_is_past};
+  Batch batch;
+  bool is_unsuited = false;
+  {
+    const RankedGuard lock(mutex_);
+    Arena& arena = arena_of(pool);
+    arena.most = most;
+    arena.took_page = arena.thread_is_past = false;
+    batch.count = arena.arena().allocate(size_bytes, out, count);
+    batch.took_page = arena.took_page;
+    batch.thread_is_past = arena.thread_is_past;
+    is_unsuited = batch.count < count && arena.arena().is_unsuited();
+  }
+  // Without the lock: the reader of the line may be slow.
+  if (is_unsuited) {
+    log_once(LogLevel::kError, "jemalloc",
+             "small blocks cannot be had: jemalloc was not built with --with-lg-hugepage=18. Run "
+             "scripts/setup and configure anew");
+  }
+  return batch;
 }
 
 void SmallArenas::free(PoolIndex pool, void* const* blocks, std::size_t count,

@@ -43,7 +43,8 @@ class SmallArenas {
     // The thread ends, and no arena serves it any more (SmallArena::allocate()).
     bool thread_is_past = false;
   };
-  // SmallArena::allocate() of the pool's arena. std::bad_alloc: the arena cannot be made.
+  // SmallArena::allocate() of the pool's arena. std::bad_alloc: the arena cannot be made. A build
+  // of jemalloc that can serve none is logged once.
   Batch allocate(PoolIndex pool, std::size_t size_bytes, void** out, std::size_t count,
                  Growth most);
   void free(PoolIndex pool, void* const* blocks, std::size_t count, std::size_t size_bytes);
