@@ -104,6 +104,15 @@ RuntimeStatus CountingRuntime::is_capturing(int device, StreamHandle stream, boo
 RuntimeStatus CountingRuntime::create_event(int device, EventHandle* out) const {
   return counted(kCreateEvent).create_event(device, out);
 }
+
+RuntimeStatus CountingRuntime::create_timed_event(int device, EventHandle* out) const {
+  return counted(kCreateEvent).create_timed_event(device, out);
+}
+
+RuntimeStatus CountingRuntime::time_between(int device, EventHandle from, EventHandle to,
+                                            std::chrono::nanoseconds* out) const {
+  return counted(kQueryEvent).time_between(device, from, to, out);
+}
 RuntimeStatus CountingRuntime::destroy_event(int device, EventHandle event) const {
   return counted(kDestroyEvent).destroy_event(device, event);
 }

@@ -60,6 +60,10 @@ class CountingRuntime final : public DeviceRuntime {
                                   EventHandle event) const override;
   RuntimeStatus is_capturing(int device, StreamHandle stream, bool* out) const override;
   RuntimeStatus create_event(int device, EventHandle* out) const override;
+  // These count as create_event and query_event.
+  RuntimeStatus create_timed_event(int device, EventHandle* out) const override;
+  RuntimeStatus time_between(int device, EventHandle from, EventHandle to,
+                             std::chrono::nanoseconds* out) const override;
   RuntimeStatus destroy_event(int device, EventHandle event) const override;
   RuntimeStatus record_event(int device, EventHandle event, StreamHandle stream) const override;
   RuntimeStatus query_event(int device, EventHandle event) const override;

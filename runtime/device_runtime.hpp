@@ -189,12 +189,22 @@ class DeviceRuntime {
 
   // Events without timing.
   virtual RuntimeStatus create_event(int device, EventHandle* out) const = 0;
+  // Events with timing, for time_between(). kNotSupported: the runtime has none.
+  virtual RuntimeStatus create_timed_event(int /*device*/, EventHandle* /*out*/) const {
+    return {RuntimeError::kNotSupported, 0, "no events with timing", "create_timed_event"};
+  }
   virtual RuntimeStatus destroy_event(int device, EventHandle event) const = 0;
   virtual RuntimeStatus record_event(int device, EventHandle event, StreamHandle stream) const = 0;
-  // kNone: complete; kNotReady: not yet. Neither these two nor waiting for a stream that is not
-  // being captured disturbs a capture.
+  // kNone: complete; kNotReady: not yet. Neither these three calls nor waiting for a stream
+  // that is not being captured disturb a capture.
   virtual RuntimeStatus query_event(int device, EventHandle event) const = 0;
   virtual RuntimeStatus synchronize_event(int device, EventHandle event) const = 0;
+  // The device's time from one recorded event with timing to another. kNotReady: one of the two is
+  // not complete.
+  virtual RuntimeStatus time_between(int /*device*/, EventHandle /*from*/, EventHandle /*to*/,
+                                     std::chrono::nanoseconds* /*out*/) const {
+    return {RuntimeError::kNotSupported, 0, "no events with timing", "time_between"};
+  }
   virtual RuntimeStatus synchronize_device(int device) const = 0;
 
   // The time that passes while devices work, of which only differences count. Tests have their own.

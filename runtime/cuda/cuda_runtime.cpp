@@ -292,6 +292,12 @@ class CudaRuntime final : public DeviceRuntime {
     });
   }
 
+  RuntimeStatus create_timed_event(int device, EventHandle* out) const override {
+    return in_context(device, "cuEventCreate", [&] {
+      return api_->event_create(reinterpret_cast<CUevent*>(out), CU_EVENT_DEFAULT);
+    });
+  }
+
   RuntimeStatus destroy_event(int device, EventHandle event) const override {
     return in_context(device, "cuEventDestroy",
                       [&] { return api_->event_destroy(event_of(event)); });
@@ -305,6 +311,17 @@ class CudaRuntime final : public DeviceRuntime {
   RuntimeStatus query_event(int device, EventHandle event) const override {
     return beside_captures(device, "cuEventQuery",
                            [&] { return api_->event_query(event_of(event)); });
+  }
+
+  RuntimeStatus time_between(int device, EventHandle from, EventHandle to,
+                             std::chrono::nanoseconds* out) const override {
+    float milliseconds = 0;
+    const RuntimeStatus status = beside_captures(device, "cuEventElapsedTime", [&] {
+      return api_->event_elapsed_time(&milliseconds, event_of(from), event_of(to));
+    });
+    *out = std::chrono::duration_cast<std::chrono::nanoseconds>(
+        std::chrono::duration<double, std::milli>(milliseconds));
+    return status;
   }
 
   RuntimeStatus synchronize_event(int device, EventHandle event) const override {

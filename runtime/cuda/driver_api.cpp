@@ -64,6 +64,7 @@ std::string bind_all(void* library, DriverApi* api) {
   bind.required(api->event_record, "cuEventRecord");
   bind.required(api->event_query, "cuEventQuery");
   bind.required(api->event_synchronize, "cuEventSynchronize");
+  bind.required(api->event_elapsed_time, "cuEventElapsedTime");
 #if UVMALLOC_CUDA_BY_LOCATION
   bind.optional(api->advise_by_location, "cuMemAdvise_v2");
   bind.optional(api->prefetch_by_location, "cuMemPrefetchAsync_v2");

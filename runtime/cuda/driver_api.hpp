@@ -42,6 +42,7 @@ struct DriverApi {
   CUresult (*event_record)(CUevent, CUstream) = nullptr;
   CUresult (*event_query)(CUevent) = nullptr;
   CUresult (*event_synchronize)(CUevent) = nullptr;
+  CUresult (*event_elapsed_time)(float*, CUevent, CUevent) = nullptr;
 
   // Two generations of the same call: with a location structure or a device number. The newer one
   // is preferred. At least one of each pair is bound.
