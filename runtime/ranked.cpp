@@ -18,6 +18,8 @@ const char* name(LockRank rank) {
       return "release";
     case LockRank::kFences:
       return "fences";
+    case LockRank::kPendingHints:
+      return "pending hints";
     case LockRank::kCaptures:
       return "captures";
     case LockRank::kArena:

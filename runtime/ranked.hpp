@@ -15,6 +15,7 @@ enum class LockRank : std::uint8_t {
   kPlan,
   kRelease,
   kFences,
+  kPendingHints,
   kCaptures,
   kArena,
   kCaches,

@@ -83,15 +83,21 @@ void HintDispatcher::add_pending(const LockedHeap& heap, const HintPlan& plan, i
 }
 
 void HintDispatcher::forget_pending() {
+  finish_pending();
   const HeapGuard heap(state_);
   pending_.clear();
 }
 
 void HintDispatcher::send_pending(const DeviceStream& user) {
-  std::vector<Pending> pending;
   {
     const HeapGuard heap(state_);
     if (pending_.empty() || state_.is_capturing()) return;
+  }
+  const RankedGuard one_at_a_time(sending_);
+  std::vector<Pending> pending;
+  {
+    const HeapGuard heap(state_);
+    if (state_.is_capturing()) return;
     pending.swap(pending_);
   }
   for (const Pending& hints : pending) {

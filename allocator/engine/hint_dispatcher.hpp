@@ -3,10 +3,12 @@
 // arenas grow with locks under which the driver may not be called.
 #pragma once
 
+#include <mutex>
 #include <vector>
 
 #include <uvmalloc/allocator/engine/heap_state.hpp>
 #include <uvmalloc/hints/hint_sender.hpp>
+#include <uvmalloc/runtime/ranked.hpp>
 
 namespace uvm {
 
@@ -36,8 +38,11 @@ class HintDispatcher {
   // A device was reset: pages that hints are about may be gone.
   void forget_pending();
   // Sends all pending plans, unless there is a capture. `user` waits for the prefetches of its own
-  // pages.
+  // pages. One thread at a time.
   void send_pending(const DeviceStream& user = {});
+  // Returns when no thread sends plans that were pending. Before pages go back that have left their
+  // pools: a thread may send plans for blocks of others, which can be free by then.
+  void finish_pending() { const RankedGuard lock(sending_); }
 
   // A plan that is sent at the end of its scope. Made before the state lock is taken.
   class Later {
@@ -66,6 +71,7 @@ class HintDispatcher {
 
   Machine& machine_;
   HeapState& state_;
+  Ranked<std::mutex, LockRank::kPendingHints> sending_;
   std::vector<Pending> pending_ UVM_GUARDED_BY(state_);
 };
 

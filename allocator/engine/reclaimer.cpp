@@ -243,6 +243,7 @@ std::size_t Reclaimer::release_chosen(const PoolFilter& wanted, const Choose& ch
     }
     devices = devices_to_wait_for(heap);
   }
+  hints_.finish_pending();
   const bool are_idle = std::all_of(devices.begin(), devices.end(), [&](int device) {
     return machine_.stream_work.wait_for_device(device);
   });

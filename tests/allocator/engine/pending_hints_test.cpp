@@ -1,12 +1,14 @@
 // What is planned is sent: the ledger and the driver agree, whoever took a page, whatever is
 // captured and whichever hint fails.
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "support/allocator_fixture.hpp"
+#include "support/waiting_thread.hpp"
 
 namespace uvm {
 namespace {
@@ -60,6 +62,32 @@ TEST_F(PendingHintsTest, BeforePagesAreGivenBackTheirHintsAreSent) {
   EXPECT_EQ(machine->allocated_bytes, 0u);
   small(0, stream(1));
   EXPECT_EQ(prefetches(), (Sent{{0, prefetch(page, 0)}})) << "once, for the new span";
+}
+
+TEST_F(PendingHintsTest, PagesGoBackOnlyWhenAnotherThreadHasSentTheirHints) {
+  capture(7);
+  char* first = small(0, stream(1));
+  char* second = small(0, stream(2));
+  machine->capturing.clear();
+  std::atomic<bool> is_sending = false;
+  std::atomic<bool> goes_on = false;
+  machine->before_prefetch = [&] {
+    is_sending = true;
+    while (!goes_on) std::this_thread::yield();
+  };
+  std::size_t prefetches_before_free = 0;
+  machine->before_free = [&] { prefetches_before_free = prefetches().size(); };
+  std::thread sending([&] { end_capture(7); });
+  while (!is_sending) std::this_thread::yield();
+  for (char* block : {first, second}) EXPECT_EQ(allocator->free(block), FreeResult::kFreed);
+  testing::WaitingThread releasing([&] { allocator->release_cached(); });
+  EXPECT_TRUE(releasing.waits());
+  goes_on = true;
+  sending.join();
+  releasing.join();
+  allocator->release_cached();
+  EXPECT_EQ(machine->allocated_bytes, 0u);
+  EXPECT_EQ(prefetches_before_free, 2u);
 }
 
 TEST_F(PendingHintsTest, EachPageIsPrefetchedByTheLaneOfItsOwnDevice) {
