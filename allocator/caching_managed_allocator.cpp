@@ -71,6 +71,10 @@ void CachingManagedAllocator::set_use_listener(std::function<void(bool wants_use
   engine_->live.set_listener(std::move(listener));
 }
 
+void CachingManagedAllocator::set_search_signs(std::function<SearchSign()> find) {
+  engine_->spill_limit.set_find_sign(std::move(find));
+}
+
 bool CachingManagedAllocator::note_use(const void* address, std::size_t size_bytes,
                                        StreamHandle stream, std::uint8_t access) {
   const live::UseRange use{address_of(address), size_bytes, access};

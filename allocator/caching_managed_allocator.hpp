@@ -108,6 +108,9 @@ class CachingManagedAllocator {
   // allocator.
   bool wants_uses() const noexcept;
   void set_use_listener(std::function<void(bool wants_uses)> listener);
+  // `find` says whether the program searches for the largest batch (UVMALLOC_SPILL). It is called
+  // without locks, seldom, in threads that allocate or use memory. It must not call the allocator.
+  void set_search_signs(std::function<SearchSign()> find);
   // A kernel that uses these ranges is about to be put on `stream` of `device`. Each range lies in
   // one block; ranges in no block are left out. For a captured graph the ranges are those of all
   // its kernels (live::joined_uses), also where its memory is in no live block. Where programs take

@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <string>
 
 #include <fmt/format.h>
@@ -41,6 +42,15 @@ bool is_off(std::string_view text) {
 bool is_of_uvmalloc(std::string_view name) {
   return name.starts_with("UVMALLOC_") && name != "UVMALLOC_CACHE" && name != "UVMALLOC_LIB_DIR" &&
          name != "UVMALLOC_JEMALLOC_DIR";
+}
+
+// Finite, and independent of the locale.
+std::optional<double> parse_number(std::string_view text) {
+  double number = 0;
+  const char* const end = text.data() + text.size();
+  const auto result = std::from_chars(text.data(), end, number);
+  if (result.ec != std::errc() || result.ptr != end || !std::isfinite(number)) return std::nullopt;
+  return number;
 }
 
 template <class Enum>
@@ -118,17 +128,36 @@ class Reader {
     if (text != nullptr && is_off(text)) {
       *value = 0;
     } else if (text != nullptr) {
-      // Independent of the locale.
-      const char* const end = text + std::strlen(text);
-      double read = 0;
-      const auto result = std::from_chars(text, end, read);
-      if (result.ec != std::errc() || result.ptr != end || !std::isfinite(read) || read < 0) {
-        text = refuse(setting, text);
+      const auto read = parse_number(text);
+      if (read && *read >= 0) {
+        *value = *read;
       } else {
-        *value = read;
+        text = refuse(setting, text);
       }
     }
     keep(setting, fmt::format("{}", *value), text);
+  }
+
+  void slowdown(std::optional<double>* value) {
+    const auto& setting = next();
+    const char* text = given(setting);
+    if (text != nullptr && lower(text) == "none") {
+      *value = std::numeric_limits<double>::infinity();
+    } else if (text != nullptr && lower(text) != "auto") {
+      std::string_view number(text);
+      if (number.ends_with('x') || number.ends_with('X')) number.remove_suffix(1);
+      const auto read = parse_number(number);
+      if (read && *read >= 1) {
+        *value = *read;
+      } else {
+        text = refuse(setting, text);
+      }
+    }
+    keep(setting,
+         !*value                  ? "auto"
+         : std::isfinite(**value) ? fmt::format("{}x", **value)
+                                  : "none",
+         text);
   }
 
   void size_or_auto(std::optional<std::size_t>* value, std::size_t least = 0) {
@@ -186,7 +215,10 @@ const std::vector<SettingDescription>& known_settings() {
        "who decides on placement: uvmalloc, the driver's page faults alone, or nobody (moves "
        "copy)"},
       {"UVMALLOC_THRASHING", "warn", "warn, fail, off",
-       "the reaction to steps that spend most of their time moving memory"},
+       "the reaction to steps that are much slower because their memory does not fit the device"},
+      {"UVMALLOC_SPILL", "auto", "auto; 1x, 1.5x, 2x and so on; none",
+       "how much slower steps may become before allocation raises out-of-memory; auto: no limit, "
+       "but in a search for the largest batch"},
       {"UVMALLOC_SHARE", "0", "1, on, true, yes; 0, off, false, no",
        "takes turns on a device with other programs that share it, when all need more than it has"},
       {"UVMALLOC_MOVE", "cow", "cow, alias, copy",
@@ -250,6 +282,7 @@ ParsedConfiguration parse_configuration(const VariableLookup& lookup,
   read.choice(&configuration.thrashing, Choices<Thrashing>{{"warn", Thrashing::kWarn},
                                                            {"fail", Thrashing::kFail},
                                                            {"off", Thrashing::kIgnore}});
+  read.slowdown(&configuration.most_slowdown);
   read.flag(&configuration.share);
   read.choice(&configuration.move, Choices<MoveMode>{{"cow", MoveMode::kCopyOnWrite},
                                                      {"alias", MoveMode::kAlias},

@@ -43,7 +43,7 @@ enum class ServeCuda : std::uint8_t { kNo, kYes, kAuto };
 // The kind of memory that CUDA's questions about a pointer of cudaMalloc answer with.
 enum class PointerType : std::uint8_t { kManaged, kDevice };
 
-// The reaction to steps that spend most of their time moving memory.
+// The reaction to steps that are much slower because their memory does not fit the device.
 enum class Thrashing : std::uint8_t {
   kWarn,  // one line
   kFail,  // an out-of-memory error of a later allocation
@@ -51,10 +51,14 @@ enum class Thrashing : std::uint8_t {
 };
 
 struct Configuration {
-  bool enabled = false;                     // PYTORCH_ENABLE_UNIFIED_MEMORY
-  std::string runtime = "auto";             // UVMALLOC_RUNTIME
-  Policy policy = Policy::kAuto;            // UVMALLOC_POLICY
-  Thrashing thrashing = Thrashing::kWarn;   // UVMALLOC_THRASHING
+  bool enabled = false;                    // PYTORCH_ENABLE_UNIFIED_MEMORY
+  std::string runtime = "auto";            // UVMALLOC_RUNTIME
+  Policy policy = Policy::kAuto;           // UVMALLOC_POLICY
+  Thrashing thrashing = Thrashing::kWarn;  // UVMALLOC_THRASHING
+  // UVMALLOC_SPILL: a step may take so many times as long as with memory enough; at 1 nothing
+  // spills, infinity is no limit. None: no limit, but for programs that search for the largest
+  // batch.
+  std::optional<double> most_slowdown;
   MoveMode move = MoveMode::kCopyOnWrite;   // UVMALLOC_MOVE
   std::optional<std::size_t> budget_bytes;  // UVMALLOC_BUDGET; none: from the machine
   // UVMALLOC_DEVICE_BUDGET; none: beyond a device's own memory the host's serves.

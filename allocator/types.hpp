@@ -54,6 +54,13 @@ struct TracedRange {
   int access = 0;  // 1: read, 2: written, 3: both
 };
 
+// Signs that a program searches for the largest batch by running out of memory.
+enum class SearchSign : std::uint8_t {
+  kNone,
+  kCatchesErrors,  // a function that is running handles out-of-memory errors
+  kSearches,       // a function that is running is known to search
+};
+
 // A live block of a private pool.
 struct PrivateBlock {
   void* address = nullptr;

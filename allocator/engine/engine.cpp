@@ -36,26 +36,28 @@ Engine::Engine(std::unique_ptr<DeviceRuntime> runtime, const Configuration& conf
       finder(machine, state, fenced, displaced),
       small(state, caches, small_arenas, grower),
       pressure_callbacks(machine, state, counts),
+      spill_limit(machine, state),
       escalation(state, fenced, displaced, returner, large, pressure_callbacks, finder, grower,
-                 reclaimer, decay),
+                 reclaimer, decay, spill_limit),
       uses(machine, state, caches, fenced),
       mover(machine, state, uses, hints, charges,
             [this](const Request& request) { make_room_on_device(request); }),
       sharing(machine, state),
-      live(machine, state, sharing),
+      live(machine, state, sharing, spill_limit),
       device_reset(machine, state, hints, fenced, stream_pools, reclaimer, live,
                    [this](void* address) { free_slow(address, nullptr); }),
       private_memory(machine, state, caches, fenced, returner, counts, hints,
                      [this](void* address) { free_slow(address, nullptr); }),
       introspection(machine, state, caches, fenced),
-      out_of_memory(machine, state, introspection),
+      out_of_memory(machine, state, introspection, spill_limit),
       fork_guard(machine, state, caches, small_arenas) {
+  if (!configuration.trace_file.empty()) {
+    const std::string why = introspection.start_trace(configuration.trace_file);
+    if (!why.empty()) log_line(LogLevel::kWarning, why);
+  }
+  // Last: its thread uses members that would be gone before it if anything threw after it.
   sharing.start({.release_cached = [this] { reclaimer.release_cached(); },
                  .plan_moves = [this](int device) { live.begin({device}); }});
-  if (configuration.trace_file.empty()) return;
-  if (std::string why = introspection.start_trace(configuration.trace_file); !why.empty()) {
-    log_line(LogLevel::kWarning, why);
-  }
 }
 
 Engine::~Engine() {

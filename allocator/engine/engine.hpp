@@ -5,6 +5,7 @@
 // instead of repeating its work. No other lock is ever held across a driver call.
 //   Reclaimer      one thread at a time gives cached memory back
 //   FencedBlocks   one thread at a time takes blocks whose fences are over
+//   HintDispatcher one thread at a time sends pending hints
 //   SmallArenas    one thread at a time is inside
 //   ThreadCaches   the list of caches, then the caches' own locks (with them, a stopped world)
 //   HeapState      pools, spans, records of blocks with nobody, ledger, statistics
@@ -38,6 +39,7 @@
 #include <uvmalloc/allocator/engine/reclaimer.hpp>
 #include <uvmalloc/allocator/engine/request.hpp>
 #include <uvmalloc/allocator/engine/small_allocator.hpp>
+#include <uvmalloc/allocator/engine/spill_limit.hpp>
 #include <uvmalloc/allocator/engine/stream_pools.hpp>
 #include <uvmalloc/allocator/engine/stream_uses.hpp>
 #include <uvmalloc/allocator/small/small_arenas.hpp>
@@ -103,6 +105,7 @@ struct Engine {
   BlockFinder finder;
   SmallAllocator small;
   PressureCallbacks pressure_callbacks;
+  SpillLimit spill_limit;
   Escalation escalation;
   StreamUses uses;
   Mover mover;

@@ -35,6 +35,7 @@
 #include <uvmalloc/allocator/engine/page_grower.hpp>
 #include <uvmalloc/allocator/engine/pressure_callbacks.hpp>
 #include <uvmalloc/allocator/engine/reclaimer.hpp>
+#include <uvmalloc/allocator/engine/spill_limit.hpp>
 
 namespace uvm {
 
@@ -58,7 +59,8 @@ class Escalation {
  public:
   Escalation(HeapState& state, FencedBlocks& fenced, DisplacedBlocks& displaced,
              BlockReturner& returner, LargeBlockCaching& large, PressureCallbacks& callbacks,
-             BlockFinder& finder, PageGrower& grower, Reclaimer& reclaimer, IdleDecay& decay)
+             BlockFinder& finder, PageGrower& grower, Reclaimer& reclaimer, IdleDecay& decay,
+             SpillLimit& spill_limit)
       : state_(state),
         fenced_(fenced),
         displaced_(displaced),
@@ -68,7 +70,8 @@ class Escalation {
         finder_(finder),
         grower_(grower),
         reclaimer_(reclaimer),
-        decay_(decay) {}
+        decay_(decay),
+        spill_limit_(spill_limit) {}
   Escalation(const Escalation&) = delete;
   Escalation& operator=(const Escalation&) = delete;
 
@@ -121,6 +124,7 @@ class Escalation {
   PageGrower& grower_;
   Reclaimer& reclaimer_;
   IdleDecay& decay_;
+  SpillLimit& spill_limit_;
 };
 
 }  // namespace uvm

@@ -13,8 +13,9 @@
 // them in the reverse order.
 //
 // Not taken are locks that are held while the device is waited for, or inside the driver, since a
-// fork could wait for ever: those of releases, of fences, of hint lanes, events and traces. No
-// public function needs them in a child (CachingManagedAllocator::in_forked_child()).
+// fork could wait for ever: those of live plans, of releases, of fences, of pending hints, of hint
+// lanes, events and traces. No public function waits for one of them in a child
+// (CachingManagedAllocator::in_forked_child()).
 #pragma once
 
 namespace uvm {

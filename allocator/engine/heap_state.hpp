@@ -31,6 +31,7 @@ class UVM_CAPABILITY("state lock") HeapState {
 
     std::size_t budget_bytes;                // of the process; beyond it allocation fails
     std::vector<std::size_t> device_limits;  // of the device facade, by device
+    std::vector<std::size_t> spill_limits;   // the same, of SpillLimit
     ResidencyLedger ledger;
     PlacementPlanner planner;
     SpanStore spans;

@@ -8,6 +8,7 @@ HeapState::Guarded::Guarded(Machine& machine)
     : budget_bytes(machine.budget.hard_bytes),
       device_limits(machine.devices.size(),
                     machine.configuration.device_budget_bytes.value_or(SIZE_MAX)),
+      spill_limits(machine.devices.size(), SIZE_MAX),
       planner(machine.configuration.policy, machine.budget.devices, ledger,
               machine.figure_store.hints()),
       reserve(machine.devices.size()),
@@ -18,8 +19,9 @@ HeapState::Guarded::Guarded(Machine& machine)
 namespace limits {
 
 std::size_t limit_of(const LockedHeap& heap, const StreamKey& key) {
-  return key.facade == Facade::kDevice ? heap->device_limits[static_cast<std::size_t>(key.device)]
-                                       : SIZE_MAX;
+  if (key.facade != Facade::kDevice) return SIZE_MAX;
+  const auto device = static_cast<std::size_t>(key.device);
+  return std::min(heap->device_limits[device], heap->spill_limits[device]);
 }
 
 Refusal check(const LockedHeap& heap, const StreamKey& key, std::size_t touched_bytes,
@@ -32,8 +34,9 @@ Refusal check(const LockedHeap& heap, const StreamKey& key, std::size_t touched_
   const std::size_t limit = limit_of(heap, key);
   if (limit == SIZE_MAX) return {};
   const std::size_t held = heap->book.reserved_bytes(key.facade, key.device);
-  if (held > limit || pool_bytes > limit - held) return Refusal::of_device_limit();
-  return {};
+  if (held <= limit && pool_bytes <= limit - held) return {};
+  const auto device = static_cast<std::size_t>(key.device);
+  return limit == heap->device_limits[device] ? Refusal::of_device_limit() : Refusal::of_spill();
 }
 
 std::size_t beyond_budget_bytes(const LockedHeap& heap, const StreamKey& key,

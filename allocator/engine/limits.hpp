@@ -11,7 +11,7 @@
 
 namespace uvm {
 
-enum class RefusedBy : std::uint8_t { kNobody, kBudget, kDeviceLimit, kDriver };
+enum class RefusedBy : std::uint8_t { kNobody, kBudget, kDeviceLimit, kSpillLimit, kDriver };
 
 struct Refusal {
   RefusedBy by = RefusedBy::kNobody;
@@ -24,6 +24,11 @@ struct Refusal {
   static Refusal of_device_limit() {
     return {RefusedBy::kDeviceLimit,
             {RuntimeError::kOutOfMemory, 0, "the device's limit is reached", "device limit"}};
+  }
+  static Refusal of_spill() {
+    return {RefusedBy::kSpillLimit,
+            {RuntimeError::kOutOfMemory, 0, "the device is full, and nothing may spill",
+             "spill limit"}};
   }
   static Refusal of_driver(const RuntimeStatus& status) {
     return status.ok() ? Refusal{} : Refusal{RefusedBy::kDriver, status};

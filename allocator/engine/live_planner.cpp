@@ -3,14 +3,16 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <optional>
+#include <string>
 
 #include <fmt/format.h>
 
 #include <uvmalloc/allocator/engine/peer_room.hpp>
 #include <uvmalloc/allocator/errors.hpp>
+#include <uvmalloc/hints/live/device_clock.hpp>
 #include <uvmalloc/hints/live/live_plan.hpp>
 #include <uvmalloc/hints/live/move_lanes.hpp>
-#include <uvmalloc/hints/live/thrash_detector.hpp>
 #include <uvmalloc/runtime/log.hpp>
 
 namespace uvm {
@@ -18,6 +20,15 @@ namespace uvm {
 using live::BlockExtent;
 using live::LiveFigures;
 using live::UseLog;
+
+namespace {
+
+std::string slowdown_text(double slowdown) {
+  constexpr double kMostTold = 10;
+  return slowdown > kMostTold ? "10 or more" : fmt::format("{:.1f}", slowdown);
+}
+
+}  // namespace
 
 // The plan of one device with the services that it uses.
 class LivePlanner::DevicePlan final : public live::MoveSink {
@@ -30,7 +41,9 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
         lanes_(owner.machine_.runtime, owner.machine_.events, owner.machine_.figure_store.hints(),
                device),
         plan_(log_, learner_, *owner.policy_, *this, chunks()),
-        peers_(owner.machine_, owner.state_, device) {
+        peers_(owner.machine_, owner.state_, device),
+        clock_(owner.machine_.runtime, device),
+        thrashing_(owner.spill_limit_.most_slowdown()) {
     measure_peers();
   }
 
@@ -56,6 +69,7 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
     }
     learner_.kernel_added();
     lanes_.begin_kernel(stream, log_.newest());
+    clock_.begin(stream);
     look_around();
     plan_.before_kernel(launch);
     judge_step();
@@ -78,10 +92,21 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
     lanes_.wait_until_left();
   }
 
-  bool is_over() const { return calm_kernels_ >= kCalmKernels; }
-  std::optional<live::ThrashDetector::Alarm> take_alarm() { return thrashing_.take_alarm(); }
+  // Nothing has moved for long, and all fits again. Pages of the device facade that the program may
+  // still use or get again count, because nothing would tell of the next use of one on the host.
+  bool is_over() {
+    if (calm_kernels_ < kCalmKernels) return false;
+    calm_kernels_ = 0;  // the question is repeated after as many kernels
+    const HeapGuard heap(owner_.state_);
+    return heap->book.reserved_bytes(Facade::kDevice, device_) <= plan_.chunks() * kPageBytes;
+  }
+  int device() const { return device_; }
+  live::ThrashDetector& thrashing() { return thrashing_; }
   const LiveFigures& figures() const { return plan_.figures(); }
-  void abandon() noexcept { lanes_.abandon(); }
+  void abandon() noexcept {
+    lanes_.abandon();
+    clock_.abandon();
+  }
 
   // ---- MoveSink
   void evict(std::uintptr_t page, live::KernelNumber last_use) override {
@@ -127,14 +152,20 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
       block = heap->pools.take_at(address, kPageBytes);
     }
     if (block == nullptr) return Discarded::kInUse;
-    const bool is_discarded = lanes_.discard(page, key.device_stream(), freed);
-    const HeapGuard heap(owner_.state_);
-    heap->pools.put(block, heap->pools.at(block->pool));
-    return is_discarded ? Discarded::kYes : Discarded::kRefused;
+    // Also where there is no memory to discard it.
+    struct PutBack {
+      ~PutBack() {
+        const HeapGuard heap(state);
+        heap->pools.put(block, heap->pools.at(block->pool));
+      }
+      HeapState& state;
+      RunBlock* block;
+    } put_back{owner_.state_, block};
+    return lanes_.discard(page, key.device_stream(), freed) ? Discarded::kYes : Discarded::kRefused;
   }
 
  private:
-  // Without a move for so many kernels the plan ends.
+  // Without a move for so many kernels the plan may end.
   static constexpr std::uint64_t kCalmKernels = 8192;
   // Kernels between two looks at the device's limit and at what the peers' budgets have left, and
   // between two looks at the driver's figures of peers.
@@ -173,8 +204,8 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
     const std::uint64_t moved = now.brought_pages + now.evicted_pages + now.missing_pages;
     calm_kernels_ = moved == moved_pages_ ? calm_kernels_ + 1 : 0;
     moved_pages_ = moved;
-    thrashing_.kernel_added(learner_.step_kernels(), moved * kPageBytes,
-                            owner_.machine_.runtime.now());
+    thrashing_.kernel_added(learner_.step_kernels(), plan_.copied_pages() * kPageBytes,
+                            plan_.chunks() * kPageBytes, clock_);
   }
 
   LivePlanner& owner_;
@@ -184,21 +215,27 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
   live::MoveLanes lanes_;
   live::LivePlan plan_;
   PeerRoom peers_;
+  live::DeviceClock clock_;
   live::ThrashDetector thrashing_;
   std::uint64_t moved_pages_ = 0;
   std::uint64_t calm_kernels_ = 0;
 };
 
-LivePlanner::LivePlanner(Machine& machine, HeapState& state, const DeviceSharing& sharing)
+LivePlanner::LivePlanner(Machine& machine, HeapState& state, const DeviceSharing& sharing,
+                         SpillLimit& spill_limit)
     : machine_(machine),
       state_(state),
       sharing_(sharing),
+      spill_limit_(spill_limit),
       policy_(live::make_live_policy(machine.configuration.policy)),
+      fails_(static_cast<std::size_t>(machine.device_count())),
       plans_(static_cast<std::size_t>(machine.device_count())) {}
 
 LivePlanner::~LivePlanner() = default;
 
 void LivePlanner::set_listener(Listener listener) {
+  // A thread that the child does not have may hold the lock, and nothing is planned there.
+  if (machine_.in_forked_child()) return;
   const RankedGuard lock(mutex_);
   if (listener_ && is_watching()) listener_(false);
   listener_ = std::move(listener);
@@ -218,7 +255,7 @@ void LivePlanner::begin(const std::vector<int>& devices) noexcept {
       if (watches_.exchange(true, std::memory_order_relaxed)) continue;
       log(LogLevel::kInfo, "device {} has less memory than the program uses: moves are planned",
           device);
-      if (listener_) listener_(true);
+      tell_listener_with_lock(true);
     }
   } catch (const std::exception& error) {
     log(LogLevel::kWarning, "moves are not planned: {}", error.what());
@@ -231,15 +268,34 @@ void LivePlanner::look_at_peers_with_lock() {
   }
 }
 
-void LivePlanner::end_with_lock() noexcept {
-  for (auto& plan : plans_) {
-    if (plan == nullptr) continue;
+// Without memory its pages stay with their peers, whose drivers evict them when they need the room.
+void LivePlanner::end_with_lock(std::unique_ptr<DevicePlan>& plan) noexcept {
+  try {
     plan->leave_peers();
-    ended_ += plan->figures();
-    plan.reset();
+  } catch (const std::exception& error) {
+    log(LogLevel::kWarning, "pages stay on other devices: {}", error.what());
   }
+  ended_ += plan->figures();
+  fails_[static_cast<std::size_t>(plan->device())].store(false, std::memory_order_relaxed);
+  plan.reset();
+  const auto is_there = [](const auto& other) { return other != nullptr; };
+  if (std::ranges::any_of(plans_, is_there)) return;
   watches_.store(false, std::memory_order_relaxed);
-  if (listener_) listener_(false);
+  tell_listener_with_lock(false);
+}
+
+void LivePlanner::end_all_with_lock() noexcept {
+  for (auto& plan : plans_) {
+    if (plan != nullptr) end_with_lock(plan);
+  }
+}
+
+void LivePlanner::tell_listener_with_lock(bool wants_uses) noexcept {
+  try {
+    if (listener_) listener_(wants_uses);
+  } catch (const std::exception& error) {
+    log(LogLevel::kWarning, "operators cannot be watched as they should: {}", error.what());
+  }
 }
 
 // Without memory for the plan there is none.
@@ -251,12 +307,12 @@ void LivePlanner::act(Act act) noexcept {
     act();
   } catch (const std::exception& error) {
     log(LogLevel::kWarning, "moves are not planned any more: {}", error.what());
-    end_with_lock();
+    end_all_with_lock();
   }
 }
 
 void LivePlanner::end() noexcept {
-  act([&]() UVM_NOT_ANALYSED { end_with_lock(); });
+  act([&]() UVM_NOT_ANALYSED { end_all_with_lock(); });
 }
 
 LivePlanner::DevicePlan* LivePlanner::plan_of(int device) {
@@ -297,14 +353,17 @@ void LivePlanner::freed(const void* address) noexcept {
 void LivePlanner::note_uses(int device, StreamHandle stream, std::span<const live::UseRange> uses,
                             live::Launch launch) noexcept {
   if (state_.is_capturing()) return;
+  std::optional<live::ThrashDetector::Verdict> verdict;
   act([&]() UVM_NOT_ANALYSED {
     DevicePlan* plan = plan_of(device);
     const DeviceStream user = DeviceStream::named(device, stream);
     if (plan == nullptr || !machine_.events.may_wait(user)) return;
     plan->note_uses(user, uses, launch);
-    if (const auto alarm = plan->take_alarm()) react_to_thrashing(alarm->moved_bytes, alarm->share);
-    if (plan->is_over() && !sharing_.is_crowded(device)) end_with_lock();
+    verdict = plan->thrashing().take_verdict();
+    if (plan->is_over() && !sharing_.is_crowded(device))
+      end_with_lock(plans_[static_cast<std::size_t>(device)]);
   });
+  if (verdict) react_to(device, *verdict);
 }
 
 void LivePlanner::leave_device(int device, StreamHandle stream) noexcept {
@@ -315,19 +374,23 @@ void LivePlanner::leave_device(int device, StreamHandle stream) noexcept {
   });
 }
 
-void LivePlanner::react_to_thrashing(std::uint64_t moved_bytes, double share) {
-  const Thrashing wanted = machine_.configuration.thrashing;
-  if (wanted == Thrashing::kIgnore) return;
-  if (wanted == Thrashing::kFail) {
-    fails_.store(true, std::memory_order_relaxed);
-    return;
+// Without the lock: the signs of a search are in the program's interpreter, whose lock another
+// thread may hold that waits for ours.
+void LivePlanner::react_to(int device, const live::ThrashDetector::Verdict& verdict) noexcept {
+  try {
+    const bool fails = verdict.is_too_slow && spill_limit_.ends_thrashing(device);
+    fails_[static_cast<std::size_t>(device)].store(fails, std::memory_order_relaxed);
+    if (!verdict.is_new || fails || machine_.configuration.thrashing != Thrashing::kWarn) return;
+    log(LogLevel::kWarning,
+        "device {} has too little memory for the program: {} went to the host and back, and steps "
+        "take about {} times as long as with memory enough. Smaller batches help. A search for the "
+        "largest batch needs an out-of-memory error: {} raises one",
+        device, format_size(verdict.moved_bytes), slowdown_text(verdict.slowdown),
+        machine_.configuration.name_of("UVMALLOC_SPILL=2x", "most_slowdown = 2"));
+  } catch (const std::exception& error) {
+    log(LogLevel::kWarning, "device {} has too little memory for the program: {}", device,
+        error.what());
   }
-  log(LogLevel::kWarning,
-      "each step, or 1024 kernels, moves {} and spends about {:.0f} % of its time on that: the "
-      "device has too little memory for it. Smaller batches help; {}=fail raises an out-of-memory "
-      "error instead",
-      format_size(moved_bytes), 100 * share,
-      machine_.configuration.name_of("UVMALLOC_THRASHING", "thrashing"));
 }
 
 void LivePlanner::step_boundary() noexcept {
@@ -338,18 +401,25 @@ void LivePlanner::step_boundary() noexcept {
   });
 }
 
-void LivePlanner::check_thrashing(std::size_t requested_bytes) {
-  if (!fails_.exchange(false, std::memory_order_relaxed)) return;
+void LivePlanner::check_thrashing(int device, std::size_t requested_bytes) {
+  if (!fails_[static_cast<std::size_t>(device)].exchange(false, std::memory_order_relaxed)) return;
+  act([&]() UVM_NOT_ANALYSED {
+    if (DevicePlan* plan = plan_of(device)) plan->thrashing().begin_again();
+  });
+  spill_limit_.note_error(device);
   throw OutOfMemoryError(
       requested_bytes,
-      fmt::format("the device has less memory than a step uses, and most of the step's time goes "
-                  "into moving memory; {}=warn goes on instead",
-                  machine_.configuration.name_of("UVMALLOC_THRASHING", "thrashing")),
+      fmt::format(
+          "uvmalloc: out of memory: device {} has less memory than a step uses, and most of "
+          "the step's time goes into moving memory. {}",
+          device, spill_limit_.way_to_spill()),
       true);
 }
 
+// The child has one thread, and its plans do not change.
 LiveFigures LivePlanner::figures() const {
-  const RankedGuard lock(mutex_);
+  std::optional<RankedGuard<decltype(mutex_)>> lock;
+  if (!machine_.in_forked_child()) lock.emplace(mutex_);
   LiveFigures sum = ended_;
   for (const auto& plan : plans_) {
     if (plan != nullptr) sum += plan->figures();

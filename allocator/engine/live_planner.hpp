@@ -1,7 +1,8 @@
 // Plans placement while a program runs with less device memory than it uses
 // (docs/oversubscription.md, "A running program"). Until a prefetch to a device finds no credit,
 // there is no plan, and the allocator's hot paths read one variable. From then on it hears of
-// allocations, frees and uses, and moves pages ahead of the kernels that use them.
+// allocations, frees and uses, and moves pages ahead of the kernels that use them. The plan of a
+// device ends when nothing has moved for long and its memory fits again.
 //
 // Thread-safe. One thread at a time plans and sends, so that the order of decisions is that of the
 // calls. Moves never change contents: a program that gets no move, or a wrong one, computes the
@@ -18,6 +19,8 @@
 
 #include <uvmalloc/allocator/engine/device_sharing.hpp>
 #include <uvmalloc/allocator/engine/heap_state.hpp>
+#include <uvmalloc/allocator/engine/spill_limit.hpp>
+#include <uvmalloc/hints/live/thrash_detector.hpp>
 #include <uvmalloc/hints/live/use_range.hpp>
 
 namespace uvm {
@@ -34,7 +37,8 @@ class LivePlanner {
   // not call the allocator.
   using Listener = std::function<void(bool wants_uses)>;
 
-  LivePlanner(Machine& machine, HeapState& state, const DeviceSharing& sharing);
+  LivePlanner(Machine& machine, HeapState& state, const DeviceSharing& sharing,
+              SpillLimit& spill_limit);
   ~LivePlanner();
   LivePlanner(const LivePlanner&) = delete;
   LivePlanner& operator=(const LivePlanner&) = delete;
@@ -57,10 +61,12 @@ class LivePlanner {
   // Moves the program's pages away and waits until the stream and the moves have ended.
   void leave_device(int device, StreamHandle stream) noexcept;
   void step_boundary() noexcept;
-  // Throws OutOfMemoryError, once, if the program is to fail because it thrashes.
-  void check_thrashing(std::size_t requested_bytes);
+  // Throws OutOfMemoryError if the program is to fail because it thrashes on that device: once, and
+  // again when it thrashes after that.
+  void check_thrashing(int device, std::size_t requested_bytes);
 
-  live::LiveFigures figures() const;
+  // In a forked child: as the parent's were.
+  live::LiveFigures figures() const UVM_NOT_ANALYSED;
 
   // In a forked child, and at the end of one.
   void abandon() noexcept;
@@ -71,17 +77,20 @@ class LivePlanner {
   DevicePlan* plan_of(int device) UVM_NOT_ANALYSED;
   live::BlockExtent block_at(std::uintptr_t address) const;
   void look_at_peers_with_lock() UVM_NOT_ANALYSED;
-  void end_with_lock() noexcept UVM_NOT_ANALYSED;
-  void react_to_thrashing(std::uint64_t moved_bytes, double share);
+  void end_with_lock(std::unique_ptr<DevicePlan>& plan) noexcept UVM_NOT_ANALYSED;
+  void end_all_with_lock() noexcept UVM_NOT_ANALYSED;
+  void tell_listener_with_lock(bool wants_uses) noexcept UVM_NOT_ANALYSED;
+  void react_to(int device, const live::ThrashDetector::Verdict& verdict) noexcept;
   template <class Act>
   void act(Act act) noexcept;
 
   Machine& machine_;
   HeapState& state_;
   const DeviceSharing& sharing_;
+  SpillLimit& spill_limit_;
   const std::unique_ptr<live::LivePolicy> policy_;  // null: the policy plans nothing
   std::atomic<bool> watches_{false};
-  std::atomic<bool> fails_{false};
+  std::vector<std::atomic<bool>> fails_;  // by device: the next allocation there gets an error
   mutable Ranked<std::mutex, LockRank::kPlan> mutex_;  // guards the rest
   Listener listener_ UVM_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<DevicePlan>> plans_ UVM_GUARDED_BY(mutex_);  // by device

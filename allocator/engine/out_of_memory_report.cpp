@@ -64,6 +64,9 @@ std::string OutOfMemoryReport::advice(const Request& request, const Refusal& ref
       more = fmt::format("To allow more, raise {}, or the limit that the program has set. ",
                          settings.name_of("UVMALLOC_DEVICE_BUDGET", "device_budget_bytes"));
       break;
+    case RefusedBy::kSpillLimit:
+      more = spill_limit_.way_to_spill() + " ";
+      break;
     case RefusedBy::kDriver:
     case RefusedBy::kNobody:
       who = "The driver gives no more. ";
@@ -88,6 +91,7 @@ void OutOfMemoryReport::raise(const Request& request, const Refusal& refusal) {
     ++heap->book.figures().out_of_memory;
     ++heap->book.service_of(request.facade, request.device).out_of_memory;
   }
+  if (request.facade == Facade::kDevice) spill_limit_.note_error(request.device);
   throw OutOfMemoryError(
       request.requested_bytes,
       fmt::format(
@@ -96,7 +100,8 @@ void OutOfMemoryReport::raise(const Request& request, const Refusal& refusal) {
           format_size(request.requested_bytes), to_string(request.facade), request.device,
           refusal.status.ok() ? "no memory" : std::string(refusal.status.native_name), table,
           advice(request, refusal)),
-      refusal.by == RefusedBy::kBudget || refusal.by == RefusedBy::kDeviceLimit);
+      refusal.by == RefusedBy::kBudget || refusal.by == RefusedBy::kDeviceLimit ||
+          refusal.by == RefusedBy::kSpillLimit);
 }
 
 }  // namespace uvm

@@ -5,13 +5,18 @@
 
 #include <uvmalloc/allocator/engine/introspection.hpp>
 #include <uvmalloc/allocator/engine/limits.hpp>
+#include <uvmalloc/allocator/engine/spill_limit.hpp>
 
 namespace uvm {
 
 class OutOfMemoryReport {
  public:
-  OutOfMemoryReport(Machine& machine, HeapState& state, const Introspection& introspection)
-      : machine_(machine), state_(state), introspection_(introspection) {}
+  OutOfMemoryReport(Machine& machine, HeapState& state, const Introspection& introspection,
+                    SpillLimit& spill_limit)
+      : machine_(machine),
+        state_(state),
+        introspection_(introspection),
+        spill_limit_(spill_limit) {}
 
   // std::runtime_error if the driver refuses memory for another reason than a lack of it. Giving
   // memory back does not help then, and the message says why.
@@ -26,6 +31,7 @@ class OutOfMemoryReport {
   Machine& machine_;
   HeapState& state_;
   const Introspection& introspection_;
+  SpillLimit& spill_limit_;
 };
 
 }  // namespace uvm

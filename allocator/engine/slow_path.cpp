@@ -162,7 +162,7 @@ void Engine::note_allocated(void* address, Facade facade, int device, std::size_
                             StreamHandle stream) {
   if (facade == Facade::kDevice) {
     try {
-      live.check_thrashing(size_bytes);
+      live.check_thrashing(device, size_bytes);
     } catch (const OutOfMemoryError&) {
       free_slow(address, nullptr);
       throw;

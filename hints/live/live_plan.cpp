@@ -119,7 +119,7 @@ void LivePlan::leave_in_place(KernelNumber kernel, std::vector<Page*>* pages) {
 // the driver moves only that.
 void LivePlan::use_too_many(bool brings_some) {
   const std::size_t brought = brings_some ? chunks_ : 0;
-  figures_.missing_pages += used_.size() - brought;
+  left_to_driver(used_.size() - brought);
   for (std::size_t i = brought; i < used_.size(); ++i) used_[i]->last_use = now_ - 1;
   for (std::size_t i = 0; i < brought; ++i) use(*used_[i]);
   std::erase_if(used_, [](const Page* page) { return page->is_in_place; });
@@ -233,9 +233,16 @@ void LivePlan::bring_again(Page& page) {
 
 // The driver brings the page when it is used, and makes room by its own rule.
 void LivePlan::leave_to_driver(Page& page) {
-  ++figures_.missing_pages;
+  left_to_driver(1);
   peers_.came_back(page);
   here_.add_by_driver(std::array{&page}, chunks_);
+}
+
+// The driver copies each, and another page away for it.
+void LivePlan::left_to_driver(std::size_t pages) {
+  figures_.missing_pages += pages;
+  returned_pages_ += pages;
+  copied_away_pages_ += pages;
 }
 
 bool LivePlan::bring_now(Page& page, Contents contents, Page* first_victim) {
@@ -255,10 +262,12 @@ bool LivePlan::bring_now(Page& page, Contents contents, Page* first_victim) {
   peers_.came_back(page);
   here_.add(page);
   here_.set_arriving(page, true);
-  sink_.bring(page.number, !was_away                        ? Arrival::kNew
-                           : contents == Contents::kDropped ? Arrival::kDropped
-                                                            : Arrival::kCopied);
+  const Arrival arrival = !was_away                        ? Arrival::kNew
+                          : contents == Contents::kDropped ? Arrival::kDropped
+                                                           : Arrival::kCopied;
+  sink_.bring(page.number, arrival);
   ++figures_.brought_pages;
+  if (arrival == Arrival::kCopied) ++returned_pages_;
   return true;
 }
 
@@ -304,6 +313,7 @@ void LivePlan::send_away(Page& page) {
     sink_.drop(page.number, page.last_use);
     return;
   }
+  ++copied_away_pages_;
   const int peer = peers_.send(page);
   if (peer == Page::kNoPeer) {
     sink_.evict(page.number, page.last_use);

@@ -11,6 +11,7 @@
 // Not thread-safe: LivePlanner's lock guards it. Knows no driver.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -68,6 +69,11 @@ class LivePlan {
   bool is_paused() const { return pause_.is_on(figures_.kernels); }
   std::size_t pages_here() const { return here_.size(); }
   const LiveFigures& figures() const { return figures_; }
+  // Copies of pages that came back, and of pages that had to leave for them. A total; the first
+  // arrival of a page is none.
+  std::uint64_t copied_pages() const {
+    return returned_pages_ + std::min(returned_pages_, copied_away_pages_);
+  }
 
  private:
   enum class Contents : std::uint8_t { kKept, kDropped };
@@ -91,6 +97,7 @@ class LivePlan {
   void use_too_many(bool brings_some);
   void bring_again(Page& page);
   void leave_to_driver(Page& page);
+  void left_to_driver(std::size_t pages);
   void forget_contents();
   // Brings the page now. False: no page can leave for it. `first_victim`: leaves first; nullptr: it
   // is chosen.
@@ -134,6 +141,8 @@ class LivePlan {
   KernelNumber now_ = 0;
   LossPause pause_;  // of a policy that gives up
   LiveFigures figures_;
+  std::uint64_t returned_pages_ = 0;
+  std::uint64_t copied_away_pages_ = 0;
 };
 
 }  // namespace uvm::live

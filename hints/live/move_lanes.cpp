@@ -1,12 +1,23 @@
 #include <uvmalloc/hints/live/move_lanes.hpp>
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include <uvmalloc/runtime/log.hpp>
 #include <uvmalloc/storage/pages.hpp>
 
 namespace uvm::live {
+
+template <class Store>
+void MoveLanes::keep(EventHandle event, Store store) {
+  try {
+    store(event);
+  } catch (const std::bad_alloc&) {
+    release(event);
+    throw;
+  }
+}
 
 MoveLanes::~MoveLanes() {
   while (!copied_pages_.empty()) end_copy(*copied_pages_.begin());
@@ -88,9 +99,11 @@ bool MoveLanes::follow_the_stream(Lane& lane) {
 bool MoveLanes::record_now() {
   RuntimeStatus status;
   if (now_ != nullptr) return true;
-  now_ = events_.record(at_hand_, &status);
-  if (now_ != nullptr) release(kernel_events_.add(next_, at_hand_, now_));
-  return now_ != nullptr;
+  const EventHandle event = events_.record(at_hand_, &status);
+  if (event == nullptr) return false;
+  keep(event, [this](EventHandle now) { release(kernel_events_.add(next_, at_hand_, now)); });
+  now_ = event;
+  return true;
 }
 
 // The host is the preferred place, so that its copy stays where one of two copies goes.
@@ -162,7 +175,7 @@ void MoveLanes::leave(std::uintptr_t page, Place place, KernelNumber last_use) {
   const EventHandle left = record(lane);
   if (left == nullptr) return;
   // One event for the arrivals that take the chunk, one for the page's own return.
-  new_evictions_.push_back(left);
+  keep(left, [this](EventHandle event) { new_evictions_.push_back(event); });
   if (!evictions_.contains(page)) note_eviction(page, lane);
 }
 
@@ -181,7 +194,7 @@ void MoveLanes::leave_peer(std::uintptr_t page) {
 void MoveLanes::note_eviction(std::uintptr_t page, StreamHandle lane) {
   const EventHandle own = record(lane);
   if (own == nullptr) return;
-  evictions_.emplace(page, own);
+  keep(own, [&](EventHandle event) { evictions_.emplace(page, event); });
   eviction_order_.push_back(page);
   if (eviction_order_.size() <= kMostEvictions) return;
   if (const auto oldest = evictions_.extract(eviction_order_.front())) release(oldest.mapped());
@@ -204,7 +217,8 @@ void MoveLanes::to_device(std::uintptr_t page, Arrival kind) {
       runtime_.prefetch(device_, start_of_page(page), kPageBytes, Place::device(device_), lane);
   if (!count(HintKind::kPrefetch, status)) return;
   if (const auto before = arrivals_.extract(page)) release(before.mapped());
-  if (const EventHandle arrival = record(lane)) arrivals_.emplace(page, arrival);
+  if (const EventHandle arrival = record(lane))
+    keep(arrival, [&](EventHandle event) { arrivals_.emplace(page, event); });
 }
 
 void MoveLanes::wait_for(std::uintptr_t page) {
@@ -231,7 +245,8 @@ bool MoveLanes::discard(std::uintptr_t page, const DeviceStream& user, KernelNum
   if (const auto arrival = arrivals_.extract(page)) wait(lane, arrival.mapped());
   const RuntimeStatus status = runtime_.discard(device_, start_of_page(page), kPageBytes, lane);
   if (!count(HintKind::kDiscard, status)) return false;
-  if (const EventHandle left = record(lane)) new_evictions_.push_back(left);
+  if (const EventHandle left = record(lane))
+    keep(left, [this](EventHandle event) { new_evictions_.push_back(event); });
   if (events_.order(user, {device_, lane})) return true;
   // Later work of the stream may write to the page only after the discard.
   return runtime_.synchronize_stream(device_, lane).ok();
@@ -251,13 +266,17 @@ void MoveLanes::release(EventHandle event) {
   if (event != nullptr) events_.release(device_, event);
 }
 
-bool MoveLanes::count(HintKind kind, const RuntimeStatus& status) {
+bool MoveLanes::count(HintKind kind, const RuntimeStatus& status) noexcept {
   counters_.count(kind, kPageBytes, status.ok());
   if (status.ok()) return true;
-  log_once(LogLevel::kWarning, status.text(),
-           fmt::format("a page of 2 MiB could not be moved ahead of its use: {} (said once; the "
-                       "program is correct without it)",
-                       status.text()));
+  try {
+    log_once(LogLevel::kWarning, status.text(),
+             fmt::format("a page of 2 MiB could not be moved ahead of its use: {} (said once; the "
+                         "program is correct without it)",
+                         status.text()));
+  } catch (const std::bad_alloc&) {
+    // The next one is logged.
+  }
   return false;
 }
 

@@ -83,8 +83,11 @@ class MoveLanes {
   void advise(std::uintptr_t page, std::size_t pages, Advice advice, Place place);
   void wait(StreamHandle stream, EventHandle event);
   EventHandle record(StreamHandle stream);
+  // Calls `store(event)`, and releases the event if there is no memory to store it.
+  template <class Store>
+  void keep(EventHandle event, Store store);
   void release(EventHandle event);
-  bool count(HintKind kind, const RuntimeStatus& status);
+  bool count(HintKind kind, const RuntimeStatus& status) noexcept;
 
   const DeviceRuntime& runtime_;
   EventPool& events_;

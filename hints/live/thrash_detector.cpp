@@ -1,26 +1,69 @@
 #include <uvmalloc/hints/live/thrash_detector.hpp>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 namespace uvm::live {
 
-void ThrashDetector::kernel_added(std::uint64_t step_kernels, std::uint64_t moved_bytes, Time now) {
-  if (has_begun_ && ++kernels_ < (step_kernels != 0 ? step_kernels : kKernelsWithoutStep)) return;
-  const auto step_ns = static_cast<double>((now - began_).count());
-  const std::uint64_t bytes = moved_bytes - moved_before_;
-  const double share = static_cast<double>(bytes) / kBytesPerNanosecond / std::max(step_ns, 1.0);
-  const bool is_whole_step = std::exchange(has_begun_, true);
-  steps_in_a_row_ = is_whole_step && share > kShare ? steps_in_a_row_ + 1 : 0;
+ThrashDetector::ThrashDetector(double most_slowdown)
+    : most_slowdown_(std::max(most_slowdown, kLeastLimit)) {}
+
+void ThrashDetector::kernel_added(std::uint64_t step_kernels, std::uint64_t moved_bytes,
+                                  std::uint64_t device_bytes, StepClock& clock) {
+  if (!std::exchange(has_begun_, true)) {
+    clock.mark();
+    kernels_ = 0;
+    moved_before_ = moved_bytes;
+    return;
+  }
+  ++kernels_;
+  if (waits_for_time_) {
+    try_to_judge(clock);
+    return;
+  }
+  const std::uint64_t moved = moved_bytes - moved_before_;
+  const bool has_ended =
+      step_kernels != 0 ? kernels_ >= step_kernels
+                        : moved >= device_bytes / kDeviceParts || kernels_ >= kKernelsWithoutStep;
+  if (!has_ended) return;
+  clock.mark();
+  ended_bytes_ = moved;
   kernels_ = 0;
   moved_before_ = moved_bytes;
-  began_ = now;
-  if (steps_in_a_row_ < kSteps || std::exchange(has_alarmed_, true)) return;
-  alarm_ = Alarm{bytes, std::min(share, 1.0)};
+  waits_for_time_ = true;
+  try_to_judge(clock);
 }
 
-std::optional<ThrashDetector::Alarm> ThrashDetector::take_alarm() {
-  return std::exchange(alarm_, std::nullopt);
+void ThrashDetector::try_to_judge(StepClock& clock) {
+  const std::optional<StepClock::Time> time = clock.between_marks();
+  if (!time) return;
+  waits_for_time_ = false;
+  judge(ended_bytes_, *time);
+}
+
+void ThrashDetector::judge(std::uint64_t moved_bytes, StepClock::Time time) {
+  const double step_ns = std::max(static_cast<double>(time.count()), 1.0);
+  const double left_ns = step_ns - static_cast<double>(moved_bytes) / kBytesPerNanosecond;
+  const double slowdown = left_ns > 0 ? step_ns / left_ns : std::numeric_limits<double>::infinity();
+  const bool is_slow = slowdown > most_slowdown_;
+  slow_in_a_row_ = is_slow ? slow_in_a_row_ + 1 : 0;
+  calm_in_a_row_ = slowdown < 1 + (most_slowdown_ - 1) / 2 ? calm_in_a_row_ + 1 : 0;
+  const bool was_thrashing = is_thrashing_;
+  if (slowdown > 2 * most_slowdown_ || slow_in_a_row_ >= kSteps) is_thrashing_ = true;
+  if (calm_in_a_row_ >= kSteps) is_thrashing_ = false;
+  verdict_ =
+      Verdict{is_slow && is_thrashing_, is_thrashing_ && !was_thrashing, moved_bytes, slowdown};
+}
+
+std::optional<ThrashDetector::Verdict> ThrashDetector::take_verdict() {
+  return std::exchange(verdict_, std::nullopt);
+}
+
+void ThrashDetector::begin_again() {
+  has_begun_ = waits_for_time_ = is_thrashing_ = false;
+  slow_in_a_row_ = calm_in_a_row_ = 0;
+  verdict_.reset();
 }
 
 }  // namespace uvm::live

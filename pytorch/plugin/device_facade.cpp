@@ -13,6 +13,7 @@
 #include <uvmalloc/pytorch/plugin/export_hooks.hpp>
 #include <uvmalloc/pytorch/plugin/facades.hpp>
 #include <uvmalloc/pytorch/plugin/operator_uses.hpp>
+#include <uvmalloc/pytorch/plugin/python_frames.hpp>
 #include <uvmalloc/pytorch/plugin/region.hpp>
 #include <uvmalloc/pytorch/plugin/shared_storage.hpp>
 #include <uvmalloc/pytorch/plugin/torch_statistics.hpp>
@@ -256,6 +257,7 @@ void DeviceFacade::init(int device_count) {
     activation.allocator->add_pressure_callback(run_free_memory_callbacks);
     activation.allocator->set_memory_observer(&history_);
     watch_operators_for(*activation.allocator);
+    activation.allocator->set_search_signs(search_sign);
     set_first_limits(device_count);
   }
 }

@@ -192,7 +192,8 @@ void watch_operators(Watcher watcher, bool watches) {
                                          .needsInputs(true)
                                          .scopes({at::RecordScope::FUNCTION}));
   } else {
-    at::removeCallback(std::exchange(callback, at::INVALID_CALLBACK_HANDLE));
+    at::removeCallback(callback);
+    callback = at::INVALID_CALLBACK_HANDLE;
   }
 }
 

@@ -1,6 +1,7 @@
 #include <uvmalloc/pytorch/plugin/python_frames.hpp>
 
 #include <algorithm>
+#include <cctype>
 #include <string_view>
 
 #include <uvmalloc/pytorch/interpose/python_symbol.hpp>
@@ -25,10 +26,19 @@ struct Python {
   void (*release_lock)(int before) = nullptr;  // PyGILState_Release
   const char* (*text)(Object) = nullptr;       // PyUnicode_AsUTF8: the object keeps it
   long (*number)(Object) = nullptr;            // PyLong_AsLong
+  Object (*thread_state)() = nullptr;  // PyGILState_GetThisThreadState: null: unknown thread
+  Object (*call)(Object) = nullptr;    // PyObject_CallNoArgs: new reference or null
+  Object (*values)(Object dictionary) = nullptr;             // PyDict_Values: new list or null
+  long (*length)(Object sequence) = nullptr;                 // PySequence_Size
+  Object (*element)(Object sequence, long index) = nullptr;  // PySequence_GetItem: new reference
 
   bool complete() const {
     return current_frame && caller && modules && item && attribute && clear_error && release &&
            retain;
+  }
+  bool can_look_at_threads() const {
+    return can_take_lock() && thread_state && call && values && length && element &&
+           thread_state() != nullptr;
   }
   bool can_take_lock() const {
     return complete() && is_initialized && is_finalizing && take_lock && release_lock && text &&
@@ -54,6 +64,11 @@ const Python& python() {
     bind_python(made.release_lock, "PyGILState_Release");
     bind_python(made.text, "PyUnicode_AsUTF8");
     bind_python(made.number, "PyLong_AsLong");
+    bind_python(made.thread_state, "PyGILState_GetThisThreadState");
+    bind_python(made.call, "PyObject_CallNoArgs");
+    bind_python(made.values, "PyDict_Values");
+    bind_python(made.length, "PySequence_Size");
+    bind_python(made.element, "PySequence_GetItem");
     return made;
   }();
   return bound;
@@ -144,6 +159,89 @@ std::string line_text(Object frame) {
   return file + ":" + std::to_string(line_of(frame)) + " " + function;
 }
 
+// Owns a reference.
+class Held {
+ public:
+  explicit Held(Object object) : object_(object) {
+    if (object == nullptr) python().clear_error();
+  }
+  ~Held() {
+    if (object_ != nullptr) python().release(object_);
+  }
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+  Object get() const { return object_; }
+
+ private:
+  Object object_;
+};
+
+template <class Visit>
+void each_element(Object sequence, Visit visit) {
+  if (sequence == nullptr) return;
+  const long length = python().length(sequence);
+  if (length < 0) python().clear_error();
+  for (long index = 0; index < length; ++index) {
+    const Held element(python().element(sequence, index));
+    if (element.get() != nullptr) visit(element.get());
+  }
+}
+
+std::string lower_text(Object text) {
+  const char* words = python().text(text);
+  if (words == nullptr) {  // no text
+    python().clear_error();
+    return "";
+  }
+  std::string lower = words;
+  for (char& letter : lower) letter = static_cast<char>(std::tolower(letter));
+  return lower;
+}
+
+// accelerate's find_executable_batch_size and Lightning's tuner, and copies of their loops.
+bool is_search(Object code) {
+  std::string function = text_of(code, "co_qualname");
+  if (function.empty()) function = text_of(code, "co_name");
+  for (const char* known : {"find_executable_batch_size", "scale_batch_size"}) {
+    if (function.find(known) != std::string::npos) return true;
+  }
+  // Before Python 3.11 a function does not know in which function it was defined.
+  return text_of(code, "co_filename").ends_with("accelerate/utils/memory.py");
+}
+
+// Whether the function names an out-of-memory error, or words of one.
+bool names_out_of_memory(Object code) {
+  bool found = false;
+  for (const char* list : {"co_names", "co_consts"}) {
+    const Held all(python().attribute(code, list));
+    each_element(all.get(), [&](Object element) {
+      const std::string text = lower_text(element);
+      for (const char* words : {"outofmemory", "out of memory", "out_of_memory"})
+        found |= text.find(words) != std::string::npos;
+    });
+  }
+  return found;
+}
+
+SearchSign sign_of(Object innermost) {
+  SearchSign sign = SearchSign::kNone;
+  Object frame = innermost;
+  python().retain(frame);
+  while (frame != nullptr && sign != SearchSign::kSearches) {
+    const Held code(python().attribute(frame, "f_code"));
+    if (code.get() != nullptr) {
+      if (is_search(code.get())) {
+        sign = SearchSign::kSearches;
+      } else if (names_out_of_memory(code.get())) {
+        sign = SearchSign::kCatchesErrors;
+      }
+    }
+    frame = step_out(frame);
+  }
+  if (frame != nullptr) python().release(frame);
+  return sign;
+}
+
 }  // namespace
 
 std::string calling_line() {
@@ -155,6 +253,18 @@ std::string calling_line() {
   std::string line = line_text(frame);
   python().release(frame);
   return line;
+}
+
+SearchSign search_sign() {
+  if (!python().can_look_at_threads()) return SearchSign::kNone;
+  const Locked locked;
+  Object sys = python().item(python().modules(), "sys");
+  const Held ask(sys != nullptr ? python().attribute(sys, "_current_frames") : nullptr);
+  const Held by_thread(ask.get() != nullptr ? python().call(ask.get()) : nullptr);
+  const Held frames(by_thread.get() != nullptr ? python().values(by_thread.get()) : nullptr);
+  SearchSign sign = SearchSign::kNone;
+  each_element(frames.get(), [&](Object frame) { sign = std::max(sign, sign_of(frame)); });
+  return sign;
 }
 
 bool called_from(std::span<const char* const> modules, std::span<const char* const> between) {

@@ -5,6 +5,8 @@
 #include <span>
 #include <string>
 
+#include <uvmalloc/allocator/types.hpp>
+
 namespace uvm::torch_plugin {
 
 // Whether this thread's innermost Python frame runs code of one of the imported `modules`. Frames
@@ -16,5 +18,10 @@ bool called_from(std::span<const char* const> modules, std::span<const char* con
 // "file.py:12 function" of this thread's innermost Python frame outside torch and uvmalloc. Empty
 // where there is none, or no Python that still runs. Takes the global interpreter lock.
 std::string calling_line();
+
+// What the functions that run in any thread say about a search for the largest batch. They are
+// those of all threads, because a backward pass allocates in a thread of torch's own. kNone in a
+// thread that the interpreter does not know, which must not wait for its lock. Takes the lock.
+SearchSign search_sign();
 
 }  // namespace uvm::torch_plugin

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <limits>
 #include <map>
+#include <optional>
 #include <sstream>
 
 namespace uvm {
@@ -97,6 +99,20 @@ TEST(Configuration, ValuesAreReadAndTheirSourceIsKept) {
   }
 }
 
+TEST(Configuration, TheLimitOfSpillingIsAFactorOrNone) {
+  const auto slowdown = [](const char* text) {
+    const ParsedConfiguration parsed = parse({{"UVMALLOC_SPILL", text}});
+    EXPECT_TRUE(parsed.errors.empty()) << text;
+    return parsed.configuration.most_slowdown;
+  };
+  EXPECT_EQ(slowdown("auto"), std::nullopt);
+  EXPECT_EQ(slowdown("1x"), 1.0);
+  EXPECT_EQ(slowdown("1.5X"), 1.5);
+  EXPECT_EQ(slowdown("2"), 2.0);
+  EXPECT_EQ(slowdown("none"), std::numeric_limits<double>::infinity());
+  EXPECT_EQ(slowdown("None"), std::numeric_limits<double>::infinity());
+}
+
 TEST(Configuration, AMalformedValueNamesVariableValueAndWhatIsAccepted) {
   struct Case {
     const char* name;
@@ -114,6 +130,10 @@ TEST(Configuration, AMalformedValueNamesVariableValueAndWhatIsAccepted) {
                            Case{"UVMALLOC_CPU", "malloc"},
                            Case{"UVMALLOC_HOST_THRESHOLD", "1 pound"},
                            Case{"UVMALLOC_REPORT", "printer"},
+                           Case{"UVMALLOC_SPILL", "0.5x"},
+                           Case{"UVMALLOC_SPILL", "2xx"},
+                           Case{"UVMALLOC_SPILL", "x"},
+                           Case{"UVMALLOC_SPILL", "inf"},
                            Case{"UVMALLOC_DECAY", "soon"},
                            Case{"UVMALLOC_DECAY", "-1"},
                            Case{"UVMALLOC_DECAY", "inf"},

@@ -1,10 +1,13 @@
 // Every public function of the allocator and of the C interface while the host has no memory for
 // the allocator's own records: each of the allocations that a call makes fails once, in turn. The
 // call then throws std::bad_alloc or does without, and nothing is broken, lost or leaked.
+#include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cctype>
 #include <chrono>
 #include <cstdint>
@@ -22,11 +25,26 @@
 
 #include <uvmalloc/uvmalloc.h>
 #include <uvmalloc/allocator/memory_resource.hpp>
+#include <uvmalloc/hints/live/use_range.hpp>
 #include <uvmalloc/runtime/registry.hpp>
 
 #include "support/allocator_fixture.hpp"
 #include "support/failing_memory.hpp"
 #include "support/sanitized.hpp"
+#include "support/temporary_folder.hpp"
+
+namespace {
+std::atomic<int> started_threads = 0;
+}
+
+// Counts the threads of the process.
+extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
+                              void* (*body)(void*), void* argument) {
+  using Create = int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
+  static const auto next = reinterpret_cast<Create>(dlsym(RTLD_NEXT, "pthread_create"));
+  ++started_threads;
+  return next(thread, attributes, body, argument);
+}
 
 namespace uvm {
 namespace {
@@ -610,6 +628,100 @@ INSTANTIATE_TEST_SUITE_P(Calls, FaultInjection, ::testing::ValuesIn(calls()),
                            }
                            return name;
                          });
+
+// Two devices of 64 MiB over a fast link, of which the first has too little memory: moves are
+// planned, and pages are on the second device.
+struct PlannedWorld {
+  PlannedWorld() : machine(std::make_shared<testing::FakeMachine>(2)) {
+    machine->total_bytes = 64 * kMiB;
+    machine->has_fast_links = true;
+    Configuration configuration;
+    configuration.policy = Policy::kPlanned;
+    configuration.budget_bytes = 256 * kMiB;
+    configuration.span_bytes = 256 * kMiB;
+    configuration.thread_cache_bytes = 0;
+    allocator = std::make_unique<CachingManagedAllocator>(
+        std::make_unique<testing::FakeRuntime>(machine), configuration);
+    for (int i = 0; i < 36; ++i) pages.push_back(page());
+    for (int i = 0; i < 4; ++i) step(live::kReads | live::kWrites);
+  }
+  void* page() { return allocator->allocate(Facade::kDevice, 0, kPageBytes, stream(1)); }
+  void step(std::uint8_t access) {
+    for (void* each : pages) allocator->note_use(each, kPageBytes, stream(1), access);
+  }
+  // One allocation fails, and the step goes on.
+  void run(long number) {
+    failing = number;
+    try {
+      step(live::kReads);
+      allocator->free(std::exchange(pages[3], nullptr));
+      pages[3] = page();
+      step(live::kReads | live::kOnce);
+      allocator->step_boundary();
+    } catch (const std::bad_alloc&) {
+    }
+  }
+  void end() {
+    allocator->check_invariants();
+    for (void* each : pages) allocator->free(each);
+    allocator->release_cached();
+    EXPECT_EQ(allocator->statistics().touched_bytes.current, 0u) << "a page was lost";
+    allocator.reset();
+    EXPECT_EQ(machine->allocated_bytes, 0u);
+    EXPECT_EQ(machine->events.size(), 0u) << "an event was lost";
+    EXPECT_EQ(machine->streams, 0) << "a stream was lost";
+  }
+
+  std::shared_ptr<testing::FakeMachine> machine;
+  std::unique_ptr<CachingManagedAllocator> allocator;
+  std::vector<void*> pages;
+};
+
+TEST(FaultInjectionInPlans, AProgramWhoseMovesArePlannedGoesOnWithoutMemory) {
+  set_log_level(LogLevel::kOff);
+  bool has_failed = true;
+  for (long number = 1; has_failed; number += testing::kIsSanitized ? 7 : 1) {
+    SCOPED_TRACE("allocation " + std::to_string(number));
+    PlannedWorld world;
+    ASSERT_GT(world.allocator->live_figures().pages_to_peers, 0u);
+    if (number % 3 == 0) world.machine->failures["advise"] = 1000;
+    world.run(number);
+    has_failed = std::exchange(failing, 0) == 0;
+    world.end();
+    if (::testing::Test::HasFailure()) break;
+  }
+  set_log_level(LogLevel::kWarning);
+}
+
+// The thread that shares a device uses all parts of an allocator, so it begins when nothing can
+// fail any more.
+TEST(FaultInjectionInSharing, AnAllocatorThatCannotBeMadeHasStartedNoThread) {
+  set_log_level(LogLevel::kOff);
+  const testing::TemporaryFolder folder;
+  Configuration configuration;
+  configuration.budget_bytes = 256 * kMiB;
+  configuration.share = true;
+  configuration.share_folder = folder.path();
+  configuration.trace_file = trace_file();
+  bool is_made = false;
+  for (long number = 1; !is_made; ++number) {
+    SCOPED_TRACE("allocation " + std::to_string(number));
+    const int threads = started_threads;
+    failing = number;
+    std::unique_ptr<CachingManagedAllocator> made;
+    try {
+      made = std::make_unique<CachingManagedAllocator>(
+          std::make_unique<testing::FakeRuntime>(std::make_shared<testing::FakeMachine>()),
+          configuration);
+    } catch (const std::bad_alloc&) {
+    }
+    is_made = std::exchange(failing, 0) != 0;
+    EXPECT_EQ(started_threads != threads, made != nullptr);
+  }
+  EXPECT_GT(started_threads, 0);
+  std::filesystem::remove(trace_file());
+  set_log_level(LogLevel::kWarning);
+}
 
 }  // namespace
 }  // namespace uvm

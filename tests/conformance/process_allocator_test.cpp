@@ -118,9 +118,10 @@ TEST_F(ProcessAllocator, TheReportTellsWhatWasAskedOfIt) {
   EXPECT_EQ(report["active"], true);
   EXPECT_EQ(report["budget_bytes"], 256 * kMiB);
   EXPECT_EQ(report["facades"]["host"]["allocations"], 1);
-  EXPECT_EQ(report["facades"]["host"]["live_bytes"], 4 * kMiB);
-  EXPECT_EQ(report["facades"]["device"]["allocations"], 2);
-  EXPECT_EQ(report["facades"]["device"]["cache_hits"], 1);
+  EXPECT_EQ(report["facades"]["host"]["live_bytes"], 0) << "the block has moved";
+  EXPECT_EQ(report["facades"]["device"]["live_bytes"], 4 * kMiB);
+  EXPECT_EQ(report["facades"]["device"]["allocations"], 3);
+  EXPECT_EQ(report["facades"]["device"]["cache_hits"], 2);
   EXPECT_EQ(report["moves"]["host_to_device"], 1);
   EXPECT_EQ(report["copies_by_moves"]["count"], 0);
   EXPECT_EQ(report["host_unmanaged"]["allocations"], 7);

@@ -1,4 +1,5 @@
 // What every DeviceRuntime must do.
+#include <chrono>
 #include <cstring>
 #include <thread>
 
@@ -130,6 +131,37 @@ TEST_P(RuntimeConformance, AnEventOfAnIdleStreamIsComplete) {
   EXPECT_TRUE(runtime->synchronize_event(0, event).ok());
   EXPECT_TRUE(runtime->query_event(0, event).ok());
   EXPECT_TRUE(runtime->destroy_event(0, event).ok());
+  EXPECT_TRUE(runtime->destroy_stream(0, stream).ok());
+}
+
+TEST_P(RuntimeConformance, EventsWithTimingTellTheTimeBetweenThem) {
+  EventHandle before = nullptr;
+  const RuntimeStatus made = runtime->create_timed_event(0, &before);
+  std::chrono::nanoseconds time{0};
+  if (made.error == RuntimeError::kNotSupported) {
+    EXPECT_EQ(runtime->time_between(0, before, before, &time).error, RuntimeError::kNotSupported);
+    return;
+  }
+  ASSERT_TRUE(made.ok());
+  EventHandle after = nullptr;
+  StreamHandle stream = nullptr;
+  ASSERT_TRUE(runtime->create_timed_event(0, &after).ok());
+  ASSERT_TRUE(runtime->create_stream(0, &stream).ok());
+  char* memory = managed(32 * kMiB);
+  std::memset(memory, 1, 32 * kMiB);  // so that the prefetch has bytes to move
+  EXPECT_TRUE(runtime->record_event(0, before, stream).ok());
+  EXPECT_TRUE(runtime->prefetch(0, memory, 32 * kMiB, Place::device(0), stream).ok());
+  EXPECT_TRUE(runtime->record_event(0, after, stream).ok());
+  EXPECT_TRUE(runtime->synchronize_event(0, after).ok());
+  EXPECT_TRUE(runtime->time_between(0, before, after, &time).ok());
+  // A machine whose costs are not modelled takes no time.
+  EXPECT_GE(time, std::chrono::nanoseconds(0));
+  std::chrono::nanoseconds back{1};
+  EXPECT_TRUE(runtime->time_between(0, after, before, &back).ok());
+  EXPECT_EQ(back, -time);
+  runtime->free_managed(0, memory);
+  EXPECT_TRUE(runtime->destroy_event(0, before).ok());
+  EXPECT_TRUE(runtime->destroy_event(0, after).ok());
   EXPECT_TRUE(runtime->destroy_stream(0, stream).ok());
 }
 

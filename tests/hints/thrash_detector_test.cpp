@@ -2,56 +2,145 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+#include <vector>
+
 namespace uvm::live {
 namespace {
 
 using std::chrono::milliseconds;
 
-// Steps of 10 kernels.
-struct ThrashDetectorTest : ::testing::Test {
-  void step(milliseconds time, std::uint64_t moved_bytes) {
-    for (int kernel = 0; kernel < 10; ++kernel) {
-      now += time / 10;
-      moved += moved_bytes / 10;
-      detector.kernel_added(10, moved, now);
-    }
+struct TestClock final : StepClock {
+  void mark() override {
+    before = last;
+    last = now;
   }
-  ThrashDetector detector;
+  std::optional<Time> between_marks() override {
+    if (!is_known) return std::nullopt;
+    return last - before;
+  }
   milliseconds now{0};
-  std::uint64_t moved = 0;
+  milliseconds before{0};
+  milliseconds last{0};
+  bool is_known = true;
 };
 
-TEST_F(ThrashDetectorTest, StepsThatMoveMostOfTheTimeRaiseOneAlarm) {
-  for (int i = 0; i < 4; ++i) step(milliseconds(100), 900'000'000);
-  const auto alarm = detector.take_alarm();
-  ASSERT_TRUE(alarm);
-  EXPECT_EQ(alarm->moved_bytes, 900'000'000u);
-  EXPECT_NEAR(alarm->share, 0.75, 1e-9);
-  for (int i = 0; i < 10; ++i) step(milliseconds(100), 900'000'000);
-  EXPECT_FALSE(detector.take_alarm());
+constexpr std::uint64_t kDeviceBytes = 1'000'000'000;
+
+// Steps of 10 kernels, which may take twice as long as with memory enough.
+struct ThrashDetectorTest : ::testing::Test {
+  ThrashDetectorTest() { kernel(milliseconds(0), 0, 10); }  // the beginning of the first step
+
+  void kernel(milliseconds time, std::uint64_t moved_bytes, std::uint64_t step_kernels) {
+    clock.now += time;
+    moved += moved_bytes;
+    detector.kernel_added(step_kernels, moved, kDeviceBytes, clock);
+    if (const auto verdict = detector.take_verdict()) verdicts.push_back(*verdict);
+  }
+  // Of 100 ms.
+  void step(std::uint64_t moved_bytes) {
+    for (int i = 0; i < 10; ++i) kernel(milliseconds(10), moved_bytes / 10, 10);
+  }
+  void steps(int count, std::uint64_t moved_bytes) {
+    for (int i = 0; i < count; ++i) step(moved_bytes);
+  }
+  std::size_t beginnings() const {
+    std::size_t count = 0;
+    for (const auto& verdict : verdicts) count += static_cast<std::size_t>(verdict.is_new);
+    return count;
+  }
+
+  // At 12 bytes in a nanosecond 100 ms are 1.2 GB.
+  static constexpr std::uint64_t kCalm = 240'000'000;        // 1.25 times as long
+  static constexpr std::uint64_t kBetween = 480'000'000;     // 1.67 times
+  static constexpr std::uint64_t kSlow = 900'000'000;        // four times
+  static constexpr std::uint64_t kVerySlow = 1'080'000'000;  // ten times
+  static constexpr std::uint64_t kNothingElse = 1'200'000'000;
+
+  ThrashDetector detector{2};
+  TestClock clock;
+  std::uint64_t moved = 0;
+  std::vector<ThrashDetector::Verdict> verdicts;
+};
+
+TEST_F(ThrashDetectorTest, OneVerySlowStepIsThrashing) {
+  step(kVerySlow);
+  ASSERT_EQ(verdicts.size(), 1u);
+  EXPECT_TRUE(verdicts[0].is_too_slow);
+  EXPECT_TRUE(verdicts[0].is_new);
+  EXPECT_EQ(verdicts[0].moved_bytes, kVerySlow);
+  EXPECT_NEAR(verdicts[0].slowdown, 10, 1e-9);
+  step(kNothingElse);
+  EXPECT_EQ(verdicts[1].slowdown, std::numeric_limits<double>::infinity());
 }
 
-TEST_F(ThrashDetectorTest, StepsThatMoveLessThanHalfOfTheTimeRaiseNone) {
-  for (int i = 0; i < 10; ++i) step(milliseconds(100), 500'000'000);
-  EXPECT_FALSE(detector.take_alarm());
+TEST_F(ThrashDetectorTest, OfSlowStepsThreeInARowAre) {
+  steps(2, kSlow);
+  step(kCalm);
+  steps(2, kSlow);
+  EXPECT_EQ(beginnings(), 0u);
+  for (const auto& verdict : verdicts) EXPECT_FALSE(verdict.is_too_slow);
+  step(kSlow);
+  EXPECT_EQ(beginnings(), 1u);
+  EXPECT_TRUE(verdicts.back().is_too_slow);
 }
 
-TEST_F(ThrashDetectorTest, OneSlowStepRaisesNone) {
-  for (int i = 0; i < 10; ++i) step(milliseconds(100), i == 5 ? 1'200'000'000 : 0);
-  EXPECT_FALSE(detector.take_alarm());
+TEST_F(ThrashDetectorTest, StepsWithinTheLimitAreNot) {
+  steps(20, kBetween);
+  EXPECT_EQ(verdicts.size(), 20u);
+  for (const auto& verdict : verdicts) EXPECT_FALSE(verdict.is_too_slow);
+}
+
+TEST_F(ThrashDetectorTest, ItBeginsAgainOnlyAfterThreeCalmStepsInARow) {
+  for (int i = 0; i < 10; ++i) {
+    step(kVerySlow);
+    step(kBetween);
+    steps(2, kCalm);
+  }
+  EXPECT_EQ(beginnings(), 1u);
+  step(kVerySlow);
+  steps(3, kCalm);
+  step(kVerySlow);
+  EXPECT_EQ(beginnings(), 2u);
+}
+
+TEST_F(ThrashDetectorTest, WithoutAKnownStepItIsJudgedWhenHalfOfTheDeviceHasMoved) {
+  kernel(milliseconds(25), kDeviceBytes / 2 - 1, 0);
+  EXPECT_TRUE(verdicts.empty());
+  kernel(milliseconds(25), 1, 0);
+  ASSERT_EQ(verdicts.size(), 1u);
+  EXPECT_EQ(verdicts[0].moved_bytes, kDeviceBytes / 2);
+  EXPECT_NEAR(verdicts[0].slowdown, 6, 1e-9);
+  EXPECT_TRUE(verdicts[0].is_new);
 }
 
 TEST_F(ThrashDetectorTest, WithoutAKnownStepAThousandKernelsAreTakenForOne) {
-  const auto kernels = [&](std::uint64_t count) {
-    for (std::uint64_t kernel = 0; kernel < count; ++kernel)
-      detector.kernel_added(0, moved += 9'000'000, now += milliseconds(1));
-  };
-  kernels(3 * ThrashDetector::kKernelsWithoutStep);
-  EXPECT_FALSE(detector.take_alarm()) << "the first kernel ends no step";
-  kernels(1);
-  const auto alarm = detector.take_alarm();
-  ASSERT_TRUE(alarm);
-  EXPECT_EQ(alarm->moved_bytes, ThrashDetector::kKernelsWithoutStep * 9'000'000);
+  for (std::uint64_t i = 1; i < ThrashDetector::kKernelsWithoutStep; ++i)
+    kernel(milliseconds(1), 0, 0);
+  EXPECT_TRUE(verdicts.empty());
+  kernel(milliseconds(1), 0, 0);
+  EXPECT_EQ(verdicts.size(), 1u);
+}
+
+TEST_F(ThrashDetectorTest, TheTimeMayBecomeKnownLater) {
+  clock.is_known = false;
+  step(kVerySlow);
+  steps(1, kCalm);
+  EXPECT_TRUE(verdicts.empty());
+  clock.is_known = true;
+  kernel(milliseconds(10), 0, 10);
+  ASSERT_GE(verdicts.size(), 1u);
+  EXPECT_EQ(verdicts[0].moved_bytes, kVerySlow);
+  EXPECT_NEAR(verdicts[0].slowdown, 10, 1e-9);
+}
+
+TEST_F(ThrashDetectorTest, AfterAnErrorThrashingIsFoundAnew) {
+  steps(2, kVerySlow);
+  EXPECT_EQ(beginnings(), 1u);
+  detector.begin_again();
+  kernel(milliseconds(10), 0, 10);
+  step(kVerySlow);
+  EXPECT_EQ(beginnings(), 2u);
 }
 
 }  // namespace

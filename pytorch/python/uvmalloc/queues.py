@@ -110,7 +110,7 @@ def _tensors_in(sent: object, torch: ModuleType) -> Iterable[Any]:
 
 
 def _state_of(kind: type) -> Any:
-    """The method that chooses what is pickled of an object; None before Python 3.11: there is none."""
+    """The method that chooses what is pickled of an object; None before Python 3.11."""
     return getattr(kind, "__getstate__", None)
 
 

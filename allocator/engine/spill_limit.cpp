@@ -1,0 +1,92 @@
+#include <uvmalloc/allocator/engine/spill_limit.hpp>
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include <uvmalloc/allocator/engine/limits.hpp>
+
+namespace uvm {
+
+SpillLimit::SpillLimit(const Machine& machine, HeapState& state)
+    : machine_(machine),
+      state_(state),
+      setting_(machine.configuration.most_slowdown),
+      growths_(static_cast<std::size_t>(machine.device_count())) {}
+
+void SpillLimit::set_find_sign(FindSign find_sign) {
+  if (machine_.in_forked_child()) return;
+  const HeapGuard heap(state_);
+  find_sign_ = std::move(find_sign);
+}
+
+// Called without the lock: it may take an interpreter's lock.
+SearchSign SpillLimit::find_sign() {
+  FindSign find;
+  {
+    const HeapGuard heap(state_);
+    find = find_sign_;
+  }
+  return find ? find() : SearchSign::kNone;
+}
+
+void SpillLimit::before_growth(const Request& request, bool is_small) {
+  if (request.facade != Facade::kDevice) return;
+  const auto device = static_cast<std::size_t>(request.device);
+  std::size_t room_bytes = 0;
+  bool leaves_device = false;
+  {
+    const HeapGuard heap(state_);
+    room_bytes = heap->planner.soft_budget_bytes(request.device);
+    leaves_device = limits::would_leave_device(heap, request);
+    Growth& growth = growths_[device];
+    const auto least_bytes = static_cast<double>(growth.largest_bytes) * kGrowth;
+    if (request.size_bytes >= room_bytes / kDeviceParts &&
+        static_cast<double>(request.size_bytes) >= least_bytes) {
+      if (growth.largest_bytes != 0) ++growth.times;
+      growth.largest_bytes = request.size_bytes;
+    }
+  }
+  // A small object may take a page, so that a program that is at the limit can read a scalar.
+  const bool is_limited =
+      leaves_device && !is_small &&
+      (spills_nothing() || (may_search() && find_sign() == SearchSign::kSearches));
+  const HeapGuard heap(state_);
+  heap->spill_limits[device] = is_limited ? room_bytes : SIZE_MAX;
+}
+
+double SpillLimit::most_slowdown() const {
+  return setting_ && std::isfinite(*setting_) ? *setting_ : kSlowdown;
+}
+
+bool SpillLimit::ends_thrashing(int device) {
+  if (machine_.configuration.thrashing == Thrashing::kFail) return true;
+  if (!may_search()) return std::isfinite(*setting_);
+  const SearchSign sign = find_sign();
+  if (sign == SearchSign::kSearches) return true;
+  const HeapGuard heap(state_);
+  const Growth& growth = growths_[static_cast<std::size_t>(device)];
+  return growth.times >= kLeastGrowths &&
+         (sign == SearchSign::kCatchesErrors || growth.has_had_error);
+}
+
+void SpillLimit::note_error(int device) {
+  const HeapGuard heap(state_);
+  growths_[static_cast<std::size_t>(device)].has_had_error = true;
+}
+
+std::string SpillLimit::way_to_spill() const {
+  const Configuration& settings = machine_.configuration;
+  if (settings.thrashing == Thrashing::kFail)
+    return fmt::format("{} goes on instead.",
+                       settings.from_variables ? "UVMALLOC_THRASHING=warn" : "thrashing = kWarn");
+  const std::string_view name = settings.name_of("UVMALLOC_SPILL", "most_slowdown");
+  if (setting_) return fmt::format("To go on instead, raise {}.", name);
+  return fmt::format(
+      "The program seems to search for the largest batch, which would not end at the device. To go "
+      "on instead, set {}.",
+      settings.from_variables ? "UVMALLOC_SPILL=none" : "most_slowdown to infinity");
+}
+
+}  // namespace uvm
