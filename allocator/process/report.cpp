@@ -198,6 +198,10 @@ void add_figures(const Figures& figures, JsonText* out) {
   out->add("peak_bytes", figures.peak_bytes);
   out->add("peak_touched_bytes", totals.touched_bytes.peak);
   out->add("peak_span_bytes", totals.span_bytes.peak);
+  std::uint64_t live_bytes = 0;
+  for (const Figures::OfFacade& facade : figures.facades) live_bytes += facade.live_bytes;
+  const std::uint64_t touched_bytes = totals.touched_bytes.current;
+  out->add("cached_bytes", touched_bytes - std::min(live_bytes, touched_bytes));
   out->add_object("facades", [&] { add_facades(figures, out); });
   out->add_object("host_unmanaged", [&] {
     out->add("allocations", figures.unmanaged_host_allocations);
