@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -65,6 +66,7 @@ class SharedTurnsTest : public ::testing::Test {
   pid_t start(const std::function<void()>& program) {
     const pid_t child = fork();
     if (child == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);  // some never end by themselves
       program();
       _exit(0);
     }
@@ -230,6 +232,7 @@ TEST_F(SharedTurnsTest, AfterOneWaitForALockThatNobodyGivesBackKernelsRunWithout
   const pid_t holder = start([this] {
     const auto turns = join(80, kLongTurns);
     kernel(*turns);
+    wait_for(shared->ready, 1);  // nobody could join later
     struct flock lock {};
     lock.l_type = F_WRLCK;
     lock.l_start = kMostPrograms;
@@ -239,7 +242,8 @@ TEST_F(SharedTurnsTest, AfterOneWaitForALockThatNobodyGivesBackKernelsRunWithout
     while (true) kernel(*turns);
   });
   const auto turns = join(80, kLongTurns);
-  wait_for(shared->ready, 1);
+  ++shared->ready;
+  wait_for(shared->ready, 2);
   const int before = shared->leaves;
   for (int i = 0; i < 50; ++i) kernel(*turns);
   EXPECT_EQ(shared->leaves, before + 1) << "each leave is followed by a wait of a second";
