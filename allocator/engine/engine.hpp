@@ -101,11 +101,11 @@ struct Engine {
   StreamPools stream_pools;
   Reclaimer reclaimer;
   IdleDecay decay;
+  SpillLimit spill_limit;
   PageGrower grower;
   BlockFinder finder;
   SmallAllocator small;
   PressureCallbacks pressure_callbacks;
-  SpillLimit spill_limit;
   Escalation escalation;
   StreamUses uses;
   Mover mover;

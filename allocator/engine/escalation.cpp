@@ -29,7 +29,6 @@ const std::array<Escalation::Step, 18> Escalation::kSteps = {{
 }};
 
 bool Escalation::climb(Demand* demand) {
-  if (demand->next == 0) spill_limit_.before_growth(demand->request, demand->is_small);
   while (demand->next < kSteps.size()) {
     const Step& step = kSteps[demand->next++];
     if (!step.may_run_in_capture && state_.is_capturing()) continue;

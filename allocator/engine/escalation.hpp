@@ -35,7 +35,6 @@
 #include <uvmalloc/allocator/engine/page_grower.hpp>
 #include <uvmalloc/allocator/engine/pressure_callbacks.hpp>
 #include <uvmalloc/allocator/engine/reclaimer.hpp>
-#include <uvmalloc/allocator/engine/spill_limit.hpp>
 
 namespace uvm {
 
@@ -59,8 +58,7 @@ class Escalation {
  public:
   Escalation(HeapState& state, FencedBlocks& fenced, DisplacedBlocks& displaced,
              BlockReturner& returner, LargeBlockCaching& large, PressureCallbacks& callbacks,
-             BlockFinder& finder, PageGrower& grower, Reclaimer& reclaimer, IdleDecay& decay,
-             SpillLimit& spill_limit)
+             BlockFinder& finder, PageGrower& grower, Reclaimer& reclaimer, IdleDecay& decay)
       : state_(state),
         fenced_(fenced),
         displaced_(displaced),
@@ -70,8 +68,7 @@ class Escalation {
         finder_(finder),
         grower_(grower),
         reclaimer_(reclaimer),
-        decay_(decay),
-        spill_limit_(spill_limit) {}
+        decay_(decay) {}
   Escalation(const Escalation&) = delete;
   Escalation& operator=(const Escalation&) = delete;
 
@@ -124,7 +121,6 @@ class Escalation {
   PageGrower& grower_;
   Reclaimer& reclaimer_;
   IdleDecay& decay_;
-  SpillLimit& spill_limit_;
 };
 
 }  // namespace uvm

@@ -157,10 +157,19 @@ Found PageGrower::grow(const Request& request, bool any_facade, Refusal* refusal
     const std::size_t touched_bytes = run.span != nullptr ? run.untouched_bytes : growth.size_bytes;
     *refusal =
         limits::check(heap, heap->pools.at(request.pool()).key, touched_bytes, growth.size_bytes);
+    SpillLimit::end_growth(heap, request);
     if (refusal->ok() && run.span != nullptr) found = take(heap, request, growth, &hints.plan);
   };
+  bool asks_for_sign = false;
   {
     const HeapGuard heap(state_);
+    asks_for_sign = spill_limit_.begin_growth(heap, request);
+    if (!asks_for_sign) take_if_allowed(heap);
+  }
+  if (asks_for_sign) {
+    const bool is_limited = spill_limit_.is_search();
+    const HeapGuard heap(state_);
+    if (is_limited) spill_limit_.begin_limit(heap, request);
     take_if_allowed(heap);
   }
   while (found.block == nullptr && refusal->ok()) {

@@ -8,13 +8,19 @@
 #include <uvmalloc/allocator/engine/limits.hpp>
 #include <uvmalloc/allocator/engine/reclaimer.hpp>
 #include <uvmalloc/allocator/engine/request.hpp>
+#include <uvmalloc/allocator/engine/spill_limit.hpp>
 
 namespace uvm {
 
 class PageGrower {
  public:
-  PageGrower(Machine& machine, HeapState& state, HintDispatcher& hints, Reclaimer& reclaimer)
-      : machine_(machine), state_(state), hints_(hints), reclaimer_(reclaimer) {}
+  PageGrower(Machine& machine, HeapState& state, HintDispatcher& hints, Reclaimer& reclaimer,
+             SpillLimit& spill_limit)
+      : machine_(machine),
+        state_(state),
+        hints_(hints),
+        reclaimer_(reclaimer),
+        spill_limit_(spill_limit) {}
   PageGrower(const PageGrower&) = delete;
   PageGrower& operator=(const PageGrower&) = delete;
 
@@ -49,6 +55,7 @@ class PageGrower {
   HeapState& state_;
   HintDispatcher& hints_;
   Reclaimer& reclaimer_;
+  SpillLimit& spill_limit_;
 };
 
 }  // namespace uvm

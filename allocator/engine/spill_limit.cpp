@@ -31,29 +31,26 @@ SearchSign SpillLimit::find_sign() {
   return find ? find() : SearchSign::kNone;
 }
 
-void SpillLimit::before_growth(const Request& request, bool is_small) {
-  if (request.facade != Facade::kDevice) return;
+bool SpillLimit::begin_growth(const LockedHeap& heap, const Request& request) {
+  heap.proves(state_);
+  if (request.facade != Facade::kDevice) return false;
   const auto device = static_cast<std::size_t>(request.device);
-  std::size_t room_bytes = 0;
-  bool leaves_device = false;
-  {
-    const HeapGuard heap(state_);
-    room_bytes = heap->planner.soft_budget_bytes(request.device);
-    leaves_device = limits::would_leave_device(heap, request);
-    Growth& growth = growths_[device];
-    const auto least_bytes = static_cast<double>(growth.largest_bytes) * kGrowth;
-    if (request.size_bytes >= room_bytes / kDeviceParts &&
-        static_cast<double>(request.size_bytes) >= least_bytes) {
-      if (growth.largest_bytes != 0) ++growth.times;
-      growth.largest_bytes = request.size_bytes;
-    }
+  const std::size_t room_bytes = heap->planner.soft_budget_bytes(request.device);
+  Growth& growth = growths_[device];
+  const auto least_bytes = static_cast<double>(growth.largest_bytes) * kGrowth;
+  if (request.size_bytes >= room_bytes / kDeviceParts &&
+      static_cast<double>(request.size_bytes) >= least_bytes) {
+    if (growth.largest_bytes != 0) ++growth.times;
+    growth.largest_bytes = request.size_bytes;
   }
-  // A small object may take a page, so that a program that is at the limit can read a scalar.
-  const bool is_limited =
-      leaves_device && !is_small &&
-      (spills_nothing() || (may_search() && find_sign() == SearchSign::kSearches));
-  const HeapGuard heap(state_);
-  heap->spill_limits[device] = is_limited ? room_bytes : SIZE_MAX;
+  if (!limits::would_leave_device(heap, request)) return false;
+  if (spills_nothing()) begin_limit(heap, request);
+  return may_search();
+}
+
+void SpillLimit::begin_limit(const LockedHeap& heap, const Request& request) {
+  heap->spill_limits[static_cast<std::size_t>(request.device)] =
+      heap->planner.soft_budget_bytes(request.device);
 }
 
 double SpillLimit::most_slowdown() const {

@@ -40,8 +40,16 @@ class SpillLimit {
   using FindSign = std::function<SearchSign()>;
   void set_find_sign(FindSign find_sign);
 
-  // Before a request takes new pages: sets the limit of its device.
-  void before_growth(const Request& request, bool is_small);
+  // Before a large request takes new pages: sets the limit of its device, until end_growth(). True:
+  // begin_limit() is to follow if the program is in a search.
+  bool begin_growth(const LockedHeap& heap, const Request& request);
+  static void begin_limit(const LockedHeap& heap, const Request& request);
+  // Called without the lock.
+  bool is_search() { return find_sign() == SearchSign::kSearches; }
+  static void end_growth(const LockedHeap& heap, const Request& request) {
+    if (request.facade != Facade::kDevice) return;
+    heap->spill_limits[static_cast<std::size_t>(request.device)] = SIZE_MAX;
+  }
 
   // From which slowdown on a step thrashes.
   double most_slowdown() const;
