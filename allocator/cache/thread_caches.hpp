@@ -81,9 +81,10 @@ class UVM_CAPABILITY("stopped world") ThreadCaches {
   // Before a block of the stream with that first pool is handed out, so that count_elsewhere() and
   // the end of a thread allocate nothing. Takes the lock itself.
   void make_room(PoolIndex first) {
-    if (first / kPoolsPerStream >= streams_with_room_.load(std::memory_order_acquire)) {
-      make_more_room(first);
-    }
+    if (!has_room(first)) make_more_room(first);
+  }
+  bool has_room(PoolIndex first) const {
+    return first / kPoolsPerStream < streams_with_room_.load(std::memory_order_acquire);
   }
   // Counts for a thread whose cache does not know the stream with that first pool:
   // count(Tally&, StreamTally&). Stops the world itself.

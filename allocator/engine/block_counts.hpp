@@ -16,6 +16,7 @@ class BlockCounts {
   void allocated(const Request& request, Block& block, bool from_cache) noexcept;
   // Before blocks of the pool are counted.
   void make_room(PoolIndex pool) { caches_.make_room(first_of(pool)); }
+  bool has_room(PoolIndex pool) const UVM_NOT_ANALYSED { return caches_.has_room(first_of(pool)); }
   // The same for a block that another pool is charged for from now on, which did not serve it.
   void allocated(const StreamKey& key, PoolIndex pool, Block& block) noexcept;
   // `pool` was charged for the block, and has that key.

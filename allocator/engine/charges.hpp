@@ -8,6 +8,7 @@
 // counts the block itself with count(), without the lock.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include <uvmalloc/allocator/engine/block_counts.hpp>
@@ -30,6 +31,10 @@ class Charges {
   static std::vector<PoolIndex> prepare(const LockedHeap& heap, Block* block, PlaceSet places);
   void make_room(const std::vector<PoolIndex>& pools) {
     for (const PoolIndex pool : pools) counts_.make_room(pool);
+  }
+  bool have_room(const std::vector<PoolIndex>& pools) const {
+    return std::all_of(pools.begin(), pools.end(),
+                       [&](PoolIndex pool) { return counts_.has_room(pool); });
   }
 
   // A block counts in another pool than before.

@@ -47,74 +47,89 @@ MovedStorage* Mover::move(void* address, const MoveRequest& move) {
       return nullptr;
     if (move.wait) uses_.wait_for_uses(address);
   }
-  prepare(address, move);
-  MovedStorage* record = nullptr;
-  TraceTime at = 0;
-  TraceBlock moved;
-  HintPlan plan;
-  int device = move.stream_device;
-  DeviceStream producer;
-  Block* block = nullptr;
-  Charges::Change charged;
-  {
-    const HeapGuard heap(state_);
-    block = heap->live_block(address);
-    if (block == nullptr) return nullptr;
-    // Allocations come first. After the record nothing fails: the block either stays as it is, or
-    // has moved and the caller has the record.
-    const bool whole = moves_whole(*block, move);
-    PlaceSet places = Charges::places_of(heap, *block);
-    // The host may go on reading a block that moved away, unless its owner says otherwise.
-    if (whole && !move.keeps_source && move.source.is_device()) places.remove(move.source);
-    if (whole || move.destination.is_host()) places.add(move.destination);
-    Charges::prepare(heap, block, places);
-    if (move.destination.is_device()) StreamUses::prepare_uses(heap, block, 1);
-    record = record_for(heap, block, move);
-    if (record == nullptr) return nullptr;
-    block->plain = false;
-    at = machine_.trace.now();
-    const std::size_t requested_bytes = block->requested_bytes();
-    // The block's own record outlives the others. After the free it has the place of the pages.
-    charged =
-        Charges::set_places(heap, block, places, whole ? move.destination : block->use.location());
-    moved.address = block->address();
-    moved.requested_bytes = whole ? requested_bytes : move.size_bytes;
-    if (move.destination.is_device()) {
-      const DeviceStream stream = DeviceStream::named(move.destination.index, move.stream);
-      BlockSideState& side_state = heap->pools.side_states().make(block);
-      if (move.source.is_device()) {
-        // The stream that used it there: of its last move, or of its allocation.
-        const StreamKey& key = heap->pools.at(block->pool).key;
-        producer = side_state.mover.exists() ? side_state.mover : key.device_stream();
-        if (producer.device != move.source.index) producer = {};
-      }
-      // A move of a part does not change the stream of the block.
-      if (whole) side_state.mover = stream;
-      StreamUses::add_use(heap, block, stream);
-    }
-    MoveStatistics& moves = heap->book.figures().moves;
-    std::uint64_t& direction = !move.destination.is_device() ? moves.device_to_host
-                               : move.source.is_device()     ? moves.device_to_device
-                                                             : moves.host_to_device;
-    ++direction;
-    moves.bytes += moved.requested_bytes;
-    bool whole_segments = whole && block->kind == BlockKind::kPageGranular;
-    plan = heap->planner.plan_move(
-        whole ? block->address() : address, whole ? block->size_bytes() : move.size_bytes,
-        whole_segments ? heap->pools.directory().placement_of(*block) : nullptr, move.destination);
+  Moved moved;
+  if (!try_to_move(address, move, false, &moved)) {
+    prepare(address, move);
+    try_to_move(address, move, true, &moved);
   }
-  charges_.count(*block, charged);
-  machine_.trace.moved(at, moved.address, moved.requested_bytes, move.source, move.destination,
-                       move.stream);
+  if (moved.record == nullptr) return nullptr;
+  charges_.count(*moved.block, moved.charged);
+  machine_.trace.moved(moved.at, moved.traced.address, moved.traced.requested_bytes, move.source,
+                       move.destination, move.stream);
   DeviceStream consumer;
   if (move.destination.is_device()) {
     consumer = DeviceStream::named(move.stream_device, move.stream);
   } else {
     // The pages must not leave before the stream has finished with them.
-    if (!move.wait) producer = DeviceStream::named(move.stream_device, move.stream);
+    if (!move.wait) moved.producer = DeviceStream::named(move.stream_device, move.stream);
   }
-  hints_.send(plan, device, producer, consumer);
-  return record;
+  hints_.send(moved.plan, move.stream_device, moved.producer, consumer);
+  return moved.record;
+}
+
+// Under one turn of the lock. False: nothing has changed, and prepare() comes first. `*out` has no
+// record if there is no live block, or no room for a record.
+bool Mover::try_to_move(const void* address, const MoveRequest& move, bool is_prepared,
+                        Moved* out) {
+  const HeapGuard heap(state_);
+  Block* block = heap->live_block(address);
+  if (block == nullptr) return true;
+  // Allocations come first. After the record nothing fails: the block either stays as it is, or has
+  // moved and the caller has the record.
+  const bool whole = moves_whole(*block, move);
+  PlaceSet places = Charges::places_of(heap, *block);
+  const PlaceSet before = places;
+  // The host may go on reading a block that moved away, unless its owner says otherwise.
+  if (whole && !move.keeps_source && move.source.is_device()) places.remove(move.source);
+  if (whole || move.destination.is_host()) places.add(move.destination);
+  const std::vector<PoolIndex> pools = Charges::prepare(heap, block, places);
+  const bool is_ready =
+      charges_.have_room(pools) && (before.has(move.destination) || has_room(heap, *block, move));
+  if (!is_prepared && !is_ready) return false;
+  if (move.destination.is_device()) StreamUses::prepare_uses(heap, block, 1);
+  out->record = record_for(heap, block, move);
+  if (out->record == nullptr) return true;
+  out->block = block;
+  block->plain = false;
+  out->at = machine_.trace.now();
+  const std::size_t requested_bytes = block->requested_bytes();
+  // The block's own record outlives the others. After the free it has the place of the pages.
+  out->charged =
+      Charges::set_places(heap, block, places, whole ? move.destination : block->use.location());
+  out->traced.address = block->address();
+  out->traced.requested_bytes = whole ? requested_bytes : move.size_bytes;
+  if (move.destination.is_device()) {
+    const DeviceStream stream = DeviceStream::named(move.destination.index, move.stream);
+    BlockSideState& side_state = heap->pools.side_states().make(block);
+    if (move.source.is_device()) {
+      // The stream that used it there: of its last move, or of its allocation.
+      const StreamKey& key = heap->pools.at(block->pool).key;
+      out->producer = side_state.mover.exists() ? side_state.mover : key.device_stream();
+      if (out->producer.device != move.source.index) out->producer = {};
+    }
+    // A move of a part does not change the stream of the block.
+    if (whole) side_state.mover = stream;
+    StreamUses::add_use(heap, block, stream);
+  }
+  MoveStatistics& moves = heap->book.figures().moves;
+  std::uint64_t& direction = !move.destination.is_device() ? moves.device_to_host
+                             : move.source.is_device()     ? moves.device_to_device
+                                                           : moves.host_to_device;
+  ++direction;
+  moves.bytes += out->traced.requested_bytes;
+  const bool whole_segments = whole && block->kind == BlockKind::kPageGranular;
+  out->plan = heap->planner.plan_move(
+      whole ? block->address() : const_cast<void*>(address),
+      whole ? block->size_bytes() : move.size_bytes,
+      whole_segments ? heap->pools.directory().placement_of(*block) : nullptr, move.destination);
+  return true;
+}
+
+// Whether the limit of the destination has room for the block.
+bool Mover::has_room(const LockedHeap& heap, const Block& block, const MoveRequest& move) {
+  return !move.destination.is_device() || block.kind == BlockKind::kSmall ||
+         !moves_whole(block, move) ||
+         limits::check(heap, {Facade::kDevice, move.destination.index}, 0, block.size_bytes()).ok();
 }
 
 // Pools that will be charged get room for figures, and a device gets room under its limit.
@@ -129,12 +144,10 @@ void Mover::prepare(const void* address, const MoveRequest& move) {
     const bool is_charged = places.has(move.destination);
     places.add(move.destination);
     pools = Charges::prepare(heap, block, places);
-    const int device = move.destination.index;
-    if (move.destination.is_device() && !is_charged && moves_whole(*block, move) &&
-        block->kind != BlockKind::kSmall &&
-        !limits::check(heap, {Facade::kDevice, device}, 0, block->size_bytes()).ok()) {
+    if (!is_charged && !has_room(heap, *block, move)) {
+      const int device = move.destination.index;
       request = Request::make(Facade::kDevice, device, block->size_bytes(), nullptr,
-                              first_of(pools.back()));
+                              heap->pools.table().open({Facade::kDevice, device, nullptr}));
       request.requested_bytes = block->requested_bytes();
     }
   }

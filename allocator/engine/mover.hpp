@@ -55,6 +55,17 @@ class Mover {
   static bool moves_whole(const Block& block, const MoveRequest& move) {
     return move.size_bytes == 0 || move.size_bytes >= block.requested_bytes();
   }
+  struct Moved {
+    MovedStorage* record = nullptr;
+    Block* block = nullptr;
+    Charges::Change charged;
+    TraceTime at = 0;
+    TraceBlock traced;
+    HintPlan plan;
+    DeviceStream producer;
+  };
+  bool try_to_move(const void* address, const MoveRequest& move, bool is_prepared, Moved* out);
+  static bool has_room(const LockedHeap& heap, const Block& block, const MoveRequest& move);
   void prepare(const void* address, const MoveRequest& move);
   static Charges::Change end_use(const LockedHeap& heap, Block* block, Place place) noexcept;
   void drop_record(const LockedHeap& heap, MovedStorage* record);
