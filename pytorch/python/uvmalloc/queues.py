@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import functools
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
@@ -45,11 +46,23 @@ def _watch(queues: ModuleType) -> None:
     def on_error(self: Any, error: Exception, sent: object) -> None:
         in_thread(error, sent)
         if _is_refusal(error):
-            self.put(_Refusal(str(error)), block=False)
+            _put_instead(self, _Refusal(str(error)))
 
     queue._on_queue_feeder_error = on_error
     for kind in (queue, queues.JoinableQueue):
         kind.put = _refusing(kind.put, on_error)
+
+
+def _put_instead(queue: Any, refusal: _Refusal) -> None:
+    """In the place of what the queue's thread, which calls this, could not pickle.
+
+    A caller of `put` may have got the place meanwhile; then the refusal waits for one at the end.
+    """
+    if queue._sem.acquire(block=False):
+        queue._buffer.appendleft(refusal)
+    else:
+        put = type(queue).put
+        threading.Thread(target=put, args=(queue, refusal), daemon=True).start()
 
 
 def _refusing(put: Callable[..., None], on_error: Callable[..., None]) -> Callable[..., None]:
