@@ -21,7 +21,7 @@ enum { kMostText = 16384 };
 
 /* Bytes, with a suffix K, M, G, T, KiB and so on. 0: there is no limit. */
 static unsigned long long capacity_bytes(void) {
-  const char* text = getenv("UVMSIM_HOST_MEMORY");
+  const char* text = secure_getenv("UVMSIM_HOST_MEMORY");
   if (text == NULL) return 0;
   char* end = NULL;
   const double number = strtod(text, &end);
