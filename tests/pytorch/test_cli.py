@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -19,7 +20,7 @@ from uvmalloc.errors import CommandError, MissingLibraryError
 from uvmalloc.libraries import Libraries, find_libraries
 from uvmalloc.sizes import EXAMPLES, format_size, parse_size
 
-from tests.pytorch.conftest import fails_in_one_line_on_a_full_disk
+from tests.pytorch.conftest import ROOT, fails_in_one_line_on_a_full_disk
 
 UVMALLOC = (sys.executable, "-m", "uvmalloc")
 
@@ -1010,45 +1011,51 @@ def test_doctor_believes_a_library_that_cannot_be_used_here(libraries, monkeypat
     assert (diagnosis["usable"], diagnosis["problems"]) == (False, [verdict])
 
 
-def torch_problems(uvmalloc, folder, version, cuda, **environment):
-    """What doctor says of a torch in `folder`, of which only the version is there."""
+def torch_problems(uvmalloc, folder, version, cuda, python=None):
+    """What doctor says of a torch in `folder`, of which only the version is there.
+
+    `python` is the folder of another uvmalloc package than that of this checkout.
+    """
     (folder / "torch").mkdir(parents=True)
     (folder / "torch" / "version.py").write_text(f"__version__ = '{version}'\ncuda = {cuda!r}\n")
     (folder / f"torch-{version}.dist-info").mkdir()
     text = f"Name: torch\nVersion: {version}\n"
     (folder / f"torch-{version}.dist-info" / "METADATA").write_text(text)
-    finished = uvmalloc("doctor", "--json", PYTHONPATH=str(folder), **environment)
+    paths = os.pathsep.join(str(path) for path in (folder, python) if path is not None)
+    finished = uvmalloc("doctor", "--json", PYTHONPATH=paths)
     problems = json.loads(finished.stdout)["problems"]
     return [problem for problem in problems if "torch" in problem]
 
 
+def copy_package(python):
+    ignored = shutil.ignore_patterns("lib", "__pycache__")
+    shutil.copytree(Path(cli.__file__).parent, python / "uvmalloc", ignore=ignored)
+
+
 def test_doctor_says_how_to_get_a_plugin(uvmalloc, libraries, tmp_path):
-    checkout = libraries.folder.parents[2]
     without = tmp_path / "checkout"
+    python = without / "pytorch" / "python"
     built = without / "build" / "release" / "lib"
-    shutil.copytree(checkout / "scripts", without / "scripts")
+    copy_package(python)
+    shutil.copytree(ROOT / "scripts", without / "scripts")
     built.mkdir(parents=True)
     shutil.copy(libraries.uvmalloc, built / "libuvmalloc.so")
-    [problem] = torch_problems(
-        uvmalloc, tmp_path / "a", "2.15.0", "13.2", UVMALLOC_LIB_DIR=str(built)
-    )
+    [problem] = torch_problems(uvmalloc, tmp_path / "a", "2.15.0", "13.2", python)
     command = f"{without}/scripts/build --torch-of {sys.executable}"
     assert problem == f"no plugin for torch 2.15.0 in {built}: run {command}"
-    [problem] = torch_problems(
-        uvmalloc, tmp_path / "b", "2.10.0", "13.0", UVMALLOC_LIB_DIR=str(built)
-    )
+    [problem] = torch_problems(uvmalloc, tmp_path / "b", "2.10.0", "13.0", python)
     served = "2.11, 2.12, 2.13, 2.14, 2.15"
     assert problem.endswith(f"in {built}: install one of the versions {served}")
 
 
 def test_doctor_names_the_torch_that_a_wheel_serves(uvmalloc, libraries, tmp_path):
-    lib = tmp_path / "lib"
+    python = tmp_path / "site-packages"
+    lib = python / "uvmalloc" / "lib"
+    copy_package(python)
     lib.mkdir()
     shutil.copy(libraries.uvmalloc, lib / "libuvmalloc.so")
     (lib / "libuvmalloc_torch_2_12.so").touch()
-    [problem] = torch_problems(
-        uvmalloc, tmp_path / "torch", "2.16.0", "13.3", UVMALLOC_LIB_DIR=str(lib)
-    )
+    [problem] = torch_problems(uvmalloc, tmp_path / "torch", "2.16.0", "13.3", python)
     assert problem == f"no plugin for torch 2.16.0 in {lib}: install one of the versions 2.12"
 
 

@@ -75,7 +75,12 @@ def fits(mib):
 print(torch.cuda.mem_get_info()[0] // MIB, fits(256), fits(258))
 kept = torch.empty(56 * MIB, dtype=torch.uint8, device='cuda')
 host = torch.empty(512 * MIB, dtype=torch.uint8)
-host.to('cuda').max()  # the host's memory, but for the result's page
+try:
+    host.to('cuda')
+    raise AssertionError('a move counts too')
+except torch.OutOfMemoryError as error:
+    assert 'UVMALLOC_DEVICE_BUDGET' in str(error), error
+host[:1024].to('cuda').max()  # a part counts for nobody, the result's page for the device
 print(torch.cuda.mem_get_info()[0] // MIB, fits(202))
 del kept
 for fraction in (128 * MIB / total, 512 * MIB / total, 1.0):

@@ -416,13 +416,14 @@ print([(sign, at == address) for sign, at in told])
     )
 
 
-def test_pages_of_a_tensor_that_was_moved_count_for_who_uses_them_next(simulate: Simulate) -> None:
+def test_a_tensor_that_was_moved_counts_for_the_device_until_it_is_freed(simulate: Simulate) -> None:
     simulate("""
 import torch
 x = torch.ones(4 << 20)
 y = x.to('cuda')
-assert torch.cuda.memory_allocated() == 0, 'a move allocates nothing'
+assert torch.cuda.memory_allocated() == 16 << 20
 del x, y
+assert torch.cuda.memory_allocated() == 0
 z = torch.empty(4 << 20, device='cuda')
 assert torch.cuda.memory_allocated() == 16 << 20
 assert torch.cuda.memory_reserved() == 16 << 20, torch.cuda.memory_reserved()
