@@ -416,7 +416,9 @@ print([(sign, at == address) for sign, at in told])
     )
 
 
-def test_a_tensor_that_was_moved_counts_for_the_device_until_it_is_freed(simulate: Simulate) -> None:
+def test_a_tensor_that_was_moved_counts_for_the_device_until_it_is_freed(
+    simulate: Simulate,
+) -> None:
     simulate("""
 import torch
 x = torch.ones(4 << 20)

@@ -41,14 +41,14 @@ def compare(simulate: Simulate, first: int, last: int) -> None:
 
 @pytest.mark.slow
 def test_random_loops_take_no_more_memory_than_with_torchs_allocators(simulate: Simulate) -> None:
-    compare(simulate, 0, 30)
+    compare(simulate, 0, 15)
 
 
 @pytest.mark.all
 def test_many_random_loops_take_no_more_memory_than_with_torchs_allocators(
     simulate: Simulate,
 ) -> None:
-    compare(simulate, 30, 500)
+    compare(simulate, 15, 500)
 
 
 LOOP = """
