@@ -147,7 +147,8 @@ UVMALLOC_API uvmalloc_status
 uvmalloc_register_runtime(const char* name, const struct uvmalloc_runtime_operations* operations,
                           void* context) UVMALLOC_NOEXCEPT;
 
-/* Waits for the devices and gives all memory back, in use or not. NULL is fine.
+/* Waits for the devices and gives all memory back, in use or not. NULL is fine. A capture that the
+ * allocator has not been told of may be invalidated, as by uvmalloc_release_cached().
  * UVMALLOC_ERROR_INVALID_ARGUMENT: the process's allocator, which is never destroyed. */
 UVMALLOC_API uvmalloc_status uvmalloc_destroy(uvmalloc_allocator* allocator) UVMALLOC_NOEXCEPT;
 

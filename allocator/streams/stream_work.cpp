@@ -23,11 +23,9 @@ bool StreamWork::record(const std::vector<DeviceStream>& streams, std::vector<Fe
   std::set<int> unfenced;
   {
     const CaptureGuard::Hold hold(captures_);
-    for (const DeviceStream& use : streams) {
-      if (!use.can_be_named()) continue;
-      bool is_captured = false;
-      const RuntimeStatus status = runtime_.is_capturing(use.device, use.handle, &is_captured);
-      if (is_captured || status.error == RuntimeError::kCapture) return false;
+    if (std::any_of(streams.begin(), streams.end(),
+                    [&](const DeviceStream& use) { return is_captured(use); })) {
+      return false;
     }
     fences->reserve(fences->size() + streams.size());
     for (const DeviceStream& use : streams) {
@@ -92,7 +90,18 @@ RuntimeStatus StreamWork::synchronize(int device) const {
   return runtime_.synchronize_device(device);
 }
 
+bool StreamWork::is_captured(const DeviceStream& stream) const {
+  if (!stream.can_be_named()) return false;
+  bool is_captured = false;
+  const RuntimeStatus status = runtime_.is_capturing(stream.device, stream.handle, &is_captured);
+  return is_captured || status.error == RuntimeError::kCapture;
+}
+
 RuntimeStatus StreamWork::wait_for(const DeviceStream& stream) const {
+  // The driver would refuse the wait, and invalidate the capture.
+  if (is_captured(stream)) {
+    return {RuntimeError::kCapture, 0, "the stream is captured", "synchronize_stream"};
+  }
   const RuntimeStatus status = stream.can_be_named()
                                    ? runtime_.synchronize_stream(stream.device, stream.handle)
                                    : synchronize(stream.device);

@@ -57,6 +57,8 @@ class StreamWork {
 
  private:
   RuntimeStatus synchronize(int device) const;
+  // The calling thread's stream of that name; also if a capture forbids the question.
+  bool is_captured(const DeviceStream& stream) const;
   void note_over(int device, std::uint64_t gone_before);
 
   const DeviceRuntime& runtime_;
