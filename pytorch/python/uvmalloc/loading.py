@@ -14,13 +14,13 @@ import math
 import operator
 import os
 import stat
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from uvmalloc.forks import ForkedLock
 from uvmalloc.memory import enabled, prefetch
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class Checkpoint:
         self._device = device
         self._keep_cached = keep_cached
         self._entries: dict[str, tuple[_File, _Entry]] = {}
-        self._lock = threading.Lock()  # guards bytes_read, and the rest
+        self._lock = ForkedLock()  # guards bytes_read, and the rest
         self._is_closed = False
         self._loads = 0  # that are running
         with contextlib.ExitStack() as files:

@@ -7,9 +7,10 @@ the device when the one before it has ended there.
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
+
+from uvmalloc.forks import ForkedLock
 
 if TYPE_CHECKING:
     import torch
@@ -24,7 +25,7 @@ class PlanArena:
         self._plan = plan
         self._device = device
         self._memory: torch.Tensor | None = None
-        self._one_run = threading.Lock()
+        self._one_run = ForkedLock()
         self._stream: torch.cuda.Stream | None = None  # of the last run
         self._ended: torch.cuda.Event | None = None  # where the last run ends on its stream
 

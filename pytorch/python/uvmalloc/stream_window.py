@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import threading
 import weakref
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from uvmalloc.caller_state import WAIT_SECONDS, CallerState, refuse_capture
+from uvmalloc.forks import ForkedLock
 from uvmalloc.loading import Checkpoint
 from uvmalloc.sizes import format_size
 
@@ -39,7 +39,7 @@ class Window:
         self.checkpoint = checkpoint
         self.limit_bytes = limit_bytes
         self.half_bytes = limit_bytes // 2
-        self.lock = threading.RLock()
+        self.lock = ForkedLock()
         self._used_bytes = 0
         self._feeds: weakref.WeakSet[Feed] = weakref.WeakSet()
         self._dropped: list[_Ahead] = []  # whose reading has not ended

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from uvmalloc.caller_state import WAIT_SECONDS
+from uvmalloc.forks import ForkedLock
 from uvmalloc.sizes import format_size
 from uvmalloc.stream_window import Feed, Piece, Window
 
@@ -31,7 +32,7 @@ class StreamedModules:
         self._units = _units_of(window, model, prefix)
         self._numbers = {id(unit.module): number for number, unit in enumerate(self._units)}
         self._feed = Feed(window, [unit.piece(window.checkpoint.sizes) for unit in self._units])
-        self._turn = threading.RLock()  # of the thread that is inside the model
+        self._turn = ForkedLock()  # of the thread that is inside the model
         self._thread = threading.local()
         self._undo = contextlib.ExitStack()
         self._undo.callback(self._feed.close)

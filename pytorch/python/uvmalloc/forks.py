@@ -1,0 +1,48 @@
+"""Locks whose holders a fork leaves behind."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+
+
+class ForkedLock:
+    """A lock that its thread may take several times.
+
+    In a forked child it is free, unless the thread that forked has it: the child has no other
+    thread that could release it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        _locks.add(self)
+
+    def acquire(self, timeout: float = -1) -> bool:
+        return self._lock.acquire(timeout=timeout)
+
+    def release(self) -> None:
+        self._lock.release()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def after_fork_in_child(self) -> None:
+        if self._lock.acquire(blocking=False):
+            self._lock.release()
+        else:
+            self._lock = threading.RLock()
+
+
+_locks: weakref.WeakSet[ForkedLock] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for lock in list(_locks):
+        lock.after_fork_in_child()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
