@@ -115,6 +115,10 @@ def as_device(device: torch.device | str | int) -> torch.device:
     return torch.device(device)
 
 
+class LoadEndedError(Exception):
+    """Nobody wants what is being loaded."""
+
+
 class Checkpoint:
     """Open safetensors files whose headers have been checked; loads any of their tensors.
 
@@ -144,10 +148,12 @@ class Checkpoint:
             # CPU tensors are managed once a device is in use.
             torch.empty(1, dtype=torch.uint8, device=device)
 
-    def load(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
+    def load(
+        self, names: Iterable[str], has_ended: Callable[[], bool] = lambda: False
+    ) -> dict[str, torch.Tensor]:
         """These tensors, on the device; each has memory of its own.
 
-        Raises ValueError after close().
+        Raises ValueError after close(), and LoadEndedError between two reads if `has_ended()`.
         """
         tensors: dict[str, torch.Tensor] = {}
         readers: dict[Path, _Reader] = {}
@@ -156,7 +162,7 @@ class Checkpoint:
             for name in names:
                 file, entry = self._entries[name]
                 if file.path not in readers:
-                    readers[file.path] = _Reader(file, self._keep_cached)
+                    readers[file.path] = _Reader(file, self._keep_cached, has_ended)
                 tensors[name] = _load(readers[file.path], entry, self._device, buffer)
                 with self._lock:
                     self.bytes_read += entry.size_bytes
@@ -297,8 +303,9 @@ class _File:
 class _Reader:
     """Reads parts of a file from front to back, for one load."""
 
-    def __init__(self, file: _File, keep_cached: bool) -> None:
+    def __init__(self, file: _File, keep_cached: bool, has_ended: Callable[[], bool]) -> None:
         self._file = file
+        self._has_ended = has_ended
         self._keep_cached = keep_cached
         self._asked_bytes = 0  # up to where the kernel has been asked to read ahead
         self._read_bytes = 0
@@ -306,6 +313,8 @@ class _Reader:
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         """Fills `buffer`. The kernel reads ahead meanwhile; what lies behind is given up."""
+        if self._has_ended():
+            raise LoadEndedError
         ahead = offset + len(buffer) + _STEP_BYTES
         if ahead - self._asked_bytes >= _STEP_BYTES:
             begin = max(self._asked_bytes, offset)

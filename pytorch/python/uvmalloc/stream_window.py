@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import queue
+import threading
 import weakref
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,6 +19,9 @@ from uvmalloc.sizes import format_size
 
 if TYPE_CHECKING:
     import torch
+
+# At the end of the program the threads that read ahead are waited for. One that is stuck is not.
+_GRACE_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -43,15 +50,10 @@ class Window:
         self._used_bytes = 0
         self._feeds: weakref.WeakSet[Feed] = weakref.WeakSet()
         self._dropped: list[_Ahead] = []  # whose reading has not ended
-        self._start_reader()
-
-    def _start_reader(self) -> None:
-        self._process = os.getpid()
-        self._reader = ThreadPoolExecutor(1, thread_name_prefix="uvmalloc stream")
+        self._reader = _Reader()
 
     def close(self) -> None:
-        if os.getpid() == self._process:
-            self._reader.shutdown(wait=False, cancel_futures=True)
+        self._reader.close()
 
     def add(self, feed: Feed) -> None:
         self._feeds.add(feed)
@@ -95,11 +97,11 @@ class Window:
         """Begins to read the piece, as if `caller` did it. None: there is no room for it."""
         if not self._has_room(piece):
             return None
-        if os.getpid() != self._process:
-            self._start_reader()  # a forked child has none of its parent's threads
-        try:
-            future = self._reader.submit(caller.run, self.checkpoint.load, piece.names)
-        except RuntimeError:  # closed, or the interpreter ends
+        if not self._reader.is_of_this_process():
+            self._reader = _Reader()  # a forked child has none of its parent's threads
+        load = self.checkpoint.load
+        future = self._reader.submit(lambda: caller.run(load, piece.names, _has_ended.is_set))
+        if future is None:
             return None
         self._used_bytes += piece.size_bytes
         return _Ahead(number, piece, caller, future)
@@ -110,6 +112,76 @@ class Window:
             self.give_back(ahead.piece)
         else:
             self._dropped.append(ahead)
+
+
+_Request = tuple["Future[dict[str, torch.Tensor]]", Callable[[], "dict[str, torch.Tensor]"]]
+
+
+class _Reader:
+    """A thread that reads for a window. It ends with the window, or with the program."""
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+        self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()  # nothing is put behind the end
+        self._has_begun = False
+        self._end = weakref.finalize(self, self._requests.put, None)
+
+    def is_of_this_process(self) -> bool:
+        return os.getpid() == self._process
+
+    def submit(
+        self, function: Callable[[], dict[str, torch.Tensor]]
+    ) -> Future[dict[str, torch.Tensor]] | None:
+        """None after close(), and at the end of the program."""
+        future: Future[dict[str, torch.Tensor]] = Future()
+        with self._lock:
+            if not self._end.alive or not self._begin():
+                return None
+            self._requests.put((future, function))
+        return future
+
+    def _begin(self) -> bool:
+        """Whether the thread is there."""
+        if not self._has_begun:
+            thread = threading.Thread(
+                target=_read, args=(self._requests,), name="uvmalloc stream", daemon=True
+            )
+            try:
+                thread.start()
+            except RuntimeError:  # the interpreter ends
+                return False
+            _threads.add(thread)
+            self._has_begun = True
+        return True
+
+    def close(self) -> None:
+        if self.is_of_this_process():
+            with self._lock:
+                self._end()
+
+
+_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+_has_ended = threading.Event()  # the program
+
+
+def _read(requests: queue.SimpleQueue[_Request | None]) -> None:
+    while (request := requests.get()) is not None:
+        future, function = request
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(function())
+            except BaseException as error:
+                future.set_exception(error)
+        del future, function, request
+
+
+@atexit.register
+def _end_all() -> None:
+    """The interpreter ends threads where they are, also in the middle of a kernel's code."""
+    _has_ended.set()
+    for thread in list(_threads):
+        thread.join(_GRACE_SECONDS)
 
 
 @dataclass(eq=False)
