@@ -449,6 +449,31 @@ def test_an_item_made_on_another_stream_is_waited_for(simulate: Simulate) -> Non
     assert simulate(HAND_OVER).check().stdout == "ordered\n"
 
 
+PER_THREAD = """
+import torch, uvmalloc
+torch.cuda.init()
+begin, middle, end = (torch.cuda.Event(enable_timing=True) for _ in range(3))
+def slow(number):
+    torch.cuda._sleep(10**9)
+    return number
+with torch.cuda.stream(torch.cuda.ExternalStream(2)):  # cudaStreamPerThread
+    begin.record()
+    slow(0)
+    middle.record()
+    assert list(uvmalloc.pipeline([1], slow)) == [1]
+    end.record()
+torch.cuda.synchronize()
+assert begin.elapsed_time(middle) > 0
+assert middle.elapsed_time(end) >= begin.elapsed_time(middle) * 0.999
+print('ordered')
+"""
+
+
+def test_the_callers_per_thread_stream_waits_for_the_stages(simulate: Simulate) -> None:
+    """It has one name in all threads, and is another stream in each."""
+    assert simulate(PER_THREAD).check().stdout == "ordered\n"
+
+
 OPEN_AT_THE_END = """
 import itertools, torch, uvmalloc
 made = uvmalloc.pipeline(itertools.count(), lambda number: torch.full((1 << 16,), 1.0).cuda().sum())

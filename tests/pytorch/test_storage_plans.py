@@ -463,6 +463,10 @@ with (mock.patch.object(torch.cuda.Stream, "wait_event",
         planned(x)
     planned(x)
     assert calls == ["wait", "keep"] * 2
+    with torch.cuda.stream(torch.cuda.ExternalStream(2)):  # per-thread: another one in each thread
+        planned(x)
+        planned(x)
+    assert calls == ["wait", "keep"] * 4
 torch.cuda.synchronize()
 graph = torch.cuda.CUDAGraph()
 with torch.cuda.graph(graph):

@@ -590,8 +590,8 @@ with torch.no_grad():
                     assert (tensor.get_device(), tensor.is_inference()) == (number, number == 0)
 # A module that uses its tensors on a stream of its own, as it may with tensors that are there.
 order = []
-wait, record = torch.cuda.Stream.wait_stream, torch.Tensor.record_stream
-torch.cuda.Stream.wait_stream = lambda self, other: (order.append('wait'), wait(self, other))[1]
+wait, record = torch.cuda.Stream.wait_event, torch.Tensor.record_stream
+torch.cuda.Stream.wait_event = lambda self, other: (order.append('wait'), wait(self, other))[1]
 torch.Tensor.record_stream = lambda self, other: (order.append('record'), record(self, other))[1]
 class OnItsOwn(nn.Linear):
     def forward(self, x):
@@ -603,6 +603,14 @@ with torch.device('meta'):
 with uvmalloc.stream_safetensors(file, 'cuda', window='1MiB') as stream, stream.into(empty):
     empty(torch.randn(2, 64, device='cuda'))
 assert order == ['wait', 'record', 'record'], order
+# A per-thread default stream has one name in all threads: who loaded the tensors is not known.
+order.clear()
+with torch.device('meta'):
+    empty = nn.Linear(64, 64)
+with uvmalloc.stream_safetensors(file, 'cuda', window='1MiB') as stream, stream.into(empty):
+    with torch.cuda.stream(torch.cuda.ExternalStream(2)):
+        empty(torch.randn(2, 64, device='cuda'))
+assert order[:3] == ['wait', 'record', 'record'], order
 print('same')
 """
 )

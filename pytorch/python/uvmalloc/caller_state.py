@@ -13,6 +13,7 @@ import ctypes
 import dataclasses
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 # Of one wait of a caller. A signal that comes just before a wait is handled after it.
 WAIT_SECONDS = 0.05
 _AUTOCAST_DEVICES = ("cpu", "cuda")
+_PER_THREAD = 2  # cudaStreamPerThread, hipStreamPerThread
+_stand_ins = threading.local()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,6 +88,19 @@ class CallerState:
             host_managed=_host_managed(),
             regions=torch.classes.uvmalloc.ThreadRegions() if enabled() else None,
         )
+
+    def is_of_its_thread(self) -> bool:
+        """Whether a current stream is a per-thread default stream: another one in each thread."""
+        return any(map(is_per_thread, self.streams))
+
+    def elsewhere(self) -> CallerState:
+        """The state for another thread: a side stream stands in for a per-thread default stream.
+
+        The side stream waits for the caller's. What was made on it has to be followed.
+        """
+        if not self.is_of_its_thread():
+            return self
+        return dataclasses.replace(self, streams=tuple(map(_stand_in, self.streams)))
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Calls the function under this state, on a thread of ours."""
@@ -151,6 +167,22 @@ class CallerState:
             for tensor in tensors():
                 if tensor.device == mine.device:
                     tensor.record_stream(mine)
+
+
+def is_per_thread(stream: torch.cuda.Stream) -> bool:
+    return stream.cuda_stream == _PER_THREAD
+
+
+def _stand_in(stream: torch.cuda.Stream) -> torch.cuda.Stream:
+    if not is_per_thread(stream):
+        return stream
+    torch = sys.modules["torch"]
+    by_device: dict[str, torch.cuda.Stream] = _stand_ins.__dict__  # of this thread
+    key = str(stream.device)
+    if key not in by_device:
+        by_device[key] = torch.cuda.Stream(stream.device)
+    by_device[key].wait_stream(stream)
+    return by_device[key]
 
 
 def refuse_capture(function: str, reason: str) -> None:

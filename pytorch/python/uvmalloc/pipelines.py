@@ -184,7 +184,8 @@ class Pipeline:
                 "a pipeline of its own in each process"
             )
         refuse_capture("pipeline", "its threads would add to the graph what they do ahead")
-        caller = self._shared.caller = CallerState.now()
+        caller = CallerState.now()
+        self._shared.caller = caller.elsewhere()
         self._start_threads()
         if self._holds_item:
             self._holds_item = False

@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from uvmalloc.caller_state import is_per_thread
 from uvmalloc.forks import ForkedLock
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class PlanArena:
             stream = torch.cuda.current_stream(self._device)
             if self._ended is None:
                 self._ended = torch.cuda.Event()
-            elif stream != self._stream:
+            elif stream != self._stream or is_per_thread(stream):
                 stream.wait_event(self._ended)
                 if self._memory is not None:
                     self._memory.record_stream(stream)

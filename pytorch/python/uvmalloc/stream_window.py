@@ -97,6 +97,8 @@ class Window:
         """Begins to read the piece, as if `caller` did it. None: there is no room for it."""
         if not self._has_room(piece):
             return None
+        if caller.is_of_its_thread():
+            return None
         if not self._reader.is_of_this_process():
             self._reader = _Reader()  # a forked child has none of its parent's threads
         load = self.checkpoint.load

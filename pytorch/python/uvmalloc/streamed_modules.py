@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from uvmalloc.caller_state import WAIT_SECONDS
+from uvmalloc.caller_state import WAIT_SECONDS, is_per_thread
 from uvmalloc.forks import ForkedLock
 from uvmalloc.sizes import format_size
 from uvmalloc.stream_window import Feed, Piece, Window
@@ -211,6 +211,7 @@ class _Unit:
     sources: dict[str, _Source]  # by name in the module
     holders: int = 0  # frames
     installed: dict[str, _Installed] = field(default_factory=dict)
+    loaded: torch.cuda.Event | None = None  # None: on the host
     streams: list[torch.cuda.Stream] = field(default_factory=list)  # that may use the tensors
 
     def piece(self, sizes: dict[str, int]) -> Piece:
@@ -237,6 +238,7 @@ class _Unit:
             setattr(self.module, name, made[key])
         devices = {tensor.device for tensor in made.values() if tensor.is_cuda}
         self.streams = [torch.cuda.current_stream(device) for device in devices]
+        self.loaded = self.streams[0].record_event() if self.streams else None
 
     def uninstall(self) -> bool:
         """Puts back what was there. What the module has written stays; returns whether it has."""
@@ -258,19 +260,19 @@ class _Unit:
                     setattr(self.module, name, installed.before)
         self.installed.clear()
         self.streams.clear()
+        self.loaded = None
         return bool(written)
 
     def order(self) -> None:
         """The current stream may use the tensors, as it might if they had always been there."""
-        if not self.streams:
+        if self.loaded is None:
             return
         import torch
 
-        loaded_on = self.streams[0]
-        current = torch.cuda.current_stream(loaded_on.device)
-        if current in self.streams:
+        current = torch.cuda.current_stream(self.streams[0].device)
+        if current in self.streams and not is_per_thread(current):
             return
-        current.wait_stream(loaded_on)
+        current.wait_event(self.loaded)
         for installed in self.installed.values():
             installed.value.record_stream(current)
         self.streams.append(current)
