@@ -199,7 +199,7 @@ build_programs() {
 side_by_side=(-n "$(($(nproc) < 4 ? $(nproc) + 1 : 4))" --dist worksteal)
 
 # Tests in tests/pytorch of what depends on torch's version: those that each run has, and all.
-version_tests=(allocator_calls differential every_move memory_tools moves plan_fuzz ways_in wheel)
+version_tests=(allocator_calls differential every_move matrix memory_tools moves plan_fuzz ways_in wheel)
 all_version_tests=("${version_tests[@]}" fork memory switch)
 
 # test_torch_version MINOR FOLDER MARKS NAME...: those of these tests that MARKS selects (empty: all), with that torch; their
