@@ -22,6 +22,12 @@ PoolIndex Charges::pool_of(const LockedHeap& heap, const Block& block) {
   if (block.plain || block.kind == BlockKind::kSmall) return block.pool;
   const PlaceSet places = places_of(heap, block);
   Place charged = block.use.location();
+  if (!charged.is_device()) {
+    // A later move to the host does not change the device that it moved to last.
+    const BlockSideState* side_state = heap->pools.side_states().find(&block);
+    if (side_state != nullptr && side_state->mover.exists())
+      charged = Place::device(side_state->mover.device);
+  }
   if (!charged.is_device() || !places.has(charged)) charged = places.first_device();
   return pool_at(heap, block, charged);
 }

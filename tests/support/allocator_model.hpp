@@ -49,6 +49,7 @@ class AllocatorModel {
     std::vector<MovedStorage*> held;  // records of moves
     std::set<Place> unheld;           // places that have a record nobody releases
     Place location;
+    Place newest_device = {};      // of its last move to a device, if it had one
     std::set<Place> used_at = {};  // where a move has not ended its use
     bool exported = false;
     std::size_t alignment_bytes = 0;  // asked for; 0: the allocator's own
@@ -152,14 +153,14 @@ class AllocatorModel {
   static Place origin_of(const Live& block) {
     return block.facade == Facade::kDevice ? Place::device(block.device) : Place::host();
   }
-  // The device that uses it, the newest if several do; the host if none does. Small objects share
-  // their pages, so they stay with their pool.
+  // The device that uses it, the one that it moved to last if several do; the host if none does.
+  // Small objects share their pages, so they stay with their pool.
   static Charge charge_of(const Live& block) {
     const Charge own{block.facade, block.device, block.stream};
     if (block.size_bytes <= 4096 && block.pool.second == 0) return own;
     std::optional<Place> device;
     for (Place place : block.used_at) {
-      if (place.is_device() && (!device || place == block.location)) device = place;
+      if (place.is_device() && (!device || place == block.newest_device)) device = place;
     }
     const Place place = device.value_or(Place::host());
     if (place == origin_of(block)) return own;

@@ -536,6 +536,7 @@ void Sequence::move() {
     if (move.source.is_device()) live.used_at.erase(move.source);
     live.used_at.insert(move.destination);
     live.location = move.destination;
+    if (move.destination.is_device()) live.newest_device = move.destination;
   });
   if (move.destination.is_host() && move.wait) {
     for (StreamHandle user : live.users) {
