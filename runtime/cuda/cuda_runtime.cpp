@@ -389,13 +389,27 @@ class CudaRuntime final : public DeviceRuntime {
       return status(result, "cuCtxGetCurrent");
     }
     if (current == wanted) return status(body(), call);
+    if (current == nullptr) return in_pushed_context(wanted, call, body);
     // Set and set back, not pushed and popped: hipCtxPopCurrent leaves the thread on the device
-    // that was pushed. A null context set back takes away the one that was set.
+    // that was pushed.
     if (CUresult result = api_->ctx_set_current(wanted); result != CUDA_SUCCESS) {
       return status(result, "cuCtxSetCurrent");
     }
     const RuntimeStatus outcome = status(body(), call);
     note_unrestored(api_->ctx_set_current(current), "cuCtxSetCurrent");
+    return outcome;
+  }
+
+  // For a thread without a context, which has the device that it chose last, or device 0. A context
+  // that is set, and then null, would leave it on that context's device.
+  template <class Body>
+  RuntimeStatus in_pushed_context(CUcontext wanted, std::string_view call, Body body) const {
+    if (CUresult result = api_->ctx_push_current(wanted); result != CUDA_SUCCESS) {
+      return status(result, "cuCtxPushCurrent_v2");
+    }
+    const RuntimeStatus outcome = status(body(), call);
+    CUcontext popped = nullptr;
+    note_unrestored(api_->ctx_pop_current(&popped), "cuCtxPopCurrent_v2");
     return outcome;
   }
 

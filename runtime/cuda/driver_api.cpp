@@ -47,6 +47,8 @@ std::string bind_all(void* library, DriverApi* api) {
   bind.required(api->primary_ctx_get_state, "cuDevicePrimaryCtxGetState");
   bind.required(api->ctx_get_current, "cuCtxGetCurrent");
   bind.required(api->ctx_set_current, "cuCtxSetCurrent");
+  bind.required(api->ctx_push_current, "cuCtxPushCurrent_v2");
+  bind.required(api->ctx_pop_current, "cuCtxPopCurrent_v2");
   bind.required(api->ctx_synchronize, "cuCtxSynchronize");
   bind.required(api->mem_get_info, "cuMemGetInfo_v2");
   bind.required(api->mem_alloc_managed, "cuMemAllocManaged");

@@ -25,6 +25,8 @@ struct DriverApi {
   CUresult (*primary_ctx_get_state)(CUdevice, unsigned*, int*) = nullptr;
   CUresult (*ctx_get_current)(CUcontext*) = nullptr;
   CUresult (*ctx_set_current)(CUcontext) = nullptr;
+  CUresult (*ctx_push_current)(CUcontext) = nullptr;
+  CUresult (*ctx_pop_current)(CUcontext*) = nullptr;
   CUresult (*ctx_synchronize)() = nullptr;
   CUresult (*mem_get_info)(size_t*, size_t*) = nullptr;
   CUresult (*mem_alloc_managed)(CUdeviceptr*, size_t, unsigned) = nullptr;

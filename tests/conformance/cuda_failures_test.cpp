@@ -25,6 +25,19 @@ class CudaFailures : public ::testing::Test {
   // The next call of `name` fails.
   void fail(const char* name, CUresult result) { ASSERT_EQ(fail_call(name, 1, result), 0); }
 
+  template <class Function>
+  static Function* driver_function(const char* name) {
+    return reinterpret_cast<Function*>(dlsym(cuda::load_driver().handle, name));
+  }
+  // In a new thread, which has no context before.
+  static void choose_device_0() {
+    CUcontext context = nullptr;
+    ASSERT_EQ(
+        driver_function<CUresult(CUcontext*, CUdevice)>("cuDevicePrimaryCtxRetain")(&context, 0),
+        CUDA_SUCCESS);
+    ASSERT_EQ(driver_function<CUresult(CUcontext)>("cuCtxSetCurrent")(context), CUDA_SUCCESS);
+  }
+
   std::unique_ptr<DeviceRuntime> runtime;
   FailCall* fail_call = nullptr;
 };
@@ -86,6 +99,7 @@ TEST_F(CudaFailures, WithoutAContextNothingIsCalled) {
   EXPECT_EQ(runtime->allocate_managed(device, 4096, &address).call, "cuDevicePrimaryCtxRetain");
   ASSERT_TRUE(runtime->allocate_managed(device, 4096, &address).ok()) << "it is tried again";
   std::thread([&] {
+    choose_device_0();
     fail("cuCtxGetCurrent", CUDA_ERROR_INVALID_VALUE);
     EXPECT_EQ(runtime->free_managed(device, address).call, "cuCtxGetCurrent");
     fail("cuCtxSetCurrent", CUDA_ERROR_INVALID_VALUE);
@@ -99,6 +113,7 @@ TEST_F(CudaFailures, MemoryThatWasAllocatedIsKeptWhereTheThreadCannotBeRestored)
   for (const auto& [name, nth] :
        {std::pair{"cuCtxSetCurrent", 2}, std::pair{"cuThreadExchangeStreamCaptureMode", 2}}) {
     std::thread([&, call = name, count = nth] {
+      choose_device_0();
       ASSERT_EQ(fail_call(call, static_cast<std::uint64_t>(count), CUDA_ERROR_INVALID_VALUE), 0);
       void* address = nullptr;
       EXPECT_EQ(runtime->allocate_managed(device, 4096, &address).text(), "ok") << call;
@@ -123,8 +138,7 @@ TEST_F(CudaFailures, ADriverWithoutDevicesSaysSo) {
 
 TEST_F(CudaFailures, ACallLeavesTheThreadOnItsDevice) {
   const int device = runtime->device_count() - 1;
-  void* driver = cuda::load_driver().handle;
-  auto* current = reinterpret_cast<CUresult (*)(CUcontext*)>(dlsym(driver, "cuCtxGetCurrent"));
+  auto* current = driver_function<CUresult(CUcontext*)>("cuCtxGetCurrent");
   CUcontext before = nullptr;
   ASSERT_EQ(current(&before), CUDA_SUCCESS);
   void* address = nullptr;
