@@ -165,8 +165,9 @@ struct ForkStatistics {
 // Figures of the allocator that are counted with the state lock. They have no pointers, because a
 // FigureStore keeps them, which may outlive the process.
 struct Totals {
-  Gauge touched_bytes;  // 2 MiB pages handed out since their span was made
-  Gauge span_bytes;     // asked from the driver: virtual
+  Gauge touched_bytes;                     // 2 MiB pages handed out since their span was made
+  Gauge span_bytes;                        // asked from the driver: virtual
+  std::array<Gauge, kFacades> pool_bytes;  // 2 MiB pages of pools, by the facade that they serve
   MoveStatistics moves;
   ConversionStatistics conversions;
   MaterializationStatistics materializations;

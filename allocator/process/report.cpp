@@ -132,10 +132,12 @@ void add_allocator(const CachingManagedAllocator& allocator, bool has_framework,
 void add_facades(const Figures& figures, JsonText* out) {
   for (std::size_t facade = 0; facade < kFacades; ++facade) {
     const Figures::OfFacade& of = figures.facades[facade];
+    const std::uint64_t pool_bytes = figures.totals.pool_bytes[facade].current;
     out->add_object(to_string(static_cast<Facade>(facade)), [&] {
       out->add("allocations", of.allocations);
       out->add("allocated_bytes", of.allocated_bytes);
       out->add("live_bytes", of.live_bytes);
+      out->add("cached_bytes", pool_bytes - std::min(of.live_bytes, pool_bytes));
       out->add("peak_bytes", of.peak_bytes);
       out->add("cache_hits", of.cache_hits);
     });

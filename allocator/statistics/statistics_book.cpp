@@ -85,6 +85,7 @@ void StatisticsBook::count_pages(const Pool& pool, std::size_t size_bytes,
     (classes[of].reserved_bytes.*count)(size_bytes);
     if (own != nullptr) (own->reserved_bytes[of].*count)(size_bytes);
   }
+  (totals_.pool_bytes[static_cast<std::size_t>(pool.key.facade)].*count)(size_bytes);
 }
 
 void StatisticsBook::pages_added(const Pool& pool, void* base, std::size_t size_bytes) {

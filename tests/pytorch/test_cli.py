@@ -739,7 +739,13 @@ SAMPLE = {
     "facades": {
         "host": {"allocations": 10, "allocated_bytes": 5 << 30, "cache_hits": 5},
         "pinned": {"allocations": 2},
-        "device": {"allocations": 1234, "peak_bytes": 2 << 30, "cache_hits": 1234},
+        "device": {
+            "allocations": 1234,
+            "peak_bytes": 2 << 30,
+            "live_bytes": 1 << 20,
+            "cached_bytes": 3 << 20,
+            "cache_hits": 1234,
+        },
     },
     "moves": {"total": 40, "host_to_device": 30, "device_to_host": 10, "bytes": 1 << 30},
     "copies_by_moves": {
@@ -780,7 +786,20 @@ def test_a_report_shows_what_matters():
     assert "out of memory: 1 times" in text
     assert "simulator: 77 kernels; 8 faulted pages" in text
     device = next(line for line in text.splitlines() if line.strip().startswith("device  "))
-    assert device.split() == ["device", "1,234", "100", "%", "0", "B", "2", "GiB", "0", "B"]
+    assert device.split() == [
+        "device",
+        "1,234",
+        "100",
+        "%",
+        "0",
+        "B",
+        "2",
+        "GiB",
+        "1",
+        "MiB",
+        "3",
+        "MiB",
+    ]
 
 
 @pytest.mark.parametrize("missing", list(SAMPLE))
@@ -791,8 +810,8 @@ def test_a_report_may_lack_any_key(missing):
 def test_a_narrow_report_has_each_figure_on_a_line():
     lines = shown(SAMPLE, width=40).splitlines()
     at = lines.index("device")
-    assert lines[at + 1] == "  allocations   1,234"
-    assert lines[at + 4] == "  peak          2 GiB"
+    assert lines[at + 1] == "  allocations  1,234"
+    assert lines[at + 4] == "  peak         2 GiB"
 
 
 def test_hints_that_were_left_out_are_explained():

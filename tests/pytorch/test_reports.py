@@ -73,6 +73,35 @@ def test_the_report_survives_every_end(simulated, tmp_path, end):
     assert finished.returncode == saved["ended"].get("exit_code", code)
 
 
+def test_the_report_shows_cached_memory_beside_live(simulated, tmp_path):
+    finished = simulated(
+        """
+import os, torch
+MIB = 1 << 20
+def make(mib, **options):
+    return torch.ones(mib * MIB // 4, **options)
+kept, pinned = make(8, device="cuda"), make(2, pin_memory=True)
+host = make(4)
+freed = [make(16, device="cuda"), make(6)]
+moved = host.to("cuda")
+del freed, host
+os._exit(0)
+"""
+    )
+    saved = json.loads((tmp_path / "report.json").read_text())
+    memory = {
+        name: (facade["live_bytes"] >> 20, facade["cached_bytes"] >> 20)
+        for name, facade in saved["facades"].items()
+    }
+    assert memory == {"host": (0, 6), "pinned": (2, 0), "device": (12, 16)}
+    assert saved["cached_bytes"] == 22 << 20
+    assert [line.split()[-4:] for line in finished.stderr.splitlines() if " %  " in line] == [
+        ["0", "B", "6", "MiB"],
+        ["2", "MiB", "0", "B"],
+        ["12", "MiB", "16", "MiB"],
+    ]
+
+
 def test_without_the_command_figures_stay_where_reports_are_wanted(simulated, tmp_path):
     wanted = tmp_path / "wanted"
     wanted.mkdir()

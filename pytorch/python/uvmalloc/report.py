@@ -200,7 +200,7 @@ def _ended(ended: Mapping[str, Any]) -> str:
 
 
 def _show_facades(report: Mapping[str, Any], console: Console) -> None:
-    columns = ("memory", "allocations", "from cache", "allocated", "peak", "live at exit")
+    columns = ("memory", "allocations", "from cache", "allocated", "peak", "live", "cached")
     facades = report.get("facades", {})
     names = [*_FACADES, *(other for other in facades if other not in _FACADES)]
     rows = []
@@ -215,6 +215,7 @@ def _show_facades(report: Mapping[str, Any], console: Console) -> None:
                 format_size(facade.get("allocated_bytes", 0)),
                 format_size(facade.get("peak_bytes", 0)),
                 format_size(facade.get("live_bytes", 0)),
+                format_size(facade.get("cached_bytes", 0)),
             )
         )
     print_table(console, columns, rows, numbers_from=1)
