@@ -1,0 +1,53 @@
+"""The soak: it passes for a moment, and finds what is planted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import pytest
+
+from tests.hipify.test_translation import ROOT
+
+pytestmark = pytest.mark.slow
+MOMENT = "0.005"  # 18 s, and the rounds before it
+
+
+def soak(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [ROOT / "scripts" / "soak", *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=1800,
+    )
+
+
+def test_a_short_soak_finds_nothing() -> None:
+    done = soak(MOMENT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    last = done.stdout.splitlines()[-1]
+    assert " 0 wrong values, 0 hangs, 0 ends, " in last, last
+
+
+@pytest.mark.parametrize(
+    ("planted", "found"),
+    [
+        ("wrong", "first has other values in the round of 3"),
+        ("hang", "first hangs in the round of seed 3"),
+        ("crash", "first ended in the round of seed 3"),
+        ("leak", "% in the last half"),
+    ],
+)
+def test_a_planted_fault_is_found(planted: str, found: str) -> None:
+    done = soak(MOMENT, SOAK_PLANTED=planted, SOAK_MOST_ROUND_SECONDS="60")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert found in done.stdout
+
+
+@pytest.mark.parametrize("arguments", [(), ("x",), ("-1",), ("0",), ("0.0",), ("1", "2")])
+def test_a_wrong_time_is_one_line(arguments: tuple[str, ...]) -> None:
+    done = soak(*arguments)
+    said = " ".join(arguments)
+    expected = f"the time is '{said}'; accepted: one number of hours above 0, such as 0.5"
+    assert (done.returncode, done.stderr) == (2, f"uvmalloc: error: {expected}\n")
