@@ -218,6 +218,15 @@ void CachingManagedAllocator::forget_stream(int device, StreamHandle stream) {
   engine_->stream_pools.retire_stream(device, stream);
 }
 
+void CachingManagedAllocator::begin_capture(const DeviceStream& stream) {
+  engine_->machine.check_device(stream.device);
+  if (!engine_->machine.in_forked_child()) engine_->machine.stream_work.begin_capture(stream);
+}
+
+void CachingManagedAllocator::end_capture(const DeviceStream& stream) noexcept {
+  if (!engine_->machine.in_forked_child()) engine_->machine.stream_work.end_capture(stream);
+}
+
 void CachingManagedAllocator::decay(std::chrono::steady_clock::time_point now) {
   engine_->decay.decay(now);
 }

@@ -206,6 +206,11 @@ class CachingManagedAllocator {
   // memory. If that is not possible, the memory stays unused until those pools are released.
   void forget_stream(int device, StreamHandle stream);
 
+  // Around a capture of the stream: before the call that begins it, in the same thread, and after
+  // its end or if it has not begun. Waits for the stream's work then spare the capture.
+  void begin_capture(const DeviceStream& stream);
+  void end_capture(const DeviceStream& stream) noexcept;
+
   // The streams of the device that memory was requested for and that have not been forgotten.
   std::vector<DeviceStream> streams_of(int device) const;
 

@@ -33,8 +33,12 @@ void OpenCaptures::use_room(const DeviceStream& stream) noexcept {
 template <class Ended>
 void OpenCaptures::remove_where(Ended ended) noexcept {
   const std::lock_guard lock(mutex_);
-  const std::size_t count = std::erase_if(streams_, ended);
-  for (std::size_t i = 0; i < count; ++i) CaptureGuard::of_process().end();
+  std::erase_if(streams_, [&](const DeviceStream& stream) {
+    if (!ended(stream)) return false;
+    CaptureGuard::of_process().end();
+    note_capture_end(stream);
+    return true;
+  });
 }
 
 void OpenCaptures::remove(const DeviceStream& stream) noexcept {
@@ -43,6 +47,14 @@ void OpenCaptures::remove(const DeviceStream& stream) noexcept {
 
 void OpenCaptures::remove_all_of(int device) noexcept {
   remove_where([&](const DeviceStream& each) { return each.device == device; });
+}
+
+void note_capture_begin(const DeviceStream& stream) {
+  if (CachingManagedAllocator* ours = process_allocator()) ours->begin_capture(stream);
+}
+
+void note_capture_end(const DeviceStream& stream) noexcept {
+  if (CachingManagedAllocator* ours = process_allocator()) ours->end_capture(stream);
 }
 
 bool notes_captures() noexcept {

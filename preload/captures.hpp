@@ -40,6 +40,10 @@ inline thread_local bool is_beginning_capture = false;
 // Whether a capture that begins now is to be noted. In a forked child nothing of ours waits.
 bool notes_captures() noexcept;
 
+// For the allocator, if there is one: before a capture begins, and when it has ended.
+void note_capture_begin(const DeviceStream& stream);
+void note_capture_end(const DeviceStream& stream) noexcept;
+
 // Calls begin(), which begins a capture of the stream. A default stream per thread is the calling
 // thread's.
 template <class Begin>
@@ -53,12 +57,17 @@ auto begin_capture(const char* call, int device, StreamHandle stream, Begin begi
   if (!is_noted) return begin();
   is_beginning_capture = true;
   CaptureGuard::Beginning beginning(CaptureGuard::of_process());
+  const DeviceStream captured = DeviceStream::named(device, stream);
+  beside(call, [&] { note_capture_begin(captured); });
   const auto result = begin();
   is_beginning_capture = false;
   const bool has_begun = result == decltype(result){};
-  if (has_begun) beginning.begun();
-  OpenCaptures::instance().use_room(has_begun ? DeviceStream::named(device, stream)
-                                              : DeviceStream{});
+  if (has_begun) {
+    beginning.begun();
+  } else {
+    note_capture_end(captured);
+  }
+  OpenCaptures::instance().use_room(has_begun ? captured : DeviceStream{});
   return result;
 }
 

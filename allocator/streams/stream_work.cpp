@@ -1,6 +1,7 @@
 #include <uvmalloc/allocator/streams/stream_work.hpp>
 
 #include <algorithm>
+#include <new>
 #include <set>
 
 namespace uvm {
@@ -81,6 +82,11 @@ void StreamWork::note_over(int device, std::uint64_t gone_before) {
 }
 
 void StreamWork::note_idle(int device) {
+  {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(before_captures_,
+                  [&](const Fence& each) { return each.stream.device == device; });
+  }
   note_over(device, forgotten_.load(std::memory_order_relaxed));
 }
 
@@ -97,15 +103,57 @@ bool StreamWork::is_captured(const DeviceStream& stream) const {
   return is_captured || status.error == RuntimeError::kCapture;
 }
 
-RuntimeStatus StreamWork::wait_for(const DeviceStream& stream) const {
-  // The driver would refuse the wait, and invalidate the capture.
-  if (is_captured(stream)) {
-    return {RuntimeError::kCapture, 0, "the stream is captured", "synchronize_stream"};
+RuntimeStatus StreamWork::wait_for(const DeviceStream& stream) {
+  RuntimeStatus status;
+  if (!stream.can_be_named()) {
+    status = synchronize(stream.device);
+  } else if (!synchronize_unless_captured(stream, &status)) {
+    const std::optional<Fence> before = before_capture_of(stream);
+    // The driver would refuse the wait for the stream, and invalidate the capture.
+    if (!before) return {RuntimeError::kCapture, 0, "the stream is captured", "synchronize_stream"};
+    status = runtime_.synchronize_event(stream.device, before->event);
   }
-  const RuntimeStatus status = stream.can_be_named()
-                                   ? runtime_.synchronize_stream(stream.device, stream.handle)
-                                   : synchronize(stream.device);
   return is_through(status) ? RuntimeStatus{} : status;
+}
+
+bool StreamWork::synchronize_unless_captured(const DeviceStream& stream,
+                                             RuntimeStatus* status) const {
+  const CaptureGuard::Hold hold(captures_);
+  if (is_captured(stream)) return false;
+  *status = runtime_.synchronize_stream(stream.device, stream.handle);
+  return true;
+}
+
+void StreamWork::begin_capture(const DeviceStream& stream) {
+  RuntimeStatus status;
+  const EventHandle event = events_.record(stream, &status);
+  if (event == nullptr) return;
+  try {
+    const std::lock_guard lock(mutex_);
+    before_captures_.push_back({stream, event});
+  } catch (const std::bad_alloc&) {
+    events_.release(stream.device, event);
+  }
+}
+
+void StreamWork::end_capture(const DeviceStream& stream) noexcept {
+  std::optional<Fence> ended;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = std::find_if(before_captures_.begin(), before_captures_.end(),
+                                    [&](const Fence& each) { return each.stream == stream; });
+    if (found == before_captures_.end()) return;
+    ended = *found;
+    before_captures_.erase(found);
+  }
+  release(*ended);
+}
+
+std::optional<Fence> StreamWork::before_capture_of(const DeviceStream& stream) {
+  const std::lock_guard lock(mutex_);
+  const auto found = std::find_if(before_captures_.begin(), before_captures_.end(),
+                                  [&](const Fence& each) { return each.stream == stream; });
+  return found == before_captures_.end() ? std::nullopt : std::optional(*found);
 }
 
 DeviceStream StreamWork::forget(const DeviceStream& stream) {

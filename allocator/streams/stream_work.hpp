@@ -2,19 +2,22 @@
 // If a stream is gone, belongs to another thread or refuses events, the whole device is waited for.
 // Also distinguishes streams that are gone from later ones with the same handle.
 //
-// Thread-safe, without a lock of its own. Functions that may call the driver are called without the
+// Thread-safe. Functions that may call the driver are called without the
 // state lock; forget(), is_over() of a stream and release() call none.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <vector>
 
 #include <uvmalloc/allocator/heap/block.hpp>
 #include <uvmalloc/hints/event_pool.hpp>
 #include <uvmalloc/runtime/capture_guard.hpp>
 #include <uvmalloc/runtime/device_runtime.hpp>
+#include <uvmalloc/runtime/ranked.hpp>
 
 namespace uvm {
 
@@ -35,7 +38,7 @@ class StreamWork {
   // invalidate. On a device that has become unusable nothing runs.
   bool wait_for(const Fence& fence);
   bool wait_for_device(int device);
-  RuntimeStatus wait_for(const DeviceStream& stream) const;  // not ok: the same
+  RuntimeStatus wait_for(const DeviceStream& stream);  // not ok: the same
 
   // The work of all streams that were forgotten is over: the device's context is gone.
   void note_idle(int device);
@@ -45,6 +48,11 @@ class StreamWork {
   DeviceStream forget(const DeviceStream& stream);
   // Whether the device was waited for after this stream was forgotten.
   bool is_over(const DeviceStream& gone) const;
+
+  // Around a capture of the stream, by the thread that begins it. A wait for the stream, which the
+  // driver would refuse meanwhile, is one for the work before the capture.
+  void begin_capture(const DeviceStream& stream);
+  void end_capture(const DeviceStream& stream) noexcept;
 
   // Later work of the stream, which the calling thread can name, starts after the fence. False: the
   // stream is being captured.
@@ -59,12 +67,16 @@ class StreamWork {
   RuntimeStatus synchronize(int device) const;
   // The calling thread's stream of that name; also if a capture forbids the question.
   bool is_captured(const DeviceStream& stream) const;
+  bool synchronize_unless_captured(const DeviceStream& stream, RuntimeStatus* status) const;
+  std::optional<Fence> before_capture_of(const DeviceStream& stream);
   void note_over(int device, std::uint64_t gone_before);
 
   const DeviceRuntime& runtime_;
   EventPool& events_;
   CaptureGuard& captures_ = CaptureGuard::of_process();
-  std::atomic<std::uint64_t> forgotten_ = 0;  // streams
+  Ranked<std::mutex, LockRank::kEvents> mutex_;
+  std::vector<Fence> before_captures_ UVM_GUARDED_BY(mutex_);  // of streams that are captured
+  std::atomic<std::uint64_t> forgotten_ = 0;                   // streams
   // By device: the work of so many forgotten streams is known to be over.
   std::unique_ptr<std::atomic<std::uint64_t>[]> over_;
 };

@@ -71,5 +71,25 @@ TEST_F(CaptureWaits, ScopesThatAreOpenAtTheEndOfAnAllocatorCaptureNoMore) {
   EXPECT_FALSE(CaptureGuard::of_process().any());
 }
 
+TEST_F(CaptureWaits, AWaitForACapturedStreamIsOneForItsWorkBeforeTheCapture) {
+  char* moved = host(8 * kMiB);
+  to_device(moved, stream(1));
+  const DeviceStream captured{0, stream(1), 0};
+  allocator->begin_capture(captured);
+  machine->capturing = {stream(1)};
+  machine->busy = {stream(1)};
+  machine->waits.clear();
+  allocator->wait_for_uses(moved);
+  EXPECT_TRUE(machine->waits.empty()) << machine->waits[0];
+  EXPECT_EQ(machine->busy.count(stream(1)), 0u) << "it waits for the event before the capture";
+
+  machine->capturing.clear();
+  allocator->end_capture(captured);
+  machine->waits.clear();
+  allocator->wait_for_uses(moved);
+  ASSERT_EQ(machine->waits.size(), 1u);
+  EXPECT_TRUE(machine->waits[0].starts_with("host waits for stream")) << machine->waits[0];
+}
+
 }  // namespace
 }  // namespace uvm::testing
