@@ -5,6 +5,8 @@
 namespace uvm {
 namespace {
 
+constexpr auto kMinusOne = static_cast<std::size_t>(-1);
+
 std::size_t page_index(std::uintptr_t span, std::uintptr_t address) {
   return (address - span) >> kPageShift;
 }
@@ -12,7 +14,7 @@ std::size_t page_index(std::uintptr_t span, std::uintptr_t address) {
 }  // namespace
 
 void ResidencyLedger::add_span(const void* address, std::size_t size_bytes) {
-  std::vector<Place> pages(size_bytes >> kPageShift);
+  std::vector<Page> pages(size_bytes >> kPageShift);
   const std::size_t count = pages.size();
   spans_[address_of(address)] = {size_bytes, std::move(pages)};
   pages_at_[index_of(Place::nowhere())] += count;
@@ -21,7 +23,7 @@ void ResidencyLedger::add_span(const void* address, std::size_t size_bytes) {
 void ResidencyLedger::remove_span(const void* address) {
   auto span = spans_.find(address_of(address));
   if (span == spans_.end()) return;
-  for (Place place : span->second.pages) --pages_at_[index_of(place)];
+  for (const Page& page : span->second.pages) count(page, kMinusOne);
   spans_.erase(span);
 }
 
@@ -33,7 +35,8 @@ std::map<std::uintptr_t, ResidencyLedger::Span>::const_iterator ResidencyLedger:
   return page_address < span->first + span->second.size_bytes ? span : spans_.end();
 }
 
-void ResidencyLedger::set(const void* address, std::size_t size_bytes, Place place) {
+template <class Change>
+void ResidencyLedger::change(const void* address, std::size_t size_bytes, Change change) {
   std::uintptr_t begin = round_up(address_of(address), kPageBytes);
   std::uintptr_t end = (address_of(address) + size_bytes) & ~(kPageBytes - 1);
   if (begin >= end) return;
@@ -41,12 +44,23 @@ void ResidencyLedger::set(const void* address, std::size_t size_bytes, Place pla
   if (found == spans_.end()) return;
   Span& span = spans_.at(found->first);
   for (std::uintptr_t page = begin; page < end; page += kPageBytes) {
-    Place& entry = span.pages.at(page_index(found->first, page));
-    if (entry == place) continue;
-    --pages_at_[index_of(entry)];
-    ++pages_at_[index_of(place)];
-    entry = place;
+    Page& entry = span.pages.at(page_index(found->first, page));
+    count(entry, kMinusOne);
+    change(&entry);
+    count(entry, 1);
   }
+}
+
+void ResidencyLedger::set(const void* address, std::size_t size_bytes, Place place) {
+  change(address, size_bytes, [&](Page* page) { *page = {place}; });
+}
+
+void ResidencyLedger::discard(const void* address, std::size_t size_bytes) {
+  change(address, size_bytes, [](Page* page) { page->is_discarded |= page->place != Place(); });
+}
+
+std::size_t ResidencyLedger::discarded_bytes_at(Place place) const {
+  return discarded_at_[index_of(place)] << kPageShift;
 }
 
 bool ResidencyLedger::all_at(const void* address, std::size_t size_bytes, Place place) const {
@@ -63,7 +77,7 @@ std::size_t ResidencyLedger::bytes_at(const void* address, std::size_t size_byte
   if (span == spans_.end()) return 0;
   std::size_t bytes = 0;
   for (std::uintptr_t page = begin; page < end; page += kPageBytes) {
-    if (span->second.pages.at(page_index(span->first, page)) == place) bytes += kPageBytes;
+    if (span->second.pages.at(page_index(span->first, page)).now() == place) bytes += kPageBytes;
   }
   return bytes;
 }

@@ -27,6 +27,11 @@ class ResidencyLedger {
   // nothing, because the decision is made already.
   void set(const void* address, std::size_t size_bytes, Place place);
 
+  // Records that the contents of these pages were dropped: they are nowhere. The driver may count
+  // them as used where they were until they are used again.
+  void discard(const void* address, std::size_t size_bytes);
+  std::size_t discarded_bytes_at(Place place) const;
+
   // Whether every page of the range, rounded outward, is known to be at `place`.
   bool all_at(const void* address, std::size_t size_bytes, Place place) const;
 
@@ -35,10 +40,21 @@ class ResidencyLedger {
   std::size_t bytes_at(Place place) const;
 
  private:
+  struct Page {
+    Place place;
+    bool is_discarded = false;  // then it is nowhere, and was at `place`
+    Place now() const { return is_discarded ? Place::nowhere() : place; }
+  };
   struct Span {
     std::size_t size_bytes = 0;
-    std::vector<Place> pages;
+    std::vector<Page> pages;
   };
+  template <class Change>
+  void change(const void* address, std::size_t size_bytes, Change change);
+  void count(const Page& page, std::size_t sign) {
+    pages_at_[index_of(page.now())] += sign;
+    if (page.is_discarded) discarded_at_[index_of(page.place)] += sign;
+  }
   // The span that holds `page_address`, or end.
   std::map<std::uintptr_t, Span>::const_iterator span_of(std::uintptr_t page_address) const;
 
@@ -50,6 +66,7 @@ class ResidencyLedger {
     return place.is_host() ? kMostDevices : kMostDevices + 1;
   }
   std::array<std::size_t, kMostDevices + 2> pages_at_{};
+  std::array<std::size_t, kMostDevices + 2> discarded_at_{};
 };
 
 }  // namespace uvm

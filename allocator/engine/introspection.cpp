@@ -65,14 +65,14 @@ std::size_t Introspection::free_bytes(int device, const MemoryFigures& driver) c
   std::size_t allowed_bytes = 0;
   {
     const HeapGuard heap(state_);
-    // The driver counts pages as used that were discarded or have left, until it needs their
-    // memory.
-    const Moved moved = moved_blocks(heap, device);
-    const std::size_t touched_bytes = heap->spans.touched_bytes(Facade::kDevice, device);
+    // The driver counts pages as used that were discarded, and pages that lie there while no block
+    // there uses them, until it needs their memory.
+    const std::size_t used_bytes = heap->book.reserved_bytes(Facade::kDevice, device);
+    const std::size_t unused_bytes =
+        left(heap->ledger.bytes_at(Place::device(device)), used_bytes) + copies(heap, device);
     figures.free_bytes = std::min(
-        driver.free_bytes + heap->spans.discarded_bytes(Facade::kDevice, device) + moved.left_bytes,
-        std::max(driver.free_bytes,
-                 left(driver.total_bytes, left(touched_bytes, moved.out_bytes) + moved.in_bytes)));
+        driver.free_bytes + heap->ledger.discarded_bytes_at(Place::device(device)) + unused_bytes,
+        std::max(driver.free_bytes, left(driver.total_bytes, used_bytes)));
     allowed_bytes = std::min(left(heap->budget_bytes, heap->spans.touched_bytes()),
                              left(machine_.configuration.device_budget_bytes.value_or(SIZE_MAX),
                                   heap->book.reserved_bytes(Facade::kDevice, device)));
@@ -81,29 +81,25 @@ std::size_t Introspection::free_bytes(int device, const MemoryFigures& driver) c
                           allowed_bytes);
 }
 
-Introspection::Moved Introspection::moved_blocks(const LockedHeap& heap, int device) {
-  Moved moved;
-  for (const auto& pool : heap->pools.all()) {
-    if (pool->key.facade == Facade::kDevice && pool->key.device == device)
-      moved.left_bytes += pool->displaced_here.free_bytes();
-  }
-  heap->pools.side_states().each_block([&](const Block& block) {
+// Bytes of live blocks that were on the device and are not used there any more. It may keep copies
+// of them.
+std::size_t Introspection::copies(const LockedHeap& heap, int device) {
+  std::size_t bytes = 0;
+  heap->pools.side_states().each_block([&](const Block& block, const BlockSideState& side_state) {
     if (block.now() != BlockState::kLive) return;
     const StreamKey& charged = heap->pools.at(Charges::pool_of(heap, block)).key;
     const StreamKey& own = heap->pools.at(block.pool).key;
     auto is_of_device = [&](const StreamKey& key) {
       return key.facade == Facade::kDevice && key.device == device;
     };
-    if (is_of_device(charged)) {
-      if (!is_of_device(own)) moved.in_bytes += block.size_bytes();
-      return;
-    }
-    if (is_of_device(own)) moved.out_bytes += block.size_bytes();
-    const BlockSideState& side_state = *heap->pools.side_states().find(&block);
-    const bool was_there = side_state.mover.exists() && side_state.mover.device == device;
-    if (is_of_device(own) || was_there) moved.left_bytes += block.size_bytes();
+    const bool was_there =
+        is_of_device(own) || (side_state.mover.exists() && side_state.mover.device == device);
+    if (is_of_device(charged) || !was_there) return;
+    const std::size_t there =
+        heap->ledger.bytes_at(block.address(), block.size_bytes(), Place::device(device));
+    bytes += block.size_bytes() - std::min(block.size_bytes(), there);
   });
-  return moved;
+  return bytes;
 }
 
 std::size_t Introspection::budget_bytes() const {

@@ -43,17 +43,11 @@ class Introspection {
   void change_budget_for_conversion(std::size_t size_bytes, bool grows);
 
   // Whether some use of a live block is on the host.
-  // Blocks that are used on another side than the one that made them.
-  struct Moved {
-    std::size_t in_bytes = 0;   // used by the device, made elsewhere
-    std::size_t out_bytes = 0;  // made by the device, used elsewhere
-    // Not used by the device, and once there: used elsewhere, or free memory of others.
-    std::size_t left_bytes = 0;
-  };
-  static Moved moved_blocks(const LockedHeap& heap, int device);
   static bool is_used_by_host(const LockedHeap& heap, const Block& block);
 
  private:
+  static std::size_t copies(const LockedHeap& heap, int device);
+
   Machine& machine_;
   HeapState& state_;
   ThreadCaches& caches_;

@@ -344,7 +344,7 @@ void Reclaimer::discard_free_pages_of(Span* span) {
     heap->spans.give_back_untouched(run.span, run.base(), run.size_bytes);
     heap->book.figures().touched_bytes.decrease(run.size_bytes);
     heap->book.figures().discarded_bytes += run.size_bytes;
-    heap->ledger.set(run.base(), run.size_bytes, Place::nowhere());
+    heap->ledger.discard(run.base(), run.size_bytes);
   }
 }
 

@@ -35,8 +35,8 @@ class SideStates {
   void each(const std::function<void(BlockSideState&)>& visit) {
     for (auto& [block, state] : states_) visit(state);
   }
-  void each_block(const std::function<void(const Block&)>& visit) const {
-    for (const auto& [block, state] : states_) visit(*block);
+  void each_block(const std::function<void(const Block&, const BlockSideState&)>& visit) const {
+    for (const auto& [block, state] : states_) visit(*block, state);
   }
 
  private:

@@ -24,7 +24,6 @@ std::size_t untouched_bytes(const Span& span, std::size_t offset, std::size_t si
 Span* SpanStore::add(std::unique_ptr<Span> span) {
   span->free = {{0, span->size_bytes}};
   span->touched.assign(span->size_bytes >> kPageShift, false);
-  span->discarded.assign(span->size_bytes >> kPageShift, false);
   spans_.push_back(std::move(span));
   return spans_.back().get();
 }
@@ -73,14 +72,6 @@ std::size_t SpanStore::touched_bytes(Facade facade, int device) const {
   std::size_t bytes = 0;
   for (const auto& span : spans_) {
     if (span->facade == facade && span->device == device) bytes += span->touched_bytes;
-  }
-  return bytes;
-}
-
-std::size_t SpanStore::discarded_bytes(Facade facade, int device) const {
-  std::size_t bytes = 0;
-  for (const auto& span : spans_) {
-    if (span->facade == facade && span->device == device) bytes += span->discarded_bytes;
   }
   return bytes;
 }
@@ -134,9 +125,6 @@ void SpanStore::take(const Run& run, std::size_t size_bytes) {
   for (std::size_t page = run.offset >> kPageShift; page < (run.offset + size_bytes) >> kPageShift;
        ++page) {
     span.touched[page] = true;
-    if (!span.discarded[page]) continue;
-    span.discarded[page] = false;
-    span.discarded_bytes -= kPageBytes;
   }
   span.touched_bytes += run.untouched_bytes;
   touched_bytes_ += run.untouched_bytes;
@@ -175,10 +163,8 @@ void SpanStore::give_back_untouched(Span* span, char* base, std::size_t size_byt
   auto first = static_cast<std::size_t>(base - span->base) >> kPageShift;
   for (std::size_t page = first; page < first + (size_bytes >> kPageShift); ++page) {
     span->touched[page] = false;
-    span->discarded[page] = true;
   }
   span->touched_bytes -= size_bytes;
-  span->discarded_bytes += size_bytes;
   touched_bytes_ -= size_bytes;
   give_back(span, base, size_bytes);
 }

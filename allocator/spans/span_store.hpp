@@ -30,8 +30,6 @@ struct Span {
   std::map<std::size_t, std::size_t> free;  // offset -> size of each free run
   std::vector<bool> touched;                // by page
   std::size_t touched_bytes = 0;
-  std::vector<bool> discarded;  // by page: touched once, and not since its contents were dropped
-  std::size_t discarded_bytes = 0;
 
   std::size_t free_bytes() const {
     std::size_t bytes = 0;
@@ -84,7 +82,6 @@ class SpanStore {
   std::size_t touched_bytes() const { return touched_bytes_; }
   // Of spans of this facade and device.
   std::size_t touched_bytes(Facade facade, int device) const;
-  std::size_t discarded_bytes(Facade facade, int device) const;
   // Of free runs.
   std::size_t touched_free_bytes() const;
 

@@ -15,7 +15,7 @@ import torch
 import uvmalloc
 
 MIB = 1 << 20
-DEVICES = [torch.device("cuda", index) for index in range(2)]
+DEVICES = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
 HOST = torch.device("cpu")
 SIZES = [2 * MIB, 2 * MIB, 4 * MIB, 6 * MIB, 16 * MIB, 34 * MIB]
 MOST_TENSORS = 10
@@ -36,6 +36,10 @@ class Model:
         self.choose = random.Random(seed)
         self.tensors = []  # of (tensor, block, value)
         self.peaks = dict.fromkeys(DEVICES, 0)
+        self.others = {}  # bytes of the driver itself
+        for device in DEVICES:
+            free, total = torch.cuda.mem_get_info(device)
+            self.others[device] = total - free
 
     def charged(self, device):
         return sum(
@@ -129,7 +133,12 @@ class Model:
             self.note_peak(device)
             peak = torch.cuda.max_memory_allocated(device)
             assert peak == self.peaks[device], (where, device, "peak", peak, self.peaks[device])
-            assert torch.cuda.memory_reserved(device) >= charged, (where, device, "reserved")
+            reserved = torch.cuda.memory_reserved(device)
+            assert reserved >= charged, (where, device, "reserved", reserved, charged)
+            free, total = torch.cuda.mem_get_info(device)
+            used = total - free - self.others[device]
+            # A device may hold copies of what is read elsewhere too.
+            assert used >= reserved, (where, device, "used", used, reserved)
 
     def check_reserved(self, where):
         # What is cached goes back. What is left is pages of blocks that are used.
@@ -183,11 +192,48 @@ torch.ops.uvmalloc.check_invariants()
 )
 
 
+@pytest.mark.parametrize("devices", [1, 2])
 @pytest.mark.parametrize("seed", range(4))
-def test_allocated_bytes_and_peaks_follow_random_moves(simulate: Simulate, seed: int) -> None:
-    simulate(MOVES, str(seed), "caches", devices=2, capacity="1GiB").check()
+def test_figures_follow_random_moves(simulate: Simulate, seed: int, devices: int) -> None:
+    simulate(MOVES, str(seed), "caches", devices=devices, capacity="1GiB").check()
 
 
 @pytest.mark.parametrize("seed", range(4, 8))
 def test_reserved_bytes_and_limits_follow_random_moves(simulate: Simulate, seed: int) -> None:
     simulate(MOVES, str(seed), "gives_back", devices=2, capacity="1GiB").check()
+
+
+def test_memory_that_has_left_a_device_is_free_there(simulate: Simulate) -> None:
+    simulate(
+        """
+import torch
+torch.cuda.init()
+
+def used():
+    figures = [torch.cuda.mem_get_info(device) for device in (0, 1)]
+    return [(total - free) >> 20 for free, total in figures]
+
+others = used()
+def check(*mib):
+    assert [here - other for here, other in zip(used(), others)] == list(mib), (used(), others)
+    assert [torch.cuda.memory_reserved(device) >> 20 for device in (0, 1)] == list(mib)
+
+host = torch.full((4 << 20,), 1.0)
+check(0, 0)
+made = torch.full((4 << 20,), 1.0, device='cuda:0')
+check(16, 0)
+moved = host.to('cuda:1')
+check(16, 16)
+del host, moved
+check(16, 0)
+back = made.cpu()
+del made
+check(0, 0)
+back += 1
+check(0, 0)
+del back
+torch.cuda.empty_cache()
+check(0, 0)
+""",
+        devices=2,
+    ).check()

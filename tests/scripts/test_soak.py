@@ -9,7 +9,6 @@ import pytest
 
 from tests.hipify.test_translation import ROOT
 
-pytestmark = pytest.mark.slow
 MOMENT = "0.005"  # 18 s, and the rounds before it
 
 
@@ -23,6 +22,7 @@ def soak(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str
     )
 
 
+@pytest.mark.slow
 def test_a_short_soak_finds_nothing() -> None:
     done = soak(MOMENT)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -30,6 +30,7 @@ def test_a_short_soak_finds_nothing() -> None:
     assert " 0 wrong values, 0 hangs, 0 ends, " in last, last
 
 
+@pytest.mark.all
 @pytest.mark.parametrize(
     ("planted", "found"),
     [
