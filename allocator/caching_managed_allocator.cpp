@@ -1,6 +1,6 @@
 // The interface: each function is that of the part that owns it. allocate() and free() are in
 // engine/fast_path.cpp.
-#include <uvmalloc/allocator/caching_managed_allocator.hpp>
+#include <uvmalloc/allocator.hpp>
 
 #include <bit>
 #include <exception>
@@ -9,9 +9,9 @@
 
 #include <fmt/format.h>
 
-#include <uvmalloc/allocator/engine/engine.hpp>
-#include <uvmalloc/allocator/engine/forks.hpp>
-#include <uvmalloc/runtime/log.hpp>
+#include "allocator/engine/engine.hpp"
+#include "allocator/engine/forks.hpp"
+#include "runtime/log.hpp"
 
 namespace uvm {
 
@@ -110,8 +110,8 @@ live::LiveFigures CachingManagedAllocator::live_figures() const {
   return engine_->live.figures();
 }
 
-std::vector<arbiter::SharingFigures> CachingManagedAllocator::sharing_figures() const {
-  return engine_->sharing.figures();
+std::vector<sharing::SharingFigures> CachingManagedAllocator::sharing_figures() const {
+  return engine_->device_sharing.figures();
 }
 
 bool CachingManagedAllocator::record_use(const void* address, const DeviceStream& stream) {

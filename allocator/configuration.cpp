@@ -1,5 +1,5 @@
-#include <uvmalloc/allocator/configuration.hpp>
-#include <uvmalloc/storage/pages.hpp>
+#include <uvmalloc/configuration.hpp>
+#include "storage/pages.hpp"
 
 #include <sys/auxv.h>
 #include <unistd.h>
@@ -15,6 +15,7 @@
 #include <string>
 
 #include <fmt/format.h>
+#include "runtime/log.hpp"
 
 namespace uvm {
 namespace {
@@ -396,18 +397,6 @@ std::optional<std::size_t> parse_size(std::string_view text) {
   double bytes = std::ldexp(number, 10 * power);
   if (bytes >= std::ldexp(1.0, 63)) return std::nullopt;
   return static_cast<std::size_t>(bytes);
-}
-
-std::string format_size(std::size_t bytes) {
-  static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  double value = static_cast<double>(bytes);
-  std::size_t unit = 0;
-  while (value >= 1024 && unit < 4) {
-    value /= 1024;
-    ++unit;
-  }
-  if (value == std::floor(value)) return fmt::format("{:.0f} {}", value, kUnits[unit]);
-  return fmt::format("{:.2f} {}", value, kUnits[unit]);
 }
 
 }  // namespace uvm

@@ -6,7 +6,7 @@
 
 #include <cstddef>
 
-#include <uvmalloc/allocator/heap/stream_key.hpp>
+#include "allocator/heap/stream_key.hpp"
 
 namespace uvm {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/memory_resource.hpp>
+#include <uvmalloc/memory_resource.hpp>
 
 #include <algorithm>
 #include <stdexcept>

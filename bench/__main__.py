@@ -2,7 +2,7 @@
 
 Programs of PyTorch (build/bench/pytorch.json), its allocator alone (build/bench/pairs.json) and
 below it (build/bench/engine.json); CUDA programs without it (build/any_program.json); plans,
-credits and tensors on devices, with --storage alone (build/bench/storage.json); the simulated
+credits and tensors on devices, with --pipelines alone (build/bench/pipelines.json); the simulated
 machine beside published figures of real ones, with --machine alone (build/bench/machine.json);
 training steps with too little memory, with --oversubscription alone
 (build/bench/oversubscription.json).
@@ -27,8 +27,8 @@ from bench.any_program import compare as any_program
 from bench.any_program import figures as any_program_figures
 from bench.machine import compare as machine
 from bench.oversubscription import compare as oversubscription
+from bench.pipelines import compare as pipelines
 from bench.programs import compare as programs
-from bench.storage import compare as storage
 from bench.torch_pairs import compare as torch_pairs
 from bench.traces import committed_traces
 
@@ -41,7 +41,7 @@ _ANY_PROGRAM = {
 }
 _OUTPUT = Path(__file__).resolve().parent.parent / "build" / "bench"
 _PARTS = ("torch", "programs", "engine", "any-program")
-_ALONE = ("storage", "machine", "oversubscription")  # of no other part
+_ALONE = ("pipelines", "machine", "oversubscription")  # of no other part
 
 
 def _replay(text: str) -> tuple[str, Path]:
@@ -88,7 +88,7 @@ def _arguments() -> argparse.Namespace:
         help="--part any-program",
     )  # fmt: skip
     part.add_argument(
-        "--storage", dest="part", action="store_const", const="storage", help="--part storage"
+        "--pipelines", dest="part", action="store_const", const="pipelines", help="--part pipelines"
     )
     part.add_argument(
         "--machine", dest="part", action="store_const", const="machine", help="--part machine"
@@ -107,7 +107,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--instances", type=_instances, default={}, metavar="FOLDER",
-        help="CSV files of packing problems for --storage, as MiniMalloc's benchmarks have them",
+        help="CSV files of packing problems for --pipelines, as MiniMalloc's benchmarks have them",
     )  # fmt: skip
     parser.add_argument(
         "--earlier", type=_checkout, metavar="FOLDER",
@@ -141,9 +141,9 @@ def main() -> int:
     if "any-program" in parts:
         file = arguments.output.parent / any_program_figures.FILE.name
         any_program.compare(libraries, _ANY_PROGRAM[level.name], file, console)
-    if "storage" in parts:
-        file = arguments.output / "storage.json"
-        storage.compare(libraries, arguments.instances, file, console)
+    if "pipelines" in parts:
+        file = arguments.output / "pipelines.json"
+        pipelines.compare(libraries, arguments.instances, file, console)
     if "engine" in parts:
         wrong = engine.compare(
             libraries,

@@ -7,8 +7,8 @@
 #include <cstdlib>
 #include <utility>
 
-#include <uvmalloc/allocator/interface.hpp>
-#include <uvmalloc/runtime/registry.hpp>
+#include <uvmalloc/registry.hpp>
+#include "allocator/interface.hpp"
 
 namespace {
 

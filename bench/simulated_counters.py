@@ -18,7 +18,7 @@ _NAMES = (
 
 
 class _Counters(ctypes.Structure):
-    """uvmsim_counters of sim/uvmsim.h."""
+    """uvmsim_counters of include/uvmalloc/sim/uvmsim.h."""
 
     _fields_ = tuple((name, ctypes.c_uint64) for name in _NAMES)
 

@@ -8,8 +8,8 @@
 #include <cstddef>
 #include <vector>
 
-#include <uvmalloc/allocator/small/small_arena.hpp>
-#include <uvmalloc/storage/pages.hpp>
+#include "allocator/small/small_arena.hpp"
+#include "storage/pages.hpp"
 
 namespace {
 

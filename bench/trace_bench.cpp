@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <string>
 
-#include <uvmalloc/allocator/trace/trace_recorder.hpp>
+#include "allocator/trace/trace_recorder.hpp"
 
 namespace {
 

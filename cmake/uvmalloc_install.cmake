@@ -47,17 +47,8 @@ uvmalloc_strip_installed(Development "${CMAKE_INSTALL_LIBDIR}/$<TARGET_FILE_NAME
 uvmalloc_strip_installed(Runtime "${CMAKE_INSTALL_LIBDIR}/$<TARGET_FILE_NAME:uvmalloc_shared>")
 install(EXPORT uvmallocTargets NAMESPACE uvmalloc:: DESTINATION "${package_dir}" COMPONENT Development)
 
-# The headers of C are included by their names alone, as in the tree.
-set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${CMAKE_CURRENT_LIST_DIR}/public_headers.txt")
-file(STRINGS "${CMAKE_CURRENT_LIST_DIR}/public_headers.txt" public_headers REGEX "^[^#]")
-foreach(header IN LISTS public_headers)
-  cmake_path(GET header PARENT_PATH folder)
-  if(header MATCHES "\\.h$")
-    set(folder "")
-  endif()
-  install(FILES "${PROJECT_SOURCE_DIR}/${header}" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/uvmalloc/${folder}"
-          COMPONENT Development)
-endforeach()
+install(DIRECTORY include/uvmalloc DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT Development
+        PATTERN sim EXCLUDE)
 
 configure_package_config_file("${CMAKE_CURRENT_LIST_DIR}/uvmallocConfig.cmake.in"
   "${CMAKE_CURRENT_BINARY_DIR}/uvmallocConfig.cmake" INSTALL_DESTINATION "${package_dir}"
@@ -99,7 +90,7 @@ if(UVMALLOC_BUILD_SIM)
   # The machines, where the library looks for them.
   install(DIRECTORY "${PROJECT_SOURCE_DIR}/sim/profiles" DESTINATION "${private_dir}/sim" COMPONENT Simulator
           FILES_MATCHING PATTERN "*.toml")
-  install(FILES "${PROJECT_SOURCE_DIR}/sim/uvmsim.h" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/uvmalloc/sim"
+  install(FILES include/uvmalloc/sim/uvmsim.h DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/uvmalloc/sim"
           COMPONENT Simulator)
 endif()
 
@@ -107,10 +98,10 @@ install(FILES README.md ARCHITECTURE.md LICENSE THIRD_PARTY_NOTICES CONTRIBUTING
 install(DIRECTORY docs DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT Documents
         FILES_MATCHING PATTERN "*.md" PATTERN "*.svg")
 # Files elsewhere in the tree that these documents link to, at the same places beside them.
-foreach(file allocator/README.md allocator/uvmalloc.h bench/traces/README.md cmake/public_headers.txt
+foreach(file allocator/README.md include/uvmalloc/uvmalloc.h bench/traces/README.md
         examples/custom_runtime/host_threads.c hipify/README.md preload/exported_names.txt preload/noted_calls.inc
         preload/served_calls.inc preload/variants_left.txt
-        runtime/uvmalloc_runtime.h)
+        include/uvmalloc/uvmalloc_runtime.h)
   cmake_path(GET file PARENT_PATH folder)
   install(FILES ${file} DESTINATION "${CMAKE_INSTALL_DOCDIR}/${folder}" COMPONENT Documents)
 endforeach()

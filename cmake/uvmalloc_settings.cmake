@@ -1,4 +1,4 @@
-# Language level, warnings, sanitizers, output folders and the forwarding include folder of every room.
+# Language level, warnings, sanitizers, output folders and include folders.
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
@@ -41,17 +41,9 @@ elseif(UVMALLOC_SANITIZER)
   message(FATAL_ERROR "UVMALLOC_SANITIZER is '${UVMALLOC_SANITIZER}'; accepted: empty, address, thread")
 endif()
 
-# <uvmalloc/room/file.hpp> in the tree: a folder of links, one per room.
-set(UVMALLOC_FORWARDING_INCLUDE "${CMAKE_BINARY_DIR}/include")
-file(MAKE_DIRECTORY "${UVMALLOC_FORWARDING_INCLUDE}/uvmalloc")
-foreach(room allocator hints preload pytorch runtime sim storage)
-  file(CREATE_LINK "${CMAKE_CURRENT_SOURCE_DIR}/${room}" "${UVMALLOC_FORWARDING_INCLUDE}/uvmalloc/${room}" SYMBOLIC)
-endforeach()
-foreach(header allocator/uvmalloc.h runtime/uvmalloc_runtime.h)
-  cmake_path(GET header FILENAME name)
-  file(CREATE_LINK "${CMAKE_CURRENT_SOURCE_DIR}/${header}" "${UVMALLOC_FORWARDING_INCLUDE}/uvmalloc/${name}" SYMBOLIC)
-endforeach()
-target_include_directories(uvmalloc_flags INTERFACE "$<BUILD_INTERFACE:${UVMALLOC_FORWARDING_INCLUDE}>")
+# <uvmalloc/file.hpp> is what is installed; "room/file.hpp" is everything else, from the root.
+target_include_directories(uvmalloc_flags INTERFACE "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>"
+                                                    "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>")
 
 # Objects of one room, used by both the static and the shared library.
 function(uvmalloc_add_room name)

@@ -14,9 +14,9 @@
 #include <string_view>
 #include <vector>
 
-#include <uvmalloc/allocator/caching_managed_allocator.hpp>
-#include <uvmalloc/allocator/statistics.hpp>
-#include <uvmalloc/runtime/registry.hpp>
+#include <uvmalloc/allocator.hpp>
+#include <uvmalloc/registry.hpp>
+#include <uvmalloc/statistics.hpp>
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/hints/advice_queue.hpp>
+#include "hints/advice_queue.hpp"
 
 namespace uvm {
 

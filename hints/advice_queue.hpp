@@ -10,8 +10,8 @@
 #include <cstddef>
 #include <mutex>
 
-#include <uvmalloc/hints/hint.hpp>
-#include <uvmalloc/runtime/ranked.hpp>
+#include "hints/hint.hpp"
+#include "runtime/ranked.hpp"
 
 namespace uvm {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/hints/event_pool.hpp>
+#include "hints/event_pool.hpp"
 
 #include <new>
 

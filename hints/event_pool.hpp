@@ -6,8 +6,8 @@
 #include <mutex>
 #include <vector>
 
-#include <uvmalloc/runtime/device_runtime.hpp>
-#include <uvmalloc/runtime/ranked.hpp>
+#include <uvmalloc/device_runtime.hpp>
+#include "runtime/ranked.hpp"
 
 namespace uvm {
 

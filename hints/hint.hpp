@@ -7,8 +7,8 @@
 #include <cstddef>
 #include <initializer_list>
 
-#include <uvmalloc/runtime/device_runtime.hpp>
-#include <uvmalloc/runtime/place.hpp>
+#include <uvmalloc/device_runtime.hpp>
+#include <uvmalloc/place.hpp>
 
 namespace uvm {
 

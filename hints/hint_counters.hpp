@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <uvmalloc/hints/hint.hpp>
+#include "hints/hint.hpp"
 
 namespace uvm {
 

@@ -1,9 +1,9 @@
-#include <uvmalloc/hints/hint_sender.hpp>
+#include "hints/hint_sender.hpp"
 
 #include <algorithm>
 #include <new>
 
-#include <uvmalloc/runtime/log.hpp>
+#include "runtime/log.hpp"
 
 namespace uvm {
 namespace {

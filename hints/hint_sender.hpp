@@ -16,14 +16,14 @@
 #include <mutex>
 #include <vector>
 
-#include <uvmalloc/hints/advice_queue.hpp>
-#include <uvmalloc/hints/event_pool.hpp>
-#include <uvmalloc/hints/hint.hpp>
-#include <uvmalloc/hints/hint_counters.hpp>
-#include <uvmalloc/hints/prefetch_thread.hpp>
-#include <uvmalloc/runtime/device_runtime.hpp>
-#include <uvmalloc/runtime/ranked.hpp>
-#include <uvmalloc/storage/pages.hpp>
+#include <uvmalloc/device_runtime.hpp>
+#include "hints/advice_queue.hpp"
+#include "hints/event_pool.hpp"
+#include "hints/hint.hpp"
+#include "hints/hint_counters.hpp"
+#include "hints/prefetch_thread.hpp"
+#include "runtime/ranked.hpp"
+#include "storage/pages.hpp"
 
 namespace uvm {
 

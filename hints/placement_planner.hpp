@@ -26,11 +26,11 @@
 #include <string_view>
 #include <vector>
 
-#include <uvmalloc/hints/hint.hpp>
-#include <uvmalloc/hints/hint_counters.hpp>
-#include <uvmalloc/hints/policy.hpp>
-#include <uvmalloc/storage/facade.hpp>
-#include <uvmalloc/storage/residency_ledger.hpp>
+#include <uvmalloc/facade.hpp>
+#include <uvmalloc/policy.hpp>
+#include "hints/hint.hpp"
+#include "hints/hint_counters.hpp"
+#include "storage/residency_ledger.hpp"
 
 namespace uvm {
 

@@ -1,8 +1,8 @@
-#include <uvmalloc/hints/prefetch_thread.hpp>
+#include "hints/prefetch_thread.hpp"
 
 #include <exception>
 
-#include <uvmalloc/hints/background_thread.hpp>
+#include "hints/background_thread.hpp"
 
 namespace uvm {
 

@@ -12,8 +12,8 @@
 #include <mutex>
 #include <thread>
 
-#include <uvmalloc/hints/hint.hpp>
-#include <uvmalloc/runtime/device_runtime.hpp>
+#include <uvmalloc/device_runtime.hpp>
+#include "hints/hint.hpp"
 
 namespace uvm {
 

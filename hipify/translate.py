@@ -110,7 +110,7 @@ def check_of_types(translated: str, rows: dict[str, Row]) -> str:
         '#pragma GCC diagnostic ignored "-Wdeprecated-declarations"  // of contexts',
         "#include <type_traits>",
         "",
-        "#include <uvmalloc/runtime/hip/driver_api.hpp>",
+        '#include "runtime/hip/driver_api.hpp"',
         "",
         "namespace uvm::hip {",
     ]

@@ -1,4 +1,4 @@
-#include <uvmalloc/preload/call_coverage.hpp>
+#include "preload/call_coverage.hpp"
 
 #include <dlfcn.h>
 
@@ -9,17 +9,17 @@
 #include <new>
 #include <string>
 
-#include <uvmalloc/allocator/process/process_allocator.hpp>
+#include "allocator/process/process_allocator.hpp"
 
 namespace uvm::preload {
 namespace {
 
 constexpr std::array<const char*, kCalls> kNames = {
 #define SERVED(symbol, library, table) #symbol,
-#include <uvmalloc/preload/served_calls.inc>
+#include "preload/served_calls.inc"
 #undef SERVED
 #define LEFT(symbol, library, table) #symbol,
-#include <uvmalloc/preload/left_calls.inc>
+#include "preload/left_calls.inc"
 #undef LEFT
 };
 

@@ -11,10 +11,10 @@ namespace uvm::preload {
 // behind ##, because cuda.h defines macros of some of them.
 enum Call : std::uint8_t {
 #define SERVED(symbol, library, table) kCall_##symbol,
-#include <uvmalloc/preload/served_calls.inc>
+#include "preload/served_calls.inc"
 #undef SERVED
 #define LEFT(symbol, library, table) kCall_##symbol,
-#include <uvmalloc/preload/left_calls.inc>
+#include "preload/left_calls.inc"
 #undef LEFT
   kCalls
 };

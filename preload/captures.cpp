@@ -1,8 +1,8 @@
-#include <uvmalloc/preload/captures.hpp>
+#include "preload/captures.hpp"
 
 #include <algorithm>
 
-#include <uvmalloc/allocator/process/process_allocator.hpp>
+#include "allocator/process/process_allocator.hpp"
 
 namespace uvm::preload {
 namespace {

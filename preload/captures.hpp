@@ -7,9 +7,9 @@
 #include <mutex>
 #include <vector>
 
-#include <uvmalloc/preload/interpose.hpp>
-#include <uvmalloc/runtime/capture_guard.hpp>
-#include <uvmalloc/runtime/device_runtime.hpp>
+#include <uvmalloc/device_runtime.hpp>
+#include "preload/interpose.hpp"
+#include "runtime/capture_guard.hpp"
 
 namespace uvm::preload {
 

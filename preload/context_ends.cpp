@@ -1,9 +1,9 @@
-#include <uvmalloc/preload/context_ends.hpp>
+#include "preload/context_ends.hpp"
 
-#include <uvmalloc/allocator/process/process_allocator.hpp>
-#include <uvmalloc/preload/captures.hpp>
-#include <uvmalloc/preload/registered_memory.hpp>
-#include <uvmalloc/preload/served_memory.hpp>
+#include "allocator/process/process_allocator.hpp"
+#include "preload/captures.hpp"
+#include "preload/registered_memory.hpp"
+#include "preload/served_memory.hpp"
 
 namespace uvm::preload {
 

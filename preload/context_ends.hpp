@@ -2,8 +2,8 @@
 // vendor. Thread-safe, as far as the calls that end contexts are.
 #pragma once
 
-#include <uvmalloc/preload/interpose.hpp>
-#include <uvmalloc/preload/kernel_arguments.hpp>
+#include "preload/interpose.hpp"
+#include "preload/kernel_arguments.hpp"
 
 namespace uvm::preload {
 

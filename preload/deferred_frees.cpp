@@ -1,8 +1,8 @@
-#include <uvmalloc/preload/deferred_frees.hpp>
+#include "preload/deferred_frees.hpp"
 
 #include <utility>
 
-#include <uvmalloc/allocator/interface.hpp>
+#include "allocator/interface.hpp"
 
 namespace uvm::preload {
 

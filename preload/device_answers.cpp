@@ -1,10 +1,10 @@
-#include <uvmalloc/preload/device_answers.hpp>
+#include "preload/device_answers.hpp"
 
 #include <cstdint>
 
-#include <uvmalloc/allocator/process/process_allocator.hpp>
-#include <uvmalloc/preload/captures.hpp>
-#include <uvmalloc/preload/interpose.hpp>
+#include "allocator/process/process_allocator.hpp"
+#include "preload/captures.hpp"
+#include "preload/interpose.hpp"
 
 namespace uvm::preload {
 

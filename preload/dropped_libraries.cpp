@@ -1,4 +1,4 @@
-#include <uvmalloc/preload/dropped_libraries.hpp>
+#include "preload/dropped_libraries.hpp"
 
 #include <dlfcn.h>
 #include <link.h>
@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include <uvmalloc/preload/interpose.hpp>
+#include "preload/interpose.hpp"
 
 namespace uvm::preload {
 namespace {

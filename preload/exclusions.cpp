@@ -1,4 +1,4 @@
-#include <uvmalloc/preload/exclusions.hpp>
+#include "preload/exclusions.hpp"
 
 #include <dlfcn.h>
 
@@ -7,8 +7,8 @@
 
 #include <fmt/format.h>
 
-#include <uvmalloc/allocator/configuration.hpp>
-#include <uvmalloc/preload/interpose.hpp>
+#include <uvmalloc/configuration.hpp>
+#include "preload/interpose.hpp"
 
 namespace uvm::preload {
 namespace {

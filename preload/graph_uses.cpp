@@ -1,4 +1,4 @@
-#include <uvmalloc/preload/graph_uses.hpp>
+#include "preload/graph_uses.hpp"
 
 #include <algorithm>
 #include <unordered_set>

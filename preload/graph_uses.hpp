@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include <uvmalloc/preload/memory_uses.hpp>
+#include "preload/memory_uses.hpp"
 
 namespace uvm::preload {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/preload/interpose.hpp>
+#include "preload/interpose.hpp"
 
 #include <dlfcn.h>
 #include <link.h>
@@ -6,9 +6,9 @@
 #include <climits>
 #include <cstring>
 
-#include <uvmalloc/preload/dropped_libraries.hpp>
-#include <uvmalloc/preload/library_copies.hpp>
-#include <uvmalloc/preload/symbol_table.hpp>
+#include "preload/dropped_libraries.hpp"
+#include "preload/library_copies.hpp"
+#include "preload/symbol_table.hpp"
 
 namespace uvm::preload {
 namespace {

@@ -7,7 +7,7 @@
 #include <exception>
 #include <string_view>
 
-#include <uvmalloc/runtime/log.hpp>
+#include "runtime/log.hpp"
 
 #define UVMALLOC_INTERPOSE extern "C" __attribute__((visibility("default")))
 

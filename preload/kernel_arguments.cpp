@@ -1,4 +1,4 @@
-#include <uvmalloc/preload/kernel_arguments.hpp>
+#include "preload/kernel_arguments.hpp"
 
 #include <algorithm>
 #include <cstring>

@@ -10,8 +10,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include <uvmalloc/preload/interpose.hpp>
-#include <uvmalloc/preload/memory_uses.hpp>
+#include "preload/interpose.hpp"
+#include "preload/memory_uses.hpp"
 
 namespace uvm::preload {
 

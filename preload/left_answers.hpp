@@ -2,7 +2,7 @@
 // say how much of a program's memory is not served.
 #pragma once
 
-#include <uvmalloc/preload/served_answers.hpp>
+#include "preload/served_answers.hpp"
 
 // Passes the call of `function` on to `next`, a NEXT_OF_ macro of its vendor.hpp.
 #define UVMALLOC_LEAVE(function, next, ...)                                                   \

@@ -1,9 +1,9 @@
-#include <uvmalloc/preload/library_copies.hpp>
+#include "preload/library_copies.hpp"
 
 #include <dlfcn.h>
 #include <link.h>
 
-#include <uvmalloc/preload/interpose.hpp>
+#include "preload/interpose.hpp"
 
 namespace uvm::preload {
 namespace {

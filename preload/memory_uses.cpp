@@ -1,10 +1,10 @@
-#include <uvmalloc/preload/memory_uses.hpp>
+#include "preload/memory_uses.hpp"
 
 #include <algorithm>
 
-#include <uvmalloc/allocator/interface.hpp>
-#include <uvmalloc/allocator/process/process_allocator.hpp>
-#include <uvmalloc/preload/served_memory.hpp>
+#include "allocator/interface.hpp"
+#include "allocator/process/process_allocator.hpp"
+#include "preload/served_memory.hpp"
 
 namespace uvm::preload {
 

@@ -7,9 +7,9 @@
 #include <cstdint>
 #include <vector>
 
-#include <uvmalloc/hints/live/use_range.hpp>
-#include <uvmalloc/preload/interpose.hpp>
-#include <uvmalloc/runtime/device_runtime.hpp>
+#include <uvmalloc/device_runtime.hpp>
+#include <uvmalloc/use_range.hpp>
+#include "preload/interpose.hpp"
 
 namespace uvm {
 class CachingManagedAllocator;

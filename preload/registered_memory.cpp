@@ -1,8 +1,8 @@
-#include <uvmalloc/preload/registered_memory.hpp>
+#include "preload/registered_memory.hpp"
 
 #include <iterator>
 
-#include <uvmalloc/allocator/process/process_allocator.hpp>
+#include "allocator/process/process_allocator.hpp"
 
 namespace uvm::preload {
 namespace {

@@ -7,11 +7,11 @@
 #include <cstdint>
 #include <optional>
 
-#include <uvmalloc/preload/call_coverage.hpp>
-#include <uvmalloc/preload/interpose.hpp>
-#include <uvmalloc/preload/served_memory.hpp>
-#include <uvmalloc/runtime/device_runtime.hpp>
-#include <uvmalloc/storage/pages.hpp>
+#include <uvmalloc/device_runtime.hpp>
+#include "preload/call_coverage.hpp"
+#include "preload/interpose.hpp"
+#include "preload/served_memory.hpp"
+#include "storage/pages.hpp"
 
 // The Asked of the function that this stands in. vendor.hpp of the interface has kVendor.
 #define UVMALLOC_ASKED(function, kind, current_device)                                             \

@@ -1,4 +1,4 @@
-#include <uvmalloc/preload/served_memory.hpp>
+#include "preload/served_memory.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -11,13 +11,13 @@
 
 #include <fmt/format.h>
 
-#include <uvmalloc/allocator/errors.hpp>
-#include <uvmalloc/allocator/interface.hpp>
-#include <uvmalloc/allocator/process/process_allocator.hpp>
-#include <uvmalloc/hints/placement_planner.hpp>
-#include <uvmalloc/preload/memory_uses.hpp>
-#include <uvmalloc/runtime/log.hpp>
-#include <uvmalloc/runtime/made_once.hpp>
+#include <uvmalloc/errors.hpp>
+#include "allocator/interface.hpp"
+#include "allocator/process/process_allocator.hpp"
+#include "hints/placement_planner.hpp"
+#include "preload/memory_uses.hpp"
+#include "runtime/log.hpp"
+#include "runtime/made_once.hpp"
 
 namespace uvm::preload {
 namespace {

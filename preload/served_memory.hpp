@@ -11,11 +11,11 @@
 #include <unordered_map>
 #include <vector>
 
-#include <uvmalloc/preload/call_coverage.hpp>
-#include <uvmalloc/preload/deferred_frees.hpp>
-#include <uvmalloc/preload/exclusions.hpp>
-#include <uvmalloc/runtime/device_runtime.hpp>
-#include <uvmalloc/storage/facade.hpp>
+#include <uvmalloc/device_runtime.hpp>
+#include <uvmalloc/facade.hpp>
+#include "preload/call_coverage.hpp"
+#include "preload/deferred_frees.hpp"
+#include "preload/exclusions.hpp"
 
 namespace uvm {
 class CachingManagedAllocator;

@@ -11,12 +11,12 @@
 #include <cstring>
 #include <string_view>
 
-#include <uvmalloc/preload/call_coverage.hpp>
-#include <uvmalloc/preload/interpose.hpp>
-#include <uvmalloc/preload/library_copies.hpp>
-#include <uvmalloc/preload/served_memory.hpp>
-#include <uvmalloc/preload/symbol_lookup.hpp>
-#include <uvmalloc/preload/symbol_table.hpp>
+#include "preload/call_coverage.hpp"
+#include "preload/interpose.hpp"
+#include "preload/library_copies.hpp"
+#include "preload/served_memory.hpp"
+#include "preload/symbol_lookup.hpp"
+#include "preload/symbol_table.hpp"
 
 namespace uvm::preload {
 namespace {
@@ -66,13 +66,13 @@ constexpr bool kDriver = true;
 
 constinit InterposedCall interposed_calls[] = {
 #define SERVED(symbol, library, table) {#symbol, table, {#symbol, library}},
-#include <uvmalloc/preload/served_calls.inc>
+#include "preload/served_calls.inc"
 #undef SERVED
 #define LEFT(symbol, library, table) {#symbol, table, {#symbol, library}},
-#include <uvmalloc/preload/left_calls.inc>
+#include "preload/left_calls.inc"
 #undef LEFT
 #define NOTED(symbol, library, table) {#symbol, table, {#symbol, library}},
-#include <uvmalloc/preload/noted_calls.inc>
+#include "preload/noted_calls.inc"
 #undef NOTED
 };
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/preload/symbol_table.hpp>
+#include "preload/symbol_table.hpp"
 
 #include <cstdint>
 

@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <shared_mutex>
 
-#include <uvmalloc/runtime/ranked.hpp>
+#include "runtime/ranked.hpp"
 
 namespace uvm {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/runtime/counting_runtime.hpp>
+#include "runtime/counting_runtime.hpp"
 
 namespace uvm {
 

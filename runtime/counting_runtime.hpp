@@ -8,7 +8,7 @@
 #include <memory>
 #include <string>
 
-#include <uvmalloc/runtime/device_runtime.hpp>
+#include <uvmalloc/device_runtime.hpp>
 
 namespace uvm {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/runtime/device_runtime.hpp>
+#include <uvmalloc/device_runtime.hpp>
 
 #include <atomic>
 

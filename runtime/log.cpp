@@ -1,16 +1,17 @@
-#include <uvmalloc/runtime/log.hpp>
+#include "runtime/log.hpp"
 
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstdlib>
 #include <mutex>
 #include <new>
 #include <set>
 #include <string>
 
-#include <uvmalloc/runtime/ranked.hpp>
+#include "runtime/ranked.hpp"
 
 namespace uvm {
 namespace {
@@ -72,6 +73,18 @@ bool is_first(std::string_view key) {
 }
 
 }  // namespace
+
+std::string format_size(std::size_t bytes) {
+  static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  double value = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  while (value >= 1024 && unit < 4) {
+    value /= 1024;
+    ++unit;
+  }
+  if (value == std::floor(value)) return fmt::format("{:.0f} {}", value, kUnits[unit]);
+  return fmt::format("{:.2f} {}", value, kUnits[unit]);
+}
 
 void lock_log_for_fork() noexcept {
   said_mutex.lock();

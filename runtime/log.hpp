@@ -7,11 +7,12 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <string_view>
 
 #include <fmt/format.h>
 
-#include <uvmalloc/runtime/log_level.hpp>
+#include <uvmalloc/log_level.hpp>
 
 namespace uvm {
 
@@ -37,6 +38,9 @@ void log(LogLevel level, fmt::format_string<Arguments...> format,
 // The same, but at most once in this process for each `key`. Without memory to remember the key,
 // each time.
 void log_once(LogLevel level, std::string_view key, std::string_view text) noexcept;
+
+// For a line: "1.5 GiB", "512 B".
+std::string format_size(std::size_t bytes);
 
 // Around a fork: no thread adds a key meanwhile.
 void lock_log_for_fork() noexcept;

@@ -1,9 +1,9 @@
-#include <uvmalloc/runtime/ranked.hpp>
+#include "runtime/ranked.hpp"
 
 #ifndef NDEBUG
 #include <cstdlib>
 
-#include <uvmalloc/runtime/log.hpp>
+#include "runtime/log.hpp"
 
 namespace uvm::detail {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include <uvmalloc/runtime/thread_safety.hpp>
+#include "runtime/thread_safety.hpp"
 
 namespace uvm {
 

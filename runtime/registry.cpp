@@ -1,4 +1,4 @@
-#include <uvmalloc/runtime/registry.hpp>
+#include <uvmalloc/registry.hpp>
 
 #include <algorithm>
 #include <mutex>
@@ -6,13 +6,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <uvmalloc/runtime/cuda/cuda_runtime.hpp>
-#include <uvmalloc/runtime/cuda/driver_api.hpp>
+#include "runtime/cuda/cuda_runtime.hpp"
+#include "runtime/cuda/driver_api.hpp"
 #if UVMALLOC_HIP
-#include <uvmalloc/runtime/hip/driver_api.hpp>
-#include <uvmalloc/runtime/hip/hip_runtime.hpp>
+#include "runtime/hip/driver_api.hpp"
+#include "runtime/hip/hip_runtime.hpp"
 #endif
-#include <uvmalloc/runtime/external/runtime_library.hpp>
+#include "runtime/external/runtime_library.hpp"
 
 namespace uvm {
 namespace {

@@ -2,9 +2,9 @@
 """Checks that includes go one way.
 
 A room is a folder. LAYERS names the rooms that each room may include besides itself. A room inside
-another room has rules of its own. cmake/public_headers.txt lists the headers that are installed;
-they include only each other. Prints a line for each include against these rules, and for each
-include of a folder without a line. Ends with exit code 1 if there are any.
+another room has rules of its own. PUBLIC names the room of each header in include/uvmalloc, which
+are installed and include only each other. Prints a line for each include against these rules, and
+for each include of a folder without a line. Ends with exit code 1 if there are any.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FOLDERS = (
     "base", "policy", "counters", "spans", "heap", "cache", "statistics", "streams", "small",
     "fork", "engine", "trace", "process",
 )  # fmt: skip
-BELOW_ALLOCATOR = "hints hints/arbiter hints/live storage runtime"
+BELOW_ALLOCATOR = "hints hints/sharing hints/live storage runtime"
 ALLOCATOR = "allocator " + " ".join(f"allocator/{folder}" for folder in FOLDERS)
 
 
@@ -37,15 +37,22 @@ def allocator_layers() -> dict[str, str]:
     return layers
 
 
+ANY_ROOM = "*"
+PIPELINES = "pipelines pipelines/plans pipelines/packing pipelines/tensors pipelines/credits"
+
 LAYERS = {
     "runtime": "",
     "storage": "runtime",
     "hints": "storage runtime",
-    "hints/arbiter": "",
-    "hints/plan": "",
-    "hints/live": "hints hints/plan storage runtime",
+    "hints/sharing": "hints runtime",
+    "hints/live": "hints storage runtime",
     "allocator": f"{ALLOCATOR} {BELOW_ALLOCATOR}",
     **allocator_layers(),
+    "pipelines": "",
+    "pipelines/packing": "",
+    "pipelines/tensors": "",
+    "pipelines/plans": "pipelines pipelines/packing pipelines/tensors",
+    "pipelines/credits": "pipelines",
     "preload": f"{ALLOCATOR} {BELOW_ALLOCATOR}",
     "pytorch/interpose": f"preload {ALLOCATOR} {BELOW_ALLOCATOR}",
     "pytorch/plugin": f"pytorch/interpose {ALLOCATOR} {BELOW_ALLOCATOR}",
@@ -54,15 +61,30 @@ LAYERS = {
     "sim/replay": "sim",
     "tools": f"{ALLOCATOR} {BELOW_ALLOCATOR}",
     "tools/oversubscription": (
-        "hints/arbiter hints/plan tools/machine_replay sim sim/replay "
+        "tools/machine_replay sim sim/replay "
         f"{ALLOCATOR} {BELOW_ALLOCATOR}"
     ),
-    "tools/machine_replay": f"sim sim/replay {ALLOCATOR} {BELOW_ALLOCATOR}",
-    "bench": f"tools sim sim/replay {ALLOCATOR} {BELOW_ALLOCATOR}",
+    "tools/machine_replay": f"tools sim sim/replay {ALLOCATOR} {BELOW_ALLOCATOR}",
+    "tests": ANY_ROOM,
+    "bench": f"tests {PIPELINES} tools sim sim/replay {ALLOCATOR} {BELOW_ALLOCATOR}",
 }
-PUBLIC = "cmake/public_headers.txt"
+PUBLIC_FOLDER = "include/uvmalloc/"
+PUBLIC = {
+    "runtime": "device_runtime.hpp log_level.hpp place.hpp registry.hpp uvmalloc_runtime.h",
+    "storage": "facade.hpp place_set.hpp",
+    "hints": "policy.hpp",
+    "hints/live": "use_range.hpp",
+    "allocator": (
+        "allocator.hpp configuration.hpp cuda_memory_resource.hpp errors.hpp memory_resource.hpp "
+        "statistics.hpp types.hpp uvmalloc.h"
+    ),
+    "sim": "sim/uvmsim.h",
+}
+ROOM_OF_PUBLIC = {
+    PUBLIC_FOLDER + header: room for room, headers in PUBLIC.items() for header in headers.split()
+}
 SUFFIXES = {".h", ".hpp", ".c", ".cpp", ".cu", ".inc"}
-INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]uvmalloc/([^>"]+)[>"]', re.MULTILINE)
+INCLUDE = re.compile(r'^\s*#\s*include\s*(?:<(uvmalloc/[^>]+)>|"([^">]+/[^"]+)")', re.MULTILINE)
 
 
 def sources(root: Path, room: str) -> Iterator[Path]:
@@ -71,6 +93,8 @@ def sources(root: Path, room: str) -> Iterator[Path]:
 
 def room_of(path: str) -> str | None:
     """The innermost room of a path from the root; None where it is in none."""
+    if path in ROOM_OF_PUBLIC:
+        return ROOM_OF_PUBLIC[path]
     parts = path.split("/")
     for length in range(len(parts) - 1, 0, -1):
         room = "/".join(parts[:length])
@@ -79,19 +103,11 @@ def room_of(path: str) -> str | None:
     return None
 
 
-def header_path(root: Path, included: str) -> str | None:
-    """Where <uvmalloc/INCLUDED> lies, from the root; None where a build makes it."""
-    rooms = ("", "include/uvmalloc/", "allocator/", "runtime/")
-    for candidate in (f"{room}{included}" for room in rooms):
-        if (root / candidate).is_file():
-            return candidate
-    return None
-
-
 def includes(root: Path, file: Path) -> Iterator[str]:
-    for included in INCLUDE.findall(file.read_text()):
-        path = header_path(root, included)
-        if path is not None:
+    """The headers of ours that a file includes, from the root; not those that a build makes."""
+    for public, private in INCLUDE.findall(file.read_text()):
+        path = f"include/{public}" if public else private
+        if (root / path).is_file():
             yield path
 
 
@@ -100,40 +116,35 @@ def violations(root: Path) -> Iterator[str]:
         accepted = {room, *allowed.split()}
         for file in sources(root, room):
             relative = str(file.relative_to(root))
-            if room_of(relative) != room:
+            if room_of(relative) != room or ANY_ROOM in accepted:
                 continue  # of a room inside this one
-            for header in includes(root, file):
-                other = room_of(header)
-                if other is None:
-                    yield f"{relative} includes {header}, whose room has no line in LAYERS"
-                elif other not in accepted:
-                    yield f"{relative} includes {header}: {room} may not include {other}"
-
-
-def public_headers(root: Path) -> list[str]:
-    """From the root, without comments; none where a tree has no list."""
-    file = root / PUBLIC
-    lines = file.read_text().splitlines() if file.is_file() else []
-    return [line for line in lines if line and not line.startswith("#")]
-
-
-def leaks(root: Path) -> Iterator[str]:
-    """Public headers that are missing, or include what is not installed."""
-    public = public_headers(root)
-    for header in public:
-        if not (root / header).is_file():
-            yield f"{PUBLIC} lists {header}, which does not exist"
+            yield from forbidden(root, relative, room, accepted)
+    for header in sources(root, PUBLIC_FOLDER):
+        relative = str(header.relative_to(root))
+        if relative not in ROOM_OF_PUBLIC:
+            yield f"{relative} has no room in PUBLIC"
             continue
-        for included in includes(root, root / header):
-            if included not in public:
-                yield f"{header} includes {included}, which {PUBLIC} does not list"
+        room = ROOM_OF_PUBLIC[relative]
+        yield from forbidden(root, relative, room, {room, *LAYERS[room].split()})
+        for included in includes(root, header):
+            if not included.startswith(PUBLIC_FOLDER):
+                yield f"{relative} includes {included}, which is not installed"
+
+
+def forbidden(root: Path, file: str, room: str, accepted: set[str]) -> Iterator[str]:
+    for header in includes(root, root / file):
+        other = room_of(header)
+        if other is None:
+            yield f"{file} includes {header}, whose room has no line in LAYERS"
+        elif other not in accepted:
+            yield f"{file} includes {header}: {room} may not include {other}"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parent.parent)
     root = parser.parse_args().root
-    found = [*violations(root), *leaks(root)]
+    found = list(violations(root))
     for line in found:
         print(line)
     print(f"{len(found)} violations")

@@ -10,7 +10,7 @@
 #include <memory>
 #include <new>
 
-#include <uvmalloc/storage/pages.hpp>
+#include "storage/pages.hpp"
 
 namespace uvm {
 

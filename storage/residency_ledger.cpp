@@ -1,4 +1,4 @@
-#include <uvmalloc/storage/residency_ledger.hpp>
+#include "storage/residency_ledger.hpp"
 
 #include <utility>
 

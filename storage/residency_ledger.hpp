@@ -12,8 +12,8 @@
 #include <map>
 #include <vector>
 
-#include <uvmalloc/runtime/place.hpp>
-#include <uvmalloc/storage/pages.hpp>
+#include <uvmalloc/place.hpp>
+#include "storage/pages.hpp"
 
 namespace uvm {
 

@@ -14,9 +14,9 @@
 #include <cstdint>
 #include <limits>
 
-#include <uvmalloc/runtime/device_runtime.hpp>
-#include <uvmalloc/runtime/place.hpp>
-#include <uvmalloc/storage/pages.hpp>
+#include <uvmalloc/device_runtime.hpp>
+#include <uvmalloc/place.hpp>
+#include "storage/pages.hpp"
 
 namespace uvm {
 

@@ -24,8 +24,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <uvmalloc/runtime/cuda/driver_api.hpp>
-#include <uvmalloc/storage/pages.hpp>
+#include "runtime/cuda/driver_api.hpp"
+#include "storage/pages.hpp"
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/base/asymmetric_lock.hpp>
+#include "allocator/base/asymmetric_lock.hpp"
 
 #include <linux/membarrier.h>
 #include <sched.h>
@@ -9,8 +9,8 @@
 #include <cstdlib>
 #include <cstring>
 
-#include <uvmalloc/allocator/base/sanitizers.hpp>
-#include <uvmalloc/runtime/log.hpp>
+#include "allocator/base/sanitizers.hpp"
+#include "runtime/log.hpp"
 
 namespace uvm {
 namespace {

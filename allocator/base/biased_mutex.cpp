@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/base/biased_mutex.hpp>
+#include "allocator/base/biased_mutex.hpp"
 
 namespace uvm {
 

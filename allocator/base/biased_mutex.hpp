@@ -13,8 +13,8 @@
 #include <atomic>
 #include <mutex>
 
-#include <uvmalloc/allocator/base/asymmetric_lock.hpp>
-#include <uvmalloc/runtime/ranked.hpp>
+#include "allocator/base/asymmetric_lock.hpp"
+#include "runtime/ranked.hpp"
 
 namespace uvm {
 

@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include <uvmalloc/allocator/base/errno_guard.hpp>
+#include "allocator/base/errno_guard.hpp"
 
 namespace uvm {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/base/own_file.hpp>
+#include "allocator/base/own_file.hpp"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@
 
 #include <fmt/format.h>
 
-#include <uvmalloc/allocator/base/descriptor.hpp>
+#include "allocator/base/descriptor.hpp"
 
 namespace uvm {
 namespace {

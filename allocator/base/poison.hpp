@@ -4,7 +4,7 @@
 
 #include <cstddef>
 
-#include <uvmalloc/allocator/base/sanitizers.hpp>
+#include "allocator/base/sanitizers.hpp"
 
 #if UVMALLOC_ADDRESS_SANITIZER
 #include <sanitizer/asan_interface.h>

@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/cache/thread_cache.hpp>
+#include "allocator/cache/thread_cache.hpp"
 
 #include <algorithm>
 #include <bit>

@@ -16,14 +16,14 @@
 #include <utility>
 #include <vector>
 
-#include <uvmalloc/allocator/base/asymmetric_lock.hpp>
-#include <uvmalloc/allocator/base/cache_lines.hpp>
-#include <uvmalloc/allocator/base/fibonacci_hash.hpp>
-#include <uvmalloc/allocator/counters/figure_store.hpp>
-#include <uvmalloc/allocator/counters/stream_tally.hpp>
-#include <uvmalloc/allocator/counters/tally.hpp>
-#include <uvmalloc/allocator/heap/block_chain.hpp>
-#include <uvmalloc/allocator/heap/block_pools.hpp>
+#include "allocator/base/asymmetric_lock.hpp"
+#include "allocator/base/cache_lines.hpp"
+#include "allocator/base/fibonacci_hash.hpp"
+#include "allocator/counters/figure_store.hpp"
+#include "allocator/counters/stream_tally.hpp"
+#include "allocator/counters/tally.hpp"
+#include "allocator/heap/block_chain.hpp"
+#include "allocator/heap/block_pools.hpp"
 
 namespace uvm {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/cache/thread_caches.hpp>
+#include "allocator/cache/thread_caches.hpp"
 
 #include <pthread.h>
 #include <sys/types.h>

@@ -14,10 +14,10 @@
 #include <span>
 #include <vector>
 
-#include <uvmalloc/allocator/cache/thread_cache.hpp>
-#include <uvmalloc/allocator/counters/figure_store.hpp>
-#include <uvmalloc/allocator/counters/peak_book.hpp>
-#include <uvmalloc/runtime/ranked.hpp>
+#include "allocator/cache/thread_cache.hpp"
+#include "allocator/counters/figure_store.hpp"
+#include "allocator/counters/peak_book.hpp"
+#include "runtime/ranked.hpp"
 
 namespace uvm {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/counters/figure_store.hpp>
+#include "allocator/counters/figure_store.hpp"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -13,9 +13,9 @@
 #include <utility>
 
 #include <uvmalloc/uvmalloc.h>
-#include <uvmalloc/allocator/base/cache_lines.hpp>
-#include <uvmalloc/allocator/base/descriptor.hpp>
-#include <uvmalloc/allocator/base/own_file.hpp>
+#include "allocator/base/cache_lines.hpp"
+#include "allocator/base/descriptor.hpp"
+#include "allocator/base/own_file.hpp"
 
 namespace uvm {
 namespace {

@@ -17,11 +17,11 @@
 #include <string>
 #include <string_view>
 
-#include <uvmalloc/allocator/counters/peak_book.hpp>
-#include <uvmalloc/allocator/counters/tally.hpp>
-#include <uvmalloc/allocator/statistics.hpp>
-#include <uvmalloc/hints/hint_counters.hpp>
-#include <uvmalloc/runtime/counting_runtime.hpp>
+#include <uvmalloc/statistics.hpp>
+#include "allocator/counters/peak_book.hpp"
+#include "allocator/counters/tally.hpp"
+#include "hints/hint_counters.hpp"
+#include "runtime/counting_runtime.hpp"
 
 namespace uvm {
 

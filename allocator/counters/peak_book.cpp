@@ -1,8 +1,8 @@
-#include <uvmalloc/allocator/counters/peak_book.hpp>
+#include "allocator/counters/peak_book.hpp"
 
 #include <algorithm>
 
-#include <uvmalloc/allocator/policy/allocation_policy.hpp>
+#include "allocator/policy/allocation_policy.hpp"
 
 namespace uvm {
 namespace {

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include <uvmalloc/allocator/counters/tally.hpp>
+#include "allocator/counters/tally.hpp"
 
 namespace uvm {
 

@@ -12,9 +12,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <uvmalloc/allocator/base/cache_lines.hpp>
-#include <uvmalloc/allocator/policy/size_classes.hpp>
-#include <uvmalloc/allocator/statistics.hpp>
+#include <uvmalloc/statistics.hpp>
+#include "allocator/base/cache_lines.hpp"
+#include "allocator/policy/size_classes.hpp"
 
 namespace uvm {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/engine/block_counts.hpp>
+#include "allocator/engine/block_counts.hpp"
 
 namespace uvm {
 

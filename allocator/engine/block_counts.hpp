@@ -3,9 +3,9 @@
 // share.
 #pragma once
 
-#include <uvmalloc/allocator/cache/thread_caches.hpp>
-#include <uvmalloc/allocator/engine/heap_state.hpp>
-#include <uvmalloc/allocator/engine/request.hpp>
+#include "allocator/cache/thread_caches.hpp"
+#include "allocator/engine/heap_state.hpp"
+#include "allocator/engine/request.hpp"
 
 namespace uvm {
 

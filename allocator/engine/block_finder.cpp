@@ -1,6 +1,6 @@
-#include <uvmalloc/allocator/engine/block_finder.hpp>
+#include "allocator/engine/block_finder.hpp"
 
-#include <uvmalloc/allocator/engine/limits.hpp>
+#include "allocator/engine/limits.hpp"
 
 namespace uvm {
 

@@ -2,8 +2,8 @@
 // class of a host facade, or on another stream.
 #pragma once
 
-#include <uvmalloc/allocator/engine/displaced_blocks.hpp>
-#include <uvmalloc/allocator/engine/request.hpp>
+#include "allocator/engine/displaced_blocks.hpp"
+#include "allocator/engine/request.hpp"
 
 namespace uvm {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/engine/block_returner.hpp>
+#include "allocator/engine/block_returner.hpp"
 
 #include <array>
 

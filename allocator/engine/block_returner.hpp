@@ -4,10 +4,10 @@
 
 #include <utility>
 
-#include <uvmalloc/allocator/cache/thread_caches.hpp>
-#include <uvmalloc/allocator/engine/heap_state.hpp>
-#include <uvmalloc/allocator/heap/block_chain.hpp>
-#include <uvmalloc/allocator/small/small_arenas.hpp>
+#include "allocator/cache/thread_caches.hpp"
+#include "allocator/engine/heap_state.hpp"
+#include "allocator/heap/block_chain.hpp"
+#include "allocator/small/small_arenas.hpp"
 
 namespace uvm {
 

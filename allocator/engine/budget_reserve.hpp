@@ -9,8 +9,8 @@
 #include <cstddef>
 #include <vector>
 
-#include <uvmalloc/storage/facade.hpp>
-#include <uvmalloc/storage/pages.hpp>
+#include <uvmalloc/facade.hpp>
+#include "storage/pages.hpp"
 
 namespace uvm {
 

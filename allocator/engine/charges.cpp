@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/engine/charges.hpp>
+#include "allocator/engine/charges.hpp"
 
 namespace uvm {
 

@@ -11,8 +11,8 @@
 #include <algorithm>
 #include <vector>
 
-#include <uvmalloc/allocator/engine/block_counts.hpp>
-#include <uvmalloc/allocator/engine/heap_state.hpp>
+#include "allocator/engine/block_counts.hpp"
+#include "allocator/engine/heap_state.hpp"
 
 namespace uvm {
 

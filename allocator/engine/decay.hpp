@@ -9,7 +9,7 @@
 #include <cmath>
 #include <cstddef>
 
-#include <uvmalloc/allocator/policy/allocation_policy.hpp>
+#include "allocator/policy/allocation_policy.hpp"
 
 namespace uvm {
 

@@ -1,6 +1,6 @@
-#include <uvmalloc/allocator/engine/device_reset.hpp>
+#include "allocator/engine/device_reset.hpp"
 
-#include <uvmalloc/runtime/log.hpp>
+#include "runtime/log.hpp"
 
 namespace uvm {
 

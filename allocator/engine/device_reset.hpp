@@ -7,12 +7,12 @@
 #include <mutex>
 #include <vector>
 
-#include <uvmalloc/allocator/engine/block_returner.hpp>
-#include <uvmalloc/allocator/engine/fenced_blocks.hpp>
-#include <uvmalloc/allocator/engine/hint_dispatcher.hpp>
-#include <uvmalloc/allocator/engine/live_planner.hpp>
-#include <uvmalloc/allocator/engine/reclaimer.hpp>
-#include <uvmalloc/allocator/engine/stream_pools.hpp>
+#include "allocator/engine/block_returner.hpp"
+#include "allocator/engine/fenced_blocks.hpp"
+#include "allocator/engine/hint_dispatcher.hpp"
+#include "allocator/engine/live_planner.hpp"
+#include "allocator/engine/reclaimer.hpp"
+#include "allocator/engine/stream_pools.hpp"
 
 namespace uvm {
 

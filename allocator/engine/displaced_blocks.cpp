@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/engine/displaced_blocks.hpp>
+#include "allocator/engine/displaced_blocks.hpp"
 
 #include <algorithm>
 

@@ -11,8 +11,8 @@
 #include <cstdint>
 #include <vector>
 
-#include <uvmalloc/allocator/engine/fenced_blocks.hpp>
-#include <uvmalloc/allocator/engine/request.hpp>
+#include "allocator/engine/fenced_blocks.hpp"
+#include "allocator/engine/request.hpp"
 
 namespace uvm {
 

@@ -1,8 +1,9 @@
-#include <uvmalloc/allocator/engine/engine.hpp>
+#include "allocator/engine/engine.hpp"
 
 #include <utility>
 
-#include <uvmalloc/runtime/log.hpp>
+#include "allocator/engine/shared_devices.hpp"
+#include "runtime/log.hpp"
 
 namespace uvm {
 
@@ -42,8 +43,8 @@ Engine::Engine(std::unique_ptr<DeviceRuntime> runtime, const Configuration& conf
       uses(machine, state, caches, fenced),
       mover(machine, state, uses, hints, charges,
             [this](const Request& request) { make_room_on_device(request); }),
-      sharing(machine, state),
-      live(machine, state, sharing, spill_limit),
+      device_sharing(shared_devices(machine), machine.configuration.share_folder),
+      live(machine, state, device_sharing, spill_limit),
       device_reset(machine, state, hints, fenced, stream_pools, reclaimer, live,
                    [this](void* address) { free_slow(address, nullptr); }),
       private_memory(machine, state, caches, fenced, returner, counts, hints,
@@ -56,16 +57,21 @@ Engine::Engine(std::unique_ptr<DeviceRuntime> runtime, const Configuration& conf
     if (!why.empty()) log_line(LogLevel::kWarning, why);
   }
   // Last: its thread uses members that would be gone before it if anything threw after it.
-  sharing.start({.release_cached = [this] { reclaimer.release_cached(); },
-                 .plan_moves = [this](int device) { live.begin({device}); }});
+  device_sharing.start({.held_bytes =
+                            [this](int device) {
+                              const HeapGuard heap(state);
+                              return heap->ledger.bytes_at(Place::device(device));
+                            },
+                        .release_cached = [this] { reclaimer.release_cached(); },
+                        .plan_moves = [this](int device) { live.begin({device}); }});
 }
 
 Engine::~Engine() {
-  if (!machine.in_forked_child()) sharing.stop();
+  if (!machine.in_forked_child()) device_sharing.stop();
   caches.close();
   if (machine.in_forked_child()) {
     // The driver's objects are the parent's.
-    sharing.abandon();
+    device_sharing.abandon();
     live.abandon();
     machine.sender.abandon();
     machine.events.abandon();

@@ -14,35 +14,35 @@
 #include <memory>
 #include <string>
 
-#include <uvmalloc/allocator/cache/thread_caches.hpp>
-#include <uvmalloc/allocator/engine/block_counts.hpp>
-#include <uvmalloc/allocator/engine/block_finder.hpp>
-#include <uvmalloc/allocator/engine/block_returner.hpp>
-#include <uvmalloc/allocator/engine/charges.hpp>
-#include <uvmalloc/allocator/engine/device_reset.hpp>
-#include <uvmalloc/allocator/engine/device_sharing.hpp>
-#include <uvmalloc/allocator/engine/escalation.hpp>
-#include <uvmalloc/allocator/engine/fenced_blocks.hpp>
-#include <uvmalloc/allocator/engine/fork_guard.hpp>
-#include <uvmalloc/allocator/engine/heap_state.hpp>
-#include <uvmalloc/allocator/engine/hint_dispatcher.hpp>
-#include <uvmalloc/allocator/engine/idle_decay.hpp>
-#include <uvmalloc/allocator/engine/introspection.hpp>
-#include <uvmalloc/allocator/engine/large_block_caching.hpp>
-#include <uvmalloc/allocator/engine/live_planner.hpp>
-#include <uvmalloc/allocator/engine/machine.hpp>
-#include <uvmalloc/allocator/engine/mover.hpp>
-#include <uvmalloc/allocator/engine/out_of_memory_report.hpp>
-#include <uvmalloc/allocator/engine/page_grower.hpp>
-#include <uvmalloc/allocator/engine/pressure_callbacks.hpp>
-#include <uvmalloc/allocator/engine/private_memory.hpp>
-#include <uvmalloc/allocator/engine/reclaimer.hpp>
-#include <uvmalloc/allocator/engine/request.hpp>
-#include <uvmalloc/allocator/engine/small_allocator.hpp>
-#include <uvmalloc/allocator/engine/spill_limit.hpp>
-#include <uvmalloc/allocator/engine/stream_pools.hpp>
-#include <uvmalloc/allocator/engine/stream_uses.hpp>
-#include <uvmalloc/allocator/small/small_arenas.hpp>
+#include "allocator/cache/thread_caches.hpp"
+#include "allocator/engine/block_counts.hpp"
+#include "allocator/engine/block_finder.hpp"
+#include "allocator/engine/block_returner.hpp"
+#include "allocator/engine/charges.hpp"
+#include "allocator/engine/device_reset.hpp"
+#include "allocator/engine/escalation.hpp"
+#include "allocator/engine/fenced_blocks.hpp"
+#include "allocator/engine/fork_guard.hpp"
+#include "allocator/engine/heap_state.hpp"
+#include "allocator/engine/hint_dispatcher.hpp"
+#include "allocator/engine/idle_decay.hpp"
+#include "allocator/engine/introspection.hpp"
+#include "allocator/engine/large_block_caching.hpp"
+#include "allocator/engine/live_planner.hpp"
+#include "allocator/engine/machine.hpp"
+#include "allocator/engine/mover.hpp"
+#include "allocator/engine/out_of_memory_report.hpp"
+#include "allocator/engine/page_grower.hpp"
+#include "allocator/engine/pressure_callbacks.hpp"
+#include "allocator/engine/private_memory.hpp"
+#include "allocator/engine/reclaimer.hpp"
+#include "allocator/engine/request.hpp"
+#include "allocator/engine/small_allocator.hpp"
+#include "allocator/engine/spill_limit.hpp"
+#include "allocator/engine/stream_pools.hpp"
+#include "allocator/engine/stream_uses.hpp"
+#include "allocator/small/small_arenas.hpp"
+#include "hints/sharing/device_sharing.hpp"
 
 namespace uvm {
 
@@ -109,7 +109,7 @@ struct Engine {
   Escalation escalation;
   StreamUses uses;
   Mover mover;
-  DeviceSharing sharing;
+  sharing::DeviceSharing device_sharing;
   LivePlanner live;
   DeviceReset device_reset;
   PrivateMemory private_memory;

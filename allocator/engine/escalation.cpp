@@ -1,9 +1,9 @@
-#include <uvmalloc/allocator/engine/escalation.hpp>
+#include "allocator/engine/escalation.hpp"
 
 #include <algorithm>
 #include <utility>
 
-#include <uvmalloc/allocator/engine/out_of_memory_report.hpp>
+#include "allocator/engine/out_of_memory_report.hpp"
 
 namespace uvm {
 

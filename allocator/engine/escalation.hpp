@@ -27,14 +27,14 @@
 #include <cstddef>
 #include <optional>
 
-#include <uvmalloc/allocator/engine/block_finder.hpp>
-#include <uvmalloc/allocator/engine/block_returner.hpp>
-#include <uvmalloc/allocator/engine/idle_decay.hpp>
-#include <uvmalloc/allocator/engine/large_block_caching.hpp>
-#include <uvmalloc/allocator/engine/limits.hpp>
-#include <uvmalloc/allocator/engine/page_grower.hpp>
-#include <uvmalloc/allocator/engine/pressure_callbacks.hpp>
-#include <uvmalloc/allocator/engine/reclaimer.hpp>
+#include "allocator/engine/block_finder.hpp"
+#include "allocator/engine/block_returner.hpp"
+#include "allocator/engine/idle_decay.hpp"
+#include "allocator/engine/large_block_caching.hpp"
+#include "allocator/engine/limits.hpp"
+#include "allocator/engine/page_grower.hpp"
+#include "allocator/engine/pressure_callbacks.hpp"
+#include "allocator/engine/reclaimer.hpp"
 
 namespace uvm {
 

@@ -1,6 +1,6 @@
 // The hot paths, in one translation unit so that they are inlined.
-#include <uvmalloc/allocator/caching_managed_allocator.hpp>
-#include <uvmalloc/allocator/engine/engine.hpp>
+#include <uvmalloc/allocator.hpp>
+#include "allocator/engine/engine.hpp"
 
 namespace uvm {
 

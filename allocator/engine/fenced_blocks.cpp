@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/engine/fenced_blocks.hpp>
+#include "allocator/engine/fenced_blocks.hpp"
 
 #include <algorithm>
 #include <new>

@@ -13,10 +13,10 @@
 #include <mutex>
 #include <vector>
 
-#include <uvmalloc/allocator/engine/heap_state.hpp>
-#include <uvmalloc/allocator/heap/block_chain.hpp>
-#include <uvmalloc/allocator/streams/fence_queues.hpp>
-#include <uvmalloc/runtime/ranked.hpp>
+#include "allocator/engine/heap_state.hpp"
+#include "allocator/heap/block_chain.hpp"
+#include "allocator/streams/fence_queues.hpp"
+#include "runtime/ranked.hpp"
 
 namespace uvm {
 

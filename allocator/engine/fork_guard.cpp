@@ -1,11 +1,11 @@
-#include <uvmalloc/allocator/engine/fork_guard.hpp>
+#include "allocator/engine/fork_guard.hpp"
 
 #include <algorithm>
 #include <exception>
 
-#include <uvmalloc/allocator/base/machine_memory.hpp>
-#include <uvmalloc/allocator/engine/introspection.hpp>
-#include <uvmalloc/allocator/spans/host_backing.hpp>
+#include "allocator/base/machine_memory.hpp"
+#include "allocator/engine/introspection.hpp"
+#include "allocator/spans/host_backing.hpp"
 
 namespace uvm {
 

@@ -5,12 +5,12 @@
 #include <cstddef>
 #include <optional>
 
-#include <uvmalloc/allocator/cache/thread_caches.hpp>
-#include <uvmalloc/allocator/engine/heap_state.hpp>
-#include <uvmalloc/allocator/errors.hpp>
-#include <uvmalloc/allocator/fork/child_memory.hpp>
-#include <uvmalloc/allocator/fork/fork_snapshot.hpp>
-#include <uvmalloc/allocator/small/small_arenas.hpp>
+#include <uvmalloc/errors.hpp>
+#include "allocator/cache/thread_caches.hpp"
+#include "allocator/engine/heap_state.hpp"
+#include "allocator/fork/child_memory.hpp"
+#include "allocator/fork/fork_snapshot.hpp"
+#include "allocator/small/small_arenas.hpp"
 
 namespace uvm {
 

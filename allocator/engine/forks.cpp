@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/engine/forks.hpp>
+#include "allocator/engine/forks.hpp"
 
 #include <pthread.h>
 
@@ -6,9 +6,9 @@
 #include <new>
 #include <vector>
 
-#include <uvmalloc/allocator/engine/fork_guard.hpp>
-#include <uvmalloc/runtime/log.hpp>
-#include <uvmalloc/runtime/ranked.hpp>
+#include "allocator/engine/fork_guard.hpp"
+#include "runtime/log.hpp"
+#include "runtime/ranked.hpp"
 
 namespace uvm {
 namespace {

@@ -9,18 +9,18 @@
 #include <memory>
 #include <vector>
 
-#include <uvmalloc/allocator/base/biased_mutex.hpp>
-#include <uvmalloc/allocator/base/work_counters.hpp>
-#include <uvmalloc/allocator/engine/budget_reserve.hpp>
-#include <uvmalloc/allocator/engine/machine.hpp>
-#include <uvmalloc/allocator/engine/pressure_rounds.hpp>
-#include <uvmalloc/allocator/heap/block_pools.hpp>
-#include <uvmalloc/allocator/spans/span_store.hpp>
-#include <uvmalloc/allocator/statistics/statistics_book.hpp>
-#include <uvmalloc/allocator/streams/private_pools.hpp>
-#include <uvmalloc/hints/placement_planner.hpp>
-#include <uvmalloc/runtime/capture_guard.hpp>
-#include <uvmalloc/storage/residency_ledger.hpp>
+#include "allocator/base/biased_mutex.hpp"
+#include "allocator/base/work_counters.hpp"
+#include "allocator/engine/budget_reserve.hpp"
+#include "allocator/engine/machine.hpp"
+#include "allocator/engine/pressure_rounds.hpp"
+#include "allocator/heap/block_pools.hpp"
+#include "allocator/spans/span_store.hpp"
+#include "allocator/statistics/statistics_book.hpp"
+#include "allocator/streams/private_pools.hpp"
+#include "hints/placement_planner.hpp"
+#include "runtime/capture_guard.hpp"
+#include "storage/residency_ledger.hpp"
 
 namespace uvm {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/engine/hint_dispatcher.hpp>
+#include "allocator/engine/hint_dispatcher.hpp"
 
 #include <algorithm>
 

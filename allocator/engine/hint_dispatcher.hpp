@@ -6,9 +6,9 @@
 #include <mutex>
 #include <vector>
 
-#include <uvmalloc/allocator/engine/heap_state.hpp>
-#include <uvmalloc/hints/hint_sender.hpp>
-#include <uvmalloc/runtime/ranked.hpp>
+#include "allocator/engine/heap_state.hpp"
+#include "hints/hint_sender.hpp"
+#include "runtime/ranked.hpp"
 
 namespace uvm {
 

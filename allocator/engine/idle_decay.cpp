@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/engine/idle_decay.hpp>
+#include "allocator/engine/idle_decay.hpp"
 
 #include <chrono>
 #include <new>

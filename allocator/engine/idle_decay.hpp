@@ -5,10 +5,10 @@
 #include <atomic>
 #include <cstddef>
 
-#include <uvmalloc/allocator/cache/thread_caches.hpp>
-#include <uvmalloc/allocator/engine/decay.hpp>
-#include <uvmalloc/allocator/engine/displaced_blocks.hpp>
-#include <uvmalloc/allocator/engine/reclaimer.hpp>
+#include "allocator/cache/thread_caches.hpp"
+#include "allocator/engine/decay.hpp"
+#include "allocator/engine/displaced_blocks.hpp"
+#include "allocator/engine/reclaimer.hpp"
 
 namespace uvm {
 

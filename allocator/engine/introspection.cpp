@@ -1,11 +1,11 @@
-#include <uvmalloc/allocator/engine/introspection.hpp>
+#include "allocator/engine/introspection.hpp"
 
 #include <algorithm>
 
 #include <fmt/format.h>
 
-#include <uvmalloc/allocator/base/machine_memory.hpp>
-#include <uvmalloc/allocator/engine/charges.hpp>
+#include "allocator/base/machine_memory.hpp"
+#include "allocator/engine/charges.hpp"
 
 namespace uvm {
 

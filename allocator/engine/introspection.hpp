@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include <uvmalloc/allocator/cache/thread_caches.hpp>
-#include <uvmalloc/allocator/engine/fenced_blocks.hpp>
-#include <uvmalloc/allocator/engine/heap_state.hpp>
-#include <uvmalloc/allocator/statistics/segments.hpp>
-#include <uvmalloc/allocator/types.hpp>
+#include <uvmalloc/types.hpp>
+#include "allocator/cache/thread_caches.hpp"
+#include "allocator/engine/fenced_blocks.hpp"
+#include "allocator/engine/heap_state.hpp"
+#include "allocator/statistics/segments.hpp"
 
 namespace uvm {
 

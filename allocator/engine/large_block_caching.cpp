@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/engine/large_block_caching.hpp>
+#include "allocator/engine/large_block_caching.hpp"
 
 namespace uvm {
 

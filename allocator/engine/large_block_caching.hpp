@@ -2,9 +2,9 @@
 // (docs/rationale/large-blocks-in-threads.md).
 #pragma once
 
-#include <uvmalloc/allocator/cache/thread_caches.hpp>
-#include <uvmalloc/allocator/engine/block_returner.hpp>
-#include <uvmalloc/allocator/engine/request.hpp>
+#include "allocator/cache/thread_caches.hpp"
+#include "allocator/engine/block_returner.hpp"
+#include "allocator/engine/request.hpp"
 
 namespace uvm {
 

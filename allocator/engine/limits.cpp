@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/engine/limits.hpp>
+#include "allocator/engine/limits.hpp"
 
 #include <algorithm>
 

@@ -4,10 +4,10 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <uvmalloc/allocator/engine/heap_state.hpp>
-#include <uvmalloc/allocator/engine/request.hpp>
-#include <uvmalloc/allocator/small/small_arenas.hpp>
-#include <uvmalloc/runtime/device_runtime.hpp>
+#include <uvmalloc/device_runtime.hpp>
+#include "allocator/engine/heap_state.hpp"
+#include "allocator/engine/request.hpp"
+#include "allocator/small/small_arenas.hpp"
 
 namespace uvm {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/engine/live_planner.hpp>
+#include "allocator/engine/live_planner.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -8,12 +8,12 @@
 
 #include <fmt/format.h>
 
-#include <uvmalloc/allocator/engine/peer_room.hpp>
-#include <uvmalloc/allocator/errors.hpp>
-#include <uvmalloc/hints/live/device_clock.hpp>
-#include <uvmalloc/hints/live/live_plan.hpp>
-#include <uvmalloc/hints/live/move_lanes.hpp>
-#include <uvmalloc/runtime/log.hpp>
+#include <uvmalloc/errors.hpp>
+#include "allocator/engine/peer_room.hpp"
+#include "hints/live/device_clock.hpp"
+#include "hints/live/live_plan.hpp"
+#include "hints/live/move_lanes.hpp"
+#include "runtime/log.hpp"
 
 namespace uvm {
 
@@ -221,11 +221,11 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
   std::uint64_t calm_kernels_ = 0;
 };
 
-LivePlanner::LivePlanner(Machine& machine, HeapState& state, const DeviceSharing& sharing,
-                         SpillLimit& spill_limit)
+LivePlanner::LivePlanner(Machine& machine, HeapState& state,
+                         const sharing::DeviceSharing& device_sharing, SpillLimit& spill_limit)
     : machine_(machine),
       state_(state),
-      sharing_(sharing),
+      sharing_(device_sharing),
       spill_limit_(spill_limit),
       policy_(live::make_live_policy(machine.configuration.policy)),
       fails_(static_cast<std::size_t>(machine.device_count())),

@@ -17,11 +17,11 @@
 #include <span>
 #include <vector>
 
-#include <uvmalloc/allocator/engine/device_sharing.hpp>
-#include <uvmalloc/allocator/engine/heap_state.hpp>
-#include <uvmalloc/allocator/engine/spill_limit.hpp>
-#include <uvmalloc/hints/live/thrash_detector.hpp>
-#include <uvmalloc/hints/live/use_range.hpp>
+#include <uvmalloc/use_range.hpp>
+#include "allocator/engine/heap_state.hpp"
+#include "allocator/engine/spill_limit.hpp"
+#include "hints/live/thrash_detector.hpp"
+#include "hints/sharing/device_sharing.hpp"
 
 namespace uvm {
 
@@ -37,7 +37,7 @@ class LivePlanner {
   // not call the allocator.
   using Listener = std::function<void(bool wants_uses)>;
 
-  LivePlanner(Machine& machine, HeapState& state, const DeviceSharing& sharing,
+  LivePlanner(Machine& machine, HeapState& state, const sharing::DeviceSharing& device_sharing,
               SpillLimit& spill_limit);
   ~LivePlanner();
   LivePlanner(const LivePlanner&) = delete;
@@ -86,7 +86,7 @@ class LivePlanner {
 
   Machine& machine_;
   HeapState& state_;
-  const DeviceSharing& sharing_;
+  const sharing::DeviceSharing& sharing_;
   SpillLimit& spill_limit_;
   const std::unique_ptr<live::LivePolicy> policy_;  // null: the policy plans nothing
   std::atomic<bool> watches_{false};

@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/engine/machine.hpp>
+#include "allocator/engine/machine.hpp"
 
 #include <algorithm>
 #include <optional>
@@ -8,8 +8,8 @@
 
 #include <fmt/format.h>
 
-#include <uvmalloc/allocator/base/machine_memory.hpp>
-#include <uvmalloc/runtime/log.hpp>
+#include "allocator/base/machine_memory.hpp"
+#include "runtime/log.hpp"
 
 namespace uvm {
 namespace {

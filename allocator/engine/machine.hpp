@@ -7,15 +7,15 @@
 #include <string>
 #include <vector>
 
-#include <uvmalloc/allocator/configuration.hpp>
-#include <uvmalloc/allocator/counters/figure_store.hpp>
-#include <uvmalloc/allocator/spans/machine_budget.hpp>
-#include <uvmalloc/allocator/spans/span_memory.hpp>
-#include <uvmalloc/allocator/streams/stream_work.hpp>
-#include <uvmalloc/allocator/trace/trace_recorder.hpp>
-#include <uvmalloc/hints/event_pool.hpp>
-#include <uvmalloc/hints/hint_sender.hpp>
-#include <uvmalloc/runtime/counting_runtime.hpp>
+#include <uvmalloc/configuration.hpp>
+#include "allocator/counters/figure_store.hpp"
+#include "allocator/spans/machine_budget.hpp"
+#include "allocator/spans/span_memory.hpp"
+#include "allocator/streams/stream_work.hpp"
+#include "allocator/trace/trace_recorder.hpp"
+#include "hints/event_pool.hpp"
+#include "hints/hint_sender.hpp"
+#include "runtime/counting_runtime.hpp"
 
 namespace uvm {
 

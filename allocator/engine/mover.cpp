@@ -1,6 +1,6 @@
-#include <uvmalloc/allocator/engine/mover.hpp>
+#include "allocator/engine/mover.hpp"
 
-#include <uvmalloc/allocator/engine/limits.hpp>
+#include "allocator/engine/limits.hpp"
 
 namespace uvm {
 

@@ -6,12 +6,12 @@
 #include <functional>
 #include <utility>
 
-#include <uvmalloc/allocator/base/recycled.hpp>
-#include <uvmalloc/allocator/engine/charges.hpp>
-#include <uvmalloc/allocator/engine/hint_dispatcher.hpp>
-#include <uvmalloc/allocator/engine/request.hpp>
-#include <uvmalloc/allocator/engine/stream_uses.hpp>
-#include <uvmalloc/allocator/types.hpp>
+#include <uvmalloc/types.hpp>
+#include "allocator/base/recycled.hpp"
+#include "allocator/engine/charges.hpp"
+#include "allocator/engine/hint_dispatcher.hpp"
+#include "allocator/engine/request.hpp"
+#include "allocator/engine/stream_uses.hpp"
 
 namespace uvm {
 

@@ -1,12 +1,13 @@
-#include <uvmalloc/allocator/engine/out_of_memory_report.hpp>
+#include "allocator/engine/out_of_memory_report.hpp"
 
 #include <algorithm>
 #include <stdexcept>
 
 #include <fmt/format.h>
 
-#include <uvmalloc/allocator/errors.hpp>
-#include <uvmalloc/allocator/statistics/holders_table.hpp>
+#include <uvmalloc/errors.hpp>
+#include "allocator/statistics/holders_table.hpp"
+#include "runtime/log.hpp"
 
 namespace uvm {
 

@@ -3,9 +3,9 @@
 
 #include <string>
 
-#include <uvmalloc/allocator/engine/introspection.hpp>
-#include <uvmalloc/allocator/engine/limits.hpp>
-#include <uvmalloc/allocator/engine/spill_limit.hpp>
+#include "allocator/engine/introspection.hpp"
+#include "allocator/engine/limits.hpp"
+#include "allocator/engine/spill_limit.hpp"
 
 namespace uvm {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/engine/page_grower.hpp>
+#include "allocator/engine/page_grower.hpp"
 
 #include <algorithm>
 #include <chrono>

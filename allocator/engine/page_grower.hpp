@@ -4,11 +4,11 @@
 
 #include <cstddef>
 
-#include <uvmalloc/allocator/engine/hint_dispatcher.hpp>
-#include <uvmalloc/allocator/engine/limits.hpp>
-#include <uvmalloc/allocator/engine/reclaimer.hpp>
-#include <uvmalloc/allocator/engine/request.hpp>
-#include <uvmalloc/allocator/engine/spill_limit.hpp>
+#include "allocator/engine/hint_dispatcher.hpp"
+#include "allocator/engine/limits.hpp"
+#include "allocator/engine/reclaimer.hpp"
+#include "allocator/engine/request.hpp"
+#include "allocator/engine/spill_limit.hpp"
 
 namespace uvm {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/engine/peer_room.hpp>
+#include "allocator/engine/peer_room.hpp"
 
 #include <algorithm>
 

@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <vector>
 
-#include <uvmalloc/allocator/engine/heap_state.hpp>
+#include "allocator/engine/heap_state.hpp"
 
 namespace uvm {
 

@@ -1,10 +1,10 @@
-#include <uvmalloc/allocator/engine/pressure_callbacks.hpp>
+#include "allocator/engine/pressure_callbacks.hpp"
 
 #include <algorithm>
 #include <memory>
 #include <utility>
 
-#include <uvmalloc/allocator/engine/limits.hpp>
+#include "allocator/engine/limits.hpp"
 
 namespace uvm {
 

@@ -4,9 +4,9 @@
 
 #include <cstddef>
 
-#include <uvmalloc/allocator/engine/block_counts.hpp>
-#include <uvmalloc/allocator/engine/heap_state.hpp>
-#include <uvmalloc/allocator/engine/request.hpp>
+#include "allocator/engine/block_counts.hpp"
+#include "allocator/engine/heap_state.hpp"
+#include "allocator/engine/request.hpp"
 
 namespace uvm {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/engine/pressure_rounds.hpp>
+#include "allocator/engine/pressure_rounds.hpp"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/engine/private_memory.hpp>
+#include "allocator/engine/private_memory.hpp"
 
 #include <algorithm>
 #include <set>
@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include "runtime/log.hpp"
 
 namespace uvm {
 

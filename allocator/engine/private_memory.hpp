@@ -8,11 +8,11 @@
 #include <utility>
 #include <vector>
 
-#include <uvmalloc/allocator/engine/block_counts.hpp>
-#include <uvmalloc/allocator/engine/block_returner.hpp>
-#include <uvmalloc/allocator/engine/fenced_blocks.hpp>
-#include <uvmalloc/allocator/engine/hint_dispatcher.hpp>
-#include <uvmalloc/allocator/types.hpp>
+#include <uvmalloc/types.hpp>
+#include "allocator/engine/block_counts.hpp"
+#include "allocator/engine/block_returner.hpp"
+#include "allocator/engine/fenced_blocks.hpp"
+#include "allocator/engine/hint_dispatcher.hpp"
 
 namespace uvm {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/engine/reclaimer.hpp>
+#include "allocator/engine/reclaimer.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -7,8 +7,8 @@
 
 #include <fmt/format.h>
 
-#include <uvmalloc/allocator/spans/host_backing.hpp>
-#include <uvmalloc/runtime/log.hpp>
+#include "allocator/spans/host_backing.hpp"
+#include "runtime/log.hpp"
 
 namespace uvm {
 

@@ -11,10 +11,10 @@
 #include <set>
 #include <vector>
 
-#include <uvmalloc/allocator/engine/block_returner.hpp>
-#include <uvmalloc/allocator/engine/fenced_blocks.hpp>
-#include <uvmalloc/allocator/engine/hint_dispatcher.hpp>
-#include <uvmalloc/allocator/engine/request.hpp>
+#include "allocator/engine/block_returner.hpp"
+#include "allocator/engine/fenced_blocks.hpp"
+#include "allocator/engine/hint_dispatcher.hpp"
+#include "allocator/engine/request.hpp"
 
 namespace uvm {
 

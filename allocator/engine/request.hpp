@@ -5,10 +5,10 @@
 #include <cstddef>
 #include <memory>
 
-#include <uvmalloc/allocator/base/poison.hpp>
-#include <uvmalloc/allocator/engine/heap_state.hpp>
-#include <uvmalloc/allocator/heap/block_pools.hpp>
-#include <uvmalloc/allocator/trace/trace_event.hpp>
+#include "allocator/base/poison.hpp"
+#include "allocator/engine/heap_state.hpp"
+#include "allocator/heap/block_pools.hpp"
+#include "allocator/trace/trace_event.hpp"
 
 namespace uvm {
 

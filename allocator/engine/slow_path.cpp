@@ -5,8 +5,8 @@
 
 #include <fmt/format.h>
 
-#include <uvmalloc/allocator/engine/engine.hpp>
-#include <uvmalloc/runtime/log.hpp>
+#include "allocator/engine/engine.hpp"
+#include "runtime/log.hpp"
 
 namespace uvm {
 
@@ -175,7 +175,7 @@ void Engine::note_uses(int device, StreamHandle stream, std::span<const live::Us
                        live::Launch launch) noexcept {
   if (live.is_watching() && !machine.in_forked_child() && !state.is_capturing()) {
     try {
-      sharing.before_kernel(device, [&](int shared) { live.leave_device(shared, stream); });
+      device_sharing.before_kernel(device, [&](int shared) { live.leave_device(shared, stream); });
     } catch (const std::exception& error) {
       log(LogLevel::kWarning, "no turn was waited for: {}", error.what());
     }

@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/engine/small_allocator.hpp>
+#include "allocator/engine/small_allocator.hpp"
 
 #include <algorithm>
 #include <array>

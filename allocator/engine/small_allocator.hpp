@@ -1,9 +1,9 @@
 // Serves small objects in batches from the arena of a stream, and arenas with segments.
 #pragma once
 
-#include <uvmalloc/allocator/cache/thread_caches.hpp>
-#include <uvmalloc/allocator/engine/page_grower.hpp>
-#include <uvmalloc/allocator/small/small_arenas.hpp>
+#include "allocator/cache/thread_caches.hpp"
+#include "allocator/engine/page_grower.hpp"
+#include "allocator/small/small_arenas.hpp"
 
 namespace uvm {
 

@@ -1,11 +1,11 @@
-#include <uvmalloc/allocator/engine/spill_limit.hpp>
+#include "allocator/engine/spill_limit.hpp"
 
 #include <algorithm>
 #include <cmath>
 
 #include <fmt/format.h>
 
-#include <uvmalloc/allocator/engine/limits.hpp>
+#include "allocator/engine/limits.hpp"
 
 namespace uvm {
 

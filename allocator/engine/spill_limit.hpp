@@ -16,9 +16,9 @@
 #include <string>
 #include <vector>
 
-#include <uvmalloc/allocator/engine/heap_state.hpp>
-#include <uvmalloc/allocator/engine/request.hpp>
-#include <uvmalloc/allocator/types.hpp>
+#include <uvmalloc/types.hpp>
+#include "allocator/engine/heap_state.hpp"
+#include "allocator/engine/request.hpp"
 
 namespace uvm {
 

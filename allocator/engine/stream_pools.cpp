@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/engine/stream_pools.hpp>
+#include "allocator/engine/stream_pools.hpp"
 
 #include <algorithm>
 #include <utility>

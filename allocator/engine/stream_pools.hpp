@@ -5,9 +5,9 @@
 #include <optional>
 #include <vector>
 
-#include <uvmalloc/allocator/cache/thread_caches.hpp>
-#include <uvmalloc/allocator/engine/block_returner.hpp>
-#include <uvmalloc/allocator/engine/fenced_blocks.hpp>
+#include "allocator/cache/thread_caches.hpp"
+#include "allocator/engine/block_returner.hpp"
+#include "allocator/engine/fenced_blocks.hpp"
 
 namespace uvm {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/engine/stream_uses.hpp>
+#include "allocator/engine/stream_uses.hpp"
 
 #include <algorithm>
 #include <stdexcept>

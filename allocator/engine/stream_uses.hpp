@@ -5,9 +5,9 @@
 #include <cstddef>
 #include <vector>
 
-#include <uvmalloc/allocator/cache/thread_caches.hpp>
-#include <uvmalloc/allocator/engine/fenced_blocks.hpp>
-#include <uvmalloc/allocator/engine/heap_state.hpp>
+#include "allocator/cache/thread_caches.hpp"
+#include "allocator/engine/fenced_blocks.hpp"
+#include "allocator/engine/heap_state.hpp"
 
 namespace uvm {
 

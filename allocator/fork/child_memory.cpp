@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/fork/child_memory.hpp>
+#include "allocator/fork/child_memory.hpp"
 
 #include <cstdlib>
 #include <new>
@@ -6,9 +6,10 @@
 
 #include <fmt/format.h>
 
-#include <uvmalloc/allocator/configuration.hpp>
-#include <uvmalloc/allocator/errors.hpp>
-#include <uvmalloc/storage/pages.hpp>
+#include <uvmalloc/configuration.hpp>
+#include <uvmalloc/errors.hpp>
+#include "runtime/log.hpp"
+#include "storage/pages.hpp"
 
 namespace uvm {
 

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <unordered_set>
 
-#include <uvmalloc/storage/facade.hpp>
+#include <uvmalloc/facade.hpp>
 
 namespace uvm {
 

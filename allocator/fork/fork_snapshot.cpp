@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/fork/fork_snapshot.hpp>
+#include "allocator/fork/fork_snapshot.hpp"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -18,10 +18,10 @@
 
 #include <fmt/format.h>
 
-#include <uvmalloc/allocator/configuration.hpp>
-#include <uvmalloc/allocator/policy/allocation_policy.hpp>
-#include <uvmalloc/runtime/log.hpp>
-#include <uvmalloc/storage/pages.hpp>
+#include <uvmalloc/configuration.hpp>
+#include "allocator/policy/allocation_policy.hpp"
+#include "runtime/log.hpp"
+#include "storage/pages.hpp"
 
 namespace uvm {
 namespace {

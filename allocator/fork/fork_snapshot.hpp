@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-#include <uvmalloc/allocator/statistics.hpp>
+#include <uvmalloc/statistics.hpp>
 
 namespace uvm {
 

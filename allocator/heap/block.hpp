@@ -17,12 +17,12 @@
 #include <optional>
 #include <vector>
 
-#include <uvmalloc/allocator/policy/facade_traits.hpp>
-#include <uvmalloc/allocator/policy/size_classes.hpp>
-#include <uvmalloc/hints/placement_planner.hpp>
-#include <uvmalloc/storage/pages.hpp>
-#include <uvmalloc/storage/place_set.hpp>
-#include <uvmalloc/storage/storage_records.hpp>
+#include <uvmalloc/place_set.hpp>
+#include "allocator/policy/facade_traits.hpp"
+#include "allocator/policy/size_classes.hpp"
+#include "hints/placement_planner.hpp"
+#include "storage/pages.hpp"
+#include "storage/storage_records.hpp"
 
 namespace uvm {
 

@@ -6,7 +6,7 @@
 
 #include <utility>
 
-#include <uvmalloc/allocator/heap/block.hpp>
+#include "allocator/heap/block.hpp"
 
 namespace uvm {
 

@@ -14,10 +14,10 @@
 #include <utility>
 #include <vector>
 
-#include <uvmalloc/allocator/heap/page_fit.hpp>
-#include <uvmalloc/allocator/heap/page_runs.hpp>
-#include <uvmalloc/allocator/heap/pool_table.hpp>
-#include <uvmalloc/allocator/heap/side_states.hpp>
+#include "allocator/heap/page_fit.hpp"
+#include "allocator/heap/page_runs.hpp"
+#include "allocator/heap/pool_table.hpp"
+#include "allocator/heap/side_states.hpp"
 
 namespace uvm {
 

@@ -18,7 +18,7 @@
 #include <cstdint>
 #include <new>
 
-#include <uvmalloc/storage/pages.hpp>
+#include "storage/pages.hpp"
 
 namespace uvm {
 

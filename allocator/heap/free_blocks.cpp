@@ -1,5 +1,5 @@
 // Of BlockPools: taking, cutting and joining free blocks.
-#include <uvmalloc/allocator/heap/block_pools.hpp>
+#include "allocator/heap/block_pools.hpp"
 
 #include <algorithm>
 

@@ -25,9 +25,9 @@
 #include <cstdint>
 #include <memory>
 
-#include <uvmalloc/allocator/heap/block.hpp>
-#include <uvmalloc/allocator/heap/free_tree.hpp>
-#include <uvmalloc/allocator/heap/run_block_store.hpp>
+#include "allocator/heap/block.hpp"
+#include "allocator/heap/free_tree.hpp"
+#include "allocator/heap/run_block_store.hpp"
 
 namespace uvm {
 

@@ -11,9 +11,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <uvmalloc/allocator/base/fibonacci_hash.hpp>
-#include <uvmalloc/allocator/heap/block.hpp>
-#include <uvmalloc/allocator/heap/run_block_store.hpp>
+#include "allocator/base/fibonacci_hash.hpp"
+#include "allocator/heap/block.hpp"
+#include "allocator/heap/run_block_store.hpp"
 
 namespace uvm {
 

@@ -1,12 +1,12 @@
 // Of BlockPools: the check of all blocks.
-#include <uvmalloc/allocator/heap/heap_invariants.hpp>
+#include "allocator/heap/heap_invariants.hpp"
 
 #include <cstdlib>
 
-#include <uvmalloc/allocator/heap/block_pools.hpp>
-#include <uvmalloc/allocator/heap/page_fit.hpp>
-#include <uvmalloc/runtime/log.hpp>
-#include <uvmalloc/runtime/ranked.hpp>
+#include "allocator/heap/block_pools.hpp"
+#include "allocator/heap/page_fit.hpp"
+#include "runtime/log.hpp"
+#include "runtime/ranked.hpp"
 
 namespace uvm {
 

@@ -1,9 +1,9 @@
-#include <uvmalloc/allocator/heap/page_directory.hpp>
+#include "allocator/heap/page_directory.hpp"
 
 #include <new>
 
-#include <uvmalloc/allocator/heap/heap_invariants.hpp>
-#include <uvmalloc/allocator/heap/page_fit.hpp>
+#include "allocator/heap/heap_invariants.hpp"
+#include "allocator/heap/page_fit.hpp"
 
 namespace uvm {
 

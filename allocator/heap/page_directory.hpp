@@ -14,14 +14,14 @@
 #include <cstdint>
 #include <functional>
 
-#include <uvmalloc/allocator/base/recycled.hpp>
-#include <uvmalloc/allocator/base/work_counters.hpp>
-#include <uvmalloc/allocator/heap/block.hpp>
-#include <uvmalloc/allocator/heap/block_start_map.hpp>
-#include <uvmalloc/allocator/heap/run_block_store.hpp>
-#include <uvmalloc/allocator/heap/small_page.hpp>
-#include <uvmalloc/allocator/spans/span_store.hpp>
-#include <uvmalloc/storage/page_map.hpp>
+#include "allocator/base/recycled.hpp"
+#include "allocator/base/work_counters.hpp"
+#include "allocator/heap/block.hpp"
+#include "allocator/heap/block_start_map.hpp"
+#include "allocator/heap/run_block_store.hpp"
+#include "allocator/heap/small_page.hpp"
+#include "allocator/spans/span_store.hpp"
+#include "storage/page_map.hpp"
 
 namespace uvm {
 

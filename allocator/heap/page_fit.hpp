@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <utility>
 
-#include <uvmalloc/allocator/heap/block.hpp>
-#include <uvmalloc/allocator/heap/block_start_map.hpp>
+#include "allocator/heap/block.hpp"
+#include "allocator/heap/block_start_map.hpp"
 
 namespace uvm {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/heap/page_runs.hpp>
+#include "allocator/heap/page_runs.hpp"
 
 namespace uvm {
 

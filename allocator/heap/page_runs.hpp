@@ -9,7 +9,7 @@
 #include <new>
 #include <utility>
 
-#include <uvmalloc/allocator/heap/page_directory.hpp>
+#include "allocator/heap/page_directory.hpp"
 
 namespace uvm {
 

@@ -8,11 +8,11 @@
 #include <set>
 #include <tuple>
 
-#include <uvmalloc/allocator/heap/block.hpp>
-#include <uvmalloc/allocator/heap/free_index.hpp>
-#include <uvmalloc/allocator/heap/free_tree.hpp>
-#include <uvmalloc/allocator/heap/run_block_store.hpp>
-#include <uvmalloc/allocator/heap/stream_key.hpp>
+#include "allocator/heap/block.hpp"
+#include "allocator/heap/free_index.hpp"
+#include "allocator/heap/free_tree.hpp"
+#include "allocator/heap/run_block_store.hpp"
+#include "allocator/heap/stream_key.hpp"
 
 namespace uvm {
 

@@ -3,8 +3,8 @@
 #include <tuple>
 #include <utility>
 
-#include <uvmalloc/allocator/heap/block_pools.hpp>
-#include <uvmalloc/allocator/heap/page_fit.hpp>
+#include "allocator/heap/block_pools.hpp"
+#include "allocator/heap/page_fit.hpp"
 
 namespace uvm {
 

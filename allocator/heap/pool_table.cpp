@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/heap/pool_table.hpp>
+#include "allocator/heap/pool_table.hpp"
 
 #include <array>
 #include <utility>

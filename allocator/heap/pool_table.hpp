@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include <uvmalloc/allocator/heap/pool.hpp>
+#include "allocator/heap/pool.hpp"
 
 namespace uvm {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/heap/run_block_store.hpp>
+#include "allocator/heap/run_block_store.hpp"
 
 #include <sys/mman.h>
 

@@ -15,8 +15,8 @@
 #include <cstdint>
 #include <type_traits>
 
-#include <uvmalloc/allocator/base/cache_lines.hpp>
-#include <uvmalloc/allocator/heap/block.hpp>
+#include "allocator/base/cache_lines.hpp"
+#include "allocator/heap/block.hpp"
 
 namespace uvm {
 

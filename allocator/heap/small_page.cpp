@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/heap/small_page.hpp>
+#include "allocator/heap/small_page.hpp"
 
 #include <sys/mman.h>
 

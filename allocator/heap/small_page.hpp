@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include <uvmalloc/allocator/heap/block.hpp>
+#include "allocator/heap/block.hpp"
 
 namespace uvm {
 

@@ -4,8 +4,8 @@
 #include <compare>
 #include <cstdint>
 
-#include <uvmalloc/runtime/device_runtime.hpp>
-#include <uvmalloc/storage/facade.hpp>
+#include <uvmalloc/device_runtime.hpp>
+#include <uvmalloc/facade.hpp>
 
 namespace uvm {
 

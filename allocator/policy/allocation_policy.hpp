@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <uvmalloc/storage/pages.hpp>
+#include "storage/pages.hpp"
 
 namespace uvm::policy {
 

@@ -3,10 +3,10 @@
 
 #include <cstddef>
 
-#include <uvmalloc/allocator/policy/size_classes.hpp>
-#include <uvmalloc/runtime/place.hpp>
-#include <uvmalloc/storage/facade.hpp>
-#include <uvmalloc/storage/pages.hpp>
+#include <uvmalloc/facade.hpp>
+#include <uvmalloc/place.hpp>
+#include "allocator/policy/size_classes.hpp"
+#include "storage/pages.hpp"
 
 namespace uvm {
 

@@ -8,10 +8,10 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <uvmalloc/allocator/policy/allocation_policy.hpp>
-#include <uvmalloc/allocator/statistics.hpp>
-#include <uvmalloc/storage/pages.hpp>
-#include <uvmalloc/storage/storage_records.hpp>
+#include <uvmalloc/statistics.hpp>
+#include "allocator/policy/allocation_policy.hpp"
+#include "storage/pages.hpp"
+#include "storage/storage_records.hpp"
 
 namespace uvm {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/process/c_interface.hpp>
+#include "allocator/process/c_interface.hpp"
 
 namespace uvm::c_interface {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/process/process_allocator.hpp>
+#include "allocator/process/process_allocator.hpp"
 
 #include <unistd.h>
 
@@ -15,10 +15,10 @@
 #include <fmt/format.h>
 
 #include <uvmalloc/uvmalloc.h>
-#include <uvmalloc/allocator/base/own_file.hpp>
-#include <uvmalloc/runtime/log.hpp>
-#include <uvmalloc/runtime/made_once.hpp>
-#include <uvmalloc/runtime/registry.hpp>
+#include <uvmalloc/registry.hpp>
+#include "allocator/base/own_file.hpp"
+#include "runtime/log.hpp"
+#include "runtime/made_once.hpp"
 
 namespace uvm {
 

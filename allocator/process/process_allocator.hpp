@@ -10,7 +10,7 @@
 #include <functional>
 #include <string>
 
-#include <uvmalloc/allocator/interface.hpp>
+#include "allocator/interface.hpp"
 
 namespace uvm {
 

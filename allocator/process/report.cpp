@@ -13,14 +13,15 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <uvmalloc/allocator/base/machine_memory.hpp>
-#include <uvmalloc/allocator/process/json_text.hpp>
-#include <uvmalloc/allocator/process/process_allocator.hpp>
-#include <uvmalloc/allocator/spans/host_backing.hpp>
-#include <uvmalloc/allocator/spans/machine_budget.hpp>
-#include <uvmalloc/hints/arbiter/shared_turns.hpp>
-#include <uvmalloc/hints/live/use_range.hpp>
-#include <uvmalloc/runtime/registry.hpp>
+#include <uvmalloc/registry.hpp>
+#include <uvmalloc/use_range.hpp>
+#include "allocator/base/machine_memory.hpp"
+#include "allocator/process/json_text.hpp"
+#include "allocator/process/process_allocator.hpp"
+#include "allocator/spans/host_backing.hpp"
+#include "allocator/spans/machine_budget.hpp"
+#include "hints/sharing/shared_turns.hpp"
+#include "runtime/log.hpp"
 
 namespace uvm {
 namespace {
@@ -110,7 +111,7 @@ void add_allocator(const CachingManagedAllocator& allocator, bool has_framework,
     out->add("in_place_pages", figures.in_place_pages);
   });
   out->add_array("shared_devices", [&] {
-    for (const arbiter::SharingFigures& figures : allocator.sharing_figures()) {
+    for (const sharing::SharingFigures& figures : allocator.sharing_figures()) {
       out->add_object_element([&] {
         out->add("programs", figures.programs);
         out->add("held_bytes", figures.held_bytes);

@@ -14,12 +14,12 @@
 
 #include <fmt/format.h>
 
-#include <uvmalloc/allocator/process/c_interface.hpp>
-#include <uvmalloc/allocator/process/process_allocator.hpp>
-#include <uvmalloc/hints/live/graph_uses.hpp>
-#include <uvmalloc/hints/live/use_range.hpp>
-#include <uvmalloc/runtime/external/external_runtime.hpp>
-#include <uvmalloc/runtime/registry.hpp>
+#include <uvmalloc/registry.hpp>
+#include <uvmalloc/use_range.hpp>
+#include "allocator/process/c_interface.hpp"
+#include "allocator/process/process_allocator.hpp"
+#include "hints/live/graph_uses.hpp"
+#include "runtime/external/external_runtime.hpp"
 
 namespace {
 

@@ -5,8 +5,8 @@
 #include <stdexcept>
 #include <string>
 
-#include <uvmalloc/allocator/process/c_interface.hpp>
-#include <uvmalloc/allocator/process/process_allocator.hpp>
+#include "allocator/process/c_interface.hpp"
+#include "allocator/process/process_allocator.hpp"
 
 namespace {
 

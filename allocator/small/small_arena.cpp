@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/small/small_arena.hpp>
+#include "allocator/small/small_arena.hpp"
 
 #include <jemalloc/jemalloc.h>
 
@@ -8,7 +8,7 @@
 #include <cstdio>
 #include <new>
 
-#include <uvmalloc/storage/pages.hpp>
+#include "storage/pages.hpp"
 
 namespace uvm {
 

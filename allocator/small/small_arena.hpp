@@ -29,9 +29,9 @@
 #include <cstddef>
 #include <memory>
 
-#include <uvmalloc/allocator/policy/allocation_policy.hpp>
-#include <uvmalloc/allocator/small/extent_source.hpp>
-#include <uvmalloc/storage/pages.hpp>
+#include "allocator/policy/allocation_policy.hpp"
+#include "allocator/small/extent_source.hpp"
+#include "storage/pages.hpp"
 
 namespace uvm {
 

@@ -1,9 +1,9 @@
-#include <uvmalloc/allocator/small/small_arenas.hpp>
+#include "allocator/small/small_arenas.hpp"
 
 #include <utility>
 
-#include <uvmalloc/allocator/small/extent_source.hpp>
-#include <uvmalloc/runtime/log.hpp>
+#include "allocator/small/extent_source.hpp"
+#include "runtime/log.hpp"
 
 namespace uvm {
 

@@ -12,9 +12,9 @@
 #include <mutex>
 #include <vector>
 
-#include <uvmalloc/allocator/heap/block.hpp>
-#include <uvmalloc/allocator/small/small_arena.hpp>
-#include <uvmalloc/runtime/ranked.hpp>
+#include "allocator/heap/block.hpp"
+#include "allocator/small/small_arena.hpp"
+#include "runtime/ranked.hpp"
 
 namespace uvm {
 

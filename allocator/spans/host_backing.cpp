@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/spans/host_backing.hpp>
+#include "allocator/spans/host_backing.hpp"
 
 #include <sys/mman.h>
 
@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <fstream>
 
-#include <uvmalloc/storage/pages.hpp>
+#include "storage/pages.hpp"
 
 namespace uvm {
 namespace {

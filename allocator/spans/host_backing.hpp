@@ -10,8 +10,8 @@
 #include <cstddef>
 #include <vector>
 
-#include <uvmalloc/allocator/configuration.hpp>
-#include <uvmalloc/runtime/device_runtime.hpp>
+#include <uvmalloc/configuration.hpp>
+#include <uvmalloc/device_runtime.hpp>
 
 namespace uvm {
 

@@ -1,8 +1,8 @@
-#include <uvmalloc/allocator/spans/machine_budget.hpp>
+#include "allocator/spans/machine_budget.hpp"
 
 #include <algorithm>
 
-#include <uvmalloc/allocator/policy/allocation_policy.hpp>
+#include "allocator/policy/allocation_policy.hpp"
 
 namespace uvm {
 namespace {

@@ -6,9 +6,9 @@
 #include <cstddef>
 #include <vector>
 
-#include <uvmalloc/allocator/configuration.hpp>
-#include <uvmalloc/hints/placement_planner.hpp>
-#include <uvmalloc/runtime/device_runtime.hpp>
+#include <uvmalloc/configuration.hpp>
+#include <uvmalloc/device_runtime.hpp>
+#include "hints/placement_planner.hpp"
 
 namespace uvm {
 

@@ -1,10 +1,10 @@
-#include <uvmalloc/allocator/spans/span_memory.hpp>
+#include "allocator/spans/span_memory.hpp"
 
 #include <algorithm>
 #include <cerrno>
 
-#include <uvmalloc/allocator/policy/size_classes.hpp>
-#include <uvmalloc/allocator/spans/host_backing.hpp>
+#include "allocator/policy/size_classes.hpp"
+#include "allocator/spans/host_backing.hpp"
 
 namespace uvm {
 namespace {

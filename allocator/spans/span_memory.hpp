@@ -14,9 +14,9 @@
 #include <optional>
 #include <vector>
 
-#include <uvmalloc/allocator/configuration.hpp>
-#include <uvmalloc/allocator/spans/span_store.hpp>
-#include <uvmalloc/runtime/device_runtime.hpp>
+#include <uvmalloc/configuration.hpp>
+#include <uvmalloc/device_runtime.hpp>
+#include "allocator/spans/span_store.hpp"
 
 namespace uvm {
 

@@ -1,11 +1,11 @@
-#include <uvmalloc/allocator/spans/span_store.hpp>
+#include "allocator/spans/span_store.hpp"
 
 #include <algorithm>
 #include <iterator>
 #include <new>
 #include <utility>
 
-#include <uvmalloc/allocator/policy/allocation_policy.hpp>
+#include "allocator/policy/allocation_policy.hpp"
 
 namespace uvm {
 namespace {

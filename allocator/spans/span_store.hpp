@@ -13,9 +13,9 @@
 #include <memory>
 #include <vector>
 
-#include <uvmalloc/hints/placement_planner.hpp>
-#include <uvmalloc/storage/facade.hpp>
-#include <uvmalloc/storage/pages.hpp>
+#include <uvmalloc/facade.hpp>
+#include "hints/placement_planner.hpp"
+#include "storage/pages.hpp"
 
 namespace uvm {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/statistics/holders_table.hpp>
+#include "allocator/statistics/holders_table.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -9,7 +9,8 @@
 
 #include <fmt/format.h>
 
-#include <uvmalloc/allocator/configuration.hpp>
+#include <uvmalloc/configuration.hpp>
+#include "runtime/log.hpp"
 
 namespace uvm {
 namespace {

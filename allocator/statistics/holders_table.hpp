@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include <uvmalloc/allocator/statistics.hpp>
+#include <uvmalloc/statistics.hpp>
 
 namespace uvm {
 

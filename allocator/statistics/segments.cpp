@@ -1,7 +1,7 @@
-#include <uvmalloc/allocator/statistics/segments.hpp>
+#include "allocator/statistics/segments.hpp"
 
-#include <uvmalloc/allocator/heap/block_pools.hpp>
-#include <uvmalloc/allocator/spans/span_store.hpp>
+#include "allocator/heap/block_pools.hpp"
+#include "allocator/spans/span_store.hpp"
 
 namespace uvm {
 namespace {

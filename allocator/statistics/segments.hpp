@@ -6,7 +6,7 @@
 #include <functional>
 #include <vector>
 
-#include <uvmalloc/allocator/heap/block.hpp>
+#include "allocator/heap/block.hpp"
 
 namespace uvm {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/statistics/statistics_book.hpp>
+#include "allocator/statistics/statistics_book.hpp"
 
 #include <algorithm>
 #include <stdexcept>

@@ -10,10 +10,10 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <uvmalloc/allocator/cache/thread_caches.hpp>
-#include <uvmalloc/allocator/heap/block_pools.hpp>
-#include <uvmalloc/allocator/memory_observer.hpp>
-#include <uvmalloc/allocator/statistics.hpp>
+#include <uvmalloc/statistics.hpp>
+#include "allocator/cache/thread_caches.hpp"
+#include "allocator/heap/block_pools.hpp"
+#include "allocator/memory_observer.hpp"
 
 namespace uvm {
 

@@ -14,7 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include <uvmalloc/allocator/heap/block.hpp>
+#include "allocator/heap/block.hpp"
 
 namespace uvm {
 

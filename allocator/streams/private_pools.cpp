@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/streams/private_pools.hpp>
+#include "allocator/streams/private_pools.hpp"
 
 #include <algorithm>
 #include <stdexcept>
@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include <uvmalloc/runtime/capture_guard.hpp>
+#include "runtime/capture_guard.hpp"
 
 namespace uvm {
 

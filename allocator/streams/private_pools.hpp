@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include <uvmalloc/runtime/device_runtime.hpp>
+#include <uvmalloc/device_runtime.hpp>
 
 namespace uvm {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/streams/stream_work.hpp>
+#include "allocator/streams/stream_work.hpp"
 
 #include <algorithm>
 #include <new>

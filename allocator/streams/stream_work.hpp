@@ -13,11 +13,11 @@
 #include <optional>
 #include <vector>
 
-#include <uvmalloc/allocator/heap/block.hpp>
-#include <uvmalloc/hints/event_pool.hpp>
-#include <uvmalloc/runtime/capture_guard.hpp>
-#include <uvmalloc/runtime/device_runtime.hpp>
-#include <uvmalloc/runtime/ranked.hpp>
+#include <uvmalloc/device_runtime.hpp>
+#include "allocator/heap/block.hpp"
+#include "hints/event_pool.hpp"
+#include "runtime/capture_guard.hpp"
+#include "runtime/ranked.hpp"
 
 namespace uvm {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/trace/code_site.hpp>
+#include "allocator/trace/code_site.hpp"
 
 #include <cxxabi.h>
 #include <dlfcn.h>
@@ -10,7 +10,7 @@
 
 #include <fmt/format.h>
 
-#include <uvmalloc/storage/pages.hpp>
+#include "storage/pages.hpp"
 
 namespace uvm {
 namespace {

@@ -9,9 +9,9 @@
 #include <cstdint>
 #include <span>
 
-#include <uvmalloc/allocator/base/fibonacci_hash.hpp>
-#include <uvmalloc/allocator/trace/trace_event.hpp>
-#include <uvmalloc/allocator/trace/trace_format.hpp>
+#include "allocator/base/fibonacci_hash.hpp"
+#include "allocator/trace/trace_event.hpp"
+#include "allocator/trace/trace_format.hpp"
 
 namespace uvm {
 

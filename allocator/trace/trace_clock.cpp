@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/trace/trace_clock.hpp>
+#include "allocator/trace/trace_clock.hpp"
 
 #if defined(__x86_64__)
 #include <cpuid.h>

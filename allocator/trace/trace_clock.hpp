@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include <uvmalloc/allocator/trace/trace_format.hpp>
+#include "allocator/trace/trace_format.hpp"
 
 namespace uvm {
 

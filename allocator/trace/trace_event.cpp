@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/trace/trace_event.hpp>
+#include "allocator/trace/trace_event.hpp"
 
 namespace uvm {
 

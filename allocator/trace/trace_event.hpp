@@ -7,9 +7,9 @@
 #include <cstdint>
 #include <string_view>
 
-#include <uvmalloc/runtime/device_runtime.hpp>
-#include <uvmalloc/runtime/place.hpp>
-#include <uvmalloc/storage/facade.hpp>
+#include <uvmalloc/device_runtime.hpp>
+#include <uvmalloc/facade.hpp>
+#include <uvmalloc/place.hpp>
 
 namespace uvm {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/trace/trace_file.hpp>
+#include "allocator/trace/trace_file.hpp"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -15,8 +15,8 @@
 
 #include <fmt/format.h>
 
-#include <uvmalloc/allocator/base/errno_guard.hpp>
-#include <uvmalloc/allocator/base/own_file.hpp>
+#include "allocator/base/errno_guard.hpp"
+#include "allocator/base/own_file.hpp"
 
 namespace uvm {
 namespace {

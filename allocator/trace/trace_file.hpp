@@ -18,8 +18,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include <uvmalloc/allocator/trace/trace_buffer.hpp>
-#include <uvmalloc/allocator/trace/trace_clock.hpp>
+#include "allocator/trace/trace_buffer.hpp"
+#include "allocator/trace/trace_clock.hpp"
 
 namespace uvm {
 

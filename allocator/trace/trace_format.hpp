@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <uvmalloc/allocator/trace/trace_event.hpp>
+#include "allocator/trace/trace_event.hpp"
 
 namespace uvm {
 

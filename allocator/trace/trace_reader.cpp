@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/trace/trace_reader.hpp>
+#include "allocator/trace/trace_reader.hpp"
 
 #include <algorithm>
 #include <cerrno>

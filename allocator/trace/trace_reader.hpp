@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include <uvmalloc/allocator/trace/trace_event.hpp>
-#include <uvmalloc/allocator/trace/trace_format.hpp>
+#include "allocator/trace/trace_event.hpp"
+#include "allocator/trace/trace_format.hpp"
 
 namespace uvm {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/trace/trace_recorder.hpp>
+#include "allocator/trace/trace_recorder.hpp"
 
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -10,9 +10,9 @@
 
 #include <fmt/format.h>
 
-#include <uvmalloc/allocator/base/errno_guard.hpp>
-#include <uvmalloc/allocator/trace/code_site.hpp>
-#include <uvmalloc/runtime/log.hpp>
+#include "allocator/base/errno_guard.hpp"
+#include "allocator/trace/code_site.hpp"
+#include "runtime/log.hpp"
 
 namespace uvm {
 namespace {

@@ -33,11 +33,11 @@
 #include <string_view>
 #include <vector>
 
-#include <uvmalloc/allocator/trace/trace_buffer.hpp>
-#include <uvmalloc/allocator/trace/trace_clock.hpp>
-#include <uvmalloc/allocator/trace/trace_file.hpp>
-#include <uvmalloc/allocator/types.hpp>
-#include <uvmalloc/runtime/ranked.hpp>
+#include <uvmalloc/types.hpp>
+#include "allocator/trace/trace_buffer.hpp"
+#include "allocator/trace/trace_clock.hpp"
+#include "allocator/trace/trace_file.hpp"
+#include "runtime/ranked.hpp"
 
 namespace uvm {
 

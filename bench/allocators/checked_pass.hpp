@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "operation_sequence.hpp"
-#include "replay/live_ranges.hpp"
+#include "tools/replay/live_ranges.hpp"
 
 namespace uvm::bench {
 

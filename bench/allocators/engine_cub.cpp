@@ -1,4 +1,4 @@
-#include "adapters/cub_adapter.hpp"
+#include "bench/allocators/adapters/cub_adapter.hpp"
 #include "serve.hpp"
 
 int main() {

@@ -1,4 +1,4 @@
-#include "adapters/jemalloc_adapter.hpp"
+#include "bench/allocators/adapters/jemalloc_adapter.hpp"
 #include "serve.hpp"
 
 int main() {

@@ -1,4 +1,4 @@
-#include "adapters/rmm_adapter.hpp"
+#include "bench/allocators/adapters/rmm_adapter.hpp"
 #include "serve.hpp"
 
 int main() {

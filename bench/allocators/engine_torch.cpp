@@ -1,5 +1,5 @@
 // A module, not a program: torch has to be in the process first, and Python brings it.
-#include "adapters/torch_adapter.hpp"
+#include "bench/allocators/adapters/torch_adapter.hpp"
 #include "serve.hpp"
 
 extern "C" __attribute__((visibility("default"))) void uvmalloc_bench_engine_serve() {

@@ -1,4 +1,4 @@
-#include "adapters/umpire_adapter.hpp"
+#include "bench/allocators/adapters/umpire_adapter.hpp"
 #include "serve.hpp"
 
 int main() {

@@ -1,4 +1,4 @@
-#include "adapters/uvmalloc_adapter.hpp"
+#include "bench/allocators/adapters/uvmalloc_adapter.hpp"
 #include "serve.hpp"
 
 int main() {

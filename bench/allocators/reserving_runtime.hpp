@@ -7,7 +7,7 @@
 #include <atomic>
 #include <cstddef>
 
-#include <uvmalloc/runtime/device_runtime.hpp>
+#include <uvmalloc/device_runtime.hpp>
 
 namespace uvm::bench {
 

@@ -7,11 +7,11 @@
 #include <string>
 #include <utility>
 
-#include <uvmalloc/allocator/trace/trace_reader.hpp>
-#include <uvmalloc/storage/facade.hpp>
+#include <uvmalloc/facade.hpp>
+#include "allocator/trace/trace_reader.hpp"
 
 #include "random_source.hpp"
-#include "replay/replay_plan.hpp"
+#include "tools/replay/replay_plan.hpp"
 
 namespace uvm::bench {
 namespace {

@@ -18,7 +18,7 @@
 #include <thread>
 #include <vector>
 
-#include <uvmalloc/storage/pages.hpp>
+#include "storage/pages.hpp"
 
 #include "checked_pass.hpp"
 #include "driver_calls.hpp"

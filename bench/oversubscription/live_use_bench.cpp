@@ -7,7 +7,7 @@
 #include <atomic>
 #include <cstddef>
 
-#include <uvmalloc/hints/live/live_plan.hpp>
+#include "hints/live/live_plan.hpp"
 
 namespace {
 

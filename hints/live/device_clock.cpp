@@ -1,4 +1,4 @@
-#include <uvmalloc/hints/live/device_clock.hpp>
+#include "hints/live/device_clock.hpp"
 
 #include <utility>
 

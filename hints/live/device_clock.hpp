@@ -4,8 +4,8 @@
 // Not thread-safe: LivePlanner's lock guards it, and is held across these calls.
 #pragma once
 
-#include <uvmalloc/hints/live/thrash_detector.hpp>
-#include <uvmalloc/runtime/device_runtime.hpp>
+#include <uvmalloc/device_runtime.hpp>
+#include "hints/live/thrash_detector.hpp"
 
 namespace uvm::live {
 

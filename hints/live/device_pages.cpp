@@ -1,4 +1,4 @@
-#include <uvmalloc/hints/live/device_pages.hpp>
+#include "hints/live/device_pages.hpp"
 
 #include <algorithm>
 #include <functional>

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <span>
 
-#include <uvmalloc/hints/live/page_set.hpp>
+#include "hints/live/page_set.hpp"
 
 namespace uvm::live {
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include <uvmalloc/hints/live/use_range.hpp>
+#include <uvmalloc/use_range.hpp>
 
 namespace uvm::live {
 

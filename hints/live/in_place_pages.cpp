@@ -1,4 +1,4 @@
-#include <uvmalloc/hints/live/in_place_pages.hpp>
+#include "hints/live/in_place_pages.hpp"
 
 #include <utility>
 

@@ -5,12 +5,12 @@
 // Not thread-safe, as LivePlan. Knows no driver.
 #pragma once
 
-#include <uvmalloc/hints/live/move_sink.hpp>
-#include <uvmalloc/hints/live/page_set.hpp>
-#include <uvmalloc/hints/live/page_uses.hpp>
-#include <uvmalloc/hints/live/peer_pages.hpp>
-#include <uvmalloc/hints/live/step_learner.hpp>
-#include <uvmalloc/hints/live/victim_finder.hpp>
+#include "hints/live/move_sink.hpp"
+#include "hints/live/page_set.hpp"
+#include "hints/live/page_uses.hpp"
+#include "hints/live/peer_pages.hpp"
+#include "hints/live/step_learner.hpp"
+#include "hints/live/victim_finder.hpp"
 
 namespace uvm::live {
 

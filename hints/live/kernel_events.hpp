@@ -7,8 +7,8 @@
 #include <cstddef>
 #include <deque>
 
-#include <uvmalloc/hints/live/use_log.hpp>
-#include <uvmalloc/runtime/device_runtime.hpp>
+#include <uvmalloc/device_runtime.hpp>
+#include "hints/live/use_log.hpp"
 
 namespace uvm::live {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/hints/live/live_plan.hpp>
+#include "hints/live/live_plan.hpp"
 
 #include <algorithm>
 #include <array>

@@ -18,17 +18,17 @@
 #include <unordered_map>
 #include <vector>
 
-#include <uvmalloc/hints/live/device_pages.hpp>
-#include <uvmalloc/hints/live/in_place_pages.hpp>
-#include <uvmalloc/hints/live/live_policy.hpp>
-#include <uvmalloc/hints/live/loss_pause.hpp>
-#include <uvmalloc/hints/live/move_sink.hpp>
-#include <uvmalloc/hints/live/page_set.hpp>
-#include <uvmalloc/hints/live/page_uses.hpp>
-#include <uvmalloc/hints/live/peer_pages.hpp>
-#include <uvmalloc/hints/live/step_learner.hpp>
-#include <uvmalloc/hints/live/use_log.hpp>
-#include <uvmalloc/hints/live/victim_finder.hpp>
+#include "hints/live/device_pages.hpp"
+#include "hints/live/in_place_pages.hpp"
+#include "hints/live/live_policy.hpp"
+#include "hints/live/loss_pause.hpp"
+#include "hints/live/move_sink.hpp"
+#include "hints/live/page_set.hpp"
+#include "hints/live/page_uses.hpp"
+#include "hints/live/peer_pages.hpp"
+#include "hints/live/step_learner.hpp"
+#include "hints/live/use_log.hpp"
+#include "hints/live/victim_finder.hpp"
 
 namespace uvm::live {
 

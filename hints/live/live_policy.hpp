@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <memory>
 
-#include <uvmalloc/hints/plan/victim_choice.hpp>
-#include <uvmalloc/hints/policy.hpp>
+#include <uvmalloc/policy.hpp>
+#include "hints/live/victim_choice.hpp"
 
 namespace uvm::live {
 

@@ -1,11 +1,11 @@
-#include <uvmalloc/hints/live/move_lanes.hpp>
+#include "hints/live/move_lanes.hpp"
 
 #include <algorithm>
 #include <new>
 #include <utility>
 
-#include <uvmalloc/runtime/log.hpp>
-#include <uvmalloc/storage/pages.hpp>
+#include "runtime/log.hpp"
+#include "storage/pages.hpp"
 
 namespace uvm::live {
 

@@ -15,11 +15,11 @@
 #include <unordered_set>
 #include <vector>
 
-#include <uvmalloc/hints/event_pool.hpp>
-#include <uvmalloc/hints/hint_counters.hpp>
-#include <uvmalloc/hints/live/kernel_events.hpp>
-#include <uvmalloc/hints/live/move_sink.hpp>
-#include <uvmalloc/runtime/device_runtime.hpp>
+#include <uvmalloc/device_runtime.hpp>
+#include "hints/event_pool.hpp"
+#include "hints/hint_counters.hpp"
+#include "hints/live/kernel_events.hpp"
+#include "hints/live/move_sink.hpp"
 
 namespace uvm::live {
 

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include <uvmalloc/hints/live/use_log.hpp>
+#include "hints/live/use_log.hpp"
 
 namespace uvm::live {
 

@@ -10,7 +10,7 @@
 #include <optional>
 #include <vector>
 
-#include <uvmalloc/hints/live/use_log.hpp>
+#include "hints/live/use_log.hpp"
 
 namespace uvm::live {
 

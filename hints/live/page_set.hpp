@@ -7,8 +7,8 @@
 #include <limits>
 #include <vector>
 
-#include <uvmalloc/hints/live/page_history.hpp>
-#include <uvmalloc/hints/live/use_log.hpp>
+#include "hints/live/page_history.hpp"
+#include "hints/live/use_log.hpp"
 
 namespace uvm::live {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/hints/live/page_uses.hpp>
+#include "hints/live/page_uses.hpp"
 
 #include <algorithm>
 

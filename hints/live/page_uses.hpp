@@ -5,9 +5,9 @@
 // Not thread-safe, and knows no driver, as UseLog.
 #pragma once
 
-#include <uvmalloc/hints/live/page_set.hpp>
-#include <uvmalloc/hints/live/step_learner.hpp>
-#include <uvmalloc/hints/live/use_log.hpp>
+#include "hints/live/page_set.hpp"
+#include "hints/live/step_learner.hpp"
+#include "hints/live/use_log.hpp"
 
 namespace uvm::live {
 

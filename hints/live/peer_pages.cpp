@@ -1,4 +1,4 @@
-#include <uvmalloc/hints/live/peer_pages.hpp>
+#include "hints/live/peer_pages.hpp"
 
 #include <algorithm>
 

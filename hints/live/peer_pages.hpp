@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-#include <uvmalloc/hints/live/page_set.hpp>
+#include "hints/live/page_set.hpp"
 
 namespace uvm::live {
 

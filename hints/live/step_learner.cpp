@@ -1,4 +1,4 @@
-#include <uvmalloc/hints/live/step_learner.hpp>
+#include "hints/live/step_learner.hpp"
 
 #include <algorithm>
 

@@ -17,7 +17,7 @@
 #include <cstdint>
 #include <optional>
 
-#include <uvmalloc/hints/live/use_log.hpp>
+#include "hints/live/use_log.hpp"
 
 namespace uvm::live {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/hints/live/thrash_detector.hpp>
+#include "hints/live/thrash_detector.hpp"
 
 #include <algorithm>
 #include <limits>

@@ -1,4 +1,4 @@
-#include <uvmalloc/hints/live/use_log.hpp>
+#include "hints/live/use_log.hpp"
 
 #include <algorithm>
 

@@ -17,8 +17,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include <uvmalloc/hints/live/use_range.hpp>
-#include <uvmalloc/storage/pages.hpp>
+#include <uvmalloc/use_range.hpp>
+#include "storage/pages.hpp"
 
 namespace uvm::live {
 

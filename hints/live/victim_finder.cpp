@@ -1,4 +1,4 @@
-#include <uvmalloc/hints/live/victim_finder.hpp>
+#include "hints/live/victim_finder.hpp"
 
 #include <algorithm>
 

@@ -8,10 +8,10 @@
 #include <cstdint>
 #include <vector>
 
-#include <uvmalloc/hints/live/live_policy.hpp>
-#include <uvmalloc/hints/live/page_set.hpp>
-#include <uvmalloc/hints/live/step_learner.hpp>
-#include <uvmalloc/hints/live/use_log.hpp>
+#include "hints/live/live_policy.hpp"
+#include "hints/live/page_set.hpp"
+#include "hints/live/step_learner.hpp"
+#include "hints/live/use_log.hpp"
 
 namespace uvm::live {
 

@@ -4,11 +4,11 @@
 
 #include <vector>
 
-#include <uvmalloc/allocator/process/process_allocator.hpp>
-#include <uvmalloc/preload/context_ends.hpp>
-#include <uvmalloc/preload/cuda/driver.hpp>
-#include <uvmalloc/preload/cuda/vendor.hpp>
-#include <uvmalloc/preload/device_answers.hpp>
+#include "allocator/process/process_allocator.hpp"
+#include "preload/context_ends.hpp"
+#include "preload/cuda/driver.hpp"
+#include "preload/cuda/vendor.hpp"
+#include "preload/device_answers.hpp"
 
 namespace uvm::preload::cuda {
 

@@ -4,9 +4,9 @@
 
 #include <cuda.h>
 
-#include <uvmalloc/preload/cuda/vendor.hpp>
-#include <uvmalloc/preload/interpose.hpp>
-#include <uvmalloc/preload/served_answers.hpp>
+#include "preload/cuda/vendor.hpp"
+#include "preload/interpose.hpp"
+#include "preload/served_answers.hpp"
 
 #define NEXT_OF_DRIVER(function) UVMALLOC_NEXT(function, "libcuda.so")
 

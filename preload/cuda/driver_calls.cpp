@@ -2,9 +2,9 @@
 // otherwise. The declarations are those of its header, so a wrong signature does not compile.
 #include <cuda.h>
 
-#include <uvmalloc/preload/cuda/driver.hpp>
-#include <uvmalloc/preload/cuda/vendor.hpp>
-#include <uvmalloc/preload/served_answers.hpp>
+#include "preload/cuda/driver.hpp"
+#include "preload/cuda/vendor.hpp"
+#include "preload/served_answers.hpp"
 
 using namespace uvm::preload;
 using namespace uvm::preload::cuda;

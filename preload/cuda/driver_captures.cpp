@@ -1,6 +1,6 @@
 // Captures of streams by CUDA's driver, passed on after they have been noted.
-#include <uvmalloc/preload/captures.hpp>
-#include <uvmalloc/preload/cuda/driver.hpp>
+#include "preload/captures.hpp"
+#include "preload/cuda/driver.hpp"
 
 using namespace uvm::preload;
 using namespace uvm::preload::cuda;

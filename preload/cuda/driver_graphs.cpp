@@ -1,7 +1,7 @@
 // The driver's calls about executable graphs, whose uses are noted.
-#include <uvmalloc/preload/cuda/driver.hpp>
-#include <uvmalloc/preload/cuda/noted_graphs.hpp>
-#include <uvmalloc/preload/served_answers.hpp>
+#include "preload/cuda/driver.hpp"
+#include "preload/cuda/noted_graphs.hpp"
+#include "preload/served_answers.hpp"
 
 using namespace uvm::preload;
 using namespace uvm::preload::cuda;

@@ -1,10 +1,10 @@
 // Launches of kernels by CUDA's driver, passed on after the memory that they use has been noted
 // where memory is short. With the calls after which a handle may name another kernel.
-#include <uvmalloc/preload/cuda/driver.hpp>
-#include <uvmalloc/preload/cuda/kernel_words.hpp>
-#include <uvmalloc/preload/kernel_arguments.hpp>
-#include <uvmalloc/preload/memory_uses.hpp>
-#include <uvmalloc/preload/served_answers.hpp>
+#include "preload/cuda/driver.hpp"
+#include "preload/cuda/kernel_words.hpp"
+#include "preload/kernel_arguments.hpp"
+#include "preload/memory_uses.hpp"
+#include "preload/served_answers.hpp"
 
 using namespace uvm::preload;
 using namespace uvm::preload::cuda;

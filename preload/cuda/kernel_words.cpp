@@ -1,12 +1,12 @@
-#include <uvmalloc/preload/cuda/kernel_words.hpp>
+#include "preload/cuda/kernel_words.hpp"
 
 #include <optional>
 #include <vector>
 
-#include <uvmalloc/preload/cuda/driver.hpp>
-#include <uvmalloc/preload/cuda/vendor.hpp>
-#include <uvmalloc/preload/kernel_arguments.hpp>
-#include <uvmalloc/runtime/log.hpp>
+#include "preload/cuda/driver.hpp"
+#include "preload/cuda/vendor.hpp"
+#include "preload/kernel_arguments.hpp"
+#include "runtime/log.hpp"
 
 namespace uvm::preload::cuda {
 namespace {

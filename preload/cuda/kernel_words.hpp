@@ -5,8 +5,8 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
-#include <uvmalloc/preload/graph_uses.hpp>
-#include <uvmalloc/preload/memory_uses.hpp>
+#include "preload/graph_uses.hpp"
+#include "preload/memory_uses.hpp"
 
 namespace uvm::preload::cuda {
 

@@ -1,6 +1,6 @@
 // The allocation calls of CUDA's runtime that are left to CUDA.
-#include <uvmalloc/preload/cuda/vendor.hpp>
-#include <uvmalloc/preload/left_answers.hpp>
+#include "preload/cuda/vendor.hpp"
+#include "preload/left_answers.hpp"
 
 using namespace uvm::preload;
 using namespace uvm::preload::cuda;

@@ -1,8 +1,8 @@
 // The allocation calls of CUDA's driver that are left to CUDA.
 #include <cuda.h>
 
-#include <uvmalloc/preload/cuda/driver.hpp>
-#include <uvmalloc/preload/left_answers.hpp>
+#include "preload/cuda/driver.hpp"
+#include "preload/left_answers.hpp"
 
 using namespace uvm::preload;
 using namespace uvm::preload::cuda;

@@ -3,10 +3,10 @@
 
 #include <cuda.h>
 
-#include <uvmalloc/preload/cuda/kernel_words.hpp>
-#include <uvmalloc/preload/graph_uses.hpp>
-#include <uvmalloc/preload/interpose.hpp>
-#include <uvmalloc/preload/memory_uses.hpp>
+#include "preload/cuda/kernel_words.hpp"
+#include "preload/graph_uses.hpp"
+#include "preload/interpose.hpp"
+#include "preload/memory_uses.hpp"
 
 namespace uvm::preload::cuda {
 

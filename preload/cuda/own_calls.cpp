@@ -6,12 +6,12 @@
 
 #include <fmt/format.h>
 
-#include <uvmalloc/allocator/process/process_allocator.hpp>
-#include <uvmalloc/preload/cuda/driver.hpp>
-#include <uvmalloc/preload/cuda/vendor.hpp>
-#include <uvmalloc/preload/device_answers.hpp>
-#include <uvmalloc/preload/registered_memory.hpp>
-#include <uvmalloc/runtime/log.hpp>
+#include "allocator/process/process_allocator.hpp"
+#include "preload/cuda/driver.hpp"
+#include "preload/cuda/vendor.hpp"
+#include "preload/device_answers.hpp"
+#include "preload/registered_memory.hpp"
+#include "runtime/log.hpp"
 
 namespace uvm::preload {
 namespace {

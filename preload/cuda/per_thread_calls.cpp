@@ -2,8 +2,8 @@
 // thread.
 #include <cuda_runtime_api.h>
 
-#include <uvmalloc/preload/cuda/vendor.hpp>
-#include <uvmalloc/preload/served_answers.hpp>
+#include "preload/cuda/vendor.hpp"
+#include "preload/served_answers.hpp"
 
 using namespace uvm::preload;
 using namespace uvm::preload::cuda;

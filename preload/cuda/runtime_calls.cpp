@@ -1,7 +1,7 @@
 // The allocation calls of CUDA's runtime, served where UVMALLOC_CUDA asks for it and passed on
 // otherwise. The declarations are those of its header, so a wrong signature does not compile.
-#include <uvmalloc/preload/cuda/vendor.hpp>
-#include <uvmalloc/preload/served_answers.hpp>
+#include "preload/cuda/vendor.hpp"
+#include "preload/served_answers.hpp"
 
 using namespace uvm::preload;
 using namespace uvm::preload::cuda;

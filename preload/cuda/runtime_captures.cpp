@@ -1,6 +1,6 @@
 // Captures of streams by CUDA's runtime, passed on after they have been noted.
-#include <uvmalloc/preload/captures.hpp>
-#include <uvmalloc/preload/cuda/vendor.hpp>
+#include "preload/captures.hpp"
+#include "preload/cuda/vendor.hpp"
 
 using namespace uvm::preload;
 using namespace uvm::preload::cuda;

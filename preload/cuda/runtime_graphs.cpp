@@ -1,9 +1,9 @@
 // The runtime's calls about executable graphs, whose uses are noted. A graph of the runtime is one
 // of the driver: the handles are the same.
-#include <uvmalloc/preload/cuda/driver.hpp>
-#include <uvmalloc/preload/cuda/noted_graphs.hpp>
-#include <uvmalloc/preload/cuda/vendor.hpp>
-#include <uvmalloc/preload/served_answers.hpp>
+#include "preload/cuda/driver.hpp"
+#include "preload/cuda/noted_graphs.hpp"
+#include "preload/cuda/vendor.hpp"
+#include "preload/served_answers.hpp"
 
 using namespace uvm::preload;
 using namespace uvm::preload::cuda;

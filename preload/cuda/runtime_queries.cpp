@@ -1,9 +1,9 @@
 // The calls of CUDA's runtime that are answered for this process's memory, or that it must know of.
 #include <optional>
 
-#include <uvmalloc/preload/cuda/vendor.hpp>
-#include <uvmalloc/preload/device_answers.hpp>
-#include <uvmalloc/preload/registered_memory.hpp>
+#include "preload/cuda/vendor.hpp"
+#include "preload/device_answers.hpp"
+#include "preload/registered_memory.hpp"
 
 using namespace uvm::preload;
 using namespace uvm::preload::cuda;

@@ -4,8 +4,8 @@
 
 #include <cuda_runtime_api.h>
 
-#include <uvmalloc/preload/interpose.hpp>
-#include <uvmalloc/preload/served_answers.hpp>
+#include "preload/interpose.hpp"
+#include "preload/served_answers.hpp"
 
 #define NEXT_OF_RUNTIME(function) UVMALLOC_NEXT(function, "libcudart.so")
 #define NEXT_OF_RUNTIME_AS(function, type) UVMALLOC_NEXT_AS(function, "libcudart.so", type)

@@ -2,11 +2,11 @@
 // and those of HIP's copy of the driver interface.
 #include <optional>
 
-#include <uvmalloc/preload/captures.hpp>
-#include <uvmalloc/preload/context_ends.hpp>
-#include <uvmalloc/preload/hip/vendor.hpp>
-#include <uvmalloc/preload/symbol_lookup.hpp>
-#include <uvmalloc/runtime/hip/vendor.hpp>
+#include "preload/captures.hpp"
+#include "preload/context_ends.hpp"
+#include "preload/hip/vendor.hpp"
+#include "preload/symbol_lookup.hpp"
+#include "runtime/hip/vendor.hpp"
 
 using namespace uvm::preload;
 using namespace uvm::preload::hip;

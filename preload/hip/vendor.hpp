@@ -12,8 +12,8 @@
 // Deprecated functions are called by programs, and so they are interposed.
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
-#include <uvmalloc/preload/interpose.hpp>
-#include <uvmalloc/preload/served_answers.hpp>
+#include "preload/interpose.hpp"
+#include "preload/served_answers.hpp"
 
 #define NEXT_OF_RUNTIME(function) UVMALLOC_NEXT(function, "libamdhip64.so")
 #define NEXT_OF_RUNTIME_AS(function, type) UVMALLOC_NEXT_AS(function, "libamdhip64.so", type)

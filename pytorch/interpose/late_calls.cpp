@@ -1,4 +1,4 @@
-#include <uvmalloc/pytorch/interpose/late_calls.hpp>
+#include "pytorch/interpose/late_calls.hpp"
 
 #include <dlfcn.h>
 
@@ -6,9 +6,9 @@
 
 #include <fmt/format.h>
 
-#include <uvmalloc/preload/library_copies.hpp>
-#include <uvmalloc/pytorch/interpose/imported_function.hpp>
-#include <uvmalloc/pytorch/interpose/torch_probe.hpp>
+#include "preload/library_copies.hpp"
+#include "pytorch/interpose/imported_function.hpp"
+#include "pytorch/interpose/torch_probe.hpp"
 
 namespace uvm::interpose {
 namespace {

@@ -1,4 +1,4 @@
-#include <uvmalloc/pytorch/interpose/plugin_loader.hpp>
+#include "pytorch/interpose/plugin_loader.hpp"
 
 #include <cuda.h>
 #include <dlfcn.h>
@@ -13,12 +13,12 @@
 
 #include <fmt/format.h>
 
-#include <uvmalloc/allocator/process/process_allocator.hpp>
-#include <uvmalloc/preload/library_copies.hpp>
-#include <uvmalloc/pytorch/interpose/late_calls.hpp>
-#include <uvmalloc/pytorch/interpose/torch_hooks.hpp>
-#include <uvmalloc/pytorch/interpose/torch_probe.hpp>
-#include <uvmalloc/runtime/log.hpp>
+#include "allocator/process/process_allocator.hpp"
+#include "preload/library_copies.hpp"
+#include "pytorch/interpose/late_calls.hpp"
+#include "pytorch/interpose/torch_hooks.hpp"
+#include "pytorch/interpose/torch_probe.hpp"
+#include "runtime/log.hpp"
 
 namespace uvm::interpose {
 namespace {

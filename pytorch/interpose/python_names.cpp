@@ -1,9 +1,9 @@
-#include <uvmalloc/pytorch/interpose/python_names.hpp>
+#include "pytorch/interpose/python_names.hpp"
 
 #include <atomic>
 #include <cstddef>
 
-#include <uvmalloc/pytorch/interpose/python_symbol.hpp>
+#include "pytorch/interpose/python_symbol.hpp"
 
 #include "torch_names.inc"
 

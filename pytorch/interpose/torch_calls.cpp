@@ -5,11 +5,11 @@
 
 #include <fmt/format.h>
 
-#include <uvmalloc/preload/interpose.hpp>
-#include <uvmalloc/preload/library_copies.hpp>
-#include <uvmalloc/pytorch/interpose/plugin_loader.hpp>
-#include <uvmalloc/pytorch/interpose/python_names.hpp>
-#include <uvmalloc/pytorch/interpose/torch_hooks.hpp>
+#include "preload/interpose.hpp"
+#include "preload/library_copies.hpp"
+#include "pytorch/interpose/plugin_loader.hpp"
+#include "pytorch/interpose/python_names.hpp"
+#include "pytorch/interpose/torch_hooks.hpp"
 
 namespace uvm::interpose {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/pytorch/interpose/torch_probe.hpp>
+#include "pytorch/interpose/torch_probe.hpp"
 
 #include <link.h>
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/pytorch/plugin/call_sites.hpp>
+#include "pytorch/plugin/call_sites.hpp"
 
 #include <exception>
 #include <memory>
@@ -6,7 +6,7 @@
 
 #include <torch/csrc/autograd/function.h>
 
-#include <uvmalloc/pytorch/plugin/python_frames.hpp>
+#include "pytorch/plugin/python_frames.hpp"
 
 namespace uvm::torch_plugin {
 

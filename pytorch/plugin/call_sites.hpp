@@ -3,7 +3,7 @@
 // is computed. Free functions, thread-safe.
 #pragma once
 
-#include <uvmalloc/allocator/caching_managed_allocator.hpp>
+#include <uvmalloc/allocator.hpp>
 
 namespace uvm::torch_plugin {
 

@@ -1,10 +1,10 @@
-#include <uvmalloc/pytorch/plugin/captured_graphs.hpp>
+#include "pytorch/plugin/captured_graphs.hpp"
 
 #include <utility>
 
-#include <uvmalloc/hints/live/graph_uses.hpp>
-#include <uvmalloc/pytorch/plugin/facades.hpp>
-#include <uvmalloc/pytorch/plugin/operator_uses.hpp>
+#include "hints/live/graph_uses.hpp"
+#include "pytorch/plugin/facades.hpp"
+#include "pytorch/plugin/operator_uses.hpp"
 
 namespace uvm::torch_plugin {
 

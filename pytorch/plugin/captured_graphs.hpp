@@ -14,7 +14,7 @@
 
 #include <c10/core/Device.h>
 
-#include <uvmalloc/hints/live/use_range.hpp>
+#include <uvmalloc/use_range.hpp>
 
 namespace uvm::torch_plugin {
 

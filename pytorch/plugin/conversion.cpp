@@ -1,4 +1,4 @@
-#include <uvmalloc/pytorch/plugin/conversion.hpp>
+#include "pytorch/plugin/conversion.hpp"
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -7,12 +7,12 @@
 #include <cstdint>
 #include <cstring>
 
-#include <uvmalloc/pytorch/plugin/early_blocks.hpp>
-#include <uvmalloc/pytorch/plugin/facades.hpp>
-#include <uvmalloc/pytorch/plugin/host_device.hpp>
-#include <uvmalloc/pytorch/plugin/shared_block.hpp>
-#include <uvmalloc/pytorch/plugin/sole_python_thread.hpp>
-#include <uvmalloc/pytorch/plugin/tensor_storage.hpp>
+#include "pytorch/plugin/early_blocks.hpp"
+#include "pytorch/plugin/facades.hpp"
+#include "pytorch/plugin/host_device.hpp"
+#include "pytorch/plugin/shared_block.hpp"
+#include "pytorch/plugin/sole_python_thread.hpp"
+#include "pytorch/plugin/tensor_storage.hpp"
 
 namespace uvm::torch_plugin {
 namespace {

@@ -12,7 +12,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/StorageImpl.h>
 
-#include <uvmalloc/allocator/statistics.hpp>
+#include <uvmalloc/statistics.hpp>
 
 namespace uvm::torch_plugin {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/pytorch/plugin/copy_on_write.hpp>
+#include "pytorch/plugin/copy_on_write.hpp"
 
 #include <array>
 #include <atomic>
@@ -15,8 +15,8 @@
 #include <c10/core/impl/COWDeleter.h>
 #include <c10/util/ScopeExit.h>
 
-#include <uvmalloc/pytorch/plugin/facades.hpp>
-#include <uvmalloc/pytorch/plugin/shared_block.hpp>
+#include "pytorch/plugin/facades.hpp"
+#include "pytorch/plugin/shared_block.hpp"
 
 namespace uvm::torch_plugin {
 namespace {

@@ -1,14 +1,14 @@
-#include <uvmalloc/pytorch/plugin/copy_reasons.hpp>
+#include "pytorch/plugin/copy_reasons.hpp"
 
 #include <cstdint>
 
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGraphsC10Utils.h>
 
-#include <uvmalloc/pytorch/plugin/conversion.hpp>
-#include <uvmalloc/pytorch/plugin/facades.hpp>
-#include <uvmalloc/pytorch/plugin/region.hpp>
-#include <uvmalloc/pytorch/plugin/tensor_storage.hpp>
+#include "pytorch/plugin/conversion.hpp"
+#include "pytorch/plugin/facades.hpp"
+#include "pytorch/plugin/region.hpp"
+#include "pytorch/plugin/tensor_storage.hpp"
 
 namespace uvm::torch_plugin {
 namespace {

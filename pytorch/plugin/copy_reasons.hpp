@@ -5,8 +5,8 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <uvmalloc/allocator/statistics.hpp>
-#include <uvmalloc/pytorch/plugin/shared_storage.hpp>
+#include <uvmalloc/statistics.hpp>
+#include "pytorch/plugin/shared_storage.hpp"
 
 namespace uvm::torch_plugin {
 

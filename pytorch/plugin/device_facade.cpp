@@ -9,15 +9,15 @@
 #include <c10/cuda/CUDAStream.h>
 #include <c10/util/Registry.h>
 
-#include <uvmalloc/pytorch/plugin/call_sites.hpp>
-#include <uvmalloc/pytorch/plugin/export_hooks.hpp>
-#include <uvmalloc/pytorch/plugin/facades.hpp>
-#include <uvmalloc/pytorch/plugin/operator_uses.hpp>
-#include <uvmalloc/pytorch/plugin/python_frames.hpp>
-#include <uvmalloc/pytorch/plugin/region.hpp>
-#include <uvmalloc/pytorch/plugin/shared_storage.hpp>
-#include <uvmalloc/pytorch/plugin/torch_statistics.hpp>
-#include <uvmalloc/runtime/log.hpp>
+#include "pytorch/plugin/call_sites.hpp"
+#include "pytorch/plugin/export_hooks.hpp"
+#include "pytorch/plugin/facades.hpp"
+#include "pytorch/plugin/operator_uses.hpp"
+#include "pytorch/plugin/python_frames.hpp"
+#include "pytorch/plugin/region.hpp"
+#include "pytorch/plugin/shared_storage.hpp"
+#include "pytorch/plugin/torch_statistics.hpp"
+#include "runtime/log.hpp"
 
 namespace uvm::torch_plugin {
 

@@ -5,7 +5,8 @@
 
 #include <c10/cuda/CUDAException.h>
 
-#include <uvmalloc/pytorch/plugin/facades.hpp>
+#include "pytorch/plugin/facades.hpp"
+#include "runtime/log.hpp"
 
 namespace uvm::torch_plugin {
 namespace {

@@ -1,14 +1,14 @@
-#include <uvmalloc/pytorch/plugin/device_pools.hpp>
+#include "pytorch/plugin/device_pools.hpp"
 
 #include <algorithm>
 #include <thread>
 
 #include <c10/cuda/CUDAStream.h>
 
-#include <uvmalloc/pytorch/plugin/captured_graphs.hpp>
-#include <uvmalloc/pytorch/plugin/facades.hpp>
-#include <uvmalloc/pytorch/plugin/memory_history.hpp>
-#include <uvmalloc/pytorch/plugin/shared_storage.hpp>
+#include "pytorch/plugin/captured_graphs.hpp"
+#include "pytorch/plugin/facades.hpp"
+#include "pytorch/plugin/memory_history.hpp"
+#include "pytorch/plugin/shared_storage.hpp"
 
 namespace uvm::torch_plugin {
 namespace {

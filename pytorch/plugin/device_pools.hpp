@@ -17,7 +17,7 @@
 
 #include <c10/cuda/CUDACachingAllocator.h>
 
-#include <uvmalloc/allocator/interface.hpp>
+#include "allocator/interface.hpp"
 
 namespace uvm::torch_plugin {
 

@@ -6,8 +6,8 @@
 #include <c10/core/impl/GPUTrace.h>
 #include <c10/cuda/CUDAFunctions.h>
 
-#include <uvmalloc/pytorch/plugin/facades.hpp>
-#include <uvmalloc/pytorch/plugin/torch_statistics.hpp>
+#include "pytorch/plugin/facades.hpp"
+#include "pytorch/plugin/torch_statistics.hpp"
 
 namespace uvm::torch_plugin {
 namespace {

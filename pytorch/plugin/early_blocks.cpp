@@ -1,4 +1,4 @@
-#include <uvmalloc/pytorch/plugin/early_blocks.hpp>
+#include "pytorch/plugin/early_blocks.hpp"
 
 #include <iterator>
 

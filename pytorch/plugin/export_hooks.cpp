@@ -1,4 +1,4 @@
-#include <uvmalloc/pytorch/plugin/export_hooks.hpp>
+#include "pytorch/plugin/export_hooks.hpp"
 
 #include <dlfcn.h>
 
@@ -7,14 +7,14 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/StorageImpl.h>
 
-#include <uvmalloc/allocator/process/process_allocator.hpp>
-#include <uvmalloc/pytorch/interpose/imported_function.hpp>
-#include <uvmalloc/pytorch/interpose/torch_hooks.hpp>
-#include <uvmalloc/pytorch/plugin/captured_graphs.hpp>
-#include <uvmalloc/pytorch/plugin/conversion.hpp>
-#include <uvmalloc/pytorch/plugin/early_blocks.hpp>
-#include <uvmalloc/pytorch/plugin/python_frames.hpp>
-#include <uvmalloc/pytorch/plugin/shared_storage.hpp>
+#include "allocator/process/process_allocator.hpp"
+#include "pytorch/interpose/imported_function.hpp"
+#include "pytorch/interpose/torch_hooks.hpp"
+#include "pytorch/plugin/captured_graphs.hpp"
+#include "pytorch/plugin/conversion.hpp"
+#include "pytorch/plugin/early_blocks.hpp"
+#include "pytorch/plugin/python_frames.hpp"
+#include "pytorch/plugin/shared_storage.hpp"
 
 namespace uvm::torch_plugin {
 namespace {

@@ -14,9 +14,9 @@
 #include <c10/core/Allocator.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 
-#include <uvmalloc/allocator/process/process_allocator.hpp>
-#include <uvmalloc/pytorch/plugin/device_pools.hpp>
-#include <uvmalloc/pytorch/plugin/memory_history.hpp>
+#include "allocator/process/process_allocator.hpp"
+#include "pytorch/plugin/device_pools.hpp"
+#include "pytorch/plugin/memory_history.hpp"
 
 namespace uvm::torch_plugin {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/pytorch/plugin/forced_copy.hpp>
+#include "pytorch/plugin/forced_copy.hpp"
 
 #include <utility>
 

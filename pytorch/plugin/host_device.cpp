@@ -1,4 +1,4 @@
-#include <uvmalloc/pytorch/plugin/host_device.hpp>
+#include "pytorch/plugin/host_device.hpp"
 
 #include <dlfcn.h>
 
@@ -7,7 +7,7 @@
 #include <c10/core/DeviceType.h>
 #include <c10/cuda/CUDAFunctions.h>
 
-#include <uvmalloc/allocator/process/process_allocator.hpp>
+#include "allocator/process/process_allocator.hpp"
 
 namespace uvm::torch_plugin {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <optional>
 
-#include <uvmalloc/allocator/interface.hpp>
+#include "allocator/interface.hpp"
 
 namespace uvm::torch_plugin {
 

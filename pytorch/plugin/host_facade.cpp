@@ -6,13 +6,13 @@
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/alloc_cpu.h>
 
-#include <uvmalloc/pytorch/plugin/call_sites.hpp>
-#include <uvmalloc/pytorch/plugin/early_blocks.hpp>
-#include <uvmalloc/pytorch/plugin/export_hooks.hpp>
-#include <uvmalloc/pytorch/plugin/facades.hpp>
-#include <uvmalloc/pytorch/plugin/host_device.hpp>
-#include <uvmalloc/pytorch/plugin/out_of_memory.hpp>
-#include <uvmalloc/pytorch/plugin/region.hpp>
+#include "pytorch/plugin/call_sites.hpp"
+#include "pytorch/plugin/early_blocks.hpp"
+#include "pytorch/plugin/export_hooks.hpp"
+#include "pytorch/plugin/facades.hpp"
+#include "pytorch/plugin/host_device.hpp"
+#include "pytorch/plugin/out_of_memory.hpp"
+#include "pytorch/plugin/region.hpp"
 
 namespace uvm::torch_plugin {
 namespace {

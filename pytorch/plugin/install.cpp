@@ -8,13 +8,13 @@
 #include <c10/cuda/CUDAAllocatorConfig.h>
 #include <c10/cuda/CUDAFunctions.h>
 
-#include <uvmalloc/pytorch/interpose/torch_hooks.hpp>
-#include <uvmalloc/pytorch/plugin/early_blocks.hpp>
-#include <uvmalloc/pytorch/plugin/export_hooks.hpp>
-#include <uvmalloc/pytorch/plugin/facades.hpp>
-#include <uvmalloc/pytorch/plugin/forced_copy.hpp>
-#include <uvmalloc/pytorch/plugin/host_device.hpp>
-#include <uvmalloc/pytorch/plugin/shared_storage.hpp>
+#include "pytorch/interpose/torch_hooks.hpp"
+#include "pytorch/plugin/early_blocks.hpp"
+#include "pytorch/plugin/export_hooks.hpp"
+#include "pytorch/plugin/facades.hpp"
+#include "pytorch/plugin/forced_copy.hpp"
+#include "pytorch/plugin/host_device.hpp"
+#include "pytorch/plugin/shared_storage.hpp"
 
 namespace uvm::torch_plugin {
 

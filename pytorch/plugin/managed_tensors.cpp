@@ -5,9 +5,9 @@
 #include <ATen/ops/is_pinned_native.h>
 #include <torch/library.h>
 
-#include <uvmalloc/pytorch/plugin/conversion.hpp>
-#include <uvmalloc/pytorch/plugin/facades.hpp>
-#include <uvmalloc/pytorch/plugin/tensor_storage.hpp>
+#include "pytorch/plugin/conversion.hpp"
+#include "pytorch/plugin/facades.hpp"
+#include "pytorch/plugin/tensor_storage.hpp"
 
 namespace uvm::torch_plugin {
 namespace {

@@ -1,4 +1,4 @@
-#include <uvmalloc/pytorch/plugin/memory_history.hpp>
+#include "pytorch/plugin/memory_history.hpp"
 
 #include <limits>
 #include <optional>

@@ -20,8 +20,8 @@
 
 #include <c10/cuda/CUDACachingAllocator.h>
 
-#include <uvmalloc/allocator/memory_observer.hpp>
-#include <uvmalloc/storage/pages.hpp>
+#include "allocator/memory_observer.hpp"
+#include "storage/pages.hpp"
 
 namespace uvm::torch_plugin {
 

@@ -10,9 +10,9 @@
 #include <c10/cuda/CUDAStream.h>
 #include <torch/library.h>
 
-#include <uvmalloc/allocator/process/process_allocator.hpp>
-#include <uvmalloc/pytorch/plugin/facades.hpp>
-#include <uvmalloc/pytorch/plugin/region.hpp>
+#include "allocator/process/process_allocator.hpp"
+#include "pytorch/plugin/facades.hpp"
+#include "pytorch/plugin/region.hpp"
 
 namespace uvm::torch_plugin {
 namespace {

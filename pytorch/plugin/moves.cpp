@@ -13,13 +13,13 @@
 #include <c10/cuda/CUDAStream.h>
 #include <torch/library.h>
 
-#include <uvmalloc/pytorch/plugin/conversion.hpp>
-#include <uvmalloc/pytorch/plugin/copy_reasons.hpp>
-#include <uvmalloc/pytorch/plugin/facades.hpp>
-#include <uvmalloc/pytorch/plugin/forced_copy.hpp>
-#include <uvmalloc/pytorch/plugin/region.hpp>
-#include <uvmalloc/pytorch/plugin/shared_storage.hpp>
-#include <uvmalloc/pytorch/plugin/tensor_storage.hpp>
+#include "pytorch/plugin/conversion.hpp"
+#include "pytorch/plugin/copy_reasons.hpp"
+#include "pytorch/plugin/facades.hpp"
+#include "pytorch/plugin/forced_copy.hpp"
+#include "pytorch/plugin/region.hpp"
+#include "pytorch/plugin/shared_storage.hpp"
+#include "pytorch/plugin/tensor_storage.hpp"
 
 namespace uvm::torch_plugin {
 namespace {

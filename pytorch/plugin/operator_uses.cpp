@@ -1,4 +1,4 @@
-#include <uvmalloc/pytorch/plugin/operator_uses.hpp>
+#include "pytorch/plugin/operator_uses.hpp"
 
 #include <algorithm>
 #include <map>
@@ -18,9 +18,9 @@
 #include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/util/SmallVector.h>
 
-#include <uvmalloc/hints/live/use_range.hpp>
-#include <uvmalloc/pytorch/plugin/captured_graphs.hpp>
-#include <uvmalloc/pytorch/plugin/facades.hpp>
+#include <uvmalloc/use_range.hpp>
+#include "pytorch/plugin/captured_graphs.hpp"
+#include "pytorch/plugin/facades.hpp"
 
 namespace uvm::torch_plugin {
 namespace {

@@ -1,10 +1,11 @@
-#include <uvmalloc/pytorch/plugin/out_of_memory.hpp>
+#include "pytorch/plugin/out_of_memory.hpp"
 
 #include <cerrno>
 #include <cstring>
 
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/util/StringUtil.h>
+#include "runtime/log.hpp"
 
 namespace uvm::torch_plugin {
 

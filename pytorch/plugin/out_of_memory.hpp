@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <string>
 
-#include <uvmalloc/storage/facade.hpp>
+#include <uvmalloc/facade.hpp>
 
 namespace uvm::torch_plugin {
 

@@ -6,12 +6,12 @@
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAStream.h>
 
-#include <uvmalloc/pytorch/plugin/call_sites.hpp>
-#include <uvmalloc/pytorch/plugin/facades.hpp>
-#include <uvmalloc/pytorch/plugin/host_device.hpp>
-#include <uvmalloc/pytorch/plugin/out_of_memory.hpp>
-#include <uvmalloc/pytorch/plugin/region.hpp>
-#include <uvmalloc/pytorch/plugin/torch_statistics.hpp>
+#include "pytorch/plugin/call_sites.hpp"
+#include "pytorch/plugin/facades.hpp"
+#include "pytorch/plugin/host_device.hpp"
+#include "pytorch/plugin/out_of_memory.hpp"
+#include "pytorch/plugin/region.hpp"
+#include "pytorch/plugin/torch_statistics.hpp"
 
 namespace uvm::torch_plugin {
 

@@ -1,10 +1,10 @@
-#include <uvmalloc/pytorch/plugin/python_frames.hpp>
+#include "pytorch/plugin/python_frames.hpp"
 
 #include <algorithm>
 #include <cctype>
 #include <string_view>
 
-#include <uvmalloc/pytorch/interpose/python_symbol.hpp>
+#include "pytorch/interpose/python_symbol.hpp"
 
 namespace uvm::torch_plugin {
 namespace {

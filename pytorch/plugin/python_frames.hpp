@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-#include <uvmalloc/allocator/types.hpp>
+#include <uvmalloc/types.hpp>
 
 namespace uvm::torch_plugin {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/pytorch/plugin/region.hpp>
+#include "pytorch/plugin/region.hpp"
 
 #include <atomic>
 #include <iterator>
@@ -10,9 +10,10 @@
 #include <torch/custom_class.h>
 #include <torch/library.h>
 
-#include <uvmalloc/allocator/process/process_allocator.hpp>
-#include <uvmalloc/pytorch/plugin/facades.hpp>
-#include <uvmalloc/pytorch/plugin/out_of_memory.hpp>
+#include "allocator/process/process_allocator.hpp"
+#include "pytorch/plugin/facades.hpp"
+#include "pytorch/plugin/out_of_memory.hpp"
+#include "runtime/log.hpp"
 
 namespace uvm::torch_plugin {
 namespace {

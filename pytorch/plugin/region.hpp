@@ -14,8 +14,8 @@
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <torch/custom_class.h>
 
-#include <uvmalloc/hints/placement_planner.hpp>
-#include <uvmalloc/storage/facade.hpp>
+#include <uvmalloc/facade.hpp>
+#include "hints/placement_planner.hpp"
 
 namespace uvm::torch_plugin {
 

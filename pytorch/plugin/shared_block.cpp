@@ -1,8 +1,8 @@
-#include <uvmalloc/pytorch/plugin/shared_block.hpp>
+#include "pytorch/plugin/shared_block.hpp"
 
 #include <utility>
 
-#include <uvmalloc/pytorch/plugin/facades.hpp>
+#include "pytorch/plugin/facades.hpp"
 
 namespace uvm::torch_plugin {
 

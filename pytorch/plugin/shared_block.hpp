@@ -9,7 +9,7 @@
 #include <c10/core/Storage.h>
 #include <c10/core/StorageImpl.h>
 
-#include <uvmalloc/pytorch/plugin/shared_storage.hpp>
+#include "pytorch/plugin/shared_storage.hpp"
 
 namespace uvm::torch_plugin {
 

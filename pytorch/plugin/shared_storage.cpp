@@ -1,4 +1,4 @@
-#include <uvmalloc/pytorch/plugin/shared_storage.hpp>
+#include "pytorch/plugin/shared_storage.hpp"
 
 #include <algorithm>
 #include <iterator>
@@ -7,10 +7,10 @@
 #include <utility>
 #include <vector>
 
-#include <uvmalloc/pytorch/plugin/copy_on_write.hpp>
-#include <uvmalloc/pytorch/plugin/copy_on_write_storages.hpp>
-#include <uvmalloc/pytorch/plugin/facades.hpp>
-#include <uvmalloc/pytorch/plugin/shared_block.hpp>
+#include "pytorch/plugin/copy_on_write.hpp"
+#include "pytorch/plugin/copy_on_write_storages.hpp"
+#include "pytorch/plugin/facades.hpp"
+#include "pytorch/plugin/shared_block.hpp"
 
 namespace uvm::torch_plugin {
 namespace {

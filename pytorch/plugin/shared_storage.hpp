@@ -19,8 +19,8 @@
 #include <c10/core/StorageImpl.h>
 #include <torch/version.h>
 
-#include <uvmalloc/allocator/statistics.hpp>
-#include <uvmalloc/runtime/place.hpp>
+#include <uvmalloc/place.hpp>
+#include <uvmalloc/statistics.hpp>
 
 namespace uvm::torch_plugin {
 

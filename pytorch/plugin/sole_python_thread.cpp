@@ -1,6 +1,6 @@
-#include <uvmalloc/pytorch/plugin/sole_python_thread.hpp>
+#include "pytorch/plugin/sole_python_thread.hpp"
 
-#include <uvmalloc/pytorch/interpose/python_symbol.hpp>
+#include "pytorch/interpose/python_symbol.hpp"
 
 namespace uvm::torch_plugin {
 namespace {

@@ -7,7 +7,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/StorageImpl.h>
 
-#include <uvmalloc/pytorch/plugin/shared_storage.hpp>
+#include "pytorch/plugin/shared_storage.hpp"
 
 namespace uvm::torch_plugin {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/pytorch/plugin/torch_statistics.hpp>
+#include "pytorch/plugin/torch_statistics.hpp"
 
 #include <algorithm>
 #include <array>

@@ -4,8 +4,8 @@
 #include <ATen/core/CachingHostAllocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
 
-#include <uvmalloc/allocator/interface.hpp>
-#include <uvmalloc/pytorch/plugin/memory_history.hpp>
+#include "allocator/interface.hpp"
+#include "pytorch/plugin/memory_history.hpp"
 
 namespace uvm::torch_plugin {
 

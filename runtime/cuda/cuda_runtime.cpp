@@ -1,4 +1,4 @@
-#include <uvmalloc/runtime/cuda/cuda_runtime.hpp>
+#include "runtime/cuda/cuda_runtime.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -7,8 +7,8 @@
 
 #include <fmt/format.h>
 
-#include <uvmalloc/runtime/cuda/driver_api.hpp>
-#include <uvmalloc/runtime/log.hpp>
+#include "runtime/cuda/driver_api.hpp"
+#include "runtime/log.hpp"
 
 namespace uvm {
 namespace cuda {

@@ -1,4 +1,4 @@
-#include <uvmalloc/runtime/cuda/driver_api.hpp>
+#include "runtime/cuda/driver_api.hpp"
 
 #include <dlfcn.h>
 

@@ -8,7 +8,7 @@
 
 #include <cuda.h>
 
-#include <uvmalloc/runtime/cuda/vendor.hpp>
+#include "runtime/cuda/vendor.hpp"
 
 namespace uvm::cuda {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/runtime/cuda/vendor.hpp>
+#include "runtime/cuda/vendor.hpp"
 
 #include <dlfcn.h>
 

@@ -7,7 +7,7 @@
 
 #include <cuda.h>
 
-#include <uvmalloc/runtime/device_runtime.hpp>
+#include <uvmalloc/device_runtime.hpp>
 
 // Calls that name a location by a structure (driver 12.2 and later). They are preferred where the
 // driver has them.

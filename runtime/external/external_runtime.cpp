@@ -1,4 +1,4 @@
-#include <uvmalloc/runtime/external/external_runtime.hpp>
+#include "runtime/external/external_runtime.hpp"
 
 #include <cstring>
 #include <utility>
@@ -6,8 +6,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <uvmalloc/runtime/external/operations_table.hpp>
-#include <uvmalloc/runtime/registry.hpp>
+#include <uvmalloc/registry.hpp>
+#include "runtime/external/operations_table.hpp"
 
 namespace uvm::external {
 namespace {

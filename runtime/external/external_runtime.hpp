@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include <uvmalloc/uvmalloc_runtime.h>
-#include <uvmalloc/runtime/device_runtime.hpp>
+#include <uvmalloc/device_runtime.hpp>
 
 namespace uvm::external {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/runtime/external/operations_table.hpp>
+#include "runtime/external/operations_table.hpp"
 
 #include <cstring>
 #include <span>

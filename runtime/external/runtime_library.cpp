@@ -1,4 +1,4 @@
-#include <uvmalloc/runtime/external/runtime_library.hpp>
+#include "runtime/external/runtime_library.hpp"
 
 #include <dlfcn.h>
 #include <sys/auxv.h>
@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include <uvmalloc/runtime/external/external_runtime.hpp>
+#include "runtime/external/external_runtime.hpp"
 
 namespace uvm::external {
 namespace {

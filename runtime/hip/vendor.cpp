@@ -1,4 +1,4 @@
-#include <uvmalloc/runtime/hip/vendor.hpp>
+#include "runtime/hip/vendor.hpp"
 
 #include <dlfcn.h>
 #include <link.h>

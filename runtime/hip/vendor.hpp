@@ -7,7 +7,7 @@
 
 #include <hip/hip_runtime_api.h>
 
-#include <uvmalloc/runtime/device_runtime.hpp>
+#include <uvmalloc/device_runtime.hpp>
 
 // HIP 7.1 brought calls that name a location by a structure. The older form says the same and is in
 // every version.

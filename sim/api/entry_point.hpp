@@ -5,9 +5,9 @@
 
 #include <optional>
 
-#include <uvmalloc/sim/engine/call_table.hpp>
-#include <uvmalloc/sim/engine/export.hpp>
-#include <uvmalloc/sim/engine/machine.hpp>
+#include "sim/engine/call_table.hpp"
+#include "sim/engine/export.hpp"
+#include "sim/engine/machine.hpp"
 
 namespace uvmsim::api {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/sim/api/graphs.hpp>
+#include "sim/api/graphs.hpp"
 
 #include <cuda.h>
 
@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include <uvmalloc/sim/engine/thread_context.hpp>
+#include "sim/engine/thread_context.hpp"
 
 namespace uvmsim::api {
 namespace {

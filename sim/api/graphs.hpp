@@ -8,8 +8,8 @@
 #include <memory>
 #include <vector>
 
-#include <uvmalloc/sim/engine/kernel_call.hpp>
-#include <uvmalloc/sim/engine/machine.hpp>
+#include "sim/engine/kernel_call.hpp"
+#include "sim/engine/machine.hpp"
 
 namespace uvmsim::api {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/sim/api/kernel_launch.hpp>
+#include "sim/api/kernel_launch.hpp"
 
 #include <cxxabi.h>
 
@@ -8,10 +8,10 @@
 #include <memory>
 #include <string>
 
-#include <uvmalloc/sim/api/kernel_plugin.hpp>
-#include <uvmalloc/sim/engine/kernel_call.hpp>
-#include <uvmalloc/sim/engine/kernel_registry.hpp>
-#include <uvmalloc/sim/engine/thread_context.hpp>
+#include "sim/api/kernel_plugin.hpp"
+#include "sim/engine/kernel_call.hpp"
+#include "sim/engine/kernel_registry.hpp"
+#include "sim/engine/thread_context.hpp"
 
 namespace uvmsim::api {
 namespace {

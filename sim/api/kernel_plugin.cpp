@@ -1,4 +1,4 @@
-#include <uvmalloc/sim/api/kernel_plugin.hpp>
+#include "sim/api/kernel_plugin.hpp"
 
 #include <dlfcn.h>
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/sim/api/listed_devices.hpp>
+#include "sim/api/listed_devices.hpp"
 
 #include <algorithm>
 #include <charconv>

@@ -1,4 +1,4 @@
-#include <uvmalloc/sim/api/placement.hpp>
+#include "sim/api/placement.hpp"
 
 #include <cuda.h>
 
@@ -6,8 +6,8 @@
 #include <cstring>
 #include <optional>
 
-#include <uvmalloc/sim/engine/initialization.hpp>
-#include <uvmalloc/sim/engine/thread_context.hpp>
+#include "sim/engine/initialization.hpp"
+#include "sim/engine/thread_context.hpp"
 
 namespace uvmsim::api {
 namespace {

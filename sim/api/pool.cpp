@@ -1,4 +1,4 @@
-#include <uvmalloc/sim/api/pool.hpp>
+#include "sim/api/pool.hpp"
 
 #include <cuda.h>
 

@@ -3,8 +3,8 @@
 
 #include <optional>
 
-#include <uvmalloc/sim/engine/call_table.hpp>
-#include <uvmalloc/sim/engine/machine.hpp>
+#include "sim/engine/call_table.hpp"
+#include "sim/engine/machine.hpp"
 
 namespace uvmsim::api {
 

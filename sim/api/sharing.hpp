@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstring>
 
-#include <uvmalloc/sim/engine/machine.hpp>
+#include "sim/engine/machine.hpp"
 
 namespace uvmsim::api {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/sim/engine/allocation.hpp>
+#include "sim/engine/allocation.hpp"
 
 #include <iterator>
 #include <utility>

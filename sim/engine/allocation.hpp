@@ -10,9 +10,9 @@
 #include <memory>
 #include <vector>
 
-#include <uvmalloc/sim/engine/location.hpp>
-#include <uvmalloc/sim/engine/policy.hpp>
-#include <uvmalloc/sim/engine/span_map.hpp>
+#include "sim/engine/location.hpp"
+#include "sim/engine/policy.hpp"
+#include "sim/engine/span_map.hpp"
 
 namespace uvmsim {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/sim/engine/arena.hpp>
+#include "sim/engine/arena.hpp"
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -12,8 +12,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <uvmalloc/sim/engine/interval_allocator.hpp>
-#include <uvmalloc/sim/engine/units.hpp>
+#include "sim/engine/interval_allocator.hpp"
+#include "sim/engine/units.hpp"
 
 namespace uvmsim {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/sim/engine/block.hpp>
+#include "sim/engine/block.hpp"
 
 namespace uvmsim {
 

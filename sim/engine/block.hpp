@@ -11,8 +11,8 @@
 #include <memory>
 #include <vector>
 
-#include <uvmalloc/sim/engine/location.hpp>
-#include <uvmalloc/sim/engine/page_mask.hpp>
+#include "sim/engine/location.hpp"
+#include "sim/engine/page_mask.hpp"
 
 namespace uvmsim {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/sim/engine/block_table.hpp>
+#include "sim/engine/block_table.hpp"
 
 namespace uvmsim {
 

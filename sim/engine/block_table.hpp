@@ -8,8 +8,8 @@
 #include <memory>
 #include <vector>
 
-#include <uvmalloc/sim/engine/block.hpp>
-#include <uvmalloc/sim/engine/page_range.hpp>
+#include "sim/engine/block.hpp"
+#include "sim/engine/page_range.hpp"
 
 namespace uvmsim {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/sim/engine/call_table.hpp>
+#include "sim/engine/call_table.hpp"
 
 #include <cstdio>
 #include <vector>

@@ -14,7 +14,7 @@
 #include <string>
 #include <string_view>
 
-#include <uvmalloc/sim/engine/export.hpp>
+#include "sim/engine/export.hpp"
 
 namespace uvmsim {
 

@@ -1,11 +1,11 @@
-#include <uvmalloc/sim/engine/capture.hpp>
+#include "sim/engine/capture.hpp"
 
 #include <algorithm>
 #include <unordered_set>
 
-#include <uvmalloc/sim/engine/kernel_call.hpp>
-#include <uvmalloc/sim/engine/thread_context.hpp>
-#include <uvmalloc/sim/engine/timeline.hpp>
+#include "sim/engine/kernel_call.hpp"
+#include "sim/engine/thread_context.hpp"
+#include "sim/engine/timeline.hpp"
 
 namespace uvmsim {
 namespace {

@@ -11,8 +11,8 @@
 #include <memory>
 #include <vector>
 
-#include <uvmalloc/sim/engine/graph.hpp>
-#include <uvmalloc/sim/engine/status.hpp>
+#include "sim/engine/graph.hpp"
+#include "sim/engine/status.hpp"
 
 namespace uvmsim {
 

@@ -5,11 +5,11 @@
 #include <utility>
 
 #include <uvmalloc/sim/uvmsim.h>
-#include <uvmalloc/sim/engine/call_table.hpp>
-#include <uvmalloc/sim/engine/export.hpp>
-#include <uvmalloc/sim/engine/initialization.hpp>
-#include <uvmalloc/sim/engine/machine.hpp>
-#include <uvmalloc/sim/engine/machine_profile.hpp>
+#include "sim/engine/call_table.hpp"
+#include "sim/engine/export.hpp"
+#include "sim/engine/initialization.hpp"
+#include "sim/engine/machine.hpp"
+#include "sim/engine/machine_profile.hpp"
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/sim/engine/cost_model.hpp>
+#include "sim/engine/cost_model.hpp"
 
 #include <algorithm>
 #include <cmath>

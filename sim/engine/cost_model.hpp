@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include <uvmalloc/sim/uvmsim.h>
-#include <uvmalloc/sim/engine/placement_work.hpp>
+#include "sim/engine/placement_work.hpp"
 
 namespace uvmsim {
 

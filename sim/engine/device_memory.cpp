@@ -1,9 +1,9 @@
-#include <uvmalloc/sim/engine/device_memory.hpp>
+#include "sim/engine/device_memory.hpp"
 
 #include <algorithm>
 #include <utility>
 
-#include <uvmalloc/sim/engine/units.hpp>
+#include "sim/engine/units.hpp"
 
 namespace uvmsim {
 namespace {

@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <list>
 
-#include <uvmalloc/sim/engine/block.hpp>
+#include "sim/engine/block.hpp"
 
 namespace uvmsim {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/sim/engine/fault_growth.hpp>
+#include "sim/engine/fault_growth.hpp"
 
 namespace uvmsim {
 namespace {

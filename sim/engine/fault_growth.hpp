@@ -1,8 +1,8 @@
 // Which pages come along with faulted ones. A pure function.
 #pragma once
 
-#include <uvmalloc/sim/engine/machine_rules.hpp>
-#include <uvmalloc/sim/engine/page_mask.hpp>
+#include "sim/engine/machine_rules.hpp"
+#include "sim/engine/page_mask.hpp"
 
 namespace uvmsim {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/sim/engine/graph.hpp>
+#include "sim/engine/graph.hpp"
 
 #include <array>
 

@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include <uvmalloc/sim/engine/export.hpp>
-#include <uvmalloc/sim/engine/status.hpp>
+#include "sim/engine/export.hpp"
+#include "sim/engine/status.hpp"
 
 namespace uvmsim {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/sim/engine/host_touches.hpp>
+#include "sim/engine/host_touches.hpp"
 
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
@@ -14,7 +14,7 @@
 #include <cstring>
 #include <thread>
 
-#include <uvmalloc/sim/engine/units.hpp>
+#include "sim/engine/units.hpp"
 
 namespace uvmsim {
 namespace {

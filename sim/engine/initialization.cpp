@@ -1,4 +1,4 @@
-#include <uvmalloc/sim/engine/initialization.hpp>
+#include "sim/engine/initialization.hpp"
 
 #include <pthread.h>
 

@@ -6,7 +6,7 @@
 
 #include <vector>
 
-#include <uvmalloc/sim/engine/export.hpp>
+#include "sim/engine/export.hpp"
 
 namespace uvmsim {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/sim/engine/interval_allocator.hpp>
+#include "sim/engine/interval_allocator.hpp"
 
 #include <iterator>
 

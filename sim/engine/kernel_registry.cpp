@@ -1,4 +1,4 @@
-#include <uvmalloc/sim/engine/kernel_registry.hpp>
+#include "sim/engine/kernel_registry.hpp"
 
 namespace uvmsim {
 

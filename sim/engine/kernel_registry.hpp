@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include <uvmalloc/sim/engine/export.hpp>
+#include "sim/engine/export.hpp"
 
 namespace uvmsim {
 

@@ -1,5 +1,5 @@
 // Life of the machine, and its memory.
-#include <uvmalloc/sim/engine/machine.hpp>
+#include "sim/engine/machine.hpp"
 
 #include <pthread.h>
 #include <sys/mman.h>
@@ -10,11 +10,11 @@
 #include <limits>
 #include <string>
 
-#include <uvmalloc/sim/engine/call_table.hpp>
-#include <uvmalloc/sim/engine/report.hpp>
-#include <uvmalloc/sim/engine/thread_context.hpp>
-#include <uvmalloc/sim/engine/units.hpp>
-#include <uvmalloc/sim/engine/work_trace.hpp>
+#include "sim/engine/call_table.hpp"
+#include "sim/engine/report.hpp"
+#include "sim/engine/thread_context.hpp"
+#include "sim/engine/units.hpp"
+#include "sim/engine/work_trace.hpp"
 
 namespace uvmsim {
 namespace {

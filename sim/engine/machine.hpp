@@ -20,25 +20,25 @@
 #include <vector>
 
 #include <uvmalloc/sim/uvmsim.h>
-#include <uvmalloc/sim/engine/allocation.hpp>
-#include <uvmalloc/sim/engine/arena.hpp>
-#include <uvmalloc/sim/engine/capture.hpp>
-#include <uvmalloc/sim/engine/cost_model.hpp>
-#include <uvmalloc/sim/engine/device_memory.hpp>
-#include <uvmalloc/sim/engine/export.hpp>
-#include <uvmalloc/sim/engine/graph.hpp>
-#include <uvmalloc/sim/engine/host_memory.hpp>
-#include <uvmalloc/sim/engine/host_touches.hpp>
-#include <uvmalloc/sim/engine/machine_calls.hpp>
-#include <uvmalloc/sim/engine/ordinary_memory.hpp>
-#include <uvmalloc/sim/engine/policy.hpp>
-#include <uvmalloc/sim/engine/pools.hpp>
-#include <uvmalloc/sim/engine/report.hpp>
-#include <uvmalloc/sim/engine/residency.hpp>
-#include <uvmalloc/sim/engine/settings.hpp>
-#include <uvmalloc/sim/engine/status.hpp>
-#include <uvmalloc/sim/engine/timeline.hpp>
-#include <uvmalloc/sim/engine/virtual_memory.hpp>
+#include "sim/engine/allocation.hpp"
+#include "sim/engine/arena.hpp"
+#include "sim/engine/capture.hpp"
+#include "sim/engine/cost_model.hpp"
+#include "sim/engine/device_memory.hpp"
+#include "sim/engine/export.hpp"
+#include "sim/engine/graph.hpp"
+#include "sim/engine/host_memory.hpp"
+#include "sim/engine/host_touches.hpp"
+#include "sim/engine/machine_calls.hpp"
+#include "sim/engine/ordinary_memory.hpp"
+#include "sim/engine/policy.hpp"
+#include "sim/engine/pools.hpp"
+#include "sim/engine/report.hpp"
+#include "sim/engine/residency.hpp"
+#include "sim/engine/settings.hpp"
+#include "sim/engine/status.hpp"
+#include "sim/engine/timeline.hpp"
+#include "sim/engine/virtual_memory.hpp"
 
 namespace uvmsim {
 

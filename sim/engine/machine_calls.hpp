@@ -8,9 +8,9 @@
 #include <vector>
 
 #include <uvmalloc/sim/uvmsim.h>
-#include <uvmalloc/sim/engine/capture.hpp>
-#include <uvmalloc/sim/engine/cost_model.hpp>
-#include <uvmalloc/sim/engine/graph.hpp>
+#include "sim/engine/capture.hpp"
+#include "sim/engine/cost_model.hpp"
+#include "sim/engine/graph.hpp"
 
 namespace uvmsim {
 

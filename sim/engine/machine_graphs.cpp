@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <map>
 
-#include <uvmalloc/sim/engine/machine.hpp>
+#include "sim/engine/machine.hpp"
 
 namespace uvmsim {
 

@@ -1,6 +1,6 @@
 // Advice, prefetch, discard and what can be asked about placement.
-#include <uvmalloc/sim/engine/machine.hpp>
-#include <uvmalloc/sim/engine/units.hpp>
+#include "sim/engine/machine.hpp"
+#include "sim/engine/units.hpp"
 
 namespace uvmsim {
 namespace {

@@ -1,7 +1,7 @@
 // The machine's calls about stream-ordered pools.
 #include <algorithm>
 
-#include <uvmalloc/sim/engine/machine.hpp>
+#include "sim/engine/machine.hpp"
 
 namespace uvmsim {
 

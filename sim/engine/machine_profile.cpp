@@ -1,4 +1,4 @@
-#include <uvmalloc/sim/engine/machine_profile.hpp>
+#include "sim/engine/machine_profile.hpp"
 
 #include <dlfcn.h>
 
@@ -14,8 +14,8 @@
 #define TOML_EXCEPTIONS 0
 #include <toml++/toml.h>
 
-#include <uvmalloc/sim/engine/settings.hpp>
-#include <uvmalloc/sim/engine/units.hpp>
+#include "sim/engine/settings.hpp"
+#include "sim/engine/units.hpp"
 
 namespace uvmsim {
 namespace {

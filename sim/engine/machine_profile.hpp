@@ -7,9 +7,9 @@
 #include <stdexcept>
 #include <string>
 
-#include <uvmalloc/sim/engine/cost_model.hpp>
-#include <uvmalloc/sim/engine/export.hpp>
-#include <uvmalloc/sim/engine/machine_rules.hpp>
+#include "sim/engine/cost_model.hpp"
+#include "sim/engine/export.hpp"
+#include "sim/engine/machine_rules.hpp"
 
 namespace uvmsim {
 

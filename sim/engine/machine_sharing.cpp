@@ -5,8 +5,8 @@
 #include <array>
 #include <string>
 
-#include <uvmalloc/sim/engine/machine.hpp>
-#include <uvmalloc/sim/engine/units.hpp>
+#include "sim/engine/machine.hpp"
+#include "sim/engine/units.hpp"
 
 namespace uvmsim {
 namespace {

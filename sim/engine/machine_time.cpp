@@ -1,6 +1,6 @@
 // Streams, events and the virtual clock.
-#include <uvmalloc/sim/engine/machine.hpp>
-#include <uvmalloc/sim/engine/work_trace.hpp>
+#include "sim/engine/machine.hpp"
+#include "sim/engine/work_trace.hpp"
 
 namespace uvmsim {
 

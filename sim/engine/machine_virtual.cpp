@@ -1,6 +1,6 @@
 // Device memory that the program maps itself.
-#include <uvmalloc/sim/engine/machine.hpp>
-#include <uvmalloc/sim/engine/units.hpp>
+#include "sim/engine/machine.hpp"
+#include "sim/engine/units.hpp"
 
 namespace uvmsim {
 namespace {

@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include <uvmalloc/sim/engine/machine.hpp>
-#include <uvmalloc/sim/engine/units.hpp>
-#include <uvmalloc/sim/engine/work_trace.hpp>
+#include "sim/engine/machine.hpp"
+#include "sim/engine/units.hpp"
+#include "sim/engine/work_trace.hpp"
 
 namespace uvmsim {
 namespace {

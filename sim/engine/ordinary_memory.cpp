@@ -1,4 +1,4 @@
-#include <uvmalloc/sim/engine/ordinary_memory.hpp>
+#include "sim/engine/ordinary_memory.hpp"
 
 #include <sys/mman.h>
 
@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include <uvmalloc/sim/engine/units.hpp>
+#include "sim/engine/units.hpp"
 
 namespace uvmsim {
 namespace {

@@ -9,8 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <uvmalloc/sim/engine/allocation.hpp>
-#include <uvmalloc/sim/engine/page_mask.hpp>
+#include "sim/engine/allocation.hpp"
+#include "sim/engine/page_mask.hpp"
 
 namespace uvmsim {
 

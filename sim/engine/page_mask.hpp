@@ -4,7 +4,7 @@
 #include <bitset>
 #include <cstddef>
 
-#include <uvmalloc/sim/engine/units.hpp>
+#include "sim/engine/units.hpp"
 
 namespace uvmsim {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/sim/engine/page_mover.hpp>
+#include "sim/engine/page_mover.hpp"
 
 #include <string>
 

@@ -14,11 +14,11 @@
 #include <vector>
 
 #include <uvmalloc/sim/uvmsim.h>
-#include <uvmalloc/sim/engine/block_table.hpp>
-#include <uvmalloc/sim/engine/device_memory.hpp>
-#include <uvmalloc/sim/engine/host_memory.hpp>
-#include <uvmalloc/sim/engine/placement_work.hpp>
-#include <uvmalloc/sim/engine/status.hpp>
+#include "sim/engine/block_table.hpp"
+#include "sim/engine/device_memory.hpp"
+#include "sim/engine/host_memory.hpp"
+#include "sim/engine/placement_work.hpp"
+#include "sim/engine/status.hpp"
 
 namespace uvmsim {
 

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <uvmalloc/sim/engine/units.hpp>
+#include "sim/engine/units.hpp"
 
 namespace uvmsim {
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include <uvmalloc/sim/engine/location.hpp>
+#include "sim/engine/location.hpp"
 
 namespace uvmsim {
 

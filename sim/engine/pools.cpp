@@ -1,4 +1,4 @@
-#include <uvmalloc/sim/engine/pools.hpp>
+#include "sim/engine/pools.hpp"
 
 #include <cstddef>
 

@@ -6,7 +6,7 @@
 #include <map>
 #include <vector>
 
-#include <uvmalloc/sim/engine/status.hpp>
+#include "sim/engine/status.hpp"
 
 namespace uvmsim {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/sim/engine/report.hpp>
+#include "sim/engine/report.hpp"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -16,8 +16,8 @@
 #include <iterator>
 #include <string>
 
-#include <uvmalloc/sim/engine/call_table.hpp>
-#include <uvmalloc/sim/engine/machine.hpp>
+#include "sim/engine/call_table.hpp"
+#include "sim/engine/machine.hpp"
 
 namespace uvmsim {
 namespace {

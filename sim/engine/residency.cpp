@@ -1,10 +1,10 @@
-#include <uvmalloc/sim/engine/residency.hpp>
+#include "sim/engine/residency.hpp"
 
 #include <algorithm>
 #include <utility>
 
-#include <uvmalloc/sim/engine/fault_growth.hpp>
-#include <uvmalloc/sim/engine/units.hpp>
+#include "sim/engine/fault_growth.hpp"
+#include "sim/engine/units.hpp"
 
 namespace uvmsim {
 namespace {

@@ -18,16 +18,16 @@
 #include <vector>
 
 #include <uvmalloc/sim/uvmsim.h>
-#include <uvmalloc/sim/engine/block_table.hpp>
-#include <uvmalloc/sim/engine/device_memory.hpp>
-#include <uvmalloc/sim/engine/host_memory.hpp>
-#include <uvmalloc/sim/engine/machine_rules.hpp>
-#include <uvmalloc/sim/engine/page_mover.hpp>
-#include <uvmalloc/sim/engine/page_range.hpp>
-#include <uvmalloc/sim/engine/policy.hpp>
-#include <uvmalloc/sim/engine/span_map.hpp>
-#include <uvmalloc/sim/engine/status.hpp>
-#include <uvmalloc/sim/engine/thrashing.hpp>
+#include "sim/engine/block_table.hpp"
+#include "sim/engine/device_memory.hpp"
+#include "sim/engine/host_memory.hpp"
+#include "sim/engine/machine_rules.hpp"
+#include "sim/engine/page_mover.hpp"
+#include "sim/engine/page_range.hpp"
+#include "sim/engine/policy.hpp"
+#include "sim/engine/span_map.hpp"
+#include "sim/engine/status.hpp"
+#include "sim/engine/thrashing.hpp"
 
 namespace uvmsim {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/sim/engine/settings.hpp>
+#include "sim/engine/settings.hpp"
 
 #include <algorithm>
 #include <cctype>
@@ -9,7 +9,7 @@
 #include <limits>
 #include <string>
 
-#include <uvmalloc/sim/engine/units.hpp>
+#include "sim/engine/units.hpp"
 
 namespace uvmsim {
 namespace {

@@ -7,8 +7,8 @@
 #include <optional>
 #include <string_view>
 
-#include <uvmalloc/sim/engine/export.hpp>
-#include <uvmalloc/sim/engine/machine_profile.hpp>
+#include "sim/engine/export.hpp"
+#include "sim/engine/machine_profile.hpp"
 
 namespace uvmsim {
 

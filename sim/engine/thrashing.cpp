@@ -1,4 +1,4 @@
-#include <uvmalloc/sim/engine/thrashing.hpp>
+#include "sim/engine/thrashing.hpp"
 
 namespace uvmsim {
 namespace {

@@ -11,8 +11,8 @@
 #include <memory>
 #include <unordered_map>
 
-#include <uvmalloc/sim/engine/machine_rules.hpp>
-#include <uvmalloc/sim/engine/page_mask.hpp>
+#include "sim/engine/machine_rules.hpp"
+#include "sim/engine/page_mask.hpp"
 
 namespace uvmsim {
 

@@ -1,9 +1,9 @@
-#include <uvmalloc/sim/engine/thread_context.hpp>
+#include "sim/engine/thread_context.hpp"
 
 #include <atomic>
 #include <type_traits>
 
-#include <uvmalloc/sim/engine/machine.hpp>
+#include "sim/engine/machine.hpp"
 
 namespace uvmsim {
 namespace {

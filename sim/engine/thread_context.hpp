@@ -10,8 +10,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <uvmalloc/sim/engine/capture.hpp>
-#include <uvmalloc/sim/engine/export.hpp>
+#include "sim/engine/capture.hpp"
+#include "sim/engine/export.hpp"
 
 namespace uvmsim {
 

@@ -1,8 +1,8 @@
-#include <uvmalloc/sim/engine/timeline.hpp>
+#include "sim/engine/timeline.hpp"
 
 #include <algorithm>
 
-#include <uvmalloc/sim/engine/thread_context.hpp>
+#include "sim/engine/thread_context.hpp"
 
 namespace uvmsim {
 namespace {

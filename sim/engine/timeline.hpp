@@ -15,9 +15,9 @@
 #include <utility>
 #include <vector>
 
-#include <uvmalloc/sim/engine/capture.hpp>
-#include <uvmalloc/sim/engine/cost_model.hpp>
-#include <uvmalloc/sim/engine/export.hpp>
+#include "sim/engine/capture.hpp"
+#include "sim/engine/cost_model.hpp"
+#include "sim/engine/export.hpp"
 
 namespace uvmsim {
 

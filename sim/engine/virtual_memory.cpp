@@ -1,4 +1,4 @@
-#include <uvmalloc/sim/engine/virtual_memory.hpp>
+#include "sim/engine/virtual_memory.hpp"
 
 #include <iterator>
 

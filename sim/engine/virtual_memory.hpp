@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include <uvmalloc/sim/engine/units.hpp>
+#include "sim/engine/units.hpp"
 
 namespace uvmsim {
 

@@ -1,11 +1,11 @@
-#include <uvmalloc/sim/engine/work_trace.hpp>
+#include "sim/engine/work_trace.hpp"
 
 #include <dlfcn.h>
 
 #include <array>
 #include <atomic>
 
-#include <uvmalloc/sim/engine/thread_context.hpp>
+#include "sim/engine/thread_context.hpp"
 
 namespace uvmsim {
 namespace {

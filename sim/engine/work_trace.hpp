@@ -7,9 +7,9 @@
 #include <span>
 
 #include <uvmalloc/sim/uvmsim.h>
-#include <uvmalloc/sim/engine/cost_model.hpp>
-#include <uvmalloc/sim/engine/machine_calls.hpp>
-#include <uvmalloc/sim/engine/timeline.hpp>
+#include "sim/engine/cost_model.hpp"
+#include "sim/engine/machine_calls.hpp"
+#include "sim/engine/timeline.hpp"
 
 namespace uvmsim {
 

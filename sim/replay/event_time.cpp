@@ -1,4 +1,4 @@
-#include <uvmalloc/sim/replay/event_time.hpp>
+#include "sim/replay/event_time.hpp"
 
 namespace uvmsim::replay {
 

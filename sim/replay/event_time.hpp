@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include <uvmalloc/sim/engine/cost_model.hpp>
-#include <uvmalloc/sim/replay/recording.hpp>
+#include "sim/engine/cost_model.hpp"
+#include "sim/replay/recording.hpp"
 
 namespace uvmsim::replay {
 

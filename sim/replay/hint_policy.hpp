@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <uvmalloc/sim/replay/recording.hpp>
+#include "sim/replay/recording.hpp"
 
 namespace uvmsim::replay {
 

@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include <uvmalloc/sim/engine/cost_model.hpp>
-#include <uvmalloc/sim/engine/page_range.hpp>
-#include <uvmalloc/sim/engine/policy.hpp>
-#include <uvmalloc/sim/engine/units.hpp>
+#include "sim/engine/cost_model.hpp"
+#include "sim/engine/page_range.hpp"
+#include "sim/engine/policy.hpp"
+#include "sim/engine/units.hpp"
 
 namespace uvmsim::replay {
 

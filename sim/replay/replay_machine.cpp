@@ -1,4 +1,4 @@
-#include <uvmalloc/sim/replay/replay_machine.hpp>
+#include "sim/replay/replay_machine.hpp"
 
 #include <algorithm>
 #include <array>
@@ -7,13 +7,13 @@
 #include <stdexcept>
 #include <utility>
 
-#include <uvmalloc/sim/engine/device_memory.hpp>
-#include <uvmalloc/sim/engine/host_memory.hpp>
-#include <uvmalloc/sim/engine/residency.hpp>
-#include <uvmalloc/sim/engine/span_map.hpp>
-#include <uvmalloc/sim/engine/timeline.hpp>
-#include <uvmalloc/sim/engine/units.hpp>
-#include <uvmalloc/sim/replay/event_time.hpp>
+#include "sim/engine/device_memory.hpp"
+#include "sim/engine/host_memory.hpp"
+#include "sim/engine/residency.hpp"
+#include "sim/engine/span_map.hpp"
+#include "sim/engine/timeline.hpp"
+#include "sim/engine/units.hpp"
+#include "sim/replay/event_time.hpp"
 
 namespace uvmsim::replay {
 namespace {

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include <uvmalloc/sim/uvmsim.h>
-#include <uvmalloc/sim/engine/machine_profile.hpp>
-#include <uvmalloc/sim/replay/hint_policy.hpp>
-#include <uvmalloc/sim/replay/recording.hpp>
+#include "sim/engine/machine_profile.hpp"
+#include "sim/replay/hint_policy.hpp"
+#include "sim/replay/recording.hpp"
 
 namespace uvmsim::replay {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/sim/torch/arithmetic.hpp>
+#include "sim/torch/arithmetic.hpp"
 
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
@@ -7,7 +7,7 @@
 #include <array>
 #include <cstddef>
 
-#include <uvmalloc/sim/torch/operator_values.hpp>
+#include "sim/torch/operator_values.hpp"
 
 namespace uvm::sim_kernels {
 namespace {

@@ -1,13 +1,13 @@
-#include <uvmalloc/sim/torch/captured_operator.hpp>
+#include "sim/torch/captured_operator.hpp"
 
 #include <c10/util/Exception.h>
 
 #include <cstring>
 
-#include <uvmalloc/sim/torch/cpu_kernel_scope.hpp>
-#include <uvmalloc/sim/torch/extent.hpp>
-#include <uvmalloc/sim/torch/operator_values.hpp>
-#include <uvmalloc/sim/torch/random.hpp>
+#include "sim/torch/cpu_kernel_scope.hpp"
+#include "sim/torch/extent.hpp"
+#include "sim/torch/operator_values.hpp"
+#include "sim/torch/random.hpp"
 
 namespace uvm::sim_kernels {
 

@@ -1,9 +1,9 @@
-#include <uvmalloc/sim/torch/compute_threads.hpp>
+#include "sim/torch/compute_threads.hpp"
 
 #include <ATen/Parallel.h>
 #include <dlfcn.h>
 
-#include <uvmalloc/sim/torch/simulator.hpp>
+#include "sim/torch/simulator.hpp"
 
 namespace uvm::sim_kernels {
 namespace {

@@ -4,10 +4,10 @@
 #include <ATen/Functions.h>
 #include <ATen/ops/copy_native.h>
 
-#include <uvmalloc/sim/torch/cpu_alias.hpp>
-#include <uvmalloc/sim/torch/cpu_kernel_scope.hpp>
-#include <uvmalloc/sim/torch/launch.hpp>
-#include <uvmalloc/sim/torch/special_cases.hpp>
+#include "sim/torch/cpu_alias.hpp"
+#include "sim/torch/cpu_kernel_scope.hpp"
+#include "sim/torch/launch.hpp"
+#include "sim/torch/special_cases.hpp"
 
 namespace uvm::sim_kernels {
 namespace {

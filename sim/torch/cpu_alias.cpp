@@ -1,4 +1,4 @@
-#include <uvmalloc/sim/torch/cpu_alias.hpp>
+#include "sim/torch/cpu_alias.hpp"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/cuda/EmptyTensor.h>
@@ -11,9 +11,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include <uvmalloc/sim/torch/cpu_kernel_scope.hpp>
-#include <uvmalloc/sim/torch/extent.hpp>
-#include <uvmalloc/sim/torch/operator_values.hpp>
+#include "sim/torch/cpu_kernel_scope.hpp"
+#include "sim/torch/extent.hpp"
+#include "sim/torch/operator_values.hpp"
 
 namespace uvm::sim_kernels {
 namespace {

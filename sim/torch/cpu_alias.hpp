@@ -9,7 +9,7 @@
 
 #include <vector>
 
-#include <uvmalloc/sim/torch/launch.hpp>
+#include "sim/torch/launch.hpp"
 
 namespace uvm::sim_kernels {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/sim/torch/cpu_kernel_scope.hpp>
+#include "sim/torch/cpu_kernel_scope.hpp"
 
 #include <dlfcn.h>
 

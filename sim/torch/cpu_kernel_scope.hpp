@@ -4,7 +4,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
-#include <uvmalloc/sim/torch/compute_threads.hpp>
+#include "sim/torch/compute_threads.hpp"
 
 namespace uvm::sim_kernels {
 

@@ -15,11 +15,11 @@
 #include <string>
 #include <vector>
 
-#include <uvmalloc/sim/torch/sim_kernels.h>
-#include <uvmalloc/sim/torch/compute_threads.hpp>
-#include <uvmalloc/sim/torch/operator_plan.hpp>
-#include <uvmalloc/sim/torch/redirect.hpp>
-#include <uvmalloc/sim/torch/special_cases.hpp>
+#include "sim/torch/compute_threads.hpp"
+#include "sim/torch/operator_plan.hpp"
+#include "sim/torch/redirect.hpp"
+#include "sim/torch/sim_kernels.h"
+#include "sim/torch/special_cases.hpp"
 
 namespace uvm::sim_kernels {
 namespace {

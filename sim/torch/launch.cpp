@@ -1,4 +1,4 @@
-#include <uvmalloc/sim/torch/launch.hpp>
+#include "sim/torch/launch.hpp"
 
 #include <c10/cuda/CUDAException.h>
 #include <c10/util/Exception.h>
@@ -8,7 +8,7 @@
 #include <exception>
 #include <utility>
 
-#include <uvmalloc/sim/torch/extent.hpp>
+#include "sim/torch/extent.hpp"
 
 namespace uvm::sim_kernels {
 namespace {

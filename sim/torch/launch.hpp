@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include <uvmalloc/sim/torch/arithmetic.hpp>
-#include <uvmalloc/sim/torch/simulator.hpp>
+#include "sim/torch/arithmetic.hpp"
+#include "sim/torch/simulator.hpp"
 
 namespace uvm::sim_kernels {
 

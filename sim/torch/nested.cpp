@@ -5,8 +5,8 @@
 #include <ATen/ops/bmm_native.h>
 #include <ATen/ops/to_padded_tensor_native.h>
 
-#include <uvmalloc/sim/torch/redirect.hpp>
-#include <uvmalloc/sim/torch/special_cases.hpp>
+#include "sim/torch/redirect.hpp"
+#include "sim/torch/special_cases.hpp"
 
 namespace uvm::sim_kernels {
 namespace {

@@ -1,4 +1,4 @@
-#include <uvmalloc/sim/torch/operator_plan.hpp>
+#include "sim/torch/operator_plan.hpp"
 
 #include <ATen/core/enum_tag.h>
 

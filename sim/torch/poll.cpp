@@ -9,8 +9,8 @@
 #include <mutex>
 #include <string>
 
-#include <uvmalloc/sim/torch/sim_kernels.h>
-#include <uvmalloc/pytorch/interpose/torch_probe.hpp>
+#include "pytorch/interpose/torch_probe.hpp"
+#include "sim/torch/sim_kernels.h"
 
 #define UVMSIM_EXPORT __attribute__((visibility("default")))
 

@@ -1,11 +1,11 @@
-#include <uvmalloc/sim/torch/random.hpp>
+#include "sim/torch/random.hpp"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 
 #include <mutex>
 
-#include <uvmalloc/sim/torch/simulator.hpp>
+#include "sim/torch/simulator.hpp"
 
 namespace uvm::sim_kernels {
 namespace {

@@ -3,7 +3,7 @@
 // what its derivative needs besides.
 #include <ATen/ATen.h>
 
-#include <uvmalloc/sim/torch/special_cases.hpp>
+#include "sim/torch/special_cases.hpp"
 
 namespace uvm::sim_kernels {
 namespace {

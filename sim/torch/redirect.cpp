@@ -1,4 +1,4 @@
-#include <uvmalloc/sim/torch/redirect.hpp>
+#include "sim/torch/redirect.hpp"
 
 #include <ATen/Functions.h>
 #include <ATen/core/op_registration/adaption.h>
@@ -11,13 +11,13 @@
 #include <utility>
 #include <vector>
 
-#include <uvmalloc/sim/torch/sim_kernels.h>
-#include <uvmalloc/sim/torch/captured_operator.hpp>
-#include <uvmalloc/sim/torch/cpu_alias.hpp>
-#include <uvmalloc/sim/torch/cpu_kernel_scope.hpp>
-#include <uvmalloc/sim/torch/launch.hpp>
-#include <uvmalloc/sim/torch/operator_values.hpp>
-#include <uvmalloc/sim/torch/random.hpp>
+#include "sim/torch/captured_operator.hpp"
+#include "sim/torch/cpu_alias.hpp"
+#include "sim/torch/cpu_kernel_scope.hpp"
+#include "sim/torch/launch.hpp"
+#include "sim/torch/operator_values.hpp"
+#include "sim/torch/random.hpp"
+#include "sim/torch/sim_kernels.h"
 
 namespace uvm::sim_kernels {
 namespace {

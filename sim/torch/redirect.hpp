@@ -9,7 +9,7 @@
 
 #include <utility>
 
-#include <uvmalloc/sim/torch/operator_plan.hpp>
+#include "sim/torch/operator_plan.hpp"
 
 namespace uvm::sim_kernels {
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/sim/torch/simulator.hpp>
+#include "sim/torch/simulator.hpp"
 
 #include <dlfcn.h>
 

@@ -1,11 +1,11 @@
-#include <uvmalloc/sim/torch/special_cases.hpp>
+#include "sim/torch/special_cases.hpp"
 
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
 #include <ATen/native/transformers/attention.h>
 #include <ATen/native/transformers/sdp_utils_cpp.h>
 
-#include <uvmalloc/sim/torch/redirect.hpp>
+#include "sim/torch/redirect.hpp"
 
 namespace uvm::sim_kernels {
 namespace {

@@ -10,10 +10,10 @@
 #include <future>
 #include <thread>
 
-#include <uvmalloc/allocator/engine/decay.hpp>
-#include <uvmalloc/allocator/trace/trace_reader.hpp>
+#include "allocator/engine/decay.hpp"
+#include "allocator/trace/trace_reader.hpp"
 
-#include "support/allocator_fixture.hpp"
+#include "tests/support/allocator_fixture.hpp"
 
 namespace uvm {
 namespace {

@@ -1,7 +1,7 @@
 // Random sequences of calls against the model (support/allocator_model.hpp): live blocks never
 // overlap and keep their bytes, freed memory is not handed out before its streams are through,
 // every figure equals the model's, everything comes back. Invariants are checked after every call.
-#include "support/call_sequence.hpp"
+#include "tests/support/call_sequence.hpp"
 
 #include <gtest/gtest.h>
 

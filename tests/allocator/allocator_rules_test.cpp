@@ -10,11 +10,11 @@
 #include <thread>
 #include <vector>
 
-#include <uvmalloc/allocator/cache/thread_cache.hpp>
-#include <uvmalloc/allocator/engine/decay.hpp>
-#include <uvmalloc/allocator/trace/trace_reader.hpp>
+#include "allocator/cache/thread_cache.hpp"
+#include "allocator/engine/decay.hpp"
+#include "allocator/trace/trace_reader.hpp"
 
-#include "support/allocator_fixture.hpp"
+#include "tests/support/allocator_fixture.hpp"
 
 namespace uvm {
 namespace {

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "support/allocator_fixture.hpp"
-#include "support/sanitized.hpp"
+#include "tests/support/allocator_fixture.hpp"
+#include "tests/support/sanitized.hpp"
 
 namespace uvm {
 namespace {

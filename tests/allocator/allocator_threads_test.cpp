@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "support/allocator_fixture.hpp"
-#include "support/allocator_stress.hpp"
+#include "tests/support/allocator_fixture.hpp"
+#include "tests/support/allocator_stress.hpp"
 
 namespace uvm {
 namespace {

@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/configuration.hpp>
+#include <uvmalloc/configuration.hpp>
 
 #include <gtest/gtest.h>
 
@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <sstream>
+#include "runtime/log.hpp"
 
 namespace uvm {
 namespace {

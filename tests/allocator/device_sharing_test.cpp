@@ -7,18 +7,18 @@
 #include <csignal>
 #include <thread>
 
-#include <uvmalloc/hints/arbiter/shared_turns.hpp>
-#include <uvmalloc/hints/live/use_range.hpp>
+#include <uvmalloc/use_range.hpp>
+#include "hints/sharing/shared_turns.hpp"
 
-#include "support/allocator_fixture.hpp"
-#include "support/temporary_folder.hpp"
+#include "tests/support/allocator_fixture.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 namespace uvm {
 namespace {
 
 using namespace std::chrono_literals;
-using arbiter::SharedTurns;
-using arbiter::TurnRules;
+using sharing::SharedTurns;
+using sharing::TurnRules;
 using testing::AllocatorTest;
 using testing::FakeMachine;
 using testing::FakeRuntime;

@@ -24,14 +24,14 @@
 #include <vector>
 
 #include <uvmalloc/uvmalloc.h>
-#include <uvmalloc/allocator/memory_resource.hpp>
-#include <uvmalloc/hints/live/use_range.hpp>
-#include <uvmalloc/runtime/registry.hpp>
+#include <uvmalloc/memory_resource.hpp>
+#include <uvmalloc/registry.hpp>
+#include <uvmalloc/use_range.hpp>
 
-#include "support/allocator_fixture.hpp"
-#include "support/failing_memory.hpp"
-#include "support/sanitized.hpp"
-#include "support/temporary_folder.hpp"
+#include "tests/support/allocator_fixture.hpp"
+#include "tests/support/failing_memory.hpp"
+#include "tests/support/sanitized.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 namespace {
 std::atomic<int> started_threads = 0;

@@ -8,12 +8,12 @@
 #include <set>
 #include <thread>
 
-#include <uvmalloc/allocator/uvmalloc.h>
+#include <uvmalloc/uvmalloc.h>
 
-#include <uvmalloc/allocator/base/work_counters.hpp>
-#include <uvmalloc/hints/live/use_range.hpp>
+#include <uvmalloc/use_range.hpp>
+#include "allocator/base/work_counters.hpp"
 
-#include "support/allocator_fixture.hpp"
+#include "tests/support/allocator_fixture.hpp"
 
 namespace uvm {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "support/allocator_fixture.hpp"
+#include "tests/support/allocator_fixture.hpp"
 
 namespace uvm {
 namespace {

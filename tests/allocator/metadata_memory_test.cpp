@@ -19,16 +19,16 @@
 #include <vector>
 
 #include <uvmalloc/uvmalloc.h>
-#include <uvmalloc/allocator/heap/block_pools.hpp>
-#include <uvmalloc/allocator/process/process_allocator.hpp>
-#include <uvmalloc/allocator/spans/span_store.hpp>
-#include <uvmalloc/allocator/trace/trace_recorder.hpp>
-#include <uvmalloc/hints/event_pool.hpp>
-#include <uvmalloc/runtime/log.hpp>
-#include <uvmalloc/runtime/registry.hpp>
+#include <uvmalloc/registry.hpp>
+#include "allocator/heap/block_pools.hpp"
+#include "allocator/process/process_allocator.hpp"
+#include "allocator/spans/span_store.hpp"
+#include "allocator/trace/trace_recorder.hpp"
+#include "hints/event_pool.hpp"
+#include "runtime/log.hpp"
 
-#include "support/allocator_fixture.hpp"
-#include "support/failing_memory.hpp"
+#include "tests/support/allocator_fixture.hpp"
+#include "tests/support/failing_memory.hpp"
 
 namespace uvm {
 namespace {

@@ -8,11 +8,11 @@
 #include <mutex>
 #include <string>
 
-#include <uvmalloc/allocator/base/sanitizers.hpp>
-#include <uvmalloc/runtime/ranked.hpp>
+#include "allocator/base/sanitizers.hpp"
+#include "runtime/ranked.hpp"
 
-#include "support/allocator_fixture.hpp"
-#include "support/waiting_thread.hpp"
+#include "tests/support/allocator_fixture.hpp"
+#include "tests/support/waiting_thread.hpp"
 
 namespace uvm {
 namespace {

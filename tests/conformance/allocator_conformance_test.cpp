@@ -3,12 +3,12 @@
 #include <thread>
 #include <vector>
 
-#include <uvmalloc/allocator/heap/block_pools.hpp>
-#include <uvmalloc/allocator/interface.hpp>
+#include "allocator/heap/block_pools.hpp"
+#include "allocator/interface.hpp"
 
-#include "conformance/runtimes.hpp"
+#include "tests/conformance/runtimes.hpp"
 
-#include "support/sizes.hpp"
+#include "tests/support/sizes.hpp"
 
 namespace uvm {
 namespace {

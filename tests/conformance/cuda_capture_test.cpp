@@ -4,10 +4,10 @@
 
 #include <thread>
 
-#include <uvmalloc/runtime/cuda/vendor.hpp>
+#include "runtime/cuda/vendor.hpp"
 
-#include "conformance/cuda_expectations.hpp"
-#include "conformance/runtimes.hpp"
+#include "tests/conformance/cuda_expectations.hpp"
+#include "tests/conformance/runtimes.hpp"
 
 namespace uvm {
 namespace {

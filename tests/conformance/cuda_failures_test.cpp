@@ -4,9 +4,9 @@
 
 #include <thread>
 
-#include <uvmalloc/runtime/cuda/vendor.hpp>
+#include "runtime/cuda/vendor.hpp"
 
-#include "conformance/runtimes.hpp"
+#include "tests/conformance/runtimes.hpp"
 
 namespace uvm {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <cstdlib>
 
-#include "conformance/runtimes.hpp"
+#include "tests/conformance/runtimes.hpp"
 
 namespace uvm {
 namespace {

@@ -5,12 +5,12 @@
 
 #include <string>
 
-#include <uvmalloc/allocator/interface.hpp>
-#include <uvmalloc/runtime/hip/vendor.hpp>
+#include "allocator/interface.hpp"
+#include "runtime/hip/vendor.hpp"
 
-#include "conformance/runtimes.hpp"
+#include "tests/conformance/runtimes.hpp"
 
-#include "support/sizes.hpp"
+#include "tests/support/sizes.hpp"
 
 #undef hipGetDeviceProperties
 

@@ -3,7 +3,7 @@
 
 #include <dlfcn.h>
 
-#include <uvmalloc/runtime/hip/vendor.hpp>
+#include "runtime/hip/vendor.hpp"
 
 namespace uvm::testing {
 

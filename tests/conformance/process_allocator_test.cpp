@@ -16,12 +16,12 @@
 #include <nlohmann/json.hpp>
 
 #include <uvmalloc/uvmalloc.h>
-#include <uvmalloc/allocator/process/process_allocator.hpp>
+#include "allocator/process/process_allocator.hpp"
 
-#include "conformance/cuda_expectations.hpp"
-#include "conformance/runtimes.hpp"
+#include "tests/conformance/cuda_expectations.hpp"
+#include "tests/conformance/runtimes.hpp"
 
-#include "support/sizes.hpp"
+#include "tests/support/sizes.hpp"
 
 namespace uvm {
 namespace {

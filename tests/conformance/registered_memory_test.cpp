@@ -1,16 +1,16 @@
 // What the driver is not asked to register: managed host blocks. Each test in a process of its own.
-#include <uvmalloc/preload/registered_memory.hpp>
+#include "preload/registered_memory.hpp"
 
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <optional>
 
-#include <uvmalloc/allocator/process/process_allocator.hpp>
+#include "allocator/process/process_allocator.hpp"
 
-#include "conformance/runtimes.hpp"
+#include "tests/conformance/runtimes.hpp"
 
-#include "support/sizes.hpp"
+#include "tests/support/sizes.hpp"
 
 namespace uvm::preload {
 namespace {

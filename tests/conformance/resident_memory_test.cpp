@@ -6,12 +6,12 @@
 #include <fstream>
 #include <vector>
 
-#include <uvmalloc/allocator/engine/decay.hpp>
-#include <uvmalloc/allocator/interface.hpp>
+#include "allocator/engine/decay.hpp"
+#include "allocator/interface.hpp"
 
-#include "conformance/runtimes.hpp"
+#include "tests/conformance/runtimes.hpp"
 
-#include "support/sizes.hpp"
+#include "tests/support/sizes.hpp"
 
 namespace uvm {
 namespace {

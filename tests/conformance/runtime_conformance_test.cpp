@@ -3,11 +3,11 @@
 #include <cstring>
 #include <thread>
 
-#include <uvmalloc/allocator/spans/host_backing.hpp>
+#include "allocator/spans/host_backing.hpp"
 
-#include "conformance/runtimes.hpp"
+#include "tests/conformance/runtimes.hpp"
 
-#include "support/sizes.hpp"
+#include "tests/support/sizes.hpp"
 
 namespace uvm {
 namespace {

@@ -18,9 +18,9 @@
 #include <stdexcept>
 #include <string>
 
-#include <uvmalloc/runtime/registry.hpp>
+#include <uvmalloc/registry.hpp>
 
-#include "support/fake_runtime.hpp"
+#include "tests/support/fake_runtime.hpp"
 
 namespace uvm::testing {
 

@@ -2,7 +2,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "support/call_sequence.hpp"
+#include "tests/support/call_sequence.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t count);
 

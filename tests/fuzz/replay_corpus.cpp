@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "support/call_sequence.hpp"
+#include "tests/support/call_sequence.hpp"
 
 namespace {
 

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include <uvmalloc/storage/storage_plan_json.hpp>
+#include "pipelines/plans/storage_plan_json.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t count);
 

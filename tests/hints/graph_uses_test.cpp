@@ -1,8 +1,8 @@
-#include <uvmalloc/hints/live/graph_uses.hpp>
+#include "hints/live/graph_uses.hpp"
 
 #include <gtest/gtest.h>
 
-#include <uvmalloc/hints/live/use_log.hpp>
+#include "hints/live/use_log.hpp"
 
 namespace uvm::live {
 namespace {

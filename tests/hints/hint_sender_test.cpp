@@ -1,10 +1,10 @@
-#include <uvmalloc/hints/hint_sender.hpp>
+#include "hints/hint_sender.hpp"
 
 #include <gtest/gtest.h>
 
 #include <future>
 
-#include "support/fake_runtime.hpp"
+#include "tests/support/fake_runtime.hpp"
 
 namespace uvm {
 namespace {

@@ -4,7 +4,7 @@
 #include <numeric>
 #include <random>
 
-#include "hints/live_program.hpp"
+#include "tests/hints/live_program.hpp"
 
 namespace uvm {
 namespace {

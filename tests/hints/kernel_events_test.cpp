@@ -1,4 +1,4 @@
-#include <uvmalloc/hints/live/kernel_events.hpp>
+#include "hints/live/kernel_events.hpp"
 
 #include <gtest/gtest.h>
 

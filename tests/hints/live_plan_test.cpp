@@ -1,4 +1,4 @@
-#include <uvmalloc/hints/live/live_plan.hpp>
+#include "hints/live/live_plan.hpp"
 
 #include <gtest/gtest.h>
 
@@ -6,8 +6,8 @@
 #include <map>
 #include <random>
 
-#include "hints/live_program.hpp"
-#include "support/sanitized.hpp"
+#include "tests/hints/live_program.hpp"
+#include "tests/support/sanitized.hpp"
 
 namespace uvm {
 namespace {

@@ -8,7 +8,7 @@
 #include <set>
 #include <vector>
 
-#include <uvmalloc/hints/live/live_plan.hpp>
+#include "hints/live/live_plan.hpp"
 
 namespace uvm::testing {
 

@@ -1,8 +1,8 @@
-#include <uvmalloc/hints/live/move_lanes.hpp>
+#include "hints/live/move_lanes.hpp"
 
 #include <gtest/gtest.h>
 
-#include "support/fake_runtime.hpp"
+#include "tests/support/fake_runtime.hpp"
 
 namespace uvm::live {
 namespace {

@@ -1,4 +1,4 @@
-#include <uvmalloc/hints/live/page_history.hpp>
+#include "hints/live/page_history.hpp"
 
 #include <gtest/gtest.h>
 

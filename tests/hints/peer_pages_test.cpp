@@ -1,4 +1,4 @@
-#include <uvmalloc/hints/live/peer_pages.hpp>
+#include "hints/live/peer_pages.hpp"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <random>
 #include <set>
 
-#include "hints/live_program.hpp"
+#include "tests/hints/live_program.hpp"
 
 namespace uvm {
 namespace {

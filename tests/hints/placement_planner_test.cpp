@@ -1,4 +1,4 @@
-#include <uvmalloc/hints/placement_planner.hpp>
+#include "hints/placement_planner.hpp"
 
 #include <gtest/gtest.h>
 

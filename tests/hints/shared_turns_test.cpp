@@ -1,4 +1,4 @@
-#include <uvmalloc/hints/arbiter/shared_turns.hpp>
+#include "hints/sharing/shared_turns.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -17,9 +17,9 @@
 #include <thread>
 #include <vector>
 
-#include "support/temporary_folder.hpp"
+#include "tests/support/temporary_folder.hpp"
 
-namespace uvm::arbiter {
+namespace uvm::sharing {
 namespace {
 
 using namespace std::chrono_literals;
@@ -371,4 +371,4 @@ TEST_F(SharedTurnsTest, AThirtyThirdProgramIsRefused) {
 }
 
 }  // namespace
-}  // namespace uvm::arbiter
+}  // namespace uvm::sharing

@@ -1,8 +1,8 @@
-#include <uvmalloc/hints/live/step_learner.hpp>
+#include "hints/live/step_learner.hpp"
 
 #include <gtest/gtest.h>
 
-#include "hints/live_program.hpp"
+#include "tests/hints/live_program.hpp"
 
 namespace uvm::live {
 namespace {

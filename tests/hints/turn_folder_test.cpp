@@ -1,4 +1,4 @@
-#include <uvmalloc/hints/arbiter/turn_folder.hpp>
+#include "hints/sharing/turn_folder.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -7,9 +7,9 @@
 #include <filesystem>
 #include <string>
 
-#include "support/temporary_folder.hpp"
+#include "tests/support/temporary_folder.hpp"
 
-namespace uvm::arbiter {
+namespace uvm::sharing {
 namespace {
 
 class TurnFolderTest : public ::testing::Test {
@@ -53,4 +53,4 @@ TEST_F(TurnFolderTest, AFolderOfAnotherUserDoesNotServe) {
 }
 
 }  // namespace
-}  // namespace uvm::arbiter
+}  // namespace uvm::sharing

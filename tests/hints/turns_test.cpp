@@ -1,4 +1,4 @@
-#include <uvmalloc/hints/arbiter/turns.hpp>
+#include "hints/sharing/turns.hpp"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-namespace uvm::arbiter {
+namespace uvm::sharing {
 namespace {
 
 constexpr std::uint64_t kRoom = 100;
@@ -198,4 +198,4 @@ TEST_F(TurnsTest, InAnyOrderOneProgramRunsAndNobodyWaitsForever) {
 }
 
 }  // namespace
-}  // namespace uvm::arbiter
+}  // namespace uvm::sharing

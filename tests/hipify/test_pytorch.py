@@ -48,7 +48,7 @@ hipify(project_directory=sys.argv[1], output_directory=sys.argv[1], includes=[sy
     subprocess.run(
         [sys.executable, "-c", program, folder], check=True, capture_output=True, text=True
     )
-    # hipify leaves <uvmalloc/...> includes as they are.
+    # hipify leaves includes of ours as they are.
     for renamed in folder.glob("pytorch/**/*_hip.*"):
         renamed.rename(renamed.with_name(renamed.name.replace("_hip.", ".")))
     # Where a header of torch includes the original, it gets the translation: both would define all.
@@ -79,17 +79,12 @@ def test_the_plugin_is_valid_code_for_pytorch_on_rocm(tmp_path: Path) -> None:
         for call in CALL.findall(COMMENT.sub("", source.read_text()))
     ]
     assert left == []
-    (tmp_path / "in_tree" / "uvmalloc").mkdir(parents=True)
-    for room in ("allocator", "hints", "preload", "runtime", "sim", "storage"):
-        (tmp_path / "in_tree" / "uvmalloc" / room).symlink_to(ROOT / room)
-    (tmp_path / "in_tree" / "uvmalloc" / "uvmalloc.h").symlink_to(ROOT / "allocator" / "uvmalloc.h")
-    (tmp_path / "in_tree" / "uvmalloc" / "pytorch").symlink_to(tmp_path / "pytorch")
     # One unit, so that torch's headers are read once.
     unit = tmp_path / "plugin.cpp"
     unit.write_text("".join(f'#include "{source}"\n' for source in sources(tmp_path)))
     hip_headers = next(header_folders())
     generated = find_libraries().folder.parent / "pytorch" / "interpose"
-    ours = [tmp_path / "in_tree", tmp_path, generated]
+    ours = [tmp_path, ROOT / "include", ROOT, generated]
     theirs = [
         tmp_path / "toolkit",
         hip_headers,

@@ -1,4 +1,4 @@
-#include <uvmalloc/pytorch/interpose/imported_function.hpp>
+#include "pytorch/interpose/imported_function.hpp"
 
 #include <gtest/gtest.h>
 

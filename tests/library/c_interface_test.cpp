@@ -16,13 +16,13 @@
 #include <vector>
 
 #include <uvmalloc/uvmalloc.h>
-#include <uvmalloc/allocator/interface.hpp>
-#include <uvmalloc/allocator/process/process_allocator.hpp>
-#include <uvmalloc/allocator/trace/trace_reader.hpp>
+#include "allocator/interface.hpp"
+#include "allocator/process/process_allocator.hpp"
+#include "allocator/trace/trace_reader.hpp"
 
-#include "conformance/runtimes.hpp"
+#include "tests/conformance/runtimes.hpp"
 
-#include "support/sizes.hpp"
+#include "tests/support/sizes.hpp"
 
 namespace uvm {
 namespace {

@@ -6,12 +6,12 @@
 #include <stdexcept>
 #include <string>
 
-#include <uvmalloc/allocator/cuda_memory_resource.hpp>
-#include <uvmalloc/allocator/interface.hpp>
+#include <uvmalloc/cuda_memory_resource.hpp>
+#include "allocator/interface.hpp"
 
-#include "conformance/runtimes.hpp"
+#include "tests/conformance/runtimes.hpp"
 
-#include "support/sizes.hpp"
+#include "tests/support/sizes.hpp"
 
 namespace uvm {
 namespace {

@@ -16,14 +16,14 @@
 #include <vector>
 
 #include <uvmalloc/uvmalloc.h>
-#include <uvmalloc/allocator/interface.hpp>
-#include <uvmalloc/allocator/memory_resource.hpp>
-#include <uvmalloc/runtime/cuda/vendor.hpp>
+#include <uvmalloc/memory_resource.hpp>
+#include "allocator/interface.hpp"
+#include "runtime/cuda/vendor.hpp"
 
-#include "conformance/runtimes.hpp"
+#include "tests/conformance/runtimes.hpp"
 
-#include "support/sizes.hpp"
-#include "support/temporary_folder.hpp"
+#include "tests/support/sizes.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 namespace uvm {
 namespace {

@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
-#include <uvmalloc/allocator/interface.hpp>
-#include <uvmalloc/allocator/memory_resource.hpp>
+#include <uvmalloc/memory_resource.hpp>
+#include "allocator/interface.hpp"
 
-#include "conformance/runtimes.hpp"
+#include "tests/conformance/runtimes.hpp"
 
-#include "support/sizes.hpp"
+#include "tests/support/sizes.hpp"
 
 namespace uvm {
 namespace {

@@ -7,7 +7,7 @@
 #include <uvmalloc/uvmalloc.h>
 #include <uvmalloc/uvmalloc_runtime.h>
 
-#include "conformance/runtimes.hpp"
+#include "tests/conformance/runtimes.hpp"
 
 namespace uvm {
 namespace {

@@ -60,11 +60,28 @@ def test_the_plugins_use_what_is_listed() -> None:
 
 def test_every_cpp_name_is_for_a_program_or_for_the_plugin() -> None:
     """A program knows what the public headers declare."""
-    headers = (ROOT / "cmake/public_headers.txt").read_text().splitlines()
-    public = "".join((ROOT / line).read_text() for line in headers if not line.startswith("#"))
+    public = "".join(file.read_text() for file in (ROOT / "include").rglob("*.h*"))
     declared = set(re.findall(r"([\w~]+)\(", re.sub(r"//.*", "", public)))
     unused = {name for name in LISTED if name.startswith("uvm::")} - names_used_by_plugins()
     assert [name for name in sorted(unused) if name.rsplit("::")[-1] not in declared] == []
+
+
+def functions_of_ours(library: Path) -> set[str]:
+    """Those that the library or archive defines, visible or not."""
+    command = ["nm", "--defined-only", "--demangle", "--format=posix", library]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    found = re.findall(r"^(.*) [Tt] [0-9a-f]+ ?[0-9a-f]*$", "\n".join(lines), re.MULTILINE)
+    return {name for name in found if name.startswith(("uvm::", "uvmalloc_"))}
+
+
+def test_the_allocators_libraries_hold_nothing_of_pipelines() -> None:
+    libraries = find_libraries()
+    guests = functions_of_ours(libraries.pipelines)
+    assert "uvmalloc_plan_make" in guests
+    for library in (libraries.uvmalloc, libraries.folder / "libuvmalloc.a"):
+        core = functions_of_ours(library)
+        assert len(core) > 500
+        assert sorted(core & guests) == []
 
 
 def test_no_library_reads_variables_of_a_program_with_raised_rights() -> None:

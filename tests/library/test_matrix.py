@@ -10,7 +10,7 @@ import pytest
 from .test_exports import LISTED, names_used_by_plugins
 
 ROOT = Path(__file__).resolve().parents[2]
-HEADER = (ROOT / "allocator/uvmalloc.h").read_text()
+HEADER = (ROOT / "include/uvmalloc/uvmalloc.h").read_text()
 TABLE = Path(__file__).with_name("matrix_test.cpp").read_text()
 
 # The ways in which each function is used. A test of that name runs all of the table.

@@ -19,10 +19,10 @@
 #include <vector>
 
 #include <uvmalloc/uvmalloc.h>
-#include <uvmalloc/allocator/interface.hpp>
-#include <uvmalloc/allocator/process/process_allocator.hpp>
+#include "allocator/interface.hpp"
+#include "allocator/process/process_allocator.hpp"
 
-#include "support/failing_memory.hpp"
+#include "tests/support/failing_memory.hpp"
 
 namespace uvm {
 namespace {

@@ -6,8 +6,8 @@
 #include <cstring>
 #include <optional>
 
-#include <uvmalloc/preload/graph_uses.hpp>
-#include <uvmalloc/preload/kernel_arguments.hpp>
+#include "preload/graph_uses.hpp"
+#include "preload/kernel_arguments.hpp"
 
 namespace uvm::preload {
 namespace {

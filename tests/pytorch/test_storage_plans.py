@@ -511,7 +511,7 @@ def test_a_real_model_gives_the_bits_of_eager(simulate: Simulate, name: str) -> 
         + f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})
-from bench.storage.models import export, random_input
+from bench.pipelines.models import export, random_input
 model, largest, program = export({name!r}, "cpu")
 planned = uvmalloc.plan_storage(program)
 assert planned.arena_bytes <= 1.02 * planned.lower_bound_bytes

@@ -88,7 +88,7 @@ def test_the_wheel_is_for_this_platform_and_holds_each_library_once(
     assert "[torch.backends]\nuvmalloc = uvmalloc_autoload:load" in entries
     carried = sorted(n.removeprefix("uvmalloc/lib/") for n in names if ".so" in n)
     versions = [p.stem.removeprefix("libuvmalloc_torch_") for p in libraries.plugins()]
-    expected = ["libuvmalloc.so", "libuvmalloc_storage.so", "libuvmsim_torch.so"]
+    expected = ["libuvmalloc.so", "libuvmalloc_pipelines.so", "libuvmsim_torch.so"]
     expected += [f"lib{room}_torch_{v}.so" for v in versions for room in ("uvmalloc", "uvmsim")]
     expected += [f"sim/lib{name}.so" for name in ("uvmsim", "uvmsim_audit", "uvmsim_host")]
     expected += ["sim/libcudart.so.13", "sim/libcupti.so.13", "sim/libnvidia-ml.so.1"]

@@ -1,9 +1,9 @@
 // The guard between beginnings of captures and calls that would invalidate them.
 #include <gtest/gtest.h>
 
-#include <uvmalloc/runtime/capture_guard.hpp>
+#include "runtime/capture_guard.hpp"
 
-#include "support/waiting_thread.hpp"
+#include "tests/support/waiting_thread.hpp"
 
 namespace uvm {
 namespace {

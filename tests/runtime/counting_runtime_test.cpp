@@ -1,8 +1,8 @@
-#include <uvmalloc/runtime/counting_runtime.hpp>
+#include "runtime/counting_runtime.hpp"
 
 #include <gtest/gtest.h>
 
-#include "support/fake_runtime.hpp"
+#include "tests/support/fake_runtime.hpp"
 
 namespace uvm {
 namespace {

@@ -1,5 +1,5 @@
 // Tables of operations: which are accepted, what is passed on, and what is served without one.
-#include <uvmalloc/runtime/external/external_runtime.hpp>
+#include "runtime/external/external_runtime.hpp"
 
 #include <gtest/gtest.h>
 
@@ -9,8 +9,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <uvmalloc/runtime/external/operations_table.hpp>
-#include <uvmalloc/runtime/registry.hpp>
+#include <uvmalloc/registry.hpp>
+#include "runtime/external/operations_table.hpp"
 
 namespace uvm::external {
 namespace {

@@ -1,4 +1,4 @@
-#include <uvmalloc/runtime/log.hpp>
+#include "runtime/log.hpp"
 
 #include <gtest/gtest.h>
 

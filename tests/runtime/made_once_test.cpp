@@ -5,9 +5,9 @@
 #include <stdexcept>
 #include <thread>
 
-#include <uvmalloc/runtime/made_once.hpp>
+#include "runtime/made_once.hpp"
 
-#include "support/waiting_thread.hpp"
+#include "tests/support/waiting_thread.hpp"
 
 namespace uvm {
 namespace {

@@ -1,12 +1,12 @@
 // Locks taken in the wrong order, and lines written with a lock held, end the process in builds
 // that check ranks.
-#include <uvmalloc/runtime/ranked.hpp>
+#include "runtime/ranked.hpp"
 
 #include <gtest/gtest.h>
 
 #include <mutex>
 
-#include <uvmalloc/runtime/log.hpp>
+#include "runtime/log.hpp"
 
 namespace uvm {
 namespace {

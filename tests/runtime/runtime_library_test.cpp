@@ -11,9 +11,9 @@
 #include <fmt/format.h>
 
 #include <uvmalloc/uvmalloc_runtime.h>
-#include <uvmalloc/runtime/registry.hpp>
+#include <uvmalloc/registry.hpp>
 
-#include "support/temporary_folder.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 namespace uvm {
 namespace {

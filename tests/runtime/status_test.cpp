@@ -1,8 +1,8 @@
 // What the words of the runtime interface look like to people.
 #include <gtest/gtest.h>
 
-#include <uvmalloc/runtime/device_runtime.hpp>
-#include <uvmalloc/runtime/registry.hpp>
+#include <uvmalloc/device_runtime.hpp>
+#include <uvmalloc/registry.hpp>
 
 namespace uvm {
 namespace {

@@ -36,4 +36,4 @@ def test_a_header_concerns_those_that_include_it() -> None:
 
 def test_a_header_concerns_those_that_include_it_by_another() -> None:
     sources = ("allocator/engine/mover.cpp", "allocator/base/machine_memory.cpp")
-    assert concerned("runtime/place.hpp", files=sources) == [sources[0]]
+    assert concerned("include/uvmalloc/place.hpp", files=sources) == [sources[0]]

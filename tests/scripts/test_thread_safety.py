@@ -7,12 +7,11 @@ import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("allocator", "hints", "runtime", "storage")
 
 # Each line with a finding ends with the finding, as a comment.
 PLANTED = """
-#include <uvmalloc/allocator/cache/thread_caches.hpp>
-#include <uvmalloc/allocator/engine/heap_state.hpp>
+#include "allocator/cache/thread_caches.hpp"
+#include "allocator/engine/heap_state.hpp"
 
 namespace uvm {
 class Planted {
@@ -60,15 +59,12 @@ def expected(text: str) -> list[tuple[int, str]]:
 
 
 def test_an_access_without_its_lock_is_a_finding(tmp_path: Path) -> None:
-    (tmp_path / "uvmalloc").mkdir()
-    for room in ROOMS:
-        (tmp_path / "uvmalloc" / room).symlink_to(ROOT / room)
     source = tmp_path / "planted.cpp"
     source.write_text(PLANTED)
     # One more check: clang-tidy does not run for the compiler's warnings alone.
     command = ["clang-tidy", "--quiet", f"--config-file={ROOT / '.clang-tidy'}"]
     command += ["--checks=-*,clang-diagnostic-thread-safety*,modernize-redundant-void-arg"]
-    command += [str(source), "--", "-std=c++20", f"-I{tmp_path}"]
+    command += [str(source), "--", "-std=c++20", f"-I{ROOT}", f"-I{ROOT}/include"]
     finished = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert finished.returncode == 1, finished.stdout + finished.stderr
     found = re.findall(r"planted\.cpp:(\d+):\d+: error: (.*?)(?: exclusively)? \[", finished.stdout)

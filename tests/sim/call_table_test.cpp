@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <uvmalloc/sim/uvmsim.h>
-#include <uvmalloc/sim/engine/call_table.hpp>
+#include "sim/engine/call_table.hpp"
 
 namespace uvmsim {
 namespace {

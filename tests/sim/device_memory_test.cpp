@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "machine_test.hpp"
-#include "support/sanitized.hpp"
+#include "tests/support/sanitized.hpp"
 
 namespace uvmsim::test {
 namespace {

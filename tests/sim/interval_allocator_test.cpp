@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include <uvmalloc/sim/engine/interval_allocator.hpp>
+#include "sim/engine/interval_allocator.hpp"
 
 namespace uvmsim {
 namespace {

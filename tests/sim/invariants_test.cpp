@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "machine_test.hpp"
-#include "support/sanitized.hpp"
+#include "tests/support/sanitized.hpp"
 
 namespace uvmsim::test {
 namespace {

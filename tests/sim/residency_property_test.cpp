@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include <uvmalloc/sim/engine/residency.hpp>
+#include "sim/engine/residency.hpp"
 
 namespace uvmsim::test {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <cstdlib>
 
-#include <uvmalloc/sim/engine/settings.hpp>
+#include "sim/engine/settings.hpp"
 
 namespace uvmsim {
 namespace {

@@ -3,7 +3,7 @@
 #include <tuple>
 #include <vector>
 
-#include <uvmalloc/sim/engine/span_map.hpp>
+#include "sim/engine/span_map.hpp"
 
 namespace uvmsim {
 namespace {

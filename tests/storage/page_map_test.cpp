@@ -1,4 +1,4 @@
-#include <uvmalloc/storage/page_map.hpp>
+#include "storage/page_map.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/storage/storage_records.hpp>
+#include "storage/storage_records.hpp"
 
 #include <gtest/gtest.h>
 

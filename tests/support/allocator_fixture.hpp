@@ -6,10 +6,10 @@
 #include <cstddef>
 #include <memory>
 
-#include <uvmalloc/allocator/interface.hpp>
+#include "allocator/interface.hpp"
 
-#include "support/fake_runtime.hpp"
-#include "support/sizes.hpp"
+#include "tests/support/fake_runtime.hpp"
+#include "tests/support/sizes.hpp"
 
 namespace uvm::testing {
 

@@ -17,9 +17,9 @@
 
 #include <fmt/format.h>
 
-#include <uvmalloc/allocator/interface.hpp>
+#include "allocator/interface.hpp"
 
-#include "support/sizes.hpp"
+#include "tests/support/sizes.hpp"
 
 namespace uvm::testing {
 

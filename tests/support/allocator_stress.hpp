@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "support/allocator_fixture.hpp"
+#include "tests/support/allocator_fixture.hpp"
 
 namespace uvm::testing {
 

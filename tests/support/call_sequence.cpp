@@ -1,4 +1,4 @@
-#include "support/call_sequence.hpp"
+#include "tests/support/call_sequence.hpp"
 
 #include <condition_variable>
 #include <functional>
@@ -8,12 +8,12 @@
 #include <optional>
 #include <thread>
 
-#include <uvmalloc/allocator/engine/decay.hpp>
-#include <uvmalloc/runtime/log.hpp>
+#include "allocator/engine/decay.hpp"
+#include "runtime/log.hpp"
 
-#include "support/allocator_model.hpp"
-#include "support/fake_runtime.hpp"
-#include "support/sizes.hpp"
+#include "tests/support/allocator_model.hpp"
+#include "tests/support/fake_runtime.hpp"
+#include "tests/support/sizes.hpp"
 
 namespace uvm::testing {
 namespace {

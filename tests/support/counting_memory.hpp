@@ -6,7 +6,7 @@
 #include <map>
 #include <new>
 
-#include <uvmalloc/storage/arena_memory.hpp>
+#include "pipelines/plans/arena_memory.hpp"
 
 namespace uvm::testing {
 

@@ -1,11 +1,11 @@
-#include "support/failing_memory.hpp"
+#include "tests/support/failing_memory.hpp"
 
 #include <atomic>
 #include <cstddef>
 #include <cstdlib>
 #include <new>
 
-#include "support/fake_runtime.hpp"
+#include "tests/support/fake_runtime.hpp"
 
 namespace uvm::testing {
 

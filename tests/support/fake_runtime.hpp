@@ -17,11 +17,11 @@
 #include <string_view>
 #include <vector>
 
-#include <uvmalloc/hints/hint.hpp>
-#include <uvmalloc/runtime/device_runtime.hpp>
-#include <uvmalloc/runtime/log.hpp>
-#include <uvmalloc/runtime/ranked.hpp>
-#include <uvmalloc/storage/pages.hpp>
+#include <uvmalloc/device_runtime.hpp>
+#include "hints/hint.hpp"
+#include "runtime/log.hpp"
+#include "runtime/ranked.hpp"
+#include "storage/pages.hpp"
 
 namespace uvm::testing {
 

@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include <uvmalloc/storage/pack_problem.hpp>
+#include "pipelines/packing/pack_problem.hpp"
 
 namespace uvm::testing {
 

@@ -11,8 +11,8 @@
 #include <set>
 #include <utility>
 
-#include <uvmalloc/storage/backend.hpp>
-#include <uvmalloc/storage/device_transfers.hpp>
+#include "pipelines/tensors/backend.hpp"
+#include "pipelines/tensors/device_transfers.hpp"
 
 namespace uvm::testing {
 

@@ -1,5 +1,5 @@
 // Recordings made by hand, in which a step is found by what it repeats.
-#include "oversubscription/found_step.hpp"
+#include "tools/oversubscription/found_step.hpp"
 
 #include <gtest/gtest.h>
 
@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "oversubscription/recorded_order.hpp"
-#include "oversubscription/repeated_step.hpp"
-#include "support/message_of.hpp"
-#include "tools/made_recording.hpp"
+#include "tests/support/message_of.hpp"
+#include "tests/tools/made_recording.hpp"
+#include "tools/oversubscription/recorded_order.hpp"
+#include "tools/oversubscription/repeated_step.hpp"
 
 namespace uvm::oversubscription {
 namespace {

@@ -1,5 +1,5 @@
 // A trace with kernels, written by the recorder, as a recording for the simulated machine.
-#include "machine_replay/trace_recording.hpp"
+#include "tools/machine_replay/trace_recording.hpp"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -11,11 +11,11 @@
 #include <string>
 #include <vector>
 
-#include <uvmalloc/allocator/trace/trace_recorder.hpp>
-#include <uvmalloc/sim/engine/units.hpp>
-#include <uvmalloc/sim/replay/replay_machine.hpp>
+#include "allocator/trace/trace_recorder.hpp"
+#include "sim/engine/units.hpp"
+#include "sim/replay/replay_machine.hpp"
 
-#include "machine_replay/moved_memory.hpp"
+#include "tools/machine_replay/moved_memory.hpp"
 
 namespace uvm::machine_replay {
 namespace {

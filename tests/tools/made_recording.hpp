@@ -6,11 +6,11 @@
 #include <vector>
 
 #include <uvmalloc/sim/uvmsim.h>
-#include <uvmalloc/sim/engine/machine_profile.hpp>
-#include <uvmalloc/sim/engine/units.hpp>
-#include <uvmalloc/sim/replay/recording.hpp>
+#include "sim/engine/machine_profile.hpp"
+#include "sim/engine/units.hpp"
+#include "sim/replay/recording.hpp"
 
-#include "oversubscription/recorded_order.hpp"
+#include "tools/oversubscription/recorded_order.hpp"
 
 namespace uvm::testing {
 

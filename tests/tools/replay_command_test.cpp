@@ -10,9 +10,9 @@
 #include <random>
 #include <vector>
 
-#include <uvmalloc/allocator/trace/trace_recorder.hpp>
+#include "allocator/trace/trace_recorder.hpp"
 
-#include "support/sizes.hpp"
+#include "tests/support/sizes.hpp"
 
 namespace uvm {
 namespace {

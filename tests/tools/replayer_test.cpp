@@ -1,5 +1,5 @@
 // A replay asks a target for what the trace says, in its order, and finds what a wrong target does.
-#include "replay/replayer.hpp"
+#include "tools/replay/replayer.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,13 +1,13 @@
-#include "oversubscription/two_programs.hpp"
+#include "tools/oversubscription/two_programs.hpp"
 
 #include <gtest/gtest.h>
 
 #include <cstdint>
 
-#include <uvmalloc/hints/arbiter/turns.hpp>
-#include <uvmalloc/sim/engine/units.hpp>
+#include "hints/sharing/turns.hpp"
+#include "sim/engine/units.hpp"
 
-#include "tools/made_recording.hpp"
+#include "tests/tools/made_recording.hpp"
 
 namespace uvm::oversubscription {
 namespace {
@@ -31,7 +31,7 @@ TEST(TwoProgramsTest, EachTurnBringsAndTakesAwayTheMemoryOfOneProgram) {
   const TwoPrograms found =
       two_programs(program(3), program(2), copying_machine(), 4 * kBlockBytes);
   ASSERT_EQ(found.failure, "");
-  const std::uint64_t turn_ns = arbiter::TurnRules::for_device(4 * kBlockBytes).turn_ns;
+  const std::uint64_t turn_ns = sharing::TurnRules::for_device(4 * kBlockBytes).turn_ns;
   EXPECT_EQ(found.steps[0], (turn_ns + 3 * kKernelNs - 1) / (3 * kKernelNs));
   EXPECT_EQ(found.steps[1], (turn_ns + 2 * kKernelNs - 1) / (2 * kKernelNs));
   EXPECT_EQ(found.alone_ns, (3 * found.steps[0] + 2 * found.steps[1]) * kKernelNs);

@@ -1,5 +1,5 @@
 // Recordings made by hand: what a step uses, and what each policy makes of it with less memory.
-#include "oversubscription/what_if.hpp"
+#include "tools/oversubscription/what_if.hpp"
 
 #include <gtest/gtest.h>
 
@@ -9,12 +9,12 @@
 #include <vector>
 
 #include <uvmalloc/sim/uvmsim.h>
-#include <uvmalloc/sim/engine/units.hpp>
+#include "sim/engine/units.hpp"
 
-#include "oversubscription/offload.hpp"
-#include "oversubscription/policies.hpp"
-#include "oversubscription/repeated_step.hpp"
-#include "tools/made_recording.hpp"
+#include "tests/tools/made_recording.hpp"
+#include "tools/oversubscription/offload.hpp"
+#include "tools/oversubscription/policies.hpp"
+#include "tools/oversubscription/repeated_step.hpp"
 
 namespace uvm::oversubscription {
 namespace {

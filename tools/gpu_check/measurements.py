@@ -96,7 +96,7 @@ def any_program(place: Place, clock: Clock, folder: Path) -> Json:
     for runtime in ("shared",) if place.simulated else ("shared", "static"):
         program = folder / f"cuda_program_{runtime}"
         command = [compiler, "-x", "cu", "-std=c++17", "-O2", "-cudart", runtime]
-        command += ["-I", str(place.build / "include"), "-o", str(program), str(ANY_PROGRAM)]
+        command += ["-I", str(ROOT / "include"), "-o", str(program), str(ANY_PROGRAM)]
         run(command, place.environment(), clock.left(120), "nvcc")
         plain = place.driver_environment()
         paths = [plain.get("LD_LIBRARY_PATH", ""), str(libraries)]

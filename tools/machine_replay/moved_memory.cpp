@@ -1,4 +1,4 @@
-#include "machine_replay/moved_memory.hpp"
+#include "tools/machine_replay/moved_memory.hpp"
 
 #include <algorithm>
 #include <cstdint>

@@ -8,8 +8,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include <uvmalloc/allocator/trace/trace_reader.hpp>
-#include <uvmalloc/sim/replay/replay_machine.hpp>
+#include "allocator/trace/trace_reader.hpp"
+#include "sim/replay/replay_machine.hpp"
 
 namespace uvm::machine_replay {
 

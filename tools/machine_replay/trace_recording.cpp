@@ -1,4 +1,4 @@
-#include "machine_replay/trace_recording.hpp"
+#include "tools/machine_replay/trace_recording.hpp"
 
 #include <algorithm>
 #include <iterator>
@@ -11,7 +11,7 @@
 
 #include <fmt/format.h>
 
-#include <uvmalloc/sim/engine/units.hpp>
+#include "sim/engine/units.hpp"
 
 namespace uvm::machine_replay {
 namespace {

@@ -2,8 +2,8 @@
 // the kernels of a thread get their touches together. Made once from a trace; a pure function.
 #pragma once
 
-#include <uvmalloc/allocator/trace/trace_reader.hpp>
-#include <uvmalloc/sim/replay/recording.hpp>
+#include "allocator/trace/trace_reader.hpp"
+#include "sim/replay/recording.hpp"
 
 namespace uvm::machine_replay {
 

@@ -15,12 +15,12 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <uvmalloc/sim/engine/settings.hpp>
-#include <uvmalloc/sim/replay/replay_machine.hpp>
+#include "sim/engine/settings.hpp"
+#include "sim/replay/replay_machine.hpp"
 
-#include "command_words.hpp"
-#include "machine_replay/moved_memory.hpp"
-#include "machine_replay/trace_recording.hpp"
+#include "tools/command_words.hpp"
+#include "tools/machine_replay/moved_memory.hpp"
+#include "tools/machine_replay/trace_recording.hpp"
 
 namespace uvm::machine_replay {
 namespace {

@@ -1,4 +1,4 @@
-#include "oversubscription/found_step.hpp"
+#include "tools/oversubscription/found_step.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -9,11 +9,11 @@
 
 #include <fmt/format.h>
 
-#include <uvmalloc/hints/live/step_learner.hpp>
-#include <uvmalloc/hints/live/use_log.hpp>
-#include <uvmalloc/hints/live/use_range.hpp>
+#include <uvmalloc/use_range.hpp>
+#include "hints/live/step_learner.hpp"
+#include "hints/live/use_log.hpp"
 
-#include "oversubscription/recorded_order.hpp"
+#include "tools/oversubscription/recorded_order.hpp"
 
 namespace uvm::oversubscription {
 namespace {

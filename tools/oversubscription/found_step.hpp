@@ -2,7 +2,7 @@
 // its step in the same way (hints/live/step_learner.hpp).
 #pragma once
 
-#include <uvmalloc/sim/replay/recording.hpp>
+#include "sim/replay/recording.hpp"
 
 namespace uvm::oversubscription {
 

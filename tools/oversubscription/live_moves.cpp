@@ -1,9 +1,9 @@
-#include "oversubscription/live_moves.hpp"
+#include "tools/oversubscription/live_moves.hpp"
 
 #include <algorithm>
 #include <limits>
 
-#include "oversubscription/recorded_order.hpp"
+#include "tools/oversubscription/recorded_order.hpp"
 
 namespace uvm::oversubscription {
 namespace {

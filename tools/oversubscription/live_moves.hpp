@@ -9,13 +9,13 @@
 #include <set>
 #include <vector>
 
-#include <uvmalloc/hints/event_pool.hpp>
-#include <uvmalloc/hints/hint_counters.hpp>
-#include <uvmalloc/hints/live/live_plan.hpp>
-#include <uvmalloc/hints/live/move_lanes.hpp>
-#include <uvmalloc/sim/replay/hint_policy.hpp>
+#include "hints/event_pool.hpp"
+#include "hints/hint_counters.hpp"
+#include "hints/live/live_plan.hpp"
+#include "hints/live/move_lanes.hpp"
+#include "sim/replay/hint_policy.hpp"
 
-#include "oversubscription/replay_runtime.hpp"
+#include "tools/oversubscription/replay_runtime.hpp"
 
 namespace uvm::oversubscription {
 

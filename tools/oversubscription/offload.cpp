@@ -1,4 +1,4 @@
-#include "oversubscription/offload.hpp"
+#include "tools/oversubscription/offload.hpp"
 
 #include <algorithm>
 #include <map>
@@ -7,7 +7,7 @@
 
 #include <uvmalloc/sim/uvmsim.h>
 
-#include "oversubscription/recorded_order.hpp"
+#include "tools/oversubscription/recorded_order.hpp"
 
 namespace uvm::oversubscription {
 namespace {

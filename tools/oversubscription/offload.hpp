@@ -17,9 +17,9 @@
 #include <string_view>
 #include <vector>
 
-#include <uvmalloc/sim/engine/cost_model.hpp>
-#include <uvmalloc/sim/replay/hint_policy.hpp>
-#include <uvmalloc/sim/replay/recording.hpp>
+#include "sim/engine/cost_model.hpp"
+#include "sim/replay/hint_policy.hpp"
+#include "sim/replay/recording.hpp"
 
 namespace uvm::oversubscription {
 

@@ -1,10 +1,10 @@
-#include "oversubscription/policies.hpp"
+#include "tools/oversubscription/policies.hpp"
 
 #include <algorithm>
 
-#include <uvmalloc/sim/engine/units.hpp>
+#include "sim/engine/units.hpp"
 
-#include "oversubscription/live_moves.hpp"
+#include "tools/oversubscription/live_moves.hpp"
 
 namespace uvm::oversubscription {
 namespace {

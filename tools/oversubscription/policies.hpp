@@ -11,12 +11,12 @@
 #include <string_view>
 #include <vector>
 
-#include <uvmalloc/hints/plan/move_schedule.hpp>
-#include <uvmalloc/hints/plan/move_timing.hpp>
-#include <uvmalloc/sim/engine/cost_model.hpp>
-#include <uvmalloc/sim/replay/hint_policy.hpp>
+#include "sim/engine/cost_model.hpp"
+#include "sim/replay/hint_policy.hpp"
 
-#include "oversubscription/recorded_order.hpp"
+#include "tools/oversubscription/move_schedule.hpp"
+#include "tools/oversubscription/move_timing.hpp"
+#include "tools/oversubscription/recorded_order.hpp"
 
 namespace uvm::oversubscription {
 

@@ -7,11 +7,12 @@
 #include <cstdint>
 #include <vector>
 
-#include <uvmalloc/hints/plan/use_order.hpp>
-#include <uvmalloc/sim/engine/page_mask.hpp>
-#include <uvmalloc/sim/engine/page_range.hpp>
-#include <uvmalloc/sim/engine/units.hpp>
-#include <uvmalloc/sim/replay/recording.hpp>
+#include "sim/engine/page_mask.hpp"
+#include "sim/engine/page_range.hpp"
+#include "sim/engine/units.hpp"
+#include "sim/replay/recording.hpp"
+
+#include "tools/oversubscription/use_order.hpp"
 
 namespace uvm::oversubscription {
 

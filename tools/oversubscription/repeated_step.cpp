@@ -1,4 +1,4 @@
-#include "oversubscription/repeated_step.hpp"
+#include "tools/oversubscription/repeated_step.hpp"
 
 #include <algorithm>
 #include <iterator>

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include <uvmalloc/sim/replay/recording.hpp>
+#include "sim/replay/recording.hpp"
 
 namespace uvm::oversubscription {
 

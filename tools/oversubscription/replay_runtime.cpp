@@ -1,8 +1,8 @@
-#include "oversubscription/replay_runtime.hpp"
+#include "tools/oversubscription/replay_runtime.hpp"
 
 #include <algorithm>
 
-#include <uvmalloc/sim/engine/location.hpp>
+#include "sim/engine/location.hpp"
 
 namespace uvm::oversubscription {
 namespace {

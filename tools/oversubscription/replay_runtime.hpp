@@ -7,8 +7,8 @@
 #include <optional>
 #include <vector>
 
-#include <uvmalloc/runtime/device_runtime.hpp>
-#include <uvmalloc/sim/replay/hint_policy.hpp>
+#include <uvmalloc/device_runtime.hpp>
+#include "sim/replay/hint_policy.hpp"
 
 namespace uvm::oversubscription {
 

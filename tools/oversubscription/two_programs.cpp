@@ -1,4 +1,4 @@
-#include "oversubscription/two_programs.hpp"
+#include "tools/oversubscription/two_programs.hpp"
 
 #include <algorithm>
 #include <array>
@@ -7,14 +7,14 @@
 #include <utility>
 #include <vector>
 
-#include <uvmalloc/hints/arbiter/turns.hpp>
-#include <uvmalloc/sim/engine/units.hpp>
-#include <uvmalloc/sim/replay/hint_policy.hpp>
-#include <uvmalloc/sim/replay/replay_machine.hpp>
+#include "hints/sharing/turns.hpp"
+#include "sim/engine/units.hpp"
+#include "sim/replay/hint_policy.hpp"
+#include "sim/replay/replay_machine.hpp"
 
-#include "oversubscription/recorded_order.hpp"
-#include "oversubscription/repeated_step.hpp"
-#include "oversubscription/what_if.hpp"
+#include "tools/oversubscription/recorded_order.hpp"
+#include "tools/oversubscription/repeated_step.hpp"
+#include "tools/oversubscription/what_if.hpp"
 
 namespace uvm::oversubscription {
 namespace {
@@ -122,7 +122,7 @@ class Together {
   std::array<std::uint32_t, kPrograms + 1> first_block_{};
 };
 
-// What the live planner and the arbiter do, for programs whose steps are known.
+// What the live planner and the turns do, for programs whose steps are known.
 class TurnPolicy final : public HintPolicy {
  public:
   explicit TurnPolicy(const Together& together)
@@ -215,7 +215,7 @@ TwoPrograms two_programs(const Recording& first, const Recording& second,
   TwoPrograms result;
   MachineProfile profile = machine;
   profile.capacity_bytes = capacity_with(memory_bytes);
-  const arbiter::TurnRules rules = arbiter::TurnRules::for_device(memory_bytes);
+  const sharing::TurnRules rules = sharing::TurnRules::for_device(memory_bytes);
   const std::array<const Recording*, kPrograms> recorded = {&first, &second};
   std::array<Recording, kPrograms> repeated;
   constexpr std::size_t kTurns = kWarmUpRounds + kRounds;

@@ -1,5 +1,5 @@
 // Two programs on one device that has no room for both: each repeats its recorded step, and they
-// take turns by the rules of hints/arbiter/turns.hpp. Before a turn passes, the memory of the
+// take turns by the rules of hints/sharing/turns.hpp. Before a turn passes, the memory of the
 // program whose turn is over leaves the device and the host waits for that. The memory of the other
 // program comes some kernels ahead of its use. Virtual time.
 #pragma once
@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <string>
 
-#include <uvmalloc/sim/engine/machine_profile.hpp>
-#include <uvmalloc/sim/replay/recording.hpp>
+#include "sim/engine/machine_profile.hpp"
+#include "sim/replay/recording.hpp"
 
 namespace uvm::oversubscription {
 

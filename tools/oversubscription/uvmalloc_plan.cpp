@@ -14,15 +14,15 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <uvmalloc/sim/engine/settings.hpp>
-#include <uvmalloc/sim/engine/units.hpp>
+#include "sim/engine/settings.hpp"
+#include "sim/engine/units.hpp"
 
-#include "machine_replay/trace_recording.hpp"
-#include "oversubscription/found_step.hpp"
-#include "oversubscription/offload.hpp"
-#include "oversubscription/policies.hpp"
-#include "oversubscription/two_programs.hpp"
-#include "oversubscription/what_if.hpp"
+#include "tools/machine_replay/trace_recording.hpp"
+#include "tools/oversubscription/found_step.hpp"
+#include "tools/oversubscription/offload.hpp"
+#include "tools/oversubscription/policies.hpp"
+#include "tools/oversubscription/two_programs.hpp"
+#include "tools/oversubscription/what_if.hpp"
 
 namespace uvm::oversubscription {
 namespace {

@@ -1,16 +1,16 @@
-#include "oversubscription/what_if.hpp"
+#include "tools/oversubscription/what_if.hpp"
 
 #include <algorithm>
 #include <memory>
 
-#include <uvmalloc/sim/engine/device_memory.hpp>
-#include <uvmalloc/sim/engine/units.hpp>
-#include <uvmalloc/sim/replay/event_time.hpp>
-#include <uvmalloc/sim/replay/replay_machine.hpp>
+#include "sim/engine/device_memory.hpp"
+#include "sim/engine/units.hpp"
+#include "sim/replay/event_time.hpp"
+#include "sim/replay/replay_machine.hpp"
 
-#include "oversubscription/offload.hpp"
-#include "oversubscription/policies.hpp"
-#include "oversubscription/repeated_step.hpp"
+#include "tools/oversubscription/offload.hpp"
+#include "tools/oversubscription/policies.hpp"
+#include "tools/oversubscription/repeated_step.hpp"
 
 namespace uvm::oversubscription {
 namespace {

@@ -8,11 +8,11 @@
 #include <string_view>
 #include <vector>
 
-#include <uvmalloc/sim/engine/machine_profile.hpp>
-#include <uvmalloc/sim/replay/hint_policy.hpp>
-#include <uvmalloc/sim/replay/recording.hpp>
+#include "sim/engine/machine_profile.hpp"
+#include "sim/replay/hint_policy.hpp"
+#include "sim/replay/recording.hpp"
 
-#include "oversubscription/recorded_order.hpp"
+#include "tools/oversubscription/recorded_order.hpp"
 
 namespace uvm::oversubscription {
 

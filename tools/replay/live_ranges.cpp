@@ -1,4 +1,4 @@
-#include "replay/live_ranges.hpp"
+#include "tools/replay/live_ranges.hpp"
 
 #include <algorithm>
 #include <iterator>

@@ -1,4 +1,4 @@
-#include "replay/replay_plan.hpp"
+#include "tools/replay/replay_plan.hpp"
 
 #include <map>
 #include <stdexcept>

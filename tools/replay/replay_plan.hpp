@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include <uvmalloc/allocator/trace/trace_reader.hpp>
+#include "allocator/trace/trace_reader.hpp"
 
 namespace uvm::replay {
 

@@ -5,10 +5,10 @@
 #include <cstddef>
 #include <span>
 
-#include <uvmalloc/runtime/place.hpp>
-#include <uvmalloc/storage/facade.hpp>
+#include <uvmalloc/facade.hpp>
+#include <uvmalloc/place.hpp>
 
-#include "replay/replay_plan.hpp"
+#include "tools/replay/replay_plan.hpp"
 
 namespace uvm::replay {
 

@@ -1,4 +1,4 @@
-#include "replay/replayer.hpp"
+#include "tools/replay/replayer.hpp"
 
 #include <string_view>
 #include <utility>

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "replay/live_ranges.hpp"
-#include "replay/replay_plan.hpp"
-#include "replay/replay_target.hpp"
+#include "tools/replay/live_ranges.hpp"
+#include "tools/replay/replay_plan.hpp"
+#include "tools/replay/replay_target.hpp"
 
 namespace uvm::replay {
 

@@ -11,9 +11,9 @@
 
 #include <fmt/format.h>
 
-#include "command_words.hpp"
-#include "replay/replayer.hpp"
-#include "replay/uvmalloc_target.hpp"
+#include "tools/command_words.hpp"
+#include "tools/replay/replayer.hpp"
+#include "tools/replay/uvmalloc_target.hpp"
 
 namespace uvm::replay {
 namespace {

@@ -1,11 +1,11 @@
-#include "replay/uvmalloc_target.hpp"
+#include "tools/replay/uvmalloc_target.hpp"
 
 #include <stdexcept>
 #include <utility>
 
 #include <fmt/format.h>
 
-#include <uvmalloc/runtime/registry.hpp>
+#include <uvmalloc/registry.hpp>
 
 namespace uvm::replay {
 

@@ -5,9 +5,9 @@
 #include <memory>
 #include <vector>
 
-#include <uvmalloc/allocator/interface.hpp>
+#include "allocator/interface.hpp"
 
-#include "replay/replay_target.hpp"
+#include "tools/replay/replay_target.hpp"
 
 namespace uvm::replay {
 

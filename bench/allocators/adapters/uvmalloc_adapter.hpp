@@ -11,8 +11,8 @@
 #include <string>
 #include <utility>
 
-#include <uvmalloc/allocator/interface.hpp>
-#include <uvmalloc/runtime/registry.hpp>
+#include <uvmalloc/registry.hpp>
+#include "allocator/interface.hpp"
 
 #include "../request.hpp"
 #include "../reserving_runtime.hpp"

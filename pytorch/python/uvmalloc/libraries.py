@@ -26,8 +26,8 @@ class Libraries:
         return self.folder / "libuvmalloc.so"
 
     @property
-    def storage_calls(self) -> Path:
-        return self.folder / "libuvmalloc_storage.so"
+    def pipelines(self) -> Path:
+        return self.folder / "libuvmalloc_pipelines.so"
 
     @property
     def stand_ins(self) -> Path:

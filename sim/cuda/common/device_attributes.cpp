@@ -1,13 +1,13 @@
-#include <uvmalloc/sim/cuda/common/device_attributes.hpp>
+#include "sim/cuda/common/device_attributes.hpp"
 
 #include <cuda.h>
 
 #include <cstring>
 #include <limits>
 
-#include <uvmalloc/sim/cuda/common/visible_devices.hpp>
-#include <uvmalloc/sim/engine/machine.hpp>
-#include <uvmalloc/sim/engine/settings.hpp>
+#include "sim/cuda/common/visible_devices.hpp"
+#include "sim/engine/machine.hpp"
+#include "sim/engine/settings.hpp"
 
 namespace uvmsim::cuda {
 namespace {

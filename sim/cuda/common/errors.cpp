@@ -1,4 +1,4 @@
-#include <uvmalloc/sim/cuda/common/errors.hpp>
+#include "sim/cuda/common/errors.hpp"
 
 #include <algorithm>
 #include <iterator>
@@ -12,7 +12,7 @@ struct ErrorEntry {
   const char* text;
 };
 
-#include <uvmalloc/sim/cuda/common/error_table.inc>
+#include "sim/cuda/common/error_table.inc"
 
 template <class Table>
 const ErrorEntry* find(const Table& table, int number) {

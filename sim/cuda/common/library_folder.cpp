@@ -1,4 +1,4 @@
-#include <uvmalloc/sim/cuda/common/library_folder.hpp>
+#include "sim/cuda/common/library_folder.hpp"
 
 #include <dlfcn.h>
 

@@ -1,4 +1,4 @@
-#include <uvmalloc/sim/cuda/common/version.hpp>
+#include "sim/cuda/common/version.hpp"
 
 #include <array>
 #include <cstdio>

@@ -1,14 +1,14 @@
-#include <uvmalloc/sim/cuda/common/visible_devices.hpp>
+#include "sim/cuda/common/visible_devices.hpp"
 
 #include <dlfcn.h>
 
 #include <cstdlib>
 #include <string>
 
-#include <uvmalloc/sim/api/listed_devices.hpp>
-#include <uvmalloc/sim/cuda/common/library_folder.hpp>
-#include <uvmalloc/sim/engine/initialization.hpp>
-#include <uvmalloc/sim/engine/machine.hpp>
+#include "sim/api/listed_devices.hpp"
+#include "sim/cuda/common/library_folder.hpp"
+#include "sim/engine/initialization.hpp"
+#include "sim/engine/machine.hpp"
 
 namespace uvmsim::cuda {
 namespace {

@@ -4,8 +4,8 @@
 #include <atomic>
 #include <cstdint>
 
-#include <uvmalloc/sim/cuda/common/version.hpp>
-#include <uvmalloc/sim/cuda/driver/entry.hpp>
+#include "sim/cuda/common/version.hpp"
+#include "sim/cuda/driver/entry.hpp"
 
 using namespace uvmsim;
 using namespace uvmsim::cuda;

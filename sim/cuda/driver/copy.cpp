@@ -1,5 +1,5 @@
 // Copies and fills.
-#include <uvmalloc/sim/cuda/driver/entry.hpp>
+#include "sim/cuda/driver/entry.hpp"
 
 using namespace uvmsim;
 using namespace uvmsim::cuda;

@@ -2,9 +2,9 @@
 #include <cstdio>
 #include <cstring>
 
-#include <uvmalloc/sim/cuda/common/device_attributes.hpp>
-#include <uvmalloc/sim/cuda/common/version.hpp>
-#include <uvmalloc/sim/cuda/driver/entry.hpp>
+#include "sim/cuda/common/device_attributes.hpp"
+#include "sim/cuda/common/version.hpp"
+#include "sim/cuda/driver/entry.hpp"
 
 using namespace uvmsim;
 using namespace uvmsim::cuda;

@@ -8,12 +8,12 @@
 
 #include <cuda.h>
 
-#include <uvmalloc/sim/api/entry_point.hpp>
-#include <uvmalloc/sim/cuda/common/visible_devices.hpp>
-#include <uvmalloc/sim/engine/initialization.hpp>
-#include <uvmalloc/sim/engine/machine.hpp>
-#include <uvmalloc/sim/engine/status.hpp>
-#include <uvmalloc/sim/engine/thread_context.hpp>
+#include "sim/api/entry_point.hpp"
+#include "sim/cuda/common/visible_devices.hpp"
+#include "sim/engine/initialization.hpp"
+#include "sim/engine/machine.hpp"
+#include "sim/engine/status.hpp"
+#include "sim/engine/thread_context.hpp"
 
 #undef cuCtxCreate
 #undef cuCtxGetDevice

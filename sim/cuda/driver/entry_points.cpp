@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
-#include <uvmalloc/sim/cuda/common/version.hpp>
-#include <uvmalloc/sim/cuda/driver/entry.hpp>
+#include "sim/cuda/common/version.hpp"
+#include "sim/cuda/driver/entry.hpp"
 
 using namespace uvmsim;
 using namespace uvmsim::cuda;
@@ -42,7 +42,7 @@ struct Introduction {
 };
 
 constexpr auto kIntroductions = std::to_array<Introduction>({
-#include <uvmalloc/sim/cuda/driver/introductions.inc>
+#include "sim/cuda/driver/introductions.inc"
 });
 
 bool existed(std::string_view name, int version) {

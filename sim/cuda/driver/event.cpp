@@ -1,6 +1,6 @@
 // Events.
-#include <uvmalloc/sim/api/graphs.hpp>
-#include <uvmalloc/sim/cuda/driver/entry.hpp>
+#include "sim/api/graphs.hpp"
+#include "sim/cuda/driver/entry.hpp"
 
 using namespace uvmsim;
 using namespace uvmsim::cuda;

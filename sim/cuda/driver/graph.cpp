@@ -1,6 +1,6 @@
 // Graphs, in the forms of CUDA 12 and of CUDA 13.
-#include <uvmalloc/sim/api/graphs.hpp>
-#include <uvmalloc/sim/cuda/driver/entry.hpp>
+#include "sim/api/graphs.hpp"
+#include "sim/cuda/driver/entry.hpp"
 
 using namespace uvmsim;
 using namespace uvmsim::cuda;

@@ -1,8 +1,8 @@
 // Kernels: their parameters and launches. A handle is the host function that stands for the kernel,
 // as cudaGetFuncBySymbol and cudaGetKernel give it. There are no modules.
-#include <uvmalloc/sim/api/graphs.hpp>
-#include <uvmalloc/sim/api/kernel_launch.hpp>
-#include <uvmalloc/sim/cuda/driver/entry.hpp>
+#include "sim/api/graphs.hpp"
+#include "sim/api/kernel_launch.hpp"
+#include "sim/cuda/driver/entry.hpp"
 
 using namespace uvmsim;
 using namespace uvmsim::cuda;

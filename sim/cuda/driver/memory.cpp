@@ -1,7 +1,7 @@
 // Allocation of every kind, and what can be asked about an address.
 #include <cstdint>
 
-#include <uvmalloc/sim/cuda/driver/entry.hpp>
+#include "sim/cuda/driver/entry.hpp"
 
 using namespace uvmsim;
 using namespace uvmsim::cuda;

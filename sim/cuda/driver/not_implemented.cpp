@@ -7,7 +7,7 @@
 #include <set>
 #include <string>
 
-#include <uvmalloc/sim/cuda/driver/entry.hpp>
+#include "sim/cuda/driver/entry.hpp"
 
 using namespace uvmsim;
 using namespace uvmsim::cuda;

@@ -1,8 +1,8 @@
 // Advice, prefetch, discard and range attributes, in CUDA 12's way (a device ordinal) and CUDA 13's
 // (a location).
-#include <uvmalloc/sim/api/placement.hpp>
+#include "sim/api/placement.hpp"
 
-#include <uvmalloc/sim/cuda/driver/entry.hpp>
+#include "sim/cuda/driver/entry.hpp"
 
 using namespace uvmsim;
 using namespace uvmsim::cuda;

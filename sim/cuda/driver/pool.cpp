@@ -1,8 +1,8 @@
 // Stream-ordered allocation in its simplest form: memory is taken and given back when the call is
 // made, which is right because all work takes effect in the order of its calls.
-#include <uvmalloc/sim/api/pool.hpp>
+#include "sim/api/pool.hpp"
 
-#include <uvmalloc/sim/cuda/driver/entry.hpp>
+#include "sim/cuda/driver/entry.hpp"
 
 using namespace uvmsim;
 using namespace uvmsim::cuda;

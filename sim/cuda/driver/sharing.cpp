@@ -1,8 +1,8 @@
 // Memory and events that other processes open.
 #include <unistd.h>
 
-#include <uvmalloc/sim/api/sharing.hpp>
-#include <uvmalloc/sim/cuda/driver/entry.hpp>
+#include "sim/api/sharing.hpp"
+#include "sim/cuda/driver/entry.hpp"
 
 using namespace uvmsim;
 using namespace uvmsim::cuda;

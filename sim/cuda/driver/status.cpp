@@ -3,8 +3,8 @@
 #include <mutex>
 #include <set>
 
-#include <uvmalloc/sim/cuda/common/errors.hpp>
-#include <uvmalloc/sim/cuda/driver/entry.hpp>
+#include "sim/cuda/common/errors.hpp"
+#include "sim/cuda/driver/entry.hpp"
 
 using namespace uvmsim;
 using namespace uvmsim::cuda;

@@ -1,8 +1,8 @@
 // Streams, and their capture.
 #include <algorithm>
 
-#include <uvmalloc/sim/api/graphs.hpp>
-#include <uvmalloc/sim/cuda/driver/entry.hpp>
+#include "sim/api/graphs.hpp"
+#include "sim/cuda/driver/entry.hpp"
 
 using namespace uvmsim;
 using namespace uvmsim::cuda;

@@ -1,6 +1,6 @@
 // Addresses that the program reserves and memory that it maps there. A piece of memory belongs to
 // one device and cannot be shared with another process.
-#include <uvmalloc/sim/cuda/driver/entry.hpp>
+#include "sim/cuda/driver/entry.hpp"
 
 using namespace uvmsim;
 using namespace uvmsim::cuda;

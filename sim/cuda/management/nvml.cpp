@@ -17,10 +17,10 @@
 
 #include <cuda.h>
 
-#include <uvmalloc/sim/cuda/common/device_attributes.hpp>
-#include <uvmalloc/sim/cuda/common/version.hpp>
-#include <uvmalloc/sim/engine/machine.hpp>
-#include <uvmalloc/sim/engine/thread_context.hpp>
+#include "sim/cuda/common/device_attributes.hpp"
+#include "sim/cuda/common/version.hpp"
+#include "sim/engine/machine.hpp"
+#include "sim/engine/thread_context.hpp"
 
 using namespace uvmsim;
 using namespace uvmsim::cuda;

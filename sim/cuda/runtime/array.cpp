@@ -4,7 +4,7 @@
 #include <set>
 #include <utility>
 
-#include <uvmalloc/sim/cuda/runtime/entry.hpp>
+#include "sim/cuda/runtime/entry.hpp"
 
 // Only a pointer to it is ever given out.
 struct cudaArray {

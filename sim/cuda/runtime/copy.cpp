@@ -1,6 +1,6 @@
 // Copies and fills.
-#include <uvmalloc/sim/cuda/common/visible_devices.hpp>
-#include <uvmalloc/sim/cuda/runtime/entry.hpp>
+#include "sim/cuda/common/visible_devices.hpp"
+#include "sim/cuda/runtime/entry.hpp"
 
 using namespace uvmsim;
 using namespace uvmsim::cuda;

@@ -7,12 +7,12 @@
 #include <cstring>
 #include <string>
 
-#include <uvmalloc/sim/api/kernel_plugin.hpp>
-#include <uvmalloc/sim/cuda/common/device_attributes.hpp>
-#include <uvmalloc/sim/cuda/common/version.hpp>
-#include <uvmalloc/sim/cuda/common/visible_devices.hpp>
-#include <uvmalloc/sim/cuda/runtime/entry.hpp>
-#include <uvmalloc/sim/engine/thread_context.hpp>
+#include "sim/api/kernel_plugin.hpp"
+#include "sim/cuda/common/device_attributes.hpp"
+#include "sim/cuda/common/version.hpp"
+#include "sim/cuda/common/visible_devices.hpp"
+#include "sim/cuda/runtime/entry.hpp"
+#include "sim/engine/thread_context.hpp"
 
 using namespace uvmsim;
 using namespace uvmsim::cuda;

@@ -5,9 +5,9 @@
 
 #include <string>
 
-#include <uvmalloc/sim/cuda/common/library_folder.hpp>
-#include <uvmalloc/sim/cuda/common/version.hpp>
-#include <uvmalloc/sim/cuda/runtime/entry.hpp>
+#include "sim/cuda/common/library_folder.hpp"
+#include "sim/cuda/common/version.hpp"
+#include "sim/cuda/runtime/entry.hpp"
 
 using namespace uvmsim;
 using namespace uvmsim::cuda;

@@ -6,9 +6,9 @@
 
 #include <cuda_runtime_api.h>
 
-#include <uvmalloc/sim/api/entry_point.hpp>
-#include <uvmalloc/sim/engine/machine.hpp>
-#include <uvmalloc/sim/engine/status.hpp>
+#include "sim/api/entry_point.hpp"
+#include "sim/engine/machine.hpp"
+#include "sim/engine/status.hpp"
 
 namespace uvmsim::cuda {
 

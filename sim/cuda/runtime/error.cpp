@@ -1,11 +1,11 @@
 // Errors: the calling thread's last one, names and texts.
 #include <utility>
 
-#include <uvmalloc/sim/cuda/common/errors.hpp>
-#include <uvmalloc/sim/cuda/common/visible_devices.hpp>
-#include <uvmalloc/sim/cuda/runtime/entry.hpp>
-#include <uvmalloc/sim/engine/initialization.hpp>
-#include <uvmalloc/sim/engine/thread_context.hpp>
+#include "sim/cuda/common/errors.hpp"
+#include "sim/cuda/common/visible_devices.hpp"
+#include "sim/cuda/runtime/entry.hpp"
+#include "sim/engine/initialization.hpp"
+#include "sim/engine/thread_context.hpp"
 
 namespace uvmsim::cuda {
 namespace {

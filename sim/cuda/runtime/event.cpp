@@ -1,6 +1,6 @@
 // Events.
-#include <uvmalloc/sim/api/graphs.hpp>
-#include <uvmalloc/sim/cuda/runtime/entry.hpp>
+#include "sim/api/graphs.hpp"
+#include "sim/cuda/runtime/entry.hpp"
 
 using namespace uvmsim;
 using namespace uvmsim::cuda;

@@ -1,6 +1,6 @@
 // Graphs. The calls of CUDA alone are in graph_edges.cpp.
-#include <uvmalloc/sim/api/graphs.hpp>
-#include <uvmalloc/sim/cuda/runtime/entry.hpp>
+#include "sim/api/graphs.hpp"
+#include "sim/cuda/runtime/entry.hpp"
 
 using namespace uvmsim;
 using namespace uvmsim::cuda;

@@ -1,7 +1,7 @@
 // Calls about graphs that HIP lacks or declares otherwise: edges with data, parameters of an
 // instance.
-#include <uvmalloc/sim/api/graphs.hpp>
-#include <uvmalloc/sim/cuda/runtime/entry.hpp>
+#include "sim/api/graphs.hpp"
+#include "sim/cuda/runtime/entry.hpp"
 
 using namespace uvmsim;
 using namespace uvmsim::cuda;

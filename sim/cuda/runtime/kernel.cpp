@@ -6,10 +6,10 @@
 
 #include <cstdint>
 
-#include <uvmalloc/sim/api/kernel_launch.hpp>
-#include <uvmalloc/sim/cuda/common/device_attributes.hpp>
-#include <uvmalloc/sim/cuda/runtime/entry.hpp>
-#include <uvmalloc/sim/engine/kernel_registry.hpp>
+#include "sim/api/kernel_launch.hpp"
+#include "sim/cuda/common/device_attributes.hpp"
+#include "sim/cuda/runtime/entry.hpp"
+#include "sim/engine/kernel_registry.hpp"
 
 using namespace uvmsim;
 using namespace uvmsim::cuda;

@@ -1,8 +1,8 @@
 // Allocation of every kind, and what can be asked about an address.
 #include <algorithm>
 
-#include <uvmalloc/sim/api/kernel_plugin.hpp>
-#include <uvmalloc/sim/cuda/runtime/entry.hpp>
+#include "sim/api/kernel_plugin.hpp"
+#include "sim/cuda/runtime/entry.hpp"
 
 using namespace uvmsim;
 using namespace uvmsim::cuda;

@@ -1,5 +1,5 @@
 // The end of every generated entry point of the runtime library.
-#include <uvmalloc/sim/cuda/runtime/entry.hpp>
+#include "sim/cuda/runtime/entry.hpp"
 
 extern "C" int uvmsim_runtime_not_implemented(void** record, const char* name);
 

@@ -1,6 +1,6 @@
 // Advice, prefetch, discard and range attributes.
-#include <uvmalloc/sim/api/placement.hpp>
-#include <uvmalloc/sim/cuda/runtime/entry.hpp>
+#include "sim/api/placement.hpp"
+#include "sim/cuda/runtime/entry.hpp"
 
 using namespace uvmsim;
 using namespace uvmsim::cuda;

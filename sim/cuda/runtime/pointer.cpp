@@ -1,7 +1,7 @@
 // What can be asked about an address.
 #include <cstring>
 
-#include <uvmalloc/sim/cuda/runtime/entry.hpp>
+#include "sim/cuda/runtime/entry.hpp"
 
 using namespace uvmsim;
 using namespace uvmsim::cuda;

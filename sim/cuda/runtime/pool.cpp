@@ -1,9 +1,9 @@
 // Stream-ordered allocation in its simplest form: memory is taken and given back when the call is
 // made, which is right because all work takes effect in the order of its calls.
-#include <uvmalloc/sim/api/pool.hpp>
+#include "sim/api/pool.hpp"
 
-#include <uvmalloc/sim/cuda/common/visible_devices.hpp>
-#include <uvmalloc/sim/cuda/runtime/entry.hpp>
+#include "sim/cuda/common/visible_devices.hpp"
+#include "sim/cuda/runtime/entry.hpp"
 
 using namespace uvmsim;
 using namespace uvmsim::cuda;

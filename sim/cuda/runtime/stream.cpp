@@ -1,9 +1,9 @@
 // Streams, and their capture.
 #include <algorithm>
 
-#include <uvmalloc/sim/api/graphs.hpp>
-#include <uvmalloc/sim/api/kernel_plugin.hpp>
-#include <uvmalloc/sim/cuda/runtime/entry.hpp>
+#include "sim/api/graphs.hpp"
+#include "sim/api/kernel_plugin.hpp"
+#include "sim/cuda/runtime/entry.hpp"
 
 using namespace uvmsim;
 using namespace uvmsim::cuda;

@@ -1,4 +1,4 @@
-#include <uvmalloc/sim/hip/common/device_attributes.hpp>
+#include "sim/hip/common/device_attributes.hpp"
 
 #include <hip/hip_deprecated.h>
 
@@ -6,11 +6,11 @@
 #include <cstdio>
 #include <cstring>
 
-#include <uvmalloc/sim/engine/machine.hpp>
-#include <uvmalloc/sim/engine/settings.hpp>
-#include <uvmalloc/sim/hip/common/visible_devices.hpp>
-#include <uvmalloc/sim/hip/common/xnack.hpp>
-#include <uvmalloc/sim/hip/runtime/entry.hpp>
+#include "sim/engine/machine.hpp"
+#include "sim/engine/settings.hpp"
+#include "sim/hip/common/visible_devices.hpp"
+#include "sim/hip/common/xnack.hpp"
+#include "sim/hip/runtime/entry.hpp"
 
 namespace uvmsim::hip {
 namespace {

@@ -1,4 +1,4 @@
-#include <uvmalloc/sim/hip/common/errors.hpp>
+#include "sim/hip/common/errors.hpp"
 
 #include <hip/hip_runtime_api.h>
 
@@ -15,7 +15,7 @@ struct Error {
 };
 
 constexpr auto kErrors = std::to_array<Error>({
-#include <uvmalloc/sim/hip/common/error_table.inc>
+#include "sim/hip/common/error_table.inc"
 });
 
 const Error* find(int number) {

@@ -1,4 +1,4 @@
-#include <uvmalloc/sim/hip/common/version.hpp>
+#include "sim/hip/common/version.hpp"
 
 namespace uvmsim::hip {
 

@@ -1,10 +1,10 @@
-#include <uvmalloc/sim/hip/common/visible_devices.hpp>
+#include "sim/hip/common/visible_devices.hpp"
 
 #include <cstdlib>
 
-#include <uvmalloc/sim/api/listed_devices.hpp>
-#include <uvmalloc/sim/engine/initialization.hpp>
-#include <uvmalloc/sim/engine/machine.hpp>
+#include "sim/api/listed_devices.hpp"
+#include "sim/engine/initialization.hpp"
+#include "sim/engine/machine.hpp"
 
 extern "C" unsigned hsa_init();
 

@@ -1,9 +1,9 @@
-#include <uvmalloc/sim/hip/common/xnack.hpp>
+#include "sim/hip/common/xnack.hpp"
 
 #include <cstdlib>
 #include <string_view>
 
-#include <uvmalloc/sim/engine/machine.hpp>
+#include "sim/engine/machine.hpp"
 
 namespace uvmsim::hip {
 

@@ -2,10 +2,10 @@
 #include <cstdio>
 #include <cstring>
 
-#include <uvmalloc/sim/engine/thread_context.hpp>
-#include <uvmalloc/sim/hip/common/device_attributes.hpp>
-#include <uvmalloc/sim/hip/common/visible_devices.hpp>
-#include <uvmalloc/sim/hip/runtime/entry.hpp>
+#include "sim/engine/thread_context.hpp"
+#include "sim/hip/common/device_attributes.hpp"
+#include "sim/hip/common/visible_devices.hpp"
+#include "sim/hip/runtime/entry.hpp"
 
 using namespace uvmsim;
 using namespace uvmsim::hip;

@@ -1,5 +1,5 @@
 // Copies and fills by the names of the driver's interface.
-#include <uvmalloc/sim/hip/runtime/entry.hpp>
+#include "sim/hip/runtime/entry.hpp"
 
 using namespace uvmsim;
 using namespace uvmsim::hip;

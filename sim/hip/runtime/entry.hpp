@@ -7,10 +7,10 @@
 
 #include <algorithm>
 
-#include <uvmalloc/sim/api/entry_point.hpp>
-#include <uvmalloc/sim/engine/machine.hpp>
-#include <uvmalloc/sim/engine/status.hpp>
-#include <uvmalloc/sim/hip/common/version.hpp>
+#include "sim/api/entry_point.hpp"
+#include "sim/engine/machine.hpp"
+#include "sim/engine/status.hpp"
+#include "sim/hip/common/version.hpp"
 
 namespace uvmsim::hip {
 

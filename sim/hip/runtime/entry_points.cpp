@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include <uvmalloc/sim/hip/runtime/entry.hpp>
+#include "sim/hip/runtime/entry.hpp"
 
 using namespace uvmsim;
 using namespace uvmsim::hip;

@@ -1,7 +1,7 @@
 // What can be asked and changed about a capture that goes on, and HIP's own way to instantiate a
 // graph. HIP's forms have no data of edges. The other calls about graphs are translated.
-#include <uvmalloc/sim/api/graphs.hpp>
-#include <uvmalloc/sim/hip/runtime/entry.hpp>
+#include "sim/api/graphs.hpp"
+#include "sim/hip/runtime/entry.hpp"
 
 using namespace uvmsim;
 using namespace uvmsim::hip;

@@ -1,5 +1,5 @@
 // Pinned memory by the names that HIP has beside CUDA's.
-#include <uvmalloc/sim/hip/runtime/entry.hpp>
+#include "sim/hip/runtime/entry.hpp"
 
 using namespace uvmsim;
 using namespace uvmsim::hip;

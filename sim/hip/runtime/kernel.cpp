@@ -1,6 +1,6 @@
 // Kernels: the code that the compiler registers at the start of a program is accepted, and no
 // kernel can run.
-#include <uvmalloc/sim/hip/runtime/entry.hpp>
+#include "sim/hip/runtime/entry.hpp"
 
 using namespace uvmsim;
 using namespace uvmsim::hip;

@@ -1,8 +1,8 @@
 // Advice, prefetch, discard and range attributes.
-#include <uvmalloc/sim/api/placement.hpp>
-#include <uvmalloc/sim/hip/common/visible_devices.hpp>
-#include <uvmalloc/sim/hip/common/xnack.hpp>
-#include <uvmalloc/sim/hip/runtime/entry.hpp>
+#include "sim/api/placement.hpp"
+#include "sim/hip/common/visible_devices.hpp"
+#include "sim/hip/common/xnack.hpp"
+#include "sim/hip/runtime/entry.hpp"
 
 using namespace uvmsim;
 using namespace uvmsim::hip;

@@ -2,7 +2,7 @@
 // library answers with.
 #include <cstring>
 
-#include <uvmalloc/sim/hip/runtime/entry.hpp>
+#include "sim/hip/runtime/entry.hpp"
 
 using namespace uvmsim;
 using namespace uvmsim::hip;

@@ -1,5 +1,5 @@
 // Mutual exclusion of both kinds, by counters that only the lock protects.
-#include <uvmalloc/allocator/base/asymmetric_lock.hpp>
+#include "allocator/base/asymmetric_lock.hpp"
 
 #include <gtest/gtest.h>
 #include <linux/filter.h>
@@ -20,8 +20,8 @@
 #include <thread>
 #include <vector>
 
-#include "support/exclusive_counters.hpp"
-#include "support/waiting_thread.hpp"
+#include "tests/support/exclusive_counters.hpp"
+#include "tests/support/waiting_thread.hpp"
 
 namespace uvm {
 namespace {

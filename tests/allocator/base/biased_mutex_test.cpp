@@ -1,5 +1,5 @@
 // A mutex that becomes one thread's after some turns, and is taken from it again.
-#include <uvmalloc/allocator/base/biased_mutex.hpp>
+#include "allocator/base/biased_mutex.hpp"
 
 #include <gtest/gtest.h>
 #include <pthread.h>
@@ -14,8 +14,8 @@
 #include <thread>
 #include <vector>
 
-#include "support/exclusive_counters.hpp"
-#include "support/waiting_thread.hpp"
+#include "tests/support/exclusive_counters.hpp"
+#include "tests/support/waiting_thread.hpp"
 
 namespace uvm {
 namespace {

@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/base/machine_memory.hpp>
+#include "allocator/base/machine_memory.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/sysinfo.h>

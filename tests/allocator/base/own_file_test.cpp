@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/base/own_file.hpp>
+#include "allocator/base/own_file.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -10,7 +10,7 @@
 #include <sstream>
 #include <string>
 
-#include "support/temporary_folder.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 namespace uvm {
 namespace {

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "support/allocator_fixture.hpp"
+#include "tests/support/allocator_fixture.hpp"
 
 namespace uvm {
 namespace {

@@ -12,11 +12,11 @@
 #include <thread>
 #include <vector>
 
-#include <uvmalloc/allocator/counters/figure_store.hpp>
+#include "allocator/counters/figure_store.hpp"
 
-#include "support/allocator_fixture.hpp"
-#include "support/fork_fixture.hpp"
-#include "support/temporary_folder.hpp"
+#include "tests/support/allocator_fixture.hpp"
+#include "tests/support/fork_fixture.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 namespace uvm {
 namespace {

@@ -1,5 +1,5 @@
 // Peaks of sums, each part of which somebody else counts: exact, whoever allocates and frees.
-#include <uvmalloc/allocator/counters/peak_book.hpp>
+#include "allocator/counters/peak_book.hpp"
 
 #include <gtest/gtest.h>
 
@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include <uvmalloc/storage/pages.hpp>
+#include "storage/pages.hpp"
 
-#include "support/sizes.hpp"
+#include "tests/support/sizes.hpp"
 
 namespace uvm {
 namespace {

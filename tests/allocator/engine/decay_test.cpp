@@ -1,7 +1,7 @@
 // Idle memory goes back by half in every half-life; time is told.
-#include <uvmalloc/allocator/engine/decay.hpp>
+#include "allocator/engine/decay.hpp"
 
-#include "support/allocator_fixture.hpp"
+#include "tests/support/allocator_fixture.hpp"
 
 namespace uvm {
 namespace {

@@ -4,9 +4,9 @@
 #include <thread>
 #include <vector>
 
-#include <uvmalloc/allocator/base/work_counters.hpp>
+#include "allocator/base/work_counters.hpp"
 
-#include "support/allocator_fixture.hpp"
+#include "tests/support/allocator_fixture.hpp"
 
 namespace uvm {
 namespace {

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "support/allocator_fixture.hpp"
-#include "support/waiting_thread.hpp"
+#include "tests/support/allocator_fixture.hpp"
+#include "tests/support/waiting_thread.hpp"
 
 namespace uvm {
 namespace {

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include <uvmalloc/allocator/engine/pressure_rounds.hpp>
+#include "allocator/engine/pressure_rounds.hpp"
 
-#include "support/allocator_fixture.hpp"
+#include "tests/support/allocator_fixture.hpp"
 
 namespace uvm {
 namespace {

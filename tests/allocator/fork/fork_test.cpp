@@ -21,11 +21,11 @@
 
 #include <fmt/format.h>
 
-#include <uvmalloc/allocator/cache/thread_caches.hpp>
-#include <uvmalloc/allocator/fork/fork_snapshot.hpp>
+#include "allocator/cache/thread_caches.hpp"
+#include "allocator/fork/fork_snapshot.hpp"
 
-#include "support/allocator_stress.hpp"
-#include "support/fork_fixture.hpp"
+#include "tests/support/allocator_stress.hpp"
+#include "tests/support/fork_fixture.hpp"
 
 namespace uvm {
 namespace {

@@ -1,13 +1,13 @@
 // Where blocks come to lie: every address is stated. Records only: no memory is behind them.
-#include <uvmalloc/allocator/configuration.hpp>
-#include <uvmalloc/allocator/heap/block_pools.hpp>
+#include "allocator/heap/block_pools.hpp"
+#include <uvmalloc/configuration.hpp>
 
 #include <gtest/gtest.h>
 
 #include <memory>
 #include <vector>
 
-#include "support/sizes.hpp"
+#include "tests/support/sizes.hpp"
 
 namespace uvm {
 namespace {

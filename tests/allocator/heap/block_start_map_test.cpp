@@ -1,5 +1,5 @@
 // Starts in a page, against a plain array.
-#include <uvmalloc/allocator/heap/block_start_map.hpp>
+#include "allocator/heap/block_start_map.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The index of free blocks against a plain ordered set, and the store of their records.
-#include <uvmalloc/allocator/heap/free_index.hpp>
+#include "allocator/heap/free_index.hpp"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <set>
 #include <vector>
 
-#include <uvmalloc/allocator/heap/run_block_store.hpp>
+#include "allocator/heap/run_block_store.hpp"
 
 namespace uvm {
 namespace {

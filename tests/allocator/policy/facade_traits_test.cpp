@@ -1,6 +1,6 @@
 // How requests are rounded and which class of pools serves them, by facade and size.
-#include <uvmalloc/allocator/heap/pool.hpp>
-#include <uvmalloc/allocator/policy/facade_traits.hpp>
+#include "allocator/policy/facade_traits.hpp"
+#include "allocator/heap/pool.hpp"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

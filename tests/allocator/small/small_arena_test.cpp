@@ -1,4 +1,4 @@
-#include <uvmalloc/allocator/small/small_arena.hpp>
+#include "allocator/small/small_arena.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -16,7 +16,7 @@
 #include <thread>
 #include <vector>
 
-#include <uvmalloc/storage/pages.hpp>
+#include "storage/pages.hpp"
 
 namespace uvm {
 namespace {

@@ -1,8 +1,8 @@
 // What the host facade's spans are made of, where devices reach ordinary memory and where they do
 // not. The fake machine knows of managed memory alone, so what it does not know is ordinary.
-#include <uvmalloc/allocator/engine/decay.hpp>
-#include <uvmalloc/allocator/spans/host_backing.hpp>
-#include <uvmalloc/runtime/log.hpp>
+#include "allocator/spans/host_backing.hpp"
+#include "allocator/engine/decay.hpp"
+#include "runtime/log.hpp"
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -10,7 +10,7 @@
 #include <cstring>
 #include <vector>
 
-#include "support/fork_fixture.hpp"
+#include "tests/support/fork_fixture.hpp"
 
 namespace uvm {
 namespace {

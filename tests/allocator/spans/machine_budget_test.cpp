@@ -1,8 +1,8 @@
-#include <uvmalloc/allocator/spans/machine_budget.hpp>
+#include "allocator/spans/machine_budget.hpp"
 
 #include <gtest/gtest.h>
 
-#include "support/sizes.hpp"
+#include "tests/support/sizes.hpp"
 
 namespace uvm {
 namespace {

@@ -1,5 +1,5 @@
-#include <uvmalloc/allocator/policy/allocation_policy.hpp>
-#include <uvmalloc/allocator/spans/span_store.hpp>
+#include "allocator/spans/span_store.hpp"
+#include "allocator/policy/allocation_policy.hpp"
 
 #include <gtest/gtest.h>
 

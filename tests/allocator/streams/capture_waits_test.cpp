@@ -1,8 +1,8 @@
 // No wait for a device falls into a capture, whichever thread begins it.
-#include <uvmalloc/runtime/capture_guard.hpp>
+#include "runtime/capture_guard.hpp"
 
-#include "support/allocator_fixture.hpp"
-#include "support/waiting_thread.hpp"
+#include "tests/support/allocator_fixture.hpp"
+#include "tests/support/waiting_thread.hpp"
 
 namespace uvm::testing {
 namespace {

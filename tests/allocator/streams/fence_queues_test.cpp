@@ -1,5 +1,5 @@
 // Blocks behind fences, against a list of all fences.
-#include <uvmalloc/allocator/streams/fence_queues.hpp>
+#include "allocator/streams/fence_queues.hpp"
 
 #include <gtest/gtest.h>
 

@@ -25,11 +25,11 @@
 #include <utility>
 #include <vector>
 
-#include <uvmalloc/allocator/base/fibonacci_hash.hpp>
-#include <uvmalloc/allocator/trace/trace_reader.hpp>
-#include <uvmalloc/allocator/trace/trace_recorder.hpp>
+#include "allocator/base/fibonacci_hash.hpp"
+#include "allocator/trace/trace_reader.hpp"
+#include "allocator/trace/trace_recorder.hpp"
 
-#include "support/sizes.hpp"
+#include "tests/support/sizes.hpp"
 
 namespace uvm {
 namespace {

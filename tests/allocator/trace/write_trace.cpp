@@ -5,9 +5,9 @@
 #include <string>
 #include <thread>
 
-#include <uvmalloc/allocator/trace/trace_recorder.hpp>
+#include "allocator/trace/trace_recorder.hpp"
 
-#include "support/sizes.hpp"
+#include "tests/support/sizes.hpp"
 
 namespace {
 

@@ -8,11 +8,11 @@
 #include <vector>
 
 #include <uvmalloc/uvmalloc.h>
-#include <uvmalloc/allocator/caching_managed_allocator.hpp>
-#include <uvmalloc/allocator/memory_resource.hpp>
-#include <uvmalloc/runtime/registry.hpp>
+#include <uvmalloc/allocator.hpp>
+#include <uvmalloc/memory_resource.hpp>
+#include <uvmalloc/registry.hpp>
 #ifdef WITH_CCCL
-#include <uvmalloc/allocator/cuda_memory_resource.hpp>
+#include <uvmalloc/cuda_memory_resource.hpp>
 #endif
 
 __global__ void scale(float* values, float factor, int count) {

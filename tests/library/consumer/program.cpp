@@ -6,9 +6,9 @@
 #include <vector>
 
 #include <uvmalloc/uvmalloc.h>
-#include <uvmalloc/allocator/memory_resource.hpp>
-#include <uvmalloc/allocator/statistics.hpp>
-#include <uvmalloc/runtime/registry.hpp>
+#include <uvmalloc/memory_resource.hpp>
+#include <uvmalloc/registry.hpp>
+#include <uvmalloc/statistics.hpp>
 
 int main() {
   uvm::RuntimeChoice choice = uvm::open_runtime("auto");

@@ -1,11 +1,11 @@
 // Recordings made by hand, run on machines of known costs: exact virtual times and traffic.
-#include <uvmalloc/sim/replay/replay_machine.hpp>
+#include "sim/replay/replay_machine.hpp"
 
 #include <gtest/gtest.h>
 
 #include <stdexcept>
 
-#include <uvmalloc/sim/engine/units.hpp>
+#include "sim/engine/units.hpp"
 
 namespace uvmsim::replay {
 namespace {

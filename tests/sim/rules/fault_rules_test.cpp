@@ -1,7 +1,7 @@
 // What faults of devices bring, and in how many batches.
 #include <random>
 
-#include <uvmalloc/sim/engine/fault_growth.hpp>
+#include "sim/engine/fault_growth.hpp"
 
 #include "ruled_machine.hpp"
 

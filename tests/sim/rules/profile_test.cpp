@@ -10,7 +10,7 @@
 
 #include <gtest/gtest.h>
 
-#include <uvmalloc/sim/engine/machine_profile.hpp>
+#include "sim/engine/machine_profile.hpp"
 
 namespace uvmsim::test {
 namespace {

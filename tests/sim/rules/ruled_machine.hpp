@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <vector>
 
-#include <uvmalloc/sim/engine/residency.hpp>
+#include "sim/engine/residency.hpp"
 
 namespace uvmsim::test {
 

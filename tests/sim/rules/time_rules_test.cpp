@@ -1,6 +1,6 @@
 // Virtual time: what the cost model says of work, and how lanes order it.
-#include <uvmalloc/sim/engine/cost_model.hpp>
-#include <uvmalloc/sim/engine/timeline.hpp>
+#include "sim/engine/cost_model.hpp"
+#include "sim/engine/timeline.hpp"
 
 #include "ruled_machine.hpp"
 

@@ -1,0 +1,121 @@
+#include "hints/sharing/device_sharing.hpp"
+
+#include <chrono>
+#include <cstdlib>
+#include <exception>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "hints/background_thread.hpp"
+#include "hints/sharing/turn_folder.hpp"
+#include "runtime/log.hpp"
+
+namespace uvm::sharing {
+namespace {
+
+constexpr auto kPeriod = std::chrono::milliseconds(250);
+
+}  // namespace
+
+DeviceSharing::DeviceSharing(const std::vector<SharedDevice>& devices, std::string folder) {
+  if (devices.empty()) return;
+  if (folder.empty()) folder = turn_folder(secure_getenv("XDG_RUNTIME_DIR"));
+  by_device_.resize(devices.size());
+  for (std::size_t index = 0; index < devices.size(); ++index) {
+    const auto& [name, room_bytes] = devices[index];
+    if (name.empty()) continue;
+    Shared& shared = by_device_[index];
+    std::string why;
+    shared.room_bytes = room_bytes;
+    shared.turns = SharedTurns::join(folder, name, TurnRules::for_device(room_bytes), &why);
+    if (shared.turns == nullptr)
+      log(LogLevel::kWarning, "programs do not take turns on device {}: {}", index, why);
+  }
+}
+
+DeviceSharing::~DeviceSharing() {
+  stop();
+}
+
+void DeviceSharing::start(Actions actions) {
+  if (by_device_.empty()) return;
+  actions_ = std::move(actions);
+  watch_ = std::make_unique<Watch>();
+  watch_->thread = start_background_thread([this] { watch(); });
+}
+
+void DeviceSharing::stop() noexcept {
+  if (watch_ == nullptr) return;
+  {
+    const std::lock_guard lock(watch_->mutex);
+    watch_->stops = true;
+  }
+  watch_->changed.notify_all();
+  if (watch_->thread.joinable()) watch_->thread.join();
+  watch_.reset();
+}
+
+// The condition variable counts a thread that waits, which the child does not have. So it is not
+// destroyed.
+void DeviceSharing::abandon() noexcept {
+  (void)watch_.release();
+}
+
+std::vector<SharingFigures> DeviceSharing::figures() const {
+  std::vector<SharingFigures> figures;
+  for (const Shared& shared : by_device_)
+    figures.push_back(shared.turns == nullptr ? SharingFigures{} : shared.turns->figures());
+  return figures;
+}
+
+void DeviceSharing::watch() {
+  std::unique_lock lock(watch_->mutex);
+  while (!watch_->changed.wait_for(lock, kPeriod, [this] { return watch_->stops; })) {
+    lock.unlock();
+    for (std::size_t device = 0; device < by_device_.size(); ++device) {
+      Shared& shared = by_device_[device];
+      if (shared.turns != nullptr) look_at(static_cast<int>(device), shared);
+    }
+    lock.lock();
+  }
+}
+
+void DeviceSharing::look_at(int device, Shared& shared) {
+  SharedTurns& turns = *shared.turns;
+  try {
+    const std::size_t held_bytes = publish(device, turns);
+    if (turns.is_crowded()) turns.remove_gone_programs();
+    if (held_bytes == 0 || !turns.is_crowded()) {
+      shared.is_crowded = false;
+      return;
+    }
+    if (!shared.is_crowded) {
+      actions_.release_cached();
+      publish(device, turns);
+      if (!turns.is_crowded()) return;
+      shared.is_crowded = true;
+      if (!std::exchange(shared.is_logged, true)) log_crowd(device, shared);
+    }
+    actions_.plan_moves(device);
+  } catch (const std::exception& error) {
+    log_once(LogLevel::kWarning, "sharing",
+             fmt::format("device {} is not shared well: {}", device, error.what()));
+  }
+}
+
+std::size_t DeviceSharing::publish(int device, SharedTurns& turns) const {
+  const std::size_t bytes = actions_.held_bytes(device);
+  turns.set_held_bytes(bytes);
+  return bytes;
+}
+
+void DeviceSharing::log_crowd(int device, const Shared& shared) {
+  const SharingFigures figures = shared.turns->figures();
+  log(LogLevel::kWarning,
+      "{} programs hold {} of device {}, which has {} for them: they take turns of {:.1f} s",
+      figures.programs, format_size(figures.held_bytes), device, format_size(shared.room_bytes),
+      static_cast<double>(TurnRules::for_device(shared.room_bytes).turn_ns) / 1e9);
+}
+
+}  // namespace uvm::sharing

@@ -1,0 +1,91 @@
+// Several programs on one device (UVMALLOC_SHARE; docs/oversubscription.md, "Several programs"). A
+// thread publishes four times a second how much device memory this program holds. If all programs
+// together hold more than the device has, the program first gives back cached memory. If that is
+// not enough, it plans moves: from then on kernels wait for the program's turn.
+//
+// Thread-safe. Without shared devices there is no thread and no file, and nothing waits.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "hints/sharing/shared_turns.hpp"
+
+namespace uvm::sharing {
+
+struct SharedDevice {
+  std::string name;  // the same in every program of the machine; empty: it is not shared
+  std::size_t room_bytes = 0;
+};
+
+class DeviceSharing {
+ public:
+  struct Actions {
+    std::function<std::size_t(int device)> held_bytes;
+    std::function<void()> release_cached;
+    std::function<void(int device)> plan_moves;
+  };
+
+  // Joins the programs of each device, by a table in `folder`; empty: turn_folder()'s. `devices`
+  // has an entry for each device, or none. The log has a line for each device that cannot be
+  // shared.
+  DeviceSharing(const std::vector<SharedDevice>& devices, std::string folder);
+  ~DeviceSharing();
+  DeviceSharing(const DeviceSharing&) = delete;
+  DeviceSharing& operator=(const DeviceSharing&) = delete;
+
+  void start(Actions actions);
+  void stop() noexcept;
+  // In a forked child: the thread and the turns are the parent's.
+  void abandon() noexcept;
+
+  // Before a kernel, without locks: waits until this program may use the device.
+  // `leave(device)` moves its memory away.
+  template <class Leave>
+  void before_kernel(int device, Leave leave) {
+    if (const Shared* shared = find(device)) [[unlikely]]
+      shared->turns->before_kernel([&] { leave(device); });
+  }
+  bool is_crowded(int device) const {
+    const Shared* shared = find(device);
+    return shared != nullptr && shared->turns->is_crowded();
+  }
+  // By device; no programs: it is not shared.
+  std::vector<SharingFigures> figures() const;
+
+ private:
+  struct Shared {
+    std::unique_ptr<SharedTurns> turns;  // null: the device is not shared
+    std::size_t room_bytes = 0;
+    // Whether the programs hold more than the device has, though they keep nothing cached.
+    bool is_crowded = false;
+    bool is_logged = false;  // the log has a line, of this or an earlier crowd
+  };
+
+  const Shared* find(int device) const {
+    const auto index = static_cast<std::size_t>(device);
+    return index < by_device_.size() && by_device_[index].turns != nullptr ? &by_device_[index]
+                                                                           : nullptr;
+  }
+  void watch();
+  void look_at(int device, Shared& shared);
+  std::size_t publish(int device, SharedTurns& turns) const;
+  static void log_crowd(int device, const Shared& shared);
+
+  Actions actions_;
+  std::vector<Shared> by_device_;
+  struct Watch {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool stops = false;
+    std::thread thread;
+  };
+  std::unique_ptr<Watch> watch_;  // null: nothing is shared
+};
+
+}  // namespace uvm::sharing

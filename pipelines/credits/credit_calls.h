@@ -1,0 +1,62 @@
+/* Credits for C and for Python's ctypes, in libuvmalloc_pipelines.so. A handle stands for one
+ * CreditGate (pipelines/credits/credit_gate.hpp): registers and actors are added first,
+ * uvmalloc_credits_open() ends that. Functions that can fail write a sentence, ended by NUL and cut
+ * to the capacity, to `error`. No function throws. After uvmalloc_credits_open() any thread may
+ * call any function but uvmalloc_credits_destroy(), which is the last call. */
+#ifndef UVMALLOC_PIPELINES_CREDIT_CALLS_H
+#define UVMALLOC_PIPELINES_CREDIT_CALLS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct uvmalloc_credits uvmalloc_credits;
+
+/* What uvmalloc_credits_start() returns. */
+#define UVMALLOC_CREDITS_STARTED 1
+#define UVMALLOC_CREDITS_OVER 0      /* the actor gets no more tensors, or nobody reads its own */
+#define UVMALLOC_CREDITS_FAILED (-1) /* a wrong argument, or no memory */
+#define UVMALLOC_CREDITS_LATE (-2)   /* an actor was not done in time; `error` names it */
+#define UVMALLOC_CREDITS_STOPPED (-3)
+
+/* `memory_bytes`: the most that all slots together may hold; UINT64_MAX: as much as the quotas.
+ * NULL without memory. */
+uvmalloc_credits* uvmalloc_credits_create(uint64_t memory_bytes);
+void uvmalloc_credits_destroy(uvmalloc_credits* credits);
+
+/* The number of the new actor or register; -1 on failure. */
+int uvmalloc_credits_add_actor(uvmalloc_credits* credits, const char* name, char* error,
+                               size_t capacity);
+int uvmalloc_credits_add_register(uvmalloc_credits* credits, const char* name, int producer,
+                                  const int* consumers, size_t consumer_count, uint64_t quota,
+                                  uint64_t slot_bytes, char* error, size_t capacity);
+/* 0, or -1 where memory_bytes does not hold one tensor on its way. `timeout_seconds` 0: none. */
+int uvmalloc_credits_open(uvmalloc_credits* credits, double timeout_seconds, char* error,
+                          size_t capacity);
+
+/* Waits until the actor may act. Writes the numbers of the slots that it reads and writes, in the
+ * order in which its registers were added; both arrays have room for as many. */
+int uvmalloc_credits_start(uvmalloc_credits* credits, int actor, uint64_t* inputs,
+                           uint64_t* outputs, char* error, size_t capacity);
+/* Waits until uvmalloc_credits_start() would answer at once, but not longer than `seconds`. Returns
+ * 1 if it would, 0 if not, -1 on failure. An interpreter looks for signals between such waits. */
+int uvmalloc_credits_wait(uvmalloc_credits* credits, int actor, double seconds, char* error,
+                          size_t capacity);
+/* The size of the tensor that the register's producer has just made. -1 if it is more than
+ * slot_bytes. */
+int uvmalloc_credits_set_output_bytes(uvmalloc_credits* credits, int reg, uint64_t size_bytes,
+                                      char* error, size_t capacity);
+int uvmalloc_credits_finish(uvmalloc_credits* credits, int actor, char* error, size_t capacity);
+int uvmalloc_credits_close(uvmalloc_credits* credits, int actor, char* error, size_t capacity);
+int uvmalloc_credits_abandon(uvmalloc_credits* credits, int actor, char* error, size_t capacity);
+void uvmalloc_credits_stop(uvmalloc_credits* credits, const char* reason);
+uint64_t uvmalloc_credits_peak_bytes(const uvmalloc_credits* credits);
+uint64_t uvmalloc_credits_held_bytes(const uvmalloc_credits* credits);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

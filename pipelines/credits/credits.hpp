@@ -1,0 +1,174 @@
+// Flow control by credits (the notes on OneFlow, 4.1 to 4.3). Actors hand tensors to each other in
+// the slots of registers. A register is the output of one actor, its producer; its quota is the
+// number of its slots. Memory is therefore a dependency that is known before an action starts: an
+// action starts only if each input holds a tensor and each output has a credit, that is a free
+// slot. An action that is started never waits for memory.
+//
+// The counters are those of the notes:
+//   in         tensors of an input register that a consumer may read; 0 at first
+//   out        free slots of an output register; its quota at first
+//   reference  consumers that still read a slot; its contents stay as they are while it is not 0
+// They change by messages. finish() sends a request to each consumer and an acknowledgement to each
+// producer; deliver() hands over one message. Consumers read the slot itself, so a hand-over copies
+// nothing.
+//
+// Quotas bound the memory of each register. `memory_bytes` also bounds the sum over all registers,
+// which may then be less than the sum of the quotas. An action starts only if, after it, the
+// tensors in flight can still be consumed within that memory in some order. That keeps the two
+// operators of the notes (2.3) from the deadlock in which both inputs fill the memory that an
+// operator needs.
+//
+// Not thread-safe: CreditGate is. Time is an argument. No function calls an actor.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <deque>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "pipelines/credits/credit_trial.hpp"
+
+namespace uvm {
+
+// One tensor's memory: slot `index` of register `reg`.
+struct CreditSlot {
+  std::size_t reg = 0;
+  std::size_t index = 0;
+  friend bool operator==(const CreditSlot&, const CreditSlot&) = default;
+};
+
+// The slots that one action reads and writes, in the order in which the actor's registers were
+// added.
+struct CreditAction {
+  std::vector<CreditSlot> inputs;
+  std::vector<CreditSlot> outputs;
+  friend bool operator==(const CreditAction&, const CreditAction&) = default;
+};
+
+struct CreditRegister {
+  std::string name;
+  std::size_t producer = 0;
+  std::vector<std::size_t> consumers;  // none: memory that an action needs only while it runs
+  std::size_t quota = 1;               // 2 is double buffering
+  std::size_t slot_bytes = 0;          // the most that a tensor in a slot may take
+};
+
+class Credits {
+ public:
+  using Time = std::chrono::nanoseconds;
+  static constexpr std::size_t kUnlimited = std::numeric_limits<std::size_t>::max();
+
+  explicit Credits(std::size_t memory_bytes = kUnlimited) : memory_bytes_(memory_bytes) {}
+  Credits(Credits&&) = default;  // nothing copies what threads wait for
+  Credits& operator=(Credits&&) = default;
+
+  // Both return the number of what they add. An actor without input registers is a source.
+  // std::invalid_argument for a register with an actor that does not exist, a consumer that is
+  // named twice, a quota of 0, or consumers that would make actors wait for each other in a circle.
+  std::size_t add_actor(std::string name);
+  std::size_t add_register(CreditRegister description);
+
+  // To be called before the first start(). std::invalid_argument where memory_bytes does not hold
+  // one tensor on its way through all actors; the message names the actor that could never start.
+  void check_memory() const;
+
+  // Whether start() would start an action. An actor runs one action at a time.
+  bool can_start(std::size_t actor) const;
+  // Takes the oldest tensor of each input and a free slot of each output. std::logic_error if
+  // can_start() is false.
+  CreditAction start(std::size_t actor, Time now);
+  // The running action has put `size_bytes` into the slot that it writes in register `reg`, which
+  // gives the rest of slot_bytes back. std::length_error for more than slot_bytes; the register and
+  // both sizes are named.
+  void set_output_bytes(std::size_t reg, std::size_t size_bytes);
+  // Ends the running action. Its outputs are requested from their consumers, its inputs are
+  // acknowledged.
+  void finish(std::size_t actor, Time now);
+  // Hands over the oldest message. Returns false if there is none.
+  bool deliver(Time now);
+  void deliver_all(Time now) {
+    while (deliver(now)) continue;
+  }
+
+  // The actor starts no more actions. Consumers end after its last tensor; producers whose
+  // consumers have all ended end too. Tensors that nobody will read any more are acknowledged.
+  void close(std::size_t actor, Time now);
+  // close() of an actor whose running action, if there is one, has no result: the end of a source,
+  // or a failure. Its output slots are free again, its inputs are acknowledged.
+  void abandon(std::size_t actor, Time now);
+  // Whether the actor will never start again and runs no action.
+  bool is_over(std::size_t actor) const;
+
+  // A sentence that names the actor and its register, if a consumer could have acknowledged a
+  // tensor for longer than `limit`, or if a source has been making one for longer.
+  std::optional<std::string> overdue(Time now, Time limit) const;
+  // When overdue() may have something to say at the earliest; nullopt while nobody has to act.
+  std::optional<Time> next_overdue(Time limit) const;
+
+  // ---- the counters
+  std::size_t in_counter(std::size_t reg, std::size_t consumer) const;
+  std::size_t out_counter(std::size_t reg) const { return registers_[reg].free.size(); }
+  std::size_t reference_counter(CreditSlot slot) const {
+    return registers_[slot.reg].slots[slot.index].references;
+  }
+  std::size_t held_bytes() const { return held_bytes_; }
+  std::size_t peak_bytes() const { return peak_bytes_; }
+  std::size_t actor_count() const { return actors_.size(); }
+  const std::string& actor_name(std::size_t actor) const { return actors_[actor].name; }
+
+ private:
+  friend class CreditTrial;
+  struct Slot {
+    std::size_t references = 0;
+    std::size_t bytes = 0;  // that are charged for it
+  };
+  struct Register {
+    CreditRegister described;
+    std::vector<Slot> slots;
+    std::deque<std::size_t> free;
+    std::vector<std::deque<std::size_t>>
+        ready;  // by consumer: slots that may be read, the oldest first
+  };
+  struct Input {
+    std::size_t reg;
+    std::size_t consumer;  // its place among the register's consumers
+  };
+  struct Actor {
+    std::string name;
+    std::vector<Input> inputs;
+    std::vector<std::size_t> outputs;
+    std::optional<CreditAction> running;
+    bool closed = false;
+    std::optional<Time> since;  // since when it could act or acts
+  };
+  struct Message {
+    bool is_request;  // else an acknowledgement
+    CreditSlot slot;
+    std::size_t consumer;  // for a request: its place among the register's consumers
+  };
+
+  bool has_inputs(const Actor& actor) const;
+  bool has_credits(const Actor& actor) const;
+  bool reaches(std::size_t from, std::size_t to, std::vector<std::string>* path) const;
+  void charge(Slot* slot, std::size_t size_bytes);
+  void recycle(CreditSlot slot);
+  void take_slots(Actor* actor);
+  void end_action(Actor* actor);
+  bool has_ended(std::size_t actor) const;
+  bool must_act(const Actor& actor) const;  // overdue() looks at it
+  void settle(Time now);
+  void check(std::size_t actor) const;
+
+  std::size_t memory_bytes_;
+  std::vector<Actor> actors_;
+  std::vector<Register> registers_;
+  std::deque<Message> messages_;
+  std::size_t held_bytes_ = 0;
+  std::size_t peak_bytes_ = 0;
+  mutable CreditTrial trial_;  // keeps its memory between questions
+};
+
+}  // namespace uvm

@@ -1,0 +1,125 @@
+// Where the storages of a program lie in one arena, with sizes that depend on named variables (TVM,
+// "Symbolic shape runtime"). Memory planning is given each variable's range; it makes two columns,
+// storage id and most bytes (Implementation 1), and packs them. A size is an infix expression of
+// variables and constants (Implementation 2). StorageArena is the runtime (Implementation 3).
+//
+// A storage is live from step `first_use` up to, but without, step `end_use`. Storages that are
+// live at one step lie apart. A storage that is part of another one has no memory of its own: it
+// lies at the other's beginning, and the other is live as long.
+//
+// Immutable after StoragePlan::make(); may be used by several threads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "pipelines/packing/storage_packer.hpp"
+#include "pipelines/plans/size_expression.hpp"
+
+namespace uvm {
+
+// Set by the program, within [lower, upper]; or derived from others by `expression`.
+struct PlanVariable {
+  std::string name;
+  std::int64_t lower = 0;
+  std::int64_t upper = 0;
+  std::string expression;  // empty: set by the program
+
+  bool is_derived() const { return !expression.empty(); }
+  friend bool operator==(const PlanVariable&, const PlanVariable&) = default;
+};
+
+struct PlanStorage {
+  std::string id;
+  std::string size;  // an expression, in bytes
+  std::int64_t first_use = 0;
+  std::int64_t end_use = 0;
+  std::string part_of;  // another id; empty: memory of its own
+
+  friend bool operator==(const PlanStorage&, const PlanStorage&) = default;
+};
+
+struct PlanDescription {
+  std::vector<PlanVariable> variables;
+  std::vector<PlanStorage> storages;
+  std::int64_t alignment_bytes = 512;  // of every storage; a power of two
+
+  friend bool operator==(const PlanDescription&, const PlanDescription&) = default;
+};
+
+// What a description or a plan is wrong about; the message names the variable or the storage.
+struct PlanError : std::invalid_argument {
+  using std::invalid_argument::invalid_argument;
+};
+
+class StoragePlan {
+ public:
+  struct Place {
+    std::int64_t offset = 0;
+    std::int64_t most_bytes = 0;  // as aligned, for the owner of the memory
+    friend bool operator==(const Place&, const Place&) = default;
+  };
+
+  // Computes the bounds and packs. PlanError or ExpressionError for: a name that is used twice or
+  // is empty, a range without numbers, an unknown variable or id, variables or parts that go round
+  // in a circle, a size that overflows, that divides by zero or that is never positive, a storage
+  // that is live at no step or outlives what it is part of by more than can be given, an alignment
+  // that is no power of two.
+  static StoragePlan make(PlanDescription description, const PackEffort& effort = {});
+  // With the places that a former make() has found, in the order of the storages. PlanError where
+  // they do not fit.
+  static StoragePlan with_places(PlanDescription description, std::vector<Place> places);
+
+  const PlanDescription& description() const { return description_; }
+  const std::vector<Place>& places() const { return places_; }
+  std::int64_t arena_bytes() const { return arena_bytes_; }
+  // The most bytes that are live at one step, at the bounds. No plan has a smaller arena.
+  std::int64_t lower_bound_bytes() const { return lower_bound_bytes_; }
+  std::size_t storage_number(std::string_view id) const;     // PlanError: unknown
+  std::size_t variable_number(std::string_view name) const;  // PlanError: unknown
+
+  // The storage whose memory a storage lies in; itself where it has its own.
+  std::size_t owner(std::size_t storage) const { return owners_[storage]; }
+  // The variables that the program sets and on which the size depends, also by way of derived ones;
+  // ascending.
+  const std::vector<std::size_t>& dependencies(std::size_t storage) const {
+    return storage_dependencies_[storage];
+  }
+
+  // Fills in the derived variables. `values` has a value for each variable. PlanError if one that
+  // the program sets is below its range, or above it and `may_exceed` is false; it names the
+  // variable, the value and the range.
+  void derive(std::span<std::int64_t> values, bool may_exceed = false) const;
+  // The size of a storage. PlanError if it is negative: names the storage, its size and the values.
+  std::int64_t size_bytes(std::size_t storage, std::span<const std::int64_t> values) const;
+
+ private:
+  StoragePlan() = default;
+  void compile();
+  void order_derived();
+  void find_owners();
+  void bound_sizes();
+  PackProblem problem() const;
+  void finish(std::vector<Place> places);
+  std::string values_text(std::size_t storage, std::span<const std::int64_t> values) const;
+
+  PlanDescription description_;
+  std::vector<std::string> names_;
+  std::vector<std::optional<SizeExpression>> derivations_;  // by variable
+  std::vector<std::size_t> derivation_order_;
+  std::vector<SizeExpression> sizes_;
+  std::vector<std::vector<std::size_t>> variable_dependencies_, storage_dependencies_;
+  std::vector<std::size_t> owners_;
+  std::vector<std::int64_t> most_bytes_;  // by storage; of an owner: with its parts, aligned
+  std::vector<std::size_t> owning_;       // storages with memory of their own
+  std::vector<Place> places_;
+  std::int64_t arena_bytes_ = 0;
+  std::int64_t lower_bound_bytes_ = 0;
+};
+
+}  // namespace uvm

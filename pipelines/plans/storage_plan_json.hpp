@@ -1,0 +1,30 @@
+// Plans as JSON. The RFC's attributes are there under our names: `upper` of a variable is its
+// var_upper_bound, `most_bytes` of a storage its max_bytes.
+//
+//   {"uvmalloc_storage_plan": 1, "alignment_bytes": 512,
+//    "variables": [{"name": "n", "lower": 1, "upper": 128}, {"name": "m", "expression": "2 * n"}],
+//    "storages": [{"id": "x", "size": "4 * n", "first_use": 0, "end_use": 2, "offset": 0,
+//    "most_bytes": 512},
+//                 {"id": "y", "size": "4 * m", "first_use": 1, "end_use": 3, "part_of": "x", ...}]}
+//
+// A description has no `offset` and no `most_bytes`. A reader accepts version 1 alone, no key that
+// is not above, and no key twice.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "pipelines/plans/storage_plan.hpp"
+
+namespace uvm {
+
+inline constexpr int kPlanVersion = 1;
+
+std::string plan_to_json(const StoragePlan& plan);
+
+// PlanError or ExpressionError for a text that is no JSON, another version, a missing, unknown or
+// wrong value, and for all that StoragePlan refuses. The message says where.
+StoragePlan plan_from_json(std::string_view text);
+PlanDescription description_from_json(std::string_view text);
+
+}  // namespace uvm

@@ -1,0 +1,20 @@
+// Where the up-to-date data of a tensor is, if it is on a device (Glow, Storing Device Residency
+// Information).
+#pragma once
+
+#include "pipelines/tensors/device_transfers.hpp"
+
+namespace uvm {
+
+struct DeviceResidencyInfo {
+  const DeviceTransfers* runtime = nullptr;  // nullptr: on no device
+  int device = -1;
+  void* context = nullptr;  // the address on the device
+
+  bool is_on(const DeviceTransfers& other, int other_device) const {
+    return runtime == &other && device == other_device;
+  }
+  friend bool operator==(const DeviceResidencyInfo&, const DeviceResidencyInfo&) = default;
+};
+
+}  // namespace uvm

@@ -1,0 +1,117 @@
+// A typed view that knows where its up-to-date data is: on the host, on a device, or on both (Glow,
+// "Device Resident and Specific Tensors"). Data moves when somebody uses it where it is not, and at
+// most once (When to Transfer Tensors: lazily). Results stay on their device until somebody reads
+// them on the host.
+//
+// To touch data that is not on the host is an error that names the tensor, or a transfer, by
+// policy; never garbage.
+//
+// Host memory is the tensor's own, pinned for a device (allocate_pinned()), or the caller's. It
+// stays while the data is on a device: a transfer back overwrites it. Not thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "pipelines/tensors/device_residency.hpp"
+#include "pipelines/tensors/device_transfers.hpp"
+
+namespace uvm {
+
+struct TensorType {
+  std::size_t element_bytes = 1;
+  std::vector<std::int64_t> shape;
+
+  // std::invalid_argument for a negative dimension; std::overflow_error beyond 2^63 - 1 bytes.
+  std::size_t size_bytes() const;
+  friend bool operator==(const TensorType&, const TensorType&) = default;
+};
+
+// What host_data() does while the data is on a device.
+enum class HostAccess : std::uint8_t { kError, kTransfer };
+
+// The message names the tensor and where its data is.
+struct NotResidentError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// How often a tensor's data has crossed a link.
+struct TransferCounts {
+  std::uint64_t to_device = 0;
+  std::uint64_t to_host = 0;
+  std::uint64_t between_devices = 0;
+  friend bool operator==(const TransferCounts&, const TransferCounts&) = default;
+};
+
+class ResidentTensor {
+ public:
+  // Takes host memory, zeroed, at first use. With `host` the memory is the caller's, which must
+  // outlive the tensor.
+  ResidentTensor(std::string name, TensorType type, HostAccess access = HostAccess::kError,
+                 void* host = nullptr);
+  ~ResidentTensor();
+  ResidentTensor(const ResidentTensor&) = delete;
+  ResidentTensor& operator=(const ResidentTensor&) = delete;
+
+  const std::string& name() const { return name_; }
+  const TensorType& type() const { return type_; }
+  std::size_t size_bytes() const { return size_bytes_; }
+
+  // ---- queries
+  // Whether the up-to-date data is on a device and not on the host.
+  bool is_device_resident() const { return is_on_device_ && !is_on_host_; }
+  // Its runtime is nullptr while the device has no up-to-date data.
+  DeviceResidencyInfo residency() const { return is_on_device_ ? device_ : DeviceResidencyInfo{}; }
+  // Whether host memory has the format that the device wants.
+  bool is_pinned_for(const DeviceTransfers& runtime, int device) const;
+  const TransferCounts& transfers() const { return transfers_; }
+
+  // ---- use: transfers what is not there
+  const void* host_data();  // NotResidentError by policy
+  // The host will write all or part of it; a copy on a device is out of date from then on.
+  void* mutable_host_data();
+  const void* device_data(const DeviceTransfers& runtime, int device);
+  // A kernel will write all or part of it; the host's copy is out of date from then on.
+  void* mutable_device_data(const DeviceTransfers& runtime, int device);
+  // A kernel will write all of it: nothing is transferred.
+  void* device_output(const DeviceTransfers& runtime, int device);
+
+  // ---- transfers, as in the document
+  // Makes the data up to date on the device: from the host, from a peer, or through the host where
+  // devices are no peers. Does nothing if it is there. `location` is memory of that device to use,
+  // which stays the caller's. Throws std::bad_alloc and TransferError; the data stays where it was.
+  void transfer_to_device(const DeviceTransfers& runtime, int device, void* location = nullptr);
+  // Copies the data to the host if it is only on a device. `release` also frees the device's
+  // memory. Returns false, and does nothing, if no device has it.
+  bool transfer_from_device(bool release = true);
+  // Frees the device's memory without copying. What was only there is lost: host data is what it
+  // was before.
+  void release();
+  // Host memory in the device's own format. Data on the host is copied to it once.
+  void allocate_pinned(const DeviceTransfers& runtime, int device);
+
+ private:
+  void* host_memory();
+  void ensure_device_memory(const DeviceTransfers& runtime, int device, void* location);
+  void free_device_memory() noexcept;
+  void free_host_memory() noexcept;
+
+  std::string name_;
+  TensorType type_;
+  HostAccess access_;
+  std::size_t size_bytes_;
+  void* host_ = nullptr;
+  bool owns_host_ = false;
+  DeviceResidencyInfo pinned_;  // for whom host_ is pinned
+  DeviceResidencyInfo device_;  // the memory there, up to date or not
+  bool owns_device_ = false;
+  bool is_on_host_ = true;
+  bool is_on_device_ = false;
+  TransferCounts transfers_;
+};
+
+}  // namespace uvm

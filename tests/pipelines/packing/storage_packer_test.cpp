@@ -1,0 +1,267 @@
+#include "pipelines/packing/storage_packer.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <random>
+#include <sstream>
+#include <string>
+
+#include "pipelines/packing/corner_search.hpp"
+#include "pipelines/packing/first_fit.hpp"
+#include "pipelines/packing/pack_instance.hpp"
+#include "pipelines/packing/skyline_search.hpp"
+
+#include "tests/support/hard_instances.hpp"
+#include "tests/support/message_of.hpp"
+#include "tests/support/sanitized.hpp"
+
+namespace uvm {
+namespace {
+
+using testing::message_of;
+
+Packing pack(const PackProblem& problem, const PackEffort& effort = {}) {
+  Packing packing = StoragePacker(problem, effort).pack();
+  EXPECT_EQ(problem.fault_of(packing.offsets), "");
+  EXPECT_EQ(problem.height_of(packing.offsets), packing.height_bytes);
+  return packing;
+}
+
+// The lowest height of all, by trying the first fit of every order.
+std::int64_t best_height(const PackProblem& problem) {
+  std::vector<std::uint32_t> order(problem.size());
+  std::iota(order.begin(), order.end(), 0U);
+  std::int64_t best = PackProblem::kMostBytes;
+  do {
+    FirstFit fit(problem);
+    best = std::min(best, fit.place(order));
+  } while (std::next_permutation(order.begin(), order.end()));
+  return best;
+}
+
+std::vector<PackBuffer> random_buffers(std::mt19937& random, std::size_t count, bool with_empty) {
+  std::vector<PackBuffer> buffers;
+  for (std::size_t number = 0; number < count; ++number) {
+    const auto lower = static_cast<std::int64_t>(random() % 6);
+    const auto length = 1 + static_cast<std::int64_t>(random() % 4);
+    buffers.push_back(
+        {lower, lower + length, static_cast<std::int64_t>(random() % 9) + (with_empty ? 0 : 1)});
+  }
+  return buffers;
+}
+
+TEST(PackProblem, TheLowerBoundIsTheMostThatIsLiveAtOneTime) {
+  const PackProblem problem({{0, 2, 5}, {1, 3, 4}, {2, 4, 7}, {10, 11, 3}});
+  EXPECT_EQ(problem.lower_bound_bytes(), 11);
+  EXPECT_EQ(problem.neighbors(1).size(), 2u);
+  EXPECT_EQ(problem.neighbors(3).size(), 0u);
+}
+
+TEST(PackProblem, WrongBuffersAreNamed) {
+  EXPECT_EQ(message_of([] {
+              PackProblem({{0, 1, 1}, {3, 3, 1}});
+            }),
+            "buffer 1 is live from 3 to 3: at no time");
+  EXPECT_EQ(message_of([] {
+              PackProblem({{0, 1, -4}});
+            }),
+            "buffer 0 has the size -4; accepted: 0 or more");
+  EXPECT_EQ(message_of([] {
+              PackProblem({{0, 1, PackProblem::kMostBytes}, {2, 3, 1}});
+            }),
+            "the buffers up to 1 have more than 4611686018427387904 bytes together");
+}
+
+TEST(PackProblem, OverlapsAreFound) {
+  const PackProblem problem({{0, 2, 5}, {1, 3, 4}, {2, 4, 7}});
+  EXPECT_EQ(problem.fault_of(std::vector<std::int64_t>{0, 5, 9}), "");
+  EXPECT_EQ(problem.fault_of(std::vector<std::int64_t>{0, 7, 0}), "");
+  EXPECT_EQ(problem.fault_of(std::vector<std::int64_t>{0, 4, 9}), "buffers 0 and 1 overlap");
+  EXPECT_EQ(problem.fault_of(std::vector<std::int64_t>{0, 6, -1}), "buffer 2 lies at -1");
+}
+
+TEST(StoragePacker, NothingIsPackedInNoMemory) {
+  EXPECT_EQ(pack(PackProblem({})).height_bytes, 0);
+  EXPECT_EQ(pack(PackProblem({{0, 1, 0}, {0, 2, 0}})).height_bytes, 0);
+}
+
+TEST(StoragePacker, BuffersThatAreNeverLiveTogetherShareTheirMemory) {
+  EXPECT_EQ(pack(PackProblem({{0, 1, 10}, {1, 2, 7}, {2, 3, 10}})).height_bytes, 10);
+}
+
+TEST(StoragePacker, SmallProblemsArePackedAsWellAsPossible) {
+  std::mt19937 random(11);
+  for (int round = 0; round < testing::steps(60, 6); ++round) {
+    const PackProblem problem(random_buffers(random, 7, true));
+    const std::int64_t best = best_height(problem);
+    ASSERT_EQ(pack(problem).height_bytes, best) << "round " << round;
+  }
+}
+
+TEST(SkylineSearch, FindsTheBestHeightAndProvesThatLessIsImpossible) {
+  std::mt19937 random(5);
+  for (int round = 0; round < testing::steps(60, 6); ++round) {
+    const PackProblem problem(random_buffers(random, 7, round % 2 == 0));
+    const std::int64_t best = best_height(problem);
+    SkylineSearch search(problem);
+    const auto order = static_cast<SkylineOrder>(round % 3);
+    const auto found = search.fit(best, order, 1'000'000, round % 4 == 0 ? 0.5 : 0, random());
+    ASSERT_TRUE(found) << "round " << round;
+    EXPECT_EQ(problem.fault_of(*found), "");
+    EXPECT_LE(problem.height_of(*found), best);
+    EXPECT_FALSE(search.fit(best - 1, order, 1'000'000));
+    EXPECT_TRUE(search.is_exhausted());
+  }
+}
+
+TEST(SkylineSearch, StopsAfterSoManySteps) {
+  const PackProblem problem(testing::cut_rectangle(1, 100, 200, 1000));
+  SkylineSearch search(problem);
+  EXPECT_FALSE(search.fit(problem.lower_bound_bytes(), SkylineOrder::kCrowdAreaLength, 50));
+  EXPECT_FALSE(search.is_exhausted());
+}
+
+// Their bound is 5, and the best packing of each has the height 6.
+const std::vector<std::vector<PackBuffer>>& instances_without_packing_at_the_bound() {
+  static const std::vector<std::vector<PackBuffer>> all{{{0, 3, 1},
+                                                         {2, 6, 1},
+                                                         {0, 1, 4},
+                                                         {1, 5, 2},
+                                                         {5, 6, 4},
+                                                         {2, 4, 1},
+                                                         {3, 4, 1},
+                                                         {4, 5, 2},
+                                                         {1, 2, 2}},
+                                                        {{0, 1, 3},
+                                                         {2, 6, 1},
+                                                         {0, 3, 2},
+                                                         {2, 3, 1},
+                                                         {1, 2, 2},
+                                                         {1, 5, 1},
+                                                         {5, 6, 3},
+                                                         {4, 6, 1},
+                                                         {3, 4, 3},
+                                                         {4, 5, 2}},
+                                                        {{0, 4, 1},
+                                                         {5, 6, 4},
+                                                         {2, 6, 1},
+                                                         {0, 1, 4},
+                                                         {1, 5, 1},
+                                                         {1, 2, 3},
+                                                         {4, 5, 2},
+                                                         {3, 5, 1},
+                                                         {2, 3, 2},
+                                                         {3, 4, 1}}};
+  return all;
+}
+
+TEST(CornerSearch, FindsTheBestHeightAndProvesThatLessIsImpossible) {
+  for (const auto& buffers : instances_without_packing_at_the_bound()) {
+    const PackProblem problem(buffers);
+    ASSERT_EQ(problem.lower_bound_bytes(), 5);
+    SkylineSearch skylines(problem);
+    EXPECT_FALSE(skylines.fit(5, SkylineOrder::kLengthAreaCrowd, 10'000'000));
+    EXPECT_TRUE(skylines.is_exhausted());
+    for (const auto order : {CornerOrder::kLength, CornerOrder::kSize, CornerOrder::kArea}) {
+      CornerSearch search(problem);
+      EXPECT_FALSE(search.fit(5, order, 10'000'000, 0.5, 1));
+      EXPECT_TRUE(search.is_exhausted());
+      const auto found = search.fit(6, order, 10'000'000, 0.5, 1);
+      ASSERT_TRUE(found);
+      EXPECT_EQ(problem.fault_of(*found), "");
+      EXPECT_EQ(problem.height_of(*found), 6);
+    }
+  }
+}
+
+TEST(CornerSearch, FindsTheBestHeightOfRandomProblems) {
+  std::mt19937 random(6);
+  for (int round = 0; round < testing::steps(60, 12); ++round) {
+    const PackProblem problem(random_buffers(random, 7, round % 2 == 0));
+    const std::int64_t best = best_height(problem);
+    CornerSearch search(problem);
+    const auto order = static_cast<CornerOrder>(round % 3);
+    const auto found = search.fit(best, order, 1'000'000, round % 4 == 0 ? 0.5 : 0, random());
+    ASSERT_TRUE(found) << "round " << round;
+    EXPECT_EQ(problem.fault_of(*found), "");
+    EXPECT_LE(problem.height_of(*found), best);
+    EXPECT_FALSE(search.fit(best - 1, order, 1'000'000)) << "round " << round;
+  }
+}
+
+TEST(CornerSearch, StopsAfterSoManySteps) {
+  const PackProblem problem(testing::cut_rectangle(2, 130, 260, 1 << 20));
+  CornerSearch search(problem);
+  EXPECT_FALSE(search.fit(problem.lower_bound_bytes(), CornerOrder::kArea, 20'000));
+  EXPECT_FALSE(search.is_exhausted());
+  EXPECT_LE(search.steps(), 40'000u) << "it stops at the next choice";
+}
+
+TEST(CornerSearch, FillsMemoryThatIsFullAtAllTimes) {
+  const auto seeds = static_cast<std::uint32_t>(testing::steps(4, 1));
+  for (std::uint32_t seed = 0; seed < seeds; ++seed) {
+    const PackProblem problem(testing::cut_rectangle(seed, 100, 200, 1 << 20));
+    CornerSearch search(problem);
+    // A first wrong choice costs most of a search, so others begin with other orders.
+    std::optional<std::vector<std::int64_t>> found;
+    for (std::uint32_t restart = 0; restart < 60 && !found; ++restart) {
+      found = search.fit(1 << 20, CornerOrder::kLength, 4'000'000, 0.5, restart);
+    }
+    ASSERT_TRUE(found) << "seed " << seed;
+    EXPECT_EQ(problem.fault_of(*found), "");
+    EXPECT_EQ(problem.height_of(*found), 1 << 20);
+  }
+}
+
+TEST(StoragePacker, ProblemsWithoutAPackingAtTheBoundArePackedAsWellAsPossible) {
+  for (const auto& buffers : instances_without_packing_at_the_bound()) {
+    EXPECT_EQ(pack(PackProblem(buffers)).height_bytes, 6);
+  }
+}
+
+TEST(StoragePacker, HardInstancesReachTheLowerBound) {
+  for (std::uint32_t seed = 0; seed < 6; ++seed) {
+    const PackProblem cut(testing::cut_rectangle(seed, 80 + 30 * seed, 300, 1 << 20));
+    EXPECT_EQ(pack(cut).height_bytes, cut.lower_bound_bytes()) << seed;
+    const PackProblem layers(testing::layers_of_program(seed, 200));
+    EXPECT_EQ(pack(layers).height_bytes, layers.lower_bound_bytes()) << seed;
+  }
+}
+
+TEST(StoragePacker, TheSameSeedGivesTheSamePacking) {
+  const PackProblem problem(testing::cut_rectangle(2, 80, 200, 5000));
+  PackEffort effort;
+  effort.steps = 300'000;
+  EXPECT_EQ(pack(problem, effort).offsets, pack(problem, effort).offsets);
+}
+
+TEST(PackInstance, IsReadByTheNamesOfItsColumns) {
+  std::istringstream text("size,id,upper,lower\r\n10,a,4,2\n\n7,b,9,-1\n");
+  const PackInstance instance = read_pack_instance(text);
+  EXPECT_EQ(instance.ids, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(instance.buffers[0].lower, 2);
+  EXPECT_EQ(instance.buffers[0].upper, 4);
+  EXPECT_EQ(instance.buffers[0].size_bytes, 10);
+  EXPECT_EQ(instance.buffers[1].lower, -1);
+}
+
+TEST(PackInstance, WrongTextIsNamedByItsLine) {
+  auto error = [](const char* given) {
+    return message_of([given] {
+      std::istringstream text(given);
+      read_pack_instance(text);
+    });
+  };
+  EXPECT_EQ(error(""), "line 1: the columns are ''; accepted: id, lower, upper, size");
+  EXPECT_EQ(error("id,lower,upper\n"),
+            "line 1: the columns are 'id,lower,upper'; accepted: id, lower, upper, size");
+  EXPECT_EQ(error("id,lower,upper,size\na,1,2\n"), "line 2 has 3 values; accepted: 4");
+  EXPECT_EQ(error("id,lower,upper,size\na,1,2,4k\n"), "line 2: '4k' is no whole number");
+  EXPECT_EQ(error("id,lower,upper,size\na,1,2,4\na,1,2,4\n"), "line 3: the id 'a' is there twice");
+}
+
+}  // namespace
+}  // namespace uvm
