@@ -388,7 +388,7 @@ def require_same_result(found: Any, wanted: Any, *what: Any) -> None:
 
 def run_in_threads(functions: list[Callable[[], Any]]) -> None:
     """Each under this thread's state."""
-    state = uvmalloc.caller_state.CallerState.now()
+    state = uvmalloc.pipelines.caller_state.CallerState.now()
     failures: list[BaseException] = []
 
     def run(function: Callable[[], Any]) -> None:
@@ -496,7 +496,8 @@ def outcome(function: Callable[[Any], Any], argument: Any) -> Any:
 
 
 def plant(fault: str) -> None:
-    from uvmalloc import caller_state, loading, stream_window, streamed_modules
+    from uvmalloc import loading
+    from uvmalloc.pipelines import caller_state, stream_window, streamed_modules
 
     if fault == "tied":
         units_of = streamed_modules._units_of

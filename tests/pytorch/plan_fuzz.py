@@ -31,7 +31,7 @@ from unittest import mock
 import torch
 import uvmalloc
 from torch.utils import _pytree as pytree
-from uvmalloc import exported_graphs, plan_arena, storage_plans
+from uvmalloc.pipelines import exported_graphs, plan_arena, storage_plans
 
 from tests.pytorch.plan_programs import (
     EXPORTED,

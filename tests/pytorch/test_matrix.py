@@ -84,11 +84,12 @@ def test_every_public_function_is_right_in_every_row(simulate: Simulate) -> None
 
 PLANTED = """
 import runpy, sys, torch, uvmalloc
-from uvmalloc import pipelines, torch_names
+from uvmalloc import torch_names
+from uvmalloc.pipelines.pipeline import Pipeline
 torch.cuda.init()
 def planted(): pass
 planted.__module__ = torch_names.__name__
-uvmalloc.planted = torch_names.planted = pipelines.Pipeline.planted = planted
+uvmalloc.planted = torch_names.planted = Pipeline.planted = planted
 uvmalloc.__all__.append("planted")
 torch.library.define("uvmalloc::planted", "(Tensor x) -> Tensor")
 program = sys.argv.pop(1)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import uvmalloc
-from uvmalloc.pipelines import size_of
+from uvmalloc.pipelines.pipeline import size_of
 
 from tests.pytorch.conftest import Simulate
 

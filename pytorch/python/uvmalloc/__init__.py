@@ -9,9 +9,9 @@ import sys as _sys
 from uvmalloc.loading import load_safetensors
 from uvmalloc.memory import advise, enabled, prefetch, region, residency, stats
 from uvmalloc.native import mark
-from uvmalloc.pipelines import pipeline
-from uvmalloc.storage_plans import plan_storage
-from uvmalloc.streaming import stream_safetensors
+from uvmalloc.pipelines.pipeline import pipeline
+from uvmalloc.pipelines.storage_plans import plan_storage
+from uvmalloc.pipelines.streaming import stream_safetensors
 from uvmalloc.torch_names import add_methods as _add_methods
 
 __all__ = [

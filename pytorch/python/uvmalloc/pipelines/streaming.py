@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from uvmalloc.loading import Checkpoint, as_device
+from uvmalloc.pipelines.stream_window import Feed, Piece, Window
+from uvmalloc.pipelines.streamed_modules import StreamedModules
 from uvmalloc.sizes import EXAMPLES, parse_size
-from uvmalloc.stream_window import Feed, Piece, Window
-from uvmalloc.streamed_modules import StreamedModules
 
 if TYPE_CHECKING:
     import torch

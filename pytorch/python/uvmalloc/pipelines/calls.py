@@ -1,4 +1,4 @@
-"""Calls into libuvmalloc_storage.so: credits (hints/credit_calls.h) and plans (plan_calls.h).
+"""Calls into libuvmalloc_pipelines.so: credits (credit_calls.h) and plans (plan_calls.h).
 
 The library decides what may start and where storages lie. It takes no other library's calls, so any
 program may load it at any time.
@@ -54,7 +54,7 @@ STARTED, OVER, FAILED, LATE, STOPPED = 1, 0, -1, -2, -3
 @functools.cache
 def calls() -> ctypes.CDLL:
     """The library, with its functions' types. MissingLibraryError where there is none."""
-    file = find_libraries().storage_calls
+    file = find_libraries().pipelines
     try:
         library = ctypes.CDLL(str(file))
         for name, (result, arguments) in _SIGNATURES.items():
@@ -75,7 +75,7 @@ def checked(function: Callable[..., Any], *arguments: Any, fault: type[Exception
 
 
 class CreditsGate:
-    """Actors and registers under credits; see hints/credit_gate.hpp for what each call promises."""
+    """Actors and registers under credits; pipelines/credits/credit_gate.hpp has each promise."""
 
     def __init__(self, memory_bytes: int | None = None) -> None:
         self._library = calls()
@@ -176,7 +176,7 @@ class CreditStopped(RuntimeError):
 
 
 class Plan:
-    """A StoragePlan; see storage/storage_plan.hpp."""
+    """A StoragePlan; see pipelines/plans/storage_plan.hpp."""
 
     def __init__(self, handle: int) -> None:
         self._library = calls()

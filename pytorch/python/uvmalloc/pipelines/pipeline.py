@@ -1,8 +1,8 @@
 """Loads, prepares, moves and computes at the same time, under a fixed quota of memory.
 
 Each stage is an actor with a thread of its own. A stage starts only if its item is ready and its
-result has a credit (hints/credits.hpp), so a slow stage stops those before it instead of filling
-memory.
+result has a credit (pipelines/credits/credits.hpp), so a slow stage stops those before it instead
+of filling memory.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from typing import TYPE_CHECKING, Any
 
-from uvmalloc.caller_state import WAIT_SECONDS, CallerState, refuse_capture
+from uvmalloc.pipelines.caller_state import WAIT_SECONDS, CallerState, refuse_capture
+from uvmalloc.pipelines.calls import CreditError, CreditsGate, CreditStopped
 from uvmalloc.sizes import EXAMPLES, parse_size
-from uvmalloc.storage_calls import CreditError, CreditsGate, CreditStopped
 
 if TYPE_CHECKING:
     import torch

@@ -12,9 +12,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from uvmalloc.caller_state import WAIT_SECONDS, CallerState, refuse_capture
 from uvmalloc.forks import ForkedLock
 from uvmalloc.loading import Checkpoint
+from uvmalloc.pipelines.caller_state import WAIT_SECONDS, CallerState, refuse_capture
 from uvmalloc.sizes import format_size
 
 if TYPE_CHECKING:

@@ -1,7 +1,8 @@
 """Runs a program of torch.export from one arena: all intermediate tensors have planned places.
 
 torch.export has found a range for each symbolic size of the program. The packer finds places for
-the largest sizes (storage/storage_plan.hpp), so one allocation serves every size within the ranges.
+the largest sizes (pipelines/plans/storage_plan.hpp), so one allocation serves every size within the
+ranges.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from uvmalloc.exported_graphs import (
+from uvmalloc.pipelines.calls import Plan
+from uvmalloc.pipelines.exported_graphs import (
     FlatModule,
     aliased,
     escaping,
@@ -24,9 +26,8 @@ from uvmalloc.exported_graphs import (
     tensors_of,
     with_body,
 )
-from uvmalloc.plan_arena import PlanArena
-from uvmalloc.plan_sizes import Symbols
-from uvmalloc.storage_calls import Plan
+from uvmalloc.pipelines.plan_arena import PlanArena
+from uvmalloc.pipelines.plan_sizes import Symbols
 
 if TYPE_CHECKING:
     import torch

@@ -10,13 +10,13 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from uvmalloc.caller_state import is_per_thread
 from uvmalloc.forks import ForkedLock
+from uvmalloc.pipelines.caller_state import is_per_thread
 
 if TYPE_CHECKING:
     import torch
 
-    from uvmalloc.storage_calls import Plan
+    from uvmalloc.pipelines.calls import Plan
 
 
 class PlanArena:

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from uvmalloc.caller_state import WAIT_SECONDS, is_per_thread
 from uvmalloc.forks import ForkedLock
+from uvmalloc.pipelines.caller_state import WAIT_SECONDS, is_per_thread
+from uvmalloc.pipelines.stream_window import Feed, Piece, Window
 from uvmalloc.sizes import format_size
-from uvmalloc.stream_window import Feed, Piece, Window
 
 if TYPE_CHECKING:
     import torch
