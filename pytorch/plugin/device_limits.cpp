@@ -6,7 +6,6 @@
 #include <c10/cuda/CUDAException.h>
 
 #include "pytorch/plugin/facades.hpp"
-#include "runtime/log.hpp"
 
 namespace uvm::torch_plugin {
 namespace {

@@ -5,7 +5,6 @@
 
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/util/StringUtil.h>
-#include "runtime/log.hpp"
 
 namespace uvm::torch_plugin {
 

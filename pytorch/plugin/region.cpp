@@ -13,7 +13,6 @@
 #include "allocator/process/process_allocator.hpp"
 #include "pytorch/plugin/facades.hpp"
 #include "pytorch/plugin/out_of_memory.hpp"
-#include "runtime/log.hpp"
 
 namespace uvm::torch_plugin {
 namespace {

@@ -29,13 +29,15 @@ class CudaFailures : public ::testing::Test {
   static Function* driver_function(const char* name) {
     return reinterpret_cast<Function*>(dlsym(cuda::load_driver().handle, name));
   }
-  // In a new thread, which has no context before.
-  static void choose_device_0() {
+  // In a new thread, which has no context before. False: there is no other device.
+  static bool choose_another_device(int device) {
+    if (device == 0) return false;
     CUcontext context = nullptr;
-    ASSERT_EQ(
+    EXPECT_EQ(
         driver_function<CUresult(CUcontext*, CUdevice)>("cuDevicePrimaryCtxRetain")(&context, 0),
         CUDA_SUCCESS);
-    ASSERT_EQ(driver_function<CUresult(CUcontext)>("cuCtxSetCurrent")(context), CUDA_SUCCESS);
+    EXPECT_EQ(driver_function<CUresult(CUcontext)>("cuCtxSetCurrent")(context), CUDA_SUCCESS);
+    return true;
   }
 
   std::unique_ptr<DeviceRuntime> runtime;
@@ -99,22 +101,24 @@ TEST_F(CudaFailures, WithoutAContextNothingIsCalled) {
   EXPECT_EQ(runtime->allocate_managed(device, 4096, &address).call, "cuDevicePrimaryCtxRetain");
   ASSERT_TRUE(runtime->allocate_managed(device, 4096, &address).ok()) << "it is tried again";
   std::thread([&] {
-    choose_device_0();
+    const char* change = choose_another_device(device) ? "cuCtxSetCurrent" : "cuCtxPushCurrent_v2";
     fail("cuCtxGetCurrent", CUDA_ERROR_INVALID_VALUE);
     EXPECT_EQ(runtime->free_managed(device, address).call, "cuCtxGetCurrent");
-    fail("cuCtxSetCurrent", CUDA_ERROR_INVALID_VALUE);
-    EXPECT_EQ(runtime->free_managed(device, address).call, "cuCtxSetCurrent");
+    fail(change, CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(runtime->free_managed(device, address).call, change);
     EXPECT_TRUE(runtime->free_managed(device, address).ok());
   }).join();
 }
 
 TEST_F(CudaFailures, MemoryThatWasAllocatedIsKeptWhereTheThreadCannotBeRestored) {
   const int device = runtime->device_count() - 1;  // a thread of HIP is on device 0 from the start
-  for (const auto& [name, nth] :
-       {std::pair{"cuCtxSetCurrent", 2}, std::pair{"cuThreadExchangeStreamCaptureMode", 2}}) {
-    std::thread([&, call = name, count = nth] {
-      choose_device_0();
-      ASSERT_EQ(fail_call(call, static_cast<std::uint64_t>(count), CUDA_ERROR_INVALID_VALUE), 0);
+  for (const bool is_mode : {false, true}) {
+    std::thread([&, is_mode] {
+      const bool is_set = choose_another_device(device);
+      const char* change = is_set ? "cuCtxSetCurrent" : "cuCtxPopCurrent_v2";
+      const char* call = is_mode ? "cuThreadExchangeStreamCaptureMode" : change;
+      const std::uint64_t count = is_mode || is_set ? 2 : 1;
+      ASSERT_EQ(fail_call(call, count, CUDA_ERROR_INVALID_VALUE), 0);
       void* address = nullptr;
       EXPECT_EQ(runtime->allocate_managed(device, 4096, &address).text(), "ok") << call;
       ASSERT_NE(address, nullptr);

@@ -36,7 +36,8 @@ SAME = {
     "release": "uvmalloc_move",
     "statistics": "uvmalloc_get_statistics",
 }
-# They change nothing and wait for nothing, or they are one half of what a preload does at a fork.
+# They change nothing and wait for nothing, or they are one half of what a preload does at a fork or
+# around a capture.
 WITHOUT_ROWS = frozenset(
     [
         "budget_bytes",
@@ -57,6 +58,8 @@ WITHOUT_ROWS = frozenset(
         "after_fork_in_child",
         "after_fork_in_parent",
         "before_fork",
+        "begin_capture",
+        "end_capture",
     ]
 )
 
