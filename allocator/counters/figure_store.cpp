@@ -58,7 +58,7 @@ bool has_room(int descriptor, std::size_t size_bytes) {
 // A copy of a file, with the alignment of a store.
 struct FileContent {
   struct Free {
-    void operator()(char* memory) const { ::operator delete(memory, std::align_val_t(kPage)); }
+    void operator()(char* bytes) const { ::operator delete(bytes, std::align_val_t(kPage)); }
   };
   std::unique_ptr<char, Free> memory;  // nullptr: it cannot be read
   std::size_t size_bytes = 0;

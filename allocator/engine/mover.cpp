@@ -145,9 +145,9 @@ void Mover::prepare(const void* address, const MoveRequest& move) {
     places.add(move.destination);
     pools = Charges::prepare(heap, block, places);
     if (!is_charged && !has_room(heap, *block, move)) {
-      const int device = move.destination.index;
-      request = Request::make(Facade::kDevice, device, block->size_bytes(), nullptr,
-                              heap->pools.table().open({Facade::kDevice, device, nullptr}));
+      const StreamKey key{Facade::kDevice, move.destination.index, nullptr};
+      request = Request::make(key.facade, key.device, block->size_bytes(), nullptr,
+                              heap->pools.table().open(key));
       request.requested_bytes = block->requested_bytes();
     }
   }

@@ -88,8 +88,7 @@ void report_inactive_at_exit() {
   if (process_allocator() != nullptr) return;
   const std::string& directory = process_configuration().configuration.report_directory;
   if (directory.empty()) return;
-  std::ofstream file(fmt::format("{}/report.{}.json", directory, getpid()));
-  file << report_json() << '\n';
+  OwnFile(fmt::format("{}/report.{}.json", directory, getpid())).replace(report_json() + '\n');
 }
 
 void report_at_exit() {

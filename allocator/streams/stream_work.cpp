@@ -83,7 +83,7 @@ void StreamWork::note_over(int device, std::uint64_t gone_before) {
 
 void StreamWork::note_idle(int device) {
   {
-    const std::lock_guard lock(mutex_);
+    const RankedGuard lock(mutex_);
     std::erase_if(before_captures_,
                   [&](const Fence& each) { return each.stream.device == device; });
   }
@@ -129,7 +129,7 @@ void StreamWork::begin_capture(const DeviceStream& stream) {
   const EventHandle event = events_.record(stream, &status);
   if (event == nullptr) return;
   try {
-    const std::lock_guard lock(mutex_);
+    const RankedGuard lock(mutex_);
     before_captures_.push_back({stream, event});
   } catch (const std::bad_alloc&) {
     events_.release(stream.device, event);
@@ -139,7 +139,7 @@ void StreamWork::begin_capture(const DeviceStream& stream) {
 void StreamWork::end_capture(const DeviceStream& stream) noexcept {
   std::optional<Fence> ended;
   {
-    const std::lock_guard lock(mutex_);
+    const RankedGuard lock(mutex_);
     const auto found = std::find_if(before_captures_.begin(), before_captures_.end(),
                                     [&](const Fence& each) { return each.stream == stream; });
     if (found == before_captures_.end()) return;
@@ -150,7 +150,7 @@ void StreamWork::end_capture(const DeviceStream& stream) noexcept {
 }
 
 std::optional<Fence> StreamWork::before_capture_of(const DeviceStream& stream) {
-  const std::lock_guard lock(mutex_);
+  const RankedGuard lock(mutex_);
   const auto found = std::find_if(before_captures_.begin(), before_captures_.end(),
                                   [&](const Fence& each) { return each.stream == stream; });
   return found == before_captures_.end() ? std::nullopt : std::optional(*found);

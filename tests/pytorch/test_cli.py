@@ -623,6 +623,17 @@ def test_the_report_gives_the_reason_that_the_first_line_gave(uvmalloc, command,
     assert title.endswith(f", not active: {why}")
 
 
+def test_the_report_of_a_program_without_uvmalloc_is_its_users_alone(
+    clean_environment, libraries, tmp_path
+):
+    variables = {"PYTORCH_ENABLE_UNIFIED_MEMORY": "1", "UVMALLOC_RUNTIME": "soup"}
+    variables |= {"UVMALLOC_REPORT_DIR": str(tmp_path), "LD_PRELOAD": str(libraries.uvmalloc)}
+    program = [sys.executable, "-c", "import os; os.umask(0); " + USES_TORCH]
+    subprocess.run(program, env=clean_environment | variables, check=True, capture_output=True)
+    [report_file] = tmp_path.iterdir()
+    assert report_file.stat().st_mode & 0o777 == 0o600
+
+
 def test_the_report_names_the_plugin_that_is_missing(uvmalloc, lonely_library):
     program = ("--", sys.executable, "-c", "import torch; torch.ones(1)")
     finished = uvmalloc("run", *program, UVMALLOC_LIB_DIR=str(lonely_library.parent))
