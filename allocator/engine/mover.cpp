@@ -78,13 +78,12 @@ bool Mover::try_to_move(const void* address, const MoveRequest& move, bool is_pr
   // moved and the caller has the record.
   const bool whole = moves_whole(*block, move);
   PlaceSet places = Charges::places_of(heap, *block);
-  const PlaceSet before = places;
+  const bool is_charged = places.has(move.destination);
   // The host may go on reading a block that moved away, unless its owner says otherwise.
   if (whole && !move.keeps_source && move.source.is_device()) places.remove(move.source);
   if (whole || move.destination.is_host()) places.add(move.destination);
   const std::vector<PoolIndex> pools = Charges::prepare(heap, block, places);
-  const bool is_ready =
-      charges_.have_room(pools) && (before.has(move.destination) || has_room(heap, *block, move));
+  const bool is_ready = charges_.have_room(pools) && (is_charged || has_room(heap, *block, move));
   if (!is_prepared && !is_ready) return false;
   if (move.destination.is_device()) StreamUses::prepare_uses(heap, block, 1);
   out->record = record_for(heap, block, move);

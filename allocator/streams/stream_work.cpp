@@ -140,8 +140,7 @@ void StreamWork::end_capture(const DeviceStream& stream) noexcept {
   std::optional<Fence> ended;
   {
     const RankedGuard lock(mutex_);
-    const auto found = std::find_if(before_captures_.begin(), before_captures_.end(),
-                                    [&](const Fence& each) { return each.stream == stream; });
+    const auto found = find_capture(stream);
     if (found == before_captures_.end()) return;
     ended = *found;
     before_captures_.erase(found);
@@ -151,9 +150,13 @@ void StreamWork::end_capture(const DeviceStream& stream) noexcept {
 
 std::optional<Fence> StreamWork::before_capture_of(const DeviceStream& stream) {
   const RankedGuard lock(mutex_);
-  const auto found = std::find_if(before_captures_.begin(), before_captures_.end(),
-                                  [&](const Fence& each) { return each.stream == stream; });
+  const auto found = find_capture(stream);
   return found == before_captures_.end() ? std::nullopt : std::optional(*found);
+}
+
+std::vector<Fence>::iterator StreamWork::find_capture(const DeviceStream& stream) {
+  return std::find_if(before_captures_.begin(), before_captures_.end(),
+                      [&](const Fence& each) { return each.stream == stream; });
 }
 
 DeviceStream StreamWork::forget(const DeviceStream& stream) {

@@ -2,8 +2,8 @@
 // If a stream is gone, belongs to another thread or refuses events, the whole device is waited for.
 // Also distinguishes streams that are gone from later ones with the same handle.
 //
-// Thread-safe. Functions that may call the driver are called without the
-// state lock; forget(), is_over() of a stream and release() call none.
+// Thread-safe. Functions that may call the driver are called without the state lock; forget(),
+// is_over() of a stream and release() call none.
 #pragma once
 
 #include <atomic>
@@ -69,6 +69,7 @@ class StreamWork {
   bool is_captured(const DeviceStream& stream) const;
   bool synchronize_unless_captured(const DeviceStream& stream, RuntimeStatus* status) const;
   std::optional<Fence> before_capture_of(const DeviceStream& stream);
+  std::vector<Fence>::iterator find_capture(const DeviceStream& stream) UVM_REQUIRES(mutex_);
   void note_over(int device, std::uint64_t gone_before);
 
   const DeviceRuntime& runtime_;
