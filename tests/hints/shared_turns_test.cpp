@@ -231,8 +231,9 @@ TEST_F(SharedTurnsTest, AProgramThatWritesFalseWordsDelaysOthersButNotForEver) {
 TEST_F(SharedTurnsTest, AfterOneWaitForALockThatNobodyGivesBackKernelsRunWithoutTurns) {
   const pid_t holder = start([this] {
     const auto turns = join(80, kLongTurns);
-    kernel(*turns);
     wait_for(shared->ready, 1);  // nobody could join later
+    kernel(
+        *turns);  // the turn is its own, so it asks for the lock no more, which would give it back
     struct flock lock {};
     lock.l_type = F_WRLCK;
     lock.l_start = kMostPrograms;

@@ -31,7 +31,7 @@ def test_the_literal_line_works(simulate: Simulate, libraries: Libraries) -> Non
         native=True,
         environment={**preload(libraries), "PYTORCH_ENABLE_UNIFIED_MEMORY": "1"},
     ).check()
-    assert run.stdout == "uvmalloc True False\n"
+    assert (run.stdout, run.stderr) == ("uvmalloc True False\n", "")
     assert run.sim["device_allocations"] == 0
     assert run.sim["pinned_allocations"] == 0
 
