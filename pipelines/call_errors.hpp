@@ -1,4 +1,4 @@
-// How functions of libuvmalloc_pipelines.so fail: what C++ throws becomes a value and a sentence.
+// The C boundary of libuvmalloc_pipelines.so: turns exceptions into a return value and a message.
 #pragma once
 
 #include <cstddef>
@@ -7,15 +7,15 @@
 
 namespace uvm {
 
-// Ends the text by NUL and cuts it to the capacity; nothing for a buffer that is NULL or a capacity
-// of 0.
+// Copies the text, cut to the capacity and ended by NUL. Does nothing if `buffer` is NULL or
+// `capacity` is 0.
 inline void write_text(std::string_view text, char* buffer, std::size_t capacity) noexcept {
   if (buffer == nullptr || capacity == 0) return;
   const std::size_t length = text.copy(buffer, capacity - 1);
   buffer[length] = '\0';
 }
 
-// What `body` returns; `failed` where it throws.
+// Returns the result of `body`, or `failed` if it throws.
 template <class Value, class Body>
 Value call_guarded(Value failed, char* error, std::size_t capacity, Body body) noexcept {
   try {

@@ -29,7 +29,7 @@ uvm::CreditGate& gate(uvmalloc_credits* credits) {
   if (!credits->gate) throw std::logic_error("the credits are not open yet");
   return *credits->gate;
 }
-// More than three years would not fit beside the clock's own time.
+// Capped at three years, so that adding it to the clock's time cannot overflow.
 uvm::Credits::Time time_of(double seconds) {
   return std::chrono::duration_cast<uvm::Credits::Time>(
       std::chrono::duration<double>(std::clamp(seconds, 0.0, 1e8)));

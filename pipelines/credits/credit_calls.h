@@ -19,11 +19,11 @@ typedef struct uvmalloc_credits uvmalloc_credits;
 #define UVMALLOC_CREDITS_STARTED 1
 #define UVMALLOC_CREDITS_OVER 0      /* the actor gets no more tensors, or nobody reads its own */
 #define UVMALLOC_CREDITS_FAILED (-1) /* a wrong argument, or no memory */
-#define UVMALLOC_CREDITS_LATE (-2)   /* an actor was not done in time; `error` names it */
+#define UVMALLOC_CREDITS_LATE (-2)   /* an actor exceeded the timeout; `error` names it */
 #define UVMALLOC_CREDITS_STOPPED (-3)
 
-/* `memory_bytes`: the most that all slots together may hold; UINT64_MAX: as much as the quotas.
- * NULL without memory. */
+/* `memory_bytes` limits the bytes in all slots together; UINT64_MAX: only the quotas limit them.
+ * NULL if memory runs out. */
 uvmalloc_credits* uvmalloc_credits_create(uint64_t memory_bytes);
 void uvmalloc_credits_destroy(uvmalloc_credits* credits);
 
@@ -33,16 +33,17 @@ int uvmalloc_credits_add_actor(uvmalloc_credits* credits, const char* name, char
 int uvmalloc_credits_add_register(uvmalloc_credits* credits, const char* name, int producer,
                                   const int* consumers, size_t consumer_count, uint64_t quota,
                                   uint64_t slot_bytes, char* error, size_t capacity);
-/* 0, or -1 where memory_bytes does not hold one tensor on its way. `timeout_seconds` 0: none. */
+/* 0, or -1 if memory_bytes does not hold one tensor on its way through all actors.
+ * `timeout_seconds` 0: no timeout. */
 int uvmalloc_credits_open(uvmalloc_credits* credits, double timeout_seconds, char* error,
                           size_t capacity);
 
 /* Waits until the actor may act. Writes the numbers of the slots that it reads and writes, in the
- * order in which its registers were added; both arrays have room for as many. */
+ * order in which its registers were added; both arrays have room for them. */
 int uvmalloc_credits_start(uvmalloc_credits* credits, int actor, uint64_t* inputs,
                            uint64_t* outputs, char* error, size_t capacity);
-/* Waits until uvmalloc_credits_start() would answer at once, but not longer than `seconds`. Returns
- * 1 if it would, 0 if not, -1 on failure. An interpreter looks for signals between such waits. */
+/* Waits until uvmalloc_credits_start() would return at once, at most `seconds`. Returns 1 if it
+ * would, 0 if not, -1 on failure. An interpreter handles signals between such waits. */
 int uvmalloc_credits_wait(uvmalloc_credits* credits, int actor, double seconds, char* error,
                           size_t capacity);
 /* The size of the tensor that the register's producer has just made. -1 if it is more than

@@ -1,4 +1,4 @@
-// The time by which a CreditGate judges who is late. Tests have a clock of their own.
+// The clock by which a CreditGate detects late actors. Tests inject their own.
 #pragma once
 
 #include <chrono>
@@ -14,8 +14,8 @@ class CreditClock {
   virtual ~CreditClock() = default;
 
   virtual Time now() const = 0;
-  // Waits until `changed` is notified, or until `until`; without it as long as it takes. May return
-  // early. `lock` is held before and after.
+  // Waits until `changed` is notified, or until `until` if it is given. May return early. `lock` is
+  // held before and after.
   virtual void wait(std::unique_lock<std::mutex>& lock, std::condition_variable& changed,
                     std::optional<Time> until) = 0;
 };

@@ -14,7 +14,7 @@
 
 namespace uvm {
 
-// An actor was not done in time. The message names it.
+// An actor exceeded the timeout. The message names it.
 struct CreditTimeoutError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -25,35 +25,36 @@ struct CreditStoppedError : std::runtime_error {
 
 class CreditGate {
  public:
-  // `timeout`: as `limit` of Credits::overdue(); nullopt: as long as it takes. The clock must
-  // outlive the gate. std::invalid_argument as from Credits::check_memory().
+  // `timeout` is the `limit` of Credits::overdue(); nullopt: no timeout. The clock must outlive the
+  // gate. Throws std::invalid_argument as Credits::check_memory() does.
   CreditGate(Credits credits, CreditClock& clock, std::optional<Credits::Time> timeout);
   CreditGate(const CreditGate&) = delete;
   CreditGate& operator=(const CreditGate&) = delete;
 
-  // Waits until the actor's next action may start, and starts it. nullopt: the actor is over. After
-  // a time-out and after stop() every actor gets the error.
+  // Waits until the actor's next action may start, and starts it. Returns nullopt if the actor is
+  // over. After a timeout or stop() it throws for every actor.
   std::optional<CreditAction> start(std::size_t actor);
-  // Waits until start() has an answer for the actor, an error included, but not longer than `most`.
-  // Returns whether it has one. For a caller that looks at something else between its waits.
+  // Waits until start() would return or throw at once, at most `most`. Returns whether it would.
+  // For a caller that does other work between waits.
   bool wait(std::size_t actor, Credits::Time most);
-  // As of Credits.
+  // As in Credits.
   void set_output_bytes(std::size_t reg, std::size_t size_bytes);
   void finish(std::size_t actor);
   void close(std::size_t actor);
   void abandon(std::size_t actor);
 
-  // Nobody starts an action any more. The first reason counts.
+  // No action starts any more. The first reason is kept.
   void stop(const std::string& reason);
 
   std::size_t peak_bytes() const;
   std::size_t held_bytes() const;
 
  private:
-  // Waits until the actor may start, is over, or gets an error. Returns false after `until`.
+  // Waits until the actor may start, is over, or gets an error. Returns false if that takes longer
+  // than `until`.
   bool wait_until(std::unique_lock<std::mutex>& lock, std::size_t actor,
                   std::optional<Credits::Time> until);
-  // After a change of the credits.
+  // Call it after each change of the credits.
   void deliver_and_wake();
 
   mutable std::mutex mutex_;
@@ -61,7 +62,7 @@ class CreditGate {
   Credits credits_;
   CreditClock& clock_;
   std::optional<Credits::Time> timeout_;
-  std::optional<std::string> late_;     // the sentence of the time-out
+  std::optional<std::string> late_;     // the message of the timeout
   std::optional<std::string> stopped_;  // the reason of stop()
 };
 

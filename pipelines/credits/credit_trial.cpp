@@ -44,7 +44,7 @@ void CreditTrial::count_tensors() {
   }
 }
 
-// The consumer with the most tensors has all of them.
+// The consumer with the most unread tensors has read none of those that are left.
 void CreditTrial::load_sizes(std::size_t reg) {
   const Credits::Register& from = credits_->registers_[reg];
   Tensors& to = tensors_[reg];
@@ -132,7 +132,7 @@ bool CreditTrial::has_ended(std::size_t number) const {
   return is_read;
 }
 
-// Nobody reads the tensors that wait for it.
+// The tensors that wait for it count as read.
 void CreditTrial::close(std::size_t actor) {
   closed_[actor] = true;
   for (const Credits::Input& input : credits_->actors_[actor].inputs) {
@@ -171,7 +171,7 @@ std::optional<std::size_t> CreditTrial::drain(bool with_all_sources) {
   for (std::size_t number = 0; number < closed_.size(); ++number) {
     must_run_[number] = with_all_sources && credits_->actors_[number].inputs.empty();
   }
-  // Actions take tensors one by one, so no source runs more often than there are slots.
+  // An action takes one tensor of each input, so no source runs more often than there are slots.
   std::size_t most_runs = 1;
   for (const Credits::Register& reg : credits_->registers_) most_runs += reg.described.quota;
   for (most_runs *= closed_.size(); most_runs != 0; --most_runs) {
@@ -190,7 +190,8 @@ std::optional<std::size_t> CreditTrial::drain(bool with_all_sources) {
   return 0;
 }
 
-// An actor for which tensors wait. Notes the sources that its other inputs come from.
+// Returns an actor with a waiting tensor. Puts the sources that supply its other inputs into
+// wanted_.
 std::optional<std::size_t> CreditTrial::find_waiting() {
   const auto& actors = credits_->actors_;
   const auto is_empty = [this](const Credits::Input& input) {
@@ -204,7 +205,7 @@ std::optional<std::size_t> CreditTrial::find_waiting() {
     found = number;
     starved_[number] = true;
   }
-  // Towards the sources: as many rounds as the longest way has actors.
+  // Walks towards the sources; no path is longer than the number of actors.
   for (std::size_t round = 0; round < actors.size(); ++round) {
     for (std::size_t number = 0; number < actors.size(); ++number) {
       if (!starved_[number]) continue;

@@ -1,11 +1,11 @@
-// A trial of what Credits may do next (credits.hpp): whether the tensors in flight can all be
-// consumed within the memory, in some order. A trial counts tensors instead of handing slots over.
-// So it copies no actors, registers or messages, and its vectors keep their memory between trials.
+// Simulates Credits (credits.hpp) to find out whether all tensors in flight can be consumed within
+// the memory in some order. A trial counts tensors and hands no slots over. So it copies no actors,
+// registers or messages, and its vectors keep their memory between trials.
 //
 // A register's tensors are consumed in the order in which they were made, by each of its consumers.
 // So the tensors that are left are those that the slowest consumer has not read.
 //
-// Not thread-safe: it belongs to the Credits that it is tried for.
+// Not thread-safe: each Credits has its own.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +18,8 @@ class Credits;
 
 class CreditTrial {
  public:
-  // The state after all running actions have ended and all messages are delivered. The actor
-  // `starting`, if there is one, has run an action that it may start.
+  // Sets the state after all running actions have ended and all messages are delivered. If
+  // `starting` is given, that actor has also run one action.
   void begin(const Credits& credits, std::optional<std::size_t> starting = std::nullopt);
   // Runs actions until nothing is in flight, in an order that the state alone decides. Sources run
   // if a waiting tensor needs it, and once each if `with_all_sources`. Returns an actor that cannot
@@ -32,7 +32,7 @@ class CreditTrial {
   struct Tensors {
     std::vector<std::size_t> bytes;
     std::size_t first = 0;           // those before it are consumed
-    std::vector<std::size_t> ready;  // by consumer: how many of the last ones it has not read
+    std::vector<std::size_t> ready;  // by consumer: how many of the newest ones it has not read
     std::size_t count() const { return bytes.size() - first; }
   };
 
@@ -53,9 +53,9 @@ class CreditTrial {
   const Credits* credits_ = nullptr;  // of the trial that began last
   std::vector<Tensors> tensors_;      // by register
   std::vector<bool> closed_;          // by actor
-  std::vector<bool> must_run_;        // sources that have not run yet and have to
-  std::vector<bool> wanted_;          // must_run_, and sources that a waiting tensor needs
-  std::vector<bool> starved_;         // actors without a tensor that another one waits for
+  std::vector<bool> must_run_;        // sources that still have to run once
+  std::vector<bool> wanted_;          // must_run_, and sources whose tensors a waiting tensor needs
+  std::vector<bool> starved_;         // actors on which a waiting tensor depends
   std::size_t held_bytes_ = 0;
 };
 

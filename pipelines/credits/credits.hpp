@@ -14,9 +14,9 @@
 //
 // Quotas bound the memory of each register. `memory_bytes` also bounds the sum over all registers,
 // which may then be less than the sum of the quotas. An action starts only if, after it, the
-// tensors in flight can still be consumed within that memory in some order. That keeps the two
-// operators of the notes (2.3) from the deadlock in which both inputs fill the memory that an
-// operator needs.
+// tensors in flight can still be consumed within that memory in some order. That prevents the
+// deadlock of the notes (2.3), in which the inputs of two operators fill the memory that one of the
+// operators needs.
 //
 // Not thread-safe: CreditGate is. Time is an argument. No function calls an actor.
 #pragma once
@@ -62,27 +62,27 @@ class Credits {
   static constexpr std::size_t kUnlimited = std::numeric_limits<std::size_t>::max();
 
   explicit Credits(std::size_t memory_bytes = kUnlimited) : memory_bytes_(memory_bytes) {}
-  Credits(Credits&&) = default;  // nothing copies what threads wait for
+  Credits(Credits&&) = default;  // move-only: threads wait on one object
   Credits& operator=(Credits&&) = default;
 
-  // Both return the number of what they add. An actor without input registers is a source.
-  // std::invalid_argument for a register with an actor that does not exist, a consumer that is
-  // named twice, a quota of 0, or consumers that would make actors wait for each other in a circle.
+  // Both return the number of the new actor or register. An actor without input registers is a
+  // source. Throws std::invalid_argument for a register with an unknown actor, a consumer that is
+  // named twice, a quota of 0, or consumers that close a circle of actors.
   std::size_t add_actor(std::string name);
   std::size_t add_register(CreditRegister description);
 
-  // To be called before the first start(). std::invalid_argument where memory_bytes does not hold
-  // one tensor on its way through all actors; the message names the actor that could never start.
+  // Call it before the first start(). Throws std::invalid_argument, which names the actor that
+  // could never start, if memory_bytes does not hold one tensor on its way through all actors.
   void check_memory() const;
 
   // Whether start() would start an action. An actor runs one action at a time.
   bool can_start(std::size_t actor) const;
-  // Takes the oldest tensor of each input and a free slot of each output. std::logic_error if
-  // can_start() is false.
+  // Takes the oldest tensor of each input and a free slot of each output. Throws std::logic_error
+  // if can_start() is false.
   CreditAction start(std::size_t actor, Time now);
-  // The running action has put `size_bytes` into the slot that it writes in register `reg`, which
-  // gives the rest of slot_bytes back. std::length_error for more than slot_bytes; the register and
-  // both sizes are named.
+  // The running action has written `size_bytes` to its slot of register `reg`; the rest of
+  // slot_bytes is released. Throws std::length_error, which names the register and both sizes, for
+  // more than slot_bytes.
   void set_output_bytes(std::size_t reg, std::size_t size_bytes);
   // Ends the running action. Its outputs are requested from their consumers, its inputs are
   // acknowledged.
@@ -96,16 +96,16 @@ class Credits {
   // The actor starts no more actions. Consumers end after its last tensor; producers whose
   // consumers have all ended end too. Tensors that nobody will read any more are acknowledged.
   void close(std::size_t actor, Time now);
-  // close() of an actor whose running action, if there is one, has no result: the end of a source,
-  // or a failure. Its output slots are free again, its inputs are acknowledged.
+  // Closes an actor and discards the result of its running action, if there is one: for the end of
+  // a source, or a failure. Its output slots are free again, its inputs are acknowledged.
   void abandon(std::size_t actor, Time now);
   // Whether the actor will never start again and runs no action.
   bool is_over(std::size_t actor) const;
 
-  // A sentence that names the actor and its register, if a consumer could have acknowledged a
-  // tensor for longer than `limit`, or if a source has been making one for longer.
+  // If a consumer has not acknowledged a readable tensor for longer than `limit`, or a source has
+  // been making one for longer, returns a sentence that names the actor and the register.
   std::optional<std::string> overdue(Time now, Time limit) const;
-  // When overdue() may have something to say at the earliest; nullopt while nobody has to act.
+  // The earliest time at which overdue() can return a sentence; nullopt if no actor has to act.
   std::optional<Time> next_overdue(Time limit) const;
 
   // ---- the counters
@@ -123,7 +123,7 @@ class Credits {
   friend class CreditTrial;
   struct Slot {
     std::size_t references = 0;
-    std::size_t bytes = 0;  // that are charged for it
+    std::size_t bytes = 0;  // charged for its tensor
   };
   struct Register {
     CreditRegister described;
@@ -134,7 +134,7 @@ class Credits {
   };
   struct Input {
     std::size_t reg;
-    std::size_t consumer;  // its place among the register's consumers
+    std::size_t consumer;  // its index among the register's consumers
   };
   struct Actor {
     std::string name;
@@ -142,12 +142,12 @@ class Credits {
     std::vector<std::size_t> outputs;
     std::optional<CreditAction> running;
     bool closed = false;
-    std::optional<Time> since;  // since when it could act or acts
+    std::optional<Time> since;  // when it became able to act, or began
   };
   struct Message {
     bool is_request;  // else an acknowledgement
     CreditSlot slot;
-    std::size_t consumer;  // for a request: its place among the register's consumers
+    std::size_t consumer;  // for a request: its index among the register's consumers
   };
 
   bool has_inputs(const Actor& actor) const;
@@ -158,7 +158,7 @@ class Credits {
   void take_slots(Actor* actor);
   void end_action(Actor* actor);
   bool has_ended(std::size_t actor) const;
-  bool must_act(const Actor& actor) const;  // overdue() looks at it
+  bool must_act(const Actor& actor) const;  // and can be overdue
   void settle(Time now);
   void check(std::size_t actor) const;
 
@@ -168,7 +168,7 @@ class Credits {
   std::deque<Message> messages_;
   std::size_t held_bytes_ = 0;
   std::size_t peak_bytes_ = 0;
-  mutable CreditTrial trial_;  // keeps its memory between questions
+  mutable CreditTrial trial_;  // a member, so that its vectors are reused
 };
 
 }  // namespace uvm

@@ -1,5 +1,5 @@
-// Where a StorageArena has its memory from: an allocator, a device, or malloc. Given as an
-// argument, so that storage/ knows none of them.
+// Supplies the memory of a StorageArena: an allocator, a device, or malloc. The caller passes it
+// in, so pipelines/ depends on none of them.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@ namespace uvm {
 class ArenaMemory {
  public:
   virtual ~ArenaMemory() = default;
-  // Memory for `size_bytes` (at least 1), aligned as the plan says. std::bad_alloc without memory.
+  // Returns `size_bytes` (at least 1) of memory with the plan's alignment. Throws std::bad_alloc.
   virtual void* allocate(std::size_t size_bytes, std::size_t alignment_bytes) = 0;
   virtual void free(void* address, std::size_t size_bytes) noexcept = 0;
 };

@@ -41,7 +41,7 @@ DeviceSpan BoundPlan::activation(const std::string& tensor) const {
   return {arena_ + plan_->place(tensor).offset, plan_->type(tensor).size_bytes()};
 }
 
-// The address of an input is not written by a kernel that only reads it.
+// A kernel does not write to its inputs, so the cast is safe.
 DeviceSpan BoundPlan::input(const std::string& tensor) {
   if (plan_->is_activation(tensor)) return activation(tensor);
   ResidentTensor& bound = *tensors_.at(tensor);

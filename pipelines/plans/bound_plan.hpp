@@ -1,7 +1,7 @@
-// A compiled plan with its tensors, on one device (Glow, Phase 2: BoundFunction). It owns the
-// memory that runs change and nobody else sees: the arena of activations. Several bound plans of
-// one compiled plan may run at the same time, each by one thread. A tensor that they share must be
-// one that no operation writes, and be on the device already.
+// A compiled plan bound to its tensors on one device (Glow, Phase 2: BoundFunction). It owns the
+// arena of activations, which only its own runs use. Bound plans of one compiled plan may run at
+// the same time, each on one thread. They may share a tensor if no operation writes it and it is
+// already on the device.
 #pragma once
 
 #include <map>
@@ -15,9 +15,10 @@ namespace uvm {
 
 class BoundPlan {
  public:
-  // `tensors` has one for each name in plan->bound(). They and their devices must outlive this.
-  // std::invalid_argument: a tensor is missing or has another type, or the device does not exist.
-  // std::bad_alloc.
+  // `tensors` has a tensor for each name in plan->bound(). The tensors and their devices must
+  // outlive the bound plan. Throws std::invalid_argument if a tensor is missing or has another
+  // type, or if the device does not exist; std::bad_alloc if the device has no memory for the
+  // arena.
   BoundPlan(std::shared_ptr<const CompiledPlan> plan, int device,
             std::map<std::string, ResidentTensor*> tensors);
   ~BoundPlan();
@@ -25,7 +26,7 @@ class BoundPlan {
   BoundPlan& operator=(const BoundPlan&) = delete;
 
   // Runs all operations. Inputs that are not on the device are transferred first; outputs stay on
-  // it. An operation that writes a tensor and does not read it writes all of it.
+  // the device. An operation that writes a tensor without reading it must write all of it.
   void run();
 
   int device() const { return device_; }

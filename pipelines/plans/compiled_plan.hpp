@@ -1,6 +1,6 @@
-// A program that one backend has compiled (Glow, Phase 2: CompiledFunction): its kernels in their
-// order, the types of its tensors, and where its activations lie in memory. It holds no tensor and
-// nothing of the compilation. Immutable; any number of threads may bind and run it at a time.
+// A program compiled for one backend (Glow, Phase 2: CompiledFunction): its kernels in order, the
+// types of its tensors, and the offsets of its activations. It holds no tensors. Immutable; any
+// number of threads may bind and run it at the same time.
 #pragma once
 
 #include <map>
@@ -14,11 +14,11 @@
 
 namespace uvm {
 
-// Tensors that operations write and nobody outside names are activations.
+// An activation is a tensor that operations write and that is not in `bound`.
 struct PlanProgram {
   std::map<std::string, TensorType> types;  // of all tensors
   std::vector<PlanOperation> operations;    // in the order of execution
-  std::vector<std::string> bound;           // inputs, weights, outputs: tensors that a run is given
+  std::vector<std::string> bound;           // inputs, weights, outputs: the caller's tensors
 };
 
 class CompiledPlan {
@@ -28,9 +28,9 @@ class CompiledPlan {
     PlanOperation operation;
   };
 
-  // The backend must outlive the plan. std::invalid_argument, which names the operation or tensor,
-  // for a kernel that the backend has not, a tensor without a type, an activation that is read
-  // before it is written, and a bound tensor that no operation uses.
+  // The backend must outlive the plan. Throws std::invalid_argument, which names the operation or
+  // tensor, if the backend lacks a kernel, a tensor has no type, an activation is read before it is
+  // written, or no operation uses a bound tensor.
   static std::shared_ptr<const CompiledPlan> compile(const Backend& backend,
                                                      const PlanProgram& program);
 

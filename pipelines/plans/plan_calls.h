@@ -14,25 +14,25 @@ extern "C" {
 
 typedef struct uvmalloc_plan uvmalloc_plan;
 
-/* Plans what a description in JSON says (pipelines/plans/storage_plan_json.hpp). `effort`
- * multiplies how much the packer tries; 1 is the default. NULL on failure. */
+/* Makes a plan from a description in JSON (pipelines/plans/storage_plan_json.hpp). `effort`
+ * multiplies the packer's number of steps; 1 is the default. NULL on failure. */
 uvmalloc_plan* uvmalloc_plan_make(const char* description, double effort, char* error,
                                   size_t capacity);
-/* A plan that uvmalloc_plan_to_json() has written. NULL on failure. */
+/* Reads a plan that uvmalloc_plan_to_json() wrote. NULL on failure. */
 uvmalloc_plan* uvmalloc_plan_from_json(const char* text, char* error, size_t capacity);
 void uvmalloc_plan_destroy(uvmalloc_plan* plan);
 
-/* Copies as much as fits, ended by NUL, and returns the bytes that all of it needs, NUL included;
- * -1 without memory. */
+/* Copies as much of the text as fits, ended by NUL. Returns the bytes that the whole text needs,
+ * NUL included; -1 if memory runs out. */
 int64_t uvmalloc_plan_to_json(const uvmalloc_plan* plan, char* buffer, size_t capacity);
 
 int64_t uvmalloc_plan_arena_bytes(const uvmalloc_plan* plan);
 int64_t uvmalloc_plan_lower_bound_bytes(const uvmalloc_plan* plan);
 size_t uvmalloc_plan_storage_count(const uvmalloc_plan* plan);
-/* Both arrays have a place for each storage. */
+/* Both arrays have an element for each storage. */
 void uvmalloc_plan_places(const uvmalloc_plan* plan, int64_t* offsets, int64_t* most_bytes);
-/* The sizes for these values, one for each variable; derived ones are filled in. 0, or -1 on
- * failure: a variable is beyond its range, or a size is none. */
+/* Computes the size of each storage. `values` has an element for each variable; derived variables
+ * are filled in. Returns 0, or -1 if a variable is outside its range or a size is negative. */
 int uvmalloc_plan_sizes(const uvmalloc_plan* plan, int64_t* values, size_t value_count,
                         int64_t* sizes, char* error, size_t capacity);
 

@@ -70,7 +70,7 @@ void SizeExpressionParser::product() {
       unary();
       add(Operation::kMultiply);
     } else if (take('/')) {
-      take('/');  // as Python writes it
+      take('/');  // "//", as in Python
       unary();
       add(Operation::kDivide);
     } else if (take('%')) {

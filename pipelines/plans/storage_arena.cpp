@@ -64,7 +64,7 @@ void StorageArena::provide_arena() {
   arena_bytes_ = size_bytes;
 }
 
-// All views go with it.
+// Drops all views too, since they point into the arena.
 void StorageArena::give_arena_back() noexcept {
   cache_.clear();
   current_ = nullptr;
@@ -91,8 +91,7 @@ void StorageArena::grow(std::span<const std::int64_t> values) {
   }
   if (!has_grown) return;
   StoragePlan grown = StoragePlan::make(std::move(description), effort_);
-  // Nothing in the arena is in use between two runs, so the new one need not exist beside the old
-  // one.
+  // No run uses the old arena now, so it is freed before the new one is allocated.
   give_arena_back();
   plan_ = std::move(grown);
   ++growths_;
@@ -107,7 +106,7 @@ StorageArena::Views StorageArena::make_views(std::span<const std::int64_t> value
   return made;
 }
 
-// Sizes that use no variable which has changed are those of the last views.
+// A size whose variables have not changed is taken from the last views.
 void StorageArena::evaluate(Views* made) {
   const std::size_t count = plan_.places().size();
   std::vector<bool> has_changed(made->values.size(), current_ == nullptr);

@@ -1,10 +1,10 @@
-// Runs a StoragePlan (TVM, "Symbolic shape runtime", Implementation 3): one allocation for all
-// storages, and views of it. bind() is told the variables' values. Only sizes that use a variable
-// which has changed are evaluated, and views come from a cache if the values were bound before.
+// Runs a StoragePlan (TVM, "Symbolic shape runtime", Implementation 3): makes one allocation for
+// all storages, and views into it. bind() takes the variables' values. It evaluates only sizes
+// whose variables have changed, and takes the views from a cache if the values were bound before.
 //
-// A variable above its bound makes sizes that do not fit. Then the policy decides: an error, an
-// arena that grows by 1.5 (as the RFC's discussion proposes, after Folly's vector), or an
-// allocation apart for each storage that does not fit. A storage never reaches beyond its memory.
+// If a variable exceeds its bound, some storages may not fit. The policy then decides: an error, an
+// arena that grows by 1.5 (as the RFC's discussion proposes, after Folly's vector), or a separate
+// allocation for each storage that does not fit. A storage never extends beyond its memory.
 //
 // Not thread-safe.
 #pragma once
@@ -21,9 +21,9 @@
 namespace uvm {
 
 enum class BeyondBound : std::uint8_t {
-  kRefuse,    // PlanError: names the variable, its value and its range
-  kGrow,      // the variable's bound becomes 1.5 times as high, or the value; all is packed anew
-  kFallBack,  // storages that do not fit get memory of their own
+  kRefuse,    // throws PlanError, which names the variable, its value and its range
+  kGrow,      // raises the bound to 1.5 times, at least to the value, and packs again
+  kFallBack,  // allocates storages that do not fit separately
 };
 
 struct StorageView {
@@ -43,18 +43,18 @@ class StorageArena {
   StorageArena(const StorageArena&) = delete;
   StorageArena& operator=(const StorageArena&) = delete;
 
-  // The views of all storages, in the plan's order. `values` has a value for each variable of the
-  // plan; those of derived ones are not read. The views and what they hold are valid until the next
-  // bind(), which frees the memory apart from the arena, if they have any. PlanError,
-  // ExpressionError and std::bad_alloc leave the arena ready for another bind().
+  // Returns the views of all storages, in the plan's order. `values` has a value for each variable
+  // of the plan; those of derived variables are ignored. The views and their contents are valid
+  // until the next bind(), which frees separate allocations. After PlanError, ExpressionError or
+  // std::bad_alloc the arena accepts another bind().
   std::span<const StorageView> bind(std::span<const std::int64_t> values);
 
-  const StoragePlan& plan() const { return plan_; }  // the one in force: growing replaces it
+  const StoragePlan& plan() const { return plan_; }  // kGrow replaces it
 
   // ---- since the start
   std::uint64_t evaluations() const { return evaluations_; }  // of size expressions
   std::uint64_t growths() const { return growths_; }
-  std::uint64_t fall_backs() const { return fall_backs_; }  // allocations apart
+  std::uint64_t fall_backs() const { return fall_backs_; }  // separate allocations
   std::uint64_t view_hits() const { return cache_.hits(); }
   std::uint64_t view_misses() const { return cache_.misses(); }
 
@@ -64,7 +64,7 @@ class StorageArena {
     std::size_t size_bytes;
   };
   struct Views {
-    std::vector<std::int64_t> values;  // with derived ones
+    std::vector<std::int64_t> values;  // derived ones included
     std::vector<std::int64_t> sizes;
     std::vector<StorageView> views;
   };
@@ -84,9 +84,9 @@ class StorageArena {
   ViewCache<Views> cache_;
   std::vector<std::size_t> given_;  // variables that the program sets
   std::vector<std::int64_t> key_;   // their values
-  Views* current_ = nullptr;        // in the cache, or beyond_
-  Views beyond_;                    // of one run beyond the bounds; the cache has none of these
-  std::vector<Apart> apart_;        // the memory of beyond_
+  Views* current_ = nullptr;        // points into the cache, or to beyond_
+  Views beyond_;                    // views with separate allocations, which are not cached
+  std::vector<Apart> apart_;        // the separate allocations of beyond_
   char* arena_ = nullptr;
   std::size_t arena_bytes_ = 0;
   std::uint64_t evaluations_ = 0;

@@ -12,8 +12,7 @@
 namespace uvm {
 namespace {
 
-// Follows `next` from each start. Throws a PlanError with the way round where it comes back to
-// where it was.
+// Follows `next` from each start. Throws a PlanError that lists the circle if there is one.
 template <class Next, class Name>
 void refuse_circles(std::size_t count, Next next, Name name, std::string_view what) {
   enum class Mark : std::uint8_t { kNew, kOpen, kDone };
@@ -148,7 +147,7 @@ void StoragePlan::compile() {
   bound_sizes();
 }
 
-// Derived variables after those that they use.
+// Orders derived variables after those that they use.
 void StoragePlan::order_derived() {
   const auto& variables = description_.variables;
   for (const PlanVariable& variable : variables) {
@@ -243,7 +242,7 @@ void StoragePlan::bound_sizes() {
   }
 }
 
-// In units of the alignment. A storage is live as long as its parts.
+// Sizes are in units of the alignment. An owner is live while any of its parts is.
 PackProblem StoragePlan::problem() const {
   const auto& storages = description_.storages;
   std::vector<PackBuffer> of_all(storages.size());

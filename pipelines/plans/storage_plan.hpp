@@ -1,11 +1,11 @@
-// Where the storages of a program lie in one arena, with sizes that depend on named variables (TVM,
-// "Symbolic shape runtime"). Memory planning is given each variable's range; it makes two columns,
-// storage id and most bytes (Implementation 1), and packs them. A size is an infix expression of
-// variables and constants (Implementation 2). StorageArena is the runtime (Implementation 3).
+// Places the storages of a program, whose sizes depend on named variables, in one arena (TVM,
+// "Symbolic shape runtime"). From the variables' ranges it computes the most bytes of each storage
+// (Implementation 1) and packs them. A size is an infix expression of variables and constants
+// (Implementation 2). StorageArena is the runtime (Implementation 3).
 //
-// A storage is live from step `first_use` up to, but without, step `end_use`. Storages that are
-// live at one step lie apart. A storage that is part of another one has no memory of its own: it
-// lies at the other's beginning, and the other is live as long.
+// A storage is live from step `first_use` until before step `end_use`. Storages that are live at
+// the same step do not overlap. A storage that is part of another has no memory of its own: it lies
+// at the start of the other, which stays live as long.
 //
 // Immutable after StoragePlan::make(); may be used by several threads.
 #pragma once
@@ -52,7 +52,7 @@ struct PlanDescription {
   friend bool operator==(const PlanDescription&, const PlanDescription&) = default;
 };
 
-// What a description or a plan is wrong about; the message names the variable or the storage.
+// A wrong description or plan. The message names the variable or the storage.
 struct PlanError : std::invalid_argument {
   using std::invalid_argument::invalid_argument;
 };
@@ -61,41 +61,42 @@ class StoragePlan {
  public:
   struct Place {
     std::int64_t offset = 0;
-    std::int64_t most_bytes = 0;  // as aligned, for the owner of the memory
+    std::int64_t most_bytes = 0;  // of an owner: aligned, and enough for its parts
     friend bool operator==(const Place&, const Place&) = default;
   };
 
-  // Computes the bounds and packs. PlanError or ExpressionError for: a name that is used twice or
-  // is empty, a range without numbers, an unknown variable or id, variables or parts that go round
-  // in a circle, a size that overflows, that divides by zero or that is never positive, a storage
-  // that is live at no step or outlives what it is part of by more than can be given, an alignment
-  // that is no power of two.
+  // Computes the bounds and packs. Throws PlanError or ExpressionError for a name that is empty or
+  // used twice, an empty range, an unknown variable or id, a circle of derived variables or of
+  // parts, a size that may overflow or divide by zero or that is always negative, a storage that is
+  // live at no step, and an alignment that is no power of two.
   static StoragePlan make(PlanDescription description, const PackEffort& effort = {});
-  // With the places that a former make() has found, in the order of the storages. PlanError where
-  // they do not fit.
+  // Uses the places that an earlier make() found, in the order of the storages. Throws PlanError if
+  // they do not match the description.
   static StoragePlan with_places(PlanDescription description, std::vector<Place> places);
 
   const PlanDescription& description() const { return description_; }
   const std::vector<Place>& places() const { return places_; }
   std::int64_t arena_bytes() const { return arena_bytes_; }
-  // The most bytes that are live at one step, at the bounds. No plan has a smaller arena.
+  // The most bytes that are live at one step if all sizes are at their bounds. No plan has a
+  // smaller arena.
   std::int64_t lower_bound_bytes() const { return lower_bound_bytes_; }
   std::size_t storage_number(std::string_view id) const;     // PlanError: unknown
   std::size_t variable_number(std::string_view name) const;  // PlanError: unknown
 
-  // The storage whose memory a storage lies in; itself where it has its own.
+  // The storage whose memory `storage` uses: itself, unless it is part of another.
   std::size_t owner(std::size_t storage) const { return owners_[storage]; }
-  // The variables that the program sets and on which the size depends, also by way of derived ones;
+  // The variables set by the program that determine the size, directly or through derived ones;
   // ascending.
   const std::vector<std::size_t>& dependencies(std::size_t storage) const {
     return storage_dependencies_[storage];
   }
 
-  // Fills in the derived variables. `values` has a value for each variable. PlanError if one that
-  // the program sets is below its range, or above it and `may_exceed` is false; it names the
-  // variable, the value and the range.
+  // Fills in the derived variables. `values` has a value for each variable. Throws PlanError, which
+  // names the variable, the value and the range, if a variable set by the program is below its
+  // range, or above it and `may_exceed` is false.
   void derive(std::span<std::int64_t> values, bool may_exceed = false) const;
-  // The size of a storage. PlanError if it is negative: names the storage, its size and the values.
+  // The size of a storage. Throws PlanError, which names the storage, its size and the values, if
+  // the size is negative.
   std::int64_t size_bytes(std::size_t storage, std::span<const std::int64_t> values) const;
 
  private:
@@ -115,7 +116,7 @@ class StoragePlan {
   std::vector<SizeExpression> sizes_;
   std::vector<std::vector<std::size_t>> variable_dependencies_, storage_dependencies_;
   std::vector<std::size_t> owners_;
-  std::vector<std::int64_t> most_bytes_;  // by storage; of an owner: with its parts, aligned
+  std::vector<std::int64_t> most_bytes_;  // by storage, aligned; an owner's is enough for its parts
   std::vector<std::size_t> owning_;       // storages with memory of their own
   std::vector<Place> places_;
   std::int64_t arena_bytes_ = 0;

@@ -88,7 +88,7 @@ PlanStorage storage_of(const Json& object, std::size_t number, bool is_placed) {
   return storage;
 }
 
-// JSON leaves open which of two equal keys counts, so neither does.
+// JSON does not say which of two equal keys counts, so a repeated key is an error.
 Json parse(std::string_view text) {
   std::vector<std::set<std::string>> keys;  // of the objects that are open
   return Json::parse(text, [&keys](int, Json::parse_event_t event, Json& value) {

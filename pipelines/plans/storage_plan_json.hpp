@@ -1,5 +1,5 @@
-// Plans as JSON. The RFC's attributes are there under our names: `upper` of a variable is its
-// var_upper_bound, `most_bytes` of a storage its max_bytes.
+// Plans as JSON. `upper` of a variable is the RFC's var_upper_bound, `most_bytes` of a storage its
+// max_bytes.
 //
 //   {"uvmalloc_storage_plan": 1, "alignment_bytes": 512,
 //    "variables": [{"name": "n", "lower": 1, "upper": 128}, {"name": "m", "expression": "2 * n"}],
@@ -7,8 +7,8 @@
 //    "most_bytes": 512},
 //                 {"id": "y", "size": "4 * m", "first_use": 1, "end_use": 3, "part_of": "x", ...}]}
 //
-// A description has no `offset` and no `most_bytes`. A reader accepts version 1 alone, no key that
-// is not above, and no key twice.
+// A description has no `offset` and no `most_bytes`. Readers accept only version 1, and refuse
+// unknown and repeated keys.
 #pragma once
 
 #include <string>
@@ -22,8 +22,8 @@ inline constexpr int kPlanVersion = 1;
 
 std::string plan_to_json(const StoragePlan& plan);
 
-// PlanError or ExpressionError for a text that is no JSON, another version, a missing, unknown or
-// wrong value, and for all that StoragePlan refuses. The message says where.
+// Both throw PlanError or ExpressionError, which says where, for text that is no JSON, another
+// version, a missing or unknown key, a wrong value, and all that StoragePlan refuses.
 StoragePlan plan_from_json(std::string_view text);
 PlanDescription description_from_json(std::string_view text);
 

@@ -1,6 +1,5 @@
-// Views by the values of the variables: the view cache of TVM's runtime ("update view if this view
-// is not in cache"). A view set is kept until `capacity` newer ones have been used since. Not
-// thread-safe.
+// Caches sets of views by the values of the variables, as TVM's runtime does ("update view if this
+// view is not in cache"). Evicts the least recently used set. Not thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -31,8 +30,8 @@ class ViewCache {
     return &found->second.views;
   }
 
-  // Keeps views for values that have none. `evicted(views)` is called with the set that has to go,
-  // if one has to.
+  // Adds views for values that have none. If the cache is full, it calls `evicted(views)` with the
+  // least recently used set and drops that set.
   template <class Evicted>
   Views* insert(std::span<const std::int64_t> values, Views views, Evicted evicted) {
     if (entries_.size() >= capacity_) {

@@ -23,7 +23,7 @@ struct Registry {
   std::vector<Entry> entries;
 };
 
-// Leaked: registrations of other shared objects may come and go around our own static destructors.
+// Never destroyed: another shared object may register a backend during static destruction.
 Registry& registry() {
   static Registry* const instance = new Registry;
   return *instance;

@@ -1,14 +1,12 @@
-// What runs a compiled plan on one kind of hardware (Glow, "Refactor Backend interface"). The state
-// that the old interface mixed is in three parts:
-//  * Backend: the hardware layer. It holds configuration only, all methods are const, and one
-//  object serves any number
-//    of compilations and runs at a time.
-//  * CompiledPlan: what compilation gives. Immutable, shared by all who run it.
-//  * BoundPlan: one compiled plan with its tensors, on one device. It owns the memory that runs
-//  change.
+// The hardware layer under compiled plans (Glow, "Refactor Backend interface"). Three classes share
+// what was in the old interface:
+//  * Backend: one kind of hardware. It holds configuration only and all methods are const, so one
+//    object serves any number of compilations and runs at a time.
+//  * CompiledPlan: the result of a compilation. Immutable; all runs share it.
+//  * BoundPlan: one compiled plan with its tensors on one device. It owns the memory of its runs.
 //
-// Backends are registered by name (add_backend, BackendRegistration), also from a shared object
-// that is opened later.
+// Backends are registered by name (add_backend, BackendRegistration). A shared object that is
+// opened later may register more.
 #pragma once
 
 #include <functional>
@@ -36,7 +34,7 @@ struct DeviceSpan {
 
 class Backend {
  public:
-  // A kernel, as this hardware runs it. Called with addresses on the device; has ended when it
+  // A kernel compiled for this hardware. It takes addresses on the device and is done when it
   // returns.
   using Kernel = std::function<void(int device, std::span<const DeviceSpan> inputs,
                                     std::span<const DeviceSpan> outputs)>;
@@ -49,19 +47,18 @@ class Backend {
   virtual Kernel kernel(std::string_view name) const = 0;
 };
 
-// Makes a backend, or returns nullptr and says in `*reason`, in one line, why this machine has
-// none.
+// Makes a backend. If this machine has none, returns nullptr and writes one line to `*reason`.
 using BackendFactory = std::function<std::unique_ptr<Backend>(std::string* reason)>;
 
-// All four functions are thread-safe. Returns false, and changes nothing, where the name is taken
-// or empty.
+// These four functions are thread-safe. add_backend() returns false, and changes nothing, if the
+// name is taken or empty.
 bool add_backend(std::string_view name, BackendFactory factory);
 std::vector<std::string> backend_names();
-// std::invalid_argument: no backend of that name, which lists those there are; std::runtime_error:
-// it has no hardware.
+// Throws std::invalid_argument, which lists all names, if no backend has that name;
+// std::runtime_error if this machine lacks its hardware.
 std::unique_ptr<Backend> open_backend(std::string_view name);
-// Opens a shared object whose BackendRegistration objects add themselves, and never closes it.
-// std::runtime_error with the loader's reason, or if it added none.
+// Opens a shared object whose BackendRegistration objects register backends, and never closes it.
+// Throws std::runtime_error if it cannot be loaded or adds no new name.
 void load_backends(const std::string& shared_object);
 
 struct BackendRegistration {

@@ -1,4 +1,4 @@
-// Where the up-to-date data of a tensor is, if it is on a device (Glow, Storing Device Residency
+// The device that has the up-to-date data of a tensor, if any (Glow, Storing Device Residency
 // Information).
 #pragma once
 

@@ -1,7 +1,7 @@
-// How bytes get to a device and back: the hardware side of tensors that live on devices (Glow,
+// Copies bytes to a device and back: the hardware layer of tensors that live on devices (Glow,
 // "Device Resident and Specific Tensors", Transferring To and From the Device). It holds
-// configuration only; every method is const and may be called from any thread. Each call has ended
-// when it returns.
+// configuration only; every method is const and may be called from any thread. A copy is complete
+// when its call returns.
 #pragma once
 
 #include <cstddef>
@@ -10,15 +10,15 @@
 
 namespace uvm {
 
-// A device refuses a copy. The message says which one and why.
+// A device refuses a copy. The message names the device and the reason.
 struct TransferError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// What host memory has to be like for a device to reach it without a staging copy.
+// The format of host memory that a device reads and writes without a staging copy.
 struct HostFormat {
   std::size_t alignment_bytes = 1;  // a power of two
-  std::size_t padding_bytes = 0;    // behind the tensor, which the device may read
+  std::size_t padding_bytes = 0;    // after the tensor; the device may read them
   friend bool operator==(const HostFormat&, const HostFormat&) = default;
 };
 
@@ -27,11 +27,11 @@ class DeviceTransfers {
   virtual ~DeviceTransfers() = default;
   virtual std::string_view name() const = 0;  // of the runtime
 
-  // Memory of the device; std::bad_alloc without memory.
+  // Memory of the device. Throws std::bad_alloc.
   virtual void* allocate(int device, std::size_t size_bytes) const = 0;
   virtual void free(int device, void* address) const noexcept = 0;
 
-  // TransferError where the device refuses.
+  // Throws TransferError if the device refuses.
   virtual void to_device(int device, void* destination, const void* host,
                          std::size_t size_bytes) const = 0;
   virtual void to_host(int device, void* host, const void* source,
@@ -42,7 +42,7 @@ class DeviceTransfers {
   virtual void between(int source_device, const void* source, int device, void* destination,
                        std::size_t size_bytes) const = 0;
 
-  // Host memory in the device's own format (Glow, Pinned Tensors); std::bad_alloc without memory.
+  // Host memory in the device's format (Glow, Pinned Tensors). Throws std::bad_alloc.
   virtual HostFormat host_format(int device) const = 0;
   virtual void* allocate_pinned(int device, std::size_t size_bytes) const = 0;
   virtual void free_pinned(int device, void* address) const noexcept = 0;

@@ -13,7 +13,7 @@
 namespace uvm {
 
 FileSource::FileSource(std::string path) : path_(std::move(path)) {
-  // A pipe that nobody writes to would keep the open waiting.
+  // Without O_NONBLOCK, opening a pipe would wait for a writer.
   descriptor_ = open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor_ < 0) throw SourceError(fmt::format("{}: {}", path_, std::strerror(errno)));
   struct stat status {};

@@ -1,5 +1,5 @@
-// A file that is read with pread. Its pages are given up behind the reading, so a large file does
-// not fill memory.
+// A file, read with pread. Pages leave the page cache after they are read, so that a large file
+// does not fill memory.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ namespace uvm {
 
 class FileSource final : public TensorSource {
  public:
-  // SourceError: the file cannot be opened, or is no regular file.
+  // Throws SourceError if the file cannot be opened or is no regular file.
   explicit FileSource(std::string path);
   ~FileSource() override;
   FileSource(const FileSource&) = delete;
@@ -18,7 +18,7 @@ class FileSource final : public TensorSource {
 
   const std::string& name() const override { return path_; }
   std::uint64_t size_bytes() const override { return size_bytes_; }
-  // SourceChangedError: the file has become shorter since it was opened.
+  // Throws SourceChangedError if the file has become shorter since it was opened.
   std::size_t read(std::uint64_t offset, std::span<char> buffer) const override;
 
  private:

@@ -11,7 +11,7 @@
 namespace uvm {
 namespace {
 
-// malloc'd; of at least one byte, so that an empty tensor has an address too.
+// At least one byte, so that an empty tensor has an address too.
 void* zeroed(std::size_t size_bytes) {
   void* address = std::calloc(std::max<std::size_t>(size_bytes, 1), 1);
   if (address == nullptr) throw std::bad_alloc();
@@ -83,7 +83,7 @@ void ResidentTensor::free_device_memory() noexcept {
   owns_device_ = is_on_device_ = false;
 }
 
-// Memory on the device, without data. What another device had must have been saved.
+// Allocates on the device without copying. The caller has saved the data of another device.
 void ResidentTensor::ensure_device_memory(const DeviceTransfers& runtime, int device,
                                           void* location) {
   const bool is_there =

@@ -1,13 +1,13 @@
-// A typed view that knows where its up-to-date data is: on the host, on a device, or on both (Glow,
-// "Device Resident and Specific Tensors"). Data moves when somebody uses it where it is not, and at
-// most once (When to Transfer Tensors: lazily). Results stay on their device until somebody reads
-// them on the host.
+// A tensor that tracks where its up-to-date data is: on the host, on a device, or on both (Glow,
+// "Device Resident and Specific Tensors"). A use elsewhere transfers the data, at most once (When
+// to Transfer Tensors: lazily). Results stay on their device until the host reads them.
 //
-// To touch data that is not on the host is an error that names the tensor, or a transfer, by
-// policy; never garbage.
+// If the host reads data that is only on a device, HostAccess decides: an error that names the
+// tensor, or a transfer.
 //
-// Host memory is the tensor's own, pinned for a device (allocate_pinned()), or the caller's. It
-// stays while the data is on a device: a transfer back overwrites it. Not thread-safe.
+// The tensor owns its host memory, plain or pinned for a device (allocate_pinned()), or uses the
+// caller's. It keeps the host memory while the data is on a device, and a transfer back overwrites
+// it. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -49,8 +49,8 @@ struct TransferCounts {
 
 class ResidentTensor {
  public:
-  // Takes host memory, zeroed, at first use. With `host` the memory is the caller's, which must
-  // outlive the tensor.
+  // Allocates zeroed host memory at first use, unless `host` gives it. Memory at `host` stays the
+  // caller's and must outlive the tensor.
   ResidentTensor(std::string name, TensorType type, HostAccess access = HostAccess::kError,
                  void* host = nullptr);
   ~ResidentTensor();
@@ -64,34 +64,35 @@ class ResidentTensor {
   // ---- queries
   // Whether the up-to-date data is on a device and not on the host.
   bool is_device_resident() const { return is_on_device_ && !is_on_host_; }
-  // Its runtime is nullptr while the device has no up-to-date data.
+  // The runtime of the answer is nullptr if no device has up-to-date data.
   DeviceResidencyInfo residency() const { return is_on_device_ ? device_ : DeviceResidencyInfo{}; }
-  // Whether host memory has the format that the device wants.
+  // Whether the host memory is pinned for the device.
   bool is_pinned_for(const DeviceTransfers& runtime, int device) const;
   const TransferCounts& transfers() const { return transfers_; }
 
-  // ---- use: transfers what is not there
-  const void* host_data();  // NotResidentError by policy
-  // The host will write all or part of it; a copy on a device is out of date from then on.
+  // ---- use: transfers the data if it is elsewhere
+  const void* host_data();  // may throw NotResidentError, by HostAccess
+  // For a host that writes all or part of the data; a copy on a device becomes stale.
   void* mutable_host_data();
   const void* device_data(const DeviceTransfers& runtime, int device);
-  // A kernel will write all or part of it; the host's copy is out of date from then on.
+  // For a kernel that writes all or part of the data; the host's copy becomes stale.
   void* mutable_device_data(const DeviceTransfers& runtime, int device);
-  // A kernel will write all of it: nothing is transferred.
+  // For a kernel that writes all of the data; nothing is transferred.
   void* device_output(const DeviceTransfers& runtime, int device);
 
   // ---- transfers, as in the document
-  // Makes the data up to date on the device: from the host, from a peer, or through the host where
-  // devices are no peers. Does nothing if it is there. `location` is memory of that device to use,
-  // which stays the caller's. Throws std::bad_alloc and TransferError; the data stays where it was.
+  // Copies up-to-date data to the device: from the host, from a peer, or through the host if the
+  // devices are no peers. Does nothing if the device has it. `location` is memory of the device to
+  // use, which stays the caller's. If it throws std::bad_alloc or TransferError, the data stays
+  // where it was.
   void transfer_to_device(const DeviceTransfers& runtime, int device, void* location = nullptr);
   // Copies the data to the host if it is only on a device. `release` also frees the device's
   // memory. Returns false, and does nothing, if no device has it.
   bool transfer_from_device(bool release = true);
-  // Frees the device's memory without copying. What was only there is lost: host data is what it
-  // was before.
+  // Frees the device's memory without copying. Data that was only there is lost; the host has its
+  // older copy.
   void release();
-  // Host memory in the device's own format. Data on the host is copied to it once.
+  // Replaces the host memory by memory in the device's format, and copies the host's data to it.
   void allocate_pinned(const DeviceTransfers& runtime, int device);
 
  private:
@@ -106,7 +107,7 @@ class ResidentTensor {
   std::size_t size_bytes_;
   void* host_ = nullptr;
   bool owns_host_ = false;
-  DeviceResidencyInfo pinned_;  // for whom host_ is pinned
+  DeviceResidencyInfo pinned_;  // the device that host_ is pinned for
   DeviceResidencyInfo device_;  // the memory there, up to date or not
   bool owns_device_ = false;
   bool is_on_host_ = true;

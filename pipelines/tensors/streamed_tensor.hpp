@@ -1,9 +1,8 @@
-// A tensor that is on neither host nor device but on a source (Glow, Tensor Streaming): its data is
-// loaded and dropped in windows. A window is a ResidentTensor, with the same methods. Not
-// thread-safe.
+// A tensor whose data is in a source, such as a file (Glow, Tensor Streaming). It is loaded and
+// dropped in windows; each window is a ResidentTensor. Not thread-safe.
 //
-// A read that fails is repeated. If it fails too often, the window is not there, and all windows
-// that are loaded stay.
+// A failed read is retried. After kAttempts failures in a row the window stays unloaded; loaded
+// windows stay.
 #pragma once
 
 #include <cstddef>
@@ -26,18 +25,19 @@ class StreamedTensor {
  public:
   static constexpr int kAttempts = 3;
 
-  // Of `size_bytes` bytes from `offset` on. The source must outlive the tensor.
+  // `size_bytes` bytes of the source from `offset` on. The source must outlive the tensor. Throws
   // std::invalid_argument if the source is shorter, or `window_bytes` is 0.
   StreamedTensor(std::string name, const TensorSource& source, std::uint64_t offset,
                  std::uint64_t size_bytes, std::size_t window_bytes);
 
   std::size_t window_count() const;
-  // Reads the window unless it is loaded. StreamError; std::out_of_range beyond the last window.
+  // Reads the window unless it is loaded. Throws StreamError; std::out_of_range beyond the last
+  // window.
   ResidentTensor& load(std::size_t window);
-  // The loaded window; NotResidentError if it is not, which names it.
+  // The loaded window. Throws NotResidentError, which names the window, if it is not loaded.
   ResidentTensor& at(std::size_t window);
   bool is_loaded(std::size_t window) const { return windows_.contains(window); }
-  // Its host and device memory are gone, without a transfer. Does nothing if it is not loaded.
+  // Frees the window's host and device memory without a transfer. Does nothing if it is not loaded.
   void drop(std::size_t window) { windows_.erase(window); }
 
   std::size_t loaded_windows() const { return windows_.size(); }

@@ -1,5 +1,5 @@
-// The tensors of one run by name, as a program binds them to its inputs, weights and outputs (Glow,
-// PlaceholderBindings). Owns them. Not thread-safe.
+// Owns the tensors of one run by name: inputs, weights and outputs (Glow, PlaceholderBindings). Not
+// thread-safe.
 #pragma once
 
 #include <map>
@@ -13,17 +13,17 @@ namespace uvm {
 
 class TensorBindings {
  public:
-  // std::invalid_argument if the name is taken.
+  // Throws std::invalid_argument if the name is taken.
   ResidentTensor& add(std::string name, TensorType type, HostAccess access = HostAccess::kError);
-  // std::out_of_range for an unknown name; the message has it.
+  // Throws std::out_of_range, which names it, for an unknown name.
   ResidentTensor& at(std::string_view name);
   bool contains(std::string_view name) const { return tensors_.find(name) != tensors_.end(); }
   std::size_t size() const { return tensors_.size(); }
 
-  // Host memory of all tensors in the device's own format (Glow, allocatePinned).
+  // Pins the host memory of all tensors for the device (Glow, allocatePinned).
   void allocate_pinned(const DeviceTransfers& runtime, int device);
-  // Brings all data to the host that is only on a device (Glow, Obtaining final outputs). Devices
-  // keep their memory.
+  // Copies data that is only on a device to the host (Glow, Obtaining final outputs). Devices keep
+  // their memory.
   void ensure_outputs_available();
 
   // Over all tensors.

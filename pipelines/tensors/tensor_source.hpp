@@ -1,4 +1,4 @@
-// Where the data of a streamed tensor is: a file, or a remote (Glow, Tensor Streaming: a kind of
+// Supplies the data of a streamed tensor: a file, or a remote (Glow, Tensor Streaming: a kind of
 // device that cannot execute).
 #pragma once
 
@@ -24,8 +24,8 @@ class TensorSource {
   virtual ~TensorSource() = default;
   virtual const std::string& name() const = 0;
   virtual std::uint64_t size_bytes() const = 0;
-  // Reads up to all of `buffer` from `offset` on, and returns how many bytes; at least one.
-  // SourceError, SourceChangedError. May be called from several threads.
+  // Reads from `offset` into `buffer`. Returns the number of bytes read, at least 1 and at most the
+  // buffer's size. Throws SourceError and SourceChangedError. May be called from several threads.
   virtual std::size_t read(std::uint64_t offset, std::span<char> buffer) const = 0;
 };
 
