@@ -23,7 +23,7 @@ constexpr std::array<const char*, kCalls> kNames = {
 #undef LEFT
 };
 
-// CUDA's runtime asks for some 400 functions, other libraries for those that they use.
+// CUDA's runtime looks up some 400 functions; other libraries look up the few that they use.
 constexpr int kLookupsOfARuntime = 100;
 
 std::array<std::array<std::atomic<std::uint64_t>, kOutcomes>, kCalls> counts;
@@ -68,7 +68,7 @@ void note_lookup(const void* caller) noexcept {
     const std::lock_guard lock(lookups().mutex);
     ++lookups().by_file[found.dli_fname];
   } catch (const std::bad_alloc&) {
-    // The report will not name the file.
+    // Out of memory: the report omits the file.
   }
 }
 

@@ -1,5 +1,5 @@
-// How often each interposed allocation call of CUDA was served, and how often it was passed on and
-// why. Counts while UVMALLOC_CUDA asks for serving. Thread-safe; needs no memory to count.
+// Counts how often each allocation call was served, and how often it was forwarded and why, while
+// UVMALLOC_CUDA is on. Thread-safe; counting allocates nothing.
 #pragma once
 
 #include <cstddef>
@@ -22,19 +22,19 @@ enum Call : std::uint8_t {
 enum class Outcome : std::uint8_t {
   kServed,
   kExcluded,     // UVMALLOC_EXCLUDE, or a library that is excluded always
-  kNoMemory,     // for the block, or for its records: CUDA is asked
-  kLeft,         // the call, or this use of it, is left to CUDA on purpose
-  kBeyondLimit,  // a limit of this process refuses it
+  kNoMemory,     // no memory for the block or its records: forwarded
+  kLeft,         // this call, or this use of it, is forwarded on purpose
+  kBeyondLimit,  // above a limit of this process: refused
 };
 inline constexpr std::size_t kOutcomes = 5;
 
 void count(Call call, Outcome outcome) noexcept;
 
-// A library or program asked the driver for a function by name. One that asks for many has CUDA's
-// runtime inside.
+// The library at `caller` looked a driver's function up by name. A library that looks up many
+// contains a static copy of CUDA's runtime.
 void note_lookup(const void* caller) noexcept;
 
-// From now on the report tells the counts.
+// Adds the counts to the report from now on.
 void report_coverage();
 
 }  // namespace uvm::preload

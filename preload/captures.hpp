@@ -1,6 +1,6 @@
-// The captures of streams that the program begins and ends by calls of CUDA, for the process's
-// CaptureGuard: no wait of ours for a device falls into one. Captures are noted from the beginning
-// of the process on, also before and without an allocator. Thread-safe. Knows no vendor.
+// The stream captures that the program begins and ends, reported to the process's CaptureGuard: we
+// never wait for a device during a capture. Records captures from process start, even if no
+// allocator exists. Thread-safe; independent of the vendor.
 #pragma once
 
 #include <cstddef>
@@ -17,11 +17,11 @@ class OpenCaptures {
  public:
   static OpenCaptures& instance();
 
-  // So that use_room(), which follows, needs no memory. std::bad_alloc: there is none.
+  // Reserves memory, so that the use_room() that follows cannot fail. Throws std::bad_alloc.
   void make_room();
-  // A capture of the stream has begun. A stream that does not exist: none has.
+  // A capture of the stream has begun; DeviceStream{}: it failed to begin.
   void use_room(const DeviceStream& stream) noexcept;
-  // The stream's capture has ended, or the stream. Does nothing if it has none.
+  // The stream or its capture has ended. Does nothing if the stream has no capture.
   void remove(const DeviceStream& stream) noexcept;
   void remove_all_of(int device) noexcept;
 
@@ -29,23 +29,24 @@ class OpenCaptures {
   template <class Ended>
   void remove_where(Ended ended) noexcept;
 
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::vector<DeviceStream> streams_;
-  std::size_t room_ = 0;  // promised by make_room()
+  std::size_t room_ = 0;  // entries reserved by make_room()
 };
 
-// Whether the calling thread is inside begin_capture(): CUDA's runtime may call its driver by us.
+// Whether this thread is inside begin_capture(). The runtime's call may reach the driver through
+// our function, which must not record the capture again.
 inline thread_local bool is_beginning_capture = false;
 
-// Whether a capture that begins now is to be noted. In a forked child nothing of ours waits.
+// Whether to record a capture that begins now. Not in a forked child, where we never wait.
 bool notes_captures() noexcept;
 
-// For the allocator, if there is one: before a capture begins, and when it has ended.
+// Notify the allocator, if one exists, before a capture begins and after it has ended.
 void note_capture_begin(const DeviceStream& stream);
 void note_capture_end(const DeviceStream& stream) noexcept;
 
-// Calls begin(), which begins a capture of the stream. A default stream per thread is the calling
-// thread's.
+// Calls begin(), which begins a capture of the stream, and records the capture. A per-thread
+// default stream means that of the calling thread.
 template <class Begin>
 auto begin_capture(const char* call, int device, StreamHandle stream, Begin begin) noexcept {
   bool is_noted = false;
@@ -71,12 +72,12 @@ auto begin_capture(const char* call, int device, StreamHandle stream, Begin begi
   return result;
 }
 
-// Calls end(), which ends the capture of a stream. A call that fails may have ended it too: `ask`
-// is the interface's question whether the stream captures.
+// Calls end(), which ends the capture of a stream. A call that fails may have ended it too, so
+// `ask`, the interface's cudaStreamIsCapturing, decides.
 template <class End, class Result, class Stream, class Status>
 Result end_capture(Stream stream, End end, Result (*ask)(Stream, Status*)) noexcept {
   const Result result = end();
-  Status status{};  // it captures nothing
+  Status status{};  // not capturing
   if (result != Result{} && ask != nullptr && ask(stream, &status) != Result{}) status = {};
   if (status == Status{}) OpenCaptures::instance().remove(DeviceStream::named(0, stream));
   return result;

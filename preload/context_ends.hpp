@@ -1,5 +1,5 @@
-// The ends of contexts: memory, streams and events of ours that were in one are gone. Knows no
-// vendor. Thread-safe, as far as the calls that end contexts are.
+// Ends of contexts: our memory, streams and events in the context are gone. Independent of the
+// vendor. As thread-safe as the calls that end contexts.
 #pragma once
 
 #include "preload/interpose.hpp"
@@ -7,14 +7,15 @@
 
 namespace uvm::preload {
 
-// The device's primary context is about to be destroyed: nothing of ours calls it meanwhile.
+// Call before a primary context is destroyed: finishes our prefetches, so that no thread of ours
+// uses the context meanwhile.
 void prepare_for_reset() noexcept;
-// It was destroyed: blocks in its memory have ended.
+// Call after it was destroyed: ends the blocks in its memory.
 void note_device_reset(int device);
 
-// Passes on a call that destroys the primary context of `device`; -1: there is no such device. A
-// call that fails may have destroyed it too, because it also returns errors of earlier work:
-// is_gone() tells.
+// Forwards a call that destroys the primary context of `device`; -1: no such device. A call that
+// fails may have destroyed the context too, because it also returns errors of earlier work. Then
+// is_gone() decides.
 template <class Reset, class IsGone>
 auto pass_reset_on(const char* call, int device, Reset reset, IsGone is_gone) noexcept {
   forget_layouts(call);

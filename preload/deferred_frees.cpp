@@ -26,14 +26,14 @@ void DeferredFrees::add(int device, void* address, std::size_t size_bytes) {
 bool DeferredFrees::free_after(int device, const Wait& wait) {
   OfDevice taken;
   {
-    // Blocks that are added from here on may have work from after the wait's begin.
+    // Take the blocks first: one added during the wait may be used by work that it misses.
     std::lock_guard lock(mutex_);
     taken = std::exchange(devices_[static_cast<std::size_t>(device)], {});
   }
   const bool waited = wait();
   if (taken.blocks == 0) return false;
   if (!waited) {
-    // A stream is being captured, or the device is lost: the blocks stay.
+    // A stream is capturing, or the device is lost: keep the blocks deferred.
     std::lock_guard lock(mutex_);
     OfDevice& of = devices_[static_cast<std::size_t>(device)];
     of.batches.splice(of.batches.end(), taken.batches);

@@ -1,9 +1,7 @@
-// Blocks that a program has freed with a call that waits for the device (cudaFree), while the
-// device may still work on them. The call does not wait here. Instead the blocks are kept apart
-// until the device is known to be done with all work from before their free: because the program
-// itself has waited for it, or because there are too many of them and we wait once for all. While a
-// stream captures they stay, because a wait would invalidate its graph.
-// Thread-safe.
+// Blocks that a program freed by cudaFree while the device may still use them. The real cudaFree
+// waits for the device; ours defers the block instead. A deferred block is freed when the program
+// has waited for the device, or when we wait because too many are deferred. While a stream captures
+// blocks stay deferred: a wait would invalidate the capture. Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -21,28 +19,29 @@ namespace uvm::preload {
 
 class DeferredFrees {
  public:
-  static constexpr std::size_t kMostBlocks = 64;  // of a device, before it is waited for
-  static constexpr std::size_t kMostBytes = std::size_t{256} << 20;  // likewise
+  // Of a device. With more deferred, we wait for the device.
+  static constexpr std::size_t kMostBlocks = 64;
+  static constexpr std::size_t kMostBytes = std::size_t{256} << 20;
 
   explicit DeferredFrees(CachingManagedAllocator& allocator);
 
-  // Takes a live block of `size_bytes` bytes, which `device` may work on.
+  // Defers a live block of `size_bytes` bytes that `device` may still use.
   void add(int device, void* address, std::size_t size_bytes);
 
-  // Calls `wait`, which waits for the device and returns whether it could. Frees the blocks from
-  // before the call. Returns whether any was freed.
+  // Calls `wait`, which waits for the device and returns whether it succeeded. Then frees the
+  // blocks deferred before this call. Returns whether it freed any.
   using Wait = std::function<bool()>;
   bool free_after(int device, const Wait& wait);
 
-  // These blocks have ended by themselves.
+  // These blocks have ended with their context: forgets them.
   void forget(const std::unordered_set<const void*>& ended);
 
-  // Waits for all devices that have blocks here, and frees these. Returns whether any was freed.
+  // Waits for each device with deferred blocks and frees them. Returns whether it freed any.
   bool wait_and_free();
 
  private:
   struct OfDevice {
-    std::list<std::vector<void*>> batches;  // a batch that comes back needs no memory
+    std::list<std::vector<void*>> batches;  // a list, so that splicing a batch back cannot fail
     std::size_t blocks = 0;
     std::size_t bytes = 0;
   };

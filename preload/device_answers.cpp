@@ -22,11 +22,11 @@ void tell_free_memory(std::size_t* free_bytes, const std::size_t* total_bytes,
 }
 
 bool is_default_stream(const void* stream) noexcept {
-  constexpr std::uintptr_t kLastDefault = 2;  // of the legacy and the per-thread one
+  constexpr std::uintptr_t kLastDefault = 2;  // 0 and 1: legacy; 2: per thread
   return reinterpret_cast<std::uintptr_t>(stream) <= kLastDefault;
 }
 
-// A stream belongs to one device, which its handle alone does not tell.
+// The handle does not say which device the stream belongs to, so forget it on each.
 void note_stream_gone(void* stream) noexcept {
   if (is_default_stream(stream)) return;
   OpenCaptures::instance().remove({0, stream, 0});

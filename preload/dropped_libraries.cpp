@@ -15,14 +15,14 @@
 namespace uvm::preload {
 namespace {
 
-// The names that programs are linked to, newest first. The calls that we intercept have the same
-// arguments in all of them.
+// The names that programs are linked to, newest first. The intercepted calls have the same
+// arguments in all these versions.
 constexpr std::array<std::string_view, 10> kNames = {
     "libcudart.so.14",  "libcudart.so.13",  "libcudart.so.12",  "libcudart.so.11.0",
     "libcuda.so.1",     "libamdhip64.so.8", "libamdhip64.so.7", "libamdhip64.so.6",
     "libamdhip64.so.5", "libamdhip64.so"};
 
-// Whether a library or program names ours among those that it needs.
+// Whether a library or program was linked to this library.
 bool needs_us(const dl_phdr_info& object) noexcept {
   for (int index = 0; index < object.dlpi_phnum; ++index) {
     const ElfW(Phdr)& header = object.dlpi_phdr[index];
@@ -49,7 +49,8 @@ bool is_linked_to() noexcept {
              nullptr) != 0;
 }
 
-// Where the loader looks for the program's own libraries: its run path is not ours.
+// The folders in which the loader searches for the program's libraries. The program's run path
+// differs from this library's.
 std::vector<std::string> folders_of_program() {
   void* program = dlopen(nullptr, RTLD_LAZY);
   Dl_serinfo size{};
@@ -88,7 +89,7 @@ bool open_dropped_library(const char* library) noexcept {
   try {
     return is_linked_to() && open_newest(library);
   } catch (const std::exception&) {
-    return false;  // there is no memory; the next call tries again
+    return false;  // out of memory; the next call tries again
   }
 }
 

@@ -13,8 +13,8 @@
 namespace uvm::preload {
 namespace {
 
-// They send device memory to network devices and to other processes, which managed memory does not
-// allow or makes slow.
+// These libraries send device memory to network devices and other processes. Managed memory does
+// not allow that, or makes it slow.
 constexpr std::array kNetworkLibraries = {"libnccl", "libnvshmem", "libucp",     "libuct",
                                           "libucs",  "libmpi",     "libopen-pal"};
 

@@ -1,5 +1,5 @@
-// Which allocation calls are left to CUDA although this library serves allocations: by their size
-// and by the code that makes them (UVMALLOC_EXCLUDE).
+// Allocation calls that are forwarded although this library serves allocations, selected by size
+// and by caller (UVMALLOC_EXCLUDE).
 #pragma once
 
 #include <array>
@@ -16,13 +16,13 @@ namespace uvm::preload {
 class Exclusions {
  public:
   // `text` is a list, separated by commas: `<SIZE` and `>SIZE` exclude requests below and above a
-  // size; `libNAME` excludes calls from libraries whose file name begins so; `libNAME.so+0x1234`
-  // excludes one call site, by its return address within the library. Libraries that register
-  // memory with network devices are excluded in any case; `none` as the first entry includes them.
-  // Appends to `errors`, in one line each, the entries that are not understood.
+  // size; `libNAME` excludes calls from libraries whose file name begins with it;
+  // `libNAME.so+0x1234` excludes one call site, by its return address within the library. Libraries
+  // that register memory with network devices are excluded, unless the first entry is `none`.
+  // Appends one line to `errors` for each entry that cannot be parsed.
   Exclusions(std::string_view text, std::vector<std::string>* errors);
 
-  // `caller` is an address of the code that calls. Thread-safe; needs no memory.
+  // `caller` is the call's return address. Thread-safe; allocates nothing.
   bool excludes(std::size_t size_bytes, const void* caller) const noexcept {
     return size_bytes < least_bytes_ || size_bytes > most_bytes_ || excludes_caller(caller);
   }
@@ -40,7 +40,7 @@ class Exclusions {
   std::size_t most_bytes_ = std::numeric_limits<std::size_t>::max();
   std::vector<std::string> libraries_;
   std::vector<CallSite> call_sites_;
-  // Callers that were looked up: twice the address, plus 1 where it is excluded.
+  // Cache of callers: twice the address, plus 1 if it is excluded.
   static constexpr std::size_t kKnownCallers = 256;
   mutable std::array<std::atomic<std::uint64_t>, kKnownCallers> known_{};
 };

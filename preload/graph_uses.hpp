@@ -1,6 +1,6 @@
-// What the kernels of executable graphs get as arguments, by the handle of the graph. Whether a
-// word points into memory of ours is decided at each launch, because memory is freed and allocated
-// between launches. Thread-safe. Knows no vendor.
+// The arguments of the kernels in executable graphs, by the graph's handle. Each launch decides
+// again which words point into our memory, because blocks change between launches. Thread-safe;
+// independent of the vendor.
 #pragma once
 
 #include <memory>
@@ -15,21 +15,20 @@ namespace uvm::preload {
 class GraphUses {
  public:
   struct Node {
-    const void* handle = nullptr;  // of the graph that was instantiated
-    Words words;                   // of its kernel, or of all kernels of the graph that it launches
+    const void* handle = nullptr;  // the node in the graph that was instantiated
+    Words words;                   // of its kernel, or of all kernels of its child graph
   };
   using Nodes = std::vector<Node>;
 
   static GraphUses& instance();
 
-  // A graph was instantiated, or replaced as a whole.
+  // The graph was instantiated, or updated as a whole.
   void set(const void* executable, Nodes nodes);
-  // One node of it has other arguments from now on. Does nothing for an unknown graph.
+  // One node of the graph has new arguments. Does nothing for an unknown graph.
   void set_node(const void* executable, Node node);
   void forget(const void* executable) noexcept;
 
-  // The words of all nodes, each once, in the order of the nodes. Null for an unknown graph, and
-  // for one without words.
+  // The words of all nodes, each once, in node order. Null if the graph is unknown or has none.
   std::shared_ptr<const Words> words_of(const void* executable) const;
 
  private:
@@ -39,7 +38,7 @@ class GraphUses {
   };
   static std::shared_ptr<const Words> joined(const Nodes& nodes);
 
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the member below
   std::unordered_map<const void*, Graph> graphs_;
 };
 

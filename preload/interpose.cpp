@@ -13,8 +13,8 @@
 namespace uvm::preload {
 namespace {
 
-// Finds a mapped library by the beginning of its file's name. Needs no memory: the callback of
-// dl_iterate_phdr must not throw.
+// Finds a mapped library by the beginning of its file name. Allocates nothing, because a callback
+// of dl_iterate_phdr must not throw.
 struct LibrarySearch {
   const char* library;
   char path[PATH_MAX] = "";
@@ -29,7 +29,7 @@ struct LibrarySearch {
 };
 
 // Finds the first library after this one that defines a symbol. The loader lists libraries in the
-// order in which they came. Those before us may be hooks that have just called us.
+// order of loading. Libraries before us may be hooks, and one of them may have just called us.
 struct DefinitionSearch {
   const char* symbol;
   const void* own_base;

@@ -1,5 +1,5 @@
-// What an interposed function needs: the function that it stands before, and a way to work beside
-// it that cannot make it fail. Thread-safe; owns nothing.
+// What an intercepting function needs: the real function, and beside(), which does work of ours
+// that cannot make the call fail. Thread-safe; owns nothing.
 #pragma once
 
 #include <atomic>
@@ -23,23 +23,24 @@
 
 namespace uvm::preload {
 
-// The next definition of `symbol`: in the global scope after us; else in a mapped library whose
-// file name starts with `library` (nullptr: in none), because libraries opened privately (by a
-// Python import) are in no global scope; else in the first library that was mapped after us and has
-// one, because some libraries define functions of CUDA themselves (CuPy for ROCm calls HIP in
-// them). Returns nullptr if there is none. Needs no memory.
+// The real definition of `symbol`, or nullptr. Searches, in this order:
+//   the global scope after us;
+//   a mapped library whose file name starts with `library`, unless `library` is nullptr: a Python
+//   import opens libraries outside the global scope;
+//   the libraries mapped after us: some define functions of CUDA (CuPy for ROCm calls HIP in them).
+// Allocates nothing.
 void* next_definition(const char* symbol, const char* library) noexcept;
 
-// The definition behind a function of ours, kept once it is found: the libraries that define such
-// functions are never unloaded. As long as there is none, each call looks again after more
-// libraries have been mapped: a program may reach our function by a weak reference before it opens
-// the library. Constant-initialized, and without a guard that a fork could leave taken.
+// The real definition of an intercepted function, cached once found: libraries that define such
+// functions are never unloaded. Until then each call searches again if more libraries were mapped,
+// because a weak reference can reach our function before the program opens the library.
+// Constant-initialized: a guard of a local static could stay locked in a forked child.
 class NextDefinition {
  public:
   constexpr NextDefinition(const char* symbol, const char* library)
       : symbol_(symbol), library_(library) {}
 
-  // nullptr: there is none now. Needs no memory.
+  // nullptr: not defined yet. Allocates nothing.
   void* get() noexcept {
     void* known = found_.load(std::memory_order_acquire);
     return known != nullptr ? known : look_up();
@@ -51,7 +52,7 @@ class NextDefinition {
   const char* const symbol_;
   const char* const library_;
   std::atomic<void*> found_ = nullptr;
-  std::atomic<std::uint64_t> missing_at_ = 0;  // libraries that had been mapped
+  std::atomic<std::uint64_t> missing_at_ = 0;  // count of mapped libraries at the last failure
 };
 
 template <class Function>
@@ -61,22 +62,22 @@ class NextFunction : NextDefinition {
   Function get() noexcept { return reinterpret_cast<Function>(NextDefinition::get()); }
 };
 
-// Passes a call of CUDA on. A library that is not there is answered for: 3 is both
-// cudaErrorInitializationError and CUDA_ERROR_NOT_INITIALIZED.
+// Forwards a call. If the library is absent, returns 3, which is both cudaErrorInitializationError
+// and CUDA_ERROR_NOT_INITIALIZED.
 template <class Result, class... Parameters, class... Arguments>
 Result pass_on(Result (*next)(Parameters...), Arguments... arguments) {
   constexpr int kNotInitialized = 3;
   return next != nullptr ? next(arguments...) : static_cast<Result>(kNotInitialized);
 }
 
-// The file's name of a library's path, which may be nullptr.
+// The file name in a library's path. `path` may be nullptr.
 inline std::string_view file_name(const char* path) noexcept {
   const std::string_view whole = path != nullptr ? path : "";
   return whole.substr(whole.rfind('/') + 1);
 }
 
-// Runs `body` beside a call of C that is passed on. If it fails, for want of memory, the call goes
-// on as without us.
+// Runs `body`, our work during a forwarded call. If `body` throws, usually out of memory, logs it;
+// the call itself continues.
 template <class Body>
 void beside(const char* call, Body body) noexcept {
   try {

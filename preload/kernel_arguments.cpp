@@ -7,7 +7,7 @@
 namespace uvm::preload {
 namespace {
 
-// No memory of a program lies below the first page, or beyond what 57 bits address.
+// A program's memory lies above the first page and below 2^57.
 constexpr bool may_be_address(std::uintptr_t word) {
   return word >= 4096 && word >> 57 == 0;
 }
@@ -30,7 +30,7 @@ KernelLayouts& KernelLayouts::instance() {
   return *layouts;
 }
 
-// Addresses are aligned among the parameters: one that begins elsewhere holds none.
+// An address is aligned within the parameters, so a parameter at another offset holds none.
 void KernelLayouts::add(const Layout& layout, void* const* arguments, Words* words) {
   for (std::size_t i = 0; i < layout.size(); ++i) {
     if (layout[i].offset_bytes % sizeof(std::uintptr_t) == 0)

@@ -1,6 +1,6 @@
-// Where the arguments of kernels may hold addresses. A driver tells the layout of a kernel's
-// parameters; it is kept by the kernel's handle until code may have been unloaded, because the
-// handle may then stand for another kernel. Thread-safe. Knows no vendor.
+// Finds possible addresses in kernel arguments. The driver reports the layout of a kernel's
+// parameters; KernelLayouts caches it by the kernel's handle until code is unloaded, because the
+// handle may then name another kernel. Thread-safe; independent of the vendor.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,8 @@
 
 namespace uvm::preload {
 
-// Adds the values at multiples of 8 bytes that may be addresses. `first` need not be aligned.
+// Adds each value at a multiple of 8 bytes that may be an address, unless `words` has it. `first`
+// need not be aligned.
 void add_words(const void* first, std::size_t size_bytes, Words* words);
 
 class KernelLayouts {
@@ -24,14 +25,14 @@ class KernelLayouts {
     std::size_t offset_bytes = 0;  // from the first parameter
     std::size_t size_bytes = 0;
   };
-  // Those of a kernel in their order.
+  // The parameters of a kernel, in order.
   using Layout = std::vector<Parameter>;
 
   static KernelLayouts& instance();
 
-  // Adds the words of the arguments, one address of an argument for each parameter. `ask` returns
-  // the kernel's std::optional<Layout>, and is called without locks where it is not known yet.
-  // False: nobody knows the layout.
+  // Adds the words of the arguments; `arguments` has one pointer for each parameter. If the layout
+  // is not cached, calls `ask` without locks, which returns std::optional<Layout>. False: the
+  // layout is unknown.
   template <class Ask>
   bool add_arguments(const void* kernel, void* const* arguments, Words* words, Ask ask) {
     if (const auto is_known = add_known(kernel, arguments, words)) return *is_known;
@@ -46,18 +47,18 @@ class KernelLayouts {
 
  private:
   static void add(const Layout& layout, void* const* arguments, Words* words);
-  // Nothing where the kernel is not known; false where its layout cannot be had.
+  // nullopt: the kernel is not cached; false: it is cached as having no known layout.
   std::optional<bool> add_known(const void* kernel, void* const* arguments, Words* words) const;
   std::uint64_t unloads_now() const;
-  // Unless code was unloaded since then.
+  // Caches the layout, unless code was unloaded after unloads_now() returned `unloads`.
   void keep(const void* kernel, const std::optional<Layout>& layout, std::uint64_t unloads);
 
-  mutable std::shared_mutex mutex_;  // guards what follows
+  mutable std::shared_mutex mutex_;  // guards the members below
   std::unordered_map<const void*, std::optional<Layout>> layouts_;
   std::uint64_t unloads_ = 0;
 };
 
-// Code has been unloaded, or is about to be, by this call.
+// `call` unloads code, so handles may name other kernels afterwards.
 inline void forget_layouts(const char* call) noexcept {
   if (may_want_uses()) beside(call, [] { KernelLayouts::instance().forget_all(); });
 }

@@ -23,7 +23,7 @@ bool contains(const dl_phdr_info& library, const void* address) {
   return false;
 }
 
-// The loader lists libraries in the order in which they came.
+// Stops at the first copy: the loader lists libraries in the order of loading.
 int visit(dl_phdr_info* library, std::size_t, void* context) {
   if (!file_name(library->dlpi_name).starts_with("libuvmalloc.so")) return 0;
   if (!contains(*library, own_address())) *static_cast<std::string*>(context) = library->dlpi_name;

@@ -1,5 +1,5 @@
-// Two copies of this library in one process, for example of a wheel and of a checkout. The process
-// uses the copy that was loaded first. All others stay out.
+// Several copies of this library in one process, for example from a wheel and from a checkout. The
+// first copy that was loaded is active; the others do nothing.
 #pragma once
 
 #include <dlfcn.h>
@@ -8,13 +8,13 @@
 
 namespace uvm::preload {
 
-// This library as the loader knows it: its file, and where it lies. Needs no memory.
+// The loader's record of this library: its file and load address. Allocates nothing.
 Dl_info own_library() noexcept;
 
-// The file that this library was loaded from.
+// The path of this library's file.
 std::string own_path();
 
-// The file of the copy that came first; empty: this is it.
+// The path of the copy that was loaded first; empty: this is the first.
 std::string earlier_copy();
 
 }  // namespace uvm::preload

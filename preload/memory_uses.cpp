@@ -19,7 +19,7 @@ bool runs_now(int device, StreamHandle stream) {
   const CachingManagedAllocator* ours = process_allocator();
   if (ours == nullptr || device < 0) return false;
   bool is_capturing = false;
-  // The stream 0 that all threads share cannot capture.
+  // The legacy default stream cannot capture.
   return stream == nullptr ||
          (ours->runtime().is_capturing(device, stream, &is_capturing).ok() && !is_capturing);
 }

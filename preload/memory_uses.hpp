@@ -1,6 +1,6 @@
-// The uses of served memory that kernels and graphs make, for this process's live planner
-// (docs/oversubscription.md, "Uses"). They are noted from the time when ServedMemory is made. Where
-// PyTorch's plugin notes the uses of its operators, nothing is noted here. Thread-safe.
+// Reports which served blocks kernels and graphs use to this process's live planner
+// (docs/oversubscription.md, "Uses"). Starts when ServedMemory is made. If PyTorch's plugin reports
+// the uses of its operators, this reports nothing. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -17,36 +17,35 @@ class CachingManagedAllocator;
 
 namespace uvm::preload {
 
-// The values of a kernel's arguments that may be addresses, each once, in their order.
+// The values in a kernel's arguments that may be addresses, each once, in order.
 using Words = std::vector<std::uintptr_t>;
 
 namespace detail {
-// Constant-initialized: launches read it before this library's constructors have run.
+// Constant-initialized: a launch may read them before this library's constructors have run.
 inline constinit std::atomic<bool> wants_uses{false};
 inline constinit std::atomic<bool> may_want_uses{false};
 }  // namespace detail
 
-// Whether memory is short, so that launches are to be noted. One read of one variable.
+// Whether a device is short of memory, so that launches must report their uses. One relaxed load.
 inline bool wants_uses() noexcept {
   return detail::wants_uses.load(std::memory_order_relaxed);
 }
-// Whether uses may be wanted later in this process.
+// Whether wants_uses() may become true in this process.
 inline bool may_want_uses() noexcept {
   return detail::may_want_uses.load(std::memory_order_relaxed);
 }
 
-// The allocator's uses are noted from now on, unless somebody else does.
+// Starts to report uses to the allocator, unless PyTorch's plugin does.
 void begin_to_note_uses(CachingManagedAllocator& allocator);
 
-// `stream` of `device` is about to get a kernel, or a graph of kernels, with these words. Blocks
-// that they point into, and that are in use on the device, are used. A program places its managed
-// memory itself: that is left out.
+// A kernel or graph with these words is about to be launched. Reports the live blocks on the device
+// that the words point into, except managed memory, which the program places itself.
 void note_words(int device, StreamHandle stream, const Words& words, live::Launch launch);
 
-// Whether the stream is not being captured: then nothing runs yet, and nothing may be asked.
+// Whether a launch runs now: during a capture it does not, and the driver must not be queried.
 bool runs_now(int device, StreamHandle stream);
 
-// The same for a kernel that a call launches, of which words() finds the words.
+// note_words() for a kernel that `call` launches; words() finds the words of its arguments.
 template <class FindWords>
 void note_launch(const char* call, int device, StreamHandle stream, FindWords words) noexcept {
   beside(call, [&] {

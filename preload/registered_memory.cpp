@@ -7,8 +7,8 @@
 namespace uvm::preload {
 namespace {
 
-// A block that a program may register: its host side is not pinned yet, whichever facade made it.
-// Ordinary memory is the driver's to register.
+// The block at `address`, if it is managed memory that the host uses and that is not pinned.
+// Ordinary memory (HostBacking::kOrdinary) is registered by the driver.
 std::optional<BlockDescription> managed_block_of(const void* address) {
   const CachingManagedAllocator* ours = process_allocator();
   if (ours == nullptr || ours->in_forked_child()) return std::nullopt;

@@ -1,5 +1,6 @@
-// Host memory of ours that programs have registered with CUDA. Devices reach it as it is, and the
-// driver refuses managed memory; to programs it is then what registered memory is. Thread-safe.
+// Host memory of ours that programs registered with CUDA. The driver refuses to register managed
+// memory, and devices can access it anyway. So we record the range, and answer later queries as for
+// registered memory. Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -11,21 +12,21 @@ namespace uvm::preload {
 
 class RegisteredMemory {
  public:
-  // The process's. Made when it is first asked for: other libraries' constructors may do so before
-  // ours have run.
+  // The one object of the process, made at the first use: constructors of other libraries may call
+  // it before ours have run.
   static RegisteredMemory& instance();
 
-  // The range's cudaError_t: 0, or why it cannot be registered. nullopt: it is not managed host
-  // memory of ours, and the driver is to say.
+  // The cudaError_t for the call: 0, or why the range cannot be registered. nullopt: not managed
+  // host memory of ours; forward the call.
   std::optional<int> add(const void* address, std::size_t size_bytes);
-  // By its start. False: none does.
+  // `address` is the start of a range. False: no registered range starts there.
   bool remove(const void* address);
   bool contains(const void* address);
-  // Registrations end with the blocks that they are in.
+  // Removes the ranges whose blocks have ended.
   void forget_ended_blocks();
 
  private:
-  using Ranges = std::map<const char*, std::size_t>;  // bytes by start
+  using Ranges = std::map<const char*, std::size_t>;  // size in bytes by start
 
   bool holds(Ranges::const_iterator after, const char* address) const;
 

@@ -34,8 +34,8 @@ const char* to_string(Vendor vendor) {
   return vendor == Vendor::kHip ? "HIP" : "CUDA";
 }
 
-// At the first call that is served. A device that is there may serve none: the program may use
-// another vendor's.
+// Called for each served call, prints once. Not printed at start: the program may use only another
+// vendor's devices, and then no call is served.
 void say_that_it_serves(const CachingManagedAllocator& allocator) {
   static std::atomic_flag has_said;
   if (has_said.test(std::memory_order_relaxed) || has_said.test_and_set()) return;
@@ -61,7 +61,7 @@ bool wants_to_serve() noexcept {
       wanted = process_configuration().configuration.serve_cuda;
       known.store(wanted, std::memory_order_relaxed);
     } catch (const std::exception&) {
-      return false;  // there was no memory to read the variables; the next call tries again
+      return false;  // out of memory while reading the variables; the next call tries again
     }
   }
   return *wanted == ServeCuda::kYes || (*wanted == ServeCuda::kAuto && !is_framework_installed());
@@ -88,7 +88,7 @@ ServedMemory* ServedMemory::instance() noexcept {
 }
 
 ServedMemory* ServedMemory::make() {
-  // The driver allocates for itself while we make the allocator: these calls are its own.
+  // While we create the allocator, the driver allocates for itself; forward these calls.
   thread_local bool is_making = false;
   if (is_making) return nullptr;
   struct Making {
@@ -127,7 +127,7 @@ void* ServedMemory::take_block(const Request& request) {
   if (request.kind == Kind::kDevice) {
     return allocator_.allocate(Facade::kDevice, request.device, request.size_bytes, request.stream);
   }
-  // The program places managed memory itself, by first touch and by advice: no hints of ours.
+  // The program places managed memory by first touch and by advice, so we send no hints.
   struct WithoutHints {
     std::optional<Policy> before = set_thread_policy(Policy::kDriver);
     ~WithoutHints() { set_thread_policy(before); }
@@ -137,7 +137,7 @@ void* ServedMemory::take_block(const Request& request) {
 
 bool ServedMemory::is_capturing(const Request& request) const noexcept {
   bool answer = false;
-  // The stream 0 that all threads share cannot capture.
+  // The legacy default stream cannot capture.
   return request.stream != nullptr &&
          allocator_.runtime().is_capturing(request.device, request.stream, &answer).ok() && answer;
 }
@@ -189,11 +189,11 @@ ServedMemory::Freed ServedMemory::take(const void* address, Frees frees, Block* 
       return Freed::kYes;
     }
   }
-  // The driver would free the whole span that begins here.
+  // If a span begins at this address, the real free would free the whole span.
   return address != nullptr && allocator_.has_taken(address) ? Freed::kNoBlock : Freed::kNotOurs;
 }
 
-// The pages go to blocks of the device facade, whose standing advice is their device.
+// Later blocks on these pages are device memory, whose preferred location is the device.
 void ServedMemory::forget_advice(void* address, const Block& block) noexcept {
   if (allocator_.host_backing() == HostBacking::kOrdinary) return;  // no page ever moves
   const Place device = Place::device(block.device);
@@ -231,7 +231,7 @@ void ServedMemory::free_after_wait(void* address, int device) noexcept {
       "captured");
 }
 
-// Nothing uses the memory any more: the context's work has ended with it.
+// Frees at once: the context's work has ended, so nothing uses the memory.
 void ServedMemory::free_all_of(const void* context) noexcept {
   if (context == nullptr || allocator_.in_forked_child()) return;
   for (Shard& shard : shards_) {
@@ -255,7 +255,7 @@ void ServedMemory::free_all_of(const void* context) noexcept {
 void ServedMemory::forget_device(int device, const std::vector<void*>& lost) {
   const std::unordered_set<const void*> ended(lost.begin(), lost.end());
   deferred_.forget(ended);
-  // Nothing runs on the device any more.
+  // The reset ended all work on the device, so there is nothing to wait for.
   deferred_.free_after(device, [] { return true; });
   std::vector<void*> others;
   for (Shard& shard : shards_) {

@@ -1,6 +1,6 @@
-// The memory of programs that call CUDA's allocation functions: served by this process's allocator
-// where UVMALLOC_CUDA asks for it. One object a process, made at the first allocation call and
-// never destroyed. Thread-safe. No function of it throws or needs the caller's locks.
+// The blocks that this process's allocator serves to a program's allocation calls of CUDA or HIP,
+// if UVMALLOC_CUDA is on. One object a process, made at the first allocation call and never
+// destroyed. Thread-safe.
 #pragma once
 
 #include <array>
@@ -23,24 +23,24 @@ class CachingManagedAllocator;
 
 namespace uvm::preload {
 
-// Whether UVMALLOC_CUDA asks for it in this process; makes nothing.
+// Whether UVMALLOC_CUDA is on in this process. Creates no allocator.
 bool wants_to_serve() noexcept;
 
-// Whether pointer attributes call a served cudaMalloc's memory device memory
+// Whether pointer attributes report memory of a served cudaMalloc as device memory
 // (UVMALLOC_POINTER_TYPE).
 bool calls_memory_devices() noexcept;
 
 class ServedMemory {
  public:
-  // nullptr: allocation calls are not served here. The first call initialises the driver, as any
+  // nullptr: this process serves no allocation calls. The first call initialises the driver, as any
   // allocation call does.
   static ServedMemory* instance() noexcept;
-  // The same where it is there already.
+  // The same, but never creates it.
   static ServedMemory* existing() noexcept;
 
   // The kind of memory that a program asked for.
   enum class Kind : std::uint8_t { kDevice, kManaged, kPinned };
-  // Whose interface a call belongs to. Calls of the other vendor than the devices' are left.
+  // The interface of a call. If it is not the vendor of the devices, the call is forwarded.
   enum class Vendor : std::uint8_t { kCuda, kHip };
   struct Request {
     Vendor vendor = Vendor::kCuda;
@@ -48,43 +48,43 @@ class ServedMemory {
     int device = 0;
     std::size_t size_bytes = 0;
     StreamHandle stream = nullptr;  // device memory only
-    // A call in the order of the stream. While the stream captures, it makes memory of the graph.
+    // A stream-ordered call. While the stream captures, the call allocates memory of the graph.
     bool is_ordered = false;
-    const void* context = nullptr;  // whose end frees the block
-    const void* caller = nullptr;   // code that called
+    const void* context = nullptr;  // the block is freed when this context ends
+    const void* caller = nullptr;   // return address of the call
   };
-  // A block for the request in `*out`. Otherwise the outcome says why there is none.
+  // Puts a block into `*out` if the outcome is kServed. Otherwise the outcome is the reason.
   Outcome allocate(const Request& request, void** out) noexcept;
 
   enum class Freed : std::uint8_t {
     kYes,
-    kNotOurs,  // CUDA is to say
-    kNoBlock,  // in our memory, and no live block that this call frees begins there
+    kNotOurs,  // the real free decides
+    kNoBlock,  // in our memory, but not the start of a live block that this call may free
   };
-  // Which kinds of memory a call frees.
+  // The kinds of memory that a call frees.
   enum class Frees : std::uint8_t { kAll, kPinned, kAllButPinned };
-  // As cudaFree: work of any stream that was given before may still use the block.
+  // As cudaFree: earlier work of any stream may still use the block.
   Freed free(void* address, Frees frees = Frees::kAll) noexcept;
-  // As cudaFreeAsync: the block is free after the stream's work.
+  // As cudaFreeAsync: the block is free after the stream's earlier work.
   Freed free_async(void* address, int device, StreamHandle stream) noexcept;
 
-  // The context was destroyed, and the program's memory with it.
+  // The context was destroyed. Frees the blocks that the program allocated in it.
   void free_all_of(const void* context) noexcept;
-  // The device was reset, and the allocator has ended the `lost` blocks. Frees the program's
-  // others.
+  // The device was reset, and the allocator has ended the `lost` blocks. Frees the program's other
+  // blocks of the device.
   void forget_device(int device, const std::vector<void*>& lost);
 
-  // Calls `wait`, with which the program waits for the device: blocks from before it are free then.
+  // Calls `wait`, the program's own wait for the device, then frees the blocks deferred before.
   void free_after(int device, const DeferredFrees::Wait& wait) noexcept;
 
   struct Range {
     void* base = nullptr;
-    std::size_t size_bytes = 0;  // as asked for
+    std::size_t size_bytes = 0;  // as requested
     Kind kind = Kind::kDevice;
   };
-  // The block that `address` points into. False: it is no block of ours.
+  // The block that contains `address`. False: no block of ours does.
   bool find(const void* address, Range* out) const noexcept;
-  // Whether a block of ours begins there that the program asked for as managed memory.
+  // Whether `base` is the start of a block that the program allocated as managed memory.
   bool is_placed_by_program(const void* base) const noexcept;
 
  private:
@@ -98,7 +98,7 @@ class ServedMemory {
     int device = 0;
     Kind kind = Kind::kDevice;
   };
-  // Blocks by address, apart so that threads seldom meet.
+  // Blocks by address. Several shards, so that threads seldom contend for a mutex.
   struct alignas(64) Shard {
     mutable std::mutex mutex;
     std::unordered_map<const void*, Block> blocks;
@@ -106,13 +106,13 @@ class ServedMemory {
   static constexpr std::size_t kShards = 16;
 
   Shard& shard_of(const void* address) const;
-  // Forgets the block.
+  // Removes the block from its shard.
   Freed take(const void* address, Frees frees, Block* out) noexcept;
   bool is_capturing(const Request& request) const noexcept;
   void* take_block(const Request& request);
-  // For a block that cannot be kept until the device is done: there is no memory to note it.
+  // For a block that cannot be deferred, because the list of deferred blocks cannot grow.
   void free_after_wait(void* address, int device) noexcept;
-  // Takes back the advice that the program may have given for its managed memory.
+  // Undoes advice that the program may have given for its managed memory.
   void forget_advice(void* address, const Block& block) noexcept;
 
   CachingManagedAllocator& allocator_;

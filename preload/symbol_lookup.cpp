@@ -1,6 +1,6 @@
-// The ways around linking by which a program reaches CUDA's functions: dlsym and dlvsym on a
-// handle, and the driver's own look-ups by name. Where such a look-up finds a function that ours
-// stands before, the program gets ours. Without UVMALLOC_CUDA every look-up is passed on untouched.
+// Look-ups by name, by which a program reaches functions without linking: dlsym and dlvsym on a
+// handle, and the driver's cuGetProcAddress. If a look-up finds a function that we intercept, the
+// program gets ours. If UVMALLOC_CUDA is off, every look-up is forwarded unchanged.
 #include <cuda.h>
 #include <dlfcn.h>
 #include <elf.h>
@@ -24,9 +24,11 @@ namespace {
 using Dlsym = void* (*)(void*, const char*);
 using Dlvsym = void* (*)(void*, const char*, const char*);
 
-// The code down to RealLookups runs inside the first look-up of the process, which may be that of a
-// sanitizer's runtime before it is initialised. It calls no function that such a runtime replaces.
-// Whether the file of a path has a name that begins so.
+// The code down to RealLookups runs inside the first look-up of the process. A sanitizer's runtime
+// may make it before it is initialised, so this code calls no function that such a runtime
+// replaces.
+
+// Whether the file name in `path` starts with `beginning`.
 UVMALLOC_CALLS_NOTHING bool is_file_named(const char* path, const char* beginning) noexcept {
   const char* name = path;
   for (const char* letter = path; *letter != '\0'; ++letter) {
@@ -36,7 +38,7 @@ UVMALLOC_CALLS_NOTHING bool is_file_named(const char* path, const char* beginnin
   return *beginning == '\0';
 }
 
-// The real look-ups, of libc or, in older versions of it, of libdl.
+// The real dlsym and dlvsym: in libc, or in libdl of older versions.
 struct RealLookups {
   void* dlsym_found = nullptr;
   void* dlvsym_found = nullptr;
@@ -80,7 +82,7 @@ constinit InterposedCall interposed_calls[] = {
 }  // namespace uvm::preload
 
 extern "C" {
-// Used by the code below. nullptr until the first look-up.
+// Read by the assembly below. nullptr until the first look-up.
 __attribute__((visibility("hidden"))) void* uvmalloc_real_dlsym = nullptr;
 __attribute__((visibility("hidden"))) void* uvmalloc_real_dlvsym = nullptr;
 
@@ -95,7 +97,7 @@ __attribute__((visibility("hidden"), used)) void uvmalloc_find_real_lookups() no
 namespace uvm::preload {
 namespace {
 
-// Our function of a name; nullptr: this library has been unloaded, or has none.
+// Our function of this name; nullptr: this library was unloaded, or does not define it.
 void* ours_of(InterposedCall& call) noexcept {
   if (void* known = call.ours.load(std::memory_order_acquire)) return known;
   if (uvmalloc_real_dlsym == nullptr) uvmalloc_find_real_lookups();
@@ -107,13 +109,13 @@ void* ours_of(InterposedCall& call) noexcept {
 }
 
 bool is_of_own_library(const void* address) noexcept {
-  // This library may have any file name.
+  // By load address, because this library may have any file name.
   static const void* const kOwnBase = own_library().dli_fbase;
   Dl_info found{};
   return dladdr(address, &found) != 0 && found.dli_fbase == kOwnBase;
 }
 
-// Libraries of CUDA and HIP call each other's functions, and ours call the real ones.
+// Libraries of CUDA and HIP, and our own, get the real functions.
 bool is_left_alone(const void* caller) noexcept {
   if (is_of_own_library(caller)) return true;
   Dl_info found{};
@@ -130,11 +132,11 @@ InterposedCall* call_of(const char* name) noexcept {
   return found != std::end(interposed_calls) ? found : nullptr;
 }
 
-// What a look-up answers that finds nothing; dlerror() says why.
+// Tells the assembly to return nullptr: nothing was found, and dlerror() says why.
 void* const kNothing = reinterpret_cast<void*>(1);
 
-// Ours where a look-up by a handle, `look_up`, finds a function of this name. Pseudo-handles are
-// about the caller's place among the libraries.
+// Our function, if `look_up` finds the real one by its handle; nullptr: forward the look-up.
+// Pseudo-handles such as RTLD_NEXT depend on the caller, and do not come here.
 template <class LookUp>
 void* ours_for_handle(const char* name, const void* caller, LookUp look_up) noexcept {
   InterposedCall* call = call_of(name);
@@ -144,8 +146,8 @@ void* ours_for_handle(const char* name, const void* caller, LookUp look_up) noex
   return ours != nullptr ? ours : real;
 }
 
-// Programs ask the global scope whether CUDA is there. Ours alone is no answer: it has nothing to
-// pass calls on to.
+// Programs search the global scope to find out whether CUDA is present. If only our function is
+// there, it has nothing to forward to, so the answer is "not found".
 template <class LookUp>
 void* nothing_where_ours_is_alone(const char* name, LookUp look_up) noexcept {
   void* found = look_up(RTLD_DEFAULT);
@@ -162,8 +164,7 @@ void* answer(void* handle, const char* name, const void* caller, LookUp look_up)
   return ours_for_handle(name, caller, [&] { return look_up(handle); });
 }
 
-// Puts ours in the place of a function of the driver that a look-up has found. Results of both
-// interfaces are 0 for success.
+// Replaces a driver's function that a look-up found by ours. 0 is success in both interfaces.
 void put_ours(int result, void** found) noexcept {
   if (result != 0 || found == nullptr || !wants_to_serve()) return;
   for (InterposedCall& call : interposed_calls) {
@@ -187,8 +188,8 @@ using namespace uvm::preload;
 
 extern "C" {
 
-// What dlsym and dlvsym answer to `caller`; nullptr: the real one is to answer; 1: they answer
-// nullptr. Names that start with "cu" or "hi" alone come here.
+// The result of dlsym and dlvsym for `caller`. nullptr: jump to the real one; 1: return nullptr.
+// Called only for names that start with "cu" or "hi".
 __attribute__((visibility("hidden"), used)) void* uvmalloc_served_symbol(
     void* handle, const char* name, const void* caller) noexcept {
   return answer(handle, name, caller,
@@ -203,9 +204,9 @@ __attribute__((visibility("hidden"), used)) void* uvmalloc_served_version(
 }
 }
 
-// The real dlsym looks at its caller's address, so everything else goes on to it by a jump. A
-// debugger or profiler unwinds through them by their call-frame information. These are not there in
-// sanitized builds, whose runtimes look functions up before they are initialised.
+// The real dlsym inspects its return address, so other look-ups reach it by a jump. The call-frame
+// information lets debuggers unwind. Sanitized builds omit these functions, because a sanitizer's
+// runtime looks functions up before it is initialised.
 #if !defined(UVMALLOC_SANITIZED) && defined(__x86_64__)
 #define UVMALLOC_PUSH(registers) "  pushq " registers "\n  .cfi_adjust_cfa_offset 8\n"
 #define UVMALLOC_POP(registers) "  popq " registers "\n  .cfi_adjust_cfa_offset -8\n"
@@ -240,8 +241,8 @@ __attribute__((visibility("hidden"), used)) void* uvmalloc_served_version(
 UVMALLOC_LOOKUP("dlsym", "uvmalloc_real_dlsym", "uvmalloc_served_symbol", "%rdx");
 UVMALLOC_LOOKUP("dlvsym", "uvmalloc_real_dlvsym", "uvmalloc_served_version", "%rcx");
 #elif !defined(UVMALLOC_SANITIZED) && defined(__aarch64__)
-// "hint #34" is the landing pad of an indirect call (bti c), by a name that all assemblers know. A
-// jump by x16 may end at another function's landing pad.
+// "hint #34" is bti c, the landing pad of an indirect call, in a form that every assembler knows.
+// The jump uses x16, because such a pad accepts jumps by x16.
 #define UVMALLOC_LEAVE_FRAME    \
   "  ldp x29, x30, [sp], #48\n" \
   "  .cfi_restore 29\n  .cfi_restore 30\n  .cfi_def_cfa_offset 0\n"

@@ -1,10 +1,11 @@
-// What the look-ups by name of CUDA and HIP give a program. Thread-safe; throws nothing.
+// The functions that a program gets from CUDA's and HIP's look-ups by name. Thread-safe; throws
+// nothing.
 #pragma once
 
 namespace uvm::preload {
 
-// After such a look-up by `caller` with `result`, where 0 is success: puts our function in the
-// place of `*found` if ours stands before it. The interfaces' own libraries keep theirs.
+// Call it after such a look-up. If `result` is 0 (success) and we intercept `*found`, replaces
+// `*found` by our function. If `caller` is a library of CUDA or HIP, it keeps the real function.
 void put_ours_for(const void* caller, int result, void** found) noexcept;
 
 }  // namespace uvm::preload

@@ -1,10 +1,10 @@
-// The tables of symbols of loaded libraries, read without the loader's help.
+// Reads the symbol tables of loaded libraries without the loader.
 #pragma once
 
 #include <link.h>
 
-// For code that runs inside the first look-up of the process, which may be that of a sanitizer's
-// runtime before it is initialised. It calls no function that such a runtime replaces.
+// Marks code that runs inside the first look-up of the process. A sanitizer's runtime may make that
+// look-up before it is initialised, so the compiler must insert no call of memset or the like.
 #if defined(__clang__)
 #define UVMALLOC_CALLS_NOTHING __attribute__((no_builtin))
 #else
@@ -13,9 +13,9 @@
 
 namespace uvm::preload {
 
-// The symbol that a library defines, of any version; nullptr if it defines none. `base` and
-// `dynamic` are the library's load address and dynamic section. The kernel's own library
-// (linux-vdso.so) has other tables: do not ask for it.
+// The address of a symbol that a library defines, in any version; nullptr if there is none. `base`
+// and `dynamic` are the library's load address and dynamic section. Not for the kernel's library
+// (linux-vdso.so), which has other tables.
 void* symbol_in(ElfW(Addr) base, const ElfW(Dyn) * dynamic, const char* wanted) noexcept;
 
 }  // namespace uvm::preload

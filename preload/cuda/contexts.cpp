@@ -1,4 +1,4 @@
-// The calls by which contexts of CUDA end.
+// Calls that end contexts of CUDA.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
@@ -18,7 +18,7 @@ const void* context_of_thread() noexcept {
   return ask != nullptr && ask(&context) == CUDA_SUCCESS ? context : nullptr;
 }
 
-// Drivers from CUDA 13 on say it of any context.
+// Drivers before CUDA 13 report the device of the current context only.
 int device_of(CUcontext context) noexcept {
   if (context == nullptr) return device_of_driver();
   if (pass_on(NEXT_OF_DRIVER(cuCtxPushCurrent_v2), context) != CUDA_SUCCESS) return -1;

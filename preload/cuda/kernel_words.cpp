@@ -22,8 +22,8 @@ void say_that_drivers_are_too_old() {
            "do): memory comes to the device when a kernel needs it, not before");
 }
 
-// The driver refuses the index behind the last parameter as an invalid value, and a handle of
-// another kind otherwise.
+// For the index after the last parameter the driver returns CUDA_ERROR_INVALID_VALUE; for a handle
+// of another kind it returns another error.
 template <class Handle>
 std::optional<Layout> layout_of(Handle handle, Question<Handle> ask) {
   if (ask == nullptr) {
@@ -40,14 +40,14 @@ std::optional<Layout> layout_of(Handle handle, Question<Handle> ask) {
   }
 }
 
-// A launch takes a CUkernel in the place of a CUfunction too.
+// A launch also accepts a CUkernel cast to CUfunction.
 std::optional<Layout> layout_of(CUfunction function) {
   auto layout = layout_of(function, NEXT_OF_DRIVER(cuFuncGetParamInfo));
   if (layout || NEXT_OF_DRIVER(cuKernelGetParamInfo) == nullptr) return layout;
   return layout_of(reinterpret_cast<CUkernel>(function), NEXT_OF_DRIVER(cuKernelGetParamInfo));
 }
 
-// A question of ours that fails does not become the program's last error.
+// If our query fails, clears the runtime's last error, unless the program had one before.
 CUfunction function_of_symbol(const void* symbol) {
   const auto ask = NEXT_OF_RUNTIME(cudaGetFuncBySymbol);
   if (ask == nullptr) return nullptr;
@@ -58,7 +58,7 @@ CUfunction function_of_symbol(const void* symbol) {
   return nullptr;
 }
 
-// The list is of pairs of a name and its value, and ends with CU_LAUNCH_PARAM_END.
+// `extra` is a list of pairs of a key and its value, and ends with CU_LAUNCH_PARAM_END.
 void add_buffer(void* const* extra, Words* words) {
   const void* buffer = nullptr;
   std::size_t size_bytes = 0;
@@ -83,7 +83,7 @@ Words words_by(const void* handle, const Arguments& arguments, Ask ask) {
 
 void add_graph(CUgraph graph, GraphUses::Nodes* nodes);
 
-// Of the kernels of a child graph, as one node.
+// The words of all kernels of a child graph, as one node.
 Words words_of_child(CUgraphNode node) {
   CUgraph child = nullptr;
   if (pass_on(NEXT_OF_DRIVER(cuGraphChildGraphNodeGetGraph), node, &child) != CUDA_SUCCESS)

@@ -1,5 +1,5 @@
-// The words that kernels of CUDA get as arguments, as far as the driver tells the layout of their
-// parameters: those from CUDA 12.4 on do.
+// The words in the arguments of CUDA's kernels. Needs a driver that reports the layout of kernel
+// parameters (CUDA 12.4 or later); with an older driver there are no words.
 #pragma once
 
 #include <cuda.h>
@@ -10,21 +10,20 @@
 
 namespace uvm::preload::cuda {
 
-// The arguments of a launch: one address for each parameter, or else the list `extra`, which names
-// a buffer that holds them. Both may be nullptr.
+// The arguments of a launch: one pointer for each parameter, or else `extra`, a list that names a
+// buffer with all parameters. Both may be nullptr.
 struct Arguments {
   void* const* each = nullptr;
   void* const* extra = nullptr;
 };
 
-// Of a kernel by its driver's handle, by the handle that the runtime gives (a CUkernel), and by the
-// host function that stands for it.
+// The kernel is named by the driver's handle, by a CUkernel, or by its host function (the symbol in
+// cudaLaunchKernel).
 Words words_of(CUfunction function, const Arguments& arguments);
 Words words_of(CUkernel kernel, const Arguments& arguments);
 Words words_of_symbol(const void* symbol, const Arguments& arguments);
 
-// Of the kernels of a graph, those of child graphs too. A graph of the runtime is one of the
-// driver.
+// The kernels of a graph and of its child graphs. A cudaGraph_t is a CUgraph.
 GraphUses::Nodes nodes_of(CUgraph graph);
 Words words_of(const CUDA_KERNEL_NODE_PARAMS& parameters);
 

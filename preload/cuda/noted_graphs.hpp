@@ -1,4 +1,4 @@
-// What the interposed calls about executable graphs say to GraphUses. None of these throws.
+// Records the calls that change or launch executable graphs in GraphUses. Nothing here throws.
 #pragma once
 
 #include <cuda.h>
@@ -10,13 +10,13 @@
 
 namespace uvm::preload::cuda {
 
-// `executable` was made from the graph, or updated with it; `call` says so.
+// `call` has instantiated `executable` from the graph, or updated it with the graph.
 inline void note_graph(const char* call, const void* executable, CUgraph graph) noexcept {
   if (!may_want_uses()) return;
   beside(call, [&] { GraphUses::instance().set(executable, nodes_of(graph)); });
 }
 
-// A node of it has other parameters, of which words() finds the words.
+// A kernel node of `executable` has new parameters; words() finds their words.
 template <class FindWords>
 void note_node(const char* call, const void* executable, const void* node,
                FindWords words) noexcept {
@@ -25,7 +25,7 @@ void note_node(const char* call, const void* executable, const void* node,
          [&] { GraphUses::instance().set_node(executable, {.handle = node, .words = words()}); });
 }
 
-// A node of it launches another graph.
+// A node of `executable` launches another child graph.
 inline void note_child(const char* call, const void* executable, const void* node,
                        CUgraph child) noexcept {
   if (!may_want_uses()) return;
@@ -37,7 +37,7 @@ inline void note_child(const char* call, const void* executable, const void* nod
   });
 }
 
-// `stream` is about to get the graph.
+// The graph is about to be launched on `stream`.
 inline void note_graph_launch(const char* call, const void* executable, int device,
                               StreamHandle stream) noexcept {
   beside(call, [&] {
