@@ -1,7 +1,9 @@
-// The settings of a user, parsed once from variables and overridable by API. docs/configuration.md
-// is the table; known_settings() is the same table in code, and a test compares them. An unknown or
-// malformed value is reported with the variable, the value and the accepted values. The default
+// The settings of a user: parsed once from variables, or set by a program. docs/configuration.md
+// has the table; known_settings() is the same table in code, and a test compares them. A value that
+// is not accepted is an error with the variable, the value and the accepted values, and the default
 // stays in force.
+//
+// Plain values and pure functions: any thread may use them.
 #pragma once
 
 #include <cstddef>
@@ -23,30 +25,30 @@ enum class MoveMode : unsigned char {
   kCopy,         // a device move copies, as without uvmalloc
 };
 
-// The memory of spans of the host facade.
+// What host memory consists of.
 enum class HostBacking : unsigned char {
-  kAuto,      // ordinary memory where every device uses the host's page tables, else managed memory
-  kManaged,   // of the driver
-  kOrdinary,  // of the kernel; a forked child shares it copy on write
+  kAuto,      // ordinary memory if every device uses the host's page tables, else managed memory
+  kManaged,   // managed memory of the driver
+  kOrdinary,  // memory of the kernel; a forked child shares it copy on write
 };
 
-// When CPU tensors start to be managed.
+// When CPU tensors become managed.
 enum class CpuTensors : unsigned char {
-  kAuto,     // the program has initialised the driver and uses a device
+  kAuto,     // once the program has initialised the driver and uses a device
   kManaged,  // at once, which may initialise the driver
 };
 
-// Whether a preloaded library serves the program's own allocation calls of CUDA; kAuto: in
-// processes without a framework whose allocators are replaced.
+// Whether the preloaded library serves the program's own CUDA allocation calls. kAuto: unless the
+// process has a framework whose allocators uvmalloc replaces.
 enum class ServeCuda : std::uint8_t { kNo, kYes, kAuto };
 
-// The kind of memory that CUDA's questions about a pointer of cudaMalloc answer with.
+// The memory type that cudaPointerGetAttributes reports for pointers of a served cudaMalloc.
 enum class PointerType : std::uint8_t { kManaged, kDevice };
 
 // The reaction to steps that are much slower because their memory does not fit the device.
 enum class Thrashing : std::uint8_t {
-  kWarn,  // one line
-  kFail,  // an out-of-memory error of a later allocation
+  kWarn,  // logs one line
+  kFail,  // a later allocation throws an out-of-memory error
   kIgnore,
 };
 
@@ -55,29 +57,30 @@ struct Configuration {
   std::string runtime = "auto";            // UVMALLOC_RUNTIME
   Policy policy = Policy::kAuto;           // UVMALLOC_POLICY
   Thrashing thrashing = Thrashing::kWarn;  // UVMALLOC_THRASHING
-  // UVMALLOC_SPILL: a step may take so many times as long as with memory enough; at 1 nothing
-  // spills, infinity is no limit. None: no limit, but for programs that search for the largest
+  // UVMALLOC_SPILL: a step may take this many times as long as with enough memory. At 1 nothing
+  // spills; infinity: no limit. Unset: no limit, except for programs that search for the largest
   // batch.
   std::optional<double> most_slowdown;
   MoveMode move = MoveMode::kCopyOnWrite;   // UVMALLOC_MOVE
-  std::optional<std::size_t> budget_bytes;  // UVMALLOC_BUDGET; none: from the machine
-  // UVMALLOC_DEVICE_BUDGET; none: beyond a device's own memory the host's serves.
+  std::optional<std::size_t> budget_bytes;  // UVMALLOC_BUDGET; unset: from the machine
+  // UVMALLOC_DEVICE_BUDGET; unset: device memory may exceed the device's own and spill to the host.
   std::optional<std::size_t> device_budget_bytes;
-  std::optional<std::size_t> reserve_bytes;          // UVMALLOC_RESERVE; none: from the machine
+  std::optional<std::size_t> reserve_bytes;          // UVMALLOC_RESERVE; unset: from the machine
   std::size_t host_threshold_bytes = 1u << 20;       // UVMALLOC_HOST_THRESHOLD
   ServeCuda serve_cuda = ServeCuda::kNo;             // UVMALLOC_CUDA
   PointerType pointer_type = PointerType::kManaged;  // UVMALLOC_POINTER_TYPE
   bool share = false;                                // UVMALLOC_SHARE
-  // No variable: of the files through which programs agree on turns; empty: turn_folder().
+  // No variable: the folder of the files through which programs agree on turns; empty:
+  // turn_folder().
   std::string share_folder;
   bool startup_line = true;                       // UVMALLOC_STARTUP_LINE
   std::string exclude;                            // UVMALLOC_EXCLUDE
   CpuTensors cpu_tensors = CpuTensors::kAuto;     // UVMALLOC_CPU
   HostBacking host_backing = HostBacking::kAuto;  // UVMALLOC_HOST_MEMORY
-  std::optional<std::size_t> fork_limit_bytes;    // UVMALLOC_FORK_LIMIT; none: what the host has
-  std::optional<std::size_t> span_bytes;  // UVMALLOC_SPAN_SIZE; none: from the device's abilities
-  std::optional<std::size_t> thread_cache_bytes;  // UVMALLOC_THREAD_CACHE; none: from the budget
-  // No variable: requests for large blocks that a pool serves before threads cache some; none:
+  std::optional<std::size_t> fork_limit_bytes;    // UVMALLOC_FORK_LIMIT; unset: what the host has
+  std::optional<std::size_t> span_bytes;          // UVMALLOC_SPAN_SIZE; unset: by the device
+  std::optional<std::size_t> thread_cache_bytes;  // UVMALLOC_THREAD_CACHE; unset: from the budget
+  // No variable: after this many requests for large blocks from a pool, threads cache some. Unset:
   // policy::kLargeHitsRequired.
   std::optional<std::uint64_t> large_hits_required;
   LogLevel log = LogLevel::kWarning;  // UVMALLOC_LOG
@@ -86,9 +89,8 @@ struct Configuration {
   std::string report_directory;  // UVMALLOC_REPORT_DIR; empty: no report file
   std::string report;            // UVMALLOC_REPORT: "stderr" prints it at exit
   std::string trace_file;        // UVMALLOC_TRACE; empty: no trace
-  bool call_sites = false;       // UVMALLOC_CALL_SITES: in the trace
-  // Whether the variables were read. Messages to a program that makes its own allocator name the
-  // members instead.
+  bool call_sites = false;       // UVMALLOC_CALL_SITES: traces name them
+  // Whether variables were read. If not, messages name the members instead.
   bool from_variables = false;
   std::string_view name_of(std::string_view variable, std::string_view member) const {
     return from_variables ? variable : member;
@@ -115,22 +117,23 @@ struct ParsedConfiguration {
   std::vector<EffectiveSetting> effective;  // in the order of known_settings()
 };
 
-// Value of a variable, or nullptr.
+// Returns the value of a variable, or nullptr.
 using VariableLookup = std::function<const char*(const char* name)>;
 
-// Reads the settings through `lookup`. `all_names` are the variables that exist: those that start
-// with UVMALLOC_ and are not known are errors too (a misspelt name would be silent otherwise).
+// Reads the settings through `lookup`. `all_names` are the variables that exist: an unknown name
+// that starts with UVMALLOC_ is an error too, so that a misspelt name is noticed.
 ParsedConfiguration parse_configuration(const VariableLookup& lookup,
                                         const std::vector<std::string>& all_names);
 
-// The same from this process's environment. If the process has rights that its caller lacks
-// (AT_SECURE: setuid, setgid, capabilities of the program's file), nothing of it is used: the
-// variables are the caller's. One error says so if there are variables of uvmalloc.
+// As above, from this process's environment. If the process has rights that its caller lacks
+// (AT_SECURE: setuid, setgid, capabilities of the program's file), all settings keep their
+// defaults, because the caller controls the variables. One error says so if there are variables of
+// uvmalloc.
 ParsedConfiguration parse_environment();
 ParsedConfiguration parse_environment(bool has_raised_rights);
 
-// "512MiB", "8G", "1.5GiB", "4096": bytes. K, M, G, T mean powers of 1024, with or without "iB" or
-// "B".
+// Parses "512MiB", "8G", "1.5GiB", "4096" into bytes; nullopt for other text. K, M, G, T mean
+// powers of 1024, with or without "iB" or "B".
 std::optional<std::size_t> parse_size(std::string_view text);
 
 }  // namespace uvm

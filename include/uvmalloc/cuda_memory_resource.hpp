@@ -1,10 +1,10 @@
-// An allocator as a resource of libcu++ (cuda::mr): memory of one facade for one device, by stream.
-// Owns nothing: the allocator must outlive it. Thread-safe. Header only, for programs that have
-// CCCL 3.0 (CUDA 13.0) or later on their include path; uvmalloc itself needs none of it. It models
-// what that version calls a stream-ordered resource, and the memory is accessible from the host and
-// from devices:
-//   CCCL 3.0    cuda::mr::async_resource_with (define
-//   LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE) from 3.1 on cuda::mr::resource_with
+// An allocator as a resource of libcu++ (cuda::mr): memory of one memory kind for one device, by
+// stream. Owns nothing: the allocator must outlive it. Thread-safe. Header only, for programs with
+// CCCL 3.0 (CUDA 13.0) or later on their include path; uvmalloc itself does not need CCCL. The host
+// and devices can access the memory. The resource models
+//   CCCL 3.0   cuda::mr::async_resource_with, if the program defines
+//              LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE
+//   from 3.1   cuda::mr::resource_with
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ namespace uvm {
 
 class CudaMemoryResource {
  public:
-  // std::invalid_argument: the device does not exist.
+  // Throws std::invalid_argument if the device does not exist.
   explicit CudaMemoryResource(CachingManagedAllocator& allocator, Facade facade = Facade::kDevice,
                               int device = 0)
       : allocator_(&allocator), facade_(facade), device_(device) {
@@ -33,24 +33,25 @@ class CudaMemoryResource {
     }
   }
 
-  // For use on `stream` at once. Throws OutOfMemoryError, which is a std::bad_alloc;
-  // std::invalid_argument for an alignment that is no power of two or above 2 MiB. 0 bytes:
-  // nullptr.
+  // Returns a block of `size_bytes` bytes that `stream` may use at once; 0 bytes: nullptr. Throws
+  // OutOfMemoryError, which is a std::bad_alloc, and std::invalid_argument if the alignment is no
+  // power of two or above 2 MiB.
   void* allocate(::cuda::stream_ref stream, std::size_t size_bytes,
                  std::size_t alignment_bytes = kDefaultAlignment) {
     return allocator_->allocate_aligned(facade_, device_, size_bytes, alignment_bytes,
                                         stream.get());
   }
 
-  // The block is used again after the work that is on `stream` now. nullptr is fine; an address
-  // that is not the start of a block in use is logged, and nothing is freed.
+  // Frees the block; its memory is used again after the present work on `stream`. nullptr is
+  // allowed. If the address is not the start of a live block, nothing is freed and one line is
+  // logged.
   void deallocate(::cuda::stream_ref stream, void* address, std::size_t /*size_bytes*/,
                   std::size_t /*alignment_bytes*/ = kDefaultAlignment) noexcept {
     allocator_->free_after(address, device_, stream.get());
   }
 
-  // For use anywhere at once: device memory waits for the default stream, which may still work on
-  // what the block was before.
+  // As allocate(), for use on any stream at once: device memory waits for the default stream, which
+  // may still work on the previous block there. Throws std::runtime_error if that wait fails.
   void* allocate_sync(std::size_t size_bytes, std::size_t alignment_bytes = kDefaultAlignment) {
     void* block =
         allocator_->allocate_aligned(facade_, device_, size_bytes, alignment_bytes, nullptr);
@@ -61,14 +62,14 @@ class CudaMemoryResource {
     throw std::runtime_error(status.text());
   }
 
-  // No work on the block may be pending. Otherwise as deallocate().
+  // As deallocate(), for a block without pending work.
   void deallocate_sync(void* address, std::size_t /*size_bytes*/,
                        std::size_t /*alignment_bytes*/ = kDefaultAlignment) noexcept {
     allocator_->free_or_log(address);
   }
 
 #if CCCL_VERSION < 3001000
-  // The same under the names of CCCL 3.0.
+  // The same functions under their names in CCCL 3.0.
   void* allocate(std::size_t size_bytes, std::size_t alignment_bytes = kDefaultAlignment) {
     return allocate_sync(size_bytes, alignment_bytes);
   }
@@ -92,7 +93,7 @@ class CudaMemoryResource {
   }
 #endif
 
-  // Equal: the same allocator, facade and device.
+  // Equal: the same allocator, memory kind and device.
   friend bool operator==(const CudaMemoryResource&, const CudaMemoryResource&) = default;
 
   friend constexpr void get_property(const CudaMemoryResource&,

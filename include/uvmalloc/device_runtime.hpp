@@ -1,11 +1,13 @@
-// The calls that uvmalloc makes to a machine. A DeviceRuntime serves all devices of one vendor; it
-// holds configuration and bound entry points only, so every method is const, thread-safe and may be
-// called from any thread, with or without a current context: each call enters the context of the
-// device it names and restores the caller's. State (what is allocated, what is where) belongs to
-// the callers. Calls never throw; they return a RuntimeStatus.
+// The calls that uvmalloc makes to a machine. A DeviceRuntime serves all devices of one vendor. It
+// holds configuration and bound entry points only; its callers own all state (what is allocated,
+// what is where).
+//
+// Every method is const, thread-safe and callable from any thread, with or without a current
+// context: it enters the context of the device it names and restores the caller's. Methods never
+// throw; they return a RuntimeStatus.
 //
 // Streams and events are the vendor's own handles, passed through. Stream nullptr is the device's
-// default stream, kPerThreadStream that of the calling thread.
+// default stream, kPerThreadStream is that of the calling thread.
 #pragma once
 
 #include <chrono>
@@ -21,12 +23,12 @@ namespace uvm {
 using StreamHandle = void*;
 using EventHandle = void*;
 
-// In CUDA (CU_STREAM_PER_THREAD) and HIP alike: one handle, of another stream in every thread.
+// The same value in CUDA (CU_STREAM_PER_THREAD) and HIP. In each thread it names another stream.
 inline const StreamHandle kPerThreadStream = reinterpret_cast<StreamHandle>(2);
 
 enum class RuntimeError : std::uint8_t {
   kNone,
-  kNotReady,      // an event or stream has work pending; no failure
+  kNotReady,      // an event or stream has pending work; no failure
   kOutOfMemory,   // the machine's memory is exhausted; no other failure has this value
   kNotSupported,  // this device or driver cannot do it
   kInvalidValue,  // an argument is wrong
@@ -36,19 +38,19 @@ enum class RuntimeError : std::uint8_t {
   kOther,
 };
 
-// A number of the calling thread that no other thread ever has; not 0.
+// Returns the number of the calling thread, not 0. No other thread ever has it.
 std::uint64_t this_thread_number();
 
 // One stream of one device.
 struct DeviceStream {
   int device = -1;
   StreamHandle handle = nullptr;
-  // The thread of a per-thread stream; 0: a stream for all threads. From kFirstGone on: a stream
-  // that is gone; the number distinguishes it from other streams with the same handle.
+  // The thread of a per-thread stream; 0: a stream of all threads. From kFirstGone on: a destroyed
+  // stream, told apart by this number from other streams with the same handle.
   std::uint64_t thread = 0;
   static constexpr std::uint64_t kFirstGone = std::uint64_t{1} << 63;
 
-  // The stream that the calling thread means by a handle.
+  // The stream that the handle names on the calling thread.
   static DeviceStream named(int device, StreamHandle handle) {
     return {device, handle, thread_of(handle)};
   }
@@ -57,9 +59,9 @@ struct DeviceStream {
   }
   bool exists() const { return device >= 0; }
   bool is_gone() const { return thread >= kFirstGone; }
-  // Whether the calling thread can name it in a call.
+  // Whether the calling thread can pass its handle to a call.
   bool can_be_named() const { return thread == 0 || thread == this_thread_number(); }
-  // As in Place.
+  // Both are declared, as in Place.
   friend auto operator<=>(const DeviceStream&, const DeviceStream&) = default;
   friend bool operator==(const DeviceStream&, const DeviceStream&) = default;
 };
@@ -71,7 +73,7 @@ struct RuntimeStatus {
   std::string_view call;         // the vendor's entry point; static storage
 
   bool ok() const { return error == RuntimeError::kNone; }
-  // "cuMemAllocManaged: CUDA_ERROR_OUT_OF_MEMORY (2)", or "ok".
+  // For example "cuMemAllocManaged: CUDA_ERROR_OUT_OF_MEMORY (2)", or "ok".
   std::string text() const;
 };
 
@@ -80,13 +82,14 @@ struct DeviceCapabilities {
   bool concurrent_managed_access = false;  // the host may use managed memory while the device works
   bool migrates_on_fault =
       false;  // pages of managed memory follow their use; without it uvmalloc does nothing
-  bool pageable_memory_access = false;  // ordinary host memory is reachable (HMM or ATS)
-  bool host_page_tables = false;        // hardware coherent
+  bool pageable_memory_access = false;  // the device reaches ordinary host memory (HMM or ATS)
+  bool host_page_tables = false;        // it does so by the host's page tables: hardware coherent
   bool direct_host_access = false;      // the host reads device-resident managed memory in place
-  bool integrated = false;              // shares the host's memory
-  bool memory_is_host_node = false;     // its memory is a NUMA node that the host counts as its own
+  bool integrated = false;              // the device shares the host's memory
+  bool memory_is_host_node =
+      false;  // its memory is a NUMA node that the host counts as host memory
   bool discard = false;
-  bool coarse_grain = false;     // allow_coarse_grain() says something to the driver
+  bool coarse_grain = false;     // allow_coarse_grain() has an effect
   bool prefetch_blocks = false;  // a prefetch waits for its copy on the calling thread
   int compute_major = 0;
   int compute_minor = 0;
@@ -96,11 +99,12 @@ struct DeviceDescription {
   std::string name;
   std::size_t total_bytes = 0;
   DeviceCapabilities capabilities;
-  std::string why_pages_stay;  // one clause about the device, where they do not migrate on a fault
-  std::string bus_address = {};  // domain, bus and device in hexadecimal; empty: not known
+  std::string why_pages_stay;    // one clause, if pages do not migrate on a fault
+  std::string bus_address = {};  // domain, bus and device in hexadecimal; empty: unknown
 };
 
-// Empty for a device whose managed memory uvmalloc can use; else one line that says why it cannot.
+// Returns an empty string if uvmalloc can use managed memory of the device, else one line that says
+// why not.
 std::string why_not_usable(int device, const DeviceDescription& description);
 
 struct MemoryFigures {
@@ -112,7 +116,7 @@ enum class PointerKind : std::uint8_t { kUnknown, kHost, kDevice, kManaged };
 
 struct PointerAttributes {
   PointerKind kind = PointerKind::kUnknown;
-  int device = -1;  // where it was allocated, not where it is
+  int device = -1;  // the device of the allocation, not of the pages
 };
 
 enum class Advice : std::uint8_t {
@@ -131,55 +135,55 @@ class DeviceRuntime {
 
   virtual std::string_view name() const = 0;
   virtual int device_count() const = 0;
-  // kNoDevice for an ordinal out of range.
+  // kNoDevice if the device does not exist.
   virtual RuntimeStatus describe(int device, DeviceDescription* out) const = 0;
   virtual RuntimeStatus memory_figures(int device, MemoryFigures* out) const = 0;
-  // Whether pages come to the device from another one faster than from the host: each reaches the
-  // other's memory, over a link that is not the host's bus. False where that is not known.
+  // Whether pages reach the device faster from `peer` than from the host: each reaches the other's
+  // memory, over a link that is not the host's bus. False if unknown.
   virtual RuntimeStatus has_fast_link(int /*device*/, int /*peer*/, bool* out) const {
     *out = false;
     return {};
   }
-  // Whether the device can get work without a context being made first. Changes nothing. A runtime
-  // without contexts returns true.
+  // Whether the device can get work without a new context. Changes nothing. A runtime without
+  // contexts returns true.
   virtual bool has_context(int /*device*/) const { return true; }
-  // The program has destroyed the context of the device, with all memory, streams and events in it.
-  // From now on calls for the device reach no driver, and say kNotUsable, until renew_context():
-  // from then on they use the context that the driver makes anew.
+  // lose_context(): the program has destroyed the context of the device, with all memory, streams
+  // and events in it. Until renew_context() calls for the device reach no driver and return
+  // kNotUsable. After it they use the context that the driver makes anew.
   virtual void lose_context(int /*device*/) const {}
   virtual void renew_context(int /*device*/) const {}
   virtual RuntimeStatus pointer_attributes(const void* address, PointerAttributes* out) const = 0;
 
-  // Managed memory attached to all devices. `device` owns the allocation: it is made and freed in
-  // that device's context, so a free from a thread without a context creates none elsewhere.
-  // Contents are undefined. Freeing may wait for the device. Neither disturbs a capture of any
-  // thread. Allocation and advice may be refused
-  // with kCapture while one goes on.
+  // Managed memory, `size_bytes` bytes, attached to all devices. `device` owns the allocation: it
+  // is made and freed in that device's context, so that a free from a thread without a context
+  // creates none elsewhere. Contents are undefined. A free may wait for the device. Neither call
+  // disturbs a capture of any thread; a driver may refuse allocation and advice with kCapture
+  // during one.
   virtual RuntimeStatus allocate_managed(int device, std::size_t size_bytes, void** out) const = 0;
   virtual RuntimeStatus free_managed(int device, void* address) const = 0;
-  // Of a whole managed allocation: the host reads what kernels of `device` write only after they
-  // have ended. The device may then cache it and use its own atomic operations. A hint: a refusal
-  // changes nothing.
+  // Says about a whole managed allocation that the host reads the results of kernels of `device`
+  // only after they have ended. The device may then cache the memory and use its own atomic
+  // operations. This is a hint: a refusal changes nothing.
   virtual RuntimeStatus allow_coarse_grain(int /*device*/, void* /*address*/,
                                            std::size_t /*size_bytes*/) const {
     return {};
   }
 
-  // Hints. Ranges are rounded outward to the host's pages by the driver. `device` names the context
-  // to call in.
+  // Hints. The driver rounds ranges outward to the host's pages. `device` names the context for the
+  // call.
   virtual RuntimeStatus advise(int device, void* address, std::size_t size_bytes, Advice advice,
                                Place place) const = 0;
-  // Stream-ordered. May wait on the calling thread for destination host.
+  // Stream-ordered. May block the calling thread if the destination is the host.
   virtual RuntimeStatus prefetch(int device, void* address, std::size_t size_bytes,
                                  Place destination, StreamHandle stream) const = 0;
-  // Stream-ordered: contents become undefined. kNotSupported if capabilities.discard is false.
+  // Stream-ordered: the contents become undefined. kNotSupported if capabilities.discard is false.
   virtual RuntimeStatus discard(int device, void* address, std::size_t size_bytes,
                                 StreamHandle stream) const = 0;
   // Stream-ordered copy between any two addresses that the device can reach.
   virtual RuntimeStatus copy(int device, void* destination, const void* source,
                              std::size_t size_bytes, StreamHandle stream) const = 0;
 
-  // Non-blocking streams: no implicit order with the default stream.
+  // Non-blocking streams, without an implicit order with the default stream.
   virtual RuntimeStatus create_stream(int device, StreamHandle* out) const = 0;
   virtual RuntimeStatus destroy_stream(int device, StreamHandle stream) const = 0;
   virtual RuntimeStatus synchronize_stream(int device, StreamHandle stream) const = 0;
@@ -195,19 +199,19 @@ class DeviceRuntime {
   }
   virtual RuntimeStatus destroy_event(int device, EventHandle event) const = 0;
   virtual RuntimeStatus record_event(int device, EventHandle event, StreamHandle stream) const = 0;
-  // kNone: complete; kNotReady: not yet. Neither these three calls nor waiting for a stream
-  // that is not being captured disturb a capture.
+  // kNone: complete; kNotReady: not yet. These three calls, and waits for a stream that is not
+  // being captured, do not disturb a capture.
   virtual RuntimeStatus query_event(int device, EventHandle event) const = 0;
   virtual RuntimeStatus synchronize_event(int device, EventHandle event) const = 0;
-  // The device's time from one recorded event with timing to another. kNotReady: one of the two is
-  // not complete.
+  // The device's time between two recorded events with timing. kNotReady: one of them is not
+  // complete.
   virtual RuntimeStatus time_between(int /*device*/, EventHandle /*from*/, EventHandle /*to*/,
                                      std::chrono::nanoseconds* /*out*/) const {
     return {RuntimeError::kNotSupported, 0, "no events with timing", "time_between"};
   }
   virtual RuntimeStatus synchronize_device(int device) const = 0;
 
-  // The time that passes while devices work, of which only differences count. Tests have their own.
+  // A clock that runs while devices work; only differences count. Tests have their own.
   virtual std::chrono::nanoseconds now() const {
     return std::chrono::steady_clock::now().time_since_epoch();
   }

@@ -7,9 +7,8 @@
 
 namespace uvm {
 
-// There is no memory under the budget, or the driver gives none, after all cached memory was given
-// back. Blocks in use are not affected. what() says who holds how much and which setting changes
-// it.
+// The budget has no room, or the driver refuses memory, after all cached memory was given back.
+// Blocks in use are not affected. what() says who holds how much and which setting changes it.
 class OutOfMemoryError : public std::bad_alloc {
  public:
   OutOfMemoryError(std::size_t requested_bytes, std::string message, bool is_beyond_limit = false)
@@ -18,7 +17,8 @@ class OutOfMemoryError : public std::bad_alloc {
         is_beyond_limit_(is_beyond_limit) {}
   const char* what() const noexcept override { return message_.c_str(); }
   std::size_t requested_bytes() const { return requested_bytes_; }
-  // A budget or another limit of this allocator refused it. Otherwise the driver did.
+  // True if a budget or another limit of this allocator refused the request; false if the driver
+  // did.
   bool is_beyond_limit() const { return is_beyond_limit_; }
 
  private:
@@ -30,9 +30,9 @@ class OutOfMemoryError : public std::bad_alloc {
 // The result of a free.
 enum class FreeResult : unsigned char {
   kFreed,
-  kNotOurs,   // no memory of this allocator: pass it on to its owner
-  kDouble,    // already free; nothing was done
-  kInterior,  // inside a block, not its start; nothing was done
+  kNotOurs,   // not in this allocator's memory: pass it on to its owner
+  kDouble,    // already free; nothing was freed
+  kInterior,  // inside a block, not its start; nothing was freed
 };
 
 }  // namespace uvm

@@ -1,4 +1,4 @@
-// The three faces of the one allocator, named after what they replace.
+// The three memory kinds of the one allocator, named after what they replace.
 #pragma once
 
 #include <cstddef>

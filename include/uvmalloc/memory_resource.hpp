@@ -1,13 +1,13 @@
-// An allocator as a std::pmr::memory_resource: memory of one facade for one device and one stream.
-// Owns nothing: the allocator must outlive it. Thread-safe. Facade::kHost suits containers that the
-// host fills and devices read. What containers of Facade::kDevice free is used again at once by
-// whatever is next on their stream: record the uses of other streams (record_use), and wait for the
+// An allocator as a std::pmr::memory_resource: memory of one memory kind for one device and one
+// stream. Owns nothing: the allocator must outlive it. Thread-safe. Facade::kHost suits containers
+// that the host fills and devices read. With Facade::kDevice freed memory is used again at once by
+// the next request on its stream: record the uses of other streams (record_use), and wait for the
 // stream before the host reads or writes.
 //
-// Every allocation is a block of its own, which takes 512 bytes at least. A container with a node
-// for each element (map, list, unordered_map) needs a std::pmr pool resource between it and this
-// one. This resource has no such pool: what is freed waits for the streams recorded on it, and a
-// pool would use a node again at once.
+// Each allocation is a block of at least 512 bytes. A container with a node for each element (map,
+// list, unordered_map) needs a std::pmr pool resource in front of this one. This resource has no
+// pool of its own: a freed block waits for the streams recorded on it, and a pool would use a node
+// again at once.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,8 @@ namespace uvm {
 
 class ManagedMemoryResource final : public std::pmr::memory_resource {
  public:
-  // std::invalid_argument: the device does not exist. `stream` counts for Facade::kDevice only.
+  // Throws std::invalid_argument if the device does not exist. `stream` counts for Facade::kDevice
+  // only.
   explicit ManagedMemoryResource(CachingManagedAllocator& allocator, Facade facade = Facade::kHost,
                                  int device = 0, StreamHandle stream = nullptr);
 
@@ -29,13 +30,14 @@ class ManagedMemoryResource final : public std::pmr::memory_resource {
   StreamHandle stream() const { return stream_; }
 
  private:
-  // Throws OutOfMemoryError, which is a std::bad_alloc; std::invalid_argument for an alignment that
-  // is no power of two or above 2 MiB (allocate_aligned). 0 bytes: a block like any other.
+  // Returns a block of `size_bytes` bytes; 0 bytes: a block like any other. Throws
+  // OutOfMemoryError, which is a std::bad_alloc, and std::invalid_argument if the alignment is no
+  // power of two or above 2 MiB.
   void* do_allocate(std::size_t size_bytes, std::size_t alignment_bytes) override;
-  // An address that is not the start of a block in use is logged, and nothing is freed.
+  // If the address is not the start of a live block, nothing is freed and one line is logged.
   void do_deallocate(void* address, std::size_t size_bytes, std::size_t alignment_bytes) override;
-  // Equal: the same allocator, facade, device and stream. Stricter than freeing needs: a container
-  // must not take over memory that is wanted elsewhere.
+  // Equal: the same allocator, memory kind, device and stream. Stricter than freeing needs: a
+  // container must not take over memory that is wanted elsewhere.
   bool do_is_equal(const std::pmr::memory_resource& other) const noexcept override;
 
   CachingManagedAllocator* allocator_;

@@ -1,5 +1,5 @@
 // A place for bytes: host memory or a device. Code outside hints/ and runtime/ compares places and
-// never assumes that there are only two kinds.
+// never assumes that only two kinds exist.
 #pragma once
 
 #include <compare>
@@ -22,7 +22,7 @@ struct Place {
 
   constexpr bool is_host() const { return kind == PlaceKind::kHost; }
   constexpr bool is_device() const { return kind == PlaceKind::kDevice; }
-  // Both are written out: nvcc does not make the second one from the first.
+  // Both are declared: nvcc does not derive == from <=>.
   friend constexpr auto operator<=>(const Place&, const Place&) = default;
   friend constexpr bool operator==(const Place&, const Place&) = default;
 };

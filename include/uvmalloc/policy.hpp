@@ -1,4 +1,4 @@
-// The ways to decide on placement, by the names of UVMALLOC_POLICY.
+// The policies for placement, by their names in UVMALLOC_POLICY.
 #pragma once
 
 #include <optional>
@@ -8,11 +8,10 @@ namespace uvm {
 
 enum class Policy : unsigned char {
   kAuto,     // advice and prefetches by the rules of placement_planner.hpp
-  kDriver,   // plain unified memory: moves are changes of label, the driver's page faults do the
-             // rest
+  kDriver,   // plain unified memory: a move changes labels only, page faults do the rest
   kOff,      // moves are refused: callers copy, as without uvmalloc
-  kLru,      // as kAuto; where memory is short, the page leaves that was used longest ago
-  kPlanned,  // as kAuto, and never gives up planning
+  kLru,      // as kAuto; if memory is short, the least recently used page leaves
+  kPlanned,  // as kAuto; plans even if the program repeats no step
 };
 std::string_view to_string(Policy policy);
 
@@ -21,8 +20,8 @@ constexpr bool sends_hints(Policy policy) {
   return policy != Policy::kDriver && policy != Policy::kOff;
 }
 
-// Sets the policy that planners follow for calls of this thread; nullopt: their own. Returns the
-// previous one.
+// Sets the policy that planners follow for calls of this thread; nullopt: their own policy. Returns
+// the previous value.
 std::optional<Policy> set_thread_policy(std::optional<Policy> policy);
 
 }  // namespace uvm

@@ -1,9 +1,9 @@
-// Runtimes by name. The ones built in add themselves here. A third party adds its own without
+// Runtimes by name. Built-in runtimes add themselves here. A third party adds its own without
 // rebuilding uvmalloc: in C by a table of operations (uvmalloc_runtime.h), in C++ with a
 // RuntimeRegistration object or add_runtime(). All functions are thread-safe.
 //
-// A name with a slash is the path of a shared object with such a table. The first question about it
-// opens the object.
+// A name with a slash is the path of a shared object with such a table. The first query about the
+// name opens the object.
 #pragma once
 
 #include <functional>
@@ -16,11 +16,11 @@
 
 namespace uvm {
 
-// Makes a runtime; nullptr, and why in one line in `*reason`: this machine has none.
+// Makes a runtime. Returns nullptr, and the reason in one line in `*reason`, if this machine has no
+// such device.
 using RuntimeFactory = std::function<std::unique_ptr<DeviceRuntime>(std::string* reason)>;
 
-// Questions about a runtime before it is opened. The functions initialise nothing, and are called
-// often.
+// Queries about a runtime before it is opened. They initialise nothing, and are called often.
 struct RuntimeQuestions {
   // Whether the program has initialised the vendor's driver, so that opening the runtime would not
   // be the first to do so.
@@ -29,8 +29,8 @@ struct RuntimeQuestions {
   std::function<bool()> is_present;
 };
 
-// False, and nothing changes: the name is taken, empty, "auto" or a path. A runtime without
-// questions counts as present, and as initialised when it is named.
+// Adds a runtime. Returns false and changes nothing if the name is taken, empty, "auto" or a path.
+// A runtime without queries counts as present, and as initialised once a program names it.
 bool add_runtime(std::string_view name, RuntimeFactory factory, RuntimeQuestions questions = {});
 
 // Whether open_runtime(name) would initialise nothing that the program has not initialised itself.
@@ -47,8 +47,8 @@ struct RuntimeChoice {
   std::string reason;                      // why not, one line; empty on success
 };
 
-// `name` is a registered name, a path, or "auto": the first, in the order they were added, that
-// finds a device.
+// Opens a runtime. `name` is a registered name, a path, or "auto": the first runtime, in the order
+// of their addition, that finds a device.
 RuntimeChoice open_runtime(std::string_view name);
 
 struct RuntimeRegistration {

@@ -1,4 +1,4 @@
-// Figures of the allocator: plain values, taken under its lock.
+// Figures of the allocator: plain values, read under its lock. Sizes are in bytes.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace uvm {
 struct Gauge {
   std::uint64_t current = 0;
   std::uint64_t peak = 0;
-  std::uint64_t increased = 0;  // in total since the start
+  std::uint64_t increased = 0;  // total since the start
   std::uint64_t decreased = 0;
 
   void increase(std::uint64_t amount) {
@@ -33,17 +33,17 @@ struct Gauge {
   void reset_totals() { increased = decreased = 0; }
 };
 
-// Blocks of one facade, device and size class.
+// Blocks of one memory kind, device and size class.
 struct ClassStatistics {
   Gauge allocations;      // blocks with callers
   Gauge allocated_bytes;  // as rounded
-  Gauge requested_bytes;  // as asked for
+  Gauge requested_bytes;  // before rounding
   Gauge active_blocks;    // with callers, or freed and behind a fence
   Gauge active_bytes;
-  Gauge active_requested_bytes;  // as asked for
-  Gauge segments;                // of 2 MiB, held by pools, with blocks in them or not
+  Gauge active_requested_bytes;  // before rounding
+  Gauge segments;                // of 2 MiB, in pools, with or without blocks
   Gauge reserved_bytes;
-  std::uint64_t cache_hits = 0;  // served without a new segment
+  std::uint64_t cache_hits = 0;  // requests served without a new segment
 
   template <class Function>
   void each_gauge(Function apply) {
@@ -58,19 +58,19 @@ struct ClassStatistics {
 enum class SizeClass : std::uint8_t { kSmall, kLarge };
 inline constexpr std::size_t kSizeClasses = 2;
 
-// The reason why a device move copied bytes instead of sharing them.
+// Why a move to or from a device copied bytes instead of sharing them.
 enum class CopyReason : std::uint8_t {
-  kSmallBlock,  // below the threshold: shares pages with neighbours or comes from malloc
-  kForeign,     // memory that is not ours (numpy, a file mapping, shared memory, another allocator)
-  kExported,    // a raw pointer to the block has left
-  kPartialStorage,  // a view of a part that cannot be shared: torch's version, alignment, or a
-                    // write to the storage had to copy earlier because a part had moved
-  kLayout,          // the result's strides differ, or conjugate, negative, quantised, sparse
-  kConversion,      // the element type, layout or pinning changes in the same call
-  kCapturing,       // a stream is capturing
-  kAliased,         // others see writes to these bytes, so they cannot be copy-on-write
-  kMayBeRead,       // bytes that a conversion would take away while somebody may read them
-  kMode,            // UVMALLOC_MOVE=copy or UVMALLOC_POLICY=off
+  kSmallBlock,      // below the threshold: shares pages with neighbours, or comes from malloc
+  kForeign,         // memory of others (numpy, a file mapping, shared memory, another allocator)
+  kExported,        // a raw pointer to the block has left to other code
+  kPartialStorage,  // a view of a part that cannot be shared: by torch's version, by alignment, or
+                    // because an earlier write had to copy the storage after a part had moved
+  kLayout,      // the result's strides differ, or it is conjugate, negative, quantised or sparse
+  kConversion,  // the element type, layout or pinning changes in the same call
+  kCapturing,   // a stream is capturing
+  kAliased,     // others see writes to these bytes, so they cannot be copy-on-write
+  kMayBeRead,   // a conversion would take away bytes that somebody may read
+  kMode,        // UVMALLOC_MOVE=copy or UVMALLOC_POLICY=off
 };
 inline constexpr std::size_t kCopyReasons = 10;
 const char* to_string(CopyReason reason);
@@ -90,34 +90,36 @@ struct MoveStatistics {
   std::uint64_t total() const { return host_to_device + device_to_host + device_to_device; }
 };
 
-// CPU tensors in the C library's memory whose bytes went into managed memory at their first move.
+// CPU tensors in the C library's memory whose bytes were copied into managed memory at their first
+// move.
 struct ConversionStatistics {
   std::uint64_t count = 0;
   std::uint64_t bytes = 0;
 };
 
-// Results of the first write to one side of a shared block.
+// First writes to one side of a shared block.
 struct MaterializationStatistics {
   std::uint64_t copies = 0;
   std::uint64_t bytes = 0;
-  std::uint64_t steals = 0;  // the other side was gone: nothing to copy
+  std::uint64_t steals = 0;  // the other side was gone, so nothing was copied
 };
 
-// Pools of one facade, device and stream, counted since the pools were made for an earlier stream.
+// Pools of one memory kind, device and stream, counted since the pools were made for an earlier
+// stream.
 struct StreamStatistics {
   Facade facade = Facade::kHost;
   int device = 0;
   std::uintptr_t stream = 0;      // the handle; 0 for host and pinned
   std::int64_t live_bytes = 0;    // allocated from these pools, less freed into them
-  std::int64_t peak_bytes = 0;    // exact where one thread uses the stream, else at most that
+  std::int64_t peak_bytes = 0;    // exact if one thread uses the stream, else an upper bound
   std::uint64_t allocations = 0;  // since the start
   std::uint64_t allocated_bytes = 0;
   std::uint64_t free_bytes = 0;  // in the pools' indexes
   std::uint64_t largest_free_bytes = 0;
 };
 
-// Memory of a private pool of the device facade. The figures stay when the pool is gone, until they
-// are reset.
+// Memory of a private pool of the device. The figures stay after the pool's end, until they are
+// reset.
 struct PrivatePoolStatistics {
   int device = 0;
   std::uint64_t id = 0;
@@ -129,7 +131,7 @@ struct PrivatePoolStatistics {
   }
 };
 
-// Driver calls of one kind and how long they took.
+// Driver calls of one kind, and their times.
 struct CallTimes {
   std::uint64_t calls = 0;
   std::chrono::nanoseconds total{0};
@@ -144,11 +146,11 @@ struct CallTimes {
   }
 };
 
-// Slow work for one facade on one device, since the start or reset_totals().
+// Slow work for one memory kind on one device, since the start or reset_totals().
 struct ServiceStatistics {
   std::uint64_t pressure_rounds = 0;  // times everything cached was given back for one request
   std::uint64_t out_of_memory = 0;
-  std::uint64_t fence_waits = 0;  // times the host waited for the fences of all freed blocks
+  std::uint64_t fence_waits = 0;  // host waits for the fences of all freed blocks
   CallTimes span_allocations;     // in the driver
   CallTimes span_frees;
 };
@@ -157,44 +159,45 @@ struct ServiceStatistics {
 struct ForkStatistics {
   std::uint64_t forks = 0;         // with live host blocks
   std::uint64_t copied_bytes = 0;  // written anew
-  std::uint64_t shared_bytes = 0;  // found unchanged in the copy of an earlier child
-  std::uint64_t without_copy = 0;  // forks whose children have no copy: beyond the limit, or failed
+  std::uint64_t shared_bytes = 0;  // unchanged since the copy for an earlier child
+  std::uint64_t without_copy = 0;  // forks whose child has no copy: beyond the limit, or failed
   std::chrono::nanoseconds time{0};
 };
 
-// Figures of the allocator that are counted with the state lock. They have no pointers, because a
-// FigureStore keeps them, which may outlive the process.
+// Figures that are counted under the state lock. They hold no pointers, because a FigureStore keeps
+// them in a file, which may outlive the process.
 struct Totals {
-  Gauge touched_bytes;                     // 2 MiB pages handed out since their span was made
-  Gauge span_bytes;                        // asked from the driver: virtual
-  std::array<Gauge, kFacades> pool_bytes;  // 2 MiB pages of pools, by the facade that they serve
+  Gauge touched_bytes;                     // 2 MiB pages given to pools since their span was made
+  Gauge span_bytes;                        // reserved from the driver: address space
+  std::array<Gauge, kFacades> pool_bytes;  // 2 MiB pages of pools, by memory kind
   MoveStatistics moves;
   ConversionStatistics conversions;
   MaterializationStatistics materializations;
   ForkStatistics forks;
   std::uint64_t discarded_bytes = 0;
   std::uint64_t fences = 0;
-  std::uint64_t recalls = 0;          // blocks taken back from the place they had moved to
+  std::uint64_t recalls = 0;          // blocks taken back from the place to which they had moved
   std::uint64_t pressure_rounds = 0;  // times everything cached was given back for one request
   std::uint64_t out_of_memory = 0;
 };
 
 struct Statistics : Totals {
   std::array<std::vector<ServiceStatistics>, kFacades> service;  // [facade][device]
-  // [facade][device][class]; the last class is all of them together, whose peaks are its own.
+  // [facade][device][class]. The last class is all together, with peaks of its own.
   std::array<std::vector<std::array<ClassStatistics, kSizeClasses + 1>>, kFacades> classes;
   std::vector<StreamStatistics> streams;
   std::vector<PrivatePoolStatistics> private_pools;
-  // Live, as rounded. The peak is since the last reset_peaks(); with more than one device it is the
-  // sum of theirs and may exceed that of live_bytes.
+  // Live bytes, rounded. The peak is since the last reset_peaks(). With several devices it is the
+  // sum of their peaks, and may exceed the peak of live_bytes.
   std::array<Gauge, kFacades> facade_bytes;
   std::array<std::uint64_t, kFacades> allocations{};
   std::array<std::uint64_t, kFacades> cache_hits{};
-  Gauge live_bytes;  // all facades
+  Gauge live_bytes;  // all memory kinds
   std::uint64_t thread_cached_bytes = 0;
-  std::uint64_t free_bytes = 0;          // in pools, ready for their streams
-  std::uint64_t largest_free_bytes = 0;  // in one piece
-  // Of touched_bytes, whole pages in which no block of a caller, of a thread or behind fences lies.
+  std::uint64_t free_bytes = 0;          // in pools, free for their streams
+  std::uint64_t largest_free_bytes = 0;  // the largest free block
+  // The part of touched_bytes in whole pages without a block of a caller, of a thread's cache or
+  // behind a fence.
   std::uint64_t touched_not_used_bytes = 0;
   std::uint64_t metadata_bytes = 0;  // records and tables, in ordinary memory
   std::size_t budget_bytes = 0;

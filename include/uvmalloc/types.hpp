@@ -18,32 +18,32 @@ struct BlockDescription {
   std::size_t requested_bytes = 0;
   Facade facade = Facade::kHost;
   int device = 0;
-  StreamHandle stream = nullptr;   // device facade only
+  StreamHandle stream = nullptr;   // device memory only
   std::uint64_t private_pool = 0;  // 0: none
-  Place location;                  // of its newest use
+  Place location;                  // of its latest use
   bool live = false;
   bool exported = false;
-  bool movable = false;           // it shares its first and last 2 MiB page at most
-  bool waits_when_freed = false;  // device facade only: other streams may still use it
-  bool used_by_host = false;      // some use, not necessarily the newest, is on the host
-  bool pinned = false;            // its use on the host is page-locked memory to the program
+  bool movable = false;           // it shares at most its first and last 2 MiB page
+  bool waits_when_freed = false;  // device memory only: other streams may still use it
+  bool used_by_host = false;      // some use, not necessarily the latest, is on the host
+  bool pinned = false;            // the program sees its use on the host as page-locked memory
   std::uint32_t references = 0;   // indirect records
 };
 
 struct MoveRequest {
-  Place source;  // of the use that moves: a block may be used in several places
+  Place source;  // of the use that moves: a block may have several
   Place destination;
   int stream_device = 0;  // the device of `stream`
-  // To a device: the stream that will use the bytes. To the host: the stream that made them.
+  // To a device: the stream that will use the bytes. To the host: the stream that wrote them.
   StreamHandle stream = nullptr;
-  bool wait = true;  // to the host: wait for that stream and the recorded ones first
-  // Bytes from the given address on if only a part of the block moves; 0: all of it.
+  bool wait = true;  // to the host: first wait for that stream and the recorded ones
+  // The bytes to move, from the given address on; 0: the whole block.
   std::size_t size_bytes = 0;
-  // The caller releases the record. Otherwise one record per place serves all moves there, and is
-  // freed with the block.
+  // Whether the caller releases the record. Otherwise one record per place serves all moves to it,
+  // and is freed with the block.
   bool held = true;
-  // The use at `source` goes on beside the new one, as on both sides of a copy-on-write copy: both
-  // are charged for the block until note_places() says otherwise.
+  // Whether the use at `source` continues beside the new one, as on both sides of a copy-on-write
+  // copy. Both places are then charged for the block until note_places().
   bool keeps_source = false;
 };
 

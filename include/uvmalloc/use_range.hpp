@@ -1,4 +1,5 @@
-// What a program says about its kernels, and what the plan has done with it.
+// The ranges that a kernel uses, as reported by the program, and figures of the moves planned from
+// them. Plain values.
 #pragma once
 
 #include <cstddef>
@@ -8,34 +9,34 @@ namespace uvm::live {
 
 inline constexpr std::uint8_t kReads = 1;
 inline constexpr std::uint8_t kWrites = 2;
-// The kernel touches each byte of the range once at most, so that caches would save it nothing.
+// The kernel touches each byte of the range at most once, so caches do not help it.
 inline constexpr std::uint8_t kOnce = 4;
 
-// Of a range that is accessed both ways.
+// The access of a range that has both accesses.
 constexpr std::uint8_t joined_access(std::uint8_t one, std::uint8_t other) {
   const auto either = static_cast<std::uint8_t>(one | other);
   return (one & other & kOnce) != 0 ? either : static_cast<std::uint8_t>(either & ~kOnce);
 }
 
-// A range that a kernel uses. It lies in one block.
+// A range that a kernel uses. The range lies in one block.
 struct UseRange {
   std::uintptr_t address = 0;
   std::size_t size_bytes = 0;
   std::uint8_t access = kReads | kWrites;
 };
 
-// Between the kernels of a captured graph nothing can be moved: it counts as one kernel. Its
+// A captured graph counts as one kernel, because nothing can be moved between its kernels. Its
 // temporary memory lies in no live block.
 enum class Launch : std::uint8_t { kKernel, kGraph };
 
-// Totals. A page has 2 MiB.
+// Totals since the start. A page has 2 MiB.
 struct LiveFigures {
   std::uint64_t kernels = 0;
-  std::uint64_t brought_pages = 0;  // by the plan
+  std::uint64_t brought_pages = 0;  // prefetched by the plan
   std::uint64_t evicted_pages = 0;
-  std::uint64_t pages_to_peers = 0;  // of those that were evicted
+  std::uint64_t pages_to_peers = 0;  // among the evicted pages
   std::uint64_t discarded_pages = 0;
-  std::uint64_t missing_pages = 0;   // of kernels, left to the driver
+  std::uint64_t missing_pages = 0;   // pages that kernels needed and the driver had to bring
   std::uint64_t in_place_pages = 0;  // times that a page began to be used on the host
 
   LiveFigures& operator+=(const LiveFigures& other) {

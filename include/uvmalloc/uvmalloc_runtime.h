@@ -1,27 +1,26 @@
-/* A kind of device for uvmalloc, from outside: a table of operations in C. uvmalloc is not rebuilt.
- * C11 or C++. examples/custom_runtime/ is a complete small device.
+/* A kind of device for uvmalloc, brought by a third party: a table of operations in C. uvmalloc is
+ * not rebuilt. C11 or C++. examples/custom_runtime/ is a complete small device.
  *
- * Two ways in. UVMALLOC_RUNTIME=/path/libmine.so (a value with a slash), or that path as the
- * runtime of uvmalloc_create(), opens the shared object and calls its uvmalloc_runtime(). A program
- * that links with uvmalloc calls uvmalloc_register_runtime() of uvmalloc.h.
+ * Two ways in. If UVMALLOC_RUNTIME, or the runtime of uvmalloc_create(), is a path (a value with a
+ * slash), uvmalloc opens that shared object and calls its uvmalloc_runtime(). A program that links
+ * with uvmalloc calls uvmalloc_register_runtime() of uvmalloc.h.
  *
  * Versions. The table begins with its own length and the version that it was written for. uvmalloc
- * copies it. New operations are added at the end, each with a new version, in groups that are
- * optional. So a runtime keeps working with a newer uvmalloc, without being built again.
+ * copies it. New operations are added at the end, each with a new version, in optional groups. So a
+ * runtime keeps working with a newer uvmalloc, without a rebuild.
  *
  * Groups. The required group is complete. Of each optional group a table has all operations or
- * none. The rest of them is NULL.
+ * none; missing operations are NULL.
  *
  * Errors. An operation returns 0, or the vendor's own code, which is not 0. error_kind() and
- * error_name() say its meaning.
+ * error_name() translate the code.
  *
- * Threads. Any thread may call any operation at any time, with or without a device of its own made
- * current. An operation restores what it makes current. No exception leaves an operation, and none
- * calls uvmalloc.
+ * Threads. Any thread may call any operation at any time, with or without a current device. An
+ * operation restores what it makes current. It throws no exception and does not call uvmalloc.
  *
- * Devices are numbered from 0. uvmalloc names no device that is not there. A stream is the vendor's
- * handle; NULL is the device's default stream, UVMALLOC_RUNTIME_STREAM_PER_THREAD that of the
- * calling thread. */
+ * Devices are numbered from 0. uvmalloc names no device that does not exist. A stream is the
+ * vendor's handle. NULL is the device's default stream; UVMALLOC_RUNTIME_STREAM_PER_THREAD is that
+ * of the calling thread. */
 #ifndef UVMALLOC_UVMALLOC_RUNTIME_H
 #define UVMALLOC_UVMALLOC_RUNTIME_H
 
@@ -37,13 +36,13 @@ extern "C" {
 
 #define UVMALLOC_RUNTIME_STREAM_PER_THREAD ((void*)2)
 
-/* Where memory shall be: a device's number, or this. */
+/* A place for memory: a device's number, or this. */
 #define UVMALLOC_RUNTIME_HOST (-1)
 
-/* The meaning of a code. */
+/* The kinds of errors. */
 typedef enum uvmalloc_runtime_error {
   UVMALLOC_RUNTIME_OK = 0,
-  UVMALLOC_RUNTIME_NOT_READY = 1,     /* a stream or event has work that is not over; no failure */
+  UVMALLOC_RUNTIME_NOT_READY = 1,     /* a stream or event has pending work; no failure */
   UVMALLOC_RUNTIME_OUT_OF_MEMORY = 2, /* the machine's memory is exhausted, and nothing else */
   UVMALLOC_RUNTIME_NOT_SUPPORTED = 3, /* this device or driver cannot do it */
   UVMALLOC_RUNTIME_INVALID_VALUE = 4, /* an argument is wrong */
@@ -69,9 +68,9 @@ typedef enum uvmalloc_runtime_pointer_kind {
   UVMALLOC_RUNTIME_POINTER_MANAGED = 3
 } uvmalloc_runtime_pointer_kind;
 
-/* Comes zeroed, with struct_bytes as uvmalloc knows the structure. A runtime that knows fewer
+/* uvmalloc passes it zeroed, with struct_bytes set to its own size. A runtime that knows fewer
  * members fills those. Members named after a property are 0 or 1. uvmalloc serves no device without
- * the first three. */
+ * the first three properties. */
 typedef struct uvmalloc_runtime_device {
   size_t struct_bytes;
   char name[256];
@@ -80,11 +79,11 @@ typedef struct uvmalloc_runtime_device {
   int32_t concurrent_managed_access; /* the host may use managed memory while the device works */
   int32_t migrates_on_fault;         /* pages of managed memory follow their use */
   int32_t pageable_memory_access;    /* the device reaches ordinary host memory */
-  int32_t host_page_tables;          /* by the host's own page tables */
+  int32_t host_page_tables;          /* it does so by the host's own page tables */
   int32_t direct_host_access;        /* the host reads managed memory on the device in place */
   int32_t integrated;                /* the device shares the host's memory */
-  int32_t memory_is_host_node;       /* its memory is a NUMA node that the host counts as its own */
-  int32_t discard;                   /* the group "discard" works on this device */
+  int32_t memory_is_host_node; /* its memory is a NUMA node that the host counts as host memory */
+  int32_t discard;             /* the group "discard" works on this device */
   int32_t compute_major;
   int32_t compute_minor;
 } uvmalloc_runtime_device;
@@ -101,29 +100,32 @@ typedef struct uvmalloc_runtime_operations {
 
   /* ---- required */
 
-  /* Comes before all others but those of the group "presence", and once for each allocator, so more
-   * than once. A failure is the reason why there is no device. Nothing is ever shut down: memory,
-   * streams and events may be used until the process is gone. */
+  /* Called before all other operations except the group "presence", once for each allocator, so
+   * more than once. A failure is the reason why there is no device. Nothing is ever shut down:
+   * memory, streams and events may be used until the process ends. */
   int (*initialize)(void* context);
-  /* Of all devices, at least 1 where initialize() has succeeded and the machine has a device. */
+  /* The number of devices, at least 1 if initialize() has succeeded and the machine has a device.
+   */
   int (*device_count)(void* context, int* out);
   int (*describe)(void* context, int device, uvmalloc_runtime_device* out);
   int (*memory_figures)(void* context, int device, uint64_t* free_bytes, uint64_t* total_bytes);
-  /* Memory that the driver does not know is no error: its kind is unknown. */
+  /* Memory that the driver does not know is no error: its kind is UVMALLOC_RUNTIME_POINTER_UNKNOWN.
+   */
   int (*pointer_attributes)(void* context, const void* address, uvmalloc_runtime_pointer* out);
 
-  /* Memory that host and devices reach at one address. From 2 MiB on it begins at a multiple of
-   * 2 MiB. Its contents are undefined. A free may wait for the device, and may come from a thread
-   * that has never used the device. Neither disturbs a capture. A free of other memory is an
-   * invalid value. */
+  /* Memory that host and devices reach at one address. From 2 MiB on it begins at a multiple of 2
+   * MiB. Its contents are undefined. A free may wait for the device, and may run on a thread that
+   * has never used the device. Neither call disturbs a capture. A free of other memory returns a
+   * code of the kind UVMALLOC_RUNTIME_INVALID_VALUE. */
   int (*allocate_managed)(void* context, int device, size_t size_bytes, void** out);
   int (*free_managed)(void* context, int device, void* address);
 
-  /* Stream-ordered, between any two addresses that the device reaches. */
+  /* A stream-ordered copy between any two addresses that the device reaches. */
   int (*copy)(void* context, int device, void* destination, const void* source, size_t size_bytes,
               void* stream);
 
-  /* Streams without an implicit order to the default stream. Work of a destroyed stream goes on. */
+  /* Streams without an implicit order with the default stream. Work of a destroyed stream still
+   * completes. */
   int (*create_stream)(void* context, int device, void** out);
   int (*destroy_stream)(void* context, int device, void* stream);
   int (*synchronize_stream)(void* context, int device, void* stream);
@@ -138,7 +140,7 @@ typedef struct uvmalloc_runtime_operations {
   int (*synchronize_event)(void* context, int device, void* event);
   int (*synchronize_device)(void* context, int device);
 
-  /* A uvmalloc_runtime_error and the vendor's name of a code, for example
+  /* The kind (a uvmalloc_runtime_error) and the vendor's name of a code, for example
    * "CUDA_ERROR_OUT_OF_MEMORY". The name is in static storage. */
   int (*error_kind)(void* context, int code);
   const char* (*error_name)(void* context, int code);
@@ -146,46 +148,46 @@ typedef struct uvmalloc_runtime_operations {
   /* ---- hints: optional. Without them pages stay where the device puts them. */
 
   /* `advice` is a uvmalloc_runtime_advice, `place` a device or UVMALLOC_RUNTIME_HOST. Ranges are
-   * inside one allocation, or in ordinary memory where the device reaches that. */
+   * inside one allocation, or in ordinary memory if the device reaches that. */
   int (*advise)(void* context, int device, void* address, size_t size_bytes, int advice, int place);
-  /* Stream-ordered. May wait on the calling thread where the destination is the host. */
+  /* Stream-ordered. May block the calling thread if the destination is the host. */
   int (*prefetch)(void* context, int device, void* address, size_t size_bytes, int destination,
                   void* stream);
 
-  /* ---- discard: optional. Without it no memory is given up that is still allocated. */
+  /* ---- discard: optional. Without it, allocated memory is never given up. */
 
   /* Stream-ordered: the contents become undefined. */
   int (*discard)(void* context, int device, void* address, size_t size_bytes, void* stream);
 
   /* ---- capture: optional. Without it no stream is ever captured. */
 
-  /* Whether the stream records its work for later instead of doing it: 0 or 1. */
+  /* Whether the stream records its work for later instead of executing it: 0 or 1. */
   int (*is_capturing)(void* context, int device, void* stream, int* out);
 
-  /* ---- contexts: optional. Without them a device can be given work at any time. */
+  /* ---- contexts: optional. Without it a device accepts work at any time. */
 
-  /* Returns 1 if the device can be given work without making a context on it first, else 0. Changes
-   * nothing. */
+  /* Returns 1 if the device accepts work without a new context, else 0. Changes nothing. */
   int (*has_context)(void* context, int device);
 
-  /* ---- presence: optional. Without it the driver counts as present, and as initialised where the
-   * runtime is named. */
+  /* ---- presence: optional. Without it the driver counts as present, and as initialised if a
+   * program names the runtime. */
 
-  /* Return 1 or 0, initialise nothing, and are called often. */
+  /* Return 1 or 0. They are called often and initialise nothing. */
   int (*is_present)(void* context);     /* this machine has the vendor's driver */
   int (*is_initialized)(void* context); /* the program has initialised the vendor's driver */
 } uvmalloc_runtime_operations;
 
-/* This structure never changes. Name and table may be in static storage: uvmalloc copies both. */
+/* This structure never changes. Name and table may be in static storage or not: uvmalloc copies
+ * both. */
 typedef struct uvmalloc_runtime_registration {
   const char* name; /* not empty, without a slash, not "auto", not the name of another runtime */
   const uvmalloc_runtime_operations* operations;
   void* context;
 } uvmalloc_runtime_registration;
 
-/* The one function that a runtime's shared object exports. `newest_version` is that of the uvmalloc
- * that calls. A runtime that knows older versions too may answer with a table for that one. NULL is
- * no answer. The object is never unloaded. */
+/* The one function that a runtime's shared object exports. `newest_version` is the newest that the
+ * calling uvmalloc knows. A runtime that knows older versions too may return a table of that one.
+ * Must not return NULL. The object is never unloaded. */
 #define UVMALLOC_RUNTIME_EXPORT __attribute__((visibility("default")))
 UVMALLOC_RUNTIME_EXPORT const uvmalloc_runtime_registration* uvmalloc_runtime(
     uint32_t newest_version);
