@@ -1,7 +1,7 @@
-// Advice that the runtime refuses while a stream is captured, to be sent when it accepts advice
-// again. The order of advice is kept: once there is some, later advice waits behind it.
+// Advice that the runtime refused during a capture, kept until the runtime accepts advice again.
+// Advice keeps its order: while the queue has entries, later advice is queued too.
 //
-// Thread-safe. The lock guards the queue and is never held across a driver call. Takes no memory
+// Thread-safe. The lock guards the queue and is never held across a driver call. Allocates nothing
 // after construction.
 #pragma once
 
@@ -19,18 +19,17 @@ class AdviceQueue {
  public:
   struct Entry {
     Hint hint;
-    int device = 0;  // in whose context the advice is sent
+    int device = 0;  // the advice is sent in the context of this device
   };
   static constexpr std::size_t kMostEntries = 256;
 
   bool is_empty() const { return size_.load(std::memory_order_relaxed) == 0; }
 
-  // False, with nothing noted, where the queue is full.
+  // Returns false, without an effect, if the queue is full.
   bool push(const Entry& entry) noexcept;
 
-  // Calls `send(entry)`, which returns false where the runtime still refuses, for each entry in
-  // their order until the queue is empty or one is refused. Only one thread does so at a time;
-  // another one returns at once.
+  // Calls `send(entry)` for each entry in order, until the queue is empty or `send` returns false
+  // because the runtime still refuses. Returns at once if another thread is inside.
   template <class Send>
   void flush(Send send) {
     if (is_empty() || flushing_.exchange(true, std::memory_order_acquire)) return;
@@ -39,7 +38,7 @@ class AdviceQueue {
     flushing_.store(false, std::memory_order_release);
   }
 
-  // In a forked child.
+  // For a forked child: drops all entries.
   void abandon() noexcept { size_.store(0, std::memory_order_relaxed); }
 
  private:

@@ -1,4 +1,4 @@
-// A thread of ours in a program. It blocks all signals, which are the program's threads' to handle.
+// Starts threads of our own. They block all signals, so that the program's threads handle them.
 #pragma once
 
 #include <csignal>
@@ -7,10 +7,10 @@
 
 namespace uvm {
 
-// Throws std::system_error where no thread can be made.
+// Throws std::system_error if no thread can be created.
 template <class Body>
 std::thread start_background_thread(Body body) {
-  // A thread inherits the mask of its maker.
+  // A thread inherits the signal mask of its creator.
   class BlockedSignals {
    public:
     BlockedSignals() {

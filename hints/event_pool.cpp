@@ -36,7 +36,7 @@ EventHandle EventPool::record(const DeviceStream& stream, RuntimeStatus* status)
 RuntimeStatus EventPool::make(int device, EventHandle* out) noexcept {
   const auto index = static_cast<std::size_t>(device);
   {
-    // So that release() allocates nothing.
+    // Reserves here, so that release() allocates nothing.
     const RankedGuard lock(mutex_);
     Events& events = events_[index];
     try {
@@ -77,7 +77,8 @@ bool EventPool::order(const DeviceStream& waiting, const DeviceStream& before) {
   EventHandle event = record(before, &status);
   if (event == nullptr) return false;
   status = runtime_.stream_wait_event(waiting.device, waiting.handle, event);
-  // The wait uses the event's present state; recording the event again does not change that.
+  // The wait refers to this recording of the event; recording the event again does not change the
+  // wait.
   release(before.device, event);
   return status.ok();
 }

@@ -1,5 +1,5 @@
 // Events of one runtime, for reuse. Thread-safe; the lock guards the free lists and is never held
-// across a driver call. The destructor destroys the events, unless the runtime has become unusable.
+// across a driver call. The destructor destroys the events that were released.
 #pragma once
 
 #include <cstddef>
@@ -19,28 +19,31 @@ class EventPool {
   EventPool(const EventPool&) = delete;
   EventPool& operator=(const EventPool&) = delete;
 
-  // In a forked child, which has one thread: the events are the parent's.
+  // For a forked child, which has one thread: forgets the events, which belong to the parent.
   void abandon() noexcept UVM_NOT_ANALYSED { events_.clear(); }
 
-  // The device's context is gone, and its events with it. Nobody may hold one.
+  // For a device whose context is gone: forgets its events, which are gone too. No caller may hold
+  // one.
   void forget_device(int device) noexcept;
 
-  // An event of the stream's device, recorded on the stream now. nullptr, and why in `*status`: the
-  // runtime refuses, or there is no memory. The calling thread must be able to name the stream.
+  // Returns an event of the stream's device that it has recorded on the stream. Returns nullptr,
+  // and the reason in `*status`, if the runtime refuses or there is no memory. The calling thread
+  // must be able to name the stream.
   EventHandle record(const DeviceStream& stream, RuntimeStatus* status) noexcept;
 
-  // Returns an event that nothing waits for any more.
+  // Takes back an event that nothing waits for any more.
   void release(int device, EventHandle event) noexcept;
 
-  // Whether the calling thread can record an event on the stream, or make it wait for one, now.
+  // Whether the calling thread may now record an event on the stream, or make the stream wait for
+  // one.
   bool may_wait(const DeviceStream& stream) const;
-  // Later work of `waiting` starts after the work so far of `before`; both may wait. False: the
-  // runtime refuses.
+  // Lets later work of `waiting` start after the work so far of `before`. may_wait() must be true
+  // for both. Returns false if the runtime refuses.
   bool order(const DeviceStream& waiting, const DeviceStream& before);
 
  private:
   struct Events {
-    std::vector<EventHandle> free;  // with room for all that were made
+    std::vector<EventHandle> free;  // with capacity for all `made` events
     std::size_t made = 0;
   };
   RuntimeStatus make(int device, EventHandle* out) noexcept;

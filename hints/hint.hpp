@@ -1,5 +1,5 @@
-// A hint: advice, a prefetch or a discard for one range. The placement planner decides hints with
-// the state lock and calls no driver. The hint sender sends them without the lock.
+// A hint: advice, a prefetch or a discard for one range. The placement planner decides hints under
+// the state lock and calls no driver. The hint sender sends hints without the lock.
 #pragma once
 
 #include <algorithm>
@@ -21,13 +21,13 @@ struct Hint {
   Place place;  // the location advised or the prefetch's destination
   void* address = nullptr;
   std::size_t size_bytes = 0;
-  bool is_copied = false;  // of a prefetch: the pages have contents, which the driver copies
+  bool is_copied = false;  // for kPrefetch: the pages have contents to copy
 
   friend bool operator==(const Hint&, const Hint&) = default;
 };
 
-// Hints in the order to be sent. A plan has room for all hints of one decision, so planning
-// allocates nothing: the planner records its decision, which must not be lost after that.
+// Hints in the order of sending. A plan has room for all hints of one decision, so planning
+// allocates nothing and cannot fail after the planner has recorded its decision.
 class HintPlan {
  public:
   static constexpr std::size_t kMostHints = 3;  // two pieces of advice and a prefetch

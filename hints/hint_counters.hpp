@@ -11,12 +11,12 @@
 namespace uvm {
 
 enum class SkipReason : std::uint8_t {
-  kAlreadyThere,  // by the ledger the pages are at the wanted place, or the advice is in force
+  kAlreadyThere,  // the ledger has the pages at the wanted place, or the advice is in force
   kNoCredit,      // the device has no room under its soft budget
   kPolicy,        // the policy in force sends no such hints
   kCoherent,      // hardware coherent or integrated: nothing would move
-  kSharedPages,   // less than whole pages: the hint would affect other blocks
-  kPingPong,      // the segment moves back and forth: its advice serves both sides
+  kSharedPages,   // no whole page or segment: the hint would affect other blocks
+  kPingPong,      // the segment moves back and forth, and its advice serves both places
 };
 inline constexpr std::size_t kSkipReasons = 6;
 const char* to_string(SkipReason reason);

@@ -38,7 +38,7 @@ HintSender::~HintSender() {
 void HintSender::abandon() noexcept {
   lanes_.clear();
   deferred_.abandon();
-  (void)prefetch_thread_.release();  // its thread is the parent's, and its lock may be held by it
+  (void)prefetch_thread_.release();  // only the parent has the thread, which may have held the lock
 }
 
 StreamHandle HintSender::lane_of(int device, StreamHandle Lanes::*which) {
@@ -74,8 +74,8 @@ bool HintSender::note(const Hint& hint, const RuntimeStatus& status) noexcept {
   return false;
 }
 
-// The memory may have been given back since, or have ended with its device's context: then the hint
-// has no subject any more.
+// If the memory was freed since, or went with its device's context, the hint has no object any more
+// and is not counted.
 void HintSender::note_late(const Hint& hint, const RuntimeStatus& status) noexcept {
   const bool has_ended =
       status.error == RuntimeError::kInvalidValue || status.error == RuntimeError::kNotUsable;
@@ -141,7 +141,7 @@ RuntimeStatus HintSender::prefetch_in_pieces(int device, const Hint& hint,
     next_bytes = std::min(2 * next_bytes, kMostPieceBytes);
     takes_first = !takes_first;
   }
-  // Whoever waits for the first lane, or sends on it, counts on this order.
+  // Callers that wait for the first lane, or send on it, rely on this order.
   if (has_second && !events_.order(first, second))
     (void)runtime_.synchronize_stream(device, second.handle);
   return status;
@@ -191,7 +191,7 @@ void HintSender::finish_prefetches() noexcept {
 RuntimeStatus HintSender::discard(int device, void* address, std::size_t size_bytes) {
   const Hint hint{HintKind::kDiscard, {}, Place::nowhere(), address, size_bytes};
   StreamHandle lane_stream = lane(device);
-  finish_prefetches();  // of the same pages
+  finish_prefetches();  // they may be of the same pages
   const RuntimeStatus status =
       lane_stream == nullptr ? kNoLane : runtime_.discard(device, address, size_bytes, lane_stream);
   return note(hint, status) ? runtime_.synchronize_stream(device, lane_stream) : status;

@@ -1,11 +1,11 @@
-// Sends plans of hints to the machine. Prefetches go through the I/O lane of their device: a
-// non-blocking stream of our own, because a prefetch on the caller's stream would wait for the
-// caller's kernels, and because the default stream refuses the batched calls. The stream that will
-// use the bytes waits for the lane; the lane waits for the stream that made them.
+// Sends plans of hints to the driver. Prefetches go through the I/O lane of their device, a
+// non-blocking stream of our own. On the caller's stream a prefetch would wait for the caller's
+// kernels, and the default stream refuses the batched calls. The lane waits for the stream that
+// wrote the bytes; the stream that will use the bytes waits for the lane.
 //
-// A large copy is sent in pieces, on the I/O lane and on a second lane in turn. The driver then
-// prepares a piece while the piece before is copied. The I/O lane waits for the second lane, so
-// the order of prefetches is that of the I/O lane alone.
+// A large copy is sent in pieces, alternately on the I/O lane and a second lane. The driver then
+// prepares one piece while it copies the piece before. At the end the I/O lane waits for the second
+// lane, so the I/O lane alone orders prefetches.
 //
 // A failing hint is never an error of the program: it is counted and logged once. Thread-safe; the
 // lock guards the lanes and is never held across a driver call.
@@ -27,49 +27,50 @@
 
 namespace uvm {
 
-// The status of each hint of a plan, in its order.
+// The status of each hint, in the order of the plan.
 using HintStatuses = std::array<RuntimeStatus, HintPlan::kMostHints>;
 
 class HintSender {
  public:
-  // From here on a copy is sent in pieces. A smaller copy gains less than the calls cost.
+  // A copy of this size or more is sent in pieces. For a smaller copy the calls cost more than the
+  // overlap gains.
   static constexpr std::size_t kLeastSplitBytes = 32 * kPageBytes;
-  // Nothing is copied while the first piece is prepared. Each piece is twice the piece before, so
-  // that its preparation is over when that piece has been copied.
+  // The first piece is small because nothing is copied while the driver prepares it. Each piece is
+  // twice as large as the piece before, so that its preparation ends when that piece has been
+  // copied.
   static constexpr std::size_t kFirstPieceBytes = kPageBytes;
   static constexpr std::size_t kMostPieceBytes = 32 * kPageBytes;
 
-  // With `prefetch_blocks` (DeviceCapabilities) prefetches are asked for on a thread of the
-  // sender's own.
+  // If `prefetch_blocks` (DeviceCapabilities), a thread of the sender's own calls prefetches.
   HintSender(const DeviceRuntime& runtime, EventPool& events, HintCounters& counters,
              bool prefetch_blocks = false);
   ~HintSender();
   HintSender(const HintSender&) = delete;
   HintSender& operator=(const HintSender&) = delete;
 
-  // In a forked child, which has one thread: the lanes are the parent's.
+  // For a forked child, which has one thread: forgets the lanes, which belong to the parent.
   void abandon() noexcept UVM_NOT_ANALYSED;
 
-  // The device's context is gone, and the lanes with it.
+  // For a device whose context is gone: forgets its lanes, which are gone too.
   void forget_device(int device) noexcept;
 
-  // Sends `plan` in order in the context of `device`. With a producer, prefetches start after its
-  // work so far. With a consumer, its later work starts after the prefetches. A stream that is
-  // being captured is left out of this order, because an event from outside would end its capture.
-  // The calling thread does not wait. Where prefetches block, no consumer waits: pages that have
-  // not arrived come when they are used.
+  // Sends `plan` in order in the context of `device`. Prefetches start after the producer's work so
+  // far; the consumer's later work starts after the prefetches. A stream that is being captured is
+  // left out of this order, because an event from outside would invalidate the capture. The calling
+  // thread does not wait. If prefetches block, the consumer does not wait either: a page that has
+  // not arrived migrates when it is used.
   //
-  // Advice that the runtime refuses for a capture counts as sent here. It is sent with the first
-  // hints after the capture. Allocates nothing, so a lack of memory loses no plan.
+  // If the runtime refuses advice during a capture, its status is success, and the first call after
+  // the capture sends it. Allocates nothing, so a lack of memory loses no plan.
   HintStatuses send(const HintPlan& plan, int device, DeviceStream producer = {},
                     DeviceStream consumer = {});
 
-  // Drops the contents of a range that nothing uses, and waits until they are gone. After a failure
-  // they may still be there.
+  // Discards the contents of a range that nothing uses, and waits for the discard. After a failure
+  // the contents may still be there.
   RuntimeStatus discard(int device, void* address, std::size_t size_bytes);
 
-  // Waits until no prefetch is under way on the sender's own thread. Before memory is given back to
-  // the driver, because its addresses may be other memory's then.
+  // Waits until the sender's own thread has no prefetches left. Must be called before memory is
+  // given back to the driver, which may reuse the addresses.
   void finish_prefetches() noexcept;
 
   // The I/O lane of a device, made at the first call; nullptr: it cannot be made.
@@ -95,7 +96,7 @@ class HintSender {
   Ranked<std::mutex, LockRank::kLanes> mutex_;
   std::vector<Lanes> lanes_ UVM_GUARDED_BY(mutex_);  // by device
   AdviceQueue deferred_;
-  std::unique_ptr<PrefetchThread> prefetch_thread_;  // null where prefetches do not block
+  std::unique_ptr<PrefetchThread> prefetch_thread_;  // null: prefetches do not block
 };
 
 }  // namespace uvm

@@ -8,7 +8,7 @@ namespace {
 
 thread_local std::optional<Policy> thread_policy;
 
-// While one lives, the thread's own policy does not count.
+// Suspends the thread's own policy for a scope.
 class WithoutThreadPolicy {
  public:
   WithoutThreadPolicy() : wanted_here_(set_thread_policy(std::nullopt)) {}
@@ -20,7 +20,7 @@ class WithoutThreadPolicy {
   const std::optional<Policy> wanted_here_;
 };
 
-// A hint that the thread's policy leaves out must not be recorded as sent.
+// Whether the thread's policy sends no hints: a hint that is not sent must not be recorded as sent.
 bool is_silent_here() {
   return !sends_hints(thread_policy.value_or(Policy::kAuto));
 }
@@ -111,14 +111,14 @@ std::size_t PlacementPlanner::credit_bytes(int device) const {
   return budget > resident ? budget - resident : 0;
 }
 
-// Whether the policy or the kind of device excludes all hints of the kind, which are counted then.
+// Whether the policy or the kind of device excludes the hint. If so, counts the hint as skipped.
 bool PlacementPlanner::silent(HintKind kind, Place place) {
   if (!sends_hints(thread_policy.value_or(policy_))) {
     counters_.skip(kind, SkipReason::kPolicy);
     return true;
   }
-  // A hint to the host concerns all devices that might use the memory. The devices of a machine are
-  // coherent, or none is.
+  // A hint to the host concerns all devices. Device 0 stands for all: either all devices of a
+  // machine are coherent, or none is.
   if (at(place.is_device() ? place.index : 0).placement.coherent) {
     counters_.skip(kind, SkipReason::kCoherent);
     return true;
@@ -135,7 +135,7 @@ void PlacementPlanner::advise(HintPlan* plan, void* address, std::size_t size_by
 void PlacementPlanner::prefetch(HintPlan* plan, void* address, std::size_t size_bytes,
                                 Place destination, bool is_copied) {
   if (silent(HintKind::kPrefetch, destination)) return;
-  // Whole pages only: pages at the ends that other blocks share stay.
+  // Whole pages only: other blocks share the pages at the ends.
   std::uintptr_t begin = round_up(address_of(address), kPageBytes);
   std::uintptr_t end = (address_of(address) + size_bytes) & ~(kPageBytes - 1);
   if (begin >= end) {
@@ -188,7 +188,8 @@ HintPlan PlacementPlanner::plan_use(void* address, std::size_t size_bytes, Place
 HintPlan PlacementPlanner::plan_move(void* address, std::size_t size_bytes,
                                      SegmentPlacement* placement, Place destination) {
   HintPlan plan;
-  // First: the copy goes on while the host sends advice, which takes time for each 2 MiB.
+  // The prefetch comes first: the driver copies while the host sends advice, which takes time for
+  // each 2 MiB.
   prefetch(&plan, address, size_bytes, destination, true);
   if (placement == nullptr) {
     counters_.skip(HintKind::kAdvise, SkipReason::kSharedPages);

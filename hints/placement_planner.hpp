@@ -1,7 +1,6 @@
 // Decides where memory should be, and which hints move it there. The input is the place that a
 // facade wants, the advice so far, and the places of the pages in the residency ledger. The output
-// is a plan of hints, often an empty one. It calls no driver. All placement decisions of uvmalloc
-// pass through here.
+// is a plan of hints, often an empty one. The planner calls no driver.
 //
 // Rules (numbers from the RFC and the drivers' behaviour):
 //  * A span is advised once when it is made. Device facade: preferred location is the device. Host
@@ -11,10 +10,10 @@
 //    good, and only if it changes something.
 //  * A segment whose preferred location would change for the third time moves back and forth. It is
 //    advised preferred=host and accessed-by=device once, and only prefetched from then on.
-//  * A prefetch to a device needs credits: bytes of the soft budget that are not resident there by
-//    the ledger. It covers whole 2 MiB pages only.
-//  * No hint is sent for devices that share the host's memory or page tables, nor by policies other
-//    than automatic.
+//  * A prefetch covers whole 2 MiB pages only. To a device it needs credit: soft budget that, by
+//    the ledger, no resident page uses.
+//  * No hint is sent for devices that share the host's memory or page tables, nor by the policies
+//    kDriver and kOff.
 //
 // Guarded by the state lock, except has_news() and plan_span(). The latter reads no
 // state that changes.
@@ -39,7 +38,7 @@ struct SegmentPlacement {
   Place preferred;
   Place accessed_by;
   std::uint8_t changes = 0;  // of the preferred location since the segment's span was made
-  bool read_mostly = false;  // each place that reads has a copy, until a write
+  bool read_mostly = false;  // each place that reads keeps a copy until a write
 
   friend bool operator==(const SegmentPlacement&, const SegmentPlacement&) = default;
 };
@@ -52,12 +51,12 @@ struct WantedPlacement {
 };
 
 struct DevicePlacement {
-  // Bytes of its memory that managed pages may fill before prefetches stop.
+  // Bytes of the device's memory that managed pages may fill before prefetches stop.
   std::size_t soft_budget_bytes = 0;
   bool coherent = false;  // hints would change nothing
 };
 
-// The place where memory of a facade, requested for that device, is used at first.
+// The place of the first use of a facade's memory that was requested for `device`.
 inline Place place_of_use(Facade facade, int device) {
   return facade == Facade::kDevice ? Place::device(device) : Place::host();
 }
@@ -71,22 +70,22 @@ class PlacementPlanner {
 
   Policy policy() const { return policy_; }
 
-  // Default advice for a new span; `*placement` is the first placement of its segments.
+  // Default advice for a new span. `*placement` receives the first placement of the span's
+  // segments.
   HintPlan plan_span(void* address, std::size_t size_bytes, Facade facade, int device,
                      SegmentPlacement* placement);
 
-  // A run of whole pages that a block will use at `place` now: never used before, or last used
+  // For whole pages that a block is about to use at `place`: pages never used before, or last used
   // elsewhere.
   HintPlan plan_use(void* address, std::size_t size_bytes, Place place);
 
-  // A move of `size_bytes` at `address`. `placement` is the segment's if the range is one whole
-  // segment, nullptr if it is less.
+  // For a move of the range to `destination`. `placement` is the segment's if the range is one
+  // whole segment, else nullptr.
   HintPlan plan_move(void* address, std::size_t size_bytes, SegmentPlacement* placement,
                      Place destination);
 
   // Advice that a program wants for a range. `placement` is the segment's if the range is one whole
-  // segment. It is nullptr if the range is less: then no earlier advice is known, and none is
-  // recorded.
+  // segment, else nullptr: then no earlier advice is known, and none is recorded.
   HintPlan plan_advice(void* address, std::size_t size_bytes, SegmentPlacement* placement,
                        const WantedPlacement& wanted);
 
@@ -94,12 +93,13 @@ class PlacementPlanner {
     std::vector<int> short_devices;       // a prefetch found no credit there
     std::vector<int> devices_to_measure;  // another quarter of the soft budget is resident there
   };
-  // Whether take_news() has something to tell.
+  // Whether take_news() would return anything.
   bool has_news() const { return has_news_.load(std::memory_order_relaxed); }
   News take_news();
 
-  // The driver has so many bytes free on a device of which nothing was evicted so far. The soft
-  // budget follows, because other programs have the rest; it is never larger than at first.
+  // Sets the soft budget to the resident bytes and the driver's `free_bytes`, because other
+  // programs have the rest; at most to its first value. For devices from which nothing was evicted
+  // so far.
   void set_free_bytes(int device, std::size_t free_bytes);
   std::size_t soft_budget_bytes(int device) const;
   // Bytes that may still be prefetched to the device.
@@ -112,14 +112,15 @@ class PlacementPlanner {
                 bool is_copied);
 
   struct Device {
-    DevicePlacement placement;  // with the soft budget at first
+    DevicePlacement placement;  // with the first value of the soft budget
     std::size_t soft_budget_bytes = 0;
-    std::size_t next_look_bytes = 0;  // of resident memory
+    std::size_t next_look_bytes = 0;  // resident bytes at which to read the driver's figures again
     bool is_short = false;
     bool is_to_be_measured = false;
   };
 
-  static constexpr std::size_t kLooks = 4;  // at the driver's figures, while a device is filled
+  // Readings of the driver's figures while a device is filled.
+  static constexpr std::size_t kLooks = 4;
 
   Device& at(int device) { return devices_.at(static_cast<std::size_t>(device)); }
   const Device& at(int device) const { return devices_.at(static_cast<std::size_t>(device)); }

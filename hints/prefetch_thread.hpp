@@ -1,6 +1,5 @@
-// Asks for prefetches on a thread of its own, for runtimes whose prefetch waits for its copy before
-// it returns. The thread starts at the first prefetch, and ends when its owner does, after those
-// that were handed over.
+// Calls prefetches on a thread of its own, for runtimes whose prefetch returns only after the copy.
+// The thread starts with the first request. The destructor waits until all requests have run.
 //
 // Thread-safe. The lock guards the queue and is never held across a driver call.
 #pragma once
@@ -25,7 +24,7 @@ class PrefetchThread {
     StreamHandle lane = nullptr;
   };
   static constexpr std::size_t kMostRequests = 256;
-  // Told on the thread what became of each request. Must not throw.
+  // Called on the prefetch thread with each request's result. Must not throw.
   using Done = std::function<void(const Request&, const RuntimeStatus&)>;
 
   PrefetchThread(const DeviceRuntime& runtime, Done done)
@@ -34,11 +33,11 @@ class PrefetchThread {
   PrefetchThread(const PrefetchThread&) = delete;
   PrefetchThread& operator=(const PrefetchThread&) = delete;
 
-  // Requests run in the order in which they were handed over. False, with nothing noted, where too
-  // many wait or no thread can be made.
+  // Requests run in order. Returns false, without an effect, if kMostRequests wait or no thread can
+  // be created.
   bool hand_over(const Request& request) noexcept;
 
-  // Waits until all requests that were handed over have run.
+  // Waits until all requests have run.
   void drain() noexcept;
 
  private:
@@ -51,7 +50,7 @@ class PrefetchThread {
   std::condition_variable changed_;
   std::array<Request, kMostRequests> requests_;
   std::size_t first_ = 0;
-  std::size_t size_ = 0;  // the one that runs counts until it is over
+  std::size_t size_ = 0;  // includes the request that is running
   bool stops_ = false;
   std::thread thread_;
 };

@@ -1,8 +1,7 @@
-// Between captures of streams and our own calls that would invalidate them. A wait for a device,
-// and an event recorded on a stream, are harmless before a capture begins and end it afterwards. So
-// one guard of the process stands between the beginning of a capture and these calls: whoever asks
-// "does anything capture?" and then waits does both in one Hold, in which no capture begins.
-// Thread-safe. Held across driver calls.
+// Keeps captures of streams and our own calls apart. A wait for a device, or an event recorded on a
+// stream, is harmless before a capture begins and invalidates a capture that has begun. So a caller
+// takes a Hold, checks captures(), and makes its call within the Hold: no capture begins meanwhile.
+// One guard for the process. Thread-safe. Held across driver calls.
 #pragma once
 
 #include <atomic>
@@ -20,7 +19,7 @@ class CaptureGuard {
     return guard;
   }
 
-  // While one exists no capture begins. Not taken in a forked child, where nothing may be called.
+  // While a Hold exists, no capture begins. A forked child takes none: it may not call the driver.
   class UVM_SCOPED_CAPABILITY Hold {
    public:
     explicit Hold(CaptureGuard& guard) UVM_NOT_ANALYSED : guard_(guard) {
@@ -29,14 +28,14 @@ class CaptureGuard {
     ~Hold() UVM_NOT_ANALYSED { guard_.mutex_.unlock_shared(); }
     Hold(const Hold&) = delete;
     Hold& operator=(const Hold&) = delete;
-    // Whether anything captures: then no device may be waited for.
+    // Whether a stream is being captured: then no call may wait for a device.
     bool captures() const { return guard_.any(); }
 
    private:
     CaptureGuard& guard_;
   };
 
-  // Around the call that begins a capture. Waits until the calls of ours that have begun are over.
+  // Held around the call that begins a capture. Waits until every Hold has ended.
   class UVM_SCOPED_CAPABILITY Beginning {
    public:
     explicit Beginning(CaptureGuard& guard) UVM_NOT_ANALYSED : guard_(guard) {
@@ -45,14 +44,14 @@ class CaptureGuard {
     ~Beginning() UVM_NOT_ANALYSED { guard_.mutex_.unlock(); }
     Beginning(const Beginning&) = delete;
     Beginning& operator=(const Beginning&) = delete;
-    // A capture has begun, or will do so before end() is called.
+    // Notes a capture that has begun, or that begins before end() is called.
     void begun() { guard_.open_.fetch_add(1, std::memory_order_relaxed); }
 
    private:
     CaptureGuard& guard_;
   };
 
-  // A capture that was noted as begun has ended.
+  // Notes the end of a capture that begun() noted.
   void end() noexcept { open_.fetch_sub(1, std::memory_order_relaxed); }
   bool any() const noexcept { return open_.load(std::memory_order_relaxed) != 0; }
 

@@ -1,5 +1,5 @@
 // A DeviceRuntime that counts calls and forwards them. The counters are relaxed atomics, one for
-// each kind of call, in this object or in those of count_in().
+// each kind of call. They are this object's own until count_in() names others.
 #pragma once
 
 #include <array>
@@ -21,18 +21,19 @@ class CountingRuntime final : public DeviceRuntime {
   static constexpr std::size_t kCallKinds = 22;
   using Counters = std::array<std::atomic<std::uint64_t>, kCallKinds>;
 
-  // Counts in `counters` from now on, to which the counts so far are added. Called before other
-  // threads use this object, which `counters` outlives.
+  // Adds the counts so far to `counters`, and counts there from now on. Must be called before other
+  // threads use this object. `counters` must outlive this object.
   void count_in(Counters* counters);
 
-  // Calls so far, by the name of the DeviceRuntime method; those never made are left out.
+  // Calls so far, by the name of the DeviceRuntime method. Methods that were never called are left
+  // out.
   using Calls = std::map<std::string, std::uint64_t>;
   Calls calls() const;
   static Calls named(const Counters& counters);
 
   std::string_view name() const override { return inner_->name(); }
   int device_count() const override { return inner_->device_count(); }
-  // These call no driver, so they are not counted.
+  // Not counted: these do no work on a device.
   bool has_context(int device) const override { return inner_->has_context(device); }
   void lose_context(int device) const override { inner_->lose_context(device); }
   void renew_context(int device) const override { inner_->renew_context(device); }
@@ -60,7 +61,7 @@ class CountingRuntime final : public DeviceRuntime {
                                   EventHandle event) const override;
   RuntimeStatus is_capturing(int device, StreamHandle stream, bool* out) const override;
   RuntimeStatus create_event(int device, EventHandle* out) const override;
-  // These count as create_event and query_event.
+  // Counted as create_event and query_event.
   RuntimeStatus create_timed_event(int device, EventHandle* out) const override;
   RuntimeStatus time_between(int device, EventHandle from, EventHandle to,
                              std::chrono::nanoseconds* out) const override;

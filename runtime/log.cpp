@@ -49,7 +49,7 @@ void detail::log_formatted(LogLevel level, fmt::string_view format,
   try {
     size_bytes = fmt::vformat_to_n(text, kMostTextBytes, format, arguments).size;
   } catch (...) {
-    return;  // of a type that cannot be formatted without memory
+    return;  // formatting this type needs memory, and there is none
   }
   if (size_bytes > kMostTextBytes) {
     size_bytes = kMostTextBytes;
@@ -64,7 +64,7 @@ namespace {
 
 constinit std::mutex said_mutex;
 
-// Whether the key is new.
+// Whether the key is new. Remembers the key.
 bool is_first(std::string_view key) {
   // Leaked: usable while the process exits.
   static std::set<std::string, std::less<>>* const said = new std::set<std::string, std::less<>>;
@@ -94,7 +94,7 @@ void unlock_log_after_fork() noexcept {
 }
 
 void log_once(LogLevel level, std::string_view key, std::string_view text) noexcept {
-  if (level > log_level()) return;  // said when the level lets it through
+  if (level > log_level()) return;  // the key stays new until the level lets a line pass
   try {
     if (!is_first(key)) return;
   } catch (const std::bad_alloc&) {

@@ -1,9 +1,9 @@
-// Lines on stderr, prefixed "uvmalloc: ". Each is one write(2), so that lines of several processes
-// do not mix. Safe in any process and thread, before main, at exit and without memory: a line is
-// built in a fixed buffer, and cut at kMostLineBytes.
+// Lines on stderr, prefixed "uvmalloc: ". Each line is one write(2), so that lines of several
+// processes do not mix. Safe in any process and thread, before main, at exit and without memory: a
+// line is built in a fixed buffer, and cut at kMostLineBytes.
 //
-// The reader of the lines may stall the writer. So no line is written with the lock of an arena or
-// a later one held (LockRank); builds without NDEBUG abort otherwise.
+// A slow reader of stderr blocks the writer. So a thread that holds a lock from LockRank::kArena on
+// writes no line; builds without NDEBUG abort if it does.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ namespace uvm {
 void set_log_level(LogLevel level);
 LogLevel log_level();
 
-// With the prefix and the end of the line.
+// Includes the prefix and the newline.
 inline constexpr std::size_t kMostLineBytes = 2048;
 
 void log_line(LogLevel level, std::string_view text) noexcept;
@@ -35,14 +35,14 @@ void log(LogLevel level, fmt::format_string<Arguments...> format,
   detail::log_formatted(level, format, fmt::make_format_args(arguments...));
 }
 
-// The same, but at most once in this process for each `key`. Without memory to remember the key,
-// each time.
+// Like log_line(), but at most once in this process for each `key`. If there is no memory to
+// remember the key, every call logs.
 void log_once(LogLevel level, std::string_view key, std::string_view text) noexcept;
 
-// For a line: "1.5 GiB", "512 B".
+// "1.50 GiB", "512 B".
 std::string format_size(std::size_t bytes);
 
-// Around a fork: no thread adds a key meanwhile.
+// Called around a fork, so that no other thread holds the lock of the keys in the child.
 void lock_log_for_fork() noexcept;
 void unlock_log_after_fork() noexcept;
 

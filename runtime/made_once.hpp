@@ -1,7 +1,7 @@
-// A value of a process that is made at its first use, as that of a function's static. The guard of
-// a static that is being made stays taken in a child that is forked meanwhile, and the child would
-// wait for ever. Here the child sees that the maker was another process. Thread-safe; the value is
-// never destroyed.
+// A value that its first use makes, like a function's static, but safe across a fork. If a process
+// forks while a thread makes a static, the static's guard stays taken in the child, which then
+// waits for ever. MadeOnce records the process that makes the value, so the child can tell.
+// Thread-safe; the value is never destroyed.
 #pragma once
 
 #include <unistd.h>
@@ -14,9 +14,9 @@ namespace uvm {
 template <class T>
 class MadeOnce {
  public:
-  // The value; the first call makes it by make(), which returns a std::unique_ptr<T>. A caller
-  // waits for another thread that makes it. After an exception the next call tries again. A child
-  // that was forked while its parent made the value makes it by lost().
+  // Returns the value. The first call makes the value by make(), which returns a
+  // std::unique_ptr<T>; other threads wait meanwhile. After an exception the next call tries again.
+  // A child that was forked while its parent made the value calls lost() instead of make().
   template <class Make, class Lost>
   T& get(Make make, Lost lost) {
     for (;;) {
@@ -37,7 +37,7 @@ class MadeOnce {
   }
 
  private:
-  // Lets the threads that wait look again.
+  // At the end of make(), also by an exception: wakes the threads that wait.
   struct Making {
     ~Making() {
       of->store(0);
@@ -49,7 +49,7 @@ class MadeOnce {
   template <class Make>
   T& finish(Make& make) {
     const Making making{&maker_};
-    // Another thread may have made it before this one became the maker.
+    // Another thread may have made the value before this thread became the maker.
     if (T* made = value_.load(std::memory_order_acquire)) return *made;
     std::unique_ptr<T> made = make();
     value_.store(made.get(), std::memory_order_release);
@@ -57,7 +57,7 @@ class MadeOnce {
   }
 
   std::atomic<T*> value_ = nullptr;
-  std::atomic<pid_t> maker_ = 0;  // the process that makes it now
+  std::atomic<pid_t> maker_ = 0;  // the process that is making the value; 0: none
 };
 
 }  // namespace uvm

@@ -1,5 +1,6 @@
-// A mutex with a rank. Debug builds abort, with both names, if a thread takes a mutex whose rank is
-// not above those that it holds: that order could deadlock. Release builds have the mutex alone.
+// A mutex with a rank. A thread may take a mutex only if the mutex's rank is above the ranks of all
+// locks that the thread holds: another order could deadlock. Debug builds check the order and abort
+// with both names. Release builds have the mutex alone.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +9,8 @@
 
 namespace uvm {
 
-// In the order in which one thread may take them. From kArena on, none is held across a driver
-// call.
+// In the order in which a thread may take the locks. From kArena on, no lock is held across a
+// driver call.
 enum class LockRank : std::uint8_t {
   kNone,
   kPlan,
@@ -31,15 +32,15 @@ namespace detail {
 // The ranks of the locks that this thread holds, a bit each.
 inline thread_local unsigned held_ranks = 0;
 
-// Aborts with a line that names both if `rank` may not be taken now.
+// If this thread holds a lock of `rank` or a later one: logs a line with both names, and aborts.
 void enter_rank(LockRank rank);
 void leave_rank(LockRank rank);
-// Whether this thread holds a lock of that rank or a later one.
+// Whether this thread holds a lock of `rank` or a later one.
 inline bool holds_rank_from(LockRank rank) {
   return held_ranks >> static_cast<unsigned>(rank) != 0;
 }
-// Forgets the locks that this thread holds. Around a fork it takes the locks of one allocator after
-// those of another, and a thread that is about to abort may log a line.
+// Forgets the ranks that this thread holds. Needed at a fork, which takes all locks of one
+// allocator and then those of the next, and to log a line just before an abort.
 inline void forget_ranks() {
   held_ranks = 0;
 }
@@ -87,8 +88,8 @@ class UVM_CAPABILITY("mutex") Ranked {
   Mutex mutex_;
 };
 
-// Holds a Ranked mutex until the end of its scope. Unlike std::lock_guard it is known to clang's
-// analysis.
+// Holds a Ranked mutex until the end of a scope. Clang's analysis knows this class, but not
+// std::lock_guard.
 template <class Mutex>
 class UVM_SCOPED_CAPABILITY RankedGuard {
  public:

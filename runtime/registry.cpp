@@ -28,7 +28,7 @@ struct Registry {
   std::vector<Entry> entries;
 };
 
-// Leaked: registrations of other shared objects may come and go around our own static destructors.
+// Leaked: other shared objects may use the registry after our own static destructors.
 Registry& registry() {
   static Registry* const instance = [] {
     auto* made = new Registry;

@@ -1,5 +1,5 @@
-// Annotations by which clang's -Wthread-safety finds accesses without the lock (scripts/tidy).
-// Other compilers see nothing. https://clang.llvm.org/docs/ThreadSafetyAnalysis.html
+// Annotations for clang's -Wthread-safety, which finds accesses without the lock (scripts/tidy).
+// Empty for other compilers. https://clang.llvm.org/docs/ThreadSafetyAnalysis.html
 #pragma once
 
 #if defined(__clang__)
@@ -18,5 +18,5 @@
 #define UVM_RELEASE(...) UVM_THREAD_SAFETY(release_capability(__VA_ARGS__))
 // The caller holds the lock in a way that the analysis does not follow.
 #define UVM_ASSERT_HELD(...) UVM_THREAD_SAFETY(assert_capability(__VA_ARGS__))
-// Names its reason beside it.
+// Leaves a function out of the analysis. State the reason beside it.
 #define UVM_NOT_ANALYSED UVM_THREAD_SAFETY(no_thread_safety_analysis)

@@ -1,7 +1,6 @@
 // A map from 2 MiB pages to entries: a two-level table over 48-bit addresses. find() takes no lock
-// and may run beside everything else. Threads that make entries exclude each other by a lock of the
-// owner. Entries are never freed before the map, so a reader only has to protect the contents of an
-// entry.
+// and may run concurrently with any function. Calls of each() need a lock of the owner. Entries
+// live as long as the map, so a reader only has to protect the contents of an entry.
 #pragma once
 
 #include <array>
@@ -24,7 +23,7 @@ class PageMap {
   PageMap(const PageMap&) = delete;
   PageMap& operator=(const PageMap&) = delete;
 
-  // The entry of the page that holds `address`; nullptr: none was ever made near it.
+  // The entry of the page that holds `address`; nullptr: each() has never visited a page near it.
   [[gnu::always_inline]] Entry* find(const void* address) const {
     std::uintptr_t page = address_of(address) >> kPageShift;
     if (page >> (kRootBits + kLeafBits)) return nullptr;
@@ -33,9 +32,9 @@ class PageMap {
     return &(*leaf)[page & (kLeafSize - 1)];
   }
 
-  // Visits the entry of every page of [address, address + size_bytes), both multiples of 2 MiB; a
-  // new entry is Entry{}. std::bad_alloc: there is no memory for all, or, before any is visited,
-  // the addresses have more than 48 bits.
+  // Visits the entry of every page of [address, address + size_bytes), both multiples of 2 MiB. A
+  // new entry is Entry{}. Throws std::bad_alloc if memory runs out, perhaps after some visits, or
+  // before any visit if an address has more than 48 bits.
   template <class Visit>
   void each(const void* address, std::size_t size_bytes, Visit visit) {
     const std::uintptr_t first = address_of(address) >> kPageShift;

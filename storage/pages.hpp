@@ -1,4 +1,4 @@
-// The unit of placement, which drivers move, charge and evict as one.
+// The page of 2 MiB, the unit in which drivers move, charge and evict memory.
 #pragma once
 
 #include <unistd.h>
@@ -11,7 +11,7 @@ namespace uvm {
 
 inline constexpr std::size_t kPageShift = 21;
 inline constexpr std::size_t kPageBytes = std::size_t{1} << kPageShift;  // 2 MiB
-// All addresses and sizes of blocks are multiples of it.
+// Addresses and sizes of all blocks are multiples of kGranule.
 inline constexpr std::size_t kGranule = 512;
 
 // `multiple` is a power of two. A value above SIZE_MAX - multiple saturates to the largest
@@ -31,7 +31,7 @@ inline std::uintptr_t address_of(const void* pointer) {
   return reinterpret_cast<std::uintptr_t>(pointer);
 }
 
-// Of the page with that number, which is its address divided by kPageBytes.
+// A page's number is its address divided by kPageBytes.
 inline char* start_of_page(std::uintptr_t number) {
   return reinterpret_cast<char*>(number << kPageShift);
 }

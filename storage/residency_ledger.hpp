@@ -1,6 +1,6 @@
-// The last known place of each 2 MiB page of our memory: by a hint that was sent, or by its first
-// use. It is an assumption, not a measurement: the driver may have moved pages since. A flat table
-// for each span has two bytes for each page.
+// The last known place of each 2 MiB page of our memory, recorded when a hint is planned or a page
+// is first used. The place is an assumption: the driver may have moved the page since. Each span
+// has a flat table with three bytes for each page.
 //
 // Guarded by the state lock.
 #pragma once
@@ -24,11 +24,11 @@ class ResidencyLedger {
   void remove_span(const void* address);
 
   // Records that every page of the range, rounded inward to whole pages, is at `place`. Allocates
-  // nothing, because the decision is made already.
+  // nothing, so it cannot fail after the decision.
   void set(const void* address, std::size_t size_bytes, Place place);
 
-  // Records that the contents of these pages were dropped: they are nowhere. The driver may count
-  // them as used where they were until they are used again.
+  // Records that the contents of these pages were discarded: the pages are nowhere. Until their
+  // next use the driver may still charge the pages to their last place.
   void discard(const void* address, std::size_t size_bytes);
   std::size_t discarded_bytes_at(Place place) const;
 
@@ -42,7 +42,7 @@ class ResidencyLedger {
  private:
   struct Page {
     Place place;
-    bool is_discarded = false;  // then it is nowhere, and was at `place`
+    bool is_discarded = false;  // the page is nowhere, and was at `place`
     Place now() const { return is_discarded ? Place::nowhere() : place; }
   };
   struct Span {
@@ -55,11 +55,12 @@ class ResidencyLedger {
     pages_at_[index_of(page.now())] += sign;
     if (page.is_discarded) discarded_at_[index_of(page.place)] += sign;
   }
-  // The span that holds `page_address`, or end.
+  // The span that holds `page_address`, or spans_.end().
   std::map<std::uintptr_t, Span>::const_iterator span_of(std::uintptr_t page_address) const;
 
   std::map<std::uintptr_t, Span> spans_;
-  // Totals by place, stored because bytes_at() must be cheap. The last one is of pages nowhere.
+  // Numbers of pages by place, stored so that bytes_at(place) is cheap. The last number is of pages
+  // nowhere.
   static constexpr std::size_t kMostDevices = std::numeric_limits<std::int8_t>::max() + 1;
   static std::size_t index_of(Place place) {
     if (place.is_device()) return static_cast<std::size_t>(place.index);

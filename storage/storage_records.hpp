@@ -1,13 +1,13 @@
 // The records of an allocation: one RealStorage, and an IndirectStorage for each use of it
 // (RFC-0023, "Empty Tensors"). The real record has the data for freeing: the address, and the place
-// whose context owns the memory. An indirect record has the place and the stream where the memory
-// is used. Every allocation starts with a pair, inside the block's own record, so pairing costs no
-// allocation. A move adds another indirect record, which refers to the real one. The memory is
-// freed with the last indirect record.
+// whose context owns the memory. An indirect record has the place where the memory is used. Every
+// allocation starts with a pair inside the block's own record, which costs no allocation. A move
+// adds another indirect record, which refers to the real one. The memory is freed with the last
+// indirect record.
 //
-// The pair of a block belongs to the block's thread. Other records attached to it are guarded by
-// the lock of their allocator. The pair is laid out for size: every live block has one, and with
-// the allocator's own data it fills a cache line.
+// The pair of a block belongs to the block's thread. The allocator's lock guards other attached
+// records. The pair is small because every live block has one: pair and the allocator's own data
+// fill one cache line.
 #pragma once
 
 #include <cstddef>
@@ -33,8 +33,8 @@ struct IndirectStorage {
   }
 
   IndirectStorage* next = nullptr;
-  // The values of the functions below, in one word that is read and written as a whole. For
-  // bit-fields a compiler writes single bytes; a read of the word soon afterwards then waits about
+  // Size, place and whether it is held, in one word that is read and written as a whole. For
+  // bit-fields a compiler writes single bytes, and a read of the word soon afterwards waits about
   // 12 cycles for the store buffer.
   std::uint64_t word = kHeld | bits_of(Place::nowhere());
 
@@ -43,7 +43,7 @@ struct IndirectStorage {
       : word(size_bytes | kHeld | bits_of(location)) {}
 
   std::size_t size_bytes() const { return word & kSizeMask; }  // as requested
-  // Whether its owner releases it; otherwise it is freed with the real record.
+  // Whether an owner releases this record; otherwise it is freed with the real record.
   bool held() const { return (word & kHeld) != 0; }
   Place location() const {  // the place that this use wants
     return {static_cast<PlaceKind>(word >> kKindBit & 0xff),
@@ -61,9 +61,9 @@ struct RealStorage {
 
   char* address = nullptr;
   IndirectStorage* indirect = nullptr;  // newest first; the last one is the allocation's own
-  std::uint32_t granules = 0;           // its size as rounded
+  std::uint32_t granules = 0;           // the size, rounded up
   std::uint16_t references = 0;         // indirect records
-  Place origin;                         // its context frees the memory
+  Place origin;                         // the place whose context frees the memory
 
   std::size_t size_bytes() const { return std::size_t{granules} * kGranule; }
   // A multiple of kGranule, up to kMostSizeBytes.
@@ -73,14 +73,14 @@ struct RealStorage {
 
   bool alive() const { return references != 0; }
 
-  // Puts `record`, which is filled in, in front. There must be less than kMostReferences records.
+  // Puts `record`, which must be filled in, in front. `references` must be below kMostReferences.
   void attach(IndirectStorage* record) {
     record->next = indirect;
     indirect = record;
     ++references;
   }
 
-  // True if it was the last record. `record` must be attached.
+  // Removes `record`, which must be attached. Returns true if it was the last record.
   bool detach(IndirectStorage* record) {
     IndirectStorage** link = &indirect;
     while (*link != record) link = &(*link)->next;
@@ -94,8 +94,8 @@ static_assert(sizeof(RealStorage) == 24 && sizeof(IndirectStorage) == 16 &&
 
 // The record of a move.
 struct MovedStorage : IndirectStorage {
-  RealStorage* real = nullptr;    // nullptr: the bytes are gone
-  StreamHandle stream = nullptr;  // the stream that uses them, for a device location
+  RealStorage* real = nullptr;    // nullptr: the memory was freed
+  StreamHandle stream = nullptr;  // the stream that uses the memory, if the location is a device
 };
 
 }  // namespace uvm

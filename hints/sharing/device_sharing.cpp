@@ -56,8 +56,8 @@ void DeviceSharing::stop() noexcept {
   watch_.reset();
 }
 
-// The condition variable counts a thread that waits, which the child does not have. So it is not
-// destroyed.
+// Leaked: the condition variable counts a waiting thread that the child does not have, and its
+// destructor would wait for that thread.
 void DeviceSharing::abandon() noexcept {
   (void)watch_.release();
 }

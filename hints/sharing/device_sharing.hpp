@@ -31,9 +31,9 @@ class DeviceSharing {
     std::function<void(int device)> plan_moves;
   };
 
-  // Joins the programs of each device, by a table in `folder`; empty: turn_folder()'s. `devices`
-  // has an entry for each device, or none. The log has a line for each device that cannot be
-  // shared.
+  // Joins the programs of each device through a table in `folder`, or in turn_folder() if `folder`
+  // is empty. `devices` has an entry for each device, or is empty. Logs a line for each device that
+  // cannot be shared.
   DeviceSharing(const std::vector<SharedDevice>& devices, std::string folder);
   ~DeviceSharing();
   DeviceSharing(const DeviceSharing&) = delete;
@@ -41,11 +41,11 @@ class DeviceSharing {
 
   void start(Actions actions);
   void stop() noexcept;
-  // In a forked child: the thread and the turns are the parent's.
+  // For a forked child: the thread and the turns belong to the parent.
   void abandon() noexcept;
 
-  // Before a kernel, without locks: waits until this program may use the device.
-  // `leave(device)` moves its memory away.
+  // Called before a kernel, without locks: waits until this program may use the device.
+  // `leave(device)` moves the program's memory away.
   template <class Leave>
   void before_kernel(int device, Leave leave) {
     if (const Shared* shared = find(device)) [[unlikely]]
@@ -55,16 +55,17 @@ class DeviceSharing {
     const Shared* shared = find(device);
     return shared != nullptr && shared->turns->is_crowded();
   }
-  // By device; no programs: it is not shared.
+  // By device. An entry with 0 programs is of a device that is not shared.
   std::vector<SharingFigures> figures() const;
 
  private:
   struct Shared {
     std::unique_ptr<SharedTurns> turns;  // null: the device is not shared
     std::size_t room_bytes = 0;
-    // Whether the programs hold more than the device has, though they keep nothing cached.
+    // Whether the programs still hold more than the device has after this program released its
+    // cache.
     bool is_crowded = false;
-    bool is_logged = false;  // the log has a line, of this or an earlier crowd
+    bool is_logged = false;  // a line was logged, for this crowd or an earlier one
   };
 
   const Shared* find(int device) const {

@@ -23,14 +23,15 @@ namespace {
 
 using std::chrono::nanoseconds;
 
-// Another number for each layout of the table, so that versions of uvmalloc do not meet.
+// Part of the file's name. Each layout of the table has its own number, so that versions of
+// uvmalloc with different layouts use different files.
 constexpr int kLayout = 2;
 // Bytes of the file that are locked: one for each program, and one for the table.
 constexpr off_t kTableByte = kMostPrograms;
 constexpr std::uint64_t kMostLockNs = 1'000'000'000;
 constexpr std::uint64_t kLongestNapNs = 50'000'000;
 
-// The machine's clock, the same in all its processes.
+// A clock that is the same in all processes of the machine.
 std::uint64_t now_ns() {
   return static_cast<std::uint64_t>(
       nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count());
@@ -45,8 +46,8 @@ bool set_lock(int descriptor, off_t byte, short type) {
   return fcntl(descriptor, F_SETLK, &lock) == 0;
 }
 
-// Closing a file drops all of a process's locks of it, so a process opens each only once. A forked
-// child has none of its parent's locks.
+// If a process closes a file, it loses all its locks of that file; so it opens each file only once.
+// A forked child has none of its parent's locks, so the process is part of the key.
 struct OpenFiles {
   std::mutex mutex;
   std::set<std::pair<pid_t, std::string>> paths;
@@ -65,12 +66,12 @@ void disclaim(const std::string& path) {
   open_files().paths.erase({getpid(), path});
 }
 
-// -1, and one clause in `*why`: none can be had.
+// Returns -1, and one clause in `*why`, if the table cannot be opened.
 int open_table(const std::string& path, std::string* why) {
   const int descriptor = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
   struct stat found {};
   if (descriptor >= 0 && fstat(descriptor, &found) == 0) {
-    // Another user can give a file of this user a second name in a shared folder.
+    // In a shared folder another user can give a file of this user a second name.
     const bool is_own = found.st_uid == geteuid();
     if (!is_own || found.st_nlink > 1) {
       *why = fmt::format("{} {}", path, is_own ? "has another name" : "belongs to another user");
@@ -136,7 +137,7 @@ std::unique_ptr<SharedTurns> SharedTurns::join(const std::string& folder, const 
     disclaim(path);
     return nullptr;
   }
-  // The destructor undoes all of it.
+  // The destructor undoes all of the above.
   std::unique_ptr<SharedTurns> joined(
       new SharedTurns(path, descriptor, static_cast<TurnTable*>(memory), rules));
   return joined->enter(why) ? std::move(joined) : nullptr;
@@ -215,7 +216,7 @@ void SharedTurns::wait_for_turn() {
 bool SharedTurns::ask_for_turn(std::uint64_t began_ns) {
   const TableLock lock(*this);
   const std::uint64_t now = now_ns();
-  if (is_without_turns(now)) return true;  // another thread has found it out
+  if (is_without_turns(now)) return true;  // another thread has given up waiting
   if (!lock.is_held()) {
     go_without_turns(now);
     return true;
@@ -262,7 +263,7 @@ void SharedTurns::announce_change() {
   syscall(SYS_futex, &table_->changes, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-// Not longer than a nap: a program that is idle or gone announces nothing.
+// Waits for one nap at most, because a program that is idle or gone announces nothing.
 void SharedTurns::await_change(std::uint32_t seen) const {
   const std::uint64_t nap_ns = std::min(rules_.idle_ns, kLongestNapNs);
   timespec nap{};

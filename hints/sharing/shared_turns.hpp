@@ -1,11 +1,12 @@
-// This program among those that share a device (turns.hpp). The table is a file in memory, one for
-// each user and device: programs of other users and of other containers do not meet here.
+// This program as one of those that share a device (turns.hpp). The table is a mapped file, one for
+// each user and device. Programs of other users and of other containers do not share it.
 //
-// A lock of the file marks each program that is there. The kernel drops it when the program ends,
-// however it ends, and others then remove the program from the table. A second lock guards changes
-// of the table. A program that cannot get it within a second goes on without turns, for as long as
-// a turn can last. So does a program that has waited longer than all others' turns can last: one of
-// them writes false words into the table. Both may be slow then, and they never hang.
+// Each program holds a lock of the file. The kernel drops that lock when the program ends in any
+// way, and others then remove the program from the table. A second lock guards changes of the
+// table. A program that cannot get the second lock within a second runs without turns, for as long
+// as a turn can last. So does a program that has waited longer than the turns of all others can
+// last, because another program writes false words into the table. Programs may be slow then, but
+// they never hang.
 //
 // Thread-safe. In a forked child only the destructor may be called.
 #pragma once
@@ -24,7 +25,7 @@
 namespace uvm::sharing {
 
 struct SharingFigures {
-  std::size_t programs = 0;      // that are there, with this one
+  std::size_t programs = 0;      // in the table, with this one
   std::uint64_t held_bytes = 0;  // by all of them
   std::uint64_t turns = 0;       // of this program
   std::uint64_t waited_ns = 0;   // by threads of this program
@@ -32,8 +33,8 @@ struct SharingFigures {
 
 class SharedTurns {
  public:
-  // `name` names the device. nullptr, and one clause in `*why`: the file cannot be had, too many
-  // programs are there, or this process has joined already.
+  // `name` names the device. Returns nullptr, and one clause in `*why`, if the file cannot be used,
+  // the table is full, or this process has joined already.
   static std::unique_ptr<SharedTurns> join(const std::string& folder, const std::string& name,
                                            const TurnRules& rules, std::string* why);
   ~SharedTurns();
@@ -44,9 +45,9 @@ class SharedTurns {
   bool is_crowded() const { return turns_.is_crowded(); }
   void remove_gone_programs();
 
-  // Before a kernel: returns when this program may use the device. If it may not, or its turn is
-  // over, `leave` is called first: it moves the program's memory away and waits until the device
-  // has done the program's work.
+  // Called before a kernel: returns when this program may use the device. If the program has to
+  // wait or its turn is over, calls `leave` first, which moves the program's memory away and waits
+  // for the program's work on the device.
   void before_kernel(const std::function<void()>& leave);
 
   SharingFigures figures() const;
@@ -58,7 +59,7 @@ class SharedTurns {
 
   bool enter(std::string* why);
   void wait_for_turn();
-  // Whether this program may run now; with the threads' turn at the table.
+  // Whether this program may run now. Takes both locks.
   bool ask_for_turn(std::uint64_t began_ns);
   bool is_without_turns(std::uint64_t now_ns) const;
   void go_without_turns(std::uint64_t now_ns);
@@ -74,10 +75,9 @@ class SharedTurns {
   Turns turns_;
   const pid_t process_;
   std::size_t program_ = kMostPrograms;
-  std::mutex mutex_;  // between threads of this process, which the file's lock does not part
+  std::mutex mutex_;  // between threads of this process, which share the file's locks
   std::atomic<std::uint64_t> waited_ns_{0};
-  std::atomic<std::uint64_t> without_turns_until_ns_{
-      0};  // of this program alone: no other writes it
+  std::atomic<std::uint64_t> without_turns_until_ns_{0};  // not in the table
 };
 
 }  // namespace uvm::sharing

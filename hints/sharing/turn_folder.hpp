@@ -6,8 +6,8 @@
 
 namespace uvm::sharing {
 
-// `runtime_dir` is the value of XDG_RUNTIME_DIR, or nullptr. That folder, else the one that a login
-// makes in `logins`, else /dev/shm. One of the first two serves only if it belongs to this user and
+// The first usable one of `runtime_dir` (the value of XDG_RUNTIME_DIR, or nullptr) and the folder
+// that a login makes in `logins`, else /dev/shm. A folder is usable if it belongs to this user and
 // nobody else may write to it.
 std::string turn_folder(const char* runtime_dir, const std::string& logins = "/run/user");
 

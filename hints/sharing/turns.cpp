@@ -5,7 +5,7 @@
 namespace uvm::sharing {
 namespace {
 
-// One direction of a PCIe 4 link with 16 lanes.
+// The bandwidth of one direction of a PCIe 4 link with 16 lanes.
 constexpr double kLinkBytesPerNanosecond = 24.0;
 constexpr std::uint64_t kTurnsPerChange = 20;
 constexpr std::uint64_t kLeastChangeNs = 5'000'000;

@@ -1,18 +1,18 @@
-// Which of several programs may use a device that has no room for all of them at once. Each says
-// how much of the device's memory it holds. While the sum fits, all of them run. Otherwise one
-// program at a time has the device, for a turn that is long against the time in which one program's
-// memory leaves and another's comes.
+// Decides which of several programs may use a device that has no room for all of them at once. Each
+// program publishes how much of the device's memory it holds. While the sum fits, all programs run.
+// Otherwise one program at a time has the device, for a turn. A turn is long compared with a change
+// of programs, in which one program's memory leaves and another's arrives.
 //
-// A turn ends when the program gives it up, or when it launched no kernel for `idle_ns` and another
-// program takes it. So a program that sleeps, is stopped or waits for another one delays others for
-// a bounded time, whether it has the turn or waits for it. A program that is gone is removed by the
-// caller, who can tell.
+// A turn ends when its program yields, or when its program has launched no kernel for `idle_ns` and
+// another program takes the turn. So a program that sleeps, is stopped or waits for another program
+// delays others for a bounded time only. The caller detects programs that are gone, and removes
+// them.
 //
 // The table is in memory that the programs share. Every member is one word, and every combination
-// of them is valid, so that a program may die at any point. A program that writes false words can
-// keep the turn from others: the caller bounds its wait, and then seizes the turn. Functions marked
-// "locked" need the table's lock; others are safe at any time. Time is an argument, on one clock
-// for all programs.
+// of words is valid, so that a program may die at any point. A program that writes false words can
+// keep the turn from others, so the caller bounds its wait and then seizes the turn. Functions
+// marked "locked" need the table's lock; others are safe at any time. Time is an argument, on one
+// clock for all programs.
 #pragma once
 
 #include <array>
@@ -31,35 +31,35 @@ struct TurnTable {
     std::atomic<std::uint64_t> is_here;
     std::atomic<std::uint64_t> held_bytes;
     std::atomic<std::uint64_t> waits_since_ns;  // 0: it does not wait
-    std::atomic<std::uint64_t> turns;           // that have begun, since it joined
+    std::atomic<std::uint64_t> turns;           // begun since the program joined
   };
-  std::atomic<std::uint32_t> changes;  // a futex: programs wait for the next one
+  std::atomic<std::uint32_t> changes;  // a futex: programs wait for the next change
   std::array<Program, kMostPrograms> programs;
-  std::atomic<std::uint64_t> holder;  // its number and 1; 0: nobody has the turn
+  std::atomic<std::uint64_t> holder;  // the program's number plus 1; 0: no program has the turn
   std::atomic<std::uint64_t> turn_began_ns;
   std::atomic<std::uint64_t> last_kernel_ns;  // of the holder
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
 struct TurnRules {
-  std::uint64_t device_bytes = 0;  // that programs can hold
+  std::uint64_t device_bytes = 0;  // that all programs together can hold
   std::uint64_t turn_ns = 0;
   std::uint64_t idle_ns = 0;
-  // Of every program: a budget of their own gives others other turns.
+  // The same for all programs, whose own turns differ if their budgets do.
   std::uint64_t longest_turn_ns = 60'000'000'000;
 
-  // How long a wait for a turn can last among so many programs that keep the rules: each has one
-  // turn, is idle before it yields, and is idle again while its memory leaves.
+  // The longest wait for a turn if all `programs` keep the rules: each has one turn, is idle before
+  // the turn passes on, and is idle again while its memory leaves.
   std::uint64_t longest_wait_ns(std::size_t programs) const;
 
   // A turn is twenty times as long as a change of programs, so that changes take 5 % of the time.
-  // Waiting for an idle program never costs more than the change that it saves.
+  // Waiting for an idle program never takes longer than the change that the wait may save.
   static TurnRules for_device(std::size_t device_bytes);
 };
 
 enum class Answer : std::uint8_t {
   kRuns,
-  kYields,  // the turn is over and others wait: memory leaves the device, then yield()
+  kYields,  // the turn is over and others wait: move memory away, then call yield()
   kWaits,   // another program has the turn
 };
 
@@ -67,9 +67,9 @@ class Turns {
  public:
   Turns(TurnTable& table, const TurnRules& rules) : table_(table), rules_(rules) {}
 
-  // The program's number. nullopt: the table is full. Locked.
+  // Returns the program's number; nullopt: the table is full. Locked.
   std::optional<std::size_t> join();
-  // Of this program, or of one that is gone. Locked.
+  // Removes this program, or one that is gone. Locked.
   void leave(std::size_t program);
 
   void set_held_bytes(std::size_t program, std::uint64_t bytes);
@@ -78,9 +78,9 @@ class Turns {
 
   // Before a kernel.
   Answer before_kernel(std::size_t program, std::uint64_t now_ns);
-  // Whether the program may run: all fits, or it has the turn. Otherwise it waits from now on. A
-  // turn that is free, or that its holder makes no use of, passes to the program that has waited
-  // longest. That program may be stopped: then it is the idle holder. Locked.
+  // Whether the program may run: all programs fit, or it has the turn. Otherwise the program counts
+  // as waiting from now on. A turn that is free, or whose holder is idle, passes to the program
+  // that has waited longest. If that program is stopped, it becomes the idle holder. Locked.
   bool take(std::size_t program, std::uint64_t now_ns);
   // Passes the turn to the program that has waited longest. Locked.
   void yield(std::size_t program, std::uint64_t now_ns);
@@ -95,7 +95,7 @@ class Turns {
   }
 
  private:
-  // Of the programs that wait; nullopt: none does.
+  // The program that has waited longest; nullopt: no program waits.
   std::optional<std::size_t> longest_waiting() const;
   bool is_free(std::uint64_t now_ns) const;
   void begin_turn(std::size_t program, std::uint64_t now_ns);

@@ -32,7 +32,7 @@ RuntimeError translate(CUresult result) {
     case CUDA_ERROR_DEINITIALIZED:
     case CUDA_ERROR_NOT_INITIALIZED:
     case CUDA_ERROR_CONTEXT_IS_DESTROYED:
-    case CUDA_ERROR_INVALID_CONTEXT:  // it was reset: what it had is gone
+    case CUDA_ERROR_INVALID_CONTEXT:  // it was reset, and its memory is gone
       return RuntimeError::kNotUsable;
     case CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED:
     case CUDA_ERROR_STREAM_CAPTURE_INVALIDATED:
@@ -125,7 +125,7 @@ class CudaRuntime final : public DeviceRuntime {
   void lose_context(int device) const override {
     if (valid(device)) are_lost_[static_cast<size_t>(device)] = true;
   }
-  // The driver makes the context anew for the next call that retains it.
+  // The next call retains the context again, and the driver then makes a new one.
   void renew_context(int device) const override {
     if (!valid(device)) return;
     contexts_[static_cast<size_t>(device)] = nullptr;
@@ -135,15 +135,15 @@ class CudaRuntime final : public DeviceRuntime {
   RuntimeStatus memory_figures(int device, MemoryFigures* out) const override {
     return in_context(device, "cuMemGetInfo", [&] {
       const CUresult result = api_->mem_get_info(&out->free_bytes, &out->total_bytes);
-      // Drivers of integrated devices may count only a carve-out as total, and all that can be had
-      // as free.
+      // Drivers of integrated devices may report only a carve-out as total, but all available
+      // memory as free.
       out->total_bytes = std::max(out->total_bytes, out->free_bytes);
       return result;
     });
   }
 
-  // Links of the vendor alone have all atomic operations between devices. A rank of performance
-  // orders links to other devices, and says nothing about the host's.
+  // Only the vendor's own links support all atomic operations between devices. The driver's
+  // performance rank cannot tell: it compares links between devices, not with the link to the host.
   RuntimeStatus has_fast_link(int device, int peer, bool* out) const override {
     *out = false;
     if (!valid(device) || !valid(peer)) return bad_device("cuDeviceGetP2PAttribute");
@@ -167,7 +167,7 @@ class CudaRuntime final : public DeviceRuntime {
     unsigned managed = 0;
     int device = -1;
     CUdeviceptr pointer = device_pointer(address);
-    // Memory the driver does not know is no error here: its kind is unknown.
+    // Memory that the driver does not know is no error: its kind is kUnknown.
     CUresult result =
         api_->pointer_get_attribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, pointer);
     if (result == CUDA_ERROR_INVALID_VALUE) return {};
@@ -354,11 +354,11 @@ class CudaRuntime final : public DeviceRuntime {
 
   int attribute(CUdevice_attribute which, int device) const {
     int value = 0;
-    // A driver that does not know the attribute does not have the property.
+    // A driver that does not know the attribute lacks the property.
     return api_->device_get_attribute(&value, which, device) == CUDA_SUCCESS ? value : 0;
   }
 
-  // As nvidia-smi and rocm-smi write it, without the function.
+  // As nvidia-smi and rocm-smi print it, without the PCI function.
   std::string bus_address(int device) const {
     return fmt::format("{:04x}:{:02x}:{:02x}", attribute(CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID, device),
                        attribute(CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, device),
@@ -369,13 +369,13 @@ class CudaRuntime final : public DeviceRuntime {
     std::atomic<CUcontext>& slot = contexts_[static_cast<size_t>(device)];
     *out = slot.load(std::memory_order_acquire);
     if (*out != nullptr) return CUDA_SUCCESS;
-    // Two threads may both retain: the count is only ever dropped by the end of the process.
+    // Two threads may both retain the context: it is never released anyway.
     CUresult result = api_->primary_ctx_retain(out, device);
     if (result == CUDA_SUCCESS) slot.store(*out, std::memory_order_release);
     return result;
   }
 
-  // Runs `body` with the device's primary context current and leaves the thread as it was.
+  // Runs `body` with the device's primary context current, then restores the thread's context.
   template <class Body>
   RuntimeStatus in_context(int device, std::string_view call, Body body) const {
     if (!valid(device)) return bad_device(call);
@@ -390,8 +390,8 @@ class CudaRuntime final : public DeviceRuntime {
     }
     if (current == wanted) return status(body(), call);
     if (current == nullptr) return in_pushed_context(wanted, call, body);
-    // Set and set back, not pushed and popped: hipCtxPopCurrent leaves the thread on the device
-    // that was pushed.
+    // Set and restore instead of push and pop: hipCtxPopCurrent leaves the thread on the pushed
+    // device.
     if (CUresult result = api_->ctx_set_current(wanted); result != CUDA_SUCCESS) {
       return status(result, "cuCtxSetCurrent");
     }
@@ -400,8 +400,8 @@ class CudaRuntime final : public DeviceRuntime {
     return outcome;
   }
 
-  // For a thread without a context, which has the device that it chose last, or device 0. A context
-  // that is set, and then null, would leave it on that context's device.
+  // For a thread without a current context: its device is the one that it chose last, or device 0.
+  // To set the context and then null would leave the thread on that context's device.
   template <class Body>
   RuntimeStatus in_pushed_context(CUcontext wanted, std::string_view call, Body body) const {
     if (CUresult result = api_->ctx_push_current(wanted); result != CUDA_SUCCESS) {
@@ -413,16 +413,17 @@ class CudaRuntime final : public DeviceRuntime {
     return outcome;
   }
 
-  // The call itself has been made, and the caller needs its result: memory would be lost otherwise.
+  // Logs only: the caller needs the result of the call itself, which may be an address of new
+  // memory.
   void note_unrestored(CUresult result, std::string_view call) const {
     if (result == CUDA_SUCCESS) return;
     log(LogLevel::kWarning, "a thread's state could not be restored: {}: {} ({})", call,
         status(result, call).native_name, static_cast<int>(result));
   }
 
-  // The same for calls that the driver takes for unsafe while a stream is captured, by this thread
-  // or another one, and would invalidate the capture for. What they concern here, memory and events
-  // of our own, is never part of a graph.
+  // Like in_context(), for calls that invalidate a capture of this or another thread because the
+  // driver treats them as unsafe. They are safe here: memory and events of our own are never part
+  // of a graph.
   template <class Body>
   RuntimeStatus beside_captures(int device, std::string_view call, Body body) const {
     return in_context(device, call, [&] {
@@ -436,9 +437,9 @@ class CudaRuntime final : public DeviceRuntime {
   }
 
   std::unique_ptr<const DriverApi> api_;
-  const int driver_version_;                              // the driver's own number
-  mutable std::vector<std::atomic<CUcontext>> contexts_;  // a cache of what the driver would answer
-  mutable std::vector<std::atomic<bool>> are_lost_;  // between lose_context() and renew_context()
+  const int driver_version_;                              // in the driver's own numbering
+  mutable std::vector<std::atomic<CUcontext>> contexts_;  // by device; null: not retained yet
+  mutable std::vector<std::atomic<bool>> are_lost_;       // from lose_context() to renew_context()
 };
 
 }  // namespace

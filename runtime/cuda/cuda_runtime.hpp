@@ -1,5 +1,6 @@
-// DeviceRuntime over the CUDA driver API. Primary contexts only, retained on first use of a device
-// and never released: they are the ones that the CUDA runtime library and frameworks use.
+// DeviceRuntime over the CUDA driver API. Uses each device's primary context, as the CUDA runtime
+// library and frameworks do. Retains the context at the first use of a device and never releases
+// it.
 #pragma once
 
 #include <memory>
@@ -9,7 +10,7 @@
 
 namespace uvm {
 
-// A RuntimeFactory: nullptr with a reason where there is no driver or no device.
+// A RuntimeFactory: returns nullptr, with a reason, if there is no driver or no device.
 std::unique_ptr<DeviceRuntime> make_cuda_runtime(std::string* reason);
 
 }  // namespace uvm

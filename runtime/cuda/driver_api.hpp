@@ -46,8 +46,8 @@ struct DriverApi {
   CUresult (*event_synchronize)(CUevent) = nullptr;
   CUresult (*event_elapsed_time)(float*, CUevent, CUevent) = nullptr;
 
-  // Two generations of the same call: with a location structure or a device number. The newer one
-  // is preferred. At least one of each pair is bound.
+  // Two generations of the same call: by a location structure (newer, preferred) or by a device
+  // number. At least one of each pair is bound.
 #if UVMALLOC_CUDA_BY_LOCATION
   CUresult (*advise_by_location)(HintAddress, size_t, CUmem_advise, CUmemLocation) = nullptr;
   CUresult (*prefetch_by_location)(HintAddress, size_t, CUmemLocation, unsigned,
@@ -69,17 +69,17 @@ struct DriverApi {
   CUresult (*advise_by_device)(HintAddress, size_t, CUmem_advise, CUdevice) = nullptr;
   CUresult (*prefetch_by_device)(HintAddress, size_t, CUdevice, CUstream) = nullptr;
 
-  // Optional: not in every version.
+  // Optional: some versions of the driver lack these calls.
   CUresult (*device_get_p2p_attribute)(int*, CUdevice_P2PAttribute, CUdevice, CUdevice) = nullptr;
   CUresult (*discard_batch)(CUdeviceptr*, size_t*, size_t, unsigned long long, CUstream) = nullptr;
 };
 
 // Loads the driver's library, binds and calls cuInit. Returns nullptr, with one line in `*reason`,
-// where the library, a required entry point or a device is missing. The library stays loaded for
-// the life of the process.
+// if the library, a required entry point or a device is missing. The library stays loaded for the
+// life of the process.
 std::unique_ptr<const DriverApi> bind_driver(std::string* reason);
 
-// Whether the driver's library can be loaded, which this function then does. Does not call cuInit.
+// Loads the driver's library, and returns whether that worked. Does not call cuInit.
 bool is_driver_present();
 
 }  // namespace uvm::cuda

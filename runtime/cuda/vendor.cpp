@@ -46,7 +46,7 @@ bool is_driver_initialized() {
   const auto count_devices =
       reinterpret_cast<CUresult (*)(int*)>(dlsym(library, "cuDeviceGetCount"));
   int devices = 0;
-  // CUDA_ERROR_NOT_INITIALIZED before cuInit, as from every entry point.
+  // Before cuInit every entry point returns CUDA_ERROR_NOT_INITIALIZED.
   const bool initialized = count_devices != nullptr && count_devices(&devices) == CUDA_SUCCESS;
   dlclose(library);
   return initialized;

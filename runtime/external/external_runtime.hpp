@@ -1,7 +1,7 @@
-// DeviceRuntime over a table of operations that somebody else wrote (uvmalloc_runtime.h). It owns a
-// copy of the table; the context behind it belongs to the runtime's author and outlives the
-// process's use of it. An optional group that the table lacks is served here: hints succeed without
-// a call, a discard is not supported, nothing is captured, every device has its context.
+// DeviceRuntime over a table of operations from outside (uvmalloc_runtime.h). It owns a copy of the
+// table. The author of the table owns its context and keeps the context alive. Without an optional
+// group: hints succeed without a call, a discard is not supported, no stream is captured, every
+// device has its context.
 #pragma once
 
 #include <memory>
@@ -15,8 +15,8 @@ namespace uvm::external {
 
 class ExternalRuntime final : public DeviceRuntime {
  public:
-  // `operations` has no fault (operations_table.hpp). Returns nullptr, and one line in `*reason`,
-  // where the runtime finds no device.
+  // fault_of(operations) is empty (operations_table.hpp). Returns nullptr, and one line in
+  // `*reason`, if the runtime cannot be initialised or has no device.
   static std::unique_ptr<DeviceRuntime> open(const std::string& name,
                                              const uvmalloc_runtime_operations& operations,
                                              void* context, std::string* reason);
@@ -56,7 +56,7 @@ class ExternalRuntime final : public DeviceRuntime {
 
   RuntimeStatus status(int code, std::string_view call) const;
   bool has_device(int device) const { return device >= 0 && device < devices_; }
-  // Calls the operation where the device exists.
+  // Calls the operation if the device exists; otherwise returns RuntimeError::kNoDevice.
   template <class... Parameters, class... Arguments>
   RuntimeStatus call(std::string_view name, int (*operation)(void*, int, Parameters...), int device,
                      Arguments... arguments) const;
@@ -67,8 +67,8 @@ class ExternalRuntime final : public DeviceRuntime {
   int devices_ = 0;
 };
 
-// Registers a runtime of this table. Returns one line that says why not, or nothing on success.
-// Copies name and table.
+// Registers a runtime with a copy of this table. Returns an empty string, or one line that says why
+// the runtime is refused.
 std::string add_external_runtime(const char* name, const uvmalloc_runtime_operations* operations,
                                  void* context);
 

@@ -33,7 +33,7 @@ constexpr Operation kHints[] = {OPERATION(advise), OPERATION(prefetch)};
 constexpr Operation kPresence[] = {OPERATION(is_present), OPERATION(is_initialized)};
 #undef OPERATION
 
-// The groups of more than one operation: the others cannot be there by half.
+// The groups of several operations: a table has all of a group or none.
 struct Group {
   const char* name;
   std::span<const Operation> operations;
@@ -46,7 +46,7 @@ bool has(const uvmalloc_runtime_operations& table, const Operation& operation) {
   return function != nullptr;
 }
 
-// The names of those that are there, or of those that are not.
+// The names of the operations that the table has, or (`there` is false) lacks.
 std::vector<const char*> names(const uvmalloc_runtime_operations& table,
                                std::span<const Operation> operations, bool there) {
   std::vector<const char*> out;

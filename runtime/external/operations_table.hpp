@@ -1,4 +1,4 @@
-// What a table of operations must be. Owns nothing; any thread may call it.
+// Checks tables of operations. Owns nothing; thread-safe.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace uvm::external {
 
-// What makes the table unusable, as the rest of a sentence that begins with the table's name. Empty
-// for a usable table. Reads no more of it than its version has.
+// Why the table cannot be used, as the rest of a sentence whose subject is the table; empty: it
+// can. Reads only members that the table's version has.
 std::string fault_of(const uvmalloc_runtime_operations* operations);
 
 }  // namespace uvm::external

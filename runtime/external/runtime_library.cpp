@@ -22,7 +22,7 @@ struct Libraries {
   std::map<const uvmalloc_runtime_registration*, std::string> names;
 };
 
-// Leaked: other threads may ask while the process exits.
+// Leaked: other threads may use it while the process exits.
 Libraries& libraries() {
   static Libraries* const instance = new Libraries;
   return *instance;
@@ -32,7 +32,7 @@ LibraryName failed(const std::string& path, const std::string& why) {
   return {"", fmt::format("the runtime '{}' cannot be used: {}", path, why)};
 }
 
-// With the mutex.
+// Needs the mutex.
 LibraryName open(const std::string& path, Libraries* all) {
   if (getauxval(AT_SECURE) != 0) {
     return failed(path, "this program runs with raised rights; accepted: the name of a runtime");

@@ -1,5 +1,5 @@
-// Runtimes in shared objects that are named by their path. Owns the list of those that were opened,
-// which are never unloaded. All functions are thread-safe.
+// Runtimes in shared objects, which are named by their paths. Owns the list of opened objects,
+// which are never unloaded. Thread-safe.
 #pragma once
 
 #include <string>
@@ -13,12 +13,12 @@ inline bool is_path(std::string_view name) {
 }
 
 struct LibraryName {
-  std::string name;    // of the runtime in the object, which is registered; empty: there is none
-  std::string reason;  // why not, one line
+  std::string name;    // of the runtime that is registered for the object; empty: there is none
+  std::string reason;  // one line, if there is none
 };
 
-// Opens the object, asks its uvmalloc_runtime() and registers the runtime. A path is opened once;
-// later calls return the same.
+// Opens the object, calls its uvmalloc_runtime() and registers the runtime. Later calls with the
+// same path return the first result.
 LibraryName open_runtime_library(std::string_view path);
 
 }  // namespace uvm::external

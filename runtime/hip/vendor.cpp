@@ -12,15 +12,16 @@
 namespace uvm::hip {
 namespace {
 
-// By the major version of HIP. The wheels of ROCm have no file of the bare name.
+// The names with HIP's major version come first: ROCm's wheels have no file with the bare name.
 constexpr std::array kLibraries{"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5",
                                 "libamdhip64.so"};
 
-// hsa_system_get_info(HSA_SYSTEM_INFO_VERSION_MAJOR): the HSA standard has it fail before hsa_init.
+// HSA_SYSTEM_INFO_VERSION_MAJOR. By the HSA standard, hsa_system_get_info() fails before
+// hsa_init().
 constexpr int kHsaVersionMajor = 0;
 using HsaSystemGetInfo = unsigned(int attribute, void* value);
 
-// The path of the mapped object whose file name starts so; empty where there is none.
+// The path of the mapped object whose file name begins with `start`; empty: there is none.
 std::string path_of_mapped(std::string_view start) {
   struct Search {
     std::string_view start;

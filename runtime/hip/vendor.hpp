@@ -1,6 +1,5 @@
-// The twin of runtime/cuda/vendor.hpp: all that HIP does otherwise than CUDA beyond names. It is
-// written by hand. The other files of this folder are made from runtime/cuda when uvmalloc is built
-// (hipify/README.md).
+// The handwritten twin of runtime/cuda/vendor.hpp: all differences between HIP and CUDA except
+// names. The build makes the other files of this folder from runtime/cuda (hipify/README.md).
 //
 // Functions here hold no state and may be called from any thread.
 #pragma once
@@ -9,8 +8,8 @@
 
 #include <uvmalloc/device_runtime.hpp>
 
-// HIP 7.1 brought calls that name a location by a structure. The older form says the same and is in
-// every version.
+// HIP 7.1 added calls that take a location structure. The older calls do the same, and every
+// version has them.
 #define UVMALLOC_HIP_BY_LOCATION 0
 
 namespace uvm::hip {
@@ -20,28 +19,28 @@ using GetErrorName = const char*(hipError_t);
 using CopyAsync = hipError_t(void*, const void*, size_t, hipMemcpyKind, hipStream_t);
 
 const char* error_name(GetErrorName* get_error_name, hipError_t result);
-// Of the default kind: the runtime finds out what each address is. A named kind is trusted, and is
-// wrong for managed pages that have migrated.
+// Copies with hipMemcpyDefault, for which HIP looks each address up. HIP trusts any other kind,
+// even if managed pages have migrated since.
 hipError_t copy_bytes(CopyAsync* copy_async, hipDeviceptr_t destination, hipDeviceptr_t source,
                       size_t size_bytes, hipStream_t stream);
 
-// XNACK. hipDeviceAttributeConcurrentManagedAccess says only that the kernel driver has the calls
-// for managed memory.
+// Means XNACK. hipDeviceAttributeConcurrentManagedAccess means only that the kernel driver has the
+// calls for managed memory.
 inline constexpr hipDeviceAttribute_t kMigratesOnFault = hipDeviceAttributePageableMemoryAccess;
 inline constexpr const char* kWhyPagesStay =
     "its pages do not migrate on a fault: XNACK is off (HSA_XNACK=1 switches it on from MI200 on; "
     "RDNA has none)";
-// The runtime waits for the prefetch before it returns.
+// HIP's call of a prefetch returns only after the copy.
 inline constexpr bool kPrefetchBlocks = true;
 inline constexpr int kCoarseGrainAdvice = hipMemAdviseSetCoarseGrain;
 inline constexpr bool kContextsAreMade = false;
 
-// HIP has no such attribute. Where memory is shared, the device is integrated.
+// HIP has no such attribute. A device that shares the host's memory is an integrated one.
 inline bool memory_is_host_node(hipError_t (*)(int*, hipDeviceAttribute_t, int), int) {
   return false;
 }
-// The numbers of hipMemoryType changed in HIP 6.0, so the version that runs decides, not the
-// headers'.
+// The numbers of hipMemoryType changed in HIP 6.0, so the version at run time decides, not that of
+// the headers.
 inline constexpr int kNewMemoryTypes = 60000000;  // HIP 6.0, as hipDriverGetVersion writes it
 constexpr unsigned host_memory_type(int driver_version) {
   return driver_version >= kNewMemoryTypes ? 1 : 0;
@@ -51,23 +50,22 @@ constexpr unsigned device_memory_type(int driver_version) {
 }
 PointerKind kind_of_memory(unsigned type, int driver_version);
 
-// Which of the two is returned depends on whether the kernel driver is there.
+// HIP returns one of two errors, depending on whether the kernel driver is loaded.
 bool means_no_device(hipError_t result);
 
 struct DriverLibrary {
   void* handle = nullptr;
   const char* name = "";
 };
-// A library that the process has mapped already comes before any other: handles of one are unknown
-// to another.
+// Prefers a library that the process has mapped already: one library does not know another's
+// handles.
 DriverLibrary load_driver();
 
 inline constexpr const char* kNoDriver =
     "libamdhip64.so could not be loaded (no ROCm on this machine?)";
 inline constexpr const char* kTooOld = "it is older than HIP 5.0";
 
-// HIP initialises itself at its first call and cannot be asked. So the HSA runtime below it is
-// asked.
+// Queries the HSA runtime below HIP, because HIP's first call, even a query, initialises HIP.
 bool is_driver_initialized();
 
 }  // namespace uvm::hip
