@@ -52,7 +52,7 @@ Relocations relocations_of(const dl_phdr_info& info) {
   out.base = info.dlpi_addr;
   const ElfW(Dyn)* entry = dynamic_section(info);
   for (; entry != nullptr && entry->d_tag != DT_NULL; ++entry) {
-    auto pointer = entry->d_un.d_ptr;  // the loader has made addresses of them
+    auto pointer = entry->d_un.d_ptr;  // an address: the loader has relocated it
     switch (entry->d_tag) {
       case DT_SYMTAB:
         out.symbols = reinterpret_cast<const ElfW(Sym)*>(pointer);
@@ -86,7 +86,7 @@ bool is_slot(std::uint32_t type) {
   return false;
 }
 
-// What may be done now with the page that holds an address. nullopt: not known.
+// The current protection of the page that holds an address. nullopt: unknown.
 std::optional<int> protection_of(std::uintptr_t address) {
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
@@ -103,7 +103,7 @@ std::optional<int> protection_of(std::uintptr_t address) {
   return std::nullopt;
 }
 
-// Slots may have been made read-only after the library was loaded, and are so again afterwards.
+// The loader may have made the slot's page read-only; it is read-only again afterwards.
 bool store(void** slot, void* value) {
   std::atomic_ref<void*> held(*slot);
   if (held.load(std::memory_order_acquire) == value) return true;
@@ -146,7 +146,7 @@ int visit(dl_phdr_info* info, std::size_t, void* context) {
   if (search.library != nullptr) {
     if (path.substr(slash + 1) != search.library) return 0;
   } else if (slash == std::string_view::npos && !path.empty()) {
-    return 0;  // the kernel's own, whose dynamic section is not made of addresses
+    return 0;  // the vDSO, whose dynamic section holds offsets, not addresses
   }
   const Relocations relocations = relocations_of(*info);
   if (relocations.symbols != nullptr && relocations.names != nullptr) {

@@ -1,6 +1,7 @@
-// Replaces functions in loaded libraries: it changes the slots through which they call them. A
-// preloaded definition is too late for some functions. The main program may define them, as a
-// statically linked Python does with all of Python's. Or the libraries were loaded first.
+// Replaces functions in loaded libraries: it overwrites the slots through which the libraries call
+// them. A preloaded definition does not reach a function that the main program defines; a
+// statically linked Python defines all of Python's. Nor does it reach libraries that were loaded
+// before it.
 #pragma once
 
 #include <span>
@@ -10,17 +11,17 @@ namespace uvm {
 struct ImportedFunction {
   const char* symbol = nullptr;
   void* replacement = nullptr;
-  // By the last call: a library has a slot for it, which holds `replacement`.
+  // Set by the last call: at least one library has a slot for the function, and the slot holds
+  // `replacement`.
   bool replaced = false;
 };
 
-// Makes calls from the mapped library whose file is called `library` go to the replacements; from
-// all libraries and the program where it is nullptr. A library that is not mapped, or that does not
-// call a function through a slot, leaves `replaced` false. Safe while other threads make such
-// calls.
+// Redirects calls from the mapped library with the file name `library`, or from all libraries and
+// the program if it is nullptr. `replaced` stays false if the library is not mapped, or calls the
+// function without a slot. Safe while other threads make such calls.
 void replace_imported_functions(const char* library, std::span<ImportedFunction> functions);
 
-// The same for one function: whether it was replaced.
+// The same for one function. Returns whether it was replaced.
 bool replace_imported_function(const char* library, const char* symbol, void* replacement);
 
 }  // namespace uvm

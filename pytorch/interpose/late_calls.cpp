@@ -32,7 +32,7 @@ constexpr std::array kTorchCalls = {
 
 std::string take_torch_calls() {
   const std::string path = preload::own_path();
-  // Libraries that come later find us where the program's own libraries are.
+  // RTLD_GLOBAL adds this library to the global scope, which libraries loaded later search first.
   void* self = dlopen(path.c_str(), RTLD_NOLOAD | RTLD_LAZY | RTLD_GLOBAL);
   void* everybody = dlopen(nullptr, RTLD_LAZY);
   if (self == nullptr || everybody == nullptr) {
@@ -53,8 +53,7 @@ std::string take_torch_calls() {
     if (!functions[0].replaced) return "this torch gives its tensors to numpy in an unknown way";
   }
   replace_imported_functions(nullptr, functions);
-  // These are not torch's own. Nothing is shared because of them, so a failure is no reason to
-  // stop.
+  // These two are CUDA's. No sharing depends on them, so a failure does not stop the plugin.
   for (const char* function : {"cudaPointerGetAttributes", "cudaGetDeviceCount"}) {
     replace_imported_function(nullptr, function, dlsym(self, function));
   }

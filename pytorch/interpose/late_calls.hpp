@@ -1,14 +1,15 @@
-// Makes torch call the functions of torch_calls.cpp, by which we see what happens to its tensors.
-// If this library was preloaded, torch calls them without our help. A library that is loaded later
-// takes the slots of the libraries before it, and comes first for libraries after it.
+// Makes torch call the functions of torch_calls.cpp, through which uvmalloc follows tensors. If
+// this library was preloaded, torch calls them anyway. A library that is loaded later overwrites
+// the slots of the libraries before it, and joins the global scope, which later libraries search
+// first.
 #pragma once
 
 #include <string>
 
 namespace uvm::interpose {
 
-// Empty, or in one line why some calls would pass us by: then nothing may be shared. May be called
-// again.
+// Returns an empty string, or one line that says why some calls would bypass this library. In that
+// case no memory may be shared. May be called again.
 std::string take_torch_calls();
 
 }  // namespace uvm::interpose

@@ -23,9 +23,9 @@
 namespace uvm::interpose {
 namespace {
 
-// Empty, or in one line why torch keeps its own allocators.
+// Returns an empty string, or one line that says why torch keeps its own allocators.
 std::string load_plugin(const TorchInProcess& torch) {
-  // The plugin is compiled with these headers, whose structures differ from those of other CUDAs.
+  // The plugin is compiled with these headers; structures differ between major versions of CUDA.
   constexpr int kCudaMajor = CUDA_VERSION / 1000;
   if (!torch.cuda_version.empty() &&
       !torch.cuda_version.starts_with(fmt::format("{}.", kCudaMajor))) {
@@ -54,7 +54,7 @@ std::string load_plugin(const TorchInProcess& torch) {
 }
 
 std::string enable_in_torch() {
-  // The program asks for managed memory, so it is no matter that this initialises the driver.
+  // The program requests managed memory, so this may initialise the driver.
   set_manages_cpu_tensors_at_once();
   const Activation& activation = activate_process_allocator();
   if (activation.allocator == nullptr) return activation.reason;
@@ -62,7 +62,8 @@ std::string enable_in_torch() {
   return load_torch_plugin_late();
 }
 
-// What `function` of the copy that came first answers; nullopt: this is that copy.
+// The result of `function` in the first copy of this library, or `without_it` if that copy lacks
+// the function. nullopt: this is the first copy.
 template <class Result>
 std::optional<Result> ask_earlier_copy(const char* function, Result without_it) {
   const std::string path = preload::earlier_copy();
@@ -114,7 +115,7 @@ const char* uvmalloc_enable_in_torch() noexcept {
     }
     static std::mutex mutex;
     std::lock_guard lock(mutex);
-    // What was returned once stays valid.
+    // Texts that were returned stay valid.
     static std::set<std::string> reasons;
     const std::string reason = uvm::interpose::enable_in_torch();
     return reason.empty() ? nullptr : reasons.insert(reason).first->c_str();

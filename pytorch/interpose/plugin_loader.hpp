@@ -1,4 +1,4 @@
-// Loads the plugin for the torch in this process, once, when torch's CUDA libraries are there.
+// Loads the plugin for the torch in this process, once, when torch's CUDA libraries are mapped.
 #pragma once
 
 #include <string>
@@ -6,12 +6,12 @@
 namespace uvm::interpose {
 
 // Cheap and safe to call often, also from static initialisers of other libraries. Does nothing
-// unless PYTORCH_ENABLE_UNIFIED_MEMORY switches uvmalloc on. A torch without a plugin is left
-// untouched, with one line; a second copy of this library does nothing.
+// unless PYTORCH_ENABLE_UNIFIED_MEMORY switches uvmalloc on, nor in a second copy of this library.
+// If there is no plugin for this torch, torch stays untouched and one line is logged.
 void load_torch_plugin_if_due();
 
-// The same for a program that switches uvmalloc on itself, when torch has been in use for a while.
-// Empty, or in one line why it stays off.
+// The same for a program that switches uvmalloc on itself, perhaps long after it began to use
+// torch. Returns an empty string, or one line that says why uvmalloc stays off.
 std::string load_torch_plugin_late();
 
 }  // namespace uvm::interpose

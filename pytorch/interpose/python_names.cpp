@@ -13,7 +13,7 @@ namespace {
 using Object = PythonObject;
 using Method = Object (*)(Object self, Object arguments, Object keywords);
 
-// Part of Python's stable interface, all of them.
+// All are part of Python's stable interface.
 struct Python {
   Object (*compile)(const char* source, const char* file, int start) = nullptr;
   Object (*run_module)(const char* name, Object code) = nullptr;
@@ -56,7 +56,7 @@ const Python& python() {
   return bound;
 }
 
-// What Python's headers call PyMethodDef and PyMethodDescrObject.
+// PyMethodDef and PyMethodDescrObject of Python's headers.
 struct MethodTable {
   const char* name;
   Method method;
@@ -93,7 +93,7 @@ Object call_handler(Object self, Object value, Object arguments, Object keywords
   return result;
 }
 
-// An error of the look-up, of which there is none for a name, is the method's to find.
+// The look-up of a string fails without an error if the keyword is absent.
 Object watching_method(Object self, Object arguments, Object keywords) {
   if (keywords != nullptr) {
     if (Object value = python().item(keywords, watched.keyword)) {
@@ -103,8 +103,7 @@ Object watching_method(Object self, Object arguments, Object keywords) {
   return watched.method.load(std::memory_order_relaxed)(self, arguments, keywords);
 }
 
-// Whether this Python lays out methods as above: one that counts references without the lock has
-// more in front.
+// Whether this Python lays out methods as above. A free-threaded Python has a larger header.
 bool is_known(Object descriptor) {
   Object type = python().attribute(descriptor, "__class__");
   Object size = type != nullptr ? python().attribute(type, "__basicsize__") : nullptr;

@@ -1,5 +1,5 @@
-// The functions of torch that torch calls through us, so that the plugin hears what happens to
-// tensors. Each forwards to torch's own; none does anything before the plugin is loaded.
+// Functions of torch that this library interposes: they load the plugin, and report exports, first
+// writes and graphs to it. Each of them also forwards to torch's own function.
 #include <atomic>
 #include <stdexcept>
 
@@ -18,7 +18,7 @@ std::atomic<void*> native_pinned_allocator{nullptr};
 
 namespace {
 
-// The same for a C++ function of torch, which may throw: nobody can do without its result.
+// The next definition of a C++ function of torch. Throws if there is none: callers need its result.
 template <class Function>
 Function next_of_torch(const char* symbol, const char* library) {
   if (void* function = preload::next_definition(symbol, library))
@@ -27,7 +27,7 @@ Function next_of_torch(const char* symbol, const char* library) {
       fmt::format("uvmalloc: {} is called, and no {} in this process has it", symbol, library));
 }
 
-// Tells the plugin, if there is one, that the tensor's memory gets a user outside torch.
+// Reports to the plugin, if it is loaded, that code outside torch gets the tensor's memory.
 void note_export(const void* tensor) {
   if (const auto* hooks = torch_hooks.load(std::memory_order_acquire)) {
     hooks->tensor_exported(tensor);
@@ -43,10 +43,10 @@ UVMALLOC_INTERPOSE void uvmalloc_set_torch_hooks(const uvm::interpose::TorchHook
   torch_hooks.store(hooks, std::memory_order_release);
 }
 
-// The names are the interposed functions' own.
+// The names are those of the interposed functions.
 // NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming)
 
-// Called by the static initialisers of every library with CUDA code, once its kernels are
+// Called by the static initialisers of every library with CUDA code when its kernels are
 // registered: inside `import torch`, before any tensor exists.
 UVMALLOC_INTERPOSE void __cudaRegisterFatBinaryEnd(void** handle) noexcept {
   static constinit uvm::preload::NextFunction<void (*)(void**)> next{"__cudaRegisterFatBinaryEnd",

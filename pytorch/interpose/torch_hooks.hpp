@@ -1,6 +1,6 @@
-// What the PyTorch plugin offers the preload library. The library is torch-free: tensors and
-// storages are opaque here, and the plugin, once loaded, sets these functions. Until then, and in
-// programs without torch, every interposed call goes straight through.
+// Functions of the PyTorch plugin that the preload library calls. The library is built without
+// torch, so tensors and storages are opaque here. The plugin sets the functions when it is loaded.
+// Before that, and in programs without torch, interposed calls are only forwarded.
 #pragma once
 
 #include <atomic>
@@ -10,21 +10,20 @@ namespace uvm::interpose {
 struct TorchHooks {
   // `tensor` is an at::Tensor whose memory gets a reader or writer outside torch (numpy, DLPack).
   void (*tensor_exported)(const void* tensor) = nullptr;
-  // Runs `materialize(storage)`, the first write to a shared storage (a c10::StorageImpl), with
-  // what surrounds it.
+  // The first write to a shared storage, a c10::StorageImpl. Either calls `materialize(storage)`,
+  // which is torch's own function, or does its work.
   void (*materialize)(void* storage, void (*materialize)(void* storage)) = nullptr;
-  // The capture of `graph`, an at::cuda::CUDAGraph, is over. It is about to be launched. It goes.
+  // `graph` is an at::cuda::CUDAGraph: its capture has ended, its replay follows, it is destroyed.
   void (*graph_captured)(const void* graph) = nullptr;
   void (*graph_replayed)(const void* graph) = nullptr;
   void (*graph_destroyed)(const void* graph) = nullptr;
 };
 
-// Set once, before the first tensor exists; never unset.
+// Set once, when the plugin is installed; never unset.
 extern std::atomic<const TorchHooks*> torch_hooks;
 
-// The at::HostAllocator that torch itself registered for CUDA, whichever was registered last at the
-// default priority; nullptr: none yet. Torch offers no way to ask for one that another has
-// outranked.
+// Torch's own at::HostAllocator for CUDA: the last one that was registered at the default priority.
+// nullptr: none yet. Torch does not return an allocator that another one has outranked.
 extern std::atomic<void*> native_pinned_allocator;
 
 }  // namespace uvm::interpose
@@ -33,15 +32,15 @@ extern std::atomic<void*> native_pinned_allocator;
 extern "C" __attribute__((visibility("default"))) void uvmalloc_set_torch_hooks(
     const uvm::interpose::TorchHooks* hooks);
 
-// For Python (pytorch/python/uvmalloc). A copy of this library that is not the process's first
-// leaves the first two to that one.
+// For Python (pytorch/python/uvmalloc). In a second copy of this library, the first two call those
+// of the first copy.
 //
-// What a preloaded library does inside `import torch`, for one that is loaded when torch has been
-// imported: does nothing unless PYTORCH_ENABLE_UNIFIED_MEMORY switches uvmalloc on. Whether the
-// plugin is in place now; where it should be and is not, one line says why.
+// Loads the plugin when torch has been imported, as a preloaded library does inside `import torch`.
+// Does nothing unless PYTORCH_ENABLE_UNIFIED_MEMORY switches uvmalloc on. Returns whether the
+// plugin is in place. If it cannot be loaded, one line says why.
 extern "C" __attribute__((visibility("default"))) int uvmalloc_load_in_torch() noexcept;
 // Switches unified memory on: makes this process's allocator and loads the plugin. Returns nullptr,
-// or in one line why it cannot be, which lives for ever.
+// or one line that says why it failed; the line lives for ever.
 extern "C" __attribute__((visibility("default"))) const char* uvmalloc_enable_in_torch() noexcept;
-// 1: the plugin is loaded and in place. Initialises nothing, as opposed to uvmalloc_is_enabled().
+// Returns 1 if the plugin is in place. Unlike uvmalloc_is_enabled(), initialises nothing.
 extern "C" __attribute__((visibility("default"))) int uvmalloc_is_in_torch() noexcept;

@@ -33,8 +33,8 @@ int note_library(dl_phdr_info* library, std::size_t, void* context) {
   return 0;
 }
 
-// The text that torch's version.py gives this name: `name = 'text'`, with or without a type. Empty
-// where it gives none.
+// The text that torch's version.py assigns to `name`: `name = 'text'`, with or without a type.
+// Empty: there is none.
 std::string read_text(const std::string& library_dir, std::string_view name) {
   std::ifstream file(library_dir + "/../version.py");
   for (std::string line; std::getline(file, line);) {
@@ -51,7 +51,7 @@ std::string read_text(const std::string& library_dir, std::string_view name) {
   return {};
 }
 
-// "2.11.0+cu130" -> 2, 11; leaves both untouched where the text is no version.
+// "2.11.0+cu130" -> 2, 11; leaves both untouched if the text is no version.
 void parse_version(const std::string& version, int* out_major, int* out_minor) {
   int major = 0;
   int minor = 0;
@@ -80,7 +80,7 @@ TorchInProcess find_torch() noexcept {
     }
     parse_version(torch.version, &torch.major, &torch.minor);
   } catch (...) {
-    // Out of memory while reading names: what has been found so far is the answer.
+    // Out of memory while reading names: return what has been found so far.
   }
   return torch;
 }

@@ -11,10 +11,10 @@ namespace uvm {
 struct TorchInProcess {
   bool cuda_libraries_mapped = false;  // both libtorch_cuda.so and libc10_cuda.so
   bool python_mapped = false;          // libtorch_python.so
-  std::string library_dir;             // folder of libtorch_cuda.so; empty where it is not mapped
+  std::string library_dir;             // folder of libtorch_cuda.so; empty: not mapped
   std::string version;                 // as torch.__version__, "2.11.0+cu130"; empty: unreadable
-  std::string cuda_version;            // that it was built for, "13.0"; empty: unreadable or none
-  int major = 0;                       // of the version; 0.0 where it is unreadable
+  std::string cuda_version;            // it was built for, "13.0"; empty: unreadable or none
+  int major = 0;                       // of the version; 0.0: unreadable
   int minor = 0;
 };
 

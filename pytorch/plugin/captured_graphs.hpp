@@ -1,8 +1,8 @@
-// The memory that the kernels of torch's captured graphs use. A replay runs no operator. So the
-// uses are noted while a graph is captured, and given to the allocator before each replay, while it
-// plans moves (docs/oversubscription.md, "Graphs").
+// The memory that kernels of torch's captured graphs use. A replay runs no operator, so uses are
+// recorded during the capture. While the allocator plans moves, it gets them before each replay
+// (docs/oversubscription.md, "Graphs").
 //
-// Thread-safe; a mutex of its own guards the rest, and is not held when the allocator is called.
+// Thread-safe; its mutex is not held when the allocator is called.
 #pragma once
 
 #include <atomic>
@@ -23,8 +23,8 @@ class CapturedGraphs {
   // Lives for ever.
   static CapturedGraphs& instance();
 
-  // Each capture that begins ends, also if it fails. Operators are watched meanwhile. Of captures
-  // that run at the same time no uses are known.
+  // Call end_capture() for each begin_capture(), also if the capture fails. Operators are watched
+  // between the two. If captures overlap, their uses are dropped.
   void begin_capture();
   void end_capture();
   bool is_capturing() const { return captures_.load(std::memory_order_relaxed) != 0; }
@@ -33,7 +33,7 @@ class CapturedGraphs {
 
   // `graph` is torch's object for the capture that ended last.
   void name_last_capture(const void* graph);
-  // On the current stream.
+  // Reports the graph's uses, on the current stream.
   void before_replay(const void* graph) const;
   void forget(const void* graph);
 
@@ -45,7 +45,7 @@ class CapturedGraphs {
 
   mutable std::mutex mutex_;
   std::atomic<int> captures_ = 0;
-  bool is_mixed_ = false;  // more than one capture goes on, or did
+  bool is_mixed_ = false;  // another capture ran when the last one began
   Uses noted_;
   std::unordered_map<const void*, std::shared_ptr<const Uses>> graphs_;
 };

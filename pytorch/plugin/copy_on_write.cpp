@@ -23,7 +23,7 @@ namespace {
 
 namespace cow = c10::impl::cow;
 
-// A first write copies under one of these mutexes; the storage selects it. So two threads that
+// A first write copies under one of these mutexes, which the storage selects. So two threads that
 // write to parts of one tensor make one copy.
 std::array<std::mutex, 64> writing_mutexes;
 
@@ -32,7 +32,7 @@ std::mutex& writing_mutex(const c10::StorageImpl* storage) {
   return writing_mutexes[hash % writing_mutexes.size()];
 }
 
-// The first write to a storage that is shared. Make it before the write, and call done() after it.
+// The first write to a shared storage. Construct it before the write, and call done() after it.
 class FirstWrite {
  public:
   explicit FirstWrite(const c10::StorageImpl& storage)
@@ -41,16 +41,16 @@ class FirstWrite {
     if (ours_ != nullptr) uses_ = ours_->uses_of(before_);
   }
 
-  // Call it before a device's storage, which has its copy by now, lets go of the block. The block
-  // may have readers on any stream of the device: taking a pointer counts as a write.
+  // Call it when a device's storage has its copy and still holds the shared block. Any stream of
+  // the device may still read the block, because taking a pointer counts as a write.
   void leaves() const {
     if (ours_ == nullptr || !storage_.device().is_cuda()) return;
     ours_->record_use_of_all(before_, storage_.device().index());
   }
 
-  // A writer that took the block over may meet kernels that still read it, launched through
-  // storages that are gone. A copy on a device is used by whoever used the tensor so far, not by
-  // the stream alone that happened to write first.
+  // Kernels that were launched through storages that are gone may still read a block that the
+  // writer took over: wait for them. A copy on a device is used by every stream that used the
+  // tensor, not only by the stream of the first write.
   void done(bool wait) const {
     if (ours_ == nullptr) return;
     const bool stolen = storage_.data() == before_;
@@ -66,7 +66,8 @@ class FirstWrite {
   }
 
  private:
-  // A block is the storage's own now. It may have been made for a storage of the other kind.
+  // The block now belongs to this storage alone. It may have been allocated for the other kind:
+  // pinned, or pageable.
   void note_pinned() const {
     const c10::Allocator* made_by = storage_.allocator();
     const bool pinned = made_by == facades().pinned;
@@ -81,13 +82,13 @@ class FirstWrite {
   std::vector<DeviceStream> uses_;
 };
 
-// This thread gives storages bytes of their own that other threads may be using.
+// This thread separates storages that other threads may be using.
 thread_local bool copies_for_others = false;
 
-// Torch asks for memory on the current device, whichever that is.
+// Torch allocates the copy on the current device.
 c10::DataPtr own_copy(const c10::StorageImpl& storage) {
   c10::DeviceGuard guard(storage.device());
-  // A limit that has room for the shared block has room for the copy.
+  // The shared block stops counting here, so a limit that had room for it has room for the copy.
   const UseThatEnds use(storage);
   c10::DataPtr copy;
   try {
@@ -97,7 +98,7 @@ c10::DataPtr own_copy(const c10::StorageImpl& storage) {
     use.restore();
     throw;
   }
-  // Other threads' streams are not ordered after this thread's, which copies.
+  // Streams of other threads do not wait for this thread's stream, which copies.
   if (copies_for_others && storage.device().is_cuda()) allocator().wait_for_uses(copy.get());
   return copy;
 }
@@ -122,8 +123,9 @@ bool is_whole(const c10::StorageImpl& storage) {
   return is_releaser_of_whole(data_of(storage).get_deleter());
 }
 
-// The last storage over a block keeps the block. If it covers the block, it becomes the owner. A
-// storage that covers less than half of the block does not keep it: it would waste the rest.
+// Whether the storage keeps the block without a copy, as the last one over it. If it covers the
+// block, it becomes the owner. If it covers less than half, it copies: keeping the block would
+// waste the rest.
 bool take_over(c10::StorageImpl& storage, SharedBlock* shared) {
   void* released = nullptr;
   const c10::DeleterFnPtr deleter = data_of(storage).get_deleter();
@@ -141,7 +143,7 @@ bool take_over(c10::StorageImpl& storage, SharedBlock* shared) {
 }
 
 // Runs before the first write to a storage that is shared copy-on-write. Throws as an allocation
-// does, and has changed nothing then.
+// does; nothing has changed then.
 void before_first_write(c10::StorageImpl* storage) {
   std::lock_guard writing(writing_mutex(storage));
   SharedBlock* shared = nullptr;
@@ -149,7 +151,7 @@ void before_first_write(c10::StorageImpl* storage) {
   {
     std::lock_guard lock(sharing_mutex);
     shared = shared_block(*storage);
-    if (shared == nullptr) return;  // another thread was faster, or it has got other memory since
+    if (shared == nullptr) return;  // another thread was faster, or it has other memory now
     several_cards = shared->on_several_cards;
   }
   const FirstWrite write(*storage);
@@ -162,7 +164,7 @@ void before_first_write(c10::StorageImpl* storage) {
     c10::DataPtr next = own_copy(*storage);
     write.leaves();
     std::unique_lock lock(sharing_mutex);
-    // Destroyed without the lock, which letting go of the block takes.
+    // Destroyed after the unlock: releasing the block takes the lock.
     const c10::DataPtr before =
         std::exchange(storage->_mutable_data_ptr_no_checks(), std::move(next));
     if (because_of_parts) make_shared_block(*storage)->parts_stay = true;
@@ -201,10 +203,10 @@ bool can_be_written_first(const c10::StorageImpl& storage) {
 
 namespace {
 
-// Torch's own data pointers do not tell which devices they have been on.
+// Torch's data pointers do not say which devices have used them: true once any two have shared.
 std::atomic<bool> several_cards_share{false};
 
-// Torch's own counted data pointer, if it is none yet.
+// Turns the data pointer into torch's counted one, if it is not one yet.
 void make_core_shared(c10::StorageImpl& storage) {
   c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
   if (cow::is_cow_data_ptr(data)) return;
@@ -214,8 +216,8 @@ void make_core_shared(c10::StorageImpl& storage) {
   storage.set_data_ptr_noswap(c10::DataPtr(address, context, cow::cow_deleter, device));
 }
 
-// How many storages lie over a block, which torch does not tell: the language lets an explicit
-// instantiation name a private member.
+// The number of storages over a block. Torch keeps it in a private member, which an explicit
+// instantiation may name.
 template <std::atomic<std::int64_t> cow::COWDeleterContext::*kCount>
 struct CountOf {
   friend std::int64_t storages_over(const cow::COWDeleterContext& context) {
@@ -225,8 +227,8 @@ struct CountOf {
 template struct CountOf<&cow::COWDeleterContext::refcount_>;
 std::int64_t storages_over(const cow::COWDeleterContext& context);
 
-// Does what torch does before a first write, in another order: it copies while the storage still
-// has its share. If there is no memory for the copy, nothing has changed.
+// Torch's steps before a first write, in another order: it copies before the storage gives up its
+// share. If there is no memory for the copy, nothing has changed.
 void write_alone(c10::StorageImpl& storage, const FirstWrite& write) {
   const c10::DataPtr& data = data_of(storage);
   void* address = data.get();
@@ -239,13 +241,13 @@ void write_alone(c10::StorageImpl& storage, const FirstWrite& write) {
   }
   auto reference = context->decrement_refcount();
   if (auto* last = std::get_if<cow::COWDeleterContext::LastReference>(&reference)) {
-    // The others are gone by now.
+    // The other storages are gone.
     const c10::DeleterFnPtr deleter = last->get_deleter();
     next = c10::DataPtr(address, last->release(), deleter, device);
   } else if (next.get() == nullptr) {
-    next = own_copy(storage);  // somebody has begun to share it meanwhile
+    next = own_copy(storage);  // another storage has begun to share it
   }
-  exchange_context(storage, std::move(next));  // its reference is given up already
+  exchange_context(storage, std::move(next));  // the old context's reference is given up
 }
 
 }  // namespace
@@ -277,7 +279,7 @@ void materialize_core(void* opaque, void (*materialize)(void* storage)) {
 #if TORCH_VERSION_MINOR >= 13
   materialize(opaque);
 #else
-  // Torch gives its reference up before it asks for the copy's memory, which there may not be.
+  // Torch gives up its reference before it allocates the copy, which may fail.
   (void)materialize;
   auto& storage = *static_cast<c10::StorageImpl*>(opaque);
   std::lock_guard writing(writing_mutex(&storage));
@@ -286,8 +288,8 @@ void materialize_core(void* opaque, void (*materialize)(void* storage)) {
   const FirstWrite write(storage);
   write_alone(storage, write);
   write.done(storage.device().is_cpu() || several_cards_share);
-  // Torch does not tell when the host's side goes; a device's that has the bytes for itself has
-  // outlived it.
+  // Torch does not report when the host's storage goes. If a device's storage has the block to
+  // itself, the host's is gone.
   std::lock_guard lock(sharing_mutex);
   if (storage.device().is_cuda() && !is_copy_on_write(storage) && storage.data() == before) {
     note_left_host(before);

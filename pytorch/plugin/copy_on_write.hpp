@@ -1,6 +1,6 @@
-// Storages that share a block copy-on-write, and their first writes. Up to torch 2.12 torch shares
-// the block, and calls us for a first write. From 2.13 on a storage calls a function of ours before
-// its first write.
+// Storages that share a block copy-on-write, and their first writes. Up to torch 2.12 torch itself
+// shares the block, and the preload library intercepts its first writes. From 2.13 on a storage
+// calls a function of the plugin before its first write.
 #pragma once
 
 #include <c10/core/Storage.h>
@@ -10,11 +10,11 @@
 
 namespace uvm::torch_plugin {
 
-// The storage's bytes are its own on return, and any stream may use them. Call it without
+// Gives the storage bytes of its own, which any stream may use on return. Call it without
 // sharing_mutex.
 void separate(const c10::Storage& storage);
 
-// All that follow: with sharing_mutex.
+// Call the functions up to can_be_written_first() with sharing_mutex.
 
 // A second storage over the range, for `owner`.
 c10::Storage share_copy_on_write(c10::StorageImpl& storage, const StorageRange& range,
@@ -22,11 +22,11 @@ c10::Storage share_copy_on_write(c10::StorageImpl& storage, const StorageRange& 
 
 bool is_copy_on_write(const c10::StorageImpl& storage);
 
-// Whether a first write can be noticed. A storage that waits for another owner's first write cannot
-// wait for ours.
+// Whether the plugin can intercept the first write: not if the storage already waits for a first
+// write on behalf of another owner.
 bool can_be_written_first(const c10::StorageImpl& storage);
 
-// In a forked child, without sharing_mutex.
+// Call it in a forked child, without sharing_mutex.
 void release_writing_locks_in_child();
 
 }  // namespace uvm::torch_plugin

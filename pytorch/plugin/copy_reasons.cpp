@@ -13,14 +13,14 @@
 namespace uvm::torch_plugin {
 namespace {
 
-// Torch has had no named tensors since 2.15.
+// Torch has no named tensors from 2.15 on.
 template <class Tensor>
 bool is_named(const Tensor& tensor) {
   if constexpr (requires { tensor.has_names(); }) return tensor.has_names();
   return false;
 }
 
-// A copy of a view with gaps has none; the same memory keeps them.
+// A copy of a view with gaps would be dense; shared memory keeps the gaps.
 bool strides_survive(const at::Tensor& self, const MoveRequest& request) {
   const auto format = request.memory_format.value_or(c10::MemoryFormat::Preserve);
   if (format != c10::MemoryFormat::Preserve) return self.is_contiguous(format);
@@ -31,8 +31,8 @@ bool covers_storage(const at::Tensor& self) {
   return self.storage_offset() == 0 && self.storage().nbytes() == range_of(self).size_bytes;
 }
 
-// Why a view of a part must be copied. Stock aligns its copies, and kernels choose how they compute
-// by alignment.
+// Why a view of a part of a storage must be copied; nullopt: it need not. Torch aligns its copies,
+// and kernels choose their algorithm by alignment.
 std::optional<CopyReason> reason_to_copy_part(const at::Tensor& self, const MoveRequest& request) {
   constexpr size_t kHostAlignment = 64;
   constexpr size_t kDeviceAlignment = 512;
@@ -47,7 +47,8 @@ std::optional<CopyReason> reason_to_copy_part(const at::Tensor& self, const Move
   return address % alignment != 0 ? std::optional(CopyReason::kPartialStorage) : std::nullopt;
 }
 
-// The current stream is being captured. Asking torch for that makes a context on its device.
+// Whether the current stream is being captured. Torch's query makes a context, so the device must
+// have one.
 bool is_capturing() {
   return allocator().runtime().has_context(c10::cuda::current_device()) &&
          c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
@@ -68,11 +69,11 @@ std::optional<CopyReason> reason_to_copy(const at::Tensor& self, const MoveReque
   }
   c10::StorageImpl& storage = storage_of(self);
   const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
-  // Memory that a conversion makes movable first.
+  // A conversion makes this memory movable first.
   const bool early = is_early(storage);
   const auto block = early ? std::nullopt : allocator().find(data.get());
-  // A small block shares its pages with others, which do not move with it. Copying it costs less
-  // than its pages going to and fro; but whoever asks for the same memory gets it.
+  // A small block shares its pages with other blocks, which stay. Copying it costs less than moving
+  // its pages back and forth. An alias must be the same memory, so it is shared all the same.
   bool alias = request.sharing == Sharing::kAlias;
   if (!early && (!block || (!block->movable && !alias))) {
     bool small = storage.nbytes() < configuration.host_threshold_bytes || block;
@@ -84,11 +85,11 @@ std::optional<CopyReason> reason_to_copy(const at::Tensor& self, const MoveReque
   if (const auto reason = reason_not_to_share(storage, range_of(self), request.sharing)) {
     return reason;
   }
-  // Its memory would be gone.
+  // A conversion would free the memory that the pointer refers to.
   if (early && is_early_and_exported(storage)) return CopyReason::kExported;
   if (request.device->is_cuda() &&
       request.device->index() >= allocator().runtime().device_count()) {
-    return CopyReason::kForeign;  // torch's own error for a device that does not exist
+    return CopyReason::kForeign;  // torch reports that the device does not exist
   }
   if (is_capturing()) return CopyReason::kCapturing;
   return std::nullopt;

@@ -1,5 +1,6 @@
-// The part of the device facade that limits the memory of a device. A limit comes from the fraction
-// that a program sets, and from the process's budget of each device. A request beyond it throws.
+// The part of DeviceFacade that limits the memory of a device. The limit is the smaller of the
+// fraction that the program sets and the process's budget for each device. A request beyond it
+// throws.
 #include <algorithm>
 #include <utility>
 
@@ -15,9 +16,9 @@ std::size_t device_budget() {
   return allocator().configuration().device_budget_bytes.value_or(SIZE_MAX);
 }
 
-// Whether torch calls requests that cannot be served rejections: its setting
-// throw_on_cudamalloc_oom is on, which 2.11 does not have. A request beyond the fraction of the
-// device is out of memory all the same, as with torch's own allocator.
+// Whether torch counts requests without memory as rejections: its setting throw_on_cudamalloc_oom
+// is on, which 2.11 lacks. As with torch's own allocator, a request beyond the fraction of the
+// device is always out of memory.
 template <class Config>
 bool rejects() {
   if constexpr (requires { Config::throw_on_cudamalloc_oom(); }) {
@@ -55,10 +56,10 @@ void DeviceFacade::setMemoryFraction(double fraction, c10::DeviceIndex device) {
   check_device(device);
   TORCH_CHECK(0 <= fraction && fraction <= 1, "invalid fraction:", fraction,
               ". Please set within [0, 1].");
-  // All of the device is no limit of its own: beyond it the host's memory serves.
+  // A fraction of 1 is no limit: beyond the device's memory, the host's serves.
   Limit limit{fraction, device_budget()};
   if (fraction < 1.0) {
-    DeviceDescription description;  // asked of it without a context
+    DeviceDescription description;  // needs no context
     allocator().runtime().describe(device, &description);
     const auto total_bytes = static_cast<double>(description.total_bytes);
     limit.bytes = std::min(limit.bytes, static_cast<size_t>(fraction * total_bytes));
@@ -89,7 +90,7 @@ void DeviceFacade::out_of_memory(const OutOfMemoryError& error, c10::DeviceIndex
     tell_out_of_memory(device, pages_bytes, limited ? limit.bytes : total_bytes, free_bytes);
   }
   using c10::CachingAllocator::format_size;
-  // The beginning is torch's own, which programs look for.
+  // The message begins with torch's own words, which programs search for.
   TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ",
                    format_size(pages_bytes), ". GPU ", static_cast<int>(device),
                    " has a total capacity of ", format_size(total_bytes), " of which ",

@@ -33,7 +33,7 @@ bool DevicePools::is_own(const Key& key) const {
          !is_earlier(key);
 }
 
-// Whether torch's own allocator has it, which has no other way to say no.
+// Whether torch's own allocator has the pool. It throws if it does not know the pool.
 bool DevicePools::is_earlier(const Key& key) const {
   try {
     return fallback_->getPoolUseCount(key.first, key.second) != 0;
@@ -70,11 +70,12 @@ void DevicePools::create_or_retain(c10::DeviceIndex device, c10::MempoolId_t id,
 void DevicePools::begin(c10::DeviceIndex device, c10::MempoolId_t id, Filter filter) {
   const Key key{device, id};
   const std::uint64_t number = pool_number(id);
-  // A pool of the user's takes this stream's requests at once, a graph's only when its capture has
+  // A MemPool accepts this stream's requests at once, a graph's pool only after its capture has
   // begun.
   const bool is_for_capture = !filter(current_stream(device));
   if (is_for_capture) {
-    // Replays know of no first write: what lives now keeps its address and is not shared any more.
+    // A replay runs no first write, so blocks that are live now keep their addresses and are not
+    // shared any more.
     allocator().mark_live_exported();
     end_copy_on_write();
   }
@@ -135,7 +136,7 @@ void DevicePools::release(c10::DeviceIndex device, c10::MempoolId_t id) {
               id.second, ") has no user on device ", static_cast<int>(device));
   if (ours.private_pool_users(device, pool_number(id)) != 0) return;
   std::lock_guard lock(mutex_);
-  const bool has_failed = close(key).value_or(false);  // the capture of a graph
+  const bool has_failed = close(key).value_or(false);  // its capture has failed
   if (has_failed) CapturedGraphs::instance().end_capture();
   for_oom_.erase(key);
 }
@@ -217,7 +218,7 @@ bool DevicePools::has_exactly(c10::DeviceIndex device, c10::MempoolId_t id,
                      [&](const auto& block) { return blocks.contains(block.address); });
 }
 
-// The innermost scope that takes the stream's requests has them.
+// The innermost scope that accepts the stream's requests gets them.
 bool DevicePools::goes_to_foreign(c10::DeviceIndex device, cudaStream_t stream) const {
   std::vector<Scope> scopes;
   {
@@ -251,7 +252,7 @@ void* DevicePools::allocate_from_pools_for_oom(c10::DeviceIndex device, std::siz
     try {
       address = ours.allocate(Facade::kDevice, device, size_bytes, handle(stream));
     } catch (const OutOfMemoryError&) {
-      address = nullptr;  // the next pool may have it
+      address = nullptr;  // the next pool may have room
     } catch (...) {
       ours.end_private_pool(device, pool, scope);
       ours.release_private_pool(device, pool);

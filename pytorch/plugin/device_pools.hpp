@@ -1,8 +1,8 @@
-// Private pools of the device facade under torch's numbers for them: those of graphs and those of
-// MemPool. Pools with an allocator of their own belong to torch's native allocator altogether: what
-// is routed to them never becomes managed memory.
+// Private pools of device memory under torch's numbers for them: those of graphs and of MemPool.
+// Pools with an allocator of their own stay with torch's native allocator: their memory is never
+// managed.
 //
-// Thread-safe; a mutex of its own guards what is open. Filters are called without it.
+// Thread-safe; a mutex guards the open scopes. Filters are called without it.
 #pragma once
 
 #include <atomic>
@@ -30,10 +30,10 @@ class DevicePools {
   // `fallback` is torch's native allocator; nullptr: there is none.
   explicit DevicePools(native::CUDAAllocator* fallback) : fallback_(fallback) {}
 
-  // Torch has made pools before us, perhaps: they stay the native allocator's.
+  // Torch may have made pools before the plugin was installed: they stay the native allocator's.
   void expect_earlier() { has_earlier_ = fallback_ != nullptr; }
 
-  // As torch's functions of these names; c10::Error where a pool is not in the state they need.
+  // As torch's functions of these names. c10::Error if a pool is not in the state that they need.
   void create_or_retain(c10::DeviceIndex device, c10::MempoolId_t id,
                         std::shared_ptr<native::CUDAAllocator> own);
   void begin(c10::DeviceIndex device, c10::MempoolId_t id, Filter filter);
@@ -44,26 +44,27 @@ class DevicePools {
   void set_no_split(c10::DeviceIndex device, c10::MempoolId_t id);
   void empty(c10::DeviceIndex device, c10::MempoolId_t id);
   std::shared_ptr<native::AllocatorState> checkpoint(c10::DeviceIndex device, c10::MempoolId_t id);
-  // Blocks get `deleter`.
+  // The restored blocks get `deleter`.
   native::CheckpointDelta restore(c10::DeviceIndex device,
                                   const std::shared_ptr<native::AllocatorState>& state,
                                   c10::DeleterFnPtr deleter);
   bool has_exactly(c10::DeviceIndex device, c10::MempoolId_t id,
                    const std::unordered_set<void*>& blocks);
 
-  // Whether a request on the stream goes to a pool with an allocator of its own.
+  // Whether a request on the stream goes to a pool of the native allocator.
   bool is_foreign(c10::DeviceIndex device, cudaStream_t stream) const {
     return open_foreign_count_.load(std::memory_order_relaxed) != 0 &&
            goes_to_foreign(device, stream);
   }
 
-  // A request that has failed, tried again in the pools that may be used then; nullptr: in vain.
+  // Retries a failed request in the pools that torch allows for that (setUseOnOOM); nullptr: none
+  // has room.
   void* allocate_from_pools_for_oom(c10::DeviceIndex device, std::size_t size_bytes,
                                     cudaStream_t stream);
 
  private:
   using Key = std::pair<c10::DeviceIndex, c10::MempoolId_t>;
-  // From begin() to end(), of which an inner one comes before what is around it.
+  // From begin() to end(). The innermost scope that accepts a stream's requests gets them.
   struct Scope {
     Key key;
     Filter filter;

@@ -1,5 +1,5 @@
-// The part of the device facade that tells listeners about memory: torch's memory history and
-// snapshots, its profiler, and the tracer of libraries.
+// The part of DeviceFacade that reports memory to torch's memory history and snapshots, to its
+// profiler, and to the tracers of libraries.
 #include <algorithm>
 #include <utility>
 
@@ -20,7 +20,7 @@ c10::DeviceIndex device_of(const BlockDescription& block) {
   return static_cast<c10::DeviceIndex>(block.device);
 }
 
-// The bytes of the device facade on that device: in use, and held.
+// Bytes of device memory on that device: live, and reserved.
 std::pair<std::size_t, std::size_t> held_bytes(c10::DeviceIndex device) {
   const Statistics now = allocator().statistics();
   const auto& figures = now.classes[static_cast<std::size_t>(Facade::kDevice)].at(
@@ -28,7 +28,7 @@ std::pair<std::size_t, std::size_t> held_bytes(c10::DeviceIndex device) {
   return {figures.allocated_bytes.current, figures.reserved_bytes.current};
 }
 
-// `change_bytes` is below zero for a block that was given back.
+// `change_bytes` is negative for a block that was freed.
 void report_to_profiler(void* address, int64_t change_bytes, c10::DeviceIndex device) {
   if (!c10::memoryProfilingEnabled()) return;
   const auto [live, reserved] = held_bytes(device);
@@ -38,7 +38,7 @@ void report_to_profiler(void* address, int64_t change_bytes, c10::DeviceIndex de
 
 }  // namespace
 
-// Reports a block to the listeners as torch's own allocator does.
+// Reports a block as torch's own allocator does.
 void DeviceFacade::report_allocated(void* address, size_t size_bytes,
                                     const MemoryHistory::Context& context) {
   const auto block = allocator().find(address);
@@ -51,7 +51,7 @@ void DeviceFacade::report_allocated(void* address, size_t size_bytes,
 }
 
 void DeviceFacade::report_freed(void* address) {
-  // In a forked child another thread may have had the history's lock.
+  // When the process was forked, another thread may have held the history's lock.
   if (allocator().in_forked_child()) return;
   const auto block = allocator().find(address);
   if (!block || !block->live || block->base != address) return;
@@ -68,7 +68,8 @@ void DeviceFacade::report_freed(void* address) {
 
 native::SnapshotInfo DeviceFacade::snapshot(c10::MempoolId_t pool, bool include_traces) {
   native::SnapshotInfo info;
-  // Native's own segments, and what PYTORCH_ALLOC_CONF has set. Torch's other allocator knows none.
+  // The segments of torch's native allocator, and the settings of PYTORCH_ALLOC_CONF. Torch's other
+  // backend has no snapshots.
   if (has_native() && previous_->name() == "native") info = previous_->snapshot(pool, false);
   const std::vector<SegmentDescription> segments = allocator().segments();
   add_segments(segments, pool, history_, &info.segments);
@@ -119,7 +120,7 @@ std::string DeviceFacade::getUserMetadata() {
 void DeviceFacade::annotateMemory(const void* address, const std::string& note) {
   if (!history_.is_recording()) return;
   const auto block = allocator().find(address);
-  // Native's own memory is in no history, nor is what was moved to the device.
+  // Memory of torch's own allocator is in no history, nor are blocks that were moved to the device.
   if (block ? block->facade != Facade::kDevice : native_holds_memory()) return;
   TORCH_CHECK(block && block->live && block->base == address,
               "annotateMemory: no live allocation found at pointer ", address);

@@ -5,11 +5,11 @@
 namespace uvm::torch_plugin {
 
 EarlyBlocks& EarlyBlocks::instance() {
-  static auto* blocks = new EarlyBlocks;  // for good: tensors are freed until the very end
+  static auto* blocks = new EarlyBlocks;  // never destroyed: tensors are freed until the end
   return *blocks;
 }
 
-// With the lock: the block in which `pointer` lies, or end().
+// Call it with the lock. Returns the block around `pointer`, or end().
 std::map<const char*, EarlyBlocks::EarlyBlock>::iterator EarlyBlocks::find(const void* pointer) {
   const char* wanted = static_cast<const char*>(pointer);
   auto next = blocks_.upper_bound(wanted);

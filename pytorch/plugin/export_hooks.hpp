@@ -1,16 +1,15 @@
 // Pointers that leave torch: a numpy array, a DLPack capsule, an address from data_ptr(). Their
-// owner may write without torch's knowledge. A later move must not share the block: the writer
-// would change both sides. The preload library sees these exports. The block is marked, and moves
-// copy it.
+// owner may write without torch's knowledge, and such a write would change both sides of a shared
+// block. So the block is marked, and moves copy it.
 #pragma once
 
 namespace uvm::torch_plugin {
 
-// Listens to what the preload library sees: numpy and DLPack.
+// Registers for the exports that the preload library intercepts: numpy and DLPack.
 void install_export_hooks();
 
-// Listens to addresses that torch's Python bindings hand out, from now on. Call when the first
-// block of ours is made: the bindings are loaded by then, where there are any. The second call does
+// Intercepts the addresses that torch's Python bindings return from now on. Call it when the first
+// block is allocated: the bindings, if any, are loaded by then. Once they are intercepted, does
 // nothing.
 void watch_python_pointers();
 

@@ -1,7 +1,7 @@
-// The three allocators that torch gets: CPU, pinned and CUDA, each a thin face of the process's
-// allocator. A DataPtr of theirs has its own address as context, as torch's raw_allocate needs;
-// what is known of a block is found by its address. Memory that is not ours (allocated before we
-// were installed, or by torch's own allocators) is handed on.
+// The three allocators that torch gets: CPU, pinned and CUDA. Each is a thin layer over the
+// process's allocator. The context of their data pointers is the address itself, as torch's
+// raw_allocate needs; facts about a block are found by its address. Memory of torch's own
+// allocators is forwarded to them.
 #pragma once
 
 #include <atomic>
@@ -20,18 +20,17 @@
 
 namespace uvm::torch_plugin {
 
-// Frees a block of ours.
+// Frees a block of the process's allocator.
 void delete_block(void* address);
 
-// Frees a block of the C library that EarlyBlocks knows: the deleter by which these are recognised.
+// Frees a block of EarlyBlocks; is_early() recognises those by this deleter.
 void delete_early(void* address);
 
-// The data pointer of a block of ours that is a CPU tensor's.
+// The data pointer of a managed block for a CPU tensor.
 c10::DataPtr managed_host_data(void* address, std::size_t size_bytes);
 
 // The CPU allocator: managed blocks from UVMALLOC_HOST_THRESHOLD on. malloc serves smaller
-// requests, those of forked children, and those that come before CPU tensors can be managed
-// (host_device.hpp).
+// requests, forked children, and requests before CPU tensors can be managed (host_device.hpp).
 class HostFacade final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t size_bytes) override;
@@ -39,15 +38,15 @@ class HostFacade final : public c10::Allocator {
   void copy_data(void* destination, const void* source, std::size_t size_bytes) const override;
 };
 
-// The pinned allocator. Blocks that a capture asks for belong to its graph's pool, because a replay
-// uses them again. They are given back with the last user of the pool, not with their tensors.
-// Thread-safe.
+// The pinned allocator. Blocks that are allocated in a capture belong to the pool of its graph,
+// because a replay uses them again. They are freed with the last user of the pool, not with their
+// tensors. Thread-safe.
 class PinnedFacade final : public at::HostAllocator {
  public:
   c10::DataPtr allocate(size_t size_bytes) override;
   c10::DeleterFnPtr raw_deleter() const override;
   void copy_data(void* destination, const void* source, std::size_t size_bytes) const override;
-  // False for memory that no allocator of pinned memory knows.
+  // Returns false if no allocator of pinned memory knows the block.
   bool record_event(void* address, void* context, c10::Stream stream) override;
   void empty_cache() override;
   at::HostStats get_stats() override;
@@ -75,8 +74,8 @@ class PinnedFacade final : public at::HostAllocator {
   std::unordered_map<void*, c10::MempoolId_t> owners_;
 };
 
-// While one lives, this thread's allocations are managed whatever their size, or are ordinary
-// memory. Ordinary memory comes from the C library on the host, from torch's allocator on a device.
+// While one lives, this thread's allocations are managed whatever their size, or none is. Unmanaged
+// memory comes from malloc on the host, and from torch's own allocator on a device.
 class MemoryScope {
  public:
   explicit MemoryScope(bool managed);
@@ -91,7 +90,7 @@ class MemoryScope {
 
 class DeviceFacade final : public native::CUDAAllocator {
  public:
-  // `previous` gets every pointer that is not ours.
+  // `previous` gets every pointer that the process's allocator does not know.
   explicit DeviceFacade(native::CUDAAllocator* previous)
       : previous_(previous),
         pools_(previous),
@@ -99,18 +98,18 @@ class DeviceFacade final : public native::CUDAAllocator {
         rejections_(C10_COMPILE_TIME_MAX_GPUS) {}
   native::CUDAAllocator* previous() const { return previous_; }
 
-  // Where torch's own allocator has been in use, which torch will not initialise a second time.
+  // Call it if torch's own allocator has been in use: torch does not call init() a second time.
   void init_late();
 
   c10::DataPtr allocate(size_t size_bytes) override;
   c10::DeleterFnPtr raw_deleter() const override;
-  // Ordered on the current stream of the destination's device. A shared block gets its own bytes
+  // Copies on the current stream of the destination's device. A shared block gets its own bytes
   // here when a kernel is about to write to it.
   void copy_data(void* destination, const void* source, std::size_t size_bytes) const override;
   bool initialized() override { return initialized_.load(); }
   void emptyCache(c10::MempoolId_t pool) override;
-  // Native's figures of its own blocks are added: those made before us, and those of pools with an
-  // allocator of their own.
+  // Includes the blocks of torch's own allocator: those made before the plugin was installed, and
+  // those of pools with an allocator of their own.
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override;
   void resetAccumulatedStats(c10::DeviceIndex device) override;
   void resetPeakStats(c10::DeviceIndex device) override;
@@ -118,7 +117,7 @@ class DeviceFacade final : public native::CUDAAllocator {
   void* raw_alloc(size_t size_bytes) override;
   void* raw_alloc_with_stream(size_t size_bytes, cudaStream_t stream) override;
   void raw_delete(void* address) override;
-  // The same, without an exception for what is wrong.
+  // The same without exceptions: the result says what is wrong.
   FreeResult give_back(void* address);
   void init(int device_count) override;
   double getMemoryFraction(c10::DeviceIndex device) override;
@@ -162,7 +161,7 @@ class DeviceFacade final : public native::CUDAAllocator {
     return history_.context_of(address);
   }
   void attachOutOfMemoryObserver(native::OutOfMemoryObserver observer) override;
-  // torch calls these observers instead of the others where throw_on_cudamalloc_oom is set.
+  // If throw_on_cudamalloc_oom is set, torch calls these observers instead of the others.
   using RejectionObserver = std::function<void(int64_t device, size_t size_bytes,
                                                size_t reserved_bytes, size_t total_bytes)>;
   void attachOomRejectionObserver(RejectionObserver observer);
@@ -176,7 +175,7 @@ class DeviceFacade final : public native::CUDAAllocator {
                                                  std::shared_ptr<native::AllocatorState>) override;
   std::string name() override { return "uvmalloc"; }
 
-  // Throws torch's error for a request, or a move to the device, that has no room there.
+  // Throws torch's error for a request, or a move to the device, that finds no room there.
   [[noreturn]] void out_of_memory(const OutOfMemoryError& error, c10::DeviceIndex device,
                                   size_t size_bytes, cudaStream_t stream,
                                   const MemoryHistory::Context& context);
@@ -193,7 +192,7 @@ class DeviceFacade final : public native::CUDAAllocator {
   void* allocate_watched(c10::DeviceIndex device, size_t size_bytes, cudaStream_t stream);
   inline void* allocate_or_throw(c10::DeviceIndex device, size_t size_bytes, cudaStream_t stream,
                                  const MemoryHistory::Context& context);
-  // They call the observers.
+  // Both call the observers.
   void tell_out_of_memory(c10::DeviceIndex device, size_t size_bytes, size_t allowed_bytes,
                           size_t free_bytes);
   void tell_of_rejection(c10::DeviceIndex device, size_t size_bytes, size_t reserved_bytes,
@@ -202,7 +201,7 @@ class DeviceFacade final : public native::CUDAAllocator {
   void report_freed(void* address);
   static void check_device(c10::DeviceIndex device);
   void set_first_limits(int device_count);
-  bool has_native() const;  // whether torch's own allocator is in use beside us
+  bool has_native() const;  // whether torch's own allocator is in use too
   bool native_holds_memory() const;
   bool is_watched() const;
 
@@ -228,7 +227,7 @@ struct Facades {
   }
 };
 
-// torch's own allocator of pinned memory; nullptr: not known.
+// Torch's own allocator of pinned memory; nullptr: unknown.
 at::HostAllocator* native_pinned();
 
 // Set once by install(); the objects live for ever.
@@ -237,23 +236,23 @@ inline const Facades& facades() {
   return installed_facades;
 }
 
-inline std::atomic<CachingManagedAllocator*> known_allocator = nullptr;  // by find_allocator()
+inline std::atomic<CachingManagedAllocator*> known_allocator = nullptr;  // set by find_allocator()
 CachingManagedAllocator& find_allocator();
 
-// The process's allocator. Throws, as torch does without a device, where uvmalloc cannot be active.
+// The process's allocator. Throws c10::Error if uvmalloc cannot be active.
 inline CachingManagedAllocator& allocator() {
   CachingManagedAllocator* known = known_allocator.load(std::memory_order_acquire);
   return known != nullptr ? *known : find_allocator();
 }
 
-// The handle of the thread's current stream there.
+// The handle of this thread's current stream on the device.
 cudaStream_t current_stream(c10::DeviceIndex device);
 
-// Puts the facades in torch's places; the second call changes nothing. Where torch has been in use,
-// what it has allocated stays its own.
+// Installs the three allocators in torch; a second call changes nothing. Memory that torch has
+// allocated before stays with its own allocators.
 void install();
 
-// Gives torch its own allocators back: where there turns out to be no usable device.
+// Gives torch its own allocators back, if there turns out to be no usable device.
 void uninstall();
 
 }  // namespace uvm::torch_plugin

@@ -44,7 +44,7 @@ at::Tensor to_other(const at::Tensor& self, const at::Tensor& other, bool non_bl
   return at::native::to(self, other, non_blocking, copy, format);
 }
 
-// Torch warns of kernels that are replaced.
+// Suppresses torch's warning that a kernel is overridden.
 class SilentWarnings final : public c10::WarningHandler {
  public:
   void process(const c10::Warning&) override {}
@@ -59,7 +59,7 @@ bool copy_is_forced() {
 void watch_forced_copies() {
   SilentWarnings silence;
   const c10::WarningUtils::WarningHandlerGuard guard(&silence);
-  // For good: at exit torch's own statics may be gone before ours.
+  // Never destroyed: at exit torch's statics may be gone before this one.
   static auto* library =
       new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::CompositeImplicitAutograd,
                          __FILE__, __LINE__);

@@ -14,10 +14,10 @@ namespace {
 
 constexpr int kNone = -1;
 
-// The device of CPU tensors, chosen once: its pools serve all of them.
+// The device of CPU tensors, chosen once: all of them use its pools.
 std::atomic<int> chosen_device{kNone};
 
-// `preferred` where it has a context, else the first device that has one; kNone: no device has.
+// `preferred` if it has a context, else the first device that has one; kNone: no device has.
 int device_with_context(const DeviceRuntime& runtime, int preferred) {
   if (runtime.has_context(preferred)) return preferred;
   for (int device = 0; device < runtime.device_count(); ++device) {
@@ -31,7 +31,7 @@ int choose(int device) {
   return chosen_device.compare_exchange_strong(none, device) ? device : none;
 }
 
-// nullptr where uvmalloc cannot be active or must not be yet.
+// nullptr: uvmalloc cannot be active, or must not be active yet.
 CachingManagedAllocator* active_allocator(bool at_once) {
   if (CachingManagedAllocator* ours = process_allocator()) return ours;
   const bool is_initialized = is_driver_initialized();
@@ -59,7 +59,7 @@ std::optional<HostPlace> place_for_cpu_tensors(bool at_once) {
   if (device == kNone) {
     const int current = c10::cuda::current_device();
     device = device_with_context(ours->runtime(), current);
-    // Of a single device it is known which one the program will use.
+    // If there is one device, the program will use that one.
     if (device == kNone && (at_once || ours->runtime().device_count() == 1)) device = current;
     if (device == kNone) return std::nullopt;
     device = choose(device);

@@ -44,7 +44,7 @@ c10::DataPtr reported(void* address, std::size_t size_bytes, c10::DeleterFnPtr d
   return {address, address, deleter, c10::Device(c10::kCPU)};
 }
 
-// Whether such a request is for managed memory.
+// Whether a request of this size is for managed memory.
 bool is_for_managed(HostMemory wanted, size_t size_bytes) {
   if (wanted == HostMemory::kMalloc) return false;
   static const std::size_t threshold_bytes =
@@ -52,7 +52,7 @@ bool is_for_managed(HostMemory wanted, size_t size_bytes) {
   return wanted == HostMemory::kAlwaysManaged || size_bytes >= threshold_bytes;
 }
 
-// From the C library, for a tensor that would be managed if it could be already.
+// Memory of malloc for a tensor that would be managed if CPU tensors could be already.
 c10::DataPtr allocate_early(size_t size_bytes) {
   void* address = c10::alloc_cpu(size_bytes);
   const CachingManagedAllocator* ours = process_allocator();

@@ -1,6 +1,6 @@
-// Puts three allocators in torch's places when the plugin is loaded, inside `import torch` or
-// later. It makes no driver call before the program has initialised the driver. So a program that
-// has only CPU tensors, or that forks before it uses CUDA, is as before.
+// Installs three allocators in torch when the plugin is loaded, inside `import torch` or later.
+// Makes no driver call before the program has initialised the driver. So programs that only have
+// CPU tensors, or that fork before they use CUDA, behave as before.
 #include <pthread.h>
 
 #include <ATen/core/CachingHostAllocator.h>
@@ -29,7 +29,8 @@ constexpr std::uint8_t kPriority = 2;
 
 c10::Allocator* previous_host = nullptr;
 
-// Torch's own, where it is there before us; the preloaded library sees it come otherwise.
+// Torch's own allocator, if it was registered before this library was loaded. The preload library
+// records later registrations.
 at::HostAllocator* registered_pinned() {
   try {
     return at::getHostAllocator(c10::kCUDA);
@@ -53,13 +54,13 @@ NativeAllocations native_allocations() {
   return made;
 }
 
-// Reads torch's settings while torch's own allocator is still in place: at the first reading torch
+// Makes torch read its settings while its own allocator is in place: at the first reading, torch
 // compares the backend that they name with the allocator in place.
 void read_allocator_settings() {
   try {
     native::CUDAAllocatorConfig::instance();
   } catch (const std::exception&) {
-    // It reads them again, and says then what is wrong.
+    // Torch reads them again later, and reports the error then.
   }
 }
 
@@ -68,7 +69,7 @@ void read_allocator_settings() {
 void install() {
   if (process_allocator() != nullptr) refuse_cuda_in_children();
   if (installed_facades.host != nullptr) return;
-  // Before there is a block that could be exported.
+  // Before any block can be exported.
   install_export_hooks();
   if (native_pinned() == nullptr) interpose::native_pinned_allocator = registered_pinned();
   installed_facades.host = new HostFacade;

@@ -1,5 +1,5 @@
-// Operators that tell whether a tensor is managed or pinned, and that make a managed or an ordinary
-// copy of it; and the report.
+// Operators that say whether a tensor is managed or pinned, that copy a tensor into or out of
+// managed memory, and that return the report.
 #include <string>
 
 #include <ATen/ops/is_pinned_native.h>
@@ -12,10 +12,10 @@
 namespace uvm::torch_plugin {
 namespace {
 
-// Torch asks the driver, for which managed memory is not pinned. The storage decides, because a
-// pinned storage and one that is not may share a block. A storage without an allocator of ours
-// (numpy's, for example) is over memory that has an owner elsewhere: the block decides. The driver
-// knows what the program has registered.
+// Torch asks the driver, which does not count managed memory as pinned. The allocator of the
+// storage decides, because a pinned and a pageable storage may share a block. If the storage has
+// another allocator (numpy's, for example), the block decides. The driver decides for all other
+// memory: it knows what the program has registered.
 bool is_pinned(const at::Tensor& self, std::optional<c10::Device> device) {
   if (CachingManagedAllocator* ours = process_allocator(); ours != nullptr && self.has_storage()) {
     if (const auto block = ours->find(self.storage().data()); block && block->live) {
@@ -33,7 +33,7 @@ bool is_managed(const at::Tensor& self) {
          ours->find(storage_of(self)._mutable_data_ptr_no_checks().get()).has_value();
 }
 
-// Whether a move of the tensor's device needs no copy by what its memory is, now or after a
+// Whether the tensor's memory allows a move to another device without a copy, now or after a
 // conversion.
 bool can_move(const at::Tensor& self) {
   if (process_allocator() == nullptr && !is_framework_enabled()) return false;
@@ -41,7 +41,7 @@ bool can_move(const at::Tensor& self) {
                                                      !is_early_and_exported(storage_of(self))));
 }
 
-// Copies of a tensor, differentiable as such.
+// Differentiable copies of a tensor.
 at::Tensor manage_memory(const at::Tensor& self) {
   if (is_managed(self)) return self;
   TORCH_CHECK(self.layout() == c10::kStrided, "manage_memory: the tensor is ", self.layout(),

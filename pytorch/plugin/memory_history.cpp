@@ -10,7 +10,7 @@ namespace {
 thread_local std::vector<std::string> compile_contexts;
 thread_local std::string thread_metadata;
 
-// The kind of an entry that annotates; nullopt: this version of torch has none.
+// The kind of entry for annotations; nullopt: this version of torch has none.
 template <class Entry>
 constexpr std::optional<typename Entry::Action> annotation() {
   if constexpr (requires { Entry::ANNOTATE; }) return Entry::ANNOTATE;
@@ -68,8 +68,8 @@ void MemoryHistory::attach(native::AllocatorTraceTracker tracker) {
   update_watched();
 }
 
-// With the mutex. Stacks that were kept outlive the recording, so their blocks are followed until
-// they are free.
+// Call it with the mutex. Stacks outlive the recording, so their blocks are followed until they are
+// free.
 void MemoryHistory::update_watched() {
   watched_ = recording_ || !trackers_.empty() || !contexts_.empty() || !waiting_.empty();
 }
@@ -142,7 +142,8 @@ void MemoryHistory::allocated(const StreamKey& pool, const void* address,
 void MemoryHistory::free_requested(const StreamKey& pool, const void* address,
                                    std::size_t requested_bytes, const Context& context,
                                    bool waits) {
-  // The stack's last reference goes without the mutex: it may have Python objects to give back.
+  // Declared before the lock: the last reference to a stack may release Python objects, which needs
+  // Python's lock.
   Context kept;
   std::lock_guard lock(mutex_);
   auto found = contexts_.find(address);

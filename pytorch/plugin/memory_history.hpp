@@ -1,10 +1,10 @@
-// The history of memory that torch's tools read: the trace of allocations and frees, the stacks of
-// live blocks, annotations, and the trackers that libraries attach. Nothing is kept until a program
-// asks for it.
+// The history of memory that torch's tools read: allocations and frees, stacks of live blocks,
+// annotations, and the trackers that libraries attach. Nothing is kept unless a program switches it
+// on.
 //
-// Thread-safe, by a mutex of its own, under which trackers are called, as torch calls them under
-// its allocator's. Calls of MemoryObserver come with the engine's lock, so nothing here may call
-// the engine. Stacks are gathered without any lock: that may need Python's.
+// Thread-safe. Trackers are called under its mutex, as torch calls them under its allocator's.
+// MemoryObserver's functions are called under the engine's lock, so nothing here may call the
+// engine. Stacks are gathered without a lock, because that may take Python's.
 #pragma once
 
 #include <array>
@@ -27,7 +27,7 @@ namespace uvm::torch_plugin {
 
 namespace native = c10::cuda::CUDACachingAllocator;
 
-// How many kinds of entries this version of torch has.
+// The number of kinds of entries in this version of torch.
 template <class Entry>
 constexpr std::size_t actions() {
   if constexpr (requires { Entry::ANNOTATE; }) return std::size_t{Entry::ANNOTATE} + 1;
@@ -39,27 +39,28 @@ class MemoryHistory final : public MemoryObserver {
   using Context = std::shared_ptr<c10::GatheredContext>;
   using Entry = native::TraceEntry;
 
-  // For the way of every block: one load.
+  // Every allocation and free calls it: one load.
   bool is_watched() const noexcept { return watched_.load(std::memory_order_relaxed); }
   bool is_recording() const noexcept { return recording_.load(std::memory_order_relaxed); }
 
-  // torch's recordHistory: c10::Error for stacks without a function that gathers them, and for
-  // actions that do not exist.
+  // Torch's recordHistory. c10::Error if stacks are wanted without a function that gathers them, or
+  // an action does not exist.
   void record(bool enabled, native::CreateContextFn gatherer, std::size_t most_entries,
               native::RecordContext when, bool clear, const std::vector<std::string>& skip_actions);
   void attach(native::AllocatorTraceTracker tracker);
   void annotate(c10::DeviceIndex device,
                 const std::vector<std::pair<std::string, std::string>>& by);
-  // What the calling thread's entries carry from then on, as in torch.
+  // Entries of the calling thread carry these from now on, as in torch.
   void push_compile_context(std::string context);
   void pop_compile_context();
   void set_user_metadata(const std::string& metadata);
   std::string user_metadata() const;
 
-  // The caller's stack, where stacks are kept at that level.
+  // The caller's stack; nullptr: stacks are not kept at that level.
   Context gather(native::RecordContext level) const;
 
-  // Pages that this thread brings into pools, or takes out of them, are put down to this stack.
+  // While one lives, pages that this thread adds to pools or takes out of them are attributed to
+  // this stack.
   class PagesScope {
    public:
     explicit PagesScope(const Context& context) { current() = &context; }
@@ -75,12 +76,12 @@ class MemoryHistory final : public MemoryObserver {
 
   void allocated(const StreamKey& pool, const void* address, std::size_t requested_bytes,
                  const Context& context);
-  // `waits`: free_completed() will tell when the block is free.
+  // `waits`: free_completed() follows when the block is free.
   void free_requested(const StreamKey& pool, const void* address, std::size_t requested_bytes,
                       const Context& context, bool waits);
   void out_of_memory(const StreamKey& pool, std::size_t free_bytes, std::size_t requested_bytes,
                      const Context& context);
-  // Later versions of torch: `note` is put beside the metadata that the block was allocated with.
+  // Adds an entry with `note`; does nothing if this version of torch has no annotations.
   void annotated(const StreamKey& pool, const void* address, std::size_t requested_bytes,
                  const Context& context, const std::string& note);
   void snapshot_taken(c10::DeviceIndex device, std::size_t active_bytes, c10::MempoolId_t pool);
@@ -99,7 +100,7 @@ class MemoryHistory final : public MemoryObserver {
  private:
   static constexpr std::size_t kActions = actions<Entry>();
 
-  // The newest entries, up to a number.
+  // The newest entries, up to the number of set_most().
   template <class T>
   class Ring {
    public:
@@ -125,8 +126,7 @@ class MemoryHistory final : public MemoryObserver {
            const Context& context, const std::string& metadata);
   void update_watched();
 
-  mutable std::mutex
-      mutex_;  // guards everything below but the atomics, which it guards for writers
+  mutable std::mutex mutex_;  // guards everything below; of the atomics, only writes
   std::atomic<bool> watched_ = false;
   std::atomic<bool> recording_ = false;
   std::atomic<native::RecordContext> when_ = native::RecordContext::NEVER;
@@ -137,14 +137,14 @@ class MemoryHistory final : public MemoryObserver {
   Ring<c10::CachingDeviceAllocator::AnnotationEntry> annotations_;
   std::vector<native::AllocatorTraceTracker> trackers_;
   std::unordered_map<const void*, Context> contexts_;  // of blocks in use
-  // Their free was told of and is not over. Other blocks may come to the device's pools without
-  // ever having been the device facade's: those that were moved there.
+  // Blocks whose free was requested and is not complete. free_completed() also comes for blocks
+  // that were moved to the device, which are not in this set.
   std::unordered_set<const void*> waiting_;
   mutable c10::ApproximateClockToUnixTimeConverter clock_;
 };
 
-// Our number of a pool of torch's, whose two numbers are never both in use, and back. c10::Error
-// for a pair that is none.
+// The allocator's number for torch's id of a pool, and back. Of an id's two numbers one is 0.
+// c10::Error for a pair that is no id.
 std::uint64_t pool_number(c10::MempoolId_t id);
 c10::MempoolId_t pool_id(std::uint64_t number);
 

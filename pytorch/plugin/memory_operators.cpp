@@ -1,6 +1,5 @@
-// What a program may ask of the memory of its tensors, as operators: no module that depends on
-// Python's ABI. Pointers are taken as constants, so nothing is copied and no block counts as
-// exported.
+// Advice, prefetch and residency of tensors, as operators: no module depends on Python's ABI. They
+// take constant pointers, so nothing is copied and no block counts as exported.
 #include <string>
 
 #include <ATen/EmptyTensor.h>
@@ -30,7 +29,7 @@ BlockRange block_range_of(const at::Tensor& self) {
   return {static_cast<const char*>(self.const_data_ptr()), size_bytes};
 }
 
-// `device` as a place for `function`: c10::Error where there is none such.
+// The place of `device`. c10::Error in the name of `function` if there is no such place.
 Place place_for(const char* function, at::Device device) {
   TORCH_CHECK(device.is_cpu() || device.is_cuda(), function, ": the device is ", device,
               "; accepted: cpu, cuda");
@@ -49,7 +48,7 @@ bool prefetch(const at::Tensor& self, at::Device device) {
   const Place place = place_for("uvmalloc.prefetch", device);
   const PolicyScope policy;
   if (device.is_cpu()) {
-    // The device that the memory was made for, where it is not on one.
+    // The device of the tensor; for a CPU tensor, the device that its memory was allocated for.
     const int from = self.is_cuda() ? self.get_device() : ours->find(range.begin)->device;
     return ours->prefetch(range.begin, range.size_bytes, place, from,
                           current_stream(static_cast<c10::DeviceIndex>(from)));

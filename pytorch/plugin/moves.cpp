@@ -1,6 +1,6 @@
-// Device moves. `aten::_to_copy` is what Tensor.to, .cuda() and .cpu() come down to. Where only the
-// device changes and the tensor is in a block of ours, the result shares the block copy-on-write
-// instead of copying it.
+// Device moves. Tensor.to, .cuda() and .cpu() all call `aten::_to_copy`. If only the device changes
+// and the tensor is in a managed block, the result shares the block copy-on-write instead of
+// copying it.
 #include <utility>
 #include <variant>
 
@@ -24,7 +24,7 @@
 namespace uvm::torch_plugin {
 namespace {
 
-// Work that the current stream of one device has been given comes before that of the other's.
+// Orders later work on the current stream of `after` behind the work so far on that of `before`.
 void order_streams(c10::Device before, c10::Device after) {
   c10::impl::VirtualGuardImpl guard(c10::kCUDA);
   c10::Event event(c10::kCUDA);
@@ -32,13 +32,13 @@ void order_streams(c10::Device before, c10::Device after) {
   event.block(guard.getStream(after));
 }
 
-// As stock: pinned where the caller does not wait for the bytes.
+// As torch does: pinned if the caller does not wait for the bytes.
 c10::Allocator* allocator_of_result(c10::Device device, bool non_blocking) {
   if (device.is_cpu() && non_blocking) return facades().pinned;
   return facades().of(device);
 }
 
-// Blocks that are shared are looked at a few at a time, so that figures follow.
+// Each move updates the places of at most this many shared blocks, so statistics stay current.
 constexpr std::size_t kBlocksPerMove = 8;
 
 void move_or_throw(void* address, const CachingManagedAllocator::Move& move) {
@@ -65,11 +65,11 @@ std::variant<at::Tensor, CopyReason> moved(const at::Tensor& self, const MoveReq
   move.stream_device = device.is_cuda() ? device.index() : self.device().index();
   move.stream = current_stream(static_cast<c10::DeviceIndex>(move.stream_device));
   move.wait = !non_blocking;
-  // Torch counts the references itself, and tells us of the last one only.
+  // Torch counts the references itself, and reports only the last release.
   move.held = false;
   move.keeps_source = true;
   move.size_bytes = range.size_bytes;
-  // An alias must be made before: it may give the storage bytes of its own.
+  // Share before the move: an alias may give the storage bytes of its own first.
   const StorageOwner owner{device, allocator_of_result(device, non_blocking)};
   auto shared = share(self.storage(), range, owner, sharing);
   if (const auto* reason = std::get_if<CopyReason>(&shared)) return *reason;
@@ -78,7 +78,7 @@ std::variant<at::Tensor, CopyReason> moved(const at::Tensor& self, const MoveReq
     const PolicyScope policy;
     move_or_throw(const_cast<void*>(other.data()), move);
   }
-  // Stock has copied by now. To the host the allocator has waited, before it moved the pages.
+  // Torch would have copied by now. For a move to the host, the allocator has already waited.
   if (self.is_cpu() && move.wait) {
     c10::cuda::getCurrentCUDAStream(device.index()).synchronize();
   }
@@ -86,12 +86,12 @@ std::variant<at::Tensor, CopyReason> moved(const at::Tensor& self, const MoveReq
   at::Tensor result = at::detail::make_tensor<c10::TensorImpl>(
       std::move(other), c10::DispatchKeySet(key), self.dtype());
   result.unsafeGetTensorImpl()->set_sizes_and_strides(self.sizes(), self.strides());
-  // Dimensions of one element may have any stride; a format that was asked for says which.
+  // Dimensions of one element may have any stride; a requested format sets it.
   const auto format = request.memory_format.value_or(c10::MemoryFormat::Preserve);
   if (format != c10::MemoryFormat::Preserve) {
     result.unsafeGetTensorImpl()->empty_tensor_restride(format);
   }
-  // Autograd then knows of writes through either.
+  // Autograd then sees writes through either tensor.
   if (sharing == Sharing::kAlias && !self.is_inference() && !result.is_inference()) {
     result.unsafeGetTensorImpl()->set_version_counter(
         self.unsafeGetTensorImpl()->version_counter());

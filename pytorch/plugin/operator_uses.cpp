@@ -25,15 +25,15 @@
 namespace uvm::torch_plugin {
 namespace {
 
-// A product whose one matrix has so few rows reads the other matrix once.
+// If one matrix of a product has at most this many rows, the kernel reads the other one once.
 constexpr std::int64_t kFewRows = 16;
 
-// Of which tensors an operator touches each byte once.
+// The tensors of which an operator touches each byte once.
 enum class Once : std::uint8_t {
   kNone,
   kRead,          // those that it only reads
-  kSecondMatrix,  // the matrix of a product that comes after one of few rows
-  kElements,      // those with the shape of the result: it reads smaller ones again and again
+  kSecondMatrix,  // the second matrix of a product, if the first has few rows
+  kElements,      // those with the shape of the result; smaller ones are read repeatedly
 };
 
 struct Accesses {
@@ -56,8 +56,8 @@ Once touches_once(const c10::OperatorHandle& op) {
   return is_optimizers || op.hasTag(at::Tag::pointwise) ? Once::kElements : Once::kNone;
 }
 
-// By its schema. An operator without a kernel for CUDA calls others, which are noted themselves. A
-// view launches nothing.
+// From the operator's schema. Empty for an operator without a CUDA kernel, which calls others that
+// are noted themselves, and for a view, which launches nothing.
 Accesses accesses_of(const at::RecordFunction& call) {
   const auto name = call.operator_name();
   if (!name) return {};
@@ -79,7 +79,7 @@ Accesses accesses_of(const at::RecordFunction& call) {
   return accesses;
 }
 
-// Torch keeps the texts of a schema for good, so their addresses name the operator.
+// Torch never frees the texts of a schema, so their addresses identify the operator.
 const Accesses& known_accesses_of(const at::RecordFunction& call) {
   using Key = std::pair<const char*, const char*>;
   thread_local std::map<Key, Accesses> known;
@@ -89,8 +89,8 @@ const Accesses& known_accesses_of(const at::RecordFunction& call) {
   return known.emplace(key, accesses_of(call)).first->second;
 }
 
-// Whether an element-wise operator goes through the tensor once, and not again for other elements
-// of a larger one.
+// Whether an element-wise operator passes over the tensor once, and not once for each part of a
+// larger one.
 bool has_shape_of_result(const at::Tensor& tensor, c10::ArrayRef<const c10::IValue> arguments) {
   return tensor.defined() && tensor.is_non_overlapping_and_dense() &&
          std::ranges::all_of(arguments, [&](const c10::IValue& other) {
@@ -99,7 +99,7 @@ bool has_shape_of_result(const at::Tensor& tensor, c10::ArrayRef<const c10::IVal
          });
 }
 
-// Lists are of an optimizer's step, which goes through all of their tensors once.
+// List arguments belong to an optimizer's step, which passes over all of their tensors once.
 bool is_touched_once(Once once, c10::ArrayRef<const c10::IValue> arguments, std::size_t argument,
                      std::uint8_t access) {
   switch (once) {
@@ -124,7 +124,7 @@ void add_use(const at::Tensor& tensor, std::uint8_t access, Uses* uses,
              std::optional<c10::DeviceIndex>* device) {
   if (!tensor.defined() || !tensor.is_cuda() || !tensor.has_storage()) return;
   const c10::Storage& storage = tensor.storage();
-  const void* base = storage.data();  // a read, which separates no shared storage
+  const void* base = storage.data();  // a read: makes no shared storage copy
   if (base == nullptr) return;
   const auto offset = static_cast<std::size_t>(tensor.storage_offset()) * tensor.itemsize();
   const std::size_t size_bytes =

@@ -1,6 +1,6 @@
-// The beginning of errors of memory: torch's own words. Programs look for these words and try again
-// with less (accelerate's find_executable_batch_size, Lightning's batch size finder). uvmalloc's
-// own words come after them.
+// Out-of-memory errors begin with torch's own words. Programs search for these words and retry with
+// less (accelerate's find_executable_batch_size, Lightning's batch size finder). uvmalloc's own
+// words follow.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace uvm::torch_plugin {
 
-// For a request of that facade, up to the end of a sentence.
+// Whole sentences for a request of that kind of memory.
 std::string out_of_memory_words(Facade facade, std::size_t size_bytes);
 
 }  // namespace uvm::torch_plugin

@@ -40,7 +40,7 @@ c10::DeleterFnPtr PinnedFacade::raw_deleter() const {
 
 void PinnedFacade::delete_pinned(void* address) {
   PinnedFacade& pinned = *facades().pinned;
-  // In a forked child another thread may have had the lock.
+  // When the process was forked, another thread may have held the lock.
   if (pinned.owned_blocks_.load(std::memory_order_relaxed) != 0 && !allocator().in_forked_child())
       [[unlikely]] {
     if (pinned.is_kept(address)) return;
@@ -48,7 +48,7 @@ void PinnedFacade::delete_pinned(void* address) {
   delete_block(address);
 }
 
-// A block just allocated: of the pool that the stream's capture is for, if there is one.
+// Assigns a new block to the pool that the stream's capture is for, if there is one.
 void PinnedFacade::note_owner(void* address) {
   std::vector<std::pair<c10::MempoolId_t, std::function<bool(c10::Stream)>>> open;
   {
@@ -67,7 +67,7 @@ void PinnedFacade::note_owner(void* address) {
   }
 }
 
-// Whether the pool that a block belongs to keeps it.
+// Whether the block belongs to a pool, which then keeps it.
 bool PinnedFacade::is_kept(void* address) {
   std::lock_guard lock(mutex_);
   auto owner = owners_.find(address);
@@ -99,7 +99,7 @@ void PinnedFacade::release_pool(c10::MempoolId_t id) {
   std::unique_lock lock(mutex_);
   auto found = pools_.find(id);
   if (found == pools_.end() && native_pinned() != nullptr) {
-    // Made before torch's own allocator was replaced, or by nobody, which that says.
+    // The pool was made before the plugin was installed, or never: torch's allocator reports that.
     lock.unlock();
     native_pinned()->release_pool(id);
     return;
@@ -121,21 +121,21 @@ void PinnedFacade::copy_data(void* destination, const void* source, std::size_t 
 
 namespace {
 
-// CUDA stages host memory that is not pinned. Then the bytes are there, or the source may be
-// written to, as soon as the copy's call returns. A copy from or to managed memory goes on.
+// CUDA stages copies of pageable host memory: when the call returns, they no longer use it. A copy
+// from or to managed memory still does, so wait for it.
 void wait_unless_pinned(const void* address, cudaStream_t stream) {
   const auto block = allocator().find(address);
   if (!block || block->pinned || at::globalContext().isPinnedPtr(address, c10::kCUDA)) return;
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   C10_CUDA_CHECK(cudaStreamIsCapturing(stream, &capture));
-  // A wait would invalidate the capture. Stock refuses such copies or leaves them to the driver.
+  // A wait would invalidate the capture. Torch refuses such copies or leaves them to the driver.
   if (capture != cudaStreamCaptureStatusNone) return;
   C10_CUDA_CHECK(cudaStreamSynchronize(stream));
 }
 
 }  // namespace
 
-// Torch's call behind every copy between host and device that need not block.
+// Torch calls it after every copy between host and device that need not block.
 bool PinnedFacade::record_event(void* address, void* context, c10::Stream stream) {
   const c10::cuda::CUDAStream on(stream);
   if (allocator().record_use(address, stream.device_index(), on.stream())) {

@@ -74,14 +74,14 @@ const Python& python() {
   return bound;
 }
 
-// A new reference; null, without an error, where the object has no such attribute.
+// A new reference; null, without a Python error, if the object has no such attribute.
 Object attribute_of(Object object, const char* name) {
   Object value = python().attribute(object, name);
   if (value == nullptr) python().clear_error();
   return value;
 }
 
-// Whether `globals`, of a frame, are those of one of the modules.
+// Whether `globals` is the dictionary of one of the modules.
 bool is_of(Object globals, std::span<const char* const> modules) {
   return std::any_of(modules.begin(), modules.end(), [&](const char* name) {
     Object module = python().item(python().modules(), name);
@@ -98,7 +98,7 @@ Object innermost_frame() {
   return frame;
 }
 
-// The frame that called it; a new reference or null, for the one that is given up.
+// The calling frame: a new reference or null. Gives up the reference to `frame`.
 Object step_out(Object frame) {
   Object caller = python().caller(frame);
   python().release(frame);
@@ -116,7 +116,7 @@ class Locked {
   int before_;
 };
 
-// Of an attribute; empty where the object has none, or it is no text.
+// The text of an attribute; empty if the object has none, or it is no text.
 std::string text_of(Object object, const char* name) {
   Object value = attribute_of(object, name);
   if (value == nullptr) return "";
@@ -198,7 +198,7 @@ std::string lower_text(Object text) {
   return lower;
 }
 
-// accelerate's find_executable_batch_size and Lightning's tuner, and copies of their loops.
+// Recognises accelerate's find_executable_batch_size, Lightning's tuner, and copies of their loops.
 bool is_search(Object code) {
   std::string function = text_of(code, "co_qualname");
   if (function.empty()) function = text_of(code, "co_name");

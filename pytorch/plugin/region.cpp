@@ -17,8 +17,8 @@
 namespace uvm::torch_plugin {
 namespace {
 
-// What torch carries from a thread to autograd's threads for it: an enumerator in torch 2.11, an
-// object of torch's in 2.15.
+// The slot of thread-local state that torch copies to autograd's threads: an enumerator in torch
+// 2.11, an object of torch's in 2.15.
 c10::DebugInfoKind kind() {
   return c10::DebugInfoKind::PRODUCER_INFO;
 }
@@ -45,7 +45,7 @@ class NotedBlocks {
     return found.empty() ? std::nullopt : std::optional(std::move(found.mapped()));
   }
 
-  // Blocks of regions that are closed count in those around them.
+  // Blocks of closed regions count in the regions around them.
   void close_regions() {
     std::lock_guard lock(mutex_);
     for (auto at = blocks_.begin(); at != blocks_.end();) {
@@ -62,13 +62,13 @@ class NotedBlocks {
 };
 
 NotedBlocks& noted_blocks() {
-  static auto* blocks = new NotedBlocks;  // for good: blocks are freed until the very end
+  static auto* blocks = new NotedBlocks;  // never destroyed: blocks are freed until the end
   return *blocks;
 }
 
 std::shared_ptr<RegionState> innermost() {
   if (!any_region()) return nullptr;
-  // Anybody may have put something else there.
+  // Other code may use the slot too.
   auto* top = dynamic_cast<RegionState*>(c10::ThreadLocalDebugInfo::get(kind()));
   if (top == nullptr) return nullptr;
   std::shared_ptr<RegionState> state = top->shared_from_this();
@@ -102,7 +102,7 @@ void Region::close() {
   if (!state_->open.exchange(false)) return;
   --open_regions;
   noted_blocks().close_regions();
-  // Where something else that is open was begun meanwhile, the closed one stays below it.
+  // If something else was pushed meanwhile, the closed region stays below it.
   if (c10::ThreadLocalDebugInfo::get(kind()) != state_.get()) return;
   try {
     c10::ThreadLocalDebugInfo::_pop(kind());
@@ -178,13 +178,13 @@ void note_advised(void* address) {
 }
 
 void forget_noted_block(void* address) {
-  // Another thread may have had the lock when the process was forked.
+  // When the process was forked, another thread may have held the lock.
   if (allocator().in_forked_child()) return;
   const std::optional<Noted> noted = noted_blocks().take(address);
   if (!noted) return;
   refund(noted->region, noted->size_bytes);
   if (!noted->advised) return;
-  // Whoever gets the pages next has not asked for that.
+  // The next owner of the pages has not requested this advice.
   if (const auto block = allocator().find(address)) {
     allocator().advise(address, {.preferred = block->location, .read_mostly = false});
   }

@@ -1,7 +1,8 @@
 // Regions of a program. While a region is open, allocations of its thread, and of autograd's
 // threads for it, count against the region's budget, and hints follow its policy. Regions nest: a
-// request counts in each, and the innermost policy holds. This file also remembers blocks whose
-// free has more to do. Any thread may allocate and free; one thread opens and closes a region.
+// request counts in each, and the innermost policy holds. This file also tracks blocks that need
+// more work when they are freed. Any thread may allocate and free; one thread opens and closes a
+// region.
 #pragma once
 
 #include <atomic>
@@ -29,10 +30,10 @@ class RegionState final : public c10::DebugInfoBase,
   std::atomic<bool> open = true;
 };
 
-// What Python holds. Closed when it goes, at the latest.
+// The object that Python holds. Its end closes the region.
 class Region final : public torch::CustomClassHolder {
  public:
-  // `policy` as UVMALLOC_POLICY has it, or empty: that of around. 0 bytes: no budget.
+  // `policy` as in UVMALLOC_POLICY; empty: inherited from the outer region. 0 bytes: no budget.
   Region(const std::string& policy, std::int64_t budget_bytes);
   ~Region() override;
   void close();
@@ -41,8 +42,8 @@ class Region final : public torch::CustomClassHolder {
   std::shared_ptr<RegionState> state_;
 };
 
-// The regions that are open on the thread that makes this, for threads that work for it. enter()
-// and leave() come in pairs on each of these threads.
+// The regions that are open on the thread that constructs it, for threads that work for that
+// thread. enter() and leave() come in pairs on each of them.
 class ThreadRegions final : public torch::CustomClassHolder {
  public:
   ThreadRegions();
@@ -53,7 +54,7 @@ class ThreadRegions final : public torch::CustomClassHolder {
   std::shared_ptr<RegionState> innermost_;  // nullptr: none
 };
 
-// The policy that holds on this thread.
+// The policy in force on this thread.
 Policy effective_policy();
 
 // While one lives, the planner follows effective_policy() on this thread.
@@ -68,36 +69,38 @@ class PolicyScope {
   std::optional<Policy> before_;
 };
 
-// Counts in the regions that are open on this thread; c10::OutOfMemoryError where that is more than
-// one's budget. Give the result to keep_charge() or refund().
+// Charges the regions that are open on this thread. c10::OutOfMemoryError if that exceeds a budget.
+// Pass the result to keep_charge() or refund().
 std::shared_ptr<RegionState> charge(Facade facade, std::size_t size_bytes);
 void refund(const std::shared_ptr<RegionState>& region, std::size_t size_bytes);
-// Until the block is freed. Blocks of private pools come and go with their pool and do not count.
+// Keeps the charge until the block is freed. Blocks of private pools live and end with their pool
+// and do not count.
 void keep_charge(std::shared_ptr<RegionState> region, void* address, std::size_t size_bytes);
 
-// Instead, where the request has failed: `address` is its block, or nullptr if there is none.
+// Call it instead if the request has failed: refunds the charge, and frees the block at `address`
+// unless it is nullptr.
 void give_up(const std::shared_ptr<RegionState>& region, void* address, std::size_t size_bytes);
 
-// The block was given advice of its own, to be taken back when it is freed.
+// The block has advice of its own, which is undone when the block is freed.
 void note_advised(void* address);
 
-// What every allocation and every free looks at, one load each.
+// Every allocation loads the first, every free the second.
 inline std::atomic<int> open_regions = 0;
 inline std::atomic<std::size_t> noted_blocks_count = 0;  // in a region, or advised
 
-// Any region is open in this process.
+// Whether any region is open in this process.
 inline bool any_region() {
   return open_regions.load(std::memory_order_relaxed) != 0;
 }
 
-// Before a block is freed.
+// Call forget_block() before a block is freed.
 void forget_noted_block(void* address);
 inline void forget_block(void* address) {
   if (noted_blocks_count.load(std::memory_order_relaxed) != 0) [[unlikely]]
     forget_noted_block(address);
 }
 
-// `allocate` under the regions that are open.
+// Calls `allocate` under the regions that are open, and charges them.
 template <class Allocate>
 void* allocate_in_region(Facade facade, std::size_t size_bytes, Allocate allocate) {
   if (!any_region()) [[likely]]

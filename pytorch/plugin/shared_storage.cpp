@@ -15,7 +15,7 @@
 namespace uvm::torch_plugin {
 namespace {
 
-CopyOnWriteStorages& copy_on_write_storages = *new CopyOnWriteStorages;  // for good
+CopyOnWriteStorages& copy_on_write_storages = *new CopyOnWriteStorages;  // never destroyed
 
 c10::Storage share_alias(c10::StorageImpl& storage, const StorageRange& range,
                          const StorageOwner& owner) {
@@ -25,10 +25,10 @@ c10::Storage share_alias(c10::StorageImpl& storage, const StorageRange& range,
   return storage_over(shared, storage, range, owner);
 }
 
-// All that follow up to the end of this namespace: with sharing_mutex.
+// Call everything up to the end of this namespace with sharing_mutex.
 
-// Whether the storage owns its block, or shares it in a way that is known here. A copy-on-write
-// clone of torch's, for example, does not.
+// Whether the storage owns its block, or shares it in a known way. A copy-on-write clone of
+// torch's, for example, does not.
 bool can_share(const c10::StorageImpl& storage) {
   const c10::DataPtr& data = data_of(storage);
   bool known = data.get() == data.get_context() || shared_block(storage) != nullptr ||
@@ -36,15 +36,16 @@ bool can_share(const c10::StorageImpl& storage) {
   return known && can_be_written_first(storage);
 }
 
-// Another storage sees what is written here.
+// Whether another storage sees writes to this one.
 bool is_aliased(const c10::StorageImpl& storage) {
   const SharedBlock* shared = shared_block(storage);
-  // Torch's own copy-on-write can take over plain blocks only: what was aliased once stays so.
+  // Torch's own copy-on-write needs a plain data pointer: a block that was aliased once stays
+  // aliased.
   if (!kPartsCanBeShared) return shared != nullptr;
   return shared != nullptr && shared->aliased && shared->storages > 1;
 }
 
-// A part had moved when the whole was written to, so that all of it had to be copied.
+// Whether a write to the whole once copied all of it, because parts of it had moved.
 bool parts_stay(const c10::StorageImpl& storage) {
   const SharedBlock* shared = shared_block(storage);
   return shared != nullptr && shared->parts_stay;
@@ -53,7 +54,7 @@ bool parts_stay(const c10::StorageImpl& storage) {
 std::optional<CopyReason> why_not_share(const c10::StorageImpl& storage, const StorageRange& range,
                                         Sharing sharing) {
   if (!can_share(storage)) return CopyReason::kForeign;
-  // An alias is meant to be seen through by whoever holds a pointer.
+  // Whoever holds a pointer is meant to see writes through an alias.
   if (sharing == Sharing::kAlias) return std::nullopt;
   const bool is_part = range.offset_bytes != 0 || range.size_bytes != storage.nbytes();
   if (is_part && parts_stay(storage)) return CopyReason::kPartialStorage;
@@ -62,8 +63,8 @@ std::optional<CopyReason> why_not_share(const c10::StorageImpl& storage, const S
   return block && block->exported ? std::optional(CopyReason::kExported) : std::nullopt;
 }
 
-// The storages that lie over the block and share it, or have shared it, copy-on-write. The one that
-// was there first is in front.
+// The storages over the block that share it, or have shared it, copy-on-write. The first of them to
+// share it comes first.
 std::vector<c10::Storage> storages_over(const void* block) {
   std::vector<c10::Storage> out;
   for (const auto& weak : copy_on_write_storages.of(block)) {
@@ -95,7 +96,7 @@ std::variant<c10::Storage, CopyReason> share(const c10::Storage& source, const S
                                              const StorageOwner& owner, Sharing sharing) {
   c10::StorageImpl& storage = *source.unsafeGetStorageImpl();
   std::unique_lock lock(sharing_mutex);
-  // A write to a copy-on-write storage copies, so others would not see it. The storage gets bytes
+  // A write to a copy-on-write storage copies, so an alias would not see it. The storage gets bytes
   // of its own first.
   while (sharing == Sharing::kAlias && is_copy_on_write(storage)) {
     lock.unlock();
@@ -105,7 +106,7 @@ std::variant<c10::Storage, CopyReason> share(const c10::Storage& source, const S
   if (const auto reason = why_not_share(storage, range, sharing)) return *reason;
   const auto block = allocator().find(data_of(storage).get());
   if (!block) return CopyReason::kForeign;
-  // A storage without an allocator (torch.load makes such) could not copy itself.
+  // A storage without an allocator (torch.load makes some) could not copy itself.
   if (storage.allocator() == nullptr) storage.set_allocator(facades().of(storage.device()));
   if (sharing == Sharing::kAlias) return share_alias(storage, range, owner);
   c10::Storage other = share_copy_on_write(storage, range, owner);
@@ -159,8 +160,8 @@ void note_exported(const void* address) {
     if (!ours.mark_exported(address)) return;
     sharers = sharers_of(ours.find(address)->base);
   }
-  // The pointer is to a storage that had the block alone when it was taken, so to the first one,
-  // which keeps the address. Others began to share since.
+  // The pointer was taken from a storage that had the block alone: the first one. It keeps the
+  // address, because the others, which began to share since, are separated before it.
   for (; !sharers.empty(); sharers.pop_back()) separate(sharers.back());
 }
 
@@ -174,7 +175,8 @@ void end_copy_on_write() {
   for (const auto& weak : known) {
     if (auto storage = weak.lock()) storages.emplace_back(std::move(storage));
   }
-  // A device copies pages that are there already; then the host need not.
+  // Devices first: a device copies pages that it holds, and the host then keeps the block without a
+  // copy.
   std::stable_partition(storages.begin(), storages.end(),
                         [](const c10::Storage& storage) { return storage.device().is_cuda(); });
   for (const c10::Storage& storage : storages) {

@@ -17,7 +17,7 @@ struct ThreadCalls {
   PythonInterpreter (*next_interpreter)(PythonInterpreter) = nullptr;
   PythonThread (*first_thread)(PythonInterpreter) = nullptr;  // PyInterpreterState_ThreadHead
   PythonThread (*next_thread)(PythonThread) = nullptr;
-  void* without_lock = nullptr;  // a function that only a Python without the lock has
+  void* without_lock = nullptr;  // a function that only a free-threaded Python has
 
   bool has_lock() const {
     return this_thread && take_lock && release_lock && first_interpreter && next_interpreter &&

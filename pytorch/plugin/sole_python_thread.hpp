@@ -1,19 +1,19 @@
-// Holds Python's lock while one lives, and tells whether this thread is the only one of Python's.
-// Then no other thread can get at an object that Python alone holds: a thread of Python is counted
-// from its start to its end, also while it waits, or works without the lock.
+// Holds Python's lock while one lives, and says whether this is Python's only thread. If so, no
+// other thread can reach an object that only Python holds: a Python thread counts from its start to
+// its end, also while it waits or works without the lock.
 #pragma once
 
 namespace uvm::torch_plugin {
 
 class SolePythonThread {
  public:
-  // Takes no lock in a thread that is not Python's, and where there is no Python.
+  // Takes no lock in a thread that is unknown to Python, or without Python.
   SolePythonThread();
   ~SolePythonThread();
   SolePythonThread(const SolePythonThread&) = delete;
   SolePythonThread& operator=(const SolePythonThread&) = delete;
 
-  // False too if this cannot be known: there is no Python, or one that works without the lock.
+  // Also false if it is unknown: there is no Python, or it is free-threaded.
   bool is_sole() const { return is_sole_; }
 
  private:

@@ -36,7 +36,7 @@ void add(c10::CachingAllocator::DurationStat* stat, const CallTimes& times) {
   stat->count += static_cast<int64_t>(times.calls);
 }
 
-// 2.11 does not count them.
+// Torch 2.11 does not count them.
 template <class Stats>
 void add_rejections(Stats* stats, std::uint64_t rejections) {
   if constexpr (requires { stats->num_oom_rejections; }) {
@@ -56,7 +56,7 @@ constexpr std::array kTypes = {c10::CachingAllocator::StatType::SMALL_POOL,
                                c10::CachingAllocator::StatType::LARGE_POOL,
                                c10::CachingAllocator::StatType::AGGREGATE};
 
-// 2.15 is the first that has them.
+// Torch has them from 2.15 on.
 template <class Stats>
 void add_private_pools(Stats* stats, const std::vector<PrivatePoolStatistics>& pools,
                        c10::DeviceIndex device) {
@@ -186,7 +186,7 @@ void add_segments(const std::vector<SegmentDescription>& segments, c10::MempoolI
         block.context_when_allocated = history.context_of(address);
       }
       address += piece.size_bytes;
-      // What is free is one piece, whoever keeps its parts.
+      // Adjacent free pieces are one block to torch, whoever caches them.
       if (!block.active && !info.blocks.empty() && !info.blocks.back().active) {
         info.blocks.back().size += piece.size_bytes;
       } else {

@@ -1,4 +1,4 @@
-// Our figures in torch's terms.
+// The allocator's statistics in torch's structures.
 #pragma once
 
 #include <ATen/core/CachingHostAllocator.h>
@@ -9,22 +9,23 @@
 
 namespace uvm::torch_plugin {
 
-// The device facade's figures of one device. As with torch's expandable segments, memory is held in
+// The statistics of one device's memory. As with torch's expandable segments, memory is held in
 // pages of 2 MiB that are given back one by one. So no inactive split blocks a release, and
-// `segment` counts these pages. We count rejections as out of memory, which torch does not.
+// `segment` counts these pages. The allocator counts rejections as out of memory; torch does not,
+// so `rejections` are subtracted.
 c10::CachingDeviceAllocator::DeviceStats device_stats(const Statistics& statistics,
                                                       c10::DeviceIndex device,
                                                       std::uint64_t rejections);
 
-// Adds another allocator's figures of the same device; peaks are then at most the sum.
+// Adds another allocator's statistics of the same device. Peaks are added too: an upper bound.
 void add_device_stats(c10::CachingDeviceAllocator::DeviceStats* stats,
                       const c10::CachingDeviceAllocator::DeviceStats& more);
 
-// The pinned facade's figures, over all devices.
+// The statistics of pinned memory, over all devices.
 at::HostStats host_stats(const Statistics& statistics);
 
-// The device facade's segments and blocks, as torch's memory viewer reads them; of one private pool
-// where `pool` is not {0, 0}.
+// Adds the segments and blocks of device memory, as torch's memory viewer reads them. If `pool` is
+// not {0, 0}, only those of that private pool.
 void add_segments(const std::vector<SegmentDescription>& segments, c10::MempoolId_t pool,
                   const MemoryHistory& history,
                   std::vector<c10::CachingDeviceAllocator::SegmentInfo>* out);
