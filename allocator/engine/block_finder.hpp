@@ -1,5 +1,6 @@
 // Finds a block that is free already: in the request's pool, displaced by a move, in the other
-// class of a host facade, or on another stream.
+// class of a host pool, or on another stream. Thread-safe; functions without a LockedHeap take the
+// state lock themselves.
 #pragma once
 
 #include "allocator/engine/displaced_blocks.hpp"
@@ -20,25 +21,24 @@ class BlockFinder {
     RunBlock* block = nullptr;
     Searched searched = Searched::kNothing;
   };
-  // After the pool's own blocks: a block of another pool whose pages are here.
+  // Takes a block of another pool whose pages are here. For a pool without free blocks of its own.
   Taken take_displaced(const LockedHeap& heap, const Request& request);
 
   // Searches the pool's own blocks, then blocks displaced to it, then its blocks that are displaced
-  // elsewhere and have no work pending there (DisplacedBlocks). Places that were searched are left
-  // out.
+  // elsewhere and have no pending work there (DisplacedBlocks). Skips what `searched` names.
   Found find(const Request& request, Searched searched = Searched::kNothing);
 
-  // Whole pages that lie free in the other pool of a host facade become a block of the request's
-  // pool, in no index. nullptr: there are none.
+  // Turns whole free pages of the other pool of a host stream into a block of the request's pool,
+  // in no index. nullptr: there are none.
   RunBlock* borrow(const Request& request);
 
-  // These wait for the device. The block is taken before that: a block freed meanwhile may have
-  // work pending.
+  // steal() and steal_page() wait for the device. They take the block before that, because a block
+  // freed meanwhile may have pending work.
   //
-  // A block of another stream.
+  // Takes a block of another stream.
   Found steal(const Request& request);
-  // For a small object: a page of another stream, which becomes free in the request's pool. False:
-  // there is none.
+  // For a small object: frees a page of another stream into the request's pool. False: there is
+  // none.
   bool steal_page(const Request& request);
 
  private:

@@ -18,16 +18,19 @@ class BlockReturner {
   BlockReturner(const BlockReturner&) = delete;
   BlockReturner& operator=(const BlockReturner&) = delete;
 
+  // Returns blocks whose fences are over.
   void give_back(BlockChain blocks) noexcept;
-  // A block without fences. If it is a small object whose bin is full, some of the bin go with it.
+  // Returns a block without fences. If it is a small object whose bin in the thread's cache is
+  // full, a part of the bin goes with it.
   void give_back_plain(Block* block) noexcept;
 
-  // Returns the blocks of a stream that all threads cache. False: there were none. `*any_large`:
-  // large blocks were among them.
+  // Returns the blocks of a stream that threads cache. False: there were none. `*any_large`: large
+  // blocks were among them.
   bool flush(PoolIndex pools, ThreadCache::Kept kept, bool* any_large);
+  // Returns all blocks that threads cache.
   void flush_all();
 
-  // Blocks that go back at the end of their scope. Made before locks are taken.
+  // Returns its blocks at the end of its scope. Make it before locks are taken.
   class Later {
    public:
     explicit Later(BlockReturner& owner) : owner_(owner) {}

@@ -1,7 +1,6 @@
-// The pages that small objects may take beyond the budget when nothing else helps: one for each
-// facade on each device. So a program that has used up the budget can still read a scalar or print
-// a tensor, free something and go on, whichever memory has used the budget up. The state lock
-// guards it.
+// Pages that small objects may take beyond the budget when nothing else helps: one for each memory
+// kind on each device. So a program that has used up the budget can still read a scalar or print a
+// tensor, free something and continue. Guarded by the state lock.
 #pragma once
 
 #include <algorithm>
@@ -20,18 +19,18 @@ class BudgetReserve {
     for (auto& facade : taken_bytes_) facade.resize(devices);
   }
 
-  // The most that all of them may exceed the budget by.
+  // The most bytes by which all of them together may exceed the budget.
   std::size_t size_bytes() const { return kFacades * taken_bytes_[0].size() * kPageBytes; }
 
   bool has_page(Facade facade, int device) const { return of(facade, device) < kPageBytes; }
 
   void take_page(Facade facade, int device) { of(facade, device) += kPageBytes; }
-  // Pages that left the facade's pools.
+  // Takes back pages that left the pools of that memory kind.
   void give_back(Facade facade, int device, std::size_t size_bytes) {
     std::size_t& taken = of(facade, device);
     taken -= std::min(taken, size_bytes);
   }
-  // The budget is not exceeded any more.
+  // The budget is not exceeded any more: all pages are available again.
   void refill() {
     for (auto& facade : taken_bytes_) std::fill(facade.begin(), facade.end(), 0);
   }
@@ -44,7 +43,7 @@ class BudgetReserve {
     return taken_bytes_[static_cast<std::size_t>(facade)][static_cast<std::size_t>(device)];
   }
 
-  std::array<std::vector<std::size_t>, kFacades> taken_bytes_;  // by facade and device
+  std::array<std::vector<std::size_t>, kFacades> taken_bytes_;  // by memory kind and device
 };
 
 }  // namespace uvm

@@ -1,11 +1,11 @@
-// Which pool a live block counts in. Limits and figures count a block where it is used, not where
-// it was made: on the device that uses it, the one that it moved to last if several do, and on the
-// host if no device does. So both sides of a copy-on-write pair have one charge, as they have one
-// set of pages. A move of a part changes nothing, and small blocks stay where they are: they share
-// their pages with others.
+// The pool that a live block counts in (Note "Charges"). Limits and figures count a block where it
+// is used, not where it was made: on the device that uses it; on the one that it moved to last if
+// several do; on the host if no device does. So both sides of a copy-on-write pair have one charge,
+// as they have one set of pages. A move of a part changes nothing. Small blocks stay where they
+// are, because they share their pages with others.
 //
 // Functions that take a LockedHeap move the block's pages from pool to pool at once. Their caller
-// counts the block itself with count(), without the lock.
+// then counts the block itself by count(), without the lock.
 #pragma once
 
 #include <algorithm>
@@ -22,12 +22,13 @@ class Charges {
   Charges(const Charges&) = delete;
   Charges& operator=(const Charges&) = delete;
 
-  // Where the live block is used.
+  // The places where the live block is used.
   static PlaceSet places_of(const LockedHeap& heap, const Block& block);
   // The pool that the live block counts in.
   static PoolIndex pool_of(const LockedHeap& heap, const Block& block);
-  // Makes the side state and the pools for a block that will be used there, and returns the pools.
-  // make_room() for them follows, without the lock, before they are charged. std::bad_alloc.
+  // Makes the side state and the pools for a block that will be used at these places, and returns
+  // the pools. Call make_room() for them, without the lock, before they are charged.
+  // std::bad_alloc.
   static std::vector<PoolIndex> prepare(const LockedHeap& heap, Block* block, PlaceSet places);
   void make_room(const std::vector<PoolIndex>& pools) {
     for (const PoolIndex pool : pools) counts_.make_room(pool);
@@ -37,21 +38,21 @@ class Charges {
                        [&](PoolIndex pool) { return counts_.has_room(pool); });
   }
 
-  // A block counts in another pool than before.
+  // The change of a block's charge from one pool to another.
   struct Change {
     PoolIndex from = 0;
     PoolIndex to = 0;
     StreamKey from_key;
     StreamKey to_key;
   };
-  // The live block is used at these places from now on, and `newest` is where it moved to last.
-  // prepare() was called for the places.
+  // Sets the places where the live block is used; `newest` is where it moved to last. prepare() was
+  // called for the places.
   static Change set_places(const LockedHeap& heap, Block* block, PlaceSet places,
                            Place newest) noexcept;
   void count(Block& block, const Change& change) noexcept;
 
-  // The block is about to be free: its pages count in its home again. Its pool, to be counted by
-  // count_freed().
+  // Ends the charge of a block that is about to be freed: its pages count in its home pool again.
+  // Pass the result to count_freed().
   static Change end(const LockedHeap& heap, const Block& block) noexcept;
   void count_freed(const Block& block, const Change& change) noexcept {
     counts_.freed(block, change.from_key, change.from);

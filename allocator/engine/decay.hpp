@@ -1,7 +1,7 @@
 // How much idle memory should go back: half of it in every half-life. Memory is idle if it stayed
-// free during a whole period, an eighth of the half-life. So memory that a program takes and frees
-// in shorter steps is left alone. Due bytes are carried over, for memory that goes back in large
-// pieces only. Time is an argument. Guarded by its owner.
+// free for a whole period, an eighth of the half-life. So memory that a program takes and frees
+// more often stays. Due bytes are carried over, because memory goes back in large pieces. Time is
+// an argument. Guarded by its owner.
 #pragma once
 
 #include <algorithm>
@@ -28,8 +28,8 @@ class Decay {
     return started_ && now - since_ >= half_life_ / policy::kDecayPeriods;
   }
 
-  // `free_bytes` are free now and could go back. Returns how many of them are due, with earlier due
-  // bytes that have not gone. Returns 0 on the first call and within a period.
+  // Returns how many bytes are due, earlier due bytes included; `free_bytes` are free now and could
+  // go back. Returns 0 on the first call and within a period.
   std::size_t due(Time now, std::size_t free_bytes) {
     if (!enabled()) return 0;
     if (!started_) {
@@ -50,7 +50,7 @@ class Decay {
     return due_bytes_ > 0 ? static_cast<std::size_t>(due_bytes_) : 0;
   }
 
-  // So many of the due bytes have gone, or a few more.
+  // `bytes` of the due bytes, or a few more, have gone back.
   void gave_back(std::size_t bytes) {
     due_bytes_ -= static_cast<double>(bytes);
     least_bytes_ -= std::min(least_bytes_, bytes);
@@ -59,9 +59,9 @@ class Decay {
  private:
   const Duration half_life_;
   bool started_ = false;
-  Time since_;                   // when the present period began
-  std::size_t least_bytes_ = 0;  // free at any time of it
-  double due_bytes_ = 0;         // and not gone yet; negative: more went than was due
+  Time since_;                   // start of the current period
+  std::size_t least_bytes_ = 0;  // the least that was free in the period
+  double due_bytes_ = 0;         // due and not yet gone; negative: more has gone than was due
 };
 
 }  // namespace uvm

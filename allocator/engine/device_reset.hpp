@@ -1,6 +1,6 @@
-// A device whose context a program has destroyed: cudaDeviceReset and its like end all memory,
-// streams and events of the device, ours too. Forgets what we had there, without a call to the
-// device. One thread at a time.
+// Handles a device whose context a program has destroyed. cudaDeviceReset and similar calls end all
+// memory, streams and events of the device, those of the allocator too. Forgets them without a call
+// to the device. Thread-safe; one thread at a time.
 #pragma once
 
 #include <functional>
@@ -33,7 +33,8 @@ class DeviceReset {
   DeviceReset(const DeviceReset&) = delete;
   DeviceReset& operator=(const DeviceReset&) = delete;
 
-  // CachingManagedAllocator::forget_device().
+  // Ends the blocks in memory of the device's context, and returns their addresses. Takes the state
+  // lock itself. std::out_of_range: no such device.
   std::vector<void*> forget(int device);
 
  private:

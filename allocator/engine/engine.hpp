@@ -1,14 +1,15 @@
 // The parts of an allocator and their wiring. Each part gets the parts that it uses.
 //
-// Locks, in the order in which they may be taken. The first two serialise slow work and may be held
-// across driver calls, so that a second thread short of memory waits for the first one's result
-// instead of repeating its work. No other lock is ever held across a driver call.
+// Locks, in the order in which they may be taken (ARCHITECTURE.md has all of them). The first three
+// serialise slow work and may be held across driver calls, so that a second thread short of memory
+// waits for the result of the first instead of repeating its work. The others are never held across
+// a driver call (invariant 13).
 //   Reclaimer      one thread at a time gives cached memory back
 //   FencedBlocks   one thread at a time takes blocks whose fences are over
 //   HintDispatcher one thread at a time sends pending hints
 //   SmallArenas    one thread at a time is inside
-//   ThreadCaches   the list of caches, then the caches' own locks (with them, a stopped world)
-//   HeapState      pools, spans, records of blocks with nobody, ledger, statistics
+//   ThreadCaches   the list of caches, then the caches' own locks (a stopped world)
+//   HeapState      pools, spans, records of blocks without an owner, ledger, statistics
 #pragma once
 
 #include <memory>
@@ -58,33 +59,35 @@ struct Engine {
                                                StreamHandle stream);
   [[gnu::always_inline]] inline FreeResult free(void* address) noexcept;
 
-  // ---- slow_path.cpp, which continues with the results of the fast path
-  // Nothing is known of the stream, or the request is not like others.
+  // ---- slow_path.cpp, which continues after the fast path
+
+  // For a stream that the thread's cache does not know, or a request with an alignment.
   void* allocate_slow(Facade facade, int device, std::size_t size_bytes, StreamHandle stream,
                       std::size_t alignment_bytes = 0);
-  // The stream's pools are known, and the thread's cache has nothing.
+  // The stream's pools are known, and the thread's cache has no block.
   void* allocate_pages(const Request& request, const BlockFinder::Taken& taken);
   void* allocate_small(const Request& request);
-  // `block`: the block that starts at the address; nullptr: it is looked up.
+  // `block`: the block that starts at the address; nullptr: not looked up yet.
   FreeResult free_slow(void* address, Block* block) noexcept;
-  // Asks for the driver's figures of a device that fills up, and begins to plan where a prefetch
-  // has found no credit.
+  // Reads the driver's figures of a device that fills up. Begins to plan moves if a prefetch has
+  // found no credit.
   void follow_placement();
-  // Before a kernel that uses the ranges: waits for the program's turn on the device, and plans.
+  // Called before a kernel that uses the ranges: waits for the program's turn on the device, and
+  // plans moves.
   void note_uses(int device, StreamHandle stream, std::span<const live::UseRange> ranges,
                  live::Launch launch) noexcept;
-  // While moves are planned.
+  // allocate() while moves are planned.
   void* allocate_watched(Facade facade, int device, std::size_t size_bytes, StreamHandle stream);
-  // The same, for a block that has been allocated. Throws OutOfMemoryError, with the block freed,
-  // if the program is to fail because it thrashes.
+  // Reports an allocated block to the plan of moves. Throws OutOfMemoryError, with the block freed,
+  // if the program has to fail because it thrashes.
   void note_allocated(void* address, Facade facade, int device, std::size_t size_bytes,
                       StreamHandle stream);
-  // A block is to be charged to a device whose limit has no room for it: gives back what is cached
-  // there, and calls pressure callbacks. Throws OutOfMemoryError.
+  // Makes room for a block on a device whose limit has none: gives back cached memory there, and
+  // calls pressure callbacks. Throws OutOfMemoryError.
   void make_room_on_device(const Request& request);
-  // A large request was served, as every few are: gives back what is not likely to be used soon.
+  // Called after every few large requests: gives back memory that is not likely to be used soon.
   void trim_large(ThreadCache* cache, const Request& request) noexcept;
-  // A peak may have been passed, or it is time to read the clock.
+  // Called if a peak may have been passed, or if it is time to read the clock.
   void on_cache_limit(Facade facade, int device) noexcept;
 
   Machine machine;
@@ -116,7 +119,7 @@ struct Engine {
   Introspection introspection;
   OutOfMemoryReport out_of_memory;
   ForkGuard fork_guard;
-  std::function<void()> places_source;  // CachingManagedAllocator::set_places_source()
+  std::function<void()> places_source;  // called before figures are read
 
  private:
   [[gnu::always_inline]] inline void* allocate_from_pool(ThreadCache* cache,

@@ -3,7 +3,7 @@
 //
 //   a step           what it does                                              retried in
 //   other threads    all threads return what they cache of the stream          free memory
-//   other class      whole pages of a host facade's other pool                 free memory
+//   other class      whole pages of a host stream's other pool                 free memory
 //   over fences      blocks whose streams have finished                        free memory
 //   lead             waits if the host is too far ahead of a device            free memory
 //   own memory       waits for fences before a device's own memory is exceeded free memory
@@ -15,12 +15,12 @@
 //   callbacks        the next pressure callback (pressure_rounds.hpp)          free memory
 //   other class, other streams: as above, if a callback has freed something
 //   release          all free pages go back to spans, empty spans to the driver new pages
-//   any facade       pages of spans of other facades                           new pages
+//   any facade       pages of spans of other memory kinds                      new pages
 //   next callback    from "callbacks" on again, if one has freed something
 //   reserve          small objects: a few pages beyond the budget              new pages
-//   again            small objects: other threads took the page; again, a few times
+//   again            small objects, if other threads took the page; a few times
 //
-// During a capture nothing waits, and the table says which steps are left out.
+// During a capture nothing waits; the table says which steps are left out.
 #pragma once
 
 #include <array>
@@ -38,16 +38,16 @@
 
 namespace uvm {
 
-// A request that has found nothing yet, and its progress through the steps.
+// A request that has found no block yet, and its progress through the steps.
 struct Demand {
   Demand(const Request& wanted, bool is_of_small) : request(wanted), is_small(is_of_small) {}
 
   const Request& request;
-  const bool is_small;  // served by an arena, which its caller retries after each step
-  Found found = {};     // otherwise: the block that a step has found
+  const bool is_small;  // an arena serves it; the caller retries there after each step
+  Found found = {};     // for other requests: the block that a step has found
   SmallArenas::Growth most = SmallArenas::Growth::kFreeMemory;
   Refusal refusal = {};  // why new pages were refused
-  std::size_t next = 0;  // step
+  std::size_t next = 0;  // index of the next step
   unsigned retries = 0;
   std::optional<PressureRounds> callbacks = {};
   bool has_callback_freed = false;
@@ -73,13 +73,13 @@ class Escalation {
   Escalation& operator=(const Escalation&) = delete;
 
   // Takes steps until one may have helped a small request, or has found a block for another. False:
-  // none is left. std::runtime_error where the driver is broken.
+  // no step is left. std::runtime_error if the driver is broken. Called without locks.
   bool climb(Demand* demand);
 
  private:
   enum class Retry : unsigned char { kInFreeMemory, kWithNewPages };
   enum class Of : unsigned char { kAll, kSmall };
-  using Action = bool (Escalation::*)(Demand*);  // whether it may have helped
+  using Action = bool (Escalation::*)(Demand*);  // returns whether it may have helped
   struct Step {
     const char* name;
     bool may_run_in_capture;

@@ -1,6 +1,7 @@
 // The streams' side of a free: which streams may still work on a freed block, which pool it joins,
-// and which fences must be over first. Owns the blocks that wait. A displaced block, which only the
-// stream of its pool may use at once, carries its fences with it.
+// and which fences must be over first (Note "Fences without an event per free"). Owns the blocks
+// that wait. A displaced block carries its fences with it, because the stream of its pool alone may
+// use it at once.
 //
 // Thread-safe. Functions that take no LockedHeap take the state lock themselves and may call the
 // driver. One thread at a time queries fences.
@@ -22,27 +23,27 @@ namespace uvm {
 
 class FencedBlocks {
  public:
-  // Gets the blocks whose fences are over. Called without the state lock.
+  // Receives the blocks whose fences are over. Called without the state lock.
   using GiveBack = std::function<void(BlockChain)>;
 
   FencedBlocks(HeapState& state, StreamWork& work, GiveBack give_back);
   FencedBlocks(const FencedBlocks&) = delete;
   FencedBlocks& operator=(const FencedBlocks&) = delete;
-  // At the end, when the devices are idle: releases the events. The blocks go with the pools.
+  // At the end, when the devices are idle: releases the events. The pools drop the blocks.
   void close(const LockedHeap& heap);
 
-  // Every stream that may have work on the block.
+  // The streams that may have work on the block.
   std::vector<DeviceStream> users_of(const LockedHeap& heap, const Block& block) const;
-  // The pool that a block joins when it is free: that of the place where its pages are. Its records
-  // are gone; the place of the last one is still in `use`.
+  // The pool that a freed block joins: that of the place of its pages. Its records are gone; `use`
+  // still has the place of the last one.
   PoolIndex pool_for(const LockedHeap& heap, const Block& block);
-  // Whether another stream than the pool's own may still use the block, or its home may take it
-  // back.
+  // Whether another stream than the pool's own may still use the block, or the block is displaced
+  // to that stream.
   bool needs_fence(const LockedHeap& heap, const Block& block, const Pool& pool) const;
 
-  // Takes a freed block, whose records are gone, and sets the pool that it joins. True: it waits
-  // here until its streams have finished or, without memory to record that, until there is memory.
-  // False: it may be given back at once.
+  // Takes a freed block, whose records are gone, and sets the pool that it joins. True: the block
+  // waits here until its streams have finished or, without memory to record that, until there is
+  // memory. False: the caller may give it back at once.
   bool add(Block* block) noexcept;
 
   // Gives back blocks whose streams have finished, of some streams in turn. Does nothing during a
@@ -50,7 +51,7 @@ class FencedBlocks {
   void drain_some() {
     if (may_drain()) drain(policy::kStreamsPerDrain, false);
   }
-  // The same for all streams; false: there are no more than those.
+  // As drain_some(), for all streams. False: drain_some() has covered all.
   bool drain_finished() {
     if (!may_drain() || !has_more_streams()) return false;
     drain(kAllStreams, false);
@@ -70,10 +71,11 @@ class FencedBlocks {
   // Records the fences of blocks that were freed during a capture that is over, or without memory.
   void record_deferred() noexcept;
 
-  // The fences of a free block that the caller has taken. std::bad_alloc: the block is in its pool
-  // again.
+  // The fences of a free block that the caller has taken. std::bad_alloc: the block is back in its
+  // pool.
   std::vector<Fence> fences_of(const LockedHeap& heap, RunBlock* block) const;
-  // Drops the fences of a block: its device was waited for, or they guard it against other callers.
+  // Drops the fences of a block: its device was waited for, or they guard it against other callers
+  // only.
   void drop_fences(const LockedHeap& heap, RunBlock* block);
 
  private:
@@ -91,12 +93,12 @@ class FencedBlocks {
   HeapState& state_;
   StreamWork& work_;
   const GiveBack give_back_;
-  // One thread at a time takes blocks whose fences are over, so that another thread short of memory
+  // One thread at a time takes blocks whose fences are over. So another thread short of memory
   // finds those blocks given back.
   Ranked<std::mutex, LockRank::kFences> mutex_;
   DeviceStream last_drained_;  // guarded by mutex_
   FenceQueues waiting_ UVM_GUARDED_BY(state_);
-  BlockChain deferred_ UVM_GUARDED_BY(state_);  // given back during a capture, or without memory
+  BlockChain deferred_ UVM_GUARDED_BY(state_);          // freed in a capture, or without memory
   std::uint64_t displaced_ UVM_GUARDED_BY(state_) = 0;  // blocks so far
   std::atomic<bool> has_deferred_ = false;
 };

@@ -1,5 +1,5 @@
-// What an allocator does around a fork, and what it serves in a forked child. forks.hpp has the
-// order of all locks.
+// What an allocator does around a fork, and what it serves in a forked child (Note "Fork copies").
+// forks.hpp has the order of all locks.
 #pragma once
 
 #include <cstddef>
@@ -21,12 +21,13 @@ class ForkGuard {
   ForkGuard(const ForkGuard&) = delete;
   ForkGuard& operator=(const ForkGuard&) = delete;
 
-  // The first takes locks that the others release.
+  // before_fork() takes locks that the other two release.
   void before_fork() noexcept UVM_NOT_ANALYSED;
   void after_fork_in_parent() noexcept UVM_NOT_ANALYSED;
   void after_fork_in_child() noexcept UVM_NOT_ANALYSED;
 
-  // In a forked child: ordinary memory of the host. Throws as ChildMemory::allocate().
+  // For a forked child: ordinary memory of the host. Throws as ChildMemory::allocate(). Both take
+  // the state lock themselves.
   void* allocate_in_child(Facade facade, std::size_t size_bytes);
   FreeResult free_in_child(void* address) noexcept;
 
@@ -38,7 +39,7 @@ class ForkGuard {
   ThreadCaches& caches_;
   SmallArenas& arenas_;
   ForkSnapshot snapshot_;
-  std::optional<ThreadCaches::StopTheWorld> stopped_;  // while a fork is under way
+  std::optional<ThreadCaches::StopTheWorld> stopped_;  // during a fork
   ChildMemory child_memory_ UVM_GUARDED_BY(state_);
 };
 

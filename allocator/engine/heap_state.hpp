@@ -1,7 +1,7 @@
-// The state that the lock guards, and the proof that a thread holds the lock. The guarded members
-// can be reached only through a LockedHeap, which only HeapGuard makes: it takes the lock. So a
-// function that needs the lock takes `const LockedHeap&`. A function that calls the driver or the
-// system takes none: the lock is never held across such a call.
+// The state that the lock guards, and the proof that a thread holds the lock (invariant 14). The
+// guarded members can be reached only through a LockedHeap, which only HeapGuard makes: it takes
+// the lock. So a function that needs the lock takes `const LockedHeap&`. A function that calls the
+// driver or the system takes none, because the lock is never held across such a call.
 #pragma once
 
 #include <cassert>
@@ -29,9 +29,9 @@ class UVM_CAPABILITY("state lock") HeapState {
   struct Guarded {
     explicit Guarded(Machine& machine);
 
-    std::size_t budget_bytes;                // of the process; beyond it allocation fails
-    std::vector<std::size_t> device_limits;  // of the device facade, by device
-    std::vector<std::size_t> spill_limits;   // the same, of SpillLimit
+    std::size_t budget_bytes;                // of the process; requests beyond it fail
+    std::vector<std::size_t> device_limits;  // of device memory, by device
+    std::vector<std::size_t> spill_limits;   // as device_limits, set by SpillLimit
     ResidencyLedger ledger;
     PlacementPlanner planner;
     SpanStore spans;
@@ -40,15 +40,15 @@ class UVM_CAPABILITY("state lock") HeapState {
     PrivatePools private_pools;
     StatisticsBook book;
     PressureRounds::Callbacks pressure_callbacks;
-    std::size_t orphaned_streams = 0;  // whose pools are Pool::is_orphaned
+    std::size_t orphaned_streams = 0;  // streams whose pools are Pool::is_orphaned
 
-    // Whether the pool's pages may serve others.
+    // Whether the pool's pages may serve other pools.
     bool may_release(const Pool& pool) const {
       const StreamKey& key = pool.key;
       return key.private_pool == 0 || private_pools.users(key.device, key.private_pool) == 0;
     }
-    // The page-granular pool of a stream, by the stream's first pool. Blocks of other pools may be
-    // displaced to it.
+    // The page-granular pool of a stream, given the stream's first pool. Blocks of other pools may
+    // be displaced to it.
     Pool& page_granular_pool(PoolIndex first) {
       return pools.at(first + static_cast<PoolIndex>(PoolClass::kPageGranular));
     }
@@ -57,7 +57,7 @@ class UVM_CAPABILITY("state lock") HeapState {
       Block* block = pools.directory().find(address);
       return block != nullptr && block->now() == BlockState::kLive ? block : nullptr;
     }
-    // The pages of a displaced block count in the pool where it is used.
+    // Counts the pages of a displaced block in the pool that uses it.
     void transfer_pages(const Block& block, PoolIndex from, PoolIndex to) {
       book.pages_removed(pools.at(from), block.address(), block.size_bytes());
       book.pages_added(pools.at(to), block.address(), block.size_bytes());
@@ -70,7 +70,8 @@ class UVM_CAPABILITY("state lock") HeapState {
 
   // ---- without the lock: these read atomics, or nothing that changes
 
-  // The block that starts at `address`; nullptr: none does. Valid on the start of a live block.
+  // The block that starts at `address`; nullptr: none does. Always found for the start of a live
+  // block.
   Block* block_at(const void* address) const UVM_NOT_ANALYSED {
     return guarded_.pools.directory().block_at(address);
   }
@@ -78,14 +79,14 @@ class UVM_CAPABILITY("state lock") HeapState {
     return guarded_.pools.directory().is_ours(address);
   }
   bool has_open_private_pools() const UVM_NOT_ANALYSED { return guarded_.private_pools.any_open(); }
-  // Nothing may be waited for, queried or given to the driver.
+  // While true, nothing may be waited for, queried or given to the driver.
   static bool is_capturing() { return CaptureGuard::of_process().any(); }
   bool has_placement_news() const UVM_NOT_ANALYSED { return guarded_.planner.has_news(); }
-  // Where threads count for that facade and device.
+  // The index of the counters for that memory kind and device.
   std::size_t counter_index(Facade facade, int device) const UVM_NOT_ANALYSED {
     return guarded_.book.counter_index(facade, device);
   }
-  // Hints for a span that nobody else knows yet.
+  // Plans hints for a span that no other thread knows yet.
   HintPlan plan_span(Span* span) UVM_NOT_ANALYSED {
     return guarded_.planner.plan_span(span->base, span->size_bytes, span->facade, span->device,
                                       &span->placement);
@@ -101,7 +102,7 @@ class UVM_CAPABILITY("state lock") HeapState {
   mutable Guarded guarded_ UVM_GUARDED_BY(this);
 };
 
-// Witness that this thread holds the state lock.
+// Proves that this thread holds the state lock.
 class LockedHeap {
  public:
   HeapState::Guarded* operator->() const { return &state_.guarded_; }
@@ -130,7 +131,8 @@ class UVM_SCOPED_CAPABILITY HeapGuard : public LockedHeap {
   [[gnu::always_inline]] ~HeapGuard() UVM_RELEASE() UVM_NOT_ANALYSED { state_.lock_.unlock(); }
 };
 
-// For a thread that holds the lock in another way: around a fork, and when no other thread is left.
+// For a thread that holds the lock in another way: around a fork, or because no other thread is
+// left.
 class HeldHeap : public LockedHeap {
  public:
   explicit HeldHeap(const HeapState& state) UVM_ASSERT_HELD(state) : LockedHeap(state) {}

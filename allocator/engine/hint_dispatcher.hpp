@@ -1,6 +1,6 @@
 // Sends the hints that the planner has decided, and corrects the ledger if the driver refuses one.
-// Plans are made with the state lock and sent without it. Plans for arenas wait here, because
-// arenas grow with locks under which the driver may not be called.
+// Plans are made under the state lock and sent without it. Plans for arenas wait here, because
+// arenas grow under locks that forbid driver calls (invariant 13). Thread-safe.
 #pragma once
 
 #include <mutex>
@@ -21,13 +21,13 @@ class HintDispatcher {
   // Sends a plan and traces it. Allocates nothing. Returns the status of each hint.
   HintStatuses send(const HintPlan& plan, int device, DeviceStream producer = {},
                     DeviceStream consumer = {});
-  // Forgets hints that were planned and will not be sent.
+  // Undoes the records of hints that were planned and will not be sent.
   static void forget(const LockedHeap& heap, const HintPlan& plan);
   static void forget_advice(Advice advice, SegmentPlacement* placement);
 
-  // Hints for pages of arenas, which the stream `user` waits for; no stream for a host facade. Room
-  // for `plans` of them is made first, because a plan that is never sent would leave the ledger
-  // wrong.
+  // Adds hints for pages of arenas. The stream `user` waits for their prefetches; no stream for a
+  // host pool. Call prepare_pending() before planning, to make room for `plans` of them: a plan
+  // that is never sent would leave the ledger wrong.
   void prepare_pending(const LockedHeap& heap, std::size_t plans);
   void add_pending(const LockedHeap& heap, const HintPlan& plan, int device,
                    const DeviceStream& user);
@@ -35,16 +35,16 @@ class HintDispatcher {
     heap.proves(state_);
     return !pending_.empty();
   }
-  // A device was reset: pages that hints are about may be gone.
+  // Drops all pending plans, because a device was reset and their pages may be gone.
   void forget_pending();
-  // Sends all pending plans, unless there is a capture. `user` waits for the prefetches of its own
+  // Sends all pending plans, except during a capture. `user` waits for the prefetches of its own
   // pages. One thread at a time.
   void send_pending(const DeviceStream& user = {});
-  // Returns when no thread sends plans that were pending. Before pages go back that have left their
-  // pools: a thread may send plans for blocks of others, which can be free by then.
+  // Waits until no thread sends plans that were pending. Call it before pages that have left their
+  // pools go back: a thread may send plans for blocks of others, which can be free by then.
   void finish_pending() { const RankedGuard lock(sending_); }
 
-  // A plan that is sent at the end of its scope. Made before the state lock is taken.
+  // Sends its plan at the end of its scope. Make it before the state lock is taken.
   class Later {
    public:
     Later(HintDispatcher& owner, int device) : owner_(owner), device_(device) {}

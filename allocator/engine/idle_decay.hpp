@@ -1,5 +1,6 @@
-// Gives back memory that has been idle (UVMALLOC_DECAY; decay.hpp). The clock is read on the slow
-// paths of the allocator, which steady programs seldom take.
+// Gives back memory that has been idle (UVMALLOC_DECAY; decay.hpp). The clock is read on the
+// allocator's slow paths, which steady programs seldom take. Thread-safe; takes the state lock
+// itself.
 #pragma once
 
 #include <atomic>
@@ -26,16 +27,17 @@ class IdleDecay {
   IdleDecay& operator=(const IdleDecay&) = delete;
 
   bool enabled() const UVM_NOT_ANALYSED { return decay_.enabled(); }  // never changes
-  // Gives back the bytes that are due at `now`. std::bad_alloc: there is no memory to list them.
+  // Gives back the bytes that are due at `now`. std::bad_alloc: no memory to list them.
   void decay(Decay::Time now);
-  // The same with the present time; without memory, nothing goes back.
+  // decay() at the present time. Without memory nothing goes back.
   void decay_now() noexcept;
-  // The same on every 64th call.
+  // Calls decay_now() every policy::kSlowCallsPerClockRead calls.
   void now_and_then() {
     if (enabled()) [[unlikely]]
       every_so_often();
   }
-  // For a request that found nothing: gives back the due bytes. False: nothing decays.
+  // For a request that found no block: gives back the due bytes. False: decay is off, or a stream
+  // is captured.
   bool under_pressure();
 
  private:
@@ -47,7 +49,8 @@ class IdleDecay {
   DisplacedBlocks& displaced_;
   Reclaimer& reclaimer_;
   Decay decay_ UVM_GUARDED_BY(state_);
-  std::size_t cached_by_threads_ UVM_GUARDED_BY(state_) = 0;  // bytes, at the last period
+  std::size_t cached_by_threads_ UVM_GUARDED_BY(state_) =
+      0;  // bytes, at the end of the last period
   std::atomic<unsigned> slow_calls_ = 0;
 };
 

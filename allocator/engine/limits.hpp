@@ -1,4 +1,5 @@
 // The limits that can refuse memory: the budget of the process, the limit of a device, the driver.
+// Pure functions of the heap's state.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +16,7 @@ enum class RefusedBy : std::uint8_t { kNobody, kBudget, kDeviceLimit, kSpillLimi
 
 struct Refusal {
   RefusedBy by = RefusedBy::kNobody;
-  RuntimeStatus status;  // as traces and messages have it
+  RuntimeStatus status;  // as in traces and messages
 
   bool ok() const { return by == RefusedBy::kNobody; }
   static Refusal of_budget() {
@@ -37,24 +38,24 @@ struct Refusal {
 
 namespace limits {
 
-// Bytes that all pools of that facade and device may hold.
+// The most bytes that all pools of that memory kind and device may hold.
 std::size_t limit_of(const LockedHeap& heap, const StreamKey& key);
 
-// Whether pools of `key` may get `pool_bytes` of pages, of which `touched_bytes` are touched for
-// the first time. The budget may be exceeded by `beyond_budget_bytes`.
+// Whether pools of `key` may get `pool_bytes` of pages, `touched_bytes` of which were never
+// touched. The budget may be exceeded by `beyond_budget_bytes`.
 Refusal check(const LockedHeap& heap, const StreamKey& key, std::size_t touched_bytes,
               std::size_t pool_bytes, std::size_t beyond_budget_bytes = 0);
 
-// Bytes by which small objects in pools of `key` may exceed the budget (budget_reserve.hpp).
+// The bytes by which small objects in pools of `key` may exceed the budget (budget_reserve.hpp).
 std::size_t beyond_budget_bytes(const LockedHeap& heap, const StreamKey& key,
                                 SmallArenas::Growth most);
 
-// Whether no free can make room for the request. Bytes that a device holds beyond a lowered limit
-// stay, and may be used again.
+// Whether the request is too large for any free to make room. A device may use again the bytes that
+// it holds beyond a lowered limit.
 bool exceeds(const LockedHeap& heap, const Request& request);
 
-// Whether the device's own memory may have no room for the pages of the request. The host's would
-// be used then.
+// Whether the device's own memory may lack room for the pages of the request, so that the host's
+// would be used.
 bool would_leave_device(const LockedHeap& heap, const Request& request);
 
 // Whether pages run short, so that placement should conserve them.

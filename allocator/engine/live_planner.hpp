@@ -1,12 +1,12 @@
 // Plans placement while a program runs with less device memory than it uses
-// (docs/oversubscription.md, "A running program"). Until a prefetch to a device finds no credit,
-// there is no plan, and the allocator's hot paths read one variable. From then on it hears of
-// allocations, frees and uses, and moves pages ahead of the kernels that use them. The plan of a
-// device ends when nothing has moved for long and its memory fits again.
+// (docs/oversubscription.md, "A running program"). Until a prefetch to a device finds no credit
+// there is no plan, and the allocator's hot paths read one variable. After that the planner gets
+// all allocations, frees and uses, and moves pages ahead of the kernels that use them. The plan of
+// a device ends when nothing has moved for long and its memory fits again.
 //
-// Thread-safe. One thread at a time plans and sends, so that the order of decisions is that of the
-// calls. Moves never change contents: a program that gets no move, or a wrong one, computes the
-// same.
+// Thread-safe. One thread at a time plans and sends, under the planner's own lock, so that
+// decisions have the order of the calls. Moves never change contents: a program computes the same
+// whether a move comes, is wrong or is missing.
 #pragma once
 
 #include <atomic>
@@ -32,9 +32,9 @@ struct BlockExtent;
 
 class LivePlanner {
  public:
-  // Is called with true when the planner begins to need uses, with false when it needs none any
-  // more, and when another listener takes its place. Without locks but the planner's own; it must
-  // not call the allocator.
+  // Called with true when the planner begins to need uses, and with false when it needs none any
+  // more or another listener takes its place. Called with the planner's lock alone. It must not
+  // call the allocator.
   using Listener = std::function<void(bool wants_uses)>;
 
   LivePlanner(Machine& machine, HeapState& state, const sharing::DeviceSharing& device_sharing,
@@ -46,29 +46,31 @@ class LivePlanner {
   bool is_watching() const noexcept { return watches_.load(std::memory_order_relaxed); }
   void set_listener(Listener listener);
 
-  // Memory of these devices is short.
+  // Begins to plan for these devices, because their memory is short.
   void begin(const std::vector<int>& devices) noexcept;
 
-  // The functions that follow do nothing unless is_watching().
+  // The functions below do nothing unless is_watching().
+
   // Ends the plans of all devices, with their streams and events.
   void end() noexcept;
   void allocated(const void* address, Facade facade, int device, std::size_t size_bytes,
                  StreamHandle stream) noexcept;
   void freed(const void* address) noexcept;
-  // Before a kernel, or a graph of kernels, with these ranges is put on the stream.
+  // Called before a kernel, or a graph of kernels, with these ranges is launched on the stream.
   void note_uses(int device, StreamHandle stream, std::span<const live::UseRange> uses,
                  live::Launch launch = live::Launch::kKernel) noexcept;
-  // Moves the program's pages away and waits until the stream and the moves have ended.
+  // Moves the program's pages away from the device. Waits until the stream's work and the moves
+  // have ended.
   void leave_device(int device, StreamHandle stream) noexcept;
   void step_boundary() noexcept;
-  // Throws OutOfMemoryError if the program is to fail because it thrashes on that device: once, and
-  // again when it thrashes after that.
+  // Throws OutOfMemoryError if the program has to fail because it thrashes on that device: once,
+  // and again if it thrashes after that.
   void check_thrashing(int device, std::size_t requested_bytes);
 
-  // In a forked child: as the parent's were.
+  // In a forked child: the parent's figures at the fork.
   live::LiveFigures figures() const UVM_NOT_ANALYSED;
 
-  // In a forked child, and at the end of one.
+  // Drops all plans without a call to the driver: at the end of a forked child.
   void abandon() noexcept;
 
  private:
@@ -88,13 +90,13 @@ class LivePlanner {
   HeapState& state_;
   const sharing::DeviceSharing& sharing_;
   SpillLimit& spill_limit_;
-  const std::unique_ptr<live::LivePolicy> policy_;  // null: the policy plans nothing
+  const std::unique_ptr<live::LivePolicy> policy_;  // null: the policy plans no moves
   std::atomic<bool> watches_{false};
-  std::vector<std::atomic<bool>> fails_;  // by device: the next allocation there gets an error
-  mutable Ranked<std::mutex, LockRank::kPlan> mutex_;  // guards the rest
+  std::vector<std::atomic<bool>> fails_;  // by device: the next allocation there throws
+  mutable Ranked<std::mutex, LockRank::kPlan> mutex_;  // guards the members below
   Listener listener_ UVM_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<DevicePlan>> plans_ UVM_GUARDED_BY(mutex_);  // by device
-  live::LiveFigures ended_ UVM_GUARDED_BY(mutex_);                         // of plans that are over
+  live::LiveFigures ended_ UVM_GUARDED_BY(mutex_);                         // of ended plans
 };
 
 }  // namespace uvm

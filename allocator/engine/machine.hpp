@@ -1,5 +1,5 @@
 // The runtime and the services built on it, for all parts of an allocator. The state lock guards
-// none of it; each member is thread-safe by itself, or constant.
+// none of it: each member is constant, or thread-safe by itself.
 #pragma once
 
 #include <atomic>
@@ -20,7 +20,8 @@
 namespace uvm {
 
 struct Machine {
-  // Throws as CachingManagedAllocator's constructor.
+  // Throws std::runtime_error if there is no device or a device cannot be used, and
+  // std::invalid_argument for a budget below 2 MiB.
   Machine(std::unique_ptr<DeviceRuntime> device_runtime, const Configuration& settings,
           const std::string& figures_file);
   Machine(const Machine&) = delete;
@@ -30,18 +31,18 @@ struct Machine {
   const DeviceDescription& device(int index) const {
     return devices[static_cast<std::size_t>(index)];
   }
-  // Throws std::out_of_range for a device that does not exist.
+  // Throw std::out_of_range if the device does not exist.
   void check_device(int device) const;
   void check_place(Place place) const;
 
   // In a forked child nothing may call the runtime.
   bool in_forked_child() const { return forked_child.load(std::memory_order_relaxed); }
-  void require_device() const;  // std::runtime_error in a forked child
+  void require_device() const;  // throws std::runtime_error in a forked child
 
   const Configuration configuration;
   CountingRuntime runtime;
   const std::vector<DeviceDescription> devices;
-  const MachineBudget budget;  // at the start
+  const MachineBudget budget;  // as measured at the start
   SpanMemory span_memory;
   FigureStore figure_store;
   EventPool events;

@@ -1,5 +1,6 @@
-// Moves blocks between places, and asks for pages to be somewhere. The functions are
-// CachingManagedAllocator's, and are described there.
+// Moves blocks between places, advises and prefetches. Each function plans under the state lock,
+// which it takes itself, and sends the hints without it. Thread-safe. In a forked child nothing
+// moves. Functions that name a device throw std::out_of_range if it does not exist.
 #pragma once
 
 #include <cstddef>
@@ -31,23 +32,30 @@ class Mover {
   Mover(const Mover&) = delete;
   Mover& operator=(const Mover&) = delete;
 
+  // Adds a record for the destination, and plans advice and a prefetch. nullptr: `address` is in no
+  // live block, or the block has the most records possible. Throws if a wait fails or there is no
+  // memory.
   MovedStorage* move(void* address, const MoveRequest& move);
+  // Prefetches the pages that the range touches; the block is not moved. False: the range is not in
+  // one live block.
   bool prefetch(const void* address, std::size_t size_bytes, Place destination, int stream_device,
                 StreamHandle stream);
+  // Advises on the whole pages of the block that holds `address`. False: there is no such page.
   bool advise(const void* address, const WantedPlacement& wanted);
 
-  // The live block that holds `address` is not used at that place any more, if it is elsewhere.
+  // The live block that holds `address` is not used at that place any more. Does nothing if the
+  // block would have no use left.
   void note_left(const void* address, Place place);
-  // The live block that holds `address` is used at none but these places.
-  // False: nothing has changed.
+  // The live block that holds `address` is used at these places alone. False: nothing has changed.
   bool note_places(const void* address, PlaceSet places);
 
+  // Undoes a note_places() for one place.
   void note_place_again(const void* address, Place place);
 
-  // Takes the record off its block. Returns the block's address if the record is its last, which
-  // stays: the block is to be freed.
+  // Detaches the record from its block. If the record is the last one, it stays, and the function
+  // returns the block's address: free the block.
   void* detach(MovedStorage* record) noexcept;
-  // Takes all records off a block that is freed.
+  // Detaches all records of a block that is freed.
   void drop_records(const LockedHeap& heap, Block* block);
 
  private:

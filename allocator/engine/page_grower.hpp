@@ -1,5 +1,6 @@
 // Takes new pages for a pool from a span that has room, or from a new span. The budget, a device's
-// limit or the driver may refuse them.
+// limit or the driver may refuse them. Thread-safe; functions without a LockedHeap take the state
+// lock themselves, and may call the driver.
 #pragma once
 
 #include <cstddef>
@@ -24,16 +25,16 @@ class PageGrower {
   PageGrower(const PageGrower&) = delete;
   PageGrower& operator=(const PageGrower&) = delete;
 
-  // A block for the request in new pages; none if they are refused. `any_facade`: also pages of
-  // spans that were made for other facades.
+  // Returns a block for the request in new pages; none if they are refused. `any_facade`: may also
+  // take pages of spans made for other memory kinds.
   Found grow(const Request& request, bool any_facade, Refusal* refusal);
 
-  // For small objects, with the arenas' locks: a page, as a block in no index. Its hints are
-  // pending. nullptr: no span has a free page, or it is refused.
+  // For small objects, under the arenas' locks: returns a page, as a block in no index, with its
+  // hints pending. nullptr: no span has a free page, or a limit refuses it.
   RunBlock* add_page_for_small(const LockedHeap& heap, Pool& pool, SmallArenas::Growth most);
-  // Whether add_page_for_small() would find one now.
+  // Whether add_page_for_small() would find a page now.
   bool has_page(const Request& request, SmallArenas::Growth most, bool any_facade) const;
-  // The same for the request's own facade. If no span has a page, a new span is made.
+  // As has_page(), for spans of the request's own memory kind. Makes a new span if none has a page.
   bool make_page(const Request& request, SmallArenas::Growth most, Refusal* refusal);
 
  private:
@@ -46,7 +47,7 @@ class PageGrower {
   RunBlock* add_run(const LockedHeap& heap, const SpanStore::Run& run, std::size_t size_bytes,
                     Pool& pool, HintPlan* plan);
   bool is_on_a_device(const LockedHeap& heap, const void* address, std::size_t size_bytes) const;
-  // A new span for the request; `then` is called with it in the same cycle of the lock. False: it
+  // Makes a span for the request, and calls `then` in the turn of the lock that adds it. False: it
   // is refused.
   template <class Then>
   bool add_span(const Request& request, Refusal* refusal, Then then);

@@ -1,6 +1,5 @@
-// How many pages a live plan of one device may send to other devices of the process: to those that
-// the process uses, over links that are faster than the host's, and at most to a half of their free
-// memory.
+// How many pages the live plan of one device may send to other devices: to those that the process
+// uses over links faster than the host's, at most half of their free memory.
 //
 // Not thread-safe: LivePlanner's lock guards it.
 #pragma once
@@ -14,26 +13,25 @@ namespace uvm {
 
 class PeerRoom {
  public:
-  // Asks the driver for links.
+  // Reads the links from the driver.
   PeerRoom(Machine& machine, HeapState& state, int device);
 
-  // Asks the driver how much is free. `own_pages(device)`: pages of the plan that may have chunks
-  // there, which count as free.
+  // Reads the peers' free memory from the driver. `own_pages(device)`: pages of the plan that may
+  // have chunks there, which count as free.
   template <class OwnPages>
   void measure(OwnPages own_pages) {
     for (Peer& peer : peers_) peer.free_pages = free_pages(peer.device) + own_pages(peer.device);
   }
 
-  // Visits the peers with the pages that may be there: at most a half of those that the driver had
-  // free at the last measurement, and of those that the peer's soft budget has left now. Calls no
-  // driver.
+  // Visits the peers with the pages that may be there: at most half of what the driver had free at
+  // the last measurement, and half of what the peer's soft budget has left now. Calls no driver.
   template <class Visit>
   void each(Visit visit) const {
     for (const Peer& peer : peers_) visit(peer.device, pages_on(peer));
   }
 
  private:
-  static constexpr std::size_t kParts = 2;  // of free memory, of which pages of others get one
+  static constexpr std::size_t kParts = 2;  // one part of free memory is for pages of other devices
 
   struct Peer {
     int device = 0;

@@ -1,5 +1,5 @@
-// The callbacks of programs that free memory: the list, and the rounds in which a request under
-// pressure calls them (pressure_rounds.hpp). Thread-safe.
+// The callbacks by which programs free memory: the list, and the rounds in which a request under
+// pressure calls them (pressure_rounds.hpp). Thread-safe; takes the state lock itself.
 #pragma once
 
 #include <cstddef>
@@ -18,10 +18,10 @@ class PressureCallbacks {
   PressureCallbacks& operator=(const PressureCallbacks&) = delete;
 
   void add(PressureRounds::Callback callback);
-  // None for a request that frees cannot help.
+  // The rounds have no callbacks if no free can make room for the request.
   PressureRounds rounds(const Request& request);
-  // Whether the budget would have room if only live blocks took some of it. That spares retries
-  // which cannot succeed while callbacks free little at a time.
+  // Whether the budget would have room if only live blocks used it. If not, a retry cannot succeed
+  // while callbacks free little at a time.
   bool has_room_if_all_is_free(const Request& request);
 
  private:

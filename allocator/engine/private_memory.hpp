@@ -1,5 +1,6 @@
-// Pools that belong to graphs or to the program: which requests go there, and their blocks. The
-// functions are CachingManagedAllocator's, and are described there.
+// Pools that belong to graphs or to the program: which requests they serve, and their blocks.
+// Thread-safe; takes the state lock itself. In a forked child begin(), retain() and restore() throw
+// std::runtime_error, and the others do nothing.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +19,7 @@ namespace uvm {
 
 class PrivateMemory {
  public:
-  // `free` gives a block back as its owner would.
+  // `free` frees a block as its owner would.
   PrivateMemory(Machine& machine, HeapState& state, ThreadCaches& caches, FencedBlocks& fenced,
                 BlockReturner& returner, BlockCounts& counts, HintDispatcher& hints,
                 std::function<void(void*)> free)
@@ -33,18 +34,31 @@ class PrivateMemory {
   PrivateMemory(const PrivateMemory&) = delete;
   PrivateMemory& operator=(const PrivateMemory&) = delete;
 
-  // The innermost open scope that requests of the stream belong to; its `pool` is 0 if there is
-  // none.
+  // The innermost open scope for requests of the stream; its `pool` is 0 if there is none. Calls
+  // filters without the lock.
   PrivatePools::Scope scope_of(int device, StreamHandle stream);
 
+  // Opens a scope of the pool, makes the pool if needed, and adds a user. Returns the scope's
+  // number. `capturing`: until its end nothing is waited for. std::invalid_argument: `id` is 0, or
+  // no such device.
   std::uint64_t begin(int device, std::uint64_t id, PrivatePools::StreamFilter routed,
                       bool capturing);
+  // Closes that scope; 0: the innermost. Records deferred fences and sends pending hints. False: no
+  // such scope.
   bool end(int device, std::uint64_t id, std::uint64_t scope);
+  // Removes a user; the last one closes open scopes. False: there is no such pool.
   bool release(int device, std::uint64_t id);
+  // Adds a user; makes the pool if needed. Throws as begin().
   void retain(int device, std::uint64_t id);
+  // 0: there is no such pool.
   std::size_t users(int device, std::uint64_t id) const;
+  // Each later block of the pool gets pages of its own. False: there is no such pool.
   bool give_whole_pages(int device, std::uint64_t id);
+  // The pool's live blocks, by address. Stops the world.
   std::vector<PrivateBlock> blocks(int device, std::uint64_t id) const;
+  // Makes exactly these blocks the pool's live ones. Waits for all fences. std::invalid_argument,
+  // with some blocks done: a block is not free at its address. std::logic_error: a stream is
+  // captured.
   void restore(int device, std::uint64_t id, const std::vector<PrivateBlock>& blocks);
 
  private:

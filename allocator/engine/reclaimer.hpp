@@ -1,6 +1,6 @@
 // Gives cached memory back: whole free pages to their spans, where they are discarded if that frees
-// memory, and empty spans to the driver. One thread at a time, so that another thread short of
-// memory finds the memory given back.
+// memory, and empty spans to the driver. Thread-safe; takes the state lock itself. One thread at a
+// time gives memory back, so that another thread short of memory finds it given back.
 #pragma once
 
 #include <cstddef>
@@ -31,26 +31,27 @@ class Reclaimer {
   Reclaimer(const Reclaimer&) = delete;
   Reclaimer& operator=(const Reclaimer&) = delete;
 
-  // CachingManagedAllocator::release_cached() and release_cached_of().
+  // Give back all cached memory, that of one memory kind, or that of one private pool without
+  // users. Wait for blocks behind fences. Do nothing during a capture or in a forked child.
   void release_cached();
   void release_cached_of(Facade facade);
   void release_cached_of(int device, std::uint64_t private_pool);
-  // All free pages of the device's own spans leave, whichever pools they are in: the driver has
-  // ended that memory. What is still in use there is logged.
+  // Removes all free pages of the device's own spans, from all pools, because the driver has ended
+  // that memory. Memory still in use there is logged.
   void release_spans_of(int device);
 
-  // For a request that would fail otherwise: returns the blocks that threads cache and, unless
-  // there is a capture, the blocks behind fences to their pools.
+  // For a request that would fail otherwise: returns the blocks that threads cache to their pools
+  // and, except during a capture, waits for the blocks behind fences.
   void reclaim_all_and_fenced(const Request& request);
 
   // Releases whole free pages of all pools, at most about `most_bytes`. Returns the bytes that have
   // left the pools.
   std::size_t release_pages(std::size_t most_bytes);
-  // Before another span is taken for a host facade: releases idle spans beyond a part of the bytes
-  // in use. A free span serves only requests up to its size, so varying sizes would leave ever
-  // more.
+  // Called before another span is taken for host or pinned memory: releases idle spans beyond a
+  // part of the bytes in use. A free span serves only requests up to its size, so varying sizes
+  // would leave ever more spans.
   void release_surplus_spans(const Request& request);
-  // Touched bytes in free blocks that could go back to the driver now.
+  // The touched bytes in free blocks that could go back to the driver now.
   std::size_t idle_bytes(const LockedHeap& heap) const;
 
  private:
@@ -58,17 +59,17 @@ class Reclaimer {
   // The pages that leave the pools in one release.
   struct Departure {
     bool is_of_all = false;       // all whole pages leave
-    std::set<const Span*> spans;  // all of their pages leave
-    bool takes_fenced = false;    // of these spans also blocks behind fences
-    std::size_t pages_bytes = 0;  // still to leave, of spans that give pages back
-    std::size_t left_bytes = 0;   // have left
+    std::set<const Span*> spans;  // all pages of these spans leave
+    bool takes_fenced = false;    // blocks of these spans leave even behind fences
+    std::size_t pages_bytes = 0;  // still to leave from spans that give pages back
+    std::size_t left_bytes = 0;   // have left the pools
     std::vector<Fence> fences;    // of blocks that have left
   };
   // Pages that have left their pool and are not yet free in their span.
   struct Detached {
     static constexpr int kNobody = -1;
     PageRun pages;
-    int user_device = kNobody;  // may still work on them, beside the device of their span
+    int user_device = kNobody;  // may still work on them, as may the device of their span
   };
 
   void release_cached_where(const PoolFilter& wanted);

@@ -15,11 +15,13 @@ namespace uvm {
 // Properties that few requests have.
 struct RequestShape {
   std::size_t alignment_bytes = 0;
-  // Of a private pool. Those have no small objects, which could not be restored at their addresses.
+  // The request is for a private pool. Private pools have no small objects, which could not be
+  // restored at their addresses.
   bool is_private = false;
-  bool whole_pages = false;  // of a private pool whose blocks share no page
+  bool whole_pages = false;  // for a private pool whose blocks share no page
   bool is_aligned() const { return alignment_bytes > kGranule; }
-  // The bytes in front of an aligned device block are a block of their own.
+  // Extra bytes to find an aligned part in. The bytes in front of an aligned device block become a
+  // block of their own.
   std::size_t room_bytes(Facade facade) const {
     return is_aligned() && is_stream_ordered(facade) && !whole_pages
                ? alignment_bytes + kSmallestPacked
@@ -34,15 +36,15 @@ struct Request {
   std::size_t requested_bytes;
   StreamHandle stream;
   PoolClass pool_class;
-  PoolIndex pools;  // the stream's first
-  // An aligned request: the part that is cut out of a block of `size_bytes`.
+  PoolIndex pools;  // the first pool of the stream
+  // For an aligned request: the part to cut out of a block of `size_bytes`.
   struct Aligned {
-    std::size_t to_bytes = 0;  // 0: the part is the block's beginning
+    std::size_t to_bytes = 0;  // 0: the part starts the block
     std::size_t size_bytes = 0;
   };
   Aligned aligned = {};
 
-  // The only function that rounds. `bytes` is at most kLargestRequest less the shape's room.
+  // The only function that rounds sizes. `bytes` is at most kLargestRequest less the shape's room.
   [[gnu::always_inline]] static Request make(Facade facade, int device, std::size_t bytes,
                                              StreamHandle stream, PoolIndex pools,
                                              const RequestShape& shape = {}) {
@@ -73,7 +75,7 @@ struct Request {
 
   PoolIndex pool() const { return pools + static_cast<PoolIndex>(pool_class); }
   std::size_t pages_bytes() const { return round_up(size_bytes, kPageBytes); }
-  // The stream whose later work uses the block.
+  // The stream whose later work will use the block.
   DeviceStream consumer() const {
     return is_stream_ordered(facade) ? DeviceStream::named(device, stream) : DeviceStream{};
   }
@@ -82,16 +84,16 @@ struct Request {
   }
 };
 
-// A block for a request: taken, in no index, and not yet live.
+// A block for a request: taken out of its index, and not yet live.
 struct Found {
   RunBlock* block = nullptr;
   bool from_cache = true;
-  // The part whose pages are not where they will be used.
+  // The part whose pages are not yet where they will be used.
   char* populate = nullptr;
   std::size_t populate_bytes = 0;
 };
 
-// Makes a taken block of that home live, with its pair of storage records.
+// Makes a taken block of pool `home` live, with its pair of storage records.
 [[gnu::always_inline]] inline void* mark_live(const LockedHeap& heap, const Request& request,
                                               Block* block, PoolIndex home) {
   // A block of the same stream, of either class, is used by its home pool.

@@ -1,4 +1,4 @@
-// Which devices this program shares with others (UVMALLOC_SHARE).
+// The devices that this program shares with others (UVMALLOC_SHARE).
 #pragma once
 
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace uvm {
 
-// By device; empty without the setting. The log has a line for each device that cannot be shared.
+// By device; empty without the setting. Logs a line for each device that cannot be shared.
 std::vector<sharing::SharedDevice> shared_devices(const Machine& machine);
 
 }  // namespace uvm

@@ -1,4 +1,5 @@
-// Serves small objects in batches from the arena of a stream, and arenas with segments.
+// Serves small objects in batches from the arena of a stream, and gives segments to arenas (Note
+// "Small arenas"). Thread-safe; takes the state lock itself.
 #pragma once
 
 #include "allocator/cache/thread_caches.hpp"
@@ -15,15 +16,15 @@ class SmallAllocator {
   SmallAllocator& operator=(const SmallAllocator&) = delete;
 
   struct Refill {
-    Block* block = nullptr;  // for the caller; its thread's cache has the rest of the batch
+    Block* block = nullptr;  // for the caller; the thread's cache gets the rest of the batch
     bool took_page = false;
-    bool thread_is_past = false;  // no arena serves this thread any more
+    bool thread_is_past = false;  // the thread ends: no arena serves it any more
   };
-  // A batch from the arena, which may grow into `most`.
+  // Gets a batch from the arena, which may grow as far as `most`.
   Refill refill(const Request& request, SmallArenas::Growth most);
 
-  // For arenas, with their locks held: a segment of the stream's free memory, else of a free page
-  // of a span, under the budget.
+  // Called by arenas under their locks: takes a segment of the stream's free memory, else of a free
+  // page of a span, under the budget.
   SmallArenas::Segment take_segment(PoolIndex pool, SmallArenas::Growth most) noexcept;
   void return_segment(void* base) noexcept;
 

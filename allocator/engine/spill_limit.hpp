@@ -1,11 +1,11 @@
-// How much of a device's memory may spill to the host (UVMALLOC_SPILL). By itself nothing limits it
-// but the budget. A program that searches for the largest batch would then get no out-of-memory
-// error before steps are many times slower. So spilling is limited
-//   by the setting     1x: nothing spills; Nx: a step may be N times slower
-//   in a search        that a known function makes: nothing spills
-//   in what seems one  thrashing ends in an error. It seems one if the program's requests have
-//                      grown kLeastGrowths times, and it handles out-of-memory errors, or has gone
-//                      on after one.
+// How much of a device's memory may spill to the host (UVMALLOC_SPILL). By default only the budget
+// limits it. A program that searches for the largest batch would then get no out-of-memory error
+// before its steps are many times slower. So spilling is limited
+//   by the setting   at 1x nothing spills; at Nx a step may be N times slower
+//   in a search      if a function that is known to search runs, nothing spills
+//   if the program   thrashing ends in an error: the program's requests have grown
+//   seems to search  kLeastGrowths times, and it handles out-of-memory errors or has
+//                    continued after one
 //
 // Thread-safe. The state lock guards all that changes.
 #pragma once
@@ -24,24 +24,24 @@ namespace uvm {
 
 class SpillLimit {
  public:
-  // Times that the largest request of a device has grown, by kGrowth at least. Requests below
-  // 1/kDeviceParts of the device do not count.
+  // How often the largest request of a device has grown by kGrowth at least before the program
+  // seems to search. Requests below 1/kDeviceParts of the device do not count.
   static constexpr unsigned kLeastGrowths = 4;
   static constexpr double kGrowth = 1.05;
   static constexpr std::size_t kDeviceParts = 256;
-  // A step that is so many times slower thrashes, if the setting does not say.
+  // A step that is this many times slower thrashes, unless the setting says otherwise.
   static constexpr double kSlowdown = 2;
 
   SpillLimit(const Machine& machine, HeapState& state);
   SpillLimit(const SpillLimit&) = delete;
   SpillLimit& operator=(const SpillLimit&) = delete;
 
-  // As in CachingManagedAllocator::set_search_signs().
+  // Returns whether the program searches for the largest batch. Called without the lock.
   using FindSign = std::function<SearchSign()>;
   void set_find_sign(FindSign find_sign);
 
-  // Before a large request takes new pages: sets the limit of its device, until end_growth(). True:
-  // begin_limit() is to follow if the program is in a search.
+  // Called before a large request takes new pages: sets the limit of its device until end_growth().
+  // True: call is_search(), and call begin_limit() if the program is in a search.
   bool begin_growth(const LockedHeap& heap, const Request& request);
   static void begin_limit(const LockedHeap& heap, const Request& request);
   // Called without the lock.
@@ -51,14 +51,14 @@ class SpillLimit {
     heap->spill_limits[static_cast<std::size_t>(request.device)] = SIZE_MAX;
   }
 
-  // From which slowdown on a step thrashes.
+  // The slowdown from which a step thrashes.
   double most_slowdown() const;
-  // Whether the program gets an out-of-memory error because it thrashes there.
+  // Whether thrashing on the device ends in an out-of-memory error.
   bool ends_thrashing(int device);
   // The program got an out-of-memory error on the device.
   void note_error(int device);
 
-  // What to do to let more spill: one sentence.
+  // One sentence about how to let more memory spill.
   std::string way_to_spill() const;
 
  private:

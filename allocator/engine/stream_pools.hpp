@@ -1,5 +1,5 @@
-// The pools of each stream. When nobody can name a stream any more, the next new stream adopts its
-// pools.
+// The pools of each stream. When no call can name a stream any more, the next new stream adopts its
+// pools. Thread-safe; functions without a LockedHeap take the state lock themselves.
 #pragma once
 
 #include <optional>
@@ -22,23 +22,26 @@ class StreamPools {
   struct Opened {
     PoolIndex pools = 0;  // the first
     bool is_new = false;
-    bool may_cache_large = false;  // Pool::may_cache_large() of the pool of that class
+    bool may_cache_large = false;  // as Pool::may_cache_large() of the pool of that class
   };
-  // The pools of a stream, made or adopted if it has none. Afterwards its blocks can be counted.
+  // Opens the pools of a stream: makes or adopts them if it has none. Afterwards its blocks can be
+  // counted.
   Opened open(const StreamKey& key, PoolClass pool_class);
-  // Those that calls can name.
+  // The streams of the device that calls can name.
   std::vector<DeviceStream> streams_of(int device) const;
-  // CachingManagedAllocator::forget_stream().
+  // Called before the stream is destroyed: the next new stream adopts its pools, after its present
+  // work. Waits for the device if private pools have memory of it. std::out_of_range: no such
+  // device.
   void retire_stream(int device, StreamHandle stream);
-  // The same for a stream that the calling thread need not be able to name.
+  // As retire_stream(), for a stream that the calling thread need not be able to name.
   void retire(const DeviceStream& stream);
-  // On a thread that ends: its per-thread streams are orphaned, and the next thread's adopt their
-  // pools. `streams`: the first pools of the streams that it used.
+  // Called on a thread that ends: orphans its per-thread streams, so that those of a later thread
+  // adopt their pools. `streams`: the first pools of the streams that it used.
   void note_thread_end(const std::vector<PoolIndex>& streams) noexcept;
 
  private:
   bool has_pools_of(const StreamKey& key) const;
-  // A stream without pools gets those of a retired stream or, if it is a per-thread stream, those
+  // Gives a stream without pools those of a retired stream or, if it is a per-thread stream, those
   // of a thread that has ended. Its work starts after theirs. So a program that keeps making and
   // destroying streams has as many pools as it has streams at once.
   void adopt(const StreamKey& key);

@@ -169,8 +169,8 @@ class CachingManagedAllocator {
   // has not moved, but its producer counts as a user.
   MovedStorage* move(void* address, const Move& move);
 
-  // Prefetches the whole 2 MiB pages of a range to `destination`; the block is not moved, and its
-  // uses stay. To a device: `stream`, of that device, waits for the prefetch. To the host: the
+  // Prefetches the 2 MiB pages that the range touches to `destination`; the block is not moved, and
+  // its uses stay. To a device: `stream`, of that device, waits for the prefetch. To the host: the
   // prefetch waits for `stream`, of the device that uses the bytes. Returns false if the range does
   // not lie in one live block. Pages that are there already, or find no room, are left out; a
   // policy without prefetches leaves out all.
@@ -187,9 +187,9 @@ class CachingManagedAllocator {
   // address is in no live block, or the block covers no whole page.
   bool advise(const void* address, const WantedPlacement& wanted);
 
-  // Returns the bytes of the range's whole 2 MiB pages by place, as hints and moves have left them;
-  // faults are not seen. Places without bytes are left out. The range is cut to the block that
-  // holds `address`. Empty if the address is in no block.
+  // Returns the bytes of the 2 MiB pages that the range touches, by place, as hints and moves have
+  // left them; faults are not seen. Places without bytes are left out. The range is cut to the
+  // block that holds `address`. Empty if the address is in no block.
   std::map<Place, std::size_t> residency(const void* address, std::size_t size_bytes) const;
 
   // Removes one indirect record. Frees the block with its last one.
